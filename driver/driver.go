@@ -1,0 +1,138 @@
+// Package driver is the contract between lockpool and a coordination service.
+//
+// A service that can keep an ordered queue of nodes, each tied to the life of
+// a session, can carry every lock of lockpool. A driver implements four verbs
+// on such queues ([Session.Join], [Session.List], [Session.Watch],
+// [Session.Leave]) and the life of the session; the lock algorithms stand
+// above it, in package recipe, and never see the network.
+//
+// Users of lockpool do not need this package. It imports nothing of lockpool.
+package driver
+
+import (
+	"context"
+	"errors"
+)
+
+var (
+	// ErrSessionLost reports that the session is over: expired, given up or
+	// closed. Its nodes are gone or about to go, and no call on it will ever
+	// succeed again.
+	ErrSessionLost = errors.New("session lost")
+
+	// ErrNoPermission reports a missing right. The error that wraps it names
+	// the right and the path it is missing on.
+	ErrNoPermission = errors.New("no permission")
+
+	// ErrSequenceExhausted reports that the queue's counter has come to its
+	// end, where the service hands out numbers that no longer tell who came
+	// first.
+	ErrSequenceExhausted = errors.New("sequence numbers of the queue are exhausted")
+)
+
+// Driver opens connectors from connect strings.
+type Driver interface {
+	// OpenConnector parses dsn; it never dials. Its errors name what is wrong
+	// with dsn and contain no secret of it.
+	OpenConnector(dsn string) (Connector, error)
+}
+
+// Connector is a driver in one fixed configuration. It is safe for concurrent
+// use. If it is an io.Closer, a pool closes it after its sessions.
+type Connector interface {
+	// Connect opens a new session. The context bounds the opening only, not
+	// the life of the session.
+	Connect(ctx context.Context) (Session, error)
+
+	// CheckName says why name can not be the name of a queue, or returns nil.
+	// It is called before anything is sent.
+	CheckName(name string) error
+
+	// DriverName names the driver in telemetry, such as "zookeeper".
+	DriverName() string
+}
+
+// Session is one session with the service: the unit of life and death. All its
+// nodes vanish with it, and it is never replaced by another underneath its
+// user. It is safe for concurrent use.
+//
+// The context given to a call bounds how long the caller waits, and a call
+// whose context has ended before it began sends nothing (Leave excepted). A
+// call that is given up while its reply is under way is brought to a clean end
+// in the background.
+type Session interface {
+	// Join creates one node at the end of the queue, and the queue itself if
+	// need be, and returns the node together with the queue as it stood at
+	// some moment after the node was created.
+	//
+	// It creates exactly one node whatever happens to requests and replies.
+	// When it returns an error there is no node, or the driver is removing it.
+	// data is stored in the node; the driver does not keep it.
+	Join(ctx context.Context, queue string, kind Kind, data []byte) (Node, []Node, error)
+
+	// List returns the contenders in the queue, in the order in which they
+	// joined. Nodes that are no contenders are left out. A queue that does not
+	// exist is empty.
+	List(ctx context.Context, queue string) ([]Node, error)
+
+	// Watch watches nodes, each for its next change, all in one round trip. The
+	// watch on a node that does not exist any more has fired with Deleted, and
+	// leaves nothing behind. All who watch the same node share one watch at the
+	// service. It is enough to forget a Watch that is no longer of interest.
+	//
+	// Watches of one session fire in the order of the changes: if a watch that
+	// was set in time has not fired when another is seen to have fired, its
+	// node stood when the other node changed.
+	Watch(ctx context.Context, queue string, nodes ...Node) ([]*Watch, error)
+
+	// Leave removes the node. The context bounds the waiting, never whether
+	// the removal happens: it is begun even if the context has ended, and goes
+	// on in the background until the node is certainly gone or the session is
+	// over. A nil error means that the node is gone.
+	Leave(ctx context.Context, queue string, node Node) error
+
+	// Ping asks the service for a sign of life that a cut-off member of it
+	// could not give by itself.
+	Ping(ctx context.Context) error
+
+	// Info describes the session for telemetry.
+	Info() Info
+
+	// Done is closed when the session is over.
+	Done() <-chan struct{}
+
+	// Err is nil until Done is closed, then wraps ErrSessionLost.
+	Err() error
+
+	// Close ends the session and with it all its nodes. When it returns,
+	// nothing of the session is left running on this side. The context bounds
+	// the wait for the service; if it does not answer, the nodes go when the
+	// service expires the session.
+	Close(ctx context.Context) error
+}
+
+// Info describes a session for telemetry. It holds no secret.
+type Info struct {
+	ID   string // as the service writes it
+	Peer string // address of the server it is connected to now, or last was
+}
+
+// Kind is what a node in a queue asks for.
+type Kind int
+
+const (
+	// Mutex asks to be alone in the queue's lock.
+	Mutex Kind = iota
+	// Read asks to share the lock with other Reads.
+	Read
+	// Write asks to be alone, and may later leave a Read with its own number
+	// behind (Curator's downgrade), so its going alone grants nothing.
+	Write
+)
+
+// Node is one contender in a queue.
+type Node struct {
+	Name string // unique in its queue, never used again
+	Kind Kind
+	Seq  int32 // place in the order of joining: smaller came first
+}

@@ -1,0 +1,48 @@
+package driver
+
+import "sync"
+
+// Event is what happened to a watched node.
+type Event int
+
+const (
+	// Deleted: the node is gone.
+	Deleted Event = iota + 1
+	// Changed: the node stands, its data is another.
+	Changed
+	// Interrupted: the connection broke, so a change may have gone unseen.
+	// Look again.
+	Interrupted
+)
+
+// Watch is a watch on one node, shared by everyone who waits for it.
+type Watch struct {
+	done  chan struct{}
+	once  sync.Once
+	event Event
+}
+
+// NewWatch returns a watch that has not fired. It is for drivers.
+func NewWatch() *Watch { return &Watch{done: make(chan struct{})} }
+
+// Fire tells everyone that e happened. Only the first call counts. It is for
+// drivers.
+func (w *Watch) Fire(e Event) {
+	w.once.Do(func() {
+		w.event = e
+		close(w.done)
+	})
+}
+
+// Done is closed when the watch has fired.
+func (w *Watch) Done() <-chan struct{} { return w.done }
+
+// Fired returns what happened, or 0 if nothing has yet.
+func (w *Watch) Fired() Event {
+	select {
+	case <-w.done:
+		return w.event
+	default:
+		return 0
+	}
+}

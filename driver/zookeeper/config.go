@@ -1,0 +1,265 @@
+package zookeeper
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+const (
+	defaultPort = "2181"
+
+	// DefaultSessionTimeout survives the election of a new leader; the price
+	// is that the locks of a crashed process stay held for as long.
+	DefaultSessionTimeout = 15 * time.Second
+
+	// DefaultMaxPacket is ZooKeeper's own default (jute.maxbuffer), enough for
+	// a queue of about 19,000 contenders.
+	DefaultMaxPacket = 1 << 20
+)
+
+// Config is everything that can be said about the connection to an ensemble.
+// Only Servers is required; zero values mean the defaults.
+//
+// A Config holds secrets. However it is formatted, they are left out.
+type Config struct {
+	// Servers are host:port addresses. Names are resolved anew at every
+	// connect. The port may be left out (2181).
+	Servers []string
+
+	// Chroot is the path under which everything is kept, such as "/locks".
+	// Empty is the root. It is made on demand.
+	Chroot string
+
+	// SessionTimeout is asked of the server, which may bound it to between 2
+	// and 20 of its ticks. It is how long the locks of a crashed process stay
+	// held, and how long a session survives without a server.
+	SessionTimeout time.Duration
+
+	// MaxPacket is the largest reply accepted, in bytes. A longer listing of a
+	// queue breaks the connection.
+	MaxPacket int
+
+	// Digest is the user that authenticates with ZooKeeper's digest scheme.
+	// With it, nodes are created for that user only, unless ACL says otherwise.
+	Digest Digest
+
+	// ACL is given to every node created. Default: open to the world, or to
+	// the creator only if Digest is set.
+	ACL []zk.ACL
+
+	// TLS, if set, encrypts all connections. The server's name is taken from
+	// Servers unless set here.
+	TLS *tls.Config
+
+	// Logger receives what an operator should know, and the client's own
+	// chatter at debug level. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Digest is a user and password for ZooKeeper's digest scheme. However it is
+// formatted, the password is left out.
+type Digest struct {
+	User     string
+	Password string
+}
+
+// Format implements fmt.Formatter for every verb.
+func (d Digest) Format(f fmt.State, _ rune) {
+	if d != (Digest{}) {
+		fmt.Fprintf(f, "%s:(hidden)", d.User)
+	}
+}
+
+// MarshalText keeps the password out of JSON and logs.
+func (d Digest) MarshalText() ([]byte, error) { return fmt.Append(nil, d), nil }
+
+// Format implements fmt.Formatter for every verb, with the connect string as
+// far as it holds no secret.
+func (c Config) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "%s%s?session_timeout=%s", strings.Join(c.Servers, ","), c.Chroot, c.SessionTimeout)
+}
+
+// MarshalText keeps secrets out of JSON and logs.
+func (c Config) MarshalText() ([]byte, error) { return fmt.Append(nil, c), nil }
+
+// ParseDSN parses ZooKeeper's connect string with parameters:
+//
+//	host1:2181,host2:2181,[::1]:2181/chroot?session_timeout=10s
+//
+// Ports default to 2181. The parameters, percent-encoded, are:
+//
+//	session_timeout  asked of the server; a duration such as 10s (default 15s)
+//	max_packet       largest reply accepted, in bytes (default 1048576)
+//	digest           user:password for digest authentication
+//
+// An error names what is wrong, and contains no password.
+func ParseDSN(dsn string) (Config, error) {
+	address, query, _ := strings.Cut(dsn, "?")
+	if strings.Contains(address, "@") {
+		return Config{}, errors.New(`zookeeper: "@" in the list of hosts: give credentials as ?digest=user:password`)
+	}
+	if scheme, _, ok := strings.Cut(address, "://"); ok {
+		return Config{}, fmt.Errorf("zookeeper: the connect string starts with the hosts, without %q", scheme+"://")
+	}
+	hosts, chroot := address, ""
+	if i := strings.IndexByte(address, '/'); i >= 0 {
+		hosts, chroot = address[:i], address[i:]
+	}
+	cfg := Config{Servers: strings.Split(hosts, ","), Chroot: chroot}
+	seen := map[string]bool{}
+	for parameter := range strings.SplitSeq(query, "&") {
+		if parameter == "" {
+			continue
+		}
+		key, raw, _ := strings.Cut(parameter, "=")
+		// PathUnescape, not QueryUnescape: a plus in a password is a plus.
+		value, err := url.PathUnescape(raw)
+		if err != nil {
+			return Config{}, fmt.Errorf("zookeeper: parameter %q is not percent-encoded properly", key)
+		}
+		if seen[key] {
+			return Config{}, fmt.Errorf("zookeeper: parameter %q is given twice", key)
+		}
+		seen[key] = true
+		if err := cfg.set(key, value); err != nil {
+			return Config{}, err
+		}
+	}
+	return cfg.normalized()
+}
+
+func (c *Config) set(key, value string) error {
+	switch key {
+	case "session_timeout":
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("zookeeper: session_timeout %q is not a positive duration such as 10s", value)
+		}
+		c.SessionTimeout = d
+	case "max_packet":
+		n, err := strconv.Atoi(value)
+		if err != nil || n <= 0 {
+			return fmt.Errorf("zookeeper: max_packet %q is not a positive number of bytes", value)
+		}
+		c.MaxPacket = n
+	case "digest":
+		user, password, ok := strings.Cut(value, ":")
+		if !ok {
+			return errors.New("zookeeper: digest is not of the form user:password")
+		}
+		c.Digest = Digest{user, password}
+		if user == "" || password == "" {
+			return errors.New("zookeeper: digest needs both a user and a password, user:password")
+		}
+	default:
+		return fmt.Errorf("zookeeper: unknown parameter %q; known are digest, max_packet and session_timeout", key)
+	}
+	return nil
+}
+
+// normalized returns a checked copy with the defaults filled in.
+func (c Config) normalized() (Config, error) {
+	c.Servers = slices.Clone(c.Servers)
+	c.ACL = slices.Clone(c.ACL)
+	if len(c.Servers) == 0 {
+		return Config{}, errors.New("zookeeper: no servers given; expected host:port")
+	}
+	for i, server := range c.Servers {
+		address, err := parseServer(server)
+		if err != nil {
+			return Config{}, err
+		}
+		c.Servers[i] = address
+	}
+	c.Chroot = strings.TrimSuffix(c.Chroot, "/")
+	if c.Chroot != "" {
+		if !strings.HasPrefix(c.Chroot, "/") {
+			return Config{}, fmt.Errorf("zookeeper: chroot %q does not begin with a slash", c.Chroot)
+		}
+		if err := checkPath(c.Chroot[1:]); err != nil {
+			return Config{}, fmt.Errorf("zookeeper: chroot %q: %w", c.Chroot, err)
+		}
+	}
+	if c.SessionTimeout == 0 {
+		c.SessionTimeout = DefaultSessionTimeout
+	}
+	if c.SessionTimeout < time.Millisecond || c.SessionTimeout > 24*time.Hour {
+		return Config{}, fmt.Errorf("zookeeper: session timeout %s is not between 1ms and 24h", c.SessionTimeout)
+	}
+	if c.MaxPacket == 0 {
+		c.MaxPacket = DefaultMaxPacket
+	}
+	if c.MaxPacket < 1<<10 || c.MaxPacket > 1<<30 {
+		return Config{}, fmt.Errorf("zookeeper: max packet of %d bytes is not between 1 KiB and 1 GiB", c.MaxPacket)
+	}
+	if (c.Digest.User == "") != (c.Digest.Password == "") {
+		return Config{}, errors.New("zookeeper: digest needs both a user and a password")
+	}
+	if strings.Contains(c.Digest.User, ":") {
+		return Config{}, errors.New("zookeeper: the digest user contains a colon")
+	}
+	if len(c.ACL) == 0 {
+		c.ACL = zk.WorldACL(zk.PermAll)
+		if c.Digest != (Digest{}) {
+			c.ACL = zk.AuthACL(zk.PermAll)
+		}
+	}
+	if c.TLS != nil {
+		c.TLS = c.TLS.Clone()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}
+
+// parseServer returns server as host:port, with an IPv6 address in brackets.
+func parseServer(server string) (string, error) {
+	malformed := func(why string) (string, error) {
+		return "", fmt.Errorf("zookeeper: malformed host %q: %s", server, why)
+	}
+	if strings.Contains(server, "@") {
+		// It may be a password: do not repeat it.
+		return "", errors.New(`zookeeper: malformed host: "@" in it`)
+	}
+	if strings.ContainsAny(server, " \t\r\n") {
+		return malformed("white space in it")
+	}
+	host, port := server, defaultPort
+	if i := strings.LastIndexByte(server, ':'); i > strings.LastIndexByte(server, ']') {
+		host, port = server[:i], server[i+1:]
+	}
+	if strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
+		return malformed("an IPv6 address is written [address] or [address]:port")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return malformed("the port is not a number from 1 to 65535")
+	}
+	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	if bracketed {
+		host = host[1 : len(host)-1]
+	}
+	if host == "" {
+		return malformed("the name is empty")
+	}
+	switch ip := net.ParseIP(host); {
+	case ip != nil && (ip.To4() == nil || !bracketed):
+	case bracketed:
+		return malformed("what is in brackets is no IPv6 address")
+	case strings.ContainsFunc(host, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
+	}):
+		return malformed("a name has only letters, digits, dots, hyphens and underscores")
+	}
+	return net.JoinHostPort(host, port), nil
+}

@@ -1,0 +1,128 @@
+package zookeeper
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+)
+
+func TestConnectStringIsParsed(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[string]Config{
+		"localhost":                   {Servers: []string{"localhost:2181"}},
+		"zk-1.example:2182,zk_2/a/b":  {Servers: []string{"zk-1.example:2182", "zk_2:2181"}, Chroot: "/a/b"},
+		"10.0.0.1:1/":                 {Servers: []string{"10.0.0.1:1"}},
+		"[::1]:2181,[fe80::1]/x":      {Servers: []string{"[::1]:2181", "[fe80::1]:2181"}, Chroot: "/x"},
+		"h/c?session_timeout=10s":     {Servers: []string{"h:2181"}, Chroot: "/c", SessionTimeout: 10 * time.Second},
+		"h?max_packet=4096&":          {Servers: []string{"h:2181"}, MaxPacket: 4096},
+		"h?digest=me:p%26w:d%3D+%25x": {Servers: []string{"h:2181"}, Digest: Digest{"me", "p&w:d=+%x"}},
+	} {
+		got, err := ParseDSN(dsn)
+		require.NoError(t, err, dsn)
+		require.Equal(t, want.Servers, got.Servers, dsn)
+		require.Equal(t, want.Chroot, got.Chroot, dsn)
+		require.Equal(t, want.Digest, got.Digest, dsn)
+		require.Equal(t, max(want.SessionTimeout, DefaultSessionTimeout*time.Duration(b2i(want.SessionTimeout == 0))), got.SessionTimeout, dsn)
+		require.Equal(t, max(want.MaxPacket, DefaultMaxPacket*b2i(want.MaxPacket == 0)), got.MaxPacket, dsn)
+		wantACL := zk.WorldACL(zk.PermAll)
+		if want.Digest != (Digest{}) {
+			wantACL = zk.AuthACL(zk.PermAll)
+		}
+		require.Equal(t, wantACL, got.ACL, dsn)
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestMalformedConnectStringIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	for dsn, complaint := range map[string]string{
+		"":                         `malformed host ""`,
+		"/chroot":                  `malformed host ""`,
+		"a,,b":                     `malformed host ""`,
+		"a,":                       `malformed host ""`,
+		"a:":                       `malformed host "a:"`,
+		":2181":                    `malformed host ":2181"`,
+		"a:0":                      `malformed host "a:0"`,
+		"a:65536":                  `malformed host "a:65536"`,
+		"a:b":                      `malformed host "a:b"`,
+		"a b:1":                    `malformed host "a b:1"`,
+		"a, b":                     `malformed host " b"`,
+		"[::1:2181":                `malformed host "[::1:2181"`,
+		"[a]:1":                    `malformed host "[a]:1"`,
+		"[1.2.3.4]:1":              `malformed host "[1.2.3.4]:1"`,
+		"fe80::1::2:2181":          `malformed host`,
+		"zk://a":                   `"zk://"`,
+		"a//b":                     `chroot "//b"`,
+		"a/b//c":                   `chroot "/b//c"`,
+		"a/../b":                   `chroot "/../b"`,
+		"a/b\x01":                  `control character`,
+		"a?sesion_timeout=1s":      `unknown parameter "sesion_timeout"`,
+		"a?session_timeout=10":     `session_timeout "10"`,
+		"a?session_timeout=-1s":    `session_timeout "-1s"`,
+		"a?session_timeout=1us":    `session timeout`,
+		"a?session_timeout":        `session_timeout ""`,
+		"a?session_timeout=99999h": `session timeout`,
+		"a?session_timeout=1s&session_timeout=2s": `"session_timeout" is given twice`,
+		"a?max_packet=x":        `max_packet "x"`,
+		"a?max_packet=1":        `max packet of 1 bytes`,
+		"a?digest=s3cret":       "user:password",
+		"a?digest=:s3cret":      "both a user",
+		"a?digest=me:":          "both a user",
+		"::1":                   "[address]",
+		"::1:2181":              "[address]",
+		"a:1 ,b":                "white space",
+		"a?digest=me:s3cret%zz": `"digest" is not percent-encoded`,
+		"me:s3cret@a":           "?digest=user:password",
+		"a?dijest=me:s3cret":    `unknown parameter "dijest"`,
+	} {
+		_, err := ParseDSN(dsn)
+		require.ErrorContains(t, err, complaint, dsn)
+		require.NotContains(t, err.Error(), "s3cret", dsn)
+	}
+}
+
+func TestConfigIsCheckedAndCopied(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []Config{
+		{},
+		{Servers: []string{"me:s3cret@host"}},
+		{Servers: []string{"a"}, Chroot: "x"},
+		{Servers: []string{"a"}, SessionTimeout: -1},
+		{Servers: []string{"a"}, MaxPacket: -1},
+		{Servers: []string{"a"}, Digest: Digest{Password: "s3cret"}},
+		{Servers: []string{"a"}, Digest: Digest{User: "me"}},
+		{Servers: []string{"a"}, Digest: Digest{User: "a:b", Password: "s3cret"}},
+	} {
+		_, err := NewConnector(cfg)
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "s3cret")
+	}
+	cfg := Config{Servers: []string{"a"}, TLS: &tls.Config{ServerName: "x"}}
+	c, err := NewConnector(cfg)
+	require.NoError(t, err)
+	require.Equal(t, "a", cfg.Servers[0])
+	cfg.TLS.ServerName = "y"
+	require.Equal(t, "x", c.tls().ServerName)
+}
+
+func TestSecretsAreNotFormatted(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Servers: []string{"a"}, Digest: Digest{"me", "s3cret"}}
+	text, err := json.Marshal(map[string]any{"a": cfg, "b": &cfg, "c": cfg.Digest})
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "s3cret")
+	require.NotContains(t, fmt.Sprintf("%v %+v %#v %s %x %v", cfg, &cfg, cfg, cfg, cfg, []Config{cfg}), "s3cret")
+	require.Equal(t, "me:(hidden)", fmt.Sprint(cfg.Digest))
+	require.Empty(t, fmt.Sprint(Digest{}))
+}

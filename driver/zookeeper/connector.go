@@ -1,0 +1,68 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"sync"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+func init() { driver.Register("zookeeper", zookeeperDriver{}) }
+
+type zookeeperDriver struct{}
+
+// OpenConnector implements driver.Driver.
+func (zookeeperDriver) OpenConnector(dsn string) (driver.Connector, error) {
+	cfg, err := ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return NewConnector(cfg)
+}
+
+// Connector opens sessions on one ensemble. It implements driver.Connector.
+type Connector struct{ settings }
+
+// settings is a checked Config with its secrets behind functions, where no
+// formatting of whatever holds it can reach them.
+type settings struct {
+	cfg    Config // without secrets
+	auth   func() []byte
+	tls    func() *tls.Config
+	failed *sync.WaitGroup // sessions that were not established, until they are buried
+}
+
+// NewConnector checks cfg and copies it. It never dials.
+func NewConnector(cfg Config) (*Connector, error) {
+	cfg, err := cfg.normalized()
+	if err != nil {
+		return nil, err
+	}
+	digest, tlsConfig := cfg.Digest, cfg.TLS
+	cfg.Digest.Password, cfg.TLS = "", nil
+	set := settings{cfg: cfg, failed: new(sync.WaitGroup)}
+	if digest != (Digest{}) {
+		set.auth = func() []byte { return []byte(digest.User + ":" + digest.Password) }
+	}
+	if tlsConfig != nil {
+		set.tls = tlsConfig.Clone
+	}
+	return &Connector{set}, nil
+}
+
+// DriverName implements driver.Connector.
+func (c *Connector) DriverName() string { return "zookeeper" }
+
+// Connect implements driver.Connector. It tries every server once, and fails
+// with the last server's error when none gave it a session.
+func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
+	return connect(ctx, c.settings)
+}
+
+// Close waits until nothing is left running of sessions that could not be
+// established, a few seconds at most. The pool calls it when it is closed.
+func (c *Connector) Close() error {
+	c.failed.Wait()
+	return nil
+}

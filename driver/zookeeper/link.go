@@ -1,0 +1,238 @@
+package zookeeper
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// servers hands the client its servers in turn. It implements zk.HostProvider
+// in place of the client's own, which resolves names once and for all; here
+// they stay names, and the dialer resolves them at every connect.
+type servers struct {
+	addresses []string
+	next      int
+	session   *Session
+}
+
+func newServers(s *Session) *servers {
+	return &servers{addresses: s.cfg.Servers, next: rand.IntN(len(s.cfg.Servers)), session: s}
+}
+
+func (h *servers) Init([]string) error { return nil }
+func (h *servers) Len() int            { return len(h.addresses) }
+func (h *servers) Connected()          {}
+
+// Next returns the next server. A true "retryStart" makes the client fail the
+// requests it has queued, and it is the only moment at which its connect loop
+// notices that it was closed. So it is true when the session is over, and only
+// then: while the session stands, requests wait for the next connection.
+func (h *servers) Next() (server string, retryStart bool) {
+	server = h.addresses[h.next%len(h.addresses)]
+	h.next++
+	return server, h.session.isOver()
+}
+
+const (
+	minBackoff = 20 * time.Millisecond
+	maxBackoff = 2 * time.Second
+)
+
+// dial connects to one server for the client's connect loop, which would spin
+// without the pauses made here. It refuses once the session is over: the client
+// would open a new session in its place, underneath whoever holds locks.
+func (s *Session) dial(_, address string, _ time.Duration) (net.Conn, error) {
+	if s.attempts > 0 && s.attempts%len(s.cfg.Servers) == 0 { // a round has failed
+		if s.ID() == 0 {
+			s.end(s.lastErr)
+		}
+		pause := min(minBackoff<<min(s.attempts/len(s.cfg.Servers), 10), maxBackoff)
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-s.living.Done():
+		}
+	}
+	if s.isOver() {
+		return nil, s.Err()
+	}
+	s.attempts++
+	conn, err := s.dialOnce(address)
+	if err != nil {
+		s.lastErr = err
+		return nil, err
+	}
+	s.lastErr = fmt.Errorf("%s took the connection, but gave no session", address)
+	return s.adopt(conn, address), nil
+}
+
+func (s *Session) dialOnce(address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(s.living, s.handshakeTimeout())
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil || s.tls == nil {
+		return conn, err
+	}
+	cfg := s.tls()
+	if cfg.ServerName == "" {
+		cfg.ServerName, _, _ = net.SplitHostPort(address)
+	}
+	secured := tls.Client(conn, cfg)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("TLS with %s: %w", address, err)
+	}
+	return secured, nil
+}
+
+// link is one connection to a server. The client keeps to itself what the
+// server says about the session (its true timeout, that it has expired) and
+// when the request was sent that it answered last, so the link reads along.
+type link struct {
+	net.Conn
+	session *Session
+	in      *bufio.Reader // the client reads every reply in two pieces
+
+	// The first bytes from the server: length, protocol version, timeout in
+	// milliseconds, session id. Complete once the handshake is.
+	hello [20]byte
+	read  int
+	done  atomic.Bool // handshake complete
+
+	head [8]byte // of the packet that is being read: its length, and its xid
+	got  int     // of head
+	left int     // of the packet after head
+
+	mu   sync.Mutex
+	sent []time.Duration // since the session began: the requests not yet answered
+
+	readBy  time.Time     // the deadlines in force, each known to the goroutine
+	writeBy time.Time     // of the client that reads, or writes
+	slack   time.Duration // by how much they may be too early
+}
+
+func newLink(s *Session, conn net.Conn) *link {
+	return &link{Conn: conn, session: s, in: bufio.NewReader(conn)}
+}
+
+// Write notes when a request goes out. The client writes each with one call.
+//
+// It also turns every getData into one that sets a watch. If the client did
+// that (GetW), it would keep a channel for each watch until the node changes,
+// and ask for all of them again after a reconnect, which nobody here waits for
+// and which reads its lastZxid beside the goroutine that writes it.
+func (l *link) Write(p []byte) (int, error) {
+	const getData = 4 // length, xid, op, path, and one byte that says whether to watch
+	if l.done.Load() && len(p) > 12 && binary.BigEndian.Uint32(p[8:]) == getData {
+		p = slices.Clone(p)
+		p[len(p)-1] = 1
+	}
+	l.mu.Lock()
+	l.sent = append(l.sent, time.Since(l.session.began))
+	l.mu.Unlock()
+	return l.Conn.Write(p)
+}
+
+func (l *link) Read(p []byte) (int, error) {
+	n, err := l.in.Read(p)
+	l.follow(p[:n])
+	if l.read < len(l.hello) {
+		l.read += copy(l.hello[l.read:], p[:n])
+		if l.read == len(l.hello) {
+			timeout := time.Duration(int32(binary.BigEndian.Uint32(l.hello[8:]))) * time.Millisecond
+			id := int64(binary.BigEndian.Uint64(l.hello[12:]))
+			if err := l.session.greeted(id, timeout); err != nil {
+				return 0, err
+			}
+			l.slack = timeout / 32
+			l.done.Store(true)
+		}
+	}
+	return n, err
+}
+
+// follow looks for the heads of packets in what is read.
+func (l *link) follow(p []byte) {
+	for len(p) > 0 {
+		if l.left > 0 {
+			n := min(l.left, len(p))
+			l.left, p = l.left-n, p[n:]
+			continue
+		}
+		n := copy(l.head[l.got:], p)
+		l.got, p = l.got+n, p[n:]
+		if l.got < len(l.head) {
+			return
+		}
+		l.got, l.left = 0, int(binary.BigEndian.Uint32(l.head[:]))-4
+		const event = -1 // all else answers a request, in the order in which they were sent
+		if int32(binary.BigEndian.Uint32(l.head[4:])) != event {
+			l.answered()
+		}
+	}
+}
+
+// answered notes a sign of life from the server. What it proves is that the
+// server had heard of us when the request was sent; the reply may be late.
+func (l *link) answered() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.sent) > 0 {
+		l.session.lastHeard.Store(int64(l.sent[0]))
+		l.sent = l.sent[1:]
+	}
+}
+
+// hangUp breaks the connection at once. (Closing a TLS connection would first
+// try to say goodbye.)
+func (l *link) hangUp() {
+	if secured, ok := l.Conn.(*tls.Conn); ok {
+		secured.NetConn().Close()
+		return
+	}
+	l.Close()
+}
+
+// SetReadDeadline shortens the client's deadline for the handshake, which is
+// several session timeouts long, and which it lifts in the middle.
+func (l *link) SetReadDeadline(t time.Time) error {
+	if !l.done.Load() {
+		return l.Conn.SetReadDeadline(time.Now().Add(l.session.handshakeTimeout()))
+	}
+	if !l.postpones(&l.readBy, t) {
+		return nil
+	}
+	return l.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline spares the system most of the client's calls.
+func (l *link) SetWriteDeadline(t time.Time) error {
+	if !l.postpones(&l.writeBy, t) {
+		return nil
+	}
+	return l.Conn.SetWriteDeadline(t)
+}
+
+// postpones reports whether the deadline t is worth setting after the last one.
+// The client sets one before every packet and lifts it afterwards: twice four
+// timers for one lock. Lifting can be left out, because it is set anew before
+// the next packet, and a deadline that is earlier by a little does as well.
+func (l *link) postpones(last *time.Time, t time.Time) bool {
+	if t.IsZero() || t.Sub(*last) < l.slack {
+		return false
+	}
+	*last = t
+	return true
+}
+
+// errReplaced is what the client is told when the server's answer to the
+// handshake names another session than ours.
+var errReplaced = errors.New("the server gave another session")

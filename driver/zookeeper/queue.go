@@ -1,0 +1,273 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// maxRemakes bounds how often a queue that vanishes again is made again: a
+// container that ZooKeeper removes between two of our requests, or a person
+// who deletes it.
+const maxRemakes = 10
+
+type joined struct {
+	node  driver.Node
+	queue []driver.Node
+}
+
+// Join implements driver.Session.
+func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, data []byte) (driver.Node, []driver.Node, error) {
+	leave, err := s.room(ctx)
+	if err != nil {
+		return driver.Node{}, nil, err
+	}
+	j, err := run(ctx, s, func() (joined, error) {
+		defer leave()
+		return s.join(ctx, s.path(queue), kind, data)
+	}, func(j joined) {
+		_ = s.remove(s.path(queue, j.node.Name)) // fails only when the session is over
+	})
+	return j.node, j.queue, err
+}
+
+// join creates the node and lists the queue. Both requests go out together and
+// the server answers in order, so that joining costs one round trip. (The two
+// goroutines may overtake each other, and then the list is asked for again:
+// speed depends on luck here, correctness does not.) A queue where we expect to
+// be alone is listed only if we turn out not to be.
+func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data []byte) (joined, error) {
+	guid := uuid.NewString()
+	for range maxRemakes {
+		watched, next, expected := s.expectSolo(dir)
+		var children []string
+		listed := make(chan struct{})
+		if expected {
+			close(listed)
+		} else {
+			go func() { // ends with its one request
+				defer close(listed)
+				children, _, _ = s.conn.Children(dir)
+			}()
+		}
+		path, err := s.conn.Create(dir+"/"+prefix(guid, kind), data, zk.FlagEphemeral|zk.FlagSequence, s.cfg.ACL)
+		<-listed
+		if unsure(err) {
+			path, err = s.find(dir, guid)
+		}
+		switch {
+		case err == nil:
+			node, ok := parseNode(path[strings.LastIndexByte(path, '/')+1:])
+			if !ok {
+				_ = s.remove(path)
+				return joined{}, fmt.Errorf("the server made %s of a sequential create", path)
+			}
+			queue := []driver.Node{node}
+			if !expected || node.Seq != next || watched.Fired() != 0 {
+				queue, err = s.queueWith(dir, node, children)
+			}
+			if err != nil {
+				_ = s.remove(path) // the listing's error says why
+				return joined{}, err
+			}
+			s.noteSolo(dir, node, queue[0] == node, watched)
+			return joined{node, queue}, nil
+		case errors.Is(err, zk.ErrNoNode):
+			err = s.makeQueue(dir)
+		case errors.Is(err, errNotCreated):
+			err = nil
+		case !errors.Is(err, driver.ErrSessionLost):
+			err = explain(err, "creating a node", "CREATE", dir)
+		}
+		if err != nil {
+			return joined{}, err
+		}
+		if ctx.Err() != nil {
+			return joined{}, ctx.Err()
+		}
+	}
+	return joined{}, fmt.Errorf("no node in %s after %d tries: each time it vanished or the connection broke", dir, maxRemakes)
+}
+
+// queueWith returns the queue as it stood after node was created: what was
+// listed if node is in it, else a new listing.
+func (s *Session) queueWith(dir string, node driver.Node, children []string) ([]driver.Node, error) {
+	if queue := sorted(children); slices.Contains(queue, node) {
+		return queue, nil
+	}
+	return s.list(dir)
+}
+
+var errNotCreated = errors.New("not created")
+
+// find settles what became of a create whose reply was lost. The sync makes a
+// server that lags behind catch up first. It returns only when that is known,
+// or when the session is over and the node with it. The node found is of this
+// session, since its GUID was never sent by another.
+func (s *Session) find(dir, guid string) (path string, err error) {
+	for {
+		if err := s.again(); err != nil {
+			return "", err
+		}
+		_, err := s.conn.Sync(dir)
+		var children []string
+		if err == nil {
+			children, _, err = s.conn.Children(dir)
+		}
+		switch {
+		case err == nil:
+			for _, name := range children {
+				if strings.HasPrefix(name, protected+guid+"-") {
+					return dir + "/" + name, nil
+				}
+			}
+			return "", errNotCreated
+		case errors.Is(err, zk.ErrNoNode):
+			return "", errNotCreated
+		case !unsure(err):
+			// Without a listing the node can not be found. It must not be
+			// left to block the queue, so the session has to go.
+			err = explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
+			s.end(err)
+			return "", err
+		}
+	}
+}
+
+// makeQueue creates dir, and its parents where they are missing, as containers,
+// which the server removes when they have been left empty.
+func (s *Session) makeQueue(dir string) error {
+	for range maxRemakes {
+		err := s.createParent(dir)
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNodeExists):
+			return nil
+		case errors.Is(err, zk.ErrNoNode):
+			err = s.makeQueue(dir[:strings.LastIndexByte(dir, '/')])
+		case unimplemented(err):
+			s.mu.Lock()
+			s.noContainers = true // ZooKeeper before 3.5.1
+			s.mu.Unlock()
+			err = nil
+		case unsure(err):
+			err = s.again()
+		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
+			err = fmt.Errorf("%s can not be made: its parent is an ephemeral node of somebody", dir)
+		default:
+			err = explain(err, "creating "+dir, "CREATE", parent(dir))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the parents of %s vanished %d times while making it", dir, maxRemakes)
+}
+
+func parent(path string) string {
+	if i := strings.LastIndexByte(path, '/'); i > 0 {
+		return path[:i]
+	}
+	return "/"
+}
+
+func (s *Session) createParent(path string) (err error) {
+	s.mu.Lock()
+	plain := s.noContainers
+	s.mu.Unlock()
+	if plain {
+		_, err = s.conn.Create(path, nil, 0, s.cfg.ACL)
+	} else {
+		_, err = s.conn.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
+	}
+	return err
+}
+
+// List implements driver.Session.
+func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
+	leave, err := s.room(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return run(ctx, s, func() ([]driver.Node, error) {
+		defer leave()
+		return s.list(s.path(queue))
+	}, nil)
+}
+
+func (s *Session) list(dir string) ([]driver.Node, error) {
+	for {
+		children, _, err := s.conn.Children(dir)
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNoNode):
+			return sorted(children), nil
+		case !unsure(err):
+			return nil, explain(err, "listing", "READ", dir)
+		}
+		if err := s.again(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Leave implements driver.Session.
+func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
+	_, err := run(ctx, s, func() (struct{}, error) {
+		err := s.remove(s.path(queue, node.Name))
+		if err == nil {
+			s.noteLeft(s.path(queue), node)
+		}
+		return struct{}{}, err
+	}, nil)
+	return err
+}
+
+// remove deletes a node of ours until it is certainly gone. If the server
+// refuses, the error says so and the node goes with the session.
+func (s *Session) remove(path string) error {
+	for {
+		err := s.conn.Delete(path, -1)
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNoNode):
+			return nil
+		case errors.Is(err, zk.ErrNoAuth):
+			return explain(err, "deleting "+path, "DELETE", parent(path))
+		}
+		// Unsure, or an answer that may be another next time (throttled).
+		if err := s.again(); err != nil {
+			return err
+		}
+	}
+}
+
+// Ping implements driver.Session, with a sync: it goes through the leader.
+func (s *Session) Ping(ctx context.Context) error {
+	leave, err := s.room(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = run(ctx, s, func() (struct{}, error) {
+		defer leave()
+		for {
+			_, err := s.conn.Sync("/")
+			if !unsure(err) {
+				return struct{}{}, err
+			}
+			if err := s.again(); err != nil {
+				return struct{}{}, err
+			}
+		}
+	}, nil)
+	return err
+}
+
+// path returns the path of a queue, or of a node in it.
+func (s *Session) path(parts ...string) string {
+	return s.cfg.Chroot + "/" + strings.Join(parts, "/")
+}

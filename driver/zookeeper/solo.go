@@ -1,0 +1,83 @@
+package zookeeper
+
+import (
+	"github.com/lockpool/lockpool/driver"
+)
+
+// solo is what a session knows of a queue in which it was alone the last time.
+//
+// The number of a node is the count of all children ever created in the queue.
+// So if our next node gets the very next number, nobody has joined in between,
+// and if nobody but us was there before, nobody is there now: the node is at the
+// head, and the listing would only say so. An uncontended lock is then one
+// request to take and one to give back, as cheap as a lock on ZooKeeper can be.
+//
+// The count begins anew if the queue is removed and made again, as the server
+// does with empty containers. A watch on the queue's own node tells of that: its
+// event comes before the reply to any create that follows. It must have been
+// set before the earlier of the two creates was sent.
+//
+// The watch costs a request, and the client can not take it back: it goes when
+// the server removes the queue. So it is set only for a queue that we have had
+// to ourselves for a while.
+type solo struct {
+	seq     int32  // of our last node, which was at the head when it was created
+	streak  int    // how many nodes in a row had the very next number, up to it
+	left    bool   // it has been removed since
+	watched *watch // on the queue, set before that node was created; may be nil
+}
+
+// soloStreak is how many numbers in a row make a queue worth a watch.
+const soloStreak = 16
+
+// maxSolos bounds what is remembered, for users with a lock per order and
+// millions of orders.
+const maxSolos = 1024
+
+// expectSolo returns the watch on the queue, if there is one, and the number
+// that the next node must get for us to be alone, if that can be told.
+func (s *Session) expectSolo(dir string) (watched *watch, next int32, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if watched = s.watches[dir]; watched == nil || !watched.isArmed() {
+		return nil, 0, false
+	}
+	last := s.solos[dir]
+	return watched, last.seq + 1, last.streak > 0 && last.left && last.watched == watched
+}
+
+// noteSolo records the outcome of a join. watched is what expectSolo returned
+// before it.
+func (s *Session) noteSolo(dir string, node driver.Node, alone bool, watched *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, known := s.solos[dir]
+	if !alone {
+		delete(s.solos, dir)
+		return
+	}
+	if !known && len(s.solos) >= maxSolos {
+		for other := range s.solos { // any
+			delete(s.solos, other)
+			break
+		}
+	}
+	streak := 0
+	if known && node.Seq == last.seq+1 {
+		streak = last.streak + 1
+	}
+	s.solos[dir] = solo{seq: node.Seq, streak: streak, watched: watched}
+	if watched == nil && streak >= soloStreak && !s.noContainers {
+		s.watchLocked(dir)
+	}
+}
+
+// noteLeft records that a node of ours is gone.
+func (s *Session) noteLeft(dir string, node driver.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last, ok := s.solos[dir]; ok && last.seq == node.Seq {
+		last.left = true
+		s.solos[dir] = last
+	}
+}

@@ -1,0 +1,131 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// watch is one watch at the server, for all waiters of the session. It is in
+// Session.watches until it fires, also when everyone who waited has given up:
+// the client can not take it back, and the next waiter finds it there.
+type watch struct {
+	*driver.Watch
+	armed chan struct{} // closed when the server has answered; then err is set
+	err   error
+}
+
+// isArmed reports whether the server has agreed to watch.
+func (w *watch) isArmed() bool {
+	select {
+	case <-w.armed:
+		return w.err == nil
+	default:
+		return false
+	}
+}
+
+// Watch implements driver.Session.
+func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node) ([]*driver.Watch, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	armed := make([]*watch, len(nodes))
+	for i, node := range nodes {
+		if armed[i] = s.watch(s.path(queue, node.Name)); armed[i] == nil {
+			return nil, s.Err()
+		}
+	}
+	watches := make([]*driver.Watch, len(nodes))
+	for i, w := range armed {
+		select {
+		case <-w.armed:
+			if w.err != nil {
+				return nil, w.err
+			}
+			watches[i] = w.Watch
+		case <-s.living.Done():
+			return nil, s.Err()
+		case <-ctx.Done():
+			return nil, s.noAnswer(ctx)
+		}
+	}
+	return watches, nil
+}
+
+// watch returns the watch on path, which may be asked for at the server just
+// now, or nil if the session is over.
+func (s *Session) watch(path string) *watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watchLocked(path)
+}
+
+func (s *Session) watchLocked(path string) *watch {
+	w := s.watches[path]
+	if w == nil && !s.isOver() {
+		w = &watch{Watch: driver.NewWatch(), armed: make(chan struct{})}
+		s.watches[path] = w
+		s.calls.Add(1)
+		go s.arm(path, w) // ends with its one request
+	}
+	return w
+}
+
+// arm asks the server to watch, with getData: on a node that does not exist it
+// fails, where exists would leave a watch for ever on a name that never comes
+// back. That it sets a watch is the link's doing, and the client knows nothing
+// of it; it passes all events to Session.event, in order.
+func (s *Session) arm(path string, w *watch) {
+	defer s.calls.Done()
+	defer close(w.armed)
+	_, _, err := s.conn.Get(path)
+	if err == nil {
+		return
+	}
+	s.forget(path, w)
+	switch {
+	case unsure(err):
+		w.Fire(driver.Interrupted)
+	case errors.Is(err, zk.ErrNoNode):
+		w.Fire(driver.Deleted)
+	default:
+		w.err = explain(err, "watching", "READ", path)
+	}
+}
+
+func (s *Session) forget(path string, w *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches[path] == w {
+		delete(s.watches, path)
+	}
+}
+
+// fire is called for the server's event about path. Names are never used again,
+// so an event about one is true for whoever watches it, whenever they began.
+func (s *Session) fire(path string, e driver.Event) {
+	s.mu.Lock()
+	w := s.watches[path]
+	delete(s.watches, path)
+	s.mu.Unlock()
+	if w != nil {
+		w.Fire(e)
+	}
+}
+
+// interrupt fires all watches when the connection breaks. The server forgets
+// them with the connection; the client asks for them again at the next one, but
+// if the server refuses it only logs that. So everyone looks again.
+func (s *Session) interrupt() {
+	s.mu.Lock()
+	watches := s.watches
+	s.watches = map[string]*watch{}
+	s.mu.Unlock()
+	for _, w := range watches {
+		w.Fire(driver.Interrupted)
+	}
+}

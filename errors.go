@@ -1,0 +1,108 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// The errors of lockpool, to be tested with errors.Is. Those about a lock come
+// inside a [*LockError]. If a context ended a wait, its own error
+// (context.Canceled or context.DeadlineExceeded) is in the chain as well.
+var (
+	// ErrLocked: TryLock found somebody else in the way.
+	ErrLocked = recipe.ErrBusy
+
+	// ErrLockLost: the lock was taken away, because the session it stood on is
+	// over. Whatever it protected may be in other hands.
+	ErrLockLost = errors.New("lockpool: lock lost")
+
+	// ErrNotHeld: this Lock holds nothing, because it was unlocked before, or
+	// its Session or Pool was closed. No other lock was touched.
+	ErrNotHeld = errors.New("lockpool: not held")
+
+	// ErrConcurrentUse: two calls at once on one Session. The second did
+	// nothing. Give each goroutine a Session of its own.
+	ErrConcurrentUse = errors.New("lockpool: concurrent use of a session")
+
+	// ErrPoolClosed: the Pool is closed or shutting down.
+	ErrPoolClosed = errors.New("lockpool: pool closed")
+
+	// ErrSessionClosed: the Session is closed.
+	ErrSessionClosed = errors.New("lockpool: session closed")
+
+	// ErrInvalidName: the name can not be that of a lock. The error says why.
+	// Nothing was sent.
+	ErrInvalidName = errors.New("lockpool: invalid lock name")
+
+	// ErrNoPermission: the service refused. The error names the missing right
+	// and the path it is missing on.
+	ErrNoPermission = driver.ErrNoPermission
+
+	// ErrSequenceExhausted: the counter of the lock's queue has come to its
+	// end. Remove the lock's node, which is empty when nobody holds or waits,
+	// to start it anew.
+	ErrSequenceExhausted = driver.ErrSequenceExhausted
+)
+
+// LockError is the error of an operation on a lock.
+type LockError struct {
+	Op   string // "lock", "try lock" or "unlock"
+	Name string // of the lock, as given
+	Err  error
+}
+
+func (e *LockError) Error() string {
+	return fmt.Sprintf("lockpool: %s %q: %s", e.Op, e.Name, strings.TrimPrefix(e.Err.Error(), "lockpool: "))
+}
+
+// bare returns err without the prefix that the message around it has already.
+func bare(err error) error {
+	if text, ok := strings.CutPrefix(err.Error(), "lockpool: "); ok {
+		return bareError{err, text}
+	}
+	return err
+}
+
+type bareError struct {
+	error
+	text string
+}
+
+func (e bareError) Error() string { return e.text }
+func (e bareError) Unwrap() error { return e.error }
+
+func (e *LockError) Unwrap() error { return e.Err }
+
+// ErrorType classifies the error in few words, for the attribute error.type of
+// OpenTelemetry: timeout, canceled, busy, session_lost, pool_closed and so on.
+func (e *LockError) ErrorType() string {
+	for _, class := range errorClasses {
+		if errors.Is(e.Err, class.err) {
+			return class.name
+		}
+	}
+	return "_OTHER"
+}
+
+var errorClasses = []struct {
+	err  error
+	name string
+}{
+	{ErrLocked, "busy"},
+	{ErrPoolClosed, "pool_closed"},
+	{ErrSessionClosed, "session_closed"},
+	{ErrLockLost, "lock_lost"},
+	{ErrNotHeld, "not_held"},
+	{ErrConcurrentUse, "concurrent_use"},
+	{ErrInvalidName, "invalid_name"},
+	{ErrNoPermission, "no_permission"},
+	{ErrSequenceExhausted, "sequence_exhausted"},
+	{context.DeadlineExceeded, "timeout"},
+	{context.Canceled, "canceled"},
+	{driver.ErrSessionLost, "session_lost"},
+}

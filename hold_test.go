@@ -1,0 +1,34 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// deadSession is over. It answers nothing else, because nothing else may be
+// asked of it.
+type deadSession struct{ driver.Session }
+
+func (deadSession) Err() error { return errors.Join(driver.ErrSessionLost, errors.New("expired")) }
+
+// The moment between the end of a session and the pool's taking notice can not
+// be held open from outside, so it is set up here.
+func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
+	t.Parallel()
+	home := &member{Session: deadSession{}, holds: map[*hold]struct{}{}}
+	s := &Session{pool: &Pool{}, holds: map[string]*hold{}}
+	h := newHold(s, "a", home, driver.Node{})
+	require.NoError(t, s.pool.record(h))
+	s.holds["a"] = h
+	l := h.enter()
+	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
+	<-l.Lost()
+	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
+	require.Empty(t, s.holds)
+	require.Zero(t, s.pool.held)
+}

@@ -1,0 +1,272 @@
+package lockpool_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// benchBehindProxy is a bench whose pools reach the server through a proxy.
+func benchBehindProxy(t testing.TB) (*bench, *proxy) {
+	b := newBench(t)
+	p := newProxy(t, b.addr)
+	b.addr = p.addr
+	return b, p
+}
+
+// Scenario 31. (kazoo leaves a contender behind that later holds the lock.)
+func TestTryThatLosesItsConnectionLeavesNoContender(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]func(*proxy, int32) *fault{"before": (*proxy).cutBefore, "after": (*proxy).cutAfter} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, proxy := benchBehindProxy(t)
+			holder := b.lock(b.pool(), "a")
+			p := b.pool()
+			b.unlock(b.lock(p, "other")) // connected
+			f := cut(proxy, opDelete)
+			_, err := p.TryLock(b.ctx, "a")
+			require.ErrorIs(t, err, lockpool.ErrLocked)
+			<-f.hit
+			b.queued("a", 1)
+			b.unlock(holder)
+			l := b.lock(p, "a")
+			require.Equal(t, 1, p.Stats().OpenSessions)
+			b.unlock(l)
+		})
+	}
+}
+
+// A reply that is lost, or a request, at any step of a lock and unlock: there is
+// one node, and then none.
+func TestLostConnectionAtAnyStepIsSurvived(t *testing.T) {
+	t.Parallel()
+	for step, op := range map[string]int32{"create": opCreate, "list": opGetChildren, "delete": opDelete} {
+		for name, cut := range map[string]func(*proxy, int32) *fault{"before": (*proxy).cutBefore, "after": (*proxy).cutAfter} {
+			t.Run(step+" "+name, func(t *testing.T) {
+				t.Parallel()
+				b, proxy := benchBehindProxy(t)
+				p := b.pool()
+				b.unlock(b.lock(p, "a"))
+				f := cut(proxy, op)
+				l := b.lock(p, "a")
+				require.Len(t, b.children("a"), 1)
+				b.unlock(l)
+				<-f.hit
+				require.Empty(t, b.children("a"))
+			})
+		}
+	}
+}
+
+func TestLostConnectionWhileWaitingIsSurvived(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	p := b.pool()
+	holder := b.lock(p, "a")
+	w := b.wait(p, "a", 2)
+	for range 3 {
+		proxy.cut()
+		require.NoError(t, p.Ping(b.ctx))
+	}
+	b.stillWaits(w)
+	require.Equal(t, 1, holder.Depth(), "the session survives")
+	proxy.cut() // and once more, so that the deletion goes unseen
+	b.unlock(holder)
+	b.unlock(b.granted(w))
+}
+
+// Scenario 33.
+func TestCreateThatIsCancelledUnderWayLeavesNoNode(t *testing.T) { // measures time: not beside others
+	b, proxy := benchBehindProxy(t)
+	p := b.pool()
+	b.unlock(b.lock(p, "a"))
+	release := make(chan struct{})
+	f := proxy.holdReply(opCreate, release)
+	ctx, cancel := context.WithCancel(b.ctx)
+	done := make(chan error)
+	go func() {
+		_, err := p.Lock(ctx, "a")
+		done <- err
+	}()
+	<-f.hit
+	cancel()
+	start := time.Now()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.Less(t, time.Since(start), 200*time.Millisecond)
+	require.Len(t, b.children("a"), 1, "the server did create it")
+	close(release)
+	b.queued("a", 0)
+}
+
+// An expired session is not replaced underneath who holds a lock.
+func TestExpiredSessionLosesItsLocks(t *testing.T) {
+	t.Parallel()
+	own := zktest.StartReal(t)
+	b := newBenchOn(t, own.Addr())
+	cfg := b.config()
+	cfg.SessionTimeout = time.Second
+	p := b.poolWith(cfg)
+	s := b.session(p)
+	held, err := s.Lock(b.ctx, "a")
+	require.NoError(t, err)
+	ctx := held.Context(b.ctx)
+	require.NoError(t, own.Pause())
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
+	<-held.Lost()
+	require.Zero(t, held.Depth())
+	_, err = s.Lock(b.ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLockLost, "no reentry into what is lost")
+	require.NoError(t, own.Resume())
+	require.ErrorIs(t, held.Unlock(b.ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, held.Unlock(b.ctx), lockpool.ErrNotHeld)
+
+	again, err := s.Lock(b.ctx, "a") // on another session; waits for the dead one's node
+	require.NoError(t, err)
+	b.unlock(again)
+	require.NoError(t, s.Close(b.ctx))
+}
+
+func TestDoReportsALossTogetherWithItsFunctionsError(t *testing.T) {
+	t.Parallel()
+	own := zktest.StartReal(t)
+	b := newBenchOn(t, own.Addr())
+	cfg := b.config()
+	cfg.SessionTimeout = time.Second
+	p := b.poolWith(cfg)
+	err := p.Do(b.ctx, "a", func(ctx context.Context) error {
+		require.NoError(t, own.Pause())
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, lockpool.ErrLockLost)
+	require.NoError(t, own.Resume())
+	b.until(func() bool { return len(b.contenders("/")) == 0 }, "the server expires the session")
+}
+
+// Scenario 40: what the server refuses is asked for once.
+func TestRefusedRequestIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	own := zktest.StartReal(t)
+	b := newBenchOn(t, own.Addr())
+	cfg := b.config()
+	cfg.SessionTimeout = 10 * time.Second
+	p := b.poolWith(cfg)
+	require.NoError(t, p.Ping(b.ctx))
+	b.forbid("/closed")
+	before := b.stat(own, "zk_packets_received")
+	_, err := p.Lock(b.ctx, "closed")
+	require.ErrorIs(t, err, lockpool.ErrNoPermission)
+	require.LessOrEqual(t, b.stat(own, "zk_packets_received")-before, 4, "create, list and the question itself")
+}
+
+// Scenario 75.
+func TestLocksSurviveARestartOfTheServer(t *testing.T) {
+	t.Parallel()
+	own := zktest.StartReal(t)
+	b := newBenchOn(t, own.Addr())
+	cfg := b.config()
+	cfg.SessionTimeout = 10 * time.Second
+	p, other := b.poolWith(cfg), b.poolWith(cfg)
+	held := b.lock(p, "a")
+	waiters := []*waiter{b.wait(other, "a", 2), b.wait(p, "a", 3)}
+	for range 2 {
+		require.NoError(t, own.Kill())
+		require.NoError(t, own.Start(b.ctx))
+		require.NoError(t, p.Ping(b.ctx))
+		require.NoError(t, other.Ping(b.ctx))
+	}
+	require.Equal(t, 1, held.Depth())
+	for _, w := range waiters {
+		b.stillWaits(w)
+	}
+	b.unlock(held)
+	for _, w := range waiters {
+		b.unlock(b.granted(w))
+	}
+}
+
+// 1,000 waiters in one process.
+func TestThousandWaitersAreGrantedInOrder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool()
+	holder := b.lock(p, "a")
+	const waiters = 1000
+	granted := make(chan int, waiters)
+	for i := range waiters {
+		go func() {
+			err := p.Do(b.ctx, "a", func(context.Context) error {
+				granted <- i
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+				granted <- -1
+			}
+		}()
+		if i%100 == 99 {
+			b.queued("a", i+2)
+		}
+	}
+	b.unlock(holder)
+	for i := range waiters {
+		require.Equal(t, i/100, <-granted/100, "in the order of their hundreds")
+	}
+	require.NoError(t, p.Shutdown(b.ctx))
+}
+
+// A waiter whose session dies queues again by itself.
+func TestWaiterOutlivesItsSession(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	direct := b.config()
+	direct.Servers = []string{proxy.target}
+	holder := b.poolWith(direct)
+	held := b.lock(holder, "a")
+	cfg := b.config()
+	cfg.SessionTimeout = time.Second
+	p := b.poolWith(cfg)
+	w := b.wait(p, "a", 2)
+	first := b.children("a")[1]
+	proxy.stop()
+	b.queued("a", 1) // the server has expired the session
+	b.stillWaits(w)
+	proxy.resume()
+	b.until(func() bool { queue := b.children("a"); return len(queue) == 2 && queue[1] != first }, "it queues again")
+	b.unlock(held)
+	b.unlock(b.granted(w))
+}
+
+// The servers count from when they got a request, not from when we got the
+// reply.
+func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	direct := b.config()
+	direct.Servers = []string{proxy.target}
+	rival := b.poolWith(direct)
+	cfg := b.config()
+	cfg.SessionTimeout = 2 * time.Second
+	p := b.poolWith(cfg)
+	held := b.lock(p, "a")
+	ctx := held.Context(b.ctx)
+	w := b.wait(rival, "a", 2)
+
+	proxy.lag.Store(int64(1200 * time.Millisecond))
+	require.NoError(t, p.Ping(b.ctx)) // what is answered now was sent long ago
+	proxy.deaf.Store(true)
+	<-ctx.Done()
+	b.stillWaits(w)
+	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
+	proxy.lag.Store(0)
+	b.unlock(b.granted(w))
+	proxy.deaf.Store(false)
+}

@@ -1,0 +1,182 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/puddle/v2"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// member is one session with the service, shared by the handles seated on it.
+type member struct {
+	driver.Session
+	seats int                // guarded by Pool.mu
+	holds map[*hold]struct{} // guarded by Pool.mu: what stands on the session
+}
+
+// seat is a handle's place on a member, and what the pool of puddle is made of.
+// Seats outlive handles: an idle one keeps its place.
+type seat struct{ *member }
+
+type puddleSeat = puddle.Resource[seat]
+
+func (m *member) over() bool { return m.Err() != nil }
+
+// sit is the constructor of seats. It takes a place on the least loaded member,
+// and first opens another one if all are well filled and there may be more.
+// puddle passes the caller's values, but not its cancellation: what is begun
+// here is of use to the next caller.
+func (p *Pool) sit(ctx context.Context) (seat, error) {
+	for {
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			return seat{}, ErrPoolClosed
+		}
+		var least *member
+		for _, m := range p.members {
+			if !m.over() && (least == nil || m.seats < least.seats) {
+				least = m
+			}
+		}
+		opening := p.opening
+		if opening == nil && (least == nil || least.seats >= sessionLoad && len(p.members) < p.cfg.maxSessions) {
+			opening = &openingMember{done: make(chan struct{})}
+			p.opening = opening
+			p.work.Add(1)
+			go p.open(opening) // ends within connectPatience, or when the pool closes
+		}
+		if least != nil {
+			least.seats++
+			p.mu.Unlock()
+			return seat{least}, nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-opening.done:
+			if opening.err != nil {
+				return seat{}, opening.err
+			}
+		case <-ctx.Done(): // the pool is being closed
+			return seat{}, ErrPoolClosed
+		}
+	}
+}
+
+// openingMember is a session being opened, for all who wait for it.
+type openingMember struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// open opens one more member. It keeps trying for a while, because a server
+// that is being restarted is back soon.
+func (p *Pool) open(o *openingMember) {
+	defer p.work.Done()
+	ctx, cancel := context.WithTimeout(p.living, connectPatience)
+	defer cancel()
+	session, err := p.connector.Connect(ctx)
+	for pause := 50 * time.Millisecond; err != nil; pause = min(2*pause, time.Second) {
+		p.noteConnect(err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		session, err = p.connector.Connect(ctx)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.opening = nil
+	switch {
+	case err != nil:
+		o.err = fmt.Errorf("no session: %w", p.connectErr)
+	case p.closed: // Close does not know of it
+		o.err = ErrPoolClosed
+		p.work.Go(func() { _ = session.Close(ctx) })
+	default:
+		p.connectErr = nil
+		m := &member{Session: session, holds: map[*hold]struct{}{}}
+		p.members = append(p.members, m)
+		p.work.Add(1)
+		go p.mourn(m) // ends with the session
+	}
+	close(o.done)
+}
+
+// noteConnect remembers why there is no session, unless it is only that we
+// stopped trying.
+func (p *Pool) noteConnect(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.connectErr == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		p.connectErr = err
+	}
+}
+
+// mourn waits for the end of a member's session. Then no handle sits down there
+// any more, and its locks are lost.
+func (p *Pool) mourn(m *member) {
+	defer p.work.Done()
+	<-m.Done()
+	p.mu.Lock()
+	for i, other := range p.members {
+		if other == m {
+			p.members = append(p.members[:i:i], p.members[i+1:]...)
+			break
+		}
+	}
+	lost := m.holds
+	m.holds = nil
+	p.mu.Unlock()
+	for h := range lost {
+		h.end(lostWith(m.Err()))
+	}
+	_ = m.Close(context.Background()) // it is over; waits for its goroutines
+}
+
+// unsit is the destructor of seats.
+func (p *Pool) unsit(s seat) {
+	p.mu.Lock()
+	s.seats--
+	p.mu.Unlock()
+}
+
+// takeSeat waits for a seat on a session that stands.
+func (p *Pool) takeSeat(ctx context.Context) (*puddleSeat, error) {
+	for {
+		res, err := p.seats.Acquire(ctx)
+		if err != nil {
+			if errors.Is(err, puddle.ErrClosedPool) {
+				return nil, ErrPoolClosed
+			}
+			return nil, p.seatless(ctx, err)
+		}
+		if !res.Value().over() {
+			return res, nil
+		}
+		res.Destroy() // sat idle while its session died
+	}
+}
+
+// seatless completes the error of a wait for a seat with what was waited for.
+func (p *Pool) seatless(ctx context.Context, err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case p.connectErr != nil:
+		return fmt.Errorf("no session: %w (%w)", err, p.connectErr)
+	case len(p.members) == 0:
+		return fmt.Errorf("no session yet: %w", err)
+	default:
+		return fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+	}
+}

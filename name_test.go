@@ -1,0 +1,64 @@
+package lockpool_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// Scenario 129.
+func TestBadNamesAreRefusedBeforeAnyRequest(t *testing.T) {
+	t.Parallel()
+	own := zktest.StartReal(t)
+	b := newBenchOn(t, own.Addr())
+	cfg := b.config()
+	cfg.SessionTimeout = 10 * time.Second
+	p := b.poolWith(cfg)
+	s := b.session(p)
+	before := b.stat(own, "zk_packets_received")
+	for _, name := range []string{
+		"", "/", "/a", "a/", "a//b", "//", ".", "..", "a/./b", "a/../b",
+		"a\x00b", "a\nb", "a\x7fb", "a\u009fb", "a\ue000b", "a\ufff0b", "a\xffb", "a\U0001F512b",
+		strings.Repeat("a", 513),
+		"a/_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "_c_x", "x-lock-0000000001",
+		"a/b__READ__0000000001", "a/b__WRIT__0000000001", "b__lock__0000000001/c", "b__rlock__0000000001",
+		"a/lock--2147483648",
+	} {
+		for _, err := range []error{
+			second(s.Lock(b.ctx, name)), second(s.TryLock(b.ctx, name)),
+			second(p.Lock(b.ctx, name)), second(p.TryLock(b.ctx, name)),
+			p.Do(b.ctx, name, func(context.Context) error { panic("called") }),
+		} {
+			require.ErrorIs(t, err, lockpool.ErrInvalidName, "%q", name)
+		}
+	}
+	require.Less(t, b.stat(own, "zk_packets_received")-before, 20)
+	for _, name := range []string{
+		"a", "orders/42", "a b", "ä/日本", "lock-1", "lock-", "a.b", "...", "_c", "x-12", "locks", "zookeeper", strings.Repeat("a", 512),
+	} {
+		l, err := s.Lock(b.ctx, name)
+		require.NoError(t, err, "%q", name)
+		b.unlock(l)
+	}
+	require.NoError(t, s.Close(b.ctx))
+}
+
+func TestServersOwnTreeIsNoPlaceForLocks(t *testing.T) {
+	t.Parallel()
+	c, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{"localhost"}})
+	require.NoError(t, err)
+	p, err := lockpool.OpenConnector(c)
+	require.NoError(t, err)
+	defer p.Close()
+	_, err = p.Lock(testContext(t), "zookeeper/quota")
+	require.ErrorIs(t, err, lockpool.ErrInvalidName)
+}
+
+func second(_ *lockpool.Lock, err error) error { return err }

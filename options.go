@@ -1,0 +1,106 @@
+package lockpool
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	// DefaultMaxSessions is how many sessions a pool opens at the most.
+	DefaultMaxSessions = 4
+
+	// DefaultMaxHandles is how many handles a pool gives out at the most.
+	DefaultMaxHandles = 10_000
+
+	// sessionLoad is how many handles a session carries before another is
+	// opened. It is no limit: with the maximum of sessions open, they share.
+	sessionLoad = 32
+
+	// connectPatience bounds how long a pool tries to reach a server for a
+	// caller whose context allows for more.
+	connectPatience = 15 * time.Second
+
+	// closePatience bounds how long Close waits for the service to confirm the
+	// end of the sessions.
+	closePatience = 5 * time.Second
+)
+
+// Option configures a Pool.
+type Option func(*config) error
+
+type config struct {
+	maxSessions int
+	maxHandles  int
+	tracers     trace.TracerProvider
+}
+
+func newConfig(opts []Option) (config, error) {
+	cfg := config{
+		maxSessions: DefaultMaxSessions,
+		maxHandles:  DefaultMaxHandles,
+		tracers:     otel.GetTracerProvider(),
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			return config{}, errors.New("lockpool: a nil Option was given")
+		}
+		if err := opt(&cfg); err != nil {
+			return config{}, fmt.Errorf("lockpool: %w", err)
+		}
+	}
+	return cfg, nil
+}
+
+// WithMaxSessions bounds the sessions (connections) to the service that the
+// pool opens, at least 1. Handles share them; a session carries 32 handles
+// before another is opened. ZooKeeper servers accept 60 connections from one
+// address unless configured otherwise.
+func WithMaxSessions(n int) Option {
+	return func(c *config) error {
+		if n < 1 || n > 1000 {
+			return fmt.Errorf("WithMaxSessions(%d): not between 1 and 1000", n)
+		}
+		c.maxSessions = n
+		return nil
+	}
+}
+
+// WithMaxHandles bounds the handles that exist at one time, at least 1: the
+// open Sessions, and the holders and waiters of Pool.Lock and Pool.Do. Who asks
+// for one more waits until one is given back.
+func WithMaxHandles(n int) Option {
+	return func(c *config) error {
+		if n < 1 || n > 1<<30 {
+			return fmt.Errorf("WithMaxHandles(%d): not between 1 and 1<<30", n)
+		}
+		c.maxHandles = n
+		return nil
+	}
+}
+
+// WithTracerProvider sets where spans go, instead of the global provider. Nil
+// is ignored.
+func WithTracerProvider(tp trace.TracerProvider) Option {
+	return func(c *config) error {
+		if tp != nil {
+			c.tracers = tp
+		}
+		return nil
+	}
+}
+
+// DoOption changes one call of Pool.Do.
+type DoOption func(*doConfig)
+
+type doConfig struct{ wait time.Duration }
+
+// WaitAtMost bounds the wait of a Do for its lock, without bounding the work
+// that follows. If the time is up the error wraps context.DeadlineExceeded. A
+// time that is not positive means not to wait at all.
+func WaitAtMost(d time.Duration) DoOption {
+	return func(c *doConfig) { c.wait = max(d, 1) }
+}

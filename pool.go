@@ -1,0 +1,343 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/puddle/v2"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// Pool gives out holders of locks. It is safe for concurrent use and meant to
+// be long-lived: one per ensemble and process is usual.
+type Pool struct {
+	connector driver.Connector
+	cfg       config
+	tracing   tracing
+	owner     []byte // stored in every node of the pool
+	seats     *puddle.Pool[seat]
+
+	// closing ends, with the cause ErrPoolClosed, when no more locks are given
+	// out. living ends when the rest goes too.
+	closing context.Context
+	refuse  context.CancelCauseFunc
+	living  context.Context
+	die     context.CancelFunc
+	work    sync.WaitGroup // the pool's own goroutines
+	waiting atomic.Int32   // calls that wait for a lock
+
+	mu         sync.Mutex
+	closed     bool // no new handles and no new holds
+	members    []*member
+	opening    *openingMember // nil if none
+	connectErr error          // why the last try to open a session failed
+	handles    map[*Session]struct{}
+	held       int
+	drained    chan struct{} // made by Shutdown; closed when held comes to 0
+}
+
+// Open returns a pool on the named driver, which must have been imported:
+//
+//	import _ "github.com/lockpool/lockpool/driver/zookeeper"
+//
+//	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks")
+//
+// It only parses its arguments; the first use connects. The driver's package
+// describes the connect string.
+func Open(driverName, dsn string, opts ...Option) (*Pool, error) {
+	d, err := driver.Registered(driverName)
+	if err != nil {
+		return nil, fmt.Errorf("lockpool: %w", err)
+	}
+	connector, err := d.OpenConnector(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("lockpool: %w", err)
+	}
+	return OpenConnector(connector, opts...)
+}
+
+// OpenConnector is Open for a configuration that does not fit into a string.
+func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
+	if connector == nil {
+		return nil, errors.New("lockpool: OpenConnector of a nil connector")
+	}
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pool{
+		connector: connector,
+		cfg:       cfg,
+		tracing:   newTracing(cfg, connector),
+		owner:     owner(),
+		handles:   map[*Session]struct{}{},
+	}
+	p.closing, p.refuse = context.WithCancelCause(context.Background())
+	p.living, p.die = context.WithCancel(context.Background())
+	p.seats, err = puddle.NewPool(&puddle.Config[seat]{
+		Constructor: p.sit,
+		Destructor:  p.unsit,
+		MaxSize:     int32(cfg.maxHandles),
+	})
+	return p, err
+}
+
+// Format implements fmt.Formatter: a pool in a log is its driver's name.
+func (p *Pool) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "lockpool.Pool(%s)", p.connector.DriverName())
+}
+
+// Session returns a new handle: one holder of locks. It waits, until ctx ends,
+// for a free handle and for a connection. Close it to give it back.
+func (p *Pool) Session(ctx context.Context) (*Session, error) {
+	s, err := p.session(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("lockpool: open a session: %w", bare(err))
+	}
+	return s, nil
+}
+
+func (p *Pool) session(ctx context.Context) (*Session, error) {
+	s, err := p.newSession()
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock() // Close knows of it already
+	defer s.mu.Unlock()
+	if err := p.bounded(ctx, s.reseat); err != nil {
+		s.giveBack(ErrSessionClosed)
+		return nil, err
+	}
+	return s, nil
+}
+
+// newSession returns a handle that has no seat yet.
+func (p *Pool) newSession() (*Session, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrPoolClosed
+	}
+	s := &Session{pool: p}
+	p.handles[s] = struct{}{}
+	return s, nil
+}
+
+// bounded calls do with a context that ends with ctx or when the pool closes,
+// unless either has happened already. It completes do's error with the reason
+// for that end.
+func (p *Pool) bounded(ctx context.Context, do func(ctx context.Context) error) error {
+	if p.closing.Err() != nil {
+		return ErrPoolClosed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(p.closing, func() { cancel(ErrPoolClosed) })
+	defer stop()
+	err := ctx.Err()
+	if err == nil {
+		err = do(ctx)
+	}
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	cause := context.Cause(ctx)
+	if cause == ErrPoolClosed {
+		return ErrPoolClosed
+	}
+	if cause != ctx.Err() && errors.Is(err, ctx.Err()) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+// Lock waits for the lock of that name until ctx ends, and returns it held by a
+// handle of its own, which is given back when the lock is unlocked.
+//
+// If ctx comes from [Lock.Context] or [Pool.Do], and this is the goroutine on
+// which it was made, the handle in it locks instead: a lock it holds is entered
+// once more, without waiting and without a request to the service.
+//
+// ctx bounds the waiting, never how long the lock is held.
+func (p *Pool) Lock(ctx context.Context, name string) (*Lock, error) {
+	return p.lock(ctx, name, opLock, new(Lock))
+}
+
+// TryLock is Lock without waiting for other holders: if there is one, or
+// somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
+// for the answer of the service and if need be for a free handle.
+func (p *Pool) TryLock(ctx context.Context, name string) (*Lock, error) {
+	return p.lock(ctx, name, opTryLock, new(Lock))
+}
+
+func (p *Pool) lock(ctx context.Context, name, op string, l *Lock) (*Lock, error) {
+	if s := p.carried(ctx); s != nil {
+		return s.lock(ctx, name, op, l)
+	}
+	s, err := p.newSession()
+	if err != nil {
+		return nil, &LockError{op, name, err}
+	}
+	s.passing = true
+	l, err = s.lock(ctx, name, op, l)
+	if err != nil {
+		_ = s.Close(ctx) // holds nothing
+	}
+	return l, err
+}
+
+func (p *Pool) checkName(name string) error {
+	if err := p.connector.CheckName(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidName, err)
+	}
+	return nil
+}
+
+// Do calls fn while holding the lock of that name, and returns fn's error. It
+// waits for the lock until ctx ends; if it does not get it, fn is not called.
+//
+// The context given to fn ends, with the cause ErrLockLost, when the lock is
+// lost. It is derived from ctx and carries the holder, so that
+// Pool.Lock and Pool.Do with it re-enter the lock (see [Pool.Lock]).
+//
+// The lock is unlocked when fn returns, also if it panics, and whether or not
+// ctx has ended by then. If fn had lost the lock by then, the error says so
+// together with fn's: it wraps ErrLockLost, or if the pool was closed meanwhile
+// ErrNotHeld and ErrPoolClosed.
+func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...DoOption) (err error) {
+	if fn == nil {
+		return errors.New("lockpool: Do of a nil function")
+	}
+	var cfg doConfig
+	for _, opt := range opts {
+		if opt == nil {
+			return errors.New("lockpool: a nil DoOption was given")
+		}
+		opt(&cfg)
+	}
+	waitCtx := ctx
+	if cfg.wait > 0 {
+		var cancel context.CancelFunc
+		waitCtx, cancel = context.WithTimeout(ctx, cfg.wait)
+		defer cancel()
+	}
+	lock, err := p.Lock(waitCtx, name)
+	if err != nil {
+		return err
+	}
+	inner, done := lock.context(ctx)
+	defer func() {
+		unlockErr := lock.Unlock(ctx)
+		done(ErrNotHeld)
+		if errors.Is(unlockErr, ErrLockLost) || errors.Is(unlockErr, ErrNotHeld) {
+			err = errors.Join(err, unlockErr)
+		}
+		// Any other error is that of a release which goes on without us.
+	}()
+	return fn(inner)
+}
+
+// Ping opens a session if there is none and asks the service for a sign of
+// life that takes a quorum of it.
+func (p *Pool) Ping(ctx context.Context) error {
+	if err := p.ping(ctx); err != nil {
+		return fmt.Errorf("lockpool: ping: %w", bare(err))
+	}
+	return nil
+}
+
+func (p *Pool) ping(ctx context.Context) error {
+	s, err := p.newSession()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.giveBack(ErrSessionClosed)
+	return p.bounded(ctx, func(ctx context.Context) error {
+		if err := s.reseat(ctx); err != nil {
+			return err
+		}
+		return s.seat.Value().Ping(ctx)
+	})
+}
+
+// Shutdown closes the pool, but first lets holders finish: no more locks are
+// given out, whoever waits for one gets ErrPoolClosed, and the pool waits until
+// everything held is unlocked. When ctx ends before that, it closes the pool
+// all the same and returns ctx's error.
+func (p *Pool) Shutdown(ctx context.Context) error {
+	p.refuse(ErrPoolClosed)
+	p.mu.Lock()
+	p.closed = true
+	if p.drained == nil {
+		p.drained = make(chan struct{})
+		if p.held == 0 {
+			close(p.drained)
+		}
+	}
+	drained := p.drained
+	p.mu.Unlock()
+	var err error
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		err = fmt.Errorf("lockpool: shutdown: closed while locks were held: %w", ctx.Err())
+	case <-p.living.Done(): // by Close
+	}
+	return errors.Join(err, p.Close())
+}
+
+// Close closes the pool at once. Whoever waits for a lock gets ErrPoolClosed.
+// Everything held is released, and the contexts of those locks end with the
+// cause ErrPoolClosed. When Close returns, nothing of the pool is left running.
+// Closing a pool twice is no error.
+func (p *Pool) Close() error {
+	p.refuse(ErrPoolClosed)
+	p.mu.Lock()
+	p.closed = true
+	var held []*hold
+	for _, m := range p.members {
+		for h := range m.holds {
+			held = append(held, h)
+		}
+	}
+	members := p.members
+	p.mu.Unlock()
+	for _, h := range held {
+		h.end(ErrPoolClosed)
+	}
+	p.die()
+
+	// Closing its session frees a member's locks, and ends every call on it.
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, m := range members {
+		closing.Go(func() { _ = m.Close(ctx) }) // if not, the locks go with the session's timeout
+	}
+	closing.Wait()
+
+	p.mu.Lock()
+	handles := make([]*Session, 0, len(p.handles))
+	for s := range p.handles {
+		handles = append(handles, s)
+	}
+	p.mu.Unlock()
+	for _, s := range handles {
+		s.mu.Lock()
+		s.giveBack(ErrPoolClosed)
+		s.mu.Unlock()
+	}
+	p.seats.Close()
+	p.work.Wait()
+	if c, ok := p.connector.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package lockpool_test
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+var contention = flag.Duration("contention", 3*time.Second, "how long the processes of TestManyProcesses contend")
+
+// roles are what the test binary does when it is started as another process.
+var roles = map[string]func() int{
+	"holder":    holderProcess,
+	"contender": contenderProcess,
+}
+
+// process is the test binary in another role.
+type process struct {
+	cmd   *exec.Cmd
+	lines *bufio.Reader
+	stdin io.Closer
+}
+
+func start(t testing.TB, role string, args ...string) *process {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe, "-test.run=^$")
+	cmd.Env = append(os.Environ(), "LOCKPOOL_TEST_ROLE="+role, "LOCKPOOL_TEST_ARGS="+strings.Join(args, " "))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return &process{cmd, bufio.NewReader(stdout), stdin}
+}
+
+func (p *process) line(t testing.TB) string {
+	line, err := p.lines.ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSpace(line)
+}
+
+func openArgs() (*lockpool.Pool, []string) {
+	args := strings.Fields(os.Getenv("LOCKPOOL_TEST_ARGS"))
+	connector, err := zookeeper.NewConnector(zookeeper.Config{
+		Servers: []string{args[0]}, Chroot: args[1], SessionTimeout: 2 * time.Second,
+	})
+	if err != nil {
+		panic(err)
+	}
+	pool, err := lockpool.OpenConnector(connector)
+	if err != nil {
+		panic(err)
+	}
+	return pool, args[2:]
+}
+
+// holderProcess locks and says so, and goes when it is told to.
+func holderProcess() int {
+	pool, _ := openArgs()
+	if _, err := pool.Lock(context.Background(), "a"); err != nil {
+		panic(err)
+	}
+	fmt.Println("held")
+	_, _ = io.ReadAll(os.Stdin)
+	if err := pool.Close(); err != nil {
+		panic(err)
+	}
+	return 0
+}
+
+// Scenario 12.
+func TestKilledHolderFreesItsLockAfterTheSessionTimeoutAndNotBefore(t *testing.T) {
+	t.Parallel()
+	const timeout, tick = 2 * time.Second, 500 * time.Millisecond
+	b := newBench(t)
+	holder := start(t, "holder", b.addr, b.chroot)
+	require.Equal(t, "held", holder.line(t))
+	w := b.wait(b.pool(), "a", 2)
+	killed := time.Now()
+	require.NoError(t, holder.cmd.Process.Kill())
+	_ = holder.cmd.Wait()
+	l := b.granted(w)
+	// The server last heard of the holder up to a ping, a third of the timeout,
+	// before it was killed.
+	require.Greater(t, time.Since(killed), timeout*2/3-tick/2)
+	require.Less(t, time.Since(killed), timeout+2*tick)
+	b.unlock(l)
+}
+
+// Scenario 13.
+func TestProcessThatClosesItsPoolFreesItsLockAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	holder := start(t, "holder", b.addr, b.chroot)
+	require.Equal(t, "held", holder.line(t))
+	w := b.wait(b.pool(), "a", 2)
+	asked := time.Now()
+	require.NoError(t, holder.stdin.Close())
+	l := b.granted(w)
+	require.Less(t, time.Since(asked), time.Second)
+	require.NoError(t, holder.cmd.Wait())
+	b.unlock(l)
+}
+
+// contenderProcess contends with many goroutines for one lock and counts, in
+// a file that only who is inside may touch.
+func contenderProcess() int {
+	pool, args := openArgs()
+	goroutines, err1 := strconv.Atoi(args[0])
+	duration, err2 := time.ParseDuration(args[1])
+	if err1 != nil || err2 != nil {
+		panic(args)
+	}
+	file := args[2]
+	var wg sync.WaitGroup
+	turns := make([]int, goroutines)
+	end := time.Now().Add(duration)
+	for i := range goroutines {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				err := pool.Do(context.Background(), "a", func(context.Context) error {
+					turns[i]++
+					return countInside(file)
+				})
+				if err != nil {
+					panic(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := pool.Close(); err != nil {
+		panic(err)
+	}
+	total := 0
+	for _, n := range turns {
+		total += n
+	}
+	fmt.Println(total)
+	return 0
+}
+
+// countInside adds one to the number in the file. It fails if somebody else is
+// doing so.
+func countInside(file string) error {
+	guard, err := os.OpenFile(file+".inside", os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("two inside: %w", err)
+	}
+	defer os.Remove(guard.Name())
+	defer guard.Close()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
+}
+
+// 20 processes with 50 goroutines each on one lock.
+func TestManyProcesses(t *testing.T) {
+	own := zktest.StartReal(t)
+	b := newBenchOn(t, own.Addr())
+	ctx, cancel := context.WithTimeout(context.Background(), *contention+2*time.Minute)
+	defer cancel()
+	b.ctx = ctx
+	file := t.TempDir() + "/count"
+	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+	connections, watches := b.stat(own, "zk_num_alive_connections"), b.stat(own, "zk_watch_count")
+	var processes []*process
+	for range 20 {
+		processes = append(processes, start(t, "contender", b.addr, b.chroot, "50", contention.String(), file))
+	}
+	total := 0
+	for _, p := range processes {
+		n, err := strconv.Atoi(p.line(t))
+		require.NoError(t, err)
+		require.NotZero(t, n, "every process had its turns")
+		require.NoError(t, p.cmd.Wait())
+		total += n
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, strconv.Itoa(total), string(text), "nobody counted over another")
+	require.Empty(t, b.children("a"))
+	require.Equal(t, watches, b.stat(own, "zk_watch_count"))
+	b.until(func() bool { return b.stat(own, "zk_num_alive_connections") == connections }, "connections are closed")
+	t.Logf("%d turns", total)
+}

@@ -1,0 +1,141 @@
+// Package recipe holds the lock algorithms of lockpool, on the driver contract
+// alone: a [Rule] per kind of lock, and one loop that waits.
+//
+// The recipe is ZooKeeper's own: join the queue with a node that lives as long
+// as the session, list the queue, and if somebody is in the way watch that one
+// node and no other, so that each going wakes only who it concerns
+// (https://zookeeper.apache.org/doc/current/recipes.html, "Locks").
+// That a recipe is a predicate over the sorted queue is Apache Curator's idea
+// (LockInternalsDriver).
+package recipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// ErrBusy is returned by [Claim.Try] when somebody is in the way.
+var ErrBusy = errors.New("held by another")
+
+// ErrVanished reports that somebody else removed our node from the queue while
+// we waited. Nothing is held and nothing stays behind: join again.
+var ErrVanished = errors.New("own node was removed from the queue")
+
+// Claim is one attempt to take the lock of a queue.
+type Claim struct {
+	Session  driver.Session
+	Queue    string
+	Kind     driver.Kind
+	Rule     Rule
+	Data     []byte   // stored in the node
+	Observer Observer // may be nil
+}
+
+// Observer is told what a claim goes through, on the claiming goroutine.
+type Observer interface {
+	// Queued: our node has joined the queue at this place, 0 being the head.
+	Queued(self driver.Node, place, length int)
+	// Waiting: the claim goes to sleep until something happens to the node.
+	Waiting(behind driver.Node)
+	// Woken: what happened to it.
+	Woken(driver.Event)
+}
+
+// Acquire waits until the rule grants the lock and returns the node that holds
+// it. On any error no node stays behind; if the context ended the wait, the
+// error wraps the context's and names the node that was in the way.
+func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
+	return c.take(ctx, c.wait)
+}
+
+// Try is Acquire without waiting: if somebody is in the way, the error wraps
+// ErrBusy and names them.
+func (c Claim) Try(ctx context.Context) (driver.Node, error) {
+	return c.take(ctx, func(_ context.Context, _, obstacle driver.Node, _ bool) (bool, error) {
+		return false, fmt.Errorf("%w: %s", ErrBusy, obstacle.Name)
+	})
+}
+
+// take is the recipe. blocked says what to do about an obstacle: it returns
+// true if the lock is granted without looking again.
+func (c Claim) take(ctx context.Context,
+	blocked func(ctx context.Context, self, obstacle driver.Node, last bool) (bool, error),
+) (driver.Node, error) {
+	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Data)
+	if err != nil {
+		return driver.Node{}, err
+	}
+	leave := func(err error) (driver.Node, error) {
+		// Leave sees to the node also if we do not wait for it any more. Only
+		// if the service refuses does the node stay, until the session ends.
+		if left := c.Session.Leave(ctx, c.Queue, self); errors.Is(left, driver.ErrNoPermission) {
+			err = fmt.Errorf("%w; and then %w", err, left)
+		}
+		return driver.Node{}, err
+	}
+	// At the end of ZooKeeper's counter numbers repeat and go negative, and
+	// every client that goes by them grants twice.
+	if self.Seq < 0 || self.Seq == math.MaxInt32 {
+		return leave(fmt.Errorf("%w: own number is %d", driver.ErrSequenceExhausted, self.Seq))
+	}
+	if c.Observer != nil {
+		c.Observer.Queued(self, slices.Index(queue, self), len(queue))
+	}
+	for {
+		place := slices.Index(queue, self)
+		if place < 0 {
+			return leave(ErrVanished)
+		}
+		obstacle, last := c.Rule(queue, place)
+		if obstacle < 0 {
+			return self, nil
+		}
+		granted, err := blocked(ctx, self, queue[obstacle], last)
+		if err != nil {
+			return leave(err)
+		}
+		if granted {
+			return self, nil
+		}
+		if queue, err = c.Session.List(ctx, c.Queue); err != nil {
+			return leave(err)
+		}
+	}
+}
+
+// wait sleeps until something happens to the obstacle. It reports true if that
+// alone grants the lock: the obstacle was the last one in the way, it was
+// deleted, and our own node stood at that moment. Our own node is watched to
+// know that, which is sound because watches fire in the order of the changes.
+// A Write that goes may leave a Read with the same number, so it never counts.
+func (c Claim) wait(ctx context.Context, self, obstacle driver.Node, last bool) (bool, error) {
+	last = last && obstacle.Kind != driver.Write
+	watched := []driver.Node{obstacle}
+	if last {
+		watched = append(watched, self)
+	}
+	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
+	if err != nil {
+		return false, err
+	}
+	if c.Observer != nil {
+		c.Observer.Waiting(obstacle)
+	}
+	select {
+	case <-watches[0].Done():
+	case <-c.Session.Done():
+		return false, c.Session.Err()
+	case <-ctx.Done():
+		return false, fmt.Errorf("waiting behind %s: %w", obstacle.Name, ctx.Err())
+	}
+	event := watches[0].Fired()
+	if c.Observer != nil {
+		c.Observer.Woken(event)
+	}
+	return last && event == driver.Deleted && watches[1].Fired() == 0, nil
+}

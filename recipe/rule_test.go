@@ -1,0 +1,22 @@
+package recipe
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+func TestExclusiveWaitsForTheNearestOfWhoeverCameEarlier(t *testing.T) {
+	t.Parallel()
+	queue := []driver.Node{{Seq: 3, Kind: driver.Read}, {Seq: 5, Kind: driver.Write}, {Seq: 6}, {Seq: 9}}
+	for self, want := range []struct {
+		obstacle int
+		last     bool
+	}{{-1, false}, {0, true}, {1, false}, {2, false}} {
+		obstacle, last := Exclusive(queue, self)
+		require.Equal(t, want.obstacle, obstacle)
+		require.Equal(t, want.last, last)
+	}
+}

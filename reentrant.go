@@ -1,0 +1,267 @@
+package lockpool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/petermattis/goid"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// Lock is one entry into a lock. A session that locks what it holds enters
+// again and gets another Lock; the lock is let go when the last of them is
+// unlocked, in whatever order. (Curator's InterProcessMutex counts the same
+// way, per thread.)
+//
+// The methods of a Lock may be called from any goroutine, Unlock not at the
+// same time as another call on its session.
+type Lock struct {
+	hold  *hold
+	entry uint64
+}
+
+// hold is a lock held by a session, with one entry for each Lock.
+type hold struct {
+	session *Session
+	name    string
+	home    *member // the session at the service that the node lives on
+	node    driver.Node
+	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
+
+	// Guarded by session.mu. The numbers of the entries not yet left. A number
+	// is used once, so that no Lock, nor a copy of it, can leave another's.
+	entries []uint64
+	last    uint64
+	room    [4]uint64 // where entries begins, to spare the heap
+
+	depth atomic.Int32 // len(entries), for everyone
+
+	over     atomic.Bool
+	mu       sync.Mutex
+	cause    error // set once, before over
+	contexts map[*heldContext]struct{}
+}
+
+func newHold(s *Session, name string, home *member, node driver.Node) *hold {
+	h := &hold{session: s, name: name, home: home, node: node, lost: make(chan struct{})}
+	h.entries = h.room[:0]
+	return h
+}
+
+// enter adds an entry.
+func (h *hold) enter() Lock {
+	h.last++
+	h.entries = append(h.entries, h.last)
+	h.depth.Store(int32(len(h.entries)))
+	return Lock{h, h.last}
+}
+
+// leave removes an entry and reports whether it was there.
+func (h *hold) leave(entry uint64) bool {
+	i := len(h.entries) - 1
+	if i < 0 || h.entries[i] != entry { // almost always the last one
+		if i = slices.Index(h.entries, entry); i < 0 {
+			return false
+		}
+	}
+	h.entries = append(h.entries[:i], h.entries[i+1:]...)
+	h.depth.Store(int32(len(h.entries)))
+	return true
+}
+
+// leaveAll removes all entries.
+func (h *hold) leaveAll() {
+	h.entries = nil
+	h.depth.Store(0)
+}
+
+// err is nil as long as the lock is held.
+func (h *hold) err() error {
+	if !h.over.Load() {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cause
+}
+
+// lostWith is the cause of a hold that ended with its session.
+func lostWith(err error) error { return fmt.Errorf("%w: %w", ErrLockLost, err) }
+
+// end ends the hold: its contexts, and if it was not unlocked (ErrNotHeld) but
+// lost or taken by the closing of session or pool, whoever waits for that. It
+// reports false if the hold had ended before.
+func (h *hold) end(cause error) bool {
+	h.mu.Lock()
+	if h.cause != nil {
+		h.mu.Unlock()
+		return false
+	}
+	h.cause = cause
+	h.over.Store(true)
+	contexts := h.contexts
+	h.contexts = nil
+	h.mu.Unlock()
+	for c := range contexts {
+		c.cancel(cause)
+	}
+	if cause != ErrNotHeld {
+		close(h.lost)
+	}
+	return true
+}
+
+// Unlock leaves the lock once. The last Unlock lets the lock go and waits, until
+// ctx ends, for the service to confirm that. Whether or not it is confirmed in
+// time, the lock is let go: an error of ctx means that this still happens, in
+// the background.
+//
+// Unlocking a Lock twice is ErrNotHeld and changes nothing. If the lock was
+// lost, the error is ErrLockLost: what was done under it may have been done
+// beside somebody else.
+func (l *Lock) Unlock(ctx context.Context) error {
+	if l == nil || l.hold == nil {
+		return &LockError{opUnlock, "", ErrNotHeld}
+	}
+	if err := l.hold.session.unlock(ctx, l); err != nil {
+		return &LockError{opUnlock, l.hold.name, err}
+	}
+	return nil
+}
+
+func (s *Session) unlock(ctx context.Context, l *Lock) error {
+	if !s.mu.TryLock() {
+		return ErrConcurrentUse
+	}
+	h := l.hold
+	if !h.leave(l.entry) {
+		s.mu.Unlock()
+		if cause := h.err(); cause != nil && cause != ErrNotHeld {
+			return fmt.Errorf("%w: %w", ErrNotHeld, cause)
+		}
+		return ErrNotHeld
+	}
+	if len(h.entries) > 0 {
+		s.mu.Unlock()
+		return h.err()
+	}
+	defer s.mu.Unlock()
+	err := s.release(ctx, h, ErrNotHeld)
+	if s.passing && len(s.holds) == 0 {
+		s.giveBack(ErrNotHeld)
+	}
+	return err
+}
+
+// Depth returns how many entries into the lock its holder has not left yet; 0
+// if it is not held.
+func (l *Lock) Depth() int {
+	if l.hold.over.Load() {
+		return 0
+	}
+	return int(l.hold.depth.Load())
+}
+
+// Name returns the name of the lock.
+func (l *Lock) Name() string { return l.hold.name }
+
+// Lost is closed when the lock is lost, or taken away because its session or
+// pool was closed. It is not closed by unlocking.
+func (l *Lock) Lost() <-chan struct{} { return l.hold.lost }
+
+// Context returns a context for work under the lock. It is derived from parent,
+// and ends as well when the lock is lost (context.Cause then wraps ErrLockLost)
+// or let go (ErrNotHeld, or the error of what was closed).
+//
+// It carries the holder: Pool.Lock and Pool.Do with it, on the goroutine that
+// calls Context now, re-enter what the holder holds. Handed to another
+// goroutine it carries nothing, because two goroutines must not share an
+// exclusive lock; there the same calls are a holder of their own.
+//
+// Every call makes a new context, which lasts until parent or the lock ends:
+// call it once for a critical section, not once in every round of a loop.
+func (l *Lock) Context(parent context.Context) context.Context {
+	ctx, _ := l.context(parent)
+	return ctx
+}
+
+// heldContext is a context that ends with a hold.
+type heldContext struct{ cancel context.CancelCauseFunc }
+
+// context also returns a function that ends the context.
+func (l *Lock) context(parent context.Context) (context.Context, context.CancelCauseFunc) {
+	h := l.hold
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent,
+		carrierKey{h.session.pool}, &carrier{h.session, goid.Get()}))
+	c := &heldContext{cancel}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cause != nil {
+		cancel(h.cause)
+		return ctx, cancel
+	}
+	if h.contexts == nil {
+		h.contexts = map[*heldContext]struct{}{}
+	}
+	h.contexts[c] = struct{}{}
+	forget := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.contexts, c)
+	}
+	stop := context.AfterFunc(parent, forget) // ctx has ended with it
+	return ctx, func(cause error) {
+		stop()
+		forget()
+		cancel(cause)
+	}
+}
+
+// carrierKey is the key of a pool's carrier in a context.
+type carrierKey struct{ *Pool }
+
+// carrier is a holder in a context, and the goroutine it belongs to there.
+type carrier struct {
+	session   *Session
+	goroutine int64
+}
+
+// carried returns the holder in ctx, if it belongs to this goroutine.
+func (p *Pool) carried(ctx context.Context) *Session {
+	c, _ := ctx.Value(carrierKey{p}).(*carrier)
+	if c == nil || c.goroutine != goid.Get() || c.session.closed.Load() {
+		return nil
+	}
+	return c.session
+}
+
+// record counts a new hold, unless the pool is closed or the session it stands
+// on is over.
+func (p *Pool) record(h *hold) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrPoolClosed
+	}
+	if h.home.holds == nil {
+		return h.home.Err()
+	}
+	h.home.holds[h] = struct{}{}
+	p.held++
+	return nil
+}
+
+// strike takes a hold from the record.
+func (p *Pool) strike(h *hold) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(h.home.holds, h)
+	p.held--
+	if p.held == 0 && p.drained != nil {
+		close(p.drained)
+	}
+}

@@ -1,0 +1,247 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// The operations, as a LockError names them.
+const (
+	opLock    = "lock"
+	opTryLock = "try lock"
+	opUnlock  = "unlock"
+)
+
+// Session is a handle on the pool: one holder of locks. What it holds it can
+// lock again, deeper in the code, without waiting; see [Lock].
+//
+// A Session may move from one goroutine to another, but it is one holder, so
+// two calls at the same time make no sense: the second returns
+// ErrConcurrentUse and does nothing.
+type Session struct {
+	pool    *Pool
+	passing bool // made by Pool.Lock: given back when it holds nothing
+	closed  atomic.Bool
+
+	mu    sync.Mutex // held by the one call that may use what follows
+	seat  *puddleSeat
+	clean bool // no node of ours may be left on the seat's session
+	holds map[string]*hold
+	cause error // of closed
+
+	recent *hold // of holds, or nil: what was locked last is likely locked again
+}
+
+// Lock waits for the lock of that name until ctx ends. If the session holds it
+// already, its count grows by one, without waiting and without a request to
+// the service. Every call that succeeds returns a Lock of its own, to be
+// unlocked once.
+//
+// ctx bounds the waiting, never how long the lock is held. When it ends, Lock
+// returns within milliseconds with ctx's error in the chain, and its place in
+// the queue is given up, in the background if the service does not answer.
+func (s *Session) Lock(ctx context.Context, name string) (*Lock, error) {
+	return s.lock(ctx, name, opLock, new(Lock))
+}
+
+// TryLock is Lock without waiting for other holders: if there is one, or
+// somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
+// for the answer of the service.
+func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
+	return s.lock(ctx, name, opTryLock, new(Lock))
+}
+
+// lock makes l a held Lock and returns it. Its callers are small enough to be
+// inlined, so that l is on the stack of a user who does not keep it: entering a
+// lock again costs no heap.
+func (s *Session) lock(ctx context.Context, name, op string, l *Lock) (*Lock, error) {
+	if !s.mu.TryLock() {
+		return nil, &LockError{op, name, ErrConcurrentUse}
+	}
+	h, err := s.recent, ctx.Err()
+	if h == nil || h.name != name {
+		h = s.holds[name]
+		s.recent = h
+	}
+	if h == nil && err == nil {
+		h, err = s.acquire(ctx, name, op)
+	} else if err == nil {
+		err = h.err()
+	}
+	if err == nil {
+		*l = h.enter()
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, &LockError{op, name, err}
+	}
+	return l, nil
+}
+
+// acquire gets a lock that the session does not hold.
+func (s *Session) acquire(ctx context.Context, name, op string) (*hold, error) {
+	if s.closed.Load() {
+		return nil, s.cause
+	}
+	if err := s.pool.checkName(name); err != nil {
+		return nil, err
+	}
+	var (
+		h     *hold
+		trail *trail
+	)
+	err := s.pool.bounded(ctx, func(ctx context.Context) (err error) {
+		ctx, trail = s.pool.tracing.acquire(ctx, name, &s.pool.waiting)
+		h, err = s.grant(ctx, name, op, trail)
+		return err
+	})
+	if trail != nil {
+		trail.end(err)
+	}
+	return h, err
+}
+
+// grant gets the lock from the service and records the hold. It is the one
+// place where handles and recipe meet. A waiter whose session dies, or whose
+// node is removed by somebody, queues again.
+func (s *Session) grant(ctx context.Context, name, op string, trail *trail) (*hold, error) {
+	for {
+		if err := s.reseat(ctx); err != nil {
+			return nil, err
+		}
+		m := s.seat.Value().member
+		claim := recipe.Claim{
+			Session:  m,
+			Queue:    name,
+			Kind:     driver.Mutex,
+			Rule:     recipe.Exclusive,
+			Data:     s.pool.owner,
+			Observer: trail,
+		}
+		take := claim.Acquire
+		if op == opTryLock {
+			take = claim.Try
+		}
+		trail.on(m)
+		node, err := take(ctx)
+		if err == nil {
+			h := newHold(s, name, m, node)
+			if err = s.pool.record(h); err == nil {
+				if s.holds == nil {
+					s.holds = map[string]*hold{}
+				}
+				s.holds[name] = h
+				return h, nil
+			}
+			_ = m.Leave(ctx, name, node) // goes on if it fails
+		}
+		switch {
+		case ctx.Err() != nil: // its node may still be on the way out
+			s.clean = false
+			if !errors.Is(err, ctx.Err()) {
+				err = fmt.Errorf("%w: %w", err, ctx.Err())
+			}
+			return nil, err
+		case !errors.Is(err, recipe.ErrVanished) && !errors.Is(err, driver.ErrSessionLost):
+			s.clean = s.clean && errors.Is(err, recipe.ErrBusy)
+			return nil, err
+		}
+	}
+}
+
+// reseat gives the session a seat whose own session stands.
+func (s *Session) reseat(ctx context.Context) error {
+	if s.seat != nil && !s.seat.Value().over() {
+		return nil
+	}
+	s.dropSeat()
+	seat, err := s.pool.takeSeat(ctx)
+	if err == nil {
+		s.seat, s.clean = seat, true
+	}
+	return err
+}
+
+// dropSeat gives the seat back, for others to use only if nothing of ours may
+// be left on it.
+func (s *Session) dropSeat() {
+	switch {
+	case s.seat == nil:
+	case s.clean && !s.seat.Value().over():
+		s.seat.Release()
+	default:
+		s.seat.Destroy()
+	}
+	s.seat = nil
+}
+
+// Close releases whatever the session still holds, whatever its counts, and
+// gives the handle back to the pool. The contexts of those locks end, and
+// unlocking them later is ErrNotHeld. Closing a session twice is no error.
+//
+// ctx bounds the waiting for the releases, never whether they happen. A Close
+// during another call on the session returns ErrConcurrentUse and does nothing.
+func (s *Session) Close(ctx context.Context) error {
+	if !s.mu.TryLock() {
+		return ErrConcurrentUse
+	}
+	defer s.mu.Unlock()
+	var errs []error
+	for name, h := range s.holds {
+		if err := s.release(ctx, h, ErrSessionClosed); err != nil {
+			errs = append(errs, &LockError{opUnlock, name, err})
+		}
+	}
+	s.giveBack(ErrSessionClosed)
+	return errors.Join(errs...)
+}
+
+// release lets go of h, whatever its count.
+func (s *Session) release(ctx context.Context, h *hold, cause error) error {
+	delete(s.holds, h.name)
+	s.recent = nil
+	h.leaveAll()
+	if err := h.home.Err(); err != nil { // and mourn, which would say so, may not have come to it
+		h.end(lostWith(err))
+	}
+	if !h.end(cause) { // it was lost before
+		s.pool.strike(h)
+		return h.err()
+	}
+	err := h.home.Leave(ctx, h.name, h.node)
+	s.pool.strike(h)
+	if err != nil {
+		s.clean = false
+		switch {
+		case errors.Is(err, driver.ErrSessionLost):
+			return nil // and the node with it
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return fmt.Errorf("let go, which the server has not confirmed yet: %w", err)
+		}
+	}
+	return err
+}
+
+// giveBack ends the handle.
+func (s *Session) giveBack(cause error) {
+	if s.closed.Swap(true) {
+		return
+	}
+	s.cause = cause
+	for _, h := range s.holds { // none but when the pool is closed
+		h.end(cause)
+		h.leaveAll()
+		s.pool.strike(h)
+	}
+	s.holds, s.recent = nil, nil
+	s.dropSeat()
+	s.pool.mu.Lock()
+	delete(s.pool.handles, s)
+	s.pool.mu.Unlock()
+}

@@ -1,0 +1,171 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/lockpool/lockpool"
+)
+
+func TestNilProviderIsIgnored(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithTracerProvider(nil)), "a"))
+	require.Empty(t, b.recorder.Started())
+	p := b.open("", lockpool.WithTracerProvider(b.provider), lockpool.WithTracerProvider(nil))
+	b.unlock(b.lock(b.ctx, p, "a"))
+	require.Len(t, b.recorder.Ended(), 1)
+}
+
+// Not parallel: it changes the global provider.
+func TestTheGlobalProviderIsTheDefault(t *testing.T) {
+	b := newBench(t)
+	b.unlock(b.lock(b.ctx, b.open(""), "a")) // works without any
+	defer otel.SetTracerProvider(otel.GetTracerProvider())
+	otel.SetTracerProvider(b.provider)
+	p := b.open("")
+	b.unlock(b.lock(b.ctx, p, "a"))
+	require.Len(t, b.recorder.Ended(), 1)
+	other := newBench(t)
+	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithTracerProvider(other.provider)), "a"))
+	require.Len(t, b.recorder.Ended(), 1, "the option prevails")
+	require.Len(t, other.recorder.Ended(), 1)
+}
+
+// slow is a processor that takes its time.
+type slow struct {
+	sdktrace.SpanProcessor
+	ended atomic.Int32
+}
+
+func (*slow) OnStart(context.Context, sdktrace.ReadWriteSpan) { time.Sleep(20 * time.Millisecond) }
+
+func (p *slow) OnEnd(sdktrace.ReadOnlySpan) {
+	time.Sleep(50 * time.Millisecond)
+	p.ended.Add(1)
+}
+
+func (*slow) Shutdown(context.Context) error { return nil }
+
+// broken is an exporter that always fails.
+type broken struct{ tried atomic.Int32 }
+
+func (e *broken) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
+	e.tried.Add(1)
+	return errors.New("the collector is down")
+}
+
+func (*broken) Shutdown(context.Context) error { return errors.New("the collector is down") }
+
+func TestNoProviderChangesTheOutcomeOfLocking(t *testing.T) {
+	t.Parallel()
+	for name, provider := range map[string]func(b *bench) (p trace.TracerProvider, used func() bool){
+		"none": func(*bench) (trace.TracerProvider, func() bool) {
+			return noop.NewTracerProvider(), func() bool { return true }
+		},
+		"recording": func(b *bench) (trace.TracerProvider, func() bool) {
+			return b.provider, func() bool { return len(b.recorder.Ended()) > 0 }
+		},
+		"never sampling": func(b *bench) (trace.TracerProvider, func() bool) {
+			return b.newProvider(sdktrace.WithSampler(sdktrace.NeverSample()), sdktrace.WithSpanProcessor(b.recorder)),
+				func() bool { return len(b.recorder.Started()) == 0 }
+		},
+		"shut down": func(b *bench) (trace.TracerProvider, func() bool) {
+			require.NoError(b, b.provider.Shutdown(b.ctx))
+			return b.provider, func() bool { return len(b.recorder.Started()) == 0 }
+		},
+		"slow": func(b *bench) (trace.TracerProvider, func() bool) {
+			processor := new(slow)
+			return b.newProvider(sdktrace.WithSpanProcessor(processor)), func() bool { return processor.ended.Load() > 0 }
+		},
+		"failing at once": func(b *bench) (trace.TracerProvider, func() bool) {
+			exporter := new(broken)
+			return b.newProvider(sdktrace.WithSyncer(exporter)), func() bool { return exporter.tried.Load() > 0 }
+		},
+		"failing in the background": func(b *bench) (trace.TracerProvider, func() bool) {
+			exporter := new(broken)
+			p := b.newProvider(sdktrace.WithBatcher(exporter))
+			return p, func() bool { _ = p.ForceFlush(b.ctx); return exporter.tried.Load() > 0 }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			tp, used := provider(b)
+			b.locking(b.open("", lockpool.WithTracerProvider(tp)))
+			require.True(t, used(), "the provider was not used as meant")
+		})
+	}
+}
+
+// locking goes through the outcomes of locking, and closes p.
+func (b *bench) locking(p *lockpool.Pool) {
+	waiting := func() *waiter {
+		w := b.start(b.ctx, p, "a")
+		b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+		return w
+	}
+	outer := b.lock(b.ctx, p, "a")
+	require.NoError(b, p.Do(outer.Context(b.ctx), "a", func(context.Context) error { return nil }))
+
+	_, err := p.TryLock(b.ctx, "a")
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+
+	err = p.Do(b.ctx, "a", func(context.Context) error { return nil }, lockpool.WaitAtMost(100*time.Millisecond))
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+
+	w := waiting()
+	w.cancel()
+	_, err = b.result(w)
+	require.ErrorIs(b, err, context.Canceled)
+	b.queued("a", 1)
+
+	w = waiting()
+	b.unlock(outer)
+	l := b.granted(w)
+	require.Zero(b, p.Stats().Waiting)
+	b.queued("a", 1)
+
+	// In the order of the queue, one at a time.
+	var inside atomic.Int32
+	order := make(chan int, 3)
+	var wait []<-chan error
+	for i := range 3 {
+		done := make(chan error, 1)
+		go func() { // ends with b.ctx at the latest
+			done <- p.Do(b.ctx, "a", func(context.Context) error {
+				if inside.Add(1) != 1 {
+					return errors.New("two inside")
+				}
+				order <- i
+				inside.Add(-1)
+				return nil
+			})
+		}()
+		b.queued("a", i+2)
+		wait = append(wait, done)
+	}
+	b.unlock(l)
+	for i, done := range wait {
+		require.NoError(b, <-done)
+		require.Equal(b, i, <-order)
+	}
+	b.queued("a", 0)
+
+	l = b.lock(b.ctx, p, "a")
+	w = waiting()
+	require.NoError(b, p.Close())
+	_, err = b.result(w)
+	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+	b.queued("a", 0)
+}

@@ -1,0 +1,70 @@
+package zktest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const mainClass = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+// Debian's zookeeper.jar names the libraries it needs in its manifest, but no
+// logger, without which slf4j is silent.
+var debianJars = []string{"/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"}
+
+// installation is what is needed to run a server: the path of java and the
+// class path.
+type installation struct {
+	java      string
+	classPath string
+}
+
+func findInstallation() (installation, error) {
+	classPath, err := findClassPath(os.Getenv("ZOOKEEPER_HOME"))
+	if err != nil {
+		return installation{}, err
+	}
+	java, err := exec.LookPath("java")
+	if err != nil {
+		return installation{}, fmt.Errorf("zktest: ZooKeeper needs java on the PATH (Debian: apt-get install default-jre-headless): %w", err)
+	}
+	return installation{java, classPath}, nil
+}
+
+func findClassPath(home string) (string, error) {
+	if home == "" {
+		if _, err := os.Stat(debianJars[0]); err != nil {
+			return "", fmt.Errorf("zktest: no Apache ZooKeeper here: run apt-get install zookeeper (Debian, Ubuntu),"+
+				" or set ZOOKEEPER_HOME to an unpacked distribution from https://zookeeper.apache.org/releases.html: %w", err)
+		}
+		return strings.Join(debianJars, string(filepath.ListSeparator)), nil
+	}
+	// The JVM runs in a directory of its own.
+	home, err := filepath.Abs(home)
+	if err != nil {
+		return "", fmt.Errorf("zktest: ZOOKEEPER_HOME: %w", err)
+	}
+	var path []string
+	if conf := filepath.Join(home, "conf"); isDir(conf) {
+		path = append(path, conf) // the configuration of the logger
+	}
+	found := false
+	for _, dir := range []string{filepath.Join(home, "lib"), home} {
+		jars, err := filepath.Glob(filepath.Join(dir, "zookeeper*.jar"))
+		found = found || err == nil && len(jars) > 0
+		path = append(path, filepath.Join(dir, "*")) // java expands it to the jars
+	}
+	if !found {
+		return "", fmt.Errorf("zktest: ZOOKEEPER_HOME is %s, but there is no zookeeper*.jar in it or in its lib directory:"+
+			" set it to an unpacked distribution from https://zookeeper.apache.org/releases.html,"+
+			" or unset it and run apt-get install zookeeper (Debian, Ubuntu)", home)
+	}
+	return strings.Join(path, string(filepath.ListSeparator)), nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

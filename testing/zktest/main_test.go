@@ -1,0 +1,18 @@
+//go:build unix
+
+package zktest
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if how := os.Getenv(ownerEnv); how != "" {
+		own(how)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}

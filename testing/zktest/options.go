@@ -1,0 +1,81 @@
+package zktest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RealOption changes how real servers are started.
+type RealOption func(*realConfig)
+
+type realConfig struct {
+	properties map[string]string
+	jvmFlags   []string
+	reserve    func() (port, error) // replaced by tests
+}
+
+func newRealConfig(opts []RealOption) (*realConfig, error) {
+	c := &realConfig{
+		properties: map[string]string{
+			"tickTime":               "500",
+			"maxSessionTimeout":      "40000", // as with ZooKeeper's usual tick
+			"initLimit":              "20",
+			"syncLimit":              "5",
+			"4lw.commands.whitelist": "*",
+			"admin.enableServer":     "false",
+		},
+		// Without the perf data file a killed JVM leaves nothing in /tmp.
+		jvmFlags: []string{"-Xmx512m", "-XX:-UsePerfData"},
+		reserve:  reservePort,
+	}
+	for _, opt := range opts {
+		opt(c)
+	}
+	for key := range c.properties {
+		switch {
+		case key == "dataDir", key == "clientPort", key == "clientPortAddress", strings.HasPrefix(key, "server."):
+			return nil, fmt.Errorf("zktest: the property %s is set by the launcher and cannot be given", key)
+		}
+	}
+	return c, nil
+}
+
+// TickTime sets ZooKeeper's tick, in whole milliseconds. The default is 500 ms.
+// Unless set otherwise by [Properties] the server grants session timeouts
+// from 2 ticks to 40 s.
+func TickTime(d time.Duration) RealOption {
+	return func(c *realConfig) { c.properties["tickTime"] = strconv.FormatInt(d.Milliseconds(), 10) }
+}
+
+// Properties adds lines to zoo.cfg or replaces those the launcher sets, such
+// as maxClientCnxns (by default the server's own 60 per client address) or
+// minSessionTimeout (milliseconds). The ports, the data directory and the list
+// of servers cannot be set: starting then fails.
+func Properties(lines map[string]string) RealOption {
+	return func(c *realConfig) { maps.Copy(c.properties, lines) }
+}
+
+// JVMFlags adds flags for java, such as -Xmx1g (the default is -Xmx512m) or
+// -Dznode.container.checkIntervalMs=1000. They come after the launcher's own
+// and so prevail.
+func JVMFlags(flags ...string) RealOption {
+	return func(c *realConfig) { c.jvmFlags = append(c.jvmFlags, flags...) }
+}
+
+// zooCfg returns the text of the configuration file. The servers argument
+// holds the server.N lines of an ensemble.
+func (c *realConfig) zooCfg(dataDir string, clientPort int, servers []string) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(c.properties)) {
+		fmt.Fprintf(&b, "%s=%s\n", key, c.properties[key])
+	}
+	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\n", dataDir, clientPort)
+	for _, line := range servers {
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}

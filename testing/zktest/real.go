@@ -1,0 +1,481 @@
+package zktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	startTimeout  = time.Minute           // bounds each start
+	startAttempts = 3                     // with fresh ports each
+	pollInterval  = 20 * time.Millisecond // between two questions
+	stopTimeout   = 5 * time.Second       // from SIGSTOP until the process is stopped
+
+	// probeTimeout bounds one question to a server that may be paused, or that
+	// never answers because it was asked too early (see Start).
+	probeTimeout = 500 * time.Millisecond
+)
+
+var (
+	errClosed     = errors.New("the server is closed")
+	errNotRunning = errors.New("the server is not running")
+)
+
+// port is a TCP port on 127.0.0.1. hold, if not nil, keeps it reserved.
+type port struct {
+	number int
+	hold   io.Closer
+}
+
+func (p port) addr() string { return "127.0.0.1:" + strconv.Itoa(p.number) }
+
+// RealServer is one Apache ZooKeeper server, alone or in a [RealEnsemble]. All
+// methods may be called concurrently.
+type RealServer struct {
+	ports []port // the client port; in an ensemble also those of quorum and election
+	dir   string // removed by Close
+	dog   *watchdog
+	argv  []string // the java command
+
+	mu     sync.Mutex
+	proc   *process // the latest run, which may have ended; nil before the first
+	closed bool
+
+	closing  sync.Once
+	closeErr error
+}
+
+// StartReal starts a server for a test and returns when it serves. The test
+// fails at once if the server does not start, and the server is closed when
+// the test ends.
+func StartReal(t testing.TB, opts ...RealOption) *RealServer {
+	t.Helper()
+	s, err := RunReal(t.Context(), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// RunReal starts a server and returns when it serves; call Close when done
+// with it. ctx bounds only the start, which takes at most a minute anyway. The
+// error of a server that did not come up has the end of its log.
+func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
+	servers, err := runReal(ctx, 1, false, opts)
+	if err != nil {
+		return nil, err
+	}
+	return servers[0], nil
+}
+
+// runReal starts n servers, on other ports if somebody took one of theirs.
+func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, error) {
+	if systemError != nil {
+		return nil, systemError
+	}
+	conf, err := newRealConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	inst, err := findInstallation()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		servers, err := tryReal(ctx, n, ensemble, conf, inst)
+		if err == nil {
+			return servers, nil
+		}
+		err = errors.Join(err, closeAll(servers))
+		if attempt == startAttempts || !errors.Is(err, errPortTaken) {
+			return nil, fmt.Errorf("zktest: starting ZooKeeper: %w", err)
+		}
+	}
+}
+
+// tryReal returns the servers also with an error: those it created by then.
+func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation) (servers []*RealServer, err error) {
+	var lines []string
+	for i := range n {
+		s := new(RealServer)
+		servers = append(servers, s)
+		for len(s.ports) == 0 || ensemble && len(s.ports) < 3 {
+			p, err := conf.reserve()
+			if err != nil {
+				return servers, err
+			}
+			s.ports = append(s.ports, p)
+		}
+		if ensemble {
+			lines = append(lines, fmt.Sprintf("server.%d=127.0.0.1:%d:%d", i+1, s.ports[1].number, s.ports[2].number))
+		}
+	}
+	for i, s := range servers {
+		if err := s.create(i+1, lines, conf, inst); err != nil {
+			return servers, err
+		}
+	}
+	procs := make([]*process, n)
+	for i, s := range servers {
+		if procs[i], err = s.launch(); err != nil {
+			return servers, err
+		}
+	}
+	return servers, awaitServing(ctx, servers, procs, true)
+}
+
+func closeAll(servers []*RealServer) error {
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// create makes the server's directory and its watchdog.
+func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation) error {
+	tmp, err := filepath.Abs(os.TempDir()) // java runs elsewhere
+	if err != nil {
+		return err
+	}
+	if s.dir, err = os.MkdirTemp(tmp, "zktest-"); err != nil {
+		return err
+	}
+	if s.dog, err = startWatchdog(s.dir); err != nil {
+		return fmt.Errorf("starting the watchdog: %w", err)
+	}
+	if err := os.Mkdir(s.dataDir(), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(s.dataDir(), "myid"), []byte(strconv.Itoa(id)), 0o600); err != nil {
+		return err
+	}
+	cfg := filepath.Join(s.dir, "zoo.cfg")
+	s.argv = slices.Concat([]string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
+	return os.WriteFile(cfg, []byte(conf.zooCfg(s.dataDir(), s.ports[0].number, lines)), 0o600)
+}
+
+func (s *RealServer) dataDir() string { return filepath.Join(s.dir, "data") }
+
+// launch starts the process and does not wait until it serves.
+func (s *RealServer) launch() (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	if s.proc != nil && s.proc.alive() {
+		return nil, errors.New("the server is running already")
+	}
+	p, err := startProcess(s.dog, s.dir, filepath.Join(s.dir, "log"), s.argv)
+	if err != nil {
+		return nil, err
+	}
+	s.proc = p
+	return p, nil
+}
+
+// awaitServing waits until each of the processes serves and, if told to wait
+// for a leader, exactly one of them leads. It fails as soon as one has ended.
+func awaitServing(ctx context.Context, servers []*RealServer, procs []*process, leader bool) error {
+	for {
+		leaders := 0
+		var missing error
+		bad := 0
+		for i, s := range servers {
+			mode, err := s.serving(ctx)
+			// Only now: the answer counts if the process lived to give it.
+			if !procs[i].alive() {
+				return s.startError(procs[i], procs[i].exitError())
+			}
+			if err != nil {
+				missing, bad = err, i
+			} else if leads(mode) {
+				leaders++
+			}
+		}
+		if missing == nil && leader && leaders != 1 {
+			missing = fmt.Errorf("%d of %d servers lead", leaders, len(servers))
+		}
+		if missing == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return servers[bad].startError(procs[bad], fmt.Errorf("%w: %w", ctx.Err(), missing))
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+func (s *RealServer) startError(p *process, err error) error {
+	return fmt.Errorf("%s: %w; the end of its log:\n%s", s.Addr(), err, p.logTail())
+}
+
+// serving returns the server's mode if it serves and is the one with our data,
+// not a stranger on our port.
+func (s *RealServer) serving(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conf, err := command(ctx, s.Addr(), "conf")
+	if err != nil {
+		return "", err
+	}
+	if !strings.HasPrefix(line(conf, "dataDir="), s.dataDir()) {
+		return "", fmt.Errorf("not serving from %s: %.80q", s.dataDir(), conf)
+	}
+	srvr, err := command(ctx, s.Addr(), "srvr")
+	if err != nil {
+		return "", err
+	}
+	switch mode := line(srvr, "Mode: "); mode {
+	case "standalone", "leader", "follower", "observer":
+		return mode, nil
+	default:
+		return "", fmt.Errorf("not serving: %.80q", srvr)
+	}
+}
+
+func leads(mode string) bool { return mode == "leader" || mode == "standalone" }
+
+// line returns what follows prefix in the line of text that starts with it.
+func line(text, prefix string) string {
+	for l := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(l, prefix); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}
+
+// Addr returns the address for clients, 127.0.0.1:port. It stays the same when
+// the server is started again.
+func (s *RealServer) Addr() string { return s.ports[0].addr() }
+
+// ConnectString returns the address for clients, like Addr.
+func (s *RealServer) ConnectString() string { return s.Addr() }
+
+// PID returns the id of the Java process, or 0 when the server is not running.
+func (s *RealServer) PID() int {
+	if p := s.running(); p != nil {
+		return p.cmd.Process.Pid
+	}
+	return 0
+}
+
+// running returns the live process or nil.
+func (s *RealServer) running() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil || !s.proc.alive() {
+		return nil
+	}
+	return s.proc
+}
+
+// Start starts the server again, on the same port and with the same data, and
+// returns when it serves; within a minute or when ctx ends it gives up and
+// kills what it started. A member of an ensemble serves only together with a
+// majority: when too few run, start the missing ones concurrently. It is an
+// error if the server is running or closed.
+//
+// A client that connects while a server starts alone may get no answer and no
+// end of the connection either, because of a fault in ZooKeeper
+// (ZOOKEEPER-5051). It has to give up by itself and connect again, for which
+// github.com/go-zookeeper/zk takes about 7 times the session timeout.
+func (s *RealServer) Start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	p, err := s.launch()
+	if err != nil {
+		return fmt.Errorf("zktest: starting %s: %w", s.Addr(), err)
+	}
+	if err := awaitServing(ctx, []*RealServer{s}, []*process{p}, false); err != nil {
+		return fmt.Errorf("zktest: starting ZooKeeper: %w", errors.Join(err, p.kill()))
+	}
+	return nil
+}
+
+// Stop asks the server to end (SIGTERM), paused or not, and returns when the
+// process is gone. If ctx ends first the process is killed and the error is
+// that of ctx. Stopping a server that is not running does nothing.
+func (s *RealServer) Stop(ctx context.Context) error {
+	p := s.running()
+	if p == nil {
+		return nil
+	}
+	// Errors here mean that the process has just ended. A paused process gets
+	// the first signal only after the second.
+	_ = p.cmd.Process.Signal(sigTerm)
+	_ = p.cmd.Process.Signal(sigCont)
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("zktest: stopping %s: %w", s.Addr(), errors.Join(ctx.Err(), p.kill()))
+	}
+}
+
+// Kill kills the server (SIGKILL), paused or not, and returns when the process
+// is gone. Killing a server that is not running does nothing.
+func (s *RealServer) Kill() error {
+	if p := s.running(); p != nil {
+		if err := p.kill(); err != nil {
+			return fmt.Errorf("zktest: killing %s: %w", s.Addr(), err)
+		}
+	}
+	return nil
+}
+
+// Pause freezes the server (SIGSTOP): connections stay open and new ones are
+// accepted by the kernel, but nothing is answered until Resume. On Linux the
+// server is frozen when Pause returns, elsewhere a moment later. It is an
+// error if the server is not running.
+func (s *RealServer) Pause() error {
+	s.mu.Lock() // so that no Resume comes in between
+	defer s.mu.Unlock()
+	return s.signal("pausing", func(p *process) error {
+		if err := p.cmd.Process.Signal(sigStop); err != nil {
+			return err
+		}
+		return awaitStopped(p.cmd.Process.Pid)
+	})
+}
+
+// Resume continues a paused server (SIGCONT). It does nothing to a server that
+// is not paused, and is an error if the server is not running.
+func (s *RealServer) Resume() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.signal("resuming", func(p *process) error { return p.cmd.Process.Signal(sigCont) })
+}
+
+func (s *RealServer) signal(doing string, send func(*process) error) error {
+	err := errNotRunning
+	if s.proc != nil && s.proc.alive() {
+		err = send(s.proc)
+	}
+	if err != nil {
+		return fmt.Errorf("zktest: %s %s: %w", doing, s.Addr(), err)
+	}
+	return nil
+}
+
+// Close kills the server and removes its data. The server cannot be started
+// again. Further calls do nothing and return the same error.
+func (s *RealServer) Close() error {
+	s.closing.Do(func() {
+		if err := s.close(); err != nil {
+			s.closeErr = fmt.Errorf("zktest: closing %s: %w", s.Addr(), err)
+		}
+	})
+	return s.closeErr
+}
+
+// close also takes a server that was only partly created.
+func (s *RealServer) close() error {
+	s.mu.Lock()
+	s.closed = true
+	p := s.proc
+	s.mu.Unlock()
+	var errs []error
+	if p != nil {
+		errs = append(errs, p.kill())
+	}
+	if s.dir != "" {
+		errs = append(errs, os.RemoveAll(s.dir))
+	}
+	if s.dog != nil {
+		s.dog.close()
+	}
+	for _, port := range s.ports {
+		if port.hold != nil {
+			errs = append(errs, port.hold.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Command sends a four letter word such as "wchp", "mntr" or "cons" over a new
+// connection and returns the answer. A server that does not serve, because
+// its ensemble has no majority, says so in the answer, without an error. A
+// paused server does not answer before ctx ends. The connection counts for
+// maxClientCnxns.
+func (s *RealServer) Command(ctx context.Context, word string) (string, error) {
+	answer, err := command(ctx, s.Addr(), word)
+	if err != nil {
+		return "", fmt.Errorf("zktest: %s: %w", s.Addr(), err)
+	}
+	return answer, nil
+}
+
+func command(ctx context.Context, addr, word string) (_ string, err error) {
+	defer func() {
+		if err != nil {
+			if ctx.Err() != nil { // the connection's deadline is only the messenger
+				err = ctx.Err()
+			}
+			err = fmt.Errorf("command %q: %w", word, err)
+		}
+	}()
+	if len(word) != 4 {
+		// The server would take it for the length of a packet.
+		return "", errors.New("not four letters")
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp4", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	if _, err := io.WriteString(conn, word); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return "", err
+	}
+	if len(answer) == 0 {
+		return "", errors.New("no answer, the connection was closed (maxClientCnxns reached?)")
+	}
+	return string(answer), nil
+}
+
+// Stat returns a number of the answer to "mntr", such as "zk_watch_count",
+// "zk_packets_received" or "zk_num_alive_connections". The last two include
+// the question itself: one packet and one connection. It is an error if there
+// is no such line or it is not a whole number.
+func (s *RealServer) Stat(ctx context.Context, key string) (int64, error) {
+	mntr, err := s.Command(ctx, "mntr")
+	if err != nil {
+		return 0, err
+	}
+	value := line(mntr, key+"\t")
+	if value == "" {
+		return 0, fmt.Errorf("zktest: %s: no %q in the answer to mntr, which begins %.80q", s.Addr(), key, mntr)
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("zktest: %s: %s: %w", s.Addr(), key, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,22 @@
+//go:build !unix
+
+package zktest
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+)
+
+// Never sent: without Unix no server starts.
+var (
+	sigStop = os.Kill
+	sigCont = os.Kill
+	sigTerm = os.Kill
+)
+
+// systemError says why real servers cannot run on this system.
+var systemError = errors.New("zktest: real ZooKeeper servers need a Unix system, this is " + runtime.GOOS)
+
+func ownGroup() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,18 @@
+//go:build !linux
+
+package zktest
+
+import "net"
+
+// reservePort finds a free port. It cannot hold it: somebody else may take the
+// port before the server does, or while the server is stopped.
+func reservePort() (port, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return port{}, err
+	}
+	return port{number: l.Addr().(*net.TCPAddr).Port}, l.Close()
+}
+
+// awaitStopped does nothing here: the process stops soon after the signal.
+func awaitStopped(int) error { return nil }

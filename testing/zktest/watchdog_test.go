@@ -1,0 +1,118 @@
+//go:build unix
+
+package zktest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ownerEnv makes the test binary start a server and then vanish in the way it
+// names.
+const ownerEnv = "ZKTEST_OWNER"
+
+func own(how string) {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt) // go test may run with SIGINT ignored
+	s, err := RunReal(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	pid := s.PID()
+	switch how {
+	case "paused":
+		err = s.Pause()
+	case "stopped":
+		err = s.Stop(context.Background())
+	}
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(pid, s.dog.cmd.Process.Pid, s.dir)
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	switch how {
+	case "panic":
+		panic("as told")
+	case "exit":
+		os.Exit(0)
+	case "interrupt":
+		<-interrupted
+		os.Exit(130)
+	}
+	select {}
+}
+
+func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
+	t.Parallel()
+	kill := func(owner *os.Process) error { return owner.Kill() }
+	for _, test := range []struct {
+		name, how string
+		end       func(*os.Process) error
+	}{
+		{"killed", "wait", kill},
+		{"killed with the server paused", "paused", kill},
+		{"killed with the server stopped", "stopped", kill},
+		{"panicked", "panic", nil},
+		{"exited", "exit", nil},
+		// Ctrl-C sends the signal to the whole process group.
+		{"interrupted", "interrupt", func(owner *os.Process) error { return syscall.Kill(-owner.Pid, syscall.SIGINT) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			self, err := os.Executable()
+			require.NoError(t, err)
+			owner := exec.Command(self)
+			owner.Env = append(os.Environ(), ownerEnv+"="+test.how)
+			owner.SysProcAttr = ownGroup()
+			in, err := owner.StdinPipe()
+			require.NoError(t, err)
+			out, err := owner.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, owner.Start())
+			defer owner.Process.Kill()
+
+			var server, dog int
+			var dir string
+			_, err = fmt.Fscan(out, &server, &dog, &dir)
+			require.NoError(t, err)
+			require.Equal(t, test.how == "stopped", gone(server))
+			require.False(t, gone(dog))
+			require.DirExists(t, dir)
+
+			_, err = in.Write([]byte("\n"))
+			require.NoError(t, err)
+			if test.end != nil {
+				require.NoError(t, test.end(owner.Process))
+			}
+			// This also waits until nobody holds the owner's output any more.
+			_, err = bufio.NewReader(out).ReadString(0)
+			require.Error(t, err)
+			_ = owner.Wait()
+
+			require.Eventually(t, func() bool {
+				_, err := os.Stat(dir)
+				return gone(server) && gone(dog) && errors.Is(err, os.ErrNotExist)
+			}, patience, pollInterval)
+		})
+	}
+}
+
+// gone tells whether the process has ended. Where nobody reaps orphans it may
+// remain as a zombie.
+func gone(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return true
+	}
+	state, err := exec.Command("ps", "-o", "stat=", "-p", fmt.Sprint(pid)).Output()
+	return err != nil || strings.HasPrefix(strings.TrimSpace(string(state)), "Z")
+}
