@@ -4,7 +4,7 @@
 .PHONY: test vet bench deps
 
 test: deps ## everything, with the race detector, on real ZooKeeper servers
-	go test -race -timeout 15m work
+	go test -race -p 1 -timeout 15m work
 
 vet: ## formatting, go vet and staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
