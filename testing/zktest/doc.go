@@ -1,4 +1,48 @@
-// Package zktest starts ZooKeeper servers for tests and examples.
+// Package zktest is ZooKeeper for tests: an embedded server that needs nothing
+// but Go, and a launcher for real ones. It is meant for everybody who tests code
+// that talks to ZooKeeper, with whatever client; the package needs only the
+// standard library.
+//
+// # The embedded server
+//
+// [Start] gives a test a server of its own, in a millisecond or so:
+//
+//	func TestMyService(t *testing.T) {
+//		server := zktest.Start(t)
+//		run(t, server.ConnectString()) // like "127.0.0.1:43117"
+//	}
+//
+// [Run] does the same for programs, and the command zkserve in this directory
+// for a shell. It speaks the client protocol of ZooKeeper 3.8 and gives the
+// answers of the real server: one suite of tests runs on both, random programs
+// are compared on both, and go-zookeeper, Curator, kazoo and zkCli work with it
+// unchanged. It keeps everything in memory, listens on the loopback interface
+// only and is never for production.
+//
+// # Faults
+//
+// What can not be done to a real server at the right instant can be done here.
+// A [Rule] says what happens to which request:
+//
+//	lost := server.Inject(zktest.Rule{
+//		Match: zktest.Match{Ops: zktest.Creates, Path: "/locks/"},
+//		Do:    zktest.DropAfterApply(), // created, but the client will not know
+//	})
+//	...
+//	err := lost.Wait(ctx) // until it has happened
+//
+// Connections can be cut, frozen in one direction or both, and refused;
+// sessions expired; members of an ensemble left behind; the clock moved by hand
+// ([ManualClock]). Every fault happens when the test says so, is counted, and
+// can be waited for. Nothing happens by chance, and nothing that could not
+// happen in life: what a connection carries comes complete and in order for as
+// long as the connection stands.
+//
+// [Server.WaitWatch], [Server.WaitFor] and [Server.WaitRequest] wait for what
+// others do, so that no test has to sleep. [Server.State], [Server.Trace] and
+// [Server.TrackHolders] show what the server knows and what has happened.
+//
+// # Real servers
 //
 // [StartReal] and [StartRealEnsemble] run Apache ZooKeeper itself, one Java
 // process per server, for tests; [RunReal] and [RunRealEnsemble] do the same

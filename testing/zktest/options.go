@@ -10,7 +10,11 @@ import (
 )
 
 // RealOption changes how real servers are started.
-type RealOption func(*realConfig)
+type RealOption interface{ real(*realConfig) }
+
+type realOption func(*realConfig)
+
+func (o realOption) real(c *realConfig) { o(c) }
 
 type realConfig struct {
 	properties map[string]string
@@ -33,7 +37,7 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 		reserve:  reservePort,
 	}
 	for _, opt := range opts {
-		opt(c)
+		opt.real(c)
 	}
 	for key := range c.properties {
 		switch {
@@ -45,10 +49,21 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 }
 
 // TickTime sets ZooKeeper's tick, in whole milliseconds. The default is 500 ms.
-// Unless set otherwise by [Properties] the server grants session timeouts
-// from 2 ticks to 40 s.
-func TickTime(d time.Duration) RealOption {
-	return func(c *realConfig) { c.properties["tickTime"] = strconv.FormatInt(d.Milliseconds(), 10) }
+// Unless set otherwise, by [SessionTimeouts] or [Properties], servers grant
+// session timeouts from 2 ticks to 40 s.
+func TickTime(d time.Duration) CommonOption { return tickTime(d) }
+
+type tickTime time.Duration
+
+func (t tickTime) embedded(c *config) error {
+	if c.tick = time.Duration(t).Truncate(time.Millisecond); c.tick <= 0 {
+		return fmt.Errorf("a tick takes at least 1 ms, not %v", time.Duration(t))
+	}
+	return nil
+}
+
+func (t tickTime) real(c *realConfig) {
+	c.properties["tickTime"] = strconv.FormatInt(time.Duration(t).Milliseconds(), 10)
 }
 
 // Properties adds lines to zoo.cfg or replaces those the launcher sets, such
@@ -56,14 +71,14 @@ func TickTime(d time.Duration) RealOption {
 // minSessionTimeout (milliseconds). The ports, the data directory and the list
 // of servers cannot be set: starting then fails.
 func Properties(lines map[string]string) RealOption {
-	return func(c *realConfig) { maps.Copy(c.properties, lines) }
+	return realOption(func(c *realConfig) { maps.Copy(c.properties, lines) })
 }
 
 // JVMFlags adds flags for java, such as -Xmx1g (the default is -Xmx512m) or
 // -Dznode.container.checkIntervalMs=1000. They come after the launcher's own
 // and so prevail.
 func JVMFlags(flags ...string) RealOption {
-	return func(c *realConfig) { c.jvmFlags = append(c.jvmFlags, flags...) }
+	return realOption(func(c *realConfig) { c.jvmFlags = append(c.jvmFlags, flags...) })
 }
 
 // zooCfg returns the text of the configuration file. The servers argument

@@ -239,14 +239,14 @@ func (s *RealServer) serving(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !strings.HasPrefix(line(conf, "dataDir="), s.dataDir()) {
+	if !strings.HasPrefix(field(conf, "dataDir="), s.dataDir()) {
 		return "", fmt.Errorf("not serving from %s: %.80q", s.dataDir(), conf)
 	}
 	srvr, err := command(ctx, s.Addr(), "srvr")
 	if err != nil {
 		return "", err
 	}
-	switch mode := line(srvr, "Mode: "); mode {
+	switch mode := field(srvr, "Mode: "); mode {
 	case "standalone", "leader", "follower", "observer":
 		return mode, nil
 	default:
@@ -256,8 +256,8 @@ func (s *RealServer) serving(ctx context.Context) (string, error) {
 
 func leads(mode string) bool { return mode == "leader" || mode == "standalone" }
 
-// line returns what follows prefix in the line of text that starts with it.
-func line(text, prefix string) string {
+// field returns what follows prefix in the line of text that starts with it.
+func field(text, prefix string) string {
 	for l := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(l, prefix); ok {
 			return strings.TrimSpace(rest)
@@ -420,9 +420,13 @@ func (s *RealServer) close() error {
 // paused server does not answer before ctx ends. The connection counts for
 // maxClientCnxns.
 func (s *RealServer) Command(ctx context.Context, word string) (string, error) {
-	answer, err := command(ctx, s.Addr(), word)
+	return ask(ctx, s.Addr(), word)
+}
+
+func ask(ctx context.Context, addr, word string) (string, error) {
+	answer, err := command(ctx, addr, word)
 	if err != nil {
-		return "", fmt.Errorf("zktest: %s: %w", s.Addr(), err)
+		return "", fmt.Errorf("zktest: %s: %w", addr, err)
 	}
 	return answer, nil
 }
@@ -465,17 +469,21 @@ func command(ctx context.Context, addr, word string) (_ string, err error) {
 // the question itself: one packet and one connection. It is an error if there
 // is no such line or it is not a whole number.
 func (s *RealServer) Stat(ctx context.Context, key string) (int64, error) {
-	mntr, err := s.Command(ctx, "mntr")
+	return stat(ctx, s.Addr(), key)
+}
+
+func stat(ctx context.Context, addr, key string) (int64, error) {
+	mntr, err := ask(ctx, addr, "mntr")
 	if err != nil {
 		return 0, err
 	}
-	value := line(mntr, key+"\t")
+	value := field(mntr, key+"\t")
 	if value == "" {
-		return 0, fmt.Errorf("zktest: %s: no %q in the answer to mntr, which begins %.80q", s.Addr(), key, mntr)
+		return 0, fmt.Errorf("zktest: %s: no %q in the answer to mntr, which begins %.80q", addr, key, mntr)
 	}
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("zktest: %s: %s: %w", s.Addr(), key, err)
+		return 0, fmt.Errorf("zktest: %s: %s: %w", addr, key, err)
 	}
 	return n, nil
 }

@@ -250,20 +250,20 @@ func TestATakenPortIsReplaced(t *testing.T) {
 	defer l.Close()
 	taken := port{number: l.Addr().(*net.TCPAddr).Port}
 	reserved := 0
-	s := StartReal(t, func(c *realConfig) {
+	s := StartReal(t, realOption(func(c *realConfig) {
 		c.reserve = func() (port, error) {
 			if reserved++; reserved == 1 {
 				return taken, nil
 			}
 			return reservePort()
 		}
-	})
+	}))
 	require.Equal(t, 2, reserved)
 	require.NotEqual(t, taken.addr(), s.Addr())
 
-	_, err = RunReal(patient(t), func(c *realConfig) {
+	_, err = RunReal(patient(t), realOption(func(c *realConfig) {
 		c.reserve = func() (port, error) { return taken, nil }
-	})
+	}))
 	require.ErrorIs(t, err, errPortTaken)
 
 	// Started again it must have the same port or none.

@@ -1,0 +1,120 @@
+package zktest
+
+import (
+	"crypto/sha1"
+	"encoding/base64"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Permissions of an ACL entry.
+const (
+	permRead   = 1
+	permWrite  = 2
+	permCreate = 4
+	permDelete = 8
+	permAdmin  = 16
+	permAll    = 31
+)
+
+// identity is who a connection is, or whom an ACL entry is for.
+type identity struct{ scheme, id string }
+
+var worldAnyone = identity{"world", "anyone"}
+
+// digest returns the identity of "user:password".
+func digest(credentials string) identity {
+	sum := sha1.Sum([]byte(credentials))
+	user, _, _ := strings.Cut(credentials, ":")
+	return identity{"digest", user + ":" + base64.StdEncoding.EncodeToString(sum[:])}
+}
+
+// acl is one entry of a node's access control list.
+type acl struct {
+	identity
+	perms int32
+	null  bool // the id is null, which only the scheme "auth" forgives
+}
+
+// allowed reports whether one of the identities has one of the permissions.
+func allowed(list []acl, perms int32, who []identity) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(a acl) bool {
+		return a.perms&perms != 0 && (a.identity == worldAnyone || slices.ContainsFunc(who, a.means))
+	})
+}
+
+// means reports whether the entry is for that identity.
+func (a acl) means(who identity) bool {
+	if a.scheme != who.scheme {
+		return false
+	}
+	if a.scheme != "ip" {
+		return a.id == who.id
+	}
+	addr, err := netip.ParseAddr(who.id)
+	prefix, ok := ipPrefix(a.id)
+	return err == nil && ok && prefix.Contains(addr.Unmap())
+}
+
+func ipPrefix(id string) (netip.Prefix, bool) {
+	if !strings.Contains(id, "/") {
+		id += "/32"
+	}
+	p, err := netip.ParsePrefix(id)
+	return p, err == nil && p.Addr().Is4()
+}
+
+// fixACL returns the list as a node keeps it: without duplicates, and with the
+// identities that the scheme "auth" stands for. A list that a node can not have
+// is an error.
+func fixACL(list []acl, who []identity) ([]acl, Code) {
+	var fixed []acl
+	for i, a := range list {
+		if slices.Contains(list[:i], a) {
+			continue
+		}
+		valid := false
+		if a.null && (a.scheme == "world" || a.scheme == "digest" || a.scheme == "ip") {
+			return nil, ErrMarshalling // the real server stumbles over it
+		}
+		switch a.scheme {
+		case "world":
+			valid = a.id == "anyone"
+		case "digest":
+			// Java's split does not count empty parts at the end.
+			valid = strings.Count(strings.TrimRight(a.id, ":"), ":") == 1
+		case "ip":
+			_, valid = ipPrefix(a.id)
+		case "auth":
+			for _, w := range who {
+				if w.scheme == "digest" {
+					fixed = append(fixed, acl{identity: w, perms: a.perms})
+					valid = true
+				}
+			}
+			if valid {
+				continue
+			}
+		}
+		if !valid {
+			return nil, ErrInvalidACL
+		}
+		fixed = append(fixed, a)
+	}
+	if len(fixed) == 0 {
+		return nil, ErrInvalidACL
+	}
+	return fixed, OK
+}
+
+// masked hides the passwords' digests from who may not change the list.
+func masked(list []acl) []acl {
+	list = slices.Clone(list)
+	for i, a := range list {
+		if user, _, ok := strings.Cut(a.id, ":"); ok && a.scheme == "digest" {
+			list[i].id = user + ":x"
+		}
+	}
+	return list
+}

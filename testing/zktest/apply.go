@@ -1,0 +1,471 @@
+package zktest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// apply carries out one request, with s.mu held, and returns the reply.
+func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bool) {
+	m, ss := c.member, c.session
+	c.lastOp, c.lastXid = r.Op, r.Xid
+	d := &decoder{rest: packet[8:]} // behind the header
+
+	switch r.Op {
+	case OpAuth:
+		return s.authenticate(c, r, d)
+	case OpSASL:
+		e := s.header(c, r, 0, OK)
+		e.buffer(nil)
+		return e.packet(), true
+	}
+	if ss.moved {
+		ss.moved = false
+		return nil, false
+	}
+	switch {
+	case r.Op == OpPing:
+		r.Xid = xidPing
+		return s.reply(c, r, s.zxidAt(m), OK), true
+	case r.Op == OpCloseSession:
+		m.catchUp()
+		return s.reply(c, r, s.endSession(ss), OK), false
+	case r.Op.writes():
+		m.catchUp()
+		return s.write(c, r, d), true
+	}
+	body, code := s.read(c, r.Op, d)
+	if code == ErrUnimplemented {
+		return s.reply(c, r, -1, code), false
+	}
+	return append(s.header(c, r, s.zxidAt(m), code), body...).packet(), true
+}
+
+// header begins a reply.
+func (s *Server) header(c *conn, r Request, zxid int64, code Code) encoder {
+	s.note(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
+	c.lastZxid = zxid
+	e := newPacket()
+	e.int(r.Xid)
+	e.long(zxid)
+	e.int(int32(code))
+	return e
+}
+
+// reply is a reply without a record: of success, if there is nothing to say,
+// or of failure.
+func (s *Server) reply(c *conn, r Request, zxid int64, code Code) []byte {
+	return s.header(c, r, zxid, code).packet()
+}
+
+// authenticate gives the connection an identity, or ends it.
+func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
+	d.int() // a type, always 0
+	scheme, credentials := d.string(), d.buffer()
+	switch {
+	case d.bad:
+		return s.reply(c, r, 0, ErrMarshalling), true
+	case scheme == "digest":
+		if who := digest(string(credentials)); !slices.Contains(c.who, who) {
+			c.who = append(slices.Clone(c.who), who)
+		}
+	case scheme == "ip":
+	default:
+		return s.reply(c, r, 0, ErrAuthFailed), false
+	}
+	return s.reply(c, r, 0, OK), true
+}
+
+// write carries out a request that is a transaction.
+func (s *Server) write(c *conn, r Request, d *decoder) []byte {
+	x := s.begin(c.session.id, c.who)
+	body, code := x.run(r.Op, d)
+	if code == OK {
+		x.commit()
+	}
+	s.changed()
+	return append(s.header(c, r, x.zxid, code), body...).packet()
+}
+
+// run returns the record of the reply.
+func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
+	if op == OpReconfig {
+		return nil, ErrReconfigDisabled
+	}
+	if op == OpMulti {
+		parts, ok := decodeMulti(d)
+		for _, p := range parts {
+			ok = ok && p.op != OpGetData && p.op != OpGetChildren
+		}
+		if !ok {
+			return nil, ErrMarshalling
+		}
+		return encodeResults(x.multi(parts)), OK
+	}
+	p := decodePart(d, op)
+	if d.bad {
+		return nil, ErrMarshalling
+	}
+	var n *node
+	switch op {
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
+		var path string
+		if path, code = x.create(p, false); code == OK {
+			e.string(path)
+			if op != OpCreate {
+				n = x.s.tree[path]
+			}
+		}
+	case OpDelete:
+		code = x.delete(p.path, p.version)
+	case OpSetData:
+		n, code = x.setData(p.path, p.data, p.version)
+	case OpSetACL:
+		n, code = x.setACL(p.path, p.acl, p.version)
+	}
+	if n != nil {
+		e.stat(n.stat())
+	}
+	return e, code
+}
+
+// encodeResults writes the record of a multi's reply.
+func encodeResults(results []result) (e encoder) {
+	for _, r := range results {
+		if r.code != OK {
+			r.op = -1
+		}
+		e.int(int32(r.op))
+		e.bool(false)
+		e.int(int32(r.code))
+		switch r.op {
+		case -1:
+			e.int(int32(r.code))
+		case OpCreate:
+			e.string(r.path)
+		case OpCreate2:
+			e.string(r.path)
+			e.stat(r.stat)
+		case OpSetData:
+			e.stat(r.stat)
+		case OpGetChildren:
+			e.strings(r.list)
+		case OpGetData:
+			e.buffer(r.data)
+			e.stat(r.stat)
+		}
+	}
+	e.int(-1)
+	e.bool(true)
+	e.int(-1)
+	return e
+}
+
+// read carries out a request that changes nothing but watches.
+func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
+	m := c.member
+	switch op {
+	case OpExists, OpGetData, OpGetChildren, OpGetChildren2:
+		p := decodePart(d, op)
+		if d.bad {
+			return nil, ErrMarshalling
+		}
+		return s.look(c, p)
+	case OpGetACL:
+		path := d.string()
+		n, code := s.see(c, path, permRead|permAdmin)
+		if d.bad || n == nil {
+			return nil, badOr(d, code)
+		}
+		list := n.acl
+		if !allowed(list, permAdmin, c.who) {
+			list = masked(list)
+		}
+		e.acl(list)
+		e.stat(n.stat())
+	case OpSync:
+		m.catchUp()
+		e.buffer(d.buffer()) // a null path comes back as null
+	case OpCheckWatches, OpRemoveWatches:
+		code = s.unwatch(c, op, d.string(), d.int())
+	case OpAddWatch:
+		path, mode := d.string(), d.int()
+		if mode != 0 && mode != 1 {
+			return nil, ErrMarshalling
+		}
+		if !d.bad {
+			m.data.add(path, c, permanent+watchMode(mode))
+			m.child.add(path, c, permanent+watchMode(mode))
+		}
+		e.int(0)
+	case OpSetWatches, OpSetWatches2:
+		s.setWatches(c, op, d)
+	case OpMultiRead:
+		parts, ok := decodeMulti(d)
+		results := make([]result, len(parts))
+		for i, p := range parts {
+			if p.op != OpGetData && p.op != OpGetChildren {
+				return nil, ErrMarshalling
+			}
+			results[i].op = p.op
+			n, code := s.see(c, p.path, permRead)
+			if results[i].code = code; n == nil {
+				continue
+			}
+			results[i].data, results[i].stat = n.data, n.stat()
+			results[i].list = s.shuffled(n)
+		}
+		if !ok {
+			return nil, ErrMarshalling
+		}
+		e = encodeResults(results)
+	case OpGetEphemerals:
+		prefix := d.string()
+		var paths []string
+		for path := range c.session.ephemerals {
+			if strings.HasPrefix(path, prefix) {
+				paths = append(paths, path)
+			}
+		}
+		e.strings(paths)
+	case OpGetAllChildrenNumber:
+		path := d.string()
+		n, code := s.see(c, path, permRead)
+		if d.bad || n == nil {
+			return nil, badOr(d, code)
+		}
+		below, count := strings.TrimSuffix(path, "/")+"/", 0
+		for other := range s.treeAt(m) {
+			if strings.HasPrefix(other, below) && other != "/" {
+				count++
+			}
+		}
+		e.int(int32(count))
+	case OpWhoAmI:
+		e.int(int32(len(c.who)))
+		for _, w := range c.who {
+			user, _, _ := strings.Cut(w.id, ":")
+			e.string(w.scheme)
+			e.string(user)
+		}
+	default:
+		return nil, ErrUnimplemented
+	}
+	if d.bad {
+		code = ErrMarshalling
+	}
+	if code != OK {
+		e = nil
+	}
+	return e, code
+}
+
+func badOr(d *decoder, code Code) Code {
+	if d.bad {
+		return ErrMarshalling
+	}
+	return code
+}
+
+// see returns a node if the connection has one of the permissions, or none is
+// needed.
+func (s *Server) see(c *conn, path string, perms int32) (*node, Code) {
+	n := s.treeAt(c.member).at(path)
+	if n == nil {
+		return nil, ErrNoNode
+	}
+	if perms != 0 && !allowed(n.acl, perms, c.who) {
+		return nil, ErrNoAuth
+	}
+	return n, OK
+}
+
+// look reads a node, and leaves a watch if it was asked for and the node is
+// there. Only exists leaves one on a node that is not.
+func (s *Server) look(c *conn, p part) (e encoder, code Code) {
+	perms, table := int32(permRead), c.member.data
+	switch p.op {
+	case OpExists:
+		if strings.Contains(p.path, "\x00") {
+			return nil, ErrBadArguments
+		}
+		if !s.conf.strictExistsACL {
+			perms = 0
+		}
+	case OpGetChildren, OpGetChildren2:
+		table = c.member.child
+	}
+	n, code := s.see(c, p.path, perms)
+	if p.watch && (code == OK || p.op == OpExists && code == ErrNoNode) {
+		table.add(p.path, c, oneShot)
+	}
+	if code != OK {
+		return nil, code
+	}
+	switch p.op {
+	case OpGetData:
+		e.buffer(n.data)
+	case OpGetChildren, OpGetChildren2:
+		e.strings(s.shuffled(n))
+	}
+	if p.op != OpGetChildren {
+		e.stat(n.stat())
+	}
+	return e, OK
+}
+
+// shuffled returns the names of the children in no order, as they come out of
+// the real server's hash tables, so that nobody comes to rely on one.
+func (s *Server) shuffled(n *node) []string {
+	names := slices.Sorted(maps.Keys(n.children)) // first, so that the seed decides
+	s.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names
+}
+
+// unwatch removes or, for OpCheckWatches, only looks for watches.
+func (s *Server) unwatch(c *conn, op Op, path string, of int32) Code {
+	const children, data, both = 1, 2, 3
+	var tables []watchTable
+	switch of {
+	case children:
+		tables = []watchTable{c.member.child}
+	case data:
+		tables = []watchTable{c.member.data}
+	case both:
+		tables = []watchTable{c.member.child, c.member.data}
+	default:
+		return ErrMarshalling
+	}
+	code := ErrNoWatcher
+	for _, t := range tables {
+		// ZooKeeper's check is content with anybody's watch.
+		if op == OpCheckWatches && len(t[path]) > 0 || op == OpRemoveWatches && t.remove(path, c) {
+			code = OK
+		}
+	}
+	return code
+}
+
+// setWatches sets the watches again that a client had before its connection
+// broke, and sends the events that it missed. It can not know of a node that
+// was deleted and created again, or created and deleted.
+func (s *Server) setWatches(c *conn, op Op, d *decoder) {
+	since := d.long()
+	data, exist, child := d.strings(), d.strings(), d.strings()
+	var lasting [2][]string
+	if op == OpSetWatches2 {
+		lasting[0], lasting[1] = d.strings(), d.strings()
+	}
+	if d.bad {
+		return
+	}
+	m, t := c.member, s.treeAt(c.member)
+	for _, path := range data {
+		switch n := t.at(path); {
+		case n == nil:
+			c.event(NodeDeleted, path)
+		case n.mzxid > since:
+			c.event(NodeDataChanged, path)
+		default:
+			m.data.add(path, c, oneShot)
+		}
+	}
+	for _, path := range exist {
+		if t.at(path) != nil {
+			c.event(NodeCreated, path)
+		} else {
+			m.data.add(path, c, oneShot)
+		}
+	}
+	for _, path := range child {
+		switch n := t.at(path); {
+		case n == nil:
+			c.event(NodeDeleted, path)
+		case n.pzxid > since:
+			c.event(NodeChildrenChanged, path)
+		default:
+			m.child.add(path, c, oneShot)
+		}
+	}
+	for mode, paths := range lasting {
+		for _, path := range paths {
+			m.data.add(path, c, permanent+watchMode(mode))
+			m.child.add(path, c, permanent+watchMode(mode))
+		}
+	}
+}
+
+// ReapContainers deletes now what ZooKeeper deletes once in a while: containers
+// that had children and have none, and TTL nodes without children that were
+// not changed for their time.
+func (s *Server) ReapContainers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reap()
+}
+
+func (s *Server) reap() {
+	now := s.millis()
+	for _, path := range slices.Sorted(maps.Keys(s.tree)) {
+		n := s.tree[path]
+		if len(n.children) > 0 {
+			continue
+		}
+		if n.kind == container && n.created > 0 || n.kind == ttl && now-n.mtime > n.ttl {
+			x := s.begin(0, nil)
+			x.delete(path, -1)
+			x.commit()
+			s.changed()
+		}
+	}
+}
+
+// Create creates a node that everybody may use, as an administrator of whom
+// the test knows nothing else. The parent must exist.
+func (s *Server) Create(path string, data []byte) error {
+	return s.administer(func(x *txn) Code {
+		_, code := x.create(part{op: OpCreate, path: path, data: data, acl: []acl{{identity: worldAnyone, perms: permAll}}}, false)
+		return code
+	}, "creating", path)
+}
+
+// Delete deletes a node, whatever its ACL and version are.
+func (s *Server) Delete(path string) error {
+	return s.administer(func(x *txn) Code { return x.delete(path, -1) }, "deleting", path)
+}
+
+// Set changes a node's data, whatever its ACL and version are.
+func (s *Server) Set(path string, data []byte) error {
+	return s.administer(func(x *txn) Code { _, code := x.setData(path, data, -1); return code }, "setting", path)
+}
+
+func (s *Server) administer(do func(*txn) Code, doing, path string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.begin(0, nil)
+	if code := do(x); code != OK {
+		return fmt.Errorf("zktest: %s %q: %w", doing, path, code)
+	}
+	x.commit()
+	s.changed()
+	return nil
+}
+
+// SetSequence sets the number that the next sequential child of parent gets,
+// from 0 to 2147483647, the last one. It is the count of all children that
+// were ever created there.
+func (s *Server) SetSequence(parent string, next int32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if next < 0 {
+		return fmt.Errorf("zktest: the sequence number %d is negative", next)
+	}
+	n := s.tree[parent]
+	if n == nil {
+		return fmt.Errorf("zktest: setting the sequence of %q: %w", parent, ErrNoNode)
+	}
+	n.created = next
+	return nil
+}

@@ -1,0 +1,396 @@
+package zktest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var sessionChecks = []check{
+	{1, "a handshake of 44 bytes is answered with 36", shared, func(t *testing.T, s suite) {
+		h := newSession(longTimeout)
+		h.Short = true
+		a, b := connect(t, s.addr, h), connect(t, s.addr, h)
+		for _, c := range []*client{a, b} {
+			require.Equal(t, 36, c.welcome.Size)
+			require.Zero(t, c.welcome.Protocol)
+			require.Equal(t, longTimeout, c.welcome.Timeout)
+			require.NotZero(t, c.welcome.Session)
+			require.Len(t, c.welcome.Password, 16)
+			c.must(ping())
+		}
+		require.NotEqual(t, a.welcome.Session, b.welcome.Session)
+		require.NotEqual(t, a.welcome.Password, b.welcome.Password)
+	}},
+	{2, "a handshake of 45 bytes is answered with 37", shared, func(t *testing.T, s suite) {
+		for _, readOnly := range []bool{false, true} {
+			h := newSession(longTimeout)
+			h.ReadOnly = readOnly
+			c := connect(t, s.addr, h)
+			require.Equal(t, 37, c.welcome.Size)
+			require.NotZero(t, c.welcome.Session)
+			require.Zero(t, c.welcome.ReadOnly)
+			c.must(create(s.path("n"), nil, ephemeral))
+			c.must(closeSession())
+		}
+	}},
+	{3, "timeouts are brought within the bounds", strict, func(t *testing.T, s suite) {
+		for asked, granted := range map[time.Duration]time.Duration{
+			-5 * time.Millisecond:     time.Second,
+			0:                         time.Second,
+			time.Millisecond:          time.Second,
+			1234 * time.Millisecond:   1234 * time.Millisecond,
+			999999 * time.Millisecond: 10 * time.Second,
+		} {
+			require.Equal(t, granted, open(t, s.addr, asked).welcome.Timeout, "asked for %v", asked)
+		}
+	}},
+	{4, "a re-attach in time keeps id, password and ephemerals, and takes no zxid", exclusive, func(t *testing.T, s suite) {
+		a := s.open(t)
+		zxid := a.must(create(s.path("n"), nil, ephemeral)).Zxid
+		a.cut()
+		b := a.reattach()
+		require.Equal(t, a.welcome, b.welcome)
+		found := b.must(exists(s.path("n"), false))
+		require.Equal(t, a.welcome.Session, found.Stat.Owner)
+		require.Equal(t, zxid, found.Zxid)
+	}},
+	{5, "a re-attach ends the connection there was, and its watches", shared, func(t *testing.T, s suite) {
+		a := s.open(t)
+		a.must(getChildren(s.root, true))
+		a.fails(errNoNode, exists(s.path("n"), true))
+		b := a.reattach()
+		a.end()
+		require.Empty(t, b.must(create(s.path("n"), nil, persistent)).Events)
+		require.Empty(t, b.arrived())
+	}},
+	{6, "a wrong password is refused, ends the other connection and leaves the session alone", shared, func(t *testing.T, s suite) {
+		a := s.open(t)
+		a.must(create(s.path("n"), nil, ephemeral))
+		wrong := a.credentials()
+		wrong.Password = append([]byte{^wrong.Password[0]}, wrong.Password[1:]...)
+		b := connect(t, s.addr, wrong)
+		require.Equal(t, refused, b.welcome)
+		b.end()
+		a.end()
+		require.Equal(t, a.welcome.Session, a.reattach().must(exists(s.path("n"), false)).Stat.Owner)
+	}},
+	{7, "an unknown session is refused", shared, func(t *testing.T, s suite) {
+		h := s.open(t).credentials()
+		h.Session ^= 1 << 30
+		c := connect(t, s.addr, h)
+		require.Equal(t, refused, c.welcome)
+		c.end()
+
+		h.Short = true
+		c = connect(t, s.addr, h)
+		require.Equal(t, welcome{Size: 36, Password: make([]byte, 16)}, c.welcome)
+		c.end()
+	}},
+	{8, "a closed session is refused", shared, func(t *testing.T, s suite) {
+		a := s.open(t)
+		a.must(closeSession())
+		a.end()
+		b := connect(t, s.addr, a.credentials())
+		require.Equal(t, refused, b.welcome)
+		b.end()
+	}},
+	{9, "a client that has seen a later zxid is sent away without a byte", exclusive, func(t *testing.T, s suite) {
+		a := s.open(t)
+		a.must(create(s.path("n"), nil, ephemeral))
+		zxid := a.zxid
+		for _, h := range []handshake{newSession(longTimeout), a.credentials()} {
+			h.LastZxid = zxid + 50
+			c := dial(t, s.addr)
+			c.write(h.frame())
+			c.end()
+		}
+		a.must(exists(s.path("n"), false)) // the connection stands
+
+		same := a.credentials()
+		same.LastZxid = zxid
+		require.Equal(t, a.welcome, connect(t, s.addr, same).welcome)
+		same = newSession(longTimeout)
+		same.LastZxid = zxid
+		require.NotZero(t, connect(t, s.addr, same).welcome.Session)
+	}},
+	{13, "closing a session takes one zxid for all ephemerals", exclusive, func(t *testing.T, s suite) {
+		a, b := s.open(t), s.open(t)
+		for _, name := range []string{"x", "y", "z"} {
+			a.must(create(s.path(name), nil, ephemeral))
+		}
+		before := b.must(getChildren2(s.root, false))
+		require.Len(t, before.Names, 3)
+		require.Equal(t, before.Zxid+1, a.must(closeSession()).Zxid)
+		after := b.must(getChildren2(s.root, false))
+		require.Empty(t, after.Names)
+		require.Equal(t, before.Zxid+1, after.Zxid)
+		require.Equal(t, before.Zxid+1, after.Stat.Pzxid)
+		require.Equal(t, before.Stat.Cversion+3, after.Stat.Cversion)
+		a.end()
+	}},
+	{14, "who closes its session is told of its ephemerals' end before that", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		c.must(create(s.path("n"), nil, ephemeral))
+		c.must(exists(s.path("n"), true))
+		require.Equal(t, []event{{nodeDeleted, s.path("n")}}, c.must(closeSession()).Events)
+		c.end()
+	}},
+	{15, "what is sent behind a close is not applied", shared, func(t *testing.T, s suite) {
+		a := s.open(t)
+		a.send(closeSession(), create(s.path("n"), nil, persistent))
+		reply := a.reply()
+		require.Equal(t, opCloseSession, reply.Op)
+		require.Zero(t, reply.Err)
+		if late, err := a.tryReply(); err == nil {
+			require.Equal(t, errSessionExpired, late.Err)
+			a.end()
+		}
+		s.open(t).fails(errNoNode, exists(s.path("n"), false))
+	}},
+	{16, "a re-attach negotiates the timeout anew", shared, func(t *testing.T, s suite) {
+		a := s.open(t)
+		for asked, granted := range map[time.Duration]time.Duration{
+			5 * time.Second:  5 * time.Second,
+			12 * time.Second: 12 * time.Second,
+			time.Millisecond: 2 * tick,
+		} {
+			h := a.credentials()
+			h.Timeout = asked
+			b := connect(t, s.addr, h)
+			require.Equal(t, a.welcome.Session, b.welcome.Session)
+			require.Equal(t, granted, b.welcome.Timeout)
+		}
+	}},
+	{65, "a restart keeps nodes, sessions, zxid and numbers, but no watches", shared, func(t *testing.T, s suite) {
+		const timeout = 4 * tick
+		server := s.start(t, exclusiveConfig)
+		a, brief := open(t, server.Addr(), longTimeout), open(t, server.Addr(), timeout)
+		a.must(create("/q", []byte("x"), persistent))
+		require.Equal(t, "/q/n-0000000000", a.must(create("/q/n-", nil, ephemeralSequential)).Path)
+		a.must(getData("/q", true))
+		a.must(getChildren("/q", true))
+		brief.must(create("/brief", nil, ephemeral))
+		before := a.must(getData("/q", false))
+
+		require.NoError(t, server.Stop(t.Context()))
+		a.end()
+		brief.end()
+		time.Sleep(timeout + 2*tick) // sessions do not age while the server is down
+		require.NoError(t, server.Start(t.Context()))
+
+		c := brief.reattach()
+		require.Equal(t, brief.welcome, c.welcome)
+		require.Equal(t, c.welcome.Session, c.must(exists("/brief", false)).Stat.Owner)
+
+		h := a.credentials()
+		h.LastZxid = before.Zxid
+		b := connect(t, server.Addr(), h)
+		require.Equal(t, a.welcome, b.welcome)
+		after := b.must(getData("/q", false))
+		require.Equal(t, before.Data, after.Data)
+		require.Equal(t, before.Stat, after.Stat)
+		require.GreaterOrEqual(t, after.Zxid, before.Zxid)
+		require.Equal(t, a.welcome.Session, b.must(exists("/q/n-0000000000", false)).Stat.Owner)
+		next := b.must(create("/q/n-", nil, ephemeralSequential))
+		require.Equal(t, "/q/n-0000000001", next.Path)
+		require.Greater(t, next.Zxid, before.Zxid)
+		b.must(setData("/q", nil, anyVersion))
+		b.must(closeSession())
+		require.Empty(t, b.events)
+		b.end()
+		require.Empty(t, c.must(getChildren("/q", false)).Names)
+	}},
+	{66, "a create whose reply is lost is found after a re-attach", shared, func(t *testing.T, s suite) {
+		a, other := s.open(t), s.open(t)
+		a.send(create(s.path("n-"), []byte("mine"), ephemeralSequential))
+		poll(t, "the create is applied", func() bool {
+			return len(other.must(getChildren(s.root, false)).Names) == 1
+		})
+		a.cut()
+		b := a.reattach()
+		require.Equal(t, []string{"n-0000000000"}, b.must(getChildren(s.root, false)).Names)
+		found := b.must(getData(s.path("n-0000000000"), false))
+		require.Equal(t, []byte("mine"), found.Data)
+		require.Equal(t, b.welcome.Session, found.Stat.Owner)
+	}},
+	{101, "an ephemeral belongs to the session that made it", shared, func(t *testing.T, s suite) {
+		a, b := s.open(t), s.open(t)
+		n, kept := s.path("n"), s.path("kept")
+		a.must(create(n, nil, ephemeral))
+		b.fails(errNodeExists, create(n, nil, ephemeral))
+		b.must(setData(n, []byte("x"), 0))
+		require.Equal(t, a.welcome.Session, b.must(exists(n, false)).Stat.Owner)
+
+		// What others delete and make anew is no longer in the session.
+		a.must(create(kept, nil, ephemeral))
+		b.must(remove(kept, anyVersion))
+		b.must(create(kept, nil, persistent))
+		a.must(closeSession())
+		b.fails(errNoNode, exists(n, false))
+		b.must(exists(kept, false))
+	}},
+	{102, "each session has its list of ephemerals", shared, func(t *testing.T, s suite) {
+		a, b := s.open(t), s.open(t)
+		for _, name := range []string{"x", "xy", "z"} {
+			a.must(create(s.path(name), nil, ephemeral))
+		}
+		a.must(create(s.path("persistent"), nil, persistent))
+		b.must(create(s.path("xb"), nil, ephemeral))
+		all := []string{s.path("x"), s.path("xy"), s.path("z")}
+		for prefix, want := range map[string][]string{
+			null: all, "": all, "/": all, s.root: all,
+			s.path("x"): all[:2], s.path("xy"): all[1:2], s.path("xyz"): {}, "x": {},
+		} {
+			require.ElementsMatch(t, want, a.must(getEphemerals(prefix)).Names, "prefix %q", prefix)
+		}
+		require.Equal(t, []string{s.path("xb")}, b.must(getEphemerals("/")).Names)
+	}},
+	{103, "a password is not needed for a new session", shared, func(t *testing.T, s suite) {
+		for _, password := range [][]byte{nil, {}, []byte("any")} {
+			c := connect(t, s.addr, handshake{Timeout: longTimeout, Password: password})
+			require.NotZero(t, c.welcome.Session)
+			require.Len(t, c.welcome.Password, 16)
+		}
+	}},
+	{104, "requests may be sent with the handshake", shared, func(t *testing.T, s suite) {
+		n := s.path("n")
+		send := func(h handshake, list []string) *client {
+			c := dial(t, s.addr)
+			reqs := []request{
+				auth("digest", "u:p").withXid(xidAuth),
+				setWatches(0, list, nil, nil).withXid(xidSetWatches),
+				create(s.path("s-"), nil, sequential).withXid(7),
+			}
+			b := h.frame()
+			for _, r := range reqs {
+				b = append(b, r.frame()...)
+			}
+			c.pending = reqs
+			c.write(b)
+			c.receiveWelcome(h)
+			require.NotZero(t, c.welcome.Session)
+			return c
+		}
+		answers := func(c *client) map[int32]result {
+			all := map[int32]result{} // the reply to auth may come early
+			for range 3 {
+				r := c.reply()
+				require.Zero(t, r.Err)
+				all[r.Xid] = r
+			}
+			require.Len(t, all, 3)
+			return all
+		}
+		a := send(newSession(longTimeout), nil)
+		require.Equal(t, s.path("s-0000000000"), answers(a)[7].Path)
+		a.must(create(n, nil, ephemeral))
+		require.Len(t, a.must(whoAmI()).ACL, 2)
+		a.cut()
+
+		b := send(a.credentials(), []string{n})
+		require.Equal(t, s.path("s-0000000002"), answers(b)[7].Path)
+		require.Equal(t, []event{{nodeDataChanged, n}}, b.events)
+		require.Equal(t, a.welcome, b.welcome)
+		require.Len(t, b.must(whoAmI()).ACL, 2)
+	}},
+}
+
+// refused is the answer to a handshake with a session that is over.
+var refused = welcome{Size: 37, Password: make([]byte, 16)}
+
+// expiryTimeout is the timeout of sessions whose expiry is awaited.
+const expiryTimeout = 1500 * time.Millisecond
+
+// timeChecks are those that wait, each on a shared server.
+var timeChecks = []check{
+	{10, "a silent session expires after its timeout and before another tick", shared, func(t *testing.T, s suite) {
+		nodes := []string{s.path("x"), s.path("y")}
+		a, b := open(t, s.addr, expiryTimeout), s.open(t)
+		want := []event{}
+		for _, n := range nodes {
+			a.must(create(n, nil, ephemeral))
+			b.must(exists(n, true))
+			want = append(want, event{nodeDeleted, n})
+		}
+		since := newSilence(func() { a.must(ping()) })
+		got := []event{b.event(), b.event()}
+		since.requireExpiry(t, expiryTimeout)
+		require.ElementsMatch(t, want, got)
+		require.Empty(t, b.must(getChildren(s.root, false)).Names)
+		a.end()
+		since.requireExpiry(t, expiryTimeout)
+		require.Equal(t, refused, connect(t, s.addr, a.credentials()).welcome)
+	}},
+	{11, "pings keep a session", shared, func(t *testing.T, s suite) {
+		a := open(t, s.addr, expiryTimeout)
+		a.must(create(s.path("n"), nil, ephemeral))
+		for range 6 {
+			time.Sleep(expiryTimeout / 2)
+			a.must(ping())
+		}
+		require.Equal(t, a.welcome.Session, s.open(t).must(exists(s.path("n"), false)).Stat.Owner)
+		a.reattach().must(setData(s.path("n"), nil, anyVersion))
+	}},
+	{12, "a re-attach gives the session its whole timeout again", shared, func(t *testing.T, s suite) {
+		// So long that without the re-attach it would be over at the second look.
+		const timeout = 4 * tick
+		a, b := open(t, s.addr, timeout), s.open(t)
+		a.must(create(s.path("n"), nil, ephemeral))
+		a.cut()
+		time.Sleep(timeout * 7 / 10)
+		c := a.reattach()
+		time.Sleep(timeout * 7 / 10)
+		b.must(exists(s.path("n"), false))
+		c.must(setData(s.path("n"), nil, anyVersion))
+	}},
+	{105, "after a re-attach the new timeout counts", shared, func(t *testing.T, s suite) {
+		a, b := s.open(t), s.open(t)
+		a.must(create(s.path("n"), nil, ephemeral))
+		b.must(exists(s.path("n"), true))
+		h := a.credentials()
+		h.Timeout = expiryTimeout
+		since := newSilence(func() { connect(t, s.addr, h).cut() })
+		require.Equal(t, event{nodeDeleted, s.path("n")}, b.event())
+		since.requireExpiry(t, expiryTimeout)
+	}},
+	{106, "reads keep a session, events do not", shared, func(t *testing.T, s suite) {
+		n := s.path("n")
+		silent, reader, writer := open(t, s.addr, expiryTimeout), open(t, s.addr, expiryTimeout), s.open(t)
+		silent.must(create(n, nil, ephemeral))
+		silent.must(create(s.path("other"), nil, persistent))
+		reader.must(create(s.path("reader"), nil, ephemeral))
+		since := newSilence(func() { silent.must(addWatch(s.path("other"), modePersistent)) })
+		poll(t, "the silent session expires", func() bool {
+			time.Sleep(tick / 4)
+			reader.must(getData(s.path("other"), false))
+			return writer.pipeline(setData(s.path("other"), nil, anyVersion), exists(n, false))[1].Err == errNoNode
+		})
+		since.requireExpiry(t, expiryTimeout)
+		_, err := silent.tryReply()
+		require.ErrorIs(t, err, errEnd)
+		require.NotEmpty(t, silent.events)
+		writer.must(exists(s.path("reader"), false))
+	}},
+}
+
+// silence begins with the last that a session says, somewhere between two times.
+type silence struct{ after, before time.Time }
+
+func newSilence(last func()) silence {
+	var s silence
+	s.after = time.Now()
+	last()
+	s.before = time.Now()
+	return s
+}
+
+// requireExpiry wants a session that expired just now to have done so when it
+// should. It may look late because the machine is slow, but never early.
+func (s silence) requireExpiry(t *testing.T, timeout time.Duration) {
+	t.Helper()
+	const slack = time.Second
+	require.GreaterOrEqual(t, time.Since(s.after), timeout)
+	require.LessOrEqual(t, time.Since(s.before), timeout+tick+slack)
+}

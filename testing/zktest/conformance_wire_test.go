@@ -1,0 +1,209 @@
+package zktest_test
+
+import (
+	"bytes"
+	"math"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// largestPacket is the limit of what a server reads.
+const largestPacket = 0xfffff
+
+var wireChecks = []check{
+	{59, "an unknown operation ends the connection, an unreadable one does not", shared, func(t *testing.T, s suite) {
+		for _, op := range []int32{55, 0} {
+			c := s.open(t)
+			c.must(create(s.path("n"), nil, ephemeral))
+			r := c.do(request{Op: op})
+			require.Equal(t, errUnimplemented, r.Err)
+			require.EqualValues(t, -1, r.Zxid)
+			c.end()
+			b := c.reattach()
+			b.must(remove(s.path("n"), 0))
+		}
+		c := s.open(t)
+		n := s.path("n")
+		whole := create(n, []byte("data"), persistent).Body
+		for _, size := range []int{0, 3, 6, len(whole) - 4, len(whole) - 1} {
+			c.fails(errMarshalling, request{Op: opCreate, Body: whole[:size]})
+		}
+		c.fails(errMarshalling, request{Op: opGetData, Body: encoder{}.string(n)})
+		c.fails(errNoNode, exists(n, false))
+	}},
+	{60, "a packet may be as long as the limit, and no longer", shared, func(t *testing.T, s suite) {
+		for _, length := range []int32{largestPacket + 1, -5, math.MaxInt32} {
+			c := dial(t, s.addr)
+			c.write(encoder{}.int(length))
+			c.end()
+
+			c = s.open(t)
+			c.write(encoder{}.int(length))
+			c.end()
+			c.reattach().must(ping())
+		}
+		c := s.open(t)
+		n := s.path("n")
+		space := largestPacket + 4 - len(create(n, []byte{}, persistent).frame())
+		big := create(n, bytes.Repeat([]byte("x"), space), persistent)
+		require.Len(t, big.frame(), largestPacket+4)
+		c.must(big)
+		got := c.must(getData(n, false))
+		require.Len(t, got.Data, space)
+		require.EqualValues(t, space, got.Stat.DataLength)
+		c.must(remove(n, anyVersion))
+	}},
+	{61, "an address has a limit of connections", exclusive, func(t *testing.T, s suite) {
+		const limit = 3
+		cfg := exclusiveConfig
+		cfg.maxClientConns = limit
+		addr := s.start(t, cfg).Addr()
+		// enter returns a connection with a session, or nil if the server ended it
+		// without a byte, maybe before anything could be sent.
+		enter := func() *client {
+			conn, err := net.DialTimeout("tcp", addr, readPatience)
+			require.NotErrorIs(t, err, syscall.ECONNREFUSED)
+			if err != nil {
+				return nil
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			c, h := &client{t: t, conn: conn}, newSession(longTimeout)
+			if _, err := conn.Write(h.frame()); err != nil {
+				return nil
+			}
+			if _, err := c.packet(); err != nil {
+				return nil
+			}
+			return c
+		}
+		first := make([]*client, limit)
+		for i := range first {
+			poll(t, "the launcher's connections are gone", func() bool {
+				first[i] = enter()
+				return first[i] != nil
+			})
+		}
+		for range 3 {
+			require.Nil(t, enter())
+		}
+		first[1].cut()
+		poll(t, "there is room again", func() bool { return enter() != nil })
+		require.Nil(t, enter())
+		for _, i := range []int{0, 2} {
+			first[i].must(ping())
+		}
+	}},
+	{63, "a container is deleted when it had children and has none", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		used, unused, busy := s.path("used"), s.path("unused"), s.path("busy")
+		for _, n := range []string{used, unused, busy} {
+			c.must(createContainer(n, container))
+		}
+		c.must(exists(used, true))
+		c.must(getChildren(s.root, true))
+		// At once, so that the server does not find busy empty.
+		child := create(busy+"/child", nil, persistent)
+		c.must(multi(child, remove(busy+"/child", 0), child))
+		c.must(multi(create(used+"/child", nil, persistent), remove(used+"/child", 0)))
+		require.Equal(t, event{nodeDeleted, used}, c.event())
+		require.Equal(t, event{nodeChildrenChanged, s.root}, c.event())
+		c.fails(errNoNode, exists(used, false))
+
+		// When the next one is found, the others were looked at again.
+		c.must(createContainer(used, container))
+		c.must(exists(used, true))
+		r := c.must(multi(create(used+"/-", nil, sequential), remove(used+"/-0000000000", 0)))
+		require.Equal(t, []int32{0, 0}, codes(r))
+		require.Equal(t, event{nodeDeleted, used}, c.event())
+		require.ElementsMatch(t, []string{"unused", "busy"}, c.must(getChildren(s.root, false)).Names)
+		require.Empty(t, c.arrived())
+	}},
+	{64, "a node with a TTL is deleted when it is idle and has no children", shared, func(t *testing.T, s suite) {
+		const life = tick
+		c := s.open(t)
+		idle, parent, long := s.path("idle"), s.path("parent"), s.path("long")
+		r := c.must(multi(createTTL(parent, ttl, life), create(parent+"/child", nil, persistent)))
+		require.Equal(t, []int32{0, 0}, codes(r))
+		c.must(createTTL(long, ttl, time.Hour))
+		for range 2 { // when the second one is found, the others were looked at, too
+			begin := time.Now()
+			for _, r := range c.pipeline(createTTL(idle, ttl, life), exists(idle, true)) {
+				require.Zero(t, r.Err)
+			}
+			require.Equal(t, event{nodeDeleted, idle}, c.event())
+			require.Greater(t, time.Since(begin), life)
+			c.fails(errNoNode, exists(idle, false))
+		}
+		require.ElementsMatch(t, []string{"parent", "long"}, c.must(getChildren(s.root, false)).Names)
+	}},
+	{124, "what is a container depends on the operation, in a multi on the flags", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		byOp, byFlags := s.path("op"), s.path("flags")
+		inMulti, inMultiByFlags := s.path("multi-op"), s.path("multi-flags")
+		for range 2 { // the second time nothing else is found
+			for _, r := range []request{
+				createContainer(byOp, persistent), create(byFlags, nil, container),
+				multi(createContainer(inMulti, persistent)), multi(create(inMultiByFlags, nil, container)),
+			} {
+				c.do(r) // may exist
+			}
+			var want, got []event
+			for _, n := range []string{byOp, inMultiByFlags} {
+				c.must(exists(n, true))
+				want = append(want, event{nodeDeleted, n})
+			}
+			var ops []request
+			for _, n := range []string{byFlags, inMulti, byOp, inMultiByFlags} {
+				ops = append(ops, create(n+"/child", nil, persistent), remove(n+"/child", 0))
+			}
+			require.Equal(t, make([]int32, len(ops)), codes(c.must(multi(ops...))))
+			for range want {
+				got = append(got, c.event())
+			}
+			require.ElementsMatch(t, want, got)
+			require.ElementsMatch(t, []string{"flags", "multi-op"}, c.must(getChildren(s.root, false)).Names)
+		}
+	}},
+	{125, "a ping is answered with its own xid, anything else with the one sent", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		for _, xid := range []int32{math.MaxInt32, 1, 1, -77, math.MinInt32, xidPing, xidSetWatches} {
+			require.Equal(t, xid, c.must(exists(s.root, false).withXid(xid)).Xid)
+		}
+		// The client would not find the request to such a reply.
+		c.write(ping().withXid(5).frame())
+		c.pending = append(c.pending, ping())
+		require.Equal(t, xidPing, c.reply().Xid)
+	}},
+	{126, "what follows a record is ignored, half a header is not", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		r := create(s.path("n"), nil, ephemeral)
+		r.Body = append(r.Body, "more"...)
+		c.must(r)
+		require.Equal(t, c.welcome.Session, c.must(exists(s.path("n"), false)).Stat.Owner)
+		for _, size := range []int{0, 4, 7} {
+			c.write(frame(make([]byte, size)))
+			c.end()
+			c = c.reattach()
+		}
+	}},
+	{127, "packets may come in pieces", shared, func(t *testing.T, s suite) {
+		c := dial(t, s.addr)
+		h := newSession(longTimeout)
+		bytewise := func(b []byte) {
+			for i := range b {
+				c.write(b[i : i+1])
+			}
+		}
+		bytewise(h.frame())
+		c.receiveWelcome(h)
+		require.NotZero(t, c.welcome.Session)
+		r := create(s.path("n-"), []byte("data"), ephemeralSequential).withXid(9)
+		c.pending = append(c.pending, r)
+		bytewise(r.frame())
+		require.Equal(t, s.path("n-0000000000"), c.reply().Path)
+	}},
+}

@@ -1,0 +1,295 @@
+package zktest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Selector says whose connections are meant. Fields that are zero do not
+// restrict it: the zero Selector means all.
+type Selector struct {
+	Conn    int   // number of the connection, from 1 in the order they were accepted
+	Member  int   // number of the server's address they came to, from 1
+	Session int64 // id of the session they belong to
+}
+
+func (s Selector) selects(o origin) bool {
+	return (s.Conn == 0 || s.Conn == o.conn) && (s.Member == 0 || s.Member == o.member) &&
+		(s.Session == 0 || s.Session == o.session)
+}
+
+// origin is where packets come from.
+type origin struct {
+	conn, member int
+	session      int64
+}
+
+// Match describes requests. Its zero value matches every request but pings,
+// which a client sends when it likes.
+type Match struct {
+	Selector
+	Ops   []Op               // one of these; nil: any but ping
+	Path  string             // the path, or that of a multi's part, begins with this
+	Where func(Request) bool // if not nil, it must agree; it must not block or call the server
+}
+
+func (m Match) matches(r Request) bool {
+	if !m.selects(origin{r.Conn, r.Member, r.Session}) {
+		return false
+	}
+	if m.Ops == nil && r.Op == OpPing || m.Ops != nil && !slices.Contains(m.Ops, r.Op) {
+		return false
+	}
+	if m.Path != "" && !slices.ContainsFunc(r.Paths, func(p string) bool { return strings.HasPrefix(p, m.Path) }) {
+		return false
+	}
+	return m.Where == nil || m.Where(r)
+}
+
+// Always is the number of Times of a fault without end.
+const Always = -1
+
+// Rule is a fault in waiting: what happens to which requests.
+type Rule struct {
+	Match
+	Skip  int // as many matching requests are left alone first
+	Times int // then so many are hit; 0 means one
+	Do    Action
+}
+
+// Action is what happens to a request that a rule hits. It is only what a real
+// network and a real server can do: what is not cut off comes complete and in
+// order.
+type Action struct {
+	kind     actionKind
+	duration time.Duration
+	bytes    int
+	code     Code
+	hook     func(Request)
+}
+
+type actionKind int
+
+const (
+	pass actionKind = iota
+	dropBeforeApply
+	resetBeforeApply
+	dropAfterApply
+	resetAfterApply
+	truncateReply
+	delayApply
+	holdApply
+	delayReply
+	holdReply
+	failWith
+	expireBeforeApply
+	expireAfterApply
+	freeze
+	call
+)
+
+// early reports whether it happens before the request is carried out.
+func (a Action) early() bool {
+	switch a.kind {
+	case dropBeforeApply, resetBeforeApply, delayApply, holdApply, expireBeforeApply, freeze, call:
+		return true
+	}
+	return false
+}
+
+// cutting is how the action cuts the connection.
+func (a Action) cutting() cutting {
+	if a.kind == resetBeforeApply || a.kind == resetAfterApply {
+		return rst
+	}
+	return fin
+}
+
+// Pass does nothing to the request. With it a rule only counts, and waits for,
+// requests that have been carried out.
+func Pass() Action { return Action{kind: pass} }
+
+// DropBeforeApply cuts the connection (FIN); the request is never carried out.
+func DropBeforeApply() Action { return Action{kind: dropBeforeApply} }
+
+// ResetBeforeApply is DropBeforeApply with a RST.
+func ResetBeforeApply() Action { return Action{kind: resetBeforeApply} }
+
+// DropAfterApply carries the request out and cuts the connection (FIN) in the
+// place of the reply. Others get the events. A connection that is opened as
+// OpConnect leaves a session that nobody knows of.
+func DropAfterApply() Action { return Action{kind: dropAfterApply} }
+
+// ResetAfterApply is DropAfterApply with a RST.
+func ResetAfterApply() Action { return Action{kind: resetAfterApply} }
+
+// TruncateReply carries the request out, sends the first n bytes of the reply
+// (the length counts: 4 bytes) and cuts the connection.
+func TruncateReply(n int) Action { return Action{kind: truncateReply, bytes: n} }
+
+// DelayApply lets the request wait in the server for d before it is carried
+// out. The connection's later requests wait behind it, others overtake it.
+func DelayApply(d time.Duration) Action { return Action{kind: delayApply, duration: d} }
+
+// HoldApply is DelayApply until [Fault.Release].
+func HoldApply() Action { return Action{kind: holdApply} }
+
+// DelayReply carries the request out and sends the reply d later. The replies
+// and events of that connection wait behind it, pings' too: a long delay looks
+// like a dead server to the client.
+func DelayReply(d time.Duration) Action { return Action{kind: delayReply, duration: d} }
+
+// HoldReply is DelayReply until [Fault.Release].
+func HoldReply() Action { return Action{kind: holdReply} }
+
+// FailWith answers the request with a code and does not carry it out.
+func FailWith(code Code) Action { return Action{kind: failWith, code: code} }
+
+// ExpireBeforeApply lets the request's session expire at its arrival. The
+// request is not carried out and the connection is closed, as at any expiry.
+func ExpireBeforeApply() Action { return Action{kind: expireBeforeApply} }
+
+// ExpireAfterApply carries the request out and lets the session expire before
+// the reply: what the request created as an ephemeral is gone again, and the
+// client gets no answer.
+func ExpireAfterApply() Action { return Action{kind: expireAfterApply} }
+
+// Freeze stops reading from and writing to the connection, which stays open,
+// before the request is carried out.
+func Freeze() Action { return Action{kind: freeze} }
+
+// Call runs f before the request is carried out; the connection waits for it.
+// f may do with the server what it likes, such as deleting the node that the
+// request asks for.
+func Call(f func(Request)) Action { return Action{kind: call, hook: f} }
+
+// Fault is a rule at work. All methods may be called concurrently.
+type Fault struct {
+	rule   Rule
+	faults *faults
+	gate   chan struct{} // closed by Release
+	over   <-chan struct{}
+
+	// Guarded by faults.mu.
+	seen     int           // matching requests
+	fired    int           // that were hit, and where it has happened
+	changed  chan struct{} // closed and replaced when fired grows
+	released bool
+}
+
+// Fired returns how often it has happened.
+func (f *Fault) Fired() int {
+	f.faults.mu.Lock()
+	defer f.faults.mu.Unlock()
+	return f.fired
+}
+
+// Wait returns when it has happened as often as the rule's Times says (once,
+// if that is Always). Otherwise the error is that of ctx, or that the server
+// is closed.
+func (f *Fault) Wait(ctx context.Context) error {
+	for {
+		f.faults.mu.Lock()
+		fired, changed := f.fired, f.changed
+		f.faults.mu.Unlock()
+		if fired >= max(1, f.rule.Times) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("zktest: waiting for a fault that has happened %d times: %w", fired, ctx.Err())
+		case <-f.over:
+			return fmt.Errorf("zktest: waiting for a fault that has happened %d times: %w", fired, errClosed)
+		}
+	}
+}
+
+// Release lets go what HoldApply or HoldReply holds, now and from now on.
+func (f *Fault) Release() {
+	f.faults.mu.Lock()
+	defer f.faults.mu.Unlock()
+	if !f.released {
+		f.released = true
+		close(f.gate)
+	}
+}
+
+// Remove ends the rule: no further request is hit. What it holds stays held
+// until Release.
+func (f *Fault) Remove() {
+	f.faults.mu.Lock()
+	defer f.faults.mu.Unlock()
+	f.faults.armed = slices.DeleteFunc(f.faults.armed, func(other *Fault) bool { return other == f })
+}
+
+// happened counts one hit.
+func (f *Fault) happened() {
+	f.faults.mu.Lock()
+	defer f.faults.mu.Unlock()
+	f.fired++
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// action of a fault that may be nil: no fault.
+func (f *Fault) action() Action {
+	if f == nil {
+		return Action{}
+	}
+	return f.rule.Do
+}
+
+// faults are the rules of a server or proxy, in the order they were injected.
+type faults struct {
+	over <-chan struct{} // closed with the server
+
+	mu    sync.Mutex
+	armed []*Fault
+}
+
+// Inject puts a rule into force. A request is hit by the first rule that it
+// matches, in the order they were injected, and by no other.
+func (fs *faults) Inject(rule Rule) *Fault {
+	if rule.Times == 0 {
+		rule.Times = 1
+	}
+	f := &Fault{rule: rule, faults: fs, gate: make(chan struct{}), over: fs.over, changed: make(chan struct{})}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.armed = append(fs.armed, f)
+	return f
+}
+
+// WaitRequest waits for the next request that matches; one that has already
+// arrived does not count. To begin with the waiting before something is set in
+// motion, inject a rule that does [Pass]. The error is that of ctx.
+func (fs *faults) WaitRequest(ctx context.Context, match Match) error {
+	f := fs.Inject(Rule{Match: match})
+	defer f.Remove()
+	return f.Wait(ctx)
+}
+
+// hit returns the fault that a request meets, or nil.
+func (fs *faults) hit(r Request) *Fault {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for i, f := range fs.armed {
+		if !f.rule.matches(r) {
+			continue
+		}
+		f.seen++
+		if f.seen <= f.rule.Skip {
+			continue
+		}
+		if f.rule.Times != Always && f.seen == f.rule.Skip+f.rule.Times {
+			fs.armed = slices.Delete(fs.armed, i, i+1)
+		}
+		return f
+	}
+	return nil
+}

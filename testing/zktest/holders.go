@@ -1,0 +1,87 @@
+package zktest
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Holder is a node that was the first of a queue: who held the lock.
+type Holder struct {
+	Path    string
+	Session int64
+	From    int64 // zxid of the transaction that made it the first
+	Until   int64 // zxid of the one after which it was not; 0 if it still is
+}
+
+// Holders is the history of a queue: which of its sequential nodes was first,
+// in the server's own order of events. That no two clients hold a lock at once
+// can be checked against it.
+type Holders struct {
+	server  *Server
+	parent  string
+	history []Holder // guarded by Server.mu
+}
+
+// TrackHolders begins to record the holders of the queue whose nodes are the
+// children of parent with a number at their end.
+func (s *Server) TrackHolders(parent string) *Holders {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := &Holders{server: s, parent: parent}
+	h.note(s.zxid)
+	s.holders = append(s.holders, h)
+	return h
+}
+
+// Now returns the path of the first node, or "" if there is none.
+func (h *Holders) Now() string {
+	h.server.mu.Lock()
+	defer h.server.mu.Unlock()
+	return h.first()
+}
+
+// History returns all holders so far, the latest last.
+func (h *Holders) History() []Holder {
+	h.server.mu.Lock()
+	defer h.server.mu.Unlock()
+	return slices.Clone(h.history)
+}
+
+func (h *Holders) first() (path string) {
+	n := h.server.tree[h.parent]
+	if n == nil {
+		return ""
+	}
+	least := int64(math.MaxInt64)
+	for name := range n.children {
+		number, err := strconv.ParseInt(name[max(0, len(name)-10):], 10, 64)
+		if err == nil && number < least {
+			least, path = number, strings.TrimSuffix(h.parent, "/")+"/"+name
+		}
+	}
+	return path
+}
+
+func (h *Holders) note(zxid int64) {
+	path := h.first()
+	if n := len(h.history); n > 0 && h.history[n-1].Until == 0 {
+		if h.history[n-1].Path == path {
+			return
+		}
+		h.history[n-1].Until = zxid
+	}
+	if path != "" {
+		h.history = append(h.history, Holder{Path: path, Session: h.server.tree[path].owner, From: zxid})
+	}
+}
+
+// noteHolders records what a transaction has changed.
+func (s *Server) noteHolders(x *txn) {
+	for _, h := range s.holders {
+		if slices.ContainsFunc(x.changes, func(ch change) bool { return strings.HasPrefix(ch.path, h.parent) }) {
+			h.note(x.zxid)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+//go:build unix
+
+package zktest_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+)
+
+var updateInterop = flag.Bool("update-interop", false, "write testdata/zkcli.golden anew, from the first target of TestInterop")
+
+// interopConfig is what the clients need: TTL nodes, and containers that stay.
+var interopConfig = targetConfig{
+	tick: tick, minTimeout: 2 * tick, maxTimeout: 40 * time.Second, maxClientConns: 60,
+	extendedTypes: true, containerInterval: time.Minute, words: "*",
+}
+
+// interopClients are unchanged clients of ZooKeeper. Each has a part of the
+// tree of its own.
+var interopClients = []struct {
+	name string
+	run  func(t *testing.T, connect string)
+}{
+	{"kazoo", func(t *testing.T, connect string) { startKazoo(t, connect).finish(t) }},
+	{"Curator", func(t *testing.T, connect string) { startCurator(t, connect).finish(t) }},
+	{"zkCli", runZKCli},
+	{"go-zookeeper", runGoZookeeper},
+	{"together", runTogether},
+}
+
+func TestInterop(t *testing.T) {
+	for _, target := range targetKinds {
+		t.Run(target.name, func(t *testing.T) {
+			t.Parallel()
+			connect := target.start(t, interopConfig).Addr()
+			for _, client := range interopClients {
+				t.Run(client.name, func(t *testing.T) {
+					t.Parallel()
+					client.run(t, connect)
+				})
+			}
+		})
+	}
+}
+
+const (
+	interopPatience  = 20 * time.Second      // for what should happen soon
+	interopTick      = 10 * time.Millisecond // between two looks
+	programPatience  = time.Minute           // the scripts give up before, and say where they are
+	contendingRounds = 10
+
+	clientJar    = "/usr/share/java/zookeeper.jar"
+	curatorJar   = "/usr/share/java/curator-recipes.jar"
+	debianPython = "/usr/bin/python3" // whatever else is on the PATH: this one has kazoo
+)
+
+// startKazoo runs testdata/kazoo_interop.py.
+func startKazoo(t *testing.T, connect string, args ...string) *program {
+	needFile(t, debianPython, "python3-kazoo")
+	return startProgram(t, append([]string{debianPython, "testdata/kazoo_interop.py", connect}, args...)...)
+}
+
+// startCurator runs testdata/CuratorInterop.java, which java compiles itself.
+func startCurator(t *testing.T, connect string, args ...string) *program {
+	needFile(t, curatorJar, "libcurator-recipes-java")
+	_, err := exec.LookPath("javac")
+	require.NoError(t, err, "apt-get install default-jdk-headless")
+	return startJava(t, []string{curatorJar, "/usr/share/java/slf4j-simple.jar"},
+		append([]string{"testdata/CuratorInterop.java", connect}, args...)...)
+}
+
+// startJava runs a program with Debian's jars, which name the jars they need
+// in their manifests, and so with Debian's version of ZooKeeper's client
+// whatever server ZOOKEEPER_HOME asks for.
+func startJava(t *testing.T, jars []string, args ...string) *program {
+	java, err := exec.LookPath("java")
+	require.NoError(t, err, "apt-get install default-jdk-headless")
+	return startProgram(t, slices.Concat([]string{
+		java, "-Xmx256m", "-XX:-UsePerfData", "-Djava.io.tmpdir=" + t.TempDir(),
+		"-XX:TieredStopAtLevel=1", // it does not run long enough for the better compiler
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-cp", strings.Join(jars, ":"),
+	}, args)...)
+}
+
+func needFile(t *testing.T, path, debianPackage string) {
+	t.Helper()
+	require.FileExists(t, path, "apt-get install %s", debianPackage)
+}
+
+// runZKCli compares what zkCli.sh prints for the commands in testdata/zkcli.txt
+// with testdata/zkcli.golden.
+func runZKCli(t *testing.T, connect string) {
+	const (
+		// Prints markerOutput and changes nothing. Without a terminal there is
+		// no prompt that would tell where the output of a command ends.
+		marker       = "printwatches"
+		markerOutput = "printwatches is on\n"
+		// Watch events are printed by a thread of their own, and lost if
+		// zkCli quits too soon.
+		lastEvent = "type:NodeDeleted path:/zkcli\n"
+		golden    = "testdata/zkcli.golden"
+	)
+	input, err := os.ReadFile("testdata/zkcli.txt")
+	require.NoError(t, err)
+	commands := strings.FieldsFunc(string(input), func(r rune) bool { return r == '\n' })
+
+	needFile(t, clientJar, "zookeeper")
+	// This is all that zkCli.sh does.
+	zkCli := startJava(t, []string{clientJar, "/usr/share/java/slf4j-nop.jar"}, "org.apache.zookeeper.ZooKeeperMain", "-server", connect)
+	zkCli.say(t, strings.Join(commands, "\n"+marker+"\n")+"\n"+marker)
+	zkCli.await(t, lastEvent)
+	zkCli.say(t, "quit")
+	output, events := maskZKCli(zkCli.finish(t))
+
+	var got strings.Builder
+	answers := strings.Split(output, markerOutput)
+	require.Len(t, answers, len(commands)+1, "answers:\n%s", output)
+	for i, command := range commands {
+		answer := answers[i]
+		if command == "whoami" { // in the order of a hash table
+			answer = sortLines(answer)
+		}
+		got.WriteString("> " + command + "\n" + answer)
+	}
+	got.WriteString("\nEvents:\n" + events)
+	if *updateInterop && t.Name() == "TestInterop/"+targetKinds[0].name+"/zkCli" {
+		require.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got.String())
+}
+
+var (
+	zkCliNoise  = regexp.MustCompile(`^(WATCHER::|Connecting to .*|Welcome to ZooKeeper!|JLine support is .*|Not connected|)\n`)
+	zkCliEvent  = regexp.MustCompile(`^WatchedEvent state:(\w+) type:(\w+) path:(.*\n)`)
+	zkCliMasked = []*regexp.Regexp{
+		regexp.MustCompile(`^([cmp]Zxid = 0x)[0-9a-f]+`),
+		regexp.MustCompile(`^([cm]time = ).*`),
+		regexp.MustCompile(`^(ephemeralOwner = 0x)[0-9a-f]{2,}`), // 0x0 stays
+	}
+)
+
+// maskZKCli replaces what differs from run to run, and separates the watch
+// events: when they are printed is chance, their order is not.
+func maskZKCli(output string) (answers, events string) {
+	for line := range strings.Lines(output) {
+		if zkCliNoise.MatchString(line) {
+			continue
+		}
+		if event := zkCliEvent.FindStringSubmatch(line); event != nil {
+			if event[2] != "None" { // not those about the connection
+				events += event[2] + " " + event[3]
+			}
+			continue
+		}
+		for _, mask := range zkCliMasked {
+			line = mask.ReplaceAllString(line, "$1*")
+		}
+		answers += line
+	}
+	return answers, events
+}
+
+func sortLines(s string) string {
+	return strings.Join(slices.Sorted(strings.Lines(s)), "")
+}
+
+// runTogether lets two contenders each of kazoo, Curator and go-zookeeper lock
+// the same path at once. Curator and go-zookeeper heed each other's nodes, and
+// so do kazoo and go-zookeeper when kazoo is told to; Curator does not heed
+// kazoo's. Hence there is one guard for either pair.
+func runTogether(t *testing.T, connect string) {
+	const path = "/together"
+	dir := t.TempDir()
+	kazooGuard, curatorGuard := filepath.Join(dir, "kazoo"), filepath.Join(dir, "curator")
+	rounds := strconv.Itoa(contendingRounds)
+	kazoo := startKazoo(t, connect, "contend", path, kazooGuard, rounds)
+	curator := startCurator(t, connect, "contend", path, curatorGuard, rounds)
+	a, b := dialZK(t, connect, net.DialTimeout), dialZK(t, connect, net.DialTimeout)
+	_, err := a.Create(path, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+
+	kazoo.await(t, "ready\n")
+	curator.await(t, "ready\n")
+	kazoo.say(t, "go")
+	curator.say(t, "go")
+	contendGo(t, path, contendingRounds, []*zk.Conn{a, b}, kazooGuard, curatorGuard)
+	kazoo.finish(t)
+	curator.finish(t)
+	left, _, err := a.Children(path)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// contendGo lets each of the clients take the lock as often as told.
+func contendGo(t *testing.T, path string, rounds int, conns []*zk.Conn, guards ...string) {
+	t.Helper()
+	results := make(chan error, len(conns))
+	for _, conn := range conns {
+		go func() {
+			lock := zk.NewLock(conn, path, zk.WorldACL(zk.PermAll))
+			for range rounds {
+				err := lock.Lock()
+				if err == nil {
+					err = errors.Join(alone(guards...), lock.Unlock())
+				}
+				if err != nil {
+					results <- err
+					return
+				}
+			}
+			results <- nil
+		}()
+	}
+	for range conns {
+		require.NoError(t, receive(t, results))
+	}
+}
+
+// alone fails if anybody else is in here with one of the guards, which are
+// files that must not exist.
+func alone(guards ...string) error {
+	for _, guard := range guards {
+		f, err := os.OpenFile(guard, os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	time.Sleep(2 * time.Millisecond) // a chance for an intruder
+	for _, guard := range guards {
+		if err := os.Remove(guard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(interopPatience):
+		require.FailNow(t, "waited in vain")
+		panic("unreachable")
+	}
+}
+
+// program is a client in a process of its own.
+type program struct {
+	name  string
+	stdin io.Writer
+	ended chan struct{}
+	err   error // how it ended, once it has
+
+	mu  sync.Mutex
+	out bytes.Buffer // its stdout and stderr
+}
+
+// startProgram starts a program, which is killed when the test ends or if it
+// takes too long.
+func startProgram(t *testing.T, argv ...string) *program {
+	ctx, cancel := context.WithTimeout(t.Context(), programPatience)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.WaitDelay = time.Second
+	p := &program{name: filepath.Base(argv[0]), ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p, p
+	var err error
+	p.stdin, err = cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	go func() {
+		defer close(p.ended)
+		defer cancel()
+		p.err = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		<-p.ended
+		if t.Failed() {
+			t.Logf("%s printed:\n%s", p.name, p.output())
+		}
+	})
+	return p
+}
+
+// Write keeps what the program prints.
+func (p *program) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Write(b)
+}
+
+func (p *program) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.String()
+}
+
+// say writes lines to the program.
+func (p *program) say(t *testing.T, lines string) {
+	_, err := io.WriteString(p.stdin, lines+"\n")
+	require.NoError(t, err, p.name)
+}
+
+// await returns when the program has printed text.
+func (p *program) await(t *testing.T, text string) {
+	t.Helper()
+	for printed := false; !printed; {
+		ended := false
+		select {
+		case <-p.ended:
+			ended = true
+		case <-time.After(interopTick):
+		}
+		printed = strings.Contains(p.output(), text)
+		require.True(t, printed || !ended, "%s ended without %q", p.name, text)
+	}
+}
+
+// finish returns what the program has printed when it has ended well.
+func (p *program) finish(t *testing.T) string {
+	t.Helper()
+	<-p.ended
+	require.NoError(t, p.err, p.name)
+	return p.output()
+}

@@ -1,0 +1,114 @@
+package zktest
+
+import "fmt"
+
+// member is one address of the server: to clients, one server of an ensemble.
+// All members have the same tree and sessions, each has its own watches.
+type member struct {
+	number   int // from 1
+	entrance *entrance
+	data     watchTable
+	child    watchTable
+	lag      *lag // nil unless the member lags behind
+}
+
+// lag is what a member knows that lags behind: the state at some moment, and
+// what it has not heard of since.
+type lag struct {
+	tree   tree
+	zxid   int64
+	missed []change
+}
+
+// tree is what reads through the member see.
+func (s *Server) treeAt(m *member) tree {
+	if m.lag != nil {
+		return m.lag.tree
+	}
+	return s.tree
+}
+
+// zxidAt is the latest transaction that the member knows of.
+func (s *Server) zxidAt(m *member) int64 {
+	if m.lag != nil {
+		return m.lag.zxid
+	}
+	return s.zxid
+}
+
+// catchUp ends a lag: the member's clients get the events they missed.
+func (m *member) catchUp() {
+	if m.lag == nil {
+		return
+	}
+	missed := m.lag.missed
+	m.lag = nil
+	for _, ch := range missed {
+		m.fire(ch)
+	}
+}
+
+// Lag lets a member (from 1) lag behind the others like a slow follower: reads
+// through it show the present state for the time being, watches on it do not
+// fire, and clients that have seen more are turned away. It catches up, and
+// the missed events are sent in order, by [Server.CatchUp] or as soon as a
+// client connected to it writes or sends a sync, because a follower answers
+// those only when it knows of everything before them.
+func (s *Server) Lag(number int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.memberNumber(number)
+	if err == nil && m.lag == nil {
+		m.lag = &lag{tree: s.tree.clone(), zxid: s.zxid}
+	}
+	return err
+}
+
+// CatchUp ends Lag.
+func (s *Server) CatchUp(number int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.memberNumber(number)
+	if err == nil {
+		m.catchUp()
+	}
+	return err
+}
+
+func (s *Server) memberNumber(number int) (*member, error) {
+	if number < 1 || number > len(s.members) {
+		return nil, fmt.Errorf("zktest: there is no member %d, they are numbered from 1 to %d", number, len(s.members))
+	}
+	return s.members[number-1], nil
+}
+
+// RefuseConnections closes the ports of the members (from 1; none given: of
+// all): clients get ECONNREFUSED. Open connections stay.
+func (s *Server) RefuseConnections(members ...int) error { return s.meet(refusing, members) }
+
+// RejectConnections closes new connections as soon as they are accepted.
+func (s *Server) RejectConnections(members ...int) error { return s.meet(rejecting, members) }
+
+// HangConnections accepts new connections and never answers them.
+func (s *Server) HangConnections(members ...int) error { return s.meet(hanging, members) }
+
+// AcceptConnections ends the three above for connections to come.
+func (s *Server) AcceptConnections(members ...int) error { return s.meet(admitting, members) }
+
+func (s *Server) meet(m mood, members []int) error {
+	if len(members) == 0 {
+		for _, m := range s.members {
+			members = append(members, m.number)
+		}
+	}
+	for _, number := range members {
+		member, err := s.memberNumber(number)
+		if err != nil {
+			return err
+		}
+		if err := member.entrance.set(m); err != nil {
+			return fmt.Errorf("zktest: member %d: %w", number, err)
+		}
+	}
+	return nil
+}

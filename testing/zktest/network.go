@@ -1,0 +1,162 @@
+package zktest
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Direction is which way the bytes of a connection go, seen from the server.
+type Direction int
+
+const (
+	Both     Direction = iota
+	Inbound            // from clients to the server
+	Outbound           // from the server to clients
+)
+
+// network holds the lines of a server or proxy and the faults of connections.
+// Its exported methods are those of [Server] and [Proxy].
+type network struct {
+	received, sent atomic.Int64 // packets
+
+	mu         sync.Mutex
+	healed     sync.Cond // a partition has gone, or a line is dead
+	lines      []*line
+	partitions []partition
+	throttles  []throttle
+	frozen     bool // all are held up, both ways
+}
+
+type partition struct {
+	sel Selector
+	dir Direction
+}
+
+type throttle struct {
+	sel   Selector
+	bytes int
+	delay time.Duration
+}
+
+func (n *network) init() { n.healed.L = &n.mu }
+
+// Partition holds up what the connections send in a direction until [Heal]:
+// nothing is lost, nothing is closed, and sessions go on expiring. New
+// connections that the selector means hang, too; a session's new connection is
+// recognized by its first packet.
+func (n *network) Partition(sel Selector, dir Direction) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.partitions = append(n.partitions, partition{sel, dir})
+}
+
+// Heal ends all partitions. What was held up arrives.
+func (n *network) Heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.partitions = nil
+	n.healed.Broadcast()
+}
+
+// freeze holds up everything, independently of partitions.
+func (n *network) freeze(frozen bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frozen = frozen
+	n.healed.Broadcast()
+}
+
+// Cut ends connections now (FIN). Their sessions live on.
+func (n *network) Cut(sel Selector) { n.cut(sel, fin) }
+
+// Reset ends connections now (RST). Their sessions live on.
+func (n *network) Reset(sel Selector) { n.cut(sel, rst) }
+
+func (n *network) cut(sel Selector, how cutting) {
+	for _, l := range n.selected(sel) {
+		l.cut(how)
+	}
+}
+
+// Deafen lets what clients send vanish, also the end of the connection, while
+// they go on receiving: their sessions expire. It lasts as long as the
+// connection.
+func (n *network) Deafen(sel Selector) {
+	for _, l := range n.selected(sel) {
+		l.forget(true, false)
+	}
+}
+
+// Throttle writes to connections, also to later ones, in pieces of at most so
+// many bytes, with a pause after each. Bytes of 0 end it.
+func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.throttles = slices.DeleteFunc(n.throttles, func(t throttle) bool { return t.sel == sel })
+	if bytes > 0 {
+		n.throttles = append(n.throttles, throttle{sel, bytes, pause})
+	}
+}
+
+func (n *network) throttled(l *line) (bytes int, pause time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, t := range n.throttles {
+		if t.sel.selects(l.origin()) {
+			return t.bytes, t.delay
+		}
+	}
+	return 0, 0
+}
+
+func (n *network) selected(sel Selector) (selected []*line) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.lines {
+		if sel.selects(l.origin()) {
+			selected = append(selected, l)
+		}
+	}
+	return selected
+}
+
+// await waits until no partition holds up the line, or it is dead.
+func (n *network) await(l *line, dir Direction) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for n.holdsUp(l, dir) {
+		select {
+		case <-l.dead:
+			return
+		default:
+		}
+		n.healed.Wait()
+	}
+}
+
+func (n *network) holdsUp(l *line, dir Direction) bool {
+	return n.frozen || slices.ContainsFunc(n.partitions, func(p partition) bool {
+		return (p.dir == Both || p.dir == dir) && p.sel.selects(l.origin())
+	})
+}
+
+// changed wakes who waits for a partition's end, because a line has changed.
+func (n *network) changed() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.healed.Broadcast()
+}
+
+func (n *network) add(l *line) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines = append(n.lines, l)
+}
+
+func (n *network) remove(l *line) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines = slices.DeleteFunc(n.lines, func(other *line) bool { return other == l })
+}

@@ -1,0 +1,290 @@
+package zktest
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Op is the type of a request: ZooKeeper's number of the operation.
+type Op int64
+
+const (
+	OpCreate               Op = 1
+	OpDelete               Op = 2
+	OpExists               Op = 3
+	OpGetData              Op = 4
+	OpSetData              Op = 5
+	OpGetACL               Op = 6
+	OpSetACL               Op = 7
+	OpGetChildren          Op = 8
+	OpSync                 Op = 9
+	OpPing                 Op = 11
+	OpGetChildren2         Op = 12 // the children and the Stat
+	OpCheck                Op = 13 // only inside a multi
+	OpMulti                Op = 14
+	OpCreate2              Op = 15 // answers with the Stat, too
+	OpReconfig             Op = 16
+	OpCheckWatches         Op = 17
+	OpRemoveWatches        Op = 18
+	OpCreateContainer      Op = 19
+	OpDeleteContainer      Op = 20 // not for clients
+	OpCreateTTL            Op = 21
+	OpMultiRead            Op = 22
+	OpAuth                 Op = 100
+	OpSetWatches           Op = 101
+	OpSASL                 Op = 102
+	OpGetEphemerals        Op = 103
+	OpGetAllChildrenNumber Op = 104
+	OpSetWatches2          Op = 105
+	OpAddWatch             Op = 106
+	OpWhoAmI               Op = 107
+	OpCreateSession        Op = -10 // not for clients
+	OpCloseSession         Op = -11
+
+	// OpConnect stands for the first packet of a connection, which has no
+	// operation number and asks for a new session or for one to go on.
+	OpConnect Op = 1 << 40
+)
+
+// Sets of operations that faults are often meant for.
+var (
+	// Creates are all operations that create one node. Clients choose
+	// between them by what else they want to know or make.
+	Creates = []Op{OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL}
+	// Lists are the operations that list children.
+	Lists = []Op{OpGetChildren, OpGetChildren2}
+)
+
+var opNames = map[Op]string{
+	OpCreate: "create", OpDelete: "delete", OpExists: "exists", OpGetData: "getData", OpSetData: "setData",
+	OpGetACL: "getACL", OpSetACL: "setACL", OpGetChildren: "getChildren", OpSync: "sync", OpPing: "ping",
+	OpGetChildren2: "getChildren2", OpCheck: "check", OpMulti: "multi", OpCreate2: "create2",
+	OpReconfig: "reconfig", OpCheckWatches: "checkWatches", OpRemoveWatches: "removeWatches",
+	OpCreateContainer: "createContainer", OpDeleteContainer: "deleteContainer", OpCreateTTL: "createTTL",
+	OpMultiRead: "multiRead", OpAuth: "auth", OpSetWatches: "setWatches", OpSASL: "sasl",
+	OpGetEphemerals: "getEphemerals", OpGetAllChildrenNumber: "getAllChildrenNumber",
+	OpSetWatches2: "setWatches2", OpAddWatch: "addWatch", OpWhoAmI: "whoAmI",
+	OpCreateSession: "createSession", OpCloseSession: "closeSession", OpConnect: "connect",
+}
+
+// String returns the operation's name in ZooKeeper's documentation.
+func (op Op) String() string {
+	if name, ok := opNames[op]; ok {
+		return name
+	}
+	return fmt.Sprintf("op %d", int64(op))
+}
+
+// writes reports whether the server counts the request as a change of its
+// state, which takes a zxid even if it fails.
+func (op Op) writes() bool {
+	switch op {
+	case OpCreate, OpDelete, OpSetData, OpSetACL, OpMulti, OpCreate2, OpReconfig, OpCreateContainer, OpCreateTTL, OpCloseSession:
+		return true
+	}
+	return false
+}
+
+// Code is a result as ZooKeeper sends it in the header of a reply.
+type Code int32
+
+const (
+	OK                      Code = 0
+	ErrSystem               Code = -1
+	ErrRuntimeInconsistency Code = -2 // in a failed multi: not tried, because an earlier part failed
+	ErrConnectionLoss       Code = -4
+	ErrMarshalling          Code = -5
+	ErrUnimplemented        Code = -6
+	ErrBadArguments         Code = -8
+	ErrNoNode               Code = -101
+	ErrNoAuth               Code = -102
+	ErrBadVersion           Code = -103
+	ErrNoChildrenEphemeral  Code = -108
+	ErrNodeExists           Code = -110
+	ErrNotEmpty             Code = -111
+	ErrSessionExpired       Code = -112
+	ErrInvalidACL           Code = -114
+	ErrAuthFailed           Code = -115
+	ErrNoWatcher            Code = -121
+	ErrReconfigDisabled     Code = -123
+	ErrThrottled            Code = -127
+)
+
+var codeNames = map[Code]string{
+	OK: "ok", ErrSystem: "system error", ErrRuntimeInconsistency: "runtime inconsistency",
+	ErrConnectionLoss: "connection loss", ErrMarshalling: "marshalling error",
+	ErrUnimplemented: "unimplemented", ErrBadArguments: "bad arguments", ErrNoNode: "no node",
+	ErrNoAuth: "not authorized", ErrBadVersion: "bad version",
+	ErrNoChildrenEphemeral: "no children for ephemerals", ErrNodeExists: "node exists",
+	ErrNotEmpty: "not empty", ErrSessionExpired: "session expired", ErrInvalidACL: "invalid ACL",
+	ErrAuthFailed: "authentication failed", ErrNoWatcher: "no watcher",
+	ErrReconfigDisabled: "reconfig disabled", ErrThrottled: "throttled",
+}
+
+// Error returns the code's meaning and number.
+func (c Code) Error() string {
+	if name, ok := codeNames[c]; ok {
+		return fmt.Sprintf("%s (%d)", name, int32(c))
+	}
+	return fmt.Sprintf("code %d", int32(c))
+}
+
+// EventType is what a watch event reports.
+type EventType int32
+
+const (
+	NodeCreated         EventType = 1
+	NodeDeleted         EventType = 2
+	NodeDataChanged     EventType = 3
+	NodeChildrenChanged EventType = 4
+)
+
+// String returns ZooKeeper's name of the event.
+func (t EventType) String() string {
+	switch t {
+	case NodeCreated:
+		return "NodeCreated"
+	case NodeDeleted:
+		return "NodeDeleted"
+	case NodeDataChanged:
+		return "NodeDataChanged"
+	case NodeChildrenChanged:
+		return "NodeChildrenChanged"
+	}
+	return fmt.Sprintf("event %d", int32(t))
+}
+
+// Special xids.
+const (
+	xidEvent = -1
+	xidPing  = -2
+)
+
+// Request is what a rule sees of a request.
+type Request struct {
+	Conn    int   // number of the connection, from 1 in the order they were accepted
+	Member  int   // number of the server's address it came to, from 1
+	Session int64 // 0 for an OpConnect that asks for a new session
+	Xid     int32 // the client's number of the request
+	Op      Op
+	Paths   []string // the path; for a multi those of all its parts; none for ping, auth and the like
+}
+
+// String describes the request in one line.
+func (r Request) String() string {
+	return fmt.Sprintf("%v %q of session 0x%x on connection %d", r.Op, r.Paths, r.Session, r.Conn)
+}
+
+// parseRequest reads what rules look at from a packet (without its length)
+// that is not the first of its connection. It reports false for a packet
+// without a full header.
+func parseRequest(packet []byte) (r Request, ok bool) {
+	d := &decoder{rest: packet}
+	r.Xid, r.Op = d.int(), Op(d.int())
+	if d.bad {
+		return r, false
+	}
+	switch r.Op {
+	case OpPing, OpAuth, OpSASL, OpSetWatches, OpSetWatches2, OpWhoAmI, OpCloseSession, OpReconfig:
+	case OpMulti, OpMultiRead:
+		parts, _ := decodeMulti(d)
+		for _, part := range parts {
+			r.Paths = append(r.Paths, part.path)
+		}
+	default:
+		if path := d.string(); !d.bad {
+			r.Paths = []string{path}
+		}
+	}
+	return r, true
+}
+
+// parseConnect reads the first packet of a connection.
+func parseConnect(packet []byte) (c connectRequest, ok bool) {
+	d := &decoder{rest: packet}
+	d.int() // the protocol's version, always 0
+	c.lastZxid, c.timeout, c.session, c.password = d.long(), d.int(), d.long(), d.buffer()
+	ok = !d.bad
+	c.hasReadOnly = len(d.rest) > 0
+	return c, ok
+}
+
+// connectRequest asks for a session.
+type connectRequest struct {
+	lastZxid    int64
+	timeout     int32 // milliseconds
+	session     int64 // 0: a new one
+	password    []byte
+	hasReadOnly bool // the byte is there, whatever it says; the reply must then have it, too
+}
+
+// connectReply answers a connectRequest. The zero value says that the session
+// has expired.
+type connectReply struct {
+	timeout  int32
+	session  int64
+	password [16]byte
+}
+
+func (r connectReply) encode(hasReadOnly bool) []byte {
+	e := newPacket()
+	e.int(0)
+	e.int(r.timeout)
+	e.long(r.session)
+	e.buffer(r.password[:])
+	if hasReadOnly {
+		e.bool(false)
+	}
+	return e.packet()
+}
+
+// part is one operation, alone or in a multi.
+type part struct {
+	op      Op
+	path    string
+	data    []byte
+	acl     []acl
+	flags   int32
+	ttl     int64 // milliseconds
+	version int32
+	watch   bool
+}
+
+// decodePart reads the record of an operation on one node.
+func decodePart(d *decoder, op Op) part {
+	p := part{op: op, path: d.string()}
+	switch op {
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
+		p.data, p.acl, p.flags = d.buffer(), d.acl(), d.int()
+		if op == OpCreateTTL {
+			p.ttl = d.long()
+		}
+	case OpDelete, OpCheck:
+		p.version = d.int()
+	case OpSetData:
+		p.data, p.version = d.buffer(), d.int()
+	case OpSetACL:
+		p.acl, p.version = d.acl(), d.int()
+	case OpExists, OpGetData, OpGetChildren, OpGetChildren2:
+		p.watch = d.bool()
+	}
+	return p
+}
+
+// decodeMulti reads the parts of a multi. It reports false if one of them may
+// not be in a multi.
+func decodeMulti(d *decoder) (parts []part, ok bool) {
+	for {
+		op, done := Op(d.int()), d.bool()
+		d.int() // an error code, for replies
+		if d.bad || done {
+			return parts, !d.bad
+		}
+		if !slices.Contains(multiOps, op) {
+			return parts, false
+		}
+		parts = append(parts, decodePart(d, op))
+	}
+}
+
+var multiOps = []Op{OpCreate, OpDelete, OpSetData, OpCheck, OpCreate2, OpCreateContainer, OpCreateTTL, OpGetChildren, OpGetData}

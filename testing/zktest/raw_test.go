@@ -1,0 +1,756 @@
+package zktest_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// This file is a raw client of ZooKeeper's protocol with a codec of its own. It
+// shows what other clients hide: handshakes, xids and zxids, and where an event
+// stands among the replies. It has no goroutine: packets are read by the
+// methods that say so, in the goroutine of the test.
+
+// The operations, by their numbers on the wire.
+const (
+	opCreate               int32 = 1
+	opDelete               int32 = 2
+	opExists               int32 = 3
+	opGetData              int32 = 4
+	opSetData              int32 = 5
+	opGetACL               int32 = 6
+	opSetACL               int32 = 7
+	opGetChildren          int32 = 8
+	opSync                 int32 = 9
+	opPing                 int32 = 11
+	opGetChildren2         int32 = 12
+	opCheck                int32 = 13
+	opMulti                int32 = 14
+	opCreate2              int32 = 15
+	opReconfig             int32 = 16
+	opCheckWatches         int32 = 17
+	opRemoveWatches        int32 = 18
+	opCreateContainer      int32 = 19
+	opCreateTTL            int32 = 21
+	opMultiRead            int32 = 22
+	opAuth                 int32 = 100
+	opSetWatches           int32 = 101
+	opSASL                 int32 = 102
+	opGetEphemerals        int32 = 103
+	opGetAllChildrenNumber int32 = 104
+	opSetWatches2          int32 = 105
+	opAddWatch             int32 = 106
+	opWhoAmI               int32 = 107
+	opCloseSession         int32 = -11
+	opError                int32 = -1 // the type of a failed operation in the reply to a multi
+)
+
+// The xids that mean something.
+const (
+	xidEvent      int32 = -1
+	xidPing       int32 = -2
+	xidAuth       int32 = -4
+	xidSetWatches int32 = -8
+)
+
+// The error codes.
+const (
+	errRuntimeInconsistency int32 = -2
+	errMarshalling          int32 = -5
+	errUnimplemented        int32 = -6
+	errBadArguments         int32 = -8
+	errNoNode               int32 = -101
+	errNoAuth               int32 = -102
+	errBadVersion           int32 = -103
+	errNoChildrenForEph     int32 = -108
+	errNodeExists           int32 = -110
+	errNotEmpty             int32 = -111
+	errSessionExpired       int32 = -112
+	errInvalidACL           int32 = -114
+	errAuthFailed           int32 = -115
+	errNoWatcher            int32 = -121
+	errReconfigDisabled     int32 = -123
+)
+
+// The flags of creates.
+const (
+	persistent int32 = iota
+	ephemeral
+	sequential
+	ephemeralSequential
+	container
+	ttl
+	ttlSequential
+)
+
+// The types of events.
+const (
+	nodeCreated int32 = iota + 1
+	nodeDeleted
+	nodeDataChanged
+	nodeChildrenChanged
+)
+
+// The types of watches in removeWatches and checkWatches.
+const (
+	childWatch int32 = iota + 1
+	dataWatch
+	anyWatch
+)
+
+// The modes of addWatch.
+const (
+	modePersistent int32 = iota
+	modeRecursive
+)
+
+// The permissions.
+const (
+	permRead int32 = 1 << iota
+	permWrite
+	permCreate
+	permDelete
+	permAdmin
+	permAll = permRead | permWrite | permCreate | permDelete | permAdmin
+)
+
+const (
+	anyVersion int32 = -1
+
+	// null stands for a null string. It is no UTF-8, so that no other string
+	// is like it.
+	null = "\xffnull"
+
+	readPatience = 10 * time.Second      // with one read or write
+	longTimeout  = 30 * time.Second      // of a session that must not expire
+	pollInterval = 20 * time.Millisecond // between two questions
+)
+
+var world = []acl{{permAll, "world", "anyone"}}
+
+// acl is an entry of an access control list.
+type acl struct {
+	Perms      int32
+	Scheme, ID string
+}
+
+// stat has the fields of a node's Stat in the order of the wire.
+type stat struct {
+	Czxid, Mzxid, Ctime, Mtime  int64
+	Version, Cversion, Aversion int32
+	Owner                       int64
+	DataLength, NumChildren     int32
+	Pzxid                       int64
+}
+
+// event is a watch event. That its header and state are the only possible
+// ones is checked when it is read.
+type event struct {
+	Type int32
+	Path string
+}
+
+// result is a reply, or one operation's part in the reply to a multi. Fields
+// the operation does not have are zero.
+type result struct {
+	Op    int32 // of the request; in a multi what the server says, opError if it failed
+	Xid   int32
+	Zxid  int64
+	Err   int32
+	Path  string
+	Stat  stat
+	Data  []byte // nil if null
+	Names []string
+	ACL   []acl // for whoAmI without permissions
+	Count int32
+	Ops   []result
+
+	Events []event // that came after the packet before and in front of this one
+}
+
+// request is a packet before it is framed, or an operation of a multi.
+type request struct {
+	Op   int32
+	Xid  int32 // zero: given by the client
+	Body []byte
+}
+
+func (r request) withXid(xid int32) request {
+	r.Xid = xid
+	return r
+}
+
+func (r request) frame() []byte { return frame(append(encoder{}.int(r.Xid).int(r.Op), r.Body...)) }
+
+func creation(op int32, path string, data []byte, acls []acl, flags int32) request {
+	return request{Op: op, Body: encoder{}.string(path).buffer(data).acls(acls).int(flags)}
+}
+
+// create makes a node with these entries as its ACL, or open to the world.
+func create(path string, data []byte, flags int32, acls ...acl) request {
+	if len(acls) == 0 {
+		acls = world
+	}
+	return creation(opCreate, path, data, acls, flags)
+}
+
+func create2(path string, data []byte, flags int32) request {
+	return creation(opCreate2, path, data, world, flags)
+}
+
+func createContainer(path string, flags int32) request {
+	return creation(opCreateContainer, path, nil, world, flags)
+}
+
+func createTTL(path string, flags int32, d time.Duration) request {
+	r := creation(opCreateTTL, path, nil, world, flags)
+	r.Body = encoder(r.Body).long(d.Milliseconds())
+	return r
+}
+
+func remove(path string, version int32) request {
+	return request{Op: opDelete, Body: encoder{}.string(path).int(version)}
+}
+
+// reading is one of the operations that take a path and can set a watch.
+func reading(op int32, path string, watch bool) request {
+	return request{Op: op, Body: encoder{}.string(path).bool(watch)}
+}
+
+func exists(path string, watch bool) request       { return reading(opExists, path, watch) }
+func getData(path string, watch bool) request      { return reading(opGetData, path, watch) }
+func getChildren(path string, watch bool) request  { return reading(opGetChildren, path, watch) }
+func getChildren2(path string, watch bool) request { return reading(opGetChildren2, path, watch) }
+
+func setData(path string, data []byte, version int32) request {
+	return request{Op: opSetData, Body: encoder{}.string(path).buffer(data).int(version)}
+}
+
+// about is one of the operations that take a path only.
+func about(op int32, path string) request {
+	return request{Op: op, Body: encoder{}.string(path)}
+}
+
+func getACL(path string) request               { return about(opGetACL, path) }
+func syncPath(path string) request             { return about(opSync, path) }
+func getEphemerals(prefix string) request      { return about(opGetEphemerals, prefix) }
+func getAllChildrenNumber(path string) request { return about(opGetAllChildrenNumber, path) }
+
+func setACL(path string, version int32, acls ...acl) request {
+	return request{Op: opSetACL, Body: encoder{}.string(path).acls(acls).int(version)}
+}
+
+func checkVersion(path string, version int32) request {
+	return request{Op: opCheck, Body: encoder{}.string(path).int(version)}
+}
+
+func multi(ops ...request) request     { return multiOf(opMulti, ops) }
+func multiRead(ops ...request) request { return multiOf(opMultiRead, ops) }
+
+func multiOf(op int32, ops []request) request {
+	var e encoder
+	for _, r := range ops {
+		e = append(e.int(r.Op).bool(false).int(-1), r.Body...)
+	}
+	return request{Op: op, Body: e.int(-1).bool(true).int(-1)}
+}
+
+func ping() request         { return request{Op: opPing, Xid: xidPing} }
+func whoAmI() request       { return request{Op: opWhoAmI} }
+func closeSession() request { return request{Op: opCloseSession} }
+
+func auth(scheme, credential string) request {
+	return request{Op: opAuth, Body: encoder{}.int(0).string(scheme).buffer([]byte(credential))}
+}
+
+// setWatches sends the lists data, exist and child.
+func setWatches(zxid int64, lists ...[]string) request {
+	return request{Op: opSetWatches, Body: encoder{}.long(zxid).lists(lists)}
+}
+
+// setWatches2 sends the lists data, exist, child, persistent and recursive.
+func setWatches2(zxid int64, lists ...[]string) request {
+	return request{Op: opSetWatches2, Body: encoder{}.long(zxid).lists(lists)}
+}
+
+// watching is one of the operations that take a path and a kind of watch.
+func watching(op int32, path string, kind int32) request {
+	return request{Op: op, Body: encoder{}.string(path).int(kind)}
+}
+
+func addWatch(path string, mode int32) request      { return watching(opAddWatch, path, mode) }
+func checkWatches(path string, kind int32) request  { return watching(opCheckWatches, path, kind) }
+func removeWatches(path string, kind int32) request { return watching(opRemoveWatches, path, kind) }
+
+// handshake is the first packet of a client.
+type handshake struct {
+	LastZxid int64
+	Timeout  time.Duration // sent in milliseconds
+	Session  int64
+	Password []byte
+	ReadOnly bool
+	Short    bool // 44 bytes: without ReadOnly
+}
+
+// welcome is the first packet of a server.
+type welcome struct {
+	Size     int // of the packet
+	Protocol int32
+	Timeout  time.Duration
+	Session  int64
+	Password []byte
+	ReadOnly byte // if the packet has it
+}
+
+// client is one connection.
+type client struct {
+	t       testing.TB
+	conn    net.Conn
+	welcome welcome // once shaken hands
+	events  []event // all, in the order they came
+	fresh   int     // the number of them since the latest other packet
+	xid     int32   // the latest one given
+	zxid    int64   // the latest one received
+	pending []request
+}
+
+// dial returns a connection without a handshake.
+func dial(t testing.TB, addr string) *client {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", addr, readPatience)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &client{t: t, conn: conn}
+}
+
+// connect returns a connection whose handshake was answered, be it with a
+// session or with the refusal of one.
+func connect(t testing.TB, addr string, h handshake) *client {
+	t.Helper()
+	c := dial(t, addr)
+	c.write(h.frame())
+	c.receiveWelcome(h)
+	return c
+}
+
+// receiveWelcome reads the answer to a handshake that was sent.
+func (c *client) receiveWelcome(h handshake) {
+	c.t.Helper()
+	packet, err := c.packet()
+	require.NoError(c.t, err, "waiting for the answer to the handshake")
+	d := decoder{t: c.t, rest: packet}
+	c.welcome = welcome{
+		Size:     len(packet),
+		Protocol: d.int(),
+		Timeout:  time.Duration(d.int()) * time.Millisecond,
+		Session:  d.long(),
+		Password: d.buffer(),
+	}
+	if !h.Short {
+		c.welcome.ReadOnly = d.take(1)[0]
+	}
+	d.end()
+}
+
+// open returns a connection with a new session of that timeout.
+func open(t testing.TB, addr string, timeout time.Duration) *client {
+	t.Helper()
+	c := connect(t, addr, newSession(timeout))
+	require.NotZero(t, c.welcome.Session)
+	return c
+}
+
+func newSession(timeout time.Duration) handshake {
+	return handshake{Timeout: timeout, Password: make([]byte, 16)}
+}
+
+// credentials returns a handshake to re-attach the client's session.
+func (c *client) credentials() handshake {
+	return handshake{Timeout: c.welcome.Timeout, Session: c.welcome.Session, Password: c.welcome.Password}
+}
+
+// reattach returns another connection with the session of c.
+func (c *client) reattach() *client {
+	c.t.Helper()
+	next := connect(c.t, c.conn.RemoteAddr().String(), c.credentials())
+	require.Equal(c.t, c.welcome.Session, next.welcome.Session, "the session is over")
+	return next
+}
+
+// cut ends the connection, without a word to the server.
+func (c *client) cut() {
+	c.t.Helper()
+	require.NoError(c.t, c.conn.Close())
+}
+
+func (h handshake) frame() []byte {
+	e := encoder{}.int(0).long(h.LastZxid).int(int32(h.Timeout.Milliseconds())).long(h.Session).buffer(h.Password)
+	if !h.Short {
+		e = e.bool(h.ReadOnly)
+	}
+	return frame(e)
+}
+
+func frame(payload []byte) []byte { return encoder{}.buffer(payload) }
+
+// write sends bytes as they are.
+func (c *client) write(b []byte) {
+	c.t.Helper()
+	require.NoError(c.t, c.conn.SetWriteDeadline(time.Now().Add(readPatience)))
+	_, err := c.conn.Write(b)
+	require.NoError(c.t, err)
+}
+
+// send sends requests in a single write and does not wait for the replies.
+func (c *client) send(reqs ...request) {
+	c.t.Helper()
+	var b []byte
+	for _, r := range reqs {
+		if r.Xid == 0 {
+			c.xid++
+			r.Xid = c.xid
+		}
+		c.pending = append(c.pending, r)
+		b = append(b, r.frame()...)
+	}
+	c.write(b)
+}
+
+// do sends a request and returns the reply to it.
+func (c *client) do(r request) result {
+	c.t.Helper()
+	return c.pipeline(r)[0]
+}
+
+// pipeline sends requests in a single write and returns the replies, which
+// must come in their order.
+func (c *client) pipeline(reqs ...request) []result {
+	c.t.Helper()
+	c.send(reqs...)
+	sent := slices.Clone(c.pending[len(c.pending)-len(reqs):])
+	results := make([]result, len(sent))
+	for i, r := range sent {
+		results[i] = c.reply()
+		require.Equal(c.t, r.Xid, results[i].Xid, "the xid of reply %d", i)
+	}
+	return results
+}
+
+// reply returns the next reply, with the events in front of it.
+func (c *client) reply() result {
+	c.t.Helper()
+	r, err := c.tryReply()
+	require.NoError(c.t, err, "waiting for a reply")
+	return r
+}
+
+// tryReply is like reply, but the connection may end instead.
+func (c *client) tryReply() (result, error) {
+	c.t.Helper()
+	for {
+		packet, err := c.packet()
+		if err != nil {
+			return result{}, err
+		}
+		d := decoder{t: c.t, rest: packet}
+		if d.isEvent() {
+			c.collect(d.event())
+			continue
+		}
+		return c.decode(d), nil
+	}
+}
+
+// event returns the next packet, which must be an event.
+func (c *client) event() event {
+	c.t.Helper()
+	packet, err := c.packet()
+	require.NoError(c.t, err, "waiting for an event")
+	d := decoder{t: c.t, rest: packet}
+	require.True(c.t, d.isEvent(), "a reply came instead of an event")
+	c.collect(d.event())
+	c.fresh = 0
+	return c.events[len(c.events)-1]
+}
+
+func (c *client) collect(e event) {
+	c.events = append(c.events, e)
+	c.fresh++
+}
+
+// decode returns what is in a reply to one of the pending requests.
+func (c *client) decode(d decoder) result {
+	c.t.Helper()
+	r := result{Xid: d.int(), Zxid: d.long(), Err: d.int()}
+	i := slices.IndexFunc(c.pending, func(req request) bool { return req.Xid == r.Xid })
+	require.GreaterOrEqual(c.t, i, 0, "a reply with the xid %d, which no request has", r.Xid)
+	if r.Zxid > 0 {
+		require.GreaterOrEqual(c.t, r.Zxid, c.zxid, "zxids never decrease")
+		c.zxid = r.Zxid
+	}
+	r.Op = c.pending[i].Op
+	c.pending = slices.Delete(c.pending, i, i+1)
+	if r.Err == 0 {
+		d.record(&r)
+	}
+	d.end()
+	if c.fresh > 0 {
+		r.Events = slices.Clone(c.events[len(c.events)-c.fresh:])
+		c.fresh = 0
+	}
+	return r
+}
+
+// must is like do, and fails the test if the request failed.
+func (c *client) must(r request) result {
+	c.t.Helper()
+	res := c.do(r)
+	require.Zero(c.t, res.Err, "the error code of operation %d", r.Op)
+	return res
+}
+
+// fails sends a request and wants this error code.
+func (c *client) fails(code int32, r request) {
+	c.t.Helper()
+	require.Equal(c.t, code, c.do(r).Err, "the error code of operation %d: %q", r.Op, r.Body)
+}
+
+// arrived returns the events that are there. The reply to the ping comes after
+// the events of all changes that were answered to anybody before.
+func (c *client) arrived() []event {
+	c.t.Helper()
+	return c.must(ping()).Events
+}
+
+// end waits until the server ends the connection, without another byte.
+func (c *client) end() {
+	c.t.Helper()
+	packet, err := c.packet()
+	require.ErrorIs(c.t, err, errEnd, "instead of the connection's end came %q", packet)
+}
+
+// errEnd says that the connection ended and not inside a packet.
+var errEnd = errors.New("the server ended the connection")
+
+// packet returns the next packet, without its length. The error is errEnd or
+// the test fails.
+func (c *client) packet() ([]byte, error) {
+	c.t.Helper()
+	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	var size [4]byte
+	n, err := io.ReadFull(c.conn, size[:])
+	if n == 0 && err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, errEnd // or a reset, which is one too
+	}
+	require.NoError(c.t, err, "nothing came in %v", readPatience)
+	length := binary.BigEndian.Uint32(size[:])
+	require.Less(c.t, length, uint32(1<<24), "the length of a packet")
+	packet := make([]byte, length)
+	_, err = io.ReadFull(c.conn, packet)
+	require.NoError(c.t, err, "reading a packet of %d bytes", len(packet))
+	return packet, nil
+}
+
+// word returns the answer to a four letter word.
+func word(t testing.TB, addr, word string) string {
+	t.Helper()
+	c := dial(t, addr)
+	c.write([]byte(word))
+	require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	answer, err := io.ReadAll(c.conn)
+	require.NoError(t, err)
+	return string(answer)
+}
+
+// poll waits until what it is told is so. Unlike require.Eventually it asks in the
+// goroutine of the test, to which clients belong.
+func poll(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for begin := time.Now(); !condition(); time.Sleep(pollInterval) {
+		require.Less(t, time.Since(begin), readPatience, "waiting until %s", what)
+	}
+}
+
+// encoder appends values as they are on the wire.
+type encoder []byte
+
+func (e encoder) int(v int32) encoder  { return binary.BigEndian.AppendUint32(e, uint32(v)) }
+func (e encoder) long(v int64) encoder { return binary.BigEndian.AppendUint64(e, uint64(v)) }
+
+func (e encoder) bool(v bool) encoder {
+	if v {
+		return append(e, 1)
+	}
+	return append(e, 0)
+}
+
+func (e encoder) buffer(b []byte) encoder {
+	if b == nil {
+		return e.int(-1)
+	}
+	return append(e.int(int32(len(b))), b...)
+}
+
+func (e encoder) string(s string) encoder {
+	if s == null {
+		return e.int(-1)
+	}
+	return e.buffer([]byte(s))
+}
+
+func (e encoder) acls(acls []acl) encoder {
+	if acls == nil {
+		return e.int(-1)
+	}
+	e = e.int(int32(len(acls)))
+	for _, a := range acls {
+		e = e.int(a.Perms).string(a.Scheme).string(a.ID)
+	}
+	return e
+}
+
+func (e encoder) lists(lists [][]string) encoder {
+	for _, l := range lists {
+		e = e.int(int32(len(l)))
+		for _, s := range l {
+			e = e.string(s)
+		}
+	}
+	return e
+}
+
+// decoder takes values from the front of a packet. A packet that is too short
+// fails the test.
+type decoder struct {
+	t    testing.TB
+	rest []byte
+}
+
+func (d *decoder) take(n int) []byte {
+	d.t.Helper()
+	require.LessOrEqual(d.t, n, len(d.rest), "the packet is too short")
+	b := d.rest[:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func (d *decoder) end() {
+	d.t.Helper()
+	require.Empty(d.t, d.rest, "the packet is too long")
+}
+
+func (d *decoder) int() int32  { return int32(binary.BigEndian.Uint32(d.take(4))) }
+func (d *decoder) long() int64 { return int64(binary.BigEndian.Uint64(d.take(8))) }
+
+func (d *decoder) buffer() []byte {
+	n := d.int()
+	if n == -1 {
+		return nil
+	}
+	return d.take(int(n))
+}
+
+func (d *decoder) string() string {
+	b := d.buffer()
+	if b == nil {
+		return null
+	}
+	return string(b)
+}
+
+// vector returns the elements that one decodes.
+func vector[T any](d *decoder, one func() T) []T {
+	n := d.int()
+	if n == -1 {
+		return nil
+	}
+	v := []T{}
+	for range n {
+		v = append(v, one())
+	}
+	return v
+}
+
+func (d *decoder) stat() stat {
+	return stat{
+		Czxid: d.long(), Mzxid: d.long(), Ctime: d.long(), Mtime: d.long(),
+		Version: d.int(), Cversion: d.int(), Aversion: d.int(),
+		Owner:      d.long(),
+		DataLength: d.int(), NumChildren: d.int(),
+		Pzxid: d.long(),
+	}
+}
+
+func (d *decoder) isEvent() bool {
+	return len(d.rest) >= 4 && (&decoder{d.t, d.rest}).int() == xidEvent
+}
+
+func (d *decoder) event() event {
+	d.t.Helper()
+	header := [...]int64{int64(d.int()), d.long(), int64(d.int())}
+	require.Equal(d.t, [...]int64{int64(xidEvent), -1, 0}, header, "the header of an event")
+	e := event{Type: d.int()}
+	require.EqualValues(d.t, 3, d.int(), "the state in an event")
+	e.Path = d.string()
+	d.end()
+	return e
+}
+
+// record decodes what belongs to the operation r.Op.
+func (d *decoder) record(r *result) {
+	d.t.Helper()
+	switch r.Op {
+	case opCreate, opSync:
+		r.Path = d.string()
+	case opCreate2, opCreateContainer, opCreateTTL:
+		r.Path, r.Stat = d.string(), d.stat()
+	case opExists, opSetData, opSetACL:
+		r.Stat = d.stat()
+	case opGetData:
+		r.Data, r.Stat = d.buffer(), d.stat()
+	case opGetACL:
+		r.ACL = vector(d, func() acl { return acl{d.int(), d.string(), d.string()} })
+		r.Stat = d.stat()
+	case opGetChildren, opGetEphemerals:
+		r.Names = vector(d, d.string)
+	case opGetChildren2:
+		r.Names, r.Stat = vector(d, d.string), d.stat()
+	case opGetAllChildrenNumber, opAddWatch:
+		r.Count = d.int()
+	case opSASL:
+		r.Data = d.buffer()
+	case opWhoAmI:
+		r.ACL = vector(d, func() acl { return acl{0, d.string(), d.string()} })
+	case opMulti, opMultiRead:
+		r.Ops = d.operations()
+	}
+}
+
+// operations decodes the parts of the reply to a multi.
+func (d *decoder) operations() []result {
+	d.t.Helper()
+	ops := []result{}
+	for {
+		op := result{Op: d.int()}
+		done := d.take(1)[0]
+		op.Err = d.int()
+		if done != 0 {
+			require.Equal(d.t, result{Op: -1, Err: -1}, op, "the end of a multi")
+			return ops
+		}
+		if op.Op == opError {
+			require.Equal(d.t, op.Err, d.int(), "the two error codes of an operation")
+		} else {
+			require.Zero(d.t, op.Err, "the error code of an operation that succeeded")
+			d.record(&op)
+		}
+		ops = append(ops, op)
+	}
+}

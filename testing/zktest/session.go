@@ -1,0 +1,142 @@
+package zktest
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// session is one client's session. It outlives its connections.
+type session struct {
+	id         int64
+	timeout    time.Duration
+	expires    time.Duration // on the server's clock
+	conn       *conn         // nil while the client is away
+	ephemerals map[string]bool
+	moved      bool  // to another server: see MoveSession
+	lastZxid   int64 // that it was told
+}
+
+// password returns the session's password, which is a function of its id.
+func (s *Server) password(id int64) (p [16]byte) {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("zktest"), uint64(id)))
+	copy(p[:], sum[:])
+	return p
+}
+
+// newSession opens a session through a member.
+func (s *Server) newSession(member int, timeout time.Duration) *session {
+	s.zxid++
+	s.nextSession++
+	ss := &session{
+		id:         int64(member)<<56 | s.nextSession&(1<<56-1),
+		timeout:    timeout,
+		ephemerals: map[string]bool{},
+	}
+	s.sessions[ss.id] = ss
+	s.touch(ss)
+	return ss
+}
+
+// negotiate returns the timeout that a client gets.
+func (s *Server) negotiate(milliseconds int32) time.Duration {
+	asked := time.Duration(milliseconds) * time.Millisecond
+	return min(max(asked, s.conf.minTimeout), s.conf.maxTimeout)
+}
+
+// touch puts off the session's end. Like ZooKeeper, which looks once a tick,
+// it rounds up, so that a session ends up to a tick late but never early.
+func (s *Server) touch(ss *session) {
+	ss.expires = ((s.now()+ss.timeout)/s.conf.tick + 1) * s.conf.tick
+}
+
+// expireDue ends the sessions whose time is up.
+func (s *Server) expireDue() {
+	if s.expiryPaused || !s.running {
+		return
+	}
+	now := s.now()
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		if ss := s.sessions[id]; ss.expires <= now {
+			s.expire(ss)
+		}
+	}
+}
+
+// endSession deletes the session's ephemerals in one transaction and forgets
+// the session.
+func (s *Server) endSession(ss *session) (zxid int64) {
+	x := s.begin(ss.id, nil)
+	for _, path := range slices.Sorted(maps.Keys(ss.ephemerals)) {
+		x.delete(path, -1)
+	}
+	delete(s.sessions, ss.id)
+	x.commit()
+	s.changed()
+	return x.zxid
+}
+
+// expire ends a session in the middle of its life: its connection is closed
+// without a word.
+func (s *Server) expire(ss *session) {
+	s.note(Record{Kind: Expired, Session: ss.id})
+	s.endSession(ss)
+	if c := ss.conn; c != nil {
+		s.detach(c)
+		c.line.finish()
+	}
+}
+
+// ExpireSession lets the session with that id expire now, as when its time is
+// up: its ephemerals go in one transaction, and its connection is closed
+// without a message. For a client that is to hear nothing of it, use HalfOpen
+// before.
+func (s *Server) ExpireSession(id int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ss := s.sessions[id]
+	if ss == nil {
+		return fmt.Errorf("zktest: there is no session 0x%x", id)
+	}
+	s.expire(ss)
+	return nil
+}
+
+// ExpireAll lets all sessions expire now, each in its own transaction.
+func (s *Server) ExpireAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		s.expire(s.sessions[id])
+	}
+}
+
+// PauseExpiry lets no session expire by time until ResumeExpiry. Those that
+// are due then expire within a tick.
+func (s *Server) PauseExpiry() { s.pauseExpiry(true) }
+
+// ResumeExpiry ends PauseExpiry.
+func (s *Server) ResumeExpiry() { s.pauseExpiry(false) }
+
+func (s *Server) pauseExpiry(paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expiryPaused = paused
+}
+
+// MoveSession makes the next request of the session fail as if the session had
+// moved to another server of an ensemble: its connection is closed without a
+// reply, and the session lives.
+func (s *Server) MoveSession(id int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ss := s.sessions[id]
+	if ss == nil {
+		return fmt.Errorf("zktest: there is no session 0x%x", id)
+	}
+	ss.moved = true
+	return nil
+}

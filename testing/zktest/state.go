@@ -1,0 +1,211 @@
+package zktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// State is what a server knows at one moment. It is a copy: changing it
+// changes nothing.
+type State struct {
+	Zxid     int64
+	Nodes    map[string]Node // by path, ZooKeeper's own included
+	Sessions []Session       // by id
+	Conns    []Conn          // by number
+	Watches  []Watch         // by path, connection and kind
+}
+
+// Node is a node of a [State].
+type Node struct {
+	Data     []byte
+	Stat     Stat
+	Children []string // sorted
+}
+
+// Session is a client's session in a [State].
+type Session struct {
+	ID         int64
+	Timeout    time.Duration
+	Left       time.Duration // until it expires, if nothing is heard from it
+	Conn       int           // number of its connection, 0 while it has none
+	Ephemerals []string      // sorted
+}
+
+// Conn is a client's connection in a [State].
+type Conn struct {
+	Number  int // from 1 in the order they were accepted
+	Member  int // number of the server's address it came to, from 1
+	Session int64
+	Addr    string // the client's
+}
+
+// Watch is a watch in a [State].
+type Watch struct {
+	Path     string
+	Children bool // of the children's list; otherwise of the node and its data
+	Lasting  bool // ZooKeeper's persistent watches
+	Conn     int
+	Session  int64
+}
+
+// Children returns the sorted names of a node's children.
+func (s *State) Children(path string) []string { return s.Nodes[path].Children }
+
+// WatchesOf returns how many watches there are of the node at path and its
+// data.
+func (s *State) WatchesOf(path string) (n int) {
+	for _, w := range s.Watches {
+		if w.Path == path && !w.Children {
+			n++
+		}
+	}
+	return n
+}
+
+// State returns what the server knows now.
+func (s *Server) State() *State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.snapshot()
+}
+
+func (s *Server) snapshot() *State {
+	st := &State{Zxid: s.zxid, Nodes: make(map[string]Node, len(s.tree))}
+	for path, n := range s.tree {
+		st.Nodes[path] = Node{Data: slices.Clone(n.data), Stat: n.stat(), Children: slices.Sorted(maps.Keys(n.children))}
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		ss := s.sessions[id]
+		session := Session{
+			ID: id, Timeout: ss.timeout, Left: ss.expires - s.now(), Ephemerals: slices.Sorted(maps.Keys(ss.ephemerals)),
+		}
+		if ss.conn != nil {
+			session.Conn = ss.conn.line.number
+		}
+		st.Sessions = append(st.Sessions, session)
+	}
+	for _, c := range s.sortedConns() {
+		o := c.line.origin()
+		st.Conns = append(st.Conns, Conn{o.conn, o.member, o.session, c.line.conn.RemoteAddr().String()})
+	}
+	for _, m := range s.members {
+		for i, table := range []watchTable{m.data, m.child} {
+			for path, watchers := range table {
+				for c, mode := range watchers {
+					st.Watches = append(st.Watches, Watch{path, i == 1, mode != oneShot, c.line.number, c.line.session.Load()})
+				}
+			}
+		}
+	}
+	slices.SortFunc(st.Watches, func(a, b Watch) int {
+		if a.Path != b.Path {
+			return strings.Compare(a.Path, b.Path)
+		}
+		if a.Conn != b.Conn {
+			return a.Conn - b.Conn
+		}
+		if b.Children {
+			return -1
+		}
+		return 1
+	})
+	return st
+}
+
+func (s *Server) sortedConns() []*conn {
+	return slices.SortedFunc(maps.Keys(s.conns), func(a, b *conn) int { return a.line.number - b.line.number })
+}
+
+// changed wakes who waits for a state.
+func (s *Server) changed() {
+	close(s.change)
+	s.change = make(chan struct{})
+}
+
+// WaitFor returns when cond accepts the server's state. cond is asked at once
+// and after changes; what lasts only for an instant it may not see. Otherwise
+// the error is that of ctx, or that the server is closed.
+func (s *Server) WaitFor(ctx context.Context, cond func(*State) bool) error {
+	for {
+		s.mu.Lock()
+		state, change := s.snapshot(), s.change
+		s.mu.Unlock()
+		if cond(state) {
+			return nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return fmt.Errorf("zktest: waiting for a state: %w", ctx.Err())
+		case <-s.over:
+			return fmt.Errorf("zktest: waiting for a state: %w", errClosed)
+		}
+	}
+}
+
+// WaitWatch returns when at least n connections watch the node at path or its
+// data: when a contender stands in its queue behind that node, for instance.
+// The error is that of ctx.
+func (s *Server) WaitWatch(ctx context.Context, path string, n int) error {
+	if err := s.WaitFor(ctx, func(st *State) bool { return st.WatchesOf(path) >= n }); err != nil {
+		return fmt.Errorf("zktest: waiting for %d watches of %s: %w", n, path, errors.Unwrap(err))
+	}
+	return nil
+}
+
+// Invariants returns what is wrong with the server's state: it is always nil,
+// or the server has a fault.
+func (s *Server) Invariants() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("zktest: "+format, args...)) }
+	for path, n := range s.tree {
+		if path != "/" {
+			parentPath, name := split(path)
+			if parent := s.tree[parentPath]; parent == nil || !parent.children[name] {
+				wrong("%s is not a child of its parent", path)
+			}
+		}
+		for name := range n.children {
+			if s.tree[strings.TrimSuffix(path, "/")+"/"+name] == nil {
+				wrong("the child %s of %s is no node", name, path)
+			}
+		}
+		switch owner := s.sessions[n.owner]; {
+		case n.kind == ephemeral && (owner == nil || !owner.ephemerals[path]):
+			wrong("the ephemeral %s belongs to no session", path)
+		case n.kind == ephemeral && len(n.children) > 0:
+			wrong("the ephemeral %s has children", path)
+		case max(n.czxid, n.mzxid, n.pzxid) > s.zxid:
+			wrong("%s was changed by a transaction to come", path)
+		}
+	}
+	for id, ss := range s.sessions {
+		for path := range ss.ephemerals {
+			if n := s.tree[path]; n == nil || n.owner != id {
+				wrong("session 0x%x does not own %s", id, path)
+			}
+		}
+		if ss.conn != nil && (ss.conn.session != ss || !s.conns[ss.conn]) {
+			wrong("session 0x%x has a connection that is not there", id)
+		}
+	}
+	for _, m := range s.members {
+		for _, table := range []watchTable{m.data, m.child} {
+			for path, watchers := range table {
+				for c := range watchers {
+					if !s.conns[c] || c.member != m {
+						wrong("a connection that is not there watches %s", path)
+					}
+				}
+			}
+		}
+	}
+	return errors.Join(append(errs, s.trace.disorder...)...)
+}

@@ -1,0 +1,99 @@
+package zktest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// RecordKind is what a [Record] is about.
+type RecordKind int
+
+const (
+	Requested RecordKind = iota + 1 // a request has arrived
+	Replied                         // a reply was queued
+	Notified                        // a watch event was queued
+	Expired                         // a session has expired
+)
+
+var recordNames = [...]string{Requested: "request", Replied: "reply", Notified: "event", Expired: "expired"}
+
+// String returns the kind in one word.
+func (k RecordKind) String() string { return recordNames[k] }
+
+// Record is one line of the server's trace.
+type Record struct {
+	Kind    RecordKind
+	At      time.Duration // on the server's clock, since it was started
+	Conn    int
+	Session int64
+	Op      Op
+	Paths   []string
+	Zxid    int64 // of a reply, or of the change that an event is about
+	Code    Code  // of a reply
+	Event   EventType
+	Fault   bool // of a request: it was hit by a rule
+}
+
+// String returns the record in one line.
+func (r Record) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%10.6f conn %d session 0x%x %v", r.At.Seconds(), r.Conn, r.Session, r.Kind)
+	switch r.Kind {
+	case Requested, Replied:
+		fmt.Fprintf(&b, " %v", r.Op)
+	case Notified:
+		fmt.Fprintf(&b, " %v", r.Event)
+	}
+	for _, path := range r.Paths {
+		fmt.Fprintf(&b, " %q", path)
+	}
+	switch {
+	case r.Kind == Replied:
+		fmt.Fprintf(&b, " zxid 0x%x %v", r.Zxid, r.Code)
+	case r.Fault:
+		b.WriteString(" FAULT")
+	}
+	return b.String()
+}
+
+// traceLength bounds the trace of a server that runs for long.
+const traceLength = 10_000
+
+// trace is the latest records, and what was found wrong with their order.
+type trace struct {
+	records  []Record
+	next     int // where the oldest is, when there are traceLength
+	disorder []error
+}
+
+// note adds a record to the trace.
+func (s *Server) note(r Record) {
+	t := &s.trace
+	r.At = s.now()
+	if len(t.records) < traceLength {
+		t.records = append(t.records, r)
+	} else {
+		t.records[t.next] = r
+		t.next = (t.next + 1) % traceLength
+	}
+	ss := s.sessions[r.Session]
+	if r.Kind != Replied || r.Zxid <= 0 || ss == nil {
+		return
+	}
+	// A client that was shown the past would not find a server any more.
+	if r.Zxid < ss.lastZxid {
+		t.disorder = append(t.disorder, fmt.Errorf("zktest: the zxid went back from 0x%x: %v", ss.lastZxid, r))
+	}
+	ss.lastZxid = r.Zxid
+}
+
+// Trace returns the latest requests, replies, events and expiries, up to
+// 10,000, oldest first.
+func (s *Server) Trace() []Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := &s.trace
+	return slices.Concat(t.records[t.next:], t.records[:t.next])
+}

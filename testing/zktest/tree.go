@@ -1,0 +1,139 @@
+package zktest
+
+import (
+	"maps"
+	"math"
+	"strings"
+	"unicode/utf8"
+)
+
+// Stat is what ZooKeeper tells about a node beside its data.
+type Stat struct {
+	Czxid, Mzxid   int64 // zxid of the creation and of the last change of data
+	Ctime, Mtime   int64 // the same as milliseconds since 1970
+	Version        int32 // changes of data
+	Cversion       int32 // creations and deletions of children
+	Aversion       int32 // changes of the ACL
+	EphemeralOwner int64 // the session of an ephemeral, otherwise 0
+	DataLength     int32
+	NumChildren    int32
+	Pzxid          int64 // zxid of the last creation or deletion of a child
+}
+
+// kind says when a node goes by itself.
+type kind int
+
+const (
+	persistent kind = iota
+	ephemeral       // with its session
+	container       // when it has no children any more
+	ttl             // when it was not changed for some time and has no children
+)
+
+// node is one node of a tree. It is changed only in place, and only its
+// children's set and numbers are: data and ACL are replaced.
+type node struct {
+	data                []byte // nil for null
+	acl                 []acl
+	kind                kind
+	owner               int64 // of an ephemeral
+	ttl                 int64 // milliseconds
+	czxid, mzxid, pzxid int64
+	ctime, mtime        int64
+	version, aversion   int32
+	created             int32 // children ever created: the next sequence number
+	children            map[string]bool
+}
+
+func (n *node) stat() Stat {
+	return Stat{
+		Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: n.pzxid, Ctime: n.ctime, Mtime: n.mtime,
+		Version: n.version, Aversion: n.aversion,
+		Cversion:       2*n.created - int32(len(n.children)),
+		EphemeralOwner: n.owner, // 0 unless ephemeral
+		DataLength:     int32(len(n.data)), NumChildren: int32(len(n.children)),
+	}
+}
+
+// grew counts a creation below n. ZooKeeper keeps the largest count it has
+// seen, so at the end of the numbers it stands still.
+func (n *node) grew(child string, zxid int64) {
+	if n.created < math.MaxInt32 {
+		n.created++
+	}
+	n.children[child] = true
+	n.pzxid = zxid
+}
+
+// tree is all nodes by their paths.
+type tree map[string]*node
+
+func newTree() tree {
+	t := tree{}
+	for path, children := range map[string][]string{
+		"/": {"zookeeper"}, "/zookeeper": {"quota", "config"}, "/zookeeper/quota": nil, "/zookeeper/config": nil,
+	} {
+		// These children were not created by anybody: Cversion is below 0.
+		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}, children: map[string]bool{}}
+		for _, child := range children {
+			n.children[child] = true
+		}
+		t[path] = n
+	}
+	t["/zookeeper/config"].acl = []acl{{identity: worldAnyone, perms: permRead}}
+	t["/zookeeper/config"].aversion = -1
+	return t
+}
+
+// at returns the node or nil. The root is also found by the empty path.
+func (t tree) at(path string) *node {
+	if path == "" {
+		path = "/"
+	}
+	return t[path]
+}
+
+// clone returns a copy that later changes of t do not reach.
+func (t tree) clone() tree {
+	c := make(tree, len(t))
+	for path, n := range t {
+		copied := *n
+		copied.children = maps.Clone(n.children)
+		c[path] = &copied
+	}
+	return c
+}
+
+// split cuts a path that has a slash into the parent's path and the name.
+func split(path string) (parent, name string) {
+	i := strings.LastIndexByte(path, '/')
+	if i == 0 {
+		return "/", path[1:]
+	}
+	return path[:i], path[i+1:]
+}
+
+// validPath reports whether a node can have this path.
+func validPath(path string) bool {
+	if path == "/" {
+		return true
+	}
+	rest, ok := strings.CutPrefix(path, "/")
+	if !ok {
+		return false
+	}
+	for name := range strings.SplitSeq(rest, "/") {
+		if name == "" || name == "." || name == ".." {
+			return false
+		}
+	}
+	// ZooKeeper looks at UTF-16 units. Characters beyond the BMP are
+	// surrogates there, and malformed UTF-8 is U+FFFD: both are refused.
+	return !strings.ContainsFunc(rest, func(r rune) bool {
+		switch {
+		case r <= 0x1f, r >= 0x7f && r <= 0x9f, r >= 0xd800 && r <= 0xf8ff, r >= 0xfff0, r == utf8.RuneError:
+			return true
+		}
+		return false
+	})
+}

@@ -1,0 +1,300 @@
+package zktest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// txn is one transaction: one request that writes, the end of a session, or
+// the deletion of an empty container. Its methods check what they are asked
+// for in ZooKeeper's order, because which error comes first can be seen.
+type txn struct {
+	s       *Server
+	zxid    int64
+	session int64      // owner of the ephemerals it creates
+	who     []identity // nil for the server itself, which may do everything
+	changes []change
+	undo    []func() // what takes the changes back, in the order of the changes
+}
+
+// begin starts a transaction. It takes a zxid, also if it fails.
+func (s *Server) begin(session int64, who []identity) *txn {
+	s.zxid++
+	return &txn{s: s, zxid: s.zxid, session: session, who: who}
+}
+
+// commit tells all watchers.
+func (x *txn) commit() {
+	for _, m := range x.s.members {
+		if m.lag != nil {
+			m.lag.missed = append(m.lag.missed, x.changes...)
+			continue
+		}
+		for _, ch := range x.changes {
+			m.fire(ch)
+		}
+	}
+	x.s.noteHolders(x)
+}
+
+// rollback takes everything back.
+func (x *txn) rollback() {
+	for _, undo := range slices.Backward(x.undo) {
+		undo()
+	}
+	x.changes, x.undo = nil, nil
+}
+
+func (x *txn) allowed(n *node, perms int32) bool { return x.who == nil || allowed(n.acl, perms, x.who) }
+
+// newKind returns what kind of node a create makes, and whether its name gets
+// a number. In a multi the flags decide alone, otherwise the operation decides
+// about containers.
+func (x *txn) newKind(p part, inMulti bool) (k kind, sequential bool, code Code) {
+	if p.flags < 0 || p.flags > 6 {
+		return 0, false, ErrBadArguments
+	}
+	timed := p.flags == 5 || p.flags == 6
+	if timed && !x.s.conf.extendedTypes {
+		return 0, false, ErrUnimplemented
+	}
+	if timed != (p.op == OpCreateTTL) || timed && (p.ttl < 1 || p.ttl >= 1<<40) {
+		return 0, false, ErrBadArguments
+	}
+	k = [...]kind{persistent, ephemeral, persistent, ephemeral, container, ttl, ttl}[p.flags]
+	if !inMulti {
+		if p.op == OpCreateContainer {
+			k = container
+		} else if k == container {
+			k = persistent
+		}
+	}
+	return k, p.flags == 2 || p.flags == 3 || p.flags == 6, OK
+}
+
+// create returns the path of the new node.
+func (x *txn) create(p part, inMulti bool) (string, Code) {
+	k, sequential, code := x.newKind(p, inMulti)
+	if code != OK {
+		return "", code
+	}
+	if !strings.Contains(p.path, "/") || strings.Contains(p.path, "\x00") {
+		return "", ErrBadArguments
+	}
+	acl, code := fixACL(p.acl, x.who)
+	if code != OK {
+		return "", code
+	}
+	parentPath, _ := split(p.path)
+	parent := x.s.tree.at(parentPath)
+	if parent == nil {
+		return "", ErrNoNode
+	}
+	if !x.allowed(parent, permCreate) {
+		return "", ErrNoAuth
+	}
+	path := p.path
+	if sequential {
+		path += fmt.Sprintf("%010d", parent.created)
+	}
+	if !validPath(path) {
+		return "", ErrBadArguments
+	}
+	if x.s.tree.at(path) != nil {
+		return "", ErrNodeExists
+	}
+	if parent.kind == ephemeral {
+		return "", ErrNoChildrenEphemeral
+	}
+
+	now := x.s.millis()
+	n := &node{
+		data: p.data, acl: acl, kind: k, children: map[string]bool{},
+		czxid: x.zxid, mzxid: x.zxid, pzxid: x.zxid, ctime: now, mtime: now,
+	}
+	switch k {
+	case ephemeral:
+		n.owner = x.session
+		x.s.sessions[x.session].ephemerals[path] = true
+	case ttl:
+		n.ttl = p.ttl
+	}
+	_, name := split(path)
+	created, pzxid := parent.created, parent.pzxid
+	x.s.tree[path] = n
+	parent.grew(name, x.zxid)
+	x.done(change{NodeCreated, path, acl, parent.acl}, func() {
+		x.s.remove(path)
+		parent.created, parent.pzxid = created, pzxid
+	})
+	return path, OK
+}
+
+// remove takes a node out of the tree.
+func (s *Server) remove(path string) {
+	n := s.tree[path]
+	parentPath, name := split(path)
+	delete(s.tree, path)
+	delete(s.tree[parentPath].children, name)
+	if n.kind == ephemeral {
+		delete(s.sessions[n.owner].ephemerals, path)
+	}
+}
+
+// special nodes are never deleted.
+var special = []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"}
+
+func (x *txn) delete(path string, version int32) Code {
+	if !strings.Contains(path, "/") || strings.Contains(path, "\x00") || slices.Contains(special, path) {
+		return ErrBadArguments
+	}
+	parentPath, name := split(path)
+	parent := x.s.tree.at(parentPath)
+	if parent == nil {
+		return ErrNoNode
+	}
+	if !x.allowed(parent, permDelete) {
+		return ErrNoAuth
+	}
+	n := x.s.tree[path]
+	if n == nil {
+		return ErrNoNode
+	}
+	if version != -1 && version != n.version {
+		return ErrBadVersion
+	}
+	if len(n.children) > 0 {
+		return ErrNotEmpty
+	}
+	pzxid := parent.pzxid
+	x.s.remove(path)
+	parent.pzxid = x.zxid
+	x.done(change{NodeDeleted, path, n.acl, parent.acl}, func() {
+		x.s.tree[path] = n
+		parent.children[name] = true
+		parent.pzxid = pzxid
+		if n.kind == ephemeral {
+			x.s.sessions[n.owner].ephemerals[path] = true
+		}
+	})
+	return OK
+}
+
+func (x *txn) setData(path string, data []byte, version int32) (*node, Code) {
+	n, code := x.find(path, permWrite)
+	if code != OK {
+		return nil, code
+	}
+	if version != -1 && version != n.version {
+		return nil, ErrBadVersion
+	}
+	before := *n
+	n.data, n.version, n.mzxid, n.mtime = data, n.version+1, x.zxid, x.s.millis()
+	x.done(change{event: NodeDataChanged, path: path, acl: n.acl}, func() {
+		n.data, n.version, n.mzxid, n.mtime = before.data, before.version, before.mzxid, before.mtime
+	})
+	return n, OK
+}
+
+// setACL is never in a multi, so it needs no way back. It fires no watch.
+func (x *txn) setACL(path string, list []acl, version int32) (*node, Code) {
+	if !validPath(path) {
+		return nil, ErrBadArguments
+	}
+	fixed, code := fixACL(list, x.who)
+	if code != OK {
+		return nil, code
+	}
+	n, code := x.find(path, permAdmin)
+	if code != OK {
+		return nil, code
+	}
+	if version != -1 && version != n.aversion {
+		return nil, ErrBadVersion
+	}
+	n.acl, n.aversion = fixed, n.aversion+1
+	return n, OK
+}
+
+func (x *txn) check(path string, version int32) Code {
+	n, code := x.find(path, permRead)
+	if code == OK && version != -1 && version != n.version {
+		return ErrBadVersion
+	}
+	return code
+}
+
+// find returns the node if the path is one and the transaction has the right.
+func (x *txn) find(path string, perms int32) (*node, Code) {
+	if !validPath(path) {
+		return nil, ErrBadArguments
+	}
+	n := x.s.tree[path]
+	if n == nil {
+		return nil, ErrNoNode
+	}
+	if !x.allowed(n, perms) {
+		return nil, ErrNoAuth
+	}
+	return n, OK
+}
+
+func (x *txn) done(ch change, undo func()) {
+	x.changes = append(x.changes, ch)
+	x.undo = append(x.undo, undo)
+}
+
+// result is the outcome of one part of a multi.
+type result struct {
+	op   Op
+	code Code
+	path string
+	stat Stat
+	data []byte
+	list []string
+}
+
+// multi carries out all parts or none. The results are complete in both cases.
+func (x *txn) multi(parts []part) []result {
+	results := make([]result, len(parts))
+	for i, p := range parts {
+		r := &results[i]
+		r.op = p.op
+		switch p.op {
+		case OpDelete:
+			r.code = x.delete(p.path, p.version)
+		case OpSetData:
+			var n *node
+			if n, r.code = x.setData(p.path, p.data, p.version); n != nil {
+				r.stat = n.stat()
+			}
+		case OpCheck:
+			r.code = x.check(p.path, p.version)
+		default:
+			// ZooKeeper answers by what was made, not by what was asked for.
+			if r.path, r.code = x.create(p, true); r.code == OK {
+				n := x.s.tree[r.path]
+				r.stat = n.stat()
+				r.op = OpCreate
+				if n.kind == container || n.kind == ttl {
+					r.op = OpCreate2
+				}
+			}
+		}
+		if r.code == OK {
+			continue
+		}
+		x.rollback()
+		for j := range results {
+			if j < i {
+				results[j].code = OK
+			} else if j > i {
+				results[j].code = ErrRuntimeInconsistency
+			}
+			results[j].op = -1
+		}
+		return results
+	}
+	return results
+}

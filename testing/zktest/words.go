@@ -1,0 +1,195 @@
+package zktest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// version is what the server says it is.
+const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
+
+// fourLetterWords are the administrator's questions. Whoever asks one gets a
+// text, and the end of the connection.
+var fourLetterWords = map[string]func(*Server) string{
+	"conf": (*Server).wordConf,
+	"cons": (*Server).wordCons,
+	"crst": func(*Server) string { return "Connection stats reset.\n" },
+	"dirs": func(*Server) string { return "datadir_size: 0\nlogdir_size: 0\n" },
+	"dump": (*Server).wordDump,
+	"envi": func(*Server) string { return "Environment:\nzookeeper.version=" + version + "\n" },
+	"isro": func(*Server) string { return "rw" },
+	"mntr": (*Server).wordMntr,
+	"ruok": func(*Server) string { return "imok" },
+	"srst": func(*Server) string { return "Server stats reset.\n" },
+	"srvr": func(s *Server) string { return "Zookeeper version: " + version + "\n" + s.summary() },
+	"stat": (*Server).wordStat,
+	"wchc": (*Server).wordWchc,
+	"wchp": (*Server).wordWchp,
+	"wchs": (*Server).wordWchs,
+}
+
+// answer answers a four letter word. It reports false if it is none.
+func (s *Server) answer(word string) (string, bool) {
+	reply, ok := fourLetterWords[word]
+	if !ok {
+		return "", false
+	}
+	if s.conf.words != nil && !s.conf.words[word] {
+		return word + " is not executed because it is not in the whitelist.\n", true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return reply(s), true
+}
+
+// packets counts what went in and out, the question itself included.
+func (s *Server) packets() (received, sent int64) {
+	return s.network.received.Load() + 1, s.network.sent.Load()
+}
+
+func (s *Server) summary() string {
+	received, sent := s.packets()
+	return fmt.Sprintf("Latency min/avg/max: 0/0.0/0\nReceived: %d\nSent: %d\nConnections: %d\nOutstanding: 0\nZxid: 0x%x\nMode: standalone\nNode count: %d\n",
+		received, sent, len(s.conns), s.zxid, len(s.tree)+1) // the root counts twice
+}
+
+func (s *Server) wordConf() string {
+	return fmt.Sprintf("clientPort=%s\nsecureClientPort=-1\ntickTime=%d\nmaxClientCnxns=%d\nminSessionTimeout=%d\nmaxSessionTimeout=%d\nserverId=0\n",
+		s.Addr(), s.conf.tick.Milliseconds(), s.conf.maxClientConns, s.conf.minTimeout.Milliseconds(), s.conf.maxTimeout.Milliseconds())
+}
+
+func (c *conn) word() string {
+	return fmt.Sprintf(" /%s[1](queued=0,recved=%d,sent=%d", c.line.conn.RemoteAddr(), c.line.received.Load(), c.line.sent.Load())
+}
+
+func (s *Server) wordCons() string {
+	var b strings.Builder
+	for _, c := range s.sortedConns() {
+		b.WriteString(c.word())
+		if ss := c.session; ss != nil {
+			lop := strings.ToUpper(c.lastOp.String() + "____")[:4]
+			fmt.Fprintf(&b, ",sid=0x%x,lop=%s,est=%d,to=%d,lcxid=0x%x,lzxid=0x%x,lresp=0,llat=0,minlat=0,avglat=0,maxlat=0",
+				ss.id, lop, c.opened.UnixMilli(), ss.timeout.Milliseconds(), uint32(c.lastXid), uint64(c.lastZxid))
+		}
+		b.WriteString(")\n")
+	}
+	return b.String() + "\n"
+}
+
+func (s *Server) wordStat() string {
+	var b strings.Builder
+	b.WriteString("Zookeeper version: " + version + "\nClients:\n")
+	for _, c := range s.sortedConns() {
+		b.WriteString(c.word() + ")\n")
+	}
+	return b.String() + "\n" + s.summary()
+}
+
+// watched returns the data table of all members: the only one that ZooKeeper
+// tells about.
+func (s *Server) watched() (bySession map[int64][]string, byPath map[string][]int64, total int) {
+	bySession, byPath = map[int64][]string{}, map[string][]int64{}
+	for _, m := range s.members {
+		for path, watchers := range m.data {
+			for c := range watchers {
+				id := c.line.session.Load()
+				bySession[id] = append(bySession[id], path)
+				byPath[path] = append(byPath[path], id)
+				total++
+			}
+		}
+	}
+	return bySession, byPath, total
+}
+
+func (s *Server) wordWchs() string {
+	bySession, byPath, total := s.watched()
+	return fmt.Sprintf("%d connections watching %d paths\nTotal watches:%d\n", len(bySession), len(byPath), total)
+}
+
+func (s *Server) wordWchc() string {
+	bySession, _, _ := s.watched()
+	return listed(bySession, func(id int64) string { return fmt.Sprintf("0x%x", id) }, func(path string) string { return path })
+}
+
+func (s *Server) wordWchp() string {
+	_, byPath, _ := s.watched()
+	return listed(byPath, func(path string) string { return path }, func(id int64) string { return fmt.Sprintf("0x%x", id) })
+}
+
+// listed writes keys, each with its values below.
+func listed[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value func(V) string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(lists)) {
+		b.WriteString(key(k) + "\n")
+		for _, v := range slices.Sorted(slices.Values(lists[k])) {
+			b.WriteString("\t" + value(v) + "\n")
+		}
+	}
+	return b.String() + "\n"
+}
+
+func (s *Server) wordMntr() string {
+	received, sent := s.packets()
+	watches, ephemerals, size := 0, 0, 0
+	for _, m := range s.members {
+		for _, table := range []watchTable{m.data, m.child} {
+			for _, watchers := range table {
+				watches += len(watchers)
+			}
+		}
+	}
+	for path, n := range s.tree {
+		size += len(path) + len(n.data)
+		if n.kind == ephemeral {
+			ephemerals++
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "zk_version\t%s\nzk_server_state\tstandalone\n", version)
+	for _, stat := range []struct {
+		key   string
+		value int64
+	}{
+		{"znode_count", int64(len(s.tree) + 1)}, {"watch_count", int64(watches)},
+		{"ephemerals_count", int64(ephemerals)}, {"approximate_data_size", int64(size)},
+		{"num_alive_connections", int64(len(s.conns))}, {"outstanding_requests", 0},
+		{"packets_received", received}, {"packets_sent", sent},
+		{"avg_latency", 0}, {"min_latency", 0}, {"max_latency", 0},
+		{"global_sessions", int64(len(s.sessions))}, {"uptime", int64(s.now() / time.Millisecond)},
+	} {
+		fmt.Fprintf(&b, "zk_%s\t%d\n", stat.key, stat.value)
+	}
+	return b.String()
+}
+
+func (s *Server) wordDump() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "SessionTracker dump:\nGlobal Sessions(%d):\n", len(s.sessions))
+	owners := 0
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		ss := s.sessions[id]
+		fmt.Fprintf(&b, "0x%x\t%dms\n", id, ss.timeout.Milliseconds())
+		if len(ss.ephemerals) > 0 {
+			owners++
+		}
+	}
+	fmt.Fprintf(&b, "ephemeral nodes dump:\nSessions with Ephemerals (%d):\n", owners)
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		if paths := s.sessions[id].ephemerals; len(paths) > 0 {
+			fmt.Fprintf(&b, "0x%x:\n", id)
+			for _, path := range slices.Sorted(maps.Keys(paths)) {
+				b.WriteString("\t" + path + "\n")
+			}
+		}
+	}
+	fmt.Fprintf(&b, "Connections dump:\nConnections Sets (1)/(%d):\n", len(s.conns))
+	for _, c := range s.sortedConns() {
+		b.WriteString(c.word() + ")\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test's program be the command.
+func TestMain(m *testing.M) {
+	if os.Getenv("ZKSERVE_TEST") == "1" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func command(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "ZKSERVE_TEST=1")
+	return cmd
+}
+
+func TestServesUntilItIsInterrupted(t *testing.T) {
+	cmd := command("-addr", "localhost:0", "-tick", "100ms")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	require.True(t, lines.Scan())
+
+	conn, events, err := zk.Connect([]string{lines.Text()}, time.Second, zk.WithLogInfo(false))
+	require.NoError(t, err)
+	_, err = conn.Create("/a", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	conn.Close()
+	for range events { // closed when the client has ended
+	}
+
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	require.False(t, lines.Scan(), "more than the connect string")
+	require.NoError(t, cmd.Wait())
+}
+
+func TestSaysWhatIsWrongWithAnArgument(t *testing.T) {
+	for want, args := range map[string][]string{
+		"loopback":      {"-addr", "0.0.0.0:2181"},
+		"not host:port": {"-addr", "2181"},
+		"at least 1 ms": {"-tick", "1us"},
+		"not expected":  {"here"},
+		"-adr":          {"-adr", "127.0.0.1:0"},
+	} {
+		out, err := command(args...).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), want)
+	}
+}
