@@ -16,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 const (
@@ -34,8 +36,8 @@ const (
 
 const usage = `usage: quickstart [-zookeeper HOST:PORT]
 
-Shows processes that contend for a lock. Without -zookeeper it starts a
-ZooKeeper server of its own, which it installs first if need be (apt-get).
+Shows processes that contend for a lock. Without -zookeeper they use an
+embedded ZooKeeper server, which this program starts.
 `
 
 func main() {
@@ -72,12 +74,13 @@ func main() {
 
 func demo(ctx context.Context, address string) (err error) {
 	if address == "" {
-		server, err := startZooKeeper(ctx)
+		server, err := zktest.Run(ctx, zktest.Logger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, server.Close()) }()
 		address = server.Addr()
+		fmt.Printf("An embedded ZooKeeper, for trying things out and never for production, serves on %s.\n\n", address)
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %s", patience))
 	defer stop()

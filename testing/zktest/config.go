@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -21,6 +22,18 @@ type CommonOption interface {
 type option func(*config) error
 
 func (o option) embedded(c *config) error { return o(c) }
+
+// both is an option that real servers have under another name.
+type both struct {
+	option
+	realOption
+}
+
+func property(key, value string) realOption {
+	return func(c *realConfig) { c.properties[key] = value }
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // config holds what options set. Its zero durations are filled in afterwards.
 type config struct {
@@ -85,6 +98,18 @@ func Addr(addr string) Option {
 	})
 }
 
+// TickTime sets ZooKeeper's tick, in whole milliseconds. The default is 500 ms.
+// Unless [SessionTimeouts] says otherwise, servers grant session timeouts from
+// 2 ticks to 40 s.
+func TickTime(d time.Duration) CommonOption {
+	return both{func(c *config) error {
+		if c.tick = d.Truncate(time.Millisecond); c.tick <= 0 {
+			return fmt.Errorf("a tick takes at least 1 ms, not %v", d)
+		}
+		return nil
+	}, property("tickTime", milliseconds(d))}
+}
+
 // Members gives the server n addresses instead of one, to clients the servers
 // of an ensemble. See [Server.Lag] for what tells them apart.
 func Members(n int) Option {
@@ -99,27 +124,29 @@ func Members(n int) Option {
 
 // SessionTimeouts sets the bounds of what clients can negotiate. The default
 // is 2 ticks to 40 s.
-func SessionTimeouts(least, largest time.Duration) Option {
-	return option(func(c *config) error {
+func SessionTimeouts(least, largest time.Duration) CommonOption {
+	return both{func(c *config) error {
 		if least <= 0 {
 			return fmt.Errorf("the least session timeout must be positive, not %v", least)
 		}
 		c.minTimeout, c.maxTimeout = least, largest
 		return nil
-	})
+	}, func(c *realConfig) {
+		c.properties["minSessionTimeout"], c.properties["maxSessionTimeout"] = milliseconds(least), milliseconds(largest)
+	}}
 }
 
 // MaxClientConns sets how many connections there can be from one client
 // address, 0 for any number. The default is ZooKeeper's, 60. What is above it
 // is closed as soon as it is accepted.
-func MaxClientConns(n int) Option {
-	return option(func(c *config) error {
+func MaxClientConns(n int) CommonOption {
+	return both{func(c *config) error {
 		if n < 0 {
 			return fmt.Errorf("there can not be %d connections", n)
 		}
 		c.maxClientConns = n
 		return nil
-	})
+	}, property("maxClientCnxns", strconv.Itoa(n))}
 }
 
 // MaxFrame sets the length in bytes of the largest packet that the server
@@ -137,19 +164,19 @@ func MaxFrame(bytes int) Option {
 // ContainerInterval sets how often empty containers and outdated TTL nodes are
 // looked for, in steps of a tick. The default is ZooKeeper's minute. See also
 // [Server.ReapContainers].
-func ContainerInterval(d time.Duration) Option {
-	return option(func(c *config) error {
+func ContainerInterval(d time.Duration) CommonOption {
+	return both{func(c *config) error {
 		if d <= 0 {
 			return fmt.Errorf("the container interval must be positive, not %v", d)
 		}
 		c.containerInterval = d
 		return nil
-	})
+	}, JVMFlags("-Dznode.container.checkIntervalMs="+milliseconds(d), "-Dznode.container.maxPerMinute=60000").(realOption)}
 }
 
 // ExtendedTypes allows TTL nodes, which ZooKeeper does not by default.
-func ExtendedTypes() Option {
-	return option(func(c *config) error { c.extendedTypes = true; return nil })
+func ExtendedTypes() CommonOption {
+	return both{func(c *config) error { c.extendedTypes = true; return nil }, property("extendedTypesEnabled", "true")}
 }
 
 // StrictExistsACL makes exists need the permission READ, as since ZooKeeper
@@ -160,8 +187,8 @@ func StrictExistsACL() Option {
 
 // FourLetterWords allows only these commands. The default is all of them;
 // ZooKeeper's is srvr.
-func FourLetterWords(words ...string) Option {
-	return option(func(c *config) error {
+func FourLetterWords(words ...string) CommonOption {
+	return both{func(c *config) error {
 		c.words = map[string]bool{}
 		for _, w := range words {
 			if _, ok := fourLetterWords[w]; !ok {
@@ -170,7 +197,7 @@ func FourLetterWords(words ...string) Option {
 			c.words[w] = true
 		}
 		return nil
-	})
+	}, property("4lw.commands.whitelist", strings.Join(words, ","))}
 }
 
 // ManualClock stops the server's clock: it moves only by [Server.Advance], so

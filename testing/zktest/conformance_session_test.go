@@ -165,7 +165,7 @@ var sessionChecks = []check{
 	}},
 	{65, "a restart keeps nodes, sessions, zxid and numbers, but no watches", shared, func(t *testing.T, s suite) {
 		const timeout = 4 * tick
-		server := s.start(t, exclusiveConfig)
+		server := s.start(t, quiet...)
 		a, brief := open(t, server.Addr(), longTimeout), open(t, server.Addr(), timeout)
 		a.must(create("/q", []byte("x"), persistent))
 		require.Equal(t, "/q/n-0000000000", a.must(create("/q/n-", nil, ephemeralSequential)).Path)

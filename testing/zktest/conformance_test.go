@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,52 +24,24 @@ type runningTarget interface {
 // targetKind is a kind of server that is to give the answers of the checks.
 type targetKind struct {
 	name  string
-	start func(t testing.TB, cfg targetConfig) runningTarget
-}
-
-// targetConfig has what differs among the servers of the checks.
-type targetConfig struct {
-	tick                   time.Duration
-	minTimeout, maxTimeout time.Duration // of sessions
-	maxClientConns         int           // of one address, 0 for no limit
-	extendedTypes          bool          // nodes with a TTL
-	containerInterval      time.Duration // between two searches for unused containers
-	words                  string        // the four letter words it answers to; "*" for all
+	start func(t testing.TB, opts ...zktest.CommonOption) runningTarget
 }
 
 var targetKinds = []targetKind{
-	{"real", startReal},
-	{"embedded", startEmbedded},
-}
-
-func startReal(t testing.TB, cfg targetConfig) runningTarget {
-	millis := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-	return zktest.StartReal(t,
-		zktest.TickTime(cfg.tick),
-		zktest.Properties(map[string]string{
-			"minSessionTimeout":      millis(cfg.minTimeout),
-			"maxSessionTimeout":      millis(cfg.maxTimeout),
-			"maxClientCnxns":         strconv.Itoa(cfg.maxClientConns),
-			"extendedTypesEnabled":   strconv.FormatBool(cfg.extendedTypes),
-			"4lw.commands.whitelist": cfg.words,
-		}),
-		zktest.JVMFlags("-Dznode.container.checkIntervalMs="+millis(cfg.containerInterval)))
-}
-
-func startEmbedded(t testing.TB, cfg targetConfig) runningTarget {
-	opts := []zktest.Option{
-		zktest.TickTime(cfg.tick),
-		zktest.SessionTimeouts(cfg.minTimeout, cfg.maxTimeout),
-		zktest.MaxClientConns(cfg.maxClientConns),
-		zktest.ContainerInterval(cfg.containerInterval),
-	}
-	if cfg.extendedTypes {
-		opts = append(opts, zktest.ExtendedTypes())
-	}
-	if cfg.words != "*" {
-		opts = append(opts, zktest.FourLetterWords(strings.Split(cfg.words, ",")...))
-	}
-	return zktest.Start(t, opts...)
+	{"real", func(t testing.TB, opts ...zktest.CommonOption) runningTarget {
+		var own []zktest.RealOption
+		for _, opt := range opts {
+			own = append(own, opt)
+		}
+		return zktest.StartReal(t, own...)
+	}},
+	{"embedded", func(t testing.TB, opts ...zktest.CommonOption) runningTarget {
+		var own []zktest.Option
+		for _, opt := range opts {
+			own = append(own, opt)
+		}
+		return zktest.Start(t, own...)
+	}},
 }
 
 const tick = 500 * time.Millisecond
@@ -86,25 +56,25 @@ const (
 )
 
 var places = []struct {
-	place  place
-	name   string
-	config targetConfig
+	place   place
+	name    string
+	options []zktest.CommonOption
 }{
-	{exclusive, "exclusive", exclusiveConfig},
-	{strict, "strict", targetConfig{
-		tick: tick, minTimeout: time.Second, maxTimeout: 10 * time.Second,
-		containerInterval: time.Hour, words: "srvr,conf", // with less a real server's launcher is blind
+	{exclusive, "exclusive", quiet},
+	{strict, "strict", []zktest.CommonOption{
+		zktest.SessionTimeouts(time.Second, 10*time.Second), zktest.ContainerInterval(time.Hour),
+		zktest.FourLetterWords("srvr", "conf"), // with less a real server's launcher is blind
 	}},
-	{shared, "shared", targetConfig{
-		tick: tick, minTimeout: 2 * tick, maxTimeout: 40 * time.Second,
-		extendedTypes: true, containerInterval: time.Second, words: "*",
+	{shared, "shared", []zktest.CommonOption{
+		zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(containerInterval),
 	}},
 }
 
-// exclusiveConfig lets the server do nothing of its own accord.
-var exclusiveConfig = targetConfig{
-	tick: tick, minTimeout: 2 * tick, maxTimeout: 40 * time.Second,
-	extendedTypes: true, containerInterval: time.Hour, words: "*",
+const containerInterval = 3 * time.Second
+
+// quiet servers do nothing of their own accord.
+var quiet = []zktest.CommonOption{
+	zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(time.Hour),
 }
 
 // check is something that all kinds of servers do alike.
@@ -136,9 +106,9 @@ func (s suite) open(t *testing.T) *client {
 func (s suite) path(name string) string { return s.root + "/" + name }
 
 // start starts a server for this check alone.
-func (s suite) start(t *testing.T, cfg targetConfig) runningTarget {
+func (s suite) start(t *testing.T, opts ...zktest.CommonOption) runningTarget {
 	t.Helper()
-	return s.kind.start(t, cfg)
+	return s.kind.start(t, opts...)
 }
 
 func TestConformance(t *testing.T) {
@@ -147,7 +117,7 @@ func TestConformance(t *testing.T) {
 		for _, p := range places {
 			t.Run(kind.name+"/"+p.name, func(t *testing.T) {
 				t.Parallel()
-				server := kind.start(t, p.config)
+				server := kind.start(t, p.options...)
 				for _, c := range checks {
 					if c.place != p.place {
 						continue

@@ -387,7 +387,7 @@ var treeChecks = []check{
 		require.Equal(t, []acl{{permRead, "world", "anyone"}}, c.must(getACL("/zookeeper/config")).ACL)
 	}},
 	{107, "a new server has four nodes", exclusive, func(t *testing.T, s suite) {
-		addr := s.start(t, exclusiveConfig).Addr()
+		addr := s.start(t, quiet...).Addr()
 		c := open(t, addr, longTimeout)
 		require.EqualValues(t, 1, c.must(ping()).Zxid, "one for the session")
 		require.Contains(t, word(t, addr, "srvr"), "\nZxid: 0x1\nMode: standalone\nNode count: 5\n", "/ counts twice")

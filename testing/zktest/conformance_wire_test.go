@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // largestPacket is the limit of what a server reads.
@@ -59,9 +61,7 @@ var wireChecks = []check{
 	}},
 	{61, "an address has a limit of connections", exclusive, func(t *testing.T, s suite) {
 		const limit = 3
-		cfg := exclusiveConfig
-		cfg.maxClientConns = limit
-		addr := s.start(t, cfg).Addr()
+		addr := s.start(t, zktest.MaxClientConns(limit)).Addr()
 		// enter returns a connection with a session, or nil if the server ended it
 		// without a byte, maybe before anything could be sent.
 		enter := func() *client {

@@ -22,15 +22,11 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 var updateInterop = flag.Bool("update-interop", false, "write testdata/zkcli.golden anew, from the first target of TestInterop")
-
-// interopConfig is what the clients need: TTL nodes, and containers that stay.
-var interopConfig = targetConfig{
-	tick: tick, minTimeout: 2 * tick, maxTimeout: 40 * time.Second, maxClientConns: 60,
-	extendedTypes: true, containerInterval: time.Minute, words: "*",
-}
 
 // interopClients are unchanged clients of ZooKeeper. Each has a part of the
 // tree of its own.
@@ -49,7 +45,7 @@ func TestInterop(t *testing.T) {
 	for _, target := range targetKinds {
 		t.Run(target.name, func(t *testing.T) {
 			t.Parallel()
-			connect := target.start(t, interopConfig).Addr()
+			connect := target.start(t, zktest.ExtendedTypes()).Addr()
 			for _, client := range interopClients {
 				t.Run(client.name, func(t *testing.T) {
 					t.Parallel()

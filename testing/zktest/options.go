@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 )
 
 // RealOption changes how real servers are started.
@@ -37,6 +35,11 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 		reserve:  reservePort,
 	}
 	for _, opt := range opts {
+		if b, ok := opt.(both); ok {
+			if err := b.option(new(config)); err != nil { // what is wrong there is wrong here
+				return nil, fmt.Errorf("zktest: %w", err)
+			}
+		}
 		opt.real(c)
 	}
 	for key := range c.properties {
@@ -46,24 +49,6 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 		}
 	}
 	return c, nil
-}
-
-// TickTime sets ZooKeeper's tick, in whole milliseconds. The default is 500 ms.
-// Unless set otherwise, by [SessionTimeouts] or [Properties], servers grant
-// session timeouts from 2 ticks to 40 s.
-func TickTime(d time.Duration) CommonOption { return tickTime(d) }
-
-type tickTime time.Duration
-
-func (t tickTime) embedded(c *config) error {
-	if c.tick = time.Duration(t).Truncate(time.Millisecond); c.tick <= 0 {
-		return fmt.Errorf("a tick takes at least 1 ms, not %v", time.Duration(t))
-	}
-	return nil
-}
-
-func (t tickTime) real(c *realConfig) {
-	c.properties["tickTime"] = strconv.FormatInt(time.Duration(t).Milliseconds(), 10)
 }
 
 // Properties adds lines to zoo.cfg or replaces those the launcher sets, such
