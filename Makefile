@@ -1,10 +1,16 @@
 # The commands of this repository. `make test` needs Debian (or Ubuntu) and Go;
 # it installs what else the tests need with apt-get.
 
-.PHONY: test vet bench deps
+.PHONY: test differential vet bench deps
 
-test: deps ## everything, with the race detector, on real ZooKeeper servers
+test: deps ## everything, with the race detector; locks on an embedded and on a real ZooKeeper
 	go test -race -p 1 -timeout 15m work
+	go test -race -timeout 15m . -server real
+
+DURATION ?= 10m
+
+differential: deps ## random programs on the embedded and the real server: must be the same
+	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
 
 vet: ## formatting, go vet and staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }

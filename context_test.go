@@ -68,7 +68,7 @@ func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time: not beside
 
 // Scenario 29.
 func TestSilentServerDoesNotHoldUpADeadline(t *testing.T) { // measures time: not beside others
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	p := b.pool()
 	b.unlock(b.lock(p, "a"))
@@ -115,7 +115,7 @@ func TestWaiterBehindACancelledWaiterIsGrantedInOrder(t *testing.T) { // measure
 // node, watch or waiter is left.
 func TestCancelAtAnyPointLeavesNothing(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	p := b.pool()
 	holder := b.lock(p, "held")
@@ -178,7 +178,7 @@ func TestCancelledLockDoesNotPoisonTheSession(t *testing.T) {
 // after, and goes with the holder: ZooKeeper's Go client can not take it back.
 func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	p := b.pool()
 	holder := b.lock(p, "a")
@@ -199,7 +199,7 @@ func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 
 // 2,000 attempts against a held lock leave nothing that grows.
 func TestTwoThousandTimeoutsLeaveNothing(t *testing.T) {
-	own := zktest.StartReal(t)
+	own := zktest.StartReal(t) // in a process of its own, because the heap of this one is measured
 	b := newBenchOn(t, own.Addr())
 	b.ctx = context.Background() // it takes longer than other tests
 	p := b.pool()
@@ -233,7 +233,7 @@ func TestTwoThousandTimeoutsLeaveNothing(t *testing.T) {
 
 func TestEndedContextDoesNothingAtTheServer(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = 10 * time.Second
@@ -290,7 +290,7 @@ func TestUnlockWithAnEndedContextStillUnlocks(t *testing.T) {
 
 func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	p := b.pool()
 	l := b.lock(p, "a")

@@ -21,7 +21,7 @@ import (
 
 func TestEmptyQueuesAreRemovedByTheServer(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t, zktest.JVMFlags("-Dznode.container.checkIntervalMs=300"))
+	own := startServer(t, zktest.ContainerInterval(300*time.Millisecond))
 	b := newBenchOn(t, own.Addr())
 	p := b.pool()
 	for range 3 { // and are made again
@@ -36,7 +36,7 @@ func TestEmptyQueuesAreRemovedByTheServer(t *testing.T) {
 
 func TestQueueThatKeepsBeingRemovedIsStillExclusive(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t, zktest.JVMFlags("-Dznode.container.checkIntervalMs=1", "-Dznode.container.maxPerMinute=60000"))
+	own := startServer(t, zktest.ContainerInterval(time.Millisecond))
 	b := newBenchOn(t, own.Addr())
 	p, other := b.pool(), b.pool()
 	inside := make(chan struct{}, 1)
@@ -187,7 +187,7 @@ func TestRivalBetweenTwoOfOurLocksIsSeen(t *testing.T) {
 // An uncontended lock costs one request to take and one to give back.
 func TestLockOfOneProcessCostsTwoRequests(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = 10 * time.Second

@@ -3,6 +3,7 @@ package lockpool_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -164,10 +165,20 @@ func TestForeignChildrenAreIgnoredAndContendersOfOthersWaitedFor(t *testing.T) {
 	for _, name := range []string{"note__lock__0000000000", "zz-lock-0000000000"} {
 		_, err := b.admin.Create(b.chroot+"/a/"+name, nil, 0, world)
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(b.ctx, 100*time.Millisecond)
-		_, err = p.Lock(ctx, "a")
+		ctx, cancel := context.WithCancel(b.ctx)
+		done := make(chan error)
+		go func() {
+			_, err := p.Lock(ctx, "a")
+			done <- err
+		}()
+		b.until(func() bool {
+			watched, err := server.Command(b.ctx, "wchp")
+			require.NoError(t, err)
+			return strings.Contains(watched, b.chroot+"/a/"+name+"\n")
+		}, "it waits behind %s", name)
 		cancel()
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		err = <-done
+		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, name, "the error names who is in the way")
 		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+name, -1))
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // benchBehindProxy is a bench whose pools reach the server through a proxy.
@@ -107,7 +106,7 @@ func TestCreateThatIsCancelledUnderWayLeavesNoNode(t *testing.T) { // measures t
 // An expired session is not replaced underneath who holds a lock.
 func TestExpiredSessionLosesItsLocks(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = time.Second
@@ -135,7 +134,7 @@ func TestExpiredSessionLosesItsLocks(t *testing.T) {
 
 func TestDoReportsALossTogetherWithItsFunctionsError(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = time.Second
@@ -154,7 +153,7 @@ func TestDoReportsALossTogetherWithItsFunctionsError(t *testing.T) {
 // Scenario 40: what the server refuses is asked for once.
 func TestRefusedRequestIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = 10 * time.Second
@@ -170,7 +169,7 @@ func TestRefusedRequestIsNotRepeated(t *testing.T) {
 // Scenario 75.
 func TestLocksSurviveARestartOfTheServer(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = 10 * time.Second

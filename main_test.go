@@ -3,6 +3,7 @@ package lockpool_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -20,16 +21,57 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
+// kind is which ZooKeeper the tests run on. They must pass on both.
+var kind = flag.String("server", "embedded", "the ZooKeeper server of the tests: `embedded or real`")
+
+// zooKeeper is a server of either kind.
+type zooKeeper interface {
+	Addr() string
+	Stat(ctx context.Context, key string) (int64, error)
+	Command(ctx context.Context, word string) (string, error)
+	Pause() error
+	Resume() error
+	Kill() error
+	Stop(ctx context.Context) error
+	Start(ctx context.Context) error
+	Close() error
+}
+
+// startServer starts a server for one test.
+func startServer(t testing.TB, opts ...zktest.CommonOption) zooKeeper {
+	if *kind == "real" {
+		var own []zktest.RealOption
+		for _, opt := range opts {
+			own = append(own, opt)
+		}
+		return zktest.StartReal(t, own...)
+	}
+	var own []zktest.Option
+	for _, opt := range opts {
+		own = append(own, opt)
+	}
+	return zktest.Start(t, own...)
+}
+
 // server is shared by all tests that can bear company.
-var server *zktest.RealServer
+var server zooKeeper
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("LOCKPOOL_TEST_ROLE"); role != "" {
 		os.Exit(roles[role]())
 	}
+	flag.Parse()
 	os.Exit(func() (code int) {
 		var err error
-		if server, err = zktest.RunReal(context.Background()); err != nil {
+		switch *kind {
+		case "embedded":
+			server, err = zktest.Run(context.Background())
+		case "real":
+			server, err = zktest.RunReal(context.Background())
+		default:
+			err = fmt.Errorf("-server is embedded or real, not %q", *kind)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -226,14 +268,14 @@ func (b *bench) unlock(l *lockpool.Lock) {
 	require.NoError(b, l.Unlock(b.ctx))
 }
 
-func (b *bench) stat(s *zktest.RealServer, key string) int {
+func (b *bench) stat(s zooKeeper, key string) int {
 	n, err := s.Stat(b.ctx, key)
 	require.NoError(b, err)
 	return int(n)
 }
 
 // watched returns how many contenders' nodes are watched at a server.
-func (b *bench) watched(s *zktest.RealServer) int {
+func (b *bench) watched(s zooKeeper) int {
 	paths, err := s.Command(b.ctx, "wchp")
 	require.NoError(b, err)
 	return strings.Count(paths, "/_c_")

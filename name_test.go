@@ -10,13 +10,12 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // Scenario 129.
 func TestBadNamesAreRefusedBeforeAnyRequest(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = 10 * time.Second

@@ -30,6 +30,7 @@ type Pool struct {
 	die     context.CancelFunc
 	work    sync.WaitGroup // the pool's own goroutines
 	waiting atomic.Int32   // calls that wait for a lock
+	inUse   atomic.Int32   // handles that have a seat
 
 	mu         sync.Mutex
 	closed     bool // no new handles and no new holds
@@ -146,6 +147,11 @@ func (p *Pool) bounded(ctx context.Context, do func(ctx context.Context) error) 
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
+	return withCause(ctx, err)
+}
+
+// withCause completes the error of a call with why its context has ended.
+func withCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if cause == ErrPoolClosed {
 		return ErrPoolClosed

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 func TestOpenNeverDials(t *testing.T) {
@@ -58,7 +57,7 @@ func TestUnreachableServerIsInTheError(t *testing.T) {
 
 func TestServerThatComesUpLateIsFound(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t)
+	own := startServer(t)
 	ctx := testContext(t)
 	require.NoError(t, own.Stop(ctx))
 	p, err := lockpool.Open("zookeeper", own.Addr())
@@ -170,8 +169,10 @@ func TestCloseWakesWaitersAndReleasesHolders(t *testing.T) {
 		require.NotErrorIs(t, w.err, context.Canceled, "nobody's context was cancelled")
 	}
 	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrPoolClosed)
+	_, err := p.Lock(ctx, "b")
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed, "whoever was inside is told why, too")
 	<-held.Lost()
-	err := held.Unlock(b.ctx)
+	err = held.Unlock(b.ctx)
 	require.ErrorIs(t, err, lockpool.ErrNotHeld)
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	l := b.granted(rival)

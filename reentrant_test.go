@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // Scenarios 19 and 26.
@@ -38,7 +37,7 @@ func TestLockIsHeldUntilTheLastUnlock(t *testing.T) {
 // Scenario 21. (That no span is recorded is shown in testing/tracing.)
 func TestReentrySendsNothing(t *testing.T) {
 	t.Parallel()
-	own := zktest.StartReal(t) // its counters are ours alone
+	own := startServer(t) // its counters are ours alone
 	b := newBenchOn(t, own.Addr())
 	cfg := b.config()
 	cfg.SessionTimeout = 10 * time.Second

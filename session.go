@@ -73,6 +73,8 @@ func (s *Session) lock(ctx context.Context, name, op string, l *Lock) (*Lock, er
 		h, err = s.acquire(ctx, name, op)
 	} else if err == nil {
 		err = h.err()
+	} else {
+		err = withCause(ctx, err)
 	}
 	if err == nil {
 		*l = h.enter()
@@ -164,6 +166,7 @@ func (s *Session) reseat(ctx context.Context) error {
 	seat, err := s.pool.takeSeat(ctx)
 	if err == nil {
 		s.seat, s.clean = seat, true
+		s.pool.inUse.Add(1)
 	}
 	return err
 }
@@ -171,8 +174,11 @@ func (s *Session) reseat(ctx context.Context) error {
 // dropSeat gives the seat back, for others to use only if nothing of ours may
 // be left on it.
 func (s *Session) dropSeat() {
+	if s.seat == nil {
+		return
+	}
+	s.pool.inUse.Add(-1)
 	switch {
-	case s.seat == nil:
 	case s.clean && !s.seat.Value().over():
 		s.seat.Release()
 	default:

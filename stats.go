@@ -27,7 +27,7 @@ func (p *Pool) Stats() Stats {
 		MaxSessions:  p.cfg.maxSessions,
 		OpenSessions: len(p.members),
 		MaxHandles:   p.cfg.maxHandles,
-		InUse:        int(seats.AcquiredResources()),
+		InUse:        int(p.inUse.Load()), // puddle counts seats that are being destroyed
 		Held:         p.held,
 		Waiting:      int(p.waiting.Load()),
 		WaitCount:    seats.EmptyAcquireCount(),

@@ -120,6 +120,9 @@ func (c Claim) wait(ctx context.Context, self, obstacle driver.Node, last bool) 
 		watched = append(watched, self)
 	}
 	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
+	if err != nil && ctx.Err() != nil {
+		return false, fmt.Errorf("waiting behind %s: %w", obstacle.Name, err)
+	}
 	if err != nil {
 		return false, err
 	}

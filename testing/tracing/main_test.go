@@ -31,13 +31,13 @@ import (
 )
 
 // server is shared by all tests.
-var server *zktest.RealServer
+var server *zktest.Server
 
 func TestMain(m *testing.M) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {})) // exporters are made to fail
 	os.Exit(func() (code int) {
 		var err error
-		if server, err = zktest.RunReal(context.Background()); err != nil {
+		if server, err = zktest.Run(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

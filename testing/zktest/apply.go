@@ -102,7 +102,11 @@ func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
 		if !ok {
 			return nil, ErrMarshalling
 		}
-		return encodeResults(x.multi(parts)), OK
+		results, code := x.multi(parts)
+		if code == OK {
+			e = encodeResults(results)
+		}
+		return e, code
 	}
 	p := decodePart(d, op)
 	if d.bad {
@@ -319,7 +323,7 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 // shuffled returns the names of the children in no order, as they come out of
 // the real server's hash tables, so that nobody comes to rely on one.
 func (s *Server) shuffled(n *node) []string {
-	names := slices.Sorted(maps.Keys(n.children)) // first, so that the seed decides
+	names := slices.Clone(n.children.list)
 	s.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	return names
 }
@@ -410,7 +414,7 @@ func (s *Server) reap() {
 	now := s.millis()
 	for _, path := range slices.Sorted(maps.Keys(s.tree)) {
 		n := s.tree[path]
-		if len(n.children) > 0 {
+		if len(n.children.list) > 0 {
 			continue
 		}
 		if n.kind == container && n.created > 0 || n.kind == ttl && now-n.mtime > n.ttl {

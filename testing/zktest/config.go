@@ -162,7 +162,7 @@ func MaxFrame(bytes int) Option {
 }
 
 // ContainerInterval sets how often empty containers and outdated TTL nodes are
-// looked for, in steps of a tick. The default is ZooKeeper's minute. See also
+// looked for. The default is ZooKeeper's minute. See also
 // [Server.ReapContainers].
 func ContainerInterval(d time.Duration) CommonOption {
 	return both{func(c *config) error {
@@ -224,7 +224,7 @@ func FirstZxid(zxid int64) Option {
 
 // Logger sets where the server logs that it is there, and that it is not for
 // production. The default is [slog.Default] for Run, and
-// the test's own log for Start.
+// nothing for Start.
 func Logger(log *slog.Logger) Option {
 	return option(func(c *config) error {
 		if log == nil {

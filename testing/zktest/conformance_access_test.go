@@ -1,7 +1,9 @@
 package zktest_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -111,6 +113,40 @@ var accessChecks = []check{
 		} {
 			n := c.must(create(s.path("n-"), nil, sequential, tc.entries...)).Path
 			require.Equal(t, tc.read, c.do(getData(n, false)).Err, "%+v", tc.entries)
+		}
+	}},
+	{131, "each permission is for certain operations", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		for perm := permRead; perm <= permAdmin; perm *= 2 {
+			n := s.path(fmt.Sprint(perm))
+			only := acl{perm, "world", "anyone"}
+			c.must(create(n, nil, persistent))
+			c.must(create(n+"/child", nil, persistent))
+			c.must(setACL(n, 0, only))
+			for _, tc := range []struct {
+				need int32 // any of them
+				op   request
+			}{
+				{permAll, exists(n, false)},
+				{permRead, getData(n, false)},
+				{permRead, getChildren(n, false)},
+				{permRead, getChildren2(n, false)},
+				{permRead, getAllChildrenNumber(n)},
+				{permRead | permAdmin, getACL(n)},
+				{permWrite, setData(n, nil, anyVersion)},
+				{permCreate, create(n+"/a", nil, persistent)},
+				{permCreate, create2(n+"/b", nil, ephemeralSequential)},
+				{permCreate, createContainer(n+"/c", container)},
+				{permCreate, createTTL(n+"/d", ttl, time.Hour)},
+				{permDelete, remove(n+"/child", anyVersion)},
+				{permAdmin, setACL(n, anyVersion, only)},
+			} {
+				var want int32
+				if tc.need&perm == 0 {
+					want = errNoAuth
+				}
+				require.Equal(t, want, c.do(tc.op).Err, "operation %d with permission %d", tc.op.Op, perm)
+			}
 		}
 	}},
 	{122, "identities belong to the connection", shared, func(t *testing.T, s suite) {

@@ -61,12 +61,18 @@ var multiChecks = []check{
 	}},
 	{39, "a failed multi leaves nothing but a zxid", exclusive, func(t *testing.T, s suite) {
 		a, b := s.open(t), s.open(t)
+		n, e := s.path("n"), s.path("e")
+		a.must(create(n, []byte("old"), persistent))
+		a.must(create(e, nil, ephemeral))
 		for _, c := range []*client{a, b} {
 			c.must(getChildren(s.root, true))
+			c.must(getData(n, true))
+			c.must(exists(e, true))
 			c.fails(errNoNode, exists(s.path("x"), true))
 			c.fails(errNoNode, exists(s.path("y"), true))
 		}
-		before := a.must(exists(s.root, false))
+		before := a.pipeline(exists(s.root, false), getData(n, false), getData(e, false), getEphemerals(s.root))
+
 		r := a.must(multi(
 			create(s.path("x"), nil, persistent),
 			remove(s.path("missing"), anyVersion),
@@ -74,14 +80,35 @@ var multiChecks = []check{
 		))
 		require.Equal(t, []int32{opError, opError, opError}, types(r))
 		require.Equal(t, []int32{0, errNoNode, errRuntimeInconsistency}, codes(r))
-		require.Equal(t, before.Zxid+1, r.Zxid)
+		require.Equal(t, before[0].Zxid+1, r.Zxid)
 		require.Empty(t, r.Events)
-		after := a.must(exists(s.root, false))
-		require.Equal(t, before.Stat, after.Stat)
-		require.Empty(t, b.must(getChildren(s.root, false)).Names)
-		require.Empty(t, b.arrived())
+
+		r = a.must(multi(
+			setData(n, []byte("1"), 0), create(n+"/child", nil, ephemeral), remove(n+"/child", 0), setData(n, []byte("2"), 1),
+			remove(n, 2), create(n, []byte("3"), ephemeral), setData(n, []byte("4"), 0),
+			remove(e, 0), create(e, []byte("5"), persistent), create(e+"/child", nil, persistent),
+			checkVersion(n, 7),
+		))
+		require.Equal(t, append(make([]int32, 10), errBadVersion), codes(r))
+		require.Equal(t, before[0].Zxid+2, r.Zxid)
+		require.Empty(t, r.Events)
+
+		after := a.pipeline(exists(s.root, false), getData(n, false), getData(e, false), getEphemerals(s.root))
+		for i, r := range after {
+			require.Equal(t, before[i].Stat, r.Stat)
+			require.Equal(t, before[i].Data, r.Data)
+			require.Equal(t, before[i].Names, r.Names)
+		}
+		require.ElementsMatch(t, []string{"n", "e"}, b.must(getChildren(s.root, false)).Names)
+		require.Empty(t, b.must(getChildren(n, false)).Names)
 		require.Empty(t, a.events)
 		require.Empty(t, b.events)
+
+		// Nor does it use up numbers or watches.
+		require.Equal(t, n+"/-0000000000", a.must(create(n+"/-", nil, sequential)).Path)
+		require.Equal(t, []event{{nodeDataChanged, n}}, a.must(setData(n, nil, 0)).Events)
+		a.must(closeSession())
+		require.Equal(t, []event{{nodeDataChanged, n}, {nodeDeleted, e}, {nodeChildrenChanged, s.root}}, b.arrived())
 	}},
 	{40, "a multi may be empty, but only have certain operations", shared, func(t *testing.T, s suite) {
 		c := s.open(t)
@@ -92,6 +119,7 @@ var multiChecks = []check{
 			multi(create(s.path("n"), nil, persistent), getACL(s.root)),
 			multi(create(s.path("n"), nil, persistent), getData(s.root, false)),
 			multi(getData(s.root, false), create(s.path("n"), nil, persistent)),
+			multi(create(s.path("n"), nil, persistent), getChildren(s.root, false)),
 			multi(exists(s.root, false)),
 			multiRead(getData(s.root, false), remove(s.root, anyVersion)),
 			multiRead(exists(s.root, false)),

@@ -1,6 +1,7 @@
 package zktest_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -164,7 +165,7 @@ var sessionChecks = []check{
 		}
 	}},
 	{65, "a restart keeps nodes, sessions, zxid and numbers, but no watches", shared, func(t *testing.T, s suite) {
-		const timeout = 4 * tick
+		const timeout = 6 * tick
 		server := s.start(t, quiet...)
 		a, brief := open(t, server.Addr(), longTimeout), open(t, server.Addr(), timeout)
 		a.must(create("/q", []byte("x"), persistent))
@@ -174,11 +175,14 @@ var sessionChecks = []check{
 		brief.must(create("/brief", nil, ephemeral))
 		before := a.must(getData("/q", false))
 
-		require.NoError(t, server.Stop(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, server.Stop(ctx))
 		a.end()
 		brief.end()
-		time.Sleep(timeout + 2*tick) // sessions do not age while the server is down
-		require.NoError(t, server.Start(t.Context()))
+		time.Sleep(timeout)
+		require.NoError(t, server.Start(ctx))
+		time.Sleep(2 * tick) // which is too long, if sessions did not begin anew
 
 		c := brief.reattach()
 		require.Equal(t, brief.welcome, c.welcome)
@@ -303,7 +307,7 @@ var refused = welcome{Size: 37, Password: make([]byte, 16)}
 // expiryTimeout is the timeout of sessions whose expiry is awaited.
 const expiryTimeout = 1500 * time.Millisecond
 
-// timeChecks are those that wait, each on a shared server.
+// timeChecks are those that wait for sessions to expire, or not to.
 var timeChecks = []check{
 	{10, "a silent session expires after its timeout and before another tick", shared, func(t *testing.T, s suite) {
 		nodes := []string{s.path("x"), s.path("y")}
@@ -344,6 +348,19 @@ var timeChecks = []check{
 		time.Sleep(timeout * 7 / 10)
 		b.must(exists(s.path("n"), false))
 		c.must(setData(s.path("n"), nil, anyVersion))
+	}},
+	{130, "an expiry takes one zxid for all ephemerals", exclusive, func(t *testing.T, s suite) {
+		a, b := open(t, s.addr, 2*tick), s.open(t)
+		for _, name := range []string{"x", "y", "z"} {
+			a.must(create(s.path(name), nil, ephemeral))
+		}
+		before := b.must(getChildren(s.root, true))
+		require.Len(t, before.Names, 3)
+		require.Equal(t, event{nodeChildrenChanged, s.root}, b.event())
+		after := b.must(getChildren2(s.root, false))
+		require.Empty(t, after.Names)
+		require.Equal(t, before.Zxid+1, after.Zxid)
+		require.Equal(t, before.Zxid+1, after.Stat.Pzxid)
 	}},
 	{105, "after a re-attach the new timeout counts", shared, func(t *testing.T, s suite) {
 		a, b := s.open(t), s.open(t)

@@ -66,11 +66,9 @@ var places = []struct {
 		zktest.FourLetterWords("srvr", "conf"), // with less a real server's launcher is blind
 	}},
 	{shared, "shared", []zktest.CommonOption{
-		zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(containerInterval),
+		zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(time.Second),
 	}},
 }
-
-const containerInterval = 3 * time.Second
 
 // quiet servers do nothing of their own accord.
 var quiet = []zktest.CommonOption{

@@ -96,6 +96,11 @@ var treeChecks = []check{
 		want.Pzxid = c.must(remove(n+"/child", 1)).Zxid
 		want.Cversion, want.NumChildren = 2, 0
 		require.Equal(t, want, look())
+
+		poll(t, "the time of a change is later than the creation's", func() bool {
+			return c.must(setData(n, nil, anyVersion)).Stat.Mtime > want.Ctime
+		})
+		require.Equal(t, want.Ctime, look().Ctime)
 	}},
 	{23, "null and empty data differ", shared, func(t *testing.T, s suite) {
 		c := s.open(t)

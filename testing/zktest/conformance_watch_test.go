@@ -2,6 +2,7 @@ package zktest_test
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -116,10 +117,11 @@ var watchChecks = []check{
 		missing, made := s.path("missing"), s.path("made")
 		calm, busy, lost := s.path("calm"), s.path("busy"), s.path("lost")
 		data, exist, child := []string{changed, gone, same}, []string{made, missing}, []string{busy, lost, calm}
+		var creates []request
 		for _, n := range slices.Concat(data, child) {
-			a.must(create(n, nil, persistent))
+			creates = append(creates, create(n, nil, persistent))
 		}
-		before := a.must(ping()).Zxid
+		before := a.must(multi(creates...)).Zxid // which none of them is later than
 		a.cut()
 		other.must(create(busy+"/child", nil, persistent))
 		other.must(remove(gone, 0))
@@ -345,7 +347,7 @@ var watchChecks = []check{
 			}, a.arrived())
 		}
 	}},
-	{117, "the root can be watched", exclusive, func(t *testing.T, s suite) {
+	{117, "the root can be watched, and has sequential children", exclusive, func(t *testing.T, s suite) {
 		c := s.open(t)
 		n := s.root + "-sibling"
 		c.must(getChildren("/", true))
@@ -354,6 +356,15 @@ var watchChecks = []check{
 		require.Equal(t, []event{{nodeChildrenChanged, "/"}}, c.must(remove(n, 0)).Events)
 		c.must(exists("/", true))
 		require.Equal(t, []event{{nodeDataChanged, "/"}}, c.must(setData("/", nil, anyVersion)).Events)
+		a, b := c.must(create("/-", nil, ephemeralSequential)), c.must(create("/-", nil, ephemeralSequential))
+		number := func(r result) int {
+			require.Regexp(t, `^/-\d{10}$`, r.Path)
+			n, err := strconv.Atoi(r.Path[2:])
+			require.NoError(t, err)
+			return n
+		}
+		require.Equal(t, number(a)+1, number(b))
+		c.must(closeSession())
 	}},
 	{118, "who must not read gets no watch, and who may look need not read", shared, func(t *testing.T, s suite) {
 		stranger, owner := s.open(t), s.open(t)

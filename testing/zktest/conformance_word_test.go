@@ -58,9 +58,9 @@ Node count: %d
 		} {
 			require.Regexp(t, pattern, word(t, s.addr, name), name)
 		}
-		require.Regexp(t, ` /`+client+`\[1\]\(queued=0,recved=\d+,sent=\d+\)\n`, word(t, s.addr, "stat"))
+		require.Regexp(t, ` /`+client+`\[\d\]\(queued=\d+,recved=\d+,sent=\d+\)\n`, word(t, s.addr, "stat"))
 		c.must(exists(n, false))
-		require.Regexp(t, ` /`+client+`\[1\]\(queued=0,recved=\d+,sent=\d+,sid=`+session+
+		require.Regexp(t, ` /`+client+`\[\d\]\(queued=\d+,recved=\d+,sent=\d+,sid=`+session+
 			`,lop=EXIS,est=\d+,to=30000,lcxid=0x[0-9a-f]+,lzxid=0x[0-9a-f]+,lresp=\d+,llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+\)\n`,
 			word(t, s.addr, "cons"))
 

@@ -55,7 +55,7 @@ func (h *Holders) first() (path string) {
 		return ""
 	}
 	least := int64(math.MaxInt64)
-	for name := range n.children {
+	for _, name := range n.children.list {
 		number, err := strconv.ParseInt(name[max(0, len(name)-10):], 10, 64)
 		if err == nil && number < least {
 			least, path = number, strings.TrimSuffix(h.parent, "/")+"/"+name

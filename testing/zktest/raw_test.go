@@ -172,7 +172,7 @@ type result struct {
 	Count int32
 	Ops   []result
 
-	Events []event // that came after the packet before and in front of this one
+	Events []event // that came right before this reply, and after what was read before
 }
 
 // request is a packet before it is framed, or an operation of a multi.
@@ -381,6 +381,7 @@ func (c *client) reattach() *client {
 	c.t.Helper()
 	next := connect(c.t, c.conn.RemoteAddr().String(), c.credentials())
 	require.Equal(c.t, c.welcome.Session, next.welcome.Session, "the session is over")
+	next.zxid = c.zxid
 	return next
 }
 
@@ -559,10 +560,10 @@ func (c *client) packet() ([]byte, error) {
 }
 
 // word returns the answer to a four letter word.
-func word(t testing.TB, addr, word string) string {
+func word(t testing.TB, addr, name string) string {
 	t.Helper()
 	c := dial(t, addr)
-	c.write([]byte(word))
+	c.write([]byte(name))
 	require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
 	answer, err := io.ReadAll(c.conn)
 	require.NoError(t, err)

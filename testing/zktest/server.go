@@ -58,8 +58,8 @@ type Server struct {
 // the test ends, and fails the test if it finds its own state broken then.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	log := Logger(slog.New(slog.NewTextHandler(t.Output(), nil)))
-	s, err := Run(t.Context(), append([]Option{log}, opts...)...)
+	quiet := Logger(slog.New(slog.DiscardHandler))
+	s, err := Run(t.Context(), append([]Option{quiet}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,20 +276,23 @@ func (s *Server) Advance(d time.Duration) error {
 		return errors.New("zktest: Advance needs the option ManualClock")
 	}
 	for end := s.advanced + d; s.advanced < end; {
-		s.advanced = min(end, (s.advanced/s.conf.tick+1)*s.conf.tick)
+		s.advanced = min(end, s.advanced+s.untilTick())
 		s.ticked()
 	}
 	return nil
 }
 
+// untilTick is the time until something may be due again.
+func (s *Server) untilTick() time.Duration {
+	period := min(s.conf.tick, s.conf.containerInterval)
+	return period - s.now()%period
+}
+
 // tick does at every tick of the clock what is due.
 func (s *Server) tick() {
 	for {
-		s.mu.Lock()
-		wait := s.conf.tick - s.now()%s.conf.tick
-		s.mu.Unlock()
 		select {
-		case <-time.After(wait):
+		case <-time.After(s.untilTick()):
 		case <-s.over:
 			return
 		}

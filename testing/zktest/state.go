@@ -77,7 +77,7 @@ func (s *Server) State() *State {
 func (s *Server) snapshot() *State {
 	st := &State{Zxid: s.zxid, Nodes: make(map[string]Node, len(s.tree))}
 	for path, n := range s.tree {
-		st.Nodes[path] = Node{Data: slices.Clone(n.data), Stat: n.stat(), Children: slices.Sorted(maps.Keys(n.children))}
+		st.Nodes[path] = Node{Data: slices.Clone(n.data), Stat: n.stat(), Children: slices.Sorted(slices.Values(n.children.list))}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		ss := s.sessions[id]
@@ -168,11 +168,11 @@ func (s *Server) Invariants() error {
 	for path, n := range s.tree {
 		if path != "/" {
 			parentPath, name := split(path)
-			if parent := s.tree[parentPath]; parent == nil || !parent.children[name] {
+			if parent := s.tree[parentPath]; parent == nil || !parent.children.has(name) {
 				wrong("%s is not a child of its parent", path)
 			}
 		}
-		for name := range n.children {
+		for _, name := range n.children.list {
 			if s.tree[strings.TrimSuffix(path, "/")+"/"+name] == nil {
 				wrong("the child %s of %s is no node", name, path)
 			}
@@ -180,7 +180,7 @@ func (s *Server) Invariants() error {
 		switch owner := s.sessions[n.owner]; {
 		case n.kind == ephemeral && (owner == nil || !owner.ephemerals[path]):
 			wrong("the ephemeral %s belongs to no session", path)
-		case n.kind == ephemeral && len(n.children) > 0:
+		case n.kind == ephemeral && len(n.children.list) > 0:
 			wrong("the ephemeral %s has children", path)
 		case max(n.czxid, n.mzxid, n.pzxid) > s.zxid:
 			wrong("%s was changed by a transaction to come", path)

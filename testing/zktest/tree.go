@@ -3,6 +3,7 @@ package zktest
 import (
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -42,16 +43,16 @@ type node struct {
 	ctime, mtime        int64
 	version, aversion   int32
 	created             int32 // children ever created: the next sequence number
-	children            map[string]bool
+	children            names
 }
 
 func (n *node) stat() Stat {
 	return Stat{
 		Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: n.pzxid, Ctime: n.ctime, Mtime: n.mtime,
 		Version: n.version, Aversion: n.aversion,
-		Cversion:       2*n.created - int32(len(n.children)),
+		Cversion:       2*n.created - int32(len(n.children.list)),
 		EphemeralOwner: n.owner, // 0 unless ephemeral
-		DataLength:     int32(len(n.data)), NumChildren: int32(len(n.children)),
+		DataLength:     int32(len(n.data)), NumChildren: int32(len(n.children.list)),
 	}
 }
 
@@ -61,9 +62,40 @@ func (n *node) grew(child string, zxid int64) {
 	if n.created < math.MaxInt32 {
 		n.created++
 	}
-	n.children[child] = true
+	n.children.add(child)
 	n.pzxid = zxid
 }
+
+// names is a set whose order depends only on what was done to it, so that a
+// seeded shuffle of it comes out the same every time.
+type names struct {
+	list []string
+	at   map[string]int
+}
+
+func (s *names) add(name string) {
+	if s.at == nil {
+		s.at = map[string]int{}
+	}
+	s.at[name] = len(s.list)
+	s.list = append(s.list, name)
+}
+
+// remove puts the last name into the gap.
+func (s *names) remove(name string) {
+	i, end := s.at[name], len(s.list)-1
+	s.list[i] = s.list[end]
+	s.at[s.list[i]] = i
+	s.list = s.list[:end]
+	delete(s.at, name)
+}
+
+func (s names) has(name string) bool {
+	_, ok := s.at[name]
+	return ok
+}
+
+func (s names) clone() names { return names{slices.Clone(s.list), maps.Clone(s.at)} }
 
 // tree is all nodes by their paths.
 type tree map[string]*node
@@ -74,9 +106,9 @@ func newTree() tree {
 		"/": {"zookeeper"}, "/zookeeper": {"quota", "config"}, "/zookeeper/quota": nil, "/zookeeper/config": nil,
 	} {
 		// These children were not created by anybody: Cversion is below 0.
-		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}, children: map[string]bool{}}
+		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}}
 		for _, child := range children {
-			n.children[child] = true
+			n.children.add(child)
 		}
 		t[path] = n
 	}
@@ -98,7 +130,7 @@ func (t tree) clone() tree {
 	c := make(tree, len(t))
 	for path, n := range t {
 		copied := *n
-		copied.children = maps.Clone(n.children)
+		copied.children = n.children.clone()
 		c[path] = &copied
 	}
 	return c

@@ -49,17 +49,20 @@ func (x *txn) rollback() {
 func (x *txn) allowed(n *node, perms int32) bool { return x.who == nil || allowed(n.acl, perms, x.who) }
 
 // newKind returns what kind of node a create makes, and whether its name gets
-// a number. In a multi the flags decide alone, otherwise the operation decides
-// about containers.
+// a number. In a multi the flags decide alone, and the operation only says
+// whether there is a TTL; otherwise the operation decides about containers.
 func (x *txn) newKind(p part, inMulti bool) (k kind, sequential bool, code Code) {
 	if p.flags < 0 || p.flags > 6 {
 		return 0, false, ErrBadArguments
 	}
 	timed := p.flags == 5 || p.flags == 6
+	if inMulti && timed && p.op != OpCreateTTL {
+		return 0, false, ErrMarshalling
+	}
 	if timed && !x.s.conf.extendedTypes {
 		return 0, false, ErrUnimplemented
 	}
-	if timed != (p.op == OpCreateTTL) || timed && (p.ttl < 1 || p.ttl >= 1<<40) {
+	if timed && (p.ttl < 1 || p.ttl >= 1<<40) || !inMulti && timed != (p.op == OpCreateTTL) {
 		return 0, false, ErrBadArguments
 	}
 	k = [...]kind{persistent, ephemeral, persistent, ephemeral, container, ttl, ttl}[p.flags]
@@ -110,7 +113,7 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 
 	now := x.s.millis()
 	n := &node{
-		data: p.data, acl: acl, kind: k, children: map[string]bool{},
+		data: p.data, acl: acl, kind: k,
 		czxid: x.zxid, mzxid: x.zxid, pzxid: x.zxid, ctime: now, mtime: now,
 	}
 	switch k {
@@ -136,7 +139,7 @@ func (s *Server) remove(path string) {
 	n := s.tree[path]
 	parentPath, name := split(path)
 	delete(s.tree, path)
-	delete(s.tree[parentPath].children, name)
+	s.tree[parentPath].children.remove(name)
 	if n.kind == ephemeral {
 		delete(s.sessions[n.owner].ephemerals, path)
 	}
@@ -164,7 +167,7 @@ func (x *txn) delete(path string, version int32) Code {
 	if version != -1 && version != n.version {
 		return ErrBadVersion
 	}
-	if len(n.children) > 0 {
+	if len(n.children.list) > 0 {
 		return ErrNotEmpty
 	}
 	pzxid := parent.pzxid
@@ -172,7 +175,7 @@ func (x *txn) delete(path string, version int32) Code {
 	parent.pzxid = x.zxid
 	x.done(change{NodeDeleted, path, n.acl, parent.acl}, func() {
 		x.s.tree[path] = n
-		parent.children[name] = true
+		parent.children.add(name)
 		parent.pzxid = pzxid
 		if n.kind == ephemeral {
 			x.s.sessions[n.owner].ephemerals[path] = true
@@ -255,8 +258,9 @@ type result struct {
 	list []string
 }
 
-// multi carries out all parts or none. The results are complete in both cases.
-func (x *txn) multi(parts []part) []result {
+// multi carries out all parts or none. The results are complete in both cases,
+// but there are none if a part can not be understood and no earlier one failed.
+func (x *txn) multi(parts []part) ([]result, Code) {
 	results := make([]result, len(parts))
 	for i, p := range parts {
 		r := &results[i]
@@ -286,6 +290,9 @@ func (x *txn) multi(parts []part) []result {
 			continue
 		}
 		x.rollback()
+		if r.code == ErrMarshalling {
+			return nil, r.code
+		}
 		for j := range results {
 			if j < i {
 				results[j].code = OK
@@ -294,7 +301,7 @@ func (x *txn) multi(parts []part) []result {
 			}
 			results[j].op = -1
 		}
-		return results
+		break
 	}
-	return results
+	return results, OK
 }
