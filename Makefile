@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian (or Ubuntu) and Go;
 # it installs what else the tests need with apt-get.
 
-.PHONY: test differential vet bench deps
+.PHONY: test differential fuzz vet bench deps
 
 test: deps ## everything, with the race detector; locks on an embedded and on a real ZooKeeper
 	go test -race -p 1 -timeout 15m work
@@ -11,6 +11,10 @@ DURATION ?= 10m
 
 differential: deps ## random programs on the embedded and the real server: must be the same
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
+
+fuzz: ## anything, sent to the embedded server
+	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest
+	go test -run '^$$' -fuzz FuzzConnection -fuzztime $(DURATION) ./testing/zktest
 
 vet: ## formatting, go vet and staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
