@@ -97,7 +97,7 @@ var wireChecks = []check{
 			first[i].must(ping())
 		}
 	}},
-	{63, "a container is deleted when it had children and has none", shared, func(t *testing.T, s suite) {
+	{63, "a container is deleted when it had children and has none", waiting, func(t *testing.T, s suite) {
 		c := s.open(t)
 		used, unused, busy := s.path("used"), s.path("unused"), s.path("busy")
 		for _, n := range []string{used, unused, busy} {
@@ -122,7 +122,7 @@ var wireChecks = []check{
 		require.ElementsMatch(t, []string{"unused", "busy"}, c.must(getChildren(s.root, false)).Names)
 		require.Empty(t, c.arrived())
 	}},
-	{64, "a node with a TTL is deleted when it is idle and has no children", shared, func(t *testing.T, s suite) {
+	{64, "a node with a TTL is deleted when it is idle and has no children", waiting, func(t *testing.T, s suite) {
 		const life = tick
 		c := s.open(t)
 		idle, parent, long := s.path("idle"), s.path("parent"), s.path("long")
@@ -140,7 +140,7 @@ var wireChecks = []check{
 		}
 		require.ElementsMatch(t, []string{"parent", "long"}, c.must(getChildren(s.root, false)).Names)
 	}},
-	{124, "what is a container depends on the operation, in a multi on the flags", shared, func(t *testing.T, s suite) {
+	{124, "what is a container depends on the operation, in a multi on the flags", waiting, func(t *testing.T, s suite) {
 		c := s.open(t)
 		byOp, byFlags := s.path("op"), s.path("flags")
 		inMulti, inMultiByFlags := s.path("multi-op"), s.path("multi-flags")

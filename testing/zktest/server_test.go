@@ -1,0 +1,367 @@
+package zktest_test
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// What only the embedded server can do. What it has in common with a real one
+// is in the conformance checks, and the faults that a proxy can play in front
+// of a real one are in the fault tests.
+
+func patiently(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func briefly(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestServerClockMovedByHand(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t, zktest.ManualClock(), zktest.ContainerInterval(10*time.Second), zktest.ExtendedTypes())
+	a, b := open(t, s.Addr(), 5*time.Second), open(t, s.Addr(), 30*time.Second)
+	a.must(create("/e", nil, ephemeral))
+	b.must(createTTL("/ttl", ttl, 3*time.Second))
+	b.must(createContainer("/c", persistent))
+	b.must(create("/c/x", nil, persistent))
+	b.must(remove("/c/x", anyVersion))
+	b.must(exists("/e", true))
+
+	require.NoError(t, s.Advance(5*time.Second)) // never before its time
+	require.Empty(t, b.arrived())
+	require.NoError(t, s.Advance(500*time.Millisecond)) // at the next tick
+	require.Equal(t, []event{{nodeDeleted, "/e"}}, b.arrived())
+	a.end()
+	require.Len(t, s.State().Sessions, 1)
+
+	require.Contains(t, s.State().Nodes, "/c")
+	s.PauseExpiry()
+	require.NoError(t, s.Advance(5*time.Minute))
+	require.Len(t, s.State().Sessions, 1)
+	b.must(ping())
+	s.ResumeExpiry()
+	require.NoError(t, s.Advance(time.Second))
+	require.NotContains(t, s.State().Nodes, "/c")
+	require.NotContains(t, s.State().Nodes, "/ttl")
+
+	mtime := b.must(create2("/later", nil, persistent)).Stat.Mtime
+	require.InDelta(t, time.Now().Add(5*time.Minute).UnixMilli(), mtime, 30_000, "nodes bear the server's time")
+	require.ErrorContains(t, zktest.Start(t).Advance(1), "ManualClock")
+}
+
+func TestServerSessionsExpireOnDemand(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	a, b, c := open(t, s.Addr(), longTimeout), open(t, s.Addr(), longTimeout), open(t, s.Addr(), longTimeout)
+	a.must(create("/a1", nil, ephemeral))
+	zxid := a.must(create("/a2", nil, ephemeral)).Zxid
+	c.must(exists("/a1", true))
+	c.must(exists("/a2", true))
+	require.NoError(t, s.ExpireSession(a.welcome.Session))
+	a.end()
+	require.Len(t, c.arrived(), 2)
+	require.Equal(t, zxid+1, s.State().Zxid, "one transaction")
+	require.Zero(t, connect(t, s.Addr(), a.credentials()).welcome.Session)
+	require.ErrorContains(t, s.ExpireSession(a.welcome.Session), "no session")
+
+	// A client that hears nothing of it.
+	b.must(create("/b", nil, ephemeral))
+	s.HalfOpen(zktest.Selector{Session: b.welcome.Session})
+	require.NoError(t, s.ExpireSession(b.welcome.Session))
+	require.NotContains(t, s.State().Nodes, "/b")
+	b.send(ping()) // vanishes
+	s.ExpireAll()
+	c.end()
+	require.Empty(t, s.State().Sessions)
+	require.Zero(t, connect(t, s.Addr(), b.credentials()).welcome.Session)
+}
+
+func TestServerSessionThatMovedLosesItsConnectionOnly(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	a := open(t, s.Addr(), longTimeout)
+	require.NoError(t, s.MoveSession(a.welcome.Session))
+	a.send(create("/a", nil, persistent))
+	a.end()
+	require.NotContains(t, s.State().Nodes, "/a")
+	a.reattach().must(create("/a", nil, persistent))
+	require.Error(t, s.MoveSession(1))
+}
+
+func TestServerMemberThatLags(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t, zktest.Members(3))
+	require.Len(t, s.Members(), 3)
+	require.Equal(t, 2, strings.Count(s.ConnectString(), ","))
+	leader, follower := open(t, s.Members()[0], longTimeout), open(t, s.Members()[1], longTimeout)
+	leader.must(create("/a", []byte("1"), persistent))
+	follower.must(getData("/a", true))
+	require.NoError(t, s.Lag(2))
+	zxid := leader.must(setData("/a", []byte("2"), anyVersion)).Zxid
+	leader.must(create("/b", nil, persistent))
+
+	require.Equal(t, "1", string(follower.must(getData("/a", false)).Data))
+	follower.fails(errNoNode, exists("/b", true))
+	require.Empty(t, follower.events)
+	require.Equal(t, []int{1, 2}, []int{s.State().Conns[0].Member, s.State().Conns[1].Member})
+
+	// Who has seen more is not let in there.
+	h := newSession(longTimeout)
+	h.LastZxid = zxid
+	late := dial(t, s.Members()[1])
+	late.write(h.frame())
+	late.end()
+	connect(t, s.Members()[2], h)
+
+	// It catches up before it answers a write, and events come first.
+	got := follower.must(syncPath("/a"))
+	require.Equal(t, []event{{nodeDataChanged, "/a"}, {nodeCreated, "/b"}}, got.Events)
+	require.Equal(t, "2", string(follower.must(getData("/a", false)).Data))
+
+	require.NoError(t, s.Lag(2))
+	leader.must(remove("/b", anyVersion))
+	follower.must(exists("/b", true)) // still there, and watched
+	require.Equal(t, []event{{nodeDeleted, "/b"}}, follower.must(create("/c", nil, persistent)).Events)
+
+	require.NoError(t, s.Lag(2))
+	follower.must(getChildren("/", true))
+	leader.must(create("/d", nil, persistent))
+	require.Empty(t, follower.arrived())
+	require.NoError(t, s.CatchUp(2))
+	require.Equal(t, []event{{nodeChildrenChanged, "/"}}, follower.arrived())
+	require.ErrorContains(t, s.Lag(4), "from 1 to 3")
+
+	require.NoError(t, s.RefuseConnections(2))
+	_, err := net.Dial("tcp", s.Members()[1])
+	require.ErrorContains(t, err, "refused")
+	open(t, s.Members()[0], longTimeout)
+	require.Error(t, s.RefuseConnections(0))
+}
+
+func TestServerRestartsWithItsState(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	a := open(t, s.Addr(), longTimeout)
+	a.must(create("/e", nil, ephemeral))
+	a.must(exists("/e", true))
+	require.Error(t, s.Start(patiently(t)), "it runs")
+	require.NoError(t, s.Stop(patiently(t)))
+	require.NoError(t, s.Stop(patiently(t)), "again")
+	a.end()
+	_, err := net.Dial("tcp", s.Addr())
+	require.Error(t, err)
+	require.Error(t, s.Pause())
+	require.NoError(t, s.Start(patiently(t)))
+	a = a.reattach()
+	require.Zero(t, s.State().WatchesOf("/e"))
+	before := s.State().Zxid
+	s.BumpEpoch()
+	require.Equal(t, (before>>32+1)<<32, s.State().Zxid)
+	require.Equal(t, s.State().Zxid+1, a.must(setData("/e", nil, anyVersion)).Zxid)
+	require.NoError(t, s.Restart(patiently(t), time.Millisecond))
+	a.end()
+	require.NoError(t, s.Close())
+	require.Error(t, s.Start(patiently(t)))
+	require.Error(t, s.RefuseConnections())
+}
+
+func TestServerThatIsPausedAnswersAfterwards(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t, zktest.TickTime(10*time.Millisecond))
+	a := open(t, s.Addr(), 20*time.Millisecond)
+	require.NoError(t, s.Pause())
+	a.send(create("/a", nil, persistent))
+	late := dial(t, s.Addr())
+	late.write(newSession(longTimeout).frame())
+	require.ErrorIs(t, s.WaitFor(briefly(t), func(st *zktest.State) bool { return len(st.Sessions) != 1 || len(st.Nodes) != 4 }),
+		context.DeadlineExceeded)
+	require.NoError(t, s.Resume())
+	late.receiveWelcome(handshake{})
+	require.NotZero(t, late.welcome.Session)
+}
+
+func TestServerSequenceCanBeSet(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	a := open(t, s.Addr(), longTimeout)
+	require.NoError(t, s.SetSequence("/", math.MaxInt32-1))
+	require.Equal(t, "/x-2147483646", a.must(create("/x-", nil, sequential)).Path)
+	require.Equal(t, "/x-2147483647", a.must(create("/x-", nil, sequential)).Path)
+	a.fails(errNodeExists, create("/x-", nil, sequential)) // the counter stands still
+	require.Equal(t, "/y-2147483647", a.must(create("/y-", nil, sequential)).Path)
+	require.Error(t, s.SetSequence("/", -1))
+	require.Error(t, s.SetSequence("/none", 1))
+}
+
+func TestServerAdministrator(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	a := open(t, s.Addr(), longTimeout)
+	a.must(getChildren("/", true))
+	require.NoError(t, s.Create("/a", []byte("1")))
+	a.must(getData("/a", true))
+	require.NoError(t, s.Set("/a", []byte("2")))
+	a.must(setACL("/", anyVersion, acl{permRead, "world", "anyone"}))
+	require.NoError(t, s.Delete("/a"), "the ACL does not matter")
+	require.Equal(t, []event{{nodeChildrenChanged, "/"}, {nodeDataChanged, "/a"}}, a.events)
+	require.ErrorIs(t, s.Create("/b/c", nil), zktest.ErrNoNode)
+	require.ErrorIs(t, s.Set("/a", nil), zktest.ErrNoNode)
+	require.ErrorContains(t, s.Delete("/zookeeper"), `deleting "/zookeeper": bad arguments (-8)`)
+}
+
+func TestServerShowsWhatItKnows(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	h := s.TrackHolders("/q")
+	require.Empty(t, h.Now())
+	a, b := open(t, s.Addr(), longTimeout), open(t, s.Addr(), longTimeout)
+	a.must(create("/q", nil, persistent))
+	first := a.must(create("/q/x-", []byte("d"), ephemeralSequential)).Path
+	require.Equal(t, first, h.Now())
+
+	done := make(chan error)
+	go func() { done <- s.WaitWatch(patiently(t), first, 1) }()
+	go func() {
+		done <- s.WaitRequest(patiently(t), zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Path: "/q"})
+	}()
+	second := b.must(create("/q/x-", nil, ephemeralSequential)).Path
+	require.NoError(t, s.WaitFor(patiently(t), func(*zktest.State) bool { return true }))
+	for range 2 {
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		default:
+		}
+		b.must(getData(first, true))
+	}
+	require.NoError(t, <-done)
+	require.ErrorContains(t, s.WaitWatch(briefly(t), first, 2), "2 watches of "+first)
+	require.ErrorIs(t, s.WaitRequest(briefly(t), zktest.Match{}), context.DeadlineExceeded)
+
+	st := s.State()
+	require.Equal(t, []string{first[3:], second[3:]}, st.Children("/q"))
+	require.Equal(t, "d", string(st.Nodes[first].Data))
+	require.Equal(t, a.welcome.Session, st.Nodes[first].Stat.EphemeralOwner)
+	require.Equal(t, []string{first}, st.Sessions[0].Ephemerals)
+	require.Equal(t, 1, st.Sessions[0].Conn)
+	require.LessOrEqual(t, st.Sessions[0].Left, longTimeout+time.Second)
+	require.Equal(t, []zktest.Watch{{Path: first, Conn: 2, Session: b.welcome.Session}}, st.Watches)
+
+	became := st.Nodes[first].Stat.Czxid
+	a.must(closeSession())
+	ended := s.State().Zxid
+	require.Equal(t, []zktest.Holder{
+		{Path: first, Session: a.welcome.Session, From: became, Until: ended},
+		{Path: second, Session: b.welcome.Session, From: ended},
+	}, h.History())
+
+	var trace strings.Builder
+	for _, r := range s.Trace() {
+		trace.WriteString(r.String() + "\n")
+	}
+	for _, want := range []string{
+		`conn 1 session 0x0 request connect`,
+		`request create "/q/x-"`,
+		`reply getData "` + first + `" zxid`,
+		`event NodeDeleted "` + first + `"`,
+		`reply closeSession zxid`,
+	} {
+		require.Contains(t, trace.String(), want)
+	}
+}
+
+func TestServerRefusesWrongOptions(t *testing.T) {
+	t.Parallel()
+	for want, opt := range map[string]zktest.Option{
+		"use 127.0.0.1:2181":   zktest.Addr("10.0.0.1:2181"),
+		"not host:port":        zktest.Addr("2181"),
+		"no port":              zktest.Addr("localhost:http"),
+		"0 members":            zktest.Members(0),
+		"at least 1 ms":        zktest.TickTime(time.Microsecond),
+		"must be positive":     zktest.SessionTimeouts(0, time.Second),
+		"above the largest":    zktest.SessionTimeouts(time.Minute, time.Second),
+		"-1 connections":       zktest.MaxClientConns(-1),
+		"use 64 or more":       zktest.MaxFrame(10),
+		"not 0s":               zktest.ContainerInterval(0),
+		"no four letter word":  zktest.FourLetterWords("helo"),
+		"not negative":         zktest.FirstZxid(-1),
+		"the Logger is nil":    zktest.Logger(nil),
+		"address already in u": zktest.Addr(taken(t)),
+	} {
+		_, err := zktest.Run(t.Context(), opt)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "zktest: ")
+		if real, ok := opt.(zktest.RealOption); ok {
+			_, err := zktest.RunReal(t.Context(), real)
+			require.Error(t, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := zktest.Run(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func taken(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+func TestServerSaysThatItIsNotForProduction(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	s, err := zktest.Run(t.Context(), zktest.Logger(slog.New(slog.NewTextHandler(&log, nil))), zktest.Addr("[::1]:0"), zktest.Seed(7), zktest.FirstZxid(41))
+	require.NoError(t, err)
+	defer s.Close()
+	require.Contains(t, log.String(), "not for production")
+	require.Contains(t, log.String(), s.Addr())
+	require.Contains(t, s.Addr(), "[::1]:")
+	open(t, s.Addr(), longTimeout)
+	require.EqualValues(t, 42, s.State().Zxid)
+}
+
+// The seed alone decides in which order children come.
+func TestServerShufflesChildrenBySeed(t *testing.T) {
+	t.Parallel()
+	list := func(seed uint64) []string {
+		s := zktest.Start(t, zktest.Seed(seed))
+		a := open(t, s.Addr(), longTimeout)
+		for range 30 {
+			a.must(create("/x-", nil, sequential))
+		}
+		return a.must(getChildren("/", false)).Names
+	}
+	require.Equal(t, list(1), list(1))
+	require.NotEqual(t, list(1), list(2))
+	require.ElementsMatch(t, list(1), list(2))
+}
+
+func TestServerStrictExistsACL(t *testing.T) {
+	t.Parallel()
+	for strict, opts := range map[bool][]zktest.Option{false: nil, true: {zktest.StrictExistsACL()}} {
+		s := zktest.Start(t, opts...)
+		a := open(t, s.Addr(), longTimeout)
+		a.must(create("/a", nil, persistent, acl{permWrite, "world", "anyone"}))
+		if strict {
+			a.fails(errNoAuth, exists("/a", false))
+		} else {
+			a.must(exists("/a", false))
+		}
+	}
+}
