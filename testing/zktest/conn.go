@@ -24,12 +24,13 @@ type conn struct {
 	lastZxid int64
 }
 
-// serve is the life of a connection. It runs in a goroutine of its own.
-func (s *Server) serve(m *member, nc net.Conn) {
-	s.mu.Lock()
-	s.accepted++
-	number := s.accepted
-	s.mu.Unlock()
+// admit numbers a connection and returns its life.
+func (s *Server) admit(m *member, nc net.Conn) func() {
+	number := int(s.accepted.Add(1))
+	return func() { s.serve(m, nc, number) }
+}
+
+func (s *Server) serve(m *member, nc net.Conn, number int) {
 	c := &conn{
 		line: newLine(&s.network, nc, s.conf.maxFrame, number, m.number), member: m, server: s, opened: time.Now(),
 	}

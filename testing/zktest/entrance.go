@@ -10,8 +10,8 @@ import (
 
 // entrance is a port on which connections are accepted, in one of four moods.
 type entrance struct {
-	admit func(net.Conn) // takes the connection over; runs in a goroutine of its own
-	wg    sync.WaitGroup // of the accepting and of admit
+	admit func(net.Conn) func() // called in the order of the connections; what it returns runs in a goroutine of its own
+	wg    sync.WaitGroup        // of the accepting and of admit
 
 	mu       sync.Mutex
 	addr     string // host:port
@@ -32,7 +32,7 @@ const (
 )
 
 // newEntrance opens addr, or any port of 127.0.0.1 if that is "".
-func newEntrance(addr string, admit func(net.Conn)) (*entrance, error) {
+func newEntrance(addr string, admit func(net.Conn) func()) (*entrance, error) {
 	e := &entrance{admit: admit, addr: addr, hung: map[net.Conn]bool{}, mood: refusing}
 	if addr == "" {
 		p, err := reservePort() // so that it stays ours while we refuse
@@ -97,7 +97,7 @@ func (e *entrance) accept(l net.Listener) {
 			e.hung[conn] = true
 			e.wg.Go(func() { e.hang(conn) }) // ends with the connection
 		default:
-			e.wg.Go(func() { e.admit(conn) })
+			e.wg.Go(e.admit(conn))
 		}
 		e.mu.Unlock()
 	}

@@ -1,6 +1,7 @@
 package zktest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -25,7 +26,8 @@ type line struct {
 	sent     atomic.Int64 // packets
 	received atomic.Int64
 
-	dead chan struct{} // closed when nothing more will be read or written
+	dead    chan struct{} // closed when nothing more will be read or written
+	written chan struct{} // closed when the writing goroutine has ended
 
 	mu     sync.Mutex
 	wake   sync.Cond // more to write, or the end
@@ -40,8 +42,9 @@ type line struct {
 type outgoing struct {
 	bytes []byte
 	gate  <-chan struct{} // if not nil, not before it is closed
-	delay time.Duration
-	cut   cutting // afterwards
+	delay time.Duration   // from when it is sent
+	due   time.Time       // set by send from delay
+	cut   cutting         // afterwards
 }
 
 // cutting is how a connection is cut.
@@ -62,7 +65,10 @@ var errLineCut = errors.New("the connection is cut")
 
 // newLine begins the writing. end must be called when reading is over.
 func newLine(n *network, conn net.Conn, maxFrame, number, member int) *line {
-	l := &line{net: n, conn: conn, maxFrame: maxFrame, number: number, member: member, dead: make(chan struct{})}
+	l := &line{
+		net: n, conn: conn, maxFrame: maxFrame, number: number, member: member,
+		dead: make(chan struct{}), written: make(chan struct{}),
+	}
 	l.wake.L = &l.mu
 	n.add(l)
 	go l.write() // ends with the line: see end
@@ -77,31 +83,35 @@ func (l *line) head() (head [4]byte, err error) {
 	return head, err
 }
 
-// body reads the rest of the packet that head announces, waits for the end of
-// a partition, and returns the packet without its length.
+// body reads the rest of the packet that head announces, and returns the packet
+// without its length. It takes memory only for what has come.
 func (l *line) body(head [4]byte) ([]byte, error) {
 	n := int(int32(binary.BigEndian.Uint32(head[:])))
 	if n < 0 || n > l.maxFrame {
 		return nil, errors.New("a packet of impossible length")
 	}
-	packet := make([]byte, n)
-	if _, err := io.ReadFull(l.conn, packet); err != nil {
+	var packet bytes.Buffer
+	if _, err := io.CopyN(&packet, l.conn, int64(n)); err != nil {
 		return nil, err
 	}
 	l.received.Add(1)
 	l.net.received.Add(1)
-	return packet, nil
+	return packet.Bytes(), nil
 }
 
-// read returns the next packet without its length.
+// read returns the next packet without its length. A partition holds up the end
+// of the connection, too, and who is deaf does not hear of it.
 func (l *line) read() ([]byte, error) {
 	for {
 		head, err := l.head()
-		if err != nil {
-			return nil, err
+		var packet []byte
+		if err == nil {
+			packet, err = l.body(head)
 		}
-		packet, err := l.body(head)
 		if err != nil {
+			if !l.await(Inbound) && !l.isMute() {
+				<-l.dead
+			}
 			return nil, err
 		}
 		if l.await(Inbound) {
@@ -130,6 +140,9 @@ func (l *line) send(p outgoing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ending && !l.over {
+		if p.delay > 0 {
+			p.due = time.Now().Add(p.delay)
+		}
 		l.queue = append(l.queue, p)
 		l.sent.Add(1)
 		l.net.sent.Add(1)
@@ -182,8 +195,11 @@ func (l *line) forget(deaf, mute bool) {
 // end closes the connection when its reader is done with it.
 func (l *line) end() {
 	l.cut(fin)
+	// Again: the reader may have set another one since.
+	_ = l.conn.SetReadDeadline(time.Now().Add(lingering))
 	_, _ = io.Copy(io.Discard, l.conn) // until the client's FIN or the deadline
 	_ = l.conn.Close()
+	<-l.written
 	l.net.remove(l)
 }
 
@@ -195,6 +211,7 @@ func (l *line) abort() {
 
 // write writes what is queued until the line ends.
 func (l *line) write() {
+	defer close(l.written)
 	var batch []byte
 	for {
 		next, ok := l.next()
@@ -204,6 +221,7 @@ func (l *line) write() {
 		batch = batch[:0]
 		for _, p := range next {
 			if p.gate != nil || p.delay != 0 {
+				p.delay = time.Until(p.due)
 				if !l.put(batch) || !l.pause(p) {
 					return
 				}
@@ -212,6 +230,7 @@ func (l *line) write() {
 			batch = append(batch, p.bytes...)
 			if p.cut != uncut {
 				l.put(batch)
+				l.net.await(l, Outbound)
 				l.cut(p.cut)
 				return
 			}

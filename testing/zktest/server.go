@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -27,11 +28,12 @@ type Server struct {
 	faults
 	network
 
-	conf    config
-	members []*member
-	over    chan struct{} // closed by Close
-	started time.Time
-	ticking sync.WaitGroup
+	conf     config
+	members  []*member
+	over     chan struct{} // closed by Close
+	started  time.Time
+	ticking  sync.WaitGroup
+	accepted atomic.Int64 // connections so far
 
 	// mu makes every request one step: a request is carried out, its events
 	// and its reply are queued, all while mu is held, so that everybody sees
@@ -42,7 +44,6 @@ type Server struct {
 	tree         tree
 	sessions     map[int64]*session
 	conns        map[*conn]bool
-	accepted     int // connections so far
 	zxid         int64
 	nextSession  int64
 	expiryPaused bool
@@ -103,7 +104,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		if i == 0 {
 			addr = conf.addr
 		}
-		m.entrance, err = newEntrance(addr, func(nc net.Conn) { s.serve(m, nc) })
+		m.entrance, err = newEntrance(addr, func(nc net.Conn) func() { return s.admit(m, nc) })
 		if err != nil {
 			return nil, fmt.Errorf("zktest: starting the embedded server: %w", errors.Join(err, s.Close()))
 		}

@@ -1,0 +1,910 @@
+//go:build unix
+
+package zktest_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+const (
+	shortTimeout = time.Second            // of a session that is to expire
+	quietTime    = 100 * time.Millisecond // in which what must not come would have come
+)
+
+// TestProxy has all tests that can share a server.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	for kind, start := range map[string]func() target{
+		"real": func() target {
+			return zktest.StartReal(t, zktest.Properties(map[string]string{"maxClientCnxns": "0"}))
+		},
+		"embedded": func() target { return zktest.Start(t, zktest.MaxClientConns(0)) },
+	} {
+		server := start()
+		number := 0
+		for name, test := range proxyTests {
+			number++
+			root := fmt.Sprintf("/%d", number)
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				p := &proxyTest{T: t, root: root, target: server.Addr(), proxy: zktest.StartProxy(t, server.Addr())}
+				p.direct = open(t, p.target, longTimeout)
+				require.Zero(t, p.direct.do(create(root, nil, persistent)).Err)
+				test(p)
+			})
+		}
+	}
+}
+
+var proxyTests = map[string]func(*proxyTest){
+	"everything goes through":                          everythingGoesThrough,
+	"a request is dropped":                             requestIsDropped,
+	"a reply is dropped":                               replyIsDropped,
+	"a reply is truncated":                             replyIsTruncated,
+	"an event comes before the reply that is dropped":  eventComesBeforeTheDroppedReply,
+	"nothing is carried out behind a dropped reply":    nothingIsCarriedOutBehindADroppedReply,
+	"a request is held":                                requestIsHeld,
+	"a request is delayed":                             requestIsDelayed,
+	"a reply is held":                                  replyIsHeld,
+	"a reply is delayed":                               replyIsDelayed,
+	"a ping is held":                                   pingIsHeld,
+	"a request fails in its turn":                      requestFailsInItsTurn,
+	"a request fails on an idle connection":            requestFailsOnAnIdleConnection,
+	"a handshake fails":                                handshakeFails,
+	"a session expires before a request":               sessionExpiresBeforeARequest,
+	"a session expires after a request":                sessionExpiresAfterARequest,
+	"a connection freezes":                             connectionFreezes,
+	"a hook is called":                                 hookIsCalled,
+	"auth is told from other requests":                 authIsToldFromOthers,
+	"a handshake is answered to nobody":                handshakeIsAnsweredToNobody,
+	"a session expires when told":                      sessionExpiresWhenTold,
+	"a session without a connection expires when told": sessionWithoutAConnectionExpiresWhenTold,
+	"all sessions expire when told":                    allSessionsExpireWhenTold,
+	"a client cannot come back from expiry":            clientCannotComeBackFromExpiry,
+	"a partition inbound":                              partitionInbound,
+	"a partition outbound":                             partitionOutbound,
+	"a partition of a session":                         partitionOfASession,
+	"a partition keeps the end of a connection":        partitionKeepsTheEnd,
+	"connections are cut":                              connectionsAreCut,
+	"the server is deaf":                               serverIsDeaf,
+	"the way is slow":                                  wayIsSlow,
+	"a connection is half open":                        connectionIsHalfOpen,
+	"connections are refused":                          connectionsAreRefused,
+	"four letter words go through":                     wordsGoThrough,
+	"orderly ends go through":                          orderlyEndsGoThrough,
+	"closing ends everything":                          closingEndsEverything,
+	"TLS ends at the proxy":                            tlsEndsAtTheProxy,
+	"a client finds its node again":                    clientFindsItsNodeAgain,
+}
+
+// proxyTest is a test with a proxy of its own.
+type proxyTest struct {
+	*testing.T
+	proxy  *zktest.Proxy
+	target string  // the address of the server itself
+	direct *client // is connected to it
+	root   string  // a node of this test
+}
+
+func (p *proxyTest) path(name string) string { return p.root + "/" + name }
+
+func (p *proxyTest) open(timeout time.Duration) *client {
+	p.Helper()
+	return open(p, p.proxy.Addr(), timeout)
+}
+
+func (p *proxyTest) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(p.Context(), readPatience)
+	p.Cleanup(cancel)
+	return ctx
+}
+
+func (p *proxyTest) await(f *zktest.Fault) {
+	p.Helper()
+	require.NoError(p, f.Wait(p.ctx()))
+}
+
+// on is a rule for the next request on a node.
+func (p *proxyTest) on(name string, do zktest.Action) *zktest.Fault {
+	return p.proxy.Inject(zktest.Rule{Match: zktest.Match{Path: p.path(name)}, Do: do})
+}
+
+// owner returns the session that has made an ephemeral node, 0 if there is no
+// such node.
+func (p *proxyTest) owner(name string) int64 {
+	p.Helper()
+	r := p.direct.do(exists(p.path(name), false))
+	if r.Err == errNoNode {
+		return 0
+	}
+	require.Zero(p, r.Err)
+	return r.Stat.Owner
+}
+
+// stays checks that a connection is open and that nothing comes.
+func (p *proxyTest) stays(c *client) {
+	p.Helper()
+	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(quietTime)))
+	n, err := c.conn.Read(make([]byte, 1))
+	require.Zero(p, n, "something came")
+	require.ErrorIs(p, err, os.ErrDeadlineExceeded, "instead of silence")
+}
+
+// served reports whether the server has a connection with that session.
+func (p *proxyTest) served(session int64) bool {
+	p.Helper()
+	return strings.Contains(word(p, p.target, "cons"), fmt.Sprintf("sid=0x%x,", session))
+}
+
+// expired checks that a session is over, to the server and through the proxy.
+func (p *proxyTest) expired(h handshake) {
+	p.Helper()
+	for _, addr := range []string{p.target, p.proxy.Addr()} {
+		c := connect(p, addr, h)
+		require.Zero(p, c.welcome.Session)
+		c.end()
+	}
+}
+
+func everythingGoesThrough(p *proxyTest) {
+	c := p.open(longTimeout)
+	require.Equal(p, longTimeout, c.welcome.Timeout)
+	require.Zero(p, c.do(create(p.path("a"), []byte("x"), persistent)).Err)
+	require.Equal(p, errNodeExists, c.do(create(p.path("a"), nil, persistent)).Err)
+	r := c.do(getData(p.path("a"), true))
+	require.Equal(p, "x", string(r.Data))
+	require.Zero(p, p.direct.do(setData(p.path("a"), []byte("y"), anyVersion)).Err)
+	require.Equal(p, event{nodeDataChanged, p.path("a")}, c.event())
+	require.Zero(p, c.do(ping()).Err)
+	require.Equal(p, []result{{Op: opCreate, Path: p.path("b")}}, c.do(multi(create(p.path("b"), nil, ephemeral))).Ops)
+	require.Equal(p, c.welcome.Session, p.owner("b"))
+
+	// A reply above 1 MiB, which the server sends and does not take.
+	name := strings.Repeat("x", 1000)
+	for i := range 12 {
+		var ops []request
+		for j := range 100 {
+			ops = append(ops, create(p.path(fmt.Sprint(name, 100*i+j)), nil, persistent))
+		}
+		c.send(multi(ops...))
+	}
+	for range 12 {
+		require.Len(p, c.reply().Ops, 100)
+	}
+	require.Len(p, c.do(getChildren(p.root, false)).Names, 1202)
+
+	// A packet that is too large for the server.
+	c.write(binary.BigEndian.AppendUint32(nil, 2<<20))
+	_, _ = c.conn.Write(make([]byte, 2<<20)) // may be cut off
+	c.end()
+	short := connect(p, p.proxy.Addr(), handshake{Timeout: longTimeout, Short: true})
+	require.Equal(p, 36, short.welcome.Size)
+}
+
+// cuts are the ends of a connection and how a client sees them.
+var cuts = []struct {
+	before, after zktest.Action
+	err           error
+}{
+	{zktest.DropBeforeApply(), zktest.DropAfterApply(), io.EOF},
+	{zktest.ResetBeforeApply(), zktest.ResetAfterApply(), syscall.ECONNRESET},
+}
+
+// ends checks how a connection ends, and that nothing comes before.
+func (p *proxyTest) ends(c *client, how error) {
+	p.Helper()
+	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	n, err := c.conn.Read(make([]byte, 1))
+	require.Zero(p, n)
+	require.ErrorIs(p, err, how)
+}
+
+func requestIsDropped(p *proxyTest) {
+	for _, cut := range cuts {
+		c := p.open(longTimeout)
+		f := p.on("a", cut.before)
+		c.send(create(p.path("a"), nil, ephemeral))
+		p.ends(c, cut.err)
+		p.await(f)
+		require.Equal(p, 1, f.Fired())
+		poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
+		again := c.reattach()
+		require.Zero(p, p.owner("a"))
+		require.Zero(p, again.do(create(p.path("a"), nil, ephemeral)).Err, "the rule is used up")
+		require.Zero(p, again.do(remove(p.path("a"), anyVersion)).Err)
+	}
+}
+
+func replyIsDropped(p *proxyTest) {
+	for _, cut := range cuts {
+		c := p.open(longTimeout)
+		require.Zero(p, p.direct.do(exists(p.path("a"), true)).Stat.Czxid)
+		f := p.on("a", cut.after)
+		c.send(create(p.path("a"), nil, ephemeral))
+		p.ends(c, cut.err)
+		p.await(f)
+		require.Equal(p, event{nodeCreated, p.path("a")}, p.direct.event(), "to others")
+		require.Equal(p, c.welcome.Session, p.owner("a"))
+		again := c.reattach()
+		require.Equal(p, c.welcome.Session, p.owner("a"))
+		require.Zero(p, again.do(remove(p.path("a"), anyVersion)).Err)
+	}
+}
+
+func replyIsTruncated(p *proxyTest) {
+	for _, n := range []int{0, 3, 4, 10, 1000} {
+		c := p.open(longTimeout)
+		name := fmt.Sprint(n)
+		f := p.on(name, zktest.TruncateReply(n))
+		c.send(create(p.path(name), nil, ephemeral))
+		require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+		got, err := io.ReadAll(c.conn)
+		require.NoError(p, err)
+		require.Len(p, got, min(n, 4+16+4+len(p.path(name))))
+		p.await(f)
+		require.Equal(p, c.welcome.Session, p.owner(name))
+	}
+}
+
+func eventComesBeforeTheDroppedReply(p *proxyTest) {
+	c := p.open(longTimeout)
+	c.do(exists(p.path("a"), true))
+	p.on("a", zktest.DropAfterApply())
+	c.send(create(p.path("a"), nil, persistent))
+	require.Equal(p, event{nodeCreated, p.path("a")}, c.event())
+	c.end()
+}
+
+func nothingIsCarriedOutBehindADroppedReply(p *proxyTest) {
+	c := p.open(longTimeout)
+	f := p.on("b", zktest.DropAfterApply())
+	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, ephemeral), create(p.path("c"), nil, ephemeral))
+	require.Equal(p, p.path("a"), c.reply().Path)
+	c.end()
+	p.await(f)
+	c.reattach()
+	require.Zero(p, p.owner("c"))
+	require.NotZero(p, p.owner("b"))
+}
+
+func requestIsHeld(p *proxyTest) {
+	c, other := p.open(longTimeout), p.open(longTimeout)
+	f := p.on("a", zktest.HoldApply())
+	c.send(create(p.path("x"), nil, persistent), create(p.path("a"), nil, persistent), create(p.path("b"), nil, persistent))
+	require.Equal(p, p.path("x"), c.reply().Path, "what comes before is answered")
+	p.await(f)
+	require.Zero(p, other.do(create(p.path("c"), nil, persistent)).Err)
+	require.Equal(p, []string{"c", "x"}, slices.Sorted(slices.Values(p.direct.do(getChildren(p.root, false)).Names)))
+	f.Release()
+	require.Equal(p, p.path("a"), c.reply().Path)
+	require.Equal(p, p.path("b"), c.reply().Path)
+	require.Equal(p, 1, f.Fired())
+
+	// Nothing is left of what is held when the connection ends.
+	f = p.on("d", zktest.HoldApply())
+	c.send(create(p.path("d"), nil, persistent))
+	p.await(f)
+	p.proxy.Cut(zktest.Selector{Conn: 1})
+	c.end()
+	c.reattach()
+	f.Release()
+	require.Equal(p, errNoNode, p.direct.do(exists(p.path("d"), false)).Err)
+}
+
+func requestIsDelayed(p *proxyTest) {
+	c := p.open(longTimeout)
+	f := p.on("a", zktest.DelayApply(quietTime))
+	begin := time.Now()
+	c.send(create(p.path("a"), nil, persistent))
+	p.await(f)
+	zxid := p.direct.do(create(p.path("b"), nil, persistent)).Zxid
+	require.Greater(p, c.reply().Zxid, zxid, "others overtake")
+	require.GreaterOrEqual(p, time.Since(begin), quietTime)
+}
+
+func replyIsHeld(p *proxyTest) {
+	c, other := p.open(longTimeout), p.open(longTimeout)
+	c.do(exists(p.path("b"), true))
+	f := p.on("a", zktest.HoldReply())
+	c.send(create(p.path("a"), nil, ephemeral), ping())
+	p.await(f)
+	require.Equal(p, c.welcome.Session, p.owner("a"), "carried out")
+	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+	require.Zero(p, other.do(getData(p.path("b"), false)).Err, "others go on")
+	p.stays(c)
+	f.Release()
+	r := c.reply()
+	require.Equal(p, p.path("a"), r.Path)
+	require.Empty(p, r.Events, "the event came later")
+	require.Equal(p, xidPing, c.reply().Xid)
+	poll(p, "no event", func() bool { c.do(ping()); return len(c.events) > 0 })
+	require.Equal(p, []event{{nodeCreated, p.path("b")}}, c.events)
+}
+
+func replyIsDelayed(p *proxyTest) {
+	c := p.open(longTimeout)
+	f := p.on("a", zktest.DelayReply(quietTime))
+	begin := time.Now()
+	c.send(create(p.path("a"), nil, ephemeral), getData(p.path("a"), false))
+	p.await(f)
+	require.Equal(p, c.welcome.Session, p.owner("a"))
+	require.Equal(p, p.path("a"), c.reply().Path)
+	require.Zero(p, c.reply().Err)
+	require.GreaterOrEqual(p, time.Since(begin), quietTime)
+}
+
+func pingIsHeld(p *proxyTest) {
+	c := p.open(longTimeout)
+	f := p.proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
+	c.send(ping().withXid(-2), exists(p.root, false))
+	p.await(f)
+	p.stays(c)
+	f.Release()
+	require.Equal(p, xidPing, c.reply().Xid)
+	require.Zero(p, c.reply().Err)
+}
+
+func requestFailsInItsTurn(p *proxyTest) {
+	c := p.open(longTimeout)
+	f := p.proxy.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: zktest.Creates, Path: p.path("b")},
+		Times: zktest.Always,
+		Do:    zktest.FailWith(zktest.ErrThrottled),
+	})
+	for range 20 {
+		r := c.pipeline(
+			create(p.path("a"), nil, persistent),
+			create(p.path("b"), nil, persistent),
+			create2(p.path("b"), nil, persistent),
+			exists(p.path("b"), false),
+			create(p.path("b"), nil, persistent),
+			remove(p.path("a"), anyVersion),
+		)
+		require.Zero(p, r[0].Err)
+		for _, i := range []int{1, 2} {
+			require.Equal(p, int32(zktest.ErrThrottled), r[i].Err)
+			require.Equal(p, r[0].Zxid, r[i].Zxid)
+		}
+		require.Equal(p, errNoNode, r[3].Err, "not carried out")
+		require.Equal(p, int32(zktest.ErrThrottled), r[4].Err)
+		require.Zero(p, r[5].Err)
+	}
+	require.Equal(p, 60, f.Fired())
+	f.Remove()
+	require.Zero(p, c.do(create(p.path("b"), nil, persistent)).Err)
+}
+
+func requestFailsOnAnIdleConnection(p *proxyTest) {
+	seen := p.direct.do(setData(p.root, nil, anyVersion)).Zxid
+	c := connect(p, p.proxy.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
+	f := p.on("", zktest.FailWith(zktest.ErrConnectionLoss))
+	r := c.do(getData(p.root+"/", false))
+	require.Equal(p, int32(zktest.ErrConnectionLoss), r.Err)
+	require.Equal(p, seen, r.Zxid, "not below what the client knows")
+	p.await(f)
+}
+
+func handshakeFails(p *proxyTest) {
+	for _, short := range []bool{false, true} {
+		f := p.proxy.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.FailWith(zktest.ErrSessionExpired),
+		})
+		c := connect(p, p.proxy.Addr(), handshake{Timeout: longTimeout, Short: short})
+		require.Zero(p, c.welcome.Session)
+		require.Zero(p, c.welcome.Timeout)
+		c.end()
+		p.await(f)
+	}
+}
+
+func sessionExpiresBeforeARequest(p *proxyTest) {
+	c := p.open(longTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	f := p.on("b", zktest.ExpireBeforeApply())
+	c.send(create(p.path("b"), nil, persistent))
+	c.end()
+	p.expired(c.credentials())
+	p.await(f)
+	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
+}
+
+func sessionExpiresAfterARequest(p *proxyTest) {
+	c := p.open(longTimeout)
+	f := p.on("b", zktest.ExpireAfterApply())
+	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, persistent), create(p.path("c"), nil, persistent))
+	require.Equal(p, p.path("a"), c.reply().Path)
+	c.end()
+	p.expired(c.credentials())
+	p.await(f)
+	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+}
+
+func connectionFreezes(p *proxyTest) {
+	c := p.open(shortTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	f := p.on("b", zktest.Freeze())
+	c.send(create(p.path("b"), nil, persistent))
+	p.await(f)
+	require.True(p, p.served(c.welcome.Session), "the server has the connection")
+	c.send(create(p.path("c"), nil, persistent))
+	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
+	p.stays(c)
+	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
+	c.cut()
+}
+
+func hookIsCalled(p *proxyTest) {
+	c := p.open(longTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, persistent)).Err)
+	var seen zktest.Request
+	f := p.on("a", zktest.Call(func(r zktest.Request) {
+		seen = r
+		p.direct.do(remove(p.path("a"), anyVersion))
+	}))
+	require.Equal(p, errNoNode, c.do(getData(p.path("a"), false).withXid(77)).Err)
+	p.await(f)
+	require.Equal(p, zktest.Request{
+		Conn: 1, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
+	}, seen)
+}
+
+// Only the replies to auth come when they like. Their xids are the clients'
+// choice: -4 or one like those of other requests.
+func authIsToldFromOthers(p *proxyTest) {
+	c := p.open(longTimeout)
+	for range 20 {
+		held := p.on("a", zktest.HoldReply())
+		hit := p.proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2})
+		failed := p.on("x", zktest.FailWith(zktest.ErrSystem))
+		c.send(setData(p.root, nil, anyVersion), auth("digest", "a:b"), setData(p.root, nil, anyVersion),
+			exists(p.path("x"), false), auth("digest", "c:d").withXid(xidAuth), exists(p.path("a"), false))
+		p.await(held)
+		p.await(hit)
+		p.await(failed)
+		held.Release()
+		var order []int32
+		for range 6 {
+			if r := c.reply(); r.Op != opAuth {
+				order = append(order, r.Err)
+			}
+		}
+		require.Equal(p, []int32{0, 0, int32(zktest.ErrSystem), errNoNode}, order)
+	}
+}
+
+func handshakeIsAnsweredToNobody(p *proxyTest) {
+	connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
+	before := p.proxy.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
+	c := dial(p, p.proxy.Addr())
+	c.write(handshake{Timeout: longTimeout}.frame())
+	c.end()
+	p.await(before)
+
+	// A session that only the server and the proxy know of.
+	after := p.proxy.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
+	c = dial(p, p.proxy.Addr())
+	c.write(handshake{Timeout: longTimeout}.frame())
+	c.end()
+	p.await(after)
+
+	// The client's session goes on, with the next connection.
+	c = p.open(longTimeout)
+	id := c.welcome.Session
+	p.proxy.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpConnect}},
+		Do:    zktest.DropAfterApply(),
+	})
+	lost := dial(p, p.proxy.Addr())
+	lost.write(c.credentials().frame())
+	lost.end()
+	c.end() // the server has taken the session from it
+	c.reattach()
+}
+
+func sessionExpiresWhenTold(p *proxyTest) {
+	c, other := p.open(longTimeout), p.open(longTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	p.owner("a")
+	require.Zero(p, p.direct.do(exists(p.path("a"), true)).Err)
+	require.NoError(p, p.proxy.ExpireSession(c.welcome.Session))
+	require.Equal(p, event{nodeDeleted, p.path("a")}, p.direct.event())
+	c.end()
+	p.expired(c.credentials())
+	require.Error(p, p.proxy.ExpireSession(c.welcome.Session), "there is no such session now")
+	require.ErrorContains(p, p.proxy.ExpireSession(p.direct.welcome.Session), "no session", "the proxy knows nothing of it")
+	require.Zero(p, other.do(ping()).Err)
+
+	// One that is over already, the proxy does not know how.
+	h := other.credentials()
+	require.Zero(p, other.do(closeSession()).Err)
+	other.end()
+	require.NoError(p, p.proxy.ExpireSession(h.Session))
+}
+
+func sessionWithoutAConnectionExpiresWhenTold(p *proxyTest) {
+	c := p.open(longTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	p.proxy.HalfOpen(zktest.Selector{Session: c.welcome.Session})
+	require.NoError(p, p.proxy.ExpireSession(c.welcome.Session))
+	require.Zero(p, p.owner("a"))
+	p.stays(c)
+	p.expired(c.credentials())
+}
+
+func allSessionsExpireWhenTold(p *proxyTest) {
+	a, b := p.open(longTimeout), p.open(longTimeout)
+	a.cut()
+	require.NoError(p, p.proxy.ExpireAll())
+	b.end()
+	p.expired(a.credentials())
+	p.expired(b.credentials())
+	require.Zero(p, p.direct.do(ping()).Err, "a session of somebody else")
+	require.NoError(p, p.proxy.ExpireAll())
+}
+
+// However fast the client is.
+func clientCannotComeBackFromExpiry(p *proxyTest) {
+	for i := range 50 {
+		c := p.open(longTimeout)
+		f := p.on("a", []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()}[i%2])
+		c.send(create(p.path("a"), nil, ephemeral))
+		c.end()
+		next := connect(p, p.proxy.Addr(), c.credentials())
+		require.Zero(p, next.welcome.Session, "the old session again")
+		next.end()
+		p.await(f)
+		require.Zero(p, p.owner("a"))
+	}
+}
+
+type mute struct{}
+
+func (mute) Printf(string, ...any) {}
+
+func partitionInbound(p *proxyTest) {
+	c := p.open(longTimeout)
+	c.do(exists(p.path("b"), true))
+	p.proxy.Partition(zktest.Selector{}, zktest.Inbound)
+	c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
+	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+	require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other way is open")
+	late := dial(p, p.proxy.Addr())
+	late.write(handshake{Timeout: longTimeout}.frame())
+	p.stays(late)
+	p.stays(c)
+	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+	p.proxy.Heal()
+	require.Equal(p, p.path("a"), c.reply().Path)
+	require.Equal(p, p.path("c"), c.reply().Path)
+	_, err := late.packet()
+	require.NoError(p, err)
+}
+
+func partitionOutbound(p *proxyTest) {
+	c := p.open(shortTimeout)
+	c.do(exists(p.path("b"), true))
+	p.proxy.Partition(zktest.Selector{}, zktest.Outbound)
+	c.send(create(p.path("a"), nil, ephemeral))
+	poll(p, "the request does not arrive", func() bool { return p.owner("a") != 0 })
+	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+	p.stays(c)
+	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
+	p.stays(c)
+	p.proxy.Heal() // what was held up comes, and then the end
+	require.Equal(p, p.path("a"), c.reply().Path)
+	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
+	c.end()
+}
+
+func partitionOfASession(p *proxyTest) {
+	c, other := p.open(longTimeout), p.open(longTimeout)
+	p.proxy.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
+	c.send(create(p.path("a"), nil, persistent))
+	require.Zero(p, other.do(create(p.path("b"), nil, persistent)).Err)
+	again := dial(p, p.proxy.Addr())
+	again.write(c.credentials().frame())
+	p.stays(again)
+	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+	require.True(p, p.served(c.welcome.Session), "nobody has taken the session over")
+	p.proxy.Heal()
+	_, err := again.packet()
+	require.NoError(p, err)
+	for {
+		if _, err := c.tryReply(); err != nil { // taken over, before or after its reply
+			break
+		}
+	}
+}
+
+func partitionKeepsTheEnd(p *proxyTest) {
+	c := p.open(longTimeout)
+	p.proxy.Partition(zktest.Selector{}, zktest.Inbound)
+	c.send(create(p.path("a"), nil, ephemeral))
+	c.cut()
+	require.Zero(p, p.owner("a"))
+	require.True(p, p.served(c.welcome.Session))
+	p.proxy.Heal()
+	poll(p, "the request is lost", func() bool { return p.owner("a") == c.welcome.Session })
+	poll(p, "the end is lost", func() bool { return !p.served(c.welcome.Session) })
+}
+
+func connectionsAreCut(p *proxyTest) {
+	a, b, c := p.open(longTimeout), p.open(longTimeout), p.open(longTimeout)
+	p.proxy.Cut(zktest.Selector{Conn: 1})
+	p.ends(a, io.EOF)
+	p.proxy.Reset(zktest.Selector{Session: b.welcome.Session})
+	p.ends(b, syscall.ECONNRESET)
+	require.Zero(p, c.do(ping()).Err)
+	for _, cut := range []*client{a, b} {
+		poll(p, "the server has the connection", func() bool { return !p.served(cut.welcome.Session) })
+		cut.reattach()
+	}
+	p.proxy.Cut(zktest.Selector{Member: 2})
+	require.Zero(p, c.do(ping()).Err)
+	p.proxy.Cut(zktest.Selector{})
+	c.end()
+}
+
+func serverIsDeaf(p *proxyTest) {
+	c := p.open(shortTimeout)
+	c.do(exists(p.path("b"), true))
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	p.proxy.Deafen(zktest.Selector{Conn: 1})
+	c.send(create(p.path("c"), nil, persistent))
+	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
+	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
+	c.end()
+	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+
+	// Not even the end of the connection is heard.
+	c = p.open(longTimeout)
+	p.proxy.Deafen(zktest.Selector{Session: c.welcome.Session})
+	c.cut()
+	for range 5 {
+		require.True(p, p.served(c.welcome.Session))
+	}
+}
+
+func wayIsSlow(p *proxyTest) {
+	c := p.open(longTimeout)
+	p.proxy.Throttle(zktest.Selector{Conn: 1}, 1, time.Microsecond)
+	r := c.pipeline(create(p.path("a"), []byte("x"), persistent), getData(p.path("a"), false), ping())
+	require.Equal(p, "x", string(r[1].Data))
+	p.proxy.Throttle(zktest.Selector{Conn: 1}, 0, 0)
+	require.Zero(p, c.do(ping()).Err)
+}
+
+func connectionIsHalfOpen(p *proxyTest) {
+	c := p.open(shortTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	require.Zero(p, c.do(getData(p.root, true)).Err)
+	p.proxy.HalfOpen(zktest.Selector{Conn: 1})
+	poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
+	poll(p, "the server has the watch", func() bool { return !strings.Contains(word(p, p.target, "wchp"), p.root+"\n") })
+	c.send(create(p.path("b"), nil, persistent), ping())
+	require.Equal(p, c.welcome.Session, p.owner("a"), "the session lives")
+	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
+	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
+	p.stays(c)
+
+	// A client that tries again in time keeps its session.
+	c = p.open(longTimeout)
+	p.proxy.HalfOpen(zktest.Selector{})
+	again := c.reattach()
+	require.Zero(p, again.do(ping()).Err)
+	p.stays(c)
+}
+
+func connectionsAreRefused(p *proxyTest) {
+	c := p.open(longTimeout)
+	require.NoError(p, p.proxy.RefuseConnections())
+	_, err := net.Dial("tcp", p.proxy.Addr())
+	require.ErrorIs(p, err, syscall.ECONNREFUSED)
+	require.NoError(p, p.proxy.RejectConnections())
+	dial(p, p.proxy.Addr()).end()
+	require.NoError(p, p.proxy.HangConnections())
+	hung := dial(p, p.proxy.Addr())
+	hung.write(handshake{Timeout: longTimeout}.frame())
+	p.stays(hung)
+	require.Zero(p, c.do(ping()).Err, "open connections stay")
+	require.NoError(p, p.proxy.AcceptConnections())
+	require.Zero(p, p.open(longTimeout).do(ping()).Err)
+	p.stays(hung)
+}
+
+func wordsGoThrough(p *proxyTest) {
+	require.Equal(p, "imok", word(p, p.proxy.Addr(), "ruok"))
+	require.Equal(p, "rw", word(p, p.proxy.Addr(), "isro"))
+	require.Contains(p, word(p, p.proxy.Addr(), "mntr"), "zk_server_state\tstandalone\n")
+	require.Empty(p, word(p, p.proxy.Addr(), "what"))
+	require.Empty(p, word(p, p.proxy.Addr(), "\xff\xff\xff\xff"))
+	c := dial(p, p.proxy.Addr())
+	c.write([]byte("ru"))
+	c.write([]byte("ok\n"))
+	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
+	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	answer, err := io.ReadAll(c.conn)
+	require.NoError(p, err)
+	require.Equal(p, "imok", string(answer))
+}
+
+func orderlyEndsGoThrough(p *proxyTest) {
+	// The server ends it, behind its last reply.
+	c := p.open(longTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	require.Zero(p, c.do(exists(p.path("a"), true)).Err)
+	r := c.do(closeSession())
+	require.Zero(p, r.Err)
+	require.Equal(p, []event{{nodeDeleted, p.path("a")}}, r.Events)
+	p.ends(c, io.EOF)
+	p.expired(c.credentials())
+
+	// The client ends it, behind its last request.
+	c = p.open(longTimeout)
+	c.send(create(p.path("b"), nil, ephemeral))
+	c.cut()
+	poll(p, "the last request is lost", func() bool { return p.owner("b") == c.welcome.Session })
+	poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
+
+	// Half a packet is nothing.
+	c = p.open(longTimeout)
+	c.write([]byte{0, 0, 0, 100, 0})
+	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
+	c.end()
+
+	// A held reply is delivered before the end that comes behind it.
+	c = p.open(longTimeout)
+	f := p.on("c", zktest.HoldReply())
+	c.send(create(p.path("c"), nil, persistent), closeSession())
+	p.await(f)
+	poll(p, "the session is not closed", func() bool { return !p.served(c.welcome.Session) })
+	p.stays(c)
+	f.Release()
+	require.Equal(p, p.path("c"), c.reply().Path)
+	require.Equal(p, opCloseSession, c.reply().Op)
+	c.end()
+}
+
+func closingEndsEverything(p *proxyTest) {
+	a, b := p.open(longTimeout), p.open(longTimeout)
+	apply, reply := p.on("a", zktest.HoldApply()), p.on("b", zktest.HoldReply())
+	a.send(create(p.path("a"), nil, persistent))
+	b.send(create(p.path("b"), nil, persistent))
+	p.await(apply)
+	p.await(reply)
+	frozen := p.open(longTimeout)
+	p.proxy.HalfOpen(zktest.Selector{Session: frozen.welcome.Session})
+	p.proxy.Partition(zktest.Selector{}, zktest.Both)
+	hung := dial(p, p.proxy.Addr())
+	require.NoError(p, p.proxy.Close())
+	require.NoError(p, p.proxy.Close())
+	for _, c := range []*client{a, b, frozen, hung} {
+		c.end()
+	}
+	_, err := net.Dial("tcp", p.proxy.Addr())
+	require.ErrorIs(p, err, syscall.ECONNREFUSED)
+	require.ErrorContains(p, p.on("c", zktest.Pass()).Wait(p.ctx()), "closed")
+	require.ErrorContains(p, p.proxy.AcceptConnections(), "closed")
+	require.ErrorContains(p, p.proxy.ExpireSession(a.welcome.Session), "closed")
+	a = connect(p, p.target, a.credentials())
+	require.NotZero(p, a.welcome.Session, "the session lives")
+}
+
+func tlsEndsAtTheProxy(p *proxyTest) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(p, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(p, err)
+	l, err := net.Listen("tcp", "[::1]:0")
+	require.NoError(p, err)
+	p.proxy.Serve(tls.NewListener(l, &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
+	}))
+	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(p, err)
+	p.Cleanup(func() { _ = conn.Close() })
+	c := &client{t: p, conn: conn}
+	c.write(handshake{Timeout: longTimeout}.frame())
+	_, err = c.packet()
+	require.NoError(p, err)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+	require.Zero(p, c.do(closeSession()).Err)
+	p.ends(c, io.EOF)
+	require.Zero(p, p.owner("a"))
+}
+
+// The client is one that others use, for once.
+func clientFindsItsNodeAgain(p *proxyTest) {
+	conn, _, err := zk.Connect([]string{p.proxy.Addr()}, longTimeout, zk.WithLogger(mute{}))
+	require.NoError(p, err)
+	defer conn.Close()
+	f := p.proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DropAfterApply()})
+	for i := range 2 {
+		path, err := conn.CreateProtectedEphemeralSequential(p.path("lock-"), nil, zk.WorldACL(zk.PermAll))
+		require.NoError(p, err)
+		require.Contains(p, path, fmt.Sprintf("%010d", i))
+	}
+	p.await(f)
+	require.Len(p, p.direct.do(getChildren(p.root, false)).Names, 2)
+}
+
+func TestProxyOfADeadServer(t *testing.T) {
+	t.Parallel()
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := zktest.StartProxy(t, dead.Addr().String())
+	require.NoError(t, dead.Close())
+	dial(t, p.Addr()).end()
+	_, err = zktest.RunProxy("nowhere")
+	require.Error(t, err)
+}
+
+// A server that says nothing, or that dies, does to the proxy's clients what it
+// does to its own.
+func TestProxyOfAPausedServer(t *testing.T) {
+	t.Parallel()
+	server := zktest.StartReal(t)
+	p := zktest.StartProxy(t, server.Addr())
+	a, b, c := open(t, p.Addr(), longTimeout), open(t, p.Addr(), longTimeout), open(t, p.Addr(), longTimeout)
+
+	// First a session that nobody knows of.
+	orphan := p.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DropAfterApply()})
+	lost := dial(t, p.Addr())
+	lost.write(handshake{Timeout: longTimeout}.frame())
+	lost.end()
+	require.NoError(t, orphan.Wait(t.Context()))
+	sessions, err := server.Stat(t.Context(), "zk_global_sessions")
+	require.NoError(t, err)
+	require.EqualValues(t, 4, sessions)
+
+	require.NoError(t, server.Pause())
+	f := p.Inject(zktest.Rule{Match: zktest.Match{Path: "/a"}, Do: zktest.DropAfterApply()})
+	a.send(create("/a", nil, persistent))
+	b.cut()
+	late := dial(t, p.Addr())
+	late.write(handshake{Timeout: longTimeout}.frame())
+	require.NoError(t, server.Resume())
+	_, err = late.packet()
+	require.NoError(t, err)
+	a.end()
+	require.NoError(t, f.Wait(t.Context()))
+	require.NoError(t, server.Kill())
+	c.end()
+	late.end()
+	dial(t, p.Addr()).end()
+	require.ErrorContains(t, p.ExpireSession(c.welcome.Session), "refused")
+	require.NoError(t, server.Start(t.Context()))
+	poll(t, "the session is lost", func() bool { return connect(t, p.Addr(), c.credentials()).welcome.Session != 0 })
+
+	require.NoError(t, server.Pause())
+	c = dial(t, p.Addr())
+	c.write(handshake{Timeout: longTimeout}.frame())
+	expired := make(chan error)
+	go func() { expired <- p.ExpireSession(a.welcome.Session) }()
+	require.NoError(t, p.Close())
+	c.end()
+	require.ErrorContains(t, <-expired, "")
+}
