@@ -19,6 +19,7 @@ type conn struct {
 	server   *Server
 	session  *session   // nil before the handshake, and when detached
 	who      []identity // whom it has proved to be
+	readOnly bool       // its handshake has that byte, so the reply must have it
 	lastOp   Op
 	lastXid  int32
 	lastZxid int64
@@ -123,6 +124,7 @@ func (s *Server) greet(c *conn) bool {
 		return false
 	}
 	_ = c.line.conn.SetReadDeadline(time.Time{})
+	c.readOnly = req.hasReadOnly
 	c.line.session.Store(req.session)
 	if !c.line.await(Inbound) { // a partition of this very session
 		return false
@@ -152,7 +154,7 @@ func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) 
 		}
 		password := s.password(req.session)
 		if ss == nil || !slices.Equal(password[:], req.password) {
-			return connectReply{}.encode(req.hasReadOnly), false
+			return connectReply{}.encode(c.readOnly), false
 		}
 		ss.timeout = timeout
 		s.touch(ss)
@@ -162,7 +164,7 @@ func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) 
 	s.changed()
 	return connectReply{
 		timeout: int32(timeout.Milliseconds()), session: ss.id, password: s.password(ss.id),
-	}.encode(req.hasReadOnly), true
+	}.encode(c.readOnly), true
 }
 
 // handle deals with one request and reports whether the connection goes on.
@@ -245,15 +247,13 @@ func (s *Server) before(c *conn, r Request, f *Fault) bool {
 	}
 	goOn := false
 	switch a.kind {
-	case dropBeforeApply, resetBeforeApply, freeze:
+	case dropBeforeApply, resetBeforeApply:
 		s.mu.Lock()
 		s.detach(c)
 		s.mu.Unlock()
-		if a.kind == freeze {
-			c.line.forget(true, true)
-		} else {
-			c.line.cut(a.cutting())
-		}
+		c.line.cut(a.cutting())
+	case freeze:
+		c.line.forget(true, true) // its session and its watches stay to the session's end
 	case expireBeforeApply:
 		s.mu.Lock()
 		s.expireFor(c)
@@ -286,7 +286,7 @@ func (s *Server) expireFor(c *conn) {
 // refuse answers a request with a code of somebody's choice.
 func (s *Server) refuse(c *conn, r Request, code Code) ([]byte, bool) {
 	if r.Op == OpConnect {
-		return connectReply{}.encode(true), false
+		return connectReply{}.encode(c.readOnly), false
 	}
 	if r.Op.writes() {
 		c.member.catchUp()

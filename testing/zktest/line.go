@@ -150,10 +150,14 @@ func (l *line) send(p outgoing) {
 	}
 }
 
-// finish ends the connection (FIN) after all that is queued.
+// finish ends the connection (FIN) after all that is queued, unless the client
+// is to hear nothing more.
 func (l *line) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.mute {
+		return
+	}
 	l.ending = true
 	_ = l.conn.SetWriteDeadline(time.Now().Add(lingering)) // for a client that does not read
 	l.wake.Signal()

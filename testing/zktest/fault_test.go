@@ -32,32 +32,91 @@ const (
 	quietTime    = 100 * time.Millisecond // in which what must not come would have come
 )
 
-// TestProxy has all tests that can share a server.
-func TestProxy(t *testing.T) {
+// faulty is what faults are tested on: a proxy in front of a server, or an
+// embedded server.
+type faulty interface {
+	Addr() string
+	Inject(zktest.Rule) *zktest.Fault
+	ExpireSession(id int64) error
+	HalfOpen(zktest.Selector)
+	Partition(zktest.Selector, zktest.Direction)
+	Heal()
+	Cut(zktest.Selector)
+	Reset(zktest.Selector)
+	Deafen(zktest.Selector)
+	Throttle(sel zktest.Selector, bytes int, pause time.Duration)
+	RefuseConnections() error
+	RejectConnections() error
+	HangConnections() error
+	AcceptConnections() error
+}
+
+// ownAddress is an embedded server as seen through its first address. The
+// second is for who looks on. So it is like a proxy, which has but one.
+type ownAddress struct{ *zktest.Server }
+
+func (s ownAddress) Inject(r zktest.Rule) *zktest.Fault {
+	r.Selector = first(r.Selector)
+	return s.Server.Inject(r)
+}
+func (s ownAddress) HalfOpen(sel zktest.Selector) { s.Server.HalfOpen(first(sel)) }
+func (s ownAddress) Partition(sel zktest.Selector, d zktest.Direction) {
+	s.Server.Partition(first(sel), d)
+}
+func (s ownAddress) Cut(sel zktest.Selector)    { s.Server.Cut(first(sel)) }
+func (s ownAddress) Reset(sel zktest.Selector)  { s.Server.Reset(first(sel)) }
+func (s ownAddress) Deafen(sel zktest.Selector) { s.Server.Deafen(first(sel)) }
+func (s ownAddress) Throttle(sel zktest.Selector, bytes int, pause time.Duration) {
+	s.Server.Throttle(first(sel), bytes, pause)
+}
+func (s ownAddress) RefuseConnections() error { return s.Server.RefuseConnections(1) }
+func (s ownAddress) RejectConnections() error { return s.Server.RejectConnections(1) }
+func (s ownAddress) HangConnections() error   { return s.Server.HangConnections(1) }
+func (s ownAddress) AcceptConnections() error { return s.Server.AcceptConnections(1) }
+
+// first restricts a selector to the first address.
+func first(sel zktest.Selector) zktest.Selector {
+	if sel.Member == 0 {
+		sel.Member = 1
+	} else {
+		sel.Member++ // no such address, as at a proxy
+	}
+	return sel
+}
+
+// TestFaults plays every fault with a real server behind a proxy, with an
+// embedded one behind a proxy, and with the embedded server's own faults.
+func TestFaults(t *testing.T) {
 	t.Parallel()
-	for kind, start := range map[string]func() target{
-		"real": func() target {
-			return zktest.StartReal(t, zktest.Properties(map[string]string{"maxClientCnxns": "0"}))
-		},
-		"embedded": func() target { return zktest.Start(t, zktest.MaxClientConns(0)) },
-	} {
-		server := start()
-		number := 0
-		for name, test := range proxyTests {
-			number++
-			root := fmt.Sprintf("/%d", number)
-			t.Run(kind+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				p := &proxyTest{T: t, root: root, target: server.Addr(), proxy: zktest.StartProxy(t, server.Addr())}
-				p.direct = open(t, p.target, longTimeout)
-				require.Zero(t, p.direct.do(create(root, nil, persistent)).Err)
-				test(p)
-			})
-		}
+	real, embedded := zktest.StartReal(t, zktest.MaxClientConns(0)), zktest.Start(t, zktest.MaxClientConns(0))
+	run := func(kind, name string, test func(*faultTest), start func(testing.TB) (f faulty, target string)) {
+		t.Run(kind+"/"+name, func(t *testing.T) {
+			t.Parallel()
+			f, target := start(t)
+			p := &faultTest{T: t, root: "/" + strings.ReplaceAll(name, " ", "-"), target: target, faulty: f}
+			p.direct = open(t, p.target, longTimeout)
+			require.Zero(t, p.direct.do(create(p.root, nil, persistent)).Err)
+			test(p)
+		})
+	}
+	behindProxy := func(server target) func(testing.TB) (faulty, string) {
+		return func(t testing.TB) (faulty, string) { return zktest.StartProxy(t, server.Addr()), server.Addr() }
+	}
+	for name, test := range faultTests {
+		run("real", name, test, behindProxy(real))
+		run("embedded behind a proxy", name, test, behindProxy(embedded))
+		run("embedded", name, test, func(t testing.TB) (faulty, string) {
+			s := zktest.Start(t, zktest.Members(2))
+			return ownAddress{s}, s.Members()[1]
+		})
+	}
+	for name, test := range proxyTests {
+		run("real", name, test, behindProxy(real))
+		run("embedded behind a proxy", name, test, behindProxy(embedded))
 	}
 }
 
-var proxyTests = map[string]func(*proxyTest){
+var faultTests = map[string]func(*faultTest){
 	"everything goes through":                          everythingGoesThrough,
 	"a request is dropped":                             requestIsDropped,
 	"a reply is dropped":                               replyIsDropped,
@@ -80,7 +139,6 @@ var proxyTests = map[string]func(*proxyTest){
 	"a handshake is answered to nobody":                handshakeIsAnsweredToNobody,
 	"a session expires when told":                      sessionExpiresWhenTold,
 	"a session without a connection expires when told": sessionWithoutAConnectionExpiresWhenTold,
-	"all sessions expire when told":                    allSessionsExpireWhenTold,
 	"a client cannot come back from expiry":            clientCannotComeBackFromExpiry,
 	"a partition inbound":                              partitionInbound,
 	"a partition outbound":                             partitionOutbound,
@@ -93,46 +151,65 @@ var proxyTests = map[string]func(*proxyTest){
 	"connections are refused":                          connectionsAreRefused,
 	"four letter words go through":                     wordsGoThrough,
 	"orderly ends go through":                          orderlyEndsGoThrough,
-	"closing ends everything":                          closingEndsEverything,
-	"TLS ends at the proxy":                            tlsEndsAtTheProxy,
 	"a client finds its node again":                    clientFindsItsNodeAgain,
 }
 
-// proxyTest is a test with a proxy of its own.
-type proxyTest struct {
+// proxyTests are about what only a proxy has.
+var proxyTests = map[string]func(*faultTest){
+	"all sessions expire when told": allSessionsExpireWhenTold,
+	"closing ends everything":       closingEndsEverything,
+	"TLS ends at the proxy":         tlsEndsAtTheProxy,
+}
+
+// faultTest is a test with something faulty of its own.
+type faultTest struct {
 	*testing.T
-	proxy  *zktest.Proxy
-	target string  // the address of the server itself
+	faulty
+	target string  // an address of the server without faults
 	direct *client // is connected to it
 	root   string  // a node of this test
 }
 
-func (p *proxyTest) path(name string) string { return p.root + "/" + name }
+func (p *faultTest) path(name string) string { return p.root + "/" + name }
 
-func (p *proxyTest) open(timeout time.Duration) *client {
+func (p *faultTest) open(timeout time.Duration) *client {
 	p.Helper()
-	return open(p, p.proxy.Addr(), timeout)
+	return open(p, p.faulty.Addr(), timeout)
 }
 
-func (p *proxyTest) ctx() context.Context {
+// firstConn selects the first connection that the test made where the faults
+// are.
+func (p *faultTest) firstConn() zktest.Selector {
+	if p.proxied() {
+		return zktest.Selector{Conn: 1}
+	}
+	return zktest.Selector{Conn: 2} // the first of all is to the other address
+}
+
+func (p *faultTest) proxied() bool {
+	_, ok := p.faulty.(*zktest.Proxy)
+	return ok
+}
+
+func (p *faultTest) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(p.Context(), readPatience)
 	p.Cleanup(cancel)
 	return ctx
 }
 
-func (p *proxyTest) await(f *zktest.Fault) {
+func (p *faultTest) await(f *zktest.Fault) {
 	p.Helper()
 	require.NoError(p, f.Wait(p.ctx()))
 }
 
 // on is a rule for the next request on a node.
-func (p *proxyTest) on(name string, do zktest.Action) *zktest.Fault {
-	return p.proxy.Inject(zktest.Rule{Match: zktest.Match{Path: p.path(name)}, Do: do})
+func (p *faultTest) on(name string, do zktest.Action) *zktest.Fault {
+	return p.faulty.Inject(zktest.Rule{Match: zktest.Match{Path: p.path(name)}, Do: do})
 }
 
 // owner returns the session that has made an ephemeral node, 0 if there is no
 // such node.
-func (p *proxyTest) owner(name string) int64 {
+func (p *faultTest) owner(name string) int64 {
 	p.Helper()
 	r := p.direct.do(exists(p.path(name), false))
 	if r.Err == errNoNode {
@@ -143,7 +220,7 @@ func (p *proxyTest) owner(name string) int64 {
 }
 
 // stays checks that a connection is open and that nothing comes.
-func (p *proxyTest) stays(c *client) {
+func (p *faultTest) stays(c *client) {
 	p.Helper()
 	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(quietTime)))
 	n, err := c.conn.Read(make([]byte, 1))
@@ -152,22 +229,22 @@ func (p *proxyTest) stays(c *client) {
 }
 
 // served reports whether the server has a connection with that session.
-func (p *proxyTest) served(session int64) bool {
+func (p *faultTest) served(session int64) bool {
 	p.Helper()
 	return strings.Contains(word(p, p.target, "cons"), fmt.Sprintf("sid=0x%x,", session))
 }
 
 // expired checks that a session is over, to the server and through the proxy.
-func (p *proxyTest) expired(h handshake) {
+func (p *faultTest) expired(h handshake) {
 	p.Helper()
-	for _, addr := range []string{p.target, p.proxy.Addr()} {
+	for _, addr := range []string{p.target, p.faulty.Addr()} {
 		c := connect(p, addr, h)
 		require.Zero(p, c.welcome.Session)
 		c.end()
 	}
 }
 
-func everythingGoesThrough(p *proxyTest) {
+func everythingGoesThrough(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Equal(p, longTimeout, c.welcome.Timeout)
 	require.Zero(p, c.do(create(p.path("a"), []byte("x"), persistent)).Err)
@@ -198,7 +275,7 @@ func everythingGoesThrough(p *proxyTest) {
 	c.write(binary.BigEndian.AppendUint32(nil, 2<<20))
 	_, _ = c.conn.Write(make([]byte, 2<<20)) // may be cut off
 	c.end()
-	short := connect(p, p.proxy.Addr(), handshake{Timeout: longTimeout, Short: true})
+	short := connect(p, p.faulty.Addr(), handshake{Timeout: longTimeout, Short: true})
 	require.Equal(p, 36, short.welcome.Size)
 }
 
@@ -212,7 +289,7 @@ var cuts = []struct {
 }
 
 // ends checks how a connection ends, and that nothing comes before.
-func (p *proxyTest) ends(c *client, how error) {
+func (p *faultTest) ends(c *client, how error) {
 	p.Helper()
 	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
 	n, err := c.conn.Read(make([]byte, 1))
@@ -220,7 +297,7 @@ func (p *proxyTest) ends(c *client, how error) {
 	require.ErrorIs(p, err, how)
 }
 
-func requestIsDropped(p *proxyTest) {
+func requestIsDropped(p *faultTest) {
 	for _, cut := range cuts {
 		c := p.open(longTimeout)
 		f := p.on("a", cut.before)
@@ -236,7 +313,7 @@ func requestIsDropped(p *proxyTest) {
 	}
 }
 
-func replyIsDropped(p *proxyTest) {
+func replyIsDropped(p *faultTest) {
 	for _, cut := range cuts {
 		c := p.open(longTimeout)
 		require.Zero(p, p.direct.do(exists(p.path("a"), true)).Stat.Czxid)
@@ -252,7 +329,7 @@ func replyIsDropped(p *proxyTest) {
 	}
 }
 
-func replyIsTruncated(p *proxyTest) {
+func replyIsTruncated(p *faultTest) {
 	for _, n := range []int{0, 3, 4, 10, 1000} {
 		c := p.open(longTimeout)
 		name := fmt.Sprint(n)
@@ -267,7 +344,7 @@ func replyIsTruncated(p *proxyTest) {
 	}
 }
 
-func eventComesBeforeTheDroppedReply(p *proxyTest) {
+func eventComesBeforeTheDroppedReply(p *faultTest) {
 	c := p.open(longTimeout)
 	c.do(exists(p.path("a"), true))
 	p.on("a", zktest.DropAfterApply())
@@ -276,7 +353,7 @@ func eventComesBeforeTheDroppedReply(p *proxyTest) {
 	c.end()
 }
 
-func nothingIsCarriedOutBehindADroppedReply(p *proxyTest) {
+func nothingIsCarriedOutBehindADroppedReply(p *faultTest) {
 	c := p.open(longTimeout)
 	f := p.on("b", zktest.DropAfterApply())
 	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, ephemeral), create(p.path("c"), nil, ephemeral))
@@ -288,7 +365,7 @@ func nothingIsCarriedOutBehindADroppedReply(p *proxyTest) {
 	require.NotZero(p, p.owner("b"))
 }
 
-func requestIsHeld(p *proxyTest) {
+func requestIsHeld(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
 	f := p.on("a", zktest.HoldApply())
 	c.send(create(p.path("x"), nil, persistent), create(p.path("a"), nil, persistent), create(p.path("b"), nil, persistent))
@@ -305,14 +382,14 @@ func requestIsHeld(p *proxyTest) {
 	f = p.on("d", zktest.HoldApply())
 	c.send(create(p.path("d"), nil, persistent))
 	p.await(f)
-	p.proxy.Cut(zktest.Selector{Conn: 1})
+	p.faulty.Cut(p.firstConn())
 	c.end()
 	c.reattach()
 	f.Release()
 	require.Equal(p, errNoNode, p.direct.do(exists(p.path("d"), false)).Err)
 }
 
-func requestIsDelayed(p *proxyTest) {
+func requestIsDelayed(p *faultTest) {
 	c := p.open(longTimeout)
 	f := p.on("a", zktest.DelayApply(quietTime))
 	begin := time.Now()
@@ -323,7 +400,7 @@ func requestIsDelayed(p *proxyTest) {
 	require.GreaterOrEqual(p, time.Since(begin), quietTime)
 }
 
-func replyIsHeld(p *proxyTest) {
+func replyIsHeld(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
 	c.do(exists(p.path("b"), true))
 	f := p.on("a", zktest.HoldReply())
@@ -342,7 +419,7 @@ func replyIsHeld(p *proxyTest) {
 	require.Equal(p, []event{{nodeCreated, p.path("b")}}, c.events)
 }
 
-func replyIsDelayed(p *proxyTest) {
+func replyIsDelayed(p *faultTest) {
 	c := p.open(longTimeout)
 	f := p.on("a", zktest.DelayReply(quietTime))
 	begin := time.Now()
@@ -354,9 +431,9 @@ func replyIsDelayed(p *proxyTest) {
 	require.GreaterOrEqual(p, time.Since(begin), quietTime)
 }
 
-func pingIsHeld(p *proxyTest) {
+func pingIsHeld(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
+	f := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
 	c.send(ping().withXid(-2), exists(p.root, false))
 	p.await(f)
 	p.stays(c)
@@ -365,9 +442,9 @@ func pingIsHeld(p *proxyTest) {
 	require.Zero(p, c.reply().Err)
 }
 
-func requestFailsInItsTurn(p *proxyTest) {
+func requestFailsInItsTurn(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.proxy.Inject(zktest.Rule{
+	f := p.faulty.Inject(zktest.Rule{
 		Match: zktest.Match{Ops: zktest.Creates, Path: p.path("b")},
 		Times: zktest.Always,
 		Do:    zktest.FailWith(zktest.ErrThrottled),
@@ -384,7 +461,11 @@ func requestFailsInItsTurn(p *proxyTest) {
 		require.Zero(p, r[0].Err)
 		for _, i := range []int{1, 2} {
 			require.Equal(p, int32(zktest.ErrThrottled), r[i].Err)
-			require.Equal(p, r[0].Zxid, r[i].Zxid)
+			if p.proxied() {
+				require.Equal(p, r[0].Zxid, r[i].Zxid)
+			} else { // a failed write takes a zxid, as in life
+				require.Equal(p, r[0].Zxid+int64(i), r[i].Zxid)
+			}
 		}
 		require.Equal(p, errNoNode, r[3].Err, "not carried out")
 		require.Equal(p, int32(zktest.ErrThrottled), r[4].Err)
@@ -395,22 +476,22 @@ func requestFailsInItsTurn(p *proxyTest) {
 	require.Zero(p, c.do(create(p.path("b"), nil, persistent)).Err)
 }
 
-func requestFailsOnAnIdleConnection(p *proxyTest) {
+func requestFailsOnAnIdleConnection(p *faultTest) {
 	seen := p.direct.do(setData(p.root, nil, anyVersion)).Zxid
-	c := connect(p, p.proxy.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
+	c := connect(p, p.faulty.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
 	f := p.on("", zktest.FailWith(zktest.ErrConnectionLoss))
 	r := c.do(getData(p.root+"/", false))
 	require.Equal(p, int32(zktest.ErrConnectionLoss), r.Err)
-	require.Equal(p, seen, r.Zxid, "not below what the client knows")
+	require.GreaterOrEqual(p, r.Zxid, seen, "not below what the client knows")
 	p.await(f)
 }
 
-func handshakeFails(p *proxyTest) {
+func handshakeFails(p *faultTest) {
 	for _, short := range []bool{false, true} {
-		f := p.proxy.Inject(zktest.Rule{
+		f := p.faulty.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.FailWith(zktest.ErrSessionExpired),
 		})
-		c := connect(p, p.proxy.Addr(), handshake{Timeout: longTimeout, Short: short})
+		c := connect(p, p.faulty.Addr(), handshake{Timeout: longTimeout, Short: short})
 		require.Zero(p, c.welcome.Session)
 		require.Zero(p, c.welcome.Timeout)
 		c.end()
@@ -418,7 +499,7 @@ func handshakeFails(p *proxyTest) {
 	}
 }
 
-func sessionExpiresBeforeARequest(p *proxyTest) {
+func sessionExpiresBeforeARequest(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	f := p.on("b", zktest.ExpireBeforeApply())
@@ -429,7 +510,7 @@ func sessionExpiresBeforeARequest(p *proxyTest) {
 	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 }
 
-func sessionExpiresAfterARequest(p *proxyTest) {
+func sessionExpiresAfterARequest(p *faultTest) {
 	c := p.open(longTimeout)
 	f := p.on("b", zktest.ExpireAfterApply())
 	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, persistent), create(p.path("c"), nil, persistent))
@@ -440,7 +521,7 @@ func sessionExpiresAfterARequest(p *proxyTest) {
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 }
 
-func connectionFreezes(p *proxyTest) {
+func connectionFreezes(p *faultTest) {
 	c := p.open(shortTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	f := p.on("b", zktest.Freeze())
@@ -454,7 +535,7 @@ func connectionFreezes(p *proxyTest) {
 	c.cut()
 }
 
-func hookIsCalled(p *proxyTest) {
+func hookIsCalled(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, persistent)).Err)
 	var seen zktest.Request
@@ -465,17 +546,17 @@ func hookIsCalled(p *proxyTest) {
 	require.Equal(p, errNoNode, c.do(getData(p.path("a"), false).withXid(77)).Err)
 	p.await(f)
 	require.Equal(p, zktest.Request{
-		Conn: 1, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
+		Conn: p.firstConn().Conn, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
 	}, seen)
 }
 
 // Only the replies to auth come when they like. Their xids are the clients'
 // choice: -4 or one like those of other requests.
-func authIsToldFromOthers(p *proxyTest) {
+func authIsToldFromOthers(p *faultTest) {
 	c := p.open(longTimeout)
 	for range 20 {
 		held := p.on("a", zktest.HoldReply())
-		hit := p.proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2})
+		hit := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2})
 		failed := p.on("x", zktest.FailWith(zktest.ErrSystem))
 		c.send(setData(p.root, nil, anyVersion), auth("digest", "a:b"), setData(p.root, nil, anyVersion),
 			exists(p.path("x"), false), auth("digest", "c:d").withXid(xidAuth), exists(p.path("a"), false))
@@ -493,17 +574,17 @@ func authIsToldFromOthers(p *proxyTest) {
 	}
 }
 
-func handshakeIsAnsweredToNobody(p *proxyTest) {
+func handshakeIsAnsweredToNobody(p *faultTest) {
 	connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
-	before := p.proxy.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
-	c := dial(p, p.proxy.Addr())
+	before := p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
+	c := dial(p, p.faulty.Addr())
 	c.write(handshake{Timeout: longTimeout}.frame())
 	c.end()
 	p.await(before)
 
 	// A session that only the server and the proxy know of.
-	after := p.proxy.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
-	c = dial(p, p.proxy.Addr())
+	after := p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
+	c = dial(p, p.faulty.Addr())
 	c.write(handshake{Timeout: longTimeout}.frame())
 	c.end()
 	p.await(after)
@@ -511,66 +592,70 @@ func handshakeIsAnsweredToNobody(p *proxyTest) {
 	// The client's session goes on, with the next connection.
 	c = p.open(longTimeout)
 	id := c.welcome.Session
-	p.proxy.Inject(zktest.Rule{
+	p.faulty.Inject(zktest.Rule{
 		Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpConnect}},
 		Do:    zktest.DropAfterApply(),
 	})
-	lost := dial(p, p.proxy.Addr())
+	lost := dial(p, p.faulty.Addr())
 	lost.write(c.credentials().frame())
 	lost.end()
 	c.end() // the server has taken the session from it
 	c.reattach()
 }
 
-func sessionExpiresWhenTold(p *proxyTest) {
+func sessionExpiresWhenTold(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	p.owner("a")
 	require.Zero(p, p.direct.do(exists(p.path("a"), true)).Err)
-	require.NoError(p, p.proxy.ExpireSession(c.welcome.Session))
+	require.NoError(p, p.faulty.ExpireSession(c.welcome.Session))
 	require.Equal(p, event{nodeDeleted, p.path("a")}, p.direct.event())
 	c.end()
 	p.expired(c.credentials())
-	require.Error(p, p.proxy.ExpireSession(c.welcome.Session), "there is no such session now")
-	require.ErrorContains(p, p.proxy.ExpireSession(p.direct.welcome.Session), "no session", "the proxy knows nothing of it")
+	require.Error(p, p.faulty.ExpireSession(c.welcome.Session), "there is no such session now")
 	require.Zero(p, other.do(ping()).Err)
+	if !p.proxied() {
+		return
+	}
+	require.ErrorContains(p, p.faulty.ExpireSession(p.direct.welcome.Session), "no session", "the proxy knows nothing of it")
 
 	// One that is over already, the proxy does not know how.
 	h := other.credentials()
 	require.Zero(p, other.do(closeSession()).Err)
 	other.end()
-	require.NoError(p, p.proxy.ExpireSession(h.Session))
+	require.NoError(p, p.faulty.ExpireSession(h.Session))
 }
 
-func sessionWithoutAConnectionExpiresWhenTold(p *proxyTest) {
+func sessionWithoutAConnectionExpiresWhenTold(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.proxy.HalfOpen(zktest.Selector{Session: c.welcome.Session})
-	require.NoError(p, p.proxy.ExpireSession(c.welcome.Session))
+	p.faulty.HalfOpen(zktest.Selector{Session: c.welcome.Session})
+	require.NoError(p, p.faulty.ExpireSession(c.welcome.Session))
 	require.Zero(p, p.owner("a"))
 	p.stays(c)
 	p.expired(c.credentials())
 }
 
-func allSessionsExpireWhenTold(p *proxyTest) {
+func allSessionsExpireWhenTold(p *faultTest) {
+	proxy := p.faulty.(*zktest.Proxy)
 	a, b := p.open(longTimeout), p.open(longTimeout)
 	a.cut()
-	require.NoError(p, p.proxy.ExpireAll())
+	require.NoError(p, proxy.ExpireAll())
 	b.end()
 	p.expired(a.credentials())
 	p.expired(b.credentials())
 	require.Zero(p, p.direct.do(ping()).Err, "a session of somebody else")
-	require.NoError(p, p.proxy.ExpireAll())
+	require.NoError(p, proxy.ExpireAll())
 }
 
 // However fast the client is.
-func clientCannotComeBackFromExpiry(p *proxyTest) {
+func clientCannotComeBackFromExpiry(p *faultTest) {
 	for i := range 50 {
 		c := p.open(longTimeout)
 		f := p.on("a", []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()}[i%2])
 		c.send(create(p.path("a"), nil, ephemeral))
 		c.end()
-		next := connect(p, p.proxy.Addr(), c.credentials())
+		next := connect(p, p.faulty.Addr(), c.credentials())
 		require.Zero(p, next.welcome.Session, "the old session again")
 		next.end()
 		p.await(f)
@@ -582,52 +667,52 @@ type mute struct{}
 
 func (mute) Printf(string, ...any) {}
 
-func partitionInbound(p *proxyTest) {
+func partitionInbound(p *faultTest) {
 	c := p.open(longTimeout)
 	c.do(exists(p.path("b"), true))
-	p.proxy.Partition(zktest.Selector{}, zktest.Inbound)
+	p.faulty.Partition(zktest.Selector{}, zktest.Inbound)
 	c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 	require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other way is open")
-	late := dial(p, p.proxy.Addr())
+	late := dial(p, p.faulty.Addr())
 	late.write(handshake{Timeout: longTimeout}.frame())
 	p.stays(late)
 	p.stays(c)
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
-	p.proxy.Heal()
+	p.faulty.Heal()
 	require.Equal(p, p.path("a"), c.reply().Path)
 	require.Equal(p, p.path("c"), c.reply().Path)
 	_, err := late.packet()
 	require.NoError(p, err)
 }
 
-func partitionOutbound(p *proxyTest) {
+func partitionOutbound(p *faultTest) {
 	c := p.open(shortTimeout)
 	c.do(exists(p.path("b"), true))
-	p.proxy.Partition(zktest.Selector{}, zktest.Outbound)
+	p.faulty.Partition(zktest.Selector{}, zktest.Outbound)
 	c.send(create(p.path("a"), nil, ephemeral))
 	poll(p, "the request does not arrive", func() bool { return p.owner("a") != 0 })
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 	p.stays(c)
 	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
 	p.stays(c)
-	p.proxy.Heal() // what was held up comes, and then the end
+	p.faulty.Heal() // what was held up comes, and then the end
 	require.Equal(p, p.path("a"), c.reply().Path)
 	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
 	c.end()
 }
 
-func partitionOfASession(p *proxyTest) {
+func partitionOfASession(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
-	p.proxy.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
+	p.faulty.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
 	c.send(create(p.path("a"), nil, persistent))
 	require.Zero(p, other.do(create(p.path("b"), nil, persistent)).Err)
-	again := dial(p, p.proxy.Addr())
+	again := dial(p, p.faulty.Addr())
 	again.write(c.credentials().frame())
 	p.stays(again)
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 	require.True(p, p.served(c.welcome.Session), "nobody has taken the session over")
-	p.proxy.Heal()
+	p.faulty.Heal()
 	_, err := again.packet()
 	require.NoError(p, err)
 	for {
@@ -637,40 +722,40 @@ func partitionOfASession(p *proxyTest) {
 	}
 }
 
-func partitionKeepsTheEnd(p *proxyTest) {
+func partitionKeepsTheEnd(p *faultTest) {
 	c := p.open(longTimeout)
-	p.proxy.Partition(zktest.Selector{}, zktest.Inbound)
+	p.faulty.Partition(zktest.Selector{}, zktest.Inbound)
 	c.send(create(p.path("a"), nil, ephemeral))
 	c.cut()
 	require.Zero(p, p.owner("a"))
 	require.True(p, p.served(c.welcome.Session))
-	p.proxy.Heal()
+	p.faulty.Heal()
 	poll(p, "the request is lost", func() bool { return p.owner("a") == c.welcome.Session })
 	poll(p, "the end is lost", func() bool { return !p.served(c.welcome.Session) })
 }
 
-func connectionsAreCut(p *proxyTest) {
+func connectionsAreCut(p *faultTest) {
 	a, b, c := p.open(longTimeout), p.open(longTimeout), p.open(longTimeout)
-	p.proxy.Cut(zktest.Selector{Conn: 1})
+	p.faulty.Cut(p.firstConn())
 	p.ends(a, io.EOF)
-	p.proxy.Reset(zktest.Selector{Session: b.welcome.Session})
+	p.faulty.Reset(zktest.Selector{Session: b.welcome.Session})
 	p.ends(b, syscall.ECONNRESET)
 	require.Zero(p, c.do(ping()).Err)
 	for _, cut := range []*client{a, b} {
 		poll(p, "the server has the connection", func() bool { return !p.served(cut.welcome.Session) })
 		cut.reattach()
 	}
-	p.proxy.Cut(zktest.Selector{Member: 2})
+	p.faulty.Cut(zktest.Selector{Member: 2})
 	require.Zero(p, c.do(ping()).Err)
-	p.proxy.Cut(zktest.Selector{})
+	p.faulty.Cut(zktest.Selector{})
 	c.end()
 }
 
-func serverIsDeaf(p *proxyTest) {
+func serverIsDeaf(p *faultTest) {
 	c := p.open(shortTimeout)
 	c.do(exists(p.path("b"), true))
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.proxy.Deafen(zktest.Selector{Conn: 1})
+	p.faulty.Deafen(p.firstConn())
 	c.send(create(p.path("c"), nil, persistent))
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
@@ -680,27 +765,27 @@ func serverIsDeaf(p *proxyTest) {
 
 	// Not even the end of the connection is heard.
 	c = p.open(longTimeout)
-	p.proxy.Deafen(zktest.Selector{Session: c.welcome.Session})
+	p.faulty.Deafen(zktest.Selector{Session: c.welcome.Session})
 	c.cut()
 	for range 5 {
 		require.True(p, p.served(c.welcome.Session))
 	}
 }
 
-func wayIsSlow(p *proxyTest) {
+func wayIsSlow(p *faultTest) {
 	c := p.open(longTimeout)
-	p.proxy.Throttle(zktest.Selector{Conn: 1}, 1, time.Microsecond)
+	p.faulty.Throttle(p.firstConn(), 1, time.Microsecond)
 	r := c.pipeline(create(p.path("a"), []byte("x"), persistent), getData(p.path("a"), false), ping())
 	require.Equal(p, "x", string(r[1].Data))
-	p.proxy.Throttle(zktest.Selector{Conn: 1}, 0, 0)
+	p.faulty.Throttle(p.firstConn(), 0, 0)
 	require.Zero(p, c.do(ping()).Err)
 }
 
-func connectionIsHalfOpen(p *proxyTest) {
+func connectionIsHalfOpen(p *faultTest) {
 	c := p.open(shortTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	require.Zero(p, c.do(getData(p.root, true)).Err)
-	p.proxy.HalfOpen(zktest.Selector{Conn: 1})
+	p.faulty.HalfOpen(p.firstConn())
 	poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
 	poll(p, "the server has the watch", func() bool { return !strings.Contains(word(p, p.target, "wchp"), p.root+"\n") })
 	c.send(create(p.path("b"), nil, persistent), ping())
@@ -711,36 +796,36 @@ func connectionIsHalfOpen(p *proxyTest) {
 
 	// A client that tries again in time keeps its session.
 	c = p.open(longTimeout)
-	p.proxy.HalfOpen(zktest.Selector{})
+	p.faulty.HalfOpen(zktest.Selector{})
 	again := c.reattach()
 	require.Zero(p, again.do(ping()).Err)
 	p.stays(c)
 }
 
-func connectionsAreRefused(p *proxyTest) {
+func connectionsAreRefused(p *faultTest) {
 	c := p.open(longTimeout)
-	require.NoError(p, p.proxy.RefuseConnections())
-	_, err := net.Dial("tcp", p.proxy.Addr())
+	require.NoError(p, p.faulty.RefuseConnections())
+	_, err := net.Dial("tcp", p.faulty.Addr())
 	require.ErrorIs(p, err, syscall.ECONNREFUSED)
-	require.NoError(p, p.proxy.RejectConnections())
-	dial(p, p.proxy.Addr()).end()
-	require.NoError(p, p.proxy.HangConnections())
-	hung := dial(p, p.proxy.Addr())
+	require.NoError(p, p.faulty.RejectConnections())
+	dial(p, p.faulty.Addr()).end()
+	require.NoError(p, p.faulty.HangConnections())
+	hung := dial(p, p.faulty.Addr())
 	hung.write(handshake{Timeout: longTimeout}.frame())
 	p.stays(hung)
 	require.Zero(p, c.do(ping()).Err, "open connections stay")
-	require.NoError(p, p.proxy.AcceptConnections())
+	require.NoError(p, p.faulty.AcceptConnections())
 	require.Zero(p, p.open(longTimeout).do(ping()).Err)
 	p.stays(hung)
 }
 
-func wordsGoThrough(p *proxyTest) {
-	require.Equal(p, "imok", word(p, p.proxy.Addr(), "ruok"))
-	require.Equal(p, "rw", word(p, p.proxy.Addr(), "isro"))
-	require.Contains(p, word(p, p.proxy.Addr(), "mntr"), "zk_server_state\tstandalone\n")
-	require.Empty(p, word(p, p.proxy.Addr(), "what"))
-	require.Empty(p, word(p, p.proxy.Addr(), "\xff\xff\xff\xff"))
-	c := dial(p, p.proxy.Addr())
+func wordsGoThrough(p *faultTest) {
+	require.Equal(p, "imok", word(p, p.faulty.Addr(), "ruok"))
+	require.Equal(p, "rw", word(p, p.faulty.Addr(), "isro"))
+	require.Contains(p, word(p, p.faulty.Addr(), "mntr"), "zk_server_state\tstandalone\n")
+	require.Empty(p, word(p, p.faulty.Addr(), "what"))
+	require.Empty(p, word(p, p.faulty.Addr(), "\xff\xff\xff\xff"))
+	c := dial(p, p.faulty.Addr())
 	c.write([]byte("ru"))
 	c.write([]byte("ok\n"))
 	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
@@ -750,7 +835,7 @@ func wordsGoThrough(p *proxyTest) {
 	require.Equal(p, "imok", string(answer))
 }
 
-func orderlyEndsGoThrough(p *proxyTest) {
+func orderlyEndsGoThrough(p *faultTest) {
 	// The server ends it, behind its last reply.
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
@@ -787,7 +872,8 @@ func orderlyEndsGoThrough(p *proxyTest) {
 	c.end()
 }
 
-func closingEndsEverything(p *proxyTest) {
+func closingEndsEverything(p *faultTest) {
+	proxy := p.faulty.(*zktest.Proxy)
 	a, b := p.open(longTimeout), p.open(longTimeout)
 	apply, reply := p.on("a", zktest.HoldApply()), p.on("b", zktest.HoldReply())
 	a.send(create(p.path("a"), nil, persistent))
@@ -795,24 +881,25 @@ func closingEndsEverything(p *proxyTest) {
 	p.await(apply)
 	p.await(reply)
 	frozen := p.open(longTimeout)
-	p.proxy.HalfOpen(zktest.Selector{Session: frozen.welcome.Session})
-	p.proxy.Partition(zktest.Selector{}, zktest.Both)
-	hung := dial(p, p.proxy.Addr())
-	require.NoError(p, p.proxy.Close())
-	require.NoError(p, p.proxy.Close())
+	proxy.HalfOpen(zktest.Selector{Session: frozen.welcome.Session})
+	proxy.Partition(zktest.Selector{}, zktest.Both)
+	hung := dial(p, proxy.Addr())
+	require.NoError(p, proxy.Close())
+	require.NoError(p, proxy.Close())
 	for _, c := range []*client{a, b, frozen, hung} {
 		c.end()
 	}
-	_, err := net.Dial("tcp", p.proxy.Addr())
+	_, err := net.Dial("tcp", proxy.Addr())
 	require.ErrorIs(p, err, syscall.ECONNREFUSED)
 	require.ErrorContains(p, p.on("c", zktest.Pass()).Wait(p.ctx()), "closed")
-	require.ErrorContains(p, p.proxy.AcceptConnections(), "closed")
-	require.ErrorContains(p, p.proxy.ExpireSession(a.welcome.Session), "closed")
+	require.ErrorContains(p, proxy.AcceptConnections(), "closed")
+	require.ErrorContains(p, proxy.ExpireSession(a.welcome.Session), "closed")
 	a = connect(p, p.target, a.credentials())
 	require.NotZero(p, a.welcome.Session, "the session lives")
 }
 
-func tlsEndsAtTheProxy(p *proxyTest) {
+func tlsEndsAtTheProxy(p *faultTest) {
+	proxy := p.faulty.(*zktest.Proxy)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(p, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
@@ -820,7 +907,7 @@ func tlsEndsAtTheProxy(p *proxyTest) {
 	require.NoError(p, err)
 	l, err := net.Listen("tcp", "[::1]:0")
 	require.NoError(p, err)
-	p.proxy.Serve(tls.NewListener(l, &tls.Config{
+	proxy.Serve(tls.NewListener(l, &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
 	}))
 	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
@@ -837,11 +924,11 @@ func tlsEndsAtTheProxy(p *proxyTest) {
 }
 
 // The client is one that others use, for once.
-func clientFindsItsNodeAgain(p *proxyTest) {
-	conn, _, err := zk.Connect([]string{p.proxy.Addr()}, longTimeout, zk.WithLogger(mute{}))
+func clientFindsItsNodeAgain(p *faultTest) {
+	conn, _, err := zk.Connect([]string{p.faulty.Addr()}, longTimeout, zk.WithLogger(mute{}))
 	require.NoError(p, err)
 	defer conn.Close()
-	f := p.proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DropAfterApply()})
+	f := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DropAfterApply()})
 	for i := range 2 {
 		path, err := conn.CreateProtectedEphemeralSequential(p.path("lock-"), nil, zk.WorldACL(zk.PermAll))
 		require.NoError(p, err)
