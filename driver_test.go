@@ -73,8 +73,8 @@ func TestIPv6AndNamesAreDialled(t *testing.T) {
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "[::1]:0")
 	require.NoError(t, err, "the machine has IPv6 on its loopback")
-	v6 := newProxyOn(t, l, server.Addr())
-	for _, dsn := range []string{"localhost:" + port, v6.addr} {
+	zktest.StartProxy(t, server.Addr()).Serve(l)
+	for _, dsn := range []string{"localhost:" + port, l.Addr().String()} {
 		p, err := lockpool.Open("zookeeper", dsn+"/ip?session_timeout=5s")
 		require.NoError(t, err)
 		require.NoError(t, p.Ping(ctx), dsn)
@@ -114,9 +114,9 @@ func TestTLS(t *testing.T) {
 	b := newBench(t)
 	// Debian's ZooKeeper comes without the parts of Netty that its own TLS
 	// needs, so the proxy ends the encryption.
-	newProxyOn(t, tls.NewListener(l, &tls.Config{
+	zktest.StartProxy(t, b.addr).Serve(tls.NewListener(l, &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
-	}), b.addr)
+	}))
 	roots := x509.NewCertPool()
 	root, err := x509.ParseCertificate(certificate)
 	require.NoError(t, err)

@@ -8,30 +8,41 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // benchBehindProxy is a bench whose pools reach the server through a proxy.
-func benchBehindProxy(t testing.TB) (*bench, *proxy) {
+func benchBehindProxy(t testing.TB) (*bench, *zktest.Proxy) {
 	b := newBench(t)
-	p := newProxy(t, b.addr)
-	b.addr = p.addr
+	p := zktest.StartProxy(t, b.addr)
+	b.addr = p.Addr()
 	return b, p
 }
+
+var (
+	creates = zktest.Match{Ops: zktest.Creates}
+	deletes = zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}
+	lists   = zktest.Match{Ops: zktest.Lists}
+	pings   = zktest.Match{Ops: []zktest.Op{zktest.OpPing}}
+
+	// cuts are when the connection is lost to which a request belongs.
+	cuts = map[string]zktest.Action{"before": zktest.DropBeforeApply(), "after": zktest.DropAfterApply()}
+)
 
 // Scenario 31. (kazoo leaves a contender behind that later holds the lock.)
 func TestTryThatLosesItsConnectionLeavesNoContender(t *testing.T) {
 	t.Parallel()
-	for name, cut := range map[string]func(*proxy, int32) *fault{"before": (*proxy).cutBefore, "after": (*proxy).cutAfter} {
+	for name, cut := range cuts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, proxy := benchBehindProxy(t)
 			holder := b.lock(b.pool(), "a")
 			p := b.pool()
 			b.unlock(b.lock(p, "other")) // connected
-			f := cut(proxy, opDelete)
+			f := proxy.Inject(zktest.Rule{Match: deletes, Do: cut})
 			_, err := p.TryLock(b.ctx, "a")
 			require.ErrorIs(t, err, lockpool.ErrLocked)
-			<-f.hit
+			require.NoError(t, f.Wait(b.ctx))
 			b.queued("a", 1)
 			b.unlock(holder)
 			l := b.lock(p, "a")
@@ -45,18 +56,18 @@ func TestTryThatLosesItsConnectionLeavesNoContender(t *testing.T) {
 // one node, and then none.
 func TestLostConnectionAtAnyStepIsSurvived(t *testing.T) {
 	t.Parallel()
-	for step, op := range map[string]int32{"create": opCreate, "list": opGetChildren, "delete": opDelete} {
-		for name, cut := range map[string]func(*proxy, int32) *fault{"before": (*proxy).cutBefore, "after": (*proxy).cutAfter} {
+	for step, match := range map[string]zktest.Match{"create": creates, "list": lists, "delete": deletes} {
+		for name, cut := range cuts {
 			t.Run(step+" "+name, func(t *testing.T) {
 				t.Parallel()
 				b, proxy := benchBehindProxy(t)
 				p := b.pool()
 				b.unlock(b.lock(p, "a"))
-				f := cut(proxy, op)
+				f := proxy.Inject(zktest.Rule{Match: match, Do: cut})
 				l := b.lock(p, "a")
 				require.Len(t, b.children("a"), 1)
 				b.unlock(l)
-				<-f.hit
+				require.NoError(t, f.Wait(b.ctx))
 				require.Empty(t, b.children("a"))
 			})
 		}
@@ -70,12 +81,12 @@ func TestLostConnectionWhileWaitingIsSurvived(t *testing.T) {
 	holder := b.lock(p, "a")
 	w := b.wait(p, "a", 2)
 	for range 3 {
-		proxy.cut()
+		proxy.Cut(zktest.Selector{})
 		require.NoError(t, p.Ping(b.ctx))
 	}
 	b.stillWaits(w)
 	require.Equal(t, 1, holder.Depth(), "the session survives")
-	proxy.cut() // and once more, so that the deletion goes unseen
+	proxy.Cut(zktest.Selector{}) // and once more, so that the deletion goes unseen
 	b.unlock(holder)
 	b.unlock(b.granted(w))
 }
@@ -85,21 +96,20 @@ func TestCreateThatIsCancelledUnderWayLeavesNoNode(t *testing.T) { // measures t
 	b, proxy := benchBehindProxy(t)
 	p := b.pool()
 	b.unlock(b.lock(p, "a"))
-	release := make(chan struct{})
-	f := proxy.holdReply(opCreate, release)
+	f := proxy.Inject(zktest.Rule{Match: creates, Do: zktest.HoldReply()})
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan error)
 	go func() {
 		_, err := p.Lock(ctx, "a")
 		done <- err
 	}()
-	<-f.hit
+	require.NoError(t, f.Wait(b.ctx))
 	clock := startClock()
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	clock.took(t, 0, 200*time.Millisecond, "giving up")
 	require.Len(t, b.children("a"), 1, "the server did create it")
-	close(release)
+	f.Release()
 	b.queued("a", 0)
 }
 
@@ -227,7 +237,7 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 	t.Parallel()
 	b, proxy := benchBehindProxy(t)
 	direct := b.config()
-	direct.Servers = []string{proxy.target}
+	direct.Servers = []string{server.Addr()}
 	holder := b.poolWith(direct)
 	held := b.lock(holder, "a")
 	cfg := b.config()
@@ -235,10 +245,11 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 	p := b.poolWith(cfg)
 	w := b.wait(p, "a", 2)
 	first := b.children("a")[1]
-	proxy.stop()
+	require.NoError(t, proxy.RejectConnections())
+	proxy.Cut(zktest.Selector{})
 	b.queued("a", 1) // the server has expired the session
 	b.stillWaits(w)
-	proxy.resume()
+	require.NoError(t, proxy.AcceptConnections())
 	b.until(func() bool { queue := b.children("a"); return len(queue) == 2 && queue[1] != first }, "it queues again")
 	b.unlock(held)
 	b.unlock(b.granted(w))
@@ -250,7 +261,7 @@ func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
 	t.Parallel()
 	b, proxy := benchBehindProxy(t)
 	direct := b.config()
-	direct.Servers = []string{proxy.target}
+	direct.Servers = []string{server.Addr()}
 	rival := b.poolWith(direct)
 	cfg := b.config()
 	cfg.SessionTimeout = 2 * time.Second
@@ -259,13 +270,19 @@ func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
 	ctx := held.Context(b.ctx)
 	w := b.wait(rival, "a", 2)
 
-	proxy.lag.Store(int64(1200 * time.Millisecond))
+	late := zktest.DelayReply(1200 * time.Millisecond)
+	lag := []*zktest.Fault{
+		proxy.Inject(zktest.Rule{Times: zktest.Always, Do: late}),
+		proxy.Inject(zktest.Rule{Match: pings, Times: zktest.Always, Do: late}),
+	}
 	require.NoError(t, p.Ping(b.ctx)) // what is answered now was sent long ago
-	proxy.deaf.Store(true)
+	proxy.Partition(zktest.Selector{}, zktest.Inbound)
 	<-ctx.Done()
 	b.stillWaits(w)
 	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
-	proxy.lag.Store(0)
 	b.unlock(b.granted(w))
-	proxy.deaf.Store(false)
+	for _, f := range lag {
+		f.Remove()
+	}
+	proxy.Heal()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // forbid makes a node below the chroot on which all but the bench's admin have
@@ -99,7 +100,7 @@ func TestDigestSurvivesAReconnect(t *testing.T) {
 	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
 	p := b.poolWith(cfg)
 	l := b.lock(p, "a")
-	proxy.cut()
+	proxy.Cut(zktest.Selector{})
 	b.unlock(l)
 	b.unlock(b.lock(p, "a"))
 	require.NoError(t, b.admin.AddAuth("digest", []byte("lockpool:s3cret")))
@@ -123,7 +124,7 @@ func TestPasswordIsNowhereToBeSeen(t *testing.T) {
 	require.NoError(t, err)
 	b.forbid("/closed")
 	_, denied := p.Lock(b.ctx, "closed")
-	proxy.cut()
+	proxy.Cut(zktest.Selector{})
 	l := b.lock(p, "a")
 	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Millisecond)
 	defer cancel()
