@@ -165,7 +165,7 @@ var sessionChecks = []check{
 		}
 	}},
 	{65, "a restart keeps nodes, sessions, zxid and numbers, but no watches", waiting, func(t *testing.T, s suite) {
-		const timeout = 6 * tick
+		const timeout = 10 * tick // a slow machine needs part of it to start a server
 		server := s.start(t, quiet...)
 		a, brief := open(t, server.Addr(), longTimeout), open(t, server.Addr(), timeout)
 		a.must(create("/q", []byte("x"), persistent))
