@@ -178,7 +178,7 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		}
 		return s.look(c, p)
 	case OpGetACL:
-		path := d.string()
+		path := d.path()
 		n, code := s.see(c, path, permRead|permAdmin)
 		if d.bad || n == nil {
 			return nil, badOr(d, code)
@@ -193,7 +193,11 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		m.catchUp()
 		e.buffer(d.buffer()) // a null path comes back as null
 	case OpCheckWatches, OpRemoveWatches:
-		code = s.unwatch(c, op, d.string(), d.int())
+		path := d.string
+		if op == OpCheckWatches {
+			path = d.path
+		}
+		code = s.unwatch(c, op, path(), d.int())
 	case OpAddWatch:
 		path, mode := d.string(), d.int()
 		if mode != 0 && mode != 1 {

@@ -496,4 +496,17 @@ var treeChecks = []check{
 		}
 		require.Len(t, c.must(getChildren(s.root, false)).Names, len(creates))
 	}},
+	{132, "a null path can not be read", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		for _, r := range []request{
+			create(null, nil, persistent), create2(null, nil, sequential), createContainer(null, persistent),
+			remove(null, anyVersion), exists(null, true), getData(null, false), getChildren(null, false),
+			getChildren2(null, false), getACL(null), checkWatches(null, dataWatch),
+		} {
+			c.fails(errMarshalling, r)
+		}
+		c.fails(errBadArguments, setData(null, nil, anyVersion))
+		c.fails(errBadArguments, setACL(null, anyVersion, world...))
+		c.fails(errNoWatcher, removeWatches(null, dataWatch))
+	}},
 }

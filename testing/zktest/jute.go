@@ -56,14 +56,23 @@ func (d *decoder) buffer() []byte {
 	return append(make([]byte, 0, len(b)), b...)
 }
 
-// string returns "" for a null string. Only of the id of an ACL entry both can
-// be seen: kazoo writes null where it means the empty one.
+// string returns "" for a null string. kazoo writes null where it means the
+// empty one.
 func (d *decoder) string() string {
 	n := d.int()
 	if n == -1 {
 		return ""
 	}
 	return string(d.take(int(n)))
+}
+
+// path is a string that the real server can not cope with if it is null.
+func (d *decoder) path() string {
+	b := d.buffer()
+	if b == nil {
+		d.bad = true
+	}
+	return string(b)
 }
 
 // count begins a vector of elements that take at least size bytes each. It

@@ -252,7 +252,13 @@ type part struct {
 
 // decodePart reads the record of an operation on one node.
 func decodePart(d *decoder, op Op) part {
-	p := part{op: op, path: d.string()}
+	p := part{op: op}
+	switch op {
+	case OpSetData, OpSetACL, OpCheck:
+		p.path = d.string()
+	default:
+		p.path = d.path()
+	}
 	switch op {
 	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
 		p.data, p.acl, p.flags = d.buffer(), d.acl(), d.int()
