@@ -1,8 +1,6 @@
 package zktest
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -370,16 +368,19 @@ func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 		return
 	}
 	m, t := c.member, s.treeAt(c.member)
-	for _, path := range data {
-		switch n := t.at(path); {
-		case n == nil:
-			c.event(NodeDeleted, path)
-		case n.mzxid > since:
-			c.event(NodeDataChanged, path)
-		default:
-			m.data.add(path, c, oneShot)
+	renew := func(paths []string, table watchTable, event EventType, changed func(*node) int64) {
+		for _, path := range paths {
+			switch n := t.at(path); {
+			case n == nil:
+				c.event(NodeDeleted, path)
+			case changed(n) > since:
+				c.event(event, path)
+			default:
+				table.add(path, c, oneShot)
+			}
 		}
 	}
+	renew(data, m.data, NodeDataChanged, func(n *node) int64 { return n.mzxid })
 	for _, path := range exist {
 		if t.at(path) != nil {
 			c.event(NodeCreated, path)
@@ -387,93 +388,11 @@ func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 			m.data.add(path, c, oneShot)
 		}
 	}
-	for _, path := range child {
-		switch n := t.at(path); {
-		case n == nil:
-			c.event(NodeDeleted, path)
-		case n.pzxid > since:
-			c.event(NodeChildrenChanged, path)
-		default:
-			m.child.add(path, c, oneShot)
-		}
-	}
+	renew(child, m.child, NodeChildrenChanged, func(n *node) int64 { return n.pzxid })
 	for mode, paths := range lasting {
 		for _, path := range paths {
 			m.data.add(path, c, permanent+watchMode(mode))
 			m.child.add(path, c, permanent+watchMode(mode))
 		}
 	}
-}
-
-// ReapContainers deletes now what ZooKeeper deletes once in a while: containers
-// that had children and have none, and TTL nodes without children that were
-// not changed for their time.
-func (s *Server) ReapContainers() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reap()
-}
-
-func (s *Server) reap() {
-	now := s.millis()
-	for _, path := range slices.Sorted(maps.Keys(s.tree)) {
-		n := s.tree[path]
-		if len(n.children.list) > 0 {
-			continue
-		}
-		if n.kind == container && n.created > 0 || n.kind == ttl && now-n.mtime > n.ttl {
-			x := s.begin(0, nil)
-			x.delete(path, -1)
-			x.commit()
-			s.changed()
-		}
-	}
-}
-
-// Create creates a node that everybody may use, as an administrator of whom
-// the test knows nothing else. The parent must exist.
-func (s *Server) Create(path string, data []byte) error {
-	return s.administer(func(x *txn) Code {
-		_, code := x.create(part{op: OpCreate, path: path, data: data, acl: []acl{{identity: worldAnyone, perms: permAll}}}, false)
-		return code
-	}, "creating", path)
-}
-
-// Delete deletes a node, whatever its ACL and version are.
-func (s *Server) Delete(path string) error {
-	return s.administer(func(x *txn) Code { return x.delete(path, -1) }, "deleting", path)
-}
-
-// Set changes a node's data, whatever its ACL and version are.
-func (s *Server) Set(path string, data []byte) error {
-	return s.administer(func(x *txn) Code { _, code := x.setData(path, data, -1); return code }, "setting", path)
-}
-
-func (s *Server) administer(do func(*txn) Code, doing, path string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x := s.begin(0, nil)
-	if code := do(x); code != OK {
-		return fmt.Errorf("zktest: %s %q: %w", doing, path, code)
-	}
-	x.commit()
-	s.changed()
-	return nil
-}
-
-// SetSequence sets the number that the next sequential child of parent gets,
-// from 0 to 2147483647, the last one. It is the count of all children that
-// were ever created there.
-func (s *Server) SetSequence(parent string, next int32) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if next < 0 {
-		return fmt.Errorf("zktest: the sequence number %d is negative", next)
-	}
-	n := s.tree[parent]
-	if n == nil {
-		return fmt.Errorf("zktest: setting the sequence of %q: %w", parent, ErrNoNode)
-	}
-	n.created = next
-	return nil
 }
