@@ -53,6 +53,9 @@ func (s *Server) Set(path string, data []byte) error {
 func (s *Server) administer(do func(*txn) Code, doing, path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("zktest: %s %q: %w", doing, path, errClosed)
+	}
 	x := s.begin(0, nil)
 	if code := do(x); code != OK {
 		return fmt.Errorf("zktest: %s %q: %w", doing, path, code)
@@ -64,10 +67,15 @@ func (s *Server) administer(do func(*txn) Code, doing, path string) error {
 
 // SetSequence sets the number that the next sequential child of parent gets,
 // from 0 to 2147483647, the last one. It is the count of all children that
-// were ever created there.
+// were ever created there. After the last number the count stands still: the
+// same name again is ErrNodeExists, another prefix gets the same number again.
+// (A real server also gives out negative numbers when requests come fast.)
 func (s *Server) SetSequence(parent string, next int32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("zktest: setting the sequence of %q: %w", parent, errClosed)
+	}
 	if next < 0 {
 		return fmt.Errorf("zktest: the sequence number %d is negative", next)
 	}

@@ -65,6 +65,9 @@ func newConfig(opts []Option) (config, error) {
 		log:               slog.Default(),
 	}
 	for _, opt := range opts {
+		if opt == nil {
+			return c, errors.New("zktest: a nil Option was given")
+		}
 		if err := opt.embedded(&c); err != nil {
 			return c, fmt.Errorf("zktest: %w", err)
 		}
@@ -201,7 +204,9 @@ func FourLetterWords(words ...string) CommonOption {
 }
 
 // ManualClock stops the server's clock: it moves only by [Server.Advance], so
-// that a session's end takes no time in a test. Clients' own clocks run on.
+// that a session's end takes no time in a test. Clients' own clocks run on. A
+// session whose client is there expires, too, when the clock is moved past its
+// timeout in one go.
 func ManualClock() Option {
 	return option(func(c *config) error { c.manualClock = true; return nil })
 }

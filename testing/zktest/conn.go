@@ -177,10 +177,10 @@ func (s *Server) handle(c *conn, packet []byte) bool {
 	return s.meddle(c, r, func() ([]byte, bool) { return s.apply(c, r, packet) })
 }
 
-// meddle has a request carried out, and does to it what a rule says. carryOut
+// meddle has a request carried out by do, and does to it what a rule says. do
 // is called with s.mu held; it returns the reply, if any, and whether the
 // connection goes on.
-func (s *Server) meddle(c *conn, r Request, carryOut func() ([]byte, bool)) (goOn bool) {
+func (s *Server) meddle(c *conn, r Request, do func() ([]byte, bool)) (goOn bool) {
 	f := s.hit(r)
 	s.mu.Lock()
 	s.note(Record{Kind: Requested, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Fault: f != nil})
@@ -193,17 +193,36 @@ func (s *Server) meddle(c *conn, r Request, carryOut func() ([]byte, bool)) (goO
 	}
 	a := f.action()
 	if a.kind == failWith {
-		carryOut = func() ([]byte, bool) { return s.refuse(c, r, a.code) }
+		do = func() ([]byte, bool) { return s.refuse(c, r, a.code) }
 	}
 
-	s.mu.Lock()
-	if !s.conns[c] { // lost while it waited
-		s.mu.Unlock()
+	out, goOn, lost := s.carryOut(c, f, do)
+	if lost {
 		return c.line.isMute()
 	}
-	reply, goOn := carryOut()
-	out := outgoing{bytes: reply}
-	switch a.kind {
+	if out.cut != uncut {
+		<-c.line.dead // a cut has happened when the client can see it
+	}
+	if f != nil && !a.early() {
+		f.happened()
+	}
+	if !goOn {
+		<-c.line.dead // what is queued goes out before the connection is closed
+	}
+	return goOn
+}
+
+// carryOut has a request carried out and queues the reply, or what a rule makes
+// of it. lost reports that the connection was lost while the request waited.
+func (s *Server) carryOut(c *conn, f *Fault, do func() ([]byte, bool)) (out outgoing, goOn, lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.conns[c] {
+		return outgoing{}, false, true
+	}
+	reply, goOn := do()
+	out.bytes = reply
+	switch a := f.action(); a.kind {
 	case dropAfterApply, resetAfterApply:
 		out = outgoing{cut: a.cutting()}
 	case truncateReply:
@@ -224,18 +243,7 @@ func (s *Server) meddle(c *conn, r Request, carryOut func() ([]byte, bool)) (goO
 		c.line.finish()
 	}
 	s.changed()
-	s.mu.Unlock()
-
-	if out.cut != uncut {
-		<-c.line.dead // a cut has happened when the client can see it
-	}
-	if f != nil && !a.early() {
-		f.happened()
-	}
-	if !goOn {
-		<-c.line.dead // what is queued goes out before the connection is closed
-	}
-	return goOn
+	return out, goOn, false
 }
 
 // before does what a rule does to a request before it is carried out, and

@@ -25,22 +25,46 @@
 // A [Rule] says what happens to which request:
 //
 //	lost := server.Inject(zktest.Rule{
-//		Match: zktest.Match{Ops: zktest.Creates, Path: "/locks/"},
+//		Match: zktest.Match{Ops: zktest.Creates, Prefix: "/locks/"},
 //		Do:    zktest.DropAfterApply(), // created, but the client will not know
 //	})
 //	...
 //	err := lost.Wait(ctx) // until it has happened
 //
-// Connections can be cut, frozen in one direction or both, and refused;
-// sessions expired; members of an ensemble left behind; the clock moved by hand
-// ([ManualClock]). Every fault happens when the test says so, is counted, and
-// can be waited for. Nothing happens by chance, and nothing that could not
-// happen in life: what a connection carries comes complete and in order for as
-// long as the connection stands.
+// Every fault happens when the test says so, is counted, and can be waited for.
+// Nothing happens by chance, and nothing that could not happen in life: what a
+// connection carries comes complete and in order for as long as it stands.
 //
-// [Server.WaitWatch], [Server.WaitFor] and [Server.WaitRequest] wait for what
-// others do, so that no test has to sleep. [Server.State], [Server.Trace] and
-// [Server.TrackHolders] show what the server knows and what has happened.
+//	a request that never arrives            DropBeforeApply
+//	one that is carried out unanswered      DropAfterApply, TruncateReply
+//	a slow or hanging server                DelayApply, HoldApply, DelayReply, HoldReply, Pause
+//	an error                                FailWith
+//	something between two requests          Call
+//	a handshake that hangs or is lost       a rule on OpConnect
+//	a broken connection                     Cut (FIN), Reset (RST)
+//	silence, and later all of it            Partition, Heal
+//	the server never hears the client       Deafen
+//	the server has forgotten the client     HalfOpen
+//	both are cut off until the session ends Freeze (at a request)
+//	nobody can connect                      RefuseConnections, RejectConnections, HangConnections
+//	a session's end                         ExpireSession; ExpireBeforeApply, ExpireAfterApply (at a request)
+//	a session's end by time, in no time     ManualClock, Advance
+//	a restart; another leader               Stop, Start; BumpEpoch, MoveSession
+//	a follower behind its leader            Members, Lag
+//	containers that go; the last number     ReapContainers; SetSequence
+//
+// [Faulty] is what the embedded server has in common with [Proxy], which does
+// the same in front of a real server.
+//
+// [Server.WaitWatch], [Server.WaitChildWatch], [Server.WaitFor] and
+// [Server.WaitRequest] wait for what others do, so that no test has to sleep.
+// [Server.State] and [Server.TrackHolders] show what the server knows.
+// [Server.Trace] is all that was asked and answered: log it when a test fails.
+//
+// With github.com/go-zookeeper/zk v1.0.4: to be quiet it needs WithLogger, and
+// not only WithLogInfo; it takes about a second to come back to the only
+// address it has; and coming back with watches is a data race of its own
+// (sendSetWatches reads what recvLoop writes) that go test -race may report.
 //
 // # Real servers
 //

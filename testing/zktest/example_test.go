@@ -39,7 +39,7 @@ func TestRegisterSurvivesALostReply(t *testing.T) {
 	}()
 
 	lost := server.Inject(zktest.Rule{
-		Match: zktest.Match{Ops: zktest.Creates, Path: "/workers/"},
+		Match: zktest.Match{Ops: zktest.Creates, Prefix: "/workers/"},
 		Do:    zktest.DropAfterApply(),
 	})
 	err = zk.ErrConnectionClosed
@@ -54,6 +54,29 @@ func TestRegisterSurvivesALostReply(t *testing.T) {
 	}
 	if got := server.State().Children("/workers"); len(got) != 1 {
 		t.Errorf("registered: %v", got)
+	}
+}
+
+// One test for both: the embedded server, and a real one behind a proxy.
+func ExampleFaulty() {
+	var t *testing.T // of the test that this is a part of
+	for name, start := range map[string]func(*testing.T) zktest.Faulty{
+		"embedded": func(t *testing.T) zktest.Faulty { return zktest.Start(t) },
+		"real": func(t *testing.T) zktest.Faulty {
+			return zktest.StartProxy(t, zktest.StartReal(t).Addr())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := start(t)
+			failed := server.Inject(zktest.Rule{
+				Match: zktest.Match{Ops: zktest.Lists},
+				Do:    zktest.FailWith(zktest.ErrSystem),
+			})
+			// ... what a client at server.Addr() does ...
+			if err := failed.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -32,22 +32,51 @@ type origin struct {
 // which a client sends when it likes.
 type Match struct {
 	Selector
-	Ops   []Op               // one of these; nil: any but ping
-	Path  string             // the path, or that of a multi's part, begins with this
-	Where func(Request) bool // if not nil, it must agree; it must not block or call the server
+	Ops    []Op               // one of these; none given: any but ping
+	Prefix string             // of the path, or of that of a multi's part: /a/b also means /a/bc
+	Where  func(Request) bool // if not nil, it must agree; it must not block or call the server
 }
 
 func (m Match) matches(r Request) bool {
 	if !m.selects(origin{r.Conn, r.Member, r.Session}) {
 		return false
 	}
-	if m.Ops == nil && r.Op == OpPing || m.Ops != nil && !slices.Contains(m.Ops, r.Op) {
+	if len(m.Ops) == 0 && r.Op == OpPing || len(m.Ops) > 0 && !slices.Contains(m.Ops, r.Op) {
 		return false
 	}
-	if m.Path != "" && !slices.ContainsFunc(r.Paths, func(p string) bool { return strings.HasPrefix(p, m.Path) }) {
+	if m.Prefix != "" && !slices.ContainsFunc(r.Paths, func(p string) bool { return strings.HasPrefix(p, m.Prefix) }) {
 		return false
 	}
 	return m.Where == nil || m.Where(r)
+}
+
+// String describes the requests in a few words.
+func (m Match) String() string {
+	what := "any request"
+	if len(m.Ops) > 0 {
+		names := make([]string, len(m.Ops))
+		for i, op := range m.Ops {
+			names[i] = op.String()
+		}
+		what = strings.Join(names, ", ")
+	}
+	if m.Prefix != "" {
+		what += " of " + m.Prefix + "..."
+	}
+	return what
+}
+
+// wrong says what makes no sense about a match, or "".
+func (m Match) wrong() string {
+	switch {
+	case m.Conn < 0 || m.Member < 0:
+		return "connections and members are numbered from 1"
+	case m.Prefix != "" && m.Prefix[0] != '/':
+		return fmt.Sprintf("no path begins with %q: they all begin with /", m.Prefix)
+	case slices.Contains(m.Ops, OpCheck):
+		return "a check is always part of a multi: match OpMulti"
+	}
+	return ""
 }
 
 // Always is the number of Times of a fault without end.
@@ -59,6 +88,30 @@ type Rule struct {
 	Skip  int // as many matching requests are left alone first
 	Times int // then so many are hit; 0 means one
 	Do    Action
+}
+
+// String describes the rule in a few words.
+func (r Rule) String() string { return r.Do.kind.String() + " on " + r.Match.String() }
+
+// wrong says what makes no sense about a rule, or "".
+func (r Rule) wrong() string {
+	switch {
+	case r.Do.kind == nothing:
+		return "Do is not set: to only count and wait for requests, use Pass"
+	case r.Do.duration < 0:
+		return "a delay is not negative"
+	case r.Do.kind == truncateReply && r.Do.bytes < 0:
+		return "a reply can not be cut to less than 0 bytes"
+	case r.Do.kind == failWith && r.Do.code == OK:
+		return "FailWith(OK) is no failure"
+	case r.Do.kind == call && r.Do.hook == nil:
+		return "Call of a nil function"
+	case r.Skip < 0:
+		return "Skip is negative"
+	case r.Times < Always:
+		return "Times is negative: for a fault without end, use Always"
+	}
+	return r.Match.wrong()
 }
 
 // Action is what happens to a request that a rule hits. It is only what a real
@@ -75,7 +128,8 @@ type Action struct {
 type actionKind int
 
 const (
-	pass actionKind = iota
+	nothing actionKind = iota // the zero value: not set
+	pass
 	dropBeforeApply
 	resetBeforeApply
 	dropAfterApply
@@ -91,6 +145,15 @@ const (
 	freeze
 	call
 )
+
+// String returns the name of the function that makes such actions.
+func (k actionKind) String() string {
+	return [...]string{
+		"nothing", "Pass", "DropBeforeApply", "ResetBeforeApply", "DropAfterApply", "ResetAfterApply",
+		"TruncateReply", "DelayApply", "HoldApply", "DelayReply", "HoldReply", "FailWith",
+		"ExpireBeforeApply", "ExpireAfterApply", "Freeze", "Call",
+	}[k]
+}
 
 // early reports whether it happens before the request is carried out.
 func (a Action) early() bool {
@@ -164,8 +227,40 @@ func Freeze() Action { return Action{kind: freeze} }
 
 // Call runs f before the request is carried out; the connection waits for it.
 // f may do with the server what it likes, such as deleting the node that the
-// request asks for.
+// request asks for. It runs on a goroutine of the server, so it must not call
+// the FailNow or Fatal of a test.
 func Call(f func(Request)) Action { return Action{kind: call, hook: f} }
+
+// Faulty is what [Server] and [Proxy] have in common: with it one test of
+// faults runs on the embedded server, and through a proxy on a real one.
+type Faulty interface {
+	Addr() string
+	ConnectString() string
+
+	Inject(Rule) *Fault
+	WaitRequest(context.Context, Match) error
+
+	Cut(Selector)
+	Reset(Selector)
+	HalfOpen(Selector)
+	Deafen(Selector)
+	Partition(Selector, Direction)
+	Heal()
+	Throttle(sel Selector, bytes int, pause time.Duration)
+
+	RefuseConnections(members ...int) error
+	RejectConnections(members ...int) error
+	HangConnections(members ...int) error
+	AcceptConnections(members ...int) error
+
+	ExpireSession(id int64) error
+	ExpireAll() error
+}
+
+var (
+	_ Faulty = (*Server)(nil)
+	_ Faulty = (*Proxy)(nil)
+)
 
 // Fault is a rule at work. All methods may be called concurrently.
 type Fault struct {
@@ -179,6 +274,7 @@ type Fault struct {
 	fired    int           // that were hit, and where it has happened
 	changed  chan struct{} // closed and replaced when fired grows
 	released bool
+	removed  bool
 }
 
 // Fired returns how often it has happened.
@@ -192,24 +288,33 @@ func (f *Fault) Fired() int {
 // if that is Always). Otherwise the error is that of ctx, or that the server
 // is closed.
 func (f *Fault) Wait(ctx context.Context) error {
+	want := max(1, f.rule.Times)
 	for {
 		f.faults.mu.Lock()
-		fired, changed := f.fired, f.changed
+		fired, seen, removed, changed := f.fired, f.seen, f.removed, f.changed
 		f.faults.mu.Unlock()
-		if fired >= max(1, f.rule.Times) {
+		if fired >= want {
 			return nil
 		}
+		var err error
 		select {
 		case <-changed:
+			continue
 		case <-ctx.Done():
-			return fmt.Errorf("zktest: waiting for a fault that has happened %d times: %w", fired, ctx.Err())
+			err = ctx.Err()
 		case <-f.over:
-			return fmt.Errorf("zktest: waiting for a fault that has happened %d times: %w", fired, errClosed)
+			err = errClosed
 		}
+		note := ""
+		if removed {
+			note = " (it was removed)"
+		}
+		return fmt.Errorf("zktest: waiting for %v: happened %d of %d times, %d such requests came%s: %w", f.rule, fired, want, seen, note, err)
 	}
 }
 
-// Release lets go what HoldApply or HoldReply holds, now and from now on.
+// Release lets go what HoldApply or HoldReply holds, now and from now on. What
+// is never released ends with its connection.
 func (f *Fault) Release() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -224,6 +329,7 @@ func (f *Fault) Release() {
 func (f *Fault) Remove() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
+	f.removed = true
 	f.faults.armed = slices.DeleteFunc(f.faults.armed, func(other *Fault) bool { return other == f })
 }
 
@@ -239,7 +345,7 @@ func (f *Fault) happened() {
 // action of a fault that may be nil: no fault.
 func (f *Fault) action() Action {
 	if f == nil {
-		return Action{}
+		return Pass()
 	}
 	return f.rule.Do
 }
@@ -253,8 +359,13 @@ type faults struct {
 }
 
 // Inject puts a rule into force. A request is hit by the first rule that it
-// matches, in the order they were injected, and by no other.
+// matches, in the order they were injected, and by no other. A rule that makes
+// no sense, such as one that does nothing, is a fault of the test: Inject then
+// panics and says what is wrong.
 func (fs *faults) Inject(rule Rule) *Fault {
+	if wrong := rule.wrong(); wrong != "" {
+		panic("zktest: Inject: " + wrong)
+	}
 	if rule.Times == 0 {
 		rule.Times = 1
 	}
@@ -269,7 +380,7 @@ func (fs *faults) Inject(rule Rule) *Fault {
 // arrived does not count. To begin with the waiting before something is set in
 // motion, inject a rule that does [Pass]. The error is that of ctx.
 func (fs *faults) WaitRequest(ctx context.Context, match Match) error {
-	f := fs.Inject(Rule{Match: match})
+	f := fs.Inject(Rule{Match: match, Do: Pass()})
 	defer f.Remove()
 	return f.Wait(ctx)
 }

@@ -32,25 +32,6 @@ const (
 	quietTime    = 100 * time.Millisecond // in which what must not come would have come
 )
 
-// faulty is what faults are tested on: a proxy in front of a server, or an
-// embedded server.
-type faulty interface {
-	Addr() string
-	Inject(zktest.Rule) *zktest.Fault
-	ExpireSession(id int64) error
-	HalfOpen(zktest.Selector)
-	Partition(zktest.Selector, zktest.Direction)
-	Heal()
-	Cut(zktest.Selector)
-	Reset(zktest.Selector)
-	Deafen(zktest.Selector)
-	Throttle(sel zktest.Selector, bytes int, pause time.Duration)
-	RefuseConnections() error
-	RejectConnections() error
-	HangConnections() error
-	AcceptConnections() error
-}
-
 // ownAddress is an embedded server as seen through its first address. The
 // second is for who looks on. So it is like a proxy, which has but one.
 type ownAddress struct{ *zktest.Server }
@@ -69,10 +50,10 @@ func (s ownAddress) Deafen(sel zktest.Selector) { s.Server.Deafen(first(sel)) }
 func (s ownAddress) Throttle(sel zktest.Selector, bytes int, pause time.Duration) {
 	s.Server.Throttle(first(sel), bytes, pause)
 }
-func (s ownAddress) RefuseConnections() error { return s.Server.RefuseConnections(1) }
-func (s ownAddress) RejectConnections() error { return s.Server.RejectConnections(1) }
-func (s ownAddress) HangConnections() error   { return s.Server.HangConnections(1) }
-func (s ownAddress) AcceptConnections() error { return s.Server.AcceptConnections(1) }
+func (s ownAddress) RefuseConnections(...int) error { return s.Server.RefuseConnections(1) }
+func (s ownAddress) RejectConnections(...int) error { return s.Server.RejectConnections(1) }
+func (s ownAddress) HangConnections(...int) error   { return s.Server.HangConnections(1) }
+func (s ownAddress) AcceptConnections(...int) error { return s.Server.AcceptConnections(1) }
 
 // first restricts a selector to the first address.
 func first(sel zktest.Selector) zktest.Selector {
@@ -89,7 +70,7 @@ func first(sel zktest.Selector) zktest.Selector {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	real, embedded := zktest.StartReal(t, zktest.MaxClientConns(0)), zktest.Start(t, zktest.MaxClientConns(0))
-	run := func(kind, name string, test func(*faultTest), start func(testing.TB) (f faulty, target string)) {
+	run := func(kind, name string, test func(*faultTest), start func(testing.TB) (f zktest.Faulty, target string)) {
 		t.Run(kind+"/"+name, func(t *testing.T) {
 			t.Parallel()
 			f, target := start(t)
@@ -99,13 +80,13 @@ func TestFaults(t *testing.T) {
 			test(p)
 		})
 	}
-	behindProxy := func(server target) func(testing.TB) (faulty, string) {
-		return func(t testing.TB) (faulty, string) { return zktest.StartProxy(t, server.Addr()), server.Addr() }
+	behindProxy := func(server target) func(testing.TB) (zktest.Faulty, string) {
+		return func(t testing.TB) (zktest.Faulty, string) { return zktest.StartProxy(t, server.Addr()), server.Addr() }
 	}
 	for name, test := range faultTests {
 		run("real", name, test, behindProxy(real))
 		run("embedded behind a proxy", name, test, behindProxy(embedded))
-		run("embedded", name, test, func(t testing.TB) (faulty, string) {
+		run("embedded", name, test, func(t testing.TB) (zktest.Faulty, string) {
 			s := zktest.Start(t, zktest.Members(2))
 			return ownAddress{s}, s.Members()[1]
 		})
@@ -164,7 +145,7 @@ var proxyTests = map[string]func(*faultTest){
 // faultTest is a test with something faulty of its own.
 type faultTest struct {
 	*testing.T
-	faulty
+	faulty zktest.Faulty
 	target string  // an address of the server without faults
 	direct *client // is connected to it
 	root   string  // a node of this test
@@ -204,7 +185,7 @@ func (p *faultTest) await(f *zktest.Fault) {
 
 // on is a rule for the next request on a node.
 func (p *faultTest) on(name string, do zktest.Action) *zktest.Fault {
-	return p.faulty.Inject(zktest.Rule{Match: zktest.Match{Path: p.path(name)}, Do: do})
+	return p.faulty.Inject(zktest.Rule{Match: zktest.Match{Prefix: p.path(name)}, Do: do})
 }
 
 // owner returns the session that has made an ephemeral node, 0 if there is no
@@ -445,7 +426,7 @@ func pingIsHeld(p *faultTest) {
 func requestFailsInItsTurn(p *faultTest) {
 	c := p.open(longTimeout)
 	f := p.faulty.Inject(zktest.Rule{
-		Match: zktest.Match{Ops: zktest.Creates, Path: p.path("b")},
+		Match: zktest.Match{Ops: zktest.Creates, Prefix: p.path("b")},
 		Times: zktest.Always,
 		Do:    zktest.FailWith(zktest.ErrThrottled),
 	})
@@ -556,7 +537,7 @@ func authIsToldFromOthers(p *faultTest) {
 	c := p.open(longTimeout)
 	for range 20 {
 		held := p.on("a", zktest.HoldReply())
-		hit := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2})
+		hit := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2, Do: zktest.Pass()})
 		failed := p.on("x", zktest.FailWith(zktest.ErrSystem))
 		c.send(setData(p.root, nil, anyVersion), auth("digest", "a:b"), setData(p.root, nil, anyVersion),
 			exists(p.path("x"), false), auth("digest", "c:d").withXid(xidAuth), exists(p.path("a"), false))
@@ -928,14 +909,19 @@ func clientFindsItsNodeAgain(p *faultTest) {
 	conn, _, err := zk.Connect([]string{p.faulty.Addr()}, longTimeout, zk.WithLogger(mute{}))
 	require.NoError(p, err)
 	defer conn.Close()
-	f := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Creates}, Do: zktest.DropAfterApply()})
-	for i := range 2 {
-		path, err := conn.CreateProtectedEphemeralSequential(p.path("lock-"), nil, zk.WorldACL(zk.PermAll))
-		require.NoError(p, err)
-		require.Contains(p, path, fmt.Sprintf("%010d", i))
-	}
+	f := p.on("a", zktest.DropAfterApply())
+	_, err = conn.Create(p.path("a"), nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	require.ErrorIs(p, err, zk.ErrConnectionClosed)
 	p.await(f)
-	require.Len(p, p.direct.do(getChildren(p.root, false)).Names, 2)
+	var node *zk.Stat
+	for range 10 { // while it has no connection, it says so in two ways
+		if _, node, err = conn.Exists(p.path("a")); err == nil {
+			break
+		}
+		require.Contains(p, []error{zk.ErrNoServer, zk.ErrConnectionClosed}, err)
+	}
+	require.NoError(p, err)
+	require.Equal(p, conn.SessionID(), node.EphemeralOwner)
 }
 
 func TestProxyOfADeadServer(t *testing.T) {
@@ -968,7 +954,7 @@ func TestProxyOfAPausedServer(t *testing.T) {
 	require.EqualValues(t, 4, sessions)
 
 	require.NoError(t, server.Pause())
-	f := p.Inject(zktest.Rule{Match: zktest.Match{Path: "/a"}, Do: zktest.DropAfterApply()})
+	f := p.Inject(zktest.Rule{Match: zktest.Match{Prefix: "/a"}, Do: zktest.DropAfterApply()})
 	a.send(create("/a", nil, persistent))
 	b.cut()
 	late := dial(t, p.Addr())

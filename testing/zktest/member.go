@@ -76,6 +76,9 @@ func (s *Server) CatchUp(number int) error {
 }
 
 func (s *Server) memberNumber(number int) (*member, error) {
+	if s.closed {
+		return nil, fmt.Errorf("zktest: %w", errClosed)
+	}
 	if number < 1 || number > len(s.members) {
 		return nil, fmt.Errorf("zktest: there is no member %d, they are numbered from 1 to %d", number, len(s.members))
 	}
@@ -86,13 +89,16 @@ func (s *Server) memberNumber(number int) (*member, error) {
 // all): clients get ECONNREFUSED. Open connections stay.
 func (s *Server) RefuseConnections(members ...int) error { return s.meet(refusing, members) }
 
-// RejectConnections closes new connections as soon as they are accepted.
+// RejectConnections closes new connections to the members (from 1; none given:
+// to all) as soon as they are accepted.
 func (s *Server) RejectConnections(members ...int) error { return s.meet(rejecting, members) }
 
-// HangConnections accepts new connections and never answers them.
+// HangConnections accepts new connections to the members (from 1; none given:
+// to all) and never answers them.
 func (s *Server) HangConnections(members ...int) error { return s.meet(hanging, members) }
 
-// AcceptConnections ends the three above for connections to come.
+// AcceptConnections ends what RefuseConnections, RejectConnections or
+// HangConnections began, for connections to come.
 func (s *Server) AcceptConnections(members ...int) error { return s.meet(admitting, members) }
 
 func (s *Server) meet(m mood, members []int) error {
@@ -102,7 +108,9 @@ func (s *Server) meet(m mood, members []int) error {
 		}
 	}
 	for _, number := range members {
+		s.mu.Lock()
 		member, err := s.memberNumber(number)
+		s.mu.Unlock()
 		if err != nil {
 			return err
 		}

@@ -42,11 +42,14 @@ type throttle struct {
 
 func (n *network) init() { n.healed.L = &n.mu }
 
-// Partition holds up what the connections send in a direction until [Heal]:
+// Partition holds up what goes over connections in a direction until Heal:
 // nothing is lost, nothing is closed, and sessions go on expiring. New
 // connections that the selector means hang, too; a session's new connection is
 // recognized by its first packet.
 func (n *network) Partition(sel Selector, dir Direction) {
+	if dir != Both && dir != Inbound && dir != Outbound {
+		panic("zktest: Partition: the direction is Both, Inbound or Outbound")
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.partitions = append(n.partitions, partition{sel, dir})
@@ -90,8 +93,11 @@ func (n *network) Deafen(sel Selector) {
 }
 
 // Throttle writes to connections, also to later ones, in pieces of at most so
-// many bytes, with a pause after each. Bytes of 0 end it.
+// many bytes, with a pause after each. 0 bytes end it.
 func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
+	if bytes < 0 || pause < 0 {
+		panic("zktest: Throttle: bytes and pause are not negative")
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.throttles = slices.DeleteFunc(n.throttles, func(t throttle) bool { return t.sel == sel })

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,10 +25,11 @@ const (
 	// maxHandshake is a length that only four letter words seem to have.
 	maxHandshake = 1 << 20
 
-	expiryPatience = 10 * time.Second
-	// expiryAttempts is how often a client may take its session back from us,
-	// which it can only on another way than through this proxy.
-	expiryAttempts = 5
+	expiryPatience = 10 * time.Second // with the end of a session
+
+	// expiryAttempt bounds one attempt to end a session. ZooKeeper may forget
+	// to answer one of two who attach to a session at the same time.
+	expiryAttempt = time.Second
 )
 
 // Proxy stands between clients and a server, mostly a [RealServer], and lets
@@ -41,11 +43,12 @@ const (
 //   - [Pass] and [Call] have happened when the server has answered the request,
 //     which is then carried out, with its watch set.
 //   - What follows a request on its connection is not carried out if the reply
-//     is to be cut off, and is not read until a new session has its id.
+//     is to be cut off, and what follows a handshake waits for its reply.
 //   - [FailWith] takes no zxid, as a failed write on a real server does: the
 //     reply has the largest zxid seen on the connection.
-//   - After [Freeze] the server still has the connection, with its watches,
-//     until the session expires.
+//
+// What a Server shows of its state, a proxy can not: to wait until a watch is
+// set, inject a rule that does Pass to the read that sets it.
 //
 // All methods may be called concurrently, also from a rule's [Call], except
 // Close, which waits for it.
@@ -65,7 +68,7 @@ type Proxy struct {
 	accepted  int                     // connections so far
 	upstreams map[*line]*net.TCPConn  // the other side of each line
 	passwords map[int64][]byte        // of the sessions that were given to clients
-	expiring  map[int64]chan struct{} // closed when ExpireSession is done
+	claims    map[int64]chan struct{} // on sessions; closed when they end
 }
 
 // StartProxy starts a proxy for a test in front of the server at target,
@@ -88,19 +91,22 @@ func StartProxy(t testing.TB, target string) *Proxy {
 // at target, host:port; call Close when done with it. The server need not run:
 // while it does not, clients' connections are closed.
 func RunProxy(target string) (*Proxy, error) {
-	if _, _, err := net.SplitHostPort(target); err != nil {
-		return nil, fmt.Errorf("zktest: starting a proxy: %w", err)
+	_, port, err := net.SplitHostPort(target)
+	if err != nil {
+		return nil, fmt.Errorf("zktest: starting a proxy: the target %q is not host:port: %w", target, err)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return nil, fmt.Errorf("zktest: starting a proxy: the target %q has no port from 1 to 65535", target)
 	}
 	p := &Proxy{
 		target:    target,
 		upstreams: map[*line]*net.TCPConn{},
 		passwords: map[int64][]byte{},
-		expiring:  map[int64]chan struct{}{},
+		claims:    map[int64]chan struct{}{},
 	}
 	p.life, p.kill = context.WithCancel(context.Background())
 	p.faults.over = p.life.Done()
 	p.network.init()
-	var err error
 	if p.entrance, err = newEntrance("", p.admit); err != nil {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", err)
 	}
@@ -131,19 +137,25 @@ func (p *Proxy) Serve(l net.Listener) {
 }
 
 // RefuseConnections closes the port: clients get ECONNREFUSED. Open
-// connections stay.
-func (p *Proxy) RefuseConnections() error { return p.meet(refusing) }
+// connections stay. A proxy has one address, so the only member is 1.
+func (p *Proxy) RefuseConnections(members ...int) error { return p.meet(refusing, members) }
 
 // RejectConnections closes new connections as soon as they are accepted.
-func (p *Proxy) RejectConnections() error { return p.meet(rejecting) }
+func (p *Proxy) RejectConnections(members ...int) error { return p.meet(rejecting, members) }
 
 // HangConnections accepts new connections and never answers them.
-func (p *Proxy) HangConnections() error { return p.meet(hanging) }
+func (p *Proxy) HangConnections(members ...int) error { return p.meet(hanging, members) }
 
-// AcceptConnections ends the three above for connections to come.
-func (p *Proxy) AcceptConnections() error { return p.meet(admitting) }
+// AcceptConnections ends what RefuseConnections, RejectConnections or
+// HangConnections began, for connections to come.
+func (p *Proxy) AcceptConnections(members ...int) error { return p.meet(admitting, members) }
 
-func (p *Proxy) meet(m mood) error {
+func (p *Proxy) meet(m mood, members []int) error {
+	for _, number := range members {
+		if number != 1 {
+			return fmt.Errorf("zktest: there is no member %d: a proxy has only member 1", number)
+		}
+	}
 	if err := p.entrance.set(m); err != nil {
 		return fmt.Errorf("zktest: the proxy on %s: %w", p.Addr(), err)
 	}
@@ -168,37 +180,36 @@ func (p *Proxy) HalfOpen(sel Selector) {
 // says that the session has expired. In truth the session is closed, over a
 // connection of the proxy's own that takes it over. For a client that is to
 // hear nothing of it, use HalfOpen before. It is an error if the session did
-// not come through the proxy or was ended by ExpireSession already.
+// not come through the proxy, if it was ended by ExpireSession already, or if
+// the server does not end it within 10 s.
 func (p *Proxy) ExpireSession(id int64) error {
-	p.mu.Lock()
-	password, known := p.passwords[id]
-	if !known || p.expiring[id] != nil {
-		p.mu.Unlock()
-		return fmt.Errorf("zktest: there is no session 0x%x", id)
-	}
-	done := make(chan struct{})
-	p.expiring[id] = done
-	p.mu.Unlock()
-
 	ctx, cancel := context.WithTimeout(p.life, expiryPatience)
 	defer cancel()
-	var err error
-	for range expiryAttempts {
-		if err = p.closeSession(ctx, id, password); err == nil || ctx.Err() != nil {
-			break
+	defer p.claim(id, ctx.Done())()
+	p.mu.Lock()
+	password, known := p.passwords[id]
+	p.mu.Unlock()
+	if !known {
+		return fmt.Errorf("zktest: there is no session 0x%x", id)
+	}
+	over, err := p.closeSession(ctx, id, password)
+	for !over && err == nil {
+		// A client has taken its session back, not through this proxy.
+		select {
+		case <-time.After(pollInterval):
+			over, err = p.closeSession(ctx, id, password)
+		case <-ctx.Done():
+			err = ctx.Err()
 		}
 	}
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.expiring, id)
-	close(done)
 	if p.life.Err() != nil {
 		err = errClosed
 	}
 	if err != nil {
 		return fmt.Errorf("zktest: ending the session 0x%x: %w", id, err)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	delete(p.passwords, id)
 	return nil
 }
@@ -206,6 +217,9 @@ func (p *Proxy) ExpireSession(id int64) error {
 // ExpireAll ends all sessions that clients got through the proxy, one after
 // the other, as [Proxy.ExpireSession] does.
 func (p *Proxy) ExpireAll() error {
+	if p.life.Err() != nil {
+		return fmt.Errorf("zktest: ExpireAll: %w", errClosed)
+	}
 	p.mu.Lock()
 	ids := slices.Sorted(maps.Keys(p.passwords))
 	p.mu.Unlock()
@@ -217,12 +231,15 @@ func (p *Proxy) ExpireAll() error {
 }
 
 // closeSession attaches to a session and closes it, without a pause in between
-// in which its client could attach again.
-func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) error {
+// in which its client could attach again. It reports whether the session is
+// over; if not, and the server could be reached, it is worth another attempt.
+func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (over bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, expiryAttempt)
+	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", p.target)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
@@ -236,17 +253,17 @@ func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) err
 	end.int(1)
 	end.int(int32(OpCloseSession))
 	if _, err := conn.Write(append(attach.packet(), end.packet()...)); err != nil {
-		return err
+		return false, nil
 	}
 	reply, err := readFrame(conn)
 	if err != nil {
-		return err
+		return false, nil
 	}
 	if got, _ := decodeConnectReply(reply); got != id {
-		return nil // it has expired by itself
+		return true, nil // it has expired by itself
 	}
 	_, err = readFrame(conn)
-	return err
+	return err == nil, nil
 }
 
 // Close ends the proxy, all its connections and goroutines. Sessions live on
@@ -266,7 +283,7 @@ func (p *Proxy) Close() error {
 	return p.closeErr
 }
 
-// admit returns the life of a connection.
+// admit numbers a connection and returns its life.
 func (p *Proxy) admit(client net.Conn) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,17 +325,31 @@ func (p *Proxy) serve(client net.Conn, number int) {
 	p.mu.Unlock()
 }
 
-// awaitExpiry waits until no ExpireSession is at work on the line's session.
-// Without that the client might attach to the session again, between our
-// taking it over, which ends its connection, and our closing it.
-func (p *Proxy) awaitExpiry(l *line) {
-	p.mu.Lock()
-	done := p.expiring[l.session.Load()]
-	p.mu.Unlock()
-	if done != nil {
+// claim waits until nobody else claims a session, or cancel is closed, and
+// returns what ends the claim. ExpireSession has it while it works. Others wait
+// for it before they tell a client that its connection has ended, and before
+// they let a client attach: it must not get the session back in between our
+// taking it over and our closing it.
+func (p *Proxy) claim(id int64, cancel <-chan struct{}) (release func()) {
+	for {
+		p.mu.Lock()
+		other := p.claims[id]
+		if other == nil {
+			mine := make(chan struct{})
+			p.claims[id] = mine
+			p.mu.Unlock()
+			return func() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				delete(p.claims, id)
+				close(mine)
+			}
+		}
+		p.mu.Unlock()
 		select {
-		case <-done:
-		case <-l.dead:
+		case <-other:
+		case <-cancel:
+			return func() {}
 		}
 	}
 }
@@ -408,17 +439,9 @@ func (r *relay) greet() bool {
 	if !l.await(Inbound) { // a partition may be that of the session
 		return true // to go on not hearing
 	}
-	r.proxy.awaitExpiry(l)
+	r.proxy.claim(connect.session, l.dead)()
 	r.readOnly, r.zxid = connect.hasReadOnly, connect.lastZxid
-	if !r.request(Request{Op: OpConnect}, packet) {
-		return false
-	}
-	select {
-	case <-r.shaken: // now requests can be told by their session
-	case <-r.over:
-	case <-l.dead:
-	}
-	return true
+	return r.request(Request{Op: OpConnect}, packet)
 }
 
 // request sends a request to the server, and does to it what a rule says. It
@@ -472,13 +495,34 @@ func (r *relay) request(req Request, packet []byte) bool {
 	if a.kind == failWith {
 		return true
 	}
-	frame := append(newPacket(), packet...)
-	_, _ = r.server.Write(frame.packet()) // if there is an error, replies meets it, too
+	if req.Op == OpConnect {
+		r.attach(packet)
+	} else {
+		r.write(packet)
+	}
 	switch a.kind {
 	case dropAfterApply, resetAfterApply, truncateReply, expireAfterApply:
 		return false // so that it is certain what is carried out
 	}
 	return true
+}
+
+// attach sends the handshake and waits for the reply: from then on requests can
+// be told by their session.
+func (r *relay) attach(packet []byte) {
+	r.write(packet)
+	select {
+	case <-r.shaken:
+	case <-r.over:
+	case <-r.line.dead:
+	}
+}
+
+// write sends a packet to the server. If that fails, replies meets the error,
+// too.
+func (r *relay) write(packet []byte) {
+	frame := append(newPacket(), packet...)
+	_, _ = r.server.Write(frame.packet())
 }
 
 // refuse sends the replies of FailWith whose turn it is.
@@ -517,7 +561,7 @@ func (r *relay) replies() {
 	if _, err := from.Peek(1); err == nil && r.raw.Load() {
 		_, _ = io.Copy(verbatim{r.line}, from)
 	}
-	for first := true; ; first = false {
+	for first, goOn := true, true; goOn; first = false {
 		frame, err := readFrame(from)
 		if err != nil {
 			break
@@ -525,14 +569,10 @@ func (r *relay) replies() {
 		if first {
 			r.shake(frame)
 		}
-		if !r.reply(frame, first) {
-			return
-		}
+		goOn = r.reply(frame, first)
 	}
-	r.proxy.awaitExpiry(r.line)
-	if !r.line.isMute() {
-		r.line.finish()
-	}
+	r.proxy.claim(r.line.session.Load(), r.line.dead)()
+	r.line.finish()
 }
 
 // verbatim sends what is written to it.
@@ -593,16 +633,13 @@ func (r *relay) reply(frame []byte, first bool) bool {
 }
 
 // take removes the request that a packet answers, and returns its fault. An
-// event answers none.
+// event has an xid that no request has.
 func (r *relay) take(frame []byte, first bool) *Fault {
 	xid := int32(0) // of the handshake
 	if !first {
 		d := &decoder{rest: frame[4:]}
 		xid = d.int()
 		r.zxid = max(r.zxid, d.long())
-		if xid == xidEvent {
-			return nil
-		}
 	}
 	i := slices.IndexFunc(r.pending, func(e awaited) bool { return e.xid == xid && !e.refused() })
 	if i < 0 {

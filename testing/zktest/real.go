@@ -459,7 +459,7 @@ func command(ctx context.Context, addr, word string) (_ string, err error) {
 		return "", err
 	}
 	if len(answer) == 0 {
-		return "", errors.New("no answer, the connection was closed (maxClientCnxns reached?)")
+		return "", errors.New("no answer, the connection was closed (no such command, or maxClientCnxns reached?)")
 	}
 	return string(answer), nil
 }

@@ -23,7 +23,8 @@ import (
 // TLS, SASL, quotas or reconfiguration.
 //
 // All methods may be called concurrently, also from a rule's [Call], but not
-// from a [Match].
+// from the Where of a [Match]. Those that change something are an error on a
+// closed server; what it knew can still be looked at.
 type Server struct {
 	faults
 	network
@@ -55,7 +56,7 @@ type Server struct {
 	change       chan struct{} // closed and replaced at every change, if somebody waits
 }
 
-// Start starts a server for a test, in a few milliseconds. It is closed when
+// Start starts a server for a test, in less than a millisecond. It is closed when
 // the test ends, and fails the test if it finds its own state broken then.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
@@ -179,16 +180,19 @@ func (s *Server) Start(context.Context) error {
 	return s.meet(admitting, nil)
 }
 
-// Restart stops the server for a while and starts it again.
+// Restart stops the server for a while and starts it again. If ctx ends before
+// that, it starts it at once and returns ctx's error.
 func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
 	}
+	var early error
 	select {
 	case <-time.After(down):
 	case <-ctx.Done():
+		early = fmt.Errorf("zktest: restarting %s after less than %v: %w", s.Addr(), down, ctx.Err())
 	}
-	return errors.Join(ctx.Err(), s.Start(ctx))
+	return errors.Join(early, s.Start(ctx))
 }
 
 // Pause freezes the server: connections stay open and new ones are accepted,
@@ -210,7 +214,8 @@ func (s *Server) freeze(doing string, frozen bool) error {
 	return nil
 }
 
-// BumpEpoch raises the zxid as a new leader of an ensemble does.
+// BumpEpoch raises the zxid as a new leader of an ensemble does: by far more
+// than the changes there were.
 func (s *Server) BumpEpoch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,8 +278,13 @@ func (s *Server) millis() int64 { return s.started.Add(s.now()).UnixMilli() }
 func (s *Server) Advance(d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.conf.manualClock {
+	switch {
+	case s.closed:
+		return fmt.Errorf("zktest: Advance: %w", errClosed)
+	case !s.conf.manualClock:
 		return errors.New("zktest: Advance needs the option ManualClock")
+	case d < 0:
+		return fmt.Errorf("zktest: the clock can not go back by %v", -d)
 	}
 	for end := s.advanced + d; s.advanced < end; {
 		s.advanced = min(end, s.advanced+s.untilTick())

@@ -84,7 +84,7 @@ func TestServerSessionsExpireOnDemand(t *testing.T) {
 	require.NoError(t, s.ExpireSession(b.welcome.Session))
 	require.NotContains(t, s.State().Nodes, "/b")
 	b.send(ping()) // vanishes
-	s.ExpireAll()
+	require.NoError(t, s.ExpireAll())
 	c.end()
 	require.Empty(t, s.State().Sessions)
 	require.Zero(t, connect(t, s.Addr(), b.credentials()).welcome.Session)
@@ -236,7 +236,7 @@ func TestServerShowsWhatItKnows(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- s.WaitWatch(patiently(t), first, 1) }()
 	go func() {
-		done <- s.WaitRequest(patiently(t), zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Path: "/q"})
+		done <- s.WaitRequest(patiently(t), zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: "/q"})
 	}()
 	second := b.must(create("/q/x-", nil, ephemeralSequential)).Path
 	require.NoError(t, s.WaitFor(patiently(t), func(*zktest.State) bool { return true }))
@@ -249,7 +249,13 @@ func TestServerShowsWhatItKnows(t *testing.T) {
 		b.must(getData(first, true))
 	}
 	require.NoError(t, <-done)
-	require.ErrorContains(t, s.WaitWatch(briefly(t), first, 2), "2 watches of "+first)
+	require.ErrorContains(t, s.WaitWatch(briefly(t), first, 2), "watches of "+first+", of which there are 1 of 2: context deadline exceeded")
+	require.ErrorContains(t, s.WaitChildWatch(briefly(t), "/q", 1), "0 of 1")
+	b.must(getChildren("/q", true))
+	require.NoError(t, s.WaitChildWatch(patiently(t), "/q", 1))
+	b.must(removeWatches("/q", childWatch))
+	require.Error(t, s.WaitWatch(patiently(t), first, 0))
+	require.Error(t, s.WaitWatch(patiently(t), "nope", 1))
 	require.ErrorIs(t, s.WaitRequest(briefly(t), zktest.Match{}), context.DeadlineExceeded)
 
 	st := s.State()
@@ -314,6 +320,58 @@ func TestServerRefusesWrongOptions(t *testing.T) {
 	cancel()
 	_, err := zktest.Run(ctx)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestServerRefusesRulesThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	for want, rule := range map[string]zktest.Rule{
+		"use Pass":          {},
+		"a delay is":        {Do: zktest.DelayApply(-1)},
+		"less than 0 bytes": {Do: zktest.TruncateReply(-1)},
+		"FailWith(OK)":      {Do: zktest.FailWith(zktest.OK)},
+		"nil function":      {Do: zktest.Call(nil)},
+		"Skip is negative":  {Skip: -1, Do: zktest.Pass()},
+		"use Always":        {Times: -2, Do: zktest.Pass()},
+		"numbered from 1":   {Match: zktest.Match{Selector: zktest.Selector{Member: -1}}, Do: zktest.Pass()},
+		"all begin with /":  {Match: zktest.Match{Prefix: "a"}, Do: zktest.Pass()},
+		"match OpMulti":     {Match: zktest.Match{Ops: []zktest.Op{zktest.OpCheck}}, Do: zktest.Pass()},
+	} {
+		require.Contains(t, panicOf(func() { s.Inject(rule) }), want)
+	}
+	require.Contains(t, panicOf(func() { s.Partition(zktest.Selector{}, 7) }), "Both, Inbound or Outbound")
+	require.Contains(t, panicOf(func() { s.Throttle(zktest.Selector{}, -1, 0) }), "not negative")
+
+	f := s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists, Prefix: "/a"}, Times: 2, Do: zktest.HoldReply()})
+	open(t, s.Addr(), longTimeout).send(getChildren("/a", false))
+	require.NoError(t, s.WaitFor(patiently(t), func(*zktest.State) bool { return f.Fired() == 1 }))
+	f.Remove()
+	require.ErrorContains(t, f.Wait(briefly(t)), "waiting for HoldReply on getChildren, getChildren2 of /a...: "+
+		"happened 1 of 2 times, 1 such requests came (it was removed): context deadline exceeded")
+}
+
+// panicOf returns the text that f panics with.
+func panicOf(f func()) (text string) {
+	defer func() { text, _ = recover().(string) }()
+	f()
+	return ""
+}
+
+func TestServerThatIsClosedSaysSo(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t, zktest.ManualClock())
+	require.NoError(t, s.Create("/a", nil))
+	require.Error(t, s.Advance(-1))
+	require.NoError(t, s.Close())
+	for what, err := range map[string]error{
+		"Create": s.Create("/b", nil), "Delete": s.Delete("/a"), "Set": s.Set("/a", nil), "SetSequence": s.SetSequence("/a", 1),
+		"Advance": s.Advance(1), "Lag": s.Lag(1), "CatchUp": s.CatchUp(1), "ExpireAll": s.ExpireAll(), "ExpireSession": s.ExpireSession(1),
+		"Start": s.Start(t.Context()), "AcceptConnections": s.AcceptConnections(), "Pause": s.Pause(),
+	} {
+		require.Error(t, err, what)
+	}
+	require.Contains(t, s.State().Nodes, "/a", "what it knew can be looked at")
+	require.NoError(t, s.Close())
 }
 
 func taken(t *testing.T) string {

@@ -97,21 +97,35 @@ func (s *Server) expire(ss *session) {
 func (s *Server) ExpireSession(id int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ss := s.sessions[id]
-	if ss == nil {
-		return fmt.Errorf("zktest: there is no session 0x%x", id)
+	ss, err := s.sessionOf(id)
+	if err != nil {
+		return err
 	}
 	s.expire(ss)
 	return nil
 }
 
 // ExpireAll lets all sessions expire now, each in its own transaction.
-func (s *Server) ExpireAll() {
+func (s *Server) ExpireAll() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("zktest: ExpireAll: %w", errClosed)
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		s.expire(s.sessions[id])
 	}
+	return nil
+}
+
+func (s *Server) sessionOf(id int64) (*session, error) {
+	if s.closed {
+		return nil, fmt.Errorf("zktest: session 0x%x: %w", id, errClosed)
+	}
+	if ss := s.sessions[id]; ss != nil {
+		return ss, nil
+	}
+	return nil, fmt.Errorf("zktest: there is no session 0x%x", id)
 }
 
 // PauseExpiry lets no session expire by time until ResumeExpiry. Those that
@@ -133,9 +147,9 @@ func (s *Server) pauseExpiry(paused bool) {
 func (s *Server) MoveSession(id int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ss := s.sessions[id]
-	if ss == nil {
-		return fmt.Errorf("zktest: there is no session 0x%x", id)
+	ss, err := s.sessionOf(id)
+	if err != nil {
+		return err
 	}
 	ss.moved = true
 	return nil

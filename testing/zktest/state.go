@@ -31,7 +31,7 @@ type Node struct {
 type Session struct {
 	ID         int64
 	Timeout    time.Duration
-	Left       time.Duration // until it expires, if nothing is heard from it
+	Left       time.Duration // until it expires, if nothing is heard from it: the timeout, rounded up to a tick
 	Conn       int           // number of its connection, 0 while it has none
 	Ephemerals []string      // sorted
 }
@@ -57,10 +57,16 @@ type Watch struct {
 func (s *State) Children(path string) []string { return s.Nodes[path].Children }
 
 // WatchesOf returns how many watches there are of the node at path and its
-// data.
-func (s *State) WatchesOf(path string) (n int) {
+// data, as exists and getData set them.
+func (s *State) WatchesOf(path string) int { return s.watches(path, false) }
+
+// ChildWatchesOf returns how many watches there are of the list of children of
+// path, as getChildren sets them.
+func (s *State) ChildWatchesOf(path string) int { return s.watches(path, true) }
+
+func (s *State) watches(path string, children bool) (n int) {
 	for _, w := range s.Watches {
-		if w.Path == path && !w.Children {
+		if w.Path == path && w.Children == children {
 			n++
 		}
 	}
@@ -131,6 +137,13 @@ func (s *Server) changed() {
 // and after changes; what lasts only for an instant it may not see. Otherwise
 // the error is that of ctx, or that the server is closed.
 func (s *Server) WaitFor(ctx context.Context, cond func(*State) bool) error {
+	return s.wait(ctx, cond, func(st *State) string {
+		return fmt.Sprintf("a state (zxid 0x%x, %d nodes, %d sessions, %d watches)", st.Zxid, len(st.Nodes), len(st.Sessions), len(st.Watches))
+	})
+}
+
+// wait is WaitFor. what says, for errors, what is waited for.
+func (s *Server) wait(ctx context.Context, cond func(*State) bool, what func(*State) string) error {
 	for {
 		s.mu.Lock()
 		state, change := s.snapshot(), s.change
@@ -141,9 +154,9 @@ func (s *Server) WaitFor(ctx context.Context, cond func(*State) bool) error {
 		select {
 		case <-change:
 		case <-ctx.Done():
-			return fmt.Errorf("zktest: waiting for a state: %w", ctx.Err())
+			return fmt.Errorf("zktest: waiting for %s: %w", what(state), ctx.Err())
 		case <-s.over:
-			return fmt.Errorf("zktest: waiting for a state: %w", errClosed)
+			return fmt.Errorf("zktest: waiting for %s: %w", what(state), errClosed)
 		}
 	}
 }
@@ -152,10 +165,22 @@ func (s *Server) WaitFor(ctx context.Context, cond func(*State) bool) error {
 // data: when a contender stands in its queue behind that node, for instance.
 // The error is that of ctx.
 func (s *Server) WaitWatch(ctx context.Context, path string, n int) error {
-	if err := s.WaitFor(ctx, func(st *State) bool { return st.WatchesOf(path) >= n }); err != nil {
-		return fmt.Errorf("zktest: waiting for %d watches of %s: %w", n, path, errors.Unwrap(err))
+	return s.waitWatches(ctx, path, n, (*State).WatchesOf)
+}
+
+// WaitChildWatch returns when at least n connections watch the list of the
+// children of path. The error is that of ctx.
+func (s *Server) WaitChildWatch(ctx context.Context, path string, n int) error {
+	return s.waitWatches(ctx, path, n, (*State).ChildWatchesOf)
+}
+
+func (s *Server) waitWatches(ctx context.Context, path string, n int, count func(*State, string) int) error {
+	if n < 1 || !validPath(path) {
+		return fmt.Errorf("zktest: waiting for %d watches of %q: there must be one at least, and a path", n, path)
 	}
-	return nil
+	return s.wait(ctx, func(st *State) bool { return count(st, path) >= n }, func(st *State) string {
+		return fmt.Sprintf("watches of %s, of which there are %d of %d", path, count(st, path), n)
+	})
 }
 
 // Invariants returns what is wrong with the server's state: it is always nil,

@@ -1,10 +1,12 @@
 // Command zkserve runs the embedded ZooKeeper of package zktest until it is
 // interrupted, for development and for trying things out, never for
-// production: everything is in memory.
+// production: everything is in memory, on the loopback interface.
 //
-//	go run ./testing/zktest/zkserve [-addr HOST:PORT]
+//	go run ./testing/zktest/zkserve [-addr HOST:PORT] [-tick DURATION]
 //
-// The first line of its output is the connect string for clients.
+// The first line of its output is the connect string for clients. SIGINT and
+// SIGTERM end it; but go run does not pass on the latter, so build it for use in
+// scripts.
 package main
 
 import (
@@ -14,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/lockpool/lockpool/testing/zktest"
@@ -22,21 +25,36 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	opts, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "zkserve:", err)
+		os.Exit(2)
+	}
+	if err := run(ctx, opts); err != nil {
 		fmt.Fprintln(os.Stderr, "zkserve:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string) error {
+func parse(args []string) ([]zktest.Option, error) {
 	flags := flag.NewFlagSet("zkserve", flag.ContinueOnError)
+	var text strings.Builder
+	flags.SetOutput(&text)
 	addr := flags.String("addr", "", "loopback address to listen on, `HOST:PORT` (default: a free port of 127.0.0.1)")
 	tick := flags.Duration("tick", 0, "ZooKeeper's tickTime (default 500ms)")
-	if err := flags.Parse(args); err != nil {
-		return err
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Print("An embedded ZooKeeper for tests and development, not for production.\n", text.String())
+		return nil, err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("%q is not expected: there are only flags, see -help", flags.Arg(0))
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("%q is not expected: there are only flags", flags.Arg(0))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w (see -help)", err)
 	}
 	var opts []zktest.Option
 	if *addr != "" {
@@ -45,6 +63,10 @@ func run(ctx context.Context, args []string) error {
 	if *tick != 0 {
 		opts = append(opts, zktest.TickTime(*tick))
 	}
+	return opts, nil
+}
+
+func run(ctx context.Context, opts []zktest.Option) error {
 	s, err := zktest.Run(ctx, opts...)
 	if err != nil {
 		return err
