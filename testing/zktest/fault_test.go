@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	shortTimeout = time.Second            // of a session that is to expire
+	shortTimeout = 2 * time.Second        // of a session that is to expire
 	quietTime    = 100 * time.Millisecond // in which what must not come would have come
 )
 
@@ -415,11 +415,14 @@ func replyIsDelayed(p *faultTest) {
 func pingIsHeld(p *faultTest) {
 	c := p.open(longTimeout)
 	f := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
-	c.send(ping().withXid(-2), exists(p.root, false))
+	c.write(frame(encoder{}.int(77).int(opPing))) // is answered as -2 whatever its xid
+	c.send(exists(p.root, false))
 	p.await(f)
 	p.stays(c)
 	f.Release()
-	require.Equal(p, xidPing, c.reply().Xid)
+	packet, err := c.packet()
+	require.NoError(p, err)
+	require.Equal(p, xidPing, (&decoder{p, packet}).int())
 	require.Zero(p, c.reply().Err)
 }
 
@@ -503,17 +506,23 @@ func sessionExpiresAfterARequest(p *faultTest) {
 }
 
 func connectionFreezes(p *faultTest) {
-	c := p.open(shortTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	f := p.on("b", zktest.Freeze())
-	c.send(create(p.path("b"), nil, persistent))
-	p.await(f)
-	require.True(p, p.served(c.welcome.Session), "the server has the connection")
-	c.send(create(p.path("c"), nil, persistent))
-	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
-	p.stays(c)
-	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
-	c.cut()
+	for _, timeout := range []time.Duration{longTimeout, shortTimeout} {
+		c := p.open(timeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		f := p.on("b", zktest.Freeze())
+		c.send(create(p.path("b"), nil, persistent))
+		p.await(f)
+		c.send(create(p.path("c"), nil, persistent))
+		if timeout == longTimeout {
+			p.stays(c)
+			require.True(p, p.served(c.welcome.Session), "the server has the connection")
+			require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "and the session")
+			continue
+		}
+		poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
+		p.stays(c)
+		require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
+	}
 }
 
 func hookIsCalled(p *faultTest) {
@@ -529,6 +538,7 @@ func hookIsCalled(p *faultTest) {
 	require.Equal(p, zktest.Request{
 		Conn: p.firstConn().Conn, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
 	}, seen)
+	require.Equal(p, 1, f.Fired())
 }
 
 // Only the replies to auth come when they like. Their xids are the clients'
@@ -668,19 +678,23 @@ func partitionInbound(p *faultTest) {
 }
 
 func partitionOutbound(p *faultTest) {
-	c := p.open(shortTimeout)
+	c, short := p.open(longTimeout), p.open(shortTimeout)
 	c.do(exists(p.path("b"), true))
+	short.do(create(p.path("c"), nil, ephemeral))
 	p.faulty.Partition(zktest.Selector{}, zktest.Outbound)
 	c.send(create(p.path("a"), nil, ephemeral))
+	short.send(getData(p.root, false))
 	poll(p, "the request does not arrive", func() bool { return p.owner("a") != 0 })
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+	poll(p, "the session does not expire", func() bool { return p.owner("c") == 0 })
 	p.stays(c)
-	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
-	p.stays(c)
-	p.faulty.Heal() // what was held up comes, and then the end
+	p.stays(short)
+	p.faulty.Heal() // what was held up comes
 	require.Equal(p, p.path("a"), c.reply().Path)
 	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
-	c.end()
+	require.Zero(p, c.do(ping()).Err)
+	require.Zero(p, short.reply().Err)
+	short.end()
 }
 
 func partitionOfASession(p *faultTest) {
@@ -733,24 +747,22 @@ func connectionsAreCut(p *faultTest) {
 }
 
 func serverIsDeaf(p *faultTest) {
-	c := p.open(shortTimeout)
+	c, short := p.open(longTimeout), p.open(shortTimeout)
 	c.do(exists(p.path("b"), true))
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.faulty.Deafen(p.firstConn())
+	require.Zero(p, short.do(create(p.path("a"), nil, ephemeral)).Err)
+	p.faulty.Deafen(zktest.Selector{})
 	c.send(create(p.path("c"), nil, persistent))
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
+	short.send(ping())
 	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
-	c.end()
+	short.end()
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 
 	// Not even the end of the connection is heard.
-	c = p.open(longTimeout)
-	p.faulty.Deafen(zktest.Selector{Session: c.welcome.Session})
 	c.cut()
-	for range 5 {
-		require.True(p, p.served(c.welcome.Session))
-	}
+	p.stays(p.open(longTimeout))
+	require.True(p, p.served(c.welcome.Session))
 }
 
 func wayIsSlow(p *faultTest) {
@@ -763,24 +775,23 @@ func wayIsSlow(p *faultTest) {
 }
 
 func connectionIsHalfOpen(p *faultTest) {
-	c := p.open(shortTimeout)
+	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	require.Zero(p, c.do(getData(p.root, true)).Err)
 	p.faulty.HalfOpen(p.firstConn())
 	poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
 	poll(p, "the server has the watch", func() bool { return !strings.Contains(word(p, p.target, "wchp"), p.root+"\n") })
 	c.send(create(p.path("b"), nil, persistent), ping())
-	require.Equal(p, c.welcome.Session, p.owner("a"), "the session lives")
-	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
-	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
+	p.stays(c)
+	require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "the session lives")
 	p.stays(c)
 
-	// A client that tries again in time keeps its session.
-	c = p.open(longTimeout)
+	c = p.open(shortTimeout)
+	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	p.faulty.HalfOpen(zktest.Selector{})
-	again := c.reattach()
-	require.Zero(p, again.do(ping()).Err)
+	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
 	p.stays(c)
+	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 }
 
 func connectionsAreRefused(p *faultTest) {
@@ -840,12 +851,14 @@ func orderlyEndsGoThrough(p *faultTest) {
 	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
 	c.end()
 
-	// A held reply is delivered before the end that comes behind it.
+	// A held reply is delivered before the end that comes behind it, also to a
+	// client that has said its last.
 	c = p.open(longTimeout)
 	f := p.on("c", zktest.HoldReply())
 	c.send(create(p.path("c"), nil, persistent), closeSession())
 	p.await(f)
 	poll(p, "the session is not closed", func() bool { return !p.served(c.welcome.Session) })
+	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
 	p.stays(c)
 	f.Release()
 	require.Equal(p, p.path("c"), c.reply().Path)

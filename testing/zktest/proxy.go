@@ -362,7 +362,7 @@ type relay struct {
 
 	raw      atomic.Bool   // a four letter word: there are no packets
 	readOnly bool          // the handshake has that byte
-	shaken   chan struct{} // closed with the reply to the handshake
+	shaken   chan struct{} // closed when the reply to the handshake is queued
 	over     chan struct{} // closed when nothing more comes from the server
 
 	// mu makes it one step to find the request that a reply is for and to
@@ -570,6 +570,9 @@ func (r *relay) replies() {
 			r.shake(frame)
 		}
 		goOn = r.reply(frame, first)
+		if first {
+			close(r.shaken) // not before: nothing may come in front of this reply
+		}
 	}
 	r.proxy.claim(r.line.session.Load(), r.line.dead)()
 	r.line.finish()
@@ -591,7 +594,6 @@ func (r *relay) shake(frame []byte) {
 		r.proxy.passwords[id] = password
 		r.proxy.mu.Unlock()
 	}
-	close(r.shaken)
 }
 
 // reply sends a packet of the server to the client, and does to it what the
