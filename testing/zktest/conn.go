@@ -181,7 +181,7 @@ func (s *Server) handle(c *conn, packet []byte) bool {
 // is called with s.mu held; it returns the reply, if any, and whether the
 // connection goes on.
 func (s *Server) meddle(c *conn, r Request, do func() ([]byte, bool)) (goOn bool) {
-	f := s.hit(r)
+	f, counting := s.hit(r)
 	s.mu.Lock()
 	s.note(Record{Kind: Requested, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Fault: f != nil})
 	if c.session != nil {
@@ -206,6 +206,7 @@ func (s *Server) meddle(c *conn, r Request, do func() ([]byte, bool)) (goOn bool
 	if f != nil && !a.early() {
 		f.happened()
 	}
+	counting.happened()
 	if !goOn {
 		<-c.line.dead // what is queued goes out before the connection is closed
 	}
@@ -281,11 +282,11 @@ func (s *Server) before(c *conn, r Request, f *Fault) bool {
 	return goOn
 }
 
-// expireFor lets the session of a connection expire, if it has one.
+// expireFor lets the session expire that a connection has or asks for, if there
+// is one, and ends the connection.
 func (s *Server) expireFor(c *conn) {
-	if c.session != nil {
-		s.expire(c.session)
-		return
+	if ss := s.sessions[c.line.session.Load()]; ss != nil {
+		s.expire(ss)
 	}
 	s.detach(c)
 	c.line.finish()

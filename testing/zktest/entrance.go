@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // entrance is a port on which connections are accepted, in one of four moods.
@@ -86,8 +87,12 @@ func (e *entrance) shut() error {
 func (e *entrance) accept(l net.Listener) {
 	for {
 		conn, err := l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // too many open files, for instance
+			continue
 		}
 		e.mu.Lock()
 		switch {

@@ -359,7 +359,8 @@ type faults struct {
 }
 
 // Inject puts a rule into force. A request is hit by the first rule that it
-// matches, in the order they were injected, and by no other. A rule that makes
+// matches, in the order they were injected, and by no other; rules that do Pass
+// count it besides. A rule that makes
 // no sense, such as one that does nothing, is a fault of the test: Inject then
 // panics and says what is wrong.
 func (fs *faults) Inject(rule Rule) *Fault {
@@ -376,8 +377,8 @@ func (fs *faults) Inject(rule Rule) *Fault {
 	return f
 }
 
-// WaitRequest waits for the next request that matches; one that has already
-// arrived does not count. To begin with the waiting before something is set in
+// WaitRequest waits until the next request that matches has been carried out;
+// one that has already arrived does not count. To begin with the waiting before something is set in
 // motion, inject a rule that does [Pass]. The error is that of ctx.
 func (fs *faults) WaitRequest(ctx context.Context, match Match) error {
 	f := fs.Inject(Rule{Match: match, Do: Pass()})
@@ -385,12 +386,14 @@ func (fs *faults) WaitRequest(ctx context.Context, match Match) error {
 	return f.Wait(ctx)
 }
 
-// hit returns the fault that a request meets, or nil.
-func (fs *faults) hit(r Request) *Fault {
+// hit returns the fault that a request meets, or nil, and the rules that only
+// count it.
+func (fs *faults) hit(r Request) (hit *Fault, counting counting) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for i, f := range fs.armed {
-		if !f.rule.matches(r) {
+	for _, f := range slices.Clone(fs.armed) {
+		passes := f.rule.Do.kind == pass
+		if hit != nil && !passes || !f.rule.matches(r) {
 			continue
 		}
 		f.seen++
@@ -398,9 +401,22 @@ func (fs *faults) hit(r Request) *Fault {
 			continue
 		}
 		if f.rule.Times != Always && f.seen == f.rule.Skip+f.rule.Times {
-			fs.armed = slices.Delete(fs.armed, i, i+1)
+			fs.armed = slices.DeleteFunc(fs.armed, func(other *Fault) bool { return other == f })
 		}
-		return f
+		if passes {
+			counting = append(counting, f)
+		} else {
+			hit = f
+		}
 	}
-	return nil
+	return hit, counting
+}
+
+// counting are rules that do nothing to a request.
+type counting []*Fault
+
+func (c counting) happened() {
+	for _, f := range c {
+		f.happened()
+	}
 }

@@ -133,6 +133,7 @@ var faultTests = map[string]func(*faultTest){
 	"four letter words go through":                     wordsGoThrough,
 	"orderly ends go through":                          orderlyEndsGoThrough,
 	"a client finds its node again":                    clientFindsItsNodeAgain,
+	"a request is counted besides its fault":           requestIsCountedBesidesItsFault,
 }
 
 // proxyTests are about what only a proxy has.
@@ -915,6 +916,31 @@ func tlsEndsAtTheProxy(p *faultTest) {
 	require.Zero(p, c.do(closeSession()).Err)
 	p.ends(c, io.EOF)
 	require.Zero(p, p.owner("a"))
+}
+
+func requestIsCountedBesidesItsFault(p *faultTest) {
+	c := p.open(longTimeout)
+	before := p.on("a", zktest.Pass())
+	failed := p.on("a", zktest.FailWith(zktest.ErrSystem))
+	never := p.on("a", zktest.FailWith(zktest.ErrThrottled))
+	after := p.on("a", zktest.Pass())
+	c.fails(int32(zktest.ErrSystem), exists(p.path("a"), false))
+	p.await(before)
+	p.await(failed)
+	p.await(after)
+	require.Zero(p, never.Fired())
+	never.Remove()
+
+	// A session expires also at the handshake that asks for it.
+	f := p.faulty.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: []zktest.Op{zktest.OpConnect}},
+		Do:    zktest.ExpireBeforeApply(),
+	})
+	lost := dial(p, p.faulty.Addr())
+	lost.write(c.credentials().frame())
+	lost.end()
+	p.await(f)
+	p.expired(c.credentials())
 }
 
 // The client is one that others use, for once.

@@ -375,8 +375,9 @@ type relay struct {
 // awaited is a request without a reply. The server answers in the order of the
 // requests; only replies to OpAuth may overtake others, so xids are looked at.
 type awaited struct {
-	xid   int32
-	fault *Fault
+	xid      int32
+	fault    *Fault
+	counting counting
 }
 
 // requests takes what the client sends to the server, as long as there is
@@ -449,7 +450,7 @@ func (r *relay) greet() bool {
 func (r *relay) request(req Request, packet []byte) bool {
 	o := r.line.origin()
 	req.Conn, req.Member, req.Session = o.conn, o.member, o.session
-	f := r.proxy.hit(req)
+	f, counting := r.proxy.hit(req)
 	a := f.action()
 	switch a.kind {
 	case dropBeforeApply, resetBeforeApply:
@@ -484,7 +485,7 @@ func (r *relay) request(req Request, packet []byte) bool {
 		}
 	}
 
-	e := awaited{req.Xid, f}
+	e := awaited{req.Xid, f, counting}
 	if req.Op == OpPing {
 		e.xid = xidPing // whatever it was
 	}
@@ -536,6 +537,7 @@ func (r *relay) refuse() {
 		reply.int(int32(e.fault.action().code))
 		r.line.send(outgoing{bytes: reply.packet()})
 		e.fault.happened()
+		e.counting.happened()
 	}
 }
 
@@ -600,7 +602,8 @@ func (r *relay) shake(frame []byte) {
 // rule says that hit the request. It reports whether the connection goes on.
 func (r *relay) reply(frame []byte, first bool) bool {
 	r.mu.Lock()
-	f := r.take(frame, first)
+	e := r.take(frame, first)
+	f := e.fault
 	out := outgoing{bytes: frame}
 	switch a := f.action(); a.kind {
 	case dropAfterApply, resetAfterApply:
@@ -631,12 +634,13 @@ func (r *relay) reply(frame []byte, first bool) bool {
 			f.happened()
 		}
 	}
+	e.counting.happened()
 	return out.cut == uncut
 }
 
-// take removes the request that a packet answers, and returns its fault. An
-// event has an xid that no request has.
-func (r *relay) take(frame []byte, first bool) *Fault {
+// take removes the request that a packet answers. An event has an xid that no
+// request has.
+func (r *relay) take(frame []byte, first bool) (e awaited) {
 	xid := int32(0) // of the handshake
 	if !first {
 		d := &decoder{rest: frame[4:]}
@@ -644,12 +648,11 @@ func (r *relay) take(frame []byte, first bool) *Fault {
 		r.zxid = max(r.zxid, d.long())
 	}
 	i := slices.IndexFunc(r.pending, func(e awaited) bool { return e.xid == xid && !e.refused() })
-	if i < 0 {
-		return nil
+	if i >= 0 {
+		e = r.pending[i]
+		r.pending = slices.Delete(r.pending, i, i+1)
 	}
-	f := r.pending[i].fault
-	r.pending = slices.Delete(r.pending, i, i+1)
-	return f
+	return e
 }
 
 func decodeConnectReply(frame []byte) (session int64, password []byte) {
