@@ -267,7 +267,6 @@ type Fault struct {
 	rule   Rule
 	faults *faults
 	gate   chan struct{} // closed by Release
-	over   <-chan struct{}
 
 	// Guarded by faults.mu.
 	seen     int           // matching requests
@@ -302,7 +301,7 @@ func (f *Fault) Wait(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 			err = ctx.Err()
-		case <-f.over:
+		case <-f.faults.over:
 			err = errClosed
 		}
 		note := ""
@@ -370,7 +369,7 @@ func (fs *faults) Inject(rule Rule) *Fault {
 	if rule.Times == 0 {
 		rule.Times = 1
 	}
-	f := &Fault{rule: rule, faults: fs, gate: make(chan struct{}), over: fs.over, changed: make(chan struct{})}
+	f := &Fault{rule: rule, faults: fs, gate: make(chan struct{}), changed: make(chan struct{})}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	fs.armed = append(fs.armed, f)

@@ -182,16 +182,31 @@ func TestServerRestartsWithItsState(t *testing.T) {
 func TestServerThatIsPausedAnswersAfterwards(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t, zktest.TickTime(10*time.Millisecond))
-	a := open(t, s.Addr(), 20*time.Millisecond)
+	a, short := open(t, s.Addr(), longTimeout), open(t, s.Addr(), 20*time.Millisecond)
 	require.NoError(t, s.Pause())
 	a.send(create("/a", nil, persistent))
 	late := dial(t, s.Addr())
 	late.write(newSession(longTimeout).frame())
-	require.ErrorIs(t, s.WaitFor(briefly(t), func(st *zktest.State) bool { return len(st.Sessions) != 1 || len(st.Nodes) != 4 }),
+	long, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // for the short session
+	defer cancel()
+	require.ErrorIs(t, s.WaitFor(long, func(st *zktest.State) bool { return len(st.Sessions) != 2 || len(st.Nodes) != 4 }),
 		context.DeadlineExceeded)
 	require.NoError(t, s.Resume())
+	require.Equal(t, "/a", a.reply().Path)
 	late.receiveWelcome(handshake{})
 	require.NotZero(t, late.welcome.Session)
+	short.end()
+}
+
+func TestServerTakesNoLargerPacketThanItIsTold(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t, zktest.MaxFrame(1000))
+	a := open(t, s.Addr(), longTimeout)
+	envelope := len(create("/a", nil, persistent).frame()) - 4
+	a.must(create("/a", make([]byte, 1000-envelope), persistent))
+	a.send(create("/b", make([]byte, 1001-envelope), persistent))
+	a.end()
+	require.NotContains(t, s.State().Nodes, "/b")
 }
 
 func TestServerSequenceCanBeSet(t *testing.T) {

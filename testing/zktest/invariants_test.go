@@ -1,0 +1,38 @@
+package zktest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A check that cannot fail is none, so here is each kind of damage.
+func TestInvariantsFindDamage(t *testing.T) {
+	t.Parallel()
+	for want, damage := range map[string]func(*Server){
+		"/a is not a child of its parent": func(s *Server) { s.tree["/"].children.remove("a") },
+		"the child a of / is no node":     func(s *Server) { delete(s.tree, "/a") },
+		"the ephemeral /a belongs to no":  func(s *Server) { s.tree["/a"].kind = ephemeral },
+		"was changed by a transaction":    func(s *Server) { s.tree["/a"].mzxid = s.zxid + 1 },
+		"does not own /a":                 func(s *Server) { s.sessions[1] = &session{ephemerals: map[string]bool{"/a": true}} },
+		"has a connection that is not":    func(s *Server) { s.sessions[1] = &session{conn: &conn{}} },
+		"that is not there watches /a":    func(s *Server) { s.members[0].data.add("/a", &conn{}, oneShot) },
+		"the zxid went back from 0x5":     func(s *Server) { backwards(s) },
+	} {
+		s, err := Run(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, s.Create("/a", nil))
+		require.NoError(t, s.Invariants())
+		s.mu.Lock()
+		damage(s)
+		s.mu.Unlock()
+		require.ErrorContains(t, s.Invariants(), want)
+		require.NoError(t, s.Close())
+	}
+}
+
+func backwards(s *Server) {
+	s.sessions[1] = &session{}
+	s.note(Record{Kind: Replied, Session: 1, Zxid: 5})
+	s.note(Record{Kind: Replied, Session: 1, Zxid: 4})
+}
