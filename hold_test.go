@@ -10,22 +10,32 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// deadSession is over. It answers nothing else, because nothing else may be
-// asked of it.
-type deadSession struct{ driver.Session }
+// dyingSession is over when it is told. It answers nothing else, because
+// nothing else may be asked of it.
+type dyingSession struct {
+	driver.Session
+	over bool
+}
 
-func (deadSession) Err() error { return errors.Join(driver.ErrSessionLost, errors.New("expired")) }
+func (s *dyingSession) Err() error {
+	if !s.over {
+		return nil
+	}
+	return errors.Join(driver.ErrSessionLost, errors.New("expired"))
+}
 
 // The moment between the end of a session and the pool's taking notice can not
 // be held open from outside, so it is set up here.
 func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	t.Parallel()
-	home := &member{Session: deadSession{}, holds: map[*hold]struct{}{}}
+	session := &dyingSession{}
+	home := &member{Session: session, holds: map[*hold]struct{}{}}
 	s := &Session{pool: &Pool{}, holds: map[string]*hold{}}
 	h := newHold(s, "a", home, driver.Node{})
 	require.NoError(t, s.pool.record(h))
 	s.holds["a"] = h
 	l := h.enter()
+	session.over = true
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
 	<-l.Lost()
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)

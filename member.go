@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/puddle/v2"
@@ -16,6 +17,8 @@ type member struct {
 	driver.Session
 	seats int                // guarded by Pool.mu
 	holds map[*hold]struct{} // guarded by Pool.mu: what stands on the session
+
+	retired atomic.Bool // nobody sits down any more
 }
 
 // seat is a handle's place on a member, and what the pool of puddle is made of.
@@ -24,7 +27,7 @@ type seat struct{ *member }
 
 type puddleSeat = puddle.Resource[seat]
 
-func (m *member) over() bool { return m.Err() != nil }
+func (m *member) over() bool { return m.retired.Load() || m.Err() != nil }
 
 // sit is the constructor of seats. It takes a place on the least loaded member,
 // and first opens another one if all are well filled and there may be more.
@@ -124,7 +127,15 @@ func (p *Pool) noteConnect(err error) {
 // any more, and its locks are lost.
 func (p *Pool) mourn(m *member) {
 	defer p.work.Done()
-	<-m.Done()
+	select {
+	case <-m.Stuck():
+		m.retired.Store(true)
+		p.mu.Lock()
+		p.dismiss(m)
+		p.mu.Unlock()
+		<-m.Done()
+	case <-m.Done():
+	}
 	p.mu.Lock()
 	for i, other := range p.members {
 		if other == m {
@@ -139,6 +150,19 @@ func (p *Pool) mourn(m *member) {
 		h.end(lostWith(m.Err()))
 	}
 	_ = m.Close(context.Background()) // it is over; waits for its goroutines
+}
+
+// dismiss closes a retired member's session when it holds nothing any more.
+// Who waits on it queues again on another. It is called with p.mu held.
+func (p *Pool) dismiss(m *member) {
+	if !m.retired.Load() || len(m.holds) > 0 || p.closed {
+		return
+	}
+	p.work.Go(func() { // ends within closePatience
+		ctx, cancel := context.WithTimeout(p.living, closePatience)
+		defer cancel()
+		_ = m.Close(ctx) // if not, its nodes go with the session's timeout
+	})
 }
 
 // unsit is the destructor of seats.

@@ -37,6 +37,7 @@ const (
 	keyPosition = attribute.Key("lockpool.lock.queue.position") // when joining; 0 is the head
 	keyLength   = attribute.Key("lockpool.lock.queue.length")   // when joining, oneself included
 	keyWakeups  = attribute.Key("lockpool.lock.wakeups")
+	keyRequeues = attribute.Key("lockpool.lock.requeues")    // how often it had to join again; only if it had
 	keyNode     = attribute.Key("lockpool.lock.node")        // our own, as others see it in waiting_for
 	keyBehind   = attribute.Key("lockpool.lock.waiting_for") // the node that was in the way
 	keySession  = attribute.Key("lockpool.session.id")
@@ -68,6 +69,7 @@ type trail struct {
 	waiting *atomic.Int32
 	place   int // in the queue when joining
 	wakeups int
+	queued  int // how often it joined
 }
 
 // acquire begins the span of an acquisition.
@@ -105,6 +107,7 @@ func serverOf(info driver.Info) []attribute.KeyValue {
 // Queued implements recipe.Observer.
 func (t *trail) Queued(self driver.Node, place, length int) {
 	t.place = place
+	t.queued++
 	if t.span.IsRecording() {
 		t.span.AddEvent("lockpool.enqueued")
 		t.span.SetAttributes(keyNode.String(self.Name), keyPosition.Int(place), keyLength.Int(length))
@@ -133,6 +136,14 @@ func (t *trail) Woken(e driver.Event) {
 	}
 }
 
+// requeued tells why the claim joins again: its session is over, or somebody
+// has removed its node.
+func (t *trail) requeued(why error) {
+	if t.span.IsRecording() {
+		t.span.AddEvent("lockpool.requeued", trace.WithAttributes(semconv.ErrorMessage(why.Error())))
+	}
+}
+
 // end ends the spans. Somebody else being there first is an answer of a
 // TryLock, not an error.
 func (t *trail) end(err error) {
@@ -153,6 +164,9 @@ func (t *trail) finish(span trace.Span, err error) {
 			outcome = (&LockError{Err: err}).ErrorType()
 		}
 		span.SetAttributes(keyOutcome.String(outcome), keyWakeups.Int(t.wakeups))
+		if t.queued > 1 {
+			span.SetAttributes(keyRequeues.Int(t.queued - 1))
+		}
 		if err != nil && !errors.Is(err, ErrLocked) {
 			span.SetAttributes(semconv.ErrorTypeKey.String(outcome))
 			span.SetStatus(codes.Error, err.Error())

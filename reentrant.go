@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/petermattis/goid"
 
@@ -31,6 +32,11 @@ type hold struct {
 	home    *member // the session at the service that the node lives on
 	node    driver.Node
 	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
+	token   atomic.Int64  // 0 until the node is watched
+	guard   *time.Timer   // begins to watch the node
+
+	living context.Context // ends with the hold
+	die    context.CancelFunc
 
 	// Guarded by session.mu. The numbers of the entries not yet left. A number
 	// is used once, so that no Lock, nor a copy of it, can leave another's.
@@ -48,6 +54,7 @@ type hold struct {
 
 func newHold(s *Session, name string, home *member, node driver.Node) *hold {
 	h := &hold{session: s, name: name, home: home, node: node, lost: make(chan struct{})}
+	h.living, h.die = context.WithCancel(context.Background())
 	h.entries = h.room[:0]
 	return h
 }
@@ -112,6 +119,7 @@ func (h *hold) end(cause error) bool {
 	if cause != ErrNotHeld {
 		close(h.lost)
 	}
+	h.die()
 	return true
 }
 
@@ -169,8 +177,12 @@ func (l *Lock) Depth() int {
 // Name returns the name of the lock.
 func (l *Lock) Name() string { return l.hold.name }
 
+// Format implements fmt.Formatter: a lock in a log is its name.
+func (l *Lock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Lock(%s)", l.Name()) }
+
 // Lost is closed when the lock is lost, or taken away because its session or
-// pool was closed. It is not closed by unlocking.
+// pool was closed. It is not closed by unlocking. See [ErrLockLost] for what
+// loses a lock.
 func (l *Lock) Lost() <-chan struct{} { return l.hold.lost }
 
 // Context returns a context for work under the lock. It is derived from parent,
@@ -221,6 +233,53 @@ func (l *Lock) context(parent context.Context) (context.Context, context.CancelC
 	}
 }
 
+// Token returns the fencing token of the lock: a positive number that is larger
+// than that of everyone who held the lock before, on any machine, also if the
+// lock's node was removed and made again, servers were restarted, or another
+// one leads. Send it along with every write to a store, and let the store refuse
+// a write whose token is smaller than one it has seen: that stops the late write
+// of a holder that lost the lock and does not know it yet, because it was
+// paused. (ZooKeeper: the zxid that created the lock's node.)
+//
+// The first call for a lock may ask the service, and ctx bounds its wait.
+// Entries into a lock that is held share one token. If the lock is not held any
+// more the error says why, as Unlock's does.
+func (l *Lock) Token(ctx context.Context) (int64, error) {
+	h := l.hold
+	for {
+		err := h.err()
+		token := h.token.Load()
+		if err == nil && token == 0 {
+			_, err = h.look(ctx)
+		}
+		switch {
+		case err != nil:
+			return 0, &LockError{opToken, h.name, err}
+		case token != 0:
+			return token, nil
+		}
+	}
+}
+
+// Verify asks the service whether the lock is still held, in such a way that a
+// server that is cut off from the others can not answer: nil means that the
+// lock was held at some moment during the call. If not, the error wraps
+// ErrLockLost, and the lock is lost from then on. Any other error, such as
+// ctx's, means that there was no answer.
+//
+// There is no need to call it in order to learn of a loss: see [Lock.Lost].
+func (l *Lock) Verify(ctx context.Context) error {
+	h := l.hold
+	err := h.err()
+	if err == nil {
+		err = h.weigh(h.home.Stands(ctx, h.name, h.node))
+	}
+	if err != nil {
+		return &LockError{opVerify, h.name, err}
+	}
+	return nil
+}
+
 // carrierKey is the key of a pool's carrier in a context.
 type carrierKey struct{ *Pool }
 
@@ -250,8 +309,12 @@ func (p *Pool) record(h *hold) error {
 	if h.home.holds == nil {
 		return h.home.Err()
 	}
+	if err := h.home.Err(); err != nil { // by its lease, and mourn has not come to it
+		return err
+	}
 	h.home.holds[h] = struct{}{}
 	p.held++
+	h.guard = time.AfterFunc(guardAfter, func() { p.watchOver(h) })
 	return nil
 }
 
@@ -259,8 +322,10 @@ func (p *Pool) record(h *hold) error {
 func (p *Pool) strike(h *hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	h.guard.Stop()
 	delete(h.home.holds, h)
 	p.held--
+	p.dismiss(h.home)
 	if p.held == 0 && p.drained != nil {
 		close(p.drained)
 	}

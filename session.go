@@ -16,6 +16,8 @@ const (
 	opLock    = "lock"
 	opTryLock = "try lock"
 	opUnlock  = "unlock"
+	opToken   = "token of"
+	opVerify  = "verify"
 )
 
 // Session is a handle on the pool: one holder of locks. What it holds it can
@@ -37,6 +39,10 @@ type Session struct {
 
 	recent *hold // of holds, or nil: what was locked last is likely locked again
 }
+
+// Format implements fmt.Formatter, so that a session can be logged while it is
+// in use.
+func (s *Session) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Session(%p)", s) }
 
 // Lock waits for the lock of that name until ctx ends. If the session holds it
 // already, its count grows by one, without waiting and without a request to
@@ -113,9 +119,13 @@ func (s *Session) acquire(ctx context.Context, name, op string) (*hold, error) {
 // place where handles and recipe meet. A waiter whose session dies, or whose
 // node is removed by somebody, queues again.
 func (s *Session) grant(ctx context.Context, name, op string, trail *trail) (*hold, error) {
+	var again error // why it queues again
 	for {
 		if err := s.reseat(ctx); err != nil {
 			return nil, err
+		}
+		if again != nil {
+			trail.requeued(again)
 		}
 		m := s.seat.Value().member
 		claim := recipe.Claim{
@@ -150,10 +160,11 @@ func (s *Session) grant(ctx context.Context, name, op string, trail *trail) (*ho
 				err = fmt.Errorf("%w: %w", err, ctx.Err())
 			}
 			return nil, err
-		case !errors.Is(err, recipe.ErrVanished) && !errors.Is(err, driver.ErrSessionLost):
+		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
 			s.clean = s.clean && errors.Is(err, recipe.ErrBusy)
 			return nil, err
 		}
+		again = err
 	}
 }
 

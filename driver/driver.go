@@ -24,6 +24,9 @@ var (
 	// the right and the path it is missing on.
 	ErrNoPermission = errors.New("no permission")
 
+	// ErrRemoved reports that somebody else has removed a node of ours.
+	ErrRemoved = errors.New("own node was removed")
+
 	// ErrSequenceExhausted reports that the queue's counter has come to its
 	// end, where the service hands out numbers that no longer tell who came
 	// first.
@@ -91,6 +94,11 @@ type Session interface {
 	// over. A nil error means that the node is gone.
 	Leave(ctx context.Context, queue string, node Node) error
 
+	// Stands asks the service whether the node exists, in such a way that a
+	// member of it that is cut off from the others can not answer. The error
+	// is ErrRemoved if it does not.
+	Stands(ctx context.Context, queue string, node Node) error
+
 	// Ping asks the service for a sign of life that a cut-off member of it
 	// could not give by itself.
 	Ping(ctx context.Context) error
@@ -98,7 +106,14 @@ type Session interface {
 	// Info describes the session for telemetry.
 	Info() Info
 
-	// Done is closed when the session is over.
+	// Stuck is closed when the service refuses to remove a node of the session.
+	// The node goes with the session, so the session should be closed when
+	// nothing else needs it.
+	Stuck() <-chan struct{}
+
+	// Done is closed when the session is over, which is before the service can
+	// give its nodes' places to others: at the latest when so much time has
+	// passed, by our own clock, that it might.
 	Done() <-chan struct{}
 
 	// Err is nil until Done is closed, then wraps ErrSessionLost.

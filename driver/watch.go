@@ -17,6 +17,12 @@ const (
 
 // Watch is a watch on one node, shared by everyone who waits for it.
 type Watch struct {
+	// Created is larger for a node that was created later, whatever queue it
+	// is in and whatever happened to queues and service in between. It is 0 if
+	// the node was gone before it could be watched. Drivers set it before they
+	// return the watch.
+	Created int64
+
 	done  chan struct{}
 	once  sync.Once
 	event Event

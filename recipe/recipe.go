@@ -22,10 +22,6 @@ import (
 // ErrBusy is returned by [Claim.Try] when somebody is in the way.
 var ErrBusy = errors.New("held by another")
 
-// ErrVanished reports that somebody else removed our node from the queue while
-// we waited. Nothing is held and nothing stays behind: join again.
-var ErrVanished = errors.New("own node was removed from the queue")
-
 // Claim is one attempt to take the lock of a queue.
 type Claim struct {
 	Session  driver.Session
@@ -78,18 +74,16 @@ func (c Claim) take(ctx context.Context,
 		}
 		return driver.Node{}, err
 	}
-	// At the end of ZooKeeper's counter numbers repeat and go negative, and
-	// every client that goes by them grants twice.
-	if self.Seq < 0 || self.Seq == math.MaxInt32 {
-		return leave(fmt.Errorf("%w: own number is %d", driver.ErrSequenceExhausted, self.Seq))
-	}
 	if c.Observer != nil {
 		c.Observer.Queued(self, slices.Index(queue, self), len(queue))
 	}
 	for {
 		place := slices.Index(queue, self)
 		if place < 0 {
-			return leave(ErrVanished)
+			return leave(driver.ErrRemoved) // by somebody else; join again
+		}
+		if err := c.orderly(queue, place); err != nil {
+			return leave(err)
 		}
 		obstacle, last := c.Rule(queue, place)
 		if obstacle < 0 {
@@ -106,6 +100,19 @@ func (c Claim) take(ctx context.Context,
 			return leave(err)
 		}
 	}
+}
+
+// orderly reports an error if the numbers of the queue do not tell who came
+// first. At the end of ZooKeeper's counter they go negative, or repeat, and
+// every client that goes by them grants twice.
+func (c Claim) orderly(queue []driver.Node, place int) error {
+	self := queue[place]
+	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == self.Seq }
+	if self.Seq >= 0 && self.Seq < math.MaxInt32 && !tied(place-1) && !tied(place+1) {
+		return nil
+	}
+	return fmt.Errorf("%w: own number is %d; remove the node of the lock %q while nobody holds or waits, which starts them anew",
+		driver.ErrSequenceExhausted, self.Seq, c.Queue)
 }
 
 // wait sleeps until something happens to the obstacle. It reports true if that

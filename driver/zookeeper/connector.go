@@ -31,6 +31,7 @@ type settings struct {
 	auth   func() []byte
 	tls    func() *tls.Config
 	failed *sync.WaitGroup // sessions that were not established, until they are buried
+	short  *sync.Once      // a warning of a short session timeout
 }
 
 // NewConnector checks cfg and copies it. It never dials.
@@ -41,7 +42,7 @@ func NewConnector(cfg Config) (*Connector, error) {
 	}
 	digest, tlsConfig := cfg.Digest, cfg.TLS
 	cfg.Digest.Password, cfg.TLS = "", nil
-	set := settings{cfg: cfg, failed: new(sync.WaitGroup)}
+	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once)}
 	if digest != (Digest{}) {
 		set.auth = func() []byte { return []byte(digest.User + ":" + digest.Password) }
 	}

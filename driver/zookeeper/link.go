@@ -95,7 +95,7 @@ func (s *Session) dialOnce(address string) (net.Conn, error) {
 
 // link is one connection to a server. The client keeps to itself what the
 // server says about the session (its true timeout, that it has expired) and
-// when the request was sent that it answered last, so the link reads along.
+// when the requests were sent that it answers, so the link reads along.
 type link struct {
 	net.Conn
 	session *Session
@@ -107,17 +107,36 @@ type link struct {
 	read  int
 	done  atomic.Bool // handshake complete
 
-	head [8]byte // of the packet that is being read: its length, and its xid
-	got  int     // of head
-	left int     // of the packet after head
+	head [20]byte // of the packet that is being read: length, xid, zxid, error
+	got  int      // of head
+	left int      // of the packet after head
 
 	mu   sync.Mutex
-	sent []time.Duration // since the session began: the requests not yet answered
+	sent []sent // the requests not yet answered; the first one is the handshake
 
 	readBy  time.Time     // the deadlines in force, each known to the goroutine
 	writeBy time.Time     // of the client that reads, or writes
 	slack   time.Duration // by how much they may be too early
 }
+
+// sent is a request on its way.
+type sent struct {
+	at   time.Duration // since the session began
+	xid  int32         // 0 is the handshake
+	op   int32
+	path string // of a listing
+}
+
+// Operations, as the protocol numbers them.
+const (
+	opCreate          = 1
+	opDelete          = 2
+	opGetData         = 4
+	opSync            = 9
+	opGetChildren     = 12
+	opMulti           = 14
+	opCreateContainer = 19
+)
 
 func newLink(s *Session, conn net.Conn) *link {
 	return &link{Conn: conn, session: s, in: bufio.NewReader(conn)}
@@ -130,13 +149,20 @@ func newLink(s *Session, conn net.Conn) *link {
 // and ask for all of them again after a reconnect, which nobody here waits for
 // and which reads its lastZxid beside the goroutine that writes it.
 func (l *link) Write(p []byte) (int, error) {
-	const getData = 4 // length, xid, op, path, and one byte that says whether to watch
-	if l.done.Load() && len(p) > 12 && binary.BigEndian.Uint32(p[8:]) == getData {
-		p = slices.Clone(p)
-		p[len(p)-1] = 1
+	r := sent{at: l.session.now()}
+	if l.done.Load() && len(p) >= 12 {
+		r.xid = int32(binary.BigEndian.Uint32(p[4:]))
+		r.op = int32(binary.BigEndian.Uint32(p[8:]))
+		switch r.op {
+		case opGetData: // then the path, and one byte that says whether to watch
+			p = slices.Clone(p)
+			p[len(p)-1] = 1
+		case opGetChildren:
+			r.path = string(p[16 : 16+binary.BigEndian.Uint32(p[12:])])
+		}
 	}
 	l.mu.Lock()
-	l.sent = append(l.sent, time.Since(l.session.began))
+	l.sent = append(l.sent, r)
 	l.mu.Unlock()
 	return l.Conn.Write(p)
 }
@@ -149,7 +175,10 @@ func (l *link) Read(p []byte) (int, error) {
 		if l.read == len(l.hello) {
 			timeout := time.Duration(int32(binary.BigEndian.Uint32(l.hello[8:]))) * time.Millisecond
 			id := int64(binary.BigEndian.Uint64(l.hello[12:]))
-			if err := l.session.greeted(id, timeout); err != nil {
+			l.mu.Lock()
+			asked := l.sent[0].at
+			l.mu.Unlock()
+			if err := l.session.greeted(id, timeout, asked); err != nil {
 				return 0, err
 			}
 			l.slack = timeout / 32
@@ -172,23 +201,57 @@ func (l *link) follow(p []byte) {
 		if l.got < len(l.head) {
 			return
 		}
-		l.got, l.left = 0, int(binary.BigEndian.Uint32(l.head[:]))-4
-		const event = -1 // all else answers a request, in the order in which they were sent
-		if int32(binary.BigEndian.Uint32(l.head[4:])) != event {
-			l.answered()
+		length := int(binary.BigEndian.Uint32(l.head[:]))
+		l.got, l.left = 0, length+4-len(l.head)
+		const handshake, event = 0, -1
+		switch xid := int32(binary.BigEndian.Uint32(l.head[4:])); {
+		case !l.done.Load() || xid == handshake || xid == event:
+		default:
+			l.answered(xid, int32(binary.BigEndian.Uint32(l.head[16:])), length)
 		}
 	}
 }
 
-// answered notes a sign of life from the server. What it proves is that the
-// server had heard of us when the request was sent; the reply may be late.
-func (l *link) answered() {
+// answered is told the head of the answer to a request.
+func (l *link) answered(xid, code int32, length int) {
+	s := l.session
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.sent) > 0 {
-		l.session.lastHeard.Store(int64(l.sent[0]))
-		l.sent = l.sent[1:]
+	i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid })
+	if i < 0 {
+		l.mu.Unlock()
+		return
 	}
+	r := l.sent[i] // almost always the first after the handshake
+	l.sent = slices.Delete(l.sent, i, i+1)
+	l.mu.Unlock()
+	switch r.op {
+	case opSync:
+		if code == 0 {
+			s.lease.answered(proof{r.at, s.now()}, false)
+		}
+	case opCreate, opDelete, opMulti, opCreateContainer:
+		if decided(code) {
+			s.lease.answered(proof{r.at, s.now()}, true)
+		}
+	case opGetChildren:
+		if length > s.cfg.MaxPacket { // the client drops the connection now
+			s.mu.Lock()
+			s.tooLong[r.path] = length
+			s.mu.Unlock()
+		}
+	}
+}
+
+// decided reports whether a write that ended with the code came before the
+// leader, which decides about these. Others, such as "throttled", may come from
+// the server that we are connected to.
+func decided(code int32) bool {
+	const noNode, noAuth, badVersion, noChildrenForEphemerals, nodeExists, notEmpty = -101, -102, -103, -108, -110, -111
+	switch code {
+	case 0, noNode, noAuth, badVersion, noChildrenForEphemerals, nodeExists, notEmpty:
+		return true
+	}
+	return false
 }
 
 // hangUp breaks the connection at once. (Closing a TLS connection would first

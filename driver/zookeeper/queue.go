@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -69,6 +70,7 @@ func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data [
 				_ = s.remove(path)
 				return joined{}, fmt.Errorf("the server made %s of a sequential create", path)
 			}
+			s.warnSequence(dir, node)
 			queue := []driver.Node{node}
 			if !expected || node.Seq != next || watched.Fired() != 0 {
 				queue, err = s.queueWith(dir, node, children)
@@ -96,6 +98,26 @@ func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data [
 	return joined{}, fmt.Errorf("no node in %s after %d tries: each time it vanished or the connection broke", dir, maxRemakes)
 }
 
+// lateSequence is when the end of a queue's counter is worth a warning: a
+// hundred million locks before it comes.
+const lateSequence = math.MaxInt32 - 100_000_000
+
+// warnSequence tells the operator once in a session that the queue's counter
+// nears its end.
+func (s *Session) warnSequence(dir string, node driver.Node) {
+	if node.Seq < lateSequence {
+		return
+	}
+	s.mu.Lock()
+	warned := s.warned[dir]
+	s.warned[dir] = true
+	s.mu.Unlock()
+	if !warned {
+		s.cfg.Logger.Warn("lockpool: the sequence numbers of a lock come to their end at 2147483647; before that, "+
+			"remove the lock's node while nobody holds or waits, which starts them anew", "path", dir, "number", node.Seq)
+	}
+}
+
 // queueWith returns the queue as it stood after node was created: what was
 // listed if node is in it, else a new listing.
 func (s *Session) queueWith(dir string, node driver.Node, children []string) ([]driver.Node, error) {
@@ -109,29 +131,22 @@ var errNotCreated = errors.New("not created")
 
 // find settles what became of a create whose reply was lost. The sync makes a
 // server that lags behind catch up first. It returns only when that is known,
-// or when the session is over and the node with it. The node found is of this
-// session, since its GUID was never sent by another.
+// or when the session is over and the node with it.
 func (s *Session) find(dir, guid string) (path string, err error) {
 	for {
 		if err := s.again(); err != nil {
 			return "", err
 		}
-		_, err := s.conn.Sync(dir)
-		var children []string
-		if err == nil {
-			children, _, err = s.conn.Children(dir)
+		path, err := s.search(dir, guid)
+		if unsure(err) {
+			path, err = "", s.wasTooLong(dir)
 		}
 		switch {
-		case err == nil:
-			for _, name := range children {
-				if strings.HasPrefix(name, protected+guid+"-") {
-					return dir + "/" + name, nil
-				}
-			}
+		case err == nil && path != "":
+			return path, nil
+		case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNotCreated):
 			return "", errNotCreated
-		case errors.Is(err, zk.ErrNoNode):
-			return "", errNotCreated
-		case !unsure(err):
+		case err != nil:
 			// Without a listing the node can not be found. It must not be
 			// left to block the queue, so the session has to go.
 			err = explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
@@ -139,6 +154,28 @@ func (s *Session) find(dir, guid string) (path string, err error) {
 			return "", err
 		}
 	}
+}
+
+// search looks once for the node in dir whose name has the GUID.
+func (s *Session) search(dir, guid string) (path string, err error) {
+	if _, err := s.conn.Sync(dir); err != nil {
+		return "", err
+	}
+	children, _, err := s.conn.Children(dir)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range children {
+		if strings.HasPrefix(name, protected+guid+"-") {
+			path := dir + "/" + name
+			_, stat, err := s.conn.Exists(path)
+			if err == nil && stat.EphemeralOwner != s.ID() {
+				err = errReplaced // the client has sent it for another session after all
+			}
+			return path, err
+		}
+	}
+	return "", errNotCreated
 }
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
@@ -202,6 +239,7 @@ func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error)
 }
 
 func (s *Session) list(dir string) ([]driver.Node, error) {
+	_ = s.wasTooLong(dir) // that of an earlier listing
 	for {
 		children, _, err := s.conn.Children(dir)
 		switch {
@@ -210,10 +248,27 @@ func (s *Session) list(dir string) ([]driver.Node, error) {
 		case !unsure(err):
 			return nil, explain(err, "listing", "READ", dir)
 		}
+		if err := s.wasTooLong(dir); err != nil {
+			return nil, err
+		}
 		if err := s.again(); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// wasTooLong returns an error if the connection broke because the listing of
+// dir was longer than the client accepts. It would be so again.
+func (s *Session) wasTooLong(dir string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	length, ok := s.tooLong[dir]
+	if !ok {
+		return nil
+	}
+	delete(s.tooLong, dir)
+	return fmt.Errorf("the listing of %s has %d bytes, more than max_packet=%d: too many nodes in it, or raise max_packet",
+		dir, length, s.cfg.MaxPacket)
 }
 
 // Leave implements driver.Session.
@@ -237,6 +292,7 @@ func (s *Session) remove(path string) error {
 		case err == nil, errors.Is(err, zk.ErrNoNode):
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
+			s.getsStuck()
 			return explain(err, "deleting "+path, "DELETE", parent(path))
 		}
 		// Unsure, or an answer that may be another next time (throttled).
@@ -246,8 +302,30 @@ func (s *Session) remove(path string) error {
 	}
 }
 
-// Ping implements driver.Session, with a sync: it goes through the leader.
+// Ping implements driver.Session.
 func (s *Session) Ping(ctx context.Context) error {
+	return s.ask(ctx, func() error { return s.prove(true) })
+}
+
+// Stands implements driver.Session, with a transaction that asserts that the
+// node exists: only a majority can agree to that, where a server that is cut
+// off from them still answers reads.
+func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) error {
+	path := s.path(queue, node.Name)
+	return s.ask(ctx, func() error {
+		_, err := s.conn.Multi(&zk.CheckVersionRequest{Path: path, Version: -1})
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+			return driver.ErrRemoved
+		case err != nil && !unsure(err):
+			return explain(err, "checking "+path, "READ", path)
+		}
+		return err
+	})
+}
+
+// ask repeats a request that changes nothing until it is answered.
+func (s *Session) ask(ctx context.Context, request func() error) error {
 	leave, err := s.room(ctx)
 	if err != nil {
 		return err
@@ -255,7 +333,7 @@ func (s *Session) Ping(ctx context.Context) error {
 	_, err = run(ctx, s, func() (struct{}, error) {
 		defer leave()
 		for {
-			_, err := s.conn.Sync("/")
+			err := request()
 			if !unsure(err) {
 				return struct{}{}, err
 			}

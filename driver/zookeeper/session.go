@@ -7,12 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/clock"
 )
 
 // Session is one ZooKeeper session on one client connection. The client opens
@@ -32,11 +32,13 @@ type Session struct {
 	stopped chan struct{} // closed when the client's connect loop has ended
 	buried  chan struct{} // closed when nothing of the session is left running
 
-	living context.Context // ends when the session is over; its cause says why
-	end    context.CancelCauseFunc
+	stuck     context.Context // ends when a node could not be removed
+	getsStuck context.CancelFunc
+	living    context.Context // ends when the session is over; its cause says why
+	end       context.CancelCauseFunc
 
-	began     time.Time
-	lastHeard atomic.Int64 // when the request was sent that was answered last: nanoseconds since began
+	began time.Time
+	lease lease
 
 	slots chan struct{}  // one per call that may be under way
 	calls sync.WaitGroup // calls under way; none begins once over
@@ -48,8 +50,13 @@ type Session struct {
 	peer         string
 	watches      map[string]*watch // by path, until they fire
 	solos        map[string]solo   // by path of the queue
+	tooLong      map[string]int    // by path of a queue: bytes of a listing that was over MaxPacket
+	warned       map[string]bool   // by path of a queue: of the end of its numbers
 	noContainers bool              // the server is older than container nodes
 }
+
+// now is the time since the session began, by the clock that the lease goes by.
+func (s *Session) now() time.Duration { return clock.Since(s.began) }
 
 // maxCalls bounds the calls that wait for a server that does not answer.
 const maxCalls = 1024
@@ -66,8 +73,11 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		slots:    make(chan struct{}, maxCalls),
 		watches:  map[string]*watch{},
 		solos:    map[string]solo{},
+		tooLong:  map[string]int{},
+		warned:   map[string]bool{},
 	}
 	s.living, s.end = context.WithCancelCause(context.Background())
+	s.stuck, s.getsStuck = context.WithCancel(context.Background())
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
 		zk.WithHostProvider(newServers(s)),
 		zk.WithDialer(s.dial),
@@ -108,11 +118,51 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 			return fail(fmt.Errorf("authenticate %v: %w", cfg.Digest, err))
 		}
 	}
+	go s.renew() // ends with the session
 	return s, nil
 }
 
 // maxSend is the client's send buffer, and so the largest request in bytes.
 const maxSend = 64 << 10
+
+// renew sends what the lease needs, one request at a time. (A sync or a write
+// that waits for the leader holds back the answers to everything after it on
+// the connection.)
+func (s *Session) renew() {
+	for {
+		write, in := s.lease.wants(s.now())
+		select {
+		case <-s.living.Done():
+			return
+		case <-time.After(clock.Span(max(in, 0))):
+		}
+		if in > 0 { // other requests may have served
+			continue
+		}
+		if !s.begin() {
+			return
+		}
+		err := s.prove(write)
+		s.calls.Done()
+		if err != nil && s.again() != nil {
+			return
+		}
+	}
+}
+
+// prove sends a request that takes the leader, and if it is a write a majority,
+// to answer. The write changes nothing.
+func (s *Session) prove(write bool) error {
+	if !write {
+		_, err := s.conn.Sync("/")
+		return err
+	}
+	_, err := s.conn.Multi(&zk.CheckVersionRequest{Path: "/", Version: -1})
+	if errors.Is(err, zk.ErrNoAuth) { // the answer of a majority all the same
+		return nil
+	}
+	return err
+}
 
 // bury waits for the end of the session, then stops the client. It gives the
 // calls under way a moment to get their replies, because the client races with
@@ -125,11 +175,11 @@ func (s *Session) bury() {
 		select {
 		case <-s.living.Done():
 		case <-patience.C:
-			left := s.contactLeft()
-			if left <= 0 {
-				s.end(errors.New("no word from any server for most of the session timeout"))
+			ends := time.Duration(s.lease.ends.Load())
+			if ends == 0 {
+				s.end(errors.New("no answer from any server"))
 			}
-			patience.Reset(left)
+			patience.Reset(clock.Span(max(ends-s.now(), 0)))
 		}
 	}
 	if cause := context.Cause(s.living); cause != errClosed {
@@ -151,17 +201,6 @@ func (s *Session) bury() {
 	s.conn.Close() // within 3 s; asks the server to close the session if it can
 	s.hangUp()
 	<-s.stopped
-}
-
-// contactLeft is how much longer the session may be believed in without an
-// answer from a server. The server counts from what it heard of us last, which
-// is not before we sent what it answered last. A sixth is left out for clocks
-// that differ and for telling the holders.
-func (s *Session) contactLeft() time.Duration {
-	silence := time.Since(s.began) - time.Duration(s.lastHeard.Load())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.timeout*5/6 - silence
 }
 
 // handshakeTimeout leaves time to try another server within the session's.
@@ -192,9 +231,9 @@ func (s *Session) hangUp() {
 	}
 }
 
-// greeted is told what the server answered to a handshake. Id 0 says that the
-// session has expired.
-func (s *Session) greeted(id int64, timeout time.Duration) error {
+// greeted is told what the server answered to a handshake that began at asked.
+// Id 0 says that the session has expired.
+func (s *Session) greeted(id int64, timeout, asked time.Duration) error {
 	s.mu.Lock()
 	first := s.id == 0
 	if first {
@@ -203,8 +242,15 @@ func (s *Session) greeted(id int64, timeout time.Duration) error {
 	same := s.id == id
 	if same && !first || first && id != 0 {
 		s.timeout = timeout
+		s.lease.established(asked, timeout, first)
 	}
 	s.mu.Unlock()
+	if first && timeout < twoTicks {
+		s.short.Do(func() {
+			s.cfg.Logger.Warn("lockpool: the ZooKeeper session timeout is short: be sure that tickTime is at most half of it "+
+				"(that is, that minSessionTimeout was not lowered), or a lock may not end in time", "timeout", timeout)
+		})
+	}
 	switch {
 	case id == 0:
 		s.end(errors.New("expired"))
@@ -217,6 +263,10 @@ func (s *Session) greeted(id int64, timeout time.Duration) error {
 	}
 	return nil
 }
+
+// twoTicks is the least timeout that a server with ZooKeeper's usual tickTime of
+// two seconds grants, and what the lease needs at the least.
+const twoTicks = 4 * time.Second
 
 // event is called by the client, on its own goroutines and sometimes under its
 // own locks, in the order in which events came in. It must not block and not
@@ -254,6 +304,9 @@ func (s *Session) Info() driver.Info {
 	return driver.Info{ID: fmt.Sprintf("%#x", uint64(s.id)), Peer: s.peer}
 }
 
+// Stuck implements driver.Session.
+func (s *Session) Stuck() <-chan struct{} { return s.stuck.Done() }
+
 // Done implements driver.Session.
 func (s *Session) Done() <-chan struct{} { return s.living.Done() }
 
@@ -265,7 +318,20 @@ func (s *Session) Err() error {
 	return fmt.Errorf("%w: %w", driver.ErrSessionLost, context.Cause(s.living))
 }
 
-func (s *Session) isOver() bool { return s.living.Err() != nil }
+// isOver looks at the lease itself, because timers may be late.
+func (s *Session) isOver() bool {
+	if s.living.Err() != nil {
+		return true
+	}
+	if ends := time.Duration(s.lease.ends.Load()); ends == 0 || s.now() < ends {
+		return false
+	}
+	s.end(errLease)
+	return true
+}
+
+// errLease is why a session is over whose lease has ended.
+var errLease = errors.New("no answer that took the ensemble's leader for most of the session timeout")
 
 var errClosed = errors.New("closed")
 

@@ -82,13 +82,15 @@ func (s *Session) watchLocked(path string) *watch {
 func (s *Session) arm(path string, w *watch) {
 	defer s.calls.Done()
 	defer close(w.armed)
-	_, _, err := s.conn.Get(path)
+	_, stat, err := s.conn.Get(path)
 	if err == nil {
+		w.Created = stat.Czxid
 		return
 	}
 	s.forget(path, w)
 	switch {
 	case unsure(err):
+		_ = s.again() // a pause, because whoever waits asks again at once
 		w.Fire(driver.Interrupted)
 	case errors.Is(err, zk.ErrNoNode):
 		w.Fire(driver.Deleted)

@@ -1,0 +1,155 @@
+package zookeeper
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// lease tells until when a session certainly lives: the locks of the session
+// end then, so that they have ended before ZooKeeper can give them to others.
+//
+// Being answered proves little. A follower that is cut off from its leader goes
+// on answering pings and reads, while the leader expires the session. So the
+// lease counts only requests that went through the leader. T is the negotiated
+// timeout of the session, and all times are by our own monotonic clock.
+//
+// What the servers do (read in ZooKeeper 3.8; the classes are the same in 3.4
+// to 3.9):
+//
+//  1. A leader expires a session no earlier than T after it was last told of
+//     activity (ExpiryQueue.update rounds up). A new session, and one that
+//     comes back on another connection, is made known to the leader at once
+//     (LeaderZooKeeperServer.checkIfValidGlobalSession). From then on its
+//     follower only collects the activity (LearnerSessionTracker.touchTable)
+//     and reports it in its answer to the leader's next ping; not even a
+//     request that is passed on to the leader counts there.
+//  2. The leader pings its followers every half tick (Leader.lead), on the
+//     stream on which it also answers what they pass on. A follower answers
+//     at once, on the stream on which it passes on what comes next. Both
+//     streams keep their order (LearnerHandler.queuedPackets, Learner.ping).
+//  3. A leader answers a sync by itself (Leader.processSync), but a write only
+//     after a majority has agreed to it. That holds for writes that fail as
+//     well: they are proposed as transactions of the type error.
+//  4. A new leader gives every session its full T from the moment at which a
+//     majority has agreed to follow it (Leader.startZkServer, after
+//     waitForNewLeaderAck).
+//
+// Activity is known to the leader. Let x, y and z be requests that went through
+// the leader on one connection, where y began T/4 or more after x had been
+// answered, and z began after y had been answered. T is at least two ticks, so
+// between its answers to x and to y the leader sent a ping. The follower got it
+// after it had seen x, and before it gave us the answer to y; so it had reported
+// x, or activity after x, before it passed on z. By the order of its stream the
+// leader knew of that report when it handled z. So when z is answered, the
+// leader will not expire the session before the beginning of x + T. (The
+// shorter argument, that the answer to z itself shows that the leader had been
+// told of all activity half a tick before, does not hold: pings that were held
+// up on their way to the follower have not been answered when z is passed on.)
+//
+// Nobody else leads. A leader that was cut off from the others goes on
+// answering syncs until it notices, many ticks later, and the others may have
+// elected another one since. But a write shows that a majority still followed
+// the old leader after the write had begun, and by 4 no new leader expires the
+// session before that moment + T.
+//
+// So the lease ends T after the earlier of the two: the beginning of the newest
+// x of which the first argument holds, and the beginning of the newest write
+// that was answered. A twentieth of T is taken off for clocks that run at
+// different rates, and for the time that it takes to tell the holders.
+//
+// It rests on three things. Clocks drift apart by less than that twentieth. T is
+// at least two ticks, as it is unless minSessionTimeout was set lower; a client
+// can not see the tick. The process itself is not paused between looking at the
+// lease and acting on it; nothing on this side can help against that, and a
+// store that is to be safe must compare fencing tokens. An observer that follows
+// through another follower (observerMasterPort) reports in two steps, which is
+// not covered: list voting members.
+type lease struct {
+	ends atomic.Int64 // since the session began; 0 if there is none yet
+
+	mu      sync.Mutex
+	timeout time.Duration // T
+	known   time.Duration // the leader knows of activity at or after this
+	backed  time.Duration // a majority followed the leader at or after this
+	proofs  []proof       // on this connection, from the newest x on
+}
+
+// proof is a request that went through the leader: when it was sent and when
+// its answer came.
+type proof struct{ begin, end time.Duration }
+
+const (
+	// A session that is otherwise silent sends a proof every eighth of T, so
+	// that x is never more than three eighths older than z.
+	proofsPerTimeout = 8
+	// Between x and y, as a part of T. Half a tick, if T is two ticks.
+	reportsPerTimeout = 4
+	// Proofs closer to each other than this part of T are not kept apart.
+	proofGrain = 64
+	// How much of T the drift of clocks may cost.
+	driftPart = 20
+)
+
+// established begins the lease of a session, or continues it on another
+// connection: the leader heard of the session after begin.
+func (l *lease) established(begin, timeout time.Duration, created bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timeout = timeout
+	l.known = max(l.known, begin)
+	if created { // a transaction
+		l.backed = begin
+	}
+	l.proofs = l.proofs[:0] // these went through another server
+	l.update()
+}
+
+// answered notes a request that went through the leader. write says that a
+// majority agreed to it.
+func (l *lease) answered(z proof, write bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if write {
+		l.backed = max(l.backed, z.begin)
+	}
+	if n := len(l.proofs); n == 0 || z.begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
+		if y := lastBefore(l.proofs, z.begin); y >= 0 {
+			if x := lastBefore(l.proofs, l.proofs[y].begin-l.timeout/reportsPerTimeout); x >= 0 {
+				l.known = max(l.known, l.proofs[x].begin)
+				l.proofs = slices.Delete(l.proofs, 0, x)
+			}
+		}
+		l.proofs = append(l.proofs, z)
+	}
+	l.update()
+}
+
+// lastBefore returns the index of the newest proof that was complete at t, or
+// -1.
+func lastBefore(proofs []proof, t time.Duration) int {
+	for i := len(proofs) - 1; i >= 0; i-- {
+		if proofs[i].end <= t {
+			return i
+		}
+	}
+	return -1
+}
+
+func (l *lease) update() {
+	l.ends.Store(int64(min(l.known, l.backed) + l.timeout - l.timeout/driftPart))
+}
+
+// wants says what the lease needs next, and after what time if not at once: a
+// write if the last one is old, else a proof of any kind.
+func (l *lease) wants(now time.Duration) (write bool, in time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	interval := l.timeout / proofsPerTimeout
+	last := max(l.known, l.backed)
+	if n := len(l.proofs); n > 0 {
+		last = max(last, l.proofs[n-1].begin)
+	}
+	return now-l.backed >= l.timeout*3/proofsPerTimeout, last + interval - now
+}

@@ -1,0 +1,74 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// guardAfter is how long a lock is held before its node is watched. Most locks
+// are let go sooner, and are spared the request.
+const guardAfter = 20 * time.Millisecond
+
+// guardPause is the pause after a server has answered with an error that says
+// nothing of the node, such as "throttled".
+const guardPause = 100 * time.Millisecond
+
+// watchOver watches the node of a hold, which somebody may remove: a person who
+// breaks the lock, or who cleans up. It is called by the hold's timer and ends
+// with the hold.
+func (p *Pool) watchOver(h *hold) {
+	p.mu.Lock()
+	if h.err() != nil { // and Close may wait for p.work already
+		p.mu.Unlock()
+		return
+	}
+	p.work.Add(1)
+	p.mu.Unlock()
+	defer p.work.Done()
+	for {
+		watch, err := h.look(h.living)
+		if h.err() != nil {
+			return
+		}
+		if err != nil {
+			watch = driver.NewWatch()
+			time.AfterFunc(guardPause, func() { watch.Fire(driver.Interrupted) })
+		}
+		select {
+		case <-watch.Done():
+		case <-h.living.Done():
+			return
+		}
+	}
+}
+
+// look watches the hold's node and learns its token. It ends the hold if the
+// node is gone, or can not be seen any more.
+func (h *hold) look(ctx context.Context) (*driver.Watch, error) {
+	watches, err := h.home.Watch(ctx, h.name, h.node)
+	if err == nil {
+		h.token.CompareAndSwap(0, watches[0].Created)
+		if watches[0].Fired() != driver.Deleted {
+			return watches[0], nil
+		}
+		err = driver.ErrRemoved
+	}
+	return nil, h.weigh(err)
+}
+
+// weigh ends the hold if err, of a question about its node, means that it is
+// lost. It returns the error for the user.
+func (h *hold) weigh(err error) error {
+	removed, unseen := errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrNoPermission)
+	if !removed && !unseen && !errors.Is(err, driver.ErrSessionLost) {
+		return err // there was no answer
+	}
+	if h.end(lostWith(err)) && unseen {
+		// The node stands, but we could not see it go: give it up.
+		_ = h.home.Leave(h.living, h.name, h.node) // goes on in the background
+	}
+	return h.err()
+}
