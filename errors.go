@@ -17,8 +17,10 @@ var (
 	// ErrLocked: TryLock found somebody else in the way.
 	ErrLocked = recipe.ErrBusy
 
-	// ErrLockLost: the lock was taken away, because the session it stood on is
-	// over. Whatever it protected may be in other hands.
+	// ErrLockLost: the lock was taken away. Its session with the service has
+	// expired, or might have by now because no answer came that proves the
+	// contrary; or its node was removed, or hidden, by somebody. Whatever it
+	// protected may be in other hands.
 	ErrLockLost = errors.New("lockpool: lock lost")
 
 	// ErrNotHeld: this Lock holds nothing, because it was unlocked before, or
@@ -43,15 +45,16 @@ var (
 	// and the path it is missing on.
 	ErrNoPermission = driver.ErrNoPermission
 
-	// ErrSequenceExhausted: the counter of the lock's queue has come to its
-	// end. Remove the lock's node, which is empty when nobody holds or waits,
-	// to start it anew.
+	// ErrSequenceExhausted: the numbers of the lock's queue do not tell any more
+	// who came first, because the service has counted to its end (2147483647).
+	// Nothing was granted. Remove the lock's node while nobody holds or waits:
+	// that starts the count anew. The log warns 100 million locks earlier.
 	ErrSequenceExhausted = driver.ErrSequenceExhausted
 )
 
 // LockError is the error of an operation on a lock.
 type LockError struct {
-	Op   string // "lock", "try lock" or "unlock"
+	Op   string // "lock", "try lock", "unlock", "token of" or "verify"
 	Name string // of the lock, as given
 	Err  error
 }
@@ -105,4 +108,5 @@ var errorClasses = []struct {
 	{context.DeadlineExceeded, "timeout"},
 	{context.Canceled, "canceled"},
 	{driver.ErrSessionLost, "session_lost"},
+	{driver.ErrRemoved, "node_removed"},
 }

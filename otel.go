@@ -37,9 +37,10 @@ const (
 	keyPosition = attribute.Key("lockpool.lock.queue.position") // when joining; 0 is the head
 	keyLength   = attribute.Key("lockpool.lock.queue.length")   // when joining, oneself included
 	keyWakeups  = attribute.Key("lockpool.lock.wakeups")
-	keyRequeues = attribute.Key("lockpool.lock.requeues")    // how often it had to join again; only if it had
-	keyNode     = attribute.Key("lockpool.lock.node")        // our own, as others see it in waiting_for
-	keyBehind   = attribute.Key("lockpool.lock.waiting_for") // the node that was in the way
+	keyRequeues = attribute.Key("lockpool.lock.requeues")       // how often it had to join again; only if it had
+	keyRequeued = attribute.Key("lockpool.lock.requeued_after") // the last time: session_lost or node_removed
+	keyNode     = attribute.Key("lockpool.lock.node")           // our own, as others see it in waiting_for
+	keyBehind   = attribute.Key("lockpool.lock.waiting_for")    // the node that was in the way
 	keySession  = attribute.Key("lockpool.session.id")
 )
 
@@ -140,7 +141,8 @@ func (t *trail) Woken(e driver.Event) {
 // has removed its node.
 func (t *trail) requeued(why error) {
 	if t.span.IsRecording() {
-		t.span.AddEvent("lockpool.requeued", trace.WithAttributes(semconv.ErrorMessage(why.Error())))
+		t.span.AddEvent("lockpool.requeued")
+		t.span.SetAttributes(keyRequeued.String((&LockError{Err: why}).ErrorType()))
 	}
 }
 

@@ -264,7 +264,10 @@ func wait(more attributes, status sdktrace.Status, events ...string) span {
 
 const nodeKey = attribute.Key("lockpool.lock.node")
 
-var enqueued = []string{"lockpool.enqueued"}
+var (
+	enqueued = []string{"lockpool.enqueued"}
+	requeued = []string{"lockpool.enqueued", "lockpool.requeued", "lockpool.enqueued"}
+)
 
 const gone = "lockpool.predecessor.gone"
 

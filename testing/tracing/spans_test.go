@@ -3,7 +3,7 @@ package tracing
 import (
 	"context"
 	"encoding/json"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -219,17 +219,62 @@ func TestWaiterThatHasToQueueAgainIsStillOneAcquisition(t *testing.T) {
 			"lockpool.lock.queue.length":   int64(1),
 			"lockpool.lock.contended":      true,
 			"lockpool.lock.wakeups":        int64(1),
+			"lockpool.lock.requeues":       int64(1),
+			"lockpool.lock.requeued_after": "node_removed",
 			"lockpool.lock.outcome":        "acquired",
-		}, ok, slices.Repeat(enqueued, 2), wait(attributes{
+		}, ok, requeued, wait(attributes{
 			"lockpool.lock.queue.position": int64(1), // where it waited
 			"lockpool.lock.waiting_for":    queue[0],
 			"lockpool.lock.wakeups":        int64(1),
+			"lockpool.lock.requeues":       int64(1),
 			"lockpool.lock.outcome":        "acquired",
 		}, ok, gone)),
 	}, spans)
 }
 
-// Each way for a wait to fail marks both spans, each with a type of its own.
+func TestWaiterWhoseSessionDiesIsStillOneAcquisitionAndSaysSo(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool()
+	holder := b.lock(b.ctx, b.silentPool(), "a")
+	var first, second string
+	var queue []string
+	spans := b.trace(func(ctx context.Context) {
+		w := b.start(ctx, p, "a")
+		queue = b.queued("a", 2)
+		first = b.session("a", queue[1])
+		b.waitingBehind(queue[0], 1)
+		id, err := strconv.ParseUint(first, 0, 64)
+		require.NoError(t, err)
+		require.NoError(t, server.ExpireSession(int64(id)))
+		var again []string
+		b.until(func() bool { again = b.queue("a"); return len(again) == 2 && again[1] != queue[1] }, "it queues again")
+		second = b.session("a", again[1])
+		b.waitingBehind(queue[0], 1)
+		b.unlock(holder)
+		b.unlock(b.granted(w))
+	})
+	require.NotEqual(t, first, second)
+	require.Equal(t, []span{
+		acquire(second, attributes{
+			"lockpool.lock.queue.position": int64(1),
+			"lockpool.lock.queue.length":   int64(2),
+			"lockpool.lock.contended":      true,
+			"lockpool.lock.wakeups":        int64(1),
+			"lockpool.lock.requeues":       int64(1),
+			"lockpool.lock.requeued_after": "session_lost",
+			"lockpool.lock.outcome":        "acquired",
+		}, ok, requeued, wait(attributes{
+			"lockpool.lock.queue.position": int64(1),
+			"lockpool.lock.waiting_for":    queue[0],
+			"lockpool.lock.wakeups":        int64(1),
+			"lockpool.lock.requeues":       int64(1),
+			"lockpool.lock.outcome":        "acquired",
+		}, ok, gone)),
+	}, spans)
+}
+
+// Each way for both spans, each with a type of its own.
 func TestWaitThatFailsSaysWhy(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
