@@ -72,7 +72,10 @@
 // process per server, for tests; [RunReal] and [RunRealEnsemble] do the same
 // for programs. The servers listen on 127.0.0.1 only, keep their data in a
 // temporary directory of their own, and can be stopped, killed, paused and
-// started again on the same port with the same data.
+// started again on the same port with the same data. With the option
+// [Separated] the members of an ensemble have networks of their own, which reach
+// no further than this machine, and [RealEnsemble.Isolate] cuts one off from the
+// others.
 //
 // No server outlives the process that started it: when that process is gone,
 // in whatever way, a watchdog kills the server and removes its directory.

@@ -2,16 +2,20 @@ package zktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 )
 
+var errNotSeparated = errors.New("zktest: the members share one network: start the ensemble with the option Separated to isolate them")
+
 // RealEnsemble is a group of Apache ZooKeeper servers that replicate the same
 // data. All methods may be called concurrently.
 type RealEnsemble struct {
 	members []*RealServer
+	sep     *separation // nil unless Separated
 }
 
 // StartRealEnsemble starts n servers for a test and returns when all of them
@@ -39,11 +43,11 @@ func RunRealEnsemble(ctx context.Context, n int, opts ...RealOption) (*RealEnsem
 	if n < 1 {
 		return nil, fmt.Errorf("zktest: an ensemble of %d servers", n)
 	}
-	members, err := runReal(ctx, n, true, opts)
+	members, sep, err := runReal(ctx, n, true, opts)
 	if err != nil {
 		return nil, err
 	}
-	return &RealEnsemble{members}, nil
+	return &RealEnsemble{members, sep}, nil
 }
 
 // ConnectString returns the addresses of all members, running or not,
@@ -84,5 +88,45 @@ func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 	}
 }
 
+// Isolate cuts member i off from all other members: what they send each other
+// is lost without a word, on connections that stand, which stay open, and on new
+// ones, which are not refused. Clients still reach every member, and every
+// member itself. A member that is started again is still isolated. The ensemble
+// must have been started with [Separated].
+//
+// The member goes on serving reads until it misses the others: about syncLimit
+// ticks, by default 2.5 s.
+func (e *RealEnsemble) Isolate(i int) error {
+	if i < 0 || i >= e.Len() {
+		return fmt.Errorf("zktest: there is no member %d of %d to isolate", i, e.Len())
+	}
+	if e.sep == nil {
+		return errNotSeparated
+	}
+	if err := e.sep.isolate(i); err != nil {
+		return fmt.Errorf("zktest: isolating %s: %w", e.members[i].Addr(), err)
+	}
+	return nil
+}
+
+// Heal undoes every Isolate: all members reach each other again. What was sent
+// meanwhile arrives when the kernel's TCP sends it again, unless the connection
+// has been given up.
+func (e *RealEnsemble) Heal() error {
+	if e.sep == nil {
+		return errNotSeparated
+	}
+	if err := e.sep.heal(); err != nil {
+		return fmt.Errorf("zktest: healing: %w", err)
+	}
+	return nil
+}
+
 // Close closes all members.
-func (e *RealEnsemble) Close() error { return closeAll(e.members) }
+func (e *RealEnsemble) Close() error {
+	err := closeAll(e.members)
+	if sepErr := e.sep.close(); sepErr != nil {
+		err = errors.Join(err, fmt.Errorf("zktest: closing the network: %w", sepErr))
+	}
+	return err
+}

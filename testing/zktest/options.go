@@ -17,6 +17,7 @@ func (o realOption) real(c *realConfig) { o(c) }
 type realConfig struct {
 	properties map[string]string
 	jvmFlags   []string
+	separated  bool
 	reserve    func() (port, error) // replaced by tests
 }
 
@@ -66,14 +67,29 @@ func JVMFlags(flags ...string) RealOption {
 	return realOption(func(c *realConfig) { c.jvmFlags = append(c.jvmFlags, flags...) })
 }
 
+// Separated gives each member of an ensemble a network of its own, so that
+// [RealEnsemble.Isolate] can cut the connections between them. Clients on this
+// machine reach the members at addresses from 198.18.0.0/15, which are reserved
+// for tests of networks. The networks have no route out of this machine, and
+// vanish with the process that started the ensemble.
+//
+// It needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and the commands ip
+// and nsenter. Without them nothing is started and the error says so. Who is not
+// root may be so in namespaces:
+//
+//	unshare -rn sh -c 'ip link set lo up && go test ./...'
+func Separated() RealOption {
+	return realOption(func(c *realConfig) { c.separated = true })
+}
+
 // zooCfg returns the text of the configuration file. The servers argument
 // holds the server.N lines of an ensemble.
-func (c *realConfig) zooCfg(dataDir string, clientPort int, servers []string) string {
+func (c *realConfig) zooCfg(dataDir string, client port, servers []string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(c.properties)) {
 		fmt.Fprintf(&b, "%s=%s\n", key, c.properties[key])
 	}
-	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\n", dataDir, clientPort)
+	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=%s\n", dataDir, client.number, client.host)
 	for _, line := range servers {
 		b.WriteString(line + "\n")
 	}

@@ -32,19 +32,23 @@ var (
 	errNotRunning = errors.New("the server is not running")
 )
 
-// port is a TCP port on 127.0.0.1. hold, if not nil, keeps it reserved.
+const loopback = "127.0.0.1"
+
+// port is a TCP port. hold, if not nil, keeps it reserved.
 type port struct {
+	host   string
 	number int
 	hold   io.Closer
 }
 
-func (p port) addr() string { return "127.0.0.1:" + strconv.Itoa(p.number) }
+func (p port) addr() string { return net.JoinHostPort(p.host, strconv.Itoa(p.number)) }
 
 // RealServer is one Apache ZooKeeper server, alone or in a [RealEnsemble]. All
 // methods may be called concurrently.
 type RealServer struct {
-	ports []port // the client port; in an ensemble also those of quorum and election
-	dir   string // removed by Close
+	ports []port      // the client port; in an ensemble also those of quorum and election
+	sep   *separation // nil unless Separated
+	dir   string      // removed by Close
 	dog   *watchdog
 	argv  []string // the java command
 
@@ -77,46 +81,59 @@ func StartReal(t testing.TB, opts ...RealOption) *RealServer {
 // with it. ctx bounds only the start, which takes at most a minute anyway. The
 // error of a server that did not come up has the end of its log.
 func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
-	servers, err := runReal(ctx, 1, false, opts)
+	servers, _, err := runReal(ctx, 1, false, opts)
 	if err != nil {
 		return nil, err
 	}
 	return servers[0], nil
 }
 
-// runReal starts n servers, on other ports if somebody took one of theirs.
-func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, error) {
+// runReal starts n servers, on other ports if somebody took one of theirs. The
+// separation is nil without the option.
+func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, *separation, error) {
 	if systemError != nil {
-		return nil, systemError
+		return nil, nil, systemError
 	}
 	conf, err := newRealConfig(opts)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	inst, err := findInstallation()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	var sep *separation
+	if conf.separated {
+		if !ensemble || n > maxSeparated {
+			return nil, nil, fmt.Errorf("zktest: Separated is for ensembles of at most %d servers: use StartRealEnsemble or RunRealEnsemble", maxSeparated)
+		}
+		if sep, err = separate(n); err != nil {
+			return nil, nil, fmt.Errorf("zktest: %w", err)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		servers, err := tryReal(ctx, n, ensemble, conf, inst)
+		servers, err := tryReal(ctx, n, ensemble, conf, inst, sep)
 		if err == nil {
-			return servers, nil
+			return servers, sep, nil
 		}
 		err = errors.Join(err, closeAll(servers))
 		if attempt == startAttempts || !errors.Is(err, errPortTaken) {
-			return nil, fmt.Errorf("zktest: starting ZooKeeper: %w", err)
+			return nil, nil, fmt.Errorf("zktest: starting ZooKeeper: %w", errors.Join(err, sep.close()))
 		}
 	}
 }
 
 // tryReal returns the servers also with an error: those it created by then.
-func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation) (servers []*RealServer, err error) {
+func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, sep *separation) (servers []*RealServer, err error) {
 	var lines []string
 	for i := range n {
-		s := new(RealServer)
+		s := &RealServer{sep: sep}
 		servers = append(servers, s)
+		if sep != nil {
+			s.ports = sep.ports(i)
+		}
 		for len(s.ports) == 0 || ensemble && len(s.ports) < 3 {
 			p, err := conf.reserve()
 			if err != nil {
@@ -125,7 +142,7 @@ func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst i
 			s.ports = append(s.ports, p)
 		}
 		if ensemble {
-			lines = append(lines, fmt.Sprintf("server.%d=127.0.0.1:%d:%d", i+1, s.ports[1].number, s.ports[2].number))
+			lines = append(lines, fmt.Sprintf("server.%d=%s:%d", i+1, s.ports[1].addr(), s.ports[2].number))
 		}
 	}
 	for i, s := range servers {
@@ -169,8 +186,8 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 		return err
 	}
 	cfg := filepath.Join(s.dir, "zoo.cfg")
-	s.argv = slices.Concat([]string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
-	return os.WriteFile(cfg, []byte(conf.zooCfg(s.dataDir(), s.ports[0].number, lines)), 0o600)
+	s.argv = slices.Concat(s.sep.enter(id-1), []string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
+	return os.WriteFile(cfg, []byte(conf.zooCfg(s.dataDir(), s.ports[0], lines)), 0o600)
 }
 
 func (s *RealServer) dataDir() string { return filepath.Join(s.dir, "data") }
@@ -266,7 +283,8 @@ func field(text, prefix string) string {
 	return ""
 }
 
-// Addr returns the address for clients, 127.0.0.1:port. It stays the same when
+// Addr returns the address for clients, 127.0.0.1:port unless the server is
+// [Separated]. It stays the same when
 // the server is started again.
 func (s *RealServer) Addr() string { return s.ports[0].addr() }
 

@@ -248,7 +248,7 @@ func TestATakenPortIsReplaced(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	taken := port{number: l.Addr().(*net.TCPAddr).Port}
+	taken := port{host: loopback, number: l.Addr().(*net.TCPAddr).Port}
 	reserved := 0
 	s := StartReal(t, realOption(func(c *realConfig) {
 		c.reserve = func() (port, error) {

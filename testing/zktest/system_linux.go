@@ -30,7 +30,12 @@ func reservePort() (port, error) {
 	if err != nil {
 		return port{}, errors.Join(os.NewSyscallError("getsockname", err), hold.Close())
 	}
-	return port{number: addr.(*syscall.SockaddrInet4).Port, hold: hold}, nil
+	return port{loopback, addr.(*syscall.SockaddrInet4).Port, hold}, nil
+}
+
+// ownNetwork is for a process that starts in a new network namespace.
+func ownNetwork() (*syscall.SysProcAttr, error) {
+	return &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, nil
 }
 
 // awaitStopped returns when every thread of the child has stopped, which

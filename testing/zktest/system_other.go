@@ -2,7 +2,12 @@
 
 package zktest
 
-import "net"
+import (
+	"errors"
+	"net"
+	"runtime"
+	"syscall"
+)
 
 // reservePort finds a free port. It cannot hold it: somebody else may take the
 // port before the server does, or while the server is stopped.
@@ -11,7 +16,11 @@ func reservePort() (port, error) {
 	if err != nil {
 		return port{}, err
 	}
-	return port{number: l.Addr().(*net.TCPAddr).Port}, l.Close()
+	return port{host: loopback, number: l.Addr().(*net.TCPAddr).Port}, l.Close()
+}
+
+func ownNetwork() (*syscall.SysProcAttr, error) {
+	return nil, errors.New("this is " + runtime.GOOS)
 }
 
 // awaitStopped does nothing here: the process stops soon after the signal.

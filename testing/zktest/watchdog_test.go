@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -24,7 +25,17 @@ const ownerEnv = "ZKTEST_OWNER"
 func own(how string) {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt) // go test may run with SIGINT ignored
-	s, err := RunReal(context.Background())
+	var s *RealServer
+	var err error
+	link := "-"
+	if how == "separated" {
+		var e *RealEnsemble
+		if e, err = RunRealEnsemble(context.Background(), 1, Separated()); err == nil {
+			s, link = e.Member(0), e.sep.link
+		}
+	} else {
+		s, err = RunReal(context.Background())
+	}
 	if err != nil {
 		panic(err)
 	}
@@ -38,7 +49,7 @@ func own(how string) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(pid, s.dog.cmd.Process.Pid, s.dir)
+	fmt.Println(pid, s.dog.cmd.Process.Pid, s.dir, link)
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	switch how {
 	case "panic":
@@ -62,6 +73,7 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 		{"killed", "wait", kill},
 		{"killed with the server paused", "paused", kill},
 		{"killed with the server stopped", "stopped", kill},
+		{"killed with a network", "separated", kill},
 		{"panicked", "panic", nil},
 		{"exited", "exit", nil},
 		// Ctrl-C sends the signal to the whole process group.
@@ -82,12 +94,13 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 			defer owner.Process.Kill()
 
 			var server, dog int
-			var dir string
-			_, err = fmt.Fscan(out, &server, &dog, &dir)
+			var dir, link string
+			_, err = fmt.Fscan(out, &server, &dog, &dir, &link)
 			require.NoError(t, err)
 			require.Equal(t, test.how == "stopped", gone(server))
 			require.False(t, gone(dog))
 			require.DirExists(t, dir)
+			require.Equal(t, test.how == "separated", isLink(link))
 
 			_, err = in.Write([]byte("\n"))
 			require.NoError(t, err)
@@ -101,10 +114,15 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 
 			require.Eventually(t, func() bool {
 				_, err := os.Stat(dir)
-				return gone(server) && gone(dog) && errors.Is(err, os.ErrNotExist)
+				return gone(server) && gone(dog) && !isLink(link) && errors.Is(err, os.ErrNotExist)
 			}, patience, pollInterval)
 		})
 	}
+}
+
+func isLink(name string) bool {
+	_, err := net.InterfaceByName(name)
+	return err == nil
 }
 
 // gone tells whether the process has ended. Where nobody reaps orphans it may

@@ -1,0 +1,223 @@
+package zktest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+)
+
+const maxSeparated = 126 // what half a subnet has room for
+
+// separation is the network of an ensemble whose members can be isolated. Each
+// member has a network namespace. Another one, the router, stands between the
+// members and between them and us, and drops without a word what may not pass:
+//
+//	member 0 (subnet.1) ── router (subnet.253 everywhere) ── us (subnet.254)
+//	member 1 (subnet.2) ──┘
+//
+// Nothing of it has a name that stays behind. We hold each namespace by an open
+// file, so the kernel removes all of it when we close the files or vanish: our
+// end of a link goes with the other end.
+type separation struct {
+	ours, router *os.File
+	members      []*os.File
+	link         string // our interface
+	subnet       string // its first three numbers; the members are in its lower half
+
+	mu       sync.Mutex
+	isolated map[int]bool
+	closed   bool
+}
+
+// separate makes the network of n members, all of whom reach each other.
+func separate(n int) (*separation, error) {
+	s := &separation{link: fmt.Sprintf("zk%08x", rand.Uint32()), isolated: map[int]bool{}}
+	if err := s.build(n); err != nil {
+		return nil, errors.Join(fmt.Errorf("the option Separated needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"+
+			" and the commands ip and nsenter (Debian: apt-get install iproute2 util-linux); nothing was started: %w", err), s.close())
+	}
+	return s, nil
+}
+
+func (s *separation) build(n int) (err error) {
+	if s.router, err = newNamespace(); err != nil {
+		return err
+	}
+	if s.ours, err = os.Open("/proc/self/ns/net"); err != nil {
+		return err
+	}
+	var links strings.Builder
+	fmt.Fprintf(&links, "link add us type veth peer name %s netns %s\n", s.link, path(s.ours))
+	for i := range n {
+		member, err := newNamespace()
+		if err != nil {
+			return err
+		}
+		s.members = append(s.members, member)
+		fmt.Fprintf(&links, "link add member%d type veth peer name net netns %s\n", i, path(member))
+	}
+	if err := ip(s.router, links.String()); err != nil {
+		return err
+	}
+
+	// No two interfaces here have the same index, so hardly two ensembles choose
+	// the same of the 512 subnets that RFC 2544 reserves for tests of networks. If
+	// they do, the second one's route can not be added.
+	us, err := net.InterfaceByName(s.link)
+	if err != nil {
+		return err
+	}
+	s.subnet = fmt.Sprintf("198.%d.%d", 18+us.Index/256%2, us.Index%256)
+
+	routes := s.port("us", s.subnet+".254")
+	for i := range n {
+		routes += s.port(fmt.Sprintf("member%d", i), s.host(i))
+	}
+	if err := errors.Join(ip(s.router, routes), run(s.router, "1", "tee", "/proc/sys/net/ipv4/ip_forward")); err != nil {
+		return err
+	}
+	for i, member := range s.members {
+		if err := ip(member, "link set lo up\n"+s.end("net", s.host(i), "0/24")); err != nil {
+			return err
+		}
+	}
+	return ip(s.ours, s.end(s.link, s.subnet+".254", "0/25"))
+}
+
+// host returns the address of member i.
+func (s *separation) host(i int) string { return fmt.Sprintf("%s.%d", s.subnet, i+1) }
+
+// ports are those that everybody knows: member i has a network of its own.
+func (s *separation) ports(i int) []port {
+	return []port{{host: s.host(i), number: 2181}, {host: s.host(i), number: 2888}, {host: s.host(i), number: 3888}}
+}
+
+// enter returns what goes before a command that is to run as member i. It keeps
+// its process id.
+func (s *separation) enter(i int) []string {
+	if s == nil {
+		return nil
+	}
+	return []string{"nsenter", "--net=" + path(s.members[i])}
+}
+
+// port returns the lines for the router's end of the link to host.
+func (s *separation) port(name, host string) string {
+	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s.253 dev %[1]s\nroute add %[3]s dev %[1]s\n", name, s.subnet, host)
+}
+
+// end returns the lines for host's end of its link. There is a route to the
+// rest of the subnet only.
+func (s *separation) end(name, host, rest string) string {
+	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\nroute add %[3]s.%[4]s via %[3]s.253 dev %[1]s onlink\n",
+		name, host, s.subnet, rest)
+}
+
+// rules returns the lines that make the router drop what goes between member i
+// and the other members, or, with the verb del, no longer. The sender does not
+// learn of it, as it would from a route that leads nowhere in its own namespace.
+func (s *separation) rules(verb string, i int) string {
+	return fmt.Sprintf("rule %[1]s from %[2]s to %[3]s.0/25 blackhole\nrule %[1]s from %[3]s.0/25 to %[2]s blackhole\n",
+		verb, s.host(i), s.subnet)
+}
+
+func (s *separation) isolate(i int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	if s.isolated[i] {
+		return nil
+	}
+	if err := ip(s.router, s.rules("add", i)); err != nil {
+		return err
+	}
+	s.isolated[i] = true
+	return nil
+}
+
+func (s *separation) heal() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	for i := range s.isolated {
+		if err := ip(s.router, s.rules("del", i)); err != nil {
+			return err
+		}
+		delete(s.isolated, i)
+	}
+	return nil
+}
+
+// close also takes what was only partly built, and nil.
+func (s *separation) close() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var errs []error
+	if _, err := net.InterfaceByName(s.link); err == nil {
+		// It would go by itself, but a moment later.
+		errs = append(errs, ip(s.ours, "link del "+s.link))
+	}
+	for _, namespace := range append(s.members, s.ours, s.router) {
+		if namespace != nil {
+			errs = append(errs, namespace.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// newNamespace returns a network namespace that lasts until the file is closed
+// and no process is in it.
+func newNamespace() (*os.File, error) {
+	attr, err := ownNetwork()
+	if err != nil {
+		return nil, err
+	}
+	first := exec.Command("cat") // stays until it has no input any more
+	first.SysProcAttr = attr
+	in, err := first.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := first.Start(); err != nil {
+		return nil, fmt.Errorf("a network namespace: %w", err)
+	}
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", first.Process.Pid))
+	_ = in.Close()
+	if ended := first.Wait(); err == nil && ended != nil {
+		return nil, errors.Join(ended, namespace.Close())
+	}
+	return namespace, err
+}
+
+// path returns a path of the namespace for other processes.
+func path(namespace *os.File) string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), namespace.Fd())
+}
+
+// ip gives the lines to the command ip in the namespace.
+func ip(namespace *os.File, lines string) error { return run(namespace, lines, "ip", "-batch", "-") }
+
+func run(namespace *os.File, input string, argv ...string) error {
+	cmd := exec.Command("nsenter", append([]string{"--net=" + path(namespace)}, argv...)...)
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
+	}
+	return nil
+}
