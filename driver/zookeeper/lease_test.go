@@ -1,0 +1,204 @@
+package zookeeper
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const testTimeout = 12 * time.Second
+
+func TestLeaseOfANewSessionBeginsWithTheRequestForIt(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(time.Second, testTimeout, true)
+	require.Equal(t, time.Second+testTimeout*19/20, time.Duration(l.ends.Load()))
+}
+
+func TestLeaseIsNotProlongedBySyncsAlone(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(0, testTimeout, true)
+	for at := time.Duration(0); at < time.Minute; at += testTimeout / proofsPerTimeout {
+		l.answered(proof{at, at}, false) // by a leader that nobody follows any more
+	}
+	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
+}
+
+func TestLeaseIsNotProlongedByRequestsThatOverlap(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(0, testTimeout, true)
+	for at := time.Duration(0); at < time.Minute; at += time.Second {
+		l.answered(proof{at, time.Minute}, true) // nothing was answered before another began
+	}
+	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
+}
+
+func TestLeaseForgetsWhatWentThroughAnotherServer(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(0, testTimeout, true)
+	l.answered(proof{1 * time.Second, 1 * time.Second}, true)
+	l.answered(proof{5 * time.Second, 5 * time.Second}, true)
+	l.established(6*time.Second, testTimeout, false)
+	l.answered(proof{7 * time.Second, 7 * time.Second}, true)
+	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader hears at once of a session that moves")
+}
+
+// With a server that answers, the lease bears 9/20 of the timeout without an
+// answer.
+func TestLeaseOfAHealthySession(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(0, testTimeout, true)
+	now, left, writes, proofs := time.Duration(0), testTimeout, 0, 0
+	for now < time.Hour {
+		write, in := l.wants(now)
+		if now > testTimeout {
+			left = min(left, time.Duration(l.ends.Load())-now)
+		}
+		if in > 0 {
+			now += in
+			continue
+		}
+		l.answered(proof{now, now}, write)
+		proofs++
+		if write {
+			writes++
+		}
+	}
+	require.Equal(t, testTimeout*9/20, left)
+	require.InDelta(t, time.Hour/testTimeout*proofsPerTimeout, proofs, 2)
+	require.InDelta(t, time.Hour/testTimeout*proofsPerTimeout/3, writes, 2, "every third proof is a write")
+}
+
+// The argument beside the lease, against a model of what it reasons about: a
+// leader that is told of activity by a follower's answers to its pings, and
+// four streams that keep their order and may be held up for any time. The
+// follower may be cut off at any moment, so the lease must never be longer than
+// the session would live on if that happened now.
+func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
+	t.Parallel()
+	short := 0
+	for seed := range uint64(3000) {
+		m := newModel(seed)
+		m.run(func() {
+			ends := time.Duration(m.lease.ends.Load()) + testTimeout/driftPart
+			require.LessOrEqual(t, ends, m.told+testTimeout, "seed %d at %s", seed, m.now)
+			if m.shorter > m.told+testTimeout {
+				short++
+			}
+		})
+	}
+	require.Positive(t, short, "the model does not even find fault with the shorter argument")
+}
+
+// model has one session, silent but for its proofs, and ticks of half its
+// timeout.
+type model struct {
+	rand   *rand.Rand
+	now    time.Duration
+	events events
+	n      int
+
+	lease   lease
+	shorter time.Duration // the end by the shorter argument
+
+	active bool          // at the follower, not reported yet
+	told   time.Duration // when the leader was last told of activity
+
+	toFollower, toLeader, fromLeader, fromFollower stream
+}
+
+// stream keeps order: nothing arrives before what was sent before it.
+type stream struct{ last, heldUp time.Duration }
+
+func newModel(seed uint64) *model {
+	m := &model{rand: rand.New(rand.NewPCG(seed, 0))}
+	m.lease.established(0, testTimeout, true)
+	m.at(m.upTo(testTimeout/4), m.ping)
+	m.at(0, m.renew)
+	return m
+}
+
+func (m *model) run(check func()) {
+	for m.now < 6*testTimeout {
+		e := heap.Pop(&m.events).(event)
+		m.now = e.at
+		e.do()
+		check()
+	}
+}
+
+func (m *model) upTo(d time.Duration) time.Duration { return time.Duration(m.rand.Int64N(int64(d))) }
+
+func (m *model) at(when time.Duration, do func()) {
+	m.n++
+	heap.Push(&m.events, event{when, m.n, do})
+}
+
+func (m *model) send(s *stream, arrive func()) {
+	if m.rand.IntN(20) == 0 {
+		s.heldUp = m.now + m.upTo(testTimeout)
+	}
+	s.last = max(s.last, s.heldUp, m.now+m.upTo(testTimeout/200))
+	m.at(s.last, arrive)
+}
+
+func (m *model) ping() {
+	m.send(&m.fromLeader, func() {
+		active := m.active
+		m.active = false
+		m.send(&m.toLeader, func() {
+			if active {
+				m.told = m.now
+			}
+		})
+	})
+	m.at(m.now+testTimeout/4, m.ping)
+}
+
+func (m *model) renew() {
+	write, in := m.lease.wants(m.now)
+	if in > 0 {
+		m.at(m.now+in, m.renew)
+		return
+	}
+	begin := m.now
+	m.send(&m.toFollower, func() {
+		m.active = true
+		m.send(&m.toLeader, func() {
+			m.send(&m.fromLeader, func() {
+				m.send(&m.fromFollower, func() {
+					m.lease.answered(proof{begin, m.now}, write)
+					m.shorter = begin + testTimeout*7/12
+					m.renew()
+				})
+			})
+		})
+	})
+}
+
+type event struct {
+	at time.Duration
+	n  int
+	do func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].n < e[j].n
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
