@@ -1,0 +1,108 @@
+package ensemble
+
+import (
+	"context"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+var cuts = flag.Int("cuts", 3, "how often a follower is cut off from the others")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		println(err.Error())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+const (
+	tick = 500 * time.Millisecond
+	// timeout is as short as servers allow, and with it the lease's argument
+	// as close to its limits as it can be.
+	timeout = 2 * tick
+	// patience is how long tests wait for what must happen.
+	patience = 40 * time.Second
+)
+
+func start(t *testing.T, opts ...zktest.RealOption) *zktest.RealEnsemble {
+	return zktest.StartRealEnsemble(t, 3, append(opts, zktest.Separated(), zktest.TickTime(tick))...)
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// open returns a pool on some of the members, which is closed with the test.
+func open(t *testing.T, session time.Duration, servers ...string) *lockpool.Pool {
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: servers, Chroot: "/locks", SessionTimeout: session})
+	require.NoError(t, err)
+	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// follower returns the index of a member that does not lead, and another than
+// the last one if there is a choice.
+func follower(e *zktest.RealEnsemble, leader *zktest.RealServer, last int) (i int) {
+	for n := 1; n <= e.Len(); n++ {
+		if i = (last + n) % e.Len(); e.Member(i) != leader {
+			break
+		}
+	}
+	return i
+}
+
+func index(e *zktest.RealEnsemble, s *zktest.RealServer) (i int) {
+	for e.Member(i) != s {
+		i++
+	}
+	return i
+}
+
+// follows waits until the member serves.
+func follows(t *testing.T, ctx context.Context, s *zktest.RealServer) {
+	require.Eventually(t, func() bool {
+		answer, err := s.Command(ctx, "srvr")
+		return err == nil && strings.Contains(answer, "Mode: ")
+	}, patience, 10*time.Millisecond)
+}
+
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+// dial returns a plain client of one member.
+func dial(t *testing.T, ctx context.Context, addr string, session time.Duration) *zk.Conn {
+	conn, events, err := zk.Connect([]string{addr}, session, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		conn.Close()
+		for range events { // closed when its goroutines have ended
+		}
+	})
+	for conn.State() != zk.StateHasSession {
+		select {
+		case <-events:
+		case <-ctx.Done():
+			require.NoError(t, ctx.Err())
+		}
+	}
+	return conn
+}
