@@ -8,9 +8,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +29,7 @@ var contention = flag.Duration("contention", 3*time.Second, "how long the proces
 var roles = map[string]func() int{
 	"holder":    holderProcess,
 	"contender": contenderProcess,
+	"leaver":    leaverProcess,
 }
 
 // process is the test binary in another role.
@@ -122,6 +126,92 @@ func TestProcessThatClosesItsPoolFreesItsLockAtOnce(t *testing.T) {
 	require.Less(t, time.Since(asked), time.Second)
 	require.NoError(t, holder.cmd.Wait())
 	b.unlock(l)
+}
+
+// leaverProcess holds a lock, and when it is told to stop gives the work under it
+// some time, args[0], to end. That ends when the standard input does, or the
+// lock.
+func leaverProcess() int {
+	pool, args := openArgs(zookeeper.DefaultSessionTimeout)
+	patience, err := time.ParseDuration(args[0])
+	if err != nil {
+		panic(err)
+	}
+	finish := make(chan struct{})
+	go func() { // ends with the process
+		_, _ = io.ReadAll(os.Stdin)
+		close(finish)
+	}()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	worked := make(chan error)
+	go func() {
+		worked <- pool.Do(context.Background(), "a", func(work context.Context) error {
+			fmt.Println("held")
+			select {
+			case <-finish:
+				return nil
+			case <-work.Done():
+				return context.Cause(work)
+			}
+		})
+	}()
+
+	<-ctx.Done()
+	fmt.Println("told to stop")
+	grace, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	fmt.Println("shut down:", pool.Shutdown(grace))
+	fmt.Println("worked:", <-worked)
+	return 0
+}
+
+func TestProcessThatIsToldToStop(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no process can be sent a SIGTERM there")
+	}
+	t.Parallel()
+	// If it only died, its session of 15 s would hold the lock for 10 s or more.
+	const atOnce = 5 * time.Second
+
+	t.Run("lets its work end, and then its lock go", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t)
+		leaver := start(t, "leaver", b.addr, b.chroot, patience.String())
+		require.Equal(t, "held", leaver.line(t))
+		w := b.wait(b.pool(), "a", 2)
+		require.NoError(t, leaver.cmd.Process.Signal(syscall.SIGTERM))
+		require.Equal(t, "told to stop", leaver.line(t))
+		b.stillWaits(w)
+		finished := time.Now()
+		require.NoError(t, leaver.stdin.Close())
+		l := b.granted(w)
+		require.Less(t, time.Since(finished), atOnce)
+		require.Equal(t, "shut down: <nil>", leaver.line(t))
+		require.Equal(t, "worked: <nil>", leaver.line(t))
+		require.NoError(t, leaver.cmd.Wait())
+		b.unlock(l)
+	})
+
+	t.Run("waits for its work no longer than it may", func(t *testing.T) {
+		t.Parallel()
+		const grace = 500 * time.Millisecond
+		b := newBench(t)
+		leaver := start(t, "leaver", b.addr, b.chroot, grace.String())
+		require.Equal(t, "held", leaver.line(t))
+		w := b.wait(b.pool(), "a", 2)
+		told := time.Now()
+		require.NoError(t, leaver.cmd.Process.Signal(syscall.SIGTERM))
+		l := b.granted(w)
+		require.Greater(t, time.Since(told), grace)
+		require.Less(t, time.Since(told), grace+atOnce)
+		require.Equal(t, "told to stop", leaver.line(t))
+		require.Equal(t, "shut down: lockpool: shutdown: closed while locks were held: context deadline exceeded", leaver.line(t))
+		require.Contains(t, leaver.line(t), "worked: "+lockpool.ErrPoolClosed.Error())
+		require.NoError(t, leaver.cmd.Wait())
+		require.Less(t, time.Since(told), grace+atOnce)
+		b.unlock(l)
+	})
 }
 
 // contenderProcess contends with many goroutines for one lock and counts, in

@@ -134,8 +134,10 @@ func (s *Session) again() error {
 	}
 }
 
-// unimplemented is how the client reports the server's code -6.
+// unimplemented and throttled are how the client reports codes of the server
+// that it does not know.
 func unimplemented(err error) bool { return err != nil && err.Error() == "unknown error: -6" }
+func throttled(err error) bool     { return err != nil && err.Error() == "unknown error: -127" }
 
 // explain turns the client's error into one that says what was done where, and
 // which right was missing.
@@ -145,6 +147,8 @@ func explain(err error, op, right, path string) error {
 		return fmt.Errorf("%w: %s needs the right %s on %s", driver.ErrNoPermission, op, right, path)
 	case errors.Is(err, zk.ErrInvalidACL):
 		return fmt.Errorf("%w: the server refuses the ACL configured for new nodes (%s on %s)", driver.ErrNoPermission, op, path)
+	case throttled(err):
+		return fmt.Errorf("%s on %s: the server is overloaded and refuses requests (throttled); try again later", op, path)
 	}
 	return fmt.Errorf("%s on %s: %w", op, path, err)
 }

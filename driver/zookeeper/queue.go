@@ -79,9 +79,9 @@ func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data [
 				_ = s.remove(path) // the listing's error says why
 				return joined{}, err
 			}
-			s.noteSolo(dir, node, queue[0] == node, watched)
+			s.noteSolo(dir, node, slices.Index(queue, node) == 0, watched) // it may be gone already
 			return joined{node, queue}, nil
-		case errors.Is(err, zk.ErrNoNode):
+		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
 			err = s.makeQueue(dir)
 		case errors.Is(err, errNotCreated):
 			err = nil
@@ -168,8 +168,11 @@ func (s *Session) search(dir, guid string) (path string, err error) {
 	for _, name := range children {
 		if strings.HasPrefix(name, protected+guid+"-") {
 			path := dir + "/" + name
-			_, stat, err := s.conn.Exists(path)
-			if err == nil && stat.EphemeralOwner != s.ID() {
+			exists, stat, err := s.conn.Exists(path)
+			switch {
+			case err == nil && !exists:
+				err = errNotCreated // or rather, removed since
+			case err == nil && stat.EphemeralOwner != s.ID():
 				err = errReplaced // the client has sent it for another session after all
 			}
 			return path, err
@@ -186,7 +189,7 @@ func (s *Session) makeQueue(dir string) error {
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
-		case errors.Is(err, zk.ErrNoNode):
+		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
 			err = s.makeQueue(dir[:strings.LastIndexByte(dir, '/')])
 		case unimplemented(err):
 			s.mu.Lock()

@@ -157,6 +157,7 @@ func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) 
 			return connectReply{}.encode(c.readOnly), false
 		}
 		ss.timeout = timeout
+		ss.lastZxid = req.lastZxid // replies that we sent may have been lost
 		s.touch(ss)
 	}
 	c.session, ss.conn = ss, c

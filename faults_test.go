@@ -1,0 +1,491 @@
+package lockpool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// Every fault at every request of every play. The requests are not written down
+// here: each play is run once without a fault, and what it asks the server is
+// recorded. Then it is run once for each of these requests and each fault.
+
+// play is a way to use a lock. Somebody else waits behind it, or holds the lock
+// first.
+type play struct {
+	name  string
+	warm  int  // how often the lock was used before
+	rival bool // somebody else holds it
+	act   func(*stage)
+}
+
+// keep is a play of what a session sends by itself.
+const keep = "keep"
+
+var plays = []play{
+	{"first", 0, false, (*stage).useOnce},
+	{"again", 1, false, (*stage).useOnce},
+	{"often", 20, false, (*stage).useOnce},
+	{"wait", 1, true, (*stage).waitAndUse},
+	{"try", 1, true, (*stage).try},
+	{"cancel", 1, true, (*stage).giveUp},
+	{"look", 1, false, (*stage).useAndLook},
+	{"recover", 1, false, (*stage).useAfterALostReply},
+	{keep, 1, false, (*stage).useLong},
+}
+
+// fault is something that happens to one request.
+type fault struct {
+	name string
+	do   func(*stage) zktest.Action
+	// spares says for which requests it makes no sense.
+	spares func(zktest.Op) bool
+	effect effect
+}
+
+// effect is what a fault may do to who meets it.
+type effect int
+
+const (
+	unseen  effect = iota // nothing, but for the time it takes
+	refused               // an error that says what was refused
+	denied                // ErrNoPermission that names right and path
+	losing                // what was held is lost, what was waited for comes
+)
+
+func always(a func() zktest.Action) func(*stage) zktest.Action {
+	return func(*stage) zktest.Action { return a() }
+}
+
+func fail(code zktest.Code) func(*stage) zktest.Action {
+	return func(*stage) zktest.Action { return zktest.FailWith(code) }
+}
+
+func only(ops ...zktest.Op) func(zktest.Op) bool {
+	return func(op zktest.Op) bool { return !slices.Contains(ops, op) }
+}
+
+func isConnect(op zktest.Op) bool { return op == zktest.OpConnect }
+
+var faults = []fault{
+	{"drop before", always(zktest.DropBeforeApply), nil, unseen},
+	{"drop after", always(zktest.DropAfterApply), nil, unseen},
+	{"reset before", always(zktest.ResetBeforeApply), nil, unseen},
+	{"reset after", always(zktest.ResetAfterApply), nil, unseen},
+	{"reply cut in its head", func(*stage) zktest.Action { return zktest.TruncateReply(7) }, nil, unseen},
+	{"reply cut in its body", func(*stage) zktest.Action { return zktest.TruncateReply(22) }, nil, unseen},
+	{"late", func(*stage) zktest.Action { return zktest.DelayApply(15 * time.Millisecond) }, nil, unseen},
+	{"reply late", func(*stage) zktest.Action { return zktest.DelayReply(15 * time.Millisecond) }, nil, unseen},
+	{"held", always(zktest.HoldApply), nil, unseen},
+	{"reply held", always(zktest.HoldReply), nil, unseen},
+	{"connection cut twice", func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { s.cutAgain() }) }, nil, unseen},
+
+	{"throttled", fail(zktest.ErrThrottled), isConnect, refused},
+	{"system error", fail(zktest.ErrSystem), isConnect, refused},
+	{"no rights", fail(zktest.ErrNoAuth), isConnect, denied},
+	{"no queue", fail(zktest.ErrNoNode), only(zktest.OpCreate), losing},
+
+	{"expires before", always(zktest.ExpireBeforeApply), isConnect, losing},
+	{"expires after", always(zktest.ExpireAfterApply), isConnect, losing},
+	{"frozen", always(zktest.Freeze), nil, losing},
+}
+
+// embeddedFaults need the server's own hands.
+var embeddedFaults = []fault{
+	{"node removed", func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { s.removeNodes() }) }, isConnect, losing},
+	{"queue removed", func(s *stage) zktest.Action {
+		return zktest.Call(func(zktest.Request) {
+			s.removeNodes()
+			_ = s.embedded.Delete(s.chroot + "/a")
+			_ = s.embedded.Delete(s.chroot)
+		})
+	}, isConnect, losing},
+	{"other server lags", func(s *stage) zktest.Action { return zktest.Call(s.moveToLaggard) }, isConnect, unseen},
+	{"expires unheard", func(s *stage) zktest.Action {
+		return zktest.Call(func(r zktest.Request) {
+			s.embedded.HalfOpen(zktest.Selector{Conn: r.Conn})
+			_ = s.embedded.ExpireSession(r.Session)
+		})
+	}, isConnect, losing},
+}
+
+const (
+	// long is a session timeout that no fault but freezing lasts for.
+	long = 8 * time.Second
+	// middle is for what happens once in a part of the timeout.
+	middle = 2 * time.Second
+	// short is for faults of which only the lease tells.
+	short  = 1200 * time.Millisecond
+	atOnce = 24 // how many plays run at a time: they mostly wait
+)
+
+func TestEveryFaultAtEveryRequest(t *testing.T) {
+	table := faults
+	if *kind == "embedded" {
+		table = slices.Concat(faults, embeddedFaults)
+	}
+	var all sync.WaitGroup
+	room := make(chan struct{}, atOnce)
+	var cases atomic.Int32
+	for _, p := range plays {
+		requests := record(t, p)
+		for _, f := range table {
+			for _, r := range requests {
+				if f.spares != nil && f.spares(r.op) {
+					continue
+				}
+				room <- struct{}{}
+				all.Go(func() {
+					defer func() { <-room }()
+					cases.Add(1)
+					t.Run(fmt.Sprintf("%s/%s/%s", p.name, r, f.name), func(t *testing.T) { perform(t, p, &f, r) })
+				})
+			}
+		}
+	}
+	all.Wait()
+	t.Logf("%d cases", cases.Load())
+}
+
+// request is the nth of its kind in a play.
+type request struct {
+	op  zktest.Op
+	nth int
+}
+
+func (r request) String() string { return fmt.Sprintf("%s %d", r.op, r.nth+1) }
+
+func record(t *testing.T, p play) (requests []request) {
+	t.Run(p.name+"/without a fault", func(t *testing.T) {
+		s := newStage(t, p, nil)
+		var mu sync.Mutex
+		count := map[zktest.Op]int{}
+		s.fault = s.server.Inject(zktest.Rule{Match: s.subject(func(r zktest.Request) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			requests = append(requests, request{r.Op, count[r.Op]})
+			count[r.Op]++
+			return true
+		}), Times: zktest.Always, Do: zktest.Pass()})
+		s.perform(p)
+	})
+	require.NotEmpty(t, requests)
+	return requests
+}
+
+func perform(t *testing.T, p play, f *fault, r request) {
+	s := newStage(t, p, f)
+	match := s.subject(func(got zktest.Request) bool { return got.Op == r.op })
+	s.fault = s.server.Inject(zktest.Rule{Match: match, Skip: r.nth, Do: f.do(s)})
+	s.perform(p)
+}
+
+// stage is where a play is performed.
+type stage struct {
+	*bench
+	server   zktest.Faulty
+	embedded *zktest.Server // nil if the server is real
+	effect   effect
+	faulty   bool // it is no rehearsal
+	keeps    bool // the play is keep
+	label    string
+	fault    *zktest.Fault
+	strange  map[int64]bool
+
+	pool, others *lockpool.Pool
+	first        *lockpool.Lock // held by others
+
+	inside atomic.Int32
+	queued chan error // somebody else who waits behind
+}
+
+var stages atomic.Int64
+
+func newStage(t *testing.T, p play, f *fault) *stage {
+	s := &stage{label: fmt.Sprint("stage-", stages.Add(1)), strange: map[int64]bool{}, keeps: p.name == keep}
+	direct := ""
+	if *kind == "embedded" {
+		s.embedded = zktest.Start(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2),
+			zktest.Logger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+		s.server, direct = s.embedded, s.embedded.ConnectString()
+		s.bench = newBenchOn(t, s.embedded.Addr())
+	} else {
+		proxy := zktest.StartProxy(t, server.Addr())
+		s.server, direct = proxy, server.Addr()
+		s.bench = newBenchOn(t, server.Addr())
+	}
+	cfg := s.config()
+	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	cfg.SessionTimeout = long
+	cfg.Servers = strings.Split(direct, ",")
+	s.others = s.poolWith(cfg)
+	require.NoError(s, s.others.Ping(s.ctx)) // connected
+	if p.name == keep {
+		cfg.SessionTimeout = middle
+	}
+	if f != nil {
+		s.effect, s.faulty = f.effect, true
+		switch {
+		case f.effect == losing:
+			cfg.SessionTimeout = short
+		case p.name == keep:
+			s.effect = unseen // it is tried again
+		}
+	}
+	cfg.Servers = strings.Split(s.server.ConnectString(), ",")
+	if s.embedded != nil {
+		for _, session := range s.embedded.State().Sessions {
+			s.strange[session.ID] = true
+		}
+	}
+	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.poolWith(cfg) })
+	for range p.warm {
+		s.asSubject(func() { s.unlock(s.lock(s.pool, "a")) })
+	}
+	if p.rival {
+		s.first = s.lock(s.others, "a")
+	}
+	return s
+}
+
+// asSubject labels the goroutines that do begins.
+func (s *stage) asSubject(do func()) {
+	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
+}
+
+// subject matches the requests of the pool that is tested. Those that keep its
+// sessions alive come when they come, so they have a play of their own.
+func (s *stage) subject(where func(zktest.Request) bool) zktest.Match {
+	return zktest.Match{Where: func(r zktest.Request) bool {
+		alive := (r.Op == zktest.OpSync || r.Op == zktest.OpMulti) && slices.Equal(r.Paths, []string{"/"})
+		return !s.strange[r.Session] && r.Op != zktest.OpCloseSession && alive == s.keeps && where(r)
+	}}
+}
+
+func (s *stage) perform(p play) {
+	s.happen()
+	s.asSubject(func() { p.act(s) })
+	s.fault.Remove()
+	if s.embedded != nil {
+		require.NoError(s, s.embedded.CatchUp(1))
+		require.NoError(s, s.embedded.CatchUp(2))
+	}
+	// Whatever happened, the lock is free and can be used, by all.
+	s.unlock(s.lock(s.others, "a"))
+	s.asSubject(func() {
+		l := s.lock(s.pool, "a")
+		err := l.Unlock(s.ctx)
+		require.True(s, err == nil || s.effect == losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
+	})
+	s.until(func() bool { return len(s.children("a")) == 0 }, "an empty queue")
+	require.NoError(s, s.pool.Close())
+	require.NoError(s, s.others.Close())
+	s.until(func() bool { return !s.running() }, "the end of all goroutines")
+	if s.embedded != nil {
+		require.NoError(s, s.embedded.WaitFor(s.ctx, func(state *zktest.State) bool {
+			return len(state.Watches) == 0 && len(state.Conns) == 1 && len(state.Sessions) == 1 // the bench's own
+		}))
+	}
+}
+
+// happen sees to it that what the fault holds up goes on.
+func (s *stage) happen() {
+	go func() { // ends with the stage
+		if s.fault.Wait(s.ctx) == nil {
+			time.Sleep(10 * time.Millisecond)
+			s.fault.Release()
+			_ = s.server.AcceptConnections()
+		}
+	}()
+}
+
+func (s *stage) cutAgain() {
+	s.server.Cut(zktest.Selector{})
+	s.server.Inject(zktest.Rule{Match: s.subject(func(zktest.Request) bool { return true }), Do: zktest.DropBeforeApply()})
+}
+
+// moveToLaggard sends the client to the other server, which does not know of
+// the request yet, before it gets the reply.
+func (s *stage) moveToLaggard(r zktest.Request) {
+	_ = s.embedded.Lag(3 - r.Member)
+	_ = s.embedded.RefuseConnections(r.Member)
+	s.embedded.Cut(zktest.Selector{Conn: r.Conn})
+}
+
+func (s *stage) removeNodes() {
+	for path, n := range s.embedded.State().Nodes {
+		if n.Stat.EphemeralOwner != 0 && !s.strange[n.Stat.EphemeralOwner] {
+			_ = s.embedded.Delete(path)
+		}
+	}
+}
+
+// running reports whether a goroutine is left of the pool that is tested.
+func (s *stage) running() bool {
+	var profile bytes.Buffer
+	require.NoError(s, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+	for group := range strings.SplitSeq(profile.String(), "\n\n") {
+		if strings.Contains(group, fmt.Sprintf("%q:%q", "stage", s.label)) && !strings.Contains(group, "(*stage).running") {
+			return true
+		}
+	}
+	return false
+}
+
+// judge checks an error of the pool that is tested. It returns true if there is
+// none.
+func (s *stage) judge(err error, expected ...error) bool {
+	s.Helper()
+	if len(expected) > 0 && errorsIsAny(err, expected...) {
+		return false
+	}
+	var locking *lockpool.LockError
+	switch {
+	case err == nil && len(expected) == 0:
+		return true
+	case err == nil:
+		require.FailNow(s, "no error")
+	case s.effect == unseen || !errors.As(err, &locking):
+	case s.effect == losing && errors.Is(err, lockpool.ErrLockLost):
+		return false
+	case s.effect == denied && errors.Is(err, lockpool.ErrNoPermission):
+		require.Regexp(s, ` needs the right (CREATE|READ|DELETE) on /`, err.Error())
+		return false
+	case s.effect == refused && !errorsIsAny(err, lockpool.ErrLockLost, lockpool.ErrLocked, context.Canceled):
+		require.Regexp(s, ` on /.*: (the server is overloaded|unknown error: -1)`, err.Error())
+		return false
+	}
+	require.FailNow(s, "the wrong error", "%v", err)
+	return false
+}
+
+// use enters, lets somebody else queue behind, and leaves.
+func (s *stage) use(l *lockpool.Lock, do func()) {
+	require.Equal(s, int32(1), s.inside.Add(1), "two holders")
+	ctx := l.Context(s.ctx)
+	left := make(chan struct{})
+	leave := sync.OnceFunc(func() { s.inside.Add(-1); close(left) })
+	go func() { // ends with the lock
+		<-ctx.Done()
+		leave()
+	}()
+	behind := make(chan error, 1)
+	go func() { // ends with ctx
+		err := s.others.Do(s.ctx, "a", func(context.Context) error {
+			// A session that the server ends without a reason is not foreseen.
+			if n := s.inside.Load(); n != 0 && s.effect != losing {
+				return fmt.Errorf("two holders")
+			}
+			return nil
+		})
+		behind <- err
+	}()
+	do()
+	leave()
+	s.judge(l.Unlock(s.ctx))
+	require.NoError(s, <-behind)
+}
+
+func (s *stage) useOnce() {
+	l, err := s.pool.Lock(s.ctx, "a")
+	if s.judge(err) {
+		s.use(l, func() {})
+	}
+}
+
+// useLong holds for long enough that the session must keep itself alive.
+func (s *stage) useLong() {
+	l, err := s.pool.Lock(s.ctx, "a")
+	if s.judge(err) {
+		s.use(l, func() {
+			select {
+			case <-time.After(middle / 2):
+			case <-l.Lost():
+				require.Equal(s, losing, s.effect, "%v", context.Cause(l.Context(s.ctx)))
+			}
+		})
+	}
+}
+
+// useAfterALostReply has to find out what became of its node.
+func (s *stage) useAfterALostReply() {
+	s.server.Inject(zktest.Rule{
+		Match: s.subject(func(r zktest.Request) bool { return slices.Contains(zktest.Creates, r.Op) }),
+		Do:    zktest.DropAfterApply(),
+	})
+	s.useOnce()
+}
+
+func (s *stage) useAndLook() {
+	l, err := s.pool.Lock(s.ctx, "a")
+	if s.judge(err) {
+		s.use(l, func() {
+			token, err := l.Token(s.ctx)
+			if s.judge(err) {
+				require.Positive(s, token)
+			}
+			s.judge(l.Verify(s.ctx))
+		})
+	}
+}
+
+// begin starts a Lock that has to wait, and returns when it does, or when the
+// fault has happened to it.
+func (s *stage) begin(ctx context.Context) func() (*lockpool.Lock, error) {
+	var l *lockpool.Lock
+	var err error
+	done := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(done)
+		l, err = s.pool.Lock(ctx, "a")
+	}()
+	s.until(func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return s.pool.Stats().Waiting > 0 || s.faulty && s.fault.Fired() > 0
+		}
+	}, "the wait, or the fault")
+	return func() (*lockpool.Lock, error) { <-done; return l, err }
+}
+
+func (s *stage) waitAndUse() {
+	end := s.begin(s.ctx)
+	s.unlock(s.first)
+	l, err := end()
+	if s.judge(err) {
+		s.use(l, func() {})
+	}
+}
+
+func (s *stage) try() {
+	_, err := s.pool.TryLock(s.ctx, "a")
+	s.judge(err, lockpool.ErrLocked)
+	s.unlock(s.first)
+}
+
+func (s *stage) giveUp() {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	end := s.begin(ctx)
+	cancel()
+	_, err := end()
+	s.judge(err, context.Canceled)
+	s.unlock(s.first)
+}
