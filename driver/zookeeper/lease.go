@@ -81,9 +81,10 @@ type lease struct {
 type proof struct{ begin, end time.Duration }
 
 const (
-	// A session that is otherwise silent sends a proof every eighth of T, so
-	// that x is never more than three eighths older than z.
-	proofsPerTimeout = 8
+	// A session that is otherwise silent sends a proof every tenth of T. Three
+	// of these are T/4 and some time for the answers, so x is four tenths older
+	// than z, and a healthy session bears 9/20 of T without an answer.
+	proofsPerTimeout = 10
 	// Between x and y, as a part of T. Half a tick, if T is two ticks.
 	reportsPerTimeout = 4
 	// Proofs closer to each other than this part of T are not kept apart.
