@@ -170,6 +170,9 @@ func (l *link) Write(p []byte) (int, error) {
 func (l *link) Read(p []byte) (int, error) {
 	n, err := l.in.Read(p)
 	l.follow(p[:n])
+	if l.got == 4 {
+		l.looksAhead()
+	}
 	if l.read < len(l.hello) {
 		l.read += copy(l.hello[l.read:], p[:n])
 		if l.read == len(l.hello) {
@@ -207,24 +210,27 @@ func (l *link) follow(p []byte) {
 		switch xid := int32(binary.BigEndian.Uint32(l.head[4:])); {
 		case !l.done.Load() || xid == handshake || xid == event:
 		default:
-			l.answered(xid, int32(binary.BigEndian.Uint32(l.head[16:])), length)
+			l.answered(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
 		}
 	}
 }
 
-// answered is told the head of the answer to a request.
-func (l *link) answered(xid, code int32, length int) {
-	s := l.session
+// take returns the request that was sent with the xid. It is almost always the
+// first after the handshake.
+func (l *link) take(xid int32) (r sent) {
 	l.mu.Lock()
-	i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid })
-	if i < 0 {
-		l.mu.Unlock()
-		return
+	defer l.mu.Unlock()
+	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
+		r = l.sent[i]
+		l.sent = slices.Delete(l.sent, i, i+1)
 	}
-	r := l.sent[i] // almost always the first after the handshake
-	l.sent = slices.Delete(l.sent, i, i+1)
-	l.mu.Unlock()
-	switch r.op {
+	return r
+}
+
+// answered is told the head of the answer to a request.
+func (l *link) answered(xid, code int32) {
+	s := l.session
+	switch r := l.take(xid); r.op {
 	case opSync:
 		if code == 0 {
 			s.lease.answered(proof{r.at, s.now()}, false)
@@ -233,12 +239,25 @@ func (l *link) answered(xid, code int32, length int) {
 		if decided(code) {
 			s.lease.answered(proof{r.at, s.now()}, true)
 		}
-	case opGetChildren:
-		if length > s.cfg.MaxPacket { // the client drops the connection now
-			s.mu.Lock()
-			s.tooLong[r.path] = length
-			s.mu.Unlock()
-		}
+	}
+}
+
+// looksAhead notes a listing that is longer than the client accepts. The client
+// reads the length of an answer, and drops the connection without a look at
+// whose answer it is.
+func (l *link) looksAhead() {
+	length := int(binary.BigEndian.Uint32(l.head[:]))
+	if !l.done.Load() || length <= l.session.cfg.MaxPacket {
+		return
+	}
+	xid, err := l.in.Peek(4)
+	if err != nil {
+		return
+	}
+	if r := l.take(int32(binary.BigEndian.Uint32(xid))); r.op == opGetChildren {
+		l.session.mu.Lock()
+		l.session.tooLong[r.path] = length
+		l.session.mu.Unlock()
 	}
 }
 
