@@ -42,11 +42,18 @@
 // # Losing a lock
 //
 // A lock stands on a session with the service, and a session can be lost: the
-// network fails for longer than the session timeout, or the process is paused.
-// Then [Lock.Lost] is closed, the contexts of [Lock.Context] and Do end with
-// the cause [ErrLockLost], locking again is refused, and Unlock returns
-// ErrLockLost. A session that is lost is never replaced underneath a holder;
-// the next lock is taken on a new one.
+// network fails, the servers have no majority, or the process is paused. A pool
+// proves by its own clock that its sessions live, and gives up what they hold
+// before the service can give it to somebody else. Then [Lock.Lost] is closed,
+// the contexts of [Lock.Context] and Do end with the cause [ErrLockLost],
+// locking again is refused, and Unlock returns ErrLockLost. The same happens
+// when somebody removes the lock's node. A session that is lost is never
+// replaced underneath a holder; the next lock is taken on a new one. Who only
+// waits for a lock queues again by itself.
+//
+// A process that is paused between its last look at the lock and a write can
+// not be stopped by any lock. [Lock.Token] is what a store needs to refuse that
+// write.
 //
 // # Seeing
 //

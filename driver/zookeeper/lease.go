@@ -61,9 +61,9 @@ import (
 //
 // It rests on three things. Clocks drift apart by less than that twentieth. T is
 // at least two ticks, as it is unless minSessionTimeout was set lower; a client
-// can not see the tick. The process itself is not paused between looking at the
-// lease and acting on it; nothing on this side can help against that, and a
-// store that is to be safe must compare fencing tokens. An observer that follows
+// can not see the tick. The process, or its machine, is not paused between
+// looking at the lease and acting on it; nothing on this side can help against
+// that, and a store that is to be safe must compare fencing tokens. An observer that follows
 // through another follower (observerMasterPort) reports in two steps, which is
 // not covered: list voting members.
 type lease struct {
@@ -98,11 +98,11 @@ const (
 func (l *lease) established(begin, timeout time.Duration, created bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.timeout = timeout
 	l.known = max(l.known, begin)
 	if created { // a transaction
-		l.backed = begin
+		l.timeout, l.backed = timeout, begin
 	}
+	l.timeout = min(l.timeout, timeout) // a new leader goes by the first one
 	l.proofs = l.proofs[:0] // these went through another server
 	l.update()
 }

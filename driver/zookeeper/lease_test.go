@@ -49,6 +49,19 @@ func TestLeaseForgetsWhatWentThroughAnotherServer(t *testing.T) {
 	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader hears at once of a session that moves")
 }
 
+// The next leader knows the timeout that the session was made with, and the
+// present one that of the last handshake.
+func TestLeaseGoesByTheLeastTimeout(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(0, testTimeout, true)
+	l.established(time.Second, 2*testTimeout, false)
+	l.answered(proof{2 * time.Second, 2 * time.Second}, true)
+	require.Equal(t, time.Second+testTimeout*19/20, time.Duration(l.ends.Load()))
+	l.established(3*time.Second, testTimeout/2, false)
+	require.Equal(t, 2*time.Second+testTimeout/2*19/20, time.Duration(l.ends.Load()))
+}
+
 // With a server that answers in a fiftieth of the timeout, the lease bears most
 // of 9/20 of it without an answer.
 func TestLeaseOfAHealthySession(t *testing.T) {
