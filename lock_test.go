@@ -135,6 +135,20 @@ func TestChrootHoldsEverythingAndIsNotSeen(t *testing.T) {
 }
 
 // Scenario 8.
+func TestLockWithoutAChroot(t *testing.T) {
+	t.Parallel()
+	b := newBenchOn(t, startServer(t).Addr())
+	b.chroot = ""
+	p := b.pool()
+	for range 2 {
+		l := b.lock(p, "a")
+		require.Len(t, b.children("a"), 1)
+		b.unlock(l)
+		require.NoError(t, b.admin.Delete("/a", -1))
+	}
+	b.unlock(b.lock(p, "b/c"))
+}
+
 func TestMissingParentsAreMadeAndExistingOnesKept(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -182,7 +182,7 @@ func last(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // contenders lists every ephemeral node below path.
 func (b *bench) contenders(path string) (found []string) {
-	full := strings.TrimSuffix(b.chroot+path, "/")
+	full := "/" + strings.Trim(b.chroot+path, "/")
 	children, _, err := b.admin.Children(full)
 	if err == zk.ErrNoNode {
 		return nil

@@ -81,7 +81,7 @@ func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data [
 			}
 			s.noteSolo(dir, node, slices.Index(queue, node) == 0, watched) // it may be gone already
 			return joined{node, queue}, nil
-		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
+		case errors.Is(err, zk.ErrNoNode):
 			err = s.makeQueue(dir)
 		case errors.Is(err, errNotCreated):
 			err = nil
