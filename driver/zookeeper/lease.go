@@ -103,7 +103,7 @@ func (l *lease) established(begin, timeout time.Duration, created bool) {
 		l.timeout, l.backed = timeout, begin
 	}
 	l.timeout = min(l.timeout, timeout) // a new leader goes by the first one
-	l.proofs = l.proofs[:0] // these went through another server
+	l.proofs = l.proofs[:0]             // these went through another server
 	l.update()
 }
 

@@ -114,10 +114,10 @@ func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 // model has one session, silent but for its proofs, and ticks of half its
 // timeout.
 type model struct {
-	rand   *rand.Rand
-	now    time.Duration
-	events events
-	n      int
+	rand    *rand.Rand
+	now     time.Duration
+	moments moments
+	n       int
 
 	lease   lease
 	shorter time.Duration // the end by the shorter argument
@@ -141,7 +141,7 @@ func newModel(seed uint64) *model {
 
 func (m *model) run(check func()) {
 	for m.now < 6*testTimeout {
-		e := heap.Pop(&m.events).(event)
+		e := heap.Pop(&m.moments).(moment)
 		m.now = e.at
 		e.do()
 		check()
@@ -152,7 +152,7 @@ func (m *model) upTo(d time.Duration) time.Duration { return time.Duration(m.ran
 
 func (m *model) at(when time.Duration, do func()) {
 	m.n++
-	heap.Push(&m.events, event{when, m.n, do})
+	heap.Push(&m.moments, moment{when, m.n, do})
 }
 
 func (m *model) send(s *stream, arrive func()) {
@@ -197,21 +197,21 @@ func (m *model) renew() {
 	})
 }
 
-type event struct {
+type moment struct {
 	at time.Duration
 	n  int
 	do func()
 }
 
-type events []event
+type moments []moment
 
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
+func (e moments) Len() int { return len(e) }
+func (e moments) Less(i, j int) bool {
 	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].n < e[j].n
 }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
+func (e moments) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *moments) Push(x any)   { *e = append(*e, x.(moment)) }
+func (e *moments) Pop() any {
 	last := (*e)[len(*e)-1]
 	*e = (*e)[:len(*e)-1]
 	return last

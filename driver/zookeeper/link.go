@@ -112,7 +112,7 @@ type link struct {
 	left int      // of the packet after head
 
 	mu   sync.Mutex
-	sent []sent // the requests not yet answered; the first one is the handshake
+	sent []sent // the requests not yet answered
 
 	readBy  time.Time     // the deadlines in force, each known to the goroutine
 	writeBy time.Time     // of the client that reads, or writes
@@ -122,10 +122,16 @@ type link struct {
 // sent is a request on its way.
 type sent struct {
 	at   time.Duration // since the session began
-	xid  int32         // 0 is the handshake
+	xid  int32
 	op   int32
 	path string // of a listing
 }
+
+// The client numbers its requests from 1. These numbers mean something else.
+const (
+	handshake = 0 // here only: it has no number
+	event     = -1
+)
 
 // Operations, as the protocol numbers them.
 const (
@@ -178,10 +184,7 @@ func (l *link) Read(p []byte) (int, error) {
 		if l.read == len(l.hello) {
 			timeout := time.Duration(int32(binary.BigEndian.Uint32(l.hello[8:]))) * time.Millisecond
 			id := int64(binary.BigEndian.Uint64(l.hello[12:]))
-			l.mu.Lock()
-			asked := l.sent[0].at
-			l.mu.Unlock()
-			if err := l.session.greeted(id, timeout, asked); err != nil {
+			if err := l.session.greeted(id, timeout, l.take(handshake).at); err != nil {
 				return 0, err
 			}
 			l.slack = timeout / 32
@@ -206,17 +209,14 @@ func (l *link) follow(p []byte) {
 		}
 		length := int(binary.BigEndian.Uint32(l.head[:]))
 		l.got, l.left = 0, length+4-len(l.head)
-		const handshake, event = 0, -1
-		switch xid := int32(binary.BigEndian.Uint32(l.head[4:])); {
-		case !l.done.Load() || xid == handshake || xid == event:
-		default:
+		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); l.done.Load() && xid != event {
 			l.answered(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
 		}
 	}
 }
 
 // take returns the request that was sent with the xid. It is almost always the
-// first after the handshake.
+// first: answers come in the order of the requests, but for authentication.
 func (l *link) take(xid int32) (r sent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -118,7 +118,9 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 			return fail(fmt.Errorf("authenticate %v: %w", cfg.Digest, err))
 		}
 	}
-	go s.renew() // ends with the session
+	if s.begin() {
+		go s.renew() // ends with the session
+	}
 	return s, nil
 }
 
@@ -129,6 +131,7 @@ const maxSend = 64 << 10
 // that waits for the leader holds back the answers to everything after it on
 // the connection.)
 func (s *Session) renew() {
+	defer s.calls.Done()
 	for {
 		write, in := s.lease.wants(s.now())
 		select {
@@ -139,12 +142,7 @@ func (s *Session) renew() {
 		if in > 0 { // other requests may have served
 			continue
 		}
-		if !s.begin() {
-			return
-		}
-		err := s.prove(write)
-		s.calls.Done()
-		if err != nil && s.again() != nil {
+		if err := s.prove(write); err != nil && s.again() != nil {
 			return
 		}
 	}
