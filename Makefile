@@ -1,16 +1,20 @@
 # The commands of this repository. `make test` needs Debian (or Ubuntu) and Go;
 # it installs what else the tests need with apt-get.
 
-.PHONY: test differential fuzz vet bench deps
+.PHONY: test differential torture fuzz vet bench deps
 
 test: deps ## everything, with the race detector; locks on an embedded and on a real ZooKeeper
 	go test -race -p 1 -timeout 15m work
 	go test -race -timeout 15m . -server real
 
 DURATION ?= 10m
+SEED ?= 1
 
 differential: deps ## random programs on the embedded and the real server: must be the same
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
+
+torture: deps ## faults of servers, clients and the network, on a real ensemble: locks must stay exclusive
+	go run ./testing/torture -duration $(DURATION) -seed $(SEED)
 
 fuzz: ## anything, sent to the embedded server
 	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest

@@ -211,7 +211,6 @@ type stage struct {
 	first        *lockpool.Lock // held by others
 
 	inside atomic.Int32
-	queued chan error // somebody else who waits behind
 }
 
 var stages atomic.Int64

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -106,21 +107,35 @@ func (s *Session) room(ctx context.Context) (func(), error) {
 	}
 }
 
-// unsure reports whether the request that failed with err may or may not have
-// been carried out. The client says so in three ways: the connection broke while
-// it waited for the reply, while it wrote, or it was being closed. ErrNoServer
-// and ErrSessionExpired, seen when the session is over, are treated alike: the
-// pause before trying again finds out.
-func unsure(err error) bool {
-	switch err {
-	case nil:
-		return false
-	case zk.ErrConnectionClosed, zk.ErrClosing, zk.ErrNoServer, zk.ErrSessionExpired, net.ErrClosed:
-		return true
-	}
-	var broken net.Error
-	return errors.As(err, &broken) || errors.Is(err, net.ErrClosed)
+// refusals are the errors that a server gives before it changes anything.
+var refusals = []error{
+	zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty,
+	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrSessionMoved, zk.ErrInvalidPath, zk.ErrInvalidFlags,
 }
+
+// refused reports whether the request that failed with err was certainly not
+// carried out.
+func refused(err error) bool {
+	return slices.Contains(refusals, err) || unimplemented(err) || throttled(err)
+}
+
+// unsure reports whether err is no answer, so that the request may or may not
+// have been carried out. The client says so in many ways: the connection broke
+// while it waited for the reply, or while it wrote, with whatever error that
+// gave; the reply could not be read; it was being closed. So all counts as that
+// but what is known to be an answer. ErrNoServer and ErrSessionExpired, seen
+// when the session is over, are treated alike: the pause before trying again
+// finds out.
+func unsure(err error) bool { return err != nil && !answered(err) }
+
+func answered(err error) bool { return refused(err) || strings.HasPrefix(err.Error(), unknownCode) }
+
+// unknownCode is how the client begins the error for a code of the server that
+// it does not know.
+const unknownCode = "unknown error: "
+
+func unimplemented(err error) bool { return err != nil && err.Error() == unknownCode+"-6" }
+func throttled(err error) bool     { return err != nil && err.Error() == unknownCode+"-127" }
 
 // again pauses before a request is repeated, and returns an error if it must
 // not be because the session is over. The pause is short: the client itself
@@ -133,11 +148,6 @@ func (s *Session) again() error {
 		return nil
 	}
 }
-
-// unimplemented and throttled are how the client reports codes of the server
-// that it does not know.
-func unimplemented(err error) bool { return err != nil && err.Error() == "unknown error: -6" }
-func throttled(err error) bool     { return err != nil && err.Error() == "unknown error: -127" }
 
 // explain turns the client's error into one that says what was done where, and
 // which right was missing.

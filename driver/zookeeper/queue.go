@@ -60,7 +60,7 @@ func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data [
 		}
 		path, err := s.conn.Create(dir+"/"+prefix(guid, kind), data, zk.FlagEphemeral|zk.FlagSequence, s.cfg.ACL)
 		<-listed
-		if unsure(err) {
+		if err != nil && !refused(err) { // also after a "system error"
 			path, err = s.find(dir, guid)
 		}
 		switch {
@@ -138,47 +138,44 @@ func (s *Session) find(dir, guid string) (path string, err error) {
 			return "", err
 		}
 		path, err := s.search(dir, guid)
-		if unsure(err) {
-			path, err = "", s.wasTooLong(dir)
-		}
 		switch {
-		case err == nil && path != "":
-			return path, nil
-		case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNotCreated):
+		case err == nil && path == "", errors.Is(err, zk.ErrNoNode):
 			return "", errNotCreated
-		case err != nil:
-			// Without a listing the node can not be found. It must not be
-			// left to block the queue, so the session has to go.
-			err = explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
-			s.end(err)
-			return "", err
+		case err == nil:
+			return path, nil
+		case !errors.Is(err, zk.ErrNoAuth) && err != errReplaced:
+			if err = s.wasTooLong(dir); err == nil {
+				continue
+			}
 		}
+		// Without a listing the node can not be found. It must not be left to
+		// block the queue, so the session has to go.
+		err = explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
+		s.end(err)
+		return "", err
 	}
 }
 
-// search looks once for the node in dir whose name has the GUID.
+// search looks once for the node in dir whose name has the GUID. The path is
+// empty if there is none.
 func (s *Session) search(dir, guid string) (path string, err error) {
 	if _, err := s.conn.Sync(dir); err != nil {
 		return "", err
 	}
 	children, _, err := s.conn.Children(dir)
-	if err != nil {
+	i := slices.IndexFunc(children, func(name string) bool { return strings.HasPrefix(name, protected+guid+"-") })
+	if err != nil || i < 0 {
 		return "", err
 	}
-	for _, name := range children {
-		if strings.HasPrefix(name, protected+guid+"-") {
-			path := dir + "/" + name
-			exists, stat, err := s.conn.Exists(path)
-			switch {
-			case err == nil && !exists:
-				err = errNotCreated // or rather, removed since
-			case err == nil && stat.EphemeralOwner != s.ID():
-				err = errReplaced // the client has sent it for another session after all
-			}
-			return path, err
-		}
+	path = dir + "/" + children[i]
+	exists, stat, err := s.conn.Exists(path)
+	switch {
+	case err != nil || !exists:
+		return "", err
+	case stat.EphemeralOwner != s.ID():
+		return "", errReplaced // the client has sent it for another session after all
 	}
-	return "", errNotCreated
+	return path, nil
 }
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
@@ -315,16 +312,17 @@ func (s *Session) Ping(ctx context.Context) error {
 // off from them still answers reads.
 func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) error {
 	path := s.path(queue, node.Name)
-	return s.ask(ctx, func() error {
+	err := s.ask(ctx, func() error {
 		_, err := s.conn.Multi(&zk.CheckVersionRequest{Path: path, Version: -1})
-		switch {
-		case errors.Is(err, zk.ErrNoNode):
-			return driver.ErrRemoved
-		case err != nil && !unsure(err):
-			return explain(err, "checking "+path, "READ", path)
-		}
 		return err
 	})
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		return driver.ErrRemoved
+	case err != nil && answered(err):
+		return explain(err, "checking "+path, "READ", path)
+	}
+	return err
 }
 
 // ask repeats a request that changes nothing until it is answered.

@@ -1,0 +1,364 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+const (
+	members = 3
+	tick    = 500 * time.Millisecond
+	// syncLimit is after how many ticks members miss each other. It is longer than
+	// sessions last, so that a follower that is cut off from its leader serves on
+	// while sessions expire: that is what leases are for.
+	syncLimit = "8"
+
+	startPatience = 30 * time.Second // until the first grant
+)
+
+// options are what a campaign is like.
+type options struct {
+	Duration time.Duration
+	Seed     uint64
+	Timeout  time.Duration // of the clients' sessions
+	Clients  int
+	Workers  int // of each client
+	Locks    int
+	Long     float64 // percentage of the first lock's holds that last up to Longest
+	Longest  time.Duration
+	Grace    time.Duration // for a client that was told to end
+	Heedless bool
+
+	faults []fault
+	log    io.Writer // for all that clients say
+}
+
+// usual returns the options that fit most campaigns.
+func usual() options {
+	const timeout = 6 * tick
+	return options{
+		Seed: 1, Timeout: timeout, Clients: 4, Workers: 3, Locks: 3,
+		Long: 50, Longest: 3 * timeout, Grace: 2 * shutdownLimit, faults: faults, log: io.Discard,
+	}
+}
+
+// campaign is one run.
+type campaign struct {
+	options
+	out      io.Writer
+	begin    instant
+	history  *history
+	ensemble *zktest.RealEnsemble
+	proxies  [][]*zktest.Proxy // of each client, to each member
+	homes    []atomic.Int64    // the member that each client has connected to last
+
+	mu      sync.Mutex
+	clients []*process // those that run now
+	starts  int
+}
+
+// run runs a campaign and writes to out what happens and what came of it. The
+// error says why there is no result.
+func run(ctx context.Context, out io.Writer, o options) (found report, err error) {
+	c := &campaign{options: o, out: out, begin: now(), history: newHistory(o.log)}
+	c.clients, c.homes = make([]*process, c.Clients), make([]atomic.Int64, c.Clients)
+	c.ensemble, err = zktest.RunRealEnsemble(ctx, members, zktest.Separated(), zktest.TickTime(tick), zktest.MaxClientConns(0),
+		zktest.Properties(map[string]string{"syncLimit": syncLimit}))
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, c.ensemble.Close()) }()
+	defer c.closeProxies()
+	defer c.endClients(syscall.SIGKILL)
+	for i := range c.Clients {
+		c.proxies = append(c.proxies, nil)
+		for m := range members {
+			p, err := zktest.RunProxy(c.ensemble.Member(m).Addr())
+			if err != nil {
+				return found, err
+			}
+			c.proxies[i] = append(c.proxies[i], p)
+			p.Inject(zktest.Rule{
+				Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: math.MaxInt,
+				Do: zktest.Call(func(zktest.Request) { c.homes[i].Store(int64(m)) }),
+			})
+		}
+	}
+	for i := range c.Clients {
+		if err := c.startClient(i); err != nil {
+			return found, err
+		}
+	}
+	select {
+	case <-c.firstGrant():
+	case <-time.After(startPatience):
+		return found, errors.New("nobody was granted a lock, and there has been no fault yet")
+	case <-ctx.Done():
+		return found, ctx.Err()
+	}
+	c.begin = now()
+	c.history.note(func(r *record) { r.begin = c.begin })
+	if err := c.torment(ctx, c.faults); err != nil {
+		return found, err
+	}
+	c.history.note(func(r *record) { r.end = now() })
+	c.say("the end")
+	c.endClients(syscall.SIGTERM)
+	time.Sleep(c.Timeout + 4*tick) // what was not removed goes with its session
+	left, err := c.nodes()
+	if err != nil {
+		return found, fmt.Errorf("looking for nodes that are left: %w", err)
+	}
+	c.history.note(func(r *record) {
+		r.left = left
+		found = check(r)
+		summarize(out, r, found)
+	})
+	return found, nil
+}
+
+func (c *campaign) firstGrant() <-chan struct{} {
+	at, granted := c.history.nextGrant()
+	if at == never {
+		return granted
+	}
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// say writes a line with the time since the begin.
+func (c *campaign) say(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Fprintf(c.out, "%8.3fs %s\n", now().since(c.begin).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (c *campaign) closeProxies() {
+	for _, proxies := range c.proxies {
+		for _, p := range proxies {
+			_ = p.Close()
+		}
+	}
+}
+
+// nodes lists what is left in the queues of the locks.
+func (c *campaign) nodes() (left []string, err error) {
+	conn, events, err := zk.Connect(strings.Split(c.ensemble.ConnectString(), ","), c.Timeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	if err != nil {
+		return nil, err
+	}
+	go func() { // ends with the client
+		for range events {
+		}
+	}()
+	defer conn.Close()
+	defer time.AfterFunc(startPatience, conn.Close).Stop()
+	if _, err := conn.Sync("/"); err != nil {
+		return nil, err
+	}
+	for _, lock := range c.locks() {
+		path := chroot + "/" + lock
+		children, _, err := conn.Children(path)
+		if err != nil && err != zk.ErrNoNode {
+			return nil, err
+		}
+		for _, child := range children {
+			data, stat, err := conn.Get(path + "/" + child)
+			if err == zk.ErrNoNode {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			left = append(left, fmt.Sprintf("%s/%s, made at %#x by session %#x, says %s", path, child, stat.Czxid, uint64(stat.EphemeralOwner), data))
+		}
+	}
+	return left, nil
+}
+
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+func (c *campaign) locks() (names []string) {
+	for i := range c.Locks {
+		names = append(names, "lock-"+strconv.Itoa(i))
+	}
+	return names
+}
+
+// process is one run of a client.
+type process struct {
+	campaign *campaign
+	name     string
+	cmd      *exec.Cmd
+	log      *tail
+	done     chan struct{} // closed when it is gone and its last line was taken
+
+	mu     sync.Mutex
+	told   bool    // to end
+	killed instant // just before
+}
+
+func (c *campaign) client(i int) *process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clients[i]
+}
+
+// rates are those of the clocks of the first clients. The lease bears 5 % of
+// difference between a client and a server.
+var rates = []float64{1.03, 0.97}
+
+// startClient starts a process with the number i.
+func (c *campaign) startClient(i int) error {
+	c.mu.Lock()
+	c.starts++
+	config := clientConfig{
+		Timeout: c.Timeout, Locks: c.locks(), Workers: c.Workers, Seed: c.Seed<<32 + uint64(c.starts), Rate: 1,
+		Long: c.Long, Longest: c.Longest, Heedless: c.Heedless,
+	}
+	c.mu.Unlock()
+	if i < len(rates) {
+		config.Rate = rates[i]
+	}
+	for _, p := range c.proxies[i] {
+		config.Servers = append(config.Servers, p.Addr())
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), clientEnv+"="+string(text))
+	return c.launch(i, cmd)
+}
+
+// launch starts a command as the client with the number i.
+func (c *campaign) launch(i int, cmd *exec.Cmd) error {
+	p := &process{campaign: c, cmd: cmd, log: new(tail), done: make(chan struct{})}
+	p.cmd.Stderr = p.log
+	// It ends when its input does, but not if it is paused.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	p.name = fmt.Sprintf("client %d (pid %d)", i, p.cmd.Process.Pid)
+	c.mu.Lock()
+	c.clients[i] = p
+	c.mu.Unlock()
+	go func() { // ends with the process
+		defer close(p.done)
+		c.history.listen(p.name, stdout, stdin, p.over)
+	}()
+	return nil
+}
+
+// over waits for the end of the process, and returns until when it may have
+// believed anything.
+func (p *process) over() instant {
+	err := p.cmd.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.killed != never:
+		return p.killed
+	case !p.told || err != nil:
+		p.campaign.history.note(func(r *record) {
+			r.accidents = append(r.accidents, fmt.Sprintf("%s ended by itself (%s): %s", p.name, p.cmd.ProcessState, p.log))
+		})
+	}
+	return now()
+}
+
+// end ends the process by a signal.
+func (p *process) end(sig syscall.Signal) {
+	p.mu.Lock()
+	p.told = true
+	if sig == syscall.SIGKILL && p.killed == never {
+		p.killed = now()
+	}
+	_ = p.cmd.Process.Signal(sig) // or it has ended
+	p.mu.Unlock()
+	select {
+	case <-p.done:
+	case <-time.After(p.campaign.Grace):
+		p.mu.Lock()
+		p.killed = now()
+		p.mu.Unlock()
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // says where it hangs
+		select {
+		case <-p.done:
+		case <-time.After(tick):
+		}
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		p.campaign.history.note(func(r *record) {
+			r.hanging = append(r.hanging, fmt.Sprintf("%s has not ended within %s after the signal %q: %s", p.name, p.campaign.Grace, sig, p.log))
+		})
+	}
+}
+
+// endClients ends all clients at once.
+func (c *campaign) endClients(sig syscall.Signal) {
+	var wg sync.WaitGroup
+	for i := range c.Clients {
+		if p := c.client(i); p != nil {
+			wg.Go(func() { p.end(sig) })
+		}
+	}
+	wg.Wait()
+}
+
+// tail keeps the end of what is written.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailLength = 64 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	t.text = t.text[max(0, len(t.text)-tailLength):]
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}

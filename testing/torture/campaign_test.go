@@ -1,0 +1,76 @@
+//go:build linux
+
+package main
+
+import (
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// campaignOf runs a campaign and returns what it found, and the last line.
+func campaignOf(t *testing.T, change func(*options)) (report, string) {
+	o := usual()
+	o.log = io.Discard
+	change(&o)
+	var out strings.Builder
+	found, err := run(t.Context(), &out, o)
+	t.Log("\n" + out.String())
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	return found, lines[len(lines)-1]
+}
+
+func TestACampaignFindsNothing(t *testing.T) {
+	found, last := campaignOf(t, func(o *options) { o.Duration = 25 * time.Second })
+	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
+	require.True(t, found.clean())
+}
+
+// The holder of a lock is cut off for longer than its session lives, and a rival
+// waits. Who heeds the loss is not found fault with, who does not is.
+func TestACampaignFindsOutClientsThatIgnoreALoss(t *testing.T) {
+	for _, heedless := range []bool{false, true} {
+		found, last := campaignOf(t, func(o *options) {
+			o.Heedless = heedless
+			o.Clients, o.Workers, o.Locks = 2, 2, 1
+			o.Long, o.Longest = 100, 3*o.Timeout
+			o.Duration = 5 * time.Second
+			o.faults = []fault{freezeForLong}
+		})
+		require.Equal(t, !heedless, found.clean(), last)
+		if heedless {
+			require.NotEmpty(t, found.violations)
+			require.Contains(t, found.violations[0], "was held twice")
+			require.NotContains(t, last, "violations=0")
+		}
+	}
+}
+
+func TestClientsThatEndByThemselvesAndThoseThatDoNotAreFound(t *testing.T) {
+	t.Parallel()
+	c := &campaign{options: usual(), history: newHistory(io.Discard), clients: make([]*process, 3)}
+	c.Clients, c.Grace = 3, time.Second
+	for i, script := range []string{
+		"echo for that reason >&2; exit 7",
+		"trap '' TERM; echo deaf >&2; while read -r line; do :; done",
+		"trap 'exit 0' TERM; while read -r line; do :; done",
+	} {
+		require.NoError(t, c.launch(i, exec.Command("sh", "-c", script)))
+	}
+	<-c.client(0).done
+	require.Eventually(t, func() bool { return c.client(1).log.String() != "" }, 10*time.Second, time.Millisecond)
+	c.endClients(syscall.SIGTERM)
+	r := &c.history.record
+	require.Len(t, r.accidents, 1)
+	require.Contains(t, r.accidents[0], "exit status 7")
+	require.Contains(t, r.accidents[0], "for that reason")
+	require.Len(t, r.hanging, 1)
+	require.Contains(t, r.hanging[0], c.client(1).name)
+	require.Contains(t, r.hanging[0], "deaf")
+}
