@@ -46,6 +46,7 @@ type options struct {
 	Longest  time.Duration
 	Grace    time.Duration // for a client that was told to end
 	Heedless bool
+	Rate     float64 // of all clients' clocks; 0 leaves them as they are in most campaigns
 
 	faults []fault
 	log    io.Writer // for all that clients say
@@ -238,7 +239,10 @@ func (c *campaign) startClient(i int) error {
 		Long: c.Long, Longest: c.Longest, Heedless: c.Heedless,
 	}
 	c.mu.Unlock()
-	if i < len(rates) {
+	switch {
+	case c.Rate != 0:
+		config.Rate = c.Rate
+	case i < len(rates):
 		config.Rate = rates[i]
 	}
 	for _, p := range c.proxies[i] {
