@@ -264,13 +264,13 @@ func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
 	direct.Servers = []string{server.Addr()}
 	rival := b.poolWith(direct)
 	cfg := b.config()
-	cfg.SessionTimeout = 2 * time.Second
+	cfg.SessionTimeout = 4 * time.Second
 	p := b.poolWith(cfg)
 	held := b.lock(p, "a")
 	ctx := held.Context(b.ctx)
 	w := b.wait(rival, "a", 2)
 
-	late := zktest.DelayReply(1200 * time.Millisecond)
+	late := zktest.DelayReply(cfg.SessionTimeout / 5)
 	lag := []*zktest.Fault{
 		proxy.Inject(zktest.Rule{Times: zktest.Always, Do: late}),
 		proxy.Inject(zktest.Rule{Match: pings, Times: zktest.Always, Do: late}),

@@ -58,7 +58,8 @@ func newConfig(opts []Option) (config, error) {
 // WithMaxSessions bounds the sessions (connections) to the service that the
 // pool opens, at least 1. Handles share them; a session carries 32 handles
 // before another is opened. ZooKeeper servers accept 60 connections from one
-// address unless configured otherwise.
+// address unless configured otherwise. Not counted are sessions with a node that
+// the service refuses to remove: they end when nothing is held on them any more.
 func WithMaxSessions(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1000 {

@@ -306,9 +306,6 @@ func (p *Pool) record(h *hold) error {
 	if p.closed {
 		return ErrPoolClosed
 	}
-	if h.home.holds == nil {
-		return h.home.Err()
-	}
 	if err := h.home.Err(); err != nil { // by its lease, and mourn has not come to it
 		return err
 	}

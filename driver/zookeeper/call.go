@@ -110,7 +110,7 @@ func (s *Session) room(ctx context.Context) (func(), error) {
 // refusals are the errors that a server gives before it changes anything.
 var refusals = []error{
 	zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty,
-	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrSessionMoved, zk.ErrInvalidPath, zk.ErrInvalidFlags,
+	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrInvalidFlags,
 }
 
 // refused reports whether the request that failed with err was certainly not

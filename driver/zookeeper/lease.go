@@ -37,9 +37,9 @@ import (
 //     waitForNewLeaderAck).
 //
 // Activity is known to the leader. Let x, y and z be requests that went through
-// the leader on one connection, where y began T/4 or more after x had been
-// answered, and z began after y had been answered. T is at least two ticks, so
-// between its answers to x and to y the leader sent a ping. The follower got it
+// the leader on one connection, where y began T/4 and a little more after x had
+// been answered, and z began after y had been answered. T is at least two ticks,
+// so between its answers to x and to y the leader sent a ping. The follower got it
 // after it had seen x, and before it gave us the answer to y; so it had reported
 // x, or activity after x, before it passed on z. By the order of its stream the
 // leader knew of that report when it handled z. So when z is answered, the
@@ -81,12 +81,16 @@ type lease struct {
 type proof struct{ begin, end time.Duration }
 
 const (
-	// A session that is otherwise silent sends a proof every tenth of T. Three
-	// of these are T/4 and some time for the answers, so x is four tenths older
-	// than z, and a healthy session bears 9/20 of T without an answer.
-	proofsPerTimeout = 10
-	// Between x and y, as a part of T. Half a tick, if T is two ticks.
-	reportsPerTimeout = 4
+	// A session that is otherwise silent sends a proof every twelfth of T. Four
+	// of these are apart and some time for the answers, so x is five twelfths
+	// older than z, and a healthy session bears 9/20 of T without an answer.
+	proofsPerTimeout = 12
+	// Every so many proofs are a write.
+	proofsPerWrite = 4
+	// apart is the time between x and y, in hundredths of T: half a tick, if T is
+	// two ticks, and a little more for a leader that is late with its ping and
+	// for clocks that drift.
+	apart = 28
 	// Proofs closer to each other than this part of T are not kept apart.
 	proofGrain = 64
 	// How much of T the drift of clocks may cost.
@@ -117,7 +121,7 @@ func (l *lease) answered(z proof, write bool) {
 	}
 	if n := len(l.proofs); n == 0 || z.begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
 		if y := lastBefore(l.proofs, z.begin); y >= 0 {
-			if x := lastBefore(l.proofs, l.proofs[y].begin-l.timeout/reportsPerTimeout); x >= 0 {
+			if x := lastBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
 				l.known = max(l.known, l.proofs[x].begin)
 				l.proofs = slices.Delete(l.proofs, 0, x)
 			}
@@ -152,5 +156,12 @@ func (l *lease) wants(now time.Duration) (write bool, in time.Duration) {
 	if n := len(l.proofs); n > 0 {
 		last = max(last, l.proofs[n-1].begin)
 	}
-	return now-l.backed >= l.timeout*3/proofsPerTimeout, last + interval - now
+	return now-l.backed >= proofsPerWrite*interval, last + interval - now
+}
+
+// pause is how long to wait after a proof that failed.
+func (l *lease) pause() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.timeout / proofGrain
 }

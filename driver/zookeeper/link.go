@@ -39,7 +39,14 @@ func (h *servers) Connected()          {}
 func (h *servers) Next() (server string, retryStart bool) {
 	server = h.addresses[h.next%len(h.addresses)]
 	h.next++
-	return server, h.session.isOver()
+	return server, h.session.refuses()
+}
+
+// refuses reports whether the client is not to connect any more: it would open a
+// new session in place of one that is over, underneath whoever holds locks. Only
+// when we close the session ourselves may it come back, to say so.
+func (s *Session) refuses() bool {
+	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.living) != errClosed
 }
 
 const (
@@ -48,8 +55,7 @@ const (
 )
 
 // dial connects to one server for the client's connect loop, which would spin
-// without the pauses made here. It refuses once the session is over: the client
-// would open a new session in its place, underneath whoever holds locks.
+// without the pauses made here.
 func (s *Session) dial(_, address string, _ time.Duration) (net.Conn, error) {
 	if s.attempts > 0 && s.attempts%len(s.cfg.Servers) == 0 { // a round has failed
 		if s.ID() == 0 {
@@ -58,10 +64,10 @@ func (s *Session) dial(_, address string, _ time.Duration) (net.Conn, error) {
 		pause := min(minBackoff<<min(s.attempts/len(s.cfg.Servers), 10), maxBackoff)
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
-		case <-s.living.Done():
+		case <-s.dialing.Done():
 		}
 	}
-	if s.isOver() {
+	if s.refuses() {
 		return nil, s.Err()
 	}
 	s.attempts++
@@ -75,7 +81,7 @@ func (s *Session) dial(_, address string, _ time.Duration) (net.Conn, error) {
 }
 
 func (s *Session) dialOnce(address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(s.living, s.handshakeTimeout())
+	ctx, cancel := context.WithTimeout(s.dialing, s.handshakeTimeout())
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil || s.tls == nil {
@@ -117,6 +123,7 @@ type link struct {
 	readBy  time.Time     // the deadlines in force, each known to the goroutine
 	writeBy time.Time     // of the client that reads, or writes
 	slack   time.Duration // by how much they may be too early
+	silence time.Duration // how long a server may say nothing
 }
 
 // sent is a request on its way.
@@ -187,7 +194,7 @@ func (l *link) Read(p []byte) (int, error) {
 			if err := l.session.greeted(id, timeout, l.take(handshake).at); err != nil {
 				return 0, err
 			}
-			l.slack = timeout / 32
+			l.slack, l.silence = timeout/32, timeout/4
 			l.done.Store(true)
 		}
 	}
@@ -262,12 +269,12 @@ func (l *link) looksAhead() {
 }
 
 // decided reports whether a write that ended with the code came before the
-// leader, which decides about these. Others, such as "throttled", may come from
-// the server that we are connected to.
+// leader, which decides about these. Others may come from the server that we
+// are connected to, such as "throttled", or "no right" (enableEagerACLCheck).
 func decided(code int32) bool {
-	const noNode, noAuth, badVersion, noChildrenForEphemerals, nodeExists, notEmpty = -101, -102, -103, -108, -110, -111
+	const noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty = -101, -103, -108, -110, -111
 	switch code {
-	case 0, noNode, noAuth, badVersion, noChildrenForEphemerals, nodeExists, notEmpty:
+	case 0, noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty:
 		return true
 	}
 	return false
@@ -283,11 +290,16 @@ func (l *link) hangUp() {
 	l.Close()
 }
 
-// SetReadDeadline shortens the client's deadline for the handshake, which is
-// several session timeouts long, and which it lifts in the middle.
+// SetReadDeadline shortens the client's deadlines. That for the handshake is
+// several session timeouts long, and lifted in the middle; that for an answer is
+// two thirds of one, by when the lease has ended. A proof is sent every twelfth
+// (lease.go), so after a quarter without an answer it is time for another server.
 func (l *link) SetReadDeadline(t time.Time) error {
 	if !l.done.Load() {
 		return l.Conn.SetReadDeadline(time.Now().Add(l.session.handshakeTimeout()))
+	}
+	if soon := time.Now().Add(l.silence); soon.Before(t) {
+		t = soon
 	}
 	if !l.postpones(&l.readBy, t) {
 		return nil

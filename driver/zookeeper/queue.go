@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/google/uuid"
@@ -130,9 +131,10 @@ func (s *Session) queueWith(dir string, node driver.Node, children []string) ([]
 var errNotCreated = errors.New("not created")
 
 // find settles what became of a create whose reply was lost. The sync makes a
-// server that lags behind catch up first. It returns only when that is known,
-// or when the session is over and the node with it.
+// server that lags behind catch up first. It returns when that is known, when
+// the session is over and the node with it, or when the queue can not be listed.
 func (s *Session) find(dir, guid string) (path string, err error) {
+	_ = s.wasTooLong(dir) // that of an earlier listing
 	for {
 		if err := s.again(); err != nil {
 			return "", err
@@ -143,18 +145,44 @@ func (s *Session) find(dir, guid string) (path string, err error) {
 			return "", errNotCreated
 		case err == nil:
 			return path, nil
-		case !errors.Is(err, zk.ErrNoAuth) && err != errReplaced:
+		case err == errReplaced:
+			s.end(err)
+			return "", err
+		case !errors.Is(err, zk.ErrNoAuth):
 			if err = s.wasTooLong(dir); err == nil {
 				continue
 			}
 		}
-		// Without a listing the node can not be found. It must not be left to
-		// block the queue, so the session has to go.
-		err = explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
-		s.end(err)
-		return "", err
+		// A node that can not be found now must not be left to block the queue.
+		s.getsStuck()
+		if s.begin() {
+			go s.reap(dir, guid) // ends with the node, or the session
+		}
+		return "", explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
 	}
 }
+
+// reap goes on looking for a node that may have been created, and removes it.
+func (s *Session) reap(dir, guid string) {
+	defer s.calls.Done()
+	for {
+		select {
+		case <-s.living.Done():
+			return
+		case <-time.After(reapPause):
+		}
+		path, err := s.search(dir, guid)
+		if err == nil || errors.Is(err, zk.ErrNoNode) {
+			if path != "" {
+				_ = s.remove(path) // fails only when it goes with the session
+			}
+			return
+		}
+	}
+}
+
+// reapPause is long, because the listing may break the connection each time.
+const reapPause = time.Second
 
 // search looks once for the node in dir whose name has the GUID. The path is
 // empty if there is none.

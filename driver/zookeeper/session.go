@@ -36,9 +36,12 @@ type Session struct {
 	getsStuck context.CancelFunc
 	living    context.Context // ends when the session is over; its cause says why
 	end       context.CancelCauseFunc
+	dialing   context.Context // ends when no connection is to be made any more
+	giveUp    context.CancelFunc
 
-	began time.Time
-	lease lease
+	began    time.Time
+	lease    lease
+	greeting chan struct{} // filled when the lease may have come to end earlier
 
 	slots chan struct{}  // one per call that may be under way
 	calls sync.WaitGroup // calls under way; none begins once over
@@ -67,6 +70,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		settings: set,
 		timeout:  cfg.SessionTimeout,
 		ready:    make(chan struct{}),
+		greeting: make(chan struct{}, 1),
 		stopped:  make(chan struct{}),
 		buried:   make(chan struct{}),
 		began:    time.Now(),
@@ -77,6 +81,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		warned:   map[string]bool{},
 	}
 	s.living, s.end = context.WithCancelCause(context.Background())
+	s.dialing, s.giveUp = context.WithCancel(context.Background())
 	s.stuck, s.getsStuck = context.WithCancel(context.Background())
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
 		zk.WithHostProvider(newServers(s)),
@@ -142,8 +147,11 @@ func (s *Session) renew() {
 		if in > 0 { // other requests may have served
 			continue
 		}
-		if err := s.prove(write); err != nil && s.again() != nil {
-			return
+		if err := s.prove(write); err != nil {
+			select { // a server that is overloaded is not to be asked at once
+			case <-s.living.Done():
+			case <-time.After(clock.Span(s.lease.pause())):
+			}
 		}
 	}
 }
@@ -156,7 +164,7 @@ func (s *Session) prove(write bool) error {
 		return err
 	}
 	_, err := s.conn.Multi(&zk.CheckVersionRequest{Path: "/", Version: -1})
-	if errors.Is(err, zk.ErrNoAuth) { // the answer of a majority all the same
+	if errors.Is(err, zk.ErrNoAuth) { // inside an answer, of a majority all the same
 		return nil
 	}
 	return err
@@ -172,24 +180,33 @@ func (s *Session) bury() {
 	for !s.isOver() {
 		select {
 		case <-s.living.Done():
+			continue
+		case <-s.greeting:
 		case <-patience.C:
-			ends := time.Duration(s.lease.ends.Load())
-			if ends == 0 {
-				s.end(errors.New("no answer from any server"))
-			}
-			patience.Reset(clock.Span(max(ends-s.now(), 0)))
 		}
+		ends := time.Duration(s.lease.ends.Load())
+		if ends == 0 {
+			s.end(errors.New("no answer from any server"))
+		}
+		patience.Reset(clock.Span(max(ends-s.now(), 0)))
 	}
 	if cause := context.Cause(s.living); cause != errClosed {
 		if s.ID() != 0 {
 			s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
 		}
+		s.giveUp()
 		s.hangUp()
 	}
 	s.interrupt() // after it, and so after a begin that came before the end, no more calls begin
 	idle := make(chan struct{})
 	go func() { // ends with the last call, which conn.Close ends if nothing else
 		s.calls.Wait()
+		for s.dialing.Err() == nil { // a connection that stands is needed to close the session
+			if _, err := s.conn.Sync("/"); err == nil {
+				break
+			}
+			time.Sleep(minBackoff)
+		}
 		close(idle)
 	}()
 	select {
@@ -197,15 +214,16 @@ func (s *Session) bury() {
 	case <-time.After(time.Second):
 	}
 	s.conn.Close() // within 3 s; asks the server to close the session if it can
+	s.giveUp()
 	s.hangUp()
 	<-s.stopped
 }
 
-// handshakeTimeout leaves time to try another server within the session's.
+// handshakeTimeout leaves time to try another server within the lease.
 func (s *Session) handshakeTimeout() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.timeout / 3
+	return max(s.timeout/8, 250*time.Millisecond)
 }
 
 // adopt makes conn the session's present connection.
@@ -214,7 +232,7 @@ func (s *Session) adopt(conn net.Conn, address string) net.Conn {
 	s.mu.Lock()
 	s.link, s.peer = l, address
 	s.mu.Unlock()
-	if s.isOver() { // hangUp may have come before
+	if s.dialing.Err() != nil { // hangUp may have come before
 		l.hangUp()
 	}
 	return l
@@ -241,6 +259,10 @@ func (s *Session) greeted(id int64, timeout, asked time.Duration) error {
 	if same && !first || first && id != 0 {
 		s.timeout = timeout
 		s.lease.established(asked, timeout, first)
+		select {
+		case s.greeting <- struct{}{}:
+		default: // bury has not seen the last one yet
+		}
 	}
 	s.mu.Unlock()
 	if first && timeout < twoTicks {
@@ -251,8 +273,10 @@ func (s *Session) greeted(id int64, timeout, asked time.Duration) error {
 	}
 	switch {
 	case id == 0:
+		s.giveUp()
 		s.end(errors.New("expired"))
 	case !same:
+		s.giveUp()
 		s.end(errReplaced)
 		return errReplaced
 	case first && timeout != s.cfg.SessionTimeout:
@@ -341,6 +365,7 @@ func (s *Session) Close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
+	s.giveUp()
 	s.hangUp()
 	<-s.buried
 	return ctx.Err()

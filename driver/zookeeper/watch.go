@@ -120,8 +120,7 @@ func (s *Session) fire(path string, e driver.Event) {
 }
 
 // interrupt fires all watches when the connection breaks. The server forgets
-// them with the connection; the client asks for them again at the next one, but
-// if the server refuses it only logs that. So everyone looks again.
+// them with the connection, so everyone looks again.
 func (s *Session) interrupt() {
 	s.mu.Lock()
 	watches := s.watches

@@ -1,0 +1,124 @@
+package lockpool_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// The subject of these tests is in driver/zookeeper/lease.go. They need an
+// ensemble that can be made to answer as they like.
+
+// holder returns the session that holds something.
+func holder(t *testing.T, s *zktest.Server) zktest.Session {
+	for _, session := range s.State().Sessions {
+		if len(session.Ephemerals) > 0 {
+			return session
+		}
+	}
+	require.FailNow(t, "nobody holds anything")
+	return zktest.Session{}
+}
+
+// unproven lets every proof of the session fail that its lease lives by, as with
+// a follower that has lost its leader.
+func unproven(t *testing.T, s *zktest.Server) {
+	s.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: holder(t, s).ID}, Ops: []zktest.Op{zktest.OpSync, zktest.OpMulti}},
+		Times: zktest.Always, Do: zktest.FailWith(zktest.ErrThrottled),
+	})
+}
+
+// What counts is what the server granted, from the first moment on.
+func TestLeaseEndsInTimeInTheFirstTimeoutOfASession(t *testing.T) { // measures time: not beside others
+	const granted = 2 * time.Second
+	for _, asked := range []time.Duration{granted, 10 * granted} {
+		s := zktest.Start(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
+		b := newBenchOn(t, s.Addr())
+		cfg := b.config()
+		cfg.SessionTimeout = asked
+		p := b.poolWith(cfg)
+		clock := startClock()
+		l := b.lock(p, "a")
+		unproven(t, s)
+		b.lost(l)
+		clock.took(t, granted*8/10, granted*97/100, "the lease of a new session")
+		require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
+		b.queued("a", 0)
+	}
+}
+
+// With enableEagerACLCheck a server refuses by itself, and that proves nothing.
+func TestRefusalOfOneServerProlongsNoLease(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	b := newBenchOn(t, s.Addr())
+	cfg := b.config()
+	cfg.SessionTimeout = 2 * time.Second
+	p := b.poolWith(cfg, lockpool.WithMaxSessions(1))
+	b.unlock(b.lock(p, "forbidden"))
+	l := b.lock(p, "a")
+	s.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: zktest.Creates, Prefix: b.chroot + "/forbidden"},
+		Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
+	})
+	unproven(t, s)
+	begun := time.Now()
+	b.until(func() bool {
+		_, err := p.TryLock(b.ctx, "forbidden")
+		require.ErrorIs(t, err, lockpool.ErrNoPermission)
+		return l.Depth() == 0
+	}, "the end of the lease")
+	require.Less(t, time.Since(begun), 2*cfg.SessionTimeout)
+	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	b.queued("a", 0)
+}
+
+// A server that dies without a word is left in time for the others.
+func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not beside others
+	s := zktest.Start(t, zktest.Members(3))
+	b := newBenchOn(t, s.Addr())
+	p, err := lockpool.Open("zookeeper", s.ConnectString()+b.chroot+"?session_timeout=6s")
+	require.NoError(t, err)
+	defer p.Close()
+	l := b.lock(p, "a")
+	for range 2 {
+		session := holder(t, s)
+		member := 0
+		for _, c := range s.State().Conns {
+			if c.Session == session.ID {
+				member = c.Member
+			}
+		}
+		s.Partition(zktest.Selector{Member: member}, zktest.Both)
+		require.NoError(t, s.WaitFor(b.ctx, func(state *zktest.State) bool {
+			for _, c := range state.Conns {
+				if c.Session == session.ID && c.Member != member {
+					return true
+				}
+			}
+			return l.Depth() == 0
+		}))
+		require.Equal(t, 1, l.Depth())
+		require.NoError(t, l.Verify(b.ctx))
+		s.Heal()
+		time.Sleep(3 * time.Second) // the scenario: a lease in full swing
+	}
+	b.unlock(l)
+}
+
+// A pool that is closed says so to a server, also if its connection has just
+// been lost.
+func TestCloseRightAfterACutStillFreesItsLocks(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	p := b.pool()
+	b.lock(p, "a")
+	proxy.Cut(zktest.Selector{})
+	require.NoError(t, p.Close())
+	require.Empty(t, b.children("a"))
+}
