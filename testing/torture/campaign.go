@@ -42,7 +42,8 @@ type options struct {
 	Clients  int
 	Workers  int // of each client
 	Locks    int
-	Long     float64 // percentage of the first lock's holds that last up to Longest
+	Long     float64 // percentage of the first lock's holds that last from Shortest to Longest
+	Shortest time.Duration
 	Longest  time.Duration
 	Grace    time.Duration // for a client that was told to end
 	Heedless bool
@@ -57,7 +58,7 @@ func usual() options {
 	const timeout = 6 * tick
 	return options{
 		Seed: 1, Timeout: timeout, Clients: 4, Workers: 3, Locks: 3,
-		Long: 50, Longest: 3 * timeout, Grace: 2 * shutdownLimit, faults: faults, log: io.Discard,
+		Long: 50, Shortest: timeout / 2, Longest: 3 * timeout, Grace: 2 * shutdownLimit, faults: faults, log: io.Discard,
 	}
 }
 
@@ -236,7 +237,7 @@ func (c *campaign) startClient(i int) error {
 	c.starts++
 	config := clientConfig{
 		Timeout: c.Timeout, Locks: c.locks(), Workers: c.Workers, Seed: c.Seed<<32 + uint64(c.starts), Rate: 1,
-		Long: c.Long, Longest: c.Longest, Heedless: c.Heedless,
+		Long: c.Long, Shortest: c.Shortest, Longest: c.Longest, Heedless: c.Heedless,
 	}
 	c.mu.Unlock()
 	switch {

@@ -4,13 +4,17 @@ package main
 
 import (
 	"io"
+	"math/rand/v2"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // campaignOf runs a campaign and returns what it found, and the last line.
@@ -48,9 +52,13 @@ func TestACampaignFindsOutClientsWithoutALease(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			found, last := campaignOf(t, func(o *options) {
 				o.Clients, o.Workers, o.Locks = 2, 2, 1
-				o.Long, o.Longest = 100, 3*o.Timeout
+				o.Long, o.Shortest, o.Longest = 100, 4*o.Timeout, 4*o.Timeout // outlasts the fault
 				o.Duration = 5 * time.Second
-				o.faults = []fault{freezeForLong}
+				o.faults = []fault{{"freeze the connections of the holder", connections, long,
+					func(c *campaign, _ *rand.Rand) (string, func() error, error) {
+						i := slices.IndexFunc(c.clients, func(p *process) bool { return p.name == c.history.longestHolder() })
+						return c.disturb(i, func(p *zktest.Proxy) { p.Partition(all, zktest.Both) })
+					}}}
 				c.change(o)
 			})
 			require.Equal(t, c.innocent, found.clean(), last)

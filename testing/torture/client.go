@@ -33,7 +33,8 @@ type clientConfig struct {
 	Seed    uint64
 	Rate    float64 // of its clock
 	Long    float64 // percentage of the first lock's holds that are long
-	Longest time.Duration
+
+	Shortest, Longest time.Duration // of these
 
 	// Heedless clients believe that they hold a lock until they unlock it, as if
 	// there were no lease. The campaign must find them out.
@@ -272,7 +273,7 @@ func (t *turn) hold() {
 	}
 	work := between(t.r, 0, 50*time.Millisecond)
 	if t.name == t.Locks[0] && chance(t.r, t.Long) {
-		work = between(t.r, t.Timeout/2, t.Longest)
+		work = between(t.r, t.Shortest, t.Longest)
 	}
 	lost := t.lock.Lost()
 	if t.Heedless {

@@ -94,7 +94,7 @@ var faults = []fault{
 		return c.disturb(c.someone(r), func(p *zktest.Proxy) { p.HalfOpen(all) })
 	}},
 	{"freeze the connections of a client", connections, short, freeze(zktest.Both)},
-	freezeForLong,
+	{"freeze the connections of a client for long", connections, long, freeze(zktest.Both)},
 	{"freeze what a client sends", connections, long, freeze(zktest.Inbound)},
 	{"freeze what a client receives", connections, long, freeze(zktest.Outbound)},
 	{"reset all connections", connections, moment, func(c *campaign, _ *rand.Rand) (string, func() error, error) {
@@ -104,8 +104,6 @@ var faults = []fault{
 		return "", nil, nil
 	}},
 }
-
-var freezeForLong = fault{"freeze the connections of a client for long", connections, long, freeze(zktest.Both)}
 
 // all selects every connection.
 var all zktest.Selector
