@@ -33,8 +33,7 @@ func TestLocksSurviveAnElection(t *testing.T) {
 	granted := open(t, session, addrs...)
 	var elections, outages []time.Duration
 	for range 3 {
-		leader, err := e.Leader(ctx)
-		require.NoError(t, err)
+		leader := whole(t, ctx, e)
 		lock, err := granted.Lock(ctx, "a")
 		require.NoError(t, err)
 		token, err := lock.Token(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -76,12 +75,19 @@ func index(e *zktest.RealEnsemble, s *zktest.RealServer) (i int) {
 	return i
 }
 
-// follows waits until the member serves.
-func follows(t *testing.T, ctx context.Context, s *zktest.RealServer) {
+// whole waits until a member leads and all others follow it, and returns it. One
+// that has only just come back does not count yet: without it and another one
+// the leader would have no majority.
+func whole(t *testing.T, ctx context.Context, e *zktest.RealEnsemble) (leader *zktest.RealServer) {
 	require.Eventually(t, func() bool {
-		answer, err := s.Command(ctx, "srvr")
-		return err == nil && strings.Contains(answer, "Mode: ")
-	}, patience, 10*time.Millisecond)
+		var err error
+		if leader, err = e.Leader(ctx); err != nil {
+			return false
+		}
+		n, err := leader.Stat(ctx, "zk_synced_followers")
+		return err == nil && int(n) == e.Len()-1
+	}, patience, 20*time.Millisecond)
+	return leader
 }
 
 type quiet struct{}
