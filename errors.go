@@ -27,6 +27,10 @@ var (
 	// its Session or Pool was closed. No other lock was touched.
 	ErrNotHeld = errors.New("lockpool: not held")
 
+	// ErrUpgrade: who holds a lock for reading asked to be alone. Unlock it first,
+	// or lock it alone from the start.
+	ErrUpgrade = errors.New("lockpool: a lock held for reading can not be taken alone; unlock it first")
+
 	// ErrConcurrentUse: two calls at once on one Session. The second did
 	// nothing. Give each goroutine a Session of its own.
 	ErrConcurrentUse = errors.New("lockpool: concurrent use of a session")
@@ -54,7 +58,7 @@ var (
 
 // LockError is the error of an operation on a lock.
 type LockError struct {
-	Op   string // "lock", "try lock", "unlock", "token of" or "verify"
+	Op   string // "lock", "try lock", "read lock", "try read lock", "lock all", "unlock", "token of" or "verify"
 	Name string // of the lock, as given
 	Err  error
 }
@@ -101,6 +105,7 @@ var errorClasses = []struct {
 	{ErrSessionClosed, "session_closed"},
 	{ErrLockLost, "lock_lost"},
 	{ErrNotHeld, "not_held"},
+	{ErrUpgrade, "upgrade"},
 	{ErrConcurrentUse, "concurrent_use"},
 	{ErrInvalidName, "invalid_name"},
 	{ErrNoPermission, "no_permission"},

@@ -48,15 +48,34 @@ func (p *Pool) watchOver(h *hold) {
 // look watches the hold's node and learns its token. It ends the hold if the
 // node is gone, or can not be seen any more.
 func (h *hold) look(ctx context.Context) (*driver.Watch, error) {
-	watches, err := h.home.Watch(ctx, h.name, h.node)
+	node, err := h.settled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	watches, err := h.home.Watch(ctx, h.name, node)
 	if err == nil {
 		h.token.CompareAndSwap(0, watches[0].Created)
-		if watches[0].Fired() != driver.Deleted {
+		if e := watches[0].Fired(); e != driver.Deleted && e != driver.Missing {
 			return watches[0], nil
+		}
+		if h.replaced(node) {
+			return h.look(ctx)
 		}
 		err = driver.ErrRemoved
 	}
 	return nil, h.weigh(err)
+}
+
+// stands asks the service whether the hold's node stands.
+func (h *hold) stands(ctx context.Context) error {
+	node, err := h.settled(ctx)
+	if err == nil {
+		err = h.home.Stands(ctx, h.name, node)
+	}
+	if errors.Is(err, driver.ErrRemoved) && h.replaced(node) {
+		return h.stands(ctx)
+	}
+	return h.weigh(err)
 }
 
 // weigh ends the hold if err, of a question about its node, means that it is
@@ -68,7 +87,7 @@ func (h *hold) weigh(err error) error {
 	}
 	if h.end(lostWith(err)) && unseen {
 		// The node stands, but we could not see it go: give it up.
-		_ = h.home.Leave(h.living, h.name, h.node) // goes on in the background
+		_ = h.leaveQueue(h.living) // goes on in the background
 	}
 	return h.err()
 }

@@ -34,7 +34,7 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	h := newHold(s, "a", home, driver.Node{})
 	require.NoError(t, s.pool.record(h))
 	s.holds["a"] = h
-	l := h.enter()
+	l := h.enter(false)
 	session.over = true
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
 	<-l.Lost()

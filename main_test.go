@@ -224,12 +224,16 @@ type waiter struct {
 
 // wait begins a Lock and returns when it stands in the queue as the nth.
 func (b *bench) wait(p *lockpool.Pool, name string, nth int) *waiter {
+	return b.waitFor(p.Lock, name, nth)
+}
+
+func (b *bench) waitFor(lock func(context.Context, string) (*lockpool.Lock, error), name string, nth int) *waiter {
 	ctx, cancel := context.WithCancel(b.ctx)
 	w := &waiter{done: make(chan struct{}), cancel: cancel}
 	b.Cleanup(cancel)
 	go func() {
 		defer close(w.done)
-		w.lock, w.err = p.Lock(ctx, name)
+		w.lock, w.err = lock(ctx, name)
 	}()
 	b.queued(name, nth)
 	return w

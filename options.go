@@ -97,7 +97,15 @@ func WithTracerProvider(tp trace.TracerProvider) Option {
 // DoOption changes one call of Pool.Do.
 type DoOption func(*doConfig)
 
-type doConfig struct{ wait time.Duration }
+type doConfig struct {
+	wait time.Duration
+	op   op
+}
+
+// Shared makes a Do take the lock as [Pool.RLock] does.
+func Shared() DoOption {
+	return func(c *doConfig) { c.op = opRLock }
+}
 
 // WaitAtMost bounds the wait of a Do for its lock, without bounding the work
 // that follows. If the time is up the error wraps context.DeadlineExceeded. A

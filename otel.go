@@ -65,6 +65,7 @@ type trail struct {
 	tracing *tracing
 	ctx     context.Context // with the acquire span
 	name    string
+	kind    attribute.KeyValue
 	span    trace.Span
 	wait    trace.Span // nil until it has to wait
 	waiting *atomic.Int32
@@ -74,12 +75,16 @@ type trail struct {
 }
 
 // acquire begins the span of an acquisition.
-func (t *tracing) acquire(ctx context.Context, name string, waiting *atomic.Int32) (context.Context, *trail) {
+func (t *tracing) acquire(ctx context.Context, name string, op op, waiting *atomic.Int32) (context.Context, *trail) {
 	ctx, span := t.tracer.Start(ctx, spanAcquire, t.start...)
-	if span.IsRecording() {
-		span.SetAttributes(keyName.String(name), keyKind.String("mutex"), keyDriver.String(t.driverName))
+	kind := keyKind.String("mutex")
+	if op.shares() {
+		kind = keyKind.String("read")
 	}
-	return ctx, &trail{tracing: t, ctx: ctx, name: name, span: span, waiting: waiting}
+	if span.IsRecording() {
+		span.SetAttributes(keyName.String(name), kind, keyDriver.String(t.driverName))
+	}
+	return ctx, &trail{tracing: t, ctx: ctx, name: name, kind: kind, span: span, waiting: waiting}
 }
 
 // on tells which session the acquisition uses.
@@ -121,7 +126,7 @@ func (t *trail) Waiting(behind driver.Node) {
 		t.waiting.Add(1)
 		_, t.wait = t.tracing.tracer.Start(t.ctx, spanWait)
 		if t.wait.IsRecording() {
-			t.wait.SetAttributes(keyName.String(t.name), keyKind.String("mutex"), keyPosition.Int(t.place))
+			t.wait.SetAttributes(keyName.String(t.name), t.kind, keyPosition.Int(t.place))
 		}
 	}
 	if t.wait.IsRecording() {
@@ -132,7 +137,7 @@ func (t *trail) Waiting(behind driver.Node) {
 // Woken implements recipe.Observer.
 func (t *trail) Woken(e driver.Event) {
 	t.wakeups++
-	if e == driver.Deleted && t.wait.IsRecording() {
+	if (e == driver.Deleted || e == driver.Missing) && t.wait.IsRecording() {
 		t.wait.AddEvent("lockpool.predecessor.gone")
 	}
 }

@@ -181,13 +181,23 @@ func (p *Pool) TryLock(ctx context.Context, name string) (*Lock, error) {
 	return p.lock(ctx, name, opTryLock, new(Lock))
 }
 
-func (p *Pool) lock(ctx context.Context, name, op string, l *Lock) (*Lock, error) {
+// RLock is [Session.RLock] as Lock is [Session.Lock].
+func (p *Pool) RLock(ctx context.Context, name string) (*Lock, error) {
+	return p.lock(ctx, name, opRLock, new(Lock))
+}
+
+// TryRLock is [Session.TryRLock] as TryLock is [Session.TryLock].
+func (p *Pool) TryRLock(ctx context.Context, name string) (*Lock, error) {
+	return p.lock(ctx, name, opTryRLock, new(Lock))
+}
+
+func (p *Pool) lock(ctx context.Context, name string, op op, l *Lock) (*Lock, error) {
 	if s := p.carried(ctx); s != nil {
 		return s.lock(ctx, name, op, l)
 	}
 	s, err := p.newSession()
 	if err != nil {
-		return nil, &LockError{op, name, err}
+		return nil, &LockError{op.String(), name, err}
 	}
 	s.passing = true
 	l, err = s.lock(ctx, name, op, l)
@@ -232,7 +242,7 @@ func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context)
 		waitCtx, cancel = context.WithTimeout(ctx, cfg.wait)
 		defer cancel()
 	}
-	lock, err := p.Lock(waitCtx, name)
+	lock, err := p.lock(waitCtx, name, cfg.op, new(Lock))
 	if err != nil {
 		return err
 	}

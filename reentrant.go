@@ -29,8 +29,7 @@ type Lock struct {
 type hold struct {
 	session *Session
 	name    string
-	home    *member // the session at the service that the node lives on
-	node    driver.Node
+	home    *member       // the session at the service that the node lives on
 	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
 	token   atomic.Int64  // 0 until the node is watched
 	guard   *time.Timer   // begins to watch the node
@@ -39,16 +38,20 @@ type hold struct {
 	die    context.CancelFunc
 
 	// Guarded by session.mu. The numbers of the entries not yet left. A number
-	// is used once, so that no Lock, nor a copy of it, can leave another's.
+	// is used once, so that no Lock, nor a copy of it, can leave another's; the
+	// numbers of those that only read are odd.
 	entries []uint64
 	last    uint64
+	alone   int       // how many of the entries do not only read
 	room    [4]uint64 // where entries begins, to spare the heap
 
 	depth atomic.Int32 // len(entries), for everyone
 
 	over     atomic.Bool
 	mu       sync.Mutex
-	cause    error // set once, before over
+	node     driver.Node   // the node that holds the lock
+	moving   chan struct{} // closed when the node is another one; nil unless it is about to be
+	cause    error         // set once, before over
 	contexts map[*heldContext]struct{}
 }
 
@@ -59,9 +62,25 @@ func newHold(s *Session, name string, home *member, node driver.Node) *hold {
 	return h
 }
 
+// admit says whether there may be one more entry.
+func (h *hold) admit(op op) error {
+	if err := h.err(); err != nil {
+		return err
+	}
+	if h.alone == 0 && !op.shares() {
+		return ErrUpgrade
+	}
+	return nil
+}
+
 // enter adds an entry.
-func (h *hold) enter() Lock {
-	h.last++
+func (h *hold) enter(reads bool) Lock {
+	h.last += 2 - h.last&1 // even
+	if reads {
+		h.last++
+	} else {
+		h.alone++
+	}
 	h.entries = append(h.entries, h.last)
 	h.depth.Store(int32(len(h.entries)))
 	return Lock{h, h.last}
@@ -76,13 +95,16 @@ func (h *hold) leave(entry uint64) bool {
 		}
 	}
 	h.entries = append(h.entries[:i], h.entries[i+1:]...)
+	if entry&1 == 0 {
+		h.alone--
+	}
 	h.depth.Store(int32(len(h.entries)))
 	return true
 }
 
 // leaveAll removes all entries.
 func (h *hold) leaveAll() {
-	h.entries = nil
+	h.entries, h.alone = nil, 0
 	h.depth.Store(0)
 }
 
@@ -133,10 +155,10 @@ func (h *hold) end(cause error) bool {
 // beside somebody else.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
-		return &LockError{opUnlock, "", ErrNotHeld}
+		return &LockError{opUnlock.String(), "", ErrNotHeld}
 	}
 	if err := l.hold.session.unlock(ctx, l); err != nil {
-		return &LockError{opUnlock, l.hold.name, err}
+		return &LockError{opUnlock.String(), l.hold.name, err}
 	}
 	return nil
 }
@@ -153,11 +175,14 @@ func (s *Session) unlock(ctx context.Context, l *Lock) error {
 		}
 		return ErrNotHeld
 	}
-	if len(h.entries) > 0 {
+	if len(h.entries) > 0 && (h.alone > 0 || l.entry&1 != 0) {
 		s.mu.Unlock()
 		return h.err()
 	}
 	defer s.mu.Unlock()
+	if len(h.entries) > 0 {
+		return h.share(ctx)
+	}
 	err := s.release(ctx, h, ErrNotHeld)
 	if s.passing && len(s.holds) == 0 {
 		s.giveBack(ErrNotHeld)
@@ -254,7 +279,7 @@ func (l *Lock) Token(ctx context.Context) (int64, error) {
 		}
 		switch {
 		case err != nil:
-			return 0, &LockError{opToken, h.name, err}
+			return 0, &LockError{opToken.String(), h.name, err}
 		case token != 0:
 			return token, nil
 		}
@@ -272,10 +297,10 @@ func (l *Lock) Verify(ctx context.Context) error {
 	h := l.hold
 	err := h.err()
 	if err == nil {
-		err = h.weigh(h.home.Stands(ctx, h.name, h.node))
+		err = h.stands(ctx)
 	}
 	if err != nil {
-		return &LockError{opVerify, h.name, err}
+		return &LockError{opVerify.String(), h.name, err}
 	}
 	return nil
 }

@@ -11,14 +11,35 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// The operations, as a LockError names them.
+// op is an operation on a lock.
+type op uint8
+
 const (
-	opLock    = "lock"
-	opTryLock = "try lock"
-	opUnlock  = "unlock"
-	opToken   = "token of"
-	opVerify  = "verify"
+	opLock op = iota
+	opTryLock
+	opRLock
+	opTryRLock
+	opLockAll
+	opUnlock
+	opToken
+	opVerify
 )
+
+// String is how a LockError names it.
+func (o op) String() string {
+	return [...]string{"lock", "try lock", "read lock", "try read lock", "lock all", "unlock", "token of", "verify"}[o]
+}
+
+func (o op) tries() bool  { return o == opTryLock || o == opTryRLock }
+func (o op) shares() bool { return o == opRLock || o == opTryRLock }
+
+// kind is what a node asks for that such an operation makes.
+func (o op) kind() driver.Kind {
+	if o.shares() {
+		return driver.Read
+	}
+	return driver.Mutex
+}
 
 // Session is a handle on the pool: one holder of locks. What it holds it can
 // lock again, deeper in the code, without waiting; see [Lock].
@@ -63,12 +84,32 @@ func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
 	return s.lock(ctx, name, opTryLock, new(Lock))
 }
 
+// RLock is Lock for the right to share the lock with others who only read: it
+// waits for those who asked before to be alone, and who asks later to be alone
+// waits for it. (The names are those of sync.RWMutex.) A session that holds the
+// lock, alone or not, enters again at once, also while somebody waits to be
+// alone.
+//
+// Who holds it alone may take it for reading as well; when it unlocks the other
+// entries, the lock is shared from then on, without a moment in which it is not
+// held. The reverse is ErrUpgrade: of two readers who asked to be alone, each
+// would wait for the other for ever.
+func (s *Session) RLock(ctx context.Context, name string) (*Lock, error) {
+	return s.lock(ctx, name, opRLock, new(Lock))
+}
+
+// TryRLock is RLock without waiting for other holders: if somebody holds the
+// lock alone or asked before to be alone, the error is ErrLocked.
+func (s *Session) TryRLock(ctx context.Context, name string) (*Lock, error) {
+	return s.lock(ctx, name, opTryRLock, new(Lock))
+}
+
 // lock makes l a held Lock and returns it. Its callers are small enough to be
 // inlined, so that l is on the stack of a user who does not keep it: entering a
 // lock again costs no heap.
-func (s *Session) lock(ctx context.Context, name, op string, l *Lock) (*Lock, error) {
+func (s *Session) lock(ctx context.Context, name string, op op, l *Lock) (*Lock, error) {
 	if !s.mu.TryLock() {
-		return nil, &LockError{op, name, ErrConcurrentUse}
+		return nil, &LockError{op.String(), name, ErrConcurrentUse}
 	}
 	h, err := s.recent, ctx.Err()
 	if h == nil || h.name != name {
@@ -78,22 +119,22 @@ func (s *Session) lock(ctx context.Context, name, op string, l *Lock) (*Lock, er
 	if h == nil && err == nil {
 		h, err = s.acquire(ctx, name, op)
 	} else if err == nil {
-		err = h.err()
+		err = h.admit(op)
 	} else {
 		err = withCause(ctx, err)
 	}
 	if err == nil {
-		*l = h.enter()
+		*l = h.enter(op.shares())
 	}
 	s.mu.Unlock()
 	if err != nil {
-		return nil, &LockError{op, name, err}
+		return nil, &LockError{op.String(), name, err}
 	}
 	return l, nil
 }
 
 // acquire gets a lock that the session does not hold.
-func (s *Session) acquire(ctx context.Context, name, op string) (*hold, error) {
+func (s *Session) acquire(ctx context.Context, name string, op op) (*hold, error) {
 	if s.closed.Load() {
 		return nil, s.cause
 	}
@@ -105,7 +146,7 @@ func (s *Session) acquire(ctx context.Context, name, op string) (*hold, error) {
 		trail *trail
 	)
 	err := s.pool.bounded(ctx, func(ctx context.Context) (err error) {
-		ctx, trail = s.pool.tracing.acquire(ctx, name, &s.pool.waiting)
+		ctx, trail = s.pool.tracing.acquire(ctx, name, op, &s.pool.waiting)
 		h, err = s.grant(ctx, name, op, trail)
 		return err
 	})
@@ -118,7 +159,7 @@ func (s *Session) acquire(ctx context.Context, name, op string) (*hold, error) {
 // grant gets the lock from the service and records the hold. It is the one
 // place where handles and recipe meet. A waiter whose session dies, or whose
 // node is removed by somebody, queues again.
-func (s *Session) grant(ctx context.Context, name, op string, trail *trail) (*hold, error) {
+func (s *Session) grant(ctx context.Context, name string, op op, trail *trail) (*hold, error) {
 	var again error // why it queues again
 	for {
 		if err := s.reseat(ctx); err != nil {
@@ -131,13 +172,13 @@ func (s *Session) grant(ctx context.Context, name, op string, trail *trail) (*ho
 		claim := recipe.Claim{
 			Session:  m,
 			Queue:    name,
-			Kind:     driver.Mutex,
-			Rule:     recipe.Exclusive,
+			Kind:     op.kind(),
+			Rule:     recipe.RuleOf(op.kind()),
 			Data:     s.pool.owner,
 			Observer: trail,
 		}
 		take := claim.Acquire
-		if op == opTryLock {
+		if op.tries() {
 			take = claim.Try
 		}
 		trail.on(m)
@@ -212,7 +253,7 @@ func (s *Session) Close(ctx context.Context) error {
 	var errs []error
 	for name, h := range s.holds {
 		if err := s.release(ctx, h, ErrSessionClosed); err != nil {
-			errs = append(errs, &LockError{opUnlock, name, err})
+			errs = append(errs, &LockError{opUnlock.String(), name, err})
 		}
 	}
 	s.giveBack(ErrSessionClosed)
@@ -231,7 +272,7 @@ func (s *Session) release(ctx context.Context, h *hold, cause error) error {
 		s.pool.strike(h)
 		return h.err()
 	}
-	err := h.home.Leave(ctx, h.name, h.node)
+	err := h.leaveQueue(ctx)
 	s.pool.strike(h)
 	if err != nil {
 		s.clean = false

@@ -79,7 +79,7 @@ type Session interface {
 	List(ctx context.Context, queue string) ([]Node, error)
 
 	// Watch watches nodes, each for its next change, all in one round trip. The
-	// watch on a node that does not exist any more has fired with Deleted, and
+	// watch on a node that does not exist any more has fired with Missing, and
 	// leaves nothing behind. All who watch the same node share one watch at the
 	// service. It is enough to forget a Watch that is no longer of interest.
 	//
@@ -93,6 +93,12 @@ type Session interface {
 	// on in the background until the node is certainly gone or the session is
 	// over. A nil error means that the node is gone.
 	Leave(ctx context.Context, queue string, node Node) error
+
+	// Share puts a Read into the place of a Mutex or Write node, with the same
+	// number, in one step for everyone who looks at the queue. Who watches the
+	// old node is told that it changed, never that it is gone. It waits for the
+	// service until the session is over. On an error nothing has changed.
+	Share(queue string, node Node, data []byte) (Node, error)
 
 	// Stands asks the service whether the node exists, in such a way that a
 	// member of it that is cut off from the others can not answer. The error
@@ -140,8 +146,8 @@ const (
 	Mutex Kind = iota
 	// Read asks to share the lock with other Reads.
 	Read
-	// Write asks to be alone, and may later leave a Read with its own number
-	// behind (Curator's downgrade), so its going alone grants nothing.
+	// Write asks to be alone, and may leave a Read with its own number behind
+	// when it goes (Curator's downgrade), so its going alone grants nothing.
 	Write
 )
 

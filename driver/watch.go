@@ -6,8 +6,11 @@ import "sync"
 type Event int
 
 const (
-	// Deleted: the node is gone.
+	// Deleted: the node is gone, and was not changed before it went.
 	Deleted Event = iota + 1
+	// Missing: the node was gone before it could be watched. Another may have
+	// taken its place (Session.Share): look again.
+	Missing
 	// Changed: the node stands, its data is another.
 	Changed
 	// Interrupted: the connection broke, so a change may have gone unseen.

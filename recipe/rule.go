@@ -15,3 +15,24 @@ type Rule func(queue []driver.Node, self int) (obstacle int, last bool)
 func Exclusive(_ []driver.Node, self int) (obstacle int, last bool) {
 	return self - 1, self == 1
 }
+
+// Shared is the rule of the lock that is shared by those who read: only who
+// asked earlier to be alone is in the way, and the nearest of them is the one to
+// wait for.
+func Shared(queue []driver.Node, self int) (obstacle int, last bool) {
+	obstacle, others := -1, 0
+	for i, n := range queue[:self] {
+		if n.Kind != driver.Read {
+			obstacle, others = i, others+1
+		}
+	}
+	return obstacle, others == 1
+}
+
+// RuleOf returns the rule by which a node of the kind is granted.
+func RuleOf(k driver.Kind) Rule {
+	if k == driver.Read {
+		return Shared
+	}
+	return Exclusive
+}

@@ -12,17 +12,21 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// endings are the names that clients give to contenders, before the sequence
-// number. A node that ends in none of them is no contender and is ignored.
-var endings = []struct {
-	text string
-	kind driver.Kind
-}{
-	{"lock-", driver.Mutex},    // Curator's InterProcessMutex, go-zookeeper, lockpool
-	{"__WRIT__", driver.Write}, // Curator's InterProcessReadWriteLock
-	{"__READ__", driver.Read},  //
-	{"__lock__", driver.Mutex}, // kazoo's Lock and WriteLock
-	{"__rlock__", driver.Read}, // kazoo's ReadLock
+// layouts are the endings that clients give to the names of contenders, before
+// the sequence number. A node with none of them is no contender and is ignored.
+var layouts = []layout{
+	// lockpool. What asks to be alone is named as by Curator's InterProcessMutex
+	// and by go-zookeeper; what reads ends in what they take for one of theirs, so
+	// that they wait for it, if for longer than they must.
+	{"lock-", driver.Mutex, "rlock-"},
+	{"__WRIT__", driver.Write, "__READ__"},  // Curator's InterProcessReadWriteLock
+	{"__lock__", driver.Mutex, "__rlock__"}, // kazoo's Lock and WriteLock, and ReadLock
+}
+
+type layout struct {
+	alone string
+	kind  driver.Kind // of what asks to be alone
+	read  string
 }
 
 // protected is how the name of a node begins that carries a GUID of its
@@ -31,18 +35,30 @@ var endings = []struct {
 const protected = "_c_"
 
 func prefix(guid string, kind driver.Kind) string {
-	for _, e := range endings {
-		if e.kind == kind {
-			return protected + guid + "-" + e.text
+	if kind == driver.Read {
+		return protected + guid + "-" + layouts[0].read
+	}
+	return protected + guid + "-" + layouts[0].alone
+}
+
+// shared returns the node that takes the place of one that asks to be alone.
+func shared(node driver.Node) driver.Node {
+	begin := len(node.Name) - numberLength
+	for _, l := range layouts {
+		if guid, ok := strings.CutSuffix(node.Name[:begin], l.alone); ok {
+			return driver.Node{Name: guid + l.read + node.Name[begin:], Kind: driver.Read, Seq: node.Seq}
 		}
 	}
-	panic(fmt.Sprintf("zookeeper: no layout for kind %d", kind))
+	panic("zookeeper: nobody asks to be alone with " + node.Name)
 }
+
+// numberLength is that of the number at the end of a name, if it is positive.
+const numberLength = 10
 
 // parseNode reads a child's name from its end. The server appends the number as
 // %010d: ten characters, or eleven for the lowest negative ones.
 func parseNode(name string) (driver.Node, bool) {
-	begin := len(name) - 10
+	begin := len(name) - numberLength
 	if begin > 0 && name[begin-1] == '-' && name[begin] >= '1' {
 		if node, ok := parseNumber(name, begin-1); ok {
 			return node, true
@@ -56,11 +72,16 @@ func parseNumber(name string, begin int) (driver.Node, bool) {
 	if begin <= 0 || name[begin] == '+' {
 		return driver.Node{}, false
 	}
-	for _, e := range endings {
-		if strings.HasSuffix(name[:begin], e.text) {
-			seq, err := strconv.ParseInt(name[begin:], 10, 32)
-			return driver.Node{Name: name, Kind: e.kind, Seq: int32(seq)}, err == nil
+	for _, l := range layouts {
+		kind := l.kind
+		switch {
+		case strings.HasSuffix(name[:begin], l.read): // which may end in the other
+			kind = driver.Read
+		case !strings.HasSuffix(name[:begin], l.alone):
+			continue
 		}
+		seq, err := strconv.ParseInt(name[begin:], 10, 32)
+		return driver.Node{Name: name, Kind: kind, Seq: int32(seq)}, err == nil
 	}
 	return driver.Node{}, false
 }

@@ -57,9 +57,25 @@ func TestQueueIsOrderedByNumberWhateverTheNames(t *testing.T) {
 
 func TestOurOwnNamesAreContenders(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []driver.Kind{driver.Mutex, driver.Read, driver.Write} {
+	for _, kind := range []driver.Kind{driver.Mutex, driver.Read} {
 		node, ok := parseNode(prefix("c0ffee", kind) + "0000000001")
 		require.True(t, ok)
 		require.Equal(t, kind, node.Kind)
+	}
+}
+
+func TestWhatIsSharedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	for alone, read := range map[string]string{
+		"_c_1-lock-0000000007":    "_c_1-rlock-0000000007",
+		"_c_1-__WRIT__0000000007": "_c_1-__READ__0000000007",
+		"1__lock__0000000007":     "1__rlock__0000000007",
+	} {
+		before, ok := parseNode(alone)
+		require.True(t, ok)
+		after, ok := parseNode(read)
+		require.True(t, ok)
+		require.Equal(t, driver.Read, after.Kind)
+		require.Equal(t, after, shared(before))
 	}
 }

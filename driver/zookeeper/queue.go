@@ -330,6 +330,42 @@ func (s *Session) remove(path string) error {
 	}
 }
 
+// Share implements driver.Session. Changing the data of the old node before it
+// goes is what makes its watchers look again: the deletion alone would grant
+// them the lock.
+func (s *Session) Share(queue string, node driver.Node, data []byte) (driver.Node, error) {
+	if !s.begin() {
+		return driver.Node{}, s.Err()
+	}
+	defer s.calls.Done()
+	read := shared(node)
+	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
+	for {
+		_, err := s.conn.Multi(
+			&zk.SetDataRequest{Path: from, Data: data, Version: -1},
+			&zk.CreateRequest{Path: to, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
+			&zk.DeleteRequest{Path: from, Version: -1},
+		)
+		if errors.Is(err, zk.ErrNoNode) { // gone, or it has happened and the reply was lost
+			var there bool
+			if there, _, err = s.conn.Exists(to); err == nil && !there {
+				return driver.Node{}, driver.ErrRemoved
+			}
+		}
+		switch {
+		case err == nil:
+			return read, nil
+		case errors.Is(err, zk.ErrNoAuth):
+			return driver.Node{}, fmt.Errorf("%w: sharing %s needs the rights CREATE and DELETE on %s, and WRITE on the node", driver.ErrNoPermission, from, dir)
+		case refused(err) && !throttled(err):
+			return driver.Node{}, explain(err, "sharing "+from, "CREATE", dir)
+		}
+		if err := s.again(); err != nil {
+			return driver.Node{}, err
+		}
+	}
+}
+
 // Ping implements driver.Session.
 func (s *Session) Ping(ctx context.Context) error {
 	return s.ask(ctx, func() error { return s.prove(true) })

@@ -93,7 +93,7 @@ func (s *Session) arm(path string, w *watch) {
 		_ = s.again() // a pause, because whoever waits asks again at once
 		w.Fire(driver.Interrupted)
 	case errors.Is(err, zk.ErrNoNode):
-		w.Fire(driver.Deleted)
+		w.Fire(driver.Missing)
 	default:
 		w.err = explain(err, "watching", "READ", path)
 	}

@@ -1,0 +1,129 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+)
+
+// Locks are several locks of one holder that were taken together.
+type Locks struct {
+	locks []*Lock // in the order in which they were taken
+	lost  chan struct{}
+}
+
+// LockAll locks all these names, or none: it waits for them one after the other
+// until ctx ends, and if one can not be had it gives back the others; the error
+// is a [*LockError] that names the one. Everybody who uses LockAll takes names
+// in the same order, so that two never wait for each other. A name that is given
+// twice is locked once.
+//
+// It is no protection against a deadlock to hold a lock already and then to
+// take others, together or one by one.
+func (s *Session) LockAll(ctx context.Context, names ...string) (*Locks, error) {
+	return s.lockAll(ctx, names)
+}
+
+// LockAll is [Session.LockAll] with a handle of its own, or the one in ctx, as
+// [Pool.Lock] has it.
+func (p *Pool) LockAll(ctx context.Context, names ...string) (*Locks, error) {
+	if s := p.carried(ctx); s != nil {
+		return s.lockAll(ctx, names)
+	}
+	s, err := p.newSession()
+	if err != nil {
+		return nil, &LockError{opLockAll.String(), "", err}
+	}
+	locks, err := s.lockAll(ctx, names)
+	if err != nil {
+		_ = s.Close(ctx) // holds nothing
+		return nil, err
+	}
+	s.passing = true
+	return locks, nil
+}
+
+func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
+	if len(names) == 0 {
+		return nil, &LockError{opLockAll.String(), "", errors.New("no names are given")}
+	}
+	names = slices.Clone(names)
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for _, name := range names { // before anything is locked
+		if err := s.pool.checkName(name); err != nil {
+			return nil, &LockError{opLockAll.String(), name, err}
+		}
+	}
+	all := &Locks{lost: make(chan struct{})}
+	for _, name := range names {
+		l, err := s.lock(ctx, name, opLockAll, new(Lock))
+		if err != nil {
+			_ = all.Unlock(ctx) // goes on if it fails
+			return nil, err
+		}
+		all.locks = append(all.locks, l)
+	}
+	lose := sync.OnceFunc(func() { close(all.lost) })
+	for _, l := range all.locks {
+		context.AfterFunc(l.hold.living, func() {
+			if l.hold.err() != ErrNotHeld {
+				lose()
+			}
+		})
+	}
+	return all, nil
+}
+
+// Unlock unlocks all of them, each as [Lock.Unlock] does, and the last that was
+// taken first.
+func (a *Locks) Unlock(ctx context.Context) error {
+	var errs []error
+	for _, l := range slices.Backward(a.locks) {
+		errs = append(errs, l.Unlock(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Context is [Lock.Context] for all of them: it ends when the first is lost or
+// let go.
+func (a *Locks) Context(parent context.Context) context.Context {
+	for _, l := range a.locks {
+		parent = l.Context(parent)
+	}
+	return parent
+}
+
+// Lost is closed when one of them is lost, or taken away because its session or
+// pool was closed. It is not closed by unlocking.
+func (a *Locks) Lost() <-chan struct{} { return a.lost }
+
+// Verify is [Lock.Verify] for all of them.
+func (a *Locks) Verify(ctx context.Context) error {
+	for _, l := range a.locks {
+		if err := l.Verify(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Lock returns the one of that name, for its token, or nil. It is unlocked
+// together with the others.
+func (a *Locks) Lock(name string) *Lock {
+	for _, l := range a.locks {
+		if l.Name() == name {
+			return l
+		}
+	}
+	return nil
+}
+
+// Names returns their names, in the order in which they were taken.
+func (a *Locks) Names() (names []string) {
+	for _, l := range a.locks {
+		names = append(names, l.Name())
+	}
+	return names
+}
