@@ -26,6 +26,9 @@
 // That is how code deep in a call stack can take the lock it needs without
 // knowing whether its caller has it.
 //
+// Who only reads can share a lock with others who do: [Pool.RLock] and, for Do,
+// [Shared].
+//
 // The holder travels in the context. The context that [Pool.Do] gives to its
 // function, and that of [Lock.Context], carry it, so that Do and Lock with that
 // context enter again. It counts only on the goroutine that it was made on.

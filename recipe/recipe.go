@@ -119,7 +119,9 @@ func (c Claim) orderly(queue []driver.Node, place int) error {
 // alone grants the lock: the obstacle was the last one in the way, it was
 // deleted, and our own node stood at that moment. Our own node is watched to
 // know that, which is sound because watches fire in the order of the changes.
-// A Write that goes may leave a Read with the same number, so it never counts.
+// A Write that goes may leave a Read with the same number, so it never counts;
+// nor does a node that was missing before it could be watched, because a Read
+// may have taken its place.
 func (c Claim) wait(ctx context.Context, self, obstacle driver.Node, last bool) (bool, error) {
 	last = last && obstacle.Kind != driver.Write
 	watched := []driver.Node{obstacle}

@@ -15,7 +15,8 @@
 // removes it some time after its last contender has left. A contender is an
 // ephemeral sequential child named as Apache Curator names it,
 // _c_<uuid>-lock-<number>, so that Curator's InterProcessMutex and the Lock of
-// the Go client stand in the same queue and respect each other.
+// the Go client stand in the same queue and respect each other. Who shares the
+// lock is called _c_<uuid>-rlock-<number>, which those two wait for as well.
 //
 // # What is handled here
 //
