@@ -58,7 +58,7 @@ var (
 
 // LockError is the error of an operation on a lock.
 type LockError struct {
-	Op   string // "lock", "try lock", "read lock", "try read lock", "lock all", "unlock", "token of" or "verify"
+	Op   string // such as "lock", "try lock", "read lock", "lock all" or "unlock"
 	Name string // of the lock, as given
 	Err  error
 }

@@ -261,26 +261,11 @@ func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context)
 // Ping opens a session if there is none and asks the service for a sign of
 // life that takes a quorum of it.
 func (p *Pool) Ping(ctx context.Context) error {
-	if err := p.ping(ctx); err != nil {
+	err := p.asking(ctx, func(ctx context.Context, m *member) error { return m.Ping(ctx) })
+	if err != nil {
 		return fmt.Errorf("lockpool: ping: %w", bare(err))
 	}
 	return nil
-}
-
-func (p *Pool) ping(ctx context.Context) error {
-	s, err := p.newSession()
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.giveBack(ErrSessionClosed)
-	return p.bounded(ctx, func(ctx context.Context) error {
-		if err := s.reseat(ctx); err != nil {
-			return err
-		}
-		return s.seat.Value().Ping(ctx)
-	})
 }
 
 // Shutdown closes the pool, but first lets holders finish: no more locks are

@@ -23,11 +23,13 @@ const (
 	opUnlock
 	opToken
 	opVerify
+	opQueue
+	opBreak
 )
 
 // String is how a LockError names it.
 func (o op) String() string {
-	return [...]string{"lock", "try lock", "read lock", "try read lock", "lock all", "unlock", "token of", "verify"}[o]
+	return [...]string{"lock", "try lock", "read lock", "try read lock", "lock all", "unlock", "token of", "verify", "queue of", "break"}[o]
 }
 
 func (o op) tries() bool  { return o == opTryLock || o == opTryRLock }

@@ -12,6 +12,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 var (
@@ -50,6 +51,9 @@ type Connector interface {
 	// CheckName says why name can not be the name of a queue, or returns nil.
 	// It is called before anything is sent.
 	CheckName(name string) error
+
+	// IsContender reports whether a node of that name would be a contender.
+	IsContender(node string) bool
 
 	// DriverName names the driver in telemetry, such as "zookeeper".
 	DriverName() string
@@ -99,6 +103,19 @@ type Session interface {
 	// old node is told that it changed, never that it is gone. It waits for the
 	// service until the session is over. On an error nothing has changed.
 	Share(queue string, node Node, data []byte) (Node, error)
+
+	// Inspect returns the contenders in the queue, in order, with all that is
+	// known of them, and the names of the other nodes in it. It reads only, and
+	// leaves no watch. A contender that goes meanwhile is left out.
+	Inspect(ctx context.Context, queue string) (contenders []Contender, others []string, err error)
+
+	// Queues returns the names of the queues below prefix that have a contender,
+	// sorted; the empty prefix means all.
+	Queues(ctx context.Context, prefix string) ([]string, error)
+
+	// Break removes somebody else's node, and records that in the log. The error
+	// is ErrRemoved if it was gone already.
+	Break(ctx context.Context, queue, name string) error
 
 	// Stands asks the service whether the node exists, in such a way that a
 	// member of it that is cut off from the others can not answer. The error
@@ -150,6 +167,18 @@ const (
 	// when it goes (Curator's downgrade), so its going alone grants nothing.
 	Write
 )
+
+// String is the kind in one word.
+func (k Kind) String() string { return [...]string{"mutex", "read", "write"}[k] }
+
+// Contender is what can be seen of a node in a queue.
+type Contender struct {
+	Node
+	Session string    // as Info.ID
+	Created int64     // as Watch.Created
+	Since   time.Time // by the service's clock
+	Data    []byte
+}
 
 // Node is one contender in a queue.
 type Node struct {

@@ -126,9 +126,9 @@ func refused(err error) bool {
 // but what is known to be an answer. ErrNoServer and ErrSessionExpired, seen
 // when the session is over, are treated alike: the pause before trying again
 // finds out.
-func unsure(err error) bool { return err != nil && !answered(err) }
+func unsure(err error) bool { return err != nil && !isAnswer(err) }
 
-func answered(err error) bool { return refused(err) || strings.HasPrefix(err.Error(), unknownCode) }
+func isAnswer(err error) bool { return refused(err) || strings.HasPrefix(err.Error(), unknownCode) }
 
 // unknownCode is how the client begins the error for a code of the server that
 // it does not know.

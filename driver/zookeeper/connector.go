@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"crypto/tls"
+	"strings"
 	"sync"
 
 	"github.com/lockpool/lockpool/driver"
@@ -54,6 +55,12 @@ func NewConnector(cfg Config) (*Connector, error) {
 
 // DriverName implements driver.Connector.
 func (c *Connector) DriverName() string { return "zookeeper" }
+
+// IsContender implements driver.Connector.
+func (c *Connector) IsContender(node string) bool {
+	_, ok := parseNode(node)
+	return ok && !strings.Contains(node, "/")
+}
 
 // Connect implements driver.Connector. It tries every server once, and fails
 // with the last server's error when none gave it a session.

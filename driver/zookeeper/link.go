@@ -157,10 +157,10 @@ func newLink(s *Session, conn net.Conn) *link {
 
 // Write notes when a request goes out. The client writes each with one call.
 //
-// It also turns every getData into one that sets a watch. If the client did
-// that (GetW), it would keep a channel for each watch until the node changes,
-// and ask for all of them again after a reconnect, which nobody here waits for
-// and which reads its lastZxid beside the goroutine that writes it.
+// It also makes each getData of what is to be watched set a watch. If the client
+// did that (GetW), it would keep a channel for each watch until the node
+// changes, and ask for all of them again after a reconnect, which nobody here
+// waits for and which reads its lastZxid beside the goroutine that writes it.
 func (l *link) Write(p []byte) (int, error) {
 	r := sent{at: l.session.now()}
 	if l.done.Load() && len(p) >= 12 {
@@ -168,10 +168,12 @@ func (l *link) Write(p []byte) (int, error) {
 		r.op = int32(binary.BigEndian.Uint32(p[8:]))
 		switch r.op {
 		case opGetData: // then the path, and one byte that says whether to watch
-			p = slices.Clone(p)
-			p[len(p)-1] = 1
+			if l.session.isWatched(pathIn(p)) {
+				p = slices.Clone(p)
+				p[len(p)-1] = 1
+			}
 		case opGetChildren:
-			r.path = string(p[16 : 16+binary.BigEndian.Uint32(p[12:])])
+			r.path = pathIn(p)
 		}
 	}
 	l.mu.Lock()
@@ -179,6 +181,9 @@ func (l *link) Write(p []byte) (int, error) {
 	l.mu.Unlock()
 	return l.Conn.Write(p)
 }
+
+// pathIn returns the path of a request that begins with one.
+func pathIn(p []byte) string { return string(p[16 : 16+binary.BigEndian.Uint32(p[12:])]) }
 
 func (l *link) Read(p []byte) (int, error) {
 	n, err := l.in.Read(p)

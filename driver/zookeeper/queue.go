@@ -383,7 +383,7 @@ func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) er
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		return driver.ErrRemoved
-	case err != nil && answered(err):
+	case err != nil && isAnswer(err):
 		return explain(err, "checking "+path, "READ", path)
 	}
 	return err
@@ -391,22 +391,7 @@ func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) er
 
 // ask repeats a request that changes nothing until it is answered.
 func (s *Session) ask(ctx context.Context, request func() error) error {
-	leave, err := s.room(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = run(ctx, s, func() (struct{}, error) {
-		defer leave()
-		for {
-			err := request()
-			if !unsure(err) {
-				return struct{}{}, err
-			}
-			if err := s.again(); err != nil {
-				return struct{}{}, err
-			}
-		}
-	}, nil)
+	_, err := look(ctx, s, func() (struct{}, error) { return struct{}{}, s.answered(request) })
 	return err
 }
 

@@ -323,7 +323,7 @@ func (s *Session) ID() int64 {
 func (s *Session) Info() driver.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return driver.Info{ID: fmt.Sprintf("%#x", uint64(s.id)), Peer: s.peer}
+	return driver.Info{ID: sessionID(s.id), Peer: s.peer}
 }
 
 // Stuck implements driver.Session.

@@ -99,6 +99,13 @@ func (s *Session) arm(path string, w *watch) {
 	}
 }
 
+// isWatched reports whether there is a watch on path, or is to be one.
+func (s *Session) isWatched(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watches[path] != nil
+}
+
 func (s *Session) forget(path string, w *watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
