@@ -3,9 +3,12 @@
 
 .PHONY: test differential torture fuzz vet bench deps
 
+# Tests make networks, which takes root, if only of a namespace.
+as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
+
 test: deps ## everything, with the race detector; locks on an embedded and on a real ZooKeeper
-	go test -race -p 1 -timeout 15m work
-	go test -race -timeout 15m . -server real
+	go test $(as_root) -race -p 1 -timeout 15m work
+	go test $(as_root) -race -timeout 15m . -server real
 
 DURATION ?= 10m
 SEED ?= 1
@@ -14,7 +17,7 @@ differential: deps ## random programs on the embedded and the real server: must 
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
 
 torture: deps ## faults of servers, clients and the network, on a real ensemble: locks must stay exclusive
-	go run ./testing/torture -duration $(DURATION) -seed $(SEED)
+	go run $(as_root) ./testing/torture -duration $(DURATION) -seed $(SEED)
 
 fuzz: ## anything, sent to the embedded server
 	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest
