@@ -15,8 +15,8 @@ import (
 // lease counts only requests that went through the leader. T is the negotiated
 // timeout of the session, and all times are by our own monotonic clock.
 //
-// What the servers do (read in ZooKeeper 3.8; the classes are the same in 3.4
-// to 3.9):
+// What the servers do (read in the source of ZooKeeper 3.8; 3.5 and 3.9 have the
+// same in the same places, and 3.4 has it by other names):
 //
 //  1. A leader expires a session no earlier than T after it was last told of
 //     activity (ExpiryQueue.update rounds up). A new session, and one that
@@ -25,13 +25,15 @@ import (
 //     follower only collects the activity (LearnerSessionTracker.touchTable)
 //     and reports it in its answer to the leader's next ping; not even a
 //     request that is passed on to the leader counts there.
-//  2. The leader pings its followers every half tick (Leader.lead), on the
-//     stream on which it also answers what they pass on. A follower answers
-//     at once, on the stream on which it passes on what comes next. Both
-//     streams keep their order (LearnerHandler.queuedPackets, Learner.ping).
+//  2. The leader pings its followers every half tick, or a moment later
+//     (Leader.lead), on the stream on which it also answers what they pass on.
+//     A follower answers at once, on the stream on which it passes on what comes
+//     next. Both streams keep their order (LearnerHandler.queuedPackets,
+//     Learner.ping).
 //  3. A leader answers a sync by itself (Leader.processSync), but a write only
 //     after a majority has agreed to it. That holds for writes that fail as
-//     well: they are proposed as transactions of the type error.
+//     well: they are proposed as transactions of the type error. (Not for what
+//     the server that we are connected to refuses itself: see decided.)
 //  4. A new leader gives every session its full T from the moment at which a
 //     majority has agreed to follow it (Leader.startZkServer, after
 //     waitForNewLeaderAck).
@@ -63,9 +65,9 @@ import (
 // at least two ticks, as it is unless minSessionTimeout was set lower; a client
 // can not see the tick. The process, or its machine, is not paused between
 // looking at the lease and acting on it; nothing on this side can help against
-// that, and a store that is to be safe must compare fencing tokens. An observer that follows
-// through another follower (observerMasterPort) reports in two steps, which is
-// not covered: list voting members.
+// that, and a store that is to be safe must compare fencing tokens. An observer
+// that follows through another follower (observerMasterPort) reports in two
+// steps, which is not covered: list voting members.
 type lease struct {
 	ends atomic.Int64 // since the session began; 0 if there is none yet
 
@@ -82,8 +84,8 @@ type proof struct{ begin, end time.Duration }
 
 const (
 	// A session that is otherwise silent sends a proof every twelfth of T. Four
-	// of these are apart and some time for the answers, so x is five twelfths
-	// older than z, and a healthy session bears 9/20 of T without an answer.
+	// such intervals have room for what must be between x and y, so x is five of
+	// them older than z, and a healthy session bears 9/20 of T without an answer.
 	proofsPerTimeout = 12
 	// Every so many proofs are a write.
 	proofsPerWrite = 4
