@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -284,4 +285,29 @@ func TestSharingGoesOnWhenItsContextHasEnded(t *testing.T) {
 	b.queued("a", 0)
 	b.unlock(b.lock(b.pool(), "a"))
 	require.NoError(t, s.Close(b.ctx))
+}
+
+// go-zookeeper's Lock knows of no readers, and takes ours for locks like its own.
+func TestReadersAndOtherClientsWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool()
+	reader := b.rlock(p, "a")
+	theirs := zk.NewLock(b.admin, b.chroot+"/a", zk.WorldACL(zk.PermAll))
+	locked := make(chan error, 1)
+	go func() { locked <- theirs.Lock() }() // ends when the reader leaves
+	b.queued("a", 2)
+	select {
+	case err := <-locked:
+		require.FailNow(t, "it did not wait", "%v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	b.unlock(reader)
+	require.NoError(t, <-locked)
+	_, err := p.TryRLock(b.ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	w := b.rwait(p, "a", 2)
+	b.stillWaits(w)
+	require.NoError(t, theirs.Unlock())
+	b.unlock(b.granted(w))
 }
