@@ -75,7 +75,7 @@ type lease struct {
 	timeout time.Duration // T
 	known   time.Duration // the leader knows of activity at or after this
 	backed  time.Duration // a majority followed the leader at or after this
-	proofs  []proof       // on this connection, from the newest x on
+	proofs  []proof       // from the newest x on
 }
 
 // proof is a request that went through the leader: when it was sent and when
@@ -109,7 +109,8 @@ func (l *lease) established(begin, timeout time.Duration, created bool) {
 		l.timeout, l.backed = timeout, begin
 	}
 	l.timeout = min(l.timeout, timeout) // a new leader goes by the first one
-	l.proofs = l.proofs[:0]             // these went through another server
+	// The proofs so far went through another server. They may stay: as x, they
+	// began before this handshake, and show nothing new.
 	l.update()
 }
 
