@@ -2,6 +2,7 @@ package lockpool_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +74,8 @@ func TestHolderLearnsThatTheWholeTreeWasRemoved(t *testing.T) {
 			return
 		}
 		require.NoError(t, err)
-		for _, child := range children {
+		slices.SortFunc(children, func(x, y string) int { return strings.Compare(last(y, 10), last(x, 10)) })
+		for _, child := range children { // the waiter before the holder: it would be granted, and lose that again
 			remove(path + "/" + child)
 		}
 		if err := b.admin.Delete(path, -1); err != zk.ErrNotEmpty { // the waiter is back
