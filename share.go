@@ -2,6 +2,7 @@ package lockpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lockpool/lockpool/driver"
@@ -28,7 +29,9 @@ func (h *hold) share(ctx context.Context) error {
 		}
 		h.moving = nil
 		h.mu.Unlock()
-		err = h.weigh(err)
+		if !errors.Is(err, driver.ErrNoPermission) { // then it is still alone, and held
+			err = h.weigh(err)
+		}
 		close(moving)
 	})
 	select {

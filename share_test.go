@@ -311,3 +311,25 @@ func TestReadersAndOtherClientsWaitForEachOther(t *testing.T) {
 	require.NoError(t, theirs.Unlock())
 	b.unlock(b.granted(w))
 }
+
+func TestWriterThatMayNotShareStaysAlone(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	cfg := b.config()
+	cfg.ACL = zk.WorldACL(zk.PermRead | zk.PermCreate | zk.PermDelete)
+	s := b.session(b.poolWith(cfg))
+	write, err := s.Lock(b.ctx, "a")
+	require.NoError(t, err)
+	read, err := s.RLock(b.ctx, "a")
+	require.NoError(t, err)
+	err = write.Unlock(b.ctx)
+	require.ErrorIs(t, err, lockpool.ErrNoPermission)
+	require.NotErrorIs(t, err, lockpool.ErrLockLost)
+	require.ErrorContains(t, err, "WRITE on the node")
+	require.Equal(t, 1, read.Depth())
+	require.NoError(t, read.Verify(b.ctx))
+	_, err = b.pool().TryRLock(b.ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	b.unlock(read)
+	require.NoError(t, s.Close(b.ctx))
+}
