@@ -11,6 +11,7 @@ import (
 type Locks struct {
 	locks []*Lock // in the order in which they were taken
 	lost  chan struct{}
+	stop  []func() bool // looking at each for a loss
 }
 
 // LockAll locks all these names, or none: it waits for them one after the other
@@ -67,11 +68,11 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 	}
 	lose := sync.OnceFunc(func() { close(all.lost) })
 	for _, l := range all.locks {
-		context.AfterFunc(l.hold.living, func() {
+		all.stop = append(all.stop, context.AfterFunc(l.hold.living, func() {
 			if l.hold.err() != ErrNotHeld {
 				lose()
 			}
-		})
+		}))
 	}
 	return all, nil
 }
@@ -79,6 +80,9 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 // Unlock unlocks all of them, each as [Lock.Unlock] does, and the last that was
 // taken first.
 func (a *Locks) Unlock(ctx context.Context) error {
+	for _, stop := range a.stop { // who holds on to one of them may lock all again and again
+		stop()
+	}
 	var errs []error
 	for _, l := range slices.Backward(a.locks) {
 		errs = append(errs, l.Unlock(ctx))
