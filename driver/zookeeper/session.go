@@ -217,6 +217,7 @@ func (s *Session) bury() {
 	s.giveUp()
 	s.hangUp()
 	<-s.stopped
+	<-idle
 }
 
 // handshakeTimeout leaves time to try another server within the lease.
