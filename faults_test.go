@@ -309,7 +309,7 @@ func (s *stage) perform(p play) {
 func (s *stage) happen() {
 	go func() { // ends with the stage
 		if s.fault.Wait(s.ctx) == nil {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // the scenario: how long it is held up
 			s.fault.Release()
 			_ = s.server.AcceptConnections()
 		}

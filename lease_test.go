@@ -106,7 +106,9 @@ func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not besi
 		require.Equal(t, 1, l.Depth())
 		require.NoError(t, l.Verify(b.ctx))
 		s.Heal()
-		time.Sleep(3 * time.Second) // the scenario: a lease in full swing
+		proofs := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSync}}, Times: zktest.Always, Do: zktest.Pass()})
+		b.until(func() bool { return proofs.Fired() >= 5 }, "a lease in full swing")
+		proofs.Remove()
 	}
 	b.unlock(l)
 }

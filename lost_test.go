@@ -32,7 +32,7 @@ func (b *bench) lost(l *lockpool.Lock) error {
 // Scenario 56.
 func TestHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 	t.Parallel()
-	for name, held := range map[string]time.Duration{"at once": 0, "later": 100 * time.Millisecond} {
+	for name, watched := range map[string]bool{"before it is watched": false, "when it is watched": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
@@ -41,7 +41,9 @@ func TestHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 			l, err := s.Lock(b.ctx, "a")
 			require.NoError(t, err)
 			rival := b.wait(others, "a", 2)
-			time.Sleep(held) // watched or not yet watched
+			if watched {
+				b.token(l)
+			}
 			require.NoError(t, b.admin.Delete(b.chroot+"/a/"+b.children("a")[0], -1))
 			require.ErrorContains(t, b.lost(l), "removed")
 			_, err = s.Lock(b.ctx, "a")
