@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -32,24 +33,30 @@ type play struct {
 	warm  int  // how often the lock was used before
 	rival bool // somebody else holds it
 	act   func(*stage)
+
+	layout zookeeper.Layout
 }
 
 // keep is a play of what a session sends by itself.
 const keep = "keep"
 
 var plays = []play{
-	{"first", 0, false, (*stage).useOnce},
-	{"again", 1, false, (*stage).useOnce},
-	{"often", 20, false, (*stage).useOnce},
-	{"wait", 1, true, (*stage).waitAndUse},
-	{"try", 1, true, (*stage).try},
-	{"cancel", 1, true, (*stage).giveUp},
-	{"look", 1, false, (*stage).useAndLook},
-	{"read", 1, false, (*stage).readOnce},
-	{"wait to read", 1, true, (*stage).waitAndRead},
-	{"share", 1, false, (*stage).share},
-	{"recover", 1, false, (*stage).useAfterALostReply},
-	{keep, 1, false, (*stage).useLong},
+	{name: "first", act: (*stage).useOnce},
+	{name: "again", warm: 1, act: (*stage).useOnce},
+	{name: "often", warm: 20, act: (*stage).useOnce},
+	{name: "wait", warm: 1, rival: true, act: (*stage).waitAndUse},
+	{name: "try", warm: 1, rival: true, act: (*stage).try},
+	{name: "cancel", warm: 1, rival: true, act: (*stage).giveUp},
+	{name: "look", warm: 1, act: (*stage).useAndLook},
+	{name: "read", warm: 1, act: (*stage).readOnce},
+	{name: "wait to read", warm: 1, rival: true, act: (*stage).waitAndRead},
+	{name: "share", warm: 1, act: (*stage).share},
+	{name: "recover", warm: 1, act: (*stage).useAfterALostReply},
+	{name: "twins", warm: 1, act: (*stage).useAndLook, layout: zookeeper.LayoutKazoo},
+	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
+	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
+	{name: "twins recover", warm: 1, act: (*stage).useAfterALostReply, layout: zookeeper.LayoutKazoo},
+	{name: keep, warm: 1, act: (*stage).useLong},
 }
 
 // fault is something that happens to one request.
@@ -234,6 +241,7 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 	cfg := s.config()
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	cfg.SessionTimeout = long
+	cfg.Layout = p.layout
 	cfg.Servers = strings.Split(direct, ",")
 	s.others = s.poolWith(cfg)
 	require.NoError(s, s.others.Ping(s.ctx)) // connected
@@ -427,7 +435,7 @@ func (s *stage) useLong() {
 // useAfterALostReply has to find out what became of its node.
 func (s *stage) useAfterALostReply() {
 	s.server.Inject(zktest.Rule{
-		Match: s.subject(func(r zktest.Request) bool { return slices.Contains(zktest.Creates, r.Op) }),
+		Match: s.subject(func(r zktest.Request) bool { return r.Op == zktest.OpMulti || slices.Contains(zktest.Creates, r.Op) }),
 		Do:    zktest.DropAfterApply(),
 	})
 	s.useOnce()
@@ -479,7 +487,7 @@ func (s *stage) useAndLook() {
 
 // begin starts a Lock that has to wait, and returns when it does, or when the
 // fault has happened to it.
-func (s *stage) begin(ctx context.Context, lock func(context.Context, string) (*lockpool.Lock, error)) func() (*lockpool.Lock, error) {
+func (s *stage) begin(ctx context.Context, lock lockFunc) func() (*lockpool.Lock, error) {
 	var l *lockpool.Lock
 	var err error
 	done := make(chan struct{})

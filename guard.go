@@ -85,8 +85,8 @@ func (h *hold) weigh(err error) error {
 	if !removed && !unseen && !errors.Is(err, driver.ErrSessionLost) {
 		return err // there was no answer
 	}
-	if h.end(lostWith(err)) && unseen {
-		// The node stands, but we could not see it go: give it up.
+	if h.end(lostWith(err)) && (unseen || removed) {
+		// What stands of it we could not see go, or it is the rest of several nodes.
 		_ = h.leaveQueue(h.living) // goes on in the background
 	}
 	return h.err()

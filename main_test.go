@@ -227,7 +227,10 @@ func (b *bench) wait(p *lockpool.Pool, name string, nth int) *waiter {
 	return b.waitFor(p.Lock, name, nth)
 }
 
-func (b *bench) waitFor(lock func(context.Context, string) (*lockpool.Lock, error), name string, nth int) *waiter {
+// lockFunc is a way to lock.
+type lockFunc = func(context.Context, string) (*lockpool.Lock, error)
+
+func (b *bench) waitFor(lock lockFunc, name string, nth int) *waiter {
 	ctx, cancel := context.WithCancel(b.ctx)
 	w := &waiter{done: make(chan struct{}), cancel: cancel}
 	b.Cleanup(cancel)
@@ -283,6 +286,13 @@ func (b *bench) watched(s zooKeeper) int {
 	paths, err := s.Command(b.ctx, "wchp")
 	require.NoError(b, err)
 	return strings.Count(paths, "/_c_")
+}
+
+// watchedIn returns how many nodes of a lock are watched at the shared server.
+func (b *bench) watchedIn(name string) int {
+	paths, err := server.Command(b.ctx, "wchp")
+	require.NoError(b, err)
+	return strings.Count(paths, b.chroot+"/"+name+"/")
 }
 
 func errorsIsAny(err error, targets ...error) bool {

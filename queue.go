@@ -48,11 +48,11 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 			nodes[i] = c.Node
 		}
 		for i, c := range contenders {
-			obstacle, _ := recipe.RuleOf(c.Kind)(nodes, i)
+			obstacles, _ := recipe.RuleOf(c.Kind)(nodes, i)
 			var owner ownerRecord
 			_ = json.Unmarshal(c.Data, &owner) // others write what they like
 			q.Contenders = append(q.Contenders, Contender{
-				Node: c.Name, Kind: c.Kind.String(), Holds: obstacle < 0, Token: c.Created,
+				Node: c.Name, Kind: c.Kind.String(), Holds: len(obstacles) == 0, Token: c.Created,
 				Session: c.Session, Since: c.Since, Host: owner.Host, PID: owner.PID,
 			})
 		}

@@ -70,12 +70,12 @@ type Connector interface {
 type Session interface {
 	// Join creates one node at the end of the queue, and the queue itself if
 	// need be, and returns the node together with the queue as it stood at
-	// some moment after the node was created.
+	// some moment after the node was created. permits counts for a Permit only.
 	//
 	// It creates exactly one node whatever happens to requests and replies.
 	// When it returns an error there is no node, or the driver is removing it.
 	// data is stored in the node; the driver does not keep it.
-	Join(ctx context.Context, queue string, kind Kind, data []byte) (Node, []Node, error)
+	Join(ctx context.Context, queue string, kind Kind, permits int, data []byte) (Node, []Node, error)
 
 	// List returns the contenders in the queue, in the order in which they
 	// joined. Nodes that are no contenders are left out. A queue that does not
@@ -166,10 +166,16 @@ const (
 	// Write asks to be alone, and may leave a Read with its own number behind
 	// when it goes (Curator's downgrade), so its going alone grants nothing.
 	Write
+	// Permit asks for permits of a semaphore.
+	Permit
+	// Plain asks to be alone in a lock without a queue.
+	Plain
 )
 
 // String is the kind in one word.
-func (k Kind) String() string { return [...]string{"mutex", "read", "write"}[k] }
+func (k Kind) String() string {
+	return [...]string{"mutex", "read", "write", "semaphore", "plain"}[k]
+}
 
 // Contender is what can be seen of a node in a queue.
 type Contender struct {
@@ -180,9 +186,13 @@ type Contender struct {
 	Data    []byte
 }
 
-// Node is one contender in a queue.
+// Node is one contender in a queue. It may consist of several nodes of the
+// service, which come and go together; it is gone as soon as one of them is.
 type Node struct {
 	Name string // unique in its queue, never used again
 	Kind Kind
 	Seq  int32 // place in the order of joining: smaller came first
+
+	Twin    string // name of a second node, for clients that do not know the first
+	Permits int    // of a Permit: how many, and so of how many nodes
 }

@@ -1,6 +1,9 @@
 package driver
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // Event is what happened to a watched node.
 type Event int
@@ -26,32 +29,54 @@ type Watch struct {
 	// return the watch.
 	Created int64
 
-	done  chan struct{}
-	once  sync.Once
-	event Event
+	// Data is what is stored in the node, under the same conditions.
+	Data []byte
+
+	living context.Context // until it fires
+	end    context.CancelFunc
+	once   sync.Once
+	event  Event
 }
 
 // NewWatch returns a watch that has not fired. It is for drivers.
-func NewWatch() *Watch { return &Watch{done: make(chan struct{})} }
+func NewWatch() *Watch {
+	w := new(Watch)
+	w.living, w.end = context.WithCancel(context.Background())
+	return w
+}
 
 // Fire tells everyone that e happened. Only the first call counts. It is for
 // drivers.
 func (w *Watch) Fire(e Event) {
 	w.once.Do(func() {
 		w.event = e
-		close(w.done)
+		w.end()
 	})
 }
 
 // Done is closed when the watch has fired.
-func (w *Watch) Done() <-chan struct{} { return w.done }
+func (w *Watch) Done() <-chan struct{} { return w.living.Done() }
 
 // Fired returns what happened, or 0 if nothing has yet.
 func (w *Watch) Fired() Event {
 	select {
-	case <-w.done:
+	case <-w.living.Done():
 		return w.event
 	default:
 		return 0
 	}
+}
+
+// First returns a channel that is closed when the first of the watches has
+// fired, and a function to call when that is of no interest any more.
+func First(watches []*Watch) (<-chan struct{}, context.CancelFunc) {
+	if len(watches) == 1 {
+		return watches[0].Done(), func() {}
+	}
+	waiting, end := context.WithCancel(context.Background())
+	for _, w := range watches {
+		forget := context.AfterFunc(w.living, end)
+		context.AfterFunc(waiting, func() { forget() })
+	}
+	return waiting.Done(), end
 }

@@ -27,6 +27,7 @@ type Claim struct {
 	Session  driver.Session
 	Queue    string
 	Kind     driver.Kind
+	Permits  int // of a driver.Permit
 	Rule     Rule
 	Data     []byte   // stored in the node
 	Observer Observer // may be nil
@@ -52,17 +53,20 @@ func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
 // Try is Acquire without waiting: if somebody is in the way, the error wraps
 // ErrBusy and names them.
 func (c Claim) Try(ctx context.Context) (driver.Node, error) {
-	return c.take(ctx, func(_ context.Context, _, obstacle driver.Node, _ bool) (bool, error) {
-		return false, fmt.Errorf("%w: %s", ErrBusy, obstacle.Name)
-	})
+	return c.take(ctx, busy)
 }
 
-// take is the recipe. blocked says what to do about an obstacle: it returns
-// true if the lock is granted without looking again.
-func (c Claim) take(ctx context.Context,
-	blocked func(ctx context.Context, self, obstacle driver.Node, last bool) (bool, error),
-) (driver.Node, error) {
-	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Data)
+// blocked says what to do about obstacles: it returns true if the lock is
+// granted without looking again. enough is that of a [Rule].
+type blocked func(ctx context.Context, self driver.Node, obstacles []driver.Node, enough bool) (granted bool, err error)
+
+func busy(_ context.Context, _ driver.Node, obstacles []driver.Node, _ bool) (bool, error) {
+	return false, fmt.Errorf("%w: %s", ErrBusy, obstacles[0].Name)
+}
+
+// take is the recipe.
+func (c Claim) take(ctx context.Context, blocked blocked) (driver.Node, error) {
+	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Data)
 	if err != nil {
 		return driver.Node{}, err
 	}
@@ -85,11 +89,11 @@ func (c Claim) take(ctx context.Context,
 		if err := c.orderly(queue, place); err != nil {
 			return leave(err)
 		}
-		obstacle, last := c.Rule(queue, place)
-		if obstacle < 0 {
+		obstacles, enough := c.Rule(queue, place)
+		if len(obstacles) == 0 {
 			return self, nil
 		}
-		granted, err := blocked(ctx, self, queue[obstacle], last)
+		granted, err := blocked(ctx, self, obstacles, enough)
 		if err != nil {
 			return leave(err)
 		}
@@ -115,39 +119,45 @@ func (c Claim) orderly(queue []driver.Node, place int) error {
 		driver.ErrSequenceExhausted, self.Seq, c.Queue)
 }
 
-// wait sleeps until something happens to the obstacle. It reports true if that
-// alone grants the lock: the obstacle was the last one in the way, it was
-// deleted, and our own node stood at that moment. Our own node is watched to
-// know that, which is sound because watches fire in the order of the changes.
-// A Write that goes may leave a Read with the same number, so it never counts;
-// nor does a node that was missing before it could be watched, because a Read
-// may have taken its place.
-func (c Claim) wait(ctx context.Context, self, obstacle driver.Node, last bool) (bool, error) {
-	last = last && obstacle.Kind != driver.Write
-	watched := []driver.Node{obstacle}
-	if last {
-		watched = append(watched, self)
+// wait sleeps until something happens to an obstacle. It reports true if that
+// alone grants the lock: one that was enough was deleted, and our own node stood
+// at that moment. Our own node is watched to know that, which is sound because
+// watches fire in the order of the changes. A Write that goes may leave a Read
+// with the same number, so it never counts; nor does a node that was missing
+// before it could be watched, because a Read may have taken its place.
+func (c Claim) wait(ctx context.Context, self driver.Node, obstacles []driver.Node, enough bool) (bool, error) {
+	enough = enough && obstacles[0].Kind != driver.Write
+	watched := obstacles
+	if enough {
+		watched = append(slices.Clip(obstacles), self)
 	}
 	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
 	if err != nil && ctx.Err() != nil {
-		return false, fmt.Errorf("waiting behind %s: %w", obstacle.Name, err)
+		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0].Name, err)
 	}
 	if err != nil {
 		return false, err
 	}
 	if c.Observer != nil {
-		c.Observer.Waiting(obstacle)
+		c.Observer.Waiting(obstacles[0])
 	}
+	first, forget := driver.First(watches[:len(obstacles)])
+	defer forget()
 	select {
-	case <-watches[0].Done():
+	case <-first:
 	case <-c.Session.Done():
 		return false, c.Session.Err()
 	case <-ctx.Done():
-		return false, fmt.Errorf("waiting behind %s: %w", obstacle.Name, ctx.Err())
+		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0].Name, ctx.Err())
 	}
-	event := watches[0].Fired()
-	if c.Observer != nil {
-		c.Observer.Woken(event)
+	granted := false
+	for _, w := range watches[:len(obstacles)] {
+		if event := w.Fired(); event != 0 {
+			granted = granted || event == driver.Deleted
+			if c.Observer != nil {
+				c.Observer.Woken(event)
+			}
+		}
 	}
-	return last && event == driver.Deleted && watches[1].Fired() == 0, nil
+	return enough && granted && watches[len(obstacles)].Fired() == 0, nil
 }

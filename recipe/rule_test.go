@@ -8,28 +8,49 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
+// verdict is what a rule says to each in a queue: the numbers of who is in the
+// way.
+type verdict struct {
+	behind []int32
+	enough bool
+}
+
+func requireVerdicts(t *testing.T, rule Rule, queue []driver.Node, want ...verdict) {
+	t.Helper()
+	require.Len(t, want, len(queue))
+	for self := range queue {
+		obstacles, enough := rule(queue, self)
+		var behind []int32
+		for _, o := range obstacles {
+			behind = append(behind, o.Seq)
+		}
+		require.Equal(t, want[self], verdict{behind, enough}, self)
+	}
+}
+
 func TestExclusiveWaitsForTheNearestOfWhoeverCameEarlier(t *testing.T) {
 	t.Parallel()
 	queue := []driver.Node{{Seq: 3, Kind: driver.Read}, {Seq: 5, Kind: driver.Write}, {Seq: 6}, {Seq: 9}}
-	for self, want := range []struct {
-		obstacle int
-		last     bool
-	}{{-1, false}, {0, true}, {1, false}, {2, false}} {
-		obstacle, last := Exclusive(queue, self)
-		require.Equal(t, want.obstacle, obstacle)
-		require.Equal(t, want.last, last)
-	}
+	requireVerdicts(t, Exclusive, queue, verdict{}, verdict{[]int32{3}, true}, verdict{[]int32{5}, false}, verdict{[]int32{6}, false})
 }
 
 func TestSharedWaitsForTheNearestWhoAskedToBeAlone(t *testing.T) {
 	t.Parallel()
 	queue := []driver.Node{{Seq: 1, Kind: driver.Read}, {Seq: 3, Kind: driver.Write}, {Seq: 4, Kind: driver.Read}, {Seq: 6}, {Seq: 7, Kind: driver.Read}}
-	for self, want := range []struct {
-		obstacle int
-		last     bool
-	}{{-1, false}, {-1, false}, {1, true}, {1, true}, {3, false}} {
-		obstacle, last := Shared(queue, self)
-		require.Equal(t, want.obstacle, obstacle, self)
-		require.Equal(t, want.last, last, self)
-	}
+	requireVerdicts(t, Shared, queue, verdict{}, verdict{}, verdict{[]int32{3}, true}, verdict{[]int32{3}, true}, verdict{[]int32{6}, false})
+}
+
+// Scenario 86.
+func TestSharedDoesNotWaitForItsOwnNumber(t *testing.T) {
+	t.Parallel()
+	queue := []driver.Node{{Name: "a", Seq: 1, Kind: driver.Write}, {Name: "b", Seq: 1, Kind: driver.Read}, {Seq: 2, Kind: driver.Read}}
+	requireVerdicts(t, Shared, queue, verdict{}, verdict{}, verdict{[]int32{1}, true})
+}
+
+func TestWithinWaitsForAnybodyWhoMayMakeRoom(t *testing.T) {
+	t.Parallel()
+	queue := []driver.Node{{Seq: 1, Permits: 1}, {Seq: 2, Permits: 2}, {Seq: 4, Permits: 1}, {Seq: 5, Permits: 3}}
+	requireVerdicts(t, Within(3), queue, verdict{}, verdict{}, verdict{[]int32{1, 2}, true}, verdict{[]int32{1, 2, 4}, false})
+	requireVerdicts(t, Within(4), queue, verdict{}, verdict{}, verdict{}, verdict{[]int32{1, 2, 4}, false})
+	requireVerdicts(t, Within(7), queue, verdict{}, verdict{}, verdict{}, verdict{})
 }

@@ -40,6 +40,9 @@ type Config struct {
 	// Empty is the root. It is made on demand.
 	Chroot string
 
+	// Layout names the nodes of locks. Default: LayoutCurator.
+	Layout Layout
+
 	// SessionTimeout is asked of the server, which may bound it to between 2
 	// and 20 of its ticks. It is how long the locks of a crashed process stay
 	// held, and how long a session survives without a server.
@@ -99,6 +102,7 @@ func (c Config) MarshalText() ([]byte, error) { return fmt.Append(nil, c), nil }
 // Ports default to 2181. The parameters, percent-encoded, are:
 //
 //	session_timeout  asked of the server; a duration such as 10s (default 15s)
+//	layout           curator (default), curator-rw, kazoo or kazoo-rw; see [Layout]
 //	max_packet       largest reply accepted, in bytes (default 1048576)
 //	digest           user:password for digest authentication
 //
@@ -146,6 +150,8 @@ func (c *Config) set(key, value string) error {
 			return fmt.Errorf("zookeeper: session_timeout %q is not a positive duration such as 10s", value)
 		}
 		c.SessionTimeout = d
+	case "layout":
+		c.Layout = Layout(value)
 	case "max_packet":
 		n, err := strconv.Atoi(value)
 		if err != nil || n <= 0 {
@@ -162,7 +168,7 @@ func (c *Config) set(key, value string) error {
 			return errors.New("zookeeper: digest needs both a user and a password, user:password")
 		}
 	default:
-		return fmt.Errorf("zookeeper: unknown parameter %q; known are digest, max_packet and session_timeout", key)
+		return fmt.Errorf("zookeeper: unknown parameter %q; known are digest, layout, max_packet and session_timeout", key)
 	}
 	return nil
 }
@@ -195,6 +201,12 @@ func (c Config) normalized() (Config, error) {
 	}
 	if c.SessionTimeout < time.Millisecond || c.SessionTimeout > 24*time.Hour {
 		return Config{}, fmt.Errorf("zookeeper: session timeout %s is not between 1ms and 24h", c.SessionTimeout)
+	}
+	if c.Layout == "" {
+		c.Layout = LayoutCurator
+	}
+	if _, ok := layouts[c.Layout]; !ok {
+		return Config{}, fmt.Errorf("zookeeper: unknown layout %q; known are curator, curator-rw, kazoo and kazoo-rw", c.Layout)
 	}
 	if c.MaxPacket == 0 {
 		c.MaxPacket = DefaultMaxPacket

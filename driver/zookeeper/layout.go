@@ -12,21 +12,81 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// layouts are the endings that clients give to the names of contenders, before
-// the sequence number. A node with none of them is no contender and is ignored.
-var layouts = []layout{
-	// lockpool. What asks to be alone is named as by Curator's InterProcessMutex
-	// and by go-zookeeper; what reads ends in what they take for one of theirs, so
+// Layout says how the nodes of locks are named, and so which clients of other
+// kinds a lock excludes. Pools with different layouts exclude each other; who
+// meets a client of another kind sets the layout that this client respects.
+type Layout string
+
+const (
+	// LayoutCurator, the default, excludes Curator's InterProcessMutex and
+	// go-zookeeper's Lock. They take a reader of lockpool for one of theirs, so
 	// that they wait for it, if for longer than they must.
-	{"lock-", driver.Mutex, "rlock-"},
-	{"__WRIT__", driver.Write, "__READ__"},  // Curator's InterProcessReadWriteLock
-	{"__lock__", driver.Mutex, "__rlock__"}, // kazoo's Lock and WriteLock, and ReadLock
+	LayoutCurator Layout = "curator"
+
+	// LayoutCuratorRW is that of Curator's InterProcessReadWriteLock, whose readers
+	// and lockpool's share the lock. InterProcessMutex does not see it.
+	LayoutCuratorRW Layout = "curator-rw"
+
+	// LayoutKazoo is LayoutCurator, and excludes all locks of kazoo as well, with
+	// and without extra_lock_patterns: each contender has a second node, named as
+	// kazoo does. The nodes that hold the queues are persistent then, because a
+	// Lock of kazoo fails for good when ZooKeeper has removed an empty one.
+	LayoutKazoo Layout = "kazoo"
+
+	// LayoutKazooRW is LayoutKazoo, but readers share the lock with kazoo's
+	// ReadLock. Use WriteLock there beside it, because kazoo's Lock does not wait
+	// for anybody who reads.
+	LayoutKazooRW Layout = "kazoo-rw"
+)
+
+// naming is how a layout ends the names of a contender's nodes, the second of
+// which is its twin.
+type naming struct {
+	alone, read []string
+	persistent  bool // the queues
 }
 
-type layout struct {
-	alone string
-	kind  driver.Kind // of what asks to be alone
-	read  string
+var layouts = map[Layout]naming{
+	LayoutCurator:   {alone: []string{mutexEnding}, read: []string{readerEnding}},
+	LayoutCuratorRW: {alone: []string{"__WRIT__"}, read: []string{"__READ__"}},
+	LayoutKazoo:     {alone: []string{mutexEnding, "__lock__"}, read: []string{readerEnding, "__lock__"}, persistent: true},
+	LayoutKazooRW:   {alone: []string{mutexEnding, "__lock__"}, read: []string{readerEnding, "__rlock__"}, persistent: true},
+}
+
+func (l Layout) naming() naming { return layouts[l] }
+
+const (
+	mutexEnding  = "lock-"  // of Curator's InterProcessMutex and go-zookeeper, too
+	readerEnding = "rlock-" // lockpool's own
+	permitEnding = "lease-" // of Curator's InterProcessSemaphoreV2, too
+)
+
+// endings are those of all clients that are understood, before the number. One
+// that ends in another stands before it. A node with none of them is no
+// contender and is ignored.
+var endings = []struct {
+	text string
+	kind driver.Kind
+}{
+	{readerEnding, driver.Read},
+	{mutexEnding, driver.Mutex},
+	{"__READ__", driver.Read}, // Curator's InterProcessReadWriteLock
+	{"__WRIT__", driver.Write},
+	{"__rlock__", driver.Read}, // kazoo's ReadLock
+	{"__lock__", driver.Mutex}, // kazoo's Lock and WriteLock
+	{permitEnding, driver.Permit},
+}
+
+// of returns the endings of a contender's nodes.
+func (n naming) of(kind driver.Kind, permits int) []string {
+	switch kind {
+	case driver.Permit:
+		return slices.Repeat([]string{permitEnding}, permits)
+	case driver.Read:
+		return n.read
+	default:
+		return n.alone
+	}
 }
 
 // protected is how the name of a node begins that carries a GUID of its
@@ -34,23 +94,51 @@ type layout struct {
 // (Curator's "protection"; the GUID there is the client's, here it is ours.)
 const protected = "_c_"
 
-func prefix(guid string, kind driver.Kind) string {
-	if kind == driver.Read {
-		return protected + guid + "-" + layouts[0].read
+// prefix returns the name of a node without its number.
+func prefix(guid, ending string) string {
+	if strings.HasSuffix(ending, "lock__") { // kazoo's
+		return strings.ReplaceAll(guid, "-", "") + ending
 	}
-	return protected + guid + "-" + layouts[0].alone
+	return protected + guid + "-" + ending
 }
 
-// shared returns the node that takes the place of one that asks to be alone.
-func shared(node driver.Node) driver.Node {
-	begin := len(node.Name) - numberLength
-	for _, l := range layouts {
-		if guid, ok := strings.CutSuffix(node.Name[:begin], l.alone); ok {
-			return driver.Node{Name: guid + l.read + node.Name[begin:], Kind: driver.Read, Seq: node.Seq}
-		}
-	}
-	panic("zookeeper: nobody asks to be alone with " + node.Name)
+// guidLength is that of a GUID as lockpool and Curator write it.
+const guidLength = len("00000000-0000-0000-0000-000000000000")
+
+// guidOf returns the GUID in the name of one of our nodes.
+func guidOf(name string) string { return name[len(protected):][:guidLength] }
+
+// isOf reports whether a node of that name was made with the GUID.
+func isOf(name, guid string) bool {
+	return strings.HasPrefix(name, protected+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
 }
+
+// shared returns the node that takes the place of one of ours that asks to be
+// alone.
+func (n naming) shared(node driver.Node) driver.Node {
+	guid := guidOf(node.Name)
+	read := driver.Node{Kind: driver.Read, Seq: node.Seq, Name: prefix(guid, n.read[0]) + number(node.Seq)}
+	if node.Twin != "" {
+		read.Twin = prefix(guid, n.read[1]) + number(node.Seq+1)
+	}
+	return read
+}
+
+// names returns the names of the nodes that a contender consists of.
+func names(node driver.Node) []string {
+	all := []string{node.Name}
+	if node.Twin != "" {
+		all = append(all, node.Twin)
+	}
+	begin := strings.TrimSuffix(node.Name, number(node.Seq))
+	for i := 1; i < node.Permits; i++ {
+		all = append(all, begin+number(node.Seq+int32(i)))
+	}
+	return all
+}
+
+// number is how the server writes the number of a node.
+func number(seq int32) string { return fmt.Sprintf("%0*d", numberLength, seq) }
 
 // numberLength is that of the number at the end of a name, if it is positive.
 const numberLength = 10
@@ -72,16 +160,15 @@ func parseNumber(name string, begin int) (driver.Node, bool) {
 	if begin <= 0 || name[begin] == '+' {
 		return driver.Node{}, false
 	}
-	for _, l := range layouts {
-		kind := l.kind
-		switch {
-		case strings.HasSuffix(name[:begin], l.read): // which may end in the other
-			kind = driver.Read
-		case !strings.HasSuffix(name[:begin], l.alone):
-			continue
+	for _, e := range endings {
+		if strings.HasSuffix(name[:begin], e.text) {
+			seq, err := strconv.ParseInt(name[begin:], 10, 32)
+			node := driver.Node{Name: name, Kind: e.kind, Seq: int32(seq)}
+			if e.kind == driver.Permit {
+				node.Permits = 1
+			}
+			return node, err == nil
 		}
-		seq, err := strconv.ParseInt(name[begin:], 10, 32)
-		return driver.Node{Name: name, Kind: kind, Seq: int32(seq)}, err == nil
 	}
 	return driver.Node{}, false
 }
@@ -96,12 +183,48 @@ func sorted(children []string) []driver.Node {
 		}
 	}
 	slices.SortFunc(queue, func(a, b driver.Node) int {
-		if a.Seq != b.Seq {
-			return cmp.Compare(a.Seq, b.Seq)
-		}
-		return cmp.Compare(a.Name, b.Name)
+		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(place(a), place(b)), cmp.Compare(a.Name, b.Name))
 	})
+	return grouped(queue)
+}
+
+// place orders nodes with one number: Curator 5.5 and later makes the node of who
+// goes on reading while the one that is alone still stands.
+func place(n driver.Node) int {
+	if n.Kind == driver.Read {
+		return 1
+	}
+	return 0
+}
+
+// grouped makes one of the nodes that one contender of lockpool consists of. They
+// were created in one transaction, so their numbers follow each other.
+func grouped(nodes []driver.Node) []driver.Node {
+	queue := nodes[:0]
+	for _, node := range nodes {
+		if last := len(queue) - 1; last < 0 || !absorb(&queue[last], node) {
+			queue = append(queue, node)
+		}
+	}
 	return queue
+}
+
+// absorb adds another node to a contender, if it belongs to it.
+func absorb(c *driver.Node, node driver.Node) bool {
+	if node.Seq != c.Seq+int32(max(c.Permits, 1)) || c.Twin != "" ||
+		!strings.HasPrefix(c.Name, protected) || len(c.Name) < len(protected)+guidLength {
+		return false
+	}
+	ours := strings.HasPrefix(node.Name, protected)
+	switch {
+	case ours != (node.Kind == driver.Permit) || (c.Kind == driver.Permit) != ours || !isOf(node.Name, guidOf(c.Name)):
+		return false
+	case ours:
+		c.Permits++
+	default:
+		c.Twin = node.Name
+	}
+	return true
 }
 
 // maxName bounds the length of a lock's name in bytes. ZooKeeper has no limit

@@ -22,6 +22,7 @@ func TestContendersOfAllClientsAreRead(t *testing.T) {
 		"_c_0f0e-__WRIT__0000000012":          {Kind: driver.Write, Seq: 12},
 		"0123456789abcdef__lock__0000000001":  {Kind: driver.Mutex, Seq: 1},
 		"0123456789abcdef__rlock__0000000001": {Kind: driver.Read, Seq: 1},
+		"_c_0f0e-lease-0000000001":            {Kind: driver.Permit, Seq: 1, Permits: 1},
 		"lock-0000000000":                     {Kind: driver.Mutex, Seq: 0},
 	} {
 		want.Name = name
@@ -31,7 +32,7 @@ func TestContendersOfAllClientsAreRead(t *testing.T) {
 	}
 	for _, name := range []string{
 		"", "0", "config", "-x", "lock-", "lock-12", "lock-000000000", "lock-00000000012", "lock-+000000001", "0000000001",
-		"x-12345-0000000001", "_c_0f0e-lease-0000000001", "lock-9999999999", "lock-0000000001x", "lock_0000000001",
+		"x-12345-0000000001", "lock-9999999999", "lock-0000000001x", "lock_0000000001",
 	} {
 		_, ok := parseNode(name)
 		require.False(t, ok, name)
@@ -42,7 +43,7 @@ func TestQueueIsOrderedByNumberWhateverTheNames(t *testing.T) {
 	t.Parallel()
 	want := []string{
 		"z-lock--2147483648", "y-lock--2147483647", "z__lock__0000000001", "b-lock-0000000002",
-		"_c_x-__READ__0000000003", "_c_x-__WRIT__0000000003", "a-lock-0000000010", "a-lock-2147483647",
+		"_c_x-__WRIT__0000000003", "_c_a-__READ__0000000003", "a-lock-0000000010", "a-lock-2147483647",
 	}
 	for range 10 {
 		children := append([]string{"config"}, want...)
@@ -55,27 +56,64 @@ func TestQueueIsOrderedByNumberWhateverTheNames(t *testing.T) {
 	}
 }
 
-func TestOurOwnNamesAreContenders(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []driver.Kind{driver.Mutex, driver.Read} {
-		node, ok := parseNode(prefix("c0ffee", kind) + "0000000001")
-		require.True(t, ok)
-		require.Equal(t, kind, node.Kind)
+const guid = "01234567-89ab-cdef-0123-456789abcdef"
+
+// made is what the server makes of the names of a contender.
+func made(endings []string, seq int32) (children []string) {
+	for i, ending := range endings {
+		children = append(children, prefix(guid, ending)+number(seq+int32(i)))
 	}
+	return children
+}
+
+func TestOurOwnNamesAreOneContender(t *testing.T) {
+	t.Parallel()
+	for name, layout := range layouts {
+		for _, kind := range []driver.Kind{driver.Mutex, driver.Read, driver.Permit} {
+			children := made(layout.of(kind, 3), 7)
+			queue := sorted(append(children, "_c_other-lock-0000000006", "_c_other-lease-0000000030", "00000000__lock__0000000031"))
+			require.Len(t, queue, 4, "%s %v", name, children)
+			want := kind
+			if name == LayoutCuratorRW && kind == driver.Mutex {
+				want = driver.Write
+			}
+			require.Equal(t, want, queue[1].Kind)
+			require.Equal(t, int32(7), queue[1].Seq)
+			require.Equal(t, children, names(queue[1]))
+			for _, child := range children {
+				require.True(t, isOf(child, guid))
+			}
+		}
+	}
+}
+
+// A second node without a first is somebody's own, and so is one that does not
+// come right after it.
+func TestWhatDoesNotBelongTogetherIsNotOneContender(t *testing.T) {
+	t.Parallel()
+	const first, twin = "_c_" + guid + "-lock-", "0123456789abcdef0123456789abcdef__lock__"
+	for _, children := range [][]string{
+		{first + number(7), twin + number(9)},
+		{first + number(7), twin + number(7)},
+		{first + number(8), twin + number(7)},
+		{first + number(7), "1123456789abcdef0123456789abcdef__lock__" + number(8)},
+		{first + number(7), first + number(8)},
+		{twin + number(7), twin + number(8)},
+		{"_c_01234567-lock-" + number(7), "01234567__lock__" + number(8)},
+		{"_c_" + guid + "-lease-" + number(7), twin + number(8)},
+		{first + number(7), "_c_" + guid + "-lease-" + number(8)},
+	} {
+		require.Len(t, sorted(children), 2, "%v", children)
+	}
+	require.Len(t, sorted([]string{first + number(7), twin + number(8), twin + number(9)}), 2)
 }
 
 func TestWhatIsSharedKeepsItsPlace(t *testing.T) {
 	t.Parallel()
-	for alone, read := range map[string]string{
-		"_c_1-lock-0000000007":    "_c_1-rlock-0000000007",
-		"_c_1-__WRIT__0000000007": "_c_1-__READ__0000000007",
-		"1__lock__0000000007":     "1__rlock__0000000007",
-	} {
-		before, ok := parseNode(alone)
-		require.True(t, ok)
-		after, ok := parseNode(read)
-		require.True(t, ok)
-		require.Equal(t, driver.Read, after.Kind)
-		require.Equal(t, after, shared(before))
+	for _, layout := range layouts {
+		before, after := sorted(made(layout.alone, 7)), sorted(made(layout.read, 7))
+		require.Len(t, before, 1)
+		require.Equal(t, driver.Read, after[0].Kind)
+		require.Equal(t, after, []driver.Node{layout.shared(before[0])})
 	}
 }

@@ -26,18 +26,35 @@ type joined struct {
 }
 
 // Join implements driver.Session.
-func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, data []byte) (driver.Node, []driver.Node, error) {
+func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits int, data []byte) (driver.Node, []driver.Node, error) {
+	dir, nodes := s.path(queue), s.cfg.Layout.naming().of(kind, permits)
+	if err := s.tooMany(dir, nodes, data); err != nil {
+		return driver.Node{}, nil, err
+	}
 	leave, err := s.room(ctx)
 	if err != nil {
 		return driver.Node{}, nil, err
 	}
 	j, err := run(ctx, s, func() (joined, error) {
 		defer leave()
-		return s.join(ctx, s.path(queue), kind, data)
+		return s.join(ctx, dir, nodes, data)
 	}, func(j joined) {
-		_ = s.remove(s.path(queue, j.node.Name)) // fails only when the session is over
+		_ = s.remove(dir, j.node) // fails only when the session is over
 	})
 	return j.node, j.queue, err
+}
+
+// tooMany says if so many nodes do not fit into one request.
+func (s *Session) tooMany(dir string, nodes []string, data []byte) error {
+	const perNode = 128 // what else there is of each, and more
+	one := len(dir) + perNode + len(s.cfg.Digest.User)
+	for _, acl := range s.cfg.ACL {
+		one += len(acl.Scheme) + len(acl.ID) + 12
+	}
+	if most := (maxSend - len(data)) / one; len(nodes) > most {
+		return fmt.Errorf("%d at once do not fit into one request to the server: ask for at most %d", len(nodes), most)
+	}
+	return nil
 }
 
 // join creates the node and lists the queue. Both requests go out together and
@@ -45,7 +62,7 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, data
 // goroutines may overtake each other, and then the list is asked for again:
 // speed depends on luck here, correctness does not.) A queue where we expect to
 // be alone is listed only if we turn out not to be.
-func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data []byte) (joined, error) {
+func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (joined, error) {
 	guid := uuid.NewString()
 	for range maxRemakes {
 		watched, next, expected := s.expectSolo(dir)
@@ -59,25 +76,22 @@ func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data [
 				children, _, _ = s.conn.Children(dir)
 			}()
 		}
-		path, err := s.conn.Create(dir+"/"+prefix(guid, kind), data, zk.FlagEphemeral|zk.FlagSequence, s.cfg.ACL)
+		node, err := s.create(dir, guid, nodes, data)
 		<-listed
 		if err != nil && !refused(err) { // also after a "system error"
-			path, err = s.find(dir, guid)
+			node, err = s.find(dir, guid)
 		}
 		switch {
+		case err == nil && len(names(node)) < len(nodes): // somebody has removed one
+			err = s.remove(dir, node)
 		case err == nil:
-			node, ok := parseNode(path[strings.LastIndexByte(path, '/')+1:])
-			if !ok {
-				_ = s.remove(path)
-				return joined{}, fmt.Errorf("the server made %s of a sequential create", path)
-			}
 			s.warnSequence(dir, node)
 			queue := []driver.Node{node}
 			if !expected || node.Seq != next || watched.Fired() != 0 {
 				queue, err = s.queueWith(dir, node, children)
 			}
 			if err != nil {
-				_ = s.remove(path) // the listing's error says why
+				_ = s.remove(dir, node) // the listing's error says why
 				return joined{}, err
 			}
 			s.noteSolo(dir, node, slices.Index(queue, node) == 0, watched) // it may be gone already
@@ -97,6 +111,47 @@ func (s *Session) join(ctx context.Context, dir string, kind driver.Kind, data [
 		}
 	}
 	return joined{}, fmt.Errorf("no node in %s after %d tries: each time it vanished or the connection broke", dir, maxRemakes)
+}
+
+// create makes the nodes of a contender, all or none.
+func (s *Session) create(dir, guid string, nodes []string, data []byte) (driver.Node, error) {
+	var requests []any
+	for i, ending := range nodes {
+		if i > 0 && ending == permitEnding {
+			data = nil // once is enough
+		}
+		requests = append(requests, &zk.CreateRequest{
+			Path: dir + "/" + prefix(guid, ending), Data: data, Flags: zk.FlagEphemeral | zk.FlagSequence, Acl: s.cfg.ACL,
+		})
+	}
+	var paths []string
+	if len(requests) == 1 {
+		r := requests[0].(*zk.CreateRequest)
+		path, err := s.conn.Create(r.Path, r.Data, r.Flags, r.Acl)
+		if err != nil {
+			return driver.Node{}, err
+		}
+		paths = []string{path}
+	} else {
+		replies, err := s.conn.Multi(requests...)
+		if err != nil {
+			return driver.Node{}, err
+		}
+		for _, r := range replies {
+			paths = append(paths, r.String)
+		}
+	}
+	children := make([]string, len(paths))
+	for i, path := range paths {
+		children[i] = path[strings.LastIndexByte(path, '/')+1:]
+	}
+	if node := sorted(children); len(node) == 1 {
+		return node[0], nil
+	}
+	for _, path := range paths {
+		_ = s.removeOne(path)
+	}
+	return driver.Node{}, fmt.Errorf("the server made %s of sequential creates", strings.Join(paths, " and "))
 }
 
 // lateSequence is when the end of a queue's counter is worth a warning: a
@@ -133,21 +188,19 @@ var errNotCreated = errors.New("not created")
 // find settles what became of a create whose reply was lost. The sync makes a
 // server that lags behind catch up first. It returns when that is known, when
 // the session is over and the node with it, or when the queue can not be listed.
-func (s *Session) find(dir, guid string) (path string, err error) {
+func (s *Session) find(dir, guid string) (driver.Node, error) {
 	_ = s.wasTooLong(dir) // that of an earlier listing
 	for {
 		if err := s.again(); err != nil {
-			return "", err
+			return driver.Node{}, err
 		}
-		path, err := s.search(dir, guid)
+		node, err := s.search(dir, guid)
 		switch {
-		case err == nil && path == "", errors.Is(err, zk.ErrNoNode):
-			return "", errNotCreated
-		case err == nil:
-			return path, nil
+		case err == nil, errors.Is(err, errNotCreated):
+			return node, err
 		case err == errReplaced:
 			s.end(err)
-			return "", err
+			return node, err
 		case !errors.Is(err, zk.ErrNoAuth):
 			if err = s.wasTooLong(dir); err == nil {
 				continue
@@ -158,7 +211,7 @@ func (s *Session) find(dir, guid string) (path string, err error) {
 		if s.begin() {
 			go s.reap(dir, guid) // ends with the node, or the session
 		}
-		return "", explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
+		return driver.Node{}, explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
 	}
 }
 
@@ -171,11 +224,11 @@ func (s *Session) reap(dir, guid string) {
 			return
 		case <-time.After(reapPause):
 		}
-		path, err := s.search(dir, guid)
-		if err == nil || errors.Is(err, zk.ErrNoNode) {
-			if path != "" {
-				_ = s.remove(path) // fails only when it goes with the session
-			}
+		switch node, err := s.search(dir, guid); {
+		case err == nil:
+			_ = s.remove(dir, node) // fails only when it goes with the session
+			return
+		case errors.Is(err, errNotCreated):
 			return
 		}
 	}
@@ -184,26 +237,36 @@ func (s *Session) reap(dir, guid string) {
 // reapPause is long, because the listing may break the connection each time.
 const reapPause = time.Second
 
-// search looks once for the node in dir whose name has the GUID. The path is
-// empty if there is none.
-func (s *Session) search(dir, guid string) (path string, err error) {
+// search looks once for the contender in dir that was made with the GUID.
+func (s *Session) search(dir, guid string) (driver.Node, error) {
 	if _, err := s.conn.Sync(dir); err != nil {
-		return "", err
+		return driver.Node{}, missing(err)
 	}
 	children, _, err := s.conn.Children(dir)
-	i := slices.IndexFunc(children, func(name string) bool { return strings.HasPrefix(name, protected+guid+"-") })
-	if err != nil || i < 0 {
-		return "", err
+	if err != nil {
+		return driver.Node{}, missing(err)
 	}
-	path = dir + "/" + children[i]
-	exists, stat, err := s.conn.Exists(path)
+	found := sorted(slices.DeleteFunc(children, func(name string) bool { return !isOf(name, guid) }))
+	if len(found) == 0 {
+		return driver.Node{}, errNotCreated
+	}
+	exists, stat, err := s.conn.Exists(dir + "/" + found[0].Name)
 	switch {
-	case err != nil || !exists:
-		return "", err
+	case err != nil:
+		return driver.Node{}, err
+	case !exists:
+		return driver.Node{}, errNotCreated
 	case stat.EphemeralOwner != s.ID():
-		return "", errReplaced // the client has sent it for another session after all
+		return driver.Node{}, errReplaced // the client has sent it for another session after all
 	}
-	return path, nil
+	return found[0], nil
+}
+
+func missing(err error) error {
+	if errors.Is(err, zk.ErrNoNode) {
+		return errNotCreated
+	}
+	return err
 }
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
@@ -246,7 +309,7 @@ func (s *Session) createParent(path string) (err error) {
 	s.mu.Lock()
 	plain := s.noContainers
 	s.mu.Unlock()
-	if plain {
+	if plain || s.cfg.Layout.naming().persistent {
 		_, err = s.conn.Create(path, nil, 0, s.cfg.ACL)
 	} else {
 		_, err = s.conn.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
@@ -302,7 +365,7 @@ func (s *Session) wasTooLong(dir string) error {
 // Leave implements driver.Session.
 func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
 	_, err := run(ctx, s, func() (struct{}, error) {
-		err := s.remove(s.path(queue, node.Name))
+		err := s.remove(s.path(queue), node)
 		if err == nil {
 			s.noteLeft(s.path(queue), node)
 		}
@@ -311,9 +374,29 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
-// remove deletes a node of ours until it is certainly gone. If the server
-// refuses, the error says so and the node goes with the session.
-func (s *Session) remove(path string) error {
+// remove deletes a contender of ours until it is certainly gone. If the server
+// refuses, the error says so and it goes with the session.
+func (s *Session) remove(dir string, node driver.Node) error {
+	all := names(node)
+	if len(all) > 1 {
+		var requests []any
+		for _, name := range all {
+			requests = append(requests, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
+		}
+		if _, err := s.conn.Multi(requests...); err == nil {
+			return nil
+		}
+		// Perhaps it has happened, or one of them was gone: see to each.
+	}
+	for _, name := range all {
+		if err := s.removeOne(dir + "/" + name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Session) removeOne(path string) error {
 	for {
 		err := s.conn.Delete(path, -1)
 		switch {
@@ -338,14 +421,20 @@ func (s *Session) Share(queue string, node driver.Node, data []byte) (driver.Nod
 		return driver.Node{}, s.Err()
 	}
 	defer s.calls.Done()
-	read := shared(node)
+	read := s.cfg.Layout.naming().shared(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
+	requests := []any{
+		&zk.SetDataRequest{Path: from, Data: data, Version: -1},
+		&zk.CreateRequest{Path: to, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
+		&zk.DeleteRequest{Path: from, Version: -1},
+	}
+	if read.Twin != node.Twin {
+		requests = append(requests,
+			&zk.CreateRequest{Path: dir + "/" + read.Twin, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
+			&zk.DeleteRequest{Path: dir + "/" + node.Twin, Version: -1})
+	}
 	for {
-		_, err := s.conn.Multi(
-			&zk.SetDataRequest{Path: from, Data: data, Version: -1},
-			&zk.CreateRequest{Path: to, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
-			&zk.DeleteRequest{Path: from, Version: -1},
-		)
+		_, err := s.conn.Multi(requests...)
 		if errors.Is(err, zk.ErrNoNode) { // gone, or it has happened and the reply was lost
 			var there bool
 			if there, _, err = s.conn.Exists(to); err == nil && !there {
@@ -376,8 +465,12 @@ func (s *Session) Ping(ctx context.Context) error {
 // off from them still answers reads.
 func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) error {
 	path := s.path(queue, node.Name)
+	var checks []any
+	for _, name := range names(node) {
+		checks = append(checks, &zk.CheckVersionRequest{Path: s.path(queue, name), Version: -1})
+	}
 	err := s.ask(ctx, func() error {
-		_, err := s.conn.Multi(&zk.CheckVersionRequest{Path: path, Version: -1})
+		_, err := s.conn.Multi(checks...)
 		return err
 	})
 	switch {

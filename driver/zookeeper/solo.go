@@ -22,6 +22,7 @@ import (
 // to ourselves for a while.
 type solo struct {
 	seq     int32  // of our last node, which was at the head when it was created
+	next    int32  // the number after it
 	streak  int    // how many nodes in a row had the very next number, up to it
 	left    bool   // it has been removed since
 	watched *watch // on the queue, set before that node was created; may be nil
@@ -43,7 +44,7 @@ func (s *Session) expectSolo(dir string) (watched *watch, next int32, ok bool) {
 		return nil, 0, false
 	}
 	last := s.solos[dir]
-	return watched, last.seq + 1, last.streak > 0 && last.left && last.watched == watched
+	return watched, last.next, last.streak > 0 && last.left && last.watched == watched
 }
 
 // noteSolo records the outcome of a join. watched is what expectSolo returned
@@ -63,11 +64,11 @@ func (s *Session) noteSolo(dir string, node driver.Node, alone bool, watched *wa
 		}
 	}
 	streak := 0
-	if known && node.Seq == last.seq+1 {
+	if known && node.Seq == last.next {
 		streak = last.streak + 1
 	}
-	s.solos[dir] = solo{seq: node.Seq, streak: streak, watched: watched}
-	if watched == nil && streak >= soloStreak && !s.noContainers {
+	s.solos[dir] = solo{seq: node.Seq, next: node.Seq + int32(len(names(node))), streak: streak, watched: watched}
+	if watched == nil && streak >= soloStreak && !s.noContainers && !s.cfg.Layout.naming().persistent {
 		s.watchLocked(dir)
 	}
 }

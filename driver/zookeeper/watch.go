@@ -14,6 +14,7 @@ import (
 // the client can not take it back, and the next waiter finds it there.
 type watch struct {
 	*driver.Watch
+	paths []string      // of the nodes of one contender
 	armed chan struct{} // closed when the server has answered; then err is set
 	err   error
 }
@@ -35,7 +36,11 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	}
 	armed := make([]*watch, len(nodes))
 	for i, node := range nodes {
-		if armed[i] = s.watch(s.path(queue, node.Name)); armed[i] == nil {
+		var paths []string
+		for _, name := range names(node) {
+			paths = append(paths, s.path(queue, name))
+		}
+		if armed[i] = s.watch(paths...); armed[i] == nil {
 			return nil, s.Err()
 		}
 	}
@@ -56,21 +61,23 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	return watches, nil
 }
 
-// watch returns the watch on path, which may be asked for at the server just
-// now, or nil if the session is over.
-func (s *Session) watch(path string) *watch {
+// watch returns the watch on the paths, which may be asked for at the server
+// just now, or nil if the session is over.
+func (s *Session) watch(paths ...string) *watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.watchLocked(path)
+	return s.watchLocked(paths...)
 }
 
-func (s *Session) watchLocked(path string) *watch {
-	w := s.watches[path]
+func (s *Session) watchLocked(paths ...string) *watch {
+	w := s.watches[paths[0]]
 	if w == nil && !s.isOver() {
-		w = &watch{Watch: driver.NewWatch(), armed: make(chan struct{})}
-		s.watches[path] = w
+		w = &watch{Watch: driver.NewWatch(), paths: paths, armed: make(chan struct{})}
+		for _, path := range paths {
+			s.watches[path] = w
+		}
 		s.calls.Add(1)
-		go s.arm(path, w) // ends with its one request
+		go s.arm(w) // ends with its requests
 	}
 	return w
 }
@@ -79,23 +86,28 @@ func (s *Session) watchLocked(path string) *watch {
 // fails, where exists would leave a watch for ever on a name that never comes
 // back. That it sets a watch is the link's doing, and the client knows nothing
 // of it; it passes all events to Session.event, in order.
-func (s *Session) arm(path string, w *watch) {
+func (s *Session) arm(w *watch) {
 	defer s.calls.Done()
 	defer close(w.armed)
-	_, stat, err := s.conn.Get(path)
-	if err == nil {
-		w.Created = stat.Czxid
+	for i, path := range w.paths {
+		data, stat, err := s.conn.Get(path)
+		if err == nil {
+			if i == 0 {
+				w.Created, w.Data = stat.Czxid, data
+			}
+			continue
+		}
+		s.forget(w)
+		switch {
+		case unsure(err):
+			_ = s.again() // a pause, because whoever waits asks again at once
+			w.Fire(driver.Interrupted)
+		case errors.Is(err, zk.ErrNoNode):
+			w.Fire(driver.Missing)
+		default:
+			w.err = explain(err, "watching", "READ", path)
+		}
 		return
-	}
-	s.forget(path, w)
-	switch {
-	case unsure(err):
-		_ = s.again() // a pause, because whoever waits asks again at once
-		w.Fire(driver.Interrupted)
-	case errors.Is(err, zk.ErrNoNode):
-		w.Fire(driver.Missing)
-	default:
-		w.err = explain(err, "watching", "READ", path)
 	}
 }
 
@@ -106,11 +118,13 @@ func (s *Session) isWatched(path string) bool {
 	return s.watches[path] != nil
 }
 
-func (s *Session) forget(path string, w *watch) {
+func (s *Session) forget(w *watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watches[path] == w {
-		delete(s.watches, path)
+	for _, path := range w.paths {
+		if s.watches[path] == w {
+			delete(s.watches, path)
+		}
 	}
 }
 
@@ -119,9 +133,9 @@ func (s *Session) forget(path string, w *watch) {
 func (s *Session) fire(path string, e driver.Event) {
 	s.mu.Lock()
 	w := s.watches[path]
-	delete(s.watches, path)
 	s.mu.Unlock()
 	if w != nil {
+		s.forget(w)
 		w.Fire(e)
 	}
 }
