@@ -59,7 +59,7 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 	}
 	all := &Locks{lost: make(chan struct{})}
 	for _, name := range names {
-		l, err := s.lock(ctx, name, opLockAll, new(Lock))
+		l, err := s.enter(ctx, name, request{op: opLockAll}, new(Lock))
 		if err != nil {
 			_ = all.Unlock(ctx) // goes on if it fails
 			return nil, err

@@ -27,9 +27,22 @@ var (
 	// its Session or Pool was closed. No other lock was touched.
 	ErrNotHeld = errors.New("lockpool: not held")
 
-	// ErrUpgrade: who holds a lock for reading asked to be alone. Unlock it first,
-	// or lock it alone from the start.
-	ErrUpgrade = errors.New("lockpool: a lock held for reading can not be taken alone; unlock it first")
+	// ErrUpgrade: who holds a lock for reading asked to be alone, or who holds
+	// permits of a semaphore asked for more. Unlock it first, or ask for all from
+	// the start: of two who wait for more while they hold some, each may wait for
+	// the other.
+	ErrUpgrade = errors.New("lockpool: more of a lock than is held can not be had before it is unlocked")
+
+	// ErrKindMismatch: another kind of lock is in use under this name. The error
+	// says what is there: a queue (Lock, RLock), a semaphore, or a plain lock.
+	ErrKindMismatch = driver.ErrKind
+
+	// ErrLimit: the limit given for a semaphore is not the one that it has, or
+	// none was given and none is set. The error says which.
+	ErrLimit = driver.ErrLimit
+
+	// ErrRevoked: somebody has asked for the lock back. See [Revocable].
+	ErrRevoked = recipe.ErrRevoked
 
 	// ErrConcurrentUse: two calls at once on one Session. The second did
 	// nothing. Give each goroutine a Session of its own.
@@ -106,6 +119,9 @@ var errorClasses = []struct {
 	{ErrLockLost, "lock_lost"},
 	{ErrNotHeld, "not_held"},
 	{ErrUpgrade, "upgrade"},
+	{ErrKindMismatch, "kind_mismatch"},
+	{ErrLimit, "limit"},
+	{ErrRevoked, "revoked"},
 	{ErrConcurrentUse, "concurrent_use"},
 	{ErrInvalidName, "invalid_name"},
 	{ErrNoPermission, "no_permission"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -35,6 +36,49 @@ type play struct {
 	act   func(*stage)
 
 	layout zookeeper.Layout
+	way    way // nil for a lock with a queue
+}
+
+// way takes a kind of lock by the name a, so that nobody else can.
+type way func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error)
+
+// grip is what Lock and Permits have in common.
+type grip interface {
+	Context(context.Context) context.Context
+	Lost() <-chan struct{}
+	Token(context.Context) (int64, error)
+	Verify(context.Context) error
+}
+
+func release(ctx context.Context, g grip) error {
+	if p, ok := g.(*lockpool.Permits); ok {
+		return p.Release(ctx)
+	}
+	return g.(*lockpool.Lock).Unlock(ctx)
+}
+
+func withOptions(opts ...lockpool.LockOption) way {
+	return func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+		if try {
+			return p.TryLock(ctx, "a", opts...)
+		}
+		return p.Lock(ctx, "a", opts...)
+	}
+}
+
+func allPermits(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+	sem := p.Semaphore("a", 2)
+	if try {
+		return sem.TryAcquire(ctx, 2)
+	}
+	return sem.Acquire(ctx, 2)
+}
+
+func reading(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+	if try {
+		return p.TryRLock(ctx, "a")
+	}
+	return p.RLock(ctx, "a")
 }
 
 // keep is a play of what a session sends by itself.
@@ -52,6 +96,20 @@ var plays = []play{
 	{name: "wait to read", warm: 1, rival: true, act: (*stage).waitAndRead},
 	{name: "share", warm: 1, act: (*stage).share},
 	{name: "recover", warm: 1, act: (*stage).useAfterALostReply},
+	{name: "permits", warm: 1, act: (*stage).useAndLook, way: allPermits},
+	{name: "permits first", act: (*stage).useOnce, way: allPermits},
+	{name: "permits wait", warm: 1, rival: true, act: (*stage).waitAndUse, way: allPermits},
+	{name: "permits try", warm: 1, rival: true, act: (*stage).try, way: allPermits},
+	{name: "permits cancel", warm: 1, rival: true, act: (*stage).giveUp, way: allPermits},
+	{name: "permits recover", warm: 1, act: (*stage).useAfterALostReply, way: allPermits},
+	{name: "plain", warm: 1, act: (*stage).useAndLook, way: withOptions(lockpool.Plain())},
+	{name: "plain wait", warm: 1, rival: true, act: (*stage).waitAndUse, way: withOptions(lockpool.Plain())},
+	{name: "plain try", warm: 1, rival: true, act: (*stage).try, way: withOptions(lockpool.Plain())},
+	{name: "plain cancel", warm: 1, rival: true, act: (*stage).giveUp, way: withOptions(lockpool.Plain())},
+	{name: "plain recover", warm: 1, act: (*stage).useAfterALostReply, way: withOptions(lockpool.Plain())},
+	{name: "revoke", warm: 1, act: (*stage).useUntilRevoked, way: withOptions(lockpool.Revocable())},
+	{name: "revoke waiting", warm: 1, rival: true, act: (*stage).waitUntilRevoked, way: withOptions(lockpool.Revocable())},
+	{name: "ask back", warm: 1, rival: true, act: (*stage).askBack},
 	{name: "twins", warm: 1, act: (*stage).useAndLook, layout: zookeeper.LayoutKazoo},
 	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
@@ -121,8 +179,12 @@ var embeddedFaults = []fault{
 	{"queue removed", func(s *stage) zktest.Action {
 		return zktest.Call(func(zktest.Request) {
 			s.removeNodes()
-			_ = s.embedded.Delete(s.chroot + "/a")
-			_ = s.embedded.Delete(s.chroot)
+			nodes := s.embedded.State().Nodes
+			for _, path := range slices.Backward(slices.Sorted(maps.Keys(nodes))) {
+				if strings.HasPrefix(path, s.chroot) && nodes[path].Stat.EphemeralOwner == 0 {
+					_ = s.embedded.Delete(path) // if it is empty now
+				}
+			}
 		})
 	}, isConnect, losing},
 	{"other server lags", func(s *stage) zktest.Action { return zktest.Call(s.moveToLaggard) }, isConnect, unseen},
@@ -218,7 +280,8 @@ type stage struct {
 	strange  map[int64]bool
 
 	pool, others *lockpool.Pool
-	first        *lockpool.Lock // held by others
+	way          way
+	first        grip // held by others
 
 	inside atomic.Int32
 }
@@ -226,7 +289,7 @@ type stage struct {
 var stages atomic.Int64
 
 func newStage(t *testing.T, p play, f *fault) *stage {
-	s := &stage{label: fmt.Sprint("stage-", stages.Add(1)), strange: map[int64]bool{}, keeps: p.name == keep}
+	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), strange: map[int64]bool{}, keeps: p.name == keep}
 	direct := ""
 	if *kind == "embedded" {
 		s.embedded = zktest.Start(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2),
@@ -264,14 +327,25 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 		}
 	}
 	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.poolWith(cfg) })
+	if s.way == nil {
+		s.way = withOptions()
+	}
 	for range p.warm {
-		s.asSubject(func() { s.unlock(s.lock(s.pool, "a")) })
+		s.asSubject(func() { s.free(s.take(s.pool)) })
 	}
 	if p.rival {
-		s.first = s.lock(s.others, "a")
+		s.first = s.take(s.others)
 	}
 	return s
 }
+
+func (s *stage) take(p *lockpool.Pool) grip {
+	g, err := s.way(s.ctx, p, false)
+	require.NoError(s, err)
+	return g
+}
+
+func (s *stage) free(g grip) { require.NoError(s, release(s.ctx, g)) }
 
 // asSubject labels the goroutines that do begins.
 func (s *stage) asSubject(do func()) {
@@ -296,13 +370,12 @@ func (s *stage) perform(p play) {
 		require.NoError(s, s.embedded.CatchUp(2))
 	}
 	// Whatever happened, the lock is free and can be used, by all.
-	s.unlock(s.lock(s.others, "a"))
+	s.free(s.take(s.others))
 	s.asSubject(func() {
-		l := s.lock(s.pool, "a")
-		err := l.Unlock(s.ctx)
+		err := release(s.ctx, s.take(s.pool))
 		require.True(s, err == nil || s.effect == losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
 	})
-	s.until(func() bool { return len(s.children("a")) == 0 }, "an empty queue")
+	s.until(func() bool { return len(s.contenders("/")) == 0 }, "that nobody is left")
 	require.NoError(s, s.pool.Close())
 	require.NoError(s, s.others.Close())
 	s.until(func() bool { return !s.running() }, "the end of all goroutines")
@@ -374,7 +447,7 @@ func (s *stage) judge(err error, expected ...error) bool {
 	case s.effect == losing && errors.Is(err, lockpool.ErrLockLost):
 		return false
 	case s.effect == denied && errors.Is(err, lockpool.ErrNoPermission):
-		require.Regexp(s, ` needs the rights? (CREATE|READ|DELETE|CREATE and DELETE) on /`, err.Error())
+		require.Regexp(s, ` needs the rights? (CREATE|READ|WRITE|DELETE|CREATE and DELETE) on /`, err.Error())
 		return false
 	case s.effect == refused && !errorsIsAny(err, lockpool.ErrLockLost, lockpool.ErrLocked, context.Canceled):
 		require.Regexp(s, ` on /.*: (the server is overloaded|unknown error: -1)`, err.Error())
@@ -385,7 +458,7 @@ func (s *stage) judge(err error, expected ...error) bool {
 }
 
 // use enters, lets somebody else queue behind, and leaves.
-func (s *stage) use(l *lockpool.Lock, do func()) {
+func (s *stage) use(l grip, do func()) {
 	require.Equal(s, int32(1), s.inside.Add(1), "two holders")
 	ctx := l.Context(s.ctx)
 	left := make(chan struct{})
@@ -396,23 +469,24 @@ func (s *stage) use(l *lockpool.Lock, do func()) {
 	}()
 	behind := make(chan error, 1)
 	go func() { // ends with ctx
-		err := s.others.Do(s.ctx, "a", func(context.Context) error {
+		g, err := s.way(s.ctx, s.others, false)
+		if err == nil {
 			// A session that the server ends without a reason is not foreseen.
 			if n := s.inside.Load(); n != 0 && s.effect != losing {
-				return fmt.Errorf("two holders")
+				err = fmt.Errorf("two holders")
 			}
-			return nil
-		})
+			err = errors.Join(err, release(s.ctx, g))
+		}
 		behind <- err
 	}()
 	do()
 	leave()
-	s.judge(l.Unlock(s.ctx))
+	s.judge(release(s.ctx, l))
 	require.NoError(s, <-behind)
 }
 
 func (s *stage) useOnce() {
-	l, err := s.pool.Lock(s.ctx, "a")
+	l, err := s.way(s.ctx, s.pool, false)
 	if s.judge(err) {
 		s.use(l, func() {})
 	}
@@ -449,8 +523,8 @@ func (s *stage) readOnce() {
 }
 
 func (s *stage) waitAndRead() {
-	end := s.begin(s.ctx, s.pool.RLock)
-	s.unlock(s.first)
+	end := s.begin(s.ctx, reading)
+	s.free(s.first)
 	l, err := end()
 	if s.judge(err) {
 		s.use(l, func() {})
@@ -473,7 +547,7 @@ func (s *stage) share() {
 }
 
 func (s *stage) useAndLook() {
-	l, err := s.pool.Lock(s.ctx, "a")
+	l, err := s.way(s.ctx, s.pool, false)
 	if s.judge(err) {
 		s.use(l, func() {
 			token, err := l.Token(s.ctx)
@@ -487,13 +561,13 @@ func (s *stage) useAndLook() {
 
 // begin starts a Lock that has to wait, and returns when it does, or when the
 // fault has happened to it.
-func (s *stage) begin(ctx context.Context, lock lockFunc) func() (*lockpool.Lock, error) {
-	var l *lockpool.Lock
+func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
+	var l grip
 	var err error
 	done := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(done)
-		l, err = lock(ctx, "a")
+		l, err = way(ctx, s.pool, false)
 	}()
 	s.until(func() bool {
 		select {
@@ -503,12 +577,12 @@ func (s *stage) begin(ctx context.Context, lock lockFunc) func() (*lockpool.Lock
 			return s.pool.Stats().Waiting > 0 || s.faulty && s.fault.Fired() > 0
 		}
 	}, "the wait, or the fault")
-	return func() (*lockpool.Lock, error) { <-done; return l, err }
+	return func() (grip, error) { <-done; return l, err }
 }
 
 func (s *stage) waitAndUse() {
-	end := s.begin(s.ctx, s.pool.Lock)
-	s.unlock(s.first)
+	end := s.begin(s.ctx, s.way)
+	s.free(s.first)
 	l, err := end()
 	if s.judge(err) {
 		s.use(l, func() {})
@@ -516,17 +590,64 @@ func (s *stage) waitAndUse() {
 }
 
 func (s *stage) try() {
-	_, err := s.pool.TryLock(s.ctx, "a")
+	_, err := s.way(s.ctx, s.pool, true)
 	s.judge(err, lockpool.ErrLocked)
-	s.unlock(s.first)
+	s.free(s.first)
 }
 
 func (s *stage) giveUp() {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	end := s.begin(ctx, s.pool.Lock)
+	end := s.begin(ctx, s.way)
 	cancel()
 	_, err := end()
 	s.judge(err, context.Canceled)
-	s.unlock(s.first)
+	s.free(s.first)
+}
+
+func (s *stage) useUntilRevoked() {
+	l, err := s.way(s.ctx, s.pool, false)
+	if s.judge(err) {
+		s.use(l, func() {
+			require.NoError(s, s.others.Revoke(s.ctx, "a"))
+			ended := l.Context(s.ctx)
+			<-ended.Done()
+			if cause := context.Cause(ended); cause != lockpool.ErrRevoked {
+				require.True(s, s.effect != unseen && errors.Is(cause, lockpool.ErrLockLost), "%v", cause)
+			}
+		})
+	}
+}
+
+func (s *stage) waitUntilRevoked() {
+	end := s.begin(s.ctx, s.way)
+	ended := make(chan error)
+	go func() { // ends with the wait
+		_, err := end()
+		ended <- err
+	}()
+	for {
+		select {
+		case err := <-ended:
+			s.judge(err, lockpool.ErrRevoked)
+			s.free(s.first)
+			return
+		default: // a fault may make it queue again
+		}
+		q, err := s.others.Queue(s.ctx, "a")
+		require.NoError(s, err)
+		if len(q.Contenders) == 2 {
+			require.NoError(s, s.others.Revoke(s.ctx, "a", q.Contenders[1].Node))
+		}
+	}
+}
+
+func (s *stage) askBack() {
+	revoked := s.first.(*lockpool.Lock).Revoked()
+	if err := s.pool.Revoke(s.ctx, "a"); err == nil {
+		<-revoked
+	} else {
+		s.judge(err)
+	}
+	s.free(s.first)
 }

@@ -52,9 +52,12 @@ func (h *hold) look(ctx context.Context) (*driver.Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	watches, err := h.home.Watch(ctx, h.name, node)
+	watches, err := h.home.Watch(ctx, h.queue, node)
 	if err == nil {
 		h.token.CompareAndSwap(0, watches[0].Created)
+		if watches[0].Revoked {
+			h.revoke()
+		}
 		if e := watches[0].Fired(); e != driver.Deleted && e != driver.Missing {
 			return watches[0], nil
 		}
@@ -70,7 +73,7 @@ func (h *hold) look(ctx context.Context) (*driver.Watch, error) {
 func (h *hold) stands(ctx context.Context) error {
 	node, err := h.settled(ctx)
 	if err == nil {
-		err = h.home.Stands(ctx, h.name, node)
+		err = h.home.Stands(ctx, h.queue, node)
 	}
 	if errors.Is(err, driver.ErrRemoved) && h.replaced(node) {
 		return h.stands(ctx)
@@ -85,7 +88,7 @@ func (h *hold) weigh(err error) error {
 	if !removed && !unseen && !errors.Is(err, driver.ErrSessionLost) {
 		return err // there was no answer
 	}
-	if h.end(lostWith(err)) && (unseen || removed) {
+	if h.end(lostWith(err)) && (unseen || removed && h.kind != driver.Plain) {
 		// What stands of it we could not see go, or it is the rest of several nodes.
 		_ = h.leaveQueue(h.living) // goes on in the background
 	}

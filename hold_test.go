@@ -31,7 +31,7 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	session := &dyingSession{}
 	home := &member{Session: session, holds: map[*hold]struct{}{}}
 	s := &Session{pool: &Pool{}, holds: map[string]*hold{}}
-	h := newHold(s, "a", home, driver.Node{})
+	h := (&hold{session: s, name: "a", home: home}).begun()
 	require.NoError(t, s.pool.record(h))
 	s.holds["a"] = h
 	l := h.enter(false)

@@ -228,7 +228,7 @@ func (b *bench) wait(p *lockpool.Pool, name string, nth int) *waiter {
 }
 
 // lockFunc is a way to lock.
-type lockFunc = func(context.Context, string) (*lockpool.Lock, error)
+type lockFunc = func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error)
 
 func (b *bench) waitFor(lock lockFunc, name string, nth int) *waiter {
 	ctx, cancel := context.WithCancel(b.ctx)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
@@ -36,6 +37,7 @@ type config struct {
 	maxSessions int
 	maxHandles  int
 	tracers     trace.TracerProvider
+	owner       string
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -94,22 +96,16 @@ func WithTracerProvider(tp trace.TracerProvider) Option {
 	}
 }
 
-// DoOption changes one call of Pool.Do.
-type DoOption func(*doConfig)
-
-type doConfig struct {
-	wait time.Duration
-	op   op
-}
-
-// Shared makes a Do take the lock as [Pool.RLock] does.
-func Shared() DoOption {
-	return func(c *doConfig) { c.op = opRLock }
-}
-
-// WaitAtMost bounds the wait of a Do for its lock, without bounding the work
-// that follows. If the time is up the error wraps context.DeadlineExceeded. A
-// time that is not positive means not to wait at all.
-func WaitAtMost(d time.Duration) DoOption {
-	return func(c *doConfig) { c.wait = max(d, 1) }
+// WithOwner sets the name by which people will know the pool's holders and
+// waiters, such as "billing", in [Pool.Queue] and for other clients: at most 200
+// bytes of UTF-8. It is stored in every node of the pool, for everybody who may
+// read there.
+func WithOwner(name string) Option {
+	return func(c *config) error {
+		if len(name) > 200 || !utf8.ValidString(name) {
+			return fmt.Errorf("WithOwner(%q): longer than 200 bytes, or no UTF-8", name)
+		}
+		c.owner = name
+		return nil
+	}
 }

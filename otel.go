@@ -62,25 +62,22 @@ func newTracing(cfg config, connector driver.Connector) tracing {
 
 // trail follows one acquisition. It is its recipe.Observer.
 type trail struct {
-	tracing *tracing
-	ctx     context.Context // with the acquire span
-	name    string
-	kind    attribute.KeyValue
-	span    trace.Span
-	wait    trace.Span // nil until it has to wait
-	waiting *atomic.Int32
-	place   int // in the queue when joining
-	wakeups int
-	queued  int // how often it joined
+	tracing  *tracing
+	ctx      context.Context // with the acquire span
+	name     string
+	kind     attribute.KeyValue
+	span     trace.Span
+	wait     trace.Span // nil until it has to wait
+	waiting  *atomic.Int32
+	place    int // in the queue when joining
+	wakeups  int
+	requeues int
 }
 
 // acquire begins the span of an acquisition.
-func (t *tracing) acquire(ctx context.Context, name string, op op, waiting *atomic.Int32) (context.Context, *trail) {
+func (t *tracing) acquire(ctx context.Context, name string, req request, waiting *atomic.Int32) (context.Context, *trail) {
 	ctx, span := t.tracer.Start(ctx, spanAcquire, t.start...)
-	kind := keyKind.String("mutex")
-	if op.shares() {
-		kind = keyKind.String("read")
-	}
+	kind := keyKind.String(req.kind().String())
 	if span.IsRecording() {
 		span.SetAttributes(keyName.String(name), kind, keyDriver.String(t.driverName))
 	}
@@ -112,11 +109,16 @@ func serverOf(info driver.Info) []attribute.KeyValue {
 
 // Queued implements recipe.Observer.
 func (t *trail) Queued(self driver.Node, place, length int) {
+	if t.span.IsRecording() {
+		t.span.SetAttributes(keyNode.String(self.Name))
+	}
+	if self.Kind == driver.Permit { // it has queued already, for the guard
+		return
+	}
 	t.place = place
-	t.queued++
 	if t.span.IsRecording() {
 		t.span.AddEvent("lockpool.enqueued")
-		t.span.SetAttributes(keyNode.String(self.Name), keyPosition.Int(place), keyLength.Int(length))
+		t.span.SetAttributes(keyPosition.Int(place), keyLength.Int(length))
 	}
 }
 
@@ -145,6 +147,7 @@ func (t *trail) Woken(e driver.Event) {
 // requeued tells why the claim joins again: its session is over, or somebody
 // has removed its node.
 func (t *trail) requeued(why error) {
+	t.requeues++
 	if t.span.IsRecording() {
 		t.span.AddEvent("lockpool.requeued")
 		t.span.SetAttributes(keyRequeued.String((&LockError{Err: why}).ErrorType()))
@@ -171,8 +174,8 @@ func (t *trail) finish(span trace.Span, err error) {
 			outcome = (&LockError{Err: err}).ErrorType()
 		}
 		span.SetAttributes(keyOutcome.String(outcome), keyWakeups.Int(t.wakeups))
-		if t.queued > 1 {
-			span.SetAttributes(keyRequeues.Int(t.queued - 1))
+		if t.requeues > 0 {
+			span.SetAttributes(keyRequeues.Int(t.requeues))
 		}
 		if err != nil && !errors.Is(err, ErrLocked) {
 			span.SetAttributes(semconv.ErrorTypeKey.String(outcome))

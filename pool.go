@@ -19,7 +19,7 @@ type Pool struct {
 	connector driver.Connector
 	cfg       config
 	tracing   tracing
-	owner     []byte // stored in every node of the pool
+	owner     owner // stored in every node of the pool
 	seats     *puddle.Pool[seat]
 
 	// closing ends, with the cause ErrPoolClosed, when no more locks are given
@@ -75,7 +75,7 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		connector: connector,
 		cfg:       cfg,
 		tracing:   newTracing(cfg, connector),
-		owner:     owner(),
+		owner:     newOwner(cfg.owner),
 		handles:   map[*Session]struct{}{},
 	}
 	p.closing, p.refuse = context.WithCancelCause(context.Background())
@@ -170,37 +170,45 @@ func withCause(ctx context.Context, err error) error {
 // once more, without waiting and without a request to the service.
 //
 // ctx bounds the waiting, never how long the lock is held.
-func (p *Pool) Lock(ctx context.Context, name string) (*Lock, error) {
-	return p.lock(ctx, name, opLock, new(Lock))
+func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return p.lock(ctx, name, opLock, new(Lock), opts)
 }
 
 // TryLock is Lock without waiting for other holders: if there is one, or
 // somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
 // for the answer of the service and if need be for a free handle.
-func (p *Pool) TryLock(ctx context.Context, name string) (*Lock, error) {
-	return p.lock(ctx, name, opTryLock, new(Lock))
+func (p *Pool) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return p.lock(ctx, name, opTryLock, new(Lock), opts)
 }
 
 // RLock is [Session.RLock] as Lock is [Session.Lock].
-func (p *Pool) RLock(ctx context.Context, name string) (*Lock, error) {
-	return p.lock(ctx, name, opRLock, new(Lock))
+func (p *Pool) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return p.lock(ctx, name, opRLock, new(Lock), opts)
 }
 
 // TryRLock is [Session.TryRLock] as TryLock is [Session.TryLock].
-func (p *Pool) TryRLock(ctx context.Context, name string) (*Lock, error) {
-	return p.lock(ctx, name, opTryRLock, new(Lock))
+func (p *Pool) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return p.lock(ctx, name, opTryRLock, new(Lock), opts)
 }
 
-func (p *Pool) lock(ctx context.Context, name string, op op, l *Lock) (*Lock, error) {
-	if s := p.carried(ctx); s != nil {
-		return s.lock(ctx, name, op, l)
-	}
-	s, err := p.newSession()
+func (p *Pool) lock(ctx context.Context, name string, op op, l *Lock, opts []LockOption) (*Lock, error) {
+	req, err := newRequest(op, opts)
 	if err != nil {
 		return nil, &LockError{op.String(), name, err}
 	}
+	return p.enter(ctx, name, req, l)
+}
+
+func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
+	if s := p.carried(ctx); s != nil {
+		return s.enter(ctx, name, req, l)
+	}
+	s, err := p.newSession()
+	if err != nil {
+		return nil, &LockError{req.op.String(), name, err}
+	}
 	s.passing = true
-	l, err = s.lock(ctx, name, op, l)
+	l, err = s.enter(ctx, name, req, l)
 	if err != nil {
 		_ = s.Close(ctx) // holds nothing
 	}
@@ -225,30 +233,22 @@ func (p *Pool) checkName(name string) error {
 // ctx has ended by then. If fn had lost the lock by then, the error says so
 // together with fn's: it wraps ErrLockLost, or if the pool was closed meanwhile
 // ErrNotHeld and ErrPoolClosed.
-func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...DoOption) (err error) {
+func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errors.New("lockpool: Do of a nil function")
 	}
-	var cfg doConfig
-	for _, opt := range opts {
-		if opt == nil {
-			return errors.New("lockpool: a nil DoOption was given")
-		}
-		opt(&cfg)
-	}
-	waitCtx := ctx
-	if cfg.wait > 0 {
-		var cancel context.CancelFunc
-		waitCtx, cancel = context.WithTimeout(ctx, cfg.wait)
-		defer cancel()
-	}
-	lock, err := p.lock(waitCtx, name, cfg.op, new(Lock))
+	lock, err := p.lock(ctx, name, opLock, new(Lock), opts)
 	if err != nil {
 		return err
 	}
-	inner, done := lock.context(ctx)
+	return lock.do(ctx, fn)
+}
+
+// do calls fn under the lock and unlocks it.
+func (l *Lock) do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
+	inner, done := l.context(ctx)
 	defer func() {
-		unlockErr := lock.Unlock(ctx)
+		unlockErr := l.Unlock(ctx)
 		done(ErrNotHeld)
 		if errors.Is(unlockErr, ErrLockLost) || errors.Is(unlockErr, ErrNotHeld) {
 			err = errors.Join(err, unlockErr)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -21,15 +22,18 @@ type Queue struct {
 // Contender is one who holds a lock or waits for it, of whatever client.
 type Contender struct {
 	Node    string    // the name of its node, which Pool.Break takes
-	Kind    string    // mutex (alone), read, or write (alone, in Curator's read/write lock)
+	Kind    string    // mutex (alone), read, write (alone, in Curator's read/write lock), semaphore, or plain
 	Holds   bool      // or waits
+	Permits int       // of a semaphore: how many; 0 if it waits and does not say
 	Token   int64     // see Lock.Token
 	Session string    // its session with the service
 	Since   time.Time // when it asked, by the service's clock
 
 	// What it says of itself, if it is one of lockpool.
-	Host string
-	PID  int
+	Owner string // see WithOwner
+	Host  string
+	PID   int
+	Trace string // the span that asked, as W3C's traceparent, if there is one
 }
 
 // Queue returns who holds the lock of that name and who waits for it. It only
@@ -41,19 +45,14 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		return q, &LockError{opQueue.String(), name, err}
 	}
 	err := p.asking(ctx, func(ctx context.Context, m *member) error {
-		contenders, foreign, err := m.Inspect(ctx, name)
+		found, foreign, err := inspect(ctx, m, name)
 		q.Foreign = foreign
-		nodes := make([]driver.Node, len(contenders))
-		for i, c := range contenders {
-			nodes[i] = c.Node
-		}
-		for i, c := range contenders {
-			obstacles, _ := recipe.RuleOf(c.Kind)(nodes, i)
+		for _, c := range found {
 			var owner ownerRecord
 			_ = json.Unmarshal(c.Data, &owner) // others write what they like
 			q.Contenders = append(q.Contenders, Contender{
-				Node: c.Name, Kind: c.Kind.String(), Holds: len(obstacles) == 0, Token: c.Created,
-				Session: c.Session, Since: c.Since, Host: owner.Host, PID: owner.PID,
+				Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: c.Created, Session: c.Session,
+				Since: c.Since, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
 			})
 		}
 		return err
@@ -62,6 +61,64 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		return q, &LockError{opQueue.String(), name, err}
 	}
 	return q, nil
+}
+
+// contender is one that was found, and in which queue.
+type contender struct {
+	driver.Contender
+	queue string
+	kind  string
+	holds bool
+}
+
+// inspect returns the contenders of the lock of that name, of whatever kind it is,
+// and what else is there.
+func inspect(ctx context.Context, m *member, name string) (found []contender, foreign []string, err error) {
+	found, foreign, err = inspectQueue(ctx, m, name)
+	if err != nil || !slices.Contains(foreign, driver.Guards) || !slices.Contains(foreign, driver.Leases) {
+		return found, foreign, err
+	}
+	// Guards first: who is not seen there yet has no lease either.
+	guards, strange, err := inspectQueue(ctx, m, name+"/"+driver.Guards)
+	if err != nil {
+		return nil, nil, err
+	}
+	leases, stranger, err := inspectQueue(ctx, m, name+"/"+driver.Leases)
+	if len(guards)+len(leases) == 0 {
+		return found, foreign, err // left behind, or a lock's name
+	}
+	// Leases that came after the first guard are those it waits for.
+	mine := slices.IndexFunc(leases, func(c contender) bool { return len(guards) > 0 && c.Created > guards[0].Created })
+	for i := range leases {
+		leases[i].holds = mine < 0 || i < mine
+	}
+	if mine >= 0 {
+		guards = guards[1:]
+	}
+	for i := range guards {
+		guards[i].holds = false
+	}
+	foreign = slices.DeleteFunc(foreign, func(name string) bool {
+		return name == driver.Guards || name == driver.Leases || name == driver.Limit
+	})
+	for _, c := range slices.Concat(leases, guards) {
+		c.kind = driver.Permit.String()
+		found = append(found, c)
+	}
+	return found, slices.Concat(foreign, strange, stranger), err
+}
+
+func inspectQueue(ctx context.Context, m *member, queue string) ([]contender, []string, error) {
+	contenders, foreign, err := m.Inspect(ctx, queue)
+	nodes, found := make([]driver.Node, len(contenders)), make([]contender, len(contenders))
+	for i, c := range contenders {
+		nodes[i] = c.Node
+	}
+	for i, c := range contenders {
+		obstacles, _ := recipe.RuleOf(c.Kind)(nodes, i)
+		found[i] = contender{c, queue, c.Kind.String(), len(obstacles) == 0}
+	}
+	return found, foreign, err
 }
 
 // Locks returns the names of the locks below prefix, such as orders, that
@@ -91,11 +148,21 @@ func (p *Pool) Locks(ctx context.Context, prefix string) (names []string, err er
 // error is ErrNotHeld.
 func (p *Pool) Break(ctx context.Context, name, node string) error {
 	err := p.checkName(name)
-	if err == nil && !p.connector.IsContender(node) {
-		err = fmt.Errorf("%q is not the name of a contender's node: take it from Queue", node)
+	if err == nil {
+		err = p.checkNode(node)
 	}
 	if err == nil {
-		err = p.asking(ctx, func(ctx context.Context, m *member) error { return m.Break(ctx, name, node) })
+		err = p.asking(ctx, func(ctx context.Context, m *member) error {
+			found, _, err := inspect(ctx, m, name)
+			i := slices.IndexFunc(found, func(c contender) bool { return c.Node.Name == node })
+			switch {
+			case err != nil:
+				return err
+			case i < 0:
+				return driver.ErrRemoved
+			}
+			return m.Break(ctx, found[i].queue, found[i].Node)
+		})
 	}
 	if errors.Is(err, driver.ErrRemoved) {
 		err = fmt.Errorf("%w: %s has gone", ErrNotHeld, node)
@@ -106,7 +173,15 @@ func (p *Pool) Break(ctx context.Context, name, node string) error {
 	return nil
 }
 
-// asking calls do with a session that stands.
+func (p *Pool) checkNode(node string) error {
+	if !p.connector.IsContender(node) {
+		return fmt.Errorf("%q is not the name of a contender's node: take it from Queue", node)
+	}
+	return nil
+}
+
+// asking calls do with a session that stands, and again on another one if that
+// is lost meanwhile.
 func (p *Pool) asking(ctx context.Context, do func(ctx context.Context, m *member) error) error {
 	s, err := p.newSession()
 	if err != nil {
@@ -116,9 +191,13 @@ func (p *Pool) asking(ctx context.Context, do func(ctx context.Context, m *membe
 	defer s.mu.Unlock()
 	defer s.giveBack(ErrSessionClosed)
 	return p.bounded(ctx, func(ctx context.Context) error {
-		if err := s.reseat(ctx); err != nil {
-			return err
+		for {
+			if err := s.reseat(ctx); err != nil {
+				return err
+			}
+			if err := do(ctx, s.seat.Value().member); !errors.Is(err, driver.ErrSessionLost) || ctx.Err() != nil {
+				return err
+			}
 		}
-		return do(ctx, s.seat.Value().member)
 	})
 }

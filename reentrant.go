@@ -29,6 +29,8 @@ type Lock struct {
 type hold struct {
 	session *Session
 	name    string
+	kind    driver.Kind   // Mutex and Read are one
+	queue   string        // where the node is
 	home    *member       // the session at the service that the node lives on
 	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
 	token   atomic.Int64  // 0 until the node is watched
@@ -53,22 +55,36 @@ type hold struct {
 	moving   chan struct{} // closed when the node is another one; nil unless it is about to be
 	cause    error         // set once, before over
 	contexts map[*heldContext]struct{}
+
+	data      []byte        // stored in the node
+	revocable bool          // contexts end when it is revoked; guarded by mu
+	revoked   chan struct{} // closed when somebody has asked for the lock
 }
 
-func newHold(s *Session, name string, home *member, node driver.Node) *hold {
-	h := &hold{session: s, name: name, home: home, node: node, lost: make(chan struct{})}
+// begun completes a hold.
+func (h *hold) begun() *hold {
+	h.lost, h.revoked = make(chan struct{}), make(chan struct{})
 	h.living, h.die = context.WithCancel(context.Background())
 	h.entries = h.room[:0]
 	return h
 }
 
 // admit says whether there may be one more entry.
-func (h *hold) admit(op op) error {
+func (h *hold) admit(req request) error {
 	if err := h.err(); err != nil {
 		return err
 	}
-	if h.alone == 0 && !op.shares() {
+	kind := req.kind()
+	switch {
+	case h.alone == 0 && !req.op.shares():
 		return ErrUpgrade
+	case (kind == driver.Permit || kind == driver.Plain || h.kind == driver.Permit || h.kind == driver.Plain) && kind != h.kind:
+		return fmt.Errorf("%w: this session holds it as %s", ErrKindMismatch, h.kind)
+	case kind == driver.Permit && req.permits > h.node.Permits:
+		return ErrUpgrade
+	}
+	if req.revocable {
+		h.mayBeRevoked()
 	}
 	return nil
 }
@@ -241,6 +257,9 @@ func (l *Lock) context(parent context.Context) (context.Context, context.CancelC
 		cancel(h.cause)
 		return ctx, cancel
 	}
+	if h.revocable && h.isRevoked() {
+		cancel(ErrRevoked)
+	}
 	if h.contexts == nil {
 		h.contexts = map[*heldContext]struct{}{}
 	}
@@ -337,6 +356,9 @@ func (p *Pool) record(h *hold) error {
 	h.home.holds[h] = struct{}{}
 	p.held++
 	h.guard = time.AfterFunc(guardAfter, func() { p.watchOver(h) })
+	if h.revocable {
+		h.guard.Reset(0)
+	}
 	return nil
 }
 

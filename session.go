@@ -20,28 +20,28 @@ const (
 	opRLock
 	opTryRLock
 	opLockAll
+	opAcquire
+	opTryAcquire
+	opSetLimit
 	opUnlock
 	opToken
 	opVerify
 	opQueue
 	opBreak
+	opRevoke
 )
 
 // String is how a LockError names it.
 func (o op) String() string {
-	return [...]string{"lock", "try lock", "read lock", "try read lock", "lock all", "unlock", "token of", "verify", "queue of", "break"}[o]
+	return [...]string{
+		"lock", "try lock", "read lock", "try read lock", "lock all", "acquire", "try to acquire", "set limit of",
+		"unlock", "token of", "verify", "queue of", "break", "revoke",
+	}[o]
 }
 
-func (o op) tries() bool  { return o == opTryLock || o == opTryRLock }
-func (o op) shares() bool { return o == opRLock || o == opTryRLock }
-
-// kind is what a node asks for that such an operation makes.
-func (o op) kind() driver.Kind {
-	if o.shares() {
-		return driver.Read
-	}
-	return driver.Mutex
-}
+func (o op) tries() bool    { return o == opTryLock || o == opTryRLock || o == opTryAcquire }
+func (o op) shares() bool   { return o == opRLock || o == opTryRLock }
+func (o op) acquires() bool { return o == opAcquire || o == opTryAcquire }
 
 // Session is a handle on the pool: one holder of locks. What it holds it can
 // lock again, deeper in the code, without waiting; see [Lock].
@@ -75,15 +75,15 @@ func (s *Session) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Session
 // ctx bounds the waiting, never how long the lock is held. When it ends, Lock
 // returns within milliseconds with ctx's error in the chain, and its place in
 // the queue is given up, in the background if the service does not answer.
-func (s *Session) Lock(ctx context.Context, name string) (*Lock, error) {
-	return s.lock(ctx, name, opLock, new(Lock))
+func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return s.lock(ctx, name, opLock, new(Lock), opts)
 }
 
 // TryLock is Lock without waiting for other holders: if there is one, or
 // somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
 // for the answer of the service.
-func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
-	return s.lock(ctx, name, opTryLock, new(Lock))
+func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return s.lock(ctx, name, opTryLock, new(Lock), opts)
 }
 
 // RLock is Lock for the right to share the lock with others who only read: it
@@ -96,22 +96,34 @@ func (s *Session) TryLock(ctx context.Context, name string) (*Lock, error) {
 // entries, the lock is shared from then on, without a moment in which it is not
 // held. The reverse is ErrUpgrade: of two readers who asked to be alone, each
 // would wait for the other for ever.
-func (s *Session) RLock(ctx context.Context, name string) (*Lock, error) {
-	return s.lock(ctx, name, opRLock, new(Lock))
+func (s *Session) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return s.lock(ctx, name, opRLock, new(Lock), opts)
 }
 
 // TryRLock is RLock without waiting for other holders: if somebody holds the
 // lock alone or asked before to be alone, the error is ErrLocked.
-func (s *Session) TryRLock(ctx context.Context, name string) (*Lock, error) {
-	return s.lock(ctx, name, opTryRLock, new(Lock))
+func (s *Session) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return s.lock(ctx, name, opTryRLock, new(Lock), opts)
 }
 
-// lock makes l a held Lock and returns it. Its callers are small enough to be
+// lock is enter for a call with options. Its callers are small enough to be
 // inlined, so that l is on the stack of a user who does not keep it: entering a
 // lock again costs no heap.
-func (s *Session) lock(ctx context.Context, name string, op op, l *Lock) (*Lock, error) {
+func (s *Session) lock(ctx context.Context, name string, op op, l *Lock, opts []LockOption) (*Lock, error) {
+	req := request{op: op}
+	if len(opts) > 0 {
+		var err error
+		if req, err = newRequest(op, opts); err != nil {
+			return nil, &LockError{op.String(), name, err}
+		}
+	}
+	return s.enter(ctx, name, req, l)
+}
+
+// enter makes l a held Lock and returns it.
+func (s *Session) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
 	if !s.mu.TryLock() {
-		return nil, &LockError{op.String(), name, ErrConcurrentUse}
+		return nil, &LockError{req.op.String(), name, ErrConcurrentUse}
 	}
 	h, err := s.recent, ctx.Err()
 	if h == nil || h.name != name {
@@ -119,37 +131,42 @@ func (s *Session) lock(ctx context.Context, name string, op op, l *Lock) (*Lock,
 		s.recent = h
 	}
 	if h == nil && err == nil {
-		h, err = s.acquire(ctx, name, op)
+		h, err = s.acquire(ctx, name, req)
 	} else if err == nil {
-		err = h.admit(op)
+		err = h.admit(req)
 	} else {
 		err = withCause(ctx, err)
 	}
 	if err == nil {
-		*l = h.enter(op.shares())
+		*l = h.enter(req.op.shares())
 	}
 	s.mu.Unlock()
 	if err != nil {
-		return nil, &LockError{op.String(), name, err}
+		return nil, &LockError{req.op.String(), name, err}
 	}
 	return l, nil
 }
 
 // acquire gets a lock that the session does not hold.
-func (s *Session) acquire(ctx context.Context, name string, op op) (*hold, error) {
+func (s *Session) acquire(ctx context.Context, name string, req request) (*hold, error) {
 	if s.closed.Load() {
 		return nil, s.cause
 	}
 	if err := s.pool.checkName(name); err != nil {
 		return nil, err
 	}
+	if req.wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, req.wait)
+		defer cancel()
+	}
 	var (
 		h     *hold
 		trail *trail
 	)
 	err := s.pool.bounded(ctx, func(ctx context.Context) (err error) {
-		ctx, trail = s.pool.tracing.acquire(ctx, name, op, &s.pool.waiting)
-		h, err = s.grant(ctx, name, op, trail)
+		ctx, trail = s.pool.tracing.acquire(ctx, name, req, &s.pool.waiting)
+		h, err = s.grant(ctx, name, req, trail)
 		return err
 	})
 	if trail != nil {
@@ -161,7 +178,7 @@ func (s *Session) acquire(ctx context.Context, name string, op op) (*hold, error
 // grant gets the lock from the service and records the hold. It is the one
 // place where handles and recipe meet. A waiter whose session dies, or whose
 // node is removed by somebody, queues again.
-func (s *Session) grant(ctx context.Context, name string, op op, trail *trail) (*hold, error) {
+func (s *Session) grant(ctx context.Context, name string, req request, trail *trail) (*hold, error) {
 	var again error // why it queues again
 	for {
 		if err := s.reseat(ctx); err != nil {
@@ -171,22 +188,18 @@ func (s *Session) grant(ctx context.Context, name string, op op, trail *trail) (
 			trail.requeued(again)
 		}
 		m := s.seat.Value().member
-		claim := recipe.Claim{
-			Session:  m,
-			Queue:    name,
-			Kind:     op.kind(),
-			Rule:     recipe.RuleOf(op.kind()),
-			Data:     s.pool.owner,
-			Observer: trail,
-		}
-		take := claim.Acquire
-		if op.tries() {
-			take = claim.Try
-		}
+		data := s.pool.owner.data(ctx)
+		take, queue := req.recipe(recipe.Claim{
+			Session:   m,
+			Queue:     name,
+			Data:      data,
+			Observer:  trail,
+			Revocable: req.revocable,
+		})
 		trail.on(m)
 		node, err := take(ctx)
 		if err == nil {
-			h := newHold(s, name, m, node)
+			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, data: data, revocable: req.revocable}).begun()
 			if err = s.pool.record(h); err == nil {
 				if s.holds == nil {
 					s.holds = map[string]*hold{}
@@ -194,7 +207,7 @@ func (s *Session) grant(ctx context.Context, name string, op op, trail *trail) (
 				s.holds[name] = h
 				return h, nil
 			}
-			_ = m.Leave(ctx, name, node) // goes on if it fails
+			_ = m.Leave(ctx, queue, node) // goes on if it fails
 		}
 		switch {
 		case ctx.Err() != nil: // its node may still be on the way out

@@ -22,7 +22,7 @@ func (h *hold) share(ctx context.Context) error {
 	var err error
 	h.session.pool.work.Go(func() { // ends when the service has answered, or with the session
 		var node driver.Node
-		node, err = h.home.Share(h.name, old, h.session.pool.owner)
+		node, err = h.home.Share(h.queue, old, h.data)
 		h.mu.Lock()
 		if err == nil {
 			h.node = node
@@ -72,11 +72,11 @@ func (h *hold) replaced(node driver.Node) bool {
 func (h *hold) leaveQueue(ctx context.Context) error {
 	node, err := h.settled(ctx)
 	if err == nil {
-		return h.home.Leave(ctx, h.name, node)
+		return h.home.Leave(ctx, h.queue, node)
 	}
 	h.session.pool.work.Go(func() { // ends when the node is gone, or with the session
 		if node, err := h.settled(context.Background()); err == nil {
-			_ = h.home.Leave(ctx, h.name, node)
+			_ = h.home.Leave(ctx, h.queue, node)
 		}
 	})
 	return err

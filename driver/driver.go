@@ -28,10 +28,26 @@ var (
 	// ErrRemoved reports that somebody else has removed a node of ours.
 	ErrRemoved = errors.New("own node was removed")
 
+	// ErrKind reports that another kind of lock is in use under the name. The
+	// error that wraps it says what is there.
+	ErrKind = errors.New("another kind of lock is in use under this name")
+
+	// ErrLimit reports that a semaphore has another limit than was given, or that
+	// it has none and none was given.
+	ErrLimit = errors.New("limit of the semaphore")
+
 	// ErrSequenceExhausted reports that the queue's counter has come to its
 	// end, where the service hands out numbers that no longer tell who came
 	// first.
 	ErrSequenceExhausted = errors.New("sequence numbers of the queue are exhausted")
+)
+
+// Where a semaphore has its contenders and its limit: in queues below its name.
+// (The first two as Curator's InterProcessSemaphoreV2 has them.)
+const (
+	Guards = "locks"  // the first in it is the one who may add to the other
+	Leases = "leases" // who has permits, and one who waits for them
+	Limit  = "limit"
 )
 
 // Driver opens connectors from connect strings.
@@ -82,6 +98,20 @@ type Session interface {
 	// exist is empty.
 	List(ctx context.Context, queue string) ([]Node, error)
 
+	// Take makes the node of a lock that has no queue. If there is one already, it
+	// returns that, and not taken. Apart from that it is as Join.
+	Take(ctx context.Context, name string, data []byte) (node Node, taken bool, err error)
+
+	// Limit returns the limit of a semaphore. If fixed is not 0, it is what the
+	// caller says it is, and what everybody else must say for as long as there are
+	// leases. If it is 0, the limit is the one that was set, and the watch fires
+	// when that changes. The error is ErrLimit if there is no such agreement, and
+	// ErrKind if another kind of lock is in use under the name.
+	Limit(ctx context.Context, name string, fixed int) (limit int, watch *Watch, err error)
+
+	// SetLimit sets it, for as long as the node for it exists.
+	SetLimit(ctx context.Context, name string, limit int) error
+
 	// Watch watches nodes, each for its next change, all in one round trip. The
 	// watch on a node that does not exist any more has fired with Missing, and
 	// leaves nothing behind. All who watch the same node share one watch at the
@@ -105,17 +135,24 @@ type Session interface {
 	Share(queue string, node Node, data []byte) (Node, error)
 
 	// Inspect returns the contenders in the queue, in order, with all that is
-	// known of them, and the names of the other nodes in it. It reads only, and
-	// leaves no watch. A contender that goes meanwhile is left out.
+	// known of them, and the names of the other nodes in it; or of a lock without
+	// a queue the one that holds it. It knows of all that happened before the
+	// call, reads only, and leaves no watch. A contender that goes meanwhile is
+	// left out.
 	Inspect(ctx context.Context, queue string) (contenders []Contender, others []string, err error)
 
-	// Queues returns the names of the queues below prefix that have a contender,
-	// sorted; the empty prefix means all.
+	// Queues returns the names of the locks below prefix that have a contender,
+	// of whatever kind, sorted; the empty prefix means all.
 	Queues(ctx context.Context, prefix string) ([]string, error)
 
 	// Break removes somebody else's node, and records that in the log. The error
 	// is ErrRemoved if it was gone already.
-	Break(ctx context.Context, queue, name string) error
+	Break(ctx context.Context, queue string, node Node) error
+
+	// Revoke asks whose node it is to give the lock back: the node's watches fire
+	// with Changed, and whoever watches it from then on sees Watch.Revoked. The
+	// error is ErrRemoved if it was gone already.
+	Revoke(ctx context.Context, queue string, node Node) error
 
 	// Stands asks the service whether the node exists, in such a way that a
 	// member of it that is cut off from the others can not answer. The error
@@ -166,15 +203,17 @@ const (
 	// Write asks to be alone, and may leave a Read with its own number behind
 	// when it goes (Curator's downgrade), so its going alone grants nothing.
 	Write
-	// Permit asks for permits of a semaphore.
+	// Permit asks for permits of a semaphore, in its Leases.
 	Permit
 	// Plain asks to be alone in a lock without a queue.
 	Plain
+	// Guard asks to be alone in the Guards of a semaphore. Its node is a Mutex.
+	Guard
 )
 
 // String is the kind in one word.
 func (k Kind) String() string {
-	return [...]string{"mutex", "read", "write", "semaphore", "plain"}[k]
+	return [...]string{"mutex", "read", "write", "semaphore", "plain", "guard"}[k]
 }
 
 // Contender is what can be seen of a node in a queue.
@@ -183,7 +222,7 @@ type Contender struct {
 	Session string    // as Info.ID
 	Created int64     // as Watch.Created
 	Since   time.Time // by the service's clock
-	Data    []byte
+	Data    []byte    // what it stored
 }
 
 // Node is one contender in a queue. It may consist of several nodes of the

@@ -32,6 +32,9 @@ type Watch struct {
 	// Data is what is stored in the node, under the same conditions.
 	Data []byte
 
+	// Revoked reports that somebody has asked for the lock back (Session.Revoke).
+	Revoked bool
+
 	living context.Context // until it fires
 	end    context.CancelFunc
 	once   sync.Once
@@ -74,9 +77,25 @@ func First(watches []*Watch) (<-chan struct{}, context.CancelFunc) {
 		return watches[0].Done(), func() {}
 	}
 	waiting, end := context.WithCancel(context.Background())
+	var forget []func() bool
 	for _, w := range watches {
-		forget := context.AfterFunc(w.living, end)
-		context.AfterFunc(waiting, func() { forget() })
+		forget = append(forget, context.AfterFunc(w.living, end))
 	}
-	return waiting.Done(), end
+	return waiting.Done(), func() {
+		for _, forget := range forget {
+			forget()
+		}
+		end()
+	}
+}
+
+// Before returns a context that ends with ctx or when the watch fires. A nil
+// watch never does.
+func (w *Watch) Before(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancel(ctx)
+	if w == nil {
+		return ctx, end
+	}
+	forget := context.AfterFunc(w.living, end)
+	return ctx, func() { forget(); end() }
 }

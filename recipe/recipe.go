@@ -22,6 +22,9 @@ import (
 // ErrBusy is returned by [Claim.Try] when somebody is in the way.
 var ErrBusy = errors.New("held by another")
 
+// ErrRevoked is returned to a waiter that was asked to give up, if it may be.
+var ErrRevoked = errors.New("lockpool: revoked")
+
 // Claim is one attempt to take the lock of a queue.
 type Claim struct {
 	Session  driver.Session
@@ -31,6 +34,8 @@ type Claim struct {
 	Rule     Rule
 	Data     []byte   // stored in the node
 	Observer Observer // may be nil
+
+	Revocable bool // a request to give the lock back ends the wait for it
 }
 
 // Observer is told what a claim goes through, on the claiming goroutine.
@@ -127,8 +132,9 @@ func (c Claim) orderly(queue []driver.Node, place int) error {
 // before it could be watched, because a Read may have taken its place.
 func (c Claim) wait(ctx context.Context, self driver.Node, obstacles []driver.Node, enough bool) (bool, error) {
 	enough = enough && obstacles[0].Kind != driver.Write
+	revocable := c.Revocable && self != driver.Node{}
 	watched := obstacles
-	if enough {
+	if enough || revocable {
 		watched = append(slices.Clip(obstacles), self)
 	}
 	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
@@ -141,7 +147,14 @@ func (c Claim) wait(ctx context.Context, self driver.Node, obstacles []driver.No
 	if c.Observer != nil {
 		c.Observer.Waiting(obstacles[0])
 	}
-	first, forget := driver.First(watches[:len(obstacles)])
+	reasons := watches[:len(obstacles)] // to look again
+	if revocable {
+		if watches[len(obstacles)].Revoked {
+			return false, ErrRevoked
+		}
+		reasons = watches
+	}
+	first, forget := driver.First(reasons)
 	defer forget()
 	select {
 	case <-first:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -136,6 +137,14 @@ const unknownCode = "unknown error: "
 
 func unimplemented(err error) bool { return err != nil && err.Error() == unknownCode+"-6" }
 func throttled(err error) bool     { return err != nil && err.Error() == unknownCode+"-127" }
+
+// tooLong reports whether the link has kept a listing from the client.
+func tooLong(err error) bool {
+	return err != nil && err.Error() == unknownCode+strconv.Itoa(tooLongCode)
+}
+
+// tooLongCode is none of the server's.
+const tooLongCode = -100_000
 
 // again pauses before a request is repeated, and returns an error if it must
 // not be because the session is over. The pause is short: the client itself

@@ -49,7 +49,7 @@ type Config struct {
 	SessionTimeout time.Duration
 
 	// MaxPacket is the largest reply accepted, in bytes. A longer listing of a
-	// queue breaks the connection.
+	// queue is an error.
 	MaxPacket int
 
 	// Digest is the user that authenticates with ZooKeeper's digest scheme.

@@ -59,7 +59,8 @@ func (c *Connector) DriverName() string { return "zookeeper" }
 // IsContender implements driver.Connector.
 func (c *Connector) IsContender(node string) bool {
 	_, ok := parseNode(node)
-	return ok && !strings.Contains(node, "/")
+	plain := strings.HasPrefix(node, foreignPlain) || strings.HasPrefix(node, protected) && len(node) == len(protected)+guidLength
+	return (ok || plain) && !strings.Contains(node, "/")
 }
 
 // Connect implements driver.Connector. It tries every server once, and fails

@@ -1,10 +1,12 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -24,18 +26,6 @@ func (s *Session) answered(request func() error) error {
 			return err
 		}
 	}
-}
-
-// children lists a node that may not exist.
-func (s *Session) children(path string) (children []string, err error) {
-	err = s.answered(func() (err error) {
-		children, _, err = s.conn.Children(path)
-		return err
-	})
-	if err != nil && !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, driver.ErrSessionLost) {
-		return nil, explain(err, "listing", "READ", path)
-	}
-	return children, nil
 }
 
 // look runs something that asks several times, for as long as somebody waits.
@@ -60,7 +50,13 @@ type inspected struct {
 func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender, []string, error) {
 	found, err := look(ctx, s, func() (found inspected, err error) {
 		dir := s.path(queue)
-		children, err := s.children(dir)
+		if err := s.catchUp(dir); err != nil {
+			return found, err
+		}
+		children, err := s.childrenOf(dir)
+		if err == nil && len(children) == 0 {
+			found.contenders, err = s.inspectPlain(dir)
+		}
 		for _, name := range children {
 			if _, ok := parseNode(name); !ok {
 				found.others = append(found.others, name)
@@ -73,17 +69,11 @@ func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender
 			path := dir + "/" + node.Name
 			err := ctx.Err()
 			if err == nil {
-				err = s.answered(func() (err error) {
-					data, stat, err = s.conn.Get(path)
-					return err
-				})
+				data, stat, err = s.get(path)
 			}
 			switch {
 			case err == nil:
-				found.contenders = append(found.contenders, driver.Contender{
-					Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
-					Since: time.UnixMilli(stat.Ctime), Data: data,
-				})
+				found.contenders = append(found.contenders, contender(node, data, stat))
 			case !errors.Is(err, zk.ErrNoNode):
 				return found, explain(err, "reading "+path, "READ", path)
 			}
@@ -93,9 +83,47 @@ func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender
 	return found.contenders, found.others, err
 }
 
+// catchUp makes a server that lags behind know all that happened before.
+func (s *Session) catchUp(path string) error {
+	err := s.answered(func() error {
+		_, err := s.conn.Sync(path)
+		return err
+	})
+	if err != nil && !errors.Is(err, driver.ErrSessionLost) {
+		return explain(err, "catching up", "READ", path)
+	}
+	return err
+}
+
+// inspectPlain returns the holder of a lock without a queue, if there is one.
+func (s *Session) inspectPlain(path string) ([]driver.Contender, error) {
+	data, stat, err := s.get(path)
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		return nil, nil
+	case err != nil:
+		return nil, explain(err, "reading "+path, "READ", path)
+	case !isPlain(stat):
+		return nil, nil
+	}
+	node, data := plainNode(data, stat)
+	return []driver.Contender{contender(node, data, stat)}, nil
+}
+
+func contender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender {
+	return driver.Contender{
+		Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
+		Since: time.UnixMilli(stat.Ctime), Data: data,
+	}
+}
+
 // Queues implements driver.Session.
 func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 	return look(ctx, s, func() (names []string, err error) {
+		if err := s.catchUp(max(s.cfg.Chroot, "/")); err != nil {
+			return nil, err
+		}
+		of := map[string]string{} // the semaphore, by its queues
 		for left := []string{prefix}; len(left) > 0; left = left[1:] {
 			name, dir := left[0], s.path(left[0])
 			if name == "" {
@@ -104,7 +132,13 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			children, err := s.children(dir)
+			children, err := s.childrenOf(dir)
+			if err == nil && len(children) == 0 && name != "" {
+				var holder []driver.Contender
+				if holder, err = s.inspectPlain(dir); len(holder) > 0 {
+					names = append(names, name)
+				}
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -120,34 +154,94 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 					left = append(left, path)
 				}
 			}
+			if isSemaphore(children) {
+				of[name+"/"+driver.Guards], of[name+"/"+driver.Leases] = name, name
+			}
 			if contended && name != "" {
-				names = append(names, name)
+				names = append(names, cmp.Or(of[name], name))
 			}
 		}
 		slices.Sort(names)
-		return names, nil
+		return slices.Compact(names), nil
 	})
 }
 
 // Break implements driver.Session.
-func (s *Session) Break(ctx context.Context, queue, name string) error {
-	path := s.path(queue, name)
+func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
 	_, err := look(ctx, s, func() (struct{}, error) {
-		tries := 0
-		err := s.answered(func() error {
-			tries++
-			return s.conn.Delete(path, -1)
-		})
-		switch {
-		case errors.Is(err, zk.ErrNoNode) && tries == 1:
-			return struct{}{}, driver.ErrRemoved
-		case err != nil && !errors.Is(err, zk.ErrNoNode):
-			return struct{}{}, explain(err, "deleting "+path, "DELETE", parent(path))
+		if node.Kind == driver.Plain {
+			if _, err := s.identify(queue, node); err != nil {
+				return struct{}{}, err
+			}
 		}
-		s.cfg.Logger.Warn("lockpool: a contender was removed by request", "path", path, "session", s.Info().ID)
+		for i, path := range s.paths(queue, node) {
+			tries := 0
+			err := s.answered(func() error {
+				tries++
+				return s.conn.Delete(path, -1)
+			})
+			switch {
+			case errors.Is(err, zk.ErrNoNode) && tries == 1 && i == 0:
+				return struct{}{}, driver.ErrRemoved
+			case err != nil && !errors.Is(err, zk.ErrNoNode):
+				return struct{}{}, explain(err, "deleting "+path, "DELETE", parent(path))
+			}
+			s.cfg.Logger.Warn("lockpool: a contender was removed by request", "path", path, "session", s.Info().ID)
+		}
 		return struct{}{}, nil
 	})
 	return err
+}
+
+// Revoke implements driver.Session.
+func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
+	_, err := look(ctx, s, func() (struct{}, error) {
+		data, version := []byte(revokeRequest), int32(-1)
+		if node.Kind == driver.Plain { // whose name is in the data
+			stat, err := s.identify(queue, node)
+			if err != nil {
+				return struct{}{}, err
+			}
+			version = stat.Version
+			if !strings.HasPrefix(node.Name, foreignPlain) {
+				data = append([]byte(node.Name+"\n"), data...)
+			}
+		}
+		path := s.paths(queue, node)[0]
+		err := s.answered(func() error {
+			_, err := s.conn.Set(path, data, version)
+			return err
+		})
+		switch {
+		case errors.Is(err, zk.ErrBadVersion): // by the same request of somebody, or by ours
+			err = nil
+		case errors.Is(err, zk.ErrNoNode):
+			err = driver.ErrRemoved
+		case err != nil:
+			err = explain(err, "asking for the lock at "+path, "WRITE", path)
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals).
+const revokeRequest = "__REVOKE__"
+
+// identify looks for the node of a lock without a queue, of which the name alone
+// says little.
+func (s *Session) identify(queue string, node driver.Node) (*zk.Stat, error) {
+	path := s.path(queue)
+	data, stat, err := s.get(path)
+	switch {
+	case err != nil && !errors.Is(err, zk.ErrNoNode):
+		return nil, explain(err, "reading "+path, "READ", path)
+	case err == nil:
+		if found, _ := plainNode(data, stat); found == node {
+			return stat, nil
+		}
+	}
+	return nil, driver.ErrRemoved
 }
 
 // sessionID is how ZooKeeper's own tools write one.

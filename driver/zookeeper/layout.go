@@ -84,6 +84,8 @@ func (n naming) of(kind driver.Kind, permits int) []string {
 		return slices.Repeat([]string{permitEnding}, permits)
 	case driver.Read:
 		return n.read
+	case driver.Guard:
+		return []string{mutexEnding}
 	default:
 		return n.alone
 	}

@@ -117,6 +117,8 @@ type link struct {
 	got  int      // of head
 	left int      // of the packet after head
 
+	instead []byte // of what the server sent, for the client to read
+
 	mu   sync.Mutex
 	sent []sent // the requests not yet answered
 
@@ -128,10 +130,9 @@ type link struct {
 
 // sent is a request on its way.
 type sent struct {
-	at   time.Duration // since the session began
-	xid  int32
-	op   int32
-	path string // of a listing
+	at  time.Duration // since the session began
+	xid int32
+	op  int32
 }
 
 // The client numbers its requests from 1. These numbers mean something else.
@@ -166,14 +167,10 @@ func (l *link) Write(p []byte) (int, error) {
 	if l.done.Load() && len(p) >= 12 {
 		r.xid = int32(binary.BigEndian.Uint32(p[4:]))
 		r.op = int32(binary.BigEndian.Uint32(p[8:]))
-		switch r.op {
-		case opGetData: // then the path, and one byte that says whether to watch
-			if l.session.isWatched(pathIn(p)) {
-				p = slices.Clone(p)
-				p[len(p)-1] = 1
-			}
-		case opGetChildren:
-			r.path = pathIn(p)
+		// Then comes the path, and one byte that says whether to watch.
+		if r.op == opGetData && l.session.isWatched(string(p[16:16+binary.BigEndian.Uint32(p[12:])])) {
+			p = slices.Clone(p)
+			p[len(p)-1] = 1
 		}
 	}
 	l.mu.Lock()
@@ -182,15 +179,17 @@ func (l *link) Write(p []byte) (int, error) {
 	return l.Conn.Write(p)
 }
 
-// pathIn returns the path of a request that begins with one.
-func pathIn(p []byte) string { return string(p[16 : 16+binary.BigEndian.Uint32(p[12:])]) }
-
 func (l *link) Read(p []byte) (int, error) {
+	if err := l.shorten(); err != nil {
+		return 0, err
+	}
+	if len(l.instead) > 0 {
+		n := copy(p, l.instead)
+		l.instead = l.instead[n:]
+		return n, nil
+	}
 	n, err := l.in.Read(p)
 	l.follow(p[:n])
-	if l.got == 4 {
-		l.looksAhead()
-	}
 	if l.read < len(l.hello) {
 		l.read += copy(l.hello[l.read:], p[:n])
 		if l.read == len(l.hello) {
@@ -254,23 +253,41 @@ func (l *link) answered(xid, code int32) {
 	}
 }
 
-// looksAhead notes a listing that is longer than the client accepts. The client
-// reads the length of an answer, and drops the connection without a look at
-// whose answer it is.
-func (l *link) looksAhead() {
-	length := int(binary.BigEndian.Uint32(l.head[:]))
-	if !l.done.Load() || length <= l.session.cfg.MaxPacket {
-		return
+// shorten gives the client an error in place of a listing that is longer than it
+// accepts. The client would drop the connection without a look at whose answer it
+// is, and every request that is under way would be unsure.
+func (l *link) shorten() error {
+	if !l.done.Load() || l.got > 0 || l.left > 0 || len(l.instead) > 0 {
+		return nil // in the middle of a packet
 	}
-	xid, err := l.in.Peek(4)
+	head, err := l.in.Peek(4)
 	if err != nil {
-		return
+		return err
 	}
-	if r := l.take(int32(binary.BigEndian.Uint32(xid))); r.op == opGetChildren {
-		l.session.mu.Lock()
-		l.session.tooLong[r.path] = length
-		l.session.mu.Unlock()
+	length := int(binary.BigEndian.Uint32(head))
+	if length <= l.session.cfg.MaxPacket {
+		return nil
 	}
+	if head, err = l.in.Peek(len(l.head)); err != nil {
+		return err
+	}
+	xid := int32(binary.BigEndian.Uint32(head[4:]))
+	if !l.isListing(xid) {
+		return nil
+	}
+	l.take(xid)
+	l.instead = slices.Clone(head)
+	binary.BigEndian.PutUint32(l.instead, uint32(len(l.head)-4))
+	code := int32(tooLongCode)
+	binary.BigEndian.PutUint32(l.instead[16:], uint32(code))
+	_, err = l.in.Discard(4 + length)
+	return err
+}
+
+func (l *link) isListing(xid int32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.sent, func(r sent) bool { return r.xid == xid && r.op == opGetChildren })
 }
 
 // decided reports whether a write that ended with the code came before the

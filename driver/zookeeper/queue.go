@@ -98,6 +98,8 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 			return joined{node, queue}, nil
 		case errors.Is(err, zk.ErrNoNode):
 			err = s.makeQueue(dir)
+		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
+			err = underPlain(dir)
 		case errors.Is(err, errNotCreated):
 			err = nil
 		case !errors.Is(err, driver.ErrSessionLost):
@@ -175,12 +177,18 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 }
 
 // queueWith returns the queue as it stood after node was created: what was
-// listed if node is in it, else a new listing.
+// listed if node is in it, else a new listing. Who makes another kind of lock of
+// the name looks after its creation, too, so at least one of two sees the other.
 func (s *Session) queueWith(dir string, node driver.Node, children []string) ([]driver.Node, error) {
-	if queue := sorted(children); slices.Contains(queue, node) {
-		return queue, nil
+	queue := sorted(slices.Clone(children))
+	if !slices.Contains(queue, node) {
+		var err error
+		if children, err = s.childrenOf(dir); err != nil {
+			return nil, err
+		}
+		queue = sorted(children)
 	}
-	return s.list(dir)
+	return queue, s.unmixed(dir, children)
 }
 
 var errNotCreated = errors.New("not created")
@@ -189,7 +197,6 @@ var errNotCreated = errors.New("not created")
 // server that lags behind catch up first. It returns when that is known, when
 // the session is over and the node with it, or when the queue can not be listed.
 func (s *Session) find(dir, guid string) (driver.Node, error) {
-	_ = s.wasTooLong(dir) // that of an earlier listing
 	for {
 		if err := s.again(); err != nil {
 			return driver.Node{}, err
@@ -201,22 +208,27 @@ func (s *Session) find(dir, guid string) (driver.Node, error) {
 		case err == errReplaced:
 			s.end(err)
 			return node, err
-		case !errors.Is(err, zk.ErrNoAuth):
-			if err = s.wasTooLong(dir); err == nil {
-				continue
-			}
+		case !errors.Is(err, zk.ErrNoAuth) && !tooLong(err):
+			continue
 		}
 		// A node that can not be found now must not be left to block the queue.
 		s.getsStuck()
 		if s.begin() {
-			go s.reap(dir, guid) // ends with the node, or the session
+			go s.reap(func() bool { // ends with the node, or the session
+				node, err := s.search(dir, guid)
+				if err == nil {
+					_ = s.remove(dir, node) // fails only when it goes with the session
+				}
+				return err == nil || errors.Is(err, errNotCreated)
+			})
 		}
-		return driver.Node{}, explain(err, "looking for a node whose creation was not confirmed", "READ", dir)
+		return driver.Node{}, s.explainListing(err, "looking for a node whose creation was not confirmed", dir)
 	}
 }
 
-// reap goes on looking for a node that may have been created, and removes it.
-func (s *Session) reap(dir, guid string) {
+// reap goes on looking for a node that may have been created, to remove it,
+// until look knows.
+func (s *Session) reap(look func() bool) {
 	defer s.calls.Done()
 	for {
 		select {
@@ -224,17 +236,13 @@ func (s *Session) reap(dir, guid string) {
 			return
 		case <-time.After(reapPause):
 		}
-		switch node, err := s.search(dir, guid); {
-		case err == nil:
-			_ = s.remove(dir, node) // fails only when it goes with the session
-			return
-		case errors.Is(err, errNotCreated):
+		if look() {
 			return
 		}
 	}
 }
 
-// reapPause is long, because the listing may break the connection each time.
+// reapPause is long, because the listing may be.
 const reapPause = time.Second
 
 // search looks once for the contender in dir that was made with the GUID.
@@ -271,9 +279,12 @@ func missing(err error) error {
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
 // which the server removes when they have been left empty.
-func (s *Session) makeQueue(dir string) error {
+func (s *Session) makeQueue(dir string) error { return s.makeNode(dir, nil) }
+
+// makeNode is makeQueue for one with data.
+func (s *Session) makeNode(dir string, data []byte) error {
 	for range maxRemakes {
-		err := s.createParent(dir)
+		err := s.createParent(dir, data)
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
@@ -287,7 +298,7 @@ func (s *Session) makeQueue(dir string) error {
 		case unsure(err):
 			err = s.again()
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-			err = fmt.Errorf("%s can not be made: its parent is an ephemeral node of somebody", dir)
+			err = underPlain(parent(dir))
 		default:
 			err = explain(err, "creating "+dir, "CREATE", parent(dir))
 		}
@@ -305,14 +316,14 @@ func parent(path string) string {
 	return "/"
 }
 
-func (s *Session) createParent(path string) (err error) {
+func (s *Session) createParent(path string, data []byte) (err error) {
 	s.mu.Lock()
 	plain := s.noContainers
 	s.mu.Unlock()
 	if plain || s.cfg.Layout.naming().persistent {
-		_, err = s.conn.Create(path, nil, 0, s.cfg.ACL)
+		_, err = s.conn.Create(path, data, 0, s.cfg.ACL)
 	} else {
-		_, err = s.conn.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
+		_, err = s.conn.CreateContainer(path, data, zk.FlagContainer, s.cfg.ACL)
 	}
 	return err
 }
@@ -330,17 +341,19 @@ func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error)
 }
 
 func (s *Session) list(dir string) ([]driver.Node, error) {
-	_ = s.wasTooLong(dir) // that of an earlier listing
+	children, err := s.childrenOf(dir)
+	return sorted(children), err
+}
+
+// childrenOf lists a directory that may not exist.
+func (s *Session) childrenOf(dir string) ([]string, error) {
 	for {
 		children, _, err := s.conn.Children(dir)
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNoNode):
-			return sorted(children), nil
+			return children, nil
 		case !unsure(err):
-			return nil, explain(err, "listing", "READ", dir)
-		}
-		if err := s.wasTooLong(dir); err != nil {
-			return nil, err
+			return nil, s.explainListing(err, "listing", dir)
 		}
 		if err := s.again(); err != nil {
 			return nil, err
@@ -348,23 +361,20 @@ func (s *Session) list(dir string) ([]driver.Node, error) {
 	}
 }
 
-// wasTooLong returns an error if the connection broke because the listing of
-// dir was longer than the client accepts. It would be so again.
-func (s *Session) wasTooLong(dir string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	length, ok := s.tooLong[dir]
-	if !ok {
-		return nil
+// explainListing is explain for a listing of dir.
+func (s *Session) explainListing(err error, op, dir string) error {
+	if tooLong(err) {
+		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: too many nodes in it, or raise max_packet", dir, s.cfg.MaxPacket)
 	}
-	delete(s.tooLong, dir)
-	return fmt.Errorf("the listing of %s has %d bytes, more than max_packet=%d: too many nodes in it, or raise max_packet",
-		dir, length, s.cfg.MaxPacket)
+	return explain(err, op, "READ", dir)
 }
 
 // Leave implements driver.Session.
 func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
 	_, err := run(ctx, s, func() (struct{}, error) {
+		if node.Kind == driver.Plain {
+			return struct{}{}, s.removePlain(s.path(queue), node)
+		}
 		err := s.remove(s.path(queue), node)
 		if err == nil {
 			s.noteLeft(s.path(queue), node)
@@ -464,20 +474,29 @@ func (s *Session) Ping(ctx context.Context) error {
 // node exists: only a majority can agree to that, where a server that is cut
 // off from them still answers reads.
 func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) error {
-	path := s.path(queue, node.Name)
+	paths := s.paths(queue, node)
 	var checks []any
-	for _, name := range names(node) {
-		checks = append(checks, &zk.CheckVersionRequest{Path: s.path(queue, name), Version: -1})
+	for _, path := range paths {
+		checks = append(checks, &zk.CheckVersionRequest{Path: path, Version: -1})
 	}
 	err := s.ask(ctx, func() error {
-		_, err := s.conn.Multi(checks...)
-		return err
+		if _, err := s.conn.Multi(checks...); err != nil || node.Kind != driver.Plain {
+			return err
+		}
+		data, stat, err := s.conn.Get(paths[0]) // whose is it?
+		if err != nil {
+			return err
+		}
+		if found, _ := plainNode(data, stat); found != node {
+			return zk.ErrNoNode
+		}
+		return nil
 	})
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		return driver.ErrRemoved
 	case err != nil && isAnswer(err):
-		return explain(err, "checking "+path, "READ", path)
+		return explain(err, "checking "+paths[0], "READ", paths[0])
 	}
 	return err
 }
@@ -491,4 +510,15 @@ func (s *Session) ask(ctx context.Context, request func() error) error {
 // path returns the path of a queue, or of a node in it.
 func (s *Session) path(parts ...string) string {
 	return s.cfg.Chroot + "/" + strings.Join(parts, "/")
+}
+
+// paths returns those of the nodes that a contender consists of.
+func (s *Session) paths(queue string, node driver.Node) (paths []string) {
+	if node.Kind == driver.Plain {
+		return []string{s.path(queue)}
+	}
+	for _, name := range names(node) {
+		paths = append(paths, s.path(queue, name))
+	}
+	return paths
 }

@@ -53,7 +53,6 @@ type Session struct {
 	peer         string
 	watches      map[string]*watch // by path, until they fire
 	solos        map[string]solo   // by path of the queue
-	tooLong      map[string]int    // by path of a queue: bytes of a listing that was over MaxPacket
 	warned       map[string]bool   // by path of a queue: of the end of its numbers
 	noContainers bool              // the server is older than container nodes
 }
@@ -77,7 +76,6 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		slots:    make(chan struct{}, maxCalls),
 		watches:  map[string]*watch{},
 		solos:    map[string]solo{},
-		tooLong:  map[string]int{},
 		warned:   map[string]bool{},
 	}
 	s.living, s.end = context.WithCancelCause(context.Background())

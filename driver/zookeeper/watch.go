@@ -15,8 +15,24 @@ import (
 type watch struct {
 	*driver.Watch
 	paths []string      // of the nodes of one contender
+	raw   []byte        // what is in the first, set before armed is closed
+	stat  *zk.Stat      // and its Stat
 	armed chan struct{} // closed when the server has answered; then err is set
 	err   error
+}
+
+// ofPlain returns the watch on the node of a lock without a queue, whose name may
+// be that of another one by now.
+func (w *watch) ofPlain(node driver.Node) *driver.Watch {
+	if w.Fired() != 0 {
+		return w.Watch
+	}
+	if found, _ := plainNode(w.raw, w.stat); found != node {
+		gone := driver.NewWatch()
+		gone.Fire(driver.Missing)
+		return gone
+	}
+	return w.Watch
 }
 
 // isArmed reports whether the server has agreed to watch.
@@ -36,11 +52,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	}
 	armed := make([]*watch, len(nodes))
 	for i, node := range nodes {
-		var paths []string
-		for _, name := range names(node) {
-			paths = append(paths, s.path(queue, name))
-		}
-		if armed[i] = s.watch(paths...); armed[i] == nil {
+		if armed[i] = s.watch(s.paths(queue, node)...); armed[i] == nil {
 			return nil, s.Err()
 		}
 	}
@@ -51,7 +63,9 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 			if w.err != nil {
 				return nil, w.err
 			}
-			watches[i] = w.Watch
+			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
+				watches[i] = w.ofPlain(nodes[i])
+			}
 		case <-s.living.Done():
 			return nil, s.Err()
 		case <-ctx.Done():
@@ -93,7 +107,9 @@ func (s *Session) arm(w *watch) {
 		data, stat, err := s.conn.Get(path)
 		if err == nil {
 			if i == 0 {
-				w.Created, w.Data = stat.Czxid, data
+				w.Created, w.raw, w.stat = stat.Czxid, data, stat
+				_, w.Data = plainData(data)
+				w.Revoked = string(w.Data) == revokeRequest
 			}
 			continue
 		}
@@ -128,8 +144,9 @@ func (s *Session) forget(w *watch) {
 	}
 }
 
-// fire is called for the server's event about path. Names are never used again,
-// so an event about one is true for whoever watches it, whenever they began.
+// fire is called for the server's event about path. Names are never used again
+// (but see ofPlain), so an event about one is true for whoever watches it,
+// whenever they began.
 func (s *Session) fire(path string, e driver.Event) {
 	s.mu.Lock()
 	w := s.watches[path]

@@ -1,0 +1,222 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// A lock without a queue is one ephemeral node that has the name of the lock. The
+// name is used again and again, so what tells one holder's node from another's
+// is a GUID in front of its data.
+
+// plainPrefix is how the data begins.
+func plainPrefix(guid string) string { return protected + guid + "\n" }
+
+// plainData takes the name of the holder's node from the data.
+func plainData(data []byte) (name string, stored []byte) {
+	const length = len(protected) + guidLength
+	if len(data) > length && data[length] == '\n' && string(data[:len(protected)]) == protected {
+		return string(data[:length]), data[length+1:]
+	}
+	return "", data
+}
+
+// plainNode reads the node of a lock without a queue, also one that somebody
+// else has made in some other way. It returns the data that the holder stored.
+func plainNode(data []byte, stat *zk.Stat) (driver.Node, []byte) {
+	name, data := plainData(data)
+	if name == "" {
+		name = fmt.Sprintf("%s%#x", foreignPlain, stat.Czxid)
+	}
+	return driver.Node{Kind: driver.Plain, Name: name}, data
+}
+
+const foreignPlain = "plain-"
+
+// isPlain reports whether a node is that of a lock without a queue: an ephemeral
+// one. (Containers look like persistent nodes to clients.)
+func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
+
+// Take implements driver.Session.
+func (s *Session) Take(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
+	leave, err := s.room(ctx)
+	if err != nil {
+		return driver.Node{}, false, err
+	}
+	path := s.path(name)
+	t, err := run(ctx, s, func() (taken, error) {
+		defer leave()
+		return s.take(ctx, path, data)
+	}, func(t taken) {
+		if t.ours {
+			_ = s.removePlain(path, t.node) // fails only when the session is over
+		}
+	})
+	return t.node, t.ours, err
+}
+
+type taken struct {
+	node driver.Node
+	ours bool
+}
+
+func (s *Session) take(ctx context.Context, path string, data []byte) (taken, error) {
+	guid := uuid.NewString()
+	ours := taken{driver.Node{Kind: driver.Plain, Name: protected + guid}, true}
+	data = append([]byte(plainPrefix(guid)), data...)
+	for range maxRemakes {
+		_, err := s.conn.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
+		if err != nil && !refused(err) {
+			err = s.findPlain(path, ours.node)
+		}
+		switch {
+		case err == nil:
+			return ours, nil
+		case errors.Is(err, zk.ErrNodeExists):
+			var t taken
+			if t, err = s.who(path); err == nil && t.node != (driver.Node{}) {
+				return t, nil
+			}
+		case errors.Is(err, errNotCreated):
+			err = nil
+		case errors.Is(err, zk.ErrNoNode):
+			err = s.makeQueue(parent(path))
+		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
+			err = underPlain(parent(path))
+		case !errors.Is(err, driver.ErrSessionLost):
+			err = explain(err, "creating "+path, "CREATE", parent(path))
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return taken{}, err
+		}
+	}
+	return taken{}, fmt.Errorf("no node %s after %d tries: each time it vanished or the connection broke", path, maxRemakes)
+}
+
+func underPlain(path string) error {
+	return fmt.Errorf("%w: a plain lock is held at %s", driver.ErrKind, path)
+}
+
+// who returns the node that is in the way of ours, or none if it has gone.
+func (s *Session) who(path string) (taken, error) {
+	data, stat, err := s.get(path)
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		return taken{}, nil
+	case err != nil:
+		return taken{}, explain(err, "reading "+path, "READ", path)
+	case isPlain(stat):
+		node, _ := plainNode(data, stat)
+		return taken{node: node}, nil
+	}
+	children, err := s.childrenOf(path)
+	if err != nil {
+		return taken{}, err
+	}
+	return taken{}, fmt.Errorf("%w: %s", driver.ErrKind, describe(path, children))
+}
+
+// describe says what is at a path that has these children.
+func describe(path string, children []string) string {
+	switch n := len(sorted(children)); {
+	case n > 0:
+		return fmt.Sprintf("a queue with %d contenders is at %s", n, path)
+	case isSemaphore(children):
+		return fmt.Sprintf("a semaphore is at %s", path)
+	case len(children) > 0:
+		return fmt.Sprintf("%s has other nodes below it, such as %s", path, slices.Min(children))
+	}
+	return fmt.Sprintf("an empty node is at %s: ZooKeeper removes it within minutes if a queue has left it behind, else remove it", path)
+}
+
+// get reads a node, for as long as it takes to be answered.
+func (s *Session) get(path string) (data []byte, stat *zk.Stat, err error) {
+	err = s.answered(func() (err error) {
+		data, stat, err = s.conn.Get(path)
+		return err
+	})
+	return data, stat, err
+}
+
+// findPlain settles what became of a create whose reply was lost: nil means that
+// the node is there and ours.
+func (s *Session) findPlain(path string, node driver.Node) error {
+	if err := s.again(); err != nil {
+		return err
+	}
+	ours, err := s.isOurs(path, node)
+	switch {
+	case ours:
+		return nil
+	case err == nil:
+		return errNotCreated
+	case errors.Is(err, driver.ErrSessionLost):
+		return err
+	}
+	// A node that can not be found now must not be left to block the lock.
+	s.getsStuck()
+	if s.begin() {
+		go s.reap(func() bool { // ends with the node, or the session
+			ours, err := s.isOurs(path, node)
+			if ours {
+				_ = s.removePlain(path, node) // fails only when it goes with the session
+			}
+			return err == nil
+		})
+	}
+	return explain(err, "looking for a node whose creation was not confirmed", "READ", path)
+}
+
+// isOurs reports whether the node at path is that one.
+func (s *Session) isOurs(path string, node driver.Node) (bool, error) {
+	if err := s.catchUp(path); err != nil {
+		return false, err
+	}
+	data, stat, err := s.get(path)
+	if err != nil {
+		if errors.Is(err, zk.ErrNoNode) {
+			err = nil
+		}
+		return false, err
+	}
+	found, _ := plainNode(data, stat)
+	return found == node && stat.EphemeralOwner == s.ID(), nil
+}
+
+// removePlain deletes our node. It asks only once without looking, because by
+// then the name may be that of somebody else's node.
+func (s *Session) removePlain(path string, node driver.Node) error {
+	for {
+		err := s.conn.Delete(path, -1)
+		switch {
+		case err == nil, errors.Is(err, zk.ErrNoNode):
+			return nil
+		case errors.Is(err, zk.ErrNoAuth):
+			s.getsStuck()
+			return explain(err, "deleting "+path, "DELETE", parent(path))
+		}
+		if err := s.again(); err != nil {
+			return err
+		}
+		ours, err := s.isOurs(path, node)
+		switch {
+		case errors.Is(err, driver.ErrSessionLost):
+			return err
+		case err != nil: // it can not be seen, and must not be guessed
+			s.getsStuck()
+			return explain(err, "looking for a node whose removal was not confirmed", "READ", path)
+		case !ours:
+			return nil
+		}
+	}
+}

@@ -1,0 +1,29 @@
+package recipe
+
+import (
+	"context"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// Plain is one attempt to take a lock that has no queue: one node, which is made
+// or is there already. Who waits watches it, and all try again when it goes.
+type Plain struct{ Claim }
+
+// Acquire is [Claim.Acquire].
+func (p Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.take(ctx, p.wait) }
+
+// Try is [Claim.Try].
+func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.take(ctx, busy) }
+
+func (p Plain) take(ctx context.Context, blocked blocked) (driver.Node, error) {
+	for {
+		node, taken, err := p.Session.Take(ctx, p.Queue, p.Data)
+		if err != nil || taken {
+			return node, err
+		}
+		if _, err = blocked(ctx, driver.Node{}, []driver.Node{node}, false); err != nil {
+			return driver.Node{}, err
+		}
+	}
+}

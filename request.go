@@ -1,0 +1,118 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// request is what a call asks for.
+type request struct {
+	op        op
+	wait      time.Duration // at the most; 0 is for as long as the context allows
+	plain     bool
+	revocable bool
+
+	permits, limit int // of a semaphore
+}
+
+// LockOption changes one call of Lock, TryLock, RLock, TryRLock or Do. Entering
+// again a lock that is held, only the kind of lock counts.
+type LockOption func(*request)
+
+// Shared makes a Do take the lock as [Pool.RLock] does.
+func Shared() LockOption {
+	return func(r *request) {
+		switch r.op {
+		case opLock:
+			r.op = opRLock
+		case opTryLock:
+			r.op = opTryRLock
+		}
+	}
+}
+
+// WaitAtMost bounds the wait for the lock, without bounding the work that Do
+// does under it. If the time is up the error wraps context.DeadlineExceeded. A
+// time that is not positive means not to wait at all.
+func WaitAtMost(d time.Duration) LockOption {
+	return func(r *request) { r.wait = max(d, 1) }
+}
+
+// Plain asks for a lock without a queue: a single node that exists or does not.
+// It is the cheapest lock to try, with one write to take it and one to give it
+// back, for locks that hardly anybody ever waits for.
+//
+// Whoever does wait is woken whenever the lock is let go, together with all
+// others who wait, and they race for it: among n waiters each release costs n
+// notifications and n requests (a herd), and who gets the lock is left to chance,
+// for ever if need be. A plain lock can not be shared, and when somebody removes
+// its node by hand at the very moment when its holder unlocks it, the next
+// holder's node may be removed instead, who is then told that the lock is lost.
+//
+// Everybody must use a name in the same way: if a queue is in use there, or a
+// semaphore, the error is ErrKindMismatch, and so it is for them if a plain lock
+// is held.
+func Plain() LockOption {
+	return func(r *request) { r.plain = true }
+}
+
+// Revocable declares that the lock will be given back on request, see
+// [Pool.Revoke]: then the contexts of [Lock.Context] and Do end with the cause
+// ErrRevoked. The lock stays held until it is unlocked; nobody takes it by force.
+// A call that still waits for the lock then gives up, with ErrRevoked.
+func Revocable() LockOption {
+	return func(r *request) { r.revocable = true }
+}
+
+func newRequest(op op, opts []LockOption) (request, error) {
+	r := request{op: op}
+	for _, opt := range opts {
+		if opt == nil {
+			return r, errors.New("a nil LockOption was given")
+		}
+		opt(&r)
+	}
+	if r.plain && r.op.shares() {
+		return r, errors.New("a plain lock can not be shared: leave out Plain, or lock it alone")
+	}
+	return r, nil
+}
+
+// kind is what the node of such a request asks for.
+func (r request) kind() driver.Kind {
+	switch {
+	case r.op.shares():
+		return driver.Read
+	case r.op.acquires():
+		return driver.Permit
+	case r.plain:
+		return driver.Plain
+	}
+	return driver.Mutex
+}
+
+// recipe returns the algorithm for the request, and the queue where the node will
+// be that holds.
+func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {
+	c.Kind, c.Rule = r.kind(), recipe.RuleOf(r.kind())
+	var algorithm interface {
+		Acquire(context.Context) (driver.Node, error)
+		Try(context.Context) (driver.Node, error)
+	} = c
+	queue = c.Queue
+	switch c.Kind {
+	case driver.Permit:
+		c.Permits = r.permits
+		algorithm, queue = recipe.Semaphore{Claim: c, Limit: r.limit}, queue+"/"+driver.Leases
+	case driver.Plain:
+		algorithm = recipe.Plain{Claim: c}
+	}
+	if r.op.tries() {
+		return algorithm.Try, queue
+	}
+	return algorithm.Acquire, queue
+}

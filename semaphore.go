@@ -1,0 +1,147 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Semaphore lets a limited number of holders in at the same time. Make one with
+// [Pool.Semaphore] or [Session.Semaphore]; it is a name and a limit, and costs
+// nothing.
+//
+// (The names are those of golang.org/x/sync/semaphore, the nodes those of
+// Curator's InterProcessSemaphoreV2, which can be used beside it.)
+type Semaphore struct {
+	pool    *Pool
+	session *Session // nil for a handle of its own, or the context's
+	name    string
+	limit   int
+}
+
+// Semaphore returns the semaphore of that name with that many permits. Everybody
+// must say the same limit: who says another than those who have permits gets
+// ErrLimit. Once nobody has any, a new limit may be said.
+//
+// The limit 0 is for a semaphore whose limit is kept at the service and can be
+// changed while it is in use, see [Semaphore.SetLimit].
+func (p *Pool) Semaphore(name string, limit int) *Semaphore {
+	return &Semaphore{pool: p, name: name, limit: limit}
+}
+
+// Semaphore is [Pool.Semaphore], with the session as the holder.
+func (s *Session) Semaphore(name string, limit int) *Semaphore {
+	return &Semaphore{pool: s.pool, session: s, name: name, limit: limit}
+}
+
+// Acquire waits until n permits are free, and takes all of them at once. Permits
+// are granted in the order of asking, so who asks for many is not overtaken by
+// who asks for few.
+//
+// A holder that acquires again, with no more permits than it has, enters again:
+// it needs no others for what it does under those it has. Asking for more is
+// ErrUpgrade. To take permits one by one, take each with a handle of its own,
+// which is what Acquire does with a context that carries no holder.
+//
+// ctx bounds the waiting, never how long the permits are held.
+func (s *Semaphore) Acquire(ctx context.Context, n int) (*Permits, error) {
+	return s.acquire(ctx, opAcquire, n)
+}
+
+// TryAcquire is Acquire without waiting for other holders: if fewer than n
+// permits are free, or somebody waits already, the error is ErrLocked. It does
+// wait for who is just taking or releasing some, for a second at the most.
+func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Permits, error) {
+	return s.acquire(ctx, opTryAcquire, n)
+}
+
+// Do calls fn while holding n permits, as [Pool.Do] does with a lock.
+func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
+	if fn == nil {
+		return errors.New("lockpool: Do of a nil function")
+	}
+	permits, err := s.Acquire(ctx, n)
+	if err != nil {
+		return err
+	}
+	return permits.lock.do(ctx, fn)
+}
+
+func (s *Semaphore) acquire(ctx context.Context, op op, n int) (*Permits, error) {
+	err := checkLimit(s.limit)
+	switch {
+	case err != nil:
+	case n <= 0:
+		err = fmt.Errorf("%d permits: ask for one at least", n)
+	case s.limit > 0 && n > s.limit:
+		err = fmt.Errorf("%d permits are more than the limit of %d, so they would never be free", n, s.limit)
+	}
+	if err != nil {
+		return nil, &LockError{op.String(), s.name, err}
+	}
+	req, l := request{op: op, permits: n, limit: s.limit}, new(Lock)
+	if s.session != nil {
+		l, err = s.session.enter(ctx, s.name, req, l)
+	} else {
+		l, err = s.pool.enter(ctx, s.name, req, l)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Permits{l}, nil
+}
+
+func checkLimit(limit int) error {
+	if limit < 0 || limit > math.MaxInt32 {
+		return fmt.Errorf("the limit %d is not between 0 and %d", limit, math.MaxInt32)
+	}
+	return nil
+}
+
+// SetLimit sets the limit of a semaphore that is used with the limit 0. It is kept
+// at the service until somebody removes the node, by the name limit below that of
+// the semaphore, in the format of Curator's SharedCount. Waiters learn of it at
+// once. A lower limit takes permits from nobody: it counts when they are
+// released. With the limit 0 nobody gets in until there is another.
+func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
+	err := checkLimit(limit)
+	if err == nil {
+		err = s.pool.checkName(s.name)
+	}
+	if err == nil {
+		err = s.pool.asking(ctx, func(ctx context.Context, m *member) error { return m.SetLimit(ctx, s.name, limit) })
+	}
+	if err != nil {
+		return &LockError{opSetLimit.String(), s.name, err}
+	}
+	return nil
+}
+
+// Permits are held by one holder, until they are released.
+type Permits struct{ lock *Lock }
+
+// Release gives all of them back, once this has been called as often as the
+// holder has acquired them. Apart from that it is [Lock.Unlock].
+func (p *Permits) Release(ctx context.Context) error {
+	if p == nil {
+		return &LockError{opUnlock.String(), "", ErrNotHeld}
+	}
+	return p.lock.Unlock(ctx)
+}
+
+// Context is [Lock.Context].
+func (p *Permits) Context(parent context.Context) context.Context { return p.lock.Context(parent) }
+
+// Lost is [Lock.Lost].
+func (p *Permits) Lost() <-chan struct{} { return p.lock.Lost() }
+
+// Revoked is [Lock.Revoked].
+func (p *Permits) Revoked() <-chan struct{} { return p.lock.Revoked() }
+
+// Verify is [Lock.Verify].
+func (p *Permits) Verify(ctx context.Context) error { return p.lock.Verify(ctx) }
+
+// Token is [Lock.Token]: larger than that of everyone who was granted permits
+// before, some of whom may hold theirs still.
+func (p *Permits) Token(ctx context.Context) (int64, error) { return p.lock.Token(ctx) }
