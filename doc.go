@@ -26,14 +26,21 @@
 // That is how code deep in a call stack can take the lock it needs without
 // knowing whether its caller has it.
 //
-// Who only reads can share a lock with others who do: [Pool.RLock] and, for Do,
-// [Shared].
-//
 // The holder travels in the context. The context that [Pool.Do] gives to its
 // function, and that of [Lock.Context], carry it, so that Do and Lock with that
 // context enter again. It counts only on the goroutine that it was made on.
 // Handed to another goroutine it carries nobody: two goroutines must not share
 // an exclusive lock by accident.
+//
+// # Kinds of locks
+//
+// Who only reads can share a lock with others who do: [Pool.RLock] and, for Do,
+// [Shared]. [Pool.LockAll] takes several locks, or none. [Pool.Semaphore] lets a
+// limited number of holders in. [Plain] is the cheapest lock, without a queue.
+// A name is for one kind at a time, see [ErrKindMismatch].
+//
+// [Pool.Queue] shows who holds a lock and who waits for it, [Pool.Revoke] asks
+// for it back, and [Pool.Break] takes it by force.
 //
 // # Contexts
 //
