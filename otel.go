@@ -32,6 +32,7 @@ const (
 	keyDriver   = attribute.Key("lockpool.driver.name")
 	keyName     = attribute.Key("lockpool.lock.name")
 	keyKind     = attribute.Key("lockpool.lock.kind")
+	keyPermits  = attribute.Key("lockpool.lock.permits") // of a semaphore: how many it asks for
 	keyOutcome  = attribute.Key("lockpool.lock.outcome") // acquired, busy, timeout, canceled, ...
 	keyContend  = attribute.Key("lockpool.lock.contended")
 	keyPosition = attribute.Key("lockpool.lock.queue.position") // when joining; 0 is the head
@@ -80,8 +81,11 @@ func (t *tracing) acquire(ctx context.Context, name string, req request, waiting
 	kind := keyKind.String(req.kind().String())
 	if span.IsRecording() {
 		span.SetAttributes(keyName.String(name), kind, keyDriver.String(t.driverName))
+		if req.permits > 0 {
+			span.SetAttributes(keyPermits.Int(req.permits))
+		}
 	}
-	return ctx, &trail{tracing: t, ctx: ctx, name: name, kind: kind, span: span, waiting: waiting}
+	return ctx, &trail{tracing: t, ctx: ctx, name: name, kind: kind, span: span, waiting: waiting, place: -1}
 }
 
 // on tells which session the acquisition uses.
@@ -128,7 +132,10 @@ func (t *trail) Waiting(behind driver.Node) {
 		t.waiting.Add(1)
 		_, t.wait = t.tracing.tracer.Start(t.ctx, spanWait)
 		if t.wait.IsRecording() {
-			t.wait.SetAttributes(keyName.String(t.name), t.kind, keyPosition.Int(t.place))
+			t.wait.SetAttributes(keyName.String(t.name), t.kind)
+			if t.place >= 0 {
+				t.wait.SetAttributes(keyPosition.Int(t.place))
+			}
 		}
 	}
 	if t.wait.IsRecording() {
@@ -141,6 +148,13 @@ func (t *trail) Woken(e driver.Event) {
 	t.wakeups++
 	if (e == driver.Deleted || e == driver.Missing) && t.wait.IsRecording() {
 		t.wait.AddEvent("lockpool.predecessor.gone")
+	}
+}
+
+// granted tells which node holds the lock.
+func (t *trail) granted(node driver.Node) {
+	if t.span.IsRecording() {
+		t.span.SetAttributes(keyNode.String(node.Name))
 	}
 }
 

@@ -199,6 +199,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 		trail.on(m)
 		node, err := take(ctx)
 		if err == nil {
+			trail.granted(node)
 			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, data: data, revocable: req.revocable}).begun()
 			if err = s.pool.record(h); err == nil {
 				if s.holds == nil {

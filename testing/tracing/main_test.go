@@ -325,7 +325,7 @@ func (b *bench) span(s sdktrace.ReadOnlySpan, children []span) span {
 	}
 	attrs := attributesOf(s)
 	if node, ok := attrs[nodeKey]; ok { // another one every time: here only its form
-		require.Regexp(b, `^_c_[0-9a-f-]{36}-lock-\d{10}$`, node)
+		require.Regexp(b, `^_c_[0-9a-f-]{36}(-(lock|rlock|lease)-\d{10})?$`, node)
 		delete(attrs, nodeKey)
 	}
 	return span{s.Name(), s.SpanKind(), s.Status(), attrs, events, children}

@@ -412,8 +412,8 @@ func TestRequestThatIsNotMadeIsNoSpan(t *testing.T) {
 		defer cancel()
 		for _, c := range []struct {
 			of interface {
-				Lock(context.Context, string) (*lockpool.Lock, error)
-				TryLock(context.Context, string) (*lockpool.Lock, error)
+				Lock(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error)
+				TryLock(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error)
 			}
 			ctx  context.Context
 			name string
