@@ -143,3 +143,68 @@ func ExampleSession() {
 	// <nil> 0
 	// true
 }
+
+func ExampleSemaphore() {
+	pool, err := lockpool.Open("zookeeper", address()+"/example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	ctx := context.Background()
+
+	gpus := pool.Semaphore("gpus", 4) // everybody says 4
+	permits, err := gpus.Acquire(ctx, 3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = gpus.TryAcquire(ctx, 2)
+	fmt.Println("busy:", errors.Is(err, lockpool.ErrLocked))
+	fmt.Println(permits.Release(ctx))
+	fmt.Println(gpus.Do(ctx, 4, func(context.Context) error {
+		fmt.Println("all of them")
+		return nil
+	}))
+	// Output:
+	// busy: true
+	// <nil>
+	// all of them
+	// <nil>
+}
+
+func ExamplePlain() {
+	pool, err := lockpool.Open("zookeeper", address()+"/example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	ctx := context.Background()
+
+	lock, err := pool.TryLock(ctx, "cron/cleanup", lockpool.Plain())
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = pool.Lock(ctx, "cron/cleanup") // another kind of lock
+	fmt.Println("mismatch:", errors.Is(err, lockpool.ErrKindMismatch))
+	fmt.Println(lock.Unlock(ctx))
+	// Output:
+	// mismatch: true
+	// <nil>
+}
+
+func ExampleRevocable() {
+	pool, err := lockpool.Open("zookeeper", address()+"/example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+
+	err = pool.Do(context.Background(), "reindex", func(ctx context.Context) error {
+		if err := pool.Revoke(ctx, "reindex"); err != nil { // usually somebody else
+			return err
+		}
+		<-ctx.Done() // asked to stop; the lock is held until this returns
+		return context.Cause(ctx)
+	}, lockpool.Revocable())
+	fmt.Println(errors.Is(err, lockpool.ErrRevoked))
+	// Output: true
+}

@@ -12,7 +12,9 @@ import (
 // nothing.
 //
 // (The names are those of golang.org/x/sync/semaphore, the nodes those of
-// Curator's InterProcessSemaphoreV2, which can be used beside it.)
+// Curator's InterProcessSemaphoreV2, which can be used beside it. They are below
+// the semaphore's name, in locks, leases and limit: gpus/locks is no name for
+// another lock if gpus is a semaphore.)
 type Semaphore struct {
 	pool    *Pool
 	session *Session // nil for a handle of its own, or the context's
