@@ -1,0 +1,100 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+const (
+	curatorJars  = "/usr/share/java/curator-recipes.jar:/usr/share/java/slf4j-simple.jar" // which name the others
+	debianPython = "/usr/bin/python3"                                                     // whatever else is on the PATH: this one has kazoo
+)
+
+var (
+	// server is shared by all tests; each has a lock of its own.
+	server *zktest.RealServer
+	// classes is where Peer.java is, compiled once for all its processes.
+	classes string
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() (code int) {
+		err := prepare()
+		if err == nil {
+			code = m.Run()
+		}
+		if server != nil {
+			err = errors.Join(err, server.Close())
+		}
+		if err = errors.Join(err, os.RemoveAll(classes), goleak.Find()); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		return code
+	}())
+}
+
+func prepare() (err error) {
+	if _, err := os.Stat(debianPython); err != nil {
+		return errors.New("apt-get install python3-kazoo")
+	}
+	if _, err := os.Stat("/usr/share/java/curator-recipes.jar"); err != nil {
+		return errors.New("apt-get install libcurator-recipes-java")
+	}
+	if classes, err = os.MkdirTemp("", "interop-"); err != nil {
+		return err
+	}
+	out, err := exec.Command("javac", "-cp", curatorJars, "-d", classes, "testdata/Peer.java").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("javac (apt-get install default-jdk-headless): %w: %s", err, out)
+	}
+	// Empty queues in containers go while tests run, and numbers start anew.
+	server, err = zktest.RunReal(context.Background(), zktest.JVMFlags("-Dznode.container.checkIntervalMs=500"))
+	return err
+}
+
+const (
+	// patience is how long tests wait for what must happen.
+	patience = 60 * time.Second
+	// afterDeath is the session timeout of those who may be killed. It is long
+	// enough for a busy machine to keep the living alive.
+	afterDeath = 5 * time.Second
+)
+
+func dial(t testing.TB) *zk.Conn {
+	conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		conn.Close()
+		for range events { // closed when its goroutines have ended
+		}
+	})
+	for conn.State() != zk.StateHasSession {
+		<-events
+	}
+	return conn
+}
+
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+var locks atomic.Int32
+
+// newName returns the name of a lock that no other test uses.
+func newName() string { return fmt.Sprint("lock", locks.Add(1)) }
+
+// chroot is where lockpool's names begin.
+const chroot = "/interop"
