@@ -238,22 +238,16 @@ func (c *contest) everyoneKeepsOut() {
 func (c *contest) lose(holder, waiter *participant, turns int) {
 	_, err := c.enter(c.ctx, holder, holder.ways[0], forever)
 	require.NoError(c, err)
-	before := len(c.contenders())
-	waited := make(chan error, 1)
-	go func() { // ends with its process
-		_, err := waiter.enter(c.ctx, waiter.ways[0].kind, forever)
-		waited <- err
-	}()
-	c.until(func() bool { return len(c.contenders()) > before }, "%s waits", waiter.name)
+	waits := c.entering(waiter, waiter.ways[0])
 
 	c.participants = slices.DeleteFunc(c.participants, func(p *participant) bool { return p == holder || p == waiter })
-	before = len(c.contenders())
+	before := len(c.contenders())
 	contended := make(chan error, 1)
 	go func() { contended <- c.contend(turns, c.participants) }() // ends with c.ctx at the latest
 	c.until(func() bool { return len(c.contenders()) >= before+len(c.participants) }, "everyone else waits")
 
 	waiter.process.kill()
-	require.ErrorIs(c, <-waited, errEnded)
+	require.ErrorIs(c, <-waits, errEnded)
 	c.dismiss(holder, holder.ways[0].weight) // gone at any moment from now on
 	holder.process.kill()
 	require.NoError(c, <-contended)
