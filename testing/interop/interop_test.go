@@ -121,24 +121,35 @@ func TestWriterThatGoesOnReadingWithTheSameNumber(t *testing.T) {
 		require.NoError(t, err)
 		return path
 	}
-	twoNodes := func() (write, downgraded string) {
-		write = node("__WRIT__", zk.FlagEphemeral|zk.FlagSequence)
-		return write, node("__READ__"+write[len(write)-10:], zk.FlagEphemeral)
-	}
+	first := func() string { return node("__WRIT__", zk.FlagEphemeral|zk.FlagSequence) }
+	second := func(first string) string { return node("__READ__"+first[len(first)-10:], zk.FlagEphemeral) }
 	remove := func(path string) { require.NoError(t, c.admin.Delete(path, -1)) }
+	waitsForSecond := func(writes <-chan error, second string) {
+		c.watched(second)
+		require.Empty(t, writes)
+		remove(second)
+		require.NoError(t, <-writes)
+		require.NoError(t, c.leave(c.ctx, writer, alone))
+	}
 
-	// A writer waits for both.
-	write, downgraded := twoNodes()
+	// A writer that comes when both are there waits for both.
+	write := first()
+	downgraded := second(write)
 	writes := c.entering(writer, alone)
 	remove(write)
-	c.watched(downgraded)
-	require.Empty(t, writes)
-	remove(downgraded)
-	require.NoError(t, <-writes)
-	require.NoError(t, c.leave(c.ctx, writer, alone))
+	waitsForSecond(writes, downgraded)
 
-	// A reader waits for the first, and a writer behind it for the second again.
-	write, downgraded = twoNodes()
+	// One that was there before the second is not let in by the first's going.
+	write = first()
+	writes = c.entering(writer, alone)
+	c.watched(write)
+	downgraded = second(write)
+	remove(write)
+	waitsForSecond(writes, downgraded)
+
+	// A reader waits for the first only; a writer behind it for the second again.
+	write = first()
+	downgraded = second(write)
 	reads := c.entering(reader, read)
 	c.watched(write)
 	writes = c.entering(writer, alone)
@@ -146,11 +157,7 @@ func TestWriterThatGoesOnReadingWithTheSameNumber(t *testing.T) {
 	remove(write)
 	require.NoError(t, <-reads)
 	require.NoError(t, c.leave(c.ctx, reader, read))
-	c.watched(downgraded)
-	require.Empty(t, writes)
-	remove(downgraded)
-	require.NoError(t, <-writes)
-	require.NoError(t, c.leave(c.ctx, writer, alone))
+	waitsForSecond(writes, downgraded)
 	c.finish()
 }
 
