@@ -207,8 +207,7 @@ func (c *contest) contend(turns int, participants []*participant) error {
 func (c *contest) everyoneKeepsOut() {
 	for _, p := range c.participants {
 		for _, w := range p.ways {
-			_, err := c.enter(c.ctx, p, w, forever)
-			require.NoError(c, err)
+			c.in(p, w)
 			before := c.contenders()
 			for _, other := range c.participants {
 				if other == p || other.resigned {
@@ -236,8 +235,9 @@ func (c *contest) everyoneKeepsOut() {
 // lose kills one process that is inside and one that waits, with everyone else
 // behind them, who go on when the dead ones' sessions are over.
 func (c *contest) lose(holder, waiter *participant, turns int) {
-	_, err := c.enter(c.ctx, holder, holder.ways[0], forever)
-	require.NoError(c, err)
+	for range c.room / holder.ways[0].weight {
+		c.in(holder, holder.ways[0])
+	}
 	waits := c.entering(waiter, waiter.ways[0])
 
 	c.participants = slices.DeleteFunc(c.participants, func(p *participant) bool { return p == holder || p == waiter })
@@ -248,7 +248,7 @@ func (c *contest) lose(holder, waiter *participant, turns int) {
 
 	waiter.process.kill()
 	require.ErrorIs(c, <-waits, errEnded)
-	c.dismiss(holder, holder.ways[0].weight) // gone at any moment from now on
+	c.dismiss(holder, c.room) // gone at any moment from now on
 	holder.process.kill()
 	require.NoError(c, <-contended)
 }

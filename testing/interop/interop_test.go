@@ -49,6 +49,17 @@ var contests = []struct {
 	{"KazooReadersShare", "kazoo-rw", either("alone"), 40, kazooIdle, func(c *contest) []*participant {
 		return c.peers(participant{name: "kazoo", ways: either("write")}, c.kazoo, 2)
 	}, "kazoo 1 and lockpool 3"},
+	// lockpool heeds itself in whatever layout, and so does go-zookeeper.
+	{"AllLayoutsAndGoZookeeper", "", either("alone"), 25, 0, func(c *contest) []*participant {
+		found := []*participant{c.goZookeeper()}
+		for _, layout := range []string{"curator-rw", "kazoo", "kazoo-rw"} {
+			for _, p := range c.lockpool(layout, either("alone"))[1:] { // the first two are of one session
+				p.name += " " + layout
+				found = append(found, p)
+			}
+		}
+		return found
+	}, "lockpool 2 kazoo and lockpool 3 curator-rw"},
 }
 
 var (
@@ -183,7 +194,7 @@ func (c *contest) watched(path string) {
 	}, "%s is watched", path)
 }
 
-// run lets everyone contend, and takes away two processes.
+// run lets everyone contend, and then takes away two processes, if there are any.
 func (c *contest) run(turns int) {
 	var processes []*participant
 	for _, p := range c.participants {
@@ -195,7 +206,9 @@ func (c *contest) run(turns int) {
 	c.everyoneKeepsOut()
 	require.NoError(c, c.contend(turns, c.participants))
 	c.until(func() bool { return len(c.contenders()) == 0 }, "nothing is left behind")
-	c.lose(processes[0], processes[1], 10)
+	if len(processes) > 0 {
+		c.lose(processes[0], processes[1], 10)
+	}
 	c.finish()
 }
 

@@ -61,7 +61,7 @@ func prepare() (err error) {
 		return fmt.Errorf("javac (apt-get install default-jdk-headless): %w: %s", err, out)
 	}
 	// Empty queues in containers go while tests run, and numbers start anew.
-	server, err = zktest.RunReal(context.Background(), zktest.JVMFlags("-Dznode.container.checkIntervalMs=500"))
+	server, err = zktest.RunReal(context.Background(), zktest.JVMFlags("-Dznode.container.checkIntervalMs=50"))
 	return err
 }
 
