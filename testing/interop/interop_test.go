@@ -125,8 +125,8 @@ func TestWriterThatGoesOnReadingWithTheSameNumber(t *testing.T) {
 	c.participants = c.lockpool("curator-rw", either("alone"))
 	reader, writer := c.participants[0], c.participants[1]
 	alone, read := writer.ways[0], reader.ways[1]
-	c.in(writer, alone)
-	require.NoError(t, c.leave(c.ctx, writer, alone)) // so that there is a queue
+	_, err := c.admin.Create(c.path, nil, 0, zk.WorldACL(zk.PermAll)) // no container, which would go between two steps
+	require.NoError(t, err)
 	node := func(ending string, flags int32) string {
 		path, err := c.admin.Create(c.path+"/_c_"+uuid.NewString()+"-"+ending, nil, flags, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)

@@ -62,6 +62,16 @@ func prepare() (err error) {
 	}
 	// Empty queues in containers go while tests run, and numbers start anew.
 	server, err = zktest.RunReal(context.Background(), zktest.JVMFlags("-Dznode.container.checkIntervalMs=50"))
+	if err != nil {
+		return err
+	}
+	// The others are not made for a parent that goes while they make its children.
+	conn, events, err := connect()
+	if err != nil {
+		return err
+	}
+	_, err = conn.Create(chroot, nil, 0, zk.WorldACL(zk.PermAll))
+	hangUp(conn, events)
 	return err
 }
 
@@ -73,14 +83,20 @@ const (
 	afterDeath = 5 * time.Second
 )
 
+func connect() (*zk.Conn, <-chan zk.Event, error) {
+	return zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+}
+
+func hangUp(conn *zk.Conn, events <-chan zk.Event) {
+	conn.Close()
+	for range events { // closed when its goroutines have ended
+	}
+}
+
 func dial(t testing.TB) *zk.Conn {
-	conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+	conn, events, err := connect()
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		conn.Close()
-		for range events { // closed when its goroutines have ended
-		}
-	})
+	t.Cleanup(func() { hangUp(conn, events) })
 	for conn.State() != zk.StateHasSession {
 		<-events
 	}
