@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -16,7 +17,16 @@ type ownerRecord struct {
 	Host  string `json:"host"`
 	PID   int    `json:"pid"`
 	Trace string `json:"traceparent,omitempty"`
+	Ask   string `json:"ask,omitempty"` // what the nodes of one who asks for permits have in common
 }
+
+// readOwner reads what anybody may have stored in a node.
+func readOwner(data []byte) (r ownerRecord) {
+	_ = json.Unmarshal(data, &r) // others write what they like
+	return r
+}
+
+func askOf(data []byte) string { return readOwner(data).Ask }
 
 // owner is the record of a pool.
 type owner []byte
@@ -31,11 +41,17 @@ func newOwner(name string) owner {
 }
 
 // data is what a node says whose lock is asked for in ctx: the record, and if
-// there is a trace the span that will hold the lock, as W3C's traceparent has it.
-func (o owner) data(ctx context.Context) []byte {
-	span := trace.SpanContextFromContext(ctx)
-	if !span.IsValid() {
+// there is a trace the span that asks, as W3C's traceparent has it.
+func (o owner) data(ctx context.Context, req request) []byte {
+	record := o[: len(o)-1 : len(o)-1]
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+		record = fmt.Appendf(record, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags())
+	}
+	if req.permits > 0 {
+		record = fmt.Appendf(record, `,"ask":"%s"`, uuid.NewString())
+	}
+	if len(record) < len(o) {
 		return o
 	}
-	return fmt.Appendf(o[:len(o)-1:len(o)-1], `,"traceparent":"00-%s-%s-%s"}`, span.TraceID(), span.SpanID(), span.TraceFlags())
+	return append(record, '}')
 }

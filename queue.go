@@ -2,7 +2,6 @@ package lockpool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,8 +47,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		found, foreign, err := inspect(ctx, m, name)
 		q.Foreign = foreign
 		for _, c := range found {
-			var owner ownerRecord
-			_ = json.Unmarshal(c.Data, &owner) // others write what they like
+			owner := readOwner(c.Data)
 			q.Contenders = append(q.Contenders, Contender{
 				Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: c.Created, Session: c.Session,
 				Since: c.Since, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
@@ -75,7 +73,7 @@ type contender struct {
 // and what else is there.
 func inspect(ctx context.Context, m *member, name string) (found []contender, foreign []string, err error) {
 	found, foreign, err = inspectQueue(ctx, m, name)
-	if err != nil || !slices.Contains(foreign, driver.Guards) || !slices.Contains(foreign, driver.Leases) {
+	if err != nil || !slices.Contains(foreign, driver.Guards) {
 		return found, foreign, err
 	}
 	// Guards first: who is not seen there yet has no lease either.
@@ -84,28 +82,34 @@ func inspect(ctx context.Context, m *member, name string) (found []contender, fo
 		return nil, nil, err
 	}
 	leases, stranger, err := inspectQueue(ctx, m, name+"/"+driver.Leases)
-	if len(guards)+len(leases) == 0 {
-		return found, foreign, err // left behind, or a lock's name
-	}
-	// Leases that came after the first guard are those it waits for.
-	mine := slices.IndexFunc(leases, func(c contender) bool { return len(guards) > 0 && c.Created > guards[0].Created })
-	for i := range leases {
-		leases[i].holds = mine < 0 || i < mine
-	}
-	if mine >= 0 {
-		guards = guards[1:]
-	}
-	for i := range guards {
-		guards[i].holds = false
-	}
-	foreign = slices.DeleteFunc(foreign, func(name string) bool {
+	foreign = slices.DeleteFunc(slices.Concat(foreign, strange, stranger), func(name string) bool {
 		return name == driver.Guards || name == driver.Leases || name == driver.Limit
 	})
-	for _, c := range slices.Concat(leases, guards) {
-		c.kind = driver.Permit.String()
+	for _, c := range leases {
+		// Who has leases and the guard waits, or is just being granted them.
+		i := slices.IndexFunc(guards, func(guard contender) bool { return guard.asksFor(c) })
+		if c.holds = i < 0; !c.holds {
+			guards = slices.Delete(guards, i, i+1)
+		}
 		found = append(found, c)
 	}
-	return found, slices.Concat(foreign, strange, stranger), err
+	for _, c := range guards {
+		c.holds = false
+		found = append(found, c)
+	}
+	for i := range found {
+		if found[i].queue != name {
+			found[i].kind = driver.Permit.String()
+		}
+	}
+	return found, foreign, err
+}
+
+// asksFor reports whether a guard and a lease are of one who asks for permits.
+// Curator's do not say, but one session of it hardly asks twice at a time.
+func (c contender) asksFor(lease contender) bool {
+	ours, its := askOf(c.Data), askOf(lease.Data)
+	return ours == its && (ours != "" || c.holds && c.Session == lease.Session && c.Created < lease.Created)
 }
 
 func inspectQueue(ctx context.Context, m *member, queue string) ([]contender, []string, error) {

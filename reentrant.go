@@ -31,6 +31,7 @@ type hold struct {
 	name    string
 	kind    driver.Kind   // Mutex and Read are one
 	queue   string        // where the node is
+	limit   int           // of a semaphore, as given
 	home    *member       // the session at the service that the node lives on
 	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
 	token   atomic.Int64  // 0 until the node is watched
@@ -80,6 +81,8 @@ func (h *hold) admit(req request) error {
 		return ErrUpgrade
 	case (kind == driver.Permit || kind == driver.Plain || h.kind == driver.Permit || h.kind == driver.Plain) && kind != h.kind:
 		return fmt.Errorf("%w: this session holds it as %s", ErrKindMismatch, h.kind)
+	case kind == driver.Permit && req.limit != h.limit:
+		return fmt.Errorf("%w: %d was given, but %d where the session acquired permits", ErrLimit, req.limit, h.limit)
 	case kind == driver.Permit && req.permits > h.node.Permits:
 		return ErrUpgrade
 	}

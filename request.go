@@ -19,8 +19,9 @@ type request struct {
 	permits, limit int // of a semaphore
 }
 
-// LockOption changes one call of Lock, TryLock, RLock, TryRLock or Do. Entering
-// again a lock that is held, only the kind of lock counts.
+// LockOption changes one call of Lock, TryLock, RLock, TryRLock or Do. When a lock
+// that is held is entered again, its kind must be the same, and Revocable holds
+// from then on for all entries.
 type LockOption func(*request)
 
 // Shared makes a Do take the lock as [Pool.RLock] does.
@@ -48,7 +49,7 @@ func WaitAtMost(d time.Duration) LockOption {
 //
 // Whoever does wait is woken whenever the lock is let go, together with all
 // others who wait, and they race for it: among n waiters each release costs n
-// notifications and n requests (a herd), and who gets the lock is left to chance,
+// notifications and 3n requests (a herd), and who gets the lock is left to chance,
 // for ever if need be. A plain lock can not be shared, and when somebody removes
 // its node by hand at the very moment when its holder unlocks it, the next
 // holder's node may be removed instead, who is then told that the lock is lost.

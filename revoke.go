@@ -25,16 +25,30 @@ func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 	}
 	if err == nil {
 		err = p.asking(ctx, func(ctx context.Context, m *member) error {
-			found, _, err := inspect(ctx, m, name)
-			for _, c := range found {
-				if asked := slices.Contains(nodes, c.Node.Name) || len(nodes) == 0 && c.holds; !asked || err != nil {
-					continue
+			asked := func(c contender) bool {
+				return slices.Contains(nodes, c.Node.Name) || len(nodes) == 0 && c.holds
+			}
+			for {
+				found, _, err := inspect(ctx, m, name)
+				if err != nil {
+					return err
 				}
-				if err = m.Revoke(ctx, c.queue, c.Node); errors.Is(err, driver.ErrRemoved) {
-					err = nil
+				var gone []contender
+				for _, c := range slices.DeleteFunc(found, func(c contender) bool { return !asked(c) }) {
+					switch err := m.Revoke(ctx, c.queue, c.Node); {
+					case errors.Is(err, driver.ErrRemoved):
+						gone = append(gone, c)
+					case err != nil:
+						return err
+					}
+				}
+				if len(gone) == 0 {
+					return nil
+				}
+				asked = func(c contender) bool { // one that shares the lock now has another node
+					return slices.ContainsFunc(gone, func(old contender) bool { return old.Seq == c.Seq && old.Session == c.Session })
 				}
 			}
-			return err
 		})
 	}
 	if err != nil {

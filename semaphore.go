@@ -24,7 +24,7 @@ type Semaphore struct {
 
 // Semaphore returns the semaphore of that name with that many permits. Everybody
 // must say the same limit: who says another than those who have permits gets
-// ErrLimit. Once nobody has any, a new limit may be said.
+// ErrLimit, SetLimit included. Once nobody has any, a new limit may be said.
 //
 // The limit 0 is for a semaphore whose limit is kept at the service and can be
 // changed while it is in use, see [Semaphore.SetLimit].
@@ -46,7 +46,8 @@ func (s *Session) Semaphore(name string, limit int) *Semaphore {
 // ErrUpgrade. To take permits one by one, take each with a handle of its own,
 // which is what Acquire does with a context that carries no holder.
 //
-// ctx bounds the waiting, never how long the permits are held.
+// n is bounded by what fits into one request, a few hundred; the error says how
+// many. ctx bounds the waiting, never how long the permits are held.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Permits, error) {
 	return s.acquire(ctx, opAcquire, n)
 }
@@ -78,6 +79,8 @@ func (s *Semaphore) acquire(ctx context.Context, op op, n int) (*Permits, error)
 		err = fmt.Errorf("%d permits: ask for one at least", n)
 	case s.limit > 0 && n > s.limit:
 		err = fmt.Errorf("%d permits are more than the limit of %d, so they would never be free", n, s.limit)
+	default:
+		err = s.pool.connector.CheckPermits(s.name, n)
 	}
 	if err != nil {
 		return nil, &LockError{op.String(), s.name, err}

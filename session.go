@@ -188,7 +188,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 			trail.requeued(again)
 		}
 		m := s.seat.Value().member
-		data := s.pool.owner.data(ctx)
+		data := s.pool.owner.data(ctx, req)
 		take, queue := req.recipe(recipe.Claim{
 			Session:   m,
 			Queue:     name,
@@ -200,7 +200,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 		node, err := take(ctx)
 		if err == nil {
 			trail.granted(node)
-			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, data: data, revocable: req.revocable}).begun()
+			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, limit: req.limit, data: data, revocable: req.revocable}).begun()
 			if err = s.pool.record(h); err == nil {
 				if s.holds == nil {
 					s.holds = map[string]*hold{}

@@ -68,6 +68,10 @@ type Connector interface {
 	// It is called before anything is sent.
 	CheckName(name string) error
 
+	// CheckPermits says why so many permits of a semaphore can not be taken in one
+	// step, or returns nil.
+	CheckPermits(name string, n int) error
+
 	// IsContender reports whether a node of that name would be a contender.
 	IsContender(node string) bool
 

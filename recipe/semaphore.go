@@ -30,7 +30,14 @@ func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
 func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	looks := 0
 	pass := func(ctx context.Context, self driver.Node, obstacles []driver.Node, enough bool) (bool, error) {
-		full, err := s.full(ctx)
+		limit, err := s.Limit, error(nil)
+		if limit == 0 {
+			limit, _, err = s.Session.Limit(ctx, s.Queue, 0)
+		}
+		full := false
+		if err == nil {
+			full, err = s.full(ctx, limit)
+		}
 		if looks++; full || err == nil && looks > guardLooks {
 			return busy(ctx, self, obstacles, enough)
 		}
@@ -49,15 +56,9 @@ func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 }
 
 // full reports whether there is no room for as many permits.
-func (s Semaphore) full(ctx context.Context) (bool, error) {
-	limit, used := s.Limit, s.Permits
-	var err error
-	if limit == 0 {
-		if limit, _, err = s.Session.Limit(ctx, s.Queue, 0); err != nil {
-			return false, err
-		}
-	}
+func (s Semaphore) full(ctx context.Context, limit int) (bool, error) {
 	leases, err := s.Session.List(ctx, s.leases(limit).Queue)
+	used := s.Permits
 	for _, node := range leases {
 		used += node.Permits
 	}
@@ -98,19 +99,32 @@ func (s Semaphore) take(ctx context.Context, blocked blocked, waits bool) (drive
 }
 
 // claim takes the permits while nobody else may. When the limit changes it starts
-// anew.
+// anew, also if the leases are there already: they may be too many now.
 func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
 		limit, changed, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		if err != nil {
 			return driver.Node{}, err
 		}
-		meanwhile, cancel := changed.Before(ctx)
-		node, err := s.lease(meanwhile, limit, waits)
-		ended := meanwhile.Err() != nil
-		cancel()
-		if err == nil || !ended || ctx.Err() != nil {
-			return node, err
+		if changed == nil {
+			return s.lease(ctx, limit, waits)
+		}
+		if changed.Fired() == 0 {
+			meanwhile, cancel := changed.Before(ctx)
+			node, err := s.lease(meanwhile, limit, waits)
+			cancel()
+			if changed.Fired() == 0 || err != nil && ctx.Err() != nil {
+				return node, err
+			}
+			if err == nil {
+				err = s.Session.Leave(ctx, s.leases(limit).Queue, node) // goes on if it takes longer
+			}
+			if errors.Is(err, driver.ErrNoPermission) || errors.Is(err, driver.ErrSessionLost) {
+				return driver.Node{}, err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return driver.Node{}, err
 		}
 	}
 }
@@ -121,6 +135,9 @@ func (s Semaphore) lease(ctx context.Context, limit int, waits bool) (driver.Nod
 	case waits && s.Permits <= limit:
 		return s.leases(limit).Acquire(ctx)
 	case waits: // it may be raised
+		if s.Observer != nil {
+			s.Observer.Waiting(driver.Node{Name: driver.Limit})
+		}
 		select {
 		case <-ctx.Done():
 			return driver.Node{}, fmt.Errorf("waiting for a limit of %d, which is %d: %w", s.Permits, limit, ctx.Err())
@@ -128,7 +145,7 @@ func (s Semaphore) lease(ctx context.Context, limit int, waits bool) (driver.Nod
 			return driver.Node{}, s.Session.Err()
 		}
 	}
-	full, err := s.full(ctx)
+	full, err := s.full(ctx, limit)
 	if err == nil && full {
 		err = fmt.Errorf("%w: fewer than %d permits are free", ErrBusy, s.Permits)
 	}

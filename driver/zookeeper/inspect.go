@@ -1,12 +1,10 @@
 package zookeeper
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -123,7 +121,6 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 		if err := s.catchUp(max(s.cfg.Chroot, "/")); err != nil {
 			return nil, err
 		}
-		of := map[string]string{} // the semaphore, by its queues
 		for left := []string{prefix}; len(left) > 0; left = left[1:] {
 			name, dir := left[0], s.path(left[0])
 			if name == "" {
@@ -154,11 +151,12 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 					left = append(left, path)
 				}
 			}
-			if isSemaphore(children) {
-				of[name+"/"+driver.Guards], of[name+"/"+driver.Leases] = name, name
-			}
 			if contended && name != "" {
-				names = append(names, cmp.Or(of[name], name))
+				of, part, _ := cutLast(name)
+				if part != driver.Guards && part != driver.Leases { // of a semaphore
+					of = name
+				}
+				names = append(names, of)
 			}
 		}
 		slices.Sort(names)
@@ -169,19 +167,20 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 // Break implements driver.Session.
 func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
 	_, err := look(ctx, s, func() (struct{}, error) {
-		if node.Kind == driver.Plain {
-			if _, err := s.identify(queue, node); err != nil {
-				return struct{}{}, err
-			}
-		}
 		for i, path := range s.paths(queue, node) {
 			tries := 0
 			err := s.answered(func() error {
+				if node.Kind == driver.Plain { // each time: the name may be that of the next one
+					if err := s.identify(path, node); err != nil {
+						return err
+					}
+				}
 				tries++
 				return s.conn.Delete(path, -1)
 			})
+			removed := tries > 1 || node.Kind == driver.Plain && tries > 0
 			switch {
-			case errors.Is(err, zk.ErrNoNode) && tries == 1 && i == 0:
+			case errors.Is(err, zk.ErrNoNode) && !removed && i == 0:
 				return struct{}{}, driver.ErrRemoved
 			case err != nil && !errors.Is(err, zk.ErrNoNode):
 				return struct{}{}, explain(err, "deleting "+path, "DELETE", parent(path))
@@ -193,31 +192,31 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
+// identify looks whether the node of a lock without a queue is that one. The
+// error is ErrNoNode if it is not.
+func (s *Session) identify(path string, node driver.Node) error {
+	data, stat, err := s.conn.Get(path)
+	if err != nil {
+		return err
+	}
+	if found, _ := plainNode(data, stat); found != node {
+		return zk.ErrNoNode
+	}
+	return nil
+}
+
 // Revoke implements driver.Session.
 func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
 	_, err := look(ctx, s, func() (struct{}, error) {
-		data, version := []byte(revokeRequest), int32(-1)
-		if node.Kind == driver.Plain { // whose name is in the data
-			stat, err := s.identify(queue, node)
-			if err != nil {
-				return struct{}{}, err
-			}
-			version = stat.Version
-			if !strings.HasPrefix(node.Name, foreignPlain) {
-				data = append([]byte(node.Name+"\n"), data...)
-			}
-		}
 		path := s.paths(queue, node)[0]
 		err := s.answered(func() error {
-			_, err := s.conn.Set(path, data, version)
+			_, err := s.conn.Set(path, []byte(revokeRequest), -1)
 			return err
 		})
 		switch {
-		case errors.Is(err, zk.ErrBadVersion): // by the same request of somebody, or by ours
-			err = nil
 		case errors.Is(err, zk.ErrNoNode):
 			err = driver.ErrRemoved
-		case err != nil:
+		case err != nil && !errors.Is(err, driver.ErrSessionLost):
 			err = explain(err, "asking for the lock at "+path, "WRITE", path)
 		}
 		return struct{}{}, err
@@ -227,22 +226,6 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) er
 
 // revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals).
 const revokeRequest = "__REVOKE__"
-
-// identify looks for the node of a lock without a queue, of which the name alone
-// says little.
-func (s *Session) identify(queue string, node driver.Node) (*zk.Stat, error) {
-	path := s.path(queue)
-	data, stat, err := s.get(path)
-	switch {
-	case err != nil && !errors.Is(err, zk.ErrNoNode):
-		return nil, explain(err, "reading "+path, "READ", path)
-	case err == nil:
-		if found, _ := plainNode(data, stat); found == node {
-			return stat, nil
-		}
-	}
-	return nil, driver.ErrRemoved
-}
 
 // sessionID is how ZooKeeper's own tools write one.
 func sessionID(id int64) string { return fmt.Sprintf("%#x", uint64(id)) }

@@ -252,11 +252,40 @@ func (c *Connector) CheckName(name string) error {
 			return fmt.Errorf("its part %q could be mistaken for a contender's node", part)
 		}
 	}
+	if of, last, ok := cutLast(name); ok && (last == driver.Guards || last == driver.Leases || last == driver.Limit) {
+		return fmt.Errorf("%s is where a semaphore %q keeps its nodes", name, of)
+	}
 	if first, _, _ := strings.Cut(name, "/"); first == "zookeeper" && c.cfg.Chroot == "" {
 		return errors.New("/zookeeper belongs to the server; use another name or a chroot")
 	}
 	return nil
 }
+
+// cutLast cuts off the last part of a name that has several.
+func cutLast(name string) (of, last string, ok bool) {
+	i := strings.LastIndexByte(name, '/')
+	if i < 0 {
+		return "", name, false
+	}
+	return name[:i], name[i+1:], true
+}
+
+// CheckPermits implements driver.Connector. The leases are made in one request,
+// so some hundred permits fit.
+func (c *Connector) CheckPermits(name string, n int) error {
+	const others = 160 // bytes of a request for a node, but for what follows
+	one := others + len(c.cfg.Chroot) + len(name)
+	for _, acl := range c.cfg.ACL {
+		one += len(acl.Scheme) + len(acl.ID) + 12
+	}
+	if most := (maxSend - maxData) / one; n > most {
+		return fmt.Errorf("%d at once do not fit into one request to the server: ask for at most %d", n, most)
+	}
+	return nil
+}
+
+// maxData is more than what a pool stores in a node.
+const maxData = 2 << 10
 
 // checkPath checks a path without its leading slash as the server does
 // (org.apache.zookeeper.common.PathUtils), so that it is refused before

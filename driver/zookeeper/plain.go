@@ -71,13 +71,16 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (taken, er
 	guid := uuid.NewString()
 	ours := taken{driver.Node{Kind: driver.Plain, Name: protected + guid}, true}
 	data = append([]byte(plainPrefix(guid)), data...)
-	for range maxRemakes {
+	for tries := 0; tries < maxRemakes; {
 		_, err := s.conn.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
 		if err != nil && !refused(err) {
 			err = s.findPlain(path, ours.node)
 		}
 		switch {
 		case err == nil:
+			s.mu.Lock()
+			s.plains[path] = plain{name: ours.node.Name}
+			s.mu.Unlock()
 			return ours, nil
 		case errors.Is(err, zk.ErrNodeExists):
 			var t taken
@@ -85,8 +88,10 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (taken, er
 				return t, nil
 			}
 		case errors.Is(err, errNotCreated):
+			tries++
 			err = nil
 		case errors.Is(err, zk.ErrNoNode):
+			tries++
 			err = s.makeQueue(parent(path))
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			err = underPlain(parent(path))
@@ -100,7 +105,13 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (taken, er
 			return taken{}, err
 		}
 	}
-	return taken{}, fmt.Errorf("no node %s after %d tries: each time it vanished or the connection broke", path, maxRemakes)
+	return taken{}, fmt.Errorf("no node %s after %d tries: each time its parent vanished or the connection broke", path, maxRemakes)
+}
+
+// plain is a node of ours that holds a lock without a queue.
+type plain struct {
+	name    string
+	doubted bool // it was not there, or could not be seen
 }
 
 func underPlain(path string) error {
@@ -128,10 +139,10 @@ func (s *Session) who(path string) (taken, error) {
 
 // describe says what is at a path that has these children.
 func describe(path string, children []string) string {
-	switch n := len(sorted(children)); {
+	switch n := len(sorted(slices.Clone(children))); {
 	case n > 0:
 		return fmt.Sprintf("a queue with %d contenders is at %s", n, path)
-	case isSemaphore(children):
+	case slices.Contains(children, driver.Guards):
 		return fmt.Sprintf("a semaphore is at %s", path)
 	case len(children) > 0:
 		return fmt.Sprintf("%s has other nodes below it, such as %s", path, slices.Min(children))
@@ -151,55 +162,102 @@ func (s *Session) get(path string) (data []byte, stat *zk.Stat, err error) {
 // findPlain settles what became of a create whose reply was lost: nil means that
 // the node is there and ours.
 func (s *Session) findPlain(path string, node driver.Node) error {
-	if err := s.again(); err != nil {
-		return err
-	}
-	ours, err := s.isOurs(path, node)
-	switch {
-	case ours:
-		return nil
-	case err == nil:
-		return errNotCreated
-	case errors.Is(err, driver.ErrSessionLost):
-		return err
-	}
-	// A node that can not be found now must not be left to block the lock.
-	s.getsStuck()
-	if s.begin() {
-		go s.reap(func() bool { // ends with the node, or the session
+	for {
+		if err := s.again(); err != nil {
+			return err
+		}
+		ours, err := s.isOurs(path, node)
+		switch {
+		case ours:
+			return nil
+		case err == nil:
+			return errNotCreated
+		case errors.Is(err, driver.ErrSessionLost):
+			return err
+		case !errors.Is(err, zk.ErrNoAuth):
+			continue
+		}
+		s.reapLater(func() bool {
 			ours, err := s.isOurs(path, node)
 			if ours {
 				_ = s.removePlain(path, node) // fails only when it goes with the session
 			}
 			return err == nil
 		})
+		return explain(err, "looking for a node whose creation was not confirmed", "READ", path)
 	}
-	return explain(err, "looking for a node whose creation was not confirmed", "READ", path)
 }
 
-// isOurs reports whether the node at path is that one.
+// isOurs reports whether the node at path is that one of ours.
 func (s *Session) isOurs(path string, node driver.Node) (bool, error) {
-	if err := s.catchUp(path); err != nil {
-		return false, err
+	err := s.answered(func() error {
+		_, err := s.conn.Sync(path)
+		return err
+	})
+	var data []byte
+	var stat *zk.Stat
+	if err == nil {
+		data, stat, err = s.get(path)
 	}
-	data, stat, err := s.get(path)
 	if err != nil {
 		if errors.Is(err, zk.ErrNoNode) {
 			err = nil
 		}
 		return false, err
 	}
-	found, _ := plainNode(data, stat)
-	return found == node && stat.EphemeralOwner == s.ID(), nil
+	return s.isPlainOf(path, node, data, stat), nil
 }
 
-// removePlain deletes our node. It asks only once without looking, because by
-// then the name may be that of somebody else's node.
+// isPlainOf reports whether what was read at path is that node. A request to give
+// the lock back has taken the place of its name; then it is the one that the
+// session holds there, if it is the session's at all.
+func (s *Session) isPlainOf(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
+	if found, _ := plainNode(data, stat); found == node {
+		return true
+	}
+	if string(data) != revokeRequest || stat.EphemeralOwner != s.ID() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held, ok := s.plains[path]
+	if !ok { // a create whose reply was lost: whoever comes first has it
+		s.plains[path] = plain{name: node.Name}
+	}
+	return !ok || held.name == node.Name
+}
+
+// doubt notes that our node may be somebody else's by now.
+func (s *Session) doubt(path string, node driver.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plains[path].name == node.Name {
+		s.plains[path] = plain{node.Name, true}
+	}
+}
+
+// removePlain deletes our node. It does so at once unless there was a doubt about
+// it, and looks before it asks again, because by then the name may be that of
+// somebody else's node.
 func (s *Session) removePlain(path string, node driver.Node) error {
-	for {
-		err := s.conn.Delete(path, -1)
+	s.mu.Lock()
+	blind := !s.plains[path].doubted
+	s.mu.Unlock()
+	for ; ; blind = false {
+		ours, err := blind, error(nil)
+		if !blind {
+			ours, err = s.isOurs(path, node)
+		}
+		if ours && err == nil {
+			err = s.conn.Delete(path, -1)
+		}
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNoNode):
+			s.mu.Lock()
+			if s.plains[path].name == node.Name {
+				delete(s.plains, path)
+			}
+			s.mu.Unlock()
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
 			s.getsStuck()
@@ -207,16 +265,6 @@ func (s *Session) removePlain(path string, node driver.Node) error {
 		}
 		if err := s.again(); err != nil {
 			return err
-		}
-		ours, err := s.isOurs(path, node)
-		switch {
-		case errors.Is(err, driver.ErrSessionLost):
-			return err
-		case err != nil: // it can not be seen, and must not be guessed
-			s.getsStuck()
-			return explain(err, "looking for a node whose removal was not confirmed", "READ", path)
-		case !ours:
-			return nil
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,9 +29,6 @@ type joined struct {
 // Join implements driver.Session.
 func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits int, data []byte) (driver.Node, []driver.Node, error) {
 	dir, nodes := s.path(queue), s.cfg.Layout.naming().of(kind, permits)
-	if err := s.tooMany(dir, nodes, data); err != nil {
-		return driver.Node{}, nil, err
-	}
 	leave, err := s.room(ctx)
 	if err != nil {
 		return driver.Node{}, nil, err
@@ -44,27 +42,14 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 	return j.node, j.queue, err
 }
 
-// tooMany says if so many nodes do not fit into one request.
-func (s *Session) tooMany(dir string, nodes []string, data []byte) error {
-	const perNode = 128 // what else there is of each, and more
-	one := len(dir) + perNode + len(s.cfg.Digest.User)
-	for _, acl := range s.cfg.ACL {
-		one += len(acl.Scheme) + len(acl.ID) + 12
-	}
-	if most := (maxSend - len(data)) / one; len(nodes) > most {
-		return fmt.Errorf("%d at once do not fit into one request to the server: ask for at most %d", len(nodes), most)
-	}
-	return nil
-}
-
 // join creates the node and lists the queue. Both requests go out together and
 // the server answers in order, so that joining costs one round trip. (The two
 // goroutines may overtake each other, and then the list is asked for again:
 // speed depends on luck here, correctness does not.) A queue where we expect to
 // be alone is listed only if we turn out not to be.
 func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (joined, error) {
-	guid := uuid.NewString()
 	for range maxRemakes {
+		guid := uuid.NewString()
 		watched, next, expected := s.expectSolo(dir)
 		var children []string
 		listed := make(chan struct{})
@@ -79,23 +64,23 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 		node, err := s.create(dir, guid, nodes, data)
 		<-listed
 		if err != nil && !refused(err) { // also after a "system error"
-			node, err = s.find(dir, guid)
+			node, err = s.find(dir, guid, len(nodes))
 		}
 		switch {
-		case err == nil && len(names(node)) < len(nodes): // somebody has removed one
-			err = s.remove(dir, node)
 		case err == nil:
 			s.warnSequence(dir, node)
-			queue := []driver.Node{node}
+			queue, shared := []driver.Node{node}, false
 			if !expected || node.Seq != next || watched.Fired() != 0 {
-				queue, err = s.queueWith(dir, node, children)
+				queue, shared, err = s.queueWith(dir, node, children)
 			}
 			if err != nil {
 				_ = s.remove(dir, node) // the listing's error says why
 				return joined{}, err
 			}
-			s.noteSolo(dir, node, slices.Index(queue, node) == 0, watched) // it may be gone already
+			s.noteSolo(dir, node, slices.Index(queue, node) == 0 && !shared, watched) // it may be gone already
 			return joined{node, queue}, nil
+		case errors.Is(err, zk.ErrNoNode) && nodes[0] == permitEnding:
+			err = driver.ErrRemoved // the leases' node says what their limit is, see agree
 		case errors.Is(err, zk.ErrNoNode):
 			err = s.makeQueue(dir)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
@@ -179,16 +164,19 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 // queueWith returns the queue as it stood after node was created: what was
 // listed if node is in it, else a new listing. Who makes another kind of lock of
 // the name looks after its creation, too, so at least one of two sees the other.
-func (s *Session) queueWith(dir string, node driver.Node, children []string) ([]driver.Node, error) {
-	queue := sorted(slices.Clone(children))
+// shared reports that a semaphore may come without using up a number here.
+func (s *Session) queueWith(dir string, node driver.Node, children []string) (queue []driver.Node, shared bool, err error) {
+	queue = sorted(children)
 	if !slices.Contains(queue, node) {
-		var err error
 		if children, err = s.childrenOf(dir); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		queue = sorted(children)
 	}
-	return queue, s.unmixed(dir, children)
+	if shared = slices.Contains(children, driver.Guards); shared {
+		err = s.unmixed(dir)
+	}
+	return queue, shared, err
 }
 
 var errNotCreated = errors.New("not created")
@@ -196,33 +184,45 @@ var errNotCreated = errors.New("not created")
 // find settles what became of a create whose reply was lost. The sync makes a
 // server that lags behind catch up first. It returns when that is known, when
 // the session is over and the node with it, or when the queue can not be listed.
-func (s *Session) find(dir, guid string) (driver.Node, error) {
+// A contender of which not all the nodes are there any more is removed.
+func (s *Session) find(dir, guid string, nodes int) (driver.Node, error) {
 	for {
 		if err := s.again(); err != nil {
 			return driver.Node{}, err
 		}
-		node, err := s.search(dir, guid)
+		found, err := s.search(dir, guid)
 		switch {
-		case err == nil, errors.Is(err, errNotCreated):
-			return node, err
+		case err == nil && len(found) == 1 && len(names(found[0])) == nodes:
+			return found[0], nil
+		case err == nil:
+			err = errNotCreated
+			for _, node := range found {
+				err = cmp.Or(s.remove(dir, node), err)
+			}
+			return driver.Node{}, err
 		case err == errReplaced:
 			s.end(err)
-			return node, err
+			return driver.Node{}, err
 		case !errors.Is(err, zk.ErrNoAuth) && !tooLong(err):
 			continue
 		}
-		// A node that can not be found now must not be left to block the queue.
-		s.getsStuck()
-		if s.begin() {
-			go s.reap(func() bool { // ends with the node, or the session
-				node, err := s.search(dir, guid)
-				if err == nil {
-					_ = s.remove(dir, node) // fails only when it goes with the session
-				}
-				return err == nil || errors.Is(err, errNotCreated)
-			})
-		}
+		s.reapLater(func() bool {
+			found, err := s.search(dir, guid)
+			for _, node := range found {
+				_ = s.remove(dir, node) // fails only when it goes with the session
+			}
+			return err == nil
+		})
 		return driver.Node{}, s.explainListing(err, "looking for a node whose creation was not confirmed", dir)
+	}
+}
+
+// reapLater sees to a node that can not be found now, and must not be left to
+// block others: look removes it, or returns false.
+func (s *Session) reapLater(look func() bool) {
+	s.getsStuck()
+	if s.begin() {
+		go s.reap(look) // ends when look is done, or with the session
 	}
 }
 
@@ -245,36 +245,25 @@ func (s *Session) reap(look func() bool) {
 // reapPause is long, because the listing may be.
 const reapPause = time.Second
 
-// search looks once for the contender in dir that was made with the GUID.
-func (s *Session) search(dir, guid string) (driver.Node, error) {
-	if _, err := s.conn.Sync(dir); err != nil {
-		return driver.Node{}, missing(err)
-	}
-	children, _, err := s.conn.Children(dir)
-	if err != nil {
-		return driver.Node{}, missing(err)
+// search looks once for what in dir was made with the GUID.
+func (s *Session) search(dir, guid string) ([]driver.Node, error) {
+	_, err := s.conn.Sync(dir)
+	var children []string
+	if err == nil {
+		children, _, err = s.conn.Children(dir)
 	}
 	found := sorted(slices.DeleteFunc(children, func(name string) bool { return !isOf(name, guid) }))
-	if len(found) == 0 {
-		return driver.Node{}, errNotCreated
+	if errors.Is(err, zk.ErrNoNode) || err == nil && len(found) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	exists, stat, err := s.conn.Exists(dir + "/" + found[0].Name)
-	switch {
-	case err != nil:
-		return driver.Node{}, err
-	case !exists:
-		return driver.Node{}, errNotCreated
-	case stat.EphemeralOwner != s.ID():
-		return driver.Node{}, errReplaced // the client has sent it for another session after all
+	if err == nil && exists && stat.EphemeralOwner != s.ID() {
+		return nil, errReplaced // the client has sent it for another session after all
 	}
-	return found[0], nil
-}
-
-func missing(err error) error {
-	if errors.Is(err, zk.ErrNoNode) {
-		return errNotCreated
-	}
-	return err
+	return found, err
 }
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
@@ -289,7 +278,7 @@ func (s *Session) makeNode(dir string, data []byte) error {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
 		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
-			err = s.makeQueue(dir[:strings.LastIndexByte(dir, '/')])
+			err = s.makeQueue(parent(dir))
 		case unimplemented(err):
 			s.mu.Lock()
 			s.noContainers = true // ZooKeeper before 3.5.1
@@ -330,14 +319,7 @@ func (s *Session) createParent(path string, data []byte) (err error) {
 
 // List implements driver.Session.
 func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
-	leave, err := s.room(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return run(ctx, s, func() ([]driver.Node, error) {
-		defer leave()
-		return s.list(s.path(queue))
-	}, nil)
+	return look(ctx, s, func() ([]driver.Node, error) { return s.list(s.path(queue)) })
 }
 
 func (s *Session) list(dir string) ([]driver.Node, error) {
@@ -346,19 +328,18 @@ func (s *Session) list(dir string) ([]driver.Node, error) {
 }
 
 // childrenOf lists a directory that may not exist.
-func (s *Session) childrenOf(dir string) ([]string, error) {
-	for {
-		children, _, err := s.conn.Children(dir)
-		switch {
-		case err == nil, errors.Is(err, zk.ErrNoNode):
-			return children, nil
-		case !unsure(err):
-			return nil, s.explainListing(err, "listing", dir)
-		}
-		if err := s.again(); err != nil {
-			return nil, err
-		}
+func (s *Session) childrenOf(dir string) (children []string, err error) {
+	err = s.answered(func() (err error) {
+		children, _, err = s.conn.Children(dir)
+		return err
+	})
+	if err == nil || errors.Is(err, zk.ErrNoNode) {
+		return children, nil
 	}
+	if !errors.Is(err, driver.ErrSessionLost) {
+		err = s.explainListing(err, "listing", dir)
+	}
+	return nil, err
 }
 
 // explainListing is explain for a listing of dir.
@@ -433,18 +414,25 @@ func (s *Session) Share(queue string, node driver.Node, data []byte) (driver.Nod
 	defer s.calls.Done()
 	read := s.cfg.Layout.naming().shared(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
-	requests := []any{
-		&zk.SetDataRequest{Path: from, Data: data, Version: -1},
-		&zk.CreateRequest{Path: to, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
-		&zk.DeleteRequest{Path: from, Version: -1},
-	}
-	if read.Twin != node.Twin {
-		requests = append(requests,
-			&zk.CreateRequest{Path: dir + "/" + read.Twin, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
-			&zk.DeleteRequest{Path: dir + "/" + node.Twin, Version: -1})
-	}
-	for {
+	for version := int32(0); ; {
+		requests := []any{
+			&zk.SetDataRequest{Path: from, Data: data, Version: version},
+			&zk.CreateRequest{Path: to, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
+			&zk.DeleteRequest{Path: from, Version: -1},
+		}
+		if read.Twin != node.Twin {
+			requests = append(requests,
+				&zk.CreateRequest{Path: dir + "/" + read.Twin, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
+				&zk.DeleteRequest{Path: dir + "/" + node.Twin, Version: -1})
+		}
 		_, err := s.conn.Multi(requests...)
+		if errors.Is(err, zk.ErrBadVersion) { // somebody has asked for the lock, see Revoke: keep that
+			var stat *zk.Stat
+			if data, stat, err = s.conn.Get(from); err == nil {
+				version = stat.Version
+				continue
+			}
+		}
 		if errors.Is(err, zk.ErrNoNode) { // gone, or it has happened and the reply was lost
 			var there bool
 			if there, _, err = s.conn.Exists(to); err == nil && !there {
@@ -487,11 +475,14 @@ func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) er
 		if err != nil {
 			return err
 		}
-		if found, _ := plainNode(data, stat); found != node {
+		if !s.isPlainOf(paths[0], node, data, stat) {
 			return zk.ErrNoNode
 		}
 		return nil
 	})
+	if err != nil && node.Kind == driver.Plain {
+		s.doubt(paths[0], node)
+	}
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		return driver.ErrRemoved

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -26,16 +27,9 @@ func decodeLimit(data []byte) (limit int, ok bool) {
 	return int(int32(binary.BigEndian.Uint32(data))), true
 }
 
-// isSemaphore reports whether those are the children of a semaphore.
-func isSemaphore(children []string) bool {
-	return slices.Contains(children, driver.Guards) && slices.Contains(children, driver.Leases)
-}
-
 // unmixed returns an error if a semaphore is in use in the directory of a queue.
-func (s *Session) unmixed(dir string, children []string) error {
-	if !isSemaphore(children) {
-		return nil
-	}
+// The guards come first: who is not seen there yet has no lease either.
+func (s *Session) unmixed(dir string) error {
 	for _, part := range []string{driver.Guards, driver.Leases} {
 		nodes, err := s.list(dir + "/" + part)
 		if err != nil {
@@ -48,6 +42,16 @@ func (s *Session) unmixed(dir string, children []string) error {
 	return nil
 }
 
+// noQueue lists the directory of a semaphore. It returns an error if it is that
+// of a queue in use.
+func (s *Session) noQueue(dir string) (children []string, err error) {
+	children, err = s.childrenOf(dir)
+	if err == nil && len(sorted(slices.Clone(children))) > 0 {
+		err = fmt.Errorf("%w: %s", driver.ErrKind, describe(dir, children))
+	}
+	return children, err
+}
+
 type limited struct {
 	limit int
 	watch *driver.Watch
@@ -57,20 +61,20 @@ type limited struct {
 func (s *Session) Limit(ctx context.Context, name string, fixed int) (int, *driver.Watch, error) {
 	l, err := look(ctx, s, func() (limited, error) {
 		dir := s.path(name)
-		children, err := s.childrenOf(dir)
-		if err != nil {
-			return limited{}, err
+		children, err := s.noQueue(dir)
+		l, leases := limited{limit: fixed}, dir+"/"+driver.Leases
+		switch {
+		case err != nil:
+			return l, err
+		case slices.Contains(children, driver.Limit):
+			if l, err = s.limitThatWasSet(ctx, name, fixed); err != nil {
+				return l, err
+			}
+			return l, s.agree(leases, nil)
+		case fixed == 0:
+			return l, fmt.Errorf("%w: none was given, and none is set", driver.ErrLimit)
 		}
-		if n := len(sorted(children)); n > 0 {
-			return limited{}, fmt.Errorf("%w: %s", driver.ErrKind, describe(dir, children))
-		}
-		if slices.Contains(children, driver.Limit) {
-			return s.limitThatWasSet(ctx, name, fixed)
-		}
-		if fixed == 0 {
-			return limited{}, fmt.Errorf("%w: none was given, and none is set", driver.ErrLimit)
-		}
-		return limited{limit: fixed}, s.agree(dir+"/"+driver.Leases, fixed)
+		return l, s.agree(leases, encodeLimit(fixed))
 	})
 	return l.limit, l.watch, err
 }
@@ -93,29 +97,30 @@ func (s *Session) limitThatWasSet(ctx context.Context, name string, fixed int) (
 	return limited{limit, w}, nil
 }
 
-// agree states the limit, or finds out that those who have leases stated another.
-func (s *Session) agree(leases string, limit int) error {
-	data := encodeLimit(limit)
+// agree makes the node of the leases say the limit, or nothing if one is set. It
+// is an error if those who have leases said another.
+func (s *Session) agree(leases string, said []byte) error {
 	for range maxRemakes {
-		stated, stat, err := s.get(leases)
+		data, stat, err := s.get(leases)
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
-			if err := s.makeNode(leases, data); err != nil {
+			if err := s.makeNode(leases, said); err != nil {
 				return err
 			}
 			continue
 		case err != nil:
 			return explain(err, "reading the limit", "READ", leases)
-		}
-		other, ok := decodeLimit(stated)
-		switch {
-		case ok && other == limit, !ok && len(stated) > 0: // somebody's own affair
+		case bytes.Equal(data, said):
 			return nil
+		}
+		switch other, ok := decodeLimit(data); {
 		case ok && stat.NumChildren > 0:
-			return fmt.Errorf("%w: %d was given, but who uses it says %d", driver.ErrLimit, limit, other)
+			return saidOther(other)
+		case !ok && len(data) > 0: // somebody's own affair
+			return nil
 		}
 		err = s.answered(func() error {
-			_, err := s.conn.Set(leases, data, stat.Version)
+			_, err := s.conn.Set(leases, said, stat.Version)
 			return err
 		})
 		if err != nil && !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode) {
@@ -125,6 +130,10 @@ func (s *Session) agree(leases string, limit int) error {
 	return fmt.Errorf("%s changed %d times while stating the limit", leases, maxRemakes)
 }
 
+func saidOther(limit int) error {
+	return fmt.Errorf("%w: those who have permits now say %d", driver.ErrLimit, limit)
+}
+
 // SetLimit implements driver.Session.
 func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
 	_, err := look(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(s.path(name), limit) })
@@ -132,12 +141,16 @@ func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
 }
 
 func (s *Session) setLimit(dir string, limit int) error {
-	children, err := s.childrenOf(dir)
-	if err != nil {
+	if _, err := s.noQueue(dir); err != nil {
 		return err
 	}
-	if len(sorted(children)) > 0 {
-		return fmt.Errorf("%w: %s", driver.ErrKind, describe(dir, children))
+	leases := dir + "/" + driver.Leases
+	said, stat, err := s.get(leases)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return explain(err, "reading the limit", "READ", leases)
+	}
+	if other, ok := decodeLimit(said); ok && other != limit && stat.NumChildren > 0 {
+		return saidOther(other)
 	}
 	path, data := dir+"/"+driver.Limit, encodeLimit(limit)
 	for range maxRemakes {

@@ -53,6 +53,7 @@ type Session struct {
 	peer         string
 	watches      map[string]*watch // by path, until they fire
 	solos        map[string]solo   // by path of the queue
+	plains       map[string]plain  // by path
 	warned       map[string]bool   // by path of a queue: of the end of its numbers
 	noContainers bool              // the server is older than container nodes
 }
@@ -76,6 +77,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		slots:    make(chan struct{}, maxCalls),
 		watches:  map[string]*watch{},
 		solos:    map[string]solo{},
+		plains:   map[string]plain{},
 		warned:   map[string]bool{},
 	}
 	s.living, s.end = context.WithCancelCause(context.Background())

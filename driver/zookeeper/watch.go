@@ -23,16 +23,20 @@ type watch struct {
 
 // ofPlain returns the watch on the node of a lock without a queue, whose name may
 // be that of another one by now.
-func (w *watch) ofPlain(node driver.Node) *driver.Watch {
-	if w.Fired() != 0 {
+func (s *Session) ofPlain(w *watch, node driver.Node) *driver.Watch {
+	switch {
+	case w.Fired() == 0 && w.err == nil && s.isPlainOf(w.paths[0], node, w.raw, w.stat):
+		return w.Watch
+	case w.Fired() == driver.Interrupted, w.Fired() == driver.Changed:
 		return w.Watch
 	}
-	if found, _ := plainNode(w.raw, w.stat); found != node {
-		gone := driver.NewWatch()
-		gone.Fire(driver.Missing)
-		return gone
+	s.doubt(w.paths[0], node)
+	if w.Fired() != 0 || w.err != nil {
+		return w.Watch
 	}
-	return w.Watch
+	gone := driver.NewWatch()
+	gone.Fire(driver.Missing)
+	return gone
 }
 
 // isArmed reports whether the server has agreed to watch.
@@ -60,11 +64,11 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	for i, w := range armed {
 		select {
 		case <-w.armed:
+			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
+				watches[i] = s.ofPlain(w, nodes[i])
+			}
 			if w.err != nil {
 				return nil, w.err
-			}
-			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-				watches[i] = w.ofPlain(nodes[i])
 			}
 		case <-s.living.Done():
 			return nil, s.Err()
