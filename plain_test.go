@@ -14,13 +14,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// plain makes a way to lock one for locks without a queue.
-func plain(lock lockFunc) lockFunc {
-	return func(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error) {
-		return lock(ctx, name, append(opts, lockpool.Plain())...)
-	}
-}
-
 func TestPlainLockIsOneNode(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
