@@ -286,6 +286,6 @@ func TestDoRefusesNil(t *testing.T) {
 	b := newBench(t)
 	p := b.pool()
 	require.ErrorContains(t, p.Do(b.ctx, "a", nil), "nil function")
-	require.ErrorContains(t, p.Do(b.ctx, "a", func(context.Context) error { return nil }, nil), "nil DoOption")
+	require.ErrorContains(t, p.Do(b.ctx, "a", func(context.Context) error { return nil }, nil), "nil LockOption")
 	require.Zero(t, p.Stats().OpenSessions)
 }
