@@ -11,7 +11,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -42,7 +43,10 @@ type options struct {
 	Clients  int
 	Workers  int // of each client
 	Locks    int
-	Long     float64 // percentage of the first lock's holds that last from Shortest to Longest
+	Kinds    []string                 // of locks, drawn as often as they stand here
+	Reads    func(client int) float64 // percentage of those who only read
+	Fewest   int                      // permits of a semaphore that are asked for
+	Long     float64                  // percentage of the holds of each kind's first lock that last from Shortest to Longest
 	Shortest time.Duration
 	Longest  time.Duration
 	Grace    time.Duration // for a client that was told to end
@@ -57,7 +61,9 @@ type options struct {
 func usual() options {
 	const timeout = 6 * tick
 	return options{
-		Seed: 1, Timeout: timeout, Clients: 4, Workers: 3, Locks: 3,
+		Seed: 1, Timeout: timeout, Clients: 4, Workers: 4, Locks: 3,
+		Kinds: []string{exclusive, exclusive, exclusive, exclusive, readWrite, semaphore, plain},
+		Reads: func(int) float64 { return 60 }, Fewest: 1,
 		Long: 50, Shortest: timeout / 2, Longest: 3 * timeout, Grace: 2 * shutdownLimit, faults: faults, log: io.Discard,
 	}
 }
@@ -162,7 +168,7 @@ func (c *campaign) closeProxies() {
 	}
 }
 
-// nodes lists what is left in the queues of the locks.
+// nodes lists what is left of locks and their contenders: all but the directories.
 func (c *campaign) nodes() (left []string, err error) {
 	conn, events, err := zk.Connect(strings.Split(c.ensemble.ConnectString(), ","), c.Timeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
 	if err != nil {
@@ -177,36 +183,57 @@ func (c *campaign) nodes() (left []string, err error) {
 	if _, err := conn.Sync("/"); err != nil {
 		return nil, err
 	}
-	for _, lock := range c.locks() {
-		path := chroot + "/" + lock
-		children, _, err := conn.Children(path)
+	return leftIn(conn, c.directories())
+}
+
+// tree is what is used of a client to see what is left.
+type tree interface {
+	Get(path string) ([]byte, *zk.Stat, error)
+	Children(path string) ([]string, *zk.Stat, error)
+}
+
+// leftIn lists all below the chroot but the directories, which stay for a while,
+// or for good. Where a plain lock has its node there is none.
+func leftIn(t tree, directories []string) (left []string, err error) {
+	for rest := []string{chroot}; len(rest) > 0; rest = rest[1:] {
+		path := rest[0]
+		data, stat, err := t.Get(path)
+		if err == zk.ErrNoNode {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if stat.EphemeralOwner != 0 || path != chroot && !slices.Contains(directories, path) {
+			left = append(left, fmt.Sprintf("%s, made at %#x by session %#x, says %q", path, stat.Czxid, uint64(stat.EphemeralOwner), data))
+		}
+		children, _, err := t.Children(path)
 		if err != nil && err != zk.ErrNoNode {
 			return nil, err
 		}
+		slices.Sort(children)
 		for _, child := range children {
-			data, stat, err := conn.Get(path + "/" + child)
-			if err == zk.ErrNoNode {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			left = append(left, fmt.Sprintf("%s/%s, made at %#x by session %#x, says %s", path, child, stat.Czxid, uint64(stat.EphemeralOwner), data))
+			rest = append(rest, path+"/"+child)
 		}
 	}
 	return left, nil
 }
 
+// directories returns the paths where the locks have their contenders.
+func (c *campaign) directories() (paths []string) {
+	for _, kind := range c.Kinds {
+		for i := range locksOf(kind, c.Locks) {
+			for _, below := range ways[kind].directories {
+				paths = append(paths, chroot+"/"+nameOf(kind, i)+below)
+			}
+		}
+	}
+	return paths
+}
+
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
-
-func (c *campaign) locks() (names []string) {
-	for i := range c.Locks {
-		names = append(names, "lock-"+strconv.Itoa(i))
-	}
-	return names
-}
 
 // process is one run of a client.
 type process struct {
@@ -231,12 +258,16 @@ func (c *campaign) client(i int) *process {
 // difference between a client and a server.
 var rates = []float64{1.03, 0.97}
 
+// layouts are those of the clients, in turn. All exclude each other.
+var layouts = []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}
+
 // startClient starts a process with the number i.
 func (c *campaign) startClient(i int) error {
 	c.mu.Lock()
 	c.starts++
 	config := clientConfig{
-		Timeout: c.Timeout, Locks: c.locks(), Workers: c.Workers, Seed: c.Seed<<32 + uint64(c.starts), Rate: 1,
+		Timeout: c.Timeout, Locks: c.Locks, Kinds: c.Kinds, Reads: c.Reads(i), Fewest: c.Fewest, Layout: layouts[i%len(layouts)],
+		Workers: c.Workers, Seed: c.Seed<<32 + uint64(c.starts), Rate: 1,
 		Long: c.Long, Shortest: c.Shortest, Longest: c.Longest, Heedless: c.Heedless,
 	}
 	c.mu.Unlock()

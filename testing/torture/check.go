@@ -22,11 +22,20 @@ const (
 	overrun = 2 * time.Second
 	// recovery is how long it may take after all faults until a lock is granted.
 	recovery = 30 * time.Second
+	// telling is how long it may take after a request for a lock until its holder
+	// has heard of it, or has lost the lock: no lease lasts longer.
+	telling = 3 * time.Second
+	// enough who ask for what another holder leaves make it certain that some get it.
+	enough = 50
 	// around is how far from a violation a fault is that may have to do with it.
 	around = 5 * time.Second
 	// decision bounds the search for a linearization of one lock's register.
 	decision = 2 * time.Minute
 )
+
+// possible are the ends of calls for which clients, or faults, give cause. Nobody
+// mixes kinds of locks, or removes the nodes of others.
+var possible = []string{"", "busy", "canceled", "lock_lost", "pool_closed", "revoked", "timeout", unanswered}
 
 // report is what the checks have found.
 type report struct {
@@ -34,6 +43,8 @@ type report struct {
 	leaked     []string
 	stuck      []string
 	excused    int // overlaps while the older holder was paused
+
+	together map[string]int // by lock: how many held it at once at the most
 }
 
 // verdict is the last line of a campaign.
@@ -49,7 +60,7 @@ func (r *report) violation(format string, args ...any) {
 
 // check finds everything that must not be in a record.
 func check(r *record) report {
-	found := report{violations: slices.Clone(r.accidents), leaked: r.left, stuck: slices.Clone(r.hanging)}
+	found := report{violations: slices.Clone(r.accidents), leaked: r.left, stuck: slices.Clone(r.hanging), together: map[string]int{}}
 	byLock := map[string][]*hold{}
 	for _, h := range r.holds {
 		byLock[h.lock] = append(byLock[h.lock], h)
@@ -59,33 +70,73 @@ func check(r *record) report {
 		slices.SortFunc(holds, func(a, b *hold) int { return cmp.Compare(a.begin, b.begin) })
 		found.overlaps(r, holds)
 		found.tokens(r, holds)
+		found.room(holds)
+		found.requests(r, holds)
+		found.gaps(r, holds)
 	}
 	found.registers(r)
 	found.calls(r)
 	return found
 }
 
-// overlaps looks for two that believed at the same time that they hold a lock.
+// overlaps looks for more holders that believed at the same time to hold a lock
+// than it has permits for.
 func (r *report) overlaps(rec *record, holds []*hold) {
 	var active []*hold
 	for _, h := range holds {
 		active = slices.DeleteFunc(active, func(g *hold) bool { return g.end <= h.begin })
-		for _, g := range active {
-			if g.end <= h.begin || h.end <= h.begin {
-				continue
-			}
-			from, until := h.begin, min(g.end, h.end)
-			old := rec.older(g, h)
-			if rec.pausedDuring(old.process, from, until) {
-				r.excused++
-				continue
-			}
-			r.violation("lock %q was held twice for %s at %s: by %s from %s until %s, and by %s from %s until %s%s",
-				h.lock, until.since(from), rec.at(from), g, rec.at(g.begin), rec.at(g.end), h, rec.at(h.begin), rec.at(h.end),
-				rec.circumstances(from))
+		if h.end <= h.begin {
+			continue
 		}
 		active = append(active, h)
+		if !exceeded(active) {
+			r.together[h.lock] = max(r.together[h.lock], len(active))
+			continue
+		}
+		newest := active[0]
+		for _, g := range active[1:] {
+			if rec.older(newest, g) == newest {
+				newest = g
+			}
+		}
+		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
+			return g != newest && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
+		})
+		if !exceeded(awake) {
+			r.excused++
+			continue
+		}
+		until, by := h.end, []string{}
+		for _, g := range awake {
+			until = min(until, g.end)
+			by = append(by, fmt.Sprintf("by %s from %s until %s", g, rec.at(g.begin), rec.at(g.end)))
+		}
+		times := "twice"
+		if len(awake) > 2 {
+			times = fmt.Sprintf("%d times", len(awake))
+		}
+		r.violation("lock %q was held %s for %s at %s: %s%s", h.lock, times, until.since(h.begin), rec.at(h.begin),
+			strings.Join(by, ", and "), rec.circumstances(h.begin))
 	}
+}
+
+// exceeded reports whether holds have more permits than there are.
+func exceeded(holds []*hold) bool {
+	used := 0
+	for _, h := range holds {
+		used += h.permits
+	}
+	return used > holds[0].of
+}
+
+// latestEnd is that of all but one.
+func latestEnd(holds []*hold, but *hold) (end instant) {
+	for _, h := range holds {
+		if h != but {
+			end = max(end, h.end)
+		}
+	}
+	return end
 }
 
 // older tells which of two holds should have ended, g having been noticed first.
@@ -112,27 +163,104 @@ func (rec *record) pausedDuring(process string, from, until instant) bool {
 	})
 }
 
-// tokens looks for tokens that do not grow from one grant to the next, or that
-// change while a lock is held.
+// pausedFor is for how long a process was paused in a time.
+func (rec *record) pausedFor(process string, from, until instant) (sum time.Duration) {
+	for _, p := range rec.pauses {
+		if p.process == process {
+			sum += max(min(p.end, until).since(max(p.begin, from)), 0)
+		}
+	}
+	return sum
+}
+
+// tokens looks for tokens that do not grow, or that change while a lock is held.
+// A grant comes before another if it was seen before the other was asked for, or
+// was seen before it and the lock has no room for both.
 func (r *report) tokens(rec *record, holds []*hold) {
-	var last *hold
+	var known []*hold
 	for _, h := range holds {
 		for _, inner := range h.inner {
 			if h.token != 0 && inner != h.token {
 				r.violation("lock %q: entering again changed the token to %#x: %s, %s", h.lock, inner, h, rec.at(h.begin))
 			}
 		}
-		if h.token == 0 || rec.woke(h) {
+		if h.token == 0 || h.continues() || rec.woke(h) {
 			continue
 		}
+		var last *hold
+		for _, g := range known {
+			if (g.begin <= h.asked || g.permits+h.permits > h.of) && (last == nil || g.token > last.token) {
+				last = g
+			}
+		}
+		known = append(known, h)
 		if last != nil && h.token <= last.token {
 			r.violation("lock %q: the token did not grow: %s, granted %s, after %s, granted %s%s",
 				h.lock, h, rec.at(h.begin), last, rec.at(last.begin), rec.circumstances(h.begin))
 		}
-		if last == nil || h.token > last.token {
-			last = h
+	}
+}
+
+// room looks for a lock that was never held by several at once, although many
+// asked for what another holder left.
+func (r *report) room(holds []*hold) {
+	could := 0
+	for _, h := range holds {
+		if slices.ContainsFunc(holds, func(g *hold) bool {
+			return g.begin <= h.asked && h.asked < g.end && g.permits+h.permits <= h.of
+		}) {
+			could++
 		}
 	}
+	if name := holds[0].lock; could >= enough && r.together[name] < 2 {
+		r.violation("lock %q was never held by two at once, although %d asked for no more of it than its holder left", name, could)
+	}
+}
+
+// requests looks for holders that listen, whom nobody has told that somebody
+// asked for their lock, although they went on to hold it.
+func (r *report) requests(rec *record, holds []*hold) {
+	for _, c := range rec.calls {
+		if c.op != opRevoke || c.lock != holds[0].lock || c.err != "" {
+			continue
+		}
+		for _, h := range holds {
+			begin, due := h.begin, c.end.add(telling+rec.pausedFor(h.process, c.begin, h.end))
+			if h.continues() {
+				begin = h.granted
+			}
+			if h.listens && begin <= c.begin && h.end > due && (h.told == never || h.told > due) {
+				r.violation("lock %q: the holder was not told that somebody asked for the lock from %s until %s: %s from %s until %s%s",
+					h.lock, rec.at(c.begin), rec.at(c.end), h, rec.at(h.begin), rec.at(h.end), rec.circumstances(c.end))
+			}
+		}
+	}
+}
+
+// gaps looks for a time in which a lock was free and not granted, although some
+// waited.
+func (r *report) gaps(rec *record, holds []*hold) {
+	free := rec.begin
+	check := func(until instant) {
+		if until.since(free) <= recovery {
+			return
+		}
+		var waited time.Duration
+		for _, c := range rec.calls {
+			if c.lock == holds[0].lock && c.permits > 0 {
+				waited += max(min(until, c.end).since(max(free, c.begin)), 0)
+			}
+		}
+		if waited > recovery {
+			r.violation("lock %q was free and granted to nobody for %s after %s, although some waited, together for %s%s",
+				holds[0].lock, until.since(free), rec.at(free), waited, rec.circumstances(free))
+		}
+	}
+	for _, h := range holds {
+		check(h.begin)
+		free = max(free, h.end)
+	}
+	check(rec.end)
 }
 
 // registers checks that each lock's register was linearizable, as one that
@@ -170,16 +298,16 @@ func (r *report) registers(rec *record) {
 	}
 }
 
-// calls looks for calls that outlasted their context, and for a time in which
+// calls looks for calls that outlasted their context, or ended with an error that
+// can not be, and for a time in which
 // nobody was granted anything although nothing was wrong.
 func (r *report) calls(rec *record) {
 	for _, c := range rec.calls {
-		allowed := c.limit + overrun
-		for _, p := range rec.pauses {
-			if p.process == c.process {
-				allowed += max(min(p.end, c.end).since(max(p.begin, c.begin)), 0)
-			}
+		if !slices.Contains(possible, c.err) {
+			r.violation("lock %q: %s by %s, goroutine %d, ended at %s with %q, and nobody gave cause for that%s",
+				c.lock, c.op, c.process, c.worker, rec.at(c.end), c.err, rec.circumstances(c.end))
 		}
+		allowed := c.limit + overrun + rec.pausedFor(c.process, c.begin, c.end)
 		if took := c.end.since(c.begin); took > allowed {
 			r.stuck = append(r.stuck, fmt.Sprintf("%s of %q by %s, goroutine %d, took %s until it ended with %q; its context ended after %s%s",
 				c.op, c.lock, c.process, c.worker, took, c.err, c.limit, rec.circumstances(c.begin.add(c.limit))))
@@ -231,12 +359,25 @@ func summarize(w io.Writer, rec *record, found report) {
 			errs[c.op+": "+c.err]++
 		}
 	}
-	lost, refused, writes := 0, 0, 0
+	lost, refused, writes, revoked := 0, 0, 0, 0
 	var grants []instant
+	asked, kinds := map[string]int{}, map[string]int{}
+	for _, c := range rec.calls {
+		if c.permits > 0 {
+			asked[kindOf(c.lock)]++
+		}
+	}
 	for _, h := range rec.holds {
-		grants = append(grants, h.begin)
 		if h.lost {
 			lost++
+		}
+		if h.continues() {
+			continue
+		}
+		grants = append(grants, h.begin)
+		kinds[kindOf(h.lock)]++
+		if h.told != never {
+			revoked++
 		}
 	}
 	for _, a := range rec.accesses {
@@ -249,7 +390,10 @@ func summarize(w io.Writer, rec *record, found report) {
 	}
 	fmt.Fprintf(w, "\ncalls: %s\n", counts(calls))
 	fmt.Fprintf(w, "errors: %s\n", counts(errs))
-	fmt.Fprintf(w, "grants: %d, of which %d were lost\n", len(grants), lost)
+	fmt.Fprintf(w, "asked for: %s\n", counts(asked))
+	fmt.Fprintf(w, "grants: %d (%s), of which %d were lost; %d holders were told that somebody asked for the lock\n",
+		len(grants), counts(kinds), lost, revoked)
+	fmt.Fprintf(w, "held at once, at the most: %s\n", counts(found.together))
 	fmt.Fprintf(w, "register: %d writes, of which fencing refused %d; %d reads\n", writes, refused, len(rec.accesses)-writes)
 
 	faults := map[string]int{}

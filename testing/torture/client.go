@@ -18,7 +18,8 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool"
-	_ "github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
@@ -28,11 +29,15 @@ const clientEnv = "LOCKPOOL_TORTURE_CLIENT"
 type clientConfig struct {
 	Servers []string
 	Timeout time.Duration // of sessions
-	Locks   []string
+	Layout  zookeeper.Layout
+	Locks   int
+	Kinds   []string
+	Reads   float64 // percentage of those who only read
+	Fewest  int     // permits
 	Workers int
 	Seed    uint64
 	Rate    float64 // of its clock
-	Long    float64 // percentage of the first lock's holds that are long
+	Long    float64 // percentage of the holds of a first lock that are long
 
 	Shortest, Longest time.Duration // of these
 
@@ -46,11 +51,13 @@ const chroot = "/torture"
 // The operations of the calls that clients tell about.
 const (
 	opLock     = "lock"
-	opTry      = "try lock"
+	opTry      = "try"
 	opReenter  = "lock again"
+	opShare    = "go on reading"
 	opToken    = "token"
 	opVerify   = "verify"
 	opUnlock   = "unlock"
+	opRevoke   = "revoke"
 	opShutdown = "shutdown"
 
 	opRead  = "read"
@@ -82,12 +89,12 @@ func runClient(config string) int {
 	go c.listen() // ends with the process, or ends it
 	go c.watchClock()
 
-	// The holder of the first lock has a session of its own, which does nothing
+	// The holder of a first lock has a session of its own, which does nothing
 	// but hold. On the others there is always a request under way that needs the
 	// leader; when no answer comes, the client of itself tries another server.
 	var contending sync.WaitGroup
 	for _, workers := range [][2]int{{0, 1}, {1, c.Workers}} {
-		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?session_timeout=%s", strings.Join(c.Servers, ","), chroot, c.Timeout))
+		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?session_timeout=%s&layout=%s", strings.Join(c.Servers, ","), chroot, c.Timeout, c.Layout))
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 2
@@ -97,7 +104,7 @@ func runClient(config string) int {
 		}
 		contending.Go(func() {
 			<-told.Done()
-			_ = c.call(c.ids.Add(1), workers[0], opShutdown, "", bound{shutdownLimit, false}, pool.Shutdown)
+			_ = c.call(event{ID: c.ids.Add(1), Worker: workers[0], Op: opShutdown}, bound{shutdownLimit, false}, pool.Shutdown)
 		})
 	}
 	contending.Wait()
@@ -160,22 +167,29 @@ func (b bound) context(parent context.Context) (context.Context, context.CancelF
 	return ctx, func() { timer.Stop(); cancel() }
 }
 
-// call tells of a call and what came of it.
-func (c *client) call(id int64, worker int, op, lock string, b bound, do func(context.Context) error) error {
+// call tells of a call, which e describes, and what came of it.
+func (c *client) call(e event, b bound, do func(context.Context) error) error {
 	ctx, cancel := b.context(context.Background())
 	defer cancel()
-	c.tell(event{Kind: asked, At: now(), ID: id, Worker: worker, Op: op, Lock: lock, Limit: b.limit})
+	e.Kind, e.At, e.Limit = asked, now(), b.limit
+	c.tell(e)
 	err := do(ctx)
 	at := now()
-	c.tell(event{Kind: answered, At: at, ID: id, Error: class(err)})
+	c.tell(event{Kind: answered, At: at, ID: e.ID, Error: class(err)})
 	return err
 }
+
+// removed is how a call ends on a lock that was lost because of its node. Nobody
+// removes those of others.
+const removed = "lock_lost by removal"
 
 func class(err error) string {
 	var lockErr *lockpool.LockError
 	switch {
 	case err == nil:
 		return ""
+	case errors.Is(err, lockpool.ErrLockLost) && errors.Is(err, driver.ErrRemoved):
+		return removed
 	case errors.As(err, &lockErr):
 		if t := lockErr.ErrorType(); t != "_OTHER" {
 			return t
@@ -202,24 +216,25 @@ func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }
 
-// turn is one attempt at a lock and what is done under it. The first lock is
-// left to one goroutine of each process: it may be held for as long as a session
-// takes to expire, which others would only wait for.
+// turn is one attempt at a lock and what is done under it.
 func (c *client) turn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
-	t := turn{client: c, pool: pool, r: r, worker: worker, name: c.Locks[0], id: c.ids.Add(1)}
-	if worker > 0 && len(c.Locks) > 1 {
-		t.name = c.Locks[1+r.IntN(len(c.Locks)-1)]
+	t := c.draw(pool, r, worker)
+	if chance(r, 5) {
+		_ = t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
 	}
 	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
 	if chance(r, 10) {
 		b = bound{between(r, 0, 200*time.Millisecond), true}
 	}
-	op, take := opLock, pool.Lock
-	if chance(r, 20) {
-		op, take = opTry, pool.TryLock
+	e := event{
+		ID: t.id, Worker: worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Listens: t.listens,
 	}
-	err := c.call(t.id, worker, op, t.name, b, func(ctx context.Context) (err error) {
-		t.lock, err = take(ctx, t.name)
+	take := t.take
+	if chance(r, 20) {
+		e.Op, take = opTry, t.try
+	}
+	err := c.call(e, b, func(ctx context.Context) (err error) {
+		t.lock, err = take(ctx)
 		return err
 	})
 	if err != nil {
@@ -227,110 +242,4 @@ func (c *client) turn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	}
 	t.hold()
 	return nil
-}
-
-// turn is a lock that is held.
-type turn struct {
-	*client
-	pool   *lockpool.Pool
-	r      *rand.Rand
-	worker int
-	name   string
-	id     int64
-	lock   *lockpool.Lock
-	ending sync.Once
-}
-
-func (t *turn) call(op string, do func(context.Context) error) error {
-	return t.client.call(t.ids.Add(1), t.worker, op, t.name, bound{between(t.r, 50*time.Millisecond, t.Timeout), false}, do)
-}
-
-// end is the end of the hold, by the client's belief.
-func (t *turn) end(lost bool) {
-	t.ending.Do(func() { t.tell(event{Kind: ended, At: now(), Hold: t.id, Lost: lost}) })
-}
-
-func (t *turn) hold() {
-	begun := now()
-	unlocked, watched := make(chan struct{}), make(chan struct{})
-	go func() { // ends with the hold
-		defer close(watched)
-		select {
-		case <-t.lock.Lost():
-			if !t.Heedless {
-				t.end(true)
-			}
-		case <-unlocked:
-		}
-	}()
-	token := t.token(t.lock, tokened)
-	t.access(token)
-	if chance(t.r, 10) {
-		t.reenter()
-	}
-	if chance(t.r, 5) {
-		_ = t.call(opVerify, t.lock.Verify)
-	}
-	work := between(t.r, 0, 50*time.Millisecond)
-	if t.name == t.Locks[0] && chance(t.r, t.Long) {
-		work = between(t.r, t.Shortest, t.Longest)
-	}
-	lost := t.lock.Lost()
-	if t.Heedless {
-		lost = nil
-	}
-	select {
-	case <-lost:
-	case <-time.After(work):
-	}
-	if now().since(begun) > t.Timeout/2 {
-		t.access(token) // with an old token, if there was a pause or a loss
-	}
-	t.end(false) // before anybody else can hold it
-	_ = t.call(opUnlock, t.lock.Unlock)
-	close(unlocked)
-	<-watched
-}
-
-func (t *turn) token(lock *lockpool.Lock, k kind) (token int64) {
-	_ = t.call(opToken, func(ctx context.Context) (err error) {
-		token, err = lock.Token(ctx)
-		return err
-	})
-	if token != 0 {
-		t.tell(event{Kind: k, At: now(), Hold: t.id, Token: token})
-	}
-	return token
-}
-
-// reenter locks again, through the context.
-func (t *turn) reenter() {
-	held := t.lock.Context(context.Background())
-	var inner *lockpool.Lock
-	err := t.call(opReenter, func(context.Context) (err error) {
-		inner, err = t.pool.Lock(held, t.name)
-		return err
-	})
-	if err != nil {
-		return
-	}
-	t.token(inner, reentered)
-	_ = t.call(opUnlock, inner.Unlock)
-}
-
-// access writes the register, or now and then reads it.
-func (t *turn) access(token int64) {
-	id := t.ids.Add(1)
-	e := event{Kind: accessing, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(os.Getpid())<<32 | id}
-	if token == 0 || chance(t.r, 20) {
-		e = event{Kind: accessing, ID: id, Op: opRead, Lock: t.name}
-	}
-	reply := make(chan answer, 1)
-	t.mu.Lock()
-	t.answers[id] = reply
-	t.mu.Unlock()
-	e.At = now()
-	t.tell(e)
-	<-reply
-	t.tell(event{Kind: accessed, At: now(), ID: id})
 }

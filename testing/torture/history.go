@@ -48,6 +48,10 @@ type event struct {
 	Limit time.Duration `json:",omitempty"` // after which the call's context ends
 	Error string        `json:",omitempty"` // in one word
 
+	Permits int  `json:",omitempty"` // that a call asks for, if it asks for a lock
+	Of      int  `json:",omitempty"` // so many that the lock has
+	Listens bool `json:",omitempty"` // the holder wants to be told that somebody asks for the lock
+
 	Token int64         `json:",omitempty"`
 	Value int64         `json:",omitempty"`
 	Lost  bool          `json:",omitempty"`
@@ -61,6 +65,8 @@ const (
 	answered  kind = "answered"  // it has returned; if it was a lock, the hold begins
 	tokened   kind = "token"     // the token of a hold
 	reentered kind = "reentered" // the token of a hold that was entered once more
+	shared    kind = "shared"    // the hold goes on, but others may read from now on
+	told      kind = "told"      // the holder has heard that somebody asks for the lock
 	ended     kind = "ended"     // the hold ends, by the client's belief
 	accessing kind = "accessing" // the register is about to be read or written
 	accessed  kind = "accessed"  // it was
@@ -88,6 +94,9 @@ type span struct {
 	begin, end instant
 }
 
+// unanswered is how a call ends with its client.
+const unanswered = "unanswered"
+
 // call is a call of lockpool.
 type call struct {
 	process    string
@@ -96,9 +105,32 @@ type call struct {
 	limit      time.Duration
 	begin, end instant
 	err        string
+	portion
+	listens bool
 }
 
-// hold is the time in which a client believed that it held a lock.
+// portion is how much of a lock a holder has, in permits, of which there are so
+// many. Who is alone has all of them.
+type portion struct{ permits, of int }
+
+// many is how many permits there are of a lock that is shared by those who read:
+// each has one.
+const many = 1 << 20
+
+func (p portion) alone() bool { return p.permits == p.of }
+
+func (p portion) String() string {
+	switch {
+	case p.alone():
+		return "alone"
+	case p.of == many:
+		return "reading"
+	}
+	return fmt.Sprintf("%d of %d permits", p.permits, p.of)
+}
+
+// hold is the time in which a client believed that it held a lock. When it goes on
+// as one of those who read, that is another hold of the same grant.
 type hold struct {
 	process    string
 	worker     int
@@ -108,10 +140,17 @@ type hold struct {
 	begin, end instant
 	asked      instant // when it began to wait
 	lost       bool
+	portion
+	granted instant // when it began to be alone, if it goes on as one of those who read
+	listens bool
+	told    instant // that somebody asks for the lock
 }
 
+// continues reports whether it is a hold of a grant that had one before.
+func (h *hold) continues() bool { return h.granted != never }
+
 func (h *hold) String() string {
-	return fmt.Sprintf("%s, goroutine %d, token %#x", h.process, h.worker, h.token)
+	return fmt.Sprintf("%s, goroutine %d, token %#x, %s", h.process, h.worker, h.token, h.portion)
 }
 
 // access is a read or write of the fenced register of a lock.
@@ -173,14 +212,15 @@ func (h *history) listen(process string, lines io.Reader, answers io.Writer, ove
 		fmt.Fprintf(h.log, "%s %s\n", process, in.Bytes())
 		switch e.Kind {
 		case asked:
-			c := &call{process: process, worker: e.Worker, op: e.Op, lock: e.Lock, limit: e.Limit, begin: e.At}
+			c := &call{process: process, worker: e.Worker, op: e.Op, lock: e.Lock, limit: e.Limit, begin: e.At,
+				portion: portion{e.Permits, e.Of}, listens: e.Listens}
 			calls[e.ID] = c
 			h.record.calls = append(h.record.calls, c)
 		case answered:
 			c := calls[e.ID]
 			c.end, c.err = e.At, e.Error
-			if (c.op == opLock || c.op == opTry) && c.err == "" {
-				g := &hold{process: process, worker: c.worker, lock: c.lock, asked: c.begin, begin: e.At}
+			if c.permits > 0 && c.err == "" {
+				g := &hold{process: process, worker: c.worker, lock: c.lock, asked: c.begin, begin: e.At, portion: c.portion, listens: c.listens}
 				holds[e.ID] = g
 				h.record.holds = append(h.record.holds, g)
 				h.open[g] = true
@@ -192,6 +232,20 @@ func (h *history) listen(process string, lines io.Reader, answers io.Writer, ove
 			holds[e.Hold].token = e.Token
 		case reentered:
 			holds[e.Hold].inner = append(holds[e.Hold].inner, e.Token)
+		case shared:
+			g := holds[e.Hold]
+			if g.end != never { // it was lost
+				break
+			}
+			rest := *g
+			rest.begin, rest.granted, rest.permits, rest.inner = e.At, g.begin, 1, nil
+			g.end = e.At
+			holds[e.Hold] = &rest
+			h.record.holds = append(h.record.holds, &rest)
+			delete(h.open, g)
+			h.open[&rest] = true
+		case told:
+			holds[e.Hold].told = e.At
 		case ended:
 			g := holds[e.Hold]
 			g.end, g.lost = e.At, e.Lost
@@ -218,7 +272,7 @@ func (h *history) listen(process string, lines io.Reader, answers io.Writer, ove
 	defer h.mu.Unlock()
 	for _, c := range calls {
 		if c.end == never {
-			c.end, c.err = end, "unanswered"
+			c.end, c.err = end, unanswered
 		}
 	}
 	for _, g := range holds {

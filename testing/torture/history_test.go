@@ -16,7 +16,7 @@ func TestTheHistoryOfAClientThatIsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHistory(io.Discard)
 	lines := strings.Join([]string{
-		`{"Kind":"asked","At":10,"ID":1,"Op":"lock","Lock":"a","Limit":5}`,
+		`{"Kind":"asked","At":10,"ID":1,"Op":"lock","Lock":"a","Limit":5,"Permits":1,"Of":1}`,
 		`{"Kind":"answered","At":20,"ID":1}`,
 		`{"Kind":"token","At":21,"Hold":1,"Token":77}`,
 		`{"Kind":"accessing","At":22,"ID":2,"Op":"write","Lock":"a","Token":77,"Value":5}`,
@@ -31,7 +31,7 @@ func TestTheHistoryOfAClientThatIsKilled(t *testing.T) {
 		return 30
 	})
 	require.Empty(t, h.longestHolder())
-	require.Equal(t, []*hold{{process: "x", lock: "a", token: 77, asked: 10, begin: 20, end: 30}}, h.record.holds)
+	require.Equal(t, []*hold{{process: "x", lock: "a", token: 77, asked: 10, begin: 20, end: 30, portion: portion{1, 1}}}, h.record.holds)
 	require.Equal(t, []string{"lock  20", "verify unanswered 30"}, []string{
 		fmt.Sprint(h.record.calls[0].op, " ", h.record.calls[0].err, " ", int64(h.record.calls[0].end)),
 		fmt.Sprint(h.record.calls[1].op, " ", h.record.calls[1].err, " ", int64(h.record.calls[1].end)),
@@ -42,6 +42,27 @@ func TestTheHistoryOfAClientThatIsKilled(t *testing.T) {
 	require.EqualValues(t, 5, h.record.accesses[1].value)
 	require.NotEqual(t, never, h.record.accesses[1].end, "it was read, whether or not the client lived to know")
 	require.Equal(t, 2, strings.Count(answers.String(), "\n"))
+}
+
+func TestTheHistoryOfALockThatIsShared(t *testing.T) {
+	t.Parallel()
+	h := newHistory(io.Discard)
+	lines := strings.Join([]string{
+		`{"Kind":"asked","At":10,"ID":1,"Op":"lock","Lock":"a","Limit":5,"Permits":1048576,"Of":1048576,"Listens":true}`,
+		`{"Kind":"answered","At":20,"ID":1}`,
+		`{"Kind":"token","At":21,"Hold":1,"Token":77}`,
+		`{"Kind":"told","At":22,"Hold":1}`,
+		`{"Kind":"shared","At":23,"Hold":1}`,
+		`{"Kind":"reentered","At":24,"Hold":1,"Token":77}`,
+		`{"Kind":"ended","At":25,"Hold":1,"Lost":true}`,
+		`{"Kind":"shared","At":26,"Hold":1}`,
+	}, "\n")
+	h.listen("x", strings.NewReader(lines), io.Discard, func() instant { return 30 })
+	require.Empty(t, h.longestHolder())
+	writer := hold{process: "x", lock: "a", token: 77, asked: 10, begin: 20, end: 23, portion: portion{many, many}, listens: true, told: 22}
+	reader := writer
+	reader.begin, reader.granted, reader.end, reader.permits, reader.inner, reader.lost = 23, 20, 25, 1, []int64{77}, true
+	require.Equal(t, []*hold{&writer, &reader}, h.record.holds)
 }
 
 func TestARegisterRefusesOldTokens(t *testing.T) {

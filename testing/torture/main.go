@@ -6,11 +6,13 @@
 //	go run ./testing/torture [-duration 10m] [-seed 1]
 //
 // Several processes contend for a few locks, while servers and clients are
-// killed, paused and cut off, as the seed says. All write down when they believe
-// to hold a lock and what they did to a register that is fenced by the locks'
-// tokens. At the end, no two may have held a lock at once, the tokens must have
-// grown, the registers must be linearizable, every node must be gone from the
-// queues, and every call must have returned in time. The last line is
+// killed, paused and cut off, as the seed says. There are locks of all kinds, in
+// two layouts. All write down when they believe to hold a lock and what they did
+// to a register that is fenced by the locks' tokens. At the end, no lock may have
+// had more holders at once than its kind allows, the tokens must have grown, the
+// registers must be linearizable, who listens must have heard that somebody asked
+// for the lock, every node must be gone, and every call must have returned in
+// time. The last line is
 //
 //	violations=0 leaked_nodes=0 stuck_waiters=0
 //
@@ -24,6 +26,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -45,7 +48,8 @@ func command() int {
 	flag.Uint64Var(&o.Seed, "seed", 1, "which faults there are, and when")
 	flag.IntVar(&o.Clients, "clients", o.Clients, "processes that contend")
 	flag.IntVar(&o.Workers, "workers", o.Workers, "goroutines of each that do")
-	flag.IntVar(&o.Locks, "locks", o.Locks, "locks that they contend for")
+	flag.IntVar(&o.Locks, "locks", o.Locks, "exclusive locks that they contend for; of the other kinds there are two at the most")
+	kinds := flag.String("kinds", strings.Join(o.Kinds, ","), "`kinds` of locks, which are drawn as often as they stand here")
 	flag.BoolVar(&o.Heedless, "heedless", false, "let clients ignore that they lose locks, which must be found out")
 	only := flag.String("only", "", "only faults with this `text` in their names")
 	file := flag.String("log", "", "`file` for all that clients say")
@@ -53,6 +57,13 @@ func command() int {
 	if flag.NArg() > 0 || o.Duration <= 0 || o.Clients < 1 || o.Workers < 1 || o.Locks < 1 {
 		fmt.Fprintln(os.Stderr, "torture: there are only flags, and they are positive; -help lists them")
 		return 2
+	}
+	o.Kinds = strings.Split(*kinds, ",")
+	for _, kind := range o.Kinds {
+		if ways[kind] == nil {
+			fmt.Fprintf(os.Stderr, "torture: there is no kind of lock %q: there are %q\n", kind, slices.Sorted(maps.Keys(ways)))
+			return 2
+		}
 	}
 	o.faults = slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return !strings.Contains(f.name, *only) })
 	if len(o.faults) == 0 {
