@@ -186,18 +186,12 @@ func (c *campaign) nodes() (left []string, err error) {
 	return leftIn(conn, c.directories())
 }
 
-// tree is what is used of a client to see what is left.
-type tree interface {
-	Get(path string) ([]byte, *zk.Stat, error)
-	Children(path string) ([]string, *zk.Stat, error)
-}
-
 // leftIn lists all below the chroot but the directories, which stay for a while,
 // or for good. Where a plain lock has its node there is none.
-func leftIn(t tree, directories []string) (left []string, err error) {
+func leftIn(conn *zk.Conn, directories []string) (left []string, err error) {
 	for rest := []string{chroot}; len(rest) > 0; rest = rest[1:] {
 		path := rest[0]
-		data, stat, err := t.Get(path)
+		data, stat, err := conn.Get(path)
 		if err == zk.ErrNoNode {
 			continue
 		}
@@ -207,7 +201,7 @@ func leftIn(t tree, directories []string) (left []string, err error) {
 		if stat.EphemeralOwner != 0 || path != chroot && !slices.Contains(directories, path) {
 			left = append(left, fmt.Sprintf("%s, made at %#x by session %#x, says %q", path, stat.Czxid, uint64(stat.EphemeralOwner), data))
 		}
-		children, _, err := t.Children(path)
+		children, _, err := conn.Children(path)
 		if err != nil && err != zk.ErrNoNode {
 			return nil, err
 		}
