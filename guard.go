@@ -88,9 +88,12 @@ func (h *hold) weigh(err error) error {
 	if !removed && !unseen && !errors.Is(err, driver.ErrSessionLost) {
 		return err // there was no answer
 	}
-	if h.end(lostWith(err)) && (unseen || removed && h.kind != driver.Plain) {
-		// What stands of it we could not see go, or it is the rest of several nodes.
-		_ = h.leaveQueue(h.living) // goes on in the background
+	if cause := lostWith(err); h.end(cause) {
+		h.tell(cause)
+		if unseen || removed && h.kind != driver.Plain {
+			// What stands of it we could not see go, or it is the rest of several nodes.
+			_ = h.leaveQueue(h.living) // goes on in the background
+		}
 	}
 	return h.err()
 }

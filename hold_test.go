@@ -30,7 +30,11 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	t.Parallel()
 	session := &dyingSession{}
 	home := &member{Session: session, holds: map[*hold]struct{}{}}
-	s := &Session{pool: &Pool{}, holds: map[string]*hold{}}
+	cfg, err := newConfig(nil)
+	require.NoError(t, err)
+	telemetry, err := newTelemetry(cfg, nameless{})
+	require.NoError(t, err)
+	s := &Session{pool: &Pool{telemetry: telemetry}, holds: map[string]*hold{}}
 	h := (&hold{session: s, name: "a", home: home}).begun()
 	require.NoError(t, s.pool.record(h))
 	s.holds["a"] = h
@@ -42,3 +46,8 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	require.Empty(t, s.holds)
 	require.Zero(t, s.pool.held)
 }
+
+// nameless is a connector of which only the name is asked for.
+type nameless struct{ driver.Connector }
+
+func (nameless) DriverName() string { return "" }

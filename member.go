@@ -19,6 +19,7 @@ type member struct {
 	holds map[*hold]struct{} // guarded by Pool.mu: what stands on the session
 
 	retired atomic.Bool // nobody sits down any more
+	closed  atomic.Bool // by the pool
 }
 
 // seat is a handle's place on a member, and what the pool of puddle is made of.
@@ -26,6 +27,12 @@ type member struct {
 type seat struct{ *member }
 
 type puddleSeat = puddle.Resource[seat]
+
+// close ends the session. The context bounds the wait for the service.
+func (m *member) close(ctx context.Context) {
+	m.closed.Store(true)
+	_ = m.Close(ctx) // if it is not heard of, its nodes go with the session's timeout
+}
 
 func (m *member) over() bool { return m.retired.Load() || m.Err() != nil }
 
@@ -51,7 +58,7 @@ func (p *Pool) sit(ctx context.Context) (seat, error) {
 			opening = &openingMember{done: make(chan struct{})}
 			p.opening = opening
 			p.work.Add(1)
-			go p.open(opening) // ends within connectPatience, or when the pool closes
+			go p.open(context.WithoutCancel(ctx), opening) // ends within connectPatience, or when the pool closes
 		}
 		if least != nil {
 			least.seats++
@@ -78,10 +85,12 @@ type openingMember struct {
 
 // open opens one more member. It keeps trying for a while, because a server
 // that is being restarted is back soon.
-func (p *Pool) open(o *openingMember) {
+func (p *Pool) open(ctx context.Context, o *openingMember) {
 	defer p.work.Done()
-	ctx, cancel := context.WithTimeout(p.living, connectPatience)
+	ctx, cancel := context.WithTimeout(ctx, connectPatience)
 	defer cancel()
+	defer context.AfterFunc(p.living, cancel)()
+	ctx, connected := p.telemetry.connecting(ctx)
 	session, err := p.connector.Connect(ctx)
 	for pause := 50 * time.Millisecond; err != nil; pause = min(2*pause, time.Second) {
 		p.noteConnect(err)
@@ -94,6 +103,7 @@ func (p *Pool) open(o *openingMember) {
 		}
 		session, err = p.connector.Connect(ctx)
 	}
+	connected(session, err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.opening = nil
@@ -146,8 +156,15 @@ func (p *Pool) mourn(m *member) {
 	lost := m.holds
 	m.holds = nil
 	p.mu.Unlock()
+	cause := lostWith(m.Err())
 	for h := range lost {
-		h.end(lostWith(m.Err()))
+		if !h.end(cause) {
+			delete(lost, h)
+		}
+	}
+	p.telemetry.sessionLost(m)
+	for h := range lost { // now that all know
+		h.tell(cause)
 	}
 	_ = m.Close(context.Background()) // it is over; waits for its goroutines
 }
@@ -161,7 +178,7 @@ func (p *Pool) dismiss(m *member) {
 	p.work.Go(func() { // ends within closePatience
 		ctx, cancel := context.WithTimeout(p.living, closePatience)
 		defer cancel()
-		_ = m.Close(ctx) // if not, its nodes go with the session's timeout
+		m.close(ctx)
 	})
 }
 

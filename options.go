@@ -3,10 +3,12 @@ package lockpool
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 	"unicode/utf8"
 
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -38,6 +40,13 @@ type config struct {
 	maxHandles  int
 	tracers     trace.TracerProvider
 	owner       string
+	meters      metric.MeterProvider
+	metricName  func(string) string
+	noLinks     bool
+	holdSpans   bool
+	profiles    bool
+	longWait    time.Duration
+	logger      *slog.Logger
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -45,6 +54,8 @@ func newConfig(opts []Option) (config, error) {
 		maxSessions: DefaultMaxSessions,
 		maxHandles:  DefaultMaxHandles,
 		tracers:     otel.GetTracerProvider(),
+		meters:      otel.GetMeterProvider(),
+		logger:      slog.Default(),
 	}
 	for _, opt := range opts {
 		if opt == nil {
@@ -106,6 +117,70 @@ func WithOwner(name string) Option {
 			return fmt.Errorf("WithOwner(%q): longer than 200 bytes, or no UTF-8", name)
 		}
 		c.owner = name
+		return nil
+	}
+}
+
+// WithMeterProvider sets where metrics go, instead of the global provider. Nil is
+// ignored.
+func WithMeterProvider(mp metric.MeterProvider) Option {
+	return func(c *config) error {
+		if mp != nil {
+			c.meters = mp
+		}
+		return nil
+	}
+}
+
+// WithMetricName puts lock names on metrics, which have none otherwise: what the
+// function makes of a name is the attribute lockpool.lock.name. It must make few
+// out of many, such as orders out of orders/42, or each lock is a time series of
+// its own. It must be safe for concurrent use.
+func WithMetricName(name func(lock string) string) Option {
+	return func(c *config) error { c.metricName = name; return nil }
+}
+
+// WithTraceLinks switches off, or on again, that the node of a lock carries the
+// span of who asked for it (W3C's traceparent), and that waits are linked to the
+// spans found in the nodes that are in the way. Default: on.
+func WithTraceLinks(on bool) Option {
+	return func(c *config) error { c.noLinks = !on; return nil }
+}
+
+// WithHoldSpans adds a span lockpool.lock.hold from the grant of a lock to its
+// end. Spans are exported when they end, so it is not for locks that are held for
+// days.
+func WithHoldSpans() Option {
+	return func(c *config) error { c.holdSpans = true; return nil }
+}
+
+// WithProfiles adds to the profiles lockpool.held and lockpool.waiting of
+// runtime/pprof: the stacks of who holds a lock and of who waits for one. They
+// are at /debug/pprof/ with the others, if net/http/pprof is. Each acquisition
+// then records its stack.
+func WithProfiles() Option {
+	return func(c *config) error { c.profiles = true; return nil }
+}
+
+// WithLongWait logs a warning, once for a wait, when a lock has been waited for
+// so long. It names who is in the way. Default: no warning.
+func WithLongWait(d time.Duration) Option {
+	return func(c *config) error {
+		if d <= 0 {
+			return fmt.Errorf("WithLongWait(%s): not positive", d)
+		}
+		c.longWait = d
+		return nil
+	}
+}
+
+// WithLogger sets where the pool warns of locks that are lost or waited for long.
+// Nil is ignored. Default: slog.Default().
+func WithLogger(l *slog.Logger) Option {
+	return func(c *config) error {
+		if l != nil {
+			c.logger = l
+		}
 		return nil
 	}
 }

@@ -3,9 +3,14 @@ package lockpool
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
+	rtrace "runtime/trace"
+	"slices"
 	"strconv"
-	"sync/atomic"
+	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -13,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
 )
 
 // scope is the name of the instrumentation, version its version.
@@ -24,72 +30,108 @@ const (
 // The spans. OpenTelemetry has no convention for locks, so the names are in a
 // namespace of our own.
 const (
-	spanAcquire = "lockpool.lock.acquire" // a request for a lock that goes to the service
-	spanWait    = "lockpool.lock.wait"    // the part of it spent behind others
+	spanAcquire = "lockpool.lock.acquire"    // a request for a lock that goes to the service
+	spanWait    = "lockpool.lock.wait"       // the part of it spent behind others
+	spanRelease = "lockpool.lock.release"    // giving it back
+	spanHold    = "lockpool.lock.hold"       // from the one to the other; see WithHoldSpans
+	spanSeat    = "lockpool.session.acquire" // the wait for a handle and a session, if there is one
+	spanConnect = "lockpool.session.connect" // opening a session
 )
 
 const (
 	keyDriver   = attribute.Key("lockpool.driver.name")
+	keyPool     = attribute.Key("lockpool.pool.name") // see WithOwner
 	keyName     = attribute.Key("lockpool.lock.name")
 	keyKind     = attribute.Key("lockpool.lock.kind")
-	keyPermits  = attribute.Key("lockpool.lock.permits") // of a semaphore: how many it asks for
-	keyOutcome  = attribute.Key("lockpool.lock.outcome") // acquired, busy, timeout, canceled, ...
-	keyContend  = attribute.Key("lockpool.lock.contended")
-	keyPosition = attribute.Key("lockpool.lock.queue.position") // when joining; 0 is the head
-	keyLength   = attribute.Key("lockpool.lock.queue.length")   // when joining, oneself included
+	keyPermits  = attribute.Key("lockpool.lock.permits")        // of a semaphore: how many it asks for
+	keyOutcome  = attribute.Key("lockpool.lock.outcome")        // acquired, busy, timeout, canceled, ...
+	keyContend  = attribute.Key("lockpool.lock.contended")      // somebody was in the way
+	keyPosition = attribute.Key("lockpool.lock.queue.position") // when joining, or looking again; 0 is the head
+	keyLength   = attribute.Key("lockpool.lock.queue.length")   // oneself included
 	keyWakeups  = attribute.Key("lockpool.lock.wakeups")
-	keyRequeues = attribute.Key("lockpool.lock.requeues")       // how often it had to join again; only if it had
-	keyRequeued = attribute.Key("lockpool.lock.requeued_after") // the last time: session_lost or node_removed
-	keyNode     = attribute.Key("lockpool.lock.node")           // our own, as others see it in waiting_for
-	keyBehind   = attribute.Key("lockpool.lock.waiting_for")    // the node that was in the way
+	keyRequeues = attribute.Key("lockpool.lock.requeues")          // how often it had to join again; only if it had
+	keyRequeued = attribute.Key("lockpool.lock.requeued_after")    // the last time: session_lost or node_removed
+	keyNode     = attribute.Key("lockpool.lock.node")              // our own, as others see it in waiting_for
+	keyToken    = attribute.Key("lockpool.lock.token")             // see Lock.Token; once it is known
+	keyBehind   = attribute.Key("lockpool.lock.waiting_for")       // the node that was in the way
+	keyWhose    = attribute.Key("lockpool.lock.waiting_for.owner") // whose it is, as far as it says
+	keyLink     = attribute.Key("lockpool.link")                   // on a link: holder or predecessor
 	keySession  = attribute.Key("lockpool.session.id")
+	keyReason   = attribute.Key("lockpool.lost.reason") // session_lost, node_removed or no_permission
 )
 
-type tracing struct {
+// telemetry is what a pool tells about itself.
+type telemetry struct {
 	tracer     trace.Tracer
 	start      []trace.SpanStartOption
 	driverName string
+	links      bool
+	holdSpans  bool
+	profiles   bool
+	longWait   time.Duration
+	logger     *slog.Logger
+	meters
 }
 
-func newTracing(cfg config, connector driver.Connector) tracing {
-	name := connector.DriverName()
-	return tracing{
+func newTelemetry(cfg config, connector driver.Connector) (*telemetry, error) {
+	t := &telemetry{
 		tracer: cfg.tracers.Tracer(scope,
 			trace.WithInstrumentationVersion(version), trace.WithSchemaURL(semconv.SchemaURL)),
 		start:      []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)},
-		driverName: name,
+		driverName: connector.DriverName(),
+		links:      !cfg.noLinks,
+		holdSpans:  cfg.holdSpans,
+		profiles:   cfg.profiles,
+		longWait:   cfg.longWait,
+		logger:     cfg.logger,
 	}
+	return t, t.meters.make(cfg)
 }
 
 // trail follows one acquisition. It is its recipe.Observer.
 type trail struct {
-	tracing  *tracing
+	pool     *Pool
+	caller   context.Context
 	ctx      context.Context // with the acquire span
 	name     string
-	kind     attribute.KeyValue
+	req      request
 	span     trace.Span
 	wait     trace.Span // nil until it has to wait
-	waiting  *atomic.Int32
-	place    int // in the queue when joining
+	began    time.Time
+	region   *rtrace.Region
+	home     *member
+	self     string // our node, while it queues
+	place    int    // in the queue when joining; -1 if there is none
 	wakeups  int
 	requeues int
+	linked   []trace.SpanID
+	slow     *time.Timer
+
+	mu     sync.Mutex
+	behind recipe.Wait
 }
 
-// acquire begins the span of an acquisition.
-func (t *tracing) acquire(ctx context.Context, name string, req request, waiting *atomic.Int32) (context.Context, *trail) {
-	ctx, span := t.tracer.Start(ctx, spanAcquire, t.start...)
-	kind := keyKind.String(req.kind().String())
-	if span.IsRecording() {
-		span.SetAttributes(keyName.String(name), kind, keyDriver.String(t.driverName))
+// follow begins the span of an acquisition.
+func (p *Pool) follow(ctx context.Context, name string, req request) (context.Context, *trail) {
+	t := &trail{pool: p, caller: ctx, name: name, req: req, place: -1, began: time.Now()}
+	t.ctx, t.span = p.telemetry.tracer.Start(ctx, spanAcquire, p.telemetry.start...)
+	if t.span.IsRecording() {
+		t.span.SetAttributes(keyName.String(name), t.kind(), keyDriver.String(p.telemetry.driverName))
+		if p.cfg.owner != "" {
+			t.span.SetAttributes(keyPool.String(p.cfg.owner))
+		}
 		if req.permits > 0 {
-			span.SetAttributes(keyPermits.Int(req.permits))
+			t.span.SetAttributes(keyPermits.Int(req.permits))
 		}
 	}
-	return ctx, &trail{tracing: t, ctx: ctx, name: name, kind: kind, span: span, waiting: waiting, place: -1}
+	return t.ctx, t
 }
+
+func (t *trail) kind() attribute.KeyValue { return keyKind.String(t.req.kind().String()) }
 
 // on tells which session the acquisition uses.
 func (t *trail) on(m *member) {
+	t.home = m
 	if t.span.IsRecording() {
 		info := m.Info()
 		t.span.SetAttributes(keySession.String(info.ID))
@@ -113,33 +155,89 @@ func serverOf(info driver.Info) []attribute.KeyValue {
 
 // Queued implements recipe.Observer.
 func (t *trail) Queued(self driver.Node, place, length int) {
-	if t.span.IsRecording() {
-		t.span.SetAttributes(keyNode.String(self.Name))
-	}
-	if self.Kind == driver.Permit { // it has queued already, for the guard
+	joined := t.self != self.Name
+	t.self = self.Name
+	switch {
+	case self.Kind == driver.Permit: // it has queued already, for the guard
 		return
-	}
-	t.place = place
-	if t.span.IsRecording() {
-		t.span.AddEvent("lockpool.enqueued")
-		t.span.SetAttributes(keyPosition.Int(place), keyLength.Int(length))
+	case joined:
+		t.place = place
+		t.pool.telemetry.queued(t.ctx, t, length)
+		if t.span.IsRecording() {
+			t.span.AddEvent("lockpool.enqueued")
+			t.span.SetAttributes(keyNode.String(self.Name), keyPosition.Int(place), keyLength.Int(length))
+		}
+	case t.wait != nil && t.wait.IsRecording():
+		t.wait.AddEvent("lockpool.queue.seen", trace.WithAttributes(keyPosition.Int(place), keyLength.Int(length)))
 	}
 }
 
 // Waiting implements recipe.Observer.
-func (t *trail) Waiting(behind driver.Node) {
+func (t *trail) Waiting(w recipe.Wait) {
+	t.mu.Lock()
+	t.behind = w
+	t.mu.Unlock()
 	if t.wait == nil {
-		t.waiting.Add(1)
-		_, t.wait = t.tracing.tracer.Start(t.ctx, spanWait)
-		if t.wait.IsRecording() {
-			t.wait.SetAttributes(keyName.String(t.name), t.kind)
-			if t.place >= 0 {
-				t.wait.SetAttributes(keyPosition.Int(t.place))
-			}
+		t.beginWait()
+	}
+	if !t.wait.IsRecording() {
+		return
+	}
+	t.wait.SetAttributes(keyBehind.String(w.Behind.Name))
+	if whose := readOwner(w.Data).String(); whose != "" {
+		t.wait.SetAttributes(keyWhose.String(whose))
+	}
+	if t.pool.telemetry.links {
+		t.linkTo(w)
+	}
+}
+
+func (t *trail) beginWait() {
+	p := t.pool
+	p.waiting.Add(1)
+	p.telemetry.waits(t.ctx, t, 1)
+	if rtrace.IsEnabled() {
+		t.region = rtrace.StartRegion(t.ctx, spanWait)
+	}
+	if p.telemetry.profiles {
+		profiles().waiting.Add(t, 1)
+	}
+	_, t.wait = p.telemetry.tracer.Start(t.ctx, spanWait)
+	if t.wait.IsRecording() {
+		t.wait.SetAttributes(keyName.String(t.name), t.kind())
+		if t.place >= 0 {
+			t.wait.SetAttributes(keyPosition.Int(t.place))
 		}
 	}
-	if t.wait.IsRecording() {
-		t.wait.SetAttributes(keyBehind.String(behind.Name))
+	p.suspect(t.caller, t.name)
+	if d := p.telemetry.longWait; d > 0 {
+		t.slow = time.AfterFunc(max(d-time.Since(t.began), 0), t.isSlow)
+	}
+}
+
+// linkTo links the wait to the span of whoever is in the way, and if that one
+// waits itself to the holder's.
+func (t *trail) linkTo(w recipe.Wait) {
+	const most = 32 // links of one wait
+	link := func(data []byte, role string) {
+		sc := readOwner(data).span()
+		if !sc.IsValid() || len(t.linked) >= most || slices.Contains(t.linked, sc.SpanID()) {
+			return
+		}
+		t.linked = append(t.linked, sc.SpanID())
+		t.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String(role)}})
+	}
+	switch {
+	case w.Head == w.Behind && w.Queue != t.name+"/"+driver.Guards:
+		link(w.Data, "holder")
+	case w.Head == w.Behind:
+		link(w.Data, "predecessor") // it waits for permits, or takes some
+	default:
+		link(w.Data, "predecessor")
+		head, err := t.home.Data(t.ctx, w.Queue, w.Head)
+		if err == nil {
+			link(head, "holder")
+		}
 	}
 }
 
@@ -164,37 +262,169 @@ func (t *trail) requeued(why error) {
 	t.requeues++
 	if t.span.IsRecording() {
 		t.span.AddEvent("lockpool.requeued")
-		t.span.SetAttributes(keyRequeued.String((&LockError{Err: why}).ErrorType()))
+		t.span.SetAttributes(keyRequeued.String(errorType(why)))
 	}
 }
 
-// end ends the spans. Somebody else being there first is an answer of a
-// TryLock, not an error.
+// end ends the spans.
 func (t *trail) end(err error) {
+	p := t.pool
+	contended := t.wait != nil || errors.Is(err, ErrLocked)
 	if t.wait != nil {
-		t.waiting.Add(-1)
+		p.waiting.Add(-1)
+		p.telemetry.waits(t.ctx, t, -1)
+		if t.region != nil {
+			t.region.End()
+		}
+		if p.telemetry.profiles {
+			profiles().waiting.Remove(t)
+		}
+		if t.slow != nil {
+			t.slow.Stop()
+		}
 		t.finish(t.wait, err)
 	}
+	p.telemetry.acquired(t.ctx, t, contended, err)
 	if t.span.IsRecording() {
-		t.span.SetAttributes(keyContend.Bool(t.wait != nil || errors.Is(err, ErrLocked)))
+		t.span.SetAttributes(keyContend.Bool(contended))
 	}
 	t.finish(t.span, err)
 }
 
 func (t *trail) finish(span trace.Span, err error) {
 	if span.IsRecording() {
-		outcome := "acquired"
-		if err != nil {
-			outcome = (&LockError{Err: err}).ErrorType()
-		}
+		outcome, failed := outcome(err)
 		span.SetAttributes(keyOutcome.String(outcome), keyWakeups.Int(t.wakeups))
 		if t.requeues > 0 {
 			span.SetAttributes(keyRequeues.Int(t.requeues))
 		}
-		if err != nil && !errors.Is(err, ErrLocked) {
-			span.SetAttributes(semconv.ErrorTypeKey.String(outcome))
-			span.SetStatus(codes.Error, err.Error())
+		if failed != "" {
+			fail(span, err)
 		}
 	}
 	span.End()
+}
+
+// outcome returns that of an acquisition, and the type of the error if it is one:
+// somebody else being there first is an answer of a TryLock.
+func outcome(err error) (outcome, failed string) {
+	switch {
+	case err == nil:
+		return "acquired", ""
+	case errors.Is(err, ErrLocked):
+		return errorType(err), ""
+	}
+	return errorType(err), errorType(err)
+}
+
+// fail says on a span that it failed.
+func fail(span trace.Span, err error) {
+	span.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))
+	span.SetStatus(codes.Error, err.Error())
+}
+
+func errorType(err error) string { return (&LockError{Err: err}).ErrorType() }
+
+// blame adds to the error of a wait whose node was in the way, if that is known.
+func (t *trail) blame(err error) error {
+	t.mu.Lock()
+	whose := readOwner(t.behind.Data).String()
+	t.mu.Unlock()
+	if whose == "" {
+		return err
+	}
+	return fmt.Errorf("%w (it is that of %s)", err, whose)
+}
+
+// about returns what is said of a hold on its spans.
+func (t *telemetry) about(h *hold) []attribute.KeyValue {
+	attrs := []attribute.KeyValue{keyName.String(h.name), keyKind.String(h.kind.String()), keyDriver.String(t.driverName)}
+	if token := h.token.Load(); token != 0 {
+		attrs = append(attrs, keyToken.Int64(token))
+	}
+	return attrs
+}
+
+// release begins the span of a release, and returns what ends it.
+func (t *telemetry) release(ctx context.Context, h *hold) (context.Context, func(error)) {
+	ctx, span := t.tracer.Start(ctx, spanRelease, t.start...)
+	if !span.IsRecording() {
+		return ctx, func(error) { span.End() }
+	}
+	span.SetAttributes(t.about(h)...)
+	return ctx, func(err error) {
+		if err != nil {
+			fail(span, err)
+		}
+		span.End()
+	}
+}
+
+// hold begins the span of a hold, if there are such.
+func (t *telemetry) hold(ctx context.Context, h *hold) trace.Span {
+	if !t.holdSpans {
+		return nil
+	}
+	_, span := t.tracer.Start(ctx, spanHold)
+	return span
+}
+
+// seated tells of a wait for a handle and a session, if there was one.
+func (t *telemetry) seated(ctx context.Context, began time.Time, err error) {
+	const atOnce = time.Millisecond
+	t.took(t.seatTime, began, err)
+	if time.Since(began) < atOnce {
+		return
+	}
+	_, span := t.tracer.Start(ctx, spanSeat, trace.WithTimestamp(began))
+	if err != nil && span.IsRecording() {
+		fail(span, err)
+	}
+	span.End()
+}
+
+// connecting begins the span of a new session, and returns what ends it.
+func (t *telemetry) connecting(ctx context.Context) (context.Context, func(driver.Session, error)) {
+	began := time.Now()
+	ctx, span := t.tracer.Start(ctx, spanConnect, t.start...)
+	return ctx, func(s driver.Session, err error) {
+		t.took(t.connectTime, began, err)
+		if span.IsRecording() {
+			span.SetAttributes(keyDriver.String(t.driverName))
+			if err != nil {
+				fail(span, err)
+			} else {
+				info := s.Info()
+				span.SetAttributes(keySession.String(info.ID))
+				span.SetAttributes(serverOf(info)...)
+			}
+		}
+		span.End()
+	}
+}
+
+// tell tells of the end of a hold, which may take as long as whoever listens does.
+func (h *hold) tell(cause error) {
+	t := h.session.pool.telemetry
+	t.ended(h)
+	if t.profiles {
+		profiles().held.Remove(h)
+	}
+	lost := errors.Is(cause, ErrLockLost)
+	if lost {
+		t.loses(h, cause)
+		t.logger.Warn("lockpool: a lock was lost", "lock", h.name, "kind", h.kind.String(),
+			"held", time.Since(h.began).Round(time.Millisecond), "cause", cause)
+	}
+	if h.span == nil {
+		return
+	}
+	if h.span.IsRecording() {
+		h.span.SetAttributes(t.about(h)...)
+		if lost {
+			h.span.AddEvent("lockpool.lost")
+			fail(h.span, cause)
+		}
+	}
+	h.span.End()
 }

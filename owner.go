@@ -5,8 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -18,12 +22,8 @@ type ownerRecord struct {
 	PID   int    `json:"pid"`
 	Trace string `json:"traceparent,omitempty"`
 	Ask   string `json:"ask,omitempty"` // what the nodes of one who asks for permits have in common
-}
 
-// readOwner reads what anybody may have stored in a node.
-func readOwner(data []byte) (r ownerRecord) {
-	_ = json.Unmarshal(data, &r) // others write what they like
-	return r
+	other string // what another client has stored
 }
 
 func askOf(data []byte) string { return readOwner(data).Ask }
@@ -42,9 +42,9 @@ func newOwner(name string) owner {
 
 // data is what a node says whose lock is asked for in ctx: the record, and if
 // there is a trace the span that asks, as W3C's traceparent has it.
-func (o owner) data(ctx context.Context, req request) []byte {
+func (o owner) data(ctx context.Context, req request, links bool) []byte {
 	record := o[: len(o)-1 : len(o)-1]
-	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
+	if span := trace.SpanContextFromContext(ctx); links && span.IsValid() {
 		record = fmt.Appendf(record, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags())
 	}
 	if req.permits > 0 {
@@ -54,4 +54,48 @@ func (o owner) data(ctx context.Context, req request) []byte {
 		return o
 	}
 	return append(record, '}')
+}
+
+const (
+	longestRecord = 4096 // that is read
+	longestText   = 200  // of it that is repeated, in bytes
+)
+
+// readOwner reads what anybody may have stored in a node, and believes little of
+// it.
+func readOwner(data []byte) (r ownerRecord) {
+	if len(data) > longestRecord || json.Unmarshal(data, &r) != nil || r.Host == "" && r.PID == 0 {
+		if len(data) > longestRecord || !utf8.Valid(data) {
+			return ownerRecord{}
+		}
+		return ownerRecord{other: printable(string(data))}
+	}
+	r.Owner, r.Host, r.Trace = printable(r.Owner), printable(r.Host), printable(r.Trace)
+	return r
+}
+
+// printable returns s as it can stand in a log, or nothing.
+func printable(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), longestText)], "")
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return ""
+	}
+	return s
+}
+
+// String says whose a node is, as far as it is known.
+func (r ownerRecord) String() string {
+	switch {
+	case r.Host == "" && r.PID == 0:
+		return r.other
+	case r.Owner == "":
+		return fmt.Sprintf("process %d on %s", r.PID, r.Host)
+	}
+	return fmt.Sprintf("%s, process %d on %s", r.Owner, r.PID, r.Host)
+}
+
+// span returns the span that asked for the lock; it is not valid if there is none.
+func (r ownerRecord) span() trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": r.Trace})
+	return trace.SpanContextFromContext(ctx)
 }

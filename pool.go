@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -18,7 +19,7 @@ import (
 type Pool struct {
 	connector driver.Connector
 	cfg       config
-	tracing   tracing
+	telemetry *telemetry
 	owner     owner // stored in every node of the pool
 	seats     *puddle.Pool[seat]
 
@@ -74,9 +75,11 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	p := &Pool{
 		connector: connector,
 		cfg:       cfg,
-		tracing:   newTracing(cfg, connector),
 		owner:     newOwner(cfg.owner),
 		handles:   map[*Session]struct{}{},
+	}
+	if p.telemetry, err = newTelemetry(cfg, connector); err != nil {
+		return nil, fmt.Errorf("lockpool: %w", err)
 	}
 	p.closing, p.refuse = context.WithCancelCause(context.Background())
 	p.living, p.die = context.WithCancel(context.Background())
@@ -85,6 +88,9 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		Destructor:  p.unsit,
 		MaxSize:     int32(cfg.maxHandles),
 	})
+	if err == nil {
+		err = p.observe()
+	}
 	return p, err
 }
 
@@ -310,9 +316,7 @@ func (p *Pool) Close() error {
 	}
 	members := p.members
 	p.mu.Unlock()
-	for _, h := range held {
-		h.end(ErrPoolClosed)
-	}
+	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.end(ErrPoolClosed) })
 	p.die()
 
 	// Closing its session frees a member's locks, and ends every call on it.
@@ -320,9 +324,12 @@ func (p *Pool) Close() error {
 	defer cancel()
 	var closing sync.WaitGroup
 	for _, m := range members {
-		closing.Go(func() { _ = m.Close(ctx) }) // if not, the locks go with the session's timeout
+		closing.Go(func() { m.close(ctx) })
 	}
 	closing.Wait()
+	for _, h := range held { // now that all know, and the locks are free
+		h.tell(ErrPoolClosed)
+	}
 
 	p.mu.Lock()
 	handles := make([]*Session, 0, len(p.handles))
@@ -337,8 +344,9 @@ func (p *Pool) Close() error {
 	}
 	p.seats.Close()
 	p.work.Wait()
+	unregistered := p.telemetry.registration.Unregister()
 	if c, ok := p.connector.(io.Closer); ok {
-		return c.Close()
+		return errors.Join(c.Close(), unregistered)
 	}
-	return nil
+	return unregistered
 }

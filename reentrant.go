@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/petermattis/goid"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -33,6 +34,8 @@ type hold struct {
 	queue   string        // where the node is
 	limit   int           // of a semaphore, as given
 	home    *member       // the session at the service that the node lives on
+	began   time.Time     // when it was granted
+	span    trace.Span    // see WithHoldSpans; nil if there is none
 	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
 	token   atomic.Int64  // 0 until the node is watched
 	guard   *time.Timer   // begins to watch the node
@@ -64,6 +67,7 @@ type hold struct {
 
 // begun completes a hold.
 func (h *hold) begun() *hold {
+	h.began = time.Now()
 	h.lost, h.revoked = make(chan struct{}), make(chan struct{})
 	h.living, h.die = context.WithCancel(context.Background())
 	h.entries = h.room[:0]
@@ -142,7 +146,7 @@ func lostWith(err error) error { return fmt.Errorf("%w: %w", ErrLockLost, err) }
 
 // end ends the hold: its contexts, and if it was not unlocked (ErrNotHeld) but
 // lost or taken by the closing of session or pool, whoever waits for that. It
-// reports false if the hold had ended before.
+// reports false if the hold had ended before; if not, tell comes next.
 func (h *hold) end(cause error) bool {
 	h.mu.Lock()
 	if h.cause != nil {
@@ -358,6 +362,7 @@ func (p *Pool) record(h *hold) error {
 	}
 	h.home.holds[h] = struct{}{}
 	p.held++
+	p.telemetry.granted(h)
 	h.guard = time.AfterFunc(guardAfter, func() { p.watchOver(h) })
 	if h.revocable {
 		h.guard.Reset(0)
@@ -372,6 +377,7 @@ func (p *Pool) strike(h *hold) {
 	h.guard.Stop()
 	delete(h.home.holds, h)
 	p.held--
+	p.telemetry.entered(h)
 	p.dismiss(h.home)
 	if p.held == 0 && p.drained != nil {
 		close(p.drained)

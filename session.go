@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/recipe"
@@ -165,7 +166,7 @@ func (s *Session) acquire(ctx context.Context, name string, req request) (*hold,
 		trail *trail
 	)
 	err := s.pool.bounded(ctx, func(ctx context.Context) (err error) {
-		ctx, trail = s.pool.tracing.acquire(ctx, name, req, &s.pool.waiting)
+		ctx, trail = s.pool.follow(ctx, name, req)
 		h, err = s.grant(ctx, name, req, trail)
 		return err
 	})
@@ -188,7 +189,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 			trail.requeued(again)
 		}
 		m := s.seat.Value().member
-		data := s.pool.owner.data(ctx, req)
+		data := s.pool.owner.data(ctx, req, s.pool.telemetry.links)
 		take, queue := req.recipe(recipe.Claim{
 			Session:   m,
 			Queue:     name,
@@ -201,6 +202,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 		if err == nil {
 			trail.granted(node)
 			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, limit: req.limit, data: data, revocable: req.revocable}).begun()
+			h.span = s.pool.telemetry.hold(trail.caller, h)
 			if err = s.pool.record(h); err == nil {
 				if s.holds == nil {
 					s.holds = map[string]*hold{}
@@ -213,6 +215,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 		switch {
 		case ctx.Err() != nil: // its node may still be on the way out
 			s.clean = false
+			err = trail.blame(err)
 			if !errors.Is(err, ctx.Err()) {
 				err = fmt.Errorf("%w: %w", err, ctx.Err())
 			}
@@ -231,7 +234,9 @@ func (s *Session) reseat(ctx context.Context) error {
 		return nil
 	}
 	s.dropSeat()
+	began := time.Now()
 	seat, err := s.pool.takeSeat(ctx)
+	s.pool.telemetry.seated(ctx, began, err)
 	if err == nil {
 		s.seat, s.clean = seat, true
 		s.pool.inUse.Add(1)
@@ -282,14 +287,19 @@ func (s *Session) release(ctx context.Context, h *hold, cause error) error {
 	s.recent = nil
 	h.leaveAll()
 	if err := h.home.Err(); err != nil { // and mourn, which would say so, may not have come to it
-		h.end(lostWith(err))
+		if cause := lostWith(err); h.end(cause) {
+			h.tell(cause)
+		}
 	}
 	if !h.end(cause) { // it was lost before
 		s.pool.strike(h)
 		return h.err()
 	}
+	h.tell(cause)
+	ctx, released := s.pool.telemetry.release(ctx, h)
 	err := h.leaveQueue(ctx)
 	s.pool.strike(h)
+	released(err)
 	if err != nil {
 		s.clean = false
 		switch {
@@ -309,7 +319,9 @@ func (s *Session) giveBack(cause error) {
 	}
 	s.cause = cause
 	for _, h := range s.holds { // none but when the pool is closed
-		h.end(cause)
+		if h.end(cause) {
+			h.tell(cause)
+		}
 		h.leaveAll()
 		s.pool.strike(h)
 	}

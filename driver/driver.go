@@ -126,6 +126,10 @@ type Session interface {
 	// node stood when the other node changed.
 	Watch(ctx context.Context, queue string, nodes ...Node) ([]*Watch, error)
 
+	// Data returns what is stored in the node. The error is ErrRemoved if it is
+	// gone.
+	Data(ctx context.Context, queue string, node Node) ([]byte, error)
+
 	// Leave removes the node. The context bounds the waiting, never whether
 	// the removal happens: it is begun even if the context has ended, and goes
 	// on in the background until the node is certainly gone or the session is

@@ -22,7 +22,7 @@ func (p Plain) take(ctx context.Context, blocked blocked) (driver.Node, error) {
 		if err != nil || taken {
 			return node, err
 		}
-		if _, err = blocked(ctx, driver.Node{}, []driver.Node{node}, false); err != nil {
+		if _, err = blocked(ctx, standing{head: node, obstacles: []driver.Node{node}}); err != nil {
 			return driver.Node{}, err
 		}
 	}

@@ -40,12 +40,21 @@ type Claim struct {
 
 // Observer is told what a claim goes through, on the claiming goroutine.
 type Observer interface {
-	// Queued: our node has joined the queue at this place, 0 being the head.
+	// Queued: our node stands in the queue at this place, 0 being the head. It is
+	// told when it has joined, and whenever it has looked again.
 	Queued(self driver.Node, place, length int)
-	// Waiting: the claim goes to sleep until something happens to the node.
-	Waiting(behind driver.Node)
-	// Woken: what happened to it.
+	// Waiting: the claim goes to sleep.
+	Waiting(Wait)
+	// Woken: what happened to what it waited for.
 	Woken(driver.Event)
+}
+
+// Wait is what a claim waits for.
+type Wait struct {
+	Queue  string
+	Behind driver.Node // whose going is waited for; the first of several
+	Data   []byte      // stored in it
+	Head   driver.Node // the first in the queue, which holds the lock; it may be Behind
 }
 
 // Acquire waits until the rule grants the lock and returns the node that holds
@@ -61,12 +70,19 @@ func (c Claim) Try(ctx context.Context) (driver.Node, error) {
 	return c.take(ctx, busy)
 }
 
-// blocked says what to do about obstacles: it returns true if the lock is
-// granted without looking again. enough is that of a [Rule].
-type blocked func(ctx context.Context, self driver.Node, obstacles []driver.Node, enough bool) (granted bool, err error)
+// standing is where a claim stands when somebody is in the way.
+type standing struct {
+	head, self driver.Node
+	obstacles  []driver.Node // and enough: what a Rule returned
+	enough     bool
+}
 
-func busy(_ context.Context, _ driver.Node, obstacles []driver.Node, _ bool) (bool, error) {
-	return false, fmt.Errorf("%w: %s", ErrBusy, obstacles[0].Name)
+// blocked says what to do about obstacles: it returns true if the lock is
+// granted without looking again.
+type blocked func(ctx context.Context, s standing) (granted bool, err error)
+
+func busy(_ context.Context, s standing) (bool, error) {
+	return false, fmt.Errorf("%w: %s", ErrBusy, s.obstacles[0].Name)
 }
 
 // take is the recipe.
@@ -83,13 +99,13 @@ func (c Claim) take(ctx context.Context, blocked blocked) (driver.Node, error) {
 		}
 		return driver.Node{}, err
 	}
-	if c.Observer != nil {
-		c.Observer.Queued(self, slices.Index(queue, self), len(queue))
-	}
 	for {
 		place := slices.Index(queue, self)
 		if place < 0 {
 			return leave(driver.ErrRemoved) // by somebody else; join again
+		}
+		if c.Observer != nil {
+			c.Observer.Queued(self, place, len(queue))
 		}
 		if err := c.orderly(queue, place); err != nil {
 			return leave(err)
@@ -98,7 +114,7 @@ func (c Claim) take(ctx context.Context, blocked blocked) (driver.Node, error) {
 		if len(obstacles) == 0 {
 			return self, nil
 		}
-		granted, err := blocked(ctx, self, obstacles, enough)
+		granted, err := blocked(ctx, standing{queue[0], self, obstacles, enough})
 		if err != nil {
 			return leave(err)
 		}
@@ -130,12 +146,13 @@ func (c Claim) orderly(queue []driver.Node, place int) error {
 // watches fire in the order of the changes. A Write that goes may leave a Read
 // with the same number, so it never counts; nor does a node that was missing
 // before it could be watched, because a Read may have taken its place.
-func (c Claim) wait(ctx context.Context, self driver.Node, obstacles []driver.Node, enough bool) (bool, error) {
-	enough = enough && obstacles[0].Kind != driver.Write
-	revocable := c.Revocable && self != driver.Node{}
+func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
+	obstacles := s.obstacles
+	enough := s.enough && obstacles[0].Kind != driver.Write
+	revocable := c.Revocable && s.self != driver.Node{}
 	watched := obstacles
 	if enough || revocable {
-		watched = append(slices.Clip(obstacles), self)
+		watched = append(slices.Clip(obstacles), s.self)
 	}
 	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
 	if err != nil && ctx.Err() != nil {
@@ -145,7 +162,7 @@ func (c Claim) wait(ctx context.Context, self driver.Node, obstacles []driver.No
 		return false, err
 	}
 	if c.Observer != nil {
-		c.Observer.Waiting(obstacles[0])
+		c.Observer.Waiting(Wait{c.Queue, obstacles[0], watches[0].Data, s.head})
 	}
 	reasons := watches[:len(obstacles)] // to look again
 	if revocable {

@@ -29,7 +29,7 @@ func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
 // guard.
 func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	looks := 0
-	pass := func(ctx context.Context, self driver.Node, obstacles []driver.Node, enough bool) (bool, error) {
+	pass := func(ctx context.Context, at standing) (bool, error) {
 		limit, err := s.Limit, error(nil)
 		if limit == 0 {
 			limit, _, err = s.Session.Limit(ctx, s.Queue, 0)
@@ -39,14 +39,14 @@ func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 			full, err = s.full(ctx, limit)
 		}
 		if looks++; full || err == nil && looks > guardLooks {
-			return busy(ctx, self, obstacles, enough)
+			return busy(ctx, at)
 		}
 		if err != nil {
 			return false, err
 		}
 		brief, cancel := context.WithTimeout(ctx, guardLook)
 		defer cancel()
-		granted, err := s.guard().wait(brief, self, obstacles, enough)
+		granted, err := s.guard().wait(brief, at)
 		if err != nil && brief.Err() != nil && ctx.Err() == nil {
 			return false, nil // look again
 		}
@@ -136,7 +136,7 @@ func (s Semaphore) lease(ctx context.Context, limit int, waits bool) (driver.Nod
 		return s.leases(limit).Acquire(ctx)
 	case waits: // it may be raised
 		if s.Observer != nil {
-			s.Observer.Waiting(driver.Node{Name: driver.Limit})
+			s.Observer.Waiting(Wait{Queue: s.Queue, Behind: driver.Node{Name: driver.Limit}, Head: driver.Node{Name: driver.Limit}})
 		}
 		select {
 		case <-ctx.Done():

@@ -44,6 +44,22 @@ type inspected struct {
 	others     []string
 }
 
+// Data implements driver.Session.
+func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
+	return look(ctx, s, func() ([]byte, error) {
+		path := s.paths(queue, node)[0]
+		data, _, err := s.get(path)
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+			return nil, driver.ErrRemoved
+		case err != nil:
+			return nil, explain(err, "reading "+path, "READ", path)
+		}
+		_, data = plainData(data)
+		return data, nil
+	})
+}
+
 // Inspect implements driver.Session.
 func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender, []string, error) {
 	found, err := look(ctx, s, func() (found inspected, err error) {

@@ -1,0 +1,233 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// meters are the instruments of a pool. Durations are in seconds. The attributes
+// are few: pool, kind, outcome, whether somebody was in the way, the type of an
+// error, and the lock only as WithMetricName maps it.
+type meters struct {
+	waitTime, holdTime            metric.Float64Histogram
+	seatTime, connectTime         metric.Float64Histogram
+	depth                         metric.Int64Histogram
+	waiters, held                 metric.Int64UpDownCounter
+	reentries, lost, sessionsLost metric.Int64Counter
+
+	sessions, maxSessions, handles, maxHandles metric.Int64ObservableUpDownCounter
+	registration                               metric.Registration
+
+	pool string
+	name func(string) string
+	sets sync.Map // labels to metric.MeasurementOption
+}
+
+var (
+	waitBounds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+	holdBounds = append(waitBounds[:len(waitBounds):len(waitBounds)], 1800, 7200)
+)
+
+func (m *meters) make(cfg config) error {
+	m.pool, m.name = cfg.owner, cfg.metricName
+	meter := cfg.meters.Meter(scope, metric.WithInstrumentationVersion(version), metric.WithSchemaURL(semconv.SchemaURL))
+	var errs []error
+	seconds := func(name, description string, bounds []float64) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+			metric.WithExplicitBucketBoundaries(bounds...))
+		errs = append(errs, err)
+		return h
+	}
+	counter := func(name, unit, description string) metric.Int64Counter {
+		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
+	}
+	upDown := func(name, unit, description string) metric.Int64UpDownCounter {
+		c, err := meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
+	}
+	observed := func(name, unit, description string) metric.Int64ObservableUpDownCounter {
+		c, err := meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
+	}
+	m.waitTime = seconds("lockpool.lock.wait.duration", "Time from asking for a lock to its grant, or to the error.", waitBounds)
+	m.holdTime = seconds("lockpool.lock.hold.duration", "Time from the grant of a lock until it is let go or lost.", holdBounds)
+	m.seatTime = seconds("lockpool.session.wait_time", "Time spent waiting for a free handle and for a session.", waitBounds)
+	m.connectTime = seconds("lockpool.session.create_time", "Time to open a session with the service.", waitBounds)
+	depth, err := meter.Int64Histogram("lockpool.lock.queue.length", metric.WithUnit("{contender}"),
+		metric.WithDescription("Contenders in the queue of a lock when joining it, oneself included."),
+		metric.WithExplicitBucketBoundaries(1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 5000))
+	m.depth = depth
+	errs = append(errs, err)
+	m.waiters = upDown("lockpool.lock.waiters", "{waiter}", "Calls that wait for a lock.")
+	m.held = upDown("lockpool.lock.held", "{lock}", "Locks that are held.")
+	m.reentries = counter("lockpool.lock.reentries", "{entry}", "Entries into locks that were held already, counted when these are let go.")
+	m.lost = counter("lockpool.lock.lost", "{lock}", "Locks that were lost while they were held.")
+	m.sessionsLost = counter("lockpool.session.lost", "{session}", "Sessions with the service that ended otherwise than by being closed.")
+	m.sessions = observed("lockpool.session.count", "{session}", "Open sessions with the service.")
+	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service, at the most.")
+	m.handles = observed("lockpool.handle.count", "{handle}", "Handles that are given out.")
+	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles, at the most.")
+	return errors.Join(errs...)
+}
+
+// observe registers what is asked for and not counted. Pool.Close ends it.
+func (p *Pool) observe() (err error) {
+	m := &p.telemetry.meters
+	attrs := m.with(labels{})
+	m.registration, err = p.cfg.meters.Meter(scope, metric.WithInstrumentationVersion(version), metric.WithSchemaURL(semconv.SchemaURL)).
+		RegisterCallback(func(_ context.Context, o metric.Observer) error {
+			s := p.Stats()
+			o.ObserveInt64(m.sessions, int64(s.OpenSessions), attrs)
+			o.ObserveInt64(m.maxSessions, int64(s.MaxSessions), attrs)
+			o.ObserveInt64(m.handles, int64(s.InUse), attrs)
+			o.ObserveInt64(m.maxHandles, int64(s.MaxHandles), attrs)
+			return nil
+		}, m.sessions, m.maxSessions, m.handles, m.maxHandles)
+	return err
+}
+
+// labels are what a measurement is told apart by.
+type labels struct {
+	kind      string
+	name      string // as mapped
+	failed    string // error.type
+	reason    string
+	outcome   string
+	contended bool // if there is an outcome
+}
+
+// with returns the labels as the API wants them, made once for each set.
+func (m *meters) with(l labels) metric.MeasurementOption {
+	if set, ok := m.sets.Load(l); ok {
+		return set.(metric.MeasurementOption)
+	}
+	var attrs []attribute.KeyValue
+	add := func(key attribute.Key, value string) {
+		if value != "" {
+			attrs = append(attrs, key.String(value))
+		}
+	}
+	add(keyPool, m.pool)
+	add(keyKind, l.kind)
+	add(keyName, l.name)
+	add(keyReason, l.reason)
+	add(semconv.ErrorTypeKey, l.failed)
+	add(keyOutcome, l.outcome)
+	if l.outcome != "" {
+		attrs = append(attrs, keyContend.Bool(l.contended))
+	}
+	set, _ := m.sets.LoadOrStore(l, metric.WithAttributeSet(attribute.NewSet(attrs...)))
+	return set.(metric.MeasurementOption)
+}
+
+func (m *meters) of(kind driver.Kind, name string) labels {
+	l := labels{kind: kind.String()}
+	if m.name != nil {
+		l.name = m.name(name)
+	}
+	return l
+}
+
+func (m *meters) queued(ctx context.Context, t *trail, length int) {
+	if m.depth.Enabled(ctx) {
+		m.depth.Record(ctx, int64(length), m.with(m.of(t.req.kind(), t.name)))
+	}
+}
+
+func (m *meters) waits(ctx context.Context, t *trail, n int64) {
+	if m.waiters.Enabled(ctx) {
+		m.waiters.Add(ctx, n, m.with(m.of(t.req.kind(), t.name)))
+	}
+}
+
+// acquired is told of the end of an acquisition.
+func (m *meters) acquired(ctx context.Context, t *trail, contended bool, err error) {
+	if !m.waitTime.Enabled(ctx) {
+		return
+	}
+	l := m.of(t.req.kind(), t.name)
+	l.outcome, l.failed = outcome(err)
+	l.contended = contended
+	m.waitTime.Record(ctx, time.Since(t.began).Seconds(), m.with(l))
+}
+
+// granted counts a hold in, and ended out.
+func (t *telemetry) granted(h *hold) {
+	if t.profiles {
+		profiles().held.Add(h, 2)
+	}
+	t.counts(h, 1)
+}
+
+func (m *meters) ended(h *hold) {
+	if ctx := context.Background(); m.holdTime.Enabled(ctx) {
+		m.holdTime.Record(ctx, time.Since(h.began).Seconds(), m.with(m.of(h.kind, h.name)))
+	}
+	m.counts(h, -1)
+}
+
+func (m *meters) counts(h *hold, n int64) {
+	if ctx := context.Background(); m.held.Enabled(ctx) {
+		m.held.Add(ctx, n, m.with(m.of(h.kind, h.name)))
+	}
+}
+
+// entered counts how often a hold was entered again. It is called with the
+// session's mutex held.
+func (m *meters) entered(h *hold) {
+	again := int64(h.last+1)/2 - 1 // entries are numbered by twos
+	if ctx := context.Background(); again > 0 && m.reentries.Enabled(ctx) {
+		m.reentries.Add(ctx, again, m.with(m.of(h.kind, h.name)))
+	}
+}
+
+// sessionLost counts a member that has ended, unless the pool has closed it.
+func (m *meters) sessionLost(of *member) {
+	if ctx := context.Background(); !of.closed.Load() && m.sessionsLost.Enabled(ctx) {
+		m.sessionsLost.Add(ctx, 1, m.with(labels{}))
+	}
+}
+
+func (m *meters) loses(h *hold, cause error) {
+	if ctx := context.Background(); m.lost.Enabled(ctx) {
+		l := m.of(h.kind, h.name)
+		l.reason = lossReason(cause)
+		m.lost.Add(ctx, 1, m.with(l))
+	}
+}
+
+// lossReason says in a word how a lock was lost.
+func lossReason(cause error) string {
+	switch {
+	case errors.Is(cause, driver.ErrRemoved):
+		return "node_removed"
+	case errors.Is(cause, driver.ErrNoPermission):
+		return "no_permission"
+	}
+	return "session_lost"
+}
+
+// took records how long something of a session took.
+func (m *meters) took(h metric.Float64Histogram, began time.Time, err error) {
+	ctx := context.Background()
+	if !h.Enabled(ctx) {
+		return
+	}
+	l := labels{}
+	if err != nil {
+		l.failed = errorType(err)
+	}
+	h.Record(ctx, time.Since(began).Seconds(), m.with(l))
+}
