@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// shop is two services that want the same locks. Here they are in one process.
+type shop struct{ orders, billing *lockpool.Pool }
+
+func openShop(ctx context.Context, address string, meters metric.MeterProvider) (*shop, error) {
+	s := new(shop)
+	for _, p := range []struct {
+		name string
+		pool **lockpool.Pool
+	}{{"orders", &s.orders}, {"billing", &s.billing}} {
+		pool, err := openPool(p.name, address, meters)
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		*p.pool = pool
+		// Opening a pool does not connect. Ping does, to find out early.
+		soon, cancel := context.WithTimeout(ctx, 3*time.Second)
+		err = pool.Ping(soon)
+		cancel()
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	return s, nil
+}
+
+func (s *shop) close() (err error) {
+	for _, pool := range []*lockpool.Pool{s.orders, s.billing} {
+		if pool != nil {
+			err = errors.Join(err, pool.Close())
+		}
+	}
+	return err
+}
+
+// work lets customers come, and trouble, until ctx ends. It returns what went
+// wrong that does not belong to the story.
+func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	always := func(n int, what func(context.Context) error) {
+		for range n {
+			all.Go(func() { // ends with ctx
+				for ctx.Err() == nil {
+					if err := what(ctx); err != nil && !expected(err) {
+						cancel(err)
+					}
+					pause(ctx, 20*time.Millisecond)
+				}
+			})
+		}
+	}
+	always(4, s.order)
+	always(2, s.look)
+	always(3, s.transfer)
+	always(4, s.quote)
+	always(1, s.reprice)
+	always(4, s.print)
+	all.Go(func() { // ends with ctx
+		for round := 0; pause(ctx, time.Second) == nil; round++ {
+			if err := s.trouble(ctx, embedded, round); err != nil && !expected(err) {
+				cancel(err)
+			}
+		}
+	})
+	all.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// expected is what happens in this shop: customers who lose patience, locks that
+// are busy or lost, and the end of the program.
+func expected(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, lockpool.ErrLocked) || errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, lockpool.ErrNotHeld)
+}
+
+// pause works, or rests, for so long or twice as long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d + rand.N(d)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func takes(d time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error { return pause(ctx, d) }
+}
+
+func (s *shop) order(ctx context.Context) error {
+	name := fmt.Sprintf("orders/%d", rand.N(3))
+	return s.orders.Do(ctx, name, func(ctx context.Context) error {
+		if err := pause(ctx, 15*time.Millisecond); err != nil {
+			return err
+		}
+		return s.orders.Do(ctx, name, takes(5*time.Millisecond)) // it is held, and entered again
+	})
+}
+
+// look does not wait, or not for long.
+func (s *shop) look(ctx context.Context) error {
+	if lock, err := s.billing.TryLock(ctx, "orders/1"); err == nil {
+		_ = lock.Unlock(ctx)
+	}
+	return s.billing.Do(ctx, "orders/2", takes(time.Millisecond), lockpool.WaitAtMost(8*time.Millisecond))
+}
+
+func (s *shop) transfer(ctx context.Context) error {
+	from := rand.N(4)
+	locks, err := s.billing.LockAll(ctx, fmt.Sprintf("accounts/%d", from), fmt.Sprintf("accounts/%d", from+1))
+	if err != nil {
+		return err
+	}
+	defer locks.Unlock(ctx) // if they were lost, the line below has said so
+	return pause(locks.Context(ctx), 10*time.Millisecond)
+}
+
+func (s *shop) quote(ctx context.Context) error {
+	return s.orders.Do(ctx, "prices", takes(10*time.Millisecond), lockpool.Shared())
+}
+
+func (s *shop) reprice(ctx context.Context) error {
+	return s.billing.Do(ctx, "prices", takes(20*time.Millisecond))
+}
+
+func (s *shop) print(ctx context.Context) error {
+	return s.orders.Semaphore("printers", 2).Do(ctx, 1, takes(20*time.Millisecond))
+}
+
+// trouble is somebody who breaks locks, and sessions that end. (That takes the
+// embedded server, which ends one when told.)
+func (s *shop) trouble(ctx context.Context, embedded *zktest.Server, round int) error {
+	queue, err := s.orders.Queue(ctx, "orders/0")
+	if err != nil {
+		return err
+	}
+	if len(queue.Contenders) > 0 {
+		if err := s.orders.Break(ctx, "orders/0", queue.Contenders[0].Node); err != nil {
+			return err
+		}
+	}
+	if embedded == nil || round%10 != 1 {
+		return nil
+	}
+	sessions := embedded.State().Sessions
+	return embedded.ExpireSession(sessions[rand.N(len(sessions))].ID)
+}

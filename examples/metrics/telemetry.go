@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/otlptranslator"
+	exporter "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/lockpool/lockpool"
+	_ "github.com/lockpool/lockpool/driver/zookeeper"
+)
+
+// newMeters returns a meter provider, and what its metrics are served from.
+func newMeters() (*prometheus.Registry, *sdkmetric.MeterProvider, error) {
+	registry := prometheus.NewRegistry()
+	reader, err := exporter.New(exporter.WithRegisterer(registry),
+		// lockpool.lock.wait.duration becomes lockpool_lock_wait_duration_seconds.
+		exporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes),
+		exporter.WithoutScopeInfo())
+	if err != nil {
+		return nil, nil, err
+	}
+	return registry, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), nil
+}
+
+// openPool is what metrics take: a meter provider, here given as an option and
+// otherwise the global one; a name for the pool; and what a lock is called in
+// metrics.
+func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool, error) {
+	// Each run has locks of its own, below a path with the id of the process.
+	return lockpool.Open("zookeeper", fmt.Sprintf("%s/metrics-%d?session_timeout=10s", address, os.Getpid()),
+		lockpool.WithMeterProvider(meters),
+		lockpool.WithOwner(name),
+		lockpool.WithMetricName(metricName),
+		lockpool.WithMaxHandles(12))
+}
+
+// metricName makes orders out of orders/42. There are many orders, and each name
+// in a metric is a time series of its own.
+func metricName(lock string) string {
+	first, _, _ := strings.Cut(lock, "/")
+	return first
+}
