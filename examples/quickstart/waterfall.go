@@ -41,13 +41,15 @@ func newSpan(service string, s sdktrace.ReadOnlySpan) *span {
 	return short
 }
 
+var drawn = []string{spanAcquire, spanWait, spanHold}
+
 const axisWidth = 32 // such that lines are less than 80 wide
 
 // waterfall draws a line for every lock asked for, all on one axis of time.
 func waterfall(spans []span) string {
-	// Only the spans about locks. By start, because in a trace one thing comes
+	// Only the spans of asking, waiting and holding. By start, because in a trace one thing comes
 	// after the other: asking, as part of it waiting, and then holding.
-	spans = slices.DeleteFunc(slices.Clone(spans), func(s span) bool { return s.Lock == "" })
+	spans = slices.DeleteFunc(slices.Clone(spans), func(s span) bool { return !slices.Contains(drawn, s.Name) })
 	slices.SortStableFunc(spans, func(a, b span) int { return a.Start.Compare(b.Start) })
 	if len(spans) == 0 {
 		return ""
