@@ -73,7 +73,7 @@ func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 	always(1, s.reprice)
 	always(4, s.print)
 	all.Go(func() { // ends with ctx
-		for round := 0; pause(ctx, time.Second) == nil; round++ {
+		for round := 0; pause(ctx, 500*time.Millisecond) == nil; round++ {
 			if err := s.trouble(ctx, embedded, round); err != nil && !expected(err) {
 				cancel(err)
 			}
@@ -159,7 +159,7 @@ func (s *shop) trouble(ctx context.Context, embedded *zktest.Server, round int) 
 			return err
 		}
 	}
-	if embedded == nil || round%10 != 1 {
+	if embedded == nil || round%20 != 0 {
 		return nil
 	}
 	sessions := embedded.State().Sessions
