@@ -130,48 +130,60 @@ func demo(ctx context.Context, address, picture string) (err error) {
 }
 
 // story is what happens. Each request that is to wait is sent when the one that
-// it is to wait for holds its lock.
+// it is to wait for holds its lock; and who holds one works for as long as it
+// takes until those who are to wait do, and then some. So it happens like this on
+// slow machines, too.
 func (s *shop) story(ctx context.Context, address string) error {
-	for _, name := range []string{"orders", "billing", "warehouse"} {
+	services := []string{"orders", "billing", "warehouse"}
+	for _, name := range services {
 		if err := s.start(ctx, name, address); err != nil {
 			return fmt.Errorf("starting %s: %w", name, err)
 		}
 	}
 	_ = s.pipe.Close() // the services have it; the reports end when all of them have
-	if err := s.await(ready, "orders", "billing", "warehouse"); err != nil {
+	if err := s.await(ready, services...); err != nil {
 		return err
 	}
 	fmt.Println("Three processes serve requests that need the same locks ...")
-	for i, next := range []struct{ service, request, state string }{
-		{"billing", "POST /refunds", inside},
-		{"orders", "PUT /orders/{id}", waiting},
-		{"warehouse", "POST /shipments", waiting},
-		{"orders", "GET /orders/{id}", waiting}, // gives up
-		{"billing", "POST /transfers", inside},  // two locks
-		{"orders", "POST /orders", waiting},
-		{"warehouse", "GET /prices", inside}, // they share a lock
-		{"orders", "GET /quotes", inside},
-		{"billing", "PUT /prices", waiting},
-		{"warehouse", "GET /prices", waiting},
-		{"warehouse", "POST /labels", inside}, // two can print labels at one time
-		{"orders", "POST /labels", inside},
-		{"billing", "POST /labels", waiting},
+	var sent []string
+	for i, next := range []struct {
+		service, request, state string
+		release                 []int // of those above: who has been waited for enough
+	}{
+		0:  {"billing", "POST /refunds", inside, nil},
+		1:  {"orders", "PUT /orders/{id}", waiting, nil},
+		2:  {"warehouse", "POST /shipments", waiting, nil},
+		3:  {"orders", "GET /orders/{id}", waiting, []int{0, 1, 2}}, // gives up
+		4:  {"billing", "POST /transfers", inside, nil},             // two locks
+		5:  {"orders", "POST /orders", waiting, []int{4}},
+		6:  {"warehouse", "GET /prices", inside, nil}, // they share a lock
+		7:  {"orders", "GET /quotes", inside, nil},
+		8:  {"billing", "PUT /prices", waiting, nil},
+		9:  {"warehouse", "GET /prices", waiting, []int{6, 7, 8}},
+		10: {"warehouse", "POST /labels", inside, nil}, // two can print labels at one time
+		11: {"orders", "POST /labels", inside, nil},
+		12: {"billing", "POST /labels", waiting, []int{3, 5, 9, 10, 11, 12}},
 	} {
 		id := fmt.Sprint(i)
+		sent = append(sent, id)
 		s.tell(next.service, job{ID: id, Request: next.request})
 		if err := s.await(next.state, id); err != nil {
 			return err
 		}
-		s.sent = append(s.sent, id)
+		for _, i := range next.release {
+			for _, service := range services {
+				s.tell(service, job{Release: fmt.Sprint(i)})
+			}
+		}
 		time.Sleep(30 * time.Millisecond) // customers take their time
 	}
-	if err := s.await(done, s.sent...); err != nil {
+	if err := s.await(done, sent...); err != nil {
 		return err
 	}
 	for _, stdin := range s.stdins { // that is all; the services send what they have not sent yet
 		_ = stdin.Close()
 	}
-	return s.await(closed, "orders", "billing", "warehouse")
+	return s.await(closed, services...)
 }
 
 // shop is the services, each a process, as seen by the one that started them.
@@ -181,8 +193,7 @@ type shop struct {
 	stdins  map[string]io.WriteCloser
 	running sync.WaitGroup
 	end     context.CancelCauseFunc // called when one of them has ended too early
-	sent    []string
-	seen    map[[2]string]bool // state and whose it is
+	seen    map[[2]string]bool      // state and whose it is
 	spans   []span
 }
 

@@ -85,7 +85,7 @@ func requireStory(t *testing.T, stdout *output) {
 		`(?m)^orders     PUT /orders/\{id\}  orders/42   *·*░+█+·*$`,
 		` waited \d+ ms for orders/42 behind POST /refunds in process billing \(trace [0-9a-f]{32}\)\n`,
 		` and behind PUT /orders/\{id\} in process orders \(trace [0-9a-f]{32}\)\n`,
-		` waited 1\d\d ms for orders/42 in vain \(timeout\) behind POST /refunds in process billing `,
+		` waited \d+ ms for orders/42 in vain \(timeout\) behind POST /refunds in process billing `,
 		` waited \d+ ms for accounts/9 behind POST /transfers in process billing `,
 		` waited \d+ ms for prices behind GET /prices in process warehouse `,
 		` and behind GET /quotes in process orders `,

@@ -24,13 +24,26 @@ type service struct {
 	pool   *lockpool.Pool
 	tracer trace.Tracer
 	parent *parent
+
+	mu    sync.Mutex
+	gates map[string]chan struct{} // of requests: closed when they may go on
+}
+
+// gate returns what a request waits for before it has worked enough.
+func (s *service) gate(id string) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gates[id] == nil {
+		s.gates[id] = make(chan struct{})
+	}
+	return s.gates[id]
 }
 
 // requests are what a service can be asked for. What they do under a lock takes
 // long, to be seen.
 var requests = map[string]func(*service, context.Context) error{
 	"POST /refunds": func(s *service, ctx context.Context) error {
-		return s.pool.Do(ctx, "orders/42", s.work("pay back", 500*time.Millisecond))
+		return s.pool.Do(ctx, "orders/42", s.work("pay back", 400*time.Millisecond))
 	},
 	"PUT /orders/{id}": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("update order", 180*time.Millisecond))
@@ -49,22 +62,22 @@ var requests = map[string]func(*service, context.Context) error{
 			return err
 		}
 		defer locks.Unlock(ctx)
-		return s.work("move money", 350*time.Millisecond)(locks.Context(ctx))
+		return s.work("move money", 300*time.Millisecond)(locks.Context(ctx))
 	},
 	"POST /orders": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "accounts/9", s.work("reserve credit", 150*time.Millisecond))
 	},
 	"GET /prices": func(s *service, ctx context.Context) error {
-		return s.pool.Do(ctx, "prices", s.work("read prices", 250*time.Millisecond), lockpool.Shared())
+		return s.pool.Do(ctx, "prices", s.work("read prices", 150*time.Millisecond), lockpool.Shared())
 	},
 	"GET /quotes": func(s *service, ctx context.Context) error {
-		return s.pool.Do(ctx, "prices", s.work("calculate", 300*time.Millisecond), lockpool.Shared())
+		return s.pool.Do(ctx, "prices", s.work("calculate", 200*time.Millisecond), lockpool.Shared())
 	},
 	"PUT /prices": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "prices", s.work("write prices", 150*time.Millisecond))
 	},
 	"POST /labels": func(s *service, ctx context.Context) error {
-		return s.pool.Semaphore("printers", 2).Do(ctx, 1, s.work("print label", 250*time.Millisecond))
+		return s.pool.Semaphore("printers", 2).Do(ctx, 1, s.work("print label", 200*time.Millisecond))
 	},
 }
 
@@ -75,6 +88,11 @@ func (s *service) work(what string, duration time.Duration) func(context.Context
 		ctx, span := s.tracer.Start(ctx, what)
 		defer span.End()
 		s.parent.send(report{State: inside, ID: requestOf(ctx)})
+		select {
+		case <-s.gate(requestOf(ctx)): // somebody waits for us, as the story has it
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		select {
 		case <-time.After(duration):
 			return nil
@@ -145,7 +163,7 @@ func (p *parent) serve(address string) (err error) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	// Opening a pool does not connect. Ping does, to find out early.
-	s := &service{pool, tracers.Tracer("tracing"), p}
+	s := &service{pool: pool, tracer: tracers.Tracer("tracing"), parent: p, gates: map[string]chan struct{}{}}
 	err = s.connect(ctx)
 	if err != nil {
 		cancel()
@@ -161,6 +179,10 @@ func (p *parent) serve(address string) (err error) {
 		if jobs.Decode(&j) != nil {
 			return nil
 		}
+		if j.Release != "" {
+			close(s.gate(j.Release))
+			continue
+		}
 		handlers.Go(func() { // ends with the request, at the latest when ctx does
 			if err := s.handle(ctx, j); err != nil && ctx.Err() == nil {
 				p.send(report{Failure: fmt.Sprintf("%s: %v", j.Request, err)})
@@ -171,7 +193,10 @@ func (p *parent) serve(address string) (err error) {
 }
 
 // job is a line that the parent writes for a service.
-type job struct{ ID, Request string }
+type job struct {
+	ID, Request string
+	Release     string `json:",omitempty"` // not a request, but the ID of one that need not hold its lock any longer
+}
 
 // The number of a request is in its context, for reports.
 type requestKey struct{}
