@@ -68,6 +68,7 @@
 // # Seeing
 //
 // Every lock that goes to the service is a span lockpool.lock.acquire, and if
-// it had to wait, that wait is a child lockpool.lock.wait; the README lists
-// their attributes. Entering a lock again records nothing.
+// it had to wait, that wait is a child lockpool.lock.wait, which is linked to the
+// span of whoever held the lock. Waits, holds and losses are metrics, too. The
+// README lists names and attributes. Entering a lock again records nothing.
 package lockpool
