@@ -55,7 +55,6 @@ func TestEveryKindOfLockHasItsSpans(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			p, others := b.pool(), b.silentPool()
-			require.NoError(t, p.Ping(b.ctx)) // connects
 			first := c.take
 			if c.name == "read" { // they would share it
 				first = withOptions()
@@ -90,6 +89,7 @@ func TestEveryKindOfLockHasItsSpans(t *testing.T) {
 			require.Equal(t, []span{
 				acquire(session, c.own.with(c.queued).with(end).with(attributes{"lockpool.lock.contended": true}), ok, c.events,
 					wait(waiting.with(end).with(attributes{"lockpool.lock.waiting_for": holder}), ok, gone)),
+				released(c.own.without("lockpool.lock.permits")),
 			}, spans)
 		})
 	}

@@ -3,6 +3,7 @@ package tracing
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // ok is the status of everything that did not fail.
@@ -40,13 +42,8 @@ func TestUncontendedLockIsOneSpanBelowItsCaller(t *testing.T) {
 			require.NoError(t, l.Unlock(ctx))
 		})
 		require.Equal(t, []span{
-			acquire(session, attributes{
-				"lockpool.lock.queue.position": int64(0),
-				"lockpool.lock.queue.length":   int64(1),
-				"lockpool.lock.contended":      false,
-				"lockpool.lock.wakeups":        int64(0),
-				"lockpool.lock.outcome":        "acquired",
-			}, ok, enqueued),
+			acquire(session, alone(), ok, enqueued),
+			released(nil),
 		}, spans, name)
 	}
 	require.NoError(t, s.Close(b.ctx))
@@ -56,16 +53,18 @@ func TestAcquisitionWithoutACallersSpanIsARoot(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.unlock(b.lock(b.ctx, b.pool(), "a"))
-	require.Len(t, b.recorder.Ended(), 1)
-	require.Equal(t, acquireName, b.recorder.Ended()[0].Name())
-	require.False(t, b.recorder.Ended()[0].Parent().IsValid())
+	var names []string
+	for _, s := range b.since(0) {
+		names = append(names, s.Name())
+		require.False(t, s.Parent().IsValid())
+	}
+	require.Equal(t, []string{connectName, acquireName, releaseName}, names)
 }
 
 func TestWaitIsASpanInsideTheAcquisitionAndAsLongAsTheWait(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, others := b.pool(), b.silentPool()
-	require.NoError(t, p.Ping(b.ctx)) // connects
 	holder := b.lock(b.ctx, others, "a")
 	var ahead []*waiter
 	for i := range 2 {
@@ -90,7 +89,7 @@ func TestWaitIsASpanInsideTheAcquisitionAndAsLongAsTheWait(t *testing.T) {
 		b.unlock(holder)
 		l := b.granted(w)
 		granted = time.Now()
-		b.unlock(l)
+		b.unlockIn(ctx, l)
 	})
 	require.Equal(t, []span{
 		acquire(session, attributes{
@@ -104,13 +103,12 @@ func TestWaitIsASpanInsideTheAcquisitionAndAsLongAsTheWait(t *testing.T) {
 			"lockpool.lock.waiting_for":    queue[2],
 			"lockpool.lock.wakeups":        int64(1),
 			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone)),
+		}, ok, gone, saw(0, 1))),
+		released(nil),
 	}, spans)
 
-	ended := b.recorder.Ended() // the wait, the acquisition, the caller
-	w := ended[len(ended)-3]
-	require.Equal(t, waitName, w.Name())
-	require.Equal(t, queue[3], attributesOf(ended[len(ended)-2])[nodeKey], "the acquisition names its own node")
+	w := b.named(waitName)[0]
+	require.Equal(t, queue[3], attributesOf(b.named(acquireName)[0])[nodeKey], "the acquisition names its own node")
 	inOrder(t, asked, w.StartTime(), waiting, free, w.Events()[0].Time, w.EndTime(), granted)
 }
 
@@ -140,7 +138,7 @@ func TestWaiterWhoseOneInFrontGivesUpWaitsOnInTheSameSpan(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		b.waitingBehind(queue[0], 1)
 		b.unlock(holder)
-		b.unlock(b.granted(w))
+		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
 		acquire(session, attributes{
@@ -154,7 +152,8 @@ func TestWaiterWhoseOneInFrontGivesUpWaitsOnInTheSameSpan(t *testing.T) {
 			"lockpool.lock.waiting_for":    queue[0],
 			"lockpool.lock.wakeups":        int64(2),
 			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone, gone)),
+		}, ok, gone, saw(1, 2), gone)),
+		released(nil),
 	}, spans)
 }
 
@@ -170,16 +169,11 @@ func TestWakeUpForAnotherReasonIsCountedButNobodyHasGone(t *testing.T) {
 		queue = b.queued("a", 2)
 		session = b.session("a", queue[1])
 		b.waitingBehind(queue[0], 1)
-		node := b.chroot + "/a/" + queue[0]
-		_, err := b.admin.Set(node, []byte("another"), -1)
+		_, err := b.admin.Set(b.chroot+"/a/"+queue[0], []byte("another"), -1)
 		require.NoError(t, err)
-		b.until(func() bool {
-			watched, err := server.Command(ctx, "wchp")
-			require.NoError(t, err)
-			return strings.Contains(watched, node)
-		}, "it is watched again")
+		b.watched("a", queue[0], session)
 		b.unlock(holder)
-		b.unlock(b.granted(w))
+		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
 		acquire(session, attributes{
@@ -189,11 +183,13 @@ func TestWakeUpForAnotherReasonIsCountedButNobodyHasGone(t *testing.T) {
 			"lockpool.lock.wakeups":        int64(2),
 			"lockpool.lock.outcome":        "acquired",
 		}, ok, enqueued, wait(attributes{
-			"lockpool.lock.queue.position": int64(1),
-			"lockpool.lock.waiting_for":    queue[0],
-			"lockpool.lock.wakeups":        int64(2),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone)),
+			"lockpool.lock.queue.position":    int64(1),
+			"lockpool.lock.waiting_for":       queue[0],
+			"lockpool.lock.waiting_for.owner": "another",
+			"lockpool.lock.wakeups":           int64(2),
+			"lockpool.lock.outcome":           "acquired",
+		}, ok, saw(1, 2), gone)),
+		released(nil),
 	}, spans)
 }
 
@@ -211,7 +207,7 @@ func TestWaiterThatHasToQueueAgainIsStillOneAcquisition(t *testing.T) {
 		b.waitingBehind(queue[0], 1)
 		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+queue[1], -1))
 		b.unlock(holder)
-		b.unlock(b.granted(w))
+		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
 		acquire(session, attributes{
@@ -229,12 +225,13 @@ func TestWaiterThatHasToQueueAgainIsStillOneAcquisition(t *testing.T) {
 			"lockpool.lock.requeues":       int64(1),
 			"lockpool.lock.outcome":        "acquired",
 		}, ok, gone)),
+		released(nil),
 	}, spans)
 }
 
 func TestWaiterWhoseSessionDiesIsStillOneAcquisitionAndSaysSo(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newBenchAt(t, zktest.Start(t)) // which is made slow
 	p := b.pool()
 	holder := b.lock(b.ctx, b.silentPool(), "a")
 	var first, second string
@@ -244,18 +241,27 @@ func TestWaiterWhoseSessionDiesIsStillOneAcquisitionAndSaysSo(t *testing.T) {
 		queue = b.queued("a", 2)
 		first = b.session("a", queue[1])
 		b.waitingBehind(queue[0], 1)
-		id, err := strconv.ParseUint(first, 0, 64)
-		require.NoError(t, err)
-		require.NoError(t, server.ExpireSession(int64(id)))
+		slow := b.server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}, Where: func(r zktest.Request) bool { return r.Session == 0 }},
+			Do:    zktest.DelayApply(50 * time.Millisecond),
+		})
+		b.expire(first)
 		var again []string
 		b.until(func() bool { again = b.queue("a"); return len(again) == 2 && again[1] != queue[1] }, "it queues again")
+		require.Equal(t, 1, slow.Fired())
 		second = b.session("a", again[1])
-		b.waitingBehind(queue[0], 1)
+		b.until(func() bool { return len(b.named(seatName)) > 0 }, "it has another seat")
+		b.watched("a", queue[0], second)
 		b.unlock(holder)
-		b.unlock(b.granted(w))
+		b.unlockIn(ctx, b.granted(w))
 	})
 	require.NotEqual(t, first, second)
 	wakeups := spans[0].Attributes["lockpool.lock.wakeups"] // the end of the connection may or may not be one
+	_, port, err := net.SplitHostPort(b.server.Addr())
+	require.NoError(t, err)
+	number, err := strconv.ParseInt(port, 10, 64)
+	require.NoError(t, err)
+	here := attributes{"server.port": number}
 	require.Equal(t, []span{
 		acquire(second, attributes{
 			"lockpool.lock.queue.position": int64(1),
@@ -265,13 +271,14 @@ func TestWaiterWhoseSessionDiesIsStillOneAcquisitionAndSaysSo(t *testing.T) {
 			"lockpool.lock.requeues":       int64(1),
 			"lockpool.lock.requeued_after": "session_lost",
 			"lockpool.lock.outcome":        "acquired",
-		}, ok, requeued, wait(attributes{
+		}.with(here), ok, requeued, wait(attributes{
 			"lockpool.lock.queue.position": int64(1),
 			"lockpool.lock.waiting_for":    queue[0],
 			"lockpool.lock.wakeups":        wakeups,
 			"lockpool.lock.requeues":       int64(1),
 			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone)),
+		}, ok, gone), connect(second, here), seat()),
+		released(nil),
 	}, spans)
 }
 
@@ -288,11 +295,11 @@ func TestWaitThatFailsSaysWhy(t *testing.T) {
 	}{
 		{
 			"timeout", time.Second, func(*lockpool.Pool, *waiter) error { return nil },
-			context.DeadlineExceeded, "timeout", "waiting behind NODE: context deadline exceeded",
+			context.DeadlineExceeded, "timeout", "waiting behind NODE: context deadline exceeded (it is that of " + me + ")",
 		},
 		{
 			"cancel", patience, func(_ *lockpool.Pool, w *waiter) error { w.cancel(); return nil },
-			context.Canceled, "canceled", "waiting behind NODE: context canceled",
+			context.Canceled, "canceled", "waiting behind NODE: context canceled (it is that of " + me + ")",
 		},
 		{
 			"close", patience, func(p *lockpool.Pool, _ *waiter) error { return p.Close() },
@@ -303,7 +310,6 @@ func TestWaitThatFailsSaysWhy(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			p := b.pool()
-			require.NoError(t, p.Ping(b.ctx)) // connects
 			holder := b.lock(b.ctx, b.silentPool(), "a")
 			var queue []string
 			var session string
@@ -388,6 +394,8 @@ func TestReentryIsNoSpan(t *testing.T) {
 		require.NoError(t, p.Do(ctx, "a", func(context.Context) error { return nil }))
 		_, err := s.Lock(ended, "a")
 		require.ErrorIs(t, err, context.Canceled)
+	}))
+	require.Equal(t, []span{released(nil)}, b.trace(func(ctx context.Context) {
 		require.NoError(t, outer.Unlock(ctx)) // the last one
 		require.NoError(t, s.Close(ctx))
 	}))
@@ -452,13 +460,13 @@ func TestWorkUnderALockIsTracedBesideTheAcquisition(t *testing.T) {
 		}))
 		l := b.lock(ctx, p, "a")
 		require.Equal(t, caller, trace.SpanFromContext(l.Context(ctx)))
-		b.unlock(l)
+		b.unlockIn(ctx, l)
 	})
 	var names []string
 	for _, s := range spans {
 		names = append(names, s.Name)
 	}
-	require.Equal(t, []string{acquireName, "work", acquireName}, names)
+	require.Equal(t, []string{acquireName, "work", releaseName, acquireName, releaseName}, names)
 }
 
 func TestTheServerIsNamedAsInTheConnectString(t *testing.T) {
@@ -469,9 +477,11 @@ func TestTheServerIsNamedAsInTheConnectString(t *testing.T) {
 	require.NoError(t, err)
 	b.unlock(b.lock(b.ctx, p, "a"))
 	require.NoError(t, p.Close())
-	a := attributesOf(b.recorder.Ended()[0])
-	require.Equal(t, "localhost", a["server.address"])
-	require.NotContains(t, a, "network.peer.address", "it is not known")
+	for _, name := range []string{connectName, acquireName} {
+		a := attributesOf(b.named(name)[0])
+		require.Equal(t, "localhost", a["server.address"])
+		require.NotContains(t, a, "network.peer.address", "it is not known")
+	}
 }
 
 func TestNoSpanHoldsASecret(t *testing.T) {
@@ -502,7 +512,9 @@ func TestNoSpanHoldsASecret(t *testing.T) {
 
 	outcomes := map[any]int{}
 	for _, s := range b.recorder.Ended() {
-		outcomes[attributesOf(s)["lockpool.lock.outcome"]]++
+		if outcome, ok := attributesOf(s)["lockpool.lock.outcome"]; ok {
+			outcomes[outcome]++
+		}
 	}
 	require.Equal(t, map[any]int{"acquired": 1, "busy": 1, "canceled": 2, "no_permission": 1, "pool_closed": 2}, outcomes)
 	text, err := json.Marshal(tracetest.SpanStubsFromReadOnlySpans(b.recorder.Ended()))
