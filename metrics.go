@@ -187,7 +187,7 @@ func (m *meters) counts(h *hold, n int64) {
 // entered counts how often a hold was entered again. It is called with the
 // session's mutex held.
 func (m *meters) entered(h *hold) {
-	again := int64(h.last)/2 - 1 // entries are numbered by twos, from 2, and one more if they read
+	again := int64(h.last/2) - 1 // the first is 2, or 3 of one that only reads; then 4 or 5
 	if ctx := context.Background(); again > 0 && m.reentries.Enabled(ctx) {
 		m.reentries.Add(ctx, again, m.with(m.of(h.kind, h.name)))
 	}
