@@ -163,14 +163,7 @@ func (m *meters) acquired(ctx context.Context, t *trail, contended bool, err err
 	m.waitTime.Record(ctx, time.Since(t.began).Seconds(), m.with(l))
 }
 
-// granted counts a hold in, and ended out.
-func (t *telemetry) granted(h *hold) {
-	if t.profiles {
-		profiles().held.Add(h, 2)
-	}
-	t.counts(h, 1)
-}
-
+// ended counts a hold out.
 func (m *meters) ended(h *hold) {
 	if ctx := context.Background(); m.holdTime.Enabled(ctx) {
 		m.holdTime.Record(ctx, time.Since(h.began).Seconds(), m.with(m.of(h.kind, h.name)))
@@ -184,8 +177,7 @@ func (m *meters) counts(h *hold, n int64) {
 	}
 }
 
-// entered counts how often a hold was entered again. It is called with the
-// session's mutex held.
+// entered counts how often a hold was entered again.
 func (m *meters) entered(h *hold) {
 	again := int64(h.last/2) - 1 // the first is 2, or 3 of one that only reads; then 4 or 5
 	if ctx := context.Background(); again > 0 && m.reentries.Enabled(ctx) {

@@ -360,13 +360,27 @@ func (t *telemetry) release(ctx context.Context, h *hold) (context.Context, func
 	}
 }
 
-// hold begins the span of a hold, if there are such.
-func (t *telemetry) hold(ctx context.Context, h *hold) trace.Span {
-	if !t.holdSpans {
-		return nil
+// granted tells of the beginning of a hold.
+func (t *telemetry) granted(ctx context.Context, h *hold) {
+	if t.profiles {
+		profiles().held.Add(h, 1)
 	}
-	_, span := t.tracer.Start(ctx, spanHold)
-	return span
+	t.counts(h, 1)
+	if t.holdSpans {
+		_, h.span = t.tracer.Start(ctx, spanHold)
+	}
+}
+
+// withdrawn tells that the hold did not come to be: its session is over, or the
+// pool closed.
+func (t *telemetry) withdrawn(h *hold) {
+	if t.profiles {
+		profiles().held.Remove(h)
+	}
+	t.counts(h, -1)
+	if h.span != nil {
+		h.span.End()
+	}
 }
 
 // seated tells of a wait for a handle and a session, if there was one.

@@ -362,7 +362,6 @@ func (p *Pool) record(h *hold) error {
 	}
 	h.home.holds[h] = struct{}{}
 	p.held++
-	p.telemetry.granted(h)
 	h.guard = time.AfterFunc(guardAfter, func() { p.watchOver(h) })
 	if h.revocable {
 		h.guard.Reset(0)
@@ -370,14 +369,14 @@ func (p *Pool) record(h *hold) error {
 	return nil
 }
 
-// strike takes a hold from the record.
+// strike takes a hold from the record. It is called with the session's mutex held.
 func (p *Pool) strike(h *hold) {
+	p.telemetry.entered(h)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h.guard.Stop()
 	delete(h.home.holds, h)
 	p.held--
-	p.telemetry.entered(h)
 	p.dismiss(h.home)
 	if p.held == 0 && p.drained != nil {
 		close(p.drained)

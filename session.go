@@ -202,7 +202,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 		if err == nil {
 			trail.granted(node)
 			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, limit: req.limit, data: data, revocable: req.revocable}).begun()
-			h.span = s.pool.telemetry.hold(trail.caller, h)
+			s.pool.telemetry.granted(trail.caller, h) // tell may come as soon as it is recorded
 			if err = s.pool.record(h); err == nil {
 				if s.holds == nil {
 					s.holds = map[string]*hold{}
@@ -210,6 +210,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 				s.holds[name] = h
 				return h, nil
 			}
+			s.pool.telemetry.withdrawn(h)
 			_ = m.Leave(ctx, queue, node) // goes on if it fails
 		}
 		switch {
