@@ -6,8 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
 
 	"github.com/lockpool/lockpool/driver"
@@ -24,7 +26,8 @@ type meters struct {
 	reentries, lost, sessionsLost metric.Int64Counter
 
 	sessions, maxSessions, handles, maxHandles metric.Int64ObservableUpDownCounter
-	registration                               metric.Registration
+
+	meter metric.Meter
 
 	pool string
 	name func(string) string
@@ -36,30 +39,26 @@ var (
 	holdBounds = append(waitBounds[:len(waitBounds):len(waitBounds)], 1800, 7200)
 )
 
-func (m *meters) make(cfg config) error {
+func (m *meters) make(cfg config) {
 	m.pool, m.name = cfg.owner, cfg.metricName
 	meter := cfg.meters.Meter(scope, metric.WithInstrumentationVersion(version), metric.WithSchemaURL(semconv.SchemaURL))
-	var errs []error
+	m.meter = meter
 	seconds := func(name, description string, bounds []float64) metric.Float64Histogram {
 		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
 			metric.WithExplicitBucketBoundaries(bounds...))
-		errs = append(errs, err)
-		return h
+		return usable(h, err, metric.Float64Histogram(noop.Float64Histogram{}))
 	}
 	counter := func(name, unit, description string) metric.Int64Counter {
 		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return c
+		return usable(c, err, metric.Int64Counter(noop.Int64Counter{}))
 	}
 	upDown := func(name, unit, description string) metric.Int64UpDownCounter {
 		c, err := meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return c
+		return usable(c, err, metric.Int64UpDownCounter(noop.Int64UpDownCounter{}))
 	}
 	observed := func(name, unit, description string) metric.Int64ObservableUpDownCounter {
 		c, err := meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return c
+		return usable(c, err, metric.Int64ObservableUpDownCounter(noop.Int64ObservableUpDownCounter{}))
 	}
 	m.waitTime = seconds("lockpool.lock.wait.duration", "Time from asking for a lock to its grant, or to the error.", waitBounds)
 	m.holdTime = seconds("lockpool.lock.hold.duration", "Time from the grant of a lock until it is let go or lost.", holdBounds)
@@ -68,8 +67,7 @@ func (m *meters) make(cfg config) error {
 	depth, err := meter.Int64Histogram("lockpool.lock.queue.length", metric.WithUnit("{contender}"),
 		metric.WithDescription("Contenders in the queue of a lock when joining it, oneself included."),
 		metric.WithExplicitBucketBoundaries(1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 5000))
-	m.depth = depth
-	errs = append(errs, err)
+	m.depth = usable(depth, err, metric.Int64Histogram(noop.Int64Histogram{}))
 	m.waiters = upDown("lockpool.lock.waiters", "{waiter}", "Calls that wait for a lock.")
 	m.held = upDown("lockpool.lock.held", "{lock}", "Locks that are held.")
 	m.reentries = counter("lockpool.lock.reentries", "{entry}", "Entries into locks that were held already, counted when these are let go.")
@@ -79,23 +77,38 @@ func (m *meters) make(cfg config) error {
 	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service, at the most.")
 	m.handles = observed("lockpool.handle.count", "{handle}", "Handles that are given out.")
 	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles, at the most.")
-	return errors.Join(errs...)
 }
 
-// observe registers what is asked for and not counted. Pool.Close ends it.
-func (p *Pool) observe() (err error) {
+// usable returns the instrument, or none in its place: what a provider can not do
+// is told to OpenTelemetry's error handler, and locks go on without it.
+func usable[T any](instrument T, err error, none T) T {
+	if err != nil {
+		otel.Handle(err)
+	}
+	if any(instrument) == nil {
+		return none
+	}
+	return instrument
+}
+
+// observe registers what is asked for and not counted, and returns what ends it.
+func (p *Pool) observe() (unregister func()) {
 	m := &p.telemetry.meters
 	attrs := m.with(labels{})
-	m.registration, err = p.cfg.meters.Meter(scope, metric.WithInstrumentationVersion(version), metric.WithSchemaURL(semconv.SchemaURL)).
-		RegisterCallback(func(_ context.Context, o metric.Observer) error {
-			s := p.Stats()
-			o.ObserveInt64(m.sessions, int64(s.OpenSessions), attrs)
-			o.ObserveInt64(m.maxSessions, int64(s.MaxSessions), attrs)
-			o.ObserveInt64(m.handles, int64(s.InUse), attrs)
-			o.ObserveInt64(m.maxHandles, int64(s.MaxHandles), attrs)
-			return nil
-		}, m.sessions, m.maxSessions, m.handles, m.maxHandles)
-	return err
+	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s := p.Stats()
+		o.ObserveInt64(m.sessions, int64(s.OpenSessions), attrs)
+		o.ObserveInt64(m.maxSessions, int64(s.MaxSessions), attrs)
+		o.ObserveInt64(m.handles, int64(s.InUse), attrs)
+		o.ObserveInt64(m.maxHandles, int64(s.MaxHandles), attrs)
+		return nil
+	}, m.sessions, m.maxSessions, m.handles, m.maxHandles)
+	r = usable(r, err, metric.Registration(noop.Registration{}))
+	return sync.OnceFunc(func() {
+		if err := r.Unregister(); err != nil {
+			otel.Handle(err)
+		}
+	})
 }
 
 // labels are what a measurement is told apart by.

@@ -73,7 +73,7 @@ type telemetry struct {
 	meters
 }
 
-func newTelemetry(cfg config, connector driver.Connector) (*telemetry, error) {
+func newTelemetry(cfg config, connector driver.Connector) *telemetry {
 	t := &telemetry{
 		tracer: cfg.tracers.Tracer(scope,
 			trace.WithInstrumentationVersion(version), trace.WithSchemaURL(semconv.SchemaURL)),
@@ -85,7 +85,8 @@ func newTelemetry(cfg config, connector driver.Connector) (*telemetry, error) {
 		longWait:   cfg.longWait,
 		logger:     cfg.logger,
 	}
-	return t, t.meters.make(cfg)
+	t.meters.make(cfg)
+	return t
 }
 
 // trail follows one acquisition. It is its recipe.Observer.

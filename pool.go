@@ -20,6 +20,7 @@ type Pool struct {
 	connector driver.Connector
 	cfg       config
 	telemetry *telemetry
+	unobserve func() // ends what metrics ask of the pool
 	owner     owner // stored in every node of the pool
 	seats     *puddle.Pool[seat]
 
@@ -75,11 +76,9 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	p := &Pool{
 		connector: connector,
 		cfg:       cfg,
+		telemetry: newTelemetry(cfg, connector),
 		owner:     newOwner(cfg.owner),
 		handles:   map[*Session]struct{}{},
-	}
-	if p.telemetry, err = newTelemetry(cfg, connector); err != nil {
-		return nil, fmt.Errorf("lockpool: %w", err)
 	}
 	p.closing, p.refuse = context.WithCancelCause(context.Background())
 	p.living, p.die = context.WithCancel(context.Background())
@@ -88,10 +87,11 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		Destructor:  p.unsit,
 		MaxSize:     int32(cfg.maxHandles),
 	})
-	if err == nil {
-		err = p.observe()
+	if err != nil {
+		return nil, fmt.Errorf("lockpool: %w", err)
 	}
-	return p, err
+	p.unobserve = p.observe()
+	return p, nil
 }
 
 // Format implements fmt.Formatter: a pool in a log is its driver's name.
@@ -344,9 +344,9 @@ func (p *Pool) Close() error {
 	}
 	p.seats.Close()
 	p.work.Wait()
-	unregistered := p.telemetry.registration.Unregister()
+	p.unobserve()
 	if c, ok := p.connector.(io.Closer); ok {
-		return errors.Join(c.Close(), unregistered)
+		return c.Close()
 	}
-	return unregistered
+	return nil
 }
