@@ -176,6 +176,9 @@ func (t *trail) Queued(self driver.Node, place, length int) {
 // Waiting implements recipe.Observer.
 func (t *trail) Waiting(w recipe.Wait) {
 	t.mu.Lock()
+	if w.Data == nil && w.Behind == t.behind.Behind {
+		w.Data = t.behind.Data // as it was before
+	}
 	t.behind = w
 	t.mu.Unlock()
 	if t.wait == nil {

@@ -53,7 +53,7 @@ type Observer interface {
 type Wait struct {
 	Queue  string
 	Behind driver.Node // whose going is waited for; the first of several
-	Data   []byte      // stored in it
+	Data   []byte      // stored in it; nil if a request to give the lock back has replaced it
 	Head   driver.Node // the first in the queue, which holds the lock; it may be Behind
 }
 
@@ -162,7 +162,11 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 		return false, err
 	}
 	if c.Observer != nil {
-		c.Observer.Waiting(Wait{c.Queue, obstacles[0], watches[0].Data, s.head})
+		data := watches[0].Data
+		if watches[0].Revoked {
+			data = nil // it is the request
+		}
+		c.Observer.Waiting(Wait{c.Queue, obstacles[0], data, s.head})
 	}
 	reasons := watches[:len(obstacles)] // to look again
 	if revocable {
