@@ -13,7 +13,7 @@ func (t *trail) isSlow() {
 	w := t.behind
 	t.mu.Unlock()
 	t.pool.telemetry.logger.Warn("lockpool: a lock is waited for long", "lock", t.name, "kind", t.req.kind().String(),
-		"waited", time.Since(t.began).Round(time.Millisecond), "behind", w.Behind.Name, "whose", readOwner(w.Data).String())
+		"waited", time.Since(t.began).Round(time.Millisecond), "behind", w.Behind.String(), "whose", readOwner(w.Data).String())
 }
 
 // suspect warns of a wait that looks like one for oneself: the context carries a

@@ -9,6 +9,7 @@ import (
 	rtrace "runtime/trace"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -187,7 +188,7 @@ func (t *trail) Waiting(w recipe.Wait) {
 	if !t.wait.IsRecording() {
 		return
 	}
-	t.wait.SetAttributes(keyBehind.String(w.Behind.Name))
+	t.wait.SetAttributes(keyBehind.String(w.Behind.String()))
 	if whose := readOwner(w.Data).String(); whose != "" {
 		t.wait.SetAttributes(keyWhose.String(whose))
 	}
@@ -332,9 +333,10 @@ func errorType(err error) string { return (&LockError{Err: err}).ErrorType() }
 // blame adds to the error of a wait whose node was in the way, if that is known.
 func (t *trail) blame(err error) error {
 	t.mu.Lock()
-	whose := readOwner(t.behind.Data).String()
+	behind := t.behind
 	t.mu.Unlock()
-	if whose == "" {
+	whose := readOwner(behind.Data).String()
+	if whose == "" || !strings.Contains(err.Error(), behind.Behind.String()) {
 		return err
 	}
 	return fmt.Errorf("%w (it is that of %s)", err, whose)

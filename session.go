@@ -300,12 +300,15 @@ func (s *Session) release(ctx context.Context, h *hold, cause error) error {
 	ctx, released := s.pool.telemetry.release(ctx, h)
 	err := h.leaveQueue(ctx)
 	s.pool.strike(h)
-	released(err)
 	if err != nil {
 		s.clean = false
+	}
+	if errors.Is(err, driver.ErrSessionLost) {
+		err = nil // and the node with it
+	}
+	released(err)
+	if err != nil {
 		switch {
-		case errors.Is(err, driver.ErrSessionLost):
-			return nil // and the node with it
 		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			return fmt.Errorf("let go, which the server has not confirmed yet: %w", err)
 		}

@@ -12,7 +12,11 @@ package driver
 import (
 	"context"
 	"errors"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 var (
@@ -243,3 +247,14 @@ type Node struct {
 	Twin    string // name of a second node, for clients that do not know the first
 	Permits int    // of a Permit: how many, and so of how many nodes
 }
+
+// String is the name as it can stand in a log: other clients may choose any.
+func (n Node) String() string {
+	const most = 200
+	if len(n.Name) <= most && utf8.ValidString(n.Name) && !strings.ContainsFunc(n.Name, unprintable) {
+		return n.Name
+	}
+	return strconv.Quote(n.Name[:min(len(n.Name), most)])
+}
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }

@@ -82,7 +82,7 @@ type standing struct {
 type blocked func(ctx context.Context, s standing) (granted bool, err error)
 
 func busy(_ context.Context, s standing) (bool, error) {
-	return false, fmt.Errorf("%w: %s", ErrBusy, s.obstacles[0].Name)
+	return false, fmt.Errorf("%w: %s", ErrBusy, s.obstacles[0])
 }
 
 // take is the recipe.
@@ -156,7 +156,7 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 	}
 	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
 	if err != nil && ctx.Err() != nil {
-		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0].Name, err)
+		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0], err)
 	}
 	if err != nil {
 		return false, err
@@ -182,7 +182,7 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 	case <-c.Session.Done():
 		return false, c.Session.Err()
 	case <-ctx.Done():
-		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0].Name, ctx.Err())
+		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0], ctx.Err())
 	}
 	granted := false
 	for _, w := range watches[:len(obstacles)] {
