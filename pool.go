@@ -21,7 +21,7 @@ type Pool struct {
 	cfg       config
 	telemetry *telemetry
 	unobserve func() // ends what metrics ask of the pool
-	owner     owner // stored in every node of the pool
+	owner     owner  // stored in every node of the pool
 	seats     *puddle.Pool[seat]
 
 	// closing ends, with the cause ErrPoolClosed, when no more locks are given
