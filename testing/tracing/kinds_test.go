@@ -38,28 +38,29 @@ func TestEveryKindOfLockHasItsSpans(t *testing.T) {
 		take asKind
 		own  attributes // of its kind
 		// of one that waits
-		queued attributes
-		events []string
+		queued        attributes
+		events, woken []string
 	}{
 		{
 			"read", withOptions(lockpool.Shared()), attributes{"lockpool.lock.kind": "read"},
-			attributes{"lockpool.lock.queue.position": int64(1), "lockpool.lock.queue.length": int64(2)}, enqueued,
+			attributes{"lockpool.lock.queue.position": int64(1), "lockpool.lock.queue.length": int64(2)}, enqueued, []string{gone},
 		},
 		{
 			"semaphore", twoPermits, attributes{"lockpool.lock.kind": "semaphore", "lockpool.lock.permits": int64(2)},
-			attributes{"lockpool.lock.queue.position": int64(0), "lockpool.lock.queue.length": int64(1)}, enqueued,
+			attributes{"lockpool.lock.queue.position": int64(0), "lockpool.lock.queue.length": int64(1)}, enqueued, []string{gone},
 		},
-		{"plain", withOptions(lockpool.Plain()), attributes{"lockpool.lock.kind": "plain"}, attributes{}, nil},
+		{"plain", withOptions(lockpool.Plain()), attributes{"lockpool.lock.kind": "plain"}, attributes{}, nil, []string{gone}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
-			p, others := b.pool(), b.silentPool()
+			p, m := b.metered()
+			others := b.stranger()
 			first := c.take
 			if c.name == "read" { // they would share it
 				first = withOptions()
 			}
-			release, err := first(b.ctx, others)
+			release, err := first(b.ctx, others.Pool)
 			require.NoError(t, err)
 			q, err := others.Queue(b.ctx, "a")
 			require.NoError(t, err)
@@ -79,6 +80,7 @@ func TestEveryKindOfLockHasItsSpans(t *testing.T) {
 					done <- err
 				}()
 				b.waitingBehind(holder, 1)
+				b.linked(1, 1)
 				require.NoError(t, release(b.ctx))
 				require.NoError(t, <-done)
 			})
@@ -88,9 +90,18 @@ func TestEveryKindOfLockHasItsSpans(t *testing.T) {
 			end := attributes{"lockpool.lock.wakeups": int64(1), "lockpool.lock.outcome": "acquired"}
 			require.Equal(t, []span{
 				acquire(session, c.own.with(c.queued).with(end).with(attributes{"lockpool.lock.contended": true}), ok, c.events,
-					wait(waiting.with(end).with(attributes{"lockpool.lock.waiting_for": holder}), ok, gone)),
+					wait(waiting.with(end).with(attributes{"lockpool.lock.waiting_for": holder}), ok, c.woken...).linkedTo(linkTo("holder", others.asked()[0]))),
 				released(c.own.without("lockpool.lock.permits")),
 			}, spans)
+			kind := "lockpool.lock.kind=" + c.name
+			want := idle(2).with(points{
+				waitTime: {"lockpool.lock.contended=true," + kind + ",lockpool.lock.outcome=acquired": 1},
+				holdTime: {kind: 1}, held: {kind: 0}, waiters: {kind: 0}, depth: {kind: 1},
+			})
+			if c.name == "plain" { // has no queue
+				delete(want, depth)
+			}
+			require.Equal(t, want, m.points())
 		})
 	}
 }
@@ -138,8 +149,7 @@ func TestQueueShowsTheSpanThatAsked(t *testing.T) {
 	l := b.lock(b.ctx, p, "a")
 	q, err := p.Queue(b.ctx, "a")
 	require.NoError(t, err)
-	spans := b.recorder.Ended()
-	sc := spans[len(spans)-1].SpanContext()
+	sc := b.named(acquireName)[0].SpanContext()
 	require.Equal(t, "00-"+sc.TraceID().String()+"-"+sc.SpanID().String()+"-01", q.Contenders[0].Trace)
 	b.unlock(l)
 	require.NotEqual(t, trace.TraceID{}, sc.TraceID())
