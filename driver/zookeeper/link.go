@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -254,7 +255,8 @@ func (l *link) answered(xid, code int32) {
 }
 
 // shorten gives the client an error in place of a listing that is longer than it
-// accepts. The client would drop the connection without a look at whose answer it
+// accepts, and an empty node in place of one with that much data, which is not
+// ours. The client would drop the connection without a look at whose answer it
 // is, and every request that is under way would be unsure.
 func (l *link) shorten() error {
 	if !l.done.Load() || l.got > 0 || l.left > 0 || len(l.instead) > 0 {
@@ -272,22 +274,33 @@ func (l *link) shorten() error {
 		return err
 	}
 	xid := int32(binary.BigEndian.Uint32(head[4:]))
-	if !l.isListing(xid) {
+	const statLength = 68 // which comes after the data
+	switch l.op(xid) {
+	case opGetChildren:
+		code := int32(tooLongCode)
+		l.instead = binary.BigEndian.AppendUint32(slices.Clone(head[:16]), uint32(code))
+		_, err = l.in.Discard(4 + length)
+	case opGetData:
+		l.instead = append(slices.Clone(head), make([]byte, 4+statLength)...) // no data
+		if _, err = l.in.Discard(4 + length - statLength); err == nil {
+			_, err = io.ReadFull(l.in, l.instead[len(head)+4:])
+		}
+	default:
 		return nil
 	}
 	l.take(xid)
-	l.instead = slices.Clone(head)
-	binary.BigEndian.PutUint32(l.instead, uint32(len(l.head)-4))
-	code := int32(tooLongCode)
-	binary.BigEndian.PutUint32(l.instead[16:], uint32(code))
-	_, err = l.in.Discard(4 + length)
+	binary.BigEndian.PutUint32(l.instead, uint32(len(l.instead)-4))
 	return err
 }
 
-func (l *link) isListing(xid int32) bool {
+// op returns the operation of the request that was sent with the xid, or 0.
+func (l *link) op(xid int32) int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.sent, func(r sent) bool { return r.xid == xid && r.op == opGetChildren })
+	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
+		return l.sent[i].op
+	}
+	return 0
 }
 
 // decided reports whether a write that ended with the code came before the
