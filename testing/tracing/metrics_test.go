@@ -1,0 +1,248 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/lockpool/lockpool"
+)
+
+func TestMetricsHaveUnitsAndBucketsOfSeconds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered()
+	l := b.lock(b.ctx, p, "a")
+	require.NoError(t, p.Do(l.Context(b.ctx), "a", func(context.Context) error { return nil }))
+	w := b.start(b.ctx, p, "a")
+	b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+	b.unlock(l)
+	b.unlock(b.granted(w))
+	l = b.lock(b.ctx, p, "a")
+	b.expire(b.session("a", b.queue("a")[0]))
+	<-l.Lost()
+	b.until(func() bool { return m.points()["lockpool.lock.lost"] != nil }, "it is counted")
+	wait := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+	units, buckets := map[string]string{}, map[string][]float64{}
+	for _, metric := range m.collect() {
+		require.NotEmpty(t, metric.Description)
+		units[metric.Name] = metric.Unit
+		switch data := metric.Data.(type) {
+		case metricdata.Histogram[float64]:
+			buckets[metric.Name] = data.DataPoints[0].Bounds
+		case metricdata.Histogram[int64]:
+			buckets[metric.Name] = data.DataPoints[0].Bounds
+		case metricdata.Sum[int64]:
+			counter := metric.Name == "lockpool.lock.reentries" || strings.HasSuffix(metric.Name, ".lost")
+			require.Equal(t, counter, data.IsMonotonic, metric.Name)
+		}
+	}
+	require.Equal(t, map[string]string{
+		waitTime: "s", holdTime: "s", "lockpool.session.wait_time": "s", "lockpool.session.create_time": "s",
+		depth: "{contender}", waiters: "{waiter}", held: "{lock}", "lockpool.lock.reentries": "{entry}", "lockpool.lock.lost": "{lock}",
+		"lockpool.session.lost": "{session}", sessions: "{session}", "lockpool.session.max": "{session}",
+		handles: "{handle}", "lockpool.handle.max": "{handle}",
+	}, units)
+	require.Equal(t, map[string][]float64{
+		waitTime: wait, "lockpool.session.wait_time": wait, "lockpool.session.create_time": wait,
+		holdTime: append(wait[:len(wait):len(wait)], 1800, 7200),
+		depth:    {1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 5000},
+	}, buckets)
+	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
+}
+
+func TestMetricsNameNoLockUnlessItIsMapped(t *testing.T) {
+	t.Parallel()
+	const key = "lockpool.lock.name="
+	all := func(points points) (all string) {
+		for _, of := range points {
+			for attrs := range of {
+				all += attrs + "\n"
+			}
+		}
+		return all
+	}
+	b := newBench(t)
+	p, m := b.metered()
+	b.unlock(b.lock(b.ctx, p, "orders/42"))
+	require.NotContains(t, all(m.points()), key)
+	require.NotContains(t, all(m.points()), "lockpool.pool.name")
+
+	var asked atomic.Pointer[lockpool.Pool]
+	p, m = b.metered(lockpool.WithOwner("billing"), lockpool.WithMetricName(func(name string) string {
+		if p := asked.Load(); p != nil {
+			_ = p.Stats() // it may use the pool
+		}
+		name, _, _ = strings.Cut(name, "/")
+		return name
+	}))
+	asked.Store(p)
+	for _, name := range []string{"orders/42", "orders/43", "users/7"} {
+		b.unlock(b.lock(b.ctx, p, name))
+	}
+	of := func(name string) string {
+		return "lockpool.lock.kind=mutex,lockpool.lock.name=" + name + ",lockpool.pool.name=billing"
+	}
+	require.Equal(t, map[string]int64{of("orders"): 2, of("users"): 1}, m.points()[holdTime])
+	require.Equal(t, map[string]int64{of("orders"): 2, of("users"): 1}, m.points()[depth])
+	require.Equal(t, map[string]int64{of("orders"): 0, of("users"): 0}, m.points()[held])
+	require.Equal(t, map[string]int64{"lockpool.pool.name=billing": 1}, m.points()[sessions])
+	require.NotContains(t, all(m.points()), "42")
+
+	p, m = b.metered(lockpool.WithMetricName(func(string) string { return "" }))
+	b.unlock(b.lock(b.ctx, p, "orders/42"))
+	require.NotContains(t, all(m.points()), key, "mapped to nothing")
+}
+
+func TestPoolThatIsClosedIsAskedForNoFigures(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	m := b.newMeter()
+	gone := make(chan struct{})
+	func() {
+		p, err := lockpool.Open("zookeeper", b.server.Addr()+b.chroot, lockpool.WithMeterProvider(m))
+		require.NoError(t, err)
+		runtime.AddCleanup(p, func(gone chan struct{}) { close(gone) }, gone)
+		require.Equal(t, map[string]int64{"": 0}, m.points()[sessions], "it has not been used")
+		s, err := p.Session(b.ctx)
+		require.NoError(t, err)
+		require.Equal(t, map[string]int64{"": 1}, m.points()[sessions])
+		require.Equal(t, map[string]int64{"": 1}, m.points()[handles])
+		require.NoError(t, s.Close(b.ctx))
+		require.Equal(t, map[string]int64{"": 0}, m.points()[handles])
+		require.NoError(t, p.Close())
+		require.NoError(t, p.Close(), "a second time")
+	}()
+	require.NotContains(t, m.points(), sessions)
+	require.NotContains(t, m.points(), handles)
+	b.until(func() bool {
+		runtime.GC()
+		select {
+		case <-gone:
+			return true
+		default:
+			return false
+		}
+	}, "the pool is garbage: the provider keeps nothing of it")
+	runtime.KeepAlive(m)
+}
+
+// Not parallel: it changes the global provider.
+func TestTheGlobalMeterProviderIsTheDefault(t *testing.T) {
+	b := newBench(t)
+	defer otel.SetMeterProvider(otel.GetMeterProvider())
+	m, other := b.newMeter(), b.newMeter()
+	otel.SetMeterProvider(m)
+	p := b.open("")
+	b.unlock(b.lock(b.ctx, p, "a"))
+	require.Equal(t, map[string]int64{free: 1}, m.points()[waitTime])
+	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithMeterProvider(nil)), "a"))
+	require.Equal(t, map[string]int64{free: 2}, m.points()[waitTime], "nil is ignored")
+	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithMeterProvider(other)), "a"))
+	require.Equal(t, map[string]int64{free: 2}, m.points()[waitTime], "the option prevails")
+	require.Equal(t, map[string]int64{free: 1}, other.points()[waitTime])
+}
+
+// useless is a provider whose meters refuse everything.
+type useless struct{ noop.MeterProvider }
+
+type uselessMeter struct{ noop.Meter }
+
+var errUseless = errors.New("no metrics today")
+
+func (useless) Meter(string, ...metric.MeterOption) metric.Meter { return uselessMeter{} }
+
+func (uselessMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	return nil, errUseless
+}
+
+func (uselessMeter) Int64UpDownCounter(string, ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
+	return nil, errUseless
+}
+
+func (uselessMeter) Int64Histogram(string, ...metric.Int64HistogramOption) (metric.Int64Histogram, error) {
+	return nil, errUseless
+}
+
+func (uselessMeter) Float64Histogram(string, ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+	return nil, errUseless
+}
+
+func (uselessMeter) Int64ObservableUpDownCounter(string, ...metric.Int64ObservableUpDownCounterOption) (metric.Int64ObservableUpDownCounter, error) {
+	return nil, errUseless
+}
+
+func (uselessMeter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
+	return nil, errUseless
+}
+
+// slowMetrics is an exporter of metrics that takes its time, or fails.
+type slowMetrics struct {
+	sdkmetric.Exporter
+	pause time.Duration
+	err   error
+	tried atomic.Int32
+}
+
+func (e *slowMetrics) Temporality(k sdkmetric.InstrumentKind) metricdata.Temporality {
+	return sdkmetric.DefaultTemporalitySelector(k)
+}
+
+func (e *slowMetrics) Aggregation(k sdkmetric.InstrumentKind) sdkmetric.Aggregation {
+	return sdkmetric.DefaultAggregationSelector(k)
+}
+
+func (e *slowMetrics) Export(context.Context, *metricdata.ResourceMetrics) error {
+	e.tried.Add(1)
+	time.Sleep(e.pause)
+	return e.err
+}
+
+func (*slowMetrics) ForceFlush(context.Context) error { return nil }
+func (*slowMetrics) Shutdown(context.Context) error   { return nil }
+
+// slowNames makes each measurement slow.
+func slowNames(string) string { time.Sleep(5 * time.Millisecond); return "" }
+
+func TestNoMeterProviderChangesTheOutcomeOfLocking(t *testing.T) {
+	t.Parallel()
+	exported := func(b *bench, e *slowMetrics) (metric.MeterProvider, func() bool) {
+		reader := sdkmetric.NewPeriodicReader(e, sdkmetric.WithInterval(time.Millisecond))
+		p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+		b.Cleanup(func() { _ = p.Shutdown(context.Background()) })
+		return p, func() bool { return e.tried.Load() > 0 }
+	}
+	for name, provider := range map[string]func(b *bench) (p metric.MeterProvider, used func() bool){
+		"refusing": func(*bench) (metric.MeterProvider, func() bool) { return useless{}, func() bool { return true } },
+		"slow": func(b *bench) (metric.MeterProvider, func() bool) {
+			return exported(b, &slowMetrics{pause: 100 * time.Millisecond})
+		},
+		"failing": func(b *bench) (metric.MeterProvider, func() bool) {
+			return exported(b, &slowMetrics{err: errors.New("the collector is down")})
+		},
+		"shut down": func(b *bench) (metric.MeterProvider, func() bool) {
+			p := sdkmetric.NewMeterProvider()
+			require.NoError(b, p.Shutdown(b.ctx))
+			return p, func() bool { return true }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			mp, used := provider(b)
+			b.locking(b.pool(lockpool.WithMeterProvider(mp), lockpool.WithMetricName(slowNames)))
+			b.until(used, "the provider is used")
+		})
+	}
+}
