@@ -113,9 +113,13 @@ type trail struct {
 	behind recipe.Wait
 }
 
-// follow begins the span of an acquisition.
-func (p *Pool) follow(ctx context.Context, name string, req request) (context.Context, *trail) {
-	t := &trail{pool: p, caller: ctx, name: name, req: req, place: -1, began: time.Now()}
+// follow begins the span of an acquisition. It is called with s.mu held.
+func (s *Session) follow(ctx context.Context, name string, req request) (context.Context, *trail) {
+	p, t := s.pool, &s.trail
+	if p.telemetry.longWait > 0 {
+		t = new(trail) // its timer may still look at it when s has another
+	}
+	*t = trail{pool: p, caller: ctx, name: name, req: req, place: -1, began: time.Now()}
 	t.ctx, t.span = p.telemetry.tracer.Start(ctx, spanAcquire, p.telemetry.start...)
 	if t.span.IsRecording() {
 		t.span.SetAttributes(keyName.String(name), t.kind(), keyDriver.String(p.telemetry.driverName))
@@ -328,6 +332,14 @@ func fail(span trace.Span, err error) {
 	span.SetStatus(codes.Error, err.Error())
 }
 
+// end ends a span, which has failed if there is an error.
+func end(span trace.Span, err error) {
+	if err != nil && span.IsRecording() {
+		fail(span, err)
+	}
+	span.End()
+}
+
 func errorType(err error) string { return (&LockError{Err: err}).ErrorType() }
 
 // blame adds to the error of a wait whose node was in the way, if that is known.
@@ -351,19 +363,13 @@ func (t *telemetry) about(h *hold) []attribute.KeyValue {
 	return attrs
 }
 
-// release begins the span of a release, and returns what ends it.
-func (t *telemetry) release(ctx context.Context, h *hold) (context.Context, func(error)) {
+// release begins the span of a release.
+func (t *telemetry) release(ctx context.Context, h *hold) (context.Context, trace.Span) {
 	ctx, span := t.tracer.Start(ctx, spanRelease, t.start...)
-	if !span.IsRecording() {
-		return ctx, func(error) { span.End() }
+	if span.IsRecording() {
+		span.SetAttributes(t.about(h)...)
 	}
-	span.SetAttributes(t.about(h)...)
-	return ctx, func(err error) {
-		if err != nil {
-			fail(span, err)
-		}
-		span.End()
-	}
+	return ctx, span
 }
 
 // granted tells of the beginning of a hold.
@@ -397,10 +403,7 @@ func (t *telemetry) seated(ctx context.Context, began time.Time, err error) {
 		return
 	}
 	_, span := t.tracer.Start(ctx, spanSeat, trace.WithTimestamp(began))
-	if err != nil && span.IsRecording() {
-		fail(span, err)
-	}
-	span.End()
+	end(span, err)
 }
 
 // connecting begins the span of a new session, and returns what ends it.

@@ -60,6 +60,7 @@ type Session struct {
 	clean bool // no node of ours may be left on the seat's session
 	holds map[string]*hold
 	cause error // of closed
+	trail trail // of the acquisition that is under way, if it needs no other: it is here to spare the heap
 
 	recent *hold // of holds, or nil: what was locked last is likely locked again
 }
@@ -166,15 +167,19 @@ func (s *Session) acquire(ctx context.Context, name string, req request) (*hold,
 		trail *trail
 	)
 	err := s.pool.bounded(ctx, func(ctx context.Context) (err error) {
-		ctx, trail = s.pool.follow(ctx, name, req)
+		ctx, trail = s.follow(ctx, name, req)
 		h, err = s.grant(ctx, name, req, trail)
 		return err
 	})
 	if trail != nil {
 		trail.end(err)
+		s.forget()
 	}
 	return h, err
 }
+
+// forget lets go of what the last acquisition was about.
+func (s *Session) forget() { s.trail = trail{} }
 
 // grant gets the lock from the service and records the hold. It is the one
 // place where handles and recipe meet. A waiter whose session dies, or whose
@@ -297,7 +302,7 @@ func (s *Session) release(ctx context.Context, h *hold, cause error) error {
 		return h.err()
 	}
 	h.tell(cause)
-	ctx, released := s.pool.telemetry.release(ctx, h)
+	ctx, span := s.pool.telemetry.release(ctx, h)
 	err := h.leaveQueue(ctx)
 	s.pool.strike(h)
 	if err != nil {
@@ -306,7 +311,7 @@ func (s *Session) release(ctx context.Context, h *hold, cause error) error {
 	if errors.Is(err, driver.ErrSessionLost) {
 		err = nil // and the node with it
 	}
-	released(err)
+	end(span, err)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil && errors.Is(err, ctx.Err()):

@@ -1,0 +1,102 @@
+package lockpool
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// instrumented does what an acquisition of a free lock does for spans, metrics,
+// logs and profiles. Nothing of it is in a lock without instrumentation.
+func instrumented(p *Pool, s *Session, home *member) {
+	self := driver.Node{Name: "_c_8d2c8a2e-4e57-4a0b-9d39-7d0c6ee3d8a1-lock-0000000000"}
+	began := time.Now()
+	p.telemetry.seated(context.Background(), began, nil)
+	ctx, trail := s.follow(context.Background(), "a", request{op: opLock})
+	_ = p.owner.data(ctx, p.telemetry.links)
+	trail.on(home)
+	trail.Queued(self, 0, 1)
+	trail.granted(self)
+	trail.end(nil)
+	s.forget()
+}
+
+// uninstrumented is a pool of a program that has set up no provider.
+func uninstrumented(t testing.TB) (*Pool, *Session, *member) {
+	p, err := OpenConnector(nameless{})
+	require.NoError(t, err)
+	return p, &Session{pool: p}, &member{}
+}
+
+// released is the same for a hold, from its grant to its end.
+func released(p *Pool, h *hold) {
+	p.telemetry.granted(context.Background(), h)
+	h.tell(ErrNotHeld)
+	_, span := p.telemetry.release(context.Background(), h)
+	p.telemetry.entered(h)
+	end(span, nil)
+}
+
+// There is no provider in these tests, so this is what it costs who has none.
+func TestInstrumentationWithoutAProviderCostsThreeAllocations(t *testing.T) {
+	p, s, home := uninstrumented(t)
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { instrumented(p, s, home) }), 3.)
+	h := (&hold{session: s, name: "a", home: home}).begun()
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { released(p, h) }), 3.)
+}
+
+// The fastest of many tries, because a busy machine makes the others slow.
+func TestInstrumentationWithoutAProviderTakesHalfAMicrosecond(t *testing.T) {
+	p, s, home := uninstrumented(t)
+	const rounds = 1000
+	fastest := time.Hour
+	for range 50 {
+		began := time.Now()
+		for range rounds {
+			instrumented(p, s, home)
+		}
+		fastest = min(fastest, time.Since(began)/rounds)
+	}
+	limit := 500 * time.Nanosecond
+	if underRace {
+		limit *= 10
+	}
+	require.Less(t, fastest, limit)
+}
+
+func TestEnteringAgainCostsNoAllocation(t *testing.T) {
+	_, s, home := uninstrumented(t)
+	h := (&hold{session: s, name: "a", home: home}).begun()
+	h.enter(false)
+	s.holds = map[string]*hold{"a": h}
+	ctx := context.Background()
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		l, err := s.Lock(ctx, "a")
+		if err != nil || l.Unlock(ctx) != nil {
+			t.Fail()
+		}
+	}))
+}
+
+func BenchmarkInstrumentationOfAnAcquisition(b *testing.B) {
+	p, s, home := uninstrumented(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		instrumented(p, s, home)
+	}
+}
+
+func BenchmarkInstrumentationOfARelease(b *testing.B) {
+	p, s, home := uninstrumented(b)
+	h := (&hold{session: s, name: "a", home: home}).begun()
+	b.ReportAllocs()
+	for b.Loop() {
+		p.telemetry.granted(context.Background(), h)
+		h.tell(ErrNotHeld)
+		released(p, h)
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package lockpool
+
+const underRace = true // what is measured is slower
