@@ -254,8 +254,7 @@ func TestLockThatIsLostIsCountedLoggedAndSaidByItsHoldSpan(t *testing.T) {
 	}
 }
 
-// A grant that comes too late is none, and leaves nothing open.
-func TestHoldSpanOfAPoolThatIsClosedMeanwhileEnds(t *testing.T) {
+func TestPoolThatIsClosedEndsItsHoldsAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered(lockpool.WithHoldSpans())
@@ -268,6 +267,50 @@ func TestHoldSpanOfAPoolThatIsClosedMeanwhileEnds(t *testing.T) {
 		"lockpool.session.wait_time": {"": 2}, "lockpool.session.create_time": {"": 1},
 		waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
 	}, m.points(), "and no session is lost, nor asked for")
+}
+
+// meddling is a provider that does something before a span begins.
+type meddling struct {
+	trace.TracerProvider
+	before func(span string)
+}
+
+func (m meddling) Tracer(name string, opts ...trace.TracerOption) trace.Tracer {
+	return meddlingTracer{m.TracerProvider.Tracer(name, opts...), m.before}
+}
+
+type meddlingTracer struct {
+	trace.Tracer
+	before func(span string)
+}
+
+func (m meddlingTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	m.before(name)
+	return m.Tracer.Start(ctx, name, opts...)
+}
+
+// The pool closes when the service has granted the lock, but nobody holds it yet.
+func TestGrantThatComesTooLateIsNoHold(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	var p *lockpool.Pool
+	closed := make(chan error, 1)
+	m := b.newMeter()
+	p = b.open("", lockpool.WithHoldSpans(), lockpool.WithMeterProvider(m), lockpool.WithTracerProvider(meddling{b.provider, func(span string) {
+		if span != holdName {
+			return
+		}
+		go func() { closed <- p.Close() }() // waits for the call that is under way
+		b.until(func() bool { _, err := p.Session(b.ctx); return err != nil }, "it is closing")
+	}}))
+	_, err := p.Lock(b.ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
+	require.NoError(t, <-closed)
+	require.Len(t, b.named(holdName), 1, "its span has ended")
+	require.Equal(t, map[string]int64{mutex: 0}, m.points()[held])
+	require.NotContains(t, m.points(), holdTime)
+	require.Len(t, b.recorder.Ended(), len(b.recorder.Started()))
+	b.queued("a", 0)
 }
 
 func TestReentriesAreCountedAndAreNoSpans(t *testing.T) {
