@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // What one way of locking leaves behind: all spans with their links, all points.
@@ -547,4 +549,43 @@ func (l *logged) lines(t testing.TB, without ...string) (lines []map[string]any)
 		lines = append(lines, fields)
 	}
 	return lines
+}
+
+// The error is about the request that was not answered, not about who has gone.
+func TestErrorNamesNobodyWhoHasGone(t *testing.T) {
+	t.Parallel()
+	b := newBenchAt(t, zktest.Start(t))
+	p, others := b.pool(), b.silentPool()
+	holder := b.lock(b.ctx, others, "a")
+	quitter := b.start(b.ctx, others, "a")
+	b.queued("a", 2)
+	w := b.start(b.ctx, p, "a")
+	queue := b.queued("a", 3)
+	b.waitingBehind(queue[1], 1)
+	session, err := strconv.ParseUint(b.session("a", queue[2]), 0, 64)
+	require.NoError(t, err)
+	unanswered := b.server.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: int64(session)}, Ops: []zktest.Op{zktest.OpGetChildren, zktest.OpGetChildren2}},
+		Do:    zktest.HoldReply(),
+	})
+	quitter.cancel()
+	require.NoError(t, unanswered.Wait(b.ctx)) // it looks who is in front now
+	w.cancel()
+	_, err = b.result(w)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotContains(t, err.Error(), "it is that of")
+	unanswered.Release()
+	b.unlock(holder)
+}
+
+// The session takes the node along: nothing has failed.
+func TestReleaseWhoseSessionHasJustEndedSucceeds(t *testing.T) {
+	t.Parallel()
+	b := newBenchAt(t, zktest.Start(t))
+	p := b.pool()
+	l := b.lock(b.ctx, p, "a")
+	ended := b.server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.chroot + "/a/"}, Do: zktest.ExpireBeforeApply()})
+	b.unlock(l)
+	require.Equal(t, 1, ended.Fired())
+	require.Equal(t, released(nil), b.span(b.named(releaseName)[0], nil))
 }
