@@ -16,8 +16,9 @@ func instrumented(p *Pool, s *Session, home *member) {
 	self := driver.Node{Name: "_c_8d2c8a2e-4e57-4a0b-9d39-7d0c6ee3d8a1-lock-0000000000"}
 	began := time.Now()
 	p.telemetry.seated(context.Background(), began, nil)
-	ctx, trail := s.follow(context.Background(), "a", request{op: opLock})
-	_ = p.owner.data(ctx, p.telemetry.links)
+	req := request{op: opLock}
+	ctx, trail := s.follow(context.Background(), "a", req)
+	_ = p.owner.data(ctx, req, p.telemetry.links)
 	trail.on(home)
 	trail.Queued(self, 0, 1)
 	trail.granted(self)
