@@ -50,8 +50,9 @@ func TestInstrumentationWithoutAProviderCostsThreeAllocations(t *testing.T) {
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { released(p, h) }), 3.)
 }
 
-// The fastest of many tries, because a busy machine makes the others slow.
-func TestInstrumentationWithoutAProviderTakesHalfAMicrosecond(t *testing.T) {
+// It is half a microsecond, see the benchmark. This finds what is of another
+// order, on any machine: the fastest of many tries, with the race detector.
+func TestInstrumentationWithoutAProviderTakesNoTime(t *testing.T) {
 	p, s, home := uninstrumented(t)
 	const rounds = 1000
 	fastest := time.Hour
@@ -62,11 +63,7 @@ func TestInstrumentationWithoutAProviderTakesHalfAMicrosecond(t *testing.T) {
 		}
 		fastest = min(fastest, time.Since(began)/rounds)
 	}
-	limit := 500 * time.Nanosecond
-	if underRace {
-		limit *= 10
-	}
-	require.Less(t, fastest, limit)
+	require.Less(t, fastest, 10*time.Microsecond)
 }
 
 func TestEnteringAgainCostsNoAllocation(t *testing.T) {

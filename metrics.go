@@ -179,7 +179,7 @@ func (m *meters) acquired(ctx context.Context, t *trail, contended bool, err err
 // ended counts a hold out.
 func (m *meters) ended(h *hold) {
 	if ctx := context.Background(); m.holdTime.Enabled(ctx) {
-		m.holdTime.Record(ctx, time.Since(h.began).Seconds(), m.with(m.of(h.kind, h.name)))
+		m.holdTime.Record(ctx, h.ended.Sub(h.began).Seconds(), m.with(m.of(h.kind, h.name)))
 	}
 	m.counts(h, -1)
 }

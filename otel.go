@@ -437,7 +437,7 @@ func (h *hold) tell(cause error) {
 	if lost {
 		t.loses(h, cause)
 		t.logger.Warn("lockpool: a lock was lost", "lock", h.name, "kind", h.kind.String(),
-			"held", time.Since(h.began).Round(time.Millisecond), "cause", cause)
+			"held", h.ended.Sub(h.began).Round(time.Millisecond), "cause", cause)
 	}
 	if h.span == nil {
 		return
@@ -449,5 +449,5 @@ func (h *hold) tell(cause error) {
 			fail(h.span, cause)
 		}
 	}
-	h.span.End()
+	h.span.End(trace.WithTimestamp(h.ended))
 }

@@ -35,6 +35,7 @@ type hold struct {
 	limit   int           // of a semaphore, as given
 	home    *member       // the session at the service that the node lives on
 	began   time.Time     // when it was granted
+	ended   time.Time     // set once, before over
 	span    trace.Span    // see WithHoldSpans; nil if there is none
 	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
 	token   atomic.Int64  // 0 until the node is watched
@@ -153,7 +154,7 @@ func (h *hold) end(cause error) bool {
 		h.mu.Unlock()
 		return false
 	}
-	h.cause = cause
+	h.cause, h.ended = cause, time.Now()
 	h.over.Store(true)
 	contexts := h.contexts
 	h.contexts = nil

@@ -301,22 +301,17 @@ func (s *Session) release(ctx context.Context, h *hold, cause error) error {
 		s.pool.strike(h)
 		return h.err()
 	}
-	h.tell(cause)
 	ctx, span := s.pool.telemetry.release(ctx, h)
 	err := h.leaveQueue(ctx)
+	h.tell(cause) // now that others can have it
 	s.pool.strike(h)
-	if err != nil {
-		s.clean = false
-	}
+	s.clean = s.clean && err == nil
 	if errors.Is(err, driver.ErrSessionLost) {
 		err = nil // and the node with it
 	}
 	end(span, err)
-	if err != nil {
-		switch {
-		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-			return fmt.Errorf("let go, which the server has not confirmed yet: %w", err)
-		}
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("let go, which the server has not confirmed yet: %w", err)
 	}
 	return err
 }

@@ -1,5 +1,0 @@
-//go:build race
-
-package lockpool
-
-const underRace = true // what is measured is slower
