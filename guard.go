@@ -89,11 +89,11 @@ func (h *hold) weigh(err error) error {
 		return err // there was no answer
 	}
 	if cause := lostWith(err); h.end(cause) {
-		h.tell(cause)
 		if unseen || removed && h.kind != driver.Plain {
 			// What stands of it we could not see go, or it is the rest of several nodes.
 			_ = h.leaveQueue(h.living) // goes on in the background
 		}
+		h.tell(cause)
 	}
 	return h.err()
 }

@@ -9,6 +9,15 @@ import (
 
 // isSlow is called when a wait has lasted for as long as WithLongWait says.
 func (t *trail) isSlow() {
+	p := t.pool
+	p.mu.Lock()
+	if p.closed { // and Close may wait for p.work already
+		p.mu.Unlock()
+		return
+	}
+	p.work.Add(1)
+	p.mu.Unlock()
+	defer p.work.Done()
 	t.mu.Lock()
 	w := t.behind
 	t.mu.Unlock()

@@ -3,6 +3,7 @@ package lockpool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -148,9 +149,19 @@ func (m *meters) with(l labels) metric.MeasurementOption {
 func (m *meters) of(kind driver.Kind, name string) labels {
 	l := labels{kind: kind.String()}
 	if m.name != nil {
-		l.name = m.name(name)
+		l.name = m.mapped(name)
 	}
 	return l
+}
+
+// mapped calls the user's function, of which a panic must not keep a lock.
+func (m *meters) mapped(name string) (mapped string) {
+	defer func() {
+		if r := recover(); r != nil {
+			otel.Handle(fmt.Errorf("lockpool: WithMetricName: the function panics for %q: %v", name, r))
+		}
+	}()
+	return m.name(name)
 }
 
 func (m *meters) queued(ctx context.Context, t *trail, length int) {
@@ -160,7 +171,10 @@ func (m *meters) queued(ctx context.Context, t *trail, length int) {
 }
 
 func (m *meters) waits(ctx context.Context, t *trail, n int64) {
-	if m.waiters.Enabled(ctx) {
+	if n > 0 { // the global provider may get a delegate in between
+		t.counted = m.waiters.Enabled(ctx)
+	}
+	if t.counted {
 		m.waiters.Add(ctx, n, m.with(m.of(t.req.kind(), t.name)))
 	}
 }
@@ -185,7 +199,11 @@ func (m *meters) ended(h *hold) {
 }
 
 func (m *meters) counts(h *hold, n int64) {
-	if ctx := context.Background(); m.held.Enabled(ctx) {
+	ctx := context.Background()
+	if n > 0 {
+		h.counted = m.held.Enabled(ctx)
+	}
+	if h.counted {
 		m.held.Add(ctx, n, m.with(m.of(h.kind, h.name)))
 	}
 }

@@ -135,7 +135,7 @@ func WithMeterProvider(mp metric.MeterProvider) Option {
 // WithMetricName puts lock names on metrics, which have none otherwise: what the
 // function makes of a name is the attribute lockpool.lock.name. It must make few
 // out of many, such as orders out of orders/42, or each lock is a time series of
-// its own. It must be safe for concurrent use.
+// its own. It must be safe for concurrent use, and give one name one answer.
 func WithMetricName(name func(lock string) string) Option {
 	return func(c *config) error { c.metricName = name; return nil }
 }
@@ -175,7 +175,7 @@ func WithLongWait(d time.Duration) Option {
 }
 
 // WithLogger sets where the pool warns of locks that are lost or waited for long.
-// Nil is ignored. Default: slog.Default().
+// Nil is ignored. Default: slog.Default(). Its handler must not close the pool.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l != nil {

@@ -87,6 +87,9 @@ func newTelemetry(cfg config, connector driver.Connector) *telemetry {
 		logger:     cfg.logger,
 	}
 	t.meters.make(cfg)
+	if t.profiles {
+		profiles() // to be found before the first lock
+	}
 	return t
 }
 
@@ -108,6 +111,7 @@ type trail struct {
 	requeues int
 	linked   []trace.SpanID
 	slow     *time.Timer
+	counted  bool // among those who wait
 
 	mu     sync.Mutex
 	behind recipe.Wait
@@ -237,10 +241,10 @@ func (t *trail) linkTo(w recipe.Wait) {
 		t.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String(role)}})
 	}
 	switch {
-	case w.Head == w.Behind && w.Queue != t.name+"/"+driver.Guards:
-		link(w.Data, "holder")
+	case w.Queue == t.name+"/"+driver.Guards:
+		link(w.Data, "predecessor") // nobody holds anything there: they wait for permits, or take some
 	case w.Head == w.Behind:
-		link(w.Data, "predecessor") // it waits for permits, or takes some
+		link(w.Data, "holder")
 	default:
 		link(w.Data, "predecessor")
 		head, err := t.home.Data(t.ctx, w.Queue, w.Head)

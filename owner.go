@@ -45,7 +45,7 @@ func newOwner(name string) owner {
 func (o owner) data(ctx context.Context, req request, links bool) []byte {
 	record := o[: len(o)-1 : len(o)-1]
 	if span := trace.SpanContextFromContext(ctx); links && span.IsValid() {
-		record = fmt.Appendf(record, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags())
+		record = fmt.Appendf(record, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // as its Extract accepts
 	}
 	if req.permits > 0 {
 		record = fmt.Appendf(record, `,"ask":"%s"`, uuid.NewString())

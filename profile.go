@@ -7,5 +7,14 @@ import (
 
 // profiles are the process's: who holds and who waits, with the stack that asked.
 var profiles = sync.OnceValue(func() struct{ held, waiting *pprof.Profile } {
-	return struct{ held, waiting *pprof.Profile }{pprof.NewProfile("lockpool.held"), pprof.NewProfile("lockpool.waiting")}
+	return struct{ held, waiting *pprof.Profile }{profile("lockpool.held"), profile("lockpool.waiting")}
 })
+
+// profile returns the profile of that name, which another version of lockpool in
+// the process may have made.
+func profile(name string) *pprof.Profile {
+	if p := pprof.Lookup(name); p != nil {
+		return p
+	}
+	return pprof.NewProfile(name)
+}

@@ -37,6 +37,7 @@ type hold struct {
 	began   time.Time     // when it was granted
 	ended   time.Time     // set once, before over
 	span    trace.Span    // see WithHoldSpans; nil if there is none
+	counted bool          // among those that are held
 	lost    chan struct{} // closed when the lock ends otherwise than by Unlock
 	token   atomic.Int64  // 0 until the node is watched
 	guard   *time.Timer   // begins to watch the node

@@ -191,11 +191,12 @@ func (s *Session) bury() {
 		patience.Reset(clock.Span(max(ends-s.now(), 0)))
 	}
 	if cause := context.Cause(s.living); cause != errClosed {
-		if s.ID() != 0 {
-			s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
-		}
 		s.giveUp()
 		s.hangUp()
+		s.interrupt()
+		if s.ID() != 0 { // now that a slow logger delays nobody
+			s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
+		}
 	}
 	s.interrupt() // after it, and so after a begin that came before the end, no more calls begin
 	idle := make(chan struct{})
