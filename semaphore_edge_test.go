@@ -224,15 +224,8 @@ func TestWhoWaitsForAHigherLimitIsCounted(t *testing.T) {
 	sem := p.Semaphore("s", 0)
 	require.NoError(t, sem.SetLimit(b.ctx, 1))
 	w := b.awaitPermits(sem, 2, 1)
-	var waiting int
-	for range 100 {
-		if waiting = int(p.Stats().Waiting); waiting > 0 {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	b.until(func() bool { return p.Stats().Waiting == 1 }, "it is counted")
 	w.cancel()
 	<-w.done
 	require.NoError(t, b.admin.Delete(b.chroot+"/s/limit", -1))
-	require.Equal(t, 1, waiting, "Stats().Waiting")
 }

@@ -25,7 +25,7 @@ func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(asked), 50*time.Millisecond)
 	_, err := b.admin.Set(b.chroot+"/a/"+node, []byte(`{"pid":7,"host":"h"}`), -1) // it looks, and waits again
 	require.NoError(t, err)
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // of nothing happening: it is logged once
 	b.unlock(holder)
 	b.unlock(b.granted(w))
 	require.Equal(t, []map[string]any{{
