@@ -205,7 +205,7 @@ func (s *Session) isOurs(path string, node driver.Node) (bool, error) {
 		}
 		return false, err
 	}
-	return s.isPlainOf(path, node, data, stat), nil
+	return s.isPlainOf(path, node, data, stat) || s.isRevoked(data, stat) && s.claim(path, node), nil
 }
 
 // isPlainOf reports whether what was read at path is that node. A request to give
@@ -215,16 +215,27 @@ func (s *Session) isPlainOf(path string, node driver.Node, data []byte, stat *zk
 	if found, _ := plainNode(data, stat); found == node {
 		return true
 	}
-	if string(data) != revokeRequest || stat.EphemeralOwner != s.ID() {
-		return false
-	}
+	revoked := s.isRevoked(data, stat)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held, ok := s.plains[path]
-	if !ok { // a create whose reply was lost: whoever comes first has it
-		s.plains[path] = plain{name: node.Name}
+	return s.plains[path].name == node.Name && revoked
+}
+
+// isRevoked reports whether a node of the session has a request for its name.
+func (s *Session) isRevoked(data []byte, stat *zk.Stat) bool {
+	return string(data) == revokeRequest && stat.EphemeralOwner == s.ID()
+}
+
+// claim is for a create whose reply was lost, and whose node has no name any more.
+// If the session is not known to hold the lock, whoever comes first has it.
+func (s *Session) claim(path string, node driver.Node) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, held := s.plains[path]; held {
+		return false
 	}
-	return !ok || held.name == node.Name
+	s.plains[path] = plain{name: node.Name}
+	return true
 }
 
 // doubt notes that our node may be somebody else's by now.
