@@ -36,16 +36,12 @@ func (p *Pool) LockAll(ctx context.Context, names ...string) (*Locks, error) {
 	if err != nil {
 		return nil, &LockError{opLockAll.String(), "", err}
 	}
-	locks, err := s.lockAll(ctx, names)
-	if err != nil {
-		_ = s.Close(ctx) // holds nothing
-		return nil, err
-	}
 	s.passing = true
-	return locks, nil
+	return s.lockAll(ctx, names)
 }
 
 func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
+	defer s.settle() // if nothing is locked
 	if len(names) == 0 {
 		return nil, &LockError{opLockAll.String(), "", errors.New("no names are given")}
 	}
@@ -58,14 +54,20 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 		}
 	}
 	all := &Locks{lost: make(chan struct{})}
+	complete := false
+	defer func() {
+		if !complete { // after an error, or a panic of users' code
+			_ = all.Unlock(ctx) // goes on if it fails
+		}
+	}()
 	for _, name := range names {
 		l, err := s.enter(ctx, name, request{op: opLockAll}, new(Lock))
 		if err != nil {
-			_ = all.Unlock(ctx) // goes on if it fails
 			return nil, err
 		}
 		all.locks = append(all.locks, l)
 	}
+	complete = true
 	lose := sync.OnceFunc(func() { close(all.lost) })
 	for _, l := range all.locks {
 		all.stop = append(all.stop, context.AfterFunc(l.hold.living, func() {
@@ -79,15 +81,14 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 
 // Unlock unlocks all of them, each as [Lock.Unlock] does, and the last that was
 // taken first.
-func (a *Locks) Unlock(ctx context.Context) error {
-	for _, stop := range a.stop { // who holds on to one of them may lock all again and again
+func (a *Locks) Unlock(ctx context.Context) (err error) {
+	for _, stop := range a.stop { // a holder that keeps one of them may lock all again and again
 		stop()
 	}
-	var errs []error
-	for _, l := range slices.Backward(a.locks) {
-		errs = append(errs, l.Unlock(ctx))
+	for _, l := range a.locks { // deferred, so that each is unlocked even if users' code panics
+		defer func() { err = errors.Join(err, l.Unlock(ctx)) }()
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Context is [Lock.Context] for all of them: it ends when the first is lost or

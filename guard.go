@@ -20,17 +20,13 @@ const guardPause = 100 * time.Millisecond
 // breaks the lock, or who cleans up. It is called by the hold's timer and ends
 // with the hold.
 func (p *Pool) watchOver(h *hold) {
-	p.mu.Lock()
-	if h.err() != nil { // and Close may wait for p.work already
-		p.mu.Unlock()
+	if !p.begin() {
 		return
 	}
-	p.work.Add(1)
-	p.mu.Unlock()
 	defer p.work.Done()
 	for {
 		watch, err := h.look(h.living)
-		if h.err() != nil {
+		if h.living.Err() != nil {
 			return
 		}
 		if err != nil {

@@ -32,7 +32,7 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	home := &member{Session: session, holds: map[*hold]struct{}{}}
 	cfg, err := newConfig(nil)
 	require.NoError(t, err)
-	s := &Session{pool: &Pool{telemetry: newTelemetry(cfg, nameless{})}, holds: map[string]*hold{}}
+	s := &Session{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), living: context.Background()}, holds: map[string]*hold{}}
 	h := (&hold{session: s, name: "a", home: home}).begun()
 	require.NoError(t, s.pool.record(h))
 	s.holds["a"] = h

@@ -9,15 +9,10 @@ import (
 
 // isSlow is called when a wait has lasted for as long as WithLongWait says.
 func (t *trail) isSlow() {
-	p := t.pool
-	p.mu.Lock()
-	if p.closed { // and Close may wait for p.work already
-		p.mu.Unlock()
+	if !t.pool.begin() {
 		return
 	}
-	p.work.Add(1)
-	p.mu.Unlock()
-	defer p.work.Done()
+	defer t.pool.work.Done()
 	t.mu.Lock()
 	w := t.behind
 	t.mu.Unlock()
@@ -28,8 +23,8 @@ func (t *trail) isSlow() {
 // suspect warns of a wait that looks like one for oneself: the context carries a
 // holder that has the lock, but on another goroutine, where it does not count.
 func (p *Pool) suspect(ctx context.Context, name string) {
-	c, _ := ctx.Value(carrierKey{p}).(*carrier)
-	if c == nil || c.goroutine == goid.Get() || !p.holds(c.session, name) {
+	c, _ := ctx.Value(carrierKey{p}).(*heldContext)
+	if c == nil || c.goroutine == goid.Get() || !p.holds(c.hold.session, name) {
 		return
 	}
 	p.telemetry.logger.Warn("lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+

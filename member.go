@@ -36,16 +36,28 @@ func (m *member) close(ctx context.Context) {
 
 func (m *member) over() bool { return m.retired.Load() || m.Err() != nil }
 
-// sit is the constructor of seats. It takes a place on the least loaded member,
-// and first opens another one if all are well filled and there may be more.
-// puddle passes the caller's values, but not its cancellation: what is begun
-// here is of use to the next caller.
+// sit is the constructor of seats. puddle passes the caller's values, but not its
+// cancellation: what is begun here is of use to the next caller. It ends when
+// the pool closes.
 func (p *Pool) sit(ctx context.Context) (seat, error) {
+	m, err := p.member(ctx)
+	if err != nil {
+		return seat{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.seats++
+	return seat{m}, nil
+}
+
+// member returns the least loaded member. It opens another one if all are well
+// filled and there may be more, and waits for that if there is none.
+func (p *Pool) member(ctx context.Context) (*member, error) {
 	for {
 		p.mu.Lock()
-		if p.closed {
+		if p.living.Err() != nil {
 			p.mu.Unlock()
-			return seat{}, ErrPoolClosed
+			return nil, ErrPoolClosed
 		}
 		var least *member
 		for _, m := range p.members {
@@ -60,19 +72,17 @@ func (p *Pool) sit(ctx context.Context) (seat, error) {
 			p.work.Add(1)
 			go p.open(context.WithoutCancel(ctx), opening) // ends within connectPatience, or when the pool closes
 		}
-		if least != nil {
-			least.seats++
-			p.mu.Unlock()
-			return seat{least}, nil
-		}
 		p.mu.Unlock()
+		if least != nil {
+			return least, nil
+		}
 		select {
 		case <-opening.done:
 			if opening.err != nil {
-				return seat{}, opening.err
+				return nil, opening.err
 			}
-		case <-ctx.Done(): // the pool is being closed
-			return seat{}, ErrPoolClosed
+		case <-ctx.Done():
+			return nil, p.seatless(ctx, ctx.Err())
 		}
 	}
 }
@@ -110,7 +120,7 @@ func (p *Pool) open(ctx context.Context, o *openingMember) {
 	switch {
 	case err != nil:
 		o.err = fmt.Errorf("no session: %w", p.connectErr)
-	case p.closed: // Close does not know of it
+	case p.living.Err() != nil: // Close does not know of it
 		o.err = ErrPoolClosed
 		p.work.Go(func() { _ = session.Close(ctx) })
 	default:
@@ -172,7 +182,7 @@ func (p *Pool) mourn(m *member) {
 // dismiss closes a retired member's session when it holds nothing any more.
 // Who waits on it queues again on another. It is called with p.mu held.
 func (p *Pool) dismiss(m *member) {
-	if !m.retired.Load() || len(m.holds) > 0 || p.closed {
+	if !m.retired.Load() || len(m.holds) > 0 || p.living.Err() != nil {
 		return
 	}
 	p.work.Go(func() { // ends within closePatience
@@ -211,6 +221,8 @@ func (p *Pool) seatless(ctx context.Context, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
+	case p.living.Err() != nil:
+		return ErrPoolClosed
 	case ctx.Err() == nil:
 		return err
 	case p.connectErr != nil:

@@ -101,7 +101,8 @@ type trail struct {
 	name     string
 	req      request
 	span     trace.Span
-	wait     trace.Span // nil until it has to wait
+	waiting  bool       // it has had to
+	wait     trace.Span // from then on
 	began    time.Time
 	region   *rtrace.Region
 	home     *member
@@ -207,14 +208,15 @@ func (t *trail) Waiting(w recipe.Wait) {
 
 func (t *trail) beginWait() {
 	p := t.pool
+	t.waiting = true
 	p.waiting.Add(1)
-	p.telemetry.waits(t.ctx, t, 1)
 	if rtrace.IsEnabled() {
 		t.region = rtrace.StartRegion(t.ctx, spanWait)
 	}
 	if p.telemetry.profiles {
 		profiles().waiting.Add(t, 1)
 	}
+	p.telemetry.waits(t.ctx, t, 1)
 	_, t.wait = p.telemetry.tracer.Start(t.ctx, spanWait)
 	if t.wait.IsRecording() {
 		t.wait.SetAttributes(keyName.String(t.name), t.kind())
@@ -282,10 +284,9 @@ func (t *trail) requeued(why error) {
 // end ends the spans.
 func (t *trail) end(err error) {
 	p := t.pool
-	contended := t.wait != nil || errors.Is(err, ErrLocked)
-	if t.wait != nil {
+	contended := t.waiting || errors.Is(err, ErrLocked)
+	if t.waiting { // users' code, which may panic, comes last
 		p.waiting.Add(-1)
-		p.telemetry.waits(t.ctx, t, -1)
 		if t.region != nil {
 			t.region.End()
 		}
@@ -295,6 +296,9 @@ func (t *trail) end(err error) {
 		if t.slow != nil {
 			t.slow.Stop()
 		}
+		p.telemetry.waits(t.ctx, t, -1)
+	}
+	if t.wait != nil {
 		t.finish(t.wait, err)
 	}
 	p.telemetry.acquired(t.ctx, t, contended, err)
@@ -367,13 +371,18 @@ func (t *telemetry) about(h *hold) []attribute.KeyValue {
 	return attrs
 }
 
-// release begins the span of a release.
-func (t *telemetry) release(ctx context.Context, h *hold) (context.Context, trace.Span) {
-	ctx, span := t.tracer.Start(ctx, spanRelease, t.start...)
-	if span.IsRecording() {
-		span.SetAttributes(t.about(h)...)
+// released records the span of a release.
+func (t *telemetry) released(ctx context.Context, r release) {
+	ended := trace.WithTimestamp(time.Now())
+	_, span := t.tracer.Start(ctx, spanRelease, t.start[0], trace.WithTimestamp(r.began))
+	defer span.End(ended)
+	if !span.IsRecording() {
+		return
 	}
-	return ctx, span
+	span.SetAttributes(t.about(r.hold)...)
+	if r.err != nil {
+		fail(span, r.err)
+	}
 }
 
 // granted tells of the beginning of a hold.

@@ -21,7 +21,8 @@ type ownerRecord struct {
 	Host  string `json:"host"`
 	PID   int    `json:"pid"`
 	Trace string `json:"traceparent,omitempty"`
-	Ask   string `json:"ask,omitempty"` // what the nodes of one who asks for permits have in common
+	Ask   string `json:"ask,omitempty"`   // what the nodes of one who asks for permits have in common
+	Token int64  `json:"token,omitempty"` // of a lock that became shared: its node is a later one
 
 	other string // what another client has stored
 }
@@ -54,6 +55,11 @@ func (o owner) data(ctx context.Context, req request, links bool) []byte {
 		return o
 	}
 	return append(record, '}')
+}
+
+// withToken adds the fencing token to a record.
+func withToken(record []byte, token int64) []byte {
+	return fmt.Appendf(record[:len(record)-1:len(record)-1], `,"token":%d}`, token)
 }
 
 const (

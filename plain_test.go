@@ -149,7 +149,7 @@ func TestPlainLockCanNotBeShared(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	_, err := b.pool().RLock(b.ctx, "a", lockpool.Plain())
-	require.ErrorContains(t, err, "a plain lock can not be shared")
+	require.ErrorContains(t, err, "a plain lock cannot be shared")
 	require.ErrorContains(t, b.pool().Do(b.ctx, "a", func(context.Context) error { return nil }, lockpool.Plain(), lockpool.Shared()), "can not be shared")
 }
 

@@ -24,18 +24,18 @@ type Pool struct {
 	owner     owner  // stored in every node of the pool
 	seats     *puddle.Pool[seat]
 
-	// closing ends, with the cause ErrPoolClosed, when no more locks are given
-	// out. living ends when the rest goes too.
+	// Both end with the cause ErrPoolClosed: closing when those that hold nothing
+	// get no more locks, living when nobody does. Whoever looks at living with
+	// mu held is seen by Close, or sees it.
 	closing context.Context
 	refuse  context.CancelCauseFunc
 	living  context.Context
-	die     context.CancelFunc
-	work    sync.WaitGroup // the pool's own goroutines
+	die     context.CancelCauseFunc
+	work    sync.WaitGroup // the pool's own goroutines, and calls that it must not outlive
 	waiting atomic.Int32   // calls that wait for a lock
 	inUse   atomic.Int32   // handles that have a seat
 
 	mu         sync.Mutex
-	closed     bool // no new handles and no new holds
 	members    []*member
 	opening    *openingMember // nil if none
 	connectErr error          // why the last try to open a session failed
@@ -81,7 +81,7 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		handles:   map[*Session]struct{}{},
 	}
 	p.closing, p.refuse = context.WithCancelCause(context.Background())
-	p.living, p.die = context.WithCancel(context.Background())
+	p.living, p.die = context.WithCancelCause(context.Background())
 	p.seats, err = puddle.NewPool(&puddle.Config[seat]{
 		Constructor: p.sit,
 		Destructor:  p.unsit,
@@ -102,32 +102,33 @@ func (p *Pool) Format(f fmt.State, _ rune) {
 // Session returns a new handle: one holder of locks. It waits, until ctx ends,
 // for a free handle and for a connection. Close it to give it back.
 func (p *Pool) Session(ctx context.Context) (*Session, error) {
-	s, err := p.session(ctx)
+	s, err := p.handle(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: open a session: %w", bare(err))
 	}
 	return s, nil
 }
 
-func (p *Pool) session(ctx context.Context) (*Session, error) {
+func (p *Pool) handle(ctx context.Context) (*Session, error) {
 	s, err := p.newSession()
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock() // Close knows of it already
-	defer s.mu.Unlock()
-	if err := p.bounded(ctx, s.reseat); err != nil {
-		s.giveBack(ErrSessionClosed)
-		return nil, err
-	}
-	return s, nil
+	s.passing = true // until it is the caller's to close
+	return s, s.exclusively(ctx, func(ctx context.Context) error {
+		err := s.reseat(ctx)
+		s.mu.Lock()
+		s.passing = err != nil
+		s.mu.Unlock()
+		return err
+	})
 }
 
 // newSession returns a handle that has no seat yet.
 func (p *Pool) newSession() (*Session, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closing.Err() != nil {
 		return nil, ErrPoolClosed
 	}
 	s := &Session{pool: p}
@@ -135,32 +136,49 @@ func (p *Pool) newSession() (*Session, error) {
 	return s, nil
 }
 
-// bounded calls do with a context that ends with ctx or when the pool closes,
-// unless either has happened already. It completes do's error with the reason
-// for that end.
-func (p *Pool) bounded(ctx context.Context, do func(ctx context.Context) error) error {
-	if p.closing.Err() != nil {
-		return ErrPoolClosed
+// begin counts in something that Close waits for, unless the pool is closed. It
+// ends with work.Done.
+func (p *Pool) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.living.Err() != nil { // and Close may wait for work already
+		return false
 	}
+	p.work.Add(1)
+	return true
+}
+
+// background runs do in a goroutine that Close waits for, unless the pool is
+// closed.
+func (p *Pool) background(do func()) bool {
+	if !p.begin() {
+		return false
+	}
+	go func() { // ends with do
+		defer p.work.Done()
+		do()
+	}()
+	return true
+}
+
+// bound returns a context that ends with ctx, or with until and for its cause.
+func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(p.closing, func() { cancel(ErrPoolClosed) })
-	defer stop()
-	err := ctx.Err()
-	if err == nil {
-		err = do(ctx)
+	if until.Err() != nil {
+		cancel(context.Cause(until))
 	}
-	if err == nil || ctx.Err() == nil {
-		return err
+	stop := context.AfterFunc(until, func() { cancel(context.Cause(until)) })
+	return ctx, func(cause error) {
+		stop()
+		cancel(cause)
 	}
-	return withCause(ctx, err)
 }
 
 // withCause completes the error of a call with why its context has ended.
 func withCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
-	if cause == ErrPoolClosed {
-		return ErrPoolClosed
+	if cause == ErrPoolClosed || cause == ErrSessionClosed {
+		return cause
 	}
 	if cause != ctx.Err() && errors.Is(err, ctx.Err()) {
 		return fmt.Errorf("%w: %w", err, cause)
@@ -214,11 +232,7 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 		return nil, &LockError{req.op.String(), name, err}
 	}
 	s.passing = true
-	l, err = s.enter(ctx, name, req, l)
-	if err != nil {
-		_ = s.Close(ctx) // holds nothing
-	}
-	return l, err
+	return s.enter(ctx, name, req, l)
 }
 
 func (p *Pool) checkName(name string) error {
@@ -238,7 +252,8 @@ func (p *Pool) checkName(name string) error {
 // The lock is unlocked when fn returns, also if it panics, and whether or not
 // ctx has ended by then. If fn had lost the lock by then, the error says so
 // together with fn's: it wraps ErrLockLost, or if the pool was closed meanwhile
-// ErrNotHeld and ErrPoolClosed.
+// ErrNotHeld and ErrPoolClosed. If fn returns its context's error because the
+// lock was revoked (see [Revocable]), the error wraps ErrRevoked as well.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errors.New("lockpool: Do of a nil function")
@@ -256,10 +271,12 @@ func (l *Lock) do(ctx context.Context, fn func(ctx context.Context) error) (err 
 	defer func() {
 		unlockErr := l.Unlock(ctx)
 		done(ErrNotHeld)
-		if errors.Is(unlockErr, ErrLockLost) || errors.Is(unlockErr, ErrNotHeld) {
+		if errors.Is(err, context.Canceled) && context.Cause(inner) == ErrRevoked {
+			err = errors.Join(err, &LockError{opHold.String(), l.hold.name, ErrRevoked})
+		}
+		if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // that release goes on without us
 			err = errors.Join(err, unlockErr)
 		}
-		// Any other error is that of a release which goes on without us.
 	}()
 	return fn(inner)
 }
@@ -274,14 +291,14 @@ func (p *Pool) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown closes the pool, but first lets holders finish: no more locks are
-// given out, whoever waits for one gets ErrPoolClosed, and the pool waits until
-// everything held is unlocked. When ctx ends before that, it closes the pool
-// all the same and returns ctx's error.
+// Shutdown closes the pool, but first lets holders finish: it waits until
+// everything held is unlocked. Meanwhile a handle that holds something may lock
+// what else it needs to finish; everybody else, whether they ask for a lock or
+// wait for one, gets ErrPoolClosed. When ctx ends before the last lock is
+// unlocked, Shutdown closes the pool all the same and returns ctx's error.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()
-	p.closed = true
 	if p.drained == nil {
 		p.drained = make(chan struct{})
 		if p.held == 0 {
@@ -306,8 +323,8 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 // Closing a pool twice is no error.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
+	p.die(ErrPoolClosed)
 	p.mu.Lock()
-	p.closed = true
 	var held []*hold
 	for _, m := range p.members {
 		for h := range m.holds {
@@ -317,7 +334,6 @@ func (p *Pool) Close() error {
 	members := p.members
 	p.mu.Unlock()
 	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.end(ErrPoolClosed) })
-	p.die()
 
 	// Closing its session frees a member's locks, and ends every call on it.
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
@@ -328,7 +344,7 @@ func (p *Pool) Close() error {
 	}
 	closing.Wait()
 	for _, h := range held { // now that all know, and the locks are free
-		h.tell(ErrPoolClosed)
+		defer h.tell(ErrPoolClosed) // may panic, which keeps nothing from closing
 	}
 
 	p.mu.Lock()
@@ -338,9 +354,7 @@ func (p *Pool) Close() error {
 	}
 	p.mu.Unlock()
 	for _, s := range handles {
-		s.mu.Lock()
-		s.giveBack(ErrPoolClosed)
-		s.mu.Unlock()
+		_ = s.close(ctx, ErrPoolClosed) // what it held has ended above
 	}
 	p.seats.Close()
 	p.work.Wait()

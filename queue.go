@@ -48,8 +48,12 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		q.Foreign = foreign
 		for _, c := range found {
 			owner := readOwner(c.Data)
+			token := c.Created
+			if owner.Token > 0 && owner.Token < token {
+				token = owner.Token
+			}
 			q.Contenders = append(q.Contenders, Contender{
-				Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: c.Created, Session: c.Session,
+				Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: token, Session: c.Session,
 				Since: c.Since, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
 			})
 		}
@@ -185,23 +189,28 @@ func (p *Pool) checkNode(node string) error {
 }
 
 // asking calls do with a session that stands, and again on another one if that
-// is lost meanwhile.
+// is lost meanwhile. It takes no handle: a pool whose handles all wait can still
+// look, and break what they wait for.
 func (p *Pool) asking(ctx context.Context, do func(ctx context.Context, m *member) error) error {
-	s, err := p.newSession()
-	if err != nil {
-		return err
+	if err := ctx.Err(); err != nil { // panics if ctx is nil
+		return withCause(ctx, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.giveBack(ErrSessionClosed)
-	return p.bounded(ctx, func(ctx context.Context) error {
-		for {
-			if err := s.reseat(ctx); err != nil {
-				return err
-			}
-			if err := do(ctx, s.seat.Value().member); !errors.Is(err, driver.ErrSessionLost) || ctx.Err() != nil {
-				return err
-			}
+	if p.closing.Err() != nil || !p.begin() {
+		return ErrPoolClosed
+	}
+	defer p.work.Done()
+	ctx, cancel := bound(ctx, p.closing)
+	defer cancel(nil)
+	for {
+		m, err := p.member(ctx)
+		if err == nil {
+			err = do(ctx, m)
 		}
-	})
+		if ctx.Err() != nil && err != nil {
+			return withCause(ctx, err)
+		}
+		if !errors.Is(err, driver.ErrSessionLost) {
+			return err
+		}
+	}
 }

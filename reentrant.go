@@ -2,6 +2,7 @@ package lockpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -19,8 +20,7 @@ import (
 // unlocked, in whatever order. (Curator's InterProcessMutex counts the same
 // way, per thread.)
 //
-// The methods of a Lock may be called from any goroutine, Unlock not at the
-// same time as another call on its session.
+// The methods of a Lock may be called from any goroutine, at any time.
 type Lock struct {
 	hold  *hold
 	entry uint64
@@ -59,7 +59,7 @@ type hold struct {
 	mu       sync.Mutex
 	node     driver.Node   // the node that holds the lock
 	moving   chan struct{} // closed when the node is another one; nil unless it is about to be
-	cause    error         // set once, before over
+	cause    error         // set before over; see lose
 	contexts map[*heldContext]struct{}
 
 	data      []byte        // stored in the node
@@ -143,6 +143,26 @@ func (h *hold) err() error {
 	return h.cause
 }
 
+// failure is the error of unlocking a hold that has ended already; nil as long
+// as it has not.
+func (h *hold) failure() error {
+	err := h.err()
+	if err == nil || err == ErrNotHeld || errors.Is(err, ErrLockLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrNotHeld, err)
+}
+
+// lose makes a hold that has ended one that was lost, as its release has shown.
+func (h *hold) lose(cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cause == ErrNotHeld {
+		close(h.lost)
+	}
+	h.cause = cause
+}
+
 // lostWith is the cause of a hold that ended with its session.
 func lostWith(err error) error { return fmt.Errorf("%w: %w", ErrLockLost, err) }
 
@@ -161,6 +181,7 @@ func (h *hold) end(cause error) bool {
 	h.contexts = nil
 	h.mu.Unlock()
 	for c := range contexts {
+		c.stop()
 		c.cancel(cause)
 	}
 	if cause != ErrNotHeld {
@@ -186,33 +207,6 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		return &LockError{opUnlock.String(), l.hold.name, err}
 	}
 	return nil
-}
-
-func (s *Session) unlock(ctx context.Context, l *Lock) error {
-	if !s.mu.TryLock() {
-		return ErrConcurrentUse
-	}
-	h := l.hold
-	if !h.leave(l.entry) {
-		s.mu.Unlock()
-		if cause := h.err(); cause != nil && cause != ErrNotHeld {
-			return fmt.Errorf("%w: %w", ErrNotHeld, cause)
-		}
-		return ErrNotHeld
-	}
-	if len(h.entries) > 0 && (h.alone > 0 || l.entry&1 != 0) {
-		s.mu.Unlock()
-		return h.err()
-	}
-	defer s.mu.Unlock()
-	if len(h.entries) > 0 {
-		return h.share(ctx)
-	}
-	err := s.release(ctx, h, ErrNotHeld)
-	if s.passing && len(s.holds) == 0 {
-		s.giveBack(ErrNotHeld)
-	}
-	return err
 }
 
 // Depth returns how many entries into the lock its holder has not left yet; 0
@@ -251,23 +245,41 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// heldContext is a context that ends with a hold.
-type heldContext struct{ cancel context.CancelCauseFunc }
+// heldContext is a context that ends with a hold, and carries its holder.
+type heldContext struct {
+	context.Context
+	parent    context.Context
+	cancel    context.CancelCauseFunc
+	hold      *hold
+	goroutine int64       // on which it counts
+	stop      func() bool // waiting for the end of parent
+}
+
+// carrierKey is the key of what carries a holder of the pool in a context.
+type carrierKey struct{ *Pool }
+
+// Value implements context.Context.
+func (c *heldContext) Value(key any) any {
+	switch key {
+	case heldKey{}, carrierKey{c.hold.session.pool}:
+		return c
+	}
+	return c.Context.Value(key)
+}
 
 // context also returns a function that ends the context.
 func (l *Lock) context(parent context.Context) (context.Context, context.CancelCauseFunc) {
 	h := l.hold
-	ctx, cancel := context.WithCancelCause(context.WithValue(parent,
-		carrierKey{h.session.pool}, &carrier{h.session, goid.Get()}))
-	c := &heldContext{cancel}
+	c := &heldContext{parent: parent, hold: h, goroutine: goid.Get()}
+	c.Context, c.cancel = context.WithCancelCause(parent)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cause != nil {
-		cancel(h.cause)
-		return ctx, cancel
+		c.cancel(h.cause)
+		return c, c.cancel
 	}
 	if h.revocable && h.isRevoked() {
-		cancel(ErrRevoked)
+		c.cancel(ErrRevoked)
 	}
 	if h.contexts == nil {
 		h.contexts = map[*heldContext]struct{}{}
@@ -278,11 +290,11 @@ func (l *Lock) context(parent context.Context) (context.Context, context.CancelC
 		defer h.mu.Unlock()
 		delete(h.contexts, c)
 	}
-	stop := context.AfterFunc(parent, forget) // ctx has ended with it
-	return ctx, func(cause error) {
-		stop()
+	c.stop = context.AfterFunc(parent, forget) // c has ended with it
+	return c, func(cause error) {
+		c.stop()
 		forget()
-		cancel(cause)
+		c.cancel(cause)
 	}
 }
 
@@ -294,13 +306,18 @@ func (l *Lock) context(parent context.Context) (context.Context, context.CancelC
 // of a holder that lost the lock and does not know it yet, because it was
 // paused. (ZooKeeper: the zxid that created the lock's node.)
 //
+// Tokens begin anew when the service loses its memory: an ensemble that was
+// wiped, or restored from a backup, gives out numbers that a store has seen. Let
+// the store forget its tokens then, or compare the token together with a number
+// of yours that you raise whenever that happens.
+//
 // The first call for a lock may ask the service, and ctx bounds its wait.
 // Entries into a lock that is held share one token. If the lock is not held any
 // more the error says why, as Unlock's does.
 func (l *Lock) Token(ctx context.Context) (int64, error) {
 	h := l.hold
 	for {
-		err := h.err()
+		err := h.failure()
 		token := h.token.Load()
 		if err == nil && token == 0 {
 			_, err = h.look(ctx)
@@ -323,7 +340,7 @@ func (l *Lock) Token(ctx context.Context) (int64, error) {
 // There is no need to call it in order to learn of a loss: see [Lock.Lost].
 func (l *Lock) Verify(ctx context.Context) error {
 	h := l.hold
-	err := h.err()
+	err := h.failure()
 	if err == nil {
 		err = h.stands(ctx)
 	}
@@ -333,22 +350,13 @@ func (l *Lock) Verify(ctx context.Context) error {
 	return nil
 }
 
-// carrierKey is the key of a pool's carrier in a context.
-type carrierKey struct{ *Pool }
-
-// carrier is a holder in a context, and the goroutine it belongs to there.
-type carrier struct {
-	session   *Session
-	goroutine int64
-}
-
 // carried returns the holder in ctx, if it belongs to this goroutine.
 func (p *Pool) carried(ctx context.Context) *Session {
-	c, _ := ctx.Value(carrierKey{p}).(*carrier)
-	if c == nil || c.goroutine != goid.Get() || c.session.closed.Load() {
+	c, _ := ctx.Value(carrierKey{p}).(*heldContext)
+	if c == nil || c.goroutine != goid.Get() || c.hold.session.closed.Load() {
 		return nil
 	}
-	return c.session
+	return c.hold.session
 }
 
 // record counts a new hold, unless the pool is closed or the session it stands
@@ -356,7 +364,7 @@ func (p *Pool) carried(ctx context.Context) *Session {
 func (p *Pool) record(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.living.Err() != nil {
 		return ErrPoolClosed
 	}
 	if err := h.home.Err(); err != nil { // by its lease, and mourn has not come to it
@@ -371,16 +379,18 @@ func (p *Pool) record(h *hold) error {
 	return nil
 }
 
-// strike takes a hold from the record. It is called with the session's mutex held.
+// strike takes a hold that has ended from the record.
 func (p *Pool) strike(h *hold) {
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		h.guard.Stop()
+		delete(h.home.holds, h)
+		p.held--
+		p.dismiss(h.home)
+		if p.held == 0 && p.drained != nil {
+			close(p.drained)
+		}
+	}()
 	p.telemetry.entered(h)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h.guard.Stop()
-	delete(h.home.holds, h)
-	p.held--
-	p.dismiss(h.home)
-	if p.held == 0 && p.drained != nil {
-		close(p.drained)
-	}
 }

@@ -12,7 +12,8 @@ import (
 // request is what a call asks for.
 type request struct {
 	op        op
-	wait      time.Duration // at the most; 0 is for as long as the context allows
+	bounded   bool          // by WaitAtMost
+	wait      time.Duration // then: at the most
 	plain     bool
 	revocable bool
 
@@ -37,10 +38,12 @@ func Shared() LockOption {
 }
 
 // WaitAtMost bounds the wait for the lock, without bounding the work that Do
-// does under it. If the time is up the error wraps context.DeadlineExceeded. A
-// time that is not positive means not to wait at all.
+// does under it. If the time is up the error wraps context.DeadlineExceeded.
+//
+// A time of 0 or less means now or not at all, as TryLock does it: if somebody
+// is in the way the error is ErrLocked. With it Do tries.
 func WaitAtMost(d time.Duration) LockOption {
-	return func(r *request) { r.wait = max(d, 1) }
+	return func(r *request) { r.bounded, r.wait = true, d }
 }
 
 // Plain asks for a lock without a queue: a single node that exists or does not.
@@ -77,8 +80,13 @@ func newRequest(op op, opts []LockOption) (request, error) {
 		}
 		opt(&r)
 	}
-	if r.plain && r.op.shares() {
-		return r, errors.New("a plain lock can not be shared: leave out Plain, or lock it alone")
+	switch {
+	case r.plain && r.op.shares():
+		return r, errors.New("a plain lock cannot be shared: leave out Plain, or lock it alone")
+	case r.bounded && r.wait > 0 && r.op.tries():
+		return r, errors.New("a try does not wait for others: leave out WaitAtMost, or use Lock or RLock")
+	case r.bounded && r.wait <= 0:
+		r.op = r.op.trying()
 	}
 	return r, nil
 }

@@ -25,6 +25,7 @@ const (
 	opTryAcquire
 	opSetLimit
 	opUnlock
+	opHold
 	opToken
 	opVerify
 	opQueue
@@ -36,33 +37,46 @@ const (
 func (o op) String() string {
 	return [...]string{
 		"lock", "try lock", "read lock", "try read lock", "lock all", "acquire", "try to acquire", "set limit of",
-		"unlock", "token of", "verify", "queue of", "break", "revoke",
+		"unlock", "hold", "token of", "verify", "queue of", "break", "revoke",
 	}[o]
 }
 
-func (o op) tries() bool    { return o == opTryLock || o == opTryRLock || o == opTryAcquire }
+func (o op) tries() bool { return o == opTryLock || o == opTryRLock || o == opTryAcquire }
+
+// trying is the same operation without waiting for others.
+func (o op) trying() op {
+	switch o {
+	case opLock:
+		return opTryLock
+	case opRLock:
+		return opTryRLock
+	}
+	return o
+}
+
 func (o op) shares() bool   { return o == opRLock || o == opTryRLock }
 func (o op) acquires() bool { return o == opAcquire || o == opTryAcquire }
 
 // Session is a handle on the pool: one holder of locks. What it holds it can
 // lock again, deeper in the code, without waiting; see [Lock].
 //
-// A Session may move from one goroutine to another, but it is one holder, so
-// two calls at the same time make no sense: the second returns
-// ErrConcurrentUse and does nothing.
+// A Session may move from one goroutine to another, but it is one holder, so it
+// asks for one lock at a time: a call that locks while another one is under way
+// returns ErrConcurrentUse and does nothing. Unlocking and closing never wait
+// for another call.
 type Session struct {
 	pool    *Pool
 	passing bool // made by Pool.Lock: given back when it holds nothing
 	closed  atomic.Bool
 
-	mu    sync.Mutex // held by the one call that may use what follows
-	seat  *puddleSeat
-	clean bool // no node of ours may be left on the seat's session
-	holds map[string]*hold
-	cause error // of closed
-	trail trail // of the acquisition that is under way, if it needs no other: it is here to spare the heap
-
-	recent *hold // of holds, or nil: what was locked last is likely locked again
+	mu        sync.Mutex              // never held during a wait or a call of users' code
+	holds     map[string]*hold        // by name
+	recent    *hold                   // of holds, or nil: what was locked last is likely locked again
+	acquiring bool                    // an acquisition is under way, which alone uses seat and trail
+	giveUp    context.CancelCauseFunc // ends it
+	seat      *puddleSeat
+	trail     trail // of the acquisition, if it needs no other: it is here to spare the heap
+	cause     error // of closed
 }
 
 // Format implements fmt.Formatter, so that a session can be logged while it is
@@ -124,74 +138,124 @@ func (s *Session) lock(ctx context.Context, name string, op op, l *Lock, opts []
 
 // enter makes l a held Lock and returns it.
 func (s *Session) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
-	if !s.mu.TryLock() {
-		return nil, &LockError{req.op.String(), name, ErrConcurrentUse}
-	}
-	h, err := s.recent, ctx.Err()
+	err := ctx.Err() // panics if ctx is nil
+	s.mu.Lock()
+	h := s.recent
 	if h == nil || h.name != name {
 		h = s.holds[name]
 		s.recent = h
 	}
-	if h == nil && err == nil {
-		h, err = s.acquire(ctx, name, req)
-	} else if err == nil {
-		err = h.admit(req)
-	} else {
+	switch {
+	case s.acquiring:
+		err = ErrConcurrentUse
+	case err != nil:
 		err = withCause(ctx, err)
-	}
-	if err == nil {
-		*l = h.enter(req.op.shares())
+	case h != nil:
+		if err = h.admit(req); err == nil {
+			*l = h.enter(req.op.shares())
+		}
 	}
 	s.mu.Unlock()
+	if h == nil && err == nil {
+		err = s.acquire(ctx, name, req, l)
+	} else if err != nil {
+		s.settle() // it may have been made for this call
+	}
 	if err != nil {
 		return nil, &LockError{req.op.String(), name, err}
 	}
 	return l, nil
 }
 
-// acquire gets a lock that the session does not hold.
-func (s *Session) acquire(ctx context.Context, name string, req request) (*hold, error) {
-	if s.closed.Load() {
-		return nil, s.cause
-	}
+// acquire makes l a Lock of a lock that the handle does not hold.
+func (s *Session) acquire(ctx context.Context, name string, req request, l *Lock) error {
 	if err := s.pool.checkName(name); err != nil {
-		return nil, err
+		s.settle()
+		return err
 	}
-	if req.wait > 0 {
+	if req.bounded && req.wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, req.wait)
 		defer cancel()
 	}
-	var (
-		h     *hold
-		trail *trail
-	)
-	err := s.pool.bounded(ctx, func(ctx context.Context) (err error) {
-		ctx, trail = s.follow(ctx, name, req)
-		h, err = s.grant(ctx, name, req, trail)
+	returned := false
+	defer func() {
+		if !returned && l.hold != nil { // users' code panics, so nobody will unlock it
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			_ = s.unlock(ended, l) // goes on in the background
+		}
+	}()
+	err := s.exclusively(ctx, func(ctx context.Context) (err error) {
+		ctx, t := s.follow(ctx, name, req)
+		err = errPanic // unless grant returns
+		defer func() {
+			t.end(err)
+			s.trail = trail{}
+		}()
+		err = s.grant(ctx, name, req, t, l)
 		return err
 	})
-	if trail != nil {
-		trail.end(err)
-		s.forget()
-	}
-	return h, err
+	returned = true
+	return err
 }
 
-// forget lets go of what the last acquisition was about.
-func (s *Session) forget() { s.trail = trail{} }
+// errPanic is what is told of an acquisition during which users' code panics,
+// such as a span processor.
+var errPanic = errors.New("panic")
+
+// exclusively calls do as the one acquisition of the handle. Its context ends
+// with ctx, when the handle is closed, and when the pool is: a handle that holds
+// something may acquire more until Pool.Close, others until Pool.Shutdown.
+func (s *Session) exclusively(ctx context.Context, do func(ctx context.Context) error) error {
+	defer s.settle()
+	if !s.pool.begin() {
+		return ErrPoolClosed
+	}
+	defer s.pool.work.Done()
+	s.mu.Lock()
+	switch {
+	case s.acquiring:
+		s.mu.Unlock()
+		return ErrConcurrentUse
+	case s.closed.Load():
+		defer s.mu.Unlock()
+		return s.cause
+	}
+	until := s.pool.closing
+	if len(s.holds) > 0 {
+		until = s.pool.living
+	}
+	ctx, giveUp := bound(ctx, until)
+	defer giveUp(nil)
+	s.acquiring, s.giveUp = true, giveUp
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.acquiring, s.giveUp = false, nil
+		s.mu.Unlock()
+	}()
+	err := ctx.Err()
+	if err == nil {
+		err = do(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		err = withCause(ctx, err)
+	}
+	return err
+}
 
 // grant gets the lock from the service and records the hold. It is the one
 // place where handles and recipe meet. A waiter whose session dies, or whose
 // node is removed by somebody, queues again.
-func (s *Session) grant(ctx context.Context, name string, req request, trail *trail) (*hold, error) {
+func (s *Session) grant(ctx context.Context, name string, req request, t *trail, l *Lock) error {
 	var again error // why it queues again
 	for {
 		if err := s.reseat(ctx); err != nil {
-			return nil, err
+			return err
 		}
 		if again != nil {
-			trail.requeued(again)
+			t.requeued(again)
 		}
 		m := s.seat.Value().member
 		data := s.pool.owner.data(ctx, req, s.pool.telemetry.links)
@@ -199,42 +263,61 @@ func (s *Session) grant(ctx context.Context, name string, req request, trail *tr
 			Session:   m,
 			Queue:     name,
 			Data:      data,
-			Observer:  trail,
+			Observer:  t,
 			Revocable: req.revocable,
 		})
-		trail.on(m)
+		t.on(m)
 		node, err := take(ctx)
 		if err == nil {
-			trail.granted(node)
 			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, limit: req.limit, data: data, revocable: req.revocable}).begun()
-			s.pool.telemetry.granted(trail.caller, h) // tell may come as soon as it is recorded
-			if err = s.pool.record(h); err == nil {
-				if s.holds == nil {
-					s.holds = map[string]*hold{}
-				}
-				s.holds[name] = h
-				return h, nil
-			}
-			s.pool.telemetry.withdrawn(h)
-			_ = m.Leave(ctx, queue, node) // goes on if it fails
+			err = s.keep(ctx, h, req, t, l)
 		}
 		switch {
+		case err == nil:
+			return nil
 		case ctx.Err() != nil: // its node may still be on the way out
-			s.clean = false
-			err = trail.blame(err)
+			err = t.blame(err)
 			if !errors.Is(err, ctx.Err()) {
 				err = fmt.Errorf("%w: %w", err, ctx.Err())
 			}
-			return nil, err
+			return err
 		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
-			s.clean = s.clean && errors.Is(err, recipe.ErrBusy)
-			return nil, err
+			return err
 		}
 		again = err
 	}
 }
 
-// reseat gives the session a seat whose own session stands.
+// keep records a hold that was granted, and enters it.
+func (s *Session) keep(ctx context.Context, h *hold, req request, t *trail, l *Lock) (err error) {
+	kept := false
+	defer func() {
+		if !kept { // the pool or the handle is closed, or users' code panics
+			_ = h.home.Leave(ctx, h.queue, h.node) // goes on if it fails
+		}
+	}()
+	t.granted(h.node)
+	s.pool.telemetry.granted(t.caller, h) // tell may come as soon as it is recorded
+	s.mu.Lock()
+	if err = s.cause; err == nil {
+		err = s.pool.record(h)
+	}
+	if err == nil {
+		if s.holds == nil {
+			s.holds = map[string]*hold{}
+		}
+		s.holds[h.name] = h
+		*l = h.enter(req.op.shares())
+		kept = true
+	}
+	s.mu.Unlock()
+	if err != nil {
+		s.pool.telemetry.withdrawn(h)
+	}
+	return err
+}
+
+// reseat gives the handle a seat whose session stands.
 func (s *Session) reseat(ctx context.Context) error {
 	if s.seat != nil && !s.seat.Value().over() {
 		return nil
@@ -242,95 +325,108 @@ func (s *Session) reseat(ctx context.Context) error {
 	s.dropSeat()
 	began := time.Now()
 	seat, err := s.pool.takeSeat(ctx)
-	s.pool.telemetry.seated(ctx, began, err)
 	if err == nil {
-		s.seat, s.clean = seat, true
+		s.seat = seat
 		s.pool.inUse.Add(1)
 	}
+	s.pool.telemetry.seated(ctx, began, err)
 	return err
 }
 
-// dropSeat gives the seat back, for others to use only if nothing of ours may
-// be left on it.
+// dropSeat gives the seat back. It is called by the acquisition, or with mu held
+// if there is none.
 func (s *Session) dropSeat() {
 	if s.seat == nil {
 		return
 	}
 	s.pool.inUse.Add(-1)
-	switch {
-	case s.clean && !s.seat.Value().over():
-		s.seat.Release()
-	default:
+	if s.seat.Value().over() {
 		s.seat.Destroy()
+	} else {
+		s.seat.Release()
 	}
 	s.seat = nil
 }
 
+// unlock leaves a lock once.
+func (s *Session) unlock(ctx context.Context, l *Lock) error {
+	h := l.hold
+	s.mu.Lock()
+	if !h.leave(l.entry) {
+		s.mu.Unlock()
+		if err := h.err(); err != nil && err != ErrNotHeld {
+			return fmt.Errorf("%w: %w", ErrNotHeld, err)
+		}
+		return ErrNotHeld
+	}
+	if len(h.entries) > 0 {
+		settled := func(context.Context) error { return h.failure() }
+		if h.alone == 0 && l.entry&1 == 0 { // the others only read
+			settled = h.share()
+		}
+		s.mu.Unlock()
+		return settled(ctx)
+	}
+	delete(s.holds, h.name)
+	s.recent = nil
+	s.mu.Unlock()
+	defer s.settle()
+	r := h.release(ctx, ErrNotHeld)
+	defer r.report(ctx)
+	return r.err
+}
+
 // Close releases whatever the session still holds, whatever its counts, and
 // gives the handle back to the pool. The contexts of those locks end, and
-// unlocking them later is ErrNotHeld. Closing a session twice is no error.
+// unlocking them later is ErrNotHeld. A call that waits for a lock ends with
+// ErrSessionClosed. Closing a session twice is no error.
 //
-// ctx bounds the waiting for the releases, never whether they happen. A Close
-// during another call on the session returns ErrConcurrentUse and does nothing.
-func (s *Session) Close(ctx context.Context) error {
-	if !s.mu.TryLock() {
-		return ErrConcurrentUse
+// ctx bounds the waiting for the releases, never whether they happen.
+func (s *Session) Close(ctx context.Context) error { return s.close(ctx, ErrSessionClosed) }
+
+func (s *Session) close(ctx context.Context, cause error) error {
+	s.mu.Lock()
+	s.shut(cause)
+	if s.giveUp != nil {
+		s.giveUp(cause)
 	}
-	defer s.mu.Unlock()
+	holds := s.holds
+	s.holds, s.recent = nil, nil
+	for _, h := range holds {
+		h.leaveAll()
+	}
+	s.mu.Unlock()
+	defer s.settle()
 	var errs []error
-	for name, h := range s.holds {
-		if err := s.release(ctx, h, ErrSessionClosed); err != nil {
-			errs = append(errs, &LockError{opUnlock.String(), name, err})
+	for name, h := range holds {
+		r := h.release(ctx, cause)
+		defer r.report(ctx) // once all are released
+		if r.err != nil && cause == ErrSessionClosed {
+			errs = append(errs, &LockError{opUnlock.String(), name, r.err})
 		}
 	}
-	s.giveBack(ErrSessionClosed)
 	return errors.Join(errs...)
 }
 
-// release lets go of h, whatever its count.
-func (s *Session) release(ctx context.Context, h *hold, cause error) error {
-	delete(s.holds, h.name)
-	s.recent = nil
-	h.leaveAll()
-	if err := h.home.Err(); err != nil { // and mourn, which would say so, may not have come to it
-		if cause := lostWith(err); h.end(cause) {
-			h.tell(cause)
-		}
+// settle gives the handle back if it is closed, or needed no more.
+func (s *Session) settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.passing && len(s.holds) == 0 && !s.acquiring {
+		s.shut(ErrNotHeld)
 	}
-	if !h.end(cause) { // it was lost before
-		s.pool.strike(h)
-		return h.err()
+	if s.closed.Load() && !s.acquiring {
+		s.dropSeat()
 	}
-	ctx, span := s.pool.telemetry.release(ctx, h)
-	err := h.leaveQueue(ctx)
-	h.tell(cause) // now that others can have it
-	s.pool.strike(h)
-	s.clean = s.clean && err == nil
-	if errors.Is(err, driver.ErrSessionLost) {
-		err = nil // and the node with it
-	}
-	end(span, err)
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = fmt.Errorf("let go, which the server has not confirmed yet: %w", err)
-	}
-	return err
 }
 
-// giveBack ends the handle.
-func (s *Session) giveBack(cause error) {
-	if s.closed.Swap(true) {
+// shut lets nobody lock with the handle any more. It is called with mu held.
+func (s *Session) shut(cause error) {
+	if s.closed.Load() {
 		return
 	}
 	s.cause = cause
-	for _, h := range s.holds { // none but when the pool is closed
-		if h.end(cause) {
-			h.tell(cause)
-		}
-		h.leaveAll()
-		s.pool.strike(h)
-	}
-	s.holds, s.recent = nil, nil
-	s.dropSeat()
+	s.closed.Store(true)
 	s.pool.mu.Lock()
 	delete(s.pool.handles, s)
 	s.pool.mu.Unlock()

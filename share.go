@@ -9,10 +9,14 @@ import (
 )
 
 // share makes the hold, which was alone, one that others who read may share. It
-// waits for that until ctx ends, and no longer, but it happens all the same.
-func (h *hold) share(ctx context.Context) error {
-	if err := h.err(); err != nil {
-		return err
+// returns what waits for that until a context ends, and no longer, but it
+// happens all the same. It is called with the session's mutex held.
+func (h *hold) share() func(ctx context.Context) error {
+	failed := func(err error) func(context.Context) error {
+		return func(context.Context) error { return err }
+	}
+	if err := h.failure(); err != nil {
+		return failed(err)
 	}
 	moving := make(chan struct{})
 	h.mu.Lock()
@@ -20,9 +24,11 @@ func (h *hold) share(ctx context.Context) error {
 	h.moving = moving
 	h.mu.Unlock()
 	var err error
-	h.session.pool.work.Go(func() { // ends when the service has answered, or with the session
+	if !h.session.pool.background(func() { // ends when the service has answered, or with the session
 		var node driver.Node
-		node, err = h.home.Share(h.queue, old, h.data)
+		if err = h.learnToken(old); err == nil {
+			node, err = h.home.Share(h.queue, old, withToken(h.data, h.token.Load()))
+		}
 		h.mu.Lock()
 		if err == nil {
 			h.node = node
@@ -33,13 +39,35 @@ func (h *hold) share(ctx context.Context) error {
 			err = h.weigh(err)
 		}
 		close(moving)
-	})
-	select {
-	case <-moving:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("shared, which the server has not confirmed yet: %w", ctx.Err())
+	}) {
+		return failed(ErrPoolClosed)
 	}
+	return func(ctx context.Context) error {
+		ctx, cancel := beyondHolds(ctx)
+		defer cancel()
+		select {
+		case <-moving:
+			return err
+		case <-ctx.Done():
+			return unconfirmed{fmt.Errorf("shared, which the server has not confirmed yet: %w", ctx.Err())}
+		}
+	}
+}
+
+// learnToken learns the token from the first node of a hold. The one that takes
+// its place was created later than those of holders to come.
+func (h *hold) learnToken(first driver.Node) error {
+	for h.token.Load() == 0 {
+		watches, err := h.home.Watch(h.living, h.queue, first)
+		if err != nil {
+			return err
+		}
+		h.token.CompareAndSwap(0, watches[0].Created)
+		if watches[0].Fired() == driver.Missing {
+			return driver.ErrRemoved
+		}
+	}
+	return nil
 }
 
 // settled returns the hold's node. If it is about to be another one, it waits
@@ -74,7 +102,7 @@ func (h *hold) leaveQueue(ctx context.Context) error {
 	if err == nil {
 		return h.home.Leave(ctx, h.queue, node)
 	}
-	h.session.pool.work.Go(func() { // ends when the node is gone, or with the session
+	h.session.pool.background(func() { // ends when the node is gone, or with the session
 		if node, err := h.settled(context.Background()); err == nil {
 			_ = h.home.Leave(ctx, h.queue, node)
 		}

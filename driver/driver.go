@@ -25,6 +25,11 @@ var (
 	// succeed again.
 	ErrSessionLost = errors.New("session lost")
 
+	// ErrExpired reports that the session is over because the service says so,
+	// although by this side's clock it could not be: what stood on it may have
+	// been in other hands before. It comes with ErrSessionLost.
+	ErrExpired = errors.New("expired")
+
 	// ErrNoPermission reports a missing right. The error that wraps it names
 	// the right and the path it is missing on.
 	ErrNoPermission = errors.New("no permission")
@@ -137,7 +142,8 @@ type Session interface {
 	// Leave removes the node. The context bounds the waiting, never whether
 	// the removal happens: it is begun even if the context has ended, and goes
 	// on in the background until the node is certainly gone or the session is
-	// over. A nil error means that the node is gone.
+	// over. A nil error means that the node is gone, and ErrRemoved that somebody
+	// else had removed it, or a part of it, before.
 	Leave(ctx context.Context, queue string, node Node) error
 
 	// Share puts a Read into the place of a Mutex or Write node, with the same

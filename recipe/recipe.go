@@ -86,43 +86,47 @@ func busy(_ context.Context, s standing) (bool, error) {
 }
 
 // take is the recipe.
-func (c Claim) take(ctx context.Context, blocked blocked) (driver.Node, error) {
+func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err error) {
 	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Data)
 	if err != nil {
 		return driver.Node{}, err
 	}
-	leave := func(err error) (driver.Node, error) {
-		// Leave sees to the node also if we do not wait for it any more. Only
-		// if the service refuses does the node stay, until the session ends.
+	granted := false
+	defer func() {
+		if granted {
+			return
+		}
+		// After an error, or a panic of the observer. Leave sees to the node also
+		// if nobody waits for it any more. Only if the service refuses does the
+		// node stay, until the session ends.
 		if left := c.Session.Leave(ctx, c.Queue, self); errors.Is(left, driver.ErrNoPermission) {
 			err = fmt.Errorf("%w; and then %w", err, left)
 		}
-		return driver.Node{}, err
-	}
+	}()
 	for {
 		place := slices.Index(queue, self)
 		if place < 0 {
-			return leave(driver.ErrRemoved) // by somebody else; join again
+			return driver.Node{}, driver.ErrRemoved // by somebody else; join again
 		}
 		if c.Observer != nil {
 			c.Observer.Queued(self, place, len(queue))
 		}
 		if err := c.orderly(queue, place); err != nil {
-			return leave(err)
+			return driver.Node{}, err
 		}
 		obstacles, enough := c.Rule(queue, place)
 		if len(obstacles) == 0 {
+			granted = true
 			return self, nil
 		}
-		granted, err := blocked(ctx, standing{queue[0], self, obstacles, enough})
-		if err != nil {
-			return leave(err)
+		if granted, err = blocked(ctx, standing{queue[0], self, obstacles, enough}); err != nil {
+			return driver.Node{}, err
 		}
 		if granted {
 			return self, nil
 		}
 		if queue, err = c.Session.List(ctx, c.Queue); err != nil {
-			return leave(err)
+			return driver.Node{}, err
 		}
 	}
 }
@@ -140,18 +144,15 @@ func (c Claim) orderly(queue []driver.Node, place int) error {
 		driver.ErrSequenceExhausted, self.Seq, c.Queue)
 }
 
-// wait sleeps until something happens to an obstacle. It reports true if that
-// alone grants the lock: one that was enough was deleted, and our own node stood
-// at that moment. Our own node is watched to know that, which is sound because
-// watches fire in the order of the changes. A Write that goes may leave a Read
-// with the same number, so it never counts; nor does a node that was missing
-// before it could be watched, because a Read may have taken its place.
+// wait sleeps until something happens to an obstacle, or to our own node, which
+// somebody may remove. It reports true if that alone grants the lock: an obstacle
+// that was enough was deleted, and our own node stood at that moment, which can be
+// told because watches fire in the order of the changes. A Write that goes may
+// leave a Read with the same number, so it never counts; nor does a node that was
+// missing before it could be watched, because a Read may have taken its place.
 func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
-	obstacles := s.obstacles
-	enough := s.enough && obstacles[0].Kind != driver.Write
-	revocable := c.Revocable && s.self != driver.Node{}
-	watched := obstacles
-	if enough || revocable {
+	obstacles, watched := s.obstacles, s.obstacles
+	if s.self != (driver.Node{}) { // a lock without a queue has no waiters' nodes
 		watched = append(slices.Clip(obstacles), s.self)
 	}
 	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
@@ -168,14 +169,11 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 		}
 		c.Observer.Waiting(Wait{c.Queue, obstacles[0], data, s.head})
 	}
-	reasons := watches[:len(obstacles)] // to look again
-	if revocable {
-		if watches[len(obstacles)].Revoked {
-			return false, ErrRevoked
-		}
-		reasons = watches
+	own := watches[len(obstacles):]
+	if c.Revocable && len(own) > 0 && own[0].Revoked {
+		return false, ErrRevoked
 	}
-	first, forget := driver.First(reasons)
+	first, forget := driver.First(watches)
 	defer forget()
 	select {
 	case <-first:
@@ -184,14 +182,14 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 	case <-ctx.Done():
 		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0], ctx.Err())
 	}
-	granted := false
+	deleted := false
 	for _, w := range watches[:len(obstacles)] {
 		if event := w.Fired(); event != 0 {
-			granted = granted || event == driver.Deleted
+			deleted = deleted || event == driver.Deleted
 			if c.Observer != nil {
 				c.Observer.Woken(event)
 			}
 		}
 	}
-	return enough && granted && watches[len(obstacles)].Fired() == 0, nil
+	return deleted && s.enough && obstacles[0].Kind != driver.Write && len(own) > 0 && own[0].Fired() == 0, nil
 }

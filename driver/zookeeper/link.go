@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
 // servers hands the client its servers in turn. It implements zk.HostProvider
@@ -364,4 +365,4 @@ func (l *link) postpones(last *time.Time, t time.Time) bool {
 
 // errReplaced is what the client is told when the server's answer to the
 // handshake names another session than ours.
-var errReplaced = errors.New("the server gave another session")
+var errReplaced = fmt.Errorf("%w: the server gave another session", driver.ErrExpired)

@@ -136,7 +136,7 @@ func (s *Session) create(dir, guid string, nodes []string, data []byte) (driver.
 		return node[0], nil
 	}
 	for _, path := range paths {
-		_ = s.removeOne(path)
+		_ = s.removeOne(path, false)
 	}
 	return driver.Node{}, fmt.Errorf("the server made %s of sequential creates", strings.Join(paths, " and "))
 }
@@ -195,11 +195,12 @@ func (s *Session) find(dir, guid string, nodes int) (driver.Node, error) {
 		case err == nil && len(found) == 1 && len(names(found[0])) == nodes:
 			return found[0], nil
 		case err == nil:
-			err = errNotCreated
-			for _, node := range found {
-				err = cmp.Or(s.remove(dir, node), err)
+			for _, node := range found { // a part of it
+				if err := s.remove(dir, node); err != nil && err != driver.ErrRemoved {
+					return driver.Node{}, err
+				}
 			}
-			return driver.Node{}, err
+			return driver.Node{}, errNotCreated
 		case err == errReplaced:
 			s.end(err)
 			return driver.Node{}, err
@@ -366,37 +367,49 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 }
 
 // remove deletes a contender of ours until it is certainly gone. If the server
-// refuses, the error says so and it goes with the session.
+// refuses, the error says so and it goes with the session. The error is ErrRemoved
+// if a part of it was gone before.
 func (s *Session) remove(dir string, node driver.Node) error {
-	all := names(node)
+	all, ours := names(node), true
 	if len(all) > 1 {
 		var requests []any
 		for _, name := range all {
 			requests = append(requests, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
 		}
-		if _, err := s.conn.Multi(requests...); err == nil {
+		_, err := s.conn.Multi(requests...)
+		if err == nil {
 			return nil
 		}
 		// Perhaps it has happened, or one of them was gone: see to each.
+		ours = refused(err)
 	}
+	var removed error
 	for _, name := range all {
-		if err := s.removeOne(dir + "/" + name); err != nil {
+		err := s.removeOne(dir+"/"+name, ours)
+		if err != nil && err != driver.ErrRemoved {
 			return err
 		}
+		removed = cmp.Or(removed, err)
 	}
-	return nil
+	return removed
 }
 
-func (s *Session) removeOne(path string) error {
+// removeOne deletes a node. ours says that it has not been tried before: then a
+// node that is not there was removed by somebody else, and the error is
+// ErrRemoved.
+func (s *Session) removeOne(path string, ours bool) error {
 	for {
 		err := s.conn.Delete(path, -1)
 		switch {
+		case errors.Is(err, zk.ErrNoNode) && ours:
+			return driver.ErrRemoved
 		case err == nil, errors.Is(err, zk.ErrNoNode):
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
 			s.getsStuck()
 			return explain(err, "deleting "+path, "DELETE", parent(path))
 		}
+		ours = ours && isAnswer(err)
 		// Unsure, or an answer that may be another next time (throttled).
 		if err := s.again(); err != nil {
 			return err

@@ -276,7 +276,7 @@ func (s *Session) greeted(id int64, timeout, asked time.Duration) error {
 	switch {
 	case id == 0:
 		s.giveUp()
-		s.end(errors.New("expired"))
+		s.end(driver.ErrExpired)
 	case !same:
 		s.giveUp()
 		s.end(errReplaced)
