@@ -302,3 +302,36 @@ func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
 	require.NoError(t, own.Resume())
 	b.until(func() bool { return len(b.contenders("/")) == 0 }, "it is unlocked in the background")
 }
+
+// Now or not at all.
+func TestWaitAtMostOfNothingTries(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, others := b.pool(), b.pool()
+	nothing := func(context.Context) error { return nil }
+	for _, d := range []time.Duration{0, -time.Second} {
+		now := lockpool.WaitAtMost(d)
+		require.NoError(t, p.Do(b.ctx, "a", nothing, now), "a free lock")
+		require.NoError(t, p.Do(b.ctx, "a", nothing, now, lockpool.Shared()))
+		require.NoError(t, p.Do(b.ctx, "a/plain", nothing, now, lockpool.Plain()))
+		l, err := p.TryLock(b.ctx, "a", now)
+		require.NoError(t, err)
+		for _, opts := range [][]lockpool.LockOption{{now}, {now, lockpool.Shared()}, {lockpool.Shared(), now}} {
+			err = others.Do(b.ctx, "a", nothing, opts...)
+			require.ErrorIs(t, err, lockpool.ErrLocked)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+		}
+		_, err = others.RLock(b.ctx, "a", now)
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		b.unlock(l)
+	}
+	read, err := p.Lock(b.ctx, "a", lockpool.Shared())
+	require.NoError(t, err)
+	both, err := others.RLock(b.ctx, "a", lockpool.Shared())
+	require.NoError(t, err)
+	b.unlock(read)
+	b.unlock(both)
+	_, err = p.TryLock(b.ctx, "a", lockpool.WaitAtMost(time.Second))
+	require.ErrorContains(t, err, "leave out WaitAtMost, or use Lock")
+	require.Empty(t, b.contenders("/"))
+}

@@ -248,3 +248,21 @@ func TestSlowServerCostsNoLock(t *testing.T) { // measures time: not beside othe
 	slow.Remove()
 	b.unlock(l)
 }
+
+// Somebody who comes later must not pass it.
+func TestWaiterLearnsThatItsNodeWasRemoved(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool()
+	held := b.lock(b.pool(), "a")
+	first, second, third := b.wait(b.pool(), "a", 2), b.wait(p, "a", 3), b.wait(b.pool(), "a", 4)
+	node := b.children("a")[2]
+	b.until(func() bool { return b.watchedIn("a") == 4 }, "that each node is watched by whose it is, or who is behind")
+	require.NoError(t, b.pool().Break(b.ctx, "a", node))
+	b.until(func() bool { return len(b.children("a")) == 4 && !slices.Contains(b.children("a"), node) }, "that it queues again")
+	latecomer := b.wait(b.pool(), "a", 5)
+	b.unlock(held)
+	for _, w := range []*waiter{first, third, second, latecomer} {
+		b.unlock(b.granted(w))
+	}
+}

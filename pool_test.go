@@ -289,3 +289,42 @@ func TestDoRefusesNil(t *testing.T) {
 	require.ErrorContains(t, p.Do(b.ctx, "a", func(context.Context) error { return nil }, nil), "nil LockOption")
 	require.Zero(t, p.Stats().OpenSessions)
 }
+
+// A holder may need another lock to finish.
+func TestShutdownLetsHoldersLockWhatTheyNeed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, others := b.pool(), b.pool()
+	held := b.lock(others, "b")
+	began, waiting := make(chan struct{}), make(chan error, 1)
+	done := make(chan error, 1)
+	go func() {
+		done <- p.Do(b.ctx, "a", func(ctx context.Context) error {
+			close(began)
+			if err := <-waiting; err != nil {
+				return err
+			}
+			return p.Do(ctx, "b", func(ctx context.Context) error {
+				return p.Do(ctx, "c", func(context.Context) error { return nil })
+			})
+		})
+	}()
+	<-began
+	idle := b.session(p)
+	outsider := b.wait(p, "b", 2)
+	down := make(chan error, 1)
+	go func() { down <- p.Shutdown(b.ctx) }()
+	<-outsider.done
+	require.ErrorIs(t, outsider.err, lockpool.ErrPoolClosed)
+	_, err := idle.Lock(b.ctx, "d")
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
+	_, err = p.Lock(b.ctx, "d")
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
+	_, err = p.Session(b.ctx)
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
+	waiting <- nil
+	b.queued("b", 2)
+	b.unlock(held)
+	require.NoError(t, <-done)
+	require.NoError(t, <-down)
+}

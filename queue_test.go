@@ -119,3 +119,27 @@ func TestBreakTakesTheLockFromItsHolderWhoIsTold(t *testing.T) {
 		require.ErrorContains(t, others.Break(b.ctx, "a", bad), "take it from Queue")
 	}
 }
+
+// A pool full of waiters can break what it waits for.
+func TestLookingAndBreakingTakeNoHandle(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, others := b.pool(lockpool.WithMaxHandles(2)), b.pool()
+	stuck := b.lock(others, "a")
+	waiters := []*waiter{b.wait(p, "a", 2), b.wait(p, "a", 3)}
+	require.Equal(t, 2, p.Stats().InUse)
+	names, err := p.Locks(b.ctx, "")
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, names)
+	require.NoError(t, p.Ping(b.ctx))
+	require.NoError(t, p.Revoke(b.ctx, "a"))
+	<-stuck.Revoked()
+	q, err := p.Queue(b.ctx, "a")
+	require.NoError(t, err)
+	require.NoError(t, p.Break(b.ctx, "a", q.Contenders[0].Node))
+	b.lost(stuck)
+	for _, w := range waiters {
+		b.unlock(b.granted(w))
+	}
+	require.ErrorIs(t, stuck.Unlock(b.ctx), lockpool.ErrLockLost)
+}
