@@ -35,6 +35,9 @@ func (p *Pool) watchOver(h *hold) {
 		}
 		select {
 		case <-watch.Done():
+			if watch.Fired() == driver.Unnoticed {
+				p.telemetry.rescued(h.living, h.kind, h.name)
+			}
 		case <-h.living.Done():
 			return
 		}

@@ -25,6 +25,7 @@ type meters struct {
 	depth                         metric.Int64Histogram
 	waiters, held                 metric.Int64UpDownCounter
 	reentries, lost, sessionsLost metric.Int64Counter
+	rescues                       metric.Int64Counter
 
 	sessions, maxSessions, handles, maxHandles metric.Int64ObservableUpDownCounter
 
@@ -73,6 +74,7 @@ func (m *meters) make(cfg config) {
 	m.held = upDown("lockpool.lock.held", "{lock}", "Locks that are held.")
 	m.reentries = counter("lockpool.lock.reentries", "{entry}", "Entries into locks that were held already, counted when these are let go.")
 	m.lost = counter("lockpool.lock.lost", "{lock}", "Locks that were lost while they were held.")
+	m.rescues = counter("lockpool.lock.rescues", "{rescue}", "Ends of nodes that the service did not tell of, and that were found by looking again.")
 	m.sessionsLost = counter("lockpool.session.lost", "{session}", "Sessions with the service that ended otherwise than by being closed.")
 	m.sessions = observed("lockpool.session.count", "{session}", "Open sessions with the service.")
 	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service, at the most.")
@@ -220,6 +222,13 @@ func (m *meters) entered(h *hold) {
 func (m *meters) sessionLost(of *member) {
 	if ctx := context.Background(); !of.closed.Load() && m.sessionsLost.Enabled(ctx) {
 		m.sessionsLost.Add(ctx, 1, m.with(labels{}))
+	}
+}
+
+// rescued counts a wait or a hold that has missed the end of a node.
+func (m *meters) rescued(ctx context.Context, kind driver.Kind, name string) {
+	if m.rescues.Enabled(ctx) {
+		m.rescues.Add(ctx, 1, m.with(m.of(kind, name)))
 	}
 }
 

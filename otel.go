@@ -259,6 +259,9 @@ func (t *trail) linkTo(w recipe.Wait) {
 // Woken implements recipe.Observer.
 func (t *trail) Woken(e driver.Event) {
 	t.wakeups++
+	if e == driver.Unnoticed {
+		t.pool.telemetry.rescued(t.ctx, t.req.kind(), t.name)
+	}
 	if (e == driver.Deleted || e == driver.Missing) && t.wait.IsRecording() {
 		t.wait.AddEvent("lockpool.predecessor.gone")
 	}

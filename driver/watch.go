@@ -16,6 +16,9 @@ const (
 	Missing
 	// Changed: the node stands, its data is another.
 	Changed
+	// Unnoticed: the node is gone, or another stands in its place. The driver was
+	// not told, and found it by looking again. Look again.
+	Unnoticed
 	// Interrupted: the connection broke, so a change may have gone unseen.
 	// Look again.
 	Interrupted

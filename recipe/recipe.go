@@ -45,7 +45,7 @@ type Observer interface {
 	Queued(self driver.Node, place, length int)
 	// Waiting: the claim goes to sleep.
 	Waiting(Wait)
-	// Woken: what happened to what it waited for.
+	// Woken: what happened to what it waited for, or went unnoticed of its own node.
 	Woken(driver.Event)
 }
 
@@ -183,10 +183,10 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0], ctx.Err())
 	}
 	deleted := false
-	for _, w := range watches[:len(obstacles)] {
+	for i, w := range watches {
 		if event := w.Fired(); event != 0 {
-			deleted = deleted || event == driver.Deleted
-			if c.Observer != nil {
+			deleted = deleted || i < len(obstacles) && event == driver.Deleted
+			if c.Observer != nil && (i < len(obstacles) || event == driver.Unnoticed) {
 				c.Observer.Woken(event)
 			}
 		}

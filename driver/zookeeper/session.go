@@ -126,6 +126,9 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	if s.begin() {
 		go s.renew() // ends with the session
 	}
+	if s.begin() {
+		go s.rescue() // ends with the session
+	}
 	return s, nil
 }
 

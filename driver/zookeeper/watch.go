@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -14,6 +15,7 @@ import (
 // the client can not take it back, and the next waiter finds it there.
 type watch struct {
 	*driver.Watch
+	began time.Time
 	paths []string      // of the nodes of one contender
 	raw   []byte        // what is in the first, set before armed is closed
 	stat  *zk.Stat      // and its Stat
@@ -90,7 +92,7 @@ func (s *Session) watch(paths ...string) *watch {
 func (s *Session) watchLocked(paths ...string) *watch {
 	w := s.watches[paths[0]]
 	if w == nil && !s.isOver() {
-		w = &watch{Watch: driver.NewWatch(), paths: paths, armed: make(chan struct{})}
+		w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
 		for _, path := range paths {
 			s.watches[path] = w
 		}

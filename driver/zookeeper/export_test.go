@@ -1,0 +1,6 @@
+package zookeeper
+
+import "time"
+
+// Tests need not wait as long for what is rare.
+func init() { lookRound = 300 * time.Millisecond }

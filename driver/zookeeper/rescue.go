@@ -1,0 +1,127 @@
+package zookeeper
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// A watch may never fire: the server sends no event about a node whose ACL does
+// not let the watcher read it by then (DataTree.setACL tells nobody). Against
+// that, and against any other event that gets lost, what has been watched for
+// long is looked at again, rarely: one listing for each queue, whatever the
+// number of those who wait in it.
+
+// lookRound is about how often.
+var lookRound = 30 * time.Second
+
+// lookPause is between two requests, so that they are few also if much is watched.
+const lookPause = 20 * time.Millisecond
+
+// rescue looks again until the session is over.
+func (s *Session) rescue() {
+	defer s.calls.Done()
+	for s.sleep(lookRound/2 + rand.N(lookRound)) {
+		for dir, watches := range s.watchedLong() {
+			if !s.sleep(lookPause) {
+				return
+			}
+			s.lookAgain(dir, watches)
+		}
+	}
+}
+
+// sleep returns false if the session is over before.
+func (s *Session) sleep(d time.Duration) bool {
+	select {
+	case <-s.living.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// watchedLong returns the watches that are older than half a round, by queue, and
+// those on a node that is no contender by themselves.
+func (s *Session) watchedLong() map[string][]*watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	long := map[string][]*watch{}
+	for path, w := range s.watches {
+		_, queue := s.solos[path] // what is in it tells more than it does
+		if path != w.paths[0] || queue || !w.isArmed() || time.Since(w.began) < lookRound/2 {
+			continue
+		}
+		place := path
+		if dir, name := cutPath(path); isContender(name) {
+			place = dir
+		}
+		long[place] = append(long[place], w)
+	}
+	return long
+}
+
+func cutPath(path string) (dir, name string) {
+	i := strings.LastIndexByte(path, '/')
+	return path[:i], path[i+1:]
+}
+
+func isContender(name string) bool {
+	_, ok := parseNode(name)
+	return ok
+}
+
+// lookAgain fires the watches on nodes that are gone. The watches were set before
+// the request is sent, and an event comes before the reply to what follows it; so
+// one that has not fired when the reply is there has missed its event. (When the
+// connection breaks in between, they have all fired.)
+func (s *Session) lookAgain(place string, watches []*watch) {
+	gone := func(w *watch) bool { return false }
+	var err error
+	if watches[0].paths[0] == place {
+		var stat *zk.Stat
+		if _, stat, err = s.get(place); err == nil {
+			gone = func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }
+		} else if errors.Is(err, zk.ErrNoNode) {
+			gone, err = func(*watch) bool { return true }, nil
+		}
+	} else {
+		var children []string
+		if children, err = s.childrenOf(place); err == nil {
+			slices.Sort(children)
+			gone = func(w *watch) bool {
+				return slices.ContainsFunc(w.paths, func(path string) bool {
+					_, name := cutPath(path)
+					_, there := slices.BinarySearch(children, name)
+					return !there
+				})
+			}
+		}
+	}
+	hidden := errors.Is(err, driver.ErrNoPermission) || errors.Is(err, zk.ErrNoAuth)
+	for _, w := range watches {
+		switch {
+		case hidden: // everyone learns the reason for themselves
+			s.forget(w)
+			w.Fire(driver.Interrupted)
+		case err == nil && s.isWatching(w) && gone(w):
+			s.forget(w)
+			w.Fire(driver.Unnoticed)
+			s.cfg.Logger.Warn("lockpool: the end of a node went unnoticed and was found by looking again; "+
+				"unless the node's ACL was changed this is a defect: please report it", "path", w.paths[0], "session", s.Info().ID)
+		}
+	}
+}
+
+// isWatching reports whether the watch has not fired.
+func (s *Session) isWatching(w *watch) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watches[w.paths[0]] == w
+}

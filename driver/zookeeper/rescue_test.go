@@ -1,0 +1,207 @@
+package zookeeper_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// hidden is an ACL without the right to read.
+var hidden = zk.WorldACL(zk.PermAll &^ zk.PermRead)
+
+// rescues is a meter provider that counts the rescues.
+type rescues struct {
+	noop.MeterProvider
+	n atomic.Int64
+}
+
+func (r *rescues) Meter(string, ...metric.MeterOption) metric.Meter { return rescueMeter{rescues: r} }
+
+type rescueMeter struct {
+	noop.Meter
+	rescues *rescues
+}
+
+func (m rescueMeter) Int64Counter(name string, _ ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	if name != "lockpool.lock.rescues" {
+		return noop.Int64Counter{}, nil
+	}
+	return rescueCounter{rescues: m.rescues}, nil
+}
+
+type rescueCounter struct {
+	noop.Int64Counter
+	rescues *rescues
+}
+
+func (rescueCounter) Enabled(context.Context) bool { return true }
+func (c rescueCounter) Add(_ context.Context, n int64, _ ...metric.AddOption) {
+	c.rescues.n.Add(n)
+}
+
+// logged is what a pool has logged.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestLostEventsAreMadeUpFor hides nodes, of which the server then sends no
+// events.
+func TestLostEventsAreMadeUpFor(t *testing.T) {
+	t.Parallel()
+	for name, addr := range map[string]string{"embedded": zktest.Start(t).Addr(), "real": zktest.StartReal(t).Addr()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			admin, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogInfo(false))
+			require.NoError(t, err)
+			defer func() {
+				admin.Close()
+				for range events {
+				}
+			}()
+			var log logged
+			open := func(meters *rescues) *lockpool.Pool {
+				connector, err := zookeeper.NewConnector(zookeeper.Config{
+					Servers: []string{addr}, SessionTimeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				})
+				require.NoError(t, err)
+				p, err := lockpool.OpenConnector(connector, lockpool.WithMeterProvider(meters))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, p.Close()) })
+				return p
+			}
+			holders, waiters := new(rescues), new(rescues)
+			p, others := open(holders), open(waiters)
+			node := func(name string, nth int) string {
+				q, err := p.Queue(ctx, name)
+				require.NoError(t, err)
+				if len(q.Contenders) <= nth {
+					return ""
+				}
+				return "/" + name + "/" + q.Contenders[nth].Node
+			}
+
+			// A waiter whose predecessor goes.
+			l, err := p.Lock(ctx, "a")
+			require.NoError(t, err)
+			granted := make(chan error, 1)
+			go func() {
+				l, err := others.Lock(ctx, "a")
+				if err == nil {
+					err = l.Unlock(ctx)
+				}
+				granted <- err
+			}()
+			require.Eventually(t, func() bool { return others.Stats().Waiting == 1 && node("a", 1) != "" }, 10*time.Second, time.Millisecond)
+			_, err = admin.SetACL(node("a", 0), hidden, -1)
+			require.NoError(t, err)
+			require.NoError(t, l.Unlock(ctx))
+			require.NoError(t, <-granted)
+			require.Equal(t, int64(1), waiters.n.Load())
+			require.Contains(t, log.String(), "went unnoticed")
+
+			// A holder whose node is removed.
+			l, err = p.Lock(ctx, "b")
+			require.NoError(t, err)
+			_, err = l.Token(ctx) // it is watched
+			require.NoError(t, err)
+			path := node("b", 0)
+			_, err = admin.SetACL(path, hidden, -1)
+			require.NoError(t, err)
+			require.NoError(t, admin.Delete(path, -1))
+			<-l.Lost()
+			require.ErrorIs(t, l.Unlock(ctx), lockpool.ErrLockLost)
+			require.Equal(t, int64(1), holders.n.Load())
+
+			// A plain lock.
+			l, err = p.Lock(ctx, "c", lockpool.Plain())
+			require.NoError(t, err)
+			go func() {
+				l, err := others.Lock(ctx, "c", lockpool.Plain())
+				if err == nil {
+					err = l.Unlock(ctx)
+				}
+				granted <- err
+			}()
+			require.Eventually(t, func() bool { return others.Stats().Waiting == 1 }, 10*time.Second, time.Millisecond)
+			_, err = admin.SetACL("/c", hidden, -1)
+			require.NoError(t, err)
+			require.ErrorIs(t, <-granted, lockpool.ErrNoPermission, "it would never be told of its end")
+			err = l.Unlock(ctx)
+			require.True(t, err == nil || errors.Is(err, lockpool.ErrLockLost), "%v", err)
+
+			// A whole tree.
+			l, err = p.Lock(ctx, "d")
+			require.NoError(t, err)
+			go func() {
+				_, err := others.Lock(ctx, "d")
+				granted <- err
+			}()
+			require.Eventually(t, func() bool { return others.Stats().Waiting == 1 && node("d", 1) != "" }, 10*time.Second, time.Millisecond)
+			for _, path := range []string{node("d", 0), node("d", 1), "/d"} {
+				_, err = admin.SetACL(path, hidden, -1)
+				require.NoError(t, err)
+			}
+			require.ErrorIs(t, <-granted, lockpool.ErrNoPermission)
+			<-l.Lost()
+			require.ErrorIs(t, l.Unlock(ctx), lockpool.ErrLockLost)
+		})
+	}
+}
+
+// Nothing is rescued that is not lost.
+func TestNothingIsMadeUpForWithoutALoss(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	server := zktest.Start(t)
+	counted := new(rescues)
+	p, err := lockpool.Open("zookeeper", server.ConnectString(), lockpool.WithMeterProvider(counted))
+	require.NoError(t, err)
+	defer p.Close()
+	l, err := p.Lock(ctx, "long")
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			for ctx.Err() == nil && counted.n.Load() == 0 {
+				if p.Do(ctx, "a", func(context.Context) error { time.Sleep(30 * time.Millisecond); return nil }) != nil {
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(2 * time.Second) // of waits that are looked at several times
+	require.NoError(t, l.Unlock(ctx))
+	cancel()
+	all.Wait()
+	require.Zero(t, counted.n.Load())
+}
