@@ -2,23 +2,65 @@ package lockpool
 
 import (
 	"context"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/petermattis/goid"
+
+	"github.com/lockpool/lockpool/driver"
 )
+
+// warned is when there was a warning of long waits, by lock. Of many that wait for
+// one lock, one tells.
+type warned struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+// first reports whether there was no warning of the lock within the interval.
+func (w *warned) first(name string, interval time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.at, func(_ string, at time.Time) bool { return time.Since(at) >= interval })
+	if _, told := w.at[name]; told {
+		return false
+	}
+	if w.at == nil {
+		w.at = map[string]time.Time{}
+	}
+	w.at[name] = time.Now()
+	return true
+}
 
 // isSlow is called when a wait has lasted for as long as WithLongWait says.
 func (t *trail) isSlow() {
-	if !t.pool.begin() {
+	telemetry := t.pool.telemetry
+	if !telemetry.warned.first(t.name, telemetry.longWait) || !t.pool.begin() {
 		return
 	}
 	defer t.pool.work.Done()
 	t.mu.Lock()
-	w := t.behind
+	w, m := t.behind, t.where
 	t.mu.Unlock()
-	t.pool.telemetry.logger.Warn("lockpool: a lock is waited for long", "lock", t.name, "kind", t.req.kind().String(),
-		"waited", time.Since(t.began).Round(time.Millisecond), "behind", w.Behind.String(), "whose", readOwner(w.Data).String())
+	attrs := []any{"lock", t.name, "kind", t.req.kind().String(), "waited", time.Since(t.began).Round(time.Millisecond),
+		"behind", w.Behind.String(), "whose", readOwner(w.Data).String()}
+	if t.req.kind() != driver.Plain { // which is behind its holder
+		ctx, cancel := context.WithTimeout(t.ctx, headPatience)
+		defer cancel()
+		queue := w.Queue
+		if queue == t.name+"/"+driver.Guards {
+			queue = t.name + "/" + driver.Leases
+		}
+		if holder, data := head(ctx, m, queue, driver.Node{}); holder.Name != "" {
+			attrs = append(attrs, "holder", holder.String(), "holder_whose", readOwner(data).String())
+		}
+	}
+	telemetry.logger.WarnContext(t.ctx, "lockpool: a lock is waited for long", attrs...)
 }
+
+// headPatience bounds how long a warning waits for who holds the lock.
+const headPatience = 5 * time.Second
 
 // suspect warns of a wait that looks like one for oneself: the context carries a
 // holder that has the lock, but on another goroutine, where it does not count.
@@ -27,7 +69,7 @@ func (p *Pool) suspect(ctx context.Context, name string) {
 	if c == nil || c.goroutine == goid.Get() || !p.holds(c.hold.session, name) {
 		return
 	}
-	p.telemetry.logger.Warn("lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+
+	p.telemetry.logger.WarnContext(ctx, "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+
 		"if that one waits for this one, both wait for ever", "lock", name)
 }
 

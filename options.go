@@ -110,7 +110,8 @@ func WithTracerProvider(tp trace.TracerProvider) Option {
 // WithOwner sets the name by which people will know the pool's holders and
 // waiters, such as "billing", in [Pool.Queue] and for other clients: at most 200
 // bytes of UTF-8. It is stored in every node of the pool, for everybody who may
-// read there.
+// read there. Default: the program's name. Telemetry carries only a name that
+// was set.
 func WithOwner(name string) Option {
 	return func(c *config) error {
 		if len(name) > 200 || !utf8.ValidString(name) {
@@ -162,8 +163,10 @@ func WithProfiles() Option {
 	return func(c *config) error { c.profiles = true; return nil }
 }
 
-// WithLongWait logs a warning, once for a wait, when a lock has been waited for
-// so long. It names who is in the way. Default: no warning.
+// WithLongWait logs a warning when a lock has been waited for so long, at most
+// once in that time for a lock, however many wait. It names the holder, and who
+// is next in the way. The record's context is that of the wait's span. Default:
+// no warning.
 func WithLongWait(d time.Duration) Option {
 	return func(c *config) error {
 		if d <= 0 {

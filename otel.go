@@ -71,6 +71,7 @@ type telemetry struct {
 	profiles   bool
 	longWait   time.Duration
 	logger     *slog.Logger
+	warned     warned
 	meters
 }
 
@@ -116,6 +117,7 @@ type trail struct {
 
 	mu     sync.Mutex
 	behind recipe.Wait
+	where  *member
 }
 
 // follow begins the span of an acquisition. It is called with s.mu held.
@@ -189,7 +191,7 @@ func (t *trail) Waiting(w recipe.Wait) {
 	if w.Data == nil && w.Behind == t.behind.Behind {
 		w.Data = t.behind.Data // as it was before
 	}
-	t.behind = w
+	t.behind, t.where = w, t.home
 	t.mu.Unlock()
 	if t.wait == nil {
 		t.beginWait()
@@ -249,16 +251,43 @@ func (t *trail) linkTo(w recipe.Wait) {
 		link(w.Data, "holder")
 	default:
 		link(w.Data, "predecessor")
-		head, err := t.home.Data(t.ctx, w.Queue, w.Head)
-		if err == nil {
-			link(head, "holder")
-		}
+		_, head := head(t.ctx, t.home, w.Queue, w.Head)
+		link(head, "holder")
 	}
+}
+
+// head returns the first in the queue, which holds the lock, and what is stored in
+// its node. It looks again if the one that was first has gone. It returns nothing
+// if there is no answer.
+func head(ctx context.Context, m *member, queue string, first driver.Node) (driver.Node, []byte) {
+	const tries = 5 // of a lock that changes hands faster than it is looked at
+	for range tries {
+		if first.Name != "" {
+			data, err := m.Data(ctx, queue, first)
+			if err == nil {
+				return first, data
+			}
+			if !errors.Is(err, driver.ErrRemoved) {
+				break
+			}
+		}
+		all, err := m.List(ctx, queue)
+		if err != nil || len(all) == 0 {
+			break
+		}
+		first = all[0]
+	}
+	return driver.Node{}, nil
 }
 
 // Woken implements recipe.Observer.
 func (t *trail) Woken(e driver.Event) {
 	t.wakeups++
+	if e == driver.Deleted || e == driver.Missing || e == driver.Unnoticed {
+		t.mu.Lock()
+		t.behind = recipe.Wait{} // whoever it was is in nobody's way
+		t.mu.Unlock()
+	}
 	if e == driver.Unnoticed {
 		t.pool.telemetry.rescued(t.ctx, t.req.kind(), t.name)
 	}
@@ -353,16 +382,22 @@ func end(span trace.Span, err error) {
 
 func errorType(err error) string { return (&LockError{Err: err}).ErrorType() }
 
-// blame adds to the error of a wait whose node was in the way, if that is known.
-func (t *trail) blame(err error) error {
+// blame adds to the error of a wait that its context has ended which node was in
+// the way, and whose it is, as far as that is known.
+func (t *trail) blame(ctx context.Context, err error) error {
 	t.mu.Lock()
 	behind := t.behind
 	t.mu.Unlock()
-	whose := readOwner(behind.Data).String()
-	if whose == "" || !strings.Contains(err.Error(), behind.Behind.String()) {
-		return err
+	switch node := behind.Behind.String(); {
+	case node == "" && err == ctx.Err():
+		err = fmt.Errorf("no place in the queue yet: %w", err)
+	case node != "" && !strings.Contains(err.Error(), node):
+		err = fmt.Errorf("waiting behind %s: %w", node, err)
 	}
-	return fmt.Errorf("%w (it is that of %s)", err, whose)
+	if whose := readOwner(behind.Data).String(); whose != "" {
+		err = fmt.Errorf("%w (it is that of %s)", err, whose)
+	}
+	return err
 }
 
 // about returns what is said of a hold on its spans.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -33,6 +34,9 @@ func askOf(data []byte) string { return readOwner(data).Ask }
 type owner []byte
 
 func newOwner(name string) owner {
+	if name == "" {
+		name = printable(strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"))
+	}
 	host, _ := os.Hostname() // empty if unknown
 	record, err := json.Marshal(ownerRecord{Owner: name, Host: host, PID: os.Getpid()})
 	if err != nil {

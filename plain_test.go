@@ -145,12 +145,12 @@ func TestEphemeralNodeOfAnybodyIsAPlainLock(t *testing.T) {
 	require.NoError(t, <-w)
 }
 
-func TestPlainLockCanNotBeShared(t *testing.T) {
+func TestPlainLockCannotBeShared(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	_, err := b.pool().RLock(b.ctx, "a", lockpool.Plain())
 	require.ErrorContains(t, err, "a plain lock cannot be shared")
-	require.ErrorContains(t, b.pool().Do(b.ctx, "a", func(context.Context) error { return nil }, lockpool.Plain(), lockpool.Shared()), "can not be shared")
+	require.ErrorContains(t, b.pool().Do(b.ctx, "a", func(context.Context) error { return nil }, lockpool.Plain(), lockpool.Shared()), "cannot be shared")
 }
 
 // One write to take and one to give back, and nothing else.

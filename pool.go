@@ -117,6 +117,9 @@ func (p *Pool) handle(ctx context.Context) (*Session, error) {
 	s.passing = true // until it is the caller's to close
 	return s, s.exclusively(ctx, func(ctx context.Context) error {
 		err := s.reseat(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = withCause(ctx, err)
+		}
 		s.mu.Lock()
 		s.passing = err != nil
 		s.mu.Unlock()

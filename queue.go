@@ -202,7 +202,9 @@ func (p *Pool) asking(ctx context.Context, do func(ctx context.Context, m *membe
 	ctx, cancel := bound(ctx, p.closing)
 	defer cancel(nil)
 	for {
+		began := time.Now()
 		m, err := p.member(ctx)
+		p.telemetry.seated(ctx, began, err)
 		if err == nil {
 			err = do(ctx, m)
 		}

@@ -435,7 +435,7 @@ func TestQueueShowsHoldersOfPermitsAndWaitersApart(t *testing.T) {
 	for _, c := range q.Contenders {
 		got = append(got, fmt.Sprint(c.Kind, " ", c.Holds, " ", c.Permits, " ", c.Owner))
 	}
-	require.Equal(t, []string{"semaphore true 1 billing", "semaphore true 2 ", "semaphore false 2 billing", "semaphore false 0 "}, got)
+	require.Equal(t, []string{"semaphore true 1 billing", "semaphore true 2 lockpool.test", "semaphore false 2 billing", "semaphore false 0 lockpool.test"}, got)
 	names, err := p.Locks(b.ctx, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"s"}, names)

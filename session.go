@@ -193,7 +193,9 @@ func (s *Session) acquire(ctx context.Context, name string, req request, l *Lock
 			t.end(err)
 			s.trail = trail{}
 		}()
-		err = s.grant(ctx, name, req, t, l)
+		if err = s.grant(ctx, name, req, t, l); err != nil && ctx.Err() != nil {
+			err = withCause(ctx, err)
+		}
 		return err
 	})
 	returned = true
@@ -235,14 +237,10 @@ func (s *Session) exclusively(ctx context.Context, do func(ctx context.Context) 
 		s.acquiring, s.giveUp = false, nil
 		s.mu.Unlock()
 	}()
-	err := ctx.Err()
-	if err == nil {
-		err = do(ctx)
+	if err := ctx.Err(); err != nil {
+		return withCause(ctx, err)
 	}
-	if err != nil && ctx.Err() != nil {
-		err = withCause(ctx, err)
-	}
-	return err
+	return do(ctx)
 }
 
 // grant gets the lock from the service and records the hold. It is the one
@@ -276,7 +274,7 @@ func (s *Session) grant(ctx context.Context, name string, req request, t *trail,
 		case err == nil:
 			return nil
 		case ctx.Err() != nil: // its node may still be on the way out
-			err = t.blame(err)
+			err = t.blame(ctx, err)
 			if !errors.Is(err, ctx.Err()) {
 				err = fmt.Errorf("%w: %w", err, ctx.Err())
 			}

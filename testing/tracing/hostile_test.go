@@ -104,6 +104,7 @@ func TestWhatOthersStoreIsShownOnlyIfItIsHarmless(t *testing.T) {
 			for _, line := range log.lines(t, "waited") {
 				require.Equal(t, map[string]any{
 					"level": "WARN", "msg": "lockpool: a lock is waited for long", "lock": "a", "kind": "mutex", "behind": node, "whose": c.owner,
+					"holder": node, "holder_whose": c.owner,
 				}, line)
 			}
 			spans, err := json.Marshal(tracetest.SpanStubsFromReadOnlySpans(b.recorder.Ended()))

@@ -30,8 +30,36 @@ func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	b.unlock(b.granted(w))
 	require.Equal(t, []map[string]any{{
 		"level": "WARN", "msg": "lockpool: a lock is waited for long", "lock": "a", "kind": "mutex",
-		"behind": node, "whose": "billing, " + me,
+		"behind": node, "whose": "billing, " + process, "holder": node, "holder_whose": "billing, " + process,
 	}}, log.lines(t, "waited"))
+}
+
+// Of many that wait for one lock, one tells, and names the holder, which none but
+// the first waits behind.
+func TestManyLongWaitsForOneLockAreOneWarning(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	log := new(logged)
+	p := b.pool(log.option(), lockpool.WithLongWait(time.Second))
+	others := b.stranger(lockpool.WithOwner("billing"))
+	holder := b.lock(b.ctx, others.Pool, "a")
+	between := b.start(b.ctx, others.Pool, "a")
+	queue := b.queued("a", 2)
+	var waiters []*waiter
+	for i := range 5 {
+		waiters = append(waiters, b.start(b.ctx, p, "a"))
+		b.queued("a", i+3)
+	}
+	b.until(func() bool { return len(log.lines(t, "waited")) > 0 }, "it is logged")
+	line := log.lines(t, "waited")[0]
+	require.Equal(t, queue[0], line["holder"])
+	require.Equal(t, "billing, "+process, line["holder_whose"])
+	require.NotEqual(t, queue[0], line["behind"])
+	b.unlock(holder)
+	for _, w := range append([]*waiter{between}, waiters...) {
+		b.unlock(b.granted(w))
+	}
+	require.Len(t, log.lines(t, "waited"), 1)
 }
 
 func TestWaitThatIsShortIsNotLogged(t *testing.T) {

@@ -395,8 +395,10 @@ func alone() attributes {
 	}
 }
 
-// me is how this process is named in its nodes.
-var me = func() string {
+// me is how this process is named in its nodes, if its pool is not.
+var me = "tracing.test, " + process
+
+var process = func() string {
 	host, _ := os.Hostname()
 	return fmt.Sprintf("process %d on %s", os.Getpid(), host)
 }()

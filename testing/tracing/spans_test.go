@@ -206,13 +206,17 @@ func TestWaiterThatHasToQueueAgainIsStillOneAcquisition(t *testing.T) {
 		session = b.session("a", queue[1])
 		b.waitingBehind(queue[0], 1)
 		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+queue[1], -1))
+		var again []string
+		b.until(func() bool { again = b.queue("a"); return len(again) == 2 && again[1] != queue[1] }, "that it queues again")
+		b.watched("a", again[0], session)
+		b.watched("a", again[1], session)
 		b.unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
 		acquire(session, attributes{
-			"lockpool.lock.queue.position": int64(0), // of the second time
-			"lockpool.lock.queue.length":   int64(1),
+			"lockpool.lock.queue.position": int64(1), // of the second time, too
+			"lockpool.lock.queue.length":   int64(2),
 			"lockpool.lock.contended":      true,
 			"lockpool.lock.wakeups":        int64(1),
 			"lockpool.lock.requeues":       int64(1),

@@ -97,7 +97,7 @@ func TestWaiterBehindThreeIsLinkedToTheOneInFrontAndToTheHolder(t *testing.T) {
 		}, ok, enqueued, wait(attributes{
 			"lockpool.lock.queue.position":    int64(3),
 			"lockpool.lock.waiting_for":       queue[2],
-			"lockpool.lock.waiting_for.owner": "billing, " + me,
+			"lockpool.lock.waiting_for.owner": "billing, " + process,
 			"lockpool.lock.wakeups":           int64(1),
 			"lockpool.lock.outcome":           "acquired",
 		}, ok, gone, saw(0, 1)).linkedTo(linkTo("predecessor", asked[2]), linkTo("holder", asked[0]))),
@@ -403,7 +403,7 @@ func TestHolderThatWasAskedForItsLockKeepsItsName(t *testing.T) {
 		}), ok, enqueued, wait(end.with(attributes{
 			"lockpool.lock.queue.position":    int64(1),
 			"lockpool.lock.waiting_for":       queue[0],
-			"lockpool.lock.waiting_for.owner": "billing, " + me,
+			"lockpool.lock.waiting_for.owner": "billing, " + process,
 		}), ok, saw(1, 2), gone).linkedTo(linkTo("holder", others.asked()[0]))),
 		released(nil),
 	}, spans)
@@ -578,14 +578,17 @@ func TestErrorNamesNobodyWhoHasGone(t *testing.T) {
 	b.unlock(holder)
 }
 
-// The session takes the node along: nothing has failed.
-func TestReleaseWhoseSessionHasJustEndedSucceeds(t *testing.T) {
+// Others may have held the lock before.
+func TestReleaseWhoseSessionHasJustEndedIsALoss(t *testing.T) {
 	t.Parallel()
 	b := newBenchAt(t, zktest.Start(t))
 	p := b.pool()
 	l := b.lock(b.ctx, p, "a")
 	ended := b.server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.chroot + "/a/"}, Do: zktest.ExpireBeforeApply()})
-	b.unlock(l)
+	err := l.Unlock(b.ctx)
+	require.ErrorIs(t, err, lockpool.ErrLockLost)
 	require.Equal(t, 1, ended.Fired())
-	require.Equal(t, released(nil), b.span(b.named(releaseName)[0], nil))
+	want := released(attributes{"error.type": "lock_lost"})
+	want.Status = failed("lockpool: lock lost: session lost: expired")
+	require.Equal(t, want, b.span(b.named(releaseName)[0], nil))
 }
