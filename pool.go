@@ -228,7 +228,10 @@ func (p *Pool) lock(ctx context.Context, name string, op op, l *Lock, opts []Loc
 
 func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
 	if s := p.carried(ctx); s != nil {
-		return s.enter(ctx, name, req, l)
+		l, err := s.enter(ctx, name, req, l)
+		if !errors.Is(err, ErrNotHeld) { // else another goroutine has just unlocked the last lock of the handle
+			return l, err
+		}
 	}
 	s, err := p.newSession()
 	if err != nil {
