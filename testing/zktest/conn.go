@@ -202,7 +202,7 @@ func (s *Server) meddle(c *conn, r Request, do func() ([]byte, bool)) (goOn bool
 		return c.line.isMute()
 	}
 	if out.cut != uncut {
-		<-c.line.dead // a cut has happened when the client can see it
+		<-c.line.written // a cut has happened when the client can see it
 	}
 	if f != nil && !a.early() {
 		f.happened()
@@ -229,6 +229,10 @@ func (s *Server) carryOut(c *conn, f *Fault, do func() ([]byte, bool)) (out outg
 		out = outgoing{cut: a.cutting()}
 	case truncateReply:
 		out = outgoing{bytes: reply[:min(a.bytes, len(reply))], cut: fin}
+	case resetAfterReply:
+		out.cut = rst
+	case grantTimeout:
+		a.grant(reply)
 	case delayReply:
 		out.delay = a.duration
 	case holdReply:
@@ -305,8 +309,20 @@ func (s *Server) refuse(c *conn, r Request, code Code) ([]byte, bool) {
 	return s.reply(c, r, s.zxidAt(c.member), code), true
 }
 
-// event sends a watch event.
+// event sends a watch event, unless a rule swallows it.
 func (c *conn) event(event EventType, path string) {
+	o := c.line.origin()
+	f, counting := c.server.hit(Request{
+		Conn: o.conn, Member: o.member, Session: o.session, Xid: xidEvent, Op: OpEvent, Paths: []string{path}, Event: event,
+	})
+	c.server.note(Record{
+		Kind: Notified, Conn: o.conn, Session: o.session, Paths: []string{path}, Event: event, Zxid: c.server.zxid, Fault: f != nil,
+	})
+	defer counting.happened()
+	if f != nil {
+		f.happened()
+		return
+	}
 	e := newPacket()
 	e.int(xidEvent)
 	e.long(-1)
@@ -315,5 +331,4 @@ func (c *conn) event(event EventType, path string) {
 	e.int(3) // connected
 	e.string(path)
 	c.line.send(outgoing{bytes: e.packet()})
-	c.server.note(Record{Kind: Notified, Conn: c.line.number, Session: c.line.session.Load(), Paths: []string{path}, Event: event, Zxid: c.server.zxid})
 }

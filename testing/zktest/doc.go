@@ -37,10 +37,13 @@
 //
 //	a request that never arrives            DropBeforeApply
 //	one that is carried out unanswered      DropAfterApply, TruncateReply
+//	a reset right behind a reply            ResetAfterReply
 //	a slow or hanging server                DelayApply, HoldApply, DelayReply, HoldReply, Pause
 //	an error                                FailWith
 //	something between two requests          Call
 //	a handshake that hangs or is lost       a rule on OpConnect
+//	an odd session timeout                  GrantTimeout (on OpConnect)
+//	a watch event that never comes          Swallow (on OpEvent)
 //	a broken connection                     Cut (FIN), Reset (RST)
 //	silence, and later all of it            Partition, Heal
 //	the server never hears the client       Deafen

@@ -2,6 +2,7 @@ package zktest
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,11 +29,12 @@ type origin struct {
 	session      int64
 }
 
-// Match describes requests. Its zero value matches every request but pings,
-// which a client sends when it likes.
+// Match describes requests, and watch events as [OpEvent]. Its zero value
+// matches every request but pings, which a client sends when it likes, and no
+// event.
 type Match struct {
 	Selector
-	Ops    []Op               // one of these; none given: any but ping
+	Ops    []Op               // one of these; none given: any but ping and event
 	Prefix string             // of the path, or of that of a multi's part: /a/b also means /a/bc
 	Where  func(Request) bool // if not nil, it must agree; it must not block or call the server
 }
@@ -41,7 +43,7 @@ func (m Match) matches(r Request) bool {
 	if !m.selects(origin{r.Conn, r.Member, r.Session}) {
 		return false
 	}
-	if len(m.Ops) == 0 && r.Op == OpPing || len(m.Ops) > 0 && !slices.Contains(m.Ops, r.Op) {
+	if len(m.Ops) == 0 && (r.Op == OpPing || r.Op == OpEvent) || len(m.Ops) > 0 && !slices.Contains(m.Ops, r.Op) {
 		return false
 	}
 	if m.Prefix != "" && !slices.ContainsFunc(r.Paths, func(p string) bool { return strings.HasPrefix(p, m.Prefix) }) {
@@ -98,7 +100,7 @@ func (r Rule) wrong() string {
 	switch {
 	case r.Do.kind == nothing:
 		return "Do is not set: to only count and wait for requests, use Pass"
-	case r.Do.duration < 0:
+	case r.Do.duration < 0 && r.Do.kind != grantTimeout:
 		return "a delay is not negative"
 	case r.Do.kind == truncateReply && r.Do.bytes < 0:
 		return "a reply can not be cut to less than 0 bytes"
@@ -106,6 +108,14 @@ func (r Rule) wrong() string {
 		return "FailWith(OK) is no failure"
 	case r.Do.kind == call && r.Do.hook == nil:
 		return "Call of a nil function"
+	case r.Do.kind == grantTimeout && !slices.Equal(r.Ops, []Op{OpConnect}):
+		return "GrantTimeout is for handshakes: match OpConnect, and nothing else"
+	case r.Do.kind == grantTimeout && int64(int32(r.Do.duration.Milliseconds())) != r.Do.duration.Milliseconds():
+		return "GrantTimeout: the protocol has 32 bits for the milliseconds of a timeout"
+	case r.Do.kind == swallow && !slices.Equal(r.Ops, []Op{OpEvent}):
+		return "Swallow is for watch events: match OpEvent, and nothing else"
+	case r.Do.kind != swallow && r.Do.kind != pass && slices.Contains(r.Ops, OpEvent):
+		return "an event can only be swallowed or counted: use Swallow or Pass"
 	case r.Skip < 0:
 		return "Skip is negative"
 	case r.Times < Always:
@@ -135,6 +145,9 @@ const (
 	dropAfterApply
 	resetAfterApply
 	truncateReply
+	resetAfterReply
+	grantTimeout
+	swallow
 	delayApply
 	holdApply
 	delayReply
@@ -150,7 +163,7 @@ const (
 func (k actionKind) String() string {
 	return [...]string{
 		"nothing", "Pass", "DropBeforeApply", "ResetBeforeApply", "DropAfterApply", "ResetAfterApply",
-		"TruncateReply", "DelayApply", "HoldApply", "DelayReply", "HoldReply", "FailWith",
+		"TruncateReply", "ResetAfterReply", "GrantTimeout", "Swallow", "DelayApply", "HoldApply", "DelayReply", "HoldReply", "FailWith",
 		"ExpireBeforeApply", "ExpireAfterApply", "Freeze", "Call",
 	}[k]
 }
@@ -166,10 +179,19 @@ func (a Action) early() bool {
 
 // cutting is how the action cuts the connection.
 func (a Action) cutting() cutting {
-	if a.kind == resetBeforeApply || a.kind == resetAfterApply {
+	switch a.kind {
+	case resetBeforeApply, resetAfterApply, resetAfterReply:
 		return rst
 	}
 	return fin
+}
+
+// grant puts the timeout of GrantTimeout into the reply to a handshake (with its
+// length in front), unless that refuses the session.
+func (a Action) grant(reply []byte) {
+	if id, _ := decodeConnectReply(reply); id != 0 {
+		binary.BigEndian.PutUint32(reply[8:], uint32(a.duration.Milliseconds()))
+	}
 }
 
 // Pass does nothing to the request. With it a rule only counts, and waits for,
@@ -193,6 +215,21 @@ func ResetAfterApply() Action { return Action{kind: resetAfterApply} }
 // TruncateReply carries the request out, sends the first n bytes of the reply
 // (the length counts: 4 bytes) and cuts the connection.
 func TruncateReply(n int) Action { return Action{kind: truncateReply, bytes: n} }
+
+// ResetAfterReply carries the request out, sends the reply and resets the
+// connection (RST) right behind it: what the client writes when it has read the
+// reply fails, or is lost if the client is faster than the reset.
+func ResetAfterReply() Action { return Action{kind: resetAfterReply} }
+
+// GrantTimeout carries out a handshake ([OpConnect]) and grants the client
+// another session timeout in the reply, in whole milliseconds, which may be 0,
+// negative or as odd as one likes. The server itself keeps to the one it
+// negotiated.
+func GrantTimeout(d time.Duration) Action { return Action{kind: grantTimeout, duration: d} }
+
+// Swallow does not send a watch event ([OpEvent]); the watch is used up. A real
+// server does that when an ACL has come to hide the node from the watcher.
+func Swallow() Action { return Action{kind: swallow} }
 
 // DelayApply lets the request wait in the server for d before it is carried
 // out. The connection's later requests wait behind it, others overtake it.

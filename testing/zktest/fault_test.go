@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"net"
 	"os"
@@ -108,6 +109,9 @@ var faultTests = map[string]func(*faultTest){
 	"a request is delayed":                             requestIsDelayed,
 	"a reply is held":                                  replyIsHeld,
 	"a reply is delayed":                               replyIsDelayed,
+	"a reply is followed by a reset":                   replyIsFollowedByAReset,
+	"an odd timeout is granted":                        oddTimeoutIsGranted,
+	"an event is swallowed":                            eventIsSwallowed,
 	"a ping is held":                                   pingIsHeld,
 	"a request fails in its turn":                      requestFailsInItsTurn,
 	"a request fails on an idle connection":            requestFailsOnAnIdleConnection,
@@ -425,6 +429,82 @@ func pingIsHeld(p *faultTest) {
 	require.NoError(p, err)
 	require.Equal(p, xidPing, (&decoder{p, packet}).int())
 	require.Zero(p, c.reply().Err)
+}
+
+// The handshake, too: what the client says next finds nobody.
+func replyIsFollowedByAReset(p *faultTest) {
+	ends := func(c *client, f *zktest.Fault) {
+		p.await(f)
+		_, err := c.conn.Write(ping().withXid(1).frame())
+		require.Error(p, err, "what is written behind a reset")
+	}
+	c := p.open(longTimeout)
+	f := p.on("a", zktest.ResetAfterReply())
+	require.Equal(p, p.path("a"), c.do(create(p.path("a"), nil, ephemeral)).Path)
+	ends(c, f)
+	c.reattach()
+	require.Equal(p, c.welcome.Session, p.owner("a"))
+
+	f = p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.ResetAfterReply()})
+	c = p.open(longTimeout)
+	ends(c, f)
+	c.reattach().must(ping())
+}
+
+func oddTimeoutIsGranted(p *faultTest) {
+	connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
+	for _, odd := range []time.Duration{0, -time.Millisecond, math.MinInt32 * time.Millisecond, math.MaxInt32 * time.Millisecond} {
+		for _, short := range []bool{false, true} {
+			f := p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(odd)})
+			c := connect(p, p.faulty.Addr(), handshake{Timeout: longTimeout, Short: short})
+			require.Equal(p, odd, c.welcome.Timeout)
+			require.NotZero(p, c.welcome.Session)
+			p.await(f)
+			c.must(ping())
+			h := c.credentials()
+			h.Timeout = longTimeout
+			require.Equal(p, longTimeout, connect(p, p.faulty.Addr(), h).welcome.Timeout)
+		}
+	}
+	p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(time.Second)})
+	require.Zero(p, connect(p, p.faulty.Addr(), handshake{Session: 1, Timeout: longTimeout, Password: make([]byte, 16)}).welcome.Timeout)
+}
+
+func eventIsSwallowed(p *faultTest) {
+	c, other := p.open(longTimeout), p.open(longTimeout)
+	watch := func(c *client) {
+		c.must(getData(p.root, true))
+		c.must(getChildren(p.root, true))
+	}
+	watch(c)
+	watch(other)
+	events := []zktest.Op{zktest.OpEvent}
+	mine := zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: events, Prefix: p.root}
+	children := mine
+	children.Where = func(r zktest.Request) bool { return r.Event == zktest.NodeChildrenChanged }
+	f := p.faulty.Inject(zktest.Rule{Match: children, Do: zktest.Swallow()})
+	sent := p.faulty.Inject(zktest.Rule{Match: mine, Times: 2, Do: zktest.Pass()})
+	p.direct.must(create(p.path("a"), nil, persistent))
+	p.direct.must(setData(p.root, nil, anyVersion))
+	p.await(f)
+	p.await(sent)
+	require.Equal(p, []event{{nodeDataChanged, p.root}}, c.arrived())
+	require.Equal(p, []event{{nodeChildrenChanged, p.root}, {nodeDataChanged, p.root}}, other.arrived())
+
+	// The watch is used up; the next one is told.
+	p.direct.must(create(p.path("b"), nil, persistent))
+	require.Empty(p, c.arrived())
+	watch(c)
+	p.direct.must(create(p.path("c"), nil, persistent))
+	require.Equal(p, event{nodeChildrenChanged, p.root}, c.event())
+
+	// Those that the server sends to who comes back, too.
+	f = p.faulty.Inject(zktest.Rule{Match: mine, Do: zktest.Swallow()})
+	c.must(setWatches(1, nil, nil, []string{p.root}))
+	p.await(f)
+	require.Empty(p, c.arrived())
+	c.must(setWatches(1, nil, nil, []string{p.root}))
+	require.Len(p, c.events, 3)
 }
 
 func requestFailsInItsTurn(p *faultTest) {

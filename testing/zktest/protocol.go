@@ -44,6 +44,9 @@ const (
 	// OpConnect stands for the first packet of a connection, which has no
 	// operation number and asks for a new session or for one to go on.
 	OpConnect Op = 1 << 40
+
+	// OpEvent stands for a watch event that is about to be sent to a client.
+	OpEvent Op = OpConnect + 1
 )
 
 // Sets of operations that faults are often meant for.
@@ -64,7 +67,7 @@ var opNames = map[Op]string{
 	OpMultiRead: "multiRead", OpAuth: "auth", OpSetWatches: "setWatches", OpSASL: "sasl",
 	OpGetEphemerals: "getEphemerals", OpGetAllChildrenNumber: "getAllChildrenNumber",
 	OpSetWatches2: "setWatches2", OpAddWatch: "addWatch", OpWhoAmI: "whoAmI",
-	OpCreateSession: "createSession", OpCloseSession: "closeSession", OpConnect: "connect",
+	OpCreateSession: "createSession", OpCloseSession: "closeSession", OpConnect: "connect", OpEvent: "event",
 }
 
 // String returns the operation's name in ZooKeeper's documentation.
@@ -160,14 +163,15 @@ const (
 	xidPing  = -2
 )
 
-// Request is what a rule sees of a request.
+// Request is what a rule sees of a request, or of a watch event.
 type Request struct {
 	Conn    int   // number of the connection, from 1 in the order they were accepted
 	Member  int   // number of the server's address it came to, from 1
 	Session int64 // 0 for an OpConnect that asks for a new session
 	Xid     int32 // the client's number of the request
 	Op      Op
-	Paths   []string // the path; for a multi those of all its parts; none for ping, auth and the like
+	Paths   []string  // the path; for a multi those of all its parts; none for ping, auth and the like
+	Event   EventType // of an OpEvent
 }
 
 // String describes the request in one line.

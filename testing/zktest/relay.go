@@ -160,7 +160,7 @@ func (r *relay) request(req Request, packet []byte) bool {
 		r.write(packet)
 	}
 	switch a.kind {
-	case dropAfterApply, resetAfterApply, truncateReply, expireAfterApply:
+	case dropAfterApply, resetAfterApply, truncateReply, resetAfterReply, expireAfterApply:
 		return false // so that it is certain what is carried out
 	}
 	return true
@@ -259,6 +259,9 @@ func (r *relay) shake(frame []byte) {
 // reply sends a packet of the server to the client, and does to it what the
 // rule says that hit the request. It reports whether the connection goes on.
 func (r *relay) reply(frame []byte, first bool) bool {
+	if !first && r.event(frame) {
+		return true
+	}
 	r.mu.Lock()
 	e := r.take(frame, first)
 	f := e.fault
@@ -268,6 +271,10 @@ func (r *relay) reply(frame []byte, first bool) bool {
 		out = outgoing{cut: a.cutting()}
 	case truncateReply:
 		out.bytes, out.cut = frame[:min(a.bytes, len(frame))], fin
+	case resetAfterReply:
+		out.cut = rst
+	case grantTimeout:
+		a.grant(frame)
 	case delayReply:
 		out.delay = a.duration
 	case holdReply:
@@ -282,7 +289,7 @@ func (r *relay) reply(frame []byte, first bool) bool {
 	r.mu.Unlock()
 
 	if out.cut != uncut {
-		<-r.line.dead // it has happened when the client can see it
+		<-r.line.written // it has happened when the client can see it
 		_ = r.server.Close()
 	}
 	switch f.action().kind {
@@ -296,8 +303,29 @@ func (r *relay) reply(frame []byte, first bool) bool {
 	return out.cut == uncut
 }
 
-// take removes the request that a packet answers. An event has an xid that no
-// request has.
+// event reports whether a packet is a watch event, which it then sends to the
+// client, unless a rule swallows it.
+func (r *relay) event(frame []byte) bool {
+	d := &decoder{rest: frame[4:]}
+	if d.int() != xidEvent || d.long() != -1 || d.int() != 0 {
+		return false
+	}
+	event := EventType(d.int())
+	d.int() // the state, always connected
+	o := r.line.origin()
+	f, counting := r.proxy.hit(Request{
+		Conn: o.conn, Member: o.member, Session: o.session, Xid: xidEvent, Op: OpEvent, Paths: []string{d.string()}, Event: event,
+	})
+	if f == nil {
+		r.line.send(outgoing{bytes: frame})
+	} else {
+		f.happened()
+	}
+	counting.happened()
+	return true
+}
+
+// take removes the request that a packet answers.
 func (r *relay) take(frame []byte, first bool) (e awaited) {
 	xid := int32(0) // of the handshake
 	if !first {

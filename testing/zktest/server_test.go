@@ -350,6 +350,10 @@ func TestServerRefusesRulesThatMakeNoSense(t *testing.T) {
 		"use Always":        {Times: -2, Do: zktest.Pass()},
 		"numbered from 1":   {Match: zktest.Match{Selector: zktest.Selector{Member: -1}}, Do: zktest.Pass()},
 		"all begin with /":  {Match: zktest.Match{Prefix: "a"}, Do: zktest.Pass()},
+		"match OpConnect":   {Match: zktest.Match{Ops: zktest.Lists}, Do: zktest.GrantTimeout(0)},
+		"32 bits":           {Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.GrantTimeout(1 << 31 * time.Millisecond)},
+		"match OpEvent":     {Do: zktest.Swallow()},
+		"only be swallowed": {Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}}, Do: zktest.DropAfterApply()},
 		"match OpMulti":     {Match: zktest.Match{Ops: []zktest.Op{zktest.OpCheck}}, Do: zktest.Pass()},
 	} {
 		require.Contains(t, panicOf(func() { s.Inject(rule) }), want)

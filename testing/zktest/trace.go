@@ -13,7 +13,7 @@ type RecordKind int
 const (
 	Requested RecordKind = iota + 1 // a request has arrived
 	Replied                         // a reply was queued
-	Notified                        // a watch event was queued
+	Notified                        // a watch event was queued, or swallowed
 	Expired                         // a session has expired
 )
 
@@ -33,7 +33,7 @@ type Record struct {
 	Zxid    int64 // of a reply, or of the change that an event is about
 	Code    Code  // of a reply
 	Event   EventType
-	Fault   bool // of a request: it was hit by a rule
+	Fault   bool // of a request: it was hit by a rule; of an event: it was swallowed
 }
 
 // String returns the record in one line.
