@@ -1,6 +1,10 @@
 package zktest
 
 import (
+	"hash/fnv"
+	"iter"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 )
@@ -15,6 +19,9 @@ func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bo
 	case OpAuth:
 		return s.authenticate(c, r, d)
 	case OpSASL:
+		if token := d.buffer(); token == nil {
+			return nil, false
+		}
 		e := s.header(c, r, 0, OK)
 		e.buffer(nil)
 		return e.packet(), true
@@ -64,11 +71,13 @@ func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
 	scheme, credentials := d.string(), d.buffer()
 	switch {
 	case d.bad:
-		return s.reply(c, r, 0, ErrMarshalling), true
-	case scheme == "digest":
-		if who := digest(string(credentials)); !slices.Contains(c.who, who) {
-			c.who = append(slices.Clone(c.who), who)
+		return nil, false
+	case scheme == "digest" && credentials != nil:
+		who := digest(string(credentials))
+		if who == s.conf.super {
+			c.prove(superUser)
 		}
+		c.prove(who)
 	case scheme == "ip":
 	default:
 		return s.reply(c, r, 0, ErrAuthFailed), false
@@ -76,21 +85,37 @@ func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
 	return s.reply(c, r, 0, OK), true
 }
 
+// prove gives the connection an identity.
+func (c *conn) prove(who identity) {
+	if !slices.Contains(c.who, who) {
+		c.who = append(slices.Clone(c.who), who)
+	}
+}
+
 // write carries out a request that is a transaction.
 func (s *Server) write(c *conn, r Request, d *decoder) []byte {
+	if r.Op == OpReconfig && !d.reconfig() {
+		return s.reply(c, r, s.zxid, ErrMarshalling) // before it has got a zxid
+	}
 	x := s.begin(c.session.id, c.who)
 	body, code := x.run(r.Op, d)
 	if code == OK {
 		x.commit()
 	}
 	s.changed()
+	if r.Op == OpCheck && code == OK {
+		return nil // the real server stumbles over the answer, and goes on without
+	}
 	return append(s.header(c, r, x.zxid, code), body...).packet()
 }
 
 // run returns the record of the reply.
 func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
-	if op == OpReconfig {
+	switch op {
+	case OpReconfig:
 		return nil, ErrReconfigDisabled
+	case OpDeleteContainer:
+		return nil, ErrBadArguments // what a client sends is not taken for a path
 	}
 	if op == OpMulti {
 		parts, ok := decodeMulti(d)
@@ -122,6 +147,8 @@ func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
 		}
 	case OpDelete:
 		code = x.delete(p.path, p.version)
+	case OpCheck:
+		code = x.check(p.path, p.version)
 	case OpSetData:
 		n, code = x.setData(p.path, p.data, p.version)
 	case OpSetACL:
@@ -221,7 +248,7 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 				continue
 			}
 			results[i].data, results[i].stat = n.data, n.stat()
-			results[i].list = s.shuffled(n)
+			results[i].list = s.list(p.path, n)
 		}
 		if !ok {
 			return nil, ErrMarshalling
@@ -229,15 +256,13 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		e = encodeResults(results)
 	case OpGetEphemerals:
 		prefix := d.string()
-		var paths []string
-		for path := range c.session.ephemerals {
-			if strings.HasPrefix(path, prefix) {
-				paths = append(paths, path)
-			}
+		if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
+			prefix = "/" // all, as Java's trim has it
 		}
-		e.strings(paths)
+		paths := s.shuffled(prefix, maps.Keys(c.session.ephemerals))
+		e.strings(slices.DeleteFunc(paths, func(path string) bool { return !strings.HasPrefix(path, prefix) }))
 	case OpGetAllChildrenNumber:
-		path := d.string()
+		path := d.path()
 		n, code := s.see(c, path, permRead)
 		if d.bad || n == nil {
 			return nil, badOr(d, code)
@@ -314,7 +339,7 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 	case OpGetData:
 		e.buffer(n.data)
 	case OpGetChildren, OpGetChildren2:
-		e.strings(s.shuffled(n))
+		e.strings(s.list(p.path, n))
 	}
 	if p.op != OpGetChildren {
 		e.stat(n.stat())
@@ -322,12 +347,25 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 	return e, OK
 }
 
-// shuffled returns the names of the children in no order, as they come out of
-// the real server's hash tables, so that nobody comes to rely on one.
-func (s *Server) shuffled(n *node) []string {
-	names := slices.Clone(n.children.list)
-	s.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	return names
+// list returns the names of the children of the node at path, which stay in one
+// order as long as none comes or goes.
+func (s *Server) list(path string, n *node) []string {
+	if n.children.shown == nil {
+		n.children.shown = s.shuffled(path, slices.Values(n.children.list))
+	}
+	return n.children.shown
+}
+
+// shuffled returns a set in an order that says nothing, so that nobody comes to
+// rely on one, but is always the same for the same set of the same owner, as
+// those that come out of the real server's hash tables.
+func (s *Server) shuffled(owner string, set iter.Seq[string]) []string {
+	list := slices.Sorted(set)
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(owner + "//" + strings.Join(list, "//")))
+	random := rand.New(rand.NewPCG(s.conf.seed, h.Sum64()))
+	random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list
 }
 
 // unwatch removes or, for OpCheckWatches, only looks for watches.

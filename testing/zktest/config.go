@@ -47,6 +47,7 @@ type config struct {
 	extendedTypes          bool
 	strictExistsACL        bool
 	words                  map[string]bool // nil: all
+	super                  identity
 	manualClock            bool
 	seed                   uint64
 	firstZxid              int64
@@ -188,6 +189,20 @@ func StrictExistsACL() Option {
 	return option(func(c *config) error { c.strictExistsACL = true; return nil })
 }
 
+// SuperUser lets whoever authenticates with these credentials, "user:password",
+// by the scheme digest do everything, whatever the ACLs say: what ZooKeeper has
+// its superDigest for. The default is nobody.
+func SuperUser(credentials string) CommonOption {
+	super := digest(credentials)
+	return both{func(c *config) error {
+		if user, password, _ := strings.Cut(credentials, ":"); user == "" || password == "" {
+			return errors.New("the credentials of the super user are not user:password")
+		}
+		c.super = super
+		return nil
+	}, JVMFlags("-Dzookeeper.DigestAuthenticationProvider.superDigest=" + super.id).(realOption)}
+}
+
 // FourLetterWords allows only these commands. The default is all of them;
 // ZooKeeper's is srvr.
 func FourLetterWords(words ...string) CommonOption {
@@ -211,7 +226,8 @@ func ManualClock() Option {
 	return option(func(c *config) error { c.manualClock = true; return nil })
 }
 
-// Seed sets the order in which children are listed. The default is 1.
+// Seed sets the order in which children are listed. Like a real server, this one
+// keeps to an order as long as no child comes or goes. The default is 1.
 func Seed(seed uint64) Option {
 	return option(func(c *config) error { c.seed = seed; return nil })
 }

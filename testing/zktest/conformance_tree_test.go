@@ -509,4 +509,51 @@ var treeChecks = []check{
 		c.fails(errBadArguments, setACL(null, anyVersion, world...))
 		c.fails(errNoWatcher, removeWatches(null, dataWatch))
 	}},
+	{133, "children have one order as long as none comes or goes", shared, func(t *testing.T, s suite) {
+		a, b := s.open(t), s.open(t)
+		var ops []request
+		for i := range 50 {
+			ops = append(ops, create(fmt.Sprintf("%s/%02d", s.root, i), nil, persistent))
+		}
+		a.must(multi(ops...))
+		order := a.must(getChildren(s.root, false)).Names
+		require.Len(t, order, 50)
+		require.False(t, slices.IsSorted(order), "nobody is to rely on it")
+		same := func() {
+			t.Helper()
+			for _, c := range []*client{a, b} {
+				require.Equal(t, order, c.must(getChildren(s.root, true)).Names)
+				require.Equal(t, order, c.must(getChildren2(s.root, false)).Names)
+				for _, part := range c.must(multiRead(getChildren(s.root, false), getData(s.root, false), getChildren(s.root, false))).Ops {
+					require.True(t, part.Op == opGetData || slices.Equal(order, part.Names))
+				}
+			}
+		}
+		same()
+		b.must(setData(s.path("07"), []byte("x"), anyVersion))
+		b.must(create(s.path("07/child"), nil, persistent))
+		same()
+		b.must(create(s.path("other"), nil, persistent))
+		require.ElementsMatch(t, append([]string{"other"}, order...), a.must(getChildren(s.root, false)).Names)
+		b.must(remove(s.path("other"), anyVersion))
+		same()
+
+		for i := range 20 {
+			a.must(create(s.path(fmt.Sprint("e", i)), nil, ephemeral))
+		}
+		mine := a.must(getEphemerals("")).Names
+		require.Len(t, mine, 20)
+		for range 3 {
+			require.Equal(t, mine, a.must(getEphemerals("")).Names)
+		}
+	}},
+	{134, "a check alone is answered only if it fails", shared, func(t *testing.T, s suite) {
+		c := s.open(t)
+		c.fails(errNoNode, checkVersion(s.path("none"), anyVersion))
+		c.fails(errBadVersion, checkVersion(s.root, 1))
+		c.send(checkVersion(s.root, 0))
+		require.Equal(t, opPing, c.do(ping()).Op)
+		require.Len(t, c.pending, 1)
+		c.must(exists(s.root, false))
+	}},
 }

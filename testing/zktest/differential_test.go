@@ -81,7 +81,7 @@ type contestant struct {
 }
 
 func startEmbedded(t testing.TB) string {
-	return zktest.Start(t, zktest.ExtendedTypes(), zktest.ContainerInterval(time.Hour)).Addr()
+	return zktest.Start(t, zktest.ExtendedTypes(), zktest.ContainerInterval(time.Hour), zktest.SuperUser(superuser)).Addr()
 }
 
 // The credentials that scripts use, and those of the real server's super user,
@@ -104,8 +104,8 @@ func realContestant(t testing.TB, name string) contestant {
 		zktest.Properties(map[string]string{"extendedTypesEnabled": "true"}),
 		zktest.JVMFlags(
 			"-Dznode.container.checkIntervalMs=3600000",
-			"-Dzookeeper.forceSync=no", // nobody needs the nodes after a crash
-			"-Dzookeeper.DigestAuthenticationProvider.superDigest="+digestID(superuser)))
+			"-Dzookeeper.forceSync=no"), // nobody needs the nodes after a crash
+		zktest.SuperUser(superuser))
 	return contestant{name: name, addr: func(testing.TB) string { return server.Addr() }, sweep: true}
 }
 
@@ -304,7 +304,8 @@ var callNames = map[int32]string{
 	opGetACL: "getACL", opSetACL: "setACL", opGetChildren: "getChildren", opSync: "sync", opPing: "ping",
 	opGetChildren2: "getChildren2", opCheck: "check", opMulti: "multi", opCreate2: "create2", opReconfig: "reconfig",
 	opCheckWatches: "checkWatches", opRemoveWatches: "removeWatches", opCreateContainer: "createContainer",
-	opCreateTTL: "createTTL", opMultiRead: "multiRead", opAuth: "auth", opSetWatches: "setWatches", opSASL: "sasl",
+	opDeleteContainer: "deleteContainer",
+	opCreateTTL:       "createTTL", opMultiRead: "multiRead", opAuth: "auth", opSetWatches: "setWatches", opSASL: "sasl",
 	opGetEphemerals: "getEphemerals", opGetAllChildrenNumber: "getAllChildrenNumber", opSetWatches2: "setWatches2",
 	opAddWatch: "addWatch", opWhoAmI: "whoAmI", opCloseSession: "closeSession",
 }
@@ -347,7 +348,7 @@ func (c call) String() string {
 		args = []any{path, data}
 	case opSetWatches, opSetWatches2:
 		args = []any{"since", c.since, fmt.Sprintf("%q", c.lists)}
-	case opGetACL, opSync, opGetEphemerals, opGetAllChildrenNumber:
+	case opGetACL, opSync, opGetEphemerals, opGetAllChildrenNumber, opDeleteContainer:
 		args = []any{path}
 	}
 	if c.xid != 0 {
@@ -661,7 +662,7 @@ func (pl *player) request(c call) request {
 		}
 		r = multiOf(c.op, parts)
 	case opAuth:
-		r = auth(c.path, string(c.data))
+		r.Body = encoder{}.int(0).string(c.path).buffer(c.data)
 	case opSASL:
 		r.Body = encoder{}.buffer(c.data)
 	case opReconfig:
@@ -678,7 +679,7 @@ func (pl *player) request(c call) request {
 			}
 		}
 		r.Body = encoder{}.long(since).lists(lists)
-	case opGetACL, opSync, opGetEphemerals, opGetAllChildrenNumber:
+	case opGetACL, opSync, opGetEphemerals, opGetAllChildrenNumber, opDeleteContainer:
 		r = about(c.op, path)
 	case opPing:
 		r = ping()
@@ -911,8 +912,6 @@ func (c call) accidental() bool {
 		return true // ends the real server
 	case c.op == opCheckWatches && c.path == "!abc":
 		return true // an error if there is, or was, any recursive watch on the server
-	case c.op == opReconfig && c.cut > 0:
-		return true // takes no zxid, unlike any other write
 	case c.op == opMultiRead && len(c.parts) > 0 && !slices.ContainsFunc(c.parts, func(part call) bool { return part.op != opDelete }):
 		return true // an error that has a record
 	case len(c.acls) > 1 && slices.ContainsFunc(c.acls, func(a acl) bool { return a.Scheme == null || a.ID == null }):
@@ -1052,13 +1051,17 @@ func (g *generator) anyCall() call {
 	case n < 94:
 		return g.setWatches()
 	case n < 96:
-		return call{op: opGetEphemerals, path: of(g, "", "/a", "!", "!/", null, g.path())}
+		return call{op: opGetEphemerals, path: of(g, "", "/a", "!", "!/", "! /\t", null, g.path())}
 	case n < 98:
-		return call{op: opGetAllChildrenNumber, path: g.readPath()}
+		c := call{op: opGetAllChildrenNumber, path: g.readPath()}
+		if g.chance(5) {
+			c.path = null
+		}
+		return c
 	case n < 99:
 		return call{op: opWhoAmI}
 	}
-	return call{op: of(g, opPing, opReconfig)}
+	return call{op: of(g, opPing, opReconfig, opDeleteContainer), path: "/a"}
 }
 
 // write returns a request that can also be in a multi.
@@ -1293,5 +1296,90 @@ var regressions = []struct {
 			{op: opCreateTTL, path: "/c", acls: world, flags: container, ttl: 1},
 		}}}},
 		{calls: []call{{op: opCreateTTL, path: "/d", acls: world, flags: persistent, ttl: 1}}},
+	}},
+	{"a check alone that fails is answered", script{
+		{act: openNew},
+		{calls: []call{{op: opCheck, path: "/none", version: -1}}},
+		{calls: []call{{op: opCreate, path: "/a", acls: world}}},
+		{calls: []call{{op: opCheck, path: "/a", version: 1}}},
+		{calls: []call{{op: opCheck, path: "!a", version: 0}}},
+		{calls: []call{{op: opCheck, path: "/a", version: 0, cut: 1}}},
+		{calls: []call{{op: opCreate, path: "/b", acls: []acl{{permAll &^ permRead, "world", "anyone"}}}}},
+		{calls: []call{{op: opCheck, path: "/b", version: 0}}},
+	}},
+	{"deleteContainer is not for clients", script{
+		{act: openNew},
+		{calls: []call{{op: opCreateContainer, path: "/a", acls: world, flags: container}}},
+		{calls: []call{{op: opCreate, path: "/a/b", acls: world}, {op: opDelete, path: "/a/b"}}},
+		{calls: []call{{op: opDeleteContainer, path: "/a"}, {op: opDeleteContainer, path: "/none"}, {op: opDeleteContainer, path: null}}},
+		{calls: []call{{op: opDeleteContainer, path: "/a", cut: 4}, {op: opPing}}},
+	}},
+	{"digest needs credentials", script{
+		{act: openNew},
+		{calls: []call{{op: opAuth, path: "digest", data: []byte{}}}},
+		{calls: []call{{op: opAuth, path: "ip"}}},
+		{calls: []call{{op: opWhoAmI}}},
+		{calls: []call{{op: opAuth, path: "digest"}}},
+		{act: attach},
+		{calls: []call{{op: opAuth, path: "digest", data: []byte("u:p"), cut: 1}}},
+	}},
+	{"SASL needs a token", script{
+		{act: openNew},
+		{calls: []call{{op: opSASL, data: []byte{}}}},
+		{calls: []call{{op: opSASL, data: []byte("x")}}},
+		{calls: []call{{op: opSASL}}},
+		{act: attach},
+		{calls: []call{{op: opSASL, cut: 4}}},
+		{act: attach},
+		{calls: []call{{op: opSASL, data: []byte("x"), cut: 1}}},
+	}},
+	{"a null path has no children", script{
+		{act: openNew},
+		{calls: []call{{op: opGetAllChildrenNumber, path: null}, {op: opGetAllChildrenNumber, cut: 1}}},
+	}},
+	{"a reconfig that is not complete takes no zxid", script{
+		{act: openNew},
+		{calls: []call{{op: opReconfig}, {op: opReconfig, cut: 1}, {op: opReconfig, cut: 100}, {op: opReconfig}}},
+	}},
+	{"space is no prefix of ephemerals", script{
+		{act: openNew},
+		{calls: []call{{op: opCreate, path: "/a", acls: world, flags: ephemeral}, {op: opCreate, path: "/b", acls: world, flags: ephemeral}}},
+		{calls: []call{
+			{op: opGetEphemerals, path: "! "}, {op: opGetEphemerals, path: "!\t\n"}, {op: opGetEphemerals, path: "! / "},
+			{op: opGetEphemerals, path: "!\u00a0"}, {op: opGetEphemerals, path: "/a "}, {op: opGetEphemerals, path: "/a"},
+		}},
+	}},
+	{"the super user may do everything", script{
+		{act: openNew},
+		{act: openNew, who: 1},
+		{calls: []call{{op: opAuth, path: "digest", data: []byte("super:wrong")}, {op: opWhoAmI}}},
+		{calls: []call{
+			{op: opCreate, path: "/a", acls: []acl{{permAll, "digest", digestID(credentialV)}}},
+			{op: opCreate, path: "/none", acls: []acl{{permAdmin, "world", "anyone"}}},
+		}},
+		{calls: []call{{op: opGetData, path: "/a"}}},
+		{who: 1, calls: []call{{op: opAuth, path: "digest", data: []byte(superuser)}}},
+		{who: 1, calls: []call{{op: opWhoAmI}}},
+		{who: 1, calls: []call{{op: opGetACL, path: "/a"}, {op: opGetData, path: "/a", watch: true}, {op: opGetChildren, path: "/none", watch: true}}},
+		{who: 1, calls: []call{{op: opSetData, path: "/a", version: -1}, {op: opCreate, path: "/none/b", acls: world}}, look: true},
+		{who: 1, calls: []call{{op: opMulti, parts: []call{{op: opCheck, path: "/none", version: 0}, {op: opDelete, path: "/none/b"}}}}},
+		{who: 1, calls: []call{{op: opSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
+		{who: 1, calls: []call{
+			{op: opCreate, path: "/c", acls: []acl{{permAll, "super", ""}}},
+			{op: opCreate, path: "/d", acls: []acl{{permAll, "auth", ""}}}, {op: opGetACL, path: "/d"},
+		}},
+		{calls: []call{{op: opGetACL, path: "/a"}}},
+	}},
+	{"an event is not told to who must not read the node any more", script{
+		{act: openNew},
+		{act: openNew, who: 1},
+		{calls: []call{{op: opAuth, path: "digest", data: []byte(credentialU)}}},
+		{calls: []call{{op: opCreate, path: "/a", acls: world, flags: ephemeral}, {op: opCreate, path: "/b", acls: world, flags: ephemeral}}},
+		{who: 1, calls: []call{{op: opExists, path: "/a", watch: true}, {op: opGetData, path: "/b", watch: true}}},
+		{calls: []call{{op: opSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
+		{calls: []call{{op: opSetACL, path: "/b", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
+		{calls: []call{{op: opDelete, path: "/a", version: -1}}, look: true},
+		{calls: []call{{op: opCloseSession}}, look: true},
+		{who: 1, calls: []call{{op: opExists, path: "/b"}}},
 	}},
 }

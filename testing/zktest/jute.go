@@ -108,6 +108,12 @@ func (d *decoder) acl() []acl {
 	return list
 }
 
+// reconfig reports whether the record of that operation is complete.
+func (d *decoder) reconfig() bool {
+	_, _, _, _ = d.string(), d.string(), d.string(), d.long()
+	return !d.bad
+}
+
 // encoder writes jute.
 type encoder []byte
 

@@ -20,7 +20,7 @@ const (
 	OpSync                 Op = 9
 	OpPing                 Op = 11
 	OpGetChildren2         Op = 12 // the children and the Stat
-	OpCheck                Op = 13 // only inside a multi
+	OpCheck                Op = 13 // meant for a multi: alone it is answered only if it fails
 	OpMulti                Op = 14
 	OpCreate2              Op = 15 // answers with the Stat, too
 	OpReconfig             Op = 16
@@ -82,7 +82,8 @@ func (op Op) String() string {
 // state, which takes a zxid even if it fails.
 func (op Op) writes() bool {
 	switch op {
-	case OpCreate, OpDelete, OpSetData, OpSetACL, OpMulti, OpCreate2, OpReconfig, OpCreateContainer, OpCreateTTL, OpCloseSession:
+	case OpCreate, OpDelete, OpSetData, OpSetACL, OpCheck, OpMulti, OpCreate2, OpReconfig,
+		OpCreateContainer, OpDeleteContainer, OpCreateTTL, OpCloseSession:
 		return true
 	}
 	return false

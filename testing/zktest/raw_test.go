@@ -38,6 +38,7 @@ const (
 	opCheckWatches         int32 = 17
 	opRemoveWatches        int32 = 18
 	opCreateContainer      int32 = 19
+	opDeleteContainer      int32 = 20
 	opCreateTTL            int32 = 21
 	opMultiRead            int32 = 22
 	opAuth                 int32 = 100

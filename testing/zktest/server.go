@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -50,7 +49,6 @@ type Server struct {
 	expiryPaused bool
 	advanced     time.Duration // the manual clock
 	reaped       time.Duration // when containers were last looked at
-	random       *rand.Rand
 	trace        trace
 	holders      []*Holders
 	change       chan struct{} // closed and replaced at every change, if somebody waits
@@ -92,7 +90,6 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		sessions: map[int64]*session{},
 		conns:    map[*conn]bool{},
 		zxid:     conf.firstZxid,
-		random:   rand.New(rand.NewPCG(conf.seed, conf.seed)),
 		change:   make(chan struct{}),
 	}
 	// As ZooKeeper does it, so that ids do not come again after a restart.

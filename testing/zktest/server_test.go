@@ -320,6 +320,7 @@ func TestServerRefusesWrongOptions(t *testing.T) {
 		"not 0s":               zktest.ContainerInterval(0),
 		"no four letter word":  zktest.FourLetterWords("helo"),
 		"not negative":         zktest.FirstZxid(-1),
+		"not user:password":    zktest.SuperUser("super"),
 		"the Logger is nil":    zktest.Logger(nil),
 		"address already in u": zktest.Addr(taken(t)),
 	} {
@@ -422,7 +423,16 @@ func TestServerShufflesChildrenBySeed(t *testing.T) {
 		for range 30 {
 			a.must(create("/x-", nil, sequential))
 		}
-		return a.must(getChildren("/", false)).Names
+		names := a.must(getChildren("/", false)).Names
+		for range 3 {
+			require.Equal(t, names, a.must(getChildren("/", false)).Names)
+		}
+		a.must(create("/other", nil, persistent))
+		for _, name := range names {
+			a.must(create("/other/"+name, nil, persistent)) // zookeeper, too
+		}
+		require.NotEqual(t, names, a.must(getChildren("/other", false)).Names, "another path, the same children")
+		return names
 	}
 	require.Equal(t, list(1), list(1))
 	require.NotEqual(t, list(1), list(2))

@@ -66,11 +66,11 @@ func (n *node) grew(child string, zxid int64) {
 	n.pzxid = zxid
 }
 
-// names is a set whose order depends only on what was done to it, so that a
-// seeded shuffle of it comes out the same every time.
+// names is a set.
 type names struct {
-	list []string
-	at   map[string]int
+	list  []string
+	at    map[string]int
+	shown []string // the order in which clients see it; nil if that is open
 }
 
 func (s *names) add(name string) {
@@ -79,6 +79,7 @@ func (s *names) add(name string) {
 	}
 	s.at[name] = len(s.list)
 	s.list = append(s.list, name)
+	s.shown = nil
 }
 
 // remove puts the last name into the gap.
@@ -88,6 +89,7 @@ func (s *names) remove(name string) {
 	s.at[s.list[i]] = i
 	s.list = s.list[:end]
 	delete(s.at, name)
+	s.shown = nil
 }
 
 func (s names) has(name string) bool {
@@ -95,7 +97,7 @@ func (s names) has(name string) bool {
 	return ok
 }
 
-func (s names) clone() names { return names{slices.Clone(s.list), maps.Clone(s.at)} }
+func (s names) clone() names { return names{slices.Clone(s.list), maps.Clone(s.at), s.shown} }
 
 // tree is all nodes by their paths.
 type tree map[string]*node
