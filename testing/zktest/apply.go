@@ -12,7 +12,6 @@ import (
 // apply carries out one request, with s.mu held, and returns the reply.
 func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bool) {
 	m, ss := c.member, c.session
-	c.lastOp, c.lastXid = r.Op, r.Xid
 	d := &decoder{rest: packet[8:]} // behind the header
 
 	switch r.Op {
@@ -51,7 +50,7 @@ func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bo
 // header begins a reply.
 func (s *Server) header(c *conn, r Request, zxid int64, code Code) encoder {
 	s.note(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
-	c.lastZxid = zxid
+	c.answered(r, zxid, code)
 	e := newPacket()
 	e.int(r.Xid)
 	e.long(zxid)

@@ -20,9 +20,7 @@ type conn struct {
 	session  *session   // nil before the handshake, and when detached
 	who      []identity // whom it has proved to be
 	readOnly bool       // its handshake has that byte, so the reply must have it
-	lastOp   Op
-	lastXid  int32
-	lastZxid int64
+	last     lastRequest
 }
 
 // admit numbers a connection and returns its life.
@@ -34,6 +32,7 @@ func (s *Server) admit(m *member, nc net.Conn) func() {
 func (s *Server) serve(m *member, nc net.Conn, number int) {
 	c := &conn{
 		line: newLine(&s.network, nc, s.conf.maxFrame, number, m.number), member: m, server: s, opened: time.Now(),
+		last: lastRequest{op: "null"}, // as ZooKeeper prints it
 	}
 	defer c.line.end()
 	host, _, _ := net.SplitHostPort(nc.RemoteAddr().String())
@@ -109,7 +108,7 @@ func (s *Server) greet(c *conn) bool {
 	if err != nil {
 		return false
 	}
-	if answer, ok := s.answer(string(head[:])); ok {
+	if answer, ok := s.answer(string(head[:]), c.line.conn); ok {
 		c.line.send(outgoing{bytes: []byte(answer)})
 		c.line.finish()
 		<-c.line.dead
@@ -144,6 +143,7 @@ func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) 
 	if req.session == 0 {
 		c.member.catchUp() // opening a session is a write
 		ss = s.newSession(c.member.number, timeout)
+		c.answered(Request{Op: OpConnect}, s.zxid, OK)
 	} else {
 		ss = s.sessions[req.session]
 		if ss != nil && ss.conn != nil {

@@ -50,6 +50,7 @@ type Server struct {
 	advanced     time.Duration // the manual clock
 	reaped       time.Duration // when containers were last looked at
 	trace        trace
+	traceMask    int64 // as set by stmk; of no effect
 	holders      []*Holders
 	change       chan struct{} // closed and replaced at every change, if somebody waits
 }
@@ -82,15 +83,16 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		conf:     conf,
-		over:     make(chan struct{}),
-		started:  time.Now(),
-		running:  true,
-		tree:     newTree(),
-		sessions: map[int64]*session{},
-		conns:    map[*conn]bool{},
-		zxid:     conf.firstZxid,
-		change:   make(chan struct{}),
+		conf:      conf,
+		over:      make(chan struct{}),
+		started:   time.Now(),
+		running:   true,
+		tree:      newTree(),
+		sessions:  map[int64]*session{},
+		conns:     map[*conn]bool{},
+		zxid:      conf.firstZxid,
+		traceMask: 306, // ZooKeeper's
+		change:    make(chan struct{}),
 	}
 	// As ZooKeeper does it, so that ids do not come again after a restart.
 	s.nextSession = s.started.UnixMilli() << 16

@@ -2,9 +2,13 @@ package zktest
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -17,23 +21,26 @@ const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 var fourLetterWords = map[string]func(*Server) string{
 	"conf": (*Server).wordConf,
 	"cons": (*Server).wordCons,
-	"crst": func(*Server) string { return "Connection stats reset.\n" },
+	"crst": (*Server).wordCrst,
 	"dirs": func(*Server) string { return "datadir_size: 0\nlogdir_size: 0\n" },
 	"dump": (*Server).wordDump,
 	"envi": func(*Server) string { return "Environment:\nzookeeper.version=" + version + "\n" },
+	"gtmk": (*Server).wordGtmk,
 	"isro": func(*Server) string { return "rw" },
 	"mntr": (*Server).wordMntr,
 	"ruok": func(*Server) string { return "imok" },
-	"srst": func(*Server) string { return "Server stats reset.\n" },
+	"srst": (*Server).wordSrst,
 	"srvr": func(s *Server) string { return "Zookeeper version: " + version + "\n" + s.summary() },
 	"stat": (*Server).wordStat,
+	"stmk": (*Server).wordGtmk, // when the mask is set
 	"wchc": (*Server).wordWchc,
 	"wchp": (*Server).wordWchp,
 	"wchs": (*Server).wordWchs,
 }
 
-// answer answers a four letter word. It reports false if it is none.
-func (s *Server) answer(word string) (string, bool) {
+// answer answers a four letter word, behind which there may be more. It reports
+// false if it is none.
+func (s *Server) answer(word string, more io.Reader) (string, bool) {
 	reply, ok := fourLetterWords[word]
 	if !ok {
 		return "", false
@@ -41,8 +48,17 @@ func (s *Server) answer(word string) (string, bool) {
 	if s.conf.words != nil && !s.conf.words[word] {
 		return word + " is not executed because it is not in the whitelist.\n", true
 	}
+	var mask [8]byte
+	if word == "stmk" {
+		if _, err := io.ReadFull(more, mask[:]); err != nil {
+			return "", true
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if word == "stmk" {
+		s.traceMask = int64(binary.BigEndian.Uint64(mask[:]))
+	}
 	return reply(s), true
 }
 
@@ -58,8 +74,61 @@ func (s *Server) summary() string {
 }
 
 func (s *Server) wordConf() string {
-	return fmt.Sprintf("clientPort=%s\nsecureClientPort=-1\ntickTime=%d\nmaxClientCnxns=%d\nminSessionTimeout=%d\nmaxSessionTimeout=%d\nserverId=0\n",
-		s.Addr(), s.conf.tick.Milliseconds(), s.conf.maxClientConns, s.conf.minTimeout.Milliseconds(), s.conf.maxTimeout.Milliseconds())
+	_, port, _ := net.SplitHostPort(s.Addr())
+	return fmt.Sprintf("clientPort=%s\nsecureClientPort=-1\ndataDir=\ndataDirSize=0\ndataLogDir=\ndataLogSize=0\n"+
+		"tickTime=%d\nmaxClientCnxns=%d\nminSessionTimeout=%d\nmaxSessionTimeout=%d\nclientPortListenBacklog=-1\nserverId=0\n",
+		port, s.conf.tick.Milliseconds(), s.conf.maxClientConns, s.conf.minTimeout.Milliseconds(), s.conf.maxTimeout.Milliseconds())
+}
+
+func (s *Server) wordGtmk() string { return strconv.FormatInt(s.traceMask, 10) }
+
+func (s *Server) wordCrst() string {
+	for c := range s.conns {
+		c.line.received.Store(0)
+		c.line.sent.Store(0)
+		c.last = noRequest
+	}
+	return "Connection stats reset.\n"
+}
+
+func (s *Server) wordSrst() string {
+	s.network.received.Store(0)
+	s.network.sent.Store(0)
+	return "Server stats reset.\n"
+}
+
+// lastRequest is what cons tells about the latest request of a connection.
+type lastRequest struct {
+	op   string
+	xid  int32 // the latest one that is not negative; -1: none
+	zxid int64
+}
+
+// noRequest is what crst leaves.
+var noRequest = lastRequest{"NA", -1, -1}
+
+// operations are their names in the answer to cons.
+var operations = map[Op]string{
+	OpConnect: "SESS", OpPing: "PING", OpCreate: "CREA", OpCreate2: "CREA", OpCreateContainer: "CREA", OpCreateTTL: "CREA",
+	OpDelete: "DELE", OpSetData: "SETD", OpGetData: "GETD", OpExists: "EXIS", OpGetACL: "GETA", OpSetACL: "SETA",
+	OpGetChildren: "GETC", OpGetChildren2: "GETC", OpGetAllChildrenNumber: "GETACN", OpGetEphemerals: "GETE",
+	OpMulti: "MULT", OpMultiRead: "MLTR", OpSync: "SYNC", OpSetWatches: "SETW", OpSetWatches2: "STW2", OpAddWatch: "ADDW",
+	OpCheckWatches: "CHKW", OpRemoveWatches: "REMW", OpWhoAmI: "HOMI", OpReconfig: "RECO", OpCloseSession: "CLOS",
+}
+
+// answered notes the reply to a request. A change that failed has no name, and
+// what proves an identity does not count.
+func (c *conn) answered(r Request, zxid int64, code Code) {
+	if r.Op == OpAuth || r.Op == OpSASL {
+		return
+	}
+	c.last.op, c.last.zxid = operations[r.Op], zxid
+	if c.last.op == "" || r.Op.writes() && code != OK {
+		c.last.op = noRequest.op
+	}
+	if r.Xid >= 0 {
+		c.last.xid = r.Xid
+	}
 }
 
 func (c *conn) word() string {
@@ -71,9 +140,11 @@ func (s *Server) wordCons() string {
 	for _, c := range s.sortedConns() {
 		b.WriteString(c.word())
 		if ss := c.session; ss != nil {
-			lop := strings.ToUpper(c.lastOp.String() + "____")[:4]
-			fmt.Fprintf(&b, ",sid=0x%x,lop=%s,est=%d,to=%d,lcxid=0x%x,lzxid=0x%x,lresp=0,llat=0,minlat=0,avglat=0,maxlat=0",
-				ss.id, lop, c.opened.UnixMilli(), ss.timeout.Milliseconds(), uint32(c.lastXid), uint64(c.lastZxid))
+			fmt.Fprintf(&b, ",sid=0x%x,lop=%s,est=%d,to=%d", ss.id, c.last.op, c.opened.UnixMilli(), ss.timeout.Milliseconds())
+			if c.last.xid >= 0 {
+				fmt.Fprintf(&b, ",lcxid=0x%x", c.last.xid)
+			}
+			fmt.Fprintf(&b, ",lzxid=0x%x,lresp=0,llat=0,minlat=0,avglat=0,maxlat=0", uint64(c.last.zxid))
 		}
 		b.WriteString(")\n")
 	}
@@ -159,11 +230,13 @@ func (s *Server) wordMntr() string {
 		{"ephemerals_count", int64(ephemerals)}, {"approximate_data_size", int64(size)},
 		{"num_alive_connections", int64(len(s.conns))}, {"outstanding_requests", 0},
 		{"packets_received", received}, {"packets_sent", sent},
-		{"avg_latency", 0}, {"min_latency", 0}, {"max_latency", 0},
+		{"min_latency", 0}, {"max_latency", 0},
 		{"global_sessions", int64(len(s.sessions))}, {"uptime", int64(s.now() / time.Millisecond)},
 	} {
 		fmt.Fprintf(&b, "zk_%s\t%d\n", stat.key, stat.value)
 	}
+	b.WriteString("zk_avg_latency\t0.0\n")
+	unmeasured(&b)
 	return b.String()
 }
 
