@@ -112,8 +112,7 @@ func TestTLS(t *testing.T) {
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, err)
 	b := newBench(t)
-	// Debian's ZooKeeper comes without the parts of Netty that its own TLS
-	// needs, so the proxy ends the encryption.
+	// The embedded server has no TLS, so the proxy ends the encryption.
 	zktest.StartProxy(t, b.addr).Serve(tls.NewListener(l, &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
 	}))
@@ -132,6 +131,49 @@ func TestTLS(t *testing.T) {
 	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
 	_, err = b.poolWith(cfg).Lock(expiring(t, time.Second), "a")
 	require.ErrorContains(t, err, "certificate", "the error says that it is not trusted")
+}
+
+// ZooKeeper's own TLS, with client certificates and without.
+func TestTLSOfZooKeeper(t *testing.T) {
+	t.Parallel()
+	for _, auth := range []tls.ClientAuthType{tls.NoClientCert, tls.RequireAndVerifyClientCert} {
+		t.Run(auth.String(), func(t *testing.T) {
+			t.Parallel()
+			own := zktest.StartReal(t, zktest.TLS(auth))
+			b := newBenchOn(t, own.Addr())
+			cfg := b.config()
+			cfg.Servers, cfg.TLS, cfg.SessionTimeout = []string{own.SecureAddr()}, own.ClientTLS(), 30*time.Second
+			if auth == tls.NoClientCert {
+				cfg.TLS.Certificates = nil
+			}
+			p := b.poolWith(cfg)
+			held := b.lock(p, "a")
+			require.Len(t, b.children("a"), 1)
+			w := b.wait(p, "a", 2)
+
+			// The locks outlive a restart, and are let go of over a new connection.
+			require.NoError(t, own.Stop(b.ctx))
+			require.NoError(t, own.Start(b.ctx))
+			require.NoError(t, held.Verify(b.ctx))
+			b.stillWaits(w)
+			b.unlock(held)
+			b.unlock(b.granted(w))
+			b.unlock(b.lock(p, "a"))
+
+			strange := cfg
+			strange.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
+			_, err := b.poolWith(strange).Lock(expiring(t, time.Second), "a")
+			require.ErrorContains(t, err, "certificate signed by unknown authority")
+			if auth == tls.RequireAndVerifyClientCert {
+				unknown := cfg
+				unknown.TLS = own.ClientTLS()
+				unknown.TLS.Certificates = nil
+				_, err := b.poolWith(unknown).Lock(expiring(t, time.Second), "a")
+				require.ErrorContains(t, err, "TLS with")
+				require.ErrorContains(t, err, "certificate", "it says what is missing")
+			}
+		})
+	}
 }
 
 // The number after our own last one tells that nobody joined, unless the queue

@@ -78,7 +78,7 @@
 // started again on the same port with the same data. With the option
 // [Separated] the members of an ensemble have networks of their own, which reach
 // no further than this machine, and [RealEnsemble.Isolate] cuts one off from the
-// others.
+// others. With the option [TLS] they serve TLS, too.
 //
 // No server outlives the process that started it: when that process is gone,
 // in whatever way, a watchdog kills the server and removes its directory.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -14,6 +15,12 @@ const mainClass = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 // logger, without which slf4j is silent.
 var debianJars = []string{"/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"}
 
+// nettyJars are the parts of Netty that TLS needs and Debian's zookeeper.jar does
+// not name.
+var nettyJars = []string{
+	"/usr/share/java/netty-codec.jar", "/usr/share/java/netty-resolver.jar", "/usr/share/java/netty-transport-native-unix-common.jar",
+}
+
 // installation is what is needed to run a server: the path of java and the
 // class path.
 type installation struct {
@@ -21,8 +28,10 @@ type installation struct {
 	classPath string
 }
 
-func findInstallation() (installation, error) {
-	classPath, err := findClassPath(os.Getenv("ZOOKEEPER_HOME"))
+// findInstallation finds what is needed, for TLS, too, if the server is to be
+// secure.
+func findInstallation(secure bool) (installation, error) {
+	classPath, err := findClassPath(os.Getenv("ZOOKEEPER_HOME"), secure)
 	if err != nil {
 		return installation{}, err
 	}
@@ -33,13 +42,20 @@ func findInstallation() (installation, error) {
 	return installation{java, classPath}, nil
 }
 
-func findClassPath(home string) (string, error) {
+func findClassPath(home string, secure bool) (string, error) {
 	if home == "" {
 		if _, err := os.Stat(debianJars[0]); err != nil {
 			return "", fmt.Errorf("zktest: no Apache ZooKeeper here: run apt-get install zookeeper (Debian, Ubuntu),"+
 				" or set ZOOKEEPER_HOME to an unpacked distribution from https://zookeeper.apache.org/releases.html: %w", err)
 		}
-		return strings.Join(debianJars, string(filepath.ListSeparator)), nil
+		jars := debianJars
+		if secure {
+			jars = slices.Concat(jars, nettyJars)
+			if _, err := os.Stat(nettyJars[0]); err != nil {
+				return "", fmt.Errorf("zktest: ZooKeeper's TLS needs Netty: run apt-get install libnetty-java: %w", err)
+			}
+		}
+		return strings.Join(jars, string(filepath.ListSeparator)), nil
 	}
 	// The JVM runs in a directory of its own.
 	home, err := filepath.Abs(home)

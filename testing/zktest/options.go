@@ -18,6 +18,8 @@ type realConfig struct {
 	properties map[string]string
 	jvmFlags   []string
 	separated  bool
+	secure     bool // with a port for TLS
+	wrong      error
 	reserve    func() (port, error) // replaced by tests
 }
 
@@ -42,6 +44,9 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 			}
 		}
 		opt.real(c)
+	}
+	if c.wrong != nil {
+		return nil, fmt.Errorf("zktest: %w", c.wrong)
 	}
 	for key := range c.properties {
 		switch {
@@ -82,12 +87,14 @@ func Separated() RealOption {
 	return realOption(func(c *realConfig) { c.separated = true })
 }
 
-// zooCfg returns the text of the configuration file. The servers argument
-// holds the server.N lines of an ensemble.
-func (c *realConfig) zooCfg(dataDir string, client port, servers []string) string {
+// zooCfg returns the text of the configuration file. The own lines are those of
+// this server, servers the server.N lines of an ensemble.
+func (c *realConfig) zooCfg(dataDir string, client port, own map[string]string, servers []string) string {
 	var b strings.Builder
-	for _, key := range slices.Sorted(maps.Keys(c.properties)) {
-		fmt.Fprintf(&b, "%s=%s\n", key, c.properties[key])
+	for _, lines := range []map[string]string{c.properties, own} {
+		for _, key := range slices.Sorted(maps.Keys(lines)) {
+			fmt.Fprintf(&b, "%s=%s\n", key, lines[key])
+		}
 	}
 	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=%s\n", dataDir, client.number, client.host)
 	for _, line := range servers {

@@ -2,6 +2,7 @@ package zktest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -46,11 +47,14 @@ func (p port) addr() string { return net.JoinHostPort(p.host, strconv.Itoa(p.num
 // RealServer is one Apache ZooKeeper server, alone or in a [RealEnsemble]. All
 // methods may be called concurrently.
 type RealServer struct {
-	ports []port      // the client port; in an ensemble also those of quorum and election
+	ports []port      // the client port; in an ensemble also those of quorum and election; last, if any, that of TLS
 	sep   *separation // nil unless Separated
 	dir   string      // removed by Close
 	dog   *watchdog
 	argv  []string // the java command
+
+	secure    *port       // of TLS, nil without the option
+	clientTLS *tls.Config // for it
 
 	mu     sync.Mutex
 	proc   *process // the latest run, which may have ended; nil before the first
@@ -98,9 +102,15 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 	if err != nil {
 		return nil, nil, err
 	}
-	inst, err := findInstallation()
+	inst, err := findInstallation(conf.secure)
 	if err != nil {
 		return nil, nil, err
+	}
+	var ids *identities
+	if conf.secure {
+		if ids, err = newIdentities(); err != nil {
+			return nil, nil, fmt.Errorf("zktest: making certificates: %w", err)
+		}
 	}
 	var sep *separation
 	if conf.separated {
@@ -114,7 +124,7 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		servers, err := tryReal(ctx, n, ensemble, conf, inst, sep)
+		servers, err := tryReal(ctx, n, ensemble, conf, inst, ids, sep)
 		if err == nil {
 			return servers, sep, nil
 		}
@@ -126,7 +136,14 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 }
 
 // tryReal returns the servers also with an error: those it created by then.
-func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, sep *separation) (servers []*RealServer, err error) {
+func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ids *identities, sep *separation) (servers []*RealServer, err error) {
+	wanted := 1
+	if ensemble {
+		wanted = 3
+	}
+	if conf.secure {
+		wanted++
+	}
 	var lines []string
 	for i := range n {
 		s := &RealServer{sep: sep}
@@ -134,19 +151,22 @@ func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst i
 		if sep != nil {
 			s.ports = sep.ports(i)
 		}
-		for len(s.ports) == 0 || ensemble && len(s.ports) < 3 {
+		for len(s.ports) < wanted {
 			p, err := conf.reserve()
 			if err != nil {
 				return servers, err
 			}
 			s.ports = append(s.ports, p)
 		}
+		if conf.secure {
+			s.secure = &s.ports[wanted-1]
+		}
 		if ensemble {
 			lines = append(lines, fmt.Sprintf("server.%d=%s:%d", i+1, s.ports[1].addr(), s.ports[2].number))
 		}
 	}
 	for i, s := range servers {
-		if err := s.create(i+1, lines, conf, inst); err != nil {
+		if err := s.create(i+1, lines, conf, inst, ids); err != nil {
 			return servers, err
 		}
 	}
@@ -168,7 +188,7 @@ func closeAll(servers []*RealServer) error {
 }
 
 // create makes the server's directory and its watchdog.
-func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation) error {
+func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation, ids *identities) error {
 	tmp, err := filepath.Abs(os.TempDir()) // java runs elsewhere
 	if err != nil {
 		return err
@@ -185,9 +205,19 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 	if err := os.WriteFile(filepath.Join(s.dataDir(), "myid"), []byte(strconv.Itoa(id)), 0o600); err != nil {
 		return err
 	}
+	own := map[string]string{}
+	if s.secure != nil {
+		if own, err = ids.write(s.dir, s.secure.host); err != nil {
+			return err
+		}
+		own["secureClientPort"], own["secureClientPortAddress"] = strconv.Itoa(s.secure.number), s.secure.host
+		if s.clientTLS, err = ids.client(); err != nil {
+			return err
+		}
+	}
 	cfg := filepath.Join(s.dir, "zoo.cfg")
 	s.argv = slices.Concat(s.sep.enter(id-1), []string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
-	return os.WriteFile(cfg, []byte(conf.zooCfg(s.dataDir(), s.ports[0], lines)), 0o600)
+	return os.WriteFile(cfg, []byte(conf.zooCfg(s.dataDir(), s.ports[0], own, lines)), 0o600)
 }
 
 func (s *RealServer) dataDir() string { return filepath.Join(s.dir, "data") }

@@ -300,13 +300,13 @@ func TestADistributionIsFoundByZookeeperHome(t *testing.T) {
 	lib := filepath.Join(home, "lib")
 	require.NoError(t, os.Mkdir(lib, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(lib, "zookeeper-3.9.3.jar"), nil, 0o600))
-	path, err := findClassPath(home)
+	path, err := findClassPath(home, false)
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(lib, "*")+":"+filepath.Join(home, "*"), path)
 
 	conf := filepath.Join(home, "conf")
 	require.NoError(t, os.Mkdir(conf, 0o700))
-	path, err = findClassPath(home)
+	path, err = findClassPath(home, false)
 	require.NoError(t, err)
 	require.Equal(t, conf+":"+filepath.Join(lib, "*")+":"+filepath.Join(home, "*"), path)
 }

@@ -94,7 +94,11 @@ func (s *separation) host(i int) string { return fmt.Sprintf("%s.%d", s.subnet, 
 
 // ports are those that everybody knows: member i has a network of its own.
 func (s *separation) ports(i int) []port {
-	return []port{{host: s.host(i), number: 2181}, {host: s.host(i), number: 2888}, {host: s.host(i), number: 3888}}
+	var ports []port
+	for _, number := range []int{2181, 2888, 3888, 2281} {
+		ports = append(ports, port{host: s.host(i), number: number})
+	}
+	return ports
 }
 
 // enter returns what goes before a command that is to run as member i. It keeps

@@ -1,0 +1,145 @@
+package zktest
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// TLS makes real servers serve TLS as well, on a port of its own (see
+// [RealServer.SecureAddr]), with certificates made for them.
+// [RealServer.ClientTLS] is what a client needs.
+//
+// clients says what is asked of a client: [tls.NoClientCert],
+// [tls.VerifyClientCertIfGiven] or [tls.RequireAndVerifyClientCert]; ZooKeeper's
+// ssl.clientAuth none, want and need.
+//
+// It needs Netty, which an Apache ZooKeeper distribution has; beside Debian's
+// zookeeper package, install libnetty-java.
+func TLS(clients tls.ClientAuthType) RealOption {
+	return realOption(func(c *realConfig) {
+		auth := map[tls.ClientAuthType]string{
+			tls.NoClientCert: "none", tls.VerifyClientCertIfGiven: "want", tls.RequireAndVerifyClientCert: "need",
+		}[clients]
+		if auth == "" {
+			c.wrong = fmt.Errorf("ZooKeeper does not know the client authentication %v:"+
+				" use tls.NoClientCert, tls.VerifyClientCertIfGiven or tls.RequireAndVerifyClientCert", clients)
+		}
+		c.secure = true
+		c.properties["ssl.clientAuth"] = auth
+	})
+}
+
+// SecureAddr returns the address for clients that use TLS, 127.0.0.1:port unless
+// the server is [Separated]. It stays the same when the server is started again,
+// and is "" without the option [TLS].
+func (s *RealServer) SecureAddr() string {
+	if s.secure == nil {
+		return ""
+	}
+	return s.secure.addr()
+}
+
+// ClientTLS returns what a client needs at SecureAddr: it trusts the server and
+// has a certificate that the server trusts. (A client without one sets
+// Certificates to nil.) The servers of an ensemble can share it. It is nil without
+// the option [TLS].
+func (s *RealServer) ClientTLS() *tls.Config { return s.clientTLS.Clone() }
+
+// identities are the certificates of an authority that exists only for this.
+type identities struct {
+	key  *ecdsa.PrivateKey
+	root *x509.Certificate
+}
+
+func newIdentities() (*identities, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := certificate("zktest")
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageCertSign
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	root, err := x509.ParseCertificate(der)
+	return &identities{key, root}, err
+}
+
+func certificate(name string) *x509.Certificate {
+	number, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		panic(err) // never: see crypto/rand
+	}
+	return &x509.Certificate{
+		SerialNumber: number, Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature,
+	}
+}
+
+// issue makes a certificate for one of the two sides of a connection.
+func (a *identities) issue(template *x509.Certificate, use x509.ExtKeyUsage) (tls.Certificate, error) {
+	template.ExtKeyUsage = []x509.ExtKeyUsage{use}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.root, &key.PublicKey, a.key)
+	return tls.Certificate{Certificate: [][]byte{der, a.root.Raw}, PrivateKey: key}, err
+}
+
+// client returns the configuration of a client.
+func (a *identities) client() (*tls.Config, error) {
+	own, err := a.issue(certificate("client"), x509.ExtKeyUsageClientAuth)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.root)
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own}}, nil
+}
+
+// write writes the certificates for a server at host into dir and returns the
+// lines of zoo.cfg that name them.
+func (a *identities) write(dir, host string) (lines map[string]string, err error) {
+	template := certificate(host)
+	template.DNSNames = []string{"localhost"}
+	template.IPAddresses = []net.IP{net.ParseIP(host)}
+	own, err := a.issue(template, x509.ExtKeyUsageServerAuth)
+	if err != nil {
+		return nil, err
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		return nil, err
+	}
+	var keyStore, trustStore bytes.Buffer
+	err = errors.Join(
+		pem.Encode(&keyStore, &pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		pem.Encode(&keyStore, &pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}),
+		pem.Encode(&trustStore, &pem.Block{Type: "CERTIFICATE", Bytes: a.root.Raw}),
+	)
+	keyFile, trustFile := filepath.Join(dir, "server.pem"), filepath.Join(dir, "root.pem")
+	return map[string]string{
+			"serverCnxnFactory":       "org.apache.zookeeper.server.NettyServerCnxnFactory",
+			"ssl.keyStore.location":   keyFile,
+			"ssl.trustStore.location": trustFile,
+		}, errors.Join(err,
+			os.WriteFile(keyFile, keyStore.Bytes(), 0o600),
+			os.WriteFile(trustFile, trustStore.Bytes(), 0o600))
+}
