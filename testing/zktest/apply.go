@@ -1,10 +1,6 @@
 package zktest
 
 import (
-	"hash/fnv"
-	"iter"
-	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 )
@@ -247,7 +243,7 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 				continue
 			}
 			results[i].data, results[i].stat = n.data, n.stat()
-			results[i].list = s.list(p.path, n)
+			results[i].list = n.children.list
 		}
 		if !ok {
 			return nil, ErrMarshalling
@@ -258,8 +254,13 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
 			prefix = "/" // all, as Java's trim has it
 		}
-		paths := s.shuffled(prefix, maps.Keys(c.session.ephemerals))
-		e.strings(slices.DeleteFunc(paths, func(path string) bool { return !strings.HasPrefix(path, prefix) }))
+		paths := salted(s.conf.seed, "")
+		for path := range c.session.ephemerals {
+			if strings.HasPrefix(path, prefix) {
+				paths.add(path)
+			}
+		}
+		e.strings(paths.list)
 	case OpGetAllChildrenNumber:
 		path := d.path()
 		n, code := s.see(c, path, permRead)
@@ -338,33 +339,12 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 	case OpGetData:
 		e.buffer(n.data)
 	case OpGetChildren, OpGetChildren2:
-		e.strings(s.list(p.path, n))
+		e.strings(n.children.list)
 	}
 	if p.op != OpGetChildren {
 		e.stat(n.stat())
 	}
 	return e, OK
-}
-
-// list returns the names of the children of the node at path, which stay in one
-// order as long as none comes or goes.
-func (s *Server) list(path string, n *node) []string {
-	if n.children.shown == nil {
-		n.children.shown = s.shuffled(path, slices.Values(n.children.list))
-	}
-	return n.children.shown
-}
-
-// shuffled returns a set in an order that says nothing, so that nobody comes to
-// rely on one, but is always the same for the same set of the same owner, as
-// those that come out of the real server's hash tables.
-func (s *Server) shuffled(owner string, set iter.Seq[string]) []string {
-	list := slices.Sorted(set)
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(owner + "//" + strings.Join(list, "//")))
-	random := rand.New(rand.NewPCG(s.conf.seed, h.Sum64()))
-	random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	return list
 }
 
 // unwatch removes or, for OpCheckWatches, only looks for watches.

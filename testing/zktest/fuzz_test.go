@@ -153,7 +153,7 @@ func (s *Server) forgetAll() {
 			s.expire(ss)
 		}
 	}
-	s.tree = newTree()
+	s.tree = newTree(1)
 }
 
 // FuzzDecoder gives any bytes to the decoding of every operation. What comes

@@ -87,7 +87,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		over:      make(chan struct{}),
 		started:   time.Now(),
 		running:   true,
-		tree:      newTree(),
+		tree:      newTree(conf.seed),
 		sessions:  map[int64]*session{},
 		conns:     map[*conn]bool{},
 		zxid:      conf.firstZxid,

@@ -1,8 +1,9 @@
 package zktest
 
 import (
-	"maps"
+	"hash/fnv"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -66,49 +67,66 @@ func (n *node) grew(child string, zxid int64) {
 	n.pzxid = zxid
 }
 
-// names is a set.
+// names is a set in the order in which clients see it: one that says nothing, so
+// that nobody comes to rely on it, but is always the same for the same names,
+// like that of the real server's hash tables.
 type names struct {
-	list  []string
-	at    map[string]int
-	shown []string // the order in which clients see it; nil if that is open
+	salt uint64
+	list []string // by their keys
+	keys []uint64
+}
+
+// salted returns an empty set whose order depends on a seed and on whose it is.
+func salted(seed uint64, owner string) names { return names{salt: scatter(seed, owner)} }
+
+// scatter maps similar names to numbers that are far from each other.
+func scatter(salt uint64, name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	return rand.NewPCG(salt, h.Sum64()).Uint64()
+}
+
+// find returns where a name is, or is to be.
+func (s *names) find(name string) (i int, key uint64, found bool) {
+	key = scatter(s.salt, name)
+	for i, _ = slices.BinarySearch(s.keys, key); i < len(s.keys) && s.keys[i] == key; i++ {
+		if s.list[i] == name {
+			return i, key, true
+		}
+	}
+	return i, key, false
 }
 
 func (s *names) add(name string) {
-	if s.at == nil {
-		s.at = map[string]int{}
+	i, key, found := s.find(name)
+	if !found {
+		s.list, s.keys = slices.Insert(s.list, i, name), slices.Insert(s.keys, i, key)
 	}
-	s.at[name] = len(s.list)
-	s.list = append(s.list, name)
-	s.shown = nil
 }
 
-// remove puts the last name into the gap.
 func (s *names) remove(name string) {
-	i, end := s.at[name], len(s.list)-1
-	s.list[i] = s.list[end]
-	s.at[s.list[i]] = i
-	s.list = s.list[:end]
-	delete(s.at, name)
-	s.shown = nil
+	if i, _, found := s.find(name); found {
+		s.list, s.keys = slices.Delete(s.list, i, i+1), slices.Delete(s.keys, i, i+1)
+	}
 }
 
-func (s names) has(name string) bool {
-	_, ok := s.at[name]
-	return ok
+func (s *names) has(name string) bool {
+	_, _, found := s.find(name)
+	return found
 }
 
-func (s names) clone() names { return names{slices.Clone(s.list), maps.Clone(s.at), s.shown} }
+func (s *names) clone() names { return names{s.salt, slices.Clone(s.list), slices.Clone(s.keys)} }
 
 // tree is all nodes by their paths.
 type tree map[string]*node
 
-func newTree() tree {
+func newTree(seed uint64) tree {
 	t := tree{}
 	for path, children := range map[string][]string{
 		"/": {"zookeeper"}, "/zookeeper": {"quota", "config"}, "/zookeeper/quota": nil, "/zookeeper/config": nil,
 	} {
 		// These children were not created by anybody: Cversion is below 0.
-		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}}
+		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}, children: salted(seed, path)}
 		for _, child := range children {
 			n.children.add(child)
 		}

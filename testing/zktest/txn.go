@@ -115,6 +115,7 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	n := &node{
 		data: p.data, acl: acl, kind: k,
 		czxid: x.zxid, mzxid: x.zxid, pzxid: x.zxid, ctime: now, mtime: now,
+		children: salted(x.s.conf.seed, path),
 	}
 	switch k {
 	case ephemeral:
