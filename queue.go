@@ -77,7 +77,7 @@ type contender struct {
 // and what else is there.
 func inspect(ctx context.Context, m *member, name string) (found []contender, foreign []string, err error) {
 	found, foreign, err = inspectQueue(ctx, m, name)
-	if err != nil || !slices.Contains(foreign, driver.Guards) {
+	if err != nil || !slices.Contains(foreign, driver.Guards) && !slices.Contains(foreign, driver.Leases) { // either may be missing
 		return found, foreign, err
 	}
 	// Guards first: who is not seen there yet has no lease either.

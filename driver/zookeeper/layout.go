@@ -104,6 +104,13 @@ func prefix(guid, ending string) string {
 	return protected + guid + "-" + ending
 }
 
+// isSemaphore reports whether these are the children of a semaphore's directory.
+// Either may be missing: the server removes an empty container after a while, that
+// of the guards also while permits are held.
+func isSemaphore(children []string) bool {
+	return slices.Contains(children, driver.Guards) || slices.Contains(children, driver.Leases)
+}
+
 // guidLength is that of a GUID as lockpool and Curator write it.
 const guidLength = len("00000000-0000-0000-0000-000000000000")
 

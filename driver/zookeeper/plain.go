@@ -142,7 +142,7 @@ func describe(path string, children []string) string {
 	switch n := len(sorted(slices.Clone(children))); {
 	case n > 0:
 		return fmt.Sprintf("a queue with %d contenders is at %s", n, path)
-	case slices.Contains(children, driver.Guards):
+	case isSemaphore(children):
 		return fmt.Sprintf("a semaphore is at %s", path)
 	case len(children) > 0:
 		return fmt.Sprintf("%s has other nodes below it, such as %s", path, slices.Min(children))

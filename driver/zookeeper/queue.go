@@ -173,7 +173,7 @@ func (s *Session) queueWith(dir string, node driver.Node, children []string) (qu
 		}
 		queue = sorted(children)
 	}
-	if shared = slices.Contains(children, driver.Guards); shared {
+	if shared = isSemaphore(children); shared {
 		err = s.unmixed(dir)
 	}
 	return queue, shared, err
