@@ -110,3 +110,19 @@ func TestKindsDoNotMixWhateverIsLeftOfThem(t *testing.T) {
 	}
 	b.release(held)
 }
+
+// The names of a semaphore's parts are names of locks where nothing is above them.
+func TestLocksNamesALockThatIsNamedLikeAPartOfASemaphore(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool()
+	for _, name := range []string{"locks", "leases", "limit"} {
+		l := b.lock(p, name)
+		for _, prefix := range []string{"", name} {
+			names, err := p.Locks(b.ctx, prefix)
+			require.NoError(t, err)
+			require.Equal(t, []string{name}, names)
+		}
+		b.unlock(l)
+	}
+}

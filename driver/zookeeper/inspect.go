@@ -168,11 +168,11 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 				}
 			}
 			if contended && name != "" {
-				of, part, _ := cutLast(name)
-				if part != driver.Guards && part != driver.Leases { // of a semaphore
-					of = name
+				lock := name
+				if of, part, ok := cutLast(name); ok && (part == driver.Guards || part == driver.Leases) {
+					lock = of // a semaphore
 				}
-				names = append(names, of)
+				names = append(names, lock)
 			}
 		}
 		slices.Sort(names)
