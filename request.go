@@ -53,9 +53,12 @@ func WaitAtMost(d time.Duration) LockOption {
 // Whoever does wait is woken whenever the lock is let go, together with all
 // others who wait, and they race for it: among n waiters each release costs n
 // notifications and 3n requests (a herd), and who gets the lock is left to chance,
-// for ever if need be. A plain lock can not be shared, and when somebody removes
-// its node by hand at the very moment when its holder unlocks it, the next
-// holder's node may be removed instead, who is then told that the lock is lost.
+// for ever if need be. A plain lock can not be shared.
+//
+// ZooKeeper cannot make a delete depend on whose node it is. So if somebody removes
+// the node by hand, and another process takes the lock, both within 50 ms of the
+// grant or while the holder's delete is on its way, that delete removes the next
+// holder's node; the next holder is told that the lock is lost.
 //
 // Everybody must use a name in the same way: if a queue is in use there, or a
 // semaphore, the error is ErrKindMismatch, and so it is for them if a plain lock

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/google/uuid"
@@ -68,19 +71,21 @@ type taken struct {
 }
 
 func (s *Session) take(ctx context.Context, path string, data []byte) (taken, error) {
-	guid := uuid.NewString()
+	guid, claims := uuid.NewString(), claimsOn(path)
 	ours := taken{driver.Node{Kind: driver.Plain, Name: protected + guid}, true}
 	data = append([]byte(plainPrefix(guid)), data...)
 	for tries := 0; tries < maxRemakes; {
+		claims.pending.Add(1)
 		_, err := s.conn.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
 		if err != nil && !refused(err) {
 			err = s.findPlain(path, ours.node)
 		}
+		if err == nil {
+			s.own(path, plain{name: ours.node.Name, since: s.now(), turn: claims.granted.Add(1)})
+		}
+		claims.pending.Add(-1)
 		switch {
 		case err == nil:
-			s.mu.Lock()
-			s.plains[path] = plain{name: ours.node.Name}
-			s.mu.Unlock()
 			return ours, nil
 		case errors.Is(err, zk.ErrNodeExists):
 			var t taken
@@ -111,7 +116,64 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (taken, er
 // plain is a node of ours that holds a lock without a queue.
 type plain struct {
 	name    string
-	doubted bool // it was not there, or could not be seen
+	doubted bool          // it could not be seen
+	since   time.Duration // when it was confirmed, by Session.now
+	turn    int64         // what claims.granted was then
+}
+
+// claims counts who takes plain locks in this process, on whatever session, for
+// all names that share one.
+type claims struct {
+	pending atomic.Int64 // creates under way
+	granted atomic.Int64
+}
+
+var (
+	allClaims [256]claims // few enough to be kept for ever; names that meet in one cost a look
+	claimSeed = maphash.MakeSeed()
+)
+
+func claimsOn(path string) *claims {
+	return &allClaims[maphash.String(claimSeed, path)%uint64(len(allClaims))]
+}
+
+// unwatched is for how long after it was confirmed a node of ours is taken to
+// stand without a watch on it.
+const unwatched = 50 * time.Millisecond
+
+// own notes that the node at path is ours.
+func (s *Session) own(path string, p plain) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.plains[path] = p
+}
+
+// disown notes that a node of ours is gone.
+func (s *Session) disown(path string, node driver.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plains[path].name == node.Name {
+		delete(s.plains, path)
+	}
+}
+
+// stillOwns reports whether the node of ours has not been seen to go, and whether
+// that is as good as having looked at it: nobody in this process has taken the
+// name since or is about to, and its watch has not fired, or it is so young that
+// it needs none. (Who removes a node by hand so soon after its creation is faster
+// than any person.)
+func (s *Session) stillOwns(path string, node driver.Node) (owns, certain bool) {
+	s.mu.Lock()
+	p, w := s.plains[path], s.watches[path]
+	s.mu.Unlock()
+	if p.name != node.Name {
+		return false, true
+	}
+	claims := claimsOn(path)
+	if p.doubted || claims.pending.Load() > 0 || claims.granted.Load() != p.turn {
+		return true, false
+	}
+	return true, s.now()-p.since < unwatched || w != nil && w.isArmed() && s.isPlainOf(path, node, w.raw, w.stat)
 }
 
 func underPlain(path string) error {
@@ -166,7 +228,7 @@ func (s *Session) findPlain(path string, node driver.Node) error {
 		if err := s.again(); err != nil {
 			return err
 		}
-		ours, err := s.isOurs(path, node)
+		ours, err := s.isOurs(path, node, true)
 		switch {
 		case ours:
 			return nil
@@ -178,8 +240,9 @@ func (s *Session) findPlain(path string, node driver.Node) error {
 			continue
 		}
 		s.reapLater(func() bool {
-			ours, err := s.isOurs(path, node)
+			ours, err := s.isOurs(path, node, true)
 			if ours {
+				s.own(path, plain{name: node.Name})
 				_ = s.removePlain(path, node) // fails only when it goes with the session
 			}
 			return err == nil
@@ -188,8 +251,9 @@ func (s *Session) findPlain(path string, node driver.Node) error {
 	}
 }
 
-// isOurs reports whether the node at path is that one of ours.
-func (s *Session) isOurs(path string, node driver.Node) (bool, error) {
+// isOurs reports whether the node at path is that one of ours. lost says that the
+// reply to its create was lost, so that it may have no name any more, see claim.
+func (s *Session) isOurs(path string, node driver.Node, lost bool) (bool, error) {
 	err := s.answered(func() error {
 		_, err := s.conn.Sync(path)
 		return err
@@ -205,7 +269,7 @@ func (s *Session) isOurs(path string, node driver.Node) (bool, error) {
 		}
 		return false, err
 	}
-	return s.isPlainOf(path, node, data, stat) || s.isRevoked(data, stat) && s.claim(path, node), nil
+	return s.isPlainOf(path, node, data, stat) || lost && s.isRevoked(data, stat) && s.claim(path, node), nil
 }
 
 // isPlainOf reports whether what was read at path is that node. A request to give
@@ -243,32 +307,34 @@ func (s *Session) doubt(path string, node driver.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.plains[path].name == node.Name {
-		s.plains[path] = plain{node.Name, true}
+		s.plains[path] = plain{name: node.Name, doubted: true}
 	}
 }
 
-// removePlain deletes our node. It does so at once unless there was a doubt about
-// it, and looks before it asks again, because by then the name may be that of
-// somebody else's node.
+// removePlain deletes our node. The name may be that of somebody else's node by
+// now, and a delete can not be made to depend on whose it is, so it looks first
+// unless it knows (stillOwns), and again before it repeats a delete. The error is
+// ErrRemoved if the node was gone before a delete of ours was sent.
 func (s *Session) removePlain(path string, node driver.Node) error {
-	s.mu.Lock()
-	blind := !s.plains[path].doubted
-	s.mu.Unlock()
-	for ; ; blind = false {
-		ours, err := blind, error(nil)
-		if !blind {
-			ours, err = s.isOurs(path, node)
+	for sent := false; ; {
+		ours, certain := s.stillOwns(path, node)
+		var err error
+		if ours && (sent || !certain) {
+			ours, err = s.isOurs(path, node, false)
 		}
 		if ours && err == nil {
 			err = s.conn.Delete(path, -1)
+			if errors.Is(err, zk.ErrNoNode) {
+				ours, err = false, nil
+			}
+			sent = sent || ours && !refused(err)
 		}
 		switch {
-		case err == nil, errors.Is(err, zk.ErrNoNode):
-			s.mu.Lock()
-			if s.plains[path].name == node.Name {
-				delete(s.plains, path)
+		case err == nil:
+			s.disown(path, node)
+			if !sent {
+				return driver.ErrRemoved
 			}
-			s.mu.Unlock()
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
 			s.getsStuck()

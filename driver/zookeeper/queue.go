@@ -493,13 +493,12 @@ func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) er
 		}
 		return nil
 	})
-	if err != nil && node.Kind == driver.Plain {
-		s.doubt(paths[0], node)
-	}
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
+		s.disown(paths[0], node)
 		return driver.ErrRemoved
 	case err != nil && isAnswer(err):
+		s.doubt(paths[0], node)
 		return explain(err, "checking "+paths[0], "READ", paths[0])
 	}
 	return err

@@ -32,8 +32,12 @@ func (s *Session) ofPlain(w *watch, node driver.Node) *driver.Watch {
 	case w.Fired() == driver.Interrupted, w.Fired() == driver.Changed:
 		return w.Watch
 	}
-	s.doubt(w.paths[0], node)
-	if w.Fired() != 0 || w.err != nil {
+	if w.err != nil {
+		s.doubt(w.paths[0], node)
+		return w.Watch
+	}
+	s.disown(w.paths[0], node)
+	if w.Fired() != 0 {
 		return w.Watch
 	}
 	gone := driver.NewWatch()
@@ -156,6 +160,9 @@ func (s *Session) forget(w *watch) {
 func (s *Session) fire(path string, e driver.Event) {
 	s.mu.Lock()
 	w := s.watches[path]
+	if e == driver.Deleted {
+		delete(s.plains, path) // by whomever: events come before the reply to what makes the next one
+	}
 	s.mu.Unlock()
 	if w != nil {
 		s.forget(w)

@@ -1,0 +1,138 @@
+package lockpool_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A plain lock's node is removed by hand, and another holder takes the lock before
+// the first unlocks it. The second holder's node is left alone, wherever it is.
+func TestUnlockOfAPlainLockDoesNotHitTheNextHolder(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"on one session", "in one pool", "in another pool", "in another pool, watched"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			p := b.pool()
+			others := p
+			switch where {
+			case "on one session":
+				p = b.pool(lockpool.WithMaxSessions(1))
+				others = p
+			case "in another pool", "in another pool, watched":
+				others = b.pool()
+			}
+			b.unlock(b.lock(others, "x")) // so that it has a session
+			for range 5 {
+				l, err := p.Lock(b.ctx, "a", lockpool.Plain())
+				require.NoError(t, err)
+				if where == "in another pool, watched" {
+					b.token(l)
+				}
+				require.NoError(t, b.admin.Delete(b.chroot+"/a", -1))
+				next, err := others.Lock(b.ctx, "a", lockpool.Plain())
+				require.NoError(t, err)
+				err = l.Unlock(b.ctx)
+				require.True(t, errorsIsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+				require.NoError(t, next.Verify(b.ctx), "the next holder's node stands")
+				b.unlock(next)
+			}
+			// Nobody has taken it.
+			l, err := p.Lock(b.ctx, "a", lockpool.Plain())
+			require.NoError(t, err)
+			require.NoError(t, b.admin.Delete(b.chroot+"/a", -1))
+			err = l.Unlock(b.ctx)
+			require.True(t, errorsIsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+		})
+	}
+}
+
+// As above, but the next holder does not know yet that it is one.
+func TestUnlockOfAPlainLockDoesNotHitACreateUnderWay(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	for _, sessions := range []int{1, 4} {
+		b := newBenchOn(t, own.Addr())
+		p, others := b.pool(lockpool.WithMaxSessions(sessions)), b.pool()
+		if sessions == 1 {
+			others = p
+		}
+		b.unlock(b.lock(others, "x"))
+		l, err := p.Lock(b.ctx, "a", lockpool.Plain())
+		require.NoError(t, err)
+		require.NoError(t, b.admin.Delete(b.chroot+"/a", -1))
+		held := own.Inject(zktest.Rule{
+			Match: zktest.Match{Prefix: b.chroot + "/a", Ops: zktest.Creates},
+			Do:    zktest.DelayReply(200 * time.Millisecond),
+		})
+		got := make(chan *lockpool.Lock, 1)
+		go func() {
+			next, err := others.Lock(b.ctx, "a", lockpool.Plain())
+			if err != nil {
+				t.Error(err)
+			}
+			got <- next
+		}()
+		require.NoError(t, held.Wait(b.ctx))
+		err = l.Unlock(b.ctx)
+		require.True(t, errorsIsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+		next := <-got
+		require.NoError(t, next.Verify(b.ctx), "the next holder's node stands")
+		b.unlock(next)
+	}
+}
+
+// The session that lost a plain lock takes it again, the reply is lost, and
+// somebody asks for the lock before it is found: it is its own.
+func TestSessionThatLostAPlainLockKnowsItsNextNode(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := newBenchOn(t, own.Addr())
+	p := b.pool(lockpool.WithMaxSessions(1))
+	other := b.lock(p, "other") // keeps the session
+	defer b.unlock(other)
+	for _, noticed := range []string{"by its watch", "by Verify"} {
+		l, err := p.Lock(b.ctx, "a", lockpool.Plain())
+		require.NoError(t, err)
+		if noticed == "by its watch" {
+			b.token(l)
+		}
+		require.NoError(t, b.admin.Delete(b.chroot+"/a", -1))
+		if noticed == "by Verify" {
+			require.ErrorIs(t, l.Verify(b.ctx), lockpool.ErrLockLost)
+		}
+		b.lost(l)
+		own.Inject(zktest.Rule{
+			Match: zktest.Match{Prefix: b.chroot + "/a", Ops: zktest.Creates},
+			Do:    zktest.DropAfterApply(),
+		})
+		own.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}},
+			Do:    zktest.Call(func(zktest.Request) { _ = own.Set(b.chroot+"/a", []byte("__REVOKE__")) }),
+		})
+		next, err := p.Lock(expiring(t, 4*time.Second), "a", lockpool.Plain())
+		require.NoError(t, err, "it waits for its own node")
+		b.unlock(next)
+		require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	}
+}
+
+// A plain lock that is held for long enough to be watched needs no look.
+func TestUnlockOfAWatchedPlainLockIsOneRequest(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := newBenchOn(t, own.Addr())
+	l := b.plainHolder(b.pool(), "a")
+	time.Sleep(60 * time.Millisecond) // the work
+	before := len(own.Trace())
+	b.unlock(l)
+	for _, e := range own.Trace()[before:] {
+		require.False(t, e.Kind == zktest.Requested && e.Op == zktest.OpGetData && e.Paths[0] == b.chroot+"/a", "%v", e)
+	}
+}
