@@ -39,7 +39,9 @@ func (s *Session) Semaphore(name string, limit int) *Semaphore {
 
 // Acquire waits until n permits are free, and takes all of them at once. Permits
 // are granted in the order of asking, so who asks for many is not overtaken by
-// who asks for few.
+// who asks for few. Asking for more than a limit that can be changed holds up
+// nobody: the call waits, without a place in the queue, until the limit allows it,
+// and then for its turn.
 //
 // A holder that acquires again, with no more permits than it has, enters again:
 // it needs no others for what it does under those it has. Asking for more is

@@ -223,7 +223,7 @@ func TestWhoWaitsForAHigherLimitIsCounted(t *testing.T) {
 	p := b.pool()
 	sem := p.Semaphore("s", 0)
 	require.NoError(t, sem.SetLimit(b.ctx, 1))
-	w := b.awaitPermits(sem, 2, 1)
+	w := b.beginPermits(sem, 2)
 	b.until(func() bool { return p.Stats().Waiting == 1 }, "it is counted")
 	w.cancel()
 	<-w.done

@@ -40,6 +40,13 @@ type permitWaiter struct {
 // awaitPermits begins an Acquire and returns when it waits: with the guard, or
 // behind who has it.
 func (b *bench) awaitPermits(s *lockpool.Semaphore, n int, nth int) *permitWaiter {
+	w := b.beginPermits(s, n)
+	b.queued("s/locks", nth)
+	return w
+}
+
+// beginPermits begins an Acquire.
+func (b *bench) beginPermits(s *lockpool.Semaphore, n int) *permitWaiter {
 	ctx, cancel := context.WithCancel(b.ctx)
 	b.Cleanup(cancel)
 	w := &permitWaiter{done: make(chan struct{}), cancel: cancel}
@@ -47,7 +54,6 @@ func (b *bench) awaitPermits(s *lockpool.Semaphore, n int, nth int) *permitWaite
 		defer close(w.done)
 		w.permits, w.err = s.Acquire(ctx, n)
 	}()
-	b.queued("s/locks", nth)
 	return w
 }
 
@@ -235,7 +241,8 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	require.NoError(t, sem.SetLimit(b.ctx, 2))
 	got := b.obtained(second)
 
-	three := b.awaitPermits(sem, 3, 1) // more than there will be for now
+	three := b.beginPermits(sem, 3) // more than there will be for now
+	b.until(func() bool { return p.Stats().Waiting == 1 }, "it waits for another limit")
 	_, err = same.TryAcquire(b.ctx, 3)
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	b.release(first)
@@ -250,7 +257,7 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	b.release(b.obtained(none))
 
 	require.NoError(t, same.SetLimit(b.ctx, 0))
-	paused := b.awaitPermits(sem, 1, 1)
+	paused := b.beginPermits(sem, 1)
 	b.until(func() bool { return p.Stats().Waiting == 1 }, "it waits for another limit")
 	paused.cancel()
 	<-paused.done

@@ -85,17 +85,52 @@ func (s Semaphore) leases(limit int) Claim {
 }
 
 func (s Semaphore) take(ctx context.Context, blocked blocked, waits bool) (driver.Node, error) {
-	guard, err := s.guard().take(ctx, blocked)
-	if err != nil {
-		return driver.Node{}, err
+	for {
+		guard, err := s.guard().take(ctx, blocked)
+		if err != nil {
+			return driver.Node{}, err
+		}
+		node, err := s.claim(ctx, waits)
+		left := s.Session.Leave(ctx, s.guard().Queue, guard) // goes on if it takes longer
+		if errors.Is(left, driver.ErrNoPermission) && err == nil {
+			_ = s.Session.Leave(ctx, s.leases(0).Queue, node)
+			return driver.Node{}, left
+		}
+		above, ok := err.(*aboveLimit)
+		if !ok {
+			return node, err
+		}
+		if err := s.await(ctx, above); err != nil {
+			return driver.Node{}, err
+		}
 	}
-	node, err := s.claim(ctx, waits)
-	left := s.Session.Leave(ctx, s.guard().Queue, guard) // goes on if it takes longer
-	if errors.Is(left, driver.ErrNoPermission) && err == nil {
-		_ = s.Session.Leave(ctx, s.leases(0).Queue, node)
-		return driver.Node{}, left
+}
+
+// aboveLimit is why nobody's going can let us in.
+type aboveLimit struct {
+	limit   int
+	changed *driver.Watch
+}
+
+func (a *aboveLimit) Error() string { return fmt.Sprintf("the limit is %d", a.limit) }
+
+// await waits for another limit, without the guard: others may take the permits
+// that there are.
+func (s Semaphore) await(ctx context.Context, above *aboveLimit) error {
+	if s.Observer != nil {
+		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: driver.Node{Name: driver.Limit}, Head: driver.Node{Name: driver.Limit}})
 	}
-	return node, err
+	unchanged, cancel := above.changed.Before(ctx)
+	defer cancel()
+	select {
+	case <-unchanged.Done():
+	case <-s.Session.Done():
+		return s.Session.Err()
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("waiting for a limit of %d, which is %d: %w", s.Permits, above.limit, err)
+	}
+	return nil
 }
 
 // claim takes the permits while nobody else may. When the limit changes it starts
@@ -107,11 +142,11 @@ func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
 			return driver.Node{}, err
 		}
 		if changed == nil {
-			return s.lease(ctx, limit, waits)
+			return s.lease(ctx, limit, nil, waits)
 		}
 		if changed.Fired() == 0 {
 			meanwhile, cancel := changed.Before(ctx)
-			node, err := s.lease(meanwhile, limit, waits)
+			node, err := s.lease(meanwhile, limit, changed, waits)
 			cancel()
 			if changed.Fired() == 0 || err != nil && ctx.Err() != nil {
 				return node, err
@@ -130,20 +165,12 @@ func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
 }
 
 // lease takes the permits under a limit.
-func (s Semaphore) lease(ctx context.Context, limit int, waits bool) (driver.Node, error) {
+func (s Semaphore) lease(ctx context.Context, limit int, changed *driver.Watch, waits bool) (driver.Node, error) {
 	switch {
 	case waits && s.Permits <= limit:
 		return s.leases(limit).Acquire(ctx)
 	case waits: // it may be raised
-		if s.Observer != nil {
-			s.Observer.Waiting(Wait{Queue: s.Queue, Behind: driver.Node{Name: driver.Limit}, Head: driver.Node{Name: driver.Limit}})
-		}
-		select {
-		case <-ctx.Done():
-			return driver.Node{}, fmt.Errorf("waiting for a limit of %d, which is %d: %w", s.Permits, limit, ctx.Err())
-		case <-s.Session.Done():
-			return driver.Node{}, s.Session.Err()
-		}
+		return driver.Node{}, &aboveLimit{limit, changed}
 	}
 	full, err := s.full(ctx, limit)
 	if err == nil && full {
