@@ -37,8 +37,9 @@ var (
 	// says what is there: a queue (Lock, RLock), a semaphore, or a plain lock.
 	ErrKindMismatch = driver.ErrKind
 
-	// ErrLimit: the limit given for a semaphore is not the one that it has, or
-	// none was given and none is set. The error says which.
+	// ErrLimit: no limit was given for a semaphore and none is set, or what is set
+	// is no number, or a holder acquires again with another limit than before. The
+	// error says which.
 	ErrLimit = driver.ErrLimit
 
 	// ErrRevoked: somebody has asked for the lock back. See [Revocable].

@@ -118,8 +118,8 @@ func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node
 	queue = c.Queue
 	switch c.Kind {
 	case driver.Permit:
-		c.Permits = r.permits
-		algorithm, queue = recipe.Semaphore{Claim: c, Limit: r.limit}, queue+"/"+driver.Leases
+		c.Permits, c.Limit = r.permits, r.limit
+		algorithm, queue = recipe.Semaphore{Claim: c}, queue+"/"+driver.Leases
 	case driver.Plain:
 		algorithm = recipe.Plain{Claim: c}
 	}

@@ -22,12 +22,16 @@ type Semaphore struct {
 	limit   int
 }
 
-// Semaphore returns the semaphore of that name with that many permits. Everybody
-// must say the same limit: who says another than those who have permits gets
-// ErrLimit, SetLimit included. Once nobody has any, a new limit may be said.
+// Semaphore returns the semaphore of that name with that many permits. If callers
+// state different limits, the smallest counts of those that the holders of permits
+// state, the one that the next in the queue states, and the one that was set, if
+// any: while someone who states a limit has permits, no more than that are granted.
+// So a deployment can change the limit while the semaphore is in use. A lower one
+// counts from the first holder that states it, a higher one when the last holder
+// that states less has released its permits.
 //
-// The limit 0 is for a semaphore whose limit is kept at the service and can be
-// changed while it is in use, see [Semaphore.SetLimit].
+// The limit 0 states none. It is for a semaphore whose limit is kept at the
+// service, see [Semaphore.SetLimit].
 func (p *Pool) Semaphore(name string, limit int) *Semaphore {
 	return &Semaphore{pool: p, name: name, limit: limit}
 }
@@ -39,9 +43,9 @@ func (s *Session) Semaphore(name string, limit int) *Semaphore {
 
 // Acquire waits until n permits are free, and takes all of them at once. Permits
 // are granted in the order of asking, so who asks for many is not overtaken by
-// who asks for few. Asking for more than a limit that can be changed holds up
-// nobody: the call waits, without a place in the queue, until the limit allows it,
-// and then for its turn.
+// who asks for few. Asking for more than the limit that counts holds up nobody:
+// the call waits, without a place in the queue, until the limit allows it, and then
+// for its turn.
 //
 // A holder that acquires again, with no more permits than it has, enters again:
 // it needs no others for what it does under those it has. Asking for more is
@@ -106,10 +110,11 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// SetLimit sets the limit of a semaphore that is used with the limit 0. It is kept
-// at the service until somebody removes the node, by the name limit below that of
-// the semaphore, in the format of Curator's SharedCount. Waiters learn of it at
-// once. A lower limit takes permits from nobody: it counts when they are
+// SetLimit sets the limit of a semaphore at the service. It counts for everyone,
+// beside the limits that are stated (see [Pool.Semaphore]), until somebody removes
+// the node, by the name limit below that of the semaphore, in the format of
+// Curator's SharedCount. Who waits for permits under a limit that was set learns of
+// another at once. A lower limit takes permits from nobody: it counts when they are
 // released. With the limit 0 nobody gets in until there is another.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	err := checkLimit(limit)

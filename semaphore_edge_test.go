@@ -177,45 +177,6 @@ func TestRestOfLeasesIsRemovedWhenOneIsGone(t *testing.T) {
 	b.until(func() bool { return len(b.children("s/leases")) == 0 }, "a lease is left behind, for as long as the session lives")
 }
 
-// The node that states the limit goes with its last lease, and is made again
-// without it.
-func TestLimitIsStatedAgainWhenItsNodeWasMadeAgain(t *testing.T) {
-	t.Parallel()
-	own := zktest.Start(t)
-	b := newBenchOn(t, own.Addr())
-	p, others := b.pool(), b.pool()
-	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.chroot + "/s/leases/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)},
-		Do:    zktest.Call(func(zktest.Request) { _ = own.Delete(b.chroot + "/s/leases") }), // as ZooKeeper does with empty containers
-	})
-	held := b.acquire(p.Semaphore("s", 3), 3)
-	defer b.release(held)
-	more, err := others.Semaphore("s", 4).TryAcquire(b.ctx, 1)
-	if err == nil {
-		b.release(more)
-	}
-	require.ErrorIs(t, err, lockpool.ErrLimit, "4 permits in use, and who holds three of them said 3")
-}
-
-// "Everybody must say the same limit": also who sets it.
-func TestLimitIsNotSetBesideAnotherThatWasSaid(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	held := b.acquire(p.Semaphore("s", 2), 2)
-	defer b.release(held)
-	if err := others.Semaphore("s", 0).SetLimit(b.ctx, 3); err != nil {
-		require.ErrorIs(t, err, lockpool.ErrLimit)
-		return
-	}
-	defer func() { require.NoError(t, b.admin.Delete(b.chroot+"/s/limit", -1)) }()
-	more, err := others.Semaphore("s", 3).TryAcquire(b.ctx, 1)
-	if err == nil {
-		b.release(more)
-	}
-	require.Error(t, err, "3 permits in use, and who holds two of them said 2")
-}
-
 // Who waits for a higher limit waits.
 func TestWhoWaitsForAHigherLimitIsCounted(t *testing.T) {
 	t.Parallel()

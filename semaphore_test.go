@@ -266,31 +266,6 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	require.NoError(t, b.admin.Delete(b.chroot+"/s/limit", -1))
 }
 
-// Scenario 100.
-func TestWhoSaysAnotherLimitIsTold(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	held := b.acquire(p.Semaphore("s", 3), 1)
-	_, err := others.Semaphore("s", 4).Acquire(b.ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLimit)
-	require.ErrorContains(t, err, "those who have permits now say 3")
-	_, err = others.Semaphore("s", 4).TryAcquire(b.ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLimit)
-	_, err = others.Semaphore("s", 0).Acquire(b.ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLimit)
-	b.release(held)
-	held = b.acquire(others.Semaphore("s", 4), 4) // nobody says 3 any more
-	require.ErrorIs(t, p.Semaphore("s", 0).SetLimit(b.ctx, 5), lockpool.ErrLimit)
-	b.release(held)
-	require.NoError(t, p.Semaphore("s", 0).SetLimit(b.ctx, 5))
-	_, err = others.Semaphore("s", 4).Acquire(b.ctx, 1)
-	require.ErrorContains(t, err, "4 was given, but 5 is set")
-	b.release(b.acquire(others.Semaphore("s", 5), 5))
-	require.NoError(t, b.admin.Delete(b.chroot+"/s/limit", -1))
-	require.Empty(t, b.children("s/locks"))
-}
-
 // Scenario 102.
 func TestWhoGivesUpLeavesNoLeaseAndNoGuard(t *testing.T) {
 	t.Parallel()

@@ -41,8 +41,8 @@ var (
 	// error that wraps it says what is there.
 	ErrKind = errors.New("another kind of lock is in use under this name")
 
-	// ErrLimit reports that a semaphore has another limit than was given, or that
-	// it has none and none was given.
+	// ErrLimit reports that a semaphore has no limit, because none was given and
+	// none is set, or that what is set is no number.
 	ErrLimit = errors.New("limit of the semaphore")
 
 	// ErrSequenceExhausted reports that the queue's counter has come to its
@@ -99,12 +99,13 @@ type Connector interface {
 type Session interface {
 	// Join creates one node at the end of the queue, and the queue itself if
 	// need be, and returns the node together with the queue as it stood at
-	// some moment after the node was created. permits counts for a Permit only.
+	// some moment after the node was created. permits and limit, which the node
+	// states for all to see (Node.Limit), count for a Permit only.
 	//
 	// It creates exactly one node whatever happens to requests and replies.
 	// When it returns an error there is no node, or the driver is removing it.
 	// data is stored in the node; the driver does not keep it.
-	Join(ctx context.Context, queue string, kind Kind, permits int, data []byte) (Node, []Node, error)
+	Join(ctx context.Context, queue string, kind Kind, permits, limit int, data []byte) (Node, []Node, error)
 
 	// List returns the contenders in the queue, in the order in which they
 	// joined. Nodes that are no contenders are left out. A queue that does not
@@ -115,12 +116,12 @@ type Session interface {
 	// returns that, and not taken. Apart from that it is as Join.
 	Take(ctx context.Context, name string, data []byte) (node Node, taken bool, err error)
 
-	// Limit returns the limit of a semaphore. If fixed is not 0, it is what the
-	// caller says it is, and what everybody else must say for as long as there are
-	// leases. If it is 0, the limit is the one that was set, and the watch fires
-	// when that changes. The error is ErrLimit if there is no such agreement, and
-	// ErrKind if another kind of lock is in use under the name.
-	Limit(ctx context.Context, name string, fixed int) (limit int, watch *Watch, err error)
+	// Limit returns the limit of a semaphore, but for what is stated in its leases:
+	// the one that was set, with a watch that fires when that changes, or the one
+	// given if that is smaller. The watch is nil if none was set. given may be 0,
+	// for none. The error is ErrLimit if there is neither, and ErrKind if another
+	// kind of lock is in use under the name.
+	Limit(ctx context.Context, name string, given int) (limit int, watch *Watch, err error)
 
 	// SetLimit sets it, for as long as the node for it exists.
 	SetLimit(ctx context.Context, name string, limit int) error
@@ -252,6 +253,7 @@ type Node struct {
 
 	Twin    string // name of a second node, for clients that do not know the first
 	Permits int    // of a Permit: how many, and so of how many nodes
+	Limit   int    // of a Permit: that of the semaphore as it states it, or 0
 }
 
 // String is the name as it can stand in a log: other clients may choose any.

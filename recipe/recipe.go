@@ -31,6 +31,7 @@ type Claim struct {
 	Queue    string
 	Kind     driver.Kind
 	Permits  int // of a driver.Permit
+	Limit    int // of a driver.Permit: as its node states it; 0 for none
 	Rule     Rule
 	Data     []byte   // stored in the node
 	Observer Observer // may be nil
@@ -87,7 +88,7 @@ func busy(_ context.Context, s standing) (bool, error) {
 
 // take is the recipe.
 func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err error) {
-	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Data)
+	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data)
 	if err != nil {
 		return driver.Node{}, err
 	}

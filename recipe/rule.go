@@ -34,14 +34,19 @@ func Shared(queue []driver.Node, self int) (obstacles []driver.Node, enough bool
 }
 
 // Within is the rule of a semaphore: the permits of everyone who came earlier
-// and one's own must not be more than the limit. Whoever goes may make room.
-// Nobody may ask for more than the limit.
+// and one's own must not be more than the limit, nor than what any of them states
+// to be the limit. Whoever goes may make room. Nobody may ask for more than the
+// limit.
 func Within(limit int) Rule {
 	return func(queue []driver.Node, self int) (obstacles []driver.Node, enough bool) {
-		over := queue[self].Permits - limit
+		used, limit := queue[self].Permits, limit
 		for _, n := range queue[:self] {
-			over += n.Permits
+			used += n.Permits
+			if n.Limit > 0 {
+				limit = min(limit, n.Limit)
+			}
 		}
+		over := used - limit
 		if over <= 0 {
 			return nil, false
 		}

@@ -54,3 +54,10 @@ func TestWithinWaitsForAnybodyWhoMayMakeRoom(t *testing.T) {
 	requireVerdicts(t, Within(4), queue, verdict{}, verdict{}, verdict{}, verdict{[]int32{1, 2, 4}, false})
 	requireVerdicts(t, Within(7), queue, verdict{}, verdict{}, verdict{}, verdict{})
 }
+
+func TestWithinKeepsToTheSmallestLimitStatedBefore(t *testing.T) {
+	t.Parallel()
+	queue := []driver.Node{{Seq: 1, Permits: 1, Limit: 5}, {Seq: 2, Permits: 1, Limit: 3}, {Seq: 4, Permits: 1}, {Seq: 5, Permits: 1, Limit: 9}, {Seq: 6, Permits: 1, Limit: 1}}
+	requireVerdicts(t, Within(4), queue, verdict{}, verdict{}, verdict{}, verdict{[]int32{1, 2, 4}, true}, verdict{[]int32{1, 2, 4, 5}, false})
+	requireVerdicts(t, Within(2), queue[:3], verdict{}, verdict{}, verdict{[]int32{1, 2}, true})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -15,10 +16,11 @@ import (
 // InterProcessSemaphoreV2. Who holds the exclusive lock of the guards is alone in
 // adding leases, and waits with it until all of its own are within the limit. So
 // permits are granted in the order of asking, and as a whole.
-type Semaphore struct {
-	Claim
-	Limit int // what all must say, or 0 for the one that is set
-}
+//
+// The limit is the smallest of the one that is set, if it is, the claim's own, and
+// those that the holders' leases state. So it holds for everyone who states it for
+// as long as it has permits, whatever later ones state.
+type Semaphore struct{ Claim }
 
 // Acquire is [Claim.Acquire].
 func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
@@ -30,12 +32,9 @@ func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
 func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	looks := 0
 	pass := func(ctx context.Context, at standing) (bool, error) {
-		limit, err := s.Limit, error(nil)
-		if limit == 0 {
-			limit, _, err = s.Session.Limit(ctx, s.Queue, 0)
-		}
+		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		full := false
-		if err == nil {
+		if err == nil && (set == nil || set.Fired() == 0) {
 			full, err = s.full(ctx, limit)
 		}
 		if looks++; full || err == nil && looks > guardLooks {
@@ -58,11 +57,8 @@ func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 // full reports whether there is no room for as many permits.
 func (s Semaphore) full(ctx context.Context, limit int) (bool, error) {
 	leases, err := s.Session.List(ctx, s.leases(limit).Queue)
-	used := s.Permits
-	for _, node := range leases {
-		used += node.Permits
-	}
-	return used > limit, err
+	obstacles, _ := Within(limit)(append(leases, driver.Node{Permits: s.Permits}), len(leases))
+	return s.Permits > limit || len(obstacles) > 0, err
 }
 
 // Who holds the guard and is not waiting lets it go within a few round trips. If
@@ -106,10 +102,11 @@ func (s Semaphore) take(ctx context.Context, blocked blocked, waits bool) (drive
 	}
 }
 
-// aboveLimit is why nobody's going can let us in.
+// aboveLimit is why no permits that are released let us in.
 type aboveLimit struct {
 	limit   int
-	changed *driver.Watch
+	stated  driver.Node // where
+	changes []*driver.Watch
 }
 
 func (a *aboveLimit) Error() string { return fmt.Sprintf("the limit is %d", a.limit) }
@@ -118,45 +115,45 @@ func (a *aboveLimit) Error() string { return fmt.Sprintf("the limit is %d", a.li
 // that there are.
 func (s Semaphore) await(ctx context.Context, above *aboveLimit) error {
 	if s.Observer != nil {
-		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: driver.Node{Name: driver.Limit}, Head: driver.Node{Name: driver.Limit}})
+		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated, Head: above.stated})
 	}
-	unchanged, cancel := above.changed.Before(ctx)
-	defer cancel()
+	changed, forget := driver.First(above.changes)
+	defer forget()
 	select {
-	case <-unchanged.Done():
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for a limit of %d, which is %d: %w", s.Permits, above.limit, ctx.Err())
 	case <-s.Session.Done():
 		return s.Session.Err()
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("waiting for a limit of %d, which is %d: %w", s.Permits, above.limit, err)
-	}
-	return nil
 }
 
-// claim takes the permits while nobody else may. When the limit changes it starts
-// anew, also if the leases are there already: they may be too many now.
+// claim takes the permits while nobody else may. When the limit that is set changes
+// it starts anew, also if the leases are there already: they may be too many now.
 func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
-		limit, changed, err := s.Session.Limit(ctx, s.Queue, s.Limit)
+		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		if err != nil {
 			return driver.Node{}, err
 		}
-		if changed == nil {
-			return s.lease(ctx, limit, nil, waits)
-		}
-		if changed.Fired() == 0 {
-			meanwhile, cancel := changed.Before(ctx)
-			node, err := s.lease(meanwhile, limit, changed, waits)
-			cancel()
-			if changed.Fired() == 0 || err != nil && ctx.Err() != nil {
-				return node, err
+		unchanged, cancel := set.Before(ctx)
+		node, err := s.lease(unchanged, limit, set, waits)
+		cancel()
+		if err == nil {
+			same, err := s.isStill(ctx, set)
+			if same {
+				return node, nil
 			}
-			if err == nil {
-				err = s.Session.Leave(ctx, s.leases(limit).Queue, node) // goes on if it takes longer
-			}
-			if errors.Is(err, driver.ErrNoPermission) || errors.Is(err, driver.ErrSessionLost) {
+			left := s.Session.Leave(ctx, s.leases(limit).Queue, node) // goes on if it takes longer
+			if err != nil {
 				return driver.Node{}, err
 			}
+			if errors.Is(left, driver.ErrNoPermission) {
+				return driver.Node{}, left
+			}
+		} else if set == nil || set.Fired() == 0 || ctx.Err() != nil || errors.Is(err, driver.ErrNoPermission) {
+			return driver.Node{}, err
 		}
 		if err := ctx.Err(); err != nil {
 			return driver.Node{}, err
@@ -164,20 +161,48 @@ func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
 	}
 }
 
+// isStill reports whether the limit is the one that was set, or if none was, that
+// none is. (There is no watch on what is not there.)
+func (s Semaphore) isStill(ctx context.Context, set *driver.Watch) (bool, error) {
+	if set != nil {
+		return set.Fired() == 0, nil
+	}
+	watches, err := s.Session.Watch(ctx, s.Queue, setLimit)
+	return err == nil && watches[0].Fired() == driver.Missing, err
+}
+
+// setLimit is the node of a limit that is set.
+var setLimit = driver.Node{Name: driver.Limit}
+
 // lease takes the permits under a limit.
-func (s Semaphore) lease(ctx context.Context, limit int, changed *driver.Watch, waits bool) (driver.Node, error) {
-	switch {
-	case waits && s.Permits <= limit:
-		return s.leases(limit).Acquire(ctx)
-	case waits: // it may be raised
-		return driver.Node{}, &aboveLimit{limit, changed}
+func (s Semaphore) lease(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
+	leases := s.leases(limit)
+	if !waits {
+		full, err := s.full(ctx, limit)
+		if err == nil && full {
+			err = fmt.Errorf("%w: fewer than %d permits are free", ErrBusy, s.Permits)
+		}
+		if err != nil {
+			return driver.Node{}, err
+		}
+		return leases.Try(ctx)
 	}
-	full, err := s.full(ctx, limit)
-	if err == nil && full {
-		err = fmt.Errorf("%w: fewer than %d permits are free", ErrBusy, s.Permits)
+	if s.Permits > limit { // it may be raised
+		above := &aboveLimit{limit: limit, stated: setLimit}
+		if set != nil {
+			above.changes = append(above.changes, set)
+		}
+		return driver.Node{}, above
 	}
-	if err != nil {
-		return driver.Node{}, err
-	}
-	return s.leases(limit).Try(ctx)
+	return leases.take(ctx, func(ctx context.Context, at standing) (bool, error) {
+		lower := slices.DeleteFunc(slices.Clone(at.obstacles), func(n driver.Node) bool { return n.Limit == 0 || n.Limit >= s.Permits })
+		if len(lower) == 0 {
+			return leases.wait(ctx, at)
+		}
+		changes, err := s.Session.Watch(ctx, leases.Queue, lower...)
+		if err != nil {
+			return false, err
+		}
+		return false, &aboveLimit{lower[0].Limit, lower[0], changes}
+	})
 }

@@ -61,6 +61,24 @@ const (
 	permitEnding = "lease-" // of Curator's InterProcessSemaphoreV2, too
 )
 
+// limitMark begins the limit that a lease of ours states: in its name, so that the
+// listing says it. (Other clients do not read the names of leases.)
+const limitMark = "of"
+
+// limitOf reads the limit from the name of a lease without its number.
+func limitOf(name string) int {
+	const guid = len(protected) + guidLength + len("-")
+	if len(name) < guid {
+		return 0
+	}
+	stated, ok := strings.CutPrefix(strings.TrimSuffix(name[guid:], "-"+permitEnding), limitMark)
+	limit, err := strconv.ParseInt(stated, 10, 32)
+	if !ok || err != nil {
+		return 0
+	}
+	return max(int(limit), 0)
+}
+
 // endings are those of all clients that are understood, before the number. One
 // that ends in another stands before it. A node with none of them is no
 // contender and is ignored.
@@ -78,10 +96,14 @@ var endings = []struct {
 }
 
 // of returns the endings of a contender's nodes.
-func (n naming) of(kind driver.Kind, permits int) []string {
+func (n naming) of(kind driver.Kind, permits, limit int) []string {
 	switch kind {
 	case driver.Permit:
-		return slices.Repeat([]string{permitEnding}, permits)
+		ending := permitEnding
+		if limit > 0 {
+			ending = fmt.Sprintf("%s%d-%s", limitMark, limit, permitEnding)
+		}
+		return slices.Repeat([]string{ending}, permits)
 	case driver.Read:
 		return n.read
 	case driver.Guard:
@@ -174,7 +196,7 @@ func parseNumber(name string, begin int) (driver.Node, bool) {
 			seq, err := strconv.ParseInt(name[begin:], 10, 32)
 			node := driver.Node{Name: name, Kind: e.kind, Seq: int32(seq)}
 			if e.kind == driver.Permit {
-				node.Permits = 1
+				node.Permits, node.Limit = 1, limitOf(name[:begin])
 			}
 			return node, err == nil
 		}
@@ -226,7 +248,7 @@ func absorb(c *driver.Node, node driver.Node) bool {
 	}
 	ours := strings.HasPrefix(node.Name, protected)
 	switch {
-	case ours != (node.Kind == driver.Permit) || (c.Kind == driver.Permit) != ours || !isOf(node.Name, guidOf(c.Name)):
+	case ours != (node.Kind == driver.Permit) || (c.Kind == driver.Permit) != ours || !isOf(node.Name, guidOf(c.Name)) || node.Limit != c.Limit:
 		return false
 	case ours:
 		c.Permits++

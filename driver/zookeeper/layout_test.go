@@ -13,17 +13,22 @@ import (
 func TestContendersOfAllClientsAreRead(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]driver.Node{
-		"_c_0f0e-lock-0000000007":             {Kind: driver.Mutex, Seq: 7},
-		"_c_0f0e-lock-lock-0000000007":        {Kind: driver.Mutex, Seq: 7},
-		"_c_0f0e-lock-2147483647":             {Kind: driver.Mutex, Seq: math.MaxInt32},
-		"_c_0f0e-lock--2147483648":            {Kind: driver.Mutex, Seq: math.MinInt32},
-		"_c_0f0e-lock--000000005":             {Kind: driver.Mutex, Seq: -5},
-		"_c_0f0e-__READ__0000000012":          {Kind: driver.Read, Seq: 12},
-		"_c_0f0e-__WRIT__0000000012":          {Kind: driver.Write, Seq: 12},
-		"0123456789abcdef__lock__0000000001":  {Kind: driver.Mutex, Seq: 1},
-		"0123456789abcdef__rlock__0000000001": {Kind: driver.Read, Seq: 1},
-		"_c_0f0e-lease-0000000001":            {Kind: driver.Permit, Seq: 1, Permits: 1},
-		"lock-0000000000":                     {Kind: driver.Mutex, Seq: 0},
+		"_c_0f0e-lock-0000000007":                        {Kind: driver.Mutex, Seq: 7},
+		"_c_0f0e-lock-lock-0000000007":                   {Kind: driver.Mutex, Seq: 7},
+		"_c_0f0e-lock-2147483647":                        {Kind: driver.Mutex, Seq: math.MaxInt32},
+		"_c_0f0e-lock--2147483648":                       {Kind: driver.Mutex, Seq: math.MinInt32},
+		"_c_0f0e-lock--000000005":                        {Kind: driver.Mutex, Seq: -5},
+		"_c_0f0e-__READ__0000000012":                     {Kind: driver.Read, Seq: 12},
+		"_c_0f0e-__WRIT__0000000012":                     {Kind: driver.Write, Seq: 12},
+		"0123456789abcdef__lock__0000000001":             {Kind: driver.Mutex, Seq: 1},
+		"0123456789abcdef__rlock__0000000001":            {Kind: driver.Read, Seq: 1},
+		"_c_0f0e-lease-0000000001":                       {Kind: driver.Permit, Seq: 1, Permits: 1},
+		"_c_" + guid + "-lease-0000000001":               {Kind: driver.Permit, Seq: 1, Permits: 1},
+		"_c_" + guid + "-of12-lease-0000000001":          {Kind: driver.Permit, Seq: 1, Permits: 1, Limit: 12},
+		"_c_" + guid + "-of-3-lease-0000000001":          {Kind: driver.Permit, Seq: 1, Permits: 1},
+		"_c_" + guid + "-of0-lease-0000000001":           {Kind: driver.Permit, Seq: 1, Permits: 1},
+		"_c_" + guid + "-of99999999999-lease-0000000001": {Kind: driver.Permit, Seq: 1, Permits: 1},
+		"lock-0000000000":                                {Kind: driver.Mutex, Seq: 0},
 	} {
 		want.Name = name
 		got, ok := parseNode(name)
@@ -70,7 +75,7 @@ func TestOurOwnNamesAreOneContender(t *testing.T) {
 	t.Parallel()
 	for name, layout := range layouts {
 		for _, kind := range []driver.Kind{driver.Mutex, driver.Read, driver.Permit} {
-			children := made(layout.of(kind, 3), 7)
+			children := made(layout.of(kind, 3, 5), 7)
 			queue := sorted(append(children, "_c_other-lock-0000000006", "_c_other-lease-0000000030", "00000000__lock__0000000031"))
 			require.Len(t, queue, 4, "%s %v", name, children)
 			want := kind
@@ -102,6 +107,7 @@ func TestWhatDoesNotBelongTogetherIsNotOneContender(t *testing.T) {
 		{"_c_01234567-lock-" + number(7), "01234567__lock__" + number(8)},
 		{"_c_" + guid + "-lease-" + number(7), twin + number(8)},
 		{first + number(7), "_c_" + guid + "-lease-" + number(8)},
+		{"_c_" + guid + "-of3-lease-" + number(7), "_c_" + guid + "-of4-lease-" + number(8)},
 	} {
 		require.Len(t, sorted(children), 2, "%v", children)
 	}

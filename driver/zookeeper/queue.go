@@ -27,8 +27,8 @@ type joined struct {
 }
 
 // Join implements driver.Session.
-func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits int, data []byte) (driver.Node, []driver.Node, error) {
-	dir, nodes := s.path(queue), s.cfg.Layout.naming().of(kind, permits)
+func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte) (driver.Node, []driver.Node, error) {
+	dir, nodes := s.path(queue), s.cfg.Layout.naming().of(kind, permits, limit)
 	leave, err := s.room(ctx)
 	if err != nil {
 		return driver.Node{}, nil, err
@@ -79,8 +79,6 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 			}
 			s.noteSolo(dir, node, slices.Index(queue, node) == 0 && !shared, watched) // it may be gone already
 			return joined{node, queue}, nil
-		case errors.Is(err, zk.ErrNoNode) && nodes[0] == permitEnding:
-			err = driver.ErrRemoved // the leases' node says what their limit is, see agree
 		case errors.Is(err, zk.ErrNoNode):
 			err = s.makeQueue(dir)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
@@ -104,7 +102,7 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 func (s *Session) create(dir, guid string, nodes []string, data []byte) (driver.Node, error) {
 	var requests []any
 	for i, ending := range nodes {
-		if i > 0 && ending == permitEnding {
+		if i > 0 && strings.HasSuffix(ending, permitEnding) {
 			data = nil // once is enough
 		}
 		requests = append(requests, &zk.CreateRequest{
@@ -269,12 +267,9 @@ func (s *Session) search(dir, guid string) ([]driver.Node, error) {
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
 // which the server removes when they have been left empty.
-func (s *Session) makeQueue(dir string) error { return s.makeNode(dir, nil) }
-
-// makeNode is makeQueue for one with data.
-func (s *Session) makeNode(dir string, data []byte) error {
+func (s *Session) makeQueue(dir string) error {
 	for range maxRemakes {
-		err := s.createParent(dir, data)
+		err := s.createParent(dir)
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
@@ -306,14 +301,14 @@ func parent(path string) string {
 	return "/"
 }
 
-func (s *Session) createParent(path string, data []byte) (err error) {
+func (s *Session) createParent(path string) (err error) {
 	s.mu.Lock()
 	plain := s.noContainers
 	s.mu.Unlock()
 	if plain || s.cfg.Layout.naming().persistent {
-		_, err = s.conn.Create(path, data, 0, s.cfg.ACL)
+		_, err = s.conn.Create(path, nil, 0, s.cfg.ACL)
 	} else {
-		_, err = s.conn.CreateContainer(path, data, zk.FlagContainer, s.cfg.ACL)
+		_, err = s.conn.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
 	}
 	return err
 }

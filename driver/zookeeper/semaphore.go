@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,10 +12,9 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The limit of a semaphore is four bytes, the highest first, as in Curator's
-// SharedCount. One that was set is in a node of its own, which a SharedCount can
-// use, too. One that all who use the semaphore state is in the node that holds
-// the leases, and goes with it.
+// The limit of a semaphore that is set is in a node of its own: four bytes, the
+// highest first, as in Curator's SharedCount, which can use it, too. One that is
+// stated with a lease is in the lease's name (limitOf).
 
 func encodeLimit(limit int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(limit)) }
 
@@ -58,28 +56,23 @@ type limited struct {
 }
 
 // Limit implements driver.Session.
-func (s *Session) Limit(ctx context.Context, name string, fixed int) (int, *driver.Watch, error) {
+func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
 	l, err := look(ctx, s, func() (limited, error) {
-		dir := s.path(name)
-		children, err := s.noQueue(dir)
-		l, leases := limited{limit: fixed}, dir+"/"+driver.Leases
+		children, err := s.noQueue(s.path(name))
 		switch {
 		case err != nil:
-			return l, err
+			return limited{}, err
 		case slices.Contains(children, driver.Limit):
-			if l, err = s.limitThatWasSet(ctx, name, fixed); err != nil {
-				return l, err
-			}
-			return l, s.agree(leases, nil)
-		case fixed == 0:
-			return l, fmt.Errorf("%w: none was given, and none is set", driver.ErrLimit)
+			return s.limitThatWasSet(ctx, name, given)
+		case given == 0:
+			return limited{}, fmt.Errorf("%w: none was given, and none is set: give one, or set it with SetLimit", driver.ErrLimit)
 		}
-		return l, s.agree(leases, encodeLimit(fixed))
+		return limited{limit: given}, nil
 	})
 	return l.limit, l.watch, err
 }
 
-func (s *Session) limitThatWasSet(ctx context.Context, name string, fixed int) (limited, error) {
+func (s *Session) limitThatWasSet(ctx context.Context, name string, given int) (limited, error) {
 	watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
 	if err != nil {
 		return limited{}, err
@@ -88,50 +81,13 @@ func (s *Session) limitThatWasSet(ctx context.Context, name string, fixed int) (
 	limit, ok := decodeLimit(w.Data)
 	switch {
 	case w.Fired() != 0: // before it could be read; look again
-		return limited{limit: fixed, watch: w}, nil
+		return limited{given, w}, nil
 	case !ok:
-		return limited{}, fmt.Errorf("%w: %s does not hold the four bytes of a number", driver.ErrLimit, s.path(name, driver.Limit))
-	case fixed != 0 && fixed != limit:
-		return limited{}, fmt.Errorf("%w: %d was given, but %d is set", driver.ErrLimit, fixed, limit)
+		return limited{}, fmt.Errorf("%w: %s does not hold the four bytes of a number: set it with SetLimit, or remove it", driver.ErrLimit, s.path(name, driver.Limit))
+	case given != 0:
+		limit = min(limit, given)
 	}
 	return limited{limit, w}, nil
-}
-
-// agree makes the node of the leases say the limit, or nothing if one is set. It
-// is an error if those who have leases said another.
-func (s *Session) agree(leases string, said []byte) error {
-	for range maxRemakes {
-		data, stat, err := s.get(leases)
-		switch {
-		case errors.Is(err, zk.ErrNoNode):
-			if err := s.makeNode(leases, said); err != nil {
-				return err
-			}
-			continue
-		case err != nil:
-			return explain(err, "reading the limit", "READ", leases)
-		case bytes.Equal(data, said):
-			return nil
-		}
-		switch other, ok := decodeLimit(data); {
-		case ok && stat.NumChildren > 0:
-			return saidOther(other)
-		case !ok && len(data) > 0: // somebody's own affair
-			return nil
-		}
-		err = s.answered(func() error {
-			_, err := s.conn.Set(leases, said, stat.Version)
-			return err
-		})
-		if err != nil && !errors.Is(err, zk.ErrBadVersion) && !errors.Is(err, zk.ErrNoNode) {
-			return explain(err, "stating the limit", "WRITE", leases)
-		}
-	}
-	return fmt.Errorf("%s changed %d times while stating the limit", leases, maxRemakes)
-}
-
-func saidOther(limit int) error {
-	return fmt.Errorf("%w: those who have permits now say %d", driver.ErrLimit, limit)
 }
 
 // SetLimit implements driver.Session.
@@ -143,14 +99,6 @@ func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
 func (s *Session) setLimit(dir string, limit int) error {
 	if _, err := s.noQueue(dir); err != nil {
 		return err
-	}
-	leases := dir + "/" + driver.Leases
-	said, stat, err := s.get(leases)
-	if err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return explain(err, "reading the limit", "READ", leases)
-	}
-	if other, ok := decodeLimit(said); ok && other != limit && stat.NumChildren > 0 {
-		return saidOther(other)
 	}
 	path, data := dir+"/"+driver.Limit, encodeLimit(limit)
 	for range maxRemakes {

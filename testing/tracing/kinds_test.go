@@ -119,7 +119,7 @@ func TestErrorsOfKindsHaveTheirTypes(t *testing.T) {
 	held, err := others.Semaphore("s", 2).Acquire(b.ctx, 1)
 	require.NoError(t, err)
 	require.Equal(t, "limit", typeOf(func(ctx context.Context) error {
-		_, err := p.Semaphore("s", 3).Acquire(ctx, 1)
+		_, err := p.Semaphore("s", 0).Acquire(ctx, 1)
 		return err
 	}))
 	require.Equal(t, "kind_mismatch", typeOf(func(ctx context.Context) error {
