@@ -74,7 +74,10 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (taken, er
 	guid, claims := uuid.NewString(), claimsOn(path)
 	ours := taken{driver.Node{Kind: driver.Plain, Name: protected + guid}, true}
 	data = append([]byte(plainPrefix(guid)), data...)
-	for tries := 0; tries < maxRemakes; {
+	for tries := 0; ; {
+		if err := s.pace(ctx, tries); err != nil {
+			return taken{}, err
+		}
 		claims.pending.Add(1)
 		_, err := s.conn.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
 		if err != nil && !refused(err) {
@@ -97,20 +100,16 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (taken, er
 			err = nil
 		case errors.Is(err, zk.ErrNoNode):
 			tries++
-			err = s.makeQueue(parent(path))
+			err = s.makeQueue(ctx, parent(path))
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			err = underPlain(parent(path))
 		case !errors.Is(err, driver.ErrSessionLost):
 			err = explain(err, "creating "+path, "CREATE", parent(path))
 		}
-		if err == nil {
-			err = ctx.Err()
-		}
 		if err != nil {
 			return taken{}, err
 		}
 	}
-	return taken{}, fmt.Errorf("no node %s after %d tries: each time its parent vanished or the connection broke", path, maxRemakes)
 }
 
 // plain is a node of ours that holds a lock without a queue.

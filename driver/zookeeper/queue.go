@@ -16,11 +16,6 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// maxRemakes bounds how often a queue that vanishes again is made again: a
-// container that ZooKeeper removes between two of our requests, or a person
-// who deletes it.
-const maxRemakes = 10
-
 type joined struct {
 	node  driver.Node
 	queue []driver.Node
@@ -48,7 +43,10 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 // speed depends on luck here, correctness does not.) A queue where we expect to
 // be alone is listed only if we turn out not to be.
 func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (joined, error) {
-	for range maxRemakes {
+	for tries := 0; ; tries++ {
+		if err := s.pace(ctx, tries); err != nil {
+			return joined{}, err
+		}
 		guid := uuid.NewString()
 		watched, next, expected := s.expectSolo(dir)
 		var children []string
@@ -80,7 +78,7 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 			s.noteSolo(dir, node, slices.Index(queue, node) == 0 && !shared, watched) // it may be gone already
 			return joined{node, queue}, nil
 		case errors.Is(err, zk.ErrNoNode):
-			err = s.makeQueue(dir)
+			err = s.makeQueue(ctx, dir)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			err = underPlain(dir)
 		case errors.Is(err, errNotCreated):
@@ -91,11 +89,26 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 		if err != nil {
 			return joined{}, err
 		}
-		if ctx.Err() != nil {
-			return joined{}, ctx.Err()
-		}
 	}
-	return joined{}, fmt.Errorf("no node in %s after %d tries: each time it vanished or the connection broke", dir, maxRemakes)
+}
+
+// pace pauses before the nth repetition of something that somebody undoes each
+// time: the server, which removes an empty container between two of our requests,
+// or a script that deletes a queue again and again. It returns an error when that
+// is to end, with the context or the session.
+func (s *Session) pace(ctx context.Context, n int) error {
+	const longest = 50 // so that whoever undoes it does not win for ever
+	if n <= 1 {
+		return ctx.Err() // a queue that is made for the first time costs no time
+	}
+	select {
+	case <-time.After(time.Duration(min(n-1, longest)) * time.Millisecond):
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.living.Done():
+		return s.Err()
+	}
 }
 
 // create makes the nodes of a contender, all or none.
@@ -267,14 +280,17 @@ func (s *Session) search(dir, guid string) ([]driver.Node, error) {
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
 // which the server removes when they have been left empty.
-func (s *Session) makeQueue(dir string) error {
-	for range maxRemakes {
+func (s *Session) makeQueue(ctx context.Context, dir string) error {
+	for tries := 0; ; tries++ {
+		if err := s.pace(ctx, tries); err != nil {
+			return err
+		}
 		err := s.createParent(dir)
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
 		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
-			err = s.makeQueue(parent(dir))
+			err = s.makeQueue(ctx, parent(dir))
 		case unimplemented(err):
 			s.mu.Lock()
 			s.noContainers = true // ZooKeeper before 3.5.1
@@ -291,7 +307,6 @@ func (s *Session) makeQueue(dir string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("the parents of %s vanished %d times while making it", dir, maxRemakes)
 }
 
 func parent(path string) string {

@@ -92,16 +92,19 @@ func (s *Session) limitThatWasSet(ctx context.Context, name string, given int) (
 
 // SetLimit implements driver.Session.
 func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
-	_, err := look(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(s.path(name), limit) })
+	_, err := look(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(ctx, s.path(name), limit) })
 	return err
 }
 
-func (s *Session) setLimit(dir string, limit int) error {
+func (s *Session) setLimit(ctx context.Context, dir string, limit int) error {
 	if _, err := s.noQueue(dir); err != nil {
 		return err
 	}
 	path, data := dir+"/"+driver.Limit, encodeLimit(limit)
-	for range maxRemakes {
+	for tries := 0; ; tries++ {
+		if err := s.pace(ctx, tries); err != nil {
+			return err
+		}
 		err := s.answered(func() error {
 			_, err := s.conn.Set(path, data, -1)
 			return err
@@ -118,7 +121,7 @@ func (s *Session) setLimit(dir string, limit int) error {
 		})
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
-			if err := s.makeQueue(dir); err != nil {
+			if err := s.makeQueue(ctx, dir); err != nil {
 				return err
 			}
 		case errors.Is(err, zk.ErrNodeExists): // by somebody, or by us when the reply was lost
@@ -130,5 +133,4 @@ func (s *Session) setLimit(dir string, limit int) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s vanished %d times while setting the limit", path, maxRemakes)
 }
