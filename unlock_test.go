@@ -346,6 +346,11 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 		"permits": func(p *lockpool.Pool) {
 			_ = p.Semaphore("s", 1).Do(b.ctx, 1, func(context.Context) error { return nil })
 		},
+		"permits wait": func(p *lockpool.Pool) {
+			ctx, cancel := context.WithTimeout(b.ctx, 20*time.Millisecond)
+			defer cancel()
+			_ = p.Semaphore("full", 1).Do(ctx, 1, func(context.Context) error { return nil })
+		},
 		"plain": func(p *lockpool.Pool) {
 			_ = p.Do(b.ctx, "plain", func(context.Context) error { return nil }, lockpool.Plain())
 		},
@@ -365,6 +370,8 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 		},
 	}
 	held := b.lock(others, "held")
+	full, err := others.Semaphore("full", 1).Acquire(b.ctx, 1)
+	require.NoError(t, err)
 	for name, call := range calls {
 		panics := 0
 		for at := 1; ; at++ {
@@ -382,7 +389,7 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 			if tracer.calls < at { // it has come to its end
 				break
 			}
-			b.until(func() bool { return len(b.contenders("/")) == 1 }, "that only the holder is left after %s, step %d", name, at)
+			b.until(func() bool { return len(b.contenders("/")) == 2 }, "that only the holders are left after %s, step %d", name, at)
 			require.Zero(t, p.Stats().Held, "%s, step %d", name, at)
 			require.Zero(t, p.Stats().Waiting, "%s, step %d", name, at)
 			require.Zero(t, p.Stats().InUse, "%s, step %d", name, at)
@@ -391,6 +398,7 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 		require.Positive(t, panics, name)
 	}
 	b.unlock(held)
+	require.NoError(t, full.Release(b.ctx))
 	var nobody context.Context
 	p := b.pool()
 	require.Panics(t, func() { _, _ = p.Lock(nobody, "a") })

@@ -86,12 +86,7 @@ func (s Semaphore) take(ctx context.Context, blocked blocked, waits bool) (drive
 		if err != nil {
 			return driver.Node{}, err
 		}
-		node, err := s.claim(ctx, waits)
-		left := s.Session.Leave(ctx, s.guard().Queue, guard) // goes on if it takes longer
-		if errors.Is(left, driver.ErrNoPermission) && err == nil {
-			_ = s.Session.Leave(ctx, s.leases(0).Queue, node)
-			return driver.Node{}, left
-		}
+		node, err := s.pass(ctx, guard, waits)
 		above, ok := err.(*aboveLimit)
 		if !ok {
 			return node, err
@@ -100,6 +95,18 @@ func (s Semaphore) take(ctx context.Context, blocked blocked, waits bool) (drive
 			return driver.Node{}, err
 		}
 	}
+}
+
+// pass takes the permits under the guard, and lets the guard go.
+func (s Semaphore) pass(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
+	defer func() { // also if the observer panics
+		left := s.Session.Leave(ctx, s.guard().Queue, guard) // goes on if it takes longer
+		if errors.Is(left, driver.ErrNoPermission) && err == nil {
+			_ = s.Session.Leave(ctx, s.leases(0).Queue, node)
+			node, err = driver.Node{}, left
+		}
+	}()
+	return s.claim(ctx, waits)
 }
 
 // aboveLimit is why no permits that are released let us in.
