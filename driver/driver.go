@@ -12,6 +12,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -109,7 +110,8 @@ type Session interface {
 
 	// List returns the contenders in the queue, in the order in which they
 	// joined. Nodes that are no contenders are left out. A queue that does not
-	// exist is empty.
+	// exist is empty. Calls may share the slice, as those of Join do: it must not
+	// be changed.
 	List(ctx context.Context, queue string) ([]Node, error)
 
 	// Take makes the node of a lock that has no queue. If there is one already, it
@@ -254,6 +256,17 @@ type Node struct {
 	Twin    string // name of a second node, for clients that do not know the first
 	Permits int    // of a Permit: how many, and so of how many nodes
 	Limit   int    // of a Permit: that of the semaphore as it states it, or 0
+}
+
+// Place returns where a node stands in a queue, or -1 if it does not.
+func Place(queue []Node, node Node) int {
+	i := sort.Search(len(queue), func(i int) bool { return queue[i].Seq >= node.Seq })
+	for ; i < len(queue) && queue[i].Seq == node.Seq; i++ {
+		if queue[i] == node {
+			return i
+		}
+	}
+	return -1
 }
 
 // String is the name as it can stand in a log: other clients may choose any.

@@ -105,7 +105,7 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 		}
 	}()
 	for {
-		place := slices.Index(queue, self)
+		place := driver.Place(queue, self)
 		if place < 0 {
 			return driver.Node{}, driver.ErrRemoved // by somebody else; join again
 		}
@@ -120,7 +120,10 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 			granted = true
 			return self, nil
 		}
-		if granted, err = blocked(ctx, standing{queue[0], self, obstacles, enough}); err != nil {
+		// A copy, because what is in the queue would keep all of it for as long as
+		// the wait lasts, and among n waiters that is n² nodes.
+		granted, err = blocked(ctx, standing{queue[0], self, slices.Clone(obstacles), enough})
+		if err != nil {
 			return driver.Node{}, err
 		}
 		if granted {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,14 +48,14 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 		}
 		guid := uuid.NewString()
 		watched, next, expected := s.expectSolo(dir)
-		var children []string
+		var l *listing
 		listed := make(chan struct{})
 		if expected {
 			close(listed)
 		} else {
 			go func() { // ends with its one request
 				defer close(listed)
-				children, _, _ = s.conn.Children(dir)
+				l = s.listing(dir)
 			}()
 		}
 		node, err := s.create(dir, guid, nodes, data)
@@ -69,13 +68,13 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 			s.warnSequence(dir, node)
 			queue, shared := []driver.Node{node}, false
 			if !expected || node.Seq != next || watched.Fired() != 0 {
-				queue, shared, err = s.queueWith(dir, node, children)
+				queue, shared, err = s.queueWith(dir, node, l)
 			}
 			if err != nil {
 				_ = s.remove(dir, node) // the listing's error says why
 				return joined{}, err
 			}
-			s.noteSolo(dir, node, slices.Index(queue, node) == 0 && !shared, watched) // it may be gone already
+			s.noteSolo(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // it may be gone already
 			return joined{node, queue}, nil
 		case errors.Is(err, zk.ErrNoNode):
 			err = s.makeQueue(ctx, dir)
@@ -176,18 +175,16 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 // listed if node is in it, else a new listing. Who makes another kind of lock of
 // the name looks after its creation, too, so at least one of two sees the other.
 // shared reports that a semaphore may come without using up a number here.
-func (s *Session) queueWith(dir string, node driver.Node, children []string) (queue []driver.Node, shared bool, err error) {
-	queue = sorted(children)
-	if !slices.Contains(queue, node) {
-		if children, err = s.childrenOf(dir); err != nil {
+func (s *Session) queueWith(dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
+	if l == nil || driver.Place(l.queue, node) < 0 {
+		if l, err = s.listed(dir); err != nil {
 			return nil, false, err
 		}
-		queue = sorted(children)
 	}
-	if shared = isSemaphore(children); shared {
+	if shared = isSemaphore(l.children); shared {
 		err = s.unmixed(dir)
 	}
-	return queue, shared, err
+	return l.queue, shared, err
 }
 
 var errNotCreated = errors.New("not created")
@@ -260,11 +257,17 @@ const reapPause = time.Second
 // search looks once for what in dir was made with the GUID.
 func (s *Session) search(dir, guid string) ([]driver.Node, error) {
 	_, err := s.conn.Sync(dir)
-	var children []string
+	var own []string
 	if err == nil {
-		children, _, err = s.conn.Children(dir)
+		l := s.listing(dir)
+		err = l.err
+		for _, name := range l.children {
+			if isOf(name, guid) {
+				own = append(own, name)
+			}
+		}
 	}
-	found := sorted(slices.DeleteFunc(children, func(name string) bool { return !isOf(name, guid) }))
+	found := sorted(own)
 	if errors.Is(err, zk.ErrNoNode) || err == nil && len(found) == 0 {
 		return nil, nil
 	}
@@ -334,23 +337,28 @@ func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error)
 }
 
 func (s *Session) list(dir string) ([]driver.Node, error) {
-	children, err := s.childrenOf(dir)
-	return sorted(children), err
+	l, err := s.listed(dir)
+	return l.queue, err
 }
 
-// childrenOf lists a directory that may not exist.
-func (s *Session) childrenOf(dir string) (children []string, err error) {
-	err = s.answered(func() (err error) {
-		children, _, err = s.conn.Children(dir)
-		return err
+func (s *Session) childrenOf(dir string) ([]string, error) {
+	l, err := s.listed(dir)
+	return l.children, err
+}
+
+// listed lists a directory that may not exist. The listing is never nil.
+func (s *Session) listed(dir string) (l *listing, err error) {
+	err = s.answered(func() error {
+		l = s.listing(dir)
+		return l.err
 	})
-	if err == nil || errors.Is(err, zk.ErrNoNode) {
-		return children, nil
+	if errors.Is(err, zk.ErrNoNode) {
+		return l, nil
 	}
-	if !errors.Is(err, driver.ErrSessionLost) {
+	if err != nil && !errors.Is(err, driver.ErrSessionLost) {
 		err = s.explainListing(err, "listing", dir)
 	}
-	return nil, err
+	return l, err
 }
 
 // explainListing is explain for a listing of dir.
@@ -478,7 +486,10 @@ func (s *Session) Share(queue string, node driver.Node, data []byte) (driver.Nod
 
 // Ping implements driver.Session.
 func (s *Session) Ping(ctx context.Context) error {
-	return s.ask(ctx, func() error { return s.prove(true) })
+	return s.ask(ctx, func() error {
+		_, err := do(s.conn, func() (any, error) { return nil, s.prove(true) })
+		return err
+	})
 }
 
 // Stands implements driver.Session, with a transaction that asserts that the

@@ -92,9 +92,9 @@ func (s *Session) lookAgain(place string, watches []*watch) {
 			gone, err = func(*watch) bool { return true }, nil
 		}
 	} else {
-		var children []string
-		if children, err = s.childrenOf(place); err == nil {
-			slices.Sort(children)
+		var listed []string
+		if listed, err = s.childrenOf(place); err == nil {
+			children := slices.Sorted(slices.Values(listed)) // others read the listing, too
 			gone = func(w *watch) bool {
 				return slices.ContainsFunc(w.paths, func(path string) bool {
 					_, name := cutPath(path)

@@ -22,7 +22,8 @@ import (
 // one session it was made with.
 type Session struct {
 	settings
-	conn *zk.Conn
+	conn   *requests
+	client *zk.Conn // for what is not bounded: the proofs, and its own affairs
 
 	// Of the client's connect loop alone.
 	attempts int   // at connecting, since the session was last established
@@ -51,11 +52,13 @@ type Session struct {
 	timeout      time.Duration // negotiated
 	link         *link
 	peer         string
-	watches      map[string]*watch // by path, until they fire
-	solos        map[string]solo   // by path of the queue
-	plains       map[string]plain  // by path
-	warned       map[string]bool   // by path of a queue: of the end of its numbers
-	noContainers bool              // the server is older than container nodes
+	watches      map[string]*watch   // by path, until they fire
+	solos        map[string]solo     // by path of the queue
+	plains       map[string]plain    // by path
+	listings     map[string]*listing // by path of the directory: the last that was begun
+	lengths      map[string]int64    // of the answers to them, where they are long
+	warned       map[string]bool     // by path of a queue: of the end of its numbers
+	noContainers bool                // the server is older than container nodes
 }
 
 // now is the time since the session began, by the clock that the lease goes by.
@@ -78,6 +81,8 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		watches:  map[string]*watch{},
 		solos:    map[string]solo{},
 		plains:   map[string]plain{},
+		listings: map[string]*listing{},
+		lengths:  map[string]int64{},
 		warned:   map[string]bool{},
 	}
 	s.living, s.end = context.WithCancelCause(context.Background())
@@ -95,7 +100,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
-	s.conn = conn
+	s.client, s.conn = conn, newRequests(conn, s.living)
 	go func() { // ends when the client's connect loop does, after conn.Close
 		for range events { // the channel drops events; what counts comes to s.event
 		}
@@ -117,7 +122,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	if s.auth != nil {
 		// Remembered by the client for the connections to come.
 		_, err := run(ctx, s, func() (struct{}, error) {
-			return struct{}{}, s.conn.AddAuth("digest", s.auth())
+			return struct{}{}, s.client.AddAuth("digest", s.auth())
 		}, nil)
 		if err != nil {
 			return fail(fmt.Errorf("authenticate %v: %w", cfg.Digest, err))
@@ -163,10 +168,10 @@ func (s *Session) renew() {
 // to answer. The write changes nothing.
 func (s *Session) prove(write bool) error {
 	if !write {
-		_, err := s.conn.Sync("/")
+		_, err := s.client.Sync("/")
 		return err
 	}
-	_, err := s.conn.Multi(&zk.CheckVersionRequest{Path: "/", Version: -1})
+	_, err := s.client.Multi(&zk.CheckVersionRequest{Path: "/", Version: -1})
 	if errors.Is(err, zk.ErrNoAuth) { // inside an answer, of a majority all the same
 		return nil
 	}
@@ -206,7 +211,7 @@ func (s *Session) bury() {
 	go func() { // ends with the last call, which conn.Close ends if nothing else
 		s.calls.Wait()
 		for s.dialing.Err() == nil { // a connection that stands is needed to close the session
-			if _, err := s.conn.Sync("/"); err == nil {
+			if _, err := s.client.Sync("/"); err == nil {
 				break
 			}
 			time.Sleep(minBackoff)
@@ -217,7 +222,7 @@ func (s *Session) bury() {
 	case <-idle:
 	case <-time.After(time.Second):
 	}
-	s.conn.Close() // within 3 s; asks the server to close the session if it can
+	s.client.Close() // within 3 s; asks the server to close the session if it can
 	s.giveUp()
 	s.hangUp()
 	<-s.stopped
