@@ -131,4 +131,5 @@ var errorClasses = []struct {
 	{context.Canceled, "canceled"},
 	{driver.ErrSessionLost, "session_lost"},
 	{driver.ErrRemoved, "node_removed"},
+	{driver.ErrUnavailable, "unavailable"},
 }

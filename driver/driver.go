@@ -31,6 +31,15 @@ var (
 	// been in other hands before. It comes with ErrSessionLost.
 	ErrExpired = errors.New("expired")
 
+	// ErrUnavailable reports that no session could be opened for now: no server
+	// was reached, or none answered. The error that wraps it says why.
+	ErrUnavailable = errors.New("no server available")
+
+	// ErrPermanent reports that no session can be opened and that trying again
+	// will not help: the credentials are refused, a certificate is not valid, or
+	// what answers is another kind of server. The error that wraps it says which.
+	ErrPermanent = errors.New("trying again will not help")
+
 	// ErrNoPermission reports a missing right. The error that wraps it names
 	// the right and the path it is missing on.
 	ErrNoPermission = errors.New("no permission")
@@ -71,7 +80,8 @@ type Driver interface {
 // use. If it is an io.Closer, a pool closes it after its sessions.
 type Connector interface {
 	// Connect opens a new session. The context bounds the opening only, not
-	// the life of the session.
+	// the life of the session. Without a session the error wraps ErrPermanent,
+	// ErrUnavailable, or if the context has ended its error.
 	Connect(ctx context.Context) (Session, error)
 
 	// CheckName says why name can not be the name of a queue, or returns nil.

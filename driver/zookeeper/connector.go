@@ -3,8 +3,10 @@ package zookeeper
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -31,8 +33,13 @@ type settings struct {
 	cfg    Config // without secrets
 	auth   func() []byte
 	tls    func() *tls.Config
-	failed *sync.WaitGroup // sessions that were not established, until they are buried
-	short  *sync.Once      // a warning of a short session timeout
+	failed *sync.WaitGroup // sessions that were not established, until they are buried and dismissed
+
+	resolver *net.Resolver
+	opening  *atomic.Int64   // how long a server is given to open a session
+	closing  context.Context // ends with Close, which waits no longer for servers
+	close    context.CancelFunc
+	short    *sync.Once // a warning of a short session timeout
 }
 
 // NewConnector checks cfg and copies it. It never dials.
@@ -43,7 +50,9 @@ func NewConnector(cfg Config) (*Connector, error) {
 	}
 	digest, tlsConfig := cfg.Digest, cfg.TLS
 	cfg.Digest.Password, cfg.TLS = "", nil
-	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once)}
+	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once), resolver: net.DefaultResolver, opening: new(atomic.Int64)}
+	set.opening.Store(int64(set.shortest()))
+	set.closing, set.close = context.WithCancel(context.Background())
 	if digest != (Digest{}) {
 		set.auth = func() []byte { return []byte(digest.User + ":" + digest.Password) }
 	}
@@ -72,6 +81,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 // Close waits until nothing is left running of sessions that could not be
 // established, a few seconds at most. The pool calls it when it is closed.
 func (c *Connector) Close() error {
+	c.close()
 	c.failed.Wait()
 	return nil
 }

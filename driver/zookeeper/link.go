@@ -2,12 +2,9 @@ package zookeeper
 
 import (
 	"bufio"
-	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -17,90 +14,6 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// servers hands the client its servers in turn. It implements zk.HostProvider
-// in place of the client's own, which resolves names once and for all; here
-// they stay names, and the dialer resolves them at every connect.
-type servers struct {
-	addresses []string
-	next      int
-	session   *Session
-}
-
-func newServers(s *Session) *servers {
-	return &servers{addresses: s.cfg.Servers, next: rand.IntN(len(s.cfg.Servers)), session: s}
-}
-
-func (h *servers) Init([]string) error { return nil }
-func (h *servers) Len() int            { return len(h.addresses) }
-func (h *servers) Connected()          {}
-
-// Next returns the next server. A true "retryStart" makes the client fail the
-// requests it has queued, and it is the only moment at which its connect loop
-// notices that it was closed. So it is true when the session is over, and only
-// then: while the session stands, requests wait for the next connection.
-func (h *servers) Next() (server string, retryStart bool) {
-	server = h.addresses[h.next%len(h.addresses)]
-	h.next++
-	return server, h.session.refuses()
-}
-
-// refuses reports whether the client is not to connect any more: it would open a
-// new session in place of one that is over, underneath whoever holds locks. Only
-// when we close the session ourselves may it come back, to say so.
-func (s *Session) refuses() bool {
-	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.living) != errClosed
-}
-
-const (
-	minBackoff = 20 * time.Millisecond
-	maxBackoff = 2 * time.Second
-)
-
-// dial connects to one server for the client's connect loop, which would spin
-// without the pauses made here.
-func (s *Session) dial(_, address string, _ time.Duration) (net.Conn, error) {
-	if s.attempts > 0 && s.attempts%len(s.cfg.Servers) == 0 { // a round has failed
-		if s.ID() == 0 {
-			s.end(s.lastErr)
-		}
-		pause := min(minBackoff<<min(s.attempts/len(s.cfg.Servers), 10), maxBackoff)
-		select {
-		case <-time.After(pause/2 + rand.N(pause/2)):
-		case <-s.dialing.Done():
-		}
-	}
-	if s.refuses() {
-		return nil, s.Err()
-	}
-	s.attempts++
-	conn, err := s.dialOnce(address)
-	if err != nil {
-		s.lastErr = err
-		return nil, err
-	}
-	s.lastErr = fmt.Errorf("%s took the connection, but gave no session", address)
-	return s.adopt(conn, address), nil
-}
-
-func (s *Session) dialOnce(address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(s.dialing, s.handshakeTimeout())
-	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil || s.tls == nil {
-		return conn, err
-	}
-	cfg := s.tls()
-	if cfg.ServerName == "" {
-		cfg.ServerName, _, _ = net.SplitHostPort(address)
-	}
-	secured := tls.Client(conn, cfg)
-	if err := secured.HandshakeContext(ctx); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("TLS with %s: %w", address, err)
-	}
-	return secured, nil
-}
-
 // link is one connection to a server. The client keeps to itself what the
 // server says about the session (its true timeout, that it has expired) and
 // when the requests were sent that it answers, so the link reads along.
@@ -109,11 +22,14 @@ type link struct {
 	session *Session
 	in      *bufio.Reader // the client reads every reply in two pieces
 
-	// The first bytes from the server: length, protocol version, timeout in
-	// milliseconds, session id. Complete once the handshake is.
-	hello [20]byte
-	read  int
-	done  atomic.Bool // handshake complete
+	// Of the handshake (handshake.go).
+	to       target        // the server
+	patience time.Duration // how long it may take
+	asked    time.Duration // when it began, since the session did
+	given    int64         // the session that the server named, or 0
+	since    time.Time     // when it was complete
+	done     atomic.Bool   // it is complete
+	stage    stage         // guarded by mu
 
 	head [20]byte // of the packet that is being read: length, xid, zxid, error
 	got  int      // of head
@@ -137,11 +53,8 @@ type sent struct {
 	op  int32
 }
 
-// The client numbers its requests from 1. These numbers mean something else.
-const (
-	handshake = 0 // here only: it has no number
-	event     = -1
-)
+// The client numbers its requests from 1. This number means something else.
+const event = -1
 
 // Operations, as the protocol numbers them.
 const (
@@ -154,8 +67,8 @@ const (
 	opCreateContainer = 19
 )
 
-func newLink(s *Session, conn net.Conn) *link {
-	return &link{Conn: conn, session: s, in: bufio.NewReader(conn)}
+func newLink(s *Session, conn net.Conn, to target) *link {
+	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, patience: s.patience()}
 }
 
 // Write notes when a request goes out. The client writes each with one call.
@@ -165,8 +78,14 @@ func newLink(s *Session, conn net.Conn) *link {
 // changes, and ask for all of them again after a reconnect, which nobody here
 // waits for and which reads its lastZxid beside the goroutine that writes it.
 func (l *link) Write(p []byte) (int, error) {
+	if !l.done.Load() {
+		if err := l.ask(); err != nil {
+			return 0, err
+		}
+		return l.Conn.Write(p)
+	}
 	r := sent{at: l.session.now()}
-	if l.done.Load() && len(p) >= 12 {
+	if len(p) >= 12 {
 		r.xid = int32(binary.BigEndian.Uint32(p[4:]))
 		r.op = int32(binary.BigEndian.Uint32(p[8:]))
 		// Then comes the path, and one byte that says whether to watch.
@@ -182,6 +101,11 @@ func (l *link) Write(p []byte) (int, error) {
 }
 
 func (l *link) Read(p []byte) (int, error) {
+	if !l.done.Load() {
+		if err := l.greet(); err != nil {
+			return 0, err
+		}
+	}
 	if err := l.shorten(); err != nil {
 		return 0, err
 	}
@@ -192,18 +116,6 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	n, err := l.in.Read(p)
 	l.follow(p[:n])
-	if l.read < len(l.hello) {
-		l.read += copy(l.hello[l.read:], p[:n])
-		if l.read == len(l.hello) {
-			timeout := time.Duration(int32(binary.BigEndian.Uint32(l.hello[8:]))) * time.Millisecond
-			id := int64(binary.BigEndian.Uint64(l.hello[12:]))
-			if err := l.session.greeted(id, timeout, l.take(handshake).at); err != nil {
-				return 0, err
-			}
-			l.slack, l.silence = timeout/32, timeout/4
-			l.done.Store(true)
-		}
-	}
 	return n, err
 }
 
@@ -222,7 +134,7 @@ func (l *link) follow(p []byte) {
 		}
 		length := int(binary.BigEndian.Uint32(l.head[:]))
 		l.got, l.left = 0, length+4-len(l.head)
-		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); l.done.Load() && xid != event {
+		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); xid != event {
 			l.answered(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
 		}
 	}
@@ -260,14 +172,17 @@ func (l *link) answered(xid, code int32) {
 // ours. The client would drop the connection without a look at whose answer it
 // is, and every request that is under way would be unsure.
 func (l *link) shorten() error {
-	if !l.done.Load() || l.got > 0 || l.left > 0 || len(l.instead) > 0 {
+	if l.got > 0 || l.left > 0 || len(l.instead) > 0 {
 		return nil // in the middle of a packet
 	}
 	head, err := l.in.Peek(4)
 	if err != nil {
 		return err
 	}
-	length := int(binary.BigEndian.Uint32(head))
+	length := int(int32(binary.BigEndian.Uint32(head)))
+	if length < headLength {
+		return fmt.Errorf("%s sent a packet of %d bytes, which is no answer of ZooKeeper", l.to, length)
+	}
 	if length <= l.session.cfg.MaxPacket {
 		return nil
 	}
@@ -316,23 +231,14 @@ func decided(code int32) bool {
 	return false
 }
 
-// hangUp breaks the connection at once. (Closing a TLS connection would first
-// try to say goodbye.)
-func (l *link) hangUp() {
-	if secured, ok := l.Conn.(*tls.Conn); ok {
-		secured.NetConn().Close()
-		return
-	}
-	l.Close()
-}
-
-// SetReadDeadline shortens the client's deadlines. That for the handshake is
-// several session timeouts long, and lifted in the middle; that for an answer is
-// two thirds of one, by when the lease has ended. A proof is sent every twelfth
-// (lease.go), so after a quarter without an answer it is time for another server.
+// SetReadDeadline shortens the client's deadlines. Those for the handshake are
+// several session timeouts long, and lifted in the middle (see ask); that for an
+// answer is two thirds of one, by when the lease has ended. A proof is sent every
+// twelfth (lease.go), so after a quarter without an answer it is time for another
+// server.
 func (l *link) SetReadDeadline(t time.Time) error {
 	if !l.done.Load() {
-		return l.Conn.SetReadDeadline(time.Now().Add(l.session.handshakeTimeout()))
+		return nil
 	}
 	if soon := time.Now().Add(l.silence); soon.Before(t) {
 		t = soon
@@ -345,7 +251,7 @@ func (l *link) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline spares the system most of the client's calls.
 func (l *link) SetWriteDeadline(t time.Time) error {
-	if !l.postpones(&l.writeBy, t) {
+	if !l.done.Load() || !l.postpones(&l.writeBy, t) {
 		return nil
 	}
 	return l.Conn.SetWriteDeadline(t)

@@ -25,9 +25,7 @@ type Session struct {
 	conn   *requests
 	client *zk.Conn // for what is not bounded: the proofs, and its own affairs
 
-	// Of the client's connect loop alone.
-	attempts int   // at connecting, since the session was last established
-	lastErr  error // of the last attempt
+	route route
 
 	ready   chan struct{} // closed when the session is first established
 	stopped chan struct{} // closed when the client's connect loop has ended
@@ -71,6 +69,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	cfg := set.cfg
 	s := &Session{
 		settings: set,
+		route:    newRoute(cfg.Servers),
 		timeout:  cfg.SessionTimeout,
 		ready:    make(chan struct{}),
 		greeting: make(chan struct{}, 1),
@@ -89,7 +88,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	s.dialing, s.giveUp = context.WithCancel(context.Background())
 	s.stuck, s.getsStuck = context.WithCancel(context.Background())
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
-		zk.WithHostProvider(newServers(s)),
+		zk.WithHostProvider(servers{s}),
 		zk.WithDialer(s.dial),
 		zk.WithEventCallback(s.event),
 		zk.WithLogger(clientLog{cfg.Logger}),
@@ -108,7 +107,12 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	}()
 	go s.bury() // ends with the session
 	fail := func(err error) (*Session, error) {
+		s.mu.Lock()
+		if s.id != 0 { // opened at this very moment: the server is told
+			s.end(errClosed)
+		}
 		s.end(err)
+		s.mu.Unlock()
 		s.failed.Go(func() { <-s.buried }) // up to seconds, and the reason is of interest now
 		return nil, fmt.Errorf("zookeeper: connect to %s: %w", cfg, err)
 	}
@@ -118,15 +122,6 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		return fail(context.Cause(s.living))
 	case <-ctx.Done():
 		return fail(ctx.Err())
-	}
-	if s.auth != nil {
-		// Remembered by the client for the connections to come.
-		_, err := run(ctx, s, func() (struct{}, error) {
-			return struct{}{}, s.client.AddAuth("digest", s.auth())
-		}, nil)
-		if err != nil {
-			return fail(fmt.Errorf("authenticate %v: %w", cfg.Digest, err))
-		}
 	}
 	if s.begin() {
 		go s.renew() // ends with the session
@@ -183,20 +178,18 @@ func (s *Session) prove(write bool) error {
 // itself over a reply that arrives while it is being closed.
 func (s *Session) bury() {
 	defer close(s.buried)
-	patience := time.NewTimer(s.cfg.SessionTimeout) // a server may take that long to open one
-	defer patience.Stop()
+	expiry := time.NewTimer(0)
+	defer expiry.Stop()
 	for !s.isOver() {
 		select {
 		case <-s.living.Done():
 			continue
 		case <-s.greeting:
-		case <-patience.C:
+		case <-expiry.C:
 		}
-		ends := time.Duration(s.lease.ends.Load())
-		if ends == 0 {
-			s.end(errors.New("no answer from any server"))
+		if ends := time.Duration(s.lease.ends.Load()); ends != 0 {
+			expiry.Reset(clock.Span(max(ends-s.now(), 0)))
 		}
-		patience.Reset(clock.Span(max(ends-s.now(), 0)))
 	}
 	if cause := context.Cause(s.living); cause != errClosed {
 		s.giveUp()
@@ -229,18 +222,11 @@ func (s *Session) bury() {
 	<-idle
 }
 
-// handshakeTimeout leaves time to try another server within the lease.
-func (s *Session) handshakeTimeout() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return max(s.timeout/8, 250*time.Millisecond)
-}
-
 // adopt makes conn the session's present connection.
-func (s *Session) adopt(conn net.Conn, address string) net.Conn {
-	l := newLink(s, conn)
+func (s *Session) adopt(conn net.Conn, to target) net.Conn {
+	l := newLink(s, conn, to)
 	s.mu.Lock()
-	s.link, s.peer = l, address
+	s.link, s.peer = l, to.server
 	s.mu.Unlock()
 	if s.dialing.Err() != nil { // hangUp may have come before
 		l.hangUp()
@@ -261,6 +247,10 @@ func (s *Session) hangUp() {
 // Id 0 says that the session has expired.
 func (s *Session) greeted(id int64, timeout, asked time.Duration) error {
 	s.mu.Lock()
+	if s.id == 0 && s.isOver() { // nobody waits for it any more
+		s.mu.Unlock()
+		return s.Err()
+	}
 	first := s.id == 0
 	if first {
 		s.id = id
@@ -311,7 +301,6 @@ func (s *Session) event(e zk.Event) {
 		s.fire(e.Path, driver.Changed)
 	case e.Type != zk.EventSession:
 	case e.State == zk.StateHasSession:
-		s.attempts = 0
 		select {
 		case <-s.ready:
 		default:

@@ -1,0 +1,355 @@
+package lockpool_test
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// listen serves connections on a port of its own until the test ends. The
+// function is told the number of the connection, from 1, which is closed when it
+// returns.
+func listen(t testing.TB, serve func(n int, conn net.Conn)) (addr string, accepted *atomic.Int32) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	accepted = new(atomic.Int32)
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	var serving sync.WaitGroup
+	serving.Go(func() { // ends with l
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			n := int(accepted.Add(1))
+			mu.Lock()
+			open[conn] = true
+			mu.Unlock()
+			serving.Go(func() { // ends with the connection
+				serve(n, conn)
+				conn.Close()
+				mu.Lock()
+				delete(open, conn)
+				mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for conn := range open {
+			conn.Close()
+		}
+		mu.Unlock()
+		serving.Wait()
+	})
+	return l.Addr().String(), accepted
+}
+
+// relay carries a connection to the server until reply, which gets the answer to
+// the handshake, has returned false, or either side hangs up.
+func relay(conn net.Conn, addr string, reply func(hello []byte) bool) {
+	back, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer back.Close()
+	done := make(chan struct{})
+	go func() { // ends with conn
+		_, _ = io.Copy(back, conn)
+		back.Close()
+		close(done)
+	}()
+	hello := make([]byte, 4)
+	if _, err := io.ReadFull(back, hello); err == nil {
+		hello = append(hello, make([]byte, binary.BigEndian.Uint32(hello))...)
+		if _, err := io.ReadFull(back, hello[4:]); err == nil && reply(hello) {
+			_, _ = io.Copy(conn, back)
+		}
+	}
+	conn.Close()
+	<-done
+}
+
+// hello is the answer to a handshake, of a session with a timeout.
+func hello(timeout int32, session int64) []byte {
+	var b []byte
+	b = binary.BigEndian.AppendUint32(b, 37)
+	b = binary.BigEndian.AppendUint32(b, 0)
+	b = binary.BigEndian.AppendUint32(b, uint32(timeout))
+	b = binary.BigEndian.AppendUint64(b, uint64(session))
+	b = binary.BigEndian.AppendUint32(b, 16)
+	return append(b, make([]byte, 17)...)
+}
+
+// handshake reads a client's.
+func handshake(conn net.Conn) error {
+	_, err := io.ReadFull(conn, make([]byte, 4+44))
+	return err
+}
+
+// breaking is a relay to the bench's server that can break every connection
+// right after the handshake.
+type breaking struct {
+	on     atomic.Bool
+	broken atomic.Int32
+}
+
+func (r *breaking) start(t testing.TB, to string) (addr string) {
+	addr, _ = listen(t, func(_ int, conn net.Conn) {
+		relay(conn, to, func(hello []byte) bool {
+			_, _ = conn.Write(hello)
+			if !r.on.Load() {
+				return true
+			}
+			_ = conn.(*net.TCPConn).SetLinger(0) // a reset
+			r.broken.Add(1)
+			return false
+		})
+	})
+	return addr
+}
+
+// The client itself, if it knew of the credentials, would block for ever when it
+// fails to write them.
+func TestResetBeforeTheCredentialsAreSentBlocksNothing(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	var relay breaking
+	cfg := b.config()
+	cfg.Servers = []string{relay.start(t, b.addr)}
+	cfg.SessionTimeout = 20 * time.Second
+	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
+	for range 5 {
+		p := b.poolWith(cfg)
+		l := b.lock(p, "a")
+		relay.broken.Store(0)
+		relay.on.Store(true)
+		proxy.Cut(zktest.Selector{})
+		b.until(func() bool { return relay.broken.Load() >= 4 }, "resets")
+		relay.on.Store(false)
+		b.unlock(l)
+		require.NoError(t, p.Close())
+	}
+	require.NoError(t, b.admin.AddAuth("digest", []byte("lockpool:s3cret"))) // to look at what is left
+}
+
+// Credentials that a server refuses are an error at once, of the session that is
+// being opened, and none of its sessions stays.
+func TestRefusedCredentialsAreAnError(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	proxy := zktest.StartProxy(t, b.addr)
+	f := proxy.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrAuthFailed),
+	})
+	cfg := b.config()
+	cfg.Servers = []string{proxy.Addr()}
+	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
+	connector, err := zookeeper.NewConnector(cfg)
+	require.NoError(t, err)
+	_, err = connector.Connect(b.ctx)
+	require.ErrorIs(t, err, driver.ErrPermanent)
+	require.ErrorContains(t, err, "authenticate lockpool:(hidden): "+proxy.Addr()+" refuses the credentials")
+	require.NotContains(t, err.Error(), "s3cret")
+	require.Equal(t, 1, f.Fired())
+	require.NoError(t, connector.Close())
+}
+
+func TestConnectionsThatBreakAtOnceAreMadeWithPauses(t *testing.T) { // measures time: not beside others
+	b, proxy := benchBehindProxy(t)
+	var relay breaking
+	cfg := b.config()
+	cfg.Servers = []string{relay.start(t, b.addr)}
+	cfg.SessionTimeout = 20 * time.Second
+	p := b.poolWith(cfg)
+	l := b.lock(p, "a")
+	relay.on.Store(true)
+	proxy.Cut(zktest.Selector{})
+	time.Sleep(2 * time.Second) // how long it lasts
+	require.Less(t, relay.broken.Load(), int32(20))
+	require.Greater(t, relay.broken.Load(), int32(3))
+	relay.on.Store(false)
+	b.unlock(l)
+
+	// After a connection that was of use, the next one is made at once.
+	time.Sleep(3 * time.Second) // longer than the longest pause: of use
+	l = b.lock(p, "a")
+	clock := startClock()
+	proxy.Cut(zktest.Selector{})
+	b.unlock(l)
+	clock.took(t, 0, 100*time.Millisecond, "coming back")
+}
+
+// An ensemble that is slow at opening sessions is waited for, and is not filled
+// with those that nobody waits for any more.
+func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside others
+	for name, slow := range map[string]zktest.Action{
+		"0.6 s until the answer": zktest.DelayReply(600 * time.Millisecond),
+		"3 s until the answer":   zktest.DelayReply(3 * time.Second),
+		"2 s before it begins":   zktest.DelayApply(2 * time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := startServer(t)
+			b := newBenchOn(t, own.Addr())
+			proxy := zktest.StartProxy(t, b.addr)
+			proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: slow})
+			cfg := b.config()
+			cfg.Servers = []string{proxy.Addr()}
+			cfg.SessionTimeout = 4 * time.Second
+			p := b.poolWith(cfg)
+			b.unlock(b.lock(p, "a"))
+			b.sessions(own, 2)
+			impatient := b.poolWith(cfg)
+			_, err := impatient.Lock(expiring(t, 100*time.Millisecond), "a")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, impatient.Close())
+		})
+	}
+}
+
+// sessions waits until the server has so many, of which the bench's is one.
+func (b *bench) sessions(of zooKeeper, n int) {
+	b.Helper()
+	b.until(func() bool { return b.stat(of, "zk_global_sessions") == n }, "%d sessions at the server", n)
+}
+
+func TestShortTimeoutIsNoReasonToHangUp(t *testing.T) {
+	t.Parallel()
+	own := startServer(t, zktest.TickTime(2*time.Second))
+	b := newBenchOn(t, own.Addr())
+	proxy := zktest.StartProxy(t, b.addr)
+	proxy.Inject(zktest.Rule{
+		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond),
+	})
+	cfg := b.config()
+	cfg.Servers = []string{proxy.Addr()}
+	cfg.SessionTimeout = 20 * time.Millisecond
+	p := b.poolWith(cfg)
+	b.unlock(b.lock(p, "a"))
+}
+
+func TestUselessSessionTimeoutIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []int32{0, -1, -1 << 31, 1, 50} {
+		addr, _ := listen(t, func(_ int, conn net.Conn) {
+			if handshake(conn) == nil {
+				_, _ = conn.Write(hello(timeout, 1))
+				_, _ = io.Copy(io.Discard, conn)
+			}
+		})
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+		require.NoError(t, err)
+		_, err = connector.Connect(testContext(t))
+		require.ErrorIs(t, err, driver.ErrPermanent)
+		require.ErrorContains(t, err, addr+" grants a session timeout of "+(time.Duration(timeout)*time.Millisecond).String())
+		require.ErrorContains(t, err, "tickTime")
+		require.NoError(t, connector.Close())
+	}
+}
+
+// What is no ZooKeeper is recognized, and not believed when it comes to lengths.
+func TestOtherServersAreRecognized(t *testing.T) { // measures memory: not beside others
+	says := func(text string) string {
+		addr, _ := listen(t, func(_ int, conn net.Conn) {
+			_, _ = io.WriteString(conn, text)
+			_, _ = io.Copy(io.Discard, conn)
+		})
+		return addr
+	}
+	for _, c := range []struct{ addr, complaint string }{
+		{says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"), "looks like HTTP"},
+		{says("SSH-2.0-OpenSSH_9.2p1 Debian\r\n"), "looks like SSH"},
+		{says("-ERR unknown command\r\n"), "looks like Redis"},
+		{says("\x15\x03\x01\x00\x02\x02\x46"), "looks like TLS; set Config.TLS"},
+		{says("220 mail ESMTP\r\n"), "220 mail ESMTP"},
+		{says("\x7f\xff\xff\xff\x00\x00"), "is not a ZooKeeper server"},
+		{says("\xff\xff\xff\xff\x00\x00"), "is not a ZooKeeper server"},
+		{says("\x00\x00\x00\x00\x00\x00"), "is not a ZooKeeper server"},
+		{says(string(hello(4000, 1)[:20]) + "\x7f\x00\x00\x00" + string(make([]byte, 17))), "is not a ZooKeeper server"},
+	} {
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{c.addr}})
+		require.NoError(t, err)
+		before := allocated()
+		start := time.Now()
+		_, err = connector.Connect(testContext(t))
+		require.ErrorIs(t, err, driver.ErrPermanent)
+		require.ErrorContains(t, err, c.complaint)
+		require.ErrorContains(t, err, c.addr)
+		require.Less(t, time.Since(start), 5*time.Second)
+		require.NoError(t, connector.Close())
+		require.Less(t, allocated()-before, uint64(8<<20), "bytes, for %s", c.complaint)
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// Packets that no server sends break their connection, and nothing else.
+func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, packet := range []string{
+		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without an event
+		"\x00\x00\x00\x00",
+		"\xff\xff\xff\xf0\x00\x00\x00\x01",
+		"\x7f\xff\xff\xff\xff\xff\xff\xff" + string(make([]byte, 100)),
+	} {
+		before := allocated()
+		addr, accepted := listen(t, func(_ int, conn net.Conn) {
+			if handshake(conn) == nil {
+				_, _ = conn.Write(hello(4000, 1))
+				_, _ = io.WriteString(conn, packet)
+				_, _ = io.Copy(io.Discard, conn)
+			}
+		})
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+		require.NoError(t, err)
+		s, err := connector.Connect(testContext(t))
+		require.NoError(t, err)
+		for deadline := time.Now().Add(patience); accepted.Load() < 3; {
+			require.True(t, time.Now().Before(deadline), "it comes back")
+			time.Sleep(time.Millisecond)
+		}
+		ctx, cancel := context.WithCancel(testContext(t))
+		cancel()
+		require.ErrorIs(t, s.Close(ctx), context.Canceled)
+		require.NoError(t, connector.Close())
+		require.Less(t, allocated()-before, uint64(64<<20), "bytes")
+	}
+}
+
+// A server that is silent does not look like the end of the caller's context.
+func TestSilentServerIsNamed(t *testing.T) {
+	t.Parallel()
+	addr, accepted := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}, SessionTimeout: 4 * time.Second})
+	require.NoError(t, err)
+	_, err = connector.Connect(context.Background())
+	require.ErrorIs(t, err, driver.ErrUnavailable)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, addr+" took the connection, but did not answer within 1s")
+	require.Equal(t, "unavailable", (&lockpool.LockError{Err: err}).ErrorType())
+	require.EqualValues(t, 1, accepted.Load())
+
+	start := time.Now()
+	require.NoError(t, connector.Close())
+	require.Less(t, time.Since(start), 4*time.Second)
+}

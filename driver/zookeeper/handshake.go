@@ -1,0 +1,254 @@
+package zookeeper
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	// The answer to a handshake: protocol version, timeout in milliseconds,
+	// session id, password, and a byte in newer versions. Servers send 36 or 37
+	// bytes; the client would believe any length.
+	leastHello, mostHello = 20, 256
+
+	// leastTimeout is the shortest session timeout with which locks can be kept.
+	// Servers grant two ticks or more; the client panics with 0.
+	leastTimeout = 100 * time.Millisecond
+
+	headLength = 16 // of a packet: xid, zxid, error
+)
+
+// greet completes the handshake, whose answer the client then reads from
+// l.instead. It runs on the goroutine of the client's connect loop.
+//
+// It authenticates, too. The client would do so on each connection once it knew
+// of the credentials, and block for ever when it fails to write them.
+func (l *link) greet() (err error) {
+	s := l.session
+	defer func() {
+		if err != nil {
+			s.route.failed(err)
+		}
+	}()
+	hello, err := l.hello()
+	if err != nil {
+		return err
+	}
+	timeout := time.Duration(int32(binary.BigEndian.Uint32(hello[8:]))) * time.Millisecond
+	id := int64(binary.BigEndian.Uint64(hello[12:]))
+	l.given = id
+	if id == 0 && s.ID() == 0 {
+		l.settle()
+		return fmt.Errorf("%s took the connection, but gave no session", l.to)
+	}
+	if id != 0 && timeout < leastTimeout {
+		return forGood{fmt.Errorf("%s grants a session timeout of %s, with which no lock can be kept: look at its tickTime, minSessionTimeout and maxSessionTimeout", l.to, timeout)}
+	}
+	if id != 0 && s.auth != nil {
+		if err := l.authenticate(); err != nil {
+			return err
+		}
+	}
+	if err := s.greeted(id, timeout, l.asked); err != nil {
+		return err
+	}
+	l.settle()
+	s.opened(s.now() - l.asked)
+	l.instead = hello
+	l.slack, l.silence = timeout/32, timeout/4
+	l.since = time.Now()
+	l.done.Store(true)
+	return l.Conn.SetDeadline(time.Time{})
+}
+
+// hello reads the answer to the handshake, with its length.
+func (l *link) hello() ([]byte, error) {
+	head, err := l.in.Peek(4)
+	if err != nil {
+		return nil, l.silent(err)
+	}
+	length := binary.BigEndian.Uint32(head)
+	if length < leastHello || length > mostHello {
+		return nil, l.stranger()
+	}
+	hello := make([]byte, 4+length)
+	if _, err := io.ReadFull(l.in, hello); err != nil {
+		return nil, l.silent(err)
+	}
+	if password := int32(binary.BigEndian.Uint32(hello[20:])); password > int32(length)-leastHello {
+		return nil, forGood{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q", l.to, hello)}
+	}
+	return hello, nil
+}
+
+// silent turns the error of reading during the handshake into one that says what
+// the server did.
+func (l *link) silent(err error) error {
+	switch {
+	case isTimeout(err):
+		return noAnswer{fmt.Errorf("%s took the connection, but did not answer within %s", l.to, l.patience)}
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%s closed the connection without an answer: it may not be serving yet, have too many connections from here (maxClientCnxns), or expect TLS", l.to)
+	}
+	err = fmt.Errorf("%s broke the connection during the handshake: %w", l.to, err)
+	if isRefusal(err) { // TLS 1.3 refuses a client's certificate only now
+		return forGood{err}
+	}
+	return err
+}
+
+// stranger says what seems to be there instead of ZooKeeper, by what it said.
+func (l *link) stranger() error {
+	const enough, soon = 48, 100 * time.Millisecond
+	_ = l.Conn.SetReadDeadline(time.Now().Add(soon)) // the rest of its line is here soon, if at all
+	said, _ := l.in.Peek(enough)
+	for _, known := range []struct{ begin, what string }{
+		{"HTTP/", "HTTP; ZooKeeper's client port is usually 2181"},
+		{"<", "HTTP; ZooKeeper's client port is usually 2181"},
+		{"\x15\x03", "TLS; set Config.TLS, or use a port without TLS"},
+		{"SSH-", "SSH; ZooKeeper's client port is usually 2181"},
+		{"-ERR", "Redis; ZooKeeper's client port is usually 2181"},
+		{"-NOAUTH", "Redis; ZooKeeper's client port is usually 2181"},
+		{"-DENIED", "Redis; ZooKeeper's client port is usually 2181"},
+	} {
+		if bytes.HasPrefix(said, []byte(known.begin)) {
+			return forGood{fmt.Errorf("%s is not a ZooKeeper server: its answer %q looks like %s", l.to, said, known.what)}
+		}
+	}
+	return forGood{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q: check host and port", l.to, said)}
+}
+
+// authenticate sends the credentials and waits for the answer. Nothing else can
+// come in: there are no watches yet and no requests.
+func (l *link) authenticate() error {
+	const (
+		xid    = -4 // the protocol's number for this request
+		op     = 100
+		scheme = "digest"
+	)
+	credentials := l.session.auth()
+	packet := make([]byte, 4, 64+len(credentials))
+	for _, n := range []int32{xid, op, 0, int32(len(scheme))} {
+		packet = binary.BigEndian.AppendUint32(packet, uint32(n))
+	}
+	packet = append(packet, scheme...)
+	packet = binary.BigEndian.AppendUint32(packet, uint32(len(credentials)))
+	packet = append(packet, credentials...)
+	binary.BigEndian.PutUint32(packet, uint32(len(packet)-4))
+	if _, err := l.Conn.Write(packet); err != nil {
+		return fmt.Errorf("authenticate %v at %s: %w", l.session.cfg.Digest, l.to, err)
+	}
+	var answer [4 + headLength]byte
+	_, err := io.ReadFull(l.in, answer[:])
+	if err != nil {
+		return fmt.Errorf("authenticate %v: %w", l.session.cfg.Digest, l.silent(err))
+	}
+	length, got := binary.BigEndian.Uint32(answer[:]), int32(binary.BigEndian.Uint32(answer[4:]))
+	if length != headLength || got != xid {
+		return fmt.Errorf("authenticate %v: %s answers with something else", l.session.cfg.Digest, l.to)
+	}
+	if code := int32(binary.BigEndian.Uint32(answer[16:])); code != 0 {
+		return forGood{fmt.Errorf("authenticate %v: %s refuses the credentials (error %d): check Config.Digest, and that the server offers digest authentication", l.session.cfg.Digest, l.to, code)}
+	}
+	return nil
+}
+
+// stage is how far the handshake of a link has come.
+type stage int
+
+const (
+	fresh     stage = iota
+	asking          // for a new session
+	settled         // it goes on with a session, or did not ask for a new one
+	dismissed       // the new session is not wanted any more
+)
+
+// ask notes that the client sends its handshake.
+func (l *link) ask() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session.dialing.Err() != nil { // hangUp came before
+		return net.ErrClosed
+	}
+	l.asked, l.stage = l.session.now(), settled
+	if l.session.ID() == 0 {
+		l.stage = asking
+	}
+	return l.Conn.SetDeadline(time.Now().Add(l.patience))
+}
+
+func (l *link) settle() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stage = settled
+}
+
+// hangUp breaks the connection at once. The client closes it, if it is asking
+// for a session.
+func (l *link) hangUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.stage {
+	case asking:
+		_ = l.Conn.SetReadDeadline(time.Unix(1, 0))
+	case fresh, settled:
+		l.disconnect()
+	}
+}
+
+// disconnect closes the connection. (Closing a TLS connection would first try to
+// say goodbye.)
+func (l *link) disconnect() {
+	if secured, ok := l.Conn.(*tls.Conn); ok {
+		secured.NetConn().Close()
+		return
+	}
+	l.Conn.Close()
+}
+
+// Close implements net.Conn. A connection on which a new session was asked for,
+// and not taken up, stays until that session can be closed: the server would
+// keep it for its whole timeout, and every further try would add one.
+func (l *link) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.stage {
+	case asking:
+		l.stage = dismissed
+		l.session.failed.Go(l.dismiss) // ends after a session timeout, or soon after Connector.Close
+		return nil
+	case dismissed:
+		return nil
+	}
+	return l.Conn.Close()
+}
+
+// dismiss closes the session that was asked for, when it is there.
+func (l *link) dismiss() {
+	const farewell = 500 * time.Millisecond
+	defer l.disconnect()
+	_ = l.Conn.SetDeadline(time.Now().Add(l.session.longest()))
+	defer context.AfterFunc(l.session.closing, func() { _ = l.Conn.SetDeadline(time.Now().Add(farewell)) })()
+	if l.given == 0 {
+		hello, err := l.hello()
+		if err != nil || binary.BigEndian.Uint64(hello[12:]) == 0 {
+			return
+		}
+	}
+	const xid, opClose = 1, -11
+	packet := binary.BigEndian.AppendUint32(nil, 8)
+	for _, n := range []int32{xid, opClose} {
+		packet = binary.BigEndian.AppendUint32(packet, uint32(n))
+	}
+	if _, err := l.Conn.Write(packet); err == nil {
+		_ = l.Conn.SetDeadline(time.Now().Add(farewell))
+		_, _ = io.Copy(io.Discard, l.in) // the server hangs up
+	}
+}

@@ -1,0 +1,262 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// route is the way from one connection to the next: in rounds, in each of which
+// every address of every server is tried once. Apart from newRoute it is used by
+// the client's connect loop alone.
+type route struct {
+	servers []string // host:port
+	next    int      // the index of the server that comes next
+	untried []target // in this round
+
+	rounds   int           // that have failed, without a connection that was of use
+	pause    time.Duration // before this round
+	err      error         // of the last try
+	hopeless bool          // every try of this round has failed for good
+	silent   bool          // a server of this round did not answer
+}
+
+// target is an address of a server.
+type target struct {
+	server string // host:port, as configured
+	ip     string // "" until the host has been looked up
+}
+
+func (t target) String() string {
+	if host, _, _ := net.SplitHostPort(t.server); t.ip == "" || t.ip == host {
+		return t.server
+	}
+	return t.server + " (" + t.ip + ")"
+}
+
+func newRoute(servers []string) route {
+	r := route{servers: servers, next: rand.IntN(len(servers))}
+	r.begin()
+	return r
+}
+
+// begin begins a round, with the server that comes next.
+func (r *route) begin() {
+	r.untried, r.hopeless, r.silent = nil, true, false
+	for i := range r.servers {
+		r.untried = append(r.untried, target{server: r.servers[(r.next+i)%len(r.servers)]})
+	}
+}
+
+// failed notes why a try failed.
+func (r *route) failed(err error) {
+	r.err = err
+	r.hopeless = r.hopeless && errors.As(err, new(forGood))
+	r.silent = r.silent || errors.As(err, new(noAnswer))
+}
+
+// take returns the next address of the round. A host may have several: the
+// others are tried at the end of the round.
+func (r *route) take(ctx context.Context, resolver *net.Resolver) (target, error) {
+	t := r.untried[0]
+	r.untried = r.untried[1:]
+	if t.ip != "" {
+		return t, nil
+	}
+	r.next++
+	host, _, _ := net.SplitHostPort(t.server)
+	ips, err := resolver.LookupIPAddr(ctx, host)
+	if err != nil {
+		return t, err
+	}
+	for _, ip := range ips {
+		r.untried = append(r.untried, target{t.server, ip.String()})
+	}
+	last := len(r.untried) - len(ips)
+	t = r.untried[last]
+	r.untried = slices.Delete(r.untried, last, last+1)
+	return t, nil
+}
+
+// The classes of errors of a try.
+type (
+	forGood  struct{ error } // trying again will not help
+	noAnswer struct{ error } // the time was up
+)
+
+func (e forGood) Unwrap() error  { return e.error }
+func (e noAnswer) Unwrap() error { return e.error }
+
+// unconnected is why a round of tries gave no session.
+type unconnected struct {
+	error
+	class error // driver.ErrPermanent or driver.ErrUnavailable
+}
+
+func (e unconnected) Unwrap() []error { return []error{e.error, e.class} }
+
+// servers is the client's zk.HostProvider, in place of its own, which looks
+// names up once and for all. Here the dialer chooses the address.
+type servers struct{ session *Session }
+
+func (h servers) Init([]string) error { return nil }
+func (h servers) Len() int            { return len(h.session.cfg.Servers) }
+func (h servers) Connected()          {}
+
+// Next returns what the client calls the next server. A true "retryStart" makes
+// the client fail the requests it has queued, and it is the only moment at which
+// its connect loop notices that it was closed. So it is true when the session is
+// over, and only then: while the session stands, requests wait for the next
+// connection.
+func (h servers) Next() (server string, retryStart bool) {
+	return strings.Join(h.session.cfg.Servers, ","), h.session.refuses()
+}
+
+// refuses reports whether the client is not to connect any more: it would open a
+// new session in place of one that is over, underneath whoever holds locks. Only
+// when we close the session ourselves may it come back, to say so.
+func (s *Session) refuses() bool {
+	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.living) != errClosed
+}
+
+const (
+	minBackoff = 20 * time.Millisecond
+	maxBackoff = 2 * time.Second
+)
+
+// dial connects to one server for the client's connect loop, which would spin
+// without the pauses made here.
+func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
+	r := &s.route
+	if s.lastWasOfUse() {
+		r.rounds, r.pause = 0, 0
+		r.begin()
+	}
+	if len(r.untried) == 0 { // a round has failed
+		if s.ID() == 0 {
+			s.endUnopened()
+		} else {
+			r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
+			r.pause = r.pause/2 + rand.N(r.pause/2)
+			select {
+			case <-time.After(r.pause):
+			case <-s.dialing.Done():
+			}
+			r.rounds++
+			r.begin()
+		}
+	}
+	if s.refuses() {
+		return nil, s.Err()
+	}
+	conn, err := s.dialOnce()
+	if err != nil {
+		r.failed(err)
+	}
+	return conn, err
+}
+
+// lastWasOfUse reports whether the connection before this one was of use: it
+// lasted longer than the pause before it. One that breaks right after the
+// handshake is as good as none.
+func (s *Session) lastWasOfUse() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.link
+	return l != nil && l.done.Load() && time.Since(l.since) >= max(s.route.pause, minBackoff)
+}
+
+// dialOnce connects to the next address of the round.
+func (s *Session) dialOnce() (net.Conn, error) {
+	patience := s.patience()
+	ctx, cancel := context.WithTimeout(s.dialing, patience)
+	defer cancel()
+	to, err := s.route.take(ctx, s.resolver)
+	var conn net.Conn
+	if err == nil {
+		host, port, _ := net.SplitHostPort(to.server)
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(to.ip, port))
+		if err == nil && s.tls != nil {
+			conn, err = secure(ctx, conn, s.tls(), host)
+		}
+	}
+	switch {
+	case err == nil:
+		return s.adopt(conn, to), nil
+	case isTimeout(err): // which would look like the caller's own deadline
+		return nil, noAnswer{fmt.Errorf("%s did not answer within %s (%v)", to, patience, err)}
+	case isRefusal(err):
+		return nil, forGood{fmt.Errorf("%s: %w", to, err)}
+	}
+	return nil, fmt.Errorf("%s: %w", to, err)
+}
+
+func secure(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (net.Conn, error) {
+	if cfg.ServerName == "" {
+		cfg.ServerName = host
+	}
+	secured := tls.Client(conn, cfg)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	return secured, nil
+}
+
+// isRefusal reports whether err is an answer that TLS gives again next time: a
+// certificate that is not accepted, here or there, or no TLS at all.
+func isRefusal(err error) bool {
+	var alert *net.OpError
+	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.RecordHeaderError)) ||
+		errors.As(err, &alert) && alert.Op == "remote error"
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// patience is how long one address is given to answer. Who comes back has to
+// leave time to try another within the lease.
+func (s *Session) patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id == 0 {
+		return time.Duration(s.opening.Load())
+	}
+	return max(s.timeout/8, 250*time.Millisecond)
+}
+
+// Opening a session may take long, and how long is not known. So the time that
+// a server is given begins short, for the next one to be tried soon, and grows
+// while none answers. It goes by what servers grant, which is not less than two
+// ticks, whatever was asked.
+
+func (c settings) shortest() time.Duration { return max(c.longest()/8, time.Second) }
+func (c settings) longest() time.Duration  { return max(c.cfg.SessionTimeout, twoTicks) }
+
+// opened notes how long it took to open a session, or to come back to one.
+func (c settings) opened(took time.Duration) {
+	c.opening.Store(int64(min(max(2*took, c.shortest()), c.longest())))
+}
+
+// endUnopened ends a session that no server has opened.
+func (s *Session) endUnopened() {
+	r := &s.route
+	if r.silent {
+		s.opening.Store(min(2*s.opening.Load(), int64(s.longest())))
+	}
+	if r.hopeless {
+		s.end(unconnected{r.err, driver.ErrPermanent})
+		return
+	}
+	s.end(unconnected{r.err, driver.ErrUnavailable})
+}
