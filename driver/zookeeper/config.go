@@ -109,15 +109,20 @@ func (c Config) MarshalText() ([]byte, error) { return fmt.Append(nil, c), nil }
 // An error names what is wrong, and contains no password.
 func ParseDSN(dsn string) (Config, error) {
 	address, query, _ := strings.Cut(dsn, "?")
-	if strings.Contains(address, "@") {
-		return Config{}, errors.New(`zookeeper: "@" in the list of hosts: give credentials as ?digest=user:password`)
+	hosts, chroot, rooted := strings.Cut(address, "/")
+	if rooted {
+		chroot = "/" + chroot
+	}
+	// Whatever may be a password is not repeated in an error, also where
+	// something is in a wrong place or not percent-encoded.
+	if at := strings.Index(dsn, "@"); at >= 0 && (at < len(address) || !strings.Contains(dsn[:at], "digest")) {
+		return Config{}, errors.New(`zookeeper: "@" in the connect string: give credentials as ?digest=user:password`)
+	}
+	if strings.ContainsAny(hosts, "=&") || strings.Contains(chroot, "digest=") {
+		return Config{}, errors.New(`zookeeper: parameters without a "?" before them: host1,host2/chroot?digest=user:password`)
 	}
 	if scheme, _, ok := strings.Cut(address, "://"); ok {
 		return Config{}, fmt.Errorf("zookeeper: the connect string starts with the hosts, without %q", scheme+"://")
-	}
-	hosts, chroot := address, ""
-	if i := strings.IndexByte(address, '/'); i >= 0 {
-		hosts, chroot = address[:i], address[i:]
 	}
 	cfg := Config{Servers: strings.Split(hosts, ","), Chroot: chroot}
 	seen := map[string]bool{}
@@ -125,7 +130,14 @@ func ParseDSN(dsn string) (Config, error) {
 		if parameter == "" {
 			continue
 		}
-		key, raw, _ := strings.Cut(parameter, "=")
+		key, raw, assigned := strings.Cut(parameter, "=")
+		if known := slices.Contains(parameters, key); !known && seen["digest"] {
+			return Config{}, errors.New(`zookeeper: what follows digest is no parameter: in a password write & as %26 and % as %25`)
+		} else if !known && !assigned {
+			return Config{}, errors.New(`zookeeper: a parameter without "=": parameters are of the form name=value&name=value`)
+		} else if !known {
+			return Config{}, fmt.Errorf("zookeeper: unknown parameter %q; known are %s", shown(key), strings.Join(parameters, ", "))
+		}
 		// PathUnescape, not QueryUnescape: a plus in a password is a plus.
 		value, err := url.PathUnescape(raw)
 		if err != nil {
@@ -134,12 +146,30 @@ func ParseDSN(dsn string) (Config, error) {
 		if seen[key] {
 			return Config{}, fmt.Errorf("zookeeper: parameter %q is given twice", key)
 		}
-		seen[key] = true
 		if err := cfg.set(key, value); err != nil {
+			if seen["digest"] { // the value may be the end of a password
+				err = fmt.Errorf("zookeeper: the value of %s is not valid; if it belongs to a password, write & as %%26", key)
+			}
 			return Config{}, err
 		}
+		seen[key] = true
 	}
 	return cfg.normalized()
+}
+
+// parameters are the names of those that a connect string may have.
+var parameters = []string{"digest", "layout", "max_packet", "session_timeout"}
+
+// shown is as much of s as looks like a name or a number. What follows may be
+// another parameter, with a secret, that was not set off properly.
+func shown(s string) string {
+	end := strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
+	})
+	if end < 0 {
+		return s
+	}
+	return s[:end] + "..."
 }
 
 func (c *Config) set(key, value string) error {
@@ -147,15 +177,18 @@ func (c *Config) set(key, value string) error {
 	case "session_timeout":
 		d, err := time.ParseDuration(value)
 		if err != nil || d <= 0 {
-			return fmt.Errorf("zookeeper: session_timeout %q is not a positive duration such as 10s", value)
+			return fmt.Errorf("zookeeper: session_timeout %q is not a positive duration such as 10s", shown(value))
 		}
 		c.SessionTimeout = d
 	case "layout":
 		c.Layout = Layout(value)
+		if _, ok := layouts[c.Layout]; !ok && value != "" {
+			return unknownLayout(c.Layout)
+		}
 	case "max_packet":
 		n, err := strconv.Atoi(value)
 		if err != nil || n <= 0 {
-			return fmt.Errorf("zookeeper: max_packet %q is not a positive number of bytes", value)
+			return fmt.Errorf("zookeeper: max_packet %q is not a positive number of bytes", shown(value))
 		}
 		c.MaxPacket = n
 	case "digest":
@@ -167,10 +200,12 @@ func (c *Config) set(key, value string) error {
 		if user == "" || password == "" {
 			return errors.New("zookeeper: digest needs both a user and a password, user:password")
 		}
-	default:
-		return fmt.Errorf("zookeeper: unknown parameter %q; known are digest, layout, max_packet and session_timeout", key)
 	}
 	return nil
+}
+
+func unknownLayout(l Layout) error {
+	return fmt.Errorf("zookeeper: unknown layout %q; known are curator, curator-rw, kazoo and kazoo-rw", shown(string(l)))
 }
 
 // normalized returns a checked copy with the defaults filled in.
@@ -206,7 +241,7 @@ func (c Config) normalized() (Config, error) {
 		c.Layout = LayoutCurator
 	}
 	if _, ok := layouts[c.Layout]; !ok {
-		return Config{}, fmt.Errorf("zookeeper: unknown layout %q; known are curator, curator-rw, kazoo and kazoo-rw", c.Layout)
+		return Config{}, unknownLayout(c.Layout)
 	}
 	if c.MaxPacket == 0 {
 		c.MaxPacket = DefaultMaxPacket

@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,10 +87,49 @@ func TestMalformedConnectStringIsRefusedByName(t *testing.T) {
 		"a?digest=me:s3cret%zz": `"digest" is not percent-encoded`,
 		"me:s3cret@a":           "?digest=user:password",
 		"a?dijest=me:s3cret":    `unknown parameter "dijest"`,
+
+		"a?digest=me:p&s3cret":                 "write & as %26",
+		"a?digest=me:p&s3cret=1":               "write & as %26",
+		"a?digest=me:p&layout=s3cret":          "write & as %26",
+		"a?layout=x?digest=me:s3cret":          `unknown layout "x..."`,
+		"a?session_timeout=1?digest=me:s3cret": `session_timeout "1..."`,
+		"a?x?digest=me:s3cret":                 `unknown parameter "x..."`,
+		"a&digest=me:s3cret":                   `without a "?"`,
+		"a/b&digest=me:s3cret":                 `without a "?"`,
+		"me:x?s3cret@a":                        "?digest=user:password",
+		"a?s3cret":                             "name=value",
 	} {
 		_, err := ParseDSN(dsn)
 		require.ErrorContains(t, err, complaint, dsn)
 		require.NotContains(t, err.Error(), "s3cret", dsn)
+	}
+}
+
+// Wherever a password stands, and whatever is in it, an error repeats no three
+// characters of it.
+func TestErrorsRepeatNoPartOfAPassword(t *testing.T) {
+	t.Parallel()
+	const alphabet = `QXZJ79&&&???===:/@,;+#%%%\"' .`
+	forms := []string{
+		"h?digest=u:%", "h/c?digest=u:%&layout=kazoo", "h?layout=kazoo&digest=u:%&session_timeout=1s", "h?digest=%", "h?digest=:%",
+		"h?layout=kazoo?digest=u:%", "h?session_timeout=1s?digest=u:%", "h?max_packet=4096?digest=u:%", "h?x?digest=u:%",
+		"h&digest=u:%", "h/c&digest=u:%", "h:2181digest=u:%", "u:%@h", "u:%@h/c?layout=kazoo", "zk://u:%@h", "h?u:%@h", "h?u:%", "h?u=u:%", "h?dijest=u:%",
+		"h?digest=u:%&layout=%", "h?digest=u:p&layout=%", "h?digest=u:p&session_timeout=%", "h?digest=u:p&max_packet=%", "h?digest=u:p&digest=%",
+	}
+	for range 20_000 {
+		password := make([]byte, 4+rand.N(8))
+		for i := range password {
+			password[i] = alphabet[rand.N(len(alphabet))]
+		}
+		form := forms[rand.N(len(forms))]
+		dsn := strings.ReplaceAll(form, "%", string(password))
+		if _, err := ParseDSN(dsn); err != nil {
+			for i := range len(password) - 2 {
+				if part := string(password[i : i+3]); strings.ContainsAny(part, "QXZJ79") {
+					require.NotContains(t, err.Error(), part, dsn)
+				}
+			}
+		}
 	}
 }
 
