@@ -2,6 +2,8 @@ package lockpool_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"io"
 	"net"
@@ -352,4 +354,144 @@ func TestSilentServerIsNamed(t *testing.T) {
 	start := time.Now()
 	require.NoError(t, connector.Close())
 	require.Less(t, time.Since(start), 4*time.Second)
+}
+
+// Whoever waits, for a lock or for a connection, waits until its own context
+// ends, and not until some time of ours has passed.
+func TestWaitersOutliveALongOutage(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cfg := b.config()
+	cfg.SessionTimeout = 2 * time.Second
+	holder, p := b.poolWith(cfg), b.poolWith(cfg)
+	held := b.lock(holder, "a")
+	waiting := make(chan error, 1)
+	go func() { waiting <- p.Do(ctx, "a", func(context.Context) error { return nil }) }()
+	b.queued("a", 2)
+	require.NoError(t, proxy.RefuseConnections())
+	proxy.Cut(zktest.Selector{})
+	<-held.Lost()
+	fresh := b.poolWith(cfg)
+	connecting := make(chan error, 1)
+	go func() { connecting <- fresh.Ping(ctx) }()
+	select {
+	case err := <-waiting:
+		require.Fail(t, "the waiter has given up", "%v", err)
+	case err := <-connecting:
+		require.Fail(t, "the caller without a connection has given up", "%v", err)
+	case <-time.After(16 * time.Second): // how long the outage lasts
+	}
+	require.NoError(t, proxy.AcceptConnections())
+	require.NoError(t, <-connecting)
+	require.NoError(t, <-waiting)
+	require.ErrorIs(t, held.Unlock(ctx), lockpool.ErrLockLost)
+}
+
+func TestEndOfAWaitForAConnectionSaysWhyThereIsNone(t *testing.T) {
+	t.Parallel()
+	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	refusing := zktest.StartProxy(t, server.Addr()) // which keeps its port
+	require.NoError(t, refusing.RefuseConnections())
+	for addr, why := range map[string]string{
+		silent:                 silent + " took the connection, but did not answer within 1s",
+		refusing.Addr():        "connection refused",
+		"nowhere.invalid:2181": "nowhere.invalid",
+	} {
+		p, err := lockpool.Open("zookeeper", addr+"?session_timeout=4s")
+		require.NoError(t, err)
+		_, err = p.Lock(expiring(t, 1500*time.Millisecond), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded, "its own")
+		require.ErrorIs(t, err, lockpool.ErrUnavailable)
+		require.ErrorContains(t, err, why)
+		_, err = p.Lock(expiring(t, 10*time.Millisecond), "a")
+		require.ErrorContains(t, err, why, "also who comes later knows")
+		require.NoError(t, p.Close())
+	}
+}
+
+func TestShortWaitForASilentServerSaysSo(t *testing.T) {
+	t.Parallel()
+	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	p, err := lockpool.Open("zookeeper", silent)
+	require.NoError(t, err)
+	_, err = p.Lock(expiring(t, 100*time.Millisecond), "a")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "no session yet, no server has answered")
+	require.NoError(t, p.Close())
+}
+
+// What will not change is an error at once, unless it worked before.
+func TestPermanentRefusalEndsTheWait(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	var strange atomic.Bool
+	strange.Store(true)
+	addr, accepted := listen(t, func(_ int, conn net.Conn) {
+		if strange.Load() {
+			_, _ = io.WriteString(conn, "SSH-2.0-x\r\n")
+			return
+		}
+		relay(conn, b.addr, func(hello []byte) bool {
+			_, err := conn.Write(hello)
+			return err == nil
+		})
+	})
+	cfg := b.config()
+	cfg.Servers = []string{addr}
+	cfg.SessionTimeout = time.Second
+	p := b.poolWith(cfg)
+	start := time.Now()
+	_, err := p.Lock(b.ctx, "a")
+	require.ErrorContains(t, err, "SSH")
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(start), 5*time.Second)
+
+	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
+	_, err = b.poolWith(cfg).Lock(b.ctx, "a")
+	require.ErrorContains(t, err, "first record does not look like a TLS handshake")
+
+	strange.Store(false)
+	l := b.lock(p, "a")
+	strange.Store(true)
+	proxy.Cut(zktest.Selector{})
+	b.lost(l)
+	got := make(chan error, 1)
+	before := accepted.Load()
+	go func() { got <- p.Ping(b.ctx) }()
+	b.until(func() bool { return accepted.Load() >= before+3 }, "tries")
+	select {
+	case err := <-got:
+		require.Fail(t, "it has given up", "%v", err)
+	default:
+	}
+	strange.Store(false)
+	require.NoError(t, <-got)
+}
+
+// Nobody is asked for a connection any more when nobody waits for one.
+func TestTriesEndWithTheWaiting(t *testing.T) {
+	t.Parallel()
+	addr, accepted := listen(t, func(_ int, conn net.Conn) { _ = handshake(conn) })
+	p, err := lockpool.Open("zookeeper", addr)
+	require.NoError(t, err)
+	for range 3 {
+		_, err = p.Lock(expiring(t, 300*time.Millisecond), "a")
+		require.ErrorContains(t, err, "closed the connection without an answer")
+	}
+	n := -1
+	for int(accepted.Load()) != n {
+		n = int(accepted.Load())
+		time.Sleep(1500 * time.Millisecond) // longer than the longest pause
+	}
+	got := make(chan error, 1)
+	go func() { got <- p.Ping(context.Background()) }()
+	for int(accepted.Load()) == n {
+		time.Sleep(time.Millisecond)
+	}
+	start := time.Now()
+	require.NoError(t, p.Close())
+	require.Less(t, time.Since(start), 3*time.Second)
+	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
 }

@@ -63,6 +63,11 @@ var (
 	// and the path it is missing on.
 	ErrNoPermission = driver.ErrNoPermission
 
+	// ErrUnavailable: there was no session with the service, because no server
+	// was reached or none answered; the error says why. It comes together with
+	// the error of the context that ended the wait for one.
+	ErrUnavailable = driver.ErrUnavailable
+
 	// ErrSequenceExhausted: the numbers of the lock's queue do not tell any more
 	// who came first, because the service has counted to its end (2147483647).
 	// Nothing was granted. Remove the lock's node while nobody holds or waits:
@@ -131,5 +136,6 @@ var errorClasses = []struct {
 	{context.Canceled, "canceled"},
 	{driver.ErrSessionLost, "session_lost"},
 	{driver.ErrRemoved, "node_removed"},
-	{driver.ErrUnavailable, "unavailable"},
+	{ErrUnavailable, "unavailable"},
+	{driver.ErrPermanent, "unusable"},
 }

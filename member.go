@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -70,7 +71,7 @@ func (p *Pool) member(ctx context.Context) (*member, error) {
 			opening = &openingMember{done: make(chan struct{})}
 			p.opening = opening
 			p.work.Add(1)
-			go p.open(context.WithoutCancel(ctx), opening) // ends within connectPatience, or when the pool closes
+			go p.open(context.WithoutCancel(ctx), opening) // ends when nobody waits for a seat any more
 		}
 		p.mu.Unlock()
 		if least != nil {
@@ -93,17 +94,17 @@ type openingMember struct {
 	err  error // set before done is closed
 }
 
-// open opens one more member. It keeps trying for a while, because a server
-// that is being restarted is back soon.
+// open opens one more member. It tries again for as long as somebody waits for a
+// seat, and is not stopped in the middle of a try when nobody does: the next
+// caller may come before the answer does.
 func (p *Pool) open(ctx context.Context, o *openingMember) {
 	defer p.work.Done()
-	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.living, cancel)()
 	ctx, connected := p.telemetry.connecting(ctx)
 	session, err := p.connector.Connect(ctx)
-	for pause := 50 * time.Millisecond; err != nil; pause = min(2*pause, time.Second) {
-		p.noteConnect(err)
+	for pause := 50 * time.Millisecond; err != nil && p.triesAgain(err); pause = min(2*pause, time.Second) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -119,12 +120,12 @@ func (p *Pool) open(ctx context.Context, o *openingMember) {
 	p.opening = nil
 	switch {
 	case err != nil:
-		o.err = fmt.Errorf("no session: %w", p.connectErr)
+		o.err = fmt.Errorf("no session: %w", err)
 	case p.living.Err() != nil: // Close does not know of it
 		o.err = ErrPoolClosed
 		p.work.Go(func() { _ = session.Close(ctx) })
 	default:
-		p.connectErr = nil
+		p.connectErr, p.connected = nil, true
 		m := &member{Session: session, holds: map[*hold]struct{}{}}
 		p.members = append(p.members, m)
 		p.work.Add(1)
@@ -133,14 +134,14 @@ func (p *Pool) open(ctx context.Context, o *openingMember) {
 	close(o.done)
 }
 
-// noteConnect remembers why there is no session, unless it is only that we
-// stopped trying.
-func (p *Pool) noteConnect(err error) {
+// triesAgain remembers why there is no session, and reports whether to try again.
+// An error that is permanent is one only to a pool that never had a session: what
+// worked before may do so again.
+func (p *Pool) triesAgain(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.connectErr == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		p.connectErr = err
-	}
+	p.connectErr = err
+	return p.seeking > 0 && (p.connected || !errors.Is(err, driver.ErrPermanent))
 }
 
 // mourn waits for the end of a member's session. Then no handle sits down there
@@ -199,14 +200,19 @@ func (p *Pool) unsit(s seat) {
 	p.mu.Unlock()
 }
 
-// takeSeat waits for a seat on a session that stands.
+// takeSeat waits for a seat on a session that stands, until ctx ends.
 func (p *Pool) takeSeat(ctx context.Context) (*puddleSeat, error) {
+	p.seek(1)
+	defer p.seek(-1)
 	for {
 		res, err := p.seats.Acquire(ctx)
-		if err != nil {
-			if errors.Is(err, puddle.ErrClosedPool) {
-				return nil, ErrPoolClosed
-			}
+		switch {
+		case err == nil:
+		case errors.Is(err, puddle.ErrClosedPool):
+			return nil, ErrPoolClosed
+		case ctx.Err() == nil && errors.Is(err, driver.ErrUnavailable):
+			continue // it was begun for others, and ended when they had gone
+		default:
 			return nil, p.seatless(ctx, err)
 		}
 		if !res.Value().over() {
@@ -214,6 +220,13 @@ func (p *Pool) takeSeat(ctx context.Context) (*puddleSeat, error) {
 		}
 		res.Destroy() // sat idle while its session died
 	}
+}
+
+// seek counts those who wait for a session.
+func (p *Pool) seek(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seeking += n
 }
 
 // seatless completes the error of a wait for a seat with what was waited for.
@@ -225,11 +238,11 @@ func (p *Pool) seatless(ctx context.Context, err error) error {
 		return ErrPoolClosed
 	case ctx.Err() == nil:
 		return err
+	case slices.ContainsFunc(p.members, func(m *member) bool { return !m.over() }):
+		return fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
 	case p.connectErr != nil:
 		return fmt.Errorf("no session: %w (%w)", err, p.connectErr)
-	case len(p.members) == 0:
-		return fmt.Errorf("no session yet: %w", err)
 	default:
-		return fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+		return fmt.Errorf("no session yet, no server has answered: %w", err)
 	}
 }

@@ -23,10 +23,6 @@ const (
 	// opened. It is no limit: with the maximum of sessions open, they share.
 	sessionLoad = 32
 
-	// connectPatience bounds how long a pool tries to reach a server for a
-	// caller whose context allows for more.
-	connectPatience = 15 * time.Second
-
 	// closePatience bounds how long Close waits for the service to confirm the
 	// end of the sessions.
 	closePatience = 5 * time.Second

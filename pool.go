@@ -39,6 +39,8 @@ type Pool struct {
 	members    []*member
 	opening    *openingMember // nil if none
 	connectErr error          // why the last try to open a session failed
+	connected  bool           // there has been a session
+	seeking    int            // calls that wait for a session
 	handles    map[*Session]struct{}
 	held       int
 	drained    chan struct{} // made by Shutdown; closed when held comes to 0

@@ -203,7 +203,9 @@ func (p *Pool) asking(ctx context.Context, do func(ctx context.Context, m *membe
 	defer cancel(nil)
 	for {
 		began := time.Now()
+		p.seek(1)
 		m, err := p.member(ctx)
+		p.seek(-1)
 		p.telemetry.seated(ctx, began, err)
 		if err == nil {
 			err = do(ctx, m)
@@ -211,7 +213,7 @@ func (p *Pool) asking(ctx context.Context, do func(ctx context.Context, m *membe
 		if ctx.Err() != nil && err != nil {
 			return withCause(ctx, err)
 		}
-		if !errors.Is(err, driver.ErrSessionLost) {
+		if !errors.Is(err, driver.ErrSessionLost) && !errors.Is(err, driver.ErrUnavailable) {
 			return err
 		}
 	}

@@ -72,14 +72,18 @@ func (c *Connector) IsContender(node string) bool {
 	return (ok || plain) && !strings.Contains(node, "/")
 }
 
-// Connect implements driver.Connector. It tries every server once, and fails
-// with the last server's error when none gave it a session.
+// Connect implements driver.Connector. It tries every address of every server
+// once, and fails with the last one's error when none gave it a session. A server
+// is given an eighth of the session timeout to answer, at least a second, and
+// after a Connect in which one did not answer twice as long, up to the whole of
+// the timeout.
 func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	return connect(ctx, c.settings)
 }
 
 // Close waits until nothing is left running of sessions that could not be
-// established, a few seconds at most. The pool calls it when it is closed.
+// established, and of those that came too late, a few seconds at most. The pool
+// calls it when it is closed.
 func (c *Connector) Close() error {
 	c.close()
 	c.failed.Wait()
