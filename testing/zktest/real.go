@@ -106,9 +106,9 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 	if err != nil {
 		return nil, nil, err
 	}
-	var ids *identities
+	var ca *authority
 	if conf.secure {
-		if ids, err = newIdentities(); err != nil {
+		if ca, err = newAuthority(); err != nil {
 			return nil, nil, fmt.Errorf("zktest: making certificates: %w", err)
 		}
 	}
@@ -124,7 +124,7 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		servers, err := tryReal(ctx, n, ensemble, conf, inst, ids, sep)
+		servers, err := tryReal(ctx, n, ensemble, conf, inst, ca, sep)
 		if err == nil {
 			return servers, sep, nil
 		}
@@ -136,7 +136,7 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 }
 
 // tryReal returns the servers also with an error: those it created by then.
-func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ids *identities, sep *separation) (servers []*RealServer, err error) {
+func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *authority, sep *separation) (servers []*RealServer, err error) {
 	wanted := 1
 	if ensemble {
 		wanted = 3
@@ -166,7 +166,7 @@ func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst i
 		}
 	}
 	for i, s := range servers {
-		if err := s.create(i+1, lines, conf, inst, ids); err != nil {
+		if err := s.create(i+1, lines, conf, inst, ca); err != nil {
 			return servers, err
 		}
 	}
@@ -188,7 +188,7 @@ func closeAll(servers []*RealServer) error {
 }
 
 // create makes the server's directory and its watchdog.
-func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation, ids *identities) error {
+func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation, ca *authority) error {
 	tmp, err := filepath.Abs(os.TempDir()) // java runs elsewhere
 	if err != nil {
 		return err
@@ -207,11 +207,11 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 	}
 	own := map[string]string{}
 	if s.secure != nil {
-		if own, err = ids.write(s.dir, s.secure.host); err != nil {
+		if own, err = ca.write(s.dir, s.secure.host); err != nil {
 			return err
 		}
 		own["secureClientPort"], own["secureClientPortAddress"] = strconv.Itoa(s.secure.number), s.secure.host
-		if s.clientTLS, err = ids.client(); err != nil {
+		if s.clientTLS, err = ca.client(); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -58,13 +57,13 @@ func (s *RealServer) SecureAddr() string {
 // the option [TLS].
 func (s *RealServer) ClientTLS() *tls.Config { return s.clientTLS.Clone() }
 
-// identities are the certificates of an authority that exists only for this.
-type identities struct {
+// authority issues certificates for the servers and clients of one start.
+type authority struct {
 	key  *ecdsa.PrivateKey
 	root *x509.Certificate
 }
 
-func newIdentities() (*identities, error) {
+func newAuthority() (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -77,23 +76,19 @@ func newIdentities() (*identities, error) {
 		return nil, err
 	}
 	root, err := x509.ParseCertificate(der)
-	return &identities{key, root}, err
+	return &authority{key, root}, err
 }
 
 func certificate(name string) *x509.Certificate {
-	number, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		panic(err) // never: see crypto/rand
-	}
 	return &x509.Certificate{
-		SerialNumber: number, Subject: pkix.Name{CommonName: name},
+		Subject:   pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
 		KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 }
 
 // issue makes a certificate for one of the two sides of a connection.
-func (a *identities) issue(template *x509.Certificate, use x509.ExtKeyUsage) (tls.Certificate, error) {
+func (a *authority) issue(template *x509.Certificate, use x509.ExtKeyUsage) (tls.Certificate, error) {
 	template.ExtKeyUsage = []x509.ExtKeyUsage{use}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -104,7 +99,7 @@ func (a *identities) issue(template *x509.Certificate, use x509.ExtKeyUsage) (tl
 }
 
 // client returns the configuration of a client.
-func (a *identities) client() (*tls.Config, error) {
+func (a *authority) client() (*tls.Config, error) {
 	own, err := a.issue(certificate("client"), x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return nil, err
@@ -116,7 +111,7 @@ func (a *identities) client() (*tls.Config, error) {
 
 // write writes the certificates for a server at host into dir and returns the
 // lines of zoo.cfg that name them.
-func (a *identities) write(dir, host string) (lines map[string]string, err error) {
+func (a *authority) write(dir, host string) (lines map[string]string, err error) {
 	template := certificate(host)
 	template.DNSNames = []string{"localhost"}
 	template.IPAddresses = []net.IP{net.ParseIP(host)}

@@ -19,7 +19,7 @@ func TestTLSOfRealServers(t *testing.T) {
 			mode, err := s.Command(patient(t), "isro")
 			require.NoError(t, err)
 			require.Equal(t, "rw", mode, "without encryption, too")
-			stranger, err := newIdentities()
+			stranger, err := newAuthority()
 			require.NoError(t, err)
 			strangers, err := stranger.client()
 			require.NoError(t, err)
