@@ -2,6 +2,7 @@ package lockpool_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,4 +77,76 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A caller gives up, or is refused, between the creation of the directories and
+// that of its node. The server keeps a container that never had a child for ever.
+func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
+	t.Parallel()
+	for name, use := range making {
+		for _, what := range []string{"given up", "refused", "given up between two", "given up after a lost reply"} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				t.Parallel()
+				own := zktest.Start(t)
+				b := newBenchOn(t, own.Addr())
+				p := b.pool()
+				require.NoError(t, p.Ping(b.ctx))
+				require.NoError(t, own.Create(b.chroot, nil))
+				ctx, cancel := context.WithCancel(b.ctx)
+				defer cancel()
+				last := b.chroot + "/x/s"
+				if name == "semaphore" {
+					last += "/locks"
+				}
+				var done atomic.Bool
+				rule := zktest.Rule{
+					Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreateContainer}, Where: func(r zktest.Request) bool { return r.Paths[0] == last }},
+					Do: zktest.Call(func(zktest.Request) {
+						cancel()
+						done.Store(true)
+					}),
+				}
+				switch what {
+				case "given up":
+					rule.Skip = 1 // for want of its parent
+				case "refused": // the create that comes next
+					rule.Do = zktest.Call(func(zktest.Request) {
+						own.Inject(zktest.Rule{Match: zktest.Match{Prefix: last + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Do: zktest.FailWith(zktest.ErrNoAuth)})
+						done.Store(true)
+					})
+				case "given up between two":
+					rule.Match.Where = func(r zktest.Request) bool { return r.Paths[0] == b.chroot+"/x" }
+				case "given up after a lost reply":
+					own.Inject(zktest.Rule{Match: rule.Match, Skip: 1, Do: zktest.DropAfterApply()})
+					rule.Match.Where = func(r zktest.Request) bool { return r.Op == zktest.OpConnect }
+					rule.Match.Ops = []zktest.Op{zktest.OpConnect}
+				}
+				own.Inject(rule)
+				require.Error(t, use(b, ctx, p))
+				require.True(t, done.Load())
+				require.NoError(t, p.Close()) // what goes on in the background is done
+				for path := range own.State().Nodes {
+					require.False(t, strings.HasPrefix(path, b.chroot+"/x"), "%s is left", path)
+				}
+			})
+		}
+	}
+}
+
+// What somebody else uses by then stays.
+func TestDirectoriesThatOthersUseAreNotRemoved(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := newBenchOn(t, own.Addr())
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.chroot + "/x/a/", Ops: zktest.Creates},
+		Skip:  1, Do: zktest.FailWith(zktest.ErrNoAuth),
+	})
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.chroot + "/x/a", Ops: []zktest.Op{zktest.OpDelete}},
+		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.chroot+"/x/a/other", nil) }),
+	})
+	_, err := b.pool().Lock(b.ctx, "x/a")
+	require.ErrorIs(t, err, lockpool.ErrNoPermission)
+	require.Equal(t, []string{"other"}, b.children("x/a"))
 }

@@ -70,7 +70,13 @@ type taken struct {
 	ours bool
 }
 
-func (s *Session) take(ctx context.Context, path string, data []byte) (taken, error) {
+func (s *Session) take(ctx context.Context, path string, data []byte) (t taken, err error) {
+	var made []string
+	defer func() {
+		if err != nil {
+			s.unmake(made)
+		}
+	}()
 	guid, claims := uuid.NewString(), claimsOn(path)
 	ours := taken{driver.Node{Kind: driver.Plain, Name: protected + guid}, true}
 	data = append([]byte(plainPrefix(guid)), data...)
@@ -100,7 +106,7 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (taken, er
 			err = nil
 		case errors.Is(err, zk.ErrNoNode):
 			tries++
-			err = s.makeQueue(ctx, parent(path))
+			err = s.makeQueue(ctx, parent(path), &made)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			err = underPlain(parent(path))
 		case !errors.Is(err, driver.ErrSessionLost):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +42,13 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 // goroutines may overtake each other, and then the list is asked for again:
 // speed depends on luck here, correctness does not.) A queue where we expect to
 // be alone is listed only if we turn out not to be.
-func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (joined, error) {
+func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (j joined, err error) {
+	var made []string
+	defer func() {
+		if err != nil {
+			s.unmake(made)
+		}
+	}()
 	for tries := 0; ; tries++ {
 		if err := s.pace(ctx, tries); err != nil {
 			return joined{}, err
@@ -77,7 +84,7 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 			s.noteSolo(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // it may be gone already
 			return joined{node, queue}, nil
 		case errors.Is(err, zk.ErrNoNode):
-			err = s.makeQueue(ctx, dir)
+			err = s.makeQueue(ctx, dir, &made)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			err = underPlain(dir)
 		case errors.Is(err, errNotCreated):
@@ -282,18 +289,22 @@ func (s *Session) search(dir, guid string) ([]driver.Node, error) {
 }
 
 // makeQueue creates dir, and its parents where they are missing, as containers,
-// which the server removes when they have been left empty.
-func (s *Session) makeQueue(ctx context.Context, dir string) error {
+// which the server removes when they have been left empty. It adds to made what it
+// may have created, for unmake, whether or not it succeeds.
+func (s *Session) makeQueue(ctx context.Context, dir string, made *[]string) error {
 	for tries := 0; ; tries++ {
 		if err := s.pace(ctx, tries); err != nil {
 			return err
 		}
-		err := s.createParent(dir)
+		container, err := s.createParent(dir)
+		if container && (err == nil || !refused(err)) {
+			*made = append(*made, dir)
+		}
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
 		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
-			err = s.makeQueue(ctx, parent(dir))
+			err = s.makeQueue(ctx, parent(dir), made)
 		case unimplemented(err):
 			s.mu.Lock()
 			s.noContainers = true // ZooKeeper before 3.5.1
@@ -312,6 +323,17 @@ func (s *Session) makeQueue(ctx context.Context, dir string) error {
 	}
 }
 
+// unmake removes the containers that were made for a node that was not created
+// after all. The server would keep one for ever that never had a child.
+func (s *Session) unmake(made []string) {
+	for _, path := range slices.Backward(made) {
+		err := s.answered(func() error { return s.conn.Delete(path, 0) })
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return // somebody uses it, and with it what is above
+		}
+	}
+}
+
 func parent(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i > 0 {
 		return path[:i]
@@ -319,16 +341,16 @@ func parent(path string) string {
 	return "/"
 }
 
-func (s *Session) createParent(path string) (err error) {
+func (s *Session) createParent(path string) (container bool, err error) {
 	s.mu.Lock()
-	plain := s.noContainers
+	container = !s.noContainers && !s.cfg.Layout.naming().persistent
 	s.mu.Unlock()
-	if plain || s.cfg.Layout.naming().persistent {
-		_, err = s.conn.Create(path, nil, 0, s.cfg.ACL)
-	} else {
+	if container {
 		_, err = s.conn.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
+	} else {
+		_, err = s.conn.Create(path, nil, 0, s.cfg.ACL)
 	}
-	return err
+	return container, err
 }
 
 // List implements driver.Session.

@@ -96,7 +96,13 @@ func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
 	return err
 }
 
-func (s *Session) setLimit(ctx context.Context, dir string, limit int) error {
+func (s *Session) setLimit(ctx context.Context, dir string, limit int) (err error) {
+	var made []string
+	defer func() {
+		if err != nil {
+			s.unmake(made)
+		}
+	}()
 	if _, err := s.noQueue(dir); err != nil {
 		return err
 	}
@@ -121,7 +127,7 @@ func (s *Session) setLimit(ctx context.Context, dir string, limit int) error {
 		})
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
-			if err := s.makeQueue(ctx, dir); err != nil {
+			if err := s.makeQueue(ctx, dir, &made); err != nil {
 				return err
 			}
 		case errors.Is(err, zk.ErrNodeExists): // by somebody, or by us when the reply was lost
