@@ -169,7 +169,7 @@ func TestTLSOfZooKeeper(t *testing.T) {
 				unknown.TLS = own.ClientTLS()
 				unknown.TLS.Certificates = nil
 				_, err := b.poolWith(unknown).Lock(expiring(t, time.Second), "a")
-				require.ErrorContains(t, err, "TLS with")
+				require.ErrorContains(t, err, "TLS: ")
 				require.ErrorContains(t, err, "certificate", "it says what is missing")
 			}
 		})
