@@ -26,7 +26,11 @@ type Contender struct {
 	Permits int       // of a semaphore: how many; 0 if it waits and does not say
 	Token   int64     // see Lock.Token
 	Session string    // its session with the service
-	Since   time.Time // when it asked, by the service's clock
+	Asked   time.Time // when it asked, by the service's clock
+
+	// Granted is when it got the lock, by this machine's clock, if it is a holder
+	// of this pool; else it is zero, because the service does not record it.
+	Granted time.Time
 
 	// What it says of itself, if it is one of lockpool.
 	Owner string // see WithOwner
@@ -45,7 +49,8 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	}
 	err := p.asking(ctx, func(ctx context.Context, m *member) error {
 		found, foreign, err := inspect(ctx, m, name)
-		q.Foreign = foreign
+		q = Queue{Name: name, Foreign: foreign}
+		granted := p.granted(name)
 		for _, c := range found {
 			owner := readOwner(c.Data)
 			token := c.Created
@@ -54,7 +59,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 			}
 			q.Contenders = append(q.Contenders, Contender{
 				Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: token, Session: c.Session,
-				Since: c.Since, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+				Asked: c.Asked, Granted: granted[c.Name], Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
 			})
 		}
 		return err
@@ -63,6 +68,23 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		return q, &LockError{opQueue.String(), name, err}
 	}
 	return q, nil
+}
+
+// granted returns when the pool's holders of a lock were granted it, by node.
+func (p *Pool) granted(name string) map[string]time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	granted := map[string]time.Time{}
+	for _, m := range p.members {
+		for h := range m.holds {
+			if h.name == name {
+				h.mu.Lock()
+				granted[h.node.Name] = h.began
+				h.mu.Unlock()
+			}
+		}
+	}
+	return granted
 }
 
 // contender is one that was found, and in which queue.

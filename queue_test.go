@@ -41,7 +41,12 @@ func TestQueueShowsHoldersWaitersAndStrangersApart(t *testing.T) {
 		require.Equal(t, want.kind, c.Kind, i)
 		require.Equal(t, want.holds, c.Holds, i)
 		require.NotEmpty(t, c.Session)
-		require.WithinDuration(t, time.Now(), c.Since, time.Minute)
+		require.WithinDuration(t, time.Now(), c.Asked, time.Minute)
+		if i == 0 {
+			require.WithinDuration(t, time.Now(), c.Granted, patience)
+		} else {
+			require.Zero(t, c.Granted, "only its own pool knows, if it was granted")
+		}
 		if i < 4 {
 			require.Equal(t, host, c.Host)
 			require.Equal(t, os.Getpid(), c.PID)

@@ -252,7 +252,7 @@ type Contender struct {
 	Node
 	Session string    // as Info.ID
 	Created int64     // as Watch.Created
-	Since   time.Time // by the service's clock
+	Asked   time.Time // when it joined, by the service's clock
 	Data    []byte    // what it stored
 }
 

@@ -127,7 +127,7 @@ func (s *Session) inspectPlain(path string) ([]driver.Contender, error) {
 func contender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender {
 	return driver.Contender{
 		Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
-		Since: time.UnixMilli(stat.Ctime), Data: data,
+		Asked: time.UnixMilli(stat.Ctime), Data: data,
 	}
 }
 
