@@ -34,7 +34,8 @@ var (
 	ErrUpgrade = errors.New("lockpool: more of a lock than is held can not be had before it is unlocked")
 
 	// ErrKindMismatch: another kind of lock is in use under this name. The error
-	// says what is there: a queue (Lock, RLock), a semaphore, or a plain lock.
+	// says what is there: a queue (Lock, RLock), a semaphore, a plain lock, or what
+	// looks like a contender of a client that lockpool does not know.
 	ErrKindMismatch = driver.ErrKind
 
 	// ErrLimit: no limit was given for a semaphore and none is set, or what is set

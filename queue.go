@@ -15,7 +15,7 @@ import (
 type Queue struct {
 	Name       string
 	Contenders []Contender // in the order in which they asked
-	Foreign    []string    // what else is there, by name: no contenders, and in nobody's way
+	Foreign    []string    // what else is there, by name: no contenders of a kind that lockpool knows
 }
 
 // Contender is one who holds a lock or waits for it, of whatever client.

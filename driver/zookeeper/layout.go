@@ -81,7 +81,7 @@ func limitOf(name string) int {
 
 // endings are those of all clients that are understood, before the number. One
 // that ends in another stands before it. A node with none of them is no
-// contender and is ignored.
+// contender and is ignored, unless it looks like one (Session.noStrangers).
 var endings = []struct {
 	text string
 	kind driver.Kind
@@ -202,6 +202,16 @@ func parseNumber(name string, begin int) (driver.Node, bool) {
 		}
 	}
 	return driver.Node{}, false
+}
+
+// isNumbered reports whether the name is that of a sequential node of a kind that
+// is not understood, as far as names tell.
+func isNumbered(name string) bool {
+	if _, ok := parseNode(name); ok || len(name) < numberLength {
+		return false
+	}
+	digits := strings.TrimPrefix(name[len(name)-numberLength:], "-")
+	return strings.Trim(digits, "0123456789") == ""
 }
 
 // sorted returns the contenders among children in the order of their numbers,

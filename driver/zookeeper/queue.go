@@ -75,7 +75,7 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 			s.warnSequence(dir, node)
 			queue, shared := []driver.Node{node}, false
 			if !expected || node.Seq != next || watched.Fired() != 0 {
-				queue, shared, err = s.queueWith(dir, node, l)
+				queue, shared, err = s.queueWith(ctx, dir, node, l)
 			}
 			if err != nil {
 				_ = s.remove(dir, node) // the listing's error says why
@@ -182,16 +182,88 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 // listed if node is in it, else a new listing. Who makes another kind of lock of
 // the name looks after its creation, too, so at least one of two sees the other.
 // shared reports that a semaphore may come without using up a number here.
-func (s *Session) queueWith(dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
+func (s *Session) queueWith(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
 	if l == nil || driver.Place(l.queue, node) < 0 {
 		if l, err = s.listed(dir); err != nil {
 			return nil, false, err
 		}
 	}
 	if shared = isSemaphore(l.children); shared {
-		err = s.unmixed(dir)
+		err = s.unmixed(ctx, dir)
+	}
+	if err == nil {
+		err = s.noStrangers(ctx, dir, l.children, l.queue)
 	}
 	return l.queue, shared, err
+}
+
+// noStrangers returns an error if there is a contender of a kind that is not
+// understood among the children of dir, beside those of the queue: neither would
+// wait for the other. It is told from a lock below that has such a name by being
+// ephemeral, and from a plain lock by what it stores.
+func (s *Session) noStrangers(ctx context.Context, dir string, children []string, queue []driver.Node) error {
+	others := len(children)
+	for _, node := range queue {
+		if others -= max(node.Permits, 1); node.Twin != "" {
+			others--
+		}
+	}
+	if others == 0 {
+		return nil
+	}
+	for _, name := range children {
+		path := dir + "/" + name
+		if !isNumbered(name) || s.isLasting(path) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var exists bool
+		var stat *zk.Stat
+		err := s.answered(func() (err error) {
+			exists, stat, err = s.conn.Exists(path)
+			return err
+		})
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return explain(err, "looking at "+path, "READ", path)
+		}
+		if err != nil || !exists {
+			continue
+		}
+		if !isPlain(stat) {
+			s.noteLasting(path)
+			continue
+		}
+		data, _, err := s.get(path)
+		if errors.Is(err, driver.ErrSessionLost) {
+			return err
+		}
+		if owner, _ := plainData(data); err != nil && !errors.Is(err, zk.ErrNoNode) || err == nil && owner == "" && string(data) != revokeRequest {
+			return fmt.Errorf("%w: %s/%s is ephemeral and has a number, like the contender of a client that lockpool does not know: use another name, or stop that client",
+				driver.ErrKind, dir, driver.Node{Name: name})
+		}
+	}
+	return nil
+}
+
+// maxLasting bounds what is remembered of persistent children, so that a queue
+// with many locks below it that have numbers is looked through once in a session.
+const maxLasting = 1 << 14
+
+func (s *Session) isLasting(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lasting[path]
+}
+
+func (s *Session) noteLasting(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.lasting) >= maxLasting {
+		clear(s.lasting)
+	}
+	s.lasting[path] = true
 }
 
 var errNotCreated = errors.New("not created")
@@ -355,11 +427,14 @@ func (s *Session) createParent(path string) (container bool, err error) {
 
 // List implements driver.Session.
 func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
-	return look(ctx, s, func() ([]driver.Node, error) { return s.list(s.path(queue)) })
+	return look(ctx, s, func() ([]driver.Node, error) { return s.list(ctx, s.path(queue)) })
 }
 
-func (s *Session) list(dir string) ([]driver.Node, error) {
+func (s *Session) list(ctx context.Context, dir string) ([]driver.Node, error) {
 	l, err := s.listed(dir)
+	if err == nil {
+		err = s.noStrangers(ctx, dir, l.children, l.queue)
+	}
 	return l.queue, err
 }
 

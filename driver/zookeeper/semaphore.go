@@ -27,9 +27,9 @@ func decodeLimit(data []byte) (limit int, ok bool) {
 
 // unmixed returns an error if a semaphore is in use in the directory of a queue.
 // The guards come first: who is not seen there yet has no lease either.
-func (s *Session) unmixed(dir string) error {
+func (s *Session) unmixed(ctx context.Context, dir string) error {
 	for _, part := range []string{driver.Guards, driver.Leases} {
-		nodes, err := s.list(dir + "/" + part)
+		nodes, err := s.list(ctx, dir+"/"+part)
 		if err != nil {
 			return err
 		}
@@ -42,10 +42,13 @@ func (s *Session) unmixed(dir string) error {
 
 // noQueue lists the directory of a semaphore. It returns an error if it is that
 // of a queue in use.
-func (s *Session) noQueue(dir string) (children []string, err error) {
+func (s *Session) noQueue(ctx context.Context, dir string) (children []string, err error) {
 	children, err = s.childrenOf(dir)
 	if err == nil && len(sorted(slices.Clone(children))) > 0 {
 		err = fmt.Errorf("%w: %s", driver.ErrKind, describe(dir, children))
+	}
+	if err == nil {
+		err = s.noStrangers(ctx, dir, children, nil)
 	}
 	return children, err
 }
@@ -58,7 +61,7 @@ type limited struct {
 // Limit implements driver.Session.
 func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
 	l, err := look(ctx, s, func() (limited, error) {
-		children, err := s.noQueue(s.path(name))
+		children, err := s.noQueue(ctx, s.path(name))
 		switch {
 		case err != nil:
 			return limited{}, err
@@ -103,7 +106,7 @@ func (s *Session) setLimit(ctx context.Context, dir string, limit int) (err erro
 			s.unmake(made)
 		}
 	}()
-	if _, err := s.noQueue(dir); err != nil {
+	if _, err := s.noQueue(ctx, dir); err != nil {
 		return err
 	}
 	path, data := dir+"/"+driver.Limit, encodeLimit(limit)

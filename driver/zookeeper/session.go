@@ -56,6 +56,7 @@ type Session struct {
 	listings     map[string]*listing // by path of the directory: the last that was begun
 	lengths      map[string]int64    // of the answers to them, where they are long
 	warned       map[string]bool     // by path of a queue: of the end of its numbers
+	lasting      map[string]bool     // by path: children with a number that are no contenders
 	noContainers bool                // the server is older than container nodes
 }
 
@@ -83,6 +84,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		listings: map[string]*listing{},
 		lengths:  map[string]int64{},
 		warned:   map[string]bool{},
+		lasting:  map[string]bool{},
 	}
 	s.living, s.end = context.WithCancelCause(context.Background())
 	s.dialing, s.giveUp = context.WithCancel(context.Background())
