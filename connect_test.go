@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -494,4 +496,113 @@ func TestTriesEndWithTheWaiting(t *testing.T) {
 	require.NoError(t, p.Close())
 	require.Less(t, time.Since(start), 3*time.Second)
 	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
+}
+
+// logLine is a line of a log.
+type logLine struct {
+	level slog.Level
+	text  string
+	at    time.Time
+}
+
+// logged is a slog.Handler of tests. While gate is not closed, it blocks.
+type logged struct {
+	gate    chan struct{}
+	mu      *sync.Mutex
+	records *[]logLine
+}
+
+func newLogged() logged { return logged{make(chan struct{}), new(sync.Mutex), new([]logLine)} }
+
+func (l logged) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l logged) Handle(_ context.Context, r slog.Record) error {
+	<-l.gate
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*l.records = append(*l.records, logLine{r.Level, text, r.Time})
+	return nil
+}
+func (l logged) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l logged) WithGroup(string) slog.Handler      { return l }
+
+// about returns the records that contain the text.
+func (l logged) about(text string) (found []logLine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range *l.records {
+		if strings.Contains(r.text, text) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// A log that takes its time keeps nobody waiting: not the goroutine that reads
+// the server's answers, and not who waits for a lock.
+func TestSlowLoggerDelaysNoLock(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	log := newLogged()
+	cfg := b.config()
+	cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
+	cfg.Logger = slog.New(log)
+	p := b.poolWith(cfg)
+	b.unlock(b.lock(p, "a"))
+	proxy.Cut(zktest.Selector{})
+	b.unlock(b.lock(p, "a"))
+	require.NoError(t, proxy.RefuseConnections())
+	proxy.Cut(zktest.Selector{})
+	time.Sleep(time.Second) // an outage that is told of
+	require.NoError(t, proxy.AcceptConnections())
+	b.unlock(b.lock(p, "a"))
+	require.Empty(t, log.about(""))
+	close(log.gate)
+	require.NoError(t, p.Close())
+	require.Empty(t, log.about("left out"), "a thousand records, of refused connections without a pause")
+	require.Len(t, log.about("changed the session timeout"), 1)
+	require.Len(t, log.about("no connection to ZooKeeper"), 1)
+	require.Len(t, log.about("connected to ZooKeeper"), 1)
+}
+
+// An outage is told of within about a second, with its cause, once; and so is
+// its end.
+func TestOutageIsLoggedOnce(t *testing.T) { // measures time: not beside others
+	b, proxy := benchBehindProxy(t)
+	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	log := newLogged()
+	close(log.gate)
+	cfg := b.config()
+	cfg.Logger = slog.New(log)
+	require.NoError(t, proxy.RefuseConnections())
+	p := b.poolWith(cfg)
+	start := time.Now()
+	done := make(chan error, 1)
+	go func() { done <- p.Ping(b.ctx) }()
+	b.until(func() bool { return len(log.about("no connection")) > 0 }, "it is logged")
+	first := log.about("no connection")[0]
+	require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
+	require.Equal(t, slog.LevelWarn, first.level)
+	require.Contains(t, first.text, proxy.Addr())
+	require.Contains(t, first.text, "connection refused")
+	time.Sleep(2 * time.Second) // how much longer it lasts
+	require.Len(t, log.about("no connection"), 1)
+	require.Empty(t, log.about("connected to"))
+	require.NoError(t, proxy.AcceptConnections())
+	require.NoError(t, <-done)
+	b.until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "so is its end")
+
+	require.NoError(t, proxy.RefuseConnections())
+	proxy.Cut(zktest.Selector{})
+	b.until(func() bool { return len(log.about("no connection")) == 2 }, "and the next one")
+	require.NoError(t, proxy.AcceptConnections())
+	require.NoError(t, p.Ping(b.ctx))
+
+	cfg.Servers = []string{silent}
+	p = b.poolWith(cfg)
+	_, err := p.Lock(expiring(t, 1500*time.Millisecond), "a")
+	require.Error(t, err)
+	require.Len(t, log.about(silent), 1)
+	require.Contains(t, log.about(silent)[0].text, "answer")
 }

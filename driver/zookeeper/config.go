@@ -65,7 +65,9 @@ type Config struct {
 	TLS *tls.Config
 
 	// Logger receives what an operator should know, and the client's own
-	// chatter at debug level. Default: slog.Default().
+	// chatter at debug level. Its handler is called on a goroutine of its own, in
+	// order; if it is so slow that 1000 records wait, further ones are left out.
+	// Default: slog.Default().
 	Logger *slog.Logger
 }
 

@@ -3,10 +3,12 @@ package zookeeper
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -35,6 +37,9 @@ type settings struct {
 	tls    func() *tls.Config
 	failed *sync.WaitGroup // sessions that were not established, until they are buried and dismissed
 
+	log    *journal // of which cfg.Logger is made
+	outage *outage
+
 	resolver *net.Resolver
 	opening  *atomic.Int64   // how long a server is given to open a session
 	closing  context.Context // ends with Close, which waits no longer for servers
@@ -50,7 +55,10 @@ func NewConnector(cfg Config) (*Connector, error) {
 	}
 	digest, tlsConfig := cfg.Digest, cfg.TLS
 	cfg.Digest.Password, cfg.TLS = "", nil
+	log := &journal{to: cfg.Logger.Handler()}
+	cfg.Logger = slog.New(log)
 	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once), resolver: net.DefaultResolver, opening: new(atomic.Int64)}
+	set.log, set.outage = log, &outage{log: cfg.Logger, servers: cfg.Servers}
 	set.opening.Store(int64(set.shortest()))
 	set.closing, set.close = context.WithCancel(context.Background())
 	if digest != (Digest{}) {
@@ -85,7 +93,10 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 // established, and of those that came too late, a few seconds at most. The pool
 // calls it when it is closed.
 func (c *Connector) Close() error {
+	const patience = 2 * time.Second // with a slow log
 	c.close()
 	c.failed.Wait()
+	c.outage.close()
+	c.log.finish(patience)
 	return nil
 }

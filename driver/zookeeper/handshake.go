@@ -34,7 +34,7 @@ func (l *link) greet() (err error) {
 	s := l.session
 	defer func() {
 		if err != nil {
-			s.route.failed(err)
+			s.tried(err)
 		}
 	}()
 	hello, err := l.hello()
@@ -59,8 +59,10 @@ func (l *link) greet() (err error) {
 	if err := s.greeted(id, timeout, l.asked); err != nil {
 		return err
 	}
-	l.settle()
-	s.opened(s.now() - l.asked)
+	if l.settle() {
+		s.opened(s.now() - l.asked)
+	}
+	s.outage.ended(l.to)
 	l.instead = hello
 	l.slack, l.silence = timeout/32, timeout/4
 	l.since = time.Now()
@@ -184,10 +186,13 @@ func (l *link) ask() error {
 	return l.Conn.SetDeadline(time.Now().Add(l.patience))
 }
 
-func (l *link) settle() {
+// settle ends the asking for a new session, and reports whether there was any.
+func (l *link) settle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	asked := l.stage == asking
 	l.stage = settled
+	return asked
 }
 
 // hangUp breaks the connection at once. The client closes it, if it is asking

@@ -27,6 +27,7 @@ type route struct {
 	err      error         // of the last try
 	hopeless bool          // every try of this round has failed for good
 	silent   bool          // a server of this round did not answer
+	last     *link         // the connection that was looked at last
 }
 
 // target is an address of a server.
@@ -157,11 +158,25 @@ func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	if s.refuses() {
 		return nil, s.Err()
 	}
+	s.lacks(fmt.Errorf("%s has not answered yet", r.untried[0]))
 	conn, err := s.dialOnce()
 	if err != nil {
-		r.failed(err)
+		s.tried(err)
 	}
 	return conn, err
+}
+
+// tried notes why a try has failed.
+func (s *Session) tried(err error) {
+	s.route.failed(err)
+	s.lacks(err)
+}
+
+// lacks notes that the session has no connection, unless it needs none any more.
+func (s *Session) lacks(cause error) {
+	if !s.isOver() {
+		s.outage.seen(cause)
+	}
 }
 
 // lastWasOfUse reports whether the connection before this one was of use: it
@@ -169,9 +184,13 @@ func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 // handshake is as good as none.
 func (s *Session) lastWasOfUse() bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	l := s.link
-	return l != nil && l.done.Load() && time.Since(l.since) >= max(s.route.pause, minBackoff)
+	s.mu.Unlock()
+	if l == s.route.last { // asked before
+		return false
+	}
+	s.route.last = l
+	return l.done.Load() && time.Since(l.since) >= max(s.route.pause, minBackoff)
 }
 
 // dialOnce connects to the next address of the round.
@@ -243,7 +262,7 @@ func (s *Session) patience() time.Duration {
 func (c settings) shortest() time.Duration { return max(c.longest()/8, time.Second) }
 func (c settings) longest() time.Duration  { return max(c.cfg.SessionTimeout, twoTicks) }
 
-// opened notes how long it took to open a session, or to come back to one.
+// opened notes how long it took to open a session.
 func (c settings) opened(took time.Duration) {
 	c.opening.Store(int64(min(max(2*took, c.shortest()), c.longest())))
 }

@@ -197,7 +197,7 @@ func (s *Session) bury() {
 		s.giveUp()
 		s.hangUp()
 		s.interrupt()
-		if s.ID() != 0 { // now that a slow logger delays nobody
+		if s.ID() != 0 {
 			s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
 		}
 	}
