@@ -17,8 +17,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Who asks for more permits than the limit allows holds up nobody: it waits for
-// another limit, and then for its turn.
+// A caller that asks for more permits than the limit allows holds up nobody: it
+// waits for another limit, and then for its turn.
 func TestWhoAsksForMoreThanTheLimitHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -57,8 +57,8 @@ func TestWhoAsksForMoreThanTheLimitHoldsUpNobody(t *testing.T) {
 	require.ErrorContains(t, none.err, "waiting for a limit of 1, which is 0")
 }
 
-// Scenario 100. Who states another limit is no error: the smallest that a holder
-// states counts, for as long as it holds.
+// Scenario 100. Another limit is no error: the smallest that a holder states
+// counts, for as long as it holds.
 func TestSmallestStatedLimitCounts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -99,7 +99,8 @@ func TestSmallestStatedLimitCounts(t *testing.T) {
 	require.ErrorContains(t, err, "none was given, and none is set")
 }
 
-// Who asks for more than others state waits for them, and holds up nobody.
+// A caller that asks for more than others state waits for them, and holds up
+// nobody.
 func TestWhoAsksForMoreThanIsStatedHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -186,8 +187,8 @@ func TestLeasesOfOthersStateNoLimit(t *testing.T) {
 	}
 }
 
-// Clients with limits of their own, and one that sets another now and then: at
-// every grant, no more permits are held than any holder's limit.
+// Clients with limits of their own: at every grant, no more permits are held than
+// any holder's limit.
 func TestNoHolderSeesMorePermitsThanItsLimit(t *testing.T) {
 	t.Parallel()
 	const clients, turns = 8, 25

@@ -53,7 +53,7 @@ func WaitAtMost(d time.Duration) LockOption {
 // Whoever does wait is woken whenever the lock is let go, together with all
 // others who wait, and they race for it: among n waiters each release costs n
 // notifications and 3n requests (a herd), and who gets the lock is left to chance,
-// for ever if need be. A plain lock can not be shared.
+// for ever if need be. A plain lock cannot be shared.
 //
 // ZooKeeper cannot make a delete depend on whose node it is. So if somebody removes
 // the node by hand, and another process takes the lock, both within 50 ms of the

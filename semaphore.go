@@ -113,8 +113,8 @@ func checkLimit(limit int) error {
 // SetLimit sets the limit of a semaphore at the service. It counts for everyone,
 // beside the limits that are stated (see [Pool.Semaphore]), until somebody removes
 // the node, by the name limit below that of the semaphore, in the format of
-// Curator's SharedCount. Who waits for permits under a limit that was set learns of
-// another at once. A lower limit takes permits from nobody: it counts when they are
+// Curator's SharedCount. Waiters under a limit that was set learn of another at
+// once. A lower limit takes permits from nobody: it counts when they are
 // released. With the limit 0 nobody gets in until there is another.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	err := checkLimit(limit)

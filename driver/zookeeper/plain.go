@@ -126,8 +126,8 @@ type plain struct {
 	turn    int64         // what claims.granted was then
 }
 
-// claims counts who takes plain locks in this process, on whatever session, for
-// all names that share one.
+// claims counts the plain locks that this process takes, on whatever session,
+// under all names that share one.
 type claims struct {
 	pending atomic.Int64 // creates under way
 	granted atomic.Int64
@@ -165,8 +165,8 @@ func (s *Session) disown(path string, node driver.Node) {
 // stillOwns reports whether the node of ours has not been seen to go, and whether
 // that is as good as having looked at it: nobody in this process has taken the
 // name since or is about to, and its watch has not fired, or it is so young that
-// it needs none. (Who removes a node by hand so soon after its creation is faster
-// than any person.)
+// it needs none, because no person removes a node by hand so soon after its
+// creation.
 func (s *Session) stillOwns(path string, node driver.Node) (owns, certain bool) {
 	s.mu.Lock()
 	p, w := s.plains[path], s.watches[path]
