@@ -20,6 +20,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	leaseclock "github.com/lockpool/lockpool/internal/clock"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -144,6 +145,11 @@ func fail(code zktest.Code) func(*stage) zktest.Action {
 	return func(*stage) zktest.Action { return zktest.FailWith(code) }
 }
 
+// machine lets something happen to the machine of the pool that is tested.
+func machine(happen func(*leaseclock.Machine)) func(*stage) zktest.Action {
+	return func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { happen(s.machine) }) }
+}
+
 func only(ops ...zktest.Op) func(zktest.Op) bool {
 	return func(op zktest.Op) bool { return !slices.Contains(ops, op) }
 }
@@ -171,6 +177,10 @@ var faults = []fault{
 	{"expires before", always(zktest.ExpireBeforeApply), isConnect, losing},
 	{"expires after", always(zktest.ExpireAfterApply), isConnect, losing},
 	{"frozen", always(zktest.Freeze), nil, losing},
+
+	{"suspended", machine(func(m *leaseclock.Machine) { m.Suspend(short) }), nil, losing},
+	{"suspended for a moment", machine(func(m *leaseclock.Machine) { m.Suspend(middle / 8) }), nil, unseen},
+	{"wall clock set", machine(func(m *leaseclock.Machine) { m.SetWallClock(time.Hour) }), nil, unseen},
 }
 
 // embeddedFaults need the server's own hands.
@@ -272,6 +282,7 @@ type stage struct {
 	*bench
 	server   zktest.Faulty
 	embedded *zktest.Server // nil if the server is real
+	machine  *leaseclock.Machine
 	effect   effect
 	faulty   bool // it is no rehearsal
 	keeps    bool // the play is keep
@@ -307,7 +318,8 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 	cfg.Layout = p.layout
 	cfg.Servers = strings.Split(direct, ",")
 	s.others = s.poolWith(cfg)
-	require.NoError(s, s.others.Ping(s.ctx)) // connected
+	require.NoError(s, s.others.Ping(s.ctx)) // connected, and not on this machine:
+	s.machine = s.bench.machine()
 	if p.name == keep {
 		cfg.SessionTimeout = middle
 	}

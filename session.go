@@ -294,6 +294,9 @@ func (s *Session) keep(ctx context.Context, h *hold, req request, t *trail, l *L
 			_ = h.home.Leave(ctx, h.queue, h.node) // goes on if it fails
 		}
 	}()
+	if err = h.home.Alive(ctx); err != nil {
+		return err
+	}
 	t.granted(h.node)
 	s.pool.telemetry.granted(t.caller, h) // tell may come as soon as it is recorded
 	s.mu.Lock()

@@ -202,6 +202,11 @@ type Session interface {
 	// nothing else needs it.
 	Stuck() <-chan struct{}
 
+	// Alive returns nil if the session is not over, and there is no doubt that it
+	// is not. If the machine's clocks have left one, it waits for the service to
+	// settle that. It is asked before a lock is granted.
+	Alive(ctx context.Context) error
+
 	// Done is closed when the session is over, which is before the service can
 	// give its nodes' places to others: at the latest when so much time has
 	// passed, by our own clock, that it might.

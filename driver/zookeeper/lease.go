@@ -13,7 +13,7 @@ import (
 // Being answered proves little. A follower that is cut off from its leader goes
 // on answering pings and reads, while the leader expires the session. So the
 // lease counts only requests that went through the leader. T is the negotiated
-// timeout of the session, and all times are by our own monotonic clock.
+// timeout of the session, and all times are by our own clock (package clock).
 //
 // What the servers do (read in the source of ZooKeeper 3.8; 3.5 and 3.9 have the
 // same in the same places, and 3.4 has it by other names):
@@ -63,9 +63,21 @@ import (
 //
 // It rests on three things. Clocks drift apart by less than that twentieth. T is
 // at least two ticks, as it is unless minSessionTimeout was set lower; a client
-// can not see the tick. The process, or its machine, is not paused between
+// cannot see the tick. The process, or its machine, is not paused between
 // looking at the lease and acting on it; nothing on this side can help against
-// that, and a store that is to be safe must compare fencing tokens. An observer
+// that, and a store that is to be safe must compare fencing tokens.
+//
+// A machine that was suspended finds on waking, within a tick of the session,
+// that the lease has ended: the clock counts the suspension where the system
+// tells of it (Linux). Where it does not, and in a virtual machine that was
+// stopped from outside, the wall clock jumps against ours, then or when it is
+// corrected. That may also mean that somebody has set it, so it ends no lease. It
+// is a doubt: from then on nothing is granted until a write that began after it
+// has been answered, which the leader refuses if it has expired the session. (Who
+// holds a lock is told when the answer says so. Until the lease rests on proofs
+// from after the jump, for another 0.4 T, it may end too late by the length of the
+// jump, which counts if the server is cut off from the leader in just that time.)
+// An observer
 // that follows through another follower (observerMasterPort) reports in two
 // steps, which is not covered: list voting members.
 type lease struct {
@@ -76,6 +88,10 @@ type lease struct {
 	known   time.Duration // the leader knows of activity at or after this
 	backed  time.Duration // a majority followed the leader at or after this
 	proofs  []proof       // from the newest x on
+
+	skew     time.Duration // by which the wall clock was ahead of ours
+	compared time.Duration // when that was
+	settled  chan struct{} // closed when the doubt since then is settled; nil if there is none
 }
 
 // proof is a request that went through the leader: when it was sent and when
@@ -97,6 +113,9 @@ const (
 	proofGrain = 64
 	// How much of T the drift of clocks may cost.
 	driftPart = 20
+	// A wall clock that moves by more against ours, between two writes, has not
+	// drifted but jumped. It is half of what driftPart leaves, if T is four seconds.
+	maxSkew = 100 * time.Millisecond
 )
 
 // established begins the lease of a session, or continues it on another
@@ -114,24 +133,47 @@ func (l *lease) established(begin, timeout time.Duration, created bool) {
 	l.update()
 }
 
-// answered notes a request that went through the leader. write says that a
-// majority agreed to it.
-func (l *lease) answered(z proof, write bool) {
+// answered notes that a request was answered that went through the leader and
+// began at begin, or later. write says that a majority agreed to it. now is the
+// time, exactly; it is asked for only when it counts.
+func (l *lease) answered(begin time.Duration, now func() time.Duration, write bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if write {
-		l.backed = max(l.backed, z.begin)
+		l.backed = max(l.backed, begin)
 	}
-	if n := len(l.proofs); n == 0 || z.begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
-		if y := lastBefore(l.proofs, z.begin); y >= 0 {
+	if l.settled != nil && l.backed >= l.compared {
+		close(l.settled)
+		l.settled = nil
+	}
+	if n := len(l.proofs); n == 0 || begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
+		if y := lastBefore(l.proofs, begin); y >= 0 {
 			if x := lastBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
 				l.known = max(l.known, l.proofs[x].begin)
 				l.proofs = slices.Delete(l.proofs, 0, x)
 			}
 		}
-		l.proofs = append(l.proofs, z)
+		l.proofs = append(l.proofs, proof{begin, now()})
 	}
 	l.update()
+}
+
+// doubts is told by how much the wall clock is ahead of ours. If it has jumped,
+// and no write has been answered that began afterwards, it returns a channel that
+// is closed when one is.
+func (l *lease) doubts(now, skew time.Duration) (settled <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch moved := skew - l.skew; {
+	case moved > maxSkew || moved < -maxSkew:
+		l.skew, l.compared = skew, now
+		if l.settled == nil {
+			l.settled = make(chan struct{})
+		}
+	case l.backed > l.compared: // it may drift
+		l.skew, l.compared = skew, now
+	}
+	return l.settled
 }
 
 // lastBefore returns the index of the newest proof that was complete at t, or
@@ -150,10 +192,13 @@ func (l *lease) update() {
 }
 
 // wants says what the lease needs next, and after what time if not at once: a
-// write if the last one is old, else a proof of any kind.
+// write if the last one is old or there is a doubt, else a proof of any kind.
 func (l *lease) wants(now time.Duration) (write bool, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.settled != nil {
+		return true, 0
+	}
 	interval := l.timeout / proofsPerTimeout
 	last := max(l.known, l.backed)
 	if n := len(l.proofs); n > 0 {

@@ -11,6 +11,8 @@ import (
 
 const testTimeout = 12 * time.Second
 
+func readAt(t time.Duration) func() time.Duration { return func() time.Duration { return t } }
+
 func TestLeaseOfANewSessionBeginsWithTheRequestForIt(t *testing.T) {
 	t.Parallel()
 	var l lease
@@ -23,7 +25,7 @@ func TestLeaseIsNotProlongedBySyncsAlone(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	for at := time.Duration(0); at < time.Minute; at += testTimeout / proofsPerTimeout {
-		l.answered(proof{at, at}, false) // by a leader that nobody follows any more
+		l.answered(at, readAt(at), false) // by a leader that nobody follows any more
 	}
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
@@ -33,7 +35,7 @@ func TestLeaseIsNotProlongedByRequestsThatOverlap(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	for at := time.Duration(0); at < time.Minute; at += time.Second {
-		l.answered(proof{at, time.Minute}, true) // nothing was answered before another began
+		l.answered(at, readAt(time.Minute), true) // nothing was answered before another began
 	}
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
@@ -42,10 +44,10 @@ func TestLeaseForgetsWhatWentThroughAnotherServer(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
-	l.answered(proof{1 * time.Second, 1 * time.Second}, true)
-	l.answered(proof{5 * time.Second, 5 * time.Second}, true)
+	l.answered(1*time.Second, readAt(1*time.Second), true)
+	l.answered(5*time.Second, readAt(5*time.Second), true)
 	l.established(6*time.Second, testTimeout, false)
-	l.answered(proof{7 * time.Second, 7 * time.Second}, true)
+	l.answered(7*time.Second, readAt(7*time.Second), true)
 	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader hears at once of a session that moves")
 }
 
@@ -56,7 +58,7 @@ func TestLeaseGoesByTheLeastTimeout(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	l.established(time.Second, 2*testTimeout, false)
-	l.answered(proof{2 * time.Second, 2 * time.Second}, true)
+	l.answered(2*time.Second, readAt(2*time.Second), true)
 	require.Equal(t, time.Second+testTimeout*19/20, time.Duration(l.ends.Load()))
 	l.established(3*time.Second, testTimeout/2, false)
 	require.Equal(t, 2*time.Second+testTimeout/2*19/20, time.Duration(l.ends.Load()))
@@ -79,7 +81,7 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 		begin := now
 		now += latency
 		left = min(left, time.Duration(l.ends.Load())-now)
-		l.answered(proof{begin, now}, write)
+		l.answered(begin, readAt(now), write)
 		proofs++
 		if write {
 			writes++
@@ -201,7 +203,7 @@ func (m *model) ask(write bool, then func()) {
 		m.send(&m.toLeader, func() {
 			m.send(&m.fromLeader, func() {
 				m.send(&m.fromFollower, func() {
-					m.lease.answered(proof{begin, m.now}, write)
+					m.lease.answered(begin, readAt(m.now), write)
 					m.shorter = max(m.shorter, begin+testTimeout*7/12)
 					then()
 				})
@@ -228,4 +230,38 @@ func (e *moments) Pop() any {
 	last := (*e)[len(*e)-1]
 	*e = (*e)[:len(*e)-1]
 	return last
+}
+
+// A jump of the wall clock is a doubt until a write is answered that began after
+// it, and one that comes slowly is none.
+func TestLeaseIsDoubtedUntilAWriteIsAnswered(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(0, testTimeout, true)
+	now, skew := time.Second, time.Duration(0)
+	for range 100 {
+		skew += maxSkew / 2
+		require.Nil(t, l.doubts(now, skew))
+		l.answered(now, readAt(now), true)
+		now += time.Second
+	}
+	for _, jump := range []time.Duration{maxSkew + 1, -time.Hour} {
+		began := now - time.Millisecond
+		skew += jump
+		settled := l.doubts(now, skew)
+		write, in := l.wants(now)
+		require.True(t, write && in == 0, "it wants a write at once")
+		l.answered(now, readAt(now), false)
+		l.answered(began, readAt(now), true)
+		require.Equal(t, settled, l.doubts(now, skew))
+		now += time.Millisecond
+		skew += jump // again, so what began before does not count
+		require.Equal(t, settled, l.doubts(now, skew))
+		l.answered(now-1, readAt(now), true)
+		require.NotNil(t, l.doubts(now, skew))
+		l.answered(now, readAt(now), true)
+		require.Nil(t, l.doubts(now, skew))
+		<-settled
+		now += time.Second
+	}
 }

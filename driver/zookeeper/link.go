@@ -84,7 +84,7 @@ func (l *link) Write(p []byte) (int, error) {
 		}
 		return l.Conn.Write(p)
 	}
-	r := sent{at: l.session.now()}
+	r := sent{at: l.session.clock.AtLeast()} // too early is safe
 	if len(p) >= 12 {
 		r.xid = int32(binary.BigEndian.Uint32(p[4:]))
 		r.op = int32(binary.BigEndian.Uint32(p[8:]))
@@ -158,11 +158,11 @@ func (l *link) answered(xid, code int32) {
 	switch r := l.take(xid); r.op {
 	case opSync:
 		if code == 0 {
-			s.lease.answered(proof{r.at, s.now()}, false)
+			s.lease.answered(r.at, s.now, false)
 		}
 	case opCreate, opDelete, opMulti, opCreateContainer:
 		if decided(code) {
-			s.lease.answered(proof{r.at, s.now()}, true)
+			s.lease.answered(r.at, s.now, true)
 		}
 	}
 }

@@ -38,9 +38,10 @@ type Session struct {
 	dialing   context.Context // ends when no connection is to be made any more
 	giveUp    context.CancelFunc
 
-	began    time.Time
+	clock    clock.Clock
 	lease    lease
 	greeting chan struct{} // filled when the lease may have come to end earlier
+	doubted  chan struct{} // filled when there is a doubt about the clock
 
 	slots chan struct{}  // one per call that may be under way
 	calls sync.WaitGroup // calls under way; none begins once over
@@ -61,7 +62,13 @@ type Session struct {
 }
 
 // now is the time since the session began, by the clock that the lease goes by.
-func (s *Session) now() time.Duration { return clock.Since(s.began) }
+func (s *Session) now() time.Duration { return s.clock.Now() }
+
+// tick is how often a session looks at the clock, which may have gone on when
+// timers did not. All do so together, so that an idle process wakes once for all.
+const tick = 50 * time.Millisecond
+
+func untilTick() time.Duration { return tick - time.Duration(time.Now().UnixNano())%tick }
 
 // maxCalls bounds the calls that wait for a server that does not answer.
 const maxCalls = 1024
@@ -74,9 +81,10 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		timeout:  cfg.SessionTimeout,
 		ready:    make(chan struct{}),
 		greeting: make(chan struct{}, 1),
+		doubted:  make(chan struct{}, 1),
 		stopped:  make(chan struct{}),
 		buried:   make(chan struct{}),
-		began:    time.Now(),
+		clock:    clock.Start(ctx),
 		slots:    make(chan struct{}, maxCalls),
 		watches:  map[string]*watch{},
 		solos:    map[string]solo{},
@@ -147,6 +155,7 @@ func (s *Session) renew() {
 		select {
 		case <-s.living.Done():
 			return
+		case <-s.doubted:
 		case <-time.After(clock.Span(max(in, 0))):
 		}
 		if in > 0 { // other requests may have served
@@ -189,8 +198,9 @@ func (s *Session) bury() {
 		case <-s.greeting:
 		case <-expiry.C:
 		}
+		s.lookAtClock()
 		if ends := time.Duration(s.lease.ends.Load()); ends != 0 {
-			expiry.Reset(clock.Span(max(ends-s.now(), 0)))
+			expiry.Reset(min(clock.Span(max(ends-s.now(), 0)), untilTick()))
 		}
 	}
 	if cause := context.Cause(s.living); cause != errClosed {
@@ -341,12 +351,40 @@ func (s *Session) Err() error {
 	return fmt.Errorf("%w: %w", driver.ErrSessionLost, context.Cause(s.living))
 }
 
+// lookAtClock asks for a proof if there is a doubt about the clock. Then it
+// returns a channel that is closed when the proof has been answered.
+func (s *Session) lookAtClock() <-chan struct{} {
+	now := s.now()
+	settled := s.lease.doubts(now, s.clock.Skew())
+	if settled != nil {
+		select {
+		case s.doubted <- struct{}{}:
+		default: // renew has not seen the last one yet
+		}
+	}
+	return settled
+}
+
+// Alive implements driver.Session.
+func (s *Session) Alive(ctx context.Context) error {
+	settled := s.lookAtClock()
+	if settled != nil {
+		select {
+		case <-settled:
+		case <-s.living.Done():
+		case <-ctx.Done():
+			return s.noAnswer(ctx)
+		}
+	}
+	return s.Err()
+}
+
 // isOver looks at the lease itself, because timers may be late.
 func (s *Session) isOver() bool {
 	if s.living.Err() != nil {
 		return true
 	}
-	if ends := time.Duration(s.lease.ends.Load()); ends == 0 || s.now() < ends {
+	if ends := time.Duration(s.lease.ends.Load()); ends == 0 || s.clock.AtLeast() < ends {
 		return false
 	}
 	s.end(errLease)

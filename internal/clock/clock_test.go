@@ -1,0 +1,51 @@
+package clock
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestClockGoesOnWhileTheMachineIsSuspended(t *testing.T) {
+	t.Parallel()
+	var m Machine
+	c, other := Start(m.On(t.Context())), Start(t.Context())
+	m.Suspend(time.Hour)
+	late := Start(m.On(t.Context()))
+	require.InDelta(t, time.Hour, c.Now(), float64(time.Minute))
+	require.InDelta(t, 0, c.Skew(), float64(time.Second))
+	require.Less(t, late.Now(), time.Minute, "it was started after the machine woke")
+	require.InDelta(t, 0, late.Skew(), float64(time.Second))
+	require.Less(t, other.Now(), time.Minute)
+}
+
+func TestSkewShowsThatTheWallClockWasSet(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{time.Hour, -time.Hour} {
+		var m Machine
+		c := Start(m.On(t.Context()))
+		m.SetWallClock(d)
+		require.InDelta(t, d, c.Skew(), float64(time.Second))
+		require.Less(t, c.Now(), time.Minute)
+	}
+}
+
+// The clocks of the system go on beside the time of a bubble.
+func TestClockLeavesVirtualTimeAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := Start(t.Context())
+		time.Sleep(time.Hour)
+		require.Equal(t, time.Hour, c.Now())
+		require.Zero(t, c.Skew())
+	})
+}
+
+func BenchmarkNow(b *testing.B) {
+	c := Start(b.Context())
+	for b.Loop() {
+		c.Now()
+	}
+}
