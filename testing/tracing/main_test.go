@@ -564,7 +564,7 @@ func (b *bench) span(s sdktrace.ReadOnlySpan, children []span) span {
 	}
 	attrs := attributesOf(s)
 	if node, ok := attrs[nodeKey]; ok { // another one every time: here only its form
-		require.Regexp(b, `^_c_[0-9a-f-]{36}(-(lock|rlock|lease)-\d{10})?$`, node)
+		require.Regexp(b, `^_c_[0-9a-f-]{36}(-(lock|rlock|(of\d+-)?lease)-\d{10})?$`, node)
 		delete(attrs, nodeKey)
 	}
 	if token, ok := attrs[tokenKey]; ok { // it is known if somebody has asked, or after a while
