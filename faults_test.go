@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -37,7 +38,8 @@ type play struct {
 	act   func(*stage)
 
 	layout zookeeper.Layout
-	way    way // nil for a lock with a queue
+	digest bool // with credentials, which each connection sends
+	way    way  // nil for a lock with a queue
 }
 
 // way takes a kind of lock by the name a, so that nobody else can.
@@ -115,6 +117,7 @@ var plays = []play{
 	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
 	{name: "twins recover", warm: 1, act: (*stage).useAfterALostReply, layout: zookeeper.LayoutKazoo},
+	{name: "digest", warm: 1, rival: true, act: (*stage).waitAndUse, digest: true},
 	{name: keep, warm: 1, act: (*stage).useLong},
 }
 
@@ -161,6 +164,8 @@ var faults = []fault{
 	{"drop after", always(zktest.DropAfterApply), nil, unseen},
 	{"reset before", always(zktest.ResetBeforeApply), nil, unseen},
 	{"reset after", always(zktest.ResetAfterApply), nil, unseen},
+	{"reset behind the reply", always(zktest.ResetAfterReply), nil, unseen},
+	{"two handshakes reset", func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { s.resetHandshakes() }) }, isConnect, unseen},
 	{"reply cut in its head", func(*stage) zktest.Action { return zktest.TruncateReply(7) }, nil, unseen},
 	{"reply cut in its body", func(*stage) zktest.Action { return zktest.TruncateReply(22) }, nil, unseen},
 	{"late", func(*stage) zktest.Action { return zktest.DelayApply(15 * time.Millisecond) }, nil, unseen},
@@ -316,6 +321,9 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	cfg.SessionTimeout = long
 	cfg.Layout = p.layout
+	if p.digest {
+		cfg.Digest, cfg.ACL = zookeeper.Digest{User: "u", Password: "p"}, zk.WorldACL(zk.PermAll)
+	}
 	cfg.Servers = strings.Split(direct, ",")
 	s.others = s.poolWith(cfg)
 	require.NoError(s, s.others.Ping(s.ctx)) // connected, and not on this machine:
@@ -407,6 +415,15 @@ func (s *stage) happen() {
 			_ = s.server.AcceptConnections()
 		}
 	}()
+}
+
+// resetHandshakes breaks the connection, and the next two as soon as they stand, so
+// that whatever the client sends first is a write that fails.
+func (s *stage) resetHandshakes() {
+	s.server.Inject(zktest.Rule{
+		Match: s.subject(func(r zktest.Request) bool { return r.Op == zktest.OpConnect }), Times: 2, Do: zktest.ResetAfterReply(),
+	})
+	s.server.Cut(zktest.Selector{})
 }
 
 func (s *stage) cutAgain() {

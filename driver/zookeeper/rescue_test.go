@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -204,4 +205,76 @@ func TestNothingIsMadeUpForWithoutALoss(t *testing.T) {
 	cancel()
 	all.Wait()
 	require.Zero(t, counted.n.Load())
+}
+
+// TestNoWaitDependsOnAnEvent takes locks of all kinds at a server that sends no
+// event at all.
+func TestNoWaitDependsOnAnEvent(t *testing.T) {
+	t.Parallel()
+	proxied := zktest.StartProxy(t, zktest.StartReal(t).Addr())
+	for name, server := range map[string]zktest.Faulty{"embedded": zktest.Start(t), "real": proxied} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			var log logged
+			open := func() *lockpool.Pool {
+				connector, err := zookeeper.NewConnector(zookeeper.Config{
+					Servers: strings.Split(server.ConnectString(), ","), SessionTimeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				})
+				require.NoError(t, err)
+				p, err := lockpool.OpenConnector(connector)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, p.Close()) })
+				return p
+			}
+			p, others := open(), open()
+			server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}}, Times: zktest.Always, Do: zktest.Swallow()})
+			type way func(p *lockpool.Pool, work func(context.Context) error) error
+			locks := func(name string, opts ...lockpool.LockOption) way {
+				return func(p *lockpool.Pool, work func(context.Context) error) error { return p.Do(ctx, name, work, opts...) }
+			}
+			for name, ways := range map[string][2]way{
+				"mutex": {locks("mutex"), locks("mutex")},
+				"read":  {locks("read"), locks("read", lockpool.Shared())},
+				"write": {locks("write", lockpool.Shared()), locks("write")},
+				"plain": {locks("plain", lockpool.Plain()), locks("plain", lockpool.Plain())},
+				"permits": {
+					func(p *lockpool.Pool, work func(context.Context) error) error {
+						return p.Semaphore("s", 2).Do(ctx, 1, work)
+					},
+					func(p *lockpool.Pool, work func(context.Context) error) error {
+						return p.Semaphore("s", 2).Do(ctx, 2, work)
+					},
+				},
+			} {
+				t.Run(name, func(t *testing.T) {
+					waiting := make(chan error, 3)
+					require.NoError(t, ways[0](others, func(context.Context) error {
+						for range cap(waiting) {
+							go func() { waiting <- ways[1](p, func(context.Context) error { return nil }) }()
+						}
+						for p.Stats().Waiting < cap(waiting) && ctx.Err() == nil {
+							time.Sleep(time.Millisecond)
+						}
+						return ctx.Err()
+					}))
+					for range cap(waiting) {
+						require.NoError(t, <-waiting)
+					}
+				})
+			}
+			require.NoError(t, p.Semaphore("limit", 0).SetLimit(ctx, 1))
+			acquired := make(chan error, 1)
+			go func() {
+				acquired <- p.Semaphore("limit", 0).Do(ctx, 2, func(context.Context) error { return nil })
+			}()
+			for p.Stats().Waiting == 0 && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			require.NoError(t, others.Semaphore("limit", 0).SetLimit(ctx, 2))
+			require.NoError(t, <-acquired)
+			require.Contains(t, log.String(), "went unnoticed")
+		})
+	}
 }
