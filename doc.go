@@ -57,7 +57,8 @@
 // before the service can give it to somebody else. Then [Lock.Lost] is closed,
 // the contexts of [Lock.Context] and Do end with the cause [ErrLockLost],
 // locking again is refused, and Unlock returns ErrLockLost. The same happens
-// when somebody removes the lock's node. A session that is lost is never
+// when somebody removes the lock's node. A nil error from Unlock or Do means that
+// the lock was held until then. A session that is lost is never
 // replaced underneath a holder; the next lock is taken on a new one. Who only
 // waits for a lock queues again by itself.
 //

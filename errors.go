@@ -46,8 +46,9 @@ var (
 	// ErrRevoked: somebody has asked for the lock back. See [Revocable].
 	ErrRevoked = recipe.ErrRevoked
 
-	// ErrConcurrentUse: two calls at once on one Session. The second did
-	// nothing. Give each goroutine a Session of its own.
+	// ErrConcurrentUse: a Session asked for a lock while another call of it was
+	// asking for one. The second did nothing. Give each goroutine a Session of its
+	// own.
 	ErrConcurrentUse = errors.New("lockpool: concurrent use of a session")
 
 	// ErrPoolClosed: the Pool is closed or shutting down.
