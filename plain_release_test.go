@@ -1,6 +1,7 @@
 package lockpool_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -81,6 +82,45 @@ func TestUnlockOfAPlainLockDoesNotHitACreateUnderWay(t *testing.T) {
 		}()
 		require.NoError(t, held.Wait(b.ctx))
 		err = l.Unlock(b.ctx)
+		require.True(t, errorsIsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+		next := <-got
+		require.NoError(t, next.Verify(b.ctx), "the next holder's node stands")
+		b.unlock(next)
+	}
+}
+
+// As above, but the delete is on its way when the node is removed. Whoever waits in
+// this process waits for its answer, too.
+func TestWaiterForAPlainLockIsNotHitByADeleteUnderWay(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := newBenchOn(t, own.Addr())
+	p, others := b.pool(), b.pool()
+	path := b.chroot + "/a"
+	for range 10 {
+		l, err := p.Lock(b.ctx, "a", lockpool.Plain())
+		require.NoError(t, err)
+		got := make(chan *lockpool.Lock, 1)
+		go func() {
+			next, err := others.Lock(b.ctx, "a", lockpool.Plain())
+			if err != nil {
+				t.Error(err)
+			}
+			got <- next
+		}()
+		require.NoError(t, own.WaitWatch(b.ctx, path, 1))
+		held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- l.Unlock(b.ctx) }()
+		require.NoError(t, held.Wait(b.ctx))
+		from := len(own.Trace())
+		require.NoError(t, own.Delete(path))
+		late := time.Now().Add(15 * time.Millisecond) // for the waiter to do what it must not
+		b.until(func() bool {
+			return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool { return r.Kind == zktest.Requested && r.Op == zktest.OpCreate })
+		}, "time")
+		held.Release()
+		err = <-unlocked
 		require.True(t, errorsIsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
 		next := <-got
 		require.NoError(t, next.Verify(b.ctx), "the next holder's node stands")

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -84,17 +84,15 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (t taken, 
 		if err := s.pace(ctx, tries); err != nil {
 			return taken{}, err
 		}
-		claims.pending.Add(1)
+		turn := claims.create()
 		_, err := s.conn.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
 		if err != nil && !refused(err) {
 			err = s.findPlain(path, ours.node)
 		}
-		if err == nil {
-			s.own(path, plain{name: ours.node.Name, since: s.now(), turn: claims.granted.Add(1)})
-		}
-		claims.pending.Add(-1)
+		claims.created(err == nil)
 		switch {
 		case err == nil:
+			s.own(path, plain{name: ours.node.Name, since: s.now(), turn: turn})
 			return ours, nil
 		case errors.Is(err, zk.ErrNodeExists):
 			var t taken
@@ -123,14 +121,96 @@ type plain struct {
 	name    string
 	doubted bool          // it could not be seen
 	since   time.Duration // when it was confirmed, by Session.now
-	turn    int64         // what claims.granted was then
+	turn    int64         // claims.turn if nobody has taken the name since
 }
 
-// claims counts the plain locks that this process takes, on whatever session,
-// under all names that share one.
+// claims keeps creates and deletes of plain locks' nodes apart in this process, on
+// whatever sessions, under all names that share one: while a delete is on its way
+// no create is, which might make a node for it to hit.
 type claims struct {
-	pending atomic.Int64 // creates under way
-	granted atomic.Int64
+	mu                 sync.Mutex
+	creating, deleting int
+	granted            int64         // creates that succeeded
+	changed            chan struct{} // closed when there are fewer; nil if nobody waits for that
+}
+
+// patience bounds the wait for another session, whose server may not answer.
+const patience = 100 * time.Millisecond
+
+// create waits until no delete is on its way, but not for long, and counts a create
+// in. It returns what turn will be if this one succeeds, and no other: replies may
+// be seen in another order than the server had.
+func (c *claims) create() (turn int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.await(&c.deleting)
+	c.creating++
+	return c.granted + 1
+}
+
+// delete counts a delete in, and waits until no create is on its way. It reports
+// false if that takes long.
+func (c *claims) delete() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleting++ // first, so that no create begins
+	return c.await(&c.creating)
+}
+
+func (c *claims) await(busy *int) bool {
+	if *busy == 0 {
+		return true
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for *busy > 0 {
+		if c.changed == nil {
+			c.changed = make(chan struct{})
+		}
+		changed := c.changed
+		c.mu.Unlock()
+		select {
+		case <-changed:
+			c.mu.Lock()
+		case <-late.C:
+			c.mu.Lock()
+			return *busy == 0
+		}
+	}
+	return true
+}
+
+// created counts a create out.
+func (c *claims) created(success bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if success {
+		c.granted++
+	}
+	c.creating--
+	c.wake()
+}
+
+// deleted counts a delete out.
+func (c *claims) deleted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleting--
+	c.wake()
+}
+
+func (c *claims) wake() {
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+}
+
+// turn is the number of creates that succeeded.
+func (c *claims) turn() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.granted
 }
 
 var (
@@ -164,9 +244,8 @@ func (s *Session) disown(path string, node driver.Node) {
 
 // stillOwns reports whether the node of ours has not been seen to go, and whether
 // that is as good as having looked at it: nobody in this process has taken the
-// name since or is about to, and its watch has not fired, or it is so young that
-// it needs none, because no person removes a node by hand so soon after its
-// creation.
+// name since, and its watch has not fired, or it is so young that it needs none,
+// because no person removes a node by hand so soon after its creation.
 func (s *Session) stillOwns(path string, node driver.Node) (owns, certain bool) {
 	s.mu.Lock()
 	p, w := s.plains[path], s.watches[path]
@@ -174,8 +253,7 @@ func (s *Session) stillOwns(path string, node driver.Node) (owns, certain bool) 
 	if p.name != node.Name {
 		return false, true
 	}
-	claims := claimsOn(path)
-	if p.doubted || claims.pending.Load() > 0 || claims.granted.Load() != p.turn {
+	if p.doubted || claimsOn(path).turn() != p.turn {
 		return true, false
 	}
 	return true, s.now()-p.since < unwatched || w != nil && w.isArmed() && s.isPlainOf(path, node, w.raw, w.stat)
@@ -322,18 +400,7 @@ func (s *Session) doubt(path string, node driver.Node) {
 // ErrRemoved if the node was gone before a delete of ours was sent.
 func (s *Session) removePlain(path string, node driver.Node) error {
 	for sent := false; ; {
-		ours, certain := s.stillOwns(path, node)
-		var err error
-		if ours && (sent || !certain) {
-			ours, err = s.isOurs(path, node, false)
-		}
-		if ours && err == nil {
-			err = s.conn.Delete(path, -1)
-			if errors.Is(err, zk.ErrNoNode) {
-				ours, err = false, nil
-			}
-			sent = sent || ours && !refused(err)
-		}
+		err := s.removePlainOnce(path, node, &sent)
 		switch {
 		case err == nil:
 			s.disown(path, node)
@@ -349,4 +416,28 @@ func (s *Session) removePlain(path string, node driver.Node) error {
 			return err
 		}
 	}
+}
+
+// removePlainOnce sends one delete, unless our node is gone. sent is whether one may
+// have been carried out.
+func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) error {
+	claims := claimsOn(path)
+	alone := claims.delete()
+	defer claims.deleted()
+	ours, certain := s.stillOwns(path, node)
+	if ours && (*sent || !certain || !alone) {
+		var err error
+		if ours, err = s.isOurs(path, node, false); err != nil {
+			return err
+		}
+	}
+	if !ours {
+		return nil
+	}
+	err := s.conn.Delete(path, -1)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	*sent = *sent || !refused(err)
+	return err
 }
