@@ -123,7 +123,12 @@ func (p *Pool) open(ctx context.Context, o *openingMember) {
 		o.err = fmt.Errorf("no session: %w", err)
 	case p.living.Err() != nil: // Close does not know of it
 		o.err = ErrPoolClosed
-		p.work.Go(func() { _ = session.Close(ctx) })
+		m := &member{Session: session}
+		p.work.Go(func() { // ends within closePatience
+			ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+			defer cancel()
+			m.close(ctx)
+		})
 	default:
 		p.connectErr, p.connected = nil, true
 		m := &member{Session: session, holds: map[*hold]struct{}{}}

@@ -33,7 +33,8 @@ const (
 // A Config holds secrets. However it is formatted, they are left out.
 type Config struct {
 	// Servers are host:port addresses. Names are resolved anew at every
-	// connect. The port may be left out (2181).
+	// connect, and each address of a name is tried. The port may be left out
+	// (2181).
 	Servers []string
 
 	// Chroot is the path under which everything is kept, such as "/locks".

@@ -141,17 +141,11 @@ func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 		r.rounds, r.pause = 0, 0
 		r.begin()
 	}
-	if len(r.untried) == 0 { // a round has failed
+	if len(r.untried) == 0 && !s.refuses() { // a round has failed
 		if s.ID() == 0 {
 			s.endUnopened()
 		} else {
-			r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
-			r.pause = r.pause/2 + rand.N(r.pause/2)
-			select {
-			case <-time.After(r.pause):
-			case <-s.dialing.Done():
-			}
-			r.rounds++
+			s.pause()
 			r.begin()
 		}
 	}
@@ -164,6 +158,18 @@ func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 		s.tried(err)
 	}
 	return conn, err
+}
+
+// pause waits after a round, the longer the more have failed.
+func (s *Session) pause() {
+	r := &s.route
+	r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
+	r.pause = r.pause/2 + rand.N(r.pause/2)
+	r.rounds++
+	select {
+	case <-time.After(r.pause):
+	case <-s.dialing.Done():
+	}
 }
 
 // tried notes why a try has failed.
