@@ -227,6 +227,25 @@ func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside 
 	}
 }
 
+// Coming back may be slow as well: longer than an eighth of the timeout, which a
+// server is given first.
+func TestSlowReturnKeepsTheLock(t *testing.T) { // measures time: not beside others
+	b, proxy := benchBehindProxy(t)
+	cfg := b.config()
+	cfg.SessionTimeout = 4 * time.Second
+	p := b.poolWith(cfg)
+	for range 2 {
+		l := b.lock(p, "a")
+		slow := proxy.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(700 * time.Millisecond),
+		})
+		proxy.Cut(zktest.Selector{})
+		require.NoError(t, l.Verify(b.ctx))
+		slow.Remove()
+		b.unlock(l)
+	}
+}
+
 // sessions waits until the server has so many, of which the bench's is one.
 func (b *bench) sessions(of zooKeeper, n int) {
 	b.Helper()

@@ -290,7 +290,7 @@ func (l *Lock) do(ctx context.Context, fn func(ctx context.Context) error) (err 
 }
 
 // Ping opens a session if there is none and asks the service for a sign of
-// life that takes a quorum of it.
+// life that takes a quorum of it. It waits for both until ctx ends.
 func (p *Pool) Ping(ctx context.Context) error {
 	err := p.asking(ctx, func(ctx context.Context, m *member) error { return m.Ping(ctx) })
 	if err != nil {

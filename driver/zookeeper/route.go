@@ -249,15 +249,16 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// patience is how long one address is given to answer. Who comes back has to
-// leave time to try another within the lease.
+// patience is how long one address is given to answer. A session that comes back
+// has to leave time to try another within the lease, but not all may be fast: in
+// a second and a third round they are given twice and four times as long.
 func (s *Session) patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id == 0 {
 		return time.Duration(s.opening.Load())
 	}
-	return max(s.timeout/8, 250*time.Millisecond)
+	return max(s.timeout/8, 250*time.Millisecond) << min(s.route.rounds, 2)
 }
 
 // Opening a session may take long, and how long is not known. So the time that
