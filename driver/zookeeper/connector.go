@@ -41,6 +41,7 @@ type settings struct {
 	outage *outage
 
 	resolver *net.Resolver
+	useful   *sync.Map       // by server: its address that gave a session last
 	opening  *atomic.Int64   // how long a server is given to open a session
 	closing  context.Context // ends with Close, which waits no longer for servers
 	close    context.CancelFunc
@@ -57,7 +58,7 @@ func NewConnector(cfg Config) (*Connector, error) {
 	cfg.Digest.Password, cfg.TLS = "", nil
 	log := &journal{to: cfg.Logger.Handler()}
 	cfg.Logger = slog.New(log)
-	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once), resolver: net.DefaultResolver, opening: new(atomic.Int64)}
+	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once), resolver: net.DefaultResolver, useful: new(sync.Map), opening: new(atomic.Int64)}
 	set.log, set.outage = log, &outage{log: cfg.Logger, servers: cfg.Servers}
 	set.opening.Store(int64(set.shortest()))
 	set.closing, set.close = context.WithCancel(context.Background())

@@ -63,6 +63,7 @@ func (l *link) greet() (err error) {
 		s.opened(s.now() - l.asked)
 	}
 	s.outage.ended(l.to)
+	s.useful.Store(l.to.server, l.to.ip)
 	l.instead = hello
 	l.slack, l.silence = timeout/32, timeout/4
 	l.since = time.Now()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -64,9 +63,10 @@ func (r *route) failed(err error) {
 	r.silent = r.silent || errors.As(err, new(noAnswer))
 }
 
-// take returns the next address of the round. A host may have several: the
-// others are tried at the end of the round.
-func (r *route) take(ctx context.Context, resolver *net.Resolver) (target, error) {
+// nextAddress returns the next address of the round. A host may have several:
+// the one that was of use last comes first, the others at the end of the round.
+func (s *Session) nextAddress(ctx context.Context) (target, error) {
+	r := &s.route
 	t := r.untried[0]
 	r.untried = r.untried[1:]
 	if t.ip != "" {
@@ -74,16 +74,19 @@ func (r *route) take(ctx context.Context, resolver *net.Resolver) (target, error
 	}
 	r.next++
 	host, _, _ := net.SplitHostPort(t.server)
-	ips, err := resolver.LookupIPAddr(ctx, host)
+	ips, err := s.resolver.LookupIPAddr(ctx, host)
 	if err != nil {
 		return t, err
 	}
 	for _, ip := range ips {
-		r.untried = append(r.untried, target{t.server, ip.String()})
+		at := target{t.server, ip.String()}
+		if useful, _ := s.useful.Load(t.server); t.ip == "" || useful == at.ip {
+			t, at = at, t
+		}
+		if at.ip != "" {
+			r.untried = append(r.untried, at)
+		}
 	}
-	last := len(r.untried) - len(ips)
-	t = r.untried[last]
-	r.untried = slices.Delete(r.untried, last, last+1)
 	return t, nil
 }
 
@@ -144,10 +147,10 @@ func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	if len(r.untried) == 0 && !s.refuses() { // a round has failed
 		if s.ID() == 0 {
 			s.endUnopened()
-		} else {
-			s.pause()
-			r.begin()
+			return nil, s.Err()
 		}
+		s.pause()
+		r.begin()
 	}
 	if s.refuses() {
 		return nil, s.Err()
@@ -204,7 +207,7 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	patience := s.patience()
 	ctx, cancel := context.WithTimeout(s.dialing, patience)
 	defer cancel()
-	to, err := s.route.take(ctx, s.resolver)
+	to, err := s.nextAddress(ctx)
 	var conn net.Conn
 	if err == nil {
 		host, port, _ := net.SplitHostPort(to.server)
