@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"io"
+	"log"
 	"log/slog"
 	"net"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -489,6 +491,29 @@ func TestPermanentRefusalEndsTheWait(t *testing.T) {
 	}
 	strange.Store(false)
 	require.NoError(t, <-got)
+}
+
+// A server that wants a certificate of the client says so only after the
+// handshake of TLS 1.3.
+func TestMissingClientCertificateIsAnErrorAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		wary := httptest.NewUnstartedServer(nil)
+		wary.Config.ErrorLog = log.New(io.Discard, "", 0)
+		wary.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
+		wary.StartTLS()
+		defer wary.Close()
+		roots := x509.NewCertPool()
+		roots.AddCert(wary.Certificate())
+		connector, err := zookeeper.NewConnector(zookeeper.Config{
+			Servers: []string{wary.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
+		})
+		require.NoError(t, err)
+		_, err = connector.Connect(testContext(t))
+		require.ErrorIs(t, err, driver.ErrPermanent)
+		require.ErrorContains(t, err, "the client's Certificates")
+		require.NoError(t, connector.Close())
+	}
 }
 
 // Nobody is asked for a connection any more when nobody waits for one.

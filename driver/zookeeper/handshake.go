@@ -102,7 +102,7 @@ func (l *link) silent(err error) error {
 	}
 	err = fmt.Errorf("%s broke the connection during the handshake: %w", l.to, err)
 	if isRefusal(err) { // TLS 1.3 refuses a client's certificate only now
-		return forGood{err}
+		return refusal(err)
 	}
 	return err
 }

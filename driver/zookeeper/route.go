@@ -222,7 +222,7 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	case isTimeout(err): // which would look like the caller's own deadline
 		return nil, noAnswer{fmt.Errorf("%s did not answer within %s (%v)", to, patience, err)}
 	case isRefusal(err):
-		return nil, forGood{fmt.Errorf("%s: %w", to, err)}
+		return nil, refusal(fmt.Errorf("%s: %w", to, err))
 	}
 	return nil, fmt.Errorf("%s: %w", to, err)
 }
@@ -245,6 +245,10 @@ func isRefusal(err error) bool {
 	var alert *net.OpError
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.RecordHeaderError)) ||
 		errors.As(err, &alert) && alert.Op == "remote error"
+}
+
+func refusal(err error) error {
+	return forGood{fmt.Errorf("%w (check Config.TLS: RootCAs, ServerName and the client's Certificates, and that the port is one for TLS)", err)}
 }
 
 func isTimeout(err error) bool {
