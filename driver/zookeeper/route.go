@@ -224,6 +224,9 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	case isRefusal(err):
 		return nil, refusal(fmt.Errorf("%s: %w", to, err))
 	}
+	if op := new(net.OpError); errors.As(err, &op) && op.Op == "dial" { // and the address once more
+		err = op.Err
+	}
 	return nil, fmt.Errorf("%s: %w", to, err)
 }
 
