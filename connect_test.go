@@ -328,6 +328,21 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
+// A write may fail as well as a read.
+func TestResetBeforeTheHandshakeIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	addr, _ := listen(t, func(_ int, conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+	require.NoError(t, err)
+	for range 100 {
+		_, err = connector.Connect(testContext(t))
+		require.ErrorIs(t, err, driver.ErrUnavailable)
+		require.NotErrorIs(t, err, driver.ErrPermanent)
+		require.NotContains(t, err.Error(), "PANIC")
+	}
+	require.NoError(t, connector.Close())
+}
+
 // Packets that no server sends break their connection, and nothing else.
 func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
 	t.Parallel()
@@ -491,6 +506,7 @@ func TestPermanentRefusalEndsTheWait(t *testing.T) {
 	}
 	strange.Store(false)
 	require.NoError(t, <-got)
+	b.queued("a", 0) // the server has expired the session
 }
 
 // A server that wants a certificate of the client says so only after the

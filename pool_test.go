@@ -3,7 +3,6 @@ package lockpool_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 func TestOpenNeverDials(t *testing.T) {
@@ -39,10 +39,9 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 
 func TestUnreachableServerIsInTheError(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close()) // nobody listens there now
-	p, err := lockpool.Open("zookeeper", l.Addr().String())
+	refusing := zktest.StartProxy(t, server.Addr()) // which keeps its port
+	require.NoError(t, refusing.RefuseConnections())
+	p, err := lockpool.Open("zookeeper", refusing.Addr())
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
 	defer cancel()

@@ -82,7 +82,11 @@ func (l *link) Write(p []byte) (int, error) {
 		if err := l.ask(); err != nil {
 			return 0, err
 		}
-		return l.Conn.Write(p)
+		n, err := l.Conn.Write(p)
+		if err != nil {
+			l.session.tried(l.silent(err))
+		}
+		return n, err
 	}
 	r := sent{at: l.session.clock.AtLeast()} // too early is safe
 	if len(p) >= 12 {

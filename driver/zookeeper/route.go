@@ -21,12 +21,13 @@ type route struct {
 	next    int      // the index of the server that comes next
 	untried []target // in this round
 
-	rounds   int           // that have failed, without a connection that was of use
-	pause    time.Duration // before this round
-	err      error         // of the last try
-	hopeless bool          // every try of this round has failed for good
-	silent   bool          // a server of this round did not answer
-	last     *link         // the connection that was looked at last
+	rounds int           // that have failed, without a connection that was of use
+	pause  time.Duration // before this round
+	err    error         // of the last try
+	tries  int           // in this round
+	final  int           // of them, that have failed for good
+	silent bool          // a server of this round did not answer
+	last   *link         // the connection that was looked at last
 }
 
 // target is an address of a server.
@@ -50,7 +51,7 @@ func newRoute(servers []string) route {
 
 // begin begins a round, with the server that comes next.
 func (r *route) begin() {
-	r.untried, r.hopeless, r.silent = nil, true, false
+	r.untried, r.tries, r.final, r.silent = nil, 0, 0, false
 	for i := range r.servers {
 		r.untried = append(r.untried, target{server: r.servers[(r.next+i)%len(r.servers)]})
 	}
@@ -59,7 +60,9 @@ func (r *route) begin() {
 // failed notes why a try failed.
 func (r *route) failed(err error) {
 	r.err = err
-	r.hopeless = r.hopeless && errors.As(err, new(forGood))
+	if errors.As(err, new(forGood)) {
+		r.final++
+	}
 	r.silent = r.silent || errors.As(err, new(noAnswer))
 }
 
@@ -156,11 +159,12 @@ func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 		return nil, s.Err()
 	}
 	s.lacks(fmt.Errorf("%s has not answered yet", r.untried[0]))
+	r.tries++
 	conn, err := s.dialOnce()
 	if err != nil {
 		s.tried(err)
 	}
-	return conn, err
+	return conn, err // what fails from here on says so to tried, but for what the client finds out
 }
 
 // pause waits after a round, the longer the more have failed.
@@ -218,6 +222,7 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	}
 	switch {
 	case err == nil:
+		s.route.err = fmt.Errorf("%s took the connection, but gave no session", to)
 		return s.adopt(conn, to), nil
 	case isTimeout(err): // which would look like the caller's own deadline
 		return nil, noAnswer{fmt.Errorf("%s did not answer within %s (%v)", to, patience, err)}
@@ -290,7 +295,7 @@ func (s *Session) endUnopened() {
 	if r.silent {
 		s.opening.Store(min(2*s.opening.Load(), int64(s.longest())))
 	}
-	if r.hopeless {
+	if r.final == r.tries {
 		s.end(unconnected{r.err, driver.ErrPermanent})
 		return
 	}
