@@ -83,6 +83,7 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 	runtime.GC()
 	runtime.ReadMemStats(&memory)
 	t.Logf("%d MB in use, %d MB at the most", memory.HeapInuse>>20, memory.HeapSys>>20)
+	require.Less(t, memory.HeapInuse, uint64(100<<20), "waiters keep listings")
 
 	b.unlock(holder)
 	b.until(func() bool { return granted.Load() > 100 }, "that the lock is passed on")

@@ -38,7 +38,7 @@ func TestHolderIsToldOnWakingThatItsMachineWasSuspendedForTooLong(t *testing.T) 
 		m.Suspend(b.config().SessionTimeout)
 		err := b.lost(l)
 		clock.took(t, 0, 100*time.Millisecond, "telling the holder")
-		require.ErrorContains(t, err, "session lost")
+		require.ErrorContains(t, err, "session lost: the machine was suspended for 5s")
 	}
 	for _, name := range names {
 		b.queued(name, 0)

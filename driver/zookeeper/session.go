@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -42,6 +43,7 @@ type Session struct {
 	lease    lease
 	greeting chan struct{} // filled when the lease may have come to end earlier
 	doubted  chan struct{} // filled when there is a doubt about the clock
+	asleep   atomic.Int64  // how long the machine had been suspended when the last proof began
 
 	slots chan struct{}  // one per call that may be under way
 	calls sync.WaitGroup // calls under way; none begins once over
@@ -161,12 +163,15 @@ func (s *Session) renew() {
 		if in > 0 { // other requests may have served
 			continue
 		}
+		asleep := s.clock.Suspended()
 		if err := s.prove(write); err != nil {
 			select { // a server that is overloaded is not to be asked at once
 			case <-s.living.Done():
 			case <-time.After(clock.Span(s.lease.pause())):
 			}
+			continue
 		}
+		s.asleep.Store(int64(asleep))
 	}
 }
 
@@ -387,7 +392,11 @@ func (s *Session) isOver() bool {
 	if ends := time.Duration(s.lease.ends.Load()); ends == 0 || s.clock.AtLeast() < ends {
 		return false
 	}
-	s.end(errLease)
+	cause := errLease
+	if d := s.clock.Suspended() - time.Duration(s.asleep.Load()); d > 0 {
+		cause = fmt.Errorf("the machine was suspended for %v: %w", d.Round(time.Millisecond), errLease)
+	}
+	s.end(cause)
 	return true
 }
 

@@ -57,7 +57,7 @@ func (c Clock) AtLeast() time.Duration {
 	if rate != 1 {
 		d = time.Duration(float64(d) * rate)
 	}
-	return d + c.suspended()
+	return d + c.Suspended()
 }
 
 // Skew is by how much the wall clock has moved ahead of this one since the
@@ -71,7 +71,9 @@ func (c Clock) Skew() time.Duration {
 	return now.Round(0).Sub(c.start.Round(0)) + (set - c.set) - now.Sub(c.start) - (asleep - c.asleep)
 }
 
-func (c Clock) suspended() time.Duration {
+// Suspended is how much of the time since the start, as of the last call of Now,
+// the machine was suspended.
+func (c Clock) Suspended() time.Duration {
 	asleep, _ := c.machine.read()
 	return asleep - c.asleep
 }
