@@ -26,12 +26,6 @@ func (b *bench) slow(d time.Duration) *zktest.Proxy {
 	return proxy
 }
 
-// held waits until a pool holds n locks.
-func (b *bench) held(p *lockpool.Pool, n int) {
-	b.Helper()
-	b.until(func() bool { return p.Stats().Held == n }, "%d held locks", n)
-}
-
 // A release in another goroutine is under way for a round trip, and must not keep
 // Do from its own.
 func TestUnlockBesideUnlockOfTheSameHolder(t *testing.T) {
