@@ -40,7 +40,8 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 // join creates the node and lists the queue. Both requests go out together and
 // the server answers in order, so that joining costs one round trip. (The two
 // goroutines may overtake each other, and then the list is asked for again:
-// speed depends on luck here, correctness does not.) A queue where we expect to
+// speed depends on luck here, correctness does not. So it does not matter whose
+// listing it is, either: one that shows the node was made after it.) A queue where we expect to
 // be alone is listed only if we turn out not to be.
 func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (j joined, err error) {
 	var made []string
