@@ -65,12 +65,10 @@ func TestHolderKeepsItsLockIfItsMachineWasSuspendedForAShortTime(t *testing.T) {
 	t.Parallel()
 	b, proxy := benchBehindProxy(t)
 	m := b.machine()
-	cfg := b.config()
-	cfg.SessionTimeout = 4 * time.Second
-	p := b.poolWith(cfg)
+	p := b.pool()
 	l := b.lock(p, "a")
 	for range 2 {
-		m.Suspend(cfg.SessionTimeout / 5)
+		m.Suspend(b.config().SessionTimeout / 8)
 		proved := proxy.Inject(zktest.Rule{Match: proofs(zktest.OpSync, zktest.OpMulti), Times: zktest.Always, Do: zktest.Pass()})
 		b.until(func() bool { return proved.Fired() >= 8 }, "the lease in full swing again")
 		proved.Remove()
