@@ -79,7 +79,7 @@ func checkStory(t *testing.T, args ...string) {
 	require.True(t, empty(t, tmp), "something is left in the temporary directory")
 
 	require.Contains(t, stdout.String(), "refunds   tries orders/42: busy\n")
-	require.Regexp(t, `refunds   gives up: lockpool: lock "orders/42": waiting behind .+: context deadline exceeded \(it is that of process \d+ on .+\)\n`, stdout)
+	require.Regexp(t, `refunds   gives up: lockpool: lock "orders/42": waiting behind .+: context deadline exceeded \(it is that of quickstart\S*, process \d+ on .+\)\n`, stdout)
 	require.Regexp(t, `billing   enters orders/42 again, without waiting \(.+\): depth 2\n`, stdout)
 	for _, row := range []string{
 		`(?m)^billing   orders/42  ·*█+ +waited    0 ms  acquired$`,
