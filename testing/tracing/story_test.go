@@ -108,6 +108,40 @@ func TestWaiterBehindThreeIsLinkedToTheOneInFrontAndToTheHolder(t *testing.T) {
 	}), m.points())
 }
 
+// The lock changes hands just when a waiter looks who holds it.
+func TestWaiterLooksAgainForTheHolder(t *testing.T) {
+	t.Parallel()
+	b := newBenchAt(t, zktest.Start(t))
+	p, others := b.pool(), b.stranger()
+	holder := b.lock(b.ctx, others.Pool, "a")
+	var ahead []*waiter
+	for i := range 2 {
+		ahead = append(ahead, b.start(b.ctx, others.Pool, "a"))
+		b.queued("a", i+2)
+	}
+	queue := b.queue("a")
+	head := b.chroot + "/a/" + queue[0]
+	number, err := strconv.ParseUint(b.session("a", queue[0]), 0, 64)
+	require.NoError(t, err)
+	theirs := int64(number)
+	var unlocked error
+	looked := b.server.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: head, Where: func(r zktest.Request) bool { return r.Session != theirs }},
+		Do:    zktest.Call(func(zktest.Request) { unlocked = b.admin.Delete(head, -1) }),
+	})
+	w := b.start(b.ctx, p, "a")
+	b.linked(1, 2)
+	require.NoError(t, looked.Wait(b.ctx))
+	require.NoError(t, unlocked)
+	require.ErrorIs(t, holder.Unlock(b.ctx), lockpool.ErrLockLost)
+	for _, next := range ahead {
+		b.unlock(b.granted(next))
+	}
+	b.unlock(b.granted(w))
+	asked := others.asked()
+	require.Equal(t, []link{linkTo("predecessor", asked[2]), linkTo("holder", asked[1])}, b.span(b.named(waitName)[0], nil).Links)
+}
+
 // The links say who was in the way, one after the other.
 func TestWaiterWhoseOneInFrontGivesUpIsLinkedToTheNextOne(t *testing.T) {
 	t.Parallel()
