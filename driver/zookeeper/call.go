@@ -33,9 +33,12 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 		defer s.calls.Done()
 		defer close(c.done)
 		result, err := op()
-		if c.settled.CompareAndSwap(false, true) {
+		switch {
+		case c.settled.CompareAndSwap(false, true):
 			c.result, c.err = result, err
-		} else if err == nil && undo != nil {
+		case err != nil:
+			c.err = err
+		case undo != nil:
 			undo(result)
 		}
 	}()
@@ -63,6 +66,13 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 		return c.result, c.err
 	}
 	var none T
+	select {
+	case <-c.done:
+		if c.err != nil && s.living.Err() == nil {
+			return none, c.err // there was an answer, or why there is none is known
+		}
+	default:
+	}
 	return none, gaveUp
 }
 

@@ -110,12 +110,14 @@ func (s *Session) pace(ctx context.Context, n int) error {
 	}
 	select {
 	case <-time.After(time.Duration(min(n-1, longest)) * time.Millisecond):
-		return ctx.Err()
 	case <-ctx.Done():
-		return ctx.Err()
 	case <-s.living.Done():
 		return s.Err()
 	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("the directory of the lock was removed each of the %d times that it was made: %w", n, err)
+	}
+	return nil
 }
 
 // create makes the nodes of a contender, all or none.
