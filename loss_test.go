@@ -270,7 +270,9 @@ func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
 	ctx := held.Context(b.ctx)
 	w := b.wait(rival, "a", 2)
 
-	late := zktest.DelayReply(cfg.SessionTimeout / 5)
+	// Less than what a lease bears: a server that is silent for T/4 is left, and the
+	// last reply before may be T/12 old.
+	late := zktest.DelayReply(cfg.SessionTimeout / 8)
 	lag := []*zktest.Fault{
 		proxy.Inject(zktest.Rule{Times: zktest.Always, Do: late}),
 		proxy.Inject(zktest.Rule{Match: pings, Times: zktest.Always, Do: late}),
