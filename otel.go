@@ -411,9 +411,8 @@ func (t *telemetry) about(h *hold) []attribute.KeyValue {
 
 // released records the span of a release.
 func (t *telemetry) released(ctx context.Context, r release) {
-	ended := trace.WithTimestamp(time.Now())
 	_, span := t.tracer.Start(ctx, spanRelease, t.start[0], trace.WithTimestamp(r.began))
-	defer span.End(ended)
+	defer span.End()
 	if !span.IsRecording() {
 		return
 	}
