@@ -327,3 +327,38 @@ func TestShutdownLetsHoldersLockWhatTheyNeed(t *testing.T) {
 	require.NoError(t, <-done)
 	require.NoError(t, <-down)
 }
+
+// slowContext is one whose Done returns only when it may.
+type slowContext struct {
+	context.Context
+	asked, answer chan struct{}
+}
+
+func (c slowContext) Done() <-chan struct{} {
+	close(c.asked)
+	<-c.answer
+	return c.Context.Done()
+}
+
+// Between the end of the last lock and the closing nobody is granted another,
+// whose end would be the last once more.
+func TestShutdownGrantsNothingAfterTheLastLock(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, others := b.pool(), b.pool()
+	s, held := b.session(p), b.lock(others, "b")
+	l, err := s.Lock(b.ctx, "a")
+	require.NoError(t, err)
+	w := b.waitFor(s.Lock, "b", 2)
+	ctx := slowContext{b.ctx, make(chan struct{}), make(chan struct{})}
+	down := make(chan error, 1)
+	go func() { down <- p.Shutdown(ctx) }()
+	<-ctx.asked
+	b.unlock(l) // the last
+	b.unlock(held)
+	<-w.done
+	require.ErrorIs(t, w.err, lockpool.ErrPoolClosed)
+	require.Zero(t, p.Stats().Held)
+	close(ctx.answer)
+	require.NoError(t, <-down)
+}

@@ -364,8 +364,12 @@ func (p *Pool) carried(ctx context.Context) *Session {
 func (p *Pool) record(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.living.Err() != nil {
+	select {
+	case <-p.living.Done():
 		return ErrPoolClosed
+	case <-p.drained: // Shutdown has seen the last lock go, and is about to close
+		return ErrPoolClosed
+	default:
 	}
 	if err := h.home.Err(); err != nil { // by its lease, and mourn has not come to it
 		return err
