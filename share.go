@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -37,6 +38,9 @@ func (h *hold) share() func(ctx context.Context) error {
 		h.mu.Unlock()
 		if !errors.Is(err, driver.ErrNoPermission) { // then it is still alone, and held
 			err = h.weigh(err)
+			if cause := h.err(); cause != nil && !errors.Is(cause, ErrLockLost) {
+				err = nil // it was let go meanwhile, whole
+			}
 		}
 		close(moving)
 	}) {
@@ -59,8 +63,16 @@ func (h *hold) share() func(ctx context.Context) error {
 func (h *hold) learnToken(first driver.Node) error {
 	for h.token.Load() == 0 {
 		watches, err := h.home.Watch(h.living, h.queue, first)
-		if err != nil {
+		switch {
+		case err == nil:
+		case h.living.Err() != nil, errors.Is(err, driver.ErrSessionLost), errors.Is(err, driver.ErrNoPermission):
 			return err
+		default: // no answer, such as "throttled"
+			select {
+			case <-time.After(guardPause):
+			case <-h.living.Done():
+			}
+			continue
 		}
 		h.token.CompareAndSwap(0, watches[0].Created)
 		if watches[0].Fired() == driver.Missing {

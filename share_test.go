@@ -333,3 +333,45 @@ func TestWriterThatMayNotShareStaysAlone(t *testing.T) {
 	b.unlock(read)
 	require.NoError(t, s.Close(b.ctx))
 }
+
+// Whoever becomes a reader looks at its node first, which takes a round trip.
+func TestUnlockBesideADowngrade(t *testing.T) {
+	t.Parallel()
+	for name, unlock := range map[string]func(b *bench, s *lockpool.Session, read *lockpool.Lock) error{
+		"unlock": func(b *bench, _ *lockpool.Session, read *lockpool.Lock) error { return read.Unlock(b.ctx) },
+		"close":  func(b *bench, s *lockpool.Session, _ *lockpool.Lock) error { return s.Close(b.ctx) },
+	} {
+		b, proxy := benchBehindProxy(t)
+		s := b.session(b.pool())
+		look := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldReply()})
+		alone, err := s.Lock(b.ctx, "a")
+		require.NoError(t, err)
+		read, err := s.RLock(b.ctx, "a")
+		require.NoError(t, err)
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { first <- alone.Unlock(b.ctx) }()
+		require.NoError(t, look.Wait(b.ctx))
+		go func() { second <- unlock(b, s, read) }()
+		require.NoError(t, <-second, name)
+		require.NoError(t, <-first, name)
+		look.Release()
+		require.Empty(t, b.children("a"), name)
+		require.NoError(t, s.Close(b.ctx))
+	}
+}
+
+// An answer of no use does not keep readers out for as long as it is held.
+func TestDowngradeIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	b, proxy := benchBehindProxy(t)
+	s, others := b.session(b.pool()), b.pool()
+	const throttled = -127
+	proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.FailWith(throttled)})
+	alone, err := s.Lock(b.ctx, "a")
+	require.NoError(t, err)
+	_, err = s.RLock(b.ctx, "a")
+	require.NoError(t, err)
+	b.unlock(alone)
+	b.unlock(b.rlock(others, "a"))
+	require.NoError(t, s.Close(b.ctx))
+}
