@@ -288,16 +288,22 @@ func (s *Session) grant(ctx context.Context, name string, req request, t *trail,
 
 // keep records a hold that was granted, and enters it.
 func (s *Session) keep(ctx context.Context, h *hold, req request, t *trail, l *Lock) (err error) {
-	kept := false
+	kept, told := false, false
 	defer func() {
-		if !kept { // the pool or the handle is closed, or users' code panics
-			_ = h.home.Leave(ctx, h.queue, h.node) // goes on if it fails
+		if kept {
+			return
+		}
+		// The pool or the handle is closed, or users' code panics.
+		_ = h.home.Leave(ctx, h.queue, h.node) // goes on if it fails
+		if told {
+			s.pool.telemetry.withdrawn(h)
 		}
 	}()
 	if err = h.home.Alive(ctx); err != nil {
 		return err
 	}
 	t.granted(h.node)
+	told = true
 	s.pool.telemetry.granted(t.caller, h) // tell may come as soon as it is recorded
 	s.mu.Lock()
 	if err = s.cause; err == nil {
@@ -312,9 +318,6 @@ func (s *Session) keep(ctx context.Context, h *hold, req request, t *trail, l *L
 		kept = true
 	}
 	s.mu.Unlock()
-	if err != nil {
-		s.pool.telemetry.withdrawn(h)
-	}
 	return err
 }
 

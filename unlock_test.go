@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"runtime/pprof"
 	"testing"
 	"time"
 
@@ -328,9 +329,8 @@ func (s panickingSpan) End(...trace.SpanEndOption)            { s.provider.step(
 
 // A sampler or a span processor that panics keeps no lock, and no pool open.
 func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	others := b.pool()
+	b := newBench(t) // not parallel: profiles are the process's
+	others := b.pool(lockpool.WithProfiles())
 	calls := map[string]func(p *lockpool.Pool){
 		"free": func(p *lockpool.Pool) { _ = p.Do(b.ctx, "a", func(context.Context) error { return nil }) },
 		"try":  func(p *lockpool.Pool) { _, _ = p.TryLock(b.ctx, "held") },
@@ -366,11 +366,12 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 	held := b.lock(others, "held")
 	full, err := others.Semaphore("full", 1).Acquire(b.ctx, 1)
 	require.NoError(t, err)
+	profiled := pprof.Lookup("lockpool.held").Count()
 	for name, call := range calls {
 		panics := 0
 		for at := 1; ; at++ {
 			tracer := &panickingTracer{goroutine: goid.Get(), at: at}
-			p := b.pool(lockpool.WithTracerProvider(tracer))
+			p := b.pool(lockpool.WithTracerProvider(tracer), lockpool.WithHoldSpans(), lockpool.WithProfiles())
 			func() {
 				defer func() {
 					if r := recover(); r != nil {
@@ -388,6 +389,7 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 			require.Zero(t, p.Stats().Waiting, "%s, step %d", name, at)
 			require.Zero(t, p.Stats().InUse, "%s, step %d", name, at)
 			require.NoError(t, p.Close())
+			require.Equal(t, profiled, pprof.Lookup("lockpool.held").Count(), "%s, step %d", name, at)
 		}
 		require.Positive(t, panics, name)
 	}
