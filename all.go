@@ -30,7 +30,10 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Locks, error) 
 // [Pool.Lock] has it.
 func (p *Pool) LockAll(ctx context.Context, names ...string) (*Locks, error) {
 	if s := p.carried(ctx); s != nil {
-		return s.lockAll(ctx, names)
+		all, err := s.lockAll(ctx, names)
+		if !errors.Is(err, ErrNotHeld) { // as in Pool.enter
+			return all, err
+		}
 	}
 	s, err := p.newSession()
 	if err != nil {

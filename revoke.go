@@ -46,7 +46,7 @@ func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 					return nil
 				}
 				asked = func(c contender) bool { // one that shares the lock now has another node
-					return slices.ContainsFunc(gone, func(old contender) bool { return old.Seq == c.Seq && old.Session == c.Session })
+					return slices.ContainsFunc(gone, func(old contender) bool { return old.queue == c.queue && old.Seq == c.Seq && old.Session == c.Session })
 				}
 			}
 		})
