@@ -45,6 +45,33 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	require.Zero(t, s.pool.held)
 }
 
+// closingSession is one that is being closed.
+type closingSession struct {
+	dyingSession
+	closed chan struct{}
+}
+
+func (s *closingSession) Close(context.Context) error {
+	close(s.closed)
+	return nil
+}
+
+// Who is granted a lock on a session that is about to be closed queues again; it
+// would lose it at once.
+func TestNothingIsHeldOnASessionThatIsDismissed(t *testing.T) {
+	t.Parallel()
+	session := &closingSession{closed: make(chan struct{})}
+	home := &member{Session: session, holds: map[*hold]struct{}{}}
+	home.retired.Store(true)
+	p := &Pool{living: context.Background()}
+	p.dismiss(home)
+	h := (&hold{session: &Session{pool: p}, name: "a", home: home}).begun()
+	require.ErrorIs(t, p.record(h), driver.ErrSessionLost)
+	<-session.closed
+	p.dismiss(home) // closes it once
+	p.work.Wait()
+}
+
 // nameless is a connector of which only the name is asked for.
 type nameless struct{ driver.Connector }
 

@@ -188,9 +188,10 @@ func (p *Pool) mourn(m *member) {
 // dismiss closes a retired member's session when it holds nothing any more.
 // Who waits on it queues again on another. It is called with p.mu held.
 func (p *Pool) dismiss(m *member) {
-	if !m.retired.Load() || len(m.holds) > 0 || p.living.Err() != nil {
+	if !m.retired.Load() || len(m.holds) > 0 || p.living.Err() != nil || m.closed.Load() {
 		return
 	}
+	m.closed.Store(true) // from here on record puts nothing on it
 	p.work.Go(func() { // ends within closePatience
 		ctx, cancel := context.WithTimeout(p.living, closePatience)
 		defer cancel()

@@ -374,6 +374,9 @@ func (p *Pool) record(h *hold) error {
 	if err := h.home.Err(); err != nil { // by its lease, and mourn has not come to it
 		return err
 	}
+	if h.home.closed.Load() { // dismiss is about to
+		return driver.ErrSessionLost
+	}
 	h.home.holds[h] = struct{}{}
 	p.held++
 	h.guard = time.AfterFunc(guardAfter, func() { p.watchOver(h) })
