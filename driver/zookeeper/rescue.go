@@ -28,11 +28,11 @@ const lookPause = 20 * time.Millisecond
 func (s *Session) rescue() {
 	defer s.calls.Done()
 	for s.sleep(lookRound/2 + rand.N(lookRound)) {
-		for dir, watches := range s.watchedLong() {
+		for at, watches := range s.watchedLong() {
 			if !s.sleep(lookPause) {
 				return
 			}
-			s.lookAgain(dir, watches)
+			s.lookAgain(at, watches)
 		}
 	}
 }
@@ -47,22 +47,29 @@ func (s *Session) sleep(d time.Duration) bool {
 	}
 }
 
+// spot is where one request tells what became of nodes: the directory that they
+// are in, or the node itself. Both may be watched at one path (solo.go).
+type spot struct {
+	path   string
+	itself bool
+}
+
 // watchedLong returns the watches that are older than half a round, by queue, and
 // those on a node that is no contender by themselves.
-func (s *Session) watchedLong() map[string][]*watch {
+func (s *Session) watchedLong() map[spot][]*watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	long := map[string][]*watch{}
+	long := map[spot][]*watch{}
 	for path, w := range s.watches {
-		_, queue := s.solos[path] // what is in it tells more than it does
-		if path != w.paths[0] || queue || !w.isArmed() || time.Since(w.began) < lookRound/2 {
+		solo := s.solos[path].watched == w // what is in the queue tells more than it does
+		if path != w.paths[0] || solo || !w.isArmed() || time.Since(w.began) < lookRound/2 {
 			continue
 		}
-		place := path
+		at := spot{path, true}
 		if dir, name := cutPath(path); isContender(name) {
-			place = dir
+			at = spot{dir, false}
 		}
-		long[place] = append(long[place], w)
+		long[at] = append(long[at], w)
 	}
 	return long
 }
@@ -81,19 +88,19 @@ func isContender(name string) bool {
 // the request is sent, and an event comes before the reply to what follows it; so
 // one that has not fired when the reply is there has missed its event. (When the
 // connection breaks in between, they have all fired.)
-func (s *Session) lookAgain(place string, watches []*watch) {
+func (s *Session) lookAgain(at spot, watches []*watch) {
 	gone := func(w *watch) bool { return false }
 	var err error
-	if watches[0].paths[0] == place {
+	if at.itself {
 		var stat *zk.Stat
-		if _, stat, err = s.get(place); err == nil {
+		if _, stat, err = s.get(at.path); err == nil {
 			gone = func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }
 		} else if errors.Is(err, zk.ErrNoNode) {
 			gone, err = func(*watch) bool { return true }, nil
 		}
 	} else {
 		var listed []string
-		if listed, err = s.childrenOf(place); err == nil {
+		if listed, err = s.childrenOf(at.path); err == nil {
 			children := slices.Sorted(slices.Values(listed)) // others read the listing, too
 			gone = func(w *watch) bool {
 				return slices.ContainsFunc(w.paths, func(path string) bool {
