@@ -68,6 +68,8 @@ func (r *route) failed(err error) {
 
 // nextAddress returns the next address of the round. A host may have several:
 // the one that was of use last comes first, the others at the end of the round.
+// It has to do when the host cannot be looked up, for a session does not end
+// because a name server does.
 func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	r := &s.route
 	t := r.untried[0]
@@ -77,13 +79,22 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	}
 	r.next++
 	host, _, _ := net.SplitHostPort(t.server)
+	useful, known := s.useful.Load(t.server)
+	if known { // leave time to connect
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.patience()/2)
+		defer cancel()
+	}
 	ips, err := s.resolver.LookupIPAddr(ctx, host)
+	if err != nil && known {
+		return target{t.server, useful.(string)}, nil
+	}
 	if err != nil {
 		return t, err
 	}
 	for _, ip := range ips {
 		at := target{t.server, ip.String()}
-		if useful, _ := s.useful.Load(t.server); t.ip == "" || useful == at.ip {
+		if t.ip == "" || useful == at.ip {
 			t, at = at, t
 		}
 		if at.ip != "" {

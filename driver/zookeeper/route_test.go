@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -99,4 +100,40 @@ func TestEveryAddressOfANameIsTried(t *testing.T) {
 	require.EqualValues(t, 1, heard.Load(), "the other address was of use")
 	require.NoError(t, s.Close(ctx))
 	require.NoError(t, c.Close())
+}
+
+// A session that comes back needs no name server: it knows the address that was
+// of use.
+func TestSessionComesBackWithoutItsNameServer(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(context.Context) error{
+		"refused": func(context.Context) error { return errors.New("no name server") },
+		"silent":  func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := zktest.Start(t)
+			proxy := zktest.StartProxy(t, server.Addr())
+			_, port, _ := net.SplitHostPort(proxy.Addr())
+			c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 4 * time.Second})
+			require.NoError(t, err)
+			names := nameServer(t, "127.0.0.1")
+			var gone atomic.Bool
+			c.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if gone.Load() {
+					return nil, fail(ctx)
+				}
+				return names.Dial(ctx, network, address)
+			}}
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			s, err := c.Connect(ctx)
+			require.NoError(t, err)
+			gone.Store(true)
+			proxy.Cut(zktest.Selector{})
+			require.NoError(t, s.Ping(ctx))
+			require.NoError(t, s.Close(ctx))
+			require.NoError(t, c.Close())
+		})
+	}
 }
