@@ -229,6 +229,36 @@ func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside 
 	}
 }
 
+// A session that nobody waits for any more is closed also if the answer that names
+// it comes in two pieces, of which one is late.
+func TestSessionWhoseAnswerIsLateInPartIsClosed(t *testing.T) {
+	t.Parallel()
+	asked := make(chan int32, 1)
+	addr, _ := listen(t, func(_ int, conn net.Conn) {
+		if handshake(conn) != nil {
+			return
+		}
+		answer := hello(4000, 1)
+		_, _ = conn.Write(answer[:10])
+		time.Sleep(500 * time.Millisecond)
+		_, _ = conn.Write(answer[10:])
+		packet := make([]byte, 12)
+		_, _ = io.ReadFull(conn, packet)
+		asked <- int32(binary.BigEndian.Uint32(packet[8:]))
+	})
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+	require.NoError(t, err)
+	_, err = connector.Connect(expiring(t, 100*time.Millisecond))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	select {
+	case op := <-asked:
+		require.EqualValues(t, -11, op, "to close the session")
+	case <-time.After(patience):
+		t.Error("nothing")
+	}
+	require.NoError(t, connector.Close())
+}
+
 // Coming back may be slow as well: longer than an eighth of the timeout, which a
 // server is given first.
 func TestSlowReturnKeepsTheLock(t *testing.T) { // measures time: not beside others

@@ -71,7 +71,8 @@ func (l *link) greet() (err error) {
 	return l.Conn.SetDeadline(time.Time{})
 }
 
-// hello reads the answer to the handshake, with its length.
+// hello reads the answer to the handshake, with its length, or nothing: dismiss may
+// read it after greet has given up.
 func (l *link) hello() ([]byte, error) {
 	head, err := l.in.Peek(4)
 	if err != nil {
@@ -81,14 +82,16 @@ func (l *link) hello() ([]byte, error) {
 	if length < leastHello || length > mostHello {
 		return nil, l.stranger()
 	}
-	hello := make([]byte, 4+length)
-	if _, err := io.ReadFull(l.in, hello); err != nil {
+	hello, err := l.in.Peek(4 + int(length))
+	if err != nil {
 		return nil, l.silent(err)
 	}
 	if password := int32(binary.BigEndian.Uint32(hello[20:])); password > int32(length)-leastHello {
 		return nil, forGood{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q", l.to, hello)}
 	}
-	return hello, nil
+	hello = bytes.Clone(hello)
+	_, err = l.in.Discard(len(hello))
+	return hello, err
 }
 
 // silent turns the error of reading during the handshake into one that says what
