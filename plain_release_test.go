@@ -128,6 +128,46 @@ func TestWaiterForAPlainLockIsNotHitByADeleteUnderWay(t *testing.T) {
 	}
 }
 
+// As above, but it is the delete of somebody who breaks the lock, and the holder
+// is faster.
+func TestWaiterForAPlainLockIsNotHitByABreakUnderWay(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := newBenchOn(t, own.Addr())
+	p, others, operator := b.pool(), b.pool(), b.pool()
+	path := b.chroot + "/a"
+	for range 10 {
+		l, err := p.Lock(b.ctx, "a", lockpool.Plain())
+		require.NoError(t, err)
+		q, err := operator.Queue(b.ctx, "a")
+		require.NoError(t, err)
+		got := make(chan *lockpool.Lock, 1)
+		go func() {
+			next, err := others.Lock(b.ctx, "a", lockpool.Plain())
+			if err != nil {
+				t.Error(err)
+			}
+			got <- next
+		}()
+		require.NoError(t, own.WaitWatch(b.ctx, path, 1))
+		held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpDelete}}, Times: 1, Do: zktest.HoldApply()})
+		broken := make(chan error, 1)
+		go func() { broken <- operator.Break(b.ctx, "a", q.Contenders[0].Node) }()
+		require.NoError(t, held.Wait(b.ctx))
+		from := len(own.Trace())
+		b.unlock(l)
+		late := time.Now().Add(15 * time.Millisecond) // for the waiter to do what it must not
+		b.until(func() bool {
+			return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool { return r.Kind == zktest.Requested && r.Op == zktest.OpCreate })
+		}, "time")
+		held.Release()
+		require.ErrorIs(t, <-broken, lockpool.ErrNotHeld)
+		next := <-got
+		require.NoError(t, next.Verify(b.ctx), "the next holder's node stands")
+		b.unlock(next)
+	}
+}
+
 // The session that lost a plain lock takes it again, the reply is lost, and
 // somebody asks for the lock before it is found: it is its own.
 func TestSessionThatLostAPlainLockKnowsItsNextNode(t *testing.T) {

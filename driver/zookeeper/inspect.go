@@ -184,19 +184,22 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
 	_, err := look(ctx, s, func() (struct{}, error) {
 		for i, path := range s.paths(queue, node) {
-			tries := 0
+			sent := false // a delete that may have been carried out
 			err := s.answered(func() error {
 				if node.Kind == driver.Plain { // each time: the name may be that of the next one
+					claims := claimsOn(path)
+					claims.delete()
+					defer claims.deleted()
 					if err := s.identify(path, node); err != nil {
 						return err
 					}
 				}
-				tries++
-				return s.conn.Delete(path, -1)
+				err := s.conn.Delete(path, -1)
+				sent = sent || unsure(err)
+				return err
 			})
-			removed := tries > 1 || node.Kind == driver.Plain && tries > 0
 			switch {
-			case errors.Is(err, zk.ErrNoNode) && !removed && i == 0:
+			case errors.Is(err, zk.ErrNoNode) && !sent && i == 0:
 				return struct{}{}, driver.ErrRemoved
 			case err != nil && !errors.Is(err, zk.ErrNoNode):
 				return struct{}{}, explain(err, "deleting "+path, "DELETE", parent(path))
