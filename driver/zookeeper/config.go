@@ -33,8 +33,8 @@ const (
 // A Config holds secrets. However it is formatted, they are left out.
 type Config struct {
 	// Servers are host:port addresses. Names are resolved anew at every
-	// connect, and each address of a name is tried. The port may be left out
-	// (2181).
+	// connect, and each address of a name is tried; if it cannot be resolved,
+	// the one that was of use last. The port may be left out (2181).
 	Servers []string
 
 	// Chroot is the path under which everything is kept, such as "/locks".

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -66,17 +65,12 @@ func (s *Session) watchedLong() map[spot][]*watch {
 			continue
 		}
 		at := spot{path, true}
-		if dir, name := cutPath(path); isContender(name) {
+		if dir, name, _ := cutLast(path); isContender(name) {
 			at = spot{dir, false}
 		}
 		long[at] = append(long[at], w)
 	}
 	return long
-}
-
-func cutPath(path string) (dir, name string) {
-	i := strings.LastIndexByte(path, '/')
-	return path[:i], path[i+1:]
 }
 
 func isContender(name string) bool {
@@ -104,7 +98,7 @@ func (s *Session) lookAgain(at spot, watches []*watch) {
 			children := slices.Sorted(slices.Values(listed)) // others read the listing, too
 			gone = func(w *watch) bool {
 				return slices.ContainsFunc(w.paths, func(path string) bool {
-					_, name := cutPath(path)
+					_, name, _ := cutLast(path)
 					_, there := slices.BinarySearch(children, name)
 					return !there
 				})
