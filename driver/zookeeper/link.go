@@ -29,6 +29,7 @@ type link struct {
 	given    int64         // the session that the server named, or 0
 	since    time.Time     // when it was complete
 	done     atomic.Bool   // it is complete
+	mute     atomic.Bool   // the server has said nothing since for too long
 	stage    stage         // guarded by mu
 
 	head [20]byte // of the packet that is being read: length, xid, zxid, error
@@ -111,6 +112,7 @@ func (l *link) Read(p []byte) (int, error) {
 		}
 	}
 	if err := l.shorten(); err != nil {
+		l.mute.Store(isTimeout(err))
 		return 0, err
 	}
 	if len(l.instead) > 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ type route struct {
 	final  int           // of them, that have failed for good
 	silent bool          // a server of this round did not answer
 	last   *link         // the connection that was looked at last
+	mute   string        // its address, if it was left because the server said nothing more
 }
 
 // target is an address of a server.
@@ -67,9 +69,9 @@ func (r *route) failed(err error) {
 }
 
 // nextAddress returns the next address of the round. A host may have several:
-// the one that was of use last comes first, the others at the end of the round.
-// It has to do when the host cannot be looked up, for a session does not end
-// because a name server does.
+// the one that was of use last comes first, the others at the end of the round,
+// and after them one that has just fallen silent. The one that was of use has to
+// do when the host cannot be looked up: no session ends because a name server does.
 func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	r := &s.route
 	t := r.untried[0]
@@ -92,16 +94,22 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	if err != nil {
 		return t, err
 	}
+	var found []target
 	for _, ip := range ips {
-		at := target{t.server, ip.String()}
-		if t.ip == "" || useful == at.ip {
-			t, at = at, t
-		}
-		if at.ip != "" {
-			r.untried = append(r.untried, at)
-		}
+		found = append(found, target{t.server, ip.String()})
 	}
-	return t, nil
+	rank := func(t target) int {
+		switch t.ip {
+		case r.mute:
+			return 2
+		case useful:
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(found, func(a, b target) int { return rank(a) - rank(b) })
+	r.untried = append(r.untried, found[1:]...)
+	return found[0], nil
 }
 
 // The classes of errors of a try.
@@ -213,7 +221,10 @@ func (s *Session) lastWasOfUse() bool {
 	if l == s.route.last { // asked before
 		return false
 	}
-	s.route.last = l
+	s.route.last, s.route.mute = l, ""
+	if l.mute.Load() {
+		s.route.mute = l.to.ip
+	}
 	return l.done.Load() && time.Since(l.since) >= max(s.route.pause, minBackoff)
 }
 

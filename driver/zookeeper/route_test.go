@@ -137,3 +137,33 @@ func TestSessionComesBackWithoutItsNameServer(t *testing.T) {
 		})
 	}
 }
+
+// An address of a name that makes the handshake and says nothing more does not
+// keep the client from the other, although it was of use.
+func TestAddressThatFellSilentIsTriedLast(t *testing.T) {
+	t.Parallel()
+	server := zktest.Start(t)
+	silent, other := zktest.StartProxy(t, server.Addr()), zktest.StartProxy(t, server.Addr())
+	first, err := net.Listen("tcp", "127.0.0.2:0")
+	require.NoError(t, err)
+	silent.Serve(first)
+	_, port, _ := net.SplitHostPort(first.Addr().String())
+	second, err := net.Listen("tcp", "127.0.0.3:"+port)
+	require.NoError(t, err)
+	other.Serve(second)
+
+	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 4 * time.Second})
+	require.NoError(t, err)
+	c.resolver = nameServer(t, "127.0.0.2", "127.0.0.3")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	s, err := c.Connect(ctx)
+	require.NoError(t, err)
+	silent.Inject(zktest.Rule{
+		Match: zktest.Match{Where: func(r zktest.Request) bool { return r.Op != zktest.OpConnect }},
+		Times: zktest.Always, Do: zktest.Freeze(),
+	})
+	require.NoError(t, s.Ping(ctx))
+	require.NoError(t, s.Close(ctx))
+	require.NoError(t, c.Close())
+}
