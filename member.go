@@ -192,7 +192,7 @@ func (p *Pool) dismiss(m *member) {
 		return
 	}
 	m.closed.Store(true) // from here on record puts nothing on it
-	p.work.Go(func() { // ends within closePatience
+	p.work.Go(func() {   // ends within closePatience
 		ctx, cancel := context.WithTimeout(p.living, closePatience)
 		defer cancel()
 		m.close(ctx)

@@ -85,15 +85,17 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 		outside = held.parent
 	}
 	wait, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if deadline, ok := ctx.Deadline(); ok {
+	if deadline, ok := ctx.Deadline(); ok { // it ends at, and says so
 		wait, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	}
-	stopOutside := context.AfterFunc(outside, cancel)
-	stop := context.AfterFunc(ctx, func() {
-		if !isEndOfHold(context.Cause(ctx)) { // but that of a context in between
-			cancel()
-		}
-	})
+	endsWith := func(outer context.Context) func() bool {
+		return context.AfterFunc(outer, func() {
+			if cause := context.Cause(outer); !isEndOfHold(cause) && cause != context.DeadlineExceeded {
+				cancel()
+			}
+		})
+	}
+	stopOutside, stop := endsWith(outside), endsWith(ctx) // ctx for a context in between
 	return wait, func() {
 		stopOutside()
 		stop()

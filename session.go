@@ -354,6 +354,7 @@ func (s *Session) dropSeat() {
 
 // unlock leaves a lock once.
 func (s *Session) unlock(ctx context.Context, l *Lock) error {
+	_ = ctx.Err() // panics if ctx is nil, before anything has changed
 	h := l.hold
 	s.mu.Lock()
 	if !h.leave(l.entry) {
@@ -389,6 +390,7 @@ func (s *Session) unlock(ctx context.Context, l *Lock) error {
 func (s *Session) Close(ctx context.Context) error { return s.close(ctx, ErrSessionClosed) }
 
 func (s *Session) close(ctx context.Context, cause error) error {
+	_ = ctx.Err() // panics if ctx is nil, before anything has changed
 	s.mu.Lock()
 	s.shut(cause)
 	if s.giveUp != nil {

@@ -258,7 +258,8 @@ func TestUnlockWithTheContextOfTheLockEndsWithWhatIsAroundIt(t *testing.T) {
 		go func() { done <- l.Unlock(ctx) }()
 		require.NoError(t, held.Wait(b.ctx))
 		cancel()
-		require.True(t, errorsIsAny(<-done, context.Canceled, context.DeadlineExceeded), name)
+		err := <-done
+		require.ErrorIs(t, err, map[bool]error{false: context.Canceled, true: context.DeadlineExceeded}[name == "deadline"], name)
 		held.Release()
 		held.Remove()
 	}
@@ -403,6 +404,11 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 	l, err := s.Lock(b.ctx, "a")
 	require.NoError(t, err)
 	require.Panics(t, func() { _ = l.Context(nobody) })
+	require.Panics(t, func() { _ = l.Unlock(nobody) })
+	require.Panics(t, func() { _ = s.Close(nobody) })
+	require.Equal(t, 1, l.Depth(), "nothing has changed")
+	b.unlock(l)
+	require.Empty(t, b.children("a"))
 	require.NoError(t, s.Close(b.ctx))
 }
 
