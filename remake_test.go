@@ -2,6 +2,7 @@ package lockpool_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -72,6 +73,13 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 			b.until(func() bool { return turns.Load() > begun+15 }, "it goes on")
 			script.Remove()
 			require.NoError(t, <-got)
+			deletes := 0
+			for _, r := range own.Trace() {
+				if r.Kind == zktest.Requested && r.Op == zktest.OpDelete && slices.Contains(r.Paths, dir) {
+					deletes++
+				}
+			}
+			require.Less(t, deletes, 5, "what was made often is removed once")
 			if name == "limit" {
 				require.NoError(t, b.admin.Delete(dir+"/limit", -1))
 			}

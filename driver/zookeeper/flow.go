@@ -16,9 +16,9 @@ import (
 // that are expected, and, because the server works for small ones as well, each
 // counts for at least minAnswer. Only the proofs themselves go around the bound.
 type requests struct {
-	client *zk.Conn
-	room   *semaphore.Weighted // for the bytes of answers; first come, first served
-	living context.Context     // of the session
+	client  *zk.Conn
+	room    *semaphore.Weighted // for the bytes of answers; first come, first served
+	dialing context.Context     // of the session: ends when nothing more can be sent
 }
 
 const (
@@ -31,14 +31,14 @@ const (
 	minAnswer = 4 << 10
 )
 
-func newRequests(client *zk.Conn, living context.Context) *requests {
-	return &requests{client, semaphore.NewWeighted(maxUnderWay), living}
+func newRequests(client *zk.Conn, dialing context.Context) *requests {
+	return &requests{client, semaphore.NewWeighted(maxUnderWay), dialing}
 }
 
-// enter waits for room for an answer. When the session ends first, the error is
-// the client's for a request that it gives up.
+// enter waits for room for an answer. When the session is done with first, the error
+// is the client's for a request that it gives up.
 func (r *requests) enter(answer int64) error {
-	if r.room.Acquire(r.living, answer) != nil {
+	if r.room.Acquire(r.dialing, answer) != nil {
 		return zk.ErrConnectionClosed
 	}
 	return nil

@@ -372,7 +372,7 @@ func (s *Session) makeQueue(ctx context.Context, dir string, made *[]string) err
 			return err
 		}
 		container, err := s.createParent(dir)
-		if container && (err == nil || !refused(err)) {
+		if container && (err == nil || !refused(err)) && !slices.Contains(*made, dir) {
 			*made = append(*made, dir)
 		}
 		switch {
@@ -399,10 +399,16 @@ func (s *Session) makeQueue(ctx context.Context, dir string, made *[]string) err
 }
 
 // unmake removes the containers that were made for a node that was not created
-// after all. The server would keep one for ever that never had a child.
+// after all. The server would keep one for ever that never had a child. So it goes
+// on while the session is being closed, for as long as that has a connection.
 func (s *Session) unmake(made []string) {
+	slices.Sort(made) // each is below the one before it
 	for _, path := range slices.Backward(made) {
-		err := s.answered(func() error { return s.conn.Delete(path, 0) })
+		err := s.conn.Delete(path, 0)
+		for unsure(err) && !s.refuses() {
+			time.Sleep(minBackoff)
+			err = s.conn.Delete(path, 0)
+		}
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return // somebody uses it, and with it what is above
 		}

@@ -111,7 +111,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
-	s.client, s.conn = conn, newRequests(conn, s.living)
+	s.client, s.conn = conn, newRequests(conn, s.dialing)
 	go func() { // ends when the client's connect loop does, after conn.Close
 		for range events { // the channel drops events; what counts comes to s.event
 		}
