@@ -24,8 +24,8 @@ type watch struct {
 }
 
 // ofPlain returns the watch on the node of a lock without a queue, whose name may
-// be that of another one by now.
-func (s *Session) ofPlain(w *watch, node driver.Node) *driver.Watch {
+// be that of another one by now. joined says that others had asked for it before.
+func (s *Session) ofPlain(w *watch, node driver.Node, joined bool) *driver.Watch {
 	switch {
 	case w.Fired() == 0 && w.err == nil && s.isPlainOf(w.paths[0], node, w.raw, w.stat):
 		return w.Watch
@@ -35,6 +35,12 @@ func (s *Session) ofPlain(w *watch, node driver.Node) *driver.Watch {
 	if w.err != nil {
 		s.doubt(w.paths[0], node)
 		return w.Watch
+	}
+	if joined && w.Fired() != 0 && (w.stat == nil || !s.isPlainOf(w.paths[0], node, w.raw, w.stat)) {
+		// What it was asked for, before node was made perhaps, is gone: look again.
+		again := driver.NewWatch()
+		again.Fire(driver.Interrupted)
+		return again
 	}
 	s.disown(w.paths[0], node)
 	if w.Fired() != 0 {
@@ -60,7 +66,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	armed := make([]*watch, len(nodes))
+	armed, asked := make([]*watch, len(nodes)), time.Now()
 	for i, node := range nodes {
 		if armed[i] = s.watch(s.paths(queue, node)...); armed[i] == nil {
 			return nil, s.Err()
@@ -71,7 +77,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 		select {
 		case <-w.armed:
 			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-				watches[i] = s.ofPlain(w, nodes[i])
+				watches[i] = s.ofPlain(w, nodes[i], w.began.Before(asked))
 			}
 			if w.err != nil {
 				return nil, w.err
