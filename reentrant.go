@@ -196,6 +196,9 @@ func (h *hold) end(cause error) bool {
 // time, the lock is let go: an error of ctx means that this still happens, in
 // the background.
 //
+// ctx may come from [Lock.Context]. Letting go ends that context, which does not
+// end the wait: what it was made from does, and its deadline.
+//
 // Unlocking a Lock twice is ErrNotHeld and changes nothing. If the lock was
 // lost, the error is ErrLockLost: what was done under it may have been done
 // beside somebody else.

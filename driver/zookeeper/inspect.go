@@ -190,7 +190,7 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 					claims := claimsOn(path)
 					claims.delete()
 					defer claims.deleted()
-					if err := s.identify(path, node); err != nil {
+					if _, err := s.identify(path, node); err != nil {
 						return err
 					}
 				}
@@ -213,15 +213,15 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 
 // identify looks whether the node of a lock without a queue is that one. The
 // error is ErrNoNode if it is not.
-func (s *Session) identify(path string, node driver.Node) error {
+func (s *Session) identify(path string, node driver.Node) (version int32, err error) {
 	data, stat, err := s.conn.Get(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if found, _ := plainNode(data, stat); found != node {
-		return zk.ErrNoNode
+		return 0, zk.ErrNoNode
 	}
-	return nil
+	return stat.Version, nil
 }
 
 // Revoke implements driver.Session.
@@ -229,11 +229,17 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) er
 	_, err := look(ctx, s, func() (struct{}, error) {
 		path := s.paths(queue, node)[0]
 		err := s.answered(func() error {
-			_, err := s.conn.Set(path, []byte(revokeRequest), -1)
+			version, err := int32(-1), error(nil)
+			if node.Kind == driver.Plain { // the name may be that of the next one
+				version, err = s.identify(path, node)
+			}
+			if err == nil {
+				_, err = s.conn.Set(path, []byte(revokeRequest), version)
+			}
 			return err
 		})
 		switch {
-		case errors.Is(err, zk.ErrNoNode):
+		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
 			err = driver.ErrRemoved
 		case err != nil && !errors.Is(err, driver.ErrSessionLost):
 			err = explain(err, "asking for the lock at "+path, "WRITE", path)
