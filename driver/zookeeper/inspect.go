@@ -211,8 +211,8 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
-// identify looks whether the node of a lock without a queue is that one. The
-// error is ErrNoNode if it is not.
+// identify returns the version of the node of a lock without a queue, if it is
+// that one. The error is ErrNoNode if it is not.
 func (s *Session) identify(path string, node driver.Node) (version int32, err error) {
 	data, stat, err := s.conn.Get(path)
 	if err != nil {
