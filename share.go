@@ -44,7 +44,7 @@ func (h *hold) share() func(ctx context.Context) error {
 		}
 		close(moving)
 	}) {
-		return failed(ErrPoolClosed)
+		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
 	}
 	return func(ctx context.Context) error {
 		ctx, cancel := beyondHolds(ctx)
