@@ -293,6 +293,13 @@ func (s *RealServer) serving(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if s.secure != nil { // which is opened after the other port
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.SecureAddr())
+		if err != nil {
+			return "", err
+		}
+		conn.Close()
+	}
 	switch mode := field(srvr, "Mode: "); mode {
 	case "standalone", "leader", "follower", "observer":
 		return mode, nil
