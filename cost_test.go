@@ -12,39 +12,39 @@ import (
 
 // instrumented does what an acquisition of a free lock does for spans, metrics,
 // logs and profiles. Nothing of it is in a lock without instrumentation.
-func instrumented(p *Pool, s *Session, home *member) {
+func instrumented(p *Pool, s *Handle, home *session) {
 	self := driver.Node{Name: "_c_8d2c8a2e-4e57-4a0b-9d39-7d0c6ee3d8a1-lock-0000000000"}
 	began := time.Now()
-	p.telemetry.seated(context.Background(), began, nil)
+	p.telemetry.slotAcquired(context.Background(), began, nil)
 	req := request{op: opLock}
-	ctx, trail := s.follow(context.Background(), "a", req)
+	ctx, trail := s.startAcquisition(context.Background(), "a", req)
 	_ = p.owner.data(ctx, req, p.telemetry.links)
-	trail.on(home)
+	trail.onSession(home)
 	trail.Queued(self, 0, 1)
 	trail.granted(self)
 	trail.end(nil)
 }
 
 // uninstrumented is a pool of a program that has set up no provider.
-func uninstrumented(t testing.TB) (*Pool, *Session, *member) {
+func uninstrumented(t testing.TB) (*Pool, *Handle, *session) {
 	p, err := OpenConnector(nameless{})
 	require.NoError(t, err)
-	return p, &Session{pool: p}, &member{}
+	return p, &Handle{pool: p}, &session{}
 }
 
 // released is the same for a hold, from its grant to its end.
 func released(p *Pool, h *hold) {
 	p.telemetry.granted(context.Background(), h)
-	h.tell(ErrNotHeld)
+	h.reportEnd(ErrNotHeld)
 	p.telemetry.released(context.Background(), release{hold: h, began: h.began})
-	p.telemetry.entered(h)
+	p.telemetry.countReentries(h)
 }
 
 // There is no provider in these tests, so this is what it costs who has none.
 func TestInstrumentationWithoutAProviderCostsFewAllocations(t *testing.T) {
 	p, s, home := uninstrumented(t)
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { instrumented(p, s, home) }), 3.)
-	h := (&hold{session: s, name: "a", home: home}).begun()
+	h := (&hold{handle: s, name: "a", session: home}).begun()
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { released(p, h) }), 5.)
 }
 
@@ -66,7 +66,7 @@ func TestInstrumentationWithoutAProviderTakesNoTime(t *testing.T) {
 
 func TestEnteringAgainCostsNoAllocation(t *testing.T) {
 	_, s, home := uninstrumented(t)
-	h := (&hold{session: s, name: "a", home: home}).begun()
+	h := (&hold{handle: s, name: "a", session: home}).begun()
 	h.enter(false)
 	s.holds = map[string]*hold{"a": h}
 	ctx := context.Background()
@@ -88,11 +88,11 @@ func BenchmarkInstrumentationOfAnAcquisition(b *testing.B) {
 
 func BenchmarkInstrumentationOfARelease(b *testing.B) {
 	p, s, home := uninstrumented(b)
-	h := (&hold{session: s, name: "a", home: home}).begun()
+	h := (&hold{handle: s, name: "a", session: home}).begun()
 	b.ReportAllocs()
 	for b.Loop() {
 		p.telemetry.granted(context.Background(), h)
-		h.tell(ErrNotHeld)
+		h.reportEnd(ErrNotHeld)
 		released(p, h)
 	}
 }

@@ -55,7 +55,7 @@ var (
 	ErrPoolClosed = errors.New("lockpool: pool closed")
 
 	// ErrSessionClosed: the Session is closed.
-	ErrSessionClosed = errors.New("lockpool: session closed")
+	ErrHandleClosed = errors.New("lockpool: session closed")
 
 	// ErrInvalidName: the name can not be that of a lock. The error says why.
 	// Nothing was sent.
@@ -123,7 +123,7 @@ var errorClasses = []struct {
 }{
 	{ErrLocked, "busy"},
 	{ErrPoolClosed, "pool_closed"},
-	{ErrSessionClosed, "session_closed"},
+	{ErrHandleClosed, "session_closed"},
 	{ErrLockLost, "lock_lost"},
 	{ErrNotHeld, "not_held"},
 	{ErrUpgrade, "upgrade"},

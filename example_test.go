@@ -119,7 +119,7 @@ func ExampleSession() {
 	defer pool.Close()
 	ctx := context.Background()
 
-	session, err := pool.Session(ctx) // one holder
+	session, err := pool.Handle(ctx) // one holder
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -562,7 +562,7 @@ func (s *stage) waitAndRead() {
 
 // share goes on reading after it has written.
 func (s *stage) share() {
-	h, err := s.pool.Session(s.ctx)
+	h, err := s.pool.Handle(s.ctx)
 	require.NoError(s, err)
 	defer h.Close(s.ctx)
 	write, err := h.Lock(s.ctx, "a")

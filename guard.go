@@ -19,14 +19,14 @@ const guardPause = 100 * time.Millisecond
 // watchOver watches the node of a hold, which somebody may remove: a person who
 // breaks the lock, or who cleans up. It is called by the hold's timer and ends
 // with the hold.
-func (p *Pool) watchOver(h *hold) {
+func (p *Pool) guard(h *hold) {
 	if !p.begin() {
 		return
 	}
 	defer p.work.Done()
 	for {
-		watch, err := h.look(h.living)
-		if h.living.Err() != nil {
+		watch, err := h.watchNode(h.alive)
+		if h.alive.Err() != nil {
 			return
 		}
 		if err != nil {
@@ -36,9 +36,9 @@ func (p *Pool) watchOver(h *hold) {
 		select {
 		case <-watch.Done():
 			if watch.Fired() == driver.Unnoticed {
-				p.telemetry.rescued(h.living, h.kind, h.name)
+				p.telemetry.rescued(h.alive, h.kind, h.name)
 			}
-		case <-h.living.Done():
+		case <-h.alive.Done():
 			return
 		}
 	}
@@ -46,12 +46,12 @@ func (p *Pool) watchOver(h *hold) {
 
 // look watches the hold's node and learns its token. It ends the hold if the
 // node is gone, or can not be seen any more.
-func (h *hold) look(ctx context.Context) (*driver.Watch, error) {
-	node, err := h.settled(ctx)
+func (h *hold) watchNode(ctx context.Context) (*driver.Watch, error) {
+	node, err := h.currentNode(ctx)
 	if err != nil {
 		return nil, err
 	}
-	watches, err := h.home.Watch(ctx, h.queue, node)
+	watches, err := h.session.Watch(ctx, h.queue, node)
 	if err == nil {
 		h.token.CompareAndSwap(0, watches[0].Created)
 		if watches[0].Revoked {
@@ -61,28 +61,28 @@ func (h *hold) look(ctx context.Context) (*driver.Watch, error) {
 			return watches[0], nil
 		}
 		if h.replaced(node) {
-			return h.look(ctx)
+			return h.watchNode(ctx)
 		}
 		err = driver.ErrRemoved
 	}
-	return nil, h.weigh(err)
+	return nil, h.endIfLost(err)
 }
 
 // stands asks the service whether the hold's node stands.
-func (h *hold) stands(ctx context.Context) error {
-	node, err := h.settled(ctx)
+func (h *hold) verify(ctx context.Context) error {
+	node, err := h.currentNode(ctx)
 	if err == nil {
-		err = h.home.Stands(ctx, h.queue, node)
+		err = h.session.Verify(ctx, h.queue, node)
 	}
 	if errors.Is(err, driver.ErrRemoved) && h.replaced(node) {
-		return h.stands(ctx)
+		return h.verify(ctx)
 	}
-	return h.weigh(err)
+	return h.endIfLost(err)
 }
 
 // weigh ends the hold if err, of a question about its node, means that it is
 // lost. It returns the error for the user.
-func (h *hold) weigh(err error) error {
+func (h *hold) endIfLost(err error) error {
 	removed, unseen := errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrNoPermission)
 	if !removed && !unseen && !errors.Is(err, driver.ErrSessionLost) {
 		return err // there was no answer
@@ -90,9 +90,9 @@ func (h *hold) weigh(err error) error {
 	if cause := lostWith(err); h.end(cause) {
 		if unseen || removed && h.kind != driver.Plain {
 			// What stands of it we could not see go, or it is the rest of several nodes.
-			_ = h.leaveQueue(h.living) // goes on in the background
+			_ = h.removeNode(h.alive) // goes on in the background
 		}
-		h.tell(cause)
+		h.reportEnd(cause)
 	}
 	return h.err()
 }

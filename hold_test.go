@@ -28,16 +28,16 @@ func (s *dyingSession) Err() error {
 // be held open from outside, so it is set up here.
 func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	t.Parallel()
-	session := &dyingSession{}
-	home := &member{Session: session, holds: map[*hold]struct{}{}}
+	conn := &dyingSession{}
+	home := &session{Session: conn, holds: map[*hold]struct{}{}}
 	cfg, err := newConfig(nil)
 	require.NoError(t, err)
-	s := &Session{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), living: context.Background()}, holds: map[string]*hold{}}
-	h := (&hold{session: s, name: "a", home: home}).begun()
-	require.NoError(t, s.pool.record(h))
+	s := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
+	h := (&hold{handle: s, name: "a", session: home}).begun()
+	require.NoError(t, s.pool.addHold(h))
 	s.holds["a"] = h
 	l := h.enter(false)
-	session.over = true
+	conn.over = true
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
 	<-l.Lost()
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
@@ -60,15 +60,15 @@ func (s *closingSession) Close(context.Context) error {
 // would lose it at once.
 func TestNothingIsHeldOnASessionThatIsDismissed(t *testing.T) {
 	t.Parallel()
-	session := &closingSession{closed: make(chan struct{})}
-	home := &member{Session: session, holds: map[*hold]struct{}{}}
+	conn := &closingSession{closed: make(chan struct{})}
+	home := &session{Session: conn, holds: map[*hold]struct{}{}}
 	home.retired.Store(true)
-	p := &Pool{living: context.Background()}
-	p.dismiss(home)
-	h := (&hold{session: &Session{pool: p}, name: "a", home: home}).begun()
-	require.ErrorIs(t, p.record(h), driver.ErrSessionLost)
-	<-session.closed
-	p.dismiss(home) // closes it once
+	p := &Pool{alive: context.Background()}
+	p.closeIfIdle(home)
+	h := (&hold{handle: &Handle{pool: p}, name: "a", session: home}).begun()
+	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
+	<-conn.closed
+	p.closeIfIdle(home) // closes it once
 	p.work.Wait()
 }
 

@@ -29,7 +29,7 @@ func TestPermitsAreSeenWithoutTheGuards(t *testing.T) {
 			require.ErrorContains(t, err, "a semaphore", k.name)
 		}
 	}
-	names, err := others.Locks(b.ctx, "")
+	names, err := others.List(b.ctx, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"s"}, names)
 	q, err := others.Queue(b.ctx, "s")
@@ -119,7 +119,7 @@ func TestLocksNamesALockThatIsNamedLikeAPartOfASemaphore(t *testing.T) {
 	for _, name := range []string{"locks", "leases", "limit"} {
 		l := b.lock(p, name)
 		for _, prefix := range []string{"", name} {
-			names, err := p.Locks(b.ctx, prefix)
+			names, err := p.List(b.ctx, prefix)
 			require.NoError(t, err)
 			require.Equal(t, []string{name}, names)
 		}

@@ -34,7 +34,7 @@ func (w *warned) first(name string, interval time.Duration) bool {
 }
 
 // isSlow is called when a wait has lasted for as long as WithLongWait says.
-func (t *trail) isSlow() {
+func (t *acquisition) warnLongWait() {
 	telemetry := t.pool.telemetry
 	if !telemetry.warned.first(t.name, telemetry.longWait) || !t.pool.begin() {
 		return
@@ -52,7 +52,7 @@ func (t *trail) isSlow() {
 		if queue == t.name+"/"+driver.Guards {
 			queue = t.name + "/" + driver.Leases
 		}
-		if holder, data := head(ctx, m, queue, driver.Node{}); holder.Name != "" {
+		if holder, data := findHolder(ctx, m, queue, driver.Node{}); holder.Name != "" {
 			attrs = append(attrs, "holder", holder.String(), "holder_whose", readOwner(data).String())
 		}
 	}
@@ -64,9 +64,9 @@ const headPatience = 5 * time.Second
 
 // suspect warns of a wait that looks like one for oneself: the context carries a
 // holder that has the lock, but on another goroutine, where it does not count.
-func (p *Pool) suspect(ctx context.Context, name string) {
+func (p *Pool) warnSelfDeadlock(ctx context.Context, name string) {
 	c, _ := ctx.Value(carrierKey{p}).(*heldContext)
-	if c == nil || c.goroutine == goid.Get() || !p.holds(c.hold.session, name) {
+	if c == nil || c.goroutine == goid.Get() || !p.holds(c.hold.handle, name) {
 		return
 	}
 	p.telemetry.logger.WarnContext(ctx, "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+
@@ -74,12 +74,12 @@ func (p *Pool) suspect(ctx context.Context, name string) {
 }
 
 // holds reports whether the session holds the lock.
-func (p *Pool) holds(s *Session, name string) bool {
+func (p *Pool) holds(s *Handle, name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, m := range p.members {
+	for _, m := range p.sessions {
 		for h := range m.holds {
-			if h.session == s && h.name == name {
+			if h.handle == s && h.name == name {
 				return true
 			}
 		}

@@ -161,8 +161,8 @@ func (b *bench) poolWith(cfg zookeeper.Config, opts ...lockpool.Option) *lockpoo
 	return p
 }
 
-func (b *bench) session(p *lockpool.Pool) *lockpool.Session {
-	s, err := p.Session(b.ctx)
+func (b *bench) session(p *lockpool.Pool) *lockpool.Handle {
+	s, err := p.Handle(b.ctx)
 	require.NoError(b, err)
 	return s
 }

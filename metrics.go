@@ -21,7 +21,7 @@ import (
 // error, and the lock only as WithMetricName maps it.
 type meters struct {
 	waitTime, holdTime            metric.Float64Histogram
-	seatTime, connectTime         metric.Float64Histogram
+	slotTime, connectTime         metric.Float64Histogram
 	depth                         metric.Int64Histogram
 	waiters, held                 metric.Int64UpDownCounter
 	reentries, lost, sessionsLost metric.Int64Counter
@@ -64,7 +64,7 @@ func (m *meters) make(cfg config) {
 	}
 	m.waitTime = seconds("lockpool.lock.wait.duration", "Time from asking for a lock to its grant, or to the error.", waitBounds)
 	m.holdTime = seconds("lockpool.lock.hold.duration", "Time from the grant of a lock until it is let go or lost.", holdBounds)
-	m.seatTime = seconds("lockpool.session.wait_time", "Time spent waiting for a free handle and for a session.", waitBounds)
+	m.slotTime = seconds("lockpool.session.wait_time", "Time spent waiting for a free handle and for a session.", waitBounds)
 	m.connectTime = seconds("lockpool.session.create_time", "Time to open a session with the service.", waitBounds)
 	depth, err := meter.Int64Histogram("lockpool.lock.queue.length", metric.WithUnit("{contender}"),
 		metric.WithDescription("Contenders in the queue of a lock when joining it, oneself included."),
@@ -97,7 +97,7 @@ func usable[T any](instrument T, err error, none T) T {
 // observe registers what is asked for and not counted, and returns what ends it.
 func (p *Pool) observe() (unregister func()) {
 	m := &p.telemetry.meters
-	attrs := m.with(labels{})
+	attrs := m.option(labels{})
 	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		s := p.Stats()
 		o.ObserveInt64(m.sessions, int64(s.OpenSessions), attrs)
@@ -125,7 +125,7 @@ type labels struct {
 }
 
 // with returns the labels as the API wants them, made once for each set.
-func (m *meters) with(l labels) metric.MeasurementOption {
+func (m *meters) option(l labels) metric.MeasurementOption {
 	if set, ok := m.sets.Load(l); ok {
 		return set.(metric.MeasurementOption)
 	}
@@ -148,16 +148,16 @@ func (m *meters) with(l labels) metric.MeasurementOption {
 	return set.(metric.MeasurementOption)
 }
 
-func (m *meters) of(kind driver.Kind, name string) labels {
+func (m *meters) labelsOf(kind driver.Kind, name string) labels {
 	l := labels{kind: kind.String()}
 	if m.name != nil {
-		l.name = m.mapped(name)
+		l.name = m.mappedName(name)
 	}
 	return l
 }
 
 // mapped calls the user's function, of which a panic must not keep a lock.
-func (m *meters) mapped(name string) (mapped string) {
+func (m *meters) mappedName(name string) (mapped string) {
 	defer func() {
 		if r := recover(); r != nil {
 			otel.Handle(fmt.Errorf("lockpool: WithMetricName: the function panics for %q: %v", name, r))
@@ -166,77 +166,77 @@ func (m *meters) mapped(name string) (mapped string) {
 	return m.name(name)
 }
 
-func (m *meters) queued(ctx context.Context, t *trail, length int) {
+func (m *meters) queued(ctx context.Context, t *acquisition, length int) {
 	if m.depth.Enabled(ctx) {
-		m.depth.Record(ctx, int64(length), m.with(m.of(t.req.kind(), t.name)))
+		m.depth.Record(ctx, int64(length), m.option(m.labelsOf(t.req.kind(), t.name)))
 	}
 }
 
-func (m *meters) waits(ctx context.Context, t *trail, n int64) {
+func (m *meters) countWaiter(ctx context.Context, t *acquisition, n int64) {
 	if n > 0 { // the global provider may get a delegate in between
 		t.counted = m.waiters.Enabled(ctx)
 	}
 	if t.counted {
-		m.waiters.Add(ctx, n, m.with(m.of(t.req.kind(), t.name)))
+		m.waiters.Add(ctx, n, m.option(m.labelsOf(t.req.kind(), t.name)))
 	}
 }
 
 // acquired is told of the end of an acquisition.
-func (m *meters) acquired(ctx context.Context, t *trail, contended bool, err error) {
+func (m *meters) acquired(ctx context.Context, t *acquisition, contended bool, err error) {
 	if !m.waitTime.Enabled(ctx) {
 		return
 	}
-	l := m.of(t.req.kind(), t.name)
+	l := m.labelsOf(t.req.kind(), t.name)
 	l.outcome, l.failed = outcome(err)
 	l.contended = contended
-	m.waitTime.Record(ctx, time.Since(t.began).Seconds(), m.with(l))
+	m.waitTime.Record(ctx, time.Since(t.began).Seconds(), m.option(l))
 }
 
 // ended counts a hold out.
-func (m *meters) ended(h *hold) {
+func (m *meters) holdEnded(h *hold) {
 	if ctx := context.Background(); m.holdTime.Enabled(ctx) {
-		m.holdTime.Record(ctx, h.ended.Sub(h.began).Seconds(), m.with(m.of(h.kind, h.name)))
+		m.holdTime.Record(ctx, h.ended.Sub(h.began).Seconds(), m.option(m.labelsOf(h.kind, h.name)))
 	}
-	m.counts(h, -1)
+	m.countHeld(h, -1)
 }
 
-func (m *meters) counts(h *hold, n int64) {
+func (m *meters) countHeld(h *hold, n int64) {
 	ctx := context.Background()
 	if n > 0 {
 		h.counted = m.held.Enabled(ctx)
 	}
 	if h.counted {
-		m.held.Add(ctx, n, m.with(m.of(h.kind, h.name)))
+		m.held.Add(ctx, n, m.option(m.labelsOf(h.kind, h.name)))
 	}
 }
 
 // entered counts how often a hold was entered again.
-func (m *meters) entered(h *hold) {
+func (m *meters) countReentries(h *hold) {
 	again := int64(h.last/2) - 1 // the first is 2, or 3 of one that only reads; then 4 or 5
 	if ctx := context.Background(); again > 0 && m.reentries.Enabled(ctx) {
-		m.reentries.Add(ctx, again, m.with(m.of(h.kind, h.name)))
+		m.reentries.Add(ctx, again, m.option(m.labelsOf(h.kind, h.name)))
 	}
 }
 
 // sessionLost counts a member that has ended, unless the pool has closed it.
-func (m *meters) sessionLost(of *member) {
+func (m *meters) sessionLost(of *session) {
 	if ctx := context.Background(); !of.closed.Load() && m.sessionsLost.Enabled(ctx) {
-		m.sessionsLost.Add(ctx, 1, m.with(labels{}))
+		m.sessionsLost.Add(ctx, 1, m.option(labels{}))
 	}
 }
 
 // rescued counts a wait or a hold that has missed the end of a node.
 func (m *meters) rescued(ctx context.Context, kind driver.Kind, name string) {
 	if m.rescues.Enabled(ctx) {
-		m.rescues.Add(ctx, 1, m.with(m.of(kind, name)))
+		m.rescues.Add(ctx, 1, m.option(m.labelsOf(kind, name)))
 	}
 }
 
-func (m *meters) loses(h *hold, cause error) {
+func (m *meters) lockLost(h *hold, cause error) {
 	if ctx := context.Background(); m.lost.Enabled(ctx) {
-		l := m.of(h.kind, h.name)
+		l := m.labelsOf(h.kind, h.name)
 		l.reason = lossReason(cause)
-		m.lost.Add(ctx, 1, m.with(l))
+		m.lost.Add(ctx, 1, m.option(l))
 	}
 }
 
@@ -252,7 +252,7 @@ func lossReason(cause error) string {
 }
 
 // took records how long something of a session took.
-func (m *meters) took(h metric.Float64Histogram, began time.Time, err error) {
+func (m *meters) recordDuration(h metric.Float64Histogram, began time.Time, err error) {
 	ctx := context.Background()
 	if !h.Enabled(ctx) {
 		return
@@ -261,5 +261,5 @@ func (m *meters) took(h metric.Float64Histogram, began time.Time, err error) {
 	if err != nil {
 		l.failed = errorType(err)
 	}
-	h.Record(ctx, time.Since(began).Seconds(), m.with(l))
+	h.Record(ctx, time.Since(began).Seconds(), m.option(l))
 }

@@ -35,7 +35,7 @@ const (
 	spanWait    = "lockpool.lock.wait"       // the part of it spent behind others
 	spanRelease = "lockpool.lock.release"    // giving it back
 	spanHold    = "lockpool.lock.hold"       // from the one to the other; see WithHoldSpans
-	spanSeat    = "lockpool.session.acquire" // the wait for a handle and a session, if there is one
+	spanSlot    = "lockpool.session.acquire" // the wait for a handle and a session, if there is one
 	spanConnect = "lockpool.session.connect" // opening a session
 )
 
@@ -95,7 +95,7 @@ func newTelemetry(cfg config, connector driver.Connector) *telemetry {
 }
 
 // trail follows one acquisition. It is its recipe.Observer.
-type trail struct {
+type acquisition struct {
 	pool     *Pool
 	caller   context.Context
 	ctx      context.Context // with the acquire span
@@ -106,7 +106,7 @@ type trail struct {
 	wait     trace.Span // from then on
 	began    time.Time
 	region   *rtrace.Region
-	home     *member
+	session  *session
 	self     string // our node, while it queues
 	place    int    // in the queue when joining; -1 if there is none
 	wakeups  int
@@ -117,16 +117,16 @@ type trail struct {
 
 	mu     sync.Mutex
 	behind recipe.Wait
-	where  *member
+	where  *session
 }
 
 // follow begins the span of an acquisition. It is called with s.mu held.
-func (s *Session) follow(ctx context.Context, name string, req request) (context.Context, *trail) {
-	p, t := s.pool, &s.trail
+func (s *Handle) startAcquisition(ctx context.Context, name string, req request) (context.Context, *acquisition) {
+	p, t := s.pool, &s.acquisition
 	if p.telemetry.longWait > 0 {
-		t = new(trail) // its timer may still look at it when s has another
+		t = new(acquisition) // its timer may still look at it when s has another
 	}
-	*t = trail{pool: p, caller: ctx, name: name, req: req, place: -1, began: time.Now()}
+	*t = acquisition{pool: p, caller: ctx, name: name, req: req, place: -1, began: time.Now()}
 	t.ctx, t.span = p.telemetry.tracer.Start(ctx, spanAcquire, p.telemetry.start...)
 	if t.span.IsRecording() {
 		t.span.SetAttributes(keyName.String(name), t.kind(), keyDriver.String(p.telemetry.driverName))
@@ -140,11 +140,11 @@ func (s *Session) follow(ctx context.Context, name string, req request) (context
 	return t.ctx, t
 }
 
-func (t *trail) kind() attribute.KeyValue { return keyKind.String(t.req.kind().String()) }
+func (t *acquisition) kind() attribute.KeyValue { return keyKind.String(t.req.kind().String()) }
 
 // on tells which session the acquisition uses.
-func (t *trail) on(m *member) {
-	t.home = m
+func (t *acquisition) onSession(m *session) {
+	t.session = m
 	if t.span.IsRecording() {
 		info := m.Info()
 		t.span.SetAttributes(keySession.String(info.ID))
@@ -167,7 +167,7 @@ func serverOf(info driver.Info) []attribute.KeyValue {
 }
 
 // Queued implements recipe.Observer.
-func (t *trail) Queued(self driver.Node, place, length int) {
+func (t *acquisition) Queued(self driver.Node, place, length int) {
 	joined := t.self != self.Name
 	t.self = self.Name
 	switch {
@@ -186,12 +186,12 @@ func (t *trail) Queued(self driver.Node, place, length int) {
 }
 
 // Waiting implements recipe.Observer.
-func (t *trail) Waiting(w recipe.Wait) {
+func (t *acquisition) Waiting(w recipe.Wait) {
 	t.mu.Lock()
 	if w.Data == nil && w.Behind == t.behind.Behind {
 		w.Data = t.behind.Data // as it was before
 	}
-	t.behind, t.where = w, t.home
+	t.behind, t.where = w, t.session
 	t.mu.Unlock()
 	if t.wait == nil {
 		t.beginWait()
@@ -208,7 +208,7 @@ func (t *trail) Waiting(w recipe.Wait) {
 	}
 }
 
-func (t *trail) beginWait() {
+func (t *acquisition) beginWait() {
 	p := t.pool
 	t.waiting = true
 	p.waiting.Add(1)
@@ -218,7 +218,7 @@ func (t *trail) beginWait() {
 	if p.telemetry.profiles {
 		profiles().waiting.Add(t, 1)
 	}
-	p.telemetry.waits(t.ctx, t, 1)
+	p.telemetry.countWaiter(t.ctx, t, 1)
 	_, t.wait = p.telemetry.tracer.Start(t.ctx, spanWait)
 	if t.wait.IsRecording() {
 		t.wait.SetAttributes(keyName.String(t.name), t.kind())
@@ -226,15 +226,15 @@ func (t *trail) beginWait() {
 			t.wait.SetAttributes(keyPosition.Int(t.place))
 		}
 	}
-	p.suspect(t.caller, t.name)
+	p.warnSelfDeadlock(t.caller, t.name)
 	if d := p.telemetry.longWait; d > 0 {
-		t.slow = time.AfterFunc(max(d-time.Since(t.began), 0), t.isSlow)
+		t.slow = time.AfterFunc(max(d-time.Since(t.began), 0), t.warnLongWait)
 	}
 }
 
 // linkTo links the wait to the span of whoever is in the way, and if that one
 // waits itself to the holder's.
-func (t *trail) linkTo(w recipe.Wait) {
+func (t *acquisition) linkTo(w recipe.Wait) {
 	const most = 32 // links of one wait
 	link := func(data []byte, role string) {
 		sc := readOwner(data).span()
@@ -251,7 +251,7 @@ func (t *trail) linkTo(w recipe.Wait) {
 		link(w.Data, "holder")
 	default:
 		link(w.Data, "predecessor")
-		_, head := head(t.ctx, t.home, w.Queue, w.Head)
+		_, head := findHolder(t.ctx, t.session, w.Queue, w.Head)
 		link(head, "holder")
 	}
 }
@@ -259,7 +259,7 @@ func (t *trail) linkTo(w recipe.Wait) {
 // head returns the first in the queue, which holds the lock, and what is stored in
 // its node. It looks again if the one that was first has gone. It returns nothing
 // if there is no answer.
-func head(ctx context.Context, m *member, queue string, first driver.Node) (driver.Node, []byte) {
+func findHolder(ctx context.Context, m *session, queue string, first driver.Node) (driver.Node, []byte) {
 	const tries = 5 // of a lock that changes hands faster than it is looked at
 	for range tries {
 		if first.Name != "" {
@@ -281,7 +281,7 @@ func head(ctx context.Context, m *member, queue string, first driver.Node) (driv
 }
 
 // Woken implements recipe.Observer.
-func (t *trail) Woken(e driver.Event) {
+func (t *acquisition) Woken(e driver.Event) {
 	t.wakeups++
 	if e == driver.Deleted || e == driver.Missing || e == driver.Unnoticed {
 		t.mu.Lock()
@@ -297,7 +297,7 @@ func (t *trail) Woken(e driver.Event) {
 }
 
 // granted tells which node holds the lock.
-func (t *trail) granted(node driver.Node) {
+func (t *acquisition) granted(node driver.Node) {
 	if t.span.IsRecording() {
 		t.span.SetAttributes(keyNode.String(node.Name))
 	}
@@ -305,7 +305,7 @@ func (t *trail) granted(node driver.Node) {
 
 // requeued tells why the claim joins again: its session is over, or somebody
 // has removed its node.
-func (t *trail) requeued(why error) {
+func (t *acquisition) requeued(why error) {
 	t.requeues++
 	if t.span.IsRecording() {
 		t.span.AddEvent("lockpool.requeued")
@@ -314,7 +314,7 @@ func (t *trail) requeued(why error) {
 }
 
 // end ends the spans.
-func (t *trail) end(err error) {
+func (t *acquisition) end(err error) {
 	p := t.pool
 	contended := t.waiting || errors.Is(err, ErrLocked)
 	if t.waiting { // users' code, which may panic, comes last
@@ -328,7 +328,7 @@ func (t *trail) end(err error) {
 		if t.slow != nil {
 			t.slow.Stop()
 		}
-		p.telemetry.waits(t.ctx, t, -1)
+		p.telemetry.countWaiter(t.ctx, t, -1)
 	}
 	if t.wait != nil {
 		t.finish(t.wait, err)
@@ -340,7 +340,7 @@ func (t *trail) end(err error) {
 	t.finish(t.span, err)
 }
 
-func (t *trail) finish(span trace.Span, err error) {
+func (t *acquisition) finish(span trace.Span, err error) {
 	if span.IsRecording() {
 		outcome, failed := outcome(err)
 		span.SetAttributes(keyOutcome.String(outcome), keyWakeups.Int(t.wakeups))
@@ -384,7 +384,7 @@ func errorType(err error) string { return (&LockError{Err: err}).ErrorType() }
 
 // blame adds to the error of a wait that its context has ended which node was in
 // the way, and whose it is, as far as that is known.
-func (t *trail) blame(ctx context.Context, err error) error {
+func (t *acquisition) describeBlocker(ctx context.Context, err error) error {
 	t.mu.Lock()
 	behind := t.behind
 	t.mu.Unlock()
@@ -401,7 +401,7 @@ func (t *trail) blame(ctx context.Context, err error) error {
 }
 
 // about returns what is said of a hold on its spans.
-func (t *telemetry) about(h *hold) []attribute.KeyValue {
+func (t *telemetry) holdAttributes(h *hold) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{keyName.String(h.name), keyKind.String(h.kind.String()), keyDriver.String(t.driverName)}
 	if token := h.token.Load(); token != 0 {
 		attrs = append(attrs, keyToken.Int64(token))
@@ -416,7 +416,7 @@ func (t *telemetry) released(ctx context.Context, r release) {
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(t.about(r.hold)...)
+	span.SetAttributes(t.holdAttributes(r.hold)...)
 	if r.err != nil {
 		fail(span, r.err)
 	}
@@ -427,7 +427,7 @@ func (t *telemetry) granted(ctx context.Context, h *hold) {
 	if t.profiles {
 		profiles().held.Add(h, 1)
 	}
-	t.counts(h, 1)
+	t.countHeld(h, 1)
 	if t.holdSpans {
 		_, h.span = t.tracer.Start(ctx, spanHold)
 	}
@@ -439,20 +439,20 @@ func (t *telemetry) withdrawn(h *hold) {
 	if t.profiles {
 		profiles().held.Remove(h)
 	}
-	t.counts(h, -1)
+	t.countHeld(h, -1)
 	if h.span != nil {
 		h.span.End()
 	}
 }
 
 // seated tells of a wait for a handle and a session, if there was one.
-func (t *telemetry) seated(ctx context.Context, began time.Time, err error) {
+func (t *telemetry) slotAcquired(ctx context.Context, began time.Time, err error) {
 	const atOnce = time.Millisecond
-	t.took(t.seatTime, began, err)
+	t.recordDuration(t.slotTime, began, err)
 	if time.Since(began) < atOnce {
 		return
 	}
-	_, span := t.tracer.Start(ctx, spanSeat, trace.WithTimestamp(began))
+	_, span := t.tracer.Start(ctx, spanSlot, trace.WithTimestamp(began))
 	end(span, err)
 }
 
@@ -461,7 +461,7 @@ func (t *telemetry) connecting(ctx context.Context) (context.Context, func(drive
 	began := time.Now()
 	ctx, span := t.tracer.Start(ctx, spanConnect, t.start...)
 	return ctx, func(s driver.Session, err error) {
-		t.took(t.connectTime, began, err)
+		t.recordDuration(t.connectTime, began, err)
 		if span.IsRecording() {
 			span.SetAttributes(keyDriver.String(t.driverName))
 			if err != nil {
@@ -477,15 +477,15 @@ func (t *telemetry) connecting(ctx context.Context) (context.Context, func(drive
 }
 
 // tell tells of the end of a hold, which may take as long as whoever listens does.
-func (h *hold) tell(cause error) {
-	t := h.session.pool.telemetry
-	t.ended(h)
+func (h *hold) reportEnd(cause error) {
+	t := h.handle.pool.telemetry
+	t.holdEnded(h)
 	if t.profiles {
 		profiles().held.Remove(h)
 	}
 	lost := errors.Is(cause, ErrLockLost)
 	if lost {
-		t.loses(h, cause)
+		t.lockLost(h, cause)
 		t.logger.Warn("lockpool: a lock was lost", "lock", h.name, "kind", h.kind.String(),
 			"held", h.ended.Sub(h.began).Round(time.Millisecond), "cause", cause)
 	}
@@ -493,7 +493,7 @@ func (h *hold) tell(cause error) {
 		return
 	}
 	if h.span.IsRecording() {
-		h.span.SetAttributes(t.about(h)...)
+		h.span.SetAttributes(t.holdAttributes(h)...)
 		if lost {
 			h.span.AddEvent("lockpool.lost")
 			fail(h.span, cause)

@@ -37,7 +37,7 @@ func TestPlainLockIsOneNode(t *testing.T) {
 		require.Len(t, q.Contenders, 1)
 		c := q.Contenders[0]
 		require.Equal(t, []any{"plain", true, "billing", b.token(l)}, []any{c.Kind, c.Holds, c.Owner, c.Token})
-		names, err := others.Locks(b.ctx, "")
+		names, err := others.List(b.ctx, "")
 		require.NoError(t, err)
 		require.Equal(t, []string{"x/a"}, names)
 

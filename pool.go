@@ -22,26 +22,26 @@ type Pool struct {
 	telemetry *telemetry
 	unobserve func() // ends what metrics ask of the pool
 	owner     owner  // stored in every node of the pool
-	seats     *puddle.Pool[seat]
+	slots     *puddle.Pool[slot]
 
 	// Both end with the cause ErrPoolClosed: closing when those that hold nothing
 	// get no more locks, living when nobody does. Whoever looks at living with
 	// mu held is seen by Close, or sees it.
-	closing context.Context
-	refuse  context.CancelCauseFunc
-	living  context.Context
-	die     context.CancelCauseFunc
-	work    sync.WaitGroup // the pool's own goroutines, and calls that it must not outlive
-	waiting atomic.Int32   // calls that wait for a lock
-	inUse   atomic.Int32   // handles that have a seat
+	accepting context.Context
+	refuse    context.CancelCauseFunc
+	alive     context.Context
+	kill      context.CancelCauseFunc
+	work      sync.WaitGroup // the pool's own goroutines, and calls that it must not outlive
+	waiting   atomic.Int32   // calls that wait for a lock
+	inUse     atomic.Int32   // handles that have a seat
 
 	mu         sync.Mutex
-	members    []*member
-	opening    *openingMember // nil if none
-	connectErr error          // why the last try to open a session failed
-	connected  bool           // there has been a session
-	seeking    int            // calls that wait for a session
-	handles    map[*Session]struct{}
+	sessions   []*session
+	pending    *pendingSession // nil if none
+	connectErr error           // why the last try to open a session failed
+	connected  bool            // there has been a session
+	seekers    int             // calls that wait for a session
+	handles    map[*Handle]struct{}
 	held       int
 	drained    chan struct{} // made by Shutdown; closed when held comes to 0
 }
@@ -80,13 +80,13 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		cfg:       cfg,
 		telemetry: newTelemetry(cfg, connector),
 		owner:     newOwner(cfg.owner),
-		handles:   map[*Session]struct{}{},
+		handles:   map[*Handle]struct{}{},
 	}
-	p.closing, p.refuse = context.WithCancelCause(context.Background())
-	p.living, p.die = context.WithCancelCause(context.Background())
-	p.seats, err = puddle.NewPool(&puddle.Config[seat]{
-		Constructor: p.sit,
-		Destructor:  p.unsit,
+	p.accepting, p.refuse = context.WithCancelCause(context.Background())
+	p.alive, p.kill = context.WithCancelCause(context.Background())
+	p.slots, err = puddle.NewPool(&puddle.Config[slot]{
+		Constructor: p.openSlot,
+		Destructor:  p.closeSlot,
 		MaxSize:     int32(cfg.maxHandles),
 	})
 	if err != nil {
@@ -103,40 +103,40 @@ func (p *Pool) Format(f fmt.State, _ rune) {
 
 // Session returns a new handle: one holder of locks. It waits, until ctx ends,
 // for a free handle and for a connection. Close it to give it back.
-func (p *Pool) Session(ctx context.Context) (*Session, error) {
-	s, err := p.handle(ctx)
+func (p *Pool) Handle(ctx context.Context) (*Handle, error) {
+	s, err := p.openHandle(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: open a session: %w", bare(err))
 	}
 	return s, nil
 }
 
-func (p *Pool) handle(ctx context.Context) (*Session, error) {
-	s, err := p.newSession()
+func (p *Pool) openHandle(ctx context.Context) (*Handle, error) {
+	s, err := p.newHandle()
 	if err != nil {
 		return nil, err
 	}
-	s.passing = true // until it is the caller's to close
+	s.transient = true // until it is the caller's to close
 	return s, s.exclusively(ctx, func(ctx context.Context) error {
-		err := s.reseat(ctx)
+		err := s.ensureSlot(ctx)
 		if err != nil && ctx.Err() != nil {
 			err = withCause(ctx, err)
 		}
 		s.mu.Lock()
-		s.passing = err != nil
+		s.transient = err != nil
 		s.mu.Unlock()
 		return err
 	})
 }
 
 // newSession returns a handle that has no seat yet.
-func (p *Pool) newSession() (*Session, error) {
+func (p *Pool) newHandle() (*Handle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing.Err() != nil {
+	if p.accepting.Err() != nil {
 		return nil, ErrPoolClosed
 	}
-	s := &Session{pool: p}
+	s := &Handle{pool: p}
 	p.handles[s] = struct{}{}
 	return s, nil
 }
@@ -146,7 +146,7 @@ func (p *Pool) newSession() (*Session, error) {
 func (p *Pool) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.living.Err() != nil { // and Close may wait for work already
+	if p.alive.Err() != nil { // and Close may wait for work already
 		return false
 	}
 	p.work.Add(1)
@@ -182,7 +182,7 @@ func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc
 // withCause completes the error of a call with why its context has ended.
 func withCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
-	if cause == ErrPoolClosed || cause == ErrSessionClosed {
+	if cause == ErrPoolClosed || cause == ErrHandleClosed {
 		return cause
 	}
 	if cause != ctx.Err() && errors.Is(err, ctx.Err()) {
@@ -229,17 +229,17 @@ func (p *Pool) lock(ctx context.Context, name string, op op, l *Lock, opts []Loc
 }
 
 func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
-	if s := p.carried(ctx); s != nil {
+	if s := p.carriedHandle(ctx); s != nil {
 		l, err := s.enter(ctx, name, req, l)
 		if !errors.Is(err, ErrNotHeld) { // else another goroutine has just unlocked the last lock of the handle
 			return l, err
 		}
 	}
-	s, err := p.newSession()
+	s, err := p.newHandle()
 	if err != nil {
 		return nil, &LockError{req.op.String(), name, err}
 	}
-	s.passing = true
+	s.transient = true
 	return s.enter(ctx, name, req, l)
 }
 
@@ -292,7 +292,7 @@ func (l *Lock) do(ctx context.Context, fn func(ctx context.Context) error) (err 
 // Ping opens a session if there is none and asks the service for a sign of
 // life that takes a quorum of it. It waits for both until ctx ends.
 func (p *Pool) Ping(ctx context.Context) error {
-	err := p.asking(ctx, func(ctx context.Context, m *member) error { return m.Ping(ctx) })
+	err := p.withSession(ctx, func(ctx context.Context, m *session) error { return m.Ping(ctx) })
 	if err != nil {
 		return fmt.Errorf("lockpool: ping: %w", bare(err))
 	}
@@ -320,7 +320,7 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 	case <-drained:
 	case <-ctx.Done():
 		err = fmt.Errorf("lockpool: shutdown: closed while locks were held: %w", ctx.Err())
-	case <-p.living.Done(): // by Close
+	case <-p.alive.Done(): // by Close
 	}
 	return errors.Join(err, p.Close())
 }
@@ -331,15 +331,15 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 // Closing a pool twice is no error.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
-	p.die(ErrPoolClosed)
+	p.kill(ErrPoolClosed)
 	p.mu.Lock()
 	var held []*hold
-	for _, m := range p.members {
+	for _, m := range p.sessions {
 		for h := range m.holds {
 			held = append(held, h)
 		}
 	}
-	members := p.members
+	members := p.sessions
 	p.mu.Unlock()
 	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.end(ErrPoolClosed) })
 
@@ -352,11 +352,11 @@ func (p *Pool) Close() error {
 	}
 	closing.Wait()
 	for _, h := range held { // now that all know, and the locks are free
-		defer h.tell(ErrPoolClosed) // may panic, which keeps nothing from closing
+		defer h.reportEnd(ErrPoolClosed) // may panic, which keeps nothing from closing
 	}
 
 	p.mu.Lock()
-	handles := make([]*Session, 0, len(p.handles))
+	handles := make([]*Handle, 0, len(p.handles))
 	for s := range p.handles {
 		handles = append(handles, s)
 	}
@@ -364,7 +364,7 @@ func (p *Pool) Close() error {
 	for _, s := range handles {
 		_ = s.close(ctx, ErrPoolClosed) // what it held has ended above
 	}
-	p.seats.Close()
+	p.slots.Close()
 	p.work.Wait()
 	p.unobserve()
 	if c, ok := p.connector.(io.Closer); ok {

@@ -72,7 +72,7 @@ func TestHandlesShareFewSessions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool(lockpool.WithMaxSessions(2))
-	var sessions []*lockpool.Session
+	var sessions []*lockpool.Handle
 	for range 200 {
 		sessions = append(sessions, b.session(p))
 	}
@@ -92,7 +92,7 @@ func TestWaitingForAHandleHonoursTheContext(t *testing.T) {
 	s := b.session(p)
 	ctx, cancel := context.WithTimeout(b.ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err := p.Session(ctx)
+	_, err := p.Handle(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	_, err = p.Lock(ctx, "a")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -138,7 +138,7 @@ func TestClosedPoolRefusesAtOnce(t *testing.T) { // measures time: not beside ot
 		"Lock":          func() error { _, err := p.Lock(b.ctx, "a"); return err },
 		"TryLock":       func() error { _, err := p.TryLock(b.ctx, "a"); return err },
 		"Do":            func() error { return p.Do(b.ctx, "a", func(context.Context) error { panic("called") }) },
-		"Session":       func() error { _, err := p.Session(b.ctx); return err },
+		"Session":       func() error { _, err := p.Handle(b.ctx); return err },
 		"Ping":          func() error { return p.Ping(b.ctx) },
 		"Session.Lock":  func() error { _, err := s.Lock(b.ctx, "a"); return err },
 		"Session.TryLo": func() error { _, err := s.TryLock(b.ctx, "a"); return err },
@@ -209,7 +209,7 @@ func TestCloseWhileManyComeAndGo(t *testing.T) {
 		for range 5 {
 			wg.Go(func() {
 				for {
-					s, err := p.Session(b.ctx)
+					s, err := p.Handle(b.ctx)
 					if err != nil {
 						require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 						return
@@ -319,7 +319,7 @@ func TestShutdownLetsHoldersLockWhatTheyNeed(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	_, err = p.Lock(b.ctx, "d")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
-	_, err = p.Session(b.ctx)
+	_, err = p.Handle(b.ctx)
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	waiting <- nil
 	b.queued("b", 2)

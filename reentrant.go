@@ -28,12 +28,12 @@ type Lock struct {
 
 // hold is a lock held by a session, with one entry for each Lock.
 type hold struct {
-	session *Session
+	handle  *Handle
 	name    string
 	kind    driver.Kind   // Mutex and Read are one
 	queue   string        // where the node is
 	limit   int           // of a semaphore, as given
-	home    *member       // the session at the service that the node lives on
+	session *session      // the session at the service that the node lives on
 	began   time.Time     // when it was granted
 	ended   time.Time     // set once, before over
 	span    trace.Span    // see WithHoldSpans; nil if there is none
@@ -42,25 +42,25 @@ type hold struct {
 	token   atomic.Int64  // 0 until the node is watched
 	guard   *time.Timer   // begins to watch the node
 
-	living context.Context // ends with the hold
-	die    context.CancelFunc
+	alive context.Context // ends with the hold
+	kill  context.CancelFunc
 
 	// Guarded by session.mu. The numbers of the entries not yet left. A number
 	// is used once, so that no Lock, nor a copy of it, can leave another's; the
 	// numbers of those that only read are odd.
-	entries []uint64
-	last    uint64
-	alone   int       // how many of the entries do not only read
-	room    [4]uint64 // where entries begins, to spare the heap
+	entries   []uint64
+	last      uint64
+	exclusive int       // how many of the entries do not only read
+	storage   [4]uint64 // where entries begins, to spare the heap
 
 	depth atomic.Int32 // len(entries), for everyone
 
-	over     atomic.Bool
-	mu       sync.Mutex
-	node     driver.Node   // the node that holds the lock
-	moving   chan struct{} // closed when the node is another one; nil unless it is about to be
-	cause    error         // set before over; see lose
-	contexts map[*heldContext]struct{}
+	over        atomic.Bool
+	mu          sync.Mutex
+	node        driver.Node   // the node that holds the lock
+	downgrading chan struct{} // closed when the node is another one; nil unless it is about to be
+	cause       error         // set before over; see lose
+	contexts    map[*heldContext]struct{}
 
 	data      []byte        // stored in the node
 	revocable bool          // contexts end when it is revoked; guarded by mu
@@ -71,19 +71,19 @@ type hold struct {
 func (h *hold) begun() *hold {
 	h.began = time.Now()
 	h.lost, h.revoked = make(chan struct{}), make(chan struct{})
-	h.living, h.die = context.WithCancel(context.Background())
-	h.entries = h.room[:0]
+	h.alive, h.kill = context.WithCancel(context.Background())
+	h.entries = h.storage[:0]
 	return h
 }
 
 // admit says whether there may be one more entry.
-func (h *hold) admit(req request) error {
+func (h *hold) checkReentry(req request) error {
 	if err := h.err(); err != nil {
 		return err
 	}
 	kind := req.kind()
 	switch {
-	case h.alone == 0 && !req.op.shares():
+	case h.exclusive == 0 && !req.op.shares():
 		return ErrUpgrade
 	case (kind == driver.Permit || kind == driver.Plain || h.kind == driver.Permit || h.kind == driver.Plain) && kind != h.kind:
 		return fmt.Errorf("%w: this session holds it as %s", ErrKindMismatch, h.kind)
@@ -93,7 +93,7 @@ func (h *hold) admit(req request) error {
 		return ErrUpgrade
 	}
 	if req.revocable {
-		h.mayBeRevoked()
+		h.makeRevocable()
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (h *hold) enter(reads bool) Lock {
 	if reads {
 		h.last++
 	} else {
-		h.alone++
+		h.exclusive++
 	}
 	h.entries = append(h.entries, h.last)
 	h.depth.Store(int32(len(h.entries)))
@@ -121,7 +121,7 @@ func (h *hold) leave(entry uint64) bool {
 	}
 	h.entries = append(h.entries[:i], h.entries[i+1:]...)
 	if entry&1 == 0 {
-		h.alone--
+		h.exclusive--
 	}
 	h.depth.Store(int32(len(h.entries)))
 	return true
@@ -129,7 +129,7 @@ func (h *hold) leave(entry uint64) bool {
 
 // leaveAll removes all entries.
 func (h *hold) leaveAll() {
-	h.entries, h.alone = nil, 0
+	h.entries, h.exclusive = nil, 0
 	h.depth.Store(0)
 }
 
@@ -154,7 +154,7 @@ func (h *hold) failure() error {
 }
 
 // lose makes a hold that has ended one that was lost, as its release has shown.
-func (h *hold) lose(cause error) {
+func (h *hold) markLost(cause error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cause == ErrNotHeld {
@@ -187,7 +187,7 @@ func (h *hold) end(cause error) bool {
 	if cause != ErrNotHeld {
 		close(h.lost)
 	}
-	h.die()
+	h.kill()
 	return true
 }
 
@@ -206,7 +206,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock.String(), "", ErrNotHeld}
 	}
-	if err := l.hold.session.unlock(ctx, l); err != nil {
+	if err := l.hold.handle.unlock(ctx, l); err != nil {
 		return &LockError{opUnlock.String(), l.hold.name, err}
 	}
 	return nil
@@ -264,7 +264,7 @@ type carrierKey struct{ *Pool }
 // Value implements context.Context.
 func (c *heldContext) Value(key any) any {
 	switch key {
-	case heldKey{}, carrierKey{c.hold.session.pool}:
+	case heldKey{}, carrierKey{c.hold.handle.pool}:
 		return c
 	}
 	return c.Context.Value(key)
@@ -323,7 +323,7 @@ func (l *Lock) Token(ctx context.Context) (int64, error) {
 		err := h.failure()
 		token := h.token.Load()
 		if err == nil && token == 0 {
-			_, err = h.look(ctx)
+			_, err = h.watchNode(ctx)
 		}
 		switch {
 		case err != nil:
@@ -345,7 +345,7 @@ func (l *Lock) Verify(ctx context.Context) error {
 	h := l.hold
 	err := h.failure()
 	if err == nil {
-		err = h.stands(ctx)
+		err = h.verify(ctx)
 	}
 	if err != nil {
 		return &LockError{opVerify.String(), h.name, err}
@@ -354,35 +354,35 @@ func (l *Lock) Verify(ctx context.Context) error {
 }
 
 // carried returns the holder in ctx, if it belongs to this goroutine.
-func (p *Pool) carried(ctx context.Context) *Session {
+func (p *Pool) carriedHandle(ctx context.Context) *Handle {
 	c, _ := ctx.Value(carrierKey{p}).(*heldContext)
-	if c == nil || c.goroutine != goid.Get() || c.hold.session.closed.Load() {
+	if c == nil || c.goroutine != goid.Get() || c.hold.handle.closed.Load() {
 		return nil
 	}
-	return c.hold.session
+	return c.hold.handle
 }
 
 // record counts a new hold, unless the pool is closed or the session it stands
 // on is over.
-func (p *Pool) record(h *hold) error {
+func (p *Pool) addHold(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.living.Done():
+	case <-p.alive.Done():
 		return ErrPoolClosed
 	case <-p.drained: // Shutdown has seen the last lock go, and is about to close
 		return ErrPoolClosed
 	default:
 	}
-	if err := h.home.Err(); err != nil { // by its lease, and mourn has not come to it
+	if err := h.session.Err(); err != nil { // by its lease, and mourn has not come to it
 		return err
 	}
-	if h.home.closed.Load() { // dismiss is about to
+	if h.session.closed.Load() { // dismiss is about to
 		return driver.ErrSessionLost
 	}
-	h.home.holds[h] = struct{}{}
+	h.session.holds[h] = struct{}{}
 	p.held++
-	h.guard = time.AfterFunc(guardAfter, func() { p.watchOver(h) })
+	h.guard = time.AfterFunc(guardAfter, func() { p.guard(h) })
 	if h.revocable {
 		h.guard.Reset(0)
 	}
@@ -390,17 +390,17 @@ func (p *Pool) record(h *hold) error {
 }
 
 // strike takes a hold that has ended from the record.
-func (p *Pool) strike(h *hold) {
+func (p *Pool) removeHold(h *hold) {
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		h.guard.Stop()
-		delete(h.home.holds, h)
+		delete(h.session.holds, h)
 		p.held--
-		p.dismiss(h.home)
+		p.closeIfIdle(h.session)
 		if p.held == 0 && p.drained != nil {
 			close(p.drained)
 		}
 	}()
-	p.telemetry.entered(h)
+	p.telemetry.countReentries(h)
 }

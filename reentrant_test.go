@@ -233,15 +233,15 @@ func TestClosingASessionReleasesWhatItHolds(t *testing.T) {
 	require.NoError(t, s.Close(b.ctx))
 	require.Empty(t, b.children("a"))
 	require.Empty(t, b.children("b"))
-	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrSessionClosed)
+	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrHandleClosed)
 	for _, l := range locks {
 		require.Zero(t, l.Depth())
 		err := l.Unlock(b.ctx)
 		require.ErrorIs(t, err, lockpool.ErrNotHeld)
-		require.ErrorIs(t, err, lockpool.ErrSessionClosed)
+		require.ErrorIs(t, err, lockpool.ErrHandleClosed)
 	}
 	_, err := s.Lock(b.ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrSessionClosed)
+	require.ErrorIs(t, err, lockpool.ErrHandleClosed)
 	require.Zero(t, p.Stats().InUse)
 }
 

@@ -27,7 +27,7 @@ func (u unconfirmed) Unwrap() error { return u.error }
 // nothing keeps the lock from others; report does.
 func (h *hold) release(ctx context.Context, cause error) release {
 	r := release{hold: h, began: time.Now()}
-	if err := h.home.Err(); err != nil { // and mourn, which would say so, may not have come to it
+	if err := h.session.Err(); err != nil { // and mourn, which would say so, may not have come to it
 		cause = lostWith(err)
 	}
 	if !h.end(cause) { // it was lost before
@@ -42,12 +42,12 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	ctx, cancel := beyondHolds(ctx)
 	defer cancel()
 	r.asked = true
-	err := h.leaveQueue(ctx)
+	err := h.removeNode(ctx)
 	switch {
 	case err == nil:
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before we let go
 		r.cause = lostWith(err)
-		h.lose(r.cause)
+		h.markLost(r.cause)
 		r.err = r.cause
 	case errors.Is(err, driver.ErrSessionLost): // after we did, and the node with it
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
@@ -60,10 +60,10 @@ func (h *hold) release(ctx context.Context, cause error) release {
 
 // report tells of the release, and takes the hold from the record.
 func (r release) report(ctx context.Context) {
-	p := r.hold.session.pool
-	defer p.strike(r.hold)
+	p := r.hold.handle.pool
+	defer p.removeHold(r.hold)
 	if r.cause != nil {
-		defer r.hold.tell(r.cause)
+		defer r.hold.reportEnd(r.cause)
 	}
 	if r.asked {
 		p.telemetry.released(ctx, r)
@@ -106,7 +106,7 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 // isEndOfHold reports whether cause is why the context of a lock ends.
 func isEndOfHold(cause error) bool {
 	switch cause {
-	case ErrNotHeld, ErrRevoked, ErrSessionClosed, ErrPoolClosed:
+	case ErrNotHeld, ErrRevoked, ErrHandleClosed, ErrPoolClosed:
 		return true
 	}
 	return errors.Is(cause, ErrLockLost)

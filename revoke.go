@@ -24,7 +24,7 @@ func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 		}
 	}
 	if err == nil {
-		err = p.asking(ctx, func(ctx context.Context, m *member) error {
+		err = p.withSession(ctx, func(ctx context.Context, m *session) error {
 			asked := func(c contender) bool {
 				return slices.Contains(nodes, c.Node.Name) || len(nodes) == 0 && c.holds
 			}
@@ -64,12 +64,12 @@ func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 // ZooKeeper's way to ask is to write __REVOKE__ into the lock's node, as Curator
 // does. Entries into a lock that is held are asked together.
 func (l *Lock) Revoked() <-chan struct{} {
-	l.hold.session.pool.watchNow(l.hold)
+	l.hold.handle.pool.startGuard(l.hold)
 	return l.hold.revoked
 }
 
 // watchNow makes the watch over a hold begin, unless it has.
-func (p *Pool) watchNow(h *hold) {
+func (p *Pool) startGuard(h *hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if h.guard.Stop() {
@@ -78,14 +78,14 @@ func (p *Pool) watchNow(h *hold) {
 }
 
 // mayBeRevoked makes the contexts of a hold end when it is revoked.
-func (h *hold) mayBeRevoked() {
+func (h *hold) makeRevocable() {
 	h.mu.Lock()
 	h.revocable = true
 	if h.isRevoked() {
 		h.endContexts(ErrRevoked)
 	}
 	h.mu.Unlock()
-	h.session.pool.watchNow(h)
+	h.handle.pool.startGuard(h)
 }
 
 // revoke tells everyone that somebody has asked for the lock.

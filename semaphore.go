@@ -16,10 +16,10 @@ import (
 // the semaphore's name, in locks, leases and limit: gpus/locks is no name for
 // another lock if gpus is a semaphore.)
 type Semaphore struct {
-	pool    *Pool
-	session *Session // nil for a handle of its own, or the context's
-	name    string
-	limit   int
+	pool   *Pool
+	handle *Handle // nil for a handle of its own, or the context's
+	name   string
+	limit  int
 }
 
 // Semaphore returns the semaphore of that name with that many permits. If callers
@@ -37,8 +37,8 @@ func (p *Pool) Semaphore(name string, limit int) *Semaphore {
 }
 
 // Semaphore is [Pool.Semaphore], with the session as the holder.
-func (s *Session) Semaphore(name string, limit int) *Semaphore {
-	return &Semaphore{pool: s.pool, session: s, name: name, limit: limit}
+func (s *Handle) Semaphore(name string, limit int) *Semaphore {
+	return &Semaphore{pool: s.pool, handle: s, name: name, limit: limit}
 }
 
 // Acquire waits until n permits are free, and takes all of them at once. Permits
@@ -92,8 +92,8 @@ func (s *Semaphore) acquire(ctx context.Context, op op, n int) (*Permits, error)
 		return nil, &LockError{op.String(), s.name, err}
 	}
 	req, l := request{op: op, permits: n, limit: s.limit}, new(Lock)
-	if s.session != nil {
-		l, err = s.session.enter(ctx, s.name, req, l)
+	if s.handle != nil {
+		l, err = s.handle.enter(ctx, s.name, req, l)
 	} else {
 		l, err = s.pool.enter(ctx, s.name, req, l)
 	}
@@ -122,7 +122,7 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 		err = s.pool.checkName(s.name)
 	}
 	if err == nil {
-		err = s.pool.asking(ctx, func(ctx context.Context, m *member) error { return m.SetLimit(ctx, s.name, limit) })
+		err = s.pool.withSession(ctx, func(ctx context.Context, m *session) error { return m.SetLimit(ctx, s.name, limit) })
 	}
 	if err != nil {
 		return &LockError{opSetLimit.String(), s.name, err}

@@ -418,7 +418,7 @@ func TestQueueShowsHoldersOfPermitsAndWaitersApart(t *testing.T) {
 		got = append(got, fmt.Sprint(c.Kind, " ", c.Holds, " ", c.Permits, " ", c.Owner))
 	}
 	require.Equal(t, []string{"semaphore true 1 billing", "semaphore true 2 lockpool.test", "semaphore false 2 billing", "semaphore false 0 lockpool.test"}, got)
-	names, err := p.Locks(b.ctx, "")
+	names, err := p.List(b.ctx, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"s"}, names)
 

@@ -4,436 +4,251 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/puddle/v2"
+
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/recipe"
 )
 
-// op is an operation on a lock.
-type op uint8
+// member is one session with the service, shared by the handles seated on it.
+type session struct {
+	driver.Session
+	slots int                // guarded by Pool.mu
+	holds map[*hold]struct{} // guarded by Pool.mu: what stands on the session
 
-const (
-	opLock op = iota
-	opTryLock
-	opRLock
-	opTryRLock
-	opLockAll
-	opAcquire
-	opTryAcquire
-	opSetLimit
-	opUnlock
-	opHold
-	opToken
-	opVerify
-	opQueue
-	opBreak
-	opRevoke
-)
-
-// String is how a LockError names it.
-func (o op) String() string {
-	return [...]string{
-		"lock", "try lock", "read lock", "try read lock", "lock all", "acquire", "try to acquire", "set limit of",
-		"unlock", "hold", "token of", "verify", "queue of", "break", "revoke",
-	}[o]
+	retired atomic.Bool // nobody sits down any more
+	closed  atomic.Bool // by the pool
 }
 
-func (o op) tries() bool { return o == opTryLock || o == opTryRLock || o == opTryAcquire }
+// seat is a handle's place on a member, and what the pool of puddle is made of.
+// Seats outlive handles: an idle one keeps its place.
+type slot struct{ *session }
 
-// trying is the same operation without waiting for others.
-func (o op) trying() op {
-	switch o {
-	case opLock:
-		return opTryLock
-	case opRLock:
-		return opTryRLock
-	}
-	return o
+type puddleSlot = puddle.Resource[slot]
+
+// close ends the session. The context bounds the wait for the service.
+func (m *session) close(ctx context.Context) {
+	m.closed.Store(true)
+	_ = m.Close(ctx) // if it is not heard of, its nodes go with the session's timeout
 }
 
-func (o op) shares() bool   { return o == opRLock || o == opTryRLock }
-func (o op) acquires() bool { return o == opAcquire || o == opTryAcquire }
+func (m *session) isOver() bool { return m.retired.Load() || m.Err() != nil }
 
-// Session is a handle on the pool: one holder of locks. What it holds it can
-// lock again, deeper in the code, without waiting; see [Lock].
-//
-// A Session may move from one goroutine to another, but it is one holder, so it
-// asks for one lock at a time: a call that locks while another one is under way
-// returns ErrConcurrentUse and does nothing. Unlocking and closing never wait
-// for another call.
-type Session struct {
-	pool    *Pool
-	passing bool // made by Pool.Lock: given back when it holds nothing
-	closed  atomic.Bool
-
-	mu        sync.Mutex              // never held during a wait or a call of users' code
-	holds     map[string]*hold        // by name
-	recent    *hold                   // of holds, or nil: what was locked last is likely locked again
-	acquiring bool                    // an acquisition is under way, which alone uses seat and trail
-	giveUp    context.CancelCauseFunc // ends it
-	seat      *puddleSeat
-	trail     trail // of the acquisition, if it needs no other: it is here to spare the heap
-	cause     error // of closed
-}
-
-// Format implements fmt.Formatter, so that a session can be logged while it is
-// in use.
-func (s *Session) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Session(%p)", s) }
-
-// Lock waits for the lock of that name until ctx ends. If the session holds it
-// already, its count grows by one, without waiting and without a request to
-// the service. Every call that succeeds returns a Lock of its own, to be
-// unlocked once.
-//
-// ctx bounds the waiting, never how long the lock is held. When it ends, Lock
-// returns within milliseconds with ctx's error in the chain, and its place in
-// the queue is given up, in the background if the service does not answer.
-func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opLock, new(Lock), opts)
-}
-
-// TryLock is Lock without waiting for other holders: if there is one, or
-// somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
-// for the answer of the service.
-func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opTryLock, new(Lock), opts)
-}
-
-// RLock is Lock for the right to share the lock with others who only read: it
-// waits for those who asked before to be alone, and who asks later to be alone
-// waits for it. (The names are those of sync.RWMutex.) A session that holds the
-// lock, alone or not, enters again at once, also while somebody waits to be
-// alone.
-//
-// Who holds it alone may take it for reading as well; when it unlocks the other
-// entries, the lock is shared from then on, without a moment in which it is not
-// held. The reverse is ErrUpgrade: of two readers who asked to be alone, each
-// would wait for the other for ever.
-func (s *Session) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opRLock, new(Lock), opts)
-}
-
-// TryRLock is RLock without waiting for other holders: if somebody holds the
-// lock alone or asked before to be alone, the error is ErrLocked.
-func (s *Session) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opTryRLock, new(Lock), opts)
-}
-
-// lock is enter for a call with options. Its callers are small enough to be
-// inlined, so that l is on the stack of a user who does not keep it: entering a
-// lock again costs no heap.
-func (s *Session) lock(ctx context.Context, name string, op op, l *Lock, opts []LockOption) (*Lock, error) {
-	req := request{op: op}
-	if len(opts) > 0 {
-		var err error
-		if req, err = newRequest(op, opts); err != nil {
-			return nil, &LockError{op.String(), name, err}
-		}
-	}
-	return s.enter(ctx, name, req, l)
-}
-
-// enter makes l a held Lock and returns it.
-func (s *Session) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
-	err := ctx.Err() // panics if ctx is nil
-	s.mu.Lock()
-	h := s.recent
-	if h == nil || h.name != name {
-		h = s.holds[name]
-		s.recent = h
-	}
-	switch {
-	case s.acquiring:
-		err = ErrConcurrentUse
-	case err != nil:
-		err = withCause(ctx, err)
-	case h != nil:
-		if err = h.admit(req); err == nil {
-			*l = h.enter(req.op.shares())
-		}
-	}
-	s.mu.Unlock()
-	if h == nil && err == nil {
-		err = s.acquire(ctx, name, req, l)
-	} else if err != nil {
-		s.settle() // it may have been made for this call
-	}
+// sit is the constructor of seats. puddle passes the caller's values, but not its
+// cancellation: what is begun here is of use to the next caller. It ends when
+// the pool closes.
+func (p *Pool) openSlot(ctx context.Context) (slot, error) {
+	m, err := p.pickSession(ctx)
 	if err != nil {
-		return nil, &LockError{req.op.String(), name, err}
+		return slot{}, err
 	}
-	return l, nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.slots++
+	return slot{m}, nil
 }
 
-// acquire makes l a Lock of a lock that the handle does not hold.
-func (s *Session) acquire(ctx context.Context, name string, req request, l *Lock) error {
-	if err := s.pool.checkName(name); err != nil {
-		s.settle()
-		return err
-	}
-	if req.bounded && req.wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, req.wait)
-		defer cancel()
-	}
-	returned := false
-	defer func() {
-		if !returned && l.hold != nil { // users' code panics, so nobody will unlock it
-			ended, cancel := context.WithCancel(ctx)
-			cancel()
-			_ = s.unlock(ended, l) // goes on in the background
-		}
-	}()
-	err := s.exclusively(ctx, func(ctx context.Context) (err error) {
-		ctx, t := s.follow(ctx, name, req)
-		err = errPanic // unless grant returns
-		defer func() {
-			t.end(err)
-			s.trail = trail{}
-		}()
-		if err = s.grant(ctx, name, req, t, l); err != nil && ctx.Err() != nil {
-			err = withCause(ctx, err)
-		}
-		return err
-	})
-	returned = true
-	return err
-}
-
-// errPanic is what is told of an acquisition during which users' code panics,
-// such as a span processor.
-var errPanic = errors.New("panic")
-
-// exclusively calls do as the one acquisition of the handle. Its context ends
-// with ctx, when the handle is closed, and when the pool is: a handle that holds
-// something may acquire more until Pool.Close, others until Pool.Shutdown.
-func (s *Session) exclusively(ctx context.Context, do func(ctx context.Context) error) error {
-	defer s.settle()
-	if !s.pool.begin() {
-		return ErrPoolClosed
-	}
-	defer s.pool.work.Done()
-	s.mu.Lock()
-	switch {
-	case s.acquiring:
-		s.mu.Unlock()
-		return ErrConcurrentUse
-	case s.closed.Load():
-		defer s.mu.Unlock()
-		return s.cause
-	}
-	until := s.pool.closing
-	if len(s.holds) > 0 {
-		until = s.pool.living
-	}
-	ctx, giveUp := bound(ctx, until)
-	defer giveUp(nil)
-	s.acquiring, s.giveUp = true, giveUp
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.acquiring, s.giveUp = false, nil
-		s.mu.Unlock()
-	}()
-	if err := ctx.Err(); err != nil {
-		return withCause(ctx, err)
-	}
-	return do(ctx)
-}
-
-// grant gets the lock from the service and records the hold. It is the one
-// place where handles and recipe meet. A waiter whose session dies, or whose
-// node is removed by somebody, queues again.
-func (s *Session) grant(ctx context.Context, name string, req request, t *trail, l *Lock) error {
-	var again error // why it queues again
+// member returns the least loaded member. It opens another one if all are well
+// filled and there may be more, and waits for that if there is none.
+func (p *Pool) pickSession(ctx context.Context) (*session, error) {
 	for {
-		if err := s.reseat(ctx); err != nil {
-			return err
+		p.mu.Lock()
+		if p.alive.Err() != nil {
+			p.mu.Unlock()
+			return nil, ErrPoolClosed
 		}
-		if again != nil {
-			t.requeued(again)
+		var least *session
+		for _, m := range p.sessions {
+			if !m.isOver() && (least == nil || m.slots < least.slots) {
+				least = m
+			}
 		}
-		m := s.seat.Value().member
-		data := s.pool.owner.data(ctx, req, s.pool.telemetry.links)
-		take, queue := req.recipe(recipe.Claim{
-			Session:   m,
-			Queue:     name,
-			Data:      data,
-			Observer:  t,
-			Revocable: req.revocable,
+		opening := p.pending
+		if opening == nil && (least == nil || least.slots >= sessionLoad && len(p.sessions) < p.cfg.maxSessions) {
+			opening = &pendingSession{done: make(chan struct{})}
+			p.pending = opening
+			p.work.Add(1)
+			go p.openSession(context.WithoutCancel(ctx), opening) // ends when nobody waits for a seat any more
+		}
+		p.mu.Unlock()
+		if least != nil {
+			return least, nil
+		}
+		select {
+		case <-opening.done:
+			if opening.err != nil {
+				return nil, opening.err
+			}
+		case <-ctx.Done():
+			return nil, p.explainNoSlot(ctx, ctx.Err())
+		}
+	}
+}
+
+// openingMember is a session being opened, for all who wait for it.
+type pendingSession struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// open opens one more member. It tries again for as long as somebody waits for a
+// seat, and is not stopped in the middle of a try when nobody does: the next
+// caller may come before the answer does.
+func (p *Pool) openSession(ctx context.Context, o *pendingSession) {
+	defer p.work.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.alive, cancel)()
+	ctx, connected := p.telemetry.connecting(ctx)
+	conn, err := p.connector.Connect(ctx)
+	for pause := 50 * time.Millisecond; err != nil && p.shouldRetry(err); pause = min(2*pause, time.Second) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		conn, err = p.connector.Connect(ctx)
+	}
+	connected(conn, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending = nil
+	switch {
+	case err != nil:
+		o.err = fmt.Errorf("no session: %w", err)
+	case p.alive.Err() != nil: // Close does not know of it
+		o.err = ErrPoolClosed
+		m := &session{Session: conn}
+		p.work.Go(func() { // ends within closePatience
+			ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+			defer cancel()
+			m.close(ctx)
 		})
-		t.on(m)
-		node, err := take(ctx)
-		if err == nil {
-			h := (&hold{session: s, name: name, kind: req.kind(), queue: queue, home: m, node: node, limit: req.limit, data: data, revocable: req.revocable}).begun()
-			err = s.keep(ctx, h, req, t, l)
+	default:
+		p.connectErr, p.connected = nil, true
+		m := &session{Session: conn, holds: map[*hold]struct{}{}}
+		p.sessions = append(p.sessions, m)
+		p.work.Add(1)
+		go p.watchSession(m) // ends with the session
+	}
+	close(o.done)
+}
+
+// triesAgain remembers why there is no session, and reports whether to try again.
+// An error that is permanent is one only to a pool that never had a session: what
+// worked before may do so again.
+func (p *Pool) shouldRetry(err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.connectErr = err
+	return p.seekers > 0 && (p.connected || !errors.Is(err, driver.ErrPermanent))
+}
+
+// mourn waits for the end of a member's session. Then no handle sits down there
+// any more, and its locks are lost.
+func (p *Pool) watchSession(m *session) {
+	defer p.work.Done()
+	select {
+	case <-m.Unremovable():
+		m.retired.Store(true)
+		p.mu.Lock()
+		p.closeIfIdle(m)
+		p.mu.Unlock()
+		<-m.Done()
+	case <-m.Done():
+	}
+	p.mu.Lock()
+	for i, other := range p.sessions {
+		if other == m {
+			p.sessions = append(p.sessions[:i:i], p.sessions[i+1:]...)
+			break
 		}
+	}
+	lost := m.holds
+	m.holds = nil
+	p.mu.Unlock()
+	cause := lostWith(m.Err())
+	for h := range lost {
+		if !h.end(cause) {
+			delete(lost, h)
+		}
+	}
+	p.telemetry.sessionLost(m)
+	for h := range lost { // now that all know
+		h.reportEnd(cause)
+	}
+	_ = m.Close(context.Background()) // it is over; waits for its goroutines
+}
+
+// dismiss closes a retired member's session when it holds nothing any more.
+// Who waits on it queues again on another. It is called with p.mu held.
+func (p *Pool) closeIfIdle(m *session) {
+	if !m.retired.Load() || len(m.holds) > 0 || p.alive.Err() != nil || m.closed.Load() {
+		return
+	}
+	m.closed.Store(true) // from here on record puts nothing on it
+	p.work.Go(func() {   // ends within closePatience
+		ctx, cancel := context.WithTimeout(p.alive, closePatience)
+		defer cancel()
+		m.close(ctx)
+	})
+}
+
+// unsit is the destructor of seats.
+func (p *Pool) closeSlot(s slot) {
+	p.mu.Lock()
+	s.slots--
+	p.mu.Unlock()
+}
+
+// takeSeat waits for a seat on a session that stands, until ctx ends.
+func (p *Pool) acquireSlot(ctx context.Context) (*puddleSlot, error) {
+	p.countSeeker(1)
+	defer p.countSeeker(-1)
+	for {
+		res, err := p.slots.Acquire(ctx)
 		switch {
 		case err == nil:
-			return nil
-		case ctx.Err() != nil: // its node may still be on the way out
-			err = t.blame(ctx, err)
-			if !errors.Is(err, ctx.Err()) {
-				err = fmt.Errorf("%w: %w", err, ctx.Err())
-			}
-			return err
-		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
-			return err
+		case errors.Is(err, puddle.ErrClosedPool):
+			return nil, ErrPoolClosed
+		case ctx.Err() == nil && errors.Is(err, driver.ErrUnavailable):
+			continue // it was begun for others, and ended when they had gone
+		default:
+			return nil, p.explainNoSlot(ctx, err)
 		}
-		again = err
+		if !res.Value().isOver() {
+			return res, nil
+		}
+		res.Destroy() // sat idle while its session died
 	}
 }
 
-// keep records a hold that was granted, and enters it.
-func (s *Session) keep(ctx context.Context, h *hold, req request, t *trail, l *Lock) (err error) {
-	kept, told := false, false
-	defer func() {
-		if kept {
-			return
-		}
-		// The pool or the handle is closed, or users' code panics.
-		_ = h.home.Leave(ctx, h.queue, h.node) // goes on if it fails
-		if told {
-			s.pool.telemetry.withdrawn(h)
-		}
-	}()
-	if err = h.home.Alive(ctx); err != nil {
+// seek counts those who wait for a session.
+func (p *Pool) countSeeker(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seekers += n
+}
+
+// seatless completes the error of a wait for a seat with what was waited for.
+func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.alive.Err() != nil:
+		return ErrPoolClosed
+	case ctx.Err() == nil:
 		return err
+	case slices.ContainsFunc(p.sessions, func(m *session) bool { return !m.isOver() }):
+		return fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+	case p.connectErr != nil:
+		return fmt.Errorf("no session: %w (%w)", err, p.connectErr)
+	default:
+		return fmt.Errorf("no session yet, no server has answered: %w", err)
 	}
-	t.granted(h.node)
-	told = true
-	s.pool.telemetry.granted(t.caller, h) // tell may come as soon as it is recorded
-	s.mu.Lock()
-	if err = s.cause; err == nil {
-		err = s.pool.record(h)
-	}
-	if err == nil {
-		if s.holds == nil {
-			s.holds = map[string]*hold{}
-		}
-		s.holds[h.name] = h
-		*l = h.enter(req.op.shares())
-		kept = true
-	}
-	s.mu.Unlock()
-	return err
-}
-
-// reseat gives the handle a seat whose session stands.
-func (s *Session) reseat(ctx context.Context) error {
-	if s.seat != nil && !s.seat.Value().over() {
-		return nil
-	}
-	s.dropSeat()
-	began := time.Now()
-	seat, err := s.pool.takeSeat(ctx)
-	if err == nil {
-		s.seat = seat
-		s.pool.inUse.Add(1)
-	}
-	s.pool.telemetry.seated(ctx, began, err)
-	return err
-}
-
-// dropSeat gives the seat back. It is called by the acquisition, or with mu held
-// if there is none.
-func (s *Session) dropSeat() {
-	if s.seat == nil {
-		return
-	}
-	s.pool.inUse.Add(-1)
-	if s.seat.Value().over() {
-		s.seat.Destroy()
-	} else {
-		s.seat.Release()
-	}
-	s.seat = nil
-}
-
-// unlock leaves a lock once.
-func (s *Session) unlock(ctx context.Context, l *Lock) error {
-	_ = ctx.Err() // panics if ctx is nil, before anything has changed
-	h := l.hold
-	s.mu.Lock()
-	if !h.leave(l.entry) {
-		s.mu.Unlock()
-		if err := h.err(); err != nil && err != ErrNotHeld {
-			return fmt.Errorf("%w: %w", ErrNotHeld, err)
-		}
-		return ErrNotHeld
-	}
-	if len(h.entries) > 0 {
-		settled := func(context.Context) error { return h.failure() }
-		if h.alone == 0 && l.entry&1 == 0 { // the others only read
-			settled = h.share()
-		}
-		s.mu.Unlock()
-		return settled(ctx)
-	}
-	delete(s.holds, h.name)
-	s.recent = nil
-	s.mu.Unlock()
-	defer s.settle()
-	r := h.release(ctx, ErrNotHeld)
-	defer r.report(ctx)
-	return r.err
-}
-
-// Close releases whatever the session still holds, whatever its counts, and
-// gives the handle back to the pool. The contexts of those locks end, and
-// unlocking them later is ErrNotHeld. A call that waits for a lock ends with
-// ErrSessionClosed. Closing a session twice is no error.
-//
-// ctx bounds the waiting for the releases, never whether they happen.
-func (s *Session) Close(ctx context.Context) error { return s.close(ctx, ErrSessionClosed) }
-
-func (s *Session) close(ctx context.Context, cause error) error {
-	_ = ctx.Err() // panics if ctx is nil, before anything has changed
-	s.mu.Lock()
-	s.shut(cause)
-	if s.giveUp != nil {
-		s.giveUp(cause)
-	}
-	holds := s.holds
-	s.holds, s.recent = nil, nil
-	for _, h := range holds {
-		h.leaveAll()
-	}
-	s.mu.Unlock()
-	defer s.settle()
-	var errs []error
-	for name, h := range holds {
-		r := h.release(ctx, cause)
-		defer r.report(ctx) // once all are released
-		if r.err != nil && cause == ErrSessionClosed {
-			errs = append(errs, &LockError{opUnlock.String(), name, r.err})
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// settle gives the handle back if it is closed, or needed no more.
-func (s *Session) settle() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.passing && len(s.holds) == 0 && !s.acquiring {
-		s.shut(ErrNotHeld)
-	}
-	if s.closed.Load() && !s.acquiring {
-		s.dropSeat()
-	}
-}
-
-// shut lets nobody lock with the handle any more. It is called with mu held.
-func (s *Session) shut(cause error) {
-	if s.closed.Load() {
-		return
-	}
-	s.cause = cause
-	s.closed.Store(true)
-	s.pool.mu.Lock()
-	delete(s.pool.handles, s)
-	s.pool.mu.Unlock()
 }

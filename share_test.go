@@ -136,11 +136,11 @@ func TestReaderCanNotBecomeAWriter(t *testing.T) {
 	b := newBench(t)
 	p := b.pool()
 	s, other := b.session(p), b.session(p)
-	for _, reader := range []*lockpool.Session{s, other} { // also two at the same time
+	for _, reader := range []*lockpool.Handle{s, other} { // also two at the same time
 		_, err := reader.RLock(b.ctx, "a")
 		require.NoError(t, err)
 	}
-	for _, reader := range []*lockpool.Session{s, other} {
+	for _, reader := range []*lockpool.Handle{s, other} {
 		_, err := reader.Lock(b.ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrUpgrade)
 		_, err = reader.TryLock(b.ctx, "a")
@@ -337,9 +337,9 @@ func TestWriterThatMayNotShareStaysAlone(t *testing.T) {
 // Whoever becomes a reader looks at its node first, which takes a round trip.
 func TestUnlockBesideADowngrade(t *testing.T) {
 	t.Parallel()
-	for name, unlock := range map[string]func(b *bench, s *lockpool.Session, read *lockpool.Lock) error{
-		"unlock": func(b *bench, _ *lockpool.Session, read *lockpool.Lock) error { return read.Unlock(b.ctx) },
-		"close":  func(b *bench, s *lockpool.Session, _ *lockpool.Lock) error { return s.Close(b.ctx) },
+	for name, unlock := range map[string]func(b *bench, s *lockpool.Handle, read *lockpool.Lock) error{
+		"unlock": func(b *bench, _ *lockpool.Handle, read *lockpool.Lock) error { return read.Unlock(b.ctx) },
+		"close":  func(b *bench, s *lockpool.Handle, _ *lockpool.Lock) error { return s.Close(b.ctx) },
 	} {
 		b, proxy := benchBehindProxy(t)
 		s := b.session(b.pool())

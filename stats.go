@@ -20,12 +20,12 @@ type Stats struct {
 
 // Stats returns the pool's figures. It asks no server.
 func (p *Pool) Stats() Stats {
-	seats := p.seats.Stat()
+	seats := p.slots.Stat()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return Stats{
 		MaxSessions:  p.cfg.maxSessions,
-		OpenSessions: len(p.members),
+		OpenSessions: len(p.sessions),
 		MaxHandles:   p.cfg.maxHandles,
 		InUse:        int(p.inUse.Load()), // puddle counts seats that are being destroyed
 		Held:         p.held,

@@ -98,7 +98,7 @@ type highest struct {
 // smaller: of all of them for one that is alone, and for a reader of all but
 // other readers, which hold the lock together, whoever learns of it first.
 func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand) error {
-	s, err := p.Session(ctx)
+	s, err := p.Handle(ctx)
 	if err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func TestCloseEndsTheWaitOfItsHandle(t *testing.T) {
 	w := b.waitFor(s.Lock, "b", 2)
 	require.NoError(t, s.Close(b.ctx))
 	<-w.done
-	require.ErrorIs(t, w.err, lockpool.ErrSessionClosed)
+	require.ErrorIs(t, w.err, lockpool.ErrHandleClosed)
 	require.Empty(t, b.children("a"))
 	b.queued("b", 1)
 	require.Zero(t, p.Stats().InUse)
@@ -355,7 +355,7 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 			}
 		},
 		"handle": func(p *lockpool.Pool) {
-			s, err := p.Session(b.ctx)
+			s, err := p.Handle(b.ctx)
 			if err == nil {
 				defer s.Close(b.ctx)
 				for _, name := range []string{"a", "b"} {

@@ -103,7 +103,7 @@ func (w *floorWorker) unlock() error { return w.conn.Delete(w.node, -1) }
 type poolClient struct{ pool *lockpool.Pool }
 
 func (c poolClient) worker(path string) worker {
-	s, err := c.pool.Session(context.Background())
+	s, err := c.pool.Handle(context.Background())
 	if err != nil {
 		panic(fmt.Sprintf("session: %v", err))
 	}
@@ -113,7 +113,7 @@ func (c poolClient) worker(path string) worker {
 func (c poolClient) close() { c.pool.Close() }
 
 type poolWorker struct {
-	session *lockpool.Session
+	session *lockpool.Handle
 	name    string
 	held    *lockpool.Lock
 }

@@ -321,7 +321,7 @@ func nested(name string) {
 	c := must(open("lockpool", *server, 1)).(poolClient)
 	defer c.close()
 	ctx := context.Background()
-	s := must(c.pool.Session(ctx))
+	s := must(c.pool.Handle(ctx))
 	outer := must(s.Lock(ctx, "bench-nested"))
 	result := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()

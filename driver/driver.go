@@ -126,7 +126,7 @@ type Session interface {
 
 	// Take makes the node of a lock that has no queue. If there is one already, it
 	// returns that, and not taken. Apart from that it is as Join.
-	Take(ctx context.Context, name string, data []byte) (node Node, taken bool, err error)
+	TryCreate(ctx context.Context, name string, data []byte) (node Node, taken bool, err error)
 
 	// Limit returns the limit of a semaphore, but for what is stated in its leases:
 	// the one that was set, with a watch that fires when that changes, or the one
@@ -163,7 +163,7 @@ type Session interface {
 	// number, in one step for everyone who looks at the queue. Who watches the
 	// old node is told that it changed, never that it is gone. It waits for the
 	// service until the session is over. On an error nothing has changed.
-	Share(queue string, node Node, data []byte) (Node, error)
+	Downgrade(queue string, node Node, data []byte) (Node, error)
 
 	// Inspect returns the contenders in the queue, in order, with all that is
 	// known of them, and the names of the other nodes in it; or of a lock without
@@ -188,7 +188,7 @@ type Session interface {
 	// Stands asks the service whether the node exists, in such a way that a
 	// member of it that is cut off from the others can not answer. The error
 	// is ErrRemoved if it does not.
-	Stands(ctx context.Context, queue string, node Node) error
+	Verify(ctx context.Context, queue string, node Node) error
 
 	// Ping asks the service for a sign of life that a cut-off member of it
 	// could not give by itself.
@@ -200,7 +200,7 @@ type Session interface {
 	// Stuck is closed when the service refuses to remove a node of the session.
 	// The node goes with the session, so the session should be closed when
 	// nothing else needs it.
-	Stuck() <-chan struct{}
+	Unremovable() <-chan struct{}
 
 	// Alive returns nil if the session is not over, and there is no doubt that it
 	// is not. If the machine's clocks have left one, it waits for the service to

@@ -18,7 +18,7 @@ func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.take(ctx
 
 func (p Plain) take(ctx context.Context, blocked blocked) (driver.Node, error) {
 	for {
-		node, taken, err := p.Session.Take(ctx, p.Queue, p.Data)
+		node, taken, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
 		if err != nil || taken {
 			return node, err
 		}

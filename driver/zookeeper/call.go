@@ -46,7 +46,7 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 	select {
 	case <-c.done:
 		return c.result, c.err
-	case <-s.living.Done():
+	case <-s.alive.Done():
 		gaveUp = s.Err()
 	case <-ctx.Done():
 		gaveUp = s.noAnswer(ctx)
@@ -68,7 +68,7 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 	var none T
 	select {
 	case <-c.done:
-		if c.err != nil && s.living.Err() == nil {
+		if c.err != nil && s.alive.Err() == nil {
 			return none, c.err // there was an answer, or why there is none is known
 		}
 	default:
@@ -111,7 +111,7 @@ func (s *Session) room(ctx context.Context) (func(), error) {
 	select {
 	case s.slots <- struct{}{}:
 		return func() { <-s.slots }, nil
-	case <-s.living.Done():
+	case <-s.alive.Done():
 		return nil, s.Err()
 	case <-ctx.Done():
 		return nil, s.noAnswer(ctx)
@@ -161,7 +161,7 @@ const tooLongCode = -100_000
 // holds requests back until it is connected.
 func (s *Session) again() error {
 	select {
-	case <-s.living.Done():
+	case <-s.alive.Done():
 		return s.Err()
 	case <-time.After(minBackoff):
 		return nil

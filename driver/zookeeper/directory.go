@@ -23,7 +23,7 @@ func (s *Session) pace(ctx context.Context, n int) error {
 	select {
 	case <-time.After(time.Duration(min(n-1, longest)) * time.Millisecond):
 	case <-ctx.Done():
-	case <-s.living.Done():
+	case <-s.alive.Done():
 		return s.Err()
 	}
 	if err := ctx.Err(); err != nil {

@@ -161,7 +161,7 @@ func (s *Session) noteLength(dir string, l *listing) {
 		delete(s.lengths, dir)
 	default:
 		for other := range s.lengths {
-			if len(s.lengths) < maxSolos {
+			if len(s.lengths) < maxFastpaths {
 				break
 			}
 			delete(s.lengths, other) // any

@@ -56,7 +56,7 @@ func (l *link) greet() (err error) {
 			return err
 		}
 	}
-	if err := s.greeted(id, timeout, l.asked); err != nil {
+	if err := s.onHandshake(id, timeout, l.asked); err != nil {
 		return err
 	}
 	if l.settle() {

@@ -48,7 +48,7 @@ const foreignPlain = "plain-"
 func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
 
 // Take implements driver.Session.
-func (s *Session) Take(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
+func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
 	leave, err := s.room(ctx)
 	if err != nil {
 		return driver.Node{}, false, err
@@ -409,7 +409,7 @@ func (s *Session) removePlain(path string, node driver.Node) error {
 			}
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
-			s.getsStuck()
+			s.markUnremovable()
 			return explain(err, "deleting "+path, "DELETE", parent(path))
 		}
 		if err := s.again(); err != nil {

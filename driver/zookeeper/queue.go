@@ -54,7 +54,7 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 			return joined{}, err
 		}
 		guid := uuid.NewString()
-		watched, next, expected := s.expectSolo(dir)
+		watched, next, expected := s.expectAlone(dir)
 		var l *listing
 		listed := make(chan struct{})
 		if expected {
@@ -81,7 +81,7 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 				_ = s.remove(dir, node) // the listing's error says why
 				return joined{}, err
 			}
-			s.noteSolo(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // it may be gone already
+			s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // it may be gone already
 			return joined{node, queue}, nil
 		case errors.Is(err, zk.ErrNoNode):
 			err = s.makeQueue(ctx, dir, &made)
@@ -289,7 +289,7 @@ func (s *Session) find(dir, guid string, nodes int) (driver.Node, error) {
 // reapLater sees to a node that can not be found now, and must not be left to
 // block others: look removes it, or returns false.
 func (s *Session) reapLater(look func() bool) {
-	s.getsStuck()
+	s.markUnremovable()
 	if s.begin() {
 		go s.reap(look) // ends when look is done, or with the session
 	}
@@ -301,7 +301,7 @@ func (s *Session) reap(look func() bool) {
 	defer s.calls.Done()
 	for {
 		select {
-		case <-s.living.Done():
+		case <-s.alive.Done():
 			return
 		case <-time.After(reapPause):
 		}
@@ -437,7 +437,7 @@ func (s *Session) removeOne(path string, ours bool) error {
 		case err == nil, errors.Is(err, zk.ErrNoNode):
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
-			s.getsStuck()
+			s.markUnremovable()
 			return explain(err, "deleting "+path, "DELETE", parent(path))
 		}
 		ours = ours && isAnswer(err)
@@ -451,7 +451,7 @@ func (s *Session) removeOne(path string, ours bool) error {
 // Share implements driver.Session. Changing the data of the old node before it
 // goes is what makes its watchers look again: the deletion alone would grant
 // them the lock.
-func (s *Session) Share(queue string, node driver.Node, data []byte) (driver.Node, error) {
+func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
 	if !s.begin() {
 		return driver.Node{}, s.Err()
 	}
@@ -508,7 +508,7 @@ func (s *Session) Ping(ctx context.Context) error {
 // Stands implements driver.Session, with a transaction that asserts that the
 // node exists: only a majority can agree to that, where a server that is cut
 // off from them still answers reads.
-func (s *Session) Stands(ctx context.Context, queue string, node driver.Node) error {
+func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) error {
 	paths := s.paths(queue, node)
 	var checks []any
 	for _, path := range paths {

@@ -39,7 +39,7 @@ func (s *Session) rescue() {
 // sleep returns false if the session is over before.
 func (s *Session) sleep(d time.Duration) bool {
 	select {
-	case <-s.living.Done():
+	case <-s.alive.Done():
 		return false
 	case <-time.After(d):
 		return true
@@ -60,7 +60,7 @@ func (s *Session) watchedLong() map[spot][]*watch {
 	defer s.mu.Unlock()
 	long := map[spot][]*watch{}
 	for path, w := range s.watches {
-		solo := s.solos[path].watched == w // what is in the queue tells more than it does
+		solo := s.fastpaths[path].watched == w // what is in the queue tells more than it does
 		if path != w.paths[0] || solo || !w.isArmed() || time.Since(w.began) < lookRound/2 {
 			continue
 		}

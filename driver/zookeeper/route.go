@@ -150,7 +150,7 @@ func (h servers) Next() (server string, retryStart bool) {
 // new session in place of one that is over, underneath whoever holds locks. Only
 // when we close the session ourselves may it come back, to say so.
 func (s *Session) refuses() bool {
-	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.living) != errClosed
+	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.alive) != errClosed
 }
 
 const (

@@ -30,20 +30,20 @@ type Session struct {
 
 	ready   chan struct{} // closed when the session is first established
 	stopped chan struct{} // closed when the client's connect loop has ended
-	buried  chan struct{} // closed when nothing of the session is left running
+	closed  chan struct{} // closed when nothing of the session is left running
 
-	stuck     context.Context // ends when a node could not be removed
-	getsStuck context.CancelFunc
-	living    context.Context // ends when the session is over; its cause says why
-	end       context.CancelCauseFunc
-	dialing   context.Context // ends when no connection is to be made any more
-	giveUp    context.CancelFunc
+	unremovable     context.Context // ends when a node could not be removed
+	markUnremovable context.CancelFunc
+	alive           context.Context // ends when the session is over; its cause says why
+	end             context.CancelCauseFunc
+	dialing         context.Context // ends when no connection is to be made any more
+	giveUp          context.CancelFunc
 
-	clock    clock.Clock
-	lease    lease
-	greeting chan struct{} // filled when the lease may have come to end earlier
-	doubted  chan struct{} // filled when there is a doubt about the clock
-	asleep   atomic.Int64  // how long the machine had been suspended when the last proof began
+	clock      clock.Clock
+	lease      lease
+	leaseMoved chan struct{} // filled when the lease may have come to end earlier
+	doubted    chan struct{} // filled when there is a doubt about the clock
+	asleep     atomic.Int64  // how long the machine had been suspended when the last proof began
 
 	slots chan struct{}  // one per call that may be under way
 	calls sync.WaitGroup // calls under way; none begins once over
@@ -54,7 +54,7 @@ type Session struct {
 	link         *link
 	peer         string
 	watches      map[string]*watch   // by path, until they fire
-	solos        map[string]solo     // by path of the queue
+	fastpaths    map[string]fastpath // by path of the queue
 	plains       map[string]plain    // by path
 	listings     map[string]*listing // by path of the directory: the last that was begun
 	lengths      map[string]int64    // of the answers to them, where they are long
@@ -78,27 +78,27 @@ const maxCalls = 1024
 func connect(ctx context.Context, set settings) (*Session, error) {
 	cfg := set.cfg
 	s := &Session{
-		settings: set,
-		route:    newRoute(cfg.Servers),
-		timeout:  cfg.SessionTimeout,
-		ready:    make(chan struct{}),
-		greeting: make(chan struct{}, 1),
-		doubted:  make(chan struct{}, 1),
-		stopped:  make(chan struct{}),
-		buried:   make(chan struct{}),
-		clock:    clock.Start(ctx),
-		slots:    make(chan struct{}, maxCalls),
-		watches:  map[string]*watch{},
-		solos:    map[string]solo{},
-		plains:   map[string]plain{},
-		listings: map[string]*listing{},
-		lengths:  map[string]int64{},
-		warned:   map[string]bool{},
-		lasting:  map[string]bool{},
+		settings:   set,
+		route:      newRoute(cfg.Servers),
+		timeout:    cfg.SessionTimeout,
+		ready:      make(chan struct{}),
+		leaseMoved: make(chan struct{}, 1),
+		doubted:    make(chan struct{}, 1),
+		stopped:    make(chan struct{}),
+		closed:     make(chan struct{}),
+		clock:      clock.Start(ctx),
+		slots:      make(chan struct{}, maxCalls),
+		watches:    map[string]*watch{},
+		fastpaths:  map[string]fastpath{},
+		plains:     map[string]plain{},
+		listings:   map[string]*listing{},
+		lengths:    map[string]int64{},
+		warned:     map[string]bool{},
+		lasting:    map[string]bool{},
 	}
-	s.living, s.end = context.WithCancelCause(context.Background())
+	s.alive, s.end = context.WithCancelCause(context.Background())
 	s.dialing, s.giveUp = context.WithCancel(context.Background())
-	s.stuck, s.getsStuck = context.WithCancel(context.Background())
+	s.unremovable, s.markUnremovable = context.WithCancel(context.Background())
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
 		zk.WithHostProvider(servers{s}),
 		zk.WithDialer(s.dial),
@@ -117,7 +117,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		}
 		close(s.stopped)
 	}()
-	go s.bury() // ends with the session
+	go s.shutdown() // ends with the session
 	fail := func(err error) (*Session, error) {
 		s.mu.Lock()
 		if s.id != 0 { // opened at this very moment: the server is told
@@ -125,13 +125,13 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		}
 		s.end(err)
 		s.mu.Unlock()
-		s.failed.Go(func() { <-s.buried }) // up to seconds, and the reason is of interest now
+		s.failed.Go(func() { <-s.closed }) // up to seconds, and the reason is of interest now
 		return nil, fmt.Errorf("zookeeper: connect to %s: %w", cfg, err)
 	}
 	select {
 	case <-s.ready:
-	case <-s.living.Done():
-		return fail(context.Cause(s.living))
+	case <-s.alive.Done():
+		return fail(context.Cause(s.alive))
 	case <-ctx.Done():
 		return fail(ctx.Err())
 	}
@@ -155,7 +155,7 @@ func (s *Session) renew() {
 	for {
 		write, in := s.lease.wants(s.now())
 		select {
-		case <-s.living.Done():
+		case <-s.alive.Done():
 			return
 		case <-s.doubted:
 		case <-time.After(clock.Span(max(in, 0))):
@@ -166,7 +166,7 @@ func (s *Session) renew() {
 		asleep := s.clock.Suspended()
 		if err := s.prove(write); err != nil {
 			select { // a server that is overloaded is not to be asked at once
-			case <-s.living.Done():
+			case <-s.alive.Done():
 			case <-time.After(clock.Span(s.lease.pause())):
 			}
 			continue
@@ -192,15 +192,15 @@ func (s *Session) prove(write bool) error {
 // bury waits for the end of the session, then stops the client. It gives the
 // calls under way a moment to get their replies, because the client races with
 // itself over a reply that arrives while it is being closed.
-func (s *Session) bury() {
-	defer close(s.buried)
+func (s *Session) shutdown() {
+	defer close(s.closed)
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()
 	for !s.isOver() {
 		select {
-		case <-s.living.Done():
+		case <-s.alive.Done():
 			continue
-		case <-s.greeting:
+		case <-s.leaseMoved:
 		case <-expiry.C:
 		}
 		s.lookAtClock()
@@ -208,7 +208,7 @@ func (s *Session) bury() {
 			expiry.Reset(min(clock.Span(max(ends-s.now(), 0)), untilTick()))
 		}
 	}
-	if cause := context.Cause(s.living); cause != errClosed {
+	if cause := context.Cause(s.alive); cause != errClosed {
 		s.giveUp()
 		s.hangUp()
 		s.interrupt()
@@ -262,7 +262,7 @@ func (s *Session) hangUp() {
 
 // greeted is told what the server answered to a handshake that began at asked.
 // Id 0 says that the session has expired.
-func (s *Session) greeted(id int64, timeout, asked time.Duration) error {
+func (s *Session) onHandshake(id int64, timeout, asked time.Duration) error {
 	s.mu.Lock()
 	if s.id == 0 && s.isOver() { // nobody waits for it any more
 		s.mu.Unlock()
@@ -277,7 +277,7 @@ func (s *Session) greeted(id int64, timeout, asked time.Duration) error {
 		s.timeout = timeout
 		s.lease.established(asked, timeout, first)
 		select {
-		case s.greeting <- struct{}{}:
+		case s.leaseMoved <- struct{}{}:
 		default: // bury has not seen the last one yet
 		}
 	}
@@ -343,17 +343,17 @@ func (s *Session) Info() driver.Info {
 }
 
 // Stuck implements driver.Session.
-func (s *Session) Stuck() <-chan struct{} { return s.stuck.Done() }
+func (s *Session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
 
 // Done implements driver.Session.
-func (s *Session) Done() <-chan struct{} { return s.living.Done() }
+func (s *Session) Done() <-chan struct{} { return s.alive.Done() }
 
 // Err implements driver.Session.
 func (s *Session) Err() error {
 	if !s.isOver() {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", driver.ErrSessionLost, context.Cause(s.living))
+	return fmt.Errorf("%w: %w", driver.ErrSessionLost, context.Cause(s.alive))
 }
 
 // lookAtClock asks for a proof if there is a doubt about the clock. Then it
@@ -376,7 +376,7 @@ func (s *Session) Alive(ctx context.Context) error {
 	if settled != nil {
 		select {
 		case <-settled:
-		case <-s.living.Done():
+		case <-s.alive.Done():
 		case <-ctx.Done():
 			return s.noAnswer(ctx)
 		}
@@ -386,7 +386,7 @@ func (s *Session) Alive(ctx context.Context) error {
 
 // isOver looks at the lease itself, because timers may be late.
 func (s *Session) isOver() bool {
-	if s.living.Err() != nil {
+	if s.alive.Err() != nil {
 		return true
 	}
 	if ends := time.Duration(s.lease.ends.Load()); ends == 0 || s.clock.AtLeast() < ends {
@@ -409,13 +409,13 @@ var errClosed = errors.New("closed")
 func (s *Session) Close(ctx context.Context) error {
 	s.end(errClosed)
 	select {
-	case <-s.buried:
+	case <-s.closed:
 		return nil
 	case <-ctx.Done():
 	}
 	s.giveUp()
 	s.hangUp()
-	<-s.buried
+	<-s.closed
 	return ctx.Err()
 }
 

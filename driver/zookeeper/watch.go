@@ -82,7 +82,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 			if w.err != nil {
 				return nil, w.err
 			}
-		case <-s.living.Done():
+		case <-s.alive.Done():
 			return nil, s.Err()
 		case <-ctx.Done():
 			return nil, s.noAnswer(ctx)

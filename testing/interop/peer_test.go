@@ -52,14 +52,14 @@ func openPool(t testing.TB, name, layout string) *pool {
 
 // holder returns one more holder of the pool's locks.
 func (p *pool) holder(ctx context.Context) client {
-	session, err := p.Session(ctx)
+	session, err := p.Handle(ctx)
 	require.NoError(p, err)
 	return &holder{session, p.name, map[string][]*lockpool.Lock{}}
 }
 
 // holder locks as "alone" or as "read".
 type holder struct {
-	session *lockpool.Session
+	session *lockpool.Handle
 	name    string
 	held    map[string][]*lockpool.Lock
 }

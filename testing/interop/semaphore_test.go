@@ -32,7 +32,7 @@ func TestSemaphore(t *testing.T) {
 
 // permits returns one more who takes permits of the semaphore of that name.
 func (p *pool) permits(ctx context.Context, limit int) client {
-	session, err := p.Session(ctx)
+	session, err := p.Handle(ctx)
 	require.NoError(p, err)
 	return &taker{session.Semaphore(p.name, limit), nil}
 }

@@ -115,7 +115,7 @@ func TestPoolThatIsClosedIsAskedForNoFigures(t *testing.T) {
 		require.NoError(t, err)
 		runtime.AddCleanup(p, func(gone chan struct{}) { close(gone) }, gone)
 		require.Equal(t, map[string]int64{"": 0}, m.points()[sessions], "it has not been used")
-		s, err := p.Session(b.ctx)
+		s, err := p.Handle(b.ctx)
 		require.NoError(t, err)
 		require.Equal(t, map[string]int64{"": 1}, m.points()[sessions])
 		require.Equal(t, map[string]int64{"": 1}, m.points()[handles])

@@ -74,7 +74,7 @@ func TestProfilesShowWhoHoldsAndWhoWaits(t *testing.T) {
 	none("a loss")
 	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
 
-	s, err := p.Session(b.ctx)
+	s, err := p.Handle(b.ctx)
 	require.NoError(t, err)
 	_, err = s.Lock(b.ctx, "c")
 	require.NoError(t, err)

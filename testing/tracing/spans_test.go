@@ -26,7 +26,7 @@ func TestUncontendedLockIsOneSpanBelowItsCaller(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	s, err := p.Session(b.ctx)
+	s, err := p.Handle(b.ctx)
 	require.NoError(t, err)
 	for name, lock := range map[string]func(context.Context) (*lockpool.Lock, error){
 		"Pool.Lock":       func(ctx context.Context) (*lockpool.Lock, error) { return p.Lock(ctx, "a") },
@@ -375,7 +375,7 @@ func TestReentryIsNoSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	s, err := p.Session(b.ctx)
+	s, err := p.Handle(b.ctx)
 	require.NoError(t, err)
 	outer, err := s.Lock(b.ctx, "a")
 	require.NoError(t, err)
@@ -412,9 +412,9 @@ func TestRequestThatIsNotMadeIsNoSpan(t *testing.T) {
 	b := newBench(t)
 	p, closed := b.pool(), b.pool()
 	require.NoError(t, closed.Close())
-	s, err := p.Session(b.ctx)
+	s, err := p.Handle(b.ctx)
 	require.NoError(t, err)
-	over, err := p.Session(b.ctx)
+	over, err := p.Handle(b.ctx)
 	require.NoError(t, err)
 	require.NoError(t, over.Close(b.ctx))
 	require.Empty(t, b.trace(func(ctx context.Context) {
@@ -438,7 +438,7 @@ func TestRequestThatIsNotMadeIsNoSpan(t *testing.T) {
 			{p, late, "a", context.DeadlineExceeded},
 			{s, late, "a", context.DeadlineExceeded},
 			{closed, ctx, "a", lockpool.ErrPoolClosed},
-			{over, ctx, "a", lockpool.ErrSessionClosed},
+			{over, ctx, "a", lockpool.ErrHandleClosed},
 		} {
 			_, err := c.of.Lock(c.ctx, c.name)
 			require.ErrorIs(t, err, c.want)

@@ -337,7 +337,7 @@ func TestGrantThatComesTooLateIsNoHold(t *testing.T) {
 			return
 		}
 		go func() { closed <- p.Close() }() // waits for the call that is under way
-		b.until(func() bool { _, err := p.Session(b.ctx); return err != nil }, "it is closing")
+		b.until(func() bool { _, err := p.Handle(b.ctx); return err != nil }, "it is closing")
 	}}))
 	_, err := p.Lock(b.ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
@@ -353,7 +353,7 @@ func TestReentriesAreCountedAndAreNoSpans(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered()
-	s, err := p.Session(b.ctx)
+	s, err := p.Handle(b.ctx)
 	require.NoError(t, err)
 	var session string
 	spans := b.trace(func(ctx context.Context) {

@@ -47,7 +47,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	if err := p.checkName(name); err != nil {
 		return q, &LockError{opQueue.String(), name, err}
 	}
-	err := p.asking(ctx, func(ctx context.Context, m *member) error {
+	err := p.withSession(ctx, func(ctx context.Context, m *session) error {
 		found, foreign, err := inspect(ctx, m, name)
 		q = Queue{Name: name, Foreign: foreign}
 		granted := p.granted(name)
@@ -75,7 +75,7 @@ func (p *Pool) granted(name string) map[string]time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	granted := map[string]time.Time{}
-	for _, m := range p.members {
+	for _, m := range p.sessions {
 		for h := range m.holds {
 			if h.name == name {
 				h.mu.Lock()
@@ -97,7 +97,7 @@ type contender struct {
 
 // inspect returns the contenders of the lock of that name, of whatever kind it is,
 // and what else is there.
-func inspect(ctx context.Context, m *member, name string) (found []contender, foreign []string, err error) {
+func inspect(ctx context.Context, m *session, name string) (found []contender, foreign []string, err error) {
 	found, foreign, err = inspectQueue(ctx, m, name)
 	if err != nil || !slices.Contains(foreign, driver.Guards) && !slices.Contains(foreign, driver.Leases) { // either may be missing
 		return found, foreign, err
@@ -138,7 +138,7 @@ func (c contender) asksFor(lease contender) bool {
 	return ours == its && (ours != "" || c.holds && c.Session == lease.Session && c.Created < lease.Created)
 }
 
-func inspectQueue(ctx context.Context, m *member, queue string) ([]contender, []string, error) {
+func inspectQueue(ctx context.Context, m *session, queue string) ([]contender, []string, error) {
 	contenders, foreign, err := m.Inspect(ctx, queue)
 	nodes, found := make([]driver.Node, len(contenders)), make([]contender, len(contenders))
 	for i, c := range contenders {
@@ -154,12 +154,12 @@ func inspectQueue(ctx context.Context, m *member, queue string) ([]contender, []
 // Locks returns the names of the locks below prefix, such as orders, that
 // somebody holds or waits for, sorted; the empty prefix means all. It lists
 // every node there, one after the other.
-func (p *Pool) Locks(ctx context.Context, prefix string) (names []string, err error) {
+func (p *Pool) List(ctx context.Context, prefix string) (names []string, err error) {
 	if prefix != "" {
 		err = p.checkName(prefix)
 	}
 	if err == nil {
-		err = p.asking(ctx, func(ctx context.Context, m *member) (err error) {
+		err = p.withSession(ctx, func(ctx context.Context, m *session) (err error) {
 			names, err = m.Queues(ctx, prefix)
 			return err
 		})
@@ -182,7 +182,7 @@ func (p *Pool) Break(ctx context.Context, name, node string) error {
 		err = p.checkNode(node)
 	}
 	if err == nil {
-		err = p.asking(ctx, func(ctx context.Context, m *member) error {
+		err = p.withSession(ctx, func(ctx context.Context, m *session) error {
 			found, _, err := inspect(ctx, m, name)
 			i := slices.IndexFunc(found, func(c contender) bool { return c.Node.Name == node })
 			switch {
@@ -213,22 +213,22 @@ func (p *Pool) checkNode(node string) error {
 // asking calls do with a session that stands, and again on another one if that
 // is lost meanwhile. It takes no handle: a pool whose handles all wait can still
 // look, and break what they wait for.
-func (p *Pool) asking(ctx context.Context, do func(ctx context.Context, m *member) error) error {
+func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, m *session) error) error {
 	if err := ctx.Err(); err != nil { // panics if ctx is nil
 		return withCause(ctx, err)
 	}
-	if p.closing.Err() != nil || !p.begin() {
+	if p.accepting.Err() != nil || !p.begin() {
 		return ErrPoolClosed
 	}
 	defer p.work.Done()
-	ctx, cancel := bound(ctx, p.closing)
+	ctx, cancel := bound(ctx, p.accepting)
 	defer cancel(nil)
 	for {
 		began := time.Now()
-		p.seek(1)
-		m, err := p.member(ctx)
-		p.seek(-1)
-		p.telemetry.seated(ctx, began, err)
+		p.countSeeker(1)
+		m, err := p.pickSession(ctx)
+		p.countSeeker(-1)
+		p.telemetry.slotAcquired(ctx, began, err)
 		if err == nil {
 			err = do(ctx, m)
 		}

@@ -20,7 +20,7 @@ import (
 // The watch costs a request, and the client can not take it back: it goes when
 // the server removes the queue. So it is set only for a queue that we have had
 // to ourselves for a while.
-type solo struct {
+type fastpath struct {
 	seq     int32  // of our last node, which was at the head when it was created
 	next    int32  // the number after it
 	streak  int    // how many nodes in a row had the very next number, up to it
@@ -29,37 +29,37 @@ type solo struct {
 }
 
 // soloStreak is how many numbers in a row make a queue worth a watch.
-const soloStreak = 16
+const fastpathStreak = 16
 
 // maxSolos bounds what is remembered, for users with a lock per order and
 // millions of orders.
-const maxSolos = 1024
+const maxFastpaths = 1024
 
 // expectSolo returns the watch on the queue, if there is one, and the number
 // that the next node must get for us to be alone, if that can be told.
-func (s *Session) expectSolo(dir string) (watched *watch, next int32, ok bool) {
+func (s *Session) expectAlone(dir string) (watched *watch, next int32, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if watched = s.watches[dir]; watched == nil || !watched.isArmed() {
 		return nil, 0, false
 	}
-	last := s.solos[dir]
+	last := s.fastpaths[dir]
 	return watched, last.next, last.streak > 0 && last.left && last.watched == watched
 }
 
 // noteSolo records the outcome of a join. watched is what expectSolo returned
 // before it.
-func (s *Session) noteSolo(dir string, node driver.Node, alone bool, watched *watch) {
+func (s *Session) noteJoined(dir string, node driver.Node, alone bool, watched *watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last, known := s.solos[dir]
+	last, known := s.fastpaths[dir]
 	if !alone {
-		delete(s.solos, dir)
+		delete(s.fastpaths, dir)
 		return
 	}
-	if !known && len(s.solos) >= maxSolos {
-		for other := range s.solos { // any
-			delete(s.solos, other)
+	if !known && len(s.fastpaths) >= maxFastpaths {
+		for other := range s.fastpaths { // any
+			delete(s.fastpaths, other)
 			break
 		}
 	}
@@ -67,8 +67,8 @@ func (s *Session) noteSolo(dir string, node driver.Node, alone bool, watched *wa
 	if known && node.Seq == last.next {
 		streak = last.streak + 1
 	}
-	s.solos[dir] = solo{seq: node.Seq, next: node.Seq + int32(len(names(node))), streak: streak, watched: watched}
-	if watched == nil && streak >= soloStreak && !s.noContainers && !s.cfg.Layout.naming().persistent {
+	s.fastpaths[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(len(names(node))), streak: streak, watched: watched}
+	if watched == nil && streak >= fastpathStreak && !s.noContainers && !s.cfg.Layout.naming().persistent {
 		s.watchLocked(dir)
 	}
 }
@@ -77,8 +77,8 @@ func (s *Session) noteSolo(dir string, node driver.Node, alone bool, watched *wa
 func (s *Session) noteLeft(dir string, node driver.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if last, ok := s.solos[dir]; ok && last.seq == node.Seq {
+	if last, ok := s.fastpaths[dir]; ok && last.seq == node.Seq {
 		last.left = true
-		s.solos[dir] = last
+		s.fastpaths[dir] = last
 	}
 }

@@ -30,7 +30,7 @@ func TestQueueThatIsWatchedHasNotGone(t *testing.T) {
 	}
 	ours, others := open(), open()
 	dir := ours.path("a")
-	for range soloStreak + 5 {
+	for range fastpathStreak + 5 {
 		node, _, err := ours.Join(ctx, "a", driver.Mutex, 0, 0, nil)
 		require.NoError(t, err)
 		require.NoError(t, ours.Leave(ctx, "a", node))

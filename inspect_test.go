@@ -93,11 +93,11 @@ func TestLocksAreFoundBelowAPrefix(t *testing.T) {
 		"not/there":  nil,
 		"accounts/1": {"accounts/1/x"},
 	} {
-		names, err := p.Locks(b.ctx, prefix)
+		names, err := p.List(b.ctx, prefix)
 		require.NoError(t, err)
 		require.Equal(t, want, names, prefix)
 	}
-	_, err := p.Locks(b.ctx, "orders/")
+	_, err := p.List(b.ctx, "orders/")
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 	for _, l := range held {
 		b.unlock(l)
@@ -133,7 +133,7 @@ func TestLookingAndBreakingTakeNoHandle(t *testing.T) {
 	stuck := b.lock(others, "a")
 	waiters := []*waiter{b.wait(p, "a", 2), b.wait(p, "a", 3)}
 	require.Equal(t, 2, p.Stats().InUse)
-	names, err := p.Locks(b.ctx, "")
+	names, err := p.List(b.ctx, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, names)
 	require.NoError(t, p.Ping(b.ctx))

@@ -22,9 +22,9 @@ func TestLockAllTakesEachOnceAndGivesAllBack(t *testing.T) {
 	for _, name := range all.Names() {
 		_, err := b.pool().TryLock(b.ctx, name)
 		require.ErrorIs(t, err, lockpool.ErrLocked)
-		require.Equal(t, 1, all.Lock(name).Depth())
+		require.Equal(t, 1, all.Get(name).Depth())
 	}
-	require.Nil(t, all.Lock("d"))
+	require.Nil(t, all.Get("d"))
 	require.NoError(t, all.Verify(b.ctx))
 	ctx := all.Context(b.ctx)
 	inner, err := p.LockAll(ctx, "b", "d") // the same holder

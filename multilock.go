@@ -8,7 +8,7 @@ import (
 )
 
 // Locks are several locks of one holder that were taken together.
-type Locks struct {
+type MultiLock struct {
 	locks []*Lock // in the order in which they were taken
 	lost  chan struct{}
 	stop  []func() bool // looking at each for a loss
@@ -22,29 +22,29 @@ type Locks struct {
 //
 // It is no protection against a deadlock to hold a lock already and then to
 // take others, together or one by one.
-func (s *Session) LockAll(ctx context.Context, names ...string) (*Locks, error) {
+func (s *Handle) LockAll(ctx context.Context, names ...string) (*MultiLock, error) {
 	return s.lockAll(ctx, names)
 }
 
 // LockAll is [Session.LockAll] with a handle of its own, or the one in ctx, as
 // [Pool.Lock] has it.
-func (p *Pool) LockAll(ctx context.Context, names ...string) (*Locks, error) {
-	if s := p.carried(ctx); s != nil {
+func (p *Pool) LockAll(ctx context.Context, names ...string) (*MultiLock, error) {
+	if s := p.carriedHandle(ctx); s != nil {
 		all, err := s.lockAll(ctx, names)
 		if !errors.Is(err, ErrNotHeld) { // as in Pool.enter
 			return all, err
 		}
 	}
-	s, err := p.newSession()
+	s, err := p.newHandle()
 	if err != nil {
 		return nil, &LockError{opLockAll.String(), "", err}
 	}
-	s.passing = true
+	s.transient = true
 	return s.lockAll(ctx, names)
 }
 
-func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
-	defer s.settle() // if nothing is locked
+func (s *Handle) lockAll(ctx context.Context, names []string) (*MultiLock, error) {
+	defer s.returnIfUnused() // if nothing is locked
 	if len(names) == 0 {
 		return nil, &LockError{opLockAll.String(), "", errors.New("no names are given")}
 	}
@@ -56,7 +56,7 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 			return nil, &LockError{opLockAll.String(), name, err}
 		}
 	}
-	all := &Locks{lost: make(chan struct{})}
+	all := &MultiLock{lost: make(chan struct{})}
 	complete := false
 	defer func() {
 		if !complete { // after an error, or a panic of users' code
@@ -73,7 +73,7 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 	complete = true
 	lose := sync.OnceFunc(func() { close(all.lost) })
 	for _, l := range all.locks {
-		all.stop = append(all.stop, context.AfterFunc(l.hold.living, func() {
+		all.stop = append(all.stop, context.AfterFunc(l.hold.alive, func() {
 			if l.hold.err() != ErrNotHeld {
 				lose()
 			}
@@ -84,7 +84,7 @@ func (s *Session) lockAll(ctx context.Context, names []string) (*Locks, error) {
 
 // Unlock unlocks all of them, each as [Lock.Unlock] does, and the last that was
 // taken first.
-func (a *Locks) Unlock(ctx context.Context) (err error) {
+func (a *MultiLock) Unlock(ctx context.Context) (err error) {
 	for _, stop := range a.stop { // a holder that keeps one of them may lock all again and again
 		stop()
 	}
@@ -96,7 +96,7 @@ func (a *Locks) Unlock(ctx context.Context) (err error) {
 
 // Context is [Lock.Context] for all of them: it ends when the first is lost or
 // let go.
-func (a *Locks) Context(parent context.Context) context.Context {
+func (a *MultiLock) Context(parent context.Context) context.Context {
 	for _, l := range a.locks {
 		parent = l.Context(parent)
 	}
@@ -105,10 +105,10 @@ func (a *Locks) Context(parent context.Context) context.Context {
 
 // Lost is closed when one of them is lost, or taken away because its session or
 // pool was closed. It is not closed by unlocking.
-func (a *Locks) Lost() <-chan struct{} { return a.lost }
+func (a *MultiLock) Lost() <-chan struct{} { return a.lost }
 
 // Verify is [Lock.Verify] for all of them.
-func (a *Locks) Verify(ctx context.Context) error {
+func (a *MultiLock) Verify(ctx context.Context) error {
 	for _, l := range a.locks {
 		if err := l.Verify(ctx); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (a *Locks) Verify(ctx context.Context) error {
 
 // Lock returns the one of that name, for its token, or nil. It is unlocked
 // together with the others.
-func (a *Locks) Lock(name string) *Lock {
+func (a *MultiLock) Get(name string) *Lock {
 	for _, l := range a.locks {
 		if l.Name() == name {
 			return l
@@ -129,7 +129,7 @@ func (a *Locks) Lock(name string) *Lock {
 }
 
 // Names returns their names, in the order in which they were taken.
-func (a *Locks) Names() (names []string) {
+func (a *MultiLock) Names() (names []string) {
 	for _, l := range a.locks {
 		names = append(names, l.Name())
 	}
