@@ -76,6 +76,14 @@ var (
 	ErrSequenceExhausted = driver.ErrSequenceExhausted
 )
 
+// lockError returns err as that of an operation, or nil.
+func lockError(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &LockError{op, name, err}
+}
+
 // LockError is the error of an operation on a lock.
 type LockError struct {
 	Op   string // such as "lock", "try lock", "read lock", "lock all" or "unlock"

@@ -79,7 +79,7 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) 
 func (s *Semaphore) acquire(ctx context.Context, req request, opts []LockOption) (*Permits, error) {
 	n, err := req.permits, checkLimit(s.limit)
 	if err == nil {
-		err = req.apply(opts)
+		req, err = req.with(opts)
 	}
 	switch {
 	case err != nil:
