@@ -39,6 +39,20 @@ type Handle struct {
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
 func (h *Handle) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Handle(%p)", h) }
 
+// open makes the handle, which was made for this call, the caller's to close.
+func (h *Handle) open(ctx context.Context) error {
+	return h.exclusively(ctx, func(ctx context.Context) error {
+		err := h.ensureSlot(ctx)
+		if err != nil && ctx.Err() != nil {
+			return withCause(ctx, err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.transient = err != nil
+		return err
+	})
+}
+
 // Lock waits for the lock of that name until ctx ends. If the handle holds it already,
 // its depth grows by one, without waiting and without a request to the service. Each
 // call that succeeds returns a Lock of its own, to be unlocked once.

@@ -120,20 +120,6 @@ func (p *Pool) Handle(ctx context.Context) (*Handle, error) {
 	return h, nil
 }
 
-// open makes the handle, which was made for this call, the caller's to close.
-func (h *Handle) open(ctx context.Context) error {
-	return h.exclusively(ctx, func(ctx context.Context) error {
-		err := h.ensureSlot(ctx)
-		if err != nil && ctx.Err() != nil {
-			return withCause(ctx, err)
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.transient = err != nil
-		return err
-	})
-}
-
 // newHandle returns a handle without a slot, which is returned to the pool as soon as
 // it holds nothing.
 func (p *Pool) newHandle() (*Handle, error) {

@@ -143,8 +143,8 @@ func (r request) kind() driver.Kind {
 	return driver.Mutex
 }
 
-// recipe returns the algorithm for the request, and the queue where the node will
-// be that holds.
+// recipe returns the recipe for the request, and the queue that the node which holds
+// the lock will be in.
 func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {
 	c.Kind, c.Rule = r.kind(), recipe.RuleOf(r.kind())
 	var algorithm interface {
