@@ -23,7 +23,7 @@ import (
 var ErrBusy = errors.New("held by another")
 
 // ErrRevoked is returned to a waiter that was asked to give up, if it may be.
-var ErrRevoked = errors.New("lockpool: revoked")
+var ErrRevoked = errors.New("revoked")
 
 // Claim is one attempt to take the lock of a queue.
 type Claim struct {
