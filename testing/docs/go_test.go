@@ -124,7 +124,7 @@ func goFile(b block, code string) (source []byte, program bool, err error) {
 	if formatted, err := format.Source([]byte(b.code)); err != nil {
 		return nil, false, fmt.Errorf("%s: %w", b, err)
 	} else if !bytes.Equal(formatted, []byte(b.code)) {
-		return nil, false, fmt.Errorf("%s: not gofmt-ed", b)
+		return nil, false, fmt.Errorf("%s: not gofmt-ed; it is\n%s", b, formatted)
 	}
 	fset := token.NewFileSet()
 	position := fmt.Sprintf("//line %s\n", b)

@@ -3,7 +3,11 @@ package blocks
 
 import (
 	"context"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -21,9 +25,17 @@ var (
 	pool   *lockpool.Pool
 	server *zktest.Server
 	stop   context.CancelFunc // ends ctx
+	caFile string             // of a certificate authority
 )
 
 func TestBlocks(t *testing.T) {
+	authority := httptest.NewTLSServer(nil)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate().Raw})
+	authority.Close()
+	caFile = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(caFile, certificate, 0o666); err != nil {
+		t.Fatal(err)
+	}
 	for name, run := range blocks {
 		t.Run(name, func(t *testing.T) {
 			var ctx context.Context
@@ -44,10 +56,13 @@ func TestBlocks(t *testing.T) {
 
 // What the pages leave to the reader.
 
-func charge(context.Context) error  { return nil }
-func train(context.Context) error   { return nil }
-func work(context.Context) error    { return nil }
-func reindex(context.Context) error { return nil }
+func charge(context.Context) error   { return nil }
+func read(context.Context) error     { return nil }
+func reindex(context.Context) error  { return nil }
+func train(context.Context) error    { return nil }
+func transfer(context.Context) error { return nil }
+func work(context.Context) error     { return nil }
+func write(context.Context) error    { return nil }
 
 // lead leads until the process is told to stop.
 func lead(ctx context.Context) error {
@@ -61,4 +76,11 @@ func serve(context.Context, *lockpool.Pool) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		panic(err)
 	}
+}
+
+// shop returns a handler of requests, of which there are none before the process is
+// told to stop.
+func shop(p *lockpool.Pool) http.Handler {
+	time.AfterFunc(100*time.Millisecond, func() { serve(context.Background(), p) })
+	return http.NotFoundHandler()
 }
