@@ -22,12 +22,14 @@ import (
 
 	"github.com/lockpool/lockpool/testing/zktest"
 
-	// What only the pages import, so that go.mod requires it.
+	// What only the pages import, so that go.mod requires it and cached results depend
+	// on it.
 	_ "github.com/go-zookeeper/zk"
 	_ "go.opentelemetry.io/otel"
 	_ "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	_ "go.opentelemetry.io/otel/sdk/trace"
 
+	_ "github.com/lockpool/lockpool"
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
 )
 
