@@ -28,11 +28,12 @@ func TestEveryBlockIsRunOrExcused(t *testing.T) {
 
 func TestBlocksThatAreNotRunAreFound(t *testing.T) {
 	t.Parallel()
-	p := scratch(t, "```go\nreturn nil\n```\n\n```\ntrue\n```\n\n```cobol\nSTOP RUN.\n```\n\n    true\n\n```text\nhello\n```\n\n<!-- not run: no such compiler -->\n```cobol\nSTOP RUN.\n```\n")
+	p := scratch(t, "```go\nreturn nil\n```\n\n```\ntrue\n```\n\n```cobol\nSTOP RUN.\n```\n\n    true\n\n```text\nhello\n```\n\n<!-- not run: no such compiler -->\n```cobol\nSTOP RUN.\n```\n\n<!-- not run: too long -->\n```go\nreturn nil\n```\n")
 	require.Equal(t, []string{
 		"scratch.md:13: an indented block: use a fence, and say the language",
 		`scratch.md:6: a block that is neither run nor marked (language "")`,
 		`scratch.md:10: a block that is neither run nor marked (language "cobol")`,
+		"scratch.md:26: a Go block has no excuse",
 	}, notRunnable(p))
 }
 
@@ -40,6 +41,9 @@ func TestBlocksThatAreNotRunAreFound(t *testing.T) {
 func notRunnable(p *page) []string {
 	faults := slices.Clone(p.broken)
 	for _, b := range p.blocks {
+		if b.excuse != "" && b.language == "go" {
+			faults = append(faults, fmt.Sprintf("%s: a Go block has no excuse", b))
+		}
 		if b.excuse == "" && b.language != "go" && b.language != "sh" && !slices.Contains(otherLanguages, b.language) {
 			faults = append(faults, fmt.Sprintf("%s: a block that is neither run nor marked (language %q)", b, b.language))
 		}
