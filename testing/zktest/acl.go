@@ -41,21 +41,21 @@ type acl struct {
 }
 
 // allowed reports whether one of the identities has one of the permissions.
-func allowed(list []acl, perms int32, who []identity) bool {
-	return len(list) == 0 || slices.Contains(who, superUser) || slices.ContainsFunc(list, func(a acl) bool {
-		return a.perms&perms != 0 && (a.identity == worldAnyone || slices.ContainsFunc(who, a.means))
+func allowed(list []acl, perms int32, identities []identity) bool {
+	return len(list) == 0 || slices.Contains(identities, superUser) || slices.ContainsFunc(list, func(a acl) bool {
+		return a.perms&perms != 0 && (a.identity == worldAnyone || slices.ContainsFunc(identities, a.matches))
 	})
 }
 
 // means reports whether the entry is for that identity.
-func (a acl) means(who identity) bool {
-	if a.scheme != who.scheme {
+func (a acl) matches(id identity) bool {
+	if a.scheme != id.scheme {
 		return false
 	}
 	if a.scheme != "ip" {
-		return a.id == who.id
+		return a.id == id.id
 	}
-	addr, err := netip.ParseAddr(who.id)
+	addr, err := netip.ParseAddr(id.id)
 	prefix, ok := ipPrefix(a.id)
 	return err == nil && ok && prefix.Contains(addr.Unmap())
 }
@@ -71,7 +71,7 @@ func ipPrefix(id string) (netip.Prefix, bool) {
 // fixACL returns the list as a node keeps it: without duplicates, and with the
 // identities that the scheme "auth" stands for. A list that a node can not have
 // is an error.
-func fixACL(list []acl, who []identity) ([]acl, Code) {
+func fixupACL(list []acl, identities []identity) ([]acl, Code) {
 	var fixed []acl
 	for i, a := range list {
 		if slices.Contains(list[:i], a) {
@@ -90,9 +90,9 @@ func fixACL(list []acl, who []identity) ([]acl, Code) {
 		case "ip":
 			_, valid = ipPrefix(a.id)
 		case "auth":
-			for _, w := range who {
-				if w.scheme == "digest" {
-					fixed = append(fixed, acl{identity: w, perms: a.perms})
+			for _, id := range identities {
+				if id.scheme == "digest" {
+					fixed = append(fixed, acl{identity: id, perms: a.perms})
 					valid = true
 				}
 			}
@@ -112,7 +112,7 @@ func fixACL(list []acl, who []identity) ([]acl, Code) {
 }
 
 // masked hides the passwords' digests from who may not change the list.
-func masked(list []acl) []acl {
+func maskDigests(list []acl) []acl {
 	list = slices.Clone(list)
 	for i, a := range list {
 		if user, _, ok := strings.Cut(a.id, ":"); ok && a.scheme == "digest" {

@@ -16,7 +16,7 @@ func (s *Server) ReapContainers() {
 }
 
 func (s *Server) reap() {
-	now := s.millis()
+	now := s.unixMilli()
 	for _, path := range slices.Sorted(maps.Keys(s.tree)) {
 		n := s.tree[path]
 		if len(n.children.list) > 0 {
@@ -26,7 +26,7 @@ func (s *Server) reap() {
 			x := s.begin(0, nil)
 			x.delete(path, -1)
 			x.commit()
-			s.changed()
+			s.notifyChange()
 		}
 	}
 }
@@ -61,7 +61,7 @@ func (s *Server) administer(do func(*txn) Code, doing, path string) error {
 		return fmt.Errorf("zktest: %s %q: %w", doing, path, code)
 	}
 	x.commit()
-	s.changed()
+	s.notifyChange()
 	return nil
 }
 

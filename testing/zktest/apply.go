@@ -7,7 +7,7 @@ import (
 
 // apply carries out one request, with s.mu held, and returns the reply.
 func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bool) {
-	m, ss := c.member, c.session
+	rep, ss := c.replica, c.session
 	d := &decoder{rest: packet[8:]} // behind the header
 
 	switch r.Op {
@@ -17,7 +17,7 @@ func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bo
 		if token := d.buffer(); token == nil {
 			return nil, false
 		}
-		e := s.header(c, r, 0, OK)
+		e := s.replyHeader(c, r, 0, OK)
 		e.buffer(nil)
 		return e.packet(), true
 	}
@@ -28,25 +28,25 @@ func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bo
 	switch {
 	case r.Op == OpPing:
 		r.Xid = xidPing
-		return s.reply(c, r, s.zxidAt(m), OK), true
+		return s.reply(c, r, s.zxidAt(rep), OK), true
 	case r.Op == OpCloseSession:
-		m.catchUp()
+		rep.catchUp()
 		return s.reply(c, r, s.endSession(ss), OK), false
 	case r.Op.writes():
-		m.catchUp()
-		return s.write(c, r, d), true
+		rep.catchUp()
+		return s.applyWrite(c, r, d), true
 	}
-	body, code := s.read(c, r.Op, d)
+	body, code := s.applyRead(c, r.Op, d)
 	if code == ErrUnimplemented {
 		return s.reply(c, r, -1, code), false
 	}
-	return append(s.header(c, r, s.zxidAt(m), code), body...).packet(), true
+	return append(s.replyHeader(c, r, s.zxidAt(rep), code), body...).packet(), true
 }
 
 // header begins a reply.
-func (s *Server) header(c *conn, r Request, zxid int64, code Code) encoder {
-	s.note(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
-	c.answered(r, zxid, code)
+func (s *Server) replyHeader(c *conn, r Request, zxid int64, code Code) encoder {
+	s.record(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
+	c.recordReply(r, zxid, code)
 	e := newPacket()
 	e.int(r.Xid)
 	e.long(zxid)
@@ -57,7 +57,7 @@ func (s *Server) header(c *conn, r Request, zxid int64, code Code) encoder {
 // reply is a reply without a record: of success, if there is nothing to say,
 // or of failure.
 func (s *Server) reply(c *conn, r Request, zxid int64, code Code) []byte {
-	return s.header(c, r, zxid, code).packet()
+	return s.replyHeader(c, r, zxid, code).packet()
 }
 
 // authenticate gives the connection an identity, or ends it.
@@ -65,14 +65,14 @@ func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
 	d.int() // a type, always 0
 	scheme, credentials := d.string(), d.buffer()
 	switch {
-	case d.bad:
+	case d.malformed:
 		return nil, false
 	case scheme == "digest" && credentials != nil:
-		who := digest(string(credentials))
-		if who == s.conf.super {
-			c.prove(superUser)
+		id := digest(string(credentials))
+		if id == s.conf.super {
+			c.addIdentity(superUser)
 		}
-		c.prove(who)
+		c.addIdentity(id)
 	case scheme == "ip":
 	default:
 		return s.reply(c, r, 0, ErrAuthFailed), false
@@ -81,31 +81,31 @@ func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
 }
 
 // prove gives the connection an identity.
-func (c *conn) prove(who identity) {
-	if !slices.Contains(c.who, who) {
-		c.who = append(slices.Clone(c.who), who)
+func (c *conn) addIdentity(id identity) {
+	if !slices.Contains(c.identities, id) {
+		c.identities = append(slices.Clone(c.identities), id)
 	}
 }
 
 // write carries out a request that is a transaction.
-func (s *Server) write(c *conn, r Request, d *decoder) []byte {
+func (s *Server) applyWrite(c *conn, r Request, d *decoder) []byte {
 	if r.Op == OpReconfig && !d.reconfig() {
 		return s.reply(c, r, s.zxid, ErrMarshalling) // before it has got a zxid
 	}
-	x := s.begin(c.session.id, c.who)
-	body, code := x.run(r.Op, d)
+	x := s.begin(c.session.id, c.identities)
+	body, code := x.apply(r.Op, d)
 	if code == OK {
 		x.commit()
 	}
-	s.changed()
+	s.notifyChange()
 	if r.Op == OpCheck && code == OK {
 		return nil // the real server stumbles over the answer, and goes on without
 	}
-	return append(s.header(c, r, x.zxid, code), body...).packet()
+	return append(s.replyHeader(c, r, x.zxid, code), body...).packet()
 }
 
 // run returns the record of the reply.
-func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
+func (x *txn) apply(op Op, d *decoder) (e encoder, code Code) {
 	switch op {
 	case OpReconfig:
 		return nil, ErrReconfigDisabled
@@ -127,7 +127,7 @@ func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
 		return e, code
 	}
 	p := decodePart(d, op)
-	if d.bad {
+	if d.malformed {
 		return nil, ErrMarshalling
 	}
 	var n *node
@@ -188,44 +188,44 @@ func encodeResults(results []result) (e encoder) {
 }
 
 // read carries out a request that changes nothing but watches.
-func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
-	m := c.member
+func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
+	rep := c.replica
 	switch op {
 	case OpExists, OpGetData, OpGetChildren, OpGetChildren2:
 		p := decodePart(d, op)
-		if d.bad {
+		if d.malformed {
 			return nil, ErrMarshalling
 		}
-		return s.look(c, p)
+		return s.readNode(c, p)
 	case OpGetACL:
 		path := d.path()
-		n, code := s.see(c, path, permRead|permAdmin)
-		if d.bad || n == nil {
-			return nil, badOr(d, code)
+		n, code := s.lookup(c, path, permRead|permAdmin)
+		if d.malformed || n == nil {
+			return nil, malformedOr(d, code)
 		}
 		list := n.acl
-		if !allowed(list, permAdmin, c.who) {
-			list = masked(list)
+		if !allowed(list, permAdmin, c.identities) {
+			list = maskDigests(list)
 		}
 		e.acl(list)
 		e.stat(n.stat())
 	case OpSync:
-		m.catchUp()
+		rep.catchUp()
 		e.buffer(d.buffer()) // a null path comes back as null
 	case OpCheckWatches, OpRemoveWatches:
 		path := d.string
 		if op == OpCheckWatches {
 			path = d.path
 		}
-		code = s.unwatch(c, op, path(), d.int())
+		code = s.removeWatches(c, op, path(), d.int())
 	case OpAddWatch:
 		path, mode := d.string(), d.int()
 		if mode != 0 && mode != 1 {
 			return nil, ErrMarshalling
 		}
-		if !d.bad {
-			m.data.add(path, c, permanent+watchMode(mode))
-			m.child.add(path, c, permanent+watchMode(mode))
+		if !d.malformed {
+			rep.data.add(path, c, persistentWatch+watchMode(mode))
+			rep.child.add(path, c, persistentWatch+watchMode(mode))
 		}
 		e.int(0)
 	case OpSetWatches, OpSetWatches2:
@@ -238,7 +238,7 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 				return nil, ErrMarshalling
 			}
 			results[i].op = p.op
-			n, code := s.see(c, p.path, permRead)
+			n, code := s.lookup(c, p.path, permRead)
 			if results[i].code = code; n == nil {
 				continue
 			}
@@ -254,7 +254,7 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
 			prefix = "/" // all, as Java's trim has it
 		}
-		paths := salted(s.conf.seed, "")
+		paths := newNameSet(s.conf.seed, "")
 		for path := range c.session.ephemerals {
 			if strings.HasPrefix(path, prefix) {
 				paths.add(path)
@@ -263,20 +263,20 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		e.strings(paths.list)
 	case OpGetAllChildrenNumber:
 		path := d.path()
-		n, code := s.see(c, path, permRead)
-		if d.bad || n == nil {
-			return nil, badOr(d, code)
+		n, code := s.lookup(c, path, permRead)
+		if d.malformed || n == nil {
+			return nil, malformedOr(d, code)
 		}
 		below, count := strings.TrimSuffix(path, "/")+"/", 0
-		for other := range s.treeAt(m) {
+		for other := range s.treeAt(rep) {
 			if strings.HasPrefix(other, below) && other != "/" {
 				count++
 			}
 		}
 		e.int(int32(count))
 	case OpWhoAmI:
-		e.int(int32(len(c.who)))
-		for _, w := range c.who {
+		e.int(int32(len(c.identities)))
+		for _, w := range c.identities {
 			user, _, _ := strings.Cut(w.id, ":")
 			e.string(w.scheme)
 			e.string(user)
@@ -284,7 +284,7 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	default:
 		return nil, ErrUnimplemented
 	}
-	if d.bad {
+	if d.malformed {
 		code = ErrMarshalling
 	}
 	if code != OK {
@@ -293,8 +293,8 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	return e, code
 }
 
-func badOr(d *decoder, code Code) Code {
-	if d.bad {
+func malformedOr(d *decoder, code Code) Code {
+	if d.malformed {
 		return ErrMarshalling
 	}
 	return code
@@ -302,12 +302,12 @@ func badOr(d *decoder, code Code) Code {
 
 // see returns a node if the connection has one of the permissions, or none is
 // needed.
-func (s *Server) see(c *conn, path string, perms int32) (*node, Code) {
-	n := s.treeAt(c.member).at(path)
+func (s *Server) lookup(c *conn, path string, perms int32) (*node, Code) {
+	n := s.treeAt(c.replica).at(path)
 	if n == nil {
 		return nil, ErrNoNode
 	}
-	if perms != 0 && !allowed(n.acl, perms, c.who) {
+	if perms != 0 && !allowed(n.acl, perms, c.identities) {
 		return nil, ErrNoAuth
 	}
 	return n, OK
@@ -315,8 +315,8 @@ func (s *Server) see(c *conn, path string, perms int32) (*node, Code) {
 
 // look reads a node, and leaves a watch if it was asked for and the node is
 // there. Only exists leaves one on a node that is not.
-func (s *Server) look(c *conn, p part) (e encoder, code Code) {
-	perms, table := int32(permRead), c.member.data
+func (s *Server) readNode(c *conn, p part) (e encoder, code Code) {
+	perms, table := int32(permRead), c.replica.data
 	switch p.op {
 	case OpExists:
 		if strings.Contains(p.path, "\x00") {
@@ -326,11 +326,11 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 			perms = 0
 		}
 	case OpGetChildren, OpGetChildren2:
-		table = c.member.child
+		table = c.replica.child
 	}
-	n, code := s.see(c, p.path, perms)
+	n, code := s.lookup(c, p.path, perms)
 	if p.watch && (code == OK || p.op == OpExists && code == ErrNoNode) {
-		table.add(p.path, c, oneShot)
+		table.add(p.path, c, oneShotWatch)
 	}
 	if code != OK {
 		return nil, code
@@ -348,16 +348,16 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 }
 
 // unwatch removes or, for OpCheckWatches, only looks for watches.
-func (s *Server) unwatch(c *conn, op Op, path string, of int32) Code {
+func (s *Server) removeWatches(c *conn, op Op, path string, of int32) Code {
 	const children, data, both = 1, 2, 3
 	var tables []watchTable
 	switch of {
 	case children:
-		tables = []watchTable{c.member.child}
+		tables = []watchTable{c.replica.child}
 	case data:
-		tables = []watchTable{c.member.data}
+		tables = []watchTable{c.replica.data}
 	case both:
-		tables = []watchTable{c.member.child, c.member.data}
+		tables = []watchTable{c.replica.child, c.replica.data}
 	default:
 		return ErrMarshalling
 	}
@@ -381,35 +381,35 @@ func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 	if op == OpSetWatches2 {
 		lasting[0], lasting[1] = d.strings(), d.strings()
 	}
-	if d.bad {
+	if d.malformed {
 		return
 	}
-	m, t := c.member, s.treeAt(c.member)
+	rep, t := c.replica, s.treeAt(c.replica)
 	renew := func(paths []string, table watchTable, event EventType, changed func(*node) int64) {
 		for _, path := range paths {
 			switch n := t.at(path); {
 			case n == nil:
-				c.event(NodeDeleted, path)
+				c.sendEvent(NodeDeleted, path)
 			case changed(n) > since:
-				c.event(event, path)
+				c.sendEvent(event, path)
 			default:
-				table.add(path, c, oneShot)
+				table.add(path, c, oneShotWatch)
 			}
 		}
 	}
-	renew(data, m.data, NodeDataChanged, func(n *node) int64 { return n.mzxid })
+	renew(data, rep.data, NodeDataChanged, func(n *node) int64 { return n.mzxid })
 	for _, path := range exist {
 		if t.at(path) != nil {
-			c.event(NodeCreated, path)
+			c.sendEvent(NodeCreated, path)
 		} else {
-			m.data.add(path, c, oneShot)
+			rep.data.add(path, c, oneShotWatch)
 		}
 	}
-	renew(child, m.child, NodeChildrenChanged, func(n *node) int64 { return n.pzxid })
+	renew(child, rep.child, NodeChildrenChanged, func(n *node) int64 { return n.pzxid })
 	for mode, paths := range lasting {
 		for _, path := range paths {
-			m.data.add(path, c, permanent+watchMode(mode))
-			m.child.add(path, c, permanent+watchMode(mode))
+			rep.data.add(path, c, persistentWatch+watchMode(mode))
+			rep.child.add(path, c, persistentWatch+watchMode(mode))
 		}
 	}
 }

@@ -24,7 +24,7 @@ type option func(*config) error
 func (o option) embedded(c *config) error { return o(c) }
 
 // both is an option that real servers have under another name.
-type both struct {
+type commonOption struct {
 	option
 	realOption
 }
@@ -46,7 +46,7 @@ type config struct {
 	containerInterval      time.Duration
 	extendedTypes          bool
 	strictExistsACL        bool
-	words                  map[string]bool // nil: all
+	whitelist              map[string]bool // nil: all
 	super                  identity
 	manualClock            bool
 	seed                   uint64
@@ -106,7 +106,7 @@ func Addr(addr string) Option {
 // Unless [SessionTimeouts] says otherwise, servers grant session timeouts from
 // 2 ticks to 40 s.
 func TickTime(d time.Duration) CommonOption {
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if c.tick = d.Truncate(time.Millisecond); c.tick <= 0 {
 			return fmt.Errorf("a tick takes at least 1 ms, not %v", d)
 		}
@@ -129,7 +129,7 @@ func Members(n int) Option {
 // SessionTimeouts sets the bounds of what clients can negotiate. The default
 // is 2 ticks to 40 s.
 func SessionTimeouts(least, largest time.Duration) CommonOption {
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if least <= 0 {
 			return fmt.Errorf("the least session timeout must be positive, not %v", least)
 		}
@@ -144,7 +144,7 @@ func SessionTimeouts(least, largest time.Duration) CommonOption {
 // address, 0 for any number. The default is ZooKeeper's, 60. What is above it
 // is closed as soon as it is accepted.
 func MaxClientConns(n int) CommonOption {
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if n < 0 {
 			return fmt.Errorf("there can not be %d connections", n)
 		}
@@ -169,7 +169,7 @@ func MaxFrame(bytes int) Option {
 // looked for. The default is ZooKeeper's minute. See also
 // [Server.ReapContainers].
 func ContainerInterval(d time.Duration) CommonOption {
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if d <= 0 {
 			return fmt.Errorf("the container interval must be positive, not %v", d)
 		}
@@ -180,7 +180,7 @@ func ContainerInterval(d time.Duration) CommonOption {
 
 // ExtendedTypes allows TTL nodes, which ZooKeeper does not by default.
 func ExtendedTypes() CommonOption {
-	return both{func(c *config) error { c.extendedTypes = true; return nil }, property("extendedTypesEnabled", "true")}
+	return commonOption{func(c *config) error { c.extendedTypes = true; return nil }, property("extendedTypesEnabled", "true")}
 }
 
 // StrictExistsACL makes exists need the permission READ, as since ZooKeeper
@@ -194,7 +194,7 @@ func StrictExistsACL() Option {
 // its superDigest for. The default is nobody.
 func SuperUser(credentials string) CommonOption {
 	super := digest(credentials)
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if user, password, _ := strings.Cut(credentials, ":"); user == "" || password == "" {
 			return errors.New("the credentials of the super user are not user:password")
 		}
@@ -206,13 +206,13 @@ func SuperUser(credentials string) CommonOption {
 // FourLetterWords allows only these commands. The default is all of them;
 // ZooKeeper's is srvr.
 func FourLetterWords(words ...string) CommonOption {
-	return both{func(c *config) error {
-		c.words = map[string]bool{}
+	return commonOption{func(c *config) error {
+		c.whitelist = map[string]bool{}
 		for _, w := range words {
-			if _, ok := fourLetterWords[w]; !ok {
+			if _, ok := fourLetterCommands[w]; !ok {
 				return fmt.Errorf("there is no four letter word %q", w)
 			}
-			c.words[w] = true
+			c.whitelist[w] = true
 		}
 		return nil
 	}, property("4lw.commands.whitelist", strings.Join(words, ","))}

@@ -14,8 +14,8 @@ var errNotSeparated = errors.New("zktest: the members share one network: start t
 // RealEnsemble is a group of Apache ZooKeeper servers that replicate the same
 // data. All methods may be called concurrently.
 type RealEnsemble struct {
-	members []*RealServer
-	sep     *separation // nil unless Separated
+	servers []*RealServer
+	network *ensembleNetwork // nil unless Separated
 }
 
 // StartRealEnsemble starts n servers for a test and returns when all of them
@@ -53,18 +53,18 @@ func RunRealEnsemble(ctx context.Context, n int, opts ...RealOption) (*RealEnsem
 // ConnectString returns the addresses of all members, running or not,
 // separated by commas.
 func (e *RealEnsemble) ConnectString() string {
-	addrs := make([]string, len(e.members))
-	for i, s := range e.members {
+	addrs := make([]string, len(e.servers))
+	for i, s := range e.servers {
 		addrs[i] = s.Addr()
 	}
 	return strings.Join(addrs, ",")
 }
 
 // Len returns the number of members, running or not.
-func (e *RealEnsemble) Len() int { return len(e.members) }
+func (e *RealEnsemble) Len() int { return len(e.servers) }
 
 // Member returns the member with index i, from 0 to Len()-1.
-func (e *RealEnsemble) Member(i int) *RealServer { return e.members[i] }
+func (e *RealEnsemble) Member(i int) *RealServer { return e.servers[i] }
 
 // Leader waits until exactly one member says that it leads, and returns it. A
 // member that is paused or stopped says nothing, so this is how to wait for
@@ -72,8 +72,8 @@ func (e *RealEnsemble) Member(i int) *RealServer { return e.members[i] }
 func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 	for {
 		var leaders []*RealServer
-		for _, s := range e.members {
-			if mode, err := s.serving(ctx); err == nil && leads(mode) {
+		for _, s := range e.servers {
+			if mode, err := s.serving(ctx); err == nil && isLeader(mode) {
 				leaders = append(leaders, s)
 			}
 		}
@@ -100,11 +100,11 @@ func (e *RealEnsemble) Isolate(i int) error {
 	if i < 0 || i >= e.Len() {
 		return fmt.Errorf("zktest: there is no member %d of %d to isolate", i, e.Len())
 	}
-	if e.sep == nil {
+	if e.network == nil {
 		return errNotSeparated
 	}
-	if err := e.sep.isolate(i); err != nil {
-		return fmt.Errorf("zktest: isolating %s: %w", e.members[i].Addr(), err)
+	if err := e.network.isolate(i); err != nil {
+		return fmt.Errorf("zktest: isolating %s: %w", e.servers[i].Addr(), err)
 	}
 	return nil
 }
@@ -113,10 +113,10 @@ func (e *RealEnsemble) Isolate(i int) error {
 // meanwhile arrives when the kernel's TCP sends it again, unless the connection
 // has been given up.
 func (e *RealEnsemble) Heal() error {
-	if e.sep == nil {
+	if e.network == nil {
 		return errNotSeparated
 	}
-	if err := e.sep.heal(); err != nil {
+	if err := e.network.heal(); err != nil {
 		return fmt.Errorf("zktest: healing: %w", err)
 	}
 	return nil
@@ -124,8 +124,8 @@ func (e *RealEnsemble) Heal() error {
 
 // Close closes all members.
 func (e *RealEnsemble) Close() error {
-	err := closeAll(e.members)
-	if sepErr := e.sep.close(); sepErr != nil {
+	err := closeServers(e.servers)
+	if sepErr := e.network.close(); sepErr != nil {
 		err = errors.Join(err, fmt.Errorf("zktest: closing the network: %w", sepErr))
 	}
 	return err

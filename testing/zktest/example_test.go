@@ -58,11 +58,11 @@ func TestRegisterSurvivesALostReply(t *testing.T) {
 }
 
 // One test for both: the embedded server, and a real one behind a proxy.
-func ExampleFaulty() {
+func ExampleFaultInjector() {
 	var t *testing.T // of the test that this is a part of
-	for name, start := range map[string]func(*testing.T) zktest.Faulty{
-		"embedded": func(t *testing.T) zktest.Faulty { return zktest.Start(t) },
-		"real": func(t *testing.T) zktest.Faulty {
+	for name, start := range map[string]func(*testing.T) zktest.FaultInjector{
+		"embedded": func(t *testing.T) zktest.FaultInjector { return zktest.Start(t) },
+		"real": func(t *testing.T) zktest.FaultInjector {
 			return zktest.StartProxy(t, zktest.StartReal(t).Addr())
 		},
 	} {

@@ -69,7 +69,7 @@ func (m Match) String() string {
 }
 
 // wrong says what makes no sense about a match, or "".
-func (m Match) wrong() string {
+func (m Match) invalid() string {
 	switch {
 	case m.Conn < 0 || m.Member < 0:
 		return "connections and members are numbered from 1"
@@ -96,7 +96,7 @@ type Rule struct {
 func (r Rule) String() string { return r.Do.kind.String() + " on " + r.Match.String() }
 
 // wrong says what makes no sense about a rule, or "".
-func (r Rule) wrong() string {
+func (r Rule) invalid() string {
 	switch {
 	case r.Do.kind == nothing:
 		return "Do is not set: to only count and wait for requests, use Pass"
@@ -121,7 +121,7 @@ func (r Rule) wrong() string {
 	case r.Times < Always:
 		return "Times is negative: for a fault without end, use Always"
 	}
-	return r.Match.wrong()
+	return r.Match.invalid()
 }
 
 // Action is what happens to a request that a rule hits. It is only what a real
@@ -169,7 +169,7 @@ func (k actionKind) String() string {
 }
 
 // early reports whether it happens before the request is carried out.
-func (a Action) early() bool {
+func (a Action) beforeApply() bool {
 	switch a.kind {
 	case dropBeforeApply, resetBeforeApply, delayApply, holdApply, expireBeforeApply, freeze, call:
 		return true
@@ -178,7 +178,7 @@ func (a Action) early() bool {
 }
 
 // cutting is how the action cuts the connection.
-func (a Action) cutting() cutting {
+func (a Action) cutMode() cutMode {
 	switch a.kind {
 	case resetBeforeApply, resetAfterApply, resetAfterReply:
 		return rst
@@ -188,7 +188,7 @@ func (a Action) cutting() cutting {
 
 // grant puts the timeout of GrantTimeout into the reply to a handshake (with its
 // length in front), unless that refuses the session.
-func (a Action) grant(reply []byte) {
+func (a Action) setTimeout(reply []byte) {
 	if id, _ := decodeConnectReply(reply); id != 0 {
 		binary.BigEndian.PutUint32(reply[8:], uint32(a.duration.Milliseconds()))
 	}
@@ -270,7 +270,7 @@ func Call(f func(Request)) Action { return Action{kind: call, hook: f} }
 
 // Faulty is what [Server] and [Proxy] have in common: with it one test of
 // faults runs on the embedded server, and through a proxy on a real one.
-type Faulty interface {
+type FaultInjector interface {
 	Addr() string
 	ConnectString() string
 
@@ -295,8 +295,8 @@ type Faulty interface {
 }
 
 var (
-	_ Faulty = (*Server)(nil)
-	_ Faulty = (*Proxy)(nil)
+	_ FaultInjector = (*Server)(nil)
+	_ FaultInjector = (*Proxy)(nil)
 )
 
 // Fault is a rule at work. All methods may be called concurrently.
@@ -338,7 +338,7 @@ func (f *Fault) Wait(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 			err = ctx.Err()
-		case <-f.faults.over:
+		case <-f.faults.done:
 			err = errClosed
 		}
 		note := ""
@@ -370,7 +370,7 @@ func (f *Fault) Remove() {
 }
 
 // happened counts one hit.
-func (f *Fault) happened() {
+func (f *Fault) recordFired() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
 	f.fired++
@@ -388,7 +388,7 @@ func (f *Fault) action() Action {
 
 // faults are the rules of a server or proxy, in the order they were injected.
 type faults struct {
-	over <-chan struct{} // closed with the server
+	done <-chan struct{} // closed with the server
 
 	mu    sync.Mutex
 	armed []*Fault
@@ -400,7 +400,7 @@ type faults struct {
 // no sense, such as one that does nothing, is a fault of the test: Inject then
 // panics and says what is wrong.
 func (fs *faults) Inject(rule Rule) *Fault {
-	if wrong := rule.wrong(); wrong != "" {
+	if wrong := rule.invalid(); wrong != "" {
 		panic("zktest: Inject: " + wrong)
 	}
 	if rule.Times == 0 {
@@ -424,7 +424,7 @@ func (fs *faults) WaitRequest(ctx context.Context, match Match) error {
 
 // hit returns the fault that a request meets, or nil, and the rules that only
 // count it.
-func (fs *faults) hit(r Request) (hit *Fault, counting counting) {
+func (fs *faults) match(r Request) (hit *Fault, counting passRules) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for _, f := range slices.Clone(fs.armed) {
@@ -449,10 +449,10 @@ func (fs *faults) hit(r Request) (hit *Fault, counting counting) {
 }
 
 // counting are rules that do nothing to a request.
-type counting []*Fault
+type passRules []*Fault
 
-func (c counting) happened() {
+func (c passRules) recordFired() {
 	for _, f := range c {
-		f.happened()
+		f.recordFired()
 	}
 }

@@ -71,7 +71,7 @@ func first(sel zktest.Selector) zktest.Selector {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	real, embedded := zktest.StartReal(t, zktest.MaxClientConns(0)), zktest.Start(t, zktest.MaxClientConns(0))
-	run := func(kind, name string, test func(*faultTest), start func(testing.TB) (f zktest.Faulty, target string)) {
+	run := func(kind, name string, test func(*faultTest), start func(testing.TB) (f zktest.FaultInjector, target string)) {
 		t.Run(kind+"/"+name, func(t *testing.T) {
 			t.Parallel()
 			f, target := start(t)
@@ -81,13 +81,15 @@ func TestFaults(t *testing.T) {
 			test(p)
 		})
 	}
-	behindProxy := func(server target) func(testing.TB) (zktest.Faulty, string) {
-		return func(t testing.TB) (zktest.Faulty, string) { return zktest.StartProxy(t, server.Addr()), server.Addr() }
+	behindProxy := func(server target) func(testing.TB) (zktest.FaultInjector, string) {
+		return func(t testing.TB) (zktest.FaultInjector, string) {
+			return zktest.StartProxy(t, server.Addr()), server.Addr()
+		}
 	}
 	for name, test := range faultTests {
 		run("real", name, test, behindProxy(real))
 		run("embedded behind a proxy", name, test, behindProxy(embedded))
-		run("embedded", name, test, func(t testing.TB) (zktest.Faulty, string) {
+		run("embedded", name, test, func(t testing.TB) (zktest.FaultInjector, string) {
 			s := zktest.Start(t, zktest.Members(2))
 			return ownAddress{s}, s.Members()[1]
 		})
@@ -150,7 +152,7 @@ var proxyTests = map[string]func(*faultTest){
 // faultTest is a test with something faulty of its own.
 type faultTest struct {
 	*testing.T
-	faulty zktest.Faulty
+	faulty zktest.FaultInjector
 	target string  // an address of the server without faults
 	direct *client // is connected to it
 	root   string  // a node of this test

@@ -185,8 +185,8 @@ func FuzzDecoder(f *testing.F) {
 func TestLengthsAreNotBelieved(t *testing.T) {
 	d := &decoder{rest: []byte{0x7f, 0xff, 0xff, 0xff, 0}}
 	require.Empty(t, d.strings())
-	require.True(t, d.bad)
+	require.True(t, d.malformed)
 	d = &decoder{rest: []byte{0x7f, 0xff, 0xff, 0xff, 0}}
 	require.Empty(t, d.acl())
-	require.True(t, d.bad)
+	require.True(t, d.malformed)
 }

@@ -30,7 +30,7 @@ func (s *Server) TrackHolders(parent string) *Holders {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &Holders{server: s, parent: parent}
-	h.note(s.zxid)
+	h.update(s.zxid)
 	s.holders = append(s.holders, h)
 	return h
 }
@@ -64,7 +64,7 @@ func (h *Holders) first() (path string) {
 	return path
 }
 
-func (h *Holders) note(zxid int64) {
+func (h *Holders) update(zxid int64) {
 	path := h.first()
 	if n := len(h.history); n > 0 && h.history[n-1].Until == 0 {
 		if h.history[n-1].Path == path {
@@ -78,10 +78,10 @@ func (h *Holders) note(zxid int64) {
 }
 
 // noteHolders records what a transaction has changed.
-func (s *Server) noteHolders(x *txn) {
+func (s *Server) updateHolders(x *txn) {
 	for _, h := range s.holders {
 		if slices.ContainsFunc(x.changes, func(ch change) bool { return strings.HasPrefix(ch.path, h.parent) }) {
-			h.note(x.zxid)
+			h.update(x.zxid)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestInvariantsFindDamage(t *testing.T) {
 		"was changed by a transaction":    func(s *Server) { s.tree["/a"].mzxid = s.zxid + 1 },
 		"does not own /a":                 func(s *Server) { s.sessions[1] = &session{ephemerals: map[string]bool{"/a": true}} },
 		"has a connection that is not":    func(s *Server) { s.sessions[1] = &session{conn: &conn{}} },
-		"that is not there watches /a":    func(s *Server) { s.members[0].data.add("/a", &conn{}, oneShot) },
+		"that is not there watches /a":    func(s *Server) { s.replicas[0].data.add("/a", &conn{}, oneShotWatch) },
 		"the zxid went back from 0x5":     func(s *Server) { backwards(s) },
 	} {
 		s, err := Run(t.Context())
@@ -33,6 +33,6 @@ func TestInvariantsFindDamage(t *testing.T) {
 
 func backwards(s *Server) {
 	s.sessions[1] = &session{}
-	s.note(Record{Kind: Replied, Session: 1, Zxid: 5})
-	s.note(Record{Kind: Replied, Session: 1, Zxid: 4})
+	s.record(Record{Kind: Replied, Session: 1, Zxid: 5})
+	s.record(Record{Kind: Replied, Session: 1, Zxid: 4})
 }

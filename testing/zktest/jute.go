@@ -10,13 +10,13 @@ import (
 // is true. Strings and buffers are copies of the packet, so that a small one
 // does not keep a large packet.
 type decoder struct {
-	rest []byte
-	bad  bool
+	rest      []byte
+	malformed bool
 }
 
 func (d *decoder) take(n int) []byte {
-	if d.bad || n < 0 || n > len(d.rest) {
-		d.bad, d.rest = true, nil
+	if d.malformed || n < 0 || n > len(d.rest) {
+		d.malformed, d.rest = true, nil
 		return nil
 	}
 	b := d.rest[:n]
@@ -50,7 +50,7 @@ func (d *decoder) buffer() []byte {
 		return nil
 	}
 	b := d.take(int(n))
-	if d.bad {
+	if d.malformed {
 		return nil
 	}
 	return append(make([]byte, 0, len(b)), b...)
@@ -70,7 +70,7 @@ func (d *decoder) string() string {
 func (d *decoder) path() string {
 	b := d.buffer()
 	if b == nil {
-		d.bad = true
+		d.malformed = true
 	}
 	return string(b)
 }
@@ -111,7 +111,7 @@ func (d *decoder) acl() []acl {
 // reconfig reports whether the record of that operation is complete.
 func (d *decoder) reconfig() bool {
 	_, _, _, _ = d.string(), d.string(), d.string(), d.long()
-	return !d.bad
+	return !d.malformed
 }
 
 // encoder writes jute.

@@ -52,7 +52,7 @@ write_commitproc_time_ms write_final_proc_time_ms`
 )
 
 // unmeasured writes what mntr says of what the server does not measure.
-func unmeasured(b *strings.Builder) {
+func writeUnmeasured(b *strings.Builder) {
 	for _, name := range strings.Fields(counters) {
 		fmt.Fprintf(b, "zk_%s\t0\n", name)
 	}

@@ -23,7 +23,7 @@ type network struct {
 
 	mu         sync.Mutex
 	healed     sync.Cond // a partition has gone, or a line is dead
-	lines      []*line
+	clients    []*clientConn
 	partitions []partition
 	throttles  []throttle
 	frozen     bool // all are held up, both ways
@@ -77,9 +77,9 @@ func (n *network) Cut(sel Selector) { n.cut(sel, fin) }
 // Reset ends connections now (RST). Their sessions live on.
 func (n *network) Reset(sel Selector) { n.cut(sel, rst) }
 
-func (n *network) cut(sel Selector, how cutting) {
-	for _, l := range n.selected(sel) {
-		l.cut(how)
+func (n *network) cut(sel Selector, how cutMode) {
+	for _, c := range n.selected(sel) {
+		c.cut(how)
 	}
 }
 
@@ -87,8 +87,8 @@ func (n *network) cut(sel Selector, how cutting) {
 // they go on receiving: their sessions expire. It lasts as long as the
 // connection.
 func (n *network) Deafen(sel Selector) {
-	for _, l := range n.selected(sel) {
-		l.forget(true, false)
+	for _, c := range n.selected(sel) {
+		c.blackhole(true, false)
 	}
 }
 
@@ -106,35 +106,35 @@ func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
 	}
 }
 
-func (n *network) throttled(l *line) (bytes int, pause time.Duration) {
+func (n *network) throttleFor(c *clientConn) (bytes int, pause time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, t := range n.throttles {
-		if t.sel.selects(l.origin()) {
+		if t.sel.selects(c.origin()) {
 			return t.bytes, t.delay
 		}
 	}
 	return 0, 0
 }
 
-func (n *network) selected(sel Selector) (selected []*line) {
+func (n *network) selected(sel Selector) (selected []*clientConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, l := range n.lines {
-		if sel.selects(l.origin()) {
-			selected = append(selected, l)
+	for _, c := range n.clients {
+		if sel.selects(c.origin()) {
+			selected = append(selected, c)
 		}
 	}
 	return selected
 }
 
 // await waits until no partition holds up the line, or it is dead.
-func (n *network) await(l *line, dir Direction) {
+func (n *network) waitHealed(c *clientConn, dir Direction) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for n.holdsUp(l, dir) {
+	for n.blocked(c, dir) {
 		select {
-		case <-l.dead:
+		case <-c.done:
 			return
 		default:
 		}
@@ -142,27 +142,27 @@ func (n *network) await(l *line, dir Direction) {
 	}
 }
 
-func (n *network) holdsUp(l *line, dir Direction) bool {
+func (n *network) blocked(c *clientConn, dir Direction) bool {
 	return n.frozen || slices.ContainsFunc(n.partitions, func(p partition) bool {
-		return (p.dir == Both || p.dir == dir) && p.sel.selects(l.origin())
+		return (p.dir == Both || p.dir == dir) && p.sel.selects(c.origin())
 	})
 }
 
 // changed wakes who waits for a partition's end, because a line has changed.
-func (n *network) changed() {
+func (n *network) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.healed.Broadcast()
 }
 
-func (n *network) add(l *line) {
+func (n *network) add(c *clientConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lines = append(n.lines, l)
+	n.clients = append(n.clients, c)
 }
 
-func (n *network) remove(l *line) {
+func (n *network) remove(c *clientConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lines = slices.DeleteFunc(n.lines, func(other *line) bool { return other == l })
+	n.clients = slices.DeleteFunc(n.clients, func(other *clientConn) bool { return other == c })
 }

@@ -19,7 +19,7 @@ type realConfig struct {
 	jvmFlags   []string
 	separated  bool
 	secure     bool // with a port for TLS
-	wrong      error
+	err        error
 	reserve    func() (port, error) // replaced by tests
 }
 
@@ -38,15 +38,15 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 		reserve:  reservePort,
 	}
 	for _, opt := range opts {
-		if b, ok := opt.(both); ok {
+		if b, ok := opt.(commonOption); ok {
 			if err := b.option(new(config)); err != nil { // what is wrong there is wrong here
 				return nil, fmt.Errorf("zktest: %w", err)
 			}
 		}
 		opt.real(c)
 	}
-	if c.wrong != nil {
-		return nil, fmt.Errorf("zktest: %w", c.wrong)
+	if c.err != nil {
+		return nil, fmt.Errorf("zktest: %w", c.err)
 	}
 	for key := range c.properties {
 		switch {

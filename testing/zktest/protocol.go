@@ -186,7 +186,7 @@ func (r Request) String() string {
 func parseRequest(packet []byte) (r Request, ok bool) {
 	d := &decoder{rest: packet}
 	r.Xid, r.Op = d.int(), Op(d.int())
-	if d.bad {
+	if d.malformed {
 		return r, false
 	}
 	switch r.Op {
@@ -197,7 +197,7 @@ func parseRequest(packet []byte) (r Request, ok bool) {
 			r.Paths = append(r.Paths, part.path)
 		}
 	default:
-		if path := d.string(); !d.bad {
+		if path := d.string(); !d.malformed {
 			r.Paths = []string{path}
 		}
 	}
@@ -209,7 +209,7 @@ func parseConnect(packet []byte) (c connectRequest, ok bool) {
 	d := &decoder{rest: packet}
 	d.int() // the protocol's version, always 0
 	c.lastZxid, c.timeout, c.session, c.password = d.long(), d.int(), d.long(), d.buffer()
-	ok = !d.bad
+	ok = !d.malformed
 	c.hasReadOnly = len(d.rest) > 0
 	return c, ok
 }
@@ -288,8 +288,8 @@ func decodeMulti(d *decoder) (parts []part, ok bool) {
 	for {
 		op, done := Op(d.int()), d.bool()
 		d.int() // an error code, for replies
-		if d.bad || done {
-			return parts, !d.bad
+		if d.malformed || done {
+			return parts, !d.malformed
 		}
 		if !slices.Contains(multiOps, op) {
 			return parts, false

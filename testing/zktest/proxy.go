@@ -16,15 +16,15 @@ import (
 const (
 	// maxProxied is the length of the largest packet that the proxy takes. What
 	// is too large for the server is the server's business.
-	maxProxied = 64 << 20
+	maxProxiedPacket = 64 << 20
 	// maxHandshake is a length that only four letter words seem to have.
 	maxHandshake = 1 << 20
 
-	expiryPatience = 10 * time.Second // with the end of a session
+	expiryTimeout = 10 * time.Second // with the end of a session
 
 	// expiryAttempt bounds one attempt to end a session. ZooKeeper may forget
 	// to answer one of two who attach to a session at the same time.
-	expiryAttempt = time.Second
+	expiryAttemptTimeout = time.Second
 )
 
 // Proxy stands between clients and a server, mostly a [RealServer], and lets
@@ -52,18 +52,18 @@ type Proxy struct {
 	network
 
 	target   string
-	entrance *entrance
-	life     context.Context // until Close
-	kill     context.CancelFunc
+	listener *listener
+	ctx      context.Context // until Close
+	cancel   context.CancelFunc
 	serving  sync.WaitGroup // what Serve has begun
 	closing  sync.Once
 	closeErr error
 
-	mu        sync.Mutex
-	accepted  int                     // connections so far
-	upstreams map[*line]*net.TCPConn  // the other side of each line
-	passwords map[int64][]byte        // of the sessions that were given to clients
-	claims    map[int64]chan struct{} // on sessions; closed when they end
+	mu           sync.Mutex
+	accepted     int                          // connections so far
+	upstreams    map[*clientConn]*net.TCPConn // the other side of each line
+	passwords    map[int64][]byte             // of the sessions that were given to clients
+	sessionLocks map[int64]chan struct{}      // on sessions; closed when they end
 }
 
 // StartProxy starts a proxy for a test in front of the server at target,
@@ -94,22 +94,22 @@ func RunProxy(target string) (*Proxy, error) {
 		return nil, fmt.Errorf("zktest: starting a proxy: the target %q has no port from 1 to 65535", target)
 	}
 	p := &Proxy{
-		target:    target,
-		upstreams: map[*line]*net.TCPConn{},
-		passwords: map[int64][]byte{},
-		claims:    map[int64]chan struct{}{},
+		target:       target,
+		upstreams:    map[*clientConn]*net.TCPConn{},
+		passwords:    map[int64][]byte{},
+		sessionLocks: map[int64]chan struct{}{},
 	}
-	p.life, p.kill = context.WithCancel(context.Background())
-	p.faults.over = p.life.Done()
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.faults.done = p.ctx.Done()
 	p.network.init()
-	if p.entrance, err = newEntrance("", p.admit); err != nil {
+	if p.listener, err = newListener("", p.admit); err != nil {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", err)
 	}
 	return p, nil
 }
 
 // Addr returns the address for clients, 127.0.0.1:port.
-func (p *Proxy) Addr() string { return p.entrance.address() }
+func (p *Proxy) Addr() string { return p.listener.address() }
 
 // ConnectString returns the address for clients, like Addr.
 func (p *Proxy) ConnectString() string { return p.Addr() }
@@ -120,7 +120,7 @@ func (p *Proxy) ConnectString() string { return p.Addr() }
 // like are not for l.
 func (p *Proxy) Serve(l net.Listener) {
 	p.serving.Go(func() { // ends with l
-		defer context.AfterFunc(p.life, func() { _ = l.Close() })()
+		defer context.AfterFunc(p.ctx, func() { _ = l.Close() })()
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -133,25 +133,25 @@ func (p *Proxy) Serve(l net.Listener) {
 
 // RefuseConnections closes the port: clients get ECONNREFUSED. Open
 // connections stay. A proxy has one address, so the only member is 1.
-func (p *Proxy) RefuseConnections(members ...int) error { return p.meet(refusing, members) }
+func (p *Proxy) RefuseConnections(members ...int) error { return p.setAcceptMode(refusing, members) }
 
 // RejectConnections closes new connections as soon as they are accepted.
-func (p *Proxy) RejectConnections(members ...int) error { return p.meet(rejecting, members) }
+func (p *Proxy) RejectConnections(members ...int) error { return p.setAcceptMode(rejecting, members) }
 
 // HangConnections accepts new connections and never answers them.
-func (p *Proxy) HangConnections(members ...int) error { return p.meet(hanging, members) }
+func (p *Proxy) HangConnections(members ...int) error { return p.setAcceptMode(hanging, members) }
 
 // AcceptConnections ends what RefuseConnections, RejectConnections or
 // HangConnections began, for connections to come.
-func (p *Proxy) AcceptConnections(members ...int) error { return p.meet(admitting, members) }
+func (p *Proxy) AcceptConnections(members ...int) error { return p.setAcceptMode(accepting, members) }
 
-func (p *Proxy) meet(m mood, members []int) error {
+func (p *Proxy) setAcceptMode(m acceptMode, members []int) error {
 	for _, number := range members {
 		if number != 1 {
 			return fmt.Errorf("zktest: there is no member %d: a proxy has only member 1", number)
 		}
 	}
-	if err := p.entrance.set(m); err != nil {
+	if err := p.listener.setMode(m); err != nil {
 		return fmt.Errorf("zktest: the proxy on %s: %w", p.Addr(), err)
 	}
 	return nil
@@ -163,9 +163,9 @@ func (p *Proxy) meet(m mood, members []int) error {
 func (p *Proxy) HalfOpen(sel Selector) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.selected(sel) {
-		l.forget(true, true)
-		_ = p.upstreams[l].Close()
+	for _, c := range p.selected(sel) {
+		c.blackhole(true, true)
+		_ = p.upstreams[c].Close()
 	}
 }
 
@@ -178,9 +178,9 @@ func (p *Proxy) HalfOpen(sel Selector) {
 // not come through the proxy, if it was ended by ExpireSession already, or if
 // the server does not end it within 10 s.
 func (p *Proxy) ExpireSession(id int64) error {
-	ctx, cancel := context.WithTimeout(p.life, expiryPatience)
+	ctx, cancel := context.WithTimeout(p.ctx, expiryTimeout)
 	defer cancel()
-	defer p.claim(id, ctx.Done())()
+	defer p.lockSession(id, ctx.Done())()
 	p.mu.Lock()
 	password, known := p.passwords[id]
 	p.mu.Unlock()
@@ -197,7 +197,7 @@ func (p *Proxy) ExpireSession(id int64) error {
 			err = ctx.Err()
 		}
 	}
-	if p.life.Err() != nil {
+	if p.ctx.Err() != nil {
 		err = errClosed
 	}
 	if err != nil {
@@ -212,7 +212,7 @@ func (p *Proxy) ExpireSession(id int64) error {
 // ExpireAll ends all sessions that clients got through the proxy, one after
 // the other, as [Proxy.ExpireSession] does.
 func (p *Proxy) ExpireAll() error {
-	if p.life.Err() != nil {
+	if p.ctx.Err() != nil {
 		return fmt.Errorf("zktest: ExpireAll: %w", errClosed)
 	}
 	p.mu.Lock()
@@ -229,7 +229,7 @@ func (p *Proxy) ExpireAll() error {
 // in which its client could attach again. It reports whether the session is
 // over; if not, and the server could be reached, it is worth another attempt.
 func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (over bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, expiryAttempt)
+	ctx, cancel := context.WithTimeout(ctx, expiryAttemptTimeout)
 	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", p.target)
@@ -241,7 +241,7 @@ func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (ov
 	attach := newPacket()
 	attach.int(0)
 	attach.long(0)
-	attach.int(int32(expiryPatience.Milliseconds()))
+	attach.int(int32(expiryTimeout.Milliseconds()))
 	attach.long(id)
 	attach.buffer(password)
 	end := newPacket()
@@ -265,14 +265,14 @@ func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (ov
 // in the server. Further calls do nothing and return the same error.
 func (p *Proxy) Close() error {
 	p.closing.Do(func() {
-		p.kill()
-		if err := p.entrance.close(); err != nil {
+		p.cancel()
+		if err := p.listener.close(); err != nil {
 			p.closeErr = fmt.Errorf("zktest: closing the proxy on %s: %w", p.Addr(), err)
 		}
-		for _, l := range p.selected(Selector{}) {
-			l.abort()
+		for _, c := range p.selected(Selector{}) {
+			c.abort()
 		}
-		p.entrance.wait()
+		p.listener.wait()
 		p.serving.Wait()
 	})
 	return p.closeErr
@@ -289,34 +289,34 @@ func (p *Proxy) admit(client net.Conn) func() {
 
 func (p *Proxy) serve(client net.Conn, number int) {
 	var d net.Dialer
-	server, err := d.DialContext(p.life, "tcp", p.target)
+	server, err := d.DialContext(p.ctx, "tcp", p.target)
 	if err != nil {
 		_ = client.Close() // as that of a dead server
 		return
 	}
-	r := &relay{
+	r := &proxyConn{
 		proxy: p, server: server.(*net.TCPConn),
-		shaken: make(chan struct{}), over: make(chan struct{}),
+		handshakeDone: make(chan struct{}), serverDone: make(chan struct{}),
 	}
 	p.mu.Lock()
-	r.line = newLine(&p.network, client, maxProxied, number, 1)
-	p.upstreams[r.line] = r.server
+	r.client = newClientConn(&p.network, client, maxProxiedPacket, number, 1)
+	p.upstreams[r.client] = r.server
 	p.mu.Unlock()
-	if p.life.Err() != nil {
-		r.line.abort() // Close may have come too early for this line
+	if p.ctx.Err() != nil {
+		r.client.abort() // Close may have come too early for this line
 	}
 
 	var wg sync.WaitGroup
-	wg.Go(r.replies)
+	wg.Go(r.forwardReplies)
 	wg.Go(func() {
-		<-r.line.dead
+		<-r.client.done
 		_ = server.Close()
 	})
-	r.requests()
-	r.line.end()
+	r.forwardRequests()
+	r.client.closeAndDrain()
 	wg.Wait()
 	p.mu.Lock()
-	delete(p.upstreams, r.line)
+	delete(p.upstreams, r.client)
 	p.mu.Unlock()
 }
 
@@ -325,18 +325,18 @@ func (p *Proxy) serve(client net.Conn, number int) {
 // for it before they tell a client that its connection has ended, and before
 // they let a client attach: it must not get the session back in between our
 // taking it over and our closing it.
-func (p *Proxy) claim(id int64, cancel <-chan struct{}) (release func()) {
+func (p *Proxy) lockSession(id int64, cancel <-chan struct{}) (release func()) {
 	for {
 		p.mu.Lock()
-		other := p.claims[id]
+		other := p.sessionLocks[id]
 		if other == nil {
 			mine := make(chan struct{})
-			p.claims[id] = mine
+			p.sessionLocks[id] = mine
 			p.mu.Unlock()
 			return func() {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				delete(p.claims, id)
+				delete(p.sessionLocks, id)
 				close(mine)
 			}
 		}

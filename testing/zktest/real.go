@@ -37,9 +37,9 @@ const loopback = "127.0.0.1"
 
 // port is a TCP port. hold, if not nil, keeps it reserved.
 type port struct {
-	host   string
-	number int
-	hold   io.Closer
+	host        string
+	number      int
+	reservation io.Closer
 }
 
 func (p port) addr() string { return net.JoinHostPort(p.host, strconv.Itoa(p.number)) }
@@ -47,11 +47,11 @@ func (p port) addr() string { return net.JoinHostPort(p.host, strconv.Itoa(p.num
 // RealServer is one Apache ZooKeeper server, alone or in a [RealEnsemble]. All
 // methods may be called concurrently.
 type RealServer struct {
-	ports []port      // the client port; in an ensemble also those of quorum and election; last, if any, that of TLS
-	sep   *separation // nil unless Separated
-	dir   string      // removed by Close
-	dog   *watchdog
-	argv  []string // the java command
+	ports    []port           // the client port; in an ensemble also those of quorum and election; last, if any, that of TLS
+	network  *ensembleNetwork // nil unless Separated
+	dir      string           // removed by Close
+	watchdog *watchdog
+	argv     []string // the java command
 
 	secure    *port       // of TLS, nil without the option
 	clientTLS *tls.Config // for it
@@ -94,7 +94,7 @@ func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
 
 // runReal starts n servers, on other ports if somebody took one of theirs. The
 // separation is nil without the option.
-func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, *separation, error) {
+func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, *ensembleNetwork, error) {
 	if systemError != nil {
 		return nil, nil, systemError
 	}
@@ -112,23 +112,23 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 			return nil, nil, fmt.Errorf("zktest: making certificates: %w", err)
 		}
 	}
-	var sep *separation
+	var sep *ensembleNetwork
 	if conf.separated {
 		if !ensemble || n > maxSeparated {
 			return nil, nil, fmt.Errorf("zktest: Separated is for ensembles of at most %d servers: use StartRealEnsemble or RunRealEnsemble", maxSeparated)
 		}
-		if sep, err = separate(n); err != nil {
+		if sep, err = newEnsembleNetwork(n); err != nil {
 			return nil, nil, fmt.Errorf("zktest: %w", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		servers, err := tryReal(ctx, n, ensemble, conf, inst, ca, sep)
+		servers, err := startServers(ctx, n, ensemble, conf, inst, ca, sep)
 		if err == nil {
 			return servers, sep, nil
 		}
-		err = errors.Join(err, closeAll(servers))
+		err = errors.Join(err, closeServers(servers))
 		if attempt == startAttempts || !errors.Is(err, errPortTaken) {
 			return nil, nil, fmt.Errorf("zktest: starting ZooKeeper: %w", errors.Join(err, sep.close()))
 		}
@@ -136,7 +136,7 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 }
 
 // tryReal returns the servers also with an error: those it created by then.
-func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *authority, sep *separation) (servers []*RealServer, err error) {
+func startServers(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *authority, sep *ensembleNetwork) (servers []*RealServer, err error) {
 	wanted := 1
 	if ensemble {
 		wanted = 3
@@ -146,7 +146,7 @@ func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst i
 	}
 	var lines []string
 	for i := range n {
-		s := &RealServer{sep: sep}
+		s := &RealServer{network: sep}
 		servers = append(servers, s)
 		if sep != nil {
 			s.ports = sep.ports(i)
@@ -179,7 +179,7 @@ func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst i
 	return servers, awaitServing(ctx, servers, procs, true)
 }
 
-func closeAll(servers []*RealServer) error {
+func closeServers(servers []*RealServer) error {
 	var errs []error
 	for _, s := range servers {
 		errs = append(errs, s.Close())
@@ -196,7 +196,7 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 	if s.dir, err = os.MkdirTemp(tmp, "zktest-"); err != nil {
 		return err
 	}
-	if s.dog, err = startWatchdog(s.dir); err != nil {
+	if s.watchdog, err = startWatchdog(s.dir); err != nil {
 		return fmt.Errorf("starting the watchdog: %w", err)
 	}
 	if err := os.Mkdir(s.dataDir(), 0o700); err != nil {
@@ -216,7 +216,7 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 		}
 	}
 	cfg := filepath.Join(s.dir, "zoo.cfg")
-	s.argv = slices.Concat(s.sep.enter(id-1), []string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
+	s.argv = slices.Concat(s.network.nsenter(id-1), []string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
 	return os.WriteFile(cfg, []byte(conf.zooCfg(s.dataDir(), s.ports[0], own, lines)), 0o600)
 }
 
@@ -232,7 +232,7 @@ func (s *RealServer) launch() (*process, error) {
 	if s.proc != nil && s.proc.alive() {
 		return nil, errors.New("the server is running already")
 	}
-	p, err := startProcess(s.dog, s.dir, filepath.Join(s.dir, "log"), s.argv)
+	p, err := startProcess(s.watchdog, s.dir, filepath.Join(s.dir, "log"), s.argv)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func awaitServing(ctx context.Context, servers []*RealServer, procs []*process, 
 			}
 			if err != nil {
 				missing, bad = err, i
-			} else if leads(mode) {
+			} else if isLeader(mode) {
 				leaders++
 			}
 		}
@@ -282,14 +282,14 @@ func (s *RealServer) startError(p *process, err error) error {
 func (s *RealServer) serving(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	conf, err := command(ctx, s.Addr(), "conf")
+	conf, err := sendCommand(ctx, s.Addr(), "conf")
 	if err != nil {
 		return "", err
 	}
 	if !strings.HasPrefix(field(conf, "dataDir="), s.dataDir()) {
 		return "", fmt.Errorf("not serving from %s: %.80q", s.dataDir(), conf)
 	}
-	srvr, err := command(ctx, s.Addr(), "srvr")
+	srvr, err := sendCommand(ctx, s.Addr(), "srvr")
 	if err != nil {
 		return "", err
 	}
@@ -308,7 +308,7 @@ func (s *RealServer) serving(ctx context.Context) (string, error) {
 	}
 }
 
-func leads(mode string) bool { return mode == "leader" || mode == "standalone" }
+func isLeader(mode string) bool { return mode == "leader" || mode == "standalone" }
 
 // field returns what follows prefix in the line of text that starts with it.
 func field(text, prefix string) string {
@@ -458,12 +458,12 @@ func (s *RealServer) close() error {
 	if s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}
-	if s.dog != nil {
-		s.dog.close()
+	if s.watchdog != nil {
+		s.watchdog.close()
 	}
 	for _, port := range s.ports {
-		if port.hold != nil {
-			errs = append(errs, port.hold.Close())
+		if port.reservation != nil {
+			errs = append(errs, port.reservation.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -475,18 +475,18 @@ func (s *RealServer) close() error {
 // paused server does not answer before ctx ends. The connection counts for
 // maxClientCnxns.
 func (s *RealServer) Command(ctx context.Context, word string) (string, error) {
-	return ask(ctx, s.Addr(), word)
+	return command(ctx, s.Addr(), word)
 }
 
-func ask(ctx context.Context, addr, word string) (string, error) {
-	answer, err := command(ctx, addr, word)
+func command(ctx context.Context, addr, word string) (string, error) {
+	answer, err := sendCommand(ctx, addr, word)
 	if err != nil {
 		return "", fmt.Errorf("zktest: %s: %w", addr, err)
 	}
 	return answer, nil
 }
 
-func command(ctx context.Context, addr, word string) (_ string, err error) {
+func sendCommand(ctx context.Context, addr, word string) (_ string, err error) {
 	defer func() {
 		if err != nil {
 			if ctx.Err() != nil { // the connection's deadline is only the messenger
@@ -524,11 +524,11 @@ func command(ctx context.Context, addr, word string) (_ string, err error) {
 // the question itself: one packet and one connection. It is an error if there
 // is no such line or it is not a whole number.
 func (s *RealServer) Stat(ctx context.Context, key string) (int64, error) {
-	return stat(ctx, s.Addr(), key)
+	return mntrValue(ctx, s.Addr(), key)
 }
 
-func stat(ctx context.Context, addr, key string) (int64, error) {
-	mntr, err := ask(ctx, addr, "mntr")
+func mntrValue(ctx context.Context, addr, key string) (int64, error) {
+	mntr, err := command(ctx, addr, "mntr")
 	if err != nil {
 		return 0, err
 	}

@@ -23,8 +23,8 @@ const maxSeparated = 126 // what half a subnet has room for
 // Nothing of it has a name that stays behind. We hold each namespace by an open
 // file, so the kernel removes all of it when we close the files or vanish: our
 // end of a link goes with the other end.
-type separation struct {
-	ours, router *os.File
+type ensembleNetwork struct {
+	self, router *os.File
 	members      []*os.File
 	link         string // our interface
 	subnet       string // its first three numbers; the members are in its lower half
@@ -35,24 +35,24 @@ type separation struct {
 }
 
 // separate makes the network of n members, all of whom reach each other.
-func separate(n int) (*separation, error) {
-	s := &separation{link: fmt.Sprintf("zk%08x", rand.Uint32()), isolated: map[int]bool{}}
-	if err := s.build(n); err != nil {
+func newEnsembleNetwork(n int) (*ensembleNetwork, error) {
+	s := &ensembleNetwork{link: fmt.Sprintf("zk%08x", rand.Uint32()), isolated: map[int]bool{}}
+	if err := s.configure(n); err != nil {
 		return nil, errors.Join(fmt.Errorf("the option Separated needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"+
 			" and the commands ip and nsenter (Debian: apt-get install iproute2 util-linux); nothing was started: %w", err), s.close())
 	}
 	return s, nil
 }
 
-func (s *separation) build(n int) (err error) {
+func (s *ensembleNetwork) configure(n int) (err error) {
 	if s.router, err = newNamespace(); err != nil {
 		return err
 	}
-	if s.ours, err = os.Open("/proc/self/ns/net"); err != nil {
+	if s.self, err = os.Open("/proc/self/ns/net"); err != nil {
 		return err
 	}
 	var links strings.Builder
-	fmt.Fprintf(&links, "link add us type veth peer name %s netns %s\n", s.link, path(s.ours))
+	fmt.Fprintf(&links, "link add us type veth peer name %s netns %s\n", s.link, path(s.self))
 	for i := range n {
 		member, err := newNamespace()
 		if err != nil {
@@ -74,26 +74,26 @@ func (s *separation) build(n int) (err error) {
 	}
 	s.subnet = fmt.Sprintf("198.%d.%d", 18+us.Index/256%2, us.Index%256)
 
-	routes := s.port("us", s.subnet+".254")
+	routes := s.routerLink("us", s.subnet+".254")
 	for i := range n {
-		routes += s.port(fmt.Sprintf("member%d", i), s.host(i))
+		routes += s.routerLink(fmt.Sprintf("member%d", i), s.host(i))
 	}
 	if err := errors.Join(ip(s.router, routes), run(s.router, "1", "tee", "/proc/sys/net/ipv4/ip_forward")); err != nil {
 		return err
 	}
 	for i, member := range s.members {
-		if err := ip(member, "link set lo up\n"+s.end("net", s.host(i), "0/24")); err != nil {
+		if err := ip(member, "link set lo up\n"+s.hostLink("net", s.host(i), "0/24")); err != nil {
 			return err
 		}
 	}
-	return ip(s.ours, s.end(s.link, s.subnet+".254", "0/25"))
+	return ip(s.self, s.hostLink(s.link, s.subnet+".254", "0/25"))
 }
 
 // host returns the address of member i.
-func (s *separation) host(i int) string { return fmt.Sprintf("%s.%d", s.subnet, i+1) }
+func (s *ensembleNetwork) host(i int) string { return fmt.Sprintf("%s.%d", s.subnet, i+1) }
 
 // ports are those that everybody knows: member i has a network of its own.
-func (s *separation) ports(i int) []port {
+func (s *ensembleNetwork) ports(i int) []port {
 	var ports []port
 	for _, number := range []int{2181, 2888, 3888, 2281} {
 		ports = append(ports, port{host: s.host(i), number: number})
@@ -103,7 +103,7 @@ func (s *separation) ports(i int) []port {
 
 // enter returns what goes before a command that is to run as member i. It keeps
 // its process id.
-func (s *separation) enter(i int) []string {
+func (s *ensembleNetwork) nsenter(i int) []string {
 	if s == nil {
 		return nil
 	}
@@ -111,13 +111,13 @@ func (s *separation) enter(i int) []string {
 }
 
 // port returns the lines for the router's end of the link to host.
-func (s *separation) port(name, host string) string {
+func (s *ensembleNetwork) routerLink(name, host string) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s.253 dev %[1]s\nroute add %[3]s dev %[1]s\n", name, s.subnet, host)
 }
 
 // end returns the lines for host's end of its link. There is a route to the
 // rest of the subnet only.
-func (s *separation) end(name, host, rest string) string {
+func (s *ensembleNetwork) hostLink(name, host, rest string) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\nroute add %[3]s.%[4]s via %[3]s.253 dev %[1]s onlink\n",
 		name, host, s.subnet, rest)
 }
@@ -125,12 +125,12 @@ func (s *separation) end(name, host, rest string) string {
 // rules returns the lines that make the router drop what goes between member i
 // and the other members, or, with the verb del, no longer. The sender does not
 // learn of it, as it would from a route that leads nowhere in its own namespace.
-func (s *separation) rules(verb string, i int) string {
+func (s *ensembleNetwork) isolationRules(verb string, i int) string {
 	return fmt.Sprintf("rule %[1]s from %[2]s to %[3]s.0/25 blackhole\nrule %[1]s from %[3]s.0/25 to %[2]s blackhole\n",
 		verb, s.host(i), s.subnet)
 }
 
-func (s *separation) isolate(i int) error {
+func (s *ensembleNetwork) isolate(i int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -139,21 +139,21 @@ func (s *separation) isolate(i int) error {
 	if s.isolated[i] {
 		return nil
 	}
-	if err := ip(s.router, s.rules("add", i)); err != nil {
+	if err := ip(s.router, s.isolationRules("add", i)); err != nil {
 		return err
 	}
 	s.isolated[i] = true
 	return nil
 }
 
-func (s *separation) heal() error {
+func (s *ensembleNetwork) heal() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errClosed
 	}
 	for i := range s.isolated {
-		if err := ip(s.router, s.rules("del", i)); err != nil {
+		if err := ip(s.router, s.isolationRules("del", i)); err != nil {
 			return err
 		}
 		delete(s.isolated, i)
@@ -162,7 +162,7 @@ func (s *separation) heal() error {
 }
 
 // close also takes what was only partly built, and nil.
-func (s *separation) close() error {
+func (s *ensembleNetwork) close() error {
 	if s == nil {
 		return nil
 	}
@@ -175,9 +175,9 @@ func (s *separation) close() error {
 	var errs []error
 	if _, err := net.InterfaceByName(s.link); err == nil {
 		// It would go by itself, but a moment later.
-		errs = append(errs, ip(s.ours, "link del "+s.link))
+		errs = append(errs, ip(s.self, "link del "+s.link))
 	}
-	for _, namespace := range append(s.members, s.ours, s.router) {
+	for _, namespace := range append(s.members, s.self, s.router) {
 		if namespace != nil {
 			errs = append(errs, namespace.Close())
 		}

@@ -24,7 +24,7 @@ func separated(t *testing.T) (*RealEnsemble, int) {
 	t.Logf("started in %v", time.Since(begin))
 	leader, err := e.Leader(patient(t))
 	require.NoError(t, err)
-	return e, slices.Index(e.members, leader)
+	return e, slices.Index(e.servers, leader)
 }
 
 // awaitMode waits until the server serves as what is wanted, "" for not at all.
@@ -41,7 +41,7 @@ func awaitMode(t *testing.T, s *RealServer, want string) {
 // dial connects as member i to another one, and returns the exit code of
 // timeout: 0 if it could, 1 if it was refused, 124 if it heard nothing.
 func dial(e *RealEnsemble, i, to int) int {
-	argv := append(e.sep.enter(i), "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/$1/2181", "bash", e.sep.host(to))
+	argv := append(e.network.nsenter(i), "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/$1/2181", "bash", e.network.host(to))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	_ = cmd.Run()
 	return cmd.ProcessState.ExitCode()
@@ -50,8 +50,8 @@ func dial(e *RealEnsemble, i, to int) int {
 // askLater connects as member i to another one. What the channel gets is the answer
 // to the question that is sent as soon as the pipe is closed.
 func askLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan string) {
-	argv := append(e.sep.enter(i), "timeout", "60", "bash", "-c",
-		"exec 3<>/dev/tcp/$1/2181; echo connected; read; printf ruok >&3; cat <&3", "bash", e.sep.host(to))
+	argv := append(e.network.nsenter(i), "timeout", "60", "bash", "-c",
+		"exec 3<>/dev/tcp/$1/2181; echo connected; read; printf ruok >&3; cat <&3", "bash", e.network.host(to))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestAnIsolatedLeaderIsReplaced(t *testing.T) {
 func TestASeparatedEnsembleLeavesNothing(t *testing.T) {
 	t.Parallel()
 	e, _ := separated(t)
-	require.True(t, isLink(e.sep.link))
+	require.True(t, isLink(e.network.link))
 	pid := e.Member(0).PID()
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestASeparatedEnsembleLeavesNothing(t *testing.T) {
 	require.NoError(t, e.Close())
 	require.NoError(t, e.Close())
 	require.True(t, gone(pid))
-	require.False(t, isLink(e.sep.link))
+	require.False(t, isLink(e.network.link))
 	require.ErrorIs(t, e.Isolate(0), errClosed)
 	require.ErrorIs(t, e.Heal(), errClosed)
 }

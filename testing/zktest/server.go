@@ -29,8 +29,8 @@ type Server struct {
 	network
 
 	conf     config
-	members  []*member
-	over     chan struct{} // closed by Close
+	replicas []*replica
+	done     chan struct{} // closed by Close
 	started  time.Time
 	ticking  sync.WaitGroup
 	accepted atomic.Int64 // connections so far
@@ -47,8 +47,8 @@ type Server struct {
 	zxid         int64
 	nextSession  int64
 	expiryPaused bool
-	advanced     time.Duration // the manual clock
-	reaped       time.Duration // when containers were last looked at
+	manualNow    time.Duration // the manual clock
+	lastReap     time.Duration // when containers were last looked at
 	trace        trace
 	traceMask    int64 // as set by stmk; of no effect
 	holders      []*Holders
@@ -84,7 +84,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	s := &Server{
 		conf:      conf,
-		over:      make(chan struct{}),
+		done:      make(chan struct{}),
 		started:   time.Now(),
 		running:   true,
 		tree:      newTree(conf.seed),
@@ -96,24 +96,24 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	// As ZooKeeper does it, so that ids do not come again after a restart.
 	s.nextSession = s.started.UnixMilli() << 16
-	s.faults.over = s.over
+	s.faults.done = s.done
 	s.network.init()
 	for i := range conf.members {
-		m := &member{number: i + 1, data: watchTable{}, child: watchTable{}}
+		rep := &replica{number: i + 1, data: watchTable{}, child: watchTable{}}
 		addr := ""
 		if i == 0 {
 			addr = conf.addr
 		}
-		m.entrance, err = newEntrance(addr, func(nc net.Conn) func() { return s.admit(m, nc) })
+		rep.listener, err = newListener(addr, func(nc net.Conn) func() { return s.admit(rep, nc) })
 		if err != nil {
 			return nil, fmt.Errorf("zktest: starting the embedded server: %w", errors.Join(err, s.Close()))
 		}
 		s.mu.Lock()
-		s.members = append(s.members, m)
+		s.replicas = append(s.replicas, rep)
 		s.mu.Unlock()
 	}
 	if !conf.manualClock {
-		s.ticking.Go(s.tick) // ends with Close
+		s.ticking.Go(s.tickLoop) // ends with Close
 	}
 	conf.log.Info("embedded ZooKeeper for tests and development, not for production: everything is in memory",
 		"addr", s.ConnectString(), "seed", conf.seed)
@@ -122,13 +122,13 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 
 // Addr returns the address for clients, host:port: that of the first member.
 // It stays the same when the server is started again.
-func (s *Server) Addr() string { return s.members[0].entrance.address() }
+func (s *Server) Addr() string { return s.replicas[0].listener.address() }
 
 // Members returns the addresses of all members (see the option [Members]).
 func (s *Server) Members() []string {
-	addrs := make([]string, len(s.members))
-	for i, m := range s.members {
-		addrs[i] = m.entrance.address()
+	addrs := make([]string, len(s.replicas))
+	for i, rep := range s.replicas {
+		addrs[i] = rep.listener.address()
 	}
 	return addrs
 }
@@ -147,7 +147,7 @@ func (s *Server) Stop(context.Context) error {
 		s.detach(c)
 	}
 	s.mu.Unlock()
-	err := s.meet(refusing, nil)
+	err := s.setAcceptMode(refusing, nil)
 	s.Cut(Selector{})
 	if errors.Is(err, errClosed) {
 		return nil
@@ -176,7 +176,7 @@ func (s *Server) Start(context.Context) error {
 		s.touch(ss)
 	}
 	s.mu.Unlock()
-	return s.meet(admitting, nil)
+	return s.setAcceptMode(accepting, nil)
 }
 
 // Restart stops the server for a while and starts it again. If ctx ends before
@@ -233,18 +233,18 @@ func (s *Server) Close() error {
 	for c := range s.conns {
 		s.detach(c)
 	}
-	close(s.over)
-	members := s.members
+	close(s.done)
+	members := s.replicas
 	s.mu.Unlock()
 	var errs []error
-	for _, m := range members {
-		errs = append(errs, m.entrance.close())
+	for _, rep := range members {
+		errs = append(errs, rep.listener.close())
 	}
 	for _, l := range s.selected(Selector{}) {
 		l.abort()
 	}
-	for _, m := range members {
-		m.entrance.wait()
+	for _, rep := range members {
+		rep.listener.wait()
 	}
 	s.ticking.Wait()
 	return errors.Join(errs...)
@@ -253,24 +253,24 @@ func (s *Server) Close() error {
 // Command sends a four letter word, such as "srvr" or "mntr", over a new
 // connection and returns the answer, like [RealServer.Command].
 func (s *Server) Command(ctx context.Context, word string) (string, error) {
-	return ask(ctx, s.Addr(), word)
+	return command(ctx, s.Addr(), word)
 }
 
 // Stat returns a number of the answer to "mntr", like [RealServer.Stat].
 func (s *Server) Stat(ctx context.Context, key string) (int64, error) {
-	return stat(ctx, s.Addr(), key)
+	return mntrValue(ctx, s.Addr(), key)
 }
 
 // now is the server's clock: the time since it was made.
 func (s *Server) now() time.Duration {
 	if s.conf.manualClock {
-		return s.advanced
+		return s.manualNow
 	}
 	return time.Since(s.started)
 }
 
 // millis is the time of day.
-func (s *Server) millis() int64 { return s.started.Add(s.now()).UnixMilli() }
+func (s *Server) unixMilli() int64 { return s.started.Add(s.now()).UnixMilli() }
 
 // Advance lets d pass on the server's clock, which must be a [ManualClock]:
 // sessions expire and containers go as they would in that time, in order.
@@ -285,9 +285,9 @@ func (s *Server) Advance(d time.Duration) error {
 	case d < 0:
 		return fmt.Errorf("zktest: the clock can not go back by %v", -d)
 	}
-	for end := s.advanced + d; s.advanced < end; {
-		s.advanced = min(end, s.advanced+s.untilTick())
-		s.ticked()
+	for end := s.manualNow + d; s.manualNow < end; {
+		s.manualNow = min(end, s.manualNow+s.untilTick())
+		s.onTick()
 	}
 	return nil
 }
@@ -299,26 +299,26 @@ func (s *Server) untilTick() time.Duration {
 }
 
 // tick does at every tick of the clock what is due.
-func (s *Server) tick() {
+func (s *Server) tickLoop() {
 	for {
 		select {
 		case <-time.After(s.untilTick()):
-		case <-s.over:
+		case <-s.done:
 			return
 		}
 		s.mu.Lock()
-		s.ticked()
+		s.onTick()
 		s.mu.Unlock()
 	}
 }
 
-func (s *Server) ticked() {
+func (s *Server) onTick() {
 	if !s.running || s.expiryPaused {
 		return
 	}
 	s.expireDue()
-	if now := s.now(); now-s.reaped >= s.conf.containerInterval {
-		s.reaped = now
+	if now := s.now(); now-s.lastReap >= s.conf.containerInterval {
+		s.lastReap = now
 		s.reap()
 	}
 }

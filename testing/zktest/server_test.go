@@ -279,7 +279,7 @@ func TestServerShowsWhatItKnows(t *testing.T) {
 	require.Equal(t, a.welcome.Session, st.Nodes[first].Stat.EphemeralOwner)
 	require.Equal(t, []string{first}, st.Sessions[0].Ephemerals)
 	require.Equal(t, 1, st.Sessions[0].Conn)
-	require.LessOrEqual(t, st.Sessions[0].Left, longTimeout+time.Second)
+	require.LessOrEqual(t, st.Sessions[0].ExpiresIn, longTimeout+time.Second)
 	require.Equal(t, []zktest.Watch{{Path: first, Conn: 2, Session: b.welcome.Session}}, st.Watches)
 
 	became := st.Nodes[first].Stat.Czxid

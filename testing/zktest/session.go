@@ -75,18 +75,18 @@ func (s *Server) endSession(ss *session) (zxid int64) {
 	}
 	delete(s.sessions, ss.id)
 	x.commit()
-	s.changed()
+	s.notifyChange()
 	return x.zxid
 }
 
 // expire ends a session in the middle of its life: its connection is closed
 // without a word.
 func (s *Server) expire(ss *session) {
-	s.note(Record{Kind: Expired, Session: ss.id})
+	s.record(Record{Kind: Expired, Session: ss.id})
 	s.endSession(ss)
 	if c := ss.conn; c != nil {
 		s.detach(c)
-		c.line.finish()
+		c.client.closeAfterFlush()
 	}
 }
 
@@ -97,7 +97,7 @@ func (s *Server) expire(ss *session) {
 func (s *Server) ExpireSession(id int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ss, err := s.sessionOf(id)
+	ss, err := s.sessionByID(id)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (s *Server) ExpireAll() error {
 	return nil
 }
 
-func (s *Server) sessionOf(id int64) (*session, error) {
+func (s *Server) sessionByID(id int64) (*session, error) {
 	if s.closed {
 		return nil, fmt.Errorf("zktest: session 0x%x: %w", id, errClosed)
 	}
@@ -147,7 +147,7 @@ func (s *Server) pauseExpiry(paused bool) {
 func (s *Server) MoveSession(id int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ss, err := s.sessionOf(id)
+	ss, err := s.sessionByID(id)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ type Node struct {
 type Session struct {
 	ID         int64
 	Timeout    time.Duration
-	Left       time.Duration // until it expires, if nothing is heard from it: the timeout, rounded up to a tick
+	ExpiresIn  time.Duration // until it expires, if nothing is heard from it: the timeout, rounded up to a tick
 	Conn       int           // number of its connection, 0 while it has none
 	Ephemerals []string      // sorted
 }
@@ -46,11 +46,11 @@ type Conn struct {
 
 // Watch is a watch in a [State].
 type Watch struct {
-	Path     string
-	Children bool // of the children's list; otherwise of the node and its data
-	Lasting  bool // ZooKeeper's persistent watches
-	Conn     int
-	Session  int64
+	Path       string
+	Children   bool // of the children's list; otherwise of the node and its data
+	Persistent bool // ZooKeeper's persistent watches
+	Conn       int
+	Session    int64
 }
 
 // Children returns the sorted names of a node's children.
@@ -88,22 +88,22 @@ func (s *Server) snapshot() *State {
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		ss := s.sessions[id]
 		session := Session{
-			ID: id, Timeout: ss.timeout, Left: ss.expires - s.now(), Ephemerals: slices.Sorted(maps.Keys(ss.ephemerals)),
+			ID: id, Timeout: ss.timeout, ExpiresIn: ss.expires - s.now(), Ephemerals: slices.Sorted(maps.Keys(ss.ephemerals)),
 		}
 		if ss.conn != nil {
-			session.Conn = ss.conn.line.number
+			session.Conn = ss.conn.client.number
 		}
 		st.Sessions = append(st.Sessions, session)
 	}
 	for _, c := range s.sortedConns() {
-		o := c.line.origin()
-		st.Conns = append(st.Conns, Conn{o.conn, o.member, o.session, c.line.conn.RemoteAddr().String()})
+		o := c.client.origin()
+		st.Conns = append(st.Conns, Conn{o.conn, o.member, o.session, c.client.conn.RemoteAddr().String()})
 	}
-	for _, m := range s.members {
-		for i, table := range []watchTable{m.data, m.child} {
+	for _, rep := range s.replicas {
+		for i, table := range []watchTable{rep.data, rep.child} {
 			for path, watchers := range table {
 				for c, mode := range watchers {
-					st.Watches = append(st.Watches, Watch{path, i == 1, mode != oneShot, c.line.number, c.line.session.Load()})
+					st.Watches = append(st.Watches, Watch{path, i == 1, mode != oneShotWatch, c.client.number, c.client.session.Load()})
 				}
 			}
 		}
@@ -124,11 +124,11 @@ func (s *Server) snapshot() *State {
 }
 
 func (s *Server) sortedConns() []*conn {
-	return slices.SortedFunc(maps.Keys(s.conns), func(a, b *conn) int { return a.line.number - b.line.number })
+	return slices.SortedFunc(maps.Keys(s.conns), func(a, b *conn) int { return a.client.number - b.client.number })
 }
 
 // changed wakes who waits for a state.
-func (s *Server) changed() {
+func (s *Server) notifyChange() {
 	close(s.change)
 	s.change = make(chan struct{})
 }
@@ -137,13 +137,13 @@ func (s *Server) changed() {
 // and after changes; what lasts only for an instant it may not see. Otherwise
 // the error is that of ctx, or that the server is closed.
 func (s *Server) WaitFor(ctx context.Context, cond func(*State) bool) error {
-	return s.wait(ctx, cond, func(st *State) string {
+	return s.waitState(ctx, cond, func(st *State) string {
 		return fmt.Sprintf("a state (zxid 0x%x, %d nodes, %d sessions, %d watches)", st.Zxid, len(st.Nodes), len(st.Sessions), len(st.Watches))
 	})
 }
 
 // wait is WaitFor. what says, for errors, what is waited for.
-func (s *Server) wait(ctx context.Context, cond func(*State) bool, what func(*State) string) error {
+func (s *Server) waitState(ctx context.Context, cond func(*State) bool, what func(*State) string) error {
 	for {
 		s.mu.Lock()
 		state, change := s.snapshot(), s.change
@@ -155,7 +155,7 @@ func (s *Server) wait(ctx context.Context, cond func(*State) bool, what func(*St
 		case <-change:
 		case <-ctx.Done():
 			return fmt.Errorf("zktest: waiting for %s: %w", what(state), ctx.Err())
-		case <-s.over:
+		case <-s.done:
 			return fmt.Errorf("zktest: waiting for %s: %w", what(state), errClosed)
 		}
 	}
@@ -178,7 +178,7 @@ func (s *Server) waitWatches(ctx context.Context, path string, n int, count func
 	if n < 1 || !validPath(path) {
 		return fmt.Errorf("zktest: waiting for %d watches of %q: there must be one at least, and a path", n, path)
 	}
-	return s.wait(ctx, func(st *State) bool { return count(st, path) >= n }, func(st *State) string {
+	return s.waitState(ctx, func(st *State) bool { return count(st, path) >= n }, func(st *State) string {
 		return fmt.Sprintf("watches of %s, of which there are %d of %d", path, count(st, path), n)
 	})
 }
@@ -221,16 +221,16 @@ func (s *Server) Invariants() error {
 			wrong("session 0x%x has a connection that is not there", id)
 		}
 	}
-	for _, m := range s.members {
-		for _, table := range []watchTable{m.data, m.child} {
+	for _, rep := range s.replicas {
+		for _, table := range []watchTable{rep.data, rep.child} {
 			for path, watchers := range table {
 				for c := range watchers {
-					if !s.conns[c] || c.member != m {
+					if !s.conns[c] || c.replica != rep {
 						wrong("a connection that is not there watches %s", path)
 					}
 				}
 			}
 		}
 	}
-	return errors.Join(append(errs, s.trace.disorder...)...)
+	return errors.Join(append(errs, s.trace.violations...)...)
 }

@@ -33,7 +33,7 @@ func TLS(clients tls.ClientAuthType) RealOption {
 			tls.NoClientCert: "none", tls.VerifyClientCertIfGiven: "want", tls.RequireAndVerifyClientCert: "need",
 		}[clients]
 		if auth == "" {
-			c.wrong = fmt.Errorf("ZooKeeper does not know the client authentication %v:"+
+			c.err = fmt.Errorf("ZooKeeper does not know the client authentication %v:"+
 				" use tls.NoClientCert, tls.VerifyClientCertIfGiven or tls.RequireAndVerifyClientCert", clients)
 		}
 		c.secure = true

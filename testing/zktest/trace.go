@@ -63,13 +63,13 @@ const traceLength = 10_000
 
 // trace is the latest records, and what was found wrong with their order.
 type trace struct {
-	records  []Record
-	next     int // where the oldest is, when there are traceLength
-	disorder []error
+	records    []Record
+	next       int // where the oldest is, when there are traceLength
+	violations []error
 }
 
 // note adds a record to the trace.
-func (s *Server) note(r Record) {
+func (s *Server) record(r Record) {
 	t := &s.trace
 	r.At = s.now()
 	if len(t.records) < traceLength {
@@ -84,7 +84,7 @@ func (s *Server) note(r Record) {
 	}
 	// A client that was shown the past would not find a server any more.
 	if r.Zxid < ss.lastZxid {
-		t.disorder = append(t.disorder, fmt.Errorf("zktest: the zxid went back from 0x%x: %v", ss.lastZxid, r))
+		t.violations = append(t.violations, fmt.Errorf("zktest: the zxid went back from 0x%x: %v", ss.lastZxid, r))
 	}
 	ss.lastZxid = r.Zxid
 }

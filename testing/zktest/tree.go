@@ -44,7 +44,7 @@ type node struct {
 	ctime, mtime        int64
 	version, aversion   int32
 	created             int32 // children ever created: the next sequence number
-	children            names
+	children            nameSet
 }
 
 func (n *node) stat() Stat {
@@ -59,7 +59,7 @@ func (n *node) stat() Stat {
 
 // grew counts a creation below n. ZooKeeper keeps the largest count it has
 // seen, so at the end of the numbers it stands still.
-func (n *node) grew(child string, zxid int64) {
+func (n *node) addChild(child string, zxid int64) {
 	if n.created < math.MaxInt32 {
 		n.created++
 	}
@@ -70,25 +70,25 @@ func (n *node) grew(child string, zxid int64) {
 // names is a set in the order in which clients see it: one that says nothing, so
 // that nobody comes to rely on it, but is always the same for the same names,
 // like that of the real server's hash tables.
-type names struct {
+type nameSet struct {
 	salt uint64
 	list []string // by their keys
 	keys []uint64
 }
 
 // salted returns an empty set whose order depends on a seed and on whose it is.
-func salted(seed uint64, owner string) names { return names{salt: scatter(seed, owner)} }
+func newNameSet(seed uint64, owner string) nameSet { return nameSet{salt: orderKey(seed, owner)} }
 
 // scatter maps similar names to numbers that are far from each other.
-func scatter(salt uint64, name string) uint64 {
+func orderKey(salt uint64, name string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
 	return rand.NewPCG(salt, h.Sum64()).Uint64()
 }
 
 // find returns where a name is, or is to be.
-func (s *names) find(name string) (i int, key uint64, found bool) {
-	key = scatter(s.salt, name)
+func (s *nameSet) find(name string) (i int, key uint64, found bool) {
+	key = orderKey(s.salt, name)
 	for i, _ = slices.BinarySearch(s.keys, key); i < len(s.keys) && s.keys[i] == key; i++ {
 		if s.list[i] == name {
 			return i, key, true
@@ -97,25 +97,25 @@ func (s *names) find(name string) (i int, key uint64, found bool) {
 	return i, key, false
 }
 
-func (s *names) add(name string) {
+func (s *nameSet) add(name string) {
 	i, key, found := s.find(name)
 	if !found {
 		s.list, s.keys = slices.Insert(s.list, i, name), slices.Insert(s.keys, i, key)
 	}
 }
 
-func (s *names) remove(name string) {
+func (s *nameSet) remove(name string) {
 	if i, _, found := s.find(name); found {
 		s.list, s.keys = slices.Delete(s.list, i, i+1), slices.Delete(s.keys, i, i+1)
 	}
 }
 
-func (s *names) has(name string) bool {
+func (s *nameSet) has(name string) bool {
 	_, _, found := s.find(name)
 	return found
 }
 
-func (s *names) clone() names { return names{s.salt, slices.Clone(s.list), slices.Clone(s.keys)} }
+func (s *nameSet) clone() nameSet { return nameSet{s.salt, slices.Clone(s.list), slices.Clone(s.keys)} }
 
 // tree is all nodes by their paths.
 type tree map[string]*node
@@ -126,7 +126,7 @@ func newTree(seed uint64) tree {
 		"/": {"zookeeper"}, "/zookeeper": {"quota", "config"}, "/zookeeper/quota": nil, "/zookeeper/config": nil,
 	} {
 		// These children were not created by anybody: Cversion is below 0.
-		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}, children: salted(seed, path)}
+		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}, children: newNameSet(seed, path)}
 		for _, child := range children {
 			n.children.add(child)
 		}

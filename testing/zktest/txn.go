@@ -10,32 +10,32 @@ import (
 // the deletion of an empty container. Its methods check what they are asked
 // for in ZooKeeper's order, because which error comes first can be seen.
 type txn struct {
-	s       *Server
-	zxid    int64
-	session int64      // owner of the ephemerals it creates
-	who     []identity // nil for the server itself, which may do everything
-	changes []change
-	undo    []func() // what takes the changes back, in the order of the changes
+	s          *Server
+	zxid       int64
+	session    int64      // owner of the ephemerals it creates
+	identities []identity // nil for the server itself, which may do everything
+	changes    []change
+	undo       []func() // what takes the changes back, in the order of the changes
 }
 
 // begin starts a transaction. It takes a zxid, also if it fails.
-func (s *Server) begin(session int64, who []identity) *txn {
+func (s *Server) begin(session int64, identities []identity) *txn {
 	s.zxid++
-	return &txn{s: s, zxid: s.zxid, session: session, who: who}
+	return &txn{s: s, zxid: s.zxid, session: session, identities: identities}
 }
 
 // commit tells all watchers.
 func (x *txn) commit() {
-	for _, m := range x.s.members {
-		if m.lag != nil {
-			m.lag.missed = append(m.lag.missed, x.changes...)
+	for _, rep := range x.s.replicas {
+		if rep.lag != nil {
+			rep.lag.missed = append(rep.lag.missed, x.changes...)
 			continue
 		}
 		for _, ch := range x.changes {
-			m.fire(ch)
+			rep.notifyWatchers(ch)
 		}
 	}
-	x.s.noteHolders(x)
+	x.s.updateHolders(x)
 }
 
 // rollback takes everything back.
@@ -46,7 +46,9 @@ func (x *txn) rollback() {
 	x.changes, x.undo = nil, nil
 }
 
-func (x *txn) allowed(n *node, perms int32) bool { return x.who == nil || allowed(n.acl, perms, x.who) }
+func (x *txn) allowed(n *node, perms int32) bool {
+	return x.identities == nil || allowed(n.acl, perms, x.identities)
+}
 
 // newKind returns what kind of node a create makes, and whether its name gets
 // a number. In a multi the flags decide alone, and the operation only says
@@ -85,7 +87,7 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	if !strings.Contains(p.path, "/") || strings.Contains(p.path, "\x00") {
 		return "", ErrBadArguments
 	}
-	acl, code := fixACL(p.acl, x.who)
+	acl, code := fixupACL(p.acl, x.identities)
 	if code != OK {
 		return "", code
 	}
@@ -111,11 +113,11 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 		return "", ErrNoChildrenEphemeral
 	}
 
-	now := x.s.millis()
+	now := x.s.unixMilli()
 	n := &node{
 		data: p.data, acl: acl, kind: k,
 		czxid: x.zxid, mzxid: x.zxid, pzxid: x.zxid, ctime: now, mtime: now,
-		children: salted(x.s.conf.seed, path),
+		children: newNameSet(x.s.conf.seed, path),
 	}
 	switch k {
 	case ephemeral:
@@ -127,8 +129,8 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	_, name := split(path)
 	created, pzxid := parent.created, parent.pzxid
 	x.s.tree[path] = n
-	parent.grew(name, x.zxid)
-	x.done(change{NodeCreated, path, acl, parent.acl}, func() {
+	parent.addChild(name, x.zxid)
+	x.record(change{NodeCreated, path, acl, parent.acl}, func() {
 		x.s.remove(path)
 		parent.created, parent.pzxid = created, pzxid
 	})
@@ -147,10 +149,10 @@ func (s *Server) remove(path string) {
 }
 
 // special nodes are never deleted.
-var special = []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"}
+var reserved = []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"}
 
 func (x *txn) delete(path string, version int32) Code {
-	if !strings.Contains(path, "/") || strings.Contains(path, "\x00") || slices.Contains(special, path) {
+	if !strings.Contains(path, "/") || strings.Contains(path, "\x00") || slices.Contains(reserved, path) {
 		return ErrBadArguments
 	}
 	parentPath, name := split(path)
@@ -174,7 +176,7 @@ func (x *txn) delete(path string, version int32) Code {
 	pzxid := parent.pzxid
 	x.s.remove(path)
 	parent.pzxid = x.zxid
-	x.done(change{NodeDeleted, path, n.acl, parent.acl}, func() {
+	x.record(change{NodeDeleted, path, n.acl, parent.acl}, func() {
 		x.s.tree[path] = n
 		parent.children.add(name)
 		parent.pzxid = pzxid
@@ -194,8 +196,8 @@ func (x *txn) setData(path string, data []byte, version int32) (*node, Code) {
 		return nil, ErrBadVersion
 	}
 	before := *n
-	n.data, n.version, n.mzxid, n.mtime = data, n.version+1, x.zxid, x.s.millis()
-	x.done(change{event: NodeDataChanged, path: path, acl: n.acl}, func() {
+	n.data, n.version, n.mzxid, n.mtime = data, n.version+1, x.zxid, x.s.unixMilli()
+	x.record(change{event: NodeDataChanged, path: path, acl: n.acl}, func() {
 		n.data, n.version, n.mzxid, n.mtime = before.data, before.version, before.mzxid, before.mtime
 	})
 	return n, OK
@@ -206,7 +208,7 @@ func (x *txn) setACL(path string, list []acl, version int32) (*node, Code) {
 	if !validPath(path) {
 		return nil, ErrBadArguments
 	}
-	fixed, code := fixACL(list, x.who)
+	fixed, code := fixupACL(list, x.identities)
 	if code != OK {
 		return nil, code
 	}
@@ -244,7 +246,7 @@ func (x *txn) find(path string, perms int32) (*node, Code) {
 	return n, OK
 }
 
-func (x *txn) done(ch change, undo func()) {
+func (x *txn) record(ch change, undo func()) {
 	x.changes = append(x.changes, ch)
 	x.undo = append(x.undo, undo)
 }

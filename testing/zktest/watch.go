@@ -6,9 +6,9 @@ import "slices"
 type watchMode int
 
 const (
-	oneShot   watchMode = iota
-	permanent           // ZooKeeper's "persistent": not removed by firing
-	recursive           // permanent, and sees everything below
+	oneShotWatch    watchMode = iota
+	persistentWatch           // ZooKeeper's "persistent": not removed by firing
+	recursiveWatch            // permanent, and sees everything below
 )
 
 // watchTable is who watches which path. ZooKeeper has two of them: of data
@@ -31,7 +31,7 @@ func (t watchTable) remove(path string, c *conn) bool {
 	return found
 }
 
-func (t watchTable) forget(c *conn) {
+func (t watchTable) removeConn(c *conn) {
 	for path := range t {
 		t.remove(path, c)
 	}
@@ -39,12 +39,12 @@ func (t watchTable) forget(c *conn) {
 
 // fired returns who is to be told of an event, in the order of connections,
 // and removes the watches that fire once.
-func (t watchTable) fired(event EventType, path string) (who []*conn) {
+func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
 	for c, mode := range t[path] {
-		if mode != recursive || event != NodeChildrenChanged {
-			who = append(who, c)
+		if mode != recursiveWatch || event != NodeChildrenChanged {
+			conns = append(conns, c)
 		}
-		if mode == oneShot {
+		if mode == oneShotWatch {
 			t.remove(path, c)
 		}
 	}
@@ -52,14 +52,14 @@ func (t watchTable) fired(event EventType, path string) (who []*conn) {
 		for above := path; above != "/"; {
 			above, _ = split(above)
 			for c, mode := range t[above] {
-				if mode == recursive && !slices.Contains(who, c) {
-					who = append(who, c)
+				if mode == recursiveWatch && !slices.Contains(conns, c) {
+					conns = append(conns, c)
 				}
 			}
 		}
 	}
-	slices.SortFunc(who, func(a, b *conn) int { return a.line.number - b.line.number })
-	return who
+	slices.SortFunc(conns, func(a, b *conn) int { return a.client.number - b.client.number })
+	return conns
 }
 
 // change is one node created, deleted or changed by a transaction.
@@ -71,26 +71,26 @@ type change struct {
 }
 
 // fire tells the member's connections of a change.
-func (m *member) fire(ch change) {
-	told := m.data.fired(ch.event, ch.path)
-	m.tell(told, ch.event, ch.path, ch.acl)
+func (rep *replica) notifyWatchers(ch change) {
+	told := rep.data.trigger(ch.event, ch.path)
+	rep.sendEvents(told, ch.event, ch.path, ch.acl)
 	if ch.event == NodeDeleted {
 		// Who watches data and children is told once.
-		more := m.child.fired(NodeDeleted, ch.path)
-		m.tell(slices.DeleteFunc(more, func(c *conn) bool { return slices.Contains(told, c) }), NodeDeleted, ch.path, ch.acl)
+		more := rep.child.trigger(NodeDeleted, ch.path)
+		rep.sendEvents(slices.DeleteFunc(more, func(c *conn) bool { return slices.Contains(told, c) }), NodeDeleted, ch.path, ch.acl)
 	}
 	if ch.event == NodeCreated || ch.event == NodeDeleted {
 		parent, _ := split(ch.path)
-		m.tell(m.child.fired(NodeChildrenChanged, parent), NodeChildrenChanged, parent, ch.parentACL)
+		rep.sendEvents(rep.child.trigger(NodeChildrenChanged, parent), NodeChildrenChanged, parent, ch.parentACL)
 	}
 }
 
 // tell sends an event to those who may read the node: not knowing that it is
 // there is part of not being allowed to read it (CVE-2024-23944).
-func (m *member) tell(who []*conn, event EventType, path string, list []acl) {
-	for _, c := range who {
-		if allowed(list, permRead, c.who) {
-			c.event(event, path)
+func (rep *replica) sendEvents(conns []*conn, event EventType, path string, list []acl) {
+	for _, c := range conns {
+		if allowed(list, permRead, c.identities) {
+			c.sendEvent(event, path)
 		}
 	}
 }

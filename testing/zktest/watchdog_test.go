@@ -31,7 +31,7 @@ func own(how string) {
 	if how == "separated" {
 		var e *RealEnsemble
 		if e, err = RunRealEnsemble(context.Background(), 1, Separated()); err == nil {
-			s, link = e.Member(0), e.sep.link
+			s, link = e.Member(0), e.network.link
 		}
 	} else {
 		s, err = RunReal(context.Background())
@@ -49,7 +49,7 @@ func own(how string) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(pid, s.dog.cmd.Process.Pid, s.dir, link)
+	fmt.Println(pid, s.watchdog.cmd.Process.Pid, s.dir, link)
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	switch how {
 	case "panic":

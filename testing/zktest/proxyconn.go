@@ -13,115 +13,115 @@ import (
 )
 
 // relay is a client's connection together with the one to the server.
-type relay struct {
+type proxyConn struct {
 	proxy  *Proxy
-	line   *line
+	client *clientConn
 	server *net.TCPConn
 
-	raw      atomic.Bool   // a four letter word: there are no packets
-	readOnly bool          // the handshake has that byte
-	shaken   chan struct{} // closed when the reply to the handshake is queued
-	over     chan struct{} // closed when nothing more comes from the server
+	fourLetter    atomic.Bool   // a four letter word: there are no packets
+	readOnly      bool          // the handshake has that byte
+	handshakeDone chan struct{} // closed when the reply to the handshake is queued
+	serverDone    chan struct{} // closed when nothing more comes from the server
 
 	// mu makes it one step to find the request that a reply is for and to
 	// queue the reply, so that those of FailWith have their place among them.
 	mu      sync.Mutex
-	pending []awaited
+	pending []pendingRequest
 	zxid    int64 // the largest that the client has heard of
 }
 
 // awaited is a request without a reply. The server answers in the order of the
 // requests; only replies to OpAuth may overtake others, so xids are looked at.
-type awaited struct {
-	xid      int32
-	fault    *Fault
-	counting counting
+type pendingRequest struct {
+	xid    int32
+	fault  *Fault
+	passes passRules
 }
 
 // requests takes what the client sends to the server, as long as there is
 // something to read and somebody to write to.
-func (r *relay) requests() {
-	for goOn := r.greet(); goOn; {
-		packet, err := r.line.read()
+func (p *proxyConn) forwardRequests() {
+	for goOn := p.handshake(); goOn; {
+		packet, err := p.client.read()
 		if err != nil {
-			r.leave()
+			p.closeServerWrite()
 			break
 		}
 		// What has no header goes on all the same: let the server judge it.
 		req, _ := parseRequest(packet)
-		goOn = r.request(req, packet)
+		goOn = p.forwardRequest(req, packet)
 	}
 	select {
-	case <-r.over:
-	case <-r.line.dead:
+	case <-p.serverDone:
+	case <-p.client.done:
 	}
-	if r.line.isMute() {
-		_, _ = io.Copy(io.Discard, r.line.conn) // the client is to find out by itself
+	if p.client.dropsOutbound() {
+		_, _ = io.Copy(io.Discard, p.client.conn) // the client is to find out by itself
 	} else {
-		<-r.line.dead // what was received before is delivered
+		<-p.client.done // what was received before is delivered
 	}
 }
 
 // leave tells the server that the client has ended the connection, unless
 // nobody is to know.
-func (r *relay) leave() {
-	if r.line.await(Inbound) {
-		_ = r.server.CloseWrite()
+func (p *proxyConn) closeServerWrite() {
+	if p.client.waitPass(Inbound) {
+		_ = p.server.CloseWrite()
 	}
 }
 
 // greet deals with the client's first packet and reports whether requests
 // follow.
-func (r *relay) greet() bool {
-	l := r.line
-	head, err := l.head()
+func (p *proxyConn) handshake() bool {
+	c := p.client
+	head, err := c.readHeader()
 	if err != nil {
-		r.leave()
+		p.closeServerWrite()
 		return false
 	}
 	if n := binary.BigEndian.Uint32(head[:]); n > maxHandshake {
-		r.raw.Store(true)
-		if l.await(Inbound) {
-			_, _ = r.server.Write(head[:])
-			_, _ = io.Copy(r.server, l.conn)
+		p.fourLetter.Store(true)
+		if c.waitPass(Inbound) {
+			_, _ = p.server.Write(head[:])
+			_, _ = io.Copy(p.server, c.conn)
 		}
-		r.leave()
+		p.closeServerWrite()
 		return false
 	}
-	packet, err := l.body(head)
+	packet, err := c.readBody(head)
 	if err != nil {
-		r.leave()
+		p.closeServerWrite()
 		return false
 	}
 	connect, _ := parseConnect(packet)
-	l.session.Store(connect.session)
-	if !l.await(Inbound) { // a partition may be that of the session
+	c.session.Store(connect.session)
+	if !c.waitPass(Inbound) { // a partition may be that of the session
 		return true // to go on not hearing
 	}
-	r.proxy.claim(connect.session, l.dead)()
-	r.readOnly, r.zxid = connect.hasReadOnly, connect.lastZxid
-	return r.request(Request{Op: OpConnect}, packet)
+	p.proxy.lockSession(connect.session, c.done)()
+	p.readOnly, p.zxid = connect.hasReadOnly, connect.lastZxid
+	return p.forwardRequest(Request{Op: OpConnect}, packet)
 }
 
 // request sends a request to the server, and does to it what a rule says. It
 // reports whether there is any point in reading more of them.
-func (r *relay) request(req Request, packet []byte) bool {
-	o := r.line.origin()
+func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
+	o := p.client.origin()
 	req.Conn, req.Member, req.Session = o.conn, o.member, o.session
-	f, counting := r.proxy.hit(req)
+	f, counting := p.proxy.match(req)
 	a := f.action()
 	switch a.kind {
 	case dropBeforeApply, resetBeforeApply:
-		r.line.cut(a.cutting())
-		_ = r.server.Close()
-		f.happened()
+		p.client.cut(a.cutMode())
+		_ = p.server.Close()
+		f.recordFired()
 		return false
 	case expireBeforeApply:
-		r.expire(f)
+		p.expireSession(f)
 		return false
 	case freeze:
-		r.line.forget(true, true)
-		f.happened()
+		p.client.blackhole(true, true)
+		f.recordFired()
 		return true
 	case call:
 		a.hook(req)
@@ -130,34 +130,34 @@ func (r *relay) request(req Request, packet []byte) bool {
 		if a.kind == holdApply {
 			until.gate = f.gate
 		}
-		f.happened()
-		if !r.line.pause(until) {
+		f.recordFired()
+		if !p.client.waitDue(until) {
 			return false
 		}
 	case failWith:
 		if req.Op == OpConnect { // its reply has no code
-			r.line.send(outgoing{bytes: connectReply{}.encode(r.readOnly), cut: fin})
-			<-r.line.dead
-			f.happened()
+			p.client.send(outgoing{bytes: connectReply{}.encode(p.readOnly), cut: fin})
+			<-p.client.done
+			f.recordFired()
 			return false
 		}
 	}
 
-	e := awaited{req.Xid, f, counting}
+	e := pendingRequest{req.Xid, f, counting}
 	if req.Op == OpPing {
 		e.xid = xidPing // whatever it was
 	}
-	r.mu.Lock()
-	r.pending = append(r.pending, e)
-	r.refuse()
-	r.mu.Unlock()
+	p.mu.Lock()
+	p.pending = append(p.pending, e)
+	p.sendErrors()
+	p.mu.Unlock()
 	if a.kind == failWith {
 		return true
 	}
 	if req.Op == OpConnect {
-		r.attach(packet)
+		p.forwardHandshake(packet)
 	} else {
-		r.write(packet)
+		p.writeServer(packet)
 	}
 	switch a.kind {
 	case dropAfterApply, resetAfterApply, truncateReply, resetAfterReply, expireAfterApply:
@@ -168,58 +168,58 @@ func (r *relay) request(req Request, packet []byte) bool {
 
 // attach sends the handshake and waits for the reply: from then on requests can
 // be told by their session.
-func (r *relay) attach(packet []byte) {
-	r.write(packet)
+func (p *proxyConn) forwardHandshake(packet []byte) {
+	p.writeServer(packet)
 	select {
-	case <-r.shaken:
-	case <-r.over:
-	case <-r.line.dead:
+	case <-p.handshakeDone:
+	case <-p.serverDone:
+	case <-p.client.done:
 	}
 }
 
 // write sends a packet to the server. If that fails, replies meets the error,
 // too.
-func (r *relay) write(packet []byte) {
+func (p *proxyConn) writeServer(packet []byte) {
 	frame := append(newPacket(), packet...)
-	_, _ = r.server.Write(frame.packet())
+	_, _ = p.server.Write(frame.packet())
 }
 
 // refuse sends the replies of FailWith whose turn it is.
-func (r *relay) refuse() {
-	for len(r.pending) > 0 && r.pending[0].refused() {
-		e := r.pending[0]
-		r.pending = r.pending[1:]
+func (p *proxyConn) sendErrors() {
+	for len(p.pending) > 0 && p.pending[0].failed() {
+		e := p.pending[0]
+		p.pending = p.pending[1:]
 		reply := newPacket()
 		reply.int(e.xid)
-		reply.long(r.zxid)
+		reply.long(p.zxid)
 		reply.int(int32(e.fault.action().code))
-		r.line.send(outgoing{bytes: reply.packet()})
-		e.fault.happened()
-		e.counting.happened()
+		p.client.send(outgoing{bytes: reply.packet()})
+		e.fault.recordFired()
+		e.passes.recordFired()
 	}
 }
 
-func (e awaited) refused() bool { return e.fault.action().kind == failWith }
+func (e pendingRequest) failed() bool { return e.fault.action().kind == failWith }
 
 // expire lets the session of the connection expire, which then ends.
-func (r *relay) expire(f *Fault) {
-	id := r.line.session.Load()
+func (p *proxyConn) expireSession(f *Fault) {
+	id := p.client.session.Load()
 	var err error
 	if id != 0 { // or there is no session yet that could
-		err = r.proxy.ExpireSession(id)
+		err = p.proxy.ExpireSession(id)
 	}
-	r.line.finish()
+	p.client.closeAfterFlush()
 	if err == nil {
-		f.happened()
+		f.recordFired()
 	}
 }
 
 // replies takes what the server sends to the client.
-func (r *relay) replies() {
-	defer close(r.over)
-	from := bufio.NewReader(r.server)
-	if _, err := from.Peek(1); err == nil && r.raw.Load() {
-		_, _ = io.Copy(verbatim{r.line}, from)
+func (p *proxyConn) forwardReplies() {
+	defer close(p.serverDone)
+	from := bufio.NewReader(p.server)
+	if _, err := from.Peek(1); err == nil && p.fourLetter.Load() {
+		_, _ = io.Copy(rawWriter{p.client}, from)
 	}
 	for first, goOn := true, true; goOn; first = false {
 		frame, err := readFrame(from)
@@ -227,116 +227,116 @@ func (r *relay) replies() {
 			break
 		}
 		if first {
-			r.shake(frame)
+			p.recordSession(frame)
 		}
-		goOn = r.reply(frame, first)
+		goOn = p.forwardReply(frame, first)
 		if first {
-			close(r.shaken) // not before: nothing may come in front of this reply
+			close(p.handshakeDone) // not before: nothing may come in front of this reply
 		}
 	}
-	r.proxy.claim(r.line.session.Load(), r.line.dead)()
-	r.line.finish()
+	p.proxy.lockSession(p.client.session.Load(), p.client.done)()
+	p.client.closeAfterFlush()
 }
 
 // verbatim sends what is written to it.
-type verbatim struct{ *line }
+type rawWriter struct{ *clientConn }
 
-func (v verbatim) Write(b []byte) (int, error) {
+func (v rawWriter) Write(b []byte) (int, error) {
 	v.send(outgoing{bytes: bytes.Clone(b)})
 	return len(b), nil
 }
 
 // shake learns from the reply to the handshake which session this is.
-func (r *relay) shake(frame []byte) {
+func (p *proxyConn) recordSession(frame []byte) {
 	if id, password := decodeConnectReply(frame); id != 0 {
-		r.line.session.Store(id)
-		r.proxy.mu.Lock()
-		r.proxy.passwords[id] = password
-		r.proxy.mu.Unlock()
+		p.client.session.Store(id)
+		p.proxy.mu.Lock()
+		p.proxy.passwords[id] = password
+		p.proxy.mu.Unlock()
 	}
 }
 
 // reply sends a packet of the server to the client, and does to it what the
 // rule says that hit the request. It reports whether the connection goes on.
-func (r *relay) reply(frame []byte, first bool) bool {
-	if !first && r.event(frame) {
+func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
+	if !first && p.forwardEvent(frame) {
 		return true
 	}
-	r.mu.Lock()
-	e := r.take(frame, first)
+	p.mu.Lock()
+	e := p.takePending(frame, first)
 	f := e.fault
 	out := outgoing{bytes: frame}
 	switch a := f.action(); a.kind {
 	case dropAfterApply, resetAfterApply:
-		out = outgoing{cut: a.cutting()}
+		out = outgoing{cut: a.cutMode()}
 	case truncateReply:
 		out.bytes, out.cut = frame[:min(a.bytes, len(frame))], fin
 	case resetAfterReply:
 		out.cut = rst
 	case grantTimeout:
-		a.grant(frame)
+		a.setTimeout(frame)
 	case delayReply:
 		out.delay = a.duration
 	case holdReply:
 		out.gate = f.gate
 	case expireAfterApply:
-		r.mu.Unlock()
-		r.expire(f)
+		p.mu.Unlock()
+		p.expireSession(f)
 		return false
 	}
-	r.line.send(out)
-	r.refuse()
-	r.mu.Unlock()
+	p.client.send(out)
+	p.sendErrors()
+	p.mu.Unlock()
 
 	if out.cut != uncut {
-		<-r.line.written // it has happened when the client can see it
-		_ = r.server.Close()
+		<-p.client.written // it has happened when the client can see it
+		_ = p.server.Close()
 	}
 	switch f.action().kind {
 	case delayApply, holdApply: // it happened long ago
 	default:
 		if f != nil {
-			f.happened()
+			f.recordFired()
 		}
 	}
-	e.counting.happened()
+	e.passes.recordFired()
 	return out.cut == uncut
 }
 
 // event reports whether a packet is a watch event, which it then sends to the
 // client, unless a rule swallows it.
-func (r *relay) event(frame []byte) bool {
+func (p *proxyConn) forwardEvent(frame []byte) bool {
 	d := &decoder{rest: frame[4:]}
 	if d.int() != xidEvent || d.long() != -1 || d.int() != 0 {
 		return false
 	}
 	event := EventType(d.int())
 	d.int() // the state, always connected
-	o := r.line.origin()
-	f, counting := r.proxy.hit(Request{
+	o := p.client.origin()
+	f, counting := p.proxy.match(Request{
 		Conn: o.conn, Member: o.member, Session: o.session, Xid: xidEvent, Op: OpEvent, Paths: []string{d.string()}, Event: event,
 	})
 	if f == nil {
-		r.line.send(outgoing{bytes: frame})
+		p.client.send(outgoing{bytes: frame})
 	} else {
-		f.happened()
+		f.recordFired()
 	}
-	counting.happened()
+	counting.recordFired()
 	return true
 }
 
 // take removes the request that a packet answers.
-func (r *relay) take(frame []byte, first bool) (e awaited) {
+func (p *proxyConn) takePending(frame []byte, first bool) (e pendingRequest) {
 	xid := int32(0) // of the handshake
 	if !first {
 		d := &decoder{rest: frame[4:]}
 		xid = d.int()
-		r.zxid = max(r.zxid, d.long())
+		p.zxid = max(p.zxid, d.long())
 	}
-	i := slices.IndexFunc(r.pending, func(e awaited) bool { return e.xid == xid && !e.refused() })
+	i := slices.IndexFunc(p.pending, func(e pendingRequest) bool { return e.xid == xid && !e.failed() })
 	if i >= 0 {
-		e = r.pending[i]
-		r.pending = slices.Delete(r.pending, i, i+1)
+		e = p.pending[i]
+		p.pending = slices.Delete(p.pending, i, i+1)
 	}
 	return e
 }
@@ -357,7 +357,7 @@ func readFrame(from io.Reader) ([]byte, error) {
 		return nil, err
 	}
 	n := binary.BigEndian.Uint32(head)
-	if n > maxProxied {
+	if n > maxProxiedPacket {
 		return nil, errors.New("a packet of impossible length")
 	}
 	frame := bytes.NewBuffer(head)

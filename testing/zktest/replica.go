@@ -4,9 +4,9 @@ import "fmt"
 
 // member is one address of the server: to clients, one server of an ensemble.
 // All members have the same tree and sessions, each has its own watches.
-type member struct {
+type replica struct {
 	number   int // from 1
-	entrance *entrance
+	listener *listener
 	data     watchTable
 	child    watchTable
 	lag      *lag // nil unless the member lags behind
@@ -21,30 +21,30 @@ type lag struct {
 }
 
 // tree is what reads through the member see.
-func (s *Server) treeAt(m *member) tree {
-	if m.lag != nil {
-		return m.lag.tree
+func (s *Server) treeAt(rep *replica) tree {
+	if rep.lag != nil {
+		return rep.lag.tree
 	}
 	return s.tree
 }
 
 // zxidAt is the latest transaction that the member knows of.
-func (s *Server) zxidAt(m *member) int64 {
-	if m.lag != nil {
-		return m.lag.zxid
+func (s *Server) zxidAt(rep *replica) int64 {
+	if rep.lag != nil {
+		return rep.lag.zxid
 	}
 	return s.zxid
 }
 
 // catchUp ends a lag: the member's clients get the events they missed.
-func (m *member) catchUp() {
-	if m.lag == nil {
+func (rep *replica) catchUp() {
+	if rep.lag == nil {
 		return
 	}
-	missed := m.lag.missed
-	m.lag = nil
+	missed := rep.lag.missed
+	rep.lag = nil
 	for _, ch := range missed {
-		m.fire(ch)
+		rep.notifyWatchers(ch)
 	}
 }
 
@@ -57,9 +57,9 @@ func (m *member) catchUp() {
 func (s *Server) Lag(number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.memberNumber(number)
-	if err == nil && m.lag == nil {
-		m.lag = &lag{tree: s.tree.clone(), zxid: s.zxid}
+	rep, err := s.replicaByNumber(number)
+	if err == nil && rep.lag == nil {
+		rep.lag = &lag{tree: s.tree.clone(), zxid: s.zxid}
 	}
 	return err
 }
@@ -68,53 +68,53 @@ func (s *Server) Lag(number int) error {
 func (s *Server) CatchUp(number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.memberNumber(number)
+	rep, err := s.replicaByNumber(number)
 	if err == nil {
-		m.catchUp()
+		rep.catchUp()
 	}
 	return err
 }
 
-func (s *Server) memberNumber(number int) (*member, error) {
+func (s *Server) replicaByNumber(number int) (*replica, error) {
 	if s.closed {
 		return nil, fmt.Errorf("zktest: %w", errClosed)
 	}
-	if number < 1 || number > len(s.members) {
-		return nil, fmt.Errorf("zktest: there is no member %d, they are numbered from 1 to %d", number, len(s.members))
+	if number < 1 || number > len(s.replicas) {
+		return nil, fmt.Errorf("zktest: there is no member %d, they are numbered from 1 to %d", number, len(s.replicas))
 	}
-	return s.members[number-1], nil
+	return s.replicas[number-1], nil
 }
 
 // RefuseConnections closes the ports of the members (from 1; none given: of
 // all): clients get ECONNREFUSED. Open connections stay.
-func (s *Server) RefuseConnections(members ...int) error { return s.meet(refusing, members) }
+func (s *Server) RefuseConnections(members ...int) error { return s.setAcceptMode(refusing, members) }
 
 // RejectConnections closes new connections to the members (from 1; none given:
 // to all) as soon as they are accepted.
-func (s *Server) RejectConnections(members ...int) error { return s.meet(rejecting, members) }
+func (s *Server) RejectConnections(members ...int) error { return s.setAcceptMode(rejecting, members) }
 
 // HangConnections accepts new connections to the members (from 1; none given:
 // to all) and never answers them.
-func (s *Server) HangConnections(members ...int) error { return s.meet(hanging, members) }
+func (s *Server) HangConnections(members ...int) error { return s.setAcceptMode(hanging, members) }
 
 // AcceptConnections ends what RefuseConnections, RejectConnections or
 // HangConnections began, for connections to come.
-func (s *Server) AcceptConnections(members ...int) error { return s.meet(admitting, members) }
+func (s *Server) AcceptConnections(members ...int) error { return s.setAcceptMode(accepting, members) }
 
-func (s *Server) meet(m mood, members []int) error {
+func (s *Server) setAcceptMode(mode acceptMode, members []int) error {
 	if len(members) == 0 {
-		for _, m := range s.members {
-			members = append(members, m.number)
+		for _, rep := range s.replicas {
+			members = append(members, rep.number)
 		}
 	}
 	for _, number := range members {
 		s.mu.Lock()
-		member, err := s.memberNumber(number)
+		rep, err := s.replicaByNumber(number)
 		s.mu.Unlock()
 		if err != nil {
 			return err
 		}
-		if err := member.entrance.set(m); err != nil {
+		if err := rep.listener.setMode(mode); err != nil {
 			return fmt.Errorf("zktest: member %d: %w", number, err)
 		}
 	}
