@@ -18,12 +18,12 @@ const (
 	permAll    = 31
 )
 
-// identity is who a connection is, or whom an ACL entry is for.
+// identity is an identity of a connection, or the one that an ACL entry names.
 type identity struct{ scheme, id string }
 
 var (
 	worldAnyone = identity{"world", "anyone"}
-	superUser   = identity{"super", ""} // who may do everything
+	superUser   = identity{"super", ""} // has all permissions
 )
 
 // digest returns the identity of "user:password".
@@ -37,7 +37,7 @@ func digest(credentials string) identity {
 type acl struct {
 	identity
 	perms int32
-	null  bool // the id is null, which only the scheme "auth" forgives
+	null  bool // the id is null, which only the scheme "auth" permits
 }
 
 // allowed reports whether one of the identities has one of the permissions.
@@ -47,7 +47,7 @@ func allowed(list []acl, perms int32, identities []identity) bool {
 	})
 }
 
-// means reports whether the entry is for that identity.
+// matches reports whether the entry applies to the identity.
 func (a acl) matches(id identity) bool {
 	if a.scheme != id.scheme {
 		return false
@@ -68,9 +68,9 @@ func ipPrefix(id string) (netip.Prefix, bool) {
 	return p, err == nil && p.Addr().Is4()
 }
 
-// fixACL returns the list as a node keeps it: without duplicates, and with the
-// identities that the scheme "auth" stands for. A list that a node can not have
-// is an error.
+// fixupACL returns the list as a node stores it, like ZooKeeper's fixupACL:
+// without duplicates, and with the scheme "auth" replaced by the identities of
+// the connection. An invalid list is an error.
 func fixupACL(list []acl, identities []identity) ([]acl, Code) {
 	var fixed []acl
 	for i, a := range list {
@@ -79,7 +79,7 @@ func fixupACL(list []acl, identities []identity) ([]acl, Code) {
 		}
 		valid := false
 		if a.null && (a.scheme == "world" || a.scheme == "digest" || a.scheme == "ip") {
-			return nil, ErrMarshalling // the real server stumbles over it
+			return nil, ErrMarshalling // the real server fails on it
 		}
 		switch a.scheme {
 		case "world":
@@ -111,7 +111,7 @@ func fixupACL(list []acl, identities []identity) ([]acl, Code) {
 	return fixed, OK
 }
 
-// masked hides the passwords' digests from who may not change the list.
+// maskDigests hides the password digests from connections without ADMIN.
 func maskDigests(list []acl) []acl {
 	list = slices.Clone(list)
 	for i, a := range list {

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// apply carries out one request, with s.mu held, and returns the reply.
+// apply applies one request and returns the reply, if any, and whether the
+// connection goes on. s.mu is held.
 func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bool) {
 	rep, ss := c.replica, c.session
-	d := &decoder{rest: packet[8:]} // behind the header
+	d := &decoder{rest: packet[8:]} // after the header
 
 	switch r.Op {
 	case OpAuth:
@@ -43,7 +44,7 @@ func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bo
 	return append(s.replyHeader(c, r, s.zxidAt(rep), code), body...).packet(), true
 }
 
-// header begins a reply.
+// replyHeader begins a reply.
 func (s *Server) replyHeader(c *conn, r Request, zxid int64, code Code) encoder {
 	s.record(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
 	c.recordReply(r, zxid, code)
@@ -54,15 +55,15 @@ func (s *Server) replyHeader(c *conn, r Request, zxid int64, code Code) encoder 
 	return e
 }
 
-// reply is a reply without a record: of success, if there is nothing to say,
-// or of failure.
+// reply returns a reply without a record: to a request without a result, or of
+// failure.
 func (s *Server) reply(c *conn, r Request, zxid int64, code Code) []byte {
 	return s.replyHeader(c, r, zxid, code).packet()
 }
 
-// authenticate gives the connection an identity, or ends it.
+// authenticate adds an identity to the connection, or ends the connection.
 func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
-	d.int() // a type, always 0
+	d.int() // the type, always 0
 	scheme, credentials := d.string(), d.buffer()
 	switch {
 	case d.malformed:
@@ -80,17 +81,17 @@ func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
 	return s.reply(c, r, 0, OK), true
 }
 
-// prove gives the connection an identity.
+// addIdentity adds an identity to the connection.
 func (c *conn) addIdentity(id identity) {
 	if !slices.Contains(c.identities, id) {
 		c.identities = append(slices.Clone(c.identities), id)
 	}
 }
 
-// write carries out a request that is a transaction.
+// applyWrite applies a request that is a transaction.
 func (s *Server) applyWrite(c *conn, r Request, d *decoder) []byte {
 	if r.Op == OpReconfig && !d.reconfig() {
-		return s.reply(c, r, s.zxid, ErrMarshalling) // before it has got a zxid
+		return s.reply(c, r, s.zxid, ErrMarshalling) // without taking a zxid
 	}
 	x := s.begin(c.session.id, c.identities)
 	body, code := x.apply(r.Op, d)
@@ -99,18 +100,18 @@ func (s *Server) applyWrite(c *conn, r Request, d *decoder) []byte {
 	}
 	s.notifyChange()
 	if r.Op == OpCheck && code == OK {
-		return nil // the real server stumbles over the answer, and goes on without
+		return nil // the real server fails to encode this reply, and goes on without it
 	}
 	return append(s.replyHeader(c, r, x.zxid, code), body...).packet()
 }
 
-// run returns the record of the reply.
+// apply applies a request and returns the record of its reply.
 func (x *txn) apply(op Op, d *decoder) (e encoder, code Code) {
 	switch op {
 	case OpReconfig:
 		return nil, ErrReconfigDisabled
 	case OpDeleteContainer:
-		return nil, ErrBadArguments // what a client sends is not taken for a path
+		return nil, ErrBadArguments // the real server accepts no path from a client
 	}
 	if op == OpMulti {
 		parts, ok := decodeMulti(d)
@@ -155,7 +156,7 @@ func (x *txn) apply(op Op, d *decoder) (e encoder, code Code) {
 	return e, code
 }
 
-// encodeResults writes the record of a multi's reply.
+// encodeResults encodes the record of a multi's reply.
 func encodeResults(results []result) (e encoder) {
 	for _, r := range results {
 		if r.code != OK {
@@ -187,7 +188,8 @@ func encodeResults(results []result) (e encoder) {
 	return e
 }
 
-// read carries out a request that changes nothing but watches.
+// applyRead applies a request that changes nothing but watches, and returns the
+// record of its reply.
 func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	rep := c.replica
 	switch op {
@@ -224,56 +226,26 @@ func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
 			return nil, ErrMarshalling
 		}
 		if !d.malformed {
-			rep.data.add(path, c, persistentWatch+watchMode(mode))
-			rep.child.add(path, c, persistentWatch+watchMode(mode))
+			rep.addPersistent(path, c, int(mode))
 		}
 		e.int(0)
 	case OpSetWatches, OpSetWatches2:
 		s.setWatches(c, op, d)
 	case OpMultiRead:
 		parts, ok := decodeMulti(d)
-		results := make([]result, len(parts))
-		for i, p := range parts {
-			if p.op != OpGetData && p.op != OpGetChildren {
-				return nil, ErrMarshalling
-			}
-			results[i].op = p.op
-			n, code := s.lookup(c, p.path, permRead)
-			if results[i].code = code; n == nil {
-				continue
-			}
-			results[i].data, results[i].stat = n.data, n.stat()
-			results[i].list = n.children.list
-		}
 		if !ok {
 			return nil, ErrMarshalling
 		}
-		e = encodeResults(results)
+		return s.multiRead(c, parts)
 	case OpGetEphemerals:
-		prefix := d.string()
-		if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
-			prefix = "/" // all, as Java's trim has it
-		}
-		paths := newNameSet(s.conf.seed, "")
-		for path := range c.session.ephemerals {
-			if strings.HasPrefix(path, prefix) {
-				paths.add(path)
-			}
-		}
-		e.strings(paths.list)
+		e.strings(s.ephemeralsOf(c.session, d.string()))
 	case OpGetAllChildrenNumber:
 		path := d.path()
 		n, code := s.lookup(c, path, permRead)
 		if d.malformed || n == nil {
 			return nil, malformedOr(d, code)
 		}
-		below, count := strings.TrimSuffix(path, "/")+"/", 0
-		for other := range s.treeAt(rep) {
-			if strings.HasPrefix(other, below) && other != "/" {
-				count++
-			}
-		}
-		e.int(int32(count))
+		e.int(s.treeAt(rep).countDescendants(path))
 	case OpWhoAmI:
 		e.int(int32(len(c.identities)))
 		for _, w := range c.identities {
@@ -293,6 +265,39 @@ func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	return e, code
 }
 
+func (s *Server) multiRead(c *conn, parts []part) (encoder, Code) {
+	results := make([]result, len(parts))
+	for i, p := range parts {
+		if p.op != OpGetData && p.op != OpGetChildren {
+			return nil, ErrMarshalling
+		}
+		results[i].op = p.op
+		n, code := s.lookup(c, p.path, permRead)
+		if results[i].code = code; n == nil {
+			continue
+		}
+		results[i].data, results[i].stat = n.data, n.stat()
+		results[i].list = n.children.list
+	}
+	return encodeResults(results), OK
+}
+
+// ephemeralsOf returns the session's ephemerals whose path has the prefix.
+func (s *Server) ephemeralsOf(ss *session, prefix string) []string {
+	// As Java's trim does.
+	if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
+		prefix = "/"
+	}
+	paths := newNameSet(s.conf.seed, "")
+	for path := range ss.ephemerals {
+		if strings.HasPrefix(path, prefix) {
+			paths.add(path)
+		}
+	}
+	return paths.list
+}
+
+// malformedOr returns ErrMarshalling if the record was malformed, otherwise code.
 func malformedOr(d *decoder, code Code) Code {
 	if d.malformed {
 		return ErrMarshalling
@@ -300,8 +305,8 @@ func malformedOr(d *decoder, code Code) Code {
 	return code
 }
 
-// see returns a node if the connection has one of the permissions, or none is
-// needed.
+// lookup returns a node that the connection may access with one of perms, or
+// without any permission if perms is 0.
 func (s *Server) lookup(c *conn, path string, perms int32) (*node, Code) {
 	n := s.treeAt(c.replica).at(path)
 	if n == nil {
@@ -313,8 +318,8 @@ func (s *Server) lookup(c *conn, path string, perms int32) (*node, Code) {
 	return n, OK
 }
 
-// look reads a node, and leaves a watch if it was asked for and the node is
-// there. Only exists leaves one on a node that is not.
+// readNode reads a node, and sets a watch if the request asks for one and the
+// node exists. Only exists sets one on a node that does not.
 func (s *Server) readNode(c *conn, p part) (e encoder, code Code) {
 	perms, table := int32(permRead), c.replica.data
 	switch p.op {
@@ -347,7 +352,7 @@ func (s *Server) readNode(c *conn, p part) (e encoder, code Code) {
 	return e, OK
 }
 
-// unwatch removes or, for OpCheckWatches, only looks for watches.
+// removeWatches removes watches or, for OpCheckWatches, only checks for them.
 func (s *Server) removeWatches(c *conn, op Op, path string, of int32) Code {
 	const children, data, both = 1, 2, 3
 	var tables []watchTable
@@ -363,7 +368,7 @@ func (s *Server) removeWatches(c *conn, op Op, path string, of int32) Code {
 	}
 	code := ErrNoWatcher
 	for _, t := range tables {
-		// ZooKeeper's check is content with anybody's watch.
+		// ZooKeeper's check accepts any connection's watch.
 		if op == OpCheckWatches && len(t[path]) > 0 || op == OpRemoveWatches && t.remove(path, c) {
 			code = OK
 		}
@@ -371,15 +376,15 @@ func (s *Server) removeWatches(c *conn, op Op, path string, of int32) Code {
 	return code
 }
 
-// setWatches sets the watches again that a client had before its connection
-// broke, and sends the events that it missed. It can not know of a node that
-// was deleted and created again, or created and deleted.
+// setWatches restores the watches that a client had before its connection broke,
+// and sends the events that it missed. It cannot detect that a node was deleted
+// and created again, or created and deleted.
 func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 	since := d.long()
 	data, exist, child := d.strings(), d.strings(), d.strings()
-	var lasting [2][]string
+	var persistent [2][]string // by mode
 	if op == OpSetWatches2 {
-		lasting[0], lasting[1] = d.strings(), d.strings()
+		persistent[0], persistent[1] = d.strings(), d.strings()
 	}
 	if d.malformed {
 		return
@@ -406,10 +411,16 @@ func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 		}
 	}
 	renew(child, rep.child, NodeChildrenChanged, func(n *node) int64 { return n.pzxid })
-	for mode, paths := range lasting {
+	for mode, paths := range persistent {
 		for _, path := range paths {
-			rep.data.add(path, c, persistentWatch+watchMode(mode))
-			rep.child.add(path, c, persistentWatch+watchMode(mode))
+			rep.addPersistent(path, c, mode)
 		}
 	}
+}
+
+// addPersistent adds a watch by the mode of OpAddWatch: 0 is persistent, 1 is
+// recursive.
+func (rep *replica) addPersistent(path string, c *conn, mode int) {
+	rep.data.add(path, c, persistentWatch+watchMode(mode))
+	rep.child.add(path, c, persistentWatch+watchMode(mode))
 }

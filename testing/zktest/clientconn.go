@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// line is one client's TCP connection: packets in, packets out, and the faults
-// that connections have. The server and the proxy read from it in one
-// goroutine; what they send is written by another, so that nobody who sends
-// ever waits for a client.
+// clientConn is one client's TCP connection as a stream of packets, together
+// with the connection faults. The server and the proxy read from it in one
+// goroutine. Another goroutine writes what they send, so that a sender never
+// waits for a client.
 type clientConn struct {
 	net      *network
 	conn     net.Conn
 	maxFrame int
-	number   int // the connection's number
-	member   int
+	number   int // of the connection
+	member   int // of the ensemble, to which the client has connected
 	session  atomic.Int64
 
 	sent     atomic.Int64 // packets
@@ -32,22 +32,22 @@ type clientConn struct {
 	mu           sync.Mutex
 	wake         sync.Cond // more to write, or the end
 	queue        []outgoing
-	draining     bool // nothing more is queued: the connection ends with the queue
-	closed       bool // dead is closed
-	dropInbound  bool // what comes is read and forgotten
-	dropOutbound bool // what is sent is forgotten
+	draining     bool // the connection ends when the queue is written; nothing is added to it
+	closed       bool // done is closed
+	dropInbound  bool // packets are read and discarded
+	dropOutbound bool // queued packets are discarded
 }
 
 // outgoing is a packet to be written.
 type outgoing struct {
 	bytes []byte
-	gate  <-chan struct{} // if not nil, not before it is closed
-	delay time.Duration   // from when it is sent
-	due   time.Time       // set by send from delay
-	cut   cutMode         // afterwards
+	gate  <-chan struct{} // if not nil, the packet waits until it is closed
+	delay time.Duration   // counted from the call of send
+	due   time.Time       // set by send, from delay
+	cut   cutMode         // what is done to the connection afterwards
 }
 
-// cutting is how a connection is cut.
+// cutMode is how a connection is cut.
 type cutMode int
 
 const (
@@ -56,14 +56,18 @@ const (
 	rst
 )
 
-// lingering bounds how long a connection that we have ended is read from.
-// Closing it with input unread would send a RST, which may take the last reply
-// from the client.
+// lingerTimeout bounds how long a connection is still read after our FIN.
+// Closing it with unread input would send an RST, which may discard the last
+// reply before the client has read it.
 const lingerTimeout = time.Second
 
-var errConnCut = errors.New("the connection is cut")
+var (
+	errConnCut      = errors.New("the connection is cut")
+	errPacketLength = errors.New("a packet of impossible length")
+)
 
-// newLine begins the writing. end must be called when reading is over.
+// newClientConn starts the writing goroutine. The caller must call
+// closeAndDrain when it has finished reading.
 func newClientConn(n *network, conn net.Conn, maxFrame, number, member int) *clientConn {
 	c := &clientConn{
 		net: n, conn: conn, maxFrame: maxFrame, number: number, member: member,
@@ -71,24 +75,24 @@ func newClientConn(n *network, conn net.Conn, maxFrame, number, member int) *cli
 	}
 	c.wake.L = &c.mu
 	n.add(c)
-	go c.writeLoop() // ends with the line: see end
+	go c.writeLoop() // ends with the connection; closeAndDrain waits for it
 	return c
 }
 
 func (c *clientConn) origin() origin { return origin{c.number, c.member, c.session.Load()} }
 
-// head reads the first four bytes of a packet.
+// readHeader reads the first four bytes of a packet.
 func (c *clientConn) readHeader() (head [4]byte, err error) {
 	_, err = io.ReadFull(c.conn, head[:])
 	return head, err
 }
 
-// body reads the rest of the packet that head announces, and returns the packet
-// without its length. It takes memory only for what has come.
+// readBody reads the rest of the packet that head begins, and returns the packet
+// without its length. It allocates memory only for bytes that have arrived.
 func (c *clientConn) readBody(head [4]byte) ([]byte, error) {
 	n := int(int32(binary.BigEndian.Uint32(head[:])))
 	if n < 0 || n > c.maxFrame {
-		return nil, errors.New("a packet of impossible length")
+		return nil, errPacketLength
 	}
 	var packet bytes.Buffer
 	if _, err := io.CopyN(&packet, c.conn, int64(n)); err != nil {
@@ -99,8 +103,8 @@ func (c *clientConn) readBody(head [4]byte) ([]byte, error) {
 	return packet.Bytes(), nil
 }
 
-// read returns the next packet without its length. A partition holds up the end
-// of the connection, too, and who is deaf does not hear of it.
+// read returns the next packet without its length. A partition also delays the
+// end of the connection, and with dropInbound the end is not reported.
 func (c *clientConn) read() ([]byte, error) {
 	for {
 		head, err := c.readHeader()
@@ -117,7 +121,7 @@ func (c *clientConn) read() ([]byte, error) {
 		if c.waitPass(Inbound) {
 			return packet, nil
 		}
-		// Deaf: nobody hears this one.
+		// With dropInbound the packet is discarded.
 		select {
 		case <-c.done:
 			return nil, errConnCut
@@ -126,8 +130,8 @@ func (c *clientConn) read() ([]byte, error) {
 	}
 }
 
-// await waits while a partition holds up what goes in a direction, and reports
-// whether it may then pass.
+// waitPass waits while a partition holds up the direction, and reports whether
+// packets may then pass.
 func (c *clientConn) waitPass(d Direction) bool {
 	c.net.waitHealed(c, d)
 	c.mu.Lock()
@@ -135,7 +139,7 @@ func (c *clientConn) waitPass(d Direction) bool {
 	return !c.closed && (d == Inbound && !c.dropInbound || d == Outbound && !c.dropOutbound)
 }
 
-// send queues a packet. On a line that ends it does nothing.
+// send queues a packet. It does nothing if the connection is ending.
 func (c *clientConn) send(p outgoing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,8 +154,8 @@ func (c *clientConn) send(p outgoing) {
 	}
 }
 
-// finish ends the connection (FIN) after all that is queued, unless the client
-// is to hear nothing more.
+// closeAfterFlush ends the connection (FIN) when the queue is written. With
+// dropOutbound it does nothing: the client must not see the end.
 func (c *clientConn) closeAfterFlush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,30 +180,30 @@ func (c *clientConn) cut(how cutMode) {
 	c.wake.Signal()
 	c.mu.Unlock()
 	c.net.wake()
-	_ = c.conn.SetWriteDeadline(time.Unix(1, 0)) // a write that is stuck ends
+	_ = c.conn.SetWriteDeadline(time.Unix(1, 0)) // ends a write that is blocked
 	if tcp, ok := c.conn.(*net.TCPConn); ok && how == rst {
 		_ = tcp.SetLinger(0)
 	} else if ok && tcp.CloseWrite() == nil {
-		// The reader goes on until the client has ended it too: see end.
+		// The reader goes on until the client's FIN: see closeAndDrain.
 		_ = c.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
 		return
 	}
 	_ = c.conn.Close()
 }
 
-// forget lets the line vanish without a sign to the client: what it sends is
-// read and forgotten, and nothing is sent any more.
-func (c *clientConn) blackhole(deaf, mute bool) {
+// blackhole discards, from now on, the packets that are read, that are sent, or
+// both, without a sign to the client.
+func (c *clientConn) blackhole(inbound, outbound bool) {
 	c.mu.Lock()
-	c.dropInbound, c.dropOutbound = c.dropInbound || deaf, c.dropOutbound || mute
+	c.dropInbound, c.dropOutbound = c.dropInbound || inbound, c.dropOutbound || outbound
 	c.mu.Unlock()
 	c.net.wake()
 }
 
-// end closes the connection when its reader is done with it.
+// closeAndDrain closes the connection when its reader has finished.
 func (c *clientConn) closeAndDrain() {
 	c.cut(fin)
-	// Again: the reader may have set another one since.
+	// Again, because the reader may have set another deadline since.
 	_ = c.conn.SetReadDeadline(time.Now().Add(lingerTimeout))
 	_, _ = io.Copy(io.Discard, c.conn) // until the client's FIN or the deadline
 	_ = c.conn.Close()
@@ -207,65 +211,69 @@ func (c *clientConn) closeAndDrain() {
 	c.net.remove(c)
 }
 
-// abort closes the connection without any ceremony.
+// abort closes the connection without draining it.
 func (c *clientConn) abort() {
 	c.cut(fin)
 	_ = c.conn.Close()
 }
 
-// write writes what is queued until the line ends.
+// writeLoop writes queued packets until the connection ends.
 func (c *clientConn) writeLoop() {
 	defer close(c.written)
-	var batch []byte
+	var buf []byte
 	for {
-		next, ok := c.nextBatch()
+		batch, ok := c.nextBatch()
 		if !ok {
 			return
 		}
-		batch = batch[:0]
-		for _, p := range next {
-			if p.gate != nil || p.delay != 0 {
-				p.delay = time.Until(p.due)
-				if !c.writeBytes(batch) || !c.waitDue(p) {
-					return
-				}
-				batch = batch[:0]
-			}
-			batch = append(batch, p.bytes...)
-			if p.cut != uncut {
-				c.writeBytes(batch)
-				c.net.waitHealed(c, Outbound)
-				c.cut(p.cut)
-				return
-			}
-		}
-		if !c.writeBytes(batch) {
+		if buf, ok = c.writeBatch(batch, buf[:0]); !ok {
 			return
 		}
 	}
 }
 
-// next waits for packets to write.
+// writeBatch writes packets, all that are due in one piece. It returns the
+// buffer for reuse, and false when the connection has ended.
+func (c *clientConn) writeBatch(batch []outgoing, buf []byte) ([]byte, bool) {
+	for _, p := range batch {
+		if p.gate != nil || p.delay != 0 {
+			p.delay = time.Until(p.due)
+			if !c.writeBytes(buf) || !c.waitDue(p) {
+				return buf, false
+			}
+			buf = buf[:0]
+		}
+		buf = append(buf, p.bytes...)
+		if p.cut != uncut {
+			c.writeBytes(buf)
+			c.net.waitHealed(c, Outbound)
+			c.cut(p.cut)
+			return buf, false
+		}
+	}
+	return buf, c.writeBytes(buf)
+}
+
+// nextBatch waits for packets to write. It reports false when there will be no
+// more.
 func (c *clientConn) nextBatch() ([]outgoing, bool) {
 	c.mu.Lock()
 	for len(c.queue) == 0 && !c.draining && !c.closed {
 		c.wake.Wait()
 	}
-	queue := c.queue
+	queue, closed := c.queue, c.closed
 	c.queue = nil
-	over, ended := c.closed, c.draining && len(queue) == 0
 	c.mu.Unlock()
-	if over || ended {
-		if ended {
-			c.net.waitHealed(c, Outbound)
-			c.cut(fin)
-		}
+	if !closed && len(queue) == 0 { // drained
+		c.net.waitHealed(c, Outbound)
+		c.cut(fin)
 		return nil, false
 	}
-	return queue, true
+	return queue, !closed
 }
 
-// pause waits until a packet may be written.
+// waitDue waits until the packet may be written: until its gate is closed and
+// its delay has passed. It reports false if the connection ends first.
 func (c *clientConn) waitDue(p outgoing) bool {
 	if p.gate != nil {
 		select {
@@ -286,29 +294,29 @@ func (c *clientConn) waitDue(p outgoing) bool {
 	return true
 }
 
-// put writes bytes, in small pieces if the connection is throttled.
-func (c *clientConn) writeBytes(bytes []byte) bool {
-	for len(bytes) > 0 {
+// writeBytes writes b, in pieces if the connection is throttled.
+func (c *clientConn) writeBytes(b []byte) bool {
+	for len(b) > 0 {
 		if !c.waitPass(Outbound) {
 			select {
 			case <-c.done:
 				return false
 			default:
-				return true // mute
+				return true // dropOutbound
 			}
 		}
 		piece, delay := c.net.throttleFor(c)
-		if piece <= 0 || piece > len(bytes) {
-			piece = len(bytes)
+		if piece <= 0 || piece > len(b) {
+			piece = len(b)
 		}
 		if c.isDraining() {
 			_ = c.conn.SetWriteDeadline(time.Now().Add(lingerTimeout))
 		}
-		if _, err := c.conn.Write(bytes[:piece]); err != nil {
+		if _, err := c.conn.Write(b[:piece]); err != nil {
 			c.cut(rst)
 			return false
 		}
-		bytes = bytes[piece:]
+		b = b[piece:]
 		if delay > 0 && !c.waitDue(outgoing{delay: delay}) {
 			return false
 		}
@@ -322,7 +330,7 @@ func (c *clientConn) isDraining() bool {
 	return c.draining
 }
 
-// isMute reports whether what is sent is forgotten.
+// dropsOutbound reports whether sent packets are discarded.
 func (c *clientConn) dropsOutbound() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// handshakeTimeout is how long a connection may be without a session.
+// handshakeTimeout bounds the time until the first packet of a connection.
 const handshakeTimeout = 10 * time.Second
 
-// conn is a client's connection to a member.
+// conn is a client's connection to a replica.
 type conn struct {
 	client  *clientConn
 	replica *replica
@@ -18,12 +18,12 @@ type conn struct {
 	// Guarded by Server.mu.
 	server     *Server
 	session    *session   // nil before the handshake, and when detached
-	identities []identity // whom it has proved to be
-	readOnly   bool       // its handshake has that byte, so the reply must have it
+	identities []identity // its address, and those it has authenticated as
+	readOnly   bool       // its handshake has the read-only byte, so the reply must have it
 	last       lastRequest
 }
 
-// admit numbers a connection and returns its life.
+// admit numbers a connection and returns the function that serves it.
 func (s *Server) admit(rep *replica, nc net.Conn) func() {
 	number := int(s.accepted.Add(1))
 	return func() { s.serve(rep, nc, number) }
@@ -74,7 +74,7 @@ func (s *Server) connsFrom(host string) (n int) {
 	return n
 }
 
-// detach forgets a connection and its watches. Its session lives on.
+// detach removes a connection and its watches. Its session stays alive.
 func (s *Server) detach(c *conn) {
 	if c.session != nil {
 		c.session.conn = nil
@@ -86,9 +86,9 @@ func (s *Server) detach(c *conn) {
 	s.notifyChange()
 }
 
-// HalfOpen makes the server forget connections, with their watches, without a
-// sign to the clients: what they send vanishes, and nothing comes back. Their
-// sessions run on to their end.
+// HalfOpen makes the server forget the selected connections and their watches
+// while the clients believe them open: what they send is discarded, and nothing
+// comes back. Their sessions stay alive until they expire.
 func (s *Server) HalfOpen(sel Selector) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +100,8 @@ func (s *Server) HalfOpen(sel Selector) {
 	}
 }
 
-// greet deals with a connection's first packet: a request for a session, or a
-// four letter word. It reports whether requests follow.
+// handshake handles a connection's first packet: a request for a session, or a
+// four letter command. It reports whether requests follow.
 func (s *Server) handshake(c *conn) bool {
 	_ = c.client.conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
 	head, err := c.client.readHeader()
@@ -125,18 +125,18 @@ func (s *Server) handshake(c *conn) bool {
 	_ = c.client.conn.SetReadDeadline(time.Time{})
 	c.readOnly = req.hasReadOnly
 	c.client.session.Store(req.session)
-	if !c.client.waitPass(Inbound) { // a partition of this very session
+	if !c.client.waitPass(Inbound) { // again, for a partition of this session
 		return false
 	}
 	r := Request{Conn: c.client.number, Member: c.replica.number, Session: req.session, Op: OpConnect}
 	return s.applyFaults(c, r, func() ([]byte, bool) { return s.connect(c, req) })
 }
 
-// connect gives the connection a session, the one asked for or a new one, and
-// returns the reply. Without a session the connection ends.
+// connect attaches the connection to the session it asks for, or to a new one,
+// and returns the reply. Without a session the connection ends.
 func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) {
 	if req.lastZxid > s.zxidAt(c.replica) {
-		return nil, false // the client has seen what we have not: let it try elsewhere
+		return nil, false // the client has seen a later state: it has to try another server
 	}
 	timeout := s.negotiate(req.timeout)
 	var ss *session
@@ -147,7 +147,7 @@ func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) 
 	} else {
 		ss = s.sessions[req.session]
 		if ss != nil && ss.conn != nil {
-			// Even if the password turns out wrong.
+			// As on a real server, even if the password is wrong.
 			old := ss.conn
 			s.detach(old)
 			old.client.cut(fin)
@@ -157,7 +157,7 @@ func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) 
 			return connectReply{}.encode(c.readOnly), false
 		}
 		ss.timeout = timeout
-		ss.lastZxid = req.lastZxid // replies that we sent may have been lost
+		ss.lastZxid = req.lastZxid // not what we sent: replies may have been lost
 		s.touch(ss)
 	}
 	c.session, ss.conn = ss, c
@@ -168,7 +168,7 @@ func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) 
 	}.encode(c.readOnly), true
 }
 
-// handle deals with one request and reports whether the connection goes on.
+// handle handles one request and reports whether the connection goes on.
 func (s *Server) handle(c *conn, packet []byte) bool {
 	r, ok := parseRequest(packet)
 	if !ok {
@@ -178,11 +178,11 @@ func (s *Server) handle(c *conn, packet []byte) bool {
 	return s.applyFaults(c, r, func() ([]byte, bool) { return s.apply(c, r, packet) })
 }
 
-// meddle has a request carried out by do, and does to it what a rule says. do
-// is called with s.mu held; it returns the reply, if any, and whether the
-// connection goes on.
+// applyFaults applies a request by calling do, with the fault of the rule that
+// hits it, if any. do is called with s.mu held; it returns the reply, if any, and
+// whether the connection goes on.
 func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (goOn bool) {
-	f, counting := s.match(r)
+	f, passes := s.match(r)
 	s.mu.Lock()
 	s.record(Record{Kind: Requested, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Fault: f != nil})
 	if c.session != nil {
@@ -190,7 +190,7 @@ func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (goOn
 	}
 	s.mu.Unlock()
 	if f != nil && !s.faultBeforeApply(c, r, f) {
-		return c.client.dropsOutbound() // then what comes is read on, and forgotten
+		return c.client.dropsOutbound() // then reading goes on, to discard
 	}
 	a := f.action()
 	if a.kind == failWith {
@@ -202,20 +202,20 @@ func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (goOn
 		return c.client.dropsOutbound()
 	}
 	if out.cut != uncut {
-		<-c.client.written // a cut has happened when the client can see it
+		<-c.client.written // a cut counts when the client can see it
 	}
 	if f != nil && !a.beforeApply() {
 		f.recordFired()
 	}
-	counting.recordFired()
+	passes.recordFired()
 	if !goOn {
-		<-c.client.done // what is queued goes out before the connection is closed
+		<-c.client.done // the queue is written before the connection is closed
 	}
 	return goOn
 }
 
-// carryOut has a request carried out and queues the reply, or what a rule makes
-// of it. lost reports that the connection was lost while the request waited.
+// applyAndReply applies a request and queues the reply, or what a rule makes of
+// it. lost reports that the connection was lost while the request waited.
 func (s *Server) applyAndReply(c *conn, f *Fault, do func() ([]byte, bool)) (out outgoing, goOn, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,24 +223,11 @@ func (s *Server) applyAndReply(c *conn, f *Fault, do func() ([]byte, bool)) (out
 		return outgoing{}, false, true
 	}
 	reply, goOn := do()
-	out.bytes = reply
-	switch a := f.action(); a.kind {
-	case dropAfterApply, resetAfterApply:
-		out = outgoing{cut: a.cutMode()}
-	case truncateReply:
-		out = outgoing{bytes: reply[:min(a.bytes, len(reply))], cut: fin}
-	case resetAfterReply:
-		out.cut = rst
-	case grantTimeout:
-		a.setTimeout(reply)
-	case delayReply:
-		out.delay = a.duration
-	case holdReply:
-		out.gate = f.gate
-	case expireAfterApply:
+	if f.action().kind == expireAfterApply {
 		s.expireConn(c)
-		out, goOn = outgoing{}, false
+		reply, goOn = nil, false
 	}
+	out = f.outgoing(reply)
 	if out.bytes != nil || out.cut != uncut {
 		c.client.send(out)
 	}
@@ -252,8 +239,8 @@ func (s *Server) applyAndReply(c *conn, f *Fault, do func() ([]byte, bool)) (out
 	return out, goOn, false
 }
 
-// before does what a rule does to a request before it is carried out, and
-// reports whether it is to be.
+// faultBeforeApply injects a fault that precedes the request, and reports
+// whether the request is then applied.
 func (s *Server) faultBeforeApply(c *conn, r Request, f *Fault) bool {
 	a := f.action()
 	if !a.beforeApply() {
@@ -267,18 +254,13 @@ func (s *Server) faultBeforeApply(c *conn, r Request, f *Fault) bool {
 		s.mu.Unlock()
 		c.client.cut(a.cutMode())
 	case freeze:
-		c.client.blackhole(true, true) // its session and its watches stay to the session's end
+		c.client.blackhole(true, true) // the watches stay until the session expires
 	case expireBeforeApply:
 		s.mu.Lock()
 		s.expireConn(c)
 		s.mu.Unlock()
 	case delayApply, holdApply:
-		f.recordFired() // it has begun, and that is what one can wait for
-		out := outgoing{delay: a.duration}
-		if a.kind == holdApply {
-			out.gate = f.gate
-		}
-		return c.client.waitDue(out)
+		return f.waitBeforeApply(c.client)
 	case call:
 		a.hook(r)
 		goOn = true
@@ -287,8 +269,8 @@ func (s *Server) faultBeforeApply(c *conn, r Request, f *Fault) bool {
 	return goOn
 }
 
-// expireFor lets the session expire that a connection has or asks for, if there
-// is one, and ends the connection.
+// expireConn expires the session that a connection has or asks for, if it
+// exists, and ends the connection.
 func (s *Server) expireConn(c *conn) {
 	if ss := s.sessions[c.client.session.Load()]; ss != nil {
 		s.expire(ss)
@@ -297,7 +279,7 @@ func (s *Server) expireConn(c *conn) {
 	c.client.closeAfterFlush()
 }
 
-// refuse answers a request with a code of somebody's choice.
+// replyError answers a request with a code instead of applying it.
 func (s *Server) replyError(c *conn, r Request, code Code) ([]byte, bool) {
 	if r.Op == OpConnect {
 		return connectReply{}.encode(c.readOnly), false
@@ -309,16 +291,16 @@ func (s *Server) replyError(c *conn, r Request, code Code) ([]byte, bool) {
 	return s.reply(c, r, s.zxidAt(c.replica), code), true
 }
 
-// event sends a watch event, unless a rule swallows it.
+// sendEvent sends a watch event, unless a rule swallows it.
 func (c *conn) sendEvent(event EventType, path string) {
 	o := c.client.origin()
-	f, counting := c.server.match(Request{
+	f, passes := c.server.match(Request{
 		Conn: o.conn, Member: o.member, Session: o.session, Xid: xidEvent, Op: OpEvent, Paths: []string{path}, Event: event,
 	})
 	c.server.record(Record{
 		Kind: Notified, Conn: o.conn, Session: o.session, Paths: []string{path}, Event: event, Zxid: c.server.zxid, Fault: f != nil,
 	})
-	defer counting.recordFired()
+	defer passes.recordFired()
 	if f != nil {
 		f.recordFired()
 		return
@@ -328,7 +310,7 @@ func (c *conn) sendEvent(event EventType, path string) {
 	e.long(-1)
 	e.int(0)
 	e.int(int32(event))
-	e.int(3) // connected
+	e.int(3) // the state SyncConnected
 	e.string(path)
 	c.client.send(outgoing{bytes: e.packet()})
 }

@@ -9,34 +9,37 @@ import (
 	"time"
 )
 
-// entrance is a port on which connections are accepted, in one of four moods.
+// listener accepts connections on a port, in one of four modes.
 type listener struct {
-	admit func(net.Conn) func() // called in the order of the connections; what it returns runs in a goroutine of its own
-	wg    sync.WaitGroup        // of the accepting and of admit
+	// admit is called in the order of the connections. The function it returns
+	// runs in a goroutine of its own.
+	admit func(net.Conn) func()
+	wg    sync.WaitGroup // of all goroutines here, those of admit included
 
 	mu          sync.Mutex
-	addr        string // host:port
-	reservation io.Closer
+	addr        string       // host:port
+	reservation io.Closer    // keeps the port while refusing; nil for a given port
 	ln          net.Listener // nil while refusing
 	mode        acceptMode
-	hung        map[net.Conn]bool // accepted and never answered
+	hung        map[net.Conn]bool // accepted while hanging
 	closed      bool
 }
 
+// acceptMode is what a listener does with new connections.
 type acceptMode int
 
 const (
 	accepting acceptMode = iota
 	refusing             // the port is closed
 	rejecting            // connections are closed as soon as they are accepted
-	hanging              // connections are accepted, and nothing else
+	hanging              // connections are accepted and never answered
 )
 
-// newEntrance opens addr, or any port of 127.0.0.1 if that is "".
+// newListener opens addr, or a free port of 127.0.0.1 if addr is empty.
 func newListener(addr string, admit func(net.Conn) func()) (*listener, error) {
 	l := &listener{admit: admit, addr: addr, hung: map[net.Conn]bool{}, mode: refusing}
 	if addr == "" {
-		p, err := reservePort() // so that it stays ours while we refuse
+		p, err := reservePort() // no other process gets it while we refuse
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +51,7 @@ func newListener(addr string, admit func(net.Conn) func()) (*listener, error) {
 	return l, nil
 }
 
-// set changes how new connections are met.
+// setMode changes what is done with new connections.
 func (l *listener) setMode(m acceptMode) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,8 +119,8 @@ func (l *listener) hang(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// close closes the port for good. Then the connections that were admitted must
-// be ended, and wait returns when they have.
+// close closes the port for good. The caller then ends the admitted connections
+// and calls wait, which returns when all goroutines have ended.
 func (l *listener) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Direction is which way the bytes of a connection go, seen from the server.
+// Direction is the direction of a connection's bytes, as the server sees it.
 type Direction int
 
 const (
@@ -16,17 +16,17 @@ const (
 	Outbound           // from the server to clients
 )
 
-// network holds the lines of a server or proxy and the faults of connections.
-// Its exported methods are those of [Server] and [Proxy].
+// network holds the connections of a server or proxy, and the faults of
+// connections. [Server] and [Proxy] embed it for its exported methods.
 type network struct {
 	received, sent atomic.Int64 // packets
 
 	mu         sync.Mutex
-	healed     sync.Cond // a partition has gone, or a line is dead
+	healed     sync.Cond // a partition has ended, or a connection has changed
 	clients    []*clientConn
 	partitions []partition
 	throttles  []throttle
-	frozen     bool // all are held up, both ways
+	frozen     bool // all connections are held up, in both directions
 }
 
 type partition struct {
@@ -42,10 +42,10 @@ type throttle struct {
 
 func (n *network) init() { n.healed.L = &n.mu }
 
-// Partition holds up what goes over connections in a direction until Heal:
-// nothing is lost, nothing is closed, and sessions go on expiring. New
-// connections that the selector means hang, too; a session's new connection is
-// recognized by its first packet.
+// Partition holds up the packets of the selected connections in one direction
+// until Heal: nothing is lost or closed, and sessions go on expiring. It applies
+// to later connections, too; a session's new connection is recognized by its
+// first packet.
 func (n *network) Partition(sel Selector, dir Direction) {
 	if dir != Both && dir != Inbound && dir != Outbound {
 		panic("zktest: Partition: the direction is Both, Inbound or Outbound")
@@ -55,7 +55,7 @@ func (n *network) Partition(sel Selector, dir Direction) {
 	n.partitions = append(n.partitions, partition{sel, dir})
 }
 
-// Heal ends all partitions. What was held up arrives.
+// Heal ends all partitions. The packets they held up are delivered.
 func (n *network) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,10 +71,10 @@ func (n *network) freeze(frozen bool) {
 	n.healed.Broadcast()
 }
 
-// Cut ends connections now (FIN). Their sessions live on.
+// Cut ends the selected connections now (FIN). Their sessions stay alive.
 func (n *network) Cut(sel Selector) { n.cut(sel, fin) }
 
-// Reset ends connections now (RST). Their sessions live on.
+// Reset ends the selected connections now (RST). Their sessions stay alive.
 func (n *network) Reset(sel Selector) { n.cut(sel, rst) }
 
 func (n *network) cut(sel Selector, how cutMode) {
@@ -83,17 +83,18 @@ func (n *network) cut(sel Selector, how cutMode) {
 	}
 }
 
-// Deafen lets what clients send vanish, also the end of the connection, while
-// they go on receiving: their sessions expire. It lasts as long as the
-// connection.
+// Deafen discards what the clients of the selected connections send, even the
+// end of the connection, while they go on receiving: their sessions expire. It
+// lasts as long as the connection.
 func (n *network) Deafen(sel Selector) {
 	for _, c := range n.selected(sel) {
 		c.blackhole(true, false)
 	}
 }
 
-// Throttle writes to connections, also to later ones, in pieces of at most so
-// many bytes, with a pause after each. 0 bytes end it.
+// Throttle writes to the selected connections, including later ones, in pieces
+// of at most the given number of bytes, with a pause after each piece. With 0
+// bytes it ends the throttling of that selector.
 func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
 	if bytes < 0 || pause < 0 {
 		panic("zktest: Throttle: bytes and pause are not negative")
@@ -128,7 +129,7 @@ func (n *network) selected(sel Selector) (selected []*clientConn) {
 	return selected
 }
 
-// await waits until no partition holds up the line, or it is dead.
+// waitHealed waits until no partition holds up the connection, or it is closed.
 func (n *network) waitHealed(c *clientConn, dir Direction) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,7 +149,7 @@ func (n *network) blocked(c *clientConn, dir Direction) bool {
 	})
 }
 
-// changed wakes who waits for a partition's end, because a line has changed.
+// wake wakes the waiters of waitHealed, because a connection has changed.
 func (n *network) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"slices"
@@ -12,34 +11,36 @@ import (
 	"sync/atomic"
 )
 
-// relay is a client's connection together with the one to the server.
+// proxyConn is a client's connection together with the proxy's connection to the
+// server.
 type proxyConn struct {
 	proxy  *Proxy
 	client *clientConn
 	server *net.TCPConn
 
-	fourLetter    atomic.Bool   // a four letter word: there are no packets
-	readOnly      bool          // the handshake has that byte
+	fourLetter    atomic.Bool   // the connection carries a four letter command, not packets
+	readOnly      bool          // the handshake has the read-only byte
 	handshakeDone chan struct{} // closed when the reply to the handshake is queued
 	serverDone    chan struct{} // closed when nothing more comes from the server
 
-	// mu makes it one step to find the request that a reply is for and to
-	// queue the reply, so that those of FailWith have their place among them.
+	// mu makes it atomic to find the request that a reply answers and to queue
+	// the reply, so that the replies of FailWith are in their place among them.
 	mu      sync.Mutex
 	pending []pendingRequest
-	zxid    int64 // the largest that the client has heard of
+	zxid    int64 // the largest that the client has seen
 }
 
-// awaited is a request without a reply. The server answers in the order of the
-// requests; only replies to OpAuth may overtake others, so xids are looked at.
+// pendingRequest is a request without a reply. The server replies in the order
+// of the requests, except that replies to OpAuth may overtake others: so replies
+// are matched by xid.
 type pendingRequest struct {
 	xid    int32
 	fault  *Fault
 	passes passRules
 }
 
-// requests takes what the client sends to the server, as long as there is
-// something to read and somebody to write to.
+// forwardRequests forwards the client's requests to the server until one of the
+// two connections ends.
 func (p *proxyConn) forwardRequests() {
 	for goOn := p.handshake(); goOn; {
 		packet, err := p.client.read()
@@ -47,7 +48,7 @@ func (p *proxyConn) forwardRequests() {
 			p.closeServerWrite()
 			break
 		}
-		// What has no header goes on all the same: let the server judge it.
+		// A packet without a header is forwarded, too: the server decides.
 		req, _ := parseRequest(packet)
 		goOn = p.forwardRequest(req, packet)
 	}
@@ -56,21 +57,21 @@ func (p *proxyConn) forwardRequests() {
 	case <-p.client.done:
 	}
 	if p.client.dropsOutbound() {
-		_, _ = io.Copy(io.Discard, p.client.conn) // the client is to find out by itself
+		_, _ = io.Copy(io.Discard, p.client.conn) // without a sign to the client
 	} else {
-		<-p.client.done // what was received before is delivered
+		<-p.client.done // the replies queued before are delivered
 	}
 }
 
-// leave tells the server that the client has ended the connection, unless
-// nobody is to know.
+// closeServerWrite forwards the end of the client's connection to the server,
+// unless it is discarded.
 func (p *proxyConn) closeServerWrite() {
 	if p.client.waitPass(Inbound) {
 		_ = p.server.CloseWrite()
 	}
 }
 
-// greet deals with the client's first packet and reports whether requests
+// handshake handles the client's first packet and reports whether requests
 // follow.
 func (p *proxyConn) handshake() bool {
 	c := p.client
@@ -95,20 +96,20 @@ func (p *proxyConn) handshake() bool {
 	}
 	connect, _ := parseConnect(packet)
 	c.session.Store(connect.session)
-	if !c.waitPass(Inbound) { // a partition may be that of the session
-		return true // to go on not hearing
+	if !c.waitPass(Inbound) { // again, for a partition of this session
+		return true // to go on discarding
 	}
 	p.proxy.lockSession(connect.session, c.done)()
 	p.readOnly, p.zxid = connect.hasReadOnly, connect.lastZxid
 	return p.forwardRequest(Request{Op: OpConnect}, packet)
 }
 
-// request sends a request to the server, and does to it what a rule says. It
-// reports whether there is any point in reading more of them.
+// forwardRequest sends a request to the server, with the fault of the rule that
+// hits it, if any. It reports whether to read further requests.
 func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 	o := p.client.origin()
 	req.Conn, req.Member, req.Session = o.conn, o.member, o.session
-	f, counting := p.proxy.match(req)
+	f, passes := p.proxy.match(req)
 	a := f.action()
 	switch a.kind {
 	case dropBeforeApply, resetBeforeApply:
@@ -126,16 +127,11 @@ func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 	case call:
 		a.hook(req)
 	case delayApply, holdApply:
-		until := outgoing{delay: a.duration}
-		if a.kind == holdApply {
-			until.gate = f.gate
-		}
-		f.recordFired()
-		if !p.client.waitDue(until) {
+		if !f.waitBeforeApply(p.client) {
 			return false
 		}
 	case failWith:
-		if req.Op == OpConnect { // its reply has no code
+		if req.Op == OpConnect { // the reply has no code
 			p.client.send(outgoing{bytes: connectReply{}.encode(p.readOnly), cut: fin})
 			<-p.client.done
 			f.recordFired()
@@ -143,9 +139,9 @@ func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 		}
 	}
 
-	e := pendingRequest{req.Xid, f, counting}
+	e := pendingRequest{req.Xid, f, passes}
 	if req.Op == OpPing {
-		e.xid = xidPing // whatever it was
+		e.xid = xidPing // the server replies with it to any ping
 	}
 	p.mu.Lock()
 	p.pending = append(p.pending, e)
@@ -161,13 +157,13 @@ func (p *proxyConn) forwardRequest(req Request, packet []byte) bool {
 	}
 	switch a.kind {
 	case dropAfterApply, resetAfterApply, truncateReply, resetAfterReply, expireAfterApply:
-		return false // so that it is certain what is carried out
+		return false // or the server might apply later requests
 	}
 	return true
 }
 
-// attach sends the handshake and waits for the reply: from then on requests can
-// be told by their session.
+// forwardHandshake sends the handshake to the server and waits for the reply:
+// from then on, the session of each request is known.
 func (p *proxyConn) forwardHandshake(packet []byte) {
 	p.writeServer(packet)
 	select {
@@ -177,14 +173,14 @@ func (p *proxyConn) forwardHandshake(packet []byte) {
 	}
 }
 
-// write sends a packet to the server. If that fails, replies meets the error,
-// too.
+// writeServer sends a packet to the server. It ignores an error, which
+// forwardReplies then gets, too.
 func (p *proxyConn) writeServer(packet []byte) {
 	frame := append(newPacket(), packet...)
 	_, _ = p.server.Write(frame.packet())
 }
 
-// refuse sends the replies of FailWith whose turn it is.
+// sendErrors sends the replies of FailWith that are next in the order.
 func (p *proxyConn) sendErrors() {
 	for len(p.pending) > 0 && p.pending[0].failed() {
 		e := p.pending[0]
@@ -201,11 +197,11 @@ func (p *proxyConn) sendErrors() {
 
 func (e pendingRequest) failed() bool { return e.fault.action().kind == failWith }
 
-// expire lets the session of the connection expire, which then ends.
+// expireSession expires the connection's session and ends the connection.
 func (p *proxyConn) expireSession(f *Fault) {
 	id := p.client.session.Load()
 	var err error
-	if id != 0 { // or there is no session yet that could
+	if id != 0 { // otherwise there is no session yet
 		err = p.proxy.ExpireSession(id)
 	}
 	p.client.closeAfterFlush()
@@ -214,7 +210,7 @@ func (p *proxyConn) expireSession(f *Fault) {
 	}
 }
 
-// replies takes what the server sends to the client.
+// forwardReplies forwards the server's packets to the client.
 func (p *proxyConn) forwardReplies() {
 	defer close(p.serverDone)
 	from := bufio.NewReader(p.server)
@@ -231,14 +227,14 @@ func (p *proxyConn) forwardReplies() {
 		}
 		goOn = p.forwardReply(frame, first)
 		if first {
-			close(p.handshakeDone) // not before: nothing may come in front of this reply
+			close(p.handshakeDone) // not earlier: this reply must be the first
 		}
 	}
 	p.proxy.lockSession(p.client.session.Load(), p.client.done)()
 	p.client.closeAfterFlush()
 }
 
-// verbatim sends what is written to it.
+// rawWriter sends to the client what is written to it.
 type rawWriter struct{ *clientConn }
 
 func (v rawWriter) Write(b []byte) (int, error) {
@@ -246,7 +242,7 @@ func (v rawWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// shake learns from the reply to the handshake which session this is.
+// recordSession records the session that the reply to the handshake grants.
 func (p *proxyConn) recordSession(frame []byte) {
 	if id, password := decodeConnectReply(frame); id != 0 {
 		p.client.session.Store(id)
@@ -256,8 +252,8 @@ func (p *proxyConn) recordSession(frame []byte) {
 	}
 }
 
-// reply sends a packet of the server to the client, and does to it what the
-// rule says that hit the request. It reports whether the connection goes on.
+// forwardReply sends a packet of the server to the client, with the fault of the
+// rule that hit the request, if any. It reports whether the connection goes on.
 func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 	if !first && p.forwardEvent(frame) {
 		return true
@@ -265,35 +261,22 @@ func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 	p.mu.Lock()
 	e := p.takePending(frame, first)
 	f := e.fault
-	out := outgoing{bytes: frame}
-	switch a := f.action(); a.kind {
-	case dropAfterApply, resetAfterApply:
-		out = outgoing{cut: a.cutMode()}
-	case truncateReply:
-		out.bytes, out.cut = frame[:min(a.bytes, len(frame))], fin
-	case resetAfterReply:
-		out.cut = rst
-	case grantTimeout:
-		a.setTimeout(frame)
-	case delayReply:
-		out.delay = a.duration
-	case holdReply:
-		out.gate = f.gate
-	case expireAfterApply:
+	if f.action().kind == expireAfterApply {
 		p.mu.Unlock()
 		p.expireSession(f)
 		return false
 	}
+	out := f.outgoing(frame)
 	p.client.send(out)
 	p.sendErrors()
 	p.mu.Unlock()
 
 	if out.cut != uncut {
-		<-p.client.written // it has happened when the client can see it
+		<-p.client.written // a cut counts when the client can see it
 		_ = p.server.Close()
 	}
 	switch f.action().kind {
-	case delayApply, holdApply: // it happened long ago
+	case delayApply, holdApply: // already recorded
 	default:
 		if f != nil {
 			f.recordFired()
@@ -303,17 +286,17 @@ func (p *proxyConn) forwardReply(frame []byte, first bool) bool {
 	return out.cut == uncut
 }
 
-// event reports whether a packet is a watch event, which it then sends to the
-// client, unless a rule swallows it.
+// forwardEvent reports whether a packet is a watch event, which it then sends to
+// the client, unless a rule swallows it.
 func (p *proxyConn) forwardEvent(frame []byte) bool {
 	d := &decoder{rest: frame[4:]}
 	if d.int() != xidEvent || d.long() != -1 || d.int() != 0 {
 		return false
 	}
 	event := EventType(d.int())
-	d.int() // the state, always connected
+	d.int() // the state, always SyncConnected
 	o := p.client.origin()
-	f, counting := p.proxy.match(Request{
+	f, passes := p.proxy.match(Request{
 		Conn: o.conn, Member: o.member, Session: o.session, Xid: xidEvent, Op: OpEvent, Paths: []string{d.string()}, Event: event,
 	})
 	if f == nil {
@@ -321,11 +304,12 @@ func (p *proxyConn) forwardEvent(frame []byte) bool {
 	} else {
 		f.recordFired()
 	}
-	counting.recordFired()
+	passes.recordFired()
 	return true
 }
 
-// take removes the request that a packet answers.
+// takePending removes and returns the request that a packet answers, or the zero
+// pendingRequest.
 func (p *proxyConn) takePending(frame []byte, first bool) (e pendingRequest) {
 	xid := int32(0) // of the handshake
 	if !first {
@@ -341,6 +325,8 @@ func (p *proxyConn) takePending(frame []byte, first bool) (e pendingRequest) {
 	return e
 }
 
+// decodeConnectReply reads the reply to a handshake. The session is 0 if it is
+// refused.
 func decodeConnectReply(frame []byte) (session int64, password []byte) {
 	d := &decoder{rest: frame}
 	d.int() // length
@@ -349,8 +335,8 @@ func decodeConnectReply(frame []byte) (session int64, password []byte) {
 	return d.long(), d.buffer()
 }
 
-// readFrame reads a packet and returns it with its length. It takes memory
-// only for what has come.
+// readFrame reads a packet and returns it with its length. It allocates memory
+// only for bytes that have arrived.
 func readFrame(from io.Reader) ([]byte, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(from, head); err != nil {
@@ -358,7 +344,7 @@ func readFrame(from io.Reader) ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(head)
 	if n > maxProxiedPacket {
-		return nil, errors.New("a packet of impossible length")
+		return nil, errPacketLength
 	}
 	frame := bytes.NewBuffer(head)
 	if _, err := io.CopyN(frame, from, int64(n)); err != nil {

@@ -2,25 +2,25 @@ package zktest
 
 import "fmt"
 
-// member is one address of the server: to clients, one server of an ensemble.
-// All members have the same tree and sessions, each has its own watches.
+// replica is one member of the simulated ensemble: an address of its own and
+// the watches set there. All replicas share the tree and the sessions.
 type replica struct {
 	number   int // from 1
 	listener *listener
 	data     watchTable
 	child    watchTable
-	lag      *lag // nil unless the member lags behind
+	lag      *lag // nil unless the replica lags
 }
 
-// lag is what a member knows that lags behind: the state at some moment, and
-// what it has not heard of since.
+// lag is the state of a replica that lags behind the others: a snapshot of the
+// tree, and the changes since.
 type lag struct {
 	tree   tree
 	zxid   int64
 	missed []change
 }
 
-// tree is what reads through the member see.
+// treeAt returns the tree that reads at the replica see.
 func (s *Server) treeAt(rep *replica) tree {
 	if rep.lag != nil {
 		return rep.lag.tree
@@ -28,7 +28,7 @@ func (s *Server) treeAt(rep *replica) tree {
 	return s.tree
 }
 
-// zxidAt is the latest transaction that the member knows of.
+// zxidAt returns the latest transaction that the replica has applied.
 func (s *Server) zxidAt(rep *replica) int64 {
 	if rep.lag != nil {
 		return rep.lag.zxid
@@ -36,7 +36,7 @@ func (s *Server) zxidAt(rep *replica) int64 {
 	return s.zxid
 }
 
-// catchUp ends a lag: the member's clients get the events they missed.
+// catchUp ends a lag: the replica's clients get the events they missed.
 func (rep *replica) catchUp() {
 	if rep.lag == nil {
 		return
@@ -48,12 +48,12 @@ func (rep *replica) catchUp() {
 	}
 }
 
-// Lag lets a member (from 1) lag behind the others like a slow follower: reads
-// through it show the present state for the time being, watches on it do not
-// fire, and clients that have seen more are turned away. It catches up, and
-// the missed events are sent in order, by [Server.CatchUp] or as soon as a
-// client connected to it writes or sends a sync, because a follower answers
-// those only when it knows of everything before them.
+// Lag makes a member, numbered from 1, lag behind the others like a slow
+// follower: reads at it keep returning the present state, its watches do not
+// fire, and it refuses clients that have seen a later zxid. The lag ends, and
+// the missed events are sent in order, with [Server.CatchUp] or as soon as a
+// client of that member sends a write or a sync: a follower answers those only
+// when it has applied everything before them.
 func (s *Server) Lag(number int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,25 +80,26 @@ func (s *Server) replicaByNumber(number int) (*replica, error) {
 		return nil, fmt.Errorf("zktest: %w", errClosed)
 	}
 	if number < 1 || number > len(s.replicas) {
-		return nil, fmt.Errorf("zktest: there is no member %d, they are numbered from 1 to %d", number, len(s.replicas))
+		return nil, fmt.Errorf("zktest: there is no member %d: members are numbered from 1 to %d", number, len(s.replicas))
 	}
 	return s.replicas[number-1], nil
 }
 
-// RefuseConnections closes the ports of the members (from 1; none given: of
-// all): clients get ECONNREFUSED. Open connections stay.
+// RefuseConnections closes the ports of the given members, numbered from 1, or
+// of all members if none are given: clients get ECONNREFUSED. Open connections
+// stay open.
 func (s *Server) RefuseConnections(members ...int) error { return s.setAcceptMode(refusing, members) }
 
-// RejectConnections closes new connections to the members (from 1; none given:
-// to all) as soon as they are accepted.
+// RejectConnections closes new connections as soon as they are accepted, for the
+// same members as [Server.RefuseConnections].
 func (s *Server) RejectConnections(members ...int) error { return s.setAcceptMode(rejecting, members) }
 
-// HangConnections accepts new connections to the members (from 1; none given:
-// to all) and never answers them.
+// HangConnections accepts new connections and never answers them, for the same
+// members as [Server.RefuseConnections].
 func (s *Server) HangConnections(members ...int) error { return s.setAcceptMode(hanging, members) }
 
-// AcceptConnections ends what RefuseConnections, RejectConnections or
-// HangConnections began, for connections to come.
+// AcceptConnections ends the effect of RefuseConnections, RejectConnections and
+// HangConnections on new connections.
 func (s *Server) AcceptConnections(members ...int) error { return s.setAcceptMode(accepting, members) }
 
 func (s *Server) setAcceptMode(mode acceptMode, members []int) error {

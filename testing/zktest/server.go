@@ -13,17 +13,27 @@ import (
 	"time"
 )
 
-// Server is an embedded ZooKeeper for tests, examples and local development,
-// never for production: it keeps everything in memory, on one machine.
+// The order of the locks: a goroutine that holds one may take only those of
+// later lines.
 //
-// It speaks the client protocol of ZooKeeper 3.8, and does what the real server
-// does in the same situation, down to which of two errors comes first. What the
-// real server leaves open it varies: children are listed in no order. It has no
-// TLS, SASL, quotas or reconfiguration.
+//  1. Server.mu, of the embedded server; proxyConn.mu, of a proxy
+//  2. listener.mu
+//  3. Proxy.mu
+//  4. faults.mu, network.mu, clientConn.mu: each on its own
+//
+// Users' code runs under no lock, except a Match's Where: under faults.mu.
+
+// Server is an embedded ZooKeeper for tests, examples and local development. It
+// keeps everything in memory, on one machine: do not use it in production.
+//
+// It speaks the client protocol of ZooKeeper 3.8 and behaves as the real server
+// does, down to which of two errors is reported. Where the real server promises
+// nothing, neither does this one: children are listed in arbitrary order. It has
+// no TLS, SASL, quotas or reconfiguration.
 //
 // All methods may be called concurrently, also from a rule's [Call], but not
-// from the Where of a [Match]. Those that change something are an error on a
-// closed server; what it knew can still be looked at.
+// from the Where of a [Match]. On a closed server, methods that change its state
+// return an error; methods that read it still work.
 type Server struct {
 	faults
 	network
@@ -35,9 +45,9 @@ type Server struct {
 	ticking  sync.WaitGroup
 	accepted atomic.Int64 // connections so far
 
-	// mu makes every request one step: a request is carried out, its events
-	// and its reply are queued, all while mu is held, so that everybody sees
-	// one order. Nobody waits for a client or a fault while holding it.
+	// mu makes every request atomic: it is held while a request is applied and
+	// while its events and its reply are queued, so that all clients see one
+	// order. No goroutine waits for a client or a fault while holding it.
 	mu           sync.Mutex
 	running      bool
 	closed       bool
@@ -48,15 +58,16 @@ type Server struct {
 	nextSession  int64
 	expiryPaused bool
 	manualNow    time.Duration // the manual clock
-	lastReap     time.Duration // when containers were last looked at
+	lastReap     time.Duration // when containers were last reaped
 	trace        trace
-	traceMask    int64 // as set by stmk; of no effect
+	traceMask    int64 // as set by stmk; without effect
 	holders      []*Holders
-	change       chan struct{} // closed and replaced at every change, if somebody waits
+	change       chan struct{} // closed and replaced at every change
 }
 
-// Start starts a server for a test, in less than a millisecond. It is closed when
-// the test ends, and fails the test if it finds its own state broken then.
+// Start starts a server for a test, in less than a millisecond. The server is
+// closed when the test ends; the test fails if the server's state then violates
+// its [Server.Invariants].
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	quiet := Logger(slog.New(slog.DiscardHandler))
@@ -72,8 +83,8 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// Run starts a server and returns when it serves; call Close when done with
-// it. ctx bounds only the start.
+// Run starts a server and returns when it serves. Call Close to release it. ctx
+// bounds only the start.
 func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("zktest: starting the embedded server: %w", err)
@@ -94,7 +105,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		traceMask: 306, // ZooKeeper's
 		change:    make(chan struct{}),
 	}
-	// As ZooKeeper does it, so that ids do not come again after a restart.
+	// As ZooKeeper does it, so that a restart does not reuse session ids.
 	s.nextSession = s.started.UnixMilli() << 16
 	s.faults.done = s.done
 	s.network.init()
@@ -120,8 +131,8 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns the address for clients, host:port: that of the first member.
-// It stays the same when the server is started again.
+// Addr returns the address for clients, host:port, of the first member. A
+// restart does not change it.
 func (s *Server) Addr() string { return s.replicas[0].listener.address() }
 
 // Members returns the addresses of all members (see the option [Members]).
@@ -136,10 +147,10 @@ func (s *Server) Members() []string {
 // ConnectString returns the addresses of all members, separated by commas.
 func (s *Server) ConnectString() string { return strings.Join(s.Members(), ",") }
 
-// Stop closes all connections and the ports. Nodes, sessions and the zxid
-// stay; no session expires meanwhile. Stopping a stopped server does nothing.
-// It does not wait for anything, so ctx is not used: it is there because
-// [RealServer.Stop] has it.
+// Stop closes all connections and the ports. Nodes, sessions and the zxid are
+// kept, and no session expires until Start. Stopping a stopped server does
+// nothing. Stop does not wait, so it ignores ctx, which is there for symmetry
+// with [RealServer.Stop].
 func (s *Server) Stop(context.Context) error {
 	s.mu.Lock()
 	s.running = false
@@ -155,13 +166,13 @@ func (s *Server) Stop(context.Context) error {
 	return err
 }
 
-// Kill is Stop: there is nothing that an orderly end would save.
+// Kill is the same as Stop: the server has nothing to save.
 func (s *Server) Kill() error { return s.Stop(context.Background()) }
 
-// Start starts a stopped server again, on the same ports and with the same
-// nodes and sessions. Every session gets its full timeout anew, as from a real
-// server. It is an error if the server is running or closed. It does not wait
-// for anything, so ctx is not used.
+// Start restarts a stopped server on the same ports and with the same nodes and
+// sessions. Every session gets its full timeout again, as on a real server. It
+// is an error if the server is running or closed. Start does not wait, so it
+// ignores ctx.
 func (s *Server) Start(context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.running {
@@ -179,8 +190,8 @@ func (s *Server) Start(context.Context) error {
 	return s.setAcceptMode(accepting, nil)
 }
 
-// Restart stops the server for a while and starts it again. If ctx ends before
-// that, it starts it at once and returns ctx's error.
+// Restart stops the server for the duration down and starts it again. If ctx
+// ends earlier, the server is started at once and the error is that of ctx.
 func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
@@ -194,12 +205,12 @@ func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 	return errors.Join(early, s.Start(ctx))
 }
 
-// Pause freezes the server: connections stay open and new ones are accepted,
-// but nothing is read or answered and no session expires until Resume.
+// Pause freezes the server until Resume: connections stay open and new ones are
+// accepted, but nothing is read or answered, and no session expires.
 func (s *Server) Pause() error { return s.freeze("pausing", true) }
 
-// Resume continues a paused server. Sessions that are due expire within a
-// tick, unless their clients are heard first.
+// Resume continues a paused server. Sessions whose timeout has passed expire
+// within a tick, unless a request of their client is read first.
 func (s *Server) Resume() error { return s.freeze("resuming", false) }
 
 func (s *Server) freeze(doing string, frozen bool) error {
@@ -213,16 +224,16 @@ func (s *Server) freeze(doing string, frozen bool) error {
 	return nil
 }
 
-// BumpEpoch raises the zxid as a new leader of an ensemble does: by far more
-// than the changes there were.
+// BumpEpoch raises the zxid as a new leader of an ensemble does: it begins the
+// next epoch, which is the upper half of the zxid.
 func (s *Server) BumpEpoch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.zxid = (s.zxid>>32 + 1) << 32
 }
 
-// Close ends the server, its connections and goroutines for good. Further
-// calls do nothing.
+// Close ends the server, its connections and its goroutines. A closed server
+// cannot be started again. Further calls do nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -250,18 +261,18 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Command sends a four letter word, such as "srvr" or "mntr", over a new
+// Command sends a four letter command, such as "srvr" or "mntr", over a new
 // connection and returns the answer, like [RealServer.Command].
 func (s *Server) Command(ctx context.Context, word string) (string, error) {
 	return command(ctx, s.Addr(), word)
 }
 
-// Stat returns a number of the answer to "mntr", like [RealServer.Stat].
+// Stat returns a number from the answer to "mntr", like [RealServer.Stat].
 func (s *Server) Stat(ctx context.Context, key string) (int64, error) {
 	return mntrValue(ctx, s.Addr(), key)
 }
 
-// now is the server's clock: the time since it was made.
+// now returns the server's clock: the time since the server was created.
 func (s *Server) now() time.Duration {
 	if s.conf.manualClock {
 		return s.manualNow
@@ -269,11 +280,12 @@ func (s *Server) now() time.Duration {
 	return time.Since(s.started)
 }
 
-// millis is the time of day.
+// unixMilli returns the time of day on the server's clock.
 func (s *Server) unixMilli() int64 { return s.started.Add(s.now()).UnixMilli() }
 
-// Advance lets d pass on the server's clock, which must be a [ManualClock]:
-// sessions expire and containers go as they would in that time, in order.
+// Advance moves the server's clock, which must be a [ManualClock], forward by d:
+// sessions expire and containers are deleted as they would be in that time, in
+// order.
 func (s *Server) Advance(d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +295,7 @@ func (s *Server) Advance(d time.Duration) error {
 	case !s.conf.manualClock:
 		return errors.New("zktest: Advance needs the option ManualClock")
 	case d < 0:
-		return fmt.Errorf("zktest: the clock can not go back by %v", -d)
+		return fmt.Errorf("zktest: Advance: the clock cannot go back by %v", -d)
 	}
 	for end := s.manualNow + d; s.manualNow < end; {
 		s.manualNow = min(end, s.manualNow+s.untilTick())
@@ -292,13 +304,13 @@ func (s *Server) Advance(d time.Duration) error {
 	return nil
 }
 
-// untilTick is the time until something may be due again.
+// untilTick returns the time until the next expiry or reaping may be due.
 func (s *Server) untilTick() time.Duration {
 	period := min(s.conf.tick, s.conf.containerInterval)
 	return period - s.now()%period
 }
 
-// tick does at every tick of the clock what is due.
+// tickLoop calls onTick at every tick of the clock, until Close.
 func (s *Server) tickLoop() {
 	for {
 		select {

@@ -6,25 +6,26 @@ import (
 	"strings"
 )
 
-// txn is one transaction: one request that writes, the end of a session, or
-// the deletion of an empty container. Its methods check what they are asked
-// for in ZooKeeper's order, because which error comes first can be seen.
+// txn is one transaction: a write request, the end of a session, or the deletion
+// of an empty container. Its methods check a request in ZooKeeper's order,
+// because clients see which error comes first.
 type txn struct {
 	s          *Server
 	zxid       int64
 	session    int64      // owner of the ephemerals it creates
-	identities []identity // nil for the server itself, which may do everything
+	identities []identity // nil for the server itself, which has all permissions
 	changes    []change
-	undo       []func() // what takes the changes back, in the order of the changes
+	undo       []func() // one for each change, in the same order
 }
 
-// begin starts a transaction. It takes a zxid, also if it fails.
+// begin starts a transaction. It takes a zxid even if the transaction fails.
 func (s *Server) begin(session int64, identities []identity) *txn {
 	s.zxid++
 	return &txn{s: s, zxid: s.zxid, session: session, identities: identities}
 }
 
-// commit tells all watchers.
+// commit sends the events of the transaction, or keeps them for a replica that
+// lags.
 func (x *txn) commit() {
 	for _, rep := range x.s.replicas {
 		if rep.lag != nil {
@@ -38,7 +39,7 @@ func (x *txn) commit() {
 	x.s.updateHolders(x)
 }
 
-// rollback takes everything back.
+// rollback undoes all changes.
 func (x *txn) rollback() {
 	for _, undo := range slices.Backward(x.undo) {
 		undo()
@@ -50,8 +51,8 @@ func (x *txn) allowed(n *node, perms int32) bool {
 	return x.identities == nil || allowed(n.acl, perms, x.identities)
 }
 
-// newKind returns what kind of node a create makes, and whether its name gets
-// a number. In a multi the flags decide alone, and the operation only says
+// newKind returns the kind of node that a create makes, and whether its name gets
+// a sequence number. In a multi the flags decide, and the operation only says
 // whether there is a TTL; otherwise the operation decides about containers.
 func (x *txn) newKind(p part, inMulti bool) (k kind, sequential bool, code Code) {
 	if p.flags < 0 || p.flags > 6 {
@@ -148,7 +149,7 @@ func (s *Server) remove(path string) {
 	}
 }
 
-// special nodes are never deleted.
+// reserved are the nodes that cannot be deleted.
 var reserved = []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"}
 
 func (x *txn) delete(path string, version int32) Code {
@@ -203,7 +204,7 @@ func (x *txn) setData(path string, data []byte, version int32) (*node, Code) {
 	return n, OK
 }
 
-// setACL is never in a multi, so it needs no way back. It fires no watch.
+// setACL is never part of a multi, so it needs no undo. It fires no watch.
 func (x *txn) setACL(path string, list []acl, version int32) (*node, Code) {
 	if !validPath(path) {
 		return nil, ErrBadArguments
@@ -231,7 +232,7 @@ func (x *txn) check(path string, version int32) Code {
 	return code
 }
 
-// find returns the node if the path is one and the transaction has the right.
+// find returns a node if its path is valid and the transaction has one of perms.
 func (x *txn) find(path string, perms int32) (*node, Code) {
 	if !validPath(path) {
 		return nil, ErrBadArguments
@@ -246,6 +247,7 @@ func (x *txn) find(path string, perms int32) (*node, Code) {
 	return n, OK
 }
 
+// record adds a change and the function that undoes it.
 func (x *txn) record(ch change, undo func()) {
 	x.changes = append(x.changes, ch)
 	x.undo = append(x.undo, undo)
@@ -261,50 +263,56 @@ type result struct {
 	list []string
 }
 
-// multi carries out all parts or none. The results are complete in both cases,
-// but there are none if a part can not be understood and no earlier one failed.
+// multi applies all parts or none. It returns a result for each part in both
+// cases, but none if a part is malformed and no earlier part has failed.
 func (x *txn) multi(parts []part) ([]result, Code) {
 	results := make([]result, len(parts))
 	for i, p := range parts {
-		r := &results[i]
-		r.op = p.op
-		switch p.op {
-		case OpDelete:
-			r.code = x.delete(p.path, p.version)
-		case OpSetData:
-			var n *node
-			if n, r.code = x.setData(p.path, p.data, p.version); n != nil {
-				r.stat = n.stat()
-			}
-		case OpCheck:
-			r.code = x.check(p.path, p.version)
-		default:
-			// ZooKeeper answers by what was made, not by what was asked for.
-			if r.path, r.code = x.create(p, true); r.code == OK {
-				n := x.s.tree[r.path]
-				r.stat = n.stat()
-				r.op = OpCreate
-				if n.kind == container || n.kind == ttl {
-					r.op = OpCreate2
-				}
-			}
-		}
-		if r.code == OK {
+		results[i] = x.applyPart(p)
+		code := results[i].code
+		if code == OK {
 			continue
 		}
 		x.rollback()
-		if r.code == ErrMarshalling {
-			return nil, r.code
+		if code == ErrMarshalling {
+			return nil, code
 		}
 		for j := range results {
-			if j < i {
-				results[j].code = OK
-			} else if j > i {
+			results[j] = result{op: -1} // code OK for those before the failed part
+			if j > i {
 				results[j].code = ErrRuntimeInconsistency
 			}
-			results[j].op = -1
 		}
+		results[i].code = code
 		break
 	}
 	return results, OK
+}
+
+// applyPart applies one part of a multi.
+func (x *txn) applyPart(p part) result {
+	r := result{op: p.op}
+	var n *node
+	switch p.op {
+	case OpDelete:
+		r.code = x.delete(p.path, p.version)
+	case OpSetData:
+		n, r.code = x.setData(p.path, p.data, p.version)
+	case OpCheck:
+		r.code = x.check(p.path, p.version)
+	default:
+		if r.path, r.code = x.create(p, true); r.code != OK {
+			return r
+		}
+		n = x.s.tree[r.path]
+		// ZooKeeper replies by the kind of the new node, not by the request.
+		r.op = OpCreate
+		if n.kind == container || n.kind == ttl {
+			r.op = OpCreate2
+		}
+	}
+	if n != nil {
+		r.stat = n.stat()
+	}
+	return r
 }

@@ -2,17 +2,17 @@ package zktest
 
 import "slices"
 
-// watchMode is how long a watch lasts and what it sees.
+// watchMode says whether a watch fires once, and for which nodes.
 type watchMode int
 
 const (
 	oneShotWatch    watchMode = iota
-	persistentWatch           // ZooKeeper's "persistent": not removed by firing
-	recursiveWatch            // permanent, and sees everything below
+	persistentWatch           // not removed when it fires
+	recursiveWatch            // persistent, and fires for all descendants, too
 )
 
-// watchTable is who watches which path. ZooKeeper has two of them: of data
-// (set by exists and getData) and of children.
+// watchTable holds the watches by path. Like ZooKeeper, a replica has two: of
+// data, set by exists and getData, and of children.
 type watchTable map[string]map[*conn]watchMode
 
 func (t watchTable) add(path string, c *conn, mode watchMode) {
@@ -37,8 +37,8 @@ func (t watchTable) removeConn(c *conn) {
 	}
 }
 
-// fired returns who is to be told of an event, in the order of connections,
-// and removes the watches that fire once.
+// trigger returns the connections whose watches fire for an event, sorted by
+// number, and removes the watches that fire once.
 func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
 	for c, mode := range t[path] {
 		if mode != recursiveWatch || event != NodeChildrenChanged {
@@ -48,13 +48,11 @@ func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
 			t.remove(path, c)
 		}
 	}
-	if event != NodeChildrenChanged {
-		for above := path; above != "/"; {
-			above, _ = split(above)
-			for c, mode := range t[above] {
-				if mode == recursiveWatch && !slices.Contains(conns, c) {
-					conns = append(conns, c)
-				}
+	for above := path; above != "/" && event != NodeChildrenChanged; {
+		above, _ = split(above)
+		for c, mode := range t[above] {
+			if mode == recursiveWatch && !slices.Contains(conns, c) {
+				conns = append(conns, c)
 			}
 		}
 	}
@@ -64,18 +62,18 @@ func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
 
 // change is one node created, deleted or changed by a transaction.
 type change struct {
-	event     EventType // but NodeChildrenChanged, which follows from the others
+	event     EventType // never NodeChildrenChanged, which follows from the others
 	path      string
 	acl       []acl // of the node, at the moment of the change
-	parentACL []acl
+	parentACL []acl // nil unless the node is created or deleted
 }
 
-// fire tells the member's connections of a change.
+// notifyWatchers sends the events of a change to the replica's connections.
 func (rep *replica) notifyWatchers(ch change) {
 	told := rep.data.trigger(ch.event, ch.path)
 	rep.sendEvents(told, ch.event, ch.path, ch.acl)
 	if ch.event == NodeDeleted {
-		// Who watches data and children is told once.
+		// A connection that watches data and children gets one event.
 		more := rep.child.trigger(NodeDeleted, ch.path)
 		rep.sendEvents(slices.DeleteFunc(more, func(c *conn) bool { return slices.Contains(told, c) }), NodeDeleted, ch.path, ch.acl)
 	}
@@ -85,8 +83,8 @@ func (rep *replica) notifyWatchers(ch change) {
 	}
 }
 
-// tell sends an event to those who may read the node: not knowing that it is
-// there is part of not being allowed to read it (CVE-2024-23944).
+// sendEvents sends an event to those connections that may read the node: others
+// must not learn that it exists (CVE-2024-23944).
 func (rep *replica) sendEvents(conns []*conn, event EventType, path string, list []acl) {
 	for _, c := range conns {
 		if allowed(list, permRead, c.identities) {
