@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// version is what the server says it is.
+// version is the version that the server reports.
 const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 
-// fourLetterWords are the administrator's questions. Whoever asks one gets a
-// text, and the end of the connection.
+// fourLetterCommands are the administrator's commands. The reply is a text, and
+// then the connection ends.
 var fourLetterCommands = map[string]func(*Server) string{
 	"conf": (*Server).fourLetterConf,
 	"cons": (*Server).fourLetterCons,
@@ -32,14 +32,14 @@ var fourLetterCommands = map[string]func(*Server) string{
 	"srst": (*Server).fourLetterSrst,
 	"srvr": func(s *Server) string { return "Zookeeper version: " + version + "\n" + s.summary() },
 	"stat": (*Server).fourLetterStat,
-	"stmk": (*Server).fourLetterGtmk, // when the mask is set
+	"stmk": (*Server).fourLetterGtmk, // after fourLetterReply has set the mask
 	"wchc": (*Server).fourLetterWchc,
 	"wchp": (*Server).fourLetterWchp,
 	"wchs": (*Server).fourLetterWchs,
 }
 
-// answer answers a four letter word, behind which there may be more. It reports
-// false if it is none.
+// fourLetterReply returns the reply to a four letter command, whose argument, if
+// it takes one, is read from more. It reports false if there is no such command.
 func (s *Server) fourLetterReply(word string, more io.Reader) (string, bool) {
 	reply, ok := fourLetterCommands[word]
 	if !ok {
@@ -62,7 +62,7 @@ func (s *Server) fourLetterReply(word string, more io.Reader) (string, bool) {
 	return reply(s), true
 }
 
-// packets counts what went in and out, the question itself included.
+// packetCounts returns the numbers of packets, including the command itself.
 func (s *Server) packetCounts() (received, sent int64) {
 	return s.network.received.Load() + 1, s.network.sent.Load()
 }
@@ -70,7 +70,7 @@ func (s *Server) packetCounts() (received, sent int64) {
 func (s *Server) summary() string {
 	received, sent := s.packetCounts()
 	return fmt.Sprintf("Latency min/avg/max: 0/0.0/0\nReceived: %d\nSent: %d\nConnections: %d\nOutstanding: 0\nZxid: 0x%x\nMode: standalone\nNode count: %d\n",
-		received, sent, len(s.conns), s.zxid, len(s.tree)+1) // the root counts twice
+		received, sent, len(s.conns), s.zxid, len(s.tree)+1) // ZooKeeper counts the root twice
 }
 
 func (s *Server) fourLetterConf() string {
@@ -97,17 +97,17 @@ func (s *Server) fourLetterSrst() string {
 	return "Server stats reset.\n"
 }
 
-// lastRequest is what cons tells about the latest request of a connection.
+// lastRequest is the latest request of a connection, as cons shows it.
 type lastRequest struct {
 	op   string
-	xid  int32 // the latest one that is not negative; -1: none
+	xid  int32 // the latest xid that is not negative; -1 if none
 	zxid int64
 }
 
-// noRequest is what crst leaves.
+// noRequest is the lastRequest after crst.
 var noRequest = lastRequest{"NA", -1, -1}
 
-// operations are their names in the answer to cons.
+// consNames are the names of operations in the reply to cons.
 var consNames = map[Op]string{
 	OpConnect: "SESS", OpPing: "PING", OpCreate: "CREA", OpCreate2: "CREA", OpCreateContainer: "CREA", OpCreateTTL: "CREA",
 	OpDelete: "DELE", OpSetData: "SETD", OpGetData: "GETD", OpExists: "EXIS", OpGetACL: "GETA", OpSetACL: "SETA",
@@ -116,8 +116,8 @@ var consNames = map[Op]string{
 	OpCheckWatches: "CHKW", OpRemoveWatches: "REMW", OpWhoAmI: "HOMI", OpReconfig: "RECO", OpCloseSession: "CLOS",
 }
 
-// answered notes the reply to a request. A change that failed has no name, and
-// what proves an identity does not count.
+// recordReply records the request that a reply answers. A failed write has no
+// name, and authentication does not count.
 func (c *conn) recordReply(r Request, zxid int64, code Code) {
 	if r.Op == OpAuth || r.Op == OpSASL {
 		return
@@ -131,6 +131,7 @@ func (c *conn) recordReply(r Request, zxid int64, code Code) {
 	}
 }
 
+// statLine returns the beginning of a connection's line in stat, cons and dump.
 func (c *conn) statLine() string {
 	return fmt.Sprintf(" /%s[1](queued=0,recved=%d,sent=%d", c.client.conn.RemoteAddr(), c.client.received.Load(), c.client.sent.Load())
 }
@@ -160,20 +161,19 @@ func (s *Server) fourLetterStat() string {
 	return b.String() + "\n" + s.summary()
 }
 
-// watched returns the data table of all members: the only one that ZooKeeper
-// tells about.
+// dataWatches returns the data watches of all replicas. ZooKeeper does not report
+// child watches.
 func (s *Server) dataWatches() (bySession map[int64][]string, byPath map[string][]int64, total int) {
 	bySession, byPath = map[int64][]string{}, map[string][]int64{}
-	for _, rep := range s.replicas {
-		for path, watchers := range rep.data {
-			for c := range watchers {
-				id := c.client.session.Load()
-				bySession[id] = append(bySession[id], path)
-				byPath[path] = append(byPath[path], id)
-				total++
-			}
+	s.eachWatch(func(_ *replica, path string, children bool, c *conn, _ watchMode) {
+		if children {
+			return
 		}
-	}
+		id := c.client.session.Load()
+		bySession[id] = append(bySession[id], path)
+		byPath[path] = append(byPath[path], id)
+		total++
+	})
 	return bySession, byPath, total
 }
 
@@ -192,7 +192,7 @@ func (s *Server) fourLetterWchp() string {
 	return formatLists(byPath, func(path string) string { return path }, func(id int64) string { return fmt.Sprintf("0x%x", id) })
 }
 
-// listed writes keys, each with its values below.
+// formatLists formats keys, each with its values below it.
 func formatLists[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value func(V) string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(lists)) {
@@ -207,13 +207,7 @@ func formatLists[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value fu
 func (s *Server) fourLetterMntr() string {
 	received, sent := s.packetCounts()
 	watches, ephemerals, size := 0, 0, 0
-	for _, rep := range s.replicas {
-		for _, table := range []watchTable{rep.data, rep.child} {
-			for _, watchers := range table {
-				watches += len(watchers)
-			}
-		}
-	}
+	s.eachWatch(func(*replica, string, bool, *conn, watchMode) { watches++ })
 	for path, n := range s.tree {
 		size += len(path) + len(n.data)
 		if n.kind == ephemeral {

@@ -37,6 +37,14 @@ func (t watchTable) removeConn(c *conn) {
 	}
 }
 
+func (t watchTable) each(f func(path string, c *conn, mode watchMode)) {
+	for path, watchers := range t {
+		for c, mode := range watchers {
+			f(path, c, mode)
+		}
+	}
+}
+
 // trigger returns the connections whose watches fire for an event, sorted by
 // number, and removes the watches that fire once.
 func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
