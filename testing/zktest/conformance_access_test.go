@@ -12,7 +12,7 @@ import (
 const digestUP = "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ=" // base64(sha1("u:p"))
 
 var accessChecks = []check{
-	{56, "an auth entry becomes the identity of its maker", shared, func(t *testing.T, s suite) {
+	{56, "an auth entry becomes the identity of its maker", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		a.must(auth("digest", "u:p"))
 		n, m := s.path("n"), s.path("m")
@@ -38,7 +38,7 @@ var accessChecks = []check{
 		require.Len(t, entries, 2)
 		require.Contains(t, entries, acl{permAll, "digest", digestUP})
 	}},
-	{57, "a digest is hidden from those who must not administer", shared, func(t *testing.T, s suite) {
+	{57, "a digest is hidden from those who must not administer", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		a.must(auth("digest", "u:p"))
 		n := s.path("n")
@@ -50,11 +50,11 @@ var accessChecks = []check{
 		b.must(getData(n, false))
 		a.must(setData(n, nil, 0))
 	}},
-	{58, "auth fails for an unknown scheme, and has the xid of the request", shared, func(t *testing.T, s suite) {
+	{58, "auth fails for an unknown scheme, and has the xid of the request", shared, func(t *testing.T, s checkEnv) {
 		for _, scheme := range []string{"nope", "world"} {
 			c := s.open(t)
 			c.fails(errAuthFailed, auth(scheme, "anyone").withXid(xidAuth))
-			c.end()
+			c.waitEnd()
 			c.reattach().must(ping()) // the session lives
 		}
 		c := s.open(t)
@@ -68,7 +68,7 @@ var accessChecks = []check{
 		c.must(create(s.path("n"), nil, persistent, acl{permAll, "auth", ""}))
 		require.Equal(t, []acl{{permAll, "digest", digestUP}}, c.must(getACL(s.path("n"))).ACL)
 	}},
-	{120, "only certain entries are taken into an ACL", shared, func(t *testing.T, s suite) {
+	{120, "only certain entries are taken into an ACL", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		c.must(create(n, nil, persistent))
@@ -95,7 +95,7 @@ var accessChecks = []check{
 			require.Equal(t, want, c.must(getACL(n)).ACL)
 		}
 	}},
-	{121, "permissions are those of any entry that fits", shared, func(t *testing.T, s suite) {
+	{121, "permissions are those of any entry that fits", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, tc := range []struct {
 			entries []acl
@@ -115,7 +115,7 @@ var accessChecks = []check{
 			require.Equal(t, tc.read, c.do(getData(n, false)).Err, "%+v", tc.entries)
 		}
 	}},
-	{131, "each permission is for certain operations", shared, func(t *testing.T, s suite) {
+	{131, "each permission is for certain operations", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for perm := permRead; perm <= permAdmin; perm *= 2 {
 			n := s.path(fmt.Sprint(perm))
@@ -149,7 +149,7 @@ var accessChecks = []check{
 			}
 		}
 	}},
-	{122, "identities belong to the connection", shared, func(t *testing.T, s suite) {
+	{122, "identities belong to the connection", shared, func(t *testing.T, s checkEnv) {
 		address := acl{0, "ip", "127.0.0.1"}
 		a := s.open(t)
 		require.Equal(t, []acl{address}, a.must(whoAmI()).ACL)
@@ -163,7 +163,7 @@ var accessChecks = []check{
 		b.must(auth("digest", "u:p"))
 		b.must(getData(s.path("n"), false))
 	}},
-	{123, "there is no SASL and no reconfiguration", shared, func(t *testing.T, s suite) {
+	{123, "there is no SASL and no reconfiguration", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		r := c.must(request{Op: opSASL, Body: encoder{}.buffer([]byte{})})
 		require.Nil(t, r.Data)

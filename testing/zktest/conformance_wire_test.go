@@ -17,14 +17,14 @@ import (
 const largestPacket = 0xfffff
 
 var wireChecks = []check{
-	{59, "an unknown operation ends the connection, an unreadable one does not", shared, func(t *testing.T, s suite) {
+	{59, "an unknown operation ends the connection, an unreadable one does not", shared, func(t *testing.T, s checkEnv) {
 		for _, op := range []int32{55, 0} {
 			c := s.open(t)
 			c.must(create(s.path("n"), nil, ephemeral))
 			r := c.do(request{Op: op})
 			require.Equal(t, errUnimplemented, r.Err)
 			require.EqualValues(t, -1, r.Zxid)
-			c.end()
+			c.waitEnd()
 			b := c.reattach()
 			b.must(remove(s.path("n"), 0))
 		}
@@ -37,15 +37,15 @@ var wireChecks = []check{
 		c.fails(errMarshalling, request{Op: opGetData, Body: encoder{}.string(n)})
 		c.fails(errNoNode, exists(n, false))
 	}},
-	{60, "a packet may be as long as the limit, and no longer", shared, func(t *testing.T, s suite) {
+	{60, "a packet may be as long as the limit, and no longer", shared, func(t *testing.T, s checkEnv) {
 		for _, length := range []int32{largestPacket + 1, -5, math.MaxInt32} {
 			c := dial(t, s.addr)
 			c.write(encoder{}.int(length))
-			c.end()
+			c.waitEnd()
 
 			c = s.open(t)
 			c.write(encoder{}.int(length))
-			c.end()
+			c.waitEnd()
 			c.reattach().must(ping())
 		}
 		c := s.open(t)
@@ -59,13 +59,13 @@ var wireChecks = []check{
 		require.EqualValues(t, space, got.Stat.DataLength)
 		c.must(remove(n, anyVersion))
 	}},
-	{61, "an address has a limit of connections", exclusive, func(t *testing.T, s suite) {
+	{61, "an address has a limit of connections", exclusive, func(t *testing.T, s checkEnv) {
 		const limit = 3
 		addr := s.start(t, zktest.MaxClientConns(limit)).Addr()
 		// enter returns a connection with a session, or nil if the server ended it
 		// without a byte, maybe before anything could be sent.
 		enter := func() *client {
-			conn, err := net.DialTimeout("tcp", addr, readPatience)
+			conn, err := net.DialTimeout("tcp", addr, ioTimeout)
 			require.NotErrorIs(t, err, syscall.ECONNREFUSED)
 			if err != nil {
 				return nil
@@ -97,7 +97,7 @@ var wireChecks = []check{
 			first[i].must(ping())
 		}
 	}},
-	{63, "a container is deleted when it had children and has none", waiting, func(t *testing.T, s suite) {
+	{63, "a container is deleted when it had children and has none", waiting, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		used, unused, busy := s.path("used"), s.path("unused"), s.path("busy")
 		for _, n := range []string{used, unused, busy} {
@@ -120,9 +120,9 @@ var wireChecks = []check{
 		require.Equal(t, []int32{0, 0}, codes(r))
 		require.Equal(t, event{nodeDeleted, used}, c.event())
 		require.ElementsMatch(t, []string{"unused", "busy"}, c.must(getChildren(s.root, false)).Names)
-		require.Empty(t, c.arrived())
+		require.Empty(t, c.newEvents())
 	}},
-	{64, "a node with a TTL is deleted when it is idle and has no children", waiting, func(t *testing.T, s suite) {
+	{64, "a node with a TTL is deleted when it is idle and has no children", waiting, func(t *testing.T, s checkEnv) {
 		const life = tick
 		c := s.open(t)
 		idle, parent, long := s.path("idle"), s.path("parent"), s.path("long")
@@ -140,7 +140,7 @@ var wireChecks = []check{
 		}
 		require.ElementsMatch(t, []string{"parent", "long"}, c.must(getChildren(s.root, false)).Names)
 	}},
-	{124, "what is a container depends on the operation, in a multi on the flags", waiting, func(t *testing.T, s suite) {
+	{124, "what is a container depends on the operation, in a multi on the flags", waiting, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		byOp, byFlags := s.path("op"), s.path("flags")
 		inMulti, inMultiByFlags := s.path("multi-op"), s.path("multi-flags")
@@ -168,7 +168,7 @@ var wireChecks = []check{
 			require.ElementsMatch(t, []string{"flags", "multi-op"}, c.must(getChildren(s.root, false)).Names)
 		}
 	}},
-	{125, "a ping is answered with its own xid, anything else with the one sent", shared, func(t *testing.T, s suite) {
+	{125, "a ping is answered with its own xid, anything else with the one sent", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, xid := range []int32{math.MaxInt32, 1, 1, -77, math.MinInt32, xidPing, xidSetWatches} {
 			require.Equal(t, xid, c.must(exists(s.root, false).withXid(xid)).Xid)
@@ -178,7 +178,7 @@ var wireChecks = []check{
 		c.pending = append(c.pending, ping())
 		require.Equal(t, xidPing, c.reply().Xid)
 	}},
-	{126, "what follows a record is ignored, half a header is not", shared, func(t *testing.T, s suite) {
+	{126, "what follows a record is ignored, half a header is not", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		r := create(s.path("n"), nil, ephemeral)
 		r.Body = append(r.Body, "more"...)
@@ -186,11 +186,11 @@ var wireChecks = []check{
 		require.Equal(t, c.welcome.Session, c.must(exists(s.path("n"), false)).Stat.Owner)
 		for _, size := range []int{0, 4, 7} {
 			c.write(frame(make([]byte, size)))
-			c.end()
+			c.waitEnd()
 			c = c.reattach()
 		}
 	}},
-	{127, "packets may come in pieces", shared, func(t *testing.T, s suite) {
+	{127, "packets may come in pieces", shared, func(t *testing.T, s checkEnv) {
 		c := dial(t, s.addr)
 		h := newSession(longTimeout)
 		bytewise := func(b []byte) {

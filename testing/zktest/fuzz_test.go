@@ -13,7 +13,7 @@ import (
 )
 
 // request encodes a request for the seeds.
-func request(xid int32, op Op, record func(*encoder)) []byte {
+func encodeRequest(xid int32, op Op, record func(*encoder)) []byte {
 	e := newPacket()
 	e.int(xid)
 	e.int(int32(op))
@@ -23,7 +23,7 @@ func request(xid int32, op Op, record func(*encoder)) []byte {
 	return e.packet()
 }
 
-var hello = func() []byte {
+var handshakePacket = func() []byte {
 	e := newPacket()
 	e.int(0)
 	e.long(0)
@@ -35,7 +35,7 @@ var hello = func() []byte {
 }()
 
 // seeds are one request of each kind.
-func seeds() (all [][]byte) {
+func seedPackets() (all [][]byte) {
 	create := func(e *encoder) {
 		e.string("/a")
 		e.buffer([]byte("x"))
@@ -81,7 +81,7 @@ func seeds() (all [][]byte) {
 		OpCheckWatches: path, OpRemoveWatches: path, OpAddWatch: path, OpGetEphemerals: path, OpGetAllChildrenNumber: path,
 		OpPing: nil, OpWhoAmI: nil, OpReconfig: nil, OpSASL: nil, OpCloseSession: nil, 55: nil,
 	} {
-		all = append(all, request(1, op, record))
+		all = append(all, encodeRequest(1, op, record))
 	}
 	return all
 }
@@ -90,9 +90,9 @@ func seeds() (all [][]byte) {
 // and after a good handshake. The connection must come to an end, the server
 // must not, and a bystander must not notice.
 func FuzzConnection(f *testing.F) {
-	for _, seed := range seeds() {
+	for _, seed := range seedPackets() {
 		f.Add(seed, true)
-		f.Add(append(bytes.Clone(hello), seed...), false)
+		f.Add(append(bytes.Clone(handshakePacket), seed...), false)
 		f.Add(seed[:len(seed)-1], true)
 	}
 	f.Add([]byte("ruok"), false)
@@ -117,10 +117,10 @@ func FuzzConnection(f *testing.F) {
 		_, err := io.ReadFull(conn, body)
 		return body, err
 	}
-	require.NoError(f, send(bystander, hello))
+	require.NoError(f, send(bystander, handshakePacket))
 	_, err = receive(bystander)
 	require.NoError(f, err)
-	ping := request(-2, OpPing, nil)
+	ping := encodeRequest(-2, OpPing, nil)
 
 	f.Fuzz(func(t *testing.T, input []byte, greet bool) {
 		conn, err := net.Dial("tcp", s.Addr())
@@ -128,7 +128,7 @@ func FuzzConnection(f *testing.F) {
 		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
 		if greet {
-			require.NoError(t, send(conn, hello))
+			require.NoError(t, send(conn, handshakePacket))
 		}
 		_ = send(conn, input) // which may have been closed by the end of the input
 		_ = conn.(*net.TCPConn).CloseWrite()
@@ -139,13 +139,13 @@ func FuzzConnection(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, []byte{0xff, 0xff, 0xff, 0xfe}, reply[:4])
 		require.NoError(t, s.Invariants())
-		s.forgetAll()
+		s.reset()
 	})
 }
 
 // forgetAll removes what an input has left, so that inputs do not depend on
 // each other and the tree does not grow.
-func (s *Server) forgetAll() {
+func (s *Server) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ss := range s.sessions {
@@ -159,10 +159,10 @@ func (s *Server) forgetAll() {
 // FuzzDecoder gives any bytes to the decoding of every operation. What comes
 // out must not be larger than what went in.
 func FuzzDecoder(f *testing.F) {
-	for _, seed := range seeds() {
+	for _, seed := range seedPackets() {
 		f.Add(seed[4:])
 	}
-	f.Add(hello[4:])
+	f.Add(handshakePacket[4:])
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		parseConnect(packet)
 		r, _ := parseRequest(packet)

@@ -50,11 +50,11 @@ func (silentLogger) Printf(string, ...any) {}
 // dialZK returns a client that has a session.
 func dialZK(t *testing.T, connect string, dial zk.Dialer) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect([]string{connect}, interopPatience, zk.WithDialer(dial), zk.WithLogger(silentLogger{}))
+	conn, _, err := zk.Connect([]string{connect}, interopTimeout, zk.WithDialer(dial), zk.WithLogger(silentLogger{}))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	// Whoever waits for an answer by then gets an error instead.
-	giveUp := time.AfterFunc(programPatience, conn.Close)
+	giveUp := time.AfterFunc(programTimeout, conn.Close)
 	t.Cleanup(func() { giveUp.Stop() })
 	awaitSession(t, conn, true)
 	return conn
@@ -62,7 +62,7 @@ func dialZK(t *testing.T, connect string, dial zk.Dialer) *zk.Conn {
 
 func awaitSession(t *testing.T, conn *zk.Conn, want bool) {
 	t.Helper()
-	require.Eventually(t, func() bool { return (conn.State() == zk.StateHasSession) == want }, interopPatience, interopTick)
+	require.Eventually(t, func() bool { return (conn.State() == zk.StateHasSession) == want }, interopTimeout, interopPoll)
 }
 
 func createZK(t *testing.T, conn *zk.Conn, path, data string) {
@@ -82,7 +82,7 @@ func requireEvent(t *testing.T, events <-chan zk.Event, kind zk.EventType, path 
 
 func (c goClients) nodes(t *testing.T) {
 	p := goRoot + "/nodes"
-	require.Equal(t, []bool{true}, zk.FLWRuok([]string{c.connect}, interopPatience))
+	require.Equal(t, []bool{true}, zk.FLWRuok([]string{c.connect}, interopTimeout))
 	found, _, err := c.a.Exists(p)
 	require.NoError(t, err)
 	require.False(t, found)
@@ -264,7 +264,7 @@ func (c goClients) lockOfAClosedSession(t *testing.T) {
 	require.Eventually(t, func() bool {
 		children, _, err := c.b.Children(p)
 		return err == nil && len(children) == 2
-	}, interopPatience, interopTick)
+	}, interopTimeout, interopPoll)
 	leaver.Close()
 	require.NoError(t, receive(t, locked))
 	require.NoError(t, next.Unlock())
@@ -277,7 +277,7 @@ func (c goClients) reconnect(t *testing.T) {
 	for _, name := range []string{"/changed", "/deleted", "/parent", "/untouched"} {
 		createZK(t, c.b, p+name, "")
 	}
-	var line breakableLine
+	var line breakableDialer
 	a := dialZK(t, c.connect, line.dial)
 	session := a.SessionID()
 	_, err := a.Create(p+"/ephemeral", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
@@ -335,13 +335,13 @@ func (c goClients) reconnect(t *testing.T) {
 }
 
 // breakableLine is a client's way to the server.
-type breakableLine struct {
+type breakableDialer struct {
 	mu   sync.Mutex // held while the line is cut
 	conn net.Conn
 }
 
 // dial waits while the line is cut.
-func (l *breakableLine) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+func (l *breakableDialer) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	conn, err := net.DialTimeout(network, address, timeout)
@@ -350,7 +350,7 @@ func (l *breakableLine) dial(network, address string, timeout time.Duration) (ne
 }
 
 // cut breaks the connection, and the client gets no other one before mend.
-func (l *breakableLine) cut() (mend func()) {
+func (l *breakableDialer) cut() (mend func()) {
 	l.mu.Lock()
 	_ = l.conn.Close()
 	return sync.OnceFunc(l.mu.Unlock)

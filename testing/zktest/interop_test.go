@@ -34,15 +34,15 @@ var interopClients = []struct {
 	name string
 	run  func(t *testing.T, connect string)
 }{
-	{"kazoo", func(t *testing.T, connect string) { startKazoo(t, connect).finish(t) }},
-	{"Curator", func(t *testing.T, connect string) { startCurator(t, connect).finish(t) }},
+	{"kazoo", func(t *testing.T, connect string) { startKazoo(t, connect).wait(t) }},
+	{"Curator", func(t *testing.T, connect string) { startCurator(t, connect).wait(t) }},
 	{"zkCli", runZKCli},
 	{"go-zookeeper", runGoZookeeper},
 	{"together", runTogether},
 }
 
 func TestInterop(t *testing.T) {
-	for _, target := range targetKinds {
+	for _, target := range serverKinds {
 		t.Run(target.name, func(t *testing.T) {
 			t.Parallel()
 			connect := target.start(t, zktest.ExtendedTypes()).Addr()
@@ -57,9 +57,9 @@ func TestInterop(t *testing.T) {
 }
 
 const (
-	interopPatience  = 20 * time.Second      // for what should happen soon
-	interopTick      = 10 * time.Millisecond // between two looks
-	programPatience  = time.Minute           // the scripts give up before, and say where they are
+	interopTimeout   = 20 * time.Second      // for what should happen soon
+	interopPoll      = 10 * time.Millisecond // between two looks
+	programTimeout   = time.Minute           // the scripts give up before, and say where they are
 	contendingRounds = 10
 
 	clientJar    = "/usr/share/java/zookeeper.jar"
@@ -121,10 +121,10 @@ func runZKCli(t *testing.T, connect string) {
 	needFile(t, clientJar, "zookeeper")
 	// This is all that zkCli.sh does.
 	zkCli := startJava(t, []string{clientJar, "/usr/share/java/slf4j-nop.jar"}, "org.apache.zookeeper.ZooKeeperMain", "-server", connect)
-	zkCli.say(t, strings.Join(commands, "\n"+marker+"\n")+"\n"+marker)
-	zkCli.await(t, lastEvent)
-	zkCli.say(t, "quit")
-	output, events := maskZKCli(zkCli.finish(t))
+	zkCli.writeLine(t, strings.Join(commands, "\n"+marker+"\n")+"\n"+marker)
+	zkCli.waitFor(t, lastEvent)
+	zkCli.writeLine(t, "quit")
+	output, events := maskZKCli(zkCli.wait(t))
 
 	var got strings.Builder
 	answers := strings.Split(output, markerOutput)
@@ -137,7 +137,7 @@ func runZKCli(t *testing.T, connect string) {
 		got.WriteString("> " + command + "\n" + answer)
 	}
 	got.WriteString("\nEvents:\n" + events)
-	if *updateInterop && t.Name() == "TestInterop/"+targetKinds[0].name+"/zkCli" {
+	if *updateInterop && t.Name() == "TestInterop/"+serverKinds[0].name+"/zkCli" {
 		require.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))
 	}
 	want, err := os.ReadFile(golden)
@@ -195,13 +195,13 @@ func runTogether(t *testing.T, connect string) {
 	_, err := a.Create(path, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
-	kazoo.await(t, "ready\n")
-	curator.await(t, "ready\n")
-	kazoo.say(t, "go")
-	curator.say(t, "go")
+	kazoo.waitFor(t, "ready\n")
+	curator.waitFor(t, "ready\n")
+	kazoo.writeLine(t, "go")
+	curator.writeLine(t, "go")
 	contendGo(t, path, contendingRounds, []*zk.Conn{a, b}, kazooGuard, curatorGuard)
-	kazoo.finish(t)
-	curator.finish(t)
+	kazoo.wait(t)
+	curator.wait(t)
 	left, _, err := a.Children(path)
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -217,7 +217,7 @@ func contendGo(t *testing.T, path string, rounds int, conns []*zk.Conn, guards .
 			for range rounds {
 				err := lock.Lock()
 				if err == nil {
-					err = errors.Join(alone(guards...), lock.Unlock())
+					err = errors.Join(enterAlone(guards...), lock.Unlock())
 				}
 				if err != nil {
 					results <- err
@@ -234,7 +234,7 @@ func contendGo(t *testing.T, path string, rounds int, conns []*zk.Conn, guards .
 
 // alone fails if anybody else is in here with one of the guards, which are
 // files that must not exist.
-func alone(guards ...string) error {
+func enterAlone(guards ...string) error {
 	for _, guard := range guards {
 		f, err := os.OpenFile(guard, os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
@@ -258,7 +258,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(interopPatience):
+	case <-time.After(interopTimeout):
 		require.FailNow(t, "waited in vain")
 		panic("unreachable")
 	}
@@ -278,7 +278,7 @@ type program struct {
 // startProgram starts a program, which is killed when the test ends or if it
 // takes too long.
 func startProgram(t *testing.T, argv ...string) *program {
-	ctx, cancel := context.WithTimeout(t.Context(), programPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), programTimeout)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.WaitDelay = time.Second
 	p := &program{name: filepath.Base(argv[0]), ended: make(chan struct{})}
@@ -315,20 +315,20 @@ func (p *program) output() string {
 }
 
 // say writes lines to the program.
-func (p *program) say(t *testing.T, lines string) {
+func (p *program) writeLine(t *testing.T, lines string) {
 	_, err := io.WriteString(p.stdin, lines+"\n")
 	require.NoError(t, err, p.name)
 }
 
 // await returns when the program has printed text.
-func (p *program) await(t *testing.T, text string) {
+func (p *program) waitFor(t *testing.T, text string) {
 	t.Helper()
 	for printed := false; !printed; {
 		ended := false
 		select {
 		case <-p.ended:
 			ended = true
-		case <-time.After(interopTick):
+		case <-time.After(interopPoll):
 		}
 		printed = strings.Contains(p.output(), text)
 		require.True(t, printed || !ended, "%s ended without %q", p.name, text)
@@ -336,7 +336,7 @@ func (p *program) await(t *testing.T, text string) {
 }
 
 // finish returns what the program has printed when it has ended well.
-func (p *program) finish(t *testing.T) string {
+func (p *program) wait(t *testing.T) string {
 	t.Helper()
 	<-p.ended
 	require.NoError(t, p.err, p.name)

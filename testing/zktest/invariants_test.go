@@ -17,7 +17,7 @@ func TestInvariantsFindDamage(t *testing.T) {
 		"does not own /a":                 func(s *Server) { s.sessions[1] = &session{ephemerals: map[string]bool{"/a": true}} },
 		"has a connection that is closed": func(s *Server) { s.sessions[1] = &session{conn: &conn{}} },
 		"that is closed watches /a":       func(s *Server) { s.replicas[0].data.add("/a", &conn{}, oneShotWatch) },
-		"the zxid went back from 0x5":     func(s *Server) { backwards(s) },
+		"the zxid went back from 0x5":     func(s *Server) { recordZxidGoingBack(s) },
 	} {
 		s, err := Run(t.Context())
 		require.NoError(t, err)
@@ -31,7 +31,7 @@ func TestInvariantsFindDamage(t *testing.T) {
 	}
 }
 
-func backwards(s *Server) {
+func recordZxidGoingBack(s *Server) {
 	s.sessions[1] = &session{}
 	s.record(Record{Kind: Replied, Session: 1, Zxid: 5})
 	s.record(Record{Kind: Replied, Session: 1, Zxid: 4})

@@ -11,12 +11,12 @@ import (
 )
 
 func TestTLSOfRealServers(t *testing.T) {
-	emptyTemp(t)
+	requireEmptyTemp(t)
 	for _, auth := range []tls.ClientAuthType{tls.NoClientCert, tls.VerifyClientCertIfGiven, tls.RequireAndVerifyClientCert} {
 		t.Run(auth.String(), func(t *testing.T) {
 			s := StartReal(t, TLS(auth))
 			require.NotEqual(t, s.Addr(), s.SecureAddr())
-			mode, err := s.Command(patient(t), "isro")
+			mode, err := s.Command(testContext(t), "isro")
 			require.NoError(t, err)
 			require.Equal(t, "rw", mode, "without encryption, too")
 			stranger, err := newAuthority()
@@ -28,12 +28,12 @@ func TestTLSOfRealServers(t *testing.T) {
 			nobody.Certificates = nil
 			other.Certificates = strangers.Certificates
 			for range 2 {
-				require.NoError(t, askSecurely(s, known))
-				require.Equal(t, auth != tls.RequireAndVerifyClientCert, askSecurely(s, nobody) == nil)
-				require.Equal(t, auth == tls.NoClientCert, askSecurely(s, other) == nil)
-				require.ErrorContains(t, askSecurely(s, strangers), "unknown authority")
-				require.NoError(t, s.Stop(patient(t)))
-				require.NoError(t, s.Start(patient(t)))
+				require.NoError(t, commandOverTLS(s, known))
+				require.Equal(t, auth != tls.RequireAndVerifyClientCert, commandOverTLS(s, nobody) == nil)
+				require.Equal(t, auth == tls.NoClientCert, commandOverTLS(s, other) == nil)
+				require.ErrorContains(t, commandOverTLS(s, strangers), "unknown authority")
+				require.NoError(t, s.Stop(testContext(t)))
+				require.NoError(t, s.Start(testContext(t)))
 			}
 		})
 	}
@@ -48,12 +48,12 @@ func TestTLSOfAnEnsemble(t *testing.T) {
 	t.Parallel()
 	e := StartRealEnsemble(t, 3, TLS(tls.RequireAndVerifyClientCert))
 	for i := range e.Len() {
-		require.NoError(t, askSecurely(e.Member(i), e.Member(0).ClientTLS()))
+		require.NoError(t, commandOverTLS(e.Member(i), e.Member(0).ClientTLS()))
 	}
 }
 
 // askSecurely gets an answer from a server, or an error.
-func askSecurely(s *RealServer, cfg *tls.Config) error {
+func commandOverTLS(s *RealServer, cfg *tls.Config) error {
 	conn, err := tls.Dial("tcp", s.SecureAddr(), cfg)
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 // names.
 const ownerEnv = "ZKTEST_OWNER"
 
-func own(how string) {
+func runOwner(how string) {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt) // go test may run with SIGINT ignored
 	var s *RealServer
@@ -97,8 +97,8 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 			var dir, link string
 			_, err = fmt.Fscan(out, &server, &dog, &dir, &link)
 			require.NoError(t, err)
-			require.Equal(t, test.how == "stopped", gone(server))
-			require.False(t, gone(dog))
+			require.Equal(t, test.how == "stopped", hasEnded(server))
+			require.False(t, hasEnded(dog))
 			require.DirExists(t, dir)
 			require.Equal(t, test.how == "separated", isLink(link))
 
@@ -114,8 +114,8 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 
 			require.Eventually(t, func() bool {
 				_, err := os.Stat(dir)
-				return gone(server) && gone(dog) && !isLink(link) && errors.Is(err, os.ErrNotExist)
-			}, patience, pollInterval)
+				return hasEnded(server) && hasEnded(dog) && !isLink(link) && errors.Is(err, os.ErrNotExist)
+			}, testTimeout, pollInterval)
 		})
 	}
 }
@@ -127,7 +127,7 @@ func isLink(name string) bool {
 
 // gone tells whether the process has ended. Where nobody reaps orphans it may
 // remain as a zombie.
-func gone(pid int) bool {
+func hasEnded(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return true
 	}
