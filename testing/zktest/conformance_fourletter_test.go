@@ -14,8 +14,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Monitors ask for numbers by their names.
-func TestMonitorsFindTheSameNames(t *testing.T) {
+// Monitors depend on the names in the reply to mntr.
+func TestMntrHasTheNamesOfARealServer(t *testing.T) {
 	t.Parallel()
 	names := func(addr string) (all []string) {
 		c := open(t, addr, longTimeout)
@@ -24,7 +24,7 @@ func TestMonitorsFindTheSameNames(t *testing.T) {
 			name, value, found := strings.Cut(line, "\t")
 			require.True(t, found)
 			require.NotEmpty(t, value)
-			if !strings.HasSuffix(name, "_per_namespace") { // nodes below the root that were asked for
+			if !strings.HasSuffix(name, "_per_namespace") { // one for each node below the root that was used
 				all = append(all, name)
 			}
 		}
@@ -35,7 +35,7 @@ func TestMonitorsFindTheSameNames(t *testing.T) {
 }
 
 var fourLetterChecks = []check{
-	{62, "ruok, isro and the lists of watches", exclusive, func(t *testing.T, s checkEnv) {
+	{62, "ruok, isro and the lists of watches are answered", exclusive, func(t *testing.T, s checkEnv) {
 		require.Equal(t, "imok", fourLetter(t, s.addr, "ruok"))
 		require.Equal(t, "rw", fourLetter(t, s.addr, "isro"))
 		c := s.open(t)
@@ -44,7 +44,7 @@ var fourLetterChecks = []check{
 		c.must(create(child, nil, persistent))
 		c.must(getData(data, true))
 		c.must(getChildren(child, true))
-		// There may be connections of other checks whose end is not noticed yet.
+		// The server may not have noticed the end of earlier connections yet.
 		poll(t, "there are no other watches", func() bool {
 			return fourLetter(t, s.addr, "wchs") == "1 connections watching 1 paths\nTotal watches:1\n"
 		})
@@ -53,13 +53,13 @@ var fourLetterChecks = []check{
 		require.Equal(t, fmt.Sprintf("%s\n\t%s\n\n", session, data), fourLetter(t, s.addr, "wchc"))
 		require.Contains(t, fourLetter(t, s.addr, "mntr"), "\nzk_watch_count\t2\n")
 	}},
-	{128, "the words that monitor", exclusive, func(t *testing.T, s checkEnv) {
+	{128, "monitoring commands reply in ZooKeeper's format", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := c.must(create(s.path("n-"), nil, ephemeralSequential)).Path
 		session := fmt.Sprintf("0x%x", c.welcome.Session)
 		client := regexp.QuoteMeta(c.conn.LocalAddr().String())
 		zxid := c.must(ping()).Zxid
-		nodes := c.must(getAllChildrenNumber("/")).Count + 2 // "/", and once more
+		nodes := c.must(getAllChildrenNumber("/")).Count + 2 // "/" counts twice
 		server := fmt.Sprintf(`Latency min/avg/max: \d+/\d+(\.\d+)?/\d+
 Received: \d+
 Sent: \d+
@@ -105,7 +105,7 @@ Node count: %d
 			require.Regexp(t, `(?m)^`+line+`$`, mntr)
 		}
 	}},
-	{129, "a word that is not allowed is told so, an unknown one is not", strict, func(t *testing.T, s checkEnv) {
+	{129, "a command that is not allowed gets an error, an unknown one no reply", strict, func(t *testing.T, s checkEnv) {
 		require.Equal(t, "ruok is not executed because it is not in the whitelist.\n", fourLetter(t, s.addr, "ruok"))
 		require.Equal(t, "mntr is not executed because it is not in the whitelist.\n", fourLetter(t, s.addr, "mntr"))
 		require.Contains(t, fourLetter(t, s.addr, "srvr"), "\nMode: standalone\n")
@@ -131,7 +131,7 @@ Node count: %d
 			lop string
 		}{
 			{create(n, nil, persistent), "CREA"},
-			{ping(), "PING"}, // has no number
+			{ping(), "PING"}, // its xid is negative
 			{create2(s.path("m"), nil, persistent), "CREA"},
 			{createContainer(s.path("c"), container), "CREA"},
 			{createTTL(s.path("ttl"), ttl, time.Hour), "CREA"},
@@ -165,7 +165,7 @@ Node count: %d
 			{request{Op: opDeleteContainer}, "NA"},
 			{checkVersion(n, 0), "NA"},
 		} {
-			if step.Op == opAuth { // does not count
+			if step.Op == opAuth { // not recorded
 				before := latest(c)
 				c.must(step.request)
 				require.Equal(t, before, latest(c))
@@ -190,7 +190,7 @@ Node count: %d
 		require.Equal(t, "Connection stats reset.\n", fourLetter(t, s.addr, "crst"))
 		require.Regexp(t, mine+`recved=0,sent=0,sid=0x[0-9a-f]+,lop=NA,est=\d+,to=30000,lzxid=0xffffffffffffffff,lresp=0,`, fourLetter(t, s.addr, "cons"))
 	}},
-	{137, "the mask of what is traced is set and told", exclusive, func(t *testing.T, s checkEnv) {
+	{137, "the trace mask can be set and read", exclusive, func(t *testing.T, s checkEnv) {
 		require.Equal(t, "306", fourLetter(t, s.addr, "gtmk"))
 		for _, mask := range []int64{2, -3, 306} {
 			set := string(encoder("stmk").long(mask))

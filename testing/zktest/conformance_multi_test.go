@@ -104,13 +104,13 @@ var multiChecks = []check{
 		require.Empty(t, a.events)
 		require.Empty(t, b.events)
 
-		// Nor does it use up numbers or watches.
+		// It also uses up neither sequence numbers nor watches.
 		require.Equal(t, n+"/-0000000000", a.must(create(n+"/-", nil, sequential)).Path)
 		require.Equal(t, []event{{nodeDataChanged, n}}, a.must(setData(n, nil, 0)).Events)
 		a.must(closeSession())
 		require.Equal(t, []event{{nodeDataChanged, n}, {nodeDeleted, e}, {nodeChildrenChanged, s.root}}, b.newEvents())
 	}},
-	{40, "a multi may be empty, but only have certain operations", shared, func(t *testing.T, s checkEnv) {
+	{40, "a multi may be empty, and allows only certain operations", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		require.Empty(t, c.must(multi()).Ops)
 		require.Empty(t, c.must(multiRead()).Ops)
@@ -147,7 +147,7 @@ var multiChecks = []check{
 		c.must(remove(n, anyVersion))
 		require.Empty(t, c.newEvents(), "no watch is set")
 	}},
-	{112, "a failing operation of a multi is told by its error", shared, func(t *testing.T, s checkEnv) {
+	{112, "the reply to a failed multi has the error of the failed operation", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n, closed := s.path("n"), s.path("closed")
 		c.must(create(n, nil, persistent))
@@ -176,7 +176,7 @@ var multiChecks = []check{
 		}
 		require.Zero(t, c.must(exists(n, false)).Stat.Version)
 	}},
-	{113, "in a multi the flags say what is created", shared, func(t *testing.T, s checkEnv) {
+	{113, "in a multi the flags determine the kind of node", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		withTTL := createTTL(s.path("ttl-"), ttlSequential, time.Hour)
 		r := c.must(multi(
@@ -194,7 +194,7 @@ var multiChecks = []check{
 		require.Equal(t, s.path("container"), r.Ops[3].Path)
 		require.Equal(t, c.welcome.Session, c.must(exists(s.path("e"), false)).Stat.Owner)
 	}},
-	{114, "a multi's events come in the order of its operations, before its reply", shared, func(t *testing.T, s checkEnv) {
+	{114, "the events of a multi arrive in the order of its operations, before its reply", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		x, y, z := s.path("x"), s.path("y"), s.path("z")
 		a.must(create(x, nil, persistent))

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnEnsembleSurvivesItsLeader(t *testing.T) {
+func TestRealEnsembleElectsANewLeader(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
 	e := StartRealEnsemble(t, 3)
@@ -57,7 +57,7 @@ func TestAnEnsembleSurvivesItsLeader(t *testing.T) {
 	}
 }
 
-func TestAnEnsembleOfOneLeadsItself(t *testing.T) {
+func TestRealEnsembleOfOneHasALeader(t *testing.T) {
 	t.Parallel()
 	e := StartRealEnsemble(t, 1)
 	leader, err := e.Leader(testContext(t))
@@ -65,8 +65,8 @@ func TestAnEnsembleOfOneLeadsItself(t *testing.T) {
 	require.Same(t, e.Member(0), leader)
 }
 
-func TestAnEnsembleNeedsAMember(t *testing.T) {
+func TestRealEnsembleNeedsAServer(t *testing.T) {
 	t.Parallel()
 	_, err := RunRealEnsemble(testContext(t), 0)
-	require.ErrorContains(t, err, "an ensemble of 0 servers")
+	require.ErrorContains(t, err, "an ensemble cannot have 0 servers")
 }

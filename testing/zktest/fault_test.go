@@ -744,10 +744,6 @@ func expiredClientCannotReattach(p *faultTest) {
 	}
 }
 
-type quietLogger struct{}
-
-func (quietLogger) Printf(string, ...any) {}
-
 func partitionInbound(p *faultTest) {
 	c := p.open(longTimeout)
 	c.do(exists(p.path("b"), true))
@@ -1034,7 +1030,7 @@ func passCountsBesidesAFault(p *faultTest) {
 
 // This test uses go-zookeeper, not the raw client.
 func clientFindsItsNodeAfterALostReply(p *faultTest) {
-	conn, _, err := zk.Connect([]string{p.injector.Addr()}, longTimeout, zk.WithLogger(quietLogger{}))
+	conn, _, err := zk.Connect([]string{p.injector.Addr()}, longTimeout, zk.WithLogger(silentLogger{}))
 	require.NoError(p, err)
 	defer conn.Close()
 	f := p.injectAt("a", zktest.DropAfterApply())

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// request encodes a request for the seeds.
+// encodeRequest encodes a request.
 func encodeRequest(xid int32, op Op, record func(*encoder)) []byte {
 	e := newPacket()
 	e.int(xid)
@@ -34,7 +34,7 @@ var handshakePacket = func() []byte {
 	return e.packet()
 }()
 
-// seeds are one request of each kind.
+// seedPackets returns one request of each operation.
 func seedPackets() (all [][]byte) {
 	create := func(e *encoder) {
 		e.string("/a")
@@ -86,9 +86,9 @@ func seedPackets() (all [][]byte) {
 	return all
 }
 
-// FuzzConnection sends anything to a server, as the beginning of a connection
-// and after a good handshake. The connection must come to an end, the server
-// must not, and a bystander must not notice.
+// FuzzConnection sends any bytes to a server, at the beginning of a connection or
+// after a handshake. The connection must end, the server must not, and other
+// connections must not be affected.
 func FuzzConnection(f *testing.F) {
 	for _, seed := range seedPackets() {
 		f.Add(seed, true)
@@ -100,7 +100,7 @@ func FuzzConnection(f *testing.F) {
 	f.Add(binary.BigEndian.AppendUint32(nil, 0xffffffff), false)
 
 	s := Start(f, ExtendedTypes(), MaxClientConns(0), SessionTimeouts(time.Second, time.Second), TickTime(100*time.Millisecond))
-	s.PauseExpiry() // of the bystander
+	s.PauseExpiry() // for the bystander
 	bystander, err := net.Dial("tcp", s.Addr())
 	require.NoError(f, err)
 	defer bystander.Close()
@@ -122,15 +122,15 @@ func FuzzConnection(f *testing.F) {
 	require.NoError(f, err)
 	ping := encodeRequest(-2, OpPing, nil)
 
-	f.Fuzz(func(t *testing.T, input []byte, greet bool) {
+	f.Fuzz(func(t *testing.T, input []byte, handshake bool) {
 		conn, err := net.Dial("tcp", s.Addr())
 		require.NoError(t, err)
 		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
-		if greet {
+		if handshake {
 			require.NoError(t, send(conn, handshakePacket))
 		}
-		_ = send(conn, input) // which may have been closed by the end of the input
+		_ = send(conn, input) // fails if the server closes the connection early
 		_ = conn.(*net.TCPConn).CloseWrite()
 		_, err = io.Copy(io.Discard, conn)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the connection does not end")
@@ -143,8 +143,8 @@ func FuzzConnection(f *testing.F) {
 	})
 }
 
-// forgetAll removes what an input has left, so that inputs do not depend on
-// each other and the tree does not grow.
+// reset removes the nodes and sessions of an input, so that inputs do not depend
+// on each other and the tree does not grow.
 func (s *Server) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +156,8 @@ func (s *Server) reset() {
 	s.tree = newTree(1)
 }
 
-// FuzzDecoder gives any bytes to the decoding of every operation. What comes
-// out must not be larger than what went in.
+// FuzzDecoder decodes any bytes as every operation. The result must not be larger
+// than the input.
 func FuzzDecoder(f *testing.F) {
 	for _, seed := range seedPackets() {
 		f.Add(seed[4:])
@@ -180,9 +180,8 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// A packet's length is not believed before the packet is there, and a list's
-// not before the packet has room for it.
-func TestLengthsAreNotBelieved(t *testing.T) {
+// The length of a list must not exceed what the packet has room for.
+func TestDecoderRefusesImpossibleLengths(t *testing.T) {
 	d := &decoder{rest: []byte{0x7f, 0xff, 0xff, 0xff, 0}}
 	require.Empty(t, d.strings())
 	require.True(t, d.malformed)

@@ -13,7 +13,7 @@ func TestInvariantsFindDamage(t *testing.T) {
 		"/a is not a child of its parent": func(s *Server) { s.tree["/"].children.remove("a") },
 		"the child a of / does not exist": func(s *Server) { delete(s.tree, "/a") },
 		"the ephemeral /a belongs to no":  func(s *Server) { s.tree["/a"].kind = ephemeral },
-		"was changed by a transaction":    func(s *Server) { s.tree["/a"].mzxid = s.zxid + 1 },
+		"was changed by a future":         func(s *Server) { s.tree["/a"].mzxid = s.zxid + 1 },
 		"does not own /a":                 func(s *Server) { s.sessions[1] = &session{ephemerals: map[string]bool{"/a": true}} },
 		"has a connection that is closed": func(s *Server) { s.sessions[1] = &session{conn: &conn{}} },
 		"that is closed watches /a":       func(s *Server) { s.replicas[0].data.add("/a", &conn{}, oneShotWatch) },

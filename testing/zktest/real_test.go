@@ -26,19 +26,19 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-type quietLogger struct{}
+type silentLogger struct{}
 
-func (quietLogger) Printf(string, ...any) {}
+func (silentLogger) Printf(string, ...any) {}
 
 func connect(t *testing.T, addrs ...string) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect(addrs, 5*time.Second, zk.WithLogger(quietLogger{}))
+	conn, _, err := zk.Connect(addrs, 5*time.Second, zk.WithLogger(silentLogger{}))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
 
-// exists asks until the client has a connection.
+// exists retries until the client has a connection.
 func exists(t *testing.T, conn *zk.Conn, path string) bool {
 	t.Helper()
 	var found bool
@@ -50,8 +50,8 @@ func exists(t *testing.T, conn *zk.Conn, path string) bool {
 	return found
 }
 
-// emptyTemp makes the launcher use a temporary directory of the test, and
-// checks in the end that nothing is left there.
+// requireEmptyTemp makes the launcher use a temporary directory of the test, and
+// checks when the test ends that it is empty.
 func requireEmptyTemp(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -62,7 +62,7 @@ func requireEmptyTemp(t *testing.T) {
 	})
 }
 
-func TestAServerServesClients(t *testing.T) {
+func TestRealServerServesClients(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
 	s := StartReal(t)
@@ -85,14 +85,14 @@ func TestAServerServesClients(t *testing.T) {
 	require.EqualValues(t, 1, after)
 
 	_, err = s.Command(testContext(t), "hello")
-	require.ErrorContains(t, err, "not four letters")
+	require.ErrorContains(t, err, "does not have four letters")
 	_, err = s.Stat(testContext(t), "zk_no_such_thing")
 	require.ErrorContains(t, err, `no "zk_no_such_thing"`)
 	_, err = s.Stat(testContext(t), "zk_version")
 	require.ErrorIs(t, err, strconv.ErrSyntax)
 }
 
-func TestOptionsReachTheServer(t *testing.T) {
+func TestRealServerGetsOptions(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t,
 		TickTime(250*time.Millisecond),
@@ -104,13 +104,13 @@ func TestOptionsReachTheServer(t *testing.T) {
 	require.Contains(t, conf, "maxClientCnxns=7\n")
 	require.Contains(t, conf, "minSessionTimeout=300\n")
 	require.Contains(t, conf, "maxSessionTimeout=40000\n")
-	require.Eventually(t, func() bool { // logged only after the server serves
+	require.Eventually(t, func() bool { // the server logs it after it begins to serve
 		log, err := os.ReadFile(filepath.Join(s.dir, "log"))
 		return err == nil && strings.Contains(string(log), "checkIntervalMs=1234")
 	}, testTimeout, pollInterval)
 }
 
-func TestAServerStartedAgainKeepsItsDataAndPort(t *testing.T) {
+func TestRealServerRestartKeepsDataAndPort(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t)
 	addr := s.Addr()
@@ -128,7 +128,7 @@ func TestAServerStartedAgainKeepsItsDataAndPort(t *testing.T) {
 		{"killed", s.Kill, nil},
 		{"stopped while paused", func() error { return errors.Join(s.Pause(), s.Stop(testContext(t))) }, nil},
 		{"killed while paused", func() error { return errors.Join(s.Pause(), s.Kill()) }, nil},
-		{"stopped in no time", func() error { return errors.Join(s.Pause(), s.Stop(cancelled)) }, context.Canceled},
+		{"stopped with an ended context", func() error { return errors.Join(s.Pause(), s.Stop(cancelled)) }, context.Canceled},
 	} {
 		pid := s.PID()
 		require.NotZero(t, pid, end.name)
@@ -150,12 +150,12 @@ func TestAServerStartedAgainKeepsItsDataAndPort(t *testing.T) {
 		require.NoError(t, s.Start(testContext(t)), end.name)
 		require.Equal(t, addr, s.Addr(), end.name)
 		require.NotEqual(t, pid, s.PID(), end.name)
-		// A new client: an old one may have got stuck, see Start.
+		// A new client, because an old one may be stuck: see Start.
 		require.True(t, exists(t, connect(t, addr), "/kept"), end.name)
 	}
 }
 
-func TestAPausedServerAnswersWhenResumed(t *testing.T) {
+func TestRealServerAnswersAfterResume(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t)
 	for range 2 {
@@ -173,7 +173,7 @@ func TestAPausedServerAnswersWhenResumed(t *testing.T) {
 	}
 }
 
-func TestAClosedServerLeavesNothingAndStaysClosed(t *testing.T) {
+func TestRealServerCloseRemovesEverything(t *testing.T) {
 	t.Parallel()
 	s, err := RunReal(testContext(t))
 	require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestAClosedServerLeavesNothingAndStaysClosed(t *testing.T) {
 	require.ErrorIs(t, s.Start(testContext(t)), errClosed)
 }
 
-func TestAServerMayBeAskedWhileItIsStoppedAndStarted(t *testing.T) {
+func TestRealServerStatDuringRestarts(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t)
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -202,7 +202,7 @@ func TestAServerMayBeAskedWhileItIsStoppedAndStarted(t *testing.T) {
 	require.NoError(t, s.Start(testContext(t)))
 	require.NoError(t, s.Stop(testContext(t)))
 
-	// Whoever kills a server that is being started makes Start fail.
+	// Start fails if the server is closed while it starts.
 	started := make(chan error)
 	go func() { started <- s.Start(ctx) }()
 	require.Eventually(t, func() bool { return s.PID() != 0 }, testTimeout, time.Millisecond)
@@ -212,13 +212,13 @@ func TestAServerMayBeAskedWhileItIsStoppedAndStarted(t *testing.T) {
 	asking.Wait()
 }
 
-func TestAServerThatCannotStartShowsTheTailOfItsLog(t *testing.T) {
+func TestRealServerStartErrorContainsTheLog(t *testing.T) {
 	requireEmptyTemp(t)
 	begin := time.Now()
 	_, err := RunReal(testContext(t), Properties(map[string]string{"tickTime": "tomorrow"}))
 	require.ErrorContains(t, err, "the server exited (exit status 2)")
 	require.ErrorContains(t, err, `NumberFormatException: For input string: "tomorrow"`)
-	require.Less(t, time.Since(begin), testTimeout/2, "it exited long ago")
+	require.Less(t, time.Since(begin), testTimeout/2, "the exit was noticed late")
 
 	_, err = RunReal(testContext(t), JVMFlags("-XX:NoSuchFlag"))
 	require.ErrorContains(t, err, "NoSuchFlag")
@@ -227,7 +227,7 @@ func TestAServerThatCannotStartShowsTheTailOfItsLog(t *testing.T) {
 	require.ErrorContains(t, err, `NumberFormatException: For input string: "never"`)
 }
 
-func TestAStartEndsWithItsContext(t *testing.T) {
+func TestRealServerStartEndsWithItsContext(t *testing.T) {
 	requireEmptyTemp(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -235,7 +235,7 @@ func TestAStartEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-func TestThePortsAndTheDirectoryCannotBeConfigured(t *testing.T) {
+func TestRealServerRefusesReservedProperties(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"dataDir", "clientPort", "clientPortAddress", "server.1"} {
 		_, err := RunReal(testContext(t), Properties(map[string]string{key: "1"}))
@@ -243,7 +243,7 @@ func TestThePortsAndTheDirectoryCannotBeConfigured(t *testing.T) {
 	}
 }
 
-func TestATakenPortIsReplaced(t *testing.T) {
+func TestRealServerReplacesATakenPort(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -266,7 +266,7 @@ func TestATakenPortIsReplaced(t *testing.T) {
 	}))
 	require.ErrorIs(t, err, errPortTaken)
 
-	// Started again it must have the same port or none.
+	// A restart must not change the port.
 	require.NoError(t, s.Stop(testContext(t)))
 	squatter, err := net.Listen("tcp4", s.Addr())
 	require.NoError(t, err)
@@ -276,7 +276,7 @@ func TestATakenPortIsReplaced(t *testing.T) {
 	require.NoError(t, s.Start(testContext(t)))
 }
 
-func TestAMissingInstallationIsAClearError(t *testing.T) {
+func TestMissingInstallationIsExplained(t *testing.T) {
 	requireEmptyTemp(t)
 	home := t.TempDir()
 	t.Setenv("ZOOKEEPER_HOME", home)
@@ -287,14 +287,14 @@ func TestAMissingInstallationIsAClearError(t *testing.T) {
 	require.ErrorContains(t, err, "ZOOKEEPER_HOME is "+home)
 }
 
-func TestAMissingJavaIsAClearError(t *testing.T) {
+func TestMissingJavaIsExplained(t *testing.T) {
 	requireEmptyTemp(t)
 	t.Setenv("PATH", t.TempDir())
 	_, err := RunReal(testContext(t))
 	require.ErrorContains(t, err, "needs java on the PATH")
 }
 
-func TestADistributionIsFoundByZookeeperHome(t *testing.T) {
+func TestDistributionIsFoundByZookeeperHome(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	lib := filepath.Join(home, "lib")

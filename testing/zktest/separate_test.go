@@ -4,6 +4,7 @@ package zktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// separated starts three members and returns the index of the leader, too.
+// startSeparated starts three members and returns the index of the leader.
 func startSeparated(t *testing.T) (*RealEnsemble, int) {
 	begin := time.Now()
 	e := StartRealEnsemble(t, 3, Separated())
@@ -27,19 +28,20 @@ func startSeparated(t *testing.T) (*RealEnsemble, int) {
 	return e, slices.Index(e.servers, leader)
 }
 
-// awaitMode waits until the server serves as what is wanted, "" for not at all.
+// awaitMode waits until the server says that it serves in the mode or, if the
+// mode is "", that it does not serve. A timeout on a slow machine says neither.
 func awaitMode(t *testing.T, s *RealServer, want string) {
 	t.Helper()
 	begin := time.Now()
 	require.Eventually(t, func() bool {
 		mode, err := s.serving(t.Context())
-		return mode == want && (err != nil) == (want == "")
+		return mode == want && (err != nil) == (want == "") && !errors.Is(err, context.DeadlineExceeded)
 	}, testTimeout, pollInterval)
 	t.Logf("%s has the mode %q after %v", s.Addr(), want, time.Since(begin))
 }
 
-// dial connects as member i to another one, and returns the exit code of
-// timeout: 0 if it could, 1 if it was refused, 124 if it heard nothing.
+// dialFrom connects from member i to another member, and returns the exit code of
+// timeout: 0 if connected, 1 if refused, 124 if there was no answer.
 func dialFrom(e *RealEnsemble, i, to int) int {
 	argv := append(e.network.nsenter(i), "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/$1/2181", "bash", e.network.host(to))
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -47,8 +49,8 @@ func dialFrom(e *RealEnsemble, i, to int) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// askLater connects as member i to another one. What the channel gets is the answer
-// to the question that is sent as soon as the pipe is closed.
+// commandLater connects from member i to another member. When the caller closes
+// the pipe, it sends a four letter command; the channel receives the answer.
 func commandLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan string) {
 	argv := append(e.network.nsenter(i), "timeout", "60", "bash", "-c",
 		"exec 3<>/dev/tcp/$1/2181; echo connected; read; printf ruok >&3; cat <&3", "bash", e.network.host(to))
@@ -70,7 +72,7 @@ func commandLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan s
 	return in, answer
 }
 
-func TestAnIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
+func TestIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 	t.Parallel()
 	e, leader := startSeparated(t)
 	follower, other := (leader+1)%3, (leader+2)%3
@@ -78,11 +80,11 @@ func TestAnIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 	_, err := conn.Create("/before", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
-	question, answer := commandLater(t, e, follower, other)
+	command, answer := commandLater(t, e, follower, other)
 
 	require.NoError(t, e.Isolate(follower))
 	require.NoError(t, e.Isolate(follower))
-	require.NoError(t, question.Close())
+	require.NoError(t, command.Close())
 	_, _, err = conn.Get("/before")
 	require.NoError(t, err)
 	_, err = connect(t, e.Member(leader).Addr()).Create("/meanwhile", nil, 0, zk.WorldACL(zk.PermAll))
@@ -111,12 +113,12 @@ func TestAnIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 	require.Zero(t, dialFrom(e, follower, leader))
 	begin := time.Now()
 	require.Equal(t, "imok", <-answer)
-	t.Logf("an old connection goes on after %v", time.Since(begin))
+	t.Logf("an old connection resumes after %v", time.Since(begin))
 	awaitMode(t, e.Member(follower), "follower")
 	require.True(t, exists(t, connect(t, e.Member(follower).Addr()), "/meanwhile"))
 }
 
-func TestAnIsolatedLeaderIsReplaced(t *testing.T) {
+func TestIsolatedLeaderIsReplaced(t *testing.T) {
 	t.Parallel()
 	e, old := startSeparated(t)
 	require.NoError(t, e.Isolate(old))
@@ -130,7 +132,7 @@ func TestAnIsolatedLeaderIsReplaced(t *testing.T) {
 	require.NoError(t, e.Heal())
 	awaitMode(t, e.Member(old), "follower")
 
-	// Its network outlives it.
+	// A member's network outlives its process.
 	require.NoError(t, e.Isolate(old))
 	require.NoError(t, e.Member(old).Kill())
 	require.Equal(t, 124, dialFrom(e, (old+1)%3, old))
@@ -146,7 +148,7 @@ func TestAnIsolatedLeaderIsReplaced(t *testing.T) {
 	awaitMode(t, e.Member(old), "follower")
 }
 
-func TestASeparatedEnsembleLeavesNothing(t *testing.T) {
+func TestSeparatedEnsembleCloseRemovesEverything(t *testing.T) {
 	t.Parallel()
 	e, _ := startSeparated(t)
 	require.True(t, isLink(e.network.link))
@@ -168,12 +170,12 @@ func TestIsolateNeedsSeparatedMembers(t *testing.T) {
 	e := StartRealEnsemble(t, 1)
 	require.ErrorContains(t, e.Isolate(0), "with the option Separated")
 	require.ErrorContains(t, e.Heal(), "with the option Separated")
-	require.ErrorContains(t, e.Isolate(1), "no member 1 of 1")
+	require.ErrorContains(t, e.Isolate(1), "there is no member 1 to isolate: members are numbered from 0 to 0")
 	_, err := RunReal(testContext(t), Separated())
 	require.ErrorContains(t, err, "use StartRealEnsemble")
 }
 
-func TestSeparatedSaysWhatItNeeds(t *testing.T) {
+func TestSeparatedExplainsWhatItNeeds(t *testing.T) {
 	requireEmptyTemp(t)
 	bin := t.TempDir()
 	for _, command := range []string{"java", "sh", "cat", "rm"} {

@@ -18,13 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ownerEnv makes the test binary start a server and then vanish in the way it
+// ownerEnv makes the test binary start a server and then end in the way it
 // names.
 const ownerEnv = "ZKTEST_OWNER"
 
 func runOwner(how string) {
 	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt) // go test may run with SIGINT ignored
+	signal.Notify(interrupted, os.Interrupt) // even if go test runs with SIGINT ignored
 	var s *RealServer
 	var err error
 	link := "-"
@@ -53,7 +53,7 @@ func runOwner(how string) {
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	switch how {
 	case "panic":
-		panic("as told")
+		panic("requested by the test")
 	case "exit":
 		os.Exit(0)
 	case "interrupt":
@@ -63,7 +63,7 @@ func runOwner(how string) {
 	select {}
 }
 
-func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
+func TestRealServerDoesNotOutliveItsOwner(t *testing.T) {
 	t.Parallel()
 	kill := func(owner *os.Process) error { return owner.Kill() }
 	for _, test := range []struct {
@@ -107,7 +107,7 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 			if test.end != nil {
 				require.NoError(t, test.end(owner.Process))
 			}
-			// This also waits until nobody holds the owner's output any more.
+			// This also waits until no process holds the owner's output.
 			_, err = bufio.NewReader(out).ReadString(0)
 			require.Error(t, err)
 			_ = owner.Wait()
@@ -125,7 +125,7 @@ func isLink(name string) bool {
 	return err == nil
 }
 
-// gone tells whether the process has ended. Where nobody reaps orphans it may
+// hasEnded reports whether a process has ended. An orphan that is not reaped may
 // remain as a zombie.
 func hasEnded(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
