@@ -77,38 +77,45 @@ func fixupACL(list []acl, identities []identity) ([]acl, Code) {
 		if slices.Contains(list[:i], a) {
 			continue
 		}
-		valid := false
 		if a.null && (a.scheme == "world" || a.scheme == "digest" || a.scheme == "ip") {
 			return nil, ErrMarshalling // the real server fails on it
 		}
-		switch a.scheme {
-		case "world":
-			valid = a.id == "anyone"
-		case "digest":
-			// Java's split does not count empty parts at the end.
-			valid = strings.Count(strings.TrimRight(a.id, ":"), ":") == 1
-		case "ip":
-			_, valid = ipPrefix(a.id)
-		case "auth":
-			for _, id := range identities {
-				if id.scheme == "digest" {
-					fixed = append(fixed, acl{identity: id, perms: a.perms})
-					valid = true
-				}
-			}
-			if valid {
-				continue
-			}
-		}
-		if !valid {
+		entries := a.resolve(identities)
+		if len(entries) == 0 {
 			return nil, ErrInvalidACL
 		}
-		fixed = append(fixed, a)
+		fixed = append(fixed, entries...)
 	}
 	if len(fixed) == 0 {
 		return nil, ErrInvalidACL
 	}
 	return fixed, OK
+}
+
+// resolve returns the entry or, for the scheme "auth", the entries for the digest
+// identities. It returns nil for an invalid entry.
+func (a acl) resolve(identities []identity) (entries []acl) {
+	valid := false
+	switch a.scheme {
+	case "auth":
+		for _, id := range identities {
+			if id.scheme == "digest" {
+				entries = append(entries, acl{identity: id, perms: a.perms})
+			}
+		}
+		return entries
+	case "world":
+		valid = a.id == "anyone"
+	case "digest":
+		// Java's split does not count empty parts at the end.
+		valid = strings.Count(strings.TrimRight(a.id, ":"), ":") == 1
+	case "ip":
+		_, valid = ipPrefix(a.id)
+	}
+	if !valid {
+		return nil
+	}
+	return []acl{a}
 }
 
 // maskDigests hides the password digests from connections without ADMIN.

@@ -214,23 +214,15 @@ func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	case OpSync:
 		rep.catchUp()
 		e.buffer(d.buffer()) // a null path comes back as null
-	case OpCheckWatches, OpRemoveWatches:
-		path := d.string
-		if op == OpCheckWatches {
-			path = d.path
-		}
-		code = s.removeWatches(c, op, path(), d.int())
-	case OpAddWatch:
-		path, mode := d.string(), d.int()
-		if mode != 0 && mode != 1 {
-			return nil, ErrMarshalling
-		}
-		if !d.malformed {
-			rep.addPersistent(path, c, int(mode))
-		}
-		e.int(0)
 	case OpSetWatches, OpSetWatches2:
 		s.setWatches(c, op, d)
+	case OpAddWatch:
+		code = rep.addWatch(c, d)
+		e.int(0)
+	case OpCheckWatches:
+		code = rep.removeWatches(c, op, d.path(), d.int())
+	case OpRemoveWatches:
+		code = rep.removeWatches(c, op, d.string(), d.int())
 	case OpMultiRead:
 		parts, ok := decodeMulti(d)
 		if !ok {
@@ -248,9 +240,9 @@ func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		e.int(s.treeAt(rep).countDescendants(path))
 	case OpWhoAmI:
 		e.int(int32(len(c.identities)))
-		for _, w := range c.identities {
-			user, _, _ := strings.Cut(w.id, ":")
-			e.string(w.scheme)
+		for _, id := range c.identities {
+			user, _, _ := strings.Cut(id.id, ":")
+			e.string(id.scheme)
 			e.string(user)
 		}
 	default:
@@ -353,16 +345,16 @@ func (s *Server) readNode(c *conn, p part) (e encoder, code Code) {
 }
 
 // removeWatches removes watches or, for OpCheckWatches, only checks for them.
-func (s *Server) removeWatches(c *conn, op Op, path string, of int32) Code {
+func (rep *replica) removeWatches(c *conn, op Op, path string, of int32) Code {
 	const children, data, both = 1, 2, 3
 	var tables []watchTable
 	switch of {
 	case children:
-		tables = []watchTable{c.replica.child}
+		tables = []watchTable{rep.child}
 	case data:
-		tables = []watchTable{c.replica.data}
+		tables = []watchTable{rep.data}
 	case both:
-		tables = []watchTable{c.replica.child, c.replica.data}
+		tables = []watchTable{rep.child, rep.data}
 	default:
 		return ErrMarshalling
 	}
@@ -416,6 +408,16 @@ func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 			rep.addPersistent(path, c, mode)
 		}
 	}
+}
+
+// addWatch applies OpAddWatch.
+func (rep *replica) addWatch(c *conn, d *decoder) Code {
+	path, mode := d.string(), d.int()
+	if d.malformed || mode != 0 && mode != 1 {
+		return ErrMarshalling
+	}
+	rep.addPersistent(path, c, int(mode))
+	return OK
 }
 
 // addPersistent adds a watch by the mode of OpAddWatch: 0 is persistent, 1 is

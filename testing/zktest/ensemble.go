@@ -24,15 +24,7 @@ type RealEnsemble struct {
 func StartRealEnsemble(t testing.TB, n int, opts ...RealOption) *RealEnsemble {
 	t.Helper()
 	e, err := RunRealEnsemble(t.Context(), n, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
+	return closeWithTest(t, e, err)
 }
 
 // RunRealEnsemble starts n servers, at least 1, and returns when all of them

@@ -73,15 +73,7 @@ type Proxy struct {
 func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p, err := RunProxy(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return closeWithTest(t, p, err)
 }
 
 // RunProxy starts a proxy on a free port of 127.0.0.1, in front of the server at

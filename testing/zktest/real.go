@@ -70,15 +70,22 @@ type RealServer struct {
 func StartReal(t testing.TB, opts ...RealOption) *RealServer {
 	t.Helper()
 	s, err := RunReal(t.Context(), opts...)
+	return closeWithTest(t, s, err)
+}
+
+// closeWithTest fails the test if starting c has failed, and otherwise closes c
+// when the test ends.
+func closeWithTest[C io.Closer](t testing.TB, c C, err error) C {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return s
+	return c
 }
 
 // RunReal starts a server and returns when it serves. Call Close to release it.

@@ -93,16 +93,7 @@ func (s *Server) expire(ss *session) {
 // passed: its ephemerals are deleted in one transaction, and its connection is
 // closed without a message. To hide the expiry from the client, call HalfOpen
 // first.
-func (s *Server) ExpireSession(id int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ss, err := s.sessionByID(id)
-	if err != nil {
-		return err
-	}
-	s.expire(ss)
-	return nil
-}
+func (s *Server) ExpireSession(id int64) error { return s.withSession(id, s.expire) }
 
 // ExpireAll expires all sessions now, each in its own transaction.
 func (s *Server) ExpireAll() error {
@@ -117,14 +108,19 @@ func (s *Server) ExpireAll() error {
 	return nil
 }
 
-func (s *Server) sessionByID(id int64) (*session, error) {
+// withSession calls do for a session, with s.mu held.
+func (s *Server) withSession(id int64, do func(*session)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("zktest: session 0x%x: %w", id, errClosed)
+		return fmt.Errorf("zktest: session 0x%x: %w", id, errClosed)
 	}
-	if ss := s.sessions[id]; ss != nil {
-		return ss, nil
+	ss := s.sessions[id]
+	if ss == nil {
+		return fmt.Errorf("zktest: there is no session 0x%x", id)
 	}
-	return nil, fmt.Errorf("zktest: there is no session 0x%x", id)
+	do(ss)
+	return nil
 }
 
 // PauseExpiry keeps sessions from expiring by time until ResumeExpiry. Sessions
@@ -144,12 +140,5 @@ func (s *Server) pauseExpiry(paused bool) {
 // moved to another server of an ensemble: its connection is closed without a
 // reply, and the session stays alive.
 func (s *Server) MoveSession(id int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ss, err := s.sessionByID(id)
-	if err != nil {
-		return err
-	}
-	ss.moved = true
-	return nil
+	return s.withSession(id, func(ss *session) { ss.moved = true })
 }

@@ -78,12 +78,13 @@ type change struct {
 
 // notifyWatchers sends the events of a change to the replica's connections.
 func (rep *replica) notifyWatchers(ch change) {
-	told := rep.data.trigger(ch.event, ch.path)
-	rep.sendEvents(told, ch.event, ch.path, ch.acl)
+	conns := rep.data.trigger(ch.event, ch.path)
+	rep.sendEvents(conns, ch.event, ch.path, ch.acl)
 	if ch.event == NodeDeleted {
 		// A connection that watches data and children gets one event.
-		more := rep.child.trigger(NodeDeleted, ch.path)
-		rep.sendEvents(slices.DeleteFunc(more, func(c *conn) bool { return slices.Contains(told, c) }), NodeDeleted, ch.path, ch.acl)
+		others := rep.child.trigger(NodeDeleted, ch.path)
+		others = slices.DeleteFunc(others, func(c *conn) bool { return slices.Contains(conns, c) })
+		rep.sendEvents(others, NodeDeleted, ch.path, ch.acl)
 	}
 	if ch.event == NodeCreated || ch.event == NodeDeleted {
 		parent, _ := split(ch.path)
