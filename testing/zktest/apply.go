@@ -7,7 +7,7 @@ import (
 
 // apply applies one request and returns the reply, if any, and whether the
 // connection goes on. s.mu is held.
-func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bool) {
+func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, alive bool) {
 	rep, ss := c.replica, c.session
 	d := &decoder{rest: packet[8:]} // after the header
 

@@ -134,7 +134,7 @@ func (s *Server) handshake(c *conn) bool {
 
 // connect attaches the connection to the session it asks for, or to a new one,
 // and returns the reply. Without a session the connection ends.
-func (s *Server) connect(c *conn, req connectRequest) (reply []byte, goOn bool) {
+func (s *Server) connect(c *conn, req connectRequest) (reply []byte, alive bool) {
 	if req.lastZxid > s.zxidAt(c.replica) {
 		return nil, false // the client has seen a later state: it has to try another server
 	}
@@ -181,7 +181,7 @@ func (s *Server) handle(c *conn, packet []byte) bool {
 // applyFaults applies a request by calling do, with the fault of the rule that
 // hits it, if any. do is called with s.mu held; it returns the reply, if any, and
 // whether the connection goes on.
-func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (goOn bool) {
+func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (alive bool) {
 	f, passes := s.match(r)
 	s.mu.Lock()
 	s.record(Record{Kind: Requested, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Fault: f != nil})
@@ -197,7 +197,7 @@ func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (goOn
 		do = func() ([]byte, bool) { return s.replyError(c, r, a.code) }
 	}
 
-	out, goOn, lost := s.applyAndReply(c, f, do)
+	out, alive, lost := s.applyAndReply(c, f, do)
 	if lost {
 		return c.client.dropsOutbound()
 	}
@@ -208,35 +208,35 @@ func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (goOn
 		f.recordFired()
 	}
 	passes.recordFired()
-	if !goOn {
+	if !alive {
 		<-c.client.done // the queue is written before the connection is closed
 	}
-	return goOn
+	return alive
 }
 
 // applyAndReply applies a request and queues the reply, or what a rule makes of
 // it. lost reports that the connection was lost while the request waited.
-func (s *Server) applyAndReply(c *conn, f *Fault, do func() ([]byte, bool)) (out outgoing, goOn, lost bool) {
+func (s *Server) applyAndReply(c *conn, f *Fault, do func() ([]byte, bool)) (out outgoing, alive, lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.conns[c] {
 		return outgoing{}, false, true
 	}
-	reply, goOn := do()
+	reply, alive := do()
 	if f.action().kind == expireAfterApply {
 		s.expireConn(c)
-		reply, goOn = nil, false
+		reply, alive = nil, false
 	}
 	out = f.outgoing(reply)
 	if out.bytes != nil || out.cut != uncut {
 		c.client.send(out)
 	}
-	if goOn = goOn && out.cut == uncut; !goOn {
+	if alive = alive && out.cut == uncut; !alive {
 		s.detach(c)
 		c.client.closeAfterFlush()
 	}
 	s.notifyChange()
-	return out, goOn, false
+	return out, alive, false
 }
 
 // faultBeforeApply injects a fault that precedes the request, and reports
@@ -246,7 +246,7 @@ func (s *Server) faultBeforeApply(c *conn, r Request, f *Fault) bool {
 	if !a.beforeApply() {
 		return true
 	}
-	goOn := false
+	alive := false
 	switch a.kind {
 	case dropBeforeApply, resetBeforeApply:
 		s.mu.Lock()
@@ -263,10 +263,10 @@ func (s *Server) faultBeforeApply(c *conn, r Request, f *Fault) bool {
 		return f.waitBeforeApply(c.client)
 	case call:
 		a.hook(r)
-		goOn = true
+		alive = true
 	}
 	f.recordFired()
-	return goOn
+	return alive
 }
 
 // expireConn expires the session that a connection has or asks for, if it

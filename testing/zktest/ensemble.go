@@ -82,8 +82,8 @@ func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 
 // Isolate cuts member i off from all other members: packets between them are
 // dropped. Established connections stay open, and new ones are not refused.
-// Clients still reach every member. A member stays isolated over a restart. The
-// ensemble must have been started with [Separated].
+// Clients still reach every member, and a member reaches itself. A member stays isolated
+// over a restart. The ensemble must have been started with [Separated].
 //
 // The member goes on serving reads until it notices the partition, after about
 // syncLimit ticks, by default 2.5 s.

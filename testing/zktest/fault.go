@@ -30,7 +30,7 @@ type origin struct {
 }
 
 // Match describes requests, and watch events as [OpEvent]. The zero Match
-// matches every request except pings, whose time the client chooses, and no
+// matches every request except pings, which clients send at any time, and no
 // event.
 type Match struct {
 	Selector
@@ -68,7 +68,7 @@ func (m Match) String() string {
 	return what
 }
 
-// invalid says why no request can match, or returns "".
+// invalid says what is wrong with the match, or returns "".
 func (m Match) invalid() string {
 	switch {
 	case m.Conn < 0 || m.Member < 0:

@@ -16,8 +16,8 @@ import (
 // version is the version that the server reports.
 const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 
-// fourLetterCommands are the administrator's commands. The reply is a text, and
-// then the connection ends.
+// fourLetterCommands are ZooKeeper's commands for administrators, its "four letter
+// words". After the reply the connection ends.
 var fourLetterCommands = map[string]func(*Server) string{
 	"conf": (*Server).fourLetterConf,
 	"cons": (*Server).fourLetterCons,

@@ -48,7 +48,7 @@ func (n *network) init() { n.healed.L = &n.mu }
 // first packet.
 func (n *network) Partition(sel Selector, dir Direction) {
 	if dir != Both && dir != Inbound && dir != Outbound {
-		panic("zktest: Partition: the direction is Both, Inbound or Outbound")
+		panic("zktest: Partition: the direction must be Both, Inbound or Outbound")
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +97,7 @@ func (n *network) Deafen(sel Selector) {
 // bytes it ends the throttling of that selector.
 func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
 	if bytes < 0 || pause < 0 {
-		panic("zktest: Throttle: bytes and pause are not negative")
+		panic("zktest: Throttle: bytes and pause must not be negative")
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -51,7 +51,7 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 	for key := range c.properties {
 		switch {
 		case key == "dataDir", key == "clientPort", key == "clientPortAddress", strings.HasPrefix(key, "server."):
-			return nil, fmt.Errorf("zktest: the property %s is set by the launcher and cannot be given", key)
+			return nil, fmt.Errorf("zktest: the property %s is set by the launcher and cannot be changed", key)
 		}
 	}
 	return c, nil

@@ -42,7 +42,7 @@ type pendingRequest struct {
 // forwardRequests forwards the client's requests to the server until one of the
 // two connections ends.
 func (p *proxyConn) forwardRequests() {
-	for goOn := p.handshake(); goOn; {
+	for alive := p.handshake(); alive; {
 		packet, err := p.client.read()
 		if err != nil {
 			p.closeServerWrite()
@@ -50,7 +50,7 @@ func (p *proxyConn) forwardRequests() {
 		}
 		// A packet without a header is forwarded, too: the server decides.
 		req, _ := parseRequest(packet)
-		goOn = p.forwardRequest(req, packet)
+		alive = p.forwardRequest(req, packet)
 	}
 	select {
 	case <-p.serverDone:
@@ -217,7 +217,7 @@ func (p *proxyConn) forwardReplies() {
 	if _, err := from.Peek(1); err == nil && p.fourLetter.Load() {
 		_, _ = io.Copy(rawWriter{p.client}, from)
 	}
-	for first, goOn := true, true; goOn; first = false {
+	for first, alive := true, true; alive; first = false {
 		frame, err := readFrame(from)
 		if err != nil {
 			break
@@ -225,7 +225,7 @@ func (p *proxyConn) forwardReplies() {
 		if first {
 			p.recordSession(frame)
 		}
-		goOn = p.forwardReply(frame, first)
+		alive = p.forwardReply(frame, first)
 		if first {
 			close(p.handshakeDone) // not earlier: this reply must be the first
 		}

@@ -19,9 +19,11 @@ import (
 //  1. Server.mu, of the embedded server; proxyConn.mu, of a proxy
 //  2. listener.mu
 //  3. Proxy.mu
-//  4. faults.mu, network.mu, clientConn.mu: each on its own
+//  4. faults.mu, network.mu, clientConn.mu: never two of them
 //
-// Users' code runs under no lock, except a Match's Where: under faults.mu.
+// RealServer.mu and ensembleNetwork.mu are held alone. Users' code runs under no
+// lock, except a Match's Where: under faults.mu and, for an event of the embedded
+// server, Server.mu.
 
 // Server is an embedded ZooKeeper for tests, examples and local development. It
 // keeps everything in memory, on one machine: do not use it in production.

@@ -360,7 +360,7 @@ func TestInjectRefusesInvalidRules(t *testing.T) {
 		require.Contains(t, panicOf(func() { s.Inject(rule) }), want)
 	}
 	require.Contains(t, panicOf(func() { s.Partition(zktest.Selector{}, 7) }), "Both, Inbound or Outbound")
-	require.Contains(t, panicOf(func() { s.Throttle(zktest.Selector{}, -1, 0) }), "not negative")
+	require.Contains(t, panicOf(func() { s.Throttle(zktest.Selector{}, -1, 0) }), "must not be negative")
 
 	f := s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists, Prefix: "/a"}, Times: 2, Do: zktest.HoldReply()})
 	open(t, s.Addr(), longTimeout).send(getChildren("/a", false))

@@ -244,7 +244,7 @@ class CuratorInterop {
 
         a.watchers().add().withMode(AddWatchMode.PERSISTENT).usingWatcher(events).forPath(p);
         b.create().forPath(p);
-        events.next(EventType.NodeCreated, p); // only one: the other watch is gone
+        events.next(EventType.NodeCreated, p); // only one: the other watch was removed
         b.create().forPath(p + "/child");
         events.next(EventType.NodeChildrenChanged, p);
         b.setData().forPath(p, bytes("x"));
