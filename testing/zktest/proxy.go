@@ -37,7 +37,7 @@ const (
 // [Server] in some points:
 //   - While a rule delays a request, neither that request nor later ones of the
 //     connection reach the server, not even pings: the session may expire.
-//   - [Pass] and [Call] are recorded when the server has replied: then the
+//   - [Pass] and [Call] have happened when the server has replied: then the
 //     request is applied and its watch is set.
 //   - If a rule drops or truncates a reply, later requests of the connection are
 //     not applied. Requests that follow a handshake wait for its reply.

@@ -22,7 +22,7 @@ var recordNames = [...]string{Requested: "request", Replied: "reply", Notified: 
 // String returns the kind in one word.
 func (k RecordKind) String() string { return recordNames[k] }
 
-// Record is one line of the server's trace.
+// Record is an entry of the server's trace.
 type Record struct {
 	Kind    RecordKind
 	At      time.Duration // on the server's clock, since its start

@@ -138,7 +138,7 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	return path, OK
 }
 
-// remove takes a node out of the tree.
+// remove removes a node from the tree.
 func (s *Server) remove(path string) {
 	n := s.tree[path]
 	parentPath, name := split(path)
