@@ -212,7 +212,7 @@ func TestNothingIsMadeUpForWithoutALoss(t *testing.T) {
 func TestNoWaitDependsOnAnEvent(t *testing.T) {
 	t.Parallel()
 	proxied := zktest.StartProxy(t, zktest.StartReal(t).Addr())
-	for name, server := range map[string]zktest.Faulty{"embedded": zktest.Start(t), "real": proxied} {
+	for name, server := range map[string]zktest.FaultInjector{"embedded": zktest.Start(t), "real": proxied} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
