@@ -29,20 +29,20 @@ func (s *dyingSession) Err() error {
 func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	t.Parallel()
 	conn := &dyingSession{}
-	home := &session{Session: conn, holds: map[*hold]struct{}{}}
+	standing := &session{Session: conn, holds: map[*hold]struct{}{}}
 	cfg, err := newConfig(nil)
 	require.NoError(t, err)
-	s := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
-	h := (&hold{handle: s, name: "a", session: home}).begun()
-	require.NoError(t, s.pool.addHold(h))
-	s.holds["a"] = h
-	l := h.enter(false)
+	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
+	h := newTestHold(handle, standing)
+	require.NoError(t, handle.pool.addHold(h))
+	handle.holds["a"] = h
+	l := Lock{hold: h, entry: h.entries.add(false)}
 	conn.over = true
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
 	<-l.Lost()
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
-	require.Empty(t, s.holds)
-	require.Zero(t, s.pool.held)
+	require.Empty(t, handle.holds)
+	require.Zero(t, handle.pool.held)
 }
 
 // closingSession is one that is being closed.
@@ -61,14 +61,14 @@ func (s *closingSession) Close(context.Context) error {
 func TestNothingIsHeldOnASessionThatIsDismissed(t *testing.T) {
 	t.Parallel()
 	conn := &closingSession{closed: make(chan struct{})}
-	home := &session{Session: conn, holds: map[*hold]struct{}{}}
-	home.retired.Store(true)
+	retired := &session{Session: conn, holds: map[*hold]struct{}{}}
+	retired.retired.Store(true)
 	p := &Pool{alive: context.Background()}
-	p.closeIfIdle(home)
-	h := (&hold{handle: &Handle{pool: p}, name: "a", session: home}).begun()
+	p.closeIfIdle(retired)
+	h := newHold(&Handle{pool: p}, "a", request{op: opLock}, retired, "a", driver.Node{}, nil)
 	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
 	<-conn.closed
-	p.closeIfIdle(home) // closes it once
+	p.closeIfIdle(retired) // closes it once
 	p.work.Wait()
 }
 

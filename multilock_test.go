@@ -16,7 +16,7 @@ func TestLockAllTakesEachOnceAndGivesAllBack(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	all, err := p.LockAll(b.ctx, "c", "a", "b", "a")
+	all, err := p.LockAll(b.ctx, []string{"c", "a", "b", "a"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "c"}, all.Names())
 	for _, name := range all.Names() {
@@ -27,7 +27,7 @@ func TestLockAllTakesEachOnceAndGivesAllBack(t *testing.T) {
 	require.Nil(t, all.Get("d"))
 	require.NoError(t, all.Verify(b.ctx))
 	ctx := all.Context(b.ctx)
-	inner, err := p.LockAll(ctx, "b", "d") // the same holder
+	inner, err := p.LockAll(ctx, []string{"b", "d"}) // the same holder
 	require.NoError(t, err)
 	require.NoError(t, inner.Unlock(b.ctx))
 	require.NoError(t, ctx.Err())
@@ -50,7 +50,7 @@ func TestLockAllThatFailsGivesEverythingBackAndNamesTheCulprit(t *testing.T) {
 	held := b.lock(b.pool(), "b")
 	ctx, cancel := context.WithTimeout(b.ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err := p.LockAll(ctx, "c", "b", "a")
+	_, err := p.LockAll(ctx, []string{"c", "b", "a"})
 	var culprit *lockpool.LockError
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "b", culprit.Name)
@@ -61,11 +61,11 @@ func TestLockAllThatFailsGivesEverythingBackAndNamesTheCulprit(t *testing.T) {
 	b.unlock(held)
 	require.Zero(t, p.Stats().InUse)
 
-	_, err = p.LockAll(b.ctx, "a", "/b")
+	_, err = p.LockAll(b.ctx, []string{"a", "/b"})
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "/b", culprit.Name)
-	_, err = p.LockAll(b.ctx)
+	_, err = p.LockAll(b.ctx, nil)
 	require.ErrorContains(t, err, "no names are given")
 }
 
@@ -78,7 +78,7 @@ func TestLockAllInAnyOrderIsNoDeadlock(t *testing.T) {
 		p := b.pool()
 		all.Go(func() {
 			for range 25 {
-				locks, err := p.LockAll(b.ctx, names...)
+				locks, err := p.LockAll(b.ctx, names)
 				if err == nil {
 					err = locks.Unlock(b.ctx)
 				}
@@ -97,7 +97,7 @@ func TestLosingOneOfAllIsLosingAll(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	s := b.session(b.pool())
-	all, err := s.LockAll(b.ctx, "a", "b")
+	all, err := s.LockAll(b.ctx, []string{"a", "b"})
 	require.NoError(t, err)
 	ctx := all.Context(b.ctx)
 	require.NoError(t, b.admin.Delete(b.chroot+"/b/"+b.children("b")[0], -1))

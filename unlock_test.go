@@ -211,7 +211,7 @@ func TestUnlockWithTheContextOfTheLock(t *testing.T) {
 	require.NoError(t, inner.Unlock(ctx), "another lock's end is none of this one's either")
 	require.Empty(t, b.children("b"))
 
-	all, err := p.LockAll(b.ctx, "a", "b", "c")
+	all, err := p.LockAll(b.ctx, []string{"a", "b", "c"})
 	require.NoError(t, err)
 	require.NoError(t, all.Unlock(all.Context(b.ctx)))
 	require.Empty(t, b.contenders("/"))
@@ -350,7 +350,7 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 			_ = p.Do(b.ctx, "plain", func(context.Context) error { return nil }, lockpool.Plain())
 		},
 		"several": func(p *lockpool.Pool) {
-			if l, err := p.LockAll(b.ctx, "a", "b"); err == nil {
+			if l, err := p.LockAll(b.ctx, []string{"a", "b"}); err == nil {
 				defer l.Unlock(b.ctx)
 			}
 		},

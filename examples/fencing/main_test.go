@@ -32,7 +32,7 @@ func TestLateWriteOfPausedHolderIsRefused(t *testing.T) {
 		`A  RESUMES`,
 		`A  writes the balance 70 with token \d+\n`,
 		`A  is refused`,
-		`A  learns that its context has ended: lockpool: lock lost: `,
+		`A  learns that its context has ended: lock lost: `,
 		`The balance is 150, with token \d+: what B wrote\.\n$`,
 	}, `.*`), p.Stdout)
 }
