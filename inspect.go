@@ -59,7 +59,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 			}
 			q.Contenders = append(q.Contenders, Contender{
 				Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: token, Session: c.Session,
-				Asked: c.Asked, Granted: granted[c.Name], Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+				Asked: c.Joined, Granted: granted[c.Name], Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
 			})
 		}
 		return err

@@ -38,8 +38,8 @@ type Watch struct {
 	// Revoked reports that somebody has asked for the lock back (Session.Revoke).
 	Revoked bool
 
-	living context.Context // until it fires
-	end    context.CancelFunc
+	pending context.Context // until it fires
+	fire    context.CancelFunc
 	once   sync.Once
 	event  Event
 }
@@ -47,7 +47,7 @@ type Watch struct {
 // NewWatch returns a watch that has not fired. It is for drivers.
 func NewWatch() *Watch {
 	w := new(Watch)
-	w.living, w.end = context.WithCancel(context.Background())
+	w.pending, w.fire = context.WithCancel(context.Background())
 	return w
 }
 
@@ -56,17 +56,17 @@ func NewWatch() *Watch {
 func (w *Watch) Fire(e Event) {
 	w.once.Do(func() {
 		w.event = e
-		w.end()
+		w.fire()
 	})
 }
 
 // Done is closed when the watch has fired.
-func (w *Watch) Done() <-chan struct{} { return w.living.Done() }
+func (w *Watch) Done() <-chan struct{} { return w.pending.Done() }
 
 // Fired returns what happened, or 0 if nothing has yet.
 func (w *Watch) Fired() Event {
 	select {
-	case <-w.living.Done():
+	case <-w.pending.Done():
 		return w.event
 	default:
 		return 0
@@ -82,7 +82,7 @@ func First(watches []*Watch) (<-chan struct{}, context.CancelFunc) {
 	waiting, end := context.WithCancel(context.Background())
 	var forget []func() bool
 	for _, w := range watches {
-		forget = append(forget, context.AfterFunc(w.living, end))
+		forget = append(forget, context.AfterFunc(w.pending, end))
 	}
 	return waiting.Done(), func() {
 		for _, forget := range forget {
@@ -99,6 +99,6 @@ func (w *Watch) Before(ctx context.Context) (context.Context, context.CancelFunc
 	if w == nil {
 		return ctx, end
 	}
-	forget := context.AfterFunc(w.living, end)
+	forget := context.AfterFunc(w.pending, end)
 	return ctx, func() { forget(); end() }
 }

@@ -11,18 +11,18 @@ import (
 type Plain struct{ Claim }
 
 // Acquire is [Claim.Acquire].
-func (p Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.take(ctx, p.wait) }
+func (p Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.wait) }
 
 // Try is [Claim.Try].
-func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.take(ctx, busy) }
+func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, failBusy) }
 
-func (p Plain) take(ctx context.Context, blocked blocked) (driver.Node, error) {
+func (p Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, error) {
 	for {
 		node, taken, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
 		if err != nil || taken {
 			return node, err
 		}
-		if _, err = blocked(ctx, standing{head: node, obstacles: []driver.Node{node}}); err != nil {
+		if _, err = blocked(ctx, blockedState{head: node, obstacles: []driver.Node{node}}); err != nil {
 			return driver.Node{}, err
 		}
 	}

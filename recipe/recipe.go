@@ -66,32 +66,32 @@ type Wait struct {
 // it. On any error no node stays behind; if the context ended the wait, the
 // error wraps the context's and names the node that was in the way.
 func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
-	return c.take(ctx, c.wait)
+	return c.acquire(ctx, c.wait)
 }
 
 // Try is Acquire without waiting: if somebody is in the way, the error wraps
 // ErrBusy and names them.
 func (c Claim) Try(ctx context.Context) (driver.Node, error) {
-	return c.take(ctx, busy)
+	return c.acquire(ctx, failBusy)
 }
 
 // standing is where a claim stands when somebody is in the way.
-type standing struct {
+type blockedState struct {
 	head, self driver.Node
 	obstacles  []driver.Node // and enough: what a Rule returned
-	enough     bool
+	sufficient     bool
 }
 
 // blocked says what to do about obstacles: it returns true if the lock is
 // granted without looking again.
-type blocked func(ctx context.Context, s standing) (granted bool, err error)
+type onBlocked func(ctx context.Context, s blockedState) (granted bool, err error)
 
-func busy(_ context.Context, s standing) (bool, error) {
+func failBusy(_ context.Context, s blockedState) (bool, error) {
 	return false, fmt.Errorf("%w: %s", ErrBusy, s.obstacles[0])
 }
 
 // take is the recipe.
-func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err error) {
+func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
 	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data)
 	if err != nil {
 		return driver.Node{}, err
@@ -116,7 +116,7 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 		if c.Observer != nil {
 			c.Observer.Queued(self, place, len(queue))
 		}
-		if err := c.orderly(queue, place); err != nil {
+		if err := c.checkSequence(queue, place); err != nil {
 			return driver.Node{}, err
 		}
 		obstacles, enough := c.Rule(queue, place)
@@ -126,7 +126,7 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 		}
 		// A copy, because what is in the queue would keep all of it for as long as
 		// the wait lasts, and among n waiters that is n² nodes.
-		granted, err = blocked(ctx, standing{queue[0], self, slices.Clone(obstacles), enough})
+		granted, err = blocked(ctx, blockedState{queue[0], self, slices.Clone(obstacles), enough})
 		if err != nil {
 			return driver.Node{}, err
 		}
@@ -142,7 +142,7 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 // orderly reports an error if the numbers of the queue do not tell who came
 // first. At the end of ZooKeeper's counter they go negative, or repeat, and
 // every client that goes by them grants twice.
-func (c Claim) orderly(queue []driver.Node, place int) error {
+func (c Claim) checkSequence(queue []driver.Node, place int) error {
 	self := queue[place]
 	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == self.Seq }
 	if self.Seq >= 0 && self.Seq < math.MaxInt32 && !tied(place-1) && !tied(place+1) {
@@ -158,7 +158,7 @@ func (c Claim) orderly(queue []driver.Node, place int) error {
 // told because watches fire in the order of the changes. A Write that goes may
 // leave a Read with the same number, so it never counts; nor does a node that was
 // missing before it could be watched, because a Read may have taken its place.
-func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
+func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 	obstacles, watched := s.obstacles, s.obstacles
 	if s.self != (driver.Node{}) { // a lock without a queue has no waiters' nodes
 		watched = append(slices.Clip(obstacles), s.self)
@@ -207,5 +207,5 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 			}
 		}
 	}
-	return deleted && s.enough && obstacles[0].Kind != driver.Write && len(own) > 0 && own[0].Fired() == 0, nil
+	return deleted && s.sufficient && obstacles[0].Kind != driver.Write && len(own) > 0 && own[0].Fired() == 0, nil
 }

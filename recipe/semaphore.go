@@ -24,26 +24,26 @@ type Semaphore struct{ Claim }
 
 // Acquire is [Claim.Acquire].
 func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
-	return s.take(ctx, s.guard().wait, true)
+	return s.acquire(ctx, s.guard().wait, true)
 }
 
 // Try is [Claim.Try]. It waits for others who are only on their way through the
 // guard.
 func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	looks := 0
-	pass := func(ctx context.Context, at standing) (bool, error) {
+	pass := func(ctx context.Context, at blockedState) (bool, error) {
 		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		full := false
 		if err == nil && (set == nil || set.Fired() == 0) {
-			full, err = s.full(ctx, limit)
+			full, err = s.isFull(ctx, limit)
 		}
-		if looks++; full || err == nil && looks > guardLooks {
-			return busy(ctx, at)
+		if looks++; full || err == nil && looks > maxGuardPolls {
+			return failBusy(ctx, at)
 		}
 		if err != nil {
 			return false, err
 		}
-		brief, cancel := context.WithTimeout(ctx, guardLook)
+		brief, cancel := context.WithTimeout(ctx, guardPoll)
 		defer cancel()
 		granted, err := s.guard().wait(brief, at)
 		if err != nil && brief.Err() != nil && ctx.Err() == nil {
@@ -51,11 +51,11 @@ func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 		}
 		return granted, err
 	}
-	return s.take(ctx, pass, false)
+	return s.acquire(ctx, pass, false)
 }
 
 // full reports whether there is no room for as many permits.
-func (s Semaphore) full(ctx context.Context, limit int) (bool, error) {
+func (s Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
 	leases, err := s.Session.List(ctx, s.leases(limit).Queue)
 	obstacles, _ := Within(limit)(append(leases, driver.Node{Permits: s.Permits}), len(leases))
 	return s.Permits > limit || len(obstacles) > 0, err
@@ -64,8 +64,8 @@ func (s Semaphore) full(ctx context.Context, limit int) (bool, error) {
 // Who holds the guard and is not waiting lets it go within a few round trips. If
 // it does not it has crashed, or its connection is broken.
 const (
-	guardLook  = 50 * time.Millisecond
-	guardLooks = 20
+	guardPoll  = 50 * time.Millisecond
+	maxGuardPolls = 20
 )
 
 func (s Semaphore) guard() Claim {
@@ -80,25 +80,25 @@ func (s Semaphore) leases(limit int) Claim {
 	return leases
 }
 
-func (s Semaphore) take(ctx context.Context, blocked blocked, waits bool) (driver.Node, error) {
+func (s Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (driver.Node, error) {
 	for {
-		guard, err := s.guard().take(ctx, blocked)
+		guard, err := s.guard().acquire(ctx, blocked)
 		if err != nil {
 			return driver.Node{}, err
 		}
-		node, err := s.pass(ctx, guard, waits)
+		node, err := s.acquireUnderGuard(ctx, guard, waits)
 		above, ok := err.(*aboveLimit)
 		if !ok {
 			return node, err
 		}
-		if err := s.await(ctx, above); err != nil {
+		if err := s.awaitLimit(ctx, above); err != nil {
 			return driver.Node{}, err
 		}
 	}
 }
 
 // pass takes the permits under the guard, and lets the guard go.
-func (s Semaphore) pass(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
+func (s Semaphore) acquireUnderGuard(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
 	defer func() { // also if the observer panics
 		left := s.Session.Leave(ctx, s.guard().Queue, guard) // goes on if it takes longer
 		if errors.Is(left, driver.ErrNoPermission) && err == nil {
@@ -106,7 +106,7 @@ func (s Semaphore) pass(ctx context.Context, guard driver.Node, waits bool) (nod
 			node, err = driver.Node{}, left
 		}
 	}()
-	return s.claim(ctx, waits)
+	return s.acquireWithinLimit(ctx, waits)
 }
 
 // aboveLimit is why no permits that are released let us in.
@@ -120,7 +120,7 @@ func (a *aboveLimit) Error() string { return fmt.Sprintf("the limit is %d", a.li
 
 // await waits for another limit, without the guard: others may take the permits
 // that there are.
-func (s Semaphore) await(ctx context.Context, above *aboveLimit) error {
+func (s Semaphore) awaitLimit(ctx context.Context, above *aboveLimit) error {
 	if s.Observer != nil {
 		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated})
 	}
@@ -138,17 +138,17 @@ func (s Semaphore) await(ctx context.Context, above *aboveLimit) error {
 
 // claim takes the permits while nobody else may. When the limit that is set changes
 // it starts anew, also if the leases are there already: they may be too many now.
-func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
+func (s Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
 		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		if err != nil {
 			return driver.Node{}, err
 		}
 		unchanged, cancel := set.Before(ctx)
-		node, err := s.lease(unchanged, limit, set, waits)
+		node, err := s.addLeases(unchanged, limit, set, waits)
 		cancel()
 		if err == nil {
-			same, err := s.isStill(ctx, set)
+			same, err := s.limitUnchanged(ctx, set)
 			if same {
 				return node, nil
 			}
@@ -170,7 +170,7 @@ func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
 
 // isStill reports whether the limit is the one that was set, or if none was, that
 // none is. (There is no watch on what is not there.)
-func (s Semaphore) isStill(ctx context.Context, set *driver.Watch) (bool, error) {
+func (s Semaphore) limitUnchanged(ctx context.Context, set *driver.Watch) (bool, error) {
 	if set != nil {
 		return set.Fired() == 0, nil
 	}
@@ -182,10 +182,10 @@ func (s Semaphore) isStill(ctx context.Context, set *driver.Watch) (bool, error)
 var setLimit = driver.Node{Name: driver.Limit}
 
 // lease takes the permits under a limit.
-func (s Semaphore) lease(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
+func (s Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
 	leases := s.leases(limit)
 	if !waits {
-		full, err := s.full(ctx, limit)
+		full, err := s.isFull(ctx, limit)
 		if err == nil && full {
 			err = fmt.Errorf("%w: fewer than %d permits are free", ErrBusy, s.Permits)
 		}
@@ -201,7 +201,7 @@ func (s Semaphore) lease(ctx context.Context, limit int, set *driver.Watch, wait
 		}
 		return driver.Node{}, above
 	}
-	return leases.take(ctx, func(ctx context.Context, at standing) (bool, error) {
+	return leases.acquire(ctx, func(ctx context.Context, at blockedState) (bool, error) {
 		lower := slices.DeleteFunc(slices.Clone(at.obstacles), func(n driver.Node) bool { return n.Limit == 0 || n.Limit >= s.Permits })
 		if len(lower) == 0 {
 			return leases.wait(ctx, at)

@@ -49,7 +49,7 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 	case <-s.alive.Done():
 		gaveUp = s.Err()
 	case <-ctx.Done():
-		gaveUp = s.noAnswer(ctx)
+		gaveUp = s.noAnswerError(ctx)
 	}
 	// What can be undone is undone from here on, the rest may still succeed.
 	abandoned := undo != nil && c.settled.CompareAndSwap(false, true)
@@ -86,7 +86,7 @@ type call[T any] struct {
 
 // noAnswer is the error of a call whose context ended while it waited for the
 // server.
-func (s *Session) noAnswer(ctx context.Context) error {
+func (s *Session) noAnswerError(ctx context.Context) error {
 	return fmt.Errorf("no answer from %s: %w", s.Info().Peer, ctx.Err())
 }
 
@@ -104,7 +104,7 @@ func (s *Session) begin() bool {
 
 // room waits until fewer than maxCalls calls are under way and returns a
 // function that gives the place back when the call is done.
-func (s *Session) room(ctx context.Context) (func(), error) {
+func (s *Session) acquireCallSlot(ctx context.Context) (func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (s *Session) room(ctx context.Context) (func(), error) {
 	case <-s.alive.Done():
 		return nil, s.Err()
 	case <-ctx.Done():
-		return nil, s.noAnswer(ctx)
+		return nil, s.noAnswerError(ctx)
 	}
 }
 
@@ -126,8 +126,8 @@ var refusals = []error{
 
 // refused reports whether the request that failed with err was certainly not
 // carried out.
-func refused(err error) bool {
-	return slices.Contains(refusals, err) || unimplemented(err) || throttled(err)
+func isRefused(err error) bool {
+	return slices.Contains(refusals, err) || isUnimplemented(err) || isThrottled(err)
 }
 
 // unsure reports whether err is no answer, so that the request may or may not
@@ -137,29 +137,29 @@ func refused(err error) bool {
 // but what is known to be an answer. ErrNoServer and ErrSessionExpired, seen
 // when the session is over, are treated alike: the pause before trying again
 // finds out.
-func unsure(err error) bool { return err != nil && !isAnswer(err) }
+func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
-func isAnswer(err error) bool { return refused(err) || strings.HasPrefix(err.Error(), unknownCode) }
+func isAnswer(err error) bool { return isRefused(err) || strings.HasPrefix(err.Error(), unknownCodePrefix) }
 
 // unknownCode is how the client begins the error for a code of the server that
 // it does not know.
-const unknownCode = "unknown error: "
+const unknownCodePrefix = "unknown error: "
 
-func unimplemented(err error) bool { return err != nil && err.Error() == unknownCode+"-6" }
-func throttled(err error) bool     { return err != nil && err.Error() == unknownCode+"-127" }
+func isUnimplemented(err error) bool { return err != nil && err.Error() == unknownCodePrefix+"-6" }
+func isThrottled(err error) bool     { return err != nil && err.Error() == unknownCodePrefix+"-127" }
 
 // tooLong reports whether the link has kept a listing from the client.
-func tooLong(err error) bool {
-	return err != nil && err.Error() == unknownCode+strconv.Itoa(tooLongCode)
+func isTooLong(err error) bool {
+	return err != nil && err.Error() == unknownCodePrefix+strconv.Itoa(codeTooLong)
 }
 
 // tooLongCode is none of the server's.
-const tooLongCode = -100_000
+const codeTooLong = -100_000
 
 // again pauses before a request is repeated, and returns an error if it must
 // not be because the session is over. The pause is short: the client itself
 // holds requests back until it is connected.
-func (s *Session) again() error {
+func (s *Session) pauseBeforeRetry() error {
 	select {
 	case <-s.alive.Done():
 		return s.Err()
@@ -170,13 +170,13 @@ func (s *Session) again() error {
 
 // explain turns the client's error into one that says what was done where, and
 // which right was missing.
-func explain(err error, op, right, path string) error {
+func explainError(err error, op, right, path string) error {
 	switch {
 	case errors.Is(err, zk.ErrNoAuth):
 		return fmt.Errorf("%w: %s needs the right %s on %s", driver.ErrNoPermission, op, right, path)
 	case errors.Is(err, zk.ErrInvalidACL):
 		return fmt.Errorf("%w: the server refuses the ACL configured for new nodes (%s on %s)", driver.ErrNoPermission, op, path)
-	case throttled(err):
+	case isThrottled(err):
 		return fmt.Errorf("%s on %s: the server is overloaded and refuses requests (throttled); try again later", op, path)
 	}
 	return fmt.Errorf("%s on %s: %w", op, path, err)

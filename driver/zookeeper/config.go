@@ -139,7 +139,7 @@ func ParseDSN(dsn string) (Config, error) {
 		} else if !known && !assigned {
 			return Config{}, errors.New(`zookeeper: a parameter without "=": parameters are of the form name=value&name=value`)
 		} else if !known {
-			return Config{}, fmt.Errorf("zookeeper: unknown parameter %q; known are %s", shown(key), strings.Join(parameters, ", "))
+			return Config{}, fmt.Errorf("zookeeper: unknown parameter %q; known are %s", safeToShow(key), strings.Join(parameters, ", "))
 		}
 		// PathUnescape, not QueryUnescape: a plus in a password is a plus.
 		value, err := url.PathUnescape(raw)
@@ -165,7 +165,7 @@ var parameters = []string{"digest", "layout", "max_packet", "session_timeout"}
 
 // shown is as much of s as looks like a name or a number. What follows may be
 // another parameter, with a secret, that was not set off properly.
-func shown(s string) string {
+func safeToShow(s string) string {
 	end := strings.IndexFunc(s, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
 	})
@@ -180,7 +180,7 @@ func (c *Config) set(key, value string) error {
 	case "session_timeout":
 		d, err := time.ParseDuration(value)
 		if err != nil || d <= 0 {
-			return fmt.Errorf("zookeeper: session_timeout %q is not a positive duration such as 10s", shown(value))
+			return fmt.Errorf("zookeeper: session_timeout %q is not a positive duration such as 10s", safeToShow(value))
 		}
 		c.SessionTimeout = d
 	case "layout":
@@ -191,7 +191,7 @@ func (c *Config) set(key, value string) error {
 	case "max_packet":
 		n, err := strconv.Atoi(value)
 		if err != nil || n <= 0 {
-			return fmt.Errorf("zookeeper: max_packet %q is not a positive number of bytes", shown(value))
+			return fmt.Errorf("zookeeper: max_packet %q is not a positive number of bytes", safeToShow(value))
 		}
 		c.MaxPacket = n
 	case "digest":
@@ -208,7 +208,7 @@ func (c *Config) set(key, value string) error {
 }
 
 func unknownLayout(l Layout) error {
-	return fmt.Errorf("zookeeper: unknown layout %q; known are curator, curator-rw, kazoo and kazoo-rw", shown(string(l)))
+	return fmt.Errorf("zookeeper: unknown layout %q; known are curator, curator-rw, kazoo and kazoo-rw", safeToShow(string(l)))
 }
 
 // normalized returns a checked copy with the defaults filled in.

@@ -35,17 +35,17 @@ type settings struct {
 	cfg    Config // without secrets
 	auth   func() []byte
 	tls    func() *tls.Config
-	failed *sync.WaitGroup // sessions that were not established, until they are buried and dismissed
+	abandoned *sync.WaitGroup // sessions that were not established, until they are buried and dismissed
 
-	log    *journal // of which cfg.Logger is made
+	log    *asyncHandler // of which cfg.Logger is made
 	outage *outage
 
 	resolver *net.Resolver
-	useful   *sync.Map       // by server: its address that gave a session last
-	opening  *atomic.Int64   // how long a server is given to open a session
+	lastGoodIP   *sync.Map       // by server: its address that gave a session last
+	openTimeout  *atomic.Int64   // how long a server is given to open a session
 	closing  context.Context // ends with Close, which waits no longer for servers
 	close    context.CancelFunc
-	short    *sync.Once // a warning of a short session timeout
+	warnShortTimeout    *sync.Once // a warning of a short session timeout
 }
 
 // NewConnector checks cfg and copies it. It never dials.
@@ -56,11 +56,11 @@ func NewConnector(cfg Config) (*Connector, error) {
 	}
 	digest, tlsConfig := cfg.Digest, cfg.TLS
 	cfg.Digest.Password, cfg.TLS = "", nil
-	log := &journal{to: cfg.Logger.Handler()}
+	log := &asyncHandler{to: cfg.Logger.Handler()}
 	cfg.Logger = slog.New(log)
-	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once), resolver: net.DefaultResolver, useful: new(sync.Map), opening: new(atomic.Int64)}
+	set := settings{cfg: cfg, abandoned: new(sync.WaitGroup), warnShortTimeout: new(sync.Once), resolver: net.DefaultResolver, lastGoodIP: new(sync.Map), openTimeout: new(atomic.Int64)}
 	set.log, set.outage = log, &outage{log: cfg.Logger, servers: cfg.Servers}
-	set.opening.Store(int64(set.shortest()))
+	set.openTimeout.Store(int64(set.minOpenTimeout()))
 	set.closing, set.close = context.WithCancel(context.Background())
 	if digest != (Digest{}) {
 		set.auth = func() []byte { return []byte(digest.User + ":" + digest.Password) }
@@ -77,7 +77,7 @@ func (c *Connector) DriverName() string { return "zookeeper" }
 // IsContender implements driver.Connector.
 func (c *Connector) IsContender(node string) bool {
 	_, ok := parseNode(node)
-	plain := strings.HasPrefix(node, foreignPlain) || strings.HasPrefix(node, protected) && len(node) == len(protected)+guidLength
+	plain := strings.HasPrefix(node, foreignPlainPrefix) || strings.HasPrefix(node, guidPrefix) && len(node) == len(guidPrefix)+guidLength
 	return (ok || plain) && !strings.Contains(node, "/")
 }
 
@@ -96,7 +96,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 func (c *Connector) Close() error {
 	const patience = 2 * time.Second // with a slow log
 	c.close()
-	c.failed.Wait()
+	c.abandoned.Wait()
 	c.outage.close()
 	c.log.finish(patience)
 	return nil

@@ -15,7 +15,7 @@ import (
 // time: the server, which removes an empty container between two of our requests,
 // or a script that deletes a queue again and again. It returns an error when that
 // is to end, with the context or the session.
-func (s *Session) pace(ctx context.Context, n int) error {
+func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
 	const longest = 50 // so that whoever undoes it does not win for ever
 	if n <= 1 {
 		return ctx.Err() // a queue that is made for the first time costs no time
@@ -35,31 +35,31 @@ func (s *Session) pace(ctx context.Context, n int) error {
 // makeQueue creates dir, and its parents where they are missing, as containers,
 // which the server removes when they have been left empty. It adds to made what it
 // may have created, for unmake, whether or not it succeeds.
-func (s *Session) makeQueue(ctx context.Context, dir string, made *[]string) error {
+func (s *Session) createContainers(ctx context.Context, dir string, made *[]string) error {
 	for tries := 0; ; tries++ {
-		if err := s.pace(ctx, tries); err != nil {
+		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
 			return err
 		}
-		container, err := s.createParent(dir)
-		if container && (err == nil || !refused(err)) && !slices.Contains(*made, dir) {
+		container, err := s.createContainer(dir)
+		if container && (err == nil || !isRefused(err)) && !slices.Contains(*made, dir) {
 			*made = append(*made, dir)
 		}
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
 		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
-			err = s.makeQueue(ctx, parent(dir), made)
-		case unimplemented(err):
+			err = s.createContainers(ctx, parent(dir), made)
+		case isUnimplemented(err):
 			s.mu.Lock()
 			s.noContainers = true // ZooKeeper before 3.5.1
 			s.mu.Unlock()
 			err = nil
-		case unsure(err):
-			err = s.again()
+		case isUnsure(err):
+			err = s.pauseBeforeRetry()
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-			err = underPlain(parent(dir))
+			err = plainLockError(parent(dir))
 		default:
-			err = explain(err, "creating "+dir, "CREATE", parent(dir))
+			err = explainError(err, "creating "+dir, "CREATE", parent(dir))
 		}
 		if err != nil {
 			return err
@@ -70,11 +70,11 @@ func (s *Session) makeQueue(ctx context.Context, dir string, made *[]string) err
 // unmake removes the containers that were made for a node that was not created
 // after all. The server would keep one for ever that never had a child. So it goes
 // on while the session is being closed, for as long as that has a connection.
-func (s *Session) unmake(made []string) {
+func (s *Session) removeContainers(made []string) {
 	slices.Sort(made) // each is below the one before it
 	for _, path := range slices.Backward(made) {
 		err := s.conn.Delete(path, 0)
-		for unsure(err) && !s.refuses() {
+		for isUnsure(err) && !s.mustNotDial() {
 			time.Sleep(minBackoff)
 			err = s.conn.Delete(path, 0)
 		}
@@ -84,7 +84,7 @@ func (s *Session) unmake(made []string) {
 	}
 }
 
-func (s *Session) createParent(path string) (container bool, err error) {
+func (s *Session) createContainer(path string) (container bool, err error) {
 	s.mu.Lock()
 	container = !s.noContainers && !s.cfg.Layout.naming().persistent
 	s.mu.Unlock()

@@ -3,4 +3,4 @@ package zookeeper
 import "time"
 
 // Tests need not wait as long for what is rare.
-func init() { lookRound = 300 * time.Millisecond }
+func init() { recheckInterval = 300 * time.Millisecond }

@@ -67,7 +67,7 @@ func (s *Session) noteJoined(dir string, node driver.Node, alone bool, watched *
 	if known && node.Seq == last.next {
 		streak = last.streak + 1
 	}
-	s.fastpaths[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(len(names(node))), streak: streak, watched: watched}
+	s.fastpaths[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(len(nodeNames(node))), streak: streak, watched: watched}
 	if watched == nil && streak >= fastpathStreak && !s.noContainers && !s.cfg.Layout.naming().persistent {
 		s.watchLocked(dir)
 	}

@@ -43,7 +43,7 @@ func TestQueueThatIsWatchedHasNotGone(t *testing.T) {
 	require.Equal(t, []driver.Node{holder, waiter}, queue)
 	watches, err := ours.Watch(ctx, "a", holder, waiter)
 	require.NoError(t, err)
-	time.Sleep(5 * lookRound)
+	time.Sleep(5 * recheckInterval)
 	require.Zero(t, watches[0].Fired())
 	require.Zero(t, watches[1].Fired())
 	require.True(t, ours.isWatched(dir), "it stands")

@@ -17,14 +17,14 @@ import (
 // counts for at least minAnswer. Only the proofs themselves go around the bound.
 type requests struct {
 	client  *zk.Conn
-	room    *semaphore.Weighted // for the bytes of answers; first come, first served
+	budget    *semaphore.Weighted // for the bytes of answers; first come, first served
 	dialing context.Context     // of the session: ends when nothing more can be sent
 }
 
 const (
 	// maxUnderWay is what a network of 2 MB/s carries in an eighth of a second. An
 	// answer that is expected to be longer is under way alone.
-	maxUnderWay = 256 << 10
+	maxAnswers = 256 << 10
 	// minAnswer allows for 64 requests, which a server that is busy with others
 	// answers in that time, too, and which one that is far away, with 50 ms to and
 	// fro, is sent 1,200 times in a second.
@@ -32,57 +32,57 @@ const (
 )
 
 func newRequests(client *zk.Conn, dialing context.Context) *requests {
-	return &requests{client, semaphore.NewWeighted(maxUnderWay), dialing}
+	return &requests{client, semaphore.NewWeighted(maxAnswers), dialing}
 }
 
 // enter waits for room for an answer. When the session is done with first, the error
 // is the client's for a request that it gives up.
-func (r *requests) enter(answer int64) error {
-	if r.room.Acquire(r.dialing, answer) != nil {
+func (r *requests) acquire(answer int64) error {
+	if r.budget.Acquire(r.dialing, answer) != nil {
 		return zk.ErrConnectionClosed
 	}
 	return nil
 }
 
-func (r *requests) leave(answer int64) { r.room.Release(answer) }
+func (r *requests) release(answer int64) { r.budget.Release(answer) }
 
 // do sends a request with a short answer.
-func do[T any](r *requests, request func() (T, error)) (T, error) {
-	if err := r.enter(minAnswer); err != nil {
+func send[T any](r *requests, request func() (T, error)) (T, error) {
+	if err := r.acquire(minAnswer); err != nil {
 		var none T
 		return none, err
 	}
-	defer r.leave(minAnswer)
+	defer r.release(minAnswer)
 	return request()
 }
 
 func (r *requests) Create(path string, data []byte, flags int32, acl []zk.ACL) (string, error) {
-	return do(r, func() (string, error) { return r.client.Create(path, data, flags, acl) })
+	return send(r, func() (string, error) { return r.client.Create(path, data, flags, acl) })
 }
 
 func (r *requests) CreateContainer(path string, data []byte, flags int32, acl []zk.ACL) (string, error) {
-	return do(r, func() (string, error) { return r.client.CreateContainer(path, data, flags, acl) })
+	return send(r, func() (string, error) { return r.client.CreateContainer(path, data, flags, acl) })
 }
 
 func (r *requests) Multi(ops ...any) ([]zk.MultiResponse, error) {
-	return do(r, func() ([]zk.MultiResponse, error) { return r.client.Multi(ops...) })
+	return send(r, func() ([]zk.MultiResponse, error) { return r.client.Multi(ops...) })
 }
 
 func (r *requests) Delete(path string, version int32) error {
-	_, err := do(r, func() (any, error) { return nil, r.client.Delete(path, version) })
+	_, err := send(r, func() (any, error) { return nil, r.client.Delete(path, version) })
 	return err
 }
 
 func (r *requests) Set(path string, data []byte, version int32) (*zk.Stat, error) {
-	return do(r, func() (*zk.Stat, error) { return r.client.Set(path, data, version) })
+	return send(r, func() (*zk.Stat, error) { return r.client.Set(path, data, version) })
 }
 
 func (r *requests) Sync(path string) (string, error) {
-	return do(r, func() (string, error) { return r.client.Sync(path) })
+	return send(r, func() (string, error) { return r.client.Sync(path) })
 }
 
 func (r *requests) Get(path string) (data []byte, stat *zk.Stat, err error) {
-	stat, err = do(r, func() (*zk.Stat, error) {
+	stat, err = send(r, func() (*zk.Stat, error) {
 		data, stat, err = r.client.Get(path)
 		return stat, err
 	})
@@ -90,7 +90,7 @@ func (r *requests) Get(path string) (data []byte, stat *zk.Stat, err error) {
 }
 
 func (r *requests) Exists(path string) (exists bool, stat *zk.Stat, err error) {
-	stat, err = do(r, func() (*zk.Stat, error) {
+	stat, err = send(r, func() (*zk.Stat, error) {
 		exists, stat, err = r.client.Exists(path)
 		return stat, err
 	})
@@ -127,14 +127,14 @@ func (s *Session) listing(dir string) *listing {
 	if before != nil {
 		<-before.done
 	}
-	entered := s.conn.enter(answer)
+	entered := s.conn.acquire(answer)
 	s.mu.Lock()
 	l.sent = true
 	s.mu.Unlock()
 	if l.err = entered; l.err == nil {
 		l.children, _, l.err = s.conn.client.Children(dir)
-		s.conn.leave(answer)
-		l.queue = slices.Clip(sorted(l.children)) // nobody appends to what all read
+		s.conn.release(answer)
+		l.queue = slices.Clip(contendersOf(l.children)) // nobody appends to what all read
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,11 +152,11 @@ func (s *Session) noteLength(dir string, l *listing) {
 	for _, name := range l.children {
 		length += 4 + int64(len(name))
 	}
-	if tooLong(l.err) {
+	if isTooLong(l.err) {
 		length = int64(s.cfg.MaxPacket)
 	}
 	switch {
-	case unsure(l.err):
+	case isUnsure(l.err):
 	case length <= minAnswer:
 		delete(s.lengths, dir)
 	default:
@@ -166,6 +166,6 @@ func (s *Session) noteLength(dir string, l *listing) {
 			}
 			delete(s.lengths, other) // any
 		}
-		s.lengths[dir] = min(length, maxUnderWay)
+		s.lengths[dir] = min(length, maxAnswers)
 	}
 }

@@ -14,21 +14,21 @@ import (
 
 // answered repeats a request until the server has answered it, or the session is
 // over.
-func (s *Session) answered(request func() error) error {
+func (s *Session) retryUntilAnswered(request func() error) error {
 	for {
 		err := request()
-		if !unsure(err) {
+		if !isUnsure(err) {
 			return err
 		}
-		if err := s.again(); err != nil {
+		if err := s.pauseBeforeRetry(); err != nil {
 			return err
 		}
 	}
 }
 
 // look runs something that asks several times, for as long as somebody waits.
-func look[T any](ctx context.Context, s *Session, do func() (T, error)) (T, error) {
-	leave, err := s.room(ctx)
+func runInSlot[T any](ctx context.Context, s *Session, do func() (T, error)) (T, error) {
+	leave, err := s.acquireCallSlot(ctx)
 	if err != nil {
 		var none T
 		return none, err
@@ -39,30 +39,30 @@ func look[T any](ctx context.Context, s *Session, do func() (T, error)) (T, erro
 	}, nil)
 }
 
-type inspected struct {
+type inspectResult struct {
 	contenders []driver.Contender
 	others     []string
 }
 
 // Data implements driver.Session.
 func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
-	return look(ctx, s, func() ([]byte, error) {
+	return runInSlot(ctx, s, func() ([]byte, error) {
 		path := s.paths(queue, node)[0]
 		data, _, err := s.get(path)
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
 			return nil, driver.ErrRemoved
 		case err != nil:
-			return nil, explain(err, "reading "+path, "READ", path)
+			return nil, explainError(err, "reading "+path, "READ", path)
 		}
-		_, data = plainData(data)
+		_, data = parsePlainData(data)
 		return data, nil
 	})
 }
 
 // Inspect implements driver.Session.
 func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender, []string, error) {
-	found, err := look(ctx, s, func() (found inspected, err error) {
+	found, err := runInSlot(ctx, s, func() (found inspectResult, err error) {
 		dir := s.path(queue)
 		if err := s.catchUp(dir); err != nil {
 			return found, err
@@ -77,7 +77,7 @@ func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender
 			}
 		}
 		slices.Sort(found.others)
-		for _, node := range sorted(children) {
+		for _, node := range contendersOf(children) {
 			var data []byte
 			var stat *zk.Stat
 			path := dir + "/" + node.Name
@@ -89,7 +89,7 @@ func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender
 			case err == nil:
 				found.contenders = append(found.contenders, contender(node, data, stat))
 			case !errors.Is(err, zk.ErrNoNode):
-				return found, explain(err, "reading "+path, "READ", path)
+				return found, explainError(err, "reading "+path, "READ", path)
 			}
 		}
 		return found, err
@@ -99,12 +99,12 @@ func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender
 
 // catchUp makes a server that lags behind know all that happened before.
 func (s *Session) catchUp(path string) error {
-	err := s.answered(func() error {
+	err := s.retryUntilAnswered(func() error {
 		_, err := s.conn.Sync(path)
 		return err
 	})
 	if err != nil && !errors.Is(err, driver.ErrSessionLost) {
-		return explain(err, "catching up", "READ", path)
+		return explainError(err, "catching up", "READ", path)
 	}
 	return err
 }
@@ -116,24 +116,24 @@ func (s *Session) inspectPlain(path string) ([]driver.Contender, error) {
 	case errors.Is(err, zk.ErrNoNode):
 		return nil, nil
 	case err != nil:
-		return nil, explain(err, "reading "+path, "READ", path)
+		return nil, explainError(err, "reading "+path, "READ", path)
 	case !isPlain(stat):
 		return nil, nil
 	}
-	node, data := plainNode(data, stat)
+	node, data := parsePlainNode(data, stat)
 	return []driver.Contender{contender(node, data, stat)}, nil
 }
 
 func contender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender {
 	return driver.Contender{
 		Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
-		Asked: time.UnixMilli(stat.Ctime), Data: data,
+		Joined: time.UnixMilli(stat.Ctime), Data: data,
 	}
 }
 
 // Queues implements driver.Session.
 func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
-	return look(ctx, s, func() (names []string, err error) {
+	return runInSlot(ctx, s, func() (names []string, err error) {
 		if err := s.catchUp(max(s.cfg.Chroot, "/")); err != nil {
 			return nil, err
 		}
@@ -182,27 +182,27 @@ func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
 
 // Break implements driver.Session.
 func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
-	_, err := look(ctx, s, func() (struct{}, error) {
+	_, err := runInSlot(ctx, s, func() (struct{}, error) {
 		for i, path := range s.paths(queue, node) {
 			sent := false // a delete that may have been carried out
-			err := s.answered(func() error {
+			err := s.retryUntilAnswered(func() error {
 				if node.Kind == driver.Plain { // each time: the name may be that of the next one
 					claims := claimsOn(path)
 					claims.delete()
 					defer claims.deleted()
-					if _, err := s.identify(path, node); err != nil {
+					if _, err := s.plainVersion(path, node); err != nil {
 						return err
 					}
 				}
 				err := s.conn.Delete(path, -1)
-				sent = sent || unsure(err)
+				sent = sent || isUnsure(err)
 				return err
 			})
 			switch {
 			case errors.Is(err, zk.ErrNoNode) && !sent && i == 0:
 				return struct{}{}, driver.ErrRemoved
 			case err != nil && !errors.Is(err, zk.ErrNoNode):
-				return struct{}{}, explain(err, "deleting "+path, "DELETE", parent(path))
+				return struct{}{}, explainError(err, "deleting "+path, "DELETE", parent(path))
 			}
 			s.cfg.Logger.Warn("lockpool: a contender was removed by request", "path", path, "session", s.Info().ID)
 		}
@@ -213,12 +213,12 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 
 // identify returns the version of the node of a lock without a queue, if it is
 // that one. The error is ErrNoNode if it is not.
-func (s *Session) identify(path string, node driver.Node) (version int32, err error) {
+func (s *Session) plainVersion(path string, node driver.Node) (version int32, err error) {
 	data, stat, err := s.conn.Get(path)
 	if err != nil {
 		return 0, err
 	}
-	if found, _ := plainNode(data, stat); found != node {
+	if found, _ := parsePlainNode(data, stat); found != node {
 		return 0, zk.ErrNoNode
 	}
 	return stat.Version, nil
@@ -226,12 +226,12 @@ func (s *Session) identify(path string, node driver.Node) (version int32, err er
 
 // Revoke implements driver.Session.
 func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
-	_, err := look(ctx, s, func() (struct{}, error) {
+	_, err := runInSlot(ctx, s, func() (struct{}, error) {
 		path := s.paths(queue, node)[0]
-		err := s.answered(func() error {
+		err := s.retryUntilAnswered(func() error {
 			version, err := int32(-1), error(nil)
 			if node.Kind == driver.Plain { // the name may be that of the next one
-				version, err = s.identify(path, node)
+				version, err = s.plainVersion(path, node)
 			}
 			if err == nil {
 				_, err = s.conn.Set(path, []byte(revokeRequest), version)
@@ -242,7 +242,7 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) er
 		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
 			err = driver.ErrRemoved
 		case err != nil && !errors.Is(err, driver.ErrSessionLost):
-			err = explain(err, "asking for the lock at "+path, "WRITE", path)
+			err = explainError(err, "asking for the lock at "+path, "WRITE", path)
 		}
 		return struct{}{}, err
 	})

@@ -11,39 +11,39 @@ import (
 // handler on a goroutine of its own, in order. That handler may be slow, and what
 // is logged comes from where nobody can wait: the goroutine on which the client
 // reads, and under locks.
-type journal struct {
+type asyncHandler struct {
 	to slog.Handler
 
 	mu      sync.Mutex
-	entries []entry
-	lost    int           // entries for which there was no room
+	records []pendingRecord
+	dropped    int           // entries for which there was no room
 	written chan struct{} // closed when all are; nil if nothing is being written
 }
 
-type entry struct {
+type pendingRecord struct {
 	ctx    context.Context
 	record slog.Record
 }
 
 // mostEntries is how many entries wait for a handler that is slow.
-const mostEntries = 1000
+const maxPendingRecords = 1000
 
 // Enabled implements slog.Handler. The user's handler is asked later.
-func (j *journal) Enabled(context.Context, slog.Level) bool { return true }
+func (j *asyncHandler) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
-func (j *journal) Handle(ctx context.Context, r slog.Record) error {
+func (j *asyncHandler) Handle(ctx context.Context, r slog.Record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	room := mostEntries
+	room := maxPendingRecords
 	if r.Level < slog.LevelInfo { // the client's chatter
 		room /= 2
 	}
-	if len(j.entries) >= room {
-		j.lost++
+	if len(j.records) >= room {
+		j.dropped++
 		return nil
 	}
-	j.entries = append(j.entries, entry{ctx, r.Clone()})
+	j.records = append(j.records, pendingRecord{ctx, r.Clone()})
 	if j.written == nil {
 		j.written = make(chan struct{})
 		go j.write() // ends when all is written
@@ -51,11 +51,11 @@ func (j *journal) Handle(ctx context.Context, r slog.Record) error {
 	return nil
 }
 
-func (j *journal) write() {
+func (j *asyncHandler) write() {
 	for {
 		j.mu.Lock()
-		entries, lost := j.entries, j.lost
-		j.entries, j.lost = nil, 0
+		entries, lost := j.records, j.dropped
+		j.records, j.dropped = nil, 0
 		if len(entries) == 0 && lost == 0 {
 			close(j.written)
 			j.written = nil
@@ -66,7 +66,7 @@ func (j *journal) write() {
 		if lost > 0 { // after the ones that had room
 			r := slog.NewRecord(time.Now(), slog.LevelWarn, "lockpool: log records were left out, because the handler is slow", 0)
 			r.Add("records", lost)
-			entries = append(entries, entry{context.Background(), r})
+			entries = append(entries, pendingRecord{context.Background(), r})
 		}
 		for _, e := range entries {
 			if j.to.Enabled(e.ctx, e.record.Level) {
@@ -77,7 +77,7 @@ func (j *journal) write() {
 }
 
 // finish waits until all is written, or the time is up.
-func (j *journal) finish(patience time.Duration) {
+func (j *asyncHandler) finish(patience time.Duration) {
 	j.mu.Lock()
 	written := j.written
 	j.mu.Unlock()
@@ -91,12 +91,12 @@ func (j *journal) finish(patience time.Duration) {
 }
 
 // WithAttrs implements slog.Handler.
-func (j *journal) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &journal{to: j.to.WithAttrs(attrs)}
+func (j *asyncHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &asyncHandler{to: j.to.WithAttrs(attrs)}
 }
 
 // WithGroup implements slog.Handler.
-func (j *journal) WithGroup(name string) slog.Handler { return &journal{to: j.to.WithGroup(name)} }
+func (j *asyncHandler) WithGroup(name string) slog.Handler { return &asyncHandler{to: j.to.WithGroup(name)} }
 
 // outage is the time in which sessions of a connector look for a connection in
 // vain. The log tells of it, once, when it has lasted for a moment, and of its
@@ -108,47 +108,47 @@ type outage struct {
 	mu    sync.Mutex
 	since time.Time // zero if there is none
 	cause error     // the last one
-	told  bool
+	reported  bool
 	timer *time.Timer
-	over  bool // for good
+	closed  bool // for good
 }
 
 // untold is how long an outage lasts before the log tells of it.
-const untold = 800 * time.Millisecond
+const reportDelay = 800 * time.Millisecond
 
 // seen notes that there is no connection, and why.
-func (o *outage) seen(cause error) {
+func (o *outage) begin(cause error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.cause = cause
-	if o.since.IsZero() && !o.over {
+	if o.since.IsZero() && !o.closed {
 		o.since = time.Now()
-		o.timer = time.AfterFunc(untold, o.tell)
+		o.timer = time.AfterFunc(reportDelay, o.report)
 	}
 }
 
-func (o *outage) tell() {
+func (o *outage) report() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.since.IsZero() || time.Since(o.since) < untold { // this one has just begun
+	if o.since.IsZero() || time.Since(o.since) < reportDelay { // this one has just begun
 		return
 	}
-	o.told = true
+	o.reported = true
 	o.log.Warn("lockpool: no connection to ZooKeeper", "servers", o.servers, "cause", o.cause)
 }
 
 // ended notes that there is a connection.
-func (o *outage) ended(server target) {
+func (o *outage) end(server target) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() {
 		return
 	}
 	o.timer.Stop()
-	if o.told {
+	if o.reported {
 		o.log.Info("lockpool: connected to ZooKeeper", "server", server.String(), "after", time.Since(o.since).Round(time.Millisecond))
 	}
-	o.since, o.told = time.Time{}, false
+	o.since, o.reported = time.Time{}, false
 }
 
 // close ends the looking for connections.
@@ -158,5 +158,5 @@ func (o *outage) close() {
 	if o.timer != nil {
 		o.timer.Stop()
 	}
-	o.since, o.over = time.Time{}, true
+	o.since, o.closed = time.Time{}, true
 }

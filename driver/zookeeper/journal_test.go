@@ -30,18 +30,18 @@ func (h slowHandler) WithGroup(string) slog.Handler      { return h }
 
 func TestJournalKeepsOrderAndHasAnEnd(t *testing.T) {
 	t.Parallel()
-	h := slowHandler{make(chan string), make(chan string), make(chan string, mostEntries+1)}
-	j := &journal{to: h}
+	h := slowHandler{make(chan string), make(chan string), make(chan string, maxPendingRecords+1)}
+	j := &asyncHandler{to: h}
 	log := slog.New(j)
 	log.Info("first")
 	<-h.in
-	for i := range mostEntries + 500 {
+	for i := range maxPendingRecords + 500 {
 		log.Info(fmt.Sprint(i))
 	}
 	close(h.out)
 	j.finish(10 * time.Second)
 	close(h.records)
-	for i := range mostEntries {
+	for i := range maxPendingRecords {
 		require.Equal(t, fmt.Sprint(i), <-h.records)
 	}
 	require.Equal(t, "lockpool: log records were left out, because the handler is slow records=500", <-h.records)

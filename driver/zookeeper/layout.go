@@ -42,15 +42,15 @@ const (
 // naming is how a layout ends the names of a contender's nodes, the second of
 // which is its twin.
 type naming struct {
-	alone, read []string
+	exclusive, shared []string
 	persistent  bool // the queues
 }
 
 var layouts = map[Layout]naming{
-	LayoutCurator:   {alone: []string{mutexEnding}, read: []string{readerEnding}},
-	LayoutCuratorRW: {alone: []string{"__WRIT__"}, read: []string{"__READ__"}},
-	LayoutKazoo:     {alone: []string{mutexEnding, "__lock__"}, read: []string{readerEnding, "__lock__"}, persistent: true},
-	LayoutKazooRW:   {alone: []string{mutexEnding, "__lock__"}, read: []string{readerEnding, "__rlock__"}, persistent: true},
+	LayoutCurator:   {exclusive: []string{mutexEnding}, shared: []string{readerEnding}},
+	LayoutCuratorRW: {exclusive: []string{"__WRIT__"}, shared: []string{"__READ__"}},
+	LayoutKazoo:     {exclusive: []string{mutexEnding, "__lock__"}, shared: []string{readerEnding, "__lock__"}, persistent: true},
+	LayoutKazooRW:   {exclusive: []string{mutexEnding, "__lock__"}, shared: []string{readerEnding, "__rlock__"}, persistent: true},
 }
 
 func (l Layout) naming() naming { return layouts[l] }
@@ -63,15 +63,15 @@ const (
 
 // limitMark begins the limit that a lease of ours states: in its name, so that the
 // listing says it. (Other clients do not read the names of leases.)
-const limitMark = "of"
+const limitPrefix = "of"
 
 // limitOf reads the limit from the name of a lease without its number.
 func limitOf(name string) int {
-	const guid = len(protected) + guidLength + len("-")
+	const guid = len(guidPrefix) + guidLength + len("-")
 	if len(name) < guid {
 		return 0
 	}
-	stated, ok := strings.CutPrefix(strings.TrimSuffix(name[guid:], "-"+permitEnding), limitMark)
+	stated, ok := strings.CutPrefix(strings.TrimSuffix(name[guid:], "-"+permitEnding), limitPrefix)
 	limit, err := strconv.ParseInt(stated, 10, 32)
 	if !ok || err != nil {
 		return 0
@@ -96,34 +96,34 @@ var endings = []struct {
 }
 
 // of returns the endings of a contender's nodes.
-func (n naming) of(kind driver.Kind, permits, limit int) []string {
+func (n naming) endings(kind driver.Kind, permits, limit int) []string {
 	switch kind {
 	case driver.Permit:
 		ending := permitEnding
 		if limit > 0 {
-			ending = fmt.Sprintf("%s%d-%s", limitMark, limit, permitEnding)
+			ending = fmt.Sprintf("%s%d-%s", limitPrefix, limit, permitEnding)
 		}
 		return slices.Repeat([]string{ending}, permits)
 	case driver.Read:
-		return n.read
+		return n.shared
 	case driver.Guard:
 		return []string{mutexEnding}
 	default:
-		return n.alone
+		return n.exclusive
 	}
 }
 
 // protected is how the name of a node begins that carries a GUID of its
 // creator, by which it is found again when the reply to the create is lost.
 // (Curator's "protection"; the GUID there is the client's, here it is ours.)
-const protected = "_c_"
+const guidPrefix = "_c_"
 
 // prefix returns the name of a node without its number.
-func prefix(guid, ending string) string {
+func namePrefix(guid, ending string) string {
 	if strings.HasSuffix(ending, "lock__") { // kazoo's
 		return strings.ReplaceAll(guid, "-", "") + ending
 	}
-	return protected + guid + "-" + ending
+	return guidPrefix + guid + "-" + ending
 }
 
 // isSemaphore reports whether these are the children of a semaphore's directory.
@@ -137,57 +137,57 @@ func isSemaphore(children []string) bool {
 const guidLength = len("00000000-0000-0000-0000-000000000000")
 
 // guidOf returns the GUID in the name of one of our nodes.
-func guidOf(name string) string { return name[len(protected):][:guidLength] }
+func guidOf(name string) string { return name[len(guidPrefix):][:guidLength] }
 
 // isOf reports whether a node of that name was made with the GUID.
-func isOf(name, guid string) bool {
-	return strings.HasPrefix(name, protected+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
+func hasGUID(name, guid string) bool {
+	return strings.HasPrefix(name, guidPrefix+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
 }
 
 // shared returns the node that takes the place of one of ours that asks to be
 // alone.
-func (n naming) shared(node driver.Node) driver.Node {
+func (n naming) downgraded(node driver.Node) driver.Node {
 	guid := guidOf(node.Name)
-	read := driver.Node{Kind: driver.Read, Seq: node.Seq, Name: prefix(guid, n.read[0]) + number(node.Seq)}
-	if node.Twin != "" {
-		read.Twin = prefix(guid, n.read[1]) + number(node.Seq+1)
+	read := driver.Node{Kind: driver.Read, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}
+	if node.Alias != "" {
+		read.Alias = namePrefix(guid, n.shared[1]) + formatSeq(node.Seq+1)
 	}
 	return read
 }
 
 // names returns the names of the nodes that a contender consists of.
-func names(node driver.Node) []string {
+func nodeNames(node driver.Node) []string {
 	all := []string{node.Name}
-	if node.Twin != "" {
-		all = append(all, node.Twin)
+	if node.Alias != "" {
+		all = append(all, node.Alias)
 	}
-	begin := strings.TrimSuffix(node.Name, number(node.Seq))
+	begin := strings.TrimSuffix(node.Name, formatSeq(node.Seq))
 	for i := 1; i < node.Permits; i++ {
-		all = append(all, begin+number(node.Seq+int32(i)))
+		all = append(all, begin+formatSeq(node.Seq+int32(i)))
 	}
 	return all
 }
 
 // number is how the server writes the number of a node.
-func number(seq int32) string { return fmt.Sprintf("%0*d", numberLength, seq) }
+func formatSeq(seq int32) string { return fmt.Sprintf("%0*d", seqLength, seq) }
 
 // numberLength is that of the number at the end of a name, if it is positive.
-const numberLength = 10
+const seqLength = 10
 
 // parseNode reads a child's name from its end. The server appends the number as
 // %010d: ten characters, or eleven for the lowest negative ones.
 func parseNode(name string) (driver.Node, bool) {
-	begin := len(name) - numberLength
+	begin := len(name) - seqLength
 	if begin > 0 && name[begin-1] == '-' && name[begin] >= '1' {
-		if node, ok := parseNumber(name, begin-1); ok {
+		if node, ok := parseNodeAt(name, begin-1); ok {
 			return node, true
 		}
 	}
-	return parseNumber(name, begin)
+	return parseNodeAt(name, begin)
 }
 
 // parseNumber reads a child's name whose number is at begin.
-func parseNumber(name string, begin int) (driver.Node, bool) {
+func parseNodeAt(name string, begin int) (driver.Node, bool) {
 	if begin <= 0 || name[begin] == '+' {
 		return driver.Node{}, false
 	}
@@ -206,17 +206,17 @@ func parseNumber(name string, begin int) (driver.Node, bool) {
 
 // isNumbered reports whether the name is that of a sequential node of a kind that
 // is not understood, as far as names tell.
-func isNumbered(name string) bool {
-	if _, ok := parseNode(name); ok || len(name) < numberLength {
+func looksSequential(name string) bool {
+	if _, ok := parseNode(name); ok || len(name) < seqLength {
 		return false
 	}
-	digits := strings.TrimPrefix(name[len(name)-numberLength:], "-")
+	digits := strings.TrimPrefix(name[len(name)-seqLength:], "-")
 	return strings.Trim(digits, "0123456789") == ""
 }
 
 // sorted returns the contenders among children in the order of their numbers,
 // never of their names, which would put -2147483648 in the wrong place.
-func sorted(children []string) []driver.Node {
+func contendersOf(children []string) []driver.Node {
 	queue := make([]driver.Node, 0, len(children))
 	for _, name := range children {
 		if node, ok := parseNode(name); ok {
@@ -224,14 +224,14 @@ func sorted(children []string) []driver.Node {
 		}
 	}
 	slices.SortFunc(queue, func(a, b driver.Node) int {
-		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(place(a), place(b)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
 	})
-	return grouped(queue)
+	return mergeNodes(queue)
 }
 
 // place orders nodes with one number: Curator 5.5 and later makes the node of who
 // goes on reading while the one that is alone still stands.
-func place(n driver.Node) int {
+func rank(n driver.Node) int {
 	if n.Kind == driver.Read {
 		return 1
 	}
@@ -240,10 +240,10 @@ func place(n driver.Node) int {
 
 // grouped makes one of the nodes that one contender of lockpool consists of. They
 // were created in one transaction, so their numbers follow each other.
-func grouped(nodes []driver.Node) []driver.Node {
+func mergeNodes(nodes []driver.Node) []driver.Node {
 	queue := nodes[:0]
 	for _, node := range nodes {
-		if last := len(queue) - 1; last < 0 || !absorb(&queue[last], node) {
+		if last := len(queue) - 1; last < 0 || !merge(&queue[last], node) {
 			queue = append(queue, node)
 		}
 	}
@@ -251,19 +251,19 @@ func grouped(nodes []driver.Node) []driver.Node {
 }
 
 // absorb adds another node to a contender, if it belongs to it.
-func absorb(c *driver.Node, node driver.Node) bool {
-	if node.Seq != c.Seq+int32(max(c.Permits, 1)) || c.Twin != "" ||
-		!strings.HasPrefix(c.Name, protected) || len(c.Name) < len(protected)+guidLength {
+func merge(c *driver.Node, node driver.Node) bool {
+	if node.Seq != c.Seq+int32(max(c.Permits, 1)) || c.Alias != "" ||
+		!strings.HasPrefix(c.Name, guidPrefix) || len(c.Name) < len(guidPrefix)+guidLength {
 		return false
 	}
-	ours := strings.HasPrefix(node.Name, protected)
+	ours := strings.HasPrefix(node.Name, guidPrefix)
 	switch {
-	case ours != (node.Kind == driver.Permit) || (c.Kind == driver.Permit) != ours || !isOf(node.Name, guidOf(c.Name)) || node.Limit != c.Limit:
+	case ours != (node.Kind == driver.Permit) || (c.Kind == driver.Permit) != ours || !hasGUID(node.Name, guidOf(c.Name)) || node.Limit != c.Limit:
 		return false
 	case ours:
 		c.Permits++
 	default:
-		c.Twin = node.Name
+		c.Alias = node.Name
 	}
 	return true
 }
@@ -287,7 +287,7 @@ func (c *Connector) CheckName(name string) error {
 		return err
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		if _, ok := parseNode(part); ok || strings.HasPrefix(part, protected) {
+		if _, ok := parseNode(part); ok || strings.HasPrefix(part, guidPrefix) {
 			return fmt.Errorf("its part %q could be mistaken for a contender's node", part)
 		}
 	}

@@ -85,8 +85,8 @@ type lease struct {
 
 	mu      sync.Mutex
 	timeout time.Duration // T
-	known   time.Duration // the leader knows of activity at or after this
-	backed  time.Duration // a majority followed the leader at or after this
+	activeAt   time.Duration // the leader knows of activity at or after this
+	majorityAt  time.Duration // a majority followed the leader at or after this
 	proofs  []proof       // from the newest x on
 
 	skew     time.Duration // by which the wall clock was ahead of ours
@@ -123,9 +123,9 @@ const (
 func (l *lease) established(begin, timeout time.Duration, created bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.known = max(l.known, begin)
+	l.activeAt = max(l.activeAt, begin)
 	if created { // a transaction
-		l.timeout, l.backed = timeout, begin
+		l.timeout, l.majorityAt = timeout, begin
 	}
 	l.timeout = min(l.timeout, timeout) // a new leader goes by the first one
 	// The proofs so far went through another server. They may stay: as x, they
@@ -136,20 +136,20 @@ func (l *lease) established(begin, timeout time.Duration, created bool) {
 // answered notes that a request was answered that went through the leader and
 // began at begin, or later. write says that a majority agreed to it. now is the
 // time, exactly; it is asked for only when it counts.
-func (l *lease) answered(begin time.Duration, now func() time.Duration, write bool) {
+func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if write {
-		l.backed = max(l.backed, begin)
+		l.majorityAt = max(l.majorityAt, begin)
 	}
-	if l.settled != nil && l.backed >= l.compared {
+	if l.settled != nil && l.majorityAt >= l.compared {
 		close(l.settled)
 		l.settled = nil
 	}
 	if n := len(l.proofs); n == 0 || begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
-		if y := lastBefore(l.proofs, begin); y >= 0 {
-			if x := lastBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
-				l.known = max(l.known, l.proofs[x].begin)
+		if y := lastCompletedBefore(l.proofs, begin); y >= 0 {
+			if x := lastCompletedBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
+				l.activeAt = max(l.activeAt, l.proofs[x].begin)
 				l.proofs = slices.Delete(l.proofs, 0, x)
 			}
 		}
@@ -161,7 +161,7 @@ func (l *lease) answered(begin time.Duration, now func() time.Duration, write bo
 // doubts is told by how much the wall clock is ahead of ours. If it has jumped,
 // and no write has been answered that began afterwards, it returns a channel that
 // is closed when one is.
-func (l *lease) doubts(now, skew time.Duration) (settled <-chan struct{}) {
+func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch moved := skew - l.skew; {
@@ -170,7 +170,7 @@ func (l *lease) doubts(now, skew time.Duration) (settled <-chan struct{}) {
 		if l.settled == nil {
 			l.settled = make(chan struct{})
 		}
-	case l.backed > l.compared: // it may drift
+	case l.majorityAt > l.compared: // it may drift
 		l.skew, l.compared = skew, now
 	}
 	return l.settled
@@ -178,7 +178,7 @@ func (l *lease) doubts(now, skew time.Duration) (settled <-chan struct{}) {
 
 // lastBefore returns the index of the newest proof that was complete at t, or
 // -1.
-func lastBefore(proofs []proof, t time.Duration) int {
+func lastCompletedBefore(proofs []proof, t time.Duration) int {
 	for i := len(proofs) - 1; i >= 0; i-- {
 		if proofs[i].end <= t {
 			return i
@@ -188,27 +188,27 @@ func lastBefore(proofs []proof, t time.Duration) int {
 }
 
 func (l *lease) update() {
-	l.ends.Store(int64(min(l.known, l.backed) + l.timeout - l.timeout/driftPart))
+	l.ends.Store(int64(min(l.activeAt, l.majorityAt) + l.timeout - l.timeout/driftPart))
 }
 
 // wants says what the lease needs next, and after what time if not at once: a
 // write if the last one is old or there is a doubt, else a proof of any kind.
-func (l *lease) wants(now time.Duration) (write bool, in time.Duration) {
+func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.settled != nil {
 		return true, 0
 	}
 	interval := l.timeout / proofsPerTimeout
-	last := max(l.known, l.backed)
+	last := max(l.activeAt, l.majorityAt)
 	if n := len(l.proofs); n > 0 {
 		last = max(last, l.proofs[n-1].begin)
 	}
-	return now-l.backed >= proofsPerWrite*interval, last + interval - now
+	return now-l.majorityAt >= proofsPerWrite*interval, last + interval - now
 }
 
 // pause is how long to wait after a proof that failed.
-func (l *lease) pause() time.Duration {
+func (l *lease) retryPause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.timeout / proofGrain

@@ -25,7 +25,7 @@ func TestLeaseIsNotProlongedBySyncsAlone(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	for at := time.Duration(0); at < time.Minute; at += testTimeout / proofsPerTimeout {
-		l.answered(at, readAt(at), false) // by a leader that nobody follows any more
+		l.recordProof(at, readAt(at), false) // by a leader that nobody follows any more
 	}
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
@@ -35,7 +35,7 @@ func TestLeaseIsNotProlongedByRequestsThatOverlap(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	for at := time.Duration(0); at < time.Minute; at += time.Second {
-		l.answered(at, readAt(time.Minute), true) // nothing was answered before another began
+		l.recordProof(at, readAt(time.Minute), true) // nothing was answered before another began
 	}
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
@@ -44,10 +44,10 @@ func TestLeaseForgetsWhatWentThroughAnotherServer(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
-	l.answered(1*time.Second, readAt(1*time.Second), true)
-	l.answered(5*time.Second, readAt(5*time.Second), true)
+	l.recordProof(1*time.Second, readAt(1*time.Second), true)
+	l.recordProof(5*time.Second, readAt(5*time.Second), true)
 	l.established(6*time.Second, testTimeout, false)
-	l.answered(7*time.Second, readAt(7*time.Second), true)
+	l.recordProof(7*time.Second, readAt(7*time.Second), true)
 	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader hears at once of a session that moves")
 }
 
@@ -58,7 +58,7 @@ func TestLeaseGoesByTheLeastTimeout(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	l.established(time.Second, 2*testTimeout, false)
-	l.answered(2*time.Second, readAt(2*time.Second), true)
+	l.recordProof(2*time.Second, readAt(2*time.Second), true)
 	require.Equal(t, time.Second+testTimeout*19/20, time.Duration(l.ends.Load()))
 	l.established(3*time.Second, testTimeout/2, false)
 	require.Equal(t, 2*time.Second+testTimeout/2*19/20, time.Duration(l.ends.Load()))
@@ -73,7 +73,7 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 	l.established(0, testTimeout, true)
 	now, left, writes, proofs := time.Duration(0), testTimeout, 0, 0
 	for now < time.Hour {
-		write, in := l.wants(now)
+		write, in := l.nextProof(now)
 		if in > 0 {
 			now += in
 			continue
@@ -81,7 +81,7 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 		begin := now
 		now += latency
 		left = min(left, time.Duration(l.ends.Load())-now)
-		l.answered(begin, readAt(now), write)
+		l.recordProof(begin, readAt(now), write)
 		proofs++
 		if write {
 			writes++
@@ -180,7 +180,7 @@ func (m *model) ping() {
 }
 
 func (m *model) renew() {
-	write, in := m.lease.wants(m.now)
+	write, in := m.lease.nextProof(m.now)
 	if in > 0 {
 		m.at(m.now+in, m.renew)
 		return
@@ -203,7 +203,7 @@ func (m *model) ask(write bool, then func()) {
 		m.send(&m.toLeader, func() {
 			m.send(&m.fromLeader, func() {
 				m.send(&m.fromFollower, func() {
-					m.lease.answered(begin, readAt(m.now), write)
+					m.lease.recordProof(begin, readAt(m.now), write)
 					m.shorter = max(m.shorter, begin+testTimeout*7/12)
 					then()
 				})
@@ -241,26 +241,26 @@ func TestLeaseIsDoubtedUntilAWriteIsAnswered(t *testing.T) {
 	now, skew := time.Second, time.Duration(0)
 	for range 100 {
 		skew += maxSkew / 2
-		require.Nil(t, l.doubts(now, skew))
-		l.answered(now, readAt(now), true)
+		require.Nil(t, l.checkSkew(now, skew))
+		l.recordProof(now, readAt(now), true)
 		now += time.Second
 	}
 	for _, jump := range []time.Duration{maxSkew + 1, -time.Hour} {
 		began := now - time.Millisecond
 		skew += jump
-		settled := l.doubts(now, skew)
-		write, in := l.wants(now)
+		settled := l.checkSkew(now, skew)
+		write, in := l.nextProof(now)
 		require.True(t, write && in == 0, "it wants a write at once")
-		l.answered(now, readAt(now), false)
-		l.answered(began, readAt(now), true)
-		require.Equal(t, settled, l.doubts(now, skew))
+		l.recordProof(now, readAt(now), false)
+		l.recordProof(began, readAt(now), true)
+		require.Equal(t, settled, l.checkSkew(now, skew))
 		now += time.Millisecond
 		skew += jump // again, so what began before does not count
-		require.Equal(t, settled, l.doubts(now, skew))
-		l.answered(now-1, readAt(now), true)
-		require.NotNil(t, l.doubts(now, skew))
-		l.answered(now, readAt(now), true)
-		require.Nil(t, l.doubts(now, skew))
+		require.Equal(t, settled, l.checkSkew(now, skew))
+		l.recordProof(now-1, readAt(now), true)
+		require.NotNil(t, l.checkSkew(now, skew))
+		l.recordProof(now, readAt(now), true)
+		require.Nil(t, l.checkSkew(now, skew))
 		<-settled
 		now += time.Second
 	}

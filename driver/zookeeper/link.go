@@ -24,19 +24,19 @@ type link struct {
 
 	// Of the handshake (handshake.go).
 	to       target        // the server
-	patience time.Duration // how long it may take
-	asked    time.Duration // when it began, since the session did
-	given    int64         // the session that the server named, or 0
-	since    time.Time     // when it was complete
-	done     atomic.Bool   // it is complete
-	mute     atomic.Bool   // the server has said nothing since for too long
-	stage    stage         // guarded by mu
+	timeout time.Duration // how long it may take
+	began    time.Duration // when it began, since the session did
+	offeredID    int64         // the session that the server named, or 0
+	establishedAt    time.Time     // when it was complete
+	established     atomic.Bool   // it is complete
+	timedOut     atomic.Bool   // the server has said nothing since for too long
+	handshakeStage    handshakeStage         // guarded by mu
 
 	head [20]byte // of the packet that is being read: length, xid, zxid, error
 	got  int      // of head
 	left int      // of the packet after head
 
-	instead []byte // of what the server sent, for the client to read
+	substitute []byte // of what the server sent, for the client to read
 
 	mu   sync.Mutex
 	sent []sent // the requests not yet answered
@@ -44,7 +44,7 @@ type link struct {
 	readBy  time.Time     // the deadlines in force, each known to the goroutine
 	writeBy time.Time     // of the client that reads, or writes
 	slack   time.Duration // by how much they may be too early
-	silence time.Duration // how long a server may say nothing
+	maxSilence time.Duration // how long a server may say nothing
 }
 
 // sent is a request on its way.
@@ -55,7 +55,7 @@ type sent struct {
 }
 
 // The client numbers its requests from 1. This number means something else.
-const event = -1
+const eventXID = -1
 
 // Operations, as the protocol numbers them.
 const (
@@ -69,7 +69,7 @@ const (
 )
 
 func newLink(s *Session, conn net.Conn, to target) *link {
-	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, patience: s.patience()}
+	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, timeout: s.addressTimeout()}
 }
 
 // Write notes when a request goes out. The client writes each with one call.
@@ -79,13 +79,13 @@ func newLink(s *Session, conn net.Conn, to target) *link {
 // changes, and ask for all of them again after a reconnect, which nobody here
 // waits for and which reads its lastZxid beside the goroutine that writes it.
 func (l *link) Write(p []byte) (int, error) {
-	if !l.done.Load() {
-		if err := l.ask(); err != nil {
+	if !l.established.Load() {
+		if err := l.beginHandshake(); err != nil {
 			return 0, err
 		}
 		n, err := l.Conn.Write(p)
 		if err != nil {
-			l.session.tried(l.silent(err))
+			l.session.attemptFailed(l.explainReadError(err))
 		}
 		return n, err
 	}
@@ -106,27 +106,27 @@ func (l *link) Write(p []byte) (int, error) {
 }
 
 func (l *link) Read(p []byte) (int, error) {
-	if !l.done.Load() {
-		if err := l.greet(); err != nil {
+	if !l.established.Load() {
+		if err := l.handshake(); err != nil {
 			return 0, err
 		}
 	}
-	if err := l.shorten(); err != nil {
-		l.mute.Store(isTimeout(err))
+	if err := l.replaceOversized(); err != nil {
+		l.timedOut.Store(isTimeout(err))
 		return 0, err
 	}
-	if len(l.instead) > 0 {
-		n := copy(p, l.instead)
-		l.instead = l.instead[n:]
+	if len(l.substitute) > 0 {
+		n := copy(p, l.substitute)
+		l.substitute = l.substitute[n:]
 		return n, nil
 	}
 	n, err := l.in.Read(p)
-	l.follow(p[:n])
+	l.scanReplies(p[:n])
 	return n, err
 }
 
 // follow looks for the heads of packets in what is read.
-func (l *link) follow(p []byte) {
+func (l *link) scanReplies(p []byte) {
 	for len(p) > 0 {
 		if l.left > 0 {
 			n := min(l.left, len(p))
@@ -140,15 +140,15 @@ func (l *link) follow(p []byte) {
 		}
 		length := int(binary.BigEndian.Uint32(l.head[:]))
 		l.got, l.left = 0, length+4-len(l.head)
-		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); xid != event {
-			l.answered(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
+		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); xid != eventXID {
+			l.onReply(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
 		}
 	}
 }
 
 // take returns the request that was sent with the xid. It is almost always the
 // first: answers come in the order of the requests, but for authentication.
-func (l *link) take(xid int32) (r sent) {
+func (l *link) removeSent(xid int32) (r sent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
@@ -159,16 +159,16 @@ func (l *link) take(xid int32) (r sent) {
 }
 
 // answered is told the head of the answer to a request.
-func (l *link) answered(xid, code int32) {
+func (l *link) onReply(xid, code int32) {
 	s := l.session
-	switch r := l.take(xid); r.op {
+	switch r := l.removeSent(xid); r.op {
 	case opSync:
 		if code == 0 {
-			s.lease.answered(r.at, s.now, false)
+			s.lease.recordProof(r.at, s.now, false)
 		}
 	case opCreate, opDelete, opMulti, opCreateContainer:
-		if decided(code) {
-			s.lease.answered(r.at, s.now, true)
+		if decidedByLeader(code) {
+			s.lease.recordProof(r.at, s.now, true)
 		}
 	}
 }
@@ -177,8 +177,8 @@ func (l *link) answered(xid, code int32) {
 // accepts, and an empty node in place of one with that much data, which is not
 // ours. The client would drop the connection without a look at whose answer it
 // is, and every request that is under way would be unsure.
-func (l *link) shorten() error {
-	if l.got > 0 || l.left > 0 || len(l.instead) > 0 {
+func (l *link) replaceOversized() error {
+	if l.got > 0 || l.left > 0 || len(l.substitute) > 0 {
 		return nil // in the middle of a packet
 	}
 	head, err := l.in.Peek(4)
@@ -197,26 +197,26 @@ func (l *link) shorten() error {
 	}
 	xid := int32(binary.BigEndian.Uint32(head[4:]))
 	const statLength = 68 // which comes after the data
-	switch l.op(xid) {
+	switch l.sentOp(xid) {
 	case opGetChildren:
-		code := int32(tooLongCode)
-		l.instead = binary.BigEndian.AppendUint32(slices.Clone(head[:16]), uint32(code))
+		code := int32(codeTooLong)
+		l.substitute = binary.BigEndian.AppendUint32(slices.Clone(head[:16]), uint32(code))
 		_, err = l.in.Discard(4 + length)
 	case opGetData:
-		l.instead = append(slices.Clone(head), make([]byte, 4+statLength)...) // no data
+		l.substitute = append(slices.Clone(head), make([]byte, 4+statLength)...) // no data
 		if _, err = l.in.Discard(4 + length - statLength); err == nil {
-			_, err = io.ReadFull(l.in, l.instead[len(head)+4:])
+			_, err = io.ReadFull(l.in, l.substitute[len(head)+4:])
 		}
 	default:
 		return nil
 	}
-	l.take(xid)
-	binary.BigEndian.PutUint32(l.instead, uint32(len(l.instead)-4))
+	l.removeSent(xid)
+	binary.BigEndian.PutUint32(l.substitute, uint32(len(l.substitute)-4))
 	return err
 }
 
 // op returns the operation of the request that was sent with the xid, or 0.
-func (l *link) op(xid int32) int32 {
+func (l *link) sentOp(xid int32) int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
@@ -228,7 +228,7 @@ func (l *link) op(xid int32) int32 {
 // decided reports whether a write that ended with the code came before the
 // leader, which decides about these. Others may come from the server that we
 // are connected to, such as "throttled", or "no right" (enableEagerACLCheck).
-func decided(code int32) bool {
+func decidedByLeader(code int32) bool {
 	const noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty = -101, -103, -108, -110, -111
 	switch code {
 	case 0, noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty:
@@ -243,13 +243,13 @@ func decided(code int32) bool {
 // twelfth (lease.go), so after a quarter without an answer it is time for another
 // server.
 func (l *link) SetReadDeadline(t time.Time) error {
-	if !l.done.Load() {
+	if !l.established.Load() {
 		return nil
 	}
-	if soon := time.Now().Add(l.silence); soon.Before(t) {
+	if soon := time.Now().Add(l.maxSilence); soon.Before(t) {
 		t = soon
 	}
-	if !l.postpones(&l.readBy, t) {
+	if !l.shouldSetDeadline(&l.readBy, t) {
 		return nil
 	}
 	return l.Conn.SetReadDeadline(t)
@@ -257,7 +257,7 @@ func (l *link) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline spares the system most of the client's calls.
 func (l *link) SetWriteDeadline(t time.Time) error {
-	if !l.done.Load() || !l.postpones(&l.writeBy, t) {
+	if !l.established.Load() || !l.shouldSetDeadline(&l.writeBy, t) {
 		return nil
 	}
 	return l.Conn.SetWriteDeadline(t)
@@ -267,7 +267,7 @@ func (l *link) SetWriteDeadline(t time.Time) error {
 // The client sets one before every packet and lifts it afterwards: twice four
 // timers for one lock. Lifting can be left out, because it is set anew before
 // the next packet, and a deadline that is earlier by a little does as well.
-func (l *link) postpones(last *time.Time, t time.Time) bool {
+func (l *link) shouldSetDeadline(last *time.Time, t time.Time) bool {
 	if t.IsZero() || t.Sub(*last) < l.slack {
 		return false
 	}

@@ -20,12 +20,12 @@ import (
 // is a GUID in front of its data.
 
 // plainPrefix is how the data begins.
-func plainPrefix(guid string) string { return protected + guid + "\n" }
+func plainPrefix(guid string) string { return guidPrefix + guid + "\n" }
 
 // plainData takes the name of the holder's node from the data.
-func plainData(data []byte) (name string, stored []byte) {
-	const length = len(protected) + guidLength
-	if len(data) > length && data[length] == '\n' && string(data[:len(protected)]) == protected {
+func parsePlainData(data []byte) (name string, stored []byte) {
+	const length = len(guidPrefix) + guidLength
+	if len(data) > length && data[length] == '\n' && string(data[:len(guidPrefix)]) == guidPrefix {
 		return string(data[:length]), data[length+1:]
 	}
 	return "", data
@@ -33,15 +33,15 @@ func plainData(data []byte) (name string, stored []byte) {
 
 // plainNode reads the node of a lock without a queue, also one that somebody
 // else has made in some other way. It returns the data that the holder stored.
-func plainNode(data []byte, stat *zk.Stat) (driver.Node, []byte) {
-	name, data := plainData(data)
+func parsePlainNode(data []byte, stat *zk.Stat) (driver.Node, []byte) {
+	name, data := parsePlainData(data)
 	if name == "" {
-		name = fmt.Sprintf("%s%#x", foreignPlain, stat.Czxid)
+		name = fmt.Sprintf("%s%#x", foreignPlainPrefix, stat.Czxid)
 	}
 	return driver.Node{Kind: driver.Plain, Name: name}, data
 }
 
-const foreignPlain = "plain-"
+const foreignPlainPrefix = "plain-"
 
 // isPlain reports whether a node is that of a lock without a queue: an ephemeral
 // one. (Containers look like persistent nodes to clients.)
@@ -49,54 +49,54 @@ func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
 
 // Take implements driver.Session.
 func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
-	leave, err := s.room(ctx)
+	leave, err := s.acquireCallSlot(ctx)
 	if err != nil {
 		return driver.Node{}, false, err
 	}
 	path := s.path(name)
-	t, err := run(ctx, s, func() (taken, error) {
+	t, err := run(ctx, s, func() (tryCreateResult, error) {
 		defer leave()
-		return s.take(ctx, path, data)
-	}, func(t taken) {
-		if t.ours {
+		return s.tryCreate(ctx, path, data)
+	}, func(t tryCreateResult) {
+		if t.created {
 			_ = s.removePlain(path, t.node) // fails only when the session is over
 		}
 	})
-	return t.node, t.ours, err
+	return t.node, t.created, err
 }
 
-type taken struct {
+type tryCreateResult struct {
 	node driver.Node
-	ours bool
+	created bool
 }
 
-func (s *Session) take(ctx context.Context, path string, data []byte) (t taken, err error) {
+func (s *Session) tryCreate(ctx context.Context, path string, data []byte) (t tryCreateResult, err error) {
 	var made []string
 	defer func() {
 		if err != nil {
-			s.unmake(made)
+			s.removeContainers(made)
 		}
 	}()
 	guid, claims := uuid.NewString(), claimsOn(path)
-	ours := taken{driver.Node{Kind: driver.Plain, Name: protected + guid}, true}
+	ours := tryCreateResult{driver.Node{Kind: driver.Plain, Name: guidPrefix + guid}, true}
 	data = append([]byte(plainPrefix(guid)), data...)
 	for tries := 0; ; {
-		if err := s.pace(ctx, tries); err != nil {
-			return taken{}, err
+		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
+			return tryCreateResult{}, err
 		}
 		turn := claims.create()
 		_, err := s.conn.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
-		if err != nil && !refused(err) {
-			err = s.findPlain(path, ours.node)
+		if err != nil && !isRefused(err) {
+			err = s.findCreatedPlain(path, ours.node)
 		}
 		claims.created(err == nil)
 		switch {
 		case err == nil:
-			s.own(path, plain{name: ours.node.Name, since: s.now(), turn: turn})
+			s.recordPlain(path, plainNode{name: ours.node.Name, since: s.now(), turn: turn})
 			return ours, nil
 		case errors.Is(err, zk.ErrNodeExists):
-			var t taken
-			if t, err = s.who(path); err == nil && t.node != (driver.Node{}) {
+			var t tryCreateResult
+			if t, err = s.readHolder(path); err == nil && t.node != (driver.Node{}) {
 				return t, nil
 			}
 		case errors.Is(err, errNotCreated):
@@ -104,22 +104,22 @@ func (s *Session) take(ctx context.Context, path string, data []byte) (t taken, 
 			err = nil
 		case errors.Is(err, zk.ErrNoNode):
 			tries++
-			err = s.makeQueue(ctx, parent(path), &made)
+			err = s.createContainers(ctx, parent(path), &made)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-			err = underPlain(parent(path))
+			err = plainLockError(parent(path))
 		case !errors.Is(err, driver.ErrSessionLost):
-			err = explain(err, "creating "+path, "CREATE", parent(path))
+			err = explainError(err, "creating "+path, "CREATE", parent(path))
 		}
 		if err != nil {
-			return taken{}, err
+			return tryCreateResult{}, err
 		}
 	}
 }
 
 // plain is a node of ours that holds a lock without a queue.
-type plain struct {
+type plainNode struct {
 	name    string
-	doubted bool          // it could not be seen
+	uncertain bool          // it could not be seen
 	since   time.Duration // when it was confirmed, by Session.now
 	turn    int64         // claims.turn if nobody has taken the name since
 }
@@ -227,14 +227,14 @@ func claimsOn(path string) *claims {
 const unwatched = 50 * time.Millisecond
 
 // own notes that the node at path is ours.
-func (s *Session) own(path string, p plain) {
+func (s *Session) recordPlain(path string, p plainNode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.plains[path] = p
 }
 
 // disown notes that a node of ours is gone.
-func (s *Session) disown(path string, node driver.Node) {
+func (s *Session) forgetPlain(path string, node driver.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.plains[path].name == node.Name {
@@ -246,45 +246,45 @@ func (s *Session) disown(path string, node driver.Node) {
 // that is as good as having looked at it: nobody in this process has taken the
 // name since, and its watch has not fired, or it is so young that it needs none,
 // because no person removes a node by hand so soon after its creation.
-func (s *Session) stillOwns(path string, node driver.Node) (owns, certain bool) {
+func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) {
 	s.mu.Lock()
 	p, w := s.plains[path], s.watches[path]
 	s.mu.Unlock()
 	if p.name != node.Name {
 		return false, true
 	}
-	if p.doubted || claimsOn(path).turn() != p.turn {
+	if p.uncertain || claimsOn(path).turn() != p.turn {
 		return true, false
 	}
-	return true, s.now()-p.since < unwatched || w != nil && w.isArmed() && s.isPlainOf(path, node, w.raw, w.stat)
+	return true, s.now()-p.since < unwatched || w != nil && w.isArmed() && s.matchesPlain(path, node, w.raw, w.stat)
 }
 
-func underPlain(path string) error {
+func plainLockError(path string) error {
 	return fmt.Errorf("%w: a plain lock is held at %s", driver.ErrKind, path)
 }
 
 // who returns the node that is in the way of ours, or none if it has gone.
-func (s *Session) who(path string) (taken, error) {
+func (s *Session) readHolder(path string) (tryCreateResult, error) {
 	data, stat, err := s.get(path)
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
-		return taken{}, nil
+		return tryCreateResult{}, nil
 	case err != nil:
-		return taken{}, explain(err, "reading "+path, "READ", path)
+		return tryCreateResult{}, explainError(err, "reading "+path, "READ", path)
 	case isPlain(stat):
-		node, _ := plainNode(data, stat)
-		return taken{node: node}, nil
+		node, _ := parsePlainNode(data, stat)
+		return tryCreateResult{node: node}, nil
 	}
 	children, err := s.childrenOf(path)
 	if err != nil {
-		return taken{}, err
+		return tryCreateResult{}, err
 	}
-	return taken{}, fmt.Errorf("%w: %s", driver.ErrKind, describe(path, children))
+	return tryCreateResult{}, fmt.Errorf("%w: %s", driver.ErrKind, describeUse(path, children))
 }
 
 // describe says what is at a path that has these children.
-func describe(path string, children []string) string {
-	switch n := len(sorted(slices.Clone(children))); {
+func describeUse(path string, children []string) string {
+	switch n := len(contendersOf(slices.Clone(children))); {
 	case n > 0:
 		return fmt.Sprintf("a queue with %d contenders is at %s", n, path)
 	case isSemaphore(children):
@@ -297,7 +297,7 @@ func describe(path string, children []string) string {
 
 // get reads a node, for as long as it takes to be answered.
 func (s *Session) get(path string) (data []byte, stat *zk.Stat, err error) {
-	err = s.answered(func() (err error) {
+	err = s.retryUntilAnswered(func() (err error) {
 		data, stat, err = s.conn.Get(path)
 		return err
 	})
@@ -306,12 +306,12 @@ func (s *Session) get(path string) (data []byte, stat *zk.Stat, err error) {
 
 // findPlain settles what became of a create whose reply was lost: nil means that
 // the node is there and ours.
-func (s *Session) findPlain(path string, node driver.Node) error {
+func (s *Session) findCreatedPlain(path string, node driver.Node) error {
 	for {
-		if err := s.again(); err != nil {
+		if err := s.pauseBeforeRetry(); err != nil {
 			return err
 		}
-		ours, err := s.isOurs(path, node, true)
+		ours, err := s.isPlainAt(path, node, true)
 		switch {
 		case ours:
 			return nil
@@ -323,21 +323,21 @@ func (s *Session) findPlain(path string, node driver.Node) error {
 			continue
 		}
 		s.reapLater(func() bool {
-			ours, err := s.isOurs(path, node, true)
+			ours, err := s.isPlainAt(path, node, true)
 			if ours {
-				s.own(path, plain{name: node.Name})
+				s.recordPlain(path, plainNode{name: node.Name})
 				_ = s.removePlain(path, node) // fails only when it goes with the session
 			}
 			return err == nil
 		})
-		return explain(err, "looking for a node whose creation was not confirmed", "READ", path)
+		return explainError(err, "looking for a node whose creation was not confirmed", "READ", path)
 	}
 }
 
 // isOurs reports whether the node at path is that one of ours. lost says that the
 // reply to its create was lost, so that it may have no name any more, see claim.
-func (s *Session) isOurs(path string, node driver.Node, lost bool) (bool, error) {
-	err := s.answered(func() error {
+func (s *Session) isPlainAt(path string, node driver.Node, lost bool) (bool, error) {
+	err := s.retryUntilAnswered(func() error {
 		_, err := s.conn.Sync(path)
 		return err
 	})
@@ -352,45 +352,45 @@ func (s *Session) isOurs(path string, node driver.Node, lost bool) (bool, error)
 		}
 		return false, err
 	}
-	return s.isPlainOf(path, node, data, stat) || lost && s.isRevoked(data, stat) && s.claim(path, node), nil
+	return s.matchesPlain(path, node, data, stat) || lost && s.hasRevokeRequest(data, stat) && s.claimUnnamed(path, node), nil
 }
 
 // isPlainOf reports whether what was read at path is that node. A request to give
 // the lock back has taken the place of its name; then it is the one that the
 // session holds there, if it is the session's at all.
-func (s *Session) isPlainOf(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
-	if found, _ := plainNode(data, stat); found == node {
+func (s *Session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
+	if found, _ := parsePlainNode(data, stat); found == node {
 		return true
 	}
-	revoked := s.isRevoked(data, stat)
+	revoked := s.hasRevokeRequest(data, stat)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.plains[path].name == node.Name && revoked
 }
 
 // isRevoked reports whether a node of the session has a request for its name.
-func (s *Session) isRevoked(data []byte, stat *zk.Stat) bool {
+func (s *Session) hasRevokeRequest(data []byte, stat *zk.Stat) bool {
 	return string(data) == revokeRequest && stat.EphemeralOwner == s.ID()
 }
 
 // claim is for a create whose reply was lost, and whose node has no name any more.
 // If the session is not known to hold the lock, whoever comes first has it.
-func (s *Session) claim(path string, node driver.Node) bool {
+func (s *Session) claimUnnamed(path string, node driver.Node) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, held := s.plains[path]; held {
 		return false
 	}
-	s.plains[path] = plain{name: node.Name}
+	s.plains[path] = plainNode{name: node.Name}
 	return true
 }
 
 // doubt notes that our node may be somebody else's by now.
-func (s *Session) doubt(path string, node driver.Node) {
+func (s *Session) markUncertain(path string, node driver.Node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.plains[path].name == node.Name {
-		s.plains[path] = plain{name: node.Name, doubted: true}
+		s.plains[path] = plainNode{name: node.Name, uncertain: true}
 	}
 }
 
@@ -403,16 +403,16 @@ func (s *Session) removePlain(path string, node driver.Node) error {
 		err := s.removePlainOnce(path, node, &sent)
 		switch {
 		case err == nil:
-			s.disown(path, node)
+			s.forgetPlain(path, node)
 			if !sent {
 				return driver.ErrRemoved
 			}
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
 			s.markUnremovable()
-			return explain(err, "deleting "+path, "DELETE", parent(path))
+			return explainError(err, "deleting "+path, "DELETE", parent(path))
 		}
-		if err := s.again(); err != nil {
+		if err := s.pauseBeforeRetry(); err != nil {
 			return err
 		}
 	}
@@ -424,10 +424,10 @@ func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) err
 	claims := claimsOn(path)
 	alone := claims.delete()
 	defer claims.deleted()
-	ours, certain := s.stillOwns(path, node)
+	ours, certain := s.ownsPlain(path, node)
 	if ours && (*sent || !certain || !alone) {
 		var err error
-		if ours, err = s.isOurs(path, node, false); err != nil {
+		if ours, err = s.isPlainAt(path, node, false); err != nil {
 			return err
 		}
 	}
@@ -438,6 +438,6 @@ func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) err
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil
 	}
-	*sent = *sent || !refused(err)
+	*sent = *sent || !isRefused(err)
 	return err
 }

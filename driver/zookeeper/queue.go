@@ -15,22 +15,22 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-type joined struct {
+type joinResult struct {
 	node  driver.Node
 	queue []driver.Node
 }
 
 // Join implements driver.Session.
 func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte) (driver.Node, []driver.Node, error) {
-	dir, nodes := s.path(queue), s.cfg.Layout.naming().of(kind, permits, limit)
-	leave, err := s.room(ctx)
+	dir, nodes := s.path(queue), s.cfg.Layout.naming().endings(kind, permits, limit)
+	leave, err := s.acquireCallSlot(ctx)
 	if err != nil {
 		return driver.Node{}, nil, err
 	}
-	j, err := run(ctx, s, func() (joined, error) {
+	j, err := run(ctx, s, func() (joinResult, error) {
 		defer leave()
 		return s.join(ctx, dir, nodes, data)
-	}, func(j joined) {
+	}, func(j joinResult) {
 		_ = s.remove(dir, j.node) // fails only when the session is over
 	})
 	return j.node, j.queue, err
@@ -42,16 +42,16 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 // speed depends on luck here, correctness does not. So it does not matter whose
 // listing it is, either: one that shows the node was made after it.) A queue where we expect to
 // be alone is listed only if we turn out not to be.
-func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (j joined, err error) {
+func (s *Session) join(ctx context.Context, dir string, nodes []string, data []byte) (j joinResult, err error) {
 	var made []string
 	defer func() {
 		if err != nil {
-			s.unmake(made)
+			s.removeContainers(made)
 		}
 	}()
 	for tries := 0; ; tries++ {
-		if err := s.pace(ctx, tries); err != nil {
-			return joined{}, err
+		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
+			return joinResult{}, err
 		}
 		guid := uuid.NewString()
 		watched, next, expected := s.expectAlone(dir)
@@ -67,33 +67,33 @@ func (s *Session) join(ctx context.Context, dir string, nodes []string, data []b
 		}
 		node, err := s.create(dir, guid, nodes, data)
 		<-listed
-		if err != nil && !refused(err) { // also after a "system error"
-			node, err = s.find(dir, guid, len(nodes))
+		if err != nil && !isRefused(err) { // also after a "system error"
+			node, err = s.findCreated(dir, guid, len(nodes))
 		}
 		switch {
 		case err == nil:
 			s.warnSequence(dir, node)
 			queue, shared := []driver.Node{node}, false
 			if !expected || node.Seq != next || watched.Fired() != 0 {
-				queue, shared, err = s.queueWith(ctx, dir, node, l)
+				queue, shared, err = s.queueContaining(ctx, dir, node, l)
 			}
 			if err != nil {
 				_ = s.remove(dir, node) // the listing's error says why
-				return joined{}, err
+				return joinResult{}, err
 			}
 			s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // it may be gone already
-			return joined{node, queue}, nil
+			return joinResult{node, queue}, nil
 		case errors.Is(err, zk.ErrNoNode):
-			err = s.makeQueue(ctx, dir, &made)
+			err = s.createContainers(ctx, dir, &made)
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-			err = underPlain(dir)
+			err = plainLockError(dir)
 		case errors.Is(err, errNotCreated):
 			err = nil
 		case !errors.Is(err, driver.ErrSessionLost):
-			err = explain(err, "creating a node", "CREATE", dir)
+			err = explainError(err, "creating a node", "CREATE", dir)
 		}
 		if err != nil {
-			return joined{}, err
+			return joinResult{}, err
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (s *Session) create(dir, guid string, nodes []string, data []byte) (driver.
 			data = nil // once is enough
 		}
 		requests = append(requests, &zk.CreateRequest{
-			Path: dir + "/" + prefix(guid, ending), Data: data, Flags: zk.FlagEphemeral | zk.FlagSequence, Acl: s.cfg.ACL,
+			Path: dir + "/" + namePrefix(guid, ending), Data: data, Flags: zk.FlagEphemeral | zk.FlagSequence, Acl: s.cfg.ACL,
 		})
 	}
 	var paths []string
@@ -130,7 +130,7 @@ func (s *Session) create(dir, guid string, nodes []string, data []byte) (driver.
 	for i, path := range paths {
 		children[i] = path[strings.LastIndexByte(path, '/')+1:]
 	}
-	if node := sorted(children); len(node) == 1 {
+	if node := contendersOf(children); len(node) == 1 {
 		return node[0], nil
 	}
 	for _, path := range paths {
@@ -163,17 +163,17 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 // listed if node is in it, else a new listing. Who makes another kind of lock of
 // the name looks after its creation, too, so at least one of two sees the other.
 // shared reports that a semaphore may come without using up a number here.
-func (s *Session) queueWith(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
+func (s *Session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
 	if l == nil || driver.Place(l.queue, node) < 0 {
 		if l, err = s.listed(dir); err != nil {
 			return nil, false, err
 		}
 	}
 	if shared = isSemaphore(l.children); shared {
-		err = s.unmixed(ctx, dir)
+		err = s.checkNoSemaphore(ctx, dir)
 	}
 	if err == nil {
-		err = s.noStrangers(ctx, dir, l.children, l.queue)
+		err = s.checkForeignContenders(ctx, dir, l.children, l.queue)
 	}
 	return l.queue, shared, err
 }
@@ -182,10 +182,10 @@ func (s *Session) queueWith(ctx context.Context, dir string, node driver.Node, l
 // understood among the children of dir, beside those of the queue: neither would
 // wait for the other. It is told from a lock below that has such a name by being
 // ephemeral, and from a plain lock by what it stores.
-func (s *Session) noStrangers(ctx context.Context, dir string, children []string, queue []driver.Node) error {
+func (s *Session) checkForeignContenders(ctx context.Context, dir string, children []string, queue []driver.Node) error {
 	others := len(children)
 	for _, node := range queue {
-		if others -= max(node.Permits, 1); node.Twin != "" {
+		if others -= max(node.Permits, 1); node.Alias != "" {
 			others--
 		}
 	}
@@ -194,7 +194,7 @@ func (s *Session) noStrangers(ctx context.Context, dir string, children []string
 	}
 	for _, name := range children {
 		path := dir + "/" + name
-		if !isNumbered(name) || s.isLasting(path) {
+		if !looksSequential(name) || s.isLasting(path) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -202,12 +202,12 @@ func (s *Session) noStrangers(ctx context.Context, dir string, children []string
 		}
 		var exists bool
 		var stat *zk.Stat
-		err := s.answered(func() (err error) {
+		err := s.retryUntilAnswered(func() (err error) {
 			exists, stat, err = s.conn.Exists(path)
 			return err
 		})
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return explain(err, "looking at "+path, "READ", path)
+			return explainError(err, "looking at "+path, "READ", path)
 		}
 		if err != nil || !exists {
 			continue
@@ -220,7 +220,7 @@ func (s *Session) noStrangers(ctx context.Context, dir string, children []string
 		if errors.Is(err, driver.ErrSessionLost) {
 			return err
 		}
-		if owner, _ := plainData(data); err != nil && !errors.Is(err, zk.ErrNoNode) || err == nil && owner == "" && string(data) != revokeRequest {
+		if owner, _ := parsePlainData(data); err != nil && !errors.Is(err, zk.ErrNoNode) || err == nil && owner == "" && string(data) != revokeRequest {
 			return fmt.Errorf("%w: %s/%s is ephemeral and has a number, like the contender of a client that lockpool does not know: use another name, or stop that client",
 				driver.ErrKind, dir, driver.Node{Name: name})
 		}
@@ -253,14 +253,14 @@ var errNotCreated = errors.New("not created")
 // server that lags behind catch up first. It returns when that is known, when
 // the session is over and the node with it, or when the queue can not be listed.
 // A contender of which not all the nodes are there any more is removed.
-func (s *Session) find(dir, guid string, nodes int) (driver.Node, error) {
+func (s *Session) findCreated(dir, guid string, nodes int) (driver.Node, error) {
 	for {
-		if err := s.again(); err != nil {
+		if err := s.pauseBeforeRetry(); err != nil {
 			return driver.Node{}, err
 		}
-		found, err := s.search(dir, guid)
+		found, err := s.findOnce(dir, guid)
 		switch {
-		case err == nil && len(found) == 1 && len(names(found[0])) == nodes:
+		case err == nil && len(found) == 1 && len(nodeNames(found[0])) == nodes:
 			return found[0], nil
 		case err == nil:
 			for _, node := range found { // a part of it
@@ -272,11 +272,11 @@ func (s *Session) find(dir, guid string, nodes int) (driver.Node, error) {
 		case err == errReplaced:
 			s.end(err)
 			return driver.Node{}, err
-		case !errors.Is(err, zk.ErrNoAuth) && !tooLong(err):
+		case !errors.Is(err, zk.ErrNoAuth) && !isTooLong(err):
 			continue
 		}
 		s.reapLater(func() bool {
-			found, err := s.search(dir, guid)
+			found, err := s.findOnce(dir, guid)
 			for _, node := range found {
 				_ = s.remove(dir, node) // fails only when it goes with the session
 			}
@@ -315,19 +315,19 @@ func (s *Session) reap(look func() bool) {
 const reapPause = time.Second
 
 // search looks once for what in dir was made with the GUID.
-func (s *Session) search(dir, guid string) ([]driver.Node, error) {
+func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
 	_, err := s.conn.Sync(dir)
 	var own []string
 	if err == nil {
 		l := s.listing(dir)
 		err = l.err
 		for _, name := range l.children {
-			if isOf(name, guid) {
+			if hasGUID(name, guid) {
 				own = append(own, name)
 			}
 		}
 	}
-	found := sorted(own)
+	found := contendersOf(own)
 	if errors.Is(err, zk.ErrNoNode) || err == nil && len(found) == 0 {
 		return nil, nil
 	}
@@ -343,13 +343,13 @@ func (s *Session) search(dir, guid string) ([]driver.Node, error) {
 
 // List implements driver.Session.
 func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
-	return look(ctx, s, func() ([]driver.Node, error) { return s.list(ctx, s.path(queue)) })
+	return runInSlot(ctx, s, func() ([]driver.Node, error) { return s.list(ctx, s.path(queue)) })
 }
 
 func (s *Session) list(ctx context.Context, dir string) ([]driver.Node, error) {
 	l, err := s.listed(dir)
 	if err == nil {
-		err = s.noStrangers(ctx, dir, l.children, l.queue)
+		err = s.checkForeignContenders(ctx, dir, l.children, l.queue)
 	}
 	return l.queue, err
 }
@@ -361,7 +361,7 @@ func (s *Session) childrenOf(dir string) ([]string, error) {
 
 // listed lists a directory that may not exist. The listing is never nil.
 func (s *Session) listed(dir string) (l *listing, err error) {
-	err = s.answered(func() error {
+	err = s.retryUntilAnswered(func() error {
 		l = s.listing(dir)
 		return l.err
 	})
@@ -376,10 +376,10 @@ func (s *Session) listed(dir string) (l *listing, err error) {
 
 // explainListing is explain for a listing of dir.
 func (s *Session) explainListing(err error, op, dir string) error {
-	if tooLong(err) {
+	if isTooLong(err) {
 		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: too many nodes in it, or raise max_packet", dir, s.cfg.MaxPacket)
 	}
-	return explain(err, op, "READ", dir)
+	return explainError(err, op, "READ", dir)
 }
 
 // Leave implements driver.Session.
@@ -401,7 +401,7 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 // refuses, the error says so and it goes with the session. The error is ErrRemoved
 // if a part of it was gone before.
 func (s *Session) remove(dir string, node driver.Node) error {
-	all, ours := names(node), true
+	all, ours := nodeNames(node), true
 	if len(all) > 1 {
 		var requests []any
 		for _, name := range all {
@@ -412,7 +412,7 @@ func (s *Session) remove(dir string, node driver.Node) error {
 			return nil
 		}
 		// Perhaps it has happened, or one of them was gone: see to each.
-		ours = refused(err)
+		ours = isRefused(err)
 	}
 	var removed error
 	for _, name := range all {
@@ -438,11 +438,11 @@ func (s *Session) removeOne(path string, ours bool) error {
 			return nil
 		case errors.Is(err, zk.ErrNoAuth):
 			s.markUnremovable()
-			return explain(err, "deleting "+path, "DELETE", parent(path))
+			return explainError(err, "deleting "+path, "DELETE", parent(path))
 		}
 		ours = ours && isAnswer(err)
 		// Unsure, or an answer that may be another next time (throttled).
-		if err := s.again(); err != nil {
+		if err := s.pauseBeforeRetry(); err != nil {
 			return err
 		}
 	}
@@ -456,7 +456,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 		return driver.Node{}, s.Err()
 	}
 	defer s.calls.Done()
-	read := s.cfg.Layout.naming().shared(node)
+	read := s.cfg.Layout.naming().downgraded(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
 	for version := int32(0); ; {
 		requests := []any{
@@ -464,10 +464,10 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 			&zk.CreateRequest{Path: to, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
 			&zk.DeleteRequest{Path: from, Version: -1},
 		}
-		if read.Twin != node.Twin {
+		if read.Alias != node.Alias {
 			requests = append(requests,
-				&zk.CreateRequest{Path: dir + "/" + read.Twin, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
-				&zk.DeleteRequest{Path: dir + "/" + node.Twin, Version: -1})
+				&zk.CreateRequest{Path: dir + "/" + read.Alias, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
+				&zk.DeleteRequest{Path: dir + "/" + node.Alias, Version: -1})
 		}
 		_, err := s.conn.Multi(requests...)
 		if errors.Is(err, zk.ErrBadVersion) { // somebody has asked for the lock, see Revoke: keep that
@@ -488,10 +488,10 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 			return read, nil
 		case errors.Is(err, zk.ErrNoAuth):
 			return driver.Node{}, fmt.Errorf("%w: sharing %s needs the rights CREATE and DELETE on %s, and WRITE on the node", driver.ErrNoPermission, from, dir)
-		case refused(err) && !throttled(err):
-			return driver.Node{}, explain(err, "sharing "+from, "CREATE", dir)
+		case isRefused(err) && !isThrottled(err):
+			return driver.Node{}, explainError(err, "sharing "+from, "CREATE", dir)
 		}
-		if err := s.again(); err != nil {
+		if err := s.pauseBeforeRetry(); err != nil {
 			return driver.Node{}, err
 		}
 	}
@@ -499,8 +499,8 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 
 // Ping implements driver.Session.
 func (s *Session) Ping(ctx context.Context) error {
-	return s.ask(ctx, func() error {
-		_, err := do(s.conn, func() (any, error) { return nil, s.prove(true) })
+	return s.runUntilAnswered(ctx, func() error {
+		_, err := send(s.conn, func() (any, error) { return nil, s.prove(true) })
 		return err
 	})
 }
@@ -514,7 +514,7 @@ func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) er
 	for _, path := range paths {
 		checks = append(checks, &zk.CheckVersionRequest{Path: path, Version: -1})
 	}
-	err := s.ask(ctx, func() error {
+	err := s.runUntilAnswered(ctx, func() error {
 		if _, err := s.conn.Multi(checks...); err != nil || node.Kind != driver.Plain {
 			return err
 		}
@@ -522,25 +522,25 @@ func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) er
 		if err != nil {
 			return err
 		}
-		if !s.isPlainOf(paths[0], node, data, stat) {
+		if !s.matchesPlain(paths[0], node, data, stat) {
 			return zk.ErrNoNode
 		}
 		return nil
 	})
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
-		s.disown(paths[0], node)
+		s.forgetPlain(paths[0], node)
 		return driver.ErrRemoved
 	case err != nil && isAnswer(err):
-		s.doubt(paths[0], node)
-		return explain(err, "checking "+paths[0], "READ", paths[0])
+		s.markUncertain(paths[0], node)
+		return explainError(err, "checking "+paths[0], "READ", paths[0])
 	}
 	return err
 }
 
 // ask repeats a request that changes nothing until it is answered.
-func (s *Session) ask(ctx context.Context, request func() error) error {
-	_, err := look(ctx, s, func() (struct{}, error) { return struct{}{}, s.answered(request) })
+func (s *Session) runUntilAnswered(ctx context.Context, request func() error) error {
+	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.retryUntilAnswered(request) })
 	return err
 }
 
@@ -554,7 +554,7 @@ func (s *Session) paths(queue string, node driver.Node) (paths []string) {
 	if node.Kind == driver.Plain {
 		return []string{s.path(queue)}
 	}
-	for _, name := range names(node) {
+	for _, name := range nodeNames(node) {
 		paths = append(paths, s.path(queue, name))
 	}
 	return paths

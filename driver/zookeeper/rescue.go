@@ -18,20 +18,20 @@ import (
 // number of those who wait in it.
 
 // lookRound is about how often.
-var lookRound = 30 * time.Second
+var recheckInterval = 30 * time.Second
 
 // lookPause is between two requests, so that they are few also if much is watched.
-const lookPause = 20 * time.Millisecond
+const recheckPause = 20 * time.Millisecond
 
 // rescue looks again until the session is over.
-func (s *Session) rescue() {
+func (s *Session) recheckWatches() {
 	defer s.calls.Done()
-	for s.sleep(lookRound/2 + rand.N(lookRound)) {
-		for at, watches := range s.watchedLong() {
-			if !s.sleep(lookPause) {
+	for s.sleep(recheckInterval/2 + rand.N(recheckInterval)) {
+		for at, watches := range s.watchesToRecheck() {
+			if !s.sleep(recheckPause) {
 				return
 			}
-			s.lookAgain(at, watches)
+			s.recheck(at, watches)
 		}
 	}
 }
@@ -48,25 +48,25 @@ func (s *Session) sleep(d time.Duration) bool {
 
 // spot is where one request tells what became of nodes: the directory that they
 // are in, or the node itself. Both may be watched at one path (solo.go).
-type spot struct {
+type recheckTarget struct {
 	path   string
-	itself bool
+	self bool
 }
 
 // watchedLong returns the watches that are older than half a round, by queue, and
 // those on a node that is no contender by themselves.
-func (s *Session) watchedLong() map[spot][]*watch {
+func (s *Session) watchesToRecheck() map[recheckTarget][]*watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	long := map[spot][]*watch{}
+	long := map[recheckTarget][]*watch{}
 	for path, w := range s.watches {
 		solo := s.fastpaths[path].watched == w // what is in the queue tells more than it does
-		if path != w.paths[0] || solo || !w.isArmed() || time.Since(w.began) < lookRound/2 {
+		if path != w.paths[0] || solo || !w.isArmed() || time.Since(w.began) < recheckInterval/2 {
 			continue
 		}
-		at := spot{path, true}
+		at := recheckTarget{path, true}
 		if dir, name, _ := cutLast(path); isContender(name) {
-			at = spot{dir, false}
+			at = recheckTarget{dir, false}
 		}
 		long[at] = append(long[at], w)
 	}
@@ -82,10 +82,10 @@ func isContender(name string) bool {
 // the request is sent, and an event comes before the reply to what follows it; so
 // one that has not fired when the reply is there has missed its event. (When the
 // connection breaks in between, they have all fired.)
-func (s *Session) lookAgain(at spot, watches []*watch) {
+func (s *Session) recheck(at recheckTarget, watches []*watch) {
 	gone := func(w *watch) bool { return false }
 	var err error
-	if at.itself {
+	if at.self {
 		var stat *zk.Stat
 		if _, stat, err = s.get(at.path); err == nil {
 			gone = func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }
@@ -111,7 +111,7 @@ func (s *Session) lookAgain(at spot, watches []*watch) {
 		case hidden: // everyone learns the reason for themselves
 			s.forget(w)
 			w.Fire(driver.Interrupted)
-		case err == nil && s.isWatching(w) && gone(w):
+		case err == nil && s.isPending(w) && gone(w):
 			s.forget(w)
 			w.Fire(driver.Unnoticed)
 			s.cfg.Logger.Warn("lockpool: the end of a node went unnoticed and was found by looking again; "+
@@ -121,7 +121,7 @@ func (s *Session) lookAgain(at spot, watches []*watch) {
 }
 
 // isWatching reports whether the watch has not fired.
-func (s *Session) isWatching(w *watch) bool {
+func (s *Session) isPending(w *watch) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.watches[w.paths[0]] == w

@@ -26,10 +26,10 @@ type route struct {
 	pause  time.Duration // before this round
 	err    error         // of the last try
 	tries  int           // in this round
-	final  int           // of them, that have failed for good
-	silent bool          // a server of this round did not answer
+	permanent  int           // of them, that have failed for good
+	unanswered bool          // a server of this round did not answer
 	last   *link         // the connection that was looked at last
-	mute   string        // its address, if it was left because the server said nothing more
+	silentIP   string        // its address, if it was left because the server said nothing more
 }
 
 // target is an address of a server.
@@ -53,7 +53,7 @@ func newRoute(servers []string) route {
 
 // begin begins a round, with the server that comes next.
 func (r *route) begin() {
-	r.untried, r.tries, r.final, r.silent = nil, 0, 0, false
+	r.untried, r.tries, r.permanent, r.unanswered = nil, 0, 0, false
 	for i := range r.servers {
 		r.untried = append(r.untried, target{server: r.servers[(r.next+i)%len(r.servers)]})
 	}
@@ -62,10 +62,10 @@ func (r *route) begin() {
 // failed notes why a try failed.
 func (r *route) failed(err error) {
 	r.err = err
-	if errors.As(err, new(forGood)) {
-		r.final++
+	if errors.As(err, new(permanentError)) {
+		r.permanent++
 	}
-	r.silent = r.silent || errors.As(err, new(noAnswer))
+	r.unanswered = r.unanswered || errors.As(err, new(timeoutError))
 }
 
 // nextAddress returns the next address of the round. A host may have several:
@@ -81,10 +81,10 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	}
 	r.next++
 	host, _, _ := net.SplitHostPort(t.server)
-	useful, known := s.useful.Load(t.server)
+	useful, known := s.lastGoodIP.Load(t.server)
 	if known { // leave time to connect
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.patience()/2)
+		ctx, cancel = context.WithTimeout(ctx, s.addressTimeout()/2)
 		defer cancel()
 	}
 	ips, err := s.resolver.LookupIPAddr(ctx, host)
@@ -100,7 +100,7 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	}
 	rank := func(t target) int {
 		switch t.ip {
-		case r.mute:
+		case r.silentIP:
 			return 2
 		case useful:
 			return 0
@@ -114,42 +114,42 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 
 // The classes of errors of a try.
 type (
-	forGood  struct{ error } // trying again will not help
-	noAnswer struct{ error } // the time was up
+	permanentError  struct{ error } // trying again will not help
+	timeoutError struct{ error } // the time was up
 )
 
-func (e forGood) Unwrap() error  { return e.error }
-func (e noAnswer) Unwrap() error { return e.error }
+func (e permanentError) Unwrap() error  { return e.error }
+func (e timeoutError) Unwrap() error { return e.error }
 
 // unconnected is why a round of tries gave no session.
-type unconnected struct {
+type connectError struct {
 	error
 	class error // driver.ErrPermanent or driver.ErrUnavailable
 }
 
-func (e unconnected) Unwrap() []error { return []error{e.error, e.class} }
+func (e connectError) Unwrap() []error { return []error{e.error, e.class} }
 
 // servers is the client's zk.HostProvider, in place of its own, which looks
 // names up once and for all. Here the dialer chooses the address.
-type servers struct{ session *Session }
+type hostProvider struct{ session *Session }
 
-func (h servers) Init([]string) error { return nil }
-func (h servers) Len() int            { return len(h.session.cfg.Servers) }
-func (h servers) Connected()          {}
+func (h hostProvider) Init([]string) error { return nil }
+func (h hostProvider) Len() int            { return len(h.session.cfg.Servers) }
+func (h hostProvider) Connected()          {}
 
 // Next returns what the client calls the next server. A true "retryStart" makes
 // the client fail the requests it has queued, and it is the only moment at which
 // its connect loop notices that it was closed. So it is true when the session is
 // over, and only then: while the session stands, requests wait for the next
 // connection.
-func (h servers) Next() (server string, retryStart bool) {
-	return strings.Join(h.session.cfg.Servers, ","), h.session.refuses()
+func (h hostProvider) Next() (server string, retryStart bool) {
+	return strings.Join(h.session.cfg.Servers, ","), h.session.mustNotDial()
 }
 
 // refuses reports whether the client is not to connect any more: it would open a
 // new session in place of one that is over, underneath whoever holds locks. Only
 // when we close the session ourselves may it come back, to say so.
-func (s *Session) refuses() bool {
+func (s *Session) mustNotDial() bool {
 	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.alive) != errClosed
 }
 
@@ -162,26 +162,26 @@ const (
 // without the pauses made here.
 func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	r := &s.route
-	if s.lastWasOfUse() {
+	if s.lastLinkWasUseful() {
 		r.rounds, r.pause = 0, 0
 		r.begin()
 	}
-	if len(r.untried) == 0 && !s.refuses() { // a round has failed
+	if len(r.untried) == 0 && !s.mustNotDial() { // a round has failed
 		if s.ID() == 0 {
-			s.endUnopened()
+			s.failOpening()
 			return nil, s.Err()
 		}
 		s.pause()
 		r.begin()
 	}
-	if s.refuses() {
+	if s.mustNotDial() {
 		return nil, s.Err()
 	}
-	s.lacks(fmt.Errorf("%s has not answered yet", r.untried[0]))
+	s.noteDisconnected(fmt.Errorf("%s has not answered yet", r.untried[0]))
 	r.tries++
 	conn, err := s.dialOnce()
 	if err != nil {
-		s.tried(err)
+		s.attemptFailed(err)
 	}
 	return conn, err // what fails from here on says so to tried, but for what the client finds out
 }
@@ -199,38 +199,38 @@ func (s *Session) pause() {
 }
 
 // tried notes why a try has failed.
-func (s *Session) tried(err error) {
+func (s *Session) attemptFailed(err error) {
 	s.route.failed(err)
-	s.lacks(err)
+	s.noteDisconnected(err)
 }
 
 // lacks notes that the session has no connection, unless it needs none any more.
-func (s *Session) lacks(cause error) {
+func (s *Session) noteDisconnected(cause error) {
 	if !s.isOver() {
-		s.outage.seen(cause)
+		s.outage.begin(cause)
 	}
 }
 
 // lastWasOfUse reports whether the connection before this one was of use: it
 // lasted longer than the pause before it. One that breaks right after the
 // handshake is as good as none.
-func (s *Session) lastWasOfUse() bool {
+func (s *Session) lastLinkWasUseful() bool {
 	s.mu.Lock()
 	l := s.link
 	s.mu.Unlock()
 	if l == s.route.last { // asked before
 		return false
 	}
-	s.route.last, s.route.mute = l, ""
-	if l.mute.Load() {
-		s.route.mute = l.to.ip
+	s.route.last, s.route.silentIP = l, ""
+	if l.timedOut.Load() {
+		s.route.silentIP = l.to.ip
 	}
-	return l.done.Load() && time.Since(l.since) >= max(s.route.pause, minBackoff)
+	return l.established.Load() && time.Since(l.establishedAt) >= max(s.route.pause, minBackoff)
 }
 
 // dialOnce connects to the next address of the round.
 func (s *Session) dialOnce() (net.Conn, error) {
-	patience := s.patience()
+	patience := s.addressTimeout()
 	ctx, cancel := context.WithTimeout(s.dialing, patience)
 	defer cancel()
 	to, err := s.nextAddress(ctx)
@@ -239,17 +239,17 @@ func (s *Session) dialOnce() (net.Conn, error) {
 		host, port, _ := net.SplitHostPort(to.server)
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(to.ip, port))
 		if err == nil && s.tls != nil {
-			conn, err = secure(ctx, conn, s.tls(), host)
+			conn, err = startTLS(ctx, conn, s.tls(), host)
 		}
 	}
 	switch {
 	case err == nil:
 		s.route.err = fmt.Errorf("%s took the connection, but gave no session", to)
-		return s.adopt(conn, to), nil
+		return s.attach(conn, to), nil
 	case isTimeout(err): // which would look like the caller's own deadline
-		return nil, noAnswer{fmt.Errorf("%s did not answer within %s (%v)", to, patience, err)}
-	case isRefusal(err):
-		return nil, refusal(fmt.Errorf("%s: %w", to, err))
+		return nil, timeoutError{fmt.Errorf("%s did not answer within %s (%v)", to, patience, err)}
+	case isTLSRefusal(err):
+		return nil, tlsRefusal(fmt.Errorf("%s: %w", to, err))
 	}
 	if op := new(net.OpError); errors.As(err, &op) && op.Op == "dial" { // and the address once more
 		err = op.Err
@@ -257,7 +257,7 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	return nil, fmt.Errorf("%s: %w", to, err)
 }
 
-func secure(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (net.Conn, error) {
+func startTLS(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (net.Conn, error) {
 	if cfg.ServerName == "" {
 		cfg.ServerName = host
 	}
@@ -271,14 +271,14 @@ func secure(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (n
 
 // isRefusal reports whether err is an answer that TLS gives again next time: a
 // certificate that is not accepted, here or there, or no TLS at all.
-func isRefusal(err error) bool {
+func isTLSRefusal(err error) bool {
 	var alert *net.OpError
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.RecordHeaderError)) ||
 		errors.As(err, &alert) && alert.Op == "remote error"
 }
 
-func refusal(err error) error {
-	return forGood{fmt.Errorf("%w (check Config.TLS: RootCAs, ServerName and the client's Certificates, and that the port is one for TLS)", err)}
+func tlsRefusal(err error) error {
+	return permanentError{fmt.Errorf("%w (check Config.TLS: RootCAs, ServerName and the client's Certificates, and that the port is one for TLS)", err)}
 }
 
 func isTimeout(err error) bool {
@@ -289,11 +289,11 @@ func isTimeout(err error) bool {
 // patience is how long one address is given to answer. A session that comes back
 // has to leave time to try another within the lease, but not all may be fast: in
 // a second and a third round they are given twice and four times as long.
-func (s *Session) patience() time.Duration {
+func (s *Session) addressTimeout() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id == 0 {
-		return time.Duration(s.opening.Load())
+		return time.Duration(s.openTimeout.Load())
 	}
 	return max(s.timeout/8, 250*time.Millisecond) << min(s.route.rounds, 2)
 }
@@ -303,23 +303,23 @@ func (s *Session) patience() time.Duration {
 // while none answers. It goes by what servers grant, which is not less than two
 // ticks, whatever was asked.
 
-func (c settings) shortest() time.Duration { return max(c.longest()/8, time.Second) }
-func (c settings) longest() time.Duration  { return max(c.cfg.SessionTimeout, twoTicks) }
+func (c settings) minOpenTimeout() time.Duration { return max(c.maxOpenTimeout()/8, time.Second) }
+func (c settings) maxOpenTimeout() time.Duration  { return max(c.cfg.SessionTimeout, twoTicks) }
 
 // opened notes how long it took to open a session.
-func (c settings) opened(took time.Duration) {
-	c.opening.Store(int64(min(max(2*took, c.shortest()), c.longest())))
+func (c settings) noteOpenDuration(took time.Duration) {
+	c.openTimeout.Store(int64(min(max(2*took, c.minOpenTimeout()), c.maxOpenTimeout())))
 }
 
 // endUnopened ends a session that no server has opened.
-func (s *Session) endUnopened() {
+func (s *Session) failOpening() {
 	r := &s.route
-	if r.silent {
-		s.opening.Store(min(2*s.opening.Load(), int64(s.longest())))
+	if r.unanswered {
+		s.openTimeout.Store(min(2*s.openTimeout.Load(), int64(s.maxOpenTimeout())))
 	}
-	if r.final == r.tries {
-		s.end(unconnected{r.err, driver.ErrPermanent})
+	if r.permanent == r.tries {
+		s.end(connectError{r.err, driver.ErrPermanent})
 		return
 	}
-	s.end(unconnected{r.err, driver.ErrUnavailable})
+	s.end(connectError{r.err, driver.ErrUnavailable})
 }

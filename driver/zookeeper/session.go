@@ -37,12 +37,12 @@ type Session struct {
 	alive           context.Context // ends when the session is over; its cause says why
 	end             context.CancelCauseFunc
 	dialing         context.Context // ends when no connection is to be made any more
-	giveUp          context.CancelFunc
+	stopDialing          context.CancelFunc
 
 	clock      clock.Clock
 	lease      lease
-	leaseMoved chan struct{} // filled when the lease may have come to end earlier
-	doubted    chan struct{} // filled when there is a doubt about the clock
+	leaseChanged chan struct{} // filled when the lease may have come to end earlier
+	proofWanted    chan struct{} // filled when there is a doubt about the clock
 	asleep     atomic.Int64  // how long the machine had been suspended when the last proof began
 
 	slots chan struct{}  // one per call that may be under way
@@ -55,7 +55,7 @@ type Session struct {
 	peer         string
 	watches      map[string]*watch   // by path, until they fire
 	fastpaths    map[string]fastpath // by path of the queue
-	plains       map[string]plain    // by path
+	plains       map[string]plainNode    // by path
 	listings     map[string]*listing // by path of the directory: the last that was begun
 	lengths      map[string]int64    // of the answers to them, where they are long
 	warned       map[string]bool     // by path of a queue: of the end of its numbers
@@ -82,25 +82,25 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		route:      newRoute(cfg.Servers),
 		timeout:    cfg.SessionTimeout,
 		ready:      make(chan struct{}),
-		leaseMoved: make(chan struct{}, 1),
-		doubted:    make(chan struct{}, 1),
+		leaseChanged: make(chan struct{}, 1),
+		proofWanted:    make(chan struct{}, 1),
 		stopped:    make(chan struct{}),
 		closed:     make(chan struct{}),
 		clock:      clock.Start(ctx),
 		slots:      make(chan struct{}, maxCalls),
 		watches:    map[string]*watch{},
 		fastpaths:  map[string]fastpath{},
-		plains:     map[string]plain{},
+		plains:     map[string]plainNode{},
 		listings:   map[string]*listing{},
 		lengths:    map[string]int64{},
 		warned:     map[string]bool{},
 		lasting:    map[string]bool{},
 	}
 	s.alive, s.end = context.WithCancelCause(context.Background())
-	s.dialing, s.giveUp = context.WithCancel(context.Background())
+	s.dialing, s.stopDialing = context.WithCancel(context.Background())
 	s.unremovable, s.markUnremovable = context.WithCancel(context.Background())
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
-		zk.WithHostProvider(servers{s}),
+		zk.WithHostProvider(hostProvider{s}),
 		zk.WithDialer(s.dial),
 		zk.WithEventCallback(s.event),
 		zk.WithLogger(clientLog{cfg.Logger}),
@@ -125,7 +125,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		}
 		s.end(err)
 		s.mu.Unlock()
-		s.failed.Go(func() { <-s.closed }) // up to seconds, and the reason is of interest now
+		s.abandoned.Go(func() { <-s.closed }) // up to seconds, and the reason is of interest now
 		return nil, fmt.Errorf("zookeeper: connect to %s: %w", cfg, err)
 	}
 	select {
@@ -139,7 +139,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		go s.renew() // ends with the session
 	}
 	if s.begin() {
-		go s.rescue() // ends with the session
+		go s.recheckWatches() // ends with the session
 	}
 	return s, nil
 }
@@ -153,11 +153,11 @@ const maxSend = 64 << 10
 func (s *Session) renew() {
 	defer s.calls.Done()
 	for {
-		write, in := s.lease.wants(s.now())
+		write, in := s.lease.nextProof(s.now())
 		select {
 		case <-s.alive.Done():
 			return
-		case <-s.doubted:
+		case <-s.proofWanted:
 		case <-time.After(clock.Span(max(in, 0))):
 		}
 		if in > 0 { // other requests may have served
@@ -167,7 +167,7 @@ func (s *Session) renew() {
 		if err := s.prove(write); err != nil {
 			select { // a server that is overloaded is not to be asked at once
 			case <-s.alive.Done():
-			case <-time.After(clock.Span(s.lease.pause())):
+			case <-time.After(clock.Span(s.lease.retryPause())):
 			}
 			continue
 		}
@@ -200,17 +200,17 @@ func (s *Session) shutdown() {
 		select {
 		case <-s.alive.Done():
 			continue
-		case <-s.leaseMoved:
+		case <-s.leaseChanged:
 		case <-expiry.C:
 		}
-		s.lookAtClock()
+		s.checkClock()
 		if ends := time.Duration(s.lease.ends.Load()); ends != 0 {
 			expiry.Reset(min(clock.Span(max(ends-s.now(), 0)), untilTick()))
 		}
 	}
 	if cause := context.Cause(s.alive); cause != errClosed {
-		s.giveUp()
-		s.hangUp()
+		s.stopDialing()
+		s.abortLink()
 		s.interrupt()
 		if s.ID() != 0 {
 			s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
@@ -233,30 +233,30 @@ func (s *Session) shutdown() {
 	case <-time.After(time.Second):
 	}
 	s.client.Close() // within 3 s; asks the server to close the session if it can
-	s.giveUp()
-	s.hangUp()
+	s.stopDialing()
+	s.abortLink()
 	<-s.stopped
 	<-idle
 }
 
 // adopt makes conn the session's present connection.
-func (s *Session) adopt(conn net.Conn, to target) net.Conn {
+func (s *Session) attach(conn net.Conn, to target) net.Conn {
 	l := newLink(s, conn, to)
 	s.mu.Lock()
 	s.link, s.peer = l, to.server
 	s.mu.Unlock()
 	if s.dialing.Err() != nil { // hangUp may have come before
-		l.hangUp()
+		l.abort()
 	}
 	return l
 }
 
-func (s *Session) hangUp() {
+func (s *Session) abortLink() {
 	s.mu.Lock()
 	l := s.link
 	s.mu.Unlock()
 	if l != nil {
-		l.hangUp()
+		l.abort()
 	}
 }
 
@@ -277,23 +277,23 @@ func (s *Session) onHandshake(id int64, timeout, asked time.Duration) error {
 		s.timeout = timeout
 		s.lease.established(asked, timeout, first)
 		select {
-		case s.leaseMoved <- struct{}{}:
+		case s.leaseChanged <- struct{}{}:
 		default: // bury has not seen the last one yet
 		}
 	}
 	s.mu.Unlock()
 	if first && timeout < twoTicks {
-		s.short.Do(func() {
+		s.warnShortTimeout.Do(func() {
 			s.cfg.Logger.Warn("lockpool: the ZooKeeper session timeout is short: be sure that tickTime is at most half of it "+
 				"(that is, that minSessionTimeout was not lowered), or a lock may not end in time", "timeout", timeout)
 		})
 	}
 	switch {
 	case id == 0:
-		s.giveUp()
+		s.stopDialing()
 		s.end(driver.ErrExpired)
 	case !same:
-		s.giveUp()
+		s.stopDialing()
 		s.end(errReplaced)
 		return errReplaced
 	case first && timeout != s.cfg.SessionTimeout:
@@ -358,12 +358,12 @@ func (s *Session) Err() error {
 
 // lookAtClock asks for a proof if there is a doubt about the clock. Then it
 // returns a channel that is closed when the proof has been answered.
-func (s *Session) lookAtClock() <-chan struct{} {
+func (s *Session) checkClock() <-chan struct{} {
 	now := s.now()
-	settled := s.lease.doubts(now, s.clock.Skew())
+	settled := s.lease.checkSkew(now, s.clock.Skew())
 	if settled != nil {
 		select {
-		case s.doubted <- struct{}{}:
+		case s.proofWanted <- struct{}{}:
 		default: // renew has not seen the last one yet
 		}
 	}
@@ -372,13 +372,13 @@ func (s *Session) lookAtClock() <-chan struct{} {
 
 // Alive implements driver.Session.
 func (s *Session) Alive(ctx context.Context) error {
-	settled := s.lookAtClock()
+	settled := s.checkClock()
 	if settled != nil {
 		select {
 		case <-settled:
 		case <-s.alive.Done():
 		case <-ctx.Done():
-			return s.noAnswer(ctx)
+			return s.noAnswerError(ctx)
 		}
 	}
 	return s.Err()
@@ -413,8 +413,8 @@ func (s *Session) Close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	s.giveUp()
-	s.hangUp()
+	s.stopDialing()
+	s.abortLink()
 	<-s.closed
 	return ctx.Err()
 }

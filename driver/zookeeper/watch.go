@@ -25,24 +25,24 @@ type watch struct {
 
 // ofPlain returns the watch on the node of a lock without a queue, whose name may
 // be that of another one by now. joined says that others had asked for it before.
-func (s *Session) ofPlain(w *watch, node driver.Node, joined bool) *driver.Watch {
+func (s *Session) plainWatch(w *watch, node driver.Node, joined bool) *driver.Watch {
 	switch {
-	case w.Fired() == 0 && w.err == nil && s.isPlainOf(w.paths[0], node, w.raw, w.stat):
+	case w.Fired() == 0 && w.err == nil && s.matchesPlain(w.paths[0], node, w.raw, w.stat):
 		return w.Watch
 	case w.Fired() == driver.Interrupted, w.Fired() == driver.Changed:
 		return w.Watch
 	}
 	if w.err != nil {
-		s.doubt(w.paths[0], node)
+		s.markUncertain(w.paths[0], node)
 		return w.Watch
 	}
-	if joined && w.Fired() != 0 && (w.stat == nil || !s.isPlainOf(w.paths[0], node, w.raw, w.stat)) {
+	if joined && w.Fired() != 0 && (w.stat == nil || !s.matchesPlain(w.paths[0], node, w.raw, w.stat)) {
 		// What it was asked for, before node was made perhaps, is gone: look again.
 		again := driver.NewWatch()
 		again.Fire(driver.Interrupted)
 		return again
 	}
-	s.disown(w.paths[0], node)
+	s.forgetPlain(w.paths[0], node)
 	if w.Fired() != 0 {
 		return w.Watch
 	}
@@ -77,7 +77,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 		select {
 		case <-w.armed:
 			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-				watches[i] = s.ofPlain(w, nodes[i], w.began.Before(asked))
+				watches[i] = s.plainWatch(w, nodes[i], w.began.Before(asked))
 			}
 			if w.err != nil {
 				return nil, w.err
@@ -85,7 +85,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 		case <-s.alive.Done():
 			return nil, s.Err()
 		case <-ctx.Done():
-			return nil, s.noAnswer(ctx)
+			return nil, s.noAnswerError(ctx)
 		}
 	}
 	return watches, nil
@@ -124,20 +124,20 @@ func (s *Session) arm(w *watch) {
 		if err == nil {
 			if i == 0 {
 				w.Created, w.raw, w.stat = stat.Czxid, data, stat
-				_, w.Data = plainData(data)
+				_, w.Data = parsePlainData(data)
 				w.Revoked = string(w.Data) == revokeRequest
 			}
 			continue
 		}
 		s.forget(w)
 		switch {
-		case unsure(err):
-			_ = s.again() // a pause, because whoever waits asks again at once
+		case isUnsure(err):
+			_ = s.pauseBeforeRetry() // a pause, because whoever waits asks again at once
 			w.Fire(driver.Interrupted)
 		case errors.Is(err, zk.ErrNoNode):
 			w.Fire(driver.Missing)
 		default:
-			w.err = explain(err, "watching", "READ", path)
+			w.err = explainError(err, "watching", "READ", path)
 		}
 		return
 	}
