@@ -257,7 +257,7 @@ type Contender struct {
 	Node
 	Session string    // as Info.ID
 	Created int64     // as Watch.Created
-	Joined   time.Time // when it joined, by the service's clock
+	Joined  time.Time // when it joined, by the service's clock
 	Data    []byte    // what it stored
 }
 
@@ -268,7 +268,7 @@ type Node struct {
 	Kind Kind
 	Seq  int32 // place in the order of joining: smaller came first
 
-	Alias    string // name of a second node, for clients that do not know the first
+	Alias   string // name of a second node, for clients that do not know the first
 	Permits int    // of a Permit: how many, and so of how many nodes
 	Limit   int    // of a Permit: that of the semaphore as it states it, or 0
 }

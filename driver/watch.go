@@ -40,8 +40,8 @@ type Watch struct {
 
 	pending context.Context // until it fires
 	fire    context.CancelFunc
-	once   sync.Once
-	event  Event
+	once    sync.Once
+	event   Event
 }
 
 // NewWatch returns a watch that has not fired. It is for drivers.

@@ -79,7 +79,7 @@ func (c Claim) Try(ctx context.Context) (driver.Node, error) {
 type blockedState struct {
 	head, self driver.Node
 	obstacles  []driver.Node // and enough: what a Rule returned
-	sufficient     bool
+	sufficient bool
 }
 
 // blocked says what to do about obstacles: it returns true if the lock is

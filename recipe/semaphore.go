@@ -64,7 +64,7 @@ func (s Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
 // Who holds the guard and is not waiting lets it go within a few round trips. If
 // it does not it has crashed, or its connection is broken.
 const (
-	guardPoll  = 50 * time.Millisecond
+	guardPoll     = 50 * time.Millisecond
 	maxGuardPolls = 20
 )
 

@@ -43,7 +43,7 @@ const (
 // which is its twin.
 type naming struct {
 	exclusive, shared []string
-	persistent  bool // the queues
+	persistent        bool // the queues
 }
 
 var layouts = map[Layout]naming{

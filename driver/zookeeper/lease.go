@@ -83,11 +83,11 @@ import (
 type lease struct {
 	ends atomic.Int64 // since the session began; 0 if there is none yet
 
-	mu      sync.Mutex
-	timeout time.Duration // T
+	mu         sync.Mutex
+	timeout    time.Duration // T
 	activeAt   time.Duration // the leader knows of activity at or after this
-	majorityAt  time.Duration // a majority followed the leader at or after this
-	proofs  []proof       // from the newest x on
+	majorityAt time.Duration // a majority followed the leader at or after this
+	proofs     []proof       // from the newest x on
 
 	skew     time.Duration // by which the wall clock was ahead of ours
 	compared time.Duration // when that was

@@ -14,47 +14,48 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// link is one connection to a server. The client keeps to itself what the
-// server says about the session (its true timeout, that it has expired) and
-// when the requests were sent that it answers, so the link reads along.
+// link is one connection to a server. The client does not pass on what the
+// server says about the session (its true timeout, that it has expired), nor when
+// it sent the requests that the server answers, so the link reads along.
 type link struct {
 	net.Conn
 	session *Session
 	in      *bufio.Reader // the client reads every reply in two pieces
 
 	// Of the handshake (handshake.go).
-	to       target        // the server
-	timeout time.Duration // how long it may take
-	began    time.Duration // when it began, since the session did
-	offeredID    int64         // the session that the server named, or 0
-	establishedAt    time.Time     // when it was complete
-	established     atomic.Bool   // it is complete
-	timedOut     atomic.Bool   // the server has said nothing since for too long
-	handshakeStage    handshakeStage         // guarded by mu
+	to            target        // the server
+	timeout       time.Duration // how long the handshake may take
+	began         time.Duration // when it began, by expiry.now
+	offeredID     int64         // the session that the server named, or 0
+	establishedAt time.Time     // when it was complete
+	established   atomic.Bool   // it is complete
+	timedOut      atomic.Bool   // the server has been silent since for too long
 
 	head [20]byte // of the packet that is being read: length, xid, zxid, error
-	got  int      // of head
-	left int      // of the packet after head
+	got  int      // bytes of head
+	left int      // bytes of the packet after head
 
-	substitute []byte // of what the server sent, for the client to read
+	substitute []byte // for the client to read in place of what the server sent
 
-	mu   sync.Mutex
-	sent []sent // the requests not yet answered
+	mu             sync.Mutex
+	sent           []sent // the requests not yet answered
+	handshakeStage handshakeStage
 
-	readBy  time.Time     // the deadlines in force, each known to the goroutine
-	writeBy time.Time     // of the client that reads, or writes
-	slack   time.Duration // by how much they may be too early
-	maxSilence time.Duration // how long a server may say nothing
+	// Each deadline in force is used by one goroutine: the one that reads, or writes.
+	readBy     time.Time
+	writeBy    time.Time
+	slack      time.Duration // by how much a deadline may be too early
+	maxSilence time.Duration // for how long a server may be silent
 }
 
 // sent is a request on its way.
 type sent struct {
-	at  time.Duration // since the session began
+	at  time.Duration // by expiry.now
 	xid int32
 	op  int32
 }
 
-// The client numbers its requests from 1. This number means something else.
+// eventXID is the xid of events. The client numbers its requests from 1.
 const eventXID = -1
 
 // Operations, as the protocol numbers them.
@@ -72,12 +73,12 @@ func newLink(s *Session, conn net.Conn, to target) *link {
 	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, timeout: s.addressTimeout()}
 }
 
-// Write notes when a request goes out. The client writes each with one call.
+// Write records when a request is sent. The client writes each with one call.
 //
-// It also makes each getData of what is to be watched set a watch. If the client
-// did that (GetW), it would keep a channel for each watch until the node
-// changes, and ask for all of them again after a reconnect, which nobody here
-// waits for and which reads its lastZxid beside the goroutine that writes it.
+// It also makes the getData of a node that is to be watched set a watch. If the
+// client did that (GetW), it would keep a channel for each watch until the node
+// changes, and ask for all of them again after a reconnect, which nothing here
+// needs and which reads its lastZxid beside the goroutine that writes it.
 func (l *link) Write(p []byte) (int, error) {
 	if !l.established.Load() {
 		if err := l.beginHandshake(); err != nil {
@@ -89,12 +90,12 @@ func (l *link) Write(p []byte) (int, error) {
 		}
 		return n, err
 	}
-	r := sent{at: l.session.clock.AtLeast()} // too early is safe
+	r := sent{at: l.session.expiry.clock.AtLeast()} // too early is safe
 	if len(p) >= 12 {
 		r.xid = int32(binary.BigEndian.Uint32(p[4:]))
 		r.op = int32(binary.BigEndian.Uint32(p[8:]))
-		// Then comes the path, and one byte that says whether to watch.
-		if r.op == opGetData && l.session.isWatched(string(p[16:16+binary.BigEndian.Uint32(p[12:])])) {
+		// The path follows, and one byte that says whether to watch.
+		if r.op == opGetData && l.session.watches.has(string(p[16:16+binary.BigEndian.Uint32(p[12:])])) {
 			p = slices.Clone(p)
 			p[len(p)-1] = 1
 		}
@@ -125,7 +126,7 @@ func (l *link) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// follow looks for the heads of packets in what is read.
+// scanReplies finds the heads of packets in the bytes that were read.
 func (l *link) scanReplies(p []byte) {
 	for len(p) > 0 {
 		if l.left > 0 {
@@ -146,8 +147,9 @@ func (l *link) scanReplies(p []byte) {
 	}
 }
 
-// take returns the request that was sent with the xid. It is almost always the
-// first: answers come in the order of the requests, but for authentication.
+// removeSent removes the request that was sent with the xid, and returns it. It is
+// almost always the first: answers come in the order of the requests, except to
+// authentication.
 func (l *link) removeSent(xid int32) (r sent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,25 +160,25 @@ func (l *link) removeSent(xid int32) (r sent) {
 	return r
 }
 
-// answered is told the head of the answer to a request.
+// onReply is given the head of the answer to a request.
 func (l *link) onReply(xid, code int32) {
-	s := l.session
+	e := &l.session.expiry
 	switch r := l.removeSent(xid); r.op {
 	case opSync:
 		if code == 0 {
-			s.lease.recordProof(r.at, s.now, false)
+			e.lease.recordProof(r.at, e.now, false)
 		}
 	case opCreate, opDelete, opMulti, opCreateContainer:
 		if decidedByLeader(code) {
-			s.lease.recordProof(r.at, s.now, true)
+			e.lease.recordProof(r.at, e.now, true)
 		}
 	}
 }
 
-// shorten gives the client an error in place of a listing that is longer than it
-// accepts, and an empty node in place of one with that much data, which is not
-// ours. The client would drop the connection without a look at whose answer it
-// is, and every request that is under way would be unsure.
+// replaceOversized gives the client an error in place of a listing that is longer
+// than it accepts, and an empty node in place of one with that much data, which is
+// not ours. The client would drop the connection, whoever the answer is for, and
+// leave every request that is under way unsure.
 func (l *link) replaceOversized() error {
 	if l.got > 0 || l.left > 0 || len(l.substitute) > 0 {
 		return nil // in the middle of a packet
@@ -196,7 +198,7 @@ func (l *link) replaceOversized() error {
 		return err
 	}
 	xid := int32(binary.BigEndian.Uint32(head[4:]))
-	const statLength = 68 // which comes after the data
+	const statLength = 68 // of what follows the data
 	switch l.sentOp(xid) {
 	case opGetChildren:
 		code := int32(codeTooLong)
@@ -215,7 +217,7 @@ func (l *link) replaceOversized() error {
 	return err
 }
 
-// op returns the operation of the request that was sent with the xid, or 0.
+// sentOp returns the operation of the request that was sent with the xid, or 0.
 func (l *link) sentOp(xid int32) int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,9 +227,9 @@ func (l *link) sentOp(xid int32) int32 {
 	return 0
 }
 
-// decided reports whether a write that ended with the code came before the
-// leader, which decides about these. Others may come from the server that we
-// are connected to, such as "throttled", or "no right" (enableEagerACLCheck).
+// decidedByLeader reports whether a write that ended with the code was decided by
+// the leader. Other codes may come from the server that we are connected to, such
+// as "throttled", or "no right" (enableEagerACLCheck).
 func decidedByLeader(code int32) bool {
 	const noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty = -101, -103, -108, -110, -111
 	switch code {
@@ -238,10 +240,10 @@ func decidedByLeader(code int32) bool {
 }
 
 // SetReadDeadline shortens the client's deadlines. Those for the handshake are
-// several session timeouts long, and lifted in the middle (see ask); that for an
-// answer is two thirds of one, by when the lease has ended. A proof is sent every
-// twelfth (lease.go), so after a quarter without an answer it is time for another
-// server.
+// several session timeouts long, and lifted in the middle (see beginHandshake); that
+// for an answer is two thirds of one, by when the lease has ended. A proof is sent
+// every twelfth (lease.go), so after a quarter without an answer it is time for
+// another server.
 func (l *link) SetReadDeadline(t time.Time) error {
 	if !l.established.Load() {
 		return nil
@@ -263,10 +265,10 @@ func (l *link) SetWriteDeadline(t time.Time) error {
 	return l.Conn.SetWriteDeadline(t)
 }
 
-// postpones reports whether the deadline t is worth setting after the last one.
-// The client sets one before every packet and lifts it afterwards: twice four
-// timers for one lock. Lifting can be left out, because it is set anew before
-// the next packet, and a deadline that is earlier by a little does as well.
+// shouldSetDeadline reports whether the deadline t is worth setting after the last
+// one. The client sets one before every packet and lifts it afterwards: twice four
+// timers for one lock. Lifting can be left out, because a deadline is set before
+// the next packet, and one that is slightly early does no harm.
 func (l *link) shouldSetDeadline(last *time.Time, t time.Time) bool {
 	if t.IsZero() || t.Sub(*last) < l.slack {
 		return false
@@ -275,6 +277,6 @@ func (l *link) shouldSetDeadline(last *time.Time, t time.Time) bool {
 	return true
 }
 
-// errReplaced is what the client is told when the server's answer to the
-// handshake names another session than ours.
+// errReplaced is the client's error if the server's answer to the handshake names
+// another session than ours.
 var errReplaced = fmt.Errorf("%w: the server gave another session", driver.ErrExpired)

@@ -12,8 +12,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The limit of a semaphore that is set is in a node of its own: four bytes, the
-// highest first, as in Curator's SharedCount, which can use it, too. One that is
+// The limit that is set for a semaphore is in a node of its own: four bytes, big
+// endian, as in Curator's SharedCount, which can therefore use it. A limit that is
 // stated with a lease is in the lease's name (limitOf).
 
 func encodeLimit(limit int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(limit)) }
@@ -25,11 +25,12 @@ func decodeLimit(data []byte) (limit int, ok bool) {
 	return int(int32(binary.BigEndian.Uint32(data))), true
 }
 
-// unmixed returns an error if a semaphore is in use in the directory of a queue.
-// The guards come first: who is not seen there yet has no lease either.
+// checkNoSemaphore returns an error if a semaphore is in use in the directory of a
+// queue. It lists the guards first: a contender that is not seen there yet has no
+// lease either.
 func (s *Session) checkNoSemaphore(ctx context.Context, dir string) error {
 	for _, part := range []string{driver.Guards, driver.Leases} {
-		nodes, err := s.list(ctx, dir+"/"+part)
+		nodes, err := s.contenders(ctx, dir+"/"+part)
 		if err != nil {
 			return err
 		}
@@ -40,17 +41,17 @@ func (s *Session) checkNoSemaphore(ctx context.Context, dir string) error {
 	return nil
 }
 
-// noQueue lists the directory of a semaphore. It returns an error if it is that
-// of a queue in use.
-func (s *Session) checkNoQueue(ctx context.Context, dir string) (children []string, err error) {
-	children, err = s.childrenOf(dir)
-	if err == nil && len(contendersOf(slices.Clone(children))) > 0 {
-		err = fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, children))
+// listSemaphore lists the directory of a semaphore. It returns an error if a queue
+// uses the directory.
+func (s *Session) listSemaphore(ctx context.Context, dir string) (children []string, err error) {
+	l, err := s.list(dir)
+	if err == nil && len(l.queue) > 0 {
+		err = fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, l.children))
 	}
 	if err == nil {
-		err = s.checkForeignContenders(ctx, dir, children, nil)
+		err = s.checkForeignContenders(ctx, dir, l.children, nil)
 	}
-	return children, err
+	return l.children, err
 }
 
 type limitResult struct {
@@ -61,12 +62,12 @@ type limitResult struct {
 // Limit implements driver.Session.
 func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
 	l, err := runInSlot(ctx, s, func() (limitResult, error) {
-		children, err := s.checkNoQueue(ctx, s.path(name))
+		children, err := s.listSemaphore(ctx, s.path(name))
 		switch {
 		case err != nil:
 			return limitResult{}, err
 		case slices.Contains(children, driver.Limit):
-			return s.limitThatWasSet(ctx, name, given)
+			return s.readLimit(ctx, name, given)
 		case given == 0:
 			return limitResult{}, fmt.Errorf("%w: none was given, and none is set: give one, or set it with SetLimit", driver.ErrLimit)
 		}
@@ -75,7 +76,8 @@ func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driv
 	return l.limit, l.watch, err
 }
 
-func (s *Session) limitThatWasSet(ctx context.Context, name string, given int) (limitResult, error) {
+// readLimit is Limit for a semaphore whose limit is set.
+func (s *Session) readLimit(ctx context.Context, name string, given int) (limitResult, error) {
 	watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
 	if err != nil {
 		return limitResult{}, err
@@ -83,7 +85,7 @@ func (s *Session) limitThatWasSet(ctx context.Context, name string, given int) (
 	w := watches[0]
 	limit, ok := decodeLimit(w.Data)
 	switch {
-	case w.Fired() != 0: // before it could be read; look again
+	case w.Fired() != 0: // before it could be read; the caller will call Limit again
 		return limitResult{given, w}, nil
 	case !ok:
 		return limitResult{}, fmt.Errorf("%w: %s does not hold the four bytes of a number: set it with SetLimit, or remove it", driver.ErrLimit, s.path(name, driver.Limit))
@@ -106,7 +108,7 @@ func (s *Session) setLimit(ctx context.Context, dir string, limit int) (err erro
 			s.removeContainers(made)
 		}
 	}()
-	if _, err := s.checkNoQueue(ctx, dir); err != nil {
+	if _, err := s.listSemaphore(ctx, dir); err != nil {
 		return err
 	}
 	path, data := dir+"/"+driver.Limit, encodeLimit(limit)
@@ -115,31 +117,31 @@ func (s *Session) setLimit(ctx context.Context, dir string, limit int) (err erro
 			return err
 		}
 		err := s.retryUntilAnswered(func() error {
-			_, err := s.conn.Set(path, data, -1)
+			_, err := s.requests.Set(path, data, -1)
 			return err
 		})
+		if err == nil {
+			return nil
+		}
 		if !errors.Is(err, zk.ErrNoNode) {
-			if err != nil {
-				err = explainError(err, "setting the limit", "WRITE", path)
-			}
-			return err
+			return explainError(err, "setting the limit", "WRITE", path)
 		}
 		err = s.retryUntilAnswered(func() error {
-			_, err := s.conn.Create(path, data, 0, s.cfg.ACL)
+			_, err := s.requests.Create(path, data, 0, s.cfg.ACL)
 			return err
 		})
 		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, zk.ErrNodeExists): // created by another client, or by us when the reply was lost
 		case errors.Is(err, zk.ErrNoNode):
 			if err := s.createContainers(ctx, dir, &made); err != nil {
 				return err
 			}
-		case errors.Is(err, zk.ErrNodeExists): // by somebody, or by us when the reply was lost
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 			return plainLockError(dir)
-		case err != nil:
-			return explainError(err, "creating "+path, "CREATE", dir)
 		default:
-			return nil
+			return explainError(err, "creating "+path, "CREATE", dir)
 		}
 	}
 }

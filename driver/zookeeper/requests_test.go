@@ -6,7 +6,6 @@ import (
 	"flag"
 	"io"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,10 +18,10 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-var crowd = flag.Int("crowd", 2000, "how many wait in TestProofsAreAnsweredBesideManyWaiters")
+var crowd = flag.Int("crowd", 2000, "number of waiters in TestProofsAreAnsweredBesideManyWaiters")
 
-// On both kinds of server.
-func TestProofsAreAnsweredBesideManyWaiters(t *testing.T) { // measures time: not beside others
+// It measures time, so it is not parallel.
+func TestProofsAreAnsweredBesideManyWaiters(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		s := zktest.Start(t)
 		proofsBesideManyWaiters(t, s.Addr(), func() { s.Cut(zktest.Selector{}) })
@@ -35,7 +34,7 @@ func TestProofsAreAnsweredBesideManyWaiters(t *testing.T) { // measures time: no
 }
 
 func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
-	const sessions = 4 // as many as a pool has
+	const sessions = 4 // of a pool by default
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	connector, err := NewConnector(Config{
@@ -58,7 +57,7 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	var proving, waiting sync.WaitGroup
 	var worst, idle atomic.Int64
 	stop := make(chan struct{})
-	prove := func(s *Session, worst *atomic.Int64) { // as renew does, and more often
+	prove := func(s *Session, worst *atomic.Int64) { // as renew does, but more often
 		for {
 			select {
 			case <-stop:
@@ -78,16 +77,16 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 		all = append(all, s)
 		proving.Go(func() { prove(s, &worst) })
 	}
-	// What the machine and the server do to a session that asks for nothing else.
+	// The delays of the machine and the server show in a session that sends nothing else.
 	control := connect()
 	proving.Go(func() { prove(control, &idle) })
-	giveUp, leave := context.WithCancel(ctx)
-	defer leave()
+	waitCtx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	for i := range *crowd {
 		waiting.Go(func() {
 			c := claim
 			c.Session = all[i%sessions]
-			_, err := c.Acquire(giveUp)
+			_, err := c.Acquire(waitCtx)
 			if !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
@@ -95,20 +94,20 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	}
 	for _, what := range []string{"queued", "queued again", "gave up"} {
 		began := time.Now()
-		waits := func() (n int) {
+		waiters := func() (n int) {
 			for _, s := range all {
 				require.NoError(t, s.Err(), what)
-				s.mu.Lock()
-				n += len(s.watches)
-				s.mu.Unlock()
+				s.watches.mu.Lock()
+				n += len(s.watches.byPath)
+				s.watches.mu.Unlock()
 			}
 			return n
 		}
 		if what == "gave up" {
-			leave()
+			giveUp()
 			waiting.Wait()
 		}
-		for what != "gave up" && waits() < *crowd {
+		for what != "gave up" && waiters() < *crowd {
 			require.NoError(t, ctx.Err(), what)
 			time.Sleep(time.Millisecond)
 		}
@@ -117,7 +116,7 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 		require.Less(t, took, DefaultSessionTimeout/driftPart+alone, what)
 		if what == "queued" {
 			cut()
-			for waits() >= *crowd {
+			for waiters() >= *crowd {
 				time.Sleep(time.Millisecond)
 			}
 		}
@@ -125,47 +124,4 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	close(stop)
 	proving.Wait()
 	require.NoError(t, holder.Session.Leave(ctx, "a", node))
-}
-
-// The first is on its way when the others ask, so it may not show what they have
-// to see.
-func TestListingIsSharedByAllWhoAskBeforeItIsSent(t *testing.T) {
-	t.Parallel()
-	s := zktest.Start(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	connector, err := NewConnector(Config{Servers: []string{s.Addr()}})
-	require.NoError(t, err)
-	session, err := connector.Connect(ctx)
-	require.NoError(t, err)
-	defer session.Close(ctx)
-	node, queue, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil)
-	require.NoError(t, err)
-	require.Equal(t, []driver.Node{node}, queue)
-
-	lists := zktest.Match{Ops: zktest.Lists}
-	held := s.Inject(zktest.Rule{Match: lists, Do: zktest.HoldReply()})
-	sent := s.Inject(zktest.Rule{Match: lists, Times: zktest.Always, Do: zktest.Pass()})
-	var all sync.WaitGroup
-	list := func(expected ...driver.Node) {
-		all.Go(func() {
-			queue, err := session.List(ctx, "a")
-			if err != nil || !slices.Equal(queue, expected) {
-				t.Errorf("%v, %v", queue, err)
-			}
-		})
-	}
-	list(node)
-	require.NoError(t, held.Wait(ctx))
-	require.NoError(t, s.Delete("/a/"+node.Name))
-	for range 100 {
-		list()
-	}
-	for len(session.(*Session).slots) < 101 {
-		require.NoError(t, ctx.Err())
-		time.Sleep(time.Millisecond)
-	}
-	held.Release()
-	all.Wait()
-	require.LessOrEqual(t, sent.Fired(), 5) // some may come late
 }
