@@ -18,8 +18,8 @@ import (
 const (
 	defaultPort = "2181"
 
-	// DefaultSessionTimeout survives the election of a new leader; the price
-	// is that the locks of a crashed process stay held for as long.
+	// DefaultSessionTimeout is long enough for sessions to survive the election of a
+	// new leader. In return, the locks of a crashed process stay held for as long.
 	DefaultSessionTimeout = 15 * time.Second
 
 	// DefaultMaxPacket is ZooKeeper's own default (jute.maxbuffer), enough for
@@ -27,53 +27,53 @@ const (
 	DefaultMaxPacket = 1 << 20
 )
 
-// Config is everything that can be said about the connection to an ensemble.
-// Only Servers is required; zero values mean the defaults.
+// Config configures the connections to an ensemble. Only Servers is required;
+// zero values mean the defaults.
 //
-// A Config holds secrets. However it is formatted, they are left out.
+// A Config holds secrets. They are left out however it is formatted.
 type Config struct {
-	// Servers are host:port addresses. Names are resolved anew at every
-	// connect, and each address of a name is tried; if it cannot be resolved,
-	// the one that was of use last. The port may be left out (2181).
+	// Servers are host:port addresses. Names are resolved for every connection,
+	// and each address of a name is tried; if a name cannot be resolved, the
+	// address that last worked is used. The port defaults to 2181.
 	Servers []string
 
-	// Chroot is the path under which everything is kept, such as "/locks".
-	// Empty is the root. It is made on demand.
+	// Chroot is the path of the node that contains all locks, such as "/locks". It
+	// is created on demand. The default is the root.
 	Chroot string
 
-	// Layout names the nodes of locks. Default: LayoutCurator.
+	// Layout names the nodes of locks. The default is LayoutCurator.
 	Layout Layout
 
-	// SessionTimeout is asked of the server, which may bound it to between 2
-	// and 20 of its ticks. It is how long the locks of a crashed process stay
-	// held, and how long a session survives without a server.
+	// SessionTimeout is requested from the server, which by default keeps it
+	// between 2 and 20 of its ticks. It is how long the locks of a crashed process
+	// stay held. The default is DefaultSessionTimeout.
 	SessionTimeout time.Duration
 
-	// MaxPacket is the largest reply accepted, in bytes. A longer listing of a
-	// queue is an error.
+	// MaxPacket is the size in bytes of the largest reply that is accepted. A longer
+	// listing of a queue is an error. The default is DefaultMaxPacket.
 	MaxPacket int
 
-	// Digest is the user that authenticates with ZooKeeper's digest scheme.
-	// With it, nodes are created for that user only, unless ACL says otherwise.
+	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme.
+	// Then only that user has access to the nodes created, unless ACL is set.
 	Digest Digest
 
-	// ACL is given to every node created. Default: open to the world, or to
-	// the creator only if Digest is set.
+	// ACL is given to every node created. The default is open to the world, or
+	// with Digest to that user only.
 	ACL []zk.ACL
 
 	// TLS, if set, encrypts all connections. The server's name is taken from
 	// Servers unless set here.
 	TLS *tls.Config
 
-	// Logger receives what an operator should know, and the client's own
-	// chatter at debug level. Its handler is called on a goroutine of its own, in
-	// order; if it is so slow that 1000 records wait, further ones are left out.
-	// Default: slog.Default().
+	// Logger receives messages for operators, and at debug level those of the
+	// ZooKeeper client. Its handler is called on a goroutine of its own, in order;
+	// if it is so slow that 1000 records wait, further ones are left out.
+	// The default is slog.Default().
 	Logger *slog.Logger
 }
 
-// Digest is a user and password for ZooKeeper's digest scheme. However it is
-// formatted, the password is left out.
+// Digest is a user and password for ZooKeeper's digest scheme. The password is left
+// out however a Digest is formatted.
 type Digest struct {
 	User     string
 	Password string
@@ -89,8 +89,8 @@ func (d Digest) Format(f fmt.State, _ rune) {
 // MarshalText keeps the password out of JSON and logs.
 func (d Digest) MarshalText() ([]byte, error) { return fmt.Append(nil, d), nil }
 
-// Format implements fmt.Formatter for every verb, with the connect string as
-// far as it holds no secret.
+// Format implements fmt.Formatter for every verb. It prints the connect string
+// without its secrets.
 func (c Config) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "%s%s?session_timeout=%s", strings.Join(c.Servers, ","), c.Chroot, c.SessionTimeout)
 }
@@ -104,20 +104,20 @@ func (c Config) MarshalText() ([]byte, error) { return fmt.Append(nil, c), nil }
 //
 // Ports default to 2181. The parameters, percent-encoded, are:
 //
-//	session_timeout  asked of the server; a duration such as 10s (default 15s)
+//	session_timeout  requested from the server; a duration such as 10s (default 15s)
 //	layout           curator (default), curator-rw, kazoo or kazoo-rw; see [Layout]
-//	max_packet       largest reply accepted, in bytes (default 1048576)
+//	max_packet       size of the largest reply accepted, in bytes (default 1048576)
 //	digest           user:password for digest authentication
 //
-// An error names what is wrong, and contains no password.
+// An error names the part that is wrong, and contains no password.
 func ParseDSN(dsn string) (Config, error) {
 	address, query, _ := strings.Cut(dsn, "?")
 	hosts, chroot, rooted := strings.Cut(address, "/")
 	if rooted {
 		chroot = "/" + chroot
 	}
-	// Whatever may be a password is not repeated in an error, also where
-	// something is in a wrong place or not percent-encoded.
+	// Errors repeat nothing that may be part of a password, even if it is in the
+	// wrong place or not percent-encoded.
 	if at := strings.Index(dsn, "@"); at >= 0 && (at < len(address) || !strings.Contains(dsn[:at], "digest")) {
 		return Config{}, errors.New(`zookeeper: "@" in the connect string: give credentials as ?digest=user:password`)
 	}
@@ -135,7 +135,7 @@ func ParseDSN(dsn string) (Config, error) {
 		}
 		key, raw, assigned := strings.Cut(parameter, "=")
 		if known := slices.Contains(parameters, key); !known && seen["digest"] {
-			return Config{}, errors.New(`zookeeper: what follows digest is no parameter: in a password write & as %26 and % as %25`)
+			return Config{}, errors.New(`zookeeper: the text after digest is not a parameter: in a password write & as %26 and % as %25`)
 		} else if !known && !assigned {
 			return Config{}, errors.New(`zookeeper: a parameter without "=": parameters are of the form name=value&name=value`)
 		} else if !known {
@@ -160,11 +160,11 @@ func ParseDSN(dsn string) (Config, error) {
 	return cfg.normalized()
 }
 
-// parameters are the names of those that a connect string may have.
+// parameters are the names of the parameters of a connect string.
 var parameters = []string{"digest", "layout", "max_packet", "session_timeout"}
 
-// shown is as much of s as looks like a name or a number. What follows may be
-// another parameter, with a secret, that was not set off properly.
+// safeToShow returns the beginning of s that looks like a name or a number. The rest
+// may be another parameter, with a secret, that was not separated properly.
 func safeToShow(s string) string {
 	end := strings.IndexFunc(s, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
@@ -279,7 +279,7 @@ func parseServer(server string) (string, error) {
 		return "", fmt.Errorf("zookeeper: malformed host %q: %s", server, why)
 	}
 	if strings.Contains(server, "@") {
-		// It may be a password: do not repeat it.
+		// The text before it may be a password: do not repeat it.
 		return "", errors.New(`zookeeper: malformed host: "@" in it`)
 	}
 	if strings.ContainsAny(server, " \t\r\n") {
@@ -305,7 +305,7 @@ func parseServer(server string) (string, error) {
 	switch ip := net.ParseIP(host); {
 	case ip != nil && (ip.To4() == nil || !bracketed):
 	case bracketed:
-		return malformed("what is in brackets is no IPv6 address")
+		return malformed("the text in brackets is not an IPv6 address")
 	case strings.ContainsFunc(host, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
 	}):

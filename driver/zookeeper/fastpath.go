@@ -67,7 +67,7 @@ func (f *fastpaths) joined(dir string, node driver.Node, alone bool, w *watch) (
 	if last, known := f.byDir[dir]; known && node.Seq == last.next {
 		streak = last.streak + 1
 	}
-	f.byDir[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(len(nodeNames(node))), streak: streak, watched: w}
+	f.byDir[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(nodeCount(node)), streak: streak, watched: w}
 	return w == nil && streak >= fastpathStreak
 }
 

@@ -272,7 +272,7 @@ func (s *Session) queueContaining(ctx context.Context, dir string, node driver.N
 func (s *Session) checkForeignContenders(ctx context.Context, dir string, children []string, queue []driver.Node) error {
 	others := len(children)
 	for _, node := range queue {
-		others -= len(nodeNames(node))
+		others -= nodeCount(node)
 	}
 	if others == 0 {
 		return nil
