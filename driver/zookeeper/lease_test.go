@@ -25,7 +25,7 @@ func TestLeaseIsNotProlongedBySyncsAlone(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	for at := time.Duration(0); at < time.Minute; at += testTimeout / proofsPerTimeout {
-		l.recordProof(at, readAt(at), false) // by a leader that nobody follows any more
+		l.recordProof(at, readAt(at), false) // by a leader that has lost its followers
 	}
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
@@ -40,7 +40,7 @@ func TestLeaseIsNotProlongedByRequestsThatOverlap(t *testing.T) {
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
 
-func TestLeaseForgetsWhatWentThroughAnotherServer(t *testing.T) {
+func TestLeaseCountsNoProofsOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
@@ -48,12 +48,12 @@ func TestLeaseForgetsWhatWentThroughAnotherServer(t *testing.T) {
 	l.recordProof(5*time.Second, readAt(5*time.Second), true)
 	l.established(6*time.Second, testTimeout, false)
 	l.recordProof(7*time.Second, readAt(7*time.Second), true)
-	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader hears at once of a session that moves")
+	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader is told at once of a session that moves")
 }
 
-// The next leader knows the timeout that the session was made with, and the
+// The next leader knows the timeout that the session was opened with, and the
 // present one that of the last handshake.
-func TestLeaseGoesByTheLeastTimeout(t *testing.T) {
+func TestLeaseUsesTheShortestTimeout(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
@@ -64,8 +64,8 @@ func TestLeaseGoesByTheLeastTimeout(t *testing.T) {
 	require.Equal(t, 2*time.Second+testTimeout/2*19/20, time.Duration(l.ends.Load()))
 }
 
-// With a server that answers in a fiftieth of the timeout, the lease bears most
-// of 9/20 of it without an answer.
+// If the server answers within a fiftieth of the timeout, the lease lasts for almost
+// 9/20 of it without an answer.
 func TestLeaseOfAHealthySession(t *testing.T) {
 	t.Parallel()
 	const latency = testTimeout / 50
@@ -92,16 +92,16 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 	require.InDelta(t, proofs/proofsPerWrite, writes, 2)
 }
 
-// The argument beside the lease, against a model of what it reasons about: a
+// The test checks the argument of the type lease against a model of the servers: a
 // leader that is told of activity by a follower's answers to its pings, and
 // four streams that keep their order and may be held up for any time. The
-// follower may be cut off at any moment, so the lease must never be longer than
-// the session would live on if that happened now.
+// follower may be cut off at any moment, so the lease must never end after the
+// session would expire if that happened now.
 func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 	t.Parallel()
 	short := 0
 	for i := range uint64(3000) {
-		seed := i + 4000 // among them is one that a quarter between x and y is too little for
+		seed := i + 4000 // with one of them T/4 between x and y is too short
 		m := newModel(seed)
 		m.run(func() {
 			ends := time.Duration(m.lease.ends.Load()) + testTimeout/driftPart
@@ -111,7 +111,7 @@ func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 			}
 		})
 	}
-	require.Positive(t, short, "the model does not even find fault with the shorter argument")
+	require.Positive(t, short, "the model does not refute the shorter argument")
 }
 
 // model has one session, and ticks of half its timeout.
@@ -232,9 +232,9 @@ func (e *moments) Pop() any {
 	return last
 }
 
-// A jump of the wall clock is a doubt until a write is answered that began after
-// it, and one that comes slowly is none.
-func TestLeaseIsDoubtedUntilAWriteIsAnswered(t *testing.T) {
+// A jump of the wall clock puts the lease in doubt until a write is answered that
+// began after it; a drift does not.
+func TestLeaseIsInDoubtUntilAWriteIsAnswered(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
@@ -255,7 +255,7 @@ func TestLeaseIsDoubtedUntilAWriteIsAnswered(t *testing.T) {
 		l.recordProof(began, readAt(now), true)
 		require.Equal(t, settled, l.checkSkew(now, skew))
 		now += time.Millisecond
-		skew += jump // again, so what began before does not count
+		skew += jump // again, so no earlier write counts
 		require.Equal(t, settled, l.checkSkew(now, skew))
 		l.recordProof(now-1, readAt(now), true)
 		require.NotNil(t, l.checkSkew(now, skew))
