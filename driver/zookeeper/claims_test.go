@@ -29,8 +29,7 @@ func TestClaimsOfOnePathExcludeEachOther(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// One delete among them would make each create wait for maxClaimWait.
-func TestClaimsOfOtherPathsDoNotWait(t *testing.T) {
+func TestClaimsOfOtherPathsDoNotWaitForADelete(t *testing.T) {
 	t.Parallel()
 	c := claimsOn("/claims/deleted")
 	require.True(t, c.delete())
@@ -44,7 +43,7 @@ func TestClaimsOfOtherPathsDoNotWait(t *testing.T) {
 	}
 }
 
-func TestClaimsLiveAsLongAsTheyAreReferredTo(t *testing.T) {
+func TestClaimsLiveAsLongAsTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	const held, released = "/claims/held", "/claims/released"
 	c := claimsOn(held)

@@ -24,7 +24,7 @@ import (
 // hidden is an ACL without the right to read.
 var hidden = zk.WorldACL(zk.PermAll &^ zk.PermRead)
 
-// rescues is a meter provider that counts the rescues.
+// rescues is a meter provider that counts lockpool.lock.rescues.
 type rescues struct {
 	noop.MeterProvider
 	n atomic.Int64
@@ -54,7 +54,7 @@ func (c rescueCounter) Add(_ context.Context, n int64, _ ...metric.AddOption) {
 	c.rescues.n.Add(n)
 }
 
-// logged is what a pool has logged.
+// logged is a buffer for the log of a pool.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -72,9 +72,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// TestLostEventsAreMadeUpFor hides nodes, of which the server then sends no
-// events.
-func TestLostEventsAreMadeUpFor(t *testing.T) {
+// The server sends no events of a node whose ACL hides it from the session.
+func TestLostEventsAreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, addr := range map[string]string{"embedded": zktest.Start(t).Addr(), "real": zktest.StartReal(t).Addr()} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +109,7 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 				return "/" + name + "/" + q.Contenders[nth].Node
 			}
 
-			// A waiter whose predecessor goes.
+			// A waiter whose predecessor is removed.
 			l, err := p.Lock(ctx, "a")
 			require.NoError(t, err)
 			granted := make(chan error, 1)
@@ -155,11 +154,11 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 			require.Eventually(t, func() bool { return others.Stats().Waiting == 1 }, 10*time.Second, time.Millisecond)
 			_, err = admin.SetACL("/c", hidden, -1)
 			require.NoError(t, err)
-			require.ErrorIs(t, <-granted, lockpool.ErrNoPermission, "it would never be told of its end")
+			require.ErrorIs(t, <-granted, lockpool.ErrNoPermission, "the waiter would never be told of the holder's end")
 			err = l.Unlock(ctx)
 			require.True(t, err == nil || errors.Is(err, lockpool.ErrLockLost), "%v", err)
 
-			// A whole tree.
+			// The nodes of holder and waiter, and their queue.
 			l, err = p.Lock(ctx, "d")
 			require.NoError(t, err)
 			go func() {
@@ -178,8 +177,7 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 	}
 }
 
-// Nothing is rescued that is not lost.
-func TestNothingIsMadeUpForWithoutALoss(t *testing.T) {
+func TestRechecksFireNoWatchOnAnExistingNode(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -200,15 +198,14 @@ func TestNothingIsMadeUpForWithoutALoss(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * time.Second) // of waits that are looked at several times
+	time.Sleep(2 * time.Second) // several rounds of checks
 	require.NoError(t, l.Unlock(ctx))
 	cancel()
 	all.Wait()
 	require.Zero(t, counted.n.Load())
 }
 
-// TestNoWaitDependsOnAnEvent takes locks of all kinds at a server that sends no
-// event at all.
+// The server sends no events at all; locks of all kinds are still granted.
 func TestNoWaitDependsOnAnEvent(t *testing.T) {
 	t.Parallel()
 	proxied := zktest.StartProxy(t, zktest.StartReal(t).Addr())
