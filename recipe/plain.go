@@ -6,8 +6,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Plain is one attempt to take a lock that has no queue: one node, which is made
-// or is there already. Who waits watches it, and all try again when it goes.
+// Plain is one attempt to take a lock without a queue: a single node that exists
+// while the lock is held. All waiters watch it, and all try again when it goes.
 type Plain struct{ Claim }
 
 // Acquire is [Claim.Acquire].
@@ -18,8 +18,8 @@ func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(
 
 func (p Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, error) {
 	for {
-		node, taken, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
-		if err != nil || taken {
+		node, created, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
+		if err != nil || created {
 			return node, err
 		}
 		if _, err = blocked(ctx, blockedState{head: node, obstacles: []driver.Node{node}}); err != nil {
