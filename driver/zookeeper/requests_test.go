@@ -34,7 +34,6 @@ func TestProofsAreAnsweredBesideManyWaiters(t *testing.T) {
 }
 
 func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
-	const sessions = 4 // of a pool by default
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	connector, err := NewConnector(Config{
@@ -53,75 +52,97 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	node, err := holder.Acquire(ctx)
 	require.NoError(t, err)
 
-	var all []*Session
+	var worst, worstIdle slowest
 	var proving, waiting sync.WaitGroup
-	var worst, idle atomic.Int64
 	stop := make(chan struct{})
-	prove := func(s *Session, worst *atomic.Int64) { // as renew does, but more often
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(50 * time.Millisecond):
-			}
-			began := time.Now()
-			if s.prove(false) == nil {
-				took := int64(time.Since(began))
-				for last := worst.Load(); took > last && !worst.CompareAndSwap(last, took); last = worst.Load() {
-				}
-			}
-		}
+	all := make([]*Session, 4) // as many as a pool has by default
+	for i := range all {
+		all[i] = connect()
+		proving.Go(func() { proveOften(all[i], &worst, stop) })
 	}
-	for range sessions {
-		s := connect()
-		all = append(all, s)
-		proving.Go(func() { prove(s, &worst) })
-	}
-	// The delays of the machine and the server show in a session that sends nothing else.
-	control := connect()
-	proving.Go(func() { prove(control, &idle) })
+	// An idle session shows the delays of the machine and the server.
+	idle := connect()
+	proving.Go(func() { proveOften(idle, &worstIdle, stop) })
 	waitCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	for i := range *crowd {
 		waiting.Go(func() {
 			c := claim
-			c.Session = all[i%sessions]
+			c.Session = all[i%len(all)]
 			_, err := c.Acquire(waitCtx)
 			if !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		})
 	}
-	for _, what := range []string{"queued", "queued again", "gave up"} {
-		began := time.Now()
-		waiters := func() (n int) {
-			for _, s := range all {
-				require.NoError(t, s.Err(), what)
-				s.watches.mu.Lock()
-				n += len(s.watches.byPath)
-				s.watches.mu.Unlock()
-			}
-			return n
-		}
-		if what == "gave up" {
-			giveUp()
-			waiting.Wait()
-		}
-		for what != "gave up" && waiters() < *crowd {
-			require.NoError(t, ctx.Err(), what)
-			time.Sleep(time.Millisecond)
-		}
-		took, alone := time.Duration(worst.Swap(0)), time.Duration(idle.Swap(0))
-		t.Logf("%d %s in %v, proofs took up to %v, and up to %v on an idle session", *crowd, what, time.Since(began), took, alone)
-		require.Less(t, took, DefaultSessionTimeout/driftPart+alone, what)
-		if what == "queued" {
+	for _, phase := range []struct {
+		name string
+		run  func()
+	}{
+		{"queued", func() { awaitWatches(ctx, t, all, *crowd) }},
+		{"queued again", func() {
 			cut()
-			for waiters() >= *crowd {
+			for countWatches(t, all) >= *crowd {
 				time.Sleep(time.Millisecond)
 			}
-		}
+			awaitWatches(ctx, t, all, *crowd)
+		}},
+		{"gave up", func() {
+			giveUp()
+			waiting.Wait()
+		}},
+	} {
+		began := time.Now()
+		phase.run()
+		took, tookIdle := worst.take(), worstIdle.take()
+		t.Logf("%d %s in %v, proofs took up to %v, and up to %v on an idle session", *crowd, phase.name, time.Since(began), took, tookIdle)
+		require.Less(t, took, DefaultSessionTimeout/driftPart+tookIdle, phase.name)
 	}
 	close(stop)
 	proving.Wait()
 	require.NoError(t, holder.Session.Leave(ctx, "a", node))
+}
+
+// slowest is the longest of several durations.
+type slowest struct{ d atomic.Int64 }
+
+func (s *slowest) record(d time.Duration) {
+	for last := s.d.Load(); int64(d) > last && !s.d.CompareAndSwap(last, int64(d)); last = s.d.Load() {
+	}
+}
+
+// take returns the longest duration since the last take.
+func (s *slowest) take() time.Duration { return time.Duration(s.d.Swap(0)) }
+
+// proveOften sends proofs as renew does, but more often, and measures them.
+func proveOften(s *Session, worst *slowest, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+		began := time.Now()
+		if s.prove(false) == nil {
+			worst.record(time.Since(began))
+		}
+	}
+}
+
+// countWatches counts the watches of sessions that must not be over.
+func countWatches(t *testing.T, all []*Session) (n int) {
+	for _, s := range all {
+		require.NoError(t, s.Err())
+		s.watches.mu.Lock()
+		n += len(s.watches.byPath)
+		s.watches.mu.Unlock()
+	}
+	return n
+}
+
+func awaitWatches(ctx context.Context, t *testing.T, all []*Session, n int) {
+	for countWatches(t, all) < n {
+		require.NoError(t, ctx.Err())
+		time.Sleep(time.Millisecond)
+	}
 }
