@@ -9,10 +9,11 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
 // address of a ZooKeeper server that runs while the examples do.
-func address() string { return server.Addr() }
+func address() string { return locktest.Shared().Addr() }
 
 func ExampleOpen() {
 	// import _ "github.com/lockpool/lockpool/driver/zookeeper"
@@ -119,17 +120,17 @@ func ExampleSession() {
 	defer pool.Close()
 	ctx := context.Background()
 
-	session, err := pool.Handle(ctx) // one holder
+	handle, err := pool.Handle(ctx) // one holder
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer session.Close(ctx) // releases whatever it still holds
+	defer handle.Close(ctx) // releases whatever it still holds
 
-	outer, err := session.Lock(ctx, "accounts/7")
+	outer, err := handle.Lock(ctx, "accounts/7")
 	if err != nil {
 		log.Fatal(err)
 	}
-	inner, err := session.Lock(ctx, "accounts/7") // held already: enters again
+	inner, err := handle.Lock(ctx, "accounts/7") // held already: enters again
 	if err != nil {
 		log.Fatal(err)
 	}

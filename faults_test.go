@@ -22,6 +22,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	leaseclock "github.com/lockpool/lockpool/internal/clock"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -196,7 +197,7 @@ var embeddedFaults = []fault{
 			s.removeNodes()
 			nodes := s.embedded.State().Nodes
 			for _, path := range slices.Backward(slices.Sorted(maps.Keys(nodes))) {
-				if strings.HasPrefix(path, s.chroot) && nodes[path].Stat.EphemeralOwner == 0 {
+				if strings.HasPrefix(path, s.Chroot) && nodes[path].Stat.EphemeralOwner == 0 {
 					_ = s.embedded.Delete(path) // if it is empty now
 				}
 			}
@@ -223,7 +224,7 @@ const (
 
 func TestEveryFaultAtEveryRequest(t *testing.T) {
 	table := faults
-	if *kind == "embedded" {
+	if locktest.Embedded() {
 		table = slices.Concat(faults, embeddedFaults)
 	}
 	var all sync.WaitGroup
@@ -284,7 +285,7 @@ func perform(t *testing.T, p play, f *fault, r request) {
 
 // stage is where a play is performed.
 type stage struct {
-	*bench
+	*locktest.Bench
 	server   zktest.Faulty
 	embedded *zktest.Server // nil if the server is real
 	machine  *leaseclock.Machine
@@ -307,17 +308,17 @@ var stages atomic.Int64
 func newStage(t *testing.T, p play, f *fault) *stage {
 	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), strange: map[int64]bool{}, keeps: p.name == keep}
 	direct := ""
-	if *kind == "embedded" {
+	if locktest.Embedded() {
 		s.embedded = zktest.Start(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2),
 			zktest.Logger(slog.New(slog.NewTextHandler(io.Discard, nil))))
 		s.server, direct = s.embedded, s.embedded.ConnectString()
-		s.bench = newBenchOn(t, s.embedded.Addr())
+		s.Bench = locktest.NewOn(t, s.embedded.Addr())
 	} else {
-		proxy := zktest.StartProxy(t, server.Addr())
-		s.server, direct = proxy, server.Addr()
-		s.bench = newBenchOn(t, server.Addr())
+		proxy := zktest.StartProxy(t, locktest.Shared().Addr())
+		s.server, direct = proxy, locktest.Shared().Addr()
+		s.Bench = locktest.NewOn(t, locktest.Shared().Addr())
 	}
-	cfg := s.config()
+	cfg := s.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	cfg.SessionTimeout = long
 	cfg.Layout = p.layout
@@ -325,9 +326,9 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 		cfg.Digest, cfg.ACL = zookeeper.Digest{User: "u", Password: "p"}, zk.WorldACL(zk.PermAll)
 	}
 	cfg.Servers = strings.Split(direct, ",")
-	s.others = s.poolWith(cfg)
-	require.NoError(s, s.others.Ping(s.ctx)) // connected, and not on this machine:
-	s.machine = s.bench.machine()
+	s.others = s.PoolWith(cfg)
+	require.NoError(s, s.others.Ping(s.Ctx)) // connected, and not on this machine:
+	s.machine = s.Bench.Machine()
 	if p.name == keep {
 		cfg.SessionTimeout = middle
 	}
@@ -346,7 +347,7 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 			s.strange[session.ID] = true
 		}
 	}
-	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.poolWith(cfg) })
+	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.PoolWith(cfg) })
 	if s.way == nil {
 		s.way = withOptions()
 	}
@@ -360,16 +361,16 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 }
 
 func (s *stage) take(p *lockpool.Pool) grip {
-	g, err := s.way(s.ctx, p, false)
+	g, err := s.way(s.Ctx, p, false)
 	require.NoError(s, err)
 	return g
 }
 
-func (s *stage) free(g grip) { require.NoError(s, release(s.ctx, g)) }
+func (s *stage) free(g grip) { require.NoError(s, release(s.Ctx, g)) }
 
 // asSubject labels the goroutines that do begins.
 func (s *stage) asSubject(do func()) {
-	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
+	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
 }
 
 // subject matches the requests of the pool that is tested. Those that keep its
@@ -392,15 +393,15 @@ func (s *stage) perform(p play) {
 	// Whatever happened, the lock is free and can be used, by all.
 	s.free(s.take(s.others))
 	s.asSubject(func() {
-		err := release(s.ctx, s.take(s.pool))
+		err := release(s.Ctx, s.take(s.pool))
 		require.True(s, err == nil || s.effect == losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
 	})
-	s.until(func() bool { return len(s.contenders("/")) == 0 }, "that nobody is left")
+	s.Until(func() bool { return len(s.Contenders("/")) == 0 }, "that nobody is left")
 	require.NoError(s, s.pool.Close())
 	require.NoError(s, s.others.Close())
-	s.until(func() bool { return !s.running() }, "the end of all goroutines")
+	s.Until(func() bool { return !s.running() }, "the end of all goroutines")
 	if s.embedded != nil {
-		require.NoError(s, s.embedded.WaitFor(s.ctx, func(state *zktest.State) bool {
+		require.NoError(s, s.embedded.WaitFor(s.Ctx, func(state *zktest.State) bool {
 			return len(state.Watches) == 0 && len(state.Conns) == 1 && len(state.Sessions) == 1 // the bench's own
 		}))
 	}
@@ -409,7 +410,7 @@ func (s *stage) perform(p play) {
 // happen sees to it that what the fault holds up goes on.
 func (s *stage) happen() {
 	go func() { // ends with the stage
-		if s.fault.Wait(s.ctx) == nil {
+		if s.fault.Wait(s.Ctx) == nil {
 			time.Sleep(10 * time.Millisecond) // the scenario: how long it is held up
 			s.fault.Release()
 			_ = s.server.AcceptConnections()
@@ -463,7 +464,7 @@ func (s *stage) running() bool {
 // none.
 func (s *stage) judge(err error, expected ...error) bool {
 	s.Helper()
-	if len(expected) > 0 && errorsIsAny(err, expected...) {
+	if len(expected) > 0 && locktest.IsAny(err, expected...) {
 		return false
 	}
 	var locking *lockpool.LockError
@@ -478,7 +479,7 @@ func (s *stage) judge(err error, expected ...error) bool {
 	case s.effect == denied && errors.Is(err, lockpool.ErrNoPermission):
 		require.Regexp(s, ` needs the rights? (CREATE|READ|WRITE|DELETE|CREATE and DELETE) on /`, err.Error())
 		return false
-	case s.effect == refused && !errorsIsAny(err, lockpool.ErrLockLost, lockpool.ErrLocked, context.Canceled):
+	case s.effect == refused && !locktest.IsAny(err, lockpool.ErrLockLost, lockpool.ErrLocked, context.Canceled):
 		require.Regexp(s, ` on /.*: (the server is overloaded|unknown error: -1)`, err.Error())
 		return false
 	}
@@ -489,7 +490,7 @@ func (s *stage) judge(err error, expected ...error) bool {
 // use enters, lets somebody else queue behind, and leaves.
 func (s *stage) use(l grip, do func()) {
 	require.Equal(s, int32(1), s.inside.Add(1), "two holders")
-	ctx := l.Context(s.ctx)
+	ctx := l.Context(s.Ctx)
 	left := make(chan struct{})
 	leave := sync.OnceFunc(func() { s.inside.Add(-1); close(left) })
 	go func() { // ends with the lock
@@ -498,24 +499,24 @@ func (s *stage) use(l grip, do func()) {
 	}()
 	behind := make(chan error, 1)
 	go func() { // ends with ctx
-		g, err := s.way(s.ctx, s.others, false)
+		g, err := s.way(s.Ctx, s.others, false)
 		if err == nil {
 			// A session that the server ends without a reason is not foreseen.
 			if n := s.inside.Load(); n != 0 && s.effect != losing {
 				err = fmt.Errorf("two holders")
 			}
-			err = errors.Join(err, release(s.ctx, g))
+			err = errors.Join(err, release(s.Ctx, g))
 		}
 		behind <- err
 	}()
 	do()
 	leave()
-	s.judge(release(s.ctx, l))
+	s.judge(release(s.Ctx, l))
 	require.NoError(s, <-behind)
 }
 
 func (s *stage) useOnce() {
-	l, err := s.way(s.ctx, s.pool, false)
+	l, err := s.way(s.Ctx, s.pool, false)
 	if s.judge(err) {
 		s.use(l, func() {})
 	}
@@ -523,13 +524,13 @@ func (s *stage) useOnce() {
 
 // useLong holds for long enough that the session must keep itself alive.
 func (s *stage) useLong() {
-	l, err := s.pool.Lock(s.ctx, "a")
+	l, err := s.pool.Lock(s.Ctx, "a")
 	if s.judge(err) {
 		s.use(l, func() {
 			select {
 			case <-time.After(middle / 2):
 			case <-l.Lost():
-				require.Equal(s, losing, s.effect, "%v", context.Cause(l.Context(s.ctx)))
+				require.Equal(s, losing, s.effect, "%v", context.Cause(l.Context(s.Ctx)))
 			}
 		})
 	}
@@ -545,14 +546,14 @@ func (s *stage) useAfterALostReply() {
 }
 
 func (s *stage) readOnce() {
-	l, err := s.pool.RLock(s.ctx, "a")
+	l, err := s.pool.RLock(s.Ctx, "a")
 	if s.judge(err) {
 		s.use(l, func() {})
 	}
 }
 
 func (s *stage) waitAndRead() {
-	end := s.begin(s.ctx, reading)
+	end := s.begin(s.Ctx, reading)
 	s.free(s.first)
 	l, err := end()
 	if s.judge(err) {
@@ -562,28 +563,28 @@ func (s *stage) waitAndRead() {
 
 // share goes on reading after it has written.
 func (s *stage) share() {
-	h, err := s.pool.Handle(s.ctx)
+	h, err := s.pool.Handle(s.Ctx)
 	require.NoError(s, err)
-	defer h.Close(s.ctx)
-	write, err := h.Lock(s.ctx, "a")
+	defer h.Close(s.Ctx)
+	write, err := h.Lock(s.Ctx, "a")
 	if !s.judge(err) {
 		return
 	}
-	read, err := h.RLock(s.ctx, "a")
+	read, err := h.RLock(s.Ctx, "a")
 	if s.judge(err) {
-		s.use(read, func() { s.judge(write.Unlock(s.ctx)) })
+		s.use(read, func() { s.judge(write.Unlock(s.Ctx)) })
 	}
 }
 
 func (s *stage) useAndLook() {
-	l, err := s.way(s.ctx, s.pool, false)
+	l, err := s.way(s.Ctx, s.pool, false)
 	if s.judge(err) {
 		s.use(l, func() {
-			token, err := l.Token(s.ctx)
+			token, err := l.Token(s.Ctx)
 			if s.judge(err) {
 				require.Positive(s, token)
 			}
-			s.judge(l.Verify(s.ctx))
+			s.judge(l.Verify(s.Ctx))
 		})
 	}
 }
@@ -598,7 +599,7 @@ func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 		defer close(done)
 		l, err = way(ctx, s.pool, false)
 	}()
-	s.until(func() bool {
+	s.Until(func() bool {
 		select {
 		case <-done:
 			return true
@@ -610,7 +611,7 @@ func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 }
 
 func (s *stage) waitAndUse() {
-	end := s.begin(s.ctx, s.way)
+	end := s.begin(s.Ctx, s.way)
 	s.free(s.first)
 	l, err := end()
 	if s.judge(err) {
@@ -619,13 +620,13 @@ func (s *stage) waitAndUse() {
 }
 
 func (s *stage) try() {
-	_, err := s.way(s.ctx, s.pool, true)
+	_, err := s.way(s.Ctx, s.pool, true)
 	s.judge(err, lockpool.ErrLocked)
 	s.free(s.first)
 }
 
 func (s *stage) giveUp() {
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(s.Ctx)
 	defer cancel()
 	end := s.begin(ctx, s.way)
 	cancel()
@@ -635,11 +636,11 @@ func (s *stage) giveUp() {
 }
 
 func (s *stage) useUntilRevoked() {
-	l, err := s.way(s.ctx, s.pool, false)
+	l, err := s.way(s.Ctx, s.pool, false)
 	if s.judge(err) {
 		s.use(l, func() {
-			require.NoError(s, s.others.Revoke(s.ctx, "a"))
-			ended := l.Context(s.ctx)
+			require.NoError(s, s.others.Revoke(s.Ctx, "a"))
+			ended := l.Context(s.Ctx)
 			<-ended.Done()
 			if cause := context.Cause(ended); cause != lockpool.ErrRevoked {
 				require.True(s, s.effect != unseen && errors.Is(cause, lockpool.ErrLockLost), "%v", cause)
@@ -649,7 +650,7 @@ func (s *stage) useUntilRevoked() {
 }
 
 func (s *stage) waitUntilRevoked() {
-	end := s.begin(s.ctx, s.way)
+	end := s.begin(s.Ctx, s.way)
 	ended := make(chan error)
 	go func() { // ends with the wait
 		_, err := end()
@@ -663,17 +664,17 @@ func (s *stage) waitUntilRevoked() {
 			return
 		default: // a fault may make it queue again
 		}
-		q, err := s.others.Queue(s.ctx, "a")
+		q, err := s.others.Queue(s.Ctx, "a")
 		require.NoError(s, err)
 		if len(q.Contenders) == 2 {
-			require.NoError(s, s.others.Revoke(s.ctx, "a", q.Contenders[1].Node))
+			require.NoError(s, s.others.Revoke(s.Ctx, "a", q.Contenders[1].Node))
 		}
 	}
 }
 
 func (s *stage) askBack() {
 	revoked := s.first.(*lockpool.Lock).Revoked()
-	if err := s.pool.Revoke(s.ctx, "a"); err == nil {
+	if err := s.pool.Revoke(s.Ctx, "a"); err == nil {
 		<-revoked
 	} else {
 		s.judge(err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
 var contention = flag.Duration("contention", 3*time.Second, "how long the processes of TestManyProcesses contend")
@@ -98,34 +99,34 @@ func holderProcess() int {
 func TestKilledHolderFreesItsLockAfterTheSessionTimeoutAndNotBefore(t *testing.T) {
 	t.Parallel()
 	const timeout, tick = 2 * time.Second, 500 * time.Millisecond
-	b := newBench(t)
-	holder := start(t, "holder", b.addr, b.chroot)
+	b := locktest.New(t)
+	holder := start(t, "holder", b.Addr, b.Chroot)
 	require.Equal(t, "held", holder.line(t))
-	w := b.wait(b.pool(), "a", 2)
+	w := b.Enqueue(b.Pool(), "a", 2)
 	killed := time.Now()
 	require.NoError(t, holder.cmd.Process.Kill())
 	_ = holder.cmd.Wait()
-	l := b.granted(w)
+	l := w.Granted()
 	// The server last heard of the holder up to a ping, a third of the timeout,
 	// before it was killed.
 	require.Greater(t, time.Since(killed), timeout*2/3-tick/2)
 	require.Less(t, time.Since(killed), timeout+2*tick)
-	b.unlock(l)
+	b.Unlock(l)
 }
 
 // Scenario 13.
 func TestProcessThatClosesItsPoolFreesItsLockAtOnce(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	holder := start(t, "holder", b.addr, b.chroot)
+	b := locktest.New(t)
+	holder := start(t, "holder", b.Addr, b.Chroot)
 	require.Equal(t, "held", holder.line(t))
-	w := b.wait(b.pool(), "a", 2)
+	w := b.Enqueue(b.Pool(), "a", 2)
 	asked := time.Now()
 	require.NoError(t, holder.stdin.Close())
-	l := b.granted(w)
+	l := w.Granted()
 	require.Less(t, time.Since(asked), time.Second)
 	require.NoError(t, holder.cmd.Wait())
-	b.unlock(l)
+	b.Unlock(l)
 }
 
 // leaverProcess holds a lock, and when it is told to stop gives the work under it
@@ -176,33 +177,33 @@ func TestProcessThatIsToldToStop(t *testing.T) {
 
 	t.Run("lets its work end, and then its lock go", func(t *testing.T) {
 		t.Parallel()
-		b := newBench(t)
-		leaver := start(t, "leaver", b.addr, b.chroot, patience.String())
+		b := locktest.New(t)
+		leaver := start(t, "leaver", b.Addr, b.Chroot, locktest.Patience.String())
 		require.Equal(t, "held", leaver.line(t))
-		w := b.wait(b.pool(), "a", 2)
+		w := b.Enqueue(b.Pool(), "a", 2)
 		require.NoError(t, leaver.cmd.Process.Signal(syscall.SIGTERM))
 		require.Equal(t, "told to stop", leaver.line(t))
-		b.stillWaits(w)
+		w.StillWaits()
 		finished := time.Now()
 		require.NoError(t, leaver.stdin.Close())
-		l := b.granted(w)
+		l := w.Granted()
 		require.Less(t, time.Since(finished), atOnce)
 		require.Equal(t, "shut down: <nil>", leaver.line(t))
 		require.Equal(t, "worked: <nil>", leaver.line(t))
 		require.NoError(t, leaver.cmd.Wait())
-		b.unlock(l)
+		b.Unlock(l)
 	})
 
 	t.Run("waits for its work no longer than it may", func(t *testing.T) {
 		t.Parallel()
 		const grace = 500 * time.Millisecond
-		b := newBench(t)
-		leaver := start(t, "leaver", b.addr, b.chroot, grace.String())
+		b := locktest.New(t)
+		leaver := start(t, "leaver", b.Addr, b.Chroot, grace.String())
 		require.Equal(t, "held", leaver.line(t))
-		w := b.wait(b.pool(), "a", 2)
+		w := b.Enqueue(b.Pool(), "a", 2)
 		told := time.Now()
 		require.NoError(t, leaver.cmd.Process.Signal(syscall.SIGTERM))
-		l := b.granted(w)
+		l := w.Granted()
 		require.Greater(t, time.Since(told), grace)
 		require.Less(t, time.Since(told), grace+atOnce)
 		require.Equal(t, "told to stop", leaver.line(t))
@@ -210,7 +211,7 @@ func TestProcessThatIsToldToStop(t *testing.T) {
 		require.Contains(t, leaver.line(t), "worked: "+lockpool.ErrPoolClosed.Error())
 		require.NoError(t, leaver.cmd.Wait())
 		require.Less(t, time.Since(told), grace+atOnce)
-		b.unlock(l)
+		b.Unlock(l)
 	})
 }
 
@@ -276,17 +277,17 @@ func countInside(file string) error {
 
 // 20 processes with 50 goroutines each on one lock.
 func TestManyProcesses(t *testing.T) {
-	own := startServer(t)
-	b := newBenchOn(t, own.Addr())
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
 	ctx, cancel := context.WithTimeout(context.Background(), *contention+2*time.Minute)
 	defer cancel()
-	b.ctx = ctx
+	b.Ctx = ctx
 	file := t.TempDir() + "/count"
 	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
-	connections, watches := b.stat(own, "zk_num_alive_connections"), b.stat(own, "zk_watch_count")
+	connections, watches := b.Stat(own, "zk_num_alive_connections"), b.Stat(own, "zk_watch_count")
 	var processes []*process
 	for range 20 {
-		processes = append(processes, start(t, "contender", b.addr, b.chroot, "50", contention.String(), file))
+		processes = append(processes, start(t, "contender", b.Addr, b.Chroot, "50", contention.String(), file))
 	}
 	total := 0
 	for _, p := range processes {
@@ -299,8 +300,8 @@ func TestManyProcesses(t *testing.T) {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, strconv.Itoa(total), string(text), "nobody counted over another")
-	require.Empty(t, b.children("a"))
-	require.Equal(t, watches, b.stat(own, "zk_watch_count"))
-	b.until(func() bool { return b.stat(own, "zk_num_alive_connections") == connections }, "connections are closed")
+	require.Empty(t, b.Children("a"))
+	require.Equal(t, watches, b.Stat(own, "zk_watch_count"))
+	b.Until(func() bool { return b.Stat(own, "zk_num_alive_connections") == connections }, "connections are closed")
 	t.Logf("%d turns", total)
 }

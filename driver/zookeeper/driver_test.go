@@ -1,4 +1,4 @@
-package lockpool_test
+package zookeeper_test
 
 import (
 	"context"
@@ -17,18 +17,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 func TestEmptyQueuesAreRemovedByTheServer(t *testing.T) {
 	t.Parallel()
-	own := startServer(t, zktest.ContainerInterval(300*time.Millisecond))
-	b := newBenchOn(t, own.Addr())
-	p := b.pool()
+	own := locktest.StartServer(t, zktest.ContainerInterval(300*time.Millisecond))
+	b := locktest.NewOn(t, own.Addr())
+	p := b.Pool()
 	for range 3 { // and are made again
-		b.unlock(b.lock(p, "a/b"))
-		b.until(func() bool {
-			exists, _, err := b.admin.Exists(b.chroot)
+		b.Unlock(b.Lock(p, "a/b"))
+		b.Until(func() bool {
+			exists, _, err := b.Admin.Exists(b.Chroot)
 			require.NoError(t, err)
 			return !exists
 		}, "the queue and its parents are containers")
@@ -37,16 +38,16 @@ func TestEmptyQueuesAreRemovedByTheServer(t *testing.T) {
 
 func TestQueueThatKeepsBeingRemovedIsStillExclusive(t *testing.T) {
 	t.Parallel()
-	own := startServer(t, zktest.ContainerInterval(time.Millisecond))
-	b := newBenchOn(t, own.Addr())
-	p, other := b.pool(), b.pool()
+	own := locktest.StartServer(t, zktest.ContainerInterval(time.Millisecond))
+	b := locktest.NewOn(t, own.Addr())
+	p, other := b.Pool(), b.Pool()
 	inside := make(chan struct{}, 1)
 	done := make(chan struct{})
 	for _, pool := range []*lockpool.Pool{p, other} {
 		go func() {
 			defer func() { done <- struct{}{} }()
 			for range 300 {
-				l, err := pool.Lock(b.ctx, "a/b")
+				l, err := pool.Lock(b.Ctx, "a/b")
 				if err != nil {
 					t.Error(err)
 					return
@@ -57,7 +58,7 @@ func TestQueueThatKeepsBeingRemovedIsStillExclusive(t *testing.T) {
 					t.Error("two inside")
 				}
 				<-inside
-				if err := l.Unlock(b.ctx); err != nil {
+				if err := l.Unlock(b.Ctx); err != nil {
 					t.Error(err)
 				}
 			}
@@ -69,12 +70,12 @@ func TestQueueThatKeepsBeingRemovedIsStillExclusive(t *testing.T) {
 
 func TestIPv6AndNamesAreDialled(t *testing.T) {
 	t.Parallel()
-	ctx := testContext(t)
-	_, port, err := net.SplitHostPort(server.Addr())
+	ctx := locktest.Context(t)
+	_, port, err := net.SplitHostPort(locktest.Shared().Addr())
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "[::1]:0")
 	require.NoError(t, err, "the machine has IPv6 on its loopback")
-	zktest.StartProxy(t, server.Addr()).Serve(l)
+	zktest.StartProxy(t, locktest.Shared().Addr()).Serve(l)
 	for _, dsn := range []string{"localhost:" + port, l.Addr().String()} {
 		p, err := lockpool.Open("zookeeper", dsn+"/ip?session_timeout=5s")
 		require.NoError(t, err)
@@ -90,9 +91,9 @@ func TestDeadServersInTheListAreSkipped(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, dead.Close())
 	for range 5 { // the first to be tried is drawn by chance
-		p, err := lockpool.Open("zookeeper", dead.Addr().String()+","+server.Addr()+","+dead.Addr().String()+"?session_timeout=5s")
+		p, err := lockpool.Open("zookeeper", dead.Addr().String()+","+locktest.Shared().Addr()+","+dead.Addr().String()+"?session_timeout=5s")
 		require.NoError(t, err)
-		require.NoError(t, p.Ping(testContext(t)))
+		require.NoError(t, p.Ping(locktest.Context(t)))
 		require.NoError(t, p.Close())
 	}
 }
@@ -112,25 +113,25 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, err)
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, err)
-	b := newBench(t)
+	b := locktest.New(t)
 	// The embedded server has no TLS, so the proxy ends the encryption.
-	zktest.StartProxy(t, b.addr).Serve(tls.NewListener(l, &tls.Config{
+	zktest.StartProxy(t, b.Addr).Serve(tls.NewListener(l, &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
 	}))
 	roots := x509.NewCertPool()
 	root, err := x509.ParseCertificate(certificate)
 	require.NoError(t, err)
 	roots.AddCert(root)
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Servers = []string{"localhost:" + port}
 	cfg.TLS = &tls.Config{RootCAs: roots}
-	p := b.poolWith(cfg)
-	held := b.lock(p, "a")
-	require.Len(t, b.children("a"), 1)
-	b.unlock(held)
+	p := b.PoolWith(cfg)
+	held := b.Lock(p, "a")
+	require.Len(t, b.Children("a"), 1)
+	b.Unlock(held)
 
 	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-	_, err = b.poolWith(cfg).Lock(expiring(t, time.Second), "a")
+	_, err = b.PoolWith(cfg).Lock(locktest.Timeout(t, time.Second), "a")
 	require.ErrorContains(t, err, "certificate", "the error says that it is not trusted")
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "at once")
 }
@@ -142,35 +143,35 @@ func TestTLSOfZooKeeper(t *testing.T) {
 		t.Run(auth.String(), func(t *testing.T) {
 			t.Parallel()
 			own := zktest.StartReal(t, zktest.TLS(auth))
-			b := newBenchOn(t, own.Addr())
-			cfg := b.config()
+			b := locktest.NewOn(t, own.Addr())
+			cfg := b.Config()
 			cfg.Servers, cfg.TLS, cfg.SessionTimeout = []string{own.SecureAddr()}, own.ClientTLS(), 30*time.Second
 			if auth == tls.NoClientCert {
 				cfg.TLS.Certificates = nil
 			}
-			p := b.poolWith(cfg)
-			held := b.lock(p, "a")
-			require.Len(t, b.children("a"), 1)
-			w := b.wait(p, "a", 2)
+			p := b.PoolWith(cfg)
+			held := b.Lock(p, "a")
+			require.Len(t, b.Children("a"), 1)
+			w := b.Enqueue(p, "a", 2)
 
 			// The locks outlive a restart, and are let go of over a new connection.
-			require.NoError(t, own.Stop(b.ctx))
-			require.NoError(t, own.Start(b.ctx))
-			require.NoError(t, held.Verify(b.ctx))
-			b.stillWaits(w)
-			b.unlock(held)
-			b.unlock(b.granted(w))
-			b.unlock(b.lock(p, "a"))
+			require.NoError(t, own.Stop(b.Ctx))
+			require.NoError(t, own.Start(b.Ctx))
+			require.NoError(t, held.Verify(b.Ctx))
+			w.StillWaits()
+			b.Unlock(held)
+			b.Unlock(w.Granted())
+			b.Unlock(b.Lock(p, "a"))
 
 			strange := cfg
 			strange.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-			_, err := b.poolWith(strange).Lock(expiring(t, time.Second), "a")
+			_, err := b.PoolWith(strange).Lock(locktest.Timeout(t, time.Second), "a")
 			require.ErrorContains(t, err, "certificate signed by unknown authority")
 			if auth == tls.RequireAndVerifyClientCert {
 				unknown := cfg
 				unknown.TLS = own.ClientTLS()
 				unknown.TLS.Certificates = nil
-				_, err := b.poolWith(unknown).Lock(expiring(t, time.Second), "a")
+				_, err := b.PoolWith(unknown).Lock(locktest.Timeout(t, time.Second), "a")
 				require.ErrorContains(t, err, "TLS: ")
 				require.ErrorContains(t, err, "certificate", "it says what is missing")
 			}
@@ -182,72 +183,110 @@ func TestTLSOfZooKeeper(t *testing.T) {
 // was removed and made again meanwhile: then the count began anew.
 func TestNextNumberInAnotherQueueIsNoProofOfBeingAlone(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	s := b.session(p)
+	b := locktest.New(t)
+	p := b.Pool()
+	h := b.Handle(p)
 	const turns = 30
 	for range turns { // by now the listing is spared
-		l, err := s.Lock(b.ctx, "a")
+		l, err := h.Lock(b.Ctx, "a")
 		require.NoError(t, err)
-		b.unlock(l)
+		b.Unlock(l)
 	}
-	require.NoError(t, b.admin.Delete(b.chroot+"/a", -1))
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
 	world := zk.WorldACL(zk.PermAll)
-	_, err := b.admin.Create(b.chroot+"/a", nil, 0, world)
+	_, err := b.Admin.Create(b.Chroot+"/a", nil, 0, world)
 	require.NoError(t, err)
 	for range turns { // as many in the new queue
-		_, err = b.admin.Create(b.chroot+"/a/x-lock-", nil, zk.FlagEphemeral|zk.FlagSequence, world)
+		_, err = b.Admin.Create(b.Chroot+"/a/x-lock-", nil, zk.FlagEphemeral|zk.FlagSequence, world)
 		require.NoError(t, err)
 	}
-	_, err = s.TryLock(b.ctx, "a") // gets the number after that of its last node
+	_, err = h.TryLock(b.Ctx, "a") // gets the number after that of its last node
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	for _, child := range b.children("a") {
-		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+child, -1))
+	for _, child := range b.Children("a") {
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+child, -1))
 	}
-	require.NoError(t, s.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 // Nor is a number that is not the next.
 func TestRivalBetweenTwoOfOurLocksIsSeen(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	s, rival := b.session(b.pool()), b.session(b.pool())
+	b := locktest.New(t)
+	h, rival := b.Handle(b.Pool()), b.Handle(b.Pool())
 	for range 5 {
 		for range 30 {
-			l, err := s.Lock(b.ctx, "a")
+			l, err := h.Lock(b.Ctx, "a")
 			require.NoError(t, err)
-			b.unlock(l)
+			b.Unlock(l)
 		}
-		l, err := rival.Lock(b.ctx, "a")
+		l, err := rival.Lock(b.Ctx, "a")
 		require.NoError(t, err)
-		_, err = s.TryLock(b.ctx, "a")
+		_, err = h.TryLock(b.Ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrLocked)
-		b.unlock(l)
+		b.Unlock(l)
 	}
-	require.NoError(t, s.Close(b.ctx))
-	require.NoError(t, rival.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
+	require.NoError(t, rival.Close(b.Ctx))
 }
 
 // An uncontended lock costs one request to take and one to give back.
 func TestLockOfOneProcessCostsTwoRequests(t *testing.T) {
 	t.Parallel()
-	own := startServer(t)
-	b := newBenchOn(t, own.Addr())
-	cfg := b.config()
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
+	cfg := b.Config()
 	cfg.SessionTimeout = 10 * time.Second
-	s := b.session(b.poolWith(cfg))
+	h := b.Handle(b.PoolWith(cfg))
 	turn := func() {
-		l, err := s.Lock(b.ctx, "a")
+		l, err := h.Lock(b.Ctx, "a")
 		require.NoError(t, err)
-		b.unlock(l)
+		b.Unlock(l)
 	}
 	for range 30 {
 		turn()
 	}
-	before := b.stat(own, "zk_packets_received")
+	before := b.Stat(own, "zk_packets_received")
 	for range 1000 {
 		turn()
 	}
-	require.InDelta(t, 2000, b.stat(own, "zk_packets_received")-before, 50)
-	require.NoError(t, s.Close(b.ctx))
+	require.InDelta(t, 2000, b.Stat(own, "zk_packets_received")-before, 50)
+	require.NoError(t, h.Close(b.Ctx))
+}
+
+// A listing over the limit breaks the connection each time it is asked for. It
+// is an error that says so, and costs nobody else on the session a lock.
+func TestListingOverTheLimitIsAnErrorThatSaysSo(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	cfg := b.Config()
+	cfg.MaxPacket = 64 << 10
+	p := b.PoolWith(cfg, lockpool.WithMaxSessions(1))
+	other := b.Lock(p, "other")
+	b.Unlock(b.Lock(p, "a"))
+	remove := b.CreateContenders("a", 2000)
+	for range 3 {
+		_, err := p.Lock(b.Ctx, "a")
+		require.ErrorContains(t, err, "the listing of "+b.Chroot+"/a is longer than max_packet=65536 bytes")
+		require.ErrorContains(t, err, "raise max_packet")
+		require.Len(t, b.Children("a"), 2000, "nothing of ours is left")
+	}
+	remove()
+	require.Equal(t, 1, other.Depth())
+	b.Unlock(b.Lock(p, "a"))
+	b.Unlock(other)
+	require.Equal(t, 1, p.Stats().OpenSessions)
+}
+
+// The server takes no more connections from one address.
+func TestFullServerIsAnErrorThatSaysWhereAndPasses(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t, zktest.MaxClientConns(2))
+	b := locktest.NewOn(t, own.Addr()) // the first
+	second := locktest.Dial(t, own.Addr())
+	p := b.Pool()
+	_, err := p.Lock(locktest.Timeout(t, 300*time.Millisecond), "a")
+	require.ErrorContains(t, err, "no session")
+	require.ErrorContains(t, err, own.Addr())
+	second.Close()
+	b.Unlock(b.Lock(p, "a"))
 }

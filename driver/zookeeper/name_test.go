@@ -1,4 +1,4 @@
-package lockpool_test
+package zookeeper_test
 
 import (
 	"context"
@@ -10,18 +10,19 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
 // Scenario 129.
 func TestBadNamesAreRefusedBeforeAnyRequest(t *testing.T) {
 	t.Parallel()
-	own := startServer(t)
-	b := newBenchOn(t, own.Addr())
-	cfg := b.config()
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
+	cfg := b.Config()
 	cfg.SessionTimeout = 10 * time.Second
-	p := b.poolWith(cfg)
-	s := b.session(p)
-	before := b.stat(own, "zk_packets_received")
+	p := b.PoolWith(cfg)
+	h := b.Handle(p)
+	before := b.Stat(own, "zk_packets_received")
 	for _, name := range []string{
 		"", "/", "/a", "a/", "a//b", "//", ".", "..", "a/./b", "a/../b",
 		"a\x00b", "a\nb", "a\x7fb", "a\u009fb", "a\ue000b", "a\ufff0b", "a\xffb", "a\U0001F512b",
@@ -31,22 +32,22 @@ func TestBadNamesAreRefusedBeforeAnyRequest(t *testing.T) {
 		"a/lock--2147483648",
 	} {
 		for _, err := range []error{
-			second(s.Lock(b.ctx, name)), second(s.TryLock(b.ctx, name)),
-			second(p.Lock(b.ctx, name)), second(p.TryLock(b.ctx, name)),
-			p.Do(b.ctx, name, func(context.Context) error { panic("called") }),
+			second(h.Lock(b.Ctx, name)), second(h.TryLock(b.Ctx, name)),
+			second(p.Lock(b.Ctx, name)), second(p.TryLock(b.Ctx, name)),
+			p.Do(b.Ctx, name, func(context.Context) error { panic("called") }),
 		} {
 			require.ErrorIs(t, err, lockpool.ErrInvalidName, "%q", name)
 		}
 	}
-	require.Less(t, b.stat(own, "zk_packets_received")-before, 20)
+	require.Less(t, b.Stat(own, "zk_packets_received")-before, 20)
 	for _, name := range []string{
 		"a", "orders/42", "a b", "ä/日本", "lock-1", "lock-", "a.b", "...", "_c", "x-12", "locks", "zookeeper", strings.Repeat("a", 512),
 	} {
-		l, err := s.Lock(b.ctx, name)
+		l, err := h.Lock(b.Ctx, name)
 		require.NoError(t, err, "%q", name)
-		b.unlock(l)
+		b.Unlock(l)
 	}
-	require.NoError(t, s.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 func TestServersOwnTreeIsNoPlaceForLocks(t *testing.T) {
@@ -56,7 +57,7 @@ func TestServersOwnTreeIsNoPlaceForLocks(t *testing.T) {
 	p, err := lockpool.OpenConnector(c)
 	require.NoError(t, err)
 	defer p.Close()
-	_, err = p.Lock(testContext(t), "zookeeper/quota")
+	_, err = p.Lock(locktest.Context(t), "zookeeper/quota")
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 }
 

@@ -1,4 +1,4 @@
-package lockpool_test
+package zookeeper_test
 
 import (
 	"context"
@@ -22,6 +22,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -134,41 +135,41 @@ func (r *breaking) start(t testing.TB, to string) (addr string) {
 // fails to write them.
 func TestResetBeforeTheCredentialsAreSentBlocksNothing(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
+	b, proxy := locktest.NewBehindProxy(t)
 	var relay breaking
-	cfg := b.config()
-	cfg.Servers = []string{relay.start(t, b.addr)}
+	cfg := b.Config()
+	cfg.Servers = []string{relay.start(t, b.Addr)}
 	cfg.SessionTimeout = 20 * time.Second
 	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
 	for range 5 {
-		p := b.poolWith(cfg)
-		l := b.lock(p, "a")
+		p := b.PoolWith(cfg)
+		l := b.Lock(p, "a")
 		relay.broken.Store(0)
 		relay.on.Store(true)
 		proxy.Cut(zktest.Selector{})
-		b.until(func() bool { return relay.broken.Load() >= 4 }, "resets")
+		b.Until(func() bool { return relay.broken.Load() >= 4 }, "resets")
 		relay.on.Store(false)
-		b.unlock(l)
+		b.Unlock(l)
 		require.NoError(t, p.Close())
 	}
-	require.NoError(t, b.admin.AddAuth("digest", []byte("lockpool:s3cret"))) // to look at what is left
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // to look at what is left
 }
 
 // Credentials that a server refuses are an error at once, of the session that is
 // being opened, and none of its sessions stays.
 func TestRefusedCredentialsAreAnError(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	proxy := zktest.StartProxy(t, b.addr)
+	b := locktest.New(t)
+	proxy := zktest.StartProxy(t, b.Addr)
 	f := proxy.Inject(zktest.Rule{
 		Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrAuthFailed),
 	})
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Servers = []string{proxy.Addr()}
 	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
 	connector, err := zookeeper.NewConnector(cfg)
 	require.NoError(t, err)
-	_, err = connector.Connect(b.ctx)
+	_, err = connector.Connect(b.Ctx)
 	require.ErrorIs(t, err, driver.ErrPermanent)
 	require.ErrorContains(t, err, "authenticate lockpool:(hidden): "+proxy.Addr()+" refuses the credentials")
 	require.NotContains(t, err.Error(), "s3cret")
@@ -177,28 +178,28 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 }
 
 func TestConnectionsThatBreakAtOnceAreMadeWithPauses(t *testing.T) { // measures time: not beside others
-	b, proxy := benchBehindProxy(t)
+	b, proxy := locktest.NewBehindProxy(t)
 	var relay breaking
-	cfg := b.config()
-	cfg.Servers = []string{relay.start(t, b.addr)}
+	cfg := b.Config()
+	cfg.Servers = []string{relay.start(t, b.Addr)}
 	cfg.SessionTimeout = 20 * time.Second
-	p := b.poolWith(cfg)
-	l := b.lock(p, "a")
+	p := b.PoolWith(cfg)
+	l := b.Lock(p, "a")
 	relay.on.Store(true)
 	proxy.Cut(zktest.Selector{})
 	time.Sleep(2 * time.Second) // how long it lasts
 	require.Less(t, relay.broken.Load(), int32(20))
 	require.Greater(t, relay.broken.Load(), int32(3))
 	relay.on.Store(false)
-	b.unlock(l)
+	b.Unlock(l)
 
 	// After a connection that was of use, the next one is made at once.
 	time.Sleep(3 * time.Second) // longer than the longest pause: of use
-	l = b.lock(p, "a")
-	clock := startClock()
+	l = b.Lock(p, "a")
+	clock := locktest.StartClock()
 	proxy.Cut(zktest.Selector{})
-	b.unlock(l)
-	clock.took(t, 0, 100*time.Millisecond, "coming back")
+	b.Unlock(l)
+	clock.Took(t, 0, 100*time.Millisecond, "coming back")
 }
 
 // An ensemble that is slow at opening sessions is waited for, and is not filled
@@ -211,18 +212,18 @@ func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside 
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			own := startServer(t)
-			b := newBenchOn(t, own.Addr())
-			proxy := zktest.StartProxy(t, b.addr)
+			own := locktest.StartServer(t)
+			b := locktest.NewOn(t, own.Addr())
+			proxy := zktest.StartProxy(t, b.Addr)
 			proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: slow})
-			cfg := b.config()
+			cfg := b.Config()
 			cfg.Servers = []string{proxy.Addr()}
 			cfg.SessionTimeout = 4 * time.Second
-			p := b.poolWith(cfg)
-			b.unlock(b.lock(p, "a"))
-			b.sessions(own, 2)
-			impatient := b.poolWith(cfg)
-			_, err := impatient.Lock(expiring(t, 100*time.Millisecond), "a")
+			p := b.PoolWith(cfg)
+			b.Unlock(b.Lock(p, "a"))
+			awaitSessions(b, own, 2)
+			impatient := b.PoolWith(cfg)
+			_, err := impatient.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NoError(t, impatient.Close())
 		})
@@ -248,12 +249,12 @@ func TestSessionWhoseAnswerIsLateInPartIsClosed(t *testing.T) {
 	})
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 	require.NoError(t, err)
-	_, err = connector.Connect(expiring(t, 100*time.Millisecond))
+	_, err = connector.Connect(locktest.Timeout(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	select {
 	case op := <-asked:
 		require.EqualValues(t, -11, op, "to close the session")
-	case <-time.After(patience):
+	case <-time.After(locktest.Patience):
 		t.Error("nothing")
 	}
 	require.NoError(t, connector.Close())
@@ -262,41 +263,41 @@ func TestSessionWhoseAnswerIsLateInPartIsClosed(t *testing.T) {
 // Coming back may be slow as well: longer than an eighth of the timeout, which a
 // server is given first.
 func TestSlowReturnKeepsTheLock(t *testing.T) { // measures time: not beside others
-	b, proxy := benchBehindProxy(t)
-	cfg := b.config()
+	b, proxy := locktest.NewBehindProxy(t)
+	cfg := b.Config()
 	cfg.SessionTimeout = 4 * time.Second
-	p := b.poolWith(cfg)
+	p := b.PoolWith(cfg)
 	for range 2 {
-		l := b.lock(p, "a")
+		l := b.Lock(p, "a")
 		slow := proxy.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(700 * time.Millisecond),
 		})
 		proxy.Cut(zktest.Selector{})
-		require.NoError(t, l.Verify(b.ctx))
+		require.NoError(t, l.Verify(b.Ctx))
 		slow.Remove()
-		b.unlock(l)
+		b.Unlock(l)
 	}
 }
 
 // sessions waits until the server has so many, of which the bench's is one.
-func (b *bench) sessions(of zooKeeper, n int) {
+func awaitSessions(b *locktest.Bench, of locktest.Server, n int) {
 	b.Helper()
-	b.until(func() bool { return b.stat(of, "zk_global_sessions") == n }, "%d sessions at the server", n)
+	b.Until(func() bool { return b.Stat(of, "zk_global_sessions") == n }, "%d sessions at the server", n)
 }
 
 func TestShortTimeoutIsNoReasonToHangUp(t *testing.T) {
 	t.Parallel()
-	own := startServer(t, zktest.TickTime(2*time.Second))
-	b := newBenchOn(t, own.Addr())
-	proxy := zktest.StartProxy(t, b.addr)
+	own := locktest.StartServer(t, zktest.TickTime(2*time.Second))
+	b := locktest.NewOn(t, own.Addr())
+	proxy := zktest.StartProxy(t, b.Addr)
 	proxy.Inject(zktest.Rule{
 		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond),
 	})
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Servers = []string{proxy.Addr()}
 	cfg.SessionTimeout = 20 * time.Millisecond
-	p := b.poolWith(cfg)
-	b.unlock(b.lock(p, "a"))
+	p := b.PoolWith(cfg)
+	b.Unlock(b.Lock(p, "a"))
 }
 
 func TestUselessSessionTimeoutIsAnError(t *testing.T) {
@@ -310,7 +311,7 @@ func TestUselessSessionTimeoutIsAnError(t *testing.T) {
 		})
 		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 		require.NoError(t, err)
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, addr+" grants a session timeout of "+(time.Duration(timeout)*time.Millisecond).String())
 		require.ErrorContains(t, err, "tickTime")
@@ -342,7 +343,7 @@ func TestOtherServersAreRecognized(t *testing.T) { // measures memory: not besid
 		require.NoError(t, err)
 		before := allocated()
 		start := time.Now()
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, c.complaint)
 		require.ErrorContains(t, err, c.addr)
@@ -365,7 +366,7 @@ func TestResetBeforeTheHandshakeIsNoRefusal(t *testing.T) {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 	require.NoError(t, err)
 	for range 100 {
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrUnavailable)
 		require.NotErrorIs(t, err, driver.ErrPermanent)
 		require.NotContains(t, err.Error(), "PANIC")
@@ -392,13 +393,13 @@ func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
 		})
 		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 		require.NoError(t, err)
-		s, err := connector.Connect(testContext(t))
+		s, err := connector.Connect(locktest.Context(t))
 		require.NoError(t, err)
-		for deadline := time.Now().Add(patience); accepted.Load() < 3; {
+		for deadline := time.Now().Add(locktest.Patience); accepted.Load() < 3; {
 			require.True(t, time.Now().Before(deadline), "it comes back")
 			time.Sleep(time.Millisecond)
 		}
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(locktest.Context(t))
 		cancel()
 		require.ErrorIs(t, s.Close(ctx), context.Canceled)
 		require.NoError(t, connector.Close())
@@ -428,20 +429,20 @@ func TestSilentServerIsNamed(t *testing.T) {
 // ends, and not until some time of ours has passed.
 func TestWaitersOutliveALongOutage(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
+	b, proxy := locktest.NewBehindProxy(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.SessionTimeout = 2 * time.Second
-	holder, p := b.poolWith(cfg), b.poolWith(cfg)
-	held := b.lock(holder, "a")
+	holder, p := b.PoolWith(cfg), b.PoolWith(cfg)
+	held := b.Lock(holder, "a")
 	waiting := make(chan error, 1)
 	go func() { waiting <- p.Do(ctx, "a", func(context.Context) error { return nil }) }()
-	b.queued("a", 2)
+	b.AwaitQueue("a", 2)
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
 	<-held.Lost()
-	fresh := b.poolWith(cfg)
+	fresh := b.PoolWith(cfg)
 	connecting := make(chan error, 1)
 	go func() { connecting <- fresh.Ping(ctx) }()
 	select {
@@ -460,7 +461,7 @@ func TestWaitersOutliveALongOutage(t *testing.T) {
 func TestEndOfAWaitForAConnectionSaysWhyThereIsNone(t *testing.T) {
 	t.Parallel()
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	refusing := zktest.StartProxy(t, server.Addr()) // which keeps its port
+	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // which keeps its port
 	require.NoError(t, refusing.RefuseConnections())
 	for addr, why := range map[string]string{
 		silent:                 silent + " took the connection, but did not answer within 1s",
@@ -469,11 +470,11 @@ func TestEndOfAWaitForAConnectionSaysWhyThereIsNone(t *testing.T) {
 	} {
 		p, err := lockpool.Open("zookeeper", addr+"?session_timeout=4s")
 		require.NoError(t, err)
-		_, err = p.Lock(expiring(t, 1500*time.Millisecond), "a")
+		_, err = p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
 		require.ErrorIs(t, err, context.DeadlineExceeded, "its own")
 		require.ErrorIs(t, err, lockpool.ErrUnavailable)
 		require.ErrorContains(t, err, why)
-		_, err = p.Lock(expiring(t, 10*time.Millisecond), "a")
+		_, err = p.Lock(locktest.Timeout(t, 10*time.Millisecond), "a")
 		require.ErrorContains(t, err, why, "also who comes later knows")
 		require.NoError(t, p.Close())
 	}
@@ -484,7 +485,7 @@ func TestShortWaitForASilentServerSaysSo(t *testing.T) {
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	p, err := lockpool.Open("zookeeper", silent)
 	require.NoError(t, err)
-	_, err = p.Lock(expiring(t, 100*time.Millisecond), "a")
+	_, err = p.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "no session yet, no server has answered")
 	require.NoError(t, p.Close())
@@ -493,7 +494,7 @@ func TestShortWaitForASilentServerSaysSo(t *testing.T) {
 // What will not change is an error at once, unless it worked before.
 func TestPermanentRefusalEndsTheWait(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
+	b, proxy := locktest.NewBehindProxy(t)
 	var strange atomic.Bool
 	strange.Store(true)
 	addr, accepted := listen(t, func(_ int, conn net.Conn) {
@@ -501,34 +502,34 @@ func TestPermanentRefusalEndsTheWait(t *testing.T) {
 			_, _ = io.WriteString(conn, "SSH-2.0-x\r\n")
 			return
 		}
-		relay(conn, b.addr, func(hello []byte) bool {
+		relay(conn, b.Addr, func(hello []byte) bool {
 			_, err := conn.Write(hello)
 			return err == nil
 		})
 	})
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Servers = []string{addr}
 	cfg.SessionTimeout = time.Second
-	p := b.poolWith(cfg)
+	p := b.PoolWith(cfg)
 	start := time.Now()
-	_, err := p.Lock(b.ctx, "a")
+	_, err := p.Lock(b.Ctx, "a")
 	require.ErrorContains(t, err, "SSH")
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, time.Since(start), 5*time.Second)
 
 	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-	_, err = b.poolWith(cfg).Lock(b.ctx, "a")
+	_, err = b.PoolWith(cfg).Lock(b.Ctx, "a")
 	require.ErrorContains(t, err, "first record does not look like a TLS handshake")
 
 	strange.Store(false)
-	l := b.lock(p, "a")
+	l := b.Lock(p, "a")
 	strange.Store(true)
 	proxy.Cut(zktest.Selector{})
-	b.lost(l)
+	b.AwaitLoss(l)
 	got := make(chan error, 1)
 	before := accepted.Load()
-	go func() { got <- p.Ping(b.ctx) }()
-	b.until(func() bool { return accepted.Load() >= before+3 }, "tries")
+	go func() { got <- p.Ping(b.Ctx) }()
+	b.Until(func() bool { return accepted.Load() >= before+3 }, "tries")
 	select {
 	case err := <-got:
 		require.Fail(t, "it has given up", "%v", err)
@@ -536,7 +537,7 @@ func TestPermanentRefusalEndsTheWait(t *testing.T) {
 	}
 	strange.Store(false)
 	require.NoError(t, <-got)
-	b.queued("a", 0) // the server has expired the session
+	b.AwaitQueue("a", 0) // the server has expired the session
 }
 
 // A server that wants a certificate of the client says so only after the
@@ -555,7 +556,7 @@ func TestMissingClientCertificateIsAnErrorAtOnce(t *testing.T) {
 			Servers: []string{wary.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
 		})
 		require.NoError(t, err)
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, "the client's Certificates")
 		require.NoError(t, connector.Close())
@@ -569,7 +570,7 @@ func TestTriesEndWithTheWaiting(t *testing.T) {
 	p, err := lockpool.Open("zookeeper", addr)
 	require.NoError(t, err)
 	for range 3 {
-		_, err = p.Lock(expiring(t, 300*time.Millisecond), "a")
+		_, err = p.Lock(locktest.Timeout(t, 300*time.Millisecond), "a")
 		require.ErrorContains(t, err, "closed the connection without an answer")
 	}
 	n := -1
@@ -595,17 +596,17 @@ type logLine struct {
 	at    time.Time
 }
 
-// logged is a slog.Handler of tests. While gate is not closed, it blocks.
-type logged struct {
+// logHandler is a slog.Handler of tests. While gate is not closed, it blocks.
+type logHandler struct {
 	gate    chan struct{}
 	mu      *sync.Mutex
 	records *[]logLine
 }
 
-func newLogged() logged { return logged{make(chan struct{}), new(sync.Mutex), new([]logLine)} }
+func newLogHandler() logHandler { return logHandler{make(chan struct{}), new(sync.Mutex), new([]logLine)} }
 
-func (l logged) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-func (l logged) Handle(_ context.Context, r slog.Record) error {
+func (l logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 	<-l.gate
 	text := r.Message
 	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
@@ -614,11 +615,11 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	*l.records = append(*l.records, logLine{r.Level, text, r.Time})
 	return nil
 }
-func (l logged) WithAttrs([]slog.Attr) slog.Handler { return l }
-func (l logged) WithGroup(string) slog.Handler      { return l }
+func (l logHandler) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l logHandler) WithGroup(string) slog.Handler      { return l }
 
 // about returns the records that contain the text.
-func (l logged) about(text string) (found []logLine) {
+func (l logHandler) about(text string) (found []logLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range *l.records {
@@ -633,20 +634,20 @@ func (l logged) about(text string) (found []logLine) {
 // the server's answers, and not who waits for a lock.
 func TestSlowLoggerDelaysNoLock(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	log := newLogged()
-	cfg := b.config()
-	cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
+	b, proxy := locktest.NewBehindProxy(t)
+	log := newLogHandler()
+	cfg := b.Config()
+	cfg.SessionTimeout = time.Hour // which the server changes, and that is logHandler
 	cfg.Logger = slog.New(log)
-	p := b.poolWith(cfg)
-	b.unlock(b.lock(p, "a"))
+	p := b.PoolWith(cfg)
+	b.Unlock(b.Lock(p, "a"))
 	proxy.Cut(zktest.Selector{})
-	b.unlock(b.lock(p, "a"))
+	b.Unlock(b.Lock(p, "a"))
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
 	time.Sleep(time.Second) // an outage that is told of
 	require.NoError(t, proxy.AcceptConnections())
-	b.unlock(b.lock(p, "a"))
+	b.Unlock(b.Lock(p, "a"))
 	require.Empty(t, log.about(""))
 	close(log.gate)
 	require.NoError(t, p.Close())
@@ -659,18 +660,18 @@ func TestSlowLoggerDelaysNoLock(t *testing.T) {
 // An outage is told of within about a second, with its cause, once; and so is
 // its end.
 func TestOutageIsLoggedOnce(t *testing.T) { // measures time: not beside others
-	b, proxy := benchBehindProxy(t)
+	b, proxy := locktest.NewBehindProxy(t)
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	log := newLogged()
+	log := newLogHandler()
 	close(log.gate)
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Logger = slog.New(log)
 	require.NoError(t, proxy.RefuseConnections())
-	p := b.poolWith(cfg)
+	p := b.PoolWith(cfg)
 	start := time.Now()
 	done := make(chan error, 1)
-	go func() { done <- p.Ping(b.ctx) }()
-	b.until(func() bool { return len(log.about("no connection")) > 0 }, "it is logged")
+	go func() { done <- p.Ping(b.Ctx) }()
+	b.Until(func() bool { return len(log.about("no connection")) > 0 }, "it is logHandler")
 	first := log.about("no connection")[0]
 	require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
 	require.Equal(t, slog.LevelWarn, first.level)
@@ -681,17 +682,17 @@ func TestOutageIsLoggedOnce(t *testing.T) { // measures time: not beside others
 	require.Empty(t, log.about("connected to"))
 	require.NoError(t, proxy.AcceptConnections())
 	require.NoError(t, <-done)
-	b.until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "so is its end")
+	b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "so is its end")
 
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
-	b.until(func() bool { return len(log.about("no connection")) == 2 }, "and the next one")
+	b.Until(func() bool { return len(log.about("no connection")) == 2 }, "and the next one")
 	require.NoError(t, proxy.AcceptConnections())
-	require.NoError(t, p.Ping(b.ctx))
+	require.NoError(t, p.Ping(b.Ctx))
 
 	cfg.Servers = []string{silent}
-	p = b.poolWith(cfg)
-	_, err := p.Lock(expiring(t, 1500*time.Millisecond), "a")
+	p = b.PoolWith(cfg)
+	_, err := p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
 	require.Error(t, err)
 	require.Len(t, log.about(silent), 1)
 	require.Contains(t, log.about(silent)[0].text, "answer")

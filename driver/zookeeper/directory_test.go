@@ -1,4 +1,4 @@
-package lockpool_test
+package zookeeper_test
 
 import (
 	"context"
@@ -11,33 +11,34 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // ways to use a name that make its directory first.
-var making = map[string]func(b *bench, ctx context.Context, p *lockpool.Pool) error{
-	"lock": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+var making = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error{
+	"lock": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		l, err := p.Lock(ctx, "x/s")
 		if err != nil {
 			return err
 		}
-		return l.Unlock(b.ctx)
+		return l.Unlock(b.Ctx)
 	},
-	"plain": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+	"plain": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		l, err := p.Lock(ctx, "x/s/a", lockpool.Plain())
 		if err != nil {
 			return err
 		}
-		return l.Unlock(b.ctx)
+		return l.Unlock(b.Ctx)
 	},
-	"semaphore": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+	"semaphore": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		permits, err := p.Semaphore("x/s", 2).Acquire(ctx, 2)
 		if err != nil {
 			return err
 		}
-		return permits.Release(b.ctx)
+		return permits.Release(b.Ctx)
 	},
-	"limit": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+	"limit": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		return p.Semaphore("x/s", 0).SetLimit(ctx, 2)
 	},
 }
@@ -50,27 +51,27 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			own := zktest.Start(t)
-			b := newBenchOn(t, own.Addr())
-			p := b.pool()
-			dir := b.chroot + "/x/s"
+			b := locktest.NewOn(t, own.Addr())
+			p := b.Pool()
+			dir := b.Chroot + "/x/s"
 			var turns atomic.Int32
 			script := own.Inject(zktest.Rule{
 				Match: zktest.Match{Prefix: dir + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Times: zktest.Always,
 				Do: zktest.Call(func(zktest.Request) {
-					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.chroot + "/x"}[turns.Add(1)%2:] {
+					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.Chroot + "/x"}[turns.Add(1)%2:] {
 						_ = own.Delete(path) // what is empty
 					}
 				}),
 			})
-			err := use(b, expiring(t, 300*time.Millisecond), p)
+			err := use(b, locktest.Timeout(t, 300*time.Millisecond), p)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Greater(t, turns.Load(), int32(10))
 			require.Less(t, turns.Load(), int32(200), "with pauses")
 
 			got := make(chan error, 1)
-			go func() { got <- use(b, b.ctx, p) }()
+			go func() { got <- use(b, b.Ctx, p) }()
 			begun := turns.Load()
-			b.until(func() bool { return turns.Load() > begun+15 }, "it goes on")
+			b.Until(func() bool { return turns.Load() > begun+15 }, "it goes on")
 			script.Remove()
 			require.NoError(t, <-got)
 			deletes := 0
@@ -81,7 +82,7 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 			}
 			require.Less(t, deletes, 5, "what was made often is removed once")
 			if name == "limit" {
-				require.NoError(t, b.admin.Delete(dir+"/limit", -1))
+				require.NoError(t, b.Admin.Delete(dir+"/limit", -1))
 			}
 		})
 	}
@@ -96,13 +97,13 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
 				own := zktest.Start(t)
-				b := newBenchOn(t, own.Addr())
-				p := b.pool()
-				require.NoError(t, p.Ping(b.ctx))
-				require.NoError(t, own.Create(b.chroot, nil))
-				ctx, cancel := context.WithCancel(b.ctx)
+				b := locktest.NewOn(t, own.Addr())
+				p := b.Pool()
+				require.NoError(t, p.Ping(b.Ctx))
+				require.NoError(t, own.Create(b.Chroot, nil))
+				ctx, cancel := context.WithCancel(b.Ctx)
 				defer cancel()
-				last := b.chroot + "/x/s"
+				last := b.Chroot + "/x/s"
 				if name == "semaphore" {
 					last += "/locks"
 				}
@@ -123,7 +124,7 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 						done.Store(true)
 					})
 				case "given up between two":
-					rule.Match.Where = func(r zktest.Request) bool { return r.Paths[0] == b.chroot+"/x" }
+					rule.Match.Where = func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/x" }
 				case "given up after a lost reply":
 					own.Inject(zktest.Rule{Match: rule.Match, Skip: 1, Do: zktest.DropAfterApply()})
 					rule.Match.Where = func(r zktest.Request) bool { return r.Op == zktest.OpConnect }
@@ -134,7 +135,7 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 				require.True(t, done.Load())
 				require.NoError(t, p.Close()) // what goes on in the background is done
 				for path := range own.State().Nodes {
-					require.False(t, strings.HasPrefix(path, b.chroot+"/x"), "%s is left", path)
+					require.False(t, strings.HasPrefix(path, b.Chroot+"/x"), "%s is left", path)
 				}
 			})
 		}
@@ -145,16 +146,16 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 func TestDirectoriesThatOthersUseAreNotRemoved(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := newBenchOn(t, own.Addr())
+	b := locktest.NewOn(t, own.Addr())
 	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.chroot + "/x/a/", Ops: zktest.Creates},
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a/", Ops: zktest.Creates},
 		Skip:  1, Do: zktest.FailWith(zktest.ErrNoAuth),
 	})
 	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.chroot + "/x/a", Ops: []zktest.Op{zktest.OpDelete}},
-		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.chroot+"/x/a/other", nil) }),
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a", Ops: []zktest.Op{zktest.OpDelete}},
+		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.Chroot+"/x/a/other", nil) }),
 	})
-	_, err := b.pool().Lock(b.ctx, "x/a")
+	_, err := b.Pool().Lock(b.Ctx, "x/a")
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
-	require.Equal(t, []string{"other"}, b.children("x/a"))
+	require.Equal(t, []string{"other"}, b.Children("x/a"))
 }

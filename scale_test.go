@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -23,21 +25,21 @@ var crowd = flag.Int("crowd", 2500, "how many goroutines wait in TestManyWaiters
 // after a reconnect. That must not keep their sessions from proving that they
 // live.
 func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside others
-	own := startServer(t)
-	b := newBenchOn(t, own.Addr())
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
 	proxy := zktest.StartProxy(t, own.Addr())
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	b.ctx = ctx
-	holder := b.lock(b.pool(), "a")
-	b.addr = proxy.Addr()
+	b.Ctx = ctx
+	holder := b.Lock(b.Pool(), "a")
+	b.Addr = proxy.Addr()
 	var told bytes.Buffer
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(&told, nil))
-	p := b.poolWith(cfg)
-	unrelated := b.lock(p, "unrelated")
+	p := b.PoolWith(cfg)
+	unrelated := b.Lock(p, "unrelated")
 
-	waiting, giveUp := context.WithCancel(b.ctx)
+	waiting, giveUp := context.WithCancel(b.Ctx)
 	defer giveUp()
 	var all sync.WaitGroup
 	var granted atomic.Int32
@@ -47,7 +49,7 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 			l, err := p.Lock(waiting, "a")
 			if err == nil {
 				granted.Add(1)
-				err = l.Unlock(b.ctx)
+				err = l.Unlock(b.Ctx)
 			}
 			if err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
@@ -55,16 +57,16 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 		})
 	}
 	children := func() int {
-		_, stat, err := b.admin.Exists(b.chroot + "/a")
+		_, stat, err := b.Admin.Exists(b.Chroot + "/a")
 		require.NoError(t, err)
 		return int(stat.NumChildren)
 	}
 	// Every waiter but the first watches the one before it.
 	watching := func() bool {
-		return unrelated.Depth() == 0 || children() == *crowd+1 && b.stat(own, "zk_watch_count") >= *crowd
+		return unrelated.Depth() == 0 || children() == *crowd+1 && b.Stat(own, "zk_watch_count") >= *crowd
 	}
 	for !watching() {
-		require.NoError(t, b.ctx.Err())
+		require.NoError(t, b.Ctx.Err())
 		time.Sleep(20 * time.Millisecond)
 	}
 	t.Logf("%d wait after %v", *crowd, time.Since(clock))
@@ -72,9 +74,9 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 
 	clock = time.Now()
 	proxy.Cut(zktest.Selector{})
-	b.until(func() bool { return b.stat(own, "zk_watch_count") < *crowd/2 || unrelated.Depth() == 0 }, "the cut")
+	b.Until(func() bool { return b.Stat(own, "zk_watch_count") < *crowd/2 || unrelated.Depth() == 0 }, "the cut")
 	for !watching() {
-		require.NoError(t, b.ctx.Err())
+		require.NoError(t, b.Ctx.Err())
 		time.Sleep(20 * time.Millisecond)
 	}
 	t.Logf("they wait again after %v", time.Since(clock))
@@ -85,14 +87,57 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 	t.Logf("%d MB in use, %d MB at the most", memory.HeapInuse>>20, memory.HeapSys>>20)
 	require.Less(t, memory.HeapInuse, uint64(100<<20), "waiters keep listings")
 
-	b.unlock(holder)
-	b.until(func() bool { return granted.Load() > 100 }, "that the lock is passed on")
+	b.Unlock(holder)
+	b.Until(func() bool { return granted.Load() > 100 }, "that the lock is passed on")
 	clock = time.Now()
 	giveUp()
 	all.Wait()
 	t.Logf("they gave up after %v", time.Since(clock))
-	require.NoError(t, unrelated.Verify(b.ctx))
-	b.unlock(unrelated)
+	require.NoError(t, unrelated.Verify(b.Ctx))
+	b.Unlock(unrelated)
 	require.NoError(t, p.Close())
 	require.NotContains(t, told.String(), "session lost")
+}
+
+func TestTenThousandWaitersAreNoTrouble(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	b.Unlock(b.Lock(p, "a"))
+	remove := b.CreateContenders("a", 10_000)
+	_, err := p.TryLock(b.Ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	w := b.Enqueue(p, "a", 10_001)
+	remove()
+	b.Unlock(w.Granted())
+}
+
+// 1,000 waiters in one process.
+func TestThousandWaitersAreGrantedInOrder(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	holder := b.Lock(p, "a")
+	const waiters = 1000
+	granted := make(chan int, waiters)
+	for i := range waiters {
+		go func() {
+			err := p.Do(b.Ctx, "a", func(context.Context) error {
+				granted <- i
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+				granted <- -1
+			}
+		}()
+		if i%100 == 99 {
+			b.AwaitQueue("a", i+2)
+		}
+	}
+	b.Unlock(holder)
+	for i := range waiters {
+		require.Equal(t, i/100, <-granted/100, "in the order of their hundreds")
+	}
+	require.NoError(t, p.Shutdown(b.Ctx))
 }

@@ -32,17 +32,17 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	home := &session{Session: conn, holds: map[*hold]struct{}{}}
 	cfg, err := newConfig(nil)
 	require.NoError(t, err)
-	s := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
-	h := (&hold{handle: s, name: "a", session: home}).begun()
-	require.NoError(t, s.pool.addHold(h))
-	s.holds["a"] = h
+	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
+	h := (&hold{handle: handle, name: "a", session: home}).begun()
+	require.NoError(t, handle.pool.addHold(h))
+	handle.holds["a"] = h
 	l := h.enter(false)
 	conn.over = true
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
 	<-l.Lost()
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
-	require.Empty(t, s.holds)
-	require.Zero(t, s.pool.held)
+	require.Empty(t, handle.holds)
+	require.Zero(t, handle.pool.held)
 }
 
 // closingSession is one that is being closed.

@@ -1,4 +1,4 @@
-package lockpool_test
+package zookeeper_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -38,17 +39,17 @@ func TestLeaseEndsInTimeInTheFirstTimeoutOfASession(t *testing.T) { // measures 
 	const granted = 2 * time.Second
 	for _, asked := range []time.Duration{granted, 10 * granted} {
 		s := zktest.Start(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
-		b := newBenchOn(t, s.Addr())
-		cfg := b.config()
+		b := locktest.NewOn(t, s.Addr())
+		cfg := b.Config()
 		cfg.SessionTimeout = asked
-		p := b.poolWith(cfg)
-		clock := startClock()
-		l := b.lock(p, "a")
+		p := b.PoolWith(cfg)
+		clock := locktest.StartClock()
+		l := b.Lock(p, "a")
 		unproven(t, s)
-		b.lost(l)
-		clock.took(t, granted*8/10, granted*97/100, "the lease of a new session")
-		require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
-		b.queued("a", 0)
+		b.AwaitLoss(l)
+		clock.Took(t, granted*8/10, granted*97/100, "the lease of a new session")
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+		b.AwaitQueue("a", 0)
 	}
 }
 
@@ -56,36 +57,36 @@ func TestLeaseEndsInTimeInTheFirstTimeoutOfASession(t *testing.T) { // measures 
 func TestRefusalOfOneServerProlongsNoLease(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
-	b := newBenchOn(t, s.Addr())
-	cfg := b.config()
+	b := locktest.NewOn(t, s.Addr())
+	cfg := b.Config()
 	cfg.SessionTimeout = 2 * time.Second
-	p := b.poolWith(cfg, lockpool.WithMaxSessions(1))
-	b.unlock(b.lock(p, "forbidden"))
-	l := b.lock(p, "a")
+	p := b.PoolWith(cfg, lockpool.WithMaxSessions(1))
+	b.Unlock(b.Lock(p, "forbidden"))
+	l := b.Lock(p, "a")
 	s.Inject(zktest.Rule{
-		Match: zktest.Match{Ops: zktest.Creates, Prefix: b.chroot + "/forbidden"},
+		Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/forbidden"},
 		Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
 	})
 	unproven(t, s)
 	begun := time.Now()
-	b.until(func() bool {
-		_, err := p.TryLock(b.ctx, "forbidden")
+	b.Until(func() bool {
+		_, err := p.TryLock(b.Ctx, "forbidden")
 		require.ErrorIs(t, err, lockpool.ErrNoPermission)
 		return l.Depth() == 0
 	}, "the end of the lease")
 	require.Less(t, time.Since(begun), 2*cfg.SessionTimeout)
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
-	b.queued("a", 0)
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+	b.AwaitQueue("a", 0)
 }
 
 // A server that dies without a word is left in time for the others.
 func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not beside others
 	s := zktest.Start(t, zktest.Members(3))
-	b := newBenchOn(t, s.Addr())
-	p, err := lockpool.Open("zookeeper", s.ConnectString()+b.chroot+"?session_timeout=6s")
+	b := locktest.NewOn(t, s.Addr())
+	p, err := lockpool.Open("zookeeper", s.ConnectString()+b.Chroot+"?session_timeout=6s")
 	require.NoError(t, err)
 	defer p.Close()
-	l := b.lock(p, "a")
+	l := b.Lock(p, "a")
 	for range 2 {
 		session := holder(t, s)
 		member := 0
@@ -95,7 +96,7 @@ func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not besi
 			}
 		}
 		s.Partition(zktest.Selector{Member: member}, zktest.Both)
-		require.NoError(t, s.WaitFor(b.ctx, func(state *zktest.State) bool {
+		require.NoError(t, s.WaitFor(b.Ctx, func(state *zktest.State) bool {
 			for _, c := range state.Conns {
 				if c.Session == session.ID && c.Member != member {
 					return true
@@ -104,23 +105,23 @@ func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not besi
 			return l.Depth() == 0
 		}))
 		require.Equal(t, 1, l.Depth())
-		require.NoError(t, l.Verify(b.ctx))
+		require.NoError(t, l.Verify(b.Ctx))
 		s.Heal()
 		proofs := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSync}}, Times: zktest.Always, Do: zktest.Pass()})
-		b.until(func() bool { return proofs.Fired() >= 5 }, "a lease in full swing")
+		b.Until(func() bool { return proofs.Fired() >= 5 }, "a lease in full swing")
 		proofs.Remove()
 	}
-	b.unlock(l)
+	b.Unlock(l)
 }
 
 // A pool that is closed says so to a server, also if its connection has just
 // been lost.
 func TestCloseRightAfterACutStillFreesItsLocks(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	p := b.pool()
-	b.lock(p, "a")
+	b, proxy := locktest.NewBehindProxy(t)
+	p := b.Pool()
+	b.Lock(p, "a")
 	proxy.Cut(zktest.Selector{})
 	require.NoError(t, p.Close())
-	require.Empty(t, b.children("a"))
+	require.Empty(t, b.Children("a"))
 }

@@ -12,12 +12,12 @@ import (
 
 // instrumented does what an acquisition of a free lock does for spans, metrics,
 // logs and profiles. Nothing of it is in a lock without instrumentation.
-func instrumented(p *Pool, s *Handle, home *session) {
+func instrumented(p *Pool, h *Handle, home *session) {
 	self := driver.Node{Name: "_c_8d2c8a2e-4e57-4a0b-9d39-7d0c6ee3d8a1-lock-0000000000"}
 	began := time.Now()
 	p.telemetry.slotAcquired(context.Background(), began, nil)
 	req := request{op: opLock}
-	ctx, trail := s.startAcquisition(context.Background(), "a", req)
+	ctx, trail := h.startAcquisition(context.Background(), "a", req)
 	_ = p.owner.data(ctx, req, p.telemetry.links)
 	trail.onSession(home)
 	trail.Queued(self, 0, 1)
@@ -42,22 +42,22 @@ func released(p *Pool, h *hold) {
 
 // There is no provider in these tests, so this is what it costs who has none.
 func TestInstrumentationWithoutAProviderCostsFewAllocations(t *testing.T) {
-	p, s, home := uninstrumented(t)
-	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { instrumented(p, s, home) }), 3.)
-	h := (&hold{handle: s, name: "a", session: home}).begun()
+	p, handle, home := uninstrumented(t)
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { instrumented(p, handle, home) }), 3.)
+	h := (&hold{handle: handle, name: "a", session: home}).begun()
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { released(p, h) }), 5.)
 }
 
 // It is half a microsecond, see the benchmark. This finds what is of another
 // order, on any machine: the fastest of many tries, with the race detector.
 func TestInstrumentationWithoutAProviderTakesNoTime(t *testing.T) {
-	p, s, home := uninstrumented(t)
+	p, h, home := uninstrumented(t)
 	const rounds = 1000
 	fastest := time.Hour
 	for range 50 {
 		began := time.Now()
 		for range rounds {
-			instrumented(p, s, home)
+			instrumented(p, h, home)
 		}
 		fastest = min(fastest, time.Since(began)/rounds)
 	}
@@ -65,13 +65,13 @@ func TestInstrumentationWithoutAProviderTakesNoTime(t *testing.T) {
 }
 
 func TestEnteringAgainCostsNoAllocation(t *testing.T) {
-	_, s, home := uninstrumented(t)
-	h := (&hold{handle: s, name: "a", session: home}).begun()
+	_, handle, home := uninstrumented(t)
+	h := (&hold{handle: handle, name: "a", session: home}).begun()
 	h.enter(false)
-	s.holds = map[string]*hold{"a": h}
+	handle.holds = map[string]*hold{"a": h}
 	ctx := context.Background()
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		l, err := s.Lock(ctx, "a")
+		l, err := handle.Lock(ctx, "a")
 		if err != nil || l.Unlock(ctx) != nil {
 			t.Fail()
 		}
@@ -79,16 +79,16 @@ func TestEnteringAgainCostsNoAllocation(t *testing.T) {
 }
 
 func BenchmarkInstrumentationOfAnAcquisition(b *testing.B) {
-	p, s, home := uninstrumented(b)
+	p, h, home := uninstrumented(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		instrumented(p, s, home)
+		instrumented(p, h, home)
 	}
 }
 
 func BenchmarkInstrumentationOfARelease(b *testing.B) {
-	p, s, home := uninstrumented(b)
-	h := (&hold{handle: s, name: "a", session: home}).begun()
+	p, handle, home := uninstrumented(b)
+	h := (&hold{handle: handle, name: "a", session: home}).begun()
 	b.ReportAllocs()
 	for b.Loop() {
 		p.telemetry.granted(context.Background(), h)
