@@ -18,12 +18,12 @@ var (
 	lists   = zktest.Match{Ops: zktest.Lists}
 	pings   = zktest.Match{Ops: []zktest.Op{zktest.OpPing}}
 
-	// cuts are when the connection is lost to which a request belongs.
+	// cuts are the moments at which a request's connection is lost.
 	cuts = map[string]zktest.Action{"before": zktest.DropBeforeApply(), "after": zktest.DropAfterApply()}
 )
 
 // Scenario 31. (kazoo leaves a contender behind that later holds the lock.)
-func TestTryThatLosesItsConnectionLeavesNoContender(t *testing.T) {
+func TestTryLockThatLosesItsConnectionLeavesNoContender(t *testing.T) {
 	t.Parallel()
 	for name, cut := range cuts {
 		t.Run(name, func(t *testing.T) {
@@ -45,9 +45,9 @@ func TestTryThatLosesItsConnectionLeavesNoContender(t *testing.T) {
 	}
 }
 
-// A reply that is lost, or a request, at any step of a lock and unlock: there is
-// one node, and then none.
-func TestLostConnectionAtAnyStepIsSurvived(t *testing.T) {
+// Whether a request or its reply is lost, at any step there is one node while
+// the lock is held, and then none.
+func TestLockAndUnlockSurviveALostConnection(t *testing.T) {
 	t.Parallel()
 	for step, match := range map[string]zktest.Match{"create": creates, "list": lists, "delete": deletes} {
 		for name, cut := range cuts {
@@ -67,7 +67,7 @@ func TestLostConnectionAtAnyStepIsSurvived(t *testing.T) {
 	}
 }
 
-func TestLostConnectionWhileWaitingIsSurvived(t *testing.T) {
+func TestWaiterSurvivesALostConnection(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	p := b.Pool()
@@ -79,13 +79,13 @@ func TestLostConnectionWhileWaitingIsSurvived(t *testing.T) {
 	}
 	w.StillWaits()
 	require.Equal(t, 1, holder.Depth(), "the session survives")
-	proxy.Cut(zktest.Selector{}) // and once more, so that the deletion goes unseen
+	proxy.Cut(zktest.Selector{}) // once more, so that the deletion is not seen
 	b.Unlock(holder)
 	b.Unlock(w.Granted())
 }
 
 // Scenario 33.
-func TestCreateThatIsCancelledUnderWayLeavesNoNode(t *testing.T) { // measures time: not beside others
+func TestCanceledCreateLeavesNoNode(t *testing.T) { // measures time: not beside others
 	b, proxy := locktest.NewBehindProxy(t)
 	p := b.Pool()
 	b.Unlock(b.Lock(p, "a"))
@@ -101,13 +101,13 @@ func TestCreateThatIsCancelledUnderWayLeavesNoNode(t *testing.T) { // measures t
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	clock.Took(t, 0, 200*time.Millisecond, "giving up")
-	require.Len(t, b.Children("a"), 1, "the server did create it")
+	require.Len(t, b.Children("a"), 1, "the server has created it")
 	f.Release()
 	b.AwaitQueue("a", 0)
 }
 
 // Scenario 75.
-func TestLocksSurviveARestartOfTheServer(t *testing.T) {
+func TestLocksSurviveAServerRestart(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -132,8 +132,7 @@ func TestLocksSurviveARestartOfTheServer(t *testing.T) {
 	}
 }
 
-// A waiter whose session dies queues again by itself.
-func TestWaiterOutlivesItsSession(t *testing.T) {
+func TestWaiterQueuesAgainOnANewSession(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	direct := b.Config()
@@ -150,14 +149,14 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 	b.AwaitQueue("a", 1) // the server has expired the session
 	w.StillWaits()
 	require.NoError(t, proxy.AcceptConnections())
-	b.Until(func() bool { queue := b.Children("a"); return len(queue) == 2 && queue[1] != first }, "it queues again")
+	b.Until(func() bool { queue := b.Children("a"); return len(queue) == 2 && queue[1] != first }, "the waiter queues again")
 	b.Unlock(held)
 	b.Unlock(w.Granted())
 }
 
-// The servers count from when they got a request, not from when we got the
-// reply.
-func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
+// Servers count the session timeout from the arrival of a request, not from the
+// arrival of the reply at the client.
+func TestLateRepliesNeverMakeTwoHolders(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	direct := b.Config()
@@ -170,14 +169,14 @@ func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
 	ctx := held.Context(b.Ctx)
 	w := b.Enqueue(rival, "a", 2)
 
-	// Less than what a lease bears: a server that is silent for T/4 is left, and the
-	// last reply before may be T/12 old.
+	// A delay that a lease survives: a session leaves a server that is silent for
+	// T/4, and the last reply before that may be T/12 old.
 	late := zktest.DelayReply(cfg.SessionTimeout / 8)
 	lag := []*zktest.Fault{
 		proxy.Inject(zktest.Rule{Times: zktest.Always, Do: late}),
 		proxy.Inject(zktest.Rule{Match: pings, Times: zktest.Always, Do: late}),
 	}
-	require.NoError(t, p.Ping(b.Ctx)) // what is answered now was sent long ago
+	require.NoError(t, p.Ping(b.Ctx)) // this reply was sent long ago
 	proxy.Partition(zktest.Selector{}, zktest.Inbound)
 	<-ctx.Done()
 	w.StillWaits()
@@ -189,10 +188,9 @@ func TestLateRepliesDoNotMakeTwoHolders(t *testing.T) {
 	proxy.Heal()
 }
 
-// A sync or a write that waits holds back all that comes after it on the
-// connection. A server that answers, if slowly, must not cost anybody a lock:
-// not if it always takes a tenth of the timeout, and not if it stops for a
-// quarter of it.
+// A sync or a write that waits delays every later reply of its connection. A
+// server that answers slowly must not cost a holder its lock: neither if every
+// answer takes a tenth of the timeout, nor if one takes a quarter of it.
 func TestSlowServerCostsNoLock(t *testing.T) { // measures time: not beside others
 	b, proxy := locktest.NewBehindProxy(t)
 	cfg := b.Config()

@@ -18,7 +18,7 @@ import (
 )
 
 // Scenario 27.
-func TestDeadlineEndsAWaitInTime(t *testing.T) { // measures time: not beside others
+func TestDeadlineEndsAWaitOnTime(t *testing.T) { // measures time: not beside others
 	b := locktest.New(t)
 	p := b.Pool()
 	holder := b.Lock(p, "a")
@@ -29,7 +29,7 @@ func TestDeadlineEndsAWaitInTime(t *testing.T) { // measures time: not beside ot
 	_, err := p.Lock(ctx, "a")
 	clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, b.Children("a")[0], "the error names who is in the way")
+	require.ErrorContains(t, err, b.Children("a")[0], "the error names the blocking node")
 	var lockErr *lockpool.LockError
 	require.ErrorAs(t, err, &lockErr)
 	require.Equal(t, "a", lockErr.Name)
@@ -38,7 +38,7 @@ func TestDeadlineEndsAWaitInTime(t *testing.T) { // measures time: not beside ot
 	b.Unlock(holder)
 }
 
-// Scenario 28. (kazoo begins its timeout anew at every wake-up.)
+// Scenario 28. (kazoo restarts its timeout at every wake-up.)
 func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time: not beside others
 	b := locktest.New(t)
 	p := b.Pool()
@@ -57,7 +57,7 @@ func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time: not beside
 		done <- err
 	}()
 	b.AwaitQueue("a", 7)
-	for i := len(ahead) - 1; i > 0; i-- { // each leaves just before the last one's time is up
+	for i := len(ahead) - 1; i > 0; i-- { // each wakes the next one just before the last deadline
 		ahead[i].Cancel()
 		b.AwaitQueue("a", i+2)
 	}
@@ -68,7 +68,7 @@ func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time: not beside
 }
 
 // Scenario 29.
-func TestSilentServerDoesNotHoldUpADeadline(t *testing.T) { // measures time: not beside others
+func TestDeadlineHoldsOnASilentServer(t *testing.T) { // measures time: not beside others
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
 	p := b.Pool()
@@ -84,12 +84,12 @@ func TestSilentServerDoesNotHoldUpADeadline(t *testing.T) { // measures time: no
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 	require.NoError(t, own.Resume())
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the nodes of abandoned attempts go")
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the nodes of abandoned attempts are removed")
 	b.Unlock(b.Lock(p, "a"))
 }
 
 // Scenario 32.
-func TestWaiterBehindACancelledWaiterIsGrantedInOrder(t *testing.T) { // measures time: not beside others
+func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) { // measures time: not beside others
 	b := locktest.New(t)
 	p := b.Pool()
 	holder := b.Lock(p, "a")
@@ -112,9 +112,9 @@ func TestWaiterBehindACancelledWaiterIsGrantedInOrder(t *testing.T) { // measure
 	b.Unlock(fourth.Granted())
 }
 
-// Scenario 33, at any point of the recipe: whatever the server was doing, no
-// node, watch or waiter is left.
-func TestCancelAtAnyPointLeavesNothing(t *testing.T) {
+// Scenario 33, at any point of the recipe: whatever the server was doing, no node,
+// watch or waiter is left.
+func TestCancelAtAnyPointLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -142,15 +142,15 @@ func TestCancelAtAnyPointLeavesNothing(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	b.Until(func() bool { return len(b.Contenders("/")) == 1 }, "only the holder stays")
+	b.Until(func() bool { return len(b.Contenders("/")) == 1 }, "only the holder is left")
 	require.LessOrEqual(t, b.Watched(own), 1)
 	b.Unlock(holder)
-	b.Until(func() bool { return b.Watched(own) == 0 }, "no watch stays")
+	b.Until(func() bool { return b.Watched(own) == 0 }, "no watch is left")
 	require.Zero(t, p.Stats().InUse)
 }
 
 // Scenario 35.
-func TestCancelledLockDoesNotPoisonTheSession(t *testing.T) {
+func TestHandleIsUsableAfterACanceledLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -164,7 +164,7 @@ func TestCancelledLockDoesNotPoisonTheSession(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, 1, mine.Depth())
 	_, err = h.Lock(ctx, "mine")
-	require.ErrorIs(t, err, context.DeadlineExceeded, "an ended context is an error also for reentry")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "reentry with an ended context is an error")
 	require.Equal(t, 1, mine.Depth())
 	b.Unlock(holder)
 	for _, name := range []string{"mine", "a", "mine"} {
@@ -175,8 +175,8 @@ func TestCancelledLockDoesNotPoisonTheSession(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Scenario 37. The one watch on the holder's node is shared by all who come
-// after, and goes with the holder: ZooKeeper's Go client can not take it back.
+// Scenario 37. All later waiters share the one watch on the holder's node, which
+// goes with the holder: ZooKeeper's Go client cannot remove it.
 func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
@@ -195,12 +195,12 @@ func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 	require.Equal(t, 1, strings.Count(watched, b.Chroot), watched)
 	require.Contains(t, watched, b.Children("a")[0])
 	b.Unlock(holder)
-	b.Until(func() bool { return b.Stat(own, "zk_watch_count") == 0 }, "the watch goes with the holder")
+	b.Until(func() bool { return b.Stat(own, "zk_watch_count") == 0 }, "the watch is gone with the holder")
 }
 
-// 2,000 attempts against a held lock leave nothing that grows.
-func TestTwoThousandTimeoutsLeaveNothing(t *testing.T) {
-	own := zktest.StartReal(t) // in a process of its own, because the heap of this one is measured
+// 2,000 attempts at a held lock leak neither memory nor goroutines nor watches.
+func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
+	own := zktest.StartReal(t) // in its own process, because this one's heap is measured
 	b := locktest.NewOn(t, own.Addr())
 	b.Ctx = context.Background() // it takes longer than other tests
 	p := b.Pool()
@@ -227,12 +227,12 @@ func TestTwoThousandTimeoutsLeaveNothing(t *testing.T) {
 	}
 	b.AwaitQueue("a", 1)
 	require.LessOrEqual(t, b.Stat(own, "zk_watch_count"), 1)
-	b.Until(func() bool { return runtime.NumGoroutine() <= goroutines }, "goroutines end")
+	b.Until(func() bool { return runtime.NumGoroutine() <= goroutines }, "the goroutines have ended")
 	require.InDelta(t, before, heap(), 200<<10)
 	b.Unlock(holder)
 }
 
-func TestEndedContextDoesNothingAtTheServer(t *testing.T) {
+func TestLockWithAnEndedContextSendsNothing(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -253,7 +253,7 @@ func TestEndedContextDoesNothingAtTheServer(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestCauseOfACancelIsInTheError(t *testing.T) {
+func TestErrorCarriesTheContextCause(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -273,8 +273,8 @@ func TestCauseOfACancelIsInTheError(t *testing.T) {
 	b.Unlock(holder)
 }
 
-// Unlock's context bounds the waiting, never whether the release happens.
-func TestUnlockWithAnEndedContextStillUnlocks(t *testing.T) {
+// The context of Unlock bounds its waiting, never whether the release happens.
+func TestUnlockWithAnEndedContextUnlocks(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -301,11 +301,10 @@ func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
 	require.ErrorIs(t, l.Unlock(ctx), context.DeadlineExceeded)
 	require.ErrorIs(t, l.Unlock(ctx), lockpool.ErrNotHeld)
 	require.NoError(t, own.Resume())
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "it is unlocked in the background")
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the lock is released in the background")
 }
 
-// Now or not at all.
-func TestWaitAtMostOfNothingTries(t *testing.T) {
+func TestWaitAtMostZeroTries(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -337,8 +336,8 @@ func TestWaitAtMostOfNothingTries(t *testing.T) {
 	require.Empty(t, b.Contenders("/"))
 }
 
-// A service locks with its lifetime's context.
-func TestContextOfALockIsForgottenWithIt(t *testing.T) {
+// A service may pass Context the context of its own lifetime.
+func TestLockContextsAreFreedWithTheLock(t *testing.T) {
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
 	lifetime, cancel := context.WithCancel(context.Background())

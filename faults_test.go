@@ -26,27 +26,26 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Every fault at every request of every play. The requests are not written down
-// here: each play is run once without a fault, and what it asks the server is
-// recorded. Then it is run once for each of these requests and each fault.
+// Every fault at every request of every play. The requests are not listed here:
+// each play runs once without a fault, which records its requests, and then once
+// for each of these requests and each fault.
 
-// play is a way to use a lock. Somebody else waits behind it, or holds the lock
-// first.
+// play is a way to use a lock. A rival waits behind it, or holds the lock first.
 type play struct {
 	name  string
-	warm  int  // how often the lock was used before
-	rival bool // somebody else holds it
+	warm  int  // how often the lock is used before
+	rival bool // the rival holds the lock first
 	act   func(*stage)
 
 	layout zookeeper.Layout
-	digest bool // with credentials, which each connection sends
+	digest bool // with credentials, which every connection sends
 	way    way  // nil for a lock with a queue
 }
 
-// way takes a kind of lock by the name a, so that nobody else can.
+// way acquires a kind of lock named a, exclusively.
 type way func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error)
 
-// grip is what Lock and Permits have in common.
+// grip is the common part of Lock and Permits.
 type grip interface {
 	Context(context.Context) context.Context
 	Lost() <-chan struct{}
@@ -85,7 +84,7 @@ func reading(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
 	return p.RLock(ctx, "a")
 }
 
-// keep is a play of what a session sends by itself.
+// keep is the play of the requests that a session sends by itself.
 const keep = "keep"
 
 var plays = []play{
@@ -126,19 +125,19 @@ var plays = []play{
 type fault struct {
 	name string
 	do   func(*stage) zktest.Action
-	// spares says for which requests it makes no sense.
+	// spares reports whether the fault makes no sense for a request.
 	spares func(zktest.Op) bool
 	effect effect
 }
 
-// effect is what a fault may do to who meets it.
+// effect is what a fault may do to a call.
 type effect int
 
 const (
-	unseen  effect = iota // nothing, but for the time it takes
-	refused               // an error that says what was refused
-	denied                // ErrNoPermission that names right and path
-	losing                // what was held is lost, what was waited for comes
+	unseen  effect = iota // none but a delay
+	refused               // an error that names the refused request
+	denied                // ErrNoPermission, which names right and path
+	losing                // a held lock is lost, a waiter is granted nevertheless
 )
 
 func always(a func() zktest.Action) func(*stage) zktest.Action {
@@ -149,7 +148,7 @@ func fail(code zktest.Code) func(*stage) zktest.Action {
 	return func(*stage) zktest.Action { return zktest.FailWith(code) }
 }
 
-// machine lets something happen to the machine of the pool that is tested.
+// machine does something to the machine of the tested pool.
 func machine(happen func(*leaseclock.Machine)) func(*stage) zktest.Action {
 	return func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { happen(s.machine) }) }
 }
@@ -189,7 +188,7 @@ var faults = []fault{
 	{"wall clock set", machine(func(m *leaseclock.Machine) { m.SetWallClock(time.Hour) }), nil, unseen},
 }
 
-// embeddedFaults need the server's own hands.
+// embeddedFaults need access to the server's state.
 var embeddedFaults = []fault{
 	{"node removed", func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { s.removeNodes() }) }, isConnect, losing},
 	{"queue removed", func(s *stage) zktest.Action {
@@ -198,7 +197,7 @@ var embeddedFaults = []fault{
 			nodes := s.embedded.State().Nodes
 			for _, path := range slices.Backward(slices.Sorted(maps.Keys(nodes))) {
 				if strings.HasPrefix(path, s.Chroot) && nodes[path].Stat.EphemeralOwner == 0 {
-					_ = s.embedded.Delete(path) // if it is empty now
+					_ = s.embedded.Delete(path) // unless it has children
 				}
 			}
 		})
@@ -213,13 +212,13 @@ var embeddedFaults = []fault{
 }
 
 const (
-	// long is a session timeout that no fault but freezing lasts for.
+	// long is a session timeout longer than any fault but freezing.
 	long = 8 * time.Second
-	// middle is for what happens once in a part of the timeout.
+	// middle is for requests that are sent once in a part of the timeout.
 	middle = 2 * time.Second
-	// short is for faults of which only the lease tells.
+	// short is for faults that only the lease reveals.
 	short  = 1200 * time.Millisecond
-	atOnce = 24 // how many plays run at a time: they mostly wait
+	atOnce = 24 // plays at a time; they mostly wait
 )
 
 func TestEveryFaultAtEveryRequest(t *testing.T) {
@@ -250,7 +249,7 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 	t.Logf("%d cases", cases.Load())
 }
 
-// request is the nth of its kind in a play.
+// request is the nth request of its kind in a play.
 type request struct {
 	op  zktest.Op
 	nth int
@@ -290,8 +289,8 @@ type stage struct {
 	embedded *zktest.Server // nil if the server is real
 	machine  *leaseclock.Machine
 	effect   effect
-	faulty   bool // it is no rehearsal
-	keeps    bool // the play is keep
+	faulty   bool // whether there is a fault
+	keeps    bool // whether the play is keep
 	label    string
 	fault    *zktest.Fault
 	strange  map[int64]bool
@@ -327,7 +326,7 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 	}
 	cfg.Servers = strings.Split(direct, ",")
 	s.others = s.PoolWith(cfg)
-	require.NoError(s, s.others.Ping(s.Ctx)) // connected, and not on this machine:
+	require.NoError(s, s.others.Ping(s.Ctx)) // before Machine, so that others is not on it
 	s.machine = s.Bench.Machine()
 	if p.name == keep {
 		cfg.SessionTimeout = middle
@@ -338,7 +337,7 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 		case f.effect == losing:
 			cfg.SessionTimeout = short
 		case p.name == keep:
-			s.effect = unseen // it is tried again
+			s.effect = unseen // the request is repeated
 		}
 	}
 	cfg.Servers = strings.Split(s.server.ConnectString(), ",")
@@ -368,13 +367,13 @@ func (s *stage) take(p *lockpool.Pool) grip {
 
 func (s *stage) free(g grip) { require.NoError(s, release(s.Ctx, g)) }
 
-// asSubject labels the goroutines that do begins.
+// asSubject labels the goroutines that do starts.
 func (s *stage) asSubject(do func()) {
 	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
 }
 
-// subject matches the requests of the pool that is tested. Those that keep its
-// sessions alive come when they come, so they have a play of their own.
+// subject matches the requests of the tested pool. Those that keep its sessions
+// alive come at any time, so they have a play of their own.
 func (s *stage) subject(where func(zktest.Request) bool) zktest.Match {
 	return zktest.Match{Where: func(r zktest.Request) bool {
 		alive := (r.Op == zktest.OpSync || r.Op == zktest.OpMulti) && slices.Equal(r.Paths, []string{"/"})
@@ -390,16 +389,16 @@ func (s *stage) perform(p play) {
 		require.NoError(s, s.embedded.CatchUp(1))
 		require.NoError(s, s.embedded.CatchUp(2))
 	}
-	// Whatever happened, the lock is free and can be used, by all.
+	// Whatever happened, the lock is free, and both pools can use it.
 	s.free(s.take(s.others))
 	s.asSubject(func() {
 		err := release(s.Ctx, s.take(s.pool))
 		require.True(s, err == nil || s.effect == losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
 	})
-	s.Until(func() bool { return len(s.Contenders("/")) == 0 }, "that nobody is left")
+	s.Until(func() bool { return len(s.Contenders("/")) == 0 }, "no contender is left")
 	require.NoError(s, s.pool.Close())
 	require.NoError(s, s.others.Close())
-	s.Until(func() bool { return !s.running() }, "the end of all goroutines")
+	s.Until(func() bool { return !s.running() }, "the goroutines have ended")
 	if s.embedded != nil {
 		require.NoError(s, s.embedded.WaitFor(s.Ctx, func(state *zktest.State) bool {
 			return len(state.Watches) == 0 && len(state.Conns) == 1 && len(state.Sessions) == 1 // the bench's own
@@ -407,19 +406,19 @@ func (s *stage) perform(p play) {
 	}
 }
 
-// happen sees to it that what the fault holds up goes on.
+// happen ends the delay that the fault causes.
 func (s *stage) happen() {
 	go func() { // ends with the stage
 		if s.fault.Wait(s.Ctx) == nil {
-			time.Sleep(10 * time.Millisecond) // the scenario: how long it is held up
+			time.Sleep(10 * time.Millisecond) // the delay
 			s.fault.Release()
 			_ = s.server.AcceptConnections()
 		}
 	}()
 }
 
-// resetHandshakes breaks the connection, and the next two as soon as they stand, so
-// that whatever the client sends first is a write that fails.
+// resetHandshakes breaks the connection, and the next two after their handshakes,
+// so that the client's first write fails.
 func (s *stage) resetHandshakes() {
 	s.server.Inject(zktest.Rule{
 		Match: s.subject(func(r zktest.Request) bool { return r.Op == zktest.OpConnect }), Times: 2, Do: zktest.ResetAfterReply(),
@@ -432,8 +431,8 @@ func (s *stage) cutAgain() {
 	s.server.Inject(zktest.Rule{Match: s.subject(func(zktest.Request) bool { return true }), Do: zktest.DropBeforeApply()})
 }
 
-// moveToLaggard sends the client to the other server, which does not know of
-// the request yet, before it gets the reply.
+// moveToLaggard moves the client to the other server, which has not seen the
+// request yet, before it gets the reply.
 func (s *stage) moveToLaggard(r zktest.Request) {
 	_ = s.embedded.Lag(3 - r.Member)
 	_ = s.embedded.RefuseConnections(r.Member)
@@ -448,7 +447,7 @@ func (s *stage) removeNodes() {
 	}
 }
 
-// running reports whether a goroutine is left of the pool that is tested.
+// running reports whether a goroutine of the tested pool is left.
 func (s *stage) running() bool {
 	var profile bytes.Buffer
 	require.NoError(s, pprof.Lookup("goroutine").WriteTo(&profile, 1))
@@ -460,8 +459,7 @@ func (s *stage) running() bool {
 	return false
 }
 
-// judge checks an error of the pool that is tested. It returns true if there is
-// none.
+// judge checks an error of the tested pool. It reports whether there is none.
 func (s *stage) judge(err error, expected ...error) bool {
 	s.Helper()
 	if len(expected) > 0 && locktest.IsAny(err, expected...) {
@@ -487,7 +485,7 @@ func (s *stage) judge(err error, expected ...error) bool {
 	return false
 }
 
-// use enters, lets somebody else queue behind, and leaves.
+// use holds the lock, lets the rival queue behind it, and unlocks.
 func (s *stage) use(l grip, do func()) {
 	require.Equal(s, int32(1), s.inside.Add(1), "two holders")
 	ctx := l.Context(s.Ctx)
@@ -501,7 +499,7 @@ func (s *stage) use(l grip, do func()) {
 	go func() { // ends with ctx
 		g, err := s.way(s.Ctx, s.others, false)
 		if err == nil {
-			// A session that the server ends without a reason is not foreseen.
+			// A server that ends a session for no reason gives no guarantee.
 			if n := s.inside.Load(); n != 0 && s.effect != losing {
 				err = fmt.Errorf("two holders")
 			}
@@ -522,7 +520,7 @@ func (s *stage) useOnce() {
 	}
 }
 
-// useLong holds for long enough that the session must keep itself alive.
+// useLong holds the lock so long that the session must prove itself alive.
 func (s *stage) useLong() {
 	l, err := s.pool.Lock(s.Ctx, "a")
 	if s.judge(err) {
@@ -536,7 +534,7 @@ func (s *stage) useLong() {
 	}
 }
 
-// useAfterALostReply has to find out what became of its node.
+// useAfterALostReply has to find out whether its node was created.
 func (s *stage) useAfterALostReply() {
 	s.server.Inject(zktest.Rule{
 		Match: s.subject(func(r zktest.Request) bool { return r.Op == zktest.OpMulti || slices.Contains(zktest.Creates, r.Op) }),
@@ -561,7 +559,7 @@ func (s *stage) waitAndRead() {
 	}
 }
 
-// share goes on reading after it has written.
+// share downgrades an exclusive lock.
 func (s *stage) share() {
 	h, err := s.pool.Handle(s.Ctx)
 	require.NoError(s, err)
@@ -589,8 +587,8 @@ func (s *stage) useAndLook() {
 	}
 }
 
-// begin starts a Lock that has to wait, and returns when it does, or when the
-// fault has happened to it.
+// begin starts a Lock that has to wait, and returns when it waits or when the fault
+// has happened.
 func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 	var l grip
 	var err error
@@ -606,7 +604,7 @@ func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 		default:
 			return s.pool.Stats().Waiting > 0 || s.faulty && s.fault.Fired() > 0
 		}
-	}, "the wait, or the fault")
+	}, "the call waits, or the fault has happened")
 	return func() (grip, error) { <-done; return l, err }
 }
 
@@ -662,7 +660,7 @@ func (s *stage) waitUntilRevoked() {
 			s.judge(err, lockpool.ErrRevoked)
 			s.free(s.first)
 			return
-		default: // a fault may make it queue again
+		default: // the waiter may queue again because of a fault
 		}
 		q, err := s.others.Queue(s.Ctx, "a")
 		require.NoError(s, err)

@@ -13,8 +13,9 @@ import (
 	"github.com/lockpool/lockpool/internal/locktest"
 )
 
-// The holder in a context may let go of everything while it waits for more.
-func TestHandleOfAContextLivesAsLongAsItWaits(t *testing.T) {
+// A holder found in a context may unlock everything while it waits for another
+// lock.
+func TestImplicitHandleStaysOpenWhileItWaits(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -35,7 +36,7 @@ func TestHandleOfAContextLivesAsLongAsItWaits(t *testing.T) {
 	require.Zero(t, p.Stats().InUse)
 }
 
-func TestCloseEndsTheWaitOfItsHandle(t *testing.T) {
+func TestHandleCloseEndsItsWait(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -53,7 +54,7 @@ func TestCloseEndsTheWaitOfItsHandle(t *testing.T) {
 	b.Unlock(held)
 }
 
-func TestTwoCallsAtOnceOnASessionAreAnError(t *testing.T) {
+func TestConcurrentUseOfAHandleIsAnError(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -80,7 +81,7 @@ func TestTwoCallsAtOnceOnASessionAreAnError(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestSessionMayMoveBetweenGoroutines(t *testing.T) {
+func TestHandleMayMoveBetweenGoroutines(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
@@ -95,8 +96,7 @@ func TestSessionMayMoveBetweenGoroutines(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// What is left held when a session is closed is released.
-func TestClosingASessionReleasesWhatItHolds(t *testing.T) {
+func TestHandleCloseReleasesItsLocks(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -141,7 +141,7 @@ func TestHandlesShareFewSessions(t *testing.T) {
 	require.Zero(t, p.Stats().InUse)
 }
 
-func TestWaitingForAHandleHonoursTheContext(t *testing.T) {
+func TestWaitForAHandleHonorsTheContext(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool(lockpool.WithMaxHandles(1))

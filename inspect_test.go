@@ -14,7 +14,7 @@ import (
 )
 
 // Scenario 124.
-func TestQueueShowsHoldersWaitersAndStrangersApart(t *testing.T) {
+func TestQueueTellsHoldersWaitersAndForeignNodesApart(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -46,7 +46,7 @@ func TestQueueShowsHoldersWaitersAndStrangersApart(t *testing.T) {
 		if i == 0 {
 			require.WithinDuration(t, time.Now(), c.Granted, locktest.Patience)
 		} else {
-			require.Zero(t, c.Granted, "only its own pool knows, if it was granted")
+			require.Zero(t, c.Granted, "only the pool of a holder knows when it was granted")
 		}
 		if i < 4 {
 			require.Equal(t, host, c.Host)
@@ -58,15 +58,15 @@ func TestQueueShowsHoldersWaitersAndStrangersApart(t *testing.T) {
 	require.Equal(t, curator, b.Chroot+"/a/"+q.Contenders[4].Node)
 	watched, err := locktest.Shared().Command(b.Ctx, "wchp")
 	require.NoError(t, err)
-	require.NotContains(t, watched, curator, "looking leaves no watch")
+	require.NotContains(t, watched, curator, "Queue leaves no watch")
 	require.Zero(t, q.Contenders[4].PID)
 
-	empty, err := p.Queue(b.Ctx, "nobody/knows")
+	empty, err := p.Queue(b.Ctx, "not/there")
 	require.NoError(t, err)
 	require.Empty(t, empty.Contenders)
-	exists, _, err := b.Admin.Exists(b.Chroot + "/nobody")
+	exists, _, err := b.Admin.Exists(b.Chroot + "/not")
 	require.NoError(t, err)
-	require.False(t, exists, "looking makes nothing")
+	require.False(t, exists, "Queue creates nothing")
 	_, err = p.Queue(b.Ctx, "/a")
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 
@@ -77,7 +77,7 @@ func TestQueueShowsHoldersWaitersAndStrangersApart(t *testing.T) {
 	b.Unlock(r.Granted())
 }
 
-func TestLocksAreFoundBelowAPrefix(t *testing.T) {
+func TestListFindsLocksBelowAPrefix(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -105,7 +105,7 @@ func TestLocksAreFoundBelowAPrefix(t *testing.T) {
 	}
 }
 
-func TestBreakTakesTheLockFromItsHolderWhoIsTold(t *testing.T) {
+func TestBreakRemovesTheHolderAndTellsIt(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -126,8 +126,8 @@ func TestBreakTakesTheLockFromItsHolderWhoIsTold(t *testing.T) {
 	}
 }
 
-// A pool full of waiters can break what it waits for.
-func TestLookingAndBreakingTakeNoHandle(t *testing.T) {
+// A pool whose handles all wait can break the lock that they wait for.
+func TestInspectionTakesNoHandle(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(lockpool.WithMaxHandles(2)), b.Pool()

@@ -16,11 +16,11 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Kinds of locks, each with a way to take it and to give it back.
+// lockKinds are the kinds of locks, and how each is acquired and released.
 var lockKinds = []struct {
 	name string
 	take func(b *locktest.Bench, p *lockpool.Pool) (release func(context.Context) error, err error)
-	says string // what others are told is there
+	says string // how errors describe it
 }{
 	{"queue", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
 		l, err := p.TryLock(b.Ctx, "s")
@@ -45,7 +45,7 @@ var lockKinds = []struct {
 	}, "a semaphore"},
 }
 
-func TestKindsOfLocksDoNotMix(t *testing.T) {
+func TestLockKindsDoNotMix(t *testing.T) {
 	t.Parallel()
 	for _, first := range lockKinds {
 		for _, second := range lockKinds {
@@ -67,8 +67,9 @@ func TestKindsOfLocksDoNotMix(t *testing.T) {
 	}
 }
 
-// What is left behind of one kind is no obstacle, if only after a while.
-func TestNameCanBeUsedForAnotherKindWhenItIsFree(t *testing.T) {
+// The empty nodes of one kind do not keep out another, except a plain lock, and
+// that only until the server removes them.
+func TestFreeNameCanChangeItsKind(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(50*time.Millisecond))
 	b := locktest.NewOn(t, own.Addr())
@@ -96,8 +97,8 @@ func TestNameCanBeUsedForAnotherKindWhenItIsFree(t *testing.T) {
 	b.Unlock(l)
 }
 
-// A lock below a plain lock, and a plain lock above others.
-func TestPlainLockHasNothingBelowIt(t *testing.T) {
+// A plain lock's ephemeral node can have no children.
+func TestPlainLockHasNoLocksBelowIt(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -119,9 +120,9 @@ func TestPlainLockHasNothingBelowIt(t *testing.T) {
 	b.Unlock(below)
 }
 
-// Two who begin at the same moment, with different kinds: one gets in at the most,
-// and whoever does not is told.
-func TestKindsOfLocksDoNotMixInARaceEither(t *testing.T) {
+// Of two callers that start at the same moment with different kinds, at most one
+// is granted its lock, and the other gets an error.
+func TestLockKindsDoNotMixInARace(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
@@ -138,7 +139,7 @@ func TestKindsOfLocksDoNotMixInARaceEither(t *testing.T) {
 			}()
 		}
 		one, two := <-results, <-results
-		require.False(t, one.err == nil && two.err == nil, "both are in")
+		require.False(t, one.err == nil && two.err == nil, "both are held")
 		for _, r := range []result{one, two} {
 			if r.err == nil {
 				require.NoError(t, r.release(b.Ctx))
@@ -146,12 +147,12 @@ func TestKindsOfLocksDoNotMixInARaceEither(t *testing.T) {
 				require.ErrorIs(t, r.err, lockpool.ErrKindMismatch)
 			}
 		}
-		b.Until(func() bool { return removeEmpty(b, "/s") }, "nothing is left")
+		b.Until(func() bool { return removeEmpty(b, "/s") }, "no node is left")
 	}
 }
 
-// sweep removes empty nodes, as ZooKeeper would in time. It reports whether all
-// are gone.
+// removeEmpty removes empty nodes, as ZooKeeper would in time. It reports whether
+// all are gone.
 func removeEmpty(b *locktest.Bench, path string) bool {
 	children, _, err := b.Admin.Children(b.Chroot + path)
 	if err == zk.ErrNoNode {
@@ -167,8 +168,7 @@ func removeEmpty(b *locktest.Bench, path string) bool {
 	return err == nil || err == zk.ErrNoNode
 }
 
-// A holder that asks for another kind deeper in its code is told, too.
-func TestHolderIsToldWhenItAsksForAnotherKind(t *testing.T) {
+func TestReentryWithAnotherKindIsAnError(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -191,9 +191,9 @@ func TestHolderIsToldWhenItAsksForAnotherKind(t *testing.T) {
 	require.NoError(t, h.Close(locktest.Timeout(t, time.Second)))
 }
 
-// The first semaphore of a name and a lock of that name: the semaphore looks
-// before the lock's node is there, the lock looks before the leases' node is.
-func TestLockSeesASemaphoreThatHasNoLeasesYet(t *testing.T) {
+// The first acquire of a semaphore looks before the lock's node exists, and the
+// lock looks before the leases' directory exists.
+func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -228,13 +228,13 @@ func TestLockSeesASemaphoreThatHasNoLeasesYet(t *testing.T) {
 	require.False(t, lockErr == nil && r.err == nil, "a lock and a semaphore are held under one name")
 }
 
-// A lock that is granted by its number alone is not told of a semaphore that is
-// in use all the time.
-func TestLockGrantedByItsNumberSeesTheSemaphore(t *testing.T) {
+// A lock that is granted by its sequence number, without a listing, must still
+// notice a semaphore in use.
+func TestFastPathSeesASemaphore(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewOn(t, zktest.Start(t).Addr())
 	p, others := b.Pool(), b.Pool()
-	b.Release(b.Acquire(others.Semaphore("s", 1), 1)) // leaves its queues behind for a while
+	b.Release(b.Acquire(others.Semaphore("s", 1), 1)) // leaves its directories behind for a while
 	for range 30 {
 		b.Unlock(b.Lock(p, "s"))
 	}
@@ -251,8 +251,8 @@ func TestLockGrantedByItsNumberSeesTheSemaphore(t *testing.T) {
 	}
 }
 
-// Names that are taken for a part of a semaphore, and are not refused.
-func TestNamesThatLookLikeASemaphoreAreRefused(t *testing.T) {
+// Names that contain a semaphore's parts are rejected, or are in no one's way.
+func TestNamesOfSemaphorePartsAreRefusedOrHarmless(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what  string
@@ -277,11 +277,11 @@ func TestNamesThatLookLikeASemaphoreAreRefused(t *testing.T) {
 				l, err := p.Lock(b.Ctx, name)
 				if err != nil {
 					require.ErrorIs(t, err, lockpool.ErrInvalidName)
-					return // refused: then nothing can go wrong
+					return // rejected, so that nothing can go wrong
 				}
 				defer b.Unlock(l)
 			}
-			require.NoError(t, c.then(b, others), "an unrelated name is in the way")
+			require.NoError(t, c.then(b, others), "an unrelated name blocks it")
 		})
 	}
 }
@@ -294,18 +294,18 @@ func acquireDB(b *locktest.Bench, p *lockpool.Pool) error {
 	return err
 }
 
-// ZooKeeper removes the empty container of the guards while permits are held.
-// They stay visible, and in everybody's way.
-func TestPermitsAreSeenWithoutTheGuards(t *testing.T) {
+// ZooKeeper removes the guard's empty container while permits are held. The
+// permits stay visible, and still exclude the other kinds.
+func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
-	for range 20 { // so many that a grant is not listed any more
+	for range 20 { // enough for grants without a listing
 		b.Unlock(b.Lock(others, "s"))
 	}
 	b.Until(func() bool { return removeEmpty(b, "/s") }, "the queue is gone")
 	held := b.Acquire(p.Semaphore("s", 2), 2)
-	b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guards are gone")
+	b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guard's container is gone")
 	for range 3 {
 		for _, k := range lockKinds[:2] {
 			_, err := k.take(b, others)
@@ -325,16 +325,16 @@ func TestPermitsAreSeenWithoutTheGuards(t *testing.T) {
 	select {
 	case <-held.Revoked():
 	case <-b.Ctx.Done():
-		require.FailNow(t, "not asked")
+		require.FailNow(t, "the holder was not asked")
 	}
 	require.NoError(t, others.Break(b.Ctx, "s", q.Contenders[0].Node))
 	<-held.Lost()
 	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrLockLost)
 }
 
-// Two kinds that begin at the same moment, on a name that has been used by both,
-// of whose containers some are there and some are not.
-func TestKindsDoNotMixWhateverIsLeftOfThem(t *testing.T) {
+// Two kinds start at the same moment, on a name that both have used and that has
+// some of their containers left.
+func TestLockKindsDoNotMixBesideLeftoverContainers(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -371,7 +371,7 @@ func TestKindsDoNotMixWhateverIsLeftOfThem(t *testing.T) {
 		}
 		lock, semaphore := race()
 		if lock.err == nil && semaphore.err == nil {
-			require.False(t, lock.verify(b.Ctx) == nil && semaphore.verify(b.Ctx) == nil, "both are in, in round %d", round)
+			require.False(t, lock.verify(b.Ctx) == nil && semaphore.verify(b.Ctx) == nil, "both are held, in round %d", round)
 		}
 		for _, r := range []result{lock, semaphore} {
 			if r.err == nil {
@@ -383,7 +383,7 @@ func TestKindsDoNotMixWhateverIsLeftOfThem(t *testing.T) {
 	}
 	held := b.Acquire(others.Semaphore("s", 2), 1)
 	for round := range 80 {
-		b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guards are gone")
+		b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guard's container is gone")
 		lock, semaphore := race()
 		require.ErrorIs(t, lock.err, lockpool.ErrKindMismatch, "beside permits, in round %d", round)
 		if semaphore.err == nil {
@@ -395,8 +395,8 @@ func TestKindsDoNotMixWhateverIsLeftOfThem(t *testing.T) {
 	b.Release(held)
 }
 
-// The names of a semaphore's parts are names of locks where nothing is above them.
-func TestLocksNamesALockThatIsNamedLikeAPartOfASemaphore(t *testing.T) {
+// The names of a semaphore's parts are names of locks at the top level.
+func TestListFindsLocksNamedLikeSemaphoreParts(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -411,9 +411,9 @@ func TestLocksNamesALockThatIsNamedLikeAPartOfASemaphore(t *testing.T) {
 	}
 }
 
-// A contender of a recipe that lockpool does not know, such as Curator's
-// LeaderLatch, would not wait for lockpool, nor lockpool for it.
-func TestContenderOfAnUnknownKindIsAnError(t *testing.T) {
+// Lockpool and a contender of a recipe that it does not know, such as Curator's
+// LeaderLatch, would not wait for each other.
+func TestContenderOfAnUnknownRecipeIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, k := range lockKinds {
 		for _, stranger := range []string{"_c_0f0e0d0c-0000-4000-8000-000000000000-latch-", "n_", ""} {
@@ -421,9 +421,9 @@ func TestContenderOfAnUnknownKindIsAnError(t *testing.T) {
 				t.Parallel()
 				b := locktest.New(t)
 				p, others := b.Pool(), b.Pool()
-				b.Unlock(b.Lock(others, "s")) // makes it
+				b.Unlock(b.Lock(others, "s")) // creates the queue
 				for range 20 {
-					b.Unlock(b.Lock(p, "s")) // and is granted without a listing
+					b.Unlock(b.Lock(p, "s")) // until it is granted without a listing
 				}
 				path, err := b.Admin.Create(b.Chroot+"/s/"+stranger, []byte("leader"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 				require.NoError(t, err)
@@ -432,7 +432,7 @@ func TestContenderOfAnUnknownKindIsAnError(t *testing.T) {
 					require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 					require.ErrorContains(t, err, locktest.Sequence(path))
 				}
-				b.Until(func() bool { return len(b.Contenders("/s")) == 1 }, "nothing of ours is left")
+				b.Until(func() bool { return len(b.Contenders("/s")) == 1 }, "no node of the pool is left")
 				require.NoError(t, b.Admin.Delete(path, -1))
 				if k.name != "plain" {
 					release, err := k.take(b, p)
@@ -442,7 +442,7 @@ func TestContenderOfAnUnknownKindIsAnError(t *testing.T) {
 			})
 		}
 	}
-	t.Run("permits beside", func(t *testing.T) {
+	t.Run("beside permits", func(t *testing.T) {
 		t.Parallel()
 		b := locktest.New(t)
 		p := b.Pool()
@@ -459,9 +459,9 @@ func TestContenderOfAnUnknownKindIsAnError(t *testing.T) {
 	})
 }
 
-// Locks below another one may have numbers in their names. They are looked at
-// once.
-func TestLockBelowWithANumberIsNoStranger(t *testing.T) {
+// Locks below another lock may have numbers in their names. The pool looks at
+// each of them once.
+func TestNumberedLockBelowAnotherIsNoContender(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())

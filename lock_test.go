@@ -17,7 +17,7 @@ import (
 )
 
 // Scenario 1.
-func TestHeldLockIsOneNodeAndAFreeOneIsNone(t *testing.T) {
+func TestLockIsOneNodeWhileHeld(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -60,7 +60,7 @@ func TestGrantsFollowTheQueue(t *testing.T) {
 	for i, w := range waiters {
 		b.Unlock(holder)
 		holder = w.Granted()
-		require.Equal(t, queue[i+1:], b.Children("a"), "it shrinks from the front")
+		require.Equal(t, queue[i+1:], b.Children("a"), "the queue shrinks from the front")
 		for _, later := range waiters[i+1:] {
 			later.StillWaits()
 		}
@@ -69,7 +69,7 @@ func TestGrantsFollowTheQueue(t *testing.T) {
 }
 
 // Scenario 4.
-func TestTwentyGoroutinesAreNeverTwoInside(t *testing.T) {
+func TestLockIsExclusiveAmongGoroutines(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -79,9 +79,9 @@ func TestTwentyGoroutinesAreNeverTwoInside(t *testing.T) {
 		wg.Go(func() {
 			err := p.Do(b.Ctx, "a", func(context.Context) error {
 				if inside.Add(1) != 1 {
-					return errors.New("two inside")
+					return errors.New("two holders")
 				}
-				time.Sleep(10 * time.Millisecond) // the work of the scenario
+				time.Sleep(10 * time.Millisecond) // the work
 				inside.Add(-1)
 				entered.Add(1)
 				return nil
@@ -96,7 +96,7 @@ func TestTwentyGoroutinesAreNeverTwoInside(t *testing.T) {
 }
 
 // Scenario 5.
-func TestOneOfTwentyTriesGetsTheLock(t *testing.T) {
+func TestOneOfManyTryLocksSucceeds(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -106,7 +106,7 @@ func TestOneOfTwentyTriesGetsTheLock(t *testing.T) {
 		wg.Go(func() {
 			l, err := p.TryLock(b.Ctx, "a")
 			if err == nil && got.Swap(l) != nil {
-				t.Error("two got it")
+				t.Error("two calls got the lock")
 			}
 			if err != nil && !errors.Is(err, lockpool.ErrLocked) {
 				t.Error(err)
@@ -114,13 +114,13 @@ func TestOneOfTwentyTriesGetsTheLock(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.NotNil(t, got.Load(), "nobody got it")
-	require.Len(t, b.Children("a"), 1, "the others left their nodes")
+	require.NotNil(t, got.Load(), "no call got the lock")
+	require.Len(t, b.Children("a"), 1, "the other calls left their nodes")
 	b.Unlock(got.Load())
 }
 
 // Scenario 7.
-func TestChrootHoldsEverythingAndIsNotSeen(t *testing.T) {
+func TestChrootIsInvisibleInNamesAndErrors(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -150,7 +150,7 @@ func TestLockWithoutAChroot(t *testing.T) {
 	b.Unlock(b.Lock(p, "b/c"))
 }
 
-func TestMissingParentsAreMadeAndExistingOnesKept(t *testing.T) {
+func TestMissingParentsAreCreatedAndExistingOnesKept(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	world := zk.WorldACL(zk.PermAll)
@@ -165,7 +165,7 @@ func TestMissingParentsAreMadeAndExistingOnesKept(t *testing.T) {
 }
 
 // Scenario 130, and the other half of 132.
-func TestForeignChildrenAreIgnoredAndContendersOfOthersWaitedFor(t *testing.T) {
+func TestForeignChildrenAreIgnoredAndForeignContendersAwaited(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -190,18 +190,18 @@ func TestForeignChildrenAreIgnoredAndContendersOfOthersWaitedFor(t *testing.T) {
 			watched, err := locktest.Shared().Command(b.Ctx, "wchp")
 			require.NoError(t, err)
 			return strings.Contains(watched, b.Chroot+"/a/"+name+"\n")
-		}, "it waits behind %s", name)
+		}, "a waiter behind %s", name)
 		cancel()
 		err = <-done
 		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, name, "the error names who is in the way")
+		require.ErrorContains(t, err, name, "the error names the blocking node")
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+name, -1))
 	}
 	b.Unlock(b.Lock(p, "a"))
 }
 
-// Scenario 132: a queue that was removed is made again.
-func TestQueueRemovedByHandIsMadeAgain(t *testing.T) {
+// Scenario 132.
+func TestQueueRemovedByHandIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()

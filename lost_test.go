@@ -41,8 +41,8 @@ func TestHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 			require.ErrorIs(t, l.Verify(b.Ctx), lockpool.ErrLockLost)
 			require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 			held := rival.Granted()
-			require.Equal(t, 1, p.Stats().OpenSessions, "the session has nothing to do with it")
-			require.NoError(t, held.Verify(b.Ctx), "nobody else's node was touched")
+			require.Equal(t, 1, p.Stats().OpenSessions, "the session lives on")
+			require.NoError(t, held.Verify(b.Ctx), "the next holder's node stands")
 			b.Unlock(held)
 			again, err := h.Lock(b.Ctx, "a")
 			require.NoError(t, err)
@@ -65,10 +65,10 @@ func TestHolderLearnsThatTheWholeTreeWasRemoved(t *testing.T) {
 		}
 		require.NoError(t, err)
 		slices.SortFunc(children, func(x, y string) int { return strings.Compare(locktest.Sequence(y), locktest.Sequence(x)) })
-		for _, child := range children { // the waiter before the holder: it would be granted, and lose that again
+		for _, child := range children { // the waiter first: it would be granted the lock, and lose it as well
 			remove(path + "/" + child)
 		}
-		if err := b.Admin.Delete(path, -1); err != zk.ErrNotEmpty { // the waiter is back
+		if err := b.Admin.Delete(path, -1); err != zk.ErrNotEmpty { // the waiter has queued again
 			require.True(t, err == nil || err == zk.ErrNoNode, "%v", err)
 		}
 	}
@@ -80,16 +80,16 @@ func TestHolderLearnsThatTheWholeTreeWasRemoved(t *testing.T) {
 	b.Unlock(waiter.Granted())
 }
 
-// The watch is not forgotten when the connection breaks, nor when somebody
-// writes to the node.
-func TestRemovalIsNoticedAfterTheWatchWasUsedUp(t *testing.T) {
+// The watch is set again when a write has used it up, and when the connection
+// breaks.
+func TestRemovalIsNoticedAfterTheWatchFired(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	p := b.Pool()
 	l := b.Lock(p, "a")
 	node := b.Chroot + "/a/" + b.Children("a")[0]
-	b.Until(func() bool { return b.Watched(locktest.Shared()) > 0 }, "a watch")
-	_, err := b.Admin.Set(node, []byte("from somebody"), -1)
+	b.Until(func() bool { return b.Watched(locktest.Shared()) > 0 }, "the node is watched")
+	_, err := b.Admin.Set(node, []byte("of another client"), -1)
 	require.NoError(t, err)
 	proxy.Cut(zktest.Selector{})
 	require.NoError(t, p.Ping(b.Ctx))
@@ -98,33 +98,33 @@ func TestRemovalIsNoticedAfterTheWatchWasUsedUp(t *testing.T) {
 	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 }
 
-// ZooKeeper fires no watch when an ACL changes, so it is noticed by looking.
+// ZooKeeper fires no watch when an ACL changes, so only the next read notices.
 func TestHolderLearnsThatItsNodeWasHidden(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	p := b.Pool()
 	l := b.Lock(p, "a")
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("admin:x")))
-	b.Token(l) // it is watched from here on
+	b.Token(l) // the node is watched from now on
 	_, err := b.Admin.SetACL(b.Chroot+"/a/"+b.Children("a")[0], zk.DigestACL(zk.PermAll, "admin", "x"), -1)
 	require.NoError(t, err)
 	select {
-	case <-l.Lost(): // it stands, and nobody else can have it
+	case <-l.Lost(): // the node stands, so the lock is still exclusive
 		require.FailNow(t, "lost")
 	case <-time.After(100 * time.Millisecond):
 	}
-	proxy.Cut(zktest.Selector{}) // it looks again
+	proxy.Cut(zktest.Selector{}) // makes the holder look again
 	cause := b.AwaitLoss(l)
 	require.ErrorIs(t, cause, lockpool.ErrNoPermission)
 	require.ErrorContains(t, cause, "READ on "+b.Chroot+"/a/_c_")
 	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
-	b.AwaitQueue("a", 0) // given up, because nobody would see when it goes
+	b.AwaitQueue("a", 0) // released, because its removal would go unnoticed
 	b.Unlock(b.Lock(p, "a"))
 }
 
-// A node that may not be removed goes with its session, which goes as soon as
-// nothing else is held on it.
-func TestNodeThatMayNotBeRemovedGoesWithItsSession(t *testing.T) {
+// The pool closes the session of a node that it may not remove as soon as nothing
+// else is held on that session.
+func TestUnremovableNodeGoesWithItsSession(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool(lockpool.WithMaxSessions(1))
@@ -135,24 +135,24 @@ func TestNodeThatMayNotBeRemovedGoesWithItsSession(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
 	require.ErrorContains(t, err, "DELETE on "+b.Chroot+"/a")
 	require.Equal(t, 1, other.Depth())
-	require.NoError(t, other.Verify(b.Ctx), "what else is held stays")
+	require.NoError(t, other.Verify(b.Ctx), "other locks of the session stay held")
 	require.Len(t, b.Children("a"), 1)
 	b.Unlock(b.Lock(p, "third")) // on another session
 	b.Unlock(other)
 	b.AwaitQueue("a", 0)
 }
 
-// Somebody who comes later must not pass it.
-func TestWaiterLearnsThatItsNodeWasRemoved(t *testing.T) {
+// A waiter whose node is removed keeps its turn ahead of callers that come later.
+func TestWaiterWithARemovedNodeIsNotOvertaken(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
 	held := b.Lock(b.Pool(), "a")
 	first, second, third := b.Enqueue(b.Pool(), "a", 2), b.Enqueue(p, "a", 3), b.Enqueue(b.Pool(), "a", 4)
 	node := b.Children("a")[2]
-	b.Until(func() bool { return b.WatchedIn("a") == 4 }, "that each node is watched by whose it is, or who is behind")
+	b.Until(func() bool { return b.WatchedIn("a") == 4 }, "each node is watched by its owner or by the contender behind it")
 	require.NoError(t, b.Pool().Break(b.Ctx, "a", node))
-	b.Until(func() bool { return len(b.Children("a")) == 4 && !slices.Contains(b.Children("a"), node) }, "that it queues again")
+	b.Until(func() bool { return len(b.Children("a")) == 4 && !slices.Contains(b.Children("a"), node) }, "the waiter queues again")
 	latecomer := b.Enqueue(b.Pool(), "a", 5)
 	b.Unlock(held)
 	for _, w := range []*locktest.LockWaiter{first, third, second, latecomer} {
@@ -160,8 +160,7 @@ func TestWaiterLearnsThatItsNodeWasRemoved(t *testing.T) {
 	}
 }
 
-// Many holders on few sessions, and all of them find their node gone at once.
-func TestSessionsThatEndTakeTheirLocksAndNoOthers(t *testing.T) {
+func TestExpiredSessionTakesOnlyItsOwnLocks(t *testing.T) {
 	t.Parallel()
 	embedded := zktest.Start(t)
 	b := locktest.NewOn(t, embedded.Addr())
@@ -207,8 +206,8 @@ func contains(paths []string, prefix string) bool {
 	return false
 }
 
-// An expired session is not replaced underneath who holds a lock.
-func TestExpiredSessionLosesItsLocks(t *testing.T) {
+// No new session takes the place of an expired one under a held lock.
+func TestExpiredSessionEndsItsLocks(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -225,18 +224,18 @@ func TestExpiredSessionLosesItsLocks(t *testing.T) {
 	<-held.Lost()
 	require.Zero(t, held.Depth())
 	_, err = h.Lock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLockLost, "no reentry into what is lost")
+	require.ErrorIs(t, err, lockpool.ErrLockLost, "a lost lock cannot be reentered")
 	require.NoError(t, own.Resume())
 	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
 	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrNotHeld)
 
-	again, err := h.Lock(b.Ctx, "a") // on another session; waits for the dead one's node
+	again, err := h.Lock(b.Ctx, "a") // on another session, behind the expired one's node
 	require.NoError(t, err)
 	b.Unlock(again)
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestDoReportsALossTogetherWithItsFunctionsError(t *testing.T) {
+func TestDoJoinsALossWithItsFunctionsError(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -251,7 +250,7 @@ func TestDoReportsALossTogetherWithItsFunctionsError(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, lockpool.ErrLockLost)
 	require.NoError(t, own.Resume())
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server expires the session")
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server has expired the session")
 }
 
 func TestWaiterWhoseNodeIsRemovedQueuesAgain(t *testing.T) {

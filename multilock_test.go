@@ -13,7 +13,7 @@ import (
 )
 
 // Scenarios 111 and 115.
-func TestLockAllTakesEachOnceAndGivesAllBack(t *testing.T) {
+func TestLockAllTakesEachNameOnce(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -36,15 +36,15 @@ func TestLockAllTakesEachOnceAndGivesAllBack(t *testing.T) {
 	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrNotHeld)
 	select {
 	case <-all.Lost():
-		require.FailNow(t, "it was not lost")
+		require.FailNow(t, "an unlocked lock was reported lost")
 	default:
 	}
 	require.ErrorIs(t, all.Unlock(b.Ctx), lockpool.ErrNotHeld)
-	require.Zero(t, p.Stats().InUse, "its handle is given back")
+	require.Zero(t, p.Stats().InUse, "the handle is returned")
 }
 
 // Scenario 112.
-func TestLockAllThatFailsGivesEverythingBackAndNamesTheCulprit(t *testing.T) {
+func TestFailedLockAllUnlocksAndNamesTheLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -71,7 +71,7 @@ func TestLockAllThatFailsGivesEverythingBackAndNamesTheCulprit(t *testing.T) {
 }
 
 // Scenario 114.
-func TestLockAllInAnyOrderIsNoDeadlock(t *testing.T) {
+func TestLockAllInAnyOrderNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	var all sync.WaitGroup
@@ -94,7 +94,7 @@ func TestLockAllInAnyOrderIsNoDeadlock(t *testing.T) {
 }
 
 // Scenario 117.
-func TestLosingOneOfAllIsLosingAll(t *testing.T) {
+func TestLossOfOneLockIsALossOfTheMultiLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())

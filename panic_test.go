@@ -17,8 +17,9 @@ import (
 	"github.com/lockpool/lockpool/internal/locktest"
 )
 
-// panickingTracer is a tracer provider whose nth call on the test's goroutine
-// panics. (On one of the pool's own, a panic ends the process, as it should.)
+// panickingTracer is a tracer provider of which one call, the one numbered at,
+// panics on the test's goroutine. (On a goroutine of the pool, a panic ends the
+// process, as it should.)
 type panickingTracer struct {
 	noop.TracerProvider
 	goroutine int64
@@ -34,7 +35,7 @@ func (p *panickingTracer) step() {
 		return
 	}
 	if p.calls++; p.calls == p.at {
-		panic("users' code")
+		panic("user code")
 	}
 }
 
@@ -66,9 +67,10 @@ func (s panickingSpan) SetStatus(codes.Code, string) { s.provider.step() }
 
 func (s panickingSpan) End(...trace.SpanEndOption) { s.provider.step() }
 
-// A sampler or a span processor that panics keeps no lock, and no pool open.
-func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
-	b := locktest.New(t) // not parallel: profiles are the process's
+// A sampler or span processor that panics keeps neither a lock held nor a pool
+// open.
+func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
+	b := locktest.New(t) // not parallel: profiles are per process
 	others := b.Pool(lockpool.WithProfiles())
 	calls := map[string]func(p *lockpool.Pool){
 		"free": func(p *lockpool.Pool) { _ = p.Do(b.Ctx, "a", func(context.Context) error { return nil }) },
@@ -114,16 +116,16 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 			func() {
 				defer func() {
 					if r := recover(); r != nil {
-						require.Equal(t, "users' code", r)
+						require.Equal(t, "user code", r)
 						panics++
 					}
 				}()
 				call(p)
 			}()
-			if tracer.calls < at { // it has come to its end
+			if tracer.calls < at { // the call returned before the panic was due
 				break
 			}
-			b.Until(func() bool { return len(b.Contenders("/")) == 2 }, "that only the holders are left after %s, step %d", name, at)
+			b.Until(func() bool { return len(b.Contenders("/")) == 2 }, "only the two holders are left after %s, step %d", name, at)
 			require.Zero(t, p.Stats().Held, "%s, step %d", name, at)
 			require.Zero(t, p.Stats().Waiting, "%s, step %d", name, at)
 			require.Zero(t, p.Stats().InUse, "%s, step %d", name, at)
@@ -134,17 +136,17 @@ func TestPanicOfUsersCodeKeepsNoLock(t *testing.T) {
 	}
 	b.Unlock(held)
 	require.NoError(t, full.Release(b.Ctx))
-	var nobody context.Context
+	var noContext context.Context
 	p := b.Pool()
-	require.Panics(t, func() { _, _ = p.Lock(nobody, "a") })
+	require.Panics(t, func() { _, _ = p.Lock(noContext, "a") })
 	h := b.Handle(p)
-	require.Panics(t, func() { _, _ = h.Lock(nobody, "a") })
+	require.Panics(t, func() { _, _ = h.Lock(noContext, "a") })
 	l, err := h.Lock(b.Ctx, "a")
 	require.NoError(t, err)
-	require.Panics(t, func() { _ = l.Context(nobody) })
-	require.Panics(t, func() { _ = l.Unlock(nobody) })
-	require.Panics(t, func() { _ = h.Close(nobody) })
-	require.Equal(t, 1, l.Depth(), "nothing has changed")
+	require.Panics(t, func() { _ = l.Context(noContext) })
+	require.Panics(t, func() { _ = l.Unlock(noContext) })
+	require.Panics(t, func() { _ = h.Close(noContext) })
+	require.Equal(t, 1, l.Depth(), "the lock is as it was")
 	b.Unlock(l)
 	require.Empty(t, b.Children("a"))
 	require.NoError(t, h.Close(b.Ctx))

@@ -51,7 +51,7 @@ func TestPlainLockIsOneNode(t *testing.T) {
 	}
 }
 
-func TestPlainLockIsWaitedForAndEnteredAgain(t *testing.T) {
+func TestPlainLockIsExclusiveAndReentrant(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -63,7 +63,7 @@ func TestPlainLockIsWaitedForAndEnteredAgain(t *testing.T) {
 			for range 5 {
 				err := pool.Do(b.Ctx, "a", func(ctx context.Context) error {
 					if inside.Add(1) != 1 {
-						t.Error("two inside")
+						t.Error("two holders")
 					}
 					defer inside.Add(-1)
 					turns.Add(1)
@@ -79,7 +79,7 @@ func TestPlainLockIsWaitedForAndEnteredAgain(t *testing.T) {
 	require.Equal(t, int32(100), turns.Load())
 }
 
-func TestWaiterForAPlainLockGivesUpAndLeavesNothing(t *testing.T) {
+func TestPlainWaiterThatGivesUpLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -94,7 +94,7 @@ func TestWaiterForAPlainLockGivesUpAndLeavesNothing(t *testing.T) {
 	b.Unlock(got)
 }
 
-func TestHolderOfAPlainLockIsToldWhenItIsBroken(t *testing.T) {
+func TestPlainHolderLearnsThatItsLockWasBroken(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -107,7 +107,7 @@ func TestHolderOfAPlainLockIsToldWhenItIsBroken(t *testing.T) {
 		q, err := others.Queue(b.Ctx, "a")
 		require.NoError(t, err)
 		require.NoError(t, others.Break(b.Ctx, "a", q.Contenders[0].Node))
-		// Another one takes it at once. It must not be mistaken for ours.
+		// Another holder's node must not be mistaken for the broken one.
 		next, err := others.TryLock(b.Ctx, "a", lockpool.Plain())
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Verify(b.Ctx), lockpool.ErrLockLost)
@@ -119,8 +119,8 @@ func TestHolderOfAPlainLockIsToldWhenItIsBroken(t *testing.T) {
 	}
 }
 
-// Somebody else's ephemeral node is a plain lock, too.
-func TestEphemeralNodeOfAnybodyIsAPlainLock(t *testing.T) {
+// An ephemeral node of any other client is a plain lock.
+func TestAnyEphemeralNodeIsAPlainLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -156,7 +156,7 @@ func TestPlainLockCannotBeShared(t *testing.T) {
 	require.ErrorContains(t, b.Pool().Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.Plain(), lockpool.Shared()), "cannot be shared")
 }
 
-// One write to take and one to give back, and nothing else.
+// A plain lock takes one write to lock and one to unlock, and no reads.
 func TestPlainLockCostsTwoRequests(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
@@ -178,7 +178,7 @@ func TestPlainLockCostsTwoRequests(t *testing.T) {
 	require.Equal(t, int32(2), requests.Load())
 }
 
-// plainHolder takes a plain lock and waits until its node is watched.
+// watchedPlainLock takes a plain lock and waits until its node is watched.
 func watchedPlainLock(b *locktest.Bench, p *lockpool.Pool, name string) *lockpool.Lock {
 	l, err := p.Lock(b.Ctx, name, lockpool.Plain())
 	require.NoError(b, err)
@@ -186,8 +186,8 @@ func watchedPlainLock(b *locktest.Bench, p *lockpool.Pool, name string) *lockpoo
 	return l
 }
 
-// A request to give a plain lock back that arrives when it has another holder.
-func TestLateRevokeOfAPlainLockDoesNoHarmToTheNextHolder(t *testing.T) {
+// A revocation arrives when the plain lock has another holder.
+func TestLateRevokeSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -210,13 +210,14 @@ func TestLateRevokeOfAPlainLockDoesNoHarmToTheNextHolder(t *testing.T) {
 	if blocked == nil {
 		b.Unlock(l)
 	}
-	require.NoError(t, blocked, "the node stays behind: nobody can lock until the holder's session ends")
-	require.NoError(t, err, "the next holder has lost a lock that is its own")
+	require.NoError(t, blocked, "the node stays behind until the holder's session ends")
+	require.NoError(t, err, "the next holder has lost its lock")
 	require.NoError(t, unlock)
 }
 
-// ZooKeeper's way to ask is to write __REVOKE__ into the lock's node, says Revoked.
-func TestPlainLockIsRevokedByHand(t *testing.T) {
+// The documentation of Revoked names ZooKeeper's way: __REVOKE__ is written into
+// the lock's node.
+func TestPlainLockCanBeRevokedByHand(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewOn(t, zktest.Start(t).Addr())
 	p, third := b.Pool(), b.Pool()
@@ -239,8 +240,8 @@ func TestPlainLockIsRevokedByHand(t *testing.T) {
 	require.Equal(t, "revoked", how)
 }
 
-// Break of a plain lock whose reply is lost: the delete is repeated without a look.
-func TestBreakOfAPlainLockDoesNotHitTheNextHolder(t *testing.T) {
+// The reply to the delete of Break is lost. It must not be repeated unseen.
+func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -268,9 +269,9 @@ func TestBreakOfAPlainLockDoesNotHitTheNextHolder(t *testing.T) {
 	require.NoError(t, err, "the next holder's node was removed")
 }
 
-// A holder that looks for its plain node finds one that it may not see. It is
-// somebody else's, who took the lock when the holder's was broken.
-func TestHiddenPlainNodeOfAnotherIsNotRemoved(t *testing.T) {
+// A holder looks for its plain node and finds one that it may not read. It belongs
+// to another holder, which took the lock when the first one's node was removed.
+func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -285,13 +286,13 @@ func TestHiddenPlainNodeOfAnotherIsNotRemoved(t *testing.T) {
 	})
 	l, err := p.Lock(b.Ctx, "x/a", lockpool.Plain())
 	require.NoError(t, err)
-	require.NoError(t, held.Wait(b.Ctx)) // its first look, after 20 ms
+	require.NoError(t, held.Wait(b.Ctx)) // the first read, after 20 ms
 	held.Remove()
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/x/a", -1))
 	next := watchedPlainLock(b, others, "x/a")
 	held.Release()
 	<-l.Lost()
-	b.Until(func() bool { // the removal goes on in the background
+	b.Until(func() bool { // the removal continues in the background
 		deletes := 0
 		for _, r := range own.Trace() {
 			if strings.Contains(r.String(), "/x/a") && strings.Contains(r.String(), "delete") {
@@ -302,11 +303,11 @@ func TestHiddenPlainNodeOfAnotherIsNotRemoved(t *testing.T) {
 	}, "two deletes")
 	err = next.Verify(b.Ctx)
 	_ = next.Unlock(b.Ctx)
-	require.NoError(t, err, "somebody else's node was removed")
+	require.NoError(t, err, "the next holder's node was removed")
 }
 
-// A plain lock that changes hands quickly is an error for who waits.
-func TestPlainLockThatChangesHandsQuicklyIsNoError(t *testing.T) {
+// A waiter must not fail because the plain lock changes hands while it looks.
+func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -326,14 +327,14 @@ func TestPlainLockThatChangesHandsQuicklyIsNoError(t *testing.T) {
 	b.Unlock(l)
 }
 
-// The removal of a plain lock's node is not confirmed, and the server is too busy
-// for the question that follows, once. DESIGN, rules 12 and 13.
-func TestPlainNodeIsRemovedAfterABusyMoment(t *testing.T) {
+// The removal of a plain lock's node is not confirmed, and the server throttles
+// the check that follows once. See rules 12 and 13 of DESIGN.md.
+func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
 	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
-	other := b.Lock(p, "other") // keeps the session
+	other := b.Lock(p, "other") // keeps the session open
 	defer b.Unlock(other)
 	l := watchedPlainLock(b, p, "a")
 	session := own.State().Nodes[b.Chroot+"/a"].Stat.EphemeralOwner
@@ -350,12 +351,12 @@ func TestPlainNodeIsRemovedAfterABusyMoment(t *testing.T) {
 	if blocked == nil {
 		b.Unlock(next)
 	}
-	require.NoError(t, blocked, "the node stays for as long as its session holds anything else (unlock: %v)", err)
+	require.NoError(t, blocked, "the node stays while its session holds another lock (unlock: %v)", err)
 	require.NoError(t, err)
 }
 
-// Some who do little under a plain lock, and no faults: nobody gets an error.
-func TestPlainLockUnderContentionIsNoError(t *testing.T) {
+// Without faults, short holds under contention cause no errors.
+func TestContentionForAPlainLockIsNoError(t *testing.T) {
 	b := locktest.NewOn(t, zktest.Start(t).Addr())
 	var all sync.WaitGroup
 	var failed, turns atomic.Int32

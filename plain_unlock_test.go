@@ -14,8 +14,8 @@ import (
 )
 
 // A plain lock's node is removed by hand, and another holder takes the lock before
-// the first unlocks it. The second holder's node is left alone, wherever it is.
-func TestUnlockOfAPlainLockDoesNotHitTheNextHolder(t *testing.T) {
+// the first one unlocks it. The first one's unlock must not remove the new node.
+func TestPlainUnlockSparesTheNextHolder(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"on one session", "in one pool", "in another pool", "in another pool, watched"} {
 		t.Run(where, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestUnlockOfAPlainLockDoesNotHitTheNextHolder(t *testing.T) {
 			case "in another pool", "in another pool, watched":
 				others = b.Pool()
 			}
-			b.Unlock(b.Lock(others, "x")) // so that it has a session
+			b.Unlock(b.Lock(others, "x")) // opens a session
 			for range 5 {
 				l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
 				require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestUnlockOfAPlainLockDoesNotHitTheNextHolder(t *testing.T) {
 				require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
 				b.Unlock(next)
 			}
-			// Nobody has taken it.
+			// The lock has no next holder.
 			l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
 			require.NoError(t, err)
 			require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
@@ -55,8 +55,8 @@ func TestUnlockOfAPlainLockDoesNotHitTheNextHolder(t *testing.T) {
 	}
 }
 
-// As above, but the next holder does not know yet that it is one.
-func TestUnlockOfAPlainLockDoesNotHitACreateUnderWay(t *testing.T) {
+// As above, but the next holder has no reply to its create yet.
+func TestPlainUnlockSparesACreateInFlight(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	for _, sessions := range []int{1, 4} {
@@ -90,9 +90,9 @@ func TestUnlockOfAPlainLockDoesNotHitACreateUnderWay(t *testing.T) {
 	}
 }
 
-// As above, but the delete is on its way when the node is removed. Whoever waits in
-// this process waits for its answer, too.
-func TestWaiterForAPlainLockIsNotHitByADeleteUnderWay(t *testing.T) {
+// As above, but the delete is in flight when the node is removed. Waiters of the
+// same process wait for its reply as well.
+func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -116,10 +116,10 @@ func TestWaiterForAPlainLockIsNotHitByADeleteUnderWay(t *testing.T) {
 		require.NoError(t, held.Wait(b.Ctx))
 		from := len(own.Trace())
 		require.NoError(t, own.Delete(path))
-		late := time.Now().Add(15 * time.Millisecond) // for the waiter to do what it must not
+		late := time.Now().Add(15 * time.Millisecond) // time for a create that must not be sent
 		b.Until(func() bool {
 			return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool { return r.Kind == zktest.Requested && r.Op == zktest.OpCreate })
-		}, "time")
+		}, "the time to send a create")
 		held.Release()
 		err = <-unlocked
 		require.True(t, locktest.IsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
@@ -129,9 +129,9 @@ func TestWaiterForAPlainLockIsNotHitByADeleteUnderWay(t *testing.T) {
 	}
 }
 
-// As above, but it is the delete of somebody who breaks the lock, and the holder
-// is faster.
-func TestWaiterForAPlainLockIsNotHitByABreakUnderWay(t *testing.T) {
+// As above, but the delete in flight belongs to Break, and the holder unlocks
+// first.
+func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -157,10 +157,10 @@ func TestWaiterForAPlainLockIsNotHitByABreakUnderWay(t *testing.T) {
 		require.NoError(t, held.Wait(b.Ctx))
 		from := len(own.Trace())
 		b.Unlock(l)
-		late := time.Now().Add(15 * time.Millisecond) // for the waiter to do what it must not
+		late := time.Now().Add(15 * time.Millisecond) // time for a create that must not be sent
 		b.Until(func() bool {
 			return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool { return r.Kind == zktest.Requested && r.Op == zktest.OpCreate })
-		}, "time")
+		}, "the time to send a create")
 		held.Release()
 		require.ErrorIs(t, <-broken, lockpool.ErrNotHeld)
 		next := <-got
@@ -169,14 +169,15 @@ func TestWaiterForAPlainLockIsNotHitByABreakUnderWay(t *testing.T) {
 	}
 }
 
-// The session that lost a plain lock takes it again, the reply is lost, and
-// somebody asks for the lock before it is found: it is its own.
-func TestSessionThatLostAPlainLockKnowsItsNextNode(t *testing.T) {
+// A session that lost a plain lock creates the node again. The reply is lost, and
+// a revocation replaces the node's data before the session finds the node: it must
+// still recognize it.
+func TestSessionRecognizesItsNextPlainNode(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
 	p := b.Pool(lockpool.WithMaxSessions(1))
-	other := b.Lock(p, "other") // keeps the session
+	other := b.Lock(p, "other") // keeps the session open
 	defer b.Unlock(other)
 	for _, noticed := range []string{"by its watch", "by Verify"} {
 		l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
@@ -198,14 +199,15 @@ func TestSessionThatLostAPlainLockKnowsItsNextNode(t *testing.T) {
 			Do:    zktest.Call(func(zktest.Request) { _ = own.Set(b.Chroot+"/a", []byte("__REVOKE__")) }),
 		})
 		next, err := p.Lock(locktest.Timeout(t, 4*time.Second), "a", lockpool.Plain())
-		require.NoError(t, err, "it waits for its own node")
+		require.NoError(t, err, "it waits behind its own node")
 		b.Unlock(next)
 		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 	}
 }
 
-// A plain lock that is held for long enough to be watched needs no look.
-func TestUnlockOfAWatchedPlainLockIsOneRequest(t *testing.T) {
+// A plain lock that has been held long enough to be watched is removed without a
+// read.
+func TestUnlockOfAWatchedPlainLockReadsNothing(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())

@@ -21,7 +21,7 @@ func TestOpenNeverDials(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-func TestOpenNamesWhatIsWrong(t *testing.T) {
+func TestOpenErrorsNameTheCause(t *testing.T) {
 	t.Parallel()
 	_, err := lockpool.Open("zoo", "localhost")
 	require.ErrorContains(t, err, `"zoo"`)
@@ -38,9 +38,9 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestUnreachableServerIsInTheError(t *testing.T) {
+func TestErrorNamesAnUnreachableServer(t *testing.T) {
 	t.Parallel()
-	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // which keeps its port
+	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port
 	require.NoError(t, refusing.RefuseConnections())
 	p, err := lockpool.Open("zookeeper", refusing.Addr())
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestUnreachableServerIsInTheError(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-func TestServerThatComesUpLateIsFound(t *testing.T) {
+func TestPoolConnectsToAServerThatStartsLater(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	ctx := locktest.Context(t)
@@ -75,7 +75,7 @@ func TestStatsCountHoldersAndWaiters(t *testing.T) {
 	p := b.Pool()
 	holder := b.Lock(p, "a")
 	w := b.Enqueue(p, "a", 2)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "one waits")
+	b.Until(func() bool { return p.Stats().Waiting == 1 }, "one caller waits")
 	require.Equal(t, 1, p.Stats().Held)
 	require.Equal(t, 2, p.Stats().InUse)
 	require.Equal(t, 1, p.Stats().OpenSessions)
@@ -94,13 +94,13 @@ func TestClosedPoolRefusesAtOnce(t *testing.T) { // measures time: not beside ot
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
 	for what, call := range map[string]func() error{
-		"Lock":          func() error { _, err := p.Lock(b.Ctx, "a"); return err },
-		"TryLock":       func() error { _, err := p.TryLock(b.Ctx, "a"); return err },
-		"Do":            func() error { return p.Do(b.Ctx, "a", func(context.Context) error { panic("called") }) },
-		"Session":       func() error { _, err := p.Handle(b.Ctx); return err },
-		"Ping":          func() error { return p.Ping(b.Ctx) },
-		"Session.Lock":  func() error { _, err := h.Lock(b.Ctx, "a"); return err },
-		"Session.TryLo": func() error { _, err := h.TryLock(b.Ctx, "a"); return err },
+		"Lock":           func() error { _, err := p.Lock(b.Ctx, "a"); return err },
+		"TryLock":        func() error { _, err := p.TryLock(b.Ctx, "a"); return err },
+		"Do":             func() error { return p.Do(b.Ctx, "a", func(context.Context) error { panic("called") }) },
+		"Handle":         func() error { _, err := p.Handle(b.Ctx); return err },
+		"Ping":           func() error { return p.Ping(b.Ctx) },
+		"Handle.Lock":    func() error { _, err := h.Lock(b.Ctx, "a"); return err },
+		"Handle.TryLock": func() error { _, err := h.TryLock(b.Ctx, "a"); return err },
 	} {
 		clock := locktest.StartClock()
 		require.ErrorIs(t, call(), lockpool.ErrPoolClosed, what)
@@ -124,22 +124,22 @@ func TestCloseWakesWaitersAndReleasesHolders(t *testing.T) {
 	for _, w := range waiters {
 		<-w.Done
 		require.ErrorIs(t, w.Err, lockpool.ErrPoolClosed)
-		require.NotErrorIs(t, w.Err, context.Canceled, "nobody's context was cancelled")
+		require.NotErrorIs(t, w.Err, context.Canceled, "no context was canceled")
 	}
 	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrPoolClosed)
 	_, err := p.Lock(ctx, "b")
-	require.ErrorIs(t, err, lockpool.ErrPoolClosed, "whoever was inside is told why, too")
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed, "a context of the holder reports the cause")
 	<-held.Lost()
 	err = held.Unlock(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrNotHeld)
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	l := rival.Granted()
-	require.Less(t, time.Since(start), 2*time.Second, "the session was closed, not left to expire")
+	require.Less(t, time.Since(start), 2*time.Second, "the session is closed, not left to expire")
 	require.Len(t, b.Children("a"), 1)
 	b.Unlock(l)
 }
 
-func TestCloseWhileManyComeAndGo(t *testing.T) {
+func TestCloseBesideManyCalls(t *testing.T) {
 	t.Parallel()
 	for range 5 {
 		b := locktest.New(t)
@@ -187,7 +187,7 @@ func TestCloseWhileManyComeAndGo(t *testing.T) {
 	}
 }
 
-func TestShutdownLetsHoldersFinish(t *testing.T) {
+func TestShutdownWaitsForHolders(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -202,19 +202,19 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 	_, err = p.Lock(b.Ctx, "b")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	again, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err, "a holder may still enter what it holds")
+	require.NoError(t, err, "a holder may still reenter its lock")
 	b.Unlock(again)
 	require.Equal(t, 1, held.Depth())
 	select {
 	case err := <-done:
-		require.Fail(t, "it did not wait for the holder", "%v", err)
+		require.Fail(t, "it does not wait for the holder", "%v", err)
 	default:
 	}
 	b.Unlock(held)
 	require.NoError(t, <-done)
 }
 
-func TestShutdownGivesUpWhenItsContextEnds(t *testing.T) {
+func TestShutdownClosesWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -226,7 +226,7 @@ func TestShutdownGivesUpWhenItsContextEnds(t *testing.T) {
 	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrPoolClosed)
 }
 
-func TestDoSaysThatTheClosingPoolTookItsLock(t *testing.T) {
+func TestDoReportsThatItsFunctionClosedThePool(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -239,7 +239,7 @@ func TestDoSaysThatTheClosingPoolTookItsLock(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 }
 
-func TestDoRefusesNil(t *testing.T) {
+func TestDoRejectsNil(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -248,8 +248,8 @@ func TestDoRefusesNil(t *testing.T) {
 	require.Zero(t, p.Stats().OpenSessions)
 }
 
-// A holder may need another lock to finish.
-func TestShutdownLetsHoldersLockWhatTheyNeed(t *testing.T) {
+// A holder may need another lock to finish its work.
+func TestShutdownLetsHoldersTakeFurtherLocks(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -287,7 +287,7 @@ func TestShutdownLetsHoldersLockWhatTheyNeed(t *testing.T) {
 	require.NoError(t, <-down)
 }
 
-// slowContext is one whose Done returns only when it may.
+// slowContext is a context whose Done blocks until the test answers.
 type slowContext struct {
 	context.Context
 	asked, answer chan struct{}
@@ -299,8 +299,8 @@ func (c slowContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// Between the end of the last lock and the closing nobody is granted another,
-// whose end would be the last once more.
+// Once the last lock is released no waiter is granted another one before the pool
+// closes, or Shutdown would have to wait again.
 func TestShutdownGrantsNothingAfterTheLastLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -313,7 +313,7 @@ func TestShutdownGrantsNothingAfterTheLastLock(t *testing.T) {
 	down := make(chan error, 1)
 	go func() { down <- p.Shutdown(ctx) }()
 	<-ctx.asked
-	b.Unlock(l) // the last
+	b.Unlock(l) // the last one held
 	b.Unlock(held)
 	<-w.Done
 	require.ErrorIs(t, w.Err, lockpool.ErrPoolClosed)

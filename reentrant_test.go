@@ -34,10 +34,10 @@ func TestLockIsHeldUntilTheLastUnlock(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Scenario 21. (That no span is recorded is shown in testing/tracing.)
+// Scenario 21. (Package tracing tests that no span is recorded.)
 func TestReentrySendsNothing(t *testing.T) {
 	t.Parallel()
-	own := locktest.StartServer(t) // its counters are ours alone
+	own := locktest.StartServer(t) // counts only this test's packets
 	b := locktest.NewOn(t, own.Addr())
 	cfg := b.Config()
 	cfg.SessionTimeout = 10 * time.Second
@@ -62,14 +62,14 @@ func TestReentrySendsNothing(t *testing.T) {
 		b.Unlock(l2)
 		b.Unlock(l)
 	}
-	// The question itself is a packet, and two clients ping now and then.
+	// Asking for the figure is a packet, and two clients ping now and then.
 	require.Less(t, received()-before, 100)
 	b.Unlock(outer)
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Scenario 6: a holder in a context is of no use to another goroutine.
-func TestAnotherGoroutineIsAnotherHolder(t *testing.T) {
+// Scenario 6.
+func TestContextInAnotherGoroutineIsAnotherHolder(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -83,7 +83,7 @@ func TestAnotherGoroutineIsAnotherHolder(t *testing.T) {
 		}
 		done <- l
 	}()
-	b.AwaitQueue("a", 2) // it waits, and shares nothing
+	b.AwaitQueue("a", 2) // it waits like any other holder
 	require.Equal(t, 1, outer.Depth())
 	b.Unlock(outer)
 	b.Unlock(<-done)
@@ -114,8 +114,8 @@ func TestContextCarriesTheHolder(t *testing.T) {
 	require.Zero(t, p.Stats().Held)
 }
 
-// A lock taken through the context outlives the frame whose context it was.
-func TestInnerLockOutlivesTheOuterOne(t *testing.T) {
+// A lock taken through a context outlives the lock that the context came from.
+func TestInnerLockOutlivesTheOuterLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -131,8 +131,7 @@ func TestInnerLockOutlivesTheOuterOne(t *testing.T) {
 	require.Zero(t, p.Stats().InUse)
 }
 
-// A context that outlived its lock carries nobody.
-func TestContextOfAReleasedLockCarriesNobody(t *testing.T) {
+func TestContextOfAReleasedLockCarriesNoHolder(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -148,7 +147,7 @@ func TestContextOfAReleasedLockCarriesNobody(t *testing.T) {
 }
 
 // Scenario 127.
-func TestUnlockTwiceTakesNobodysCount(t *testing.T) {
+func TestSecondUnlockChangesNoCount(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
@@ -166,7 +165,7 @@ func TestUnlockTwiceTakesNobodysCount(t *testing.T) {
 	require.ErrorIs(t, outer.Unlock(b.Ctx), lockpool.ErrNotHeld)
 	again, err := h.Lock(b.Ctx, "a")
 	require.NoError(t, err)
-	require.ErrorIs(t, outer.Unlock(b.Ctx), lockpool.ErrNotHeld, "it is of an earlier hold")
+	require.ErrorIs(t, outer.Unlock(b.Ctx), lockpool.ErrNotHeld, "it belongs to an earlier hold")
 	require.Len(t, b.Children("a"), 1)
 	b.Unlock(again)
 	require.ErrorIs(t, new(lockpool.Lock).Unlock(b.Ctx), lockpool.ErrNotHeld)
@@ -174,7 +173,7 @@ func TestUnlockTwiceTakesNobodysCount(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestDoReleasesWhenItsFunctionPanicsOrFails(t *testing.T) {
+func TestDoUnlocksWhenItsFunctionPanicsOrFails(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -200,7 +199,7 @@ func TestDoContextEndsWithDo(t *testing.T) {
 	require.ErrorIs(t, context.Cause(kept), lockpool.ErrNotHeld)
 }
 
-func TestWaitAtMostBoundsTheWaitAndNotTheWork(t *testing.T) {
+func TestWaitAtMostBoundsTheWaitOnly(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -219,7 +218,7 @@ func TestWaitAtMostBoundsTheWaitAndNotTheWork(t *testing.T) {
 	}, lockpool.WaitAtMost(time.Second)))
 }
 
-func BenchmarkNested(b *testing.B) {
+func BenchmarkReentry(b *testing.B) {
 	h := locktest.New(b)
 	handle := h.Handle(h.Pool())
 	outer, err := handle.Lock(h.Ctx, "a")

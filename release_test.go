@@ -12,7 +12,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// slow is a server whose every answer takes a while, in front of the shared one.
+// slowServer puts a proxy in front of the shared server that delays every reply.
 func slowServer(b *locktest.Bench, d time.Duration) *zktest.Proxy {
 	proxy := zktest.StartProxy(b, locktest.Shared().Addr())
 	b.Addr = proxy.Addr()
@@ -20,9 +20,9 @@ func slowServer(b *locktest.Bench, d time.Duration) *zktest.Proxy {
 	return proxy
 }
 
-// A release in another goroutine is under way for a round trip, and must not keep
-// Do from its own.
-func TestUnlockBesideUnlockOfTheSameHolder(t *testing.T) {
+// A release in another goroutine takes a round trip. It must not keep Do from its
+// own release.
+func TestUnlockBesideAnotherUnlockOfTheHandle(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	slowServer(b, 10*time.Millisecond)
@@ -48,8 +48,8 @@ func TestUnlockBesideUnlockOfTheSameHolder(t *testing.T) {
 	require.Zero(t, p.Stats().InUse)
 }
 
-// A timer that unlocks while the holder waits for another lock.
-func TestUnlockBesideAWaitOfTheSameHolder(t *testing.T) {
+// A timer may unlock one lock while the handle waits for another.
+func TestUnlockBesideAWaitOfTheHandle(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -66,7 +66,7 @@ func TestUnlockBesideAWaitOfTheSameHolder(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestDoTellsThatPoolCloseTookItsLock(t *testing.T) {
+func TestDoReportsAConcurrentPoolClose(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	for range 20 {
@@ -84,8 +84,8 @@ func TestDoTellsThatPoolCloseTookItsLock(t *testing.T) {
 	}
 }
 
-// nil is for releases that were ours to make.
-func TestUnlockTellsOfASessionThatTheServerHasEnded(t *testing.T) {
+// Unlock returns nil only for a lock that was held until then.
+func TestUnlockReportsAnExpiredSession(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -108,8 +108,8 @@ func TestUnlockTellsOfASessionThatTheServerHasEnded(t *testing.T) {
 	}
 }
 
-// The node of a short hold is not watched yet.
-func TestUnlockTellsThatTheNodeWasRemoved(t *testing.T) {
+// The node of a short hold is not watched yet, so only the delete can notice.
+func TestUnlockReportsARemovedNode(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	proxy := zktest.StartProxy(b, locktest.Shared().Addr())
@@ -124,7 +124,6 @@ func TestUnlockTellsThatTheNodeWasRemoved(t *testing.T) {
 	} {
 		l, err := ways.lock()
 		require.NoError(t, err)
-		// Before it is watched: the delete gets there first.
 		removal := proxy.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}},
 			Do:    zktest.Call(func(r zktest.Request) { require.NoError(t, b.Admin.Delete(r.Paths[0], -1)) }),
@@ -133,15 +132,15 @@ func TestUnlockTellsThatTheNodeWasRemoved(t *testing.T) {
 		require.NoError(t, removal.Wait(b.Ctx))
 		<-l.Lost()
 	}
-	// A reply that is lost leaves a doubt whose delete it was.
+	// After a lost reply it is open whose delete removed the node.
 	l := b.Lock(p, "a")
 	lost := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.DropAfterApply()})
 	b.Unlock(l)
 	require.NoError(t, lost.Wait(b.Ctx))
 }
 
-// The natural way to write it ends the context that Unlock is given.
-func TestUnlockWithTheContextOfTheLock(t *testing.T) {
+// The natural call passes Unlock a context that Unlock itself ends.
+func TestUnlockAcceptsTheContextOfTheLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	slowServer(b, 20*time.Millisecond)
@@ -161,7 +160,7 @@ func TestUnlockWithTheContextOfTheLock(t *testing.T) {
 	require.NoError(t, err)
 	ctx := inner.Context(l.Context(b.Ctx))
 	b.Unlock(l)
-	require.NoError(t, inner.Unlock(ctx), "another lock's end is none of this one's either")
+	require.NoError(t, inner.Unlock(ctx), "the end of another lock does not end this call")
 	require.Empty(t, b.Children("b"))
 
 	all, err := p.LockAll(b.Ctx, "a", "b", "c")
@@ -181,8 +180,8 @@ func TestUnlockWithTheContextOfTheLock(t *testing.T) {
 	require.Empty(t, b.Contenders("/"))
 }
 
-// What the user does to the context still bounds the wait.
-func TestUnlockWithTheContextOfTheLockEndsWithWhatIsAroundIt(t *testing.T) {
+// Cancellations and deadlines of the caller still bound the wait.
+func TestUnlockWithTheContextOfTheLockHonorsItsParentAndChildren(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	proxy := zktest.StartProxy(b, locktest.Shared().Addr())
@@ -216,5 +215,5 @@ func TestUnlockWithTheContextOfTheLockEndsWithWhatIsAroundIt(t *testing.T) {
 		held.Release()
 		held.Remove()
 	}
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "that nothing is held")
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no contender is left")
 }

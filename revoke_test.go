@@ -18,7 +18,7 @@ func awaitRevocation(b *locktest.Bench, revoked <-chan struct{}) {
 	select {
 	case <-revoked:
 	case <-b.Ctx.Done():
-		require.FailNow(b, "nobody was told")
+		require.FailNow(b, "not revoked")
 	}
 }
 
@@ -32,7 +32,7 @@ func notRevoked(t *testing.T, revoked <-chan struct{}) {
 }
 
 // Scenarios 118, 122.
-func TestHolderThatListensIsToldAndKeepsTheLock(t *testing.T) {
+func TestRevokedHolderKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
@@ -40,11 +40,11 @@ func TestHolderThatListensIsToldAndKeepsTheLock(t *testing.T) {
 	notRevoked(t, l.Revoked())
 	q, err := others.Queue(b.Ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, "billing", q.Contenders[0].Owner, "its data are there as well")
+	require.Equal(t, "billing", q.Contenders[0].Owner, "a node that can be revoked still names its owner")
 	ctx := l.Context(b.Ctx)
 	require.NoError(t, others.Revoke(b.Ctx, "a"))
 	awaitRevocation(b, l.Revoked())
-	require.NoError(t, ctx.Err(), "a lock that was not taken with Revocable")
+	require.NoError(t, ctx.Err(), "a lock without Revocable")
 	require.NoError(t, l.Verify(b.Ctx))
 	_, err = others.TryLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
@@ -55,8 +55,8 @@ func TestHolderThatListensIsToldAndKeepsTheLock(t *testing.T) {
 	b.Unlock(l)
 }
 
-// Scenario 121 and: a request that came before anybody listened.
-func TestRequestThatCameBeforeItListenedIsSeen(t *testing.T) {
+// Scenario 121, and revocations that precede the first watch on the node.
+func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -74,7 +74,7 @@ func TestRequestThatCameBeforeItListenedIsSeen(t *testing.T) {
 	}
 }
 
-func TestRevocableEndsTheContextsOfAHolder(t *testing.T) {
+func TestRevocableEndsTheContextsOfTheLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -82,7 +82,7 @@ func TestRevocableEndsTheContextsOfAHolder(t *testing.T) {
 		require.NoError(t, others.Revoke(b.Ctx, "a"))
 		awaitRevocation(b, ctx.Done())
 		_, err := others.TryLock(b.Ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrLocked, "still held")
+		require.ErrorIs(t, err, lockpool.ErrLocked, "the lock is still held")
 		return context.Cause(ctx)
 	}, lockpool.Revocable())
 	require.ErrorIs(t, err, lockpool.ErrRevoked)
@@ -93,11 +93,11 @@ func TestRevocableEndsTheContextsOfAHolder(t *testing.T) {
 	require.NoError(t, others.Revoke(b.Ctx, "a"))
 	awaitRevocation(b, before.Done())
 	require.Equal(t, lockpool.ErrRevoked, context.Cause(before))
-	require.Equal(t, lockpool.ErrRevoked, context.Cause(l.Context(b.Ctx)), "one that is asked for later")
+	require.Equal(t, lockpool.ErrRevoked, context.Cause(l.Context(b.Ctx)), "a context made after the revocation")
 	require.NoError(t, l.Verify(b.Ctx))
 	b.Unlock(l)
 
-	// Deeper in the code somebody declares it.
+	// A reentry makes the hold revocable.
 	h := b.Handle(p)
 	l, err = h.Lock(b.Ctx, "a")
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestRevocableEndsTheContextsOfAHolder(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestWaiterThatMayBeRevokedGivesUp(t *testing.T) {
+func TestRevocableWaiterGivesUp(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -124,7 +124,7 @@ func TestWaiterThatMayBeRevokedGivesUp(t *testing.T) {
 	second := b.EnqueueWith(func(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error) {
 		return others.RLock(ctx, name, lockpool.Revocable())
 	}, "a", 3)
-	third := b.Enqueue(others, "a", 4) // does not listen
+	third := b.Enqueue(others, "a", 4) // not revocable
 	for i, w := range []*locktest.LockWaiter{second, first} {
 		q, err := p.Queue(b.Ctx, "a")
 		require.NoError(t, err)
@@ -140,11 +140,11 @@ func TestWaiterThatMayBeRevokedGivesUp(t *testing.T) {
 	notRevoked(t, l.Revoked())
 	b.Unlock(l)
 	got := third.Granted()
-	awaitRevocation(b, got.Revoked()) // it was asked as a waiter
+	awaitRevocation(b, got.Revoked()) // it was revoked while it waited
 	b.Unlock(got)
 }
 
-func TestPermitsAndPlainLocksAreRevoked(t *testing.T) {
+func TestPermitsAndPlainLocksCanBeRevoked(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -167,16 +167,16 @@ func TestPermitsAndPlainLocksAreRevoked(t *testing.T) {
 }
 
 // Scenario 123.
-func TestRevokingNeedsTheRightAndSomebody(t *testing.T) {
+func TestRevokeNeedsARightAndAContender(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
-	require.NoError(t, others.Revoke(b.Ctx, "nobody"))
+	require.NoError(t, others.Revoke(b.Ctx, "free"))
 	require.ErrorIs(t, others.Revoke(b.Ctx, "/a"), lockpool.ErrInvalidName)
 	require.ErrorContains(t, others.Revoke(b.Ctx, "a", "config"), "take it from Queue")
 	l := b.Lock(p, "a")
 	node := b.Children("a")[0]
-	require.NoError(t, others.Revoke(b.Ctx, "a", node[:39]+"lock-0000009999"), "it has gone")
+	require.NoError(t, others.Revoke(b.Ctx, "a", node[:39]+"lock-0000009999"), "a contender that is gone")
 	_, err := b.Admin.SetACL(b.Chroot+"/a/"+node, zk.WorldACL(zk.PermRead|zk.PermDelete), -1)
 	require.NoError(t, err)
 	err = others.Revoke(b.Ctx, "a")
@@ -185,12 +185,12 @@ func TestRevokingNeedsTheRightAndSomebody(t *testing.T) {
 	select {
 	case <-l.Revoked():
 		require.Fail(t, "revoked")
-	case <-time.After(50 * time.Millisecond): // of nothing happening
+	case <-time.After(50 * time.Millisecond): // during which nothing happens
 	}
 	b.Unlock(l)
 }
 
-func TestReadersAreAskedTogether(t *testing.T) {
+func TestRevokeAsksAllReaders(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -206,9 +206,9 @@ func TestReadersAreAskedTogether(t *testing.T) {
 	b.Unlock(l)
 }
 
-// A request to give the lock back, and then its holder goes on reading: the new
-// node does not say that somebody has asked.
-func TestRequestSurvivesSharing(t *testing.T) {
+// A revocation arrives just before the holder downgrades to another node, which
+// does not carry it.
+func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -217,28 +217,27 @@ func TestRequestSurvivesSharing(t *testing.T) {
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
 	l, err := h.Lock(b.Ctx, "a", lockpool.Revocable())
 	require.NoError(t, err)
-	b.Token(l) // it is watched: it listens
+	b.Token(l) // its node is watched
 	require.NoError(t, own.WaitWatch(b.Ctx, b.Chroot+"/a/"+b.Children("a")[0], 1))
 	r, err := h.RLock(b.Ctx, "a")
 	require.NoError(t, err)
-	// Somebody asks just before the transaction that shares comes in.
 	asked := make(chan error, 1)
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpMulti}},
 		Do:    zktest.Call(func(zktest.Request) { asked <- others.Revoke(b.Ctx, "a") }),
 	})
 	b.Unlock(l)
-	require.NoError(t, <-asked, "it was asked, and Revoke said so")
+	require.NoError(t, <-asked, "Revoke reports success")
 	select {
 	case <-r.Revoked():
 	case <-time.After(2 * time.Second):
-		require.Fail(t, "the holder will never learn that it was asked")
+		require.Fail(t, "the holder never learns of the revocation")
 	}
 }
 
-// A request on its way while the holder begins to share: it has another node then,
-// and Revoke takes that for a holder who has gone.
-func TestRequestReachesAHolderThatSharesMeanwhile(t *testing.T) {
+// A revocation is in flight when the holder downgrades. Revoke must not take the
+// change of nodes for the end of the hold.
+func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -258,15 +257,15 @@ func TestRequestReachesAHolderThatSharesMeanwhile(t *testing.T) {
 	require.NoError(t, held.Wait(b.Ctx))
 	b.Unlock(l)
 	held.Release()
-	require.NoError(t, <-asked, "Revoke says that it has asked who holds the lock")
+	require.NoError(t, <-asked, "Revoke reports success")
 	select {
 	case <-r.Revoked():
 	case <-time.After(2 * time.Second):
-		require.Fail(t, "nobody asked the holder, who held the lock all the time")
+		require.Fail(t, "the holder never learns of the revocation")
 	}
 }
 
-func TestRevokedDoSaysSo(t *testing.T) {
+func TestDoReportsARevocation(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -280,6 +279,6 @@ func TestRevokedDoSaysSo(t *testing.T) {
 	require.NoError(t, p.Do(b.Ctx, "a", func(ctx context.Context) error {
 		require.NoError(t, others.Revoke(b.Ctx, "a"))
 		<-ctx.Done()
-		return nil // it was done all the same
+		return nil // the work was done nevertheless
 	}, lockpool.Revocable()))
 }

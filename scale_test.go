@@ -21,9 +21,8 @@ import (
 
 var crowd = flag.Int("crowd", 2500, "how many goroutines wait in TestManyWaitersCostNoSession")
 
-// Each of the waiters lists the whole queue when it joins, and all do so again
-// after a reconnect. That must not keep their sessions from proving that they
-// live.
+// Each waiter lists the whole queue when it joins, and again after a reconnection.
+// These listings must not delay the requests that keep the sessions' leases.
 func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside others
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -74,7 +73,7 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 
 	clock = time.Now()
 	proxy.Cut(zktest.Selector{})
-	b.Until(func() bool { return b.Stat(own, "zk_watch_count") < *crowd/2 || unrelated.Depth() == 0 }, "the cut")
+	b.Until(func() bool { return b.Stat(own, "zk_watch_count") < *crowd/2 || unrelated.Depth() == 0 }, "the waiters have lost their connections")
 	for !watching() {
 		require.NoError(t, b.Ctx.Err())
 		time.Sleep(20 * time.Millisecond)
@@ -85,10 +84,10 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 	runtime.GC()
 	runtime.ReadMemStats(&memory)
 	t.Logf("%d MB in use, %d MB at the most", memory.HeapInuse>>20, memory.HeapSys>>20)
-	require.Less(t, memory.HeapInuse, uint64(100<<20), "waiters keep listings")
+	require.Less(t, memory.HeapInuse, uint64(100<<20), "waiters keep their listings in memory")
 
 	b.Unlock(holder)
-	b.Until(func() bool { return granted.Load() > 100 }, "that the lock is passed on")
+	b.Until(func() bool { return granted.Load() > 100 }, "the lock is passed on")
 	clock = time.Now()
 	giveUp()
 	all.Wait()
@@ -99,7 +98,7 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside o
 	require.NotContains(t, told.String(), "session lost")
 }
 
-func TestTenThousandWaitersAreNoTrouble(t *testing.T) {
+func TestTenThousandContendersAreAwaited(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -112,7 +111,6 @@ func TestTenThousandWaitersAreNoTrouble(t *testing.T) {
 	b.Unlock(w.Granted())
 }
 
-// 1,000 waiters in one process.
 func TestThousandWaitersAreGrantedInOrder(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -137,7 +135,7 @@ func TestThousandWaitersAreGrantedInOrder(t *testing.T) {
 	}
 	b.Unlock(holder)
 	for i := range waiters {
-		require.Equal(t, i/100, <-granted/100, "in the order of their hundreds")
+		require.Equal(t, i/100, <-granted/100, "each hundred precedes the next")
 	}
 	require.NoError(t, p.Shutdown(b.Ctx))
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// A caller that asks for more permits than the limit allows holds up nobody: it
-// waits for another limit, and then for its turn.
-func TestWhoAsksForMoreThanTheLimitHoldsUpNobody(t *testing.T) {
+// A caller that asks for more permits than the limit allows blocks no other caller:
+// it waits for a higher limit first, and then for its turn.
+func TestAcquireBeyondTheLimitBlocksNoOthers(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -33,16 +33,16 @@ func TestWhoAsksForMoreThanTheLimitHoldsUpNobody(t *testing.T) {
 	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits")
 	b.Release(b.Acquire(same, 2))
 	one, err := same.TryAcquire(b.Ctx, 1)
-	require.NoError(t, err, "there are two")
+	require.NoError(t, err, "two permits are free")
 	many.StillWaits()
 
-	// The limit suffices now, the permits that are free do not.
+	// The limit suffices now, but there are not enough free permits.
 	require.NoError(t, same.SetLimit(b.Ctx, 3))
 	b.AwaitQueue("s/leases", 4)
 	many.StillWaits()
 	few := b.EnqueueForPermits(same, 1, 2)
 
-	// And now it does not any more. Its leases go, and who came later is let in.
+	// The limit is too low again: its leases go, and a later caller is granted.
 	require.NoError(t, same.SetLimit(b.Ctx, 2))
 	b.Release(few.Granted())
 	many.StillWaits()
@@ -53,15 +53,15 @@ func TestWhoAsksForMoreThanTheLimitHoldsUpNobody(t *testing.T) {
 	require.NoError(t, same.SetLimit(b.Ctx, 0))
 	none := b.StartAcquire(sem, 1)
 	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits")
-	b.Until(func() bool { return len(b.Contenders("/s")) == 0 }, "without a place in the queue")
+	b.Until(func() bool { return len(b.Contenders("/s")) == 0 }, "the waiter has no place in the queue")
 	none.Cancel()
 	<-none.Done
 	require.ErrorIs(t, none.Err, context.Canceled)
 	require.ErrorContains(t, none.Err, "waiting for a limit of 1, which is 0")
 }
 
-// Scenario 100. Another limit is no error: the smallest that a holder states
-// counts, for as long as it holds.
+// Scenario 100. Different limits are no error: the smallest stated by a holder
+// counts while it holds its permits.
 func TestSmallestStatedLimitCounts(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -73,7 +73,7 @@ func TestSmallestStatedLimitCounts(t *testing.T) {
 	}
 	three, five, two := p.Semaphore("s", 3), others.Semaphore("s", 5), others.Semaphore("s", 2)
 
-	// Raised by a deployment: it is 3 until the last of the old ones has gone.
+	// A deployment raises the limit: it is 3 until the last old holder releases.
 	old := b.Acquire(three, 1)
 	held := b.Acquire(five, 2)
 	full(five, 1)
@@ -81,14 +81,15 @@ func TestSmallestStatedLimitCounts(t *testing.T) {
 	b.Release(old)
 	more := waiter.Granted()
 	b.Release(b.Acquire(five, 2))
-	full(three, 1) // three are held
+	full(three, 1) // three permits are held
 	full(five, 3)
 
-	// Lowered: who states 2 waits until it fits, and then counts for the others.
+	// It lowers the limit: a caller that states 2 waits until 2 suffice, and then
+	// its limit counts for the others.
 	lower := b.EnqueueForPermits(two, 1, 1)
 	b.Release(more)
 	lower.StillWaits()
-	full(five, 1) // somebody waits
+	full(five, 1) // a caller waits
 	b.Release(held)
 	low := lower.Granted()
 	last := b.Acquire(five, 1)
@@ -102,15 +103,15 @@ func TestSmallestStatedLimitCounts(t *testing.T) {
 	require.ErrorContains(t, err, "none was given, and none is set")
 }
 
-// A caller that asks for more than others state waits for them, and holds up
-// nobody.
-func TestWhoAsksForMoreThanIsStatedHoldsUpNobody(t *testing.T) {
+// A caller that asks for more than the holders state waits for them without
+// blocking others.
+func TestAcquireBeyondAStatedLimitBlocksNoOthers(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
 	first, second := b.Acquire(others.Semaphore("s", 3), 1), b.Acquire(others.Semaphore("s", 2), 1)
 	many := b.StartAcquire(p.Semaphore("s", 4), 4)
-	b.Until(func() bool { return p.Stats().Waiting == 1 && len(b.Contenders("/s")) == 2 }, "it waits, without a place")
+	b.Until(func() bool { return p.Stats().Waiting == 1 && len(b.Contenders("/s")) == 2 }, "it waits without a place in the queue")
 	b.Release(first)
 	b.Release(b.Acquire(others.Semaphore("s", 3), 1))
 	many.StillWaits()
@@ -118,8 +119,7 @@ func TestWhoAsksForMoreThanIsStatedHoldsUpNobody(t *testing.T) {
 	b.Release(many.Granted())
 }
 
-// A limit that is set is one more that counts.
-func TestLimitThatIsSetCountsBesideThoseThatAreStated(t *testing.T) {
+func TestSetLimitCountsBesideStatedLimits(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -139,21 +139,21 @@ func TestLimitThatIsSetCountsBesideThoseThatAreStated(t *testing.T) {
 	full(stated, 1)
 	b.Release(held)
 
-	// Also for who waits already with a limit of its own.
+	// It also counts for a caller that waits with a limit of its own.
 	held = b.Acquire(stated, 2)
 	waiter := b.EnqueueForPermits(stated, 1, 1)
 	require.NoError(t, set.SetLimit(b.Ctx, 0))
 	b.Release(held)
-	b.Until(func() bool { return len(b.Contenders("/s")) == 0 }, "it waits, without a place")
+	b.Until(func() bool { return len(b.Contenders("/s")) == 0 }, "it waits without a place in the queue")
 	waiter.StillWaits()
 	require.NoError(t, set.SetLimit(b.Ctx, 1))
 	b.Release(waiter.Granted())
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
 }
 
-// A limit that is set for the first time, while permits are taken under one that
-// is stated: as soon as SetLimit has returned it counts.
-func TestLimitThatIsSetBeforeTheLeaseIsMadeCounts(t *testing.T) {
+// The first SetLimit comes while permits are acquired under a stated limit. It
+// counts as soon as it has returned.
+func TestLimitSetBeforeTheLeaseIsCreatedCounts(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -163,15 +163,15 @@ func TestLimitThatIsSetBeforeTheLeaseIsMadeCounts(t *testing.T) {
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/s/leases/", Ops: zktest.Creates},
 		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.Chroot+"/s/limit", []byte{0, 0, 0, 0}) }),
-		Skip:  1, // for want of the directory
+		Skip:  1, // the first fails for want of the directory
 	})
 	_, err := p.Semaphore("s", 2).TryAcquire(b.Ctx, 1)
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
 }
 
-// Curator's leases state nothing. Nor does a name that only looks like it.
-func TestLeasesOfOthersStateNoLimit(t *testing.T) {
+// Curator's leases state no limit. Neither do names that only resemble ours.
+func TestForeignLeasesStateNoLimit(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	sem := b.Pool().Semaphore("s", 4)
@@ -190,9 +190,9 @@ func TestLeasesOfOthersStateNoLimit(t *testing.T) {
 	}
 }
 
-// Clients with limits of their own: at every grant, no more permits are held than
-// any holder's limit.
-func TestNoHolderSeesMorePermitsThanItsLimit(t *testing.T) {
+// With clients of different limits, at every grant no more permits are held than
+// the limit of any holder.
+func TestStatedLimitsHoldForEveryHolder(t *testing.T) {
 	t.Parallel()
 	const clients, turns = 8, 25
 	b := locktest.New(t)
@@ -241,9 +241,9 @@ func TestNoHolderSeesMorePermitsThanItsLimit(t *testing.T) {
 	require.False(t, slices.ContainsFunc(b.Contenders("/s"), func(path string) bool { return strings.Contains(path, "lease") }))
 }
 
-// A limit that was lowered before the lease was made, and whose event came
-// before the reply, grants nothing any more.
-func TestLimitThatWasLoweredBeforeTheGrantCounts(t *testing.T) {
+// The limit is lowered before the lease is created, and its event precedes the
+// reply. The old limit must not grant the permit.
+func TestLimitLoweredBeforeTheGrantCounts(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -258,7 +258,7 @@ func TestLimitThatWasLoweredBeforeTheGrantCounts(t *testing.T) {
 		var lowered atomic.Bool
 		fault := own.Inject(zktest.Rule{
 			Match: zktest.Match{Prefix: b.Chroot + "/" + name + "/leases/", Ops: zktest.Creates},
-			Do: zktest.Call(func(zktest.Request) { // an operator lowers it, and has the answer, before the lease is made
+			Do: zktest.Call(func(zktest.Request) { // SetLimit of an operator returns before the lease is created
 				lowered.Store(own.Set(b.Chroot+"/"+name+"/limit", []byte{0, 0, 0, 1}) == nil)
 			}),
 		})
@@ -278,15 +278,14 @@ func TestLimitThatWasLoweredBeforeTheGrantCounts(t *testing.T) {
 	require.Zero(t, over, "of %d grants were over the limit when they were made", turns)
 }
 
-// Who waits for a higher limit waits.
-func TestWhoWaitsForAHigherLimitIsCounted(t *testing.T) {
+func TestWaiterForAHigherLimitIsCounted(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
 	sem := p.Semaphore("s", 0)
 	require.NoError(t, sem.SetLimit(b.Ctx, 1))
 	w := b.StartAcquire(sem, 2)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it is counted")
+	b.Until(func() bool { return p.Stats().Waiting == 1 }, "the waiter is counted")
 	w.Cancel()
 	<-w.Done
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
@@ -313,7 +312,7 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	require.NoError(t, sem.SetLimit(b.Ctx, 2))
 	got := second.Granted()
 
-	three := b.StartAcquire(sem, 3) // more than there will be for now
+	three := b.StartAcquire(sem, 3) // more than the limit
 	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits for another limit")
 	_, err = same.TryAcquire(b.Ctx, 3)
 	require.ErrorIs(t, err, lockpool.ErrLocked)
@@ -322,7 +321,7 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	three.StillWaits()
 	require.NoError(t, same.SetLimit(b.Ctx, 3))
 	got = three.Granted()
-	require.NoError(t, same.SetLimit(b.Ctx, 1)) // takes from nobody
+	require.NoError(t, same.SetLimit(b.Ctx, 1)) // takes no permit from a holder
 	require.NoError(t, got.Verify(b.Ctx))
 	none := b.EnqueueForPermits(sem, 1, 1)
 	b.Release(got)

@@ -21,7 +21,7 @@ import (
 )
 
 // Scenarios 93, 104.
-func TestSemaphoreLetsAsManyInAsItsLimitSays(t *testing.T) {
+func TestSemaphoreGrantsUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -36,7 +36,7 @@ func TestSemaphoreLetsAsManyInAsItsLimitSays(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	fourth := b.EnqueueForPermits(p.Semaphore("s", 3), 1, 1)
 	_, err = others.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLocked, "somebody waits")
+	require.ErrorIs(t, err, lockpool.ErrLocked, "a caller waits")
 	fourth.StillWaits()
 	b.Release(held[1])
 	b.Release(fourth.Granted())
@@ -51,7 +51,7 @@ func TestSemaphoreLetsAsManyInAsItsLimitSays(t *testing.T) {
 }
 
 // Scenario 94.
-func TestPermitsInUseAreNeverMoreThanTheLimit(t *testing.T) {
+func TestPermitsInUseNeverExceedTheLimit(t *testing.T) {
 	t.Parallel()
 	const clients, turns, limit = 10, 20, 7
 	b := locktest.New(t)
@@ -63,7 +63,7 @@ func TestPermitsInUseAreNeverMoreThanTheLimit(t *testing.T) {
 			for turn := range turns {
 				n := 1 + rand.IntN(limit)
 				ctx, cancel := b.Ctx, func() {}
-				if turn%5 == 4 { // gives up, or is just in time
+				if turn%5 == 4 { // times out, or is just in time
 					ctx, cancel = context.WithTimeout(b.Ctx, time.Duration(rand.IntN(20))*time.Millisecond)
 				}
 				permits, err := sem.Acquire(ctx, n)
@@ -91,11 +91,11 @@ func TestPermitsInUseAreNeverMoreThanTheLimit(t *testing.T) {
 	all.Wait()
 	require.Zero(t, used.Load())
 	require.Greater(t, most.Load(), int32(limit/2))
-	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "nothing is left")
+	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "no node is left")
 }
 
 // Scenario 95.
-func TestPermitsAreGrantedAsAWhole(t *testing.T) {
+func TestPermitsOfOneAcquireAreGrantedTogether(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
@@ -120,7 +120,7 @@ func TestPermitsAreGrantedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestWhoAsksForManyIsNotOvertakenByWhoAsksForFew(t *testing.T) {
+func TestLargeAcquireIsNotOvertakenBySmallOnes(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -136,7 +136,7 @@ func TestWhoAsksForManyIsNotOvertakenByWhoAsksForFew(t *testing.T) {
 }
 
 // Scenario 96, 115.
-func TestImpossiblePermitsAreRefusedBeforeAnythingIsSent(t *testing.T) {
+func TestInvalidAcquireIsRejected(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -164,7 +164,7 @@ func TestImpossiblePermitsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 }
 
 // Scenario 102.
-func TestWhoGivesUpLeavesNoLeaseAndNoGuard(t *testing.T) {
+func TestCanceledAcquireLeavesNoLeaseAndNoGuard(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -176,11 +176,11 @@ func TestWhoGivesUpLeavesNoLeaseAndNoGuard(t *testing.T) {
 	require.ErrorIs(t, inFront.Err, context.Canceled)
 	b.Release(behind.Granted())
 	b.Release(held)
-	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "nothing is left")
+	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "no node is left")
 }
 
 // Scenario 106.
-func TestPermitsOfADeadSessionAreFree(t *testing.T) {
+func TestPermitsOfAClosedSessionAreFree(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -193,7 +193,7 @@ func TestPermitsOfADeadSessionAreFree(t *testing.T) {
 }
 
 // Scenario 108.
-func TestPermitsAreReleasedFromAnyGoroutine(t *testing.T) {
+func TestPermitsMayBeReleasedByAnotherGoroutine(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	held := b.Acquire(b.Pool().Semaphore("s", 1), 1)
@@ -202,7 +202,7 @@ func TestPermitsAreReleasedFromAnyGoroutine(t *testing.T) {
 	require.NoError(t, <-released)
 }
 
-func TestPermitsAreEnteredAgainByTheirHolder(t *testing.T) {
+func TestPermitsAreReentrant(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -216,7 +216,7 @@ func TestPermitsAreEnteredAgainByTheirHolder(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrUpgrade)
 	_, err = p.Lock(ctx, "s")
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	own := b.Acquire(sem, 1) // with a context that carries nobody
+	own := b.Acquire(sem, 1) // its context carries no holder
 	require.Len(t, b.Children("s/leases"), 3)
 	b.Release(own)
 	token, err := held.Token(b.Ctx)
@@ -241,7 +241,6 @@ func TestPermitsAreEnteredAgainByTheirHolder(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Tokens grow from grant to grant.
 func TestTokensOfPermitsGrow(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -257,8 +256,7 @@ func TestTokensOfPermitsGrow(t *testing.T) {
 	}
 }
 
-// Who removes one of a holder's leases takes all of them.
-func TestPermitsAreLostWhenALeaseIsRemoved(t *testing.T) {
+func TestRemovalOfOneLeaseLosesAllPermits(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -268,11 +266,11 @@ func TestPermitsAreLostWhenALeaseIsRemoved(t *testing.T) {
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/leases/"+b.Children("s/leases")[1], -1))
 	<-held.Lost()
 	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrLockLost)
-	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "the others go, too")
+	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "the other leases are removed")
 }
 
-// A guard that somebody holds and does nothing is no reason to wait for ever.
-func TestTryAcquireGivesUpOnAGuardThatIsStuck(t *testing.T) {
+// TryAcquire must not wait forever for a guard whose holder does nothing.
+func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -293,11 +291,11 @@ func TestTryAcquireGivesUpOnAGuardThatIsStuck(t *testing.T) {
 	}()
 	b.AwaitQueue("s/locks", 2)
 	require.NoError(t, b.Admin.Delete(guard, -1))
-	require.NoError(t, <-got, "who lets the guard go soon is waited for")
+	require.NoError(t, <-got, "a guard that is released soon is awaited")
 }
 
 // Scenario 110.
-func TestQueueShowsHoldersOfPermitsAndWaitersApart(t *testing.T) {
+func TestQueueTellsPermitHoldersAndWaitersApart(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
@@ -319,7 +317,7 @@ func TestQueueShowsHoldersOfPermitsAndWaitersApart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"s"}, names)
 
-	// A waiter that is broken queues again; a holder has lost.
+	// A waiter whose node is removed queues again; a holder has lost its permits.
 	require.NoError(t, p.Break(b.Ctx, "s", q.Contenders[1].Node))
 	<-second.Lost()
 	got2 := w.Granted()
@@ -329,8 +327,7 @@ func TestQueueShowsHoldersOfPermitsAndWaitersApart(t *testing.T) {
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/note", -1))
 }
 
-// Requests of a semaphore that is free: the writes are the guard, the leases, and
-// the removal of each.
+// The four writes create the guard and the leases, and remove both.
 func TestFreePermitsCostFourWrites(t *testing.T) {
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -347,9 +344,9 @@ func TestFreePermitsCostFourWrites(t *testing.T) {
 	require.Equal(t, int32(4), writes.Load())
 }
 
-// Who made its lease when others stood behind it for the guard holds, once it was
-// granted: with three waiters this happens without any fault.
-func TestHolderOfPermitsIsShownAndAsked(t *testing.T) {
+// With three waiters, without any fault, a holder's lease is younger than the
+// guard's node of a waiter. It must still be recognized as a holder.
+func TestPermitHolderIsListedAndRevoked(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -359,10 +356,10 @@ func TestHolderOfPermitsIsShownAndAsked(t *testing.T) {
 	w3 := b.EnqueueForPermits(others.Semaphore("s", 1), 1, 3)
 	b.Release(first)
 	second := w1.Granted()
-	b.AwaitQueue("s/leases", 2) // w2 has the guard, and a lease that is younger than the guard's node of w3
+	b.AwaitQueue("s/leases", 2) // w2 has the guard, and a lease younger than w3's guard node
 	b.Release(second)
 	holder := w2.Granted()
-	b.AwaitQueue("s/leases", 2) // w3 waits with the guard
+	b.AwaitQueue("s/leases", 2) // w3 has the guard and waits
 	q, err := p.Queue(b.Ctx, "s")
 	require.NoError(t, err)
 	require.NoError(t, p.Revoke(b.Ctx, "s"))
@@ -378,13 +375,13 @@ func TestHolderOfPermitsIsShownAndAsked(t *testing.T) {
 	for _, c := range q.Contenders {
 		got = append(got, fmt.Sprint(c.Holds, " ", c.Permits))
 	}
-	require.True(t, asked, "Revoke asked nobody")
+	require.True(t, asked, "Revoke reached no holder")
 	require.Equal(t, []string{"true 1", "false 1"}, got)
 }
 
-// What can not be sent is refused before the guard is taken, and before memory
-// is taken for it.
-func TestTooManyPermitsAreRefusedBeforeAnythingIsSent(t *testing.T) {
+// A request that cannot be sent is rejected before the guard is taken and before
+// memory is allocated for it.
+func TestOversizedAcquireIsRejectedBeforeAnythingIsSent(t *testing.T) {
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
 	p := b.Pool()
@@ -401,12 +398,12 @@ func TestTooManyPermitsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		}
 	}
 	t.Logf("%d MB, %d requests", (after.TotalAlloc-before.TotalAlloc)>>20, sent)
-	require.Less(t, (after.TotalAlloc-before.TotalAlloc)>>20, uint64(16), "MB for a request that is refused")
+	require.Less(t, (after.TotalAlloc-before.TotalAlloc)>>20, uint64(16), "MB for a rejected request")
 	require.Zero(t, sent, "requests")
 }
 
-// An absurd number is an error, not a panic that leaves the guard taken.
-func TestAbsurdNumberOfPermitsIsAnError(t *testing.T) {
+// A huge number is an error, not a panic that leaves the guard behind.
+func TestHugeAcquireIsAnError(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewOn(t, zktest.Start(t).Addr())
 	p := b.Pool()
@@ -421,7 +418,7 @@ func TestAbsurdNumberOfPermitsIsAnError(t *testing.T) {
 	})
 }
 
-// leakyPool is one that the test does not close: it hangs after a panic.
+// poolThatMayHang returns a pool whose Close may hang, as it did after a panic.
 func poolThatMayHang(b *locktest.Bench) *lockpool.Pool {
 	p, err := lockpool.Open("zookeeper", b.Addr+b.Chroot)
 	require.NoError(b, err)
@@ -437,9 +434,9 @@ func poolThatMayHang(b *locktest.Bench) *lockpool.Pool {
 	return p
 }
 
-// The reply to the creation of several leases is lost, and somebody removes one of
-// them before they are looked for.
-func TestRestOfLeasesIsRemovedWhenOneIsGone(t *testing.T) {
+// The reply to the transaction that creates the leases is lost, and one lease is
+// removed before the session looks for them.
+func TestRemainingLeasesAreRemovedWhenOneIsMissing(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -463,11 +460,11 @@ func TestRestOfLeasesIsRemovedWhenOneIsGone(t *testing.T) {
 				}
 			}
 		}),
-		Skip: 2, // the pools' own
+		Skip: 2, // the first connections of the pools
 	})
 	require.NoError(t, others.Ping(b.Ctx))
 	require.NoError(t, p.Ping(b.Ctx))
 	permits := b.Acquire(p.Semaphore("s", 3), 3)
 	b.Release(permits)
-	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "a lease is left behind, for as long as the session lives")
+	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "no lease is left")
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // Scenario 78.
-func TestWritersAreAloneAndReadersTogether(t *testing.T) {
+func TestWritersExcludeAndReadersShare(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
@@ -62,7 +62,7 @@ func TestWritersAreAloneAndReadersTogether(t *testing.T) {
 	require.Greater(t, most.Load(), int32(1))
 }
 
-// Scenarios 79 to 81: first come, first served, and nobody starves.
+// Scenarios 79 to 81: first come, first served, so no contender starves.
 func TestReadersAndWritersQueueTogether(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -76,7 +76,7 @@ func TestReadersAndWritersQueueTogether(t *testing.T) {
 
 	w1 := b.Enqueue(others, "a", 3)
 	_, err = p.TryRLock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked, "behind a writer that waits")
+	require.ErrorIs(t, err, lockpool.ErrLocked, "behind a waiting writer")
 	r1, r2 := b.EnqueueRead(p, "a", 4), b.EnqueueRead(others, "a", 5)
 	w2 := b.Enqueue(p, "a", 6)
 	r3 := b.EnqueueRead(p, "a", 7)
@@ -89,7 +89,7 @@ func TestReadersAndWritersQueueTogether(t *testing.T) {
 		w.StillWaits()
 	}
 	b.Unlock(held)
-	one, two := r1.Granted(), r2.Granted() // both, and not behind the later writer
+	one, two := r1.Granted(), r2.Granted() // both precede the later writer
 	w2.StillWaits()
 	r3.StillWaits()
 	b.Unlock(one)
@@ -102,7 +102,7 @@ func TestReadersAndWritersQueueTogether(t *testing.T) {
 }
 
 // Scenario 82.
-func TestReaderEntersAgainAlthoughAWriterWaits(t *testing.T) {
+func TestReaderReentersWhileAWriterWaits(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
@@ -120,12 +120,12 @@ func TestReaderEntersAgainAlthoughAWriterWaits(t *testing.T) {
 }
 
 // Scenario 83. (Curator hangs.)
-func TestReaderCanNotBecomeAWriter(t *testing.T) {
+func TestUpgradeIsAnError(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
 	h, other := b.Handle(p), b.Handle(p)
-	for _, reader := range []*lockpool.Handle{h, other} { // also two at the same time
+	for _, reader := range []*lockpool.Handle{h, other} { // also with two readers at a time
 		_, err := reader.RLock(b.Ctx, "a")
 		require.NoError(t, err)
 	}
@@ -135,7 +135,7 @@ func TestReaderCanNotBecomeAWriter(t *testing.T) {
 		_, err = reader.TryLock(b.Ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrUpgrade)
 		again, err := reader.RLock(b.Ctx, "a")
-		require.NoError(t, err, "what it has, it keeps")
+		require.NoError(t, err, "the reader keeps its lock")
 		b.Unlock(again)
 		require.NoError(t, reader.Close(b.Ctx))
 	}
@@ -143,7 +143,7 @@ func TestReaderCanNotBecomeAWriter(t *testing.T) {
 }
 
 // Scenario 85.
-func TestWriterThatReadsKeepsReading(t *testing.T) {
+func TestDowngradeKeepsThePlaceInTheQueue(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
@@ -156,7 +156,7 @@ func TestWriterThatReadsKeepsReading(t *testing.T) {
 	r2 := b.EnqueueRead(more, "a", 4)
 	read, err := h.RLock(b.Ctx, "a")
 	require.NoError(t, err)
-	again, err := h.Lock(b.Ctx, "a") // still alone
+	again, err := h.Lock(b.Ctx, "a") // still exclusive
 	require.NoError(t, err)
 	require.Equal(t, 3, read.Depth())
 	b.Unlock(write)
@@ -179,8 +179,8 @@ func TestWriterThatReadsKeepsReading(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// The order in which the entries are left does not matter.
-func TestReadThatIsLeftBeforeTheWriteLeavesItAlone(t *testing.T) {
+// The entries may be unlocked in any order.
+func TestUnlockOfTheReadLeavesTheWriteExclusive(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
@@ -198,8 +198,8 @@ func TestReadThatIsLeftBeforeTheWriteLeavesItAlone(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// What is shared now is still watched.
-func TestReaderThatWasAWriterLearnsThatItsNodeWasRemoved(t *testing.T) {
+// The node of a downgraded lock is watched as well.
+func TestDowngradedHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
@@ -217,7 +217,7 @@ func TestReaderThatWasAWriterLearnsThatItsNodeWasRemoved(t *testing.T) {
 }
 
 // Scenario 87.
-func TestAnotherHolderOfAWritersPoolWaitsToRead(t *testing.T) {
+func TestReaderOfTheWritersPoolWaits(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -230,8 +230,8 @@ func TestAnotherHolderOfAWritersPoolWaitsToRead(t *testing.T) {
 	b.Unlock(l)
 }
 
-// A reply that is lost, before or after, while a write becomes a read.
-func TestSharingSurvivesALostConnection(t *testing.T) {
+// The request or the reply of the downgrade is lost.
+func TestDowngradeSurvivesALostConnection(t *testing.T) {
 	t.Parallel()
 	for name, cut := range cuts {
 		t.Run(name, func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestSharingSurvivesALostConnection(t *testing.T) {
 	}
 }
 
-func TestSharingGoesOnWhenItsContextHasEnded(t *testing.T) {
+func TestDowngradeGoesOnWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	h := b.Handle(b.Pool())
@@ -276,7 +276,7 @@ func TestSharingGoesOnWhenItsContextHasEnded(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// go-zookeeper's Lock knows of no readers, and takes ours for locks like its own.
+// go-zookeeper's Lock knows no readers, and takes ours for locks like its own.
 func TestReadersAndOtherClientsWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -284,7 +284,7 @@ func TestReadersAndOtherClientsWaitForEachOther(t *testing.T) {
 	reader := b.RLock(p, "a")
 	theirs := zk.NewLock(b.Admin, b.Chroot+"/a", zk.WorldACL(zk.PermAll))
 	locked := make(chan error, 1)
-	go func() { locked <- theirs.Lock() }() // ends when the reader leaves
+	go func() { locked <- theirs.Lock() }() // ends when the reader unlocks
 	b.AwaitQueue("a", 2)
 	select {
 	case err := <-locked:
@@ -301,7 +301,7 @@ func TestReadersAndOtherClientsWaitForEachOther(t *testing.T) {
 	b.Unlock(w.Granted())
 }
 
-func TestWriterThatMayNotShareStaysAlone(t *testing.T) {
+func TestDowngradeWithoutPermissionStaysExclusive(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	cfg := b.Config()
@@ -323,7 +323,7 @@ func TestWriterThatMayNotShareStaysAlone(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Whoever becomes a reader looks at its node first, which takes a round trip.
+// A downgrade reads its node first, which takes a round trip.
 func TestUnlockBesideADowngrade(t *testing.T) {
 	t.Parallel()
 	for name, unlock := range map[string]func(b *locktest.Bench, h *lockpool.Handle, read *lockpool.Lock) error{
@@ -349,8 +349,8 @@ func TestUnlockBesideADowngrade(t *testing.T) {
 	}
 }
 
-// An answer of no use does not keep readers out for as long as it is held.
-func TestDowngradeIsTriedAgain(t *testing.T) {
+// One failed downgrade must not keep readers out for the rest of the hold.
+func TestDowngradeIsRetriedWhenThrottled(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	h, others := b.Handle(b.Pool()), b.Pool()

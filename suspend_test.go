@@ -13,17 +13,17 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// proofs are the requests that a session sends to keep its lease, and pings of a
-// pool.
+// proofs matches the requests with which a session keeps its lease, and the pings
+// of a pool.
 func proofs(ops ...zktest.Op) zktest.Match {
 	return zktest.Match{Ops: ops, Where: func(r zktest.Request) bool { return len(r.Paths) == 1 && r.Paths[0] == "/" }}
 }
 
-func TestHolderIsToldOnWakingThatItsMachineWasSuspendedForTooLong(t *testing.T) { // measures time: not beside others
+func TestLongSuspensionIsALossOnWaking(t *testing.T) { // measures time: not beside others
 	b := locktest.New(t)
 	m := b.Machine()
 	p := b.Pool()
-	names := []string{"a", "b", "c"} // the servers' clocks do not know of it, and expire the sessions later
+	names := []string{"a", "b", "c"} // the servers expire these sessions later, by their own clocks
 	for _, name := range names {
 		l := b.Lock(p, name)
 		clock := locktest.StartClock()
@@ -37,7 +37,7 @@ func TestHolderIsToldOnWakingThatItsMachineWasSuspendedForTooLong(t *testing.T) 
 	}
 }
 
-func TestNothingIsGrantedOnTheSessionOfAMachineThatWasSuspendedForTooLong(t *testing.T) {
+func TestNothingIsGrantedOnASessionAfterALongSuspension(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	m := b.Machine()
@@ -46,14 +46,14 @@ func TestNothingIsGrantedOnTheSessionOfAMachineThatWasSuspendedForTooLong(t *tes
 		lost := b.Lock(p, fmt.Sprint("a/", i))
 		m.Suspend(b.Config().SessionTimeout)
 		granted := b.Lock(p, "b")
-		require.NoError(t, granted.Verify(b.Ctx), "it is on a session that stands")
+		require.NoError(t, granted.Verify(b.Ctx), "its session is alive")
 		b.AwaitLoss(lost)
 		b.Unlock(granted)
 	}
-	b.Until(func() bool { return len(b.Contenders("/a")) == 0 }, "that the sessions expire")
+	b.Until(func() bool { return len(b.Contenders("/a")) == 0 }, "the sessions have expired")
 }
 
-func TestHolderKeepsItsLockIfItsMachineWasSuspendedForAShortTime(t *testing.T) {
+func TestShortSuspensionKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	m := b.Machine()
@@ -62,7 +62,7 @@ func TestHolderKeepsItsLockIfItsMachineWasSuspendedForAShortTime(t *testing.T) {
 	for range 2 {
 		m.Suspend(b.Config().SessionTimeout / 8)
 		proved := proxy.Inject(zktest.Rule{Match: proofs(zktest.OpSync, zktest.OpMulti), Times: zktest.Always, Do: zktest.Pass()})
-		b.Until(func() bool { return proved.Fired() >= 8 }, "the lease in full swing again")
+		b.Until(func() bool { return proved.Fired() >= 8 }, "the lease is at its full length again")
 		proved.Remove()
 		require.Equal(t, 1, l.Depth())
 	}
@@ -70,9 +70,9 @@ func TestHolderKeepsItsLockIfItsMachineWasSuspendedForAShortTime(t *testing.T) {
 	b.Unlock(l)
 }
 
-// doubtful returns a waiter that has got the lock b but for a doubt: the wall clock
-// has jumped, and no write of its session is answered until the fault is removed.
-// (That of syncs proves nothing, because a leader does it alone.)
+// doubtful returns a waiter that is first in the queue of b, but whose session is
+// in doubt: the wall clock has jumped, and no write is answered until the fault is
+// removed. (Answers to syncs prove nothing, because a leader gives them alone.)
 func doubtful(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lockpool.Pool, *locktest.LockWaiter, *zktest.Fault) {
 	others := locktest.NewOn(b, locktest.Shared().Addr())
 	others.Chroot = b.Chroot
@@ -82,16 +82,16 @@ func doubtful(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lock
 	cfg.SessionTimeout = 10 * time.Second
 	p := b.PoolWith(cfg)
 	w := b.Enqueue(p, "b", 2)
-	b.Until(func() bool { return b.WatchedIn("b") >= 2 }, "the wait")
+	b.Until(func() bool { return b.WatchedIn("b") >= 2 }, "the waiter watches the queue")
 	unproven := proxy.Inject(zktest.Rule{Match: proofs(zktest.OpMulti), Times: zktest.Always, Do: zktest.FailWith(zktest.ErrThrottled)})
 	m.SetWallClock(jump)
-	b.Until(func() bool { return unproven.Fired() > 0 }, "a proof at once")
+	b.Until(func() bool { return unproven.Fired() > 0 }, "a proof is sent at once")
 	others.Unlock(rival)
 	return p, w, unproven
 }
 
-// It may mean that the machine was stopped from outside.
-func TestNothingIsGrantedAfterAJumpOfTheWallClockUntilAProofIsAnswered(t *testing.T) {
+// A jump of the wall clock may mean that the machine was stopped from outside.
+func TestClockJumpDelaysGrantsUntilAProofIsAnswered(t *testing.T) {
 	t.Parallel()
 	for name, jump := range map[string]time.Duration{"forward": time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestNothingIsGrantedAfterAJumpOfTheWallClockUntilAProofIsAnswered(t *testin
 			b, proxy := locktest.NewBehindProxy(t)
 			p, w, unproven := doubtful(b, proxy, jump)
 			tries := unproven.Fired()
-			b.Until(func() bool { return unproven.Fired() >= tries+3 }, "more proofs")
+			b.Until(func() bool { return unproven.Fired() >= tries+3 }, "further proofs are sent")
 			w.StillWaits()
 			unproven.Remove()
 			b.Unlock(w.Granted())
@@ -108,8 +108,7 @@ func TestNothingIsGrantedAfterAJumpOfTheWallClockUntilAProofIsAnswered(t *testin
 	}
 }
 
-// Whoever waits for the doubt to be settled can give up, and leaves nothing behind.
-func TestContextEndsTheWaitForAProofAfterAJumpOfTheWallClock(t *testing.T) {
+func TestContextEndsTheWaitForAProof(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	_, w, _ := doubtful(b, proxy, time.Hour)
@@ -119,7 +118,7 @@ func TestContextEndsTheWaitForAProofAfterAJumpOfTheWallClock(t *testing.T) {
 	b.AwaitQueue("b", 0)
 }
 
-func TestHolderKeepsItsLockAfterAJumpOfTheWallClock(t *testing.T) {
+func TestClockJumpKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	m := b.Machine()

@@ -17,9 +17,9 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// The node that takes the place of a holder's is later than the nodes of others
-// that wait already.
-func TestTokenOfASharedLockIsThatOfItsFirstNode(t *testing.T) {
+// The node of a downgraded lock is younger than those of the waiters, so its token
+// is that of the first node.
+func TestDowngradeKeepsTheToken(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
@@ -29,7 +29,7 @@ func TestTokenOfASharedLockIsThatOfItsFirstNode(t *testing.T) {
 	read, err := h.RLock(b.Ctx, "a")
 	require.NoError(t, err)
 	w := b.Enqueue(others, "a", 2)
-	b.Unlock(write) // nobody has looked yet
+	b.Unlock(write) // before any read of the token
 	first := b.Token(read)
 	q, err := others.Queue(b.Ctx, "a")
 	require.NoError(t, err)
@@ -44,9 +44,9 @@ func TestTokenOfASharedLockIsThatOfItsFirstNode(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Whoever shares, queues again, is revoked or broken: a holder that comes later
-// has the larger token.
-func TestTokensGrowWhateverHappens(t *testing.T) {
+// With downgrades, revocations and broken locks, a later holder still has a larger
+// token.
+func TestTokensGrowUnderContention(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	const clients, turns = 6, 60
@@ -70,7 +70,7 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 	for {
 		select {
 		case <-done:
-			b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "that nothing is held")
+			b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no contender is left")
 			return
 		default:
 		}
@@ -92,15 +92,15 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 	}
 }
 
-// highest are the largest tokens of the holders that have let go.
+// highest holds the largest tokens so far.
 type highest struct {
 	sync.Mutex
 	any, alone int64
 }
 
-// turn holds the lock once. When it is granted, the tokens of earlier holders are
-// smaller: of all of them for one that is alone, and for a reader of all but
-// other readers, which hold the lock together, whoever learns of it first.
+// turn holds the lock once. Its token must be larger than those of all earlier
+// holders; a reader's is not compared with other readers', which may hold the lock
+// at the same time and read their tokens in any order.
 func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand) error {
 	handle, err := p.Handle(ctx)
 	if err != nil {
@@ -139,9 +139,9 @@ func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand)
 		return onlyLost(err)
 	}
 	if token <= before {
-		return fmt.Errorf("the token %d is no larger than %d, which is that of an earlier holder", token, before)
+		return fmt.Errorf("the token %d is not larger than %d, that of an earlier holder", token, before)
 	}
-	h.Lock() // it has not let go, so it is an earlier one for whoever is granted from now on
+	h.Lock() // before the unlock, so that it counts for every later grant
 	h.any = max(h.any, token)
 	if alone {
 		h.alone = max(h.alone, token)
@@ -168,7 +168,7 @@ func TestVerifyAsksTheServer(t *testing.T) {
 	defer cancel()
 	err := l.Verify(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.NotErrorIs(t, err, lockpool.ErrLockLost, "no answer says nothing")
+	require.NotErrorIs(t, err, lockpool.ErrLockLost, "no answer is no loss")
 	require.Equal(t, 1, l.Depth())
 	f.Remove()
 	f.Release()
@@ -204,14 +204,14 @@ func TestTokenGrows(t *testing.T) {
 	grows(l)
 	b.Unlock(l)
 
-	for range 3 { // the queue's own count begins anew
+	for range 3 { // the sequence starts again
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
 		l = b.Lock(p, "a")
 		require.True(t, strings.HasSuffix(b.Children("a")[0], "-0000000000"))
 		grows(l)
 		b.Unlock(l)
 	}
-	for range 20 { // also where joining needs no listing
+	for range 20 { // also without listings
 		l = b.Lock(p, "a")
 		grows(l)
 		b.Unlock(l)

@@ -26,9 +26,9 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// listen serves connections on a port of its own until the test ends. The
-// function is told the number of the connection, from 1, which is closed when it
-// returns.
+// listen serves connections on a port of its own until the test ends. It calls
+// serve with the number of the connection, from 1, and closes the connection when
+// serve returns.
 func listen(t testing.TB, serve func(n int, conn net.Conn)) (addr string, accepted *atomic.Int32) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -67,8 +67,8 @@ func listen(t testing.TB, serve func(n int, conn net.Conn)) (addr string, accept
 	return l.Addr().String(), accepted
 }
 
-// relay carries a connection to the server until reply, which gets the answer to
-// the handshake, has returned false, or either side hangs up.
+// relay forwards a connection to the server until reply, which gets the answer to
+// the handshake, returns false, or either side hangs up.
 func relay(conn net.Conn, addr string, reply func(hello []byte) bool) {
 	back, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -92,7 +92,7 @@ func relay(conn net.Conn, addr string, reply func(hello []byte) bool) {
 	<-done
 }
 
-// hello is the answer to a handshake, of a session with a timeout.
+// hello returns the answer to a handshake: a session with a timeout.
 func hello(timeout int32, session int64) []byte {
 	var b []byte
 	b = binary.BigEndian.AppendUint32(b, 37)
@@ -103,14 +103,14 @@ func hello(timeout int32, session int64) []byte {
 	return append(b, make([]byte, 17)...)
 }
 
-// handshake reads a client's.
+// handshake reads a client's handshake.
 func handshake(conn net.Conn) error {
 	_, err := io.ReadFull(conn, make([]byte, 4+44))
 	return err
 }
 
-// breaking is a relay to the bench's server that can break every connection
-// right after the handshake.
+// breaking is a relay to the bench's server that can reset every connection right
+// after the handshake.
 type breaking struct {
 	on     atomic.Bool
 	broken atomic.Int32
@@ -123,7 +123,7 @@ func (r *breaking) start(t testing.TB, to string) (addr string) {
 			if !r.on.Load() {
 				return true
 			}
-			_ = conn.(*net.TCPConn).SetLinger(0) // a reset
+			_ = conn.(*net.TCPConn).SetLinger(0) // sends a reset
 			r.broken.Add(1)
 			return false
 		})
@@ -131,9 +131,9 @@ func (r *breaking) start(t testing.TB, to string) (addr string) {
 	return addr
 }
 
-// The client itself, if it knew of the credentials, would block for ever when it
-// fails to write them.
-func TestResetBeforeTheCredentialsAreSentBlocksNothing(t *testing.T) {
+// If the client knew the credentials, it would block forever when it fails to write
+// them.
+func TestResetBeforeTheCredentialsNeverBlocks(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	var relay breaking
@@ -147,16 +147,16 @@ func TestResetBeforeTheCredentialsAreSentBlocksNothing(t *testing.T) {
 		relay.broken.Store(0)
 		relay.on.Store(true)
 		proxy.Cut(zktest.Selector{})
-		b.Until(func() bool { return relay.broken.Load() >= 4 }, "resets")
+		b.Until(func() bool { return relay.broken.Load() >= 4 }, "connections are reset")
 		relay.on.Store(false)
 		b.Unlock(l)
 		require.NoError(t, p.Close())
 	}
-	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // to look at what is left
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // lets the admin look for nodes that are left
 }
 
-// Credentials that a server refuses are an error at once, of the session that is
-// being opened, and none of its sessions stays.
+// Refused credentials are an error of the session being opened, at once, and leave
+// no session open.
 func TestRefusedCredentialsAreAnError(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -177,7 +177,7 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 	require.NoError(t, connector.Close())
 }
 
-func TestConnectionsThatBreakAtOnceAreMadeWithPauses(t *testing.T) { // measures time: not beside others
+func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures time: not beside others
 	b, proxy := locktest.NewBehindProxy(t)
 	var relay breaking
 	cfg := b.Config()
@@ -187,24 +187,24 @@ func TestConnectionsThatBreakAtOnceAreMadeWithPauses(t *testing.T) { // measures
 	l := b.Lock(p, "a")
 	relay.on.Store(true)
 	proxy.Cut(zktest.Selector{})
-	time.Sleep(2 * time.Second) // how long it lasts
+	time.Sleep(2 * time.Second) // the duration of the fault
 	require.Less(t, relay.broken.Load(), int32(20))
 	require.Greater(t, relay.broken.Load(), int32(3))
 	relay.on.Store(false)
 	b.Unlock(l)
 
-	// After a connection that was of use, the next one is made at once.
-	time.Sleep(3 * time.Second) // longer than the longest pause: of use
+	// After a connection that lasted, the next one is made at once.
+	time.Sleep(3 * time.Second) // longer than the longest pause
 	l = b.Lock(p, "a")
 	clock := locktest.StartClock()
 	proxy.Cut(zktest.Selector{})
 	b.Unlock(l)
-	clock.Took(t, 0, 100*time.Millisecond, "coming back")
+	clock.Took(t, 0, 100*time.Millisecond, "the reconnection")
 }
 
-// An ensemble that is slow at opening sessions is waited for, and is not filled
-// with those that nobody waits for any more.
-func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside others
+// A server that is slow to open sessions is awaited, and keeps no sessions of
+// callers that have given up.
+func TestSlowServerOpensASession(t *testing.T) { // measures time: not beside others
 	for name, slow := range map[string]zktest.Action{
 		"0.6 s until the answer": zktest.DelayReply(600 * time.Millisecond),
 		"3 s until the answer":   zktest.DelayReply(3 * time.Second),
@@ -230,9 +230,9 @@ func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside 
 	}
 }
 
-// A session that nobody waits for any more is closed also if the answer that names
-// it comes in two pieces, of which one is late.
-func TestSessionWhoseAnswerIsLateInPartIsClosed(t *testing.T) {
+// A session whose caller has given up is closed even if the reply that names it
+// comes in two parts, of which one is late.
+func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 	t.Parallel()
 	asked := make(chan int32, 1)
 	addr, _ := listen(t, func(_ int, conn net.Conn) {
@@ -255,14 +255,14 @@ func TestSessionWhoseAnswerIsLateInPartIsClosed(t *testing.T) {
 	case op := <-asked:
 		require.EqualValues(t, -11, op, "to close the session")
 	case <-time.After(locktest.Patience):
-		t.Error("nothing")
+		t.Error("no request to close the session")
 	}
 	require.NoError(t, connector.Close())
 }
 
-// Coming back may be slow as well: longer than an eighth of the timeout, which a
-// server is given first.
-func TestSlowReturnKeepsTheLock(t *testing.T) { // measures time: not beside others
+// A reconnection may take longer than an eighth of the timeout, which a server is
+// given first.
+func TestSlowReconnectionKeepsTheLock(t *testing.T) { // measures time: not beside others
 	b, proxy := locktest.NewBehindProxy(t)
 	cfg := b.Config()
 	cfg.SessionTimeout = 4 * time.Second
@@ -279,13 +279,13 @@ func TestSlowReturnKeepsTheLock(t *testing.T) { // measures time: not beside oth
 	}
 }
 
-// sessions waits until the server has so many, of which the bench's is one.
+// awaitSessions waits until the server has n sessions, the bench's included.
 func awaitSessions(b *locktest.Bench, of locktest.Server, n int) {
 	b.Helper()
 	b.Until(func() bool { return b.Stat(of, "zk_global_sessions") == n }, "%d sessions at the server", n)
 }
 
-func TestShortTimeoutIsNoReasonToHangUp(t *testing.T) {
+func TestShortSessionTimeoutStillConnects(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.TickTime(2*time.Second))
 	b := locktest.NewOn(t, own.Addr())
@@ -319,8 +319,8 @@ func TestUselessSessionTimeoutIsAnError(t *testing.T) {
 	}
 }
 
-// What is no ZooKeeper is recognized, and not believed when it comes to lengths.
-func TestOtherServersAreRecognized(t *testing.T) { // measures memory: not beside others
+// Replies of other protocols are recognized, and their lengths are not trusted.
+func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory: not beside others
 	says := func(text string) string {
 		addr, _ := listen(t, func(_ int, conn net.Conn) {
 			_, _ = io.WriteString(conn, text)
@@ -359,8 +359,8 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// A write may fail as well as a read.
-func TestResetBeforeTheHandshakeIsNoRefusal(t *testing.T) {
+// The reset may hit the client's write or its read.
+func TestResetBeforeTheHandshakeIsNotPermanent(t *testing.T) {
 	t.Parallel()
 	addr, _ := listen(t, func(_ int, conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
@@ -374,11 +374,10 @@ func TestResetBeforeTheHandshakeIsNoRefusal(t *testing.T) {
 	require.NoError(t, connector.Close())
 }
 
-// Packets that no server sends break their connection, and nothing else.
-func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
+func TestInvalidPacketsBreakOnlyTheirConnection(t *testing.T) {
 	t.Parallel()
 	for _, packet := range []string{
-		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without an event
+		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without a body
 		"\x00\x00\x00\x00",
 		"\xff\xff\xff\xf0\x00\x00\x00\x01",
 		"\x7f\xff\xff\xff\xff\xff\xff\xff" + string(make([]byte, 100)),
@@ -396,7 +395,7 @@ func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
 		s, err := connector.Connect(locktest.Context(t))
 		require.NoError(t, err)
 		for deadline := time.Now().Add(locktest.Patience); accepted.Load() < 3; {
-			require.True(t, time.Now().Before(deadline), "it comes back")
+			require.True(t, time.Now().Before(deadline), "the session reconnects")
 			time.Sleep(time.Millisecond)
 		}
 		ctx, cancel := context.WithCancel(locktest.Context(t))
@@ -407,8 +406,8 @@ func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
 	}
 }
 
-// A server that is silent does not look like the end of the caller's context.
-func TestSilentServerIsNamed(t *testing.T) {
+// A silent server does not look like the end of the caller's context.
+func TestErrorNamesASilentServer(t *testing.T) {
 	t.Parallel()
 	addr, accepted := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}, SessionTimeout: 4 * time.Second})
@@ -425,9 +424,8 @@ func TestSilentServerIsNamed(t *testing.T) {
 	require.Less(t, time.Since(start), 4*time.Second)
 }
 
-// Whoever waits, for a lock or for a connection, waits until its own context
-// ends, and not until some time of ours has passed.
-func TestWaitersOutliveALongOutage(t *testing.T) {
+// Callers that wait for a lock or for a connection wait until their contexts end.
+func TestWaitersSurviveALongOutage(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -450,7 +448,7 @@ func TestWaitersOutliveALongOutage(t *testing.T) {
 		require.Fail(t, "the waiter has given up", "%v", err)
 	case err := <-connecting:
 		require.Fail(t, "the caller without a connection has given up", "%v", err)
-	case <-time.After(16 * time.Second): // how long the outage lasts
+	case <-time.After(16 * time.Second): // the outage
 	}
 	require.NoError(t, proxy.AcceptConnections())
 	require.NoError(t, <-connecting)
@@ -458,10 +456,10 @@ func TestWaitersOutliveALongOutage(t *testing.T) {
 	require.ErrorIs(t, held.Unlock(ctx), lockpool.ErrLockLost)
 }
 
-func TestEndOfAWaitForAConnectionSaysWhyThereIsNone(t *testing.T) {
+func TestTimeoutWithoutAConnectionReportsTheCause(t *testing.T) {
 	t.Parallel()
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // which keeps its port
+	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port
 	require.NoError(t, refusing.RefuseConnections())
 	for addr, why := range map[string]string{
 		silent:                 silent + " took the connection, but did not answer within 1s",
@@ -471,16 +469,16 @@ func TestEndOfAWaitForAConnectionSaysWhyThereIsNone(t *testing.T) {
 		p, err := lockpool.Open("zookeeper", addr+"?session_timeout=4s")
 		require.NoError(t, err)
 		_, err = p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded, "its own")
+		require.ErrorIs(t, err, context.DeadlineExceeded, "of the caller's context")
 		require.ErrorIs(t, err, lockpool.ErrUnavailable)
 		require.ErrorContains(t, err, why)
 		_, err = p.Lock(locktest.Timeout(t, 10*time.Millisecond), "a")
-		require.ErrorContains(t, err, why, "also who comes later knows")
+		require.ErrorContains(t, err, why, "later callers get the cause as well")
 		require.NoError(t, p.Close())
 	}
 }
 
-func TestShortWaitForASilentServerSaysSo(t *testing.T) {
+func TestShortTimeoutReportsThatNoServerAnswered(t *testing.T) {
 	t.Parallel()
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	p, err := lockpool.Open("zookeeper", silent)
@@ -491,8 +489,8 @@ func TestShortWaitForASilentServerSaysSo(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// What will not change is an error at once, unless it worked before.
-func TestPermanentRefusalEndsTheWait(t *testing.T) {
+// A permanent error ends the wait at once, unless the server has worked before.
+func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	var strange atomic.Bool
@@ -529,10 +527,10 @@ func TestPermanentRefusalEndsTheWait(t *testing.T) {
 	got := make(chan error, 1)
 	before := accepted.Load()
 	go func() { got <- p.Ping(b.Ctx) }()
-	b.Until(func() bool { return accepted.Load() >= before+3 }, "tries")
+	b.Until(func() bool { return accepted.Load() >= before+3 }, "further attempts")
 	select {
 	case err := <-got:
-		require.Fail(t, "it has given up", "%v", err)
+		require.Fail(t, "the caller has given up", "%v", err)
 	default:
 	}
 	strange.Store(false)
@@ -540,9 +538,9 @@ func TestPermanentRefusalEndsTheWait(t *testing.T) {
 	b.AwaitQueue("a", 0) // the server has expired the session
 }
 
-// A server that wants a certificate of the client says so only after the
-// handshake of TLS 1.3.
-func TestMissingClientCertificateIsAnErrorAtOnce(t *testing.T) {
+// With TLS 1.3, a server reports a missing client certificate only after the
+// handshake.
+func TestMissingClientCertificateIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		wary := httptest.NewUnstartedServer(nil)
@@ -563,8 +561,7 @@ func TestMissingClientCertificateIsAnErrorAtOnce(t *testing.T) {
 	}
 }
 
-// Nobody is asked for a connection any more when nobody waits for one.
-func TestTriesEndWithTheWaiting(t *testing.T) {
+func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
 	t.Parallel()
 	addr, accepted := listen(t, func(_ int, conn net.Conn) { _ = handshake(conn) })
 	p, err := lockpool.Open("zookeeper", addr)
@@ -589,21 +586,23 @@ func TestTriesEndWithTheWaiting(t *testing.T) {
 	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
 }
 
-// logLine is a line of a log.
+// logLine is one record of a log.
 type logLine struct {
 	level slog.Level
 	text  string
 	at    time.Time
 }
 
-// logHandler is a slog.Handler of tests. While gate is not closed, it blocks.
+// logHandler is a slog.Handler that blocks until its gate is closed.
 type logHandler struct {
 	gate    chan struct{}
 	mu      *sync.Mutex
 	records *[]logLine
 }
 
-func newLogHandler() logHandler { return logHandler{make(chan struct{}), new(sync.Mutex), new([]logLine)} }
+func newLogHandler() logHandler {
+	return logHandler{make(chan struct{}), new(sync.Mutex), new([]logLine)}
+}
 
 func (l logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 func (l logHandler) Handle(_ context.Context, r slog.Record) error {
@@ -630,14 +629,14 @@ func (l logHandler) about(text string) (found []logLine) {
 	return found
 }
 
-// A log that takes its time keeps nobody waiting: not the goroutine that reads
-// the server's answers, and not who waits for a lock.
+// A slow log handler delays neither the goroutine that reads the server's replies
+// nor a caller of Lock.
 func TestSlowLoggerDelaysNoLock(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	log := newLogHandler()
 	cfg := b.Config()
-	cfg.SessionTimeout = time.Hour // which the server changes, and that is logHandler
+	cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
 	cfg.Logger = slog.New(log)
 	p := b.PoolWith(cfg)
 	b.Unlock(b.Lock(p, "a"))
@@ -645,20 +644,20 @@ func TestSlowLoggerDelaysNoLock(t *testing.T) {
 	b.Unlock(b.Lock(p, "a"))
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
-	time.Sleep(time.Second) // an outage that is told of
+	time.Sleep(time.Second) // an outage long enough to be logged
 	require.NoError(t, proxy.AcceptConnections())
 	b.Unlock(b.Lock(p, "a"))
 	require.Empty(t, log.about(""))
 	close(log.gate)
 	require.NoError(t, p.Close())
-	require.Empty(t, log.about("left out"), "a thousand records, of refused connections without a pause")
+	require.Empty(t, log.about("left out"), "the log overflowed")
 	require.Len(t, log.about("changed the session timeout"), 1)
 	require.Len(t, log.about("no connection to ZooKeeper"), 1)
 	require.Len(t, log.about("connected to ZooKeeper"), 1)
 }
 
-// An outage is told of within about a second, with its cause, once; and so is
-// its end.
+// An outage is logged once, within about a second and with its cause, and so is its
+// end.
 func TestOutageIsLoggedOnce(t *testing.T) { // measures time: not beside others
 	b, proxy := locktest.NewBehindProxy(t)
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
@@ -671,22 +670,22 @@ func TestOutageIsLoggedOnce(t *testing.T) { // measures time: not beside others
 	start := time.Now()
 	done := make(chan error, 1)
 	go func() { done <- p.Ping(b.Ctx) }()
-	b.Until(func() bool { return len(log.about("no connection")) > 0 }, "it is logHandler")
+	b.Until(func() bool { return len(log.about("no connection")) > 0 }, "the outage is logged")
 	first := log.about("no connection")[0]
 	require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
 	require.Equal(t, slog.LevelWarn, first.level)
 	require.Contains(t, first.text, proxy.Addr())
 	require.Contains(t, first.text, "connection refused")
-	time.Sleep(2 * time.Second) // how much longer it lasts
+	time.Sleep(2 * time.Second) // the outage goes on
 	require.Len(t, log.about("no connection"), 1)
 	require.Empty(t, log.about("connected to"))
 	require.NoError(t, proxy.AcceptConnections())
 	require.NoError(t, <-done)
-	b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "so is its end")
+	b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "the end of the outage is logged")
 
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
-	b.Until(func() bool { return len(log.about("no connection")) == 2 }, "and the next one")
+	b.Until(func() bool { return len(log.about("no connection")) == 2 }, "the next outage is logged")
 	require.NoError(t, proxy.AcceptConnections())
 	require.NoError(t, p.Ping(b.Ctx))
 

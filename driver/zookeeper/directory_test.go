@@ -15,7 +15,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// ways to use a name that make its directory first.
+// making are the ways to use a name that create its directory first.
 var making = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error{
 	"lock": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		l, err := p.Lock(ctx, "x/s")
@@ -43,9 +43,9 @@ var making = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool
 	},
 }
 
-// A script deletes the directory again and again. Whoever needs it makes it again
-// for as long as its context lasts.
-func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
+// A script deletes the directory again and again. A caller that needs it creates it
+// again until its context ends.
+func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	for name, use := range making {
 		t.Run(name, func(t *testing.T) {
@@ -59,19 +59,19 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 				Match: zktest.Match{Prefix: dir + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Times: zktest.Always,
 				Do: zktest.Call(func(zktest.Request) {
 					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.Chroot + "/x"}[turns.Add(1)%2:] {
-						_ = own.Delete(path) // what is empty
+						_ = own.Delete(path) // only if it is empty
 					}
 				}),
 			})
 			err := use(b, locktest.Timeout(t, 300*time.Millisecond), p)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Greater(t, turns.Load(), int32(10))
-			require.Less(t, turns.Load(), int32(200), "with pauses")
+			require.Less(t, turns.Load(), int32(200), "attempts without pauses")
 
 			got := make(chan error, 1)
 			go func() { got <- use(b, b.Ctx, p) }()
 			begun := turns.Load()
-			b.Until(func() bool { return turns.Load() > begun+15 }, "it goes on")
+			b.Until(func() bool { return turns.Load() > begun+15 }, "further attempts")
 			script.Remove()
 			require.NoError(t, <-got)
 			deletes := 0
@@ -80,7 +80,7 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 					deletes++
 				}
 			}
-			require.Less(t, deletes, 5, "what was made often is removed once")
+			require.Less(t, deletes, 5, "a directory is removed too often")
 			if name == "limit" {
 				require.NoError(t, b.Admin.Delete(dir+"/limit", -1))
 			}
@@ -88,9 +88,9 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 	}
 }
 
-// A caller gives up, or is refused, between the creation of the directories and
-// that of its node. The server keeps a container that never had a child for ever.
-func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
+// A caller gives up, or is refused, after it has created the directories and before
+// it creates its node. The server never removes a container that never had a child.
+func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 	t.Parallel()
 	for name, use := range making {
 		for _, what := range []string{"given up", "refused", "given up between two", "given up after a lost reply"} {
@@ -117,8 +117,8 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 				}
 				switch what {
 				case "given up":
-					rule.Skip = 1 // for want of its parent
-				case "refused": // the create that comes next
+					rule.Skip = 1 // the first fails for want of its parent
+				case "refused": // the create that follows
 					rule.Do = zktest.Call(func(zktest.Request) {
 						own.Inject(zktest.Rule{Match: zktest.Match{Prefix: last + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Do: zktest.FailWith(zktest.ErrNoAuth)})
 						done.Store(true)
@@ -133,7 +133,7 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 				own.Inject(rule)
 				require.Error(t, use(b, ctx, p))
 				require.True(t, done.Load())
-				require.NoError(t, p.Close()) // what goes on in the background is done
+				require.NoError(t, p.Close()) // waits for the work in the background
 				for path := range own.State().Nodes {
 					require.False(t, strings.HasPrefix(path, b.Chroot+"/x"), "%s is left", path)
 				}
@@ -142,8 +142,7 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 	}
 }
 
-// What somebody else uses by then stays.
-func TestDirectoriesThatOthersUseAreNotRemoved(t *testing.T) {
+func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())

@@ -21,22 +21,22 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-func TestEmptyQueuesAreRemovedByTheServer(t *testing.T) {
+func TestServerRemovesEmptyQueues(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(300*time.Millisecond))
 	b := locktest.NewOn(t, own.Addr())
 	p := b.Pool()
-	for range 3 { // and are made again
+	for range 3 { // it is created again
 		b.Unlock(b.Lock(p, "a/b"))
 		b.Until(func() bool {
 			exists, _, err := b.Admin.Exists(b.Chroot)
 			require.NoError(t, err)
 			return !exists
-		}, "the queue and its parents are containers")
+		}, "the queue and its parents are removed")
 	}
 }
 
-func TestQueueThatKeepsBeingRemovedIsStillExclusive(t *testing.T) {
+func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(time.Millisecond))
 	b := locktest.NewOn(t, own.Addr())
@@ -55,7 +55,7 @@ func TestQueueThatKeepsBeingRemovedIsStillExclusive(t *testing.T) {
 				select {
 				case inside <- struct{}{}:
 				default:
-					t.Error("two inside")
+					t.Error("two holders")
 				}
 				<-inside
 				if err := l.Unlock(b.Ctx); err != nil {
@@ -68,13 +68,13 @@ func TestQueueThatKeepsBeingRemovedIsStillExclusive(t *testing.T) {
 	<-done
 }
 
-func TestIPv6AndNamesAreDialled(t *testing.T) {
+func TestIPv6AndHostNamesAreDialed(t *testing.T) {
 	t.Parallel()
 	ctx := locktest.Context(t)
 	_, port, err := net.SplitHostPort(locktest.Shared().Addr())
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "[::1]:0")
-	require.NoError(t, err, "the machine has IPv6 on its loopback")
+	require.NoError(t, err, "this test needs IPv6 on the loopback")
 	zktest.StartProxy(t, locktest.Shared().Addr()).Serve(l)
 	for _, dsn := range []string{"localhost:" + port, l.Addr().String()} {
 		p, err := lockpool.Open("zookeeper", dsn+"/ip?session_timeout=5s")
@@ -84,13 +84,12 @@ func TestIPv6AndNamesAreDialled(t *testing.T) {
 	}
 }
 
-// The first server that gives a session is good enough.
-func TestDeadServersInTheListAreSkipped(t *testing.T) {
+func TestDeadServersAreSkipped(t *testing.T) {
 	t.Parallel()
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, dead.Close())
-	for range 5 { // the first to be tried is drawn by chance
+	for range 5 { // the first server is chosen at random
 		p, err := lockpool.Open("zookeeper", dead.Addr().String()+","+locktest.Shared().Addr()+","+dead.Addr().String()+"?session_timeout=5s")
 		require.NoError(t, err)
 		require.NoError(t, p.Ping(locktest.Context(t)))
@@ -132,12 +131,12 @@ func TestTLS(t *testing.T) {
 
 	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
 	_, err = b.PoolWith(cfg).Lock(locktest.Timeout(t, time.Second), "a")
-	require.ErrorContains(t, err, "certificate", "the error says that it is not trusted")
+	require.ErrorContains(t, err, "certificate", "the error names the certificate")
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "at once")
 }
 
-// ZooKeeper's own TLS, with client certificates and without.
-func TestTLSOfZooKeeper(t *testing.T) {
+// A real server's TLS, with and without client certificates.
+func TestTLSOfARealServer(t *testing.T) {
 	t.Parallel()
 	for _, auth := range []tls.ClientAuthType{tls.NoClientCert, tls.RequireAndVerifyClientCert} {
 		t.Run(auth.String(), func(t *testing.T) {
@@ -154,7 +153,7 @@ func TestTLSOfZooKeeper(t *testing.T) {
 			require.Len(t, b.Children("a"), 1)
 			w := b.Enqueue(p, "a", 2)
 
-			// The locks outlive a restart, and are let go of over a new connection.
+			// The locks survive a restart, and are unlocked over a new connection.
 			require.NoError(t, own.Stop(b.Ctx))
 			require.NoError(t, own.Start(b.Ctx))
 			require.NoError(t, held.Verify(b.Ctx))
@@ -173,21 +172,21 @@ func TestTLSOfZooKeeper(t *testing.T) {
 				unknown.TLS.Certificates = nil
 				_, err := b.PoolWith(unknown).Lock(locktest.Timeout(t, time.Second), "a")
 				require.ErrorContains(t, err, "TLS: ")
-				require.ErrorContains(t, err, "certificate", "it says what is missing")
+				require.ErrorContains(t, err, "certificate", "the error names the missing certificate")
 			}
 		})
 	}
 }
 
-// The number after our own last one tells that nobody joined, unless the queue
-// was removed and made again meanwhile: then the count began anew.
-func TestNextNumberInAnotherQueueIsNoProofOfBeingAlone(t *testing.T) {
+// The number after that of our last node proves that no contender joined, unless
+// the queue was removed and created again: then the numbers started again.
+func TestFastPathNoticesARecreatedQueue(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
 	h := b.Handle(p)
 	const turns = 30
-	for range turns { // by now the listing is spared
+	for range turns { // until no listing is needed
 		l, err := h.Lock(b.Ctx, "a")
 		require.NoError(t, err)
 		b.Unlock(l)
@@ -196,11 +195,11 @@ func TestNextNumberInAnotherQueueIsNoProofOfBeingAlone(t *testing.T) {
 	world := zk.WorldACL(zk.PermAll)
 	_, err := b.Admin.Create(b.Chroot+"/a", nil, 0, world)
 	require.NoError(t, err)
-	for range turns { // as many in the new queue
+	for range turns { // as many nodes in the new queue
 		_, err = b.Admin.Create(b.Chroot+"/a/x-lock-", nil, zk.FlagEphemeral|zk.FlagSequence, world)
 		require.NoError(t, err)
 	}
-	_, err = h.TryLock(b.Ctx, "a") // gets the number after that of its last node
+	_, err = h.TryLock(b.Ctx, "a") // gets the number after that of its own last node
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	for _, child := range b.Children("a") {
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+child, -1))
@@ -208,8 +207,8 @@ func TestNextNumberInAnotherQueueIsNoProofOfBeingAlone(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Nor is a number that is not the next.
-func TestRivalBetweenTwoOfOurLocksIsSeen(t *testing.T) {
+// A number that does not follow that of our last node proves nothing.
+func TestFastPathNoticesARival(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h, rival := b.Handle(b.Pool()), b.Handle(b.Pool())
@@ -229,8 +228,8 @@ func TestRivalBetweenTwoOfOurLocksIsSeen(t *testing.T) {
 	require.NoError(t, rival.Close(b.Ctx))
 }
 
-// An uncontended lock costs one request to take and one to give back.
-func TestLockOfOneProcessCostsTwoRequests(t *testing.T) {
+// An uncontended lock costs one request to lock and one to unlock.
+func TestUncontendedLockCostsTwoRequests(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -253,9 +252,9 @@ func TestLockOfOneProcessCostsTwoRequests(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// A listing over the limit breaks the connection each time it is asked for. It
-// is an error that says so, and costs nobody else on the session a lock.
-func TestListingOverTheLimitIsAnErrorThatSaysSo(t *testing.T) {
+// A listing over the limit breaks the connection every time. The error names the
+// limit, and other locks of the session stay held.
+func TestListingBeyondMaxPacketIsAnError(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	cfg := b.Config()
@@ -268,7 +267,7 @@ func TestListingOverTheLimitIsAnErrorThatSaysSo(t *testing.T) {
 		_, err := p.Lock(b.Ctx, "a")
 		require.ErrorContains(t, err, "the listing of "+b.Chroot+"/a is longer than max_packet=65536 bytes")
 		require.ErrorContains(t, err, "raise max_packet")
-		require.Len(t, b.Children("a"), 2000, "nothing of ours is left")
+		require.Len(t, b.Children("a"), 2000, "a node of the pool is left")
 	}
 	remove()
 	require.Equal(t, 1, other.Depth())
@@ -277,11 +276,11 @@ func TestListingOverTheLimitIsAnErrorThatSaysSo(t *testing.T) {
 	require.Equal(t, 1, p.Stats().OpenSessions)
 }
 
-// The server takes no more connections from one address.
-func TestFullServerIsAnErrorThatSaysWhereAndPasses(t *testing.T) {
+// The server accepts no more connections from one address.
+func TestFullServerIsATemporaryError(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.MaxClientConns(2))
-	b := locktest.NewOn(t, own.Addr()) // the first
+	b := locktest.NewOn(t, own.Addr()) // the first connection
 	second := locktest.Dial(t, own.Addr())
 	p := b.Pool()
 	_, err := p.Lock(locktest.Timeout(t, 300*time.Millisecond), "a")

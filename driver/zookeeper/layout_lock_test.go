@@ -18,14 +18,14 @@ var everyLayout = []zookeeper.Layout{
 	zookeeper.LayoutCurator, zookeeper.LayoutCuratorRW, zookeeper.LayoutKazoo, zookeeper.LayoutKazooRW,
 }
 
-// in returns a pool whose nodes are named in that layout.
+// poolOfLayout returns a pool whose nodes are named in the layout.
 func poolOfLayout(b *locktest.Bench, layout zookeeper.Layout) *lockpool.Pool {
 	cfg := b.Config()
 	cfg.Layout = layout
 	return b.PoolWith(cfg)
 }
 
-func TestNodesAreNamedAsTheLayoutHasThem(t *testing.T) {
+func TestNodeNamesFollowTheLayout(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	const curator, kazoo = `_c_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-`, `[0-9a-f]{32}`
@@ -70,7 +70,7 @@ func TestNodesAreNamedAsTheLayoutHasThem(t *testing.T) {
 	}
 }
 
-func TestPoolsOfAllLayoutsExcludeEachOther(t *testing.T) {
+func TestLayoutsExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	pools := make([]*lockpool.Pool, len(everyLayout))
@@ -96,31 +96,31 @@ func TestPoolsOfAllLayoutsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// A contender of two nodes is one: who removes either of them takes the lock.
-func TestHolderOfTwinsIsToldWhenEitherIsRemoved(t *testing.T) {
+// Twins are one contender, which loses the lock when either of them is removed.
+func TestHolderLearnsThatATwinWasRemoved(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := poolOfLayout(b, zookeeper.LayoutKazoo), poolOfLayout(b, zookeeper.LayoutKazoo)
 	for removed := range 2 {
 		l := b.Lock(p, "a")
-		b.Token(l) // and so it is watched
+		b.Token(l) // its nodes are watched
 		w := b.EnqueueWith(others.Lock, "a", 4)
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[removed], -1))
 		b.AwaitLoss(l)
 		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 		b.Unlock(w.Granted())
-		b.Until(func() bool { return len(b.Children("a")) == 0 }, "the other one goes, too")
+		b.Until(func() bool { return len(b.Children("a")) == 0 }, "the other twin is removed")
 	}
 }
 
-func TestWaiterWithTwinsQueuesAgainWhenEitherIsRemoved(t *testing.T) {
+func TestWaiterQueuesAgainWhenATwinWasRemoved(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), poolOfLayout(b, zookeeper.LayoutKazoo)
 	for removed := range 2 {
 		l := b.Lock(p, "a")
 		w := b.EnqueueWith(others.Lock, "a", 3)
-		b.Until(func() bool { return b.WatchedIn("a") >= 3 }, "it watches the holder and itself")
+		b.Until(func() bool { return b.WatchedIn("a") >= 3 }, "the waiter watches the holder and its own nodes")
 		old := b.Children("a")
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+old[1+removed], -1))
 		w.StillWaits()
@@ -130,15 +130,15 @@ func TestWaiterWithTwinsQueuesAgainWhenEitherIsRemoved(t *testing.T) {
 	}
 }
 
-// Scenario 86: Curator 5.5 and later keeps the number when it goes on reading.
-func TestDowngradeOfCuratorIsOnePlaceInTheQueue(t *testing.T) {
+// Scenario 86: Curator 5.5 and later keep the sequence number in a downgrade.
+func TestCuratorDowngradeIsOneContender(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := poolOfLayout(b, zookeeper.LayoutCuratorRW)
 	b.Unlock(b.Lock(p, "a"))
 	write, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/a/__WRIT__", nil, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
-	for _, guid := range []string{"00000000", "ffffffff"} { // sorts before or after it, by name
+	for _, guid := range []string{"00000000", "ffffffff"} { // sorted before and after the writer by name
 		_, err = b.Admin.Create(b.Chroot+"/a/_c_"+guid+"-0000-0000-0000-000000000000-__READ__"+locktest.Sequence(write), nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 	}

@@ -11,22 +11,22 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// The subject of these tests is in driver/zookeeper/lease.go. They need an
-// ensemble that can be made to answer as they like.
+// These tests of lease.go need an ensemble whose answers they control, so they run
+// on embedded servers only.
 
-// holder returns the session that holds something.
+// holder returns a session that holds a node.
 func holder(t *testing.T, s *zktest.Server) zktest.Session {
 	for _, session := range s.State().Sessions {
 		if len(session.Ephemerals) > 0 {
 			return session
 		}
 	}
-	require.FailNow(t, "nobody holds anything")
+	require.FailNow(t, "no session holds a node")
 	return zktest.Session{}
 }
 
-// unproven lets every proof of the session fail that its lease lives by, as with
-// a follower that has lost its leader.
+// unproven makes every proof of the session's lease fail, as on a follower that has
+// lost its leader.
 func unproven(t *testing.T, s *zktest.Server) {
 	s.Inject(zktest.Rule{
 		Match: zktest.Match{Selector: zktest.Selector{Session: holder(t, s).ID}, Ops: []zktest.Op{zktest.OpSync, zktest.OpMulti}},
@@ -34,8 +34,8 @@ func unproven(t *testing.T, s *zktest.Server) {
 	})
 }
 
-// What counts is what the server granted, from the first moment on.
-func TestLeaseEndsInTimeInTheFirstTimeoutOfASession(t *testing.T) { // measures time: not beside others
+// The timeout that the server grants counts, from the first moment on.
+func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) { // measures time: not beside others
 	const granted = 2 * time.Second
 	for _, asked := range []time.Duration{granted, 10 * granted} {
 		s := zktest.Start(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
@@ -53,8 +53,9 @@ func TestLeaseEndsInTimeInTheFirstTimeoutOfASession(t *testing.T) { // measures 
 	}
 }
 
-// With enableEagerACLCheck a server refuses by itself, and that proves nothing.
-func TestRefusalOfOneServerProlongsNoLease(t *testing.T) {
+// With enableEagerACLCheck a server refuses a request by itself, which proves
+// nothing about its leader.
+func TestErrorOfOneServerProlongsNoLease(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	b := locktest.NewOn(t, s.Addr())
@@ -73,13 +74,13 @@ func TestRefusalOfOneServerProlongsNoLease(t *testing.T) {
 		_, err := p.TryLock(b.Ctx, "forbidden")
 		require.ErrorIs(t, err, lockpool.ErrNoPermission)
 		return l.Depth() == 0
-	}, "the end of the lease")
+	}, "the lease has ended")
 	require.Less(t, time.Since(begun), 2*cfg.SessionTimeout)
 	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 	b.AwaitQueue("a", 0)
 }
 
-// A server that dies without a word is left in time for the others.
+// A session leaves a silent server early enough to reach another.
 func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not beside others
 	s := zktest.Start(t, zktest.Members(3))
 	b := locktest.NewOn(t, s.Addr())
@@ -108,15 +109,15 @@ func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not besi
 		require.NoError(t, l.Verify(b.Ctx))
 		s.Heal()
 		proofs := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSync}}, Times: zktest.Always, Do: zktest.Pass()})
-		b.Until(func() bool { return proofs.Fired() >= 5 }, "a lease in full swing")
+		b.Until(func() bool { return proofs.Fired() >= 5 }, "the lease is at its full length")
 		proofs.Remove()
 	}
 	b.Unlock(l)
 }
 
-// A pool that is closed says so to a server, also if its connection has just
-// been lost.
-func TestCloseRightAfterACutStillFreesItsLocks(t *testing.T) {
+// A pool that is closed closes its sessions at the server even if its connection has
+// just been lost.
+func TestCloseAfterALostConnectionUnlocks(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	p := b.Pool()

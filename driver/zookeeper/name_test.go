@@ -14,7 +14,7 @@ import (
 )
 
 // Scenario 129.
-func TestBadNamesAreRefusedBeforeAnyRequest(t *testing.T) {
+func TestInvalidNamesAreRejectedBeforeAnyRequest(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
@@ -50,7 +50,7 @@ func TestBadNamesAreRefusedBeforeAnyRequest(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestServersOwnTreeIsNoPlaceForLocks(t *testing.T) {
+func TestServersOwnTreeIsNoValidName(t *testing.T) {
 	t.Parallel()
 	c, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{"localhost"}})
 	require.NoError(t, err)

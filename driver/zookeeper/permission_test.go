@@ -17,7 +17,7 @@ import (
 )
 
 // Scenario 131.
-func TestMissingRightIsNamedAndNothingIsLeft(t *testing.T) {
+func TestErrorNamesTheMissingRight(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -42,7 +42,7 @@ func TestMissingRightIsNamedAndNothingIsLeft(t *testing.T) {
 	require.ErrorContains(t, err, "CREATE on "+b.Chroot+"/parent")
 }
 
-func TestDigestMakesNodesTheCreatorsOwn(t *testing.T) {
+func TestDigestRestrictsNodesToTheirCreator(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	cfg := b.Config()
@@ -51,7 +51,7 @@ func TestDigestMakesNodesTheCreatorsOwn(t *testing.T) {
 	l := b.Lock(p, "a")
 	for _, path := range []string{"", "/a"} {
 		acl, _, err := b.Admin.GetACL(b.Chroot + path)
-		if err == nil { // shown without rights, or not at all
+		if err == nil { // a server may refuse to show it
 			require.Equal(t, "digest", acl[0].Scheme)
 		} else {
 			require.ErrorIs(t, err, zk.ErrNoAuth)
@@ -69,10 +69,10 @@ func TestDigestMakesNodesTheCreatorsOwn(t *testing.T) {
 	_, err = friend.TryLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	b.Unlock(l)
-	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // to look at what is left
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // lets the admin look for nodes that are left
 }
 
-func TestDigestSurvivesAReconnect(t *testing.T) {
+func TestDigestSurvivesAReconnection(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	cfg := b.Config()
@@ -85,8 +85,8 @@ func TestDigestSurvivesAReconnect(t *testing.T) {
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret")))
 }
 
-// A log, an error and whatever can be printed.
-func TestPasswordIsNowhereToBeSeen(t *testing.T) {
+// Neither logs, errors nor any printed value may contain it.
+func TestPasswordIsNeverPrinted(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
 	var log locktest.Log
@@ -118,7 +118,7 @@ func TestPasswordIsNowhereToBeSeen(t *testing.T) {
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret")))
 }
 
-// Scenario 40: what the server refuses is asked for once.
+// Scenario 40.
 func TestRefusedRequestIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
@@ -131,5 +131,5 @@ func TestRefusedRequestIsNotRepeated(t *testing.T) {
 	before := b.Stat(own, "zk_packets_received")
 	_, err := p.Lock(b.Ctx, "closed")
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
-	require.LessOrEqual(t, b.Stat(own, "zk_packets_received")-before, 4, "create, list and the question itself")
+	require.LessOrEqual(t, b.Stat(own, "zk_packets_received")-before, 4, "create, list and the question for the figure")
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenario 133. (Every other client grants twice there.)
-func TestEndOfTheNumbersIsAnErrorAndNeverAGrant(t *testing.T) {
+// Scenario 133. (All other clients grant twice there.)
+func TestExhaustedSequenceIsAnErrorAndNeverAGrant(t *testing.T) {
 	t.Parallel()
-	embedded := zktest.Start(t) // a real one would have to count to 2^31
+	embedded := zktest.Start(t) // a real server would have to count to 2^31
 	b := locktest.NewOn(t, embedded.Addr())
 	p, others := b.Pool(), b.Pool()
 	b.Unlock(b.Lock(p, "a"))
@@ -34,7 +34,7 @@ func TestEndOfTheNumbersIsAnErrorAndNeverAGrant(t *testing.T) {
 	require.Len(t, b.Children("a"), 2)
 	last.StillWaits()
 	b.Unlock(holder)
-	b.Unlock(last.Granted()) // who has a number is served
+	b.Unlock(last.Granted()) // a contender with a number is served
 	_, err := p.Lock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrSequenceExhausted)
 
@@ -42,14 +42,14 @@ func TestEndOfTheNumbersIsAnErrorAndNeverAGrant(t *testing.T) {
 	b.Unlock(b.Lock(p, "a"))
 }
 
-// A tie does not tell who came first, so it is no grant either.
+// A tie does not show which contender came first.
 func TestTieIsAnErrorAndNeverAGrant(t *testing.T) {
 	t.Parallel()
-	for _, prefix := range []string{"0", "z"} { // sorted before our node, and behind it
+	for _, prefix := range []string{"0", "z"} { // sorted before and after our node
 		b := locktest.New(t)
 		p := b.Pool()
 		b.Unlock(b.Lock(p, "a"))
-		// This child is the second; the one after it gets number 2.
+		// This is the second child, so the next one gets number 2.
 		twin := fmt.Sprintf("%s/a/%s-lock-0000000002", b.Chroot, prefix)
 		_, err := b.Admin.Create(twin, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
@@ -61,9 +61,9 @@ func TestTieIsAnErrorAndNeverAGrant(t *testing.T) {
 	}
 }
 
-// Other clients sort negative numbers first, and so do we: who has one may hold
-// the lock.
-func TestContenderWithANegativeNumberIsWaitedFor(t *testing.T) {
+// All clients sort negative numbers first, so a contender that has one may hold the
+// lock.
+func TestContenderWithANegativeNumberIsAwaited(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
@@ -79,7 +79,7 @@ func TestContenderWithANegativeNumberIsWaitedFor(t *testing.T) {
 	b.Unlock(w.Granted())
 }
 
-func TestEndOfTheNumbersIsAnnounced(t *testing.T) {
+func TestNearlyExhaustedSequenceIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	embedded := zktest.Start(t)
 	b := locktest.NewOn(t, embedded.Addr())
