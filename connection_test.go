@@ -111,9 +111,7 @@ func TestLocksSurviveAServerRestart(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
-	cfg := b.Config()
-	cfg.SessionTimeout = 10 * time.Second
-	p, other := b.PoolWith(cfg), b.PoolWith(cfg)
+	p, other := b.PoolWithTimeout(10*time.Second), b.PoolWithTimeout(10*time.Second)
 	held := b.Lock(p, "a")
 	waiters := []*locktest.LockWaiter{b.Enqueue(other, "a", 2), b.Enqueue(p, "a", 3)}
 	for range 2 {
@@ -139,9 +137,7 @@ func TestWaiterQueuesAgainOnANewSession(t *testing.T) {
 	direct.Servers = []string{locktest.Shared().Addr()}
 	holder := b.PoolWith(direct)
 	held := b.Lock(holder, "a")
-	cfg := b.Config()
-	cfg.SessionTimeout = time.Second
-	p := b.PoolWith(cfg)
+	p := b.PoolWithTimeout(time.Second)
 	w := b.Enqueue(p, "a", 2)
 	first := b.Children("a")[1]
 	require.NoError(t, proxy.RejectConnections())

@@ -155,12 +155,11 @@ func TestHandleIsUsableAfterACanceledLock(t *testing.T) {
 	b := locktest.New(t)
 	p := b.Pool()
 	h := b.Handle(p)
-	mine, err := h.Lock(b.Ctx, "mine")
-	require.NoError(t, err)
+	mine := b.Lock(h, "mine")
 	holder := b.Lock(p, "a")
 	ctx, cancel := context.WithTimeout(b.Ctx, 20*time.Millisecond)
 	defer cancel()
-	_, err = h.Lock(ctx, "a")
+	_, err := h.Lock(ctx, "a")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, 1, mine.Depth())
 	_, err = h.Lock(ctx, "mine")
@@ -168,8 +167,7 @@ func TestHandleIsUsableAfterACanceledLock(t *testing.T) {
 	require.Equal(t, 1, mine.Depth())
 	b.Unlock(holder)
 	for _, name := range []string{"mine", "a", "mine"} {
-		_, err = h.Lock(b.Ctx, name)
-		require.NoError(t, err)
+		b.Lock(h, name)
 	}
 	require.Equal(t, 3, mine.Depth())
 	require.NoError(t, h.Close(b.Ctx))
@@ -236,9 +234,7 @@ func TestLockWithAnEndedContextSendsNothing(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
-	cfg := b.Config()
-	cfg.SessionTimeout = 10 * time.Second
-	p := b.PoolWith(cfg)
+	p := b.PoolWithTimeout(10 * time.Second)
 	h := b.Handle(p)
 	ctx, cancel := context.WithCancel(b.Ctx)
 	cancel()
@@ -325,13 +321,11 @@ func TestWaitAtMostZeroTries(t *testing.T) {
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 		b.Unlock(l)
 	}
-	read, err := p.Lock(b.Ctx, "a", lockpool.Shared())
-	require.NoError(t, err)
-	both, err := others.RLock(b.Ctx, "a", lockpool.Shared())
-	require.NoError(t, err)
+	read := b.Lock(p, "a", lockpool.Shared())
+	both := b.RLock(others, "a", lockpool.Shared())
 	b.Unlock(read)
 	b.Unlock(both)
-	_, err = p.TryLock(b.Ctx, "a", lockpool.WaitAtMost(time.Second))
+	_, err := p.TryLock(b.Ctx, "a", lockpool.WaitAtMost(time.Second))
 	require.ErrorContains(t, err, "leave out WaitAtMost, or use Lock")
 	require.Empty(t, b.Contenders("/"))
 }
@@ -344,8 +338,7 @@ func TestLockContextsAreFreedWithTheLock(t *testing.T) {
 	defer cancel()
 	use := func(n int) {
 		for range n {
-			l, err := h.Lock(b.Ctx, "a")
-			require.NoError(t, err)
+			l := b.Lock(h, "a")
 			for range 100 {
 				_ = l.Context(lifetime)
 			}

@@ -42,9 +42,8 @@ func TestHandleCloseEndsItsWait(t *testing.T) {
 	p, others := b.Pool(), b.Pool()
 	held := b.Lock(others, "b")
 	h := b.Handle(p)
-	_, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
-	w := b.EnqueueWith(h.Lock, "b", 2)
+	b.Lock(h, "a")
+	w := b.Enqueue(h, "b", 2)
 	require.NoError(t, h.Close(b.Ctx))
 	<-w.Done
 	require.ErrorIs(t, w.Err, lockpool.ErrHandleClosed)
@@ -60,8 +59,7 @@ func TestConcurrentUseOfAHandleIsAnError(t *testing.T) {
 	p := b.Pool()
 	holder := b.Lock(p, "a")
 	h := b.Handle(p)
-	mine, err := h.Lock(b.Ctx, "mine")
-	require.NoError(t, err)
+	mine := b.Lock(h, "mine")
 	done := make(chan error)
 	go func() {
 		l, err := h.Lock(b.Ctx, "a")
@@ -71,7 +69,7 @@ func TestConcurrentUseOfAHandleIsAnError(t *testing.T) {
 		done <- err
 	}()
 	b.AwaitQueue("a", 2)
-	_, err = h.Lock(b.Ctx, "c")
+	_, err := h.Lock(b.Ctx, "c")
 	require.ErrorIs(t, err, lockpool.ErrConcurrentUse)
 	_, err = h.TryLock(b.Ctx, "mine")
 	require.ErrorIs(t, err, lockpool.ErrConcurrentUse)
@@ -103,8 +101,7 @@ func TestHandleCloseReleasesItsLocks(t *testing.T) {
 	h := b.Handle(p)
 	var locks []*lockpool.Lock
 	for _, name := range []string{"a", "a", "b"} {
-		l, err := h.Lock(b.Ctx, name)
-		require.NoError(t, err)
+		l := b.Lock(h, name)
 		locks = append(locks, l)
 	}
 	ctx := locks[0].Context(b.Ctx)

@@ -207,8 +207,7 @@ func TestQueueRemovedByHandIsCreatedAgain(t *testing.T) {
 	p := b.Pool()
 	h := b.Handle(p)
 	for range 3 {
-		l, err := h.Lock(b.Ctx, "a/b")
-		require.NoError(t, err)
+		l := b.Lock(h, "a/b")
 		b.Unlock(l)
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/b", -1))
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))

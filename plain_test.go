@@ -83,9 +83,8 @@ func TestPlainWaiterThatGivesUpLeavesNothing(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
-	l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
-	_, err = others.Lock(b.Ctx, "a", lockpool.Plain(), lockpool.WaitAtMost(50*time.Millisecond))
+	l := b.Lock(p, "a", lockpool.Plain())
+	_, err := others.Lock(b.Ctx, "a", lockpool.Plain(), lockpool.WaitAtMost(50*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "waiting behind _c_")
 	b.Unlock(l)
@@ -99,8 +98,7 @@ func TestPlainHolderLearnsThatItsLockWasBroken(t *testing.T) {
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
 	for _, watched := range []bool{true, false} {
-		l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-		require.NoError(t, err)
+		l := b.Lock(p, "a", lockpool.Plain())
 		if watched {
 			b.Token(l)
 		}
@@ -162,8 +160,7 @@ func TestPlainLockCostsTwoRequests(t *testing.T) {
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own.Addr())
 	p := b.Pool()
-	l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
+	l := b.Lock(p, "a", lockpool.Plain())
 	b.Unlock(l)
 	var requests atomic.Int32
 	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
@@ -172,16 +169,14 @@ func TestPlainLockCostsTwoRequests(t *testing.T) {
 		}
 		return true
 	}}})
-	l, err = p.Lock(b.Ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
+	l = b.Lock(p, "a", lockpool.Plain())
 	b.Unlock(l)
 	require.Equal(t, int32(2), requests.Load())
 }
 
 // watchedPlainLock takes a plain lock and waits until its node is watched.
 func watchedPlainLock(b *locktest.Bench, p *lockpool.Pool, name string) *lockpool.Lock {
-	l, err := p.Lock(b.Ctx, name, lockpool.Plain())
-	require.NoError(b, err)
+	l := b.Lock(p, name, lockpool.Plain())
 	b.Token(l)
 	return l
 }
@@ -249,21 +244,14 @@ func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
 	watchedPlainLock(b, p, "a")
 	q, err := operator.Queue(b.Ctx, "a")
 	require.NoError(t, err)
-	w := make(chan *lockpool.Lock, 1)
-	go func() {
-		l, err := others.Lock(b.Ctx, "a", lockpool.Plain())
-		if err != nil {
-			t.Error(err)
-		}
-		w <- l
-	}()
+	w := b.StartLock(others, "a", lockpool.Plain())
 	b.Until(func() bool { return others.Stats().Waiting == 1 }, "it waits")
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpDelete}},
 		Do:    zktest.DropAfterApply(),
 	})
 	require.NoError(t, operator.Break(b.Ctx, "a", q.Contenders[0].Node))
-	next := <-w
+	next := w.Granted()
 	err = next.Verify(b.Ctx)
 	_ = next.Unlock(b.Ctx)
 	require.NoError(t, err, "the next holder's node was removed")
@@ -284,8 +272,7 @@ func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
 		Match: zktest.Match{Prefix: b.Chroot + "/x/a", Ops: []zktest.Op{zktest.OpGetData}},
 		Do:    zktest.HoldApply(),
 	})
-	l, err := p.Lock(b.Ctx, "x/a", lockpool.Plain())
-	require.NoError(t, err)
+	l := b.Lock(p, "x/a", lockpool.Plain())
 	require.NoError(t, held.Wait(b.Ctx)) // the first read, after 20 ms
 	held.Remove()
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/x/a", -1))
@@ -301,7 +288,7 @@ func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
 		}
 		return deletes >= 2
 	}, "two deletes")
-	err = next.Verify(b.Ctx)
+	err := next.Verify(b.Ctx)
 	_ = next.Unlock(b.Ctx)
 	require.NoError(t, err, "the next holder's node was removed")
 }
@@ -322,8 +309,7 @@ func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
 		Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpGetData}}, Times: 12,
 		Do: zktest.Call(func(zktest.Request) { _ = own.Delete(path) }),
 	})
-	l, err := p.Lock(b.Ctx, "x/a", lockpool.Plain())
-	require.NoError(t, err)
+	l := b.Lock(p, "x/a", lockpool.Plain())
 	b.Unlock(l)
 }
 

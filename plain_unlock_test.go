@@ -32,25 +32,20 @@ func TestPlainUnlockSparesTheNextHolder(t *testing.T) {
 			}
 			b.Unlock(b.Lock(others, "x")) // opens a session
 			for range 5 {
-				l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-				require.NoError(t, err)
+				l := b.Lock(p, "a", lockpool.Plain())
 				if where == "in another pool, watched" {
 					b.Token(l)
 				}
 				require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
-				next, err := others.Lock(b.Ctx, "a", lockpool.Plain())
-				require.NoError(t, err)
-				err = l.Unlock(b.Ctx)
-				require.True(t, locktest.IsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+				next := b.Lock(others, "a", lockpool.Plain())
+				requireLoss(t, l.Unlock(b.Ctx))
 				require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
 				b.Unlock(next)
 			}
 			// The lock has no next holder.
-			l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-			require.NoError(t, err)
+			l := b.Lock(p, "a", lockpool.Plain())
 			require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
-			err = l.Unlock(b.Ctx)
-			require.True(t, locktest.IsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+			requireLoss(t, l.Unlock(b.Ctx))
 		})
 	}
 }
@@ -66,25 +61,16 @@ func TestPlainUnlockSparesACreateInFlight(t *testing.T) {
 			others = p
 		}
 		b.Unlock(b.Lock(others, "x"))
-		l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-		require.NoError(t, err)
+		l := b.Lock(p, "a", lockpool.Plain())
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
 		held := own.Inject(zktest.Rule{
 			Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: zktest.Creates},
 			Do:    zktest.DelayReply(200 * time.Millisecond),
 		})
-		got := make(chan *lockpool.Lock, 1)
-		go func() {
-			next, err := others.Lock(b.Ctx, "a", lockpool.Plain())
-			if err != nil {
-				t.Error(err)
-			}
-			got <- next
-		}()
+		w := b.StartLock(others, "a", lockpool.Plain())
 		require.NoError(t, held.Wait(b.Ctx))
-		err = l.Unlock(b.Ctx)
-		require.True(t, locktest.IsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
-		next := <-got
+		requireLoss(t, l.Unlock(b.Ctx))
+		next := w.Granted()
 		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
 		b.Unlock(next)
 	}
@@ -99,16 +85,8 @@ func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
 	p, others := b.Pool(), b.Pool()
 	path := b.Chroot + "/a"
 	for range 10 {
-		l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-		require.NoError(t, err)
-		got := make(chan *lockpool.Lock, 1)
-		go func() {
-			next, err := others.Lock(b.Ctx, "a", lockpool.Plain())
-			if err != nil {
-				t.Error(err)
-			}
-			got <- next
-		}()
+		l := b.Lock(p, "a", lockpool.Plain())
+		w := b.StartLock(others, "a", lockpool.Plain())
 		require.NoError(t, own.WaitWatch(b.Ctx, path, 1))
 		held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
 		unlocked := make(chan error, 1)
@@ -116,14 +94,10 @@ func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
 		require.NoError(t, held.Wait(b.Ctx))
 		from := len(own.Trace())
 		require.NoError(t, own.Delete(path))
-		late := time.Now().Add(15 * time.Millisecond) // time for a create that must not be sent
-		b.Until(func() bool {
-			return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool { return r.Kind == zktest.Requested && r.Op == zktest.OpCreate })
-		}, "the time to send a create")
+		watchForCreate(b, own, from)
 		held.Release()
-		err = <-unlocked
-		require.True(t, locktest.IsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
-		next := <-got
+		requireLoss(t, <-unlocked)
+		next := w.Granted()
 		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
 		b.Unlock(next)
 	}
@@ -138,18 +112,10 @@ func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
 	p, others, operator := b.Pool(), b.Pool(), b.Pool()
 	path := b.Chroot + "/a"
 	for range 10 {
-		l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-		require.NoError(t, err)
+		l := b.Lock(p, "a", lockpool.Plain())
 		q, err := operator.Queue(b.Ctx, "a")
 		require.NoError(t, err)
-		got := make(chan *lockpool.Lock, 1)
-		go func() {
-			next, err := others.Lock(b.Ctx, "a", lockpool.Plain())
-			if err != nil {
-				t.Error(err)
-			}
-			got <- next
-		}()
+		w := b.StartLock(others, "a", lockpool.Plain())
 		require.NoError(t, own.WaitWatch(b.Ctx, path, 1))
 		held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpDelete}}, Times: 1, Do: zktest.HoldApply()})
 		broken := make(chan error, 1)
@@ -157,13 +123,10 @@ func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
 		require.NoError(t, held.Wait(b.Ctx))
 		from := len(own.Trace())
 		b.Unlock(l)
-		late := time.Now().Add(15 * time.Millisecond) // time for a create that must not be sent
-		b.Until(func() bool {
-			return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool { return r.Kind == zktest.Requested && r.Op == zktest.OpCreate })
-		}, "the time to send a create")
+		watchForCreate(b, own, from)
 		held.Release()
 		require.ErrorIs(t, <-broken, lockpool.ErrNotHeld)
-		next := <-got
+		next := w.Granted()
 		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
 		b.Unlock(next)
 	}
@@ -180,8 +143,7 @@ func TestSessionRecognizesItsNextPlainNode(t *testing.T) {
 	other := b.Lock(p, "other") // keeps the session open
 	defer b.Unlock(other)
 	for _, noticed := range []string{"by its watch", "by Verify"} {
-		l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-		require.NoError(t, err)
+		l := b.Lock(p, "a", lockpool.Plain())
 		if noticed == "by its watch" {
 			b.Token(l)
 		}
@@ -218,4 +180,21 @@ func TestUnlockOfAWatchedPlainLockReadsNothing(t *testing.T) {
 	for _, e := range own.Trace()[before:] {
 		require.False(t, e.Kind == zktest.Requested && e.Op == zktest.OpGetData && e.Paths[0] == b.Chroot+"/a", "%v", e)
 	}
+}
+
+// requireLoss requires the error of a release that found no node of its own.
+func requireLoss(t testing.TB, err error) {
+	t.Helper()
+	require.True(t, locktest.IsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+}
+
+// watchForCreate gives a waiter the time to send a create that it must not send
+// yet.
+func watchForCreate(b *locktest.Bench, own *zktest.Server, from int) {
+	late := time.Now().Add(15 * time.Millisecond)
+	b.Until(func() bool {
+		return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool {
+			return r.Kind == zktest.Requested && r.Op == zktest.OpCreate
+		})
+	}, "the time to send a create")
 }

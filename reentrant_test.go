@@ -19,8 +19,7 @@ func TestLockIsHeldUntilTheLastUnlock(t *testing.T) {
 	h := b.Handle(b.Pool())
 	var locks []*lockpool.Lock
 	for depth := range 3 {
-		l, err := h.Lock(b.Ctx, "a")
-		require.NoError(t, err)
+		l := b.Lock(h, "a")
 		require.Equal(t, depth+1, l.Depth())
 		locks = append(locks, l)
 	}
@@ -39,20 +38,16 @@ func TestReentrySendsNothing(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t) // counts only this test's packets
 	b := locktest.NewOn(t, own.Addr())
-	cfg := b.Config()
-	cfg.SessionTimeout = 10 * time.Second
-	p := b.PoolWith(cfg)
+	p := b.PoolWithTimeout(10 * time.Second)
 	h := b.Handle(p)
-	outer, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
+	outer := b.Lock(h, "a")
 	ctx := outer.Context(b.Ctx)
 
 	received := func() int { return b.Stat(own, "zk_packets_received") }
 	const rounds = 10_000
 	before := received()
 	for range rounds {
-		l, err := h.Lock(b.Ctx, "a")
-		require.NoError(t, err)
+		l := b.Lock(h, "a")
 		l2, err := h.TryLock(b.Ctx, "a")
 		require.NoError(t, err)
 		l3, err := p.Lock(ctx, "a")
@@ -151,10 +146,8 @@ func TestSecondUnlockChangesNoCount(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
-	outer, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
-	inner, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
+	outer := b.Lock(h, "a")
+	inner := b.Lock(h, "a")
 	twin := *inner
 	b.Unlock(inner)
 	require.ErrorIs(t, inner.Unlock(b.Ctx), lockpool.ErrNotHeld)
@@ -163,8 +156,7 @@ func TestSecondUnlockChangesNoCount(t *testing.T) {
 	require.Len(t, b.Children("a"), 1)
 	b.Unlock(outer)
 	require.ErrorIs(t, outer.Unlock(b.Ctx), lockpool.ErrNotHeld)
-	again, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
+	again := b.Lock(h, "a")
 	require.ErrorIs(t, outer.Unlock(b.Ctx), lockpool.ErrNotHeld, "it belongs to an earlier hold")
 	require.Len(t, b.Children("a"), 1)
 	b.Unlock(again)

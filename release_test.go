@@ -55,9 +55,8 @@ func TestUnlockBesideAWaitOfTheHandle(t *testing.T) {
 	p, others := b.Pool(), b.Pool()
 	held := b.Lock(others, "b")
 	h := b.Handle(p)
-	l, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
-	w := b.EnqueueWith(h.Lock, "b", 2)
+	l := b.Lock(h, "a")
+	w := b.Enqueue(h, "b", 2)
 	b.Unlock(l)
 	require.Empty(t, b.Children("a"))
 	w.StillWaits()
@@ -95,8 +94,7 @@ func TestUnlockReportsAnExpiredSession(t *testing.T) {
 		"Do":     func() error { return p.Do(b.Ctx, "a", func(context.Context) error { return nil }) },
 		"Close": func() error {
 			h := b.Handle(p)
-			_, err := h.Lock(b.Ctx, "a")
-			require.NoError(t, err)
+			b.Lock(h, "a")
 			return h.Close(b.Ctx)
 		},
 	}
@@ -174,8 +172,7 @@ func TestUnlockAcceptsTheContextOfTheLock(t *testing.T) {
 	require.Empty(t, b.Contenders("/"))
 
 	h := b.Handle(p)
-	l, err = h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
+	l = b.Lock(h, "a")
 	require.NoError(t, h.Close(l.Context(b.Ctx)))
 	require.Empty(t, b.Contenders("/"))
 }

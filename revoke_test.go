@@ -87,8 +87,7 @@ func TestRevocableEndsTheContextsOfTheLock(t *testing.T) {
 	}, lockpool.Revocable())
 	require.ErrorIs(t, err, lockpool.ErrRevoked)
 
-	l, err := p.Lock(b.Ctx, "a", lockpool.Revocable())
-	require.NoError(t, err)
+	l := b.Lock(p, "a", lockpool.Revocable())
 	before := l.Context(b.Ctx)
 	require.NoError(t, others.Revoke(b.Ctx, "a"))
 	awaitRevocation(b, before.Done())
@@ -99,14 +98,12 @@ func TestRevocableEndsTheContextsOfTheLock(t *testing.T) {
 
 	// A reentry makes the hold revocable.
 	h := b.Handle(p)
-	l, err = h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
+	l = b.Lock(h, "a")
 	ctx := l.Context(b.Ctx)
 	require.NoError(t, others.Revoke(b.Ctx, "a"))
 	awaitRevocation(b, l.Revoked())
 	require.NoError(t, ctx.Err())
-	inner, err := h.Lock(b.Ctx, "a", lockpool.Revocable())
-	require.NoError(t, err)
+	inner := b.Lock(h, "a", lockpool.Revocable())
 	awaitRevocation(b, ctx.Done())
 	b.Unlock(inner)
 	b.Unlock(l)
@@ -118,12 +115,8 @@ func TestRevocableWaiterGivesUp(t *testing.T) {
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
 	l := b.Lock(p, "a")
-	first := b.EnqueueWith(func(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error) {
-		return others.Lock(ctx, name, lockpool.Revocable())
-	}, "a", 2)
-	second := b.EnqueueWith(func(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error) {
-		return others.RLock(ctx, name, lockpool.Revocable())
-	}, "a", 3)
+	first := b.Enqueue(others, "a", 2, lockpool.Revocable())
+	second := b.Enqueue(others, "a", 3, lockpool.Revocable(), lockpool.Shared())
 	third := b.Enqueue(others, "a", 4) // not revocable
 	for i, w := range []*locktest.LockWaiter{second, first} {
 		q, err := p.Queue(b.Ctx, "a")
@@ -155,8 +148,7 @@ func TestPermitsAndPlainLocksCanBeRevoked(t *testing.T) {
 	b.Release(first)
 	b.Release(second)
 	for range 2 {
-		l, err := p.Lock(b.Ctx, "x", lockpool.Plain())
-		require.NoError(t, err)
+		l := b.Lock(p, "x", lockpool.Plain())
 		notRevoked(t, l.Revoked())
 		require.NoError(t, others.Revoke(b.Ctx, "x"))
 		require.NoError(t, others.Revoke(b.Ctx, "x"))
@@ -215,12 +207,10 @@ func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
-	l, err := h.Lock(b.Ctx, "a", lockpool.Revocable())
-	require.NoError(t, err)
+	l := b.Lock(h, "a", lockpool.Revocable())
 	b.Token(l) // its node is watched
 	require.NoError(t, own.WaitWatch(b.Ctx, b.Chroot+"/a/"+b.Children("a")[0], 1))
-	r, err := h.RLock(b.Ctx, "a")
-	require.NoError(t, err)
+	r := b.RLock(h, "a")
 	asked := make(chan error, 1)
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpMulti}},
@@ -244,10 +234,8 @@ func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
-	l, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
-	r, err := h.RLock(b.Ctx, "a")
-	require.NoError(t, err)
+	l := b.Lock(h, "a")
+	r := b.RLock(h, "a")
 	held := own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpSetData}},
 		Do:    zktest.HoldApply(),

@@ -78,9 +78,7 @@ func doubtful(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lock
 	others.Chroot = b.Chroot
 	rival := others.Lock(others.Pool(), "b")
 	m := b.Machine()
-	cfg := b.Config()
-	cfg.SessionTimeout = 10 * time.Second
-	p := b.PoolWith(cfg)
+	p := b.PoolWithTimeout(10 * time.Second)
 	w := b.Enqueue(p, "b", 2)
 	b.Until(func() bool { return b.WatchedIn("b") >= 2 }, "the waiter watches the queue")
 	unproven := proxy.Inject(zktest.Rule{Match: proofs(zktest.OpMulti), Times: zktest.Always, Do: zktest.FailWith(zktest.ErrThrottled)})

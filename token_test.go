@@ -24,10 +24,8 @@ func TestDowngradeKeepsTheToken(t *testing.T) {
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
-	write, err := h.Lock(b.Ctx, "a")
-	require.NoError(t, err)
-	read, err := h.RLock(b.Ctx, "a")
-	require.NoError(t, err)
+	write := b.Lock(h, "a")
+	read := b.RLock(h, "a")
 	w := b.Enqueue(others, "a", 2)
 	b.Unlock(write) // before any read of the token
 	first := b.Token(read)

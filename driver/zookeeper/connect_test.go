@@ -264,9 +264,7 @@ func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 // given first.
 func TestSlowReconnectionKeepsTheLock(t *testing.T) { // measures time: not beside others
 	b, proxy := locktest.NewBehindProxy(t)
-	cfg := b.Config()
-	cfg.SessionTimeout = 4 * time.Second
-	p := b.PoolWith(cfg)
+	p := b.PoolWithTimeout(4 * time.Second)
 	for range 2 {
 		l := b.Lock(p, "a")
 		slow := proxy.Inject(zktest.Rule{
@@ -430,9 +428,7 @@ func TestWaitersSurviveALongOutage(t *testing.T) {
 	b, proxy := locktest.NewBehindProxy(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cfg := b.Config()
-	cfg.SessionTimeout = 2 * time.Second
-	holder, p := b.PoolWith(cfg), b.PoolWith(cfg)
+	holder, p := b.PoolWithTimeout(2*time.Second), b.PoolWithTimeout(2*time.Second)
 	held := b.Lock(holder, "a")
 	waiting := make(chan error, 1)
 	go func() { waiting <- p.Do(ctx, "a", func(context.Context) error { return nil }) }()
@@ -440,7 +436,7 @@ func TestWaitersSurviveALongOutage(t *testing.T) {
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
 	<-held.Lost()
-	fresh := b.PoolWith(cfg)
+	fresh := b.PoolWithTimeout(2 * time.Second)
 	connecting := make(chan error, 1)
 	go func() { connecting <- fresh.Ping(ctx) }()
 	select {

@@ -187,8 +187,7 @@ func TestFastPathNoticesARecreatedQueue(t *testing.T) {
 	h := b.Handle(p)
 	const turns = 30
 	for range turns { // until no listing is needed
-		l, err := h.Lock(b.Ctx, "a")
-		require.NoError(t, err)
+		l := b.Lock(h, "a")
 		b.Unlock(l)
 	}
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
@@ -214,13 +213,11 @@ func TestFastPathNoticesARival(t *testing.T) {
 	h, rival := b.Handle(b.Pool()), b.Handle(b.Pool())
 	for range 5 {
 		for range 30 {
-			l, err := h.Lock(b.Ctx, "a")
-			require.NoError(t, err)
+			l := b.Lock(h, "a")
 			b.Unlock(l)
 		}
-		l, err := rival.Lock(b.Ctx, "a")
-		require.NoError(t, err)
-		_, err = h.TryLock(b.Ctx, "a")
+		l := b.Lock(rival, "a")
+		_, err := h.TryLock(b.Ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 		b.Unlock(l)
 	}
@@ -233,12 +230,9 @@ func TestUncontendedLockCostsTwoRequests(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
-	cfg := b.Config()
-	cfg.SessionTimeout = 10 * time.Second
-	h := b.Handle(b.PoolWith(cfg))
+	h := b.Handle(b.PoolWithTimeout(10 * time.Second))
 	turn := func() {
-		l, err := h.Lock(b.Ctx, "a")
-		require.NoError(t, err)
+		l := b.Lock(h, "a")
 		b.Unlock(l)
 	}
 	for range 30 {

@@ -55,11 +55,9 @@ func TestNodeNamesFollowTheLayout(t *testing.T) {
 			b.Unlock(l)
 		}
 		h := b.Handle(p)
-		write, err := h.Lock(b.Ctx, name)
-		require.NoError(t, err)
+		write := b.Lock(h, name)
 		token := b.Token(write)
-		read, err := h.RLock(b.Ctx, name)
-		require.NoError(t, err)
+		read := b.RLock(h, name)
 		b.Unlock(write)
 		have(want.read)
 		require.Equal(t, token, b.Token(read))
@@ -80,16 +78,15 @@ func TestLayoutsExcludeEachOther(t *testing.T) {
 	for i, first := range pools {
 		for j, second := range pools {
 			name := fmt.Sprintf("a%d%d", i, j)
-			refuses := func(try locktest.LockFunc) {
-				_, err := try(b.Ctx, name)
-				require.ErrorIs(t, err, lockpool.ErrLocked)
-			}
 			l := b.Lock(first, name)
-			refuses(second.TryLock)
-			refuses(second.TryRLock)
+			_, err := second.TryLock(b.Ctx, name)
+			require.ErrorIs(t, err, lockpool.ErrLocked)
+			_, err = second.TryRLock(b.Ctx, name)
+			require.ErrorIs(t, err, lockpool.ErrLocked)
 			b.Unlock(l)
 			l = b.RLock(first, name)
-			refuses(second.TryLock)
+			_, err = second.TryLock(b.Ctx, name)
+			require.ErrorIs(t, err, lockpool.ErrLocked)
 			b.Unlock(b.RLock(second, name))
 			b.Unlock(l)
 		}
@@ -104,7 +101,7 @@ func TestHolderLearnsThatATwinWasRemoved(t *testing.T) {
 	for removed := range 2 {
 		l := b.Lock(p, "a")
 		b.Token(l) // its nodes are watched
-		w := b.EnqueueWith(others.Lock, "a", 4)
+		w := b.Enqueue(others, "a", 4)
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[removed], -1))
 		b.AwaitLoss(l)
 		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
@@ -119,7 +116,7 @@ func TestWaiterQueuesAgainWhenATwinWasRemoved(t *testing.T) {
 	p, others := b.Pool(), poolOfLayout(b, zookeeper.LayoutKazoo)
 	for removed := range 2 {
 		l := b.Lock(p, "a")
-		w := b.EnqueueWith(others.Lock, "a", 3)
+		w := b.Enqueue(others, "a", 3)
 		b.Until(func() bool { return b.WatchedIn("a") >= 3 }, "the waiter watches the holder and its own nodes")
 		old := b.Children("a")
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+old[1+removed], -1))

@@ -40,9 +40,7 @@ func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) { // measures time
 	for _, asked := range []time.Duration{granted, 10 * granted} {
 		s := zktest.Start(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
 		b := locktest.NewOn(t, s.Addr())
-		cfg := b.Config()
-		cfg.SessionTimeout = asked
-		p := b.PoolWith(cfg)
+		p := b.PoolWithTimeout(asked)
 		clock := locktest.StartClock()
 		l := b.Lock(p, "a")
 		unproven(t, s)

@@ -18,9 +18,7 @@ func TestInvalidNamesAreRejectedBeforeAnyRequest(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
-	cfg := b.Config()
-	cfg.SessionTimeout = 10 * time.Second
-	p := b.PoolWith(cfg)
+	p := b.PoolWithTimeout(10 * time.Second)
 	h := b.Handle(p)
 	before := b.Stat(own, "zk_packets_received")
 	for _, name := range []string{

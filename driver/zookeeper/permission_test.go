@@ -123,9 +123,7 @@ func TestRefusedRequestIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
-	cfg := b.Config()
-	cfg.SessionTimeout = 10 * time.Second
-	p := b.PoolWith(cfg)
+	p := b.PoolWithTimeout(10 * time.Second)
 	require.NoError(t, p.Ping(b.Ctx))
 	b.Restrict("/closed")
 	before := b.Stat(own, "zk_packets_received")

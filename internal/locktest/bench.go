@@ -109,6 +109,13 @@ func (b *Bench) PoolWith(cfg zookeeper.Config, opts ...lockpool.Option) *lockpoo
 	return p
 }
 
+// PoolWithTimeout returns a pool with another session timeout.
+func (b *Bench) PoolWithTimeout(d time.Duration, opts ...lockpool.Option) *lockpool.Pool {
+	cfg := b.Config()
+	cfg.SessionTimeout = d
+	return b.PoolWith(cfg, opts...)
+}
+
 // Handle returns a handle of the pool. The test closes it.
 func (b *Bench) Handle(p *lockpool.Pool) *lockpool.Handle {
 	h, err := p.Handle(b.Ctx)

@@ -8,18 +8,24 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// Lock locks a name. It fails the test if that fails, as the other methods do.
-func (b *Bench) Lock(p *lockpool.Pool, name string, opts ...lockpool.LockOption) *lockpool.Lock {
+// Locker is a pool or a handle.
+type Locker interface {
+	Lock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
+	RLock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
+}
+
+// Lock locks a name. The test fails if it cannot, as with the other methods.
+func (b *Bench) Lock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
 	b.Helper()
-	l, err := p.Lock(b.Ctx, name, opts...)
+	l, err := by.Lock(b.Ctx, name, opts...)
 	require.NoError(b, err)
 	return l
 }
 
 // RLock locks a name for reading.
-func (b *Bench) RLock(p *lockpool.Pool, name string) *lockpool.Lock {
+func (b *Bench) RLock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
 	b.Helper()
-	l, err := p.RLock(b.Ctx, name)
+	l, err := by.RLock(b.Ctx, name, opts...)
 	require.NoError(b, err)
 	return l
 }
@@ -67,9 +73,6 @@ func (b *Bench) Release(p *lockpool.Permits) {
 	require.NoError(b, p.Release(b.Ctx))
 }
 
-// LockFunc is a way to lock.
-type LockFunc = func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error)
-
 // Waiter is an acquisition in a goroutine of its own.
 type Waiter[T any] struct {
 	Done   chan struct{} // closed when the acquisition has returned
@@ -97,20 +100,22 @@ func start[T any](b *Bench, acquire func(context.Context) (T, error)) *Waiter[T]
 	return w
 }
 
+// StartLock starts to lock a name.
+func (b *Bench) StartLock(by Locker, name string, opts ...lockpool.LockOption) *LockWaiter {
+	return start(b, func(ctx context.Context) (*lockpool.Lock, error) { return by.Lock(ctx, name, opts...) })
+}
+
 // Enqueue starts to lock a name, and returns when the waiter is the nth contender
 // in the queue.
-func (b *Bench) Enqueue(p *lockpool.Pool, name string, nth int) *LockWaiter {
-	return b.EnqueueWith(p.Lock, name, nth)
+func (b *Bench) Enqueue(by Locker, name string, nth int, opts ...lockpool.LockOption) *LockWaiter {
+	w := b.StartLock(by, name, opts...)
+	b.AwaitQueue(name, nth)
+	return w
 }
 
 // EnqueueRead is [Bench.Enqueue] for reading.
-func (b *Bench) EnqueueRead(p *lockpool.Pool, name string, nth int) *LockWaiter {
-	return b.EnqueueWith(p.RLock, name, nth)
-}
-
-// EnqueueWith is [Bench.Enqueue] with another way to lock.
-func (b *Bench) EnqueueWith(lock LockFunc, name string, nth int) *LockWaiter {
-	w := start(b, func(ctx context.Context) (*lockpool.Lock, error) { return lock(ctx, name) })
+func (b *Bench) EnqueueRead(by Locker, name string, nth int) *LockWaiter {
+	w := start(b, func(ctx context.Context) (*lockpool.Lock, error) { return by.RLock(ctx, name) })
 	b.AwaitQueue(name, nth)
 	return w
 }
