@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/recipe"
@@ -21,17 +20,17 @@ var (
 	// expired, or might have by now because no answer came that proves the
 	// contrary; or its node was removed, or hidden, by somebody. Whatever it
 	// protected may be in other hands.
-	ErrLockLost = errors.New("lockpool: lock lost")
+	ErrLockLost = errors.New("lock lost")
 
 	// ErrNotHeld: this Lock holds nothing, because it was unlocked before, or
 	// its Session or Pool was closed. No other lock was touched.
-	ErrNotHeld = errors.New("lockpool: not held")
+	ErrNotHeld = errors.New("not held")
 
 	// ErrUpgrade: who holds a lock for reading asked to be alone, or who holds
 	// permits of a semaphore asked for more. Unlock it first, or ask for all from
 	// the start: of two who wait for more while they hold some, each may wait for
 	// the other.
-	ErrUpgrade = errors.New("lockpool: more of a lock than is held can not be had before it is unlocked")
+	ErrUpgrade = errors.New("cannot upgrade a held lock; unlock it first")
 
 	// ErrKindMismatch: another kind of lock is in use under this name. The error
 	// says what is there: a queue (Lock, RLock), a semaphore, a plain lock, or what
@@ -49,17 +48,17 @@ var (
 	// ErrConcurrentUse: a Session asked for a lock while another call of it was
 	// asking for one. The second did nothing. Give each goroutine a Session of its
 	// own.
-	ErrConcurrentUse = errors.New("lockpool: concurrent use of a session")
+	ErrConcurrentUse = errors.New("concurrent use of a handle")
 
 	// ErrPoolClosed: the Pool is closed or shutting down.
-	ErrPoolClosed = errors.New("lockpool: pool closed")
+	ErrPoolClosed = errors.New("pool closed")
 
 	// ErrSessionClosed: the Session is closed.
-	ErrHandleClosed = errors.New("lockpool: session closed")
+	ErrHandleClosed = errors.New("handle closed")
 
 	// ErrInvalidName: the name can not be that of a lock. The error says why.
 	// Nothing was sent.
-	ErrInvalidName = errors.New("lockpool: invalid lock name")
+	ErrInvalidName = errors.New("invalid lock name")
 
 	// ErrNoPermission: the service refused. The error names the missing right
 	// and the path it is missing on.
@@ -85,24 +84,8 @@ type LockError struct {
 }
 
 func (e *LockError) Error() string {
-	return fmt.Sprintf("lockpool: %s %q: %s", e.Op, e.Name, strings.TrimPrefix(e.Err.Error(), "lockpool: "))
+	return fmt.Sprintf("lockpool: %s %q: %s", e.Op, e.Name, e.Err)
 }
-
-// bare returns err without the prefix that the message around it has already.
-func bare(err error) error {
-	if text, ok := strings.CutPrefix(err.Error(), "lockpool: "); ok {
-		return bareError{err, text}
-	}
-	return err
-}
-
-type bareError struct {
-	error
-	text string
-}
-
-func (e bareError) Error() string { return e.text }
-func (e bareError) Unwrap() error { return e.error }
 
 func (e *LockError) Unwrap() error { return e.Err }
 
@@ -123,7 +106,7 @@ var errorClasses = []struct {
 }{
 	{ErrLocked, "busy"},
 	{ErrPoolClosed, "pool_closed"},
-	{ErrHandleClosed, "session_closed"},
+	{ErrHandleClosed, "handle_closed"},
 	{ErrLockLost, "lock_lost"},
 	{ErrNotHeld, "not_held"},
 	{ErrUpgrade, "upgrade"},

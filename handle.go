@@ -12,51 +12,6 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// op is an operation on a lock.
-type op uint8
-
-const (
-	opLock op = iota
-	opTryLock
-	opRLock
-	opTryRLock
-	opLockAll
-	opAcquire
-	opTryAcquire
-	opSetLimit
-	opUnlock
-	opHold
-	opToken
-	opVerify
-	opQueue
-	opBreak
-	opRevoke
-)
-
-// String is how a LockError names it.
-func (o op) String() string {
-	return [...]string{
-		"lock", "try lock", "read lock", "try read lock", "lock all", "acquire", "try to acquire", "set limit of",
-		"unlock", "hold", "token of", "verify", "queue of", "break", "revoke",
-	}[o]
-}
-
-func (o op) tries() bool { return o == opTryLock || o == opTryRLock || o == opTryAcquire }
-
-// trying is the same operation without waiting for others.
-func (o op) trying() op {
-	switch o {
-	case opLock:
-		return opTryLock
-	case opRLock:
-		return opTryRLock
-	}
-	return o
-}
-
-func (o op) shares() bool   { return o == opRLock || o == opTryRLock }
-func (o op) acquires() bool { return o == opAcquire || o == opTryAcquire }
-
 // Session is a handle on the pool: one holder of locks. What it holds it can
 // lock again, deeper in the code, without waiting; see [Lock].
 //
@@ -92,14 +47,27 @@ func (s *Handle) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Session(
 // returns within milliseconds with ctx's error in the chain, and its place in
 // the queue is given up, in the background if the service does not answer.
 func (s *Handle) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opLock, new(Lock), opts)
+	return s.lock(ctx, name, request{op: opLock}, new(Lock), opts)
+}
+
+// Do calls fn while the handle holds the lock of that name, as [Pool.Do] does with
+// a handle of its own.
+func (s *Handle) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
+	if fn == nil {
+		return errNilFunc
+	}
+	lock, err := s.Lock(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	return do(ctx, fn, []*Lock{lock})
 }
 
 // TryLock is Lock without waiting for other holders: if there is one, or
 // somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
 // for the answer of the service.
 func (s *Handle) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opTryLock, new(Lock), opts)
+	return s.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
 }
 
 // RLock is Lock for the right to share the lock with others who only read: it
@@ -113,24 +81,22 @@ func (s *Handle) TryLock(ctx context.Context, name string, opts ...LockOption) (
 // held. The reverse is ErrUpgrade: of two readers who asked to be alone, each
 // would wait for the other for ever.
 func (s *Handle) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opRLock, new(Lock), opts)
+	return s.lock(ctx, name, request{op: opLock, shared: true}, new(Lock), opts)
 }
 
 // TryRLock is RLock without waiting for other holders: if somebody holds the
 // lock alone or asked before to be alone, the error is ErrLocked.
 func (s *Handle) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.lock(ctx, name, opTryRLock, new(Lock), opts)
+	return s.lock(ctx, name, request{op: opLock, shared: true, try: true}, new(Lock), opts)
 }
 
 // lock is enter for a call with options. Its callers are small enough to be
 // inlined, so that l is on the stack of a user who does not keep it: entering a
 // lock again costs no heap.
-func (s *Handle) lock(ctx context.Context, name string, op op, l *Lock, opts []LockOption) (*Lock, error) {
-	req := request{op: op}
+func (s *Handle) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {
 	if len(opts) > 0 {
-		var err error
-		if req, err = newRequest(op, opts); err != nil {
-			return nil, &LockError{op.String(), name, err}
+		if err := req.apply(opts); err != nil {
+			return nil, &LockError{req.String(), name, err}
 		}
 	}
 	return s.enter(ctx, name, req, l)
@@ -152,7 +118,7 @@ func (s *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 		err = withCause(ctx, err)
 	case h != nil:
 		if err = h.checkReentry(req); err == nil {
-			*l = h.enter(req.op.shares())
+			*l = h.enter(req.shared)
 		}
 	}
 	s.mu.Unlock()
@@ -162,7 +128,7 @@ func (s *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 		s.returnIfUnused() // it may have been made for this call
 	}
 	if err != nil {
-		return nil, &LockError{req.op.String(), name, err}
+		return nil, &LockError{req.String(), name, err}
 	}
 	return l, nil
 }
@@ -173,11 +139,8 @@ func (s *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 		s.returnIfUnused()
 		return err
 	}
-	if req.bounded && req.wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, req.wait)
-		defer cancel()
-	}
+	ctx, cancel := req.bound(ctx)
+	defer cancel()
 	returned := false
 	defer func() {
 		if !returned && l.hold != nil { // users' code panics, so nobody will unlock it
@@ -314,7 +277,7 @@ func (s *Handle) establish(ctx context.Context, h *hold, req request, t *acquisi
 			s.holds = map[string]*hold{}
 		}
 		s.holds[h.name] = h
-		*l = h.enter(req.op.shares())
+		*l = h.enter(req.shared)
 		kept = true
 	}
 	s.mu.Unlock()
@@ -408,7 +371,7 @@ func (s *Handle) close(ctx context.Context, cause error) error {
 		r := h.release(ctx, cause)
 		defer r.report(ctx) // once all are released
 		if r.err != nil && cause == ErrHandleClosed {
-			errs = append(errs, &LockError{opUnlock.String(), name, r.err})
+			errs = append(errs, &LockError{opUnlock, name, r.err})
 		}
 	}
 	return errors.Join(errs...)

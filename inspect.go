@@ -45,7 +45,7 @@ type Contender struct {
 func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	q := Queue{Name: name}
 	if err := p.checkName(name); err != nil {
-		return q, &LockError{opQueue.String(), name, err}
+		return q, &LockError{opQueue, name, err}
 	}
 	err := p.withSession(ctx, func(ctx context.Context, m *session) error {
 		found, foreign, err := inspect(ctx, m, name)
@@ -65,7 +65,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		return err
 	})
 	if err != nil {
-		return q, &LockError{opQueue.String(), name, err}
+		return q, &LockError{opQueue, name, err}
 	}
 	return q, nil
 }
@@ -165,7 +165,7 @@ func (p *Pool) List(ctx context.Context, prefix string) (names []string, err err
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lockpool: locks below %q: %w", prefix, bare(err))
+		return nil, fmt.Errorf("lockpool: locks below %q: %w", prefix, err)
 	}
 	return names, nil
 }
@@ -198,7 +198,7 @@ func (p *Pool) Break(ctx context.Context, name, node string) error {
 		err = fmt.Errorf("%w: %s has gone", ErrNotHeld, node)
 	}
 	if err != nil {
-		return &LockError{opBreak.String(), name, err}
+		return &LockError{opBreak, name, err}
 	}
 	return nil
 }

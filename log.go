@@ -9,6 +9,7 @@ import (
 	"github.com/petermattis/goid"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
 )
 
 // warned is when there was a warning of long waits, by lock. Of many that wait for
@@ -52,7 +53,7 @@ func (t *acquisition) warnLongWait() {
 		if queue == t.name+"/"+driver.Guards {
 			queue = t.name + "/" + driver.Leases
 		}
-		if holder, data := findHolder(ctx, m, queue, driver.Node{}); holder.Name != "" {
+		if holder, data := recipe.FindHolder(ctx, m, queue); holder.Name != "" {
 			attrs = append(attrs, "holder", holder.String(), "holder_whose", readOwner(data).String())
 		}
 	}

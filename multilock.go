@@ -7,95 +7,119 @@ import (
 	"sync"
 )
 
-// Locks are several locks of one holder that were taken together.
+// MultiLock is several locks that one holder took together. Like a [Lock] it must
+// not be copied.
 type MultiLock struct {
-	locks []*Lock // in the order in which they were taken
-	lost  chan struct{}
-	stop  []func() bool // looking at each for a loss
+	_       noCopy
+	locks   []*Lock // in the order in which they were taken
+	lost    chan struct{}
+	revoked chan struct{}
+	stop    []func() bool // looking at each for that
 }
 
-// LockAll locks all these names, or none: it waits for them one after the other
-// until ctx ends, and if one can not be had it gives back the others; the error
-// is a [*LockError] that names the one. Everybody who uses LockAll takes names
-// in the same order, so that two never wait for each other. A name that is given
-// twice is locked once.
+// LockAll locks all the names, or none. It waits for one after the other until ctx
+// ends; if it cannot get one, it releases the others, and the error is a
+// [*LockError] with that name. All callers of LockAll take names in the same
+// order, so two of them never wait for each other. A name that is given twice is
+// locked once. The options apply to every lock; [WaitAtMost] bounds the whole
+// wait.
 //
-// It is no protection against a deadlock to hold a lock already and then to
-// take others, together or one by one.
-func (s *Handle) LockAll(ctx context.Context, names ...string) (*MultiLock, error) {
-	return s.lockAll(ctx, names)
+// LockAll does not prevent a deadlock with callers that already hold a lock when
+// they take others.
+func (s *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
+	return s.lockAll(ctx, names, opts)
 }
 
-// LockAll is [Session.LockAll] with a handle of its own, or the one in ctx, as
-// [Pool.Lock] has it.
-func (p *Pool) LockAll(ctx context.Context, names ...string) (*MultiLock, error) {
+// LockAll is [Handle.LockAll] with a handle of its own, or with the one that ctx
+// carries, as [Pool.Lock] has it.
+func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
 	if s := p.carriedHandle(ctx); s != nil {
-		all, err := s.lockAll(ctx, names)
+		all, err := s.lockAll(ctx, names, opts)
 		if !errors.Is(err, ErrNotHeld) { // as in Pool.enter
 			return all, err
 		}
 	}
 	s, err := p.newHandle()
 	if err != nil {
-		return nil, &LockError{opLockAll.String(), "", err}
+		return nil, &LockError{opLockAll, "", err}
 	}
 	s.transient = true
-	return s.lockAll(ctx, names)
+	return s.lockAll(ctx, names, opts)
 }
 
-func (s *Handle) lockAll(ctx context.Context, names []string) (*MultiLock, error) {
+func (s *Handle) lockAll(ctx context.Context, names []string, opts []LockOption) (*MultiLock, error) {
 	defer s.returnIfUnused() // if nothing is locked
-	if len(names) == 0 {
-		return nil, &LockError{opLockAll.String(), "", errors.New("no names are given")}
+	req := request{op: opLockAll}
+	if err := req.apply(opts); err != nil {
+		return nil, &LockError{opLockAll, "", err}
 	}
-	names = slices.Clone(names)
-	slices.Sort(names)
-	names = slices.Compact(names)
+	if len(names) == 0 {
+		return nil, &LockError{opLockAll, "", errors.New("no names are given")}
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	for _, name := range names { // before anything is locked
 		if err := s.pool.checkName(name); err != nil {
-			return nil, &LockError{opLockAll.String(), name, err}
+			return nil, &LockError{opLockAll, name, err}
 		}
 	}
-	all := &MultiLock{lost: make(chan struct{})}
+	waiting, cancel := req.bound(ctx)
+	defer cancel()
+	req.bounded = false
+	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}
 	complete := false
 	defer func() {
 		if !complete { // after an error, or a panic of users' code
-			_ = all.Unlock(ctx) // goes on if it fails
+			_ = all.Unlock(ctx) // continues in the background if it fails
 		}
 	}()
 	for _, name := range names {
-		l, err := s.enter(ctx, name, request{op: opLockAll}, new(Lock))
+		l, err := s.enter(waiting, name, req, new(Lock))
 		if err != nil {
 			return nil, err
 		}
 		all.locks = append(all.locks, l)
 	}
 	complete = true
-	lose := sync.OnceFunc(func() { close(all.lost) })
+	lose, revoke := sync.OnceFunc(func() { close(all.lost) }), sync.OnceFunc(func() { close(all.revoked) })
 	for _, l := range all.locks {
 		all.stop = append(all.stop, context.AfterFunc(l.hold.alive, func() {
 			if l.hold.err() != ErrNotHeld {
 				lose()
 			}
-		}))
+		}), context.AfterFunc(l.hold.revoked, revoke))
 	}
 	return all, nil
 }
 
-// Unlock unlocks all of them, each as [Lock.Unlock] does, and the last that was
-// taken first.
-func (a *MultiLock) Unlock(ctx context.Context) (err error) {
-	for _, stop := range a.stop { // a holder that keeps one of them may lock all again and again
+// Do calls fn with the context of all the locks (see [MultiLock.Context]) and
+// unlocks them when fn returns or panics. It returns what [Pool.Do] would.
+func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	if fn == nil {
+		return errNilFunc
+	}
+	defer a.stopLooking()
+	return do(ctx, fn, a.locks)
+}
+
+// stopLooking ends what a holder that keeps one of the locks, and takes all again
+// and again, would otherwise collect.
+func (a *MultiLock) stopLooking() {
+	for _, stop := range a.stop {
 		stop()
 	}
+}
+
+// Unlock unlocks all of them in the reverse order, each as [Lock.Unlock] does.
+func (a *MultiLock) Unlock(ctx context.Context) (err error) {
+	a.stopLooking()
 	for _, l := range a.locks { // deferred, so that each is unlocked even if users' code panics
 		defer func() { err = errors.Join(err, l.Unlock(ctx)) }()
 	}
 	return nil
 }
 
-// Context is [Lock.Context] for all of them: it ends when the first is lost or
-// let go.
+// Context is [Lock.Context] for all of them: it ends when the first of them is lost
+// or unlocked.
 func (a *MultiLock) Context(parent context.Context) context.Context {
 	for _, l := range a.locks {
 		parent = l.Context(parent)
@@ -103,9 +127,18 @@ func (a *MultiLock) Context(parent context.Context) context.Context {
 	return parent
 }
 
-// Lost is closed when one of them is lost, or taken away because its session or
-// pool was closed. It is not closed by unlocking.
+// Lost returns a channel that is closed when one of the locks is lost, or ends
+// because its handle or pool is closed. Unlocking does not close it.
 func (a *MultiLock) Lost() <-chan struct{} { return a.lost }
+
+// Revoked returns a channel that is closed when one of the locks is asked back, as
+// [Lock.Revoked] has it.
+func (a *MultiLock) Revoked() <-chan struct{} {
+	for _, l := range a.locks {
+		l.Revoked() // looks from now on
+	}
+	return a.revoked
+}
 
 // Verify is [Lock.Verify] for all of them.
 func (a *MultiLock) Verify(ctx context.Context) error {
@@ -117,8 +150,8 @@ func (a *MultiLock) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Lock returns the one of that name, for its token, or nil. It is unlocked
-// together with the others.
+// Get returns the lock of that name, for its token, or nil if there is none. It is
+// unlocked together with the others.
 func (a *MultiLock) Get(name string) *Lock {
 	for _, l := range a.locks {
 		if l.Name() == name {
@@ -128,7 +161,7 @@ func (a *MultiLock) Get(name string) *Lock {
 	return nil
 }
 
-// Names returns their names, in the order in which they were taken.
+// Names returns the names of the locks, in the order in which they were taken.
 func (a *MultiLock) Names() (names []string) {
 	for _, l := range a.locks {
 		names = append(names, l.Name())

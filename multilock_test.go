@@ -17,7 +17,7 @@ func TestLockAllTakesEachNameOnce(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
-	all, err := p.LockAll(b.Ctx, "c", "a", "b", "a")
+	all, err := p.LockAll(b.Ctx, []string{"c", "a", "b", "a"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "c"}, all.Names())
 	for _, name := range all.Names() {
@@ -28,7 +28,7 @@ func TestLockAllTakesEachNameOnce(t *testing.T) {
 	require.Nil(t, all.Get("d"))
 	require.NoError(t, all.Verify(b.Ctx))
 	ctx := all.Context(b.Ctx)
-	inner, err := p.LockAll(ctx, "b", "d") // the same holder
+	inner, err := p.LockAll(ctx, []string{"b", "d"}) // the same holder
 	require.NoError(t, err)
 	require.NoError(t, inner.Unlock(b.Ctx))
 	require.NoError(t, ctx.Err())
@@ -51,7 +51,7 @@ func TestFailedLockAllUnlocksAndNamesTheLock(t *testing.T) {
 	held := b.Lock(b.Pool(), "b")
 	ctx, cancel := context.WithTimeout(b.Ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err := p.LockAll(ctx, "c", "b", "a")
+	_, err := p.LockAll(ctx, []string{"c", "b", "a"})
 	var culprit *lockpool.LockError
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "b", culprit.Name)
@@ -62,11 +62,11 @@ func TestFailedLockAllUnlocksAndNamesTheLock(t *testing.T) {
 	b.Unlock(held)
 	require.Zero(t, p.Stats().InUse)
 
-	_, err = p.LockAll(b.Ctx, "a", "/b")
+	_, err = p.LockAll(b.Ctx, []string{"a", "/b"})
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "/b", culprit.Name)
-	_, err = p.LockAll(b.Ctx)
+	_, err = p.LockAll(b.Ctx, nil)
 	require.ErrorContains(t, err, "no names are given")
 }
 
@@ -79,7 +79,7 @@ func TestLockAllInAnyOrderNeverDeadlocks(t *testing.T) {
 		p := b.Pool()
 		all.Go(func() {
 			for range 25 {
-				locks, err := p.LockAll(b.Ctx, names...)
+				locks, err := p.LockAll(b.Ctx, names)
 				if err == nil {
 					err = locks.Unlock(b.Ctx)
 				}
@@ -98,7 +98,7 @@ func TestLossOfOneLockIsALossOfTheMultiLock(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	h := b.Handle(b.Pool())
-	all, err := h.LockAll(b.Ctx, "a", "b")
+	all, err := h.LockAll(b.Ctx, []string{"a", "b"})
 	require.NoError(t, err)
 	ctx := all.Context(b.Ctx)
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/b/"+b.Children("b")[0], -1))

@@ -186,7 +186,7 @@ func (t *acquisition) Queued(self driver.Node, place, length int) {
 }
 
 // Waiting implements recipe.Observer.
-func (t *acquisition) Waiting(w recipe.Wait) {
+func (t *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	t.mu.Lock()
 	if w.Data == nil && w.Behind == t.behind.Behind {
 		w.Data = t.behind.Data // as it was before
@@ -197,16 +197,25 @@ func (t *acquisition) Waiting(w recipe.Wait) {
 		t.beginWait()
 	}
 	if !t.wait.IsRecording() {
-		return
+		return false
 	}
 	t.wait.SetAttributes(keyBehind.String(w.Behind.String()))
 	if whose := readOwner(w.Data).String(); whose != "" {
 		t.wait.SetAttributes(keyWhose.String(whose))
 	}
-	if t.pool.telemetry.links {
-		t.linkTo(w)
+	if !t.pool.telemetry.links {
+		return false
 	}
+	if w.Holder == w.Behind {
+		t.linkTo(w.Data, "holder")
+	} else {
+		t.linkTo(w.Data, "predecessor")
+	}
+	return true
 }
+
+// Holder implements recipe.Observer.
+func (t *acquisition) Holder(_ driver.Node, data []byte) { t.linkTo(data, "holder") }
 
 func (t *acquisition) beginWait() {
 	p := t.pool
@@ -232,52 +241,15 @@ func (t *acquisition) beginWait() {
 	}
 }
 
-// linkTo links the wait to the span of whoever is in the way, and if that one
-// waits itself to the holder's.
-func (t *acquisition) linkTo(w recipe.Wait) {
+// linkTo links the wait to the span that a node carries.
+func (t *acquisition) linkTo(data []byte, role string) {
 	const most = 32 // links of one wait
-	link := func(data []byte, role string) {
-		sc := readOwner(data).span()
-		if !sc.IsValid() || len(t.linked) >= most || slices.Contains(t.linked, sc.SpanID()) {
-			return
-		}
-		t.linked = append(t.linked, sc.SpanID())
-		t.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String(role)}})
+	sc := readOwner(data).span()
+	if !sc.IsValid() || len(t.linked) >= most || slices.Contains(t.linked, sc.SpanID()) {
+		return
 	}
-	switch {
-	case w.Queue == t.name+"/"+driver.Guards:
-		link(w.Data, "predecessor") // nobody holds anything there: they wait for permits, or take some
-	case w.Head == w.Behind:
-		link(w.Data, "holder")
-	default:
-		link(w.Data, "predecessor")
-		_, head := findHolder(t.ctx, t.session, w.Queue, w.Head)
-		link(head, "holder")
-	}
-}
-
-// head returns the first in the queue, which holds the lock, and what is stored in
-// its node. It looks again if the one that was first has gone. It returns nothing
-// if there is no answer.
-func findHolder(ctx context.Context, m *session, queue string, first driver.Node) (driver.Node, []byte) {
-	const tries = 5 // of a lock that changes hands faster than it is looked at
-	for range tries {
-		if first.Name != "" {
-			data, err := m.Data(ctx, queue, first)
-			if err == nil {
-				return first, data
-			}
-			if !errors.Is(err, driver.ErrRemoved) {
-				break
-			}
-		}
-		all, err := m.List(ctx, queue)
-		if err != nil || len(all) == 0 {
-			break
-		}
-		first = all[0]
-	}
-	return driver.Node{}, nil
+	t.linked = append(t.linked, sc.SpanID())
+	t.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String(role)}})
 }
 
 // Woken implements recipe.Observer.

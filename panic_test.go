@@ -90,7 +90,7 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 			_ = p.Do(b.Ctx, "plain", func(context.Context) error { return nil }, lockpool.Plain())
 		},
 		"several": func(p *lockpool.Pool) {
-			if l, err := p.LockAll(b.Ctx, "a", "b"); err == nil {
+			if l, err := p.LockAll(b.Ctx, []string{"a", "b"}); err == nil {
 				defer l.Unlock(b.Ctx)
 			}
 		},

@@ -66,6 +66,9 @@ func Open(driverName, dsn string, opts ...Option) (*Pool, error) {
 	return OpenConnector(connector, opts...)
 }
 
+// Drivers returns the names of the drivers that Open knows, sorted.
+func Drivers() []string { return driver.Drivers() }
+
 // OpenConnector is Open for a configuration that does not fit into a string.
 func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	if connector == nil {
@@ -106,7 +109,7 @@ func (p *Pool) Format(f fmt.State, _ rune) {
 func (p *Pool) Handle(ctx context.Context) (*Handle, error) {
 	s, err := p.openHandle(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("lockpool: open a session: %w", bare(err))
+		return nil, fmt.Errorf("lockpool: open a handle: %w", err)
 	}
 	return s, nil
 }
@@ -200,30 +203,29 @@ func withCause(ctx context.Context, err error) error {
 //
 // ctx bounds the waiting, never how long the lock is held.
 func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, opLock, new(Lock), opts)
+	return p.lock(ctx, name, request{op: opLock}, new(Lock), opts)
 }
 
 // TryLock is Lock without waiting for other holders: if there is one, or
 // somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
 // for the answer of the service and if need be for a free handle.
 func (p *Pool) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, opTryLock, new(Lock), opts)
+	return p.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
 }
 
 // RLock is [Session.RLock] as Lock is [Session.Lock].
 func (p *Pool) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, opRLock, new(Lock), opts)
+	return p.lock(ctx, name, request{op: opLock, shared: true}, new(Lock), opts)
 }
 
 // TryRLock is [Session.TryRLock] as TryLock is [Session.TryLock].
 func (p *Pool) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, opTryRLock, new(Lock), opts)
+	return p.lock(ctx, name, request{op: opLock, shared: true, try: true}, new(Lock), opts)
 }
 
-func (p *Pool) lock(ctx context.Context, name string, op op, l *Lock, opts []LockOption) (*Lock, error) {
-	req, err := newRequest(op, opts)
-	if err != nil {
-		return nil, &LockError{op.String(), name, err}
+func (p *Pool) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {
+	if err := req.apply(opts); err != nil {
+		return nil, &LockError{req.String(), name, err}
 	}
 	return p.enter(ctx, name, req, l)
 }
@@ -237,7 +239,7 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 	}
 	s, err := p.newHandle()
 	if err != nil {
-		return nil, &LockError{req.op.String(), name, err}
+		return nil, &LockError{req.String(), name, err}
 	}
 	s.transient = true
 	return s.enter(ctx, name, req, l)
@@ -264,37 +266,43 @@ func (p *Pool) checkName(name string) error {
 // lock was revoked (see [Revocable]), the error wraps ErrRevoked as well.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
-		return errors.New("lockpool: Do of a nil function")
+		return errNilFunc
 	}
-	lock, err := p.lock(ctx, name, opLock, new(Lock), opts)
+	lock, err := p.Lock(ctx, name, opts...)
 	if err != nil {
 		return err
 	}
-	return lock.do(ctx, fn)
+	return do(ctx, fn, []*Lock{lock})
 }
 
-// do calls fn under the lock and unlocks it.
-func (l *Lock) do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
-	inner, done := l.context(ctx)
-	defer func() {
-		unlockErr := l.Unlock(ctx)
-		done(ErrNotHeld)
-		if errors.Is(err, context.Canceled) && context.Cause(inner) == ErrRevoked {
-			err = errors.Join(err, &LockError{opHold.String(), l.hold.name, ErrRevoked})
-		}
-		if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // that release goes on without us
-			err = errors.Join(err, unlockErr)
-		}
-	}()
+// do calls fn under the locks and unlocks them.
+func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) (err error) {
+	inner := ctx
+	for _, l := range locks {
+		under, end := l.context(inner)
+		inner = under
+		defer func() { // unlocks each, whatever panics
+			unlockErr := l.Unlock(ctx)
+			end(ErrNotHeld)
+			if errors.Is(err, context.Canceled) && context.Cause(under) == ErrRevoked {
+				err = errors.Join(err, &LockError{opHold, l.hold.name, ErrRevoked})
+			}
+			if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues without us
+				err = errors.Join(err, unlockErr)
+			}
+		}()
+	}
 	return fn(inner)
 }
+
+var errNilFunc = errors.New("lockpool: Do of a nil function")
 
 // Ping opens a session if there is none and asks the service for a sign of
 // life that takes a quorum of it. It waits for both until ctx ends.
 func (p *Pool) Ping(ctx context.Context) error {
 	err := p.withSession(ctx, func(ctx context.Context, m *session) error { return m.Ping(ctx) })
 	if err != nil {
-		return fmt.Errorf("lockpool: ping: %w", bare(err))
+		return fmt.Errorf("lockpool: ping: %w", err)
 	}
 	return nil
 }

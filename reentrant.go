@@ -21,7 +21,10 @@ import (
 // way, per thread.)
 //
 // The methods of a Lock may be called from any goroutine, at any time.
+//
+// A Lock must not be copied.
 type Lock struct {
+	_     noCopy
 	hold  *hold
 	entry uint64
 }
@@ -62,15 +65,17 @@ type hold struct {
 	cause       error         // set before over; see lose
 	contexts    map[*heldContext]struct{}
 
-	data      []byte        // stored in the node
-	revocable bool          // contexts end when it is revoked; guarded by mu
-	revoked   chan struct{} // closed when somebody has asked for the lock
+	data      []byte          // stored in the node
+	revocable bool            // contexts end when it is revoked; guarded by mu
+	revoked   context.Context // ends when somebody has asked for the lock
+	ask       context.CancelFunc
 }
 
 // begun completes a hold.
 func (h *hold) begun() *hold {
 	h.began = time.Now()
-	h.lost, h.revoked = make(chan struct{}), make(chan struct{})
+	h.lost = make(chan struct{})
+	h.revoked, h.ask = context.WithCancel(context.Background())
 	h.alive, h.kill = context.WithCancel(context.Background())
 	h.entries = h.storage[:0]
 	return h
@@ -83,7 +88,7 @@ func (h *hold) checkReentry(req request) error {
 	}
 	kind := req.kind()
 	switch {
-	case h.exclusive == 0 && !req.op.shares():
+	case h.exclusive == 0 && !req.shared:
 		return ErrUpgrade
 	case (kind == driver.Permit || kind == driver.Plain || h.kind == driver.Permit || h.kind == driver.Plain) && kind != h.kind:
 		return fmt.Errorf("%w: this session holds it as %s", ErrKindMismatch, h.kind)
@@ -108,7 +113,7 @@ func (h *hold) enter(reads bool) Lock {
 	}
 	h.entries = append(h.entries, h.last)
 	h.depth.Store(int32(len(h.entries)))
-	return Lock{h, h.last}
+	return Lock{hold: h, entry: h.last}
 }
 
 // leave removes an entry and reports whether it was there.
@@ -204,10 +209,10 @@ func (h *hold) end(cause error) bool {
 // beside somebody else.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
-		return &LockError{opUnlock.String(), "", ErrNotHeld}
+		return &LockError{opUnlock, "", ErrNotHeld}
 	}
 	if err := l.hold.handle.unlock(ctx, l); err != nil {
-		return &LockError{opUnlock.String(), l.hold.name, err}
+		return &LockError{opUnlock, l.hold.name, err}
 	}
 	return nil
 }
@@ -254,6 +259,7 @@ type heldContext struct {
 	parent    context.Context
 	cancel    context.CancelCauseFunc
 	hold      *hold
+	entry     uint64      // of the Lock that made it
 	goroutine int64       // on which it counts
 	stop      func() bool // waiting for the end of parent
 }
@@ -273,7 +279,7 @@ func (c *heldContext) Value(key any) any {
 // context also returns a function that ends the context.
 func (l *Lock) context(parent context.Context) (context.Context, context.CancelCauseFunc) {
 	h := l.hold
-	c := &heldContext{parent: parent, hold: h, goroutine: goid.Get()}
+	c := &heldContext{parent: parent, hold: h, entry: l.entry, goroutine: goid.Get()}
 	c.Context, c.cancel = context.WithCancelCause(parent)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,6 +305,18 @@ func (l *Lock) context(parent context.Context) (context.Context, context.CancelC
 		forget()
 		c.cancel(cause)
 	}
+}
+
+// LockFromContext returns the innermost lock under which ctx was made, by
+// [Lock.Context] or by a Do, of whatever pool. Unlike the holder in the context it
+// counts on every goroutine, so that any code under the lock has its token. It
+// makes no new entry: the caller must not unlock it.
+func LockFromContext(ctx context.Context) (*Lock, bool) {
+	c, ok := ctx.Value(heldKey{}).(*heldContext)
+	if !ok {
+		return nil, false
+	}
+	return &Lock{hold: c.hold, entry: c.entry}, true
 }
 
 // Token returns the fencing token of the lock: a positive number that is larger
@@ -327,7 +345,7 @@ func (l *Lock) Token(ctx context.Context) (int64, error) {
 		}
 		switch {
 		case err != nil:
-			return 0, &LockError{opToken.String(), h.name, err}
+			return 0, &LockError{opToken, h.name, err}
 		case token != 0:
 			return token, nil
 		}
@@ -348,7 +366,7 @@ func (l *Lock) Verify(ctx context.Context) error {
 		err = h.verify(ctx)
 	}
 	if err != nil {
-		return &LockError{opVerify.String(), h.name, err}
+		return &LockError{opVerify, h.name, err}
 	}
 	return nil
 }

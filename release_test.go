@@ -161,7 +161,7 @@ func TestUnlockAcceptsTheContextOfTheLock(t *testing.T) {
 	require.NoError(t, inner.Unlock(ctx), "the end of another lock does not end this call")
 	require.Empty(t, b.Children("b"))
 
-	all, err := p.LockAll(b.Ctx, "a", "b", "c")
+	all, err := p.LockAll(b.Ctx, []string{"a", "b", "c"})
 	require.NoError(t, err)
 	require.NoError(t, all.Unlock(all.Context(b.Ctx)))
 	require.Empty(t, b.Contenders("/"))

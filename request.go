@@ -9,98 +9,133 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
+// The operations, as a LockError names them.
+const (
+	opLock     = "lock"
+	opLockAll  = "lock all"
+	opAcquire  = "acquire"
+	opSetLimit = "set limit of"
+	opUnlock   = "unlock"
+	opHold     = "hold"
+	opToken    = "token of"
+	opVerify   = "verify"
+	opQueue    = "queue of"
+	opBreak    = "break"
+	opRevoke   = "revoke"
+)
+
 // request is what a call asks for.
 type request struct {
-	op        op
-	bounded   bool          // by WaitAtMost
-	wait      time.Duration // then: at the most
+	op        string // opLock, opLockAll or opAcquire
+	shared    bool
+	try       bool // does not wait for other contenders
 	plain     bool
 	revocable bool
+	bounded   bool          // by WaitAtMost
+	wait      time.Duration // then the longest wait
 
 	permits, limit int // of a semaphore
 }
 
-// LockOption changes one call of Lock, TryLock, RLock, TryRLock or Do. When a lock
-// that is held is entered again, its kind must be the same, and Revocable holds
-// from then on for all entries.
-type LockOption func(*request)
-
-// Shared makes a Do take the lock as [Pool.RLock] does.
-func Shared() LockOption {
-	return func(r *request) {
-		switch r.op {
-		case opLock:
-			r.op = opRLock
-		case opTryLock:
-			r.op = opTryRLock
-		}
+// String is the operation as a LockError names it.
+func (r request) String() string {
+	switch {
+	case r.op == opLock && r.shared && r.try:
+		return "try read lock"
+	case r.op == opLock && r.shared:
+		return "read lock"
+	case r.op == opLock && r.try:
+		return "try lock"
+	case r.op == opAcquire && r.try:
+		return "try to acquire"
 	}
+	return r.op
 }
 
-// WaitAtMost bounds the wait for the lock, without bounding the work that Do
-// does under it. If the time is up the error wraps context.DeadlineExceeded.
+// LockOption changes one call that locks or acquires. Entering a held lock again
+// requires the same kind of lock; Revocable then applies to all its entries.
+type LockOption func(*request)
+
+// Shared makes Do and LockAll share the locks as [Pool.RLock] does.
+func Shared() LockOption {
+	return func(r *request) { r.shared = true }
+}
+
+// WaitAtMost bounds the wait for the lock, and not the work that Do does under it.
+// When d has passed, the error wraps context.DeadlineExceeded. LockAll waits for
+// d in all.
 //
-// A time of 0 or less means now or not at all, as TryLock does it: if somebody
-// is in the way the error is ErrLocked. With it Do tries.
+// With d <= 0 the call does not wait for other contenders, as TryLock does not: if
+// the lock is not free, the error is ErrLocked.
 func WaitAtMost(d time.Duration) LockOption {
 	return func(r *request) { r.bounded, r.wait = true, d }
 }
 
 // Plain asks for a lock without a queue: a single node that exists or does not.
-// It is the cheapest lock to try, with one write to take it and one to give it
-// back, for locks that hardly anybody ever waits for.
+// It is the cheapest lock to try, with one write to take it and one to release it,
+// and meant for locks that are hardly ever waited for.
 //
-// Whoever does wait is woken whenever the lock is let go, together with all
-// others who wait, and they race for it: among n waiters each release costs n
-// notifications and 3n requests (a herd), and who gets the lock is left to chance,
-// for ever if need be. A plain lock cannot be shared.
+// Every release wakes all waiters, and they race: among n waiters each release
+// costs n notifications and 3n requests (a herd), and a waiter may starve. A plain
+// lock cannot be shared.
 //
-// ZooKeeper cannot make a delete depend on whose node it is. So if somebody removes
-// the node by hand, and another process takes the lock, both within 50 ms of the
+// ZooKeeper cannot make a delete depend on the owner of the node. So if the node
+// is removed by hand and another process takes the lock, both within 50 ms of the
 // grant or while the holder's delete is on its way, that delete removes the next
 // holder's node; the next holder is told that the lock is lost.
 //
-// Everybody must use a name in the same way: if a queue is in use there, or a
-// semaphore, the error is ErrKindMismatch, and so it is for them if a plain lock
-// is held.
+// All clients must use a name in the same way: where a queue or a semaphore is in
+// use, a plain lock is ErrKindMismatch, and so are those where a plain lock is
+// held.
 func Plain() LockOption {
 	return func(r *request) { r.plain = true }
 }
 
-// Revocable declares that the lock will be given back on request, see
-// [Pool.Revoke]: then the contexts of [Lock.Context] and Do end with the cause
-// ErrRevoked. The lock stays held until it is unlocked; nobody takes it by force.
-// A call that still waits for the lock then gives up, with ErrRevoked.
+// Revocable declares that the holder gives the lock back on request (see
+// [Pool.Revoke]): the contexts of [Lock.Context] and Do then end with the cause
+// ErrRevoked. The lock stays held until it is unlocked; no request takes it by
+// force. A call that is still waiting for the lock gives up with ErrRevoked.
 func Revocable() LockOption {
 	return func(r *request) { r.revocable = true }
 }
 
-func newRequest(op op, opts []LockOption) (request, error) {
-	r := request{op: op}
+// apply applies the options of a call.
+func (r *request) apply(opts []LockOption) error {
 	for _, opt := range opts {
 		if opt == nil {
-			return r, errors.New("a nil LockOption was given")
+			return errors.New("a nil LockOption was given")
 		}
-		opt(&r)
+		opt(r)
 	}
 	switch {
-	case r.plain && r.op.shares():
-		return r, errors.New("a plain lock cannot be shared: leave out Plain, or lock it alone")
-	case r.bounded && r.wait > 0 && r.op.tries():
-		return r, errors.New("a try does not wait for others: leave out WaitAtMost, or use Lock or RLock")
+	case r.plain && r.shared:
+		return errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
+	case r.op == opAcquire && (r.plain || r.shared):
+		return errors.New("permits are neither plain nor shared: leave out Plain and Shared")
+	case r.try && r.bounded && r.wait > 0:
+		return errors.New("a try does not wait for other holders: leave out WaitAtMost, or call the method that waits")
 	case r.bounded && r.wait <= 0:
-		r.op = r.op.trying()
+		r.try, r.bounded = true, false
 	}
-	return r, nil
+	return nil
 }
 
-// kind is what the node of such a request asks for.
+// bound returns a context that ends when the wait is over. The caller must call
+// the function that it returns.
+func (r request) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if !r.bounded {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, r.wait)
+}
+
+// kind is the kind of the node that the request needs.
 func (r request) kind() driver.Kind {
 	switch {
-	case r.op.shares():
-		return driver.Read
-	case r.op.acquires():
+	case r.op == opAcquire:
 		return driver.Permit
+	case r.shared:
+		return driver.Read
 	case r.plain:
 		return driver.Plain
 	}
@@ -123,7 +158,7 @@ func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node
 	case driver.Plain:
 		algorithm = recipe.Plain{Claim: c}
 	}
-	if r.op.tries() {
+	if r.try {
 		return algorithm.Try, queue
 	}
 	return algorithm.Acquire, queue

@@ -52,7 +52,7 @@ func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 		})
 	}
 	if err != nil {
-		return &LockError{opRevoke.String(), name, err}
+		return &LockError{opRevoke, name, err}
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 // does. Entries into a lock that is held are asked together.
 func (l *Lock) Revoked() <-chan struct{} {
 	l.hold.handle.pool.startGuard(l.hold)
-	return l.hold.revoked
+	return l.hold.revoked.Done()
 }
 
 // watchNow makes the watch over a hold begin, unless it has.
@@ -95,21 +95,13 @@ func (h *hold) revoke() {
 	if h.isRevoked() {
 		return
 	}
-	close(h.revoked)
+	h.ask()
 	if h.revocable {
 		h.endContexts(ErrRevoked)
 	}
 }
 
-// isRevoked is called with mu held.
-func (h *hold) isRevoked() bool {
-	select {
-	case <-h.revoked:
-		return true
-	default:
-		return false
-	}
-}
+func (h *hold) isRevoked() bool { return h.revoked.Err() != nil }
 
 // endContexts is called with mu held; a canceled context calls nothing of ours on
 // this goroutine.

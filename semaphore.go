@@ -2,7 +2,6 @@ package lockpool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 )
@@ -54,31 +53,34 @@ func (s *Handle) Semaphore(name string, limit int) *Semaphore {
 //
 // n is bounded by what fits into one request, a few hundred; the error says how
 // many. ctx bounds the waiting, never how long the permits are held.
-func (s *Semaphore) Acquire(ctx context.Context, n int) (*Permits, error) {
-	return s.acquire(ctx, opAcquire, n)
+func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
+	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit}, opts)
 }
 
 // TryAcquire is Acquire without waiting for other holders: if fewer than n
 // permits are free, or somebody waits already, the error is ErrLocked. It does
 // wait for who is just taking or releasing some, for a second at the most.
-func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Permits, error) {
-	return s.acquire(ctx, opTryAcquire, n)
+func (s *Semaphore) TryAcquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
+	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit, try: true}, opts)
 }
 
 // Do calls fn while holding n permits, as [Pool.Do] does with a lock.
-func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
+func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
-		return errors.New("lockpool: Do of a nil function")
+		return errNilFunc
 	}
-	permits, err := s.Acquire(ctx, n)
+	permits, err := s.Acquire(ctx, n, opts...)
 	if err != nil {
 		return err
 	}
-	return permits.lock.do(ctx, fn)
+	return do(ctx, fn, []*Lock{permits.lock})
 }
 
-func (s *Semaphore) acquire(ctx context.Context, op op, n int) (*Permits, error) {
-	err := checkLimit(s.limit)
+func (s *Semaphore) acquire(ctx context.Context, req request, opts []LockOption) (*Permits, error) {
+	n, err := req.permits, checkLimit(s.limit)
+	if err == nil {
+		err = req.apply(opts)
+	}
 	switch {
 	case err != nil:
 	case n <= 0:
@@ -89,9 +91,9 @@ func (s *Semaphore) acquire(ctx context.Context, op op, n int) (*Permits, error)
 		err = s.pool.connector.CheckPermits(s.name, n)
 	}
 	if err != nil {
-		return nil, &LockError{op.String(), s.name, err}
+		return nil, &LockError{req.String(), s.name, err}
 	}
-	req, l := request{op: op, permits: n, limit: s.limit}, new(Lock)
+	l := new(Lock)
 	if s.handle != nil {
 		l, err = s.handle.enter(ctx, s.name, req, l)
 	} else {
@@ -100,7 +102,7 @@ func (s *Semaphore) acquire(ctx context.Context, op op, n int) (*Permits, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Permits{l}, nil
+	return &Permits{lock: l}, nil
 }
 
 func checkLimit(limit int) error {
@@ -125,19 +127,22 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 		err = s.pool.withSession(ctx, func(ctx context.Context, m *session) error { return m.SetLimit(ctx, s.name, limit) })
 	}
 	if err != nil {
-		return &LockError{opSetLimit.String(), s.name, err}
+		return &LockError{opSetLimit, s.name, err}
 	}
 	return nil
 }
 
 // Permits are held by one holder, until they are released.
-type Permits struct{ lock *Lock }
+type Permits struct {
+	_    noCopy
+	lock *Lock
+}
 
 // Release gives all of them back, once this has been called as often as the
 // holder has acquired them. Apart from that it is [Lock.Unlock].
 func (p *Permits) Release(ctx context.Context) error {
 	if p == nil {
-		return &LockError{opUnlock.String(), "", ErrNotHeld}
+		return &LockError{opUnlock, "", ErrNotHeld}
 	}
 	return p.lock.Unlock(ctx)
 }

@@ -23,7 +23,7 @@ import (
 var ErrBusy = errors.New("held by another")
 
 // ErrRevoked is returned to a waiter that was asked to give up, if it may be.
-var ErrRevoked = errors.New("lockpool: revoked")
+var ErrRevoked = errors.New("revoked")
 
 // Claim is one attempt to take the lock of a queue.
 type Claim struct {
@@ -44,8 +44,12 @@ type Observer interface {
 	// Queued: our node stands in the queue at this place, 0 being the head. It is
 	// told when it has joined, and whenever it has looked again.
 	Queued(self driver.Node, place, length int)
-	// Waiting: the claim goes to sleep.
-	Waiting(Wait)
+	// Waiting is called before the claim goes to sleep. It reports whether Holder is
+	// to be called, which costs a request if the holder is not the node waited for.
+	Waiting(Wait) (wantHolder bool)
+	// Holder is called after Waiting with the node that holds the lock and what is
+	// stored in it, unless that is Wait.Behind or cannot be found.
+	Holder(node driver.Node, data []byte)
 	// Woken: what happened to what it waited for, or went unnoticed of its own node.
 	Woken(driver.Event)
 }
@@ -55,7 +59,7 @@ type Wait struct {
 	Queue  string
 	Behind driver.Node // whose going is waited for; the first of several
 	Data   []byte      // stored in it; nil if a request to give the lock back has replaced it
-	Head   driver.Node // the first in the queue, which holds the lock; it may be Behind
+	Holder driver.Node // the first in the queue, which holds the lock; it may be Behind. A guard holds none.
 }
 
 // Acquire waits until the rule grants the lock and returns the node that holds
@@ -171,7 +175,15 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 		if watches[0].Revoked {
 			data = nil // it is the request
 		}
-		c.Observer.Waiting(Wait{c.Queue, obstacles[0], data, s.head})
+		w := Wait{c.Queue, obstacles[0], data, s.head}
+		if c.Kind == driver.Guard { // which waits for permits itself, or is about to get them
+			w.Holder = driver.Node{}
+		}
+		if c.Observer.Waiting(w) && w.Holder != w.Behind && w.Holder.Name != "" {
+			if node, data := findHolder(ctx, c.Session, c.Queue, w.Holder); node.Name != "" {
+				c.Observer.Holder(node, data)
+			}
+		}
 	}
 	own := watches[len(obstacles):]
 	if c.Revocable && len(own) > 0 && own[0].Revoked {

@@ -122,7 +122,7 @@ func (a *aboveLimit) Error() string { return fmt.Sprintf("the limit is %d", a.li
 // that there are.
 func (s Semaphore) await(ctx context.Context, above *aboveLimit) error {
 	if s.Observer != nil {
-		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated, Head: above.stated})
+		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated})
 	}
 	changed, forget := driver.First(above.changes)
 	defer forget()

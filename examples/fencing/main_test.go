@@ -82,7 +82,7 @@ func TestTheLateWriteOfAPausedHolderIsRefused(t *testing.T) {
 		`A  WAKES`,
 		`A  writes the balance 70 with token \d+\n`,
 		`A  is refused`,
-		`A  sees that its context has ended: lockpool: lock lost: `,
+		`A  sees that its context has ended: lock lost: `,
 		`The balance is 150, with token \d+: what B wrote\.\n$`,
 	}, `.*`), stdout)
 }

@@ -127,7 +127,7 @@ func (s *shop) look(ctx context.Context) error {
 
 func (s *shop) transfer(ctx context.Context) error {
 	from := rand.N(4)
-	locks, err := s.billing.LockAll(ctx, fmt.Sprintf("accounts/%d", from), fmt.Sprintf("accounts/%d", from+1))
+	locks, err := s.billing.LockAll(ctx, []string{fmt.Sprintf("accounts/%d", from), fmt.Sprintf("accounts/%d", from+1)})
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ var requests = map[string]func(*service, context.Context) error{
 			lockpool.WaitAtMost(150*time.Millisecond))
 	},
 	"POST /transfers": func(s *service, ctx context.Context) error {
-		locks, err := s.pool.LockAll(ctx, "accounts/7", "accounts/9")
+		locks, err := s.pool.LockAll(ctx, []string{"accounts/7", "accounts/9"})
 		if err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ var ways = map[string]*way{
 		const limit = 3
 		t.portion = portion{t.Fewest + t.r.IntN(limit-t.Fewest+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
-		acquire := func(do func(context.Context, int) (*lockpool.Permits, error)) func(context.Context) (lock, error) {
+		acquire := func(do func(context.Context, int, ...lockpool.LockOption) (*lockpool.Permits, error)) func(context.Context) (lock, error) {
 			return func(ctx context.Context) (lock, error) {
 				p, err := do(ctx, t.permits)
 				return permits{p}, err

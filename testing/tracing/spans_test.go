@@ -307,7 +307,7 @@ func TestWaitThatFailsSaysWhy(t *testing.T) {
 		},
 		{
 			"close", patience, func(p *lockpool.Pool, _ *waiter) error { return p.Close() },
-			lockpool.ErrPoolClosed, "pool_closed", "lockpool: pool closed",
+			lockpool.ErrPoolClosed, "pool_closed", "pool closed",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -248,12 +248,12 @@ func TestLockThatIsLostIsCountedLoggedAndSaidByItsHoldSpan(t *testing.T) {
 		text   string
 		after  points
 	}{
-		{"session_lost", func(b *bench, node string) { b.expire(b.session("a", node)) }, "lockpool: lock lost: session lost: expired", points{
+		{"session_lost", func(b *bench, node string) { b.expire(b.session("a", node)) }, "lock lost: session lost: expired", points{
 			"lockpool.session.lost": {"": 1}, sessions: {"": 0},
 		}},
 		{"node_removed", func(b *bench, node string) {
 			require.NoError(b, b.admin.Delete(b.chroot+"/a/"+node, -1))
-		}, "lockpool: lock lost: own node was removed", nil},
+		}, "lock lost: own node was removed", nil},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
 			t.Parallel()
@@ -463,7 +463,7 @@ func TestWaiterThatIsRevokedSaysSo(t *testing.T) {
 		require.NoError(t, others.Revoke(b.ctx, "a", queue[1]))
 		require.ErrorIs(t, <-done, lockpool.ErrRevoked)
 	})
-	status := failed("lockpool: revoked")
+	status := failed("revoked")
 	end := attributes{"lockpool.lock.outcome": "revoked", "error.type": "revoked", "lockpool.lock.wakeups": int64(0)}
 	require.Equal(t, []span{
 		acquire(session, end.with(attributes{
@@ -623,6 +623,6 @@ func TestReleaseWhoseSessionHasJustEndedIsALoss(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrLockLost)
 	require.Equal(t, 1, ended.Fired())
 	want := released(attributes{"error.type": "lock_lost"})
-	want.Status = failed("lockpool: lock lost: session lost: expired")
+	want.Status = failed("lock lost: session lost: expired")
 	require.Equal(t, want, b.span(b.named(releaseName)[0], nil))
 }

@@ -1,0 +1,37 @@
+package recipe
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// FindHolder returns the first node in the queue, which holds the lock, and what is
+// stored in it. It returns the zero Node if the queue is empty or the service does
+// not answer.
+func FindHolder(ctx context.Context, s driver.Session, queue string) (driver.Node, []byte) {
+	return findHolder(ctx, s, queue, driver.Node{})
+}
+
+// findHolder is FindHolder. It lists the queue only if first is not given or gone.
+func findHolder(ctx context.Context, s driver.Session, queue string, first driver.Node) (driver.Node, []byte) {
+	const tries = 5 // for a lock that changes hands faster than its queue is listed
+	for range tries {
+		if first.Name != "" {
+			data, err := s.Data(ctx, queue, first)
+			if err == nil {
+				return first, data
+			}
+			if !errors.Is(err, driver.ErrRemoved) {
+				break
+			}
+		}
+		nodes, err := s.List(ctx, queue)
+		if err != nil || len(nodes) == 0 {
+			break
+		}
+		first = nodes[0]
+	}
+	return driver.Node{}, nil
+}
