@@ -162,3 +162,38 @@ func TestWaitForAHandleHonorsTheContext(t *testing.T) {
 	require.NotZero(t, stats.WaitCount)
 	require.NotZero(t, stats.WaitDuration)
 }
+
+func TestHandleDoLocksForItsHandle(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	h := b.Handle(p)
+	outer := b.Lock(h, "a")
+	require.NoError(t, h.Do(b.Ctx, "a", func(ctx context.Context) error {
+		require.Equal(t, 2, outer.Depth())
+		return h.Do(ctx, "b", func(ctx context.Context) error {
+			require.Equal(t, 1, p.Stats().InUse, "the context carries the same holder")
+			return p.Do(ctx, "a", func(context.Context) error {
+				require.Equal(t, 3, outer.Depth())
+				return nil
+			})
+		}, lockpool.Shared())
+	}))
+	require.Equal(t, 1, outer.Depth())
+	require.Empty(t, b.Children("b"))
+
+	require.PanicsWithValue(t, "oops", func() {
+		_ = h.Do(b.Ctx, "b", func(context.Context) error { panic("oops") })
+	})
+	require.Empty(t, b.Children("b"))
+	failure := errors.New("failure")
+	require.Equal(t, failure, h.Do(b.Ctx, "b", func(context.Context) error { return failure }))
+	require.ErrorContains(t, h.Do(b.Ctx, "b", nil), "nil function")
+	held := b.Lock(b.Pool(), "c")
+	nothing := func(context.Context) error { return nil }
+	require.ErrorIs(t, h.Do(b.Ctx, "c", nothing, lockpool.WaitAtMost(0)), lockpool.ErrLocked)
+	b.Unlock(held)
+
+	require.NoError(t, h.Close(b.Ctx), "which unlocks a")
+	require.ErrorIs(t, h.Do(b.Ctx, "a", nothing), lockpool.ErrHandleClosed)
+}

@@ -38,6 +38,13 @@ func TestOpenErrorsNameTheCause(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestDriversAreListed(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"zookeeper"}, lockpool.Drivers())
+	_, err := lockpool.Open("zoo", "localhost")
+	require.ErrorContains(t, err, "zookeeper", "the error lists the drivers")
+}
+
 func TestErrorNamesAnUnreachableServer(t *testing.T) {
 	t.Parallel()
 	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port

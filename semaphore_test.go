@@ -468,3 +468,50 @@ func TestRemainingLeasesAreRemovedWhenOneIsMissing(t *testing.T) {
 	b.Release(permits)
 	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "no lease is left")
 }
+
+func TestOptionsOfAcquire(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	sem := p.Semaphore("s", 2)
+	nothing := func(context.Context) error { return nil }
+	for _, opt := range []lockpool.LockOption{lockpool.Plain(), lockpool.Shared()} {
+		_, err := sem.Acquire(b.Ctx, 1, opt)
+		require.ErrorContains(t, err, "neither plain nor shared")
+		_, err = sem.TryAcquire(b.Ctx, 1, opt)
+		require.ErrorContains(t, err, "neither plain nor shared")
+		require.ErrorContains(t, sem.Do(b.Ctx, 1, nothing, opt), "neither plain nor shared")
+	}
+	_, err := sem.TryAcquire(b.Ctx, 1, lockpool.WaitAtMost(time.Second))
+	require.ErrorContains(t, err, "leave out WaitAtMost")
+	_, err = sem.Acquire(b.Ctx, 1, nil)
+	require.ErrorContains(t, err, "nil LockOption")
+	require.Empty(t, b.Contenders("/"))
+
+	held := b.Acquire(others.Semaphore("s", 2), 2)
+	_, err = sem.Acquire(b.Ctx, 1, lockpool.WaitAtMost(50*time.Millisecond))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, sem.Do(b.Ctx, 1, nothing, lockpool.WaitAtMost(50*time.Millisecond)), context.DeadlineExceeded)
+	for _, now := range []lockpool.LockOption{lockpool.WaitAtMost(0), lockpool.WaitAtMost(-time.Second)} {
+		_, err = sem.Acquire(b.Ctx, 1, now)
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, sem.Do(b.Ctx, 1, nothing, now), lockpool.ErrLocked)
+	}
+	b.Release(held)
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no node is left")
+
+	err = sem.Do(b.Ctx, 1, func(ctx context.Context) error {
+		require.NoError(t, others.Revoke(b.Ctx, "s"))
+		<-ctx.Done()
+		return ctx.Err()
+	}, lockpool.Revocable())
+	require.ErrorIs(t, err, lockpool.ErrRevoked)
+	permits, err := sem.TryAcquire(b.Ctx, 1, lockpool.Revocable(), lockpool.WaitAtMost(0))
+	require.NoError(t, err)
+	ctx := permits.Context(b.Ctx)
+	require.NoError(t, others.Revoke(b.Ctx, "s"))
+	awaitRevocation(b, ctx.Done())
+	require.Equal(t, lockpool.ErrRevoked, context.Cause(ctx))
+	b.Release(permits)
+}
