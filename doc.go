@@ -1,75 +1,125 @@
-// Package lockpool is database/sql for distributed locks: a pool of lock
-// sessions on a coordination service such as ZooKeeper, whose handles are
-// reentrant, obey contexts, and show every wait as an OpenTelemetry span.
+// Package lockpool is database/sql for distributed locks: a pool of lock sessions on a
+// coordination service such as ZooKeeper. It hands out reentrant handles that obey
+// contexts, and shows every wait for a lock as an OpenTelemetry span.
 //
 //	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks")
 //	...
 //	err = pool.Do(ctx, "orders/42", func(ctx context.Context) error {
-//		return charge(ctx) // by nobody else at the same time, on any machine
+//		return charge(ctx) // by no other caller at the same time, on any machine
 //	})
 //
-// # Pools, sessions, locks
+// # Pools, handles, locks
 //
-// A [Pool] is opened once and shared. A [Session] is a handle on it: one holder
-// of locks, cheap, to be used by one goroutine at a time. A [Lock] is one entry
-// into a lock. [Pool.Do] and [Pool.Lock] take a handle for the occasion.
-// Thousands of handles share a few sessions (connections) with the service.
+// A [Pool] is opened once and shared. A [Handle] is one holder of locks. It is cheap,
+// and used by one goroutine at a time. A [Lock] is one entry into a lock. [Pool.Do]
+// and [Pool.Lock] take a handle for the occasion. Thousands of handles share a few
+// sessions (connections) with the service.
 //
-// A lock's name is a relative path such as orders/42. Whoever locks the same
-// name below the same chroot of the same ensemble excludes each other, in the
-// order in which they asked.
+// A lock's name is a relative path such as orders/42. Callers that lock the same name
+// below the same chroot of the same ensemble exclude each other, in the order in which
+// they asked. [Escape] makes a part of a name of any text, such as a URL.
 //
-// # Locking again
+// # Reentry
 //
-// A holder may lock what it holds: its count grows by one, without a wait and
-// without a request, and the lock is let go when the count is back at zero.
-// That is how code deep in a call stack can take the lock it needs without
-// knowing whether its caller has it.
+// A holder may lock what it holds: the depth grows by one, without a wait and without
+// a request. The lock is released when the depth is back at zero. So code deep in a
+// call stack can take the lock that it needs, and need not know whether its caller
+// holds it.
 //
-// The holder travels in the context. The context that [Pool.Do] gives to its
-// function, and that of [Lock.Context], carry it, so that Do and Lock with that
-// context enter again. It counts only on the goroutine that it was made on.
-// Handed to another goroutine it carries nobody: two goroutines must not share
-// an exclusive lock by accident.
+// The context carries the holder. With the context that [Pool.Do] gives to its
+// function, or that of [Lock.Context], Do and Lock enter again. The context carries the
+// holder only on the goroutine that it was made on: two goroutines must not share an
+// exclusive lock by accident. [LockFromContext] finds the lock on any goroutine, for
+// its fencing token.
 //
 // # Kinds of locks
 //
-// Who only reads can share a lock with others who do: [Pool.RLock] and, for Do,
-// [Shared]. [Pool.LockAll] takes several locks, or none. [Pool.Semaphore] lets a
-// limited number of holders in. [Plain] is the cheapest lock, without a queue.
-// A name is for one kind at a time, see [ErrKindMismatch].
+// Readers can share a lock: [Pool.RLock] and, for Do, [Shared]. [Pool.LockAll] takes
+// several locks, or none. A [Semaphore] has a limited number of permits. [Plain] is the
+// cheapest lock, without a queue. A name is for one kind of lock at a time; another
+// kind is [ErrKindMismatch].
 //
-// [Pool.Queue] shows who holds a lock and who waits for it, [Pool.Revoke] asks
-// for it back, and [Pool.Break] takes it by force.
+// [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks for it
+// back, and [Pool.Break] takes it by force.
 //
 // # Contexts
 //
-// The context given to a call bounds how long that call waits, and never how
-// long the lock is held. When it ends, the call returns within milliseconds,
-// and the place in the queue is given up, in the background if the service does
-// not answer. Unlock always unlocks, even if its context has ended.
+// The context of a call bounds how long the call waits, and never how long the lock is
+// held. When it ends, the call returns within milliseconds and gives up its place in
+// the queue, in the background if the service does not answer. Unlock always unlocks,
+// even if its context has ended. A nil context panics.
 //
 // # Losing a lock
 //
-// A lock stands on a session with the service, and a session can be lost: the
-// network fails, the servers have no majority, or the process is paused. A pool
-// proves by its own clock that its sessions live, and gives up what they hold
-// before the service can give it to somebody else. Then [Lock.Lost] is closed,
-// the contexts of [Lock.Context] and Do end with the cause [ErrLockLost],
-// locking again is refused, and Unlock returns ErrLockLost. The same happens
-// when somebody removes the lock's node. A nil error from Unlock or Do means that
-// the lock was held until then. A session that is lost is never
-// replaced underneath a holder; the next lock is taken on a new one. Who only
-// waits for a lock queues again by itself.
+// A lock stands on a session with the service, and a session can be lost: the network
+// fails, the servers have no majority, or the process is paused. A pool proves by its
+// own clock that its sessions are alive, and gives up what they hold before the service
+// can grant it to another holder. Then [Lock.Lost] is closed, the contexts of
+// [Lock.Context] and Do end with the cause [ErrLockLost], entering again is refused,
+// and Unlock returns ErrLockLost. The same happens when the lock's node is removed. A
+// nil error from Unlock or Do means that the lock was held until then. A lost session is
+// never replaced underneath a holder; the next lock is taken on a new one. A waiter
+// whose session is lost queues again by itself.
 //
-// A process that is paused between its last look at the lock and a write can
-// not be stopped by any lock. [Lock.Token] is what a store needs to refuse that
-// write.
+// No lock can stop a process that is paused between its last look at the lock and a
+// write. [Lock.Token] is what a store needs to refuse that write.
 //
-// # Seeing
+// # Errors
 //
-// Every lock that goes to the service is a span lockpool.lock.acquire, and if
-// it had to wait, that wait is a child lockpool.lock.wait, which is linked to the
-// span of whoever held the lock. Waits, holds and losses are metrics, too. The
-// README lists names and attributes. Entering a lock again records nothing.
+// Errors are tested with errors.Is; see [ErrLocked] and those beside it. An error about
+// a lock is a [*LockError]. When a context ends a wait, its error is in the chain, and
+// the text says what the call waited for: the contender in the way, an answer, a
+// handle, or a connection.
+//
+// # Spans
+//
+// Spans go to the global tracer provider, or to that of [WithTracerProvider]:
+//
+//   - lockpool.lock.acquire, a request for a lock that goes to the service. Reentry
+//     has none.
+//   - lockpool.lock.wait, its child: the part spent behind other contenders. It is
+//     linked to the span of the holder, and to that of the predecessor in the queue, in
+//     whatever process they are (see [WithTraceLinks]); the attribute lockpool.link of
+//     the link is holder or predecessor.
+//   - lockpool.lock.release, and with [WithHoldSpans] lockpool.lock.hold, from the
+//     grant to the end.
+//   - lockpool.session.connect, the opening of a session, and lockpool.session.acquire,
+//     a wait for a handle or a session.
+//
+// Their attributes, all of which begin with lockpool:
+//
+//   - lock.name and lock.kind (mutex, read, semaphore or plain); driver.name;
+//     pool.name (see [WithOwner]); session.id
+//   - lock.outcome (acquired, busy, timeout, canceled, revoked, pool_closed, ...) and
+//     lock.contended, whether there was another contender
+//   - lock.node, its own node; lock.permits of a semaphore; lock.token, once it is known
+//   - lock.queue.position (0 is the head) and lock.queue.length when it joined;
+//     lock.wakeups
+//   - lock.requeues, how often it had to queue again, and lock.requeued_after, the
+//     reason: session_lost or node_removed
+//   - lock.waiting_for, the node in the way, and lock.waiting_for.owner, its owner
+//
+// Beside them are server.address, server.port, and error.type on failure (see
+// [LockError.ErrorType]).
+//
+// # Metrics
+//
+// Metrics go to the global meter provider, or to that of [WithMeterProvider]. Durations
+// are in seconds. All have lockpool.pool.name; those of locks have lockpool.lock.kind,
+// and lockpool.lock.name only with [WithMetricName].
+//
+//   - lockpool.lock.wait.duration: from the request to the grant or the error, by
+//     outcome, contended and error.type; its count is that of grants, timeouts and so
+//     on
+//   - lockpool.lock.hold.duration, lockpool.lock.held, lockpool.lock.waiters,
+//     lockpool.lock.queue.length, lockpool.lock.reentries
+//   - lockpool.lock.lost, by lockpool.lost.reason: session_lost, node_removed or
+//     no_permission
+//   - lockpool.lock.rescues: nodes whose end the service did not report and that were
+//     found by looking again; more than 0 only where ACLs are changed
+//   - lockpool.session.create_time and lockpool.session.wait_time, by error.type
+//   - lockpool.session.count, .max and .lost; lockpool.handle.count and .max
+//
+// Synchronous processors, exporters and log handlers delay the caller, never the
+// notification of a loss.
 package lockpool

@@ -9,77 +9,83 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// The errors of lockpool, to be tested with errors.Is. Those about a lock come
-// inside a [*LockError]. If a context ended a wait, its own error
-// (context.Canceled or context.DeadlineExceeded) is in the chain as well.
+// The errors of lockpool, for errors.Is. An error about a lock is a [*LockError]. If a
+// context ended a wait, its error (context.Canceled or context.DeadlineExceeded) is in
+// the chain as well.
 var (
-	// ErrLocked: TryLock found somebody else in the way.
+	// ErrLocked means that a try found the lock held or waited for.
 	ErrLocked = recipe.ErrBusy
 
-	// ErrLockLost: the lock was taken away. Its session with the service has
-	// expired, or might have by now because no answer came that proves the
-	// contrary; or its node was removed, or hidden, by somebody. Whatever it
-	// protected may be in other hands.
+	// ErrLockLost means that the lock was lost while it was held: its session has
+	// expired, or may have, because no answer of the service proves the contrary; or
+	// its node was removed or hidden. Another holder may have the lock.
 	ErrLockLost = errors.New("lock lost")
 
-	// ErrNotHeld: this Lock holds nothing, because it was unlocked before, or
-	// its Session or Pool was closed. No other lock was touched.
+	// ErrNotHeld means that the Lock holds nothing: it was unlocked before, or its
+	// Handle or Pool was closed. No other lock was touched.
 	ErrNotHeld = errors.New("not held")
 
-	// ErrUpgrade: who holds a lock for reading asked to be alone, or who holds
-	// permits of a semaphore asked for more. Unlock it first, or ask for all from
-	// the start: of two who wait for more while they hold some, each may wait for
-	// the other.
+	// ErrUpgrade means that a reader asked for the exclusive lock, or a holder of
+	// permits for more of them. Unlock first, or ask for everything at once: two
+	// holders that wait for more may wait for each other.
 	ErrUpgrade = errors.New("cannot upgrade a held lock; unlock it first")
 
-	// ErrKindMismatch: another kind of lock is in use under this name. The error
-	// says what is there: a queue (Lock, RLock), a semaphore, a plain lock, or what
-	// looks like a contender of a client that lockpool does not know.
+	// ErrKindMismatch means that another kind of lock is in use under the name. The
+	// error says which: a queue (Lock, RLock), a semaphore, a plain lock, or a node
+	// that looks like a contender of a client that lockpool does not know.
 	ErrKindMismatch = driver.ErrKind
 
-	// ErrLimit: no limit was given for a semaphore and none is set, or what is set
-	// is no number, or a holder acquires again with another limit than before. The
-	// error says which.
+	// ErrLimit means that a semaphore has no limit, because none was given and none is
+	// set; that the limit that is set is not a number; or that a holder acquires again
+	// with another limit than before. The error says which.
 	ErrLimit = driver.ErrLimit
 
-	// ErrRevoked: somebody has asked for the lock back. See [Revocable].
+	// ErrRevoked means that the lock was asked back. See [Revocable].
 	ErrRevoked = recipe.ErrRevoked
 
-	// ErrConcurrentUse: a Session asked for a lock while another call of it was
-	// asking for one. The second did nothing. Give each goroutine a Session of its
-	// own.
+	// ErrConcurrentUse means that a Handle asked for a lock while another call of it
+	// was waiting for one. The second call did nothing. Give each goroutine a Handle
+	// of its own.
 	ErrConcurrentUse = errors.New("concurrent use of a handle")
 
-	// ErrPoolClosed: the Pool is closed or shutting down.
+	// ErrPoolClosed means that the Pool is closed or shutting down.
 	ErrPoolClosed = errors.New("pool closed")
 
-	// ErrSessionClosed: the Session is closed.
+	// ErrHandleClosed means that the Handle is closed.
 	ErrHandleClosed = errors.New("handle closed")
 
-	// ErrInvalidName: the name can not be that of a lock. The error says why.
-	// Nothing was sent.
+	// ErrInvalidName means that the name cannot be that of a lock. The error says why.
+	// Nothing was sent. [Escape] makes a part of a name of any text.
 	ErrInvalidName = errors.New("invalid lock name")
 
-	// ErrNoPermission: the service refused. The error names the missing right
-	// and the path it is missing on.
+	// ErrNoPermission means that the service refused. The error names the missing
+	// right and the path on which it is missing.
 	ErrNoPermission = driver.ErrNoPermission
 
-	// ErrUnavailable: there was no session with the service, because no server
-	// was reached or none answered; the error says why. It comes together with
+	// ErrUnavailable means that there was no session with the service, because no
+	// server was reached or none answered; the error says why. It comes together with
 	// the error of the context that ended the wait for one.
 	ErrUnavailable = driver.ErrUnavailable
 
-	// ErrSequenceExhausted: the numbers of the lock's queue do not tell any more
-	// who came first, because the service has counted to its end (2147483647).
-	// Nothing was granted. Remove the lock's node while nobody holds or waits:
-	// that starts the count anew. The log warns 100 million locks earlier.
+	// ErrSequenceExhausted means that sequence numbers no longer order the queue of the
+	// lock: the service's counter is exhausted (2147483647). Nothing was granted.
+	// Remove the lock's node while it has neither holders nor waiters, which starts the
+	// counter over. The log warns 100 million locks before that.
 	ErrSequenceExhausted = driver.ErrSequenceExhausted
 )
+
+// lockError returns err as that of an operation, or nil.
+func lockError(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &LockError{op, name, err}
+}
 
 // LockError is the error of an operation on a lock.
 type LockError struct {
 	Op   string // such as "lock", "try lock", "read lock", "lock all" or "unlock"
-	Name string // of the lock, as given
+	Name string // of the lock, as the caller gave it
 	Err  error
 }
 
@@ -89,8 +95,8 @@ func (e *LockError) Error() string {
 
 func (e *LockError) Unwrap() error { return e.Err }
 
-// ErrorType classifies the error in few words, for the attribute error.type of
-// OpenTelemetry: timeout, canceled, busy, session_lost, pool_closed and so on.
+// ErrorType classifies the error in a word, for OpenTelemetry's attribute error.type:
+// timeout, canceled, busy, lock_lost, session_lost, pool_closed and so on.
 func (e *LockError) ErrorType() string {
 	for _, class := range errorClasses {
 		if errors.Is(e.Err, class.err) {

@@ -26,31 +26,30 @@ type MultiLock struct {
 //
 // LockAll does not prevent a deadlock with callers that already hold a lock when
 // they take others.
-func (s *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
-	return s.lockAll(ctx, names, opts)
+func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
+	return h.lockAll(ctx, names, opts)
 }
 
 // LockAll is [Handle.LockAll] with a handle of its own, or with the one that ctx
 // carries, as [Pool.Lock] has it.
 func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
-	if s := p.carriedHandle(ctx); s != nil {
-		all, err := s.lockAll(ctx, names, opts)
+	if h := p.carriedHandle(ctx); h != nil {
+		all, err := h.lockAll(ctx, names, opts)
 		if !errors.Is(err, ErrNotHeld) { // as in Pool.enter
 			return all, err
 		}
 	}
-	s, err := p.newHandle()
+	h, err := p.newHandle()
 	if err != nil {
 		return nil, &LockError{opLockAll, "", err}
 	}
-	s.transient = true
-	return s.lockAll(ctx, names, opts)
+	return h.lockAll(ctx, names, opts)
 }
 
-func (s *Handle) lockAll(ctx context.Context, names []string, opts []LockOption) (*MultiLock, error) {
-	defer s.returnIfUnused() // if nothing is locked
-	req := request{op: opLockAll}
-	if err := req.apply(opts); err != nil {
+func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption) (*MultiLock, error) {
+	defer h.returnIfUnused() // if nothing is locked
+	req, err := request{op: opLockAll}.with(opts)
+	if err != nil {
 		return nil, &LockError{opLockAll, "", err}
 	}
 	if len(names) == 0 {
@@ -58,7 +57,7 @@ func (s *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	for _, name := range names { // before anything is locked
-		if err := s.pool.checkName(name); err != nil {
+		if err := h.pool.checkName(name); err != nil {
 			return nil, &LockError{opLockAll, name, err}
 		}
 	}
@@ -73,7 +72,7 @@ func (s *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 		}
 	}()
 	for _, name := range names {
-		l, err := s.enter(waiting, name, req, new(Lock))
+		l, err := h.enter(waiting, name, req, new(Lock))
 		if err != nil {
 			return nil, err
 		}
@@ -82,11 +81,11 @@ func (s *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	complete = true
 	lose, revoke := sync.OnceFunc(func() { close(all.lost) }), sync.OnceFunc(func() { close(all.revoked) })
 	for _, l := range all.locks {
-		all.stop = append(all.stop, context.AfterFunc(l.hold.alive, func() {
-			if l.hold.err() != ErrNotHeld {
+		all.stop = append(all.stop, context.AfterFunc(l.hold.life.alive, func() {
+			if l.hold.life.err() != ErrNotHeld {
 				lose()
 			}
-		}), context.AfterFunc(l.hold.revoked, revoke))
+		}), context.AfterFunc(l.hold.life.revoked, revoke))
 	}
 	return all, nil
 }

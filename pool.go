@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,38 +13,40 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
-// Pool gives out holders of locks. It is safe for concurrent use and meant to
-// be long-lived: one per ensemble and process is usual.
+// Pool gives out handles, the holders of locks. It is safe for concurrent use and meant
+// to be long-lived: one per ensemble and process is usual.
 type Pool struct {
 	connector driver.Connector
 	cfg       config
-	telemetry *telemetry
-	unobserve func() // ends what metrics ask of the pool
-	owner     owner  // stored in every node of the pool
+	telemetry *telemetry.Telemetry
+	unobserve func()         // ends the metrics of the pool's figures
+	owner     nodedata.Owner // stored in each node of the pool
 	slots     *puddle.Pool[slot]
 
-	// Both end with the cause ErrPoolClosed: closing when those that hold nothing
-	// get no more locks, living when nobody does. Whoever looks at living with
-	// mu held is seen by Close, or sees it.
+	// Both end with the cause ErrPoolClosed: accepting when handles that hold nothing
+	// get no more locks, alive when none do. Code that checks alive with mu held is
+	// seen by Close, or sees it.
 	accepting context.Context
 	refuse    context.CancelCauseFunc
 	alive     context.Context
 	kill      context.CancelCauseFunc
-	work      sync.WaitGroup // the pool's own goroutines, and calls that it must not outlive
+	work      sync.WaitGroup // goroutines of the pool, and calls that it must not outlive
 	waiting   atomic.Int32   // calls that wait for a lock
-	inUse     atomic.Int32   // handles that have a seat
+	inUse     atomic.Int32   // handles with a slot
 
 	mu         sync.Mutex
 	sessions   []*session
 	pending    *pendingSession // nil if none
-	connectErr error           // why the last try to open a session failed
+	connectErr error           // of the last attempt to open a session
 	connected  bool            // there has been a session
 	seekers    int             // calls that wait for a session
 	handles    map[*Handle]struct{}
-	held       int
-	drained    chan struct{} // made by Shutdown; closed when held comes to 0
+	held       int           // holds
+	drained    chan struct{} // made by Shutdown; closed when held is 0
 }
 
 // Open returns a pool on the named driver, which must have been imported:
@@ -82,7 +85,7 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		connector: connector,
 		cfg:       cfg,
 		telemetry: newTelemetry(cfg, connector),
-		owner:     newOwner(cfg.owner),
+		owner:     nodedata.NewOwner(cfg.owner),
 		handles:   map[*Handle]struct{}{},
 	}
 	p.accepting, p.refuse = context.WithCancelCause(context.Background())
@@ -99,53 +102,39 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	return p, nil
 }
 
-// Format implements fmt.Formatter: a pool in a log is its driver's name.
+// Format implements fmt.Formatter: a pool is logged as the name of its driver.
 func (p *Pool) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "lockpool.Pool(%s)", p.connector.DriverName())
 }
 
-// Session returns a new handle: one holder of locks. It waits, until ctx ends,
-// for a free handle and for a connection. Close it to give it back.
+// Handle returns a new handle: one holder of locks. It waits, until ctx ends, for a
+// free handle and for a connection. Close the handle to return it.
 func (p *Pool) Handle(ctx context.Context) (*Handle, error) {
-	s, err := p.openHandle(ctx)
+	h, err := p.newHandle()
+	if err == nil {
+		err = h.open(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: open a handle: %w", err)
 	}
-	return s, nil
+	return h, nil
 }
 
-func (p *Pool) openHandle(ctx context.Context) (*Handle, error) {
-	s, err := p.newHandle()
-	if err != nil {
-		return nil, err
-	}
-	s.transient = true // until it is the caller's to close
-	return s, s.exclusively(ctx, func(ctx context.Context) error {
-		err := s.ensureSlot(ctx)
-		if err != nil && ctx.Err() != nil {
-			err = withCause(ctx, err)
-		}
-		s.mu.Lock()
-		s.transient = err != nil
-		s.mu.Unlock()
-		return err
-	})
-}
-
-// newSession returns a handle that has no seat yet.
+// newHandle returns a handle without a slot, which is returned to the pool as soon as
+// it holds nothing.
 func (p *Pool) newHandle() (*Handle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.accepting.Err() != nil {
 		return nil, ErrPoolClosed
 	}
-	s := &Handle{pool: p}
-	p.handles[s] = struct{}{}
-	return s, nil
+	h := &Handle{pool: p, transient: true}
+	p.handles[h] = struct{}{}
+	return h, nil
 }
 
-// begin counts in something that Close waits for, unless the pool is closed. It
-// ends with work.Done.
+// begin counts in work that Close waits for, unless the pool is closed. It ends with
+// work.Done.
 func (p *Pool) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,19 +142,6 @@ func (p *Pool) begin() bool {
 		return false
 	}
 	p.work.Add(1)
-	return true
-}
-
-// background runs do in a goroutine that Close waits for, unless the pool is
-// closed.
-func (p *Pool) background(do func()) bool {
-	if !p.begin() {
-		return false
-	}
-	go func() { // ends with do
-		defer p.work.Done()
-		do()
-	}()
 	return true
 }
 
@@ -182,7 +158,7 @@ func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc
 	}
 }
 
-// withCause completes the error of a call with why its context has ended.
+// withCause completes the error of a call with the cause of its context's end.
 func withCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if cause == ErrPoolClosed || cause == ErrHandleClosed {
@@ -194,55 +170,55 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
-// Lock waits for the lock of that name until ctx ends, and returns it held by a
-// handle of its own, which is given back when the lock is unlocked.
+// Lock waits for the lock of that name until ctx ends, and returns it held by a handle
+// of its own, which is returned to the pool when the lock is unlocked.
 //
-// If ctx comes from [Lock.Context] or [Pool.Do], and this is the goroutine on
-// which it was made, the handle in it locks instead: a lock it holds is entered
-// once more, without waiting and without a request to the service.
+// If ctx comes from [Lock.Context] or [Pool.Do], and this is the goroutine on which it
+// was made, the handle in it locks instead: it enters a lock that it holds once more,
+// without waiting and without a request to the service.
 //
-// ctx bounds the waiting, never how long the lock is held.
+// ctx bounds the wait, never how long the lock is held.
 func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock}, new(Lock), opts)
 }
 
-// TryLock is Lock without waiting for other holders: if there is one, or
-// somebody waits already, the error is ErrLocked. It does wait, until ctx ends,
-// for the answer of the service and if need be for a free handle.
+// TryLock is Lock without waiting for other contenders: if the lock has a holder or a
+// waiter, the error is ErrLocked. It waits, until ctx ends, for the answer of the
+// service and if need be for a free handle.
 func (p *Pool) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
 }
 
-// RLock is [Session.RLock] as Lock is [Session.Lock].
+// RLock is [Handle.RLock] as Lock is [Handle.Lock].
 func (p *Pool) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, shared: true}, new(Lock), opts)
 }
 
-// TryRLock is [Session.TryRLock] as TryLock is [Session.TryLock].
+// TryRLock is [Handle.TryRLock] as TryLock is [Handle.TryLock].
 func (p *Pool) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, shared: true, try: true}, new(Lock), opts)
 }
 
 func (p *Pool) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {
-	if err := req.apply(opts); err != nil {
+	req, err := req.with(opts)
+	if err != nil {
 		return nil, &LockError{req.String(), name, err}
 	}
 	return p.enter(ctx, name, req, l)
 }
 
 func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
-	if s := p.carriedHandle(ctx); s != nil {
-		l, err := s.enter(ctx, name, req, l)
+	if h := p.carriedHandle(ctx); h != nil {
+		l, err := h.enter(ctx, name, req, l)
 		if !errors.Is(err, ErrNotHeld) { // else another goroutine has just unlocked the last lock of the handle
 			return l, err
 		}
 	}
-	s, err := p.newHandle()
+	h, err := p.newHandle()
 	if err != nil {
 		return nil, &LockError{req.String(), name, err}
 	}
-	s.transient = true
-	return s.enter(ctx, name, req, l)
+	return h.enter(ctx, name, req, l)
 }
 
 func (p *Pool) checkName(name string) error {
@@ -252,18 +228,18 @@ func (p *Pool) checkName(name string) error {
 	return nil
 }
 
-// Do calls fn while holding the lock of that name, and returns fn's error. It
-// waits for the lock until ctx ends; if it does not get it, fn is not called.
+// Do calls fn while it holds the lock of that name, and returns fn's error. It waits
+// for the lock until ctx ends; if it does not get the lock, it does not call fn.
 //
-// The context given to fn ends, with the cause ErrLockLost, when the lock is
-// lost. It is derived from ctx and carries the holder, so that
-// Pool.Lock and Pool.Do with it re-enter the lock (see [Pool.Lock]).
+// The context that fn gets is derived from ctx, and ends when the lock is lost, with
+// the cause ErrLockLost. It carries the holder: Pool.Lock and Pool.Do with it enter the
+// lock again (see [Pool.Lock]).
 //
-// The lock is unlocked when fn returns, also if it panics, and whether or not
-// ctx has ended by then. If fn had lost the lock by then, the error says so
-// together with fn's: it wraps ErrLockLost, or if the pool was closed meanwhile
-// ErrNotHeld and ErrPoolClosed. If fn returns its context's error because the
-// lock was revoked (see [Revocable]), the error wraps ErrRevoked as well.
+// Do unlocks when fn returns or panics, even if ctx has ended by then. If the lock was
+// lost by then, the error says so together with fn's: it wraps ErrLockLost, or
+// ErrNotHeld and ErrPoolClosed if the pool was closed. If fn returns its context's
+// error because the lock was revoked (see [Revocable]), the error wraps ErrRevoked,
+// too.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
@@ -279,11 +255,11 @@ func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context)
 func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) (err error) {
 	inner := ctx
 	for _, l := range locks {
-		under, end := l.context(inner)
+		under := newHeldContext(inner, l)
 		inner = under
 		defer func() { // unlocks each, whatever panics
 			unlockErr := l.Unlock(ctx)
-			end(ErrNotHeld)
+			under.end(ErrNotHeld)
 			if errors.Is(err, context.Canceled) && context.Cause(under) == ErrRevoked {
 				err = errors.Join(err, &LockError{opHold, l.hold.name, ErrRevoked})
 			}
@@ -297,21 +273,21 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 
 var errNilFunc = errors.New("lockpool: Do of a nil function")
 
-// Ping opens a session if there is none and asks the service for a sign of
-// life that takes a quorum of it. It waits for both until ctx ends.
+// Ping opens a session if there is none, and asks the service for an answer that takes
+// a majority of its servers. It waits for both until ctx ends.
 func (p *Pool) Ping(ctx context.Context) error {
-	err := p.withSession(ctx, func(ctx context.Context, m *session) error { return m.Ping(ctx) })
+	err := p.withSession(ctx, func(ctx context.Context, s *session) error { return s.Ping(ctx) })
 	if err != nil {
 		return fmt.Errorf("lockpool: ping: %w", err)
 	}
 	return nil
 }
 
-// Shutdown closes the pool, but first lets holders finish: it waits until
-// everything held is unlocked. Meanwhile a handle that holds something may lock
-// what else it needs to finish; everybody else, whether they ask for a lock or
-// wait for one, gets ErrPoolClosed. When ctx ends before the last lock is
-// unlocked, Shutdown closes the pool all the same and returns ctx's error.
+// Shutdown closes the pool when its holders have finished: it waits until everything
+// is unlocked. Meanwhile a handle that holds something may lock what else it needs to
+// finish; all other calls that lock or wait get ErrPoolClosed. When ctx ends before
+// the last lock is unlocked, Shutdown closes the pool all the same and returns ctx's
+// error.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()
@@ -333,44 +309,39 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 	return errors.Join(err, p.Close())
 }
 
-// Close closes the pool at once. Whoever waits for a lock gets ErrPoolClosed.
-// Everything held is released, and the contexts of those locks end with the
-// cause ErrPoolClosed. When Close returns, nothing of the pool is left running.
-// Closing a pool twice is no error.
+// Close closes the pool at once. Calls that wait for a lock return ErrPoolClosed.
+// Everything held is released, and the contexts of those locks end with the cause
+// ErrPoolClosed. When Close returns, nothing of the pool is left running. Closing a
+// pool again is no error.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
 	p.kill(ErrPoolClosed)
 	p.mu.Lock()
+	sessions := p.sessions
 	var held []*hold
-	for _, m := range p.sessions {
-		for h := range m.holds {
-			held = append(held, h)
-		}
+	for _, s := range sessions {
+		held = slices.AppendSeq(held, maps.Keys(s.holds))
 	}
-	members := p.sessions
 	p.mu.Unlock()
-	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.end(ErrPoolClosed) })
+	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.life.end(ErrPoolClosed) })
 
-	// Closing its session frees a member's locks, and ends every call on it.
-	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	// Closing a session releases its locks, and ends every call on it.
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var closing sync.WaitGroup
-	for _, m := range members {
-		closing.Go(func() { m.close(ctx) })
+	for _, s := range sessions {
+		closing.Go(func() { s.close(ctx) })
 	}
 	closing.Wait()
-	for _, h := range held { // now that all know, and the locks are free
-		defer h.reportEnd(ErrPoolClosed) // may panic, which keeps nothing from closing
+	for _, h := range held { // after all have ended, and the locks are free
+		defer h.reportEnd(ErrPoolClosed) // a panic of users' code stops nothing
 	}
 
 	p.mu.Lock()
-	handles := make([]*Handle, 0, len(p.handles))
-	for s := range p.handles {
-		handles = append(handles, s)
-	}
+	handles := slices.Collect(maps.Keys(p.handles))
 	p.mu.Unlock()
-	for _, s := range handles {
-		_ = s.close(ctx, ErrPoolClosed) // what it held has ended above
+	for _, h := range handles {
+		_ = h.close(ctx, ErrPoolClosed) // what it held has ended above
 	}
 	p.slots.Close()
 	p.work.Wait()
@@ -379,4 +350,18 @@ func (p *Pool) Close() error {
 		return c.Close()
 	}
 	return nil
+}
+
+// holdsOf returns the pool's holds of the lock of that name.
+func (p *Pool) holdsOf(name string) (holds []*hold) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sessions {
+		for h := range s.holds {
+			if h.name == name {
+				holds = append(holds, h)
+			}
+		}
+	}
+	return holds
 }

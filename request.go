@@ -99,25 +99,26 @@ func Revocable() LockOption {
 	return func(r *request) { r.revocable = true }
 }
 
-// apply applies the options of a call.
-func (r *request) apply(opts []LockOption) error {
+// with returns the request as the options of the call change it. (They would move a
+// request that they change in place to the heap, and reentry needs none.)
+func (r request) with(opts []LockOption) (request, error) {
 	for _, opt := range opts {
 		if opt == nil {
-			return errors.New("a nil LockOption was given")
+			return r, errors.New("a nil LockOption was given")
 		}
-		opt(r)
+		opt(&r)
 	}
 	switch {
 	case r.plain && r.shared:
-		return errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
+		return r, errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
 	case r.op == opAcquire && (r.plain || r.shared):
-		return errors.New("permits are neither plain nor shared: leave out Plain and Shared")
+		return r, errors.New("permits are neither plain nor shared: leave out Plain and Shared")
 	case r.try && r.bounded && r.wait > 0:
-		return errors.New("a try does not wait for other holders: leave out WaitAtMost, or call the method that waits")
+		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock, RLock or Acquire")
 	case r.bounded && r.wait <= 0:
 		r.try, r.bounded = true, false
 	}
-	return nil
+	return r, nil
 }
 
 // bound returns a context that ends when the wait is over. The caller must call
@@ -142,8 +143,8 @@ func (r request) kind() driver.Kind {
 	return driver.Mutex
 }
 
-// recipe returns the algorithm for the request, and the queue where the node will
-// be that holds.
+// recipe returns the recipe for the request, and the queue that the node which holds
+// the lock will be in.
 func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {
 	c.Kind, c.Rule = r.kind(), recipe.RuleOf(r.kind())
 	var algorithm interface {

@@ -6,65 +6,65 @@ import (
 	"math"
 )
 
-// Semaphore lets a limited number of holders in at the same time. Make one with
-// [Pool.Semaphore] or [Session.Semaphore]; it is a name and a limit, and costs
-// nothing.
+// Semaphore is a lock of which a limited number of permits is held at the same time.
+// Make one with [Pool.Semaphore] or [Handle.Semaphore]; it is a name and a limit, and
+// costs nothing.
 //
-// (The names are those of golang.org/x/sync/semaphore, the nodes those of
-// Curator's InterProcessSemaphoreV2, which can be used beside it. They are below
-// the semaphore's name, in locks, leases and limit: gpus/locks is no name for
-// another lock if gpus is a semaphore.)
+// (The names are those of golang.org/x/sync/semaphore. The nodes are those of Curator's
+// InterProcessSemaphoreV2, which can be used beside it. They are below the semaphore's
+// name, in locks, leases and limit: if gpus is a semaphore, gpus/locks is not the name
+// of another lock.)
 type Semaphore struct {
 	pool   *Pool
-	handle *Handle // nil for a handle of its own, or the context's
+	handle *Handle // nil for a handle of its own, or the one in the context
 	name   string
 	limit  int
 }
 
-// Semaphore returns the semaphore of that name with that many permits. If callers
-// state different limits, the smallest counts of those that the holders of permits
-// state, the one that the next in the queue states, and the one that was set, if
-// any: while someone who states a limit has permits, no more than that are granted.
-// So a deployment can change the limit while the semaphore is in use. A lower one
-// counts from the first holder that states it, a higher one when the last holder
-// that states less has released its permits.
+// Semaphore returns the semaphore of that name with that many permits.
 //
-// The limit 0 states none. It is for a semaphore whose limit is kept at the
-// service, see [Semaphore.SetLimit].
+// Callers may state different limits, so that a deployment can change the limit while
+// the semaphore is in use. The smallest of these applies: the limits that the holders
+// of permits state, that of the next waiter, and the one that was set, if any. So while
+// a holder states a limit, no more permits than that are granted. A lower limit applies
+// from the first holder that states it, a higher one when the last holder that states
+// less has released its permits.
+//
+// The limit 0 states none. It is for a semaphore whose limit is kept at the service,
+// see [Semaphore.SetLimit].
 func (p *Pool) Semaphore(name string, limit int) *Semaphore {
 	return &Semaphore{pool: p, name: name, limit: limit}
 }
 
-// Semaphore is [Pool.Semaphore], with the session as the holder.
-func (s *Handle) Semaphore(name string, limit int) *Semaphore {
-	return &Semaphore{pool: s.pool, handle: s, name: name, limit: limit}
+// Semaphore is [Pool.Semaphore], with the handle as the holder.
+func (h *Handle) Semaphore(name string, limit int) *Semaphore {
+	return &Semaphore{pool: h.pool, handle: h, name: name, limit: limit}
 }
 
-// Acquire waits until n permits are free, and takes all of them at once. Permits
-// are granted in the order of asking, so who asks for many is not overtaken by
-// who asks for few. Asking for more than the limit that counts holds up nobody:
-// the call waits, without a place in the queue, until the limit allows it, and then
-// for its turn.
+// Acquire waits until n permits are free, and takes all of them at once. Permits are
+// granted in the order of the calls: one for many permits is not overtaken by later
+// ones for few. A call for more than the limit delays no other call: it waits without a
+// place in the queue until the limit allows it, and then for its turn.
 //
-// A holder that acquires again, with no more permits than it has, enters again:
-// it needs no others for what it does under those it has. Asking for more is
-// ErrUpgrade. To take permits one by one, take each with a handle of its own,
-// which is what Acquire does with a context that carries no holder.
+// A holder that acquires no more permits than it has enters again, as with a lock.
+// More are ErrUpgrade. To take permits one by one, take each with a handle of its own,
+// as Acquire does with a context that carries no holder.
 //
-// n is bounded by what fits into one request, a few hundred; the error says how
-// many. ctx bounds the waiting, never how long the permits are held.
+// n is bounded by the size of a request, to a few hundred; the error says how many.
+// ctx bounds the wait, never how long the permits are held. The options are
+// [WaitAtMost] and [Revocable].
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
 	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit}, opts)
 }
 
-// TryAcquire is Acquire without waiting for other holders: if fewer than n
-// permits are free, or somebody waits already, the error is ErrLocked. It does
-// wait for who is just taking or releasing some, for a second at the most.
+// TryAcquire is Acquire without waiting for other contenders: if fewer than n permits
+// are free, or there is a waiter, the error is ErrLocked. For at most a second it waits
+// for contenders that are just taking or releasing permits.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
 	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit, try: true}, opts)
 }
 
-// Do calls fn while holding n permits, as [Pool.Do] does with a lock.
+// Do calls fn while it holds n permits, as [Pool.Do] does with a lock.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
@@ -79,7 +79,7 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) 
 func (s *Semaphore) acquire(ctx context.Context, req request, opts []LockOption) (*Permits, error) {
 	n, err := req.permits, checkLimit(s.limit)
 	if err == nil {
-		err = req.apply(opts)
+		req, err = req.with(opts)
 	}
 	switch {
 	case err != nil:
@@ -112,34 +112,31 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// SetLimit sets the limit of a semaphore at the service. It counts for everyone,
-// beside the limits that are stated (see [Pool.Semaphore]), until somebody removes
-// the node, by the name limit below that of the semaphore, in the format of
-// Curator's SharedCount. Waiters under a limit that was set learn of another at
-// once. A lower limit takes permits from nobody: it counts when they are
-// released. With the limit 0 nobody gets in until there is another.
+// SetLimit sets the limit of the semaphore at the service, for all callers and beside
+// the limits that they state (see [Pool.Semaphore]). It applies until its node is
+// removed: that of the name limit below the semaphore's, in the format of Curator's
+// SharedCount. Waiters under a limit that was set learn of a new one at once. A lower
+// limit takes permits from no holder: it applies as they are released. With the limit 0
+// nothing is granted until there is another limit.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	err := checkLimit(limit)
 	if err == nil {
 		err = s.pool.checkName(s.name)
 	}
 	if err == nil {
-		err = s.pool.withSession(ctx, func(ctx context.Context, m *session) error { return m.SetLimit(ctx, s.name, limit) })
+		err = s.pool.withSession(ctx, func(ctx context.Context, with *session) error { return with.SetLimit(ctx, s.name, limit) })
 	}
-	if err != nil {
-		return &LockError{opSetLimit, s.name, err}
-	}
-	return nil
+	return lockError(opSetLimit, s.name, err)
 }
 
-// Permits are held by one holder, until they are released.
+// Permits are held by one holder until they are released. They must not be copied.
 type Permits struct {
 	_    noCopy
 	lock *Lock
 }
 
-// Release gives all of them back, once this has been called as often as the
-// holder has acquired them. Apart from that it is [Lock.Unlock].
+// Release releases all the permits, once it has been called as often as the holder has
+// acquired them. Otherwise it is as [Lock.Unlock].
 func (p *Permits) Release(ctx context.Context) error {
 	if p == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}
@@ -159,6 +156,6 @@ func (p *Permits) Revoked() <-chan struct{} { return p.lock.Revoked() }
 // Verify is [Lock.Verify].
 func (p *Permits) Verify(ctx context.Context) error { return p.lock.Verify(ctx) }
 
-// Token is [Lock.Token]: larger than that of everyone who was granted permits
-// before, some of whom may hold theirs still.
+// Token is [Lock.Token]. It is larger than those of all permits that were granted
+// before, some of which may still be held.
 func (p *Permits) Token(ctx context.Context) (int64, error) { return p.lock.Token(ctx) }

@@ -29,14 +29,14 @@ func (s *dyingSession) Err() error {
 func TestUnlockReportsASessionThatHasJustEnded(t *testing.T) {
 	t.Parallel()
 	conn := &dyingSession{}
-	home := &session{Session: conn, holds: map[*hold]struct{}{}}
+	standing := &session{Session: conn, holds: map[*hold]struct{}{}}
 	cfg, err := newConfig(nil)
 	require.NoError(t, err)
 	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
-	h := (&hold{handle: handle, name: "a", session: home}).begun()
+	h := newTestHold(handle, standing)
 	require.NoError(t, handle.pool.addHold(h))
 	handle.holds["a"] = h
-	l := h.enter(false)
+	l := Lock{hold: h, entry: h.entries.add(false)}
 	conn.over = true
 	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
 	<-l.Lost()
@@ -61,14 +61,14 @@ func (s *closingSession) Close(context.Context) error {
 func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
 	t.Parallel()
 	conn := &closingSession{closed: make(chan struct{})}
-	home := &session{Session: conn, holds: map[*hold]struct{}{}}
-	home.retired.Store(true)
+	retired := &session{Session: conn, holds: map[*hold]struct{}{}}
+	retired.retired.Store(true)
 	p := &Pool{alive: context.Background()}
-	p.closeIfIdle(home)
-	h := (&hold{handle: &Handle{pool: p}, name: "a", session: home}).begun()
+	p.closeIfIdle(retired)
+	h := newHold(&Handle{pool: p}, "a", request{op: opLock}, retired, "a", driver.Node{}, nil)
 	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
 	<-conn.closed
-	p.closeIfIdle(home) // a second call closes nothing
+	p.closeIfIdle(retired) // a second call closes nothing
 	p.work.Wait()
 }
 

@@ -2,35 +2,35 @@ package lockpool
 
 import "time"
 
-// Stats describes a pool at one moment. The names are those of sql.DBStats
-// where there is one.
+// Stats describes a pool at one moment. The names are those of sql.DBStats where there
+// is one.
 type Stats struct {
-	MaxSessions  int // sessions with the service, at the most
-	OpenSessions int // sessions open now
+	MaxSessions  int // sessions with the service at most
+	OpenSessions int // sessions that are open
 
-	MaxHandles int // handles, at the most
-	InUse      int // handles given out now
+	MaxHandles int // handles at most
+	InUse      int // handles that are given out
 
-	Held    int // locks held now
-	Waiting int // calls that wait for a lock now
+	Held    int // locks that are held
+	Waiting int // calls that wait for a lock
 
-	WaitCount    int64         // how often a handle had to be waited for
-	WaitDuration time.Duration // how long, in all
+	WaitCount    int64         // calls that waited for a handle, not for a lock
+	WaitDuration time.Duration // their waits for handles in all
 }
 
-// Stats returns the pool's figures. It asks no server.
+// Stats returns the pool's figures. It sends no request.
 func (p *Pool) Stats() Stats {
-	seats := p.slots.Stat()
+	slots := p.slots.Stat()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return Stats{
 		MaxSessions:  p.cfg.maxSessions,
 		OpenSessions: len(p.sessions),
 		MaxHandles:   p.cfg.maxHandles,
-		InUse:        int(p.inUse.Load()), // puddle counts seats that are being destroyed
+		InUse:        int(p.inUse.Load()), // puddle counts slots that are being destroyed
 		Held:         p.held,
 		Waiting:      int(p.waiting.Load()),
-		WaitCount:    seats.EmptyAcquireCount(),
-		WaitDuration: seats.EmptyAcquireWaitTime(),
+		WaitCount:    slots.EmptyAcquireCount(),
+		WaitDuration: slots.EmptyAcquireWaitTime(),
 	}
 }

@@ -1,8 +1,7 @@
-package lockpool
+package telemetry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -12,13 +11,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
-
-	"github.com/lockpool/lockpool/driver"
 )
 
 // meters are the instruments of a pool. Durations are in seconds. The attributes
-// are few: pool, kind, outcome, whether somebody was in the way, the type of an
-// error, and the lock only as WithMetricName maps it.
+// are few: the pool, the kind of lock, the outcome, whether there was contention,
+// the type of an error, and the lock only as Config.MetricName maps it.
 type meters struct {
 	waitTime, holdTime            metric.Float64Histogram
 	slotTime, connectTime         metric.Float64Histogram
@@ -31,9 +28,10 @@ type meters struct {
 
 	meter metric.Meter
 
-	pool string
-	name func(string) string
-	sets sync.Map // labels to metric.MeasurementOption
+	pool      string
+	name      func(string) string
+	errorType func(error) string
+	options   sync.Map // of labels: their metric.MeasurementOption
 }
 
 var (
@@ -41,9 +39,9 @@ var (
 	holdBounds = append(waitBounds[:len(waitBounds):len(waitBounds)], 1800, 7200)
 )
 
-func (m *meters) make(cfg config) {
-	m.pool, m.name = cfg.owner, cfg.metricName
-	meter := cfg.meters.Meter(scope, metric.WithInstrumentationVersion(version), metric.WithSchemaURL(semconv.SchemaURL))
+func (m *meters) make(cfg Config) {
+	m.pool, m.name, m.errorType = cfg.Pool, cfg.MetricName, cfg.ErrorType
+	meter := cfg.Meters.Meter(scope, metric.WithInstrumentationVersion(version), metric.WithSchemaURL(semconv.SchemaURL))
 	m.meter = meter
 	seconds := func(name, description string, bounds []float64) metric.Float64Histogram {
 		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
@@ -82,8 +80,8 @@ func (m *meters) make(cfg config) {
 	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles, at the most.")
 }
 
-// usable returns the instrument, or none in its place: what a provider can not do
-// is told to OpenTelemetry's error handler, and locks go on without it.
+// usable returns the instrument, or none in its place: a provider that fails is
+// reported to OpenTelemetry's error handler, and locks work without it.
 func usable[T any](instrument T, err error, none T) T {
 	if err != nil {
 		otel.Handle(err)
@@ -94,16 +92,19 @@ func usable[T any](instrument T, err error, none T) T {
 	return instrument
 }
 
-// observe registers what is asked for and not counted, and returns what ends it.
-func (p *Pool) observe() (unregister func()) {
-	m := &p.telemetry.meters
-	attrs := m.option(labels{})
+// Stats are the figures of a pool that are observed and not counted.
+type Stats struct{ Sessions, MaxSessions, Handles, MaxHandles int }
+
+// Observe makes metrics of the figures, until the function that it returns is
+// called.
+func (t *Telemetry) Observe(stats func() Stats) (unregister func()) {
+	m, option := &t.meters, t.option(labels{})
 	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		s := p.Stats()
-		o.ObserveInt64(m.sessions, int64(s.OpenSessions), attrs)
-		o.ObserveInt64(m.maxSessions, int64(s.MaxSessions), attrs)
-		o.ObserveInt64(m.handles, int64(s.InUse), attrs)
-		o.ObserveInt64(m.maxHandles, int64(s.MaxHandles), attrs)
+		s := stats()
+		o.ObserveInt64(m.sessions, int64(s.Sessions), option)
+		o.ObserveInt64(m.maxSessions, int64(s.MaxSessions), option)
+		o.ObserveInt64(m.handles, int64(s.Handles), option)
+		o.ObserveInt64(m.maxHandles, int64(s.MaxHandles), option)
 		return nil
 	}, m.sessions, m.maxSessions, m.handles, m.maxHandles)
 	r = usable(r, err, metric.Registration(noop.Registration{}))
@@ -114,20 +115,20 @@ func (p *Pool) observe() (unregister func()) {
 	})
 }
 
-// labels are what a measurement is told apart by.
+// labels are the attributes of a measurement, except for that of the pool.
 type labels struct {
-	kind      string
-	name      string // as mapped
-	failed    string // error.type
-	reason    string
-	outcome   string
-	contended bool // if there is an outcome
+	kind       string
+	name       string // as mapped
+	errorType  string
+	lossReason string
+	outcome    string
+	contended  bool // only with an outcome
 }
 
-// with returns the labels as the API wants them, made once for each set.
+// option returns the labels as the API wants them, made once for each set.
 func (m *meters) option(l labels) metric.MeasurementOption {
-	if set, ok := m.sets.Load(l); ok {
-		return set.(metric.MeasurementOption)
+	if option, ok := m.options.Load(l); ok {
+		return option.(metric.MeasurementOption)
 	}
 	var attrs []attribute.KeyValue
 	add := func(key attribute.Key, value string) {
@@ -138,25 +139,25 @@ func (m *meters) option(l labels) metric.MeasurementOption {
 	add(keyPool, m.pool)
 	add(keyKind, l.kind)
 	add(keyName, l.name)
-	add(keyReason, l.reason)
-	add(semconv.ErrorTypeKey, l.failed)
+	add(keyLossReason, l.lossReason)
+	add(semconv.ErrorTypeKey, l.errorType)
 	add(keyOutcome, l.outcome)
 	if l.outcome != "" {
-		attrs = append(attrs, keyContend.Bool(l.contended))
+		attrs = append(attrs, keyContended.Bool(l.contended))
 	}
-	set, _ := m.sets.LoadOrStore(l, metric.WithAttributeSet(attribute.NewSet(attrs...)))
-	return set.(metric.MeasurementOption)
+	option, _ := m.options.LoadOrStore(l, metric.WithAttributeSet(attribute.NewSet(attrs...)))
+	return option.(metric.MeasurementOption)
 }
 
-func (m *meters) labelsOf(kind driver.Kind, name string) labels {
-	l := labels{kind: kind.String()}
+func (m *meters) labelsOf(lock Lock) labels {
+	l := labels{kind: lock.Kind.String()}
 	if m.name != nil {
-		l.name = m.mappedName(name)
+		l.name = m.mappedName(lock.Name)
 	}
 	return l
 }
 
-// mapped calls the user's function, of which a panic must not keep a lock.
+// mappedName calls the user's function, whose panic must not leave a lock held.
 func (m *meters) mappedName(name string) (mapped string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -166,92 +167,78 @@ func (m *meters) mappedName(name string) (mapped string) {
 	return m.name(name)
 }
 
-func (m *meters) queued(ctx context.Context, t *acquisition, length int) {
+func (m *meters) queued(ctx context.Context, lock Lock, length int) {
 	if m.depth.Enabled(ctx) {
-		m.depth.Record(ctx, int64(length), m.option(m.labelsOf(t.req.kind(), t.name)))
+		m.depth.Record(ctx, int64(length), m.option(m.labelsOf(lock)))
 	}
 }
 
-func (m *meters) countWaiter(ctx context.Context, t *acquisition, n int64) {
-	if n > 0 { // the global provider may get a delegate in between
-		t.counted = m.waiters.Enabled(ctx)
+// countWaiter counts a waiter in, if anything counts, or one that was counted out:
+// the global provider may get a delegate in between.
+func (m *meters) countWaiter(ctx context.Context, lock Lock, n int64) (counted bool) {
+	counted = n < 0 || m.waiters.Enabled(ctx)
+	if counted {
+		m.waiters.Add(ctx, n, m.option(m.labelsOf(lock)))
 	}
-	if t.counted {
-		m.waiters.Add(ctx, n, m.option(m.labelsOf(t.req.kind(), t.name)))
-	}
+	return counted
 }
 
-// acquired is told of the end of an acquisition.
-func (m *meters) acquired(ctx context.Context, t *acquisition, contended bool, err error) {
+// countHeld is countWaiter for a lock that is held.
+func (m *meters) countHeld(lock Lock, n int64) (counted bool) {
+	ctx := context.Background()
+	counted = n < 0 || m.held.Enabled(ctx)
+	if counted {
+		m.held.Add(ctx, n, m.option(m.labelsOf(lock)))
+	}
+	return counted
+}
+
+// acquired records the end of an acquisition.
+func (m *meters) acquired(ctx context.Context, lock Lock, began time.Time, contended bool, err error) {
 	if !m.waitTime.Enabled(ctx) {
 		return
 	}
-	l := m.labelsOf(t.req.kind(), t.name)
-	l.outcome, l.failed = outcome(err)
+	l := m.labelsOf(lock)
+	l.outcome, l.errorType = m.outcome(err)
 	l.contended = contended
-	m.waitTime.Record(ctx, time.Since(t.began).Seconds(), m.option(l))
+	m.waitTime.Record(ctx, time.Since(began).Seconds(), m.option(l))
 }
 
-// ended counts a hold out.
-func (m *meters) holdEnded(h *hold) {
+func (m *meters) recordHold(lock Lock, held time.Duration) {
 	if ctx := context.Background(); m.holdTime.Enabled(ctx) {
-		m.holdTime.Record(ctx, h.ended.Sub(h.began).Seconds(), m.option(m.labelsOf(h.kind, h.name)))
-	}
-	m.countHeld(h, -1)
-}
-
-func (m *meters) countHeld(h *hold, n int64) {
-	ctx := context.Background()
-	if n > 0 {
-		h.counted = m.held.Enabled(ctx)
-	}
-	if h.counted {
-		m.held.Add(ctx, n, m.option(m.labelsOf(h.kind, h.name)))
+		m.holdTime.Record(ctx, held.Seconds(), m.option(m.labelsOf(lock)))
 	}
 }
 
-// entered counts how often a hold was entered again.
-func (m *meters) countReentries(h *hold) {
-	again := int64(h.last/2) - 1 // the first is 2, or 3 of one that only reads; then 4 or 5
-	if ctx := context.Background(); again > 0 && m.reentries.Enabled(ctx) {
-		m.reentries.Add(ctx, again, m.option(m.labelsOf(h.kind, h.name)))
+func (m *meters) countReentries(lock Lock, n int) {
+	if ctx := context.Background(); n > 0 && m.reentries.Enabled(ctx) {
+		m.reentries.Add(ctx, int64(n), m.option(m.labelsOf(lock)))
 	}
 }
 
-// sessionLost counts a member that has ended, unless the pool has closed it.
-func (m *meters) sessionLost(of *session) {
-	if ctx := context.Background(); !of.closed.Load() && m.sessionsLost.Enabled(ctx) {
+// SessionLost counts a session that ended otherwise than by being closed.
+func (m *meters) SessionLost() {
+	if ctx := context.Background(); m.sessionsLost.Enabled(ctx) {
 		m.sessionsLost.Add(ctx, 1, m.option(labels{}))
 	}
 }
 
-// rescued counts a wait or a hold that has missed the end of a node.
-func (m *meters) rescued(ctx context.Context, kind driver.Kind, name string) {
+// rescued counts a node whose end the service did not report.
+func (m *meters) rescued(ctx context.Context, lock Lock) {
 	if m.rescues.Enabled(ctx) {
-		m.rescues.Add(ctx, 1, m.option(m.labelsOf(kind, name)))
+		m.rescues.Add(ctx, 1, m.option(m.labelsOf(lock)))
 	}
 }
 
-func (m *meters) lockLost(h *hold, cause error) {
+func (m *meters) lockLost(lock Lock, cause error) {
 	if ctx := context.Background(); m.lost.Enabled(ctx) {
-		l := m.labelsOf(h.kind, h.name)
-		l.reason = lossReason(cause)
+		l := m.labelsOf(lock)
+		l.lossReason = lossReason(cause)
 		m.lost.Add(ctx, 1, m.option(l))
 	}
 }
 
-// lossReason says in a word how a lock was lost.
-func lossReason(cause error) string {
-	switch {
-	case errors.Is(cause, driver.ErrRemoved):
-		return "node_removed"
-	case errors.Is(cause, driver.ErrNoPermission):
-		return "no_permission"
-	}
-	return "session_lost"
-}
-
-// took records how long something of a session took.
+// recordDuration records how long it took to get a slot or a session.
 func (m *meters) recordDuration(h metric.Float64Histogram, began time.Time, err error) {
 	ctx := context.Background()
 	if !h.Enabled(ctx) {
@@ -259,7 +246,7 @@ func (m *meters) recordDuration(h metric.Float64Histogram, began time.Time, err 
 	}
 	l := labels{}
 	if err != nil {
-		l.failed = errorType(err)
+		l.errorType = m.errorType(err)
 	}
 	h.Record(ctx, time.Since(began).Seconds(), m.option(l))
 }

@@ -1,11 +1,11 @@
-package lockpool
+package telemetry
 
 import (
 	"runtime/pprof"
 	"sync"
 )
 
-// profiles are the process's: who holds and who waits, with the stack that asked.
+// profiles are those of the process: the stacks of the holders and the waiters.
 var profiles = sync.OnceValue(func() struct{ held, waiting *pprof.Profile } {
 	return struct{ held, waiting *pprof.Profile }{profile("lockpool.held"), profile("lockpool.waiting")}
 })

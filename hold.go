@@ -1,0 +1,618 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/telemetry"
+)
+
+// hold is a lock that a handle holds: its entries, the node that it stands on, and
+// its life until it is released or lost.
+type hold struct {
+	handle    *Handle
+	name      string
+	kind      driver.Kind // as it was granted
+	limit     int         // of a semaphore, as the caller gave it
+	entries   entries     // guarded by handle.mu
+	node      heldNode
+	life      life
+	telemetry telemetry.Hold
+}
+
+func newHold(h *Handle, name string, req request, s *session, queue string, node driver.Node, data []byte) *hold {
+	held := &hold{handle: h, name: name, kind: req.kind(), limit: req.limit}
+	held.node.session, held.node.queue, held.node.node, held.node.data = s, queue, node, data
+	held.life.begin(req.revocable)
+	return held
+}
+
+// checkReentry returns the error of a request that cannot enter the hold again.
+func (h *hold) checkReentry(req request) error {
+	if err := h.life.err(); err != nil {
+		return err
+	}
+	kind := req.kind()
+	unlike := kind == driver.Permit || kind == driver.Plain || h.kind == driver.Permit || h.kind == driver.Plain
+	switch {
+	case h.entries.exclusive == 0 && !req.shared:
+		return ErrUpgrade
+	case unlike && kind != h.kind:
+		return fmt.Errorf("%w: this handle holds it as %s", ErrKindMismatch, h.kind)
+	case kind == driver.Permit && req.limit != h.limit:
+		return fmt.Errorf("%w: %d was given, but %d when the handle acquired its permits", ErrLimit, req.limit, h.limit)
+	case kind == driver.Permit && req.permits > h.node.node.Permits: // which is never replaced
+		return ErrUpgrade
+	}
+	if req.revocable {
+		h.life.setRevocable()
+		h.startGuard()
+	}
+	return nil
+}
+
+// entries are the entries of a hold that have not been unlocked.
+type entries struct {
+	list      []entry
+	last      uint64       // id of the newest, and so how many there have been
+	exclusive int          // how many are not shared
+	depth     atomic.Int32 // len(list), for readers without the mutex
+	storage   [4]entry     // where list begins, to spare the heap
+}
+
+// entry is what one Lock unlocks. An id is used once, so a copy of a Lock, or one
+// that was unlocked, cannot remove another's entry.
+type entry struct {
+	id     uint64
+	shared bool
+}
+
+func (e *entries) add(shared bool) (id uint64) {
+	if e.list == nil {
+		e.list = e.storage[:0]
+	}
+	e.last++
+	e.list = append(e.list, entry{e.last, shared})
+	if !shared {
+		e.exclusive++
+	}
+	e.depth.Store(int32(len(e.list)))
+	return e.last
+}
+
+// remove removes an entry. It reports whether it was there.
+func (e *entries) remove(id uint64) (removed entry, ok bool) {
+	i := len(e.list) - 1
+	if i < 0 || e.list[i].id != id { // almost always the last one
+		i = slices.IndexFunc(e.list, func(other entry) bool { return other.id == id })
+		if i < 0 {
+			return entry{}, false
+		}
+	}
+	removed = e.list[i]
+	e.list = slices.Delete(e.list, i, i+1)
+	if !removed.shared {
+		e.exclusive--
+	}
+	e.depth.Store(int32(len(e.list)))
+	return removed, true
+}
+
+func (e *entries) clear() {
+	e.list, e.exclusive = nil, 0
+	e.depth.Store(0)
+}
+
+// life is the time from the grant of a lock to its end.
+type life struct {
+	began   time.Time
+	alive   context.Context // ends with the hold
+	kill    context.CancelFunc
+	lost    chan struct{}   // closed when the lock ends other than by Unlock
+	revoked context.Context // ends when the lock is asked back
+	askBack context.CancelFunc
+
+	over atomic.Bool // set after cause
+
+	mu        sync.Mutex
+	ended     time.Time
+	cause     error // see end and markLost
+	revocable bool  // contexts end when the lock is asked back
+	contexts  map[*heldContext]struct{}
+}
+
+func (l *life) begin(revocable bool) {
+	l.began, l.revocable = time.Now(), revocable
+	l.lost = make(chan struct{})
+	l.alive, l.kill = context.WithCancel(context.Background())
+	l.revoked, l.askBack = context.WithCancel(context.Background())
+}
+
+// err returns nil while the lock is held, and then why it is not.
+func (l *life) err() error {
+	if !l.over.Load() {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}
+
+// failure is err for a call on a Lock: all causes but a loss are ErrNotHeld, too.
+func (l *life) failure() error {
+	err := l.err()
+	if err == nil || err == ErrNotHeld || errors.Is(err, ErrLockLost) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrNotHeld, err)
+}
+
+// end ends the life, and with it the contexts and, unless the lock was unlocked
+// (ErrNotHeld), Lost. It reports false if it had ended before. The caller reports
+// the end to telemetry afterwards.
+func (l *life) end(cause error) bool {
+	l.mu.Lock()
+	if l.cause != nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.cause, l.ended = cause, time.Now()
+	l.over.Store(true)
+	contexts := l.contexts
+	l.contexts = nil
+	l.mu.Unlock()
+	for c := range contexts {
+		c.stop()
+		c.cancel(cause)
+	}
+	if cause != ErrNotHeld {
+		close(l.lost)
+	}
+	l.kill()
+	return true
+}
+
+// markLost turns a life that has ended into one that ended by a loss, because its
+// release has shown that.
+func (l *life) markLost(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause == ErrNotHeld {
+		close(l.lost)
+	}
+	l.cause = cause
+}
+
+// lostWith is the cause of a loss.
+func lostWith(err error) error { return fmt.Errorf("%w: %w", ErrLockLost, err) }
+
+// setRevocable makes the contexts end when the lock is asked back.
+func (l *life) setRevocable() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.revocable = true
+	l.endRevoked()
+}
+
+// revoke tells the holder that the lock is asked back.
+func (l *life) revoke() {
+	l.askBack()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endRevoked()
+}
+
+// endRevoked is called with mu held: canceling a context calls nothing of ours on
+// this goroutine.
+func (l *life) endRevoked() {
+	if l.revocable && l.revoked.Err() != nil {
+		for c := range l.contexts {
+			c.cancel(ErrRevoked)
+		}
+	}
+}
+
+// addContext makes a context end with the life. Its stop stops it from leaving.
+func (l *life) addContext(c *heldContext) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause != nil {
+		c.stop = func() bool { return true }
+		c.cancel(l.cause)
+		return
+	}
+	if l.revocable && l.revoked.Err() != nil {
+		c.cancel(ErrRevoked)
+	}
+	if l.contexts == nil {
+		l.contexts = map[*heldContext]struct{}{}
+	}
+	l.contexts[c] = struct{}{}
+	c.stop = context.AfterFunc(c.parent, func() { l.removeContext(c) }) // c has ended with it
+}
+
+func (l *life) removeContext(c *heldContext) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.contexts, c)
+}
+
+// guardDelay is how long a lock is held before its node is watched: most locks are
+// released sooner, and are spared the request.
+const guardDelay = 20 * time.Millisecond
+
+// startGuard starts the guard of a hold now, unless it has started.
+func (h *hold) startGuard() {
+	p := h.handle.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h.node.guard.Stop() {
+		h.node.guard.Reset(0)
+	}
+}
+
+// guard watches the node of the hold, which an operator may remove. It is called by
+// the hold's timer and ends with the hold.
+func (h *hold) guard() {
+	p := h.handle.pool
+	if !p.begin() {
+		return
+	}
+	defer p.work.Done()
+	for {
+		watch, err := h.watchNode(h.life.alive)
+		if h.life.alive.Err() != nil {
+			return
+		}
+		if err != nil {
+			watch = driver.NewWatch()
+			time.AfterFunc(lookAgainDelay, func() { watch.Fire(driver.Interrupted) })
+		}
+		select {
+		case <-watch.Done():
+			if watch.Fired() == driver.Unnoticed {
+				h.telemetry.Rescued(h.life.alive)
+			}
+		case <-h.life.alive.Done():
+			return
+		}
+	}
+}
+
+// watchNode watches the node and learns the token. It ends the hold if the node is
+// gone or cannot be read any more.
+func (h *hold) watchNode(ctx context.Context) (*driver.Watch, error) {
+	watch, err := h.node.watch(ctx)
+	if err != nil {
+		return nil, h.endIfLost(err)
+	}
+	if watch.Revoked {
+		h.life.revoke()
+	}
+	return watch, nil
+}
+
+// endIfLost ends the hold if err, of a request about its node, means that the lock
+// is lost. It returns the error for the caller.
+func (h *hold) endIfLost(err error) error {
+	removed, unreadable := errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrNoPermission)
+	if !removed && !unreadable && !errors.Is(err, driver.ErrSessionLost) {
+		return err // not an answer
+	}
+	if cause := lostWith(err); h.life.end(cause) {
+		if unreadable || removed && h.kind != driver.Plain {
+			// What is left of it could not be seen to go, or is a part of several nodes.
+			_ = h.removeNode(h.life.alive) // continues in the background
+		}
+		h.reportEnd(cause)
+	}
+	return h.life.err()
+}
+
+// downgrade makes an exclusive hold a shared one. It returns a function that waits
+// for that until its context ends; the downgrade continues in the background. It is
+// called with handle.mu held.
+func (h *hold) downgrade() (wait func(context.Context) error) {
+	failed := func(err error) func(context.Context) error {
+		return func(context.Context) error { return err }
+	}
+	if err := h.life.failure(); err != nil {
+		return failed(err)
+	}
+	p := h.handle.pool
+	if !p.begin() {
+		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
+	}
+	replace := h.node.beginReplace()
+	done := make(chan struct{})
+	var err error
+	go func() { // ends when the service has answered, or with the session
+		defer p.work.Done()
+		defer close(done)
+		err = replace(h.life.alive)
+		if errors.Is(err, driver.ErrNoPermission) { // still exclusive, and held
+			return
+		}
+		err = h.endIfLost(err)
+		if cause := h.life.err(); cause != nil && !errors.Is(cause, ErrLockLost) {
+			err = nil // it was released meanwhile, as a whole
+		}
+	}()
+	return func(ctx context.Context) error {
+		ctx, cancel := beyondHolds(ctx)
+		defer cancel()
+		select {
+		case <-done:
+			return err
+		case <-ctx.Done():
+			return unconfirmed{fmt.Errorf("shared, which the server has not confirmed yet: %w", ctx.Err())}
+		}
+	}
+}
+
+// removeNode removes the node. ctx bounds the wait, never whether it happens.
+func (h *hold) removeNode(ctx context.Context) error {
+	n := &h.node
+	node, err := n.current(ctx)
+	if err == nil {
+		return n.session.Leave(ctx, n.queue, node)
+	}
+	if p := h.handle.pool; p.begin() {
+		go func() { // ends when the node is gone, or with the session
+			defer p.work.Done()
+			if node, err := n.current(context.Background()); err == nil {
+				_ = n.session.Leave(context.Background(), n.queue, node)
+			}
+		}()
+	}
+	return err
+}
+
+// release is the release of a hold, between letting go and telling of it.
+type release struct {
+	hold  *hold
+	began time.Time
+	asked bool  // the service was asked to remove the node
+	cause error // of the hold's end, if it ended here
+	err   error // for the caller
+}
+
+// unconfirmed is the error of a release that continues in the background.
+type unconfirmed struct{ error }
+
+func (u unconfirmed) Unwrap() error { return u.error }
+
+// release lets go of the lock, whatever its depth. It calls no users' code, so
+// nothing delays the next holder; report does.
+func (h *hold) release(ctx context.Context, cause error) release {
+	r := release{hold: h, began: time.Now()}
+	if err := h.node.session.Err(); err != nil { // watchSession may not have come to it
+		cause = lostWith(err)
+	}
+	if !h.life.end(cause) { // it was lost before
+		r.err = h.life.failure()
+		return r
+	}
+	r.cause = cause
+	if errors.Is(cause, ErrLockLost) {
+		r.err = cause
+		return r
+	}
+	ctx, cancel := beyondHolds(ctx)
+	defer cancel()
+	r.asked = true
+	err := h.removeNode(ctx)
+	switch {
+	case err == nil:
+	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before we let go
+		r.cause = lostWith(err)
+		h.life.markLost(r.cause)
+		r.err = r.cause
+	case errors.Is(err, driver.ErrSessionLost): // after we did, and the node with it
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		r.err = unconfirmed{fmt.Errorf("released, which the server has not confirmed yet: %w", err)}
+	default:
+		r.err = err
+	}
+	return r
+}
+
+// report reports the release to telemetry, and takes the hold off the record.
+func (r release) report(ctx context.Context) {
+	h := r.hold
+	defer h.handle.pool.removeHold(h)
+	if r.cause != nil {
+		defer h.reportEnd(r.cause)
+	}
+	if r.asked {
+		h.telemetry.Released(ctx, r.began, h.node.token.Load(), r.err)
+	}
+}
+
+// reportEnd reports the end of the hold to telemetry, which may take as long as
+// users' code does.
+func (h *hold) reportEnd(cause error) {
+	var lost error
+	if errors.Is(cause, ErrLockLost) {
+		lost = cause
+	}
+	h.telemetry.End(h.life.began, h.life.ended, h.node.token.Load(), lost)
+}
+
+// addHold puts a hold on the record, unless the pool is closed or the session that it
+// stands on is over.
+func (p *Pool) addHold(h *hold) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.alive.Done():
+		return ErrPoolClosed
+	case <-p.drained: // Shutdown has seen the last lock go, and is about to close
+		return ErrPoolClosed
+	default:
+	}
+	s := h.node.session
+	if err := s.Err(); err != nil { // watchSession may not have come to it
+		return err
+	}
+	if s.closed.Load() { // closeIfIdle is about to
+		return driver.ErrSessionLost
+	}
+	s.holds[h] = struct{}{}
+	p.held++
+	h.node.guard = time.AfterFunc(guardDelay, h.guard)
+	if h.life.revocable {
+		h.node.guard.Reset(0)
+	}
+	return nil
+}
+
+// removeHold takes a hold that has ended off the record.
+func (p *Pool) removeHold(h *hold) {
+	defer func() { // also if users' code panics
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		h.node.guard.Stop()
+		delete(h.node.session.holds, h)
+		p.held--
+		p.closeIfIdle(h.node.session)
+		if p.held == 0 && p.drained != nil {
+			close(p.drained)
+		}
+	}()
+	h.telemetry.Reentered(int(h.entries.last) - 1)
+}
+
+// heldNode is the node that a hold stands on. A downgrade replaces it.
+type heldNode struct {
+	session *session
+	queue   string
+	data    []byte       // stored in it
+	token   atomic.Int64 // 0 until the node has been watched
+	guard   *time.Timer  // guarded by Pool.mu
+
+	mu        sync.Mutex
+	node      driver.Node
+	replacing chan struct{} // closed when the replacement is over; nil if there is none
+}
+
+// lookAgainDelay is the pause after an answer that says nothing about the node, such
+// as "throttled".
+const lookAgainDelay = 100 * time.Millisecond
+
+// current returns the node. It waits for a replacement until ctx ends.
+func (n *heldNode) current(ctx context.Context) (driver.Node, error) {
+	for {
+		n.mu.Lock()
+		node, replacing := n.node, n.replacing
+		n.mu.Unlock()
+		if replacing == nil {
+			return node, nil
+		}
+		select {
+		case <-replacing:
+		case <-ctx.Done():
+			return driver.Node{}, ctx.Err()
+		}
+	}
+}
+
+// replaced reports whether another node stands, or will stand, for this one.
+func (n *heldNode) replaced(node driver.Node) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.replacing != nil || n.node != node
+}
+
+// watch watches the node and learns the token. The error is driver.ErrRemoved if the
+// node is gone.
+func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
+	for {
+		node, err := n.current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		watches, err := n.session.Watch(ctx, n.queue, node)
+		if err != nil {
+			return nil, err
+		}
+		watch := watches[0]
+		n.token.CompareAndSwap(0, watch.Created)
+		if e := watch.Fired(); e != driver.Deleted && e != driver.Missing {
+			return watch, nil
+		}
+		if !n.replaced(node) {
+			return nil, driver.ErrRemoved
+		}
+	}
+}
+
+// verify asks the service whether the node stands.
+func (n *heldNode) verify(ctx context.Context) error {
+	for {
+		node, err := n.current(ctx)
+		if err == nil {
+			err = n.session.Verify(ctx, n.queue, node)
+		}
+		if !errors.Is(err, driver.ErrRemoved) || !n.replaced(node) {
+			return err
+		}
+	}
+}
+
+// beginReplace returns a function that replaces the node, which was exclusive, by a
+// shared one. Until that is over, current waits for it. alive ends with the hold.
+func (n *heldNode) beginReplace() func(alive context.Context) error {
+	replaced := make(chan struct{})
+	n.mu.Lock()
+	old := n.node
+	n.replacing = replaced
+	n.mu.Unlock()
+	return func(alive context.Context) error {
+		node := old
+		err := n.learnToken(alive)
+		if err == nil {
+			node, err = n.session.Downgrade(n.queue, old, nodedata.WithToken(n.data, n.token.Load()))
+		}
+		n.mu.Lock()
+		if err == nil {
+			n.node = node
+		}
+		n.replacing = nil
+		n.mu.Unlock()
+		close(replaced)
+		return err
+	}
+}
+
+// learnToken learns the token from the first node: the one that replaces it is newer
+// than those of holders to come.
+func (n *heldNode) learnToken(alive context.Context) error {
+	first := n.node
+	for n.token.Load() == 0 {
+		watches, err := n.session.Watch(alive, n.queue, first)
+		switch {
+		case err == nil:
+		case alive.Err() != nil, errors.Is(err, driver.ErrSessionLost), errors.Is(err, driver.ErrNoPermission):
+			return err
+		default: // not an answer
+			select {
+			case <-time.After(lookAgainDelay):
+			case <-alive.Done():
+			}
+			continue
+		}
+		n.token.CompareAndSwap(0, watches[0].Created)
+		if watches[0].Fired() == driver.Missing {
+			return driver.ErrRemoved
+		}
+	}
+	return nil
+}

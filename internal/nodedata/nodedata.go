@@ -1,0 +1,113 @@
+// Package nodedata is what the node of a lock says of its owner: JSON that other
+// clients and people can read.
+package nodedata
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Record is what a node says of its owner.
+type Record struct {
+	Owner string `json:"owner,omitempty"`
+	Host  string `json:"host"`
+	PID   int    `json:"pid"`
+	Trace string `json:"traceparent,omitempty"` // of the span that asked, in W3C's format
+	Ask   string `json:"ask,omitempty"`         // common to the nodes of one caller that acquires permits
+	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded: its node is newer than its token
+
+	text string // what another client has stored
+}
+
+// Owner is the encoded record of a process.
+type Owner []byte
+
+// NewOwner returns the record of this process. An empty name stands for that of
+// the program.
+func NewOwner(name string) Owner {
+	if name == "" {
+		name = printable(strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"))
+	}
+	host, _ := os.Hostname() // empty if unknown
+	data, err := json.Marshal(Record{Owner: name, Host: host, PID: os.Getpid()})
+	if err != nil {
+		panic(err) // impossible for two strings and a number
+	}
+	return data
+}
+
+// Data returns the data of a node: the record, the span that asks for the lock if
+// it is valid, and for permits an identifier of the call.
+func (o Owner) Data(span trace.SpanContext, permits bool) []byte {
+	data := o[: len(o)-1 : len(o)-1]
+	if span.IsValid() {
+		data = fmt.Appendf(data, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
+	}
+	if permits {
+		data = fmt.Appendf(data, `,"ask":"%s"`, uuid.NewString())
+	}
+	if len(data) < len(o) {
+		return o
+	}
+	return append(data, '}')
+}
+
+// WithToken adds the fencing token to the data of a node.
+func WithToken(data []byte, token int64) []byte {
+	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d}`, token)
+}
+
+const (
+	maxRecord = 4096 // bytes of a record that is parsed
+	maxText   = 200  // bytes of a text that is repeated
+)
+
+// Parse reads the data of a node, which any client may have written. It trusts
+// none of it: texts are short and printable, or left out.
+func Parse(data []byte) (r Record) {
+	if len(data) > maxRecord || json.Unmarshal(data, &r) != nil || r.Host == "" && r.PID == 0 {
+		if len(data) > maxRecord || !utf8.Valid(data) {
+			return Record{}
+		}
+		return Record{text: printable(string(data))}
+	}
+	r.Owner, r.Host, r.Trace = printable(r.Owner), printable(r.Host), printable(r.Trace)
+	return r
+}
+
+// printable returns the beginning of s, or nothing if it cannot stand in a log.
+func printable(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "")
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return ""
+	}
+	return s
+}
+
+// String names the owner as far as it is known.
+func (r Record) String() string {
+	switch {
+	case r.Host == "" && r.PID == 0:
+		return r.text
+	case r.Owner == "":
+		return fmt.Sprintf("process %d on %s", r.PID, r.Host)
+	}
+	return fmt.Sprintf("%s, process %d on %s", r.Owner, r.PID, r.Host)
+}
+
+// SpanContext returns the span that asked for the lock. It is not valid if there
+// is none.
+func (r Record) SpanContext() trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": r.Trace})
+	return trace.SpanContextFromContext(ctx)
+}

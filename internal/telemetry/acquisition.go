@@ -1,0 +1,205 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	rtrace "runtime/trace"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// Acquisition is one request for a lock that goes to the service. Its methods must
+// be called by one goroutine at a time.
+type Acquisition struct {
+	t     *Telemetry
+	lock  Lock
+	ctx   context.Context // with the acquire span
+	span  trace.Span
+	began time.Time
+
+	self     string // our node while it is in the queue
+	position int    // in the queue when joining it; -1 before
+	wakeups  int
+	requeues int
+
+	waiting bool       // it has waited for other contenders
+	wait    trace.Span // nil until then
+	region  *rtrace.Region
+	linked  []trace.SpanID
+	counted bool // among the waiters
+}
+
+// Begin begins the span of an acquisition, and returns a context that carries it.
+// permits is 0 unless the lock is a semaphore.
+func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permits int) context.Context {
+	*a = Acquisition{t: t, lock: lock, position: -1, began: time.Now()}
+	a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
+	if a.span.IsRecording() {
+		a.span.SetAttributes(lock.attributes()...)
+		a.span.SetAttributes(keyDriver.String(t.Driver))
+		if t.Pool != "" {
+			a.span.SetAttributes(keyPool.String(t.Pool))
+		}
+		if permits > 0 {
+			a.span.SetAttributes(keyPermits.Int(permits))
+		}
+	}
+	return a.ctx
+}
+
+// Began returns when the acquisition began.
+func (a *Acquisition) Began() time.Time { return a.began }
+
+// OnSession reports the session that the acquisition uses.
+func (a *Acquisition) OnSession(s driver.Session) {
+	if a.span.IsRecording() {
+		setSession(a.span, s.Info())
+	}
+}
+
+// Queued implements recipe.Observer.
+func (a *Acquisition) Queued(self driver.Node, position, length int) {
+	joined := a.self != self.Name
+	a.self = self.Name
+	switch {
+	case self.Kind == driver.Permit: // its guard has queued before
+		return
+	case joined:
+		a.position = position
+		a.t.queued(a.ctx, a.lock, length)
+		if a.span.IsRecording() {
+			a.span.AddEvent("lockpool.enqueued")
+			a.span.SetAttributes(keyNode.String(self.Name), keyPosition.Int(position), keyLength.Int(length))
+		}
+	case a.wait != nil && a.wait.IsRecording():
+		a.wait.AddEvent("lockpool.queue.seen", trace.WithAttributes(keyPosition.Int(position), keyLength.Int(length)))
+	}
+}
+
+// Waiting implements recipe.Observer.
+func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
+	if a.wait == nil {
+		a.beginWait()
+	}
+	if !a.wait.IsRecording() {
+		return false
+	}
+	a.wait.SetAttributes(keyBlocker.String(w.Behind.String()))
+	if owner := nodedata.Parse(w.Data).String(); owner != "" {
+		a.wait.SetAttributes(keyBlockerOwner.String(owner))
+	}
+	if a.t.NoLinks {
+		return false
+	}
+	role := "predecessor"
+	if w.Holder == w.Behind {
+		role = "holder"
+	}
+	a.linkTo(w.Data, role)
+	return true
+}
+
+// Holder implements recipe.Observer.
+func (a *Acquisition) Holder(_ driver.Node, data []byte) { a.linkTo(data, "holder") }
+
+func (a *Acquisition) beginWait() {
+	a.waiting = true
+	if rtrace.IsEnabled() {
+		a.region = rtrace.StartRegion(a.ctx, spanWait)
+	}
+	if a.t.Profiles {
+		profiles().waiting.Add(a, 1)
+	}
+	a.counted = a.t.countWaiter(a.ctx, a.lock, 1)
+	_, a.wait = a.t.tracer.Start(a.ctx, spanWait)
+	if a.wait.IsRecording() {
+		a.wait.SetAttributes(a.lock.attributes()...)
+		if a.position >= 0 {
+			a.wait.SetAttributes(keyPosition.Int(a.position))
+		}
+	}
+}
+
+// linkTo links the wait to the span that is in the data of a node.
+func (a *Acquisition) linkTo(data []byte, role string) {
+	const most = 32 // links of one wait
+	sc := nodedata.Parse(data).SpanContext()
+	if !sc.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, sc.SpanID()) {
+		return
+	}
+	a.linked = append(a.linked, sc.SpanID())
+	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String(role)}})
+}
+
+// Woken implements recipe.Observer.
+func (a *Acquisition) Woken(e driver.Event) {
+	a.wakeups++
+	switch e {
+	case driver.Unnoticed:
+		a.t.rescued(a.ctx, a.lock)
+	case driver.Deleted, driver.Missing:
+		if a.wait.IsRecording() {
+			a.wait.AddEvent("lockpool.predecessor.gone")
+		}
+	}
+}
+
+// Requeued reports why the acquisition joins the queue again: its session is over,
+// or its node was removed.
+func (a *Acquisition) Requeued(why error) {
+	a.requeues++
+	if a.span.IsRecording() {
+		a.span.AddEvent("lockpool.requeued")
+		a.span.SetAttributes(keyRequeuedAfter.String(a.t.ErrorType(why)))
+	}
+}
+
+// Granted reports the node that holds the lock.
+func (a *Acquisition) Granted(node driver.Node) {
+	if a.span.IsRecording() {
+		a.span.SetAttributes(keyNode.String(node.Name))
+	}
+}
+
+// End reports the outcome.
+func (a *Acquisition) End(err error) {
+	if a.region != nil { // users' code, which may panic, comes last
+		a.region.End()
+	}
+	if a.waiting && a.t.Profiles {
+		profiles().waiting.Remove(a)
+	}
+	if a.counted {
+		a.t.countWaiter(a.ctx, a.lock, -1)
+	}
+	if a.wait != nil {
+		a.finish(a.wait, err)
+	}
+	contended := a.waiting || errors.Is(err, recipe.ErrBusy)
+	a.t.acquired(a.ctx, a.lock, a.began, contended, err)
+	if a.span.IsRecording() {
+		a.span.SetAttributes(keyContended.Bool(contended))
+	}
+	a.finish(a.span, err)
+}
+
+func (a *Acquisition) finish(span trace.Span, err error) {
+	if span.IsRecording() {
+		outcome, errorType := a.t.outcome(err)
+		span.SetAttributes(keyOutcome.String(outcome), keyWakeups.Int(a.wakeups))
+		if a.requeues > 0 {
+			span.SetAttributes(keyRequeues.Int(a.requeues))
+		}
+		if errorType != "" {
+			a.t.fail(span, err)
+		}
+	}
+	span.End()
+}

@@ -1,0 +1,97 @@
+package telemetry
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Hold is a lock while it is held.
+type Hold struct {
+	t       *Telemetry
+	lock    Lock
+	span    trace.Span // nil without Config.HoldSpans
+	counted bool       // among the locks that are held
+}
+
+// Begin reports the grant. ctx is that of the call that asked for the lock.
+func (h *Hold) Begin(ctx context.Context, t *Telemetry, lock Lock) {
+	h.t, h.lock = t, lock
+	if t.Profiles {
+		profiles().held.Add(h, 1)
+	}
+	h.counted = t.countHeld(lock, 1)
+	if t.HoldSpans {
+		_, h.span = t.tracer.Start(ctx, spanHold)
+	}
+}
+
+// Withdraw reports that the grant came to nothing: the session or the pool ended
+// first.
+func (h *Hold) Withdraw() {
+	h.leaveCounts()
+	if h.span != nil {
+		h.span.End()
+	}
+}
+
+func (h *Hold) leaveCounts() {
+	if h.t.Profiles {
+		profiles().held.Remove(h)
+	}
+	if h.counted {
+		h.t.countHeld(h.lock, -1)
+	}
+}
+
+// End reports the end, whose cause is lost if the lock was lost. token is 0 if it is
+// not known.
+func (h *Hold) End(began, ended time.Time, token int64, lost error) {
+	h.t.recordHold(h.lock, ended.Sub(began))
+	h.leaveCounts()
+	if lost != nil {
+		h.t.lockLost(h.lock, lost)
+		h.t.Logger.Warn("lockpool: a lock was lost", "lock", h.lock.Name, "kind", h.lock.Kind.String(),
+			"held", ended.Sub(began).Round(time.Millisecond), "cause", lost)
+	}
+	if h.span == nil {
+		return
+	}
+	if h.span.IsRecording() {
+		h.span.SetAttributes(h.attributes(token)...)
+		if lost != nil {
+			h.span.AddEvent("lockpool.lost")
+			h.t.fail(h.span, lost)
+		}
+	}
+	h.span.End(trace.WithTimestamp(ended))
+}
+
+// Released reports a release that asked the service.
+func (h *Hold) Released(ctx context.Context, began time.Time, token int64, err error) {
+	_, span := h.t.tracer.Start(ctx, spanRelease, h.t.start[0], trace.WithTimestamp(began))
+	defer span.End()
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(h.attributes(token)...)
+	if err != nil {
+		h.t.fail(span, err)
+	}
+}
+
+func (h *Hold) attributes(token int64) []attribute.KeyValue {
+	attrs := append(h.lock.attributes(), keyDriver.String(h.t.Driver))
+	if token != 0 {
+		attrs = append(attrs, keyToken.Int64(token))
+	}
+	return attrs
+}
+
+// Reentered reports how often the lock was entered again.
+func (h *Hold) Reentered(times int) { h.t.countReentries(h.lock, times) }
+
+// Rescued reports that the end of the node was found by looking again.
+func (h *Hold) Rescued(ctx context.Context) { h.t.rescued(ctx, h.lock) }

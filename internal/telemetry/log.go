@@ -1,0 +1,52 @@
+package telemetry
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// longWaits is when a long wait was logged last, by lock: of many waiters for one
+// lock one is logged.
+type longWaits struct {
+	mu     sync.Mutex
+	logged map[string]time.Time
+}
+
+// ShouldLogLongWait reports whether no long wait for the lock was logged within
+// Config.LongWait. The caller then calls LogLongWait.
+func (t *Telemetry) ShouldLogLongWait(lock string) bool {
+	w := &t.longWaits
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.logged, func(_ string, at time.Time) bool { return time.Since(at) >= t.LongWait })
+	if _, ok := w.logged[lock]; ok {
+		return false
+	}
+	if w.logged == nil {
+		w.logged = map[string]time.Time{}
+	}
+	w.logged[lock] = time.Now()
+	return true
+}
+
+// LogLongWait warns of a wait. holder is the zero Node if it is not known.
+func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, began time.Time, w recipe.Wait, holder driver.Node, holderData []byte) {
+	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", time.Since(began).Round(time.Millisecond),
+		"behind", w.Behind.String(), "whose", nodedata.Parse(w.Data).String()}
+	if holder.Name != "" {
+		attrs = append(attrs, "holder", holder.String(), "holder_whose", nodedata.Parse(holderData).String())
+	}
+	t.Logger.WarnContext(ctx, "lockpool: a lock is waited for long", attrs...)
+}
+
+// LogSelfDeadlock warns of a goroutine that seems to wait for itself.
+func (t *Telemetry) LogSelfDeadlock(ctx context.Context, lock string) {
+	t.Logger.WarnContext(ctx, "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+
+		"if that one waits for this one, both wait for ever", "lock", lock)
+}

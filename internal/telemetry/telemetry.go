@@ -1,0 +1,205 @@
+// Package telemetry is what a pool says about itself: spans, metrics, logs and
+// profiles. It is told values, and sends no requests.
+//
+// It calls users' code (span processors, meters, slog handlers, metric names), which
+// may block or panic: no function of this package may be called under a mutex, and
+// a lock must be safe before it is reported.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// scope is the name of the instrumentation, version its version.
+const (
+	scope   = "github.com/lockpool/lockpool"
+	version = "0.1.0"
+)
+
+// The spans. OpenTelemetry has no conventions for locks, so their names are in a
+// namespace of our own.
+const (
+	spanAcquire = "lockpool.lock.acquire"
+	spanWait    = "lockpool.lock.wait"
+	spanRelease = "lockpool.lock.release"
+	spanHold    = "lockpool.lock.hold"
+	spanSlot    = "lockpool.session.acquire"
+	spanConnect = "lockpool.session.connect"
+)
+
+// The attributes. Package lockpool documents them.
+const (
+	keyDriver        = attribute.Key("lockpool.driver.name")
+	keyPool          = attribute.Key("lockpool.pool.name")
+	keyName          = attribute.Key("lockpool.lock.name")
+	keyKind          = attribute.Key("lockpool.lock.kind")
+	keyPermits       = attribute.Key("lockpool.lock.permits")
+	keyOutcome       = attribute.Key("lockpool.lock.outcome")
+	keyContended     = attribute.Key("lockpool.lock.contended")
+	keyPosition      = attribute.Key("lockpool.lock.queue.position")
+	keyLength        = attribute.Key("lockpool.lock.queue.length")
+	keyWakeups       = attribute.Key("lockpool.lock.wakeups")
+	keyRequeues      = attribute.Key("lockpool.lock.requeues")
+	keyRequeuedAfter = attribute.Key("lockpool.lock.requeued_after")
+	keyNode          = attribute.Key("lockpool.lock.node")
+	keyToken         = attribute.Key("lockpool.lock.token")
+	keyBlocker       = attribute.Key("lockpool.lock.waiting_for")
+	keyBlockerOwner  = attribute.Key("lockpool.lock.waiting_for.owner")
+	keyLink          = attribute.Key("lockpool.link")
+	keySession       = attribute.Key("lockpool.session.id")
+	keyLossReason    = attribute.Key("lockpool.lost.reason")
+)
+
+// Config is what a pool's options say about telemetry. Providers and the logger are
+// the global ones if they are nil.
+type Config struct {
+	Tracers trace.TracerProvider
+	Meters  metric.MeterProvider
+	Logger  *slog.Logger
+
+	Driver     string
+	Pool       string                   // its name, or empty
+	MetricName func(lock string) string // nil if metrics have no lock names
+	NoLinks    bool
+	HoldSpans  bool
+	Profiles   bool
+	LongWait   time.Duration // after which a wait is logged; 0 for never
+
+	ErrorType func(error) string // the value of the attribute error.type
+}
+
+// Telemetry is that of one pool.
+type Telemetry struct {
+	Config
+	tracer    trace.Tracer
+	start     []trace.SpanStartOption
+	longWaits longWaits
+	meters
+}
+
+// New returns the telemetry of a pool.
+func New(cfg Config) *Telemetry {
+	if cfg.Tracers == nil {
+		cfg.Tracers = otel.GetTracerProvider()
+	}
+	if cfg.Meters == nil {
+		cfg.Meters = otel.GetMeterProvider()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	t := &Telemetry{
+		Config: cfg,
+		tracer: cfg.Tracers.Tracer(scope,
+			trace.WithInstrumentationVersion(version), trace.WithSchemaURL(semconv.SchemaURL)),
+		start: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)},
+	}
+	t.meters.make(cfg)
+	if cfg.Profiles {
+		profiles() // so that they are listed before the first lock
+	}
+	return t
+}
+
+// Lock is what is said about a lock everywhere.
+type Lock struct {
+	Name string
+	Kind driver.Kind
+}
+
+func (l Lock) attributes() []attribute.KeyValue {
+	return []attribute.KeyValue{keyName.String(l.Name), keyKind.String(l.Kind.String())}
+}
+
+// SlotAcquired reports a wait for a slot, which has a span if there was one to
+// speak of.
+func (t *Telemetry) SlotAcquired(ctx context.Context, began time.Time, err error) {
+	const atOnce = time.Millisecond
+	t.recordDuration(t.slotTime, began, err)
+	if time.Since(began) < atOnce {
+		return
+	}
+	_, span := t.tracer.Start(ctx, spanSlot, trace.WithTimestamp(began))
+	if err != nil && span.IsRecording() {
+		t.fail(span, err)
+	}
+	span.End()
+}
+
+// Connecting reports that a session is being opened, and returns the function that
+// reports the outcome.
+func (t *Telemetry) Connecting(ctx context.Context) (context.Context, func(driver.Session, error)) {
+	began := time.Now()
+	ctx, span := t.tracer.Start(ctx, spanConnect, t.start...)
+	return ctx, func(s driver.Session, err error) {
+		t.recordDuration(t.connectTime, began, err)
+		if span.IsRecording() {
+			span.SetAttributes(keyDriver.String(t.Driver))
+			if err != nil {
+				t.fail(span, err)
+			} else {
+				setSession(span, s.Info())
+			}
+		}
+		span.End()
+	}
+}
+
+// setSession names the session, and the server as the connect string does. (What
+// the name was resolved to, network.peer.address, is not known.)
+func setSession(span trace.Span, info driver.Info) {
+	span.SetAttributes(keySession.String(info.ID))
+	host, digits, err := net.SplitHostPort(info.Peer)
+	if err != nil {
+		span.SetAttributes(semconv.ServerAddress(info.Peer))
+		return
+	}
+	span.SetAttributes(semconv.ServerAddress(host))
+	if port, err := strconv.Atoi(digits); err == nil {
+		span.SetAttributes(semconv.ServerPort(port))
+	}
+}
+
+// fail marks a span as failed.
+func (t *Telemetry) fail(span trace.Span, err error) {
+	span.SetAttributes(semconv.ErrorTypeKey.String(t.ErrorType(err)))
+	span.SetStatus(codes.Error, err.Error())
+}
+
+// outcome returns the outcome of an acquisition, and the type of the error if it is
+// one: that a lock is not free is an answer of a try.
+func (m *meters) outcome(err error) (outcome, errorType string) {
+	switch {
+	case err == nil:
+		return "acquired", ""
+	case errors.Is(err, recipe.ErrBusy):
+		return m.errorType(err), ""
+	}
+	return m.errorType(err), m.errorType(err)
+}
+
+// lossReason says in a word why a lock was lost.
+func lossReason(cause error) string {
+	switch {
+	case errors.Is(cause, driver.ErrRemoved):
+		return "node_removed"
+	case errors.Is(cause, driver.ErrNoPermission):
+		return "no_permission"
+	}
+	return "session_lost"
+}

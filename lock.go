@@ -1,0 +1,143 @@
+package lockpool
+
+import (
+	"context"
+	"fmt"
+)
+
+// Lock is one entry into a lock. A holder that locks what it holds enters again and
+// gets another Lock; the lock is released when the last of them is unlocked, in
+// whatever order. (Curator's InterProcessMutex counts the same way, per thread.)
+//
+// The methods of a Lock may be called from any goroutine, at any time. A Lock must
+// not be copied.
+type Lock struct {
+	_     noCopy
+	hold  *hold
+	entry uint64
+}
+
+// noCopy makes go vet report copies of the struct that it is a field of. (The
+// convention is that of the standard library.)
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// Unlock leaves the lock once. The last Unlock releases the lock and waits, until
+// ctx ends, for the service to confirm that. The lock is released in any case: an
+// error of ctx means that the release continues in the background.
+//
+// ctx may come from [Lock.Context]: the release ends that context, which does not
+// end the wait. Its parent does, and its deadline.
+//
+// Unlocking a Lock twice is ErrNotHeld and changes nothing. If the lock was lost, the
+// error is ErrLockLost: another holder may have worked at the same time. A nil error
+// means that the lock was held until now.
+func (l *Lock) Unlock(ctx context.Context) error {
+	if l == nil || l.hold == nil {
+		return &LockError{opUnlock, "", ErrNotHeld}
+	}
+	if err := l.hold.handle.unlock(ctx, l); err != nil {
+		return &LockError{opUnlock, l.hold.name, err}
+	}
+	return nil
+}
+
+// Depth returns how many entries into the lock its holder has not left yet: 0 if it
+// is not held.
+func (l *Lock) Depth() int {
+	if l.hold.life.over.Load() {
+		return 0
+	}
+	return int(l.hold.entries.depth.Load())
+}
+
+// Name returns the name of the lock.
+func (l *Lock) Name() string { return l.hold.name }
+
+// Format implements fmt.Formatter: a lock is logged as its name.
+func (l *Lock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Lock(%s)", l.Name()) }
+
+// Lost returns a channel that is closed when the lock is lost, or ends because its
+// handle or pool is closed. Unlocking does not close it. See [ErrLockLost] for the
+// ways to lose a lock.
+func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost }
+
+// Revoked returns a channel that is closed when the lock is asked back (see
+// [Pool.Revoke]), be it before or after this call. Unlocking does not close it. All
+// entries into a lock are asked together. The contexts of a lock that was taken with
+// [Revocable] end then, too.
+//
+// On ZooKeeper a lock is asked back by writing __REVOKE__ into its node, as Curator's
+// Revoker does.
+func (l *Lock) Revoked() <-chan struct{} {
+	l.hold.startGuard()
+	return l.hold.life.revoked.Done()
+}
+
+// Context returns a context for work under the lock. It is derived from parent, and
+// ends as well when the lock is lost (its cause wraps ErrLockLost), is unlocked
+// (ErrNotHeld), or ends with its handle or pool (ErrHandleClosed, ErrPoolClosed).
+//
+// It carries the holder: Pool.Lock and Pool.Do with it, on the goroutine that called
+// Context, enter again what the holder holds. On another goroutine it carries no
+// holder, because two goroutines must not share an exclusive lock: the same calls are
+// a holder of their own there.
+//
+// Each call makes a new context, which lasts until parent or the lock ends: call it
+// once for a critical section, not once in every round of a loop.
+func (l *Lock) Context(parent context.Context) context.Context {
+	return newHeldContext(parent, l)
+}
+
+// Token returns the fencing token of the lock: a positive number that is larger than
+// that of every earlier holder, on any machine, even if the lock's node was removed
+// and created again, servers restarted, or another one was elected leader. Send it
+// with every write to a store, and let the store refuse writes whose token is smaller
+// than one that it has seen. That stops the late write of a holder that was paused
+// and does not know yet that it has lost the lock. (On ZooKeeper it is the zxid that
+// created the lock's node.)
+//
+// Tokens start over when the service loses its data: an ensemble that was wiped, or
+// restored from a backup, issues numbers that a store has seen. Let the store forget
+// its tokens then, or compare the token together with a number of your own that you
+// raise whenever that happens.
+//
+// The first call for a lock may ask the service; ctx bounds its wait. All entries
+// into a lock have one token. If the lock is no longer held, the error is that of
+// Unlock.
+func (l *Lock) Token(ctx context.Context) (int64, error) {
+	h := l.hold
+	for {
+		err := h.life.failure()
+		token := h.node.token.Load()
+		if err == nil && token == 0 {
+			_, err = h.watchNode(ctx)
+		}
+		switch {
+		case err != nil:
+			return 0, &LockError{opToken, h.name, err}
+		case token != 0:
+			return token, nil
+		}
+	}
+}
+
+// Verify asks the service whether the lock is still held, in a way that a server cut
+// off from the majority cannot answer. A nil error means that the lock was held at
+// some moment during the call. ErrLockLost means that the lock is lost from now on.
+// Any other error, such as that of ctx, means that there was no answer.
+//
+// A holder learns of a loss without calling Verify: see [Lock.Lost].
+func (l *Lock) Verify(ctx context.Context) error {
+	h := l.hold
+	err := h.life.failure()
+	if err == nil {
+		err = h.endIfLost(h.node.verify(ctx))
+	}
+	if err != nil {
+		return &LockError{opVerify, h.name, err}
+	}
+	return nil
+}
