@@ -85,7 +85,7 @@ func TestWaiterSurvivesALostConnection(t *testing.T) {
 }
 
 // Scenario 33.
-func TestCanceledCreateLeavesNoNode(t *testing.T) { // measures time: not beside others
+func TestCanceledCreateLeavesNoNode(t *testing.T) { // measures time, so not parallel
 	b, proxy := locktest.NewBehindProxy(t)
 	p := b.Pool()
 	b.Unlock(b.Lock(p, "a"))
@@ -187,7 +187,7 @@ func TestLateRepliesNeverMakeTwoHolders(t *testing.T) {
 // A sync or a write that waits delays every later reply of its connection. A
 // server that answers slowly must not cost a holder its lock: neither if every
 // answer takes a tenth of the timeout, nor if one takes a quarter of it.
-func TestSlowServerCostsNoLock(t *testing.T) { // measures time: not beside others
+func TestSlowServerCostsNoLock(t *testing.T) { // measures time, so not parallel
 	b, proxy := locktest.NewBehindProxy(t)
 	cfg := b.Config()
 	cfg.SessionTimeout = 4 * time.Second

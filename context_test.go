@@ -18,7 +18,7 @@ import (
 )
 
 // Scenario 27.
-func TestDeadlineEndsAWaitOnTime(t *testing.T) { // measures time: not beside others
+func TestDeadlineEndsAWaitOnTime(t *testing.T) { // measures time, so not parallel
 	b := locktest.New(t)
 	p := b.Pool()
 	holder := b.Lock(p, "a")
@@ -39,7 +39,7 @@ func TestDeadlineEndsAWaitOnTime(t *testing.T) { // measures time: not beside ot
 }
 
 // Scenario 28. (kazoo restarts its timeout at every wake-up.)
-func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time: not beside others
+func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time, so not parallel
 	b := locktest.New(t)
 	p := b.Pool()
 	holder := b.Lock(p, "a")
@@ -68,7 +68,7 @@ func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time: not beside
 }
 
 // Scenario 29.
-func TestDeadlineHoldsOnASilentServer(t *testing.T) { // measures time: not beside others
+func TestDeadlineHoldsOnASilentServer(t *testing.T) { // measures time, so not parallel
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
 	p := b.Pool()
@@ -89,7 +89,7 @@ func TestDeadlineHoldsOnASilentServer(t *testing.T) { // measures time: not besi
 }
 
 // Scenario 32.
-func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) { // measures time: not beside others
+func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) { // measures time, so not parallel
 	b := locktest.New(t)
 	p := b.Pool()
 	holder := b.Lock(p, "a")

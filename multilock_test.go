@@ -206,7 +206,7 @@ func TestMultiLockIsRevokedWithAnyOfItsLocks(t *testing.T) {
 	notRevoked(t, all.Revoked())
 }
 
-func TestWaitAtMostBoundsTheWholeLockAll(t *testing.T) { // measures time: not beside others
+func TestWaitAtMostBoundsTheWholeLockAll(t *testing.T) { // measures time, so not parallel
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
 	first, second := b.Lock(others, "a"), b.Lock(others, "b")

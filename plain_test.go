@@ -137,7 +137,7 @@ func TestAnyEphemeralNodeIsAPlainLock(t *testing.T) {
 	}()
 	q, err := p.Queue(b.Ctx, "x/a")
 	require.NoError(t, err)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits")
+	b.AwaitWaiting(p, 1)
 	require.NoError(t, p.Revoke(b.Ctx, "x/a"))
 	data, _, err := b.Admin.Get(b.Chroot + "/x/a")
 	require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
 	q, err := operator.Queue(b.Ctx, "a")
 	require.NoError(t, err)
 	w := b.StartLock(others, "a", lockpool.Plain())
-	b.Until(func() bool { return others.Stats().Waiting == 1 }, "it waits")
+	b.AwaitWaiting(others, 1)
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpDelete}},
 		Do:    zktest.DropAfterApply(),

@@ -82,7 +82,7 @@ func TestStatsCountHoldersAndWaiters(t *testing.T) {
 	p := b.Pool()
 	holder := b.Lock(p, "a")
 	w := b.Enqueue(p, "a", 2)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "one caller waits")
+	b.AwaitWaiting(p, 1)
 	require.Equal(t, 1, p.Stats().Held)
 	require.Equal(t, 2, p.Stats().InUse)
 	require.Equal(t, 1, p.Stats().OpenSessions)
@@ -94,7 +94,7 @@ func TestStatsCountHoldersAndWaiters(t *testing.T) {
 }
 
 // Scenario 41.
-func TestClosedPoolRefusesAtOnce(t *testing.T) { // measures time: not beside others
+func TestClosedPoolRefusesAtOnce(t *testing.T) { // measures time, so not parallel
 	b := locktest.New(t)
 	p := b.Pool()
 	h := b.Handle(p)

@@ -23,7 +23,7 @@ var crowd = flag.Int("crowd", 2500, "how many goroutines wait in TestManyWaiters
 
 // Each waiter lists the whole queue when it joins, and again after a reconnection.
 // These listings must not delay the requests that keep the sessions' leases.
-func TestManyWaitersCostNoSession(t *testing.T) { // measures time: not beside others
+func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not parallel
 	own := locktest.StartServer(t)
 	b := locktest.NewOn(t, own.Addr())
 	proxy := zktest.StartProxy(t, own.Addr())

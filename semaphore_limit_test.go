@@ -30,7 +30,7 @@ func TestAcquireBeyondTheLimitBlocksNoOthers(t *testing.T) {
 	require.NoError(t, same.SetLimit(b.Ctx, 2))
 	defer func() { require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1)) }()
 	many := b.StartAcquire(sem, 3)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits")
+	b.AwaitWaiting(p, 1)
 	b.Release(b.Acquire(same, 2))
 	one, err := same.TryAcquire(b.Ctx, 1)
 	require.NoError(t, err, "two permits are free")
@@ -52,7 +52,7 @@ func TestAcquireBeyondTheLimitBlocksNoOthers(t *testing.T) {
 
 	require.NoError(t, same.SetLimit(b.Ctx, 0))
 	none := b.StartAcquire(sem, 1)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits")
+	b.AwaitWaiting(p, 1)
 	b.Until(func() bool { return len(b.Contenders("/s")) == 0 }, "the waiter has no place in the queue")
 	none.Cancel()
 	<-none.Done
@@ -285,7 +285,7 @@ func TestWaiterForAHigherLimitIsCounted(t *testing.T) {
 	sem := p.Semaphore("s", 0)
 	require.NoError(t, sem.SetLimit(b.Ctx, 1))
 	w := b.StartAcquire(sem, 2)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "the waiter is counted")
+	b.AwaitWaiting(p, 1)
 	w.Cancel()
 	<-w.Done
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
@@ -313,7 +313,7 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	got := second.Granted()
 
 	three := b.StartAcquire(sem, 3) // more than the limit
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits for another limit")
+	b.AwaitWaiting(p, 1)
 	_, err = same.TryAcquire(b.Ctx, 3)
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	b.Release(first)
@@ -329,7 +329,7 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 
 	require.NoError(t, same.SetLimit(b.Ctx, 0))
 	paused := b.StartAcquire(sem, 1)
-	b.Until(func() bool { return p.Stats().Waiting == 1 }, "it waits for another limit")
+	b.AwaitWaiting(p, 1)
 	paused.Cancel()
 	<-paused.Done
 	require.ErrorIs(t, paused.Err, context.Canceled)

@@ -19,7 +19,7 @@ func proofs(ops ...zktest.Op) zktest.Match {
 	return zktest.Match{Ops: ops, Where: func(r zktest.Request) bool { return len(r.Paths) == 1 && r.Paths[0] == "/" }}
 }
 
-func TestLongSuspensionIsALossOnWaking(t *testing.T) { // measures time: not beside others
+func TestLongSuspensionIsALossOnWaking(t *testing.T) { // measures time, so not parallel
 	b := locktest.New(t)
 	m := b.Machine()
 	p := b.Pool()

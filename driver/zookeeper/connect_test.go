@@ -177,7 +177,7 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 	require.NoError(t, connector.Close())
 }
 
-func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures time: not beside others
+func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures time, so not parallel
 	b, proxy := locktest.NewBehindProxy(t)
 	var relay breaking
 	cfg := b.Config()
@@ -204,7 +204,7 @@ func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures
 
 // A server that is slow to open sessions is awaited, and keeps no sessions of
 // callers that have given up.
-func TestSlowServerOpensASession(t *testing.T) { // measures time: not beside others
+func TestSlowServerOpensASession(t *testing.T) { // measures time, so not parallel
 	for name, slow := range map[string]zktest.Action{
 		"0.6 s until the answer": zktest.DelayReply(600 * time.Millisecond),
 		"3 s until the answer":   zktest.DelayReply(3 * time.Second),
@@ -262,7 +262,7 @@ func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 
 // A reconnection may take longer than an eighth of the timeout, which a server is
 // given first.
-func TestSlowReconnectionKeepsTheLock(t *testing.T) { // measures time: not beside others
+func TestSlowReconnectionKeepsTheLock(t *testing.T) { // measures time, so not parallel
 	b, proxy := locktest.NewBehindProxy(t)
 	p := b.PoolWithTimeout(4 * time.Second)
 	for range 2 {
@@ -318,7 +318,7 @@ func TestUselessSessionTimeoutIsAnError(t *testing.T) {
 }
 
 // Replies of other protocols are recognized, and their lengths are not trusted.
-func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory: not beside others
+func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory, so not parallel
 	says := func(text string) string {
 		addr, _ := listen(t, func(_ int, conn net.Conn) {
 			_, _ = io.WriteString(conn, text)
@@ -654,7 +654,7 @@ func TestSlowLoggerDelaysNoLock(t *testing.T) {
 
 // An outage is logged once, within about a second and with its cause, and so is its
 // end.
-func TestOutageIsLoggedOnce(t *testing.T) { // measures time: not beside others
+func TestOutageIsLoggedOnce(t *testing.T) { // measures time, so not parallel
 	b, proxy := locktest.NewBehindProxy(t)
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	log := newLogHandler()

@@ -35,7 +35,7 @@ func unproven(t *testing.T, s *zktest.Server) {
 }
 
 // The timeout that the server grants counts, from the first moment on.
-func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) { // measures time: not beside others
+func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) { // measures time, so not parallel
 	const granted = 2 * time.Second
 	for _, asked := range []time.Duration{granted, 10 * granted} {
 		s := zktest.Start(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
@@ -79,7 +79,7 @@ func TestErrorOfOneServerProlongsNoLease(t *testing.T) {
 }
 
 // A session leaves a silent server early enough to reach another.
-func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time: not beside others
+func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time, so not parallel
 	s := zktest.Start(t, zktest.Members(3))
 	b := locktest.NewOn(t, s.Addr())
 	p, err := lockpool.Open("zookeeper", s.ConnectString()+b.Chroot+"?session_timeout=6s")

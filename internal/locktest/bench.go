@@ -211,6 +211,12 @@ func (b *Bench) AwaitQueue(name string, n int) {
 	b.Until(func() bool { return len(b.Children(name)) == n }, "%d contenders in %s", n, name)
 }
 
+// AwaitWaiting waits until n calls of a pool wait for a lock.
+func (b *Bench) AwaitWaiting(p *lockpool.Pool, n int) {
+	b.Helper()
+	b.Until(func() bool { return p.Stats().Waiting == n }, "%d calls wait", n)
+}
+
 // Until waits for a condition.
 func (b *Bench) Until(condition func() bool, what string, args ...any) {
 	b.Helper()
