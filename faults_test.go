@@ -85,7 +85,7 @@ func reading(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
 }
 
 // keep is the play of the requests that a session sends by itself.
-const keep = "keep"
+const keep = "keep alive"
 
 var plays = []play{
 	{name: "first", act: (*stage).useOnce},
@@ -112,7 +112,7 @@ var plays = []play{
 	{name: "plain recover", warm: 1, act: (*stage).useAfterALostReply, way: withOptions(lockpool.Plain())},
 	{name: "revoke", warm: 1, act: (*stage).useUntilRevoked, way: withOptions(lockpool.Revocable())},
 	{name: "revoke waiting", warm: 1, rival: true, act: (*stage).waitUntilRevoked, way: withOptions(lockpool.Revocable())},
-	{name: "ask back", warm: 1, rival: true, act: (*stage).askBack},
+	{name: "revoke rival", warm: 1, rival: true, act: (*stage).revokeRival},
 	{name: "twins", warm: 1, act: (*stage).useAndLook, layout: zookeeper.LayoutKazoo},
 	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
@@ -293,7 +293,7 @@ type stage struct {
 	keeps    bool // whether the play is keep
 	label    string
 	fault    *zktest.Fault
-	strange  map[int64]bool
+	foreign  map[int64]bool
 
 	pool, others *lockpool.Pool
 	way          way
@@ -305,7 +305,7 @@ type stage struct {
 var stages atomic.Int64
 
 func newStage(t *testing.T, p play, f *fault) *stage {
-	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), strange: map[int64]bool{}, keeps: p.name == keep}
+	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), foreign: map[int64]bool{}, keeps: p.name == keep}
 	direct := ""
 	if locktest.Embedded() {
 		s.embedded = zktest.Start(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2),
@@ -343,7 +343,7 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 	cfg.Servers = strings.Split(s.server.ConnectString(), ",")
 	if s.embedded != nil {
 		for _, session := range s.embedded.State().Sessions {
-			s.strange[session.ID] = true
+			s.foreign[session.ID] = true
 		}
 	}
 	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.PoolWith(cfg) })
@@ -377,12 +377,12 @@ func (s *stage) asSubject(do func()) {
 func (s *stage) subject(where func(zktest.Request) bool) zktest.Match {
 	return zktest.Match{Where: func(r zktest.Request) bool {
 		alive := (r.Op == zktest.OpSync || r.Op == zktest.OpMulti) && slices.Equal(r.Paths, []string{"/"})
-		return !s.strange[r.Session] && r.Op != zktest.OpCloseSession && alive == s.keeps && where(r)
+		return !s.foreign[r.Session] && r.Op != zktest.OpCloseSession && alive == s.keeps && where(r)
 	}}
 }
 
 func (s *stage) perform(p play) {
-	s.happen()
+	s.endDelay()
 	s.asSubject(func() { p.act(s) })
 	s.fault.Remove()
 	if s.embedded != nil {
@@ -406,8 +406,8 @@ func (s *stage) perform(p play) {
 	}
 }
 
-// happen ends the delay that the fault causes.
-func (s *stage) happen() {
+// endDelay ends the delay that the fault causes.
+func (s *stage) endDelay() {
 	go func() { // ends with the stage
 		if s.fault.Wait(s.Ctx) == nil {
 			time.Sleep(10 * time.Millisecond) // the delay
@@ -441,7 +441,7 @@ func (s *stage) moveToLaggard(r zktest.Request) {
 
 func (s *stage) removeNodes() {
 	for path, n := range s.embedded.State().Nodes {
-		if n.Stat.EphemeralOwner != 0 && !s.strange[n.Stat.EphemeralOwner] {
+		if n.Stat.EphemeralOwner != 0 && !s.foreign[n.Stat.EphemeralOwner] {
 			_ = s.embedded.Delete(path)
 		}
 	}
@@ -459,8 +459,8 @@ func (s *stage) running() bool {
 	return false
 }
 
-// judge checks an error of the tested pool. It reports whether there is none.
-func (s *stage) judge(err error, expected ...error) bool {
+// check checks an error of the tested pool. It reports whether there is none.
+func (s *stage) check(err error, expected ...error) bool {
 	s.Helper()
 	if len(expected) > 0 && locktest.IsAny(err, expected...) {
 		return false
@@ -509,13 +509,13 @@ func (s *stage) use(l grip, do func()) {
 	}()
 	do()
 	leave()
-	s.judge(release(s.Ctx, l))
+	s.check(release(s.Ctx, l))
 	require.NoError(s, <-behind)
 }
 
 func (s *stage) useOnce() {
 	l, err := s.way(s.Ctx, s.pool, false)
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
@@ -523,7 +523,7 @@ func (s *stage) useOnce() {
 // useLong holds the lock so long that the session must prove itself alive.
 func (s *stage) useLong() {
 	l, err := s.pool.Lock(s.Ctx, "a")
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {
 			select {
 			case <-time.After(middle / 2):
@@ -545,7 +545,7 @@ func (s *stage) useAfterALostReply() {
 
 func (s *stage) readOnce() {
 	l, err := s.pool.RLock(s.Ctx, "a")
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
@@ -554,7 +554,7 @@ func (s *stage) waitAndRead() {
 	end := s.begin(s.Ctx, reading)
 	s.free(s.first)
 	l, err := end()
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
@@ -565,24 +565,24 @@ func (s *stage) share() {
 	require.NoError(s, err)
 	defer h.Close(s.Ctx)
 	write, err := h.Lock(s.Ctx, "a")
-	if !s.judge(err) {
+	if !s.check(err) {
 		return
 	}
 	read, err := h.RLock(s.Ctx, "a")
-	if s.judge(err) {
-		s.use(read, func() { s.judge(write.Unlock(s.Ctx)) })
+	if s.check(err) {
+		s.use(read, func() { s.check(write.Unlock(s.Ctx)) })
 	}
 }
 
 func (s *stage) useAndLook() {
 	l, err := s.way(s.Ctx, s.pool, false)
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {
 			token, err := l.Token(s.Ctx)
-			if s.judge(err) {
+			if s.check(err) {
 				require.Positive(s, token)
 			}
-			s.judge(l.Verify(s.Ctx))
+			s.check(l.Verify(s.Ctx))
 		})
 	}
 }
@@ -612,14 +612,14 @@ func (s *stage) waitAndUse() {
 	end := s.begin(s.Ctx, s.way)
 	s.free(s.first)
 	l, err := end()
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
 
 func (s *stage) try() {
 	_, err := s.way(s.Ctx, s.pool, true)
-	s.judge(err, lockpool.ErrLocked)
+	s.check(err, lockpool.ErrLocked)
 	s.free(s.first)
 }
 
@@ -629,13 +629,13 @@ func (s *stage) giveUp() {
 	end := s.begin(ctx, s.way)
 	cancel()
 	_, err := end()
-	s.judge(err, context.Canceled)
+	s.check(err, context.Canceled)
 	s.free(s.first)
 }
 
 func (s *stage) useUntilRevoked() {
 	l, err := s.way(s.Ctx, s.pool, false)
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {
 			require.NoError(s, s.others.Revoke(s.Ctx, "a"))
 			ended := l.Context(s.Ctx)
@@ -657,7 +657,7 @@ func (s *stage) waitUntilRevoked() {
 	for {
 		select {
 		case err := <-ended:
-			s.judge(err, lockpool.ErrRevoked)
+			s.check(err, lockpool.ErrRevoked)
 			s.free(s.first)
 			return
 		default: // the waiter may queue again because of a fault
@@ -670,12 +670,12 @@ func (s *stage) waitUntilRevoked() {
 	}
 }
 
-func (s *stage) askBack() {
+func (s *stage) revokeRival() {
 	revoked := s.first.(*lockpool.Lock).Revoked()
 	if err := s.pool.Revoke(s.Ctx, "a"); err == nil {
 		<-revoked
 	} else {
-		s.judge(err)
+		s.check(err)
 	}
 	s.free(s.first)
 }

@@ -32,9 +32,9 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not paral
 	b.Ctx = ctx
 	holder := b.Lock(b.Pool(), "a")
 	b.Addr = proxy.Addr()
-	var told bytes.Buffer
+	var log bytes.Buffer
 	cfg := b.Config()
-	cfg.Logger = slog.New(slog.NewTextHandler(&told, nil))
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	p := b.PoolWith(cfg)
 	unrelated := b.Lock(p, "unrelated")
 
@@ -95,7 +95,7 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not paral
 	require.NoError(t, unrelated.Verify(b.Ctx))
 	b.Unlock(unrelated)
 	require.NoError(t, p.Close())
-	require.NotContains(t, told.String(), "session lost")
+	require.NotContains(t, log.String(), "session lost")
 }
 
 func TestTenThousandContendersAreAwaited(t *testing.T) {

@@ -70,10 +70,10 @@ func TestShortSuspensionKeepsTheLock(t *testing.T) {
 	b.Unlock(l)
 }
 
-// doubtful returns a waiter that is first in the queue of b, but whose session is
+// waiterInDoubt returns a waiter that is first in the queue of b, but whose session is
 // in doubt: the wall clock has jumped, and no write is answered until the fault is
 // removed. (Answers to syncs prove nothing, because a leader gives them alone.)
-func doubtful(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lockpool.Pool, *locktest.LockWaiter, *zktest.Fault) {
+func waiterInDoubt(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lockpool.Pool, *locktest.LockWaiter, *zktest.Fault) {
 	others := locktest.NewOn(b, locktest.Shared().Addr())
 	others.Chroot = b.Chroot
 	rival := others.Lock(others.Pool(), "b")
@@ -95,7 +95,7 @@ func TestClockJumpDelaysGrantsUntilAProofIsAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, proxy := locktest.NewBehindProxy(t)
-			p, w, unproven := doubtful(b, proxy, jump)
+			p, w, unproven := waiterInDoubt(b, proxy, jump)
 			tries := unproven.Fired()
 			b.Until(func() bool { return unproven.Fired() >= tries+3 }, "further proofs are sent")
 			w.StillWaits()
@@ -109,7 +109,7 @@ func TestClockJumpDelaysGrantsUntilAProofIsAnswered(t *testing.T) {
 func TestContextEndsTheWaitForAProof(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
-	_, w, _ := doubtful(b, proxy, time.Hour)
+	_, w, _ := waiterInDoubt(b, proxy, time.Hour)
 	w.Cancel()
 	<-w.Done
 	require.ErrorIs(t, w.Err, context.Canceled)

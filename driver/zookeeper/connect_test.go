@@ -109,14 +109,14 @@ func handshake(conn net.Conn) error {
 	return err
 }
 
-// breaking is a relay to the bench's server that can reset every connection right
+// resettingRelay is a relay to the bench's server that can reset every connection right
 // after the handshake.
-type breaking struct {
+type resettingRelay struct {
 	on     atomic.Bool
 	broken atomic.Int32
 }
 
-func (r *breaking) start(t testing.TB, to string) (addr string) {
+func (r *resettingRelay) start(t testing.TB, to string) (addr string) {
 	addr, _ = listen(t, func(_ int, conn net.Conn) {
 		relay(conn, to, func(hello []byte) bool {
 			_, _ = conn.Write(hello)
@@ -136,7 +136,7 @@ func (r *breaking) start(t testing.TB, to string) (addr string) {
 func TestResetBeforeTheCredentialsNeverBlocks(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
-	var relay breaking
+	var relay resettingRelay
 	cfg := b.Config()
 	cfg.Servers = []string{relay.start(t, b.Addr)}
 	cfg.SessionTimeout = 20 * time.Second
@@ -179,7 +179,7 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 
 func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures time, so not parallel
 	b, proxy := locktest.NewBehindProxy(t)
-	var relay breaking
+	var relay resettingRelay
 	cfg := b.Config()
 	cfg.Servers = []string{relay.start(t, b.Addr)}
 	cfg.SessionTimeout = 20 * time.Second
@@ -489,10 +489,10 @@ func TestShortTimeoutReportsThatNoServerAnswered(t *testing.T) {
 func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 	t.Parallel()
 	b, proxy := locktest.NewBehindProxy(t)
-	var strange atomic.Bool
-	strange.Store(true)
+	var foreign atomic.Bool
+	foreign.Store(true)
 	addr, accepted := listen(t, func(_ int, conn net.Conn) {
-		if strange.Load() {
+		if foreign.Load() {
 			_, _ = io.WriteString(conn, "SSH-2.0-x\r\n")
 			return
 		}
@@ -515,9 +515,9 @@ func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 	_, err = b.PoolWith(cfg).Lock(b.Ctx, "a")
 	require.ErrorContains(t, err, "first record does not look like a TLS handshake")
 
-	strange.Store(false)
+	foreign.Store(false)
 	l := b.Lock(p, "a")
-	strange.Store(true)
+	foreign.Store(true)
 	proxy.Cut(zktest.Selector{})
 	b.AwaitLoss(l)
 	got := make(chan error, 1)
@@ -529,7 +529,7 @@ func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 		require.Fail(t, "the caller has given up", "%v", err)
 	default:
 	}
-	strange.Store(false)
+	foreign.Store(false)
 	require.NoError(t, <-got)
 	b.AwaitQueue("a", 0) // the server has expired the session
 }
@@ -539,15 +539,15 @@ func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 func TestMissingClientCertificateIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		wary := httptest.NewUnstartedServer(nil)
-		wary.Config.ErrorLog = log.New(io.Discard, "", 0)
-		wary.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
-		wary.StartTLS()
-		defer wary.Close()
+		tlsServer := httptest.NewUnstartedServer(nil)
+		tlsServer.Config.ErrorLog = log.New(io.Discard, "", 0)
+		tlsServer.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
+		tlsServer.StartTLS()
+		defer tlsServer.Close()
 		roots := x509.NewCertPool()
-		roots.AddCert(wary.Certificate())
+		roots.AddCert(tlsServer.Certificate())
 		connector, err := zookeeper.NewConnector(zookeeper.Config{
-			Servers: []string{wary.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
+			Servers: []string{tlsServer.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
 		})
 		require.NoError(t, err)
 		_, err = connector.Connect(locktest.Context(t))

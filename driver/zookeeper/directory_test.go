@@ -15,8 +15,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// making are the ways to use a name that create its directory first.
-var making = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error{
+// creators are the calls that create the directory of a name.
+var creators = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error{
 	"lock": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		l, err := p.Lock(ctx, "x/s")
 		if err != nil {
@@ -47,7 +47,7 @@ var making = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool
 // again until its context ends.
 func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 	t.Parallel()
-	for name, use := range making {
+	for name, use := range creators {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			own := zktest.Start(t)
@@ -92,7 +92,7 @@ func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 // it creates its node. The server never removes a container that never had a child.
 func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 	t.Parallel()
-	for name, use := range making {
+	for name, use := range creators {
 		for _, what := range []string{"given up", "refused", "given up between two", "given up after a lost reply"} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()

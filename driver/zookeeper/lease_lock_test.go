@@ -14,8 +14,8 @@ import (
 // These tests of lease.go need an ensemble whose answers they control, so they run
 // on embedded servers only.
 
-// holder returns a session that holds a node.
-func holder(t *testing.T, s *zktest.Server) zktest.Session {
+// holderSession returns a session that holds a node.
+func holderSession(t *testing.T, s *zktest.Server) zktest.Session {
 	for _, session := range s.State().Sessions {
 		if len(session.Ephemerals) > 0 {
 			return session
@@ -25,11 +25,11 @@ func holder(t *testing.T, s *zktest.Server) zktest.Session {
 	return zktest.Session{}
 }
 
-// unproven makes every proof of the session's lease fail, as on a follower that has
+// failProofs makes every proof of the session's lease fail, as on a follower that has
 // lost its leader.
-func unproven(t *testing.T, s *zktest.Server) {
+func failProofs(t *testing.T, s *zktest.Server) {
 	s.Inject(zktest.Rule{
-		Match: zktest.Match{Selector: zktest.Selector{Session: holder(t, s).ID}, Ops: []zktest.Op{zktest.OpSync, zktest.OpMulti}},
+		Match: zktest.Match{Selector: zktest.Selector{Session: holderSession(t, s).ID}, Ops: []zktest.Op{zktest.OpSync, zktest.OpMulti}},
 		Times: zktest.Always, Do: zktest.FailWith(zktest.ErrThrottled),
 	})
 }
@@ -43,7 +43,7 @@ func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) { // measures time
 		p := b.PoolWithTimeout(asked)
 		clock := locktest.StartClock()
 		l := b.Lock(p, "a")
-		unproven(t, s)
+		failProofs(t, s)
 		b.AwaitLoss(l)
 		clock.Took(t, granted*8/10, granted*97/100, "the lease of a new session")
 		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
@@ -66,7 +66,7 @@ func TestErrorOfOneServerProlongsNoLease(t *testing.T) {
 		Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/forbidden"},
 		Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
 	})
-	unproven(t, s)
+	failProofs(t, s)
 	begun := time.Now()
 	b.Until(func() bool {
 		_, err := p.TryLock(b.Ctx, "forbidden")
@@ -87,7 +87,7 @@ func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time, so not p
 	defer p.Close()
 	l := b.Lock(p, "a")
 	for range 2 {
-		session := holder(t, s)
+		session := holderSession(t, s)
 		member := 0
 		for _, c := range s.State().Conns {
 			if c.Session == session.ID {

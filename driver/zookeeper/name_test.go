@@ -30,8 +30,8 @@ func TestInvalidNamesAreRejectedBeforeAnyRequest(t *testing.T) {
 		"a/lock--2147483648",
 	} {
 		for _, err := range []error{
-			second(h.Lock(b.Ctx, name)), second(h.TryLock(b.Ctx, name)),
-			second(p.Lock(b.Ctx, name)), second(p.TryLock(b.Ctx, name)),
+			errorOf(h.Lock(b.Ctx, name)), errorOf(h.TryLock(b.Ctx, name)),
+			errorOf(p.Lock(b.Ctx, name)), errorOf(p.TryLock(b.Ctx, name)),
 			p.Do(b.Ctx, name, func(context.Context) error { panic("called") }),
 		} {
 			require.ErrorIs(t, err, lockpool.ErrInvalidName, "%q", name)
@@ -59,4 +59,4 @@ func TestServersOwnTreeIsNoValidName(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 }
 
-func second(_ *lockpool.Lock, err error) error { return err }
+func errorOf(_ *lockpool.Lock, err error) error { return err }
