@@ -9,6 +9,14 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
+// checkName is called before anything is sent.
+func (p *Pool) checkName(name string) error {
+	if err := p.connector.CheckName(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidName, err)
+	}
+	return nil
+}
+
 // Escape returns s, which may be any text, as one part of a lock's name:
 //
 //	pool.Lock(ctx, "pages/"+lockpool.Escape("https://example.com/a?b=c"))

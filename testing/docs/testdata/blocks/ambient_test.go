@@ -1,0 +1,86 @@
+// Package blocks is what the Go blocks of the pages are compiled into.
+package blocks
+
+import (
+	"context"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockpool/lockpool"
+	_ "github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// blocks are the bodies of functions, by page and line.
+var blocks = map[string]func(ctx context.Context) error{}
+
+// What a body may use, beside ctx. Each has a server of its own.
+var (
+	pool   *lockpool.Pool
+	server *zktest.Server
+	stop   context.CancelFunc // ends ctx
+	caFile string             // of a certificate authority
+)
+
+func TestBlocks(t *testing.T) {
+	authority := httptest.NewTLSServer(nil)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate().Raw})
+	authority.Close()
+	caFile = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(caFile, certificate, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for name, run := range blocks {
+		t.Run(name, func(t *testing.T) {
+			var ctx context.Context
+			ctx, stop = context.WithTimeout(t.Context(), 10*time.Second)
+			defer stop()
+			server = zktest.Start(t)
+			var err error
+			if pool, err = lockpool.Open("zookeeper", server.Addr()); err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			if err := run(ctx); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// What the pages leave to the reader.
+
+func charge(context.Context) error   { return nil }
+func read(context.Context) error     { return nil }
+func reindex(context.Context) error  { return nil }
+func train(context.Context) error    { return nil }
+func transfer(context.Context) error { return nil }
+func work(context.Context) error     { return nil }
+func write(context.Context) error    { return nil }
+
+// lead leads until the process is told to stop.
+func lead(ctx context.Context) error {
+	stop()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// serve serves until the process is told to stop, which is at once.
+func serve(context.Context, *lockpool.Pool) {
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		panic(err)
+	}
+}
+
+// shop returns a handler of requests, of which there are none before the process is
+// told to stop.
+func shop(p *lockpool.Pool) http.Handler {
+	time.AfterFunc(100*time.Millisecond, func() { serve(context.Background(), p) })
+	return http.NotFoundHandler()
+}
