@@ -1,4 +1,4 @@
-package lockpool_test
+package zookeeper_test
 
 import (
 	"context"
@@ -11,66 +11,67 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// ways to use a name that make its directory first.
-var making = map[string]func(b *bench, ctx context.Context, p *lockpool.Pool) error{
-	"lock": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+// creators are the calls that create the directory of a name.
+var creators = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error{
+	"lock": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		l, err := p.Lock(ctx, "x/s")
 		if err != nil {
 			return err
 		}
-		return l.Unlock(b.ctx)
+		return l.Unlock(b.Ctx)
 	},
-	"plain": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+	"plain": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		l, err := p.Lock(ctx, "x/s/a", lockpool.Plain())
 		if err != nil {
 			return err
 		}
-		return l.Unlock(b.ctx)
+		return l.Unlock(b.Ctx)
 	},
-	"semaphore": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+	"semaphore": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		permits, err := p.Semaphore("x/s", 2).Acquire(ctx, 2)
 		if err != nil {
 			return err
 		}
-		return permits.Release(b.ctx)
+		return permits.Release(b.Ctx)
 	},
-	"limit": func(b *bench, ctx context.Context, p *lockpool.Pool) error {
+	"limit": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		return p.Semaphore("x/s", 0).SetLimit(ctx, 2)
 	},
 }
 
-// A script deletes the directory again and again. Whoever needs it makes it again
-// for as long as its context lasts.
-func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
+// A script deletes the directory again and again. A caller that needs it creates it
+// again until its context ends.
+func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 	t.Parallel()
-	for name, use := range making {
+	for name, use := range creators {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			own := zktest.Start(t)
-			b := newBenchOn(t, own.Addr())
-			p := b.pool()
-			dir := b.chroot + "/x/s"
+			b := locktest.NewOn(t, own.Addr())
+			p := b.Pool()
+			dir := b.Chroot + "/x/s"
 			var turns atomic.Int32
 			script := own.Inject(zktest.Rule{
 				Match: zktest.Match{Prefix: dir + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Times: zktest.Always,
 				Do: zktest.Call(func(zktest.Request) {
-					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.chroot + "/x"}[turns.Add(1)%2:] {
-						_ = own.Delete(path) // what is empty
+					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.Chroot + "/x"}[turns.Add(1)%2:] {
+						_ = own.Delete(path) // only if it is empty
 					}
 				}),
 			})
-			err := use(b, expiring(t, 300*time.Millisecond), p)
+			err := use(b, locktest.Timeout(t, 300*time.Millisecond), p)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Greater(t, turns.Load(), int32(10))
-			require.Less(t, turns.Load(), int32(200), "with pauses")
+			require.Less(t, turns.Load(), int32(200), "attempts without pauses")
 
 			got := make(chan error, 1)
-			go func() { got <- use(b, b.ctx, p) }()
+			go func() { got <- use(b, b.Ctx, p) }()
 			begun := turns.Load()
-			b.until(func() bool { return turns.Load() > begun+15 }, "it goes on")
+			b.Until(func() bool { return turns.Load() > begun+15 }, "further attempts")
 			script.Remove()
 			require.NoError(t, <-got)
 			deletes := 0
@@ -79,30 +80,30 @@ func TestDirectoryThatVanishesAgainAndAgainIsMadeAgain(t *testing.T) {
 					deletes++
 				}
 			}
-			require.Less(t, deletes, 5, "what was made often is removed once")
+			require.Less(t, deletes, 5, "a directory is removed too often")
 			if name == "limit" {
-				require.NoError(t, b.admin.Delete(dir+"/limit", -1))
+				require.NoError(t, b.Admin.Delete(dir+"/limit", -1))
 			}
 		})
 	}
 }
 
-// A caller gives up, or is refused, between the creation of the directories and
-// that of its node. The server keeps a container that never had a child for ever.
-func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
+// A caller gives up, or is refused, after it has created the directories and before
+// it creates its node. The server never removes a container that never had a child.
+func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 	t.Parallel()
-	for name, use := range making {
+	for name, use := range creators {
 		for _, what := range []string{"given up", "refused", "given up between two", "given up after a lost reply"} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
 				own := zktest.Start(t)
-				b := newBenchOn(t, own.Addr())
-				p := b.pool()
-				require.NoError(t, p.Ping(b.ctx))
-				require.NoError(t, own.Create(b.chroot, nil))
-				ctx, cancel := context.WithCancel(b.ctx)
+				b := locktest.NewOn(t, own.Addr())
+				p := b.Pool()
+				require.NoError(t, p.Ping(b.Ctx))
+				require.NoError(t, own.Create(b.Chroot, nil))
+				ctx, cancel := context.WithCancel(b.Ctx)
 				defer cancel()
-				last := b.chroot + "/x/s"
+				last := b.Chroot + "/x/s"
 				if name == "semaphore" {
 					last += "/locks"
 				}
@@ -116,14 +117,14 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 				}
 				switch what {
 				case "given up":
-					rule.Skip = 1 // for want of its parent
-				case "refused": // the create that comes next
+					rule.Skip = 1 // the first fails for want of its parent
+				case "refused": // the create that follows
 					rule.Do = zktest.Call(func(zktest.Request) {
 						own.Inject(zktest.Rule{Match: zktest.Match{Prefix: last + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Do: zktest.FailWith(zktest.ErrNoAuth)})
 						done.Store(true)
 					})
 				case "given up between two":
-					rule.Match.Where = func(r zktest.Request) bool { return r.Paths[0] == b.chroot+"/x" }
+					rule.Match.Where = func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/x" }
 				case "given up after a lost reply":
 					own.Inject(zktest.Rule{Match: rule.Match, Skip: 1, Do: zktest.DropAfterApply()})
 					rule.Match.Where = func(r zktest.Request) bool { return r.Op == zktest.OpConnect }
@@ -132,29 +133,28 @@ func TestDirectoriesThatWereNotUsedAreRemoved(t *testing.T) {
 				own.Inject(rule)
 				require.Error(t, use(b, ctx, p))
 				require.True(t, done.Load())
-				require.NoError(t, p.Close()) // what goes on in the background is done
+				require.NoError(t, p.Close()) // waits for the work in the background
 				for path := range own.State().Nodes {
-					require.False(t, strings.HasPrefix(path, b.chroot+"/x"), "%s is left", path)
+					require.False(t, strings.HasPrefix(path, b.Chroot+"/x"), "%s is left", path)
 				}
 			})
 		}
 	}
 }
 
-// What somebody else uses by then stays.
-func TestDirectoriesThatOthersUseAreNotRemoved(t *testing.T) {
+func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := newBenchOn(t, own.Addr())
+	b := locktest.NewOn(t, own.Addr())
 	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.chroot + "/x/a/", Ops: zktest.Creates},
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a/", Ops: zktest.Creates},
 		Skip:  1, Do: zktest.FailWith(zktest.ErrNoAuth),
 	})
 	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.chroot + "/x/a", Ops: []zktest.Op{zktest.OpDelete}},
-		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.chroot+"/x/a/other", nil) }),
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a", Ops: []zktest.Op{zktest.OpDelete}},
+		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.Chroot+"/x/a/other", nil) }),
 	})
-	_, err := b.pool().Lock(b.ctx, "x/a")
+	_, err := b.Pool().Lock(b.Ctx, "x/a")
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
-	require.Equal(t, []string{"other"}, b.children("x/a"))
+	require.Equal(t, []string{"other"}, b.Children("x/a"))
 }

@@ -1,4 +1,4 @@
-package lockpool_test
+package zookeeper_test
 
 import (
 	"context"
@@ -22,12 +22,13 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// listen serves connections on a port of its own until the test ends. The
-// function is told the number of the connection, from 1, which is closed when it
-// returns.
+// listen serves connections on a port of its own until the test ends. It calls
+// serve with the number of the connection, from 1, and closes the connection when
+// serve returns.
 func listen(t testing.TB, serve func(n int, conn net.Conn)) (addr string, accepted *atomic.Int32) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -66,8 +67,8 @@ func listen(t testing.TB, serve func(n int, conn net.Conn)) (addr string, accept
 	return l.Addr().String(), accepted
 }
 
-// relay carries a connection to the server until reply, which gets the answer to
-// the handshake, has returned false, or either side hangs up.
+// relay forwards a connection to the server until reply, which gets the answer to
+// the handshake, returns false, or either side hangs up.
 func relay(conn net.Conn, addr string, reply func(hello []byte) bool) {
 	back, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -91,7 +92,7 @@ func relay(conn net.Conn, addr string, reply func(hello []byte) bool) {
 	<-done
 }
 
-// hello is the answer to a handshake, of a session with a timeout.
+// hello returns the answer to a handshake: a session with a timeout.
 func hello(timeout int32, session int64) []byte {
 	var b []byte
 	b = binary.BigEndian.AppendUint32(b, 37)
@@ -102,27 +103,27 @@ func hello(timeout int32, session int64) []byte {
 	return append(b, make([]byte, 17)...)
 }
 
-// handshake reads a client's.
+// handshake reads a client's handshake.
 func handshake(conn net.Conn) error {
 	_, err := io.ReadFull(conn, make([]byte, 4+44))
 	return err
 }
 
-// breaking is a relay to the bench's server that can break every connection
-// right after the handshake.
-type breaking struct {
+// resettingRelay is a relay to the bench's server that can reset every connection right
+// after the handshake.
+type resettingRelay struct {
 	on     atomic.Bool
 	broken atomic.Int32
 }
 
-func (r *breaking) start(t testing.TB, to string) (addr string) {
+func (r *resettingRelay) start(t testing.TB, to string) (addr string) {
 	addr, _ = listen(t, func(_ int, conn net.Conn) {
 		relay(conn, to, func(hello []byte) bool {
 			_, _ = conn.Write(hello)
 			if !r.on.Load() {
 				return true
 			}
-			_ = conn.(*net.TCPConn).SetLinger(0) // a reset
+			_ = conn.(*net.TCPConn).SetLinger(0) // sends a reset
 			r.broken.Add(1)
 			return false
 		})
@@ -130,45 +131,45 @@ func (r *breaking) start(t testing.TB, to string) (addr string) {
 	return addr
 }
 
-// The client itself, if it knew of the credentials, would block for ever when it
-// fails to write them.
-func TestResetBeforeTheCredentialsAreSentBlocksNothing(t *testing.T) {
+// If the client knew the credentials, it would block forever when it fails to write
+// them.
+func TestResetBeforeTheCredentialsNeverBlocks(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	var relay breaking
-	cfg := b.config()
-	cfg.Servers = []string{relay.start(t, b.addr)}
+	b, proxy := locktest.NewBehindProxy(t)
+	var relay resettingRelay
+	cfg := b.Config()
+	cfg.Servers = []string{relay.start(t, b.Addr)}
 	cfg.SessionTimeout = 20 * time.Second
 	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
 	for range 5 {
-		p := b.poolWith(cfg)
-		l := b.lock(p, "a")
+		p := b.PoolWith(cfg)
+		l := b.Lock(p, "a")
 		relay.broken.Store(0)
 		relay.on.Store(true)
 		proxy.Cut(zktest.Selector{})
-		b.until(func() bool { return relay.broken.Load() >= 4 }, "resets")
+		b.Until(func() bool { return relay.broken.Load() >= 4 }, "connections are reset")
 		relay.on.Store(false)
-		b.unlock(l)
+		b.Unlock(l)
 		require.NoError(t, p.Close())
 	}
-	require.NoError(t, b.admin.AddAuth("digest", []byte("lockpool:s3cret"))) // to look at what is left
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // lets the admin look for nodes that are left
 }
 
-// Credentials that a server refuses are an error at once, of the session that is
-// being opened, and none of its sessions stays.
+// Refused credentials are an error of the session being opened, at once, and leave
+// no session open.
 func TestRefusedCredentialsAreAnError(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	proxy := zktest.StartProxy(t, b.addr)
+	b := locktest.New(t)
+	proxy := zktest.StartProxy(t, b.Addr)
 	f := proxy.Inject(zktest.Rule{
 		Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrAuthFailed),
 	})
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Servers = []string{proxy.Addr()}
 	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
 	connector, err := zookeeper.NewConnector(cfg)
 	require.NoError(t, err)
-	_, err = connector.Connect(b.ctx)
+	_, err = connector.Connect(b.Ctx)
 	require.ErrorIs(t, err, driver.ErrPermanent)
 	require.ErrorContains(t, err, "authenticate lockpool:(hidden): "+proxy.Addr()+" refuses the credentials")
 	require.NotContains(t, err.Error(), "s3cret")
@@ -176,34 +177,34 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 	require.NoError(t, connector.Close())
 }
 
-func TestConnectionsThatBreakAtOnceAreMadeWithPauses(t *testing.T) { // measures time: not beside others
-	b, proxy := benchBehindProxy(t)
-	var relay breaking
-	cfg := b.config()
-	cfg.Servers = []string{relay.start(t, b.addr)}
+func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures time, so not parallel
+	b, proxy := locktest.NewBehindProxy(t)
+	var relay resettingRelay
+	cfg := b.Config()
+	cfg.Servers = []string{relay.start(t, b.Addr)}
 	cfg.SessionTimeout = 20 * time.Second
-	p := b.poolWith(cfg)
-	l := b.lock(p, "a")
+	p := b.PoolWith(cfg)
+	l := b.Lock(p, "a")
 	relay.on.Store(true)
 	proxy.Cut(zktest.Selector{})
-	time.Sleep(2 * time.Second) // how long it lasts
+	time.Sleep(2 * time.Second) // the duration of the fault
 	require.Less(t, relay.broken.Load(), int32(20))
 	require.Greater(t, relay.broken.Load(), int32(3))
 	relay.on.Store(false)
-	b.unlock(l)
+	b.Unlock(l)
 
-	// After a connection that was of use, the next one is made at once.
-	time.Sleep(3 * time.Second) // longer than the longest pause: of use
-	l = b.lock(p, "a")
-	clock := startClock()
+	// After a connection that lasted, the next one is made at once.
+	time.Sleep(3 * time.Second) // longer than the longest pause
+	l = b.Lock(p, "a")
+	clock := locktest.StartClock()
 	proxy.Cut(zktest.Selector{})
-	b.unlock(l)
-	clock.took(t, 0, 100*time.Millisecond, "coming back")
+	b.Unlock(l)
+	clock.Took(t, 0, 100*time.Millisecond, "the reconnection")
 }
 
-// An ensemble that is slow at opening sessions is waited for, and is not filled
-// with those that nobody waits for any more.
-func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside others
+// A server that is slow to open sessions is awaited, and keeps no sessions of
+// callers that have given up.
+func TestSlowServerOpensASession(t *testing.T) { // measures time, so not parallel
 	for name, slow := range map[string]zktest.Action{
 		"0.6 s until the answer": zktest.DelayReply(600 * time.Millisecond),
 		"3 s until the answer":   zktest.DelayReply(3 * time.Second),
@@ -211,27 +212,27 @@ func TestSlowEnsembleOpensASession(t *testing.T) { // measures time: not beside 
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			own := startServer(t)
-			b := newBenchOn(t, own.Addr())
-			proxy := zktest.StartProxy(t, b.addr)
+			own := locktest.StartServer(t)
+			b := locktest.NewOn(t, own.Addr())
+			proxy := zktest.StartProxy(t, b.Addr)
 			proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: slow})
-			cfg := b.config()
+			cfg := b.Config()
 			cfg.Servers = []string{proxy.Addr()}
 			cfg.SessionTimeout = 4 * time.Second
-			p := b.poolWith(cfg)
-			b.unlock(b.lock(p, "a"))
-			b.sessions(own, 2)
-			impatient := b.poolWith(cfg)
-			_, err := impatient.Lock(expiring(t, 100*time.Millisecond), "a")
+			p := b.PoolWith(cfg)
+			b.Unlock(b.Lock(p, "a"))
+			awaitSessions(b, own, 2)
+			impatient := b.PoolWith(cfg)
+			_, err := impatient.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NoError(t, impatient.Close())
 		})
 	}
 }
 
-// A session that nobody waits for any more is closed also if the answer that names
-// it comes in two pieces, of which one is late.
-func TestSessionWhoseAnswerIsLateInPartIsClosed(t *testing.T) {
+// A session whose caller has given up is closed even if the reply that names it
+// comes in two parts, of which one is late.
+func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 	t.Parallel()
 	asked := make(chan int32, 1)
 	addr, _ := listen(t, func(_ int, conn net.Conn) {
@@ -248,55 +249,53 @@ func TestSessionWhoseAnswerIsLateInPartIsClosed(t *testing.T) {
 	})
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 	require.NoError(t, err)
-	_, err = connector.Connect(expiring(t, 100*time.Millisecond))
+	_, err = connector.Connect(locktest.Timeout(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	select {
 	case op := <-asked:
 		require.EqualValues(t, -11, op, "to close the session")
-	case <-time.After(patience):
-		t.Error("nothing")
+	case <-time.After(locktest.Patience):
+		t.Error("no request to close the session")
 	}
 	require.NoError(t, connector.Close())
 }
 
-// Coming back may be slow as well: longer than an eighth of the timeout, which a
-// server is given first.
-func TestSlowReturnKeepsTheLock(t *testing.T) { // measures time: not beside others
-	b, proxy := benchBehindProxy(t)
-	cfg := b.config()
-	cfg.SessionTimeout = 4 * time.Second
-	p := b.poolWith(cfg)
+// A reconnection may take longer than an eighth of the timeout, which a server is
+// given first.
+func TestSlowReconnectionKeepsTheLock(t *testing.T) { // measures time, so not parallel
+	b, proxy := locktest.NewBehindProxy(t)
+	p := b.PoolWithTimeout(4 * time.Second)
 	for range 2 {
-		l := b.lock(p, "a")
+		l := b.Lock(p, "a")
 		slow := proxy.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(700 * time.Millisecond),
 		})
 		proxy.Cut(zktest.Selector{})
-		require.NoError(t, l.Verify(b.ctx))
+		require.NoError(t, l.Verify(b.Ctx))
 		slow.Remove()
-		b.unlock(l)
+		b.Unlock(l)
 	}
 }
 
-// sessions waits until the server has so many, of which the bench's is one.
-func (b *bench) sessions(of zooKeeper, n int) {
+// awaitSessions waits until the server has n sessions, the bench's included.
+func awaitSessions(b *locktest.Bench, of locktest.Server, n int) {
 	b.Helper()
-	b.until(func() bool { return b.stat(of, "zk_global_sessions") == n }, "%d sessions at the server", n)
+	b.Until(func() bool { return b.Stat(of, "zk_global_sessions") == n }, "%d sessions at the server", n)
 }
 
-func TestShortTimeoutIsNoReasonToHangUp(t *testing.T) {
+func TestShortSessionTimeoutStillConnects(t *testing.T) {
 	t.Parallel()
-	own := startServer(t, zktest.TickTime(2*time.Second))
-	b := newBenchOn(t, own.Addr())
-	proxy := zktest.StartProxy(t, b.addr)
+	own := locktest.StartServer(t, zktest.TickTime(2*time.Second))
+	b := locktest.NewOn(t, own.Addr())
+	proxy := zktest.StartProxy(t, b.Addr)
 	proxy.Inject(zktest.Rule{
 		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond),
 	})
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Servers = []string{proxy.Addr()}
 	cfg.SessionTimeout = 20 * time.Millisecond
-	p := b.poolWith(cfg)
-	b.unlock(b.lock(p, "a"))
+	p := b.PoolWith(cfg)
+	b.Unlock(b.Lock(p, "a"))
 }
 
 func TestUselessSessionTimeoutIsAnError(t *testing.T) {
@@ -310,7 +309,7 @@ func TestUselessSessionTimeoutIsAnError(t *testing.T) {
 		})
 		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 		require.NoError(t, err)
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, addr+" grants a session timeout of "+(time.Duration(timeout)*time.Millisecond).String())
 		require.ErrorContains(t, err, "tickTime")
@@ -318,8 +317,8 @@ func TestUselessSessionTimeoutIsAnError(t *testing.T) {
 	}
 }
 
-// What is no ZooKeeper is recognized, and not believed when it comes to lengths.
-func TestOtherServersAreRecognized(t *testing.T) { // measures memory: not beside others
+// Replies of other protocols are recognized, and their lengths are not trusted.
+func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory, so not parallel
 	says := func(text string) string {
 		addr, _ := listen(t, func(_ int, conn net.Conn) {
 			_, _ = io.WriteString(conn, text)
@@ -342,7 +341,7 @@ func TestOtherServersAreRecognized(t *testing.T) { // measures memory: not besid
 		require.NoError(t, err)
 		before := allocated()
 		start := time.Now()
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, c.complaint)
 		require.ErrorContains(t, err, c.addr)
@@ -358,14 +357,14 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// A write may fail as well as a read.
-func TestResetBeforeTheHandshakeIsNoRefusal(t *testing.T) {
+// The reset may hit the client's write or its read.
+func TestResetBeforeTheHandshakeIsNotPermanent(t *testing.T) {
 	t.Parallel()
 	addr, _ := listen(t, func(_ int, conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 	require.NoError(t, err)
 	for range 100 {
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrUnavailable)
 		require.NotErrorIs(t, err, driver.ErrPermanent)
 		require.NotContains(t, err.Error(), "PANIC")
@@ -373,11 +372,10 @@ func TestResetBeforeTheHandshakeIsNoRefusal(t *testing.T) {
 	require.NoError(t, connector.Close())
 }
 
-// Packets that no server sends break their connection, and nothing else.
-func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
+func TestInvalidPacketsBreakOnlyTheirConnection(t *testing.T) {
 	t.Parallel()
 	for _, packet := range []string{
-		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without an event
+		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without a body
 		"\x00\x00\x00\x00",
 		"\xff\xff\xff\xf0\x00\x00\x00\x01",
 		"\x7f\xff\xff\xff\xff\xff\xff\xff" + string(make([]byte, 100)),
@@ -392,13 +390,13 @@ func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
 		})
 		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
 		require.NoError(t, err)
-		s, err := connector.Connect(testContext(t))
+		s, err := connector.Connect(locktest.Context(t))
 		require.NoError(t, err)
-		for deadline := time.Now().Add(patience); accepted.Load() < 3; {
-			require.True(t, time.Now().Before(deadline), "it comes back")
+		for deadline := time.Now().Add(locktest.Patience); accepted.Load() < 3; {
+			require.True(t, time.Now().Before(deadline), "the session reconnects")
 			time.Sleep(time.Millisecond)
 		}
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(locktest.Context(t))
 		cancel()
 		require.ErrorIs(t, s.Close(ctx), context.Canceled)
 		require.NoError(t, connector.Close())
@@ -406,8 +404,8 @@ func TestPacketsWithAbsurdLengthsAreNoAnswer(t *testing.T) {
 	}
 }
 
-// A server that is silent does not look like the end of the caller's context.
-func TestSilentServerIsNamed(t *testing.T) {
+// A silent server does not look like the end of the caller's context.
+func TestErrorNamesASilentServer(t *testing.T) {
 	t.Parallel()
 	addr, accepted := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}, SessionTimeout: 4 * time.Second})
@@ -424,24 +422,21 @@ func TestSilentServerIsNamed(t *testing.T) {
 	require.Less(t, time.Since(start), 4*time.Second)
 }
 
-// Whoever waits, for a lock or for a connection, waits until its own context
-// ends, and not until some time of ours has passed.
-func TestWaitersOutliveALongOutage(t *testing.T) {
+// Callers that wait for a lock or for a connection wait until their contexts end.
+func TestWaitersSurviveALongOutage(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
+	b, proxy := locktest.NewBehindProxy(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cfg := b.config()
-	cfg.SessionTimeout = 2 * time.Second
-	holder, p := b.poolWith(cfg), b.poolWith(cfg)
-	held := b.lock(holder, "a")
+	holder, p := b.PoolWithTimeout(2*time.Second), b.PoolWithTimeout(2*time.Second)
+	held := b.Lock(holder, "a")
 	waiting := make(chan error, 1)
 	go func() { waiting <- p.Do(ctx, "a", func(context.Context) error { return nil }) }()
-	b.queued("a", 2)
+	b.AwaitQueue("a", 2)
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
 	<-held.Lost()
-	fresh := b.poolWith(cfg)
+	fresh := b.PoolWithTimeout(2 * time.Second)
 	connecting := make(chan error, 1)
 	go func() { connecting <- fresh.Ping(ctx) }()
 	select {
@@ -449,7 +444,7 @@ func TestWaitersOutliveALongOutage(t *testing.T) {
 		require.Fail(t, "the waiter has given up", "%v", err)
 	case err := <-connecting:
 		require.Fail(t, "the caller without a connection has given up", "%v", err)
-	case <-time.After(16 * time.Second): // how long the outage lasts
+	case <-time.After(16 * time.Second): // the outage
 	}
 	require.NoError(t, proxy.AcceptConnections())
 	require.NoError(t, <-connecting)
@@ -457,10 +452,10 @@ func TestWaitersOutliveALongOutage(t *testing.T) {
 	require.ErrorIs(t, held.Unlock(ctx), lockpool.ErrLockLost)
 }
 
-func TestEndOfAWaitForAConnectionSaysWhyThereIsNone(t *testing.T) {
+func TestTimeoutWithoutAConnectionReportsTheCause(t *testing.T) {
 	t.Parallel()
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	refusing := zktest.StartProxy(t, server.Addr()) // which keeps its port
+	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port
 	require.NoError(t, refusing.RefuseConnections())
 	for addr, why := range map[string]string{
 		silent:                 silent + " took the connection, but did not answer within 1s",
@@ -469,107 +464,106 @@ func TestEndOfAWaitForAConnectionSaysWhyThereIsNone(t *testing.T) {
 	} {
 		p, err := lockpool.Open("zookeeper", addr+"?session_timeout=4s")
 		require.NoError(t, err)
-		_, err = p.Lock(expiring(t, 1500*time.Millisecond), "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded, "its own")
+		_, err = p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded, "of the caller's context")
 		require.ErrorIs(t, err, lockpool.ErrUnavailable)
 		require.ErrorContains(t, err, why)
-		_, err = p.Lock(expiring(t, 10*time.Millisecond), "a")
-		require.ErrorContains(t, err, why, "also who comes later knows")
+		_, err = p.Lock(locktest.Timeout(t, 10*time.Millisecond), "a")
+		require.ErrorContains(t, err, why, "later callers get the cause as well")
 		require.NoError(t, p.Close())
 	}
 }
 
-func TestShortWaitForASilentServerSaysSo(t *testing.T) {
+func TestShortTimeoutReportsThatNoServerAnswered(t *testing.T) {
 	t.Parallel()
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	p, err := lockpool.Open("zookeeper", silent)
 	require.NoError(t, err)
-	_, err = p.Lock(expiring(t, 100*time.Millisecond), "a")
+	_, err = p.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "no session yet, no server has answered")
 	require.NoError(t, p.Close())
 }
 
-// What will not change is an error at once, unless it worked before.
-func TestPermanentRefusalEndsTheWait(t *testing.T) {
+// A permanent error ends the wait at once, unless the server has worked before.
+func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	var strange atomic.Bool
-	strange.Store(true)
+	b, proxy := locktest.NewBehindProxy(t)
+	var foreign atomic.Bool
+	foreign.Store(true)
 	addr, accepted := listen(t, func(_ int, conn net.Conn) {
-		if strange.Load() {
+		if foreign.Load() {
 			_, _ = io.WriteString(conn, "SSH-2.0-x\r\n")
 			return
 		}
-		relay(conn, b.addr, func(hello []byte) bool {
+		relay(conn, b.Addr, func(hello []byte) bool {
 			_, err := conn.Write(hello)
 			return err == nil
 		})
 	})
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Servers = []string{addr}
 	cfg.SessionTimeout = time.Second
-	p := b.poolWith(cfg)
+	p := b.PoolWith(cfg)
 	start := time.Now()
-	_, err := p.Lock(b.ctx, "a")
+	_, err := p.Lock(b.Ctx, "a")
 	require.ErrorContains(t, err, "SSH")
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, time.Since(start), 5*time.Second)
 
 	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-	_, err = b.poolWith(cfg).Lock(b.ctx, "a")
+	_, err = b.PoolWith(cfg).Lock(b.Ctx, "a")
 	require.ErrorContains(t, err, "first record does not look like a TLS handshake")
 
-	strange.Store(false)
-	l := b.lock(p, "a")
-	strange.Store(true)
+	foreign.Store(false)
+	l := b.Lock(p, "a")
+	foreign.Store(true)
 	proxy.Cut(zktest.Selector{})
-	b.lost(l)
+	b.AwaitLoss(l)
 	got := make(chan error, 1)
 	before := accepted.Load()
-	go func() { got <- p.Ping(b.ctx) }()
-	b.until(func() bool { return accepted.Load() >= before+3 }, "tries")
+	go func() { got <- p.Ping(b.Ctx) }()
+	b.Until(func() bool { return accepted.Load() >= before+3 }, "further attempts")
 	select {
 	case err := <-got:
-		require.Fail(t, "it has given up", "%v", err)
+		require.Fail(t, "the caller has given up", "%v", err)
 	default:
 	}
-	strange.Store(false)
+	foreign.Store(false)
 	require.NoError(t, <-got)
-	b.queued("a", 0) // the server has expired the session
+	b.AwaitQueue("a", 0) // the server has expired the session
 }
 
-// A server that wants a certificate of the client says so only after the
-// handshake of TLS 1.3.
-func TestMissingClientCertificateIsAnErrorAtOnce(t *testing.T) {
+// With TLS 1.3, a server reports a missing client certificate only after the
+// handshake.
+func TestMissingClientCertificateIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		wary := httptest.NewUnstartedServer(nil)
-		wary.Config.ErrorLog = log.New(io.Discard, "", 0)
-		wary.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
-		wary.StartTLS()
-		defer wary.Close()
+		tlsServer := httptest.NewUnstartedServer(nil)
+		tlsServer.Config.ErrorLog = log.New(io.Discard, "", 0)
+		tlsServer.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
+		tlsServer.StartTLS()
+		defer tlsServer.Close()
 		roots := x509.NewCertPool()
-		roots.AddCert(wary.Certificate())
+		roots.AddCert(tlsServer.Certificate())
 		connector, err := zookeeper.NewConnector(zookeeper.Config{
-			Servers: []string{wary.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
+			Servers: []string{tlsServer.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
 		})
 		require.NoError(t, err)
-		_, err = connector.Connect(testContext(t))
+		_, err = connector.Connect(locktest.Context(t))
 		require.ErrorIs(t, err, driver.ErrPermanent)
 		require.ErrorContains(t, err, "the client's Certificates")
 		require.NoError(t, connector.Close())
 	}
 }
 
-// Nobody is asked for a connection any more when nobody waits for one.
-func TestTriesEndWithTheWaiting(t *testing.T) {
+func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
 	t.Parallel()
 	addr, accepted := listen(t, func(_ int, conn net.Conn) { _ = handshake(conn) })
 	p, err := lockpool.Open("zookeeper", addr)
 	require.NoError(t, err)
 	for range 3 {
-		_, err = p.Lock(expiring(t, 300*time.Millisecond), "a")
+		_, err = p.Lock(locktest.Timeout(t, 300*time.Millisecond), "a")
 		require.ErrorContains(t, err, "closed the connection without an answer")
 	}
 	n := -1
@@ -588,24 +582,26 @@ func TestTriesEndWithTheWaiting(t *testing.T) {
 	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
 }
 
-// logLine is a line of a log.
+// logLine is one record of a log.
 type logLine struct {
 	level slog.Level
 	text  string
 	at    time.Time
 }
 
-// logged is a slog.Handler of tests. While gate is not closed, it blocks.
-type logged struct {
+// logHandler is a slog.Handler that blocks until its gate is closed.
+type logHandler struct {
 	gate    chan struct{}
 	mu      *sync.Mutex
 	records *[]logLine
 }
 
-func newLogged() logged { return logged{make(chan struct{}), new(sync.Mutex), new([]logLine)} }
+func newLogHandler() logHandler {
+	return logHandler{make(chan struct{}), new(sync.Mutex), new([]logLine)}
+}
 
-func (l logged) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-func (l logged) Handle(_ context.Context, r slog.Record) error {
+func (l logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 	<-l.gate
 	text := r.Message
 	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
@@ -614,11 +610,11 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	*l.records = append(*l.records, logLine{r.Level, text, r.Time})
 	return nil
 }
-func (l logged) WithAttrs([]slog.Attr) slog.Handler { return l }
-func (l logged) WithGroup(string) slog.Handler      { return l }
+func (l logHandler) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l logHandler) WithGroup(string) slog.Handler      { return l }
 
 // about returns the records that contain the text.
-func (l logged) about(text string) (found []logLine) {
+func (l logHandler) about(text string) (found []logLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range *l.records {
@@ -629,69 +625,69 @@ func (l logged) about(text string) (found []logLine) {
 	return found
 }
 
-// A log that takes its time keeps nobody waiting: not the goroutine that reads
-// the server's answers, and not who waits for a lock.
+// A slow log handler delays neither the goroutine that reads the server's replies
+// nor a caller of Lock.
 func TestSlowLoggerDelaysNoLock(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	log := newLogged()
-	cfg := b.config()
+	b, proxy := locktest.NewBehindProxy(t)
+	log := newLogHandler()
+	cfg := b.Config()
 	cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
 	cfg.Logger = slog.New(log)
-	p := b.poolWith(cfg)
-	b.unlock(b.lock(p, "a"))
+	p := b.PoolWith(cfg)
+	b.Unlock(b.Lock(p, "a"))
 	proxy.Cut(zktest.Selector{})
-	b.unlock(b.lock(p, "a"))
+	b.Unlock(b.Lock(p, "a"))
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
-	time.Sleep(time.Second) // an outage that is told of
+	time.Sleep(time.Second) // an outage long enough to be logged
 	require.NoError(t, proxy.AcceptConnections())
-	b.unlock(b.lock(p, "a"))
+	b.Unlock(b.Lock(p, "a"))
 	require.Empty(t, log.about(""))
 	close(log.gate)
 	require.NoError(t, p.Close())
-	require.Empty(t, log.about("left out"), "a thousand records, of refused connections without a pause")
+	require.Empty(t, log.about("left out"), "the log overflowed")
 	require.Len(t, log.about("changed the session timeout"), 1)
 	require.Len(t, log.about("no connection to ZooKeeper"), 1)
 	require.Len(t, log.about("connected to ZooKeeper"), 1)
 }
 
-// An outage is told of within about a second, with its cause, once; and so is
-// its end.
-func TestOutageIsLoggedOnce(t *testing.T) { // measures time: not beside others
-	b, proxy := benchBehindProxy(t)
+// An outage is logged once, within about a second and with its cause, and so is its
+// end.
+func TestOutageIsLoggedOnce(t *testing.T) { // measures time, so not parallel
+	b, proxy := locktest.NewBehindProxy(t)
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	log := newLogged()
+	log := newLogHandler()
 	close(log.gate)
-	cfg := b.config()
+	cfg := b.Config()
 	cfg.Logger = slog.New(log)
 	require.NoError(t, proxy.RefuseConnections())
-	p := b.poolWith(cfg)
+	p := b.PoolWith(cfg)
 	start := time.Now()
 	done := make(chan error, 1)
-	go func() { done <- p.Ping(b.ctx) }()
-	b.until(func() bool { return len(log.about("no connection")) > 0 }, "it is logged")
+	go func() { done <- p.Ping(b.Ctx) }()
+	b.Until(func() bool { return len(log.about("no connection")) > 0 }, "the outage is logged")
 	first := log.about("no connection")[0]
 	require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
 	require.Equal(t, slog.LevelWarn, first.level)
 	require.Contains(t, first.text, proxy.Addr())
 	require.Contains(t, first.text, "connection refused")
-	time.Sleep(2 * time.Second) // how much longer it lasts
+	time.Sleep(2 * time.Second) // the outage goes on
 	require.Len(t, log.about("no connection"), 1)
 	require.Empty(t, log.about("connected to"))
 	require.NoError(t, proxy.AcceptConnections())
 	require.NoError(t, <-done)
-	b.until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "so is its end")
+	b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "the end of the outage is logged")
 
 	require.NoError(t, proxy.RefuseConnections())
 	proxy.Cut(zktest.Selector{})
-	b.until(func() bool { return len(log.about("no connection")) == 2 }, "and the next one")
+	b.Until(func() bool { return len(log.about("no connection")) == 2 }, "the next outage is logged")
 	require.NoError(t, proxy.AcceptConnections())
-	require.NoError(t, p.Ping(b.ctx))
+	require.NoError(t, p.Ping(b.Ctx))
 
 	cfg.Servers = []string{silent}
-	p = b.poolWith(cfg)
-	_, err := p.Lock(expiring(t, 1500*time.Millisecond), "a")
+	p = b.PoolWith(cfg)
+	_, err := p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
 	require.Error(t, err)
 	require.Len(t, log.about(silent), 1)
 	require.Contains(t, log.about(silent)[0].text, "answer")

@@ -10,8 +10,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// dyingSession is over when it is told. It answers nothing else, because
-// nothing else may be asked of it.
+// dyingSession is a session that ends when the test says so. It implements nothing
+// else, because nothing else may be called.
 type dyingSession struct {
 	driver.Session
 	over bool
@@ -24,9 +24,9 @@ func (s *dyingSession) Err() error {
 	return errors.Join(driver.ErrSessionLost, errors.New("expired"))
 }
 
-// The moment between the end of a session and the pool's taking notice can not
-// be held open from outside, so it is set up here.
-func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
+// The moment between the end of a session and the pool's reaction to it cannot be
+// held open from outside, so it is set up here.
+func TestUnlockReportsASessionThatHasJustEnded(t *testing.T) {
 	t.Parallel()
 	conn := &dyingSession{}
 	standing := &session{Session: conn, holds: map[*hold]struct{}{}}
@@ -45,7 +45,7 @@ func TestUnlockOfALockWhoseSessionHasJustEndedSaysLost(t *testing.T) {
 	require.Zero(t, handle.pool.held)
 }
 
-// closingSession is one that is being closed.
+// closingSession is a session that reports its Close.
 type closingSession struct {
 	dyingSession
 	closed chan struct{}
@@ -56,9 +56,9 @@ func (s *closingSession) Close(context.Context) error {
 	return nil
 }
 
-// Who is granted a lock on a session that is about to be closed queues again; it
-// would lose it at once.
-func TestNothingIsHeldOnASessionThatIsDismissed(t *testing.T) {
+// A lock that is granted on a session about to be closed would be lost at once, so
+// the caller queues again.
+func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
 	t.Parallel()
 	conn := &closingSession{closed: make(chan struct{})}
 	retired := &session{Session: conn, holds: map[*hold]struct{}{}}
@@ -68,11 +68,11 @@ func TestNothingIsHeldOnASessionThatIsDismissed(t *testing.T) {
 	h := newHold(&Handle{pool: p}, "a", request{op: opLock}, retired, "a", driver.Node{}, nil)
 	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
 	<-conn.closed
-	p.closeIfIdle(retired) // closes it once
+	p.closeIfIdle(retired) // a second call closes nothing
 	p.work.Wait()
 }
 
-// nameless is a connector of which only the name is asked for.
+// nameless is a connector that implements only DriverName.
 type nameless struct{ driver.Connector }
 
 func (nameless) DriverName() string { return "" }
