@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slowHandler is one that waits before its first record.
-type slowHandler struct{ in, out, records chan string }
+// slowHandler blocks in its first record.
+type slowHandler struct{ entered, release, records chan string }
 
 func (h slowHandler) Enabled(context.Context, slog.Level) bool { return true }
 func (h slowHandler) Handle(_ context.Context, r slog.Record) error {
 	if r.Message == "first" {
-		close(h.in)
-		<-h.out
+		close(h.entered)
+		<-h.release
 		return nil
 	}
 	text := r.Message
@@ -28,20 +28,20 @@ func (h slowHandler) Handle(_ context.Context, r slog.Record) error {
 func (h slowHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h slowHandler) WithGroup(string) slog.Handler      { return h }
 
-func TestJournalKeepsOrderAndHasAnEnd(t *testing.T) {
+func TestAsyncHandlerKeepsOrderAndDropsWhatIsTooMuch(t *testing.T) {
 	t.Parallel()
-	h := slowHandler{make(chan string), make(chan string), make(chan string, mostEntries+1)}
-	j := &journal{to: h}
-	log := slog.New(j)
+	h := slowHandler{make(chan string), make(chan string), make(chan string, maxPendingRecords+1)}
+	async := &asyncHandler{to: h}
+	log := slog.New(async)
 	log.Info("first")
-	<-h.in
-	for i := range mostEntries + 500 {
+	<-h.entered
+	for i := range maxPendingRecords + 500 {
 		log.Info(fmt.Sprint(i))
 	}
-	close(h.out)
-	j.finish(10 * time.Second)
+	close(h.release)
+	async.flush(10 * time.Second)
 	close(h.records)
-	for i := range mostEntries {
+	for i := range maxPendingRecords {
 		require.Equal(t, fmt.Sprint(i), <-h.records)
 	}
 	require.Equal(t, "lockpool: log records were left out, because the handler is slow records=500", <-h.records)

@@ -12,29 +12,28 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// A lock that is held stays held while the servers elect another leader, and
-// locks are granted again soon after they have.
-func TestLocksSurviveAnElection(t *testing.T) {
+// A held lock stays held while the servers elect another leader, and soon after
+// the election locks are granted again.
+func TestHeldLocksSurviveElection(t *testing.T) {
 	e := zktest.StartRealEnsemble(t, 3, zktest.TickTime(tick))
 	ctx := within(t, 3*patience)
 	var addrs []string
 	for i := range e.Len() {
 		addrs = append(addrs, e.Member(i).Addr())
 	}
-	const session = 20 * tick // the longest that they grant
+	const session = 20 * tick // the longest timeout that the servers grant
 	var held []*lockpool.Lock
-	var tokens []int64
-	for i := range 4 { // on a session each, wherever it is connected
-		p := open(t, session, addrs...)
-		l, err := p.Lock(ctx, fmt.Sprint("held-", i))
+	for i := range 4 { // on a session each, whichever member it is connected to
+		l, err := open(t, session, addrs...).Lock(ctx, fmt.Sprint("held-", i))
 		require.NoError(t, err)
 		held = append(held, l)
 	}
-	granted := open(t, session, addrs...)
+	pool := open(t, session, addrs...)
+	var tokens []int64
 	var elections, outages []time.Duration
 	for range 3 {
-		leader := whole(t, ctx, e)
-		lock, err := granted.Lock(ctx, "a")
+		leader := awaitSynced(t, ctx, e)
+		lock, err := pool.Lock(ctx, "a")
 		require.NoError(t, err)
 		token, err := lock.Token(ctx)
 		require.NoError(t, err)
@@ -50,7 +49,7 @@ func TestLocksSurviveAnElection(t *testing.T) {
 			}
 			elected <- time.Since(killed)
 		}()
-		lock, err = granted.Lock(ctx, "a")
+		lock, err = pool.Lock(ctx, "a")
 		require.NoError(t, err)
 		outages = append(outages, time.Since(killed))
 		require.NoError(t, lock.Unlock(ctx))
@@ -61,12 +60,12 @@ func TestLocksSurviveAnElection(t *testing.T) {
 		}
 		require.NoError(t, leader.Start(ctx))
 	}
-	require.True(t, slices.IsSorted(tokens), "tokens grow over leaders: %v", tokens)
+	require.True(t, slices.IsSorted(tokens), "tokens must grow across elections: %v", tokens)
 	require.Len(t, slices.Compact(tokens), 3)
 	for _, l := range held {
 		require.NoError(t, l.Unlock(ctx))
 	}
-	t.Logf("from the leader's death to another leader: %v; to the next lock: %v", elections, outages)
+	t.Logf("from the leader's death to the next leader: %v; to the next grant: %v", elections, outages)
 	for i := range outages {
 		require.Less(t, outages[i], elections[i]+3*time.Second)
 	}

@@ -14,17 +14,17 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Monitors ask for numbers by their names.
-func TestMonitorsFindTheSameNames(t *testing.T) {
+// Monitors depend on the names in the reply to mntr.
+func TestMntrHasTheNamesOfARealServer(t *testing.T) {
 	t.Parallel()
 	names := func(addr string) (all []string) {
 		c := open(t, addr, longTimeout)
 		c.must(create("/a", nil, persistent))
-		for line := range strings.Lines(word(t, addr, "mntr")) {
+		for line := range strings.Lines(fourLetter(t, addr, "mntr")) {
 			name, value, found := strings.Cut(line, "\t")
 			require.True(t, found)
 			require.NotEmpty(t, value)
-			if !strings.HasSuffix(name, "_per_namespace") { // nodes below the root that were asked for
+			if !strings.HasSuffix(name, "_per_namespace") { // one for each node below the root that was used
 				all = append(all, name)
 			}
 		}
@@ -34,32 +34,32 @@ func TestMonitorsFindTheSameNames(t *testing.T) {
 	require.Equal(t, names(zktest.StartReal(t).Addr()), names(zktest.Start(t).Addr()))
 }
 
-var wordChecks = []check{
-	{62, "ruok, isro and the lists of watches", exclusive, func(t *testing.T, s suite) {
-		require.Equal(t, "imok", word(t, s.addr, "ruok"))
-		require.Equal(t, "rw", word(t, s.addr, "isro"))
+var fourLetterChecks = []check{
+	{62, "ruok, isro and the lists of watches are answered", exclusive, func(t *testing.T, s checkEnv) {
+		require.Equal(t, "imok", fourLetter(t, s.addr, "ruok"))
+		require.Equal(t, "rw", fourLetter(t, s.addr, "isro"))
 		c := s.open(t)
 		data, child := s.path("data"), s.path("child")
 		c.must(create(data, nil, persistent))
 		c.must(create(child, nil, persistent))
 		c.must(getData(data, true))
 		c.must(getChildren(child, true))
-		// There may be connections of other checks whose end is not noticed yet.
+		// The server may not have noticed the end of earlier connections yet.
 		poll(t, "there are no other watches", func() bool {
-			return word(t, s.addr, "wchs") == "1 connections watching 1 paths\nTotal watches:1\n"
+			return fourLetter(t, s.addr, "wchs") == "1 connections watching 1 paths\nTotal watches:1\n"
 		})
 		session := fmt.Sprintf("0x%x", c.welcome.Session)
-		require.Equal(t, fmt.Sprintf("%s\n\t%s\n\n", data, session), word(t, s.addr, "wchp"))
-		require.Equal(t, fmt.Sprintf("%s\n\t%s\n\n", session, data), word(t, s.addr, "wchc"))
-		require.Contains(t, word(t, s.addr, "mntr"), "\nzk_watch_count\t2\n")
+		require.Equal(t, fmt.Sprintf("%s\n\t%s\n\n", data, session), fourLetter(t, s.addr, "wchp"))
+		require.Equal(t, fmt.Sprintf("%s\n\t%s\n\n", session, data), fourLetter(t, s.addr, "wchc"))
+		require.Contains(t, fourLetter(t, s.addr, "mntr"), "\nzk_watch_count\t2\n")
 	}},
-	{128, "the words that monitor", exclusive, func(t *testing.T, s suite) {
+	{128, "monitoring commands reply in ZooKeeper's format", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := c.must(create(s.path("n-"), nil, ephemeralSequential)).Path
 		session := fmt.Sprintf("0x%x", c.welcome.Session)
 		client := regexp.QuoteMeta(c.conn.LocalAddr().String())
 		zxid := c.must(ping()).Zxid
-		nodes := c.must(getAllChildrenNumber("/")).Count + 2 // "/", and once more
+		nodes := c.must(getAllChildrenNumber("/")).Count + 2 // "/" counts twice
 		server := fmt.Sprintf(`Latency min/avg/max: \d+/\d+(\.\d+)?/\d+
 Received: \d+
 Sent: \d+
@@ -85,15 +85,15 @@ Node count: %d
 			"crst": `^Connection stats reset\.\n$`,
 			"srst": `^Server stats reset\.\n$`,
 		} {
-			require.Regexp(t, pattern, word(t, s.addr, name), name)
+			require.Regexp(t, pattern, fourLetter(t, s.addr, name), name)
 		}
-		require.Regexp(t, ` /`+client+`\[\d\]\(queued=\d+,recved=\d+,sent=\d+\)\n`, word(t, s.addr, "stat"))
+		require.Regexp(t, ` /`+client+`\[\d\]\(queued=\d+,recved=\d+,sent=\d+\)\n`, fourLetter(t, s.addr, "stat"))
 		c.must(exists(n, false))
 		require.Regexp(t, ` /`+client+`\[\d\]\(queued=\d+,recved=\d+,sent=\d+,sid=`+session+
 			`,lop=EXIS,est=\d+,to=30000,lcxid=0x[0-9a-f]+,lzxid=0x[0-9a-f]+,lresp=\d+,llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+\)\n`,
-			word(t, s.addr, "cons"))
+			fourLetter(t, s.addr, "cons"))
 
-		mntr := word(t, s.addr, "mntr")
+		mntr := fourLetter(t, s.addr, "mntr")
 		require.Regexp(t, `^(zk_[^\t\n]+\t[^\t\n]+\n)+`, mntr)
 		require.Regexp(t, `^zk_version\t.+, built on .+\n`, mntr)
 		for _, line := range []string{
@@ -105,22 +105,22 @@ Node count: %d
 			require.Regexp(t, `(?m)^`+line+`$`, mntr)
 		}
 	}},
-	{129, "a word that is not allowed is told so, an unknown one is not", strict, func(t *testing.T, s suite) {
-		require.Equal(t, "ruok is not executed because it is not in the whitelist.\n", word(t, s.addr, "ruok"))
-		require.Equal(t, "mntr is not executed because it is not in the whitelist.\n", word(t, s.addr, "mntr"))
-		require.Contains(t, word(t, s.addr, "srvr"), "\nMode: standalone\n")
-		require.Contains(t, word(t, s.addr, "srvr\n"), "\nMode: standalone\n")
+	{129, "a command that is not allowed gets an error, an unknown one no reply", strict, func(t *testing.T, s checkEnv) {
+		require.Equal(t, "ruok is not executed because it is not in the whitelist.\n", fourLetter(t, s.addr, "ruok"))
+		require.Equal(t, "mntr is not executed because it is not in the whitelist.\n", fourLetter(t, s.addr, "mntr"))
+		require.Contains(t, fourLetter(t, s.addr, "srvr"), "\nMode: standalone\n")
+		require.Contains(t, fourLetter(t, s.addr, "srvr\n"), "\nMode: standalone\n")
 		c := dial(t, s.addr)
 		c.write([]byte("what"))
-		c.end()
+		c.waitEnd()
 	}},
-	{135, "cons names the latest request", exclusive, func(t *testing.T, s suite) {
+	{135, "cons names the latest request", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		latest := func(c *client) string {
 			t.Helper()
 			mine := regexp.MustCompile(` /` + regexp.QuoteMeta(c.conn.LocalAddr().String()) + `\[.*,(lop=.*,)est=.*,(to=.*),lresp=`)
-			found := mine.FindStringSubmatch(word(t, s.addr, "cons"))
+			found := mine.FindStringSubmatch(fourLetter(t, s.addr, "cons"))
 			require.Len(t, found, 3)
 			return found[1] + found[2]
 		}
@@ -131,7 +131,7 @@ Node count: %d
 			lop string
 		}{
 			{create(n, nil, persistent), "CREA"},
-			{ping(), "PING"}, // has no number
+			{ping(), "PING"}, // its xid is negative
 			{create2(s.path("m"), nil, persistent), "CREA"},
 			{createContainer(s.path("c"), container), "CREA"},
 			{createTTL(s.path("ttl"), ttl, time.Hour), "CREA"},
@@ -165,7 +165,7 @@ Node count: %d
 			{request{Op: opDeleteContainer}, "NA"},
 			{checkVersion(n, 0), "NA"},
 		} {
-			if step.Op == opAuth { // does not count
+			if step.Op == opAuth { // not recorded
 				before := latest(c)
 				c.must(step.request)
 				require.Equal(t, before, latest(c))
@@ -177,25 +177,25 @@ Node count: %d
 		again := c.reattach()
 		require.Equal(t, "lop=null,to=30000,lcxid=0x0,lzxid=0x0", latest(again))
 	}},
-	{136, "statistics are reset", exclusive, func(t *testing.T, s suite) {
+	{136, "statistics are reset", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for range 100 {
 			c.must(create(s.path("n-"), nil, sequential))
 		}
-		require.Regexp(t, `(?m)^Received: \d{3,}$`, word(t, s.addr, "srvr"))
-		require.Equal(t, "Server stats reset.\n", word(t, s.addr, "srst"))
-		require.Regexp(t, `(?m)^Received: \d{1,2}\nSent: \d{1,2}$`, word(t, s.addr, "srvr"))
+		require.Regexp(t, `(?m)^Received: \d{3,}$`, fourLetter(t, s.addr, "srvr"))
+		require.Equal(t, "Server stats reset.\n", fourLetter(t, s.addr, "srst"))
+		require.Regexp(t, `(?m)^Received: \d{1,2}\nSent: \d{1,2}$`, fourLetter(t, s.addr, "srvr"))
 		mine := ` /` + regexp.QuoteMeta(c.conn.LocalAddr().String()) + `\[1\]\(queued=0,`
-		require.Regexp(t, mine+`recved=10\d,sent=10\d,sid=`, word(t, s.addr, "cons"))
-		require.Equal(t, "Connection stats reset.\n", word(t, s.addr, "crst"))
-		require.Regexp(t, mine+`recved=0,sent=0,sid=0x[0-9a-f]+,lop=NA,est=\d+,to=30000,lzxid=0xffffffffffffffff,lresp=0,`, word(t, s.addr, "cons"))
+		require.Regexp(t, mine+`recved=10\d,sent=10\d,sid=`, fourLetter(t, s.addr, "cons"))
+		require.Equal(t, "Connection stats reset.\n", fourLetter(t, s.addr, "crst"))
+		require.Regexp(t, mine+`recved=0,sent=0,sid=0x[0-9a-f]+,lop=NA,est=\d+,to=30000,lzxid=0xffffffffffffffff,lresp=0,`, fourLetter(t, s.addr, "cons"))
 	}},
-	{137, "the mask of what is traced is set and told", exclusive, func(t *testing.T, s suite) {
-		require.Equal(t, "306", word(t, s.addr, "gtmk"))
+	{137, "the trace mask can be set and read", exclusive, func(t *testing.T, s checkEnv) {
+		require.Equal(t, "306", fourLetter(t, s.addr, "gtmk"))
 		for _, mask := range []int64{2, -3, 306} {
 			set := string(encoder("stmk").long(mask))
-			require.Equal(t, fmt.Sprint(mask), word(t, s.addr, set))
-			require.Equal(t, fmt.Sprint(mask), word(t, s.addr, "gtmk"))
+			require.Equal(t, fmt.Sprint(mask), fourLetter(t, s.addr, set))
+			require.Equal(t, fmt.Sprint(mask), fourLetter(t, s.addr, "gtmk"))
 		}
 	}},
 }

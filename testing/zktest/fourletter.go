@@ -13,39 +13,39 @@ import (
 	"time"
 )
 
-// version is what the server says it is.
+// version is the version that the server reports.
 const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 
-// fourLetterWords are the administrator's questions. Whoever asks one gets a
-// text, and the end of the connection.
-var fourLetterWords = map[string]func(*Server) string{
-	"conf": (*Server).wordConf,
-	"cons": (*Server).wordCons,
-	"crst": (*Server).wordCrst,
+// fourLetterCommands are ZooKeeper's commands for administrators, its "four letter
+// words". After the reply the connection ends.
+var fourLetterCommands = map[string]func(*Server) string{
+	"conf": (*Server).fourLetterConf,
+	"cons": (*Server).fourLetterCons,
+	"crst": (*Server).fourLetterCrst,
 	"dirs": func(*Server) string { return "datadir_size: 0\nlogdir_size: 0\n" },
-	"dump": (*Server).wordDump,
+	"dump": (*Server).fourLetterDump,
 	"envi": func(*Server) string { return "Environment:\nzookeeper.version=" + version + "\n" },
-	"gtmk": (*Server).wordGtmk,
+	"gtmk": (*Server).fourLetterGtmk,
 	"isro": func(*Server) string { return "rw" },
-	"mntr": (*Server).wordMntr,
+	"mntr": (*Server).fourLetterMntr,
 	"ruok": func(*Server) string { return "imok" },
-	"srst": (*Server).wordSrst,
+	"srst": (*Server).fourLetterSrst,
 	"srvr": func(s *Server) string { return "Zookeeper version: " + version + "\n" + s.summary() },
-	"stat": (*Server).wordStat,
-	"stmk": (*Server).wordGtmk, // when the mask is set
-	"wchc": (*Server).wordWchc,
-	"wchp": (*Server).wordWchp,
-	"wchs": (*Server).wordWchs,
+	"stat": (*Server).fourLetterStat,
+	"stmk": (*Server).fourLetterGtmk, // after fourLetterReply has set the mask
+	"wchc": (*Server).fourLetterWchc,
+	"wchp": (*Server).fourLetterWchp,
+	"wchs": (*Server).fourLetterWchs,
 }
 
-// answer answers a four letter word, behind which there may be more. It reports
-// false if it is none.
-func (s *Server) answer(word string, more io.Reader) (string, bool) {
-	reply, ok := fourLetterWords[word]
+// fourLetterReply returns the reply to a four letter command, whose argument, if
+// it takes one, is read from more. It reports false if there is no such command.
+func (s *Server) fourLetterReply(word string, more io.Reader) (string, bool) {
+	reply, ok := fourLetterCommands[word]
 	if !ok {
 		return "", false
 	}
-	if s.conf.words != nil && !s.conf.words[word] {
+	if s.conf.whitelist != nil && !s.conf.whitelist[word] {
 		return word + " is not executed because it is not in the whitelist.\n", true
 	}
 	var mask [8]byte
@@ -62,53 +62,53 @@ func (s *Server) answer(word string, more io.Reader) (string, bool) {
 	return reply(s), true
 }
 
-// packets counts what went in and out, the question itself included.
-func (s *Server) packets() (received, sent int64) {
+// packetCounts returns the numbers of packets, including the command itself.
+func (s *Server) packetCounts() (received, sent int64) {
 	return s.network.received.Load() + 1, s.network.sent.Load()
 }
 
 func (s *Server) summary() string {
-	received, sent := s.packets()
+	received, sent := s.packetCounts()
 	return fmt.Sprintf("Latency min/avg/max: 0/0.0/0\nReceived: %d\nSent: %d\nConnections: %d\nOutstanding: 0\nZxid: 0x%x\nMode: standalone\nNode count: %d\n",
-		received, sent, len(s.conns), s.zxid, len(s.tree)+1) // the root counts twice
+		received, sent, len(s.conns), s.zxid, len(s.tree)+1) // ZooKeeper counts the root twice
 }
 
-func (s *Server) wordConf() string {
+func (s *Server) fourLetterConf() string {
 	_, port, _ := net.SplitHostPort(s.Addr())
 	return fmt.Sprintf("clientPort=%s\nsecureClientPort=-1\ndataDir=\ndataDirSize=0\ndataLogDir=\ndataLogSize=0\n"+
 		"tickTime=%d\nmaxClientCnxns=%d\nminSessionTimeout=%d\nmaxSessionTimeout=%d\nclientPortListenBacklog=-1\nserverId=0\n",
 		port, s.conf.tick.Milliseconds(), s.conf.maxClientConns, s.conf.minTimeout.Milliseconds(), s.conf.maxTimeout.Milliseconds())
 }
 
-func (s *Server) wordGtmk() string { return strconv.FormatInt(s.traceMask, 10) }
+func (s *Server) fourLetterGtmk() string { return strconv.FormatInt(s.traceMask, 10) }
 
-func (s *Server) wordCrst() string {
+func (s *Server) fourLetterCrst() string {
 	for c := range s.conns {
-		c.line.received.Store(0)
-		c.line.sent.Store(0)
+		c.client.received.Store(0)
+		c.client.sent.Store(0)
 		c.last = noRequest
 	}
 	return "Connection stats reset.\n"
 }
 
-func (s *Server) wordSrst() string {
+func (s *Server) fourLetterSrst() string {
 	s.network.received.Store(0)
 	s.network.sent.Store(0)
 	return "Server stats reset.\n"
 }
 
-// lastRequest is what cons tells about the latest request of a connection.
+// lastRequest is the latest request of a connection, as cons shows it.
 type lastRequest struct {
 	op   string
-	xid  int32 // the latest one that is not negative; -1: none
+	xid  int32 // the latest xid that is not negative; -1 if none
 	zxid int64
 }
 
-// noRequest is what crst leaves.
+// noRequest is the lastRequest after crst.
 var noRequest = lastRequest{"NA", -1, -1}
 
-// operations are their names in the answer to cons.
-var operations = map[Op]string{
+// consNames are the names of operations in the reply to cons.
+var consNames = map[Op]string{
 	OpConnect: "SESS", OpPing: "PING", OpCreate: "CREA", OpCreate2: "CREA", OpCreateContainer: "CREA", OpCreateTTL: "CREA",
 	OpDelete: "DELE", OpSetData: "SETD", OpGetData: "GETD", OpExists: "EXIS", OpGetACL: "GETA", OpSetACL: "SETA",
 	OpGetChildren: "GETC", OpGetChildren2: "GETC", OpGetAllChildrenNumber: "GETACN", OpGetEphemerals: "GETE",
@@ -116,13 +116,13 @@ var operations = map[Op]string{
 	OpCheckWatches: "CHKW", OpRemoveWatches: "REMW", OpWhoAmI: "HOMI", OpReconfig: "RECO", OpCloseSession: "CLOS",
 }
 
-// answered notes the reply to a request. A change that failed has no name, and
-// what proves an identity does not count.
-func (c *conn) answered(r Request, zxid int64, code Code) {
+// recordReply records the request that a reply answers. A failed write has no
+// name, and authentication does not count.
+func (c *conn) recordReply(r Request, zxid int64, code Code) {
 	if r.Op == OpAuth || r.Op == OpSASL {
 		return
 	}
-	c.last.op, c.last.zxid = operations[r.Op], zxid
+	c.last.op, c.last.zxid = consNames[r.Op], zxid
 	if c.last.op == "" || r.Op.writes() && code != OK {
 		c.last.op = noRequest.op
 	}
@@ -131,14 +131,15 @@ func (c *conn) answered(r Request, zxid int64, code Code) {
 	}
 }
 
-func (c *conn) word() string {
-	return fmt.Sprintf(" /%s[1](queued=0,recved=%d,sent=%d", c.line.conn.RemoteAddr(), c.line.received.Load(), c.line.sent.Load())
+// statLine returns the beginning of a connection's line in stat, cons and dump.
+func (c *conn) statLine() string {
+	return fmt.Sprintf(" /%s[1](queued=0,recved=%d,sent=%d", c.client.conn.RemoteAddr(), c.client.received.Load(), c.client.sent.Load())
 }
 
-func (s *Server) wordCons() string {
+func (s *Server) fourLetterCons() string {
 	var b strings.Builder
 	for _, c := range s.sortedConns() {
-		b.WriteString(c.word())
+		b.WriteString(c.statLine())
 		if ss := c.session; ss != nil {
 			fmt.Fprintf(&b, ",sid=0x%x,lop=%s,est=%d,to=%d", ss.id, c.last.op, c.opened.UnixMilli(), ss.timeout.Milliseconds())
 			if c.last.xid >= 0 {
@@ -151,49 +152,48 @@ func (s *Server) wordCons() string {
 	return b.String() + "\n"
 }
 
-func (s *Server) wordStat() string {
+func (s *Server) fourLetterStat() string {
 	var b strings.Builder
 	b.WriteString("Zookeeper version: " + version + "\nClients:\n")
 	for _, c := range s.sortedConns() {
-		b.WriteString(c.word() + ")\n")
+		b.WriteString(c.statLine() + ")\n")
 	}
 	return b.String() + "\n" + s.summary()
 }
 
-// watched returns the data table of all members: the only one that ZooKeeper
-// tells about.
-func (s *Server) watched() (bySession map[int64][]string, byPath map[string][]int64, total int) {
+// dataWatches returns the data watches of all replicas. ZooKeeper does not report
+// child watches.
+func (s *Server) dataWatches() (bySession map[int64][]string, byPath map[string][]int64, total int) {
 	bySession, byPath = map[int64][]string{}, map[string][]int64{}
-	for _, m := range s.members {
-		for path, watchers := range m.data {
-			for c := range watchers {
-				id := c.line.session.Load()
-				bySession[id] = append(bySession[id], path)
-				byPath[path] = append(byPath[path], id)
-				total++
-			}
+	s.eachWatch(func(_ *replica, path string, children bool, c *conn, _ watchMode) {
+		if children {
+			return
 		}
-	}
+		id := c.client.session.Load()
+		bySession[id] = append(bySession[id], path)
+		byPath[path] = append(byPath[path], id)
+		total++
+	})
 	return bySession, byPath, total
 }
 
-func (s *Server) wordWchs() string {
-	bySession, byPath, total := s.watched()
+func (s *Server) fourLetterWchs() string {
+	bySession, byPath, total := s.dataWatches()
 	return fmt.Sprintf("%d connections watching %d paths\nTotal watches:%d\n", len(bySession), len(byPath), total)
 }
 
-func (s *Server) wordWchc() string {
-	bySession, _, _ := s.watched()
-	return listed(bySession, func(id int64) string { return fmt.Sprintf("0x%x", id) }, func(path string) string { return path })
+func (s *Server) fourLetterWchc() string {
+	bySession, _, _ := s.dataWatches()
+	return formatLists(bySession, func(id int64) string { return fmt.Sprintf("0x%x", id) }, func(path string) string { return path })
 }
 
-func (s *Server) wordWchp() string {
-	_, byPath, _ := s.watched()
-	return listed(byPath, func(path string) string { return path }, func(id int64) string { return fmt.Sprintf("0x%x", id) })
+func (s *Server) fourLetterWchp() string {
+	_, byPath, _ := s.dataWatches()
+	return formatLists(byPath, func(path string) string { return path }, func(id int64) string { return fmt.Sprintf("0x%x", id) })
 }
 
-// listed writes keys, each with its values below.
-func listed[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value func(V) string) string {
+// formatLists formats keys, each with its values below it.
+func formatLists[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value func(V) string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(lists)) {
 		b.WriteString(key(k) + "\n")
@@ -204,16 +204,10 @@ func listed[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value func(V)
 	return b.String() + "\n"
 }
 
-func (s *Server) wordMntr() string {
-	received, sent := s.packets()
+func (s *Server) fourLetterMntr() string {
+	received, sent := s.packetCounts()
 	watches, ephemerals, size := 0, 0, 0
-	for _, m := range s.members {
-		for _, table := range []watchTable{m.data, m.child} {
-			for _, watchers := range table {
-				watches += len(watchers)
-			}
-		}
-	}
+	s.eachWatch(func(*replica, string, bool, *conn, watchMode) { watches++ })
 	for path, n := range s.tree {
 		size += len(path) + len(n.data)
 		if n.kind == ephemeral {
@@ -236,11 +230,11 @@ func (s *Server) wordMntr() string {
 		fmt.Fprintf(&b, "zk_%s\t%d\n", stat.key, stat.value)
 	}
 	b.WriteString("zk_avg_latency\t0.0\n")
-	unmeasured(&b)
+	writeUnmeasured(&b)
 	return b.String()
 }
 
-func (s *Server) wordDump() string {
+func (s *Server) fourLetterDump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "SessionTracker dump:\nGlobal Sessions(%d):\n", len(s.sessions))
 	owners := 0
@@ -262,7 +256,7 @@ func (s *Server) wordDump() string {
 	}
 	fmt.Fprintf(&b, "Connections dump:\nConnections Sets (1)/(%d):\n", len(s.conns))
 	for _, c := range s.sortedConns() {
-		b.WriteString(c.word() + ")\n")
+		b.WriteString(c.statLine() + ")\n")
 	}
 	return b.String()
 }
