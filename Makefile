@@ -33,6 +33,7 @@ vet: ## gofmt, go vet and staticcheck
 tidy: ## go mod tidy in every module, with the version of the library that go.work names
 	GOWORK=off go -C tools run ./release tidy
 	go work sync
+	go mod download
 
 release-check: ## the modules as users get them: go get, go install and go vet outside the workspace
 	GOWORK=off go -C tools run ./release check
