@@ -26,7 +26,7 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrUpgrade means that a reader asked for the exclusive lock, or a holder of
-	// permits for more of them. Unlock first, or ask foreverything at once: two
+	// permits for more of them. Unlock first, or ask for everything at once: two
 	// holders that wait for more may wait for each other.
 	ErrUpgrade = errors.New("cannot upgrade a held lock; unlock it first")
 

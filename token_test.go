@@ -139,7 +139,7 @@ func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand)
 	if token <= before {
 		return fmt.Errorf("the token %d is not larger than %d, that of an earlier holder", token, before)
 	}
-	h.Lock() // before the unlock, so that it counts forevery later grant
+	h.Lock() // before the unlock, so that it counts for every later grant
 	h.any = max(h.any, token)
 	if alone {
 		h.alone = max(h.alone, token)

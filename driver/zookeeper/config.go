@@ -28,7 +28,7 @@ const (
 //
 // A Config holds secrets. They are left out however it is formatted.
 type Config struct {
-	// Servers are host:port addresses. Names are resolved forevery connection,
+	// Servers are host:port addresses. Names are resolved for every connection,
 	// and each address of a name is tried; if a name cannot be resolved, the
 	// address that last worked is used. The port defaults to 2181.
 	Servers []string
@@ -75,7 +75,7 @@ type Digest struct {
 	Password string
 }
 
-// Format implements fmt.Formatter forevery verb.
+// Format implements fmt.Formatter for every verb.
 func (d Digest) Format(f fmt.State, _ rune) {
 	if d != (Digest{}) {
 		fmt.Fprintf(f, "%s:(hidden)", d.User)
@@ -85,7 +85,7 @@ func (d Digest) Format(f fmt.State, _ rune) {
 // MarshalText keeps the password out of JSON and logs.
 func (d Digest) MarshalText() ([]byte, error) { return fmt.Append(nil, d), nil }
 
-// Format implements fmt.Formatter forevery verb. It prints the connect string
+// Format implements fmt.Formatter for every verb. It prints the connect string
 // without its secrets.
 func (c Config) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "%s%s?session_timeout=%s", strings.Join(c.Servers, ","), c.Chroot, c.SessionTimeout)

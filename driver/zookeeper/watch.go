@@ -75,7 +75,7 @@ func (ws *watches) interrupt() {
 
 // fire is called for the server's event about path. Names of contenders are never
 // used again (those of plain locks are: see plainWatch), so an event is true
-// forevery waiter, whenever its wait began.
+// for every waiter, whenever its wait began.
 func (s *Session) fire(path string, e driver.Event) {
 	if e == driver.Deleted {
 		s.plainNodes.forgetPath(path) // whichever client deleted it: the event precedes the reply to the next create

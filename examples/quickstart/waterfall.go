@@ -13,7 +13,7 @@ const spanWork = "quickstart.work" // of the work under a lock
 
 const axisWidth = 32 // makes lines shorter than 80 characters
 
-// waterfall draws a line forevery request for a lock, all on one axis of time.
+// waterfall draws a line for every request for a lock, all on one axis of time.
 func waterfall(all []spans.Span) string {
 	// In the order of their beginnings, because in a trace the wait is part of the
 	// request and drawn over it, and the work follows both.

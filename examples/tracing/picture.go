@@ -25,7 +25,7 @@ const (
 	headHeight = 30 // of the name of a process
 )
 
-// svg draws the same as waterfall: a row forevery lock that a request asked for,
+// svg draws the same as waterfall: a row for every lock that a request asked for,
 // grouped by process, and an arrow from each wait to the requests in the way.
 func svg(requests []*request) string {
 	if len(requests) == 0 {

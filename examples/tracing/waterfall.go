@@ -10,7 +10,7 @@ import (
 
 const axisWidth = 36
 
-// waterfall draws a line forevery lock that a request asked for, all on one axis
+// waterfall draws a line for every lock that a request asked for, all on one axis
 // of time, and below it what the request waited for.
 func waterfall(requests []*request) string {
 	if len(requests) == 0 {

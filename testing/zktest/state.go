@@ -112,7 +112,7 @@ func (s *Server) snapshot() *State {
 	return st
 }
 
-// eachWatch calls f forevery watch, in no order.
+// eachWatch calls f for every watch, in no order.
 func (s *Server) eachWatch(f func(rep *replica, path string, children bool, c *conn, mode watchMode)) {
 	for _, rep := range s.replicas {
 		rep.data.each(func(path string, c *conn, mode watchMode) { f(rep, path, false, c, mode) })
