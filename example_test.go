@@ -5,35 +5,43 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"strings"
 	"time"
+
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
-// address of a ZooKeeper server that runs while the examples do.
-func address() string { return server.Addr() }
+// openPool opens a pool on the server of the examples.
+func openPool(opts ...lockpool.Option) *lockpool.Pool {
+	pool, err := lockpool.Open("zookeeper", locktest.Shared().Addr()+"/example", opts...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return pool
+}
 
 func ExampleOpen() {
 	// import _ "github.com/lockpool/lockpool/driver/zookeeper"
-	pool, err := lockpool.Open("zookeeper", address()+"/example?session_timeout=10s")
+	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks?session_timeout=10s")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer pool.Close()
 
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	fmt.Println(pool.Ping(ctx))
-	// Output: <nil>
+	fmt.Println(pool) // connects when it is first used
+	// Output: lockpool.Pool(zookeeper)
 }
 
 func ExampleOpenConnector() {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
-		Servers:        []string{address()},
-		Chroot:         "/example",
-		SessionTimeout: 10 * time.Second,
-		Digest:         zookeeper.Digest{User: "shop", Password: "secret"},
+		Servers: []string{"zk1:2181", "zk2:2181", "zk3:2181"},
+		Chroot:  "/locks",
+		Digest:  zookeeper.Digest{User: "shop", Password: "secret"},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -43,59 +51,73 @@ func ExampleOpenConnector() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	fmt.Println(pool, pool.Stats().MaxSessions)
-	// Output: lockpool.Pool(zookeeper) 2
+
+	fmt.Println(pool.Stats().MaxSessions)
+	// Output: 2
+}
+
+func ExampleDrivers() {
+	fmt.Println(lockpool.Drivers())
+	// Output: [zookeeper]
 }
 
 func ExamplePool_Do() {
-	pool, err := lockpool.Open("zookeeper", address()+"/example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	pool := openPool()
 	defer pool.Close()
-	ctx := context.Background()
 
-	// What a caller holds, the code below may lock again.
-	charge := func(ctx context.Context) error {
-		return pool.Do(ctx, "orders/42", func(ctx context.Context) error {
-			fmt.Println("charging")
-			return nil
-		})
-	}
-	err = pool.Do(ctx, "orders/42", func(ctx context.Context) error {
-		return charge(ctx)
+	err := pool.Do(context.Background(), "orders/42", func(ctx context.Context) error {
+		fmt.Println("charging the order") // stop when ctx ends: the lock may be lost
+		return ctx.Err()
 	}, lockpool.WaitAtMost(5*time.Second))
 	fmt.Println(err)
 	// Output:
-	// charging
+	// charging the order
+	// <nil>
+}
+
+// A context carries the holder, so code deep in the call stack can lock what its
+// caller holds.
+func ExamplePool_Do_reentrant() {
+	pool := openPool()
+	defer pool.Close()
+
+	charge := func(ctx context.Context) error {
+		return pool.Do(ctx, "orders/42", func(ctx context.Context) error {
+			fmt.Println("charging the order")
+			return nil
+		})
+	}
+	err := pool.Do(context.Background(), "orders/42", func(ctx context.Context) error {
+		return charge(ctx) // enters the lock again, without a wait
+	})
+	fmt.Println(err)
+	// Output:
+	// charging the order
 	// <nil>
 }
 
 func ExamplePool_Lock() {
-	pool, err := lockpool.Open("zookeeper", address()+"/example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	pool := openPool()
 	defer pool.Close()
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	lock, err := pool.Lock(ctx, "reports/daily") // waits no longer than ctx
+	lock, err := pool.Lock(ctx, "reports/daily") // waits until ctx ends
+	if errors.Is(err, context.DeadlineExceeded) {
+		fmt.Println("another process writes the report")
+		return
+	}
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer lock.Unlock(ctx) // unlocks even if ctx has ended by then
+	defer lock.Unlock(ctx) // unlocks even if ctx has ended
 
-	work := lock.Context(context.Background()) // ends if the lock is lost
-	fmt.Println(work.Err(), lock.Depth())
-	// Output: <nil> 1
+	fmt.Println("writing", lock.Name())
+	// Output: writing reports/daily
 }
 
 func ExamplePool_TryLock() {
-	pool, err := lockpool.Open("zookeeper", address()+"/example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	pool := openPool()
 	defer pool.Close()
 	ctx := context.Background()
 
@@ -103,79 +125,424 @@ func ExamplePool_TryLock() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = pool.TryLock(ctx, "cron/nightly") // another holder
-	fmt.Println("busy:", errors.Is(err, lockpool.ErrLocked))
+	_, err = pool.TryLock(ctx, "cron/nightly") // by another holder
+	fmt.Println("locked:", errors.Is(err, lockpool.ErrLocked))
 	fmt.Println(lock.Unlock(ctx))
 	// Output:
-	// busy: true
+	// locked: true
 	// <nil>
 }
 
-func ExampleSession() {
-	pool, err := lockpool.Open("zookeeper", address()+"/example")
-	if err != nil {
-		log.Fatal(err)
-	}
+func ExampleWaitAtMost() {
+	pool := openPool()
 	defer pool.Close()
 	ctx := context.Background()
 
-	session, err := pool.Handle(ctx) // one holder
+	lock, err := pool.Lock(ctx, "cron/nightly")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer session.Close(ctx) // releases whatever it still holds
+	defer lock.Unlock(ctx)
 
-	outer, err := session.Lock(ctx, "accounts/7")
-	if err != nil {
-		log.Fatal(err)
-	}
-	inner, err := session.Lock(ctx, "accounts/7") // held already: enters again
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(inner.Depth())
-	fmt.Println(inner.Unlock(ctx), outer.Depth())
-	fmt.Println(outer.Unlock(ctx), outer.Depth())
-	fmt.Println(errors.Is(outer.Unlock(ctx), lockpool.ErrNotHeld))
+	work := func(context.Context) error { return nil }
+	err = pool.Do(ctx, "cron/nightly", work, lockpool.WaitAtMost(50*time.Millisecond))
+	fmt.Println("timed out:", errors.Is(err, context.DeadlineExceeded))
+	err = pool.Do(ctx, "cron/nightly", work, lockpool.WaitAtMost(0)) // now or not at all
+	fmt.Println("locked:", errors.Is(err, lockpool.ErrLocked))
 	// Output:
-	// 2
-	// <nil> 1
-	// <nil> 0
-	// true
+	// timed out: true
+	// locked: true
+}
+
+// A handle is one holder, and enters its own locks again.
+func ExampleHandle() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	handle, err := pool.Handle(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer handle.Close(ctx) // unlocks what it still holds
+
+	outer, err := handle.Lock(ctx, "accounts/7")
+	if err != nil {
+		log.Fatal(err)
+	}
+	inner, err := handle.Lock(ctx, "accounts/7")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("depth", inner.Depth())
+	fmt.Println(inner.Unlock(ctx), "depth", outer.Depth())
+	fmt.Println(outer.Unlock(ctx), "depth", outer.Depth())
+	// Output:
+	// depth 2
+	// <nil> depth 1
+	// <nil> depth 0
+}
+
+func ExampleHandle_Do() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	handle, err := pool.Handle(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer handle.Close(ctx)
+
+	err = handle.Do(ctx, "accounts/7", func(context.Context) error {
+		fmt.Println("transferring")
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// transferring
+	// <nil>
+}
+
+func ExamplePool_RLock() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	first, err := pool.RLock(ctx, "catalog")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer first.Unlock(ctx)
+	second, err := pool.RLock(ctx, "catalog") // readers share the lock
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer second.Unlock(ctx)
+
+	_, err = pool.TryLock(ctx, "catalog")
+	fmt.Println("writer waits:", errors.Is(err, lockpool.ErrLocked))
+	// Output: writer waits: true
+}
+
+// A writer downgrades its lock: it is a reader from then on, without a moment in
+// which it does not hold the lock.
+func ExampleHandle_RLock() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	handle, err := pool.Handle(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer handle.Close(ctx)
+
+	write, err := handle.Lock(ctx, "catalog")
+	if err != nil {
+		log.Fatal(err)
+	}
+	read, err := handle.RLock(ctx, "catalog")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("downgrade:", write.Unlock(ctx))
+	other, err := pool.RLock(ctx, "catalog")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(other.Unlock(ctx), read.Unlock(ctx))
+	// Output:
+	// downgrade: <nil>
+	// <nil> <nil>
+}
+
+func ExamplePool_LockAll() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	// All callers lock in one order, so transfers in both directions are safe.
+	accounts, err := pool.LockAll(ctx, []string{"accounts/7", "accounts/3"}, lockpool.WaitAtMost(5*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer accounts.Unlock(ctx)
+
+	fmt.Println(accounts.Names())
+	// Output: [accounts/3 accounts/7]
+}
+
+func ExampleMultiLock_Do() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	accounts, err := pool.LockAll(ctx, []string{"accounts/7", "accounts/3"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = accounts.Do(ctx, func(ctx context.Context) error { // unlocks them all
+		fmt.Println("transferring")
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// transferring
+	// <nil>
+}
+
+// A store that refuses smaller tokens than it has seen is safe from a holder that
+// was paused for so long that another has the lock.
+func ExampleLock_Token() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	var highest int64 // kept by the store, beside the data
+	write := func(token int64, value string) {
+		if token < highest {
+			fmt.Println(value, "is refused")
+			return
+		}
+		highest = token
+		fmt.Println(value, "is written")
+	}
+
+	var tokens []int64
+	for range 2 { // two holders, one after the other
+		lock, err := pool.Lock(ctx, "inventory")
+		if err != nil {
+			log.Fatal(err)
+		}
+		token, err := lock.Token(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		tokens = append(tokens, token)
+		if err := lock.Unlock(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	write(tokens[1], "new")
+	write(tokens[0], "old") // the first holder wakes up too late
+	// Output:
+	// new is written
+	// old is refused
+}
+
+// The context of a lock ends when the lock is lost.
+func ExampleLock_Context() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	lock, err := pool.Lock(ctx, "reports/daily")
+	if err != nil {
+		log.Fatal(err)
+	}
+	work := lock.Context(ctx)
+
+	queue, err := pool.Queue(ctx, "reports/daily")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := pool.Break(ctx, "reports/daily", queue.Contenders[0].Node); err != nil { // by an operator
+		log.Fatal(err)
+	}
+
+	<-work.Done()
+	fmt.Println("lost:", errors.Is(context.Cause(work), lockpool.ErrLockLost))
+	fmt.Println("not held:", errors.Is(lock.Unlock(ctx), lockpool.ErrLockLost))
+	// Output:
+	// lost: true
+	// not held: true
+}
+
+func ExampleLock_Lost() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	lock, err := pool.Lock(ctx, "reports/daily")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+
+	for page := 1; page <= 2; page++ {
+		select {
+		case <-lock.Lost():
+			fmt.Println("stop: another process may have the lock")
+			return
+		default:
+			fmt.Println("page", page)
+		}
+	}
+	// Output:
+	// page 1
+	// page 2
+}
+
+func ExampleLockFromContext() {
+	pool := openPool()
+	defer pool.Close()
+
+	save := func(ctx context.Context) error {
+		lock, ok := lockpool.LockFromContext(ctx)
+		if !ok {
+			return errors.New("the caller must hold a lock")
+		}
+		token, err := lock.Token(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Println("saved under", lock.Name(), "with a token:", token > 0)
+		return nil
+	}
+	fmt.Println(save(context.Background()))
+	fmt.Println(pool.Do(context.Background(), "orders/42", save))
+	// Output:
+	// the caller must hold a lock
+	// saved under orders/42 with a token: true
+	// <nil>
+}
+
+func ExampleEscape() {
+	pool := openPool()
+	defer pool.Close()
+
+	name := "pages/" + lockpool.Escape("https://example.com/a?b=c")
+	err := pool.Do(context.Background(), name, func(context.Context) error {
+		fmt.Println(name)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// pages/https:%2F%2Fexample.com%2Fa%3Fb=c
+	// <nil>
+}
+
+func ExampleUnescape() {
+	page, err := lockpool.Unescape("https:%2F%2Fexample.com%2Fa%3Fb=c")
+	fmt.Println(page, err)
+	// Output: https://example.com/a?b=c <nil>
+}
+
+// Shutdown lets holders finish, as an HTTP server lets requests.
+func ExamplePool_Shutdown() {
+	pool := openPool()
+	ctx := context.Background()
+
+	started, finished := make(chan struct{}), make(chan error)
+	go func() {
+		finished <- pool.Do(ctx, "jobs/7", func(ctx context.Context) error {
+			close(started)
+			time.Sleep(10 * time.Millisecond) // the work
+			return ctx.Err()
+		})
+	}()
+	<-started
+
+	grace, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	fmt.Println("shutdown:", pool.Shutdown(grace))
+	fmt.Println("job:", <-finished)
+	_, err := pool.Lock(ctx, "jobs/8")
+	fmt.Println("closed:", errors.Is(err, lockpool.ErrPoolClosed))
+	// Output:
+	// shutdown: <nil>
+	// job: <nil>
+	// closed: true
+}
+
+func ExamplePool_Queue() {
+	pool := openPool(lockpool.WithOwner("billing"))
+	defer pool.Close()
+	ctx := context.Background()
+
+	lock, err := pool.Lock(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+
+	queue, err := pool.Queue(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, c := range queue.Contenders {
+		fmt.Println(c.Owner, c.Kind, "holds:", c.Holds)
+	}
+	// Output: billing mutex holds: true
+}
+
+func ExamplePool_List() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	lock, err := pool.Lock(ctx, "orders/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+
+	fmt.Println(pool.List(ctx, "orders"))
+	// Output: [orders/42] <nil>
+}
+
+// A revocable holder stops when another process needs the lock.
+func ExampleRevocable() {
+	pool := openPool()
+	defer pool.Close()
+
+	err := pool.Do(context.Background(), "reindex", func(ctx context.Context) error {
+		if err := pool.Revoke(ctx, "reindex"); err != nil { // usually by another process
+			return err
+		}
+		<-ctx.Done()
+		return context.Cause(ctx) // the lock is held until here
+	}, lockpool.Revocable())
+	fmt.Println("revoked:", errors.Is(err, lockpool.ErrRevoked))
+	// Output: revoked: true
 }
 
 func ExampleSemaphore() {
-	pool, err := lockpool.Open("zookeeper", address()+"/example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	pool := openPool()
 	defer pool.Close()
 	ctx := context.Background()
 
-	gpus := pool.Semaphore("gpus", 4) // everybody says 4
+	gpus := pool.Semaphore("gpus", 4) // all callers state the limit
 	permits, err := gpus.Acquire(ctx, 3)
 	if err != nil {
 		log.Fatal(err)
 	}
 	_, err = gpus.TryAcquire(ctx, 2)
-	fmt.Println("busy:", errors.Is(err, lockpool.ErrLocked))
+	fmt.Println("only one is free:", errors.Is(err, lockpool.ErrLocked))
 	fmt.Println(permits.Release(ctx))
-	fmt.Println(gpus.Do(ctx, 4, func(context.Context) error {
-		fmt.Println("all of them")
-		return nil
-	}))
 	// Output:
-	// busy: true
-	// <nil>
-	// all of them
+	// only one is free: true
 	// <nil>
 }
 
+func ExampleSemaphore_Do() {
+	pool := openPool()
+	defer pool.Close()
+
+	err := pool.Semaphore("gpus", 4).Do(context.Background(), 2, func(context.Context) error {
+		fmt.Println("training on two of them")
+		return nil
+	}, lockpool.WaitAtMost(time.Minute))
+	fmt.Println(err)
+	// Output:
+	// training on two of them
+	// <nil>
+}
+
+// A plain lock is a single node without a queue.
 func ExamplePlain() {
-	pool, err := lockpool.Open("zookeeper", address()+"/example")
-	if err != nil {
-		log.Fatal(err)
-	}
+	pool := openPool()
 	defer pool.Close()
 	ctx := context.Background()
 
@@ -183,7 +550,7 @@ func ExamplePlain() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = pool.Lock(ctx, "cron/cleanup") // another kind of lock
+	_, err = pool.Lock(ctx, "cron/cleanup") // not plain
 	fmt.Println("mismatch:", errors.Is(err, lockpool.ErrKindMismatch))
 	fmt.Println(lock.Unlock(ctx))
 	// Output:
@@ -191,20 +558,48 @@ func ExamplePlain() {
 	// <nil>
 }
 
-func ExampleRevocable() {
-	pool, err := lockpool.Open("zookeeper", address()+"/example")
-	if err != nil {
-		log.Fatal(err)
-	}
+func ExampleLockError() {
+	pool := openPool()
 	defer pool.Close()
 
-	err = pool.Do(context.Background(), "reindex", func(ctx context.Context) error {
-		if err := pool.Revoke(ctx, "reindex"); err != nil { // usually somebody else
-			return err
-		}
-		<-ctx.Done() // asked to stop; the lock is held until this returns
-		return context.Cause(ctx)
-	}, lockpool.Revocable())
-	fmt.Println(errors.Is(err, lockpool.ErrRevoked))
-	// Output: true
+	_, err := pool.Lock(context.Background(), "/orders")
+	var lockError *lockpool.LockError
+	if errors.As(err, &lockError) {
+		fmt.Println(lockError.Op, lockError.Name, lockError.ErrorType())
+	}
+	fmt.Println(errors.Is(err, lockpool.ErrInvalidName))
+	// Output:
+	// lock /orders invalid_name
+	// true
+}
+
+func ExamplePool_Stats() {
+	pool := openPool(lockpool.WithMaxHandles(100))
+	defer pool.Close()
+
+	err := pool.Do(context.Background(), "orders/42", func(context.Context) error {
+		stats := pool.Stats()
+		fmt.Println("held:", stats.Held, "waiting:", stats.Waiting, "handles:", stats.InUse)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// held: 1 waiting: 0 handles: 1
+	// <nil>
+}
+
+// A pool uses the global providers of OpenTelemetry unless it is given others.
+func ExampleWithTracerProvider() {
+	pool := openPool(
+		lockpool.WithTracerProvider(tracenoop.NewTracerProvider()),
+		lockpool.WithMeterProvider(metricnoop.NewMeterProvider()),
+		lockpool.WithMetricName(func(lock string) string { // orders/42 is counted as orders
+			group, _, _ := strings.Cut(lock, "/")
+			return group
+		}),
+	)
+	defer pool.Close()
+
+	fmt.Println(pool.Do(context.Background(), "orders/42", func(context.Context) error { return nil }))
+	// Output: <nil>
 }

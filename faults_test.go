@@ -22,30 +22,30 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	leaseclock "github.com/lockpool/lockpool/internal/clock"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Every fault at every request of every play. The requests are not written down
-// here: each play is run once without a fault, and what it asks the server is
-// recorded. Then it is run once for each of these requests and each fault.
+// Every fault at every request of every play. The requests are not listed here:
+// each play runs once without a fault, which records its requests, and then once
+// for each of these requests and each fault.
 
-// play is a way to use a lock. Somebody else waits behind it, or holds the lock
-// first.
+// play is a way to use a lock. A rival waits behind it, or holds the lock first.
 type play struct {
 	name  string
-	warm  int  // how often the lock was used before
-	rival bool // somebody else holds it
+	warm  int  // how often the lock is used before
+	rival bool // the rival holds the lock first
 	act   func(*stage)
 
 	layout zookeeper.Layout
-	digest bool // with credentials, which each connection sends
+	digest bool // with credentials, which every connection sends
 	way    way  // nil for a lock with a queue
 }
 
-// way takes a kind of lock by the name a, so that nobody else can.
+// way acquires a kind of lock named a, exclusively.
 type way func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error)
 
-// grip is what Lock and Permits have in common.
+// grip is the common part of Lock and Permits.
 type grip interface {
 	Context(context.Context) context.Context
 	Lost() <-chan struct{}
@@ -84,8 +84,8 @@ func reading(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
 	return p.RLock(ctx, "a")
 }
 
-// keep is a play of what a session sends by itself.
-const keep = "keep"
+// keep is the play of the requests that a session sends by itself.
+const keep = "keep alive"
 
 var plays = []play{
 	{name: "first", act: (*stage).useOnce},
@@ -112,7 +112,7 @@ var plays = []play{
 	{name: "plain recover", warm: 1, act: (*stage).useAfterALostReply, way: withOptions(lockpool.Plain())},
 	{name: "revoke", warm: 1, act: (*stage).useUntilRevoked, way: withOptions(lockpool.Revocable())},
 	{name: "revoke waiting", warm: 1, rival: true, act: (*stage).waitUntilRevoked, way: withOptions(lockpool.Revocable())},
-	{name: "ask back", warm: 1, rival: true, act: (*stage).askBack},
+	{name: "revoke rival", warm: 1, rival: true, act: (*stage).revokeRival},
 	{name: "twins", warm: 1, act: (*stage).useAndLook, layout: zookeeper.LayoutKazoo},
 	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
@@ -125,19 +125,19 @@ var plays = []play{
 type fault struct {
 	name string
 	do   func(*stage) zktest.Action
-	// spares says for which requests it makes no sense.
+	// spares reports whether the fault makes no sense for a request.
 	spares func(zktest.Op) bool
 	effect effect
 }
 
-// effect is what a fault may do to who meets it.
+// effect is what a fault may do to a call.
 type effect int
 
 const (
-	unseen  effect = iota // nothing, but for the time it takes
-	refused               // an error that says what was refused
-	denied                // ErrNoPermission that names right and path
-	losing                // what was held is lost, what was waited for comes
+	unseen  effect = iota // none but a delay
+	refused               // an error that names the refused request
+	denied                // ErrNoPermission, which names right and path
+	losing                // a held lock is lost, a waiter is granted nevertheless
 )
 
 func always(a func() zktest.Action) func(*stage) zktest.Action {
@@ -148,7 +148,7 @@ func fail(code zktest.Code) func(*stage) zktest.Action {
 	return func(*stage) zktest.Action { return zktest.FailWith(code) }
 }
 
-// machine lets something happen to the machine of the pool that is tested.
+// machine does something to the machine of the tested pool.
 func machine(happen func(*leaseclock.Machine)) func(*stage) zktest.Action {
 	return func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { happen(s.machine) }) }
 }
@@ -188,7 +188,7 @@ var faults = []fault{
 	{"wall clock set", machine(func(m *leaseclock.Machine) { m.SetWallClock(time.Hour) }), nil, unseen},
 }
 
-// embeddedFaults need the server's own hands.
+// embeddedFaults need access to the server's state.
 var embeddedFaults = []fault{
 	{"node removed", func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { s.removeNodes() }) }, isConnect, losing},
 	{"queue removed", func(s *stage) zktest.Action {
@@ -196,8 +196,8 @@ var embeddedFaults = []fault{
 			s.removeNodes()
 			nodes := s.embedded.State().Nodes
 			for _, path := range slices.Backward(slices.Sorted(maps.Keys(nodes))) {
-				if strings.HasPrefix(path, s.chroot) && nodes[path].Stat.EphemeralOwner == 0 {
-					_ = s.embedded.Delete(path) // if it is empty now
+				if strings.HasPrefix(path, s.Chroot) && nodes[path].Stat.EphemeralOwner == 0 {
+					_ = s.embedded.Delete(path) // unless it has children
 				}
 			}
 		})
@@ -212,18 +212,18 @@ var embeddedFaults = []fault{
 }
 
 const (
-	// long is a session timeout that no fault but freezing lasts for.
+	// long is a session timeout longer than any fault but freezing.
 	long = 8 * time.Second
-	// middle is for what happens once in a part of the timeout.
+	// middle is for requests that are sent once in a part of the timeout.
 	middle = 2 * time.Second
-	// short is for faults of which only the lease tells.
+	// short is for faults that only the lease reveals.
 	short  = 1200 * time.Millisecond
-	atOnce = 24 // how many plays run at a time: they mostly wait
+	atOnce = 24 // plays at a time; they mostly wait
 )
 
 func TestEveryFaultAtEveryRequest(t *testing.T) {
 	table := faults
-	if *kind == "embedded" {
+	if locktest.Embedded() {
 		table = slices.Concat(faults, embeddedFaults)
 	}
 	var all sync.WaitGroup
@@ -249,7 +249,7 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 	t.Logf("%d cases", cases.Load())
 }
 
-// request is the nth of its kind in a play.
+// request is the nth request of its kind in a play.
 type request struct {
 	op  zktest.Op
 	nth int
@@ -284,16 +284,16 @@ func perform(t *testing.T, p play, f *fault, r request) {
 
 // stage is where a play is performed.
 type stage struct {
-	*bench
-	server   zktest.Faulty
+	*locktest.Bench
+	server   zktest.FaultInjector
 	embedded *zktest.Server // nil if the server is real
 	machine  *leaseclock.Machine
 	effect   effect
-	faulty   bool // it is no rehearsal
-	keeps    bool // the play is keep
+	faulty   bool // whether there is a fault
+	keeps    bool // whether the play is keep
 	label    string
 	fault    *zktest.Fault
-	strange  map[int64]bool
+	foreign  map[int64]bool
 
 	pool, others *lockpool.Pool
 	way          way
@@ -305,19 +305,19 @@ type stage struct {
 var stages atomic.Int64
 
 func newStage(t *testing.T, p play, f *fault) *stage {
-	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), strange: map[int64]bool{}, keeps: p.name == keep}
+	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), foreign: map[int64]bool{}, keeps: p.name == keep}
 	direct := ""
-	if *kind == "embedded" {
+	if locktest.Embedded() {
 		s.embedded = zktest.Start(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2),
 			zktest.Logger(slog.New(slog.NewTextHandler(io.Discard, nil))))
 		s.server, direct = s.embedded, s.embedded.ConnectString()
-		s.bench = newBenchOn(t, s.embedded.Addr())
+		s.Bench = locktest.NewOn(t, s.embedded.Addr())
 	} else {
-		proxy := zktest.StartProxy(t, server.Addr())
-		s.server, direct = proxy, server.Addr()
-		s.bench = newBenchOn(t, server.Addr())
+		proxy := zktest.StartProxy(t, locktest.Shared().Addr())
+		s.server, direct = proxy, locktest.Shared().Addr()
+		s.Bench = locktest.NewOn(t, locktest.Shared().Addr())
 	}
-	cfg := s.config()
+	cfg := s.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	cfg.SessionTimeout = long
 	cfg.Layout = p.layout
@@ -325,9 +325,9 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 		cfg.Digest, cfg.ACL = zookeeper.Digest{User: "u", Password: "p"}, zk.WorldACL(zk.PermAll)
 	}
 	cfg.Servers = strings.Split(direct, ",")
-	s.others = s.poolWith(cfg)
-	require.NoError(s, s.others.Ping(s.ctx)) // connected, and not on this machine:
-	s.machine = s.bench.machine()
+	s.others = s.PoolWith(cfg)
+	require.NoError(s, s.others.Ping(s.Ctx)) // before Machine, so that others is not on it
+	s.machine = s.Bench.Machine()
 	if p.name == keep {
 		cfg.SessionTimeout = middle
 	}
@@ -337,16 +337,16 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 		case f.effect == losing:
 			cfg.SessionTimeout = short
 		case p.name == keep:
-			s.effect = unseen // it is tried again
+			s.effect = unseen // the request is repeated
 		}
 	}
 	cfg.Servers = strings.Split(s.server.ConnectString(), ",")
 	if s.embedded != nil {
 		for _, session := range s.embedded.State().Sessions {
-			s.strange[session.ID] = true
+			s.foreign[session.ID] = true
 		}
 	}
-	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.poolWith(cfg) })
+	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.PoolWith(cfg) })
 	if s.way == nil {
 		s.way = withOptions()
 	}
@@ -360,65 +360,65 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 }
 
 func (s *stage) take(p *lockpool.Pool) grip {
-	g, err := s.way(s.ctx, p, false)
+	g, err := s.way(s.Ctx, p, false)
 	require.NoError(s, err)
 	return g
 }
 
-func (s *stage) free(g grip) { require.NoError(s, release(s.ctx, g)) }
+func (s *stage) free(g grip) { require.NoError(s, release(s.Ctx, g)) }
 
-// asSubject labels the goroutines that do begins.
+// asSubject labels the goroutines that do starts.
 func (s *stage) asSubject(do func()) {
-	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
+	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
 }
 
-// subject matches the requests of the pool that is tested. Those that keep its
-// sessions alive come when they come, so they have a play of their own.
+// subject matches the requests of the tested pool. Those that keep its sessions
+// alive come at any time, so they have a play of their own.
 func (s *stage) subject(where func(zktest.Request) bool) zktest.Match {
 	return zktest.Match{Where: func(r zktest.Request) bool {
 		alive := (r.Op == zktest.OpSync || r.Op == zktest.OpMulti) && slices.Equal(r.Paths, []string{"/"})
-		return !s.strange[r.Session] && r.Op != zktest.OpCloseSession && alive == s.keeps && where(r)
+		return !s.foreign[r.Session] && r.Op != zktest.OpCloseSession && alive == s.keeps && where(r)
 	}}
 }
 
 func (s *stage) perform(p play) {
-	s.happen()
+	s.endDelay()
 	s.asSubject(func() { p.act(s) })
 	s.fault.Remove()
 	if s.embedded != nil {
 		require.NoError(s, s.embedded.CatchUp(1))
 		require.NoError(s, s.embedded.CatchUp(2))
 	}
-	// Whatever happened, the lock is free and can be used, by all.
+	// Whatever happened, the lock is free, and both pools can use it.
 	s.free(s.take(s.others))
 	s.asSubject(func() {
-		err := release(s.ctx, s.take(s.pool))
+		err := release(s.Ctx, s.take(s.pool))
 		require.True(s, err == nil || s.effect == losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
 	})
-	s.until(func() bool { return len(s.contenders("/")) == 0 }, "that nobody is left")
+	s.Until(func() bool { return len(s.Contenders("/")) == 0 }, "no contender is left")
 	require.NoError(s, s.pool.Close())
 	require.NoError(s, s.others.Close())
-	s.until(func() bool { return !s.running() }, "the end of all goroutines")
+	s.Until(func() bool { return !s.running() }, "the goroutines have ended")
 	if s.embedded != nil {
-		require.NoError(s, s.embedded.WaitFor(s.ctx, func(state *zktest.State) bool {
+		require.NoError(s, s.embedded.WaitFor(s.Ctx, func(state *zktest.State) bool {
 			return len(state.Watches) == 0 && len(state.Conns) == 1 && len(state.Sessions) == 1 // the bench's own
 		}))
 	}
 }
 
-// happen sees to it that what the fault holds up goes on.
-func (s *stage) happen() {
+// endDelay ends the delay that the fault causes.
+func (s *stage) endDelay() {
 	go func() { // ends with the stage
-		if s.fault.Wait(s.ctx) == nil {
-			time.Sleep(10 * time.Millisecond) // the scenario: how long it is held up
+		if s.fault.Wait(s.Ctx) == nil {
+			time.Sleep(10 * time.Millisecond) // the delay
 			s.fault.Release()
 			_ = s.server.AcceptConnections()
 		}
 	}()
 }
 
-// resetHandshakes breaks the connection, and the next two as soon as they stand, so
-// that whatever the client sends first is a write that fails.
+// resetHandshakes breaks the connection, and the next two after their handshakes,
+// so that the client's first write fails.
 func (s *stage) resetHandshakes() {
 	s.server.Inject(zktest.Rule{
 		Match: s.subject(func(r zktest.Request) bool { return r.Op == zktest.OpConnect }), Times: 2, Do: zktest.ResetAfterReply(),
@@ -431,8 +431,8 @@ func (s *stage) cutAgain() {
 	s.server.Inject(zktest.Rule{Match: s.subject(func(zktest.Request) bool { return true }), Do: zktest.DropBeforeApply()})
 }
 
-// moveToLaggard sends the client to the other server, which does not know of
-// the request yet, before it gets the reply.
+// moveToLaggard moves the client to the other server, which has not seen the
+// request yet, before it gets the reply.
 func (s *stage) moveToLaggard(r zktest.Request) {
 	_ = s.embedded.Lag(3 - r.Member)
 	_ = s.embedded.RefuseConnections(r.Member)
@@ -441,13 +441,13 @@ func (s *stage) moveToLaggard(r zktest.Request) {
 
 func (s *stage) removeNodes() {
 	for path, n := range s.embedded.State().Nodes {
-		if n.Stat.EphemeralOwner != 0 && !s.strange[n.Stat.EphemeralOwner] {
+		if n.Stat.EphemeralOwner != 0 && !s.foreign[n.Stat.EphemeralOwner] {
 			_ = s.embedded.Delete(path)
 		}
 	}
 }
 
-// running reports whether a goroutine is left of the pool that is tested.
+// running reports whether a goroutine of the tested pool is left.
 func (s *stage) running() bool {
 	var profile bytes.Buffer
 	require.NoError(s, pprof.Lookup("goroutine").WriteTo(&profile, 1))
@@ -459,11 +459,10 @@ func (s *stage) running() bool {
 	return false
 }
 
-// judge checks an error of the pool that is tested. It returns true if there is
-// none.
-func (s *stage) judge(err error, expected ...error) bool {
+// check checks an error of the tested pool. It reports whether there is none.
+func (s *stage) check(err error, expected ...error) bool {
 	s.Helper()
-	if len(expected) > 0 && errorsIsAny(err, expected...) {
+	if len(expected) > 0 && locktest.IsAny(err, expected...) {
 		return false
 	}
 	var locking *lockpool.LockError
@@ -478,7 +477,7 @@ func (s *stage) judge(err error, expected ...error) bool {
 	case s.effect == denied && errors.Is(err, lockpool.ErrNoPermission):
 		require.Regexp(s, ` needs the rights? (CREATE|READ|WRITE|DELETE|CREATE and DELETE) on /`, err.Error())
 		return false
-	case s.effect == refused && !errorsIsAny(err, lockpool.ErrLockLost, lockpool.ErrLocked, context.Canceled):
+	case s.effect == refused && !locktest.IsAny(err, lockpool.ErrLockLost, lockpool.ErrLocked, context.Canceled):
 		require.Regexp(s, ` on /.*: (the server is overloaded|unknown error: -1)`, err.Error())
 		return false
 	}
@@ -486,10 +485,10 @@ func (s *stage) judge(err error, expected ...error) bool {
 	return false
 }
 
-// use enters, lets somebody else queue behind, and leaves.
+// use holds the lock, lets the rival queue behind it, and unlocks.
 func (s *stage) use(l grip, do func()) {
 	require.Equal(s, int32(1), s.inside.Add(1), "two holders")
-	ctx := l.Context(s.ctx)
+	ctx := l.Context(s.Ctx)
 	left := make(chan struct{})
 	leave := sync.OnceFunc(func() { s.inside.Add(-1); close(left) })
 	go func() { // ends with the lock
@@ -498,44 +497,44 @@ func (s *stage) use(l grip, do func()) {
 	}()
 	behind := make(chan error, 1)
 	go func() { // ends with ctx
-		g, err := s.way(s.ctx, s.others, false)
+		g, err := s.way(s.Ctx, s.others, false)
 		if err == nil {
-			// A session that the server ends without a reason is not foreseen.
+			// A server that ends a session for no reason gives no guarantee.
 			if n := s.inside.Load(); n != 0 && s.effect != losing {
 				err = fmt.Errorf("two holders")
 			}
-			err = errors.Join(err, release(s.ctx, g))
+			err = errors.Join(err, release(s.Ctx, g))
 		}
 		behind <- err
 	}()
 	do()
 	leave()
-	s.judge(release(s.ctx, l))
+	s.check(release(s.Ctx, l))
 	require.NoError(s, <-behind)
 }
 
 func (s *stage) useOnce() {
-	l, err := s.way(s.ctx, s.pool, false)
-	if s.judge(err) {
+	l, err := s.way(s.Ctx, s.pool, false)
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
 
-// useLong holds for long enough that the session must keep itself alive.
+// useLong holds the lock so long that the session must prove itself alive.
 func (s *stage) useLong() {
-	l, err := s.pool.Lock(s.ctx, "a")
-	if s.judge(err) {
+	l, err := s.pool.Lock(s.Ctx, "a")
+	if s.check(err) {
 		s.use(l, func() {
 			select {
 			case <-time.After(middle / 2):
 			case <-l.Lost():
-				require.Equal(s, losing, s.effect, "%v", context.Cause(l.Context(s.ctx)))
+				require.Equal(s, losing, s.effect, "%v", context.Cause(l.Context(s.Ctx)))
 			}
 		})
 	}
 }
 
-// useAfterALostReply has to find out what became of its node.
+// useAfterALostReply has to find out whether its node was created.
 func (s *stage) useAfterALostReply() {
 	s.server.Inject(zktest.Rule{
 		Match: s.subject(func(r zktest.Request) bool { return r.Op == zktest.OpMulti || slices.Contains(zktest.Creates, r.Op) }),
@@ -545,51 +544,51 @@ func (s *stage) useAfterALostReply() {
 }
 
 func (s *stage) readOnce() {
-	l, err := s.pool.RLock(s.ctx, "a")
-	if s.judge(err) {
+	l, err := s.pool.RLock(s.Ctx, "a")
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
 
 func (s *stage) waitAndRead() {
-	end := s.begin(s.ctx, reading)
+	end := s.begin(s.Ctx, reading)
 	s.free(s.first)
 	l, err := end()
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
 
-// share goes on reading after it has written.
+// share downgrades an exclusive lock.
 func (s *stage) share() {
-	h, err := s.pool.Handle(s.ctx)
+	h, err := s.pool.Handle(s.Ctx)
 	require.NoError(s, err)
-	defer h.Close(s.ctx)
-	write, err := h.Lock(s.ctx, "a")
-	if !s.judge(err) {
+	defer h.Close(s.Ctx)
+	write, err := h.Lock(s.Ctx, "a")
+	if !s.check(err) {
 		return
 	}
-	read, err := h.RLock(s.ctx, "a")
-	if s.judge(err) {
-		s.use(read, func() { s.judge(write.Unlock(s.ctx)) })
+	read, err := h.RLock(s.Ctx, "a")
+	if s.check(err) {
+		s.use(read, func() { s.check(write.Unlock(s.Ctx)) })
 	}
 }
 
 func (s *stage) useAndLook() {
-	l, err := s.way(s.ctx, s.pool, false)
-	if s.judge(err) {
+	l, err := s.way(s.Ctx, s.pool, false)
+	if s.check(err) {
 		s.use(l, func() {
-			token, err := l.Token(s.ctx)
-			if s.judge(err) {
+			token, err := l.Token(s.Ctx)
+			if s.check(err) {
 				require.Positive(s, token)
 			}
-			s.judge(l.Verify(s.ctx))
+			s.check(l.Verify(s.Ctx))
 		})
 	}
 }
 
-// begin starts a Lock that has to wait, and returns when it does, or when the
-// fault has happened to it.
+// begin starts a Lock that has to wait, and returns when it waits or when the fault
+// has happened.
 func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 	var l grip
 	var err error
@@ -598,48 +597,48 @@ func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 		defer close(done)
 		l, err = way(ctx, s.pool, false)
 	}()
-	s.until(func() bool {
+	s.Until(func() bool {
 		select {
 		case <-done:
 			return true
 		default:
 			return s.pool.Stats().Waiting > 0 || s.faulty && s.fault.Fired() > 0
 		}
-	}, "the wait, or the fault")
+	}, "the call waits, or the fault has happened")
 	return func() (grip, error) { <-done; return l, err }
 }
 
 func (s *stage) waitAndUse() {
-	end := s.begin(s.ctx, s.way)
+	end := s.begin(s.Ctx, s.way)
 	s.free(s.first)
 	l, err := end()
-	if s.judge(err) {
+	if s.check(err) {
 		s.use(l, func() {})
 	}
 }
 
 func (s *stage) try() {
-	_, err := s.way(s.ctx, s.pool, true)
-	s.judge(err, lockpool.ErrLocked)
+	_, err := s.way(s.Ctx, s.pool, true)
+	s.check(err, lockpool.ErrLocked)
 	s.free(s.first)
 }
 
 func (s *stage) giveUp() {
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(s.Ctx)
 	defer cancel()
 	end := s.begin(ctx, s.way)
 	cancel()
 	_, err := end()
-	s.judge(err, context.Canceled)
+	s.check(err, context.Canceled)
 	s.free(s.first)
 }
 
 func (s *stage) useUntilRevoked() {
-	l, err := s.way(s.ctx, s.pool, false)
-	if s.judge(err) {
+	l, err := s.way(s.Ctx, s.pool, false)
+	if s.check(err) {
 		s.use(l, func() {
-			require.NoError(s, s.others.Revoke(s.ctx, "a"))
-			ended := l.Context(s.ctx)
+			require.NoError(s, s.others.Revoke(s.Ctx, "a"))
+			ended := l.Context(s.Ctx)
 			<-ended.Done()
 			if cause := context.Cause(ended); cause != lockpool.ErrRevoked {
 				require.True(s, s.effect != unseen && errors.Is(cause, lockpool.ErrLockLost), "%v", cause)
@@ -649,7 +648,7 @@ func (s *stage) useUntilRevoked() {
 }
 
 func (s *stage) waitUntilRevoked() {
-	end := s.begin(s.ctx, s.way)
+	end := s.begin(s.Ctx, s.way)
 	ended := make(chan error)
 	go func() { // ends with the wait
 		_, err := end()
@@ -658,25 +657,25 @@ func (s *stage) waitUntilRevoked() {
 	for {
 		select {
 		case err := <-ended:
-			s.judge(err, lockpool.ErrRevoked)
+			s.check(err, lockpool.ErrRevoked)
 			s.free(s.first)
 			return
-		default: // a fault may make it queue again
+		default: // the waiter may queue again because of a fault
 		}
-		q, err := s.others.Queue(s.ctx, "a")
+		q, err := s.others.Queue(s.Ctx, "a")
 		require.NoError(s, err)
 		if len(q.Contenders) == 2 {
-			require.NoError(s, s.others.Revoke(s.ctx, "a", q.Contenders[1].Node))
+			require.NoError(s, s.others.Revoke(s.Ctx, "a", q.Contenders[1].Node))
 		}
 	}
 }
 
-func (s *stage) askBack() {
+func (s *stage) revokeRival() {
 	revoked := s.first.(*lockpool.Lock).Revoked()
-	if err := s.pool.Revoke(s.ctx, "a"); err == nil {
+	if err := s.pool.Revoke(s.Ctx, "a"); err == nil {
 		<-revoked
 	} else {
-		s.judge(err)
+		s.check(err)
 	}
 	s.free(s.first)
 }

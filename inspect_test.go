@@ -10,23 +10,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
 // Scenario 124.
-func TestQueueShowsHoldersWaitersAndStrangersApart(t *testing.T) {
+func TestQueueTellsHoldersWaitersAndForeignNodesApart(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	first, second := b.rlock(p, "a"), b.rlock(others, "a")
-	w := b.wait(others, "a", 3)
-	r := b.rwait(p, "a", 4)
-	curator, err := b.admin.CreateProtectedEphemeralSequential(b.chroot+"/a/lock-", []byte{0xff}, zk.WorldACL(zk.PermAll))
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	first, second := b.RLock(p, "a"), b.RLock(others, "a")
+	w := b.Enqueue(others, "a", 3)
+	r := b.EnqueueRead(p, "a", 4)
+	curator, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/a/lock-", []byte{0xff}, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 	for _, name := range []string{"config", "0"} {
-		_, err := b.admin.Create(b.chroot+"/a/"+name, nil, 0, zk.WorldACL(zk.PermAll))
+		_, err := b.Admin.Create(b.Chroot+"/a/"+name, nil, 0, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 	}
-	q, err := p.Queue(b.ctx, "a")
+	q, err := p.Queue(b.Ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, "a", q.Name)
 	require.Equal(t, []string{"0", "config"}, q.Foreign)
@@ -43,48 +44,48 @@ func TestQueueShowsHoldersWaitersAndStrangersApart(t *testing.T) {
 		require.NotEmpty(t, c.Session)
 		require.WithinDuration(t, time.Now(), c.Asked, time.Minute)
 		if i == 0 {
-			require.WithinDuration(t, time.Now(), c.Granted, patience)
+			require.WithinDuration(t, time.Now(), c.Granted, locktest.Patience)
 		} else {
-			require.Zero(t, c.Granted, "only its own pool knows, if it was granted")
+			require.Zero(t, c.Granted, "only the pool of a holder knows when it was granted")
 		}
 		if i < 4 {
 			require.Equal(t, host, c.Host)
 			require.Equal(t, os.Getpid(), c.PID)
 		}
 	}
-	require.Equal(t, b.token(first), q.Contenders[0].Token)
-	require.Equal(t, b.token(second), q.Contenders[1].Token)
-	require.Equal(t, curator, b.chroot+"/a/"+q.Contenders[4].Node)
-	watched, err := server.Command(b.ctx, "wchp")
+	require.Equal(t, b.Token(first), q.Contenders[0].Token)
+	require.Equal(t, b.Token(second), q.Contenders[1].Token)
+	require.Equal(t, curator, b.Chroot+"/a/"+q.Contenders[4].Node)
+	watched, err := locktest.Shared().Command(b.Ctx, "wchp")
 	require.NoError(t, err)
-	require.NotContains(t, watched, curator, "looking leaves no watch")
+	require.NotContains(t, watched, curator, "Queue leaves no watch")
 	require.Zero(t, q.Contenders[4].PID)
 
-	empty, err := p.Queue(b.ctx, "nobody/knows")
+	empty, err := p.Queue(b.Ctx, "not/there")
 	require.NoError(t, err)
 	require.Empty(t, empty.Contenders)
-	exists, _, err := b.admin.Exists(b.chroot + "/nobody")
+	exists, _, err := b.Admin.Exists(b.Chroot + "/not")
 	require.NoError(t, err)
-	require.False(t, exists, "looking makes nothing")
-	_, err = p.Queue(b.ctx, "/a")
+	require.False(t, exists, "Queue creates nothing")
+	_, err = p.Queue(b.Ctx, "/a")
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 
-	require.NoError(t, b.admin.Delete(curator, -1))
-	b.unlock(first)
-	b.unlock(second)
-	b.unlock(b.granted(w))
-	b.unlock(b.granted(r))
+	require.NoError(t, b.Admin.Delete(curator, -1))
+	b.Unlock(first)
+	b.Unlock(second)
+	b.Unlock(w.Granted())
+	b.Unlock(r.Granted())
 }
 
-func TestLocksAreFoundBelowAPrefix(t *testing.T) {
+func TestListFindsLocksBelowAPrefix(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
+	b := locktest.New(t)
+	p := b.Pool()
 	var held []*lockpool.Lock
 	for _, name := range []string{"orders/42", "orders/7", "orders", "accounts/1/x"} {
-		held = append(held, b.lock(p, name))
+		held = append(held, b.Lock(p, name))
 	}
-	b.unlock(b.lock(p, "orders/free"))
+	b.Unlock(b.Lock(p, "orders/free"))
 	for prefix, want := range map[string][]string{
 		"":           {"accounts/1/x", "orders", "orders/42", "orders/7"},
 		"orders":     {"orders", "orders/42", "orders/7"},
@@ -93,58 +94,58 @@ func TestLocksAreFoundBelowAPrefix(t *testing.T) {
 		"not/there":  nil,
 		"accounts/1": {"accounts/1/x"},
 	} {
-		names, err := p.List(b.ctx, prefix)
+		names, err := p.List(b.Ctx, prefix)
 		require.NoError(t, err)
 		require.Equal(t, want, names, prefix)
 	}
-	_, err := p.List(b.ctx, "orders/")
+	_, err := p.List(b.Ctx, "orders/")
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 	for _, l := range held {
-		b.unlock(l)
+		b.Unlock(l)
 	}
 }
 
-func TestBreakTakesTheLockFromItsHolderWhoIsTold(t *testing.T) {
+func TestBreakRemovesTheHolderAndTellsIt(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	l := b.lock(p, "a")
-	w := b.wait(others, "a", 2)
-	q, err := others.Queue(b.ctx, "a")
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	l := b.Lock(p, "a")
+	w := b.Enqueue(others, "a", 2)
+	q, err := others.Queue(b.Ctx, "a")
 	require.NoError(t, err)
 	node := q.Contenders[0].Node
-	require.NoError(t, others.Break(b.ctx, "a", node))
-	b.lost(l)
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
-	b.unlock(b.granted(w))
-	err = others.Break(b.ctx, "a", node)
+	require.NoError(t, others.Break(b.Ctx, "a", node))
+	b.AwaitLoss(l)
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+	b.Unlock(w.Granted())
+	err = others.Break(b.Ctx, "a", node)
 	require.ErrorIs(t, err, lockpool.ErrNotHeld)
 	require.ErrorContains(t, err, node+" has gone")
 	for _, bad := range []string{"", "config", "../" + node, strings.Repeat("x", 3)} {
-		require.ErrorContains(t, others.Break(b.ctx, "a", bad), "take it from Queue")
+		require.ErrorContains(t, others.Break(b.Ctx, "a", bad), "take it from Queue")
 	}
 }
 
-// A pool full of waiters can break what it waits for.
-func TestLookingAndBreakingTakeNoHandle(t *testing.T) {
+// A pool whose handles all wait can break the lock that they wait for.
+func TestInspectionTakesNoHandle(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(lockpool.WithMaxHandles(2)), b.pool()
-	stuck := b.lock(others, "a")
-	waiters := []*waiter{b.wait(p, "a", 2), b.wait(p, "a", 3)}
+	b := locktest.New(t)
+	p, others := b.Pool(lockpool.WithMaxHandles(2)), b.Pool()
+	stuck := b.Lock(others, "a")
+	waiters := []*locktest.LockWaiter{b.Enqueue(p, "a", 2), b.Enqueue(p, "a", 3)}
 	require.Equal(t, 2, p.Stats().InUse)
-	names, err := p.List(b.ctx, "")
+	names, err := p.List(b.Ctx, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, names)
-	require.NoError(t, p.Ping(b.ctx))
-	require.NoError(t, p.Revoke(b.ctx, "a"))
+	require.NoError(t, p.Ping(b.Ctx))
+	require.NoError(t, p.Revoke(b.Ctx, "a"))
 	<-stuck.Revoked()
-	q, err := p.Queue(b.ctx, "a")
+	q, err := p.Queue(b.Ctx, "a")
 	require.NoError(t, err)
-	require.NoError(t, p.Break(b.ctx, "a", q.Contenders[0].Node))
-	b.lost(stuck)
+	require.NoError(t, p.Break(b.Ctx, "a", q.Contenders[0].Node))
+	b.AwaitLoss(stuck)
 	for _, w := range waiters {
-		b.unlock(b.granted(w))
+		b.Unlock(w.Granted())
 	}
-	require.ErrorIs(t, stuck.Unlock(b.ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, stuck.Unlock(b.Ctx), lockpool.ErrLockLost)
 }

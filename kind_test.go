@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,31 +12,32 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Kinds of locks, each with a way to take it and to give it back.
+// lockKinds are the kinds of locks, and how each is acquired and released.
 var lockKinds = []struct {
 	name string
-	take func(b *bench, p *lockpool.Pool) (release func(context.Context) error, err error)
-	says string // what others are told is there
+	take func(b *locktest.Bench, p *lockpool.Pool) (release func(context.Context) error, err error)
+	says string // how errors describe it
 }{
-	{"queue", func(b *bench, p *lockpool.Pool) (func(context.Context) error, error) {
-		l, err := p.TryLock(b.ctx, "s")
+	{"queue", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
+		l, err := p.TryLock(b.Ctx, "s")
 		if err != nil {
 			return nil, err
 		}
 		return l.Unlock, nil
 	}, "a queue with 1 contenders"},
-	{"plain", func(b *bench, p *lockpool.Pool) (func(context.Context) error, error) {
-		l, err := p.TryLock(b.ctx, "s", lockpool.Plain())
+	{"plain", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
+		l, err := p.TryLock(b.Ctx, "s", lockpool.Plain())
 		if err != nil {
 			return nil, err
 		}
 		return l.Unlock, nil
 	}, "a plain lock"},
-	{"semaphore", func(b *bench, p *lockpool.Pool) (func(context.Context) error, error) {
-		l, err := p.Semaphore("s", 2).TryAcquire(b.ctx, 1)
+	{"semaphore", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
+		l, err := p.Semaphore("s", 2).TryAcquire(b.Ctx, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -43,7 +45,7 @@ var lockKinds = []struct {
 	}, "a semaphore"},
 }
 
-func TestKindsOfLocksDoNotMix(t *testing.T) {
+func TestLockKindsDoNotMix(t *testing.T) {
 	t.Parallel()
 	for _, first := range lockKinds {
 		for _, second := range lockKinds {
@@ -52,28 +54,29 @@ func TestKindsOfLocksDoNotMix(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(first.name, " then ", second.name), func(t *testing.T) {
 				t.Parallel()
-				b := newBench(t)
-				p, others := b.pool(), b.pool()
+				b := locktest.New(t)
+				p, others := b.Pool(), b.Pool()
 				release, err := first.take(b, p)
 				require.NoError(t, err)
 				_, err = second.take(b, others)
 				require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 				require.ErrorContains(t, err, first.says)
-				require.NoError(t, release(b.ctx))
+				require.NoError(t, release(b.Ctx))
 			})
 		}
 	}
 }
 
-// What is left behind of one kind is no obstacle, if only after a while.
-func TestNameCanBeUsedForAnotherKindWhenItIsFree(t *testing.T) {
+// The empty nodes of one kind do not keep out another, except a plain lock, and
+// that only until the server removes them.
+func TestFreeNameCanChangeItsKind(t *testing.T) {
 	t.Parallel()
-	own := startServer(t, zktest.ContainerInterval(50*time.Millisecond))
-	b := newBenchOn(t, own.Addr())
-	pools := []*lockpool.Pool{b.pool(), b.pool()}
+	own := locktest.StartServer(t, zktest.ContainerInterval(50*time.Millisecond))
+	b := locktest.NewOn(t, own.Addr())
+	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
 	for i, k := range []int{0, 1, 2, 0, 2, 1, 0} {
 		var release func(context.Context) error
-		b.until(func() (ok bool) {
+		b.Until(func() (ok bool) {
 			var err error
 			if release, err = lockKinds[k].take(b, pools[i%2]); err != nil {
 				require.ErrorIs(t, err, lockpool.ErrKindMismatch)
@@ -81,48 +84,47 @@ func TestNameCanBeUsedForAnotherKindWhenItIsFree(t *testing.T) {
 			}
 			return err == nil
 		}, lockKinds[k].name)
-		require.NoError(t, release(b.ctx))
+		require.NoError(t, release(b.Ctx))
 	}
 	p := pools[0]
-	_, err := b.admin.Create(b.chroot+"/keep", nil, 0, zk.WorldACL(zk.PermAll))
+	_, err := b.Admin.Create(b.Chroot+"/keep", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
-	_, err = p.TryLock(b.ctx, "keep", lockpool.Plain())
+	_, err = p.TryLock(b.Ctx, "keep", lockpool.Plain())
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	require.ErrorContains(t, err, "an empty node is at "+b.chroot+"/keep")
-	l, err := p.TryLock(b.ctx, "keep/x", lockpool.Plain())
+	require.ErrorContains(t, err, "an empty node is at "+b.Chroot+"/keep")
+	l, err := p.TryLock(b.Ctx, "keep/x", lockpool.Plain())
 	require.NoError(t, err)
-	b.unlock(l)
+	b.Unlock(l)
 }
 
-// A lock below a plain lock, and a plain lock above others.
-func TestPlainLockHasNothingBelowIt(t *testing.T) {
+// A plain lock's ephemeral node can have no children.
+func TestPlainLockHasNoLocksBelowIt(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	l, err := p.Lock(b.ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
+	b := locktest.New(t)
+	p := b.Pool()
+	l := b.Lock(p, "a", lockpool.Plain())
 	for _, name := range []string{"a/b", "a/b/c"} {
-		_, err = p.Lock(b.ctx, name)
+		_, err := p.Lock(b.Ctx, name)
 		require.ErrorIs(t, err, lockpool.ErrKindMismatch, name)
-		require.ErrorContains(t, err, "a plain lock is held at "+b.chroot+"/a")
-		_, err = p.Lock(b.ctx, name, lockpool.Plain())
+		require.ErrorContains(t, err, "a plain lock is held at "+b.Chroot+"/a")
+		_, err = p.Lock(b.Ctx, name, lockpool.Plain())
 		require.ErrorIs(t, err, lockpool.ErrKindMismatch, name)
 	}
-	require.ErrorIs(t, p.Semaphore("a", 0).SetLimit(b.ctx, 1), lockpool.ErrKindMismatch)
-	b.unlock(l)
-	below := b.lock(p, "a/b")
-	_, err = p.Lock(b.ctx, "a", lockpool.Plain())
+	require.ErrorIs(t, p.Semaphore("a", 0).SetLimit(b.Ctx, 1), lockpool.ErrKindMismatch)
+	b.Unlock(l)
+	below := b.Lock(p, "a/b")
+	_, err := p.Lock(b.Ctx, "a", lockpool.Plain())
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 	require.ErrorContains(t, err, "other nodes below it, such as b")
-	b.unlock(below)
+	b.Unlock(below)
 }
 
-// Two who begin at the same moment, with different kinds: one gets in at the most,
-// and whoever does not is told.
-func TestKindsOfLocksDoNotMixInARaceEither(t *testing.T) {
+// Of two callers that start at the same moment with different kinds, at most one
+// is granted its lock, and the other gets an error.
+func TestLockKindsDoNotMixInARace(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	pools := []*lockpool.Pool{b.pool(), b.pool()}
+	b := locktest.New(t)
+	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
 	for round := range 60 {
 		type result struct {
 			release func(context.Context) error
@@ -136,55 +138,346 @@ func TestKindsOfLocksDoNotMixInARaceEither(t *testing.T) {
 			}()
 		}
 		one, two := <-results, <-results
-		require.False(t, one.err == nil && two.err == nil, "both are in")
+		require.False(t, one.err == nil && two.err == nil, "both are held")
 		for _, r := range []result{one, two} {
 			if r.err == nil {
-				require.NoError(t, r.release(b.ctx))
+				require.NoError(t, r.release(b.Ctx))
 			} else {
 				require.ErrorIs(t, r.err, lockpool.ErrKindMismatch)
 			}
 		}
-		b.until(func() bool { return b.sweep("/s") }, "nothing is left")
+		b.Until(func() bool { return removeEmpty(b, "/s") }, "no node is left")
 	}
 }
 
-// sweep removes empty nodes, as ZooKeeper would in time. It reports whether all
-// are gone.
-func (b *bench) sweep(path string) bool {
-	children, _, err := b.admin.Children(b.chroot + path)
+// removeEmpty removes empty nodes, as ZooKeeper would in time. It reports whether
+// all are gone.
+func removeEmpty(b *locktest.Bench, path string) bool {
+	children, _, err := b.Admin.Children(b.Chroot + path)
 	if err == zk.ErrNoNode {
 		return true
 	}
 	require.NoError(b, err)
 	for _, child := range children {
-		if strings.HasPrefix(child, "_c_") || !b.sweep(path+"/"+child) {
+		if strings.HasPrefix(child, "_c_") || !removeEmpty(b, path+"/"+child) {
 			return false
 		}
 	}
-	err = b.admin.Delete(b.chroot+path, -1)
+	err = b.Admin.Delete(b.Chroot+path, -1)
 	return err == nil || err == zk.ErrNoNode
 }
 
-// A holder that asks for another kind deeper in its code is told, too.
-func TestHolderIsToldWhenItAsksForAnotherKind(t *testing.T) {
+func TestReentryWithAnotherKindIsAnError(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	s := b.session(p)
-	l, err := s.Lock(b.ctx, "s")
-	require.NoError(t, err)
-	_, err = s.Lock(b.ctx, "s", lockpool.Plain())
+	b := locktest.New(t)
+	p := b.Pool()
+	h := b.Handle(p)
+	l := b.Lock(h, "s")
+	_, err := h.Lock(b.Ctx, "s", lockpool.Plain())
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 	require.ErrorContains(t, err, "holds it as mutex")
-	_, err = s.Semaphore("s", 1).Acquire(b.ctx, 1)
+	_, err = h.Semaphore("s", 1).Acquire(b.Ctx, 1)
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	b.unlock(l)
-	l, err = s.Lock(b.ctx, "p", lockpool.Plain())
+	b.Unlock(l)
+	l = b.Lock(h, "p", lockpool.Plain())
+	_, err = h.Lock(b.Ctx, "p")
+	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
+	_, err = h.RLock(b.Ctx, "p")
+	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
+	b.Unlock(l)
+	require.NoError(t, h.Close(locktest.Timeout(t, time.Second)))
+}
+
+// The first acquire of a semaphore looks before the lock's node exists, and the
+// lock looks before the leases' directory exists.
+func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(), b.Pool()
+	held := own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/s/leases", Ops: zktest.Creates},
+		Do:    zktest.HoldApply(),
+	})
+	type result struct {
+		permits *lockpool.Permits
+		err     error
+	}
+	got := make(chan result, 1)
+	go func() {
+		permits, err := p.Semaphore("s", 1).Acquire(b.Ctx, 1)
+		got <- result{permits, err}
+	}()
+	require.NoError(t, held.Wait(b.Ctx))
+	l, lockErr := others.TryLock(b.Ctx, "s")
+	held.Release()
+	r := <-got
+	if lockErr == nil && r.err == nil {
+		require.NoError(t, l.Verify(b.Ctx))
+		require.NoError(t, r.permits.Verify(b.Ctx))
+	}
+	if lockErr == nil {
+		b.Unlock(l)
+	}
+	if r.err == nil {
+		b.Release(r.permits)
+	}
+	require.False(t, lockErr == nil && r.err == nil, "a lock and a semaphore are held under one name")
+}
+
+// A lock that is granted by its sequence number, without a listing, must still
+// notice a semaphore in use.
+func TestFastPathSeesASemaphore(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	p, others := b.Pool(), b.Pool()
+	b.Release(b.Acquire(others.Semaphore("s", 1), 1)) // leaves its directories behind for a while
+	for range 30 {
+		b.Unlock(b.Lock(p, "s"))
+	}
+	permits := b.Acquire(others.Semaphore("s", 1), 1)
+	defer b.Release(permits)
+	for range 5 {
+		l, err := p.TryLock(b.Ctx, "s")
+		if err == nil {
+			verify := permits.Verify(b.Ctx)
+			b.Unlock(l)
+			require.NoError(t, verify)
+		}
+		require.ErrorIs(t, err, lockpool.ErrKindMismatch, "a lock and a semaphore are held under one name")
+	}
+}
+
+// Names that contain a semaphore's parts are rejected, or are in no one's way.
+func TestNamesOfSemaphorePartsAreRefusedOrHarmless(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what  string
+		first []string
+		then  func(b *locktest.Bench, p *lockpool.Pool) error
+	}{
+		{"lock", []string{"db/leases", "db/locks"}, func(b *locktest.Bench, p *lockpool.Pool) error {
+			l, err := p.TryLock(b.Ctx, "db")
+			if err == nil {
+				err = l.Unlock(b.Ctx)
+			}
+			return err
+		}},
+		{"semaphore beside limit", []string{"db/limit"}, acquireDB},
+		{"semaphore beside locks", []string{"db/locks"}, acquireDB},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.NewOn(t, zktest.Start(t).Addr())
+			p, others := b.Pool(), b.Pool()
+			for _, name := range c.first {
+				l, err := p.Lock(b.Ctx, name)
+				if err != nil {
+					require.ErrorIs(t, err, lockpool.ErrInvalidName)
+					return // rejected, so that nothing can go wrong
+				}
+				defer b.Unlock(l)
+			}
+			require.NoError(t, c.then(b, others), "an unrelated name blocks it")
+		})
+	}
+}
+
+func acquireDB(b *locktest.Bench, p *lockpool.Pool) error {
+	permits, err := p.Semaphore("db", 2).TryAcquire(b.Ctx, 1)
+	if err == nil {
+		err = permits.Release(b.Ctx)
+	}
+	return err
+}
+
+// ZooKeeper removes the guard's empty container while permits are held. The
+// permits stay visible, and still exclude the other kinds.
+func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	for range 20 { // enough for grants without a listing
+		b.Unlock(b.Lock(others, "s"))
+	}
+	b.Until(func() bool { return removeEmpty(b, "/s") }, "the queue is gone")
+	held := b.Acquire(p.Semaphore("s", 2), 2)
+	b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guard's container is gone")
+	for range 3 {
+		for _, k := range lockKinds[:2] {
+			_, err := k.take(b, others)
+			require.ErrorIs(t, err, lockpool.ErrKindMismatch, k.name)
+			require.ErrorContains(t, err, "a semaphore", k.name)
+		}
+	}
+	names, err := others.List(b.Ctx, "")
 	require.NoError(t, err)
-	_, err = s.Lock(b.ctx, "p")
-	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	_, err = s.RLock(b.ctx, "p")
-	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	b.unlock(l)
-	require.NoError(t, s.Close(expiring(t, time.Second)))
+	require.Equal(t, []string{"s"}, names)
+	q, err := others.Queue(b.Ctx, "s")
+	require.NoError(t, err)
+	require.Len(t, q.Contenders, 1)
+	require.Equal(t, []any{"semaphore", true, 2}, []any{q.Contenders[0].Kind, q.Contenders[0].Holds, q.Contenders[0].Permits})
+	require.Empty(t, q.Foreign)
+	require.NoError(t, others.Revoke(b.Ctx, "s"))
+	select {
+	case <-held.Revoked():
+	case <-b.Ctx.Done():
+		require.FailNow(t, "the holder was not asked")
+	}
+	require.NoError(t, others.Break(b.Ctx, "s", q.Contenders[0].Node))
+	<-held.Lost()
+	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrLockLost)
+}
+
+// Two kinds start at the same moment, on a name that both have used and that has
+// some of their containers left.
+func TestLockKindsDoNotMixBesideLeftoverContainers(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	type result struct {
+		release, verify func(context.Context) error
+		err             error
+	}
+	race := func() (lock, semaphore result) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			permits, err := others.Semaphore("s", 2).Acquire(b.Ctx, 1)
+			if semaphore.err = err; err == nil {
+				semaphore.release, semaphore.verify = permits.Release, permits.Verify
+			}
+		}()
+		l, err := p.Lock(b.Ctx, "s")
+		if lock.err = err; err == nil {
+			lock.release, lock.verify = l.Unlock, l.Verify
+		}
+		<-done
+		return lock, semaphore
+	}
+	for round := range 80 {
+		switch round % 4 {
+		case 1:
+			_ = b.Admin.Delete(b.Chroot+"/s/locks", -1)
+		case 2:
+			_ = b.Admin.Delete(b.Chroot+"/s/leases", -1)
+		case 3:
+			for range 20 {
+				b.Unlock(b.Lock(p, "s"))
+			}
+		}
+		lock, semaphore := race()
+		if lock.err == nil && semaphore.err == nil {
+			require.False(t, lock.verify(b.Ctx) == nil && semaphore.verify(b.Ctx) == nil, "both are held, in round %d", round)
+		}
+		for _, r := range []result{lock, semaphore} {
+			if r.err == nil {
+				require.NoError(t, r.release(b.Ctx))
+			} else {
+				require.ErrorIs(t, r.err, lockpool.ErrKindMismatch)
+			}
+		}
+	}
+	held := b.Acquire(others.Semaphore("s", 2), 1)
+	for round := range 80 {
+		b.Until(func() bool { err := b.Admin.Delete(b.Chroot+"/s/locks", -1); return err == nil || err == zk.ErrNoNode }, "the guard's container is gone")
+		lock, semaphore := race()
+		require.ErrorIs(t, lock.err, lockpool.ErrKindMismatch, "beside permits, in round %d", round)
+		if semaphore.err == nil {
+			require.NoError(t, semaphore.release(b.Ctx))
+		} else {
+			require.ErrorIs(t, semaphore.err, lockpool.ErrKindMismatch)
+		}
+	}
+	b.Release(held)
+}
+
+// The names of a semaphore's parts are names of locks at the top level.
+func TestListFindsLocksNamedLikeSemaphoreParts(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	for _, name := range []string{"locks", "leases", "limit"} {
+		l := b.Lock(p, name)
+		for _, prefix := range []string{"", name} {
+			names, err := p.List(b.Ctx, prefix)
+			require.NoError(t, err)
+			require.Equal(t, []string{name}, names)
+		}
+		b.Unlock(l)
+	}
+}
+
+// Lockpool and a contender of a recipe that it does not know, such as Curator's
+// LeaderLatch, would not wait for each other.
+func TestContenderOfAnUnknownRecipeIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, k := range lockKinds {
+		for _, stranger := range []string{"_c_0f0e0d0c-0000-4000-8000-000000000000-latch-", "n_", ""} {
+			t.Run(k.name+" "+stranger, func(t *testing.T) {
+				t.Parallel()
+				b := locktest.New(t)
+				p, others := b.Pool(), b.Pool()
+				b.Unlock(b.Lock(others, "s")) // creates the queue
+				for range 20 {
+					b.Unlock(b.Lock(p, "s")) // until it is granted without a listing
+				}
+				path, err := b.Admin.Create(b.Chroot+"/s/"+stranger, []byte("leader"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+				require.NoError(t, err)
+				for range 2 {
+					_, err = k.take(b, p)
+					require.ErrorIs(t, err, lockpool.ErrKindMismatch)
+					require.ErrorContains(t, err, locktest.Sequence(path))
+				}
+				b.Until(func() bool { return len(b.Contenders("/s")) == 1 }, "no node of the pool is left")
+				require.NoError(t, b.Admin.Delete(path, -1))
+				if k.name != "plain" {
+					release, err := k.take(b, p)
+					require.NoError(t, err)
+					require.NoError(t, release(b.Ctx))
+				}
+			})
+		}
+	}
+	t.Run("beside permits", func(t *testing.T) {
+		t.Parallel()
+		b := locktest.New(t)
+		p := b.Pool()
+		b.Release(b.Acquire(p.Semaphore("s", 2), 1))
+		for _, part := range []string{"locks", "leases"} {
+			path, err := b.Admin.Create(b.Chroot+"/s/"+part+"/latch-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+			require.NoError(t, err)
+			_, err = p.Semaphore("s", 2).TryAcquire(b.Ctx, 1)
+			require.ErrorIs(t, err, lockpool.ErrKindMismatch, part)
+			_, err = p.TryLock(b.Ctx, "s")
+			require.ErrorIs(t, err, lockpool.ErrKindMismatch, part)
+			require.NoError(t, b.Admin.Delete(path, -1))
+		}
+	})
+}
+
+// Locks below another lock may have numbers in their names. The pool looks at
+// each of them once.
+func TestNumberedLockBelowAnotherIsNoContender(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
+	below := b.Lock(others, "jobs/run-0000000042")
+	plain := b.Lock(others, "jobs/run-0000000043", lockpool.Plain())
+	_, err := b.Admin.Create(b.Chroot+"/jobs/run-0000000044", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	var looks atomic.Int32
+	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{
+		Ops:   []zktest.Op{zktest.OpExists, zktest.OpGetData},
+		Where: func(r zktest.Request) bool { looks.Add(1); return true },
+	}})
+	b.Unlock(b.Lock(p, "jobs"))
+	require.NoError(t, others.Revoke(b.Ctx, "jobs/run-0000000043"))
+	b.Unlock(b.Lock(p, "jobs"))
+	b.Unlock(plain)
+	looks.Store(0)
+	b.Unlock(b.Lock(p, "jobs"))
+	require.Zero(t, looks.Load())
+	b.Unlock(below)
 }

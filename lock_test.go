@@ -13,74 +13,75 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
 // Scenario 1.
-func TestHeldLockIsOneNodeAndAFreeOneIsNone(t *testing.T) {
+func TestLockIsOneNodeWhileHeld(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
+	b := locktest.New(t)
+	p := b.Pool()
 	for range 2 {
-		l := b.lock(p, "a")
-		require.Len(t, b.children("a"), 1)
-		b.unlock(l)
-		require.Empty(t, b.children("a"))
+		l := b.Lock(p, "a")
+		require.Len(t, b.Children("a"), 1)
+		b.Unlock(l)
+		require.Empty(t, b.Children("a"))
 	}
 }
 
 // Scenario 2.
 func TestSecondHolderWaitsUntilTheFirstUnlocks(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	first, second := b.pool(), b.pool()
-	a := b.lock(first, "a")
-	w := b.wait(second, "a", 2)
-	b.stillWaits(w)
-	b.unlock(a)
+	b := locktest.New(t)
+	first, second := b.Pool(), b.Pool()
+	a := b.Lock(first, "a")
+	w := b.Enqueue(second, "a", 2)
+	w.StillWaits()
+	b.Unlock(a)
 	require.Zero(t, a.Depth())
-	b.unlock(b.granted(w))
+	b.Unlock(w.Granted())
 }
 
 // Scenario 3.
 func TestGrantsFollowTheQueue(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, other := b.pool(), b.pool()
-	holder := b.lock(p, "a")
-	var waiters []*waiter
+	b := locktest.New(t)
+	p, other := b.Pool(), b.Pool()
+	holder := b.Lock(p, "a")
+	var waiters []*locktest.LockWaiter
 	for i := range 5 {
 		pool := p
 		if i%2 == 1 {
 			pool = other
 		}
-		waiters = append(waiters, b.wait(pool, "a", i+2))
+		waiters = append(waiters, b.Enqueue(pool, "a", i+2))
 	}
-	queue := b.children("a")
+	queue := b.Children("a")
 	for i, w := range waiters {
-		b.unlock(holder)
-		holder = b.granted(w)
-		require.Equal(t, queue[i+1:], b.children("a"), "it shrinks from the front")
+		b.Unlock(holder)
+		holder = w.Granted()
+		require.Equal(t, queue[i+1:], b.Children("a"), "the queue shrinks from the front")
 		for _, later := range waiters[i+1:] {
-			b.stillWaits(later)
+			later.StillWaits()
 		}
 	}
-	b.unlock(holder)
+	b.Unlock(holder)
 }
 
 // Scenario 4.
-func TestTwentyGoroutinesAreNeverTwoInside(t *testing.T) {
+func TestLockIsExclusiveAmongGoroutines(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
+	b := locktest.New(t)
+	p := b.Pool()
 	var inside, entered atomic.Int32
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			err := p.Do(b.ctx, "a", func(context.Context) error {
+			err := p.Do(b.Ctx, "a", func(context.Context) error {
 				if inside.Add(1) != 1 {
-					return errors.New("two inside")
+					return errors.New("two holders")
 				}
-				time.Sleep(10 * time.Millisecond) // the work of the scenario
+				time.Sleep(10 * time.Millisecond) // the work
 				inside.Add(-1)
 				entered.Add(1)
 				return nil
@@ -95,17 +96,17 @@ func TestTwentyGoroutinesAreNeverTwoInside(t *testing.T) {
 }
 
 // Scenario 5.
-func TestOneOfTwentyTriesGetsTheLock(t *testing.T) {
+func TestOneOfManyTryLocksSucceeds(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
+	b := locktest.New(t)
+	p := b.Pool()
 	var got atomic.Pointer[lockpool.Lock]
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			l, err := p.TryLock(b.ctx, "a")
+			l, err := p.TryLock(b.Ctx, "a")
 			if err == nil && got.Swap(l) != nil {
-				t.Error("two got it")
+				t.Error("two calls got the lock")
 			}
 			if err != nil && !errors.Is(err, lockpool.ErrLocked) {
 				t.Error(err)
@@ -113,120 +114,104 @@ func TestOneOfTwentyTriesGetsTheLock(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.NotNil(t, got.Load(), "nobody got it")
-	require.Len(t, b.children("a"), 1, "the others left their nodes")
-	b.unlock(got.Load())
+	require.NotNil(t, got.Load(), "no call got the lock")
+	require.Len(t, b.Children("a"), 1, "the other calls left their nodes")
+	b.Unlock(got.Load())
 }
 
 // Scenario 7.
-func TestChrootHoldsEverythingAndIsNotSeen(t *testing.T) {
+func TestChrootIsInvisibleInNamesAndErrors(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	l := b.lock(p, "orders/42")
+	b := locktest.New(t)
+	p := b.Pool()
+	l := b.Lock(p, "orders/42")
 	require.Equal(t, "orders/42", l.Name())
-	exists, _, err := b.admin.Exists(b.chroot + "/orders/42")
+	exists, _, err := b.Admin.Exists(b.Chroot + "/orders/42")
 	require.NoError(t, err)
 	require.True(t, exists)
-	_, err = p.TryLock(b.ctx, "orders/42")
+	_, err = p.TryLock(b.Ctx, "orders/42")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	require.NotContains(t, err.Error(), b.chroot)
-	b.unlock(l)
+	require.NotContains(t, err.Error(), b.Chroot)
+	b.Unlock(l)
 }
 
 // Scenario 8.
 func TestLockWithoutAChroot(t *testing.T) {
 	t.Parallel()
-	b := newBenchOn(t, startServer(t).Addr())
-	b.chroot = ""
-	p := b.pool()
+	b := locktest.NewOn(t, locktest.StartServer(t).Addr())
+	b.Chroot = ""
+	p := b.Pool()
 	for range 2 {
-		l := b.lock(p, "a")
-		require.Len(t, b.children("a"), 1)
-		b.unlock(l)
-		require.NoError(t, b.admin.Delete("/a", -1))
+		l := b.Lock(p, "a")
+		require.Len(t, b.Children("a"), 1)
+		b.Unlock(l)
+		require.NoError(t, b.Admin.Delete("/a", -1))
 	}
-	b.unlock(b.lock(p, "b/c"))
+	b.Unlock(b.Lock(p, "b/c"))
 }
 
-func TestMissingParentsAreMadeAndExistingOnesKept(t *testing.T) {
+func TestMissingParentsAreCreatedAndExistingOnesKept(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := locktest.New(t)
 	world := zk.WorldACL(zk.PermAll)
-	_, err := b.admin.Create(b.chroot, nil, 0, world)
+	_, err := b.Admin.Create(b.Chroot, nil, 0, world)
 	require.NoError(t, err)
-	_, err = b.admin.Create(b.chroot+"/one", []byte("keep me"), 0, world)
+	_, err = b.Admin.Create(b.Chroot+"/one", []byte("keep me"), 0, world)
 	require.NoError(t, err)
-	b.unlock(b.lock(b.pool(), "one/two/three"))
-	data, _, err := b.admin.Get(b.chroot + "/one")
+	b.Unlock(b.Lock(b.Pool(), "one/two/three"))
+	data, _, err := b.Admin.Get(b.Chroot + "/one")
 	require.NoError(t, err)
 	require.Equal(t, "keep me", string(data))
 }
 
 // Scenario 130, and the other half of 132.
-func TestForeignChildrenAreIgnoredAndContendersOfOthersWaitedFor(t *testing.T) {
+func TestForeignChildrenAreIgnoredAndForeignContendersAwaited(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	b.unlock(b.lock(p, "a"))
+	b := locktest.New(t)
+	p := b.Pool()
+	b.Unlock(b.Lock(p, "a"))
 	world := zk.WorldACL(zk.PermAll)
 	for _, name := range []string{"0", "-x", "config", "lease_holder", "_c_!", "lock-", "x-lock-12"} {
-		_, err := b.admin.Create(b.chroot+"/a/"+name, nil, 0, world)
+		_, err := b.Admin.Create(b.Chroot+"/a/"+name, nil, 0, world)
 		require.NoError(t, err)
 	}
-	b.unlock(b.lock(p, "a/0")) // a lock below a lock
-	b.unlock(b.lock(p, "a"))
+	b.Unlock(b.Lock(p, "a/0")) // a lock below a lock
+	b.Unlock(b.Lock(p, "a"))
 	for _, name := range []string{"note__lock__0000000000", "zz-lock-0000000000"} {
-		_, err := b.admin.Create(b.chroot+"/a/"+name, nil, 0, world)
+		_, err := b.Admin.Create(b.Chroot+"/a/"+name, nil, 0, world)
 		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(b.ctx)
+		ctx, cancel := context.WithCancel(b.Ctx)
 		done := make(chan error)
 		go func() {
 			_, err := p.Lock(ctx, "a")
 			done <- err
 		}()
-		b.until(func() bool {
-			watched, err := server.Command(b.ctx, "wchp")
+		b.Until(func() bool {
+			watched, err := locktest.Shared().Command(b.Ctx, "wchp")
 			require.NoError(t, err)
-			return strings.Contains(watched, b.chroot+"/a/"+name+"\n")
-		}, "it waits behind %s", name)
+			return strings.Contains(watched, b.Chroot+"/a/"+name+"\n")
+		}, "a waiter behind %s", name)
 		cancel()
 		err = <-done
 		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, name, "the error names who is in the way")
-		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+name, -1))
+		require.ErrorContains(t, err, name, "the error names the blocking node")
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+name, -1))
 	}
-	b.unlock(b.lock(p, "a"))
+	b.Unlock(b.Lock(p, "a"))
 }
 
-// Scenario 132: a queue that was removed is made again.
-func TestQueueRemovedByHandIsMadeAgain(t *testing.T) {
+// Scenario 132.
+func TestQueueRemovedByHandIsCreatedAgain(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	s := b.session(p)
+	b := locktest.New(t)
+	p := b.Pool()
+	h := b.Handle(p)
 	for range 3 {
-		l, err := s.Lock(b.ctx, "a/b")
-		require.NoError(t, err)
-		b.unlock(l)
-		require.NoError(t, b.admin.Delete(b.chroot+"/a/b", -1))
-		require.NoError(t, b.admin.Delete(b.chroot+"/a", -1))
-		require.NoError(t, b.admin.Delete(b.chroot, -1))
+		l := b.Lock(h, "a/b")
+		b.Unlock(l)
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/b", -1))
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+		require.NoError(t, b.Admin.Delete(b.Chroot, -1))
 	}
-	require.NoError(t, s.Close(b.ctx))
-}
-
-func TestWaiterWhoseNodeIsRemovedQueuesAgain(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	holder := b.lock(p, "a")
-	w := b.wait(p, "a", 2)
-	mine := b.children("a")[1]
-	require.NoError(t, b.admin.Delete(b.chroot+"/a/"+mine, -1))
-	b.unlock(holder)
-	l := b.granted(w)
-	require.NotEqual(t, []string{mine}, b.children("a"))
-	require.Len(t, b.children("a"), 1)
-	b.unlock(l)
+	require.NoError(t, h.Close(b.Ctx))
 }

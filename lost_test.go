@@ -2,8 +2,10 @@ package lockpool_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,23 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// lost waits until the lock is lost, and returns why.
-func (b *bench) lost(l *lockpool.Lock) error {
-	b.Helper()
-	ctx := l.Context(b.ctx)
-	select {
-	case <-l.Lost():
-	case <-b.ctx.Done():
-		require.FailNow(b, "not lost")
-	}
-	<-ctx.Done()
-	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
-	require.Zero(b, l.Depth())
-	return context.Cause(ctx)
-}
 
 // Scenario 56.
 func TestHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
@@ -35,234 +23,240 @@ func TestHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 	for name, watched := range map[string]bool{"before it is watched": false, "when it is watched": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t)
-			p, others := b.pool(), b.pool()
-			s := b.session(p)
-			l, err := s.Lock(b.ctx, "a")
-			require.NoError(t, err)
-			rival := b.wait(others, "a", 2)
+			b := locktest.New(t)
+			p, others := b.Pool(), b.Pool()
+			h := b.Handle(p)
+			l := b.Lock(h, "a")
+			rival := b.Enqueue(others, "a", 2)
 			if watched {
-				b.token(l)
+				b.Token(l)
 			}
-			require.NoError(t, b.admin.Delete(b.chroot+"/a/"+b.children("a")[0], -1))
-			require.ErrorContains(t, b.lost(l), "removed")
-			_, err = s.Lock(b.ctx, "a")
+			require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
+			require.ErrorContains(t, b.AwaitLoss(l), "removed")
+			_, err := h.Lock(b.Ctx, "a")
 			require.ErrorIs(t, err, lockpool.ErrLockLost)
-			_, err = l.Token(b.ctx)
+			_, err = l.Token(b.Ctx)
 			require.ErrorIs(t, err, lockpool.ErrLockLost)
-			require.ErrorIs(t, l.Verify(b.ctx), lockpool.ErrLockLost)
-			require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
-			held := b.granted(rival)
-			require.Equal(t, 1, p.Stats().OpenSessions, "the session has nothing to do with it")
-			require.NoError(t, held.Verify(b.ctx), "nobody else's node was touched")
-			b.unlock(held)
-			again, err := s.Lock(b.ctx, "a")
-			require.NoError(t, err)
-			b.unlock(again)
+			require.ErrorIs(t, l.Verify(b.Ctx), lockpool.ErrLockLost)
+			require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+			held := rival.Granted()
+			require.Equal(t, 1, p.Stats().OpenSessions, "the session lives on")
+			require.NoError(t, held.Verify(b.Ctx), "the next holder's node stands")
+			b.Unlock(held)
+			again := b.Lock(h, "a")
+			b.Unlock(again)
 		})
 	}
 }
 
 func TestHolderLearnsThatTheWholeTreeWasRemoved(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	one, two := b.lock(p, "tree/a"), b.lock(p, "tree/b/c")
-	waiter := b.wait(p, "tree/a", 2)
+	b := locktest.New(t)
+	p := b.Pool()
+	one, two := b.Lock(p, "tree/a"), b.Lock(p, "tree/b/c")
+	waiter := b.Enqueue(p, "tree/a", 2)
 	var remove func(path string)
 	remove = func(path string) {
-		children, _, err := b.admin.Children(path)
+		children, _, err := b.Admin.Children(path)
 		if err == zk.ErrNoNode {
 			return
 		}
 		require.NoError(t, err)
-		slices.SortFunc(children, func(x, y string) int { return strings.Compare(last(y, 10), last(x, 10)) })
-		for _, child := range children { // the waiter before the holder: it would be granted, and lose that again
+		slices.SortFunc(children, func(x, y string) int { return strings.Compare(locktest.Sequence(y), locktest.Sequence(x)) })
+		for _, child := range children { // the waiter first: it would be granted the lock, and lose it as well
 			remove(path + "/" + child)
 		}
-		if err := b.admin.Delete(path, -1); err != zk.ErrNotEmpty { // the waiter is back
+		if err := b.Admin.Delete(path, -1); err != zk.ErrNotEmpty { // the waiter has queued again
 			require.True(t, err == nil || err == zk.ErrNoNode, "%v", err)
 		}
 	}
-	remove(b.chroot + "/tree")
-	b.lost(one)
-	b.lost(two)
-	require.ErrorIs(t, one.Unlock(b.ctx), lockpool.ErrLockLost)
-	require.ErrorIs(t, two.Unlock(b.ctx), lockpool.ErrLockLost)
-	b.unlock(b.granted(waiter))
+	remove(b.Chroot + "/tree")
+	b.AwaitLoss(one)
+	b.AwaitLoss(two)
+	require.ErrorIs(t, one.Unlock(b.Ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, two.Unlock(b.Ctx), lockpool.ErrLockLost)
+	b.Unlock(waiter.Granted())
 }
 
-// The watch is not forgotten when the connection breaks, nor when somebody
-// writes to the node.
-func TestRemovalIsNoticedAfterTheWatchWasUsedUp(t *testing.T) {
+// The watch is set again when a write has used it up, and when the connection
+// breaks.
+func TestRemovalIsNoticedAfterTheWatchFired(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	p := b.pool()
-	l := b.lock(p, "a")
-	node := b.chroot + "/a/" + b.children("a")[0]
-	b.until(func() bool { return b.watched(server) > 0 }, "a watch")
-	_, err := b.admin.Set(node, []byte("from somebody"), -1)
+	b, proxy := locktest.NewBehindProxy(t)
+	p := b.Pool()
+	l := b.Lock(p, "a")
+	node := b.Chroot + "/a/" + b.Children("a")[0]
+	b.Until(func() bool { return b.Watched(locktest.Shared()) > 0 }, "the node is watched")
+	_, err := b.Admin.Set(node, []byte("of another client"), -1)
 	require.NoError(t, err)
 	proxy.Cut(zktest.Selector{})
-	require.NoError(t, p.Ping(b.ctx))
-	require.NoError(t, b.admin.Delete(node, -1))
-	b.lost(l)
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	require.NoError(t, p.Ping(b.Ctx))
+	require.NoError(t, b.Admin.Delete(node, -1))
+	b.AwaitLoss(l)
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 }
 
-// ZooKeeper fires no watch when an ACL changes, so it is noticed by looking.
+// ZooKeeper fires no watch when an ACL changes, so only the next read notices.
 func TestHolderLearnsThatItsNodeWasHidden(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	p := b.pool()
-	l := b.lock(p, "a")
-	require.NoError(t, b.admin.AddAuth("digest", []byte("admin:x")))
-	b.token(l) // it is watched from here on
-	_, err := b.admin.SetACL(b.chroot+"/a/"+b.children("a")[0], zk.DigestACL(zk.PermAll, "admin", "x"), -1)
+	b, proxy := locktest.NewBehindProxy(t)
+	p := b.Pool()
+	l := b.Lock(p, "a")
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("admin:x")))
+	b.Token(l) // the node is watched from now on
+	_, err := b.Admin.SetACL(b.Chroot+"/a/"+b.Children("a")[0], zk.DigestACL(zk.PermAll, "admin", "x"), -1)
 	require.NoError(t, err)
 	select {
-	case <-l.Lost(): // it stands, and nobody else can have it
+	case <-l.Lost(): // the node stands, so the lock is still exclusive
 		require.FailNow(t, "lost")
 	case <-time.After(100 * time.Millisecond):
 	}
-	proxy.Cut(zktest.Selector{}) // it looks again
-	cause := b.lost(l)
+	proxy.Cut(zktest.Selector{}) // makes the holder look again
+	cause := b.AwaitLoss(l)
 	require.ErrorIs(t, cause, lockpool.ErrNoPermission)
-	require.ErrorContains(t, cause, "READ on "+b.chroot+"/a/_c_")
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
-	b.queued("a", 0) // given up, because nobody would see when it goes
-	b.unlock(b.lock(p, "a"))
+	require.ErrorContains(t, cause, "READ on "+b.Chroot+"/a/_c_")
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+	b.AwaitQueue("a", 0) // released, because its removal would go unnoticed
+	b.Unlock(b.Lock(p, "a"))
 }
 
-// A node that may not be removed goes with its session, which goes as soon as
-// nothing else is held on it.
-func TestNodeThatMayNotBeRemovedGoesWithItsSession(t *testing.T) {
+// The pool closes the session of a node that it may not remove as soon as nothing
+// else is held on that session.
+func TestUnremovableNodeGoesWithItsSession(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool(lockpool.WithMaxSessions(1))
-	other := b.lock(p, "other")
-	b.forbid("/a", zk.PermRead|zk.PermCreate)
-	l := b.lock(p, "a")
-	err := l.Unlock(b.ctx)
+	b := locktest.New(t)
+	p := b.Pool(lockpool.WithMaxSessions(1))
+	other := b.Lock(p, "other")
+	b.Restrict("/a", zk.PermRead|zk.PermCreate)
+	l := b.Lock(p, "a")
+	err := l.Unlock(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
-	require.ErrorContains(t, err, "DELETE on "+b.chroot+"/a")
+	require.ErrorContains(t, err, "DELETE on "+b.Chroot+"/a")
 	require.Equal(t, 1, other.Depth())
-	require.NoError(t, other.Verify(b.ctx), "what else is held stays")
-	require.Len(t, b.children("a"), 1)
-	b.unlock(b.lock(p, "third")) // on another session
-	b.unlock(other)
-	b.queued("a", 0)
+	require.NoError(t, other.Verify(b.Ctx), "other locks of the session stay held")
+	require.Len(t, b.Children("a"), 1)
+	b.Unlock(b.Lock(p, "third")) // on another session
+	b.Unlock(other)
+	b.AwaitQueue("a", 0)
 }
 
-func TestVerifyAsksTheServer(t *testing.T) {
+// A waiter whose node is removed keeps its turn ahead of callers that come later.
+func TestWaiterWithARemovedNodeIsNotOvertaken(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	p := b.pool()
-	l := b.lock(p, "a")
-	require.NoError(t, l.Verify(b.ctx))
-	f := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}}, Times: zktest.Always, Do: zktest.HoldReply()})
-	ctx, cancel := context.WithTimeout(b.ctx, 50*time.Millisecond)
-	defer cancel()
-	err := l.Verify(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.NotErrorIs(t, err, lockpool.ErrLockLost, "no answer says nothing")
-	require.Equal(t, 1, l.Depth())
-	f.Remove()
-	f.Release()
-	require.NoError(t, l.Verify(b.ctx))
-	b.unlock(l)
-	require.ErrorIs(t, l.Verify(b.ctx), lockpool.ErrNotHeld)
-	_, err = l.Token(b.ctx)
-	require.ErrorIs(t, err, lockpool.ErrNotHeld)
-	require.ErrorContains(t, err, `lockpool: token of "a": not held`)
-}
-
-func (b *bench) token(l *lockpool.Lock) int64 {
-	b.Helper()
-	token, err := l.Token(b.ctx)
-	require.NoError(b, err)
-	return token
-}
-
-func TestTokenGrows(t *testing.T) {
-	t.Parallel()
-	own := startServer(t)
-	b := newBenchOn(t, own.Addr())
-	p, others := b.pool(), b.pool()
-	last := int64(0)
-	grows := func(l *lockpool.Lock) {
-		t.Helper()
-		token := b.token(l)
-		require.Greater(t, token, last)
-		last = token
+	b := locktest.New(t)
+	p := b.Pool()
+	held := b.Lock(b.Pool(), "a")
+	first, second, third := b.Enqueue(b.Pool(), "a", 2), b.Enqueue(p, "a", 3), b.Enqueue(b.Pool(), "a", 4)
+	node := b.Children("a")[2]
+	b.Until(func() bool { return b.WatchedIn("a") == 4 }, "each node is watched by its owner or by the contender behind it")
+	require.NoError(t, b.Pool().Break(b.Ctx, "a", node))
+	b.Until(func() bool { return len(b.Children("a")) == 4 && !slices.Contains(b.Children("a"), node) }, "the waiter queues again")
+	latecomer := b.Enqueue(b.Pool(), "a", 5)
+	b.Unlock(held)
+	for _, w := range []*locktest.LockWaiter{first, third, second, latecomer} {
+		b.Unlock(w.Granted())
 	}
-	l := b.lock(p, "a")
-	grows(l)
-	again, err := p.Lock(l.Context(b.ctx), "a")
+}
+
+func TestExpiredSessionTakesOnlyItsOwnLocks(t *testing.T) {
+	t.Parallel()
+	embedded := zktest.Start(t)
+	b := locktest.NewOn(t, embedded.Addr())
+	p := b.Pool(lockpool.WithMaxSessions(3))
+	var locks []*lockpool.Lock
+	for i := range 90 {
+		locks = append(locks, b.Lock(p, fmt.Sprint("many/", i)))
+	}
+	state := embedded.State()
+	var victim zktest.Session
+	for _, s := range state.Sessions {
+		if len(s.Ephemerals) > 0 {
+			victim = s
+		}
+	}
+	require.NoError(t, embedded.ExpireSession(victim.ID))
+	var gone sync.WaitGroup
+	lost := 0
+	for i, l := range locks {
+		if _, was := state.Nodes[victim.Ephemerals[0]]; was && contains(victim.Ephemerals, fmt.Sprintf("%s/many/%d/", b.Chroot, i)) {
+			lost++
+			gone.Go(func() { b.AwaitLoss(l) })
+		}
+	}
+	gone.Wait()
+	require.Equal(t, len(victim.Ephemerals), lost)
+	held := 0
+	for _, l := range locks {
+		held += l.Depth()
+		if err := l.Unlock(b.Ctx); err != nil {
+			require.ErrorIs(t, err, lockpool.ErrLockLost)
+		}
+	}
+	require.Equal(t, 90-lost, held)
+}
+
+func contains(paths []string, prefix string) bool {
+	for _, p := range paths {
+		if len(p) > len(prefix) && p[:len(prefix)] == prefix {
+			return true
+		}
+	}
+	return false
+}
+
+// No new session takes the place of an expired one under a held lock.
+func TestExpiredSessionEndsItsLocks(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
+	p := b.PoolWithTimeout(time.Second)
+	h := b.Handle(p)
+	held := b.Lock(h, "a")
+	ctx := held.Context(b.Ctx)
+	require.NoError(t, own.Pause())
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
+	<-held.Lost()
+	require.Zero(t, held.Depth())
+	_, err := h.Lock(b.Ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLockLost, "a lost lock cannot be reentered")
+	require.NoError(t, own.Resume())
+	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrNotHeld)
+
+	again, err := h.Lock(b.Ctx, "a") // on another session, behind the expired one's node
 	require.NoError(t, err)
-	require.Equal(t, last, b.token(again), "the same hold")
-	b.unlock(again)
-	waiter := b.wait(others, "a", 2)
-	b.unlock(l)
-	l = b.granted(waiter)
-	grows(l)
-	b.unlock(l)
-
-	for range 3 { // the queue's own count begins anew
-		require.NoError(t, b.admin.Delete(b.chroot+"/a", -1))
-		l = b.lock(p, "a")
-		require.True(t, strings.HasSuffix(b.children("a")[0], "-0000000000"))
-		grows(l)
-		b.unlock(l)
-	}
-	for range 20 { // also where joining needs no listing
-		l = b.lock(p, "a")
-		grows(l)
-		b.unlock(l)
-	}
-	require.NoError(t, own.Kill())
-	require.NoError(t, own.Start(b.ctx))
-	l = b.lock(p, "a")
-	grows(l)
-	b.unlock(l)
+	b.Unlock(again)
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-// A sync or a write that waits holds back all that comes after it on the
-// connection. A server that answers, if slowly, must not cost anybody a lock:
-// not if it always takes a tenth of the timeout, and not if it stops for a
-// quarter of it.
-func TestSlowServerCostsNoLock(t *testing.T) { // measures time: not beside others
-	b, proxy := benchBehindProxy(t)
-	cfg := b.config()
-	cfg.SessionTimeout = 4 * time.Second
-	p := b.poolWith(cfg)
-	l := b.lock(p, "a")
-	proofs := zktest.Match{Ops: []zktest.Op{zktest.OpSync, zktest.OpMulti}}
-	halt := proxy.Inject(zktest.Rule{Match: proofs, Skip: 4, Do: zktest.DelayReply(cfg.SessionTimeout / 4)})
-	slow := proxy.Inject(zktest.Rule{Match: proofs, Skip: 6, Times: zktest.Always, Do: zktest.DelayReply(cfg.SessionTimeout / 10)})
-	b.until(func() bool {
-		require.Equal(t, 1, l.Depth(), "%v", context.Cause(l.Context(b.ctx)))
-		return slow.Fired() >= 12
-	}, "twelve slow answers")
-	require.Equal(t, 1, halt.Fired())
-	slow.Remove()
-	b.unlock(l)
-}
-
-// Somebody who comes later must not pass it.
-func TestWaiterLearnsThatItsNodeWasRemoved(t *testing.T) {
+func TestDoJoinsALossWithItsFunctionsError(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	held := b.lock(b.pool(), "a")
-	first, second, third := b.wait(b.pool(), "a", 2), b.wait(p, "a", 3), b.wait(b.pool(), "a", 4)
-	node := b.children("a")[2]
-	b.until(func() bool { return b.watchedIn("a") == 4 }, "that each node is watched by whose it is, or who is behind")
-	require.NoError(t, b.pool().Break(b.ctx, "a", node))
-	b.until(func() bool { return len(b.children("a")) == 4 && !slices.Contains(b.children("a"), node) }, "that it queues again")
-	latecomer := b.wait(b.pool(), "a", 5)
-	b.unlock(held)
-	for _, w := range []*waiter{first, third, second, latecomer} {
-		b.unlock(b.granted(w))
-	}
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
+	p := b.PoolWithTimeout(time.Second)
+	err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
+		require.NoError(t, own.Pause())
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, lockpool.ErrLockLost)
+	require.NoError(t, own.Resume())
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server has expired the session")
+}
+
+func TestWaiterWhoseNodeIsRemovedQueuesAgain(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	holder := b.Lock(p, "a")
+	w := b.Enqueue(p, "a", 2)
+	mine := b.Children("a")[1]
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+mine, -1))
+	b.Unlock(holder)
+	l := w.Granted()
+	require.NotEqual(t, []string{mine}, b.Children("a"))
+	require.Len(t, b.Children("a"), 1)
+	b.Unlock(l)
 }

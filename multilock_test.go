@@ -2,6 +2,7 @@ package lockpool_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -9,78 +10,78 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
 // Scenarios 111 and 115.
-func TestLockAllTakesEachOnceAndGivesAllBack(t *testing.T) {
+func TestLockAllTakesEachNameOnce(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	all, err := p.LockAll(b.ctx, []string{"c", "a", "b", "a"})
+	b := locktest.New(t)
+	p := b.Pool()
+	all, err := p.LockAll(b.Ctx, []string{"c", "a", "b", "a"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "c"}, all.Names())
 	for _, name := range all.Names() {
-		_, err := b.pool().TryLock(b.ctx, name)
+		_, err := b.Pool().TryLock(b.Ctx, name)
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 		require.Equal(t, 1, all.Get(name).Depth())
 	}
 	require.Nil(t, all.Get("d"))
-	require.NoError(t, all.Verify(b.ctx))
-	ctx := all.Context(b.ctx)
+	require.NoError(t, all.Verify(b.Ctx))
+	ctx := all.Context(b.Ctx)
 	inner, err := p.LockAll(ctx, []string{"b", "d"}) // the same holder
 	require.NoError(t, err)
-	require.NoError(t, inner.Unlock(b.ctx))
+	require.NoError(t, inner.Unlock(b.Ctx))
 	require.NoError(t, ctx.Err())
-	require.NoError(t, all.Unlock(b.ctx))
+	require.NoError(t, all.Unlock(b.Ctx))
 	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrNotHeld)
 	select {
 	case <-all.Lost():
-		require.FailNow(t, "it was not lost")
+		require.FailNow(t, "an unlocked lock was reported lost")
 	default:
 	}
-	require.ErrorIs(t, all.Unlock(b.ctx), lockpool.ErrNotHeld)
-	require.Zero(t, p.Stats().InUse, "its handle is given back")
+	require.ErrorIs(t, all.Unlock(b.Ctx), lockpool.ErrNotHeld)
+	require.Zero(t, p.Stats().InUse, "the handle is returned")
 }
 
 // Scenario 112.
-func TestLockAllThatFailsGivesEverythingBackAndNamesTheCulprit(t *testing.T) {
+func TestFailedLockAllUnlocksAndNamesTheLock(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	held := b.lock(b.pool(), "b")
-	ctx, cancel := context.WithTimeout(b.ctx, 50*time.Millisecond)
-	defer cancel()
-	_, err := p.LockAll(ctx, []string{"c", "b", "a"})
+	b := locktest.New(t)
+	p := b.Pool()
+	held := b.Lock(b.Pool(), "b")
+	require.NoError(t, p.Ping(b.Ctx)) // the wait is for the lock, not for a session
+	_, err := p.LockAll(locktest.Timeout(t, 500*time.Millisecond), []string{"c", "b", "a"})
 	var culprit *lockpool.LockError
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "b", culprit.Name)
 	require.Equal(t, "lock all", culprit.Op)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	b.queued("a", 0)
-	require.Empty(t, b.children("c"))
-	b.unlock(held)
+	b.AwaitQueue("a", 0)
+	require.Empty(t, b.Children("c"))
+	b.Unlock(held)
 	require.Zero(t, p.Stats().InUse)
 
-	_, err = p.LockAll(b.ctx, []string{"a", "/b"})
+	_, err = p.LockAll(b.Ctx, []string{"a", "/b"})
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "/b", culprit.Name)
-	_, err = p.LockAll(b.ctx, nil)
+	_, err = p.LockAll(b.Ctx, nil)
 	require.ErrorContains(t, err, "no names are given")
 }
 
 // Scenario 114.
-func TestLockAllInAnyOrderIsNoDeadlock(t *testing.T) {
+func TestLockAllInAnyOrderNeverDeadlocks(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := locktest.New(t)
 	var all sync.WaitGroup
 	for _, names := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c"}, {"c", "a"}} {
-		p := b.pool()
+		p := b.Pool()
 		all.Go(func() {
 			for range 25 {
-				locks, err := p.LockAll(b.ctx, names)
+				locks, err := p.LockAll(b.Ctx, names)
 				if err == nil {
-					err = locks.Unlock(b.ctx)
+					err = locks.Unlock(b.Ctx)
 				}
 				if err != nil {
 					t.Error(names, err)
@@ -93,22 +94,187 @@ func TestLockAllInAnyOrderIsNoDeadlock(t *testing.T) {
 }
 
 // Scenario 117.
-func TestLosingOneOfAllIsLosingAll(t *testing.T) {
+func TestLossOfOneLockIsALossOfTheMultiLock(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	s := b.session(b.pool())
-	all, err := s.LockAll(b.ctx, []string{"a", "b"})
+	b := locktest.New(t)
+	h := b.Handle(b.Pool())
+	all, err := h.LockAll(b.Ctx, []string{"a", "b"})
 	require.NoError(t, err)
-	ctx := all.Context(b.ctx)
-	require.NoError(t, b.admin.Delete(b.chroot+"/b/"+b.children("b")[0], -1))
+	ctx := all.Context(b.Ctx)
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/b/"+b.Children("b")[0], -1))
 	<-all.Lost()
 	<-ctx.Done()
 	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
-	require.ErrorIs(t, all.Verify(b.ctx), lockpool.ErrLockLost)
-	err = all.Unlock(b.ctx)
+	require.ErrorIs(t, all.Verify(b.Ctx), lockpool.ErrLockLost)
+	err = all.Unlock(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrLockLost)
 	var culprit *lockpool.LockError
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "b", culprit.Name)
-	require.NoError(t, s.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
+}
+
+func TestMultiLockDoUnlocksAll(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	names := []string{"a", "b"}
+	lockAll := func() *lockpool.MultiLock {
+		all, err := p.LockAll(b.Ctx, names)
+		require.NoError(t, err)
+		return all
+	}
+	unlocked := func() {
+		t.Helper()
+		require.Empty(t, b.Contenders("/"))
+		require.Zero(t, p.Stats().InUse)
+	}
+	var kept context.Context
+	require.NoError(t, lockAll().Do(b.Ctx, func(ctx context.Context) error {
+		kept = ctx
+		for _, name := range names { // the context carries the holder
+			l, err := p.TryLock(ctx, name)
+			require.NoError(t, err)
+			require.Equal(t, 2, l.Depth())
+			b.Unlock(l)
+		}
+		return ctx.Err()
+	}))
+	require.ErrorIs(t, context.Cause(kept), lockpool.ErrNotHeld)
+	unlocked()
+
+	failure := errors.New("failure")
+	require.Equal(t, failure, lockAll().Do(b.Ctx, func(context.Context) error { return failure }))
+	unlocked()
+
+	require.PanicsWithValue(t, "oops", func() {
+		_ = lockAll().Do(b.Ctx, func(context.Context) error { panic("oops") })
+	})
+	unlocked()
+
+	all := lockAll()
+	require.ErrorContains(t, all.Do(b.Ctx, nil), "nil function")
+	require.NoError(t, all.Verify(b.Ctx), "the locks are still held")
+	require.NoError(t, all.Unlock(b.Ctx))
+	require.ErrorIs(t, all.Do(b.Ctx, func(ctx context.Context) error { return nil }), lockpool.ErrNotHeld)
+}
+
+func TestMultiLockDoReportsALoss(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	all, err := b.Pool().LockAll(b.Ctx, []string{"a", "b"})
+	require.NoError(t, err)
+	err = all.Do(b.Ctx, func(ctx context.Context) error {
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/b/"+b.Children("b")[0], -1))
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, lockpool.ErrLockLost)
+	var lockError *lockpool.LockError
+	require.ErrorAs(t, err, &lockError)
+	require.Equal(t, "b", lockError.Name)
+}
+
+func TestMultiLockIsRevokedWithAnyOfItsLocks(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	for _, name := range []string{"a", "b"} {
+		all, err := p.LockAll(b.Ctx, []string{"a", "b"})
+		require.NoError(t, err)
+		notRevoked(t, all.Revoked())
+		require.NoError(t, others.Revoke(b.Ctx, name))
+		awaitRevocation(b, all.Revoked())
+		require.NoError(t, all.Context(b.Ctx).Err(), "locks without Revocable")
+		require.NoError(t, all.Verify(b.Ctx))
+		require.NoError(t, all.Unlock(b.Ctx))
+
+		all, err = p.LockAll(b.Ctx, []string{"a", "b"}, lockpool.Revocable())
+		require.NoError(t, err)
+		err = all.Do(b.Ctx, func(ctx context.Context) error {
+			require.NoError(t, others.Revoke(b.Ctx, name))
+			<-ctx.Done()
+			require.Equal(t, lockpool.ErrRevoked, context.Cause(ctx))
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, lockpool.ErrRevoked)
+	}
+	all, err := p.LockAll(b.Ctx, []string{"a", "b"})
+	require.NoError(t, err)
+	require.NoError(t, all.Unlock(b.Ctx))
+	notRevoked(t, all.Revoked())
+}
+
+func TestWaitAtMostBoundsTheWholeLockAll(t *testing.T) { // measures time, so not parallel
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	first, second := b.Lock(others, "a"), b.Lock(others, "b")
+	require.NoError(t, p.Ping(b.Ctx))
+	go func() { // ends with the wait
+		time.Sleep(300 * time.Millisecond) // a part of the wait
+		if err := first.Unlock(b.Ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	const wait = 600 * time.Millisecond
+	clock := locktest.StartClock()
+	_, err := p.LockAll(b.Ctx, []string{"a", "b"}, lockpool.WaitAtMost(wait))
+	clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	var lockError *lockpool.LockError
+	require.ErrorAs(t, err, &lockError)
+	require.Equal(t, "b", lockError.Name)
+	b.AwaitQueue("a", 0)
+	b.Unlock(second)
+}
+
+func TestOptionsOfLockAllApplyToEveryLock(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	names := []string{"a", "b"}
+	lockAll := func(by *lockpool.Pool, opts ...lockpool.LockOption) *lockpool.MultiLock {
+		t.Helper()
+		all, err := by.LockAll(b.Ctx, names, opts...)
+		require.NoError(t, err)
+		return all
+	}
+	now := lockpool.WaitAtMost(0)
+
+	held := b.Lock(others, "b")
+	_, err := p.LockAll(b.Ctx, names, now)
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	var lockError *lockpool.LockError
+	require.ErrorAs(t, err, &lockError)
+	require.Equal(t, "b", lockError.Name)
+	require.Empty(t, b.Children("a"))
+	b.Unlock(held)
+	require.NoError(t, lockAll(p, now).Unlock(b.Ctx))
+
+	first, second := lockAll(p, lockpool.Shared()), lockAll(others, lockpool.Shared(), now)
+	for _, name := range names {
+		_, err := others.TryLock(b.Ctx, name)
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+	}
+	require.NoError(t, first.Unlock(b.Ctx))
+	require.NoError(t, second.Unlock(b.Ctx))
+	require.Empty(t, b.Contenders("/"))
+
+	names = []string{"x/a", "x/b"}
+	plain := lockAll(p, lockpool.Plain())
+	for _, name := range names {
+		_, stat, err := b.Admin.Get(b.Chroot + "/" + name)
+		require.NoError(t, err)
+		require.NotZero(t, stat.EphemeralOwner)
+	}
+	require.NoError(t, plain.Unlock(b.Ctx))
+
+	for _, opts := range [][]lockpool.LockOption{{lockpool.Plain(), lockpool.Shared()}, {nil}} {
+		_, err := p.LockAll(b.Ctx, names, opts...)
+		require.ErrorAs(t, err, &lockError)
+	}
+	require.Empty(t, b.Contenders("/"))
+	require.Zero(t, p.Stats().InUse)
 }

@@ -1,63 +1,104 @@
 package lockpool_test
 
 import (
-	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
-// Scenario 129.
-func TestBadNamesAreRefusedBeforeAnyRequest(t *testing.T) {
-	t.Parallel()
-	own := startServer(t)
-	b := newBenchOn(t, own.Addr())
-	cfg := b.config()
-	cfg.SessionTimeout = 10 * time.Second
-	p := b.poolWith(cfg)
-	s := b.session(p)
-	before := b.stat(own, "zk_packets_received")
-	for _, name := range []string{
-		"", "/", "/a", "a/", "a//b", "//", ".", "..", "a/./b", "a/../b",
-		"a\x00b", "a\nb", "a\x7fb", "a\u009fb", "a\ue000b", "a\ufff0b", "a\xffb", "a\U0001F512b",
-		strings.Repeat("a", 513),
-		"a/_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "_c_x", "x-lock-0000000001",
-		"a/b__READ__0000000001", "a/b__WRIT__0000000001", "b__lock__0000000001/c", "b__rlock__0000000001",
-		"a/lock--2147483648",
-	} {
-		for _, err := range []error{
-			second(s.Lock(b.ctx, name)), second(s.TryLock(b.ctx, name)),
-			second(p.Lock(b.ctx, name)), second(p.TryLock(b.ctx, name)),
-			p.Do(b.ctx, name, func(context.Context) error { panic("called") }),
-		} {
-			require.ErrorIs(t, err, lockpool.ErrInvalidName, "%q", name)
+// unsafe are texts that are no part of a lock's name.
+var unsafe = []string{
+	"", " ", "/", "//", "a/b", ".", "..", "~", "%", "%7E", "%2", "_", "__", "_c_",
+	"https://example.com/a?b=c&d=%20#e", "C:\\dir", "ä/日本", "\U0001F512", "a\x00b", "\n\t\r\x7f\u0085\ue000\ufff0", "\xff\xfe", "\xc3",
+	"zookeeper", "locks", "leases", "limit",
+	"_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "x__READ__0000000001", "x__WRIT__0000000001",
+	"00000000000000000000000000000000__lock__0000000001", "x__rlock__0000000001", "x-lock-0000000001", "lock--2147483648",
+	"lock-0000000001", "-0000000001", "0000000001", "x-rlock-000000001", "__lock__-2147483648", "___READ___",
+}
+
+// requireEscape requires that a text becomes one part of a valid name, from which
+// it can be restored.
+func requireEscape(t testing.TB, checkName func(string) error, s string) {
+	t.Helper()
+	part := lockpool.Escape(s)
+	require.NotEmpty(t, part)
+	require.NotContains(t, part, "/")
+	back, err := lockpool.Unescape(part)
+	require.NoError(t, err)
+	require.Equal(t, s, back)
+	if len(part) <= 500 {
+		for _, name := range []string{part, "a/" + part, part + "/a", "a/" + part + "/a"} {
+			require.NoError(t, checkName(name), "%q of %q", name, s)
 		}
 	}
-	require.Less(t, b.stat(own, "zk_packets_received")-before, 20)
-	for _, name := range []string{
-		"a", "orders/42", "a b", "ä/日本", "lock-1", "lock-", "a.b", "...", "_c", "x-12", "locks", "zookeeper", strings.Repeat("a", 512),
-	} {
-		l, err := s.Lock(b.ctx, name)
-		require.NoError(t, err, "%q", name)
-		b.unlock(l)
-	}
-	require.NoError(t, s.Close(b.ctx))
 }
 
-func TestServersOwnTreeIsNoPlaceForLocks(t *testing.T) {
-	t.Parallel()
+func newConnector(t testing.TB) *zookeeper.Connector {
 	c, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{"localhost"}})
 	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(c)
-	require.NoError(t, err)
-	defer p.Close()
-	_, err = p.Lock(testContext(t), "zookeeper/quota")
-	require.ErrorIs(t, err, lockpool.ErrInvalidName)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
 }
 
-func second(_ *lockpool.Lock, err error) error { return err }
+func TestEscapeMakesAnyTextAPartOfAName(t *testing.T) {
+	t.Parallel()
+	c := newConnector(t)
+	parts := map[string]string{}
+	for _, s := range unsafe {
+		requireEscape(t, c.CheckName, s)
+		part := lockpool.Escape(s)
+		require.NotContains(t, parts, part, "%q and %q have one part", s, parts[part])
+		parts[part] = s
+	}
+	for _, s := range []string{"42", "order-42", "a.b", "x=1,y=2", "user@example.com", "snake_case", "12:30", "0000000001"} {
+		require.Equal(t, s, lockpool.Escape(s), "it needs no escape")
+	}
+}
+
+func TestUnescapeRejectsInvalidEscapes(t *testing.T) {
+	t.Parallel()
+	for _, part := range []string{"%", "a%2", "%zz", "%%"} {
+		_, err := lockpool.Unescape(part)
+		require.ErrorContains(t, err, "lockpool: unescape")
+	}
+}
+
+// The nodes of these locks and of a semaphore above them are not taken for each
+// other.
+func TestEscapedNamesAreLocked(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	var held []*lockpool.Lock
+	for _, s := range unsafe {
+		name := "s/" + lockpool.Escape(s)
+		held = append(held, b.Lock(p, name))
+		_, err := others.TryLock(b.Ctx, name)
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+	}
+	b.Release(b.Acquire(others.Semaphore("s", 2), 2))
+	names, err := others.List(b.Ctx, "s")
+	require.NoError(t, err)
+	require.Len(t, names, len(unsafe))
+	for _, name := range names {
+		s, err := lockpool.Unescape(strings.TrimPrefix(name, "s/"))
+		require.NoError(t, err)
+		require.Contains(t, unsafe, s)
+	}
+	for _, l := range held {
+		b.Unlock(l)
+	}
+}
+
+func FuzzEscape(f *testing.F) {
+	c := newConnector(f)
+	for _, s := range unsafe {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) { requireEscape(t, c.CheckName, s) })
+}

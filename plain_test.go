@@ -2,6 +2,7 @@ package lockpool_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,56 +12,58 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 func TestPlainLockIsOneNode(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(lockpool.WithOwner("billing")), b.pool()
+	b := locktest.New(t)
+	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
 	var last int64
 	for range 3 {
-		l, err := p.TryLock(b.ctx, "x/a", lockpool.Plain())
+		l, err := p.TryLock(b.Ctx, "x/a", lockpool.Plain())
 		require.NoError(t, err)
-		_, stat, err := b.admin.Get(b.chroot + "/x/a")
+		_, stat, err := b.Admin.Get(b.Chroot + "/x/a")
 		require.NoError(t, err)
 		require.NotZero(t, stat.EphemeralOwner)
-		require.Greater(t, b.token(l), last)
-		require.Equal(t, stat.Czxid, b.token(l))
+		require.Greater(t, b.Token(l), last)
+		require.Equal(t, stat.Czxid, b.Token(l))
 		last = stat.Czxid
-		require.NoError(t, l.Verify(b.ctx))
-		_, err = others.TryLock(b.ctx, "x/a", lockpool.Plain())
+		require.NoError(t, l.Verify(b.Ctx))
+		_, err = others.TryLock(b.Ctx, "x/a", lockpool.Plain())
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 
-		q, err := others.Queue(b.ctx, "x/a")
+		q, err := others.Queue(b.Ctx, "x/a")
 		require.NoError(t, err)
 		require.Len(t, q.Contenders, 1)
 		c := q.Contenders[0]
-		require.Equal(t, []any{"plain", true, "billing", b.token(l)}, []any{c.Kind, c.Holds, c.Owner, c.Token})
-		names, err := others.List(b.ctx, "")
+		require.Equal(t, []any{"plain", true, "billing", b.Token(l)}, []any{c.Kind, c.Holds, c.Owner, c.Token})
+		names, err := others.List(b.Ctx, "")
 		require.NoError(t, err)
 		require.Equal(t, []string{"x/a"}, names)
 
-		b.unlock(l)
-		exists, _, err := b.admin.Exists(b.chroot + "/x/a")
+		b.Unlock(l)
+		exists, _, err := b.Admin.Exists(b.Chroot + "/x/a")
 		require.NoError(t, err)
 		require.False(t, exists)
 	}
 }
 
-func TestPlainLockIsWaitedForAndEnteredAgain(t *testing.T) {
+func TestPlainLockIsExclusiveAndReentrant(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
 	var inside, turns atomic.Int32
 	var all sync.WaitGroup
 	for i := range 20 {
 		pool := []*lockpool.Pool{p, others}[i%2]
 		all.Go(func() {
 			for range 5 {
-				err := pool.Do(b.ctx, "a", func(ctx context.Context) error {
+				err := pool.Do(b.Ctx, "a", func(ctx context.Context) error {
 					if inside.Add(1) != 1 {
-						t.Error("two inside")
+						t.Error("two holders")
 					}
 					defer inside.Add(-1)
 					turns.Add(1)
@@ -76,92 +79,89 @@ func TestPlainLockIsWaitedForAndEnteredAgain(t *testing.T) {
 	require.Equal(t, int32(100), turns.Load())
 }
 
-func TestWaiterForAPlainLockGivesUpAndLeavesNothing(t *testing.T) {
+func TestPlainWaiterThatGivesUpLeavesNothing(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	l, err := p.Lock(b.ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
-	_, err = others.Lock(b.ctx, "a", lockpool.Plain(), lockpool.WaitAtMost(50*time.Millisecond))
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	l := b.Lock(p, "a", lockpool.Plain())
+	_, err := others.Lock(b.Ctx, "a", lockpool.Plain(), lockpool.WaitAtMost(50*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "waiting behind _c_")
-	b.unlock(l)
-	got, err := others.TryLock(b.ctx, "a", lockpool.Plain())
+	b.Unlock(l)
+	got, err := others.TryLock(b.Ctx, "a", lockpool.Plain())
 	require.NoError(t, err)
-	b.unlock(got)
+	b.Unlock(got)
 }
 
-func TestHolderOfAPlainLockIsToldWhenItIsBroken(t *testing.T) {
+func TestPlainHolderLearnsThatItsLockWasBroken(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
 	for _, watched := range []bool{true, false} {
-		l, err := p.Lock(b.ctx, "a", lockpool.Plain())
-		require.NoError(t, err)
+		l := b.Lock(p, "a", lockpool.Plain())
 		if watched {
-			b.token(l)
+			b.Token(l)
 		}
-		q, err := others.Queue(b.ctx, "a")
+		q, err := others.Queue(b.Ctx, "a")
 		require.NoError(t, err)
-		require.NoError(t, others.Break(b.ctx, "a", q.Contenders[0].Node))
-		// Another one takes it at once. It must not be mistaken for ours.
-		next, err := others.TryLock(b.ctx, "a", lockpool.Plain())
+		require.NoError(t, others.Break(b.Ctx, "a", q.Contenders[0].Node))
+		// Another holder's node must not be mistaken for the broken one.
+		next, err := others.TryLock(b.Ctx, "a", lockpool.Plain())
 		require.NoError(t, err)
-		require.ErrorIs(t, l.Verify(b.ctx), lockpool.ErrLockLost)
-		b.lost(l)
-		require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
-		require.ErrorIs(t, others.Break(b.ctx, "a", q.Contenders[0].Node), lockpool.ErrNotHeld)
-		require.NoError(t, next.Verify(b.ctx), "the next holder's node stands")
-		b.unlock(next)
+		require.ErrorIs(t, l.Verify(b.Ctx), lockpool.ErrLockLost)
+		b.AwaitLoss(l)
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+		require.ErrorIs(t, others.Break(b.Ctx, "a", q.Contenders[0].Node), lockpool.ErrNotHeld)
+		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
+		b.Unlock(next)
 	}
 }
 
-// Somebody else's ephemeral node is a plain lock, too.
-func TestEphemeralNodeOfAnybodyIsAPlainLock(t *testing.T) {
+// An ephemeral node of any other client is a plain lock.
+func TestAnyEphemeralNodeIsAPlainLock(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	b.unlock(b.lock(p, "x/other"))
-	_, err := b.admin.Create(b.chroot+"/x/a", []byte("by hand"), zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	b := locktest.New(t)
+	p := b.Pool()
+	b.Unlock(b.Lock(p, "x/other"))
+	_, err := b.Admin.Create(b.Chroot+"/x/a", []byte("by hand"), zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
-	_, err = p.TryLock(b.ctx, "x/a", lockpool.Plain())
+	_, err = p.TryLock(b.Ctx, "x/a", lockpool.Plain())
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	w := make(chan error)
 	go func() {
-		l, err := p.Lock(b.ctx, "x/a", lockpool.Plain())
+		l, err := p.Lock(b.Ctx, "x/a", lockpool.Plain())
 		if err == nil {
-			err = l.Unlock(b.ctx)
+			err = l.Unlock(b.Ctx)
 		}
 		w <- err
 	}()
-	q, err := p.Queue(b.ctx, "x/a")
+	q, err := p.Queue(b.Ctx, "x/a")
 	require.NoError(t, err)
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "it waits")
-	require.NoError(t, p.Revoke(b.ctx, "x/a"))
-	data, _, err := b.admin.Get(b.chroot + "/x/a")
+	b.AwaitWaiting(p, 1)
+	require.NoError(t, p.Revoke(b.Ctx, "x/a"))
+	data, _, err := b.Admin.Get(b.Chroot + "/x/a")
 	require.NoError(t, err)
 	require.Equal(t, "__REVOKE__", string(data))
-	require.NoError(t, p.Break(b.ctx, "x/a", q.Contenders[0].Node))
+	require.NoError(t, p.Break(b.Ctx, "x/a", q.Contenders[0].Node))
 	require.NoError(t, <-w)
 }
 
 func TestPlainLockCannotBeShared(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	_, err := b.pool().RLock(b.ctx, "a", lockpool.Plain())
+	b := locktest.New(t)
+	_, err := b.Pool().RLock(b.Ctx, "a", lockpool.Plain())
 	require.ErrorContains(t, err, "a plain lock cannot be shared")
-	require.ErrorContains(t, b.pool().Do(b.ctx, "a", func(context.Context) error { return nil }, lockpool.Plain(), lockpool.Shared()), "cannot be shared")
+	require.ErrorContains(t, b.Pool().Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.Plain(), lockpool.Shared()), "cannot be shared")
 }
 
-// One write to take and one to give back, and nothing else.
+// A plain lock takes one write to lock and one to unlock, and no reads.
 func TestPlainLockCostsTwoRequests(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := newBenchOn(t, own.Addr())
-	p := b.pool()
-	l, err := p.Lock(b.ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
-	b.unlock(l)
+	b := locktest.NewOn(t, own.Addr())
+	p := b.Pool()
+	l := b.Lock(p, "a", lockpool.Plain())
+	b.Unlock(l)
 	var requests atomic.Int32
 	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
 		if len(r.Paths) > 0 && r.Paths[0] != "/" {
@@ -169,8 +169,199 @@ func TestPlainLockCostsTwoRequests(t *testing.T) {
 		}
 		return true
 	}}})
-	l, err = p.Lock(b.ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
-	b.unlock(l)
+	l = b.Lock(p, "a", lockpool.Plain())
+	b.Unlock(l)
 	require.Equal(t, int32(2), requests.Load())
+}
+
+// watchedPlainLock takes a plain lock and waits until its node is watched.
+func watchedPlainLock(b *locktest.Bench, p *lockpool.Pool, name string) *lockpool.Lock {
+	l := b.Lock(p, name, lockpool.Plain())
+	b.Token(l)
+	return l
+}
+
+// A revocation arrives when the plain lock has another holder.
+func TestLateRevokeSparesTheNextPlainHolder(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others, operator, third := b.Pool(), b.Pool(), b.Pool(), b.Pool()
+	first := watchedPlainLock(b, p, "a")
+	held := own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpSetData}},
+		Do:    zktest.HoldApply(),
+	})
+	revoked := make(chan error, 1)
+	go func() { revoked <- operator.Revoke(b.Ctx, "a") }()
+	require.NoError(t, held.Wait(b.Ctx))
+	b.Unlock(first)
+	next := watchedPlainLock(b, others, "a")
+	held.Release()
+	<-revoked
+	err := next.Verify(b.Ctx)
+	unlock := next.Unlock(b.Ctx)
+	l, blocked := third.Lock(locktest.Timeout(t, 2*time.Second), "a", lockpool.Plain())
+	if blocked == nil {
+		b.Unlock(l)
+	}
+	require.NoError(t, blocked, "the node stays behind until the holder's session ends")
+	require.NoError(t, err, "the next holder has lost its lock")
+	require.NoError(t, unlock)
+}
+
+// The documentation of Revoked names ZooKeeper's way: __REVOKE__ is written into
+// the lock's node.
+func TestPlainLockCanBeRevokedByHand(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	p, third := b.Pool(), b.Pool()
+	holder := watchedPlainLock(b, p, "a")
+	_, err := b.Admin.Set(b.Chroot+"/a", []byte("__REVOKE__"), -1)
+	require.NoError(t, err)
+	var how string
+	select {
+	case <-holder.Revoked():
+		how = "revoked"
+	case <-holder.Lost():
+		how = "lost"
+	}
+	unlock := holder.Unlock(b.Ctx)
+	l, blocked := third.Lock(locktest.Timeout(t, 2*time.Second), "a", lockpool.Plain())
+	if blocked == nil {
+		b.Unlock(l)
+	}
+	require.NoError(t, blocked, "the node stays behind until the holder's session ends (%s, unlock: %v)", how, unlock)
+	require.Equal(t, "revoked", how)
+}
+
+// The reply to the delete of Break is lost. It must not be repeated unseen.
+func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others, operator := b.Pool(), b.Pool(), b.Pool()
+	watchedPlainLock(b, p, "a")
+	q, err := operator.Queue(b.Ctx, "a")
+	require.NoError(t, err)
+	w := b.StartLock(others, "a", lockpool.Plain())
+	b.AwaitWaiting(others, 1)
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpDelete}},
+		Do:    zktest.DropAfterApply(),
+	})
+	require.NoError(t, operator.Break(b.Ctx, "a", q.Contenders[0].Node))
+	next := w.Granted()
+	err = next.Verify(b.Ctx)
+	_ = next.Unlock(b.Ctx)
+	require.NoError(t, err, "the next holder's node was removed")
+}
+
+// A holder looks for its plain node and finds one that it may not read. It belongs
+// to another holder, which took the lock when the first one's node was removed.
+func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret")))
+	b.Unlock(b.Lock(b.Pool(), "x/other"))
+	cfg := b.Config()
+	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
+	p, others := b.Pool(), b.PoolWith(cfg)
+	held := own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a", Ops: []zktest.Op{zktest.OpGetData}},
+		Do:    zktest.HoldApply(),
+	})
+	l := b.Lock(p, "x/a", lockpool.Plain())
+	require.NoError(t, held.Wait(b.Ctx)) // the first read, after 20 ms
+	held.Remove()
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/x/a", -1))
+	next := watchedPlainLock(b, others, "x/a")
+	held.Release()
+	<-l.Lost()
+	b.Until(func() bool { // the removal continues in the background
+		deletes := 0
+		for _, r := range own.Trace() {
+			if strings.Contains(r.String(), "/x/a") && strings.Contains(r.String(), "delete") {
+				deletes++
+			}
+		}
+		return deletes >= 2
+	}, "two deletes")
+	err := next.Verify(b.Ctx)
+	_ = next.Unlock(b.Ctx)
+	require.NoError(t, err, "the next holder's node was removed")
+}
+
+// A waiter must not fail because the plain lock changes hands while it looks.
+func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p := b.Pool()
+	b.Unlock(b.Lock(p, "x/other"))
+	path := b.Chroot + "/x/a"
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: path, Ops: zktest.Creates}, Times: 12,
+		Do: zktest.Call(func(zktest.Request) { _ = own.Create(path, nil) }),
+	})
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpGetData}}, Times: 12,
+		Do: zktest.Call(func(zktest.Request) { _ = own.Delete(path) }),
+	})
+	l := b.Lock(p, "x/a", lockpool.Plain())
+	b.Unlock(l)
+}
+
+// The removal of a plain lock's node is not confirmed, and the server throttles
+// the check that follows once. See rules 12 and 13 of DESIGN.md.
+func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
+	other := b.Lock(p, "other") // keeps the session open
+	defer b.Unlock(other)
+	l := watchedPlainLock(b, p, "a")
+	session := own.State().Nodes[b.Chroot+"/a"].Stat.EphemeralOwner
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpDelete}},
+		Do:    zktest.DropBeforeApply(),
+	})
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpSync}, Selector: zktest.Selector{Session: session}},
+		Do:    zktest.FailWith(-127),
+	})
+	err := l.Unlock(b.Ctx)
+	next, blocked := others.Lock(locktest.Timeout(t, 4*time.Second), "a", lockpool.Plain())
+	if blocked == nil {
+		b.Unlock(next)
+	}
+	require.NoError(t, blocked, "the node stays while its session holds another lock (unlock: %v)", err)
+	require.NoError(t, err)
+}
+
+// Without faults, short holds under contention cause no errors.
+func TestContentionForAPlainLockIsNoError(t *testing.T) {
+	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	var all sync.WaitGroup
+	var failed, turns atomic.Int32
+	for range 4 {
+		p := b.Pool()
+		all.Go(func() {
+			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); turns.Add(1) {
+				l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
+				if err != nil {
+					failed.Add(1)
+					t.Log(err)
+					continue
+				}
+				if err := l.Unlock(b.Ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, failed.Load(), "of %d turns", turns.Load())
 }

@@ -145,31 +145,6 @@ func (p *Pool) begin() bool {
 	return true
 }
 
-// bound returns a context that ends with ctx, or with until and for its cause.
-func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	if until.Err() != nil {
-		cancel(context.Cause(until))
-	}
-	stop := context.AfterFunc(until, func() { cancel(context.Cause(until)) })
-	return ctx, func(cause error) {
-		stop()
-		cancel(cause)
-	}
-}
-
-// withCause completes the error of a call with the cause of its context's end.
-func withCause(ctx context.Context, err error) error {
-	cause := context.Cause(ctx)
-	if cause == ErrPoolClosed || cause == ErrHandleClosed {
-		return cause
-	}
-	if cause != ctx.Err() && errors.Is(err, ctx.Err()) {
-		return fmt.Errorf("%w: %w", err, cause)
-	}
-	return err
-}
-
 // Lock waits for the lock of that name until ctx ends, and returns it held by a handle
 // of its own, which is returned to the pool when the lock is unlocked.
 //
@@ -219,13 +194,6 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 		return nil, &LockError{req.String(), name, err}
 	}
 	return h.enter(ctx, name, req, l)
-}
-
-func (p *Pool) checkName(name string) error {
-	if err := p.connector.CheckName(name); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidName, err)
-	}
-	return nil
 }
 
 // Do calls fn while it holds the lock of that name, and returns fn's error. It waits

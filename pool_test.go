@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -20,7 +21,7 @@ func TestOpenNeverDials(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-func TestOpenNamesWhatIsWrong(t *testing.T) {
+func TestOpenErrorsNameTheCause(t *testing.T) {
 	t.Parallel()
 	_, err := lockpool.Open("zoo", "localhost")
 	require.ErrorContains(t, err, `"zoo"`)
@@ -37,13 +38,20 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestUnreachableServerIsInTheError(t *testing.T) {
+func TestDriversAreListed(t *testing.T) {
 	t.Parallel()
-	refusing := zktest.StartProxy(t, server.Addr()) // which keeps its port
+	require.Equal(t, []string{"zookeeper"}, lockpool.Drivers())
+	_, err := lockpool.Open("zoo", "localhost")
+	require.ErrorContains(t, err, "zookeeper", "the error lists the drivers")
+}
+
+func TestErrorNamesAnUnreachableServer(t *testing.T) {
+	t.Parallel()
+	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port
 	require.NoError(t, refusing.RefuseConnections())
 	p, err := lockpool.Open("zookeeper", refusing.Addr())
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(locktest.Context(t), 300*time.Millisecond)
 	defer cancel()
 	start := time.Now()
 	_, err = p.Lock(ctx, "a")
@@ -54,10 +62,10 @@ func TestUnreachableServerIsInTheError(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-func TestServerThatComesUpLateIsFound(t *testing.T) {
+func TestPoolConnectsToAServerThatStartsLater(t *testing.T) {
 	t.Parallel()
-	own := startServer(t)
-	ctx := testContext(t)
+	own := locktest.StartServer(t)
+	ctx := locktest.Context(t)
 	require.NoError(t, own.Stop(ctx))
 	p, err := lockpool.Open("zookeeper", own.Addr())
 	require.NoError(t, err)
@@ -68,129 +76,87 @@ func TestServerThatComesUpLateIsFound(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestHandlesShareFewSessions(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p := b.pool(lockpool.WithMaxSessions(2))
-	var sessions []*lockpool.Handle
-	for range 200 {
-		sessions = append(sessions, b.session(p))
-	}
-	stats := p.Stats()
-	require.Equal(t, 200, stats.InUse)
-	require.LessOrEqual(t, stats.OpenSessions, 2)
-	for _, s := range sessions {
-		require.NoError(t, s.Close(b.ctx))
-	}
-	require.Zero(t, p.Stats().InUse)
-}
-
-func TestWaitingForAHandleHonoursTheContext(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p := b.pool(lockpool.WithMaxHandles(1))
-	s := b.session(p)
-	ctx, cancel := context.WithTimeout(b.ctx, 50*time.Millisecond)
-	defer cancel()
-	_, err := p.Handle(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	_, err = p.Lock(ctx, "a")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	ctx, cancel = context.WithTimeout(b.ctx, 50*time.Millisecond)
-	defer cancel()
-	_, err = p.TryLock(ctx, "a")
-	require.ErrorContains(t, err, "no free handle, all 1 are in use")
-
-	done := make(chan error)
-	go func() { done <- p.Do(b.ctx, "a", func(context.Context) error { return nil }) }()
-	require.NoError(t, s.Close(b.ctx))
-	require.NoError(t, <-done)
-	stats := p.Stats()
-	require.NotZero(t, stats.WaitCount)
-	require.NotZero(t, stats.WaitDuration)
-}
-
 func TestStatsCountHoldersAndWaiters(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	holder := b.lock(p, "a")
-	w := b.wait(p, "a", 2)
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "one waits")
+	b := locktest.New(t)
+	p := b.Pool()
+	holder := b.Lock(p, "a")
+	w := b.Enqueue(p, "a", 2)
+	b.AwaitWaiting(p, 1)
 	require.Equal(t, 1, p.Stats().Held)
 	require.Equal(t, 2, p.Stats().InUse)
 	require.Equal(t, 1, p.Stats().OpenSessions)
-	b.unlock(holder)
-	b.unlock(b.granted(w))
+	b.Unlock(holder)
+	b.Unlock(w.Granted())
 	require.Zero(t, p.Stats().Held)
 	require.Zero(t, p.Stats().Waiting)
 	require.Zero(t, p.Stats().InUse)
 }
 
 // Scenario 41.
-func TestClosedPoolRefusesAtOnce(t *testing.T) { // measures time: not beside others
-	b := newBench(t)
-	p := b.pool()
-	s := b.session(p)
+func TestClosedPoolRefusesAtOnce(t *testing.T) { // measures time, so not parallel
+	b := locktest.New(t)
+	p := b.Pool()
+	h := b.Handle(p)
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
 	for what, call := range map[string]func() error{
-		"Lock":          func() error { _, err := p.Lock(b.ctx, "a"); return err },
-		"TryLock":       func() error { _, err := p.TryLock(b.ctx, "a"); return err },
-		"Do":            func() error { return p.Do(b.ctx, "a", func(context.Context) error { panic("called") }) },
-		"Session":       func() error { _, err := p.Handle(b.ctx); return err },
-		"Ping":          func() error { return p.Ping(b.ctx) },
-		"Session.Lock":  func() error { _, err := s.Lock(b.ctx, "a"); return err },
-		"Session.TryLo": func() error { _, err := s.TryLock(b.ctx, "a"); return err },
+		"Lock":           func() error { _, err := p.Lock(b.Ctx, "a"); return err },
+		"TryLock":        func() error { _, err := p.TryLock(b.Ctx, "a"); return err },
+		"Do":             func() error { return p.Do(b.Ctx, "a", func(context.Context) error { panic("called") }) },
+		"Handle":         func() error { _, err := p.Handle(b.Ctx); return err },
+		"Ping":           func() error { return p.Ping(b.Ctx) },
+		"Handle.Lock":    func() error { _, err := h.Lock(b.Ctx, "a"); return err },
+		"Handle.TryLock": func() error { _, err := h.TryLock(b.Ctx, "a"); return err },
 	} {
-		clock := startClock()
+		clock := locktest.StartClock()
 		require.ErrorIs(t, call(), lockpool.ErrPoolClosed, what)
-		clock.took(t, 0, 100*time.Millisecond, what)
+		clock.Took(t, 0, 100*time.Millisecond, what)
 	}
-	require.NoError(t, s.Close(b.ctx))
-	require.NoError(t, p.Shutdown(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
+	require.NoError(t, p.Shutdown(b.Ctx))
 }
 
 // Scenarios 13 and 128.
 func TestCloseWakesWaitersAndReleasesHolders(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, other := b.pool(), b.pool()
-	held := b.lock(p, "a")
-	ctx := held.Context(b.ctx)
-	waiters := []*waiter{b.wait(p, "a", 2), b.wait(p, "a", 3)}
-	rival := b.wait(other, "a", 4)
+	b := locktest.New(t)
+	p, other := b.Pool(), b.Pool()
+	held := b.Lock(p, "a")
+	ctx := held.Context(b.Ctx)
+	waiters := []*locktest.LockWaiter{b.Enqueue(p, "a", 2), b.Enqueue(p, "a", 3)}
+	rival := b.Enqueue(other, "a", 4)
 	start := time.Now()
 	require.NoError(t, p.Close())
 	for _, w := range waiters {
-		<-w.done
-		require.ErrorIs(t, w.err, lockpool.ErrPoolClosed)
-		require.NotErrorIs(t, w.err, context.Canceled, "nobody's context was cancelled")
+		<-w.Done
+		require.ErrorIs(t, w.Err, lockpool.ErrPoolClosed)
+		require.NotErrorIs(t, w.Err, context.Canceled, "no context was canceled")
 	}
 	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrPoolClosed)
 	_, err := p.Lock(ctx, "b")
-	require.ErrorIs(t, err, lockpool.ErrPoolClosed, "whoever was inside is told why, too")
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed, "a context of the holder reports the cause")
 	<-held.Lost()
-	err = held.Unlock(b.ctx)
+	err = held.Unlock(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrNotHeld)
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
-	l := b.granted(rival)
-	require.Less(t, time.Since(start), 2*time.Second, "the session was closed, not left to expire")
-	require.Len(t, b.children("a"), 1)
-	b.unlock(l)
+	l := rival.Granted()
+	require.Less(t, time.Since(start), 2*time.Second, "the session is closed, not left to expire")
+	require.Len(t, b.Children("a"), 1)
+	b.Unlock(l)
 }
 
-func TestCloseWhileManyComeAndGo(t *testing.T) {
+func TestCloseBesideManyCalls(t *testing.T) {
 	t.Parallel()
 	for range 5 {
-		b := newBench(t)
-		p := b.pool()
+		b := locktest.New(t)
+		p := b.Pool()
 		var wg sync.WaitGroup
 		started := make(chan struct{}, 1000)
 		for i := range 20 {
 			wg.Go(func() {
 				for {
-					err := p.Do(b.ctx, fmt.Sprintf("a%d", i%3), func(ctx context.Context) error {
+					err := p.Do(b.Ctx, fmt.Sprintf("a%d", i%3), func(ctx context.Context) error {
 						select {
 						case started <- struct{}{}:
 						default:
@@ -198,7 +164,7 @@ func TestCloseWhileManyComeAndGo(t *testing.T) {
 						return p.Do(ctx, "b", func(context.Context) error { return nil })
 					})
 					if err != nil {
-						if !errorsIsAny(err, lockpool.ErrPoolClosed, lockpool.ErrNotHeld) {
+						if !locktest.IsAny(err, lockpool.ErrPoolClosed, lockpool.ErrNotHeld) {
 							t.Error(err)
 						}
 						return
@@ -209,12 +175,12 @@ func TestCloseWhileManyComeAndGo(t *testing.T) {
 		for range 5 {
 			wg.Go(func() {
 				for {
-					s, err := p.Handle(b.ctx)
+					h, err := p.Handle(b.Ctx)
 					if err != nil {
 						require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 						return
 					}
-					_ = s.Close(b.ctx)
+					_ = h.Close(b.Ctx)
 				}
 			})
 		}
@@ -228,50 +194,49 @@ func TestCloseWhileManyComeAndGo(t *testing.T) {
 	}
 }
 
-func TestShutdownLetsHoldersFinish(t *testing.T) {
+func TestShutdownWaitsForHolders(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	s := b.session(p)
-	held, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	w := b.wait(p, "a", 2)
+	b := locktest.New(t)
+	p := b.Pool()
+	h := b.Handle(p)
+	held := b.Lock(h, "a")
+	w := b.Enqueue(p, "a", 2)
 	done := make(chan error)
-	go func() { done <- p.Shutdown(b.ctx) }()
-	<-w.done
-	require.ErrorIs(t, w.err, lockpool.ErrPoolClosed)
-	_, err = p.Lock(b.ctx, "b")
+	go func() { done <- p.Shutdown(b.Ctx) }()
+	<-w.Done
+	require.ErrorIs(t, w.Err, lockpool.ErrPoolClosed)
+	_, err := p.Lock(b.Ctx, "b")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
-	again, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err, "a holder may still enter what it holds")
-	b.unlock(again)
+	again, err := h.Lock(b.Ctx, "a")
+	require.NoError(t, err, "a holder may still reenter its lock")
+	b.Unlock(again)
 	require.Equal(t, 1, held.Depth())
 	select {
 	case err := <-done:
-		require.Fail(t, "it did not wait for the holder", "%v", err)
+		require.Fail(t, "it does not wait for the holder", "%v", err)
 	default:
 	}
-	b.unlock(held)
+	b.Unlock(held)
 	require.NoError(t, <-done)
 }
 
-func TestShutdownGivesUpWhenItsContextEnds(t *testing.T) {
+func TestShutdownClosesWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	held := b.lock(p, "a")
-	ctx, cancel := context.WithTimeout(b.ctx, 50*time.Millisecond)
+	b := locktest.New(t)
+	p := b.Pool()
+	held := b.Lock(p, "a")
+	ctx, cancel := context.WithTimeout(b.Ctx, 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, p.Shutdown(ctx), context.DeadlineExceeded)
-	require.Empty(t, b.children("a"))
-	require.ErrorIs(t, held.Unlock(b.ctx), lockpool.ErrPoolClosed)
+	require.Empty(t, b.Children("a"))
+	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrPoolClosed)
 }
 
-func TestDoSaysThatTheClosingPoolTookItsLock(t *testing.T) {
+func TestDoReportsThatItsFunctionClosedThePool(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	err := p.Do(b.ctx, "a", func(ctx context.Context) error {
+	b := locktest.New(t)
+	p := b.Pool()
+	err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
 		require.NoError(t, p.Close())
 		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrPoolClosed)
 		return nil
@@ -280,25 +245,25 @@ func TestDoSaysThatTheClosingPoolTookItsLock(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 }
 
-func TestDoRefusesNil(t *testing.T) {
+func TestDoRejectsNil(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	require.ErrorContains(t, p.Do(b.ctx, "a", nil), "nil function")
-	require.ErrorContains(t, p.Do(b.ctx, "a", func(context.Context) error { return nil }, nil), "nil LockOption")
+	b := locktest.New(t)
+	p := b.Pool()
+	require.ErrorContains(t, p.Do(b.Ctx, "a", nil), "nil function")
+	require.ErrorContains(t, p.Do(b.Ctx, "a", func(context.Context) error { return nil }, nil), "nil LockOption")
 	require.Zero(t, p.Stats().OpenSessions)
 }
 
-// A holder may need another lock to finish.
-func TestShutdownLetsHoldersLockWhatTheyNeed(t *testing.T) {
+// A holder may need another lock to finish its work.
+func TestShutdownLetsHoldersTakeFurtherLocks(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	held := b.lock(others, "b")
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	held := b.Lock(others, "b")
 	began, waiting := make(chan struct{}), make(chan error, 1)
 	done := make(chan error, 1)
 	go func() {
-		done <- p.Do(b.ctx, "a", func(ctx context.Context) error {
+		done <- p.Do(b.Ctx, "a", func(ctx context.Context) error {
 			close(began)
 			if err := <-waiting; err != nil {
 				return err
@@ -309,26 +274,26 @@ func TestShutdownLetsHoldersLockWhatTheyNeed(t *testing.T) {
 		})
 	}()
 	<-began
-	idle := b.session(p)
-	outsider := b.wait(p, "b", 2)
+	idle := b.Handle(p)
+	outsider := b.Enqueue(p, "b", 2)
 	down := make(chan error, 1)
-	go func() { down <- p.Shutdown(b.ctx) }()
-	<-outsider.done
-	require.ErrorIs(t, outsider.err, lockpool.ErrPoolClosed)
-	_, err := idle.Lock(b.ctx, "d")
+	go func() { down <- p.Shutdown(b.Ctx) }()
+	<-outsider.Done
+	require.ErrorIs(t, outsider.Err, lockpool.ErrPoolClosed)
+	_, err := idle.Lock(b.Ctx, "d")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
-	_, err = p.Lock(b.ctx, "d")
+	_, err = p.Lock(b.Ctx, "d")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
-	_, err = p.Handle(b.ctx)
+	_, err = p.Handle(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	waiting <- nil
-	b.queued("b", 2)
-	b.unlock(held)
+	b.AwaitQueue("b", 2)
+	b.Unlock(held)
 	require.NoError(t, <-done)
 	require.NoError(t, <-down)
 }
 
-// slowContext is one whose Done returns only when it may.
+// slowContext is a context whose Done blocks until the test answers.
 type slowContext struct {
 	context.Context
 	asked, answer chan struct{}
@@ -340,24 +305,23 @@ func (c slowContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// Between the end of the last lock and the closing nobody is granted another,
-// whose end would be the last once more.
+// Once the last lock is released no waiter is granted another one before the pool
+// closes, or Shutdown would have to wait again.
 func TestShutdownGrantsNothingAfterTheLastLock(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	s, held := b.session(p), b.lock(others, "b")
-	l, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	w := b.waitFor(s.Lock, "b", 2)
-	ctx := slowContext{b.ctx, make(chan struct{}), make(chan struct{})}
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	h, held := b.Handle(p), b.Lock(others, "b")
+	l := b.Lock(h, "a")
+	w := b.Enqueue(h, "b", 2)
+	ctx := slowContext{b.Ctx, make(chan struct{}), make(chan struct{})}
 	down := make(chan error, 1)
 	go func() { down <- p.Shutdown(ctx) }()
 	<-ctx.asked
-	b.unlock(l) // the last
-	b.unlock(held)
-	<-w.done
-	require.ErrorIs(t, w.err, lockpool.ErrPoolClosed)
+	b.Unlock(l) // the last one held
+	b.Unlock(held)
+	<-w.Done
+	require.ErrorIs(t, w.Err, lockpool.ErrPoolClosed)
 	require.Zero(t, p.Stats().Held)
 	close(ctx.answer)
 	require.NoError(t, <-down)

@@ -21,18 +21,19 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
 )
 
 var contention = flag.Duration("contention", 3*time.Second, "how long the processes of TestManyProcesses contend")
 
-// roles are what the test binary does when it is started as another process.
+// roles are what the test binary does as another process.
 var roles = map[string]func() int{
 	"holder":    holderProcess,
 	"contender": contenderProcess,
 	"leaver":    leaverProcess,
 }
 
-// process is the test binary in another role.
+// process is the test binary in one of the roles.
 type process struct {
 	cmd   *exec.Cmd
 	lines *bufio.Reader
@@ -80,7 +81,7 @@ func openArgs(sessionTimeout time.Duration) (*lockpool.Pool, []string) {
 	return pool, args[2:]
 }
 
-// holderProcess locks and says so, and goes when it is told to.
+// holderProcess locks, reports that, and ends with its standard input.
 func holderProcess() int {
 	pool, _ := openArgs(2 * time.Second)
 	if _, err := pool.Lock(context.Background(), "a"); err != nil {
@@ -95,42 +96,40 @@ func holderProcess() int {
 }
 
 // Scenario 12.
-func TestKilledHolderFreesItsLockAfterTheSessionTimeoutAndNotBefore(t *testing.T) {
+func TestKilledProcessKeepsItsLockForTheSessionTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout, tick = 2 * time.Second, 500 * time.Millisecond
-	b := newBench(t)
-	holder := start(t, "holder", b.addr, b.chroot)
+	b := locktest.New(t)
+	holder := start(t, "holder", b.Addr, b.Chroot)
 	require.Equal(t, "held", holder.line(t))
-	w := b.wait(b.pool(), "a", 2)
+	w := b.Enqueue(b.Pool(), "a", 2)
 	killed := time.Now()
 	require.NoError(t, holder.cmd.Process.Kill())
 	_ = holder.cmd.Wait()
-	l := b.granted(w)
-	// The server last heard of the holder up to a ping, a third of the timeout,
-	// before it was killed.
+	l := w.Granted()
+	// The holder's last ping may be a third of the timeout older than its end.
 	require.Greater(t, time.Since(killed), timeout*2/3-tick/2)
 	require.Less(t, time.Since(killed), timeout+2*tick)
-	b.unlock(l)
+	b.Unlock(l)
 }
 
 // Scenario 13.
-func TestProcessThatClosesItsPoolFreesItsLockAtOnce(t *testing.T) {
+func TestProcessThatClosesItsPoolUnlocksAtOnce(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	holder := start(t, "holder", b.addr, b.chroot)
+	b := locktest.New(t)
+	holder := start(t, "holder", b.Addr, b.Chroot)
 	require.Equal(t, "held", holder.line(t))
-	w := b.wait(b.pool(), "a", 2)
+	w := b.Enqueue(b.Pool(), "a", 2)
 	asked := time.Now()
 	require.NoError(t, holder.stdin.Close())
-	l := b.granted(w)
+	l := w.Granted()
 	require.Less(t, time.Since(asked), time.Second)
 	require.NoError(t, holder.cmd.Wait())
-	b.unlock(l)
+	b.Unlock(l)
 }
 
-// leaverProcess holds a lock, and when it is told to stop gives the work under it
-// some time, args[0], to end. That ends when the standard input does, or the
-// lock.
+// leaverProcess holds a lock until a SIGTERM, and then gives the work under it some
+// time, args[0], to end. The work ends with the standard input or with the lock.
 func leaverProcess() int {
 	pool, args := openArgs(zookeeper.DefaultSessionTimeout)
 	patience, err := time.ParseDuration(args[0])
@@ -158,7 +157,7 @@ func leaverProcess() int {
 	}()
 
 	<-ctx.Done()
-	fmt.Println("told to stop")
+	fmt.Println("stopping")
 	grace, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	fmt.Println("shut down:", pool.Shutdown(grace))
@@ -166,59 +165,60 @@ func leaverProcess() int {
 	return 0
 }
 
-func TestProcessThatIsToldToStop(t *testing.T) {
+func TestProcessShutsDownOnSIGTERM(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("no process can be sent a SIGTERM there")
+		t.Skip("Windows has no SIGTERM")
 	}
 	t.Parallel()
-	// If it only died, its session of 15 s would hold the lock for 10 s or more.
+	// If the process just died, its session of 15 s would hold the lock for 10 s or
+	// more.
 	const atOnce = 5 * time.Second
 
-	t.Run("lets its work end, and then its lock go", func(t *testing.T) {
+	t.Run("lets its work finish, then unlocks", func(t *testing.T) {
 		t.Parallel()
-		b := newBench(t)
-		leaver := start(t, "leaver", b.addr, b.chroot, patience.String())
+		b := locktest.New(t)
+		leaver := start(t, "leaver", b.Addr, b.Chroot, locktest.Patience.String())
 		require.Equal(t, "held", leaver.line(t))
-		w := b.wait(b.pool(), "a", 2)
+		w := b.Enqueue(b.Pool(), "a", 2)
 		require.NoError(t, leaver.cmd.Process.Signal(syscall.SIGTERM))
-		require.Equal(t, "told to stop", leaver.line(t))
-		b.stillWaits(w)
+		require.Equal(t, "stopping", leaver.line(t))
+		w.StillWaits()
 		finished := time.Now()
 		require.NoError(t, leaver.stdin.Close())
-		l := b.granted(w)
+		l := w.Granted()
 		require.Less(t, time.Since(finished), atOnce)
 		require.Equal(t, "shut down: <nil>", leaver.line(t))
 		require.Equal(t, "worked: <nil>", leaver.line(t))
 		require.NoError(t, leaver.cmd.Wait())
-		b.unlock(l)
+		b.Unlock(l)
 	})
 
-	t.Run("waits for its work no longer than it may", func(t *testing.T) {
+	t.Run("waits for its work until the deadline", func(t *testing.T) {
 		t.Parallel()
 		const grace = 500 * time.Millisecond
-		b := newBench(t)
-		leaver := start(t, "leaver", b.addr, b.chroot, grace.String())
+		b := locktest.New(t)
+		leaver := start(t, "leaver", b.Addr, b.Chroot, grace.String())
 		require.Equal(t, "held", leaver.line(t))
-		w := b.wait(b.pool(), "a", 2)
+		w := b.Enqueue(b.Pool(), "a", 2)
 		told := time.Now()
 		require.NoError(t, leaver.cmd.Process.Signal(syscall.SIGTERM))
-		l := b.granted(w)
+		l := w.Granted()
 		require.Greater(t, time.Since(told), grace)
 		require.Less(t, time.Since(told), grace+atOnce)
-		require.Equal(t, "told to stop", leaver.line(t))
+		require.Equal(t, "stopping", leaver.line(t))
 		require.Equal(t, "shut down: lockpool: shutdown: closed while locks were held: context deadline exceeded", leaver.line(t))
 		require.Contains(t, leaver.line(t), "worked: "+lockpool.ErrPoolClosed.Error())
 		require.NoError(t, leaver.cmd.Wait())
 		require.Less(t, time.Since(told), grace+atOnce)
-		b.unlock(l)
+		b.Unlock(l)
 	})
 }
 
-// contenderProcess contends with many goroutines for one lock and counts, in
-// a file that only who is inside may touch.
+// contenderProcess contends for one lock with many goroutines, which count in a
+// file that only the holder may touch.
 func contenderProcess() int {
-	// As users have it: what is tried is contention, not sessions that end
-	// because 20 processes with the race detector are slow.
+	// The default timeout: this tests contention, not sessions that expire because
+	// 20 processes with the race detector are slow.
 	pool, args := openArgs(zookeeper.DefaultSessionTimeout)
 	goroutines, err1 := strconv.Atoi(args[0])
 	duration, err2 := time.ParseDuration(args[1])
@@ -254,12 +254,12 @@ func contenderProcess() int {
 	return 0
 }
 
-// countInside adds one to the number in the file. It fails if somebody else is
-// doing so.
+// countInside adds one to the number in the file. It fails if another process does
+// so at the same time.
 func countInside(file string) error {
 	guard, err := os.OpenFile(file+".inside", os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fmt.Errorf("two inside: %w", err)
+		return fmt.Errorf("two holders: %w", err)
 	}
 	defer os.Remove(guard.Name())
 	defer guard.Close()
@@ -276,31 +276,31 @@ func countInside(file string) error {
 
 // 20 processes with 50 goroutines each on one lock.
 func TestManyProcesses(t *testing.T) {
-	own := startServer(t)
-	b := newBenchOn(t, own.Addr())
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
 	ctx, cancel := context.WithTimeout(context.Background(), *contention+2*time.Minute)
 	defer cancel()
-	b.ctx = ctx
+	b.Ctx = ctx
 	file := t.TempDir() + "/count"
 	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
-	connections, watches := b.stat(own, "zk_num_alive_connections"), b.stat(own, "zk_watch_count")
+	connections, watches := b.Stat(own, "zk_num_alive_connections"), b.Stat(own, "zk_watch_count")
 	var processes []*process
 	for range 20 {
-		processes = append(processes, start(t, "contender", b.addr, b.chroot, "50", contention.String(), file))
+		processes = append(processes, start(t, "contender", b.Addr, b.Chroot, "50", contention.String(), file))
 	}
 	total := 0
 	for _, p := range processes {
 		n, err := strconv.Atoi(p.line(t))
 		require.NoError(t, err)
-		require.NotZero(t, n, "every process had its turns")
+		require.NotZero(t, n, "a process never held the lock")
 		require.NoError(t, p.cmd.Wait())
 		total += n
 	}
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, strconv.Itoa(total), string(text), "nobody counted over another")
-	require.Empty(t, b.children("a"))
-	require.Equal(t, watches, b.stat(own, "zk_watch_count"))
-	b.until(func() bool { return b.stat(own, "zk_num_alive_connections") == connections }, "connections are closed")
+	require.Equal(t, strconv.Itoa(total), string(text), "an update of the counter was lost")
+	require.Empty(t, b.Children("a"))
+	require.Equal(t, watches, b.Stat(own, "zk_watch_count"))
+	b.Until(func() bool { return b.Stat(own, "zk_num_alive_connections") == connections }, "the connections are closed")
 	t.Logf("%d turns", total)
 }

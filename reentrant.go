@@ -2,7 +2,6 @@ package lockpool
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/petermattis/goid"
@@ -83,43 +82,4 @@ func (p *Pool) seemsToWaitForItself(ctx context.Context, name string) bool {
 	c, _ := ctx.Value(holderKey{p}).(*heldContext)
 	return c != nil && c.goroutine != goid.Get() &&
 		slices.ContainsFunc(p.holdsOf(name), func(h *hold) bool { return h.handle == c.hold.handle })
-}
-
-// beyondHolds returns a context that bounds a wait as ctx does, except that it does
-// not end when a lock does whose context ctx is: releasing the lock ends that one.
-func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
-	held := innermost(ctx)
-	if held == nil {
-		return ctx, func() {}
-	}
-	outside := held.parent
-	for held = innermost(outside); held != nil; held = innermost(outside) {
-		outside = held.parent
-	}
-	wait, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if deadline, ok := ctx.Deadline(); ok {
-		wait, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
-	}
-	endsWith := func(outer context.Context) func() bool {
-		return context.AfterFunc(outer, func() {
-			if cause := context.Cause(outer); !isEndOfHold(cause) && cause != context.DeadlineExceeded {
-				cancel()
-			}
-		})
-	}
-	stopOutside, stop := endsWith(outside), endsWith(ctx) // ctx for contexts between the two
-	return wait, func() {
-		stopOutside()
-		stop()
-		cancel()
-	}
-}
-
-// isEndOfHold reports whether cause is one with which the context of a lock ends.
-func isEndOfHold(cause error) bool {
-	switch cause {
-	case ErrNotHeld, ErrRevoked, ErrHandleClosed, ErrPoolClosed:
-		return true
-	}
-	return errors.Is(cause, ErrLockLost)
 }

@@ -9,14 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-func (b *bench) revoked(revoked <-chan struct{}) {
+func awaitRevocation(b *locktest.Bench, revoked <-chan struct{}) {
 	b.Helper()
 	select {
 	case <-revoked:
-	case <-b.ctx.Done():
-		require.FailNow(b, "nobody was told")
+	case <-b.Ctx.Done():
+		require.FailNow(b, "not revoked")
 	}
 }
 
@@ -30,176 +32,241 @@ func notRevoked(t *testing.T, revoked <-chan struct{}) {
 }
 
 // Scenarios 118, 122.
-func TestHolderThatListensIsToldAndKeepsTheLock(t *testing.T) {
+func TestRevokedHolderKeepsTheLock(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(lockpool.WithOwner("billing")), b.pool()
-	l := b.lock(p, "a")
+	b := locktest.New(t)
+	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
+	l := b.Lock(p, "a")
 	notRevoked(t, l.Revoked())
-	q, err := others.Queue(b.ctx, "a")
+	q, err := others.Queue(b.Ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, "billing", q.Contenders[0].Owner, "its data are there as well")
-	ctx := l.Context(b.ctx)
-	require.NoError(t, others.Revoke(b.ctx, "a"))
-	b.revoked(l.Revoked())
-	require.NoError(t, ctx.Err(), "a lock that was not taken with Revocable")
-	require.NoError(t, l.Verify(b.ctx))
-	_, err = others.TryLock(b.ctx, "a")
+	require.Equal(t, "billing", q.Contenders[0].Owner, "a node that can be revoked still names its owner")
+	ctx := l.Context(b.Ctx)
+	require.NoError(t, others.Revoke(b.Ctx, "a"))
+	awaitRevocation(b, l.Revoked())
+	require.NoError(t, ctx.Err(), "a lock without Revocable")
+	require.NoError(t, l.Verify(b.Ctx))
+	_, err = others.TryLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	w := b.wait(others, "a", 2)
-	b.unlock(l)
-	l = b.granted(w)
+	w := b.Enqueue(others, "a", 2)
+	b.Unlock(l)
+	l = w.Granted()
 	notRevoked(t, l.Revoked())
-	b.unlock(l)
+	b.Unlock(l)
 }
 
-// Scenario 121 and: a request that came before anybody listened.
-func TestRequestThatCameBeforeItListenedIsSeen(t *testing.T) {
+// Scenario 121, and revocations that precede the first watch on the node.
+func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
 	for range 3 {
 		for _, watched := range []bool{false, true} {
-			l := b.lock(p, "a")
+			l := b.Lock(p, "a")
 			if watched {
-				b.token(l)
+				b.Token(l)
 			}
-			require.NoError(t, others.Revoke(b.ctx, "a"))
-			b.revoked(l.Revoked())
-			require.NoError(t, others.Revoke(b.ctx, "a"), "again")
-			b.unlock(l)
+			require.NoError(t, others.Revoke(b.Ctx, "a"))
+			awaitRevocation(b, l.Revoked())
+			require.NoError(t, others.Revoke(b.Ctx, "a"), "again")
+			b.Unlock(l)
 		}
 	}
 }
 
-func TestRevocableEndsTheContextsOfAHolder(t *testing.T) {
+func TestRevocableEndsTheContextsOfTheLock(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	err := p.Do(b.ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, others.Revoke(b.ctx, "a"))
-		b.revoked(ctx.Done())
-		_, err := others.TryLock(b.ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrLocked, "still held")
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
+		require.NoError(t, others.Revoke(b.Ctx, "a"))
+		awaitRevocation(b, ctx.Done())
+		_, err := others.TryLock(b.Ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked, "the lock is still held")
 		return context.Cause(ctx)
 	}, lockpool.Revocable())
 	require.ErrorIs(t, err, lockpool.ErrRevoked)
 
-	l, err := p.Lock(b.ctx, "a", lockpool.Revocable())
-	require.NoError(t, err)
-	before := l.Context(b.ctx)
-	require.NoError(t, others.Revoke(b.ctx, "a"))
-	b.revoked(before.Done())
+	l := b.Lock(p, "a", lockpool.Revocable())
+	before := l.Context(b.Ctx)
+	require.NoError(t, others.Revoke(b.Ctx, "a"))
+	awaitRevocation(b, before.Done())
 	require.Equal(t, lockpool.ErrRevoked, context.Cause(before))
-	require.Equal(t, lockpool.ErrRevoked, context.Cause(l.Context(b.ctx)), "one that is asked for later")
-	require.NoError(t, l.Verify(b.ctx))
-	b.unlock(l)
+	require.Equal(t, lockpool.ErrRevoked, context.Cause(l.Context(b.Ctx)), "a context made after the revocation")
+	require.NoError(t, l.Verify(b.Ctx))
+	b.Unlock(l)
 
-	// Deeper in the code somebody declares it.
-	s := b.session(p)
-	l, err = s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	ctx := l.Context(b.ctx)
-	require.NoError(t, others.Revoke(b.ctx, "a"))
-	b.revoked(l.Revoked())
+	// A reentry makes the hold revocable.
+	h := b.Handle(p)
+	l = b.Lock(h, "a")
+	ctx := l.Context(b.Ctx)
+	require.NoError(t, others.Revoke(b.Ctx, "a"))
+	awaitRevocation(b, l.Revoked())
 	require.NoError(t, ctx.Err())
-	inner, err := s.Lock(b.ctx, "a", lockpool.Revocable())
-	require.NoError(t, err)
-	b.revoked(ctx.Done())
-	b.unlock(inner)
-	b.unlock(l)
-	require.NoError(t, s.Close(b.ctx))
+	inner := b.Lock(h, "a", lockpool.Revocable())
+	awaitRevocation(b, ctx.Done())
+	b.Unlock(inner)
+	b.Unlock(l)
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestWaiterThatMayBeRevokedGivesUp(t *testing.T) {
+func TestRevocableWaiterGivesUp(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	l := b.lock(p, "a")
-	first := b.waitFor(func(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error) {
-		return others.Lock(ctx, name, lockpool.Revocable())
-	}, "a", 2)
-	second := b.waitFor(func(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error) {
-		return others.RLock(ctx, name, lockpool.Revocable())
-	}, "a", 3)
-	third := b.wait(others, "a", 4) // does not listen
-	for i, w := range []*waiter{second, first} {
-		q, err := p.Queue(b.ctx, "a")
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	l := b.Lock(p, "a")
+	first := b.Enqueue(others, "a", 2, lockpool.Revocable())
+	second := b.Enqueue(others, "a", 3, lockpool.Revocable(), lockpool.Shared())
+	third := b.Enqueue(others, "a", 4) // not revocable
+	for i, w := range []*locktest.LockWaiter{second, first} {
+		q, err := p.Queue(b.Ctx, "a")
 		require.NoError(t, err)
-		b.stillWaits(w)
-		require.NoError(t, p.Revoke(b.ctx, "a", q.Contenders[2-i].Node))
-		<-w.done
-		require.ErrorIs(t, w.err, lockpool.ErrRevoked)
+		w.StillWaits()
+		require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[2-i].Node))
+		<-w.Done
+		require.ErrorIs(t, w.Err, lockpool.ErrRevoked)
 	}
-	q, err := p.Queue(b.ctx, "a")
+	q, err := p.Queue(b.Ctx, "a")
 	require.NoError(t, err)
 	require.Len(t, q.Contenders, 2)
-	require.NoError(t, p.Revoke(b.ctx, "a", q.Contenders[1].Node))
+	require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[1].Node))
 	notRevoked(t, l.Revoked())
-	b.unlock(l)
-	got := b.granted(third)
-	b.revoked(got.Revoked()) // it was asked as a waiter
-	b.unlock(got)
+	b.Unlock(l)
+	got := third.Granted()
+	awaitRevocation(b, got.Revoked()) // it was revoked while it waited
+	b.Unlock(got)
 }
 
-func TestPermitsAndPlainLocksAreRevoked(t *testing.T) {
+func TestPermitsAndPlainLocksCanBeRevoked(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	first, second := b.acquire(p.Semaphore("s", 5), 2), b.acquire(others.Semaphore("s", 5), 1)
-	require.NoError(t, p.Revoke(b.ctx, "s"))
-	b.revoked(first.Revoked())
-	b.revoked(second.Revoked())
-	b.release(first)
-	b.release(second)
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	first, second := b.Acquire(p.Semaphore("s", 5), 2), b.Acquire(others.Semaphore("s", 5), 1)
+	require.NoError(t, p.Revoke(b.Ctx, "s"))
+	awaitRevocation(b, first.Revoked())
+	awaitRevocation(b, second.Revoked())
+	b.Release(first)
+	b.Release(second)
 	for range 2 {
-		l, err := p.Lock(b.ctx, "x", lockpool.Plain())
-		require.NoError(t, err)
+		l := b.Lock(p, "x", lockpool.Plain())
 		notRevoked(t, l.Revoked())
-		require.NoError(t, others.Revoke(b.ctx, "x"))
-		require.NoError(t, others.Revoke(b.ctx, "x"))
-		b.revoked(l.Revoked())
-		require.NoError(t, l.Verify(b.ctx))
-		b.unlock(l)
+		require.NoError(t, others.Revoke(b.Ctx, "x"))
+		require.NoError(t, others.Revoke(b.Ctx, "x"))
+		awaitRevocation(b, l.Revoked())
+		require.NoError(t, l.Verify(b.Ctx))
+		b.Unlock(l)
 	}
 }
 
 // Scenario 123.
-func TestRevokingNeedsTheRightAndSomebody(t *testing.T) {
+func TestRevokeNeedsARightAndAContender(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	require.NoError(t, others.Revoke(b.ctx, "nobody"))
-	require.ErrorIs(t, others.Revoke(b.ctx, "/a"), lockpool.ErrInvalidName)
-	require.ErrorContains(t, others.Revoke(b.ctx, "a", "config"), "take it from Queue")
-	l := b.lock(p, "a")
-	node := b.children("a")[0]
-	require.NoError(t, others.Revoke(b.ctx, "a", node[:39]+"lock-0000009999"), "it has gone")
-	_, err := b.admin.SetACL(b.chroot+"/a/"+node, zk.WorldACL(zk.PermRead|zk.PermDelete), -1)
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	require.NoError(t, others.Revoke(b.Ctx, "free"))
+	require.ErrorIs(t, others.Revoke(b.Ctx, "/a"), lockpool.ErrInvalidName)
+	require.ErrorContains(t, others.Revoke(b.Ctx, "a", "config"), "take it from Queue")
+	l := b.Lock(p, "a")
+	node := b.Children("a")[0]
+	require.NoError(t, others.Revoke(b.Ctx, "a", node[:39]+"lock-0000009999"), "a contender that is gone")
+	_, err := b.Admin.SetACL(b.Chroot+"/a/"+node, zk.WorldACL(zk.PermRead|zk.PermDelete), -1)
 	require.NoError(t, err)
-	err = others.Revoke(b.ctx, "a")
+	err = others.Revoke(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
-	require.ErrorContains(t, err, "needs the right WRITE on "+b.chroot+"/a/"+node)
+	require.ErrorContains(t, err, "needs the right WRITE on "+b.Chroot+"/a/"+node)
 	select {
 	case <-l.Revoked():
 		require.Fail(t, "revoked")
-	case <-time.After(50 * time.Millisecond): // of nothing happening
+	case <-time.After(50 * time.Millisecond): // during which nothing happens
 	}
-	b.unlock(l)
+	b.Unlock(l)
 }
 
-func TestReadersAreAskedTogether(t *testing.T) {
+func TestRevokeAsksAllReaders(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	first, second := b.rlock(p, "a"), b.rlock(others, "a")
-	w := b.wait(p, "a", 3)
-	require.NoError(t, others.Revoke(b.ctx, "a"))
-	b.revoked(first.Revoked())
-	b.revoked(second.Revoked())
-	b.unlock(first)
-	b.unlock(second)
-	l := b.granted(w)
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	first, second := b.RLock(p, "a"), b.RLock(others, "a")
+	w := b.Enqueue(p, "a", 3)
+	require.NoError(t, others.Revoke(b.Ctx, "a"))
+	awaitRevocation(b, first.Revoked())
+	awaitRevocation(b, second.Revoked())
+	b.Unlock(first)
+	b.Unlock(second)
+	l := w.Granted()
 	notRevoked(t, l.Revoked())
-	b.unlock(l)
+	b.Unlock(l)
+}
+
+// A revocation arrives just before the holder downgrades to another node, which
+// does not carry it.
+func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(), b.Pool()
+	h := b.Handle(p)
+	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
+	l := b.Lock(h, "a", lockpool.Revocable())
+	b.Token(l) // its node is watched
+	require.NoError(t, own.WaitWatch(b.Ctx, b.Chroot+"/a/"+b.Children("a")[0], 1))
+	r := b.RLock(h, "a")
+	asked := make(chan error, 1)
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpMulti}},
+		Do:    zktest.Call(func(zktest.Request) { asked <- others.Revoke(b.Ctx, "a") }),
+	})
+	b.Unlock(l)
+	require.NoError(t, <-asked, "Revoke reports success")
+	select {
+	case <-r.Revoked():
+	case <-time.After(2 * time.Second):
+		require.Fail(t, "the holder never learns of the revocation")
+	}
+}
+
+// A revocation is in flight when the holder downgrades. Revoke must not take the
+// change of nodes for the end of the hold.
+func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(), b.Pool()
+	h := b.Handle(p)
+	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
+	l := b.Lock(h, "a")
+	r := b.RLock(h, "a")
+	held := own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpSetData}},
+		Do:    zktest.HoldApply(),
+	})
+	asked := make(chan error, 1)
+	go func() { asked <- others.Revoke(b.Ctx, "a") }()
+	require.NoError(t, held.Wait(b.Ctx))
+	b.Unlock(l)
+	held.Release()
+	require.NoError(t, <-asked, "Revoke reports success")
+	select {
+	case <-r.Revoked():
+	case <-time.After(2 * time.Second):
+		require.Fail(t, "the holder never learns of the revocation")
+	}
+}
+
+func TestDoReportsARevocation(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
+		require.NoError(t, others.Revoke(b.Ctx, "a"))
+		<-ctx.Done()
+		return ctx.Err()
+	}, lockpool.Revocable())
+	require.ErrorIs(t, err, lockpool.ErrRevoked)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, p.Do(b.Ctx, "a", func(ctx context.Context) error {
+		require.NoError(t, others.Revoke(b.Ctx, "a"))
+		<-ctx.Done()
+		return nil // the work was done nevertheless
+	}, lockpool.Revocable()))
 }

@@ -2,9 +2,11 @@ package lockpool_test
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,114 +16,55 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-func (b *bench) acquire(s *lockpool.Semaphore, n int) *lockpool.Permits {
-	b.Helper()
-	p, err := s.Acquire(b.ctx, n)
-	require.NoError(b, err)
-	return p
-}
-
-func (b *bench) release(p *lockpool.Permits) {
-	b.Helper()
-	require.NoError(b, p.Release(b.ctx))
-}
-
-// permitWaiter is an Acquire in a goroutine of its own.
-type permitWaiter struct {
-	permits *lockpool.Permits
-	err     error
-	done    chan struct{}
-	cancel  context.CancelFunc
-}
-
-// awaitPermits begins an Acquire and returns when it waits: with the guard, or
-// behind who has it.
-func (b *bench) awaitPermits(s *lockpool.Semaphore, n int, nth int) *permitWaiter {
-	w := b.beginPermits(s, n)
-	b.queued("s/locks", nth)
-	return w
-}
-
-// beginPermits begins an Acquire.
-func (b *bench) beginPermits(s *lockpool.Semaphore, n int) *permitWaiter {
-	ctx, cancel := context.WithCancel(b.ctx)
-	b.Cleanup(cancel)
-	w := &permitWaiter{done: make(chan struct{}), cancel: cancel}
-	go func() {
-		defer close(w.done)
-		w.permits, w.err = s.Acquire(ctx, n)
-	}()
-	return w
-}
-
-func (b *bench) obtained(w *permitWaiter) *lockpool.Permits {
-	b.Helper()
-	select {
-	case <-w.done:
-	case <-b.ctx.Done():
-		require.FailNow(b, "no permits")
-	}
-	require.NoError(b, w.err)
-	return w.permits
-}
-
-func (b *bench) noPermits(w *permitWaiter) {
-	b.Helper()
-	select {
-	case <-w.done:
-		require.FailNow(b, "it does not wait any more", "%v", w.err)
-	default:
-	}
-}
-
 // Scenarios 93, 104.
-func TestSemaphoreLetsAsManyInAsItsLimitSays(t *testing.T) {
+func TestSemaphoreGrantsUpToItsLimit(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
 	var held []*lockpool.Permits
 	for i := range 3 {
 		pool := []*lockpool.Pool{p, others}[i%2]
-		held = append(held, b.acquire(pool.Semaphore("s", 3), 1))
+		held = append(held, b.Acquire(pool.Semaphore("s", 3), 1))
 	}
-	require.Len(t, b.children("s/leases"), 3)
-	require.Empty(t, b.children("s/locks"))
-	_, err := others.Semaphore("s", 3).TryAcquire(b.ctx, 1)
+	require.Len(t, b.Children("s/leases"), 3)
+	require.Empty(t, b.Children("s/locks"))
+	_, err := others.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	fourth := b.awaitPermits(p.Semaphore("s", 3), 1, 1)
-	_, err = others.Semaphore("s", 3).TryAcquire(b.ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLocked, "somebody waits")
-	b.noPermits(fourth)
-	b.release(held[1])
-	b.release(b.obtained(fourth))
-	one, err := others.Semaphore("s", 3).TryAcquire(b.ctx, 1)
+	fourth := b.EnqueueForPermits(p.Semaphore("s", 3), 1, 1)
+	_, err = others.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
+	require.ErrorIs(t, err, lockpool.ErrLocked, "a caller waits")
+	fourth.StillWaits()
+	b.Release(held[1])
+	b.Release(fourth.Granted())
+	one, err := others.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
 	require.NoError(t, err)
-	b.release(one)
-	b.release(held[0])
-	b.release(held[2])
-	require.ErrorIs(t, held[2].Release(b.ctx), lockpool.ErrNotHeld)
-	require.Empty(t, b.children("s/leases"))
-	require.Empty(t, b.children("s/locks"))
+	b.Release(one)
+	b.Release(held[0])
+	b.Release(held[2])
+	require.ErrorIs(t, held[2].Release(b.Ctx), lockpool.ErrNotHeld)
+	require.Empty(t, b.Children("s/leases"))
+	require.Empty(t, b.Children("s/locks"))
 }
 
 // Scenario 94.
-func TestPermitsInUseAreNeverMoreThanTheLimit(t *testing.T) {
+func TestPermitsInUseNeverExceedTheLimit(t *testing.T) {
 	t.Parallel()
 	const clients, turns, limit = 10, 20, 7
-	b := newBench(t)
+	b := locktest.New(t)
 	var used, most atomic.Int32
 	var all sync.WaitGroup
 	for range clients {
-		sem := b.pool().Semaphore("s", limit)
+		sem := b.Pool().Semaphore("s", limit)
 		all.Go(func() {
 			for turn := range turns {
 				n := 1 + rand.IntN(limit)
-				ctx, cancel := b.ctx, func() {}
-				if turn%5 == 4 { // gives up, or is just in time
-					ctx, cancel = context.WithTimeout(b.ctx, time.Duration(rand.IntN(20))*time.Millisecond)
+				ctx, cancel := b.Ctx, func() {}
+				if turn%5 == 4 { // times out, or is just in time
+					ctx, cancel = context.WithTimeout(b.Ctx, time.Duration(rand.IntN(20))*time.Millisecond)
 				}
 				permits, err := sem.Acquire(ctx, n)
 				cancel()
@@ -139,7 +82,7 @@ func TestPermitsInUseAreNeverMoreThanTheLimit(t *testing.T) {
 				}
 				time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // the work
 				used.Add(-int32(n))
-				if err := permits.Release(b.ctx); err != nil {
+				if err := permits.Release(b.Ctx); err != nil {
 					t.Error(err)
 				}
 			}
@@ -148,27 +91,27 @@ func TestPermitsInUseAreNeverMoreThanTheLimit(t *testing.T) {
 	all.Wait()
 	require.Zero(t, used.Load())
 	require.Greater(t, most.Load(), int32(limit/2))
-	b.until(func() bool { return len(b.children("s/leases"))+len(b.children("s/locks")) == 0 }, "nothing is left")
+	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "no node is left")
 }
 
 // Scenario 95.
-func TestPermitsAreGrantedAsAWhole(t *testing.T) {
+func TestPermitsOfOneAcquireAreGrantedTogether(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	pools := []*lockpool.Pool{b.pool(), b.pool()}
+	b := locktest.New(t)
+	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
 	for range 20 {
 		var both sync.WaitGroup
 		for _, p := range pools {
 			both.Go(func() {
-				permits, err := p.Semaphore("s", 2).Acquire(b.ctx, 2)
+				permits, err := p.Semaphore("s", 2).Acquire(b.Ctx, 2)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if n := len(b.children("s/leases")); n > 4 {
+				if n := len(b.Children("s/leases")); n > 4 {
 					t.Errorf("%d leases", n)
 				}
-				if err := permits.Release(b.ctx); err != nil {
+				if err := permits.Release(b.Ctx); err != nil {
 					t.Error(err)
 				}
 			})
@@ -177,26 +120,26 @@ func TestPermitsAreGrantedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestWhoAsksForManyIsNotOvertakenByWhoAsksForFew(t *testing.T) {
+func TestLargeAcquireIsNotOvertakenBySmallOnes(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	first := b.acquire(p.Semaphore("s", 3), 2)
-	many := b.awaitPermits(others.Semaphore("s", 3), 3, 1)
-	few := b.awaitPermits(p.Semaphore("s", 3), 1, 2)
-	b.noPermits(few)
-	b.release(first)
-	got := b.obtained(many)
-	b.noPermits(few)
-	b.release(got)
-	b.release(b.obtained(few))
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	first := b.Acquire(p.Semaphore("s", 3), 2)
+	many := b.EnqueueForPermits(others.Semaphore("s", 3), 3, 1)
+	few := b.EnqueueForPermits(p.Semaphore("s", 3), 1, 2)
+	few.StillWaits()
+	b.Release(first)
+	got := many.Granted()
+	few.StillWaits()
+	b.Release(got)
+	b.Release(few.Granted())
 }
 
 // Scenario 96, 115.
-func TestImpossiblePermitsAreRefusedBeforeAnythingIsSent(t *testing.T) {
+func TestInvalidAcquireIsRejected(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
+	b := locktest.New(t)
+	p := b.Pool()
 	for _, bad := range []struct {
 		name     string
 		limit, n int
@@ -209,208 +152,160 @@ func TestImpossiblePermitsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		{"/s", 3, 1, "begins with a slash"},
 		{"s", 100_000, 50_000, "ask for at most"},
 	} {
-		_, err := p.Semaphore(bad.name, bad.limit).Acquire(b.ctx, bad.n)
+		_, err := p.Semaphore(bad.name, bad.limit).Acquire(b.Ctx, bad.n)
 		require.ErrorContains(t, err, bad.text)
-		_, err = p.Semaphore(bad.name, bad.limit).TryAcquire(b.ctx, bad.n)
+		_, err = p.Semaphore(bad.name, bad.limit).TryAcquire(b.Ctx, bad.n)
 		require.ErrorContains(t, err, bad.text)
 	}
-	require.ErrorContains(t, p.Semaphore("s", 0).SetLimit(b.ctx, -1), "limit -1 is not between")
-	require.ErrorIs(t, p.Semaphore("s/", 0).SetLimit(b.ctx, 1), lockpool.ErrInvalidName)
-	require.ErrorContains(t, p.Semaphore("s", 1).Do(b.ctx, 1, nil), "nil function")
-	require.Empty(t, b.children("s/leases"))
-}
-
-// Scenario 98.
-func TestLimitCanBeChangedWhileInUse(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	sem, same := p.Semaphore("s", 0), others.Semaphore("s", 0)
-	_, err := sem.Acquire(b.ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLimit)
-	require.ErrorContains(t, err, "none is set")
-	require.NoError(t, sem.SetLimit(b.ctx, 1))
-	data, stat, err := b.admin.Get(b.chroot + "/s/limit")
-	require.NoError(t, err)
-	require.Equal(t, binary.BigEndian.AppendUint32(nil, 1), data, "as Curator's SharedCount")
-	require.Zero(t, stat.EphemeralOwner)
-
-	first := b.acquire(sem, 1)
-	second := b.awaitPermits(same, 1, 1)
-	b.noPermits(second)
-	require.NoError(t, sem.SetLimit(b.ctx, 2))
-	got := b.obtained(second)
-
-	three := b.beginPermits(sem, 3) // more than there will be for now
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "it waits for another limit")
-	_, err = same.TryAcquire(b.ctx, 3)
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	b.release(first)
-	b.release(got)
-	b.noPermits(three)
-	require.NoError(t, same.SetLimit(b.ctx, 3))
-	got = b.obtained(three)
-	require.NoError(t, same.SetLimit(b.ctx, 1)) // takes from nobody
-	require.NoError(t, got.Verify(b.ctx))
-	none := b.awaitPermits(sem, 1, 1)
-	b.release(got)
-	b.release(b.obtained(none))
-
-	require.NoError(t, same.SetLimit(b.ctx, 0))
-	paused := b.beginPermits(sem, 1)
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "it waits for another limit")
-	paused.cancel()
-	<-paused.done
-	require.ErrorIs(t, paused.err, context.Canceled)
-	require.ErrorContains(t, paused.err, "waiting for a limit of 1, which is 0")
-	require.NoError(t, b.admin.Delete(b.chroot+"/s/limit", -1))
+	require.ErrorContains(t, p.Semaphore("s", 0).SetLimit(b.Ctx, -1), "limit -1 is not between")
+	require.ErrorIs(t, p.Semaphore("s/", 0).SetLimit(b.Ctx, 1), lockpool.ErrInvalidName)
+	require.ErrorContains(t, p.Semaphore("s", 1).Do(b.Ctx, 1, nil), "nil function")
+	require.Empty(t, b.Children("s/leases"))
 }
 
 // Scenario 102.
-func TestWhoGivesUpLeavesNoLeaseAndNoGuard(t *testing.T) {
+func TestCanceledAcquireLeavesNoLeaseAndNoGuard(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	held := b.acquire(p.Semaphore("s", 2), 1)
-	inFront := b.awaitPermits(p.Semaphore("s", 2), 2, 1)
-	behind := b.awaitPermits(others.Semaphore("s", 2), 1, 2)
-	inFront.cancel()
-	<-inFront.done
-	require.ErrorIs(t, inFront.err, context.Canceled)
-	b.release(b.obtained(behind))
-	b.release(held)
-	b.until(func() bool { return len(b.children("s/leases"))+len(b.children("s/locks")) == 0 }, "nothing is left")
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	held := b.Acquire(p.Semaphore("s", 2), 1)
+	inFront := b.EnqueueForPermits(p.Semaphore("s", 2), 2, 1)
+	behind := b.EnqueueForPermits(others.Semaphore("s", 2), 1, 2)
+	inFront.Cancel()
+	<-inFront.Done
+	require.ErrorIs(t, inFront.Err, context.Canceled)
+	b.Release(behind.Granted())
+	b.Release(held)
+	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "no node is left")
 }
 
 // Scenario 106.
-func TestPermitsOfADeadSessionAreFree(t *testing.T) {
+func TestPermitsOfAClosedSessionAreFree(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	held := b.acquire(p.Semaphore("s", 1), 1)
-	waiter := b.awaitPermits(others.Semaphore("s", 1), 1, 1)
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	held := b.Acquire(p.Semaphore("s", 1), 1)
+	waiter := b.EnqueueForPermits(others.Semaphore("s", 1), 1, 1)
 	require.NoError(t, p.Close())
 	<-held.Lost()
-	require.ErrorIs(t, held.Release(b.ctx), lockpool.ErrNotHeld)
-	b.release(b.obtained(waiter))
+	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrNotHeld)
+	b.Release(waiter.Granted())
 }
 
 // Scenario 108.
-func TestPermitsAreReleasedFromAnyGoroutine(t *testing.T) {
+func TestPermitsMayBeReleasedByAnotherGoroutine(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	held := b.acquire(b.pool().Semaphore("s", 1), 1)
+	b := locktest.New(t)
+	held := b.Acquire(b.Pool().Semaphore("s", 1), 1)
 	released := make(chan error)
-	go func() { released <- held.Release(b.ctx) }()
+	go func() { released <- held.Release(b.Ctx) }()
 	require.NoError(t, <-released)
 }
 
-func TestPermitsAreEnteredAgainByTheirHolder(t *testing.T) {
+func TestPermitsAreReentrant(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
+	b := locktest.New(t)
+	p := b.Pool()
 	sem := p.Semaphore("s", 3)
-	held := b.acquire(sem, 2)
-	ctx := held.Context(b.ctx)
+	held := b.Acquire(sem, 2)
+	ctx := held.Context(b.Ctx)
 	inner, err := sem.Acquire(ctx, 1)
 	require.NoError(t, err)
-	require.Len(t, b.children("s/leases"), 2)
+	require.Len(t, b.Children("s/leases"), 2)
 	_, err = sem.Acquire(ctx, 3)
 	require.ErrorIs(t, err, lockpool.ErrUpgrade)
 	_, err = p.Lock(ctx, "s")
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	own := b.acquire(sem, 1) // with a context that carries nobody
-	require.Len(t, b.children("s/leases"), 3)
-	b.release(own)
-	token, err := held.Token(b.ctx)
+	own := b.Acquire(sem, 1) // its context carries no holder
+	require.Len(t, b.Children("s/leases"), 3)
+	b.Release(own)
+	token, err := held.Token(b.Ctx)
 	require.NoError(t, err)
 	require.Positive(t, token)
-	b.release(held)
-	require.NoError(t, inner.Verify(b.ctx))
-	b.release(inner)
-	require.Empty(t, b.children("s/leases"))
+	b.Release(held)
+	require.NoError(t, inner.Verify(b.Ctx))
+	b.Release(inner)
+	require.Empty(t, b.Children("s/leases"))
 
-	require.NoError(t, sem.Do(b.ctx, 3, func(ctx context.Context) error {
+	require.NoError(t, sem.Do(b.Ctx, 3, func(ctx context.Context) error {
 		return sem.Do(ctx, 3, func(context.Context) error { return nil })
 	}))
-	s := b.session(p)
-	one, err := s.Semaphore("s", 3).Acquire(b.ctx, 1)
+	h := b.Handle(p)
+	one, err := h.Semaphore("s", 3).Acquire(b.Ctx, 1)
 	require.NoError(t, err)
-	same, err := s.Semaphore("s", 3).TryAcquire(b.ctx, 1)
+	same, err := h.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
 	require.NoError(t, err)
-	require.Len(t, b.children("s/leases"), 1)
-	b.release(one)
-	b.release(same)
-	require.NoError(t, s.Close(b.ctx))
+	require.Len(t, b.Children("s/leases"), 1)
+	b.Release(one)
+	b.Release(same)
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Tokens grow from grant to grant.
 func TestTokensOfPermitsGrow(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
 	var last int64
 	for i := range 6 {
-		held := b.acquire([]*lockpool.Pool{p, others}[i%2].Semaphore("s", 2), 1+i%2)
-		token, err := held.Token(b.ctx)
+		held := b.Acquire([]*lockpool.Pool{p, others}[i%2].Semaphore("s", 2), 1+i%2)
+		token, err := held.Token(b.Ctx)
 		require.NoError(t, err)
 		require.Greater(t, token, last)
 		last = token
-		b.release(held)
+		b.Release(held)
 	}
 }
 
-// Who removes one of a holder's leases takes all of them.
-func TestPermitsAreLostWhenALeaseIsRemoved(t *testing.T) {
+func TestRemovalOfOneLeaseLosesAllPermits(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	held := b.acquire(p.Semaphore("s", 3), 3)
-	_, err := held.Token(b.ctx)
+	b := locktest.New(t)
+	p := b.Pool()
+	held := b.Acquire(p.Semaphore("s", 3), 3)
+	_, err := held.Token(b.Ctx)
 	require.NoError(t, err)
-	require.NoError(t, b.admin.Delete(b.chroot+"/s/leases/"+b.children("s/leases")[1], -1))
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/leases/"+b.Children("s/leases")[1], -1))
 	<-held.Lost()
-	require.ErrorIs(t, held.Release(b.ctx), lockpool.ErrLockLost)
-	b.until(func() bool { return len(b.children("s/leases")) == 0 }, "the others go, too")
+	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrLockLost)
+	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "the other leases are removed")
 }
 
-// A guard that somebody holds and does nothing is no reason to wait for ever.
-func TestTryAcquireGivesUpOnAGuardThatIsStuck(t *testing.T) {
+// TryAcquire must not wait forever for a guard whose holder does nothing.
+func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	b.release(b.acquire(p.Semaphore("s", 1), 1))
-	guard, err := b.admin.CreateProtectedEphemeralSequential(b.chroot+"/s/locks/lock-", nil, zk.WorldACL(zk.PermAll))
+	b := locktest.New(t)
+	p := b.Pool()
+	b.Release(b.Acquire(p.Semaphore("s", 1), 1))
+	guard, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/s/locks/lock-", nil, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 	began := time.Now()
-	_, err = p.Semaphore("s", 1).TryAcquire(b.ctx, 1)
+	_, err = p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	require.Less(t, time.Since(began), 5*time.Second)
 	got := make(chan error)
 	go func() {
-		permits, err := p.Semaphore("s", 1).TryAcquire(b.ctx, 1)
+		permits, err := p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
 		if err == nil {
-			err = permits.Release(b.ctx)
+			err = permits.Release(b.Ctx)
 		}
 		got <- err
 	}()
-	b.queued("s/locks", 2)
-	require.NoError(t, b.admin.Delete(guard, -1))
-	require.NoError(t, <-got, "who lets the guard go soon is waited for")
+	b.AwaitQueue("s/locks", 2)
+	require.NoError(t, b.Admin.Delete(guard, -1))
+	require.NoError(t, <-got, "a guard that is released soon is awaited")
 }
 
 // Scenario 110.
-func TestQueueShowsHoldersOfPermitsAndWaitersApart(t *testing.T) {
+func TestQueueTellsPermitHoldersAndWaitersApart(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(lockpool.WithOwner("billing")), b.pool()
-	first, second := b.acquire(p.Semaphore("s", 4), 1), b.acquire(others.Semaphore("s", 4), 2)
-	w := b.awaitPermits(p.Semaphore("s", 4), 2, 1)
-	b.queued("s/leases", 5)
-	behind := b.awaitPermits(others.Semaphore("s", 4), 1, 2)
-	_, err := b.admin.Create(b.chroot+"/s/note", nil, 0, zk.WorldACL(zk.PermAll))
+	b := locktest.New(t)
+	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
+	first, second := b.Acquire(p.Semaphore("s", 4), 1), b.Acquire(others.Semaphore("s", 4), 2)
+	w := b.EnqueueForPermits(p.Semaphore("s", 4), 2, 1)
+	b.AwaitQueue("s/leases", 5)
+	behind := b.EnqueueForPermits(others.Semaphore("s", 4), 1, 2)
+	_, err := b.Admin.Create(b.Chroot+"/s/note", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
-	q, err := others.Queue(b.ctx, "s")
+	q, err := others.Queue(b.Ctx, "s")
 	require.NoError(t, err)
 	require.Equal(t, []string{"note"}, q.Foreign)
 	var got []string
@@ -418,27 +313,26 @@ func TestQueueShowsHoldersOfPermitsAndWaitersApart(t *testing.T) {
 		got = append(got, fmt.Sprint(c.Kind, " ", c.Holds, " ", c.Permits, " ", c.Owner))
 	}
 	require.Equal(t, []string{"semaphore true 1 billing", "semaphore true 2 lockpool.test", "semaphore false 2 billing", "semaphore false 0 lockpool.test"}, got)
-	names, err := p.List(b.ctx, "")
+	names, err := p.List(b.Ctx, "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"s"}, names)
 
-	// A waiter that is broken queues again; a holder has lost.
-	require.NoError(t, p.Break(b.ctx, "s", q.Contenders[1].Node))
+	// A waiter whose node is removed queues again; a holder has lost its permits.
+	require.NoError(t, p.Break(b.Ctx, "s", q.Contenders[1].Node))
 	<-second.Lost()
-	got2 := b.obtained(w)
-	b.release(b.obtained(behind))
-	b.release(got2)
-	b.release(first)
-	require.NoError(t, b.admin.Delete(b.chroot+"/s/note", -1))
+	got2 := w.Granted()
+	b.Release(behind.Granted())
+	b.Release(got2)
+	b.Release(first)
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/note", -1))
 }
 
-// Requests of a semaphore that is free: the writes are the guard, the leases, and
-// the removal of each.
+// The four writes create the guard and the leases, and remove both.
 func TestFreePermitsCostFourWrites(t *testing.T) {
 	own := zktest.Start(t)
-	b := newBenchOn(t, own.Addr())
-	sem := b.pool().Semaphore("s", 5)
-	b.release(b.acquire(sem, 3))
+	b := locktest.NewOn(t, own.Addr())
+	sem := b.Pool().Semaphore("s", 5)
+	b.Release(b.Acquire(sem, 3))
 	var writes atomic.Int32
 	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
 		if r.Op == zktest.OpCreate || r.Op == zktest.OpDelete || r.Op == zktest.OpMulti && r.Paths[0] != "/" {
@@ -446,6 +340,178 @@ func TestFreePermitsCostFourWrites(t *testing.T) {
 		}
 		return true
 	}}})
-	b.release(b.acquire(sem, 3))
+	b.Release(b.Acquire(sem, 3))
 	require.Equal(t, int32(4), writes.Load())
+}
+
+// With three waiters, without any fault, a holder's lease is younger than the
+// guard's node of a waiter. It must still be recognized as a holder.
+func TestPermitHolderIsListedAndRevoked(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	first := b.Acquire(p.Semaphore("s", 1), 1)
+	w1 := b.EnqueueForPermits(p.Semaphore("s", 1), 1, 1)
+	w2 := b.EnqueueForPermits(p.Semaphore("s", 1), 1, 2)
+	w3 := b.EnqueueForPermits(others.Semaphore("s", 1), 1, 3)
+	b.Release(first)
+	second := w1.Granted()
+	b.AwaitQueue("s/leases", 2) // w2 has the guard, and a lease younger than w3's guard node
+	b.Release(second)
+	holder := w2.Granted()
+	b.AwaitQueue("s/leases", 2) // w3 has the guard and waits
+	q, err := p.Queue(b.Ctx, "s")
+	require.NoError(t, err)
+	require.NoError(t, p.Revoke(b.Ctx, "s"))
+	asked := true
+	select {
+	case <-holder.Revoked():
+	case <-time.After(time.Second):
+		asked = false
+	}
+	b.Release(holder)
+	b.Release(w3.Granted())
+	var got []string
+	for _, c := range q.Contenders {
+		got = append(got, fmt.Sprint(c.Holds, " ", c.Permits))
+	}
+	require.True(t, asked, "Revoke reached no holder")
+	require.Equal(t, []string{"true 1", "false 1"}, got)
+}
+
+// A request that cannot be sent is rejected before the guard is taken and before
+// memory is allocated for it.
+func TestOversizedAcquireIsRejectedBeforeAnythingIsSent(t *testing.T) {
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p := b.Pool()
+	require.NoError(t, p.Ping(b.Ctx))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := p.Semaphore("s", 1<<24).Acquire(b.Ctx, 1<<24)
+	runtime.ReadMemStats(&after)
+	require.ErrorContains(t, err, "ask for at most")
+	sent := 0
+	for _, r := range own.Trace() {
+		if r.Kind == zktest.Requested && strings.Contains(r.String(), b.Chroot+"/s") {
+			sent++
+		}
+	}
+	t.Logf("%d MB, %d requests", (after.TotalAlloc-before.TotalAlloc)>>20, sent)
+	require.Less(t, (after.TotalAlloc-before.TotalAlloc)>>20, uint64(16), "MB for a rejected request")
+	require.Zero(t, sent, "requests")
+}
+
+// A huge number is an error, not a panic that leaves the guard behind.
+func TestHugeAcquireIsAnError(t *testing.T) {
+	t.Parallel()
+	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	p := b.Pool()
+	sem := p.Semaphore("s", 0)
+	require.NoError(t, sem.SetLimit(b.Ctx, 5))
+	held := b.Acquire(sem, 1)
+	defer b.Release(held)
+	h := b.Handle(poolThatMayHang(b))
+	require.NotPanics(t, func() {
+		_, err := h.Semaphore("s", 0).TryAcquire(b.Ctx, math.MaxInt)
+		require.Error(t, err)
+	})
+}
+
+// poolThatMayHang returns a pool whose Close may hang, as it did after a panic.
+func poolThatMayHang(b *locktest.Bench) *lockpool.Pool {
+	p, err := lockpool.Open("zookeeper", b.Addr+b.Chroot)
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		closed := make(chan error, 1)
+		go func() { closed <- p.Close() }()
+		select {
+		case <-closed:
+		case <-time.After(8 * time.Second):
+			b.Error("Close hangs")
+		}
+	})
+	return p
+}
+
+// The reply to the transaction that creates the leases is lost, and one lease is
+// removed before the session looks for them.
+func TestRemainingLeasesAreRemovedWhenOneIsMissing(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(), b.Pool()
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/s/leases/", Ops: []zktest.Op{zktest.OpMulti}},
+		Do:    zktest.DropAfterApply(),
+	})
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}},
+		Do: zktest.Call(func(zktest.Request) {
+			var leases []string
+			for path := range own.State().Nodes {
+				if strings.HasPrefix(path, b.Chroot+"/s/leases/") {
+					leases = append(leases, path)
+				}
+			}
+			for _, path := range leases {
+				if strings.HasSuffix(path, "1") {
+					_ = own.Delete(path)
+				}
+			}
+		}),
+		Skip: 2, // the first connections of the pools
+	})
+	require.NoError(t, others.Ping(b.Ctx))
+	require.NoError(t, p.Ping(b.Ctx))
+	permits := b.Acquire(p.Semaphore("s", 3), 3)
+	b.Release(permits)
+	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "no lease is left")
+}
+
+func TestOptionsOfAcquire(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	sem := p.Semaphore("s", 2)
+	nothing := func(context.Context) error { return nil }
+	for _, opt := range []lockpool.LockOption{lockpool.Plain(), lockpool.Shared()} {
+		_, err := sem.Acquire(b.Ctx, 1, opt)
+		require.ErrorContains(t, err, "neither plain nor shared")
+		_, err = sem.TryAcquire(b.Ctx, 1, opt)
+		require.ErrorContains(t, err, "neither plain nor shared")
+		require.ErrorContains(t, sem.Do(b.Ctx, 1, nothing, opt), "neither plain nor shared")
+	}
+	_, err := sem.TryAcquire(b.Ctx, 1, lockpool.WaitAtMost(time.Second))
+	require.ErrorContains(t, err, "leave out WaitAtMost")
+	_, err = sem.Acquire(b.Ctx, 1, nil)
+	require.ErrorContains(t, err, "nil LockOption")
+	require.Empty(t, b.Contenders("/"))
+
+	held := b.Acquire(others.Semaphore("s", 2), 2)
+	_, err = sem.Acquire(b.Ctx, 1, lockpool.WaitAtMost(50*time.Millisecond))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, sem.Do(b.Ctx, 1, nothing, lockpool.WaitAtMost(50*time.Millisecond)), context.DeadlineExceeded)
+	for _, now := range []lockpool.LockOption{lockpool.WaitAtMost(0), lockpool.WaitAtMost(-time.Second)} {
+		_, err = sem.Acquire(b.Ctx, 1, now)
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, sem.Do(b.Ctx, 1, nothing, now), lockpool.ErrLocked)
+	}
+	b.Release(held)
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no node is left")
+
+	err = sem.Do(b.Ctx, 1, func(ctx context.Context) error {
+		require.NoError(t, others.Revoke(b.Ctx, "s"))
+		<-ctx.Done()
+		return ctx.Err()
+	}, lockpool.Revocable())
+	require.ErrorIs(t, err, lockpool.ErrRevoked)
+	permits, err := sem.TryAcquire(b.Ctx, 1, lockpool.Revocable(), lockpool.WaitAtMost(0))
+	require.NoError(t, err)
+	ctx := permits.Context(b.Ctx)
+	require.NoError(t, others.Revoke(b.Ctx, "s"))
+	awaitRevocation(b, ctx.Done())
+	require.Equal(t, lockpool.ErrRevoked, context.Cause(ctx))
+	b.Release(permits)
 }

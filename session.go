@@ -90,6 +90,36 @@ func (p *Pool) acquireSlot(ctx context.Context) (*puddleSlot, error) {
 	}
 }
 
+// ensureSlot gets the handle a slot on a session that is alive.
+func (h *Handle) ensureSlot(ctx context.Context) error {
+	if h.slot != nil && !h.slot.Value().isOver() {
+		return nil
+	}
+	h.releaseSlot()
+	began := time.Now()
+	slot, err := h.pool.acquireSlot(ctx)
+	if err == nil {
+		h.slot = slot
+		h.pool.inUse.Add(1)
+	}
+	h.pool.telemetry.SlotAcquired(ctx, began, err)
+	return err
+}
+
+// releaseSlot is called by the acquisition, or with mu held if there is none.
+func (h *Handle) releaseSlot() {
+	if h.slot == nil {
+		return
+	}
+	h.pool.inUse.Add(-1)
+	if h.slot.Value().isOver() {
+		h.slot.Destroy()
+	} else {
+		h.slot.Release()
+	}
+	h.slot = nil
+}
+
 // countSeeker counts the calls that wait for a session.
 func (p *Pool) countSeeker(n int) {
 	p.mu.Lock()

@@ -14,26 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-func (b *bench) rlock(p *lockpool.Pool, name string) *lockpool.Lock {
-	b.Helper()
-	l, err := p.RLock(b.ctx, name)
-	require.NoError(b, err)
-	return l
-}
-
-// rwait is wait for an RLock.
-func (b *bench) rwait(p *lockpool.Pool, name string, nth int) *waiter {
-	return b.waitFor(p.RLock, name, nth)
-}
-
 // Scenario 78.
-func TestWritersAreAloneAndReadersTogether(t *testing.T) {
+func TestWritersExcludeAndReadersShare(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	pools := []*lockpool.Pool{b.pool(), b.pool()}
+	b := locktest.New(t)
+	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
 	var readers, writers, most atomic.Int32
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -42,7 +31,7 @@ func TestWritersAreAloneAndReadersTogether(t *testing.T) {
 			for range 50 {
 				var err error
 				if r.IntN(10) == 0 {
-					err = pools[i%2].Do(b.ctx, "a", func(context.Context) error {
+					err = pools[i%2].Do(b.Ctx, "a", func(context.Context) error {
 						if w, r := writers.Add(1), readers.Load(); w != 1 || r != 0 {
 							return fmt.Errorf("%d writers, %d readers", w, r)
 						}
@@ -50,7 +39,7 @@ func TestWritersAreAloneAndReadersTogether(t *testing.T) {
 						return nil
 					})
 				} else {
-					err = pools[i%2].Do(b.ctx, "a", func(context.Context) error {
+					err = pools[i%2].Do(b.Ctx, "a", func(context.Context) error {
 						n := readers.Add(1)
 						defer readers.Add(-1)
 						for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
@@ -73,305 +62,285 @@ func TestWritersAreAloneAndReadersTogether(t *testing.T) {
 	require.Greater(t, most.Load(), int32(1))
 }
 
-// Scenarios 79 to 81: first come, first served, and nobody starves.
+// Scenarios 79 to 81: first come, first served, so no contender starves.
 func TestReadersAndWritersQueueTogether(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	first, second := b.rlock(p, "a"), b.rlock(others, "a")
-	_, err := others.TryLock(b.ctx, "a")
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	first, second := b.RLock(p, "a"), b.RLock(others, "a")
+	_, err := others.TryLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	also, err := others.TryRLock(b.ctx, "a")
+	also, err := others.TryRLock(b.Ctx, "a")
 	require.NoError(t, err)
-	b.unlock(also)
+	b.Unlock(also)
 
-	w1 := b.wait(others, "a", 3)
-	_, err = p.TryRLock(b.ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked, "behind a writer that waits")
-	r1, r2 := b.rwait(p, "a", 4), b.rwait(others, "a", 5)
-	w2 := b.wait(p, "a", 6)
-	r3 := b.rwait(p, "a", 7)
+	w1 := b.Enqueue(others, "a", 3)
+	_, err = p.TryRLock(b.Ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked, "behind a waiting writer")
+	r1, r2 := b.EnqueueRead(p, "a", 4), b.EnqueueRead(others, "a", 5)
+	w2 := b.Enqueue(p, "a", 6)
+	r3 := b.EnqueueRead(p, "a", 7)
 
-	b.unlock(first)
-	b.stillWaits(w1)
-	b.unlock(second)
-	held := b.granted(w1)
-	for _, w := range []*waiter{r1, r2, w2, r3} {
-		b.stillWaits(w)
+	b.Unlock(first)
+	w1.StillWaits()
+	b.Unlock(second)
+	held := w1.Granted()
+	for _, w := range []*locktest.LockWaiter{r1, r2, w2, r3} {
+		w.StillWaits()
 	}
-	b.unlock(held)
-	one, two := b.granted(r1), b.granted(r2) // both, and not behind the later writer
-	b.stillWaits(w2)
-	b.stillWaits(r3)
-	b.unlock(one)
-	b.stillWaits(w2)
-	b.unlock(two)
-	held = b.granted(w2)
-	b.stillWaits(r3)
-	b.unlock(held)
-	b.unlock(b.granted(r3))
+	b.Unlock(held)
+	one, two := r1.Granted(), r2.Granted() // both precede the later writer
+	w2.StillWaits()
+	r3.StillWaits()
+	b.Unlock(one)
+	w2.StillWaits()
+	b.Unlock(two)
+	held = w2.Granted()
+	r3.StillWaits()
+	b.Unlock(held)
+	b.Unlock(r3.Granted())
 }
 
 // Scenario 82.
-func TestReaderEntersAgainAlthoughAWriterWaits(t *testing.T) {
+func TestReaderReentersWhileAWriterWaits(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	s := b.session(b.pool())
-	outer, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	w := b.wait(b.pool(), "a", 2)
-	inner, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
+	b := locktest.New(t)
+	h := b.Handle(b.Pool())
+	outer := b.RLock(h, "a")
+	w := b.Enqueue(b.Pool(), "a", 2)
+	inner := b.RLock(h, "a")
 	require.Equal(t, 2, outer.Depth())
-	b.unlock(outer)
-	b.stillWaits(w)
-	b.unlock(inner)
-	b.unlock(b.granted(w))
-	require.NoError(t, s.Close(b.ctx))
+	b.Unlock(outer)
+	w.StillWaits()
+	b.Unlock(inner)
+	b.Unlock(w.Granted())
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 // Scenario 83. (Curator hangs.)
-func TestReaderCanNotBecomeAWriter(t *testing.T) {
+func TestUpgradeIsAnError(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	s, other := b.session(p), b.session(p)
-	for _, reader := range []*lockpool.Handle{s, other} { // also two at the same time
-		_, err := reader.RLock(b.ctx, "a")
-		require.NoError(t, err)
+	b := locktest.New(t)
+	p := b.Pool()
+	h, other := b.Handle(p), b.Handle(p)
+	for _, reader := range []*lockpool.Handle{h, other} { // also with two readers at a time
+		b.RLock(reader, "a")
 	}
-	for _, reader := range []*lockpool.Handle{s, other} {
-		_, err := reader.Lock(b.ctx, "a")
+	for _, reader := range []*lockpool.Handle{h, other} {
+		_, err := reader.Lock(b.Ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrUpgrade)
-		_, err = reader.TryLock(b.ctx, "a")
+		_, err = reader.TryLock(b.Ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrUpgrade)
-		again, err := reader.RLock(b.ctx, "a")
-		require.NoError(t, err, "what it has, it keeps")
-		b.unlock(again)
-		require.NoError(t, reader.Close(b.ctx))
+		again, err := reader.RLock(b.Ctx, "a")
+		require.NoError(t, err, "the reader keeps its lock")
+		b.Unlock(again)
+		require.NoError(t, reader.Close(b.Ctx))
 	}
-	b.unlock(b.lock(p, "a"))
+	b.Unlock(b.Lock(p, "a"))
 }
 
 // Scenario 85.
-func TestWriterThatReadsKeepsReading(t *testing.T) {
+func TestDowngradeKeepsThePlaceInTheQueue(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	s := b.session(b.pool())
-	others, more := b.pool(), b.pool()
-	write, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	token := b.token(write)
-	r1 := b.rwait(others, "a", 2)
-	w := b.wait(more, "a", 3)
-	r2 := b.rwait(more, "a", 4)
-	read, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	again, err := s.Lock(b.ctx, "a") // still alone
+	b := locktest.New(t)
+	h := b.Handle(b.Pool())
+	others, more := b.Pool(), b.Pool()
+	write := b.Lock(h, "a")
+	token := b.Token(write)
+	r1 := b.EnqueueRead(others, "a", 2)
+	w := b.Enqueue(more, "a", 3)
+	r2 := b.EnqueueRead(more, "a", 4)
+	read := b.RLock(h, "a")
+	again, err := h.Lock(b.Ctx, "a") // still exclusive
 	require.NoError(t, err)
 	require.Equal(t, 3, read.Depth())
-	b.unlock(write)
-	b.stillWaits(r1)
-	b.unlock(again)
-	one := b.granted(r1)
-	b.stillWaits(w)
-	b.stillWaits(r2)
+	b.Unlock(write)
+	r1.StillWaits()
+	b.Unlock(again)
+	one := r1.Granted()
+	w.StillWaits()
+	r2.StillWaits()
 	require.Equal(t, 1, read.Depth())
-	require.NoError(t, read.Verify(b.ctx))
-	require.Equal(t, token, b.token(read))
-	_, err = s.Lock(b.ctx, "a")
+	require.NoError(t, read.Verify(b.Ctx))
+	require.Equal(t, token, b.Token(read))
+	_, err = h.Lock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrUpgrade)
-	require.ErrorIs(t, write.Unlock(b.ctx), lockpool.ErrNotHeld)
-	b.unlock(one)
-	b.stillWaits(w)
-	b.unlock(read)
-	b.unlock(b.granted(w))
-	b.unlock(b.granted(r2))
-	require.NoError(t, s.Close(b.ctx))
+	require.ErrorIs(t, write.Unlock(b.Ctx), lockpool.ErrNotHeld)
+	b.Unlock(one)
+	w.StillWaits()
+	b.Unlock(read)
+	b.Unlock(w.Granted())
+	b.Unlock(r2.Granted())
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-// The order in which the entries are left does not matter.
-func TestReadThatIsLeftBeforeTheWriteLeavesItAlone(t *testing.T) {
+// The entries may be unlocked in any order.
+func TestUnlockOfTheReadLeavesTheWriteExclusive(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	s := b.session(b.pool())
-	write, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	read, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	b.unlock(read)
-	_, err = b.pool().TryRLock(b.ctx, "a")
+	b := locktest.New(t)
+	h := b.Handle(b.Pool())
+	write := b.Lock(h, "a")
+	read := b.RLock(h, "a")
+	b.Unlock(read)
+	_, err := b.Pool().TryRLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	again, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	b.unlock(again)
-	b.unlock(write)
-	require.NoError(t, s.Close(b.ctx))
+	again := b.Lock(h, "a")
+	b.Unlock(again)
+	b.Unlock(write)
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-// What is shared now is still watched.
-func TestReaderThatWasAWriterLearnsThatItsNodeWasRemoved(t *testing.T) {
+// The node of a downgraded lock is watched as well.
+func TestDowngradedHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	s := b.session(b.pool())
-	write, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	b.token(write)
-	read, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	b.unlock(write)
-	require.True(t, strings.Contains(b.children("a")[0], "-rlock-"), "%v", b.children("a"))
-	require.NoError(t, b.admin.Delete(b.chroot+"/a/"+b.children("a")[0], -1))
-	b.lost(read)
-	require.ErrorIs(t, read.Unlock(b.ctx), lockpool.ErrLockLost)
-	require.NoError(t, s.Close(b.ctx))
+	b := locktest.New(t)
+	h := b.Handle(b.Pool())
+	write := b.Lock(h, "a")
+	b.Token(write)
+	read := b.RLock(h, "a")
+	b.Unlock(write)
+	require.True(t, strings.Contains(b.Children("a")[0], "-rlock-"), "%v", b.Children("a"))
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
+	b.AwaitLoss(read)
+	require.ErrorIs(t, read.Unlock(b.Ctx), lockpool.ErrLockLost)
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 // Scenario 87.
-func TestAnotherHolderOfAWritersPoolWaitsToRead(t *testing.T) {
+func TestReaderOfTheWritersPoolWaits(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	l := b.lock(p, "a")
-	_, err := p.TryRLock(b.ctx, "a")
+	b := locktest.New(t)
+	p := b.Pool()
+	l := b.Lock(p, "a")
+	_, err := p.TryRLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	inner, err := p.RLock(l.Context(b.ctx), "a") // the same holder
+	inner, err := p.RLock(l.Context(b.Ctx), "a") // the same holder
 	require.NoError(t, err)
-	b.unlock(inner)
-	b.unlock(l)
+	b.Unlock(inner)
+	b.Unlock(l)
 }
 
-// A reply that is lost, before or after, while a write becomes a read.
-func TestSharingSurvivesALostConnection(t *testing.T) {
+// The request or the reply of the downgrade is lost.
+func TestDowngradeSurvivesALostConnection(t *testing.T) {
 	t.Parallel()
 	for name, cut := range cuts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, proxy := benchBehindProxy(t)
-			s := b.session(b.pool())
-			write, err := s.Lock(b.ctx, "a")
-			require.NoError(t, err)
-			read, err := s.RLock(b.ctx, "a")
-			require.NoError(t, err)
-			r := b.rwait(b.pool(), "a", 2)
-			f := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.chroot + "/a/"}, Do: cut})
-			b.unlock(write)
+			b, proxy := locktest.NewBehindProxy(t)
+			h := b.Handle(b.Pool())
+			write := b.Lock(h, "a")
+			read := b.RLock(h, "a")
+			r := b.EnqueueRead(b.Pool(), "a", 2)
+			f := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.Chroot + "/a/"}, Do: cut})
+			b.Unlock(write)
 			require.Equal(t, 1, f.Fired())
-			b.unlock(b.granted(r))
-			require.Len(t, b.children("a"), 1)
-			b.unlock(read)
-			require.NoError(t, s.Close(b.ctx))
+			b.Unlock(r.Granted())
+			require.Len(t, b.Children("a"), 1)
+			b.Unlock(read)
+			require.NoError(t, h.Close(b.Ctx))
 		})
 	}
 }
 
-func TestSharingGoesOnWhenItsContextHasEnded(t *testing.T) {
+func TestDowngradeGoesOnWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	s := b.session(b.pool())
-	write, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	read, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	f := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.chroot + "/a/"}, Do: zktest.HoldReply()})
-	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Millisecond)
+	b, proxy := locktest.NewBehindProxy(t)
+	h := b.Handle(b.Pool())
+	write := b.Lock(h, "a")
+	read := b.RLock(h, "a")
+	f := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldReply()})
+	ctx, cancel := context.WithTimeout(b.Ctx, 20*time.Millisecond)
 	defer cancel()
-	err = write.Unlock(ctx)
+	err := write.Unlock(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "not confirmed yet")
 	require.ErrorIs(t, read.Unlock(ctx), context.DeadlineExceeded)
-	require.NoError(t, f.Wait(b.ctx))
+	require.NoError(t, f.Wait(b.Ctx))
 	f.Release()
-	b.queued("a", 0)
-	b.unlock(b.lock(b.pool(), "a"))
-	require.NoError(t, s.Close(b.ctx))
+	b.AwaitQueue("a", 0)
+	b.Unlock(b.Lock(b.Pool(), "a"))
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-// go-zookeeper's Lock knows of no readers, and takes ours for locks like its own.
+// go-zookeeper's Lock knows no readers, and takes ours for locks like its own.
 func TestReadersAndOtherClientsWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	reader := b.rlock(p, "a")
-	theirs := zk.NewLock(b.admin, b.chroot+"/a", zk.WorldACL(zk.PermAll))
+	b := locktest.New(t)
+	p := b.Pool()
+	reader := b.RLock(p, "a")
+	theirs := zk.NewLock(b.Admin, b.Chroot+"/a", zk.WorldACL(zk.PermAll))
 	locked := make(chan error, 1)
-	go func() { locked <- theirs.Lock() }() // ends when the reader leaves
-	b.queued("a", 2)
+	go func() { locked <- theirs.Lock() }() // ends when the reader unlocks
+	b.AwaitQueue("a", 2)
 	select {
 	case err := <-locked:
 		require.FailNow(t, "it did not wait", "%v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	b.unlock(reader)
+	b.Unlock(reader)
 	require.NoError(t, <-locked)
-	_, err := p.TryRLock(b.ctx, "a")
+	_, err := p.TryRLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	w := b.rwait(p, "a", 2)
-	b.stillWaits(w)
+	w := b.EnqueueRead(p, "a", 2)
+	w.StillWaits()
 	require.NoError(t, theirs.Unlock())
-	b.unlock(b.granted(w))
+	b.Unlock(w.Granted())
 }
 
-func TestWriterThatMayNotShareStaysAlone(t *testing.T) {
+func TestDowngradeWithoutPermissionStaysExclusive(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	cfg := b.config()
+	b := locktest.New(t)
+	cfg := b.Config()
 	cfg.ACL = zk.WorldACL(zk.PermRead | zk.PermCreate | zk.PermDelete)
-	s := b.session(b.poolWith(cfg))
-	write, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	read, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	err = write.Unlock(b.ctx)
+	h := b.Handle(b.PoolWith(cfg))
+	write := b.Lock(h, "a")
+	read := b.RLock(h, "a")
+	err := write.Unlock(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
 	require.NotErrorIs(t, err, lockpool.ErrLockLost)
 	require.ErrorContains(t, err, "WRITE on the node")
 	require.Equal(t, 1, read.Depth())
-	require.NoError(t, read.Verify(b.ctx))
-	_, err = b.pool().TryRLock(b.ctx, "a")
+	require.NoError(t, read.Verify(b.Ctx))
+	_, err = b.Pool().TryRLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	b.unlock(read)
-	require.NoError(t, s.Close(b.ctx))
+	b.Unlock(read)
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Whoever becomes a reader looks at its node first, which takes a round trip.
+// A downgrade reads its node first, which takes a round trip.
 func TestUnlockBesideADowngrade(t *testing.T) {
 	t.Parallel()
-	for name, unlock := range map[string]func(b *bench, s *lockpool.Handle, read *lockpool.Lock) error{
-		"unlock": func(b *bench, _ *lockpool.Handle, read *lockpool.Lock) error { return read.Unlock(b.ctx) },
-		"close":  func(b *bench, s *lockpool.Handle, _ *lockpool.Lock) error { return s.Close(b.ctx) },
+	for name, unlock := range map[string]func(b *locktest.Bench, h *lockpool.Handle, read *lockpool.Lock) error{
+		"unlock": func(b *locktest.Bench, _ *lockpool.Handle, read *lockpool.Lock) error { return read.Unlock(b.Ctx) },
+		"close":  func(b *locktest.Bench, h *lockpool.Handle, _ *lockpool.Lock) error { return h.Close(b.Ctx) },
 	} {
-		b, proxy := benchBehindProxy(t)
-		s := b.session(b.pool())
+		b, proxy := locktest.NewBehindProxy(t)
+		h := b.Handle(b.Pool())
 		look := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldReply()})
-		alone, err := s.Lock(b.ctx, "a")
-		require.NoError(t, err)
-		read, err := s.RLock(b.ctx, "a")
-		require.NoError(t, err)
+		alone := b.Lock(h, "a")
+		read := b.RLock(h, "a")
 		first, second := make(chan error, 1), make(chan error, 1)
-		go func() { first <- alone.Unlock(b.ctx) }()
-		require.NoError(t, look.Wait(b.ctx))
-		go func() { second <- unlock(b, s, read) }()
+		go func() { first <- alone.Unlock(b.Ctx) }()
+		require.NoError(t, look.Wait(b.Ctx))
+		go func() { second <- unlock(b, h, read) }()
 		require.NoError(t, <-second, name)
 		require.NoError(t, <-first, name)
 		look.Release()
-		require.Empty(t, b.children("a"), name)
-		require.NoError(t, s.Close(b.ctx))
+		require.Empty(t, b.Children("a"), name)
+		require.NoError(t, h.Close(b.Ctx))
 	}
 }
 
-// An answer of no use does not keep readers out for as long as it is held.
-func TestDowngradeIsTriedAgain(t *testing.T) {
+// One failed downgrade must not keep readers out for the rest of the hold.
+func TestDowngradeIsRetriedWhenThrottled(t *testing.T) {
 	t.Parallel()
-	b, proxy := benchBehindProxy(t)
-	s, others := b.session(b.pool()), b.pool()
+	b, proxy := locktest.NewBehindProxy(t)
+	h, others := b.Handle(b.Pool()), b.Pool()
 	const throttled = -127
 	proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.FailWith(throttled)})
-	alone, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	_, err = s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	b.unlock(alone)
-	b.unlock(b.rlock(others, "a"))
-	require.NoError(t, s.Close(b.ctx))
+	alone := b.Lock(h, "a")
+	b.RLock(h, "a")
+	b.Unlock(alone)
+	b.Unlock(b.RLock(others, "a"))
+	require.NoError(t, h.Close(b.Ctx))
 }

@@ -5,55 +5,57 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// The node that takes the place of a holder's is later than the nodes of others
-// that wait already.
-func TestTokenOfASharedLockIsThatOfItsFirstNode(t *testing.T) {
+// The node of a downgraded lock is younger than those of the waiters, so its token
+// is that of the first node.
+func TestDowngradeKeepsTheToken(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	p, others := b.pool(), b.pool()
-	s := b.session(p)
-	write, err := s.Lock(b.ctx, "a")
-	require.NoError(t, err)
-	read, err := s.RLock(b.ctx, "a")
-	require.NoError(t, err)
-	w := b.wait(others, "a", 2)
-	b.unlock(write) // nobody has looked yet
-	first := b.token(read)
-	q, err := others.Queue(b.ctx, "a")
+	b := locktest.New(t)
+	p, others := b.Pool(), b.Pool()
+	h := b.Handle(p)
+	write := b.Lock(h, "a")
+	read := b.RLock(h, "a")
+	w := b.Enqueue(others, "a", 2)
+	b.Unlock(write) // before any read of the token
+	first := b.Token(read)
+	q, err := others.Queue(b.Ctx, "a")
 	require.NoError(t, err)
 	require.Len(t, q.Contenders, 2)
 	require.Equal(t, first, q.Contenders[0].Token)
 	require.Equal(t, "read", q.Contenders[0].Kind)
-	b.unlock(read)
-	second := b.granted(w)
-	require.Greater(t, b.token(second), first)
-	require.Equal(t, b.token(second), q.Contenders[1].Token)
-	b.unlock(second)
-	require.NoError(t, s.Close(b.ctx))
+	b.Unlock(read)
+	second := w.Granted()
+	require.Greater(t, b.Token(second), first)
+	require.Equal(t, b.Token(second), q.Contenders[1].Token)
+	b.Unlock(second)
+	require.NoError(t, h.Close(b.Ctx))
 }
 
-// Whoever shares, queues again, is revoked or broken: a holder that comes later
-// has the larger token.
-func TestTokensGrowWhateverHappens(t *testing.T) {
+// With downgrades, revocations and broken locks, a later holder still has a larger
+// token.
+func TestTokensGrowUnderContention(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := locktest.New(t)
 	const clients, turns = 6, 60
 	var highest highest
 	var wg sync.WaitGroup
 	for i := range clients {
-		p := b.pool()
+		p := b.Pool()
 		random := rand.New(rand.NewPCG(9, uint64(i)))
 		wg.Go(func() {
 			for range turns {
-				if err := highest.turn(b.ctx, p, random); err != nil {
+				if err := highest.turn(b.Ctx, p, random); err != nil {
 					t.Error(err)
 					return
 				}
@@ -62,15 +64,15 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
-	p, random := b.pool(), rand.New(rand.NewPCG(9, 9))
+	p, random := b.Pool(), rand.New(rand.NewPCG(9, 9))
 	for {
 		select {
 		case <-done:
-			b.until(func() bool { return len(b.contenders("/")) == 0 }, "that nothing is held")
+			b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no contender is left")
 			return
 		default:
 		}
-		q, err := p.Queue(b.ctx, "a")
+		q, err := p.Queue(b.Ctx, "a")
 		require.NoError(t, err)
 		if len(q.Contenders) == 0 {
 			continue
@@ -78,9 +80,9 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 		at := random.IntN(len(q.Contenders))
 		switch random.IntN(20) {
 		case 0:
-			err = p.Break(b.ctx, "a", q.Contenders[at].Node)
+			err = p.Break(b.Ctx, "a", q.Contenders[at].Node)
 		case 1:
-			err = p.Revoke(b.ctx, "a", q.Contenders[at].Node)
+			err = p.Revoke(b.Ctx, "a", q.Contenders[at].Node)
 		}
 		if err != nil {
 			require.ErrorIs(t, err, lockpool.ErrNotHeld)
@@ -88,24 +90,24 @@ func TestTokensGrowWhateverHappens(t *testing.T) {
 	}
 }
 
-// highest are the largest tokens of the holders that have let go.
+// highest holds the largest tokens so far.
 type highest struct {
 	sync.Mutex
 	any, alone int64
 }
 
-// turn holds the lock once. When it is granted, the tokens of earlier holders are
-// smaller: of all of them for one that is alone, and for a reader of all but
-// other readers, which hold the lock together, whoever learns of it first.
+// turn holds the lock once. Its token must be larger than those of all earlier
+// holders; a reader's is not compared with other readers', which may hold the lock
+// at the same time and read their tokens in any order.
 func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand) error {
-	s, err := p.Handle(ctx)
+	handle, err := p.Handle(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.Close(ctx)
-	lock, alone := s.Lock, random.IntN(3) > 0
+	defer handle.Close(ctx)
+	lock, alone := handle.Lock, random.IntN(3) > 0
 	if !alone {
-		lock = s.RLock
+		lock = handle.RLock
 	}
 	l, err := lock(ctx, "a", lockpool.Revocable())
 	if errors.Is(err, lockpool.ErrRevoked) {
@@ -121,7 +123,7 @@ func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand)
 	}
 	h.Unlock()
 	if alone && random.IntN(2) == 0 {
-		read, err := s.RLock(ctx, "a")
+		read, err := handle.RLock(ctx, "a")
 		if err == nil {
 			err = l.Unlock(ctx)
 			l = read
@@ -135,9 +137,9 @@ func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand)
 		return onlyLost(err)
 	}
 	if token <= before {
-		return fmt.Errorf("the token %d is no larger than %d, which is that of an earlier holder", token, before)
+		return fmt.Errorf("the token %d is not larger than %d, that of an earlier holder", token, before)
 	}
-	h.Lock() // it has not let go, so it is an earlier one for whoever is granted from now on
+	h.Lock() // before the unlock, so that it counts for every later grant
 	h.any = max(h.any, token)
 	if alone {
 		h.alone = max(h.alone, token)
@@ -151,4 +153,70 @@ func onlyLost(err error) error {
 		return nil
 	}
 	return err
+}
+
+func TestVerifyAsksTheServer(t *testing.T) {
+	t.Parallel()
+	b, proxy := locktest.NewBehindProxy(t)
+	p := b.Pool()
+	l := b.Lock(p, "a")
+	require.NoError(t, l.Verify(b.Ctx))
+	f := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}}, Times: zktest.Always, Do: zktest.HoldReply()})
+	ctx, cancel := context.WithTimeout(b.Ctx, 50*time.Millisecond)
+	defer cancel()
+	err := l.Verify(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, lockpool.ErrLockLost, "no answer is no loss")
+	require.Equal(t, 1, l.Depth())
+	f.Remove()
+	f.Release()
+	require.NoError(t, l.Verify(b.Ctx))
+	b.Unlock(l)
+	require.ErrorIs(t, l.Verify(b.Ctx), lockpool.ErrNotHeld)
+	_, err = l.Token(b.Ctx)
+	require.ErrorIs(t, err, lockpool.ErrNotHeld)
+	require.ErrorContains(t, err, `lockpool: token of "a": not held`)
+}
+
+func TestTokenGrows(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(), b.Pool()
+	last := int64(0)
+	grows := func(l *lockpool.Lock) {
+		t.Helper()
+		token := b.Token(l)
+		require.Greater(t, token, last)
+		last = token
+	}
+	l := b.Lock(p, "a")
+	grows(l)
+	again, err := p.Lock(l.Context(b.Ctx), "a")
+	require.NoError(t, err)
+	require.Equal(t, last, b.Token(again), "the same hold")
+	b.Unlock(again)
+	waiter := b.Enqueue(others, "a", 2)
+	b.Unlock(l)
+	l = waiter.Granted()
+	grows(l)
+	b.Unlock(l)
+
+	for range 3 { // the sequence starts again
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+		l = b.Lock(p, "a")
+		require.True(t, strings.HasSuffix(b.Children("a")[0], "-0000000000"))
+		grows(l)
+		b.Unlock(l)
+	}
+	for range 20 { // also without listings
+		l = b.Lock(p, "a")
+		grows(l)
+		b.Unlock(l)
+	}
+	require.NoError(t, own.Kill())
+	require.NoError(t, own.Start(b.Ctx))
+	l = b.Lock(p, "a")
+	grows(l)
+	b.Unlock(l)
 }

@@ -26,8 +26,9 @@ func TestPagesListEveryName(t *testing.T) {
 	}{
 		{"errors.go", `(?m)^\t(Err\w+) += `, []string{"docs/guide.md"}},
 		{"options.go", `(?m)^func (With\w+)\(`, []string{"docs/guide.md", "docs/telemetry.md"}},
-		{"otel.go", `"(lockpool\.[a-z_.]+)"`, []string{"docs/telemetry.md"}},
-		{"metrics.go", `"(lockpool\.[a-z_.]+)"`, []string{"docs/telemetry.md"}},
+		{"otel.go", `(?m)^func (With\w+)\(`, []string{"docs/telemetry.md"}},
+		{"internal/telemetry/telemetry.go", `"(lockpool\.[a-z_.]+)"`, []string{"docs/telemetry.md"}},
+		{"internal/telemetry/metrics.go", `"(lockpool\.[a-z_.]+)"`, []string{"docs/telemetry.md"}},
 		{"examples/metrics/alerts.yml", `- alert: (\w+)`, []string{"docs/operations.md"}},
 	} {
 		names := regexp.MustCompile(c.name).FindAllStringSubmatch(read(c.file), -1)

@@ -50,7 +50,7 @@ const (
 	longWaitMessage     = "lockpool: a lock is waited for long"
 	lostMessage         = "lockpool: a lock was lost"
 	selfDeadlockMessage = "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; " +
-		"if that one waits for this one, both wait for ever"
+		"if that one waits for this one, both wait forever"
 )
 
 // waitingBehind is the error of a wait behind a node, whose owner may be unknown.

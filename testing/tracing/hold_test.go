@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -83,6 +84,15 @@ func TestLossIsCountedLoggedAndOnTheHoldSpan(t *testing.T) {
 			lost := hold()
 			lost.Status, lost.Events, lost.Attributes["error.type"] = failed(c.text), []string{"lockpool.lost"}, "lock_lost"
 			require.Equal(t, []span{acquireUncontended(session), lost}, spans)
+			b.until(func() bool { // the guard of the hold may learn of the loss before the pool counts its session
+				after := m.points()
+				for name, want := range c.after {
+					if !maps.Equal(after[name], want) {
+						return false
+					}
+				}
+				return true
+			}, "the end of the session is counted")
 			require.Equal(t, idle(2).with(points{
 				waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
 				"lockpool.lock.lost": {mutex + ",lockpool.lost.reason=" + c.reason: 1},

@@ -1,0 +1,297 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/telemetry"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// acquire makes l a Lock of a lock that the handle does not hold.
+func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock) error {
+	if err := h.pool.checkName(name); err != nil {
+		h.returnIfUnused()
+		return err
+	}
+	ctx, cancel := req.bound(ctx)
+	defer cancel()
+	returned := false
+	defer func() {
+		if !returned && l.hold != nil { // users' code panics, so the caller cannot unlock it
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			_ = h.unlock(ended, l) // continues in the background
+		}
+	}()
+	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
+		a := &acquisition{pool: h.pool, name: name, req: req}
+		ctx = a.begin(ctx)
+		err = errPanic // unless grant returns
+		defer func() { a.end(err) }()
+		if err = h.grant(ctx, a, l); err != nil && ctx.Err() != nil {
+			err = withCause(ctx, err)
+		}
+		return err
+	})
+	returned = true
+	return err
+}
+
+// errPanic is reported of an acquisition during which users' code, such as a span
+// processor, panics.
+var errPanic = errors.New("panic")
+
+// exclusively calls do as the one acquisition of the handle. Its context ends with
+// ctx, when the handle is closed, and when the pool is: a handle that holds something
+// may acquire more until Pool.Close, others until Pool.Shutdown.
+func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) error) error {
+	defer h.returnIfUnused()
+	if !h.pool.begin() {
+		return ErrPoolClosed
+	}
+	defer h.pool.work.Done()
+	h.mu.Lock()
+	switch {
+	case h.acquiring:
+		h.mu.Unlock()
+		return ErrConcurrentUse
+	case h.closed.Load():
+		defer h.mu.Unlock()
+		return h.cause
+	}
+	until := h.pool.accepting
+	if len(h.holds) > 0 {
+		until = h.pool.alive
+	}
+	ctx, giveUp := bound(ctx, until)
+	defer giveUp(nil)
+	h.acquiring, h.giveUp = true, giveUp
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		h.acquiring, h.giveUp = false, nil
+		h.mu.Unlock()
+	}()
+	if err := ctx.Err(); err != nil {
+		return withCause(ctx, err)
+	}
+	return do(ctx)
+}
+
+// grant acquires the lock from the service: the one place where handles and recipes
+// meet. A waiter whose session ends, or whose node is removed, queues again.
+func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
+	var again error // why it queues again
+	for {
+		if err := h.ensureSlot(ctx); err != nil {
+			return err
+		}
+		if again != nil {
+			a.Requeued(again)
+		}
+		s := h.slot.Value().session
+		a.onSession(s)
+		claim := recipe.Claim{
+			Session:   s,
+			Queue:     a.name,
+			Data:      h.pool.nodeData(ctx, a.req),
+			Observer:  a,
+			Revocable: a.req.revocable,
+		}
+		take, queue := a.req.recipe(claim)
+		node, err := take(ctx)
+		if err == nil {
+			err = h.establish(ctx, newHold(h, a.name, a.req, s, queue, node, claim.Data), a, l)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil: // the node may still be on its way out
+			err = a.describeBlocker(ctx, err)
+			if !errors.Is(err, ctx.Err()) {
+				err = fmt.Errorf("%w: %w", err, ctx.Err())
+			}
+			return err
+		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
+			return err
+		}
+		again = err
+	}
+}
+
+// establish puts a hold that was granted on the record, and enters it.
+func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *Lock) (err error) {
+	established, reported := false, false
+	defer func() {
+		if established {
+			return
+		}
+		// The pool or the handle is closed, or users' code panics.
+		_ = held.removeNode(ctx) // continues in the background if it fails
+		if reported {
+			held.telemetry.Withdraw()
+		}
+	}()
+	if err = held.node.session.Alive(ctx); err != nil {
+		return err
+	}
+	reported = true // before the hold is on the record, and can end
+	a.granted(held)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err = h.cause; err == nil {
+		err = h.pool.addHold(held)
+	}
+	if err != nil {
+		return err
+	}
+	if h.holds == nil {
+		h.holds = map[string]*hold{}
+	}
+	h.holds[held.name] = held
+	l.hold, l.entry = held, held.entries.add(a.req.shared)
+	established = true
+	return nil
+}
+
+// nodeData returns what the node of a request says of its owner.
+func (p *Pool) nodeData(ctx context.Context, req request) []byte {
+	var span trace.SpanContext
+	if !p.telemetry.NoLinks {
+		span = trace.SpanContextFromContext(ctx)
+	}
+	return p.owner.Data(span, req.permits > 0)
+}
+
+// acquisition follows a request for a lock that goes to the service: for telemetry,
+// for the pool's figures, and for the text of its error. It is the recipe's Observer.
+type acquisition struct {
+	telemetry.Acquisition
+	pool *Pool
+	name string
+	req  request
+
+	call     context.Context // of the caller
+	ctx      context.Context // with the span
+	waiting  bool
+	longWait *time.Timer
+
+	mu      sync.Mutex // because the timer looks at the following
+	session *session
+	blocker recipe.Wait
+}
+
+func (a *acquisition) lock() telemetry.Lock {
+	return telemetry.Lock{Name: a.name, Kind: a.req.kind()}
+}
+
+func (a *acquisition) begin(ctx context.Context) context.Context {
+	a.call = ctx
+	a.ctx = a.Begin(ctx, a.pool.telemetry, a.lock(), a.req.permits)
+	return a.ctx
+}
+
+func (a *acquisition) onSession(s *session) {
+	a.mu.Lock()
+	a.session = s
+	a.mu.Unlock()
+	a.OnSession(s)
+}
+
+// Waiting implements recipe.Observer.
+func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
+	a.mu.Lock()
+	if w.Data == nil && w.Behind == a.blocker.Behind {
+		w.Data = a.blocker.Data // as it was before the lock was asked back
+	}
+	a.blocker = w
+	a.mu.Unlock()
+	if !a.waiting {
+		a.waiting = true
+		a.pool.waiting.Add(1)
+		if d := a.pool.telemetry.LongWait; d > 0 {
+			a.longWait = time.AfterFunc(max(d-time.Since(a.Began()), 0), a.warnLongWait)
+		}
+		if a.pool.seemsToWaitForItself(a.call, a.name) {
+			a.pool.telemetry.LogSelfDeadlock(a.call, a.name)
+		}
+	}
+	return a.Acquisition.Waiting(w)
+}
+
+// Woken implements recipe.Observer.
+func (a *acquisition) Woken(e driver.Event) {
+	if e == driver.Deleted || e == driver.Missing || e == driver.Unnoticed {
+		a.mu.Lock()
+		a.blocker = recipe.Wait{}
+		a.mu.Unlock()
+	}
+	a.Acquisition.Woken(e)
+}
+
+func (a *acquisition) granted(h *hold) {
+	h.telemetry.Begin(a.call, a.pool.telemetry, a.lock())
+	a.Granted(h.node.node)
+}
+
+func (a *acquisition) end(err error) {
+	if a.waiting {
+		a.pool.waiting.Add(-1)
+	}
+	if a.longWait != nil {
+		a.longWait.Stop()
+	}
+	a.End(err)
+}
+
+// warnLongWait is called when the wait has lasted for as long as WithLongWait says.
+func (a *acquisition) warnLongWait() {
+	const patience = 5 * time.Second // for the holder's name
+	t := a.pool.telemetry
+	if !t.ShouldLogLongWait(a.name) || !a.pool.begin() {
+		return
+	}
+	defer a.pool.work.Done()
+	a.mu.Lock()
+	w, s := a.blocker, a.session
+	a.mu.Unlock()
+	var holder driver.Node
+	var data []byte
+	if a.req.kind() != driver.Plain { // whose waiters wait for its holder
+		ctx, cancel := context.WithTimeout(a.ctx, patience)
+		defer cancel()
+		queue := w.Queue
+		if queue == a.name+"/"+driver.Guards {
+			queue = a.name + "/" + driver.Leases
+		}
+		holder, data = recipe.FindHolder(ctx, s, queue)
+	}
+	t.LogLongWait(a.ctx, a.lock(), a.Began(), w, holder, data)
+}
+
+// describeBlocker adds to the error of a wait whose context has ended which node was
+// waited for, and whose it is, as far as that is known.
+func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
+	a.mu.Lock()
+	w := a.blocker
+	a.mu.Unlock()
+	switch node := w.Behind.String(); {
+	case node == "" && err == ctx.Err():
+		err = fmt.Errorf("no place in the queue yet: %w", err)
+	case node != "" && !strings.Contains(err.Error(), node):
+		err = fmt.Errorf("waiting behind %s: %w", node, err)
+	}
+	if owner := nodedata.Parse(w.Data).String(); owner != "" {
+		err = fmt.Errorf("%w (it is that of %s)", err, owner)
+	}
+	return err
+}

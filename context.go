@@ -1,0 +1,71 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// bound returns a context that ends with ctx, or with until and for its cause.
+func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if until.Err() != nil {
+		cancel(context.Cause(until))
+	}
+	stop := context.AfterFunc(until, func() { cancel(context.Cause(until)) })
+	return ctx, func(cause error) {
+		stop()
+		cancel(cause)
+	}
+}
+
+// withCause completes the error of a call with the cause of its context's end.
+func withCause(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if cause == ErrPoolClosed || cause == ErrHandleClosed {
+		return cause
+	}
+	if cause != ctx.Err() && errors.Is(err, ctx.Err()) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+// beyondHolds returns a context that bounds a wait as ctx does, except that it does
+// not end when a lock does whose context ctx is: releasing the lock ends that one.
+func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
+	held := innermost(ctx)
+	if held == nil {
+		return ctx, func() {}
+	}
+	outside := held.parent
+	for held = innermost(outside); held != nil; held = innermost(outside) {
+		outside = held.parent
+	}
+	wait, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if deadline, ok := ctx.Deadline(); ok {
+		wait, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	}
+	endsWith := func(outer context.Context) func() bool {
+		return context.AfterFunc(outer, func() {
+			if cause := context.Cause(outer); !isEndOfHold(cause) && cause != context.DeadlineExceeded {
+				cancel()
+			}
+		})
+	}
+	stopOutside, stop := endsWith(outside), endsWith(ctx) // ctx for contexts between the two
+	return wait, func() {
+		stopOutside()
+		stop()
+		cancel()
+	}
+}
+
+// isEndOfHold reports whether cause is one with which the context of a lock ends.
+func isEndOfHold(cause error) bool {
+	switch cause {
+	case ErrNotHeld, ErrRevoked, ErrHandleClosed, ErrPoolClosed:
+		return true
+	}
+	return errors.Is(cause, ErrLockLost)
+}

@@ -1,0 +1,694 @@
+package zookeeper_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// listen serves connections on a port of its own until the test ends. It calls
+// serve with the number of the connection, from 1, and closes the connection when
+// serve returns.
+func listen(t testing.TB, serve func(n int, conn net.Conn)) (addr string, accepted *atomic.Int32) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	accepted = new(atomic.Int32)
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	var serving sync.WaitGroup
+	serving.Go(func() { // ends with l
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			n := int(accepted.Add(1))
+			mu.Lock()
+			open[conn] = true
+			mu.Unlock()
+			serving.Go(func() { // ends with the connection
+				serve(n, conn)
+				conn.Close()
+				mu.Lock()
+				delete(open, conn)
+				mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for conn := range open {
+			conn.Close()
+		}
+		mu.Unlock()
+		serving.Wait()
+	})
+	return l.Addr().String(), accepted
+}
+
+// relay forwards a connection to the server until reply, which gets the answer to
+// the handshake, returns false, or either side hangs up.
+func relay(conn net.Conn, addr string, reply func(hello []byte) bool) {
+	back, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer back.Close()
+	done := make(chan struct{})
+	go func() { // ends with conn
+		_, _ = io.Copy(back, conn)
+		back.Close()
+		close(done)
+	}()
+	hello := make([]byte, 4)
+	if _, err := io.ReadFull(back, hello); err == nil {
+		hello = append(hello, make([]byte, binary.BigEndian.Uint32(hello))...)
+		if _, err := io.ReadFull(back, hello[4:]); err == nil && reply(hello) {
+			_, _ = io.Copy(conn, back)
+		}
+	}
+	conn.Close()
+	<-done
+}
+
+// hello returns the answer to a handshake: a session with a timeout.
+func hello(timeout int32, session int64) []byte {
+	var b []byte
+	b = binary.BigEndian.AppendUint32(b, 37)
+	b = binary.BigEndian.AppendUint32(b, 0)
+	b = binary.BigEndian.AppendUint32(b, uint32(timeout))
+	b = binary.BigEndian.AppendUint64(b, uint64(session))
+	b = binary.BigEndian.AppendUint32(b, 16)
+	return append(b, make([]byte, 17)...)
+}
+
+// handshake reads a client's handshake.
+func handshake(conn net.Conn) error {
+	_, err := io.ReadFull(conn, make([]byte, 4+44))
+	return err
+}
+
+// resettingRelay is a relay to the bench's server that can reset every connection right
+// after the handshake.
+type resettingRelay struct {
+	on     atomic.Bool
+	broken atomic.Int32
+}
+
+func (r *resettingRelay) start(t testing.TB, to string) (addr string) {
+	addr, _ = listen(t, func(_ int, conn net.Conn) {
+		relay(conn, to, func(hello []byte) bool {
+			_, _ = conn.Write(hello)
+			if !r.on.Load() {
+				return true
+			}
+			_ = conn.(*net.TCPConn).SetLinger(0) // sends a reset
+			r.broken.Add(1)
+			return false
+		})
+	})
+	return addr
+}
+
+// If the client knew the credentials, it would block forever when it fails to write
+// them.
+func TestResetBeforeTheCredentialsNeverBlocks(t *testing.T) {
+	t.Parallel()
+	b, proxy := locktest.NewBehindProxy(t)
+	var relay resettingRelay
+	cfg := b.Config()
+	cfg.Servers = []string{relay.start(t, b.Addr)}
+	cfg.SessionTimeout = 20 * time.Second
+	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
+	for range 5 {
+		p := b.PoolWith(cfg)
+		l := b.Lock(p, "a")
+		relay.broken.Store(0)
+		relay.on.Store(true)
+		proxy.Cut(zktest.Selector{})
+		b.Until(func() bool { return relay.broken.Load() >= 4 }, "connections are reset")
+		relay.on.Store(false)
+		b.Unlock(l)
+		require.NoError(t, p.Close())
+	}
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // lets the admin look for nodes that are left
+}
+
+// Refused credentials are an error of the session being opened, at once, and leave
+// no session open.
+func TestRefusedCredentialsAreAnError(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	proxy := zktest.StartProxy(t, b.Addr)
+	f := proxy.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrAuthFailed),
+	})
+	cfg := b.Config()
+	cfg.Servers = []string{proxy.Addr()}
+	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
+	connector, err := zookeeper.NewConnector(cfg)
+	require.NoError(t, err)
+	_, err = connector.Connect(b.Ctx)
+	require.ErrorIs(t, err, driver.ErrPermanent)
+	require.ErrorContains(t, err, "authenticate lockpool:(hidden): "+proxy.Addr()+" refuses the credentials")
+	require.NotContains(t, err.Error(), "s3cret")
+	require.Equal(t, 1, f.Fired())
+	require.NoError(t, connector.Close())
+}
+
+func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures time, so not parallel
+	b, proxy := locktest.NewBehindProxy(t)
+	var relay resettingRelay
+	cfg := b.Config()
+	cfg.Servers = []string{relay.start(t, b.Addr)}
+	cfg.SessionTimeout = 20 * time.Second
+	p := b.PoolWith(cfg)
+	l := b.Lock(p, "a")
+	relay.on.Store(true)
+	proxy.Cut(zktest.Selector{})
+	time.Sleep(2 * time.Second) // the duration of the fault
+	require.Less(t, relay.broken.Load(), int32(20))
+	require.Greater(t, relay.broken.Load(), int32(3))
+	relay.on.Store(false)
+	b.Unlock(l)
+
+	// After a connection that lasted, the next one is made at once.
+	time.Sleep(3 * time.Second) // longer than the longest pause
+	l = b.Lock(p, "a")
+	clock := locktest.StartClock()
+	proxy.Cut(zktest.Selector{})
+	b.Unlock(l)
+	clock.Took(t, 0, 100*time.Millisecond, "the reconnection")
+}
+
+// A server that is slow to open sessions is awaited, and keeps no sessions of
+// callers that have given up.
+func TestSlowServerOpensASession(t *testing.T) { // measures time, so not parallel
+	for name, slow := range map[string]zktest.Action{
+		"0.6 s until the answer": zktest.DelayReply(600 * time.Millisecond),
+		"3 s until the answer":   zktest.DelayReply(3 * time.Second),
+		"2 s before it begins":   zktest.DelayApply(2 * time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := locktest.StartServer(t)
+			b := locktest.NewOn(t, own.Addr())
+			proxy := zktest.StartProxy(t, b.Addr)
+			proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: slow})
+			cfg := b.Config()
+			cfg.Servers = []string{proxy.Addr()}
+			cfg.SessionTimeout = 4 * time.Second
+			p := b.PoolWith(cfg)
+			b.Unlock(b.Lock(p, "a"))
+			awaitSessions(b, own, 2)
+			impatient := b.PoolWith(cfg)
+			_, err := impatient.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, impatient.Close())
+		})
+	}
+}
+
+// A session whose caller has given up is closed even if the reply that names it
+// comes in two parts, of which one is late.
+func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
+	t.Parallel()
+	asked := make(chan int32, 1)
+	addr, _ := listen(t, func(_ int, conn net.Conn) {
+		if handshake(conn) != nil {
+			return
+		}
+		answer := hello(4000, 1)
+		_, _ = conn.Write(answer[:10])
+		time.Sleep(500 * time.Millisecond)
+		_, _ = conn.Write(answer[10:])
+		packet := make([]byte, 12)
+		_, _ = io.ReadFull(conn, packet)
+		asked <- int32(binary.BigEndian.Uint32(packet[8:]))
+	})
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+	require.NoError(t, err)
+	_, err = connector.Connect(locktest.Timeout(t, 100*time.Millisecond))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	select {
+	case op := <-asked:
+		require.EqualValues(t, -11, op, "to close the session")
+	case <-time.After(locktest.Patience):
+		t.Error("no request to close the session")
+	}
+	require.NoError(t, connector.Close())
+}
+
+// A reconnection may take longer than an eighth of the timeout, which a server is
+// given first.
+func TestSlowReconnectionKeepsTheLock(t *testing.T) { // measures time, so not parallel
+	b, proxy := locktest.NewBehindProxy(t)
+	p := b.PoolWithTimeout(4 * time.Second)
+	for range 2 {
+		l := b.Lock(p, "a")
+		slow := proxy.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(700 * time.Millisecond),
+		})
+		proxy.Cut(zktest.Selector{})
+		require.NoError(t, l.Verify(b.Ctx))
+		slow.Remove()
+		b.Unlock(l)
+	}
+}
+
+// awaitSessions waits until the server has n sessions, the bench's included.
+func awaitSessions(b *locktest.Bench, of locktest.Server, n int) {
+	b.Helper()
+	b.Until(func() bool { return b.Stat(of, "zk_global_sessions") == n }, "%d sessions at the server", n)
+}
+
+func TestShortSessionTimeoutStillConnects(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t, zktest.TickTime(2*time.Second))
+	b := locktest.NewOn(t, own.Addr())
+	proxy := zktest.StartProxy(t, b.Addr)
+	proxy.Inject(zktest.Rule{
+		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond),
+	})
+	cfg := b.Config()
+	cfg.Servers = []string{proxy.Addr()}
+	cfg.SessionTimeout = 20 * time.Millisecond
+	p := b.PoolWith(cfg)
+	b.Unlock(b.Lock(p, "a"))
+}
+
+func TestUselessSessionTimeoutIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []int32{0, -1, -1 << 31, 1, 50} {
+		addr, _ := listen(t, func(_ int, conn net.Conn) {
+			if handshake(conn) == nil {
+				_, _ = conn.Write(hello(timeout, 1))
+				_, _ = io.Copy(io.Discard, conn)
+			}
+		})
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+		require.NoError(t, err)
+		_, err = connector.Connect(locktest.Context(t))
+		require.ErrorIs(t, err, driver.ErrPermanent)
+		require.ErrorContains(t, err, addr+" grants a session timeout of "+(time.Duration(timeout)*time.Millisecond).String())
+		require.ErrorContains(t, err, "tickTime")
+		require.NoError(t, connector.Close())
+	}
+}
+
+// Replies of other protocols are recognized, and their lengths are not trusted.
+func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory, so not parallel
+	says := func(text string) string {
+		addr, _ := listen(t, func(_ int, conn net.Conn) {
+			_, _ = io.WriteString(conn, text)
+			_, _ = io.Copy(io.Discard, conn)
+		})
+		return addr
+	}
+	for _, c := range []struct{ addr, complaint string }{
+		{says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"), "looks like HTTP"},
+		{says("SSH-2.0-OpenSSH_9.2p1 Debian\r\n"), "looks like SSH"},
+		{says("-ERR unknown command\r\n"), "looks like Redis"},
+		{says("\x15\x03\x01\x00\x02\x02\x46"), "looks like TLS; set Config.TLS"},
+		{says("220 mail ESMTP\r\n"), "220 mail ESMTP"},
+		{says("\x7f\xff\xff\xff\x00\x00"), "is not a ZooKeeper server"},
+		{says("\xff\xff\xff\xff\x00\x00"), "is not a ZooKeeper server"},
+		{says("\x00\x00\x00\x00\x00\x00"), "is not a ZooKeeper server"},
+		{says(string(hello(4000, 1)[:20]) + "\x7f\x00\x00\x00" + string(make([]byte, 17))), "is not a ZooKeeper server"},
+	} {
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{c.addr}})
+		require.NoError(t, err)
+		before := allocated()
+		start := time.Now()
+		_, err = connector.Connect(locktest.Context(t))
+		require.ErrorIs(t, err, driver.ErrPermanent)
+		require.ErrorContains(t, err, c.complaint)
+		require.ErrorContains(t, err, c.addr)
+		require.Less(t, time.Since(start), 5*time.Second)
+		require.NoError(t, connector.Close())
+		require.Less(t, allocated()-before, uint64(8<<20), "bytes, for %s", c.complaint)
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// The reset may hit the client's write or its read.
+func TestResetBeforeTheHandshakeIsNotPermanent(t *testing.T) {
+	t.Parallel()
+	addr, _ := listen(t, func(_ int, conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+	require.NoError(t, err)
+	for range 100 {
+		_, err = connector.Connect(locktest.Context(t))
+		require.ErrorIs(t, err, driver.ErrUnavailable)
+		require.NotErrorIs(t, err, driver.ErrPermanent)
+		require.NotContains(t, err.Error(), "PANIC")
+	}
+	require.NoError(t, connector.Close())
+}
+
+func TestInvalidPacketsBreakOnlyTheirConnection(t *testing.T) {
+	t.Parallel()
+	for _, packet := range []string{
+		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without a body
+		"\x00\x00\x00\x00",
+		"\xff\xff\xff\xf0\x00\x00\x00\x01",
+		"\x7f\xff\xff\xff\xff\xff\xff\xff" + string(make([]byte, 100)),
+	} {
+		before := allocated()
+		addr, accepted := listen(t, func(_ int, conn net.Conn) {
+			if handshake(conn) == nil {
+				_, _ = conn.Write(hello(4000, 1))
+				_, _ = io.WriteString(conn, packet)
+				_, _ = io.Copy(io.Discard, conn)
+			}
+		})
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
+		require.NoError(t, err)
+		s, err := connector.Connect(locktest.Context(t))
+		require.NoError(t, err)
+		for deadline := time.Now().Add(locktest.Patience); accepted.Load() < 3; {
+			require.True(t, time.Now().Before(deadline), "the session reconnects")
+			time.Sleep(time.Millisecond)
+		}
+		ctx, cancel := context.WithCancel(locktest.Context(t))
+		cancel()
+		require.ErrorIs(t, s.Close(ctx), context.Canceled)
+		require.NoError(t, connector.Close())
+		require.Less(t, allocated()-before, uint64(64<<20), "bytes")
+	}
+}
+
+// A silent server does not look like the end of the caller's context.
+func TestErrorNamesASilentServer(t *testing.T) {
+	t.Parallel()
+	addr, accepted := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}, SessionTimeout: 4 * time.Second})
+	require.NoError(t, err)
+	_, err = connector.Connect(context.Background())
+	require.ErrorIs(t, err, driver.ErrUnavailable)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, addr+" took the connection, but did not answer within 1s")
+	require.Equal(t, "unavailable", (&lockpool.LockError{Err: err}).ErrorType())
+	require.EqualValues(t, 1, accepted.Load())
+
+	start := time.Now()
+	require.NoError(t, connector.Close())
+	require.Less(t, time.Since(start), 4*time.Second)
+}
+
+// Callers that wait for a lock or for a connection wait until their contexts end.
+func TestWaitersSurviveALongOutage(t *testing.T) {
+	t.Parallel()
+	b, proxy := locktest.NewBehindProxy(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	holder, p := b.PoolWithTimeout(2*time.Second), b.PoolWithTimeout(2*time.Second)
+	held := b.Lock(holder, "a")
+	waiting := make(chan error, 1)
+	go func() { waiting <- p.Do(ctx, "a", func(context.Context) error { return nil }) }()
+	b.AwaitQueue("a", 2)
+	require.NoError(t, proxy.RefuseConnections())
+	proxy.Cut(zktest.Selector{})
+	<-held.Lost()
+	fresh := b.PoolWithTimeout(2 * time.Second)
+	connecting := make(chan error, 1)
+	go func() { connecting <- fresh.Ping(ctx) }()
+	select {
+	case err := <-waiting:
+		require.Fail(t, "the waiter has given up", "%v", err)
+	case err := <-connecting:
+		require.Fail(t, "the caller without a connection has given up", "%v", err)
+	case <-time.After(16 * time.Second): // the outage
+	}
+	require.NoError(t, proxy.AcceptConnections())
+	require.NoError(t, <-connecting)
+	require.NoError(t, <-waiting)
+	require.ErrorIs(t, held.Unlock(ctx), lockpool.ErrLockLost)
+}
+
+func TestTimeoutWithoutAConnectionReportsTheCause(t *testing.T) {
+	t.Parallel()
+	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port
+	require.NoError(t, refusing.RefuseConnections())
+	for addr, why := range map[string]string{
+		silent:                 silent + " took the connection, but did not answer within 1s",
+		refusing.Addr():        "connection refused",
+		"nowhere.invalid:2181": "nowhere.invalid",
+	} {
+		p, err := lockpool.Open("zookeeper", addr+"?session_timeout=4s")
+		require.NoError(t, err)
+		_, err = p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded, "of the caller's context")
+		require.ErrorIs(t, err, lockpool.ErrUnavailable)
+		require.ErrorContains(t, err, why)
+		_, err = p.Lock(locktest.Timeout(t, 10*time.Millisecond), "a")
+		require.ErrorContains(t, err, why, "later callers get the cause as well")
+		require.NoError(t, p.Close())
+	}
+}
+
+func TestShortTimeoutReportsThatNoServerAnswered(t *testing.T) {
+	t.Parallel()
+	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	p, err := lockpool.Open("zookeeper", silent)
+	require.NoError(t, err)
+	_, err = p.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "no session yet, no server has answered")
+	require.NoError(t, p.Close())
+}
+
+// A permanent error ends the wait at once, unless the server has worked before.
+func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
+	t.Parallel()
+	b, proxy := locktest.NewBehindProxy(t)
+	var foreign atomic.Bool
+	foreign.Store(true)
+	addr, accepted := listen(t, func(_ int, conn net.Conn) {
+		if foreign.Load() {
+			_, _ = io.WriteString(conn, "SSH-2.0-x\r\n")
+			return
+		}
+		relay(conn, b.Addr, func(hello []byte) bool {
+			_, err := conn.Write(hello)
+			return err == nil
+		})
+	})
+	cfg := b.Config()
+	cfg.Servers = []string{addr}
+	cfg.SessionTimeout = time.Second
+	p := b.PoolWith(cfg)
+	start := time.Now()
+	_, err := p.Lock(b.Ctx, "a")
+	require.ErrorContains(t, err, "SSH")
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(start), 5*time.Second)
+
+	cfg.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
+	_, err = b.PoolWith(cfg).Lock(b.Ctx, "a")
+	require.ErrorContains(t, err, "first record does not look like a TLS handshake")
+
+	foreign.Store(false)
+	l := b.Lock(p, "a")
+	foreign.Store(true)
+	proxy.Cut(zktest.Selector{})
+	b.AwaitLoss(l)
+	got := make(chan error, 1)
+	before := accepted.Load()
+	go func() { got <- p.Ping(b.Ctx) }()
+	b.Until(func() bool { return accepted.Load() >= before+3 }, "further attempts")
+	select {
+	case err := <-got:
+		require.Fail(t, "the caller has given up", "%v", err)
+	default:
+	}
+	foreign.Store(false)
+	require.NoError(t, <-got)
+	b.AwaitQueue("a", 0) // the server has expired the session
+}
+
+// With TLS 1.3, a server reports a missing client certificate only after the
+// handshake.
+func TestMissingClientCertificateIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		tlsServer := httptest.NewUnstartedServer(nil)
+		tlsServer.Config.ErrorLog = log.New(io.Discard, "", 0)
+		tlsServer.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
+		tlsServer.StartTLS()
+		defer tlsServer.Close()
+		roots := x509.NewCertPool()
+		roots.AddCert(tlsServer.Certificate())
+		connector, err := zookeeper.NewConnector(zookeeper.Config{
+			Servers: []string{tlsServer.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
+		})
+		require.NoError(t, err)
+		_, err = connector.Connect(locktest.Context(t))
+		require.ErrorIs(t, err, driver.ErrPermanent)
+		require.ErrorContains(t, err, "the client's Certificates")
+		require.NoError(t, connector.Close())
+	}
+}
+
+func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
+	t.Parallel()
+	addr, accepted := listen(t, func(_ int, conn net.Conn) { _ = handshake(conn) })
+	p, err := lockpool.Open("zookeeper", addr)
+	require.NoError(t, err)
+	for range 3 {
+		_, err = p.Lock(locktest.Timeout(t, 300*time.Millisecond), "a")
+		require.ErrorContains(t, err, "closed the connection without an answer")
+	}
+	n := -1
+	for int(accepted.Load()) != n {
+		n = int(accepted.Load())
+		time.Sleep(1500 * time.Millisecond) // longer than the longest pause
+	}
+	got := make(chan error, 1)
+	go func() { got <- p.Ping(context.Background()) }()
+	for int(accepted.Load()) == n {
+		time.Sleep(time.Millisecond)
+	}
+	start := time.Now()
+	require.NoError(t, p.Close())
+	require.Less(t, time.Since(start), 3*time.Second)
+	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
+}
+
+// logLine is one record of a log.
+type logLine struct {
+	level slog.Level
+	text  string
+	at    time.Time
+}
+
+// logHandler is a slog.Handler that blocks until its gate is closed.
+type logHandler struct {
+	gate    chan struct{}
+	mu      *sync.Mutex
+	records *[]logLine
+}
+
+func newLogHandler() logHandler {
+	return logHandler{make(chan struct{}), new(sync.Mutex), new([]logLine)}
+}
+
+func (l logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l logHandler) Handle(_ context.Context, r slog.Record) error {
+	<-l.gate
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*l.records = append(*l.records, logLine{r.Level, text, r.Time})
+	return nil
+}
+func (l logHandler) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l logHandler) WithGroup(string) slog.Handler      { return l }
+
+// about returns the records that contain the text.
+func (l logHandler) about(text string) (found []logLine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range *l.records {
+		if strings.Contains(r.text, text) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// A slow log handler delays neither the goroutine that reads the server's replies
+// nor a caller of Lock.
+func TestSlowLoggerDelaysNoLock(t *testing.T) {
+	t.Parallel()
+	b, proxy := locktest.NewBehindProxy(t)
+	log := newLogHandler()
+	cfg := b.Config()
+	cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
+	cfg.Logger = slog.New(log)
+	p := b.PoolWith(cfg)
+	b.Unlock(b.Lock(p, "a"))
+	proxy.Cut(zktest.Selector{})
+	b.Unlock(b.Lock(p, "a"))
+	require.NoError(t, proxy.RefuseConnections())
+	proxy.Cut(zktest.Selector{})
+	time.Sleep(time.Second) // an outage long enough to be logged
+	require.NoError(t, proxy.AcceptConnections())
+	b.Unlock(b.Lock(p, "a"))
+	require.Empty(t, log.about(""))
+	close(log.gate)
+	require.NoError(t, p.Close())
+	require.Empty(t, log.about("left out"), "the log overflowed")
+	require.Len(t, log.about("changed the session timeout"), 1)
+	require.Len(t, log.about("no connection to ZooKeeper"), 1)
+	require.Len(t, log.about("connected to ZooKeeper"), 1)
+}
+
+// An outage is logged once, within about a second and with its cause, and so is its
+// end.
+func TestOutageIsLoggedOnce(t *testing.T) { // measures time, so not parallel
+	b, proxy := locktest.NewBehindProxy(t)
+	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	log := newLogHandler()
+	close(log.gate)
+	cfg := b.Config()
+	cfg.Logger = slog.New(log)
+	require.NoError(t, proxy.RefuseConnections())
+	p := b.PoolWith(cfg)
+	start := time.Now()
+	done := make(chan error, 1)
+	go func() { done <- p.Ping(b.Ctx) }()
+	b.Until(func() bool { return len(log.about("no connection")) > 0 }, "the outage is logged")
+	first := log.about("no connection")[0]
+	require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
+	require.Equal(t, slog.LevelWarn, first.level)
+	require.Contains(t, first.text, proxy.Addr())
+	require.Contains(t, first.text, "connection refused")
+	time.Sleep(2 * time.Second) // the outage goes on
+	require.Len(t, log.about("no connection"), 1)
+	require.Empty(t, log.about("connected to"))
+	require.NoError(t, proxy.AcceptConnections())
+	require.NoError(t, <-done)
+	b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "the end of the outage is logged")
+
+	require.NoError(t, proxy.RefuseConnections())
+	proxy.Cut(zktest.Selector{})
+	b.Until(func() bool { return len(log.about("no connection")) == 2 }, "the next outage is logged")
+	require.NoError(t, proxy.AcceptConnections())
+	require.NoError(t, p.Ping(b.Ctx))
+
+	cfg.Servers = []string{silent}
+	p = b.PoolWith(cfg)
+	_, err := p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
+	require.Error(t, err)
+	require.Len(t, log.about(silent), 1)
+	require.Contains(t, log.about(silent)[0].text, "answer")
+}

@@ -1,0 +1,160 @@
+package zookeeper_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// creators are the calls that create the directory of a name.
+var creators = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error{
+	"lock": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
+		l, err := p.Lock(ctx, "x/s")
+		if err != nil {
+			return err
+		}
+		return l.Unlock(b.Ctx)
+	},
+	"plain": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
+		l, err := p.Lock(ctx, "x/s/a", lockpool.Plain())
+		if err != nil {
+			return err
+		}
+		return l.Unlock(b.Ctx)
+	},
+	"semaphore": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
+		permits, err := p.Semaphore("x/s", 2).Acquire(ctx, 2)
+		if err != nil {
+			return err
+		}
+		return permits.Release(b.Ctx)
+	},
+	"limit": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
+		return p.Semaphore("x/s", 0).SetLimit(ctx, 2)
+	},
+}
+
+// A script deletes the directory again and again. A caller that needs it creates it
+// again until its context ends.
+func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
+	t.Parallel()
+	for name, use := range creators {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := zktest.Start(t)
+			b := locktest.NewOn(t, own.Addr())
+			p := b.Pool()
+			dir := b.Chroot + "/x/s"
+			var turns atomic.Int32
+			script := own.Inject(zktest.Rule{
+				Match: zktest.Match{Prefix: dir + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Times: zktest.Always,
+				Do: zktest.Call(func(zktest.Request) {
+					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.Chroot + "/x"}[turns.Add(1)%2:] {
+						_ = own.Delete(path) // only if it is empty
+					}
+				}),
+			})
+			err := use(b, locktest.Timeout(t, 300*time.Millisecond), p)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Greater(t, turns.Load(), int32(10))
+			require.Less(t, turns.Load(), int32(200), "attempts without pauses")
+
+			got := make(chan error, 1)
+			go func() { got <- use(b, b.Ctx, p) }()
+			begun := turns.Load()
+			b.Until(func() bool { return turns.Load() > begun+15 }, "further attempts")
+			script.Remove()
+			require.NoError(t, <-got)
+			deletes := 0
+			for _, r := range own.Trace() {
+				if r.Kind == zktest.Requested && r.Op == zktest.OpDelete && slices.Contains(r.Paths, dir) {
+					deletes++
+				}
+			}
+			require.Less(t, deletes, 5, "a directory is removed too often")
+			if name == "limit" {
+				require.NoError(t, b.Admin.Delete(dir+"/limit", -1))
+			}
+		})
+	}
+}
+
+// A caller gives up, or is refused, after it has created the directories and before
+// it creates its node. The server never removes a container that never had a child.
+func TestUnusedDirectoriesAreRemoved(t *testing.T) {
+	t.Parallel()
+	for name, use := range creators {
+		for _, what := range []string{"given up", "refused", "given up between two", "given up after a lost reply"} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				t.Parallel()
+				own := zktest.Start(t)
+				b := locktest.NewOn(t, own.Addr())
+				p := b.Pool()
+				require.NoError(t, p.Ping(b.Ctx))
+				require.NoError(t, own.Create(b.Chroot, nil))
+				ctx, cancel := context.WithCancel(b.Ctx)
+				defer cancel()
+				last := b.Chroot + "/x/s"
+				if name == "semaphore" {
+					last += "/locks"
+				}
+				var done atomic.Bool
+				rule := zktest.Rule{
+					Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreateContainer}, Where: func(r zktest.Request) bool { return r.Paths[0] == last }},
+					Do: zktest.Call(func(zktest.Request) {
+						cancel()
+						done.Store(true)
+					}),
+				}
+				switch what {
+				case "given up":
+					rule.Skip = 1 // the first fails for want of its parent
+				case "refused": // the create that follows
+					rule.Do = zktest.Call(func(zktest.Request) {
+						own.Inject(zktest.Rule{Match: zktest.Match{Prefix: last + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Do: zktest.FailWith(zktest.ErrNoAuth)})
+						done.Store(true)
+					})
+				case "given up between two":
+					rule.Match.Where = func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/x" }
+				case "given up after a lost reply":
+					own.Inject(zktest.Rule{Match: rule.Match, Skip: 1, Do: zktest.DropAfterApply()})
+					rule.Match.Where = func(r zktest.Request) bool { return r.Op == zktest.OpConnect }
+					rule.Match.Ops = []zktest.Op{zktest.OpConnect}
+				}
+				own.Inject(rule)
+				require.Error(t, use(b, ctx, p))
+				require.True(t, done.Load())
+				require.NoError(t, p.Close()) // waits for the work in the background
+				for path := range own.State().Nodes {
+					require.False(t, strings.HasPrefix(path, b.Chroot+"/x"), "%s is left", path)
+				}
+			})
+		}
+	}
+}
+
+func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a/", Ops: zktest.Creates},
+		Skip:  1, Do: zktest.FailWith(zktest.ErrNoAuth),
+	})
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a", Ops: []zktest.Op{zktest.OpDelete}},
+		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.Chroot+"/x/a/other", nil) }),
+	})
+	_, err := b.Pool().Lock(b.Ctx, "x/a")
+	require.ErrorIs(t, err, lockpool.ErrNoPermission)
+	require.Equal(t, []string{"other"}, b.Children("x/a"))
+}

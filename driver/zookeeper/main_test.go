@@ -1,0 +1,9 @@
+package zookeeper_test
+
+import (
+	"testing"
+
+	"github.com/lockpool/lockpool/internal/locktest"
+)
+
+func TestMain(m *testing.M) { locktest.Main(m) }

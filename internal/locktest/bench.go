@@ -1,0 +1,275 @@
+package locktest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/clock"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// Patience is how long tests wait for what must happen.
+const Patience = 20 * time.Second
+
+// Context returns a context that ends with the test's [Patience].
+func Context(t testing.TB) context.Context { return Timeout(t, Patience) }
+
+// Timeout returns a context that ends after d.
+func Timeout(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Bench is one test's part of a server: a chroot of its own, pools below it, and
+// an administrator's client that sees all of it.
+type Bench struct {
+	testing.TB
+	Ctx    context.Context
+	Addr   string
+	Chroot string
+	Admin  *zk.Conn
+}
+
+var benches atomic.Int32
+
+// New returns a bench on the shared server.
+func New(t testing.TB) *Bench { return NewOn(t, shared.Addr()) }
+
+// NewOn returns a bench on the server at addr. The test fails if an ephemeral
+// node is left below its chroot when its pools are closed.
+func NewOn(t testing.TB, addr string) *Bench {
+	b := &Bench{TB: t, Ctx: Context(t), Addr: addr, Chroot: fmt.Sprintf("/test-%d-%d", os.Getpid(), benches.Add(1))}
+	b.Admin = Dial(t, addr)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			require.Empty(t, b.Contenders("/"), "nodes are left behind")
+		}
+	})
+	return b
+}
+
+// NewBehindProxy returns a bench whose pools reach the shared server through a
+// proxy.
+func NewBehindProxy(t testing.TB) (*Bench, *zktest.Proxy) {
+	b := New(t)
+	p := zktest.StartProxy(t, b.Addr)
+	b.Addr = p.Addr()
+	return b, p
+}
+
+// Dial returns a plain client with a session.
+func Dial(t testing.TB, addr string) *zk.Conn {
+	conn, events, err := zk.Connect([]string{addr}, 20*time.Second, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		conn.Close()
+		for range events { // closed when its goroutines have ended
+		}
+	})
+	for conn.State() != zk.StateHasSession {
+		<-events
+	}
+	return conn
+}
+
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+// Config returns the configuration of the bench's pools.
+func (b *Bench) Config() zookeeper.Config {
+	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, SessionTimeout: 5 * time.Second}
+}
+
+// Pool returns a pool that is closed with the test.
+func (b *Bench) Pool(opts ...lockpool.Option) *lockpool.Pool { return b.PoolWith(b.Config(), opts...) }
+
+// PoolWith returns a pool with another configuration.
+func (b *Bench) PoolWith(cfg zookeeper.Config, opts ...lockpool.Option) *lockpool.Pool {
+	connector, err := zookeeper.NewConnector(cfg)
+	require.NoError(b, err)
+	p, err := lockpool.OpenConnector(connector, opts...)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, p.Close()) })
+	return p
+}
+
+// PoolWithTimeout returns a pool with another session timeout.
+func (b *Bench) PoolWithTimeout(d time.Duration, opts ...lockpool.Option) *lockpool.Pool {
+	cfg := b.Config()
+	cfg.SessionTimeout = d
+	return b.PoolWith(cfg, opts...)
+}
+
+// Handle returns a handle of the pool. The test closes it.
+func (b *Bench) Handle(p *lockpool.Pool) *lockpool.Handle {
+	h, err := p.Handle(b.Ctx)
+	require.NoError(b, err)
+	return h
+}
+
+// Machine returns a machine that the test can suspend, and whose wall clock it can
+// set. The pools' sessions are on it from now on.
+func (b *Bench) Machine() *clock.Machine {
+	m := new(clock.Machine)
+	b.Ctx = m.On(b.Ctx)
+	return m
+}
+
+// Children lists a lock's node, sorted by sequence number.
+func (b *Bench) Children(name string) []string {
+	children, _, err := b.Admin.Children(b.Chroot + "/" + name)
+	if err == zk.ErrNoNode {
+		return nil
+	}
+	require.NoError(b, err)
+	slices.SortFunc(children, func(x, y string) int { return strings.Compare(Sequence(x), Sequence(y)) })
+	return children
+}
+
+// Sequence returns the ten digits at the end of a sequential node's name.
+func Sequence(node string) string { return node[max(0, len(node)-10):] }
+
+// Contenders lists every ephemeral node below path.
+func (b *Bench) Contenders(path string) (found []string) {
+	full := "/" + strings.Trim(b.Chroot+path, "/")
+	children, _, err := b.Admin.Children(full)
+	if err == zk.ErrNoNode {
+		return nil
+	}
+	require.NoError(b, err)
+	for _, child := range children {
+		at := strings.TrimSuffix(path, "/") + "/" + child
+		if _, stat, err := b.Admin.Exists(b.Chroot + at); err == nil && stat.EphemeralOwner != 0 {
+			found = append(found, at)
+		}
+		found = append(found, b.Contenders(at)...)
+	}
+	return found
+}
+
+// Restrict creates a node below the chroot on which all clients but the bench's
+// administrator have only the given rights.
+func (b *Bench) Restrict(path string, rights ...int32) {
+	var perms int32
+	for _, r := range rights {
+		perms |= r
+	}
+	require.NoError(b, b.Admin.AddAuth("digest", []byte("admin:x")))
+	acl := zk.DigestACL(zk.PermAll, "admin", "x")
+	if perms != 0 {
+		acl = append(acl, zk.WorldACL(perms)...)
+	}
+	_, err := b.Admin.Create(b.Chroot, nil, 0, zk.WorldACL(zk.PermAll))
+	if err != zk.ErrNodeExists {
+		require.NoError(b, err)
+	}
+	_, err = b.Admin.Create(b.Chroot+path, nil, 0, acl)
+	require.NoError(b, err)
+}
+
+// CreateContenders creates n contenders of another client in a queue, and returns
+// a function that removes them.
+func (b *Bench) CreateContenders(name string, n int) (remove func()) {
+	conn := Dial(b, shared.Addr())
+	node := func(i int) string { return fmt.Sprintf("%s/%s/_c_%036d-lock-%010d", b.Chroot, name, i, i) }
+	send := func(op func(i int) any) {
+		for i := 0; i < n; {
+			var ops []any
+			for ; i < n && len(ops) < 500; i++ {
+				ops = append(ops, op(i))
+			}
+			_, err := conn.Multi(ops...)
+			require.NoError(b, err)
+		}
+	}
+	send(func(i int) any {
+		return &zk.CreateRequest{Path: node(i), Flags: zk.FlagEphemeral, Acl: zk.WorldACL(zk.PermAll)}
+	})
+	return func() {
+		send(func(i int) any { return &zk.DeleteRequest{Path: node(i), Version: -1} })
+	}
+}
+
+// AwaitQueue waits until n contenders are in the queue of a lock.
+func (b *Bench) AwaitQueue(name string, n int) {
+	b.Until(func() bool { return len(b.Children(name)) == n }, "%d contenders in %s", n, name)
+}
+
+// AwaitWaiting waits until n calls of a pool wait for a lock.
+func (b *Bench) AwaitWaiting(p *lockpool.Pool, n int) {
+	b.Helper()
+	b.Until(func() bool { return p.Stats().Waiting == n }, "%d calls wait", n)
+}
+
+// Until waits for a condition.
+func (b *Bench) Until(condition func() bool, what string, args ...any) {
+	b.Helper()
+	for deadline := time.Now().Add(Patience); !condition(); {
+		if time.Now().After(deadline) {
+			require.FailNowf(b, "the condition was never met", what, args...)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Stat returns a figure of the server's mntr command.
+func (b *Bench) Stat(s Server, key string) int {
+	n, err := s.Stat(b.Ctx, key)
+	require.NoError(b, err)
+	return int(n)
+}
+
+// Watched returns how many contenders' nodes are watched at a server.
+func (b *Bench) Watched(s Server) int {
+	paths, err := s.Command(b.Ctx, "wchp")
+	require.NoError(b, err)
+	return strings.Count(paths, "/_c_")
+}
+
+// WatchedIn returns how many nodes of a lock are watched at the shared server.
+func (b *Bench) WatchedIn(name string) int {
+	paths, err := shared.Command(b.Ctx, "wchp")
+	require.NoError(b, err)
+	return strings.Count(paths, b.Chroot+"/"+name+"/")
+}
+
+// IsAny reports whether err is one of the targets.
+func IsAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}
+
+// Log collects what is logged, from any goroutine.
+type Log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String returns what has been logged.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,50 @@
+package locktest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Clock measures how long something takes and, meanwhile, the machine: a
+// goroutine that only sleeps shows how late threads are scheduled. On a machine
+// that shares its processors this was seen to be 0.1 s and more.
+type Clock struct {
+	start time.Time
+	stop  chan struct{}
+	late  chan time.Duration
+}
+
+// StartClock starts a clock. [Clock.Took] must be called to stop it.
+func StartClock() *Clock {
+	c := &Clock{start: time.Now(), stop: make(chan struct{}), late: make(chan time.Duration)}
+	go func() { // ends with Took
+		const nap = time.Millisecond
+		var late time.Duration
+		for {
+			began := time.Now()
+			select {
+			case <-time.After(nap):
+				late = max(late, time.Since(began)-nap)
+			case <-c.stop:
+				c.late <- max(late, time.Since(began)-nap)
+				return
+			}
+		}
+	}()
+	return c
+}
+
+// Took stops the clock and requires that it ran for at least atLeast and at most
+// atMost. It allows for three late wake-ups in a row: a call that its deadline
+// ends is woken by the deadline, by the end of its grace period and by its
+// goroutine.
+func (c *Clock) Took(t testing.TB, atLeast, atMost time.Duration, what string) {
+	t.Helper()
+	elapsed := time.Since(c.start)
+	close(c.stop)
+	late := <-c.late
+	require.GreaterOrEqual(t, elapsed, atLeast, what)
+	require.LessOrEqual(t, elapsed, atMost+3*late, "%s (the machine itself was up to %v late)", what, late)
+}

@@ -1,0 +1,156 @@
+package locktest
+
+import (
+	"context"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+)
+
+// Locker is a pool or a handle.
+type Locker interface {
+	Lock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
+	RLock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
+}
+
+// Lock locks a name. The test fails if it cannot, as with the other methods.
+func (b *Bench) Lock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
+	b.Helper()
+	l, err := by.Lock(b.Ctx, name, opts...)
+	require.NoError(b, err)
+	return l
+}
+
+// RLock locks a name for reading.
+func (b *Bench) RLock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
+	b.Helper()
+	l, err := by.RLock(b.Ctx, name, opts...)
+	require.NoError(b, err)
+	return l
+}
+
+// Unlock unlocks a lock.
+func (b *Bench) Unlock(l *lockpool.Lock) {
+	b.Helper()
+	require.NoError(b, l.Unlock(b.Ctx))
+}
+
+// Token returns a lock's token. Its node is watched from then on.
+func (b *Bench) Token(l *lockpool.Lock) int64 {
+	b.Helper()
+	token, err := l.Token(b.Ctx)
+	require.NoError(b, err)
+	return token
+}
+
+// AwaitLoss waits until a lock is lost, and returns the cause.
+func (b *Bench) AwaitLoss(l *lockpool.Lock) error {
+	b.Helper()
+	ctx := l.Context(b.Ctx)
+	select {
+	case <-l.Lost():
+	case <-b.Ctx.Done():
+		require.FailNow(b, "the lock is not lost")
+	}
+	<-ctx.Done()
+	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
+	require.Zero(b, l.Depth())
+	return context.Cause(ctx)
+}
+
+// Acquire acquires permits.
+func (b *Bench) Acquire(s *lockpool.Semaphore, n int) *lockpool.Permits {
+	b.Helper()
+	p, err := s.Acquire(b.Ctx, n)
+	require.NoError(b, err)
+	return p
+}
+
+// Release releases permits.
+func (b *Bench) Release(p *lockpool.Permits) {
+	b.Helper()
+	require.NoError(b, p.Release(b.Ctx))
+}
+
+// Waiter is an acquisition in a goroutine of its own.
+type Waiter[T any] struct {
+	Done   chan struct{} // closed when the acquisition has returned
+	Err    error         // of the acquisition, after Done
+	Cancel context.CancelFunc
+
+	bench *Bench
+	got   T
+}
+
+// Waiters for locks and for permits.
+type (
+	LockWaiter   = Waiter[*lockpool.Lock]
+	PermitWaiter = Waiter[*lockpool.Permits]
+)
+
+func start[T any](b *Bench, acquire func(context.Context) (T, error)) *Waiter[T] {
+	ctx, cancel := context.WithCancel(b.Ctx)
+	b.Cleanup(cancel)
+	w := &Waiter[T]{Done: make(chan struct{}), Cancel: cancel, bench: b}
+	go func() { // ends with ctx
+		defer close(w.Done)
+		w.got, w.Err = acquire(ctx)
+	}()
+	return w
+}
+
+// StartLock starts to lock a name.
+func (b *Bench) StartLock(by Locker, name string, opts ...lockpool.LockOption) *LockWaiter {
+	return start(b, func(ctx context.Context) (*lockpool.Lock, error) { return by.Lock(ctx, name, opts...) })
+}
+
+// Enqueue starts to lock a name, and returns when the waiter is the nth contender
+// in the queue.
+func (b *Bench) Enqueue(by Locker, name string, nth int, opts ...lockpool.LockOption) *LockWaiter {
+	w := b.StartLock(by, name, opts...)
+	b.AwaitQueue(name, nth)
+	return w
+}
+
+// EnqueueRead is [Bench.Enqueue] for reading.
+func (b *Bench) EnqueueRead(by Locker, name string, nth int) *LockWaiter {
+	w := start(b, func(ctx context.Context) (*lockpool.Lock, error) { return by.RLock(ctx, name) })
+	b.AwaitQueue(name, nth)
+	return w
+}
+
+// StartAcquire starts to acquire permits.
+func (b *Bench) StartAcquire(s *lockpool.Semaphore, n int) *PermitWaiter {
+	return start(b, func(ctx context.Context) (*lockpool.Permits, error) { return s.Acquire(ctx, n) })
+}
+
+// EnqueueForPermits starts to acquire permits of the semaphore "s", and returns
+// when the waiter is the nth contender for the guard, which the first one has.
+func (b *Bench) EnqueueForPermits(s *lockpool.Semaphore, n int, nth int) *PermitWaiter {
+	w := b.StartAcquire(s, n)
+	b.AwaitQueue("s/locks", nth)
+	return w
+}
+
+// Granted waits until the acquisition has succeeded, and returns what it got.
+func (w *Waiter[T]) Granted() T {
+	w.bench.Helper()
+	select {
+	case <-w.Done:
+	case <-w.bench.Ctx.Done():
+		require.FailNow(w.bench, "not granted")
+	}
+	require.NoError(w.bench, w.Err)
+	return w.got
+}
+
+// StillWaits requires that the acquisition has not returned.
+func (w *Waiter[T]) StillWaits() {
+	w.bench.Helper()
+	select {
+	case <-w.Done:
+		require.FailNow(w.bench, "it does not wait any more", "error: %v", w.Err)
+	default:
+	}
+}

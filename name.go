@@ -1,0 +1,67 @@
+package lockpool
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// checkName is called before anything is sent.
+func (p *Pool) checkName(name string) error {
+	if err := p.connector.CheckName(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidName, err)
+	}
+	return nil
+}
+
+// Escape returns s, which may be any text, as one part of a lock's name:
+//
+//	pool.Lock(ctx, "pages/"+lockpool.Escape("https://example.com/a?b=c"))
+//
+// Different texts have different parts, and [Unescape] returns the text. Bytes that
+// a name cannot have are percent-encoded, as in a URL; that can make three of one,
+// and a name has at most 512.
+func Escape(s string) string {
+	if s == "" {
+		return escapedEmpty
+	}
+	reserved := slices.Contains(reservedParts, s)
+	number := len(strings.TrimRight(s, "0123456789")) // where one at the end begins
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case i == 0 && (reserved || c == '_'),
+			c == '_' && s[i-1] == '_',                           // __READ__ and the like end the names of nodes
+			c == '-' && i == number-1 && len(s)-number >= 9,     // and so does lock-0000000042
+			c != '_' && !strings.Contains(plainBytes, s[i:i+1]): // and a number of its own after it
+			fmt.Fprintf(&b, "%%%02X", c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+const (
+	escapedEmpty = "~"
+	plainBytes   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:=@,+"
+)
+
+// reservedParts are the parts that a name cannot have in every place.
+var reservedParts = []string{".", "..", "zookeeper", driver.Guards, driver.Leases, driver.Limit}
+
+// Unescape returns the text of which [Escape] made part.
+func Unescape(part string) (string, error) {
+	if part == escapedEmpty {
+		return "", nil
+	}
+	s, err := url.PathUnescape(part)
+	if err != nil {
+		return "", fmt.Errorf("lockpool: unescape %q: %w", part, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,20 @@
+package lockpool_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestVetReportsCopies(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "vet", "-copylocks", "./testdata/copies").CombinedOutput()
+	require.Error(t, err)
+	const report = "assignment copies lock value to c: github.com/lockpool/lockpool."
+	for _, name := range []string{"Lock", "MultiLock", "Permits"} {
+		require.Contains(t, string(out), report+name+" contains")
+	}
+	require.Equal(t, 3, strings.Count(string(out), report), "a copy of a pointer is none:\n%s", out)
+}

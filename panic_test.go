@@ -1,0 +1,152 @@
+package lockpool_test
+
+import (
+	"context"
+	"runtime/pprof"
+	"testing"
+	"time"
+
+	"github.com/petermattis/goid"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
+)
+
+// panickingTracer is a tracer provider of which one call, the one numbered at,
+// panics on the test's goroutine. (On a goroutine of the pool, a panic ends the
+// process, as it should.)
+type panickingTracer struct {
+	noop.TracerProvider
+	goroutine int64
+	at, calls int
+}
+
+func (p *panickingTracer) Tracer(string, ...trace.TracerOption) trace.Tracer {
+	return panickingSpans{provider: p}
+}
+
+func (p *panickingTracer) step() {
+	if goid.Get() != p.goroutine {
+		return
+	}
+	if p.calls++; p.calls == p.at {
+		panic("user code")
+	}
+}
+
+type panickingSpans struct {
+	noop.Tracer
+	provider *panickingTracer
+}
+
+func (t panickingSpans) Start(ctx context.Context, _ string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+	t.provider.step()
+	span := panickingSpan{provider: t.provider}
+	return trace.ContextWithSpan(ctx, span), span
+}
+
+type panickingSpan struct {
+	noop.Span
+	provider *panickingTracer
+}
+
+func (panickingSpan) IsRecording() bool { return true }
+
+func (s panickingSpan) SetAttributes(...attribute.KeyValue) { s.provider.step() }
+
+func (s panickingSpan) AddEvent(string, ...trace.EventOption) { s.provider.step() }
+
+func (s panickingSpan) AddLink(trace.Link) { s.provider.step() }
+
+func (s panickingSpan) SetStatus(codes.Code, string) { s.provider.step() }
+
+func (s panickingSpan) End(...trace.SpanEndOption) { s.provider.step() }
+
+// A sampler or span processor that panics keeps neither a lock held nor a pool
+// open.
+func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
+	b := locktest.New(t) // not parallel: profiles are per process
+	others := b.Pool(lockpool.WithProfiles())
+	calls := map[string]func(p *lockpool.Pool){
+		"free": func(p *lockpool.Pool) { _ = p.Do(b.Ctx, "a", func(context.Context) error { return nil }) },
+		"try":  func(p *lockpool.Pool) { _, _ = p.TryLock(b.Ctx, "held") },
+		"wait": func(p *lockpool.Pool) {
+			_ = p.Do(b.Ctx, "held", func(context.Context) error { return nil }, lockpool.WaitAtMost(10*time.Millisecond))
+		},
+		"permits": func(p *lockpool.Pool) {
+			_ = p.Semaphore("s", 1).Do(b.Ctx, 1, func(context.Context) error { return nil })
+		},
+		"permits wait": func(p *lockpool.Pool) {
+			ctx, cancel := context.WithTimeout(b.Ctx, 20*time.Millisecond)
+			defer cancel()
+			_ = p.Semaphore("full", 1).Do(ctx, 1, func(context.Context) error { return nil })
+		},
+		"plain": func(p *lockpool.Pool) {
+			_ = p.Do(b.Ctx, "plain", func(context.Context) error { return nil }, lockpool.Plain())
+		},
+		"several": func(p *lockpool.Pool) {
+			if l, err := p.LockAll(b.Ctx, []string{"a", "b"}); err == nil {
+				defer l.Unlock(b.Ctx)
+			}
+		},
+		"handle": func(p *lockpool.Pool) {
+			h, err := p.Handle(b.Ctx)
+			if err == nil {
+				defer h.Close(b.Ctx)
+				for _, name := range []string{"a", "b"} {
+					_, _ = h.Lock(b.Ctx, name)
+				}
+			}
+		},
+	}
+	held := b.Lock(others, "held")
+	full, err := others.Semaphore("full", 1).Acquire(b.Ctx, 1)
+	require.NoError(t, err)
+	profiled := pprof.Lookup("lockpool.held").Count()
+	for name, call := range calls {
+		panics := 0
+		for at := 1; ; at++ {
+			tracer := &panickingTracer{goroutine: goid.Get(), at: at}
+			p := b.Pool(lockpool.WithTracerProvider(tracer), lockpool.WithHoldSpans(), lockpool.WithProfiles())
+			func() {
+				defer func() {
+					if r := recover(); r != nil {
+						require.Equal(t, "user code", r)
+						panics++
+					}
+				}()
+				call(p)
+			}()
+			if tracer.calls < at { // the call returned before the panic was due
+				break
+			}
+			b.Until(func() bool { return len(b.Contenders("/")) == 2 }, "only the two holders are left after %s, step %d", name, at)
+			require.Zero(t, p.Stats().Held, "%s, step %d", name, at)
+			require.Zero(t, p.Stats().Waiting, "%s, step %d", name, at)
+			require.Zero(t, p.Stats().InUse, "%s, step %d", name, at)
+			require.NoError(t, p.Close())
+			require.Equal(t, profiled, pprof.Lookup("lockpool.held").Count(), "%s, step %d", name, at)
+		}
+		require.Positive(t, panics, name)
+	}
+	b.Unlock(held)
+	require.NoError(t, full.Release(b.Ctx))
+	var noContext context.Context
+	p := b.Pool()
+	require.Panics(t, func() { _, _ = p.Lock(noContext, "a") })
+	h := b.Handle(p)
+	require.Panics(t, func() { _, _ = h.Lock(noContext, "a") })
+	l := b.Lock(h, "a")
+	require.Panics(t, func() { _ = l.Context(noContext) })
+	require.Panics(t, func() { _ = l.Unlock(noContext) })
+	require.Panics(t, func() { _ = h.Close(noContext) })
+	require.Equal(t, 1, l.Depth(), "the lock is as it was")
+	b.Unlock(l)
+	require.Empty(t, b.Children("a"))
+	require.NoError(t, h.Close(b.Ctx))
+}

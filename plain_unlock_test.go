@@ -1,0 +1,200 @@
+package lockpool_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A plain lock's node is removed by hand, and another holder takes the lock before
+// the first one unlocks it. The first one's unlock must not remove the new node.
+func TestPlainUnlockSparesTheNextHolder(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"on one session", "in one pool", "in another pool", "in another pool, watched"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.New(t)
+			p := b.Pool()
+			others := p
+			switch where {
+			case "on one session":
+				p = b.Pool(lockpool.WithMaxSessions(1))
+				others = p
+			case "in another pool", "in another pool, watched":
+				others = b.Pool()
+			}
+			b.Unlock(b.Lock(others, "x")) // opens a session
+			for range 5 {
+				l := b.Lock(p, "a", lockpool.Plain())
+				if where == "in another pool, watched" {
+					b.Token(l)
+				}
+				require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+				next := b.Lock(others, "a", lockpool.Plain())
+				requireLoss(t, l.Unlock(b.Ctx))
+				require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
+				b.Unlock(next)
+			}
+			// The lock has no next holder.
+			l := b.Lock(p, "a", lockpool.Plain())
+			require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+			requireLoss(t, l.Unlock(b.Ctx))
+		})
+	}
+}
+
+// As above, but the next holder has no reply to its create yet.
+func TestPlainUnlockSparesACreateInFlight(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	for _, sessions := range []int{1, 4} {
+		b := locktest.NewOn(t, own.Addr())
+		p, others := b.Pool(lockpool.WithMaxSessions(sessions)), b.Pool()
+		if sessions == 1 {
+			others = p
+		}
+		b.Unlock(b.Lock(others, "x"))
+		l := b.Lock(p, "a", lockpool.Plain())
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+		held := own.Inject(zktest.Rule{
+			Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: zktest.Creates},
+			Do:    zktest.DelayReply(200 * time.Millisecond),
+		})
+		w := b.StartLock(others, "a", lockpool.Plain())
+		require.NoError(t, held.Wait(b.Ctx))
+		requireLoss(t, l.Unlock(b.Ctx))
+		next := w.Granted()
+		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
+		b.Unlock(next)
+	}
+}
+
+// As above, but the delete is in flight when the node is removed. Waiters of the
+// same process wait for its reply as well.
+func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others := b.Pool(), b.Pool()
+	path := b.Chroot + "/a"
+	for range 10 {
+		l := b.Lock(p, "a", lockpool.Plain())
+		w := b.StartLock(others, "a", lockpool.Plain())
+		require.NoError(t, own.WaitWatch(b.Ctx, path, 1))
+		held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- l.Unlock(b.Ctx) }()
+		require.NoError(t, held.Wait(b.Ctx))
+		from := len(own.Trace())
+		require.NoError(t, own.Delete(path))
+		watchForCreate(b, own, from)
+		held.Release()
+		requireLoss(t, <-unlocked)
+		next := w.Granted()
+		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
+		b.Unlock(next)
+	}
+}
+
+// As above, but the delete in flight belongs to Break, and the holder unlocks
+// first.
+func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p, others, operator := b.Pool(), b.Pool(), b.Pool()
+	path := b.Chroot + "/a"
+	for range 10 {
+		l := b.Lock(p, "a", lockpool.Plain())
+		q, err := operator.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		w := b.StartLock(others, "a", lockpool.Plain())
+		require.NoError(t, own.WaitWatch(b.Ctx, path, 1))
+		held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: path, Ops: []zktest.Op{zktest.OpDelete}}, Times: 1, Do: zktest.HoldApply()})
+		broken := make(chan error, 1)
+		go func() { broken <- operator.Break(b.Ctx, "a", q.Contenders[0].Node) }()
+		require.NoError(t, held.Wait(b.Ctx))
+		from := len(own.Trace())
+		b.Unlock(l)
+		watchForCreate(b, own, from)
+		held.Release()
+		require.ErrorIs(t, <-broken, lockpool.ErrNotHeld)
+		next := w.Granted()
+		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
+		b.Unlock(next)
+	}
+}
+
+// A session that lost a plain lock creates the node again. The reply is lost, and
+// a revocation replaces the node's data before the session finds the node: it must
+// still recognize it.
+func TestSessionRecognizesItsNextPlainNode(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	p := b.Pool(lockpool.WithMaxSessions(1))
+	other := b.Lock(p, "other") // keeps the session open
+	defer b.Unlock(other)
+	for _, noticed := range []string{"by its watch", "by Verify"} {
+		l := b.Lock(p, "a", lockpool.Plain())
+		if noticed == "by its watch" {
+			b.Token(l)
+		}
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+		if noticed == "by Verify" {
+			require.ErrorIs(t, l.Verify(b.Ctx), lockpool.ErrLockLost)
+		}
+		b.AwaitLoss(l)
+		own.Inject(zktest.Rule{
+			Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: zktest.Creates},
+			Do:    zktest.DropAfterApply(),
+		})
+		own.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}},
+			Do:    zktest.Call(func(zktest.Request) { _ = own.Set(b.Chroot+"/a", []byte("__REVOKE__")) }),
+		})
+		next, err := p.Lock(locktest.Timeout(t, 4*time.Second), "a", lockpool.Plain())
+		require.NoError(t, err, "it waits behind its own node")
+		b.Unlock(next)
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+	}
+}
+
+// A plain lock that has been held long enough to be watched is removed without a
+// read.
+func TestUnlockOfAWatchedPlainLockReadsNothing(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own.Addr())
+	l := watchedPlainLock(b, b.Pool(), "a")
+	time.Sleep(60 * time.Millisecond) // the work
+	before := len(own.Trace())
+	b.Unlock(l)
+	for _, e := range own.Trace()[before:] {
+		require.False(t, e.Kind == zktest.Requested && e.Op == zktest.OpGetData && e.Paths[0] == b.Chroot+"/a", "%v", e)
+	}
+}
+
+// requireLoss requires the error of a release that found no node of its own.
+func requireLoss(t testing.TB, err error) {
+	t.Helper()
+	require.True(t, locktest.IsAny(err, driver.ErrRemoved, lockpool.ErrLockLost), "%v", err)
+}
+
+// watchForCreate gives a waiter the time to send a create that it must not send
+// yet.
+func watchForCreate(b *locktest.Bench, own *zktest.Server, from int) {
+	late := time.Now().Add(15 * time.Millisecond)
+	b.Until(func() bool {
+		return time.Now().After(late) || slices.ContainsFunc(own.Trace()[from:], func(r zktest.Record) bool {
+			return r.Kind == zktest.Requested && r.Op == zktest.OpCreate
+		})
+	}, "the time to send a create")
+}

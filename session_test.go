@@ -1,0 +1,78 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// dyingSession is a session that ends when the test says so. It implements nothing
+// else, because nothing else may be called.
+type dyingSession struct {
+	driver.Session
+	over bool
+}
+
+func (s *dyingSession) Err() error {
+	if !s.over {
+		return nil
+	}
+	return errors.Join(driver.ErrSessionLost, errors.New("expired"))
+}
+
+// The moment between the end of a session and the pool's reaction to it cannot be
+// held open from outside, so it is set up here.
+func TestUnlockReportsASessionThatHasJustEnded(t *testing.T) {
+	t.Parallel()
+	conn := &dyingSession{}
+	standing := &session{Session: conn, holds: map[*hold]struct{}{}}
+	cfg, err := newConfig(nil)
+	require.NoError(t, err)
+	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
+	h := newTestHold(handle, standing)
+	require.NoError(t, handle.pool.addHold(h))
+	handle.holds["a"] = h
+	l := Lock{hold: h, entry: h.entries.add(false)}
+	conn.over = true
+	require.ErrorIs(t, l.Unlock(context.Background()), ErrLockLost)
+	<-l.Lost()
+	require.ErrorIs(t, l.Unlock(context.Background()), ErrNotHeld)
+	require.Empty(t, handle.holds)
+	require.Zero(t, handle.pool.held)
+}
+
+// closingSession is a session that reports its Close.
+type closingSession struct {
+	dyingSession
+	closed chan struct{}
+}
+
+func (s *closingSession) Close(context.Context) error {
+	close(s.closed)
+	return nil
+}
+
+// A lock that is granted on a session about to be closed would be lost at once, so
+// the caller queues again.
+func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
+	t.Parallel()
+	conn := &closingSession{closed: make(chan struct{})}
+	retired := &session{Session: conn, holds: map[*hold]struct{}{}}
+	retired.retired.Store(true)
+	p := &Pool{alive: context.Background()}
+	p.closeIfIdle(retired)
+	h := newHold(&Handle{pool: p}, "a", request{op: opLock}, retired, "a", driver.Node{}, nil)
+	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
+	<-conn.closed
+	p.closeIfIdle(retired) // a second call closes nothing
+	p.work.Wait()
+}
+
+// nameless is a connector that implements only DriverName.
+type nameless struct{ driver.Connector }
+
+func (nameless) DriverName() string { return "" }

@@ -1,0 +1,13 @@
+// Package copies copies what must not be copied. TestVetReportsCopies runs go vet
+// on it.
+package copies
+
+import "github.com/lockpool/lockpool"
+
+func lock(l *lockpool.Lock) { c := *l; _ = &c }
+
+func multiLock(m *lockpool.MultiLock) { c := *m; _ = &c }
+
+func permits(p *lockpool.Permits) { c := *p; _ = &c }
+
+func pointer(l *lockpool.Lock) { c := l; _ = c }
