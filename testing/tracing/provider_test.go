@@ -137,31 +137,7 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	require.Zero(b, p.Stats().Waiting)
 	b.awaitQueue("a", 1)
 
-	// Waiters are granted the lock in the order of the queue, one at a time.
-	var inside atomic.Int32
-	order := make(chan int, 3)
-	var wait []<-chan error
-	for i := range 3 {
-		done := make(chan error, 1)
-		go func() { // ends with b.ctx at the latest
-			done <- p.Do(b.ctx, "a", func(context.Context) error {
-				if inside.Add(1) != 1 {
-					return errors.New("the lock has two holders")
-				}
-				order <- i
-				inside.Add(-1)
-				return nil
-			})
-		}()
-		b.awaitQueue("a", i+2)
-		wait = append(wait, done)
-	}
-	b.unlock(l)
-	for i, done := range wait {
-		require.NoError(b, <-done)
-		require.Equal(b, i, <-order)
-	}
-	b.awaitQueue("a", 0)
+	b.exerciseQueue(p, l)
 
 	l = b.lock(b.ctx, p, "a")
 	w = waiting()
@@ -169,5 +145,34 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	_, err = b.result(w)
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
 	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+	b.awaitQueue("a", 0)
+}
+
+// exerciseQueue checks that waiters are granted the lock in the order of the queue,
+// one at a time. It unlocks the lock in front of them.
+func (b *bench) exerciseQueue(p *lockpool.Pool, first *lockpool.Lock) {
+	var holders atomic.Int32
+	order := make(chan int, 3)
+	var waiting []<-chan error
+	for i := range 3 {
+		done := make(chan error, 1)
+		go func() { // ends with b.ctx at the latest
+			done <- p.Do(b.ctx, "a", func(context.Context) error {
+				if holders.Add(1) != 1 {
+					return errors.New("the lock has two holders")
+				}
+				order <- i
+				holders.Add(-1)
+				return nil
+			})
+		}()
+		b.awaitQueue("a", i+2)
+		waiting = append(waiting, done)
+	}
+	b.unlock(first)
+	for i, done := range waiting {
+		require.NoError(b, <-done)
+		require.Equal(b, i, <-order)
+	}
 	b.awaitQueue("a", 0)
 }

@@ -117,7 +117,7 @@ func TestWaitGoesOnInTheSameSpanWhenThePredecessorGivesUp(t *testing.T) {
 	}, spans)
 }
 
-func TestWakeupIsCountedAlsoWhenThePredecessorStays(t *testing.T) {
+func TestWakeupIsCountedEvenIfThePredecessorStays(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()

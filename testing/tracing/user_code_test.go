@@ -37,7 +37,7 @@ func newBlockingHandler() blockingHandler {
 
 func (blockingHandler) Enabled(context.Context, slog.Level) bool { return true }
 func (h blockingHandler) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "waited for long") || strings.Contains(r.Message, "was lost") {
+	if r.Message == longWaitMessage || r.Message == lostMessage {
 		h.in <- struct{}{}
 		<-h.out
 	}
@@ -59,7 +59,7 @@ func TestCloseWaitsForARunningHandler(t *testing.T) {
 	select {
 	case <-closed:
 		require.Fail(t, "Close has returned before the handler")
-	case <-time.After(300 * time.Millisecond): // of nothing happening
+	case <-time.After(300 * time.Millisecond): // Close must not have returned
 	}
 	close(h.out)
 	require.NoError(t, <-closed)
