@@ -1,36 +1,47 @@
-# The commands of this repository. `make test` needs Debian (or Ubuntu) and Go;
-# it installs what else the tests need with apt-get.
+# The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
+# installs what else the tests need with apt-get.
 
-.PHONY: test differential torture fuzz vet bench deps
+.PHONY: test differential torture fuzz vet tidy release-check bench deps help
 
-# Tests make networks, which takes root, if only of a namespace.
+# Some tests make networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
-
-test: deps ## everything, with the race detector; locks on an embedded and on a real ZooKeeper
-	go test $(as_root) -race -p 1 -timeout 15m work
-	go test $(as_root) -race -timeout 15m . -server real
 
 DURATION ?= 10m
 SEED ?= 1
 
-differential: deps ## random programs on the embedded and the real server: must be the same
+test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
+	go test $(as_root) -race -p 1 -timeout 15m work
+	go test $(as_root) -race -timeout 15m . -server real
+
+differential: deps ## DURATION of random programs, which must get the same from both kinds of servers
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
 
-torture: deps ## faults of servers, clients and the network, on a real ensemble: locks must stay exclusive
+torture: deps ## DURATION of random faults, from SEED, on a real ensemble: locks must stay exclusive
 	go run $(as_root) ./testing/torture -duration $(DURATION) -seed $(SEED)
 
-fuzz: ## anything, sent to the embedded server
+fuzz: ## DURATION of arbitrary bytes for the embedded server, and as long for its decoder
 	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest
 	go test -run '^$$' -fuzz FuzzConnection -fuzztime $(DURATION) ./testing/zktest
 
-vet: ## formatting, go vet and staticcheck
+vet: ## gofmt, go vet and staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
 	go vet work
+	GOWORK=off go -C tools vet ./...
 	GOWORK=off go -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
 	bin/staticcheck work
+
+tidy: ## go mod tidy in every module, with the version of the library that go.work names
+	GOWORK=off go -C tools run ./release tidy
+	go work sync
+
+release-check: ## the modules as users get them: go get, go install and go vet outside the workspace
+	GOWORK=off go -C tools run ./release check
 
 bench: deps ## the table of the README; takes about ten minutes, alone on the machine
 	go run ./bench
 
-deps: # ZooKeeper, Java and a C compiler, unless they are there
+deps: ## install what the tests need and the machine lacks
 	@./.ci/deps
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -285,7 +285,7 @@ func perform(t *testing.T, p play, f *fault, r request) {
 // stage is where a play is performed.
 type stage struct {
 	*locktest.Bench
-	server   zktest.Faulty
+	server   zktest.FaultInjector
 	embedded *zktest.Server // nil if the server is real
 	machine  *leaseclock.Machine
 	effect   effect

@@ -66,7 +66,7 @@ func (p *Pool) describe(name string, found []contender) (described []Contender) 
 		}
 		described = append(described, Contender{
 			Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: token, Session: c.Session,
-			Asked: c.Asked, Granted: granted[c.Name], Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+			Asked: c.Joined, Granted: granted[c.Name], Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
 		})
 	}
 	return described

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -11,10 +10,10 @@ import (
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-// client is one lock client on one or more connections.
+// client is a client library on one or more connections.
 type client interface {
-	// worker returns a lock on path for one goroutine. Two workers on the same
-	// path exclude each other (except those of the floor).
+	// worker returns a lock on path for one goroutine. Workers on the same path
+	// exclude each other, except those of the floor.
 	worker(path string) worker
 	close()
 }
@@ -26,7 +25,7 @@ type worker interface {
 
 const sessionTimeout = 30 * time.Second
 
-// open opens a client by name: floor, zklock or lockpool.
+// open opens the client of that kind: floor, zklock or lockpool.
 func open(kind, server string, conns int) (client, error) {
 	if kind == "lockpool" {
 		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{server}, SessionTimeout: sessionTimeout})
@@ -56,7 +55,7 @@ func open(kind, server string, conns int) (client, error) {
 	return c, nil
 }
 
-// connClient is go-zookeeper itself: its Lock, or a bare create and delete.
+// connClient is go-zookeeper: its Lock, or the floor, a bare create and delete.
 type connClient struct {
 	conns []*zk.Conn
 	next  int
@@ -67,8 +66,8 @@ func (c *connClient) worker(path string) worker {
 	conn := c.conns[c.next%len(c.conns)]
 	c.next++
 	if c.floor {
-		if _, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); err != nil && err != zk.ErrNodeExists {
-			panic(err)
+		if _, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); err != zk.ErrNodeExists {
+			check(err)
 		}
 		return &floorWorker{conn: conn, path: path + "/_c_00000000-0000-0000-0000-000000000000-lock-"}
 	}
@@ -81,13 +80,13 @@ func (c *connClient) close() {
 	}
 }
 
-type zkWorker struct{ l *zk.Lock }
+type zkWorker struct{ *zk.Lock }
 
-func (w zkWorker) lock() error   { return w.l.Lock() }
-func (w zkWorker) unlock() error { return w.l.Unlock() }
+func (w zkWorker) lock() error   { return w.Lock.Lock() }
+func (w zkWorker) unlock() error { return w.Unlock() }
 
-// floorWorker is what no lock can do without: one write to take it and one to
-// give it back.
+// floorWorker does only what every lock needs: one write to acquire and one to
+// release.
 type floorWorker struct {
 	conn       *zk.Conn
 	path, node string
@@ -100,26 +99,22 @@ func (w *floorWorker) lock() (err error) {
 
 func (w *floorWorker) unlock() error { return w.conn.Delete(w.node, -1) }
 
-type poolClient struct{ pool *lockpool.Pool }
+type poolClient struct{ *lockpool.Pool }
 
 func (c poolClient) worker(path string) worker {
-	s, err := c.pool.Handle(context.Background())
-	if err != nil {
-		panic(fmt.Sprintf("session: %v", err))
-	}
-	return &poolWorker{session: s, name: path[1:]}
+	return &poolWorker{handle: must(c.Handle(context.Background())), name: path[1:]}
 }
 
-func (c poolClient) close() { c.pool.Close() }
+func (c poolClient) close() { check(c.Close()) }
 
 type poolWorker struct {
-	session *lockpool.Handle
-	name    string
-	held    *lockpool.Lock
+	handle *lockpool.Handle
+	name   string
+	held   *lockpool.Lock
 }
 
 func (w *poolWorker) lock() (err error) {
-	w.held, err = w.session.Lock(context.Background(), w.name)
+	w.held, err = w.handle.Lock(context.Background(), w.name)
 	return err
 }
 

@@ -1,12 +1,13 @@
 // Package driver is the contract between lockpool and a coordination service.
 //
-// A service that can keep an ordered queue of nodes, each tied to the life of
-// a session, can carry every lock of lockpool. A driver implements four verbs
-// on such queues ([Session.Join], [Session.List], [Session.Watch],
-// [Session.Leave]) and the life of the session; the lock algorithms stand
-// above it, in package recipe, and never see the network.
+// Every lock of lockpool can be built on a service that keeps ordered queues of
+// nodes, each of which lives as long as its session. A driver implements four
+// operations on such queues ([Session.Join], [Session.List], [Session.Watch],
+// [Session.Leave]) and the sessions; the lock algorithms are in package recipe,
+// which uses drivers and no network.
 //
-// Users of lockpool do not need this package. It imports nothing of lockpool.
+// Users of lockpool need this package only to write a driver. It imports no other
+// package of lockpool.
 package driver
 
 import (
@@ -21,259 +22,257 @@ import (
 )
 
 var (
-	// ErrSessionLost reports that the session is over: expired, given up or
-	// closed. Its nodes are gone or about to go, and no call on it will ever
-	// succeed again.
+	// ErrSessionLost reports that the session is over: expired, abandoned or
+	// closed. Its nodes are gone or about to go, and no call on it succeeds any
+	// more.
 	ErrSessionLost = errors.New("session lost")
 
 	// ErrExpired reports that the session is over because the service says so,
-	// although by this side's clock it could not be: what stood on it may have
-	// been in other hands before. It comes with ErrSessionLost.
+	// earlier than by the client's clock it could be: its locks may have been granted
+	// to others before. The error that wraps it wraps ErrSessionLost, too.
 	ErrExpired = errors.New("expired")
 
-	// ErrUnavailable reports that no session could be opened for now: no server
-	// was reached, or none answered. The error that wraps it says why.
+	// ErrUnavailable reports that no session could be opened: no server was
+	// reached, or none answered. The error that wraps it says why.
 	ErrUnavailable = errors.New("no server available")
 
 	// ErrPermanent reports that no session can be opened and that trying again
 	// will not help: the credentials are refused, a certificate is not valid, or
-	// what answers is another kind of server. The error that wraps it says which.
+	// the server is not one of the service. The error that wraps it says which.
 	ErrPermanent = errors.New("trying again will not help")
 
 	// ErrNoPermission reports a missing right. The error that wraps it names
-	// the right and the path it is missing on.
+	// the right and the path.
 	ErrNoPermission = errors.New("no permission")
 
-	// ErrRemoved reports that somebody else has removed a node of ours.
+	// ErrRemoved reports that another client has removed the node.
 	ErrRemoved = errors.New("own node was removed")
 
 	// ErrKind reports that another kind of lock is in use under the name. The
-	// error that wraps it says what is there.
+	// error that wraps it says which.
 	ErrKind = errors.New("another kind of lock is in use under this name")
 
 	// ErrLimit reports that a semaphore has no limit, because none was given and
-	// none is set, or that what is set is no number.
+	// none is set, or that the one set is not a number.
 	ErrLimit = errors.New("limit of the semaphore")
 
-	// ErrSequenceExhausted reports that the queue's counter has come to its
-	// end, where the service hands out numbers that no longer tell who came
-	// first.
+	// ErrSequenceExhausted reports that sequence numbers no longer order the
+	// queue: its counter is exhausted.
 	ErrSequenceExhausted = errors.New("sequence numbers of the queue are exhausted")
 )
 
-// Where a semaphore has its contenders and its limit: in queues below its name.
-// (The first two as Curator's InterProcessSemaphoreV2 has them.)
+// A semaphore keeps its contenders in two queues below its name, and its limit in a
+// node. (The queues have the names that Curator's InterProcessSemaphoreV2 uses.)
 const (
-	Guards = "locks"  // the first in it is the one who may add to the other
-	Leases = "leases" // who has permits, and one who waits for them
+	Guards = "locks"  // its first contender may add leases
+	Leases = "leases" // the holders of permits, and the one contender that waits for them
 	Limit  = "limit"
 )
 
 // Driver opens connectors from connect strings.
 type Driver interface {
-	// OpenConnector parses dsn; it never dials. Its errors name what is wrong
-	// with dsn and contain no secret of it.
+	// OpenConnector parses dsn; it never dials. Its errors name the part of dsn
+	// that is wrong, and contain no secrets.
 	OpenConnector(dsn string) (Connector, error)
 }
 
-// Connector is a driver in one fixed configuration. It is safe for concurrent
-// use. If it is an io.Closer, a pool closes it after its sessions.
+// Connector is a driver with a fixed configuration. It is safe for concurrent
+// use. If it is an io.Closer, the pool closes it after its sessions.
 type Connector interface {
-	// Connect opens a new session. The context bounds the opening only, not
-	// the life of the session. Without a session the error wraps ErrPermanent,
-	// ErrUnavailable, or if the context has ended its error.
+	// Connect opens a new session. The context bounds only the opening, not
+	// the life of the session. An error wraps ErrPermanent, ErrUnavailable or,
+	// if the context has ended, the context's error.
 	Connect(ctx context.Context) (Session, error)
 
-	// CheckName says why name can not be the name of a queue, or returns nil.
-	// It is called before anything is sent.
+	// CheckName returns nil if name can be the name of a lock, and otherwise an
+	// error that says why not. It sends nothing.
 	CheckName(name string) error
 
-	// CheckPermits says why so many permits of a semaphore can not be taken in one
-	// step, or returns nil.
+	// CheckPermits returns nil if n permits of the semaphore can be taken in one
+	// step, and otherwise an error that says why not.
 	CheckPermits(name string, n int) error
 
-	// IsContender reports whether a node of that name would be a contender.
+	// IsContender reports whether node can be the name of a contender's node.
 	IsContender(node string) bool
 
-	// DriverName names the driver in telemetry, such as "zookeeper".
+	// DriverName returns the driver's name for telemetry, such as "zookeeper".
 	DriverName() string
 }
 
-// Session is one session with the service: the unit of life and death. All its
-// nodes vanish with it, and it is never replaced by another underneath its
-// user. It is safe for concurrent use.
+// Session is one session with the service. When it ends, all its nodes are removed.
+// A Session never continues as another session. It is safe for concurrent use.
 //
 // The context given to a call bounds how long the caller waits, and a call
-// whose context has ended before it began sends nothing (Leave excepted). A
-// call that is given up while its reply is under way is brought to a clean end
-// in the background.
+// whose context has ended before sends nothing (except Leave). If the context ends
+// while a reply is under way, the driver completes or undoes the call in the
+// background.
 type Session interface {
 	// Join creates one node at the end of the queue, and the queue itself if
-	// need be, and returns the node together with the queue as it stood at
-	// some moment after the node was created. permits and limit, which the node
-	// states for all to see (Node.Limit), count for a Permit only.
+	// need be. It returns the node, and the queue as it was at some moment after
+	// the node was created. permits and limit are those of a Permit; other clients
+	// see the limit in the node (Node.Limit).
 	//
-	// It creates exactly one node whatever happens to requests and replies.
-	// When it returns an error there is no node, or the driver is removing it.
-	// data is stored in the node; the driver does not keep it.
+	// Join creates exactly one node whatever happens to requests and replies.
+	// If it returns an error, there is no node, or the driver is removing it.
+	// data is stored in the node; the driver does not retain it.
 	Join(ctx context.Context, queue string, kind Kind, permits, limit int, data []byte) (Node, []Node, error)
 
 	// List returns the contenders in the queue, in the order in which they
-	// joined. Nodes that are no contenders are left out. A queue that does not
-	// exist is empty. Calls may share the slice, as those of Join do: it must not
-	// be changed.
+	// joined, without nodes that are not contenders. A queue that does not exist
+	// is empty. The caller must not modify the slice, nor that of Join: other
+	// calls may return it, too.
 	List(ctx context.Context, queue string) ([]Node, error)
 
-	// Take makes the node of a lock that has no queue. If there is one already, it
-	// returns that, and not taken. Apart from that it is as Join.
-	TryCreate(ctx context.Context, name string, data []byte) (node Node, taken bool, err error)
+	// TryCreate creates the node of a lock without a queue. If there is one already,
+	// it returns that one, and false. Apart from that it is like Join.
+	TryCreate(ctx context.Context, name string, data []byte) (node Node, created bool, err error)
 
-	// Limit returns the limit of a semaphore, but for what is stated in its leases:
-	// the one that was set, with a watch that fires when that changes, or the one
-	// given if that is smaller. The watch is nil if none was set. given may be 0,
-	// for none. The error is ErrLimit if there is neither, and ErrKind if another
-	// kind of lock is in use under the name.
+	// Limit returns the smaller of the limit set for the semaphore and the one given,
+	// which may be 0 for none. It ignores the limits that leases state. The watch
+	// fires when the limit that is set changes; it is nil if none is set. The error is
+	// ErrLimit if there is no limit at all, and ErrKind if another kind of lock is
+	// in use under the name.
 	Limit(ctx context.Context, name string, given int) (limit int, watch *Watch, err error)
 
-	// SetLimit sets it, for as long as the node for it exists.
+	// SetLimit sets the limit of a semaphore. It stays set until its node is removed.
 	SetLimit(ctx context.Context, name string, limit int) error
 
-	// Watch watches nodes, each for its next change, all in one round trip. The
+	// Watch watches nodes, each for its next change, in one round trip. The
 	// watch on a node that does not exist any more has fired with Missing, and
-	// leaves nothing behind. All who watch the same node share one watch at the
-	// service. It is enough to forget a Watch that is no longer of interest.
+	// leaves nothing at the service. All watches of a session on the same node share
+	// one at the service. A Watch that is no longer needed requires no call.
 	//
-	// Watches of one session fire in the order of the changes: if a watch that
-	// was set in time has not fired when another is seen to have fired, its
-	// node stood when the other node changed.
+	// Watches of one session fire in the order of the changes: if another watch is
+	// seen to have fired and this one, set before, has not, then its node existed
+	// when the other node changed.
 	Watch(ctx context.Context, queue string, nodes ...Node) ([]*Watch, error)
 
-	// Data returns what is stored in the node. The error is ErrRemoved if it is
-	// gone.
+	// Data returns the data stored in the node. The error is ErrRemoved if the node
+	// is gone.
 	Data(ctx context.Context, queue string, node Node) ([]byte, error)
 
-	// Leave removes the node. The context bounds the waiting, never whether
-	// the removal happens: it is begun even if the context has ended, and goes
-	// on in the background until the node is certainly gone or the session is
-	// over. A nil error means that the node is gone, and ErrRemoved that somebody
-	// else had removed it, or a part of it, before.
+	// Leave removes the node. The context bounds only the wait: the removal begins
+	// even if the context has ended, and continues in the background until the
+	// node is certainly gone or the session is over. A nil error means that the node
+	// is gone, and ErrRemoved that another client had removed it, or a part of it,
+	// before.
 	Leave(ctx context.Context, queue string, node Node) error
 
-	// Share puts a Read into the place of a Mutex or Write node, with the same
-	// number, in one step for everyone who looks at the queue. Who watches the
-	// old node is told that it changed, never that it is gone. It waits for the
-	// service until the session is over. On an error nothing has changed.
+	// Downgrade replaces a Mutex or Write node by a Read with the same number, in
+	// one step. Watches on the old node fire with Changed, never with Deleted.
+	// Downgrade waits for the service until the session is over. If it returns an
+	// error, the node has not changed.
 	Downgrade(queue string, node Node, data []byte) (Node, error)
 
-	// Inspect returns the contenders in the queue, in order, with all that is
-	// known of them, and the names of the other nodes in it; or of a lock without
-	// a queue the one that holds it. It knows of all that happened before the
-	// call, reads only, and leaves no watch. A contender that goes meanwhile is
-	// left out.
+	// Inspect returns the contenders in the queue, in order, with their data, and
+	// the names of the other nodes in the queue; for a lock without a queue it
+	// returns the holder. It reflects all changes made before the call, only reads,
+	// and leaves no watch. Contenders that leave meanwhile may be missing.
 	Inspect(ctx context.Context, queue string) (contenders []Contender, others []string, err error)
 
-	// Queues returns the names of the locks below prefix that have a contender,
-	// of whatever kind, sorted; the empty prefix means all.
+	// Queues returns the names of all locks below prefix that have a contender,
+	// of any kind, sorted; the empty prefix means all.
 	Queues(ctx context.Context, prefix string) ([]string, error)
 
-	// Break removes somebody else's node, and records that in the log. The error
-	// is ErrRemoved if it was gone already.
+	// Break removes another contender's node, and logs that. The error is
+	// ErrRemoved if the node was gone already.
 	Break(ctx context.Context, queue string, node Node) error
 
-	// Revoke asks whose node it is to give the lock back: the node's watches fire
-	// with Changed, and whoever watches it from then on sees Watch.Revoked. The
-	// error is ErrRemoved if it was gone already.
+	// Revoke asks the node's contender to give the lock back: the node's watches
+	// fire with Changed, and later ones have Watch.Revoked set. The error is
+	// ErrRemoved if the node was gone already.
 	Revoke(ctx context.Context, queue string, node Node) error
 
-	// Stands asks the service whether the node exists, in such a way that a
-	// member of it that is cut off from the others can not answer. The error
-	// is ErrRemoved if it does not.
+	// Verify asks the service whether the node exists, in such a way that a server
+	// that is cut off from the others cannot answer. The error is ErrRemoved if the
+	// node does not exist.
 	Verify(ctx context.Context, queue string, node Node) error
 
-	// Ping asks the service for a sign of life that a cut-off member of it
-	// could not give by itself.
+	// Ping sends a request that a server that is cut off from the others cannot
+	// answer, and waits for the answer.
 	Ping(ctx context.Context) error
 
 	// Info describes the session for telemetry.
 	Info() Info
 
-	// Stuck is closed when the service refuses to remove a node of the session.
-	// The node goes with the session, so the session should be closed when
-	// nothing else needs it.
+	// Unremovable returns a channel that is closed when the service refuses to
+	// remove a node of the session. The node goes with the session, so the session
+	// should be closed as soon as nothing else needs it.
 	Unremovable() <-chan struct{}
 
-	// Alive returns nil if the session is not over, and there is no doubt that it
-	// is not. If the machine's clocks have left one, it waits for the service to
-	// settle that. It is asked before a lock is granted.
+	// Alive returns nil if the session is certainly not over. If the machine's
+	// clocks leave a doubt, it waits for an answer of the service that settles it.
+	// It is called before a lock is granted.
 	Alive(ctx context.Context) error
 
-	// Done is closed when the session is over, which is before the service can
-	// give its nodes' places to others: at the latest when so much time has
-	// passed, by our own clock, that it might.
+	// Done returns a channel that is closed when the session is over. That is before
+	// the service can remove the session's nodes, at the latest when by the client's
+	// own clock so much time has passed that the service might.
 	Done() <-chan struct{}
 
-	// Err is nil until Done is closed, then wraps ErrSessionLost.
+	// Err returns nil until Done is closed, and then an error that wraps
+	// ErrSessionLost.
 	Err() error
 
-	// Close ends the session and with it all its nodes. When it returns,
-	// nothing of the session is left running on this side. The context bounds
-	// the wait for the service; if it does not answer, the nodes go when the
-	// service expires the session.
+	// Close ends the session and removes all its nodes. When it returns, no
+	// goroutine of the session is left. The context bounds the wait for the service;
+	// if that does not answer, it removes the nodes when it expires the session.
 	Close(ctx context.Context) error
 }
 
-// Info describes a session for telemetry. It holds no secret.
+// Info describes a session for telemetry. It contains no secrets.
 type Info struct {
-	ID   string // as the service writes it
-	Peer string // address of the server it is connected to now, or last was
+	ID   string // in the service's notation
+	Peer string // address of the present server, or else of the last
 }
 
-// Kind is what a node in a queue asks for.
+// Kind is the kind of access that a node requests.
 type Kind int
 
 const (
-	// Mutex asks to be alone in the queue's lock.
+	// Mutex is exclusive access.
 	Mutex Kind = iota
-	// Read asks to share the lock with other Reads.
+	// Read is access shared with other Reads.
 	Read
-	// Write asks to be alone, and may leave a Read with its own number behind
-	// when it goes (Curator's downgrade), so its going alone grants nothing.
+	// Write is exclusive access with a node that may leave a Read with its own
+	// number behind (Curator's downgrade), so its deletion alone grants nothing.
 	Write
-	// Permit asks for permits of a semaphore, in its Leases.
+	// Permit is for permits of a semaphore. Its node is in the Leases.
 	Permit
-	// Plain asks to be alone in a lock without a queue.
+	// Plain is exclusive access to a lock without a queue.
 	Plain
-	// Guard asks to be alone in the Guards of a semaphore. Its node is a Mutex.
+	// Guard is exclusive access to the Guards of a semaphore. Its node is a Mutex.
 	Guard
 )
 
-// String is the kind in one word.
+// String returns the kind as one word.
 func (k Kind) String() string {
 	return [...]string{"mutex", "read", "write", "semaphore", "plain", "guard"}[k]
 }
 
-// Contender is what can be seen of a node in a queue.
+// Contender is a node with what Inspect shows of it.
 type Contender struct {
 	Node
-	Session string    // as Info.ID
-	Created int64     // as Watch.Created
-	Asked   time.Time // when it joined, by the service's clock
-	Data    []byte    // what it stored
+	Session string    // like Info.ID
+	Created int64     // like Watch.Created
+	Joined  time.Time // by the service's clock
+	Data    []byte    // as stored by Join
 }
 
 // Node is one contender in a queue. It may consist of several nodes of the
-// service, which come and go together; it is gone as soon as one of them is.
+// service, which are created and removed together; it is gone as soon as one of
+// them is.
 type Node struct {
-	Name string // unique in its queue, never used again
+	Name string // unique in its queue and never used again
 	Kind Kind
-	Seq  int32 // place in the order of joining: smaller came first
+	Seq  int32 // sequence number: contenders that joined earlier have smaller ones
 
-	Twin    string // name of a second node, for clients that do not know the first
-	Permits int    // of a Permit: how many, and so of how many nodes
-	Limit   int    // of a Permit: that of the semaphore as it states it, or 0
+	Alias   string // name of a second node, for clients that do not know the first
+	Permits int    // of a Permit: the number of permits, and of nodes
+	Limit   int    // of a Permit: the semaphore's limit that it states, or 0
 }
 
-// Place returns where a node stands in a queue, or -1 if it does not.
+// Place returns the index of a node in a queue, or -1 if it is not there.
 func Place(queue []Node, node Node) int {
 	i := sort.Search(len(queue), func(i int) bool { return queue[i].Seq >= node.Seq })
 	for ; i < len(queue) && queue[i].Seq == node.Seq; i++ {
@@ -284,7 +283,8 @@ func Place(queue []Node, node Node) int {
 	return -1
 }
 
-// String is the name as it can stand in a log: other clients may choose any.
+// String returns the name in a form that is safe to log: other clients may choose
+// any name.
 func (n Node) String() string {
 	const most = 200
 	if len(n.Name) <= most && utf8.ValidString(n.Name) && !strings.ContainsFunc(n.Name, unprintable) {

@@ -26,7 +26,7 @@ func Register(name string, d Driver) {
 	drivers[name] = d
 }
 
-// Registered returns the driver of that name.
+// Registered returns the driver registered by that name.
 func Registered(name string) (Driver, error) {
 	driversMu.RLock()
 	defer driversMu.RUnlock()

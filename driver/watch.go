@@ -9,96 +9,98 @@ import (
 type Event int
 
 const (
-	// Deleted: the node is gone, and was not changed before it went.
+	// Deleted: the node was removed, and not changed before.
 	Deleted Event = iota + 1
 	// Missing: the node was gone before it could be watched. Another may have
-	// taken its place (Session.Share): look again.
+	// taken its place (Session.Downgrade), so list the queue again.
 	Missing
-	// Changed: the node stands, its data is another.
+	// Changed: the node's data was changed.
 	Changed
-	// Unnoticed: the node is gone, or another stands in its place. The driver was
-	// not told, and found it by looking again. Look again.
+	// Unnoticed: the node is gone, or another has taken its place. The service did
+	// not report that; the driver found it by a check. List the queue again.
 	Unnoticed
-	// Interrupted: the connection broke, so a change may have gone unseen.
-	// Look again.
+	// Interrupted: the connection broke, so a change may have been missed. List the
+	// queue again.
 	Interrupted
 )
 
-// Watch is a watch on one node, shared by everyone who waits for it.
+// Watch is a watch on one node, shared by all its waiters. Drivers set its fields
+// before they return it. They are zero if the node was gone before it could be
+// watched.
 type Watch struct {
-	// Created is larger for a node that was created later, whatever queue it
-	// is in and whatever happened to queues and service in between. It is 0 if
-	// the node was gone before it could be watched. Drivers set it before they
-	// return the watch.
+	// Created orders nodes by their creation: it is larger for a node that was
+	// created later, in whatever queue, and whatever happened to queues and service
+	// in between.
 	Created int64
 
-	// Data is what is stored in the node, under the same conditions.
+	// Data is the data stored in the node.
 	Data []byte
 
-	// Revoked reports that somebody has asked for the lock back (Session.Revoke).
+	// Revoked reports that the node's contender has been asked to give the lock back
+	// (Session.Revoke).
 	Revoked bool
 
-	living context.Context // until it fires
-	end    context.CancelFunc
-	once   sync.Once
-	event  Event
+	pending context.Context // until it fires
+	fire    context.CancelFunc
+	once    sync.Once
+	event   Event
 }
 
-// NewWatch returns a watch that has not fired. It is for drivers.
+// NewWatch returns a watch that has not fired. Drivers call it.
 func NewWatch() *Watch {
 	w := new(Watch)
-	w.living, w.end = context.WithCancel(context.Background())
+	w.pending, w.fire = context.WithCancel(context.Background())
 	return w
 }
 
-// Fire tells everyone that e happened. Only the first call counts. It is for
-// drivers.
+// Fire ends the wait of all waiters with e. Only the first call has an effect. Drivers
+// call it.
 func (w *Watch) Fire(e Event) {
 	w.once.Do(func() {
 		w.event = e
-		w.end()
+		w.fire()
 	})
 }
 
-// Done is closed when the watch has fired.
-func (w *Watch) Done() <-chan struct{} { return w.living.Done() }
+// Done returns a channel that is closed when the watch has fired.
+func (w *Watch) Done() <-chan struct{} { return w.pending.Done() }
 
-// Fired returns what happened, or 0 if nothing has yet.
+// Fired returns the event, or 0 if the watch has not fired.
 func (w *Watch) Fired() Event {
 	select {
-	case <-w.living.Done():
+	case <-w.pending.Done():
 		return w.event
 	default:
 		return 0
 	}
 }
 
-// First returns a channel that is closed when the first of the watches has
-// fired, and a function to call when that is of no interest any more.
-func First(watches []*Watch) (<-chan struct{}, context.CancelFunc) {
+// First returns a channel that is closed when one of the watches has fired. The
+// caller must call stop when it does not need the channel any more.
+func First(watches []*Watch) (fired <-chan struct{}, stop func()) {
 	if len(watches) == 1 {
 		return watches[0].Done(), func() {}
 	}
 	waiting, end := context.WithCancel(context.Background())
-	var forget []func() bool
+	var detach []func() bool
 	for _, w := range watches {
-		forget = append(forget, context.AfterFunc(w.living, end))
+		detach = append(detach, context.AfterFunc(w.pending, end))
 	}
 	return waiting.Done(), func() {
-		for _, forget := range forget {
-			forget()
+		for _, detach := range detach {
+			detach()
 		}
 		end()
 	}
 }
 
 // Before returns a context that ends with ctx or when the watch fires. A nil
-// watch never does.
+// watch never fires.
 func (w *Watch) Before(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancel(ctx)
 	if w == nil {
 		return ctx, end
 	}
-	forget := context.AfterFunc(w.living, end)
-	return ctx, func() { forget(); end() }
+	detach := context.AfterFunc(w.pending, end)
+	return ctx, func() { detach(); end() }
 }

@@ -3,7 +3,7 @@ module github.com/lockpool/lockpool/examples
 go 1.25.0
 
 require (
-	github.com/lockpool/lockpool v0.0.0
+	github.com/lockpool/lockpool v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/otlptranslator v1.0.0
 	github.com/stretchr/testify v1.12.1
@@ -16,7 +16,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 	go.opentelemetry.io/proto/otlp v1.9.0
 	go.uber.org/goleak v1.3.0
-	go.yaml.in/yaml/v3 v3.0.5
+	go.yaml.in/yaml/v3 v3.0.6
 	google.golang.org/protobuf v1.36.11
 	modernc.org/sqlite v1.59.0
 )
@@ -54,5 +54,3 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
-
-replace github.com/lockpool/lockpool => ../

@@ -7,14 +7,15 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// FindHolder returns the first node in the queue, which holds the lock, and what is
+// FindHolder returns the first node in the queue, which holds the lock, and the data
 // stored in it. It returns the zero Node if the queue is empty or the service does
 // not answer.
 func FindHolder(ctx context.Context, s driver.Session, queue string) (driver.Node, []byte) {
 	return findHolder(ctx, s, queue, driver.Node{})
 }
 
-// findHolder is FindHolder. It lists the queue only if first is not given or gone.
+// findHolder is FindHolder for a caller that has listed the queue before. It lists
+// the queue again only if first, which was its head, is the zero Node or gone.
 func findHolder(ctx context.Context, s driver.Session, queue string, first driver.Node) (driver.Node, []byte) {
 	const tries = 5 // for a lock that changes hands faster than its queue is listed
 	for range tries {

@@ -6,23 +6,23 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Plain is one attempt to take a lock that has no queue: one node, which is made
-// or is there already. Who waits watches it, and all try again when it goes.
+// Plain is one attempt to take a lock without a queue: a single node that exists
+// while the lock is held. All waiters watch it, and all try again when it goes.
 type Plain struct{ Claim }
 
 // Acquire is [Claim.Acquire].
-func (p Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.take(ctx, p.wait) }
+func (p Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.wait) }
 
 // Try is [Claim.Try].
-func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.take(ctx, busy) }
+func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, failBusy) }
 
-func (p Plain) take(ctx context.Context, blocked blocked) (driver.Node, error) {
+func (p Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, error) {
 	for {
-		node, taken, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
-		if err != nil || taken {
+		node, created, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
+		if err != nil || created {
 			return node, err
 		}
-		if _, err = blocked(ctx, standing{head: node, obstacles: []driver.Node{node}}); err != nil {
+		if _, err = blocked(ctx, blockedState{head: node, obstacles: []driver.Node{node}}); err != nil {
 			return driver.Node{}, err
 		}
 	}

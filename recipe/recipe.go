@@ -1,11 +1,11 @@
-// Package recipe holds the lock algorithms of lockpool, on the driver contract
-// alone: a [Rule] per kind of lock, and one loop that waits.
+// Package recipe implements the lock algorithms of lockpool on the interfaces of
+// package driver: a [Rule] for each kind of lock, and one loop that waits.
 //
 // The recipe is ZooKeeper's own: join the queue with a node that lives as long
-// as the session, list the queue, and if somebody is in the way watch that one
-// node and no other, so that each going wakes only who it concerns
+// as the session, list the queue, and while another contender blocks, watch its
+// node and no other, so that a node that goes wakes only the contenders concerned
 // (https://zookeeper.apache.org/doc/current/recipes.html, "Locks").
-// That a recipe is a predicate over the sorted queue is Apache Curator's idea
+// A recipe as a predicate over the sorted queue is Apache Curator's idea
 // (LockInternalsDriver).
 package recipe
 
@@ -19,10 +19,11 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// ErrBusy is returned by [Claim.Try] when somebody is in the way.
+// ErrBusy is returned by [Claim.Try] if another contender blocks.
 var ErrBusy = errors.New("held by another")
 
-// ErrRevoked is returned to a waiter that was asked to give up, if it may be.
+// ErrRevoked is returned to a waiter with Claim.Revocable that was asked to give the
+// lock back.
 var ErrRevoked = errors.New("revoked")
 
 // Claim is one attempt to take the lock of a queue.
@@ -31,67 +32,68 @@ type Claim struct {
 	Queue    string
 	Kind     driver.Kind
 	Permits  int // of a driver.Permit
-	Limit    int // of a driver.Permit: as its node states it; 0 for none
+	Limit    int // of a driver.Permit: the limit that its node states; 0 for none
 	Rule     Rule
 	Data     []byte   // stored in the node
 	Observer Observer // may be nil
 
-	Revocable bool // a request to give the lock back ends the wait for it
+	Revocable bool // the wait ends with ErrRevoked when the node is revoked
 }
 
-// Observer is told what a claim goes through, on the claiming goroutine.
+// Observer is told the progress of a claim, on the claiming goroutine.
 type Observer interface {
-	// Queued: our node stands in the queue at this place, 0 being the head. It is
-	// told when it has joined, and whenever it has looked again.
+	// Queued is called when the claim's node has joined the queue, and after each
+	// later listing. place 0 is the head.
 	Queued(self driver.Node, place, length int)
-	// Waiting is called before the claim goes to sleep. It reports whether Holder is
-	// to be called, which costs a request if the holder is not the node waited for.
+	// Waiting is called before the claim waits. It reports whether Holder is to be
+	// called, which costs a request if the holder is not the node waited for.
 	Waiting(Wait) (wantHolder bool)
-	// Holder is called after Waiting with the node that holds the lock and what is
+	// Holder is called after Waiting with the node that holds the lock and the data
 	// stored in it, unless that is Wait.Behind or cannot be found.
 	Holder(node driver.Node, data []byte)
-	// Woken: what happened to what it waited for, or went unnoticed of its own node.
+	// Woken is called after a wait for each node waited for that has changed, and
+	// for the claim's own node if its removal went unnoticed.
 	Woken(driver.Event)
 }
 
 // Wait is what a claim waits for.
 type Wait struct {
 	Queue  string
-	Behind driver.Node // whose going is waited for; the first of several
-	Data   []byte      // stored in it; nil if a request to give the lock back has replaced it
-	Holder driver.Node // the first in the queue, which holds the lock; it may be Behind. A guard holds none.
+	Behind driver.Node // the node waited for; the first of several
+	Data   []byte      // stored in Behind; nil if a request to give the lock back has replaced it
+	Holder driver.Node // the first in the queue, which may be Behind; zero if that holds nothing (a guard)
 }
 
 // Acquire waits until the rule grants the lock and returns the node that holds
-// it. On any error no node stays behind; if the context ended the wait, the
-// error wraps the context's and names the node that was in the way.
+// it. If it returns an error, no node is left behind; if the context ended the wait,
+// the error wraps the context's and names the node that was waited for.
 func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
-	return c.take(ctx, c.wait)
+	return c.acquire(ctx, c.wait)
 }
 
-// Try is Acquire without waiting: if somebody is in the way, the error wraps
-// ErrBusy and names them.
+// Try is Acquire without waiting: if another contender blocks, the error wraps
+// ErrBusy and names it.
 func (c Claim) Try(ctx context.Context) (driver.Node, error) {
-	return c.take(ctx, busy)
+	return c.acquire(ctx, failBusy)
 }
 
-// standing is where a claim stands when somebody is in the way.
-type standing struct {
+// blockedState is the state of a claim that other contenders block.
+type blockedState struct {
 	head, self driver.Node
-	obstacles  []driver.Node // and enough: what a Rule returned
-	enough     bool
+	obstacles  []driver.Node // as a Rule returns them
+	sufficient bool          // likewise
 }
 
-// blocked says what to do about obstacles: it returns true if the lock is
-// granted without looking again.
-type blocked func(ctx context.Context, s standing) (granted bool, err error)
+// onBlocked handles obstacles. It reports true if the lock is granted without another
+// listing.
+type onBlocked func(ctx context.Context, s blockedState) (granted bool, err error)
 
-func busy(_ context.Context, s standing) (bool, error) {
+func failBusy(_ context.Context, s blockedState) (bool, error) {
 	return false, fmt.Errorf("%w: %s", ErrBusy, s.obstacles[0])
 }
 
-// take is the recipe.
-func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err error) {
+// acquire joins the queue, and calls blocked until the rule grants the lock.
+func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
 	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data)
 	if err != nil {
 		return driver.Node{}, err
@@ -101,9 +103,9 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 		if granted {
 			return
 		}
-		// After an error, or a panic of the observer. Leave sees to the node also
-		// if nobody waits for it any more. Only if the service refuses does the
-		// node stay, until the session ends.
+		// After an error, or a panic of the observer. Leave removes the node even if
+		// its context has ended. Only if the service refuses does the node stay, until
+		// the session ends.
 		if left := c.Session.Leave(ctx, c.Queue, self); errors.Is(left, driver.ErrNoPermission) {
 			err = fmt.Errorf("%w; and then %w", err, left)
 		}
@@ -111,22 +113,22 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 	for {
 		place := driver.Place(queue, self)
 		if place < 0 {
-			return driver.Node{}, driver.ErrRemoved // by somebody else; join again
+			return driver.Node{}, driver.ErrRemoved
 		}
 		if c.Observer != nil {
 			c.Observer.Queued(self, place, len(queue))
 		}
-		if err := c.orderly(queue, place); err != nil {
+		if err := c.checkSequence(queue, place); err != nil {
 			return driver.Node{}, err
 		}
-		obstacles, enough := c.Rule(queue, place)
+		obstacles, sufficient := c.Rule(queue, place)
 		if len(obstacles) == 0 {
 			granted = true
 			return self, nil
 		}
-		// A copy, because what is in the queue would keep all of it for as long as
-		// the wait lasts, and among n waiters that is n² nodes.
-		granted, err = blocked(ctx, standing{queue[0], self, slices.Clone(obstacles), enough})
+		// A slice of the queue would retain all of it for as long as the wait lasts:
+		// n² nodes for n waiters.
+		granted, err = blocked(ctx, blockedState{queue[0], self, slices.Clone(obstacles), sufficient})
 		if err != nil {
 			return driver.Node{}, err
 		}
@@ -139,28 +141,28 @@ func (c Claim) take(ctx context.Context, blocked blocked) (node driver.Node, err
 	}
 }
 
-// orderly reports an error if the numbers of the queue do not tell who came
-// first. At the end of ZooKeeper's counter they go negative, or repeat, and
-// every client that goes by them grants twice.
-func (c Claim) orderly(queue []driver.Node, place int) error {
+// checkSequence returns an error if sequence numbers do not order the queue. At the
+// end of ZooKeeper's counter they become negative, or repeat, and every client that
+// relies on them grants a lock twice.
+func (c Claim) checkSequence(queue []driver.Node, place int) error {
 	self := queue[place]
 	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == self.Seq }
 	if self.Seq >= 0 && self.Seq < math.MaxInt32 && !tied(place-1) && !tied(place+1) {
 		return nil
 	}
-	return fmt.Errorf("%w: own number is %d; remove the node of the lock %q while nobody holds or waits, which starts them anew",
+	return fmt.Errorf("%w: own number is %d; remove the node of the lock %q while nobody holds or waits, which resets them",
 		driver.ErrSequenceExhausted, self.Seq, c.Queue)
 }
 
-// wait sleeps until something happens to an obstacle, or to our own node, which
-// somebody may remove. It reports true if that alone grants the lock: an obstacle
-// that was enough was deleted, and our own node stood at that moment, which can be
-// told because watches fire in the order of the changes. A Write that goes may
-// leave a Read with the same number, so it never counts; nor does a node that was
-// missing before it could be watched, because a Read may have taken its place.
-func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
+// wait waits until an obstacle changes, or the claim's own node, which another client
+// may remove. It reports true if that alone grants the lock: a sufficient obstacle
+// was deleted, and the own node existed at that moment, which can be told because
+// watches fire in the order of the changes. A deleted Write may have left a Read with
+// the same number, so it never suffices; nor does a node that was missing before it
+// could be watched, because a Read may have taken its place.
+func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 	obstacles, watched := s.obstacles, s.obstacles
-	if s.self != (driver.Node{}) { // a lock without a queue has no waiters' nodes
+	if s.self != (driver.Node{}) { // waiters for a plain lock have no node
 		watched = append(slices.Clip(obstacles), s.self)
 	}
 	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
@@ -170,29 +172,15 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if c.Observer != nil {
-		data := watches[0].Data
-		if watches[0].Revoked {
-			data = nil // it is the request
-		}
-		w := Wait{c.Queue, obstacles[0], data, s.head}
-		if c.Kind == driver.Guard { // which waits for permits itself, or is about to get them
-			w.Holder = driver.Node{}
-		}
-		if c.Observer.Waiting(w) && w.Holder != w.Behind && w.Holder.Name != "" {
-			if node, data := findHolder(ctx, c.Session, c.Queue, w.Holder); node.Name != "" {
-				c.Observer.Holder(node, data)
-			}
-		}
-	}
+	c.observeWait(ctx, s, watches[0])
 	own := watches[len(obstacles):]
 	if c.Revocable && len(own) > 0 && own[0].Revoked {
 		return false, ErrRevoked
 	}
-	first, forget := driver.First(watches)
-	defer forget()
+	fired, stop := driver.First(watches)
+	defer stop()
 	select {
-	case <-first:
+	case <-fired:
 	case <-c.Session.Done():
 		return false, c.Session.Err()
 	case <-ctx.Done():
@@ -200,12 +188,36 @@ func (c Claim) wait(ctx context.Context, s standing) (bool, error) {
 	}
 	deleted := false
 	for i, w := range watches {
-		if event := w.Fired(); event != 0 {
-			deleted = deleted || i < len(obstacles) && event == driver.Deleted
-			if c.Observer != nil && (i < len(obstacles) || event == driver.Unnoticed) {
-				c.Observer.Woken(event)
-			}
+		event, isObstacle := w.Fired(), i < len(obstacles)
+		if event == 0 {
+			continue
+		}
+		deleted = deleted || isObstacle && event == driver.Deleted
+		if c.Observer != nil && (isObstacle || event == driver.Unnoticed) {
+			c.Observer.Woken(event)
 		}
 	}
-	return deleted && s.enough && obstacles[0].Kind != driver.Write && len(own) > 0 && own[0].Fired() == 0, nil
+	return deleted && s.sufficient && obstacles[0].Kind != driver.Write && len(own) > 0 && own[0].Fired() == 0, nil
+}
+
+// observeWait tells the observer what the claim waits for, and the holder if it wants
+// to know that. first is the watch on the first obstacle. All watches are set before,
+// so the request for the holder delays no event by more than its round trip.
+func (c Claim) observeWait(ctx context.Context, s blockedState, first *driver.Watch) {
+	if c.Observer == nil {
+		return
+	}
+	w := Wait{c.Queue, s.obstacles[0], first.Data, s.head}
+	if first.Revoked {
+		w.Data = nil // it is the request
+	}
+	if c.Kind == driver.Guard { // the first guard waits for permits itself, or is about to get them
+		w.Holder = driver.Node{}
+	}
+	if !c.Observer.Waiting(w) || w.Holder.Name == "" || w.Holder == w.Behind {
+		return
+	}
+	if node, data := findHolder(ctx, c.Session, c.Queue, w.Holder); node.Name != "" {
+		c.Observer.Holder(node, data)
+	}
 }

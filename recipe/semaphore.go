@@ -10,63 +10,63 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Semaphore is one attempt to take permits. Queue is the semaphore's name.
+// Semaphore is one attempt to acquire permits. Queue is the semaphore's name.
 //
 // It takes two claims, one inside the other, in the layout of Curator's
-// InterProcessSemaphoreV2. Who holds the exclusive lock of the guards is alone in
-// adding leases, and waits with it until all of its own are within the limit. So
-// permits are granted in the order of asking, and as a whole.
+// InterProcessSemaphoreV2. Only the holder of the exclusive lock of the guards adds
+// leases, and it waits with that lock until all of its own are within the limit. So
+// permits are granted in the order of the requests, and all of a request or none.
 //
-// The limit is the smallest of the one that is set, if it is, the claim's own, and
-// those that the holders' leases state. So it holds for everyone who states it for
-// as long as it has permits, whatever later ones state.
+// The limit is the smallest of the limit that is set, if any, the claim's own, and
+// those that the holders' leases state. So a limit that a holder states applies
+// for as long as it has permits, whatever later contenders state.
 type Semaphore struct{ Claim }
 
 // Acquire is [Claim.Acquire].
 func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
-	return s.take(ctx, s.guard().wait, true)
+	return s.acquire(ctx, s.guard().wait, true)
 }
 
-// Try is [Claim.Try]. It waits for others who are only on their way through the
-// guard.
+// A contender that holds the guard without waiting releases it within a few round
+// trips. If it does not, it has crashed, or its connection is broken. Try therefore
+// waits for it for maxGuardPolls times guardPoll.
+const (
+	guardPoll     = 50 * time.Millisecond
+	maxGuardPolls = 20
+)
+
+// Try is [Claim.Try]. It waits for contenders that hold the guard only briefly.
 func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
-	looks := 0
-	pass := func(ctx context.Context, at standing) (bool, error) {
+	polls := 0
+	blocked := func(ctx context.Context, state blockedState) (bool, error) {
 		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		full := false
 		if err == nil && (set == nil || set.Fired() == 0) {
-			full, err = s.full(ctx, limit)
+			full, err = s.isFull(ctx, limit)
 		}
-		if looks++; full || err == nil && looks > guardLooks {
-			return busy(ctx, at)
+		if polls++; full || err == nil && polls > maxGuardPolls {
+			return failBusy(ctx, state)
 		}
 		if err != nil {
 			return false, err
 		}
-		brief, cancel := context.WithTimeout(ctx, guardLook)
+		poll, cancel := context.WithTimeout(ctx, guardPoll)
 		defer cancel()
-		granted, err := s.guard().wait(brief, at)
-		if err != nil && brief.Err() != nil && ctx.Err() == nil {
-			return false, nil // look again
+		granted, err := s.guard().wait(poll, state)
+		if err != nil && poll.Err() != nil && ctx.Err() == nil {
+			return false, nil // list again
 		}
 		return granted, err
 	}
-	return s.take(ctx, pass, false)
+	return s.acquire(ctx, blocked, false)
 }
 
-// full reports whether there is no room for as many permits.
-func (s Semaphore) full(ctx context.Context, limit int) (bool, error) {
+// isFull reports whether fewer permits are free than the claim requests.
+func (s Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
 	leases, err := s.Session.List(ctx, s.leases(limit).Queue)
-	obstacles, _ := Within(limit)(append(leases, driver.Node{Permits: s.Permits}), len(leases))
+	obstacles, _ := Within(limit)(append(slices.Clip(leases), driver.Node{Permits: s.Permits}), len(leases))
 	return s.Permits > limit || len(obstacles) > 0, err
 }
-
-// Who holds the guard and is not waiting lets it go within a few round trips. If
-// it does not it has crashed, or its connection is broken.
-const (
-	guardLook  = 50 * time.Millisecond
-	guardLooks = 20
-)
 
 func (s Semaphore) guard() Claim {
 	guard := s.Claim
@@ -80,52 +80,55 @@ func (s Semaphore) leases(limit int) Claim {
 	return leases
 }
 
-func (s Semaphore) take(ctx context.Context, blocked blocked, waits bool) (driver.Node, error) {
+// acquire acquires the permits. If the limit is too low for them, it waits for
+// another limit and queues again.
+func (s Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (driver.Node, error) {
 	for {
-		guard, err := s.guard().take(ctx, blocked)
+		guard, err := s.guard().acquire(ctx, blocked)
 		if err != nil {
 			return driver.Node{}, err
 		}
-		node, err := s.pass(ctx, guard, waits)
-		above, ok := err.(*aboveLimit)
+		node, err := s.acquireUnderGuard(ctx, guard, waits)
+		above, ok := err.(*aboveLimitError)
 		if !ok {
 			return node, err
 		}
-		if err := s.await(ctx, above); err != nil {
+		if err := s.awaitLimit(ctx, above); err != nil {
 			return driver.Node{}, err
 		}
 	}
 }
 
-// pass takes the permits under the guard, and lets the guard go.
-func (s Semaphore) pass(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
+// acquireUnderGuard acquires the permits and releases the guard.
+func (s Semaphore) acquireUnderGuard(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
 	defer func() { // also if the observer panics
-		left := s.Session.Leave(ctx, s.guard().Queue, guard) // goes on if it takes longer
+		left := s.Session.Leave(ctx, s.guard().Queue, guard) // continues in the background
 		if errors.Is(left, driver.ErrNoPermission) && err == nil {
 			_ = s.Session.Leave(ctx, s.leases(0).Queue, node)
 			node, err = driver.Node{}, left
 		}
 	}()
-	return s.claim(ctx, waits)
+	return s.acquireWithinLimit(ctx, waits)
 }
 
-// aboveLimit is why no permits that are released let us in.
-type aboveLimit struct {
+// aboveLimitError reports that more permits are requested than the limit allows, so
+// that no release helps.
+type aboveLimitError struct {
 	limit   int
-	stated  driver.Node // where
+	stated  driver.Node // the node that states it
 	changes []*driver.Watch
 }
 
-func (a *aboveLimit) Error() string { return fmt.Sprintf("the limit is %d", a.limit) }
+func (e *aboveLimitError) Error() string { return fmt.Sprintf("the limit is %d", e.limit) }
 
-// await waits for another limit, without the guard: others may take the permits
-// that there are.
-func (s Semaphore) await(ctx context.Context, above *aboveLimit) error {
+// awaitLimit waits for another limit, without the guard: other contenders may take
+// the permits that are free.
+func (s Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) error {
 	if s.Observer != nil {
 		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated})
 	}
-	changed, forget := driver.First(above.changes)
-	defer forget()
+	changed, stop := driver.First(above.changes)
+	defer stop()
 	select {
 	case <-changed:
 		return nil
@@ -136,23 +139,24 @@ func (s Semaphore) await(ctx context.Context, above *aboveLimit) error {
 	}
 }
 
-// claim takes the permits while nobody else may. When the limit that is set changes
-// it starts anew, also if the leases are there already: they may be too many now.
-func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
+// acquireWithinLimit acquires the permits while the guard keeps others out. When the
+// limit that is set changes, it starts over, even if the leases exist already: they
+// may be too many now.
+func (s Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
 		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		if err != nil {
 			return driver.Node{}, err
 		}
 		unchanged, cancel := set.Before(ctx)
-		node, err := s.lease(unchanged, limit, set, waits)
+		node, err := s.addLeases(unchanged, limit, set, waits)
 		cancel()
 		if err == nil {
-			same, err := s.isStill(ctx, set)
+			same, err := s.limitUnchanged(ctx, set)
 			if same {
 				return node, nil
 			}
-			left := s.Session.Leave(ctx, s.leases(limit).Queue, node) // goes on if it takes longer
+			left := s.Session.Leave(ctx, s.leases(limit).Queue, node) // continues in the background
 			if err != nil {
 				return driver.Node{}, err
 			}
@@ -168,24 +172,25 @@ func (s Semaphore) claim(ctx context.Context, waits bool) (driver.Node, error) {
 	}
 }
 
-// isStill reports whether the limit is the one that was set, or if none was, that
-// none is. (There is no watch on what is not there.)
-func (s Semaphore) isStill(ctx context.Context, set *driver.Watch) (bool, error) {
+// limitUnchanged reports whether the limit that was set is still the same, or if none
+// was, that none is. (A node that does not exist cannot be watched.)
+func (s Semaphore) limitUnchanged(ctx context.Context, set *driver.Watch) (bool, error) {
 	if set != nil {
 		return set.Fired() == 0, nil
 	}
-	watches, err := s.Session.Watch(ctx, s.Queue, setLimit)
+	watches, err := s.Session.Watch(ctx, s.Queue, limitNode)
 	return err == nil && watches[0].Fired() == driver.Missing, err
 }
 
-// setLimit is the node of a limit that is set.
-var setLimit = driver.Node{Name: driver.Limit}
+// limitNode is the node of the limit that is set.
+var limitNode = driver.Node{Name: driver.Limit}
 
-// lease takes the permits under a limit.
-func (s Semaphore) lease(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
+// addLeases acquires the permits under a limit. set is the watch on the limit if it
+// was set, or nil.
+func (s Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
 	leases := s.leases(limit)
 	if !waits {
-		full, err := s.full(ctx, limit)
+		full, err := s.isFull(ctx, limit)
 		if err == nil && full {
 			err = fmt.Errorf("%w: fewer than %d permits are free", ErrBusy, s.Permits)
 		}
@@ -195,21 +200,21 @@ func (s Semaphore) lease(ctx context.Context, limit int, set *driver.Watch, wait
 		return leases.Try(ctx)
 	}
 	if s.Permits > limit { // it may be raised
-		above := &aboveLimit{limit: limit, stated: setLimit}
+		above := &aboveLimitError{limit: limit, stated: limitNode}
 		if set != nil {
 			above.changes = append(above.changes, set)
 		}
 		return driver.Node{}, above
 	}
-	return leases.take(ctx, func(ctx context.Context, at standing) (bool, error) {
-		lower := slices.DeleteFunc(slices.Clone(at.obstacles), func(n driver.Node) bool { return n.Limit == 0 || n.Limit >= s.Permits })
-		if len(lower) == 0 {
-			return leases.wait(ctx, at)
+	return leases.acquire(ctx, func(ctx context.Context, state blockedState) (bool, error) {
+		tooLow := slices.DeleteFunc(slices.Clone(state.obstacles), func(n driver.Node) bool { return n.Limit == 0 || n.Limit >= s.Permits })
+		if len(tooLow) == 0 {
+			return leases.wait(ctx, state)
 		}
-		changes, err := s.Session.Watch(ctx, leases.Queue, lower...)
+		changes, err := s.Session.Watch(ctx, leases.Queue, tooLow...)
 		if err != nil {
 			return false, err
 		}
-		return false, &aboveLimit{lower[0].Limit, lower[0], changes}
+		return false, &aboveLimitError{tooLow[0].Limit, tooLow[0], changes}
 	})
 }

@@ -8,30 +8,30 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// children is the queue as textbooks first show it, and a BAD EXAMPLE. Whoever
-// is not first watches the list of all who wait. So each one who goes wakes all
-// the others, and all of them ask for the whole list, to learn that it is the
-// next one's turn and not theirs: n wake-ups and n lists of n names where one
-// wake-up would do. Watch the node before your own instead.
+// children is the queue that textbooks show first, and a BAD EXAMPLE. Every
+// waiter watches the children of the queue's node. So each release wakes all of
+// them, and each lists the whole queue, only for all but one to learn that it is
+// not their turn: n wake-ups and n listings of n names where one wake-up would
+// do. Watch the predecessor's node instead.
 type children struct {
 	session
-	place
+	config
 	node string
 }
 
-func openChildren(ctx context.Context, at place) (contender, error) {
-	s, err := connect(ctx, at)
+func openChildren(ctx context.Context, c config) (contender, error) {
+	s, err := connect(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.Create(at.path, nil, 0, anybody); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+	if _, err := s.Create(c.path, nil, 0, worldACL); err != nil && !errors.Is(err, zk.ErrNodeExists) {
 		return nil, errors.Join(err, s.close())
 	}
-	return &children{session: s, place: at}, nil
+	return &children{session: s, config: c}, nil
 }
 
 func (c *children) lock(ctx context.Context) (err error) {
-	c.node, err = c.Create(c.path+"/n-", nil, zk.FlagEphemeral|zk.FlagSequence, anybody)
+	c.node, err = c.Create(c.path+"/n-", nil, zk.FlagEphemeral|zk.FlagSequence, worldACL)
 	if err != nil {
 		return err
 	}
@@ -44,20 +44,15 @@ func (c *children) lock(ctx context.Context) (err error) {
 		if first == c.node {
 			return nil
 		}
-		c.herd.waits(first)
-		select {
-		case e := <-changed:
-			if e.Err != nil {
-				return e.Err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+		c.waiters.add(first)
+		if err := await(ctx, changed); err != nil {
+			return err
 		}
 	}
 }
 
 func (c *children) unlock(context.Context) error { return c.Delete(c.node, -1) }
 
-func (c *children) settled(ctx context.Context, others int) error {
-	return c.herd.assembled(ctx, c.node, others)
+func (c *children) awaitOthers(ctx context.Context, n int) error {
+	return c.waiters.await(ctx, c.node, n)
 }

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// drained is what it took to empty a queue, for each who waited in it.
+// drained is the result of draining one queue.
 type drained struct {
 	lock     string
 	waiters  int
-	wakeups  float64
-	requests float64
-	turns    []int // who had the lock, in order
+	wakeups  float64 // per waiter
+	requests float64 // per waiter
+	order    []int   // the waiters, as they were granted the lock
 }
 
-// drain lets n wait behind a holder, and counts from its release until all of
-// them have had the lock.
+// drain queues n waiters behind a holder, and counts from its release until each
+// of them has had the lock.
 func drain(ctx context.Context, s *server, k kind, n int, hold time.Duration, atOnce bool) (_ drained, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -33,9 +33,9 @@ func drain(ctx context.Context, s *server, k kind, n int, hold time.Duration, at
 		return errors.Join(errs...)
 	})
 	defer func() { err = errors.Join(err, closeAll()) }()
-	h := newHerd()
+	conf := config{s.Addr(), fmt.Sprintf("/%s-%d", k.short, n), maxReply(n), newWaiters()}
 	for range n + 1 {
-		c, err := k.open(ctx, place{s.Addr(), fmt.Sprintf("/%s-%d", k.short, n), maxReply(n), h})
+		c, err := k.open(ctx, conf)
 		if err != nil {
 			return drained{}, err
 		}
@@ -46,14 +46,14 @@ func drain(ctx context.Context, s *server, k kind, n int, hold time.Duration, at
 		return drained{}, err
 	}
 
-	// Not every lock hears of the context while it waits, but all end when they
-	// are closed.
+	// Not every lock observes the context while it waits, but all waits end when
+	// the contenders are closed.
 	stop := context.AfterFunc(ctx, func() { _ = closeAll() })
 	q := &queue{s: s, n: n, hold: hold, atOnce: atOnce}
 	var waiting sync.WaitGroup
 	for i, c := range contenders[1:] {
-		waiting.Go(func() { // ends with its turn, or ctx
-			if err := q.turn(ctx, i, c); err != nil {
+		waiting.Go(func() { // ends when it has had the lock, or with ctx
+			if err := q.wait(ctx, i, c); err != nil {
 				fail(err)
 			}
 		})
@@ -72,29 +72,29 @@ func drain(ctx context.Context, s *server, k kind, n int, hold time.Duration, at
 	}
 	received, sent := after.received-before.received, after.sent-before.sent
 	return drained{
-		lock: k.name, waiters: n, turns: q.turns,
+		lock: k.name, waiters: n, order: q.order,
 		requests: float64(received) / float64(n),
-		wakeups:  float64(sent-received) / float64(n), // each request has one answer
+		wakeups:  float64(sent-received) / float64(n), // each request has one reply
 	}, nil
 }
 
-// maxReply is enough for the listing of a queue of n. The clients have a buffer
-// of that size for each session.
+// maxReply is large enough for the listing of a queue of n. The clients allocate
+// a buffer of that size for each session.
 func maxReply(n int) int { return 16<<10 + 100*n }
 
-// queue is who waits for one lock.
+// queue is the queue of one lock.
 type queue struct {
 	s      *server
 	n      int
 	hold   time.Duration
 	atOnce bool
 
-	mu    sync.Mutex // held by who has the lock: so nobody ever waits for it
-	turns []int
+	mu    sync.Mutex // held by the lock's holder, and so never contended
+	order []int
 }
 
-// release lets the first one go when all the others wait, and returns what was
-// counted before.
+// release unlocks for the first holder when all others wait, and returns the
+// counts from before.
 func (q *queue) release(ctx context.Context, holder contender) (before counts, err error) {
 	if err := q.s.watched(ctx, q.n); err != nil {
 		return before, err
@@ -105,16 +105,16 @@ func (q *queue) release(ctx context.Context, holder contender) (before counts, e
 	return before, holder.unlock(ctx)
 }
 
-// turn is the life of a waiter.
-func (q *queue) turn(ctx context.Context, who int, c contender) error {
+// wait waits for the lock, holds it and unlocks it.
+func (q *queue) wait(ctx context.Context, i int, c contender) error {
 	if err := c.lock(ctx); err != nil {
 		return err
 	}
 	if !q.mu.TryLock() {
-		return errors.New("two hold the lock at once")
+		return errors.New("the lock has two holders at once")
 	}
-	q.turns = append(q.turns, who)
-	err := q.work(ctx, c, q.n-len(q.turns))
+	q.order = append(q.order, i)
+	err := q.work(ctx, c, q.n-len(q.order))
 	q.mu.Unlock()
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (q *queue) turn(ctx context.Context, who int, c contender) error {
 	return c.unlock(ctx)
 }
 
-// work is what a holder does while others wait.
+// work is what a holder does while the others wait.
 func (q *queue) work(ctx context.Context, c contender, others int) error {
 	if q.hold > 0 {
 		select {
@@ -131,8 +131,8 @@ func (q *queue) work(ctx context.Context, c contender, others int) error {
 			return ctx.Err()
 		}
 	}
-	if c, ok := c.(stampeding); ok && !q.atOnce {
-		return c.settled(ctx, others)
+	if c, ok := c.(herding); ok && !q.atOnce {
+		return c.awaitOthers(ctx, others)
 	}
 	return nil
 }

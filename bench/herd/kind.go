@@ -10,51 +10,52 @@ import (
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-// kind is a lock that takes part.
+// kind is one of the locks that are compared.
 type kind struct {
 	name  string
 	short string // in paths
-	open  func(context.Context, place) (contender, error)
+	open  func(context.Context, config) (contender, error)
 }
 
 var kinds = []kind{
-	{"everybody watches the list", "children", openChildren},
-	{"everybody watches one node", "onenode", openOneNode},
+	{"all waiters watch the children", "children", openChildren},
+	{"all waiters watch one node", "onenode", openOneNode},
 	{"go-zookeeper's Lock", "zklock", openZKLock},
 	{"lockpool", "lockpool", openPool},
 }
 
-// place is where a lock is, and who waits for it.
-type place struct {
+// config is what the contenders for one lock have in common.
+type config struct {
 	server   string
 	path     string
-	maxReply int // the longest answer that a contender must be able to read
-	herd     *herd
+	maxReply int // size of the longest reply that a contender must be able to read
+	waiters  *waiters
 }
 
-// contender is one who waits for a lock, with a session of its own. lock and
-// unlock return when ctx ends, or after close.
+// contender contends for a lock, on a session of its own. After close, lock and
+// unlock return; some implementations also return when ctx ends.
 type contender interface {
 	lock(ctx context.Context) error
 	unlock(ctx context.Context) error
 	close() error
 }
 
-// stampeding is a contender whose release wakes all the others.
-type stampeding interface {
-	// settled returns when so many others wait again, behind this one.
-	settled(ctx context.Context, others int) error
+// herding is a contender whose release wakes all the others.
+type herding interface {
+	contender
+	// awaitOthers returns when n others wait again, behind this contender.
+	awaitOthers(ctx context.Context, n int) error
 }
 
-// session is a connection of go-zookeeper.
+// session is a session of go-zookeeper.
 type session struct {
 	*zk.Conn
-	over chan struct{} // closed when the client has ended
+	over chan struct{} // closed when the client's goroutines have ended
 }
 
-func connect(ctx context.Context, at place) (session, error) {
-	conn, events, err := zk.Connect([]string{at.server}, sessionTimeout, zk.WithLogInfo(false),
-		zk.WithMaxBufferSize(at.maxReply), zk.WithMaxConnBufferSize(4<<10)) // 1.5 MiB each by default
+func connect(ctx context.Context, c config) (session, error) {
+	conn, events, err := zk.Connect([]string{c.server}, sessionTimeout, zk.WithLogInfo(false),
+		zk.WithMaxBufferSize(c.maxReply), zk.WithMaxConnBufferSize(4<<10)) // the default is 1.5 MiB each
 	if err != nil {
 		return session{}, err
 	}
@@ -76,7 +77,7 @@ func connect(ctx context.Context, at place) (session, error) {
 		return s, nil
 	case <-ctx.Done():
 		_ = s.close()
-		return session{}, fmt.Errorf("connecting to %s: %w", at.server, context.Cause(ctx))
+		return session{}, fmt.Errorf("connecting to %s: %w", c.server, context.Cause(ctx))
 	}
 }
 
@@ -86,20 +87,30 @@ func (s session) close() error {
 	return nil
 }
 
-var anybody = zk.WorldACL(zk.PermAll)
+// await waits until a watch fires.
+func await(ctx context.Context, watch <-chan zk.Event) error {
+	select {
+	case e := <-watch:
+		return e.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var worldACL = zk.WorldACL(zk.PermAll)
 
 type zkLock struct {
 	session
-	l *zk.Lock
+	*zk.Lock
 }
 
-func openZKLock(ctx context.Context, at place) (contender, error) {
-	s, err := connect(ctx, at)
-	return &zkLock{s, zk.NewLock(s.Conn, at.path, anybody)}, err
+func openZKLock(ctx context.Context, c config) (contender, error) {
+	s, err := connect(ctx, c)
+	return &zkLock{s, zk.NewLock(s.Conn, c.path, worldACL)}, err
 }
 
-func (z *zkLock) lock(context.Context) error   { return z.l.Lock() }
-func (z *zkLock) unlock(context.Context) error { return z.l.Unlock() }
+func (z *zkLock) lock(context.Context) error   { return z.Lock.Lock() }
+func (z *zkLock) unlock(context.Context) error { return z.Unlock() }
 
 type poolLock struct {
 	pool *lockpool.Pool
@@ -107,15 +118,15 @@ type poolLock struct {
 	held *lockpool.Lock
 }
 
-func openPool(_ context.Context, at place) (contender, error) {
+func openPool(_ context.Context, c config) (contender, error) {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
-		Servers: []string{at.server}, SessionTimeout: sessionTimeout, MaxPacket: at.maxReply,
+		Servers: []string{c.server}, SessionTimeout: sessionTimeout, MaxPacket: c.maxReply,
 	})
 	if err != nil {
 		return nil, err
 	}
 	pool, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1))
-	return &poolLock{pool: pool, name: at.path[1:]}, err
+	return &poolLock{pool: pool, name: c.path[1:]}, err
 }
 
 func (p *poolLock) lock(ctx context.Context) (err error) {

@@ -1,9 +1,9 @@
-// Command herd shows the herd effect: what one release of a lock costs when
-// many wait for it. It counts at the server the wake-ups (watch events) that it
-// sends and the requests that it gets, for four locks:
+// Command herd shows the herd effect: the cost of one release of a lock that
+// many clients wait for. It counts the wake-ups (watch events) that the server
+// sends and the requests that it receives, for four locks:
 //
-//   - the textbook's bad queue, in which everybody watches the list (children.go)
-//   - the one node that everybody watches and tries to create (onenode.go)
+//   - the bad queue of textbooks, whose waiters all watch its children (children.go)
+//   - one node that all waiters watch and try to create (onenode.go)
 //   - go-zookeeper's own Lock
 //   - lockpool
 //
@@ -11,18 +11,18 @@
 //
 //	go run ./bench/herd [-server embedded|real] [-waiters 10,100,1000] [-o herd.svg]
 //
-// All stand in the queue behind a holder, each with a session of its own, as
-// separate processes have. Then the holder lets go, and so does everyone who
-// gets the lock, until all have had it. The figures are what the server counted
-// meanwhile, for each of the waiters.
+// The waiters queue behind a holder, each on a session of its own, like separate
+// processes. Then the holder unlocks, and so does each waiter that is granted the
+// lock, until all have had it. The figures are what the server counted meanwhile,
+// divided by the number of waiters.
 //
-// A holder lets go when all the others wait again, as after any hold that is
-// longer than their stampede; the figures then do not depend on luck. With
-// -at-once it does not wait for that, and the slow of the herd miss releases.
+// A holder unlocks when all the others wait again, as after any hold that lasts
+// longer than the stampede; the figures then do not depend on luck. With -at-once
+// it does not wait for that, and slow waiters miss releases.
 //
-// The figures are exact. The server's own counters are read while nothing is
-// under way, and the sessions' timeout is a day, so that they send nothing that
-// the locks do not need.
+// The figures are exact: the server's counters are read while it is idle, and the
+// session timeout is a day, so that clients send nothing that the locks do not
+// need.
 package main
 
 import (
@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	server  string
 	waiters []int // ascending
@@ -63,41 +63,41 @@ type settings struct {
 	atOnce  bool
 }
 
-// mostWaiters is as many sessions as one process and one server can be asked to
-// have. Each has two file descriptors and two buffers.
-const mostWaiters = 5000
+// maxWaiters limits the sessions of one process and one server. Each takes two
+// file descriptors and two buffers.
+const maxWaiters = 5000
 
 func parse(args []string, help io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("herd", flag.ContinueOnError)
 	flags.SetOutput(help)
-	flags.StringVar(&s.server, "server", "embedded", "`which` server: embedded (needs only Go) or real (needs ZooKeeper and Java)")
-	waiters := flags.String("waiters", "10,100,1000", "how many wait: `numbers`, separated by commas")
-	flags.StringVar(&s.output, "o", "herd.svg", "the `file` for the picture; empty for none")
-	flags.DurationVar(&s.hold, "hold", 0, "how long each holds the lock at least")
-	flags.BoolVar(&s.atOnce, "at-once", false, "let go also while others are still on their way back to waiting")
+	flags.StringVar(&s.server, "server", "embedded", "`kind` of server: embedded (needs only Go) or real (needs ZooKeeper and Java)")
+	waiters := flags.String("waiters", "10,100,1000", "comma-separated `numbers` of waiters")
+	flags.StringVar(&s.output, "o", "herd.svg", "`file` for the plot; if empty, none is drawn")
+	flags.DurationVar(&s.hold, "hold", 0, "minimum duration of each hold")
+	flags.BoolVar(&s.atOnce, "at-once", false, "unlock even while other waiters have not set their watches again")
 	if err := flags.Parse(args); err != nil {
-		return s, flag.ErrHelp // which it has said
+		return s, flag.ErrHelp // Parse has printed the error
 	}
 	if flags.NArg() > 0 {
-		return s, fmt.Errorf("unexpected argument %q: there are only flags, see -help", flags.Arg(0))
+		return s, fmt.Errorf("unexpected argument %q; -help lists the flags", flags.Arg(0))
 	}
 	if s.server != "embedded" && s.server != "real" {
-		return s, fmt.Errorf("-server is embedded or real, not %q", s.server)
+		return s, fmt.Errorf("-server must be embedded or real, not %q", s.server)
 	}
 	for number := range strings.SplitSeq(*waiters, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(number))
-		if err != nil || n < 1 || n > mostWaiters {
-			return s, fmt.Errorf("-waiters takes numbers from 1 to %d such as 10,100,1000, and %q is none", mostWaiters, number)
+		if err != nil || n < 1 || n > maxWaiters {
+			return s, fmt.Errorf("-waiters: %q is not a number from 1 to %d", number, maxWaiters)
 		}
 		s.waiters = append(s.waiters, n)
 	}
 	slices.Sort(s.waiters)
 	s.waiters = slices.Compact(s.waiters)
 	if s.output != "" && filepath.Ext(s.output) != ".svg" {
-		return s, fmt.Errorf("-o names an SVG file, herd.svg for instance, not %q", s.output)
+		return s, fmt.Errorf("-o must name a .svg file, not %q", s.output)
 	}
 	if s.hold < 0 {
-		return s, fmt.Errorf("-hold is not negative, as %s is", s.hold)
+		return s, fmt.Errorf("-hold must not be negative: %s", s.hold)
 	}
 	return s, nil
 }
@@ -107,15 +107,16 @@ func run(ctx context.Context, args []string, out, help io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	var picture *os.File
+	var plot *os.File
 	if s.output != "" {
-		// Now, to know that it can be written before minutes have passed.
-		if picture, err = os.CreateTemp(filepath.Dir(s.output), ".herd-*.svg"); err != nil {
+		// Created now, so that an unwritable directory is reported before minutes
+		// have passed.
+		if plot, err = os.CreateTemp(filepath.Dir(s.output), ".herd-*.svg"); err != nil {
 			return fmt.Errorf("-o %s: %w", s.output, err)
 		}
 		defer func() {
-			_ = picture.Close()
-			_ = os.Remove(picture.Name()) // unless it has become the output
+			_ = plot.Close()
+			_ = os.Remove(plot.Name()) // fails once it was renamed to the output
 		}()
 	}
 	server, err := start(ctx, s.server)
@@ -134,11 +135,11 @@ func run(ctx context.Context, args []string, out, help io.Writer) (err error) {
 			results = append(results, d)
 		}
 	}
-	if err := writeTable(out, s.waiters, results); err != nil || picture == nil {
+	if err := writeTable(out, s.waiters, results); err != nil || plot == nil {
 		return err
 	}
-	if err := draw(picture, results); err != nil {
+	if err := draw(plot, results); err != nil {
 		return err
 	}
-	return errors.Join(picture.Chmod(0o644), os.Rename(picture.Name(), s.output))
+	return errors.Join(plot.Chmod(0o644), os.Rename(plot.Name(), s.output))
 }

@@ -19,18 +19,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What n waiters cost, in all. It is exact: nothing depends on time.
-var laws = map[string]func(n float64) (wakeups, requests float64){
-	// The first release wakes n. The others wake who is left, and the releaser,
-	// whose own last listing has left a watch.
+// expected are the total costs of n waiters. They are exact: nothing depends on
+// time.
+var expected = map[string]func(n float64) (wakeups, requests float64){
+	// The first release wakes n waiters. Each of the others wakes the remaining
+	// waiters and its own client, whose last listing has left a watch.
 	"children": func(n float64) (float64, float64) { return n + n*(n+1)/2, n*(n+1)/2 + n + 1 },
-	// Each who is left tries to create, and all but one of them watch again.
+	// Each remaining waiter tries to create the node, and all but one watch it again.
 	"onenode": func(n float64) (float64, float64) { return n * (n + 1) / 2, n*(n+1)/2 + n*(n-1)/2 + n + 1 },
-	// A listing and a deletion each, and the first holder's deletion.
+	// One listing and one deletion per waiter, and the first holder's deletion.
 	"zklock": func(n float64) (float64, float64) { return n, 2*n + 1 },
 }
 
-func TestWakeUpsGrowWithTheHerdAndOnlyThere(t *testing.T) {
+func TestWakeUpsGrowOnlyWhereAllWaitersWatchTheSameNode(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -43,36 +44,36 @@ func TestWakeUpsGrowWithTheHerdAndOnlyThere(t *testing.T) {
 			require.NoError(t, err)
 			t.Logf("%s, %d waiters: %.2f wake-ups, %.2f requests", k.name, n, d.wakeups, d.requests)
 
-			everybody := make([]int, n)
-			for i := range everybody {
-				everybody[i] = i
+			all := make([]int, n)
+			for i := range all {
+				all[i] = i
 			}
-			require.Equal(t, everybody, slices.Sorted(slices.Values(d.turns)), "each has one turn")
+			require.Equal(t, all, slices.Sorted(slices.Values(d.order)), "each waiter is granted the lock once")
 
-			law, ok := laws[k.short]
-			if !ok { // lockpool watches the node of a lock that is held for 20 ms: one of each more
+			total, ok := expected[k.short]
+			if !ok { // lockpool watches the node of a lock held for 20 ms: one more of each
 				require.InDelta(t, 1.5, d.wakeups, 0.5+2/float64(n))
 				require.InDelta(t, 2.5, d.requests, 0.5+2/float64(n))
 				continue
 			}
-			wakeups, requests := law(float64(n))
+			wakeups, requests := total(float64(n))
 			require.InDelta(t, wakeups/float64(n), d.wakeups, 1e-9)
 			require.InDelta(t, requests/float64(n), d.requests, 1e-9)
 		}
 	}
 }
 
-func TestATableAndAPicture(t *testing.T) {
+func TestTableAndPlotAreWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	picture := filepath.Join(dir, "herd.svg")
+	svgFile := filepath.Join(dir, "herd.svg")
 	var out, help bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"-waiters", "3, 2,3", "-at-once", "-o", picture}, &out, &help))
+	require.NoError(t, run(t.Context(), []string{"-waiters", "3, 2,3", "-at-once", "-o", svgFile}, &out, &help))
 	require.Empty(t, help.String())
 	require.Regexp(t, `per release +2 waiters +3 waiters`, out.String())
 	require.Regexp(t, `go-zookeeper's Lock +1\.00 +2\.50 +1\.00 +2\.33`, out.String())
 
-	svg, err := os.ReadFile(picture)
+	svg, err := os.ReadFile(svgFile)
 	require.NoError(t, err)
 	for d := xml.NewDecoder(bytes.NewReader(svg)); err == nil; {
 		_, err = d.Token()
@@ -83,27 +84,27 @@ func TestATableAndAPicture(t *testing.T) {
 		require.NoError(t, xml.EscapeText(&name, []byte(k.name)))
 		require.Contains(t, string(svg), name.String())
 	}
-	require.Equal(t, []string{picture}, in(t, dir), "nothing else is left")
+	require.Equal(t, []string{svgFile}, in(t, dir), "no temporary file is left")
 }
 
-func TestWrongFlagsAreToldBeforeAnythingStarts(t *testing.T) {
+func TestInvalidFlagsAreReportedBeforeAnythingStarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, wrong := range []struct {
 		args []string
 		says string
 	}{
-		{[]string{"-server", "zk1:2181"}, `-server is embedded or real, not "zk1:2181"`},
-		{[]string{"-waiters", ""}, `numbers from 1 to 5000`},
-		{[]string{"-waiters", "10,0"}, `"0" is none`},
-		{[]string{"-waiters", "10,many"}, `"many" is none`},
-		{[]string{"-waiters", "5001"}, `"5001" is none`},
-		{[]string{"-o", "herd.png"}, `-o names an SVG file`},
+		{[]string{"-server", "zk1:2181"}, `-server must be embedded or real, not "zk1:2181"`},
+		{[]string{"-waiters", ""}, `"" is not a number from 1 to 5000`},
+		{[]string{"-waiters", "10,0"}, `"0" is not a number`},
+		{[]string{"-waiters", "10,many"}, `"many" is not a number`},
+		{[]string{"-waiters", "5001"}, `"5001" is not a number`},
+		{[]string{"-o", "herd.png"}, `-o must name a .svg file`},
 		{[]string{"-o", filepath.Join(dir, "missing", "herd.svg")}, filepath.Join("missing", "herd.svg")},
-		{[]string{"-hold", "-1s"}, `-hold is not negative`},
+		{[]string{"-hold", "-1s"}, `-hold must not be negative`},
 		{[]string{"10"}, `unexpected argument "10"`},
 	} {
-		// Of two -o the last one counts.
+		// The last of two -o flags counts.
 		args := append([]string{"-o", filepath.Join(dir, "herd.svg")}, wrong.args...)
 		err := run(t.Context(), args, io.Discard, io.Discard)
 		require.ErrorContains(t, err, wrong.says, "%q", wrong.args)
@@ -114,7 +115,7 @@ func TestWrongFlagsAreToldBeforeAnythingStarts(t *testing.T) {
 	require.Empty(t, in(t, dir))
 }
 
-func TestItCanBeStopped(t *testing.T) {
+func TestDrainEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	stopped := errors.New("stopped")
 	for _, k := range kinds {
@@ -126,19 +127,19 @@ func TestItCanBeStopped(t *testing.T) {
 			_, err := drain(ctx, s, k, 5, time.Hour, false)
 			done <- err
 		}()
-		require.NoError(t, s.watched(t.Context(), 4)) // one has the lock, or will
+		require.NoError(t, s.watched(t.Context(), 4)) // the fifth has the lock, or will have it
 		stop(stopped)
 		select {
 		case err := <-done:
 			require.ErrorIs(t, err, stopped)
 		case <-time.After(20 * time.Second):
-			t.Fatal("it goes on")
+			t.Fatal("drain does not end")
 		}
 		require.NoError(t, s.Close())
 	}
 }
 
-// in returns the files of a directory.
+// in returns the files in a directory, hidden ones included.
 func in(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*"))

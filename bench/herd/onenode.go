@@ -8,47 +8,42 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// oneNode is the lock that is one ephemeral node, and a BAD EXAMPLE. Who can
-// create the node has the lock; all the others watch it. So each release wakes
-// them all, all of them try, and all but one have to watch again. Besides, there
-// is no queue: luck decides who is next.
+// oneNode is the lock that is one ephemeral node, and a BAD EXAMPLE. The client
+// that creates the node has the lock; all others watch it. So each release wakes
+// all of them, all try to create it, and all but one watch it again. Besides,
+// there is no queue: luck decides which is next.
 type oneNode struct {
 	session
-	place
+	config
 }
 
-func openOneNode(ctx context.Context, at place) (contender, error) {
-	s, err := connect(ctx, at)
-	return &oneNode{s, at}, err
+func openOneNode(ctx context.Context, c config) (contender, error) {
+	s, err := connect(ctx, c)
+	return &oneNode{s, c}, err
 }
 
 func (o *oneNode) lock(ctx context.Context) error {
 	for {
-		_, err := o.Create(o.path, nil, zk.FlagEphemeral, anybody)
+		_, err := o.Create(o.path, nil, zk.FlagEphemeral, worldACL)
 		if !errors.Is(err, zk.ErrNodeExists) {
-			return err // nil if we have created it
+			return err // nil if it was created
 		}
 		_, stat, changed, err := o.GetW(o.path)
 		if errors.Is(err, zk.ErrNoNode) {
-			continue // gone meanwhile
+			continue // deleted meanwhile
 		}
 		if err != nil {
 			return err
 		}
-		o.herd.waits(fmt.Sprint(stat.EphemeralOwner))
-		select {
-		case e := <-changed:
-			if e.Err != nil {
-				return e.Err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+		o.waiters.add(fmt.Sprint(stat.EphemeralOwner))
+		if err := await(ctx, changed); err != nil {
+			return err
 		}
 	}
 }
 
 func (o *oneNode) unlock(context.Context) error { return o.Delete(o.path, -1) }
 
-func (o *oneNode) settled(ctx context.Context, others int) error {
-	return o.herd.assembled(ctx, fmt.Sprint(o.SessionID()), others)
+func (o *oneNode) awaitOthers(ctx context.Context, n int) error {
+	return o.waiters.await(ctx, fmt.Sprint(o.SessionID()), n)
 }

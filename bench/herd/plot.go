@@ -23,10 +23,10 @@ const (
 	legendHeight  = 46
 )
 
-// looks are how the locks are drawn, in the order of kinds. Lines that coincide
-// can be told apart: a broad pale one lies below a thin dark one, and a large
+// styles are the styles of the locks, in the order of kinds. Lines that coincide
+// can be told apart: a broad pale line lies below a thin dark one, and a large
 // dot below a small one.
-var looks = []struct {
+var styles = []struct {
 	line  vgdraw.LineStyle
 	point vgdraw.GlyphStyle
 }{
@@ -46,13 +46,13 @@ func glyph(c uint32, radius vg.Length) vgdraw.GlyphStyle {
 	return vgdraw.GlyphStyle{Color: rgb(c), Radius: radius, Shape: vgdraw.CircleGlyph{}}
 }
 
-// letters returns a style of text.
-func letters(size vg.Length) text.Style {
+// textStyle returns a text style of that size.
+func textStyle(size vg.Length) text.Style {
 	f := font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
 	return text.Style{Color: color.Black, Font: f, Handler: plot.DefaultTextHandler}
 }
 
-// draw writes the picture as an SVG: wake-ups on the left, requests on the right.
+// draw writes the plot as an SVG: wake-ups on the left, requests on the right.
 func draw(out io.Writer, results []drained) error {
 	panels := []*plot.Plot{
 		panel("wake-ups per release", results),
@@ -78,11 +78,11 @@ func draw(out io.Writer, results []drained) error {
 
 	canvas := vgsvg.New(width, height)
 	all := vgdraw.New(canvas)
-	all.SetColor(color.White) // also where a page is dark
+	all.SetColor(color.White) // legible on a dark page, too
 	all.Fill(all.Rectangle.Path())
-	title := letters(15)
+	title := textStyle(15)
 	title.XAlign, title.YAlign = text.XCenter, text.YTop
-	all.FillText(title, vg.Point{X: width / 2, Y: height - 9}, "What one release of a lock costs the server")
+	all.FillText(title, vg.Point{X: width / 2, Y: height - 9}, "Cost of one release of a lock at the server")
 	drawLegend(vgdraw.Crop(all, 0, 0, 0, legendHeight-height))
 	plots := vgdraw.Crop(all, 10, -14, legendHeight, -titleHeight)
 	tiles := vgdraw.Tiles{Rows: 1, Cols: len(panels), PadX: 22}
@@ -94,19 +94,19 @@ func draw(out io.Writer, results []drained) error {
 	if _, err := canvas.WriteTo(&svg); err != nil {
 		return err
 	}
-	// Where there is no such font, one like it does.
+	// Name similar fonts as well, for systems without this one.
 	family := []byte("font-family:Liberation Sans")
 	_, err := out.Write(bytes.ReplaceAll(svg.Bytes(), family, slices.Concat(family, []byte(",Arial,Helvetica,sans-serif"))))
 	return err
 }
 
-// panel returns axes without lines. All panels have the same.
+// panel returns axes without lines. The axes of all panels are the same.
 func panel(title string, results []drained) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = color.White
-	p.Title.Text, p.Title.TextStyle, p.Title.Padding = title, letters(12), 2
+	p.Title.Text, p.Title.TextStyle, p.Title.Padding = title, textStyle(12), 2
 	p.Title.TextStyle.XAlign, p.Title.TextStyle.YAlign = text.XCenter, text.YTop
-	p.X.Label.Text, p.X.Label.TextStyle = "waiters", letters(11)
+	p.X.Label.Text, p.X.Label.TextStyle = "waiters", textStyle(11)
 	p.X.Label.TextStyle.XAlign, p.X.Label.TextStyle.YAlign = text.XCenter, text.YBottom
 	least, most := math.Inf(1), 1.0
 	for _, d := range results {
@@ -117,7 +117,7 @@ func panel(title string, results []drained) *plot.Plot {
 	p.Y.Min, p.Y.Max = 0.6, max(most, least*10)*1.6
 	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
 		axis.Scale, axis.Tick.Marker = plot.LogScale{}, plot.TickerFunc(powersOfTen)
-		axis.Tick.Label.Font = letters(11).Font
+		axis.Tick.Label.Font = textStyle(11).Font
 		axis.Padding = 0
 	}
 	grid := plotter.NewGrid()
@@ -126,7 +126,8 @@ func panel(title string, results []drained) *plot.Plot {
 	return p
 }
 
-// powersOfTen are the marks of an axis: labelled, with eight small ones between.
+// powersOfTen returns the ticks of an axis: a labeled one at each power of ten,
+// with eight small ones between.
 func powersOfTen(least, most float64) (ticks []plot.Tick) {
 	for ten := math.Pow10(int(math.Floor(math.Log10(least)))); ten <= most; ten *= 10 {
 		for digit := 1.0; digit < 10; digit++ {
@@ -148,20 +149,20 @@ func addLine(p *plot.Plot, lock string, points plotter.XYs) error {
 		return fmt.Errorf("drawing %s: %w", lock, err)
 	}
 	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == lock })
-	line.LineStyle, dots.GlyphStyle = looks[i].line, looks[i].point
+	line.LineStyle, dots.GlyphStyle = styles[i].line, styles[i].point
 	p.Add(line, dots)
 	return nil
 }
 
-// drawLegend names the locks, two above two.
+// drawLegend names the locks, in two rows of two.
 func drawLegend(c vgdraw.Canvas) {
-	style := letters(11.5)
+	style := textStyle(11.5)
 	style.YAlign = text.YCenter
 	for i, k := range kinds {
 		left := vg.Length(150 + 270*(i/2))
 		y := vg.Length(legendHeight - 14 - 18*(i%2))
-		c.StrokeLine2(looks[i].line, left, y, left+36, y)
-		c.DrawGlyph(looks[i].point, vg.Point{X: left + 18, Y: y})
+		c.StrokeLine2(styles[i].line, left, y, left+36, y)
+		c.DrawGlyph(styles[i].point, vg.Point{X: left + 18, Y: y})
 		c.FillText(style, vg.Point{X: left + 46, Y: y}, k.name)
 	}
 }

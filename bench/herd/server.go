@@ -13,19 +13,19 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// sessionTimeout is so long that the sessions send nothing of their own while
-// we count: go-zookeeper a ping every third of it, lockpool a proof of life
-// every twelfth, which is two hours.
+// sessionTimeout is so long that sessions send nothing of their own during a
+// count: go-zookeeper sends a ping every third of it, lockpool a proof of its
+// lease every twelfth, which is two hours.
 const sessionTimeout = 24 * time.Hour
 
-// server is a ZooKeeper that tells what it has counted.
+// server is a ZooKeeper server whose counters are read.
 type server struct {
 	running
-	asked int64  // how often we have asked
-	each  counts // what one question adds to what it counts
+	queries int64  // how often the counters were read
+	each    counts // what one query adds to the counters
 }
 
-// running is what the embedded server and a real one have in common.
+// running is the common interface of the embedded server and a real one.
 type running interface {
 	io.Closer
 	Addr() string
@@ -33,17 +33,17 @@ type running interface {
 	Stat(ctx context.Context, key string) (int64, error)
 }
 
-// start starts a server that takes as many sessions from one address as come,
-// for as long as they like.
+// start starts a server without limits on the number of sessions from one address
+// and on their timeout.
 func start(ctx context.Context, kind string) (s *server, err error) {
-	anyNumber, forLong := zktest.MaxClientConns(0), zktest.SessionTimeouts(time.Second, sessionTimeout)
+	noLimit, longTimeouts := zktest.MaxClientConns(0), zktest.SessionTimeouts(time.Second, sessionTimeout)
 	var zk running
 	if kind == "real" {
-		// It is counted and not timed, so it need not wait for the disk.
-		zk, err = zktest.RunReal(ctx, anyNumber, forLong, zktest.JVMFlags("-Xmx1g"),
+		// Nothing is timed, so it need not wait for the disk.
+		zk, err = zktest.RunReal(ctx, noLimit, longTimeouts, zktest.JVMFlags("-Xmx1g"),
 			zktest.Properties(map[string]string{"forceSync": "no"}))
 	} else {
-		zk, err = zktest.Run(ctx, anyNumber, forLong, zktest.Logger(slog.New(slog.DiscardHandler)))
+		zk, err = zktest.Run(ctx, noLimit, longTimeouts, zktest.Logger(slog.New(slog.DiscardHandler)))
 	}
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func start(ctx context.Context, kind string) (s *server, err error) {
 	return s, nil
 }
 
-// calibrate finds out, while nobody else is there, what one question adds.
+// calibrate measures, while there are no clients, what one query adds.
 func (s *server) calibrate(ctx context.Context) error {
 	first, err := s.counts(ctx)
 	if err != nil {
@@ -66,47 +66,48 @@ func (s *server) calibrate(ctx context.Context) error {
 	return err
 }
 
-// counts are what a server has counted since it was started.
+// counts are a server's packet counters.
 type counts struct{ received, sent int64 }
 
-// counts asks the server, and leaves out the questions. (Not with mntr: a real
-// server counts its answer as more packets the longer it gets.)
+// counts reads the counters, without the packets of the queries themselves. It
+// does not use mntr, whose answer a real server counts as more packets the longer
+// it is.
 func (s *server) counts(ctx context.Context) (c counts, err error) {
 	answer, err := s.Command(ctx, "srvr")
 	if err != nil {
 		return c, err
 	}
-	s.asked++
+	s.queries++
 	for key, value := range map[string]*int64{"Received: ": &c.received, "Sent: ": &c.sent} {
 		_, line, _ := strings.Cut(answer, key)
 		line, _, _ = strings.Cut(line, "\n")
 		if *value, err = strconv.ParseInt(line, 10, 64); err != nil {
-			return c, fmt.Errorf("%s does not tell %q: %w", s.Addr(), key, err)
+			return c, fmt.Errorf("%s does not report %q: %w", s.Addr(), key, err)
 		}
 	}
-	c.received -= s.asked * s.each.received
-	c.sent -= s.asked * s.each.sent
+	c.received -= s.queries * s.each.received
+	c.sent -= s.queries * s.each.sent
 	return c, nil
 }
 
-// watched returns when so many watches are set, at least.
-func (s *server) watched(ctx context.Context, watches int) error {
+// watched returns when at least n watches are set.
+func (s *server) watched(ctx context.Context, n int) error {
 	for {
-		n, err := s.Stat(ctx, "zk_watch_count")
-		if err != nil || n >= int64(watches) {
+		watches, err := s.Stat(ctx, "zk_watch_count")
+		if err != nil || watches >= int64(n) {
 			return err
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %d watches, of which %d are set: %w", watches, n, context.Cause(ctx))
+			return fmt.Errorf("waiting for %d watches, of which %d are set: %w", n, watches, context.Cause(ctx))
 		}
 	}
 }
 
-// steady returns what the server has counted when that has not changed for a
-// while: every request is answered then, and nobody is about to ask more. The
-// while is longer than lockpool takes to watch the node of a lock that is held.
+// steady returns the counts once they have stopped changing: every request is
+// answered then, and no client is about to send another. It waits for longer than
+// lockpool delays the watch on the node of a held lock.
 func (s *server) steady(ctx context.Context) (counts, error) {
 	var last counts
 	for same := 0; ; {
@@ -123,7 +124,7 @@ func (s *server) steady(ctx context.Context) (counts, error) {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return c, fmt.Errorf("waiting for silence: %w", context.Cause(ctx))
+			return c, fmt.Errorf("waiting for the server to be idle: %w", context.Cause(ctx))
 		}
 	}
 }

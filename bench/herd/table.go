@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// writeTable writes a line for each lock.
+// writeTable writes a row for each lock.
 func writeTable(out io.Writer, waiters []int, results []drained) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "wake-ups and requests per release\t")

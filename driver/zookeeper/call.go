@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,22 +16,69 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
+// calls counts the calls of a session that are under way.
+type calls struct {
+	slots    chan struct{} // one per call that waits for the server, maxCalls at most
+	mu       sync.Mutex    // held while underWay is raised
+	underWay sync.WaitGroup
+}
+
+// maxCalls bounds the calls that wait for a server that does not answer.
+const maxCalls = 1024
+
+func (c *calls) done() { c.underWay.Done() }
+
+// settle returns when every begin has returned that came before the end of the
+// session. From then on underWay can be waited for.
+func (c *calls) settle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+}
+
+// begin counts a call in, unless the session is over. shutdown waits for all that
+// were counted in.
+func (s *Session) begin() bool {
+	s.calls.mu.Lock()
+	defer s.calls.mu.Unlock()
+	if s.isOver() {
+		return false
+	}
+	s.calls.underWay.Add(1)
+	return true
+}
+
+// acquireCallSlot waits until fewer than maxCalls calls are under way. The caller
+// calls release when its own is done.
+func (s *Session) acquireCallSlot(ctx context.Context) (release func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case s.calls.slots <- struct{}{}:
+		return func() { <-s.calls.slots }, nil
+	case <-s.alive.Done():
+		return nil, s.Err()
+	case <-ctx.Done():
+		return nil, s.noAnswerError(ctx)
+	}
+}
+
 // grace is how much longer than its context a call may wait for a reply that is
 // already under way. On a healthy server it is enough to clean up before the
-// call returns; it is all that a caller loses on a sick one.
+// call returns; on a sick one it is all that a caller loses.
 const grace = 10 * time.Millisecond
 
 // run runs op in a goroutine of its own, because the client's calls take no
-// context, and waits until op returns, ctx ends or the session is over. A call
-// that is given up ends in the background; undo, if not nil, then takes back
-// what op achieved after all.
+// context, and waits until op returns, ctx ends or the session is over. An op that
+// is abandoned ends in the background; undo, if not nil, then takes back what op
+// has achieved.
 func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func(T)) (T, error) {
 	c := &call[T]{done: make(chan struct{})}
 	if !s.begin() {
 		return c.result, s.Err()
 	}
 	go func() { // ends with op, which ends with the session if nothing else
-		defer s.calls.Done()
+		defer s.calls.done()
 		defer close(c.done)
 		result, err := op()
 		switch {
@@ -42,22 +90,22 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 			undo(result)
 		}
 	}()
-	var gaveUp error
+	var cause error
 	select {
 	case <-c.done:
 		return c.result, c.err
 	case <-s.alive.Done():
-		gaveUp = s.Err()
+		cause = s.Err()
 	case <-ctx.Done():
-		gaveUp = s.noAnswer(ctx)
+		cause = s.noAnswerError(ctx)
 	}
-	// What can be undone is undone from here on, the rest may still succeed.
+	// An op that can be undone is undone from here on; any other may still succeed.
 	abandoned := undo != nil && c.settled.CompareAndSwap(false, true)
 	select {
 	case <-c.done:
 	case <-time.After(grace):
 		if !abandoned && !c.settled.CompareAndSwap(false, true) {
-			<-c.done // it has just returned
+			<-c.done // op has just returned
 		} else {
 			abandoned = true
 		}
@@ -69,53 +117,68 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 	select {
 	case <-c.done:
 		if c.err != nil && s.alive.Err() == nil {
-			return none, c.err // there was an answer, or why there is none is known
+			return none, c.err // says more than cause: the server's answer, or why there is none
 		}
 	default:
 	}
-	return none, gaveUp
+	return none, cause
 }
 
 // call is one op of run.
 type call[T any] struct {
-	settled atomic.Bool   // by the first of: op has returned, the caller gave up
+	settled atomic.Bool   // set by the first of op's return and the caller's giving up
 	done    chan struct{} // closed when the goroutine of op is done
-	result  T             // to be read after done
+	result  T             // valid once done is closed
 	err     error
 }
 
-// noAnswer is the error of a call whose context ended while it waited for the
-// server.
-func (s *Session) noAnswer(ctx context.Context) error {
+// runInSlot runs an op that takes several requests in a call slot.
+func runInSlot[T any](ctx context.Context, s *Session, op func() (T, error)) (T, error) {
+	release, err := s.acquireCallSlot(ctx)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return run(ctx, s, func() (T, error) {
+		defer release()
+		return op()
+	}, nil)
+}
+
+// runUntilAnswered is retryUntilAnswered with a context, in a call slot.
+func (s *Session) runUntilAnswered(ctx context.Context, request func() error) error {
+	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.retryUntilAnswered(request) })
+	return err
+}
+
+// retryUntilAnswered repeats a request until the server has answered it or the
+// session is over.
+func (s *Session) retryUntilAnswered(request func() error) error {
+	for {
+		err := request()
+		if !isUnsure(err) {
+			return err
+		}
+		if err := s.pauseBeforeRetry(); err != nil {
+			return err
+		}
+	}
+}
+
+// pauseBeforeRetry pauses before a request is repeated. It returns an error if the
+// session is over. The pause is short: the client itself holds requests back until
+// it is connected.
+func (s *Session) pauseBeforeRetry() error {
+	if !s.sleep(minBackoff) {
+		return s.Err()
+	}
+	return nil
+}
+
+// noAnswerError returns the error of a call whose context has ended while it waited
+// for the server.
+func (s *Session) noAnswerError(ctx context.Context) error {
 	return fmt.Errorf("no answer from %s: %w", s.Info().Peer, ctx.Err())
-}
-
-// begin counts a call in, unless the session is over. bury waits for all that
-// were counted in before.
-func (s *Session) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.isOver() {
-		return false
-	}
-	s.calls.Add(1)
-	return true
-}
-
-// room waits until fewer than maxCalls calls are under way and returns a
-// function that gives the place back when the call is done.
-func (s *Session) room(ctx context.Context) (func(), error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	select {
-	case s.slots <- struct{}{}:
-		return func() { <-s.slots }, nil
-	case <-s.alive.Done():
-		return nil, s.Err()
-	case <-ctx.Done():
-		return nil, s.noAnswer(ctx)
-	}
 }
 
 // refusals are the errors that a server gives before it changes anything.
@@ -124,59 +187,48 @@ var refusals = []error{
 	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrInvalidFlags,
 }
 
-// refused reports whether the request that failed with err was certainly not
+// isRefused reports whether the request that failed with err was certainly not
 // carried out.
-func refused(err error) bool {
-	return slices.Contains(refusals, err) || unimplemented(err) || throttled(err)
+func isRefused(err error) bool {
+	return slices.Contains(refusals, err) || isUnimplemented(err) || isThrottled(err)
 }
 
-// unsure reports whether err is no answer, so that the request may or may not
+// isUnsure reports whether err is no answer, so that the request may or may not
 // have been carried out. The client says so in many ways: the connection broke
 // while it waited for the reply, or while it wrote, with whatever error that
-// gave; the reply could not be read; it was being closed. So all counts as that
-// but what is known to be an answer. ErrNoServer and ErrSessionExpired, seen
-// when the session is over, are treated alike: the pause before trying again
-// finds out.
-func unsure(err error) bool { return err != nil && !isAnswer(err) }
+// gave; the reply could not be read; it was being closed. So every error counts
+// that is not known to be an answer. ErrNoServer and ErrSessionExpired, seen
+// when the session is over, are treated alike: pauseBeforeRetry notices the end.
+func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
-func isAnswer(err error) bool { return refused(err) || strings.HasPrefix(err.Error(), unknownCode) }
-
-// unknownCode is how the client begins the error for a code of the server that
-// it does not know.
-const unknownCode = "unknown error: "
-
-func unimplemented(err error) bool { return err != nil && err.Error() == unknownCode+"-6" }
-func throttled(err error) bool     { return err != nil && err.Error() == unknownCode+"-127" }
-
-// tooLong reports whether the link has kept a listing from the client.
-func tooLong(err error) bool {
-	return err != nil && err.Error() == unknownCode+strconv.Itoa(tooLongCode)
+func isAnswer(err error) bool {
+	return isRefused(err) || strings.HasPrefix(err.Error(), unknownCodePrefix)
 }
 
-// tooLongCode is none of the server's.
-const tooLongCode = -100_000
+// unknownCodePrefix begins the client's error for a code that it does not know.
+const unknownCodePrefix = "unknown error: "
 
-// again pauses before a request is repeated, and returns an error if it must
-// not be because the session is over. The pause is short: the client itself
-// holds requests back until it is connected.
-func (s *Session) again() error {
-	select {
-	case <-s.alive.Done():
-		return s.Err()
-	case <-time.After(minBackoff):
-		return nil
-	}
+func isUnimplemented(err error) bool { return err != nil && err.Error() == unknownCodePrefix+"-6" }
+func isThrottled(err error) bool     { return err != nil && err.Error() == unknownCodePrefix+"-127" }
+
+// isTooLong reports whether the link has kept a listing from the client because of
+// its length.
+func isTooLong(err error) bool {
+	return err != nil && err.Error() == unknownCodePrefix+strconv.Itoa(codeTooLong)
 }
 
-// explain turns the client's error into one that says what was done where, and
+// codeTooLong is none of the server's codes.
+const codeTooLong = -100_000
+
+// explainError turns the client's error into one that says what was done where, and
 // which right was missing.
-func explain(err error, op, right, path string) error {
+func explainError(err error, op, right, path string) error {
 	switch {
 	case errors.Is(err, zk.ErrNoAuth):
 		return fmt.Errorf("%w: %s needs the right %s on %s", driver.ErrNoPermission, op, right, path)
 	case errors.Is(err, zk.ErrInvalidACL):
 		return fmt.Errorf("%w: the server refuses the ACL configured for new nodes (%s on %s)", driver.ErrNoPermission, op, path)
-	case throttled(err):
+	case isThrottled(err):
 		return fmt.Errorf("%s on %s: the server is overloaded and refuses requests (throttled); try again later", op, path)
 	}
 	return fmt.Errorf("%s on %s: %w", op, path, err)

@@ -1,14 +1,12 @@
 package zookeeper
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,10 +14,8 @@ import (
 )
 
 const (
-	defaultPort = "2181"
-
-	// DefaultSessionTimeout survives the election of a new leader; the price
-	// is that the locks of a crashed process stay held for as long.
+	// DefaultSessionTimeout is long enough for sessions to survive the election of a
+	// new leader. In return, the locks of a crashed process stay held for as long.
 	DefaultSessionTimeout = 15 * time.Second
 
 	// DefaultMaxPacket is ZooKeeper's own default (jute.maxbuffer), enough for
@@ -27,53 +23,53 @@ const (
 	DefaultMaxPacket = 1 << 20
 )
 
-// Config is everything that can be said about the connection to an ensemble.
-// Only Servers is required; zero values mean the defaults.
+// Config configures the connections to an ensemble. Only Servers is required;
+// zero values mean the defaults.
 //
-// A Config holds secrets. However it is formatted, they are left out.
+// A Config holds secrets. They are left out however it is formatted.
 type Config struct {
-	// Servers are host:port addresses. Names are resolved anew at every
-	// connect, and each address of a name is tried; if it cannot be resolved,
-	// the one that was of use last. The port may be left out (2181).
+	// Servers are host:port addresses. Names are resolved for every connection,
+	// and each address of a name is tried; if a name cannot be resolved, the
+	// address that last worked is used. The port defaults to 2181.
 	Servers []string
 
-	// Chroot is the path under which everything is kept, such as "/locks".
-	// Empty is the root. It is made on demand.
+	// Chroot is the path of the node that contains all locks, such as "/locks". It
+	// is created on demand. The default is the root.
 	Chroot string
 
-	// Layout names the nodes of locks. Default: LayoutCurator.
+	// Layout names the nodes of locks. The default is LayoutCurator.
 	Layout Layout
 
-	// SessionTimeout is asked of the server, which may bound it to between 2
-	// and 20 of its ticks. It is how long the locks of a crashed process stay
-	// held, and how long a session survives without a server.
+	// SessionTimeout is requested from the server, which by default keeps it
+	// between 2 and 20 of its ticks. It is how long the locks of a crashed process
+	// stay held. The default is DefaultSessionTimeout.
 	SessionTimeout time.Duration
 
-	// MaxPacket is the largest reply accepted, in bytes. A longer listing of a
-	// queue is an error.
+	// MaxPacket is the size in bytes of the largest reply that is accepted. A longer
+	// listing of a queue is an error. The default is DefaultMaxPacket.
 	MaxPacket int
 
-	// Digest is the user that authenticates with ZooKeeper's digest scheme.
-	// With it, nodes are created for that user only, unless ACL says otherwise.
+	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme.
+	// Then only that user has access to the nodes created, unless ACL is set.
 	Digest Digest
 
-	// ACL is given to every node created. Default: open to the world, or to
-	// the creator only if Digest is set.
+	// ACL is given to every node created. The default is open to the world, or
+	// with Digest to that user only.
 	ACL []zk.ACL
 
 	// TLS, if set, encrypts all connections. The server's name is taken from
 	// Servers unless set here.
 	TLS *tls.Config
 
-	// Logger receives what an operator should know, and the client's own
-	// chatter at debug level. Its handler is called on a goroutine of its own, in
-	// order; if it is so slow that 1000 records wait, further ones are left out.
-	// Default: slog.Default().
+	// Logger receives messages for operators, and at debug level those of the
+	// ZooKeeper client. Its handler is called on a goroutine of its own, in order;
+	// if it is so slow that 1000 records wait, further ones are left out.
+	// The default is slog.Default().
 	Logger *slog.Logger
 }
 
-// Digest is a user and password for ZooKeeper's digest scheme. However it is
-// formatted, the password is left out.
+// Digest is a user and password for ZooKeeper's digest scheme. The password is left
+// out however a Digest is formatted.
 type Digest struct {
 	User     string
 	Password string
@@ -89,8 +85,8 @@ func (d Digest) Format(f fmt.State, _ rune) {
 // MarshalText keeps the password out of JSON and logs.
 func (d Digest) MarshalText() ([]byte, error) { return fmt.Append(nil, d), nil }
 
-// Format implements fmt.Formatter for every verb, with the connect string as
-// far as it holds no secret.
+// Format implements fmt.Formatter for every verb. It prints the connect string
+// without its secrets.
 func (c Config) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "%s%s?session_timeout=%s", strings.Join(c.Servers, ","), c.Chroot, c.SessionTimeout)
 }
@@ -98,125 +94,23 @@ func (c Config) Format(f fmt.State, _ rune) {
 // MarshalText keeps secrets out of JSON and logs.
 func (c Config) MarshalText() ([]byte, error) { return fmt.Append(nil, c), nil }
 
-// ParseDSN parses ZooKeeper's connect string with parameters:
-//
-//	host1:2181,host2:2181,[::1]:2181/chroot?session_timeout=10s
-//
-// Ports default to 2181. The parameters, percent-encoded, are:
-//
-//	session_timeout  asked of the server; a duration such as 10s (default 15s)
-//	layout           curator (default), curator-rw, kazoo or kazoo-rw; see [Layout]
-//	max_packet       largest reply accepted, in bytes (default 1048576)
-//	digest           user:password for digest authentication
-//
-// An error names what is wrong, and contains no password.
-func ParseDSN(dsn string) (Config, error) {
-	address, query, _ := strings.Cut(dsn, "?")
-	hosts, chroot, rooted := strings.Cut(address, "/")
-	if rooted {
-		chroot = "/" + chroot
-	}
-	// Whatever may be a password is not repeated in an error, also where
-	// something is in a wrong place or not percent-encoded.
-	if at := strings.Index(dsn, "@"); at >= 0 && (at < len(address) || !strings.Contains(dsn[:at], "digest")) {
-		return Config{}, errors.New(`zookeeper: "@" in the connect string: give credentials as ?digest=user:password`)
-	}
-	if strings.ContainsAny(hosts, "=&") || strings.Contains(chroot, "digest=") {
-		return Config{}, errors.New(`zookeeper: parameters without a "?" before them: host1,host2/chroot?digest=user:password`)
-	}
-	if scheme, _, ok := strings.Cut(address, "://"); ok {
-		return Config{}, fmt.Errorf("zookeeper: the connect string starts with the hosts, without %q", scheme+"://")
-	}
-	cfg := Config{Servers: strings.Split(hosts, ","), Chroot: chroot}
-	seen := map[string]bool{}
-	for parameter := range strings.SplitSeq(query, "&") {
-		if parameter == "" {
-			continue
-		}
-		key, raw, assigned := strings.Cut(parameter, "=")
-		if known := slices.Contains(parameters, key); !known && seen["digest"] {
-			return Config{}, errors.New(`zookeeper: what follows digest is no parameter: in a password write & as %26 and % as %25`)
-		} else if !known && !assigned {
-			return Config{}, errors.New(`zookeeper: a parameter without "=": parameters are of the form name=value&name=value`)
-		} else if !known {
-			return Config{}, fmt.Errorf("zookeeper: unknown parameter %q; known are %s", shown(key), strings.Join(parameters, ", "))
-		}
-		// PathUnescape, not QueryUnescape: a plus in a password is a plus.
-		value, err := url.PathUnescape(raw)
-		if err != nil {
-			return Config{}, fmt.Errorf("zookeeper: parameter %q is not percent-encoded properly", key)
-		}
-		if seen[key] {
-			return Config{}, fmt.Errorf("zookeeper: parameter %q is given twice", key)
-		}
-		if err := cfg.set(key, value); err != nil {
-			if seen["digest"] { // the value may be the end of a password
-				err = fmt.Errorf("zookeeper: the value of %s is not valid; if it belongs to a password, write & as %%26", key)
-			}
-			return Config{}, err
-		}
-		seen[key] = true
-	}
-	return cfg.normalized()
-}
-
-// parameters are the names of those that a connect string may have.
-var parameters = []string{"digest", "layout", "max_packet", "session_timeout"}
-
-// shown is as much of s as looks like a name or a number. What follows may be
-// another parameter, with a secret, that was not set off properly.
-func shown(s string) string {
-	end := strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
-	})
-	if end < 0 {
-		return s
-	}
-	return s[:end] + "..."
-}
-
-func (c *Config) set(key, value string) error {
-	switch key {
-	case "session_timeout":
-		d, err := time.ParseDuration(value)
-		if err != nil || d <= 0 {
-			return fmt.Errorf("zookeeper: session_timeout %q is not a positive duration such as 10s", shown(value))
-		}
-		c.SessionTimeout = d
-	case "layout":
-		c.Layout = Layout(value)
-		if _, ok := layouts[c.Layout]; !ok && value != "" {
-			return unknownLayout(c.Layout)
-		}
-	case "max_packet":
-		n, err := strconv.Atoi(value)
-		if err != nil || n <= 0 {
-			return fmt.Errorf("zookeeper: max_packet %q is not a positive number of bytes", shown(value))
-		}
-		c.MaxPacket = n
-	case "digest":
-		user, password, ok := strings.Cut(value, ":")
-		if !ok {
-			return errors.New("zookeeper: digest is not of the form user:password")
-		}
-		c.Digest = Digest{user, password}
-		if user == "" || password == "" {
-			return errors.New("zookeeper: digest needs both a user and a password, user:password")
-		}
-	}
-	return nil
-}
-
-func unknownLayout(l Layout) error {
-	return fmt.Errorf("zookeeper: unknown layout %q; known are curator, curator-rw, kazoo and kazoo-rw", shown(string(l)))
-}
-
 // normalized returns a checked copy with the defaults filled in.
 func (c Config) normalized() (Config, error) {
 	c.Servers = slices.Clone(c.Servers)
 	c.ACL = slices.Clone(c.ACL)
-	if len(c.Servers) == 0 {
-		return Config{}, errors.New("zookeeper: no servers given; expected host:port")
+	c.Chroot = strings.TrimSuffix(c.Chroot, "/")
+	c.SessionTimeout = cmp.Or(c.SessionTimeout, DefaultSessionTimeout)
+	c.Layout = cmp.Or(c.Layout, LayoutCurator)
+	c.MaxPacket = cmp.Or(c.MaxPacket, DefaultMaxPacket)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	if c.TLS != nil {
+		c.TLS = c.TLS.Clone()
+	}
+	if len(c.ACL) == 0 {
+		c.ACL = zk.WorldACL(zk.PermAll)
+		if c.Digest != (Digest{}) {
+			c.ACL = zk.AuthACL(zk.PermAll)
+		}
 	}
 	for i, server := range c.Servers {
 		address, err := parseServer(server)
@@ -225,91 +119,35 @@ func (c Config) normalized() (Config, error) {
 		}
 		c.Servers[i] = address
 	}
-	c.Chroot = strings.TrimSuffix(c.Chroot, "/")
-	if c.Chroot != "" {
-		if !strings.HasPrefix(c.Chroot, "/") {
-			return Config{}, fmt.Errorf("zookeeper: chroot %q does not begin with a slash", c.Chroot)
-		}
-		if err := checkPath(c.Chroot[1:]); err != nil {
-			return Config{}, fmt.Errorf("zookeeper: chroot %q: %w", c.Chroot, err)
-		}
-	}
-	if c.SessionTimeout == 0 {
-		c.SessionTimeout = DefaultSessionTimeout
-	}
-	if c.SessionTimeout < time.Millisecond || c.SessionTimeout > 24*time.Hour {
-		return Config{}, fmt.Errorf("zookeeper: session timeout %s is not between 1ms and 24h", c.SessionTimeout)
-	}
-	if c.Layout == "" {
-		c.Layout = LayoutCurator
-	}
-	if _, ok := layouts[c.Layout]; !ok {
-		return Config{}, unknownLayout(c.Layout)
-	}
-	if c.MaxPacket == 0 {
-		c.MaxPacket = DefaultMaxPacket
-	}
-	if c.MaxPacket < 1<<10 || c.MaxPacket > 1<<30 {
-		return Config{}, fmt.Errorf("zookeeper: max packet of %d bytes is not between 1 KiB and 1 GiB", c.MaxPacket)
-	}
-	if (c.Digest.User == "") != (c.Digest.Password == "") {
-		return Config{}, errors.New("zookeeper: digest needs both a user and a password")
-	}
-	if strings.Contains(c.Digest.User, ":") {
-		return Config{}, errors.New("zookeeper: the digest user contains a colon")
-	}
-	if len(c.ACL) == 0 {
-		c.ACL = zk.WorldACL(zk.PermAll)
-		if c.Digest != (Digest{}) {
-			c.ACL = zk.AuthACL(zk.PermAll)
-		}
-	}
-	if c.TLS != nil {
-		c.TLS = c.TLS.Clone()
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
+	if err := c.check(); err != nil {
+		return Config{}, fmt.Errorf("zookeeper: %w", err)
 	}
 	return c, nil
 }
 
-// parseServer returns server as host:port, with an IPv6 address in brackets.
-func parseServer(server string) (string, error) {
-	malformed := func(why string) (string, error) {
-		return "", fmt.Errorf("zookeeper: malformed host %q: %s", server, why)
+// check returns an error for the first field that is not valid.
+func (c Config) check() error {
+	switch {
+	case len(c.Servers) == 0:
+		return errors.New("no servers given; expected host:port")
+	case c.Chroot != "" && c.Chroot[0] != '/':
+		return fmt.Errorf("chroot %q does not begin with a slash", c.Chroot)
+	case c.SessionTimeout < time.Millisecond || c.SessionTimeout > 24*time.Hour:
+		return fmt.Errorf("session timeout %s is not between 1ms and 24h", c.SessionTimeout)
+	case c.MaxPacket < 1<<10 || c.MaxPacket > 1<<30:
+		return fmt.Errorf("max packet of %d bytes is not between 1 KiB and 1 GiB", c.MaxPacket)
+	case (c.Digest.User == "") != (c.Digest.Password == ""):
+		return errors.New("digest needs both a user and a password")
+	case strings.Contains(c.Digest.User, ":"):
+		return errors.New("the digest user contains a colon")
 	}
-	if strings.Contains(server, "@") {
-		// It may be a password: do not repeat it.
-		return "", errors.New(`zookeeper: malformed host: "@" in it`)
+	if c.Chroot != "" {
+		if err := checkPath(c.Chroot[1:]); err != nil {
+			return fmt.Errorf("chroot %q: %w", c.Chroot, err)
+		}
 	}
-	if strings.ContainsAny(server, " \t\r\n") {
-		return malformed("white space in it")
+	if _, ok := layouts[c.Layout]; !ok {
+		return unknownLayout(c.Layout)
 	}
-	host, port := server, defaultPort
-	if i := strings.LastIndexByte(server, ':'); i > strings.LastIndexByte(server, ']') {
-		host, port = server[:i], server[i+1:]
-	}
-	if strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
-		return malformed("an IPv6 address is written [address] or [address]:port")
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return malformed("the port is not a number from 1 to 65535")
-	}
-	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
-	if bracketed {
-		host = host[1 : len(host)-1]
-	}
-	if host == "" {
-		return malformed("the name is empty")
-	}
-	switch ip := net.ParseIP(host); {
-	case ip != nil && (ip.To4() == nil || !bracketed):
-	case bracketed:
-		return malformed("what is in brackets is no IPv6 address")
-	case strings.ContainsFunc(host, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_')
-	}):
-		return malformed("a name has only letters, digits, dots, hyphens and underscores")
-	}
-	return net.JoinHostPort(host, port), nil
+	return nil
 }

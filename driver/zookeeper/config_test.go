@@ -46,7 +46,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-func TestMalformedConnectStringIsRefusedByName(t *testing.T) {
+func TestErrorOfAMalformedConnectStringNamesThePart(t *testing.T) {
 	t.Parallel()
 	for dsn, complaint := range map[string]string{
 		"":                         `malformed host ""`,
@@ -105,8 +105,8 @@ func TestMalformedConnectStringIsRefusedByName(t *testing.T) {
 	}
 }
 
-// Wherever a password stands, and whatever is in it, an error repeats no three
-// characters of it.
+// No error repeats three characters of a password, whatever its characters and its
+// place in the connect string.
 func TestErrorsRepeatNoPartOfAPassword(t *testing.T) {
 	t.Parallel()
 	const alphabet = `QXZJ79&&&???===:/@,;+#%%%\"' .`

@@ -30,22 +30,25 @@ func (zookeeperDriver) OpenConnector(dsn string) (driver.Connector, error) {
 type Connector struct{ settings }
 
 // settings is a checked Config with its secrets behind functions, where no
-// formatting of whatever holds it can reach them.
+// formatting of a value that contains it can reach them, and what the connector's
+// sessions share.
 type settings struct {
-	cfg    Config // without secrets
-	auth   func() []byte
-	tls    func() *tls.Config
-	failed *sync.WaitGroup // sessions that were not established, until they are buried and dismissed
+	cfg  Config // without secrets
+	auth func() []byte
+	tls  func() *tls.Config
 
-	log    *journal // of which cfg.Logger is made
+	log    *asyncHandler // of cfg.Logger
 	outage *outage
 
-	resolver *net.Resolver
-	useful   *sync.Map       // by server: its address that gave a session last
-	opening  *atomic.Int64   // how long a server is given to open a session
-	closing  context.Context // ends with Close, which waits no longer for servers
-	close    context.CancelFunc
-	short    *sync.Once // a warning of a short session timeout
+	resolver    *net.Resolver
+	lastGoodIP  *sync.Map     // by server: its address that gave a session last
+	openTimeout *atomic.Int64 // how long a server is given to open a session
+
+	warnShortTimeout *sync.Once
+
+	abandoned *sync.WaitGroup // sessions that their callers did not get, until they are closed
+	closing   context.Context // ends with Close, which stops waiting for servers
+	close     context.CancelFunc
 }
 
 // NewConnector checks cfg and copies it. It never dials.
@@ -56,11 +59,19 @@ func NewConnector(cfg Config) (*Connector, error) {
 	}
 	digest, tlsConfig := cfg.Digest, cfg.TLS
 	cfg.Digest.Password, cfg.TLS = "", nil
-	log := &journal{to: cfg.Logger.Handler()}
+	log := &asyncHandler{to: cfg.Logger.Handler()}
 	cfg.Logger = slog.New(log)
-	set := settings{cfg: cfg, failed: new(sync.WaitGroup), short: new(sync.Once), resolver: net.DefaultResolver, useful: new(sync.Map), opening: new(atomic.Int64)}
-	set.log, set.outage = log, &outage{log: cfg.Logger, servers: cfg.Servers}
-	set.opening.Store(int64(set.shortest()))
+	set := settings{
+		cfg:              cfg,
+		log:              log,
+		outage:           &outage{log: cfg.Logger, servers: cfg.Servers},
+		resolver:         net.DefaultResolver,
+		lastGoodIP:       new(sync.Map),
+		openTimeout:      new(atomic.Int64),
+		warnShortTimeout: new(sync.Once),
+		abandoned:        new(sync.WaitGroup),
+	}
+	set.openTimeout.Store(int64(set.minOpenTimeout()))
 	set.closing, set.close = context.WithCancel(context.Background())
 	if digest != (Digest{}) {
 		set.auth = func() []byte { return []byte(digest.User + ":" + digest.Password) }
@@ -76,28 +87,27 @@ func (c *Connector) DriverName() string { return "zookeeper" }
 
 // IsContender implements driver.Connector.
 func (c *Connector) IsContender(node string) bool {
-	_, ok := parseNode(node)
-	plain := strings.HasPrefix(node, foreignPlain) || strings.HasPrefix(node, protected) && len(node) == len(protected)+guidLength
-	return (ok || plain) && !strings.Contains(node, "/")
+	plain := strings.HasPrefix(node, foreignPlainPrefix) || strings.HasPrefix(node, guidPrefix) && len(node) == len(guidPrefix)+guidLength
+	return (isContender(node) || plain) && !strings.Contains(node, "/")
 }
 
 // Connect implements driver.Connector. It tries every address of every server
-// once, and fails with the last one's error when none gave it a session. A server
+// once, and fails with the last one's error if none gives it a session. A server
 // is given an eighth of the session timeout to answer, at least a second, and
-// after a Connect in which one did not answer twice as long, up to the whole of
-// the timeout.
+// after a Connect in which one did not answer twice as long, up to the whole
+// timeout.
 func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	return connect(ctx, c.settings)
 }
 
 // Close waits until nothing is left running of sessions that could not be
-// established, and of those that came too late, a few seconds at most. The pool
+// established or came too late, which takes a few seconds at most. The pool
 // calls it when it is closed.
 func (c *Connector) Close() error {
-	const patience = 2 * time.Second // with a slow log
+	const logTimeout = 2 * time.Second // for a slow handler
 	c.close()
-	c.failed.Wait()
+	c.abandoned.Wait()
 	c.outage.close()
-	c.log.finish(patience)
+	c.log.flush(logTimeout)
 	return nil
 }

@@ -4,21 +4,83 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
-// pace pauses before the nth repetition of something that somebody undoes each
-// time: the server, which removes an empty container between two of our requests,
-// or a script that deletes a queue again and again. It returns an error when that
-// is to end, with the context or the session.
-func (s *Session) pace(ctx context.Context, n int) error {
-	const longest = 50 // so that whoever undoes it does not win for ever
+// directories is what a session knows of the nodes that queues are in. A directory
+// is a container, which the server removes some time after its last child has gone.
+type directories struct {
+	noContainers atomic.Bool // the server is older than container nodes
+
+	mu         sync.Mutex
+	warned     map[string]bool // by path of a directory: of the end of its sequence numbers
+	persistent map[string]bool // by path: children with a number that are not ephemeral
+}
+
+// maxPersistent bounds the persistent children that are remembered, so that a queue
+// with many locks below it whose names have numbers is examined once in a session.
+const maxPersistent = 1 << 14
+
+func (d *directories) isPersistent(path string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.persistent[path]
+}
+
+func (d *directories) notePersistent(path string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.persistent) >= maxPersistent {
+		clear(d.persistent)
+	}
+	d.persistent[path] = true
+}
+
+// firstWarning reports whether it is called for the first time for the directory.
+func (d *directories) firstWarning(dir string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first := !d.warned[dir]
+	d.warned[dir] = true
+	return first
+}
+
+// lateSequence is when the end of a queue's counter is worth a warning: a
+// hundred million locks before it comes.
+const lateSequence = math.MaxInt32 - 100_000_000
+
+// warnSequence warns the operator, once in a session, that the queue's counter
+// nears its end.
+func (s *Session) warnSequence(dir string, node driver.Node) {
+	if node.Seq < lateSequence || !s.directories.firstWarning(dir) {
+		return
+	}
+	s.cfg.Logger.Warn("lockpool: the sequence numbers of a lock are nearly exhausted: the last one is 2147483647; before that, "+
+		"remove the lock's node while nobody holds or waits, which resets them", "path", dir, "number", node.Seq)
+}
+
+// usesContainers reports whether directories are containers.
+func (s *Session) usesContainers() bool {
+	return !s.directories.noContainers.Load() && !s.cfg.Layout.naming().persistent
+}
+
+// pauseBeforeRecreating pauses before the nth repetition of something that is
+// undone each time: by the server, which removes an empty container between two of
+// our requests, or by a script that deletes a queue again and again. It returns an
+// error if the context has ended or the session is over.
+func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
+	const longest = 50 // milliseconds; longer than the other side takes, which would always win otherwise
 	if n <= 1 {
-		return ctx.Err() // a queue that is made for the first time costs no time
+		return ctx.Err() // creating a queue for the first time costs no pause
 	}
 	select {
 	case <-time.After(time.Duration(min(n-1, longest)) * time.Millisecond):
@@ -32,34 +94,31 @@ func (s *Session) pace(ctx context.Context, n int) error {
 	return nil
 }
 
-// makeQueue creates dir, and its parents where they are missing, as containers,
-// which the server removes when they have been left empty. It adds to made what it
-// may have created, for unmake, whether or not it succeeds.
-func (s *Session) makeQueue(ctx context.Context, dir string, made *[]string) error {
+// createContainers creates dir, and its parents where they are missing. Whether or
+// not it succeeds, it adds to made what it may have created, for removeContainers.
+func (s *Session) createContainers(ctx context.Context, dir string, made *[]string) error {
 	for tries := 0; ; tries++ {
-		if err := s.pace(ctx, tries); err != nil {
+		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
 			return err
 		}
-		container, err := s.createParent(dir)
-		if container && (err == nil || !refused(err)) && !slices.Contains(*made, dir) {
+		container, err := s.createContainer(dir)
+		if container && (err == nil || !isRefused(err)) && !slices.Contains(*made, dir) {
 			*made = append(*made, dir)
 		}
 		switch {
 		case err == nil, errors.Is(err, zk.ErrNodeExists):
 			return nil
 		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
-			err = s.makeQueue(ctx, parent(dir), made)
-		case unimplemented(err):
-			s.mu.Lock()
-			s.noContainers = true // ZooKeeper before 3.5.1
-			s.mu.Unlock()
+			err = s.createContainers(ctx, parent(dir), made)
+		case isUnimplemented(err):
+			s.directories.noContainers.Store(true) // ZooKeeper before 3.5.1
 			err = nil
-		case unsure(err):
-			err = s.again()
+		case isUnsure(err):
+			err = s.pauseBeforeRetry()
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-			err = underPlain(parent(dir))
+			err = plainLockError(parent(dir))
 		default:
-			err = explain(err, "creating "+dir, "CREATE", parent(dir))
+			err = explainError(err, "creating "+dir, "CREATE", parent(dir))
 		}
 		if err != nil {
 			return err
@@ -67,33 +126,46 @@ func (s *Session) makeQueue(ctx context.Context, dir string, made *[]string) err
 	}
 }
 
-// unmake removes the containers that were made for a node that was not created
-// after all. The server would keep one for ever that never had a child. So it goes
-// on while the session is being closed, for as long as that has a connection.
-func (s *Session) unmake(made []string) {
+func (s *Session) createContainer(path string) (container bool, err error) {
+	if container = s.usesContainers(); container {
+		_, err = s.requests.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
+	} else {
+		_, err = s.requests.Create(path, nil, 0, s.cfg.ACL)
+	}
+	return container, err
+}
+
+// removeContainers removes the containers that were created for a node that was
+// not. The server would keep forever a container that never had a child. So it
+// continues while the session is being closed, for as long as that has a connection.
+func (s *Session) removeContainers(made []string) {
 	slices.Sort(made) // each is below the one before it
 	for _, path := range slices.Backward(made) {
-		err := s.conn.Delete(path, 0)
-		for unsure(err) && !s.refuses() {
+		err := s.requests.Delete(path, 0)
+		for isUnsure(err) && !s.mustNotDial() {
 			time.Sleep(minBackoff)
-			err = s.conn.Delete(path, 0)
+			err = s.requests.Delete(path, 0)
 		}
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return // somebody uses it, and with it what is above
+			return // it is in use, and so are its parents
 		}
 	}
 }
 
-func (s *Session) createParent(path string) (container bool, err error) {
-	s.mu.Lock()
-	container = !s.noContainers && !s.cfg.Layout.naming().persistent
-	s.mu.Unlock()
-	if container {
-		_, err = s.conn.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
-	} else {
-		_, err = s.conn.Create(path, nil, 0, s.cfg.ACL)
+// path returns the path of a queue, or of a node in it.
+func (s *Session) path(parts ...string) string {
+	return s.cfg.Chroot + "/" + strings.Join(parts, "/")
+}
+
+// paths returns the paths of the nodes that a contender consists of.
+func (s *Session) paths(queue string, node driver.Node) (paths []string) {
+	if node.Kind == driver.Plain {
+		return []string{s.path(queue)}
 	}
-	return container, err
+	for _, name := range nodeNames(node) {
+		paths = append(paths, s.path(queue, name))
+	}
+	return paths
 }
 
 func parent(path string) string {

@@ -5,23 +5,24 @@
 //
 //	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks?session_timeout=10s")
 //
-// [ParseDSN] describes the connect string. What does not fit into a string,
-// such as TLS, is set in a [Config] and opened with [NewConnector] and
-// lockpool.OpenConnector.
+// [ParseDSN] describes the connect string. Settings that do not fit into a string,
+// such as TLS, are fields of [Config]; pass it to [NewConnector], and the connector
+// to lockpool.OpenConnector.
 //
-// # What is stored
+// # Nodes
 //
-// A lock is a container node under the chroot, made on demand; ZooKeeper
+// A lock is a container node under the chroot, created on demand; ZooKeeper
 // removes it some time after its last contender has left. A contender is an
 // ephemeral sequential child named as Apache Curator names it,
 // _c_<uuid>-lock-<number>, so that Curator's InterProcessMutex and the Lock of
-// the Go client stand in the same queue and respect each other. Who shares the
-// lock is called _c_<uuid>-rlock-<number>, which those two wait for as well.
+// the Go client join the same queue, and all exclude each other. The node of a
+// reader is named _c_<uuid>-rlock-<number>; those two clients wait for it as well.
+// [Layout] has the names for other clients.
 //
-// # What is handled here
+// # Differences from the client
 //
-// The client is used for its protocol. What a lock can not live with is handled
-// in this package: a session that silently becomes another one, calls without a
+// The client implements the protocol. This package handles what a lock cannot
+// tolerate in it: a session that silently becomes another one, calls without a
 // context, creates whose reply is lost, watches that leak, and secrets in
-// messages. Each is explained where it is handled.
+// messages. The code explains each where it is handled.
 package zookeeper

@@ -2,5 +2,5 @@ package zookeeper
 
 import "time"
 
-// Tests need not wait as long for what is rare.
-func init() { lookRound = 300 * time.Millisecond }
+// Tests need not wait half a minute for a check.
+func init() { recheckInterval = 300 * time.Millisecond }

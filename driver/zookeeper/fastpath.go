@@ -1,84 +1,107 @@
 package zookeeper
 
 import (
+	"sync"
+
 	"github.com/lockpool/lockpool/driver"
 )
 
-// solo is what a session knows of a queue in which it was alone the last time.
+// fastpaths tells when the listing after a create can be spared, because the new
+// node is known to be alone in its queue.
 //
 // The number of a node is the count of all children ever created in the queue.
-// So if our next node gets the very next number, nobody has joined in between,
-// and if nobody but us was there before, nobody is there now: the node is at the
-// head, and the listing would only say so. An uncontended lock is then one
-// request to take and one to give back, as cheap as a lock on ZooKeeper can be.
+// So if our next node gets the very next number, no node was created in between,
+// and if ours was alone before, the new one is alone now: it is at the head, and the
+// listing would show nothing else. An uncontended lock is then one request to take
+// and one to release, as cheap as a lock on ZooKeeper can be.
 //
-// The count begins anew if the queue is removed and made again, as the server
-// does with empty containers. A watch on the queue's own node tells of that: its
-// event comes before the reply to any create that follows. It must have been
+// The count starts over if the queue is removed and created again, as the server
+// does with empty containers. A watch on the queue's own node detects that: its
+// event arrives before the reply to any create that follows. It must have been
 // set before the earlier of the two creates was sent.
 //
-// The watch costs a request, and the client can not take it back: it goes when
-// the server removes the queue. So it is set only for a queue that we have had
-// to ourselves for a while.
+// The watch costs a request, and the client cannot take it back: it goes when
+// the server removes the queue. So it is set only for a queue that the session has
+// had to itself for a while.
+type fastpaths struct {
+	mu    sync.Mutex
+	byDir map[string]fastpath
+}
+
+// fastpath is what is known of a queue in which the session's last node was alone.
 type fastpath struct {
-	seq     int32  // of our last node, which was at the head when it was created
+	seq     int32  // of that node, which was at the head when it was created
 	next    int32  // the number after it
 	streak  int    // how many nodes in a row had the very next number, up to it
 	left    bool   // it has been removed since
 	watched *watch // on the queue, set before that node was created; may be nil
 }
 
-// soloStreak is how many numbers in a row make a queue worth a watch.
+// fastpathStreak is how many numbers in a row make a queue worth a watch.
 const fastpathStreak = 16
 
-// maxSolos bounds what is remembered, for users with a lock per order and
-// millions of orders.
+// maxFastpaths bounds the queues that are remembered, for users with a lock per
+// order and millions of orders.
 const maxFastpaths = 1024
 
-// expectSolo returns the watch on the queue, if there is one, and the number
-// that the next node must get for us to be alone, if that can be told.
-func (s *Session) expectAlone(dir string) (watched *watch, next int32, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if watched = s.watches[dir]; watched == nil || !watched.isArmed() {
-		return nil, 0, false
-	}
-	last := s.fastpaths[dir]
-	return watched, last.next, last.streak > 0 && last.left && last.watched == watched
+// expect returns the number that the session's next node in the queue gets if it is
+// alone. It reports false if that is unknown, or the queue was not watched by w.
+func (f *fastpaths) expect(dir string, w *watch) (next int32, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last := f.byDir[dir]
+	return last.next, last.streak > 0 && last.left && last.watched == w
 }
 
-// noteSolo records the outcome of a join. watched is what expectSolo returned
-// before it.
-func (s *Session) noteJoined(dir string, node driver.Node, alone bool, watched *watch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last, known := s.fastpaths[dir]
+// joined records the outcome of a join during which w watched the queue, or nothing
+// did. It reports whether the queue is worth a watch.
+func (f *fastpaths) joined(dir string, node driver.Node, alone bool, w *watch) (worthWatch bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if !alone {
-		delete(s.fastpaths, dir)
-		return
+		delete(f.byDir, dir)
+		return false
 	}
-	if !known && len(s.fastpaths) >= maxFastpaths {
-		for other := range s.fastpaths { // any
-			delete(s.fastpaths, other)
-			break
-		}
-	}
+	makeRoom(f.byDir, dir, maxFastpaths)
 	streak := 0
-	if known && node.Seq == last.next {
+	if last, known := f.byDir[dir]; known && node.Seq == last.next {
 		streak = last.streak + 1
 	}
-	s.fastpaths[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(len(names(node))), streak: streak, watched: watched}
-	if watched == nil && streak >= fastpathStreak && !s.noContainers && !s.cfg.Layout.naming().persistent {
-		s.watchLocked(dir)
+	f.byDir[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(nodeCount(node)), streak: streak, watched: w}
+	return w == nil && streak >= fastpathStreak
+}
+
+// left records that a node of the session is gone.
+func (f *fastpaths) left(dir string, node driver.Node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if last, ok := f.byDir[dir]; ok && last.seq == node.Seq {
+		last.left = true
+		f.byDir[dir] = last
 	}
 }
 
-// noteLeft records that a node of ours is gone.
-func (s *Session) noteLeft(dir string, node driver.Node) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if last, ok := s.fastpaths[dir]; ok && last.seq == node.Seq {
-		last.left = true
-		s.fastpaths[dir] = last
+// uses reports whether w is the watch on the queue's own node that a fast path
+// relies on.
+func (f *fastpaths) uses(dir string, w *watch) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byDir[dir].watched == w
+}
+
+// expectAlone returns the watch on the queue, if there is one, and the number
+// that the next node must get to be alone, if that can be told.
+func (s *Session) expectAlone(dir string) (w *watch, next int32, ok bool) {
+	if w = s.watches.at(dir); w == nil || !w.isArmed() {
+		return nil, 0, false
+	}
+	next, ok = s.fastpaths.expect(dir, w)
+	return w, next, ok
+}
+
+// noteJoined records the outcome of a join, before which expectAlone returned w.
+func (s *Session) noteJoined(dir string, node driver.Node, alone bool, w *watch) {
+	if s.fastpaths.joined(dir, node, alone, w) && s.usesContainers() {
+		s.watch(dir)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// A queue that a session has had to itself is watched, also when others have
-// come.
-func TestQueueThatIsWatchedHasNotGone(t *testing.T) {
+// The watch on the queue's own node fires neither when others join nor when the
+// node is checked.
+func TestWatchOnAQueueOutlivesItsFastPath(t *testing.T) {
 	t.Parallel()
 	server := zktest.Start(t)
 	var log bytes.Buffer
@@ -28,27 +28,27 @@ func TestQueueThatIsWatchedHasNotGone(t *testing.T) {
 		require.NoError(t, err)
 		return s.(*Session)
 	}
-	ours, others := open(), open()
-	dir := ours.path("a")
+	own, other := open(), open()
+	dir := own.path("a")
 	for range fastpathStreak + 5 {
-		node, _, err := ours.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+		node, _, err := own.Join(ctx, "a", driver.Mutex, 0, 0, nil)
 		require.NoError(t, err)
-		require.NoError(t, ours.Leave(ctx, "a", node))
+		require.NoError(t, own.Leave(ctx, "a", node))
 	}
-	require.True(t, ours.isWatched(dir))
-	holder, _, err := others.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+	require.True(t, own.watches.has(dir))
+	holder, _, err := other.Join(ctx, "a", driver.Mutex, 0, 0, nil)
 	require.NoError(t, err)
-	waiter, queue, err := ours.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+	waiter, queue, err := own.Join(ctx, "a", driver.Mutex, 0, 0, nil)
 	require.NoError(t, err)
 	require.Equal(t, []driver.Node{holder, waiter}, queue)
-	watches, err := ours.Watch(ctx, "a", holder, waiter)
+	watches, err := own.Watch(ctx, "a", holder, waiter)
 	require.NoError(t, err)
-	time.Sleep(5 * lookRound)
+	time.Sleep(5 * recheckInterval)
 	require.Zero(t, watches[0].Fired())
 	require.Zero(t, watches[1].Fired())
-	require.True(t, ours.isWatched(dir), "it stands")
-	require.NoError(t, ours.Close(ctx))
-	require.NoError(t, others.Close(ctx))
+	require.True(t, own.watches.has(dir), "the queue was not removed")
+	require.NoError(t, own.Close(ctx))
+	require.NoError(t, other.Close(ctx))
 	require.NoError(t, c.Close())
 	require.NotContains(t, log.String(), "unnoticed")
 }

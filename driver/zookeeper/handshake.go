@@ -13,108 +13,145 @@ import (
 )
 
 const (
-	// The answer to a handshake: protocol version, timeout in milliseconds,
-	// session id, password, and a byte in newer versions. Servers send 36 or 37
-	// bytes; the client would believe any length.
-	leastHello, mostHello = 20, 256
+	// minResponse and maxResponse bound the answer to a handshake: protocol version,
+	// timeout in milliseconds, session ID, password, and a byte in newer versions.
+	// Servers send 36 or 37 bytes; the client would believe any length.
+	minResponse, maxResponse = 20, 256
 
-	// leastTimeout is the shortest session timeout with which locks can be kept.
+	// minTimeout is the shortest session timeout with which locks can be kept.
 	// Servers grant two ticks or more; the client panics with 0.
-	leastTimeout = 100 * time.Millisecond
+	minTimeout = 100 * time.Millisecond
 
-	headLength = 16 // of a packet: xid, zxid, error
+	// headLength is that of a packet's head: xid, zxid, error.
+	headLength = 16
 )
 
-// greet completes the handshake, whose answer the client then reads from
-// l.instead. It runs on the goroutine of the client's connect loop.
+// handshakeStage is how far the handshake of a link has come.
+type handshakeStage int
+
+const (
+	stageUnsent    handshakeStage = iota
+	stageRequested                // a new session has been requested
+	stageSettled                  // a session is established, or no new one was requested
+	stageUnwanted                 // the new session is not wanted any more
+)
+
+// beginHandshake is called before the client sends its handshake.
+func (l *link) beginHandshake() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session.dialing.Err() != nil { // abort came before
+		return net.ErrClosed
+	}
+	l.began, l.handshakeStage = l.session.expiry.now(), stageSettled
+	if l.session.ID() == 0 {
+		l.handshakeStage = stageRequested
+	}
+	return l.Conn.SetDeadline(time.Now().Add(l.timeout))
+}
+
+// handshake completes the handshake, whose answer the client then reads from
+// l.substitute. It runs on the goroutine of the client's connect loop.
 //
 // It authenticates, too. The client would do so on each connection once it knew
-// of the credentials, and block for ever when it fails to write them.
-func (l *link) greet() (err error) {
+// of the credentials, and block forever when it fails to write them.
+func (l *link) handshake() (err error) {
 	s := l.session
 	defer func() {
 		if err != nil {
-			s.tried(err)
+			s.attemptFailed(err)
 		}
 	}()
-	hello, err := l.hello()
+	response, err := l.readResponse()
 	if err != nil {
 		return err
 	}
-	timeout := time.Duration(int32(binary.BigEndian.Uint32(hello[8:]))) * time.Millisecond
-	id := int64(binary.BigEndian.Uint64(hello[12:]))
-	l.given = id
+	timeout := time.Duration(int32(binary.BigEndian.Uint32(response[8:]))) * time.Millisecond
+	id := int64(binary.BigEndian.Uint64(response[12:]))
+	l.offeredID = id
 	if id == 0 && s.ID() == 0 {
-		l.settle()
+		l.settleRequest()
 		return fmt.Errorf("%s took the connection, but gave no session", l.to)
 	}
-	if id != 0 && timeout < leastTimeout {
-		return forGood{fmt.Errorf("%s grants a session timeout of %s, with which no lock can be kept: look at its tickTime, minSessionTimeout and maxSessionTimeout", l.to, timeout)}
+	if id != 0 && timeout < minTimeout {
+		return permanentError{fmt.Errorf("%s grants a session timeout of %s, with which no lock can be kept: look at its tickTime, minSessionTimeout and maxSessionTimeout", l.to, timeout)}
 	}
 	if id != 0 && s.auth != nil {
 		if err := l.authenticate(); err != nil {
 			return err
 		}
 	}
-	if err := s.onHandshake(id, timeout, l.asked); err != nil {
+	if err := s.onHandshake(id, timeout, l.began); err != nil {
 		return err
 	}
-	if l.settle() {
-		s.opened(s.now() - l.asked)
+	if l.settleRequest() {
+		s.noteOpenDuration(s.expiry.now() - l.began)
 	}
-	s.outage.ended(l.to)
-	s.useful.Store(l.to.server, l.to.ip)
-	l.instead = hello
-	l.slack, l.silence = timeout/32, timeout/4
-	l.since = time.Now()
-	l.done.Store(true)
+	s.outage.end(l.to)
+	s.lastGoodIP.Store(l.to.server, l.to.ip)
+	l.substitute = response
+	l.slack, l.maxSilence = timeout/32, timeout/4
+	l.establishedAt = time.Now()
+	l.established.Store(true)
 	return l.Conn.SetDeadline(time.Time{})
 }
 
-// hello reads the answer to the handshake, with its length, or nothing: dismiss may
-// read it after greet has given up.
-func (l *link) hello() ([]byte, error) {
-	head, err := l.in.Peek(4)
-	if err != nil {
-		return nil, l.silent(err)
-	}
-	length := binary.BigEndian.Uint32(head)
-	if length < leastHello || length > mostHello {
-		return nil, l.stranger()
-	}
-	hello, err := l.in.Peek(4 + int(length))
-	if err != nil {
-		return nil, l.silent(err)
-	}
-	if password := int32(binary.BigEndian.Uint32(hello[20:])); password > int32(length)-leastHello {
-		return nil, forGood{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q", l.to, hello)}
-	}
-	hello = bytes.Clone(hello)
-	_, err = l.in.Discard(len(hello))
-	return hello, err
+// settleRequest ends the request for a new session, and reports whether there was
+// one.
+func (l *link) settleRequest() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	requested := l.handshakeStage == stageRequested
+	l.handshakeStage = stageSettled
+	return requested
 }
 
-// silent turns the error of reading during the handshake into one that says what
-// the server did.
-func (l *link) silent(err error) error {
+// readResponse reads the answer to the handshake, with its length. On an error it
+// reads nothing: closeUnwantedSession may read the answer after handshake has given
+// up.
+func (l *link) readResponse() ([]byte, error) {
+	head, err := l.in.Peek(4)
+	if err != nil {
+		return nil, l.explainReadError(err)
+	}
+	length := binary.BigEndian.Uint32(head)
+	if length < minResponse || length > maxResponse {
+		return nil, l.explainForeignServer()
+	}
+	response, err := l.in.Peek(4 + int(length))
+	if err != nil {
+		return nil, l.explainReadError(err)
+	}
+	if password := int32(binary.BigEndian.Uint32(response[20:])); password > int32(length)-minResponse {
+		return nil, permanentError{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q", l.to, response)}
+	}
+	response = bytes.Clone(response)
+	_, err = l.in.Discard(len(response))
+	return response, err
+}
+
+// explainReadError turns an error of reading during the handshake into one that says
+// what the server did.
+func (l *link) explainReadError(err error) error {
 	switch {
 	case isTimeout(err):
-		return noAnswer{fmt.Errorf("%s took the connection, but did not answer within %s", l.to, l.patience)}
+		return timeoutError{fmt.Errorf("%s took the connection, but did not answer within %s", l.to, l.timeout)}
 	case errors.Is(err, io.EOF):
 		return fmt.Errorf("%s closed the connection without an answer: it may not be serving yet, have too many connections from here (maxClientCnxns), or expect TLS", l.to)
 	}
 	err = fmt.Errorf("%s broke the connection during the handshake: %w", l.to, err)
-	if isRefusal(err) { // TLS 1.3 refuses a client's certificate only now
-		return refusal(err)
+	if isTLSRefusal(err) { // TLS 1.3 refuses a client's certificate only now
+		return tlsRefusal(err)
 	}
 	return err
 }
 
-// stranger says what seems to be there instead of ZooKeeper, by what it said.
-func (l *link) stranger() error {
+// explainForeignServer returns an error that says what kind of server seems to have
+// answered in place of ZooKeeper.
+func (l *link) explainForeignServer() error {
 	const enough, soon = 48, 100 * time.Millisecond
-	_ = l.Conn.SetReadDeadline(time.Now().Add(soon)) // the rest of its line is here soon, if at all
-	said, _ := l.in.Peek(enough)
+	_ = l.Conn.SetReadDeadline(time.Now().Add(soon)) // the rest of its line arrives soon, if at all
+	answer, _ := l.in.Peek(enough)
 	for _, known := range []struct{ begin, what string }{
 		{"HTTP/", "HTTP; ZooKeeper's client port is usually 2181"},
 		{"<", "HTTP; ZooKeeper's client port is usually 2181"},
@@ -124,15 +161,15 @@ func (l *link) stranger() error {
 		{"-NOAUTH", "Redis; ZooKeeper's client port is usually 2181"},
 		{"-DENIED", "Redis; ZooKeeper's client port is usually 2181"},
 	} {
-		if bytes.HasPrefix(said, []byte(known.begin)) {
-			return forGood{fmt.Errorf("%s is not a ZooKeeper server: its answer %q looks like %s", l.to, said, known.what)}
+		if bytes.HasPrefix(answer, []byte(known.begin)) {
+			return permanentError{fmt.Errorf("%s is not a ZooKeeper server: its answer %q looks like %s", l.to, answer, known.what)}
 		}
 	}
-	return forGood{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q: check host and port", l.to, said)}
+	return permanentError{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q: check host and port", l.to, answer)}
 }
 
 // authenticate sends the credentials and waits for the answer. Nothing else can
-// come in: there are no watches yet and no requests.
+// arrive: there are no watches yet and no requests.
 func (l *link) authenticate() error {
 	const (
 		xid    = -4 // the protocol's number for this request
@@ -148,72 +185,40 @@ func (l *link) authenticate() error {
 	packet = binary.BigEndian.AppendUint32(packet, uint32(len(credentials)))
 	packet = append(packet, credentials...)
 	binary.BigEndian.PutUint32(packet, uint32(len(packet)-4))
+	user := l.session.cfg.Digest
 	if _, err := l.Conn.Write(packet); err != nil {
-		return fmt.Errorf("authenticate %v at %s: %w", l.session.cfg.Digest, l.to, err)
+		return fmt.Errorf("authenticate %v at %s: %w", user, l.to, err)
 	}
 	var answer [4 + headLength]byte
 	_, err := io.ReadFull(l.in, answer[:])
 	if err != nil {
-		return fmt.Errorf("authenticate %v: %w", l.session.cfg.Digest, l.silent(err))
+		return fmt.Errorf("authenticate %v: %w", user, l.explainReadError(err))
 	}
 	length, got := binary.BigEndian.Uint32(answer[:]), int32(binary.BigEndian.Uint32(answer[4:]))
 	if length != headLength || got != xid {
-		return fmt.Errorf("authenticate %v: %s answers with something else", l.session.cfg.Digest, l.to)
+		return fmt.Errorf("authenticate %v: %s answers with something else", user, l.to)
 	}
 	if code := int32(binary.BigEndian.Uint32(answer[16:])); code != 0 {
-		return forGood{fmt.Errorf("authenticate %v: %s refuses the credentials (error %d): check Config.Digest, and that the server offers digest authentication", l.session.cfg.Digest, l.to, code)}
+		return permanentError{fmt.Errorf("authenticate %v: %s refuses the credentials (error %d): check Config.Digest, and that the server offers digest authentication", user, l.to, code)}
 	}
 	return nil
 }
 
-// stage is how far the handshake of a link has come.
-type stage int
-
-const (
-	fresh     stage = iota
-	asking          // for a new session
-	settled         // it goes on with a session, or did not ask for a new one
-	dismissed       // the new session is not wanted any more
-)
-
-// ask notes that the client sends its handshake.
-func (l *link) ask() error {
+// abort breaks the connection at once. If a new session has been requested, it only
+// makes the client call Close, which sees to that session.
+func (l *link) abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.session.dialing.Err() != nil { // hangUp came before
-		return net.ErrClosed
-	}
-	l.asked, l.stage = l.session.now(), settled
-	if l.session.ID() == 0 {
-		l.stage = asking
-	}
-	return l.Conn.SetDeadline(time.Now().Add(l.patience))
-}
-
-// settle ends the asking for a new session, and reports whether there was any.
-func (l *link) settle() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	asked := l.stage == asking
-	l.stage = settled
-	return asked
-}
-
-// hangUp breaks the connection at once. The client closes it, if it is asking
-// for a session.
-func (l *link) hangUp() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch l.stage {
-	case asking:
+	switch l.handshakeStage {
+	case stageRequested:
 		_ = l.Conn.SetReadDeadline(time.Unix(1, 0))
-	case fresh, settled:
+	case stageUnsent, stageSettled:
 		l.disconnect()
 	}
 }
 
 // disconnect closes the connection. (Closing a TLS connection would first try to
-// say goodbye.)
+// send a close_notify alert.)
 func (l *link) disconnect() {
 	if secured, ok := l.Conn.(*tls.Conn); ok {
 		secured.NetConn().Close()
@@ -222,32 +227,33 @@ func (l *link) disconnect() {
 	l.Conn.Close()
 }
 
-// Close implements net.Conn. A connection on which a new session was asked for,
-// and not taken up, stays until that session can be closed: the server would
-// keep it for its whole timeout, and every further try would add one.
+// Close implements net.Conn. A connection on which a new session was requested,
+// and not established, stays until that session can be closed: the server would
+// keep it for its whole timeout, and every further attempt would add one.
 func (l *link) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch l.stage {
-	case asking:
-		l.stage = dismissed
-		l.session.failed.Go(l.dismiss) // ends after a session timeout, or soon after Connector.Close
+	switch l.handshakeStage {
+	case stageRequested:
+		l.handshakeStage = stageUnwanted
+		l.session.abandoned.Go(l.closeUnwantedSession) // ends after a session timeout, or soon after Connector.Close
 		return nil
-	case dismissed:
+	case stageUnwanted:
 		return nil
 	}
 	return l.Conn.Close()
 }
 
-// dismiss closes the session that was asked for, when it is there.
-func (l *link) dismiss() {
-	const farewell = 500 * time.Millisecond
+// closeUnwantedSession closes the session that was requested as soon as the server
+// gives it.
+func (l *link) closeUnwantedSession() {
+	const closeTimeout = 500 * time.Millisecond
 	defer l.disconnect()
-	_ = l.Conn.SetDeadline(time.Now().Add(l.session.longest()))
-	defer context.AfterFunc(l.session.closing, func() { _ = l.Conn.SetDeadline(time.Now().Add(farewell)) })()
-	if l.given == 0 {
-		hello, err := l.hello()
-		if err != nil || binary.BigEndian.Uint64(hello[12:]) == 0 {
+	_ = l.Conn.SetDeadline(time.Now().Add(l.session.maxOpenTimeout()))
+	defer context.AfterFunc(l.session.closing, func() { _ = l.Conn.SetDeadline(time.Now().Add(closeTimeout)) })()
+	if l.offeredID == 0 {
+		response, err := l.readResponse()
+		if err != nil || binary.BigEndian.Uint64(response[12:]) == 0 {
 			return
 		}
 	}
@@ -257,7 +263,7 @@ func (l *link) dismiss() {
 		packet = binary.BigEndian.AppendUint32(packet, uint32(n))
 	}
 	if _, err := l.Conn.Write(packet); err == nil {
-		_ = l.Conn.SetDeadline(time.Now().Add(farewell))
-		_, _ = io.Copy(io.Discard, l.in) // the server hangs up
+		_ = l.Conn.SetDeadline(time.Now().Add(closeTimeout))
+		_, _ = io.Copy(io.Discard, l.in) // until the server closes the connection
 	}
 }

@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -12,197 +11,166 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// answered repeats a request until the server has answered it, or the session is
-// over.
-func (s *Session) answered(request func() error) error {
-	for {
-		err := request()
-		if !unsure(err) {
-			return err
-		}
-		if err := s.again(); err != nil {
-			return err
-		}
-	}
-}
-
-// look runs something that asks several times, for as long as somebody waits.
-func look[T any](ctx context.Context, s *Session, do func() (T, error)) (T, error) {
-	leave, err := s.room(ctx)
-	if err != nil {
-		var none T
-		return none, err
-	}
-	return run(ctx, s, func() (T, error) {
-		defer leave()
-		return do()
-	}, nil)
-}
-
-type inspected struct {
-	contenders []driver.Contender
-	others     []string
-}
-
 // Data implements driver.Session.
 func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
-	return look(ctx, s, func() ([]byte, error) {
+	return runInSlot(ctx, s, func() ([]byte, error) {
 		path := s.paths(queue, node)[0]
 		data, _, err := s.get(path)
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
 			return nil, driver.ErrRemoved
 		case err != nil:
-			return nil, explain(err, "reading "+path, "READ", path)
+			return nil, explainError(err, "reading "+path, "READ", path)
 		}
-		_, data = plainData(data)
+		_, data = parsePlainData(data)
 		return data, nil
 	})
 }
 
+type inspectResult struct {
+	contenders []driver.Contender
+	others     []string
+}
+
 // Inspect implements driver.Session.
 func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender, []string, error) {
-	found, err := look(ctx, s, func() (found inspected, err error) {
-		dir := s.path(queue)
-		if err := s.catchUp(dir); err != nil {
-			return found, err
-		}
-		children, err := s.childrenOf(dir)
-		if err == nil && len(children) == 0 {
-			found.contenders, err = s.inspectPlain(dir)
-		}
-		for _, name := range children {
-			if _, ok := parseNode(name); !ok {
-				found.others = append(found.others, name)
-			}
-		}
-		slices.Sort(found.others)
-		for _, node := range sorted(children) {
-			var data []byte
-			var stat *zk.Stat
-			path := dir + "/" + node.Name
-			err := ctx.Err()
-			if err == nil {
-				data, stat, err = s.get(path)
-			}
-			switch {
-			case err == nil:
-				found.contenders = append(found.contenders, contender(node, data, stat))
-			case !errors.Is(err, zk.ErrNoNode):
-				return found, explain(err, "reading "+path, "READ", path)
-			}
-		}
-		return found, err
-	})
+	found, err := runInSlot(ctx, s, func() (inspectResult, error) { return s.inspect(ctx, s.path(queue)) })
 	return found.contenders, found.others, err
 }
 
-// catchUp makes a server that lags behind know all that happened before.
+func (s *Session) inspect(ctx context.Context, dir string) (found inspectResult, err error) {
+	if err := s.catchUp(dir); err != nil {
+		return found, err
+	}
+	l, err := s.list(dir)
+	if err != nil {
+		return found, err
+	}
+	if len(l.children) == 0 {
+		found.contenders, err = s.inspectPlain(dir)
+		return found, err
+	}
+	for _, name := range l.children {
+		if !isContender(name) {
+			found.others = append(found.others, name)
+		}
+	}
+	slices.Sort(found.others)
+	for _, node := range l.queue {
+		if err := ctx.Err(); err != nil {
+			return found, err
+		}
+		path := dir + "/" + node.Name
+		data, stat, err := s.get(path)
+		switch {
+		case err == nil:
+			found.contenders = append(found.contenders, newContender(node, data, stat))
+		case !errors.Is(err, zk.ErrNoNode):
+			return found, explainError(err, "reading "+path, "READ", path)
+		}
+	}
+	return found, nil
+}
+
+// catchUp makes a server that lags behind catch up with what has happened so far.
 func (s *Session) catchUp(path string) error {
-	err := s.answered(func() error {
-		_, err := s.conn.Sync(path)
-		return err
-	})
+	err := s.sync(path)
 	if err != nil && !errors.Is(err, driver.ErrSessionLost) {
-		return explain(err, "catching up", "READ", path)
+		return explainError(err, "catching up", "READ", path)
 	}
 	return err
 }
 
-// inspectPlain returns the holder of a lock without a queue, if there is one.
+// inspectPlain returns the holder of a plain lock, if there is one.
 func (s *Session) inspectPlain(path string) ([]driver.Contender, error) {
 	data, stat, err := s.get(path)
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		return nil, nil
 	case err != nil:
-		return nil, explain(err, "reading "+path, "READ", path)
+		return nil, explainError(err, "reading "+path, "READ", path)
 	case !isPlain(stat):
 		return nil, nil
 	}
-	node, data := plainNode(data, stat)
-	return []driver.Contender{contender(node, data, stat)}, nil
+	node, data := parsePlainNode(data, stat)
+	return []driver.Contender{newContender(node, data, stat)}, nil
 }
 
-func contender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender {
+func newContender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender {
 	return driver.Contender{
 		Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
-		Asked: time.UnixMilli(stat.Ctime), Data: data,
+		Joined: time.UnixMilli(stat.Ctime), Data: data,
 	}
 }
 
 // Queues implements driver.Session.
 func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
-	return look(ctx, s, func() (names []string, err error) {
+	return runInSlot(ctx, s, func() (names []string, err error) {
 		if err := s.catchUp(max(s.cfg.Chroot, "/")); err != nil {
 			return nil, err
 		}
 		for left := []string{prefix}; len(left) > 0; left = left[1:] {
-			name, dir := left[0], s.path(left[0])
-			if name == "" {
-				dir = max(s.cfg.Chroot, "/")
-			}
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			children, err := s.childrenOf(dir)
-			if err == nil && len(children) == 0 && name != "" {
-				var holder []driver.Contender
-				if holder, err = s.inspectPlain(dir); len(holder) > 0 {
-					names = append(names, name)
-				}
-			}
+			inUse, below, err := s.examine(left[0])
 			if err != nil {
 				return nil, err
 			}
-			contended := false
-			for _, child := range children {
-				path := child
-				if name != "" {
-					path = name + "/" + child
-				}
-				if _, ok := parseNode(child); ok {
-					contended = true
-				} else if path != "zookeeper" || s.cfg.Chroot != "" {
-					left = append(left, path)
-				}
+			if inUse {
+				names = append(names, lockOf(left[0]))
 			}
-			if contended && name != "" {
-				lock := name
-				if of, part, ok := cutLast(name); ok && (part == driver.Guards || part == driver.Leases) {
-					lock = of // a semaphore
-				}
-				names = append(names, lock)
-			}
+			left = append(left, below...)
 		}
 		slices.Sort(names)
 		return slices.Compact(names), nil
 	})
 }
 
+// examine reports whether a lock's directory has a contender, or the plain lock a
+// holder, and returns the names below it. The empty name is the root.
+func (s *Session) examine(name string) (inUse bool, below []string, err error) {
+	dir, begin := s.path(name), name+"/"
+	if name == "" {
+		dir, begin = max(s.cfg.Chroot, "/"), ""
+	}
+	l, err := s.list(dir)
+	if err != nil {
+		return false, nil, err
+	}
+	if len(l.children) == 0 && name != "" {
+		holder, err := s.inspectPlain(dir)
+		return len(holder) > 0, nil, err
+	}
+	for _, child := range l.children {
+		switch path := begin + child; {
+		case isContender(child):
+			inUse = name != ""
+		case path != "zookeeper" || s.cfg.Chroot != "": // which is the server's own
+			below = append(below, path)
+		}
+	}
+	return inUse, below, nil
+}
+
+// lockOf returns the name of the lock that has contenders in the queue.
+func lockOf(queue string) string {
+	if of, part, ok := cutLast(queue); ok && (part == driver.Guards || part == driver.Leases) {
+		return of // a semaphore
+	}
+	return queue
+}
+
 // Break implements driver.Session.
 func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
-	_, err := look(ctx, s, func() (struct{}, error) {
+	_, err := runInSlot(ctx, s, func() (struct{}, error) {
 		for i, path := range s.paths(queue, node) {
-			sent := false // a delete that may have been carried out
-			err := s.answered(func() error {
-				if node.Kind == driver.Plain { // each time: the name may be that of the next one
-					claims := claimsOn(path)
-					claims.delete()
-					defer claims.deleted()
-					if _, err := s.identify(path, node); err != nil {
-						return err
-					}
-				}
-				err := s.conn.Delete(path, -1)
-				sent = sent || unsure(err)
-				return err
-			})
+			sent, err := s.breakOne(path, node)
 			switch {
 			case errors.Is(err, zk.ErrNoNode) && !sent && i == 0:
 				return struct{}{}, driver.ErrRemoved
 			case err != nil && !errors.Is(err, zk.ErrNoNode):
-				return struct{}{}, explain(err, "deleting "+path, "DELETE", parent(path))
+				return struct{}{}, explainError(err, "deleting "+path, "DELETE", parent(path))
 			}
 			s.cfg.Logger.Warn("lockpool: a contender was removed by request", "path", path, "session", s.Info().ID)
 		}
@@ -211,14 +179,33 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
-// identify returns the version of the node of a lock without a queue, if it is
-// that one. The error is ErrNoNode if it is not.
-func (s *Session) identify(path string, node driver.Node) (version int32, err error) {
-	data, stat, err := s.conn.Get(path)
+// breakOne deletes one of the nodes that node consists of. sent reports whether a
+// delete without an answer may have been carried out before.
+func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error) {
+	err = s.retryUntilAnswered(func() error {
+		if node.Kind == driver.Plain { // checked for each try: the name may be the next holder's
+			claims := claimsOn(path)
+			claims.delete()
+			defer claims.deleted()
+			if _, err := s.plainVersion(path, node); err != nil {
+				return err
+			}
+		}
+		err := s.requests.Delete(path, -1)
+		sent = sent || isUnsure(err)
+		return err
+	})
+	return sent, err
+}
+
+// plainVersion returns the version of a plain lock's node. The error is ErrNoNode if
+// the node at path is another one.
+func (s *Session) plainVersion(path string, node driver.Node) (version int32, err error) {
+	data, stat, err := s.requests.Get(path)
 	if err != nil {
 		return 0, err
 	}
-	if found, _ := plainNode(data, stat); found != node {
+	if found, _ := parsePlainNode(data, stat); found != node {
 		return 0, zk.ErrNoNode
 	}
 	return stat.Version, nil
@@ -226,31 +213,25 @@ func (s *Session) identify(path string, node driver.Node) (version int32, err er
 
 // Revoke implements driver.Session.
 func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
-	_, err := look(ctx, s, func() (struct{}, error) {
-		path := s.paths(queue, node)[0]
-		err := s.answered(func() error {
-			version, err := int32(-1), error(nil)
-			if node.Kind == driver.Plain { // the name may be that of the next one
-				version, err = s.identify(path, node)
-			}
-			if err == nil {
-				_, err = s.conn.Set(path, []byte(revokeRequest), version)
-			}
-			return err
-		})
-		switch {
-		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
-			err = driver.ErrRemoved
-		case err != nil && !errors.Is(err, driver.ErrSessionLost):
-			err = explain(err, "asking for the lock at "+path, "WRITE", path)
+	path := s.paths(queue, node)[0]
+	err := s.runUntilAnswered(ctx, func() error {
+		version, err := int32(-1), error(nil)
+		if node.Kind == driver.Plain { // the name may be the next holder's
+			version, err = s.plainVersion(path, node)
 		}
-		return struct{}{}, err
+		if err == nil {
+			_, err = s.requests.Set(path, []byte(revokeRequest), version)
+		}
+		return err
 	})
+	switch {
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
+		return driver.ErrRemoved
+	case err != nil && isAnswer(err):
+		return explainError(err, "asking for the lock at "+path, "WRITE", path)
+	}
 	return err
 }
 
 // revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals).
 const revokeRequest = "__REVOKE__"
-
-// sessionID is how ZooKeeper's own tools write one.
-func sessionID(id int64) string { return fmt.Sprintf("%#x", uint64(id)) }

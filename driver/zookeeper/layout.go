@@ -2,55 +2,54 @@ package zookeeper
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
 // Layout says how the nodes of locks are named, and so which clients of other
-// kinds a lock excludes. Pools with different layouts exclude each other; who
-// meets a client of another kind sets the layout that this client respects.
+// kinds a lock excludes. Pools with different layouts exclude each other; a pool
+// that shares locks with another kind of client needs the layout that this client
+// respects.
 type Layout string
 
 const (
 	// LayoutCurator, the default, excludes Curator's InterProcessMutex and
-	// go-zookeeper's Lock. They take a reader of lockpool for one of theirs, so
-	// that they wait for it, if for longer than they must.
+	// go-zookeeper's Lock. They take a reader of lockpool for one of their own
+	// contenders and wait for it, although for longer than they must.
 	LayoutCurator Layout = "curator"
 
-	// LayoutCuratorRW is that of Curator's InterProcessReadWriteLock, whose readers
-	// and lockpool's share the lock. InterProcessMutex does not see it.
+	// LayoutCuratorRW is the layout of Curator's InterProcessReadWriteLock, whose
+	// readers share the lock with lockpool's. InterProcessMutex does not see it.
 	LayoutCuratorRW Layout = "curator-rw"
 
-	// LayoutKazoo is LayoutCurator, and excludes all locks of kazoo as well, with
+	// LayoutKazoo is LayoutCurator, but also excludes all locks of kazoo, with
 	// and without extra_lock_patterns: each contender has a second node, named as
-	// kazoo does. The nodes that hold the queues are persistent then, because a
-	// Lock of kazoo fails for good when ZooKeeper has removed an empty one.
+	// kazoo names its own. The nodes that contain the queues are persistent, because
+	// kazoo's Lock fails permanently when ZooKeeper has removed an empty container.
 	LayoutKazoo Layout = "kazoo"
 
 	// LayoutKazooRW is LayoutKazoo, but readers share the lock with kazoo's
-	// ReadLock. Use WriteLock there beside it, because kazoo's Lock does not wait
-	// for anybody who reads.
+	// ReadLock. The exclusive lock on kazoo's side is then WriteLock, because kazoo's
+	// Lock does not wait for readers.
 	LayoutKazooRW Layout = "kazoo-rw"
 )
 
 // naming is how a layout ends the names of a contender's nodes, the second of
-// which is its twin.
+// which is its alias, and whether the nodes that contain the queues are persistent.
 type naming struct {
-	alone, read []string
-	persistent  bool // the queues
+	exclusive, shared []string
+	persistent        bool
 }
 
 var layouts = map[Layout]naming{
-	LayoutCurator:   {alone: []string{mutexEnding}, read: []string{readerEnding}},
-	LayoutCuratorRW: {alone: []string{"__WRIT__"}, read: []string{"__READ__"}},
-	LayoutKazoo:     {alone: []string{mutexEnding, "__lock__"}, read: []string{readerEnding, "__lock__"}, persistent: true},
-	LayoutKazooRW:   {alone: []string{mutexEnding, "__lock__"}, read: []string{readerEnding, "__rlock__"}, persistent: true},
+	LayoutCurator:   {exclusive: []string{mutexEnding}, shared: []string{readerEnding}},
+	LayoutCuratorRW: {exclusive: []string{"__WRIT__"}, shared: []string{"__READ__"}},
+	LayoutKazoo:     {exclusive: []string{mutexEnding, "__lock__"}, shared: []string{readerEnding, "__lock__"}, persistent: true},
+	LayoutKazooRW:   {exclusive: []string{mutexEnding, "__lock__"}, shared: []string{readerEnding, "__rlock__"}, persistent: true},
 }
 
 func (l Layout) naming() naming { return layouts[l] }
@@ -61,17 +60,18 @@ const (
 	permitEnding = "lease-" // of Curator's InterProcessSemaphoreV2, too
 )
 
-// limitMark begins the limit that a lease of ours states: in its name, so that the
-// listing says it. (Other clients do not read the names of leases.)
-const limitMark = "of"
+// limitPrefix precedes the limit that a lease of ours states. The limit is part of
+// the name, so that a listing shows it. (Other clients do not read the names of
+// leases.)
+const limitPrefix = "of"
 
 // limitOf reads the limit from the name of a lease without its number.
 func limitOf(name string) int {
-	const guid = len(protected) + guidLength + len("-")
+	const guid = len(guidPrefix) + guidLength + len("-")
 	if len(name) < guid {
 		return 0
 	}
-	stated, ok := strings.CutPrefix(strings.TrimSuffix(name[guid:], "-"+permitEnding), limitMark)
+	stated, ok := strings.CutPrefix(strings.TrimSuffix(name[guid:], "-"+permitEnding), limitPrefix)
 	limit, err := strconv.ParseInt(stated, 10, 32)
 	if !ok || err != nil {
 		return 0
@@ -79,9 +79,9 @@ func limitOf(name string) int {
 	return max(int(limit), 0)
 }
 
-// endings are those of all clients that are understood, before the number. One
-// that ends in another stands before it. A node with none of them is no
-// contender and is ignored, unless it looks like one (Session.noStrangers).
+// endings are how all known clients end the names of contenders, before the number.
+// An ending precedes those that are its own suffix. A node with none of them is no
+// contender and is ignored, unless it looks like one (checkForeignContenders).
 var endings = []struct {
 	text string
 	kind driver.Kind
@@ -96,98 +96,107 @@ var endings = []struct {
 }
 
 // of returns the endings of a contender's nodes.
-func (n naming) of(kind driver.Kind, permits, limit int) []string {
+func (n naming) endings(kind driver.Kind, permits, limit int) []string {
 	switch kind {
 	case driver.Permit:
 		ending := permitEnding
 		if limit > 0 {
-			ending = fmt.Sprintf("%s%d-%s", limitMark, limit, permitEnding)
+			ending = fmt.Sprintf("%s%d-%s", limitPrefix, limit, permitEnding)
 		}
 		return slices.Repeat([]string{ending}, permits)
 	case driver.Read:
-		return n.read
+		return n.shared
 	case driver.Guard:
 		return []string{mutexEnding}
 	default:
-		return n.alone
+		return n.exclusive
 	}
 }
 
-// protected is how the name of a node begins that carries a GUID of its
-// creator, by which it is found again when the reply to the create is lost.
-// (Curator's "protection"; the GUID there is the client's, here it is ours.)
-const protected = "_c_"
+// guidPrefix begins the name of a node that carries a GUID, by which its creator
+// finds it if the reply to the create is lost. (Curator's "protection"; there the
+// client makes the GUID, here lockpool does.)
+const guidPrefix = "_c_"
 
-// prefix returns the name of a node without its number.
-func prefix(guid, ending string) string {
+// namePrefix returns the name of a node without its number.
+func namePrefix(guid, ending string) string {
 	if strings.HasSuffix(ending, "lock__") { // kazoo's
 		return strings.ReplaceAll(guid, "-", "") + ending
 	}
-	return protected + guid + "-" + ending
+	return guidPrefix + guid + "-" + ending
 }
 
 // isSemaphore reports whether these are the children of a semaphore's directory.
-// Either may be missing: the server removes an empty container after a while, that
-// of the guards also while permits are held.
+// Either of the two may be missing: the server removes an empty container after a
+// while, that of the guards even while permits are held.
 func isSemaphore(children []string) bool {
 	return slices.Contains(children, driver.Guards) || slices.Contains(children, driver.Leases)
 }
 
-// guidLength is that of a GUID as lockpool and Curator write it.
+// guidLength is the length of a GUID as lockpool and Curator write it.
 const guidLength = len("00000000-0000-0000-0000-000000000000")
 
-// guidOf returns the GUID in the name of one of our nodes.
-func guidOf(name string) string { return name[len(protected):][:guidLength] }
+// guidOf returns the GUID in the name of a node of lockpool.
+func guidOf(name string) string { return name[len(guidPrefix):][:guidLength] }
 
-// isOf reports whether a node of that name was made with the GUID.
-func isOf(name, guid string) bool {
-	return strings.HasPrefix(name, protected+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
+// hasGUID reports whether a node of that name was created with the GUID.
+func hasGUID(name, guid string) bool {
+	return strings.HasPrefix(name, guidPrefix+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
 }
 
-// shared returns the node that takes the place of one of ours that asks to be
-// alone.
-func (n naming) shared(node driver.Node) driver.Node {
+// downgraded returns the Read node that takes the place of an exclusive node of
+// lockpool.
+func (n naming) downgraded(node driver.Node) driver.Node {
 	guid := guidOf(node.Name)
-	read := driver.Node{Kind: driver.Read, Seq: node.Seq, Name: prefix(guid, n.read[0]) + number(node.Seq)}
-	if node.Twin != "" {
-		read.Twin = prefix(guid, n.read[1]) + number(node.Seq+1)
+	read := driver.Node{Kind: driver.Read, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}
+	if node.Alias != "" {
+		read.Alias = namePrefix(guid, n.shared[1]) + formatSeq(node.Seq+1)
 	}
 	return read
 }
 
-// names returns the names of the nodes that a contender consists of.
-func names(node driver.Node) []string {
+// nodeNames returns the names of the nodes that a contender consists of.
+func nodeNames(node driver.Node) []string {
 	all := []string{node.Name}
-	if node.Twin != "" {
-		all = append(all, node.Twin)
+	if node.Alias != "" {
+		all = append(all, node.Alias)
 	}
-	begin := strings.TrimSuffix(node.Name, number(node.Seq))
+	begin := strings.TrimSuffix(node.Name, formatSeq(node.Seq))
 	for i := 1; i < node.Permits; i++ {
-		all = append(all, begin+number(node.Seq+int32(i)))
+		all = append(all, begin+formatSeq(node.Seq+int32(i)))
 	}
 	return all
 }
 
-// number is how the server writes the number of a node.
-func number(seq int32) string { return fmt.Sprintf("%0*d", numberLength, seq) }
+// nodeCount is the number of nodeNames.
+func nodeCount(node driver.Node) int {
+	n := max(node.Permits, 1)
+	if node.Alias != "" {
+		n++
+	}
+	return n
+}
 
-// numberLength is that of the number at the end of a name, if it is positive.
-const numberLength = 10
+// formatSeq formats the number of a node as the server does.
+func formatSeq(seq int32) string { return fmt.Sprintf("%0*d", seqLength, seq) }
+
+// seqLength is the length of a number, unless it is negative.
+const seqLength = 10
 
 // parseNode reads a child's name from its end. The server appends the number as
 // %010d: ten characters, or eleven for the lowest negative ones.
 func parseNode(name string) (driver.Node, bool) {
-	begin := len(name) - numberLength
+	begin := len(name) - seqLength
 	if begin > 0 && name[begin-1] == '-' && name[begin] >= '1' {
-		if node, ok := parseNumber(name, begin-1); ok {
+		if node, ok := parseNodeAt(name, begin-1); ok {
 			return node, true
 		}
 	}
-	return parseNumber(name, begin)
+	return parseNodeAt(name, begin)
 }
 
-// parseNumber reads a child's name whose number is at begin.
-func parseNumber(name string, begin int) (driver.Node, bool) {
+// parseNodeAt is parseNode for a name whose number begins at begin.
+func parseNodeAt(name string, begin int) (driver.Node, bool) {
 	if begin <= 0 || name[begin] == '+' {
 		return driver.Node{}, false
 	}
@@ -204,19 +213,19 @@ func parseNumber(name string, begin int) (driver.Node, bool) {
 	return driver.Node{}, false
 }
 
-// isNumbered reports whether the name is that of a sequential node of a kind that
-// is not understood, as far as names tell.
-func isNumbered(name string) bool {
-	if _, ok := parseNode(name); ok || len(name) < numberLength {
+// looksSequential reports whether the name looks like that of a sequential node that
+// is no known contender.
+func looksSequential(name string) bool {
+	if _, ok := parseNode(name); ok || len(name) < seqLength {
 		return false
 	}
-	digits := strings.TrimPrefix(name[len(name)-numberLength:], "-")
+	digits := strings.TrimPrefix(name[len(name)-seqLength:], "-")
 	return strings.Trim(digits, "0123456789") == ""
 }
 
-// sorted returns the contenders among children in the order of their numbers,
+// contendersOf returns the contenders among children in the order of their numbers,
 // never of their names, which would put -2147483648 in the wrong place.
-func sorted(children []string) []driver.Node {
+func contendersOf(children []string) []driver.Node {
 	queue := make([]driver.Node, 0, len(children))
 	for _, name := range children {
 		if node, ok := parseNode(name); ok {
@@ -224,130 +233,49 @@ func sorted(children []string) []driver.Node {
 		}
 	}
 	slices.SortFunc(queue, func(a, b driver.Node) int {
-		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(place(a), place(b)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
 	})
-	return grouped(queue)
+	return mergeNodes(queue)
 }
 
-// place orders nodes with one number: Curator 5.5 and later makes the node of who
-// goes on reading while the one that is alone still stands.
-func place(n driver.Node) int {
+// rank orders nodes with one number: to downgrade, Curator 5.5 and later creates the
+// reader's node while the writer's node still exists.
+func rank(n driver.Node) int {
 	if n.Kind == driver.Read {
 		return 1
 	}
 	return 0
 }
 
-// grouped makes one of the nodes that one contender of lockpool consists of. They
-// were created in one transaction, so their numbers follow each other.
-func grouped(nodes []driver.Node) []driver.Node {
+// mergeNodes turns the nodes that one contender of lockpool consists of into one
+// Node. They were created in one transaction, so their numbers are consecutive.
+func mergeNodes(nodes []driver.Node) []driver.Node {
 	queue := nodes[:0]
 	for _, node := range nodes {
-		if last := len(queue) - 1; last < 0 || !absorb(&queue[last], node) {
+		if last := len(queue) - 1; last < 0 || !merge(&queue[last], node) {
 			queue = append(queue, node)
 		}
 	}
 	return queue
 }
 
-// absorb adds another node to a contender, if it belongs to it.
-func absorb(c *driver.Node, node driver.Node) bool {
-	if node.Seq != c.Seq+int32(max(c.Permits, 1)) || c.Twin != "" ||
-		!strings.HasPrefix(c.Name, protected) || len(c.Name) < len(protected)+guidLength {
+// merge adds node to the contender c if it belongs to it.
+func merge(c *driver.Node, node driver.Node) bool {
+	if node.Seq != c.Seq+int32(max(c.Permits, 1)) || c.Alias != "" ||
+		!strings.HasPrefix(c.Name, guidPrefix) || len(c.Name) < len(guidPrefix)+guidLength {
 		return false
 	}
-	ours := strings.HasPrefix(node.Name, protected)
-	switch {
-	case ours != (node.Kind == driver.Permit) || (c.Kind == driver.Permit) != ours || !isOf(node.Name, guidOf(c.Name)) || node.Limit != c.Limit:
+	if !hasGUID(node.Name, guidOf(c.Name)) || node.Limit != c.Limit {
 		return false
-	case ours:
+	}
+	alias := !strings.HasPrefix(node.Name, guidPrefix)
+	switch {
+	case !alias && node.Kind == driver.Permit && c.Kind == driver.Permit:
 		c.Permits++
+	case alias && node.Kind != driver.Permit && c.Kind != driver.Permit:
+		c.Alias = node.Name
 	default:
-		c.Twin = node.Name
+		return false
 	}
 	return true
-}
-
-// maxName bounds the length of a lock's name in bytes. ZooKeeper has no limit
-// but the packet's; every request and every watch carries the name.
-const maxName = 512
-
-// CheckName implements driver.Connector. A lock's name is a relative path of
-// at most 512 bytes, such as orders/42.
-func (c *Connector) CheckName(name string) error {
-	switch {
-	case name == "":
-		return errors.New("it is empty")
-	case len(name) > maxName:
-		return fmt.Errorf("it is longer than %d bytes", maxName)
-	case name[0] == '/':
-		return errors.New("it begins with a slash; a name is a relative path such as orders/42")
-	}
-	if err := checkPath(name); err != nil {
-		return err
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if _, ok := parseNode(part); ok || strings.HasPrefix(part, protected) {
-			return fmt.Errorf("its part %q could be mistaken for a contender's node", part)
-		}
-	}
-	if of, last, ok := cutLast(name); ok && (last == driver.Guards || last == driver.Leases || last == driver.Limit) {
-		return fmt.Errorf("%s is where a semaphore %q keeps its nodes", name, of)
-	}
-	if first, _, _ := strings.Cut(name, "/"); first == "zookeeper" && c.cfg.Chroot == "" {
-		return errors.New("/zookeeper belongs to the server; use another name or a chroot")
-	}
-	return nil
-}
-
-// cutLast cuts off the last part of a name that has several.
-func cutLast(name string) (of, last string, ok bool) {
-	i := strings.LastIndexByte(name, '/')
-	if i < 0 {
-		return "", name, false
-	}
-	return name[:i], name[i+1:], true
-}
-
-// CheckPermits implements driver.Connector. The leases are made in one request,
-// so some hundred permits fit.
-func (c *Connector) CheckPermits(name string, n int) error {
-	const others = 160 // bytes of a request for a node, but for what follows
-	one := others + len(c.cfg.Chroot) + len(name)
-	for _, acl := range c.cfg.ACL {
-		one += len(acl.Scheme) + len(acl.ID) + 12
-	}
-	if most := (maxSend - maxData) / one; n > most {
-		return fmt.Errorf("%d at once do not fit into one request to the server: ask for at most %d", n, most)
-	}
-	return nil
-}
-
-// maxData is more than what a pool stores in a node.
-const maxData = 2 << 10
-
-// checkPath checks a path without its leading slash as the server does
-// (org.apache.zookeeper.common.PathUtils), so that it is refused before
-// anything is sent.
-func checkPath(path string) error {
-	if !utf8.ValidString(path) {
-		return errors.New("it is not valid UTF-8")
-	}
-	for part := range strings.SplitSeq(path, "/") {
-		switch part {
-		case "":
-			return errors.New("it has an empty part (two slashes, or one at an end)")
-		case ".", "..":
-			return fmt.Errorf("it has a part %q", part)
-		}
-	}
-	for _, r := range path {
-		switch {
-		case r <= 0x1f, r >= 0x7f && r <= 0x9f:
-			return fmt.Errorf("it has the control character %U", r)
-		case r >= 0xd800 && r <= 0xf8ff, r >= 0xfff0:
-			return fmt.Errorf("it has the character %U, which ZooKeeper does not allow", r)
-		}
-	}
-	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-func TestContendersOfAllClientsAreRead(t *testing.T) {
+func TestParseNodeKnowsContendersOfAllClients(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]driver.Node{
 		"_c_0f0e-lock-0000000007":                        {Kind: driver.Mutex, Seq: 7},
@@ -44,7 +44,7 @@ func TestContendersOfAllClientsAreRead(t *testing.T) {
 	}
 }
 
-func TestQueueIsOrderedByNumberWhateverTheNames(t *testing.T) {
+func TestQueueIsOrderedByNumberNotByName(t *testing.T) {
 	t.Parallel()
 	want := []string{
 		"z-lock--2147483648", "y-lock--2147483647", "z__lock__0000000001", "b-lock-0000000002",
@@ -54,7 +54,7 @@ func TestQueueIsOrderedByNumberWhateverTheNames(t *testing.T) {
 		children := append([]string{"config"}, want...)
 		rand.Shuffle(len(children), func(i, j int) { children[i], children[j] = children[j], children[i] })
 		var got []string
-		for _, node := range sorted(children) {
+		for _, node := range contendersOf(children) {
 			got = append(got, node.Name)
 		}
 		require.Equal(t, want, got)
@@ -63,20 +63,20 @@ func TestQueueIsOrderedByNumberWhateverTheNames(t *testing.T) {
 
 const guid = "01234567-89ab-cdef-0123-456789abcdef"
 
-// made is what the server makes of the names of a contender.
-func made(endings []string, seq int32) (children []string) {
+// childrenFor returns the names that the server gives to the nodes of a contender.
+func childrenFor(endings []string, seq int32) (children []string) {
 	for i, ending := range endings {
-		children = append(children, prefix(guid, ending)+number(seq+int32(i)))
+		children = append(children, namePrefix(guid, ending)+formatSeq(seq+int32(i)))
 	}
 	return children
 }
 
-func TestOurOwnNamesAreOneContender(t *testing.T) {
+func TestNodesOfOneContenderAreMerged(t *testing.T) {
 	t.Parallel()
 	for name, layout := range layouts {
 		for _, kind := range []driver.Kind{driver.Mutex, driver.Read, driver.Permit} {
-			children := made(layout.of(kind, 3, 5), 7)
-			queue := sorted(append(children, "_c_other-lock-0000000006", "_c_other-lease-0000000030", "00000000__lock__0000000031"))
+			children := childrenFor(layout.endings(kind, 3, 5), 7)
+			queue := contendersOf(append(children, "_c_other-lock-0000000006", "_c_other-lease-0000000030", "00000000__lock__0000000031"))
 			require.Len(t, queue, 4, "%s %v", name, children)
 			want := kind
 			if name == LayoutCuratorRW && kind == driver.Mutex {
@@ -84,42 +84,42 @@ func TestOurOwnNamesAreOneContender(t *testing.T) {
 			}
 			require.Equal(t, want, queue[1].Kind)
 			require.Equal(t, int32(7), queue[1].Seq)
-			require.Equal(t, children, names(queue[1]))
+			require.Equal(t, children, nodeNames(queue[1]))
 			for _, child := range children {
-				require.True(t, isOf(child, guid))
+				require.True(t, hasGUID(child, guid))
 			}
 		}
 	}
 }
 
-// A second node without a first is somebody's own, and so is one that does not
-// come right after it.
-func TestWhatDoesNotBelongTogetherIsNotOneContender(t *testing.T) {
+// An alias without a first node is a contender of its own, and so is one whose number
+// is not the next.
+func TestNodesOfDifferentContendersAreNotMerged(t *testing.T) {
 	t.Parallel()
-	const first, twin = "_c_" + guid + "-lock-", "0123456789abcdef0123456789abcdef__lock__"
+	const first, alias = "_c_" + guid + "-lock-", "0123456789abcdef0123456789abcdef__lock__"
 	for _, children := range [][]string{
-		{first + number(7), twin + number(9)},
-		{first + number(7), twin + number(7)},
-		{first + number(8), twin + number(7)},
-		{first + number(7), "1123456789abcdef0123456789abcdef__lock__" + number(8)},
-		{first + number(7), first + number(8)},
-		{twin + number(7), twin + number(8)},
-		{"_c_01234567-lock-" + number(7), "01234567__lock__" + number(8)},
-		{"_c_" + guid + "-lease-" + number(7), twin + number(8)},
-		{first + number(7), "_c_" + guid + "-lease-" + number(8)},
-		{"_c_" + guid + "-of3-lease-" + number(7), "_c_" + guid + "-of4-lease-" + number(8)},
+		{first + formatSeq(7), alias + formatSeq(9)},
+		{first + formatSeq(7), alias + formatSeq(7)},
+		{first + formatSeq(8), alias + formatSeq(7)},
+		{first + formatSeq(7), "1123456789abcdef0123456789abcdef__lock__" + formatSeq(8)},
+		{first + formatSeq(7), first + formatSeq(8)},
+		{alias + formatSeq(7), alias + formatSeq(8)},
+		{"_c_01234567-lock-" + formatSeq(7), "01234567__lock__" + formatSeq(8)},
+		{"_c_" + guid + "-lease-" + formatSeq(7), alias + formatSeq(8)},
+		{first + formatSeq(7), "_c_" + guid + "-lease-" + formatSeq(8)},
+		{"_c_" + guid + "-of3-lease-" + formatSeq(7), "_c_" + guid + "-of4-lease-" + formatSeq(8)},
 	} {
-		require.Len(t, sorted(children), 2, "%v", children)
+		require.Len(t, contendersOf(children), 2, "%v", children)
 	}
-	require.Len(t, sorted([]string{first + number(7), twin + number(8), twin + number(9)}), 2)
+	require.Len(t, contendersOf([]string{first + formatSeq(7), alias + formatSeq(8), alias + formatSeq(9)}), 2)
 }
 
-func TestWhatIsSharedKeepsItsPlace(t *testing.T) {
+func TestDowngradedNodeKeepsItsNumber(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
-		before, after := sorted(made(layout.alone, 7)), sorted(made(layout.read, 7))
+		before, after := contendersOf(childrenFor(layout.exclusive, 7)), contendersOf(childrenFor(layout.shared, 7))
 		require.Len(t, before, 1)
 		require.Equal(t, driver.Read, after[0].Kind)
-		require.Equal(t, after, []driver.Node{layout.shared(before[0])})
+		require.Equal(t, []driver.Node{layout.downgraded(before[0])}, after)
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// lease tells until when a session certainly lives: the locks of the session
-// end then, so that they have ended before ZooKeeper can give them to others.
+// lease tells until when a session certainly lives. The locks of the session
+// end then, before ZooKeeper can give them to others.
 //
-// Being answered proves little. A follower that is cut off from its leader goes
-// on answering pings and reads, while the leader expires the session. So the
+// An answer by itself proves little. A follower that is cut off from its leader
+// still answers pings and reads, while the leader expires the session. So the
 // lease counts only requests that went through the leader. T is the negotiated
 // timeout of the session, and all times are by our own clock (package clock).
 //
@@ -26,19 +26,20 @@ import (
 //     and reports it in its answer to the leader's next ping; not even a
 //     request that is passed on to the leader counts there.
 //  2. The leader pings its followers every half tick, or a moment later
-//     (Leader.lead), on the stream on which it also answers what they pass on.
-//     A follower answers at once, on the stream on which it passes on what comes
-//     next. Both streams keep their order (LearnerHandler.queuedPackets,
-//     Learner.ping).
+//     (Leader.lead), on the stream on which it also answers the requests that they
+//     pass on. A follower answers a ping at once, on the stream on which it passes
+//     on the next requests. Both streams keep their order
+//     (LearnerHandler.queuedPackets, Learner.ping).
 //  3. A leader answers a sync by itself (Leader.processSync), but a write only
 //     after a majority has agreed to it. That holds for writes that fail as
-//     well: they are proposed as transactions of the type error. (Not for what
-//     the server that we are connected to refuses itself: see decided.)
+//     well: they are proposed as transactions of the type error. (It does not hold
+//     for writes that the server we are connected to refuses itself: see
+//     decidedByLeader.)
 //  4. A new leader gives every session its full T from the moment at which a
 //     majority has agreed to follow it (Leader.startZkServer, after
 //     waitForNewLeaderAck).
 //
-// Activity is known to the leader. Let x, y and z be requests that went through
+// The leader knows of activity. Let x, y and z be requests that went through
 // the leader on one connection, where y began T/4 and a little more after x had
 // been answered, and z began after y had been answered. T is at least two ticks,
 // so between its answers to x and to y the leader sent a ping. The follower got it
@@ -50,8 +51,8 @@ import (
 // told of all activity half a tick before, does not hold: pings that were held
 // up on their way to the follower have not been answered when z is passed on.)
 //
-// Nobody else leads. A leader that was cut off from the others goes on
-// answering syncs until it notices, many ticks later, and the others may have
+// No other server leads. A leader that was cut off from the others still
+// answers syncs until it notices, many ticks later, and the others may have
 // elected another one since. But a write shows that a majority still followed
 // the old leader after the write had begun, and by 4 no new leader expires the
 // session before that moment + T.
@@ -61,33 +62,34 @@ import (
 // that was answered. A twentieth of T is taken off for clocks that run at
 // different rates, and for the time that it takes to tell the holders.
 //
-// It rests on three things. Clocks drift apart by less than that twentieth. T is
-// at least two ticks, as it is unless minSessionTimeout was set lower; a client
+// This rests on three assumptions. Clocks drift apart by less than that twentieth. T
+// is at least two ticks, as it is unless minSessionTimeout was set lower; a client
 // cannot see the tick. The process, or its machine, is not paused between
-// looking at the lease and acting on it; nothing on this side can help against
-// that, and a store that is to be safe must compare fencing tokens.
+// reading the lease and acting on it; nothing on this side can help against
+// that, and a store that must be safe has to compare fencing tokens.
 //
 // A machine that was suspended finds on waking, within a tick of the session,
-// that the lease has ended: the clock counts the suspension where the system
-// tells of it (Linux). Where it does not, and in a virtual machine that was
+// that the lease has ended: the clock counts the suspension if the system
+// reports it (Linux). If it does not, and in a virtual machine that was
 // stopped from outside, the wall clock jumps against ours, then or when it is
-// corrected. That may also mean that somebody has set it, so it ends no lease. It
-// is a doubt: from then on nothing is granted until a write that began after it
-// has been answered, which the leader refuses if it has expired the session. (Who
-// holds a lock is told when the answer says so. Until the lease rests on proofs
-// from after the jump, for another 0.4 T, it may end too late by the length of the
-// jump, which counts if the server is cut off from the leader in just that time.)
-// An observer
-// that follows through another follower (observerMasterPort) reports in two
-// steps, which is not covered: list voting members.
+// corrected. A jump may also mean that the wall clock was set, so it ends no lease.
+// It puts the clock in doubt: from then on nothing is granted until a write that
+// began after the jump has been answered, which the leader refuses if it has expired
+// the session. (Holders are told when the answer says so. Until the lease rests on
+// proofs from after the jump, for another 0.4 T, it may end too late by the length
+// of the jump, which matters if the server is cut off from the leader in just that
+// time.)
+//
+// An observer that follows through another follower (observerMasterPort) reports in
+// two steps, which the argument does not cover: list voting members.
 type lease struct {
 	ends atomic.Int64 // since the session began; 0 if there is none yet
 
-	mu      sync.Mutex
-	timeout time.Duration // T
-	known   time.Duration // the leader knows of activity at or after this
-	backed  time.Duration // a majority followed the leader at or after this
-	proofs  []proof       // from the newest x on
+	mu         sync.Mutex
+	timeout    time.Duration // T
+	activeAt   time.Duration // the leader knows of activity at or after this
+	majorityAt time.Duration // a majority followed the leader at or after this
+	proofs     []proof       // from the newest x on
 
 	skew     time.Duration // by which the wall clock was ahead of ours
 	compared time.Duration // when that was
@@ -99,22 +101,24 @@ type lease struct {
 type proof struct{ begin, end time.Duration }
 
 const (
-	// A session that is otherwise silent sends a proof every twelfth of T. Four
-	// such intervals have room for what must be between x and y, so x is five of
-	// them older than z, and a healthy session bears 9/20 of T without an answer.
+	// proofsPerTimeout is how many proofs a session sends in T if it sends nothing
+	// else. Four such intervals are longer than what must be between x and y, so x is
+	// five of them older than z, and a healthy session tolerates 9/20 of T without an
+	// answer.
 	proofsPerTimeout = 12
-	// Every so many proofs are a write.
+	// proofsPerWrite is how many proofs there are for each that is a write.
 	proofsPerWrite = 4
 	// apart is the time between x and y, in hundredths of T: half a tick, if T is
 	// two ticks, and a little more for a leader that is late with its ping and
 	// for clocks that drift.
 	apart = 28
-	// Proofs closer to each other than this part of T are not kept apart.
+	// proofGrain is the part of T within which proofs count as one.
 	proofGrain = 64
-	// How much of T the drift of clocks may cost.
+	// driftPart is the part of T that is taken off for the drift of clocks.
 	driftPart = 20
-	// A wall clock that moves by more against ours, between two writes, has not
-	// drifted but jumped. It is half of what driftPart leaves, if T is four seconds.
+	// maxSkew is by how much the wall clock may drift against ours between two
+	// writes; beyond that it has jumped. It is half of what driftPart takes off, if T
+	// is four seconds.
 	maxSkew = 100 * time.Millisecond
 )
 
@@ -123,33 +127,33 @@ const (
 func (l *lease) established(begin, timeout time.Duration, created bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.known = max(l.known, begin)
+	l.activeAt = max(l.activeAt, begin)
 	if created { // a transaction
-		l.timeout, l.backed = timeout, begin
+		l.timeout, l.majorityAt = timeout, begin
 	}
-	l.timeout = min(l.timeout, timeout) // a new leader goes by the first one
-	// The proofs so far went through another server. They may stay: as x, they
-	// began before this handshake, and show nothing new.
+	l.timeout = min(l.timeout, timeout) // a new leader uses the first one
+	// The proofs so far went through another server. They may stay: as x they show
+	// nothing new, because they began before this handshake.
 	l.update()
 }
 
-// answered notes that a request was answered that went through the leader and
-// began at begin, or later. write says that a majority agreed to it. now is the
-// time, exactly; it is asked for only when it counts.
-func (l *lease) answered(begin time.Duration, now func() time.Duration, write bool) {
+// recordProof records that a request was answered that went through the leader and
+// began at begin, or later. write says that a majority agreed to it. now returns the
+// exact time; it is called only if that matters.
+func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if write {
-		l.backed = max(l.backed, begin)
+		l.majorityAt = max(l.majorityAt, begin)
 	}
-	if l.settled != nil && l.backed >= l.compared {
+	if l.settled != nil && l.majorityAt >= l.compared {
 		close(l.settled)
 		l.settled = nil
 	}
 	if n := len(l.proofs); n == 0 || begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
-		if y := lastBefore(l.proofs, begin); y >= 0 {
-			if x := lastBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
-				l.known = max(l.known, l.proofs[x].begin)
+		if y := lastCompletedBefore(l.proofs, begin); y >= 0 {
+			if x := lastCompletedBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
+				l.activeAt = max(l.activeAt, l.proofs[x].begin)
 				l.proofs = slices.Delete(l.proofs, 0, x)
 			}
 		}
@@ -158,10 +162,10 @@ func (l *lease) answered(begin time.Duration, now func() time.Duration, write bo
 	l.update()
 }
 
-// doubts is told by how much the wall clock is ahead of ours. If it has jumped,
-// and no write has been answered that began afterwards, it returns a channel that
-// is closed when one is.
-func (l *lease) doubts(now, skew time.Duration) (settled <-chan struct{}) {
+// checkSkew is given by how much the wall clock is ahead of ours. If it has jumped,
+// and no write has been answered that began afterwards, checkSkew returns a channel
+// that is closed when one is.
+func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch moved := skew - l.skew; {
@@ -170,15 +174,15 @@ func (l *lease) doubts(now, skew time.Duration) (settled <-chan struct{}) {
 		if l.settled == nil {
 			l.settled = make(chan struct{})
 		}
-	case l.backed > l.compared: // it may drift
+	case l.majorityAt > l.compared: // it may drift
 		l.skew, l.compared = skew, now
 	}
 	return l.settled
 }
 
-// lastBefore returns the index of the newest proof that was complete at t, or
+// lastCompletedBefore returns the index of the newest proof that was complete at t, or
 // -1.
-func lastBefore(proofs []proof, t time.Duration) int {
+func lastCompletedBefore(proofs []proof, t time.Duration) int {
 	for i := len(proofs) - 1; i >= 0; i-- {
 		if proofs[i].end <= t {
 			return i
@@ -188,27 +192,27 @@ func lastBefore(proofs []proof, t time.Duration) int {
 }
 
 func (l *lease) update() {
-	l.ends.Store(int64(min(l.known, l.backed) + l.timeout - l.timeout/driftPart))
+	l.ends.Store(int64(min(l.activeAt, l.majorityAt) + l.timeout - l.timeout/driftPart))
 }
 
-// wants says what the lease needs next, and after what time if not at once: a
-// write if the last one is old or there is a doubt, else a proof of any kind.
-func (l *lease) wants(now time.Duration) (write bool, in time.Duration) {
+// nextProof returns which proof the lease needs next, and in what time: a write if
+// the last one is old or the clock is in doubt, and otherwise a proof of any kind.
+func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.settled != nil {
 		return true, 0
 	}
 	interval := l.timeout / proofsPerTimeout
-	last := max(l.known, l.backed)
+	last := max(l.activeAt, l.majorityAt)
 	if n := len(l.proofs); n > 0 {
 		last = max(last, l.proofs[n-1].begin)
 	}
-	return now-l.backed >= proofsPerWrite*interval, last + interval - now
+	return now-l.majorityAt >= proofsPerWrite*interval, last + interval - now
 }
 
-// pause is how long to wait after a proof that failed.
-func (l *lease) pause() time.Duration {
+// retryPause is how long to wait after a proof that failed.
+func (l *lease) retryPause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.timeout / proofGrain

@@ -25,7 +25,7 @@ func TestLeaseIsNotProlongedBySyncsAlone(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	for at := time.Duration(0); at < time.Minute; at += testTimeout / proofsPerTimeout {
-		l.answered(at, readAt(at), false) // by a leader that nobody follows any more
+		l.recordProof(at, readAt(at), false) // by a leader that has lost its followers
 	}
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
@@ -35,37 +35,37 @@ func TestLeaseIsNotProlongedByRequestsThatOverlap(t *testing.T) {
 	var l lease
 	l.established(0, testTimeout, true)
 	for at := time.Duration(0); at < time.Minute; at += time.Second {
-		l.answered(at, readAt(time.Minute), true) // nothing was answered before another began
+		l.recordProof(at, readAt(time.Minute), true) // nothing was answered before another began
 	}
 	require.Equal(t, testTimeout*19/20, time.Duration(l.ends.Load()))
 }
 
-func TestLeaseForgetsWhatWentThroughAnotherServer(t *testing.T) {
+func TestLeaseCountsNoProofsOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
-	l.answered(1*time.Second, readAt(1*time.Second), true)
-	l.answered(5*time.Second, readAt(5*time.Second), true)
+	l.recordProof(1*time.Second, readAt(1*time.Second), true)
+	l.recordProof(5*time.Second, readAt(5*time.Second), true)
 	l.established(6*time.Second, testTimeout, false)
-	l.answered(7*time.Second, readAt(7*time.Second), true)
-	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader hears at once of a session that moves")
+	l.recordProof(7*time.Second, readAt(7*time.Second), true)
+	require.Equal(t, 6*time.Second+testTimeout*19/20, time.Duration(l.ends.Load()), "the leader is told at once of a session that moves")
 }
 
-// The next leader knows the timeout that the session was made with, and the
+// The next leader knows the timeout that the session was opened with, and the
 // present one that of the last handshake.
-func TestLeaseGoesByTheLeastTimeout(t *testing.T) {
+func TestLeaseUsesTheShortestTimeout(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
 	l.established(time.Second, 2*testTimeout, false)
-	l.answered(2*time.Second, readAt(2*time.Second), true)
+	l.recordProof(2*time.Second, readAt(2*time.Second), true)
 	require.Equal(t, time.Second+testTimeout*19/20, time.Duration(l.ends.Load()))
 	l.established(3*time.Second, testTimeout/2, false)
 	require.Equal(t, 2*time.Second+testTimeout/2*19/20, time.Duration(l.ends.Load()))
 }
 
-// With a server that answers in a fiftieth of the timeout, the lease bears most
-// of 9/20 of it without an answer.
+// If the server answers within a fiftieth of the timeout, the lease lasts for almost
+// 9/20 of it without an answer.
 func TestLeaseOfAHealthySession(t *testing.T) {
 	t.Parallel()
 	const latency = testTimeout / 50
@@ -73,7 +73,7 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 	l.established(0, testTimeout, true)
 	now, left, writes, proofs := time.Duration(0), testTimeout, 0, 0
 	for now < time.Hour {
-		write, in := l.wants(now)
+		write, in := l.nextProof(now)
 		if in > 0 {
 			now += in
 			continue
@@ -81,7 +81,7 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 		begin := now
 		now += latency
 		left = min(left, time.Duration(l.ends.Load())-now)
-		l.answered(begin, readAt(now), write)
+		l.recordProof(begin, readAt(now), write)
 		proofs++
 		if write {
 			writes++
@@ -92,16 +92,16 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 	require.InDelta(t, proofs/proofsPerWrite, writes, 2)
 }
 
-// The argument beside the lease, against a model of what it reasons about: a
+// The test checks the argument of the type lease against a model of the servers: a
 // leader that is told of activity by a follower's answers to its pings, and
 // four streams that keep their order and may be held up for any time. The
-// follower may be cut off at any moment, so the lease must never be longer than
-// the session would live on if that happened now.
+// follower may be cut off at any moment, so the lease must never end after the
+// session would expire if that happened now.
 func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 	t.Parallel()
 	short := 0
 	for i := range uint64(3000) {
-		seed := i + 4000 // among them is one that a quarter between x and y is too little for
+		seed := i + 4000 // with one of them T/4 between x and y is too short
 		m := newModel(seed)
 		m.run(func() {
 			ends := time.Duration(m.lease.ends.Load()) + testTimeout/driftPart
@@ -111,7 +111,7 @@ func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
 			}
 		})
 	}
-	require.Positive(t, short, "the model does not even find fault with the shorter argument")
+	require.Positive(t, short, "the model does not refute the shorter argument")
 }
 
 // model has one session, and ticks of half its timeout.
@@ -180,7 +180,7 @@ func (m *model) ping() {
 }
 
 func (m *model) renew() {
-	write, in := m.lease.wants(m.now)
+	write, in := m.lease.nextProof(m.now)
 	if in > 0 {
 		m.at(m.now+in, m.renew)
 		return
@@ -203,7 +203,7 @@ func (m *model) ask(write bool, then func()) {
 		m.send(&m.toLeader, func() {
 			m.send(&m.fromLeader, func() {
 				m.send(&m.fromFollower, func() {
-					m.lease.answered(begin, readAt(m.now), write)
+					m.lease.recordProof(begin, readAt(m.now), write)
 					m.shorter = max(m.shorter, begin+testTimeout*7/12)
 					then()
 				})
@@ -232,35 +232,35 @@ func (e *moments) Pop() any {
 	return last
 }
 
-// A jump of the wall clock is a doubt until a write is answered that began after
-// it, and one that comes slowly is none.
-func TestLeaseIsDoubtedUntilAWriteIsAnswered(t *testing.T) {
+// A jump of the wall clock puts the lease in doubt until a write is answered that
+// began after it; a drift does not.
+func TestLeaseIsInDoubtUntilAWriteIsAnswered(t *testing.T) {
 	t.Parallel()
 	var l lease
 	l.established(0, testTimeout, true)
 	now, skew := time.Second, time.Duration(0)
 	for range 100 {
 		skew += maxSkew / 2
-		require.Nil(t, l.doubts(now, skew))
-		l.answered(now, readAt(now), true)
+		require.Nil(t, l.checkSkew(now, skew))
+		l.recordProof(now, readAt(now), true)
 		now += time.Second
 	}
 	for _, jump := range []time.Duration{maxSkew + 1, -time.Hour} {
 		began := now - time.Millisecond
 		skew += jump
-		settled := l.doubts(now, skew)
-		write, in := l.wants(now)
+		settled := l.checkSkew(now, skew)
+		write, in := l.nextProof(now)
 		require.True(t, write && in == 0, "it wants a write at once")
-		l.answered(now, readAt(now), false)
-		l.answered(began, readAt(now), true)
-		require.Equal(t, settled, l.doubts(now, skew))
+		l.recordProof(now, readAt(now), false)
+		l.recordProof(began, readAt(now), true)
+		require.Equal(t, settled, l.checkSkew(now, skew))
 		now += time.Millisecond
-		skew += jump // again, so what began before does not count
-		require.Equal(t, settled, l.doubts(now, skew))
-		l.answered(now-1, readAt(now), true)
-		require.NotNil(t, l.doubts(now, skew))
-		l.answered(now, readAt(now), true)
-		require.Nil(t, l.doubts(now, skew))
+		skew += jump // again, so no earlier write counts
+		require.Equal(t, settled, l.checkSkew(now, skew))
+		l.recordProof(now-1, readAt(now), true)
+		require.NotNil(t, l.checkSkew(now, skew))
+		l.recordProof(now, readAt(now), true)
+		require.Nil(t, l.checkSkew(now, skew))
 		<-settled
 		now += time.Second
 	}

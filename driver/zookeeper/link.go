@@ -14,48 +14,49 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// link is one connection to a server. The client keeps to itself what the
-// server says about the session (its true timeout, that it has expired) and
-// when the requests were sent that it answers, so the link reads along.
+// link is one connection to a server. The client does not pass on what the
+// server says about the session (its true timeout, that it has expired), nor when
+// it sent the requests that the server answers, so the link reads along.
 type link struct {
 	net.Conn
 	session *Session
 	in      *bufio.Reader // the client reads every reply in two pieces
 
 	// Of the handshake (handshake.go).
-	to       target        // the server
-	patience time.Duration // how long it may take
-	asked    time.Duration // when it began, since the session did
-	given    int64         // the session that the server named, or 0
-	since    time.Time     // when it was complete
-	done     atomic.Bool   // it is complete
-	mute     atomic.Bool   // the server has said nothing since for too long
-	stage    stage         // guarded by mu
+	to            target        // the server
+	timeout       time.Duration // how long the handshake may take
+	began         time.Duration // when it began, by expiry.now
+	offeredID     int64         // the session that the server named, or 0
+	establishedAt time.Time     // when it was complete
+	established   atomic.Bool   // it is complete
+	timedOut      atomic.Bool   // the server has been silent since for too long
 
 	head [20]byte // of the packet that is being read: length, xid, zxid, error
-	got  int      // of head
-	left int      // of the packet after head
+	got  int      // bytes of head
+	left int      // bytes of the packet after head
 
-	instead []byte // of what the server sent, for the client to read
+	substitute []byte // for the client to read in place of what the server sent
 
-	mu   sync.Mutex
-	sent []sent // the requests not yet answered
+	mu             sync.Mutex
+	sent           []sent // the requests not yet answered
+	handshakeStage handshakeStage
 
-	readBy  time.Time     // the deadlines in force, each known to the goroutine
-	writeBy time.Time     // of the client that reads, or writes
-	slack   time.Duration // by how much they may be too early
-	silence time.Duration // how long a server may say nothing
+	// Each deadline in force is used by one goroutine: the one that reads, or writes.
+	readBy     time.Time
+	writeBy    time.Time
+	slack      time.Duration // by how much a deadline may be too early
+	maxSilence time.Duration // for how long a server may be silent
 }
 
 // sent is a request on its way.
 type sent struct {
-	at  time.Duration // since the session began
+	at  time.Duration // by expiry.now
 	xid int32
 	op  int32
 }
 
-// The client numbers its requests from 1. This number means something else.
-const event = -1
+// eventXID is the xid of events. The client numbers its requests from 1.
+const eventXID = -1
 
 // Operations, as the protocol numbers them.
 const (
@@ -69,32 +70,32 @@ const (
 )
 
 func newLink(s *Session, conn net.Conn, to target) *link {
-	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, patience: s.patience()}
+	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, timeout: s.addressTimeout()}
 }
 
-// Write notes when a request goes out. The client writes each with one call.
+// Write records when a request is sent. The client writes each with one call.
 //
-// It also makes each getData of what is to be watched set a watch. If the client
-// did that (GetW), it would keep a channel for each watch until the node
-// changes, and ask for all of them again after a reconnect, which nobody here
-// waits for and which reads its lastZxid beside the goroutine that writes it.
+// It also makes the getData of a node that is to be watched set a watch. If the
+// client did that (GetW), it would keep a channel for each watch until the node
+// changes, and ask for all of them again after a reconnect, which nothing here
+// needs and which reads its lastZxid beside the goroutine that writes it.
 func (l *link) Write(p []byte) (int, error) {
-	if !l.done.Load() {
-		if err := l.ask(); err != nil {
+	if !l.established.Load() {
+		if err := l.beginHandshake(); err != nil {
 			return 0, err
 		}
 		n, err := l.Conn.Write(p)
 		if err != nil {
-			l.session.tried(l.silent(err))
+			l.session.attemptFailed(l.explainReadError(err))
 		}
 		return n, err
 	}
-	r := sent{at: l.session.clock.AtLeast()} // too early is safe
+	r := sent{at: l.session.expiry.clock.AtLeast()} // too early is safe
 	if len(p) >= 12 {
 		r.xid = int32(binary.BigEndian.Uint32(p[4:]))
 		r.op = int32(binary.BigEndian.Uint32(p[8:]))
-		// Then comes the path, and one byte that says whether to watch.
-		if r.op == opGetData && l.session.isWatched(string(p[16:16+binary.BigEndian.Uint32(p[12:])])) {
+		// The path follows, and one byte that says whether to watch.
+		if r.op == opGetData && l.session.watches.has(string(p[16:16+binary.BigEndian.Uint32(p[12:])])) {
 			p = slices.Clone(p)
 			p[len(p)-1] = 1
 		}
@@ -106,27 +107,27 @@ func (l *link) Write(p []byte) (int, error) {
 }
 
 func (l *link) Read(p []byte) (int, error) {
-	if !l.done.Load() {
-		if err := l.greet(); err != nil {
+	if !l.established.Load() {
+		if err := l.handshake(); err != nil {
 			return 0, err
 		}
 	}
-	if err := l.shorten(); err != nil {
-		l.mute.Store(isTimeout(err))
+	if err := l.replaceOversized(); err != nil {
+		l.timedOut.Store(isTimeout(err))
 		return 0, err
 	}
-	if len(l.instead) > 0 {
-		n := copy(p, l.instead)
-		l.instead = l.instead[n:]
+	if len(l.substitute) > 0 {
+		n := copy(p, l.substitute)
+		l.substitute = l.substitute[n:]
 		return n, nil
 	}
 	n, err := l.in.Read(p)
-	l.follow(p[:n])
+	l.scanReplies(p[:n])
 	return n, err
 }
 
-// follow looks for the heads of packets in what is read.
-func (l *link) follow(p []byte) {
+// scanReplies finds the heads of packets in the bytes that were read.
+func (l *link) scanReplies(p []byte) {
 	for len(p) > 0 {
 		if l.left > 0 {
 			n := min(l.left, len(p))
@@ -140,15 +141,16 @@ func (l *link) follow(p []byte) {
 		}
 		length := int(binary.BigEndian.Uint32(l.head[:]))
 		l.got, l.left = 0, length+4-len(l.head)
-		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); xid != event {
-			l.answered(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
+		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); xid != eventXID {
+			l.onReply(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
 		}
 	}
 }
 
-// take returns the request that was sent with the xid. It is almost always the
-// first: answers come in the order of the requests, but for authentication.
-func (l *link) take(xid int32) (r sent) {
+// removeSent removes the request that was sent with the xid, and returns it. It is
+// almost always the first: answers come in the order of the requests, except to
+// authentication.
+func (l *link) removeSent(xid int32) (r sent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
@@ -158,27 +160,27 @@ func (l *link) take(xid int32) (r sent) {
 	return r
 }
 
-// answered is told the head of the answer to a request.
-func (l *link) answered(xid, code int32) {
-	s := l.session
-	switch r := l.take(xid); r.op {
+// onReply is given the head of the answer to a request.
+func (l *link) onReply(xid, code int32) {
+	e := &l.session.expiry
+	switch r := l.removeSent(xid); r.op {
 	case opSync:
 		if code == 0 {
-			s.lease.answered(r.at, s.now, false)
+			e.lease.recordProof(r.at, e.now, false)
 		}
 	case opCreate, opDelete, opMulti, opCreateContainer:
-		if decided(code) {
-			s.lease.answered(r.at, s.now, true)
+		if decidedByLeader(code) {
+			e.lease.recordProof(r.at, e.now, true)
 		}
 	}
 }
 
-// shorten gives the client an error in place of a listing that is longer than it
-// accepts, and an empty node in place of one with that much data, which is not
-// ours. The client would drop the connection without a look at whose answer it
-// is, and every request that is under way would be unsure.
-func (l *link) shorten() error {
-	if l.got > 0 || l.left > 0 || len(l.instead) > 0 {
+// replaceOversized gives the client an error in place of a listing that is longer
+// than it accepts, and an empty node in place of one with that much data, which is
+// not ours. The client would drop the connection, whoever the answer is for, and
+// leave every request that is under way unsure.
+func (l *link) replaceOversized() error {
+	if l.got > 0 || l.left > 0 || len(l.substitute) > 0 {
 		return nil // in the middle of a packet
 	}
 	head, err := l.in.Peek(4)
@@ -196,27 +198,27 @@ func (l *link) shorten() error {
 		return err
 	}
 	xid := int32(binary.BigEndian.Uint32(head[4:]))
-	const statLength = 68 // which comes after the data
-	switch l.op(xid) {
+	const statLength = 68 // of what follows the data
+	switch l.sentOp(xid) {
 	case opGetChildren:
-		code := int32(tooLongCode)
-		l.instead = binary.BigEndian.AppendUint32(slices.Clone(head[:16]), uint32(code))
+		code := int32(codeTooLong)
+		l.substitute = binary.BigEndian.AppendUint32(slices.Clone(head[:16]), uint32(code))
 		_, err = l.in.Discard(4 + length)
 	case opGetData:
-		l.instead = append(slices.Clone(head), make([]byte, 4+statLength)...) // no data
+		l.substitute = append(slices.Clone(head), make([]byte, 4+statLength)...) // no data
 		if _, err = l.in.Discard(4 + length - statLength); err == nil {
-			_, err = io.ReadFull(l.in, l.instead[len(head)+4:])
+			_, err = io.ReadFull(l.in, l.substitute[len(head)+4:])
 		}
 	default:
 		return nil
 	}
-	l.take(xid)
-	binary.BigEndian.PutUint32(l.instead, uint32(len(l.instead)-4))
+	l.removeSent(xid)
+	binary.BigEndian.PutUint32(l.substitute, uint32(len(l.substitute)-4))
 	return err
 }
 
-// op returns the operation of the request that was sent with the xid, or 0.
-func (l *link) op(xid int32) int32 {
+// sentOp returns the operation of the request that was sent with the xid, or 0.
+func (l *link) sentOp(xid int32) int32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
@@ -225,10 +227,10 @@ func (l *link) op(xid int32) int32 {
 	return 0
 }
 
-// decided reports whether a write that ended with the code came before the
-// leader, which decides about these. Others may come from the server that we
-// are connected to, such as "throttled", or "no right" (enableEagerACLCheck).
-func decided(code int32) bool {
+// decidedByLeader reports whether a write that ended with the code was decided by
+// the leader. Other codes may come from the server that we are connected to, such
+// as "throttled", or "no right" (enableEagerACLCheck).
+func decidedByLeader(code int32) bool {
 	const noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty = -101, -103, -108, -110, -111
 	switch code {
 	case 0, noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty:
@@ -238,18 +240,18 @@ func decided(code int32) bool {
 }
 
 // SetReadDeadline shortens the client's deadlines. Those for the handshake are
-// several session timeouts long, and lifted in the middle (see ask); that for an
-// answer is two thirds of one, by when the lease has ended. A proof is sent every
-// twelfth (lease.go), so after a quarter without an answer it is time for another
-// server.
+// several session timeouts long, and lifted in the middle (see beginHandshake); that
+// for an answer is two thirds of one, by when the lease has ended. A proof is sent
+// every twelfth (lease.go), so after a quarter without an answer it is time for
+// another server.
 func (l *link) SetReadDeadline(t time.Time) error {
-	if !l.done.Load() {
+	if !l.established.Load() {
 		return nil
 	}
-	if soon := time.Now().Add(l.silence); soon.Before(t) {
+	if soon := time.Now().Add(l.maxSilence); soon.Before(t) {
 		t = soon
 	}
-	if !l.postpones(&l.readBy, t) {
+	if !l.shouldSetDeadline(&l.readBy, t) {
 		return nil
 	}
 	return l.Conn.SetReadDeadline(t)
@@ -257,17 +259,17 @@ func (l *link) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline spares the system most of the client's calls.
 func (l *link) SetWriteDeadline(t time.Time) error {
-	if !l.done.Load() || !l.postpones(&l.writeBy, t) {
+	if !l.established.Load() || !l.shouldSetDeadline(&l.writeBy, t) {
 		return nil
 	}
 	return l.Conn.SetWriteDeadline(t)
 }
 
-// postpones reports whether the deadline t is worth setting after the last one.
-// The client sets one before every packet and lifts it afterwards: twice four
-// timers for one lock. Lifting can be left out, because it is set anew before
-// the next packet, and a deadline that is earlier by a little does as well.
-func (l *link) postpones(last *time.Time, t time.Time) bool {
+// shouldSetDeadline reports whether the deadline t is worth setting after the last
+// one. The client sets one before every packet and lifts it afterwards: twice four
+// timers for one lock. Lifting can be left out, because a deadline is set before
+// the next packet, and one that is slightly early does no harm.
+func (l *link) shouldSetDeadline(last *time.Time, t time.Time) bool {
 	if t.IsZero() || t.Sub(*last) < l.slack {
 		return false
 	}
@@ -275,6 +277,6 @@ func (l *link) postpones(last *time.Time, t time.Time) bool {
 	return true
 }
 
-// errReplaced is what the client is told when the server's answer to the
-// handshake names another session than ours.
+// errReplaced is the client's error if the server's answer to the handshake names
+// another session than ours.
 var errReplaced = fmt.Errorf("%w: the server gave another session", driver.ErrExpired)

@@ -14,28 +14,28 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// route is the way from one connection to the next: in rounds, in each of which
-// every address of every server is tried once. Apart from newRoute it is used by
-// the client's connect loop alone.
+// route decides which address is dialed next. It goes in rounds, in each of which
+// every address of every server is tried once. Only the client's connect loop uses
+// it, so it needs no mutex.
 type route struct {
 	servers []string // host:port
-	next    int      // the index of the server that comes next
+	next    int      // the index of the next server
 	untried []target // in this round
 
-	rounds int           // that have failed, without a connection that was of use
-	pause  time.Duration // before this round
-	err    error         // of the last try
-	tries  int           // in this round
-	final  int           // of them, that have failed for good
-	silent bool          // a server of this round did not answer
-	last   *link         // the connection that was looked at last
-	mute   string        // its address, if it was left because the server said nothing more
+	rounds     int           // that have failed since a connection was useful
+	pause      time.Duration // before this round
+	err        error         // of the last attempt
+	attempts   int           // in this round
+	permanent  int           // of them, those with a permanentError
+	unanswered bool          // a server of this round did not answer
+	last       *link         // the connection that lastLinkWasUseful has judged
+	silentIP   string        // its address, if the server fell silent
 }
 
 // target is an address of a server.
 type target struct {
 	server string // host:port, as configured
-	ip     string // "" until the host has been looked up
+	ip     string // "" until the host has been resolved
 }
 
 func (t target) String() string {
@@ -47,31 +47,32 @@ func (t target) String() string {
 
 func newRoute(servers []string) route {
 	r := route{servers: servers, next: rand.IntN(len(servers))}
-	r.begin()
+	r.beginRound()
 	return r
 }
 
-// begin begins a round, with the server that comes next.
-func (r *route) begin() {
-	r.untried, r.tries, r.final, r.silent = nil, 0, 0, false
+// beginRound begins a round with the next server.
+func (r *route) beginRound() {
+	r.untried, r.attempts, r.permanent, r.unanswered = nil, 0, 0, false
 	for i := range r.servers {
 		r.untried = append(r.untried, target{server: r.servers[(r.next+i)%len(r.servers)]})
 	}
 }
 
-// failed notes why a try failed.
+// failed records why an attempt failed.
 func (r *route) failed(err error) {
 	r.err = err
-	if errors.As(err, new(forGood)) {
-		r.final++
+	if errors.As(err, new(permanentError)) {
+		r.permanent++
 	}
-	r.silent = r.silent || errors.As(err, new(noAnswer))
+	r.unanswered = r.unanswered || errors.As(err, new(timeoutError))
 }
 
 // nextAddress returns the next address of the round. A host may have several:
-// the one that was of use last comes first, the others at the end of the round,
-// and after them one that has just fallen silent. The one that was of use has to
-// do when the host cannot be looked up: no session ends because a name server does.
+// the one that gave a session last comes first, the others come at the end of the
+// round, and after them one that has just fallen silent. If the host cannot be
+// resolved, the address that gave a session last is used: no session ends because a
+// name server fails.
 func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	r := &s.route
 	t := r.untried[0]
@@ -81,15 +82,15 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	}
 	r.next++
 	host, _, _ := net.SplitHostPort(t.server)
-	useful, known := s.useful.Load(t.server)
+	good, known := s.lastGoodIP.Load(t.server)
 	if known { // leave time to connect
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.patience()/2)
+		ctx, cancel = context.WithTimeout(ctx, s.addressTimeout()/2)
 		defer cancel()
 	}
 	ips, err := s.resolver.LookupIPAddr(ctx, host)
 	if err != nil && known {
-		return target{t.server, useful.(string)}, nil
+		return target{t.server, good.(string)}, nil
 	}
 	if err != nil {
 		return t, err
@@ -98,59 +99,51 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	for _, ip := range ips {
 		found = append(found, target{t.server, ip.String()})
 	}
-	rank := func(t target) int {
+	order := func(t target) int {
 		switch t.ip {
-		case r.mute:
+		case r.silentIP:
 			return 2
-		case useful:
+		case good:
 			return 0
 		}
 		return 1
 	}
-	slices.SortStableFunc(found, func(a, b target) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(found, func(a, b target) int { return order(a) - order(b) })
 	r.untried = append(r.untried, found[1:]...)
 	return found[0], nil
 }
 
-// The classes of errors of a try.
+// The classes of errors of an attempt.
 type (
-	forGood  struct{ error } // trying again will not help
-	noAnswer struct{ error } // the time was up
+	permanentError struct{ error } // trying again will not help
+	timeoutError   struct{ error } // the server did not answer in time
 )
 
-func (e forGood) Unwrap() error  { return e.error }
-func (e noAnswer) Unwrap() error { return e.error }
+func (e permanentError) Unwrap() error { return e.error }
+func (e timeoutError) Unwrap() error   { return e.error }
 
-// unconnected is why a round of tries gave no session.
-type unconnected struct {
+// connectError is why a round of attempts gave no session.
+type connectError struct {
 	error
 	class error // driver.ErrPermanent or driver.ErrUnavailable
 }
 
-func (e unconnected) Unwrap() []error { return []error{e.error, e.class} }
+func (e connectError) Unwrap() []error { return []error{e.error, e.class} }
 
-// servers is the client's zk.HostProvider, in place of its own, which looks
-// names up once and for all. Here the dialer chooses the address.
-type servers struct{ session *Session }
+// hostProvider is the client's zk.HostProvider, in place of its own, which resolves
+// names once and for all. The dialer chooses the address.
+type hostProvider struct{ session *Session }
 
-func (h servers) Init([]string) error { return nil }
-func (h servers) Len() int            { return len(h.session.cfg.Servers) }
-func (h servers) Connected()          {}
+func (h hostProvider) Init([]string) error { return nil }
+func (h hostProvider) Len() int            { return len(h.session.cfg.Servers) }
+func (h hostProvider) Connected()          {}
 
-// Next returns what the client calls the next server. A true "retryStart" makes
-// the client fail the requests it has queued, and it is the only moment at which
-// its connect loop notices that it was closed. So it is true when the session is
-// over, and only then: while the session stands, requests wait for the next
-// connection.
-func (h servers) Next() (server string, retryStart bool) {
-	return strings.Join(h.session.cfg.Servers, ","), h.session.refuses()
-}
-
-// refuses reports whether the client is not to connect any more: it would open a
-// new session in place of one that is over, underneath whoever holds locks. Only
-// when we close the session ourselves may it come back, to say so.
-func (s *Session) refuses() bool {
-	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.alive) != errClosed
+// Next returns what the client considers the next server. If retryStart is true,
+// the client fails the requests that it has queued, and only then does its connect
+// loop notice that it was closed. So it is true if and only if the session is
+// over: until then, requests wait for the next connection.
+func (h hostProvider) Next() (server string, retryStart bool) {
+	return strings.Join(h.session.cfg.Servers, ","), h.session.mustNotDial()
 }
 
 const (
@@ -162,32 +155,32 @@ const (
 // without the pauses made here.
 func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	r := &s.route
-	if s.lastWasOfUse() {
+	if s.lastLinkWasUseful() {
 		r.rounds, r.pause = 0, 0
-		r.begin()
+		r.beginRound()
 	}
-	if len(r.untried) == 0 && !s.refuses() { // a round has failed
+	if len(r.untried) == 0 && !s.mustNotDial() { // a round has failed
 		if s.ID() == 0 {
-			s.endUnopened()
+			s.failOpening()
 			return nil, s.Err()
 		}
-		s.pause()
-		r.begin()
+		s.pauseBeforeRound()
+		r.beginRound()
 	}
-	if s.refuses() {
+	if s.mustNotDial() {
 		return nil, s.Err()
 	}
-	s.lacks(fmt.Errorf("%s has not answered yet", r.untried[0]))
-	r.tries++
+	s.noteDisconnected(fmt.Errorf("%s has not answered yet", r.untried[0]))
+	r.attempts++
 	conn, err := s.dialOnce()
 	if err != nil {
-		s.tried(err)
+		s.attemptFailed(err)
 	}
-	return conn, err // what fails from here on says so to tried, but for what the client finds out
+	return conn, err // the link reports later failures, except those that the client finds
 }
 
-// pause waits after a round, the longer the more have failed.
-func (s *Session) pause() {
+// pauseBeforeRound pauses after a round, the longer the more have failed.
+func (s *Session) pauseBeforeRound() {
 	r := &s.route
 	r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
 	r.pause = r.pause/2 + rand.N(r.pause/2)
@@ -198,40 +191,39 @@ func (s *Session) pause() {
 	}
 }
 
-// tried notes why a try has failed.
-func (s *Session) tried(err error) {
+// attemptFailed records why an attempt has failed.
+func (s *Session) attemptFailed(err error) {
 	s.route.failed(err)
-	s.lacks(err)
+	s.noteDisconnected(err)
 }
 
-// lacks notes that the session has no connection, unless it needs none any more.
-func (s *Session) lacks(cause error) {
+// noteDisconnected records that the session has no connection, unless it needs none
+// any more.
+func (s *Session) noteDisconnected(cause error) {
 	if !s.isOver() {
-		s.outage.seen(cause)
+		s.outage.begin(cause)
 	}
 }
 
-// lastWasOfUse reports whether the connection before this one was of use: it
-// lasted longer than the pause before it. One that breaks right after the
-// handshake is as good as none.
-func (s *Session) lastWasOfUse() bool {
-	s.mu.Lock()
-	l := s.link
-	s.mu.Unlock()
-	if l == s.route.last { // asked before
+// lastLinkWasUseful reports whether the connection before this one lasted longer
+// than the pause before it. A connection that breaks right after the handshake is as
+// good as none.
+func (s *Session) lastLinkWasUseful() bool {
+	l := s.connection.current()
+	if l == s.route.last { // judged already
 		return false
 	}
-	s.route.last, s.route.mute = l, ""
-	if l.mute.Load() {
-		s.route.mute = l.to.ip
+	s.route.last, s.route.silentIP = l, ""
+	if l.timedOut.Load() {
+		s.route.silentIP = l.to.ip
 	}
-	return l.done.Load() && time.Since(l.since) >= max(s.route.pause, minBackoff)
+	return l.established.Load() && time.Since(l.establishedAt) >= max(s.route.pause, minBackoff)
 }
 
 // dialOnce connects to the next address of the round.
 func (s *Session) dialOnce() (net.Conn, error) {
-	patience := s.patience()
-	ctx, cancel := context.WithTimeout(s.dialing, patience)
+	timeout := s.addressTimeout()
+	ctx, cancel := context.WithTimeout(s.dialing, timeout)
 	defer cancel()
 	to, err := s.nextAddress(ctx)
 	var conn net.Conn
@@ -239,25 +231,25 @@ func (s *Session) dialOnce() (net.Conn, error) {
 		host, port, _ := net.SplitHostPort(to.server)
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(to.ip, port))
 		if err == nil && s.tls != nil {
-			conn, err = secure(ctx, conn, s.tls(), host)
+			conn, err = startTLS(ctx, conn, s.tls(), host)
 		}
 	}
 	switch {
 	case err == nil:
 		s.route.err = fmt.Errorf("%s took the connection, but gave no session", to)
-		return s.adopt(conn, to), nil
-	case isTimeout(err): // which would look like the caller's own deadline
-		return nil, noAnswer{fmt.Errorf("%s did not answer within %s (%v)", to, patience, err)}
-	case isRefusal(err):
-		return nil, refusal(fmt.Errorf("%s: %w", to, err))
+		return s.attach(conn, to), nil
+	case isTimeout(err): // %v, because it would look like the caller's own deadline
+		return nil, timeoutError{fmt.Errorf("%s did not answer within %s (%v)", to, timeout, err)}
+	case isTLSRefusal(err):
+		return nil, tlsRefusal(fmt.Errorf("%s: %w", to, err))
 	}
-	if op := new(net.OpError); errors.As(err, &op) && op.Op == "dial" { // and the address once more
+	if op := new(net.OpError); errors.As(err, &op) && op.Op == "dial" { // which repeats the address
 		err = op.Err
 	}
 	return nil, fmt.Errorf("%s: %w", to, err)
 }
 
-func secure(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (net.Conn, error) {
+func startTLS(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (net.Conn, error) {
 	if cfg.ServerName == "" {
 		cfg.ServerName = host
 	}
@@ -269,16 +261,16 @@ func secure(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (n
 	return secured, nil
 }
 
-// isRefusal reports whether err is an answer that TLS gives again next time: a
-// certificate that is not accepted, here or there, or no TLS at all.
-func isRefusal(err error) bool {
+// isTLSRefusal reports whether TLS will give the error again next time: either side
+// does not accept the other's certificate, or the server does not speak TLS.
+func isTLSRefusal(err error) bool {
 	var alert *net.OpError
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.RecordHeaderError)) ||
 		errors.As(err, &alert) && alert.Op == "remote error"
 }
 
-func refusal(err error) error {
-	return forGood{fmt.Errorf("%w (check Config.TLS: RootCAs, ServerName and the client's Certificates, and that the port is one for TLS)", err)}
+func tlsRefusal(err error) error {
+	return permanentError{fmt.Errorf("%w (check Config.TLS: RootCAs, ServerName and the client's Certificates, and that the port is one for TLS)", err)}
 }
 
 func isTimeout(err error) bool {
@@ -286,40 +278,40 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// patience is how long one address is given to answer. A session that comes back
-// has to leave time to try another within the lease, but not all may be fast: in
-// a second and a third round they are given twice and four times as long.
-func (s *Session) patience() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.id == 0 {
-		return time.Duration(s.opening.Load())
+// addressTimeout is how long one address is given to answer. A session that comes
+// back must have time to try another address before its lease ends, but not every
+// server may be fast: in the second and third round the timeout is doubled.
+func (s *Session) addressTimeout() time.Duration {
+	s.connection.mu.Lock()
+	defer s.connection.mu.Unlock()
+	if s.connection.id == 0 {
+		return time.Duration(s.openTimeout.Load())
 	}
-	return max(s.timeout/8, 250*time.Millisecond) << min(s.route.rounds, 2)
+	return max(s.connection.timeout/8, 250*time.Millisecond) << min(s.route.rounds, 2)
 }
 
-// Opening a session may take long, and how long is not known. So the time that
-// a server is given begins short, for the next one to be tried soon, and grows
-// while none answers. It goes by what servers grant, which is not less than two
-// ticks, whatever was asked.
+// Opening a session may take long, and how long is unknown. So the time that
+// a server is given is short at first, for the next one to be tried soon, and grows
+// while none answers. It depends on the timeouts that servers grant, which are no
+// shorter than two ticks, whatever was requested.
 
-func (c settings) shortest() time.Duration { return max(c.longest()/8, time.Second) }
-func (c settings) longest() time.Duration  { return max(c.cfg.SessionTimeout, twoTicks) }
+func (c settings) minOpenTimeout() time.Duration { return max(c.maxOpenTimeout()/8, time.Second) }
+func (c settings) maxOpenTimeout() time.Duration { return max(c.cfg.SessionTimeout, twoTicks) }
 
-// opened notes how long it took to open a session.
-func (c settings) opened(took time.Duration) {
-	c.opening.Store(int64(min(max(2*took, c.shortest()), c.longest())))
+// noteOpenDuration records how long it took to open a session.
+func (c settings) noteOpenDuration(took time.Duration) {
+	c.openTimeout.Store(int64(min(max(2*took, c.minOpenTimeout()), c.maxOpenTimeout())))
 }
 
-// endUnopened ends a session that no server has opened.
-func (s *Session) endUnopened() {
+// failOpening ends a session that no server has opened.
+func (s *Session) failOpening() {
 	r := &s.route
-	if r.silent {
-		s.opening.Store(min(2*s.opening.Load(), int64(s.longest())))
+	if r.unanswered {
+		s.openTimeout.Store(min(2*s.openTimeout.Load(), int64(s.maxOpenTimeout())))
 	}
-	if r.final == r.tries {
-		s.end(unconnected{r.err, driver.ErrPermanent})
+	if r.permanent == r.attempts {
+		s.end(connectError{r.err, driver.ErrPermanent})
 		return
 	}
-	s.end(unconnected{r.err, driver.ErrUnavailable})
+	s.end(connectError{r.err, driver.ErrUnavailable})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -54,13 +55,36 @@ func nameServer(t *testing.T, addresses ...string) *net.Resolver {
 	}}
 }
 
-// Of a name's addresses, one that takes the connection and says nothing does not
-// keep the client from the other.
+// connectByName opens a session on the server zookeeper.test, and closes it at the
+// end of the test.
+func connectByName(t *testing.T, names *net.Resolver, port string, timeout time.Duration) (context.Context, driver.Session) {
+	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: timeout})
+	require.NoError(t, err)
+	c.resolver = names
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	s, err := c.Connect(ctx)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Close(ctx))
+		require.NoError(t, c.Close())
+	})
+	return ctx, s
+}
+
+// listen returns a listener at the address, and its port.
+func listen(t *testing.T, addr string) (l net.Listener, port string) {
+	l, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	return l, port
+}
+
+// If one address of a name accepts the connection and stays silent, the client tries
+// the next.
 func TestEveryAddressOfANameIsTried(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.2:0")
-	require.NoError(t, err)
-	_, port, _ := net.SplitHostPort(silent.Addr().String())
+	silent, port := listen(t, "127.0.0.2:0")
 	var heard atomic.Int32
 	var serving sync.WaitGroup
 	serving.Go(func() { // ends with silent
@@ -82,29 +106,19 @@ func TestEveryAddressOfANameIsTried(t *testing.T) {
 	})
 	server := zktest.Start(t)
 	proxy := zktest.StartProxy(t, server.Addr())
-	working, err := net.Listen("tcp", "127.0.0.3:"+port)
-	require.NoError(t, err)
+	working, _ := listen(t, "127.0.0.3:"+port)
 	proxy.Serve(working)
 
-	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 8 * time.Second})
-	require.NoError(t, err)
-	c.resolver = nameServer(t, "127.0.0.2", "127.0.0.3")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	s, err := c.Connect(ctx)
-	require.NoError(t, err)
+	ctx, s := connectByName(t, nameServer(t, "127.0.0.2", "127.0.0.3"), port, 8*time.Second)
 	require.EqualValues(t, 1, heard.Load())
 	proxy.Cut(zktest.Selector{})
 	require.NoError(t, s.Ping(ctx))
 	require.NoError(t, s.Err())
-	require.EqualValues(t, 1, heard.Load(), "the other address was of use")
-	require.NoError(t, s.Close(ctx))
-	require.NoError(t, c.Close())
+	require.EqualValues(t, 1, heard.Load(), "the other address had worked")
 }
 
-// A session that comes back needs no name server: it knows the address that was
-// of use.
-func TestSessionComesBackWithoutItsNameServer(t *testing.T) {
+// If the name server fails, a session reconnects to the address that last worked.
+func TestSessionReconnectsWithoutNameServer(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(context.Context) error{
 		"refused": func(context.Context) error { return errors.New("no name server") },
@@ -115,55 +129,37 @@ func TestSessionComesBackWithoutItsNameServer(t *testing.T) {
 			server := zktest.Start(t)
 			proxy := zktest.StartProxy(t, server.Addr())
 			_, port, _ := net.SplitHostPort(proxy.Addr())
-			c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 4 * time.Second})
-			require.NoError(t, err)
 			names := nameServer(t, "127.0.0.1")
 			var gone atomic.Bool
-			c.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			failing := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 				if gone.Load() {
 					return nil, fail(ctx)
 				}
 				return names.Dial(ctx, network, address)
 			}}
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			defer cancel()
-			s, err := c.Connect(ctx)
-			require.NoError(t, err)
+			ctx, s := connectByName(t, failing, port, 4*time.Second)
 			gone.Store(true)
 			proxy.Cut(zktest.Selector{})
 			require.NoError(t, s.Ping(ctx))
-			require.NoError(t, s.Close(ctx))
-			require.NoError(t, c.Close())
 		})
 	}
 }
 
-// An address of a name that makes the handshake and says nothing more does not
-// keep the client from the other, although it was of use.
+// An address that completes the handshake and then falls silent is tried after the
+// name's other addresses, although it was the last that worked.
 func TestAddressThatFellSilentIsTriedLast(t *testing.T) {
 	t.Parallel()
 	server := zktest.Start(t)
 	silent, other := zktest.StartProxy(t, server.Addr()), zktest.StartProxy(t, server.Addr())
-	first, err := net.Listen("tcp", "127.0.0.2:0")
-	require.NoError(t, err)
+	first, port := listen(t, "127.0.0.2:0")
 	silent.Serve(first)
-	_, port, _ := net.SplitHostPort(first.Addr().String())
-	second, err := net.Listen("tcp", "127.0.0.3:"+port)
-	require.NoError(t, err)
+	second, _ := listen(t, "127.0.0.3:"+port)
 	other.Serve(second)
 
-	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: 4 * time.Second})
-	require.NoError(t, err)
-	c.resolver = nameServer(t, "127.0.0.2", "127.0.0.3")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	s, err := c.Connect(ctx)
-	require.NoError(t, err)
+	ctx, s := connectByName(t, nameServer(t, "127.0.0.2", "127.0.0.3"), port, 4*time.Second)
 	silent.Inject(zktest.Rule{
 		Match: zktest.Match{Where: func(r zktest.Request) bool { return r.Op != zktest.OpConnect }},
 		Times: zktest.Always, Do: zktest.Freeze(),
 	})
 	require.NoError(t, s.Ping(ctx))
-	require.NoError(t, s.Close(ctx))
-	require.NoError(t, c.Close())
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The limit of a semaphore that is set is in a node of its own: four bytes, the
-// highest first, as in Curator's SharedCount, which can use it, too. One that is
+// The limit that is set for a semaphore is in a node of its own: four bytes, big
+// endian, as in Curator's SharedCount, which can therefore use it. A limit that is
 // stated with a lease is in the lease's name (limitOf).
 
 func encodeLimit(limit int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(limit)) }
@@ -25,11 +25,12 @@ func decodeLimit(data []byte) (limit int, ok bool) {
 	return int(int32(binary.BigEndian.Uint32(data))), true
 }
 
-// unmixed returns an error if a semaphore is in use in the directory of a queue.
-// The guards come first: who is not seen there yet has no lease either.
-func (s *Session) unmixed(ctx context.Context, dir string) error {
+// checkNoSemaphore returns an error if a semaphore is in use in the directory of a
+// queue. It lists the guards first: a contender that is not seen there yet has no
+// lease either.
+func (s *Session) checkNoSemaphore(ctx context.Context, dir string) error {
 	for _, part := range []string{driver.Guards, driver.Leases} {
-		nodes, err := s.list(ctx, dir+"/"+part)
+		nodes, err := s.contenders(ctx, dir+"/"+part)
 		if err != nil {
 			return err
 		}
@@ -40,62 +41,63 @@ func (s *Session) unmixed(ctx context.Context, dir string) error {
 	return nil
 }
 
-// noQueue lists the directory of a semaphore. It returns an error if it is that
-// of a queue in use.
-func (s *Session) noQueue(ctx context.Context, dir string) (children []string, err error) {
-	children, err = s.childrenOf(dir)
-	if err == nil && len(sorted(slices.Clone(children))) > 0 {
-		err = fmt.Errorf("%w: %s", driver.ErrKind, describe(dir, children))
+// listSemaphore lists the directory of a semaphore. It returns an error if a queue
+// uses the directory.
+func (s *Session) listSemaphore(ctx context.Context, dir string) (children []string, err error) {
+	l, err := s.list(dir)
+	if err == nil && len(l.queue) > 0 {
+		err = fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, l.children))
 	}
 	if err == nil {
-		err = s.noStrangers(ctx, dir, children, nil)
+		err = s.checkForeignContenders(ctx, dir, l.children, nil)
 	}
-	return children, err
+	return l.children, err
 }
 
-type limited struct {
+type limitResult struct {
 	limit int
 	watch *driver.Watch
 }
 
 // Limit implements driver.Session.
 func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
-	l, err := look(ctx, s, func() (limited, error) {
-		children, err := s.noQueue(ctx, s.path(name))
+	l, err := runInSlot(ctx, s, func() (limitResult, error) {
+		children, err := s.listSemaphore(ctx, s.path(name))
 		switch {
 		case err != nil:
-			return limited{}, err
+			return limitResult{}, err
 		case slices.Contains(children, driver.Limit):
-			return s.limitThatWasSet(ctx, name, given)
+			return s.readLimit(ctx, name, given)
 		case given == 0:
-			return limited{}, fmt.Errorf("%w: none was given, and none is set: give one, or set it with SetLimit", driver.ErrLimit)
+			return limitResult{}, fmt.Errorf("%w: none was given, and none is set: give one, or set it with SetLimit", driver.ErrLimit)
 		}
-		return limited{limit: given}, nil
+		return limitResult{limit: given}, nil
 	})
 	return l.limit, l.watch, err
 }
 
-func (s *Session) limitThatWasSet(ctx context.Context, name string, given int) (limited, error) {
+// readLimit is Limit for a semaphore whose limit is set.
+func (s *Session) readLimit(ctx context.Context, name string, given int) (limitResult, error) {
 	watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
 	if err != nil {
-		return limited{}, err
+		return limitResult{}, err
 	}
 	w := watches[0]
 	limit, ok := decodeLimit(w.Data)
 	switch {
-	case w.Fired() != 0: // before it could be read; look again
-		return limited{given, w}, nil
+	case w.Fired() != 0: // before it could be read; the caller will call Limit again
+		return limitResult{given, w}, nil
 	case !ok:
-		return limited{}, fmt.Errorf("%w: %s does not hold the four bytes of a number: set it with SetLimit, or remove it", driver.ErrLimit, s.path(name, driver.Limit))
+		return limitResult{}, fmt.Errorf("%w: %s does not hold the four bytes of a number: set it with SetLimit, or remove it", driver.ErrLimit, s.path(name, driver.Limit))
 	case given != 0:
 		limit = min(limit, given)
 	}
-	return limited{limit, w}, nil
+	return limitResult{limit, w}, nil
 }
 
 // SetLimit implements driver.Session.
 func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
-	_, err := look(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(ctx, s.path(name), limit) })
+	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(ctx, s.path(name), limit) })
 	return err
 }
 
@@ -103,43 +105,43 @@ func (s *Session) setLimit(ctx context.Context, dir string, limit int) (err erro
 	var made []string
 	defer func() {
 		if err != nil {
-			s.unmake(made)
+			s.removeContainers(made)
 		}
 	}()
-	if _, err := s.noQueue(ctx, dir); err != nil {
+	if _, err := s.listSemaphore(ctx, dir); err != nil {
 		return err
 	}
 	path, data := dir+"/"+driver.Limit, encodeLimit(limit)
 	for tries := 0; ; tries++ {
-		if err := s.pace(ctx, tries); err != nil {
+		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
 			return err
 		}
-		err := s.answered(func() error {
-			_, err := s.conn.Set(path, data, -1)
+		err := s.retryUntilAnswered(func() error {
+			_, err := s.requests.Set(path, data, -1)
 			return err
 		})
-		if !errors.Is(err, zk.ErrNoNode) {
-			if err != nil {
-				err = explain(err, "setting the limit", "WRITE", path)
-			}
-			return err
+		if err == nil {
+			return nil
 		}
-		err = s.answered(func() error {
-			_, err := s.conn.Create(path, data, 0, s.cfg.ACL)
+		if !errors.Is(err, zk.ErrNoNode) {
+			return explainError(err, "setting the limit", "WRITE", path)
+		}
+		err = s.retryUntilAnswered(func() error {
+			_, err := s.requests.Create(path, data, 0, s.cfg.ACL)
 			return err
 		})
 		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, zk.ErrNodeExists): // created by another client, or by us when the reply was lost
 		case errors.Is(err, zk.ErrNoNode):
-			if err := s.makeQueue(ctx, dir, &made); err != nil {
+			if err := s.createContainers(ctx, dir, &made); err != nil {
 				return err
 			}
-		case errors.Is(err, zk.ErrNodeExists): // by somebody, or by us when the reply was lost
 		case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-			return underPlain(dir)
-		case err != nil:
-			return explain(err, "creating "+path, "CREATE", dir)
+			return plainLockError(dir)
 		default:
-			return nil
+			return explainError(err, "creating "+path, "CREATE", dir)
 		}
 	}
 }

@@ -5,10 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -21,86 +17,47 @@ import (
 // that were queued for the old one on the new; a Session prevents that by
 // refusing to dial once it is over, so that every reply it sees belongs to the
 // one session it was made with.
+//
+// A Session consists of parts, each in a file of its own. A part that several
+// goroutines use has a mutex that guards its data and nothing else. No mutex is
+// held during a request, during a call into the client, or while another mutex is
+// taken, with two exceptions:
+//
+//	connection.mu before lease.mu    the lease starts when the session gets its ID
+//	watches.mu    before calls.mu    no watch is added to a session that is over
 type Session struct {
-	settings
-	conn   *requests
-	client *zk.Conn // for what is not bounded: the proofs, and its own affairs
+	settings            // connector.go
+	lifecycle           // lifecycle.go: from the first connection to the last goroutine
+	calls     calls     // call.go: the calls under way
+	expiry    expiry    // expiry.go: when the session ends by our own clock
+	requests  *requests // requests.go: requests to the server and how many may be under way
+	route     route     // route.go: the address to dial next
 
-	route route
-
-	ready   chan struct{} // closed when the session is first established
-	stopped chan struct{} // closed when the client's connect loop has ended
-	closed  chan struct{} // closed when nothing of the session is left running
-
-	unremovable     context.Context // ends when a node could not be removed
-	markUnremovable context.CancelFunc
-	alive           context.Context // ends when the session is over; its cause says why
-	end             context.CancelCauseFunc
-	dialing         context.Context // ends when no connection is to be made any more
-	giveUp          context.CancelFunc
-
-	clock      clock.Clock
-	lease      lease
-	leaseMoved chan struct{} // filled when the lease may have come to end earlier
-	doubted    chan struct{} // filled when there is a doubt about the clock
-	asleep     atomic.Int64  // how long the machine had been suspended when the last proof began
-
-	slots chan struct{}  // one per call that may be under way
-	calls sync.WaitGroup // calls under way; none begins once over
-
-	mu           sync.Mutex
-	id           int64
-	timeout      time.Duration // negotiated
-	link         *link
-	peer         string
-	watches      map[string]*watch   // by path, until they fire
-	fastpaths    map[string]fastpath // by path of the queue
-	plains       map[string]plain    // by path
-	listings     map[string]*listing // by path of the directory: the last that was begun
-	lengths      map[string]int64    // of the answers to them, where they are long
-	warned       map[string]bool     // by path of a queue: of the end of its numbers
-	lasting      map[string]bool     // by path: children with a number that are no contenders
-	noContainers bool                // the server is older than container nodes
+	connection  connection  // connection.go: the session's ID and its present link
+	watches     watches     // watch.go: one watch for each node
+	listings    listings    // listing.go: one listing of a directory at a time
+	directories directories // directory.go: the nodes that queues are in
+	fastpaths   fastpaths   // fastpath.go: when a listing can be spared
+	plainNodes  plainNodes  // plainnode.go: the plain locks held
 }
-
-// now is the time since the session began, by the clock that the lease goes by.
-func (s *Session) now() time.Duration { return s.clock.Now() }
-
-// tick is how often a session looks at the clock, which may have gone on when
-// timers did not. All do so together, so that an idle process wakes once for all.
-const tick = 50 * time.Millisecond
-
-func untilTick() time.Duration { return tick - time.Duration(time.Now().UnixNano())%tick }
-
-// maxCalls bounds the calls that wait for a server that does not answer.
-const maxCalls = 1024
 
 func connect(ctx context.Context, set settings) (*Session, error) {
 	cfg := set.cfg
 	s := &Session{
-		settings:   set,
-		route:      newRoute(cfg.Servers),
-		timeout:    cfg.SessionTimeout,
-		ready:      make(chan struct{}),
-		leaseMoved: make(chan struct{}, 1),
-		doubted:    make(chan struct{}, 1),
-		stopped:    make(chan struct{}),
-		closed:     make(chan struct{}),
-		clock:      clock.Start(ctx),
-		slots:      make(chan struct{}, maxCalls),
-		watches:    map[string]*watch{},
-		fastpaths:  map[string]fastpath{},
-		plains:     map[string]plain{},
-		listings:   map[string]*listing{},
-		lengths:    map[string]int64{},
-		warned:     map[string]bool{},
-		lasting:    map[string]bool{},
+		settings:    set,
+		lifecycle:   newLifecycle(),
+		calls:       calls{slots: make(chan struct{}, maxCalls)},
+		expiry:      expiry{clock: clock.Start(ctx), leaseChanged: make(chan struct{}, 1), proofWanted: make(chan struct{}, 1)},
+		route:       newRoute(cfg.Servers),
+		connection:  connection{timeout: cfg.SessionTimeout},
+		watches:     watches{byPath: map[string]*watch{}},
+		listings:    listings{latest: map[string]*listing{}, lengths: map[string]int64{}},
+		directories: directories{warned: map[string]bool{}, persistent: map[string]bool{}},
+		fastpaths:   fastpaths{byDir: map[string]fastpath{}},
+		plainNodes:  plainNodes{byPath: map[string]plainNode{}},
 	}
-	s.alive, s.end = context.WithCancelCause(context.Background())
-	s.dialing, s.giveUp = context.WithCancel(context.Background())
-	s.unremovable, s.markUnremovable = context.WithCancel(context.Background())
 	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
-		zk.WithHostProvider(servers{s}),
+		zk.WithHostProvider(hostProvider{s}),
 		zk.WithDialer(s.dial),
 		zk.WithEventCallback(s.event),
 		zk.WithLogger(clientLog{cfg.Logger}),
@@ -111,35 +68,25 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
-	s.client, s.conn = conn, newRequests(conn, s.dialing)
+	s.requests = newRequests(conn, s.dialing)
 	go func() { // ends when the client's connect loop does, after conn.Close
-		for range events { // the channel drops events; what counts comes to s.event
+		for range events { // the channel drops events; s.event gets all of them
 		}
 		close(s.stopped)
 	}()
 	go s.shutdown() // ends with the session
-	fail := func(err error) (*Session, error) {
-		s.mu.Lock()
-		if s.id != 0 { // opened at this very moment: the server is told
-			s.end(errClosed)
-		}
-		s.end(err)
-		s.mu.Unlock()
-		s.failed.Go(func() { <-s.closed }) // up to seconds, and the reason is of interest now
-		return nil, fmt.Errorf("zookeeper: connect to %s: %w", cfg, err)
-	}
 	select {
 	case <-s.ready:
 	case <-s.alive.Done():
-		return fail(context.Cause(s.alive))
+		return nil, s.failConnect(context.Cause(s.alive))
 	case <-ctx.Done():
-		return fail(ctx.Err())
+		return nil, s.failConnect(ctx.Err())
 	}
 	if s.begin() {
 		go s.renew() // ends with the session
 	}
 	if s.begin() {
-		go s.rescue() // ends with the session
+		go s.recheckWatches() // ends with the session
 	}
 	return s, nil
 }
@@ -147,165 +94,18 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 // maxSend is the client's send buffer, and so the largest request in bytes.
 const maxSend = 64 << 10
 
-// renew sends what the lease needs, one request at a time. (A sync or a write
-// that waits for the leader holds back the answers to everything after it on
-// the connection.)
-func (s *Session) renew() {
-	defer s.calls.Done()
-	for {
-		write, in := s.lease.wants(s.now())
-		select {
-		case <-s.alive.Done():
-			return
-		case <-s.doubted:
-		case <-time.After(clock.Span(max(in, 0))):
-		}
-		if in > 0 { // other requests may have served
-			continue
-		}
-		asleep := s.clock.Suspended()
-		if err := s.prove(write); err != nil {
-			select { // a server that is overloaded is not to be asked at once
-			case <-s.alive.Done():
-			case <-time.After(clock.Span(s.lease.pause())):
-			}
-			continue
-		}
-		s.asleep.Store(int64(asleep))
+// failConnect ends a session that its caller does not get, and returns the error
+// for the caller.
+func (s *Session) failConnect(err error) error {
+	s.connection.mu.Lock()
+	if s.connection.id != 0 { // opened at this very moment: the server has to be told
+		s.end(errClosed)
 	}
+	s.end(err)
+	s.connection.mu.Unlock()
+	s.abandoned.Go(func() { <-s.closed }) // takes up to seconds; the caller need not wait for it
+	return fmt.Errorf("zookeeper: connect to %s: %w", s.cfg, err)
 }
-
-// prove sends a request that takes the leader, and if it is a write a majority,
-// to answer. The write changes nothing.
-func (s *Session) prove(write bool) error {
-	if !write {
-		_, err := s.client.Sync("/")
-		return err
-	}
-	_, err := s.client.Multi(&zk.CheckVersionRequest{Path: "/", Version: -1})
-	if errors.Is(err, zk.ErrNoAuth) { // inside an answer, of a majority all the same
-		return nil
-	}
-	return err
-}
-
-// bury waits for the end of the session, then stops the client. It gives the
-// calls under way a moment to get their replies, because the client races with
-// itself over a reply that arrives while it is being closed.
-func (s *Session) shutdown() {
-	defer close(s.closed)
-	expiry := time.NewTimer(0)
-	defer expiry.Stop()
-	for !s.isOver() {
-		select {
-		case <-s.alive.Done():
-			continue
-		case <-s.leaseMoved:
-		case <-expiry.C:
-		}
-		s.lookAtClock()
-		if ends := time.Duration(s.lease.ends.Load()); ends != 0 {
-			expiry.Reset(min(clock.Span(max(ends-s.now(), 0)), untilTick()))
-		}
-	}
-	if cause := context.Cause(s.alive); cause != errClosed {
-		s.giveUp()
-		s.hangUp()
-		s.interrupt()
-		if s.ID() != 0 {
-			s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
-		}
-	}
-	s.interrupt() // after it, and so after a begin that came before the end, no more calls begin
-	idle := make(chan struct{})
-	go func() { // ends with the last call, which conn.Close ends if nothing else
-		s.calls.Wait()
-		for s.dialing.Err() == nil { // a connection that stands is needed to close the session
-			if _, err := s.client.Sync("/"); err == nil {
-				break
-			}
-			time.Sleep(minBackoff)
-		}
-		close(idle)
-	}()
-	select {
-	case <-idle:
-	case <-time.After(time.Second):
-	}
-	s.client.Close() // within 3 s; asks the server to close the session if it can
-	s.giveUp()
-	s.hangUp()
-	<-s.stopped
-	<-idle
-}
-
-// adopt makes conn the session's present connection.
-func (s *Session) adopt(conn net.Conn, to target) net.Conn {
-	l := newLink(s, conn, to)
-	s.mu.Lock()
-	s.link, s.peer = l, to.server
-	s.mu.Unlock()
-	if s.dialing.Err() != nil { // hangUp may have come before
-		l.hangUp()
-	}
-	return l
-}
-
-func (s *Session) hangUp() {
-	s.mu.Lock()
-	l := s.link
-	s.mu.Unlock()
-	if l != nil {
-		l.hangUp()
-	}
-}
-
-// greeted is told what the server answered to a handshake that began at asked.
-// Id 0 says that the session has expired.
-func (s *Session) onHandshake(id int64, timeout, asked time.Duration) error {
-	s.mu.Lock()
-	if s.id == 0 && s.isOver() { // nobody waits for it any more
-		s.mu.Unlock()
-		return s.Err()
-	}
-	first := s.id == 0
-	if first {
-		s.id = id
-	}
-	same := s.id == id
-	if same && !first || first && id != 0 {
-		s.timeout = timeout
-		s.lease.established(asked, timeout, first)
-		select {
-		case s.leaseMoved <- struct{}{}:
-		default: // bury has not seen the last one yet
-		}
-	}
-	s.mu.Unlock()
-	if first && timeout < twoTicks {
-		s.short.Do(func() {
-			s.cfg.Logger.Warn("lockpool: the ZooKeeper session timeout is short: be sure that tickTime is at most half of it "+
-				"(that is, that minSessionTimeout was not lowered), or a lock may not end in time", "timeout", timeout)
-		})
-	}
-	switch {
-	case id == 0:
-		s.giveUp()
-		s.end(driver.ErrExpired)
-	case !same:
-		s.giveUp()
-		s.end(errReplaced)
-		return errReplaced
-	case first && timeout != s.cfg.SessionTimeout:
-		s.cfg.Logger.Warn("lockpool: the ZooKeeper server changed the session timeout",
-			"asked", s.cfg.SessionTimeout, "granted", timeout)
-	}
-	return nil
-}
-
-// twoTicks is the least timeout that a server with ZooKeeper's usual tickTime of
-// two seconds grants, and what the lease needs at the least.
-const twoTicks = 4 * time.Second
 
 // event is called by the client, on its own goroutines and sometimes under its
 // own locks, in the order in which events came in. It must not block and not
@@ -324,103 +124,37 @@ func (s *Session) event(e zk.Event) {
 			close(s.ready)
 		}
 	case e.State == zk.StateDisconnected:
-		s.interrupt()
+		s.watches.interrupt()
 	}
-}
-
-// ID is the session's id, 0 before there is one.
-func (s *Session) ID() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.id
 }
 
 // Info implements driver.Session.
 func (s *Session) Info() driver.Info {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return driver.Info{ID: sessionID(s.id), Peer: s.peer}
+	id, peer := s.connection.info()
+	return driver.Info{ID: sessionID(id), Peer: peer}
 }
 
-// Stuck implements driver.Session.
-func (s *Session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
-
-// Done implements driver.Session.
-func (s *Session) Done() <-chan struct{} { return s.alive.Done() }
-
-// Err implements driver.Session.
-func (s *Session) Err() error {
-	if !s.isOver() {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", driver.ErrSessionLost, context.Cause(s.alive))
+// ID returns the session's ID, or 0 before the server has given one.
+func (s *Session) ID() int64 {
+	id, _ := s.connection.info()
+	return id
 }
 
-// lookAtClock asks for a proof if there is a doubt about the clock. Then it
-// returns a channel that is closed when the proof has been answered.
-func (s *Session) lookAtClock() <-chan struct{} {
-	now := s.now()
-	settled := s.lease.doubts(now, s.clock.Skew())
-	if settled != nil {
-		select {
-		case s.doubted <- struct{}{}:
-		default: // renew has not seen the last one yet
-		}
-	}
-	return settled
+// sessionID formats an ID as ZooKeeper's own tools do.
+func sessionID(id int64) string { return fmt.Sprintf("%#x", uint64(id)) }
+
+// Ping implements driver.Session.
+func (s *Session) Ping(ctx context.Context) error {
+	return s.runUntilAnswered(ctx, func() error {
+		_, err := send(s.requests, func() (any, error) { return nil, s.prove(true) })
+		return err
+	})
 }
 
-// Alive implements driver.Session.
-func (s *Session) Alive(ctx context.Context) error {
-	settled := s.lookAtClock()
-	if settled != nil {
-		select {
-		case <-settled:
-		case <-s.alive.Done():
-		case <-ctx.Done():
-			return s.noAnswer(ctx)
-		}
-	}
-	return s.Err()
-}
-
-// isOver looks at the lease itself, because timers may be late.
-func (s *Session) isOver() bool {
-	if s.alive.Err() != nil {
-		return true
-	}
-	if ends := time.Duration(s.lease.ends.Load()); ends == 0 || s.clock.AtLeast() < ends {
-		return false
-	}
-	cause := errLease
-	if d := s.clock.Suspended() - time.Duration(s.asleep.Load()); d > 0 {
-		cause = fmt.Errorf("the machine was suspended for %v: %w", d.Round(time.Millisecond), errLease)
-	}
-	s.end(cause)
-	return true
-}
-
-// errLease is why a session is over whose lease has ended.
-var errLease = errors.New("no answer that took the ensemble's leader for most of the session timeout")
-
+// errClosed is the cause of a session's end if Close was called.
 var errClosed = errors.New("closed")
 
-// Close implements driver.Session.
-func (s *Session) Close(ctx context.Context) error {
-	s.end(errClosed)
-	select {
-	case <-s.closed:
-		return nil
-	case <-ctx.Done():
-	}
-	s.giveUp()
-	s.hangUp()
-	<-s.closed
-	return ctx.Err()
-}
-
-// clientLog passes the client's own messages on. They are of interest only to
-// who looks for a fault in the connection.
+// clientLog passes the client's own messages on at debug level.
 type clientLog struct{ *slog.Logger }
 
 func (l clientLog) Printf(format string, args ...any) {

@@ -12,9 +12,9 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// A bubble has a time of its own, which stands still while a session waits for
-// the network. What the session does beside its calls must not mind.
-func TestSessionInABubbleOfVirtualTime(t *testing.T) {
+// The time of a synctest bubble stands still while a session waits for the network.
+// The session's background goroutines must tolerate that.
+func TestSessionWorksInASynctestBubble(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	synctest.Test(t, func(t *testing.T) {

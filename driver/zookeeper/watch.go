@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -10,45 +11,23 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// watch is one watch at the server, for all waiters of the session. It is in
-// Session.watches until it fires, also when everyone who waited has given up:
-// the client can not take it back, and the next waiter finds it there.
+// watches are the watches of a session that have not fired: one at the server for
+// each node, shared by all waiters. A watch stays after its waiters have given
+// up, because the client cannot take it back; the next waiter finds it here.
+type watches struct {
+	mu     sync.Mutex
+	byPath map[string]*watch
+}
+
+// watch is one watch at the server, on all nodes of one contender.
 type watch struct {
 	*driver.Watch
 	began time.Time
-	paths []string      // of the nodes of one contender
-	raw   []byte        // what is in the first, set before armed is closed
-	stat  *zk.Stat      // and its Stat
+	paths []string
+	raw   []byte        // the data of the first node, set before armed is closed
+	stat  *zk.Stat      // likewise
 	armed chan struct{} // closed when the server has answered; then err is set
 	err   error
-}
-
-// ofPlain returns the watch on the node of a lock without a queue, whose name may
-// be that of another one by now. joined says that others had asked for it before.
-func (s *Session) ofPlain(w *watch, node driver.Node, joined bool) *driver.Watch {
-	switch {
-	case w.Fired() == 0 && w.err == nil && s.isPlainOf(w.paths[0], node, w.raw, w.stat):
-		return w.Watch
-	case w.Fired() == driver.Interrupted, w.Fired() == driver.Changed:
-		return w.Watch
-	}
-	if w.err != nil {
-		s.doubt(w.paths[0], node)
-		return w.Watch
-	}
-	if joined && w.Fired() != 0 && (w.stat == nil || !s.isPlainOf(w.paths[0], node, w.raw, w.stat)) {
-		// What it was asked for, before node was made perhaps, is gone: look again.
-		again := driver.NewWatch()
-		again.Fire(driver.Interrupted)
-		return again
-	}
-	s.disown(w.paths[0], node)
-	if w.Fired() != 0 {
-		return w.Watch
-	}
-	gone := driver.NewWatch()
-	gone.Fire(driver.Missing)
-	return gone
 }
 
 // isArmed reports whether the server has agreed to watch.
@@ -61,23 +40,69 @@ func (w *watch) isArmed() bool {
 	}
 }
 
+// at returns the watch on path, or nil.
+func (ws *watches) at(path string) *watch {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.byPath[path]
+}
+
+// has reports whether there is a watch on path, or is to be one.
+func (ws *watches) has(path string) bool { return ws.at(path) != nil }
+
+// remove removes a watch that has fired, or is about to.
+func (ws *watches) remove(w *watch) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, path := range w.paths {
+		if ws.byPath[path] == w {
+			delete(ws.byPath, path)
+		}
+	}
+}
+
+// interrupt fires all watches when the connection breaks. The server forgets
+// them with the connection, so all waiters list their queues again.
+func (ws *watches) interrupt() {
+	ws.mu.Lock()
+	all := ws.byPath
+	ws.byPath = map[string]*watch{}
+	ws.mu.Unlock()
+	for _, w := range all {
+		w.Fire(driver.Interrupted)
+	}
+}
+
+// fire is called for the server's event about path. Names of contenders are never
+// used again (those of plain locks are: see plainWatch), so an event is true
+// for every waiter, whenever its wait began.
+func (s *Session) fire(path string, e driver.Event) {
+	if e == driver.Deleted {
+		s.plainNodes.forgetPath(path) // whoever deleted it: the event precedes the reply to the next create
+	}
+	if w := s.watches.at(path); w != nil {
+		s.watches.remove(w)
+		w.Fire(e)
+	}
+}
+
 // Watch implements driver.Session.
 func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node) ([]*driver.Watch, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	armed, asked := make([]*watch, len(nodes)), time.Now()
+	pending, began := make([]*watch, len(nodes)), time.Now()
 	for i, node := range nodes {
-		if armed[i] = s.watch(s.paths(queue, node)...); armed[i] == nil {
+		if pending[i] = s.watch(s.paths(queue, node)...); pending[i] == nil {
 			return nil, s.Err()
 		}
 	}
 	watches := make([]*driver.Watch, len(nodes))
-	for i, w := range armed {
+	for i, w := range pending {
 		select {
 		case <-w.armed:
 			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-				watches[i] = s.ofPlain(w, nodes[i], w.began.Before(asked))
+				watches[i] = s.plainWatch(w, nodes[i], w.began.Before(began))
 			}
 			if w.err != nil {
 				return nil, w.err
@@ -85,105 +110,87 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 		case <-s.alive.Done():
 			return nil, s.Err()
 		case <-ctx.Done():
-			return nil, s.noAnswer(ctx)
+			return nil, s.noAnswerError(ctx)
 		}
 	}
 	return watches, nil
 }
 
-// watch returns the watch on the paths, which may be asked for at the server
-// just now, or nil if the session is over.
+// watch returns the watch on the paths, which may not be armed yet, or nil if the
+// session is over.
 func (s *Session) watch(paths ...string) *watch {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watchLocked(paths...)
-}
-
-func (s *Session) watchLocked(paths ...string) *watch {
-	w := s.watches[paths[0]]
-	if w == nil && !s.isOver() {
+	s.watches.mu.Lock()
+	defer s.watches.mu.Unlock()
+	w := s.watches.byPath[paths[0]]
+	if w == nil && s.begin() {
 		w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
 		for _, path := range paths {
-			s.watches[path] = w
+			s.watches.byPath[path] = w
 		}
-		s.calls.Add(1)
 		go s.arm(w) // ends with its requests
 	}
 	return w
 }
 
 // arm asks the server to watch, with getData: on a node that does not exist it
-// fails, where exists would leave a watch for ever on a name that never comes
-// back. That it sets a watch is the link's doing, and the client knows nothing
-// of it; it passes all events to Session.event, in order.
+// fails, while exists would leave a watch forever on a name that is never used
+// again. The link turns the reading into watching, so the client knows nothing of
+// the watch; it passes all events to Session.event, in order.
 func (s *Session) arm(w *watch) {
-	defer s.calls.Done()
+	defer s.calls.done()
 	defer close(w.armed)
 	for i, path := range w.paths {
-		data, stat, err := s.conn.Get(path)
+		data, stat, err := s.requests.Get(path)
 		if err == nil {
 			if i == 0 {
 				w.Created, w.raw, w.stat = stat.Czxid, data, stat
-				_, w.Data = plainData(data)
+				_, w.Data = parsePlainData(data)
 				w.Revoked = string(w.Data) == revokeRequest
 			}
 			continue
 		}
-		s.forget(w)
+		s.watches.remove(w)
 		switch {
-		case unsure(err):
-			_ = s.again() // a pause, because whoever waits asks again at once
+		case isUnsure(err):
+			_ = s.pauseBeforeRetry() // because the waiters ask again at once
 			w.Fire(driver.Interrupted)
 		case errors.Is(err, zk.ErrNoNode):
 			w.Fire(driver.Missing)
 		default:
-			w.err = explain(err, "watching", "READ", path)
+			w.err = explainError(err, "watching", "READ", path)
 		}
 		return
 	}
 }
 
-// isWatched reports whether there is a watch on path, or is to be one.
-func (s *Session) isWatched(path string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watches[path] != nil
+// plainWatch returns the watch on the node of a plain lock, whose name another
+// holder's node may have by now. shared says that w was there before the call that
+// asks for it.
+func (s *Session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Watch {
+	path := w.paths[0]
+	matches := w.stat != nil && s.matchesPlain(path, node, w.raw, w.stat)
+	fired := w.Fired()
+	switch {
+	case fired == 0 && w.err == nil && matches:
+		return w.Watch
+	case fired == driver.Interrupted, fired == driver.Changed:
+		return w.Watch
+	case w.err != nil:
+		s.plainNodes.markUncertain(path, node)
+		return w.Watch
+	case shared && fired != 0 && !matches:
+		// The node that w was set on is gone; node may be a later one.
+		return firedWatch(driver.Interrupted)
+	}
+	s.plainNodes.forget(path, node)
+	if fired != 0 {
+		return w.Watch
+	}
+	return firedWatch(driver.Missing)
 }
 
-func (s *Session) forget(w *watch) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, path := range w.paths {
-		if s.watches[path] == w {
-			delete(s.watches, path)
-		}
-	}
-}
-
-// fire is called for the server's event about path. Names are never used again
-// (but see ofPlain), so an event about one is true for whoever watches it,
-// whenever they began.
-func (s *Session) fire(path string, e driver.Event) {
-	s.mu.Lock()
-	w := s.watches[path]
-	if e == driver.Deleted {
-		delete(s.plains, path) // by whomever: events come before the reply to what makes the next one
-	}
-	s.mu.Unlock()
-	if w != nil {
-		s.forget(w)
-		w.Fire(e)
-	}
-}
-
-// interrupt fires all watches when the connection breaks. The server forgets
-// them with the connection, so everyone looks again.
-func (s *Session) interrupt() {
-	s.mu.Lock()
-	watches := s.watches
-	s.watches = map[string]*watch{}
-	s.mu.Unlock()
-	for _, w := range watches {
-		w.Fire(driver.Interrupted)
-	}
+func firedWatch(e driver.Event) *driver.Watch {
+	w := driver.NewWatch()
+	w.Fire(e)
+	return w
 }

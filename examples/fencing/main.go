@@ -1,14 +1,14 @@
-// Fencing shows what a lock can not do alone, and what its token is for. A
-// worker is paused while it holds a lock, for longer than its session lasts.
-// The lock goes to another worker, as it must. The first one wakes, knows of
-// nothing, and writes; the database refuses that, because it has seen a larger
+// Fencing shows what a lock cannot do alone, and what its fencing token is for. A
+// worker is paused while it holds a lock, for longer than its session lasts. The
+// lock is granted to another worker. The first worker resumes, unaware of its
+// loss, and writes. The database refuses the write, because it has seen a larger
 // token.
 //
 //	go run ./examples/fencing
 //
 // The part to copy is account.go. The workers, in worker.go, are processes,
-// copies of this program. This file starts them and an embedded ZooKeeper, and
-// does the pausing: with SIGSTOP, so it needs a Unix system.
+// copies of this program. This file starts them and an embedded ZooKeeper server,
+// and pauses one of them with SIGSTOP, which needs a Unix system.
 package main
 
 import (
@@ -20,45 +20,34 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
+	"github.com/lockpool/lockpool/examples/internal/demo"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 const (
-	workerArg = "worker"         // what a copy of this program is called with
-	patience  = 20 * time.Second // for the whole story, which takes about 3 s
+	workerArg = "worker"         // the first argument of a worker
+	timeout   = 20 * time.Second // for the whole story, which takes about 3 s
 )
 
 func main() {
 	if len(os.Args) == 5 && os.Args[1] == workerArg {
-		slog.SetDefault(slog.New(slog.DiscardHandler)) // lockpool warns of the lost session
+		slog.SetDefault(slog.New(slog.DiscardHandler)) // lockpool would log the lost session
 		amount, err := strconv.ParseInt(os.Args[4], 10, 64)
-		exit(errors.Join(err, work(os.Args[2], os.Args[3], amount)))
+		demo.Exit("fencing", errors.Join(err, work(os.Args[2], os.Args[3], amount)))
 	}
 	if len(os.Args) > 1 {
 		fmt.Fprintln(os.Stderr, "usage: fencing")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
-	exit(demo(ctx))
+	demo.Main("fencing", run)
 }
 
-func exit(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "fencing:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func demo(ctx context.Context) (err error) {
-	ctx, stop := context.WithTimeout(ctx, patience)
+func run(ctx context.Context) (err error) {
+	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
 	server, err := zktest.Run(ctx, zktest.TickTime(200*time.Millisecond), zktest.Logger(slog.New(slog.DiscardHandler)))
 	if err != nil {
@@ -81,7 +70,7 @@ type story struct {
 	database string
 }
 
-// run lets the story happen. It is an error if it happens otherwise.
+// run returns an error if the story does not happen as it should.
 func (s *story) run() error {
 	db, err := openDatabase(s.database)
 	if err != nil {
@@ -106,25 +95,26 @@ func (s *story) run() error {
 	if err := pause(a.cmd.Process); err != nil {
 		return err
 	}
-	s.say("A", "is PAUSED, by SIGSTOP, for longer than its session timeout of %s", sessionTimeout)
+	s.printf("A", "is PAUSED by SIGSTOP, for longer than its session timeout of %s", sessionTimeout)
 
 	b, err := s.start("B", +50)
 	if err != nil {
 		return err
 	}
 	defer b.kill()
-	if err := b.work(); err != nil { // nothing holds it up
+	if err := b.finishWork(); err != nil {
 		return err
 	}
 	if err := b.await(hasRead, hasWritten); err != nil {
 		return err
 	}
 
-	// A's work is done, but A does not run. So this is what it does first.
-	if err := a.work(); err != nil {
+	// A is told that its work is finished while it is paused. So the first thing
+	// that it does when it resumes is the write.
+	if err := a.finishWork(); err != nil {
 		return err
 	}
-	s.say("A", "WAKES, by SIGCONT, and knows of nothing")
+	s.printf("A", "RESUMES by SIGCONT, unaware of its loss")
 	if err := resume(a.cmd.Process); err != nil {
 		return err
 	}
@@ -140,15 +130,15 @@ func (s *story) run() error {
 	if err != nil {
 		return err
 	}
-	s.say("", "The balance is %d, with token %d: what B wrote.", balance, token)
+	s.printf("", "The balance is %d, with token %d: what B wrote.", balance, token)
 	if balance != 150 || token != b.token || b.token <= a.token {
-		return fmt.Errorf("that is not as it should be: A had token %d, and B token %d and the balance 150", a.token, b.token)
+		return fmt.Errorf("B should have written the balance 150 with token %d, larger than A's token %d", b.token, a.token)
 	}
 	return nil
 }
 
-func (s *story) say(who, format string, args ...any) {
-	fmt.Printf("%5.2f s  %1s  %s\n", time.Since(s.begin).Seconds(), who, fmt.Sprintf(format, args...))
+func (s *story) printf(worker, format string, args ...any) {
+	fmt.Printf("%5.2f s  %1s  %s\n", time.Since(s.begin).Seconds(), worker, fmt.Sprintf(format, args...))
 }
 
 // worker is a process, as seen by the one that started it.
@@ -179,15 +169,15 @@ func (s *story) start(name string, amount int64) (*worker, error) {
 	return &worker{s, name, cmd, stdin, json.NewDecoder(stdout), 0}, cmd.Start()
 }
 
-// await prints what the worker says until it has come to these states, one
-// after the other and to no other.
+// await prints what the worker reports until it has been in these states, in this
+// order and in no others.
 func (w *worker) await(states ...string) error {
 	for len(states) > 0 {
 		var r report
 		if err := w.reports.Decode(&r); err != nil {
 			return fmt.Errorf("%s ended before it %s: %w", w.name, states[0], errors.Join(context.Cause(w.ctx), err))
 		}
-		w.say(w.name, "%s", r.Say)
+		w.printf(w.name, "%s", r.Text)
 		switch r.State {
 		case "":
 		case states[0]:
@@ -200,10 +190,10 @@ func (w *worker) await(states ...string) error {
 	return nil
 }
 
-// work tells the worker that its work is done.
-func (w *worker) work() error { return w.stdin.Close() }
+// finishWork tells the worker that the work before its write is finished.
+func (w *worker) finishWork() error { return w.stdin.Close() }
 
-// kill is for a worker that does not end by itself, as a paused one.
+// kill ends a worker that has not exited, in particular a paused one.
 func (w *worker) kill() {
 	if w.cmd.ProcessState == nil {
 		_ = w.cmd.Process.Kill()

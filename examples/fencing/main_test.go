@@ -3,104 +3,52 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/examples/internal/exampletest"
 )
 
-const programEnv = "LOCKPOOL_FENCING_TEST"
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-func TestMain(m *testing.M) {
-	if os.Getenv(programEnv) != "" { // the program, or a worker it started
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// program is the example itself: the test binary. Its temporary directory is
-// one of its own.
-func program(t *testing.T) (cmd *exec.Cmd, stdout, stderr *output, tmp string) {
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	stdout, stderr, tmp = new(output), new(output), t.TempDir()
-	// Wait waits until nobody is left who could write there: a worker that
-	// outlives the program makes the test fail.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, exe)
-	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), programEnv+"=1", "TMPDIR="+tmp, "PATH=") // not even programs
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	return cmd, stdout, stderr, tmp
-}
-
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
-func requireEmpty(t *testing.T, dir string) {
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Empty(t, entries)
-}
-
-func TestTheLateWriteOfAPausedHolderIsRefused(t *testing.T) {
+func TestLateWriteOfPausedHolderIsRefused(t *testing.T) {
 	t.Parallel()
-	cmd, stdout, stderr, tmp := program(t)
-	err := cmd.Run()
-	t.Logf("\n%s", stdout)
-	require.NoError(t, err, stderr.String())
-	require.Empty(t, stderr.String())
-	requireEmpty(t, tmp)
+	p := exampletest.New(t)
+	err := p.Run()
+	t.Logf("\n%s", p.Stdout)
+	require.NoError(t, err, p.Stderr)
+	require.Empty(t, p.Stderr.String())
+	p.RequireClean(t)
 	require.Regexp(t, `(?s)`+strings.Join([]string{
 		`A  holds the lock, with token \d+\n`,
 		`A  is PAUSED`,
 		`B  holds the lock, with token \d+\n`,
 		`B  has written it`,
-		`A  WAKES`,
+		`A  RESUMES`,
 		`A  writes the balance 70 with token \d+\n`,
 		`A  is refused`,
-		`A  sees that its context has ended: lock lost: `,
+		`A  learns that its context has ended: lock lost: `,
 		`The balance is 150, with token \d+: what B wrote\.\n$`,
-	}, `.*`), stdout)
+	}, `.*`), p.Stdout)
 }
 
-func TestNothingIsLeftWhenItIsInterruptedDuringThePause(t *testing.T) {
+func TestInterruptDuringThePauseLeavesNothing(t *testing.T) {
 	t.Parallel()
-	cmd, stdout, stderr, tmp := program(t)
-	require.NoError(t, cmd.Start())
-	require.Eventually(t, func() bool { return strings.Contains(stdout.String(), "B  asks") }, 30*time.Second, time.Millisecond)
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	var exit *exec.ExitError
-	require.ErrorAs(t, cmd.Wait(), &exit)
-	require.Equal(t, 1, exit.ExitCode())
-	require.Contains(t, stderr.String(), "fencing: B ended before it has read")
-	requireEmpty(t, tmp)
+	p := exampletest.New(t)
+	require.NoError(t, p.Start())
+	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), "B  asks") }, 30*time.Second, time.Millisecond)
+	require.NoError(t, p.Process.Signal(os.Interrupt))
+	p.RequireExit(t, 1)
+	require.Contains(t, p.Stderr.String(), "fencing: B ended before it has read")
+	p.RequireClean(t)
 }
 
-func TestARowRefusesWhoeverIsOlderThanItsLastGuest(t *testing.T) {
+func TestRowRefusesSmallerTokens(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	db, err := openDatabase(filepath.Join(t.TempDir(), "db"))
@@ -118,9 +66,9 @@ func TestARowRefusesWhoeverIsOlderThanItsLastGuest(t *testing.T) {
 	balance, err = readBalance(ctx, db, 1, 9)
 	require.NoError(t, err)
 	require.EqualValues(t, 120, balance)
-	require.ErrorIs(t, writeBalance(ctx, db, 1, 130, 5), errLate, "9 has read, and is about to write")
+	require.ErrorIs(t, writeBalance(ctx, db, 1, 130, 5), errStale, "the holder with token 9 has read, and will write")
 	_, err = readBalance(ctx, db, 1, 8)
-	require.ErrorIs(t, err, errLate)
+	require.ErrorIs(t, err, errStale)
 	require.NoError(t, writeBalance(ctx, db, 1, 170, 9))
 	balance, err = readBalance(ctx, db, 1, 9)
 	require.NoError(t, err)

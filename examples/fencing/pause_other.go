@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-var errPause = errors.New("this example pauses a process with the signal SIGSTOP, which there is not on " + runtime.GOOS)
+var errPause = errors.New("this example pauses a process with SIGSTOP, which is not supported on " + runtime.GOOS)
 
 func pause(*os.Process) error  { return errPause }
 func resume(*os.Process) error { return errPause }

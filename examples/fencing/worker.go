@@ -17,7 +17,7 @@ import (
 
 const (
 	account        = 7
-	sessionTimeout = 2 * time.Second // short, because the story waits for it
+	sessionTimeout = 2 * time.Second // short: the story waits until it has passed
 )
 
 // work changes the balance of the account by amount, under its lock.
@@ -35,7 +35,7 @@ func work(address, database string, amount int64) error {
 	defer db.Close()
 
 	name := fmt.Sprintf("account/%d", account)
-	tell("", 0, "asks for the lock %s", name)
+	send("", 0, "asks for the lock %s", name)
 	lock, err := pool.Lock(ctx, name)
 	if err != nil {
 		return err
@@ -45,40 +45,40 @@ func work(address, database string, amount int64) error {
 	if err != nil {
 		return err
 	}
-	tell("", 0, "holds the lock, with token %d", token)
-	held := lock.Context(ctx) // ends if the lock is lost
+	send("", 0, "holds the lock, with token %d", token)
+	held := lock.Context(ctx) // ends when the lock is lost
 
 	balance, err := readBalance(ctx, db, account, token)
 	if err != nil {
 		return err
 	}
-	tell(hasRead, token, "reads the balance: %d", balance)
+	send(hasRead, token, "reads the balance: %d", balance)
 
-	// Some work, until the parent says that it is done. A pause may come here,
-	// and at any other instant: also after a look at held, right before the
-	// write. So looking would not help, and nobody looks.
+	// The worker works until the parent closes its input. A pause can come here or
+	// at any other instant, even between a check of held and the write. So a check
+	// would not help, and there is none.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	balance += amount
-	tell("", 0, "writes the balance %d with token %d", balance, token)
+	send("", 0, "writes the balance %d with token %d", balance, token)
 	err = writeBalance(ctx, db, account, balance, token)
 	if err == nil {
-		tell(hasWritten, token, "has written it, and lets the lock go")
+		send(hasWritten, token, "has written it and unlocks")
 		return lock.Unlock(ctx)
 	}
-	if !errors.Is(err, errLate) {
+	if !errors.Is(err, errStale) {
 		return err
 	}
-	tell(isRefused, token, "is %v", err)
+	send(isRefused, token, "is %v", err)
 
 	select {
 	case <-held.Done():
 	case <-time.After(sessionTimeout):
-		return errors.New("still believes to hold the lock")
+		return errors.New("the worker has not learned of its loss")
 	}
 	if cause := context.Cause(held); !errors.Is(cause, lockpool.ErrLockLost) {
-		return fmt.Errorf("the lock has ended otherwise: %w", cause)
+		return fmt.Errorf("the context ended for another reason: %w", cause)
 	}
-	tell(hasLost, token, "sees that its context has ended: %v", context.Cause(held))
+	send(hasLost, token, "learns that its context has ended: %v", context.Cause(held))
 	return nil
 }
 
@@ -88,9 +88,9 @@ func openDatabase(file string) (*sql.DB, error) {
 	return sql.Open("sqlite", u.String())
 }
 
-// report is a line that a worker writes for its parent.
+// report is a message of a worker, a line of JSON on its standard output.
 type report struct {
-	Say   string
+	Text  string
 	State string `json:",omitempty"`
 	Token int64  `json:",omitempty"`
 }
@@ -103,7 +103,7 @@ const (
 	hasLost    = "has lost the lock"
 )
 
-func tell(state string, token int64, format string, args ...any) {
-	// If the parent is gone, writing to it ends this process.
+func send(state string, token int64, format string, args ...any) {
+	// If the parent has exited, SIGPIPE ends this process.
 	_ = json.NewEncoder(os.Stdout).Encode(report{fmt.Sprintf(format, args...), state, token})
 }

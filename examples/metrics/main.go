@@ -1,16 +1,16 @@
-// Metrics shows lockpool's metrics in Prometheus: how long locks are waited for
-// and which, how much time that costs, which locks are lost, and whether the
+// Metrics shows lockpool's metrics in Prometheus: which locks are waited for and
+// for how long, how much time that costs, which locks are lost, and whether the
 // pools are large enough.
 //
 //	go run ./examples/metrics
 //	go run ./examples/metrics -addr 127.0.0.1:9464
 //
 // It serves http://ADDR/metrics for Prometheus to scrape, until Ctrl-C. Beside it
-// are a dashboard for Grafana to import, dashboard.json, and rules for alerts,
+// are a dashboard for Grafana to import, dashboard.json, and alerting rules,
 // alerts.yml, with their tests, alerts_test.yml.
 //
-// What metrics take is in telemetry.go. The shop that makes some, in shop.go, is
-// busy, and has its share of trouble.
+// How a pool gets metrics is in telemetry.go. The shop in shop.go makes some: it
+// is busy, and has its share of trouble.
 package main
 
 import (
@@ -23,28 +23,23 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/examples/internal/demo"
 )
 
 const usage = `usage: metrics [-addr HOST:PORT] [-zookeeper HOST:PORT]
 
 Serves the metrics of a small shop that uses locks, at http://HOST:PORT/metrics,
-until it is interrupted. HOST is an address of this machine alone, such as
-127.0.0.1; without -addr it is that, and a free port. Without -zookeeper the shop
-uses an embedded ZooKeeper server, which this program starts.
+until it is interrupted. HOST must be a loopback address; the default is
+127.0.0.1 with a free port. Without -zookeeper the shop uses an embedded ZooKeeper
+server, which this program starts.
 `
 
 func main() {
-	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
-	at, address := "127.0.0.1:0", ""
+	at := "127.0.0.1:0"
 	flag.Func("addr", "`HOST:PORT` to serve metrics at", func(value string) error {
 		at = value
 		parsed, err := netip.ParseAddrPort(value)
@@ -56,56 +51,35 @@ func main() {
 		}
 		return nil
 	})
-	flag.Func("zookeeper", "`HOST:PORT` of a running server", func(value string) error {
-		address = value
-		if strings.ContainsAny(value, "/?") {
-			return errors.New("not of the form HOST:PORT")
-		}
-		_, err := zookeeper.ParseDSN(value)
-		return err
-	})
-	flag.Parse()
-	if flag.NArg() > 0 {
-		fmt.Fprintf(flag.CommandLine.Output(), "unexpected argument %q\n%s", flag.Arg(0), usage)
-		os.Exit(2)
-	}
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stdout, nil))) // lockpool warns there of what is lost
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
-	if err := run(ctx, at, address); err != nil {
-		fmt.Fprintln(os.Stderr, "metrics:", err)
-		os.Exit(1)
-	}
+	address := demo.ZooKeeperFlag()
+	demo.ParseFlags(usage)
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stdout, nil))) // where lockpool logs lost locks
+	demo.Main("metrics", func(ctx context.Context) error { return run(ctx, at, *address) })
 }
 
-// run lets the shop work and serves its metrics until ctx ends.
+// run opens the shop and serves its metrics until ctx ends.
 func run(ctx context.Context, at, address string) (err error) {
 	listener, err := net.Listen("tcp", at)
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	var embedded *zktest.Server
-	if address == "" {
-		embedded, err = zktest.Run(ctx, zktest.Logger(slog.New(slog.DiscardHandler)))
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, embedded.Close()) }()
-		address = embedded.Addr()
-		fmt.Printf("An embedded ZooKeeper, for trying things out and never for production, serves on %s.\n", address)
+	zookeeper, err := demo.OpenServer(ctx, address)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, zookeeper.Close()) }()
 
 	registry, meters, err := newMeters()
 	if err != nil {
 		return err
 	}
 	defer func() {
-		patience, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		err = errors.Join(err, meters.Shutdown(patience))
+		err = errors.Join(err, meters.Shutdown(ctx))
 	}()
-	s, err := openShop(ctx, address, meters)
+	s, err := openShop(ctx, zookeeper.Address, meters)
 	if err != nil {
 		return err
 	}
@@ -122,7 +96,7 @@ func run(ctx context.Context, at, address string) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	worked := make(chan error, 1)
-	go func() { worked <- s.work(ctx, embedded) }() // ends with ctx
+	go func() { worked <- s.work(ctx, zookeeper.Embedded) }() // ends with ctx
 	select {
 	case err = <-failed:
 	case err := <-worked:

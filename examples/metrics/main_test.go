@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,73 +21,35 @@ import (
 	"go.uber.org/goleak"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/lockpool/lockpool/examples/internal/exampletest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-const programEnv = "LOCKPOOL_METRICS_TEST"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(programEnv) != "" {
-		main()
-		return
-	}
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
+	exampletest.Main(m, main, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
-}
-
-// program is the example itself: the test binary. Its temporary directory is one
-// of its own.
-func program(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *output, tmp string) {
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	stdout, stderr, tmp = new(output), new(output), t.TempDir()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, exe, args...)
-	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), programEnv+"=1", "TMPDIR="+tmp, "PATH=") // not even programs
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	return cmd, stdout, stderr, tmp
-}
-
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 var served = regexp.MustCompile(`The metrics are at http://(\S+)/metrics, until Ctrl-C\.\n`)
 
-// start starts the example and returns where its metrics are. At the end of the
-// test it is interrupted, and must end well and leave nothing.
+// start starts the example and returns the address of its metrics. The example is
+// interrupted at the end of the test, and must exit without an error and leave
+// nothing.
 func start(t *testing.T, args ...string) (addr string) {
-	cmd, stdout, stderr, tmp := program(t, args...)
-	require.NoError(t, cmd.Start())
+	p := exampletest.New(t, args...)
+	require.NoError(t, p.Start())
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		err := cmd.Wait()
+		_ = p.Process.Signal(os.Interrupt)
+		err := p.Wait()
 		if t.Failed() {
-			t.Logf("the example said:\n%s", stdout)
+			t.Logf("the example printed:\n%s", p.Stdout)
 		}
-		require.NoError(t, err, stderr)
-		require.Empty(t, stderr.String())
-		entries, err := os.ReadDir(tmp)
-		require.NoError(t, err)
-		require.Empty(t, entries)
+		require.NoError(t, err, p.Stderr)
+		require.Empty(t, p.Stderr.String())
+		p.RequireClean(t)
 	})
-	require.Eventually(t, func() bool { return served.MatchString(stdout.String()) }, 30*time.Second, 5*time.Millisecond)
-	return served.FindStringSubmatch(stdout.String())[1]
+	require.Eventually(t, func() bool { return served.MatchString(p.Stdout.String()) }, 30*time.Second, 5*time.Millisecond)
+	return served.FindStringSubmatch(p.Stdout.String())[1]
 }
 
 // tool returns the path of a program of Prometheus.
@@ -102,11 +61,11 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// scraper is a Prometheus of the test's own.
+// scraper is a Prometheus server.
 type scraper struct{ addr string }
 
-// startPrometheus starts one that scrapes target. It ends with the test, or when
-// the test's process is gone, because then its shell has no input any more.
+// startPrometheus starts a Prometheus server that scrapes target. It ends with the
+// test, or with the test's process, because that ends the input of its shell.
 func startPrometheus(t *testing.T, target string) *scraper {
 	binary := tool(t, "prometheus")
 	dir := t.TempDir()
@@ -137,7 +96,7 @@ scrape_configs: [{job_name: shop, static_configs: [{targets: [%q]}]}]
 		_ = stdin.Close()
 		_ = cmd.Wait()
 		if text, _ := os.ReadFile(log.Name()); t.Failed() {
-			t.Logf("Prometheus said:\n%s", text)
+			t.Logf("Prometheus logged:\n%s", text)
 		}
 	})
 	require.Eventually(t, func() bool {
@@ -151,7 +110,7 @@ scrape_configs: [{job_name: shop, static_configs: [{targets: [%q]}]}]
 	return p
 }
 
-// freeAddr returns a loopback address that nobody listens on.
+// freeAddr returns a loopback address with a free port.
 func freeAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -159,7 +118,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// ask returns what the API answers under the path.
+// ask returns the data that Prometheus's API returns for the path.
 func ask[T any](t *testing.T, p *scraper, path string, params url.Values) (data T) {
 	response, err := http.Get("http://" + p.addr + path + "?" + params.Encode())
 	require.NoError(t, err)
@@ -184,7 +143,7 @@ func (p *scraper) query(t *testing.T, query string) []sample {
 	return ask[struct{ Result []sample }](t, p, "/api/v1/query", url.Values{"query": {query}}).Result
 }
 
-// hasNumbers says whether the query gives any but NaN.
+// hasNumbers reports whether the query returns a number other than NaN.
 func (p *scraper) hasNumbers(t *testing.T, query string) bool {
 	for _, s := range p.query(t, query) {
 		if s.Value[1] != "NaN" {
@@ -194,7 +153,7 @@ func (p *scraper) hasNumbers(t *testing.T, query string) bool {
 	return false
 }
 
-// panel is what the test needs to know of Grafana's dashboards.
+// panel is the part of a panel in a Grafana dashboard that the test reads.
 type panel struct {
 	Title   string
 	Targets []struct{ Expr string }
@@ -227,9 +186,9 @@ var (
 	by       = regexp.MustCompile(`by \([^)]*\)`)
 )
 
-// The dashboard and the alerts ask for what there is. A name that is misspelt
-// or has changed would show as an empty panel and an alert that never comes.
-func TestPrometheusHasWhatTheDashboardAndTheAlertsAskFor(t *testing.T) {
+// A metric name that is misspelled, or that has changed, would be an empty panel
+// and an alert that never fires.
+func TestDashboardAndAlertsQueryExistingMetrics(t *testing.T) {
 	t.Parallel()
 	p := startPrometheus(t, start(t))
 	queries := map[string]string{}
@@ -243,9 +202,9 @@ func TestPrometheusHasWhatTheDashboardAndTheAlertsAskFor(t *testing.T) {
 	}
 	require.Greater(t, len(queries), 15)
 	for _, rule := range alerts(t) {
-		p.query(t, rule.Expr) // can be read as it is
-		// Few alerts come in the time of a test. What they look at must be there,
-		// but for errors that the example has not.
+		p.query(t, rule.Expr) // must be valid
+		// Few alerts fire during a test. The series that they select must exist,
+		// except for errors that the example does not have.
 		selectors := selector.FindAllString(by.ReplaceAllString(rule.Expr, ""), -1)
 		require.NotEmpty(t, selectors)
 		for _, s := range selectors {
@@ -259,7 +218,7 @@ func TestPrometheusHasWhatTheDashboardAndTheAlertsAskFor(t *testing.T) {
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("nothing there for: %v", queries)
+			t.Fatalf("no numbers for: %v", queries)
 		}
 	}
 
@@ -277,7 +236,7 @@ func TestPrometheusHasWhatTheDashboardAndTheAlertsAskFor(t *testing.T) {
 		return states["LockpoolLockLost"] == "firing"
 	}, 30*time.Second, 50*time.Millisecond, "locks are broken in the example")
 	require.Len(t, states, len(alerts(t)))
-	require.NotEqual(t, "firing", states["LockpoolLockStuck"]) // it may be pending as long as there is no rate
+	require.NotEqual(t, "firing", states["LockpoolLockStuck"]) // it may be pending until there is a rate
 
 	for _, s := range p.query(t, "group by (lockpool_lock_name) (lockpool_lock_held)") {
 		require.Contains(t, []string{"orders", "accounts", "prices", "printers"}, s.Metric["lockpool_lock_name"])
@@ -285,7 +244,7 @@ func TestPrometheusHasWhatTheDashboardAndTheAlertsAskFor(t *testing.T) {
 	require.Empty(t, p.query(t, `lockpool_lock_reentries_total{lockpool_lock_kind="read"}`), "read locks are not entered again here")
 }
 
-func TestRulesOfAlerts(t *testing.T) {
+func TestEveryAlertHasATest(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), args...).CombinedOutput()
@@ -298,7 +257,7 @@ func TestRulesOfAlerts(t *testing.T) {
 	}
 }
 
-func TestItServesOnlyMetricsAtTheAddressGiven(t *testing.T) {
+func TestServesOnlyMetrics(t *testing.T) {
 	t.Parallel()
 	server := zktest.Start(t)
 	at := freeAddr(t)
@@ -318,41 +277,22 @@ func TestItServesOnlyMetricsAtTheAddressGiven(t *testing.T) {
 	status, _ := get("/")
 	require.Equal(t, http.StatusNotFound, status)
 
-	cmd, _, stderr, _ := program(t, "-addr", at, "-zookeeper", server.Addr())
-	var exit *exec.ExitError
-	require.ErrorAs(t, cmd.Run(), &exit)
-	require.Equal(t, 1, exit.ExitCode())
-	require.Regexp(t, `^metrics: listen tcp .+: address already in use\n$`, stderr)
+	p := exampletest.New(t, "-addr", at, "-zookeeper", server.Addr())
+	require.NoError(t, p.Start())
+	p.RequireExit(t, 1)
+	require.Regexp(t, `^metrics: listen tcp .+: address already in use\n$`, p.Stderr)
 }
 
-func TestWhatCanNotWorkIsAClearError(t *testing.T) {
+func TestMisuseIsAClearError(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name string
-		args []string
-		code int
-		want string
-	}{
-		{"an argument", []string{"127.0.0.1:9464"}, 2, `unexpected argument "127.0.0.1:9464"`},
-		{"an unknown flag", []string{"-port", "9464"}, 2, "not defined: -port"},
-		{"no port", []string{"-addr", "127.0.0.1"}, 2, "not an ip:port"},
-		{"everybody's address", []string{"-addr", "0.0.0.0:9464"}, 2, "not a loopback address"},
-		{"a path", []string{"-zookeeper", "127.0.0.1:2181/locks"}, 2, "not of the form HOST:PORT"},
-		{"nobody there", []string{"-zookeeper", "127.0.0.1:1"}, 1, "connection refused"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			cmd, stdout, stderr, _ := program(t, test.args...)
-			var exit *exec.ExitError
-			require.ErrorAs(t, cmd.Run(), &exit)
-			require.Equal(t, test.code, exit.ExitCode())
-			require.Contains(t, stderr.String(), test.want)
-			if test.code == 2 {
-				require.Contains(t, stderr.String(), "usage: metrics [-addr HOST:PORT] [-zookeeper HOST:PORT]")
-				require.Empty(t, stdout) // where the log goes
-			}
-		})
-	}
+	exampletest.RequireErrors(t, "usage: metrics [-addr HOST:PORT] [-zookeeper HOST:PORT]", []exampletest.Misuse{
+		{Name: "an argument", Args: []string{"127.0.0.1:9464"}, Code: 2, Error: `unexpected argument "127.0.0.1:9464"`},
+		{Name: "an unknown flag", Args: []string{"-port", "9464"}, Code: 2, Error: "not defined: -port"},
+		{Name: "no port", Args: []string{"-addr", "127.0.0.1"}, Code: 2, Error: "not an ip:port"},
+		{Name: "not a loopback address", Args: []string{"-addr", "0.0.0.0:9464"}, Code: 2, Error: "not a loopback address"},
+		{Name: "a path", Args: []string{"-zookeeper", "127.0.0.1:2181/locks"}, Code: 2, Error: "not of the form HOST:PORT"},
+		{Name: "no server", Args: []string{"-zookeeper", "127.0.0.1:1"}, Code: 1, Error: "connection refused", Logs: true},
+	})
 }
 
 func TestMetricName(t *testing.T) {

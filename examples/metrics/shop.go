@@ -14,7 +14,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// shop is two services that want the same locks. Here they are in one process.
+// shop is two services that need the same locks. Here they are in one process.
 type shop struct{ orders, billing *lockpool.Pool }
 
 func openShop(ctx context.Context, address string, meters metric.MeterProvider) (*shop, error) {
@@ -28,9 +28,10 @@ func openShop(ctx context.Context, address string, meters metric.MeterProvider) 
 			return nil, errors.Join(err, s.close())
 		}
 		*p.pool = pool
-		// Opening a pool does not connect. Ping does, to find out early.
-		soon, cancel := context.WithTimeout(ctx, 3*time.Second)
-		err = pool.Ping(soon)
+		// Opening a pool does not connect. Ping does, to find a wrong address
+		// early.
+		pingCtx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		err = pool.Ping(pingCtx)
 		cancel()
 		if err != nil {
 			return nil, errors.Join(err, s.close())
@@ -48,17 +49,17 @@ func (s *shop) close() (err error) {
 	return err
 }
 
-// work lets customers come, and trouble, until ctx ends. It returns what went
-// wrong that does not belong to the story.
+// work makes customers and trouble until ctx ends. It returns the first error
+// that is not expected.
 func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
-	always := func(n int, what func(context.Context) error) {
+	repeat := func(n int, request func(context.Context) error) {
 		for range n {
 			all.Go(func() { // ends with ctx
 				for ctx.Err() == nil {
-					if err := what(ctx); err != nil && !expected(err) {
+					if err := request(ctx); err != nil && !expected(err) {
 						cancel(err)
 					}
 					pause(ctx, 20*time.Millisecond)
@@ -66,12 +67,12 @@ func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 			})
 		}
 	}
-	always(4, s.order)
-	always(2, s.look)
-	always(3, s.transfer)
-	always(4, s.quote)
-	always(1, s.reprice)
-	always(4, s.print)
+	repeat(4, s.order)
+	repeat(2, s.look)
+	repeat(3, s.transfer)
+	repeat(4, s.quote)
+	repeat(1, s.reprice)
+	repeat(4, s.print)
 	all.Go(func() { // ends with ctx
 		for round := 0; pause(ctx, 500*time.Millisecond) == nil; round++ {
 			if err := s.trouble(ctx, embedded, round); err != nil && !expected(err) {
@@ -86,14 +87,14 @@ func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 	return nil
 }
 
-// expected is what happens in this shop: customers who lose patience, locks that
-// are busy or lost, and the end of the program.
+// expected reports whether the error happens in this shop: customers who lose
+// patience, locks that are busy or lost, and the end of the program.
 func expected(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, lockpool.ErrLocked) || errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, lockpool.ErrNotHeld)
 }
 
-// pause works, or rests, for so long or twice as long, or until ctx ends.
+// pause returns after a random time between d and 2d, or when ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d + rand.N(d)):
@@ -103,7 +104,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func takes(d time.Duration) func(context.Context) error {
+// spend returns a function that takes a random time between d and 2d.
+func spend(d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error { return pause(ctx, d) }
 }
 
@@ -113,16 +115,16 @@ func (s *shop) order(ctx context.Context) error {
 		if err := pause(ctx, 15*time.Millisecond); err != nil {
 			return err
 		}
-		return s.orders.Do(ctx, name, takes(5*time.Millisecond)) // it is held, and entered again
+		return s.orders.Do(ctx, name, spend(5*time.Millisecond)) // reentry
 	})
 }
 
-// look does not wait, or not for long.
+// look waits for a few milliseconds at most.
 func (s *shop) look(ctx context.Context) error {
 	if lock, err := s.billing.TryLock(ctx, "orders/1"); err == nil {
 		_ = lock.Unlock(ctx)
 	}
-	return s.billing.Do(ctx, "orders/2", takes(time.Millisecond), lockpool.WaitAtMost(8*time.Millisecond))
+	return s.billing.Do(ctx, "orders/2", spend(time.Millisecond), lockpool.WaitAtMost(8*time.Millisecond))
 }
 
 func (s *shop) transfer(ctx context.Context) error {
@@ -131,24 +133,24 @@ func (s *shop) transfer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer locks.Unlock(ctx) // if they were lost, the line below has said so
+	defer locks.Unlock(ctx) // pause returns the error if they are lost
 	return pause(locks.Context(ctx), 10*time.Millisecond)
 }
 
 func (s *shop) quote(ctx context.Context) error {
-	return s.orders.Do(ctx, "prices", takes(10*time.Millisecond), lockpool.Shared())
+	return s.orders.Do(ctx, "prices", spend(10*time.Millisecond), lockpool.Shared())
 }
 
 func (s *shop) reprice(ctx context.Context) error {
-	return s.billing.Do(ctx, "prices", takes(20*time.Millisecond))
+	return s.billing.Do(ctx, "prices", spend(20*time.Millisecond))
 }
 
 func (s *shop) print(ctx context.Context) error {
-	return s.orders.Semaphore("printers", 2).Do(ctx, 1, takes(20*time.Millisecond))
+	return s.orders.Semaphore("printers", 2).Do(ctx, 1, spend(20*time.Millisecond))
 }
 
-// trouble is somebody who breaks locks, and sessions that end. (That takes the
-// embedded server, which ends one when told.)
+// trouble breaks a lock, and now and then ends a session, which only the embedded
+// server can do.
 func (s *shop) trouble(ctx context.Context, embedded *zktest.Server, round int) error {
 	queue, err := s.orders.Queue(ctx, "orders/0")
 	if err != nil {

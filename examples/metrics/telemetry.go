@@ -15,7 +15,7 @@ import (
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
 )
 
-// newMeters returns a meter provider, and what its metrics are served from.
+// newMeters returns a meter provider and the registry that its metrics are in.
 func newMeters() (*prometheus.Registry, *sdkmetric.MeterProvider, error) {
 	registry := prometheus.NewRegistry()
 	reader, err := exporter.New(exporter.WithRegisterer(registry),
@@ -28,11 +28,11 @@ func newMeters() (*prometheus.Registry, *sdkmetric.MeterProvider, error) {
 	return registry, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), nil
 }
 
-// openPool is what metrics take: a meter provider, here given as an option and
-// otherwise the global one; a name for the pool; and what a lock is called in
-// metrics.
+// openPool opens a pool with metrics. That takes a meter provider, here given as
+// an option and otherwise the global one, a name for the pool, and the names of
+// locks in metrics.
 func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool, error) {
-	// Each run has locks of its own, below a path with the id of the process.
+	// Each run has locks of its own, below a path with the process ID.
 	return lockpool.Open("zookeeper", fmt.Sprintf("%s/metrics-%d?session_timeout=10s", address, os.Getpid()),
 		lockpool.WithMeterProvider(meters),
 		lockpool.WithOwner(name),
@@ -40,8 +40,8 @@ func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool
 		lockpool.WithMaxHandles(12))
 }
 
-// metricName makes orders out of orders/42. There are many orders, and each name
-// in a metric is a time series of its own.
+// metricName returns orders for orders/42. There are many orders, and every name
+// in a metric makes time series of its own.
 func metricName(lock string) string {
 	first, _, _ := strings.Cut(lock, "/")
 	return first

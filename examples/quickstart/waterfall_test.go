@@ -6,35 +6,41 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-func TestWaterfall(t *testing.T) {
+func TestWaterfallHasOneLinePerRequest(t *testing.T) {
 	t.Parallel()
-	// 32 columns for 3.2 s make 100 ms a column.
+	// With 32 columns for 3.2 s, a column stands for 100 ms.
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	at := func(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
-	asked := func(service, trace, outcome string, from, to int) span {
-		return span{service, trace, spanAcquire, "orders/42", outcome, at(from), at(to)}
+	span := func(name, service, trace, outcome string, from, to int) spans.Span {
+		return spans.Span{Service: service, Trace: trace, Name: name, Start: at(from), End: at(to),
+			Attrs: map[string]string{spans.KeyLock: "orders/42", spans.KeyOutcome: outcome}}
 	}
-	waited := func(service, trace, outcome string, from, to int) span {
-		return span{service, trace, spanWait, "orders/42", outcome, at(from), at(to)}
+	asked := func(service, trace, outcome string, from, to int) spans.Span {
+		return span(spans.Acquire, service, trace, outcome, from, to)
 	}
-	held := func(service, trace string, from, to int) span {
-		return span{service, trace, spanHold, "orders/42", "", at(from), at(to)}
+	waited := func(service, trace, outcome string, from, to int) spans.Span {
+		return span(spans.Wait, service, trace, outcome, from, to)
+	}
+	held := func(service, trace string, from, to int) spans.Span {
+		return span(spanWork, service, trace, "", from, to)
 	}
 	const (
-		header = "who       lock       0 s                        3.2 s\n"
+		header = "service   lock       0 s                        3.2 s\n"
 		legend = "                     ░ waits   █ holds   · neither\n"
 	)
 	for _, test := range []struct {
-		name  string
-		spans []span
-		want  string
+		name string
+		all  []spans.Span
+		want string
 	}{
-		{"nothing", nil, ""},
-		{"nothing about locks", []span{{Service: "billing", Trace: "a", Name: "charge", Start: at(0), End: at(9)}}, ""},
+		{"no spans", nil, ""},
+		{"no spans of locks", []spans.Span{{Service: "billing", Trace: "a", Name: "charge", Start: at(0), End: at(9)}}, ""},
 		{
-			"a hand-over, in whatever order the spans come", []span{
+			"spans of a hand-over out of order", []spans.Span{
 				held("shipping", "b", 1600, 3200),
 				asked("shipping", "b", "acquired", 200, 1600),
 				waited("shipping", "b", "acquired", 210, 1600),
@@ -46,7 +52,7 @@ func TestWaterfall(t *testing.T) {
 				"shipping  orders/42    ░░░░░░░░░░░░░░████████████████  waited 1390 ms  acquired\n" + legend,
 		},
 		{
-			"those who did not get it", []span{
+			"requests that end without the lock", []spans.Span{
 				asked("billing", "a", "acquired", 0, 100),
 				held("billing", "a", 100, 1000), held("billing", "a", 1000, 3200), // two in one trace
 				asked("refunds", "b", "busy", 400, 405),
@@ -58,7 +64,7 @@ func TestWaterfall(t *testing.T) {
 				"refunds   orders/42       ·░░░░·                       waited  400 ms  timeout\n" + legend,
 		},
 		{
-			"what is too short for a column gets one, also at the end", []span{
+			"spans shorter than a column get one, also at the end", []spans.Span{
 				asked("billing", "a", "acquired", 0, 10),
 				held("billing", "a", 10, 3190),
 				asked("shipping", "b", "acquired", 100, 3190),
@@ -69,14 +75,14 @@ func TestWaterfall(t *testing.T) {
 				"shipping  orders/42   ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░█  waited 3090 ms  acquired\n" + legend,
 		},
 		{
-			"no time at all", []span{asked("billing", "a", "busy", 0, 0)},
+			"no time passes", []spans.Span{asked("billing", "a", "busy", 0, 0)},
 			strings.ReplaceAll(header, "3.2", "0.0") +
 				"billing   orders/42  ·                                 waited    0 ms  busy\n" + legend,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got := waterfall(test.spans)
+			got := waterfall(test.all)
 			require.Equal(t, test.want, got)
 			for line := range strings.Lines(got) {
 				require.Less(t, len([]rune(strings.TrimSpace(line))), 80)

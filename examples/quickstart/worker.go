@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -17,17 +14,19 @@ import (
 
 	"github.com/lockpool/lockpool"
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/examples/internal/process"
+	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// order is the name of the lock. Every order has its own, so nobody waits for
-// work on another order.
+// order is the name of the lock. Every order has a lock of its own, so that work
+// on one order never waits for work on another.
 const order = "orders/42"
 
 // service is one of the processes that work on orders.
 type service struct {
+	reporter
 	pool   *lockpool.Pool
 	tracer trace.Tracer
-	parent *parent
 }
 
 // jobs are what a service can be told to do.
@@ -39,33 +38,33 @@ var jobs = map[string]func(*service, context.Context) error{
 	"update": (*service).update,
 }
 
-// ship is the usual case: wait for the lock, work, let it go.
+// ship is the usual case: wait for the lock, work, unlock.
 func (s *service) ship(ctx context.Context) error {
-	s.parent.say("asks for %s", order)
+	s.printf("asks for %s", order)
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
-		return s.hold(ctx, "ships the order", 800*time.Millisecond)
+		return s.work(ctx, "ships the order", 800*time.Millisecond)
 	})
 }
 
 // charge calls a function that locks the order once more.
 func (s *service) charge(ctx context.Context) error {
-	s.parent.say("asks for %s", order)
+	s.printf("asks for %s", order)
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
-		if err := s.hold(ctx, "charges the card", 900*time.Millisecond); err != nil {
+		if err := s.work(ctx, "charges the card", 900*time.Millisecond); err != nil {
 			return err
 		}
 		return s.writeInvoice(ctx)
 	})
 }
 
-// writeInvoice locks the order, because it can not know whether its caller
-// has. The holder is in the context, so it enters again and does not wait for
-// itself. That asks nothing of ZooKeeper and makes no span.
+// writeInvoice locks the order, because it cannot know whether its caller has.
+// The holder is in the context, so it enters the lock again and does not wait
+// for itself. That sends no request to ZooKeeper and makes no span.
 func (s *service) writeInvoice(ctx context.Context) error {
 	begin := time.Now()
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
-		s.parent.say("enters %s again, without waiting (%s): depth 2", order, time.Since(begin))
-		return s.hold(ctx, "writes the invoice", 400*time.Millisecond)
+		s.printf("enters %s again, without waiting (%s): depth 2", order, time.Since(begin))
+		return s.work(ctx, "writes the invoice", 400*time.Millisecond)
 	})
 }
 
@@ -73,26 +72,26 @@ func (s *service) writeInvoice(ctx context.Context) error {
 func (s *service) look(ctx context.Context) error {
 	lock, err := s.pool.TryLock(ctx, order)
 	if errors.Is(err, lockpool.ErrLocked) {
-		s.parent.say("tries %s: busy", order)
+		s.printf("tries %s: busy", order)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	s.parent.say("tries %s: free", order)
+	s.printf("tries %s: free", order)
 	return lock.Unlock(ctx)
 }
 
-// refund waits, but not for long. WaitAtMost bounds the wait and not the work;
-// a deadline of ctx would bound both.
+// refund waits, but not for long. WaitAtMost bounds the wait and not the work; a
+// deadline of ctx would bound both.
 func (s *service) refund(ctx context.Context) error {
 	const patience = 500 * time.Millisecond
-	s.parent.say("asks for %s and waits at most %s", order, patience)
+	s.printf("asks for %s and waits at most %s", order, patience)
 	err := s.pool.Do(ctx, order, func(ctx context.Context) error {
-		return s.hold(ctx, "refunds the order", 200*time.Millisecond)
+		return s.work(ctx, "refunds the order", 200*time.Millisecond)
 	}, lockpool.WaitAtMost(patience))
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.parent.say("gives up: %v", err)
+		s.printf("gives up: %v", err)
 		return nil
 	}
 	return err
@@ -101,17 +100,17 @@ func (s *service) refund(ctx context.Context) error {
 // update is a short change that every service makes now and then.
 func (s *service) update(ctx context.Context) error {
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
-		return s.hold(ctx, "updates the order", 200*time.Millisecond+rand.N(250*time.Millisecond))
+		return s.work(ctx, "updates the order", 200*time.Millisecond+rand.N(250*time.Millisecond))
 	})
 }
 
-// hold is the work under the lock, with a span of its own. If the lock is lost
-// it stops, because then somebody else may be let in: that ends ctx.
-func (s *service) hold(ctx context.Context, what string, duration time.Duration) error {
-	_, span := s.tracer.Start(ctx, spanHold, trace.WithAttributes(attribute.String(keyLock, order)))
+// work is done under the lock, in a span of its own. If the lock is lost, ctx
+// ends and the work stops, because another process may be granted the lock.
+func (s *service) work(ctx context.Context, what string, duration time.Duration) error {
+	_, span := s.tracer.Start(ctx, spanWork, trace.WithAttributes(attribute.String(spans.KeyLock, order)))
 	defer span.End()
-	s.parent.say("holds %s and %s", order, what)
-	s.parent.send(report{State: inside})
+	s.printf("holds %s and %s", order, what)
+	s.Send(report{State: holding})
 	select {
 	case <-time.After(duration):
 		return nil
@@ -120,34 +119,32 @@ func (s *service) hold(ctx context.Context, what string, duration time.Duration)
 	}
 }
 
-// work is the life of a service.
-func work(name, address string) {
-	parent := &parent{service: name, lines: json.NewEncoder(os.Stdout)}
-	if err := serve(parent, address); err != nil {
-		parent.send(report{Failure: err.Error()})
+// runWorker is the service that runs in this process.
+func runWorker(worker *process.Worker, address string) {
+	if err := serve(reporter{worker}, address); err != nil {
+		worker.Send(report{Failure: err.Error()})
 	}
 }
 
-// serve does the jobs that it reads, until there will be no more of them, also
-// because the parent is gone.
-func serve(parent *parent, address string) error {
+// serve does the jobs that the service receives, until there are no more.
+func serve(reporter reporter, address string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	told := make(chan string, 10) // room for all, so that the end is noticed during a job
-	go func() {                   // ends with the standard input, or with the process
+	received := make(chan string, 10) // room for all jobs: the end of input is noticed during a job
+	go func() {                       // ends with the input, or with the process
 		defer cancel()
-		defer close(told)
-		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-			told <- lines.Text()
+		defer close(received)
+		for job := ""; reporter.Receive(&job) == nil; {
+			received <- job
 		}
 	}()
 
 	// Other programs export to a collector here, in batches.
-	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(parent))
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(reporter))
 	defer tracers.Shutdown(context.Background())
 
 	// Each run of the quickstart has locks of its own, below a path with the
-	// id of the process that started us.
+	// process ID of the program that started this one.
 	pool, err := lockpool.Open("zookeeper",
 		fmt.Sprintf("%s/quickstart-%d?session_timeout=10s", address, os.Getppid()),
 		lockpool.WithTracerProvider(tracers))
@@ -156,71 +153,61 @@ func serve(parent *parent, address string) error {
 	}
 	defer pool.Close()
 
-	// Opening a pool does not connect. Ping does, to find out early.
-	soon, stop := context.WithTimeout(ctx, 3*time.Second)
-	err = pool.Ping(soon)
+	// Open does not connect. Ping does, to find a wrong address early.
+	pingCtx, stop := context.WithTimeout(ctx, 3*time.Second)
+	err = pool.Ping(pingCtx)
 	stop()
 	if err != nil {
 		return err
 	}
-	parent.say("is connected")
-	parent.send(report{State: ready})
+	reporter.printf("is connected")
+	reporter.Send(report{State: ready})
 
-	s := &service{pool, tracers.Tracer("quickstart"), parent}
-	for job := range told {
-		// What lockpool traces during the job becomes part of its trace.
+	s := &service{reporter, pool, tracers.Tracer("quickstart")}
+	for job := range received {
+		// The spans of lockpool during the job become part of its trace.
 		jobCtx, span := s.tracer.Start(ctx, job)
 		err := jobs[job](s, jobCtx)
 		span.End()
-		if ctx.Err() != nil { // told to stop
+		if ctx.Err() != nil { // stopped
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", job, err)
 		}
-		parent.send(report{State: done})
+		s.Send(report{State: done})
 	}
 	return nil
 }
 
-// report is a line that a service writes for its parent.
+// report is a message of a service.
 type report struct {
-	Service string
-	Say     string `json:",omitempty"`
-	Span    *span  `json:",omitempty"`
-	State   string `json:",omitempty"`
-	Failure string `json:",omitempty"`
+	Text    string      `json:",omitempty"`
+	Span    *spans.Span `json:",omitempty"`
+	State   string      `json:",omitempty"`
+	Failure string      `json:",omitempty"`
 }
 
 // The states of a service.
 const (
-	ready  = "ready"
-	inside = "inside" // it holds the lock
-	done   = "done"   // with a job
+	ready   = "ready"
+	holding = "holding" // the lock
+	done    = "done"    // with a job
 )
 
-// parent is the process that started this one. It is also where spans go when
-// they have ended: it implements sdktrace.SpanExporter.
-type parent struct {
-	service string
-	mu      sync.Mutex
-	lines   *json.Encoder
+// reporter sends reports. It implements sdktrace.SpanExporter, so that spans are
+// reported when they have ended.
+type reporter struct{ *process.Worker }
+
+func (r reporter) printf(format string, args ...any) {
+	r.Send(report{Text: fmt.Sprintf(format, args...)})
 }
 
-func (p *parent) send(r report) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r.Service = p.service
-	_ = p.lines.Encode(r) // if the parent is gone, our input ends, and that ends us
-}
-
-func (p *parent) say(format string, args ...any) { p.send(report{Say: fmt.Sprintf(format, args...)}) }
-
-func (p *parent) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
-	for _, s := range spans {
-		p.send(report{Span: newSpan(p.service, s)})
+func (r reporter) ExportSpans(_ context.Context, finished []sdktrace.ReadOnlySpan) error {
+	for _, s := range finished {
+		r.Send(report{Span: spans.Record(r.Name, s)})
 	}
 	return nil
 }
 
-func (p *parent) Shutdown(context.Context) error { return nil }
+func (reporter) Shutdown(context.Context) error { return nil }

@@ -2,13 +2,11 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/xml"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,68 +16,16 @@ import (
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockpool/lockpool/examples/internal/exampletest"
+	"github.com/lockpool/lockpool/examples/internal/spans"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-const programEnv = "LOCKPOOL_TRACING_TEST"
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-func TestMain(m *testing.M) {
-	if os.Getenv(programEnv) != "" { // the program, or the service it started
-		main()
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// program is the example itself: the test binary. Its temporary directory is one
-// of its own.
-func program(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *output, tmp string) {
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	stdout, stderr, tmp = new(output), new(output), t.TempDir()
-	// Wait waits until nobody is left who could write there: a process that
-	// outlives the program makes the test fail.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, exe, args...)
-	cmd.WaitDelay = 10 * time.Second
-	for _, env := range os.Environ() {
-		if !strings.HasPrefix(env, "OTEL_") {
-			cmd.Env = append(cmd.Env, env)
-		}
-	}
-	cmd.Env = append(cmd.Env, programEnv+"=1", "TMPDIR="+tmp, "PATH=") // not even programs
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	return cmd, stdout, stderr, tmp
-}
-
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
-func requireEmpty(t *testing.T, dir string) {
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Empty(t, entries)
-}
-
-func requireStory(t *testing.T, stdout *output) {
+func requireStory(t *testing.T, p *exampletest.Program) {
 	for _, line := range []string{
 		`(?m)^billing    POST /refunds     orders/42   +·*█+·*$`,
 		`(?m)^orders     PUT /orders/\{id\}  orders/42   *·*░+█+·*$`,
@@ -93,7 +39,7 @@ func requireStory(t *testing.T, stdout *output) {
 		`13 requests, 7 waits, 1 of them in vain: \d+ ms spent waiting\.\n`,
 		`Most of it, \d+ ms, began behind POST /refunds in process billing `,
 	} {
-		require.Regexp(t, line, stdout)
+		require.Regexp(t, line, p.Stdout)
 	}
 }
 
@@ -112,35 +58,35 @@ func requirePicture(t *testing.T, text []byte) {
 	}
 }
 
-func TestTheStoryOnAServerOfItsOwn(t *testing.T) {
+func TestStoryOnEmbeddedServer(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "picture.svg")
 	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("old"), 50_000), 0o666))
-	cmd, stdout, stderr, tmp := program(t, "-svg", file)
+	p := exampletest.New(t, "-svg", file)
 	begin := time.Now()
-	err := cmd.Run()
-	t.Logf("took %s:\n%s", time.Since(begin), stdout)
-	require.NoError(t, err, stderr.String())
-	require.Empty(t, stderr.String())
-	requireEmpty(t, tmp)
-	requireStory(t, stdout)
+	err := p.Run()
+	t.Logf("took %s:\n%s", time.Since(begin), p.Stdout)
+	require.NoError(t, err, p.Stderr)
+	require.Empty(t, p.Stderr.String())
+	p.RequireClean(t)
+	requireStory(t, p)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	requirePicture(t, text)
 }
 
-func TestThePictureInTheREADMEIsOfThisProgram(t *testing.T) {
+func TestREADMEPictureIsCurrent(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("waterfall.svg")
 	require.NoError(t, err)
 	requirePicture(t, text)
 }
 
-func TestWhatACollectorGets(t *testing.T) {
+func TestCollectorReceivesLinkedWaits(t *testing.T) {
 	t.Parallel()
 	server := zktest.Start(t)
 	var mu sync.Mutex
-	names := map[string]string{} // of requests, and where, by trace
+	names := map[string]string{} // "REQUEST in SERVICE", by trace
 	var waits []*otlp.Span
 	collected := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
@@ -148,7 +94,7 @@ func TestWhatACollectorGets(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		var got collector.ExportTraceServiceRequest
 		if r.URL.Path != "/v1/traces" || proto.Unmarshal(body, &got) != nil {
-			http.Error(w, "that is no OTLP", http.StatusBadRequest)
+			http.Error(w, "not OTLP", http.StatusBadRequest)
 			return
 		}
 		for _, of := range got.GetResourceSpans() {
@@ -163,7 +109,7 @@ func TestWhatACollectorGets(t *testing.T) {
 					if len(s.GetParentSpanId()) == 0 {
 						names[string(s.GetTraceId())] = s.GetName() + " in " + service
 					}
-					if s.GetName() == spanWait {
+					if s.GetName() == spans.Wait {
 						waits = append(waits, s)
 					}
 				}
@@ -172,17 +118,17 @@ func TestWhatACollectorGets(t *testing.T) {
 	}))
 	defer collected.Close()
 
-	cmd, stdout, stderr, tmp := program(t, "-zookeeper", server.Addr())
-	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT="+collected.URL)
-	require.NoError(t, cmd.Run(), stderr)
-	require.Empty(t, stderr.String())
-	requireEmpty(t, tmp)
-	requireStory(t, stdout)
-	require.Regexp(t, `The spans, \d+ of them, are at `+collected.URL, stdout)
+	p := exampletest.New(t, "-zookeeper", server.Addr())
+	p.Env = append(p.Env, "OTEL_EXPORTER_OTLP_ENDPOINT="+collected.URL)
+	require.NoError(t, p.Run(), p.Stderr)
+	require.Empty(t, p.Stderr.String())
+	p.RequireClean(t)
+	requireStory(t, p)
+	require.Regexp(t, `\d+ spans were sent to `+collected.URL, p.Stdout)
 
 	mu.Lock()
 	defer mu.Unlock()
-	require.Len(t, names, 13+3, "requests and starts")
+	require.Len(t, names, 13+3, "requests and connects")
 	require.Len(t, waits, 7)
 	seen := map[string]bool{}
 	for _, wait := range waits {
@@ -195,61 +141,41 @@ func TestWhatACollectorGets(t *testing.T) {
 	require.Contains(t, seen, "POST /orders in orders behind POST /transfers in billing")
 }
 
-func TestSpansThatCanNotBeSentAreAnErrorAfterThePicture(t *testing.T) {
+func TestFailedExportIsReportedAfterThePicture(t *testing.T) {
 	t.Parallel()
-	cmd, stdout, stderr, tmp := program(t)
-	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
-	var exit *exec.ExitError
-	require.ErrorAs(t, cmd.Run(), &exit)
-	require.Equal(t, 1, exit.ExitCode())
-	requireEmpty(t, tmp)
-	requireStory(t, stdout)
-	require.NotContains(t, stdout.String(), "The spans,")
-	require.Regexp(t, `^tracing: the spans of \w+ could not be sent to http://127\.0\.0\.1:1: .*connection refused`, stderr)
+	p := exampletest.New(t)
+	p.Env = append(p.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
+	require.NoError(t, p.Start())
+	p.RequireExit(t, 1)
+	p.RequireClean(t)
+	requireStory(t, p)
+	require.NotContains(t, p.Stdout.String(), "were sent")
+	require.Regexp(t, `^tracing: the spans of \w+ could not be sent to http://127\.0\.0\.1:1: .*connection refused`, p.Stderr)
 }
 
-func TestNothingIsLeftRunningWhenItIsInterrupted(t *testing.T) {
+func TestInterruptedProgramLeavesNothing(t *testing.T) {
 	t.Parallel()
-	cmd, stdout, stderr, tmp := program(t)
-	require.NoError(t, cmd.Start())
-	require.Eventually(t, func() bool { return strings.Contains(stdout.String(), "Three processes") }, 30*time.Second, time.Millisecond)
+	p := exampletest.New(t)
+	require.NoError(t, p.Start())
+	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), "Three processes") }, 30*time.Second, time.Millisecond)
 	begin := time.Now()
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	var exit *exec.ExitError
-	require.ErrorAs(t, cmd.Wait(), &exit)
+	require.NoError(t, p.Process.Signal(os.Interrupt))
+	p.RequireExit(t, 1)
 	require.Less(t, time.Since(begin), 5*time.Second)
-	require.Equal(t, 1, exit.ExitCode())
-	require.Regexp(t, `^tracing: stopped: .+\n$`, stderr)
-	requireEmpty(t, tmp)
+	require.Regexp(t, `^tracing: stopped: .+\n$`, p.Stderr)
+	p.RequireClean(t)
 }
 
-func TestWhatCanNotWorkIsAClearError(t *testing.T) {
+func TestMisuseIsAClearError(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name string
-		args []string
-		code int
-		want string
-	}{
-		{"an argument", []string{"127.0.0.1:2181"}, 2, `unexpected argument "127.0.0.1:2181"`},
-		{"an unknown flag", []string{"-zk", "127.0.0.1:2181"}, 2, "not defined: -zk"},
-		{"no address", []string{"-zookeeper", ""}, 2, "the name is empty"},
-		{"a path", []string{"-zookeeper", "127.0.0.1:2181/locks"}, 2, "not of the form HOST:PORT"},
-		{"no file", []string{"-svg", ""}, 2, "the name of the file is empty"},
-		{"no such directory", []string{"-svg", filepath.Join(t.TempDir(), "none", "a.svg")}, 1, "no such file or directory"},
-		{"nobody there", []string{"-zookeeper", "127.0.0.1:1"}, 1, "connection refused"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			cmd, stdout, stderr, _ := program(t, test.args...)
-			var exit *exec.ExitError
-			require.ErrorAs(t, cmd.Run(), &exit)
-			require.Equal(t, test.code, exit.ExitCode())
-			require.Contains(t, stderr.String(), test.want)
-			if test.code == 2 {
-				require.Contains(t, stderr.String(), "usage: tracing [-zookeeper HOST:PORT] [-svg FILE]")
-			}
-			require.Empty(t, stdout)
-		})
-	}
+	missing := filepath.Join(t.TempDir(), "none", "a.svg")
+	exampletest.RequireErrors(t, "usage: tracing [-zookeeper HOST:PORT] [-svg FILE]", []exampletest.Misuse{
+		{Name: "an argument", Args: []string{"127.0.0.1:2181"}, Code: 2, Error: `unexpected argument "127.0.0.1:2181"`},
+		{Name: "an unknown flag", Args: []string{"-zk", "127.0.0.1:2181"}, Code: 2, Error: "not defined: -zk"},
+		{Name: "no address", Args: []string{"-zookeeper", ""}, Code: 2, Error: "the name is empty"},
+		{Name: "a path", Args: []string{"-zookeeper", "127.0.0.1:2181/locks"}, Code: 2, Error: "not of the form HOST:PORT"},
+		{Name: "no file", Args: []string{"-svg", ""}, Code: 2, Error: "the name of the file is empty"},
+		{Name: "no such directory", Args: []string{"-svg", missing}, Code: 1, Error: "no such file or directory"},
+		{Name: "no server", Args: []string{"-zookeeper", "127.0.0.1:1"}, Code: 1, Error: "connection refused"},
+	})
 }

@@ -8,77 +8,80 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// Measures of the picture, in pixels.
+// Sizes and positions in the picture, in pixels.
 const (
-	width    = 960
-	left     = 16  // of the requests' names
-	lockLeft = 168 // of the locks' names
-	plot     = 258 // of the time axis
-	right    = 20
-	top      = 78
-	rowHigh  = 26
-	barHigh  = 16
-	headHigh = 30 // of the name of a process
+	width      = 960
+	left       = 16  // of the names of requests
+	lockLeft   = 168 // of the names of locks
+	plotLeft   = 258 // of the time axis
+	right      = 20
+	top        = 78
+	rowHeight  = 26
+	barHeight  = 16
+	headHeight = 30 // of the name of a process
 )
 
-// svg draws what waterfall does: a row for every lock asked for, by process, and
-// an arrow from each wait to who was in the way.
+// svg draws the same as waterfall: a row for every lock that a request asked for,
+// grouped by process, and an arrow from each wait to the requests in the way.
 func svg(requests []*request) string {
 	if len(requests) == 0 {
 		return `<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>` + "\n"
 	}
 	begin, total := extent(requests)
 	x := func(t time.Time) float64 {
-		return plot + (width-plot-right)*t.Sub(begin).Seconds()/max(total, time.Millisecond).Seconds()
+		return plotLeft + (width-plotLeft-right)*t.Sub(begin).Seconds()/max(total, time.Millisecond).Seconds()
 	}
 	var back, bars, arrows, labels bytes.Buffer
 	y := top + 10.0
-	rows := map[*lock]float64{} // the middle of each
+	rows := map[*lock]float64{} // the y of each row's middle
 	for _, service := range services(requests) {
-		y += headHigh
+		y += headHeight
 		fmt.Fprintf(&back, `<text x="%d" y="%.0f" class="process">%s</text>`+"\n", left, y-10, escape(service))
 		fmt.Fprintf(&back, `<path d="M%d %.0fH%d" stroke="#d0d7de"/>`+"\n", left, y-3, width-right)
 		for _, r := range requests {
 			if r.Service != service {
 				continue
 			}
-			fmt.Fprintf(&back, `<text x="%d" y="%.0f">%s</text>`+"\n", left, y+rowHigh/2+4, escape(r.Name))
+			fmt.Fprintf(&back, `<text x="%d" y="%.0f">%s</text>`+"\n", left, y+rowHeight/2+4, escape(r.Name))
 			fmt.Fprintf(&back, `<rect x="%.1f" y="%.1f" width="%.1f" height="%d" rx="3" fill="#e4e8ed"><title>%s, trace %s</title></rect>`+"\n",
-				x(r.Start), y+2, max(x(r.End)-x(r.Start), 1), rowHigh*len(r.locks)-4, escape(r.Name), escape(r.Trace))
+				x(r.Start), y+2, max(x(r.End)-x(r.Start), 1), rowHeight*len(r.locks)-4, escape(r.Name), escape(r.Trace))
 			for _, l := range r.locks {
-				rows[l] = y + rowHigh/2
+				rows[l] = y + rowHeight/2
 				drawLock(&back, &bars, &labels, l, rows[l], x)
-				y += rowHigh
+				y += rowHeight
 			}
 		}
 	}
-	high := y + 46
+	height := y + 46
 	drawLinks(&arrows, requests, rows, x)
 
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" viewBox="0 0 %d %.0f" role="img" font-family="Helvetica, Arial, sans-serif" font-size="12.5" fill="#1f2328">`+"\n", width, high, width, high)
-	b.WriteString(`<title>Who waited for whom</title>
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" viewBox="0 0 %d %.0f" role="img" font-family="Helvetica, Arial, sans-serif" font-size="12.5" fill="#1f2328">`+"\n", width, height, width, height)
+	b.WriteString(`<title>Which requests waited for which</title>
 <style>.process { font-weight: bold; font-size: 14px } .small { font-size: 11px; fill: #59636e } .in { font-size: 11px; pointer-events: none; stroke-width: 4px; paint-order: stroke }</style>
 <defs><marker id="at" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#b3261e"/></marker>
 <marker id="by" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#8250a8"/></marker></defs>
 <rect width="100%" height="100%" fill="#ffffff"/>
 `)
-	fmt.Fprintf(&b, `<text x="%d" y="28" font-size="17" font-weight="bold">Who waited for whom</text>`+"\n", left)
+	fmt.Fprintf(&b, `<text x="%d" y="28" font-size="17" font-weight="bold">Which requests waited for which</text>`+"\n", left)
 	text, _, _ := strings.Cut(summary(requests), "\n")
 	fmt.Fprintf(&b, `<text x="%d" y="48" class="small">%s</text>`+"\n", left, escape(fmt.Sprintf("%d processes, %s", len(services(requests)), text)))
 	drawAxis(&b, begin, total, y, x)
 	b.Write(back.Bytes())
 	b.Write(bars.Bytes())
 	b.Write(arrows.Bytes())
-	b.Write(labels.Bytes()) // with a rim that parts them from the arrows
-	drawLegend(&b, high-18)
+	b.Write(labels.Bytes()) // on top, with a rim, so that arrows do not hide them
+	drawLegend(&b, height-18)
 	b.WriteString("</svg>\n")
 	return b.String()
 }
 
-// services returns the processes in the order in which they had requests.
+// services returns the names of the processes, in the order of their first
+// requests.
 func services(requests []*request) (names []string) {
 	for _, r := range requests {
 		if !slices.Contains(names, r.Service) {
@@ -103,53 +106,53 @@ func drawAxis(b *bytes.Buffer, begin time.Time, total time.Duration, bottom floa
 
 func drawLock(back, bars, labels *bytes.Buffer, l *lock, middle float64, x func(time.Time) float64) {
 	fmt.Fprintf(back, `<text x="%d" y="%.0f" class="small">%s</text>`+"\n", lockLeft, middle+4, escape(l.name))
-	bar := func(s *span, fill, ink, label string) {
+	bar := func(s *spans.Span, fill, ink, label string) {
 		if s == nil {
 			return
 		}
 		from, wide := x(s.Start), max(x(s.End)-x(s.Start), 1.5)
 		fmt.Fprintf(bars, `<rect x="%.1f" y="%.1f" width="%.1f" height="%d" rx="2" fill="%s"><title>%s %s, %d ms</title></rect>`+"\n",
-			from, middle-barHigh/2, wide, barHigh, fill, escape(s.Name), escape(l.name), s.took().Milliseconds())
+			from, middle-barHeight/2, wide, barHeight, fill, escape(s.Name), escape(l.name), s.Duration().Milliseconds())
 		if wide > 6.5*float64(len(label)) {
 			fmt.Fprintf(labels, `<text x="%.1f" y="%.1f" class="in" text-anchor="middle" fill="%s" stroke="%s">%s</text>`+"\n",
 				from+wide/2, middle+4, ink, fill, escape(label))
 		}
 	}
 	if l.wait != nil {
-		bar(l.wait, "#f6c453", "#4d3800", fmt.Sprintf("%d ms", l.wait.took().Milliseconds()))
+		bar(l.wait, "#f6c453", "#4d3800", fmt.Sprintf("%d ms", l.wait.Duration().Milliseconds()))
 		if l.outcome != "acquired" {
 			fmt.Fprintf(labels, `<text x="%.1f" y="%.1f" class="in" fill="#b3261e" stroke="#ffffff" font-weight="bold">%s</text>`+"\n",
-				x(l.span.End)+6, middle+4, escape(l.outcome))
+				x(l.End)+6, middle+4, escape(l.outcome))
 		}
 	}
-	fill, kind := "#2166ac", l.Attrs[keyKind]
+	fill, kind := "#2166ac", l.Attrs[spans.KeyKind]
 	if kind == "read" || kind == "semaphore" {
 		fill = "#2e7d5b"
 	}
 	bar(l.hold, fill, "#ffffff", map[string]string{"read": "reads", "semaphore": "permit"}[kind])
 }
 
-// drawLinks draws the arrows: straight up or down from where a wait begins.
+// drawLinks draws the arrows, straight up or down from the beginning of a wait.
 func drawLinks(b *bytes.Buffer, requests []*request, rows map[*lock]float64, x func(time.Time) float64) {
-	var taken []float64 // so that no two lie on one another
+	var taken []float64 // no two arrows lie on one another
 	for _, r := range requests {
 		for _, l := range r.locks {
-			for _, w := range l.behind {
+			for _, other := range l.behind {
 				at := x(l.wait.Start) + 5
 				for slices.ContainsFunc(taken, func(t float64) bool { return math.Abs(t-at) < 5 }) {
 					at += 5
 				}
 				taken = append(taken, at)
-				from, to := rows[l], rows[w.lock]+barHigh/2+1
-				if rows[w.lock] > from {
-					to = rows[w.lock] - barHigh/2 - 1
+				from, to := rows[l], rows[other.lock]+barHeight/2+1
+				if rows[other.lock] > from {
+					to = rows[other.lock] - barHeight/2 - 1
 				}
 				color, marker, dash := "#b3261e", "at", ""
-				if w.role != holder {
+				if other.role != spans.Holder {
 					color, marker, dash = "#8250a8", "by", ` stroke-dasharray="4 3"`
 				}
 				fmt.Fprintf(b, `<g><title>%s waited behind %s in %s</title><circle cx="%.1f" cy="%.1f" r="2.6" fill="%s"/><path d="M%.1f %.1fV%.1f" stroke="%s" stroke-width="1.5" marker-end="url(#%s)"%s/></g>`+"\n",
-					escape(r.Name), escape(w.of.Name), escape(w.of.Service), at, from, color, at, from, to, color, marker, dash)
+					escape(r.Name), escape(other.of.Name), escape(other.of.Service), at, from, color, at, from, to, color, marker, dash)
 			}
 		}
 	}
@@ -165,7 +168,7 @@ func drawLegend(b *bytes.Buffer, y float64) {
 		at += 48 + 6*float64(len(item.text))
 	}
 	for _, item := range []struct{ color, marker, dash, text string }{
-		{"#b3261e", "at", "", "link to the holder"}, {"#8250a8", "by", ` stroke-dasharray="4 3"`, "link to who is before it in the queue"},
+		{"#b3261e", "at", "", "link to the holder"}, {"#8250a8", "by", ` stroke-dasharray="4 3"`, "link to the predecessor in the queue"},
 	} {
 		fmt.Fprintf(b, `<path d="M%.0f %.1fh26" stroke="%s" stroke-width="1.5" marker-end="url(#%s)"%s/><text x="%.0f" y="%.0f" class="small">%s</text>`+"\n",
 			at, y-4.5, item.color, item.marker, item.dash, at+32, y, item.text)
@@ -175,6 +178,6 @@ func drawLegend(b *bytes.Buffer, y float64) {
 
 func escape(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a Builder takes everything
+	_ = xml.EscapeText(&b, []byte(s)) // a Builder returns no errors
 	return b.String()
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -17,19 +15,21 @@ import (
 
 	"github.com/lockpool/lockpool"
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/examples/internal/process"
+	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
 // service is one of the processes of the shop.
 type service struct {
 	pool   *lockpool.Pool
 	tracer trace.Tracer
-	parent *parent
+	worker *process.Worker
 
 	mu    sync.Mutex
-	gates map[string]chan struct{} // of requests: closed when they may go on
+	gates map[string]chan struct{} // by request
 }
 
-// gate returns what a request waits for before it has worked enough.
+// gate returns a channel that is closed when the request may unlock.
 func (s *service) gate(id string) chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,8 +39,8 @@ func (s *service) gate(id string) chan struct{} {
 	return s.gates[id]
 }
 
-// requests are what a service can be asked for. What they do under a lock takes
-// long, to be seen.
+// requests are what a service serves. They hold their locks for long enough to be
+// seen in a picture.
 var requests = map[string]func(*service, context.Context) error{
 	"POST /refunds": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("pay back", 400*time.Millisecond))
@@ -51,7 +51,7 @@ var requests = map[string]func(*service, context.Context) error{
 	"POST /shipments": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("book parcel", 150*time.Millisecond))
 	},
-	// Who asked does not wait for long, so neither does this.
+	// A customer waits for this one, so it does not wait for long.
 	"GET /orders/{id}": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("read order", 10*time.Millisecond),
 			lockpool.WaitAtMost(150*time.Millisecond))
@@ -81,15 +81,15 @@ var requests = map[string]func(*service, context.Context) error{
 	},
 }
 
-// work is what is done under a lock. If the lock is lost it stops, because then
-// somebody else may be let in: that ends ctx.
+// work returns what a request does under a lock. If the lock is lost, ctx ends and
+// the work stops, because another request may be granted the lock.
 func (s *service) work(what string, duration time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, span := s.tracer.Start(ctx, what)
 		defer span.End()
-		s.parent.send(report{State: inside, ID: requestOf(ctx)})
+		s.worker.Send(report{State: holding, ID: requestOf(ctx)})
 		select {
-		case <-s.gate(requestOf(ctx)): // somebody waits for us, as the story has it
+		case <-s.gate(requestOf(ctx)): // other requests wait, as the story has it
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -102,6 +102,7 @@ func (s *service) work(what string, duration time.Duration) func(context.Context
 	}
 }
 
+// connect finds a wrong address early: opening a pool does not connect.
 func (s *service) connect(ctx context.Context) error {
 	ctx, span := s.tracer.Start(ctx, "start")
 	defer span.End()
@@ -110,9 +111,9 @@ func (s *service) connect(ctx context.Context) error {
 	return s.pool.Ping(ctx)
 }
 
-// handle serves a request, as the middleware of an HTTP server would: its span
-// is in the context that lockpool is called with, and so its waits are part of
-// the request's trace.
+// handle serves a request, as the middleware of an HTTP server would: the span is
+// in the context that lockpool is called with, which makes its waits part of the
+// request's trace.
 func (s *service) handle(ctx context.Context, j job) error {
 	method, route, _ := strings.Cut(j.Request, " ")
 	ctx, span := s.tracer.Start(withRequest(ctx, j.ID), j.Request, trace.WithSpanKind(trace.SpanKindServer),
@@ -124,7 +125,7 @@ func (s *service) handle(ctx context.Context, j job) error {
 	defer span.End()
 	err := requests[j.Request](s, ctx)
 	status := http.StatusOK
-	if errors.Is(err, context.DeadlineExceeded) { // too long a wait is an answer
+	if errors.Is(err, context.DeadlineExceeded) { // giving up is an answer, too
 		status, err = http.StatusServiceUnavailable, nil
 		span.SetStatus(codes.Error, "")
 	}
@@ -132,51 +133,49 @@ func (s *service) handle(ctx context.Context, j job) error {
 	return err
 }
 
-// serve is the life of a service.
-func serve(name, address string) {
-	parent := &parent{service: name, lines: json.NewEncoder(os.Stdout)}
-	if err := parent.serve(address); err != nil {
-		parent.send(report{Failure: err.Error()})
+// runWorker is the service that runs in this process.
+func runWorker(worker *process.Worker, address string) {
+	if err := serve(worker, address); err != nil {
+		worker.Send(report{Failure: err.Error()})
 	}
 }
 
-// serve handles the requests that it reads, until there will be no more of them,
-// also because the parent is gone. Then what is not done is stopped.
-func (p *parent) serve(address string) (err error) {
-	tracers, err := newTracers(p)
+// serve handles the requests that the service receives, until there are no more.
+// Then it cancels those that are not done.
+func serve(worker *process.Worker, address string) (err error) {
+	tracers, err := newTracers(worker)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if failed := tracers.shutdown(); failed != nil {
-			p.send(report{Unsent: failed.Error()})
+			worker.Send(report{Unsent: failed.Error()})
 		}
 		if err == nil {
-			p.send(report{State: closed, ID: p.service})
+			worker.Send(report{State: closed, ID: worker.Name})
 		}
 	}()
-	pool, err := openPool(p.service, address, tracers)
+	pool, err := openPool(worker.Name, address, tracers)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 
 	ctx, cancel := context.WithCancel(context.Background())
-	// Opening a pool does not connect. Ping does, to find out early.
-	s := &service{pool: pool, tracer: tracers.Tracer("tracing"), parent: p, gates: map[string]chan struct{}{}}
+	s := &service{pool: pool, tracer: tracers.Tracer("tracing"), worker: worker, gates: map[string]chan struct{}{}}
 	err = s.connect(ctx)
 	if err != nil {
 		cancel()
 		return err
 	}
-	p.send(report{State: ready, ID: p.service})
+	worker.Send(report{State: ready, ID: worker.Name})
 
 	var handlers sync.WaitGroup
 	defer handlers.Wait()
 	defer cancel()
-	for jobs := json.NewDecoder(os.Stdin); ; {
+	for {
 		var j job
-		if jobs.Decode(&j) != nil {
+		if worker.Receive(&j) != nil {
 			return nil
 		}
 		if j.Release != "" {
@@ -185,20 +184,20 @@ func (p *parent) serve(address string) (err error) {
 		}
 		handlers.Go(func() { // ends with the request, at the latest when ctx does
 			if err := s.handle(ctx, j); err != nil && ctx.Err() == nil {
-				p.send(report{Failure: fmt.Sprintf("%s: %v", j.Request, err)})
+				worker.Send(report{Failure: fmt.Sprintf("%s: %v", j.Request, err)})
 			}
-			p.send(report{State: done, ID: j.ID})
+			worker.Send(report{State: done, ID: j.ID})
 		})
 	}
 }
 
-// job is a line that the parent writes for a service.
+// job is a message to a service: a request, or the ID of one that may unlock.
 type job struct {
 	ID, Request string
-	Release     string `json:",omitempty"` // not a request, but the ID of one that need not hold its lock any longer
+	Release     string `json:",omitempty"`
 }
 
-// The number of a request is in its context, for reports.
+// requestKey is the key of the request's ID in its context.
 type requestKey struct{}
 
 func withRequest(ctx context.Context, id string) context.Context {
@@ -210,35 +209,20 @@ func requestOf(ctx context.Context) string {
 	return id
 }
 
-// report is a line that a service writes for its parent.
+// report is a message of a service.
 type report struct {
-	Service string
-	State   string `json:",omitempty"`
-	ID      string `json:",omitempty"` // of the request, or the service's name
-	Span    *span  `json:",omitempty"`
-	Failure string `json:",omitempty"`
-	Unsent  string `json:",omitempty"` // why spans were not exported
+	State   string      `json:",omitempty"`
+	ID      string      `json:",omitempty"` // of the request, or the service's name
+	Span    *spans.Span `json:",omitempty"`
+	Failure string      `json:",omitempty"`
+	Unsent  string      `json:",omitempty"` // why spans were not exported
 }
 
 // The states of services and requests.
 const (
-	ready   = "ready"   // a service can be sent requests
-	waiting = "waiting" // a request waits for a lock
-	inside  = "inside"  // it has the lock
-	done    = "done"
-	closed  = "closed" // a service has sent all it has
+	ready   = "ready"   // the service can serve requests
+	waiting = "waiting" // the request waits for a lock
+	holding = "holding" // the request holds its locks
+	done    = "done"    // the request is served
+	closed  = "closed"  // the service has reported all spans
 )
-
-// parent is the process that started this one.
-type parent struct {
-	service string
-	mu      sync.Mutex
-	lines   *json.Encoder
-}
-
-func (p *parent) send(r report) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r.Service = p.service
-	_ = p.lines.Encode(r) // if the parent is gone, our input ends, and that ends us
-}

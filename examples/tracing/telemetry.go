@@ -14,13 +14,15 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/examples/internal/process"
+	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// openPool is what tracing takes: a tracer provider, here given as an option and
-// otherwise the global one, and a name by which the pool's locks are known.
+// openPool opens a pool that is traced. That takes a tracer provider, here given
+// as an option and otherwise the global one, and a name for the pool's locks.
 func openPool(service, address string, tracers *tracers) (*lockpool.Pool, error) {
-	// Each run has locks of its own, below a path with the id of the process
-	// that started us.
+	// Each run has locks of its own, below a path with the process ID of the
+	// program that started this one.
 	return lockpool.Open("zookeeper",
 		fmt.Sprintf("%s/tracing-%d?session_timeout=10s", address, os.Getppid()),
 		lockpool.WithTracerProvider(tracers),
@@ -32,25 +34,25 @@ func openPool(service, address string, tracers *tracers) (*lockpool.Pool, error)
 type tracers struct {
 	*sdktrace.TracerProvider
 	mu  sync.Mutex
-	err error // the first one of the exporter
+	err error // the first of the exporter
 }
 
-// newTracers returns a provider whose spans go to the parent and, if the
-// environment says where, to a collector.
-func newTracers(p *parent) (*tracers, error) {
+// newTracers returns a provider whose spans go to the worker's parent and, if the
+// environment names one, to a collector.
+func newTracers(worker *process.Worker) (*tracers, error) {
 	about, err := resource.Merge(resource.Default(), resource.NewSchemaless(
-		semconv.ServiceName(p.service), semconv.ServiceNamespace("shop")))
+		semconv.ServiceName(worker.Name), semconv.ServiceNamespace("shop")))
 	if err != nil {
 		return nil, err
 	}
 	opts := []sdktrace.TracerProviderOption{
 		sdktrace.WithResource(about),
-		sdktrace.WithSampler(sdktrace.AlwaysSample()), // all, to draw them
-		sdktrace.WithSpanProcessor(recorder{p}),
+		sdktrace.WithSampler(sdktrace.AlwaysSample()), // all are drawn
+		sdktrace.WithSpanProcessor(recorder{worker}),
 	}
 	t := new(tracers)
-	if exporting() != "" {
-		// It reads OTEL_EXPORTER_OTLP_ENDPOINT, _HEADERS, _CERTIFICATE and so on.
+	if endpoint() != "" {
+		// The exporter reads OTEL_EXPORTER_OTLP_ENDPOINT, _HEADERS, _CERTIFICATE and so on.
 		exporter, err := otlptracehttp.New(context.Background(), otlptracehttp.WithRetry(otlptracehttp.RetryConfig{
 			Enabled: true, InitialInterval: 100 * time.Millisecond, MaxInterval: time.Second, MaxElapsedTime: 2 * time.Second}))
 		if err != nil {
@@ -63,8 +65,8 @@ func newTracers(p *parent) (*tracers, error) {
 	return t, nil
 }
 
-// exporting returns where spans are sent, if anywhere.
-func exporting() string {
+// endpoint returns where spans are sent, or "".
+func endpoint() string {
 	if to := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"); to != "" {
 		return to
 	}
@@ -79,8 +81,8 @@ func (t *tracers) failed(err error) {
 	}
 }
 
-// shutdown sends what has not been sent, and returns what went wrong with that
-// or earlier.
+// shutdown sends the remaining spans. It returns the first error of the exporter,
+// now or earlier.
 func (t *tracers) shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -92,16 +94,19 @@ func (t *tracers) shutdown() error {
 	return t.err
 }
 
-// recorder gives spans to the parent. It implements sdktrace.SpanProcessor.
-type recorder struct{ *parent }
+// recorder reports finished spans, and waits that begin. It implements
+// sdktrace.SpanProcessor.
+type recorder struct{ worker *process.Worker }
 
 func (r recorder) OnStart(ctx context.Context, s sdktrace.ReadWriteSpan) {
-	if s.Name() == spanWait {
-		r.send(report{State: waiting, ID: requestOf(ctx)})
+	if s.Name() == spans.Wait {
+		r.worker.Send(report{State: waiting, ID: requestOf(ctx)})
 	}
 }
 
-func (r recorder) OnEnd(s sdktrace.ReadOnlySpan) { r.send(report{Span: newSpan(r.service, s)}) }
+func (r recorder) OnEnd(s sdktrace.ReadOnlySpan) {
+	r.worker.Send(report{Span: spans.Record(r.worker.Name, s)})
+}
 
 func (recorder) Shutdown(context.Context) error   { return nil }
 func (recorder) ForceFlush(context.Context) error { return nil }

@@ -2,47 +2,39 @@ package main
 
 import (
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
 const axisWidth = 36
 
-// waterfall draws a line for every lock asked for, all on one axis of time, and
-// says below it what it waited for.
+// waterfall draws a line for every lock that a request asked for, all on one axis
+// of time, and below it what the request waited for.
 func waterfall(requests []*request) string {
 	if len(requests) == 0 {
 		return ""
 	}
 	begin, total := extent(requests)
-	column := func(t time.Time) int {
-		return int(math.Round(axisWidth * t.Sub(begin).Seconds() / max(total, 1).Seconds()))
-	}
+	axis := spans.Axis{Begin: begin, Total: total, Width: axisWidth}
 	var b strings.Builder
-	end := fmt.Sprintf("%.1f s", total.Seconds())
-	fmt.Fprintf(&b, "%-9s  %-16s  %-10s  0 s%*s\n", "process", "request", "lock", axisWidth-len("0 s"), end)
+	fmt.Fprintf(&b, "%-9s  %-16s  %-10s  %s\n", "process", "request", "lock", axis.Scale())
 	for _, r := range requests {
 		service, name := r.Service, r.Name
 		for _, l := range r.locks {
-			bar := slices.Repeat([]rune{' '}, axisWidth)
-			draw := func(s *span, mark rune) {
-				if s == nil {
-					return
-				}
-				from := min(max(column(s.Start), 0), axisWidth-1)
-				for i := from; i < min(max(column(s.End), from+1), axisWidth); i++ { // at least one, to be seen
-					bar[i] = mark
-				}
+			row := axis.NewRow()
+			axis.Draw(row, &r.Span, '·')
+			if l.hold != nil {
+				axis.Draw(row, l.hold, '█')
 			}
-			draw(&r.span, '·')
-			draw(l.hold, '█')
-			draw(l.wait, '░')
-			fmt.Fprintf(&b, "%-9s  %-16s  %-10s  %s\n", service, name, l.name, strings.TrimRight(string(bar), " "))
+			if l.wait != nil {
+				axis.Draw(row, l.wait, '░')
+			}
+			fmt.Fprintf(&b, "%-9s  %-16s  %-10s  %s\n", service, name, l.name, strings.TrimRight(string(row), " "))
 			service, name = "", "" // once for each request
-			for i, text := range l.tell() {
-				fmt.Fprintf(&b, "%*s%s\n", 11+2*min(i, 1), "", text)
+			for i, line := range l.explain() {
+				fmt.Fprintf(&b, "%*s%s\n", 11+2*min(i, 1), "", line)
 			}
 		}
 	}
@@ -50,8 +42,8 @@ func waterfall(requests []*request) string {
 	return b.String()
 }
 
-// extent returns when the first request began, and how long it is to the end of
-// the last one.
+// extent returns when the first request began, and the time from then to the end
+// of the last one.
 func extent(requests []*request) (begin time.Time, total time.Duration) {
 	begin = requests[0].Start
 	for _, r := range requests {
@@ -60,49 +52,45 @@ func extent(requests []*request) (begin time.Time, total time.Duration) {
 	return begin, total
 }
 
-// tell says what a lock was waited for, if it was.
-func (l *lock) tell() (lines []string) {
+// explain returns what the request waited for, if it did.
+func (l *lock) explain() (lines []string) {
 	if l.wait == nil {
 		return nil
 	}
-	text := fmt.Sprintf("waited %d ms for %s", l.wait.took().Milliseconds(), l.name)
+	text := fmt.Sprintf("waited %d ms for %s", l.wait.Duration().Milliseconds(), l.name)
 	if l.outcome != "acquired" {
 		text += " in vain (" + l.outcome + ")"
 	}
-	if len(l.behind) == 0 { // who was in the way has no spans
-		if whose := l.wait.Attrs[keyWhose]; whose != "" {
-			text += " behind " + whose
+	if len(l.behind) == 0 { // the spans in the way are not ours
+		if owner := l.wait.Attrs[spans.KeyWaitingFor]; owner != "" {
+			text += " behind " + owner
 		}
 		return []string{text}
 	}
-	for i, w := range l.behind {
-		whose := fmt.Sprintf("behind %s in process %s (trace %s)", w.of.Name, w.of.Service, w.of.Trace)
-		if i == 0 {
-			lines = append(lines, text+" "+whose)
-		} else {
-			lines = append(lines, "and "+whose)
-		}
+	for _, other := range l.behind {
+		lines = append(lines, fmt.Sprintf("%s behind %s in process %s (trace %s)", text, other.of.Name, other.of.Service, other.of.Trace))
+		text = "and"
 	}
 	return lines
 }
 
-// summary says what it all came to.
+// summary returns what the waits add up to.
 func summary(requests []*request) string {
 	var waits, vain int
 	var total time.Duration
-	lost := map[*request]time.Duration{} // to others, behind this one
+	caused := map[*request]time.Duration{} // waits that began behind the request
 	for _, r := range requests {
 		for _, l := range r.locks {
 			if l.wait == nil {
 				continue
 			}
 			waits++
-			total += l.wait.took()
+			total += l.wait.Duration()
 			if l.outcome != "acquired" {
 				vain++
 			}
 			if len(l.behind) > 0 {
-				lost[l.behind[0].of] += l.wait.took()
+				caused[l.behind[0].of] += l.wait.Duration()
 			}
 		}
 	}
@@ -110,13 +98,13 @@ func summary(requests []*request) string {
 		len(requests), waits, vain, total.Milliseconds())
 	var worst *request
 	for _, r := range requests {
-		if lost[r] > lost[worst] {
+		if caused[r] > caused[worst] {
 			worst = r
 		}
 	}
 	if worst != nil {
 		text += fmt.Sprintf("Most of it, %d ms, began behind %s in process %s (trace %s).\n",
-			lost[worst].Milliseconds(), worst.Name, worst.Service, worst.Trace)
+			caused[worst].Milliseconds(), worst.Name, worst.Service, worst.Trace)
 	}
 	return text
 }

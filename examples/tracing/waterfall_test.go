@@ -5,13 +5,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// made is a span from one millisecond to another.
-func made(service, trace, id, parent, name string, from, to int, attrs ...string) span {
-	s := span{Service: service, Name: name, Trace: trace, ID: id, Parent: parent,
+// newSpan returns a span from one millisecond to another.
+func newSpan(service, trace, id, parent, name string, from, to int, attrs ...string) spans.Span {
+	s := spans.Span{Service: service, Name: name, Trace: trace, ID: id, Parent: parent,
 		Start: noon.Add(time.Duration(from) * time.Millisecond), End: noon.Add(time.Duration(to) * time.Millisecond),
 		Attrs: map[string]string{}}
 	for i := 0; i < len(attrs); i += 2 {
@@ -20,25 +22,26 @@ func made(service, trace, id, parent, name string, from, to int, attrs ...string
 	return s
 }
 
-// some are the spans of two requests. 36 columns for 360 ms make 10 ms a column.
-func some() []span {
-	wait := made("a", "2", "22", "21", spanWait, 30, 200)
-	wait.Links = []link{{"9", "99", "predecessor"}, {"1", "11", holder}} // nobody knows 9
-	return []span{
-		wait, // in whatever order they come
-		made("a", "2", "21", "20", spanAcquire, 20, 200, keyLock, "x", keyOutcome, "acquired"),
-		made("b", "1", "11", "10", spanAcquire, 0, 0, keyLock, "x", keyOutcome, "acquired"),
-		made("b", "1", "12", "10", spanHold, 0, 200, keyLock, "x"),
-		made("a", "2", "20", "", "PUT <x>", 10, 360),
-		made("a", "2", "23", "20", spanHold, 200, 350, keyLock, "x"),
-		made("b", "1", "10", "", "POST /x", 0, 220),
-		made("b", "3", "30", "", "no locks", 0, 300),
+// twoRequests returns the spans of two requests for locks, in no order. With 36
+// columns for 360 ms, a column stands for 10 ms.
+func twoRequests() []spans.Span {
+	wait := newSpan("a", "2", "22", "21", spans.Wait, 30, 200)
+	wait.Links = []spans.Link{{Trace: "9", ID: "99", Role: "predecessor"}, {Trace: "1", ID: "11", Role: spans.Holder}} // 9 is unknown
+	return []spans.Span{
+		wait,
+		newSpan("a", "2", "21", "20", spans.Acquire, 20, 200, spans.KeyLock, "x", spans.KeyOutcome, "acquired"),
+		newSpan("b", "1", "11", "10", spans.Acquire, 0, 0, spans.KeyLock, "x", spans.KeyOutcome, "acquired"),
+		newSpan("b", "1", "12", "10", spans.Hold, 0, 200, spans.KeyLock, "x"),
+		newSpan("a", "2", "20", "", "PUT <x>", 10, 360),
+		newSpan("a", "2", "23", "20", spans.Hold, 200, 350, spans.KeyLock, "x"),
+		newSpan("b", "1", "10", "", "POST /x", 0, 220),
+		newSpan("b", "3", "30", "", "no locks", 0, 300),
 	}
 }
 
-func TestWaterfall(t *testing.T) {
+func TestWaterfallExplainsWaits(t *testing.T) {
 	t.Parallel()
-	requests := understand(some())
+	requests := analyze(twoRequests())
 	require.Equal(t, ""+
 		"process    request           lock        0 s                            0.4 s\n"+
 		"b          POST /x           x           ████████████████████··\n"+
@@ -54,10 +57,10 @@ func TestWaterfall(t *testing.T) {
 	require.NotEmpty(t, svg(nil))
 }
 
-func TestWhoeverIsInTheWayWithoutSpansIsNamedByItsOwner(t *testing.T) {
+func TestWaitWithoutLinksNamesTheOwner(t *testing.T) {
 	t.Parallel()
-	spans := some()
-	spans[0].Links = nil
-	spans[0].Attrs[keyWhose] = "process 7 on h"
-	require.Contains(t, waterfall(understand(spans)), "waited 170 ms for x behind process 7 on h\n")
+	all := twoRequests()
+	all[0].Links = nil
+	all[0].Attrs[spans.KeyWaitingFor] = "process 7 on h"
+	require.Contains(t, waterfall(analyze(all)), "waited 170 ms for x behind process 7 on h\n")
 }

@@ -1,6 +1,6 @@
-// Package clock is the time that leases are measured with: the time that has
-// really passed, also while the machine was suspended. It can be made to run
-// wrong, for the tests of how much of that a lease bears.
+// Package clock provides the clock that measures leases: it also runs while the
+// machine is suspended. Tests can make it run at a wrong rate, to see how much
+// of that a lease tolerates.
 package clock
 
 import (
@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// rate is set before the first use, if ever.
+// rate is only written before the first use of a clock.
 var rate = 1.0
 
-// Distort makes all clocks run at the given rate, such as 0.97, which is a clock
-// that loses three seconds in a hundred. Call it before anything else; it is
-// for tests.
+// Distort makes all clocks of the process run at the given rate: at 0.97 a clock
+// loses three seconds in a hundred. It is for tests and must be called before
+// anything else in this package.
 func Distort(r float64) { rate = r }
 
-// Span is how long a timer must run for d to pass by this clock.
+// Span returns how long a timer must run for d to pass on this package's clocks.
 func Span(d time.Duration) time.Duration {
 	if rate == 1 {
 		return d
@@ -26,32 +26,31 @@ func Span(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / rate)
 }
 
-// Clock measures from its start. It is Go's monotonic clock, which on most
-// systems stands still while the machine is suspended, and what the system says
-// of how long that was. So time that is not the system's (testing/synctest) is
-// left as it is.
+// Clock measures the time since its start: Go's monotonic clock, which on most
+// systems stops while the machine is suspended, plus the suspensions that the
+// system reports. Virtual time (testing/synctest) is thus left alone.
 type Clock struct {
-	start       time.Time
-	asleep, set time.Duration // at the start
-	machine     *Machine      // nil for the one that we run on
+	start          time.Time
+	suspended, set time.Duration // at the start
+	machine        *Machine      // nil for the machine of this process
 }
 
-// Start starts a clock, on the machine of the context if it has one.
+// Start starts a clock, on the context's Machine if it has one.
 func Start(ctx context.Context) Clock {
 	m, _ := ctx.Value(machineKey{}).(*Machine)
-	look()
-	asleep, set := m.read()
-	return Clock{time.Now(), asleep, set, m}
+	measureSuspension()
+	suspended, set := m.read()
+	return Clock{time.Now(), suspended, set, m}
 }
 
-// Now is the time since the start. It costs two system calls on Linux.
+// Now returns the time since the start. It costs two system calls on Linux.
 func (c Clock) Now() time.Duration {
-	look()
+	measureSuspension()
 	return c.AtLeast()
 }
 
-// AtLeast is Now without a system call: it knows of a suspension after a call of
-// Now, of any clock, and is too little until then.
+// AtLeast is Now without system calls. It counts only suspensions that an
+// earlier Now of any clock has seen, and so may return less than Now.
 func (c Clock) AtLeast() time.Duration {
 	d := time.Since(c.start)
 	if rate != 1 {
@@ -60,51 +59,53 @@ func (c Clock) AtLeast() time.Duration {
 	return d + c.Suspended()
 }
 
-// Skew is by how much the wall clock has moved ahead of this one since the
-// start, as of the last call of Now. It changes slowly when the wall clock is
+// Skew returns how far the wall clock has moved ahead of this clock since the
+// start, as of the last call of Now. It drifts slowly while the wall clock is
 // being corrected. A jump means that the wall clock was set, or that time has
-// passed that this clock does not know of: the machine was suspended on a system
-// that does not tell, or it is a virtual one that was stopped from outside.
+// passed that this clock has missed: the system does not report suspensions, or
+// the machine is a virtual one that was stopped from outside.
 func (c Clock) Skew() time.Duration {
 	now := time.Now()
-	asleep, set := c.machine.read()
-	return now.Round(0).Sub(c.start.Round(0)) + (set - c.set) - now.Sub(c.start) - (asleep - c.asleep)
+	suspended, set := c.machine.read()
+	return now.Round(0).Sub(c.start.Round(0)) + (set - c.set) - now.Sub(c.start) - (suspended - c.suspended)
 }
 
-// Suspended is how much of the time since the start, as of the last call of Now,
-// the machine was suspended.
+// Suspended returns for how much of the time since the start the machine was
+// suspended, as of the last call of Now.
 func (c Clock) Suspended() time.Duration {
-	asleep, _ := c.machine.read()
-	return asleep - c.asleep
+	suspended, _ := c.machine.read()
+	return suspended - c.suspended
 }
 
-// slept is how long the system is known to have been suspended.
-var slept atomic.Int64
+// suspended is how long the system is known to have been suspended, in
+// nanoseconds.
+var suspended atomic.Int64
 
-// Machine is a machine for tests, which let things happen to it.
+// Machine is a simulated machine for tests, which can suspend it and set its
+// wall clock. A nil Machine is the machine of this process.
 type Machine struct {
-	mu          sync.Mutex
-	asleep, set time.Duration
+	mu             sync.Mutex
+	suspended, set time.Duration
 }
 
-// read returns how long the machine was suspended, and by how much its wall clock
-// has gone ahead otherwise than by itself.
-func (m *Machine) read() (asleep, set time.Duration) {
-	asleep = time.Duration(slept.Load())
+// read returns how long the machine was suspended in all, and how far its
+// wall clock has jumped ahead.
+func (m *Machine) read() (total, set time.Duration) {
+	total = time.Duration(suspended.Load())
 	if m == nil {
-		return asleep, 0
+		return total, 0
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return asleep + m.asleep, m.set
+	return total + m.suspended, m.set
 }
 
-// Suspend suspends the machine for d: when it wakes its monotonic clock has stood
-// still, and its other clocks have not.
+// Suspend suspends the machine for d: its monotonic clock stops for that long,
+// and its other clocks do not.
 func (m *Machine) Suspend(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asleep, m.set = m.asleep+d, m.set+d
+	m.suspended, m.set = m.suspended+d, m.set+d
 }
 
 // SetWallClock sets the wall clock forward by d, or back if d is negative.
@@ -114,7 +115,7 @@ func (m *Machine) SetWallClock(d time.Duration) {
 	m.set += d
 }
 
-// On returns a context with which clocks are started on m.
+// On returns a copy of ctx with which Start starts clocks on m.
 func (m *Machine) On(ctx context.Context) context.Context {
 	return context.WithValue(ctx, machineKey{}, m)
 }

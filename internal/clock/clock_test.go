@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestClockGoesOnWhileTheMachineIsSuspended(t *testing.T) {
+func TestClockRunsWhileMachineIsSuspended(t *testing.T) {
 	t.Parallel()
 	var m Machine
 	c, other := Start(m.On(t.Context())), Start(t.Context())
@@ -16,12 +16,12 @@ func TestClockGoesOnWhileTheMachineIsSuspended(t *testing.T) {
 	late := Start(m.On(t.Context()))
 	require.InDelta(t, time.Hour, c.Now(), float64(time.Minute))
 	require.InDelta(t, 0, c.Skew(), float64(time.Second))
-	require.Less(t, late.Now(), time.Minute, "it was started after the machine woke")
+	require.Less(t, late.Now(), time.Minute, "a clock that was started after the suspension")
 	require.InDelta(t, 0, late.Skew(), float64(time.Second))
 	require.Less(t, other.Now(), time.Minute)
 }
 
-func TestSkewShowsThatTheWallClockWasSet(t *testing.T) {
+func TestSkewShowsThatWallClockWasSet(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{time.Hour, -time.Hour} {
 		var m Machine
@@ -32,8 +32,8 @@ func TestSkewShowsThatTheWallClockWasSet(t *testing.T) {
 	}
 }
 
-// The clocks of the system go on beside the time of a bubble.
-func TestClockLeavesVirtualTimeAlone(t *testing.T) {
+// In a synctest bubble the system's clocks run on in real time.
+func TestClockFollowsVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := Start(t.Context())

@@ -48,5 +48,5 @@ func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, began time.Time,
 // LogSelfDeadlock warns of a goroutine that seems to wait for itself.
 func (t *Telemetry) LogSelfDeadlock(ctx context.Context, lock string) {
 	t.Logger.WarnContext(ctx, "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+
-		"if that one waits for this one, both wait for ever", "lock", lock)
+		"if that one waits for this one, both wait forever", "lock", lock)
 }

@@ -75,9 +75,9 @@ func (m *meters) make(cfg Config) {
 	m.rescues = counter("lockpool.lock.rescues", "{rescue}", "Ends of nodes that the service did not tell of, and that were found by looking again.")
 	m.sessionsLost = counter("lockpool.session.lost", "{session}", "Sessions with the service that ended otherwise than by being closed.")
 	m.sessions = observed("lockpool.session.count", "{session}", "Open sessions with the service.")
-	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service, at the most.")
+	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service at most.")
 	m.handles = observed("lockpool.handle.count", "{handle}", "Handles that are given out.")
-	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles, at the most.")
+	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles at most.")
 }
 
 // usable returns the instrument, or none in its place: a provider that fails is

@@ -1,4 +1,3 @@
 // Package ensemble tests locks on ensembles of real ZooKeeper servers whose
-// members are cut off from each other, killed and started again. It holds no
-// code.
+// members are partitioned, killed and restarted. It contains only tests.
 package ensemble

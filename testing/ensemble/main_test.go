@@ -16,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-var cuts = flag.Int("cuts", 3, "how often a follower is cut off from the others")
+var cuts = flag.Int("cuts", 3, "how often a follower is partitioned from the others")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -30,10 +30,10 @@ func TestMain(m *testing.M) {
 
 const (
 	tick = 500 * time.Millisecond
-	// timeout is as short as servers allow, and with it the lease's argument
-	// as close to its limits as it can be.
+	// timeout is the shortest session timeout that the servers allow. It brings the
+	// lease as close to its limits as possible.
 	timeout = 2 * tick
-	// patience is how long tests wait for what must happen.
+	// patience is how long tests wait for what must happen before they fail.
 	patience = 40 * time.Second
 )
 
@@ -47,7 +47,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// open returns a pool on some of the members, which is closed with the test.
+// open returns a pool of one session on the given servers. It is closed at the
+// end of the test.
 func open(t *testing.T, session time.Duration, servers ...string) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: servers, Chroot: "/locks", SessionTimeout: session})
 	require.NoError(t, err)
@@ -57,8 +58,7 @@ func open(t *testing.T, session time.Duration, servers ...string) *lockpool.Pool
 	return p
 }
 
-// follower returns the index of a member that does not lead, and another than
-// the last one if there is a choice.
+// follower returns the index of a follower, other than last if there is a choice.
 func follower(e *zktest.RealEnsemble, leader *zktest.RealServer, last int) (i int) {
 	for n := 1; n <= e.Len(); n++ {
 		if i = (last + n) % e.Len(); e.Member(i) != leader {
@@ -75,10 +75,10 @@ func index(e *zktest.RealEnsemble, s *zktest.RealServer) (i int) {
 	return i
 }
 
-// whole waits until a member leads and all others follow it, and returns it. One
-// that has only just come back does not count yet: without it and another one
-// the leader would have no majority.
-func whole(t *testing.T, ctx context.Context, e *zktest.RealEnsemble) (leader *zktest.RealServer) {
+// awaitSynced waits until all other members follow a leader, and returns it. A
+// member that has just restarted may not be in sync yet: if another one were cut
+// off then, the leader would have no majority.
+func awaitSynced(t *testing.T, ctx context.Context, e *zktest.RealEnsemble) (leader *zktest.RealServer) {
 	require.Eventually(t, func() bool {
 		var err error
 		if leader, err = e.Leader(ctx); err != nil {
@@ -94,13 +94,13 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// dial returns a plain client of one member.
+// dial returns a go-zookeeper client of one member.
 func dial(t *testing.T, ctx context.Context, addr string, session time.Duration) *zk.Conn {
 	conn, events, err := zk.Connect([]string{addr}, session, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		conn.Close()
-		for range events { // closed when its goroutines have ended
+		for range events { // closed when the client's goroutines have ended
 		}
 	})
 	for conn.State() != zk.StateHasSession {

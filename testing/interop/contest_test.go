@@ -16,50 +16,53 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// way is one way to enter a lock, and how much of its room it takes.
-type way struct {
-	kind   string
-	weight int
+// mode is a way to take a lock, and how many of its permits that takes.
+type mode struct {
+	kind    string // as the client calls it
+	permits int
 }
 
-// all is the room of a lock that can be shared, and what who is alone takes.
+// all is the number of permits of a lock. An exclusive holder takes all of them,
+// a reader one.
 const all = 1000
 
-// only is to be alone, by that name.
-func only(kind string) []way { return []way{{kind, all}} }
+// exclusive is the only mode of a client that cannot share the lock.
+func exclusive(kind string) []mode { return []mode{{kind, all}} }
 
-// either is to be alone, by that name, or to share with who reads.
-func either(alone string) []way { return []way{{alone, all}, {"read", 1}} }
+// exclusiveOrRead are the modes of a client that can also share the lock as a
+// reader.
+func exclusiveOrRead(kind string) []mode { return []mode{{kind, all}, {"read", 1}} }
 
-// participant is one of those who contend for a lock.
-type participant struct {
+// contender contends for a lock.
+type contender struct {
 	name string
 	client
-	ways       []way
-	reenters   bool // enters again what it is in
-	downgrades bool // is in alone, enters to read, and leaves the first
-	resigned   bool // can not give up
-	mayWait    bool // where it need not
-	process    *process
+	modes           []mode
+	reenters        bool     // can acquire again what it holds
+	downgrades      bool     // can acquire for reading what it holds exclusively, and release the exclusive entry
+	cannotGiveUp    bool     // waits until it is granted the lock
+	waitsForReaders bool     // even when it only reads itself
+	process         *process // nil for a client in this process
 }
 
-// contest is the referee of those who contend for one lock: it knows who is
-// inside. One is inside from when he says so until he is told to leave.
+// contest lets contenders contend for one lock, and checks that they never hold
+// more permits than it has. A contender counts as a holder from when it reports
+// the grant until it is told to release.
 type contest struct {
 	testing.TB
-	ctx          context.Context
-	name         string // of the lock, to lockpool
-	path         string // to others
-	admin        *zk.Conn
-	room         int
-	idle         time.Duration // at most, between two turns of one
-	participants []*participant
+	ctx        context.Context
+	name       string // of the lock, in lockpool
+	path       string // of the lock, in ZooKeeper
+	admin      *zk.Conn
+	permits    int
+	idle       time.Duration // upper bound of a contender's pause between two turns
+	contenders []*contender
 
-	mu     sync.Mutex
-	inside map[*participant]int // how much each takes
-	met    map[string]bool      // who was inside together
-	late   map[string]int       // how often each gave up
-	turns  map[string]int
+	mu       sync.Mutex
+	held     map[*contender]int // permits
+	shared   map[string]bool    // pairs that have held the lock at the same time
+	timeouts map[string]int     // by contender
+	turns    map[string]int     // by contender
 }
 
 func newContest(t testing.TB) *contest {
@@ -67,112 +70,126 @@ func newContest(t testing.TB) *contest {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return &contest{
-		TB: t, ctx: ctx, name: name, path: chroot + "/" + name, admin: dial(t), room: all,
-		inside: map[*participant]int{}, met: map[string]bool{}, late: map[string]int{}, turns: map[string]int{},
+		TB: t, ctx: ctx, name: name, path: chroot + "/" + name, admin: dial(t), permits: all,
+		held: map[*contender]int{}, shared: map[string]bool{}, timeouts: map[string]int{}, turns: map[string]int{},
 	}
 }
 
-// admit notes that somebody is in.
-func (c *contest) admit(p *participant, weight int) error {
+// granted records a grant.
+func (c *contest) granted(p *contender, permits int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	taken := weight
-	for other, w := range c.inside {
-		taken += w
+	taken := permits
+	for other, n := range c.held {
+		taken += n
 		if other != p {
-			c.met[pair(p, other)] = true
+			c.shared[pair(p, other)] = true
 		}
 	}
-	c.inside[p] += weight
-	if taken <= c.room {
+	c.held[p] += permits
+	if taken <= c.permits {
 		return nil
 	}
-	var names []string
-	for other, w := range c.inside {
-		names = append(names, fmt.Sprintf("%s with %d", other.name, w))
+	var holders []string
+	for other, n := range c.held {
+		holders = append(holders, fmt.Sprintf("%s with %d", other.name, n))
 	}
-	slices.Sort(names)
-	return fmt.Errorf("there is room for %d, and inside are %s", c.room, strings.Join(names, ", "))
+	slices.Sort(holders)
+	return fmt.Errorf("the lock has %d permits, and its holders are %s", c.permits, strings.Join(holders, ", "))
 }
 
-// dismiss notes that somebody is about to leave.
-func (c *contest) dismiss(p *participant, weight int) {
+// releasing records that a contender is about to release permits.
+func (c *contest) releasing(p *contender, permits int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.inside[p] -= weight; c.inside[p] == 0 {
-		delete(c.inside, p)
+	if c.held[p] -= permits; c.held[p] == 0 {
+		delete(c.held, p)
 	}
 }
 
-func pair(a, b *participant) string {
+func pair(a, b *contender) string {
 	names := []string{a.name, b.name}
 	slices.Sort(names)
 	return strings.Join(names, " and ")
 }
 
-// enter lets somebody in for good or, if not in time, not at all.
-func (c *contest) enter(ctx context.Context, p *participant, w way, atMost time.Duration) (bool, error) {
-	in, err := p.enter(ctx, w.kind, atMost)
+// acquire lets a contender acquire the lock, and reports false if it timed out.
+func (c *contest) acquire(ctx context.Context, p *contender, m mode, timeout time.Duration) (bool, error) {
+	ok, err := p.acquire(ctx, m.kind, timeout)
 	if err != nil {
-		return false, fmt.Errorf("%s enters (%s): %w", p.name, w.kind, err)
+		return false, fmt.Errorf("%s acquires (%s): %w", p.name, m.kind, err)
 	}
-	if in {
-		err = c.admit(p, w.weight)
-	} else {
-		c.mu.Lock()
-		c.late[p.name]++
-		c.mu.Unlock()
+	if ok {
+		return true, c.granted(p, m.permits)
 	}
-	return in, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timeouts[p.name]++
+	return false, nil
 }
 
-func (c *contest) leave(ctx context.Context, p *participant, w way) error {
-	c.dismiss(p, w.weight)
-	if err := p.leave(ctx, w.kind); err != nil {
-		return fmt.Errorf("%s leaves (%s): %w", p.name, w.kind, err)
+func (c *contest) release(ctx context.Context, p *contender, m mode) error {
+	c.releasing(p, m.permits)
+	if err := p.release(ctx, m.kind); err != nil {
+		return fmt.Errorf("%s releases (%s): %w", p.name, m.kind, err)
 	}
 	return nil
 }
 
-// turn is one turn of a participant, his nth.
-func (c *contest) turn(ctx context.Context, p *participant, n int, r *rand.Rand) error {
-	w := p.ways[r.IntN(len(p.ways))]
+// mustAcquire lets a contender wait until it is granted the lock.
+func (c *contest) mustAcquire(p *contender, m mode) {
+	c.Helper()
+	_, err := c.acquire(c.ctx, p, m, noTimeout)
+	require.NoError(c, err)
+}
+
+func (c *contest) mustRelease(p *contender, m mode) {
+	c.Helper()
+	require.NoError(c, c.release(c.ctx, p, m))
+}
+
+// enqueue lets a contender begin to wait, and returns when it has a place in the
+// queue. The channel receives the outcome.
+func (c *contest) enqueue(p *contender, m mode) <-chan error {
+	before := len(c.queue())
+	done := make(chan error, 1)
+	go func() { // ends with c.ctx at the latest
+		_, err := c.acquire(c.ctx, p, m, noTimeout)
+		done <- err
+	}()
+	c.until(func() bool { return len(c.queue()) > before }, "%s is queued", p.name)
+	return done
+}
+
+// turn is the nth turn of a contender.
+func (c *contest) turn(ctx context.Context, p *contender, n int, r *rand.Rand) error {
+	m := p.modes[r.IntN(len(p.modes))]
 	work := func() { time.Sleep(time.Duration(r.IntN(2)) * time.Millisecond) }
-	in := false
+	ok := false
 	var err error
-	if n%4 == 3 && !p.resigned {
-		in, err = c.enter(ctx, p, w, time.Duration(r.IntN(8))*time.Millisecond)
+	if n%4 == 3 && !p.cannotGiveUp {
+		ok, err = c.acquire(ctx, p, m, time.Duration(r.IntN(8))*time.Millisecond)
 	}
-	if !in && err == nil {
-		_, err = c.enter(ctx, p, w, forever)
+	if !ok && err == nil {
+		_, err = c.acquire(ctx, p, m, noTimeout)
 	}
 	if err != nil {
 		return err
 	}
 	work()
 	if n%3 == 2 && p.reenters {
-		again := way{w.kind, 0}
-		if _, err := c.enter(ctx, p, again, forever); err != nil {
-			return err
-		}
-		work()
-		if err := c.leave(ctx, p, again); err != nil {
+		if err := c.reenter(ctx, p, m, work); err != nil {
 			return err
 		}
 		work()
 	}
-	if n%3 == 1 && p.downgrades && w.weight == all {
-		read := way{"read", 1}
-		if _, err := c.enter(ctx, p, way{"read", 0}, forever); err != nil {
-			return err
-		}
-		if err := c.leave(ctx, p, way{w.kind, all - read.weight}); err != nil {
+	if n%3 == 1 && p.downgrades && m.permits == all {
+		if m, err = c.downgrade(ctx, p, m); err != nil {
 			return err
 		}
 		work()
-		w = read
 	}
-	if err := c.leave(ctx, p, w); err != nil {
+	if err := c.release(ctx, p, m); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -182,17 +199,35 @@ func (c *contest) turn(ctx context.Context, p *participant, n int, r *rand.Rand)
 	return nil
 }
 
-// contend gives each so many turns.
-func (c *contest) contend(turns int, participants []*participant) error {
+// reenter lets a holder acquire the lock once more, work, and release that entry.
+func (c *contest) reenter(ctx context.Context, p *contender, m mode, work func()) error {
+	again := mode{m.kind, 0}
+	if _, err := c.acquire(ctx, p, again, noTimeout); err != nil {
+		return err
+	}
+	work()
+	return c.release(ctx, p, again)
+}
+
+// downgrade turns an exclusive holder into a reader, and returns its new mode.
+func (c *contest) downgrade(ctx context.Context, p *contender, m mode) (mode, error) {
+	if _, err := c.acquire(ctx, p, mode{"read", 0}, noTimeout); err != nil {
+		return m, err
+	}
+	return mode{"read", 1}, c.release(ctx, p, mode{m.kind, all - 1})
+}
+
+// contend gives each contender that many turns.
+func (c *contest) contend(turns int, contenders []*contender) error {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	var contending sync.WaitGroup
-	for i, p := range participants {
+	for i, p := range contenders {
 		contending.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), uint64(turns)))
 			for n := range turns {
 				if err := c.turn(ctx, p, n, r); err != nil {
-					cancel(fmt.Errorf("turn %d: %w", n, err)) // the first one's is why the others fail
+					cancel(fmt.Errorf("turn %d: %w", n, err)) // the first error makes the others fail
 					return
 				}
 			}
@@ -202,91 +237,123 @@ func (c *contest) contend(turns int, participants []*participant) error {
 	return context.Cause(ctx)
 }
 
-// everyoneKeepsOut lets one after the other be inside, and everyone else ask for
-// a moment.
-func (c *contest) everyoneKeepsOut() {
-	for _, p := range c.participants {
-		for _, w := range p.ways {
-			c.in(p, w)
-			before := c.contenders()
-			for _, other := range c.participants {
-				if other == p || other.resigned {
-					continue
-				}
-				for _, v := range other.ways {
-					atMost, fits := 15*time.Millisecond, w.weight+v.weight <= c.room
-					if fits && !other.mayWait {
-						atMost = forever
-					}
-					in, err := c.enter(c.ctx, other, v, atMost)
-					require.NoError(c, err, "%s (%s) is inside", p.name, w.kind)
-					if in {
-						require.NoError(c, c.leave(c.ctx, other, v))
-					}
+// run checks each pair of modes, lets all contend, and then kills two processes,
+// if there are any.
+func (c *contest) run(turns int) {
+	var processes []*contender
+	for _, p := range c.contenders {
+		if p.process != nil {
+			c.ready(p)
+			processes = append(processes, p)
+		}
+	}
+	c.checkModes()
+	require.NoError(c, c.contend(turns, c.contenders))
+	c.until(func() bool { return len(c.queue()) == 0 }, "no node is left behind")
+	if len(processes) > 0 {
+		c.kill(processes[0], processes[1], 10)
+	}
+	c.finish()
+}
+
+// checkModes lets each contender in turn hold the lock in each of its modes, and
+// checks that the others can share it only if both modes allow that.
+func (c *contest) checkModes() {
+	for _, holder := range c.contenders {
+		for _, m := range holder.modes {
+			c.mustAcquire(holder, m)
+			before := c.queue()
+			for _, other := range c.contenders {
+				if other != holder && !other.cannotGiveUp {
+					c.checkBeside(other, holder, m)
 				}
 			}
-			c.until(func() bool { return slices.Equal(before, c.contenders()) },
-				"who gave up leaves nothing beside %s (%s)", p.name, w.kind)
-			require.NoError(c, c.leave(c.ctx, p, w))
+			c.until(func() bool { return slices.Equal(before, c.queue()) },
+				"waiters that gave up leave no node beside %s (%s)", holder.name, m.kind)
+			c.mustRelease(holder, m)
 		}
 	}
 }
 
-// lose kills one process that is inside and one that waits, with everyone else
-// behind them, who go on when the dead ones' sessions are over.
-func (c *contest) lose(holder, waiter *participant, turns int) {
-	for range c.room / holder.ways[0].weight {
-		c.in(holder, holder.ways[0])
+// checkBeside lets a contender try each of its modes while another one holds the
+// lock.
+func (c *contest) checkBeside(p, holder *contender, held mode) {
+	for _, m := range p.modes {
+		timeout := 15 * time.Millisecond
+		if held.permits+m.permits <= c.permits && !p.waitsForReaders {
+			timeout = noTimeout
+		}
+		ok, err := c.acquire(c.ctx, p, m, timeout)
+		require.NoError(c, err, "%s (%s) holds the lock", holder.name, held.kind)
+		if ok {
+			c.mustRelease(p, m)
+		}
 	}
-	waits := c.entering(waiter, waiter.ways[0])
+}
 
-	c.participants = slices.DeleteFunc(c.participants, func(p *participant) bool { return p == holder || p == waiter })
-	before := len(c.contenders())
+// kill kills a process that holds the lock and one that waits for it, with all
+// other contenders queued behind them. They go on when the sessions of the dead
+// have expired.
+func (c *contest) kill(holder, waiter *contender, turns int) {
+	for range c.permits / holder.modes[0].permits {
+		c.mustAcquire(holder, holder.modes[0])
+	}
+	waits := c.enqueue(waiter, waiter.modes[0])
+
+	c.contenders = slices.DeleteFunc(c.contenders, func(p *contender) bool { return p == holder || p == waiter })
+	before := len(c.queue())
 	contended := make(chan error, 1)
-	go func() { contended <- c.contend(turns, c.participants) }() // ends with c.ctx at the latest
-	c.until(func() bool { return len(c.contenders()) >= before+len(c.participants) }, "everyone else waits")
+	go func() { contended <- c.contend(turns, c.contenders) }() // ends with c.ctx at the latest
+	c.until(func() bool { return len(c.queue()) >= before+len(c.contenders) }, "all others are queued")
 
 	waiter.process.kill()
 	require.ErrorIs(c, <-waits, errEnded)
-	c.dismiss(holder, c.room) // gone at any moment from now on
+	c.releasing(holder, c.permits) // from now on its session can expire at any moment
 	holder.process.kill()
 	require.NoError(c, <-contended)
 }
 
-// finish lets everyone go, and looks for what they leave behind.
+// finish ends all processes, and checks that no node is left behind.
 func (c *contest) finish() {
-	c.until(func() bool { return len(c.contenders()) == 0 }, "nothing is left behind")
-	for _, p := range c.participants {
+	c.until(func() bool { return len(c.queue()) == 0 }, "no node is left behind")
+	for _, p := range c.contenders {
 		if p.process != nil {
 			require.NoError(c, p.process.finish(c.ctx), p.name)
 		}
 	}
-	c.Logf("turns: %v, given up: %v, together: %v", c.turns, c.late, slices.Sorted(maps.Keys(c.met)))
+	c.Logf("turns: %v, timeouts: %v, shared: %v", c.turns, c.timeouts, slices.Sorted(maps.Keys(c.shared)))
 }
 
-// contenders lists the ephemeral nodes below the lock's.
-func (c *contest) contenders() (found []string) {
-	var list func(path string)
-	list = func(path string) {
-		children, _, err := c.admin.Children(path)
+// queue lists the ephemeral nodes below the lock's path.
+func (c *contest) queue() (found []string) {
+	for rest := []string{c.path}; len(rest) > 0; rest = rest[1:] {
+		children, _, err := c.admin.Children(rest[0])
 		if errors.Is(err, zk.ErrNoNode) {
-			return
+			continue
 		}
 		require.NoError(c, err)
 		for _, child := range children {
-			child = path + "/" + child
+			child = rest[0] + "/" + child
 			exists, stat, err := c.admin.Exists(child)
 			require.NoError(c, err)
 			if exists && stat.EphemeralOwner != 0 {
 				found = append(found, child)
 			} else if exists {
-				list(child)
+				rest = append(rest, child)
 			}
 		}
 	}
-	list(c.path)
 	slices.Sort(found)
 	return found
+}
+
+// watched waits until a client watches a node.
+func (c *contest) watched(path string) {
+	c.until(func() bool {
+		paths, err := server.Command(c.ctx, "wchp")
+		require.NoError(c, err)
+		return strings.Contains(paths, path+"\n")
+	}, "%s is watched", path)
 }
 
 // until waits for a condition.
@@ -294,8 +361,46 @@ func (c *contest) until(condition func() bool, what string, args ...any) {
 	c.Helper()
 	for !condition() {
 		if c.ctx.Err() != nil {
-			require.FailNowf(c, "waited in vain", what+"; contenders: %v", append(args, c.contenders())...)
+			require.FailNowf(c, "condition not reached", what+"; queue: %v", append(args, c.queue())...)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// lockpool returns three contenders of lockpool: two on one session, and one on
+// another.
+func (c *contest) lockpool(layout string, modes []mode) (found []*contender) {
+	one, other := openPool(c, c.name, layout), openPool(c, c.name, layout)
+	for i, p := range []*pool{one, one, other} {
+		found = append(found, &contender{
+			name: fmt.Sprint("lockpool ", i+1), client: p.locker(c.ctx), modes: modes, reenters: true, downgrades: len(modes) > 1,
+		})
+	}
+	return found
+}
+
+// peers returns n contenders like p, in a process each.
+func (c *contest) peers(p contender, start func() *process, n int) (found []*contender) {
+	for i := range n {
+		one, process := p, start()
+		one.name = fmt.Sprint(p.name, " ", i+1)
+		one.client, one.process = process, process
+		found = append(found, &one)
+	}
+	return found
+}
+
+func (c *contest) curator() *process { return startCurator(c, c.path, c.permits) }
+
+func (c *contest) kazoo() *process { return startKazoo(c, c.path) }
+
+func (c *contest) goZookeeper() *contender {
+	return &contender{name: "go-zookeeper", client: newZKLock(c, c.path), modes: exclusive("lock"), cannotGiveUp: true}
+}
+
+// ready waits until a contender's process has a session.
+func (c *contest) ready(p *contender) {
+	answer, err := p.process.answer(c.ctx)
+	require.NoError(c, err, p.name)
+	require.Equal(c, "ready", answer, p.name)
 }

@@ -1,4 +1,5 @@
-// Package interop tests that lockpool, Curator, kazoo and go-zookeeper heed each
-// other on one lock of one real ZooKeeper server, each of them as it is and in a
-// process of its own. It holds no code.
+// Package interop tests that lockpool, Curator, kazoo and go-zookeeper exclude
+// each other on one lock of a real ZooKeeper server. The other clients are the
+// real libraries, unmodified; Curator and kazoo run in processes of their own. It
+// contains only tests.
 package interop

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	curatorJars  = "/usr/share/java/curator-recipes.jar:/usr/share/java/slf4j-simple.jar" // which name the others
-	debianPython = "/usr/bin/python3"                                                     // whatever else is on the PATH: this one has kazoo
+	curatorJars  = "/usr/share/java/curator-recipes.jar:/usr/share/java/slf4j-simple.jar" // their manifests name the other jars
+	debianPython = "/usr/bin/python3"                                                     // another Python on the PATH would lack kazoo
 )
 
 var (
-	// server is shared by all tests; each has a lock of its own.
+	// server is shared by all tests. Each uses a lock of its own.
 	server *zktest.RealServer
-	// classes is where Peer.java is, compiled once for all its processes.
+	// classes is the directory of the compiled Peer.java.
 	classes string
 )
 
@@ -48,10 +48,10 @@ func TestMain(m *testing.M) {
 
 func prepare() (err error) {
 	if _, err := os.Stat(debianPython); err != nil {
-		return errors.New("apt-get install python3-kazoo")
+		return errors.New("kazoo is missing: apt-get install python3-kazoo")
 	}
 	if _, err := os.Stat("/usr/share/java/curator-recipes.jar"); err != nil {
-		return errors.New("apt-get install libcurator-recipes-java")
+		return errors.New("Curator is missing: apt-get install libcurator-recipes-java")
 	}
 	if classes, err = os.MkdirTemp("", "interop-"); err != nil {
 		return err
@@ -60,43 +60,45 @@ func prepare() (err error) {
 	if err != nil {
 		return fmt.Errorf("javac (apt-get install default-jdk-headless): %w: %s", err, out)
 	}
-	// Empty queues in containers go while tests run, and numbers start anew.
+	// The server removes empty containers while tests run, so that sequence numbers
+	// start anew.
 	server, err = zktest.RunReal(context.Background(), zktest.JVMFlags("-Dznode.container.checkIntervalMs=50"))
 	if err != nil {
 		return err
 	}
-	// The others are not made for a parent that goes while they make its children.
+	// The other clients fail if the parent is removed while they create its children,
+	// so it must be no container.
 	conn, events, err := connect()
 	if err != nil {
 		return err
 	}
 	_, err = conn.Create(chroot, nil, 0, zk.WorldACL(zk.PermAll))
-	hangUp(conn, events)
+	disconnect(conn, events)
 	return err
 }
 
 const (
-	// patience is how long tests wait for what must happen.
+	// patience is how long tests wait for what must happen before they fail.
 	patience = 60 * time.Second
-	// afterDeath is the session timeout of those who may be killed. It is long
-	// enough for a busy machine to keep the living alive.
-	afterDeath = 5 * time.Second
+	// peerTimeout is the session timeout of processes, some of which are killed. It
+	// is long enough that no session expires on a busy machine.
+	peerTimeout = 5 * time.Second
 )
 
 func connect() (*zk.Conn, <-chan zk.Event, error) {
 	return zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
 }
 
-func hangUp(conn *zk.Conn, events <-chan zk.Event) {
+func disconnect(conn *zk.Conn, events <-chan zk.Event) {
 	conn.Close()
-	for range events { // closed when its goroutines have ended
+	for range events { // closed when the client's goroutines have ended
 	}
 }
 
 func dial(t testing.TB) *zk.Conn {
 	conn, events, err := connect()
 	require.NoError(t, err)
-	t.Cleanup(func() { hangUp(conn, events) })
+	t.Cleanup(func() { disconnect(conn, events) })
 	for conn.State() != zk.StateHasSession {
 		<-events
 	}
@@ -112,5 +114,5 @@ var locks atomic.Int32
 // newName returns the name of a lock that no other test uses.
 func newName() string { return fmt.Sprint("lock", locks.Add(1)) }
 
-// chroot is where lockpool's names begin.
+// chroot is the parent of all locks.
 const chroot = "/interop"

@@ -21,10 +21,10 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// campaignOf runs a campaign and returns what it found, and the last line.
-func campaignOf(t *testing.T, change func(*options)) (report, string) {
-	o := usual()
-	o.log = io.Discard
+// runCampaign runs a campaign and returns its report and the last line of its
+// output.
+func runCampaign(t *testing.T, change func(*options)) (report, string) {
+	o := defaultOptions()
 	change(&o)
 	var out strings.Builder
 	found, err := run(t.Context(), &out, o)
@@ -34,78 +34,79 @@ func campaignOf(t *testing.T, change func(*options)) (report, string) {
 	return found, lines[len(lines)-1]
 }
 
-func TestACampaignFindsNothing(t *testing.T) {
-	found, last := campaignOf(t, func(o *options) { o.Duration = 25 * time.Second })
-	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
+func TestCampaignFindsNoViolation(t *testing.T) {
+	found, last := runCampaign(t, func(o *options) { o.Duration = 25 * time.Second })
+	require.Equal(t, noViolation, last)
 	require.True(t, found.clean())
 	for _, kind := range []string{readWrite, semaphore} {
-		require.Greater(t, found.together[nameOf(kind, 1)], 1, kind)
+		require.Greater(t, found.maxHolders[nameOf(kind, 1)], 1, kind)
 	}
 	for _, kind := range []string{exclusive, plain} {
-		require.Equal(t, 1, found.together[nameOf(kind, 1)], kind)
+		require.Equal(t, 1, found.maxHolders[nameOf(kind, 1)], kind)
 	}
 }
 
-// What each kind of lock leaves behind is found, and what it may is not.
-func TestWhatIsLeftOfAnyKindOfLockIsFound(t *testing.T) {
+// Directories, which may be left, do not count.
+func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := zktest.Start(t)
-	conn, _, err := zk.Connect([]string{server.ConnectString()}, time.Minute, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	conn, _, err := zk.Connect([]string{server.ConnectString()}, time.Minute, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
 	require.NoError(t, err)
 	defer conn.Close()
-	c := &campaign{options: usual()}
-	left := func() []string {
-		left, err := leftIn(conn, c.directories())
+	c := &campaign{options: defaultOptions()}
+	leaked := func() []string {
+		leaked, err := nodesBelowChroot(conn, c.directories())
 		require.NoError(t, err)
-		return left
+		return leaked
 	}
-	require.Empty(t, left())
-	for layout, more := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 0, zookeeper.LayoutKazoo: 1} {
+	require.Empty(t, leaked())
+	for layout, twins := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 0, zookeeper.LayoutKazoo: 1} {
 		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?layout=%s", server.ConnectString(), chroot, layout))
 		require.NoError(t, err)
-		for kind, nodes := range map[string]int{exclusive: 1 + more, readWrite: 1 + more, semaphore: 2, plain: 1} {
-			w := &turn{client: &client{clientConfig: clientConfig{Fewest: 2, Reads: 100}}, pool: pool, r: rand.New(rand.NewPCG(1, 1)), name: nameOf(kind, 1)}
-			ways[kind].prepare(w)
-			w.permits = min(w.permits, 2)
-			held, err := w.take(ctx)
+		for kind, nodes := range map[string]int{exclusive: 1 + twins, readWrite: 1 + twins, semaphore: 2, plain: 1} {
+			config := clientConfig{workload: workload{MinPermits: 2}, Reads: 100}
+			turn := &turn{client: &client{clientConfig: config}, pool: pool, r: rand.New(rand.NewPCG(1, 1)), name: nameOf(kind, 1)}
+			kinds[kind].prepare(turn)
+			turn.permits = min(turn.permits, 2)
+			held, err := turn.acquire(ctx)
 			require.NoError(t, err)
-			require.Len(t, left(), nodes, "%s: %q", kind, left())
+			require.Len(t, leaked(), nodes, "%s: %q", kind, leaked())
 			require.NoError(t, held.Unlock(ctx))
-			require.Empty(t, left(), kind)
+			require.Empty(t, leaked(), kind)
 		}
 		require.NoError(t, pool.Close())
 	}
 	guard := chroot + "/" + nameOf(semaphore, 1) + "/locks/_c_00000000-0000-0000-0000-000000000000-lock-0000000007"
 	_, err = conn.Create(guard, nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
-	require.Len(t, left(), 1)
-	require.Contains(t, left()[0], guard)
+	require.Len(t, leaked(), 1)
+	require.Contains(t, leaked()[0], guard)
 }
 
-// The holder of a lock is cut off for longer than its session lives, and a rival
-// waits. With its lease it stops in time. Without, it is found out: if it
-// ignores the loss, and if its clock hardly moves, so that the lease never ends.
-// (Permits and plain locks are in the planted histories of check_test.go: a
-// campaign takes half a minute.)
-func TestACampaignFindsOutClientsWithoutALease(t *testing.T) {
+// A holder is cut off for longer than its session timeout, while another client
+// waits. With its lease it stops in time. Without one the campaign finds a
+// violation: a client may ignore the loss, or have a clock that is so slow that
+// the lease never ends. (A campaign takes half a minute, so for permits and plain
+// locks there are only the records of check_test.go.)
+func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	for _, c := range []struct {
-		what     string
-		change   func(*options)
-		innocent bool
+		name   string
+		change func(*options)
+		clean  bool
 	}{
-		{"as they are", func(*options) {}, true},
-		{"heedless", func(o *options) { o.Heedless = true }, false},
-		{"with slow clocks", func(o *options) { o.Rate = 0.1 }, false},
-		{"heedless of readers and writers", func(o *options) {
-			o.Heedless, o.Kinds = true, []string{readWrite}
-			o.Reads = func(client int) float64 { return float64(100 * client) } // one writes, the other reads
+		{"with lease", func(*options) {}, true},
+		{"ignoring losses", func(o *options) { o.IgnoreLosses = true }, false},
+		{"with slow clocks", func(o *options) { o.ClockRate = 0.1 }, false},
+		{"ignoring losses of readers and writers", func(o *options) {
+			o.IgnoreLosses, o.Kinds = true, []string{readWrite}
+			o.Reads = func(client int) float64 { return float64(100 * client) } // one client writes, the other reads
 		}, false},
 	} {
-		t.Run(c.what, func(t *testing.T) {
-			found, last := campaignOf(t, func(o *options) {
+		t.Run(c.name, func(t *testing.T) {
+			found, last := runCampaign(t, func(o *options) {
 				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{exclusive}
-				o.Long, o.Shortest, o.Longest = 100, 4*o.Timeout, 4*o.Timeout // outlasts the fault
+				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
 				o.Duration = 5 * time.Second
 				o.faults = []fault{{"freeze the connections of the holder", connections, long,
 					func(c *campaign, _ *rand.Rand) (string, func() error, error) {
@@ -114,19 +115,19 @@ func TestACampaignFindsOutClientsWithoutALease(t *testing.T) {
 					}}}
 				c.change(o)
 			})
-			require.Equal(t, c.innocent, found.clean(), last)
-			if !c.innocent {
+			require.Equal(t, c.clean, found.clean(), last)
+			if !c.clean {
 				require.NotEmpty(t, found.violations)
-				require.Contains(t, found.violations[0], "was held twice")
+				require.Contains(t, found.violations[0], "exceeded its limit")
 				require.NotContains(t, last, "violations=0")
 			}
 		})
 	}
 }
 
-func TestClientsThatEndByThemselvesAndThoseThatDoNotAreFound(t *testing.T) {
+func TestCrashedAndHungClientsAreReported(t *testing.T) {
 	t.Parallel()
-	c := &campaign{options: usual(), history: newHistory(io.Discard), clients: make([]*process, 3)}
+	c := &campaign{options: defaultOptions(), history: newHistory(io.Discard), clients: make([]*process, 3)}
 	c.Clients, c.Grace = 3, time.Second
 	for i, script := range []string{
 		"echo for that reason >&2; exit 7",
@@ -136,15 +137,15 @@ func TestClientsThatEndByThemselvesAndThoseThatDoNotAreFound(t *testing.T) {
 		require.NoError(t, c.launch(i, exec.Command("sh", "-c", script)))
 	}
 	<-c.client(0).done
-	for _, i := range []int{1, 2} { // its trap is set
-		require.Eventually(t, func() bool { return c.client(i).log.String() != "" }, 10*time.Second, time.Millisecond)
+	for _, i := range []int{1, 2} { // until their traps are set
+		require.Eventually(t, func() bool { return c.client(i).stderr.String() != "" }, 10*time.Second, time.Millisecond)
 	}
 	c.endClients(syscall.SIGTERM)
-	r := &c.history.record
-	require.Len(t, r.accidents, 1)
-	require.Contains(t, r.accidents[0], "exit status 7")
-	require.Contains(t, r.accidents[0], "for that reason")
-	require.Len(t, r.hanging, 1)
-	require.Contains(t, r.hanging[0], c.client(1).name)
-	require.Contains(t, r.hanging[0], "deaf")
+	rec := &c.history.record
+	require.Len(t, rec.crashes, 1)
+	require.Contains(t, rec.crashes[0], "exit status 7")
+	require.Contains(t, rec.crashes[0], "for that reason")
+	require.Len(t, rec.hung, 1)
+	require.Contains(t, rec.hung[0], c.client(1).name)
+	require.Contains(t, rec.hung[0], "deaf")
 }

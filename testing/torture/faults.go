@@ -16,16 +16,17 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// fault is one thing that can go wrong. begin lets it happen and returns to
-// what exactly, and what undoes it.
+// fault is a kind of fault. begin injects it, and returns what it was injected
+// into and how to heal it.
 type fault struct {
-	name  string
-	on    target
-	lasts length
-	begin func(c *campaign, r *rand.Rand) (what string, heal func() error, err error)
+	name   string
+	target target
+	lasts  length
+	begin  func(c *campaign, r *rand.Rand) (what string, heal func() error, err error)
 }
 
-// target is what a fault happens to. Two faults at a time have different ones.
+// target is what a fault is injected into. Faults at the same time have different
+// targets.
 type target int
 
 const (
@@ -34,11 +35,11 @@ const (
 	connections
 )
 
-// length is how long a fault lasts, compared with the session timeout.
+// length is how long a fault lasts, relative to the session timeout.
 type length int
 
 const (
-	moment length = iota // it is over when it has happened
+	moment length = iota // it is over at once
 	short
 	long
 )
@@ -78,20 +79,20 @@ var faults = []fault{
 	{"isolate a follower for long", servers, long, isolateFollower},
 
 	{"pause a client", clients, long, func(c *campaign, r *rand.Rand) (string, func() error, error) {
-		return c.pauseClient(c.someone(r))
+		return c.pauseClient(c.anyClient(r))
 	}},
 	{"kill a client", clients, moment, func(c *campaign, r *rand.Rand) (string, func() error, error) {
-		return c.replaceClient(c.someone(r), syscall.SIGKILL)
+		return c.replaceClient(c.anyClient(r), syscall.SIGKILL)
 	}},
 	{"stop a client", clients, moment, func(c *campaign, r *rand.Rand) (string, func() error, error) {
-		return c.replaceClient(c.someone(r), syscall.SIGTERM)
+		return c.replaceClient(c.anyClient(r), syscall.SIGTERM)
 	}},
 
 	{"reset the connections of a client", connections, moment, func(c *campaign, r *rand.Rand) (string, func() error, error) {
-		return c.disturb(c.someone(r), func(p *zktest.Proxy) { p.Reset(all) })
+		return c.disturb(c.anyClient(r), func(p *zktest.Proxy) { p.Reset(all) })
 	}},
 	{"half open connections of a client", connections, long, func(c *campaign, r *rand.Rand) (string, func() error, error) {
-		return c.disturb(c.someone(r), func(p *zktest.Proxy) { p.HalfOpen(all) })
+		return c.disturb(c.anyClient(r), func(p *zktest.Proxy) { p.HalfOpen(all) })
 	}},
 	{"freeze the connections of a client", connections, short, freeze(zktest.Both)},
 	{"freeze the connections of a client for long", connections, long, freeze(zktest.Both)},
@@ -108,32 +109,19 @@ var faults = []fault{
 // all selects every connection.
 var all zktest.Selector
 
-// torment lets faults happen, each as often as the others, until the time is up,
-// with a time to recover after each. That they are healed is certain.
-func (c *campaign) torment(ctx context.Context, table []fault) error {
+// injectFaults injects the faults of a table, each as often as the others, until
+// the time is up. It lets the clients recover after each round of faults, and has
+// healed all faults when it returns.
+func (c *campaign) injectFaults(ctx context.Context, table []fault) error {
 	r := rand.New(rand.NewPCG(c.Seed, 0))
 	var deck []fault
-	draw := func(fits func(fault) bool) (fault, bool) {
-		i := slices.IndexFunc(deck, fits)
-		if i < 0 {
-			return fault{}, false
-		}
-		f := deck[i]
-		deck = slices.Delete(deck, i, i+1)
-		return f, true
-	}
 	for end := time.Now().Add(c.Duration); time.Now().Before(end) && ctx.Err() == nil; {
 		if len(deck) == 0 {
 			deck = slices.Clone(table)
 			r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		}
-		first, _ := draw(func(fault) bool { return true })
-		round := []fault{first}
-		if chance(r, 33) {
-			if second, ok := draw(func(f fault) bool { return f.on != first.on }); ok {
-				round = append(round, second)
-			}
-		}
+		var round []fault
+		round, deck = drawRound(r, deck)
 		errs := make([]error, len(round))
 		var wg sync.WaitGroup
 		for i, f := range round {
@@ -141,21 +129,35 @@ func (c *campaign) torment(ctx context.Context, table []fault) error {
 			delay := time.Duration(i) * between(r, 0, c.Timeout)
 			wg.Go(func() { // ends when the fault is healed
 				sleep(ctx, delay)
-				errs[i] = c.inflict(ctx, f, own)
+				errs[i] = c.inject(ctx, f, own)
 			})
 		}
 		wg.Wait()
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		c.recover(ctx)
+		c.awaitRecovery(ctx)
 		sleep(ctx, between(r, c.Timeout/3, c.Timeout))
 	}
 	return nil
 }
 
-// inflict lets one fault happen and heals it.
-func (c *campaign) inflict(ctx context.Context, f fault, r *rand.Rand) error {
+// drawRound draws the next fault from the deck, and sometimes a second one with
+// another target. It returns the rest of the deck.
+func drawRound(r *rand.Rand, deck []fault) (round, rest []fault) {
+	round, rest = []fault{deck[0]}, deck[1:]
+	if !chance(r, 33) {
+		return round, rest
+	}
+	i := slices.IndexFunc(rest, func(f fault) bool { return f.target != round[0].target })
+	if i < 0 {
+		return round, rest
+	}
+	return append(round, rest[i]), slices.Delete(rest, i, i+1)
+}
+
+// inject injects a fault, and heals it when its time is over.
+func (c *campaign) inject(ctx context.Context, f fault, r *rand.Rand) error {
 	begin, lasts := now(), f.lasts.draw(r, c.Timeout)
 	what, heal, err := f.begin(c, r)
 	if err != nil {
@@ -166,34 +168,34 @@ func (c *campaign) inflict(ctx context.Context, f fault, r *rand.Rand) error {
 		description += ": " + what
 	}
 	if lasts > 0 {
-		c.say("%s, for %s", description, lasts.Round(time.Millisecond))
+		c.logf("%s, for %s", description, lasts.Round(time.Millisecond))
 	} else {
-		c.say("%s", description)
+		c.logf("%s", description)
 	}
 	sleep(ctx, lasts)
 	if heal != nil {
 		err = heal()
 	}
-	c.history.note(func(rec *record) { rec.faults = append(rec.faults, span{description, begin, now()}) })
+	c.history.update(func(rec *record) { rec.faults = append(rec.faults, span{description, begin, now()}) })
 	if err != nil {
 		return fmt.Errorf("healing %s: %w", description, err)
 	}
 	return nil
 }
 
-// recover waits for a grant after everything was healed.
-func (c *campaign) recover(ctx context.Context) {
+// awaitRecovery waits for a grant after all faults have been healed.
+func (c *campaign) awaitRecovery(ctx context.Context) {
 	healed := now()
-	c.history.note(func(rec *record) { rec.healed = append(rec.healed, healed) })
-	patience := time.After(recovery)
+	c.history.update(func(rec *record) { rec.healed = append(rec.healed, healed) })
+	timeout := time.After(recoveryTime)
 	for {
-		last, another := c.history.nextGrant()
+		last, next := c.history.nextGrant()
 		if last >= healed {
 			return
 		}
 		select {
-		case <-another:
-		case <-patience: // the check finds it
+		case <-next:
+		case <-timeout: // the check reports it
 			return
 		case <-ctx.Done():
 			return
@@ -208,7 +210,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// leader returns the index of the member that leads, or of any if none does.
+// leader returns the index of the leader, or of any member if there is none.
 func (c *campaign) leader() int {
 	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 	defer cancel()
@@ -221,23 +223,23 @@ func (c *campaign) leader() int {
 			return i
 		}
 	}
-	panic("the leader is no member")
+	panic("torture: the leader is not a member")
 }
 
-// follower returns the index of a follower, if possible of one that a client is
-// connected to that has much to lose.
+// follower returns the index of a follower, preferably of the one that the client
+// of anyClient is connected to.
 func (c *campaign) follower(r *rand.Rand) int {
-	leader, home := c.leader(), int(c.homes[c.someone(r)].Load())
+	leader, home := c.leader(), int(c.homes[c.anyClient(r)].Load())
 	if home != leader {
 		return home
 	}
 	return (leader + 1 + r.IntN(members-1)) % members
 }
 
-// someone returns the index of a client, in most cases the one that holds a lock
-// for the longest time: it has the most to lose.
-func (c *campaign) someone(r *rand.Rand) int {
-	anyone := r.IntN(c.Clients)
+// anyClient returns the index of a client, in most cases of the one that has held a
+// lock for the longest time: it has the most to lose.
+func (c *campaign) anyClient(r *rand.Rand) int {
+	random := r.IntN(c.Clients)
 	if holder := c.history.longestHolder(); chance(r, 70) {
 		for i := range c.Clients {
 			if c.client(i).name == holder {
@@ -245,7 +247,7 @@ func (c *campaign) someone(r *rand.Rand) int {
 			}
 		}
 	}
-	return anyone
+	return random
 }
 
 func (c *campaign) killServers(which ...int) (string, func() error, error) {
@@ -259,7 +261,7 @@ func (c *campaign) killServers(which ...int) (string, func() error, error) {
 	return strings.Join(names, " and "), func() error {
 		errs := make([]error, len(which))
 		var wg sync.WaitGroup
-		for n, i := range which { // at once: one may need the other
+		for n, i := range which { // all at once: a member may need the others to start
 			wg.Go(func() { errs[n] = c.ensemble.Member(i).Start(context.Background()) })
 		}
 		wg.Wait()
@@ -301,22 +303,22 @@ func (c *campaign) pauseClient(i int) (string, func() error, error) {
 	return p.name, func() error {
 		err := p.cmd.Process.Signal(syscall.SIGCONT)
 		end := now()
-		c.history.note(func(rec *record) { rec.pauses = append(rec.pauses, span{p.name, begin, end}) })
+		c.history.update(func(rec *record) { rec.pauses = append(rec.pauses, span{p.name, begin, end}) })
 		return err
 	}, nil
 }
 
-// replaceClient ends a client and starts another in its place.
+// replaceClient ends a client's process and starts another one.
 func (c *campaign) replaceClient(i int, sig syscall.Signal) (string, func() error, error) {
 	p := c.client(i)
 	p.end(sig)
 	return p.name, nil, c.startClient(i)
 }
 
-// disturb does something to the connections of a client.
-func (c *campaign) disturb(i int, how func(p *zktest.Proxy)) (string, func() error, error) {
+// disturb injects a fault into the connections of a client.
+func (c *campaign) disturb(i int, inject func(p *zktest.Proxy)) (string, func() error, error) {
 	for _, p := range c.proxies[i] {
-		how(p)
+		inject(p)
 	}
 	return c.client(i).name, func() error {
 		for _, p := range c.proxies[i] {
@@ -328,6 +330,6 @@ func (c *campaign) disturb(i int, how func(p *zktest.Proxy)) (string, func() err
 
 func freeze(dir zktest.Direction) func(c *campaign, r *rand.Rand) (string, func() error, error) {
 	return func(c *campaign, r *rand.Rand) (string, func() error, error) {
-		return c.disturb(c.someone(r), func(p *zktest.Proxy) { p.Partition(all, dir) })
+		return c.disturb(c.anyClient(r), func(p *zktest.Proxy) { p.Partition(all, dir) })
 	}
 }

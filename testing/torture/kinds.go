@@ -10,7 +10,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// The kinds of locks. That of a lock is the first part of its name.
+// The kinds of locks. A lock's name begins with its kind.
 const (
 	exclusive = "lock"
 	readWrite = "shared"
@@ -25,8 +25,8 @@ func kindOf(name string) string {
 	return kind
 }
 
-// locksOf returns how many locks there are of a kind. Few are enough of those
-// that are not drawn often, so that holders meet.
+// locksOf returns how many locks of a kind there are. Kinds that are rarely drawn
+// have few, so that there is contention for them.
 func locksOf(kind string, most int) int {
 	if kind == exclusive {
 		return most
@@ -34,7 +34,7 @@ func locksOf(kind string, most int) int {
 	return min(most, 2)
 }
 
-// lock is what locks and permits that are held have in common.
+// lock is the common interface of held locks and permits.
 type lock interface {
 	Context(context.Context) context.Context
 	Lost() <-chan struct{}
@@ -48,47 +48,48 @@ type permits struct{ *lockpool.Permits }
 
 func (p permits) Unlock(ctx context.Context) error { return p.Release(ctx) }
 
-// way is how locks of a kind are used.
-type way struct {
-	directories []string      // that may be there, below the path of the lock
-	prepare     func(t *turn) // says how much of the lock is taken, and how
+// kind is a kind of lock.
+type kind struct {
+	directories []string      // that may exist, below the lock's path
+	prepare     func(t *turn) // sets the turn's portion, lock and try
 }
 
-var ways = map[string]*way{
+var kinds = map[string]*kind{
 	exclusive: {[]string{""}, func(t *turn) {
 		t.portion = portion{1, 1}
-		t.take, t.try = t.by(t.pool.Lock), t.by(t.pool.TryLock)
+		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
 	}},
 	readWrite: {[]string{""}, func(t *turn) {
 		t.portion = portion{many, many}
-		t.take, t.try = t.by(t.pool.Lock), t.by(t.pool.TryLock)
+		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
 		if chance(t.r, t.Reads) {
 			t.permits = 1
-			t.take, t.try = t.by(t.pool.RLock), t.by(t.pool.TryRLock)
+			t.acquire, t.try = t.with(t.pool.RLock), t.with(t.pool.TryRLock)
 		}
 	}},
 	semaphore: {[]string{"", "/locks", "/leases"}, func(t *turn) {
 		const limit = 3
-		t.portion = portion{t.Fewest + t.r.IntN(limit-t.Fewest+1), limit}
+		t.portion = portion{t.MinPermits + t.r.IntN(limit-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
-		acquire := func(do func(context.Context, int, ...lockpool.LockOption) (*lockpool.Permits, error)) func(context.Context) (lock, error) {
-			return func(ctx context.Context) (lock, error) {
-				p, err := do(ctx, t.permits)
-				return permits{p}, err
-			}
+		t.acquire = func(ctx context.Context) (lock, error) {
+			p, err := s.Acquire(ctx, t.permits)
+			return permits{p}, err
 		}
-		t.take, t.try = acquire(s.Acquire), acquire(s.TryAcquire)
+		t.try = func(ctx context.Context) (lock, error) {
+			p, err := s.TryAcquire(ctx, t.permits)
+			return permits{p}, err
+		}
 	}},
 	plain: {nil, func(t *turn) {
 		t.portion = portion{1, 1}
-		t.take, t.try = t.by(t.pool.Lock, lockpool.Plain()), t.by(t.pool.TryLock, lockpool.Plain())
+		t.acquire, t.try = t.with(t.pool.Lock, lockpool.Plain()), t.with(t.pool.TryLock, lockpool.Plain())
 	}},
 }
 
-// by makes a way to take the turn's lock of a method that does.
-func (t *turn) by(take func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (lock, error) {
-	if t.listens {
+// with returns a function that acquires the turn's lock by a method of the pool.
+func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (lock, error) {
+	if t.revocable {
 		opts = append(opts, lockpool.Revocable())
 	}
-	return func(ctx context.Context) (lock, error) { return take(ctx, t.name, opts...) }
+	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, opts...) }
 }

@@ -1,31 +1,30 @@
 //go:build linux
 
-// Command torture runs campaigns of faults against locks on a real ensemble of
-// three servers, and checks what the clients saw.
+// Command torture injects random faults into a real ensemble of three servers and
+// its clients, and checks that locks keep their guarantees.
 //
 //	go run ./testing/torture [-duration 10m] [-seed 1]
 //
-// Several processes contend for a few locks, while servers and clients are
-// killed, paused and cut off, as the seed says. There are locks of all kinds, in
-// two layouts. All write down when they believe to hold a lock and what they did
-// to a register that is fenced by the locks' tokens. At the end, no lock may have
-// had more holders at once than its kind allows, the tokens must have grown, the
-// registers must be linearizable, who listens must have heard that somebody asked
-// for the lock, every node must be gone, and every call must have returned in
-// time. The last line is
+// Several client processes contend for a few locks, of all kinds and in two
+// layouts, while servers and clients are killed, paused and partitioned, as drawn
+// from the seed. The clients record when they believe that they hold a lock, and
+// their accesses to a register that is fenced by the lock's token. It is a
+// violation if a lock had more holders at once than its kind allows, if a token did
+// not grow, if a register was not linearizable, if a holder did not notice a
+// revocation request, if a node of a contender is left, or if a call did not return
+// in time. The last line of the output is
 //
 //	violations=0 leaked_nodes=0 stuck_waiters=0
 //
-// and the exit code is 0 only if it is this one. Every fault happens to this
-// machine's own processes and connections; nothing leaves the machine. It needs
-// Linux, and what zktest needs for real servers and for separating them.
+// if there is no violation. Only then the exit code is 0. Faults happen to
+// processes and connections of this machine only; nothing leaves it. The command
+// needs Linux, and what zktest needs to start real servers and to separate them.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/signal"
@@ -43,38 +42,37 @@ func main() {
 }
 
 func command() int {
-	o := usual()
-	flag.DurationVar(&o.Duration, "duration", 10*time.Minute, "how long there are faults")
-	flag.Uint64Var(&o.Seed, "seed", 1, "which faults there are, and when")
-	flag.IntVar(&o.Clients, "clients", o.Clients, "processes that contend")
-	flag.IntVar(&o.Workers, "workers", o.Workers, "goroutines of each that do")
-	flag.IntVar(&o.Locks, "locks", o.Locks, "exclusive locks that they contend for; of the other kinds there are two at the most")
-	kinds := flag.String("kinds", strings.Join(o.Kinds, ","), "`kinds` of locks, which are drawn as often as they stand here")
-	flag.BoolVar(&o.Heedless, "heedless", false, "let clients ignore that they lose locks, which must be found out")
-	only := flag.String("only", "", "only faults with this `text` in their names")
-	file := flag.String("log", "", "`file` for all that clients say")
+	o := defaultOptions()
+	flag.DurationVar(&o.Duration, "duration", 10*time.Minute, "how long faults are injected")
+	flag.Uint64Var(&o.Seed, "seed", 1, "seed of the random faults")
+	flag.IntVar(&o.Clients, "clients", o.Clients, "number of client processes")
+	flag.IntVar(&o.Workers, "workers", o.Workers, "goroutines of each client that contend")
+	flag.IntVar(&o.Locks, "locks", o.Locks, "number of exclusive locks; there are at most two of each other kind")
+	names := flag.String("kinds", strings.Join(o.Kinds, ","), "comma-separated `kinds` of locks; each turn draws one of them")
+	flag.BoolVar(&o.IgnoreLosses, "ignore-losses", false, "let clients ignore the loss of locks; the campaign must find violations")
+	only := flag.String("only", "", "inject only the faults whose names contain `text`")
+	file := flag.String("log", "", "`file` for the events of all clients")
 	flag.Parse()
 	if flag.NArg() > 0 || o.Duration <= 0 || o.Clients < 1 || o.Workers < 1 || o.Locks < 1 {
-		fmt.Fprintln(os.Stderr, "torture: there are only flags, and they are positive; -help lists them")
+		fmt.Fprintln(os.Stderr, "torture: takes only flags, and numbers must be positive; -help lists them")
 		return 2
 	}
-	o.Kinds = strings.Split(*kinds, ",")
-	for _, kind := range o.Kinds {
-		if ways[kind] == nil {
-			fmt.Fprintf(os.Stderr, "torture: there is no kind of lock %q: there are %q\n", kind, slices.Sorted(maps.Keys(ways)))
+	o.Kinds = strings.Split(*names, ",")
+	for _, name := range o.Kinds {
+		if kinds[name] == nil {
+			fmt.Fprintf(os.Stderr, "torture: unknown kind of lock %q; the kinds are %q\n", name, slices.Sorted(maps.Keys(kinds)))
 			return 2
 		}
 	}
 	o.faults = slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return !strings.Contains(f.name, *only) })
 	if len(o.faults) == 0 {
-		fmt.Fprintf(os.Stderr, "torture: no fault has %q in its name; faults.go lists them\n", *only)
+		fmt.Fprintf(os.Stderr, "torture: no fault has a name that contains %q; faults.go lists them\n", *only)
 		return 2
 	}
-	o.log = io.Discard
 	if *file != "" {
 		f, err := os.Create(*file)
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
+			fmt.Fprintln(os.Stderr, "torture:", err)
 			return 2
 		}
 		defer f.Close()

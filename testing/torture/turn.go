@@ -13,34 +13,62 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// turn is a lock that is to be taken, and then held.
+// turn is one attempt of a worker to acquire a lock, and the hold that follows.
 type turn struct {
 	*client
 	portion
-	pool      *lockpool.Pool
-	r         *rand.Rand
-	worker    int
-	kind      string
-	name      string
-	slow      bool // it is a lock that may be held for long
-	listens   bool
-	take, try func(context.Context) (lock, error)
-	id        int64
-	lock      lock
-	ending    sync.Once
+	pool         *lockpool.Pool
+	r            *rand.Rand
+	worker       int
+	kind         string
+	name         string
+	slow         bool // some holds of this lock are long
+	revocable    bool
+	acquire, try func(context.Context) (lock, error)
+	id           int64
+	lock         lock
+	ending       sync.Once
 }
 
-// draw draws a lock and a way to take it. The first lock of each kind is left to
-// one goroutine of each process: it may be held for as long as a session takes to
-// expire, which others would only wait for.
-func (c *client) draw(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
+// takeTurn takes one turn. The error is that of the acquisition.
+func (c *client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	t := c.newTurn(pool, r, worker)
+	if chance(r, 5) {
+		_ = t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
+	}
+	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
+	if chance(r, 10) {
+		b = bound{between(r, 0, 200*time.Millisecond), true}
+	}
+	e := event{
+		ID: t.id, Worker: worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
+	}
+	acquire := t.acquire
+	if chance(r, 20) {
+		e.Op, acquire = opTry, t.try
+	}
+	err := c.call(e, b, func(ctx context.Context) (err error) {
+		t.lock, err = acquire(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	t.hold()
+	return nil
+}
+
+// newTurn draws a lock and a way to acquire it. The first lock of each kind is
+// left to one worker of each client: it may be held for longer than the session
+// timeout, for which the others would only wait.
+func (c *client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
 	t := &turn{client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: c.Kinds[r.IntN(len(c.Kinds))]}
 	i, n := 0, locksOf(t.kind, c.Locks)
 	if worker > 0 && n > 1 {
 		i = 1 + r.IntN(n-1)
 	}
-	t.name, t.slow, t.listens = nameOf(t.kind, i), i == 0, chance(r, 40)
-	ways[t.kind].prepare(t)
+	t.name, t.slow, t.revocable = nameOf(t.kind, i), i == 0, chance(r, 40)
+	kinds[t.kind].prepare(t)
 	return t
 }
 
@@ -49,53 +77,16 @@ func (t *turn) call(op string, do func(context.Context) error) error {
 	return t.client.call(e, bound{between(t.r, 50*time.Millisecond, t.Timeout), false}, do)
 }
 
-// end is the end of the hold, by the client's belief.
+// end emits the end of the hold, once.
 func (t *turn) end(lost bool) {
-	t.ending.Do(func() { t.tell(event{Kind: ended, At: now(), Hold: t.id, Lost: lost}) })
+	t.ending.Do(func() { t.emit(event{Kind: eventEnd, At: now(), Hold: t.id, Lost: lost}) })
 }
 
+// hold works under the lock and unlocks it.
 func (t *turn) hold() {
-	begun, lost := now(), t.lock.Lost()
-	asked, heard := t.requests()
-	unlocked, watched := make(chan struct{}), make(chan struct{})
-	// Who hears that somebody asks for the lock lets it go, or does not: nobody is
-	// forced.
-	yield, yields := make(chan struct{}), chance(t.r, 50)
-	go func() { // ends with the hold
-		defer close(watched)
-		for {
-			select {
-			case <-lost:
-				if !t.Heedless {
-					t.end(true)
-				}
-				return
-			case <-asked:
-				asked = nil
-				if !heard() {
-					continue
-				}
-				t.tell(event{Kind: told, At: now(), Hold: t.id})
-				if yields {
-					close(yield)
-				}
-			case <-unlocked:
-				return
-			}
-		}
-	}()
-	work := func(d time.Duration) {
-		over := lost
-		if t.Heedless {
-			over = nil
-		}
-		select {
-		case <-over:
-		case <-yield:
-		case <-time.After(d):
-		}
-	}
-	token := t.token(t.lock, tokened)
+	begin := now()
+	w := t.watch()
+	token := t.token(t.lock, eventToken)
 	if t.of == 1 {
 		t.access(token)
 	}
@@ -106,30 +97,82 @@ func (t *turn) hold() {
 		_ = t.call(opVerify, t.lock.Verify)
 	}
 	span := between(t.r, 0, 50*time.Millisecond)
-	if t.slow && chance(t.r, t.Long) {
-		span = between(t.r, t.Shortest, t.Longest)
+	if t.slow && chance(t.r, t.LongHolds) {
+		span = between(t.r, t.MinLong, t.MaxLong)
 	}
-	if t.kind == readWrite && t.alone() && chance(t.r, 50) {
+	if t.kind == readWrite && t.exclusive() && chance(t.r, 50) {
 		span /= 2
-		work(span)
-		t.share()
+		w.work(span)
+		t.downgrade()
 	}
-	work(span)
-	if t.of == 1 && now().since(begun) > t.Timeout/2 {
-		t.access(token) // with an old token, if there was a pause or a loss
+	w.work(span)
+	if t.of == 1 && now().since(begin) > t.Timeout/2 {
+		t.access(token) // with an old token after a pause or a loss
 	}
-	t.end(false) // before anybody else can hold it
+	t.end(false) // before another holder is possible
 	_ = t.call(opUnlock, t.lock.Unlock)
-	close(unlocked)
-	<-watched
+	close(w.unlocked)
+	<-w.done
 }
 
-// requests returns a channel that is closed when somebody asks for the lock, if
-// this holder listens. Who has taken it to be revocable hears of it by a
-// context, which may also have ended for another reason.
-func (t *turn) requests() (asked <-chan struct{}, heard func() bool) {
+// watcher watches a hold for its loss and for revocation requests.
+type watcher struct {
+	lost     <-chan struct{} // nil if losses are ignored
+	yield    chan struct{}   // closed when the holder gives in to a request
+	unlocked chan struct{}   // to be closed
+	done     chan struct{}   // closed when it has ended
+}
+
+// watch starts to watch the hold. Half of the holders release the lock when they
+// notice a revocation request, which forces none of them.
+func (t *turn) watch() *watcher {
+	lost, yields := t.lock.Lost(), chance(t.r, 50)
+	requested, revoked := t.requests()
+	w := &watcher{lost, make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	if t.IgnoreLosses {
+		w.lost = nil
+	}
+	go func() { // ends with the hold
+		defer close(w.done)
+		for {
+			select {
+			case <-lost:
+				if !t.IgnoreLosses {
+					t.end(true)
+				}
+				return
+			case <-requested:
+				requested = nil
+				if !revoked() {
+					continue
+				}
+				t.emit(event{Kind: eventRevoke, At: now(), Hold: t.id})
+				if yields {
+					close(w.yield)
+				}
+			case <-w.unlocked:
+				return
+			}
+		}
+	}()
+	return w
+}
+
+// work returns after d, or when the holder has a reason to release the lock.
+func (w *watcher) work(d time.Duration) {
+	select {
+	case <-w.lost:
+	case <-w.yield:
+	case <-time.After(d):
+	}
+}
+
+// requests returns a channel that is closed at a revocation request, if the holder
+// listens for them. A revocable lock reports them by its context, which may also
+// end for other reasons.
+func (t *turn) requests() (requested <-chan struct{}, revoked func() bool) {
 	switch {
-	case !t.listens:
+	case !t.revocable:
 		return nil, nil
 	case t.kind == semaphore:
 		return t.lock.Revoked(), func() bool { return true }
@@ -138,62 +181,62 @@ func (t *turn) requests() (asked <-chan struct{}, heard func() bool) {
 	return held.Done(), func() bool { return errors.Is(context.Cause(held), lockpool.ErrRevoked) }
 }
 
-// share goes on with a lock, which nobody else had, as one of those who read.
-func (t *turn) share() {
+// downgrade turns an exclusive holder into a reader.
+func (t *turn) downgrade() {
 	held := t.lock.Context(context.Background())
-	var reading lock
-	err := t.call(opShare, func(context.Context) (err error) {
-		reading, err = t.by(t.pool.RLock)(held)
+	var reader lock
+	err := t.call(opDowngrade, func(context.Context) (err error) {
+		reader, err = t.with(t.pool.RLock)(held)
 		return err
 	})
 	if err != nil {
 		return
 	}
-	t.tell(event{Kind: shared, At: now(), Hold: t.id})
+	t.emit(event{Kind: eventDowngrade, At: now(), Hold: t.id})
 	_ = t.call(opUnlock, t.lock.Unlock)
-	t.lock = reading
-	t.token(reading, reentered)
+	t.lock = reader
+	t.token(reader, eventReenter)
 }
 
-func (t *turn) token(held lock, k kind) (token int64) {
+// reenter acquires the lock again, through its context, and releases that entry.
+func (t *turn) reenter() {
+	held := t.lock.Context(context.Background())
+	var inner lock
+	err := t.call(opReenter, func(context.Context) (err error) {
+		inner, err = t.acquire(held)
+		return err
+	})
+	if err != nil {
+		return
+	}
+	t.token(inner, eventReenter)
+	_ = t.call(opUnlock, inner.Unlock)
+}
+
+func (t *turn) token(held lock, k eventKind) (token int64) {
 	_ = t.call(opToken, func(ctx context.Context) (err error) {
 		token, err = held.Token(ctx)
 		return err
 	})
 	if token != 0 {
-		t.tell(event{Kind: k, At: now(), Hold: t.id, Token: token})
+		t.emit(event{Kind: k, At: now(), Hold: t.id, Token: token})
 	}
 	return token
 }
 
-// reenter locks again, through the context.
-func (t *turn) reenter() {
-	held := t.lock.Context(context.Background())
-	var inner lock
-	err := t.call(opReenter, func(context.Context) (err error) {
-		inner, err = t.take(held)
-		return err
-	})
-	if err != nil {
-		return
-	}
-	t.token(inner, reentered)
-	_ = t.call(opUnlock, inner.Unlock)
-}
-
-// access writes the register, or now and then reads it.
+// access writes the register, or sometimes reads it.
 func (t *turn) access(token int64) {
 	id := t.ids.Add(1)
-	e := event{Kind: accessing, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(os.Getpid())<<32 | id}
+	e := event{Kind: eventAccess, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(os.Getpid())<<32 | id}
 	if token == 0 || chance(t.r, 20) {
-		e = event{Kind: accessing, ID: id, Op: opRead, Lock: t.name}
+		e = event{Kind: eventAccess, ID: id, Op: opRead, Lock: t.name}
 	}
 	reply := make(chan answer, 1)
 	t.mu.Lock()
 	t.answers[id] = reply
 	t.mu.Unlock()
 	e.At = now()
-	t.tell(e)
+	t.emit(e)
 	<-reply
-	t.tell(event{Kind: accessed, At: now(), ID: id})
+	t.emit(event{Kind: eventAccessed, At: now(), ID: id})
 }

@@ -78,7 +78,7 @@ func TestWaitThatIsShortIsNotLogged(t *testing.T) {
 }
 
 const suspicion = "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; " +
-	"if that one waits for this one, both wait for ever"
+	"if that one waits for this one, both wait forever"
 
 func TestGoroutineThatWaitsForItsParentIsSuspected(t *testing.T) {
 	t.Parallel()

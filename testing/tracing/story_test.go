@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"strconv"
 	"sync"
 	"testing"
@@ -279,6 +280,15 @@ func TestLockThatIsLostIsCountedLoggedAndSaidByItsHoldSpan(t *testing.T) {
 			lost := hold()
 			lost.Status, lost.Events, lost.Attributes["error.type"] = failed(c.text), []string{"lockpool.lost"}, "lock_lost"
 			require.Equal(t, []span{acquire(session, alone(), ok, enqueued), lost}, spans)
+			b.until(func() bool { // the guard of the hold may learn of the loss before the pool counts its session
+				after := m.points()
+				for name, want := range c.after {
+					if !maps.Equal(after[name], want) {
+						return false
+					}
+				}
+				return true
+			}, "the end of the session is counted")
 			require.Equal(t, idle(2).with(points{
 				waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
 				"lockpool.lock.lost": {mutex + ",lockpool.lost.reason=" + c.reason: 1},

@@ -18,12 +18,12 @@ const (
 	permAll    = 31
 )
 
-// identity is who a connection is, or whom an ACL entry is for.
+// identity is an identity of a connection, or the one that an ACL entry names.
 type identity struct{ scheme, id string }
 
 var (
 	worldAnyone = identity{"world", "anyone"}
-	superUser   = identity{"super", ""} // who may do everything
+	superUser   = identity{"super", ""} // has all permissions
 )
 
 // digest returns the identity of "user:password".
@@ -37,25 +37,25 @@ func digest(credentials string) identity {
 type acl struct {
 	identity
 	perms int32
-	null  bool // the id is null, which only the scheme "auth" forgives
+	null  bool // the id is null, which only the scheme "auth" permits
 }
 
 // allowed reports whether one of the identities has one of the permissions.
-func allowed(list []acl, perms int32, who []identity) bool {
-	return len(list) == 0 || slices.Contains(who, superUser) || slices.ContainsFunc(list, func(a acl) bool {
-		return a.perms&perms != 0 && (a.identity == worldAnyone || slices.ContainsFunc(who, a.means))
+func allowed(list []acl, perms int32, identities []identity) bool {
+	return len(list) == 0 || slices.Contains(identities, superUser) || slices.ContainsFunc(list, func(a acl) bool {
+		return a.perms&perms != 0 && (a.identity == worldAnyone || slices.ContainsFunc(identities, a.matches))
 	})
 }
 
-// means reports whether the entry is for that identity.
-func (a acl) means(who identity) bool {
-	if a.scheme != who.scheme {
+// matches reports whether the entry applies to the identity.
+func (a acl) matches(id identity) bool {
+	if a.scheme != id.scheme {
 		return false
 	}
 	if a.scheme != "ip" {
-		return a.id == who.id
+		return a.id == id.id
 	}
-	addr, err := netip.ParseAddr(who.id)
+	addr, err := netip.ParseAddr(id.id)
 	prefix, ok := ipPrefix(a.id)
 	return err == nil && ok && prefix.Contains(addr.Unmap())
 }
@@ -68,42 +68,23 @@ func ipPrefix(id string) (netip.Prefix, bool) {
 	return p, err == nil && p.Addr().Is4()
 }
 
-// fixACL returns the list as a node keeps it: without duplicates, and with the
-// identities that the scheme "auth" stands for. A list that a node can not have
-// is an error.
-func fixACL(list []acl, who []identity) ([]acl, Code) {
+// fixupACL returns the list as a node stores it, like ZooKeeper's fixupACL:
+// without duplicates, and with the scheme "auth" replaced by the identities of
+// the connection. An invalid list is an error.
+func fixupACL(list []acl, identities []identity) ([]acl, Code) {
 	var fixed []acl
 	for i, a := range list {
 		if slices.Contains(list[:i], a) {
 			continue
 		}
-		valid := false
 		if a.null && (a.scheme == "world" || a.scheme == "digest" || a.scheme == "ip") {
-			return nil, ErrMarshalling // the real server stumbles over it
+			return nil, ErrMarshalling // the real server fails on it
 		}
-		switch a.scheme {
-		case "world":
-			valid = a.id == "anyone"
-		case "digest":
-			// Java's split does not count empty parts at the end.
-			valid = strings.Count(strings.TrimRight(a.id, ":"), ":") == 1
-		case "ip":
-			_, valid = ipPrefix(a.id)
-		case "auth":
-			for _, w := range who {
-				if w.scheme == "digest" {
-					fixed = append(fixed, acl{identity: w, perms: a.perms})
-					valid = true
-				}
-			}
-			if valid {
-				continue
-			}
-		}
-		if !valid {
+		entries := a.resolve(identities)
+		if len(entries) == 0 {
 			return nil, ErrInvalidACL
 		}
-		fixed = append(fixed, a)
+		fixed = append(fixed, entries...)
 	}
 	if len(fixed) == 0 {
 		return nil, ErrInvalidACL
@@ -111,8 +92,34 @@ func fixACL(list []acl, who []identity) ([]acl, Code) {
 	return fixed, OK
 }
 
-// masked hides the passwords' digests from who may not change the list.
-func masked(list []acl) []acl {
+// resolve returns the entry or, for the scheme "auth", the entries for the digest
+// identities. It returns nil for an invalid entry.
+func (a acl) resolve(identities []identity) (entries []acl) {
+	valid := false
+	switch a.scheme {
+	case "auth":
+		for _, id := range identities {
+			if id.scheme == "digest" {
+				entries = append(entries, acl{identity: id, perms: a.perms})
+			}
+		}
+		return entries
+	case "world":
+		valid = a.id == "anyone"
+	case "digest":
+		// Java's split does not count empty parts at the end.
+		valid = strings.Count(strings.TrimRight(a.id, ":"), ":") == 1
+	case "ip":
+		_, valid = ipPrefix(a.id)
+	}
+	if !valid {
+		return nil
+	}
+	return []acl{a}
+}
+
+// maskDigests hides the password digests from connections without ADMIN.
+func maskDigests(list []acl) []acl {
 	list = slices.Clone(list)
 	for i, a := range list {
 		if user, _, ok := strings.Cut(a.id, ":"); ok && a.scheme == "digest" {

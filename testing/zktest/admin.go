@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// ReapContainers deletes now what ZooKeeper deletes once in a while: containers
-// that had children and have none, and TTL nodes without children that were
-// not changed for their time.
+// ReapContainers deletes now the nodes that ZooKeeper deletes once per container
+// interval: containers whose last child was deleted, and TTL nodes without
+// children that were not changed within their TTL.
 func (s *Server) ReapContainers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -16,7 +16,7 @@ func (s *Server) ReapContainers() {
 }
 
 func (s *Server) reap() {
-	now := s.millis()
+	now := s.unixMilli()
 	for _, path := range slices.Sorted(maps.Keys(s.tree)) {
 		n := s.tree[path]
 		if len(n.children.list) > 0 {
@@ -26,13 +26,13 @@ func (s *Server) reap() {
 			x := s.begin(0, nil)
 			x.delete(path, -1)
 			x.commit()
-			s.changed()
+			s.notifyChange()
 		}
 	}
 }
 
-// Create creates a node that everybody may use, as an administrator of whom
-// the test knows nothing else. The parent must exist.
+// Create creates a persistent node with all permissions for all clients. The
+// parent must exist. Like Delete and Set, it needs no session.
 func (s *Server) Create(path string, data []byte) error {
 	return s.administer(func(x *txn) Code {
 		_, code := x.create(part{op: OpCreate, path: path, data: data, acl: []acl{{identity: worldAnyone, perms: permAll}}}, false)
@@ -40,12 +40,12 @@ func (s *Server) Create(path string, data []byte) error {
 	}, "creating", path)
 }
 
-// Delete deletes a node, whatever its ACL and version are.
+// Delete deletes a node, regardless of its ACL and version.
 func (s *Server) Delete(path string) error {
 	return s.administer(func(x *txn) Code { return x.delete(path, -1) }, "deleting", path)
 }
 
-// Set changes a node's data, whatever its ACL and version are.
+// Set changes a node's data, regardless of its ACL and version.
 func (s *Server) Set(path string, data []byte) error {
 	return s.administer(func(x *txn) Code { _, code := x.setData(path, data, -1); return code }, "setting", path)
 }
@@ -61,15 +61,15 @@ func (s *Server) administer(do func(*txn) Code, doing, path string) error {
 		return fmt.Errorf("zktest: %s %q: %w", doing, path, code)
 	}
 	x.commit()
-	s.changed()
+	s.notifyChange()
 	return nil
 }
 
-// SetSequence sets the number that the next sequential child of parent gets,
-// from 0 to 2147483647, the last one. It is the count of all children that
-// were ever created there. After the last number the count stands still: the
-// same name again is ErrNodeExists, another prefix gets the same number again.
-// (A real server also gives out negative numbers when requests come fast.)
+// SetSequence sets the number that the next sequential child of parent gets, from
+// 0 to 2147483647, the last one. The number is the count of all children ever
+// created there. After the last number the count no longer changes: creating the
+// same name again is ErrNodeExists, and another prefix gets the same number.
+// (A real server may also give out negative numbers if requests come fast.)
 func (s *Server) SetSequence(parent string, next int32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// apply carries out one request, with s.mu held, and returns the reply.
-func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bool) {
-	m, ss := c.member, c.session
-	d := &decoder{rest: packet[8:]} // behind the header
+// apply applies one request and returns the reply, if any, and whether the
+// connection goes on. s.mu is held.
+func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, alive bool) {
+	rep, ss := c.replica, c.session
+	d := &decoder{rest: packet[8:]} // after the header
 
 	switch r.Op {
 	case OpAuth:
@@ -17,7 +18,7 @@ func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bo
 		if token := d.buffer(); token == nil {
 			return nil, false
 		}
-		e := s.header(c, r, 0, OK)
+		e := s.replyHeader(c, r, 0, OK)
 		e.buffer(nil)
 		return e.packet(), true
 	}
@@ -28,25 +29,25 @@ func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, goOn bo
 	switch {
 	case r.Op == OpPing:
 		r.Xid = xidPing
-		return s.reply(c, r, s.zxidAt(m), OK), true
+		return s.reply(c, r, s.zxidAt(rep), OK), true
 	case r.Op == OpCloseSession:
-		m.catchUp()
+		rep.catchUp()
 		return s.reply(c, r, s.endSession(ss), OK), false
 	case r.Op.writes():
-		m.catchUp()
-		return s.write(c, r, d), true
+		rep.catchUp()
+		return s.applyWrite(c, r, d), true
 	}
-	body, code := s.read(c, r.Op, d)
+	body, code := s.applyRead(c, r.Op, d)
 	if code == ErrUnimplemented {
 		return s.reply(c, r, -1, code), false
 	}
-	return append(s.header(c, r, s.zxidAt(m), code), body...).packet(), true
+	return append(s.replyHeader(c, r, s.zxidAt(rep), code), body...).packet(), true
 }
 
-// header begins a reply.
-func (s *Server) header(c *conn, r Request, zxid int64, code Code) encoder {
-	s.note(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
-	c.answered(r, zxid, code)
+// replyHeader begins a reply.
+func (s *Server) replyHeader(c *conn, r Request, zxid int64, code Code) encoder {
+	s.record(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
+	c.recordReply(r, zxid, code)
 	e := newPacket()
 	e.int(r.Xid)
 	e.long(zxid)
@@ -54,25 +55,25 @@ func (s *Server) header(c *conn, r Request, zxid int64, code Code) encoder {
 	return e
 }
 
-// reply is a reply without a record: of success, if there is nothing to say,
-// or of failure.
+// reply returns a reply without a record: to a request without a result, or of
+// failure.
 func (s *Server) reply(c *conn, r Request, zxid int64, code Code) []byte {
-	return s.header(c, r, zxid, code).packet()
+	return s.replyHeader(c, r, zxid, code).packet()
 }
 
-// authenticate gives the connection an identity, or ends it.
+// authenticate adds an identity to the connection, or ends the connection.
 func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
-	d.int() // a type, always 0
+	d.int() // the type, always 0
 	scheme, credentials := d.string(), d.buffer()
 	switch {
-	case d.bad:
+	case d.malformed:
 		return nil, false
 	case scheme == "digest" && credentials != nil:
-		who := digest(string(credentials))
-		if who == s.conf.super {
-			c.prove(superUser)
+		id := digest(string(credentials))
+		if id == s.conf.super {
+			c.addIdentity(superUser)
 		}
-		c.prove(who)
+		c.addIdentity(id)
 	case scheme == "ip":
 	default:
 		return s.reply(c, r, 0, ErrAuthFailed), false
@@ -80,37 +81,37 @@ func (s *Server) authenticate(c *conn, r Request, d *decoder) ([]byte, bool) {
 	return s.reply(c, r, 0, OK), true
 }
 
-// prove gives the connection an identity.
-func (c *conn) prove(who identity) {
-	if !slices.Contains(c.who, who) {
-		c.who = append(slices.Clone(c.who), who)
+// addIdentity adds an identity to the connection.
+func (c *conn) addIdentity(id identity) {
+	if !slices.Contains(c.identities, id) {
+		c.identities = append(slices.Clone(c.identities), id)
 	}
 }
 
-// write carries out a request that is a transaction.
-func (s *Server) write(c *conn, r Request, d *decoder) []byte {
+// applyWrite applies a request that is a transaction.
+func (s *Server) applyWrite(c *conn, r Request, d *decoder) []byte {
 	if r.Op == OpReconfig && !d.reconfig() {
-		return s.reply(c, r, s.zxid, ErrMarshalling) // before it has got a zxid
+		return s.reply(c, r, s.zxid, ErrMarshalling) // without taking a zxid
 	}
-	x := s.begin(c.session.id, c.who)
-	body, code := x.run(r.Op, d)
+	x := s.begin(c.session.id, c.identities)
+	body, code := x.apply(r.Op, d)
 	if code == OK {
 		x.commit()
 	}
-	s.changed()
+	s.notifyChange()
 	if r.Op == OpCheck && code == OK {
-		return nil // the real server stumbles over the answer, and goes on without
+		return nil // the real server fails to encode this reply, and goes on without it
 	}
-	return append(s.header(c, r, x.zxid, code), body...).packet()
+	return append(s.replyHeader(c, r, x.zxid, code), body...).packet()
 }
 
-// run returns the record of the reply.
-func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
+// apply applies a request and returns the record of its reply.
+func (x *txn) apply(op Op, d *decoder) (e encoder, code Code) {
 	switch op {
 	case OpReconfig:
 		return nil, ErrReconfigDisabled
 	case OpDeleteContainer:
-		return nil, ErrBadArguments // what a client sends is not taken for a path
+		return nil, ErrBadArguments // the real server accepts no path from a client
 	}
 	if op == OpMulti {
 		parts, ok := decodeMulti(d)
@@ -127,7 +128,7 @@ func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
 		return e, code
 	}
 	p := decodePart(d, op)
-	if d.bad {
+	if d.malformed {
 		return nil, ErrMarshalling
 	}
 	var n *node
@@ -155,7 +156,7 @@ func (x *txn) run(op Op, d *decoder) (e encoder, code Code) {
 	return e, code
 }
 
-// encodeResults writes the record of a multi's reply.
+// encodeResults encodes the record of a multi's reply.
 func encodeResults(results []result) (e encoder) {
 	for _, r := range results {
 		if r.code != OK {
@@ -187,104 +188,67 @@ func encodeResults(results []result) (e encoder) {
 	return e
 }
 
-// read carries out a request that changes nothing but watches.
-func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
-	m := c.member
+// applyRead applies a request that changes nothing but watches, and returns the
+// record of its reply.
+func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
+	rep := c.replica
 	switch op {
 	case OpExists, OpGetData, OpGetChildren, OpGetChildren2:
 		p := decodePart(d, op)
-		if d.bad {
+		if d.malformed {
 			return nil, ErrMarshalling
 		}
-		return s.look(c, p)
+		return s.readNode(c, p)
 	case OpGetACL:
 		path := d.path()
-		n, code := s.see(c, path, permRead|permAdmin)
-		if d.bad || n == nil {
-			return nil, badOr(d, code)
+		n, code := s.lookup(c, path, permRead|permAdmin)
+		if d.malformed || n == nil {
+			return nil, malformedOr(d, code)
 		}
 		list := n.acl
-		if !allowed(list, permAdmin, c.who) {
-			list = masked(list)
+		if !allowed(list, permAdmin, c.identities) {
+			list = maskDigests(list)
 		}
 		e.acl(list)
 		e.stat(n.stat())
 	case OpSync:
-		m.catchUp()
+		rep.catchUp()
 		e.buffer(d.buffer()) // a null path comes back as null
-	case OpCheckWatches, OpRemoveWatches:
-		path := d.string
-		if op == OpCheckWatches {
-			path = d.path
-		}
-		code = s.unwatch(c, op, path(), d.int())
-	case OpAddWatch:
-		path, mode := d.string(), d.int()
-		if mode != 0 && mode != 1 {
-			return nil, ErrMarshalling
-		}
-		if !d.bad {
-			m.data.add(path, c, permanent+watchMode(mode))
-			m.child.add(path, c, permanent+watchMode(mode))
-		}
-		e.int(0)
 	case OpSetWatches, OpSetWatches2:
 		s.setWatches(c, op, d)
+	case OpAddWatch:
+		code = rep.addWatch(c, d)
+		e.int(0)
+	case OpCheckWatches:
+		code = rep.removeWatches(c, op, d.path(), d.int())
+	case OpRemoveWatches:
+		code = rep.removeWatches(c, op, d.string(), d.int())
 	case OpMultiRead:
 		parts, ok := decodeMulti(d)
-		results := make([]result, len(parts))
-		for i, p := range parts {
-			if p.op != OpGetData && p.op != OpGetChildren {
-				return nil, ErrMarshalling
-			}
-			results[i].op = p.op
-			n, code := s.see(c, p.path, permRead)
-			if results[i].code = code; n == nil {
-				continue
-			}
-			results[i].data, results[i].stat = n.data, n.stat()
-			results[i].list = n.children.list
-		}
 		if !ok {
 			return nil, ErrMarshalling
 		}
-		e = encodeResults(results)
+		return s.multiRead(c, parts)
 	case OpGetEphemerals:
-		prefix := d.string()
-		if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
-			prefix = "/" // all, as Java's trim has it
-		}
-		paths := salted(s.conf.seed, "")
-		for path := range c.session.ephemerals {
-			if strings.HasPrefix(path, prefix) {
-				paths.add(path)
-			}
-		}
-		e.strings(paths.list)
+		e.strings(s.ephemeralsOf(c.session, d.string()))
 	case OpGetAllChildrenNumber:
 		path := d.path()
-		n, code := s.see(c, path, permRead)
-		if d.bad || n == nil {
-			return nil, badOr(d, code)
+		n, code := s.lookup(c, path, permRead)
+		if d.malformed || n == nil {
+			return nil, malformedOr(d, code)
 		}
-		below, count := strings.TrimSuffix(path, "/")+"/", 0
-		for other := range s.treeAt(m) {
-			if strings.HasPrefix(other, below) && other != "/" {
-				count++
-			}
-		}
-		e.int(int32(count))
+		e.int(s.treeAt(rep).countDescendants(path))
 	case OpWhoAmI:
-		e.int(int32(len(c.who)))
-		for _, w := range c.who {
-			user, _, _ := strings.Cut(w.id, ":")
-			e.string(w.scheme)
+		e.int(int32(len(c.identities)))
+		for _, id := range c.identities {
+			user, _, _ := strings.Cut(id.id, ":")
+			e.string(id.scheme)
 			e.string(user)
 		}
 	default:
 		return nil, ErrUnimplemented
 	}
-	if d.bad {
+	if d.malformed {
 		code = ErrMarshalling
 	}
 	if code != OK {
@@ -293,30 +257,63 @@ func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	return e, code
 }
 
-func badOr(d *decoder, code Code) Code {
-	if d.bad {
+func (s *Server) multiRead(c *conn, parts []part) (encoder, Code) {
+	results := make([]result, len(parts))
+	for i, p := range parts {
+		if p.op != OpGetData && p.op != OpGetChildren {
+			return nil, ErrMarshalling
+		}
+		results[i].op = p.op
+		n, code := s.lookup(c, p.path, permRead)
+		if results[i].code = code; n == nil {
+			continue
+		}
+		results[i].data, results[i].stat = n.data, n.stat()
+		results[i].list = n.children.list
+	}
+	return encodeResults(results), OK
+}
+
+// ephemeralsOf returns the session's ephemerals whose path has the prefix.
+func (s *Server) ephemeralsOf(ss *session, prefix string) []string {
+	// As Java's trim does.
+	if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
+		prefix = "/"
+	}
+	paths := newNameSet(s.conf.seed, "")
+	for path := range ss.ephemerals {
+		if strings.HasPrefix(path, prefix) {
+			paths.add(path)
+		}
+	}
+	return paths.list
+}
+
+// malformedOr returns ErrMarshalling if the record was malformed, otherwise code.
+func malformedOr(d *decoder, code Code) Code {
+	if d.malformed {
 		return ErrMarshalling
 	}
 	return code
 }
 
-// see returns a node if the connection has one of the permissions, or none is
-// needed.
-func (s *Server) see(c *conn, path string, perms int32) (*node, Code) {
-	n := s.treeAt(c.member).at(path)
+// lookup returns a node that the connection may access with one of perms, or
+// without any permission if perms is 0.
+func (s *Server) lookup(c *conn, path string, perms int32) (*node, Code) {
+	n := s.treeAt(c.replica).at(path)
 	if n == nil {
 		return nil, ErrNoNode
 	}
-	if perms != 0 && !allowed(n.acl, perms, c.who) {
+	if perms != 0 && !allowed(n.acl, perms, c.identities) {
 		return nil, ErrNoAuth
 	}
 	return n, OK
 }
 
-// look reads a node, and leaves a watch if it was asked for and the node is
-// there. Only exists leaves one on a node that is not.
-func (s *Server) look(c *conn, p part) (e encoder, code Code) {
-	perms, table := int32(permRead), c.member.data
+// readNode reads a node, and sets a watch if the request asks for one and the
+// node exists. Only exists sets one on a node that does not.
+func (s *Server) readNode(c *conn, p part) (e encoder, code Code) {
+	perms, table := int32(permRead), c.replica.data
 	switch p.op {
 	case OpExists:
 		if strings.Contains(p.path, "\x00") {
@@ -326,11 +323,11 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 			perms = 0
 		}
 	case OpGetChildren, OpGetChildren2:
-		table = c.member.child
+		table = c.replica.child
 	}
-	n, code := s.see(c, p.path, perms)
+	n, code := s.lookup(c, p.path, perms)
 	if p.watch && (code == OK || p.op == OpExists && code == ErrNoNode) {
-		table.add(p.path, c, oneShot)
+		table.add(p.path, c, oneShotWatch)
 	}
 	if code != OK {
 		return nil, code
@@ -347,23 +344,23 @@ func (s *Server) look(c *conn, p part) (e encoder, code Code) {
 	return e, OK
 }
 
-// unwatch removes or, for OpCheckWatches, only looks for watches.
-func (s *Server) unwatch(c *conn, op Op, path string, of int32) Code {
+// removeWatches removes watches or, for OpCheckWatches, only checks for them.
+func (rep *replica) removeWatches(c *conn, op Op, path string, of int32) Code {
 	const children, data, both = 1, 2, 3
 	var tables []watchTable
 	switch of {
 	case children:
-		tables = []watchTable{c.member.child}
+		tables = []watchTable{rep.child}
 	case data:
-		tables = []watchTable{c.member.data}
+		tables = []watchTable{rep.data}
 	case both:
-		tables = []watchTable{c.member.child, c.member.data}
+		tables = []watchTable{rep.child, rep.data}
 	default:
 		return ErrMarshalling
 	}
 	code := ErrNoWatcher
 	for _, t := range tables {
-		// ZooKeeper's check is content with anybody's watch.
+		// ZooKeeper's check accepts any connection's watch.
 		if op == OpCheckWatches && len(t[path]) > 0 || op == OpRemoveWatches && t.remove(path, c) {
 			code = OK
 		}
@@ -371,45 +368,61 @@ func (s *Server) unwatch(c *conn, op Op, path string, of int32) Code {
 	return code
 }
 
-// setWatches sets the watches again that a client had before its connection
-// broke, and sends the events that it missed. It can not know of a node that
-// was deleted and created again, or created and deleted.
+// setWatches restores the watches that a client had before its connection broke,
+// and sends the events that it missed. It cannot detect that a node was deleted
+// and created again, or created and deleted.
 func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 	since := d.long()
 	data, exist, child := d.strings(), d.strings(), d.strings()
-	var lasting [2][]string
+	var persistent [2][]string // by mode
 	if op == OpSetWatches2 {
-		lasting[0], lasting[1] = d.strings(), d.strings()
+		persistent[0], persistent[1] = d.strings(), d.strings()
 	}
-	if d.bad {
+	if d.malformed {
 		return
 	}
-	m, t := c.member, s.treeAt(c.member)
+	rep, t := c.replica, s.treeAt(c.replica)
 	renew := func(paths []string, table watchTable, event EventType, changed func(*node) int64) {
 		for _, path := range paths {
 			switch n := t.at(path); {
 			case n == nil:
-				c.event(NodeDeleted, path)
+				c.sendEvent(NodeDeleted, path)
 			case changed(n) > since:
-				c.event(event, path)
+				c.sendEvent(event, path)
 			default:
-				table.add(path, c, oneShot)
+				table.add(path, c, oneShotWatch)
 			}
 		}
 	}
-	renew(data, m.data, NodeDataChanged, func(n *node) int64 { return n.mzxid })
+	renew(data, rep.data, NodeDataChanged, func(n *node) int64 { return n.mzxid })
 	for _, path := range exist {
 		if t.at(path) != nil {
-			c.event(NodeCreated, path)
+			c.sendEvent(NodeCreated, path)
 		} else {
-			m.data.add(path, c, oneShot)
+			rep.data.add(path, c, oneShotWatch)
 		}
 	}
-	renew(child, m.child, NodeChildrenChanged, func(n *node) int64 { return n.pzxid })
-	for mode, paths := range lasting {
+	renew(child, rep.child, NodeChildrenChanged, func(n *node) int64 { return n.pzxid })
+	for mode, paths := range persistent {
 		for _, path := range paths {
-			m.data.add(path, c, permanent+watchMode(mode))
-			m.child.add(path, c, permanent+watchMode(mode))
+			rep.addPersistent(path, c, mode)
 		}
 	}
+}
+
+// addWatch applies OpAddWatch.
+func (rep *replica) addWatch(c *conn, d *decoder) Code {
+	path, mode := d.string(), d.int()
+	if d.malformed || mode != 0 && mode != 1 {
+		return ErrMarshalling
+	}
+	rep.addPersistent(path, c, int(mode))
+	return OK
+}
+
+// addPersistent adds a watch by the mode of OpAddWatch: 0 is persistent, 1 is
+// recursive.
+func (rep *replica) addPersistent(path string, c *conn, mode int) {
+	rep.data.add(path, c, persistentWatch+watchMode(mode))
+	rep.child.add(path, c, persistentWatch+watchMode(mode))
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// What keeps test suites fast: a server starts in far less than 10 ms ...
+// BenchmarkStart measures the start of a server. The goal is far below 10 ms, to
+// keep test suites fast.
 func BenchmarkStart(b *testing.B) {
 	for b.Loop() {
 		s, err := zktest.Run(b.Context(), zktest.Logger(slog.New(slog.DiscardHandler)))
@@ -20,7 +21,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// ... and does far more than 5,000 writes a second, one after the other.
+// BenchmarkWrite measures writes, one after the other. The goal is far above 5,000
+// a second.
 func BenchmarkWrite(b *testing.B) {
 	s := zktest.Start(b)
 	conn, events, err := zk.Connect([]string{s.Addr()}, 5*time.Second, zk.WithLogInfo(false))

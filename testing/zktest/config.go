@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Option changes how the embedded server is started.
+// Option is an option of the embedded server.
 type Option interface{ embedded(*config) error }
 
-// CommonOption is for both the embedded server and real ones.
+// CommonOption is an option of both embedded and real servers.
 type CommonOption interface {
 	Option
 	RealOption
@@ -23,8 +23,8 @@ type option func(*config) error
 
 func (o option) embedded(c *config) error { return o(c) }
 
-// both is an option that real servers have under another name.
-type both struct {
+// commonOption is a CommonOption: an option for each kind of server.
+type commonOption struct {
 	option
 	realOption
 }
@@ -35,18 +35,18 @@ func property(key, value string) realOption {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// config holds what options set. Its zero durations are filled in afterwards.
+// config holds the options of an embedded server.
 type config struct {
 	addr                   string
 	members                int
 	tick                   time.Duration
-	minTimeout, maxTimeout time.Duration
+	minTimeout, maxTimeout time.Duration // minTimeout 0 becomes 2 ticks
 	maxClientConns         int
 	maxFrame               int
 	containerInterval      time.Duration
 	extendedTypes          bool
 	strictExistsACL        bool
-	words                  map[string]bool // nil: all
+	whitelist              map[string]bool // of four letter commands; nil allows all
 	super                  identity
 	manualClock            bool
 	seed                   uint64
@@ -77,14 +77,14 @@ func newConfig(opts []Option) (config, error) {
 		c.minTimeout = 2 * c.tick
 	}
 	if c.minTimeout > c.maxTimeout {
-		return c, fmt.Errorf("zktest: the least session timeout, %v, is above the largest, %v: change SessionTimeouts or TickTime", c.minTimeout, c.maxTimeout)
+		return c, fmt.Errorf("zktest: the minimum session timeout, %v, exceeds the maximum, %v: change SessionTimeouts or TickTime", c.minTimeout, c.maxTimeout)
 	}
 	return c, nil
 }
 
-// Addr lets the server listen on an address of this machine's loopback
-// interface, such as 127.0.0.1:2181, rather than on a free port. Other
-// addresses are refused: this server is not for other machines.
+// Addr makes the server listen on an address of the loopback interface, such as
+// 127.0.0.1:2181, instead of a free port. Other addresses are an error: other
+// machines must not reach this server.
 func Addr(addr string) Option {
 	return option(func(c *config) error {
 		host, port, err := net.SplitHostPort(addr)
@@ -95,7 +95,7 @@ func Addr(addr string) Option {
 			return fmt.Errorf("the address %q is not on the loopback interface: use 127.0.0.1:%s", addr, port)
 		}
 		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-			return fmt.Errorf("the address %q has no port from 0 (any) to 65535", addr)
+			return fmt.Errorf("the port of the address %q is not between 0 (any) and 65535", addr)
 		}
 		c.addr = addr
 		return nil
@@ -106,128 +106,130 @@ func Addr(addr string) Option {
 // Unless [SessionTimeouts] says otherwise, servers grant session timeouts from
 // 2 ticks to 40 s.
 func TickTime(d time.Duration) CommonOption {
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if c.tick = d.Truncate(time.Millisecond); c.tick <= 0 {
-			return fmt.Errorf("a tick takes at least 1 ms, not %v", d)
+			return fmt.Errorf("the tick %v is shorter than 1 ms", d)
 		}
 		return nil
 	}, property("tickTime", milliseconds(d))}
 }
 
-// Members gives the server n addresses instead of one, to clients the servers
-// of an ensemble. See [Server.Lag] for what tells them apart.
+// Members gives the server n addresses instead of one. Clients see an ensemble
+// of n members, which share one state unless [Server.Lag] makes one lag.
 func Members(n int) Option {
 	return option(func(c *config) error {
 		if n < 1 {
-			return fmt.Errorf("there can not be %d members", n)
+			return fmt.Errorf("the number of members is %d, not positive", n)
 		}
 		c.members = n
 		return nil
 	})
 }
 
-// SessionTimeouts sets the bounds of what clients can negotiate. The default
-// is 2 ticks to 40 s.
-func SessionTimeouts(least, largest time.Duration) CommonOption {
-	return both{func(c *config) error {
-		if least <= 0 {
-			return fmt.Errorf("the least session timeout must be positive, not %v", least)
+// SessionTimeouts sets the bounds of the session timeouts that clients can
+// negotiate. The default is 2 ticks to 40 s.
+func SessionTimeouts(minimum, maximum time.Duration) CommonOption {
+	return commonOption{func(c *config) error {
+		if minimum <= 0 {
+			return fmt.Errorf("the minimum session timeout is %v, not positive", minimum)
 		}
-		c.minTimeout, c.maxTimeout = least, largest
+		c.minTimeout, c.maxTimeout = minimum, maximum
 		return nil
 	}, func(c *realConfig) {
-		c.properties["minSessionTimeout"], c.properties["maxSessionTimeout"] = milliseconds(least), milliseconds(largest)
+		c.properties["minSessionTimeout"], c.properties["maxSessionTimeout"] = milliseconds(minimum), milliseconds(maximum)
 	}}
 }
 
-// MaxClientConns sets how many connections there can be from one client
-// address, 0 for any number. The default is ZooKeeper's, 60. What is above it
-// is closed as soon as it is accepted.
+// MaxClientConns limits the number of connections from one client address; 0
+// means no limit. The default is ZooKeeper's, 60. Connections above the limit are
+// closed as soon as they are accepted.
 func MaxClientConns(n int) CommonOption {
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if n < 0 {
-			return fmt.Errorf("there can not be %d connections", n)
+			return fmt.Errorf("the limit of connections is negative: %d", n)
 		}
 		c.maxClientConns = n
 		return nil
 	}, property("maxClientCnxns", strconv.Itoa(n))}
 }
 
-// MaxFrame sets the length in bytes of the largest packet that the server
-// takes: ZooKeeper's jute.maxbuffer, by default 1,048,575.
+// MaxFrame sets the maximum length in bytes of a packet from a client:
+// ZooKeeper's jute.maxbuffer, by default 1,048,575.
 func MaxFrame(bytes int) Option {
 	return option(func(c *config) error {
 		if bytes < 64 {
-			return fmt.Errorf("with packets of at most %d bytes nobody can connect: use 64 or more", bytes)
+			return fmt.Errorf("packets of at most %d bytes are too small for a handshake: use 64 or more", bytes)
 		}
 		c.maxFrame = bytes
 		return nil
 	})
 }
 
-// ContainerInterval sets how often empty containers and outdated TTL nodes are
-// looked for. The default is ZooKeeper's minute. See also
+// ContainerInterval sets how often the server deletes empty containers and
+// expired TTL nodes. The default is ZooKeeper's, a minute. See also
 // [Server.ReapContainers].
 func ContainerInterval(d time.Duration) CommonOption {
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if d <= 0 {
-			return fmt.Errorf("the container interval must be positive, not %v", d)
+			return fmt.Errorf("the container interval is %v, not positive", d)
 		}
 		c.containerInterval = d
 		return nil
 	}, JVMFlags("-Dznode.container.checkIntervalMs="+milliseconds(d), "-Dznode.container.maxPerMinute=60000").(realOption)}
 }
 
-// ExtendedTypes allows TTL nodes, which ZooKeeper does not by default.
+// ExtendedTypes allows TTL nodes, which ZooKeeper refuses by default.
 func ExtendedTypes() CommonOption {
-	return both{func(c *config) error { c.extendedTypes = true; return nil }, property("extendedTypesEnabled", "true")}
+	return commonOption{func(c *config) error { c.extendedTypes = true; return nil }, property("extendedTypesEnabled", "true")}
 }
 
-// StrictExistsACL makes exists need the permission READ, as since ZooKeeper
-// 3.8.4.
+// StrictExistsACL makes exists require the permission READ, as ZooKeeper does
+// since 3.8.4.
 func StrictExistsACL() Option {
 	return option(func(c *config) error { c.strictExistsACL = true; return nil })
 }
 
-// SuperUser lets whoever authenticates with these credentials, "user:password",
-// by the scheme digest do everything, whatever the ACLs say: what ZooKeeper has
-// its superDigest for. The default is nobody.
+// SuperUser sets the credentials, "user:password", of the super user: a client
+// that authenticates with them by the scheme digest has all permissions,
+// regardless of ACLs. It is ZooKeeper's superDigest. By default there is no super
+// user.
 func SuperUser(credentials string) CommonOption {
 	super := digest(credentials)
-	return both{func(c *config) error {
+	return commonOption{func(c *config) error {
 		if user, password, _ := strings.Cut(credentials, ":"); user == "" || password == "" {
-			return errors.New("the credentials of the super user are not user:password")
+			return errors.New("the credentials of the super user do not have the form user:password")
 		}
 		c.super = super
 		return nil
 	}, JVMFlags("-Dzookeeper.DigestAuthenticationProvider.superDigest=" + super.id).(realOption)}
 }
 
-// FourLetterWords allows only these commands. The default is all of them;
-// ZooKeeper's is srvr.
+// FourLetterWords allows only these four letter commands. By default all are
+// allowed; ZooKeeper's own default is srvr.
 func FourLetterWords(words ...string) CommonOption {
-	return both{func(c *config) error {
-		c.words = map[string]bool{}
+	return commonOption{func(c *config) error {
+		c.whitelist = map[string]bool{}
 		for _, w := range words {
-			if _, ok := fourLetterWords[w]; !ok {
-				return fmt.Errorf("there is no four letter word %q", w)
+			if _, ok := fourLetterCommands[w]; !ok {
+				return fmt.Errorf("there is no four letter command %q", w)
 			}
-			c.words[w] = true
+			c.whitelist[w] = true
 		}
 		return nil
 	}, property("4lw.commands.whitelist", strings.Join(words, ","))}
 }
 
-// ManualClock stops the server's clock: it moves only by [Server.Advance], so
-// that a session's end takes no time in a test. Clients' own clocks run on. A
-// session whose client is there expires, too, when the clock is moved past its
-// timeout in one go.
+// ManualClock stops the server's clock: only [Server.Advance] moves it, so that a
+// test need not wait for an expiry. Clients' clocks go on. Moving the clock past
+// a session's timeout in one step expires the session even if its client is
+// connected.
 func ManualClock() Option {
 	return option(func(c *config) error { c.manualClock = true; return nil })
 }
 
-// Seed sets the order in which children are listed. Like a real server, this one
-// keeps to an order as long as no child comes or goes. The default is 1.
+// Seed determines the order in which children are listed. As on a real server,
+// the order does not change while no child is created or deleted. The default is
+// 1.
 func Seed(seed uint64) Option {
 	return option(func(c *config) error { c.seed = seed; return nil })
 }
@@ -236,16 +238,16 @@ func Seed(seed uint64) Option {
 func FirstZxid(zxid int64) Option {
 	return option(func(c *config) error {
 		if zxid < 0 {
-			return errors.New("a zxid is not negative")
+			return errors.New("the zxid is negative")
 		}
 		c.firstZxid = zxid
 		return nil
 	})
 }
 
-// Logger sets where the server logs that it is there, and that it is not for
-// production. The default is [slog.Default] for Run, and
-// nothing for Start.
+// Logger sets the logger. The server logs only its start, with a warning not to
+// use it in production. The default is [slog.Default] for Run, and no logger for
+// Start.
 func Logger(log *slog.Logger) Option {
 	return option(func(c *config) error {
 		if log == nil {

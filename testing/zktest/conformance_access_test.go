@@ -8,18 +8,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// digestUP is the identity of user u with password p, as a server keeps it.
+// digestUP is the identity of user u with password p, as a server stores it.
 const digestUP = "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ=" // base64(sha1("u:p"))
 
 var accessChecks = []check{
-	{56, "an auth entry becomes the identity of its maker", shared, func(t *testing.T, s suite) {
+	{56, "an auth entry becomes the identities of its creator", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		a.must(auth("digest", "u:p"))
 		n, m := s.path("n"), s.path("m")
 		a.must(create(n, []byte("x"), persistent, acl{permAll, "auth", ""}))
 		a.must(create(m, nil, persistent, acl{permRead, "auth", null}))
 		require.Equal(t, []acl{{permAll, "digest", digestUP}}, a.must(getACL(n)).ACL)
-		require.Equal(t, []acl{{permRead, "digest", "u:x"}}, a.must(getACL(m)).ACL, "ADMIN is needed for more")
+		require.Equal(t, []acl{{permRead, "digest", "u:x"}}, a.must(getACL(m)).ACL, "the digest requires ADMIN")
 		require.Equal(t, []byte("x"), a.must(getData(n, false)).Data)
 		for _, r := range []request{
 			getData(n, false), getChildren(n, false), getACL(n), setData(n, nil, 0), setACL(n, 0, world...),
@@ -32,13 +32,13 @@ var accessChecks = []check{
 		b.must(auth("digest", "u:p"))
 		b.must(getData(n, false))
 
-		// All identities but the address.
+		// All identities except the address.
 		b.must(create(s.path("both"), nil, persistent, acl{permAll, "auth", "ignored"}))
 		entries := b.must(getACL(s.path("both"))).ACL
 		require.Len(t, entries, 2)
 		require.Contains(t, entries, acl{permAll, "digest", digestUP})
 	}},
-	{57, "a digest is hidden from those who must not administer", shared, func(t *testing.T, s suite) {
+	{57, "a digest is hidden from clients without ADMIN", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		a.must(auth("digest", "u:p"))
 		n := s.path("n")
@@ -50,12 +50,12 @@ var accessChecks = []check{
 		b.must(getData(n, false))
 		a.must(setData(n, nil, 0))
 	}},
-	{58, "auth fails for an unknown scheme, and has the xid of the request", shared, func(t *testing.T, s suite) {
+	{58, "auth fails for an unknown scheme, and its reply has the xid of the request", shared, func(t *testing.T, s checkEnv) {
 		for _, scheme := range []string{"nope", "world"} {
 			c := s.open(t)
 			c.fails(errAuthFailed, auth(scheme, "anyone").withXid(xidAuth))
-			c.end()
-			c.reattach().must(ping()) // the session lives
+			c.waitEnd()
+			c.reattach().must(ping()) // the session is alive
 		}
 		c := s.open(t)
 		c.fails(errInvalidACL, create(s.path("n"), nil, persistent, acl{permAll, "auth", ""}))
@@ -68,7 +68,7 @@ var accessChecks = []check{
 		c.must(create(s.path("n"), nil, persistent, acl{permAll, "auth", ""}))
 		require.Equal(t, []acl{{permAll, "digest", digestUP}}, c.must(getACL(s.path("n"))).ACL)
 	}},
-	{120, "only certain entries are taken into an ACL", shared, func(t *testing.T, s suite) {
+	{120, "an ACL with an invalid entry is refused", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		c.must(create(n, nil, persistent))
@@ -95,7 +95,7 @@ var accessChecks = []check{
 			require.Equal(t, want, c.must(getACL(n)).ACL)
 		}
 	}},
-	{121, "permissions are those of any entry that fits", shared, func(t *testing.T, s suite) {
+	{121, "a client has the permissions of all entries that match it", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, tc := range []struct {
 			entries []acl
@@ -115,7 +115,7 @@ var accessChecks = []check{
 			require.Equal(t, tc.read, c.do(getData(n, false)).Err, "%+v", tc.entries)
 		}
 	}},
-	{131, "each permission is for certain operations", shared, func(t *testing.T, s suite) {
+	{131, "each operation requires its permission", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for perm := permRead; perm <= permAdmin; perm *= 2 {
 			n := s.path(fmt.Sprint(perm))
@@ -149,7 +149,7 @@ var accessChecks = []check{
 			}
 		}
 	}},
-	{122, "identities belong to the connection", shared, func(t *testing.T, s suite) {
+	{122, "identities belong to the connection", shared, func(t *testing.T, s checkEnv) {
 		address := acl{0, "ip", "127.0.0.1"}
 		a := s.open(t)
 		require.Equal(t, []acl{address}, a.must(whoAmI()).ACL)
@@ -163,7 +163,7 @@ var accessChecks = []check{
 		b.must(auth("digest", "u:p"))
 		b.must(getData(s.path("n"), false))
 	}},
-	{123, "there is no SASL and no reconfiguration", shared, func(t *testing.T, s suite) {
+	{123, "there is no SASL and no reconfiguration", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		r := c.must(request{Op: opSASL, Body: encoder{}.buffer([]byte{})})
 		require.Nil(t, r.Data)

@@ -26,7 +26,7 @@ func types(r result) []int32 {
 }
 
 var multiChecks = []check{
-	{38, "a multi sees its own changes and takes one zxid", exclusive, func(t *testing.T, s suite) {
+	{38, "a multi sees its own changes and takes one zxid", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n, other := s.path("n"), s.path("other")
 		c.must(create(other, nil, persistent))
@@ -59,7 +59,7 @@ var multiChecks = []check{
 		require.Equal(t, c.welcome.Session, c.must(exists(n+"/s-0000000000", false)).Stat.Owner)
 		c.fails(errNoNode, exists(other, false))
 	}},
-	{39, "a failed multi leaves nothing but a zxid", exclusive, func(t *testing.T, s suite) {
+	{39, "a failed multi leaves nothing but a zxid", exclusive, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		n, e := s.path("n"), s.path("e")
 		a.must(create(n, []byte("old"), persistent))
@@ -104,13 +104,13 @@ var multiChecks = []check{
 		require.Empty(t, a.events)
 		require.Empty(t, b.events)
 
-		// Nor does it use up numbers or watches.
+		// It also uses up neither sequence numbers nor watches.
 		require.Equal(t, n+"/-0000000000", a.must(create(n+"/-", nil, sequential)).Path)
 		require.Equal(t, []event{{nodeDataChanged, n}}, a.must(setData(n, nil, 0)).Events)
 		a.must(closeSession())
-		require.Equal(t, []event{{nodeDataChanged, n}, {nodeDeleted, e}, {nodeChildrenChanged, s.root}}, b.arrived())
+		require.Equal(t, []event{{nodeDataChanged, n}, {nodeDeleted, e}, {nodeChildrenChanged, s.root}}, b.newEvents())
 	}},
-	{40, "a multi may be empty, but only have certain operations", shared, func(t *testing.T, s suite) {
+	{40, "a multi may be empty, and allows only certain operations", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		require.Empty(t, c.must(multi()).Ops)
 		require.Empty(t, c.must(multiRead()).Ops)
@@ -129,7 +129,7 @@ var multiChecks = []check{
 		}
 		require.Empty(t, c.must(getChildren(s.root, false)).Names)
 	}},
-	{41, "a multiRead answers each operation", shared, func(t *testing.T, s suite) {
+	{41, "a multiRead answers each operation", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n, closed := s.path("n"), s.path("closed")
 		c.must(create(n, []byte("x"), persistent))
@@ -145,9 +145,9 @@ var multiChecks = []check{
 		require.Equal(t, r.Ops[1], r.Ops[4])
 
 		c.must(remove(n, anyVersion))
-		require.Empty(t, c.arrived(), "no watch is set")
+		require.Empty(t, c.newEvents(), "no watch is set")
 	}},
-	{112, "a failing operation of a multi is told by its error", shared, func(t *testing.T, s suite) {
+	{112, "the reply to a failed multi has the error of the failed operation", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n, closed := s.path("n"), s.path("closed")
 		c.must(create(n, nil, persistent))
@@ -163,7 +163,7 @@ var multiChecks = []check{
 			{errBadVersion, checkVersion(n, 7)},
 			{errNodeExists, create(n, nil, persistent)},
 			{errNoNode, create(s.path("missing/n"), nil, persistent)},
-			{errInvalidACL, creation(opCreate, s.path("x"), nil, nil, persistent)},
+			{errInvalidACL, createRequest(opCreate, s.path("x"), nil, nil, persistent)},
 			{errBadArguments, create(s.path("x"), nil, 9)},
 			{errNoAuth, create(closed+"/n", nil, persistent)},
 			{errBadVersion, remove(n, 7)},
@@ -176,7 +176,7 @@ var multiChecks = []check{
 		}
 		require.Zero(t, c.must(exists(n, false)).Stat.Version)
 	}},
-	{113, "in a multi the flags say what is created", shared, func(t *testing.T, s suite) {
+	{113, "in a multi the flags determine the kind of node", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		withTTL := createTTL(s.path("ttl-"), ttlSequential, time.Hour)
 		r := c.must(multi(
@@ -194,7 +194,7 @@ var multiChecks = []check{
 		require.Equal(t, s.path("container"), r.Ops[3].Path)
 		require.Equal(t, c.welcome.Session, c.must(exists(s.path("e"), false)).Stat.Owner)
 	}},
-	{114, "a multi's events come in the order of its operations, before its reply", shared, func(t *testing.T, s suite) {
+	{114, "the events of a multi arrive in the order of its operations, before its reply", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		x, y, z := s.path("x"), s.path("y"), s.path("z")
 		a.must(create(x, nil, persistent))
@@ -208,6 +208,6 @@ var multiChecks = []check{
 		want := []event{{nodeDataChanged, y}, {nodeCreated, z}, {nodeChildrenChanged, s.root}, {nodeDeleted, x}}
 		r := a.must(multi(setData(y, nil, 0), create(z, nil, persistent), remove(x, 0), create(x, nil, persistent), remove(z, 0)))
 		require.Equal(t, want, r.Events)
-		require.Equal(t, want, b.arrived())
+		require.Equal(t, want, b.newEvents())
 	}},
 }

@@ -9,7 +9,7 @@ import (
 )
 
 var sessionChecks = []check{
-	{1, "a handshake of 44 bytes is answered with 36", shared, func(t *testing.T, s suite) {
+	{1, "a handshake of 44 bytes is answered with 36", shared, func(t *testing.T, s checkEnv) {
 		h := newSession(longTimeout)
 		h.Short = true
 		a, b := connect(t, s.addr, h), connect(t, s.addr, h)
@@ -24,7 +24,7 @@ var sessionChecks = []check{
 		require.NotEqual(t, a.welcome.Session, b.welcome.Session)
 		require.NotEqual(t, a.welcome.Password, b.welcome.Password)
 	}},
-	{2, "a handshake of 45 bytes is answered with 37", shared, func(t *testing.T, s suite) {
+	{2, "a handshake of 45 bytes is answered with 37", shared, func(t *testing.T, s checkEnv) {
 		for _, readOnly := range []bool{false, true} {
 			h := newSession(longTimeout)
 			h.ReadOnly = readOnly
@@ -36,7 +36,7 @@ var sessionChecks = []check{
 			c.must(closeSession())
 		}
 	}},
-	{3, "timeouts are brought within the bounds", strict, func(t *testing.T, s suite) {
+	{3, "the session timeout is kept within the bounds", strict, func(t *testing.T, s checkEnv) {
 		for asked, granted := range map[time.Duration]time.Duration{
 			-5 * time.Millisecond:     time.Second,
 			0:                         time.Second,
@@ -44,10 +44,10 @@ var sessionChecks = []check{
 			1234 * time.Millisecond:   1234 * time.Millisecond,
 			999999 * time.Millisecond: 10 * time.Second,
 		} {
-			require.Equal(t, granted, open(t, s.addr, asked).welcome.Timeout, "asked for %v", asked)
+			require.Equal(t, granted, open(t, s.addr, asked).welcome.Timeout, "requested %v", asked)
 		}
 	}},
-	{4, "a re-attach in time keeps id, password and ephemerals, and takes no zxid", exclusive, func(t *testing.T, s suite) {
+	{4, "reattaching in time keeps id, password and ephemerals, and takes no zxid", exclusive, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
 		zxid := a.must(create(s.path("n"), nil, ephemeral)).Zxid
 		a.cut()
@@ -57,47 +57,47 @@ var sessionChecks = []check{
 		require.Equal(t, a.welcome.Session, found.Stat.Owner)
 		require.Equal(t, zxid, found.Zxid)
 	}},
-	{5, "a re-attach ends the connection there was, and its watches", shared, func(t *testing.T, s suite) {
+	{5, "reattaching ends the old connection and its watches", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
 		a.must(getChildren(s.root, true))
 		a.fails(errNoNode, exists(s.path("n"), true))
 		b := a.reattach()
-		a.end()
+		a.waitEnd()
 		require.Empty(t, b.must(create(s.path("n"), nil, persistent)).Events)
-		require.Empty(t, b.arrived())
+		require.Empty(t, b.newEvents())
 	}},
-	{6, "a wrong password is refused, ends the other connection and leaves the session alone", shared, func(t *testing.T, s suite) {
+	{6, "a wrong password is refused, ends the old connection and keeps the session", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
 		a.must(create(s.path("n"), nil, ephemeral))
 		wrong := a.credentials()
 		wrong.Password = append([]byte{^wrong.Password[0]}, wrong.Password[1:]...)
 		b := connect(t, s.addr, wrong)
-		require.Equal(t, refused, b.welcome)
-		b.end()
-		a.end()
+		require.Equal(t, refusedWelcome, b.welcome)
+		b.waitEnd()
+		a.waitEnd()
 		require.Equal(t, a.welcome.Session, a.reattach().must(exists(s.path("n"), false)).Stat.Owner)
 	}},
-	{7, "an unknown session is refused", shared, func(t *testing.T, s suite) {
+	{7, "an unknown session is refused", shared, func(t *testing.T, s checkEnv) {
 		h := s.open(t).credentials()
 		h.Session ^= 1 << 30
 		c := connect(t, s.addr, h)
-		require.Equal(t, refused, c.welcome)
-		c.end()
+		require.Equal(t, refusedWelcome, c.welcome)
+		c.waitEnd()
 
 		h.Short = true
 		c = connect(t, s.addr, h)
 		require.Equal(t, welcome{Size: 36, Password: make([]byte, 16)}, c.welcome)
-		c.end()
+		c.waitEnd()
 	}},
-	{8, "a closed session is refused", shared, func(t *testing.T, s suite) {
+	{8, "a closed session is refused", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
 		a.must(closeSession())
-		a.end()
+		a.waitEnd()
 		b := connect(t, s.addr, a.credentials())
-		require.Equal(t, refused, b.welcome)
-		b.end()
+		require.Equal(t, refusedWelcome, b.welcome)
+		b.waitEnd()
 	}},
-	{9, "a client that has seen a later zxid is sent away without a byte", exclusive, func(t *testing.T, s suite) {
+	{9, "a client that has seen a later zxid is disconnected without a reply", exclusive, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
 		a.must(create(s.path("n"), nil, ephemeral))
 		zxid := a.zxid
@@ -105,9 +105,9 @@ var sessionChecks = []check{
 			h.LastZxid = zxid + 50
 			c := dial(t, s.addr)
 			c.write(h.frame())
-			c.end()
+			c.waitEnd()
 		}
-		a.must(exists(s.path("n"), false)) // the connection stands
+		a.must(exists(s.path("n"), false)) // the old connection is open
 
 		same := a.credentials()
 		same.LastZxid = zxid
@@ -116,7 +116,7 @@ var sessionChecks = []check{
 		same.LastZxid = zxid
 		require.NotZero(t, connect(t, s.addr, same).welcome.Session)
 	}},
-	{13, "closing a session takes one zxid for all ephemerals", exclusive, func(t *testing.T, s suite) {
+	{13, "closing a session takes one zxid for all ephemerals", exclusive, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		for _, name := range []string{"x", "y", "z"} {
 			a.must(create(s.path(name), nil, ephemeral))
@@ -129,16 +129,16 @@ var sessionChecks = []check{
 		require.Equal(t, before.Zxid+1, after.Zxid)
 		require.Equal(t, before.Zxid+1, after.Stat.Pzxid)
 		require.Equal(t, before.Stat.Cversion+3, after.Stat.Cversion)
-		a.end()
+		a.waitEnd()
 	}},
-	{14, "who closes its session is told of its ephemerals' end before that", shared, func(t *testing.T, s suite) {
+	{14, "a client that closes its session gets the events of its ephemerals before the reply", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		c.must(create(s.path("n"), nil, ephemeral))
 		c.must(exists(s.path("n"), true))
 		require.Equal(t, []event{{nodeDeleted, s.path("n")}}, c.must(closeSession()).Events)
-		c.end()
+		c.waitEnd()
 	}},
-	{15, "what is sent behind a close is not applied", shared, func(t *testing.T, s suite) {
+	{15, "a request after closeSession is not applied", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
 		a.send(closeSession(), create(s.path("n"), nil, persistent))
 		reply := a.reply()
@@ -146,11 +146,11 @@ var sessionChecks = []check{
 		require.Zero(t, reply.Err)
 		if late, err := a.tryReply(); err == nil {
 			require.Equal(t, errSessionExpired, late.Err)
-			a.end()
+			a.waitEnd()
 		}
 		s.open(t).fails(errNoNode, exists(s.path("n"), false))
 	}},
-	{16, "a re-attach negotiates the timeout anew", shared, func(t *testing.T, s suite) {
+	{16, "reattaching negotiates the timeout again", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
 		for asked, granted := range map[time.Duration]time.Duration{
 			5 * time.Second:  5 * time.Second,
@@ -164,9 +164,9 @@ var sessionChecks = []check{
 			require.Equal(t, granted, b.welcome.Timeout)
 		}
 	}},
-	{65, "a restart keeps nodes, sessions, zxid and numbers, but no watches", waiting, func(t *testing.T, s suite) {
-		const timeout = 10 * tick // a slow machine needs part of it to start a server
-		server := s.start(t, quiet...)
+	{65, "a restart keeps nodes, sessions, the zxid and sequence numbers, but no watches", waiting, func(t *testing.T, s checkEnv) {
+		const timeout = 10 * tick // on a slow machine, starting a server takes part of it
+		server := s.start(t, quietOptions...)
 		a, brief := open(t, server.Addr(), longTimeout), open(t, server.Addr(), timeout)
 		a.must(create("/q", []byte("x"), persistent))
 		require.Equal(t, "/q/n-0000000000", a.must(create("/q/n-", nil, ephemeralSequential)).Path)
@@ -178,11 +178,11 @@ var sessionChecks = []check{
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.NoError(t, server.Stop(ctx))
-		a.end()
-		brief.end()
+		a.waitEnd()
+		brief.waitEnd()
 		time.Sleep(timeout)
 		require.NoError(t, server.Start(ctx))
-		time.Sleep(2 * tick) // which is too long, if sessions did not begin anew
+		time.Sleep(2 * tick) // too long if sessions did not get their full timeout again
 
 		c := brief.reattach()
 		require.Equal(t, brief.welcome, c.welcome)
@@ -203,10 +203,10 @@ var sessionChecks = []check{
 		b.must(setData("/q", nil, anyVersion))
 		b.must(closeSession())
 		require.Empty(t, b.events)
-		b.end()
+		b.waitEnd()
 		require.Empty(t, c.must(getChildren("/q", false)).Names)
 	}},
-	{66, "a create whose reply is lost is found after a re-attach", shared, func(t *testing.T, s suite) {
+	{66, "a create whose reply is lost is visible after reattaching", shared, func(t *testing.T, s checkEnv) {
 		a, other := s.open(t), s.open(t)
 		a.send(create(s.path("n-"), []byte("mine"), ephemeralSequential))
 		poll(t, "the create is applied", func() bool {
@@ -219,7 +219,7 @@ var sessionChecks = []check{
 		require.Equal(t, []byte("mine"), found.Data)
 		require.Equal(t, b.welcome.Session, found.Stat.Owner)
 	}},
-	{101, "an ephemeral belongs to the session that made it", shared, func(t *testing.T, s suite) {
+	{101, "an ephemeral belongs to the session that created it", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		n, kept := s.path("n"), s.path("kept")
 		a.must(create(n, nil, ephemeral))
@@ -227,7 +227,8 @@ var sessionChecks = []check{
 		b.must(setData(n, []byte("x"), 0))
 		require.Equal(t, a.welcome.Session, b.must(exists(n, false)).Stat.Owner)
 
-		// What others delete and make anew is no longer in the session.
+		// A node that another client has deleted and created again is not removed
+		// with the session.
 		a.must(create(kept, nil, ephemeral))
 		b.must(remove(kept, anyVersion))
 		b.must(create(kept, nil, persistent))
@@ -235,7 +236,7 @@ var sessionChecks = []check{
 		b.fails(errNoNode, exists(n, false))
 		b.must(exists(kept, false))
 	}},
-	{102, "each session has its list of ephemerals", shared, func(t *testing.T, s suite) {
+	{102, "getEphemerals lists those of the session", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		for _, name := range []string{"x", "xy", "z"} {
 			a.must(create(s.path(name), nil, ephemeral))
@@ -251,14 +252,14 @@ var sessionChecks = []check{
 		}
 		require.Equal(t, []string{s.path("xb")}, b.must(getEphemerals("/")).Names)
 	}},
-	{103, "a password is not needed for a new session", shared, func(t *testing.T, s suite) {
+	{103, "a new session needs no password", shared, func(t *testing.T, s checkEnv) {
 		for _, password := range [][]byte{nil, {}, []byte("any")} {
 			c := connect(t, s.addr, handshake{Timeout: longTimeout, Password: password})
 			require.NotZero(t, c.welcome.Session)
 			require.Len(t, c.welcome.Password, 16)
 		}
 	}},
-	{104, "requests may be sent with the handshake", shared, func(t *testing.T, s suite) {
+	{104, "requests may be sent with the handshake", shared, func(t *testing.T, s checkEnv) {
 		n := s.path("n")
 		send := func(h handshake, list []string) *client {
 			c := dial(t, s.addr)
@@ -278,7 +279,7 @@ var sessionChecks = []check{
 			return c
 		}
 		answers := func(c *client) map[int32]result {
-			all := map[int32]result{} // the reply to auth may come early
+			all := map[int32]result{} // by xid: the reply to auth may come early
 			for range 3 {
 				r := c.reply()
 				require.Zero(t, r.Err)
@@ -301,15 +302,15 @@ var sessionChecks = []check{
 	}},
 }
 
-// refused is the answer to a handshake with a session that is over.
-var refused = welcome{Size: 37, Password: make([]byte, 16)}
+// refusedWelcome is the reply to a handshake with a session that has ended.
+var refusedWelcome = welcome{Size: 37, Password: make([]byte, 16)}
 
-// expiryTimeout is the timeout of sessions whose expiry is awaited.
+// expiryTimeout is the timeout of sessions that have to expire.
 const expiryTimeout = 4 * tick
 
-// timeChecks are those that wait for sessions to expire, or not to.
+// timeChecks are the checks of when sessions expire.
 var timeChecks = []check{
-	{10, "a silent session expires after its timeout and before another tick", waiting, func(t *testing.T, s suite) {
+	{10, "a silent session expires after its timeout and within another tick", waiting, func(t *testing.T, s checkEnv) {
 		nodes := []string{s.path("x"), s.path("y")}
 		a, b := open(t, s.addr, expiryTimeout), s.open(t)
 		want := []event{}
@@ -318,16 +319,16 @@ var timeChecks = []check{
 			b.must(exists(n, true))
 			want = append(want, event{nodeDeleted, n})
 		}
-		since := newSilence(func() { a.must(ping()) })
+		since := startSilence(func() { a.must(ping()) })
 		got := []event{b.event(), b.event()}
 		since.requireExpiry(t, expiryTimeout)
 		require.ElementsMatch(t, want, got)
 		require.Empty(t, b.must(getChildren(s.root, false)).Names)
-		a.end()
+		a.waitEnd()
 		since.requireExpiry(t, expiryTimeout)
-		require.Equal(t, refused, connect(t, s.addr, a.credentials()).welcome)
+		require.Equal(t, refusedWelcome, connect(t, s.addr, a.credentials()).welcome)
 	}},
-	{11, "pings keep a session", waiting, func(t *testing.T, s suite) {
+	{11, "pings keep a session alive", waiting, func(t *testing.T, s checkEnv) {
 		a := open(t, s.addr, expiryTimeout)
 		a.must(create(s.path("n"), nil, ephemeral))
 		for range 6 {
@@ -337,8 +338,8 @@ var timeChecks = []check{
 		require.Equal(t, a.welcome.Session, s.open(t).must(exists(s.path("n"), false)).Stat.Owner)
 		a.reattach().must(setData(s.path("n"), nil, anyVersion))
 	}},
-	{12, "a re-attach gives the session its whole timeout again", waiting, func(t *testing.T, s suite) {
-		// So long that without the re-attach it would be over at the second look.
+	{12, "reattaching gives the session its full timeout again", waiting, func(t *testing.T, s checkEnv) {
+		// Without reattaching, the session would expire before the last request.
 		const timeout = 6 * tick
 		a, b := open(t, s.addr, timeout), s.open(t)
 		a.must(create(s.path("n"), nil, ephemeral))
@@ -349,7 +350,7 @@ var timeChecks = []check{
 		b.must(exists(s.path("n"), false))
 		c.must(setData(s.path("n"), nil, anyVersion))
 	}},
-	{130, "an expiry takes one zxid for all ephemerals", exclusive, func(t *testing.T, s suite) {
+	{130, "an expiry takes one zxid for all ephemerals", exclusive, func(t *testing.T, s checkEnv) {
 		a, b := open(t, s.addr, 2*tick), s.open(t)
 		for _, name := range []string{"x", "y", "z"} {
 			a.must(create(s.path(name), nil, ephemeral))
@@ -362,23 +363,23 @@ var timeChecks = []check{
 		require.Equal(t, before.Zxid+1, after.Zxid)
 		require.Equal(t, before.Zxid+1, after.Stat.Pzxid)
 	}},
-	{105, "after a re-attach the new timeout counts", waiting, func(t *testing.T, s suite) {
+	{105, "reattaching changes the timeout", waiting, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		a.must(create(s.path("n"), nil, ephemeral))
 		b.must(exists(s.path("n"), true))
 		h := a.credentials()
 		h.Timeout = expiryTimeout
-		since := newSilence(func() { connect(t, s.addr, h).cut() })
+		since := startSilence(func() { connect(t, s.addr, h).cut() })
 		require.Equal(t, event{nodeDeleted, s.path("n")}, b.event())
 		since.requireExpiry(t, expiryTimeout)
 	}},
-	{106, "reads keep a session, events do not", waiting, func(t *testing.T, s suite) {
+	{106, "reads keep a session alive, events do not", waiting, func(t *testing.T, s checkEnv) {
 		n := s.path("n")
 		silent, reader, writer := open(t, s.addr, expiryTimeout), open(t, s.addr, expiryTimeout), s.open(t)
 		silent.must(create(n, nil, ephemeral))
 		silent.must(create(s.path("other"), nil, persistent))
 		reader.must(create(s.path("reader"), nil, ephemeral))
-		since := newSilence(func() { silent.must(addWatch(s.path("other"), modePersistent)) })
+		since := startSilence(func() { silent.must(addWatch(s.path("other"), modePersistent)) })
 		poll(t, "the silent session expires", func() bool {
 			time.Sleep(tick / 4)
 			reader.must(getData(s.path("other"), false))
@@ -392,20 +393,20 @@ var timeChecks = []check{
 	}},
 }
 
-// silence begins with the last that a session says, somewhere between two times.
-type silence struct{ after, before time.Time }
+// silenceStart is the time of the last request of a session, between two times.
+type silenceStart struct{ after, before time.Time }
 
-func newSilence(last func()) silence {
-	var s silence
+func startSilence(last func()) silenceStart {
+	var s silenceStart
 	s.after = time.Now()
 	last()
 	s.before = time.Now()
 	return s
 }
 
-// requireExpiry wants a session that expired just now to have done so when it
-// should. It may look late because the machine is slow, but never early.
-func (s silence) requireExpiry(t *testing.T, timeout time.Duration) {
+// requireExpiry checks the time of an expiry that was just observed. The
+// observation may be late on a slow machine, but the expiry is never early.
+func (s silenceStart) requireExpiry(t *testing.T, timeout time.Duration) {
 	t.Helper()
 	const slack = 3 * tick
 	require.GreaterOrEqual(t, time.Since(s.after), timeout)

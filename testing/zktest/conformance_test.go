@@ -11,25 +11,24 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// target is a server as the checks see it.
-type target interface{ Addr() string }
+// addressed is a server, embedded or real.
+type addressed interface{ Addr() string }
 
-// runningTarget is a server that can be stopped, and started again with its
-// state.
-type runningTarget interface {
-	target
+// restartable is a server that can be stopped, and restarted with its state.
+type restartable interface {
+	addressed
 	Stop(ctx context.Context) error
 	Start(ctx context.Context) error
 }
 
-// targetKind is a kind of server that is to give the answers of the checks.
-type targetKind struct {
+// serverKind is a kind of server that must pass the checks.
+type serverKind struct {
 	name  string
-	start func(t testing.TB, opts ...zktest.CommonOption) runningTarget
+	start func(t testing.TB, opts ...zktest.CommonOption) restartable
 }
 
-var targetKinds = []targetKind{
-	{"real", func(t testing.TB, opts ...zktest.CommonOption) runningTarget {
+var serverKinds = []serverKind{
+	{"real", func(t testing.TB, opts ...zktest.CommonOption) restartable {
 		// A slow disk would make sessions expire late.
 		own := []zktest.RealOption{zktest.Properties(map[string]string{"forceSync": "no"})}
 		for _, opt := range opts {
@@ -37,7 +36,7 @@ var targetKinds = []targetKind{
 		}
 		return zktest.StartReal(t, own...)
 	}},
-	{"embedded", func(t testing.TB, opts ...zktest.CommonOption) runningTarget {
+	{"embedded", func(t testing.TB, opts ...zktest.CommonOption) restartable {
 		var own []zktest.Option
 		for _, opt := range opts {
 			own = append(own, opt)
@@ -48,104 +47,109 @@ var targetKinds = []targetKind{
 
 const tick = 500 * time.Millisecond
 
-// place says on which server a check runs.
-type place int
+// serverGroup says which checks share a server with which options.
+type serverGroup int
 
 const (
-	shared    place = iota // together with other checks
-	waiting                // together with other checks that wait; containers are deleted
-	exclusive              // one after the other, so that they can count zxids
-	strict                 // one after the other, with little allowed
+	shared    serverGroup = iota // runs in parallel with other checks
+	waiting                      // runs in parallel with other checks that wait; the server deletes containers
+	exclusive                    // runs alone, so that it can count zxids
+	strict                       // runs alone; the server allows less
 )
 
-var places = []struct {
-	place   place
+var serverGroups = []struct {
+	group   serverGroup
 	name    string
 	options []zktest.CommonOption
 }{
 	{waiting, "waiting", []zktest.CommonOption{
 		zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(time.Second),
 	}},
-	{exclusive, "exclusive", quiet},
+	{exclusive, "exclusive", quietOptions},
 	{strict, "strict", []zktest.CommonOption{
 		zktest.SessionTimeouts(time.Second, 10*time.Second), zktest.ContainerInterval(time.Hour),
-		zktest.FourLetterWords("srvr", "conf"), // with less a real server's launcher is blind
+		zktest.FourLetterWords("srvr", "conf"), // which the launcher of real servers needs
 	}},
-	{shared, "shared", quiet},
+	{shared, "shared", quietOptions},
 }
 
-// quiet servers do nothing of their own accord.
-var quiet = []zktest.CommonOption{
+// quietOptions are the options of servers that change nothing by themselves.
+var quietOptions = []zktest.CommonOption{
 	zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(time.Hour),
 }
 
-// check is something that all kinds of servers do alike.
+// check is a guarantee of all kinds of servers.
 type check struct {
-	number int // from 101 on: not in the list the first ones come from
+	number int // below 101, that of the reference list of checks
 	title  string
-	place  place
-	run    func(t *testing.T, s suite)
+	group  serverGroup
+	run    func(t *testing.T, s checkEnv)
 }
 
 var checks = slices.Concat(
-	sessionChecks, timeChecks, treeChecks, multiChecks, watchChecks, accessChecks, wireChecks, wordChecks,
+	sessionChecks, timeChecks, treeChecks, multiChecks, watchChecks, accessChecks, wireChecks, fourLetterChecks,
 )
 
-// suite is what a check has to work with.
-type suite struct {
-	kind targetKind
+// checkEnv is the environment of a check.
+type checkEnv struct {
+	kind serverKind
 	addr string
-	root string // a node of its own
+	root string // a node of this check
 }
 
 // open returns a connection with a session that does not expire.
-func (s suite) open(t *testing.T) *client {
+func (s checkEnv) open(t *testing.T) *client {
 	t.Helper()
 	return open(t, s.addr, longTimeout)
 }
 
 // path returns the path of a child of the root.
-func (s suite) path(name string) string { return s.root + "/" + name }
+func (s checkEnv) path(name string) string { return s.root + "/" + name }
 
 // start starts a server for this check alone.
-func (s suite) start(t *testing.T, opts ...zktest.CommonOption) runningTarget {
+func (s checkEnv) start(t *testing.T, opts ...zktest.CommonOption) restartable {
 	t.Helper()
 	return s.kind.start(t, opts...)
 }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for _, kind := range targetKinds {
-		for _, p := range places {
-			t.Run(kind.name+"/"+p.name, func(t *testing.T) {
+	for _, kind := range serverKinds {
+		for _, g := range serverGroups {
+			t.Run(kind.name+"/"+g.name, func(t *testing.T) {
 				t.Parallel()
-				server := kind.start(t, p.options...)
-				run := func(c check) {
-					t.Run(fmt.Sprintf("%02d %s", c.number, c.title), func(t *testing.T) {
-						if p.place == shared {
-							t.Parallel()
-						}
-						s := suite{kind: kind, addr: server.Addr(), root: fmt.Sprintf("/check-%d", c.number)}
-						maker := s.open(t)
-						maker.must(create(s.root, nil, persistent))
-						maker.must(closeSession())
-						maker.end()
-						c.run(t, s)
-					})
-				}
-				var waits sync.WaitGroup
-				for _, c := range checks {
-					switch {
-					case c.place != p.place:
-					case p.place == waiting:
-						// All at once, which t.Parallel does not do on a small machine.
-						waits.Go(func() { run(c) })
-					default:
-						run(c)
-					}
-				}
-				waits.Wait()
+				runGroup(t, kind, g.group, kind.start(t, g.options...).Addr())
 			})
 		}
 	}
+}
+
+func runGroup(t *testing.T, kind serverKind, group serverGroup, addr string) {
+	var waits sync.WaitGroup
+	defer waits.Wait()
+	for _, c := range checks {
+		switch {
+		case c.group != group:
+		case group == waiting:
+			// All at once: t.Parallel would limit them to the number of CPUs.
+			waits.Go(func() { c.runOn(t, kind, addr) })
+		default:
+			c.runOn(t, kind, addr)
+		}
+	}
+}
+
+// runOn runs the check as a subtest.
+func (c check) runOn(t *testing.T, kind serverKind, addr string) {
+	t.Run(fmt.Sprintf("%02d %s", c.number, c.title), func(t *testing.T) {
+		if c.group == shared {
+			t.Parallel()
+		}
+		s := checkEnv{kind: kind, addr: addr, root: fmt.Sprintf("/check-%d", c.number)}
+		creator := s.open(t)
+		creator.must(create(s.root, nil, persistent))
+		creator.must(closeSession())
+		creator.waitEnd()
+		c.run(t, s)
+	})
 }

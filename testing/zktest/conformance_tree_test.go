@@ -10,7 +10,7 @@ import (
 )
 
 var treeChecks = []check{
-	{17, "sequence numbers count all children ever created", shared, func(t *testing.T, s suite) {
+	{17, "sequence numbers count all children ever created", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		cversion := func() int32 { return c.must(exists(s.root, false)).Stat.Cversion }
 		require.Zero(t, cversion())
@@ -23,7 +23,7 @@ var treeChecks = []check{
 		require.Equal(t, s.path("b-0000000002"), c.must(create(s.path("b-"), nil, sequential)).Path)
 		require.EqualValues(t, 4, cversion())
 	}},
-	{18, "a number that is taken is not skipped", shared, func(t *testing.T, s suite) {
+	{18, "a sequence number whose name exists is not skipped", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		c.must(create(s.path("x-0000000001"), nil, persistent))
 		c.fails(errNodeExists, create(s.path("x-"), nil, sequential))
@@ -31,13 +31,13 @@ var treeChecks = []check{
 		c.must(create(s.path("other"), nil, persistent))
 		require.Equal(t, s.path("x-0000000002"), c.must(create(s.path("x-"), nil, sequential)).Path)
 	}},
-	{19, "a sequential name may be a number alone", shared, func(t *testing.T, s suite) {
+	{19, "a sequential name may consist of the number only", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		require.Equal(t, s.path("0000000000"), c.must(create(s.path(""), nil, sequential)).Path)
 		require.Equal(t, s.path("0000000001"), c.must(create2(s.path(""), nil, ephemeralSequential)).Path)
 		require.ElementsMatch(t, []string{"0000000000", "0000000001"}, c.must(getChildren(s.root, false)).Names)
 	}},
-	{20, "concurrent sequential creates get distinct numbers", shared, func(t *testing.T, s suite) {
+	{20, "concurrent sequential creates get distinct numbers", shared, func(t *testing.T, s checkEnv) {
 		const each = 10
 		var clients []*client
 		for range 5 {
@@ -60,14 +60,14 @@ var treeChecks = []check{
 		}
 		require.ElementsMatch(t, want, got)
 	}},
-	{21, "a failed multi gives its sequence number back", shared, func(t *testing.T, s suite) {
+	{21, "a failed multi uses up no sequence number", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		c.must(create(s.path("n-"), nil, sequential))
 		r := c.must(multi(create(s.path("n-"), nil, sequential), checkVersion(s.root, 99)))
 		require.Equal(t, []int32{0, errBadVersion}, codes(r))
 		require.Equal(t, s.path("n-0000000001"), c.must(create(s.path("n-"), nil, sequential)).Path)
 	}},
-	{22, "a Stat tells of every change", shared, func(t *testing.T, s suite) {
+	{22, "the Stat reflects every change", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		created := c.must(create2(n, []byte("abc"), persistent))
@@ -102,7 +102,7 @@ var treeChecks = []check{
 		})
 		require.Equal(t, want.Ctime, look().Ctime)
 	}},
-	{23, "null and empty data differ", shared, func(t *testing.T, s suite) {
+	{23, "null and empty data differ", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		c.must(create(n, nil, persistent))
@@ -118,7 +118,7 @@ var treeChecks = []check{
 		c.must(create(s.path("empty"), []byte{}, persistent))
 		require.Equal(t, []byte{}, c.must(getData(s.path("empty"), false)).Data)
 	}},
-	{24, "ephemerals have an owner and no children", shared, func(t *testing.T, s suite) {
+	{24, "an ephemeral has an owner and no children", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		c.must(create(n, nil, ephemeral))
@@ -133,7 +133,7 @@ var treeChecks = []check{
 		require.Zero(t, c.must(exists(s.path("container"), false)).Stat.Owner)
 		require.Zero(t, c.must(exists(s.path("ttl"), false)).Stat.Owner)
 	}},
-	{25, "bad paths are refused", shared, func(t *testing.T, s suite) {
+	{25, "invalid paths are refused", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, path := range []string{
 			"", "abc", "abc/d", s.path("n/"), s.path("."), s.path(".."), s.path("./n"),
@@ -160,7 +160,7 @@ var treeChecks = []check{
 		c.must(create(s.path(".-"), nil, sequential))
 		require.ElementsMatch(t, append(names, ".-0000000008"), c.must(getChildren(s.root, false)).Names)
 	}},
-	{26, "a create with several faults has the first one's error", shared, func(t *testing.T, s suite) {
+	{26, "the errors of create have an order", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		bad := []acl{{permAll, "nope", "x"}}
 		closed := s.path("closed")
@@ -187,12 +187,12 @@ var treeChecks = []check{
 			{errNodeExists, s.path("n"), world, ephemeral},
 		} {
 			for _, op := range []int32{opCreate, opCreate2, opCreateContainer} {
-				r := c.do(creation(op, tc.path, nil, tc.acls, tc.flags))
+				r := c.do(createRequest(op, tc.path, nil, tc.acls, tc.flags))
 				require.Equal(t, tc.want, r.Err, "operation %d: %+v", op, tc)
 			}
 		}
 	}},
-	{27, "flags that do not exist or do not fit are refused", shared, func(t *testing.T, s suite) {
+	{27, "invalid flags are refused", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		for _, flags := range []int32{-1, 7, 9} {
@@ -215,7 +215,7 @@ var treeChecks = []check{
 		require.Equal(t, s.path("t-0000000000"), r.Path)
 		require.Equal(t, r.Zxid, r.Stat.Czxid)
 	}},
-	{27, "without extended types there is no TTL", strict, func(t *testing.T, s suite) {
+	{27, "TTL nodes need extended types", strict, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, flags := range []int32{ttl, ttlSequential} {
 			c.fails(errUnimplemented, createTTL(s.path("n"), flags, time.Second))
@@ -223,7 +223,7 @@ var treeChecks = []check{
 		c.must(createContainer(s.path("container"), container))
 		require.Equal(t, []string{"container"}, c.must(getChildren(s.root, false)).Names)
 	}},
-	{28, "create2 returns the path and the Stat", shared, func(t *testing.T, s suite) {
+	{28, "create2 returns the path and the Stat", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		r := c.must(create2(s.path("n-"), []byte("abc"), ephemeralSequential))
 		require.Equal(t, s.path("n-0000000000"), r.Path)
@@ -235,7 +235,7 @@ var treeChecks = []check{
 		}, r.Stat)
 		require.Equal(t, r.Stat, c.must(exists(r.Path, false)).Stat)
 	}},
-	{29, "every request to write takes one zxid, other requests take none", exclusive, func(t *testing.T, s suite) {
+	{29, "every write takes one zxid, other requests take none", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		c.must(create(n, nil, persistent))
@@ -248,7 +248,7 @@ var treeChecks = []check{
 			create2(n, nil, persistent),
 			createContainer(n, container),
 			createTTL(n, ttl, time.Second),
-			creation(opCreate, n, nil, nil, persistent),
+			createRequest(opCreate, n, nil, nil, persistent),
 			remove(s.path("missing"), anyVersion),
 			remove(n, 7),
 			setData(n, nil, 7),
@@ -285,7 +285,7 @@ var treeChecks = []check{
 		other.must(closeSession())
 		require.Equal(t, before+2, c.must(ping()).Zxid)
 	}},
-	{30, "a delete checks the version before the children", shared, func(t *testing.T, s suite) {
+	{30, "a delete checks the version before the children", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		c.must(create(n, nil, persistent))
@@ -298,7 +298,7 @@ var treeChecks = []check{
 		c.must(remove(n, 0))
 		c.fails(errNoNode, exists(n, false))
 	}},
-	{31, "what cannot be deleted", shared, func(t *testing.T, s suite) {
+	{31, "reserved and invalid paths cannot be deleted", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, path := range []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config", "", "abc", s.path("a\x00")} {
 			require.Equal(t, errBadArguments, c.do(remove(path, anyVersion)).Err, "%q", path)
@@ -307,7 +307,7 @@ var treeChecks = []check{
 			require.Equal(t, errNoNode, c.do(remove(path, anyVersion)).Err, "%q", path)
 		}
 	}},
-	{32, "without permission a delete does not tell what is there", shared, func(t *testing.T, s suite) {
+	{32, "a delete without permission does not reveal whether the node exists", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		c.must(create(s.path("n"), nil, persistent))
 		c.must(create(s.path("n/child"), nil, persistent))
@@ -317,11 +317,11 @@ var treeChecks = []check{
 		c.fails(errNoAuth, remove(s.path("n/child"), anyVersion))
 		c.must(exists(s.path("n/child"), false))
 
-		// The node's own list does not matter.
+		// The ACL of the node itself does not matter.
 		c.must(create(s.path("closed"), nil, persistent, acl{permRead, "world", "anyone"}))
 		c.must(remove(s.path("closed"), anyVersion))
 	}},
-	{33, "a set needs the version, or -1", shared, func(t *testing.T, s suite) {
+	{33, "setData needs the current version, or -1", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		c.must(create(n, nil, persistent))
@@ -338,11 +338,11 @@ var treeChecks = []check{
 		require.Equal(t, []byte("2"), got.Data)
 		require.EqualValues(t, 2, got.Stat.Version)
 	}},
-	{34, "reading a missing node leaves no watch", shared, func(t *testing.T, s suite) {
+	{34, "reading a missing node sets no watch", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		for _, op := range []int32{opGetData, opGetChildren, opGetChildren2} {
-			c.fails(errNoNode, reading(op, n, true))
+			c.fails(errNoNode, readRequest(op, n, true))
 		}
 		for _, r := range []request{
 			create(n, nil, persistent), create(n+"/child", nil, persistent), setData(n, nil, 0),
@@ -351,15 +351,15 @@ var treeChecks = []check{
 		}
 		for _, path := range []string{n + "/", s.root + "//n", "abc", s.path("."), s.path("\x01")} {
 			for _, op := range []int32{opExists, opGetData, opGetChildren, opGetChildren2} {
-				require.Equal(t, errNoNode, c.do(reading(op, path, false)).Err, "operation %d %q", op, path)
+				require.Equal(t, errNoNode, c.do(readRequest(op, path, false)).Err, "operation %d %q", op, path)
 			}
 			require.Equal(t, errNoNode, c.do(getAllChildrenNumber(path)).Err, "%q", path)
 			require.Equal(t, errNoNode, c.do(getACL(path)).Err, "%q", path)
 		}
 		c.fails(errBadArguments, exists(s.path("a\x00"), false))
-		require.Empty(t, c.arrived())
+		require.Empty(t, c.newEvents())
 	}},
-	{35, "all children are listed", shared, func(t *testing.T, s suite) {
+	{35, "all children are listed", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		var want []string
 		var creates []request
@@ -377,13 +377,13 @@ var treeChecks = []check{
 		require.EqualValues(t, 20, listed.Stat.NumChildren)
 		require.Empty(t, c.must(getChildren(s.path("n1"), false)).Names)
 	}},
-	{36, "sync returns any path", shared, func(t *testing.T, s suite) {
+	{36, "sync returns any path", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, path := range []string{"junk", "/", s.path("missing"), "", null} {
 			require.Equal(t, path, c.must(syncPath(path)).Path)
 		}
 	}},
-	{37, "the configuration can be watched and not written", shared, func(t *testing.T, s suite) {
+	{37, "the configuration node can be watched but not written", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		r := c.must(getData("/zookeeper/config", true))
 		require.Empty(t, r.Data)
@@ -391,11 +391,11 @@ var treeChecks = []check{
 		c.must(checkWatches("/zookeeper/config", dataWatch))
 		require.Equal(t, []acl{{permRead, "world", "anyone"}}, c.must(getACL("/zookeeper/config")).ACL)
 	}},
-	{107, "a new server has four nodes", exclusive, func(t *testing.T, s suite) {
-		addr := s.start(t, quiet...).Addr()
+	{107, "a new server has four nodes", exclusive, func(t *testing.T, s checkEnv) {
+		addr := s.start(t, quietOptions...).Addr()
 		c := open(t, addr, longTimeout)
-		require.EqualValues(t, 1, c.must(ping()).Zxid, "one for the session")
-		require.Contains(t, word(t, addr, "srvr"), "\nZxid: 0x1\nMode: standalone\nNode count: 5\n", "/ counts twice")
+		require.EqualValues(t, 1, c.must(ping()).Zxid, "for the session")
+		require.Contains(t, fourLetter(t, addr, "srvr"), "\nZxid: 0x1\nMode: standalone\nNode count: 5\n", "/ counts twice")
 		require.EqualValues(t, 3, c.must(getAllChildrenNumber("/")).Count)
 		for _, tc := range []struct {
 			path  string
@@ -425,7 +425,7 @@ var treeChecks = []check{
 		require.Equal(t, stat{Cversion: 1, NumChildren: 1, Pzxid: 3, Version: 1, Mzxid: 4, Mtime: set.Stat.Mtime, DataLength: 1}, set.Stat)
 		c.must(setData("/zookeeper", nil, anyVersion))
 	}},
-	{108, "all descendants are counted", shared, func(t *testing.T, s suite) {
+	{108, "all descendants are counted", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		require.Zero(t, c.must(getAllChildrenNumber(s.root)).Count)
 		for _, name := range []string{"a", "a/b", "a/b/c", "ab"} {
@@ -435,7 +435,7 @@ var treeChecks = []check{
 		require.EqualValues(t, 2, c.must(getAllChildrenNumber(s.path("a"))).Count)
 		c.fails(errNoNode, getAllChildrenNumber(s.path("missing")))
 	}},
-	{109, "numbers start anew with the parent, and only successful creates count", shared, func(t *testing.T, s suite) {
+	{109, "sequence numbers start again with a new parent, and count only successful creates", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		next := func() string { return c.must(create(n+"/-", nil, ephemeralSequential)).Path }
@@ -443,7 +443,7 @@ var treeChecks = []check{
 			c.must(create(n, nil, persistent))
 			require.Equal(t, n+"/-0000000000", next())
 			c.fails(errNodeExists, create(n+"/-0000000000", nil, persistent))
-			c.fails(errInvalidACL, creation(opCreate, n+"/-", nil, nil, sequential))
+			c.fails(errInvalidACL, createRequest(opCreate, n+"/-", nil, nil, sequential))
 			require.Equal(t, n+"/-0000000001", next())
 			c.must(remove(n+"/-0000000001", anyVersion))
 			c.must(createContainer(n+"/container", container))
@@ -455,7 +455,7 @@ var treeChecks = []check{
 			c.must(remove(n, anyVersion))
 		}
 	}},
-	{110, "setACL counts its own version", shared, func(t *testing.T, s suite) {
+	{110, "the ACL has a version of its own", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		created := c.must(create2(n, nil, persistent))
@@ -481,7 +481,7 @@ var treeChecks = []check{
 		c.fails(errNoAuth, setACL(n, 7, entry))
 		require.EqualValues(t, 2, c.must(getACL(n)).Stat.Aversion)
 	}},
-	{111, "a listing may be larger than a request", shared, func(t *testing.T, s suite) {
+	{111, "a listing may be larger than a request", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		long := make([]byte, 1000)
 		for i := range long {
@@ -496,7 +496,7 @@ var treeChecks = []check{
 		}
 		require.Len(t, c.must(getChildren(s.root, false)).Names, len(creates))
 	}},
-	{132, "a null path can not be read", shared, func(t *testing.T, s suite) {
+	{132, "a null path is refused", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, r := range []request{
 			create(null, nil, persistent), create2(null, nil, sequential), createContainer(null, persistent),
@@ -509,7 +509,7 @@ var treeChecks = []check{
 		c.fails(errBadArguments, setACL(null, anyVersion, world...))
 		c.fails(errNoWatcher, removeWatches(null, dataWatch))
 	}},
-	{133, "children have one order as long as none comes or goes", shared, func(t *testing.T, s suite) {
+	{133, "the order of children is stable while none is created or deleted", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		var ops []request
 		for i := range 50 {
@@ -518,7 +518,7 @@ var treeChecks = []check{
 		a.must(multi(ops...))
 		order := a.must(getChildren(s.root, false)).Names
 		require.Len(t, order, 50)
-		require.False(t, slices.IsSorted(order), "nobody is to rely on it")
+		require.False(t, slices.IsSorted(order), "clients must not rely on an order")
 		same := func() {
 			t.Helper()
 			for _, c := range []*client{a, b} {
@@ -547,7 +547,7 @@ var treeChecks = []check{
 			require.Equal(t, mine, a.must(getEphemerals("")).Names)
 		}
 	}},
-	{134, "a check alone is answered only if it fails", shared, func(t *testing.T, s suite) {
+	{134, "a check outside a multi is answered only if it fails", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		c.fails(errNoNode, checkVersion(s.path("none"), anyVersion))
 		c.fails(errBadVersion, checkVersion(s.root, 1))

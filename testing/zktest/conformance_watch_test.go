@@ -9,15 +9,15 @@ import (
 )
 
 var watchChecks = []check{
-	{42, "a watch fires once, before the reply to the change", shared, func(t *testing.T, s suite) {
+	{42, "a watch fires once, before the reply to the change", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		c.must(create(s.path("n"), nil, persistent))
 		c.must(getData(s.path("n"), true))
 		require.Equal(t, []event{{nodeDataChanged, s.path("n")}}, c.must(setData(s.path("n"), nil, anyVersion)).Events)
 		require.Empty(t, c.must(setData(s.path("n"), nil, anyVersion)).Events)
-		require.Empty(t, c.arrived())
+		require.Empty(t, c.newEvents())
 	}},
-	{43, "an event comes before the new data can be read, and in the order of the changes", shared, func(t *testing.T, s suite) {
+	{43, "events arrive in the order of the changes, before the new data can be read", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		n, m := s.path("n"), s.path("m")
 		a.must(create(n, nil, persistent))
@@ -29,9 +29,9 @@ var watchChecks = []check{
 		read := b.must(getData(n, false))
 		require.Equal(t, []byte("new"), read.Data)
 		require.Equal(t, []event{{nodeDataChanged, n}, {nodeDataChanged, m}}, read.Events)
-		require.Empty(t, b.arrived())
+		require.Empty(t, b.newEvents())
 	}},
-	{44, "a create fires for the node, then for its parent", shared, func(t *testing.T, s suite) {
+	{44, "a create fires for the node, then for its parent", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		n := s.path("n")
 		for _, c := range []*client{a, b} {
@@ -40,28 +40,28 @@ var watchChecks = []check{
 		}
 		want := []event{{nodeCreated, n}, {nodeChildrenChanged, s.root}}
 		require.Equal(t, want, a.must(create(n, nil, persistent)).Events)
-		require.Equal(t, want, b.arrived())
+		require.Equal(t, want, b.newEvents())
 		require.Empty(t, a.must(remove(n, 0)).Events)
-		require.Empty(t, b.arrived())
+		require.Empty(t, b.newEvents())
 	}},
-	{45, "a delete fires once for the node, then for its parent", shared, func(t *testing.T, s suite) {
+	{45, "a delete fires once for the node, then for its parent", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		n := s.path("n")
 		a.must(create(n, nil, persistent))
 		b.must(getChildren2(s.root, true))
 		b.must(getChildren(n, true))
 		b.must(getData(n, true))
-		a.must(getChildren2(n, true)) // alone
+		a.must(getChildren2(n, true)) // the only watch of a
 		require.Equal(t, []event{{nodeDeleted, n}}, a.must(remove(n, 0)).Events)
-		require.Equal(t, []event{{nodeDeleted, n}, {nodeChildrenChanged, s.root}}, b.arrived())
+		require.Equal(t, []event{{nodeDeleted, n}, {nodeChildrenChanged, s.root}}, b.newEvents())
 
 		// Both watches on the node are used up.
 		a.must(create(n, nil, persistent))
 		a.must(setData(n, nil, 0))
 		a.must(create(n+"/child", nil, persistent))
-		require.Empty(t, b.arrived())
+		require.Empty(t, b.newEvents())
 	}},
-	{46, "exists and getData share a watch", shared, func(t *testing.T, s suite) {
+	{46, "exists and getData share a watch", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		c.must(create(s.path("n"), nil, persistent))
 		c.must(exists(s.path("n"), true))
@@ -75,7 +75,7 @@ var watchChecks = []check{
 		require.Equal(t, []event{{nodeChildrenChanged, s.path("n")}}, c.must(create(s.path("n/a"), nil, persistent)).Events)
 		require.Empty(t, c.must(create(s.path("n/b"), nil, persistent)).Events)
 	}},
-	{47, "data watches and child watches do not mix, and setACL fires none", shared, func(t *testing.T, s suite) {
+	{47, "data watches and child watches are independent, and setACL fires none", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		x, y := s.path("x"), s.path("y")
 		c.must(create(x, nil, persistent))
@@ -91,12 +91,12 @@ var watchChecks = []check{
 		c.fails(errBadVersion, setData(y, nil, 7))
 		c.fails(errBadVersion, remove(y, 7))
 		c.fails(errNodeExists, create(y, nil, persistent))
-		require.Empty(t, c.arrived())
-		// They were there all the time.
+		require.Empty(t, c.newEvents())
+		// The watches were not used up.
 		require.Len(t, c.must(create(x+"/child", nil, persistent)).Events, 1)
 		require.Len(t, c.must(setData(y, nil, 0)).Events, 1)
 	}},
-	{48, "watches end with their connection", shared, func(t *testing.T, s suite) {
+	{48, "watches end with their connection", shared, func(t *testing.T, s checkEnv) {
 		a, other := s.open(t), s.open(t)
 		n := s.path("n")
 		a.must(create(n, nil, persistent))
@@ -108,10 +108,10 @@ var watchChecks = []check{
 		b := a.reattach()
 		other.must(setData(n, nil, 1))
 		other.must(remove(n, 2))
-		require.Empty(t, b.arrived())
+		require.Empty(t, b.newEvents())
 		other.fails(errNoWatcher, checkWatches(n, anyWatch))
 	}},
-	{49, "setWatches tells what happened meanwhile, and re-arms the rest", shared, func(t *testing.T, s suite) {
+	{49, "setWatches sends the missed events, and sets the other watches again", shared, func(t *testing.T, s checkEnv) {
 		a, other := s.open(t), s.open(t)
 		same, changed, gone := s.path("same"), s.path("changed"), s.path("gone")
 		missing, made := s.path("missing"), s.path("made")
@@ -121,14 +121,14 @@ var watchChecks = []check{
 		for _, n := range slices.Concat(data, child) {
 			creates = append(creates, create(n, nil, persistent))
 		}
-		before := a.must(multi(creates...)).Zxid // which none of them is later than
+		before := a.must(multi(creates...)).Zxid // the zxid of all these nodes
 		a.cut()
 		other.must(create(busy+"/child", nil, persistent))
 		other.must(remove(gone, 0))
 		other.must(create(made, nil, persistent))
 		other.must(setData(changed, nil, 0))
 		other.must(remove(lost, 0))
-		// What does not count:
+		// These changes fire none of the watches.
 		other.must(create(same+"/child", nil, persistent))
 		other.must(setACL(same, 0, world...))
 		other.must(setData(calm, nil, 0))
@@ -141,7 +141,7 @@ var watchChecks = []check{
 		}, b.must(setWatches(before, data, exist, child)).Events)
 
 		for round := range 2 {
-			other.must(setData(changed, nil, anyVersion)) // what fired is not re-armed
+			other.must(setData(changed, nil, anyVersion)) // a watch that fired is not set again
 			other.must(setData(made, nil, anyVersion))
 			other.must(create(busy+"/-", nil, sequential))
 			other.must(setData(same, nil, anyVersion))
@@ -151,18 +151,18 @@ var watchChecks = []check{
 			if round > 0 {
 				want = nil
 			}
-			require.Equal(t, want, b.arrived())
+			require.Equal(t, want, b.newEvents())
 			other.must(remove(missing, 0))
 		}
 	}},
-	{50, "the reply to setWatches has the xid of the request", shared, func(t *testing.T, s suite) {
+	{50, "the reply to setWatches has the xid of the request", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, xid := range []int32{xidSetWatches, 7} {
 			require.Equal(t, xid, c.must(setWatches(0, nil, nil, nil).withXid(xid)).Xid)
 			require.Equal(t, xid, c.must(setWatches2(0, nil, nil, nil, nil, nil).withXid(xid)).Xid)
 		}
 	}},
-	{51, "removeWatches and checkWatches tell kinds of watches apart", shared, func(t *testing.T, s suite) {
+	{51, "removeWatches and checkWatches distinguish kinds of watches", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		n := s.path("n")
 		a.must(create(n, nil, persistent))
@@ -173,7 +173,7 @@ var watchChecks = []check{
 		a.must(getData(n, true))
 		a.fails(errNoWatcher, removeWatches(n, childWatch))
 		a.fails(errNoWatcher, checkWatches(n, childWatch))
-		b.must(checkWatches(n, dataWatch)) // of anybody
+		b.must(checkWatches(n, dataWatch)) // of any connection
 		b.must(checkWatches(n, anyWatch))
 		b.fails(errNoWatcher, removeWatches(n, dataWatch))
 		a.must(checkWatches(n, dataWatch))
@@ -194,20 +194,20 @@ var watchChecks = []check{
 		a.must(removeWatches(n, anyWatch))
 		require.Empty(t, a.must(setData(n, nil, 1)).Events)
 		require.Empty(t, a.must(remove(n+"/child", 0)).Events)
-		require.Equal(t, []event{{nodeDataChanged, n}}, b.arrived(), "other's watches stay")
+		require.Equal(t, []event{{nodeDataChanged, n}}, b.newEvents(), "the other client's watches stay")
 		for _, kind := range []int32{0, 4} {
 			a.fails(errMarshalling, removeWatches(n, kind))
 			a.fails(errMarshalling, checkWatches(n, kind))
 		}
 	}},
-	{52, "persistent watches go on firing", shared, func(t *testing.T, s suite) {
+	{52, "persistent watches fire repeatedly", shared, func(t *testing.T, s checkEnv) {
 		exact, recursive, other := s.open(t), s.open(t), s.open(t)
 		n := s.path("n")
 		other.must(create(n, nil, persistent))
 		exact.must(addWatch(n, modePersistent))
 		recursive.must(addWatch(n, modeRecursive))
 		exact.fails(errMarshalling, addWatch(n, 2))
-		exact.must(addWatch(n, modePersistent)) // counts once
+		exact.must(addWatch(n, modePersistent)) // has no effect
 		for _, r := range []request{
 			setData(n, nil, 0), setData(n, nil, 1),
 			create(n+"/child", nil, persistent),
@@ -227,24 +227,24 @@ var watchChecks = []check{
 			{nodeDataChanged, n}, {nodeDataChanged, n},
 			{nodeChildrenChanged, n}, {nodeChildrenChanged, n},
 			{nodeDeleted, n}, {nodeCreated, n}, {nodeDataChanged, n},
-		}, exact.arrived())
+		}, exact.newEvents())
 		require.Equal(t, []event{
 			{nodeDataChanged, n}, {nodeDataChanged, n},
 			{nodeCreated, n + "/child"}, {nodeCreated, n + "/child/deep"},
 			{nodeDataChanged, n + "/child"}, {nodeDataChanged, n + "/child/deep"},
 			{nodeDeleted, n + "/child/deep"}, {nodeDeleted, n + "/child"},
 			{nodeDeleted, n}, {nodeCreated, n}, {nodeDataChanged, n},
-		}, recursive.arrived())
+		}, recursive.newEvents())
 
 		exact.must(checkWatches(n, anyWatch))
 		exact.must(removeWatches(n, anyWatch))
 		recursive.must(removeWatches(n, anyWatch))
 		other.must(setData(n, nil, 1))
 		other.must(create(n+"/child", nil, persistent))
-		require.Empty(t, exact.arrived())
-		require.Empty(t, recursive.arrived())
+		require.Empty(t, exact.newEvents())
+		require.Empty(t, recursive.newEvents())
 	}},
-	{53, "who must not read a node is not told of its changes", shared, func(t *testing.T, s suite) {
+	{53, "a client without READ gets no events of a node", shared, func(t *testing.T, s checkEnv) {
 		stranger, owner := s.open(t), s.open(t)
 		owner.must(auth("digest", "u:p"))
 		mine := acl{permAll, "auth", ""}
@@ -259,7 +259,7 @@ var watchChecks = []check{
 		owner.must(setData(secret, nil, 0))
 		owner.must(create(fresh, nil, persistent, mine))
 		owner.must(create(parent+"/child", nil, persistent))
-		require.Empty(t, stranger.arrived())
+		require.Empty(t, stranger.newEvents())
 
 		// The watches are used up.
 		for _, n := range []string{secret, fresh, parent} {
@@ -267,14 +267,14 @@ var watchChecks = []check{
 			owner.must(setData(n, nil, anyVersion))
 		}
 		owner.must(remove(parent+"/child", 0))
-		require.Empty(t, stranger.arrived())
+		require.Empty(t, stranger.newEvents())
 
-		// Who may read is told.
+		// A client with READ gets the event.
 		owner.must(exists(secret, true))
 		owner.must(setACL(secret, anyVersion, mine))
 		require.Equal(t, []event{{nodeDeleted, secret}}, owner.must(remove(secret, anyVersion)).Events)
 	}},
-	{54, "a session's end fires a child watch once", shared, func(t *testing.T, s suite) {
+	{54, "the end of a session fires a child watch once", shared, func(t *testing.T, s checkEnv) {
 		a, b := s.open(t), s.open(t)
 		a.must(create(s.path("x"), nil, ephemeral))
 		a.must(create(s.path("y"), nil, ephemeral))
@@ -284,9 +284,9 @@ var watchChecks = []check{
 		a.must(closeSession())
 		require.ElementsMatch(t, []event{
 			{nodeDeleted, s.path("x")}, {nodeDeleted, s.path("y")}, {nodeChildrenChanged, s.root},
-		}, b.arrived())
+		}, b.newEvents())
 	}},
-	{55, "pipelined requests are answered in order, with events among the replies", shared, func(t *testing.T, s suite) {
+	{55, "pipelined requests are answered in order, with the events among the replies", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		r := c.pipeline(
@@ -310,7 +310,7 @@ var watchChecks = []check{
 		require.Equal(t, r[2].Stat, r[3].Stat)
 		require.Equal(t, r[0].Zxid, r[1].Stat.Czxid)
 	}},
-	{115, "setWatches sees the difference and not the way", shared, func(t *testing.T, s suite) {
+	{115, "setWatches compares the present state only", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		anew, brief, gone := s.path("anew"), s.path("brief"), s.path("gone")
 		c.must(create(anew, nil, persistent))
@@ -327,7 +327,7 @@ var watchChecks = []check{
 		require.Empty(t, c.must(setData(anew, nil, 0)).Events)
 		require.Empty(t, c.must(create(gone, nil, persistent)).Events)
 	}},
-	{116, "setWatches2 re-arms persistent watches without a word", shared, func(t *testing.T, s suite) {
+	{116, "setWatches2 sets persistent watches without events", shared, func(t *testing.T, s checkEnv) {
 		a, other := s.open(t), s.open(t)
 		exact, recursive, data := s.path("exact"), s.path("recursive"), s.path("data")
 		for _, n := range []string{exact, recursive, data} {
@@ -344,10 +344,10 @@ var watchChecks = []check{
 			require.Equal(t, []event{
 				{nodeDataChanged, exact}, {nodeDataChanged, recursive},
 				{nodeChildrenChanged, exact}, {nodeCreated, child},
-			}, a.arrived())
+			}, a.newEvents())
 		}
 	}},
-	{117, "the root can be watched, and has sequential children", exclusive, func(t *testing.T, s suite) {
+	{117, "the root can be watched, and has sequential children", exclusive, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.root + "-sibling"
 		c.must(getChildren("/", true))
@@ -366,21 +366,21 @@ var watchChecks = []check{
 		require.Equal(t, number(a)+1, number(b))
 		c.must(closeSession())
 	}},
-	{118, "who must not read gets no watch, and who may look need not read", shared, func(t *testing.T, s suite) {
+	{118, "reads without READ set no watch; exists and getACL do not need READ", shared, func(t *testing.T, s checkEnv) {
 		stranger, owner := s.open(t), s.open(t)
 		n := s.path("n")
 		owner.must(create(n, []byte("x"), persistent, acl{permAll &^ permRead, "world", "anyone"}))
 		for _, op := range []int32{opGetData, opGetChildren, opGetChildren2} {
-			stranger.fails(errNoAuth, reading(op, n, true))
+			stranger.fails(errNoAuth, readRequest(op, n, true))
 		}
 		stranger.fails(errNoAuth, getAllChildrenNumber(n))
 		require.EqualValues(t, 1, stranger.must(exists(n, false)).Stat.DataLength)
-		stranger.must(getACL(n)) // ADMIN will do
+		stranger.must(getACL(n)) // ADMIN is sufficient
 		owner.must(setACL(n, 0, acl{permAll &^ permRead &^ permAdmin, "world", "anyone"}))
 		stranger.fails(errNoAuth, getACL(n))
 		stranger.fails(errNoWatcher, checkWatches(n, anyWatch))
 	}},
-	{119, "a watch that exists left fires whatever happens next", shared, func(t *testing.T, s suite) {
+	{119, "a watch set by exists fires on any next change", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		n := s.path("n")
 		look := func() {

@@ -13,18 +13,18 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// largestPacket is the limit of what a server reads.
+// largestPacket is the maximum length of a packet from a client.
 const largestPacket = 0xfffff
 
 var wireChecks = []check{
-	{59, "an unknown operation ends the connection, an unreadable one does not", shared, func(t *testing.T, s suite) {
+	{59, "an unknown operation ends the connection, a malformed one does not", shared, func(t *testing.T, s checkEnv) {
 		for _, op := range []int32{55, 0} {
 			c := s.open(t)
 			c.must(create(s.path("n"), nil, ephemeral))
 			r := c.do(request{Op: op})
 			require.Equal(t, errUnimplemented, r.Err)
 			require.EqualValues(t, -1, r.Zxid)
-			c.end()
+			c.waitEnd()
 			b := c.reattach()
 			b.must(remove(s.path("n"), 0))
 		}
@@ -37,15 +37,15 @@ var wireChecks = []check{
 		c.fails(errMarshalling, request{Op: opGetData, Body: encoder{}.string(n)})
 		c.fails(errNoNode, exists(n, false))
 	}},
-	{60, "a packet may be as long as the limit, and no longer", shared, func(t *testing.T, s suite) {
+	{60, "the length of packets is limited", shared, func(t *testing.T, s checkEnv) {
 		for _, length := range []int32{largestPacket + 1, -5, math.MaxInt32} {
 			c := dial(t, s.addr)
 			c.write(encoder{}.int(length))
-			c.end()
+			c.waitEnd()
 
 			c = s.open(t)
 			c.write(encoder{}.int(length))
-			c.end()
+			c.waitEnd()
 			c.reattach().must(ping())
 		}
 		c := s.open(t)
@@ -59,13 +59,13 @@ var wireChecks = []check{
 		require.EqualValues(t, space, got.Stat.DataLength)
 		c.must(remove(n, anyVersion))
 	}},
-	{61, "an address has a limit of connections", exclusive, func(t *testing.T, s suite) {
+	{61, "the number of connections from an address is limited", exclusive, func(t *testing.T, s checkEnv) {
 		const limit = 3
 		addr := s.start(t, zktest.MaxClientConns(limit)).Addr()
-		// enter returns a connection with a session, or nil if the server ended it
-		// without a byte, maybe before anything could be sent.
-		enter := func() *client {
-			conn, err := net.DialTimeout("tcp", addr, readPatience)
+		// tryOpen returns a connection with a session, or nil if the server ended it
+		// without a reply, possibly before the handshake was sent.
+		tryOpen := func() *client {
+			conn, err := net.DialTimeout("tcp", addr, ioTimeout)
 			require.NotErrorIs(t, err, syscall.ECONNREFUSED)
 			if err != nil {
 				return nil
@@ -82,22 +82,22 @@ var wireChecks = []check{
 		}
 		first := make([]*client, limit)
 		for i := range first {
-			poll(t, "the launcher's connections are gone", func() bool {
-				first[i] = enter()
+			poll(t, "the launcher's connections have ended", func() bool {
+				first[i] = tryOpen()
 				return first[i] != nil
 			})
 		}
 		for range 3 {
-			require.Nil(t, enter())
+			require.Nil(t, tryOpen())
 		}
 		first[1].cut()
-		poll(t, "there is room again", func() bool { return enter() != nil })
-		require.Nil(t, enter())
+		poll(t, "a connection is accepted", func() bool { return tryOpen() != nil })
+		require.Nil(t, tryOpen())
 		for _, i := range []int{0, 2} {
 			first[i].must(ping())
 		}
 	}},
-	{63, "a container is deleted when it had children and has none", waiting, func(t *testing.T, s suite) {
+	{63, "a container is deleted after its last child", waiting, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		used, unused, busy := s.path("used"), s.path("unused"), s.path("busy")
 		for _, n := range []string{used, unused, busy} {
@@ -105,7 +105,7 @@ var wireChecks = []check{
 		}
 		c.must(exists(used, true))
 		c.must(getChildren(s.root, true))
-		// At once, so that the server does not find busy empty.
+		// In one transaction, so that the server never sees busy empty.
 		child := create(busy+"/child", nil, persistent)
 		c.must(multi(child, remove(busy+"/child", 0), child))
 		c.must(multi(create(used+"/child", nil, persistent), remove(used+"/child", 0)))
@@ -113,23 +113,24 @@ var wireChecks = []check{
 		require.Equal(t, event{nodeChildrenChanged, s.root}, c.event())
 		c.fails(errNoNode, exists(used, false))
 
-		// When the next one is found, the others were looked at again.
+		// When the next container is deleted, the server has checked the others
+		// again.
 		c.must(createContainer(used, container))
 		c.must(exists(used, true))
 		r := c.must(multi(create(used+"/-", nil, sequential), remove(used+"/-0000000000", 0)))
 		require.Equal(t, []int32{0, 0}, codes(r))
 		require.Equal(t, event{nodeDeleted, used}, c.event())
 		require.ElementsMatch(t, []string{"unused", "busy"}, c.must(getChildren(s.root, false)).Names)
-		require.Empty(t, c.arrived())
+		require.Empty(t, c.newEvents())
 	}},
-	{64, "a node with a TTL is deleted when it is idle and has no children", waiting, func(t *testing.T, s suite) {
+	{64, "a node with a TTL is deleted when it is idle and has no children", waiting, func(t *testing.T, s checkEnv) {
 		const life = tick
 		c := s.open(t)
 		idle, parent, long := s.path("idle"), s.path("parent"), s.path("long")
 		r := c.must(multi(createTTL(parent, ttl, life), create(parent+"/child", nil, persistent)))
 		require.Equal(t, []int32{0, 0}, codes(r))
 		c.must(createTTL(long, ttl, time.Hour))
-		for range 2 { // when the second one is found, the others were looked at, too
+		for range 2 { // when the second one is deleted, the server has checked the others
 			begin := time.Now()
 			for _, r := range c.pipeline(createTTL(idle, ttl, life), exists(idle, true)) {
 				require.Zero(t, r.Err)
@@ -140,16 +141,16 @@ var wireChecks = []check{
 		}
 		require.ElementsMatch(t, []string{"parent", "long"}, c.must(getChildren(s.root, false)).Names)
 	}},
-	{124, "what is a container depends on the operation, in a multi on the flags", waiting, func(t *testing.T, s suite) {
+	{124, "the operation makes a container, in a multi the flags do", waiting, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		byOp, byFlags := s.path("op"), s.path("flags")
 		inMulti, inMultiByFlags := s.path("multi-op"), s.path("multi-flags")
-		for range 2 { // the second time nothing else is found
+		for range 2 { // after the second time, the server has checked the others again
 			for _, r := range []request{
 				createContainer(byOp, persistent), create(byFlags, nil, container),
 				multi(createContainer(inMulti, persistent)), multi(create(inMultiByFlags, nil, container)),
 			} {
-				c.do(r) // may exist
+				c.do(r) // the node may exist
 			}
 			var want, got []event
 			for _, n := range []string{byOp, inMultiByFlags} {
@@ -168,17 +169,17 @@ var wireChecks = []check{
 			require.ElementsMatch(t, []string{"flags", "multi-op"}, c.must(getChildren(s.root, false)).Names)
 		}
 	}},
-	{125, "a ping is answered with its own xid, anything else with the one sent", shared, func(t *testing.T, s suite) {
+	{125, "replies have the xid of the request, replies to pings always -2", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		for _, xid := range []int32{math.MaxInt32, 1, 1, -77, math.MinInt32, xidPing, xidSetWatches} {
 			require.Equal(t, xid, c.must(exists(s.root, false).withXid(xid)).Xid)
 		}
-		// The client would not find the request to such a reply.
+		// Not with send: the client would expect the xid 5 in the reply.
 		c.write(ping().withXid(5).frame())
 		c.pending = append(c.pending, ping())
 		require.Equal(t, xidPing, c.reply().Xid)
 	}},
-	{126, "what follows a record is ignored, half a header is not", shared, func(t *testing.T, s suite) {
+	{126, "bytes after a record are ignored, an incomplete header ends the connection", shared, func(t *testing.T, s checkEnv) {
 		c := s.open(t)
 		r := create(s.path("n"), nil, ephemeral)
 		r.Body = append(r.Body, "more"...)
@@ -186,11 +187,11 @@ var wireChecks = []check{
 		require.Equal(t, c.welcome.Session, c.must(exists(s.path("n"), false)).Stat.Owner)
 		for _, size := range []int{0, 4, 7} {
 			c.write(frame(make([]byte, size)))
-			c.end()
+			c.waitEnd()
 			c = c.reattach()
 		}
 	}},
-	{127, "packets may come in pieces", shared, func(t *testing.T, s suite) {
+	{127, "packets may come in pieces", shared, func(t *testing.T, s checkEnv) {
 		c := dial(t, s.addr)
 		h := newSession(longTimeout)
 		bytewise := func(b []byte) {

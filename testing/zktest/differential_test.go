@@ -18,40 +18,39 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// This file plays random scripts of requests on the embedded server and on a
-// real one and compares every reply, every event and its place among the
-// replies, and the nodes that are there at the end. A script is made from a
-// seed before it is played, so that both servers get the same one and it can be
-// played again. Of a script that divides the servers the test prints the smallest
-// part that still does.
+// This file runs random scripts of requests on the embedded server and on a real
+// one. It compares every reply, every event and its place among the replies, and
+// the final nodes. A script is generated from a seed before it runs, so that both
+// servers get the same script and a failure can be reproduced. If the servers
+// diverge, the test prints the smallest part of the script that still shows it.
 //
-// Compared as they are: error codes, paths, data, versions and counts. Compared
-// by what they mean: zxids as the distance from the start of the script,
-// sessions in the order of their creation, children as a set. Of times only
-// that they are possible ones. What depends on chance inside the real server, or is an
-// accident of it, is not asked for: see call.haunts, call.accidental, and the
+// Error codes, paths, data, versions and counts are compared as they are. Zxids
+// are compared by their distance from the start of the script, sessions by the
+// order of their creation, children as a set. Times must only be possible. The
+// generator avoids what is random inside the real server or an accident of its
+// implementation: see call.disturbsLaterReplies, call.unspecified and the
 // comments in generator.
 
 var (
-	differentialTime = flag.Duration("differential", 0, "play random scripts in TestDifferential for that long")
+	differentialTime = flag.Duration("differential", 0, "run random scripts in TestDifferential for this long")
 	differentialSeed = flag.Uint64("seed", 0, "the seed of TestDifferential's only script or, with -differential, of the first")
 	againstReal      = flag.Bool("against-real", false, "compare two real servers in TestDifferential, to test the test")
 )
 
-// fixedScripts is how many scripts are always run.
+// fixedScripts is the number of scripts of a run without flags.
 const fixedScripts = 100
 
 func TestDifferential(t *testing.T) {
 	t.Parallel()
-	rivals := [2]contestant{realContestant(t, "real"), {name: "embedded", addr: startEmbedded}}
+	servers := [2]testServer{startRealServer(t, "real"), {name: "embedded", addr: startEmbedded}}
 	if *againstReal {
-		rivals[1] = realContestant(t, "another real")
+		servers[1] = startRealServer(t, "another real")
 	}
 	for i, r := range regressions {
-		t.Run(r.title, func(t *testing.T) { requireAgreement(t, r.script.numbered(), rivals, uint64(1_000_000+i)) })
+		t.Run(r.title, func(t *testing.T) { requireAgreement(t, r.script.numbered(), servers, uint64(1_000_000+i)) })
 	}
 	one := func(seed uint64) bool {
-		return t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { requireAgreement(t, generate(seed), rivals, seed) })
+		return t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { requireAgreement(t, generate(seed), servers, seed) })
 	}
 	switch first := *differentialSeed; {
 	case *differentialTime > 0:
@@ -73,19 +72,18 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// contestant is one of the two servers.
-type contestant struct {
-	name  string
-	addr  func(testing.TB) string // starts the server for one script, or says where it is
-	sweep bool                    // delete the nodes of a script after it
+// testServer is one of the two servers.
+type testServer struct {
+	name    string
+	addr    func(testing.TB) string // returns the address; may start a server for one script
+	cleanUp bool                    // delete the nodes of each script
 }
 
 func startEmbedded(t testing.TB) string {
 	return zktest.Start(t, zktest.ExtendedTypes(), zktest.ContainerInterval(time.Hour), zktest.SuperUser(superuser)).Addr()
 }
 
-// The credentials that scripts use, and those of the real server's super user,
-// who can delete everything.
+// The credentials that scripts use. The super user can delete every node.
 const (
 	credentialU = "u:p"
 	credentialV = "v:q"
@@ -98,38 +96,38 @@ func digestID(credential string) string {
 	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// realContestant starts a server that does nothing of its own accord.
-func realContestant(t testing.TB, name string) contestant {
+// startRealServer starts a server that changes nothing by itself.
+func startRealServer(t testing.TB, name string) testServer {
 	server := zktest.StartReal(t,
 		zktest.Properties(map[string]string{"extendedTypesEnabled": "true"}),
 		zktest.JVMFlags(
 			"-Dznode.container.checkIntervalMs=3600000",
-			"-Dzookeeper.forceSync=no"), // nobody needs the nodes after a crash
+			"-Dzookeeper.forceSync=no"), // the nodes need not survive a crash
 		zktest.SuperUser(superuser))
-	return contestant{name: name, addr: func(testing.TB) string { return server.Addr() }, sweep: true}
+	return testServer{name: name, addr: func(testing.TB) string { return server.Addr() }, cleanUp: true}
 }
 
-// requireAgreement fails the test if the servers answer differently.
-func requireAgreement(t *testing.T, p script, rivals [2]contestant, number uint64) {
+// requireAgreement fails the test if the servers' answers differ.
+func requireAgreement(t *testing.T, p script, servers [2]testServer, number uint64) {
 	attempt := 0
 	diverge := func(p script) *divergence {
 		attempt++
 		root := fmt.Sprintf("/d%d-%d", number, attempt)
-		return p.compare([2][]string{p.play(t, rivals[0], root), p.play(t, rivals[1], root)})
+		return p.compare([2][]string{p.run(t, servers[0], root), p.run(t, servers[1], root)})
 	}
 	d := diverge(p)
 	if d == nil {
 		return
 	}
-	t.Logf("the whole script diverges at step %d\n%s", d.script[min(d.at, len(p)-1)].id, d.show(rivals))
+	t.Logf("the whole script diverges at step %d\n%s", d.script[min(d.at, len(p)-1)].id, d.show(servers))
 	d = d.shrink(diverge)
-	t.Fatalf("%s and %s give different answers. The least script that shows it:\n%s", rivals[0].name, rivals[1].name, d.show(rivals))
+	t.Fatalf("%s and %s give different answers; the smallest script that shows it:\n%s", servers[0].name, servers[1].name, d.show(servers))
 }
 
 // divergence is the first difference between the answers to a script.
 type divergence struct {
 	script  script
-	at      int // the index of the step; behind the last one: the nodes at the end
+	at      int // the index of the step; len(script) for the final nodes
 	answers [2]string
 }
 
@@ -149,69 +147,85 @@ func (p script) compare(answers [2][]string) *divergence {
 	return nil
 }
 
-func (d *divergence) show(rivals [2]contestant) string {
+func (d *divergence) show(servers [2]testServer) string {
 	var b strings.Builder
 	for _, s := range d.script[:min(d.at+1, len(d.script))] {
 		fmt.Fprintf(&b, "  %v\n", s)
 	}
 	if d.at == len(d.script) {
-		b.WriteString("  the nodes at the end\n")
+		b.WriteString("  the final nodes\n")
 	}
 	for i, a := range d.answers {
-		fmt.Fprintf(&b, "%s: %s\n", rivals[i].name, a)
+		fmt.Fprintf(&b, "%s: %s\n", servers[i].name, a)
 	}
 	return b.String()
 }
 
-// shrinkTime bounds how long a smaller script is looked for.
+// shrinkTime bounds the search for a smaller script.
 const shrinkTime = 3 * time.Minute
 
-// shrink leaves out what is not needed for the servers to diverge.
+// shrink removes steps, calls and parts that the divergence does not need.
 func (d *divergence) shrink(diverge func(script) *divergence) *divergence {
-	deadline := time.Now().Add(shrinkTime)
-	try := func(p script) bool {
-		if p.accidental() || time.Now().After(deadline) {
-			return false
-		}
-		smaller := diverge(p)
-		if smaller != nil {
-			d = smaller
-		}
-		return smaller != nil
+	s := &shrinker{d, diverge, time.Now().Add(shrinkTime)}
+	s.try(d.script[:min(d.at+1, len(d.script))])
+	for before := 0; before != s.d.script.size(); {
+		before = s.d.script.size()
+		s.removeSteps()
+		s.removeCalls()
 	}
-	try(d.script[:min(d.at+1, len(d.script))])
-	for before := 0; before != d.script.size(); {
-		before = d.script.size()
-		for n := max(1, len(d.script)/2); n > 0; n /= 2 {
-			for i := len(d.script) - n; i >= 0; i -= n {
-				i = min(i, len(d.script)-n)
-				if i >= 0 {
-					try(slices.Delete(slices.Clone(d.script), i, i+n))
-				}
-			}
-		}
-		for i := 0; i < len(d.script); i++ {
-			for j := len(d.script[i].calls) - 1; j >= 0 && i < len(d.script); j-- {
-				for k := len(d.script[i].calls[j].parts) - 1; k >= 0; k-- {
-					p := d.script.clone()
-					p[i].calls[j].parts = slices.Delete(p[i].calls[j].parts, k, k+1)
-					try(p)
-				}
-				if len(d.script[i].calls) > 1 {
-					p := d.script.clone()
-					p[i].calls = slices.Delete(p[i].calls, j, j+1)
-					try(p)
-				}
-			}
-		}
-	}
-	return d
+	return s.d
 }
 
-// script is what three clients do, one step after the other.
+// shrinker searches for a smaller script that still diverges.
+type shrinker struct {
+	d        *divergence // of the smallest script so far
+	diverge  func(script) *divergence
+	deadline time.Time
+}
+
+func (s *shrinker) try(p script) {
+	if p.unspecified() || time.Now().After(s.deadline) {
+		return
+	}
+	if smaller := s.diverge(p); smaller != nil {
+		s.d = smaller
+	}
+}
+
+// removeSteps tries to remove half of the steps, then fewer and fewer.
+func (s *shrinker) removeSteps() {
+	for n := max(1, len(s.d.script)/2); n > 0; n /= 2 {
+		for i := len(s.d.script) - n; i >= 0; i -= n {
+			i = min(i, len(s.d.script)-n)
+			if i >= 0 {
+				s.try(slices.Delete(slices.Clone(s.d.script), i, i+n))
+			}
+		}
+	}
+}
+
+// removeCalls tries to remove single calls, and single parts of a multi.
+func (s *shrinker) removeCalls() {
+	for i := 0; i < len(s.d.script); i++ {
+		for j := len(s.d.script[i].calls) - 1; j >= 0 && i < len(s.d.script); j-- {
+			for k := len(s.d.script[i].calls[j].parts) - 1; k >= 0; k-- {
+				p := s.d.script.clone()
+				p[i].calls[j].parts = slices.Delete(p[i].calls[j].parts, k, k+1)
+				s.try(p)
+			}
+			if len(s.d.script[i].calls) > 1 {
+				p := s.d.script.clone()
+				p[i].calls = slices.Delete(p[i].calls, j, j+1)
+				s.try(p)
+			}
+		}
+	}
+}
+
+// script is a sequence of steps of three clients.
 type script []step
 
-// numbered gives the steps their numbers.
+// numbered numbers the steps.
 func (p script) numbered() script {
 	for i := range p {
 		p[i].id = i + 1
@@ -240,60 +254,60 @@ func (p script) clone() script {
 	return p
 }
 
-// step is what one client does at a time.
+// step is an action of one client.
 type step struct {
-	id    int // stays the same when other steps are left out
-	who   int // the client
-	act   act
-	calls []call // of the act ask, sent in a single write
-	look  bool   // afterwards, take in the events of all clients
+	id      int // does not change when other steps are removed
+	client  int
+	act     act
+	calls   []call // of sendRequests, sent in a single write
+	collect bool   // then collect the events of all clients
 }
 
 type act int
 
 const (
-	ask        act = iota // send requests
-	openNew               // leave the session, if any, and open a new one
-	drop                  // end the connection
-	attach                // connect again with the session
-	attachFast            // the same while the old connection is there
-	attachBad             // the same with a wrong password
-	kill                  // end the session by another connection
+	sendRequests act = iota
+	openNew          // abandon the session, if any, and open a new one
+	drop             // end the connection
+	attach           // end the connection, if any, and reattach to the session
+	attachFast       // reattach while the old connection is open
+	attachBad        // reattach with a wrong password
+	killSession      // close the session over another connection
 )
 
-var actNames = [...]string{"ask", "open a session", "drop the connection", "re-attach", "re-attach over", "re-attach with a wrong password", "kill the session"}
+var actNames = [...]string{"send", "open a session", "drop the connection", "reattach", "reattach while connected", "reattach with a wrong password", "kill the session"}
 
 func (s step) String() string {
 	text := actNames[s.act]
-	if s.act == ask {
+	if s.act == sendRequests {
 		calls := make([]string, len(s.calls))
 		for i, c := range s.calls {
 			calls[i] = c.String()
 		}
 		text = strings.Join(calls, "; ")
 	}
-	if s.look {
-		text += " (look)"
+	if s.collect {
+		text += " (collect events)"
 	}
-	return fmt.Sprintf("%2d %c: %s", s.id, 'A'+s.who, text)
+	return fmt.Sprintf("%2d %c: %s", s.id, 'A'+s.client, text)
 }
 
-// call is a request. Its paths are below the script's own node, but for those
-// behind an exclamation mark; $7 is what step 7 created.
+// call is a request. Its paths are below the script's own node, unless they begin
+// with an exclamation mark; $7 is the path that step 7 created.
 type call struct {
-	op      int32
-	xid     int32 // 0: the next one
-	path    string
-	data    []byte
-	acls    []acl
-	flags   int32 // of a create; the mode of addWatch, the kind in removeWatches
-	version int32
-	ttl     int64
-	watch   bool
-	since   int // of setWatches: the number of a step, 0 the start, or now
-	lists   [][]string
-	parts   []call
-	cut     int // so many bytes are missing at the end
+	op        int32
+	xid       int32 // 0 for the next one
+	path      string
+	data      []byte
+	acls      []acl
+	flags     int32 // of a create; the mode of addWatch, the kind in removeWatches
+	version   int32
+	ttl       int64
+	watch     bool
+	since     int // of setWatches: the number of a step, 0 for the start, or now
+	lists     [][]string
+	parts     []call
+	truncated int // the number of bytes missing at the end
 }
 
 // now is the zxid of the latest reply.
@@ -354,51 +368,51 @@ func (c call) String() string {
 	if c.xid != 0 {
 		args = append(args, "xid", c.xid)
 	}
-	if c.cut != 0 {
-		args = append(args, "without the last bytes:", c.cut)
+	if c.truncated != 0 {
+		args = append(args, "without the last bytes:", c.truncated)
 	}
 	return name + strings.TrimSuffix("("+fmt.Sprintln(args...), "\n") + ")"
 }
 
-// player runs a script on one server.
-type player struct {
+// runner runs a script on one server.
+type runner struct {
 	t        testing.TB
 	addr     string
 	root     string
 	base     int64 // the zxid at the start
-	latest   int64 // the largest zxid there was
-	clients  [3]actor
+	latest   int64 // the largest zxid so far
+	clients  [3]scriptClient
 	sessions []handshake    // all, in the order of their creation
 	created  map[int]string // paths by the numbers of steps
 	zxids    map[int]int64  // of the replies, by the numbers of steps
 }
 
-// actor is one of the script's clients.
-type actor struct {
-	conn    *client // nil: not connected
+// scriptClient is one of the script's clients.
+type scriptClient struct {
+	conn    *client // nil while not connected
 	session handshake
 }
 
-// broken is the end of a script whose server breaks the protocol.
-type broken struct{ complaint string }
+// protocolError ends a script: the server violates the protocol.
+type protocolError struct{ message string }
 
-// catcher makes the raw client's complaints answers that can be compared.
-type catcher struct {
+// failureCatcher turns failures of the raw client into answers to compare.
+type failureCatcher struct {
 	testing.TB
-	complaint string
+	message string
 }
 
-func (c *catcher) Errorf(format string, args ...any) { c.complaint = fmt.Sprintf(format, args...) }
-func (c *catcher) FailNow()                          { panic(broken{c.complaint}) }
+func (c *failureCatcher) Errorf(format string, args ...any) { c.message = fmt.Sprintf(format, args...) }
+func (c *failureCatcher) FailNow()                          { panic(protocolError{c.message}) }
 
-// play returns the answers to the steps and, behind them, the nodes at the end.
-func (p script) play(t testing.TB, c contestant, root string) (answers []string) {
-	pl := &player{t: &catcher{TB: t}, addr: c.addr(t), root: root, created: map[int]string{}, zxids: map[int]int64{}}
+// run returns the answers to the steps, followed by the final nodes.
+func (p script) run(t testing.TB, c testServer, root string) (answers []string) {
+	pl := &runner{t: &failureCatcher{TB: t}, addr: c.addr(t), root: root, created: map[int]string{}, zxids: map[int]int64{}}
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
-		case broken:
-			answers = append(answers, "broken: "+r.complaint)
+		case protocolError:
+			answers = append(answers, "protocol error: "+r.message)
 		default:
 			panic(r)
 		}
@@ -410,30 +424,30 @@ func (p script) play(t testing.TB, c contestant, root string) (answers []string)
 	for _, s := range p {
 		answers = append(answers, strings.ReplaceAll(pl.step(s), root, "~"))
 	}
-	answers = append(answers, strings.ReplaceAll(pl.end(reader), root, "~"))
-	if c.sweep {
-		sweep(t, pl.addr, root)
+	answers = append(answers, strings.ReplaceAll(pl.finish(reader), root, "~"))
+	if c.cleanUp {
+		deleteTree(t, pl.addr, root)
 	}
 	return answers
 }
 
-// step does one step and returns all that can be seen of it.
-func (pl *player) step(s step) string {
-	p := &pl.clients[s.who]
+// step runs one step and returns everything that the clients see of it.
+func (pl *runner) step(s step) string {
+	p := &pl.clients[s.client]
 	var answer []string
-	if s.act != ask || s.ends() {
-		// What a server has not sent when a connection ends is lost. And the
-		// order of events when a session ends is open: so that it can be
-		// ignored, they must not be together with others.
-		answer = append(answer, pl.look(false)...)
-		s.look = true
+	if s.act != sendRequests || s.ends() {
+		// Events that the server has not sent when a connection ends are lost. The
+		// order of the events of a session's end is unspecified: it is ignored, so
+		// they must not mix with others.
+		answer = append(answer, pl.collectEvents(false)...)
+		s.collect = true
 	}
 	switch s.act {
-	case ask:
+	case sendRequests:
 		if p.conn == nil {
 			return "not connected"
 		}
-		answer = append(answer, pl.ask(p, s)...)
+		answer = append(answer, pl.sendRequests(p, s)...)
 	case openNew:
 		answer = append(answer, pl.drop(p)...)
 		p.conn = open(pl.t, pl.addr, longTimeout)
@@ -451,25 +465,25 @@ func (pl *player) step(s step) string {
 		h := p.session
 		h.Password = make([]byte, 16)
 		answer = append(answer, pl.attach(p, h)...)
-	case kill:
+	case killSession:
 		answer = append(answer, pl.attach(p, p.session)...)
 		if p.conn != nil {
-			answer = append(answer, pl.ask(p, step{calls: []call{{op: opCloseSession}}})...)
+			answer = append(answer, pl.sendRequests(p, step{calls: []call{{op: opCloseSession}}})...)
 		}
 	}
-	if s.look {
-		answer = append(answer, pl.look(s.ends())...)
+	if s.collect {
+		answer = append(answer, pl.collectEvents(s.ends())...)
 	}
 	return strings.Join(answer, "\n\t")
 }
 
 // ends reports whether the step ends a session.
 func (s step) ends() bool {
-	return s.act == kill || slices.ContainsFunc(s.calls, func(c call) bool { return c.op == opCloseSession })
+	return s.act == killSession || slices.ContainsFunc(s.calls, func(c call) bool { return c.op == opCloseSession })
 }
 
-// ask sends the step's requests and returns what came back.
-func (pl *player) ask(p *actor, s step) (answers []string) {
+// sendRequests sends the step's requests and returns the answers.
+func (pl *runner) sendRequests(p *scriptClient, s step) (answers []string) {
 	requests := make([]request, len(s.calls))
 	for i, c := range s.calls {
 		requests[i] = pl.request(c)
@@ -503,9 +517,9 @@ func (pl *player) ask(p *actor, s step) (answers []string) {
 	return answers
 }
 
-// drop ends the connection, if there is one, and waits until the server has
-// ended it, too: then its watches are gone.
-func (pl *player) drop(p *actor) []string {
+// drop ends the connection, if there is one, and waits until the server has ended
+// it, too: then its watches are removed.
+func (pl *runner) drop(p *scriptClient) []string {
 	if p.conn == nil {
 		return nil
 	}
@@ -514,8 +528,8 @@ func (pl *player) drop(p *actor) []string {
 	return pl.drain(p)
 }
 
-// drain reads what comes before the server ends the connection.
-func (pl *player) drain(p *actor) (answers []string) {
+// drain reads what the server sends until it ends the connection.
+func (pl *runner) drain(p *scriptClient) (answers []string) {
 	for {
 		reply, err := p.conn.tryReply()
 		if err != nil {
@@ -523,14 +537,14 @@ func (pl *player) drain(p *actor) (answers []string) {
 		}
 		answers = append(answers, pl.events(reply.Events, false)+pl.show(reply))
 	}
-	missed := p.conn.events[len(p.conn.events)-p.conn.fresh:]
+	missed := p.conn.events[len(p.conn.events)-p.conn.unreported:]
 	p.conn.cut()
 	p.conn = nil
 	return append(answers, pl.events(missed, false)+"the end")
 }
 
-// attach connects with a session; the server then ends its old connection.
-func (pl *player) attach(p *actor, h handshake) (answers []string) {
+// attach connects with a session. The server then ends the old connection.
+func (pl *runner) attach(p *scriptClient, h handshake) (answers []string) {
 	if h.Session == 0 {
 		return []string{"no session"}
 	}
@@ -548,9 +562,9 @@ func (pl *player) attach(p *actor, h handshake) (answers []string) {
 		slices.Equal(h.Password, next.welcome.Password)))
 }
 
-// look returns the events that came to all clients since they last read. The
-// order of those that came together can be ignored.
-func (pl *player) look(sorted bool) (answers []string) {
+// collectEvents returns the events that all clients got since they last read,
+// sorted if their order is unspecified.
+func (pl *runner) collectEvents(sorted bool) (answers []string) {
 	for _, p := range pl.clients {
 		if p.conn != nil {
 			p.conn.send(ping())
@@ -572,9 +586,9 @@ func (pl *player) look(sorted bool) (answers []string) {
 	return answers
 }
 
-// end returns all nodes, and ends all sessions.
-func (pl *player) end(reader *client) string {
-	answers := pl.look(false)
+// finish returns the final nodes, and ends all sessions.
+func (pl *runner) finish(reader *client) string {
+	answers := pl.collectEvents(false)
 	var walk func(path string)
 	walk = func(path string) {
 		rs := reader.pipeline(exists(path, false), getData(path, false), getACL(path), getChildren2(path, false))
@@ -592,10 +606,10 @@ func (pl *player) end(reader *client) string {
 	for _, h := range pl.sessions {
 		c := connect(pl.t, pl.addr, h)
 		if c.welcome.Session != 0 {
-			answers = append(answers, pl.owner(h.Session)+" lives")
+			answers = append(answers, pl.owner(h.Session)+" is alive")
 			c.do(closeSession())
 		}
-		c.end()
+		c.waitEnd()
 		c.cut()
 	}
 	for i := range pl.clients {
@@ -605,13 +619,13 @@ func (pl *player) end(reader *client) string {
 	}
 	answers = append(answers, "finally "+pl.show(reader.do(getAllChildrenNumber(pl.root))))
 	reader.do(closeSession())
-	reader.end()
+	reader.waitEnd()
 	reader.cut()
 	return strings.Join(answers, "\n\t")
 }
 
-// sweep deletes what a script has left on a server for many scripts.
-func sweep(t testing.TB, addr, root string) {
+// deleteTree deletes the nodes of a script from a server that is reused.
+func deleteTree(t testing.TB, addr, root string) {
 	c := open(t, addr, longTimeout)
 	require.Zero(t, c.do(auth("digest", superuser)).Err)
 	var deletions []request
@@ -629,17 +643,17 @@ func sweep(t testing.TB, addr, root string) {
 		require.Zero(t, r.Err)
 	}
 	c.do(closeSession())
-	c.end()
+	c.waitEnd()
 	c.cut()
 }
 
 // request returns the packet of a call.
-func (pl *player) request(c call) request {
+func (pl *runner) request(c call) request {
 	path := pl.path(c.path)
 	r := request{Op: c.op}
 	switch c.op {
 	case opCreate, opCreate2, opCreateContainer, opCreateTTL:
-		r = creation(c.op, path, c.data, c.acls, c.flags)
+		r = createRequest(c.op, path, c.data, c.acls, c.flags)
 		if c.op == opCreateTTL {
 			r.Body = encoder(r.Body).long(c.ttl)
 		}
@@ -652,9 +666,9 @@ func (pl *player) request(c call) request {
 	case opSetACL:
 		r = setACL(path, c.version, c.acls...)
 	case opExists, opGetData, opGetChildren, opGetChildren2:
-		r = reading(c.op, path, c.watch)
+		r = readRequest(c.op, path, c.watch)
 	case opAddWatch, opCheckWatches, opRemoveWatches:
-		r = watching(c.op, path, c.flags)
+		r = watchRequest(c.op, path, c.flags)
 	case opMulti, opMultiRead:
 		parts := make([]request, len(c.parts))
 		for i, part := range c.parts {
@@ -680,19 +694,19 @@ func (pl *player) request(c call) request {
 		}
 		r.Body = encoder{}.long(since).lists(lists)
 	case opGetACL, opSync, opGetEphemerals, opGetAllChildrenNumber, opDeleteContainer:
-		r = about(c.op, path)
+		r = pathRequest(c.op, path)
 	case opPing:
 		r = ping()
 	}
 	if c.xid != 0 {
 		r.Xid = c.xid
 	}
-	r.Body = r.Body[:len(r.Body)-min(c.cut, len(r.Body))]
+	r.Body = r.Body[:len(r.Body)-min(c.truncated, len(r.Body))]
 	return r
 }
 
-// path returns a call's path as the server gets it.
-func (pl *player) path(path string) string {
+// path returns the path of a call as it is sent.
+func (pl *runner) path(path string) string {
 	if path == null {
 		return null
 	}
@@ -709,17 +723,17 @@ func (pl *player) path(path string) string {
 		if made := pl.created[id]; made != "" {
 			return made + below
 		}
-		return pl.root + "/" + path // a node that is not there
+		return pl.root + "/" + path // a node that does not exist
 	}
 	return pl.root + path
 }
 
 // show describes a reply.
-func (pl *player) show(r result) string {
+func (pl *runner) show(r result) string {
 	if r.Err != 0 {
-		return fmt.Sprintf("error %d%s", r.Err, pl.at(r.Zxid))
+		return fmt.Sprintf("error %d%s", r.Err, pl.zxid(r.Zxid))
 	}
-	words := []string{"ok" + pl.at(r.Zxid)}
+	words := []string{"ok" + pl.zxid(r.Zxid)}
 	if r.Path != "" {
 		words = append(words, strconv.Quote(r.Path))
 	}
@@ -731,8 +745,8 @@ func (pl *player) show(r result) string {
 		words = append(words, fmt.Sprintf("%q", r.Names))
 	}
 	if r.ACL != nil {
-		// The real server keeps identities in a set: their order is open in
-		// the answer to whoAmI, and in what the scheme auth becomes.
+		// The real server keeps identities in a set: their order is unspecified in
+		// the reply to whoAmI, and where the scheme auth was replaced.
 		if r.Op == opWhoAmI || manyDigests(r.ACL) {
 			slices.SortFunc(r.ACL, func(a, b acl) int { return strings.Compare(showACL([]acl{a}), showACL([]acl{b})) })
 		}
@@ -771,31 +785,31 @@ func manyDigests(acls []acl) bool {
 	return n > 1
 }
 
-func (pl *player) data(b []byte) string {
+func (pl *runner) data(b []byte) string {
 	if b == nil {
 		return "null"
 	}
 	return strconv.Quote(string(b))
 }
 
-// at describes a zxid.
-func (pl *player) at(zxid int64) string {
+// zxid describes a zxid.
+func (pl *runner) zxid(zxid int64) string {
 	if zxid <= 0 {
 		return fmt.Sprintf("@%d", zxid)
 	}
 	return fmt.Sprintf("@%+d", zxid-pl.base)
 }
 
-func (pl *player) owner(session int64) string {
+func (pl *runner) owner(session int64) string {
 	i := slices.IndexFunc(pl.sessions, func(h handshake) bool { return h.Session == session })
 	if i < 0 {
-		return "somebody"
+		return "unknown session"
 	}
 	return fmt.Sprintf("S%d", i+1)
 }
 
-func (pl *player) stat(s stat) string {
-	text := fmt.Sprintf("{c%s m%s p%s v%d c%d a%d len %d children %d", pl.at(s.Czxid), pl.at(s.Mzxid), pl.at(s.Pzxid),
+func (pl *runner) stat(s stat) string {
+	text := fmt.Sprintf("{c%s m%s p%s v%d c%d a%d len %d children %d", pl.zxid(s.Czxid), pl.zxid(s.Mzxid), pl.zxid(s.Pzxid),
 		s.Version, s.Cversion, s.Aversion, s.DataLength, s.NumChildren)
 	if s.Owner != 0 {
 		text += " owner " + pl.owner(s.Owner)
@@ -811,7 +825,7 @@ func (pl *player) stat(s stat) string {
 
 var eventNames = map[int32]string{nodeCreated: "created", nodeDeleted: "deleted", nodeDataChanged: "changed", nodeChildrenChanged: "children"}
 
-func (pl *player) events(events []event, sorted bool) string {
+func (pl *runner) events(events []event, sorted bool) string {
 	texts := make([]string, len(events))
 	for i, e := range events {
 		texts[i] = fmt.Sprintf("<%s %q> ", eventNames[e.Type], e.Path)
@@ -822,37 +836,37 @@ func (pl *player) events(events []event, sorted bool) string {
 	return strings.Join(texts, "")
 }
 
-// generate makes the script of a seed.
+// generate returns the script of a seed.
 func generate(seed uint64) script {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, seed)), parents: []string{""}}
-	for who := range 3 {
-		g.add(step{who: who, act: openNew})
+	for client := range 3 {
+		g.add(step{client: client, act: openNew})
 	}
 	g.authenticate(0)
 	for _, path := range []string{"/a", "/b", "/a/c"} {
-		g.add(step{who: g.IntN(3), calls: []call{{op: opCreate, path: path, acls: world}}})
+		g.add(step{client: g.IntN(3), calls: []call{{op: opCreate, path: path, acls: world}}})
 		g.parents = append(g.parents, path)
 	}
 	for range 20 + g.IntN(25) {
-		if who := g.IntN(3); g.chance(85) {
-			g.requests(who)
+		if client := g.IntN(3); g.chance(85) {
+			g.requests(client)
 		} else {
-			g.disturb(who)
+			g.disconnect(client)
 		}
 	}
 	return g.script
 }
 
-// generator makes scripts that often do what is possible, and what is just
-// not. What it must leave out has a comment at the place.
+// generator generates scripts whose requests often succeed, and often fail
+// narrowly. Comments say what it avoids.
 type generator struct {
 	*rand.Rand
 	script script
 
-	// Paths that are there if everything went well: of nodes that can have
+	// The paths that exist if all requests succeed: of nodes that can have
 	// children, and of others.
 	parents, leaves []string
-	watched         []string // paths that somebody has watched
+	watched         []string // paths on which a watch was set
 }
 
 func (g *generator) add(s step) {
@@ -862,12 +876,12 @@ func (g *generator) add(s step) {
 
 func (g *generator) chance(percent int) bool { return g.IntN(100) < percent }
 
-// of returns one of the values.
-func of[T any](g *generator, values ...T) T { return values[g.IntN(len(values))] }
+// oneOf returns one of the values.
+func oneOf[T any](g *generator, values ...T) T { return values[g.IntN(len(values))] }
 
-// requests adds a step that asks for something.
-func (g *generator) requests(who int) {
-	s := step{who: who, look: g.chance(50)}
+// requests adds a step that sends requests.
+func (g *generator) requests(client int) {
+	s := step{client: client, collect: g.chance(50)}
 	n := 1
 	if g.chance(20) {
 		n += 1 + g.IntN(4)
@@ -875,132 +889,132 @@ func (g *generator) requests(who int) {
 	for range n {
 		c := g.call()
 		s.calls = append(s.calls, c)
-		if c.haunts() {
+		if c.disturbsLaterReplies() {
 			break
 		}
 	}
-	if n > 1 && !s.calls[len(s.calls)-1].haunts() && g.chance(5) {
+	if n > 1 && !s.calls[len(s.calls)-1].disturbsLaterReplies() && g.chance(5) {
 		s.calls = append(s.calls, call{op: opCloseSession})
 	}
 	g.add(s)
 	if s.ends() {
-		g.elsewhere(who)
-		g.comeBack(who)
+		g.othersRequest(client)
+		g.reconnect(client)
 	}
 }
 
-// haunts reports whether the real server's answers to requests behind the call
-// depend on when they come. It checks requests before those in front of them
-// are carried out, against what it expects to be then: but without a change of
-// the ACL, with what a multi would have done that it fails to understand, and
-// with a container that was asked for as an ephemeral as one that goes with
-// its session.
-func (c call) haunts() bool {
-	return c.op == opSetACL || c.op == opCreateContainer && c.flags&ephemeral != 0 || c.op == opMulti && (c.cut > 0 || slices.ContainsFunc(c.parts, func(part call) bool {
+// disturbsLaterReplies reports whether the real server's replies to requests
+// after the call depend on timing. The server checks a request before earlier
+// ones are applied, against the state it expects then. That state lacks a change
+// of the ACL, includes the effect of a multi that turns out to be malformed, and
+// treats a container that was requested with the flag ephemeral as an ephemeral.
+func (c call) disturbsLaterReplies() bool {
+	return c.op == opSetACL || c.op == opCreateContainer && c.flags&ephemeral != 0 || c.op == opMulti && (c.truncated > 0 || slices.ContainsFunc(c.parts, func(part call) bool {
 		return part.op != opCreateTTL && (part.flags == ttl || part.flags == ttlSequential) || slices.Contains(reads, part.op)
 	}))
 }
 
-// reads are the operations that must not be in a multi but sometimes are.
+// reads are operations that are not allowed in a multi; the generator sometimes
+// adds one.
 var reads = []int32{opGetACL, opGetData, opSync}
 
-// accidental reports whether the real server's answer to a call is an accident
-// that no client can rely on.
-func (c call) accidental() bool {
+// unspecified reports whether the real server's reply to a call is an accident of
+// its implementation, on which no client can rely.
+func (c call) unspecified() bool {
 	switch {
 	case c.op == opCreateTTL && c.ttl < 0 && c.flags != ttl && c.flags != ttlSequential:
-		return true // ends the real server
+		return true // makes the real server exit
 	case c.op == opCheckWatches && c.path == "!abc":
-		return true // an error if there is, or was, any recursive watch on the server
+		return true // an error if the server has, or had, any recursive watch
 	case c.op == opMultiRead && len(c.parts) > 0 && !slices.ContainsFunc(c.parts, func(part call) bool { return part.op != opDelete }):
-		return true // an error that has a record
+		return true // an error whose reply has a record
 	case len(c.acls) > 1 && slices.ContainsFunc(c.acls, func(a acl) bool { return a.Scheme == null || a.ID == null }):
-		return true // an error if such an entry is compared with another
+		return true // an error if such an entry is compared with another one
 	}
-	return slices.ContainsFunc(c.parts, call.accidental)
+	return slices.ContainsFunc(c.parts, call.unspecified)
 }
 
-func (p script) accidental() bool {
-	return slices.ContainsFunc(p, func(s step) bool { return slices.ContainsFunc(s.calls, call.accidental) })
+func (p script) unspecified() bool {
+	return slices.ContainsFunc(p, func(s step) bool { return slices.ContainsFunc(s.calls, call.unspecified) })
 }
 
-// disturb adds steps that end a connection or a session, and then go on.
-func (g *generator) disturb(who int) {
-	alone := func(c call) { g.add(step{who: who, calls: []call{c}, look: g.chance(50)}) }
+// disconnect adds steps that end a connection or a session, and reconnect.
+func (g *generator) disconnect(client int) {
+	alone := func(c call) { g.add(step{client: client, calls: []call{c}, collect: g.chance(50)}) }
 	switch g.IntN(9) {
 	case 0, 1:
-		g.add(step{who: who, act: drop})
+		g.add(step{client: client, act: drop})
 	case 2:
-		g.add(step{who: who, act: attachFast})
-		g.again(who)
+		g.add(step{client: client, act: attachFast})
+		g.afterReconnect(client)
 		return
 	case 3:
-		g.add(step{who: who, act: attachBad})
+		g.add(step{client: client, act: attachBad})
 	case 4:
 		alone(call{op: opCloseSession})
 	case 5:
-		g.add(step{who: who, act: kill})
+		g.add(step{client: client, act: killSession})
 	case 6:
-		alone(call{op: of[int32](g, 55, 0, 1000)})
+		alone(call{op: oneOf[int32](g, 55, 0, 1000)})
 	case 7:
-		// The replies to auth and sasl may overtake others: they stay alone.
-		alone(call{op: opAuth, path: of(g, "nope", "world", ""), data: []byte("u:p"), xid: of(g, 0, xidAuth)})
+		// Replies to auth and sasl may overtake others, so they get their own step.
+		alone(call{op: opAuth, path: oneOf(g, "nope", "world", ""), data: []byte("u:p"), xid: oneOf(g, 0, xidAuth)})
 	case 8:
-		g.authenticate(who)
+		g.authenticate(client)
 		return
 	}
-	g.elsewhere(who)
-	g.comeBack(who)
+	g.othersRequest(client)
+	g.reconnect(client)
 }
 
-// elsewhere adds what the others do meanwhile.
-func (g *generator) elsewhere(who int) {
+// othersRequest adds requests of the other clients.
+func (g *generator) othersRequest(client int) {
 	for range g.IntN(4) {
-		g.requests((who + 1 + g.IntN(2)) % 3)
+		g.requests((client + 1 + g.IntN(2)) % 3)
 	}
 }
 
-// comeBack connects again, if possible with the same session.
-func (g *generator) comeBack(who int) {
+// reconnect connects again, if possible with the same session.
+func (g *generator) reconnect(client int) {
 	if g.chance(60) {
-		g.add(step{who: who, act: attach})
+		g.add(step{client: client, act: attach})
 		if g.chance(30) {
-			g.requests(who)
+			g.requests(client)
 		}
 	}
 	last := g.script[len(g.script)-1]
 	if last.act != attach || g.chance(40) {
-		g.add(step{who: who, act: openNew})
+		g.add(step{client: client, act: openNew})
 	}
-	g.again(who)
+	g.afterReconnect(client)
 }
 
-// again does what clients do when they are connected again.
-func (g *generator) again(who int) {
-	if who == 0 && g.chance(80) || g.chance(10) {
-		g.authenticate(who)
+// afterReconnect adds what clients do when they are connected again.
+func (g *generator) afterReconnect(client int) {
+	if client == 0 && g.chance(80) || g.chance(10) {
+		g.authenticate(client)
 	}
 	if g.chance(50) {
-		g.add(step{who: who, calls: []call{g.setWatches()}, look: g.chance(50)})
+		g.add(step{client: client, calls: []call{g.setWatches()}, collect: g.chance(50)})
 	}
 }
 
-func (g *generator) authenticate(who int) {
-	c := call{op: opAuth, path: "digest", data: []byte(of(g, credentialU, credentialU, credentialV)), xid: of(g, 0, xidAuth)}
+func (g *generator) authenticate(client int) {
+	c := call{op: opAuth, path: "digest", data: []byte(oneOf(g, credentialU, credentialU, credentialV)), xid: oneOf(g, 0, xidAuth)}
 	if g.chance(10) {
-		c.path, c.data = of(g, "digest", "ip"), []byte(of(g, "", "u", "u:p:q"))
+		c.path, c.data = oneOf(g, "digest", "ip"), []byte(oneOf(g, "", "u", "u:p:q"))
 	}
-	g.add(step{who: who, calls: []call{c}, look: g.chance(50)})
+	g.add(step{client: client, calls: []call{c}, collect: g.chance(50)})
 }
 
-// call returns any request that is for groups, too.
+// call returns any request that may be sent together with others.
 func (g *generator) call() call {
 	for {
 		c := g.anyCall()
 		if g.chance(3) {
-			c.cut = 1 + g.IntN(12)
+			c.truncated = 1 + g.IntN(12)
 		}
-		if !c.accidental() {
+		if !c.unspecified() {
 			return c
 		}
 	}
@@ -1017,7 +1031,7 @@ func (g *generator) anyCall() call {
 		}
 		return c
 	case n < 66:
-		c := call{op: of(g, opExists, opGetData, opGetChildren, opGetChildren2), path: g.readPath(), watch: g.chance(60)}
+		c := call{op: oneOf(g, opExists, opGetData, opGetChildren, opGetChildren2), path: g.readPath(), watch: g.chance(60)}
 		if c.watch {
 			g.watched = append(g.watched, c.path)
 		}
@@ -1025,13 +1039,13 @@ func (g *generator) anyCall() call {
 	case n < 69:
 		return call{op: opGetACL, path: g.readPath()}
 	case n < 71:
-		return call{op: opSync, path: of(g, g.path(), "!junk", "!", null)}
+		return call{op: opSync, path: oneOf(g, g.path(), "!junk", "!", null)}
 	case n < 80:
 		return g.multi()
 	case n < 83:
 		c := call{op: opMultiRead}
 		for range g.IntN(5) {
-			c.parts = append(c.parts, call{op: of(g, opGetData, opGetChildren), path: g.readPath()})
+			c.parts = append(c.parts, call{op: oneOf(g, opGetData, opGetChildren), path: g.readPath()})
 		}
 		if g.chance(10) {
 			c.parts = append(c.parts, call{op: opDelete, path: g.path(), version: anyVersion})
@@ -1042,16 +1056,16 @@ func (g *generator) anyCall() call {
 	case n < 89:
 		return call{op: opCheckWatches, path: g.watchedPath(), flags: g.watchKind()}
 	case n < 92:
-		c := call{op: opAddWatch, path: g.readPath(), flags: of(g, modePersistent, modeRecursive)}
+		c := call{op: opAddWatch, path: g.readPath(), flags: oneOf(g, modePersistent, modeRecursive)}
 		if g.chance(10) {
-			c.flags = of[int32](g, -1, 2)
+			c.flags = oneOf[int32](g, -1, 2)
 		}
 		g.watched = append(g.watched, c.path)
 		return c
 	case n < 94:
 		return g.setWatches()
 	case n < 96:
-		return call{op: opGetEphemerals, path: of(g, "", "/a", "!", "!/", "! /\t", null, g.path())}
+		return call{op: opGetEphemerals, path: oneOf(g, "", "/a", "!", "!/", "! /\t", null, g.path())}
 	case n < 98:
 		c := call{op: opGetAllChildrenNumber, path: g.readPath()}
 		if g.chance(5) {
@@ -1061,13 +1075,13 @@ func (g *generator) anyCall() call {
 	case n < 99:
 		return call{op: opWhoAmI}
 	}
-	return call{op: of(g, opPing, opReconfig, opDeleteContainer), path: "/a"}
+	return call{op: oneOf(g, opPing, opReconfig, opDeleteContainer), path: "/a"}
 }
 
 // write returns a request that can also be in a multi.
 func (g *generator) write() call {
 	for {
-		if c := g.anyWrite(); !c.accidental() {
+		if c := g.anyWrite(); !c.unspecified() {
 			return c
 		}
 	}
@@ -1080,10 +1094,10 @@ func (g *generator) anyWrite() call {
 	case n < 75:
 		c := call{op: opDelete, path: g.path(), version: g.version()}
 		if g.chance(50) {
-			c.path = of(g, append(g.leaves, g.parents[len(g.parents)-1])...)
+			c.path = oneOf(g, append(g.leaves, g.parents[len(g.parents)-1])...)
 		}
 		if c.path == "" {
-			c.path = "/a" // without the script's own node little is possible
+			c.path = "/a" // without the script's own node most requests would fail
 		}
 		if c.version <= 0 {
 			gone := func(path string) bool { return path == c.path }
@@ -1096,11 +1110,11 @@ func (g *generator) anyWrite() call {
 
 func (g *generator) creation() call {
 	c := call{
-		op:    of(g, opCreate, opCreate, opCreate2, opCreate2, opCreateContainer, opCreateTTL),
+		op:    oneOf(g, opCreate, opCreate, opCreate2, opCreate2, opCreateContainer, opCreateTTL),
 		data:  g.data(),
 		acls:  world,
-		flags: of(g, persistent, persistent, ephemeral, sequential, ephemeralSequential),
-		ttl:   of[int64](g, 1, 1000, 1<<40-1),
+		flags: oneOf(g, persistent, persistent, ephemeral, sequential, ephemeralSequential),
+		ttl:   oneOf[int64](g, 1, 1000, 1<<40-1),
 	}
 	restricted := g.chance(25)
 	if restricted {
@@ -1108,31 +1122,31 @@ func (g *generator) creation() call {
 	}
 	switch c.op {
 	case opCreateContainer:
-		c.flags = of(g, container, container, container, persistent, ephemeral)
+		c.flags = oneOf(g, container, container, container, persistent, ephemeral)
 	case opCreateTTL:
-		c.flags = of(g, ttl, ttl, ttlSequential, c.flags)
+		c.flags = oneOf(g, ttl, ttl, ttlSequential, c.flags)
 		if g.chance(10) {
-			c.ttl = of[int64](g, 0, -1, 1<<40)
+			c.ttl = oneOf[int64](g, 0, -1, 1<<40)
 		}
 	}
 	if g.chance(5) {
-		c.flags = of(g, -1, container, ttl, ttlSequential, 7, 9)
+		c.flags = oneOf(g, -1, container, ttl, ttlSequential, 7, 9)
 	}
-	parent := of(g, g.parents...)
+	parent := oneOf(g, g.parents...)
 	if p := g.path(); g.chance(10) && !strings.HasPrefix(p, "!") {
 		parent = p
 	}
 	made := ""
 	switch {
 	case c.flags == sequential || c.flags == ephemeralSequential || c.flags == ttlSequential:
-		c.path = parent + of(g, "/", "/", "/a", "/n-", "/n-")
+		c.path = parent + oneOf(g, "/", "/", "/a", "/n-", "/n-")
 		made = fmt.Sprintf("$%d", len(g.script)+1)
 	case g.chance(5):
 		c.path = g.path()
 	default:
-		c.path = parent + of(g, "/a", "/b", "/c", "/d")
+		c.path = parent + oneOf(g, "/a", "/b", "/c", "/d")
 		if strings.Count(c.path, "/") > 3 {
-			c.path = of(g, "/a", "/b", "/c", "/d")
+			c.path = oneOf(g, "/a", "/b", "/c", "/d")
 		}
 		made = c.path
 	}
@@ -1156,13 +1170,13 @@ func (g *generator) multi() call {
 		c.parts = append(c.parts, part)
 	}
 	if g.chance(5) {
-		c.parts = append(c.parts, call{op: of(g, reads...), path: g.path()})
+		c.parts = append(c.parts, call{op: oneOf(g, reads...), path: g.path()})
 	}
 	return c
 }
 
 func (g *generator) setWatches() call {
-	c := call{op: of(g, opSetWatches, opSetWatches2), since: of(g, 0, now, 1+g.IntN(len(g.script))), xid: of(g, 0, xidSetWatches)}
+	c := call{op: oneOf(g, opSetWatches, opSetWatches2), since: oneOf(g, 0, now, 1+g.IntN(len(g.script))), xid: oneOf(g, 0, xidSetWatches)}
 	n := 3
 	if c.op == opSetWatches2 {
 		n = 5
@@ -1177,33 +1191,34 @@ func (g *generator) setWatches() call {
 }
 
 func (g *generator) watchKind() int32 {
-	return of(g, childWatch, dataWatch, anyWatch, childWatch, dataWatch, anyWatch, 0, 4)
+	return oneOf(g, childWatch, dataWatch, anyWatch, childWatch, dataWatch, anyWatch, 0, 4)
 }
 
-// path returns a path for writing. Nodes that ZooKeeper has of its own are
-// only written to where that fails: they are there for all scripts.
+// path returns a path for a write. ZooKeeper's own nodes, which all scripts
+// share, are used only where the write fails.
 func (g *generator) path() string {
 	switch n := g.IntN(100); {
 	case n < 50:
-		return of(g, g.parents...)
+		return oneOf(g, g.parents...)
 	case n < 80:
-		return of(g, append(g.leaves, g.parents...)...)
+		return oneOf(g, append(g.leaves, g.parents...)...)
 	case n < 88:
-		return of(g, g.parents...) + of(g, "/a", "/b", "/c", "/d")
+		return oneOf(g, g.parents...) + oneOf(g, "/a", "/b", "/c", "/d")
 	case n < 91:
 		return fmt.Sprintf("$%d", 1+g.IntN(len(g.script)))
 	case n < 95:
-		return of(g, "/a", "/b", "/c", "/d")
+		return oneOf(g, "/a", "/b", "/c", "/d")
 	}
-	return of(g, "!", "!abc", "/", "/a/", "/a//b", "/a/./b", "/..", "/x\x01", "/x\x00", "/x\u0085", "/x\ue000", "/x\ud7ff", "/x\ufff0",
+	return oneOf(g, "!", "!abc", "/", "/a/", "/a//b", "/a/./b", "/..", "/x\x01", "/x\x00", "/x\u0085", "/x\ue000", "/x\ud7ff", "/x\ufff0",
 		"!/zookeeper/config", "!/zookeeper/config/x", "!//")
 }
 
-// readPath is like path. The empty path is left out: that it is the root is an
-// accident of the real server. So is the root, in which other scripts are.
+// readPath returns a path for a read. It avoids the empty path, which denotes the
+// root only by an accident of the real server, and the root, which contains the
+// nodes of other scripts.
 func (g *generator) readPath() string {
 	if g.chance(3) {
-		return of(g, "!/zookeeper", "!/zookeeper/config")
+		return oneOf(g, "!/zookeeper", "!/zookeeper/config")
 	}
 	for {
 		if p := g.path(); p != "!" {
@@ -1212,39 +1227,39 @@ func (g *generator) readPath() string {
 	}
 }
 
-// watchedPath returns a path of which there probably is a watch.
+// watchedPath returns a path on which there probably is a watch.
 func (g *generator) watchedPath() string {
 	if len(g.watched) > 0 && g.chance(80) {
-		return of(g, g.watched[max(0, len(g.watched)-4):]...)
+		return oneOf(g, g.watched[max(0, len(g.watched)-4):]...)
 	}
 	return g.readPath()
 }
 
 func (g *generator) version() int32 {
-	return of[int32](g, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 1, 1, 2, -2)
+	return oneOf[int32](g, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 1, 1, 2, -2)
 }
 
 func (g *generator) data() []byte {
-	return of(g, nil, []byte{}, []byte("x"), []byte("data"), []byte("\x00\xff\n"))
+	return oneOf(g, nil, []byte{}, []byte("x"), []byte("data"), []byte("\x00\xff\n"))
 }
 
 func (g *generator) acls() []acl {
 	perms := permAll
 	if g.chance(40) {
-		perms = of(g, permRead, permWrite, permCreate, permDelete, permAdmin, permAll-permRead, permAll-permAdmin, permRead|permWrite, 0)
+		perms = oneOf(g, permRead, permWrite, permCreate, permDelete, permAdmin, permAll-permRead, permAll-permAdmin, permRead|permWrite, 0)
 	}
 	entry := func() acl {
 		switch n := g.IntN(100); {
 		case n < 50:
 			return acl{perms, "world", "anyone"}
 		case n < 65:
-			return acl{perms, "auth", of(g, "", null, "x")}
+			return acl{perms, "auth", oneOf(g, "", null, "x")}
 		case n < 85:
-			return acl{perms, "digest", digestID(of(g, credentialU, credentialV))}
+			return acl{perms, "digest", digestID(oneOf(g, credentialU, credentialV))}
 		case n < 95:
-			return acl{perms, "ip", of(g, "127.0.0.1", "127.0.0.0/8", "10.0.0.1", "10.0.0.0/8")}
+			return acl{perms, "ip", oneOf(g, "127.0.0.1", "127.0.0.0/8", "10.0.0.1", "10.0.0.0/8")}
 		}
-		return of(g, acl{perms, "world", "x"}, acl{perms, "digest", "none"}, acl{perms, "digest", "a:b:c"}, acl{perms, "digest", ":"},
+		return oneOf(g, acl{perms, "world", "x"}, acl{perms, "digest", "none"}, acl{perms, "digest", "a:b:c"}, acl{perms, "digest", ":"},
 			acl{perms, "digest", "a:"}, acl{perms, "ip", "127.0.0"}, acl{perms, "ip", "127.0.0.1/33"}, acl{perms, "ip", "127.0.0.1/x"},
 			acl{perms, "nope", "x"}, acl{perms, "sasl", "x"}, acl{perms, null, null})
 	}
@@ -1264,12 +1279,12 @@ func (g *generator) acls() []acl {
 	return []acl{first, entry()}
 }
 
-// regressions are scripts that once divided the servers.
+// regressions are scripts on which the servers once diverged.
 var regressions = []struct {
 	title  string
 	script script
 }{
-	{"sync echoes null", script{
+	{"sync returns a null path", script{
 		{act: openNew},
 		{calls: []call{{op: opSync, path: null}}},
 	}},
@@ -1288,7 +1303,7 @@ var regressions = []struct {
 			{op: opCreateTTL, path: "/b", acls: world, flags: ttl, ttl: 1},
 		}}}},
 	}},
-	{"createTTL in a multi makes what the flags say", script{
+	{"createTTL in a multi creates what the flags say", script{
 		{act: openNew},
 		{calls: []call{{op: opMulti, parts: []call{
 			{op: opCreateTTL, path: "/a", acls: world, flags: persistent, ttl: 1},
@@ -1297,22 +1312,22 @@ var regressions = []struct {
 		}}}},
 		{calls: []call{{op: opCreateTTL, path: "/d", acls: world, flags: persistent, ttl: 1}}},
 	}},
-	{"a check alone that fails is answered", script{
+	{"a check outside a multi is answered if it fails", script{
 		{act: openNew},
 		{calls: []call{{op: opCheck, path: "/none", version: -1}}},
 		{calls: []call{{op: opCreate, path: "/a", acls: world}}},
 		{calls: []call{{op: opCheck, path: "/a", version: 1}}},
 		{calls: []call{{op: opCheck, path: "!a", version: 0}}},
-		{calls: []call{{op: opCheck, path: "/a", version: 0, cut: 1}}},
+		{calls: []call{{op: opCheck, path: "/a", version: 0, truncated: 1}}},
 		{calls: []call{{op: opCreate, path: "/b", acls: []acl{{permAll &^ permRead, "world", "anyone"}}}}},
 		{calls: []call{{op: opCheck, path: "/b", version: 0}}},
 	}},
-	{"deleteContainer is not for clients", script{
+	{"deleteContainer is refused to clients", script{
 		{act: openNew},
 		{calls: []call{{op: opCreateContainer, path: "/a", acls: world, flags: container}}},
 		{calls: []call{{op: opCreate, path: "/a/b", acls: world}, {op: opDelete, path: "/a/b"}}},
 		{calls: []call{{op: opDeleteContainer, path: "/a"}, {op: opDeleteContainer, path: "/none"}, {op: opDeleteContainer, path: null}}},
-		{calls: []call{{op: opDeleteContainer, path: "/a", cut: 4}, {op: opPing}}},
+		{calls: []call{{op: opDeleteContainer, path: "/a", truncated: 4}, {op: opPing}}},
 	}},
 	{"digest needs credentials", script{
 		{act: openNew},
@@ -1321,7 +1336,7 @@ var regressions = []struct {
 		{calls: []call{{op: opWhoAmI}}},
 		{calls: []call{{op: opAuth, path: "digest"}}},
 		{act: attach},
-		{calls: []call{{op: opAuth, path: "digest", data: []byte("u:p"), cut: 1}}},
+		{calls: []call{{op: opAuth, path: "digest", data: []byte("u:p"), truncated: 1}}},
 	}},
 	{"SASL needs a token", script{
 		{act: openNew},
@@ -1329,19 +1344,19 @@ var regressions = []struct {
 		{calls: []call{{op: opSASL, data: []byte("x")}}},
 		{calls: []call{{op: opSASL}}},
 		{act: attach},
-		{calls: []call{{op: opSASL, cut: 4}}},
+		{calls: []call{{op: opSASL, truncated: 4}}},
 		{act: attach},
-		{calls: []call{{op: opSASL, data: []byte("x"), cut: 1}}},
+		{calls: []call{{op: opSASL, data: []byte("x"), truncated: 1}}},
 	}},
 	{"a null path has no children", script{
 		{act: openNew},
-		{calls: []call{{op: opGetAllChildrenNumber, path: null}, {op: opGetAllChildrenNumber, cut: 1}}},
+		{calls: []call{{op: opGetAllChildrenNumber, path: null}, {op: opGetAllChildrenNumber, truncated: 1}}},
 	}},
-	{"a reconfig that is not complete takes no zxid", script{
+	{"an incomplete reconfig takes no zxid", script{
 		{act: openNew},
-		{calls: []call{{op: opReconfig}, {op: opReconfig, cut: 1}, {op: opReconfig, cut: 100}, {op: opReconfig}}},
+		{calls: []call{{op: opReconfig}, {op: opReconfig, truncated: 1}, {op: opReconfig, truncated: 100}, {op: opReconfig}}},
 	}},
-	{"space is no prefix of ephemerals", script{
+	{"white space as the prefix of getEphemerals means all", script{
 		{act: openNew},
 		{calls: []call{{op: opCreate, path: "/a", acls: world, flags: ephemeral}, {op: opCreate, path: "/b", acls: world, flags: ephemeral}}},
 		{calls: []call{
@@ -1349,37 +1364,37 @@ var regressions = []struct {
 			{op: opGetEphemerals, path: "!\u00a0"}, {op: opGetEphemerals, path: "/a "}, {op: opGetEphemerals, path: "/a"},
 		}},
 	}},
-	{"the super user may do everything", script{
+	{"the super user has all permissions", script{
 		{act: openNew},
-		{act: openNew, who: 1},
+		{act: openNew, client: 1},
 		{calls: []call{{op: opAuth, path: "digest", data: []byte("super:wrong")}, {op: opWhoAmI}}},
 		{calls: []call{
 			{op: opCreate, path: "/a", acls: []acl{{permAll, "digest", digestID(credentialV)}}},
 			{op: opCreate, path: "/none", acls: []acl{{permAdmin, "world", "anyone"}}},
 		}},
 		{calls: []call{{op: opGetData, path: "/a"}}},
-		{who: 1, calls: []call{{op: opAuth, path: "digest", data: []byte(superuser)}}},
-		{who: 1, calls: []call{{op: opWhoAmI}}},
-		{who: 1, calls: []call{{op: opGetACL, path: "/a"}, {op: opGetData, path: "/a", watch: true}, {op: opGetChildren, path: "/none", watch: true}}},
-		{who: 1, calls: []call{{op: opSetData, path: "/a", version: -1}, {op: opCreate, path: "/none/b", acls: world}}, look: true},
-		{who: 1, calls: []call{{op: opMulti, parts: []call{{op: opCheck, path: "/none", version: 0}, {op: opDelete, path: "/none/b"}}}}},
-		{who: 1, calls: []call{{op: opSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
-		{who: 1, calls: []call{
+		{client: 1, calls: []call{{op: opAuth, path: "digest", data: []byte(superuser)}}},
+		{client: 1, calls: []call{{op: opWhoAmI}}},
+		{client: 1, calls: []call{{op: opGetACL, path: "/a"}, {op: opGetData, path: "/a", watch: true}, {op: opGetChildren, path: "/none", watch: true}}},
+		{client: 1, calls: []call{{op: opSetData, path: "/a", version: -1}, {op: opCreate, path: "/none/b", acls: world}}, collect: true},
+		{client: 1, calls: []call{{op: opMulti, parts: []call{{op: opCheck, path: "/none", version: 0}, {op: opDelete, path: "/none/b"}}}}},
+		{client: 1, calls: []call{{op: opSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
+		{client: 1, calls: []call{
 			{op: opCreate, path: "/c", acls: []acl{{permAll, "super", ""}}},
 			{op: opCreate, path: "/d", acls: []acl{{permAll, "auth", ""}}}, {op: opGetACL, path: "/d"},
 		}},
 		{calls: []call{{op: opGetACL, path: "/a"}}},
 	}},
-	{"an event is not told to who must not read the node any more", script{
+	{"a watcher that may no longer read the node gets no event", script{
 		{act: openNew},
-		{act: openNew, who: 1},
+		{act: openNew, client: 1},
 		{calls: []call{{op: opAuth, path: "digest", data: []byte(credentialU)}}},
 		{calls: []call{{op: opCreate, path: "/a", acls: world, flags: ephemeral}, {op: opCreate, path: "/b", acls: world, flags: ephemeral}}},
-		{who: 1, calls: []call{{op: opExists, path: "/a", watch: true}, {op: opGetData, path: "/b", watch: true}}},
+		{client: 1, calls: []call{{op: opExists, path: "/a", watch: true}, {op: opGetData, path: "/b", watch: true}}},
 		{calls: []call{{op: opSetACL, path: "/a", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
 		{calls: []call{{op: opSetACL, path: "/b", acls: []acl{{permAll, "auth", ""}}, version: -1}}},
-		{calls: []call{{op: opDelete, path: "/a", version: -1}}, look: true},
-		{calls: []call{{op: opCloseSession}}, look: true},
-		{who: 1, calls: []call{{op: opExists, path: "/b"}}},
+		{calls: []call{{op: opDelete, path: "/a", version: -1}}, collect: true},
+		{calls: []call{{op: opCloseSession}}, collect: true},
+		{client: 1, calls: []call{{op: opExists, path: "/b"}}},
 	}},
 }

@@ -1,7 +1,7 @@
-// Package zktest is ZooKeeper for tests: an embedded server that needs nothing
-// but Go, and a launcher for real ones. It is meant for everybody who tests code
-// that talks to ZooKeeper, with whatever client; the package needs only the
-// standard library.
+// Package zktest provides ZooKeeper for tests: an embedded server that needs
+// nothing but Go, and a launcher for real servers. It serves tests of any code
+// that talks to ZooKeeper, through any client, and depends only on the standard
+// library.
 //
 // # The embedded server
 //
@@ -13,61 +13,62 @@
 //	}
 //
 // [Run] does the same for programs, and the command zkserve in this directory
-// for a shell. It speaks the client protocol of ZooKeeper 3.8 and gives the
-// answers of the real server: one suite of tests runs on both, random programs
-// are compared on both, and go-zookeeper, Curator, kazoo and zkCli work with it
-// unchanged. It keeps everything in memory, listens on the loopback interface
-// only and is never for production.
+// for a shell. The server speaks the client protocol of ZooKeeper 3.8 and
+// replies as the real server does: one conformance suite runs on both, the
+// results of random programs on both are compared, and go-zookeeper, Curator,
+// kazoo and zkCli work with it unchanged. It keeps everything in memory and
+// listens on the loopback interface only. Do not use it in production.
 //
 // # Faults
 //
-// What can not be done to a real server at the right instant can be done here.
-// A [Rule] says what happens to which request:
+// Faults that are hard to time on a real server are exact here. A [Rule] says
+// what happens to which request:
 //
 //	lost := server.Inject(zktest.Rule{
 //		Match: zktest.Match{Ops: zktest.Creates, Prefix: "/locks/"},
-//		Do:    zktest.DropAfterApply(), // created, but the client will not know
+//		Do:    zktest.DropAfterApply(), // the node exists, the reply is lost
 //	})
 //	...
-//	err := lost.Wait(ctx) // until it has happened
+//	err := lost.Wait(ctx) // until the fault has happened
 //
 // Every fault happens when the test says so, is counted, and can be waited for.
-// Nothing happens by chance, and nothing that could not happen in life: what a
-// connection carries comes complete and in order for as long as it stands.
+// Nothing is random, and nothing happens that a real network could not do: as
+// long as a connection is open, it delivers everything in order.
 //
-//	a request that never arrives            DropBeforeApply
-//	one that is carried out unanswered      DropAfterApply, TruncateReply
-//	a reset right behind a reply            ResetAfterReply
-//	a slow or hanging server                DelayApply, HoldApply, DelayReply, HoldReply, Pause
-//	an error                                FailWith
-//	something between two requests          Call
-//	a handshake that hangs or is lost       a rule on OpConnect
-//	an odd session timeout                  GrantTimeout (on OpConnect)
-//	a watch event that never comes          Swallow (on OpEvent)
-//	a broken connection                     Cut (FIN), Reset (RST)
-//	silence, and later all of it            Partition, Heal
-//	the server never hears the client       Deafen
-//	the server has forgotten the client     HalfOpen
-//	both are cut off until the session ends Freeze (at a request)
-//	nobody can connect                      RefuseConnections, RejectConnections, HangConnections
-//	a session's end                         ExpireSession; ExpireBeforeApply, ExpireAfterApply (at a request)
-//	a session's end by time, in no time     ManualClock, Advance
-//	a restart; another leader               Stop, Start; BumpEpoch, MoveSession
-//	a follower behind its leader            Members, Lag
-//	containers that go; the last number     ReapContainers; SetSequence
+//	a lost request                           DropBeforeApply
+//	a lost reply                             DropAfterApply, TruncateReply
+//	a reset right after a reply              ResetAfterReply
+//	a slow or hanging server                 DelayApply, HoldApply, DelayReply, HoldReply, Pause
+//	an error                                 FailWith
+//	another change between two requests      Call
+//	a hanging or lost handshake              a rule on OpConnect
+//	an unusual session timeout               GrantTimeout (on OpConnect)
+//	a lost watch event                       Swallow (on OpEvent)
+//	a broken connection                      Cut (FIN), Reset (RST)
+//	a partition that heals                   Partition, Heal
+//	a client that the server cannot hear     Deafen
+//	a half-open connection                   HalfOpen
+//	a partition until the session expires    Freeze (at a request)
+//	a server that takes no connections       RefuseConnections, RejectConnections, HangConnections
+//	an expired session                       ExpireSession; ExpireBeforeApply, ExpireAfterApply (at a request)
+//	expiry by time, without waiting          ManualClock, Advance
+//	a restart; another leader                Stop, Start; BumpEpoch, MoveSession
+//	a follower behind its leader             Members, Lag
+//	deleted containers; exhausted sequences  ReapContainers; SetSequence
 //
-// [Faulty] is what the embedded server has in common with [Proxy], which does
-// the same in front of a real server.
+// [FaultInjector] holds what the embedded server has in common with [Proxy],
+// which injects the same faults in front of a real server.
 //
 // [Server.WaitWatch], [Server.WaitChildWatch], [Server.WaitFor] and
-// [Server.WaitRequest] wait for what others do, so that no test has to sleep.
-// [Server.State] and [Server.TrackHolders] show what the server knows.
-// [Server.Trace] is all that was asked and answered: log it when a test fails.
+// [Server.WaitRequest] wait for what clients do, so that no test has to sleep.
+// [Server.State] and [Server.TrackHolders] show the server's state.
+// [Server.Trace] returns the latest requests, replies and events: log it when a
+// test fails.
 //
-// With github.com/go-zookeeper/zk v1.0.4: to be quiet it needs WithLogger, and
-// not only WithLogInfo; it takes about a second to come back to the only
-// address it has; and coming back with watches is a data race of its own
-// (sendSetWatches reads what recvLoop writes) that go test -race may report.
+// Three notes on github.com/go-zookeeper/zk v1.0.4. To silence it, use
+// WithLogger; WithLogInfo is not enough. It takes about a second to reconnect
+// to its only address. Reconnecting with watches is a data race in the client
+// (sendSetWatches reads what recvLoop writes), which go test -race may report.
 //
 // # Real servers
 //
@@ -76,15 +77,15 @@
 // for programs. The servers listen on 127.0.0.1 only, keep their data in a
 // temporary directory of their own, and can be stopped, killed, paused and
 // started again on the same port with the same data. With the option
-// [Separated] the members of an ensemble have networks of their own, which reach
-// no further than this machine, and [RealEnsemble.Isolate] cuts one off from the
-// others. With the option [TLS] they serve TLS, too.
+// [Separated] each member of an ensemble has a network of its own, which does
+// not leave this machine, and [RealEnsemble.Isolate] cuts one off from the
+// others. With the option [TLS] the servers also serve TLS.
 //
-// No server outlives the process that started it: when that process is gone,
-// in whatever way, a watchdog kills the server and removes its directory.
+// No server outlives the process that started it: when that process ends, for
+// whatever reason, a watchdog kills the server and removes its directory.
 //
 // Real servers need a Unix system, sh and java on the PATH, and either an
 // unpacked Apache ZooKeeper distribution named by the environment variable
-// ZOOKEEPER_HOME or Debian's zookeeper package. Where one of these is missing
-// the functions fail and say what to install; they never skip a test.
+// ZOOKEEPER_HOME or Debian's zookeeper package. If one of these is missing, the
+// functions fail and say what to install; they never skip a test.
 package zktest

@@ -9,39 +9,31 @@ import (
 	"time"
 )
 
-var errNotSeparated = errors.New("zktest: the members share one network: start the ensemble with the option Separated to isolate them")
+var errNotSeparated = errors.New("zktest: the members share one network; start the ensemble with the option Separated to isolate them")
 
-// RealEnsemble is a group of Apache ZooKeeper servers that replicate the same
-// data. All methods may be called concurrently.
+// RealEnsemble is an ensemble of Apache ZooKeeper servers. All methods may be
+// called concurrently.
 type RealEnsemble struct {
-	members []*RealServer
-	sep     *separation // nil unless Separated
+	servers []*RealServer
+	network *ensembleNetwork // nil unless Separated
 }
 
 // StartRealEnsemble starts n servers for a test and returns when all of them
-// serve and one leads. The test fails at once if they do not start, and they
-// are closed when the test ends.
+// serve and one leads. If they do not start, the test fails at once. They are
+// closed when the test ends.
 func StartRealEnsemble(t testing.TB, n int, opts ...RealOption) *RealEnsemble {
 	t.Helper()
 	e, err := RunRealEnsemble(t.Context(), n, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
+	return closeWithTest(t, e, err)
 }
 
 // RunRealEnsemble starts n servers, at least 1, and returns when all of them
-// serve and one leads; call Close when done with them. ctx bounds only the
-// start, which takes at most a minute anyway. The error has the end of the log
-// of a server that did not come up.
+// serve and one leads. Call Close to release them. ctx bounds only the start,
+// which takes at most a minute in any case. If a server does not start, the error
+// contains the end of its log.
 func RunRealEnsemble(ctx context.Context, n int, opts ...RealOption) (*RealEnsemble, error) {
 	if n < 1 {
-		return nil, fmt.Errorf("zktest: an ensemble of %d servers", n)
+		return nil, fmt.Errorf("zktest: an ensemble cannot have %d servers", n)
 	}
 	members, sep, err := runReal(ctx, n, true, opts)
 	if err != nil {
@@ -53,27 +45,27 @@ func RunRealEnsemble(ctx context.Context, n int, opts ...RealOption) (*RealEnsem
 // ConnectString returns the addresses of all members, running or not,
 // separated by commas.
 func (e *RealEnsemble) ConnectString() string {
-	addrs := make([]string, len(e.members))
-	for i, s := range e.members {
+	addrs := make([]string, len(e.servers))
+	for i, s := range e.servers {
 		addrs[i] = s.Addr()
 	}
 	return strings.Join(addrs, ",")
 }
 
 // Len returns the number of members, running or not.
-func (e *RealEnsemble) Len() int { return len(e.members) }
+func (e *RealEnsemble) Len() int { return len(e.servers) }
 
 // Member returns the member with index i, from 0 to Len()-1.
-func (e *RealEnsemble) Member(i int) *RealServer { return e.members[i] }
+func (e *RealEnsemble) Member(i int) *RealServer { return e.servers[i] }
 
-// Leader waits until exactly one member says that it leads, and returns it. A
-// member that is paused or stopped says nothing, so this is how to wait for
-// its successor. The error is that of ctx.
+// Leader waits until exactly one member says that it leads, and returns it.
+// Paused and stopped members do not answer, so Leader also waits for the
+// successor of such a leader. The error is that of ctx.
 func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 	for {
 		var leaders []*RealServer
-		for _, s := range e.members {
-			if mode, err := s.serving(ctx); err == nil && leads(mode) {
+		for _, s := range e.servers {
+			if mode, err := s.serving(ctx); err == nil && isLeader(mode) {
 				leaders = append(leaders, s)
 			}
 		}
@@ -82,41 +74,40 @@ func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("zktest: waiting for one leader, there are %d: %w", len(leaders), ctx.Err())
+			return nil, fmt.Errorf("zktest: waiting for one leader; there are %d: %w", len(leaders), ctx.Err())
 		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// Isolate cuts member i off from all other members: what they send each other
-// is lost without a word, on connections that stand, which stay open, and on new
-// ones, which are not refused. Clients still reach every member, and every
-// member itself. A member that is started again is still isolated. The ensemble
-// must have been started with [Separated].
+// Isolate cuts member i off from all other members: packets between them are
+// dropped. Established connections stay open, and new ones are not refused.
+// Clients still reach every member, and a member reaches itself. A member stays isolated
+// over a restart. The ensemble must have been started with [Separated].
 //
-// The member goes on serving reads until it misses the others: about syncLimit
-// ticks, by default 2.5 s.
+// The member goes on serving reads until it notices the partition, after about
+// syncLimit ticks, by default 2.5 s.
 func (e *RealEnsemble) Isolate(i int) error {
 	if i < 0 || i >= e.Len() {
-		return fmt.Errorf("zktest: there is no member %d of %d to isolate", i, e.Len())
+		return fmt.Errorf("zktest: there is no member %d to isolate: members are numbered from 0 to %d", i, e.Len()-1)
 	}
-	if e.sep == nil {
+	if e.network == nil {
 		return errNotSeparated
 	}
-	if err := e.sep.isolate(i); err != nil {
-		return fmt.Errorf("zktest: isolating %s: %w", e.members[i].Addr(), err)
+	if err := e.network.isolate(i); err != nil {
+		return fmt.Errorf("zktest: isolating %s: %w", e.servers[i].Addr(), err)
 	}
 	return nil
 }
 
 // Heal undoes every Isolate: all members reach each other again. What was sent
-// meanwhile arrives when the kernel's TCP sends it again, unless the connection
-// has been given up.
+// meanwhile arrives when TCP retransmits it, unless the connection has timed
+// out.
 func (e *RealEnsemble) Heal() error {
-	if e.sep == nil {
+	if e.network == nil {
 		return errNotSeparated
 	}
-	if err := e.sep.heal(); err != nil {
+	if err := e.network.heal(); err != nil {
 		return fmt.Errorf("zktest: healing: %w", err)
 	}
 	return nil
@@ -124,8 +115,8 @@ func (e *RealEnsemble) Heal() error {
 
 // Close closes all members.
 func (e *RealEnsemble) Close() error {
-	err := closeAll(e.members)
-	if sepErr := e.sep.close(); sepErr != nil {
+	err := closeServers(e.servers)
+	if sepErr := e.network.close(); sepErr != nil {
 		err = errors.Join(err, fmt.Errorf("zktest: closing the network: %w", sepErr))
 	}
 	return err

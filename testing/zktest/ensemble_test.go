@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnEnsembleSurvivesItsLeader(t *testing.T) {
+func TestRealEnsembleElectsANewLeader(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
 	e := StartRealEnsemble(t, 3)
@@ -20,7 +20,7 @@ func TestAnEnsembleSurvivesItsLeader(t *testing.T) {
 	addrs := strings.Split(e.ConnectString(), ",")
 	require.Equal(t, []string{e.Member(0).Addr(), e.Member(1).Addr(), e.Member(2).Addr()}, addrs)
 
-	first, err := e.Leader(patient(t))
+	first, err := e.Leader(testContext(t))
 	require.NoError(t, err)
 	conn := connect(t, addrs...)
 	_, err = conn.Create("/kept", nil, 0, zk.WorldACL(zk.PermAll))
@@ -28,25 +28,25 @@ func TestAnEnsembleSurvivesItsLeader(t *testing.T) {
 
 	begin = time.Now()
 	require.NoError(t, first.Kill())
-	second, err := e.Leader(patient(t))
+	second, err := e.Leader(testContext(t))
 	require.NoError(t, err)
 	t.Logf("next leader in %v", time.Since(begin))
 	require.NotSame(t, first, second)
 	require.True(t, exists(t, conn, "/kept"))
 
 	begin = time.Now()
-	require.NoError(t, first.Start(patient(t)))
+	require.NoError(t, first.Start(testContext(t)))
 	t.Logf("killed member is back in %v", time.Since(begin))
 	require.True(t, exists(t, connect(t, first.Addr()), "/kept"))
 
 	begin = time.Now()
 	require.NoError(t, second.Pause())
-	third, err := e.Leader(patient(t))
+	third, err := e.Leader(testContext(t))
 	require.NoError(t, err)
 	t.Logf("leader after a pause in %v", time.Since(begin))
 	require.NotSame(t, second, third)
 	require.NoError(t, second.Resume())
-	leader, err := e.Leader(patient(t))
+	leader, err := e.Leader(testContext(t))
 	require.NoError(t, err)
 	require.NotNil(t, leader)
 
@@ -57,16 +57,16 @@ func TestAnEnsembleSurvivesItsLeader(t *testing.T) {
 	}
 }
 
-func TestAnEnsembleOfOneLeadsItself(t *testing.T) {
+func TestRealEnsembleOfOneHasALeader(t *testing.T) {
 	t.Parallel()
 	e := StartRealEnsemble(t, 1)
-	leader, err := e.Leader(patient(t))
+	leader, err := e.Leader(testContext(t))
 	require.NoError(t, err)
 	require.Same(t, e.Member(0), leader)
 }
 
-func TestAnEnsembleNeedsAMember(t *testing.T) {
+func TestRealEnsembleNeedsAServer(t *testing.T) {
 	t.Parallel()
-	_, err := RunRealEnsemble(patient(t), 0)
-	require.ErrorContains(t, err, "an ensemble of 0 servers")
+	_, err := RunRealEnsemble(testContext(t), 0)
+	require.ErrorContains(t, err, "an ensemble cannot have 0 servers")
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // register is the code under test, from a project that has nothing to do with
-// locks: a worker announces itself. Has it thought of a lost reply?
+// locks: a worker registers itself. A lost reply must not make it fail.
 func register(conn *zk.Conn, name string) error {
 	_, err := conn.Create("/workers/"+name, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	if errors.Is(err, zk.ErrNodeExists) {
@@ -22,7 +22,7 @@ func register(conn *zk.Conn, name string) error {
 	return err
 }
 
-// TestRegisterSurvivesALostReply is how a project tests such code.
+// TestRegisterSurvivesALostReply shows how a project tests such code.
 func TestRegisterSurvivesALostReply(t *testing.T) {
 	server := zktest.Start(t) // closed with the test
 	if err := server.Create("/workers", nil); err != nil {
@@ -43,7 +43,7 @@ func TestRegisterSurvivesALostReply(t *testing.T) {
 		Do:    zktest.DropAfterApply(),
 	})
 	err = zk.ErrConnectionClosed
-	for errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) { // until it is connected again
+	for errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) { // until the client has reconnected
 		err = register(conn, "w1")
 	}
 	if err != nil {
@@ -57,12 +57,12 @@ func TestRegisterSurvivesALostReply(t *testing.T) {
 	}
 }
 
-// One test for both: the embedded server, and a real one behind a proxy.
-func ExampleFaulty() {
-	var t *testing.T // of the test that this is a part of
-	for name, start := range map[string]func(*testing.T) zktest.Faulty{
-		"embedded": func(t *testing.T) zktest.Faulty { return zktest.Start(t) },
-		"real": func(t *testing.T) zktest.Faulty {
+// One test runs on the embedded server and on a real one behind a proxy.
+func ExampleFaultInjector() {
+	var t *testing.T // that of the test
+	for name, start := range map[string]func(*testing.T) zktest.FaultInjector{
+		"embedded": func(t *testing.T) zktest.FaultInjector { return zktest.Start(t) },
+		"real": func(t *testing.T) zktest.FaultInjector {
 			return zktest.StartProxy(t, zktest.StartReal(t).Addr())
 		},
 	} {
@@ -72,7 +72,7 @@ func ExampleFaulty() {
 				Match: zktest.Match{Ops: zktest.Lists},
 				Do:    zktest.FailWith(zktest.ErrSystem),
 			})
-			// ... what a client at server.Addr() does ...
+			// ... the code under test uses server.Addr() ...
 			if err := failed.Wait(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -80,8 +80,7 @@ func ExampleFaulty() {
 	}
 }
 
-// The test before this example is what it is about. A program does the same
-// with Run.
+// The test above uses Start. This program does the same with Run.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -107,7 +106,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	if err := server.WaitWatch(ctx, "/config", 1); err != nil { // no sleep
+	if err := server.WaitWatch(ctx, "/config", 1); err != nil { // instead of sleeping
 		fmt.Println(err)
 		return
 	}
@@ -118,7 +117,7 @@ func Example() {
 	fmt.Println((<-changed).Type)
 
 	session := server.State().Sessions[0].ID
-	if err := server.ExpireSession(session); err != nil { // now, not in 5 s
+	if err := server.ExpireSession(session); err != nil { // without waiting for 5 s
 		fmt.Println(err)
 		return
 	}

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Selector says whose connections are meant. Fields that are zero do not
-// restrict it: the zero Selector means all.
+// Selector selects connections. A zero field does not restrict it: the zero
+// Selector selects all connections.
 type Selector struct {
 	Conn    int   // number of the connection, from 1 in the order they were accepted
-	Member  int   // number of the server's address they came to, from 1
-	Session int64 // id of the session they belong to
+	Member  int   // number of the member they are connected to, from 1
+	Session int64 // id of their session
 }
 
 func (s Selector) selects(o origin) bool {
@@ -23,20 +23,20 @@ func (s Selector) selects(o origin) bool {
 		(s.Session == 0 || s.Session == o.session)
 }
 
-// origin is where packets come from.
+// origin is the connection from which a packet comes.
 type origin struct {
 	conn, member int
 	session      int64
 }
 
-// Match describes requests, and watch events as [OpEvent]. Its zero value
-// matches every request but pings, which a client sends when it likes, and no
+// Match describes requests, and watch events as [OpEvent]. The zero Match
+// matches every request except pings, which clients send at any time, and no
 // event.
 type Match struct {
 	Selector
-	Ops    []Op               // one of these; none given: any but ping and event
-	Prefix string             // of the path, or of that of a multi's part: /a/b also means /a/bc
-	Where  func(Request) bool // if not nil, it must agree; it must not block or call the server
+	Ops    []Op               // one of these; if empty, any except ping and event
+	Prefix string             // of the path, or of one path of a multi: /a/b also matches /a/bc
+	Where  func(Request) bool // if not nil, it must return true; it must not block or call the server
 }
 
 func (m Match) matches(r Request) bool {
@@ -52,7 +52,7 @@ func (m Match) matches(r Request) bool {
 	return m.Where == nil || m.Where(r)
 }
 
-// String describes the requests in a few words.
+// String returns a short description of the requests.
 func (m Match) String() string {
 	what := "any request"
 	if len(m.Ops) > 0 {
@@ -68,65 +68,65 @@ func (m Match) String() string {
 	return what
 }
 
-// wrong says what makes no sense about a match, or "".
-func (m Match) wrong() string {
+// invalid says what is wrong with the match, or returns "".
+func (m Match) invalid() string {
 	switch {
 	case m.Conn < 0 || m.Member < 0:
 		return "connections and members are numbered from 1"
 	case m.Prefix != "" && m.Prefix[0] != '/':
-		return fmt.Sprintf("no path begins with %q: they all begin with /", m.Prefix)
+		return fmt.Sprintf("the Prefix %q must begin with /, like every path", m.Prefix)
 	case slices.Contains(m.Ops, OpCheck):
 		return "a check is always part of a multi: match OpMulti"
 	}
 	return ""
 }
 
-// Always is the number of Times of a fault without end.
+// Always is the Times of a rule that hits every matching request.
 const Always = -1
 
-// Rule is a fault in waiting: what happens to which requests.
+// Rule says what happens to which requests.
 type Rule struct {
 	Match
-	Skip  int // as many matching requests are left alone first
-	Times int // then so many are hit; 0 means one
+	Skip  int // how many matching requests to let pass first
+	Times int // how many to hit then; 0 means one
 	Do    Action
 }
 
-// String describes the rule in a few words.
+// String returns a short description of the rule.
 func (r Rule) String() string { return r.Do.kind.String() + " on " + r.Match.String() }
 
-// wrong says what makes no sense about a rule, or "".
-func (r Rule) wrong() string {
+// invalid says what is wrong with the rule, or returns "".
+func (r Rule) invalid() string {
 	switch {
 	case r.Do.kind == nothing:
-		return "Do is not set: to only count and wait for requests, use Pass"
+		return "Do is not set: use Pass to only count and wait for requests"
 	case r.Do.duration < 0 && r.Do.kind != grantTimeout:
-		return "a delay is not negative"
+		return "the delay is negative"
 	case r.Do.kind == truncateReply && r.Do.bytes < 0:
-		return "a reply can not be cut to less than 0 bytes"
+		return "TruncateReply: the number of bytes is negative"
 	case r.Do.kind == failWith && r.Do.code == OK:
-		return "FailWith(OK) is no failure"
+		return "FailWith(OK) is not a failure"
 	case r.Do.kind == call && r.Do.hook == nil:
-		return "Call of a nil function"
+		return "Call: the function is nil"
 	case r.Do.kind == grantTimeout && !slices.Equal(r.Ops, []Op{OpConnect}):
-		return "GrantTimeout is for handshakes: match OpConnect, and nothing else"
+		return "GrantTimeout is for handshakes: match OpConnect only"
 	case r.Do.kind == grantTimeout && int64(int32(r.Do.duration.Milliseconds())) != r.Do.duration.Milliseconds():
-		return "GrantTimeout: the protocol has 32 bits for the milliseconds of a timeout"
+		return "GrantTimeout: the timeout does not fit into 32 bits of milliseconds"
 	case r.Do.kind == swallow && !slices.Equal(r.Ops, []Op{OpEvent}):
-		return "Swallow is for watch events: match OpEvent, and nothing else"
+		return "Swallow is for watch events: match OpEvent only"
 	case r.Do.kind != swallow && r.Do.kind != pass && slices.Contains(r.Ops, OpEvent):
 		return "an event can only be swallowed or counted: use Swallow or Pass"
 	case r.Skip < 0:
 		return "Skip is negative"
 	case r.Times < Always:
-		return "Times is negative: for a fault without end, use Always"
+		return "Times is negative: use Always to hit every matching request"
 	}
-	return r.Match.wrong()
+	return r.Match.invalid()
 }
 
-// Action is what happens to a request that a rule hits. It is only what a real
-// network and a real server can do: what is not cut off comes complete and in
-// order.
+// Action is what happens to a request that a rule hits. An Action does only
+// what a real network or server can do: whatever is delivered is complete and
+// in order.
 type Action struct {
 	kind     actionKind
 	duration time.Duration
@@ -159,7 +159,7 @@ const (
 	call
 )
 
-// String returns the name of the function that makes such actions.
+// String returns the name of the function that returns such actions.
 func (k actionKind) String() string {
 	return [...]string{
 		"nothing", "Pass", "DropBeforeApply", "ResetBeforeApply", "DropAfterApply", "ResetAfterApply",
@@ -168,8 +168,8 @@ func (k actionKind) String() string {
 	}[k]
 }
 
-// early reports whether it happens before the request is carried out.
-func (a Action) early() bool {
+// beforeApply reports whether the action precedes the request.
+func (a Action) beforeApply() bool {
 	switch a.kind {
 	case dropBeforeApply, resetBeforeApply, delayApply, holdApply, expireBeforeApply, freeze, call:
 		return true
@@ -177,8 +177,8 @@ func (a Action) early() bool {
 	return false
 }
 
-// cutting is how the action cuts the connection.
-func (a Action) cutting() cutting {
+// cutMode returns how the action cuts the connection.
+func (a Action) cutMode() cutMode {
 	switch a.kind {
 	case resetBeforeApply, resetAfterApply, resetAfterReply:
 		return rst
@@ -186,91 +186,90 @@ func (a Action) cutting() cutting {
 	return fin
 }
 
-// grant puts the timeout of GrantTimeout into the reply to a handshake (with its
-// length in front), unless that refuses the session.
-func (a Action) grant(reply []byte) {
+// setTimeout puts the timeout of GrantTimeout into the reply to a handshake,
+// which begins with its length, unless that refuses the session.
+func (a Action) setTimeout(reply []byte) {
 	if id, _ := decodeConnectReply(reply); id != 0 {
 		binary.BigEndian.PutUint32(reply[8:], uint32(a.duration.Milliseconds()))
 	}
 }
 
-// Pass does nothing to the request. With it a rule only counts, and waits for,
-// requests that have been carried out.
+// Pass does nothing to the request. A rule with Pass only counts requests, once
+// they have been applied.
 func Pass() Action { return Action{kind: pass} }
 
-// DropBeforeApply cuts the connection (FIN); the request is never carried out.
+// DropBeforeApply cuts the connection (FIN); the request is never applied.
 func DropBeforeApply() Action { return Action{kind: dropBeforeApply} }
 
-// ResetBeforeApply is DropBeforeApply with a RST.
+// ResetBeforeApply is DropBeforeApply with an RST.
 func ResetBeforeApply() Action { return Action{kind: resetBeforeApply} }
 
-// DropAfterApply carries the request out and cuts the connection (FIN) in the
-// place of the reply. Others get the events. A connection that is opened as
-// OpConnect leaves a session that nobody knows of.
+// DropAfterApply applies the request and cuts the connection (FIN) instead of
+// replying. Other clients get their events. On OpConnect it leaves a session
+// that no client knows.
 func DropAfterApply() Action { return Action{kind: dropAfterApply} }
 
-// ResetAfterApply is DropAfterApply with a RST.
+// ResetAfterApply is DropAfterApply with an RST.
 func ResetAfterApply() Action { return Action{kind: resetAfterApply} }
 
-// TruncateReply carries the request out, sends the first n bytes of the reply
-// (the length counts: 4 bytes) and cuts the connection.
+// TruncateReply applies the request, sends the first n bytes of the reply,
+// counting the 4 bytes of its length, and cuts the connection.
 func TruncateReply(n int) Action { return Action{kind: truncateReply, bytes: n} }
 
-// ResetAfterReply carries the request out, sends the reply and resets the
-// connection (RST) right behind it: what the client writes when it has read the
-// reply fails, or is lost if the client is faster than the reset.
+// ResetAfterReply applies the request, sends the reply and resets the connection
+// (RST) right after it. What the client writes after reading the reply fails, or
+// is lost if the write precedes the reset.
 func ResetAfterReply() Action { return Action{kind: resetAfterReply} }
 
-// GrantTimeout carries out a handshake ([OpConnect]) and grants the client
-// another session timeout in the reply, in whole milliseconds, which may be 0,
-// negative or as odd as one likes. The server itself keeps to the one it
-// negotiated.
+// GrantTimeout applies a handshake ([OpConnect]) and grants a different session
+// timeout in the reply, in whole milliseconds: any number, even 0 or a negative
+// one. The server itself uses the timeout it has negotiated.
 func GrantTimeout(d time.Duration) Action { return Action{kind: grantTimeout, duration: d} }
 
-// Swallow does not send a watch event ([OpEvent]); the watch is used up. A real
-// server does that when an ACL has come to hide the node from the watcher.
+// Swallow drops a watch event ([OpEvent]); the watch is used up. A real server
+// does that if the ACL hides the node from the watcher at that moment.
 func Swallow() Action { return Action{kind: swallow} }
 
-// DelayApply lets the request wait in the server for d before it is carried
-// out. The connection's later requests wait behind it, others overtake it.
+// DelayApply delays the request by d before it is applied. Later requests of the
+// same connection wait; requests of other connections overtake it.
 func DelayApply(d time.Duration) Action { return Action{kind: delayApply, duration: d} }
 
 // HoldApply is DelayApply until [Fault.Release].
 func HoldApply() Action { return Action{kind: holdApply} }
 
-// DelayReply carries the request out and sends the reply d later. The replies
-// and events of that connection wait behind it, pings' too: a long delay looks
-// like a dead server to the client.
+// DelayReply applies the request and delays the reply by d. Later replies and
+// events of the connection wait, even replies to pings: to the client, a long
+// delay looks like a dead server.
 func DelayReply(d time.Duration) Action { return Action{kind: delayReply, duration: d} }
 
 // HoldReply is DelayReply until [Fault.Release].
 func HoldReply() Action { return Action{kind: holdReply} }
 
-// FailWith answers the request with a code and does not carry it out.
+// FailWith replies with a code and does not apply the request.
 func FailWith(code Code) Action { return Action{kind: failWith, code: code} }
 
-// ExpireBeforeApply lets the request's session expire at its arrival. The
-// request is not carried out and the connection is closed, as at any expiry.
+// ExpireBeforeApply expires the request's session when the request arrives. The
+// request is not applied and the connection is closed, as at any expiry.
 func ExpireBeforeApply() Action { return Action{kind: expireBeforeApply} }
 
-// ExpireAfterApply carries the request out and lets the session expire before
-// the reply: what the request created as an ephemeral is gone again, and the
-// client gets no answer.
+// ExpireAfterApply applies the request and expires the session before the reply:
+// an ephemeral that the request created is deleted again, and the client gets no
+// reply.
 func ExpireAfterApply() Action { return Action{kind: expireAfterApply} }
 
-// Freeze stops reading from and writing to the connection, which stays open,
-// before the request is carried out.
+// Freeze stops reading from and writing to the connection before the request is
+// applied. The connection stays open.
 func Freeze() Action { return Action{kind: freeze} }
 
-// Call runs f before the request is carried out; the connection waits for it.
-// f may do with the server what it likes, such as deleting the node that the
-// request asks for. It runs on a goroutine of the server, so it must not call
-// the FailNow or Fatal of a test.
+// Call runs f before the request is applied; the connection waits for it. f may
+// call the server, for instance to delete the node that the request is about. It
+// runs on a goroutine of the server, so it must not call FailNow or Fatal of a
+// test.
 func Call(f func(Request)) Action { return Action{kind: call, hook: f} }
 
-// Faulty is what [Server] and [Proxy] have in common: with it one test of
-// faults runs on the embedded server, and through a proxy on a real one.
-type Faulty interface {
+// FaultInjector holds what [Server] and [Proxy] have in common: one test of
+// faults runs on the embedded server and, through a proxy, on a real one.
+type FaultInjector interface {
 	Addr() string
 	ConnectString() string
 
@@ -295,11 +294,11 @@ type Faulty interface {
 }
 
 var (
-	_ Faulty = (*Server)(nil)
-	_ Faulty = (*Proxy)(nil)
+	_ FaultInjector = (*Server)(nil)
+	_ FaultInjector = (*Proxy)(nil)
 )
 
-// Fault is a rule at work. All methods may be called concurrently.
+// Fault is an injected [Rule]. All methods may be called concurrently.
 type Fault struct {
 	rule   Rule
 	faults *faults
@@ -307,22 +306,22 @@ type Fault struct {
 
 	// Guarded by faults.mu.
 	seen     int           // matching requests
-	fired    int           // that were hit, and where it has happened
+	fired    int           // how often the action has happened
 	changed  chan struct{} // closed and replaced when fired grows
 	released bool
 	removed  bool
 }
 
-// Fired returns how often it has happened.
+// Fired returns how often the fault has happened.
 func (f *Fault) Fired() int {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
 	return f.fired
 }
 
-// Wait returns when it has happened as often as the rule's Times says (once,
-// if that is Always). Otherwise the error is that of ctx, or that the server
-// is closed.
+// Wait returns when the fault has happened as often as the rule's Times says, or
+// once if Times is Always. Otherwise the error is that of ctx, or says that the
+// server is closed.
 func (f *Fault) Wait(ctx context.Context) error {
 	want := max(1, f.rule.Times)
 	for {
@@ -338,19 +337,20 @@ func (f *Fault) Wait(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 			err = ctx.Err()
-		case <-f.faults.over:
+		case <-f.faults.done:
 			err = errClosed
 		}
 		note := ""
 		if removed {
-			note = " (it was removed)"
+			note = " (the rule was removed)"
 		}
-		return fmt.Errorf("zktest: waiting for %v: happened %d of %d times, %d such requests came%s: %w", f.rule, fired, want, seen, note, err)
+		return fmt.Errorf("zktest: waiting for %v: happened %d of %d times, %d requests matched%s: %w", f.rule, fired, want, seen, note, err)
 	}
 }
 
-// Release lets go what HoldApply or HoldReply holds, now and from now on. What
-// is never released ends with its connection.
+// Release releases the requests or replies that HoldApply or HoldReply holds; the
+// rule holds no others from then on. Those never released end with their
+// connections.
 func (f *Fault) Release() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -360,8 +360,8 @@ func (f *Fault) Release() {
 	}
 }
 
-// Remove ends the rule: no further request is hit. What it holds stays held
-// until Release.
+// Remove ends the rule: it hits no further request. What it holds is held until
+// Release.
 func (f *Fault) Remove() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -369,8 +369,8 @@ func (f *Fault) Remove() {
 	f.faults.armed = slices.DeleteFunc(f.faults.armed, func(other *Fault) bool { return other == f })
 }
 
-// happened counts one hit.
-func (f *Fault) happened() {
+// recordFired records that the fault has happened.
+func (f *Fault) recordFired() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
 	f.fired++
@@ -378,7 +378,7 @@ func (f *Fault) happened() {
 	f.changed = make(chan struct{})
 }
 
-// action of a fault that may be nil: no fault.
+// action returns the fault's action, which is Pass for a nil fault.
 func (f *Fault) action() Action {
 	if f == nil {
 		return Pass()
@@ -386,22 +386,52 @@ func (f *Fault) action() Action {
 	return f.rule.Do
 }
 
-// faults are the rules of a server or proxy, in the order they were injected.
+// waitBeforeApply delays a request as DelayApply or HoldApply says. It reports
+// false if the connection ends first.
+func (f *Fault) waitBeforeApply(c *clientConn) bool {
+	out := outgoing{delay: f.rule.Do.duration}
+	if f.rule.Do.kind == holdApply {
+		out.gate = f.gate
+	}
+	f.recordFired() // now: Wait waits for the beginning of the delay
+	return c.waitDue(out)
+}
+
+// outgoing returns what the fault, which may be nil, makes of a reply.
+func (f *Fault) outgoing(reply []byte) outgoing {
+	out := outgoing{bytes: reply}
+	switch a := f.action(); a.kind {
+	case dropAfterApply, resetAfterApply:
+		out = outgoing{cut: a.cutMode()}
+	case truncateReply:
+		out = outgoing{bytes: reply[:min(a.bytes, len(reply))], cut: fin}
+	case resetAfterReply:
+		out.cut = rst
+	case grantTimeout:
+		a.setTimeout(reply)
+	case delayReply:
+		out.delay = a.duration
+	case holdReply:
+		out.gate = f.gate
+	}
+	return out
+}
+
+// faults holds the rules of a server or proxy, in the order of injection.
 type faults struct {
-	over <-chan struct{} // closed with the server
+	done <-chan struct{} // closed with the server
 
 	mu    sync.Mutex
 	armed []*Fault
 }
 
 // Inject puts a rule into force. A request is hit by the first rule that it
-// matches, in the order they were injected, and by no other; rules that do Pass
-// count it besides. A rule that makes
-// no sense, such as one that does nothing, is a fault of the test: Inject then
-// panics and says what is wrong.
+// matches, in the order of injection, and by no other; rules with Pass count it
+// in addition. Inject panics if the rule is invalid, for instance if it has no
+// action: that is an error in the test.
 func (fs *faults) Inject(rule Rule) *Fault {
-	if wrong := rule.wrong(); wrong != "" {
-		panic("zktest: Inject: " + wrong)
+	if reason := rule.invalid(); reason != "" {
+		panic("zktest: Inject: " + reason)
 	}
 	if rule.Times == 0 {
 		rule.Times = 1
@@ -413,23 +443,24 @@ func (fs *faults) Inject(rule Rule) *Fault {
 	return f
 }
 
-// WaitRequest waits until the next request that matches has been carried out;
-// one that has already arrived does not count. To begin with the waiting before something is set in
-// motion, inject a rule that does [Pass]. The error is that of ctx.
+// WaitRequest waits until the next request that matches has been applied. A
+// request that has already arrived does not count: to count from an earlier
+// moment, inject a rule with [Pass] then, and wait for it. The error is that of
+// ctx.
 func (fs *faults) WaitRequest(ctx context.Context, match Match) error {
 	f := fs.Inject(Rule{Match: match, Do: Pass()})
 	defer f.Remove()
 	return f.Wait(ctx)
 }
 
-// hit returns the fault that a request meets, or nil, and the rules that only
-// count it.
-func (fs *faults) hit(r Request) (hit *Fault, counting counting) {
+// match returns the fault that hits a request, or nil, and the rules that only
+// count the request.
+func (fs *faults) match(r Request) (hit *Fault, passes passRules) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for _, f := range slices.Clone(fs.armed) {
-		passes := f.rule.Do.kind == pass
-		if hit != nil && !passes || !f.rule.matches(r) {
+		counts := f.rule.Do.kind == pass
+		if hit != nil && !counts || !f.rule.matches(r) {
 			continue
 		}
 		f.seen++
@@ -439,20 +470,20 @@ func (fs *faults) hit(r Request) (hit *Fault, counting counting) {
 		if f.rule.Times != Always && f.seen == f.rule.Skip+f.rule.Times {
 			fs.armed = slices.DeleteFunc(fs.armed, func(other *Fault) bool { return other == f })
 		}
-		if passes {
-			counting = append(counting, f)
+		if counts {
+			passes = append(passes, f)
 		} else {
 			hit = f
 		}
 	}
-	return hit, counting
+	return hit, passes
 }
 
-// counting are rules that do nothing to a request.
-type counting []*Fault
+// passRules are the rules with Pass that a request matches.
+type passRules []*Fault
 
-func (c counting) happened() {
+func (c passRules) recordFired() {
 	for _, f := range c {
-		f.happened()
+		f.recordFired()
 	}
 }

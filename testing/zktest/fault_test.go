@@ -29,67 +29,70 @@ import (
 )
 
 const (
-	shortTimeout = 2 * time.Second        // of a session that is to expire
-	quietTime    = 100 * time.Millisecond // in which what must not come would have come
+	shortTimeout = 2 * time.Second        // of a session that has to expire
+	quietTime    = 100 * time.Millisecond // without packets, to conclude that none will come
 )
 
-// ownAddress is an embedded server as seen through its first address. The
-// second is for who looks on. So it is like a proxy, which has but one.
-type ownAddress struct{ *zktest.Server }
+// firstMember is an embedded server whose faults are restricted to its first
+// member, like those of a proxy, which has only one. The test observes the server
+// through the second member.
+type firstMember struct{ *zktest.Server }
 
-func (s ownAddress) Inject(r zktest.Rule) *zktest.Fault {
-	r.Selector = first(r.Selector)
+func (s firstMember) Inject(r zktest.Rule) *zktest.Fault {
+	r.Selector = onFirstMember(r.Selector)
 	return s.Server.Inject(r)
 }
-func (s ownAddress) HalfOpen(sel zktest.Selector) { s.Server.HalfOpen(first(sel)) }
-func (s ownAddress) Partition(sel zktest.Selector, d zktest.Direction) {
-	s.Server.Partition(first(sel), d)
+func (s firstMember) HalfOpen(sel zktest.Selector) { s.Server.HalfOpen(onFirstMember(sel)) }
+func (s firstMember) Partition(sel zktest.Selector, d zktest.Direction) {
+	s.Server.Partition(onFirstMember(sel), d)
 }
-func (s ownAddress) Cut(sel zktest.Selector)    { s.Server.Cut(first(sel)) }
-func (s ownAddress) Reset(sel zktest.Selector)  { s.Server.Reset(first(sel)) }
-func (s ownAddress) Deafen(sel zktest.Selector) { s.Server.Deafen(first(sel)) }
-func (s ownAddress) Throttle(sel zktest.Selector, bytes int, pause time.Duration) {
-	s.Server.Throttle(first(sel), bytes, pause)
+func (s firstMember) Cut(sel zktest.Selector)    { s.Server.Cut(onFirstMember(sel)) }
+func (s firstMember) Reset(sel zktest.Selector)  { s.Server.Reset(onFirstMember(sel)) }
+func (s firstMember) Deafen(sel zktest.Selector) { s.Server.Deafen(onFirstMember(sel)) }
+func (s firstMember) Throttle(sel zktest.Selector, bytes int, pause time.Duration) {
+	s.Server.Throttle(onFirstMember(sel), bytes, pause)
 }
-func (s ownAddress) RefuseConnections(...int) error { return s.Server.RefuseConnections(1) }
-func (s ownAddress) RejectConnections(...int) error { return s.Server.RejectConnections(1) }
-func (s ownAddress) HangConnections(...int) error   { return s.Server.HangConnections(1) }
-func (s ownAddress) AcceptConnections(...int) error { return s.Server.AcceptConnections(1) }
+func (s firstMember) RefuseConnections(...int) error { return s.Server.RefuseConnections(1) }
+func (s firstMember) RejectConnections(...int) error { return s.Server.RejectConnections(1) }
+func (s firstMember) HangConnections(...int) error   { return s.Server.HangConnections(1) }
+func (s firstMember) AcceptConnections(...int) error { return s.Server.AcceptConnections(1) }
 
-// first restricts a selector to the first address.
-func first(sel zktest.Selector) zktest.Selector {
+// onFirstMember restricts a selector to the first member.
+func onFirstMember(sel zktest.Selector) zktest.Selector {
 	if sel.Member == 0 {
 		sel.Member = 1
 	} else {
-		sel.Member++ // no such address, as at a proxy
+		sel.Member++ // selects nothing, as at a proxy
 	}
 	return sel
 }
 
-// TestFaults plays every fault with a real server behind a proxy, with an
-// embedded one behind a proxy, and with the embedded server's own faults.
+// TestFaults injects every fault with a proxy in front of a real server, with a
+// proxy in front of an embedded one, and with the embedded server itself.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	real, embedded := zktest.StartReal(t, zktest.MaxClientConns(0)), zktest.Start(t, zktest.MaxClientConns(0))
-	run := func(kind, name string, test func(*faultTest), start func(testing.TB) (f zktest.Faulty, target string)) {
+	run := func(kind, name string, test func(*faultTest), start func(testing.TB) (f zktest.FaultInjector, target string)) {
 		t.Run(kind+"/"+name, func(t *testing.T) {
 			t.Parallel()
 			f, target := start(t)
-			p := &faultTest{T: t, root: "/" + strings.ReplaceAll(name, " ", "-"), target: target, faulty: f}
+			p := &faultTest{T: t, root: "/" + strings.ReplaceAll(name, " ", "-"), target: target, injector: f}
 			p.direct = open(t, p.target, longTimeout)
 			require.Zero(t, p.direct.do(create(p.root, nil, persistent)).Err)
 			test(p)
 		})
 	}
-	behindProxy := func(server target) func(testing.TB) (zktest.Faulty, string) {
-		return func(t testing.TB) (zktest.Faulty, string) { return zktest.StartProxy(t, server.Addr()), server.Addr() }
+	behindProxy := func(server addressed) func(testing.TB) (zktest.FaultInjector, string) {
+		return func(t testing.TB) (zktest.FaultInjector, string) {
+			return zktest.StartProxy(t, server.Addr()), server.Addr()
+		}
 	}
 	for name, test := range faultTests {
 		run("real", name, test, behindProxy(real))
 		run("embedded behind a proxy", name, test, behindProxy(embedded))
-		run("embedded", name, test, func(t testing.TB) (zktest.Faulty, string) {
+		run("embedded", name, test, func(t testing.TB) (zktest.FaultInjector, string) {
 			s := zktest.Start(t, zktest.Members(2))
-			return ownAddress{s}, s.Members()[1]
+			return firstMember{s}, s.Members()[1]
 		})
 	}
 	for name, test := range proxyTests {
@@ -99,102 +102,101 @@ func TestFaults(t *testing.T) {
 }
 
 var faultTests = map[string]func(*faultTest){
-	"everything goes through":                          everythingGoesThrough,
-	"a request is dropped":                             requestIsDropped,
-	"a reply is dropped":                               replyIsDropped,
-	"a reply is truncated":                             replyIsTruncated,
-	"an event comes before the reply that is dropped":  eventComesBeforeTheDroppedReply,
-	"nothing is carried out behind a dropped reply":    nothingIsCarriedOutBehindADroppedReply,
-	"a request is held":                                requestIsHeld,
-	"a request is delayed":                             requestIsDelayed,
-	"a reply is held":                                  replyIsHeld,
-	"a reply is delayed":                               replyIsDelayed,
-	"a reply is followed by a reset":                   replyIsFollowedByAReset,
-	"an odd timeout is granted":                        oddTimeoutIsGranted,
-	"an event is swallowed":                            eventIsSwallowed,
-	"a ping is held":                                   pingIsHeld,
-	"a request fails in its turn":                      requestFailsInItsTurn,
-	"a request fails on an idle connection":            requestFailsOnAnIdleConnection,
-	"a handshake fails":                                handshakeFails,
-	"a session expires before a request":               sessionExpiresBeforeARequest,
-	"a session expires after a request":                sessionExpiresAfterARequest,
-	"a connection freezes":                             connectionFreezes,
-	"a hook is called":                                 hookIsCalled,
-	"auth is told from other requests":                 authIsToldFromOthers,
-	"a handshake is answered to nobody":                handshakeIsAnsweredToNobody,
-	"a session expires when told":                      sessionExpiresWhenTold,
-	"a session without a connection expires when told": sessionWithoutAConnectionExpiresWhenTold,
-	"a client cannot come back from expiry":            clientCannotComeBackFromExpiry,
-	"a partition inbound":                              partitionInbound,
-	"a partition outbound":                             partitionOutbound,
-	"a partition of a session":                         partitionOfASession,
-	"a partition keeps the end of a connection":        partitionKeepsTheEnd,
-	"connections are cut":                              connectionsAreCut,
-	"the server is deaf":                               serverIsDeaf,
-	"the way is slow":                                  wayIsSlow,
-	"a connection is half open":                        connectionIsHalfOpen,
-	"connections are refused":                          connectionsAreRefused,
-	"four letter words go through":                     wordsGoThrough,
-	"orderly ends go through":                          orderlyEndsGoThrough,
-	"a client finds its node again":                    clientFindsItsNodeAgain,
-	"a request is counted besides its fault":           requestIsCountedBesidesItsFault,
+	"packets are forwarded":                             packetsAreForwarded,
+	"a request is dropped":                              requestIsDropped,
+	"a reply is dropped":                                replyIsDropped,
+	"a reply is truncated":                              replyIsTruncated,
+	"an event comes before the dropped reply":           eventComesBeforeTheDroppedReply,
+	"nothing is applied after a dropped reply":          nothingIsAppliedAfterADroppedReply,
+	"a request is held":                                 requestIsHeld,
+	"a request is delayed":                              requestIsDelayed,
+	"a reply is held":                                   replyIsHeld,
+	"a reply is delayed":                                replyIsDelayed,
+	"a reply is followed by a reset":                    replyIsFollowedByAReset,
+	"an unusual timeout is granted":                     unusualTimeoutIsGranted,
+	"an event is swallowed":                             eventIsSwallowed,
+	"a ping is held":                                    pingIsHeld,
+	"a request fails in order":                          requestFailsInOrder,
+	"a request fails on an idle connection":             requestFailsOnAnIdleConnection,
+	"a handshake fails":                                 handshakeFails,
+	"a session expires before a request":                sessionExpiresBeforeARequest,
+	"a session expires after a request":                 sessionExpiresAfterARequest,
+	"a connection freezes":                              connectionFreezes,
+	"a Call runs before the request":                    callRuns,
+	"replies to auth may overtake others":               authRepliesOvertake,
+	"a handshake loses its reply":                       handshakeLosesItsReply,
+	"ExpireSession ends a session":                      expireSessionExpires,
+	"ExpireSession ends a session without a connection": expireSessionExpiresHalfOpen,
+	"an expired client cannot reattach":                 expiredClientCannotReattach,
+	"a partition inbound":                               partitionInbound,
+	"a partition outbound":                              partitionOutbound,
+	"a partition of a session":                          partitionOfASession,
+	"a partition delays the end of a connection":        partitionDelaysTheEnd,
+	"connections are cut":                               connectionsAreCut,
+	"a deafened server ignores its clients":             deafenedServerIgnoresClients,
+	"Throttle delivers everything":                      throttleDeliversEverything,
+	"a connection is half open":                         connectionIsHalfOpen,
+	"connections are refused":                           connectionsAreRefused,
+	"four letter commands are forwarded":                fourLetterCommandsAreForwarded,
+	"orderly ends are forwarded":                        orderlyEndsAreForwarded,
+	"a client finds its node after a lost reply":        clientFindsItsNodeAfterALostReply,
+	"Pass counts in addition to a fault":                passCountsBesidesAFault,
 }
 
-// proxyTests are about what only a proxy has.
+// proxyTests are the tests for proxies only.
 var proxyTests = map[string]func(*faultTest){
-	"all sessions expire when told": allSessionsExpireWhenTold,
-	"closing ends everything":       closingEndsEverything,
-	"TLS ends at the proxy":         tlsEndsAtTheProxy,
+	"ExpireAll ends all sessions": expireAllExpires,
+	"Close ends everything":       closingEndsEverything,
+	"TLS ends at the proxy":       tlsEndsAtTheProxy,
 }
 
-// faultTest is a test with something faulty of its own.
+// faultTest is a test with a fault injector of its own.
 type faultTest struct {
 	*testing.T
-	faulty zktest.Faulty
-	target string  // an address of the server without faults
-	direct *client // is connected to it
-	root   string  // a node of this test
+	injector zktest.FaultInjector
+	target   string  // an address of the server without faults
+	direct   *client // connected to target
+	root     string  // a node of this test
 }
 
 func (p *faultTest) path(name string) string { return p.root + "/" + name }
 
 func (p *faultTest) open(timeout time.Duration) *client {
 	p.Helper()
-	return open(p, p.faulty.Addr(), timeout)
+	return open(p, p.injector.Addr(), timeout)
 }
 
-// firstConn selects the first connection that the test made where the faults
-// are.
+// firstConn selects the first connection of the test through the injector.
 func (p *faultTest) firstConn() zktest.Selector {
 	if p.proxied() {
 		return zktest.Selector{Conn: 1}
 	}
-	return zktest.Selector{Conn: 2} // the first of all is to the other address
+	return zktest.Selector{Conn: 2} // the first is the direct one
 }
 
 func (p *faultTest) proxied() bool {
-	_, ok := p.faulty.(*zktest.Proxy)
+	_, ok := p.injector.(*zktest.Proxy)
 	return ok
 }
 
 func (p *faultTest) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(p.Context(), readPatience)
+	ctx, cancel := context.WithTimeout(p.Context(), ioTimeout)
 	p.Cleanup(cancel)
 	return ctx
 }
 
-func (p *faultTest) await(f *zktest.Fault) {
+func (p *faultTest) wait(f *zktest.Fault) {
 	p.Helper()
 	require.NoError(p, f.Wait(p.ctx()))
 }
 
-// on is a rule for the next request on a node.
-func (p *faultTest) on(name string, do zktest.Action) *zktest.Fault {
-	return p.faulty.Inject(zktest.Rule{Match: zktest.Match{Prefix: p.path(name)}, Do: do})
+// injectAt injects a rule for the next request for a node.
+func (p *faultTest) injectAt(name string, do zktest.Action) *zktest.Fault {
+	return p.injector.Inject(zktest.Rule{Match: zktest.Match{Prefix: p.path(name)}, Do: do})
 }
 
-// owner returns the session that has made an ephemeral node, 0 if there is no
-// such node.
+// owner returns the session that owns an ephemeral node, or 0 if the node does
+// not exist.
 func (p *faultTest) owner(name string) int64 {
 	p.Helper()
 	r := p.direct.do(exists(p.path(name), false))
@@ -205,32 +207,40 @@ func (p *faultTest) owner(name string) int64 {
 	return r.Stat.Owner
 }
 
-// stays checks that a connection is open and that nothing comes.
-func (p *faultTest) stays(c *client) {
+// requireSilence checks that a connection is open and that nothing arrives.
+func (p *faultTest) requireSilence(c *client) {
 	p.Helper()
 	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(quietTime)))
 	n, err := c.conn.Read(make([]byte, 1))
-	require.Zero(p, n, "something came")
-	require.ErrorIs(p, err, os.ErrDeadlineExceeded, "instead of silence")
+	require.Zero(p, n, "a packet arrived")
+	require.ErrorIs(p, err, os.ErrDeadlineExceeded, "the connection ended")
 }
 
-// served reports whether the server has a connection with that session.
-func (p *faultTest) served(session int64) bool {
+// hasConnection reports whether the server has a connection of that session.
+func (p *faultTest) hasConnection(session int64) bool {
 	p.Helper()
-	return strings.Contains(word(p, p.target, "cons"), fmt.Sprintf("sid=0x%x,", session))
+	return strings.Contains(fourLetter(p, p.target, "cons"), fmt.Sprintf("sid=0x%x,", session))
 }
 
-// expired checks that a session is over, to the server and through the proxy.
-func (p *faultTest) expired(h handshake) {
+// waitDisconnected waits until the server has no connection of the client's
+// session.
+func (p *faultTest) waitDisconnected(c *client) {
 	p.Helper()
-	for _, addr := range []string{p.target, p.faulty.Addr()} {
+	poll(p, "the connection ends at the server", func() bool { return !p.hasConnection(c.welcome.Session) })
+}
+
+// requireExpired checks that a session has ended, directly and through the
+// injector.
+func (p *faultTest) requireExpired(h handshake) {
+	p.Helper()
+	for _, addr := range []string{p.target, p.injector.Addr()} {
 		c := connect(p, addr, h)
 		require.Zero(p, c.welcome.Session)
-		c.end()
+		c.waitEnd()
 	}
 }
 
-func everythingGoesThrough(p *faultTest) {
+func packetsAreForwarded(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Equal(p, longTimeout, c.welcome.Timeout)
 	require.Zero(p, c.do(create(p.path("a"), []byte("x"), persistent)).Err)
@@ -243,7 +253,7 @@ func everythingGoesThrough(p *faultTest) {
 	require.Equal(p, []result{{Op: opCreate, Path: p.path("b")}}, c.do(multi(create(p.path("b"), nil, ephemeral))).Ops)
 	require.Equal(p, c.welcome.Session, p.owner("b"))
 
-	// A reply above 1 MiB, which the server sends and does not take.
+	// A reply above 1 MiB: a server sends such packets but does not accept them.
 	name := strings.Repeat("x", 1000)
 	for i := range 12 {
 		var ops []request
@@ -260,13 +270,13 @@ func everythingGoesThrough(p *faultTest) {
 	// A packet that is too large for the server.
 	c.write(binary.BigEndian.AppendUint32(nil, 2<<20))
 	_, _ = c.conn.Write(make([]byte, 2<<20)) // may be cut off
-	c.end()
-	short := connect(p, p.faulty.Addr(), handshake{Timeout: longTimeout, Short: true})
+	c.waitEnd()
+	short := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: true})
 	require.Equal(p, 36, short.welcome.Size)
 }
 
-// cuts are the ends of a connection and how a client sees them.
-var cuts = []struct {
+// cutKinds are the ways to cut a connection and the error that a client gets.
+var cutKinds = []struct {
 	before, after zktest.Action
 	err           error
 }{
@@ -274,24 +284,24 @@ var cuts = []struct {
 	{zktest.ResetBeforeApply(), zktest.ResetAfterApply(), syscall.ECONNRESET},
 }
 
-// ends checks how a connection ends, and that nothing comes before.
-func (p *faultTest) ends(c *client, how error) {
+// requireEnd checks how a connection ends, and that nothing arrives before.
+func (p *faultTest) requireEnd(c *client, how error) {
 	p.Helper()
-	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
 	n, err := c.conn.Read(make([]byte, 1))
 	require.Zero(p, n)
 	require.ErrorIs(p, err, how)
 }
 
 func requestIsDropped(p *faultTest) {
-	for _, cut := range cuts {
+	for _, cut := range cutKinds {
 		c := p.open(longTimeout)
-		f := p.on("a", cut.before)
+		f := p.injectAt("a", cut.before)
 		c.send(create(p.path("a"), nil, ephemeral))
-		p.ends(c, cut.err)
-		p.await(f)
+		p.requireEnd(c, cut.err)
+		p.wait(f)
 		require.Equal(p, 1, f.Fired())
-		poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
+		p.waitDisconnected(c)
 		again := c.reattach()
 		require.Zero(p, p.owner("a"))
 		require.Zero(p, again.do(create(p.path("a"), nil, ephemeral)).Err, "the rule is used up")
@@ -300,14 +310,14 @@ func requestIsDropped(p *faultTest) {
 }
 
 func replyIsDropped(p *faultTest) {
-	for _, cut := range cuts {
+	for _, cut := range cutKinds {
 		c := p.open(longTimeout)
 		require.Zero(p, p.direct.do(exists(p.path("a"), true)).Stat.Czxid)
-		f := p.on("a", cut.after)
+		f := p.injectAt("a", cut.after)
 		c.send(create(p.path("a"), nil, ephemeral))
-		p.ends(c, cut.err)
-		p.await(f)
-		require.Equal(p, event{nodeCreated, p.path("a")}, p.direct.event(), "to others")
+		p.requireEnd(c, cut.err)
+		p.wait(f)
+		require.Equal(p, event{nodeCreated, p.path("a")}, p.direct.event(), "for another client")
 		require.Equal(p, c.welcome.Session, p.owner("a"))
 		again := c.reattach()
 		require.Equal(p, c.welcome.Session, p.owner("a"))
@@ -319,13 +329,13 @@ func replyIsTruncated(p *faultTest) {
 	for _, n := range []int{0, 3, 4, 10, 1000} {
 		c := p.open(longTimeout)
 		name := fmt.Sprint(n)
-		f := p.on(name, zktest.TruncateReply(n))
+		f := p.injectAt(name, zktest.TruncateReply(n))
 		c.send(create(p.path(name), nil, ephemeral))
-		require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+		require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
 		got, err := io.ReadAll(c.conn)
 		require.NoError(p, err)
 		require.Len(p, got, min(n, 4+16+4+len(p.path(name))))
-		p.await(f)
+		p.wait(f)
 		require.Equal(p, c.welcome.Session, p.owner(name))
 	}
 }
@@ -333,19 +343,19 @@ func replyIsTruncated(p *faultTest) {
 func eventComesBeforeTheDroppedReply(p *faultTest) {
 	c := p.open(longTimeout)
 	c.do(exists(p.path("a"), true))
-	p.on("a", zktest.DropAfterApply())
+	p.injectAt("a", zktest.DropAfterApply())
 	c.send(create(p.path("a"), nil, persistent))
 	require.Equal(p, event{nodeCreated, p.path("a")}, c.event())
-	c.end()
+	c.waitEnd()
 }
 
-func nothingIsCarriedOutBehindADroppedReply(p *faultTest) {
+func nothingIsAppliedAfterADroppedReply(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.on("b", zktest.DropAfterApply())
+	f := p.injectAt("b", zktest.DropAfterApply())
 	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, ephemeral), create(p.path("c"), nil, ephemeral))
 	require.Equal(p, p.path("a"), c.reply().Path)
-	c.end()
-	p.await(f)
+	c.waitEnd()
+	p.wait(f)
 	c.reattach()
 	require.Zero(p, p.owner("c"))
 	require.NotZero(p, p.owner("b"))
@@ -353,10 +363,10 @@ func nothingIsCarriedOutBehindADroppedReply(p *faultTest) {
 
 func requestIsHeld(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
-	f := p.on("a", zktest.HoldApply())
+	f := p.injectAt("a", zktest.HoldApply())
 	c.send(create(p.path("x"), nil, persistent), create(p.path("a"), nil, persistent), create(p.path("b"), nil, persistent))
-	require.Equal(p, p.path("x"), c.reply().Path, "what comes before is answered")
-	p.await(f)
+	require.Equal(p, p.path("x"), c.reply().Path, "an earlier request is answered")
+	p.wait(f)
 	require.Zero(p, other.do(create(p.path("c"), nil, persistent)).Err)
 	require.Equal(p, []string{"c", "x"}, slices.Sorted(slices.Values(p.direct.do(getChildren(p.root, false)).Names)))
 	f.Release()
@@ -364,12 +374,12 @@ func requestIsHeld(p *faultTest) {
 	require.Equal(p, p.path("b"), c.reply().Path)
 	require.Equal(p, 1, f.Fired())
 
-	// Nothing is left of what is held when the connection ends.
-	f = p.on("d", zktest.HoldApply())
+	// A held request is dropped when the connection ends.
+	f = p.injectAt("d", zktest.HoldApply())
 	c.send(create(p.path("d"), nil, persistent))
-	p.await(f)
-	p.faulty.Cut(p.firstConn())
-	c.end()
+	p.wait(f)
+	p.injector.Cut(p.firstConn())
+	c.waitEnd()
 	c.reattach()
 	f.Release()
 	require.Equal(p, errNoNode, p.direct.do(exists(p.path("d"), false)).Err)
@@ -377,40 +387,40 @@ func requestIsHeld(p *faultTest) {
 
 func requestIsDelayed(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.on("a", zktest.DelayApply(quietTime))
+	f := p.injectAt("a", zktest.DelayApply(quietTime))
 	begin := time.Now()
 	c.send(create(p.path("a"), nil, persistent))
-	p.await(f)
+	p.wait(f)
 	zxid := p.direct.do(create(p.path("b"), nil, persistent)).Zxid
-	require.Greater(p, c.reply().Zxid, zxid, "others overtake")
+	require.Greater(p, c.reply().Zxid, zxid, "requests of others overtake it")
 	require.GreaterOrEqual(p, time.Since(begin), quietTime)
 }
 
 func replyIsHeld(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
 	c.do(exists(p.path("b"), true))
-	f := p.on("a", zktest.HoldReply())
+	f := p.injectAt("a", zktest.HoldReply())
 	c.send(create(p.path("a"), nil, ephemeral), ping())
-	p.await(f)
-	require.Equal(p, c.welcome.Session, p.owner("a"), "carried out")
+	p.wait(f)
+	require.Equal(p, c.welcome.Session, p.owner("a"), "applied")
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-	require.Zero(p, other.do(getData(p.path("b"), false)).Err, "others go on")
-	p.stays(c)
+	require.Zero(p, other.do(getData(p.path("b"), false)).Err, "other clients are not affected")
+	p.requireSilence(c)
 	f.Release()
 	r := c.reply()
 	require.Equal(p, p.path("a"), r.Path)
-	require.Empty(p, r.Events, "the event came later")
+	require.Empty(p, r.Events, "the event was later")
 	require.Equal(p, xidPing, c.reply().Xid)
-	poll(p, "no event", func() bool { c.do(ping()); return len(c.events) > 0 })
+	poll(p, "the event arrives", func() bool { c.do(ping()); return len(c.events) > 0 })
 	require.Equal(p, []event{{nodeCreated, p.path("b")}}, c.events)
 }
 
 func replyIsDelayed(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.on("a", zktest.DelayReply(quietTime))
+	f := p.injectAt("a", zktest.DelayReply(quietTime))
 	begin := time.Now()
 	c.send(create(p.path("a"), nil, ephemeral), getData(p.path("a"), false))
-	p.await(f)
+	p.wait(f)
 	require.Equal(p, c.welcome.Session, p.owner("a"))
 	require.Equal(p, p.path("a"), c.reply().Path)
 	require.Zero(p, c.reply().Err)
@@ -419,11 +429,11 @@ func replyIsDelayed(p *faultTest) {
 
 func pingIsHeld(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
-	c.write(frame(encoder{}.int(77).int(opPing))) // is answered as -2 whatever its xid
+	f := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
+	c.write(frame(encoder{}.int(77).int(opPing))) // the reply has the xid -2
 	c.send(exists(p.root, false))
-	p.await(f)
-	p.stays(c)
+	p.wait(f)
+	p.requireSilence(c)
 	f.Release()
 	packet, err := c.packet()
 	require.NoError(p, err)
@@ -431,43 +441,42 @@ func pingIsHeld(p *faultTest) {
 	require.Zero(p, c.reply().Err)
 }
 
-// The handshake, too: what the client says next finds nobody.
 func replyIsFollowedByAReset(p *faultTest) {
 	ends := func(c *client, f *zktest.Fault) {
-		p.await(f)
+		p.wait(f)
 		_, err := c.conn.Write(ping().withXid(1).frame())
-		require.Error(p, err, "what is written behind a reset")
+		require.Error(p, err, "a write after the reset")
 	}
 	c := p.open(longTimeout)
-	f := p.on("a", zktest.ResetAfterReply())
+	f := p.injectAt("a", zktest.ResetAfterReply())
 	require.Equal(p, p.path("a"), c.do(create(p.path("a"), nil, ephemeral)).Path)
 	ends(c, f)
 	c.reattach()
 	require.Equal(p, c.welcome.Session, p.owner("a"))
 
-	f = p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.ResetAfterReply()})
+	f = p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.ResetAfterReply()})
 	c = p.open(longTimeout)
 	ends(c, f)
 	c.reattach().must(ping())
 }
 
-func oddTimeoutIsGranted(p *faultTest) {
+func unusualTimeoutIsGranted(p *faultTest) {
 	connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
 	for _, odd := range []time.Duration{0, -time.Millisecond, math.MinInt32 * time.Millisecond, math.MaxInt32 * time.Millisecond} {
 		for _, short := range []bool{false, true} {
-			f := p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(odd)})
-			c := connect(p, p.faulty.Addr(), handshake{Timeout: longTimeout, Short: short})
+			f := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(odd)})
+			c := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: short})
 			require.Equal(p, odd, c.welcome.Timeout)
 			require.NotZero(p, c.welcome.Session)
-			p.await(f)
+			p.wait(f)
 			c.must(ping())
 			h := c.credentials()
 			h.Timeout = longTimeout
-			require.Equal(p, longTimeout, connect(p, p.faulty.Addr(), h).welcome.Timeout)
+			require.Equal(p, longTimeout, connect(p, p.injector.Addr(), h).welcome.Timeout)
 		}
 	}
-	p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(time.Second)})
-	require.Zero(p, connect(p, p.faulty.Addr(), handshake{Session: 1, Timeout: longTimeout, Password: make([]byte, 16)}).welcome.Timeout)
+	p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(time.Second)})
+	require.Zero(p, connect(p, p.injector.Addr(), handshake{Session: 1, Timeout: longTimeout, Password: make([]byte, 16)}).welcome.Timeout)
 }
 
 func eventIsSwallowed(p *faultTest) {
@@ -482,34 +491,34 @@ func eventIsSwallowed(p *faultTest) {
 	mine := zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: events, Prefix: p.root}
 	children := mine
 	children.Where = func(r zktest.Request) bool { return r.Event == zktest.NodeChildrenChanged }
-	f := p.faulty.Inject(zktest.Rule{Match: children, Do: zktest.Swallow()})
-	sent := p.faulty.Inject(zktest.Rule{Match: mine, Times: 2, Do: zktest.Pass()})
+	f := p.injector.Inject(zktest.Rule{Match: children, Do: zktest.Swallow()})
+	sent := p.injector.Inject(zktest.Rule{Match: mine, Times: 2, Do: zktest.Pass()})
 	p.direct.must(create(p.path("a"), nil, persistent))
 	p.direct.must(setData(p.root, nil, anyVersion))
-	p.await(f)
-	p.await(sent)
-	require.Equal(p, []event{{nodeDataChanged, p.root}}, c.arrived())
-	require.Equal(p, []event{{nodeChildrenChanged, p.root}, {nodeDataChanged, p.root}}, other.arrived())
+	p.wait(f)
+	p.wait(sent)
+	require.Equal(p, []event{{nodeDataChanged, p.root}}, c.newEvents())
+	require.Equal(p, []event{{nodeChildrenChanged, p.root}, {nodeDataChanged, p.root}}, other.newEvents())
 
-	// The watch is used up; the next one is told.
+	// The swallowed event used up its watch; a new watch fires.
 	p.direct.must(create(p.path("b"), nil, persistent))
-	require.Empty(p, c.arrived())
+	require.Empty(p, c.newEvents())
 	watch(c)
 	p.direct.must(create(p.path("c"), nil, persistent))
 	require.Equal(p, event{nodeChildrenChanged, p.root}, c.event())
 
-	// Those that the server sends to who comes back, too.
-	f = p.faulty.Inject(zktest.Rule{Match: mine, Do: zktest.Swallow()})
+	// Events that the server sends in reply to setWatches can be swallowed, too.
+	f = p.injector.Inject(zktest.Rule{Match: mine, Do: zktest.Swallow()})
 	c.must(setWatches(1, nil, nil, []string{p.root}))
-	p.await(f)
-	require.Empty(p, c.arrived())
+	p.wait(f)
+	require.Empty(p, c.newEvents())
 	c.must(setWatches(1, nil, nil, []string{p.root}))
 	require.Len(p, c.events, 3)
 }
 
-func requestFailsInItsTurn(p *faultTest) {
+func requestFailsInOrder(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.faulty.Inject(zktest.Rule{
+	f := p.injector.Inject(zktest.Rule{
 		Match: zktest.Match{Ops: zktest.Creates, Prefix: p.path("b")},
 		Times: zktest.Always,
 		Do:    zktest.FailWith(zktest.ErrThrottled),
@@ -528,11 +537,11 @@ func requestFailsInItsTurn(p *faultTest) {
 			require.Equal(p, int32(zktest.ErrThrottled), r[i].Err)
 			if p.proxied() {
 				require.Equal(p, r[0].Zxid, r[i].Zxid)
-			} else { // a failed write takes a zxid, as in life
+			} else { // a failed write takes a zxid, as on a real server
 				require.Equal(p, r[0].Zxid+int64(i), r[i].Zxid)
 			}
 		}
-		require.Equal(p, errNoNode, r[3].Err, "not carried out")
+		require.Equal(p, errNoNode, r[3].Err, "not applied")
 		require.Equal(p, int32(zktest.ErrThrottled), r[4].Err)
 		require.Zero(p, r[5].Err)
 	}
@@ -543,46 +552,46 @@ func requestFailsInItsTurn(p *faultTest) {
 
 func requestFailsOnAnIdleConnection(p *faultTest) {
 	seen := p.direct.do(setData(p.root, nil, anyVersion)).Zxid
-	c := connect(p, p.faulty.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
-	f := p.on("", zktest.FailWith(zktest.ErrConnectionLoss))
+	c := connect(p, p.injector.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
+	f := p.injectAt("", zktest.FailWith(zktest.ErrConnectionLoss))
 	r := c.do(getData(p.root+"/", false))
 	require.Equal(p, int32(zktest.ErrConnectionLoss), r.Err)
-	require.GreaterOrEqual(p, r.Zxid, seen, "not below what the client knows")
-	p.await(f)
+	require.GreaterOrEqual(p, r.Zxid, seen, "not below the zxid that the client has seen")
+	p.wait(f)
 }
 
 func handshakeFails(p *faultTest) {
 	for _, short := range []bool{false, true} {
-		f := p.faulty.Inject(zktest.Rule{
+		f := p.injector.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.FailWith(zktest.ErrSessionExpired),
 		})
-		c := connect(p, p.faulty.Addr(), handshake{Timeout: longTimeout, Short: short})
+		c := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: short})
 		require.Zero(p, c.welcome.Session)
 		require.Zero(p, c.welcome.Timeout)
-		c.end()
-		p.await(f)
+		c.waitEnd()
+		p.wait(f)
 	}
 }
 
 func sessionExpiresBeforeARequest(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	f := p.on("b", zktest.ExpireBeforeApply())
+	f := p.injectAt("b", zktest.ExpireBeforeApply())
 	c.send(create(p.path("b"), nil, persistent))
-	c.end()
-	p.expired(c.credentials())
-	p.await(f)
+	c.waitEnd()
+	p.requireExpired(c.credentials())
+	p.wait(f)
 	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 }
 
 func sessionExpiresAfterARequest(p *faultTest) {
 	c := p.open(longTimeout)
-	f := p.on("b", zktest.ExpireAfterApply())
+	f := p.injectAt("b", zktest.ExpireAfterApply())
 	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, persistent), create(p.path("c"), nil, persistent))
 	require.Equal(p, p.path("a"), c.reply().Path)
-	c.end()
-	p.expired(c.credentials())
-	p.await(f)
+	c.waitEnd()
+	p.requireExpired(c.credentials())
+	p.wait(f)
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 }
 
@@ -590,51 +599,51 @@ func connectionFreezes(p *faultTest) {
 	for _, timeout := range []time.Duration{longTimeout, shortTimeout} {
 		c := p.open(timeout)
 		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-		f := p.on("b", zktest.Freeze())
+		f := p.injectAt("b", zktest.Freeze())
 		c.send(create(p.path("b"), nil, persistent))
-		p.await(f)
+		p.wait(f)
 		c.send(create(p.path("c"), nil, persistent))
 		if timeout == longTimeout {
-			p.stays(c)
-			require.True(p, p.served(c.welcome.Session), "the server has the connection")
+			p.requireSilence(c)
+			require.True(p, p.hasConnection(c.welcome.Session), "the server keeps the connection")
 			require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "and the session")
 			continue
 		}
-		poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
-		p.stays(c)
+		poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
+		p.requireSilence(c)
 		require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 	}
 }
 
-func hookIsCalled(p *faultTest) {
+func callRuns(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, persistent)).Err)
 	var seen zktest.Request
-	f := p.on("a", zktest.Call(func(r zktest.Request) {
+	f := p.injectAt("a", zktest.Call(func(r zktest.Request) {
 		seen = r
 		p.direct.do(remove(p.path("a"), anyVersion))
 	}))
 	require.Equal(p, errNoNode, c.do(getData(p.path("a"), false).withXid(77)).Err)
-	p.await(f)
+	p.wait(f)
 	require.Equal(p, zktest.Request{
 		Conn: p.firstConn().Conn, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
 	}, seen)
 	require.Equal(p, 1, f.Fired())
 }
 
-// Only the replies to auth come when they like. Their xids are the clients'
-// choice: -4 or one like those of other requests.
-func authIsToldFromOthers(p *faultTest) {
+// Only replies to auth may come out of order. Clients choose their xids: -4, or
+// one like those of other requests.
+func authRepliesOvertake(p *faultTest) {
 	c := p.open(longTimeout)
 	for range 20 {
-		held := p.on("a", zktest.HoldReply())
-		hit := p.faulty.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2, Do: zktest.Pass()})
-		failed := p.on("x", zktest.FailWith(zktest.ErrSystem))
+		held := p.injectAt("a", zktest.HoldReply())
+		hit := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2, Do: zktest.Pass()})
+		failed := p.injectAt("x", zktest.FailWith(zktest.ErrSystem))
 		c.send(setData(p.root, nil, anyVersion), auth("digest", "a:b"), setData(p.root, nil, anyVersion),
 			exists(p.path("x"), false), auth("digest", "c:d").withXid(xidAuth), exists(p.path("a"), false))
-		p.await(held)
-		p.await(hit)
-		p.await(failed)
+		p.wait(held)
+		p.wait(hit)
+		p.wait(failed)
 		held.Release()
 		var order []int32
 		for range 6 {
@@ -646,112 +655,108 @@ func authIsToldFromOthers(p *faultTest) {
 	}
 }
 
-func handshakeIsAnsweredToNobody(p *faultTest) {
+func handshakeLosesItsReply(p *faultTest) {
 	connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
-	before := p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
-	c := dial(p, p.faulty.Addr())
+	before := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
+	c := dial(p, p.injector.Addr())
 	c.write(handshake{Timeout: longTimeout}.frame())
-	c.end()
-	p.await(before)
+	c.waitEnd()
+	p.wait(before)
 
-	// A session that only the server and the proxy know of.
-	after := p.faulty.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
-	c = dial(p, p.faulty.Addr())
+	// A session that the client does not know.
+	after := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
+	c = dial(p, p.injector.Addr())
 	c.write(handshake{Timeout: longTimeout}.frame())
-	c.end()
-	p.await(after)
+	c.waitEnd()
+	p.wait(after)
 
-	// The client's session goes on, with the next connection.
+	// A reattachment: the session stays alive, and the client reattaches again.
 	c = p.open(longTimeout)
 	id := c.welcome.Session
-	p.faulty.Inject(zktest.Rule{
+	p.injector.Inject(zktest.Rule{
 		Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpConnect}},
 		Do:    zktest.DropAfterApply(),
 	})
-	lost := dial(p, p.faulty.Addr())
+	lost := dial(p, p.injector.Addr())
 	lost.write(c.credentials().frame())
-	lost.end()
-	c.end() // the server has taken the session from it
+	lost.waitEnd()
+	c.waitEnd() // another connection has attached to the session
 	c.reattach()
 }
 
-func sessionExpiresWhenTold(p *faultTest) {
+func expireSessionExpires(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	p.owner("a")
 	require.Zero(p, p.direct.do(exists(p.path("a"), true)).Err)
-	require.NoError(p, p.faulty.ExpireSession(c.welcome.Session))
+	require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
 	require.Equal(p, event{nodeDeleted, p.path("a")}, p.direct.event())
-	c.end()
-	p.expired(c.credentials())
-	require.Error(p, p.faulty.ExpireSession(c.welcome.Session), "there is no such session now")
+	c.waitEnd()
+	p.requireExpired(c.credentials())
+	require.Error(p, p.injector.ExpireSession(c.welcome.Session), "the session has ended")
 	require.Zero(p, other.do(ping()).Err)
 	if !p.proxied() {
 		return
 	}
-	require.ErrorContains(p, p.faulty.ExpireSession(p.direct.welcome.Session), "no session", "the proxy knows nothing of it")
+	require.ErrorContains(p, p.injector.ExpireSession(p.direct.welcome.Session), "no session", "it was not opened through the proxy")
 
-	// One that is over already, the proxy does not know how.
+	// A session that its client has closed; the proxy does not know that.
 	h := other.credentials()
 	require.Zero(p, other.do(closeSession()).Err)
-	other.end()
-	require.NoError(p, p.faulty.ExpireSession(h.Session))
+	other.waitEnd()
+	require.NoError(p, p.injector.ExpireSession(h.Session))
 }
 
-func sessionWithoutAConnectionExpiresWhenTold(p *faultTest) {
+func expireSessionExpiresHalfOpen(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.faulty.HalfOpen(zktest.Selector{Session: c.welcome.Session})
-	require.NoError(p, p.faulty.ExpireSession(c.welcome.Session))
+	p.injector.HalfOpen(zktest.Selector{Session: c.welcome.Session})
+	require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
 	require.Zero(p, p.owner("a"))
-	p.stays(c)
-	p.expired(c.credentials())
+	p.requireSilence(c)
+	p.requireExpired(c.credentials())
 }
 
-func allSessionsExpireWhenTold(p *faultTest) {
-	proxy := p.faulty.(*zktest.Proxy)
+func expireAllExpires(p *faultTest) {
+	proxy := p.injector.(*zktest.Proxy)
 	a, b := p.open(longTimeout), p.open(longTimeout)
 	a.cut()
 	require.NoError(p, proxy.ExpireAll())
-	b.end()
-	p.expired(a.credentials())
-	p.expired(b.credentials())
-	require.Zero(p, p.direct.do(ping()).Err, "a session of somebody else")
+	b.waitEnd()
+	p.requireExpired(a.credentials())
+	p.requireExpired(b.credentials())
+	require.Zero(p, p.direct.do(ping()).Err, "a session not opened through the proxy")
 	require.NoError(p, proxy.ExpireAll())
 }
 
-// However fast the client is.
-func clientCannotComeBackFromExpiry(p *faultTest) {
+// A client cannot reattach to an expired session, however fast it is.
+func expiredClientCannotReattach(p *faultTest) {
 	for i := range 50 {
 		c := p.open(longTimeout)
-		f := p.on("a", []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()}[i%2])
+		f := p.injectAt("a", []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()}[i%2])
 		c.send(create(p.path("a"), nil, ephemeral))
-		c.end()
-		next := connect(p, p.faulty.Addr(), c.credentials())
-		require.Zero(p, next.welcome.Session, "the old session again")
-		next.end()
-		p.await(f)
+		c.waitEnd()
+		next := connect(p, p.injector.Addr(), c.credentials())
+		require.Zero(p, next.welcome.Session, "reattached to the old session")
+		next.waitEnd()
+		p.wait(f)
 		require.Zero(p, p.owner("a"))
 	}
 }
 
-type mute struct{}
-
-func (mute) Printf(string, ...any) {}
-
 func partitionInbound(p *faultTest) {
 	c := p.open(longTimeout)
 	c.do(exists(p.path("b"), true))
-	p.faulty.Partition(zktest.Selector{}, zktest.Inbound)
+	p.injector.Partition(zktest.Selector{}, zktest.Inbound)
 	c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-	require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other way is open")
-	late := dial(p, p.faulty.Addr())
+	require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other direction is open")
+	late := dial(p, p.injector.Addr())
 	late.write(handshake{Timeout: longTimeout}.frame())
-	p.stays(late)
-	p.stays(c)
+	p.requireSilence(late)
+	p.requireSilence(c)
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
-	p.faulty.Heal()
+	p.injector.Heal()
 	require.Equal(p, p.path("a"), c.reply().Path)
 	require.Equal(p, p.path("c"), c.reply().Path)
 	_, err := late.packet()
@@ -762,96 +767,96 @@ func partitionOutbound(p *faultTest) {
 	c, short := p.open(longTimeout), p.open(shortTimeout)
 	c.do(exists(p.path("b"), true))
 	short.do(create(p.path("c"), nil, ephemeral))
-	p.faulty.Partition(zktest.Selector{}, zktest.Outbound)
+	p.injector.Partition(zktest.Selector{}, zktest.Outbound)
 	c.send(create(p.path("a"), nil, ephemeral))
 	short.send(getData(p.root, false))
-	poll(p, "the request does not arrive", func() bool { return p.owner("a") != 0 })
+	poll(p, "the request is applied", func() bool { return p.owner("a") != 0 })
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-	poll(p, "the session does not expire", func() bool { return p.owner("c") == 0 })
-	p.stays(c)
-	p.stays(short)
-	p.faulty.Heal() // what was held up comes
+	poll(p, "the session expires", func() bool { return p.owner("c") == 0 })
+	p.requireSilence(c)
+	p.requireSilence(short)
+	p.injector.Heal() // delivers what was held up
 	require.Equal(p, p.path("a"), c.reply().Path)
 	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
 	require.Zero(p, c.do(ping()).Err)
 	require.Zero(p, short.reply().Err)
-	short.end()
+	short.waitEnd()
 }
 
 func partitionOfASession(p *faultTest) {
 	c, other := p.open(longTimeout), p.open(longTimeout)
-	p.faulty.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
+	p.injector.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
 	c.send(create(p.path("a"), nil, persistent))
 	require.Zero(p, other.do(create(p.path("b"), nil, persistent)).Err)
-	again := dial(p, p.faulty.Addr())
+	again := dial(p, p.injector.Addr())
 	again.write(c.credentials().frame())
-	p.stays(again)
+	p.requireSilence(again)
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
-	require.True(p, p.served(c.welcome.Session), "nobody has taken the session over")
-	p.faulty.Heal()
+	require.True(p, p.hasConnection(c.welcome.Session), "the new connection has not attached")
+	p.injector.Heal()
 	_, err := again.packet()
 	require.NoError(p, err)
 	for {
-		if _, err := c.tryReply(); err != nil { // taken over, before or after its reply
+		if _, err := c.tryReply(); err != nil { // ended by the new connection, before or after its reply
 			break
 		}
 	}
 }
 
-func partitionKeepsTheEnd(p *faultTest) {
+func partitionDelaysTheEnd(p *faultTest) {
 	c := p.open(longTimeout)
-	p.faulty.Partition(zktest.Selector{}, zktest.Inbound)
+	p.injector.Partition(zktest.Selector{}, zktest.Inbound)
 	c.send(create(p.path("a"), nil, ephemeral))
 	c.cut()
 	require.Zero(p, p.owner("a"))
-	require.True(p, p.served(c.welcome.Session))
-	p.faulty.Heal()
-	poll(p, "the request is lost", func() bool { return p.owner("a") == c.welcome.Session })
-	poll(p, "the end is lost", func() bool { return !p.served(c.welcome.Session) })
+	require.True(p, p.hasConnection(c.welcome.Session))
+	p.injector.Heal()
+	poll(p, "the request is applied", func() bool { return p.owner("a") == c.welcome.Session })
+	p.waitDisconnected(c)
 }
 
 func connectionsAreCut(p *faultTest) {
 	a, b, c := p.open(longTimeout), p.open(longTimeout), p.open(longTimeout)
-	p.faulty.Cut(p.firstConn())
-	p.ends(a, io.EOF)
-	p.faulty.Reset(zktest.Selector{Session: b.welcome.Session})
-	p.ends(b, syscall.ECONNRESET)
+	p.injector.Cut(p.firstConn())
+	p.requireEnd(a, io.EOF)
+	p.injector.Reset(zktest.Selector{Session: b.welcome.Session})
+	p.requireEnd(b, syscall.ECONNRESET)
 	require.Zero(p, c.do(ping()).Err)
 	for _, cut := range []*client{a, b} {
-		poll(p, "the server has the connection", func() bool { return !p.served(cut.welcome.Session) })
+		p.waitDisconnected(cut)
 		cut.reattach()
 	}
-	p.faulty.Cut(zktest.Selector{Member: 2})
+	p.injector.Cut(zktest.Selector{Member: 2})
 	require.Zero(p, c.do(ping()).Err)
-	p.faulty.Cut(zktest.Selector{})
-	c.end()
+	p.injector.Cut(zktest.Selector{})
+	c.waitEnd()
 }
 
-func serverIsDeaf(p *faultTest) {
+func deafenedServerIgnoresClients(p *faultTest) {
 	c, short := p.open(longTimeout), p.open(shortTimeout)
 	c.do(exists(p.path("b"), true))
 	require.Zero(p, short.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.faulty.Deafen(zktest.Selector{})
+	p.injector.Deafen(zktest.Selector{})
 	c.send(create(p.path("c"), nil, persistent))
 	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
 	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
 	short.send(ping())
-	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
-	short.end()
+	poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
+	short.waitEnd()
 	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
 
-	// Not even the end of the connection is heard.
+	// The server does not notice the end of the connection either.
 	c.cut()
-	p.stays(p.open(longTimeout))
-	require.True(p, p.served(c.welcome.Session))
+	p.requireSilence(p.open(longTimeout))
+	require.True(p, p.hasConnection(c.welcome.Session))
 }
 
-func wayIsSlow(p *faultTest) {
+func throttleDeliversEverything(p *faultTest) {
 	c := p.open(longTimeout)
-	p.faulty.Throttle(p.firstConn(), 1, time.Microsecond)
+	p.injector.Throttle(p.firstConn(), 1, time.Microsecond)
 	r := c.pipeline(create(p.path("a"), []byte("x"), persistent), getData(p.path("a"), false), ping())
 	require.Equal(p, "x", string(r[1].Data))
-	p.faulty.Throttle(p.firstConn(), 0, 0)
+	p.injector.Throttle(p.firstConn(), 0, 0)
 	require.Zero(p, c.do(ping()).Err)
 }
 
@@ -859,102 +864,102 @@ func connectionIsHalfOpen(p *faultTest) {
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	require.Zero(p, c.do(getData(p.root, true)).Err)
-	p.faulty.HalfOpen(p.firstConn())
-	poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
-	poll(p, "the server has the watch", func() bool { return !strings.Contains(word(p, p.target, "wchp"), p.root+"\n") })
+	p.injector.HalfOpen(p.firstConn())
+	p.waitDisconnected(c)
+	poll(p, "the server removes the watch", func() bool { return !strings.Contains(fourLetter(p, p.target, "wchp"), p.root+"\n") })
 	c.send(create(p.path("b"), nil, persistent), ping())
-	p.stays(c)
-	require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "the session lives")
-	p.stays(c)
+	p.requireSilence(c)
+	require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "the session is alive")
+	p.requireSilence(c)
 
 	c = p.open(shortTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.faulty.HalfOpen(zktest.Selector{})
-	poll(p, "the session does not expire", func() bool { return p.owner("a") == 0 })
-	p.stays(c)
+	p.injector.HalfOpen(zktest.Selector{})
+	poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
+	p.requireSilence(c)
 	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
 }
 
 func connectionsAreRefused(p *faultTest) {
 	c := p.open(longTimeout)
-	require.NoError(p, p.faulty.RefuseConnections())
-	_, err := net.Dial("tcp", p.faulty.Addr())
+	require.NoError(p, p.injector.RefuseConnections())
+	_, err := net.Dial("tcp", p.injector.Addr())
 	require.ErrorIs(p, err, syscall.ECONNREFUSED)
-	require.NoError(p, p.faulty.RejectConnections())
-	dial(p, p.faulty.Addr()).end()
-	require.NoError(p, p.faulty.HangConnections())
-	hung := dial(p, p.faulty.Addr())
+	require.NoError(p, p.injector.RejectConnections())
+	dial(p, p.injector.Addr()).waitEnd()
+	require.NoError(p, p.injector.HangConnections())
+	hung := dial(p, p.injector.Addr())
 	hung.write(handshake{Timeout: longTimeout}.frame())
-	p.stays(hung)
-	require.Zero(p, c.do(ping()).Err, "open connections stay")
-	require.NoError(p, p.faulty.AcceptConnections())
+	p.requireSilence(hung)
+	require.Zero(p, c.do(ping()).Err, "open connections stay open")
+	require.NoError(p, p.injector.AcceptConnections())
 	require.Zero(p, p.open(longTimeout).do(ping()).Err)
-	p.stays(hung)
+	p.requireSilence(hung)
 }
 
-func wordsGoThrough(p *faultTest) {
-	require.Equal(p, "imok", word(p, p.faulty.Addr(), "ruok"))
-	require.Equal(p, "rw", word(p, p.faulty.Addr(), "isro"))
-	require.Contains(p, word(p, p.faulty.Addr(), "mntr"), "zk_server_state\tstandalone\n")
-	require.Empty(p, word(p, p.faulty.Addr(), "what"))
-	require.Empty(p, word(p, p.faulty.Addr(), "\xff\xff\xff\xff"))
-	c := dial(p, p.faulty.Addr())
+func fourLetterCommandsAreForwarded(p *faultTest) {
+	require.Equal(p, "imok", fourLetter(p, p.injector.Addr(), "ruok"))
+	require.Equal(p, "rw", fourLetter(p, p.injector.Addr(), "isro"))
+	require.Contains(p, fourLetter(p, p.injector.Addr(), "mntr"), "zk_server_state\tstandalone\n")
+	require.Empty(p, fourLetter(p, p.injector.Addr(), "what"))
+	require.Empty(p, fourLetter(p, p.injector.Addr(), "\xff\xff\xff\xff"))
+	c := dial(p, p.injector.Addr())
 	c.write([]byte("ru"))
 	c.write([]byte("ok\n"))
 	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
-	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
 	answer, err := io.ReadAll(c.conn)
 	require.NoError(p, err)
 	require.Equal(p, "imok", string(answer))
 }
 
-func orderlyEndsGoThrough(p *faultTest) {
-	// The server ends it, behind its last reply.
+func orderlyEndsAreForwarded(p *faultTest) {
+	// The server ends the connection after its last reply.
 	c := p.open(longTimeout)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	require.Zero(p, c.do(exists(p.path("a"), true)).Err)
 	r := c.do(closeSession())
 	require.Zero(p, r.Err)
 	require.Equal(p, []event{{nodeDeleted, p.path("a")}}, r.Events)
-	p.ends(c, io.EOF)
-	p.expired(c.credentials())
+	p.requireEnd(c, io.EOF)
+	p.requireExpired(c.credentials())
 
-	// The client ends it, behind its last request.
+	// The client ends the connection after its last request.
 	c = p.open(longTimeout)
 	c.send(create(p.path("b"), nil, ephemeral))
 	c.cut()
-	poll(p, "the last request is lost", func() bool { return p.owner("b") == c.welcome.Session })
-	poll(p, "the server has the connection", func() bool { return !p.served(c.welcome.Session) })
+	poll(p, "the last request is applied", func() bool { return p.owner("b") == c.welcome.Session })
+	p.waitDisconnected(c)
 
-	// Half a packet is nothing.
+	// An incomplete packet is discarded.
 	c = p.open(longTimeout)
 	c.write([]byte{0, 0, 0, 100, 0})
 	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
-	c.end()
+	c.waitEnd()
 
-	// A held reply is delivered before the end that comes behind it, also to a
-	// client that has said its last.
+	// A held reply is delivered before the end that follows it, even to a client
+	// that has closed its side.
 	c = p.open(longTimeout)
-	f := p.on("c", zktest.HoldReply())
+	f := p.injectAt("c", zktest.HoldReply())
 	c.send(create(p.path("c"), nil, persistent), closeSession())
-	p.await(f)
-	poll(p, "the session is not closed", func() bool { return !p.served(c.welcome.Session) })
+	p.wait(f)
+	p.waitDisconnected(c)
 	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
-	p.stays(c)
+	p.requireSilence(c)
 	f.Release()
 	require.Equal(p, p.path("c"), c.reply().Path)
 	require.Equal(p, opCloseSession, c.reply().Op)
-	c.end()
+	c.waitEnd()
 }
 
 func closingEndsEverything(p *faultTest) {
-	proxy := p.faulty.(*zktest.Proxy)
+	proxy := p.injector.(*zktest.Proxy)
 	a, b := p.open(longTimeout), p.open(longTimeout)
-	apply, reply := p.on("a", zktest.HoldApply()), p.on("b", zktest.HoldReply())
+	apply, reply := p.injectAt("a", zktest.HoldApply()), p.injectAt("b", zktest.HoldReply())
 	a.send(create(p.path("a"), nil, persistent))
 	b.send(create(p.path("b"), nil, persistent))
-	p.await(apply)
-	p.await(reply)
+	p.wait(apply)
+	p.wait(reply)
 	frozen := p.open(longTimeout)
 	proxy.HalfOpen(zktest.Selector{Session: frozen.welcome.Session})
 	proxy.Partition(zktest.Selector{}, zktest.Both)
@@ -962,19 +967,19 @@ func closingEndsEverything(p *faultTest) {
 	require.NoError(p, proxy.Close())
 	require.NoError(p, proxy.Close())
 	for _, c := range []*client{a, b, frozen, hung} {
-		c.end()
+		c.waitEnd()
 	}
 	_, err := net.Dial("tcp", proxy.Addr())
 	require.ErrorIs(p, err, syscall.ECONNREFUSED)
-	require.ErrorContains(p, p.on("c", zktest.Pass()).Wait(p.ctx()), "closed")
+	require.ErrorContains(p, p.injectAt("c", zktest.Pass()).Wait(p.ctx()), "closed")
 	require.ErrorContains(p, proxy.AcceptConnections(), "closed")
 	require.ErrorContains(p, proxy.ExpireSession(a.welcome.Session), "closed")
 	a = connect(p, p.target, a.credentials())
-	require.NotZero(p, a.welcome.Session, "the session lives")
+	require.NotZero(p, a.welcome.Session, "the session is alive")
 }
 
 func tlsEndsAtTheProxy(p *faultTest) {
-	proxy := p.faulty.(*zktest.Proxy)
+	proxy := p.injector.(*zktest.Proxy)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(p, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
@@ -994,46 +999,46 @@ func tlsEndsAtTheProxy(p *faultTest) {
 	require.NoError(p, err)
 	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
 	require.Zero(p, c.do(closeSession()).Err)
-	p.ends(c, io.EOF)
+	p.requireEnd(c, io.EOF)
 	require.Zero(p, p.owner("a"))
 }
 
-func requestIsCountedBesidesItsFault(p *faultTest) {
+func passCountsBesidesAFault(p *faultTest) {
 	c := p.open(longTimeout)
-	before := p.on("a", zktest.Pass())
-	failed := p.on("a", zktest.FailWith(zktest.ErrSystem))
-	never := p.on("a", zktest.FailWith(zktest.ErrThrottled))
-	after := p.on("a", zktest.Pass())
+	before := p.injectAt("a", zktest.Pass())
+	failed := p.injectAt("a", zktest.FailWith(zktest.ErrSystem))
+	never := p.injectAt("a", zktest.FailWith(zktest.ErrThrottled))
+	after := p.injectAt("a", zktest.Pass())
 	c.fails(int32(zktest.ErrSystem), exists(p.path("a"), false))
-	p.await(before)
-	p.await(failed)
-	p.await(after)
+	p.wait(before)
+	p.wait(failed)
+	p.wait(after)
 	require.Zero(p, never.Fired())
 	never.Remove()
 
-	// A session expires also at the handshake that asks for it.
-	f := p.faulty.Inject(zktest.Rule{
+	// A session also expires at a handshake that reattaches to it.
+	f := p.injector.Inject(zktest.Rule{
 		Match: zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: []zktest.Op{zktest.OpConnect}},
 		Do:    zktest.ExpireBeforeApply(),
 	})
-	lost := dial(p, p.faulty.Addr())
+	lost := dial(p, p.injector.Addr())
 	lost.write(c.credentials().frame())
-	lost.end()
-	p.await(f)
-	p.expired(c.credentials())
+	lost.waitEnd()
+	p.wait(f)
+	p.requireExpired(c.credentials())
 }
 
-// The client is one that others use, for once.
-func clientFindsItsNodeAgain(p *faultTest) {
-	conn, _, err := zk.Connect([]string{p.faulty.Addr()}, longTimeout, zk.WithLogger(mute{}))
+// This test uses go-zookeeper, not the raw client.
+func clientFindsItsNodeAfterALostReply(p *faultTest) {
+	conn, _, err := zk.Connect([]string{p.injector.Addr()}, longTimeout, zk.WithLogger(silentLogger{}))
 	require.NoError(p, err)
 	defer conn.Close()
-	f := p.on("a", zktest.DropAfterApply())
+	f := p.injectAt("a", zktest.DropAfterApply())
 	_, err = conn.Create(p.path("a"), nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	require.ErrorIs(p, err, zk.ErrConnectionClosed)
-	p.await(f)
+	p.wait(f)
 	var node *zk.Stat
-	for range 10 { // while it has no connection, it says so in two ways
+	for range 10 { // without a connection it returns one of two errors
 		if _, node, err = conn.Exists(p.path("a")); err == nil {
 			break
 		}
@@ -1049,24 +1054,23 @@ func TestProxyOfADeadServer(t *testing.T) {
 	require.NoError(t, err)
 	p := zktest.StartProxy(t, dead.Addr().String())
 	require.NoError(t, dead.Close())
-	dial(t, p.Addr()).end()
+	dial(t, p.Addr()).waitEnd()
 	_, err = zktest.RunProxy("nowhere")
 	require.Error(t, err)
 }
 
-// A server that says nothing, or that dies, does to the proxy's clients what it
-// does to its own.
+// A server that is paused or dies affects the proxy's clients like its own.
 func TestProxyOfAPausedServer(t *testing.T) {
 	t.Parallel()
 	server := zktest.StartReal(t)
 	p := zktest.StartProxy(t, server.Addr())
 	a, b, c := open(t, p.Addr(), longTimeout), open(t, p.Addr(), longTimeout), open(t, p.Addr(), longTimeout)
 
-	// First a session that nobody knows of.
+	// First a session that no client knows.
 	orphan := p.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DropAfterApply()})
 	lost := dial(t, p.Addr())
 	lost.write(handshake{Timeout: longTimeout}.frame())
-	lost.end()
+	lost.waitEnd()
 	require.NoError(t, orphan.Wait(t.Context()))
 	sessions, err := server.Stat(t.Context(), "zk_global_sessions")
 	require.NoError(t, err)
@@ -1081,15 +1085,15 @@ func TestProxyOfAPausedServer(t *testing.T) {
 	require.NoError(t, server.Resume())
 	_, err = late.packet()
 	require.NoError(t, err)
-	a.end()
+	a.waitEnd()
 	require.NoError(t, f.Wait(t.Context()))
 	require.NoError(t, server.Kill())
-	c.end()
-	late.end()
-	dial(t, p.Addr()).end()
+	c.waitEnd()
+	late.waitEnd()
+	dial(t, p.Addr()).waitEnd()
 	require.ErrorContains(t, p.ExpireSession(c.welcome.Session), "refused")
 	require.NoError(t, server.Start(t.Context()))
-	poll(t, "the session is lost", func() bool { return connect(t, p.Addr(), c.credentials()).welcome.Session != 0 })
+	poll(t, "the client reattaches", func() bool { return connect(t, p.Addr(), c.credentials()).welcome.Session != 0 })
 
 	require.NoError(t, server.Pause())
 	c = dial(t, p.Addr())
@@ -1097,6 +1101,6 @@ func TestProxyOfAPausedServer(t *testing.T) {
 	expired := make(chan error)
 	go func() { expired <- p.ExpireSession(a.welcome.Session) }()
 	require.NoError(t, p.Close())
-	c.end()
+	c.waitEnd()
 	require.ErrorContains(t, <-expired, "")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// request encodes a request for the seeds.
-func request(xid int32, op Op, record func(*encoder)) []byte {
+// encodeRequest encodes a request.
+func encodeRequest(xid int32, op Op, record func(*encoder)) []byte {
 	e := newPacket()
 	e.int(xid)
 	e.int(int32(op))
@@ -23,7 +23,7 @@ func request(xid int32, op Op, record func(*encoder)) []byte {
 	return e.packet()
 }
 
-var hello = func() []byte {
+var handshakePacket = func() []byte {
 	e := newPacket()
 	e.int(0)
 	e.long(0)
@@ -34,8 +34,8 @@ var hello = func() []byte {
 	return e.packet()
 }()
 
-// seeds are one request of each kind.
-func seeds() (all [][]byte) {
+// seedPackets returns one request of each operation.
+func seedPackets() (all [][]byte) {
 	create := func(e *encoder) {
 		e.string("/a")
 		e.buffer([]byte("x"))
@@ -81,18 +81,18 @@ func seeds() (all [][]byte) {
 		OpCheckWatches: path, OpRemoveWatches: path, OpAddWatch: path, OpGetEphemerals: path, OpGetAllChildrenNumber: path,
 		OpPing: nil, OpWhoAmI: nil, OpReconfig: nil, OpSASL: nil, OpCloseSession: nil, 55: nil,
 	} {
-		all = append(all, request(1, op, record))
+		all = append(all, encodeRequest(1, op, record))
 	}
 	return all
 }
 
-// FuzzConnection sends anything to a server, as the beginning of a connection
-// and after a good handshake. The connection must come to an end, the server
-// must not, and a bystander must not notice.
+// FuzzConnection sends any bytes to a server, at the beginning of a connection or
+// after a handshake. The connection must end, the server must not, and other
+// connections must not be affected.
 func FuzzConnection(f *testing.F) {
-	for _, seed := range seeds() {
+	for _, seed := range seedPackets() {
 		f.Add(seed, true)
-		f.Add(append(bytes.Clone(hello), seed...), false)
+		f.Add(append(bytes.Clone(handshakePacket), seed...), false)
 		f.Add(seed[:len(seed)-1], true)
 	}
 	f.Add([]byte("ruok"), false)
@@ -100,7 +100,7 @@ func FuzzConnection(f *testing.F) {
 	f.Add(binary.BigEndian.AppendUint32(nil, 0xffffffff), false)
 
 	s := Start(f, ExtendedTypes(), MaxClientConns(0), SessionTimeouts(time.Second, time.Second), TickTime(100*time.Millisecond))
-	s.PauseExpiry() // of the bystander
+	s.PauseExpiry() // for the bystander
 	bystander, err := net.Dial("tcp", s.Addr())
 	require.NoError(f, err)
 	defer bystander.Close()
@@ -117,20 +117,20 @@ func FuzzConnection(f *testing.F) {
 		_, err := io.ReadFull(conn, body)
 		return body, err
 	}
-	require.NoError(f, send(bystander, hello))
+	require.NoError(f, send(bystander, handshakePacket))
 	_, err = receive(bystander)
 	require.NoError(f, err)
-	ping := request(-2, OpPing, nil)
+	ping := encodeRequest(-2, OpPing, nil)
 
-	f.Fuzz(func(t *testing.T, input []byte, greet bool) {
+	f.Fuzz(func(t *testing.T, input []byte, handshake bool) {
 		conn, err := net.Dial("tcp", s.Addr())
 		require.NoError(t, err)
 		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
-		if greet {
-			require.NoError(t, send(conn, hello))
+		if handshake {
+			require.NoError(t, send(conn, handshakePacket))
 		}
-		_ = send(conn, input) // which may have been closed by the end of the input
+		_ = send(conn, input) // fails if the server closes the connection early
 		_ = conn.(*net.TCPConn).CloseWrite()
 		_, err = io.Copy(io.Discard, conn)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the connection does not end")
@@ -139,13 +139,13 @@ func FuzzConnection(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, []byte{0xff, 0xff, 0xff, 0xfe}, reply[:4])
 		require.NoError(t, s.Invariants())
-		s.forgetAll()
+		s.reset()
 	})
 }
 
-// forgetAll removes what an input has left, so that inputs do not depend on
-// each other and the tree does not grow.
-func (s *Server) forgetAll() {
+// reset removes the nodes and sessions of an input, so that inputs do not depend
+// on each other and the tree does not grow.
+func (s *Server) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ss := range s.sessions {
@@ -156,13 +156,13 @@ func (s *Server) forgetAll() {
 	s.tree = newTree(1)
 }
 
-// FuzzDecoder gives any bytes to the decoding of every operation. What comes
-// out must not be larger than what went in.
+// FuzzDecoder decodes any bytes as every operation. The result must not be larger
+// than the input.
 func FuzzDecoder(f *testing.F) {
-	for _, seed := range seeds() {
+	for _, seed := range seedPackets() {
 		f.Add(seed[4:])
 	}
-	f.Add(hello[4:])
+	f.Add(handshakePacket[4:])
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		parseConnect(packet)
 		r, _ := parseRequest(packet)
@@ -180,13 +180,12 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// A packet's length is not believed before the packet is there, and a list's
-// not before the packet has room for it.
-func TestLengthsAreNotBelieved(t *testing.T) {
+// The length of a list must not exceed what the packet has room for.
+func TestDecoderRefusesImpossibleLengths(t *testing.T) {
 	d := &decoder{rest: []byte{0x7f, 0xff, 0xff, 0xff, 0}}
 	require.Empty(t, d.strings())
-	require.True(t, d.bad)
+	require.True(t, d.malformed)
 	d = &decoder{rest: []byte{0x7f, 0xff, 0xff, 0xff, 0}}
 	require.Empty(t, d.acl())
-	require.True(t, d.bad)
+	require.True(t, d.malformed)
 }

@@ -7,30 +7,30 @@ import (
 	"strings"
 )
 
-// Holder is a node that was the first of a queue: who held the lock.
+// Holder is a node that was the first of a queue: the holder of the lock.
 type Holder struct {
 	Path    string
 	Session int64
 	From    int64 // zxid of the transaction that made it the first
-	Until   int64 // zxid of the one after which it was not; 0 if it still is
+	Until   int64 // zxid of the transaction that ended this; 0 if it is still the first
 }
 
-// Holders is the history of a queue: which of its sequential nodes was first,
-// in the server's own order of events. That no two clients hold a lock at once
-// can be checked against it.
+// Holders is the history of a queue: which of its sequential nodes was the
+// first, in the server's order of transactions. A test can check against it that
+// no two clients held the lock at the same time.
 type Holders struct {
 	server  *Server
 	parent  string
 	history []Holder // guarded by Server.mu
 }
 
-// TrackHolders begins to record the holders of the queue whose nodes are the
-// children of parent with a number at their end.
+// TrackHolders starts recording the holders of a queue: of the children of
+// parent whose names end with a sequence number.
 func (s *Server) TrackHolders(parent string) *Holders {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &Holders{server: s, parent: parent}
-	h.note(s.zxid)
+	h.update(s.zxid)
 	s.holders = append(s.holders, h)
 	return h
 }
@@ -42,7 +42,7 @@ func (h *Holders) Now() string {
 	return h.first()
 }
 
-// History returns all holders so far, the latest last.
+// History returns all holders so far, in order.
 func (h *Holders) History() []Holder {
 	h.server.mu.Lock()
 	defer h.server.mu.Unlock()
@@ -64,7 +64,8 @@ func (h *Holders) first() (path string) {
 	return path
 }
 
-func (h *Holders) note(zxid int64) {
+// update records the first node after the transaction zxid. Server.mu is held.
+func (h *Holders) update(zxid int64) {
 	path := h.first()
 	if n := len(h.history); n > 0 && h.history[n-1].Until == 0 {
 		if h.history[n-1].Path == path {
@@ -77,11 +78,11 @@ func (h *Holders) note(zxid int64) {
 	}
 }
 
-// noteHolders records what a transaction has changed.
-func (s *Server) noteHolders(x *txn) {
+// updateHolders updates the histories of the queues that a transaction changes.
+func (s *Server) updateHolders(x *txn) {
 	for _, h := range s.holders {
 		if slices.ContainsFunc(x.changes, func(ch change) bool { return strings.HasPrefix(ch.path, h.parent) }) {
-			h.note(x.zxid)
+			h.update(x.zxid)
 		}
 	}
 }

@@ -11,25 +11,24 @@ import (
 
 const mainClass = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-// Debian's zookeeper.jar names the libraries it needs in its manifest, but no
-// logger, without which slf4j is silent.
+// debianJars are Debian's zookeeper.jar, whose manifest names the libraries it
+// needs, and a logger, without which slf4j is silent.
 var debianJars = []string{"/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"}
 
-// nettyJars are the parts of Netty that TLS needs and Debian's zookeeper.jar does
-// not name.
+// nettyJars are the parts of Netty that TLS needs and that the manifest of
+// Debian's zookeeper.jar does not name.
 var nettyJars = []string{
 	"/usr/share/java/netty-codec.jar", "/usr/share/java/netty-resolver.jar", "/usr/share/java/netty-transport-native-unix-common.jar",
 }
 
-// installation is what is needed to run a server: the path of java and the
-// class path.
+// installation is an installed ZooKeeper: the path of java and the class path.
 type installation struct {
 	java      string
 	classPath string
 }
 
-// findInstallation finds what is needed, for TLS, too, if the server is to be
-// secure.
+// findInstallation finds the installation or, if secure is set, one that can
+// serve TLS.
 func findInstallation(secure bool) (installation, error) {
 	classPath, err := findClassPath(os.Getenv("ZOOKEEPER_HOME"), secure)
 	if err != nil {
@@ -45,7 +44,7 @@ func findInstallation(secure bool) (installation, error) {
 func findClassPath(home string, secure bool) (string, error) {
 	if home == "" {
 		if _, err := os.Stat(debianJars[0]); err != nil {
-			return "", fmt.Errorf("zktest: no Apache ZooKeeper here: run apt-get install zookeeper (Debian, Ubuntu),"+
+			return "", fmt.Errorf("zktest: Apache ZooKeeper is not installed: run apt-get install zookeeper (Debian, Ubuntu),"+
 				" or set ZOOKEEPER_HOME to an unpacked distribution from https://zookeeper.apache.org/releases.html: %w", err)
 		}
 		jars := debianJars
@@ -57,14 +56,14 @@ func findClassPath(home string, secure bool) (string, error) {
 		}
 		return strings.Join(jars, string(filepath.ListSeparator)), nil
 	}
-	// The JVM runs in a directory of its own.
+	// The JVM runs in another directory.
 	home, err := filepath.Abs(home)
 	if err != nil {
 		return "", fmt.Errorf("zktest: ZOOKEEPER_HOME: %w", err)
 	}
 	var path []string
 	if conf := filepath.Join(home, "conf"); isDir(conf) {
-		path = append(path, conf) // the configuration of the logger
+		path = append(path, conf) // has the logger's configuration
 	}
 	found := false
 	for _, dir := range []string{filepath.Join(home, "lib"), home} {
@@ -73,7 +72,7 @@ func findClassPath(home string, secure bool) (string, error) {
 		path = append(path, filepath.Join(dir, "*")) // java expands it to the jars
 	}
 	if !found {
-		return "", fmt.Errorf("zktest: ZOOKEEPER_HOME is %s, but there is no zookeeper*.jar in it or in its lib directory:"+
+		return "", fmt.Errorf("zktest: ZOOKEEPER_HOME is %s, but neither it nor its lib directory contains a zookeeper*.jar:"+
 			" set it to an unpacked distribution from https://zookeeper.apache.org/releases.html,"+
 			" or unset it and run apt-get install zookeeper (Debian, Ubuntu)", home)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runGoZookeeper does what users do with github.com/go-zookeeper/zk.
+// runGoZookeeper uses github.com/go-zookeeper/zk as its users do.
 func runGoZookeeper(t *testing.T, connect string) {
 	c := goClients{connect, dialZK(t, connect, net.DialTimeout), dialZK(t, connect, net.DialTimeout)}
 	createZK(t, c.a, goRoot, "")
@@ -47,14 +47,14 @@ type silentLogger struct{}
 
 func (silentLogger) Printf(string, ...any) {}
 
-// dialZK returns a client that has a session.
+// dialZK returns a client with a session.
 func dialZK(t *testing.T, connect string, dial zk.Dialer) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect([]string{connect}, interopPatience, zk.WithDialer(dial), zk.WithLogger(silentLogger{}))
+	conn, _, err := zk.Connect([]string{connect}, interopTimeout, zk.WithDialer(dial), zk.WithLogger(silentLogger{}))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	// Whoever waits for an answer by then gets an error instead.
-	giveUp := time.AfterFunc(programPatience, conn.Close)
+	// Then pending calls return an error.
+	giveUp := time.AfterFunc(programTimeout, conn.Close)
 	t.Cleanup(func() { giveUp.Stop() })
 	awaitSession(t, conn, true)
 	return conn
@@ -62,7 +62,7 @@ func dialZK(t *testing.T, connect string, dial zk.Dialer) *zk.Conn {
 
 func awaitSession(t *testing.T, conn *zk.Conn, want bool) {
 	t.Helper()
-	require.Eventually(t, func() bool { return (conn.State() == zk.StateHasSession) == want }, interopPatience, interopTick)
+	require.Eventually(t, func() bool { return (conn.State() == zk.StateHasSession) == want }, interopTimeout, interopPoll)
 }
 
 func createZK(t *testing.T, conn *zk.Conn, path, data string) {
@@ -82,7 +82,7 @@ func requireEvent(t *testing.T, events <-chan zk.Event, kind zk.EventType, path 
 
 func (c goClients) nodes(t *testing.T) {
 	p := goRoot + "/nodes"
-	require.Equal(t, []bool{true}, zk.FLWRuok([]string{c.connect}, interopPatience))
+	require.Equal(t, []bool{true}, zk.FLWRuok([]string{c.connect}, interopTimeout))
 	found, _, err := c.a.Exists(p)
 	require.NoError(t, err)
 	require.False(t, found)
@@ -218,7 +218,7 @@ func (c goClients) permissions(t *testing.T) {
 	p := goRoot + "/permissions"
 	owner := dialZK(t, c.connect, net.DialTimeout)
 	_, err := owner.Create(p, nil, zk.FlagPersistent, zk.AuthACL(zk.PermAll))
-	require.ErrorIs(t, err, zk.ErrInvalidACL, "nobody yet")
+	require.ErrorIs(t, err, zk.ErrInvalidACL, "not authenticated yet")
 	require.NoError(t, owner.AddAuth("digest", []byte("gopher:secret")))
 	_, err = owner.Create(p, []byte("private"), zk.FlagPersistent, zk.AuthACL(zk.PermAll))
 	require.NoError(t, err)
@@ -264,21 +264,21 @@ func (c goClients) lockOfAClosedSession(t *testing.T) {
 	require.Eventually(t, func() bool {
 		children, _, err := c.b.Children(p)
 		return err == nil && len(children) == 2
-	}, interopPatience, interopTick)
+	}, interopTimeout, interopPoll)
 	leaver.Close()
 	require.NoError(t, receive(t, locked))
 	require.NoError(t, next.Unlock())
 }
 
-// reconnect cuts a client off and changes what it watches meanwhile.
+// reconnect breaks a client's connection and changes what the client watches.
 func (c goClients) reconnect(t *testing.T) {
 	p := goRoot + "/reconnect"
 	createZK(t, c.b, p, "")
 	for _, name := range []string{"/changed", "/deleted", "/parent", "/untouched"} {
 		createZK(t, c.b, p+name, "")
 	}
-	var line breakableLine
-	a := dialZK(t, c.connect, line.dial)
+	var dialer breakableDialer
+	a := dialZK(t, c.connect, dialer.dial)
 	session := a.SessionID()
 	_, err := a.Create(p+"/ephemeral", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
@@ -296,15 +296,15 @@ func (c goClients) reconnect(t *testing.T) {
 	_, _, children, err := a.ChildrenW(p + "/parent")
 	require.NoError(t, err)
 
-	mend := line.cut()
-	defer mend()
+	restore := dialer.cut()
+	defer restore()
 	awaitSession(t, a, false)
 	_, err = c.b.Set(p+"/changed", []byte("x"), -1)
 	require.NoError(t, err)
 	require.NoError(t, c.b.Delete(p+"/deleted", -1))
 	createZK(t, c.b, p+"/created", "")
 	createZK(t, c.b, p+"/parent/child", "")
-	mend()
+	restore()
 	awaitSession(t, a, true)
 
 	requireEvent(t, changed, zk.EventNodeDataChanged, p+"/changed")
@@ -318,10 +318,10 @@ func (c goClients) reconnect(t *testing.T) {
 	_, _, err = a.Get(p + "/private")
 	require.NoError(t, err)
 
-	// The watch on what did not change is there again.
+	// The watch on the unchanged node is set again.
 	select {
 	case event := <-untouched:
-		require.Fail(t, "an event too many", "%v", event)
+		require.Fail(t, "an unexpected event", "%v", event)
 	default:
 	}
 	_, err = c.b.Set(p+"/untouched", []byte("x"), -1)
@@ -334,24 +334,24 @@ func (c goClients) reconnect(t *testing.T) {
 	require.False(t, found)
 }
 
-// breakableLine is a client's way to the server.
-type breakableLine struct {
-	mu   sync.Mutex // held while the line is cut
+// breakableDialer dials for a client whose connection a test breaks.
+type breakableDialer struct {
+	mu   sync.Mutex // held while the connection is cut
 	conn net.Conn
 }
 
-// dial waits while the line is cut.
-func (l *breakableLine) dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// dial waits while the connection is cut.
+func (d *breakableDialer) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	conn, err := net.DialTimeout(network, address, timeout)
-	l.conn = conn
+	d.conn = conn
 	return conn, err
 }
 
-// cut breaks the connection, and the client gets no other one before mend.
-func (l *breakableLine) cut() (mend func()) {
-	l.mu.Lock()
-	_ = l.conn.Close()
-	return sync.OnceFunc(l.mu.Unlock)
+// cut breaks the connection. The client cannot reconnect until restore.
+func (d *breakableDialer) cut() (restore func()) {
+	d.mu.Lock()
+	_ = d.conn.Close()
+	return sync.OnceFunc(d.mu.Unlock)
 }

@@ -26,23 +26,23 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-var updateInterop = flag.Bool("update-interop", false, "write testdata/zkcli.golden anew, from the first target of TestInterop")
+var updateInterop = flag.Bool("update-interop", false, "rewrite testdata/zkcli.golden with the output for the real server")
 
-// interopClients are unchanged clients of ZooKeeper. Each has a part of the
-// tree of its own.
+// interopClients are unmodified ZooKeeper clients. Each uses its own part of the
+// tree.
 var interopClients = []struct {
 	name string
 	run  func(t *testing.T, connect string)
 }{
-	{"kazoo", func(t *testing.T, connect string) { startKazoo(t, connect).finish(t) }},
-	{"Curator", func(t *testing.T, connect string) { startCurator(t, connect).finish(t) }},
+	{"kazoo", func(t *testing.T, connect string) { startKazoo(t, connect).wait(t) }},
+	{"Curator", func(t *testing.T, connect string) { startCurator(t, connect).wait(t) }},
 	{"zkCli", runZKCli},
 	{"go-zookeeper", runGoZookeeper},
 	{"together", runTogether},
 }
 
 func TestInterop(t *testing.T) {
-	for _, target := range targetKinds {
+	for _, target := range serverKinds {
 		t.Run(target.name, func(t *testing.T) {
 			t.Parallel()
 			connect := target.start(t, zktest.ExtendedTypes()).Addr()
@@ -57,14 +57,14 @@ func TestInterop(t *testing.T) {
 }
 
 const (
-	interopPatience  = 20 * time.Second      // for what should happen soon
-	interopTick      = 10 * time.Millisecond // between two looks
-	programPatience  = time.Minute           // the scripts give up before, and say where they are
+	interopTimeout   = 20 * time.Second      // for what happens soon
+	interopPoll      = 10 * time.Millisecond // between two checks
+	programTimeout   = time.Minute           // the scripts give up earlier, with a stack trace
 	contendingRounds = 10
 
 	clientJar    = "/usr/share/java/zookeeper.jar"
 	curatorJar   = "/usr/share/java/curator-recipes.jar"
-	debianPython = "/usr/bin/python3" // whatever else is on the PATH: this one has kazoo
+	debianPython = "/usr/bin/python3" // not another one from the PATH: this one has kazoo
 )
 
 // startKazoo runs testdata/kazoo_interop.py.
@@ -73,7 +73,7 @@ func startKazoo(t *testing.T, connect string, args ...string) *program {
 	return startProgram(t, append([]string{debianPython, "testdata/kazoo_interop.py", connect}, args...)...)
 }
 
-// startCurator runs testdata/CuratorInterop.java, which java compiles itself.
+// startCurator runs testdata/CuratorInterop.java, which java compiles by itself.
 func startCurator(t *testing.T, connect string, args ...string) *program {
 	needFile(t, curatorJar, "libcurator-recipes-java")
 	_, err := exec.LookPath("javac")
@@ -82,15 +82,15 @@ func startCurator(t *testing.T, connect string, args ...string) *program {
 		append([]string{"testdata/CuratorInterop.java", connect}, args...)...)
 }
 
-// startJava runs a program with Debian's jars, which name the jars they need
-// in their manifests, and so with Debian's version of ZooKeeper's client
-// whatever server ZOOKEEPER_HOME asks for.
+// startJava runs a program with Debian's jars, whose manifests name the jars they
+// need. The version of ZooKeeper's client is therefore Debian's, regardless of
+// ZOOKEEPER_HOME.
 func startJava(t *testing.T, jars []string, args ...string) *program {
 	java, err := exec.LookPath("java")
 	require.NoError(t, err, "apt-get install default-jdk-headless")
 	return startProgram(t, slices.Concat([]string{
 		java, "-Xmx256m", "-XX:-UsePerfData", "-Djava.io.tmpdir=" + t.TempDir(),
-		"-XX:TieredStopAtLevel=1", // it does not run long enough for the better compiler
+		"-XX:TieredStopAtLevel=1", // too short a run for the optimizing compiler
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-cp", strings.Join(jars, ":"),
 	}, args)...)
@@ -105,12 +105,12 @@ func needFile(t *testing.T, path, debianPackage string) {
 // with testdata/zkcli.golden.
 func runZKCli(t *testing.T, connect string) {
 	const (
-		// Prints markerOutput and changes nothing. Without a terminal there is
-		// no prompt that would tell where the output of a command ends.
+		// marker prints markerOutput and changes nothing. It shows where the output
+		// of a command ends: without a terminal there is no prompt.
 		marker       = "printwatches"
 		markerOutput = "printwatches is on\n"
-		// Watch events are printed by a thread of their own, and lost if
-		// zkCli quits too soon.
+		// Another thread prints watch events, which are lost if zkCli quits too
+		// soon.
 		lastEvent = "type:NodeDeleted path:/zkcli\n"
 		golden    = "testdata/zkcli.golden"
 	)
@@ -119,25 +119,25 @@ func runZKCli(t *testing.T, connect string) {
 	commands := strings.FieldsFunc(string(input), func(r rune) bool { return r == '\n' })
 
 	needFile(t, clientJar, "zookeeper")
-	// This is all that zkCli.sh does.
+	// zkCli.sh does the same.
 	zkCli := startJava(t, []string{clientJar, "/usr/share/java/slf4j-nop.jar"}, "org.apache.zookeeper.ZooKeeperMain", "-server", connect)
-	zkCli.say(t, strings.Join(commands, "\n"+marker+"\n")+"\n"+marker)
-	zkCli.await(t, lastEvent)
-	zkCli.say(t, "quit")
-	output, events := maskZKCli(zkCli.finish(t))
+	zkCli.writeLine(t, strings.Join(commands, "\n"+marker+"\n")+"\n"+marker)
+	zkCli.waitFor(t, lastEvent)
+	zkCli.writeLine(t, "quit")
+	output, events := maskZKCli(zkCli.wait(t))
 
 	var got strings.Builder
 	answers := strings.Split(output, markerOutput)
 	require.Len(t, answers, len(commands)+1, "answers:\n%s", output)
 	for i, command := range commands {
 		answer := answers[i]
-		if command == "whoami" { // in the order of a hash table
+		if command == "whoami" { // its order is that of a hash table
 			answer = sortLines(answer)
 		}
 		got.WriteString("> " + command + "\n" + answer)
 	}
 	got.WriteString("\nEvents:\n" + events)
-	if *updateInterop && t.Name() == "TestInterop/"+targetKinds[0].name+"/zkCli" {
+	if *updateInterop && t.Name() == "TestInterop/"+serverKinds[0].name+"/zkCli" {
 		require.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))
 	}
 	want, err := os.ReadFile(golden)
@@ -156,14 +156,14 @@ var (
 )
 
 // maskZKCli replaces what differs from run to run, and separates the watch
-// events: when they are printed is chance, their order is not.
+// events, which are printed in order but at random times.
 func maskZKCli(output string) (answers, events string) {
 	for line := range strings.Lines(output) {
 		if zkCliNoise.MatchString(line) {
 			continue
 		}
 		if event := zkCliEvent.FindStringSubmatch(line); event != nil {
-			if event[2] != "None" { // not those about the connection
+			if event[2] != "None" { // which is about the connection
 				events += event[2] + " " + event[3]
 			}
 			continue
@@ -180,10 +180,10 @@ func sortLines(s string) string {
 	return strings.Join(slices.Sorted(strings.Lines(s)), "")
 }
 
-// runTogether lets two contenders each of kazoo, Curator and go-zookeeper lock
-// the same path at once. Curator and go-zookeeper heed each other's nodes, and
-// so do kazoo and go-zookeeper when kazoo is told to; Curator does not heed
-// kazoo's. Hence there is one guard for either pair.
+// runTogether makes two contenders each of kazoo, Curator and go-zookeeper lock
+// the same path at the same time. Curator and go-zookeeper respect each other's
+// nodes, and so do kazoo, if configured, and go-zookeeper. Curator does not
+// respect kazoo's nodes, so there is one guard for each of the two pairs.
 func runTogether(t *testing.T, connect string) {
 	const path = "/together"
 	dir := t.TempDir()
@@ -195,19 +195,19 @@ func runTogether(t *testing.T, connect string) {
 	_, err := a.Create(path, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
-	kazoo.await(t, "ready\n")
-	curator.await(t, "ready\n")
-	kazoo.say(t, "go")
-	curator.say(t, "go")
+	kazoo.waitFor(t, "ready\n")
+	curator.waitFor(t, "ready\n")
+	kazoo.writeLine(t, "go")
+	curator.writeLine(t, "go")
 	contendGo(t, path, contendingRounds, []*zk.Conn{a, b}, kazooGuard, curatorGuard)
-	kazoo.finish(t)
-	curator.finish(t)
+	kazoo.wait(t)
+	curator.wait(t)
 	left, _, err := a.Children(path)
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
 
-// contendGo lets each of the clients take the lock as often as told.
+// contendGo makes each of the clients take the lock rounds times.
 func contendGo(t *testing.T, path string, rounds int, conns []*zk.Conn, guards ...string) {
 	t.Helper()
 	results := make(chan error, len(conns))
@@ -217,7 +217,7 @@ func contendGo(t *testing.T, path string, rounds int, conns []*zk.Conn, guards .
 			for range rounds {
 				err := lock.Lock()
 				if err == nil {
-					err = errors.Join(alone(guards...), lock.Unlock())
+					err = errors.Join(enterAlone(guards...), lock.Unlock())
 				}
 				if err != nil {
 					results <- err
@@ -232,9 +232,9 @@ func contendGo(t *testing.T, path string, rounds int, conns []*zk.Conn, guards .
 	}
 }
 
-// alone fails if anybody else is in here with one of the guards, which are
-// files that must not exist.
-func alone(guards ...string) error {
+// enterAlone fails if another holder is inside with one of the guards, which are
+// files that exist while a holder is inside.
+func enterAlone(guards ...string) error {
 	for _, guard := range guards {
 		f, err := os.OpenFile(guard, os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
@@ -244,7 +244,7 @@ func alone(guards ...string) error {
 			return err
 		}
 	}
-	time.Sleep(2 * time.Millisecond) // a chance for an intruder
+	time.Sleep(2 * time.Millisecond) // gives a second holder time to enter
 	for _, guard := range guards {
 		if err := os.Remove(guard); err != nil {
 			return err
@@ -258,18 +258,18 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(interopPatience):
-		require.FailNow(t, "waited in vain")
+	case <-time.After(interopTimeout):
+		require.FailNow(t, "nothing received")
 		panic("unreachable")
 	}
 }
 
-// program is a client in a process of its own.
+// program is a client in another process.
 type program struct {
 	name  string
 	stdin io.Writer
 	ended chan struct{}
-	err   error // how it ended, once it has
+	err   error // valid when ended is closed
 
 	mu  sync.Mutex
 	out bytes.Buffer // its stdout and stderr
@@ -278,7 +278,7 @@ type program struct {
 // startProgram starts a program, which is killed when the test ends or if it
 // takes too long.
 func startProgram(t *testing.T, argv ...string) *program {
-	ctx, cancel := context.WithTimeout(t.Context(), programPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), programTimeout)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.WaitDelay = time.Second
 	p := &program{name: filepath.Base(argv[0]), ended: make(chan struct{})}
@@ -301,7 +301,7 @@ func startProgram(t *testing.T, argv ...string) *program {
 	return p
 }
 
-// Write keeps what the program prints.
+// Write records the program's output.
 func (p *program) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -314,29 +314,29 @@ func (p *program) output() string {
 	return p.out.String()
 }
 
-// say writes lines to the program.
-func (p *program) say(t *testing.T, lines string) {
+// writeLine writes lines to the program's input.
+func (p *program) writeLine(t *testing.T, lines string) {
 	_, err := io.WriteString(p.stdin, lines+"\n")
 	require.NoError(t, err, p.name)
 }
 
-// await returns when the program has printed text.
-func (p *program) await(t *testing.T, text string) {
+// waitFor waits until the program has printed text.
+func (p *program) waitFor(t *testing.T, text string) {
 	t.Helper()
 	for printed := false; !printed; {
 		ended := false
 		select {
 		case <-p.ended:
 			ended = true
-		case <-time.After(interopTick):
+		case <-time.After(interopPoll):
 		}
 		printed = strings.Contains(p.output(), text)
 		require.True(t, printed || !ended, "%s ended without %q", p.name, text)
 	}
 }
 
-// finish returns what the program has printed when it has ended well.
-func (p *program) finish(t *testing.T) string {
+// wait waits until the program has ended, successfully, and returns its output.
+func (p *program) wait(t *testing.T) string {
 	t.Helper()
 	<-p.ended
 	require.NoError(t, p.err, p.name)

@@ -6,18 +6,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A check that cannot fail is none, so here is each kind of damage.
+// Each kind of damage, because a check that cannot fail proves nothing.
 func TestInvariantsFindDamage(t *testing.T) {
 	t.Parallel()
 	for want, damage := range map[string]func(*Server){
 		"/a is not a child of its parent": func(s *Server) { s.tree["/"].children.remove("a") },
-		"the child a of / is no node":     func(s *Server) { delete(s.tree, "/a") },
+		"the child a of / does not exist": func(s *Server) { delete(s.tree, "/a") },
 		"the ephemeral /a belongs to no":  func(s *Server) { s.tree["/a"].kind = ephemeral },
-		"was changed by a transaction":    func(s *Server) { s.tree["/a"].mzxid = s.zxid + 1 },
+		"was changed by a future":         func(s *Server) { s.tree["/a"].mzxid = s.zxid + 1 },
 		"does not own /a":                 func(s *Server) { s.sessions[1] = &session{ephemerals: map[string]bool{"/a": true}} },
-		"has a connection that is not":    func(s *Server) { s.sessions[1] = &session{conn: &conn{}} },
-		"that is not there watches /a":    func(s *Server) { s.members[0].data.add("/a", &conn{}, oneShot) },
-		"the zxid went back from 0x5":     func(s *Server) { backwards(s) },
+		"has a connection that is closed": func(s *Server) { s.sessions[1] = &session{conn: &conn{}} },
+		"that is closed watches /a":       func(s *Server) { s.replicas[0].data.add("/a", &conn{}, oneShotWatch) },
+		"the zxid went back from 0x5":     func(s *Server) { recordZxidGoingBack(s) },
 	} {
 		s, err := Run(t.Context())
 		require.NoError(t, err)
@@ -31,8 +31,8 @@ func TestInvariantsFindDamage(t *testing.T) {
 	}
 }
 
-func backwards(s *Server) {
+func recordZxidGoingBack(s *Server) {
 	s.sessions[1] = &session{}
-	s.note(Record{Kind: Replied, Session: 1, Zxid: 5})
-	s.note(Record{Kind: Replied, Session: 1, Zxid: 4})
+	s.record(Record{Kind: Replied, Session: 1, Zxid: 5})
+	s.record(Record{Kind: Replied, Session: 1, Zxid: 4})
 }

@@ -5,18 +5,18 @@ import (
 	"math"
 )
 
-// decoder reads jute, ZooKeeper's encoding: big-endian, no padding, no tags.
-// After the first field that is not there it only returns zero values, and bad
-// is true. Strings and buffers are copies of the packet, so that a small one
-// does not keep a large packet.
+// decoder decodes jute, ZooKeeper's encoding: big-endian, no padding, no tags.
+// After the first field that is missing it returns zero values, and malformed is
+// true. Strings and buffers are copies, so that a small one does not keep a large
+// packet in memory.
 type decoder struct {
-	rest []byte
-	bad  bool
+	rest      []byte
+	malformed bool
 }
 
 func (d *decoder) take(n int) []byte {
-	if d.bad || n < 0 || n > len(d.rest) {
-		d.bad, d.rest = true, nil
+	if d.malformed || n < 0 || n > len(d.rest) {
+		d.malformed, d.rest = true, nil
 		return nil
 	}
 	b := d.rest[:n]
@@ -50,14 +50,13 @@ func (d *decoder) buffer() []byte {
 		return nil
 	}
 	b := d.take(int(n))
-	if d.bad {
+	if d.malformed {
 		return nil
 	}
 	return append(make([]byte, 0, len(b)), b...)
 }
 
-// string returns "" for a null string. kazoo writes null where it means the
-// empty one.
+// string returns "" for a null string: kazoo sends null for the empty string.
 func (d *decoder) string() string {
 	n := d.int()
 	if n == -1 {
@@ -66,17 +65,17 @@ func (d *decoder) string() string {
 	return string(d.take(int(n)))
 }
 
-// path is a string that the real server can not cope with if it is null.
+// path is string, but a null string is malformed: the real server fails on it.
 func (d *decoder) path() string {
 	b := d.buffer()
 	if b == nil {
-		d.bad = true
+		d.malformed = true
 	}
 	return string(b)
 }
 
-// count begins a vector of elements that take at least size bytes each. It
-// does not believe in more elements than the packet has room for.
+// count decodes the length of a vector whose elements take at least size bytes
+// each. A length that the packet has no room for is malformed.
 func (d *decoder) count(size int) int {
 	n := int(d.int())
 	if n == -1 {
@@ -108,19 +107,19 @@ func (d *decoder) acl() []acl {
 	return list
 }
 
-// reconfig reports whether the record of that operation is complete.
+// reconfig reports whether the record of OpReconfig is complete.
 func (d *decoder) reconfig() bool {
 	_, _, _, _ = d.string(), d.string(), d.string(), d.long()
-	return !d.bad
+	return !d.malformed
 }
 
-// encoder writes jute.
+// encoder encodes jute.
 type encoder []byte
 
-// newPacket returns an encoder that has left room for the packet's length.
+// newPacket returns an encoder with room for the packet's length.
 func newPacket() encoder { return make(encoder, 4, 64) }
 
-// packet fills in the length and returns the bytes that go over the wire.
+// packet fills in the length and returns the bytes to send.
 func (e encoder) packet() []byte {
 	binary.BigEndian.PutUint32(e, uint32(len(e)-4))
 	return e

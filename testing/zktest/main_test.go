@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if how := os.Getenv(ownerEnv); how != "" {
-		own(how)
+		runOwner(how)
 		return
 	}
 	goleak.VerifyTestMain(m)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The names in the answer to mntr beside those that the server has a number
-// for. What a monitor looks for is there, and 0.
+// The names in the reply to mntr that the server does not measure: monitors find
+// them, with the value 0.
 const (
 	// counters are numbers.
 	counters = `
@@ -40,7 +40,7 @@ startup_txns_loaded sync_process_time sync_processor_batch_size sync_processor_q
 time_waiting_empty_pool_in_commit_processor_read_ms unavailable_time
 write_batch_time_in_commit_processor write_commit_proc_issued write_commit_proc_req_queued`
 
-	// distributions are summaries that have percentiles, too.
+	// distributions are summaries that also have percentiles.
 	distributions = `
 close_session_prep_time commit_propagation_latency dead_watchers_cleaner_latency jvm_pause_time_ms
 local_write_committed_time_ms om_commit_process_time_ms om_proposal_process_time_ms
@@ -51,8 +51,8 @@ sync_processor_queue_flush_time_ms sync_processor_queue_time_ms updatelatency
 write_commitproc_time_ms write_final_proc_time_ms`
 )
 
-// unmeasured writes what mntr says of what the server does not measure.
-func unmeasured(b *strings.Builder) {
+// writeUnmeasured writes the lines of mntr for what the server does not measure.
+func writeUnmeasured(b *strings.Builder) {
 	for _, name := range strings.Fields(counters) {
 		fmt.Fprintf(b, "zk_%s\t0\n", name)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Direction is which way the bytes of a connection go, seen from the server.
+// Direction is the direction of a connection's bytes, as the server sees it.
 type Direction int
 
 const (
@@ -16,17 +16,17 @@ const (
 	Outbound           // from the server to clients
 )
 
-// network holds the lines of a server or proxy and the faults of connections.
-// Its exported methods are those of [Server] and [Proxy].
+// network holds the connections of a server or proxy, and the faults of
+// connections. [Server] and [Proxy] embed it for its exported methods.
 type network struct {
 	received, sent atomic.Int64 // packets
 
 	mu         sync.Mutex
-	healed     sync.Cond // a partition has gone, or a line is dead
-	lines      []*line
+	healed     sync.Cond // a partition has ended, or a connection has changed
+	clients    []*clientConn
 	partitions []partition
 	throttles  []throttle
-	frozen     bool // all are held up, both ways
+	frozen     bool // all connections are held up, in both directions
 }
 
 type partition struct {
@@ -42,20 +42,20 @@ type throttle struct {
 
 func (n *network) init() { n.healed.L = &n.mu }
 
-// Partition holds up what goes over connections in a direction until Heal:
-// nothing is lost, nothing is closed, and sessions go on expiring. New
-// connections that the selector means hang, too; a session's new connection is
-// recognized by its first packet.
+// Partition holds up the packets of the selected connections in one direction
+// until Heal: nothing is lost or closed, and sessions go on expiring. It applies
+// to later connections, too; a session's new connection is recognized by its
+// first packet.
 func (n *network) Partition(sel Selector, dir Direction) {
 	if dir != Both && dir != Inbound && dir != Outbound {
-		panic("zktest: Partition: the direction is Both, Inbound or Outbound")
+		panic("zktest: Partition: the direction must be Both, Inbound or Outbound")
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.partitions = append(n.partitions, partition{sel, dir})
 }
 
-// Heal ends all partitions. What was held up arrives.
+// Heal ends all partitions. The packets they held up are delivered.
 func (n *network) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,32 +71,33 @@ func (n *network) freeze(frozen bool) {
 	n.healed.Broadcast()
 }
 
-// Cut ends connections now (FIN). Their sessions live on.
+// Cut ends the selected connections now (FIN). Their sessions stay alive.
 func (n *network) Cut(sel Selector) { n.cut(sel, fin) }
 
-// Reset ends connections now (RST). Their sessions live on.
+// Reset ends the selected connections now (RST). Their sessions stay alive.
 func (n *network) Reset(sel Selector) { n.cut(sel, rst) }
 
-func (n *network) cut(sel Selector, how cutting) {
-	for _, l := range n.selected(sel) {
-		l.cut(how)
+func (n *network) cut(sel Selector, how cutMode) {
+	for _, c := range n.selected(sel) {
+		c.cut(how)
 	}
 }
 
-// Deafen lets what clients send vanish, also the end of the connection, while
-// they go on receiving: their sessions expire. It lasts as long as the
-// connection.
+// Deafen discards what the clients of the selected connections send, even the
+// end of the connection, while they go on receiving: their sessions expire. It
+// lasts as long as the connection.
 func (n *network) Deafen(sel Selector) {
-	for _, l := range n.selected(sel) {
-		l.forget(true, false)
+	for _, c := range n.selected(sel) {
+		c.blackhole(true, false)
 	}
 }
 
-// Throttle writes to connections, also to later ones, in pieces of at most so
-// many bytes, with a pause after each. 0 bytes end it.
+// Throttle writes to the selected connections, including later ones, in pieces
+// of at most the given number of bytes, with a pause after each piece. With 0
+// bytes it ends the throttling of that selector.
 func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
 	if bytes < 0 || pause < 0 {
-		panic("zktest: Throttle: bytes and pause are not negative")
+		panic("zktest: Throttle: bytes and pause must not be negative")
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,35 +107,35 @@ func (n *network) Throttle(sel Selector, bytes int, pause time.Duration) {
 	}
 }
 
-func (n *network) throttled(l *line) (bytes int, pause time.Duration) {
+func (n *network) throttleFor(c *clientConn) (bytes int, pause time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, t := range n.throttles {
-		if t.sel.selects(l.origin()) {
+		if t.sel.selects(c.origin()) {
 			return t.bytes, t.delay
 		}
 	}
 	return 0, 0
 }
 
-func (n *network) selected(sel Selector) (selected []*line) {
+func (n *network) selected(sel Selector) (selected []*clientConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, l := range n.lines {
-		if sel.selects(l.origin()) {
-			selected = append(selected, l)
+	for _, c := range n.clients {
+		if sel.selects(c.origin()) {
+			selected = append(selected, c)
 		}
 	}
 	return selected
 }
 
-// await waits until no partition holds up the line, or it is dead.
-func (n *network) await(l *line, dir Direction) {
+// waitHealed waits until no partition holds up the connection, or it is closed.
+func (n *network) waitHealed(c *clientConn, dir Direction) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for n.holdsUp(l, dir) {
+	for n.blocked(c, dir) {
 		select {
-		case <-l.dead:
+		case <-c.done:
 			return
 		default:
 		}
@@ -142,27 +143,27 @@ func (n *network) await(l *line, dir Direction) {
 	}
 }
 
-func (n *network) holdsUp(l *line, dir Direction) bool {
+func (n *network) blocked(c *clientConn, dir Direction) bool {
 	return n.frozen || slices.ContainsFunc(n.partitions, func(p partition) bool {
-		return (p.dir == Both || p.dir == dir) && p.sel.selects(l.origin())
+		return (p.dir == Both || p.dir == dir) && p.sel.selects(c.origin())
 	})
 }
 
-// changed wakes who waits for a partition's end, because a line has changed.
-func (n *network) changed() {
+// wake wakes the waiters of waitHealed, because a connection has changed.
+func (n *network) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.healed.Broadcast()
 }
 
-func (n *network) add(l *line) {
+func (n *network) add(c *clientConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lines = append(n.lines, l)
+	n.clients = append(n.clients, c)
 }
 
-func (n *network) remove(l *line) {
+func (n *network) remove(c *clientConn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lines = slices.DeleteFunc(n.lines, func(other *line) bool { return other == l })
+	n.clients = slices.DeleteFunc(n.clients, func(other *clientConn) bool { return other == c })
 }

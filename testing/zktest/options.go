@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// RealOption changes how real servers are started.
+// RealOption is an option of real servers.
 type RealOption interface{ real(*realConfig) }
 
 type realOption func(*realConfig)
@@ -18,8 +18,8 @@ type realConfig struct {
 	properties map[string]string
 	jvmFlags   []string
 	separated  bool
-	secure     bool // with a port for TLS
-	wrong      error
+	secure     bool                 // with a port for TLS
+	err        error                // of an option
 	reserve    func() (port, error) // replaced by tests
 }
 
@@ -27,47 +27,46 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 	c := &realConfig{
 		properties: map[string]string{
 			"tickTime":               "500",
-			"maxSessionTimeout":      "40000", // as with ZooKeeper's usual tick
+			"maxSessionTimeout":      "40000", // as with ZooKeeper's default tick
 			"initLimit":              "20",
 			"syncLimit":              "5",
 			"4lw.commands.whitelist": "*",
 			"admin.enableServer":     "false",
 		},
-		// Without the perf data file a killed JVM leaves nothing in /tmp.
+		// Without the perf data file, a killed JVM leaves nothing in /tmp.
 		jvmFlags: []string{"-Xmx512m", "-XX:-UsePerfData"},
 		reserve:  reservePort,
 	}
 	for _, opt := range opts {
-		if b, ok := opt.(both); ok {
-			if err := b.option(new(config)); err != nil { // what is wrong there is wrong here
+		if b, ok := opt.(commonOption); ok {
+			if err := b.option(new(config)); err != nil { // checks the arguments
 				return nil, fmt.Errorf("zktest: %w", err)
 			}
 		}
 		opt.real(c)
 	}
-	if c.wrong != nil {
-		return nil, fmt.Errorf("zktest: %w", c.wrong)
+	if c.err != nil {
+		return nil, fmt.Errorf("zktest: %w", c.err)
 	}
 	for key := range c.properties {
 		switch {
 		case key == "dataDir", key == "clientPort", key == "clientPortAddress", strings.HasPrefix(key, "server."):
-			return nil, fmt.Errorf("zktest: the property %s is set by the launcher and cannot be given", key)
+			return nil, fmt.Errorf("zktest: the property %s is set by the launcher and cannot be changed", key)
 		}
 	}
 	return c, nil
 }
 
-// Properties adds lines to zoo.cfg or replaces those the launcher sets, such
-// as maxClientCnxns (by default the server's own 60 per client address) or
-// minSessionTimeout (milliseconds). The ports, the data directory and the list
-// of servers cannot be set: starting then fails.
+// Properties adds lines to zoo.cfg, such as maxClientCnxns or minSessionTimeout
+// (in milliseconds), or replaces those that the launcher sets. The ports, the
+// data directory and the list of servers cannot be set: starting then fails.
 func Properties(lines map[string]string) RealOption {
 	return realOption(func(c *realConfig) { maps.Copy(c.properties, lines) })
 }
 
 // JVMFlags adds flags for java, such as -Xmx1g (the default is -Xmx512m) or
-// -Dznode.container.checkIntervalMs=1000. They come after the launcher's own
-// and so prevail.
+// -Dznode.container.checkIntervalMs=1000. They follow the launcher's own flags
+// and so override them.
 func JVMFlags(flags ...string) RealOption {
 	return realOption(func(c *realConfig) { c.jvmFlags = append(c.jvmFlags, flags...) })
 }
@@ -75,20 +74,20 @@ func JVMFlags(flags ...string) RealOption {
 // Separated gives each member of an ensemble a network of its own, so that
 // [RealEnsemble.Isolate] can cut the connections between them. Clients on this
 // machine reach the members at addresses from 198.18.0.0/15, which are reserved
-// for tests of networks. The networks have no route out of this machine, and
-// vanish with the process that started the ensemble.
+// for network tests. The networks have no route out of this machine, and end
+// with the process that started the ensemble.
 //
 // It needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and the commands ip
-// and nsenter. Without them nothing is started and the error says so. Who is not
-// root may be so in namespaces:
+// and nsenter. Without them nothing is started, and the error says so. Users
+// without root can become root in namespaces of their own:
 //
 //	unshare -rn sh -c 'ip link set lo up && go test ./...'
 func Separated() RealOption {
 	return realOption(func(c *realConfig) { c.separated = true })
 }
 
-// zooCfg returns the text of the configuration file. The own lines are those of
-// this server, servers the server.N lines of an ensemble.
+// zooCfg returns the text of the configuration file. own holds the properties of
+// this server only, servers the server.N lines of an ensemble.
 func (c *realConfig) zooCfg(dataDir string, client port, own map[string]string, servers []string) string {
 	var b strings.Builder
 	for _, lines := range []map[string]string{c.properties, own} {

@@ -11,21 +11,21 @@ import (
 
 const logTailBytes = 4096
 
-// errPortTaken is in the error of a process that exited because it could not
-// bind its port.
+// errPortTaken is in the error chain of a process that exited because it could
+// not bind its port.
 var errPortTaken = errors.New("the port is taken")
 
 // process is one run of a server.
 type process struct {
 	cmd      *exec.Cmd
-	log      string // the path of the log file
-	logStart int64  // where in it this run starts
-	done     chan struct{}
+	log      string        // the path of the log file
+	logStart int64         // the offset in the log at which this run begins
+	done     chan struct{} // closed when the process has ended
 }
 
 // startProcess runs argv in dir and appends its output to the file log.
 func startProcess(dog *watchdog, dir, log string, argv []string) (*process, error) {
-	// A plain file, not a pipe: Wait must not depend on who else holds it.
+	// A file, not a pipe: Wait must not depend on other holders of a pipe.
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -36,19 +36,13 @@ func startProcess(dog *watchdog, dir, log string, argv []string) (*process, erro
 		return nil, err
 	}
 
-	// The shell waits until the watchdog knows its pid, which then is java's.
-	// If we vanish before, read fails and the shell exits.
+	// The shell waits until the watchdog knows its pid, which becomes java's. If
+	// this process ends before that, read fails and the shell exits.
 	cmd := exec.Command("sh", append([]string{"-c", `read -r line && exec "$@" </dev/null`, "sh"}, argv...)...)
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = out, out
-	// In a group of its own the server survives a Ctrl-C meant for us, so a
-	// program can still use it while it shuts down.
-	cmd.SysProcAttr = ownGroup()
-	in, err := cmd.StdinPipe()
+	in, err := startInGroup(cmd)
 	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	p := &process{cmd: cmd, log: log, logStart: info.Size(), done: make(chan struct{})}
@@ -58,7 +52,7 @@ func startProcess(dog *watchdog, dir, log string, argv []string) (*process, erro
 	}
 	_ = in.Close()
 	go func() {
-		_ = cmd.Wait() // how it ended is in cmd.ProcessState
+		_ = cmd.Wait() // the result is in cmd.ProcessState
 		dog.release()
 		close(p.done)
 	}()
@@ -66,6 +60,17 @@ func startProcess(dog *watchdog, dir, log string, argv []string) (*process, erro
 		return nil, fmt.Errorf("starting under the watchdog: %w", errors.Join(err, p.kill()))
 	}
 	return p, nil
+}
+
+// startInGroup starts cmd in a process group of its own and returns its standard
+// input. In that group it survives a Ctrl-C in the terminal, so that a program
+// can still use the server while it shuts down.
+func startInGroup(cmd *exec.Cmd) (in io.WriteCloser, err error) {
+	cmd.SysProcAttr = ownGroup()
+	if in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return in, cmd.Start()
 }
 
 func (p *process) alive() bool {
@@ -77,7 +82,8 @@ func (p *process) alive() bool {
 	}
 }
 
-// kill ends the process, paused or not, and returns when it has been reaped.
+// kill kills the process, even if it is paused, and returns when it has been
+// reaped.
 func (p *process) kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -86,7 +92,7 @@ func (p *process) kill() error {
 	return nil
 }
 
-// exitError says how the process ended. It must not be alive.
+// exitError returns how the process ended. It must not be alive.
 func (p *process) exitError() error {
 	if bytes.Contains(p.logTail(), []byte("java.net.BindException")) {
 		return fmt.Errorf("the server exited (%s): %w", p.cmd.ProcessState, errPortTaken)
@@ -94,7 +100,7 @@ func (p *process) exitError() error {
 	return fmt.Errorf("the server exited (%s)", p.cmd.ProcessState)
 }
 
-// logTail returns the last lines that this run wrote.
+// logTail returns the last lines of this run.
 func (p *process) logTail() []byte {
 	f, err := os.Open(p.log)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Op is the type of a request: ZooKeeper's number of the operation.
+// Op is the type of a request: ZooKeeper's number for the operation.
 type Op int64
 
 const (
@@ -19,10 +19,10 @@ const (
 	OpGetChildren          Op = 8
 	OpSync                 Op = 9
 	OpPing                 Op = 11
-	OpGetChildren2         Op = 12 // the children and the Stat
-	OpCheck                Op = 13 // meant for a multi: alone it is answered only if it fails
+	OpGetChildren2         Op = 12 // also returns the Stat
+	OpCheck                Op = 13 // for a multi; on its own it is answered only if it fails
 	OpMulti                Op = 14
-	OpCreate2              Op = 15 // answers with the Stat, too
+	OpCreate2              Op = 15 // also returns the Stat
 	OpReconfig             Op = 16
 	OpCheckWatches         Op = 17
 	OpRemoveWatches        Op = 18
@@ -41,20 +41,19 @@ const (
 	OpCreateSession        Op = -10 // not for clients
 	OpCloseSession         Op = -11
 
-	// OpConnect stands for the first packet of a connection, which has no
-	// operation number and asks for a new session or for one to go on.
+	// OpConnect is the first packet of a connection, which has no operation
+	// number in the protocol: it asks for a new session or reattaches to one.
 	OpConnect Op = 1 << 40
 
-	// OpEvent stands for a watch event that is about to be sent to a client.
+	// OpEvent is a watch event that is about to be sent to a client.
 	OpEvent Op = OpConnect + 1
 )
 
-// Sets of operations that faults are often meant for.
+// Operations that rules often match together.
 var (
-	// Creates are all operations that create one node. Clients choose
-	// between them by what else they want to know or make.
+	// Creates holds all operations that create one node.
 	Creates = []Op{OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL}
-	// Lists are the operations that list children.
+	// Lists holds the operations that list children.
 	Lists = []Op{OpGetChildren, OpGetChildren2}
 )
 
@@ -78,8 +77,8 @@ func (op Op) String() string {
 	return fmt.Sprintf("op %d", int64(op))
 }
 
-// writes reports whether the server counts the request as a change of its
-// state, which takes a zxid even if it fails.
+// writes reports whether the request is a transaction, which takes a zxid even
+// if it fails.
 func (op Op) writes() bool {
 	switch op {
 	case OpCreate, OpDelete, OpSetData, OpSetACL, OpCheck, OpMulti, OpCreate2, OpReconfig,
@@ -89,13 +88,13 @@ func (op Op) writes() bool {
 	return false
 }
 
-// Code is a result as ZooKeeper sends it in the header of a reply.
+// Code is a result code, as in the header of a reply.
 type Code int32
 
 const (
 	OK                      Code = 0
 	ErrSystem               Code = -1
-	ErrRuntimeInconsistency Code = -2 // in a failed multi: not tried, because an earlier part failed
+	ErrRuntimeInconsistency Code = -2 // of a part of a multi after the one that failed
 	ErrConnectionLoss       Code = -4
 	ErrMarshalling          Code = -5
 	ErrUnimplemented        Code = -6
@@ -133,7 +132,7 @@ func (c Code) Error() string {
 	return fmt.Sprintf("code %d", int32(c))
 }
 
-// EventType is what a watch event reports.
+// EventType is the type of a watch event.
 type EventType int32
 
 const (
@@ -143,7 +142,7 @@ const (
 	NodeChildrenChanged EventType = 4
 )
 
-// String returns ZooKeeper's name of the event.
+// String returns ZooKeeper's name for the event.
 func (t EventType) String() string {
 	switch t {
 	case NodeCreated:
@@ -164,29 +163,28 @@ const (
 	xidPing  = -2
 )
 
-// Request is what a rule sees of a request, or of a watch event.
+// Request is a request, or a watch event, as a rule sees it.
 type Request struct {
 	Conn    int   // number of the connection, from 1 in the order they were accepted
-	Member  int   // number of the server's address it came to, from 1
+	Member  int   // number of the member that the client is connected to, from 1
 	Session int64 // 0 for an OpConnect that asks for a new session
-	Xid     int32 // the client's number of the request
+	Xid     int32 // the client's number for the request
 	Op      Op
-	Paths   []string  // the path; for a multi those of all its parts; none for ping, auth and the like
+	Paths   []string  // the path; for a multi, those of all parts; none for ping, auth and the like
 	Event   EventType // of an OpEvent
 }
 
-// String describes the request in one line.
+// String returns the request in one line.
 func (r Request) String() string {
 	return fmt.Sprintf("%v %q of session 0x%x on connection %d", r.Op, r.Paths, r.Session, r.Conn)
 }
 
-// parseRequest reads what rules look at from a packet (without its length)
-// that is not the first of its connection. It reports false for a packet
-// without a full header.
+// parseRequest parses a packet, without its length, that is not the first of its
+// connection. It reports false if the header is incomplete.
 func parseRequest(packet []byte) (r Request, ok bool) {
 	d := &decoder{rest: packet}
 	r.Xid, r.Op = d.int(), Op(d.int())
-	if d.bad {
+	if d.malformed {
 		return r, false
 	}
 	switch r.Op {
@@ -197,19 +195,19 @@ func parseRequest(packet []byte) (r Request, ok bool) {
 			r.Paths = append(r.Paths, part.path)
 		}
 	default:
-		if path := d.string(); !d.bad {
+		if path := d.string(); !d.malformed {
 			r.Paths = []string{path}
 		}
 	}
 	return r, true
 }
 
-// parseConnect reads the first packet of a connection.
+// parseConnect parses the first packet of a connection.
 func parseConnect(packet []byte) (c connectRequest, ok bool) {
 	d := &decoder{rest: packet}
-	d.int() // the protocol's version, always 0
+	d.int() // the protocol version, always 0
 	c.lastZxid, c.timeout, c.session, c.password = d.long(), d.int(), d.long(), d.buffer()
-	ok = !d.bad
+	ok = !d.malformed
 	c.hasReadOnly = len(d.rest) > 0
 	return c, ok
 }
@@ -218,13 +216,13 @@ func parseConnect(packet []byte) (c connectRequest, ok bool) {
 type connectRequest struct {
 	lastZxid    int64
 	timeout     int32 // milliseconds
-	session     int64 // 0: a new one
+	session     int64 // 0 for a new one
 	password    []byte
-	hasReadOnly bool // the byte is there, whatever it says; the reply must then have it, too
+	hasReadOnly bool // the read-only byte is present, so the reply must have one
 }
 
-// connectReply answers a connectRequest. The zero value says that the session
-// has expired.
+// connectReply is the reply to a connectRequest. The zero value says that the
+// session has expired.
 type connectReply struct {
 	timeout  int32
 	session  int64
@@ -243,7 +241,7 @@ func (r connectReply) encode(hasReadOnly bool) []byte {
 	return e.packet()
 }
 
-// part is one operation, alone or in a multi.
+// part is the record of one operation, on its own or in a multi.
 type part struct {
 	op      Op
 	path    string
@@ -255,7 +253,7 @@ type part struct {
 	watch   bool
 }
 
-// decodePart reads the record of an operation on one node.
+// decodePart decodes the record of an operation on one node.
 func decodePart(d *decoder, op Op) part {
 	p := part{op: op}
 	switch op {
@@ -282,14 +280,14 @@ func decodePart(d *decoder, op Op) part {
 	return p
 }
 
-// decodeMulti reads the parts of a multi. It reports false if one of them may
-// not be in a multi.
+// decodeMulti decodes the parts of a multi. It reports false if the record is
+// malformed or an operation is not allowed in a multi.
 func decodeMulti(d *decoder) (parts []part, ok bool) {
 	for {
 		op, done := Op(d.int()), d.bool()
-		d.int() // an error code, for replies
-		if d.bad || done {
-			return parts, !d.bad
+		d.int() // an error code, used in replies only
+		if d.malformed || done {
+			return parts, !d.malformed
 		}
 		if !slices.Contains(multiOps, op) {
 			return parts, false

@@ -14,77 +14,71 @@ import (
 )
 
 const (
-	// maxProxied is the length of the largest packet that the proxy takes. What
-	// is too large for the server is the server's business.
-	maxProxied = 64 << 20
-	// maxHandshake is a length that only four letter words seem to have.
+	// maxProxiedPacket bounds the length of a packet. It is more than a server
+	// allows, so that the server's own limit applies.
+	maxProxiedPacket = 64 << 20
+	// maxHandshake bounds the length of a first packet: four letters, read as a
+	// length, are above it.
 	maxHandshake = 1 << 20
 
-	expiryPatience = 10 * time.Second // with the end of a session
+	expiryTimeout = 10 * time.Second // of ExpireSession
 
-	// expiryAttempt bounds one attempt to end a session. ZooKeeper may forget
-	// to answer one of two who attach to a session at the same time.
-	expiryAttempt = time.Second
+	// expiryAttemptTimeout bounds one attempt to end a session. When two
+	// connections attach to a session at the same time, ZooKeeper may never
+	// answer one of them.
+	expiryAttemptTimeout = time.Second
 )
 
-// Proxy stands between clients and a server, mostly a [RealServer], and lets
-// the same faults happen that [Server] has by itself. Without a fault every
-// packet goes through as it is, and so do four letter words.
+// Proxy stands between clients and a server, usually a [RealServer], and injects
+// the faults that [Server] has built in. Without a fault it forwards every
+// packet, and every four letter command, unchanged.
 //
-// A proxy sees packets and not what the server does with them. So some things
-// are not quite as in [Server]:
-//   - A request that a rule holds up does not reach the server, and neither do
-//     the connection's later ones, not even pings: the session may expire.
-//   - [Pass] and [Call] have happened when the server has answered the request,
-//     which is then carried out, with its watch set.
-//   - What follows a request on its connection is not carried out if the reply
-//     is to be cut off, and what follows a handshake waits for its reply.
-//   - [FailWith] takes no zxid, as a failed write on a real server does: the
-//     reply has the largest zxid seen on the connection.
+// A proxy sees packets, not what the server does with them. So it differs from
+// [Server] in some points:
+//   - While a rule delays a request, neither that request nor later ones of the
+//     connection reach the server, not even pings: the session may expire.
+//   - [Pass] and [Call] have happened when the server has replied: then the
+//     request is applied and its watch is set.
+//   - If a rule drops or truncates a reply, later requests of the connection are
+//     not applied. Requests that follow a handshake wait for its reply.
+//   - [FailWith] takes no zxid, unlike a failed write on a server: the reply has
+//     the largest zxid seen on the connection.
 //
-// What a Server shows of its state, a proxy can not: to wait until a watch is
-// set, inject a rule that does Pass to the read that sets it.
+// A proxy cannot show the server's state: to wait until a watch is set, inject a
+// rule with Pass for the read that sets it.
 //
 // All methods may be called concurrently, also from a rule's [Call], except
-// Close, which waits for it.
+// Close, which waits for the Call.
 type Proxy struct {
 	faults
 	network
 
 	target   string
-	entrance *entrance
-	life     context.Context // until Close
-	kill     context.CancelFunc
-	serving  sync.WaitGroup // what Serve has begun
+	listener *listener
+	ctx      context.Context // until Close
+	cancel   context.CancelFunc
+	serving  sync.WaitGroup // the goroutines of Serve
 	closing  sync.Once
 	closeErr error
 
-	mu        sync.Mutex
-	accepted  int                     // connections so far
-	upstreams map[*line]*net.TCPConn  // the other side of each line
-	passwords map[int64][]byte        // of the sessions that were given to clients
-	claims    map[int64]chan struct{} // on sessions; closed when they end
+	mu           sync.Mutex
+	accepted     int                          // connections so far
+	upstreams    map[*clientConn]*net.TCPConn // the connection to the server for each client
+	passwords    map[int64][]byte             // by session, of those granted through the proxy
+	sessionLocks map[int64]chan struct{}      // by session; closed when the lock is released
 }
 
-// StartProxy starts a proxy for a test in front of the server at target,
-// host:port. It is closed when the test ends.
+// StartProxy starts a proxy for a test, in front of the server at target,
+// host:port. The proxy is closed when the test ends.
 func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p, err := RunProxy(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return p
+	return closeWithTest(t, p, err)
 }
 
-// RunProxy starts a proxy on a free port of 127.0.0.1, in front of the server
-// at target, host:port; call Close when done with it. The server need not run:
-// while it does not, clients' connections are closed.
+// RunProxy starts a proxy on a free port of 127.0.0.1, in front of the server at
+// target, host:port. Call Close to release it. While the server does not run,
+// the proxy closes clients' connections.
 func RunProxy(target string) (*Proxy, error) {
 	_, port, err := net.SplitHostPort(target)
 	if err != nil {
@@ -94,33 +88,33 @@ func RunProxy(target string) (*Proxy, error) {
 		return nil, fmt.Errorf("zktest: starting a proxy: the target %q has no port from 1 to 65535", target)
 	}
 	p := &Proxy{
-		target:    target,
-		upstreams: map[*line]*net.TCPConn{},
-		passwords: map[int64][]byte{},
-		claims:    map[int64]chan struct{}{},
+		target:       target,
+		upstreams:    map[*clientConn]*net.TCPConn{},
+		passwords:    map[int64][]byte{},
+		sessionLocks: map[int64]chan struct{}{},
 	}
-	p.life, p.kill = context.WithCancel(context.Background())
-	p.faults.over = p.life.Done()
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.faults.done = p.ctx.Done()
 	p.network.init()
-	if p.entrance, err = newEntrance("", p.admit); err != nil {
+	if p.listener, err = newListener("", p.admit); err != nil {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", err)
 	}
 	return p, nil
 }
 
 // Addr returns the address for clients, 127.0.0.1:port.
-func (p *Proxy) Addr() string { return p.entrance.address() }
+func (p *Proxy) Addr() string { return p.listener.address() }
 
-// ConnectString returns the address for clients, like Addr.
+// ConnectString returns the address for clients, as Addr does.
 func (p *Proxy) ConnectString() string { return p.Addr() }
 
-// Serve lets the proxy accept connections from l, too, such as a listener with
-// TLS or one on another address, until Close, which closes l. It returns at
+// Serve makes the proxy accept connections from l as well, such as a listener
+// with TLS or on another address, until Close, which closes l. It returns at
 // once and must not be called after Close. [Proxy.RefuseConnections] and the
-// like are not for l.
+// like do not apply to l.
 func (p *Proxy) Serve(l net.Listener) {
 	p.serving.Go(func() { // ends with l
-		defer context.AfterFunc(p.life, func() { _ = l.Close() })()
+		defer context.AfterFunc(p.ctx, func() { _ = l.Close() })()
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -131,56 +125,57 @@ func (p *Proxy) Serve(l net.Listener) {
 	})
 }
 
-// RefuseConnections closes the port: clients get ECONNREFUSED. Open
-// connections stay. A proxy has one address, so the only member is 1.
-func (p *Proxy) RefuseConnections(members ...int) error { return p.meet(refusing, members) }
+// RefuseConnections closes the port: clients get ECONNREFUSED. Open connections
+// stay open. A proxy has one address: the only member is 1.
+func (p *Proxy) RefuseConnections(members ...int) error { return p.setAcceptMode(refusing, members) }
 
 // RejectConnections closes new connections as soon as they are accepted.
-func (p *Proxy) RejectConnections(members ...int) error { return p.meet(rejecting, members) }
+func (p *Proxy) RejectConnections(members ...int) error { return p.setAcceptMode(rejecting, members) }
 
 // HangConnections accepts new connections and never answers them.
-func (p *Proxy) HangConnections(members ...int) error { return p.meet(hanging, members) }
+func (p *Proxy) HangConnections(members ...int) error { return p.setAcceptMode(hanging, members) }
 
-// AcceptConnections ends what RefuseConnections, RejectConnections or
-// HangConnections began, for connections to come.
-func (p *Proxy) AcceptConnections(members ...int) error { return p.meet(admitting, members) }
+// AcceptConnections ends the effect of RefuseConnections, RejectConnections and
+// HangConnections on new connections.
+func (p *Proxy) AcceptConnections(members ...int) error { return p.setAcceptMode(accepting, members) }
 
-func (p *Proxy) meet(m mood, members []int) error {
+func (p *Proxy) setAcceptMode(m acceptMode, members []int) error {
 	for _, number := range members {
 		if number != 1 {
-			return fmt.Errorf("zktest: there is no member %d: a proxy has only member 1", number)
+			return fmt.Errorf("zktest: there is no member %d: the only member of a proxy is 1", number)
 		}
 	}
-	if err := p.entrance.set(m); err != nil {
+	if err := p.listener.setMode(m); err != nil {
 		return fmt.Errorf("zktest: the proxy on %s: %w", p.Addr(), err)
 	}
 	return nil
 }
 
-// HalfOpen ends the server's side of connections, so that it forgets them and
-// their watches, without a sign to the clients: what they send vanishes, and
-// nothing comes back. Their sessions run on to their end.
+// HalfOpen ends the server's side of the selected connections, so that the
+// server forgets them and their watches, while the clients believe them open:
+// what they send is discarded, and nothing comes back. Their sessions stay alive
+// until they expire.
 func (p *Proxy) HalfOpen(sel Selector) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.selected(sel) {
-		l.forget(true, true)
-		_ = p.upstreams[l].Close()
+	for _, c := range p.selected(sel) {
+		c.blackhole(true, true)
+		_ = p.upstreams[c].Close()
 	}
 }
 
-// ExpireSession ends a session that a client got through the proxy, and
-// returns when its ephemerals are gone. To the client it looks as if its time
-// was up: the connection is closed without a message, and the next handshake
-// says that the session has expired. In truth the session is closed, over a
-// connection of the proxy's own that takes it over. For a client that is to
-// hear nothing of it, use HalfOpen before. It is an error if the session did
-// not come through the proxy, if it was ended by ExpireSession already, or if
-// the server does not end it within 10 s.
+// ExpireSession ends a session that was opened through the proxy, and returns
+// when its ephemerals are deleted. To the client it looks like an expiry: the
+// connection is closed without a message, and the next handshake says that the
+// session has expired. In fact the proxy attaches to the session over a
+// connection of its own and closes it. To hide the expiry from the client, call
+// HalfOpen first. It is an error if the session was not opened through the
+// proxy, if ExpireSession has already ended it, or if the server does not end it
+// within 10 s.
 func (p *Proxy) ExpireSession(id int64) error {
-	ctx, cancel := context.WithTimeout(p.life, expiryPatience)
+	ctx, cancel := context.WithTimeout(p.ctx, expiryTimeout)
 	defer cancel()
-	defer p.claim(id, ctx.Done())()
+	defer p.lockSession(id, ctx.Done())()
 	p.mu.Lock()
 	password, known := p.passwords[id]
 	p.mu.Unlock()
@@ -189,7 +184,7 @@ func (p *Proxy) ExpireSession(id int64) error {
 	}
 	over, err := p.closeSession(ctx, id, password)
 	for !over && err == nil {
-		// A client has taken its session back, not through this proxy.
+		// The client has reattached, though not through this proxy.
 		select {
 		case <-time.After(pollInterval):
 			over, err = p.closeSession(ctx, id, password)
@@ -197,7 +192,7 @@ func (p *Proxy) ExpireSession(id int64) error {
 			err = ctx.Err()
 		}
 	}
-	if p.life.Err() != nil {
+	if p.ctx.Err() != nil {
 		err = errClosed
 	}
 	if err != nil {
@@ -209,10 +204,10 @@ func (p *Proxy) ExpireSession(id int64) error {
 	return nil
 }
 
-// ExpireAll ends all sessions that clients got through the proxy, one after
-// the other, as [Proxy.ExpireSession] does.
+// ExpireAll ends all sessions that were opened through the proxy, one after the
+// other, as [Proxy.ExpireSession] does.
 func (p *Proxy) ExpireAll() error {
-	if p.life.Err() != nil {
+	if p.ctx.Err() != nil {
 		return fmt.Errorf("zktest: ExpireAll: %w", errClosed)
 	}
 	p.mu.Lock()
@@ -225,11 +220,12 @@ func (p *Proxy) ExpireAll() error {
 	return errors.Join(errs...)
 }
 
-// closeSession attaches to a session and closes it, without a pause in between
-// in which its client could attach again. It reports whether the session is
-// over; if not, and the server could be reached, it is worth another attempt.
+// closeSession attaches to a session and closes it. Both requests are sent at
+// once, so that the client cannot reattach in between. It reports whether the
+// session has ended. If it has not, the error says whether the server was
+// unreachable; without an error, another attempt may succeed.
 func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (over bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, expiryAttempt)
+	ctx, cancel := context.WithTimeout(ctx, expiryAttemptTimeout)
 	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", p.target)
@@ -241,7 +237,7 @@ func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (ov
 	attach := newPacket()
 	attach.int(0)
 	attach.long(0)
-	attach.int(int32(expiryPatience.Milliseconds()))
+	attach.int(int32(expiryTimeout.Milliseconds()))
 	attach.long(id)
 	attach.buffer(password)
 	end := newPacket()
@@ -255,30 +251,30 @@ func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (ov
 		return false, nil
 	}
 	if got, _ := decodeConnectReply(reply); got != id {
-		return true, nil // it has expired by itself
+		return true, nil // the session has expired
 	}
 	_, err = readFrame(conn)
 	return err == nil, nil
 }
 
-// Close ends the proxy, all its connections and goroutines. Sessions live on
-// in the server. Further calls do nothing and return the same error.
+// Close ends the proxy, all its connections and its goroutines. Sessions stay
+// alive on the server. Further calls do nothing and return the same error.
 func (p *Proxy) Close() error {
 	p.closing.Do(func() {
-		p.kill()
-		if err := p.entrance.close(); err != nil {
+		p.cancel()
+		if err := p.listener.close(); err != nil {
 			p.closeErr = fmt.Errorf("zktest: closing the proxy on %s: %w", p.Addr(), err)
 		}
-		for _, l := range p.selected(Selector{}) {
-			l.abort()
+		for _, c := range p.selected(Selector{}) {
+			c.abort()
 		}
-		p.entrance.wait()
+		p.listener.wait()
 		p.serving.Wait()
 	})
 	return p.closeErr
 }
 
-// admit numbers a connection and returns its life.
+// admit numbers a connection and returns the function that serves it.
 func (p *Proxy) admit(client net.Conn) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -289,54 +285,54 @@ func (p *Proxy) admit(client net.Conn) func() {
 
 func (p *Proxy) serve(client net.Conn, number int) {
 	var d net.Dialer
-	server, err := d.DialContext(p.life, "tcp", p.target)
+	server, err := d.DialContext(p.ctx, "tcp", p.target)
 	if err != nil {
-		_ = client.Close() // as that of a dead server
+		_ = client.Close() // like the connection to a dead server
 		return
 	}
-	r := &relay{
+	r := &proxyConn{
 		proxy: p, server: server.(*net.TCPConn),
-		shaken: make(chan struct{}), over: make(chan struct{}),
+		handshakeDone: make(chan struct{}), serverDone: make(chan struct{}),
 	}
 	p.mu.Lock()
-	r.line = newLine(&p.network, client, maxProxied, number, 1)
-	p.upstreams[r.line] = r.server
+	r.client = newClientConn(&p.network, client, maxProxiedPacket, number, 1)
+	p.upstreams[r.client] = r.server
 	p.mu.Unlock()
-	if p.life.Err() != nil {
-		r.line.abort() // Close may have come too early for this line
+	if p.ctx.Err() != nil {
+		r.client.abort() // Close may have missed this connection
 	}
 
 	var wg sync.WaitGroup
-	wg.Go(r.replies)
+	wg.Go(r.forwardReplies)
 	wg.Go(func() {
-		<-r.line.dead
+		<-r.client.done
 		_ = server.Close()
 	})
-	r.requests()
-	r.line.end()
+	r.forwardRequests()
+	r.client.closeAndDrain()
 	wg.Wait()
 	p.mu.Lock()
-	delete(p.upstreams, r.line)
+	delete(p.upstreams, r.client)
 	p.mu.Unlock()
 }
 
-// claim waits until nobody else claims a session, or cancel is closed, and
-// returns what ends the claim. ExpireSession has it while it works. Others wait
-// for it before they tell a client that its connection has ended, and before
-// they let a client attach: it must not get the session back in between our
-// taking it over and our closing it.
-func (p *Proxy) claim(id int64, cancel <-chan struct{}) (release func()) {
+// lockSession locks a session and returns the function that unlocks it. If
+// cancel is closed first, it returns without the lock. ExpireSession holds the
+// lock while it works. A connection takes it before it tells its client of its
+// end and before it lets a client attach: the client must not reattach between
+// our attaching to the session and our closing it.
+func (p *Proxy) lockSession(id int64, cancel <-chan struct{}) (release func()) {
 	for {
 		p.mu.Lock()
-		other := p.claims[id]
+		other := p.sessionLocks[id]
 		if other == nil {
 			mine := make(chan struct{})
-			p.claims[id] = mine
+			p.sessionLocks[id] = mine
 			p.mu.Unlock()
 			return func() {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				delete(p.claims, id)
+				delete(p.sessionLocks, id)
 				close(mine)
 			}
 		}

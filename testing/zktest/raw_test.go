@@ -14,11 +14,11 @@ import (
 )
 
 // This file is a raw client of ZooKeeper's protocol with a codec of its own. It
-// shows what other clients hide: handshakes, xids and zxids, and where an event
-// stands among the replies. It has no goroutine: packets are read by the
-// methods that say so, in the goroutine of the test.
+// exposes what other clients hide: handshakes, xids, zxids, and the place of an
+// event among the replies. It has no goroutine: methods read packets in the
+// goroutine of the test.
 
-// The operations, by their numbers on the wire.
+// The operations.
 const (
 	opCreate               int32 = 1
 	opDelete               int32 = 2
@@ -53,7 +53,7 @@ const (
 	opError                int32 = -1 // the type of a failed operation in the reply to a multi
 )
 
-// The xids that mean something.
+// The special xids.
 const (
 	xidEvent      int32 = -1
 	xidPing       int32 = -2
@@ -125,13 +125,13 @@ const (
 const (
 	anyVersion int32 = -1
 
-	// null stands for a null string. It is no UTF-8, so that no other string
-	// is like it.
+	// null stands for a null string. It is not valid UTF-8, so that no other
+	// string equals it.
 	null = "\xffnull"
 
-	readPatience = 10 * time.Second      // with one read or write
+	ioTimeout    = 10 * time.Second      // of one read or write
 	longTimeout  = 30 * time.Second      // of a session that must not expire
-	pollInterval = 20 * time.Millisecond // between two questions
+	pollInterval = 20 * time.Millisecond // of poll
 )
 
 var world = []acl{{permAll, "world", "anyone"}}
@@ -151,17 +151,17 @@ type stat struct {
 	Pzxid                       int64
 }
 
-// event is a watch event. That its header and state are the only possible
-// ones is checked when it is read.
+// event is a watch event. Its header and state, which are constant, are checked
+// when it is decoded.
 type event struct {
 	Type int32
 	Path string
 }
 
-// result is a reply, or one operation's part in the reply to a multi. Fields
-// the operation does not have are zero.
+// result is a reply, or the result of one operation in the reply to a multi.
+// Fields that the operation does not return are zero.
 type result struct {
-	Op    int32 // of the request; in a multi what the server says, opError if it failed
+	Op    int32 // of the request; in a multi, the one in the reply, opError if it failed
 	Xid   int32
 	Zxid  int64
 	Err   int32
@@ -173,13 +173,13 @@ type result struct {
 	Count int32
 	Ops   []result
 
-	Events []event // that came right before this reply, and after what was read before
+	Events []event // that arrived between the previous packet and this reply
 }
 
 // request is a packet before it is framed, or an operation of a multi.
 type request struct {
 	Op   int32
-	Xid  int32 // zero: given by the client
+	Xid  int32 // 0 for the client's next one
 	Body []byte
 }
 
@@ -190,28 +190,28 @@ func (r request) withXid(xid int32) request {
 
 func (r request) frame() []byte { return frame(append(encoder{}.int(r.Xid).int(r.Op), r.Body...)) }
 
-func creation(op int32, path string, data []byte, acls []acl, flags int32) request {
+func createRequest(op int32, path string, data []byte, acls []acl, flags int32) request {
 	return request{Op: op, Body: encoder{}.string(path).buffer(data).acls(acls).int(flags)}
 }
 
-// create makes a node with these entries as its ACL, or open to the world.
+// create creates a node with the given ACL or, by default, world.
 func create(path string, data []byte, flags int32, acls ...acl) request {
 	if len(acls) == 0 {
 		acls = world
 	}
-	return creation(opCreate, path, data, acls, flags)
+	return createRequest(opCreate, path, data, acls, flags)
 }
 
 func create2(path string, data []byte, flags int32) request {
-	return creation(opCreate2, path, data, world, flags)
+	return createRequest(opCreate2, path, data, world, flags)
 }
 
 func createContainer(path string, flags int32) request {
-	return creation(opCreateContainer, path, nil, world, flags)
+	return createRequest(opCreateContainer, path, nil, world, flags)
 }
 
 func createTTL(path string, flags int32, d time.Duration) request {
-	r := creation(opCreateTTL, path, nil, world, flags)
+	r := createRequest(opCreateTTL, path, nil, world, flags)
 	r.Body = encoder(r.Body).long(d.Milliseconds())
 	return r
 }
@@ -220,29 +220,29 @@ func remove(path string, version int32) request {
 	return request{Op: opDelete, Body: encoder{}.string(path).int(version)}
 }
 
-// reading is one of the operations that take a path and can set a watch.
-func reading(op int32, path string, watch bool) request {
+// readRequest is a read of a node that can set a watch.
+func readRequest(op int32, path string, watch bool) request {
 	return request{Op: op, Body: encoder{}.string(path).bool(watch)}
 }
 
-func exists(path string, watch bool) request       { return reading(opExists, path, watch) }
-func getData(path string, watch bool) request      { return reading(opGetData, path, watch) }
-func getChildren(path string, watch bool) request  { return reading(opGetChildren, path, watch) }
-func getChildren2(path string, watch bool) request { return reading(opGetChildren2, path, watch) }
+func exists(path string, watch bool) request       { return readRequest(opExists, path, watch) }
+func getData(path string, watch bool) request      { return readRequest(opGetData, path, watch) }
+func getChildren(path string, watch bool) request  { return readRequest(opGetChildren, path, watch) }
+func getChildren2(path string, watch bool) request { return readRequest(opGetChildren2, path, watch) }
 
 func setData(path string, data []byte, version int32) request {
 	return request{Op: opSetData, Body: encoder{}.string(path).buffer(data).int(version)}
 }
 
-// about is one of the operations that take a path only.
-func about(op int32, path string) request {
+// pathRequest is an operation that takes only a path.
+func pathRequest(op int32, path string) request {
 	return request{Op: op, Body: encoder{}.string(path)}
 }
 
-func getACL(path string) request               { return about(opGetACL, path) }
-func syncPath(path string) request             { return about(opSync, path) }
-func getEphemerals(prefix string) request      { return about(opGetEphemerals, prefix) }
-func getAllChildrenNumber(path string) request { return about(opGetAllChildrenNumber, path) }
+func getACL(path string) request               { return pathRequest(opGetACL, path) }
+func syncPath(path string) request             { return pathRequest(opSync, path) }
+func getEphemerals(prefix string) request      { return pathRequest(opGetEphemerals, prefix) }
+func getAllChildrenNumber(path string) request { return pathRequest(opGetAllChildrenNumber, path) }
 
 func setACL(path string, version int32, acls ...acl) request {
 	return request{Op: opSetACL, Body: encoder{}.string(path).acls(acls).int(version)}
@@ -281,14 +281,14 @@ func setWatches2(zxid int64, lists ...[]string) request {
 	return request{Op: opSetWatches2, Body: encoder{}.long(zxid).lists(lists)}
 }
 
-// watching is one of the operations that take a path and a kind of watch.
-func watching(op int32, path string, kind int32) request {
+// watchRequest is an operation that takes a path and a kind of watch.
+func watchRequest(op int32, path string, kind int32) request {
 	return request{Op: op, Body: encoder{}.string(path).int(kind)}
 }
 
-func addWatch(path string, mode int32) request      { return watching(opAddWatch, path, mode) }
-func checkWatches(path string, kind int32) request  { return watching(opCheckWatches, path, kind) }
-func removeWatches(path string, kind int32) request { return watching(opRemoveWatches, path, kind) }
+func addWatch(path string, mode int32) request      { return watchRequest(opAddWatch, path, mode) }
+func checkWatches(path string, kind int32) request  { return watchRequest(opCheckWatches, path, kind) }
+func removeWatches(path string, kind int32) request { return watchRequest(opRemoveWatches, path, kind) }
 
 // handshake is the first packet of a client.
 type handshake struct {
@@ -307,32 +307,32 @@ type welcome struct {
 	Timeout  time.Duration
 	Session  int64
 	Password []byte
-	ReadOnly byte // if the packet has it
+	ReadOnly byte // unless the handshake was Short
 }
 
 // client is one connection.
 type client struct {
-	t       testing.TB
-	conn    net.Conn
-	welcome welcome // once shaken hands
-	events  []event // all, in the order they came
-	fresh   int     // the number of them since the latest other packet
-	xid     int32   // the latest one given
-	zxid    int64   // the latest one received
-	pending []request
+	t          testing.TB
+	conn       net.Conn
+	welcome    welcome // zero before the handshake
+	events     []event // all, in the order of arrival
+	unreported int     // the number of events not yet in the Events of a reply
+	xid        int32   // the latest one sent
+	zxid       int64   // the latest one received
+	pending    []request
 }
 
 // dial returns a connection without a handshake.
 func dial(t testing.TB, addr string) *client {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", addr, readPatience)
+	conn, err := net.DialTimeout("tcp", addr, ioTimeout)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &client{t: t, conn: conn}
 }
 
-// connect returns a connection whose handshake was answered, be it with a
-// session or with the refusal of one.
+// connect returns a connection after its handshake, which may have been granted
+// or refused a session.
 func connect(t testing.TB, addr string, h handshake) *client {
 	t.Helper()
 	c := dial(t, addr)
@@ -341,11 +341,11 @@ func connect(t testing.TB, addr string, h handshake) *client {
 	return c
 }
 
-// receiveWelcome reads the answer to a handshake that was sent.
+// receiveWelcome reads the reply to a handshake.
 func (c *client) receiveWelcome(h handshake) {
 	c.t.Helper()
 	packet, err := c.packet()
-	require.NoError(c.t, err, "waiting for the answer to the handshake")
+	require.NoError(c.t, err, "waiting for the reply to the handshake")
 	d := decoder{t: c.t, rest: packet}
 	c.welcome = welcome{
 		Size:     len(packet),
@@ -360,7 +360,7 @@ func (c *client) receiveWelcome(h handshake) {
 	d.end()
 }
 
-// open returns a connection with a new session of that timeout.
+// open returns a connection with a new session.
 func open(t testing.TB, addr string, timeout time.Duration) *client {
 	t.Helper()
 	c := connect(t, addr, newSession(timeout))
@@ -372,21 +372,21 @@ func newSession(timeout time.Duration) handshake {
 	return handshake{Timeout: timeout, Password: make([]byte, 16)}
 }
 
-// credentials returns a handshake to re-attach the client's session.
+// credentials returns a handshake that reattaches to the client's session.
 func (c *client) credentials() handshake {
 	return handshake{Timeout: c.welcome.Timeout, Session: c.welcome.Session, Password: c.welcome.Password}
 }
 
-// reattach returns another connection with the session of c.
+// reattach returns another connection of the client's session.
 func (c *client) reattach() *client {
 	c.t.Helper()
 	next := connect(c.t, c.conn.RemoteAddr().String(), c.credentials())
-	require.Equal(c.t, c.welcome.Session, next.welcome.Session, "the session is over")
+	require.Equal(c.t, c.welcome.Session, next.welcome.Session, "the session has ended")
 	next.zxid = c.zxid
 	return next
 }
 
-// cut ends the connection, without a word to the server.
+// cut closes the connection without closing the session.
 func (c *client) cut() {
 	c.t.Helper()
 	require.NoError(c.t, c.conn.Close())
@@ -405,7 +405,7 @@ func frame(payload []byte) []byte { return encoder{}.buffer(payload) }
 // write sends bytes as they are.
 func (c *client) write(b []byte) {
 	c.t.Helper()
-	require.NoError(c.t, c.conn.SetWriteDeadline(time.Now().Add(readPatience)))
+	require.NoError(c.t, c.conn.SetWriteDeadline(time.Now().Add(ioTimeout)))
 	_, err := c.conn.Write(b)
 	require.NoError(c.t, err)
 }
@@ -431,8 +431,8 @@ func (c *client) do(r request) result {
 	return c.pipeline(r)[0]
 }
 
-// pipeline sends requests in a single write and returns the replies, which
-// must come in their order.
+// pipeline sends requests in a single write and returns the replies, which must
+// arrive in the same order.
 func (c *client) pipeline(reqs ...request) []result {
 	c.t.Helper()
 	c.send(reqs...)
@@ -445,7 +445,7 @@ func (c *client) pipeline(reqs ...request) []result {
 	return results
 }
 
-// reply returns the next reply, with the events in front of it.
+// reply returns the next reply, with the events before it.
 func (c *client) reply() result {
 	c.t.Helper()
 	r, err := c.tryReply()
@@ -453,7 +453,7 @@ func (c *client) reply() result {
 	return r
 }
 
-// tryReply is like reply, but the connection may end instead.
+// tryReply is like reply, but returns errEnd if the connection ends.
 func (c *client) tryReply() (result, error) {
 	c.t.Helper()
 	for {
@@ -463,7 +463,7 @@ func (c *client) tryReply() (result, error) {
 		}
 		d := decoder{t: c.t, rest: packet}
 		if d.isEvent() {
-			c.collect(d.event())
+			c.addEvent(d.event())
 			continue
 		}
 		return c.decode(d), nil
@@ -476,23 +476,23 @@ func (c *client) event() event {
 	packet, err := c.packet()
 	require.NoError(c.t, err, "waiting for an event")
 	d := decoder{t: c.t, rest: packet}
-	require.True(c.t, d.isEvent(), "a reply came instead of an event")
-	c.collect(d.event())
-	c.fresh = 0
+	require.True(c.t, d.isEvent(), "got a reply instead of an event")
+	c.addEvent(d.event())
+	c.unreported = 0
 	return c.events[len(c.events)-1]
 }
 
-func (c *client) collect(e event) {
+func (c *client) addEvent(e event) {
 	c.events = append(c.events, e)
-	c.fresh++
+	c.unreported++
 }
 
-// decode returns what is in a reply to one of the pending requests.
+// decode decodes a reply to one of the pending requests.
 func (c *client) decode(d decoder) result {
 	c.t.Helper()
 	r := result{Xid: d.int(), Zxid: d.long(), Err: d.int()}
 	i := slices.IndexFunc(c.pending, func(req request) bool { return req.Xid == r.Xid })
-	require.GreaterOrEqual(c.t, i, 0, "a reply with the xid %d, which no request has", r.Xid)
+	require.GreaterOrEqual(c.t, i, 0, "no request has the xid %d of the reply", r.Xid)
 	if r.Zxid > 0 {
 		require.GreaterOrEqual(c.t, r.Zxid, c.zxid, "zxids never decrease")
 		c.zxid = r.Zxid
@@ -503,14 +503,14 @@ func (c *client) decode(d decoder) result {
 		d.record(&r)
 	}
 	d.end()
-	if c.fresh > 0 {
-		r.Events = slices.Clone(c.events[len(c.events)-c.fresh:])
-		c.fresh = 0
+	if c.unreported > 0 {
+		r.Events = slices.Clone(c.events[len(c.events)-c.unreported:])
+		c.unreported = 0
 	}
 	return r
 }
 
-// must is like do, and fails the test if the request failed.
+// must is like do, but fails the test if the request fails.
 func (c *client) must(r request) result {
 	c.t.Helper()
 	res := c.do(r)
@@ -518,40 +518,42 @@ func (c *client) must(r request) result {
 	return res
 }
 
-// fails sends a request and wants this error code.
+// fails sends a request, which must fail with this error code.
 func (c *client) fails(code int32, r request) {
 	c.t.Helper()
 	require.Equal(c.t, code, c.do(r).Err, "the error code of operation %d: %q", r.Op, r.Body)
 }
 
-// arrived returns the events that are there. The reply to the ping comes after
-// the events of all changes that were answered to anybody before.
-func (c *client) arrived() []event {
+// newEvents returns the events that have arrived since the latest packet. The
+// reply to its ping follows the events of all changes that any client got a reply
+// to before.
+func (c *client) newEvents() []event {
 	c.t.Helper()
 	return c.must(ping()).Events
 }
 
-// end waits until the server ends the connection, without another byte.
-func (c *client) end() {
+// waitEnd waits until the server ends the connection, which must come before any
+// other packet.
+func (c *client) waitEnd() {
 	c.t.Helper()
 	packet, err := c.packet()
-	require.ErrorIs(c.t, err, errEnd, "instead of the connection's end came %q", packet)
+	require.ErrorIs(c.t, err, errEnd, "got %q instead of the end of the connection", packet)
 }
 
-// errEnd says that the connection ended and not inside a packet.
+// errEnd says that the connection ended between two packets.
 var errEnd = errors.New("the server ended the connection")
 
-// packet returns the next packet, without its length. The error is errEnd or
-// the test fails.
+// packet returns the next packet, without its length. Its only error is errEnd;
+// on others the test fails.
 func (c *client) packet() ([]byte, error) {
 	c.t.Helper()
-	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
 	var size [4]byte
 	n, err := io.ReadFull(c.conn, size[:])
 	if n == 0 && err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, errEnd // or a reset, which is one too
+		return nil, errEnd // also for a reset
 	}
-	require.NoError(c.t, err, "nothing came in %v", readPatience)
+	require.NoError(c.t, err, "no packet within %v", ioTimeout)
 	length := binary.BigEndian.Uint32(size[:])
 	require.Less(c.t, length, uint32(1<<24), "the length of a packet")
 	packet := make([]byte, length)
@@ -560,27 +562,28 @@ func (c *client) packet() ([]byte, error) {
 	return packet, nil
 }
 
-// word returns the answer to a four letter word.
-func word(t testing.TB, addr, name string) string {
+// fourLetter returns the reply to a four letter command.
+func fourLetter(t testing.TB, addr, name string) string {
 	t.Helper()
 	c := dial(t, addr)
 	c.write([]byte(name))
-	require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(readPatience)))
+	require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
 	answer, err := io.ReadAll(c.conn)
 	require.NoError(t, err)
 	return string(answer)
 }
 
-// poll waits until what it is told is so. Unlike require.Eventually it asks in the
-// goroutine of the test, to which clients belong.
+// poll waits until condition is true; what describes it. Unlike
+// require.Eventually it calls condition in the goroutine of the test, as clients
+// require.
 func poll(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for begin := time.Now(); !condition(); time.Sleep(pollInterval) {
-		require.Less(t, time.Since(begin), readPatience, "waiting until %s", what)
+		require.Less(t, time.Since(begin), ioTimeout, "waiting until %s", what)
 	}
 }
 
-// encoder appends values as they are on the wire.
+// encoder encodes values by appending them.
 type encoder []byte
 
 func (e encoder) int(v int32) encoder  { return binary.BigEndian.AppendUint32(e, uint32(v)) }
@@ -628,7 +631,7 @@ func (e encoder) lists(lists [][]string) encoder {
 	return e
 }
 
-// decoder takes values from the front of a packet. A packet that is too short
+// decoder decodes values from the front of a packet. A packet that is too short
 // fails the test.
 type decoder struct {
 	t    testing.TB
@@ -667,7 +670,7 @@ func (d *decoder) string() string {
 	return string(b)
 }
 
-// vector returns the elements that one decodes.
+// vector decodes a vector whose elements are decoded by one.
 func vector[T any](d *decoder, one func() T) []T {
 	n := d.int()
 	if n == -1 {
@@ -705,7 +708,7 @@ func (d *decoder) event() event {
 	return e
 }
 
-// record decodes what belongs to the operation r.Op.
+// record decodes the record of the operation r.Op.
 func (d *decoder) record(r *result) {
 	d.t.Helper()
 	switch r.Op {
@@ -735,7 +738,7 @@ func (d *decoder) record(r *result) {
 	}
 }
 
-// operations decodes the parts of the reply to a multi.
+// operations decodes the results in the reply to a multi.
 func (d *decoder) operations() []result {
 	d.t.Helper()
 	ops := []result{}

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	startTimeout  = time.Minute           // bounds each start
-	startAttempts = 3                     // with fresh ports each
-	pollInterval  = 20 * time.Millisecond // between two questions
+	startTimeout  = time.Minute           // of each start
+	startAttempts = 3                     // each with new ports
+	pollInterval  = 20 * time.Millisecond // between two probes
 	stopTimeout   = 5 * time.Second       // from SIGSTOP until the process is stopped
 
-	// probeTimeout bounds one question to a server that may be paused, or that
-	// never answers because it was asked too early (see Start).
+	// probeTimeout bounds one probe of a server that may be paused, or that never
+	// answers because the probe came too early (see Start).
 	probeTimeout = 500 * time.Millisecond
 )
 
@@ -35,11 +35,11 @@ var (
 
 const loopback = "127.0.0.1"
 
-// port is a TCP port. hold, if not nil, keeps it reserved.
+// port is a TCP port. reservation, if not nil, keeps it reserved until closed.
 type port struct {
-	host   string
-	number int
-	hold   io.Closer
+	host        string
+	number      int
+	reservation io.Closer
 }
 
 func (p port) addr() string { return net.JoinHostPort(p.host, strconv.Itoa(p.number)) }
@@ -47,14 +47,14 @@ func (p port) addr() string { return net.JoinHostPort(p.host, strconv.Itoa(p.num
 // RealServer is one Apache ZooKeeper server, alone or in a [RealEnsemble]. All
 // methods may be called concurrently.
 type RealServer struct {
-	ports []port      // the client port; in an ensemble also those of quorum and election; last, if any, that of TLS
-	sep   *separation // nil unless Separated
-	dir   string      // removed by Close
-	dog   *watchdog
-	argv  []string // the java command
+	ports    []port           // for clients; in an ensemble, for quorum and election; last, if any, for TLS
+	network  *ensembleNetwork // nil unless Separated
+	dir      string           // removed by Close
+	watchdog *watchdog
+	argv     []string // the java command
 
-	secure    *port       // of TLS, nil without the option
-	clientTLS *tls.Config // for it
+	secure    *port       // for TLS; nil without the option
+	clientTLS *tls.Config // nil without the option
 
 	mu     sync.Mutex
 	proc   *process // the latest run, which may have ended; nil before the first
@@ -64,26 +64,33 @@ type RealServer struct {
 	closeErr error
 }
 
-// StartReal starts a server for a test and returns when it serves. The test
-// fails at once if the server does not start, and the server is closed when
-// the test ends.
+// StartReal starts a server for a test and returns when it serves. If the server
+// does not start, the test fails at once. The server is closed when the test
+// ends.
 func StartReal(t testing.TB, opts ...RealOption) *RealServer {
 	t.Helper()
 	s, err := RunReal(t.Context(), opts...)
+	return closeWithTest(t, s, err)
+}
+
+// closeWithTest fails the test if starting c has failed, and otherwise closes c
+// when the test ends.
+func closeWithTest[C io.Closer](t testing.TB, c C, err error) C {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return s
+	return c
 }
 
-// RunReal starts a server and returns when it serves; call Close when done
-// with it. ctx bounds only the start, which takes at most a minute anyway. The
-// error of a server that did not come up has the end of its log.
+// RunReal starts a server and returns when it serves. Call Close to release it.
+// ctx bounds only the start, which takes at most a minute in any case. If the
+// server does not start, the error contains the end of its log.
 func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
 	servers, _, err := runReal(ctx, 1, false, opts)
 	if err != nil {
@@ -92,9 +99,9 @@ func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
 	return servers[0], nil
 }
 
-// runReal starts n servers, on other ports if somebody took one of theirs. The
-// separation is nil without the option.
-func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, *separation, error) {
+// runReal starts n servers, again on other ports if another process has taken
+// one of theirs. The network is nil without the option Separated.
+func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, *ensembleNetwork, error) {
 	if systemError != nil {
 		return nil, nil, systemError
 	}
@@ -112,31 +119,32 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 			return nil, nil, fmt.Errorf("zktest: making certificates: %w", err)
 		}
 	}
-	var sep *separation
+	var network *ensembleNetwork
 	if conf.separated {
 		if !ensemble || n > maxSeparated {
 			return nil, nil, fmt.Errorf("zktest: Separated is for ensembles of at most %d servers: use StartRealEnsemble or RunRealEnsemble", maxSeparated)
 		}
-		if sep, err = separate(n); err != nil {
+		if network, err = newEnsembleNetwork(n); err != nil {
 			return nil, nil, fmt.Errorf("zktest: %w", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		servers, err := tryReal(ctx, n, ensemble, conf, inst, ca, sep)
+		servers, err := startServers(ctx, n, ensemble, conf, inst, ca, network)
 		if err == nil {
-			return servers, sep, nil
+			return servers, network, nil
 		}
-		err = errors.Join(err, closeAll(servers))
+		err = errors.Join(err, closeServers(servers))
 		if attempt == startAttempts || !errors.Is(err, errPortTaken) {
-			return nil, nil, fmt.Errorf("zktest: starting ZooKeeper: %w", errors.Join(err, sep.close()))
+			return nil, nil, fmt.Errorf("zktest: starting ZooKeeper: %w", errors.Join(err, network.close()))
 		}
 	}
 }
 
-// tryReal returns the servers also with an error: those it created by then.
-func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *authority, sep *separation) (servers []*RealServer, err error) {
+// startServers starts n servers, once. With an error it returns those it has
+// created so far.
+func startServers(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *authority, network *ensembleNetwork) (servers []*RealServer, err error) {
 	wanted := 1
 	if ensemble {
 		wanted = 3
@@ -146,10 +154,10 @@ func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst i
 	}
 	var lines []string
 	for i := range n {
-		s := &RealServer{sep: sep}
+		s := &RealServer{network: network}
 		servers = append(servers, s)
-		if sep != nil {
-			s.ports = sep.ports(i)
+		if network != nil {
+			s.ports = network.ports(i)
 		}
 		for len(s.ports) < wanted {
 			p, err := conf.reserve()
@@ -179,7 +187,7 @@ func tryReal(ctx context.Context, n int, ensemble bool, conf *realConfig, inst i
 	return servers, awaitServing(ctx, servers, procs, true)
 }
 
-func closeAll(servers []*RealServer) error {
+func closeServers(servers []*RealServer) error {
 	var errs []error
 	for _, s := range servers {
 		errs = append(errs, s.Close())
@@ -196,7 +204,7 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 	if s.dir, err = os.MkdirTemp(tmp, "zktest-"); err != nil {
 		return err
 	}
-	if s.dog, err = startWatchdog(s.dir); err != nil {
+	if s.watchdog, err = startWatchdog(s.dir); err != nil {
 		return fmt.Errorf("starting the watchdog: %w", err)
 	}
 	if err := os.Mkdir(s.dataDir(), 0o700); err != nil {
@@ -216,13 +224,13 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 		}
 	}
 	cfg := filepath.Join(s.dir, "zoo.cfg")
-	s.argv = slices.Concat(s.sep.enter(id-1), []string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
+	s.argv = slices.Concat(s.network.nsenter(id-1), []string{inst.java}, conf.jvmFlags, []string{"-cp", inst.classPath, mainClass, cfg})
 	return os.WriteFile(cfg, []byte(conf.zooCfg(s.dataDir(), s.ports[0], own, lines)), 0o600)
 }
 
 func (s *RealServer) dataDir() string { return filepath.Join(s.dir, "data") }
 
-// launch starts the process and does not wait until it serves.
+// launch starts the process. It does not wait until the server serves.
 func (s *RealServer) launch() (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +240,7 @@ func (s *RealServer) launch() (*process, error) {
 	if s.proc != nil && s.proc.alive() {
 		return nil, errors.New("the server is running already")
 	}
-	p, err := startProcess(s.dog, s.dir, filepath.Join(s.dir, "log"), s.argv)
+	p, err := startProcess(s.watchdog, s.dir, filepath.Join(s.dir, "log"), s.argv)
 	if err != nil {
 		return nil, err
 	}
@@ -240,8 +248,8 @@ func (s *RealServer) launch() (*process, error) {
 	return p, nil
 }
 
-// awaitServing waits until each of the processes serves and, if told to wait
-// for a leader, exactly one of them leads. It fails as soon as one has ended.
+// awaitServing waits until each of the processes serves and, if leader is set,
+// exactly one of them leads. It fails as soon as one of them has ended.
 func awaitServing(ctx context.Context, servers []*RealServer, procs []*process, leader bool) error {
 	for {
 		leaders := 0
@@ -249,13 +257,13 @@ func awaitServing(ctx context.Context, servers []*RealServer, procs []*process, 
 		bad := 0
 		for i, s := range servers {
 			mode, err := s.serving(ctx)
-			// Only now: the answer counts if the process lived to give it.
+			// Only after the answer: it counts if this process gave it.
 			if !procs[i].alive() {
 				return s.startError(procs[i], procs[i].exitError())
 			}
 			if err != nil {
 				missing, bad = err, i
-			} else if leads(mode) {
+			} else if isLeader(mode) {
 				leaders++
 			}
 		}
@@ -277,23 +285,23 @@ func (s *RealServer) startError(p *process, err error) error {
 	return fmt.Errorf("%s: %w; the end of its log:\n%s", s.Addr(), err, p.logTail())
 }
 
-// serving returns the server's mode if it serves and is the one with our data,
-// not a stranger on our port.
+// serving returns the server's mode if it serves. It fails if another server
+// answers on the port, one with other data.
 func (s *RealServer) serving(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	conf, err := command(ctx, s.Addr(), "conf")
+	conf, err := sendCommand(ctx, s.Addr(), "conf")
 	if err != nil {
 		return "", err
 	}
 	if !strings.HasPrefix(field(conf, "dataDir="), s.dataDir()) {
 		return "", fmt.Errorf("not serving from %s: %.80q", s.dataDir(), conf)
 	}
-	srvr, err := command(ctx, s.Addr(), "srvr")
+	srvr, err := sendCommand(ctx, s.Addr(), "srvr")
 	if err != nil {
 		return "", err
 	}
-	if s.secure != nil { // which is opened after the other port
+	if s.secure != nil { // the port for TLS is opened last
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.SecureAddr())
 		if err != nil {
 			return "", err
@@ -308,9 +316,9 @@ func (s *RealServer) serving(ctx context.Context) (string, error) {
 	}
 }
 
-func leads(mode string) bool { return mode == "leader" || mode == "standalone" }
+func isLeader(mode string) bool { return mode == "leader" || mode == "standalone" }
 
-// field returns what follows prefix in the line of text that starts with it.
+// field returns the rest of the line of text that begins with prefix.
 func field(text, prefix string) string {
 	for l := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(l, prefix); ok {
@@ -321,14 +329,13 @@ func field(text, prefix string) string {
 }
 
 // Addr returns the address for clients, 127.0.0.1:port unless the server is
-// [Separated]. It stays the same when
-// the server is started again.
+// [Separated]. A restart does not change it.
 func (s *RealServer) Addr() string { return s.ports[0].addr() }
 
-// ConnectString returns the address for clients, like Addr.
+// ConnectString returns the address for clients, as Addr does.
 func (s *RealServer) ConnectString() string { return s.Addr() }
 
-// PID returns the id of the Java process, or 0 when the server is not running.
+// PID returns the id of the Java process, or 0 if the server is not running.
 func (s *RealServer) PID() int {
 	if p := s.running(); p != nil {
 		return p.cmd.Process.Pid
@@ -336,7 +343,7 @@ func (s *RealServer) PID() int {
 	return 0
 }
 
-// running returns the live process or nil.
+// running returns the running process, or nil.
 func (s *RealServer) running() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,16 +353,16 @@ func (s *RealServer) running() *process {
 	return s.proc
 }
 
-// Start starts the server again, on the same port and with the same data, and
-// returns when it serves; within a minute or when ctx ends it gives up and
-// kills what it started. A member of an ensemble serves only together with a
-// majority: when too few run, start the missing ones concurrently. It is an
-// error if the server is running or closed.
+// Start restarts the server on the same port and with the same data, and returns
+// when it serves. After a minute, or when ctx ends, it gives up and kills the
+// process. A member of an ensemble serves only as part of a majority: if too few
+// run, start the others concurrently. It is an error if the server is running or
+// closed.
 //
-// A client that connects while a server starts alone may get no answer and no
-// end of the connection either, because of a fault in ZooKeeper
-// (ZOOKEEPER-5051). It has to give up by itself and connect again, for which
-// github.com/go-zookeeper/zk takes about 7 times the session timeout.
+// A client that connects while a single server starts may get neither a reply
+// nor the end of the connection, because of a bug in ZooKeeper
+// (ZOOKEEPER-5051). The client has to give up and connect again, which takes
+// github.com/go-zookeeper/zk about 7 times the session timeout.
 func (s *RealServer) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -369,16 +376,16 @@ func (s *RealServer) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop asks the server to end (SIGTERM), paused or not, and returns when the
-// process is gone. If ctx ends first the process is killed and the error is
-// that of ctx. Stopping a server that is not running does nothing.
+// Stop asks the server to end (SIGTERM), even if it is paused, and returns when
+// the process has ended. If ctx ends first, the process is killed and the error
+// is that of ctx. Stopping a server that is not running does nothing.
 func (s *RealServer) Stop(ctx context.Context) error {
 	p := s.running()
 	if p == nil {
 		return nil
 	}
-	// Errors here mean that the process has just ended. A paused process gets
-	// the first signal only after the second.
+	// An error means that the process has just ended. A paused process receives
+	// the first signal after the second.
 	_ = p.cmd.Process.Signal(sigTerm)
 	_ = p.cmd.Process.Signal(sigCont)
 	select {
@@ -389,8 +396,8 @@ func (s *RealServer) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill kills the server (SIGKILL), paused or not, and returns when the process
-// is gone. Killing a server that is not running does nothing.
+// Kill kills the server (SIGKILL), even if it is paused, and returns when the
+// process has ended. Killing a server that is not running does nothing.
 func (s *RealServer) Kill() error {
 	if p := s.running(); p != nil {
 		if err := p.kill(); err != nil {
@@ -400,12 +407,12 @@ func (s *RealServer) Kill() error {
 	return nil
 }
 
-// Pause freezes the server (SIGSTOP): connections stay open and new ones are
-// accepted by the kernel, but nothing is answered until Resume. On Linux the
-// server is frozen when Pause returns, elsewhere a moment later. It is an
-// error if the server is not running.
+// Pause freezes the server (SIGSTOP) until Resume: connections stay open and the
+// kernel accepts new ones, but the server does not answer. On Linux the server
+// is frozen when Pause returns, elsewhere a moment later. It is an error if the
+// server is not running.
 func (s *RealServer) Pause() error {
-	s.mu.Lock() // so that no Resume comes in between
+	s.mu.Lock() // no Resume until the process has stopped
 	defer s.mu.Unlock()
 	return s.signal("pausing", func(p *process) error {
 		if err := p.cmd.Process.Signal(sigStop); err != nil {
@@ -415,8 +422,8 @@ func (s *RealServer) Pause() error {
 	})
 }
 
-// Resume continues a paused server (SIGCONT). It does nothing to a server that
-// is not paused, and is an error if the server is not running.
+// Resume continues a paused server (SIGCONT). It does nothing if the server is
+// not paused. It is an error if the server is not running.
 func (s *RealServer) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -445,7 +452,7 @@ func (s *RealServer) Close() error {
 	return s.closeErr
 }
 
-// close also takes a server that was only partly created.
+// close also closes a server that create has left incomplete.
 func (s *RealServer) close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -458,46 +465,46 @@ func (s *RealServer) close() error {
 	if s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}
-	if s.dog != nil {
-		s.dog.close()
+	if s.watchdog != nil {
+		s.watchdog.close()
 	}
 	for _, port := range s.ports {
-		if port.hold != nil {
-			errs = append(errs, port.hold.Close())
+		if port.reservation != nil {
+			errs = append(errs, port.reservation.Close())
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Command sends a four letter word such as "wchp", "mntr" or "cons" over a new
-// connection and returns the answer. A server that does not serve, because
-// its ensemble has no majority, says so in the answer, without an error. A
-// paused server does not answer before ctx ends. The connection counts for
+// Command sends a four letter command, such as "wchp", "mntr" or "cons", over a
+// new connection and returns the answer. If the server does not serve because its
+// ensemble has no majority, the answer says so, without an error. A paused server
+// does not answer, so Command returns when ctx ends. The connection counts toward
 // maxClientCnxns.
 func (s *RealServer) Command(ctx context.Context, word string) (string, error) {
-	return ask(ctx, s.Addr(), word)
+	return command(ctx, s.Addr(), word)
 }
 
-func ask(ctx context.Context, addr, word string) (string, error) {
-	answer, err := command(ctx, addr, word)
+func command(ctx context.Context, addr, word string) (string, error) {
+	answer, err := sendCommand(ctx, addr, word)
 	if err != nil {
 		return "", fmt.Errorf("zktest: %s: %w", addr, err)
 	}
 	return answer, nil
 }
 
-func command(ctx context.Context, addr, word string) (_ string, err error) {
+func sendCommand(ctx context.Context, addr, word string) (_ string, err error) {
 	defer func() {
 		if err != nil {
-			if ctx.Err() != nil { // the connection's deadline is only the messenger
+			if ctx.Err() != nil { // the cause of the connection's deadline
 				err = ctx.Err()
 			}
 			err = fmt.Errorf("command %q: %w", word, err)
 		}
 	}()
 	if len(word) != 4 {
-		// The server would take it for the length of a packet.
-		return "", errors.New("not four letters")
+		// The server would read it as the length of a packet.
+		return "", errors.New("the command does not have four letters")
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp4", addr)
@@ -519,16 +526,16 @@ func command(ctx context.Context, addr, word string) (_ string, err error) {
 	return string(answer), nil
 }
 
-// Stat returns a number of the answer to "mntr", such as "zk_watch_count",
-// "zk_packets_received" or "zk_num_alive_connections". The last two include
-// the question itself: one packet and one connection. It is an error if there
-// is no such line or it is not a whole number.
+// Stat returns a number from the answer to "mntr", such as "zk_watch_count",
+// "zk_packets_received" or "zk_num_alive_connections". The last two include the
+// command itself: one packet and one connection. It is an error if there is no
+// such line or its value is not an integer.
 func (s *RealServer) Stat(ctx context.Context, key string) (int64, error) {
-	return stat(ctx, s.Addr(), key)
+	return mntrValue(ctx, s.Addr(), key)
 }
 
-func stat(ctx context.Context, addr, key string) (int64, error) {
-	mntr, err := ask(ctx, addr, "mntr")
+func mntrValue(ctx context.Context, addr, key string) (int64, error) {
+	mntr, err := command(ctx, addr, "mntr")
 	if err != nil {
 		return 0, err
 	}

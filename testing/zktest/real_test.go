@@ -18,27 +18,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
-func patient(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-type silent struct{}
+type silentLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (silentLogger) Printf(string, ...any) {}
 
 func connect(t *testing.T, addrs ...string) *zk.Conn {
 	t.Helper()
-	conn, _, err := zk.Connect(addrs, 5*time.Second, zk.WithLogger(silent{}))
+	conn, _, err := zk.Connect(addrs, 5*time.Second, zk.WithLogger(silentLogger{}))
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
 
-// exists asks until the client has a connection.
+// exists retries until the client has a connection.
 func exists(t *testing.T, conn *zk.Conn, path string) bool {
 	t.Helper()
 	var found bool
@@ -46,13 +46,13 @@ func exists(t *testing.T, conn *zk.Conn, path string) bool {
 		var err error
 		found, _, err = conn.Exists(path)
 		return err == nil
-	}, patience, pollInterval)
+	}, testTimeout, pollInterval)
 	return found
 }
 
-// emptyTemp makes the launcher use a temporary directory of the test, and
-// checks in the end that nothing is left there.
-func emptyTemp(t *testing.T) {
+// requireEmptyTemp makes the launcher use a temporary directory of the test, and
+// checks when the test ends that it is empty.
+func requireEmptyTemp(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	t.Cleanup(func() {
@@ -62,7 +62,7 @@ func emptyTemp(t *testing.T) {
 	})
 }
 
-func TestAServerServesClients(t *testing.T) {
+func TestRealServerServesClients(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
 	s := StartReal(t)
@@ -72,45 +72,45 @@ func TestAServerServesClients(t *testing.T) {
 	_, err := conn.Create("/a", []byte("x"), 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
-	answer, err := s.Command(patient(t), "ruok")
+	answer, err := s.Command(testContext(t), "ruok")
 	require.NoError(t, err)
 	require.Equal(t, "imok", answer)
-	before, err := s.Stat(patient(t), "zk_watch_count")
+	before, err := s.Stat(testContext(t), "zk_watch_count")
 	require.NoError(t, err)
 	require.Zero(t, before)
 	_, _, _, err = conn.ExistsW("/a")
 	require.NoError(t, err)
-	after, err := s.Stat(patient(t), "zk_watch_count")
+	after, err := s.Stat(testContext(t), "zk_watch_count")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, after)
 
-	_, err = s.Command(patient(t), "hello")
-	require.ErrorContains(t, err, "not four letters")
-	_, err = s.Stat(patient(t), "zk_no_such_thing")
+	_, err = s.Command(testContext(t), "hello")
+	require.ErrorContains(t, err, "does not have four letters")
+	_, err = s.Stat(testContext(t), "zk_no_such_thing")
 	require.ErrorContains(t, err, `no "zk_no_such_thing"`)
-	_, err = s.Stat(patient(t), "zk_version")
+	_, err = s.Stat(testContext(t), "zk_version")
 	require.ErrorIs(t, err, strconv.ErrSyntax)
 }
 
-func TestOptionsReachTheServer(t *testing.T) {
+func TestRealServerGetsOptions(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t,
 		TickTime(250*time.Millisecond),
 		Properties(map[string]string{"maxClientCnxns": "7", "minSessionTimeout": "300"}),
 		JVMFlags("-Dznode.container.checkIntervalMs=1234"))
-	conf, err := s.Command(patient(t), "conf")
+	conf, err := s.Command(testContext(t), "conf")
 	require.NoError(t, err)
 	require.Contains(t, conf, "tickTime=250\n")
 	require.Contains(t, conf, "maxClientCnxns=7\n")
 	require.Contains(t, conf, "minSessionTimeout=300\n")
 	require.Contains(t, conf, "maxSessionTimeout=40000\n")
-	require.Eventually(t, func() bool { // logged only after the server serves
+	require.Eventually(t, func() bool { // the server logs it after it begins to serve
 		log, err := os.ReadFile(filepath.Join(s.dir, "log"))
 		return err == nil && strings.Contains(string(log), "checkIntervalMs=1234")
-	}, patience, pollInterval)
+	}, testTimeout, pollInterval)
 }
 
-func TestAServerStartedAgainKeepsItsDataAndPort(t *testing.T) {
+func TestRealServerRestartKeepsDataAndPort(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t)
 	addr := s.Addr()
@@ -124,15 +124,15 @@ func TestAServerStartedAgainKeepsItsDataAndPort(t *testing.T) {
 		do   func() error
 		want error
 	}{
-		{"stopped", func() error { return s.Stop(patient(t)) }, nil},
+		{"stopped", func() error { return s.Stop(testContext(t)) }, nil},
 		{"killed", s.Kill, nil},
-		{"stopped while paused", func() error { return errors.Join(s.Pause(), s.Stop(patient(t))) }, nil},
+		{"stopped while paused", func() error { return errors.Join(s.Pause(), s.Stop(testContext(t))) }, nil},
 		{"killed while paused", func() error { return errors.Join(s.Pause(), s.Kill()) }, nil},
-		{"stopped in no time", func() error { return errors.Join(s.Pause(), s.Stop(cancelled)) }, context.Canceled},
+		{"stopped with an ended context", func() error { return errors.Join(s.Pause(), s.Stop(cancelled)) }, context.Canceled},
 	} {
 		pid := s.PID()
 		require.NotZero(t, pid, end.name)
-		require.ErrorContains(t, s.Start(patient(t)), "running already", end.name)
+		require.ErrorContains(t, s.Start(testContext(t)), "running already", end.name)
 
 		if end.want == nil {
 			require.NoError(t, end.do(), end.name)
@@ -140,22 +140,22 @@ func TestAServerStartedAgainKeepsItsDataAndPort(t *testing.T) {
 			require.ErrorIs(t, end.do(), end.want, end.name)
 		}
 		require.Zero(t, s.PID(), end.name)
-		_, err := s.Command(patient(t), "ruok")
+		_, err := s.Command(testContext(t), "ruok")
 		require.Error(t, err, end.name)
-		require.NoError(t, s.Stop(patient(t)), end.name)
+		require.NoError(t, s.Stop(testContext(t)), end.name)
 		require.NoError(t, s.Kill(), end.name)
 		require.ErrorIs(t, s.Pause(), errNotRunning, end.name)
 		require.ErrorIs(t, s.Resume(), errNotRunning, end.name)
 
-		require.NoError(t, s.Start(patient(t)), end.name)
+		require.NoError(t, s.Start(testContext(t)), end.name)
 		require.Equal(t, addr, s.Addr(), end.name)
 		require.NotEqual(t, pid, s.PID(), end.name)
-		// A new client: an old one may have got stuck, see Start.
+		// A new client, because an old one may be stuck: see Start.
 		require.True(t, exists(t, connect(t, addr), "/kept"), end.name)
 	}
 }
 
-func TestAPausedServerAnswersWhenResumed(t *testing.T) {
+func TestRealServerAnswersAfterResume(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t)
 	for range 2 {
@@ -167,28 +167,28 @@ func TestAPausedServerAnswersWhenResumed(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		require.NoError(t, s.Resume())
-		answer, err := s.Command(patient(t), "ruok")
+		answer, err := s.Command(testContext(t), "ruok")
 		require.NoError(t, err)
 		require.Equal(t, "imok", answer)
 	}
 }
 
-func TestAClosedServerLeavesNothingAndStaysClosed(t *testing.T) {
+func TestRealServerCloseRemovesEverything(t *testing.T) {
 	t.Parallel()
-	s, err := RunReal(patient(t))
+	s, err := RunReal(testContext(t))
 	require.NoError(t, err)
 	require.DirExists(t, s.dir)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	require.Zero(t, s.PID())
 	require.NoDirExists(t, s.dir)
-	require.ErrorIs(t, s.Start(patient(t)), errClosed)
+	require.ErrorIs(t, s.Start(testContext(t)), errClosed)
 }
 
-func TestAServerMayBeAskedWhileItIsStoppedAndStarted(t *testing.T) {
+func TestRealServerStatDuringRestarts(t *testing.T) {
 	t.Parallel()
 	s := StartReal(t)
-	ctx, cancel := context.WithCancel(patient(t))
+	ctx, cancel := context.WithCancel(testContext(t))
 	var asking sync.WaitGroup
 	for range 4 {
 		asking.Go(func() {
@@ -199,51 +199,51 @@ func TestAServerMayBeAskedWhileItIsStoppedAndStarted(t *testing.T) {
 		})
 	}
 	require.NoError(t, s.Kill())
-	require.NoError(t, s.Start(patient(t)))
-	require.NoError(t, s.Stop(patient(t)))
+	require.NoError(t, s.Start(testContext(t)))
+	require.NoError(t, s.Stop(testContext(t)))
 
-	// Whoever kills a server that is being started makes Start fail.
+	// Start fails if the server is closed while it starts.
 	started := make(chan error)
 	go func() { started <- s.Start(ctx) }()
-	require.Eventually(t, func() bool { return s.PID() != 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.PID() != 0 }, testTimeout, time.Millisecond)
 	require.NoError(t, s.Close())
 	require.Error(t, <-started)
 	cancel()
 	asking.Wait()
 }
 
-func TestAServerThatCannotStartShowsTheTailOfItsLog(t *testing.T) {
-	emptyTemp(t)
+func TestRealServerStartErrorContainsTheLog(t *testing.T) {
+	requireEmptyTemp(t)
 	begin := time.Now()
-	_, err := RunReal(patient(t), Properties(map[string]string{"tickTime": "tomorrow"}))
+	_, err := RunReal(testContext(t), Properties(map[string]string{"tickTime": "tomorrow"}))
 	require.ErrorContains(t, err, "the server exited (exit status 2)")
 	require.ErrorContains(t, err, `NumberFormatException: For input string: "tomorrow"`)
-	require.Less(t, time.Since(begin), patience/2, "it exited long ago")
+	require.Less(t, time.Since(begin), testTimeout/2, "the exit was noticed late")
 
-	_, err = RunReal(patient(t), JVMFlags("-XX:NoSuchFlag"))
+	_, err = RunReal(testContext(t), JVMFlags("-XX:NoSuchFlag"))
 	require.ErrorContains(t, err, "NoSuchFlag")
 
-	_, err = RunRealEnsemble(patient(t), 2, Properties(map[string]string{"syncLimit": "never"}))
+	_, err = RunRealEnsemble(testContext(t), 2, Properties(map[string]string{"syncLimit": "never"}))
 	require.ErrorContains(t, err, `NumberFormatException: For input string: "never"`)
 }
 
-func TestAStartEndsWithItsContext(t *testing.T) {
-	emptyTemp(t)
+func TestRealServerStartEndsWithItsContext(t *testing.T) {
+	requireEmptyTemp(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := RunReal(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-func TestThePortsAndTheDirectoryCannotBeConfigured(t *testing.T) {
+func TestRealServerRefusesReservedProperties(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"dataDir", "clientPort", "clientPortAddress", "server.1"} {
-		_, err := RunReal(patient(t), Properties(map[string]string{key: "1"}))
+		_, err := RunReal(testContext(t), Properties(map[string]string{key: "1"}))
 		require.ErrorContains(t, err, "the property "+key)
 	}
 }
 
-func TestATakenPortIsReplaced(t *testing.T) {
+func TestRealServerReplacesATakenPort(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -261,40 +261,40 @@ func TestATakenPortIsReplaced(t *testing.T) {
 	require.Equal(t, 2, reserved)
 	require.NotEqual(t, taken.addr(), s.Addr())
 
-	_, err = RunReal(patient(t), realOption(func(c *realConfig) {
+	_, err = RunReal(testContext(t), realOption(func(c *realConfig) {
 		c.reserve = func() (port, error) { return taken, nil }
 	}))
 	require.ErrorIs(t, err, errPortTaken)
 
-	// Started again it must have the same port or none.
-	require.NoError(t, s.Stop(patient(t)))
+	// A restart must not change the port.
+	require.NoError(t, s.Stop(testContext(t)))
 	squatter, err := net.Listen("tcp4", s.Addr())
 	require.NoError(t, err)
-	require.ErrorIs(t, s.Start(patient(t)), errPortTaken)
+	require.ErrorIs(t, s.Start(testContext(t)), errPortTaken)
 	require.Zero(t, s.PID())
 	require.NoError(t, squatter.Close())
-	require.NoError(t, s.Start(patient(t)))
+	require.NoError(t, s.Start(testContext(t)))
 }
 
-func TestAMissingInstallationIsAClearError(t *testing.T) {
-	emptyTemp(t)
+func TestMissingInstallationIsExplained(t *testing.T) {
+	requireEmptyTemp(t)
 	home := t.TempDir()
 	t.Setenv("ZOOKEEPER_HOME", home)
-	_, err := RunReal(patient(t))
+	_, err := RunReal(testContext(t))
 	require.ErrorContains(t, err, "ZOOKEEPER_HOME is "+home)
 	require.ErrorContains(t, err, "apt-get install zookeeper")
-	_, err = RunRealEnsemble(patient(t), 3)
+	_, err = RunRealEnsemble(testContext(t), 3)
 	require.ErrorContains(t, err, "ZOOKEEPER_HOME is "+home)
 }
 
-func TestAMissingJavaIsAClearError(t *testing.T) {
-	emptyTemp(t)
+func TestMissingJavaIsExplained(t *testing.T) {
+	requireEmptyTemp(t)
 	t.Setenv("PATH", t.TempDir())
-	_, err := RunReal(patient(t))
+	_, err := RunReal(testContext(t))
 	require.ErrorContains(t, err, "needs java on the PATH")
 }
 
-func TestADistributionIsFoundByZookeeperHome(t *testing.T) {
+func TestDistributionIsFoundByZookeeperHome(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	lib := filepath.Join(home, "lib")

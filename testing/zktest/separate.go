@@ -11,48 +11,49 @@ import (
 	"sync"
 )
 
-const maxSeparated = 126 // what half a subnet has room for
+const maxSeparated = 126 // members fit into half a subnet
 
-// separation is the network of an ensemble whose members can be isolated. Each
-// member has a network namespace. Another one, the router, stands between the
-// members and between them and us, and drops without a word what may not pass:
+// ensembleNetwork is the network of an ensemble whose members can be isolated.
+// Each member has a network namespace. The router, another namespace, connects
+// the members with each other and with us, and silently drops packets from and to
+// isolated members:
 //
 //	member 0 (subnet.1) ── router (subnet.253 everywhere) ── us (subnet.254)
 //	member 1 (subnet.2) ──┘
 //
-// Nothing of it has a name that stays behind. We hold each namespace by an open
-// file, so the kernel removes all of it when we close the files or vanish: our
-// end of a link goes with the other end.
-type separation struct {
-	ours, router *os.File
+// No namespace has a name that could be left behind: each is kept by an open
+// file. The kernel removes them when we close the files or end, and with them our
+// end of the link to the router.
+type ensembleNetwork struct {
+	self, router *os.File
 	members      []*os.File
 	link         string // our interface
-	subnet       string // its first three numbers; the members are in its lower half
+	subnet       string // the first three numbers; members have addresses in the lower half
 
 	mu       sync.Mutex
 	isolated map[int]bool
 	closed   bool
 }
 
-// separate makes the network of n members, all of whom reach each other.
-func separate(n int) (*separation, error) {
-	s := &separation{link: fmt.Sprintf("zk%08x", rand.Uint32()), isolated: map[int]bool{}}
-	if err := s.build(n); err != nil {
+// newEnsembleNetwork creates the network of n members, with no member isolated.
+func newEnsembleNetwork(n int) (*ensembleNetwork, error) {
+	s := &ensembleNetwork{link: fmt.Sprintf("zk%08x", rand.Uint32()), isolated: map[int]bool{}}
+	if err := s.configure(n); err != nil {
 		return nil, errors.Join(fmt.Errorf("the option Separated needs Linux, root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"+
 			" and the commands ip and nsenter (Debian: apt-get install iproute2 util-linux); nothing was started: %w", err), s.close())
 	}
 	return s, nil
 }
 
-func (s *separation) build(n int) (err error) {
+func (s *ensembleNetwork) configure(n int) (err error) {
 	if s.router, err = newNamespace(); err != nil {
 		return err
 	}
-	if s.ours, err = os.Open("/proc/self/ns/net"); err != nil {
+	if s.self, err = os.Open("/proc/self/ns/net"); err != nil {
 		return err
 	}
 	var links strings.Builder
-	fmt.Fprintf(&links, "link add us type veth peer name %s netns %s\n", s.link, path(s.ours))
+	fmt.Fprintf(&links, "link add us type veth peer name %s netns %s\n", s.link, path(s.self))
 	for i := range n {
 		member, err := newNamespace()
 		if err != nil {
@@ -65,35 +66,35 @@ func (s *separation) build(n int) (err error) {
 		return err
 	}
 
-	// No two interfaces here have the same index, so hardly two ensembles choose
-	// the same of the 512 subnets that RFC 2544 reserves for tests of networks. If
-	// they do, the second one's route can not be added.
+	// The index of an interface is unique on this machine, so two ensembles rarely
+	// choose the same of the 512 subnets that RFC 2544 reserves for network tests.
+	// If they do, adding the second one's route fails.
 	us, err := net.InterfaceByName(s.link)
 	if err != nil {
 		return err
 	}
 	s.subnet = fmt.Sprintf("198.%d.%d", 18+us.Index/256%2, us.Index%256)
 
-	routes := s.port("us", s.subnet+".254")
+	routes := s.routerLink("us", s.subnet+".254")
 	for i := range n {
-		routes += s.port(fmt.Sprintf("member%d", i), s.host(i))
+		routes += s.routerLink(fmt.Sprintf("member%d", i), s.host(i))
 	}
 	if err := errors.Join(ip(s.router, routes), run(s.router, "1", "tee", "/proc/sys/net/ipv4/ip_forward")); err != nil {
 		return err
 	}
 	for i, member := range s.members {
-		if err := ip(member, "link set lo up\n"+s.end("net", s.host(i), "0/24")); err != nil {
+		if err := ip(member, "link set lo up\n"+s.hostLink("net", s.host(i), "0/24")); err != nil {
 			return err
 		}
 	}
-	return ip(s.ours, s.end(s.link, s.subnet+".254", "0/25"))
+	return ip(s.self, s.hostLink(s.link, s.subnet+".254", "0/25"))
 }
 
 // host returns the address of member i.
-func (s *separation) host(i int) string { return fmt.Sprintf("%s.%d", s.subnet, i+1) }
+func (s *ensembleNetwork) host(i int) string { return fmt.Sprintf("%s.%d", s.subnet, i+1) }
 
-// ports are those that everybody knows: member i has a network of its own.
-func (s *separation) ports(i int) []port {
+// ports returns ZooKeeper's usual ports: member i has a network of its own.
+func (s *ensembleNetwork) ports(i int) []port {
 	var ports []port
 	for _, number := range []int{2181, 2888, 3888, 2281} {
 		ports = append(ports, port{host: s.host(i), number: number})
@@ -101,36 +102,38 @@ func (s *separation) ports(i int) []port {
 	return ports
 }
 
-// enter returns what goes before a command that is to run as member i. It keeps
-// its process id.
-func (s *separation) enter(i int) []string {
+// nsenter returns the prefix of a command that is to run in the network of member
+// i. The command keeps the process id.
+func (s *ensembleNetwork) nsenter(i int) []string {
 	if s == nil {
 		return nil
 	}
 	return []string{"nsenter", "--net=" + path(s.members[i])}
 }
 
-// port returns the lines for the router's end of the link to host.
-func (s *separation) port(name, host string) string {
+// routerLink returns the lines of ip that configure the router's end of the link
+// to host.
+func (s *ensembleNetwork) routerLink(name, host string) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s.253 dev %[1]s\nroute add %[3]s dev %[1]s\n", name, s.subnet, host)
 }
 
-// end returns the lines for host's end of its link. There is a route to the
-// rest of the subnet only.
-func (s *separation) end(name, host, rest string) string {
+// hostLink returns the lines of ip that configure host's end of its link, with a
+// route to the rest of the subnet only.
+func (s *ensembleNetwork) hostLink(name, host, rest string) string {
 	return fmt.Sprintf("link set %[1]s up\naddress add %[2]s dev %[1]s\nroute add %[3]s.%[4]s via %[3]s.253 dev %[1]s onlink\n",
 		name, host, s.subnet, rest)
 }
 
-// rules returns the lines that make the router drop what goes between member i
-// and the other members, or, with the verb del, no longer. The sender does not
-// learn of it, as it would from a route that leads nowhere in its own namespace.
-func (s *separation) rules(verb string, i int) string {
+// isolationRules returns the lines of ip that make the router drop packets
+// between member i and the other members or, with the verb del, that undo this.
+// The rules are in the router because a blackhole in a member's own namespace
+// would report an error to the sender.
+func (s *ensembleNetwork) isolationRules(verb string, i int) string {
 	return fmt.Sprintf("rule %[1]s from %[2]s to %[3]s.0/25 blackhole\nrule %[1]s from %[3]s.0/25 to %[2]s blackhole\n",
 		verb, s.host(i), s.subnet)
 }
 
-func (s *separation) isolate(i int) error {
+func (s *ensembleNetwork) isolate(i int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -139,21 +142,21 @@ func (s *separation) isolate(i int) error {
 	if s.isolated[i] {
 		return nil
 	}
-	if err := ip(s.router, s.rules("add", i)); err != nil {
+	if err := ip(s.router, s.isolationRules("add", i)); err != nil {
 		return err
 	}
 	s.isolated[i] = true
 	return nil
 }
 
-func (s *separation) heal() error {
+func (s *ensembleNetwork) heal() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errClosed
 	}
 	for i := range s.isolated {
-		if err := ip(s.router, s.rules("del", i)); err != nil {
+		if err := ip(s.router, s.isolationRules("del", i)); err != nil {
 			return err
 		}
 		delete(s.isolated, i)
@@ -161,8 +164,8 @@ func (s *separation) heal() error {
 	return nil
 }
 
-// close also takes what was only partly built, and nil.
-func (s *separation) close() error {
+// close also closes nil, and a network that configure has left incomplete.
+func (s *ensembleNetwork) close() error {
 	if s == nil {
 		return nil
 	}
@@ -174,10 +177,10 @@ func (s *separation) close() error {
 	s.closed = true
 	var errs []error
 	if _, err := net.InterfaceByName(s.link); err == nil {
-		// It would go by itself, but a moment later.
-		errs = append(errs, ip(s.ours, "link del "+s.link))
+		// The kernel would remove it, but a moment later.
+		errs = append(errs, ip(s.self, "link del "+s.link))
 	}
-	for _, namespace := range append(s.members, s.ours, s.router) {
+	for _, namespace := range append(s.members, s.self, s.router) {
 		if namespace != nil {
 			errs = append(errs, namespace.Close())
 		}
@@ -185,14 +188,14 @@ func (s *separation) close() error {
 	return errors.Join(errs...)
 }
 
-// newNamespace returns a network namespace that lasts until the file is closed
+// newNamespace returns a network namespace, which exists until the file is closed
 // and no process is in it.
 func newNamespace() (*os.File, error) {
 	attr, err := ownNetwork()
 	if err != nil {
 		return nil, err
 	}
-	first := exec.Command("cat") // stays until it has no input any more
+	first := exec.Command("cat") // ends when its input is closed
 	first.SysProcAttr = attr
 	in, err := first.StdinPipe()
 	if err != nil {
@@ -209,12 +212,12 @@ func newNamespace() (*os.File, error) {
 	return namespace, err
 }
 
-// path returns a path of the namespace for other processes.
+// path returns the path of the namespace for other processes.
 func path(namespace *os.File) string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), namespace.Fd())
 }
 
-// ip gives the lines to the command ip in the namespace.
+// ip runs the command ip in the namespace with the lines as its input.
 func ip(namespace *os.File, lines string) error { return run(namespace, lines, "ip", "-batch", "-") }
 
 func run(namespace *os.File, input string, argv ...string) error {

@@ -4,6 +4,7 @@ package zktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,41 +18,42 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// separated starts three members and returns the index of the leader, too.
-func separated(t *testing.T) (*RealEnsemble, int) {
+// startSeparated starts three members and returns the index of the leader.
+func startSeparated(t *testing.T) (*RealEnsemble, int) {
 	begin := time.Now()
 	e := StartRealEnsemble(t, 3, Separated())
 	t.Logf("started in %v", time.Since(begin))
-	leader, err := e.Leader(patient(t))
+	leader, err := e.Leader(testContext(t))
 	require.NoError(t, err)
-	return e, slices.Index(e.members, leader)
+	return e, slices.Index(e.servers, leader)
 }
 
-// awaitMode waits until the server serves as what is wanted, "" for not at all.
+// awaitMode waits until the server says that it serves in the mode or, if the
+// mode is "", that it does not serve. A timeout on a slow machine says neither.
 func awaitMode(t *testing.T, s *RealServer, want string) {
 	t.Helper()
 	begin := time.Now()
 	require.Eventually(t, func() bool {
 		mode, err := s.serving(t.Context())
-		return mode == want && (err != nil) == (want == "")
-	}, patience, pollInterval)
+		return mode == want && (err != nil) == (want == "") && !errors.Is(err, context.DeadlineExceeded)
+	}, testTimeout, pollInterval)
 	t.Logf("%s has the mode %q after %v", s.Addr(), want, time.Since(begin))
 }
 
-// dial connects as member i to another one, and returns the exit code of
-// timeout: 0 if it could, 1 if it was refused, 124 if it heard nothing.
-func dial(e *RealEnsemble, i, to int) int {
-	argv := append(e.sep.enter(i), "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/$1/2181", "bash", e.sep.host(to))
+// dialFrom connects from member i to another member, and returns the exit code of
+// timeout: 0 if connected, 1 if refused, 124 if there was no answer.
+func dialFrom(e *RealEnsemble, i, to int) int {
+	argv := append(e.network.nsenter(i), "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/$1/2181", "bash", e.network.host(to))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	_ = cmd.Run()
 	return cmd.ProcessState.ExitCode()
 }
 
-// askLater connects as member i to another one. What the channel gets is the answer
-// to the question that is sent as soon as the pipe is closed.
-func askLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan string) {
-	argv := append(e.sep.enter(i), "timeout", "60", "bash", "-c",
-		"exec 3<>/dev/tcp/$1/2181; echo connected; read; printf ruok >&3; cat <&3", "bash", e.sep.host(to))
+// commandLater connects from member i to another member. When the caller closes
+// the pipe, it sends a four letter command; the channel receives the answer.
+func commandLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan string) {
+	argv := append(e.network.nsenter(i), "timeout", "60", "bash", "-c",
+		"exec 3<>/dev/tcp/$1/2181; echo connected; read; printf ruok >&3; cat <&3", "bash", e.network.host(to))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -70,19 +72,19 @@ func askLater(t *testing.T, e *RealEnsemble, i, to int) (io.Closer, <-chan strin
 	return in, answer
 }
 
-func TestAnIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
+func TestIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 	t.Parallel()
-	e, leader := separated(t)
+	e, leader := startSeparated(t)
 	follower, other := (leader+1)%3, (leader+2)%3
 	conn := connect(t, e.Member(follower).Addr())
 	_, err := conn.Create("/before", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 
-	question, answer := askLater(t, e, follower, other)
+	command, answer := commandLater(t, e, follower, other)
 
 	require.NoError(t, e.Isolate(follower))
 	require.NoError(t, e.Isolate(follower))
-	require.NoError(t, question.Close())
+	require.NoError(t, command.Close())
 	_, _, err = conn.Get("/before")
 	require.NoError(t, err)
 	_, err = connect(t, e.Member(leader).Addr()).Create("/meanwhile", nil, 0, zk.WorldACL(zk.PermAll))
@@ -95,34 +97,34 @@ func TestAnIsolatedFollowerServesUntilItMissesItsLeader(t *testing.T) {
 	awaitMode(t, e.Member(leader), "leader")
 	awaitMode(t, e.Member(other), "follower")
 	for i := range 3 {
-		answer, err := e.Member(i).Command(patient(t), "ruok")
+		answer, err := e.Member(i).Command(testContext(t), "ruok")
 		require.NoError(t, err)
 		require.Equal(t, "imok", answer)
 	}
-	require.Equal(t, 124, dial(e, follower, leader))
-	require.Equal(t, 124, dial(e, other, follower))
-	require.Zero(t, dial(e, follower, follower))
-	require.Zero(t, dial(e, other, leader))
+	require.Equal(t, 124, dialFrom(e, follower, leader))
+	require.Equal(t, 124, dialFrom(e, other, follower))
+	require.Zero(t, dialFrom(e, follower, follower))
+	require.Zero(t, dialFrom(e, other, leader))
 
 	require.Empty(t, answer, "the connection is silent, not broken")
 
 	require.NoError(t, e.Heal())
 	require.NoError(t, e.Heal())
-	require.Zero(t, dial(e, follower, leader))
+	require.Zero(t, dialFrom(e, follower, leader))
 	begin := time.Now()
 	require.Equal(t, "imok", <-answer)
-	t.Logf("an old connection goes on after %v", time.Since(begin))
+	t.Logf("an old connection resumes after %v", time.Since(begin))
 	awaitMode(t, e.Member(follower), "follower")
 	require.True(t, exists(t, connect(t, e.Member(follower).Addr()), "/meanwhile"))
 }
 
-func TestAnIsolatedLeaderIsReplaced(t *testing.T) {
+func TestIsolatedLeaderIsReplaced(t *testing.T) {
 	t.Parallel()
-	e, old := separated(t)
+	e, old := startSeparated(t)
 	require.NoError(t, e.Isolate(old))
 	awaitMode(t, e.Member(old), "")
 	begin := time.Now()
-	leader, err := e.Leader(patient(t))
+	leader, err := e.Leader(testContext(t))
 	require.NoError(t, err)
 	t.Logf("next leader %v after that", time.Since(begin))
 	require.NotSame(t, e.Member(old), leader)
@@ -130,26 +132,26 @@ func TestAnIsolatedLeaderIsReplaced(t *testing.T) {
 	require.NoError(t, e.Heal())
 	awaitMode(t, e.Member(old), "follower")
 
-	// Its network outlives it.
+	// A member's network outlives its process.
 	require.NoError(t, e.Isolate(old))
 	require.NoError(t, e.Member(old).Kill())
-	require.Equal(t, 124, dial(e, (old+1)%3, old))
+	require.Equal(t, 124, dialFrom(e, (old+1)%3, old))
 	short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	require.ErrorIs(t, e.Member(old).Start(short), context.DeadlineExceeded)
 	require.NoError(t, e.Heal())
-	require.Equal(t, 1, dial(e, (old+1)%3, old))
-	require.NoError(t, e.Member(old).Start(patient(t)))
+	require.Equal(t, 1, dialFrom(e, (old+1)%3, old))
+	require.NoError(t, e.Member(old).Start(testContext(t)))
 	awaitMode(t, e.Member(old), "follower")
 	require.NoError(t, e.Member(old).Pause())
 	require.NoError(t, e.Member(old).Resume())
 	awaitMode(t, e.Member(old), "follower")
 }
 
-func TestASeparatedEnsembleLeavesNothing(t *testing.T) {
+func TestSeparatedEnsembleCloseRemovesEverything(t *testing.T) {
 	t.Parallel()
-	e, _ := separated(t)
-	require.True(t, isLink(e.sep.link))
+	e, _ := startSeparated(t)
+	require.True(t, isLink(e.network.link))
 	pid := e.Member(0).PID()
 	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	require.NoError(t, err)
@@ -157,8 +159,8 @@ func TestASeparatedEnsembleLeavesNothing(t *testing.T) {
 
 	require.NoError(t, e.Close())
 	require.NoError(t, e.Close())
-	require.True(t, gone(pid))
-	require.False(t, isLink(e.sep.link))
+	require.True(t, hasEnded(pid))
+	require.False(t, isLink(e.network.link))
 	require.ErrorIs(t, e.Isolate(0), errClosed)
 	require.ErrorIs(t, e.Heal(), errClosed)
 }
@@ -168,13 +170,13 @@ func TestIsolateNeedsSeparatedMembers(t *testing.T) {
 	e := StartRealEnsemble(t, 1)
 	require.ErrorContains(t, e.Isolate(0), "with the option Separated")
 	require.ErrorContains(t, e.Heal(), "with the option Separated")
-	require.ErrorContains(t, e.Isolate(1), "no member 1 of 1")
-	_, err := RunReal(patient(t), Separated())
+	require.ErrorContains(t, e.Isolate(1), "there is no member 1 to isolate: members are numbered from 0 to 0")
+	_, err := RunReal(testContext(t), Separated())
 	require.ErrorContains(t, err, "use StartRealEnsemble")
 }
 
-func TestSeparatedSaysWhatItNeeds(t *testing.T) {
-	emptyTemp(t)
+func TestSeparatedExplainsWhatItNeeds(t *testing.T) {
+	requireEmptyTemp(t)
 	bin := t.TempDir()
 	for _, command := range []string{"java", "sh", "cat", "rm"} {
 		path, err := exec.LookPath(command)
@@ -182,7 +184,7 @@ func TestSeparatedSaysWhatItNeeds(t *testing.T) {
 		require.NoError(t, os.Symlink(path, filepath.Join(bin, command)))
 	}
 	t.Setenv("PATH", bin)
-	_, err := RunRealEnsemble(patient(t), 1, Separated())
+	_, err := RunRealEnsemble(testContext(t), 1, Separated())
 	require.ErrorContains(t, err, "apt-get install iproute2 util-linux")
 	require.ErrorContains(t, err, `"nsenter": executable file not found`)
 }

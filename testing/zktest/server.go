@@ -13,31 +13,43 @@ import (
 	"time"
 )
 
-// Server is an embedded ZooKeeper for tests, examples and local development,
-// never for production: it keeps everything in memory, on one machine.
+// The order of the locks: a goroutine that holds one may take only those of
+// later lines.
 //
-// It speaks the client protocol of ZooKeeper 3.8, and does what the real server
-// does in the same situation, down to which of two errors comes first. What the
-// real server leaves open it varies: children are listed in no order. It has no
-// TLS, SASL, quotas or reconfiguration.
+//  1. Server.mu, of the embedded server; proxyConn.mu, of a proxy
+//  2. listener.mu
+//  3. Proxy.mu
+//  4. faults.mu, network.mu, clientConn.mu: never two of them
+//
+// RealServer.mu and ensembleNetwork.mu are held alone. Users' code runs under no
+// lock, except a Match's Where: under faults.mu and, for an event of the embedded
+// server, Server.mu.
+
+// Server is an embedded ZooKeeper for tests, examples and local development. It
+// keeps everything in memory, on one machine: do not use it in production.
+//
+// It speaks the client protocol of ZooKeeper 3.8 and behaves as the real server
+// does, down to which of two errors is reported. Where the real server promises
+// nothing, neither does this one: children are listed in arbitrary order. It has
+// no TLS, SASL, quotas or reconfiguration.
 //
 // All methods may be called concurrently, also from a rule's [Call], but not
-// from the Where of a [Match]. Those that change something are an error on a
-// closed server; what it knew can still be looked at.
+// from the Where of a [Match]. On a closed server, methods that change its state
+// return an error; methods that read it still work.
 type Server struct {
 	faults
 	network
 
 	conf     config
-	members  []*member
-	over     chan struct{} // closed by Close
+	replicas []*replica
+	done     chan struct{} // closed by Close
 	started  time.Time
 	ticking  sync.WaitGroup
 	accepted atomic.Int64 // connections so far
 
-	// mu makes every request one step: a request is carried out, its events
-	// and its reply are queued, all while mu is held, so that everybody sees
-	// one order. Nobody waits for a client or a fault while holding it.
+	// mu makes every request atomic: it is held while a request is applied and
+	// while its events and its reply are queued, so that all clients see one
+	// order. No goroutine waits for a client or a fault while holding it.
 	mu           sync.Mutex
 	running      bool
 	closed       bool
@@ -47,16 +59,17 @@ type Server struct {
 	zxid         int64
 	nextSession  int64
 	expiryPaused bool
-	advanced     time.Duration // the manual clock
-	reaped       time.Duration // when containers were last looked at
+	manualNow    time.Duration // the manual clock
+	lastReap     time.Duration // when containers were last reaped
 	trace        trace
-	traceMask    int64 // as set by stmk; of no effect
+	traceMask    int64 // as set by stmk; without effect
 	holders      []*Holders
-	change       chan struct{} // closed and replaced at every change, if somebody waits
+	change       chan struct{} // closed and replaced at every change
 }
 
-// Start starts a server for a test, in less than a millisecond. It is closed when
-// the test ends, and fails the test if it finds its own state broken then.
+// Start starts a server for a test, in less than a millisecond. The server is
+// closed when the test ends; the test fails if the server's state then violates
+// its [Server.Invariants].
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	quiet := Logger(slog.New(slog.DiscardHandler))
@@ -72,8 +85,8 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// Run starts a server and returns when it serves; call Close when done with
-// it. ctx bounds only the start.
+// Run starts a server and returns when it serves. Call Close to release it. ctx
+// bounds only the start.
 func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("zktest: starting the embedded server: %w", err)
@@ -84,7 +97,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	s := &Server{
 		conf:      conf,
-		over:      make(chan struct{}),
+		done:      make(chan struct{}),
 		started:   time.Now(),
 		running:   true,
 		tree:      newTree(conf.seed),
@@ -94,41 +107,41 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		traceMask: 306, // ZooKeeper's
 		change:    make(chan struct{}),
 	}
-	// As ZooKeeper does it, so that ids do not come again after a restart.
+	// As ZooKeeper does it, so that a restart does not reuse session ids.
 	s.nextSession = s.started.UnixMilli() << 16
-	s.faults.over = s.over
+	s.faults.done = s.done
 	s.network.init()
 	for i := range conf.members {
-		m := &member{number: i + 1, data: watchTable{}, child: watchTable{}}
+		rep := &replica{number: i + 1, data: watchTable{}, child: watchTable{}}
 		addr := ""
 		if i == 0 {
 			addr = conf.addr
 		}
-		m.entrance, err = newEntrance(addr, func(nc net.Conn) func() { return s.admit(m, nc) })
+		rep.listener, err = newListener(addr, func(nc net.Conn) func() { return s.admit(rep, nc) })
 		if err != nil {
 			return nil, fmt.Errorf("zktest: starting the embedded server: %w", errors.Join(err, s.Close()))
 		}
 		s.mu.Lock()
-		s.members = append(s.members, m)
+		s.replicas = append(s.replicas, rep)
 		s.mu.Unlock()
 	}
 	if !conf.manualClock {
-		s.ticking.Go(s.tick) // ends with Close
+		s.ticking.Go(s.tickLoop) // ends with Close
 	}
 	conf.log.Info("embedded ZooKeeper for tests and development, not for production: everything is in memory",
 		"addr", s.ConnectString(), "seed", conf.seed)
 	return s, nil
 }
 
-// Addr returns the address for clients, host:port: that of the first member.
-// It stays the same when the server is started again.
-func (s *Server) Addr() string { return s.members[0].entrance.address() }
+// Addr returns the address for clients, host:port, of the first member. A
+// restart does not change it.
+func (s *Server) Addr() string { return s.replicas[0].listener.address() }
 
 // Members returns the addresses of all members (see the option [Members]).
 func (s *Server) Members() []string {
-	addrs := make([]string, len(s.members))
-	for i, m := range s.members {
-		addrs[i] = m.entrance.address()
+	addrs := make([]string, len(s.replicas))
+	for i, rep := range s.replicas {
+		addrs[i] = rep.listener.address()
 	}
 	return addrs
 }
@@ -136,10 +149,10 @@ func (s *Server) Members() []string {
 // ConnectString returns the addresses of all members, separated by commas.
 func (s *Server) ConnectString() string { return strings.Join(s.Members(), ",") }
 
-// Stop closes all connections and the ports. Nodes, sessions and the zxid
-// stay; no session expires meanwhile. Stopping a stopped server does nothing.
-// It does not wait for anything, so ctx is not used: it is there because
-// [RealServer.Stop] has it.
+// Stop closes all connections and the ports. Nodes, sessions and the zxid are
+// kept, and no session expires until Start. Stopping a stopped server does
+// nothing. Stop does not wait, so it ignores ctx, which is there for symmetry
+// with [RealServer.Stop].
 func (s *Server) Stop(context.Context) error {
 	s.mu.Lock()
 	s.running = false
@@ -147,7 +160,7 @@ func (s *Server) Stop(context.Context) error {
 		s.detach(c)
 	}
 	s.mu.Unlock()
-	err := s.meet(refusing, nil)
+	err := s.setAcceptMode(refusing, nil)
 	s.Cut(Selector{})
 	if errors.Is(err, errClosed) {
 		return nil
@@ -155,13 +168,13 @@ func (s *Server) Stop(context.Context) error {
 	return err
 }
 
-// Kill is Stop: there is nothing that an orderly end would save.
+// Kill is the same as Stop: the server has nothing to save.
 func (s *Server) Kill() error { return s.Stop(context.Background()) }
 
-// Start starts a stopped server again, on the same ports and with the same
-// nodes and sessions. Every session gets its full timeout anew, as from a real
-// server. It is an error if the server is running or closed. It does not wait
-// for anything, so ctx is not used.
+// Start restarts a stopped server on the same ports and with the same nodes and
+// sessions. Every session gets its full timeout again, as on a real server. It
+// is an error if the server is running or closed. Start does not wait, so it
+// ignores ctx.
 func (s *Server) Start(context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.running {
@@ -176,11 +189,11 @@ func (s *Server) Start(context.Context) error {
 		s.touch(ss)
 	}
 	s.mu.Unlock()
-	return s.meet(admitting, nil)
+	return s.setAcceptMode(accepting, nil)
 }
 
-// Restart stops the server for a while and starts it again. If ctx ends before
-// that, it starts it at once and returns ctx's error.
+// Restart stops the server for the duration down and starts it again. If ctx
+// ends earlier, the server is started at once and the error is that of ctx.
 func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 	if err := s.Stop(ctx); err != nil {
 		return err
@@ -194,12 +207,12 @@ func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 	return errors.Join(early, s.Start(ctx))
 }
 
-// Pause freezes the server: connections stay open and new ones are accepted,
-// but nothing is read or answered and no session expires until Resume.
+// Pause freezes the server until Resume: connections stay open and new ones are
+// accepted, but nothing is read or answered, and no session expires.
 func (s *Server) Pause() error { return s.freeze("pausing", true) }
 
-// Resume continues a paused server. Sessions that are due expire within a
-// tick, unless their clients are heard first.
+// Resume continues a paused server. Sessions whose timeout has passed expire
+// within a tick, unless a request of their client is read first.
 func (s *Server) Resume() error { return s.freeze("resuming", false) }
 
 func (s *Server) freeze(doing string, frozen bool) error {
@@ -213,16 +226,16 @@ func (s *Server) freeze(doing string, frozen bool) error {
 	return nil
 }
 
-// BumpEpoch raises the zxid as a new leader of an ensemble does: by far more
-// than the changes there were.
+// BumpEpoch raises the zxid as a new leader of an ensemble does: it begins the
+// next epoch, which is the upper half of the zxid.
 func (s *Server) BumpEpoch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.zxid = (s.zxid>>32 + 1) << 32
 }
 
-// Close ends the server, its connections and goroutines for good. Further
-// calls do nothing.
+// Close ends the server, its connections and its goroutines. A closed server
+// cannot be started again. Further calls do nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -233,47 +246,48 @@ func (s *Server) Close() error {
 	for c := range s.conns {
 		s.detach(c)
 	}
-	close(s.over)
-	members := s.members
+	close(s.done)
+	members := s.replicas
 	s.mu.Unlock()
 	var errs []error
-	for _, m := range members {
-		errs = append(errs, m.entrance.close())
+	for _, rep := range members {
+		errs = append(errs, rep.listener.close())
 	}
 	for _, l := range s.selected(Selector{}) {
 		l.abort()
 	}
-	for _, m := range members {
-		m.entrance.wait()
+	for _, rep := range members {
+		rep.listener.wait()
 	}
 	s.ticking.Wait()
 	return errors.Join(errs...)
 }
 
-// Command sends a four letter word, such as "srvr" or "mntr", over a new
+// Command sends a four letter command, such as "srvr" or "mntr", over a new
 // connection and returns the answer, like [RealServer.Command].
 func (s *Server) Command(ctx context.Context, word string) (string, error) {
-	return ask(ctx, s.Addr(), word)
+	return command(ctx, s.Addr(), word)
 }
 
-// Stat returns a number of the answer to "mntr", like [RealServer.Stat].
+// Stat returns a number from the answer to "mntr", like [RealServer.Stat].
 func (s *Server) Stat(ctx context.Context, key string) (int64, error) {
-	return stat(ctx, s.Addr(), key)
+	return mntrValue(ctx, s.Addr(), key)
 }
 
-// now is the server's clock: the time since it was made.
+// now returns the server's clock: the time since the server was created.
 func (s *Server) now() time.Duration {
 	if s.conf.manualClock {
-		return s.advanced
+		return s.manualNow
 	}
 	return time.Since(s.started)
 }
 
-// millis is the time of day.
-func (s *Server) millis() int64 { return s.started.Add(s.now()).UnixMilli() }
+// unixMilli returns the time of day on the server's clock.
+func (s *Server) unixMilli() int64 { return s.started.Add(s.now()).UnixMilli() }
 
-// Advance lets d pass on the server's clock, which must be a [ManualClock]:
-// sessions expire and containers go as they would in that time, in order.
+// Advance moves the server's clock, which must be a [ManualClock], forward by d:
+// sessions expire and containers are deleted as they would be in that time, in
+// order.
 func (s *Server) Advance(d time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,42 +297,42 @@ func (s *Server) Advance(d time.Duration) error {
 	case !s.conf.manualClock:
 		return errors.New("zktest: Advance needs the option ManualClock")
 	case d < 0:
-		return fmt.Errorf("zktest: the clock can not go back by %v", -d)
+		return fmt.Errorf("zktest: Advance: the clock cannot go back by %v", -d)
 	}
-	for end := s.advanced + d; s.advanced < end; {
-		s.advanced = min(end, s.advanced+s.untilTick())
-		s.ticked()
+	for end := s.manualNow + d; s.manualNow < end; {
+		s.manualNow = min(end, s.manualNow+s.untilTick())
+		s.onTick()
 	}
 	return nil
 }
 
-// untilTick is the time until something may be due again.
+// untilTick returns the time until the next expiry or reaping may be due.
 func (s *Server) untilTick() time.Duration {
 	period := min(s.conf.tick, s.conf.containerInterval)
 	return period - s.now()%period
 }
 
-// tick does at every tick of the clock what is due.
-func (s *Server) tick() {
+// tickLoop calls onTick at every tick of the clock, until Close.
+func (s *Server) tickLoop() {
 	for {
 		select {
 		case <-time.After(s.untilTick()):
-		case <-s.over:
+		case <-s.done:
 			return
 		}
 		s.mu.Lock()
-		s.ticked()
+		s.onTick()
 		s.mu.Unlock()
 	}
 }
 
-func (s *Server) ticked() {
+func (s *Server) onTick() {
 	if !s.running || s.expiryPaused {
 		return
 	}
 	s.expireDue()
-	if now := s.now(); now-s.reaped >= s.conf.containerInterval {
-		s.reaped = now
+	if now := s.now(); now-s.lastReap >= s.conf.containerInterval {
+		s.lastReap = now
 		s.reap()
 	}
 }

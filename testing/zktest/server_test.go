@@ -14,23 +14,23 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// What only the embedded server can do. What it has in common with a real one
-// is in the conformance checks, and the faults that a proxy can play in front
-// of a real one are in the fault tests.
+// This file tests what only the embedded server can do. The conformance checks
+// test what it has in common with a real one, and the fault tests the faults that
+// a proxy can also inject.
 
-func patiently(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+func longContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func briefly(t testing.TB) context.Context {
+func shortContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func TestServerClockMovedByHand(t *testing.T) {
+func TestServerManualClock(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t, zktest.ManualClock(), zktest.ContainerInterval(10*time.Second), zktest.ExtendedTypes())
 	a, b := open(t, s.Addr(), 5*time.Second), open(t, s.Addr(), 30*time.Second)
@@ -41,11 +41,11 @@ func TestServerClockMovedByHand(t *testing.T) {
 	b.must(remove("/c/x", anyVersion))
 	b.must(exists("/e", true))
 
-	require.NoError(t, s.Advance(5*time.Second)) // never before its time
-	require.Empty(t, b.arrived())
-	require.NoError(t, s.Advance(500*time.Millisecond)) // at the next tick
-	require.Equal(t, []event{{nodeDeleted, "/e"}}, b.arrived())
-	a.end()
+	require.NoError(t, s.Advance(5*time.Second)) // no session expires early
+	require.Empty(t, b.newEvents())
+	require.NoError(t, s.Advance(500*time.Millisecond)) // it expires at the next tick
+	require.Equal(t, []event{{nodeDeleted, "/e"}}, b.newEvents())
+	a.waitEnd()
 	require.Len(t, s.State().Sessions, 1)
 
 	require.Contains(t, s.State().Nodes, "/c")
@@ -59,7 +59,7 @@ func TestServerClockMovedByHand(t *testing.T) {
 	require.NotContains(t, s.State().Nodes, "/ttl")
 
 	mtime := b.must(create2("/later", nil, persistent)).Stat.Mtime
-	require.InDelta(t, time.Now().Add(5*time.Minute).UnixMilli(), mtime, 30_000, "nodes bear the server's time")
+	require.InDelta(t, time.Now().Add(5*time.Minute).UnixMilli(), mtime, 30_000, "nodes have the server's time")
 	require.ErrorContains(t, zktest.Start(t).Advance(1), "ManualClock")
 }
 
@@ -72,37 +72,37 @@ func TestServerSessionsExpireOnDemand(t *testing.T) {
 	c.must(exists("/a1", true))
 	c.must(exists("/a2", true))
 	require.NoError(t, s.ExpireSession(a.welcome.Session))
-	a.end()
-	require.Len(t, c.arrived(), 2)
+	a.waitEnd()
+	require.Len(t, c.newEvents(), 2)
 	require.Equal(t, zxid+1, s.State().Zxid, "one transaction")
 	require.Zero(t, connect(t, s.Addr(), a.credentials()).welcome.Session)
 	require.ErrorContains(t, s.ExpireSession(a.welcome.Session), "no session")
 
-	// A client that hears nothing of it.
+	// With HalfOpen the client does not notice.
 	b.must(create("/b", nil, ephemeral))
 	s.HalfOpen(zktest.Selector{Session: b.welcome.Session})
 	require.NoError(t, s.ExpireSession(b.welcome.Session))
 	require.NotContains(t, s.State().Nodes, "/b")
-	b.send(ping()) // vanishes
+	b.send(ping()) // is discarded
 	require.NoError(t, s.ExpireAll())
-	c.end()
+	c.waitEnd()
 	require.Empty(t, s.State().Sessions)
 	require.Zero(t, connect(t, s.Addr(), b.credentials()).welcome.Session)
 }
 
-func TestServerSessionThatMovedLosesItsConnectionOnly(t *testing.T) {
+func TestServerMoveSessionEndsTheConnectionOnly(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	a := open(t, s.Addr(), longTimeout)
 	require.NoError(t, s.MoveSession(a.welcome.Session))
 	a.send(create("/a", nil, persistent))
-	a.end()
+	a.waitEnd()
 	require.NotContains(t, s.State().Nodes, "/a")
 	a.reattach().must(create("/a", nil, persistent))
 	require.Error(t, s.MoveSession(1))
 }
 
-func TestServerMemberThatLags(t *testing.T) {
+func TestServerLag(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t, zktest.Members(3))
 	require.Len(t, s.Members(), 3)
@@ -119,30 +119,30 @@ func TestServerMemberThatLags(t *testing.T) {
 	require.Empty(t, follower.events)
 	require.Equal(t, []int{1, 2}, []int{s.State().Conns[0].Member, s.State().Conns[1].Member})
 
-	// Who has seen more is not let in there.
+	// A client that has seen a later zxid cannot connect there.
 	h := newSession(longTimeout)
 	h.LastZxid = zxid
 	late := dial(t, s.Members()[1])
 	late.write(h.frame())
-	late.end()
+	late.waitEnd()
 	connect(t, s.Members()[2], h)
 
-	// It catches up before it answers a write, and events come first.
+	// The member catches up before it answers a sync, and sends the events first.
 	got := follower.must(syncPath("/a"))
 	require.Equal(t, []event{{nodeDataChanged, "/a"}, {nodeCreated, "/b"}}, got.Events)
 	require.Equal(t, "2", string(follower.must(getData("/a", false)).Data))
 
 	require.NoError(t, s.Lag(2))
 	leader.must(remove("/b", anyVersion))
-	follower.must(exists("/b", true)) // still there, and watched
+	follower.must(exists("/b", true)) // still exists there
 	require.Equal(t, []event{{nodeDeleted, "/b"}}, follower.must(create("/c", nil, persistent)).Events)
 
 	require.NoError(t, s.Lag(2))
 	follower.must(getChildren("/", true))
 	leader.must(create("/d", nil, persistent))
-	require.Empty(t, follower.arrived())
+	require.Empty(t, follower.newEvents())
 	require.NoError(t, s.CatchUp(2))
-	require.Equal(t, []event{{nodeChildrenChanged, "/"}}, follower.arrived())
+	require.Equal(t, []event{{nodeChildrenChanged, "/"}}, follower.newEvents())
 	require.ErrorContains(t, s.Lag(4), "from 1 to 3")
 
 	require.NoError(t, s.RefuseConnections(2))
@@ -158,28 +158,28 @@ func TestServerRestartsWithItsState(t *testing.T) {
 	a := open(t, s.Addr(), longTimeout)
 	a.must(create("/e", nil, ephemeral))
 	a.must(exists("/e", true))
-	require.Error(t, s.Start(patiently(t)), "it runs")
-	require.NoError(t, s.Stop(patiently(t)))
-	require.NoError(t, s.Stop(patiently(t)), "again")
-	a.end()
+	require.Error(t, s.Start(longContext(t)), "running")
+	require.NoError(t, s.Stop(longContext(t)))
+	require.NoError(t, s.Stop(longContext(t)), "again")
+	a.waitEnd()
 	_, err := net.Dial("tcp", s.Addr())
 	require.Error(t, err)
 	require.Error(t, s.Pause())
-	require.NoError(t, s.Start(patiently(t)))
+	require.NoError(t, s.Start(longContext(t)))
 	a = a.reattach()
 	require.Zero(t, s.State().WatchesOf("/e"))
 	before := s.State().Zxid
 	s.BumpEpoch()
 	require.Equal(t, (before>>32+1)<<32, s.State().Zxid)
 	require.Equal(t, s.State().Zxid+1, a.must(setData("/e", nil, anyVersion)).Zxid)
-	require.NoError(t, s.Restart(patiently(t), time.Millisecond))
-	a.end()
+	require.NoError(t, s.Restart(longContext(t), time.Millisecond))
+	a.waitEnd()
 	require.NoError(t, s.Close())
-	require.Error(t, s.Start(patiently(t)))
+	require.Error(t, s.Start(longContext(t)))
 	require.Error(t, s.RefuseConnections())
 }
 
-func TestServerThatIsPausedAnswersAfterwards(t *testing.T) {
+func TestServerAnswersAfterResume(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t, zktest.TickTime(10*time.Millisecond))
 	a, short := open(t, s.Addr(), longTimeout), open(t, s.Addr(), 20*time.Millisecond)
@@ -187,7 +187,7 @@ func TestServerThatIsPausedAnswersAfterwards(t *testing.T) {
 	a.send(create("/a", nil, persistent))
 	late := dial(t, s.Addr())
 	late.write(newSession(longTimeout).frame())
-	long, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // for the short session
+	long, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // ten timeouts of the short session
 	defer cancel()
 	require.ErrorIs(t, s.WaitFor(long, func(st *zktest.State) bool { return len(st.Sessions) != 2 || len(st.Nodes) != 4 }),
 		context.DeadlineExceeded)
@@ -195,34 +195,34 @@ func TestServerThatIsPausedAnswersAfterwards(t *testing.T) {
 	require.Equal(t, "/a", a.reply().Path)
 	late.receiveWelcome(handshake{})
 	require.NotZero(t, late.welcome.Session)
-	short.end()
+	short.waitEnd()
 }
 
-func TestServerTakesNoLargerPacketThanItIsTold(t *testing.T) {
+func TestServerMaxFrame(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t, zktest.MaxFrame(1000))
 	a := open(t, s.Addr(), longTimeout)
 	envelope := len(create("/a", nil, persistent).frame()) - 4
 	a.must(create("/a", make([]byte, 1000-envelope), persistent))
 	a.send(create("/b", make([]byte, 1001-envelope), persistent))
-	a.end()
+	a.waitEnd()
 	require.NotContains(t, s.State().Nodes, "/b")
 }
 
-func TestServerSequenceCanBeSet(t *testing.T) {
+func TestServerSetSequence(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	a := open(t, s.Addr(), longTimeout)
 	require.NoError(t, s.SetSequence("/", math.MaxInt32-1))
 	require.Equal(t, "/x-2147483646", a.must(create("/x-", nil, sequential)).Path)
 	require.Equal(t, "/x-2147483647", a.must(create("/x-", nil, sequential)).Path)
-	a.fails(errNodeExists, create("/x-", nil, sequential)) // the counter stands still
+	a.fails(errNodeExists, create("/x-", nil, sequential)) // the counter has stopped
 	require.Equal(t, "/y-2147483647", a.must(create("/y-", nil, sequential)).Path)
 	require.Error(t, s.SetSequence("/", -1))
 	require.Error(t, s.SetSequence("/none", 1))
 }
 
-func TestServerAdministrator(t *testing.T) {
+func TestServerCreateSetDelete(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	a := open(t, s.Addr(), longTimeout)
@@ -238,7 +238,7 @@ func TestServerAdministrator(t *testing.T) {
 	require.ErrorContains(t, s.Delete("/zookeeper"), `deleting "/zookeeper": bad arguments (-8)`)
 }
 
-func TestServerShowsWhatItKnows(t *testing.T) {
+func TestServerShowsItsState(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	h := s.TrackHolders("/q")
@@ -249,13 +249,13 @@ func TestServerShowsWhatItKnows(t *testing.T) {
 	require.Equal(t, first, h.Now())
 
 	done := make(chan error)
-	go func() { done <- s.WaitWatch(patiently(t), first, 1) }()
+	go func() { done <- s.WaitWatch(longContext(t), first, 1) }()
 	go func() {
-		done <- s.WaitRequest(patiently(t), zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: "/q"})
+		done <- s.WaitRequest(longContext(t), zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: "/q"})
 	}()
 	second := b.must(create("/q/x-", nil, ephemeralSequential)).Path
-	require.NoError(t, s.WaitFor(patiently(t), func(*zktest.State) bool { return true }))
-	for waiting := 2; waiting > 0; { // whoever waits may have begun after a request
+	require.NoError(t, s.WaitFor(longContext(t), func(*zktest.State) bool { return true }))
+	for waiting := 2; waiting > 0; { // repeat: WaitRequest may start after a request
 		select {
 		case err := <-done:
 			require.NoError(t, err)
@@ -264,14 +264,14 @@ func TestServerShowsWhatItKnows(t *testing.T) {
 			b.must(getData(first, true))
 		}
 	}
-	require.ErrorContains(t, s.WaitWatch(briefly(t), first, 2), "watches of "+first+", of which there are 1 of 2: context deadline exceeded")
-	require.ErrorContains(t, s.WaitChildWatch(briefly(t), "/q", 1), "0 of 1")
+	require.ErrorContains(t, s.WaitWatch(shortContext(t), first, 2), "waiting for 2 watches on "+first+", there are 1: context deadline exceeded")
+	require.ErrorContains(t, s.WaitChildWatch(shortContext(t), "/q", 1), "there are 0")
 	b.must(getChildren("/q", true))
-	require.NoError(t, s.WaitChildWatch(patiently(t), "/q", 1))
+	require.NoError(t, s.WaitChildWatch(longContext(t), "/q", 1))
 	b.must(removeWatches("/q", childWatch))
-	require.Error(t, s.WaitWatch(patiently(t), first, 0))
-	require.Error(t, s.WaitWatch(patiently(t), "nope", 1))
-	require.ErrorIs(t, s.WaitRequest(briefly(t), zktest.Match{}), context.DeadlineExceeded)
+	require.Error(t, s.WaitWatch(longContext(t), first, 0))
+	require.Error(t, s.WaitWatch(longContext(t), "nope", 1))
+	require.ErrorIs(t, s.WaitRequest(shortContext(t), zktest.Match{}), context.DeadlineExceeded)
 
 	st := s.State()
 	require.Equal(t, []string{first[3:], second[3:]}, st.Children("/q"))
@@ -279,7 +279,7 @@ func TestServerShowsWhatItKnows(t *testing.T) {
 	require.Equal(t, a.welcome.Session, st.Nodes[first].Stat.EphemeralOwner)
 	require.Equal(t, []string{first}, st.Sessions[0].Ephemerals)
 	require.Equal(t, 1, st.Sessions[0].Conn)
-	require.LessOrEqual(t, st.Sessions[0].Left, longTimeout+time.Second)
+	require.LessOrEqual(t, st.Sessions[0].ExpiresIn, longTimeout+time.Second)
 	require.Equal(t, []zktest.Watch{{Path: first, Conn: 2, Session: b.welcome.Session}}, st.Watches)
 
 	became := st.Nodes[first].Stat.Czxid
@@ -305,24 +305,24 @@ func TestServerShowsWhatItKnows(t *testing.T) {
 	}
 }
 
-func TestServerRefusesWrongOptions(t *testing.T) {
+func TestServerRefusesInvalidOptions(t *testing.T) {
 	t.Parallel()
 	for want, opt := range map[string]zktest.Option{
 		"use 127.0.0.1:2181":   zktest.Addr("10.0.0.1:2181"),
 		"not host:port":        zktest.Addr("2181"),
-		"no port":              zktest.Addr("localhost:http"),
-		"0 members":            zktest.Members(0),
-		"at least 1 ms":        zktest.TickTime(time.Microsecond),
-		"must be positive":     zktest.SessionTimeouts(0, time.Second),
-		"above the largest":    zktest.SessionTimeouts(time.Minute, time.Second),
-		"-1 connections":       zktest.MaxClientConns(-1),
+		"0 (any) and 65535":    zktest.Addr("localhost:http"),
+		"members is 0":         zktest.Members(0),
+		"shorter than 1 ms":    zktest.TickTime(time.Microsecond),
+		"timeout is 0s":        zktest.SessionTimeouts(0, time.Second),
+		"exceeds the maximum":  zktest.SessionTimeouts(time.Minute, time.Second),
+		"negative: -1":         zktest.MaxClientConns(-1),
 		"use 64 or more":       zktest.MaxFrame(10),
-		"not 0s":               zktest.ContainerInterval(0),
-		"no four letter word":  zktest.FourLetterWords("helo"),
-		"not negative":         zktest.FirstZxid(-1),
-		"not user:password":    zktest.SuperUser("super"),
+		"interval is 0s":       zktest.ContainerInterval(0),
+		"command \"helo\"":     zktest.FourLetterWords("helo"),
+		"zxid is negative":     zktest.FirstZxid(-1),
+		"form user:password":   zktest.SuperUser("super"),
 		"the Logger is nil":    zktest.Logger(nil),
-		"address already in u": zktest.Addr(taken(t)),
+		"address already in u": zktest.Addr(takenAddr(t)),
 	} {
 		_, err := zktest.Run(t.Context(), opt)
 		require.ErrorContains(t, err, want)
@@ -338,19 +338,19 @@ func TestServerRefusesWrongOptions(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestServerRefusesRulesThatMakeNoSense(t *testing.T) {
+func TestInjectRefusesInvalidRules(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t)
 	for want, rule := range map[string]zktest.Rule{
 		"use Pass":          {},
-		"a delay is":        {Do: zktest.DelayApply(-1)},
-		"less than 0 bytes": {Do: zktest.TruncateReply(-1)},
+		"delay is negative": {Do: zktest.DelayApply(-1)},
+		"bytes is negative": {Do: zktest.TruncateReply(-1)},
 		"FailWith(OK)":      {Do: zktest.FailWith(zktest.OK)},
-		"nil function":      {Do: zktest.Call(nil)},
+		"function is nil":   {Do: zktest.Call(nil)},
 		"Skip is negative":  {Skip: -1, Do: zktest.Pass()},
 		"use Always":        {Times: -2, Do: zktest.Pass()},
 		"numbered from 1":   {Match: zktest.Match{Selector: zktest.Selector{Member: -1}}, Do: zktest.Pass()},
-		"all begin with /":  {Match: zktest.Match{Prefix: "a"}, Do: zktest.Pass()},
+		"must begin with /": {Match: zktest.Match{Prefix: "a"}, Do: zktest.Pass()},
 		"match OpConnect":   {Match: zktest.Match{Ops: zktest.Lists}, Do: zktest.GrantTimeout(0)},
 		"32 bits":           {Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.GrantTimeout(1 << 31 * time.Millisecond)},
 		"match OpEvent":     {Do: zktest.Swallow()},
@@ -360,24 +360,24 @@ func TestServerRefusesRulesThatMakeNoSense(t *testing.T) {
 		require.Contains(t, panicOf(func() { s.Inject(rule) }), want)
 	}
 	require.Contains(t, panicOf(func() { s.Partition(zktest.Selector{}, 7) }), "Both, Inbound or Outbound")
-	require.Contains(t, panicOf(func() { s.Throttle(zktest.Selector{}, -1, 0) }), "not negative")
+	require.Contains(t, panicOf(func() { s.Throttle(zktest.Selector{}, -1, 0) }), "must not be negative")
 
 	f := s.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists, Prefix: "/a"}, Times: 2, Do: zktest.HoldReply()})
 	open(t, s.Addr(), longTimeout).send(getChildren("/a", false))
-	require.NoError(t, s.WaitFor(patiently(t), func(*zktest.State) bool { return f.Fired() == 1 }))
+	require.NoError(t, s.WaitFor(longContext(t), func(*zktest.State) bool { return f.Fired() == 1 }))
 	f.Remove()
-	require.ErrorContains(t, f.Wait(briefly(t)), "waiting for HoldReply on getChildren, getChildren2 of /a...: "+
-		"happened 1 of 2 times, 1 such requests came (it was removed): context deadline exceeded")
+	require.ErrorContains(t, f.Wait(shortContext(t)), "waiting for HoldReply on getChildren, getChildren2 of /a...: "+
+		"happened 1 of 2 times, 1 requests matched (the rule was removed): context deadline exceeded")
 }
 
-// panicOf returns the text that f panics with.
+// panicOf returns the text with which f panics.
 func panicOf(f func()) (text string) {
 	defer func() { text, _ = recover().(string) }()
 	f()
 	return ""
 }
 
-func TestServerThatIsClosedSaysSo(t *testing.T) {
+func TestClosedServerReturnsErrors(t *testing.T) {
 	t.Parallel()
 	s := zktest.Start(t, zktest.ManualClock())
 	require.NoError(t, s.Create("/a", nil))
@@ -390,18 +390,18 @@ func TestServerThatIsClosedSaysSo(t *testing.T) {
 	} {
 		require.Error(t, err, what)
 	}
-	require.Contains(t, s.State().Nodes, "/a", "what it knew can be looked at")
+	require.Contains(t, s.State().Nodes, "/a", "the state is still readable")
 	require.NoError(t, s.Close())
 }
 
-func taken(t *testing.T) string {
+func takenAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
 
-func TestServerSaysThatItIsNotForProduction(t *testing.T) {
+func TestServerLogsThatItIsNotForProduction(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
 	s, err := zktest.Run(t.Context(), zktest.Logger(slog.New(slog.NewTextHandler(&log, nil))), zktest.Addr("[::1]:0"), zktest.Seed(7), zktest.FirstZxid(41))
@@ -414,7 +414,7 @@ func TestServerSaysThatItIsNotForProduction(t *testing.T) {
 	require.EqualValues(t, 42, s.State().Zxid)
 }
 
-// The seed alone decides in which order children come.
+// The order of children depends on the seed only.
 func TestServerShufflesChildrenBySeed(t *testing.T) {
 	t.Parallel()
 	list := func(seed uint64) []string {
@@ -429,9 +429,9 @@ func TestServerShufflesChildrenBySeed(t *testing.T) {
 		}
 		a.must(create("/other", nil, persistent))
 		for _, name := range names {
-			a.must(create("/other/"+name, nil, persistent)) // zookeeper, too
+			a.must(create("/other/"+name, nil, persistent)) // including zookeeper
 		}
-		require.NotEqual(t, names, a.must(getChildren("/other", false)).Names, "another path, the same children")
+		require.NotEqual(t, names, a.must(getChildren("/other", false)).Names, "the same children of another path")
 		return names
 	}
 	require.Equal(t, list(1), list(1))

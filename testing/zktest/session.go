@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// session is one client's session. It outlives its connections.
+// session is a client's session. It outlives its connections.
 type session struct {
 	id         int64
 	timeout    time.Duration
 	expires    time.Duration // on the server's clock
-	conn       *conn         // nil while the client is away
+	conn       *conn         // nil while the client is not connected
 	ephemerals map[string]bool
 	moved      bool  // to another server: see MoveSession
-	lastZxid   int64 // that it was told
+	lastZxid   int64 // the latest that was sent to the client
 }
 
-// password returns the session's password, which is a function of its id.
+// password returns the password of a session, which depends on its id only.
 func (s *Server) password(id int64) (p [16]byte) {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("zktest"), uint64(id)))
 	copy(p[:], sum[:])
 	return p
 }
 
-// newSession opens a session through a member.
+// newSession opens a session at the member with that number.
 func (s *Server) newSession(member int, timeout time.Duration) *session {
 	s.zxid++
 	s.nextSession++
@@ -41,19 +41,20 @@ func (s *Server) newSession(member int, timeout time.Duration) *session {
 	return ss
 }
 
-// negotiate returns the timeout that a client gets.
+// negotiate returns the timeout granted to a client that asks for one.
 func (s *Server) negotiate(milliseconds int32) time.Duration {
 	asked := time.Duration(milliseconds) * time.Millisecond
 	return min(max(asked, s.conf.minTimeout), s.conf.maxTimeout)
 }
 
-// touch puts off the session's end. Like ZooKeeper, which looks once a tick,
-// it rounds up, so that a session ends up to a tick late but never early.
+// touch postpones the session's expiry. It rounds up to a tick, as ZooKeeper
+// does, which checks once a tick: a session expires up to a tick late and never
+// early.
 func (s *Server) touch(ss *session) {
 	ss.expires = ((s.now()+ss.timeout)/s.conf.tick + 1) * s.conf.tick
 }
 
-// expireDue ends the sessions whose time is up.
+// expireDue expires the sessions whose timeout has passed.
 func (s *Server) expireDue() {
 	if s.expiryPaused || !s.running {
 		return
@@ -66,8 +67,7 @@ func (s *Server) expireDue() {
 	}
 }
 
-// endSession deletes the session's ephemerals in one transaction and forgets
-// the session.
+// endSession deletes the session and its ephemerals in one transaction.
 func (s *Server) endSession(ss *session) (zxid int64) {
 	x := s.begin(ss.id, nil)
 	for _, path := range slices.Sorted(maps.Keys(ss.ephemerals)) {
@@ -75,37 +75,27 @@ func (s *Server) endSession(ss *session) (zxid int64) {
 	}
 	delete(s.sessions, ss.id)
 	x.commit()
-	s.changed()
+	s.notifyChange()
 	return x.zxid
 }
 
-// expire ends a session in the middle of its life: its connection is closed
-// without a word.
+// expire ends a session and closes its connection without a reply.
 func (s *Server) expire(ss *session) {
-	s.note(Record{Kind: Expired, Session: ss.id})
+	s.record(Record{Kind: Expired, Session: ss.id})
 	s.endSession(ss)
 	if c := ss.conn; c != nil {
 		s.detach(c)
-		c.line.finish()
+		c.client.closeAfterFlush()
 	}
 }
 
-// ExpireSession lets the session with that id expire now, as when its time is
-// up: its ephemerals go in one transaction, and its connection is closed
-// without a message. For a client that is to hear nothing of it, use HalfOpen
-// before.
-func (s *Server) ExpireSession(id int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ss, err := s.sessionOf(id)
-	if err != nil {
-		return err
-	}
-	s.expire(ss)
-	return nil
-}
+// ExpireSession expires the session with that id now, as if its timeout had
+// passed: its ephemerals are deleted in one transaction, and its connection is
+// closed without a message. To hide the expiry from the client, call HalfOpen
+// first.
+func (s *Server) ExpireSession(id int64) error { return s.withSession(id, s.expire) }
 
-// ExpireAll lets all sessions expire now, each in its own transaction.
+// ExpireAll expires all sessions now, each in its own transaction.
 func (s *Server) ExpireAll() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,21 +108,26 @@ func (s *Server) ExpireAll() error {
 	return nil
 }
 
-func (s *Server) sessionOf(id int64) (*session, error) {
+// withSession calls do for a session, with s.mu held.
+func (s *Server) withSession(id int64, do func(*session)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("zktest: session 0x%x: %w", id, errClosed)
+		return fmt.Errorf("zktest: session 0x%x: %w", id, errClosed)
 	}
-	if ss := s.sessions[id]; ss != nil {
-		return ss, nil
+	ss := s.sessions[id]
+	if ss == nil {
+		return fmt.Errorf("zktest: there is no session 0x%x", id)
 	}
-	return nil, fmt.Errorf("zktest: there is no session 0x%x", id)
+	do(ss)
+	return nil
 }
 
-// PauseExpiry lets no session expire by time until ResumeExpiry. Those that
-// are due then expire within a tick.
+// PauseExpiry keeps sessions from expiring by time until ResumeExpiry. Sessions
+// that are then due expire within a tick.
 func (s *Server) PauseExpiry() { s.pauseExpiry(true) }
 
-// ResumeExpiry ends PauseExpiry.
+// ResumeExpiry ends the effect of PauseExpiry.
 func (s *Server) ResumeExpiry() { s.pauseExpiry(false) }
 
 func (s *Server) pauseExpiry(paused bool) {
@@ -143,14 +138,7 @@ func (s *Server) pauseExpiry(paused bool) {
 
 // MoveSession makes the next request of the session fail as if the session had
 // moved to another server of an ensemble: its connection is closed without a
-// reply, and the session lives.
+// reply, and the session stays alive.
 func (s *Server) MoveSession(id int64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ss, err := s.sessionOf(id)
-	if err != nil {
-		return err
-	}
-	ss.moved = true
-	return nil
+	return s.withSession(id, func(ss *session) { ss.moved = true })
 }

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Never sent: without Unix no server starts.
+// These are never sent: no server starts on this system.
 var (
 	sigStop = os.Kill
 	sigCont = os.Kill

@@ -1,6 +1,7 @@
 package zktest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +11,10 @@ import (
 	"time"
 )
 
-// State is what a server knows at one moment. It is a copy: changing it
-// changes nothing.
+// State is a snapshot of a server's state.
 type State struct {
 	Zxid     int64
-	Nodes    map[string]Node // by path, ZooKeeper's own included
+	Nodes    map[string]Node // by path, including ZooKeeper's own nodes
 	Sessions []Session       // by id
 	Conns    []Conn          // by number
 	Watches  []Watch         // by path, connection and kind
@@ -31,37 +31,37 @@ type Node struct {
 type Session struct {
 	ID         int64
 	Timeout    time.Duration
-	Left       time.Duration // until it expires, if nothing is heard from it: the timeout, rounded up to a tick
-	Conn       int           // number of its connection, 0 while it has none
+	ExpiresIn  time.Duration // until it expires if the client sends nothing, rounded up to a tick
+	Conn       int           // number of its connection, 0 if it has none
 	Ephemerals []string      // sorted
 }
 
 // Conn is a client's connection in a [State].
 type Conn struct {
 	Number  int // from 1 in the order they were accepted
-	Member  int // number of the server's address it came to, from 1
+	Member  int // number of the member that the client is connected to, from 1
 	Session int64
-	Addr    string // the client's
+	Addr    string // of the client
 }
 
 // Watch is a watch in a [State].
 type Watch struct {
-	Path     string
-	Children bool // of the children's list; otherwise of the node and its data
-	Lasting  bool // ZooKeeper's persistent watches
-	Conn     int
-	Session  int64
+	Path       string
+	Children   bool // a watch on the list of children; otherwise on the node and its data
+	Persistent bool
+	Conn       int
+	Session    int64
 }
 
 // Children returns the sorted names of a node's children.
 func (s *State) Children(path string) []string { return s.Nodes[path].Children }
 
-// WatchesOf returns how many watches there are of the node at path and its
-// data, as exists and getData set them.
+// WatchesOf returns the number of watches on the node at path and its data, as
+// exists and getData set them.
 func (s *State) WatchesOf(path string) int { return s.watches(path, false) }
 
-// ChildWatchesOf returns how many watches there are of the list of children of
-// path, as getChildren sets them.
+// ChildWatchesOf returns the number of watches on the list of children of path,
+// as getChildren sets them.
 func (s *State) ChildWatchesOf(path string) int { return s.watches(path, true) }
 
 func (s *State) watches(path string, children bool) (n int) {
@@ -73,7 +73,7 @@ func (s *State) watches(path string, children bool) (n int) {
 	return n
 }
 
-// State returns what the server knows now.
+// State returns a snapshot of the server's state.
 func (s *Server) State() *State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,62 +88,59 @@ func (s *Server) snapshot() *State {
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		ss := s.sessions[id]
 		session := Session{
-			ID: id, Timeout: ss.timeout, Left: ss.expires - s.now(), Ephemerals: slices.Sorted(maps.Keys(ss.ephemerals)),
+			ID: id, Timeout: ss.timeout, ExpiresIn: ss.expires - s.now(), Ephemerals: slices.Sorted(maps.Keys(ss.ephemerals)),
 		}
 		if ss.conn != nil {
-			session.Conn = ss.conn.line.number
+			session.Conn = ss.conn.client.number
 		}
 		st.Sessions = append(st.Sessions, session)
 	}
 	for _, c := range s.sortedConns() {
-		o := c.line.origin()
-		st.Conns = append(st.Conns, Conn{o.conn, o.member, o.session, c.line.conn.RemoteAddr().String()})
+		o := c.client.origin()
+		st.Conns = append(st.Conns, Conn{o.conn, o.member, o.session, c.client.conn.RemoteAddr().String()})
 	}
-	for _, m := range s.members {
-		for i, table := range []watchTable{m.data, m.child} {
-			for path, watchers := range table {
-				for c, mode := range watchers {
-					st.Watches = append(st.Watches, Watch{path, i == 1, mode != oneShot, c.line.number, c.line.session.Load()})
-				}
-			}
-		}
-	}
+	s.eachWatch(func(rep *replica, path string, children bool, c *conn, mode watchMode) {
+		st.Watches = append(st.Watches, Watch{path, children, mode != oneShotWatch, c.client.number, c.client.session.Load()})
+	})
 	slices.SortFunc(st.Watches, func(a, b Watch) int {
-		if a.Path != b.Path {
-			return strings.Compare(a.Path, b.Path)
-		}
-		if a.Conn != b.Conn {
-			return a.Conn - b.Conn
-		}
+		kinds := 1
 		if b.Children {
-			return -1
+			kinds = -1
 		}
-		return 1
+		return cmp.Or(strings.Compare(a.Path, b.Path), a.Conn-b.Conn, kinds)
 	})
 	return st
 }
 
-func (s *Server) sortedConns() []*conn {
-	return slices.SortedFunc(maps.Keys(s.conns), func(a, b *conn) int { return a.line.number - b.line.number })
+// eachWatch calls f for every watch, in no order.
+func (s *Server) eachWatch(f func(rep *replica, path string, children bool, c *conn, mode watchMode)) {
+	for _, rep := range s.replicas {
+		rep.data.each(func(path string, c *conn, mode watchMode) { f(rep, path, false, c, mode) })
+		rep.child.each(func(path string, c *conn, mode watchMode) { f(rep, path, true, c, mode) })
+	}
 }
 
-// changed wakes who waits for a state.
-func (s *Server) changed() {
+func (s *Server) sortedConns() []*conn {
+	return slices.SortedFunc(maps.Keys(s.conns), func(a, b *conn) int { return a.client.number - b.client.number })
+}
+
+// notifyChange wakes the waiters of WaitFor.
+func (s *Server) notifyChange() {
 	close(s.change)
 	s.change = make(chan struct{})
 }
 
-// WaitFor returns when cond accepts the server's state. cond is asked at once
-// and after changes; what lasts only for an instant it may not see. Otherwise
-// the error is that of ctx, or that the server is closed.
+// WaitFor returns when cond returns true for the server's state. cond is called
+// at once and after changes; it may miss states that last only for an instant.
+// Otherwise the error is that of ctx, or says that the server is closed.
 func (s *Server) WaitFor(ctx context.Context, cond func(*State) bool) error {
-	return s.wait(ctx, cond, func(st *State) string {
+	return s.waitState(ctx, cond, func(st *State) string {
 		return fmt.Sprintf("a state (zxid 0x%x, %d nodes, %d sessions, %d watches)", st.Zxid, len(st.Nodes), len(st.Sessions), len(st.Watches))
 	})
 }
 
-// wait is WaitFor. what says, for errors, what is waited for.
-func (s *Server) wait(ctx context.Context, cond func(*State) bool, what func(*State) string) error {
+// waitState is WaitFor, with a description of what it waits for.
+func (s *Server) waitState(ctx context.Context, cond func(*State) bool, what func(*State) string) error {
 	for {
 		s.mu.Lock()
 		state, change := s.snapshot(), s.change
@@ -155,15 +152,15 @@ func (s *Server) wait(ctx context.Context, cond func(*State) bool, what func(*St
 		case <-change:
 		case <-ctx.Done():
 			return fmt.Errorf("zktest: waiting for %s: %w", what(state), ctx.Err())
-		case <-s.over:
+		case <-s.done:
 			return fmt.Errorf("zktest: waiting for %s: %w", what(state), errClosed)
 		}
 	}
 }
 
 // WaitWatch returns when at least n connections watch the node at path or its
-// data: when a contender stands in its queue behind that node, for instance.
-// The error is that of ctx.
+// data: for instance, when a contender waits for that node, its predecessor, to
+// be deleted. The error is that of ctx.
 func (s *Server) WaitWatch(ctx context.Context, path string, n int) error {
 	return s.waitWatches(ctx, path, n, (*State).WatchesOf)
 }
@@ -176,15 +173,14 @@ func (s *Server) WaitChildWatch(ctx context.Context, path string, n int) error {
 
 func (s *Server) waitWatches(ctx context.Context, path string, n int, count func(*State, string) int) error {
 	if n < 1 || !validPath(path) {
-		return fmt.Errorf("zktest: waiting for %d watches of %q: there must be one at least, and a path", n, path)
+		return fmt.Errorf("zktest: waiting for %d watches on %q: the number must be positive and the path valid", n, path)
 	}
-	return s.wait(ctx, func(st *State) bool { return count(st, path) >= n }, func(st *State) string {
-		return fmt.Sprintf("watches of %s, of which there are %d of %d", path, count(st, path), n)
+	return s.waitState(ctx, func(st *State) bool { return count(st, path) >= n }, func(st *State) string {
+		return fmt.Sprintf("%d watches on %s, there are %d", n, path, count(st, path))
 	})
 }
 
-// Invariants returns what is wrong with the server's state: it is always nil,
-// or the server has a fault.
+// Invariants checks the server's state. An error is a bug in the server.
 func (s *Server) Invariants() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +195,7 @@ func (s *Server) Invariants() error {
 		}
 		for _, name := range n.children.list {
 			if s.tree[strings.TrimSuffix(path, "/")+"/"+name] == nil {
-				wrong("the child %s of %s is no node", name, path)
+				wrong("the child %s of %s does not exist", name, path)
 			}
 		}
 		switch owner := s.sessions[n.owner]; {
@@ -208,7 +204,7 @@ func (s *Server) Invariants() error {
 		case n.kind == ephemeral && len(n.children.list) > 0:
 			wrong("the ephemeral %s has children", path)
 		case max(n.czxid, n.mzxid, n.pzxid) > s.zxid:
-			wrong("%s was changed by a transaction to come", path)
+			wrong("%s was changed by a future transaction", path)
 		}
 	}
 	for id, ss := range s.sessions {
@@ -218,19 +214,13 @@ func (s *Server) Invariants() error {
 			}
 		}
 		if ss.conn != nil && (ss.conn.session != ss || !s.conns[ss.conn]) {
-			wrong("session 0x%x has a connection that is not there", id)
+			wrong("session 0x%x has a connection that is closed", id)
 		}
 	}
-	for _, m := range s.members {
-		for _, table := range []watchTable{m.data, m.child} {
-			for path, watchers := range table {
-				for c := range watchers {
-					if !s.conns[c] || c.member != m {
-						wrong("a connection that is not there watches %s", path)
-					}
-				}
-			}
+	s.eachWatch(func(rep *replica, path string, _ bool, c *conn, _ watchMode) {
+		if !s.conns[c] || c.replica != rep {
+			wrong("a connection that is closed watches %s", path)
 		}
-	}
-	return errors.Join(append(errs, s.trace.disorder...)...)
+	})
+	return errors.Join(append(errs, s.trace.violations...)...)
 }

@@ -8,42 +8,43 @@ import (
 	"unsafe"
 )
 
-// reservePort finds a free port and holds it until close. The holding socket
-// is bound but does not listen: the kernel then gives the port to nobody who
-// asks for just any port, neither to a listener nor as the source of an
-// outgoing connection (a client that dials a stopped server over and over may
-// otherwise end up connected to itself). A server that asks for this very port
-// still gets it, because both sides set SO_REUSEADDR.
+// reservePort finds a free port and reserves it until the reservation is closed.
+// The reservation is a socket that is bound but does not listen. The kernel then
+// assigns the port neither to a listener that asks for any free port nor to an
+// outgoing connection. (A client that keeps dialing a stopped server might
+// otherwise connect to itself.) A server that binds this port by its number
+// succeeds, because both sockets set SO_REUSEADDR.
 func reservePort() (port, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return port{}, os.NewSyscallError("socket", err)
 	}
-	hold := os.NewFile(uintptr(fd), "port")
+	reservation := os.NewFile(uintptr(fd), "port")
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return port{}, errors.Join(os.NewSyscallError("setsockopt", err), hold.Close())
+		return port{}, errors.Join(os.NewSyscallError("setsockopt", err), reservation.Close())
 	}
 	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return port{}, errors.Join(os.NewSyscallError("bind", err), hold.Close())
+		return port{}, errors.Join(os.NewSyscallError("bind", err), reservation.Close())
 	}
 	addr, err := syscall.Getsockname(fd)
 	if err != nil {
-		return port{}, errors.Join(os.NewSyscallError("getsockname", err), hold.Close())
+		return port{}, errors.Join(os.NewSyscallError("getsockname", err), reservation.Close())
 	}
-	return port{loopback, addr.(*syscall.SockaddrInet4).Port, hold}, nil
+	return port{loopback, addr.(*syscall.SockaddrInet4).Port, reservation}, nil
 }
 
-// ownNetwork is for a process that starts in a new network namespace.
+// ownNetwork returns the attributes of a process that starts in a new network
+// namespace.
 func ownNetwork() (*syscall.SysProcAttr, error) {
 	return &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}, nil
 }
 
-// awaitStopped returns when every thread of the child has stopped, which
-// happens some time after SIGSTOP was sent.
+// awaitStopped returns when every thread of the child has stopped: some time
+// after SIGSTOP was sent.
 func awaitStopped(pid int) error {
 	const pPid = 1 // P_PID in <sys/wait.h>
 	for deadline := time.Now().Add(stopTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		var info [32]int32 // siginfo_t; the first field stays 0 while there is no news
+		var info [32]int32 // siginfo_t; the first field stays 0 until the child has stopped
 		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pPid, uintptr(pid), uintptr(unsafe.Pointer(&info)),
 			syscall.WSTOPPED|syscall.WNOWAIT|syscall.WNOHANG, 0, 0)
 		if errno != 0 && errno != syscall.EINTR {

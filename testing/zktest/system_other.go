@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// reservePort finds a free port. It cannot hold it: somebody else may take the
-// port before the server does, or while the server is stopped.
+// reservePort finds a free port. It cannot reserve it here: another process may
+// take the port before the server starts, or while the server is stopped.
 func reservePort() (port, error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -23,5 +23,5 @@ func ownNetwork() (*syscall.SysProcAttr, error) {
 	return nil, errors.New("this is " + runtime.GOOS)
 }
 
-// awaitStopped does nothing here: the process stops soon after the signal.
+// awaitStopped does nothing here: the process stops soon after SIGSTOP.
 func awaitStopped(int) error { return nil }

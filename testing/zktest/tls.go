@@ -17,23 +17,23 @@ import (
 	"time"
 )
 
-// TLS makes real servers serve TLS as well, on a port of its own (see
+// TLS makes real servers also serve TLS, on a separate port (see
 // [RealServer.SecureAddr]), with certificates made for them.
-// [RealServer.ClientTLS] is what a client needs.
+// [RealServer.ClientTLS] returns the configuration for clients.
 //
-// clients says what is asked of a client: [tls.NoClientCert],
-// [tls.VerifyClientCertIfGiven] or [tls.RequireAndVerifyClientCert]; ZooKeeper's
-// ssl.clientAuth none, want and need.
+// clients is the policy for client certificates: [tls.NoClientCert],
+// [tls.VerifyClientCertIfGiven] or [tls.RequireAndVerifyClientCert], which are
+// none, want and need as ZooKeeper's ssl.clientAuth.
 //
-// It needs Netty, which an Apache ZooKeeper distribution has; beside Debian's
-// zookeeper package, install libnetty-java.
+// TLS needs Netty, which is part of an Apache ZooKeeper distribution. With
+// Debian's zookeeper package, also install libnetty-java.
 func TLS(clients tls.ClientAuthType) RealOption {
 	return realOption(func(c *realConfig) {
 		auth := map[tls.ClientAuthType]string{
 			tls.NoClientCert: "none", tls.VerifyClientCertIfGiven: "want", tls.RequireAndVerifyClientCert: "need",
 		}[clients]
 		if auth == "" {
-			c.wrong = fmt.Errorf("ZooKeeper does not know the client authentication %v:"+
+			c.err = fmt.Errorf("ZooKeeper does not support the client authentication %v;"+
 				" use tls.NoClientCert, tls.VerifyClientCertIfGiven or tls.RequireAndVerifyClientCert", clients)
 		}
 		c.secure = true
@@ -41,9 +41,9 @@ func TLS(clients tls.ClientAuthType) RealOption {
 	})
 }
 
-// SecureAddr returns the address for clients that use TLS, 127.0.0.1:port unless
-// the server is [Separated]. It stays the same when the server is started again,
-// and is "" without the option [TLS].
+// SecureAddr returns the address for clients with TLS, 127.0.0.1:port unless the
+// server is [Separated], or "" without the option [TLS]. A restart does not change
+// it.
 func (s *RealServer) SecureAddr() string {
 	if s.secure == nil {
 		return ""
@@ -51,10 +51,10 @@ func (s *RealServer) SecureAddr() string {
 	return s.secure.addr()
 }
 
-// ClientTLS returns what a client needs at SecureAddr: it trusts the server and
-// has a certificate that the server trusts. (A client without one sets
-// Certificates to nil.) The servers of an ensemble can share it. It is nil without
-// the option [TLS].
+// ClientTLS returns the configuration of a client of SecureAddr: it trusts the
+// server and has a certificate that the server trusts. (Set Certificates to nil
+// for a client without one.) It works for all servers of an ensemble. It is nil
+// without the option [TLS].
 func (s *RealServer) ClientTLS() *tls.Config { return s.clientTLS.Clone() }
 
 // authority issues certificates for the servers and clients of one start.
@@ -87,7 +87,7 @@ func certificate(name string) *x509.Certificate {
 	}
 }
 
-// issue makes a certificate for one of the two sides of a connection.
+// issue issues a certificate for servers or for clients.
 func (a *authority) issue(template *x509.Certificate, use x509.ExtKeyUsage) (tls.Certificate, error) {
 	template.ExtKeyUsage = []x509.ExtKeyUsage{use}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -10,30 +10,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTLSOfRealServers(t *testing.T) {
-	emptyTemp(t)
+func TestTLSOfRealServer(t *testing.T) {
+	requireEmptyTemp(t)
 	for _, auth := range []tls.ClientAuthType{tls.NoClientCert, tls.VerifyClientCertIfGiven, tls.RequireAndVerifyClientCert} {
 		t.Run(auth.String(), func(t *testing.T) {
 			s := StartReal(t, TLS(auth))
 			require.NotEqual(t, s.Addr(), s.SecureAddr())
-			mode, err := s.Command(patient(t), "isro")
+			mode, err := s.Command(testContext(t), "isro")
 			require.NoError(t, err)
-			require.Equal(t, "rw", mode, "without encryption, too")
-			stranger, err := newAuthority()
+			require.Equal(t, "rw", mode, "over the port without TLS")
+			otherCA, err := newAuthority()
 			require.NoError(t, err)
-			strangers, err := stranger.client()
+			untrusting, err := otherCA.client()
 			require.NoError(t, err)
 
-			known, nobody, other := s.ClientTLS(), s.ClientTLS(), s.ClientTLS()
-			nobody.Certificates = nil
-			other.Certificates = strangers.Certificates
+			trusted, noCertificate, untrusted := s.ClientTLS(), s.ClientTLS(), s.ClientTLS()
+			noCertificate.Certificates = nil
+			untrusted.Certificates = untrusting.Certificates
 			for range 2 {
-				require.NoError(t, askSecurely(s, known))
-				require.Equal(t, auth != tls.RequireAndVerifyClientCert, askSecurely(s, nobody) == nil)
-				require.Equal(t, auth == tls.NoClientCert, askSecurely(s, other) == nil)
-				require.ErrorContains(t, askSecurely(s, strangers), "unknown authority")
-				require.NoError(t, s.Stop(patient(t)))
-				require.NoError(t, s.Start(patient(t)))
+				require.NoError(t, commandOverTLS(s, trusted))
+				require.Equal(t, auth != tls.RequireAndVerifyClientCert, commandOverTLS(s, noCertificate) == nil)
+				require.Equal(t, auth == tls.NoClientCert, commandOverTLS(s, untrusted) == nil)
+				require.ErrorContains(t, commandOverTLS(s, untrusting), "unknown authority")
+				require.NoError(t, s.Stop(testContext(t)))
+				require.NoError(t, s.Start(testContext(t)))
 			}
 		})
 	}
@@ -44,16 +44,16 @@ func TestTLSOfRealServers(t *testing.T) {
 	require.Nil(t, s.ClientTLS())
 }
 
-func TestTLSOfAnEnsemble(t *testing.T) {
+func TestTLSOfRealEnsemble(t *testing.T) {
 	t.Parallel()
 	e := StartRealEnsemble(t, 3, TLS(tls.RequireAndVerifyClientCert))
 	for i := range e.Len() {
-		require.NoError(t, askSecurely(e.Member(i), e.Member(0).ClientTLS()))
+		require.NoError(t, commandOverTLS(e.Member(i), e.Member(0).ClientTLS()))
 	}
 }
 
-// askSecurely gets an answer from a server, or an error.
-func askSecurely(s *RealServer, cfg *tls.Config) error {
+// commandOverTLS sends a four letter command to SecureAddr.
+func commandOverTLS(s *RealServer, cfg *tls.Config) error {
 	conn, err := tls.Dial("tcp", s.SecureAddr(), cfg)
 	if err != nil {
 		return err
@@ -62,6 +62,6 @@ func askSecurely(s *RealServer, cfg *tls.Config) error {
 	if _, err := io.WriteString(conn, "ruok"); err != nil {
 		return err
 	}
-	_, err = io.ReadFull(conn, make([]byte, 4)) // in TLS 1.3 the server's judgment comes only now
+	_, err = io.ReadFull(conn, make([]byte, 4)) // in TLS 1.3 a rejected certificate is an error only now
 	return err
 }

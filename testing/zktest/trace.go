@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// RecordKind is what a [Record] is about.
+// RecordKind is the kind of a [Record].
 type RecordKind int
 
 const (
-	Requested RecordKind = iota + 1 // a request has arrived
+	Requested RecordKind = iota + 1 // a request arrived
 	Replied                         // a reply was queued
 	Notified                        // a watch event was queued, or swallowed
-	Expired                         // a session has expired
+	Expired                         // a session expired
 )
 
 var recordNames = [...]string{Requested: "request", Replied: "reply", Notified: "event", Expired: "expired"}
@@ -22,18 +22,18 @@ var recordNames = [...]string{Requested: "request", Replied: "reply", Notified: 
 // String returns the kind in one word.
 func (k RecordKind) String() string { return recordNames[k] }
 
-// Record is one line of the server's trace.
+// Record is an entry of the server's trace.
 type Record struct {
 	Kind    RecordKind
-	At      time.Duration // on the server's clock, since it was started
+	At      time.Duration // on the server's clock, since its start
 	Conn    int
 	Session int64
 	Op      Op
 	Paths   []string
-	Zxid    int64 // of a reply, or of the change that an event is about
+	Zxid    int64 // of a reply, or of the change that an event reports
 	Code    Code  // of a reply
 	Event   EventType
-	Fault   bool // of a request: it was hit by a rule; of an event: it was swallowed
+	Fault   bool // a rule hit the request, or swallowed the event
 }
 
 // String returns the record in one line.
@@ -58,18 +58,18 @@ func (r Record) String() string {
 	return b.String()
 }
 
-// traceLength bounds the trace of a server that runs for long.
+// traceLength bounds the trace.
 const traceLength = 10_000
 
-// trace is the latest records, and what was found wrong with their order.
+// trace holds the latest records, and the violations of their order.
 type trace struct {
-	records  []Record
-	next     int // where the oldest is, when there are traceLength
-	disorder []error
+	records    []Record
+	next       int // the index of the oldest record, once there are traceLength
+	violations []error
 }
 
-// note adds a record to the trace.
-func (s *Server) note(r Record) {
+// record adds a record to the trace.
+func (s *Server) record(r Record) {
 	t := &s.trace
 	r.At = s.now()
 	if len(t.records) < traceLength {
@@ -82,9 +82,9 @@ func (s *Server) note(r Record) {
 	if r.Kind != Replied || r.Zxid <= 0 || ss == nil {
 		return
 	}
-	// A client that was shown the past would not find a server any more.
+	// No server accepts a client that has seen a zxid later than its own.
 	if r.Zxid < ss.lastZxid {
-		t.disorder = append(t.disorder, fmt.Errorf("zktest: the zxid went back from 0x%x: %v", ss.lastZxid, r))
+		t.violations = append(t.violations, fmt.Errorf("zktest: the zxid went back from 0x%x: %v", ss.lastZxid, r))
 	}
 	ss.lastZxid = r.Zxid
 }

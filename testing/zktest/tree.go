@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Stat is what ZooKeeper tells about a node beside its data.
+// Stat is a node's metadata.
 type Stat struct {
 	Czxid, Mzxid   int64 // zxid of the creation and of the last change of data
 	Ctime, Mtime   int64 // the same as milliseconds since 1970
@@ -22,18 +22,18 @@ type Stat struct {
 	Pzxid          int64 // zxid of the last creation or deletion of a child
 }
 
-// kind says when a node goes by itself.
+// kind says when the server deletes a node by itself.
 type kind int
 
 const (
 	persistent kind = iota
-	ephemeral       // with its session
-	container       // when it has no children any more
-	ttl             // when it was not changed for some time and has no children
+	ephemeral       // when its session ends
+	container       // when its last child was deleted
+	ttl             // when it was not changed within its TTL and has no children
 )
 
-// node is one node of a tree. It is changed only in place, and only its
-// children's set and numbers are: data and ACL are replaced.
+// node is a node of a tree. It changes in place; the slices data and acl are
+// replaced, never modified, so that copies may share them.
 type node struct {
 	data                []byte // nil for null
 	acl                 []acl
@@ -44,7 +44,7 @@ type node struct {
 	ctime, mtime        int64
 	version, aversion   int32
 	created             int32 // children ever created: the next sequence number
-	children            names
+	children            nameSet
 }
 
 func (n *node) stat() Stat {
@@ -57,9 +57,9 @@ func (n *node) stat() Stat {
 	}
 }
 
-// grew counts a creation below n. ZooKeeper keeps the largest count it has
-// seen, so at the end of the numbers it stands still.
-func (n *node) grew(child string, zxid int64) {
+// addChild adds a child and counts it. ZooKeeper keeps the largest count it has
+// seen, so the count stops at the last number.
+func (n *node) addChild(child string, zxid int64) {
 	if n.created < math.MaxInt32 {
 		n.created++
 	}
@@ -67,28 +67,28 @@ func (n *node) grew(child string, zxid int64) {
 	n.pzxid = zxid
 }
 
-// names is a set in the order in which clients see it: one that says nothing, so
-// that nobody comes to rely on it, but is always the same for the same names,
-// like that of the real server's hash tables.
-type names struct {
+// nameSet is a set of names in the order in which clients see them. The order is
+// arbitrary, so that no client comes to rely on it, but always the same for the
+// same names, like that of the real server's hash tables.
+type nameSet struct {
 	salt uint64
-	list []string // by their keys
+	list []string // in the order of keys
 	keys []uint64
 }
 
-// salted returns an empty set whose order depends on a seed and on whose it is.
-func salted(seed uint64, owner string) names { return names{salt: scatter(seed, owner)} }
+// newNameSet returns an empty set whose order depends on the seed and its owner.
+func newNameSet(seed uint64, owner string) nameSet { return nameSet{salt: orderKey(seed, owner)} }
 
-// scatter maps similar names to numbers that are far from each other.
-func scatter(salt uint64, name string) uint64 {
+// orderKey maps names to numbers, similar names to distant ones.
+func orderKey(salt uint64, name string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
 	return rand.NewPCG(salt, h.Sum64()).Uint64()
 }
 
-// find returns where a name is, or is to be.
-func (s *names) find(name string) (i int, key uint64, found bool) {
-	key = scatter(s.salt, name)
+// find returns the index of a name, or where to insert it.
+func (s *nameSet) find(name string) (i int, key uint64, found bool) {
+	key = orderKey(s.salt, name)
 	for i, _ = slices.BinarySearch(s.keys, key); i < len(s.keys) && s.keys[i] == key; i++ {
 		if s.list[i] == name {
 			return i, key, true
@@ -97,27 +97,27 @@ func (s *names) find(name string) (i int, key uint64, found bool) {
 	return i, key, false
 }
 
-func (s *names) add(name string) {
+func (s *nameSet) add(name string) {
 	i, key, found := s.find(name)
 	if !found {
 		s.list, s.keys = slices.Insert(s.list, i, name), slices.Insert(s.keys, i, key)
 	}
 }
 
-func (s *names) remove(name string) {
+func (s *nameSet) remove(name string) {
 	if i, _, found := s.find(name); found {
 		s.list, s.keys = slices.Delete(s.list, i, i+1), slices.Delete(s.keys, i, i+1)
 	}
 }
 
-func (s *names) has(name string) bool {
+func (s *nameSet) has(name string) bool {
 	_, _, found := s.find(name)
 	return found
 }
 
-func (s *names) clone() names { return names{s.salt, slices.Clone(s.list), slices.Clone(s.keys)} }
+func (s *nameSet) clone() nameSet { return nameSet{s.salt, slices.Clone(s.list), slices.Clone(s.keys)} }
 
-// tree is all nodes by their paths.
+// tree holds all nodes by path.
 type tree map[string]*node
 
 func newTree(seed uint64) tree {
@@ -125,8 +125,8 @@ func newTree(seed uint64) tree {
 	for path, children := range map[string][]string{
 		"/": {"zookeeper"}, "/zookeeper": {"quota", "config"}, "/zookeeper/quota": nil, "/zookeeper/config": nil,
 	} {
-		// These children were not created by anybody: Cversion is below 0.
-		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}, children: salted(seed, path)}
+		// These children do not count as created: Cversion is negative.
+		n := &node{data: []byte{}, acl: []acl{{identity: worldAnyone, perms: permAll}}, children: newNameSet(seed, path)}
 		for _, child := range children {
 			n.children.add(child)
 		}
@@ -137,7 +137,7 @@ func newTree(seed uint64) tree {
 	return t
 }
 
-// at returns the node or nil. The root is also found by the empty path.
+// at returns the node at path, or nil. The empty path also denotes the root.
 func (t tree) at(path string) *node {
 	if path == "" {
 		path = "/"
@@ -145,7 +145,7 @@ func (t tree) at(path string) *node {
 	return t[path]
 }
 
-// clone returns a copy that later changes of t do not reach.
+// clone returns a copy that later changes of t do not affect.
 func (t tree) clone() tree {
 	c := make(tree, len(t))
 	for path, n := range t {
@@ -156,7 +156,19 @@ func (t tree) clone() tree {
 	return c
 }
 
-// split cuts a path that has a slash into the parent's path and the name.
+// countDescendants returns the number of nodes below path.
+func (t tree) countDescendants(path string) (n int32) {
+	prefix := strings.TrimSuffix(path, "/") + "/"
+	for other := range t {
+		if strings.HasPrefix(other, prefix) && other != "/" {
+			n++
+		}
+	}
+	return n
+}
+
+// split splits a path, which must contain a slash, into the parent's path and
+// the name.
 func split(path string) (parent, name string) {
 	i := strings.LastIndexByte(path, '/')
 	if i == 0 {
@@ -179,8 +191,8 @@ func validPath(path string) bool {
 			return false
 		}
 	}
-	// ZooKeeper looks at UTF-16 units. Characters beyond the BMP are
-	// surrogates there, and malformed UTF-8 is U+FFFD: both are refused.
+	// ZooKeeper checks UTF-16 units. Characters beyond the BMP are surrogates
+	// there, and malformed UTF-8 is U+FFFD: both are refused.
 	return !strings.ContainsFunc(rest, func(r rune) bool {
 		switch {
 		case r <= 0x1f, r >= 0x7f && r <= 0x9f, r >= 0xd800 && r <= 0xf8ff, r >= 0xfff0, r == utf8.RuneError:

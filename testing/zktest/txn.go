@@ -6,39 +6,40 @@ import (
 	"strings"
 )
 
-// txn is one transaction: one request that writes, the end of a session, or
-// the deletion of an empty container. Its methods check what they are asked
-// for in ZooKeeper's order, because which error comes first can be seen.
+// txn is one transaction: a write request, the end of a session, or the deletion
+// of an empty container. Its methods check a request in ZooKeeper's order,
+// because clients see which error comes first.
 type txn struct {
-	s       *Server
-	zxid    int64
-	session int64      // owner of the ephemerals it creates
-	who     []identity // nil for the server itself, which may do everything
-	changes []change
-	undo    []func() // what takes the changes back, in the order of the changes
+	s          *Server
+	zxid       int64
+	session    int64      // owner of the ephemerals it creates
+	identities []identity // nil for the server itself, which has all permissions
+	changes    []change
+	undo       []func() // one for each change, in the same order
 }
 
-// begin starts a transaction. It takes a zxid, also if it fails.
-func (s *Server) begin(session int64, who []identity) *txn {
+// begin starts a transaction. It takes a zxid even if the transaction fails.
+func (s *Server) begin(session int64, identities []identity) *txn {
 	s.zxid++
-	return &txn{s: s, zxid: s.zxid, session: session, who: who}
+	return &txn{s: s, zxid: s.zxid, session: session, identities: identities}
 }
 
-// commit tells all watchers.
+// commit sends the events of the transaction, or keeps them for a replica that
+// lags.
 func (x *txn) commit() {
-	for _, m := range x.s.members {
-		if m.lag != nil {
-			m.lag.missed = append(m.lag.missed, x.changes...)
+	for _, rep := range x.s.replicas {
+		if rep.lag != nil {
+			rep.lag.missed = append(rep.lag.missed, x.changes...)
 			continue
 		}
 		for _, ch := range x.changes {
-			m.fire(ch)
+			rep.notifyWatchers(ch)
 		}
 	}
-	x.s.noteHolders(x)
+	x.s.updateHolders(x)
 }
 
-// rollback takes everything back.
+// rollback undoes all changes.
 func (x *txn) rollback() {
 	for _, undo := range slices.Backward(x.undo) {
 		undo()
@@ -46,10 +47,12 @@ func (x *txn) rollback() {
 	x.changes, x.undo = nil, nil
 }
 
-func (x *txn) allowed(n *node, perms int32) bool { return x.who == nil || allowed(n.acl, perms, x.who) }
+func (x *txn) allowed(n *node, perms int32) bool {
+	return x.identities == nil || allowed(n.acl, perms, x.identities)
+}
 
-// newKind returns what kind of node a create makes, and whether its name gets
-// a number. In a multi the flags decide alone, and the operation only says
+// newKind returns the kind of node that a create makes, and whether its name gets
+// a sequence number. In a multi the flags decide, and the operation only says
 // whether there is a TTL; otherwise the operation decides about containers.
 func (x *txn) newKind(p part, inMulti bool) (k kind, sequential bool, code Code) {
 	if p.flags < 0 || p.flags > 6 {
@@ -85,7 +88,7 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	if !strings.Contains(p.path, "/") || strings.Contains(p.path, "\x00") {
 		return "", ErrBadArguments
 	}
-	acl, code := fixACL(p.acl, x.who)
+	acl, code := fixupACL(p.acl, x.identities)
 	if code != OK {
 		return "", code
 	}
@@ -111,11 +114,11 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 		return "", ErrNoChildrenEphemeral
 	}
 
-	now := x.s.millis()
+	now := x.s.unixMilli()
 	n := &node{
 		data: p.data, acl: acl, kind: k,
 		czxid: x.zxid, mzxid: x.zxid, pzxid: x.zxid, ctime: now, mtime: now,
-		children: salted(x.s.conf.seed, path),
+		children: newNameSet(x.s.conf.seed, path),
 	}
 	switch k {
 	case ephemeral:
@@ -127,15 +130,15 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	_, name := split(path)
 	created, pzxid := parent.created, parent.pzxid
 	x.s.tree[path] = n
-	parent.grew(name, x.zxid)
-	x.done(change{NodeCreated, path, acl, parent.acl}, func() {
+	parent.addChild(name, x.zxid)
+	x.record(change{NodeCreated, path, acl, parent.acl}, func() {
 		x.s.remove(path)
 		parent.created, parent.pzxid = created, pzxid
 	})
 	return path, OK
 }
 
-// remove takes a node out of the tree.
+// remove removes a node from the tree.
 func (s *Server) remove(path string) {
 	n := s.tree[path]
 	parentPath, name := split(path)
@@ -146,11 +149,11 @@ func (s *Server) remove(path string) {
 	}
 }
 
-// special nodes are never deleted.
-var special = []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"}
+// reserved are the nodes that cannot be deleted.
+var reserved = []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"}
 
 func (x *txn) delete(path string, version int32) Code {
-	if !strings.Contains(path, "/") || strings.Contains(path, "\x00") || slices.Contains(special, path) {
+	if !strings.Contains(path, "/") || strings.Contains(path, "\x00") || slices.Contains(reserved, path) {
 		return ErrBadArguments
 	}
 	parentPath, name := split(path)
@@ -174,7 +177,7 @@ func (x *txn) delete(path string, version int32) Code {
 	pzxid := parent.pzxid
 	x.s.remove(path)
 	parent.pzxid = x.zxid
-	x.done(change{NodeDeleted, path, n.acl, parent.acl}, func() {
+	x.record(change{NodeDeleted, path, n.acl, parent.acl}, func() {
 		x.s.tree[path] = n
 		parent.children.add(name)
 		parent.pzxid = pzxid
@@ -194,19 +197,19 @@ func (x *txn) setData(path string, data []byte, version int32) (*node, Code) {
 		return nil, ErrBadVersion
 	}
 	before := *n
-	n.data, n.version, n.mzxid, n.mtime = data, n.version+1, x.zxid, x.s.millis()
-	x.done(change{event: NodeDataChanged, path: path, acl: n.acl}, func() {
+	n.data, n.version, n.mzxid, n.mtime = data, n.version+1, x.zxid, x.s.unixMilli()
+	x.record(change{event: NodeDataChanged, path: path, acl: n.acl}, func() {
 		n.data, n.version, n.mzxid, n.mtime = before.data, before.version, before.mzxid, before.mtime
 	})
 	return n, OK
 }
 
-// setACL is never in a multi, so it needs no way back. It fires no watch.
+// setACL is never part of a multi, so it needs no undo. It fires no watch.
 func (x *txn) setACL(path string, list []acl, version int32) (*node, Code) {
 	if !validPath(path) {
 		return nil, ErrBadArguments
 	}
-	fixed, code := fixACL(list, x.who)
+	fixed, code := fixupACL(list, x.identities)
 	if code != OK {
 		return nil, code
 	}
@@ -229,7 +232,7 @@ func (x *txn) check(path string, version int32) Code {
 	return code
 }
 
-// find returns the node if the path is one and the transaction has the right.
+// find returns a node if its path is valid and the transaction has one of perms.
 func (x *txn) find(path string, perms int32) (*node, Code) {
 	if !validPath(path) {
 		return nil, ErrBadArguments
@@ -244,7 +247,8 @@ func (x *txn) find(path string, perms int32) (*node, Code) {
 	return n, OK
 }
 
-func (x *txn) done(ch change, undo func()) {
+// record adds a change and the function that undoes it.
+func (x *txn) record(ch change, undo func()) {
 	x.changes = append(x.changes, ch)
 	x.undo = append(x.undo, undo)
 }
@@ -259,50 +263,56 @@ type result struct {
 	list []string
 }
 
-// multi carries out all parts or none. The results are complete in both cases,
-// but there are none if a part can not be understood and no earlier one failed.
+// multi applies all parts or none. It returns a result for each part in both
+// cases, but none if a part is malformed and no earlier part has failed.
 func (x *txn) multi(parts []part) ([]result, Code) {
 	results := make([]result, len(parts))
 	for i, p := range parts {
-		r := &results[i]
-		r.op = p.op
-		switch p.op {
-		case OpDelete:
-			r.code = x.delete(p.path, p.version)
-		case OpSetData:
-			var n *node
-			if n, r.code = x.setData(p.path, p.data, p.version); n != nil {
-				r.stat = n.stat()
-			}
-		case OpCheck:
-			r.code = x.check(p.path, p.version)
-		default:
-			// ZooKeeper answers by what was made, not by what was asked for.
-			if r.path, r.code = x.create(p, true); r.code == OK {
-				n := x.s.tree[r.path]
-				r.stat = n.stat()
-				r.op = OpCreate
-				if n.kind == container || n.kind == ttl {
-					r.op = OpCreate2
-				}
-			}
-		}
-		if r.code == OK {
+		results[i] = x.applyPart(p)
+		code := results[i].code
+		if code == OK {
 			continue
 		}
 		x.rollback()
-		if r.code == ErrMarshalling {
-			return nil, r.code
+		if code == ErrMarshalling {
+			return nil, code
 		}
 		for j := range results {
-			if j < i {
-				results[j].code = OK
-			} else if j > i {
+			results[j] = result{op: -1} // code OK for those before the failed part
+			if j > i {
 				results[j].code = ErrRuntimeInconsistency
 			}
-			results[j].op = -1
 		}
+		results[i].code = code
 		break
 	}
 	return results, OK
+}
+
+// applyPart applies one part of a multi.
+func (x *txn) applyPart(p part) result {
+	r := result{op: p.op}
+	var n *node
+	switch p.op {
+	case OpDelete:
+		r.code = x.delete(p.path, p.version)
+	case OpSetData:
+		n, r.code = x.setData(p.path, p.data, p.version)
+	case OpCheck:
+		r.code = x.check(p.path, p.version)
+	default:
+		if r.path, r.code = x.create(p, true); r.code != OK {
+			return r
+		}
+		n = x.s.tree[r.path]
+		// ZooKeeper replies by the kind of the new node, not by the request.
+		r.op = OpCreate
+		if n.kind == container || n.kind == ttl {
+			r.op = OpCreate2
+		}
+	}
+	if n != nil {
+		r.stat = n.stat()
+	}
+	return r
 }

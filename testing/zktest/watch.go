@@ -2,17 +2,17 @@ package zktest
 
 import "slices"
 
-// watchMode is how long a watch lasts and what it sees.
+// watchMode says whether a watch fires once, and for which nodes.
 type watchMode int
 
 const (
-	oneShot   watchMode = iota
-	permanent           // ZooKeeper's "persistent": not removed by firing
-	recursive           // permanent, and sees everything below
+	oneShotWatch    watchMode = iota
+	persistentWatch           // not removed when it fires
+	recursiveWatch            // persistent, and fires for all descendants, too
 )
 
-// watchTable is who watches which path. ZooKeeper has two of them: of data
-// (set by exists and getData) and of children.
+// watchTable holds the watches by path. Like ZooKeeper, a replica has two: of
+// data, set by exists and getData, and of children.
 type watchTable map[string]map[*conn]watchMode
 
 func (t watchTable) add(path string, c *conn, mode watchMode) {
@@ -31,66 +31,73 @@ func (t watchTable) remove(path string, c *conn) bool {
 	return found
 }
 
-func (t watchTable) forget(c *conn) {
+func (t watchTable) removeConn(c *conn) {
 	for path := range t {
 		t.remove(path, c)
 	}
 }
 
-// fired returns who is to be told of an event, in the order of connections,
-// and removes the watches that fire once.
-func (t watchTable) fired(event EventType, path string) (who []*conn) {
-	for c, mode := range t[path] {
-		if mode != recursive || event != NodeChildrenChanged {
-			who = append(who, c)
+func (t watchTable) each(f func(path string, c *conn, mode watchMode)) {
+	for path, watchers := range t {
+		for c, mode := range watchers {
+			f(path, c, mode)
 		}
-		if mode == oneShot {
+	}
+}
+
+// trigger returns the connections whose watches fire for an event, sorted by
+// number, and removes the watches that fire once.
+func (t watchTable) trigger(event EventType, path string) (conns []*conn) {
+	for c, mode := range t[path] {
+		if mode != recursiveWatch || event != NodeChildrenChanged {
+			conns = append(conns, c)
+		}
+		if mode == oneShotWatch {
 			t.remove(path, c)
 		}
 	}
-	if event != NodeChildrenChanged {
-		for above := path; above != "/"; {
-			above, _ = split(above)
-			for c, mode := range t[above] {
-				if mode == recursive && !slices.Contains(who, c) {
-					who = append(who, c)
-				}
+	for above := path; above != "/" && event != NodeChildrenChanged; {
+		above, _ = split(above)
+		for c, mode := range t[above] {
+			if mode == recursiveWatch && !slices.Contains(conns, c) {
+				conns = append(conns, c)
 			}
 		}
 	}
-	slices.SortFunc(who, func(a, b *conn) int { return a.line.number - b.line.number })
-	return who
+	slices.SortFunc(conns, func(a, b *conn) int { return a.client.number - b.client.number })
+	return conns
 }
 
 // change is one node created, deleted or changed by a transaction.
 type change struct {
-	event     EventType // but NodeChildrenChanged, which follows from the others
+	event     EventType // never NodeChildrenChanged, which follows from the others
 	path      string
 	acl       []acl // of the node, at the moment of the change
-	parentACL []acl
+	parentACL []acl // nil unless the node is created or deleted
 }
 
-// fire tells the member's connections of a change.
-func (m *member) fire(ch change) {
-	told := m.data.fired(ch.event, ch.path)
-	m.tell(told, ch.event, ch.path, ch.acl)
+// notifyWatchers sends the events of a change to the replica's connections.
+func (rep *replica) notifyWatchers(ch change) {
+	conns := rep.data.trigger(ch.event, ch.path)
+	rep.sendEvents(conns, ch.event, ch.path, ch.acl)
 	if ch.event == NodeDeleted {
-		// Who watches data and children is told once.
-		more := m.child.fired(NodeDeleted, ch.path)
-		m.tell(slices.DeleteFunc(more, func(c *conn) bool { return slices.Contains(told, c) }), NodeDeleted, ch.path, ch.acl)
+		// A connection that watches data and children gets one event.
+		others := rep.child.trigger(NodeDeleted, ch.path)
+		others = slices.DeleteFunc(others, func(c *conn) bool { return slices.Contains(conns, c) })
+		rep.sendEvents(others, NodeDeleted, ch.path, ch.acl)
 	}
 	if ch.event == NodeCreated || ch.event == NodeDeleted {
 		parent, _ := split(ch.path)
-		m.tell(m.child.fired(NodeChildrenChanged, parent), NodeChildrenChanged, parent, ch.parentACL)
+		rep.sendEvents(rep.child.trigger(NodeChildrenChanged, parent), NodeChildrenChanged, parent, ch.parentACL)
 	}
 }
 
-// tell sends an event to those who may read the node: not knowing that it is
-// there is part of not being allowed to read it (CVE-2024-23944).
-func (m *member) tell(who []*conn, event EventType, path string, list []acl) {
-	for _, c := range who {
-		if allowed(list, permRead, c.who) {
-			c.event(event, path)
+// sendEvents sends an event to those connections that may read the node: others
+// must not learn that it exists (CVE-2024-23944).
+func (rep *replica) sendEvents(conns []*conn, event EventType, path string, list []acl) {
+	for _, c := range conns {
+		if allowed(list, permRead, c.identities) {
+			c.sendEvent(event, path)
 		}
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"os/exec"
 )
 
-// watchScript reads the pid to guard from its standard input, an empty line
-// for none. The input ends when the owner closes it or vanishes, and then what
-// is still guarded is killed and the directory removed. Right after the kill
-// the dying server may still add files, so rm is tried again.
+// watchScript reads the pid to guard from its standard input; an empty line means
+// none. The input ends when its owner, the process that started the watchdog,
+// closes it or ends. Then the script kills the guarded process and removes the
+// directory. Right after the kill the server may still create files, so rm is
+// retried.
 const watchScript = `trap '' HUP INT QUIT TERM
 pid=
 while read -r line; do pid=$line; done
@@ -19,13 +20,12 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
 	sleep 1
 done`
 
-// watchdog is a shell process that outlives its owner just long enough to
-// clean up after it. It is a child of the owner, not of the server, so that
-// the owner reaps it; and it lives as long as the directory, not just as long
-// as one run of the server.
+// watchdog is a shell process that outlives its owner just long enough to clean
+// up. It is a child of the owner, not of the server, so that the owner reaps it.
+// It runs as long as the directory exists, over restarts of the server.
 type watchdog struct {
 	cmd *exec.Cmd
-	// in is the write end of the pipe. Go opens it close-on-exec, so no other
+	// in is the write end of a pipe. Go opens it close-on-exec, so that no other
 	// child keeps it open.
 	in io.WriteCloser
 }
@@ -33,31 +33,27 @@ type watchdog struct {
 func startWatchdog(dir string) (*watchdog, error) {
 	cmd := exec.Command("sh", "-c", watchScript, "sh", dir)
 	cmd.Dir = "/"
-	cmd.SysProcAttr = ownGroup()
-	in, err := cmd.StdinPipe()
+	in, err := startInGroup(cmd)
 	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	return &watchdog{cmd, in}, nil
 }
 
-// guard makes pid the process that dies with the owner.
+// guard makes the watchdog kill the process pid when the owner ends.
 func (w *watchdog) guard(pid int) error {
 	_, err := fmt.Fprintf(w.in, "%d\n", pid)
 	return err
 }
 
-// release makes the watchdog forget the process, whose pid may now be reused.
+// release ends guard: the pid may now be reused by another process.
 func (w *watchdog) release() {
-	// An error means that the watchdog is gone, and then nobody uses the pid.
+	// An error means that the watchdog has ended, and does not use the pid.
 	_, _ = io.WriteString(w.in, "\n")
 }
 
-// close ends the watchdog. The process must be released and the directory
-// removed by then.
+// close ends the watchdog. The caller must have released the process and removed
+// the directory.
 func (w *watchdog) close() {
 	_ = w.in.Close()
 	_ = w.cmd.Wait()

@@ -18,20 +18,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ownerEnv makes the test binary start a server and then vanish in the way it
+// ownerEnv makes the test binary start a server and then end in the way it
 // names.
 const ownerEnv = "ZKTEST_OWNER"
 
-func own(how string) {
+func runOwner(how string) {
 	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt) // go test may run with SIGINT ignored
+	signal.Notify(interrupted, os.Interrupt) // even if go test runs with SIGINT ignored
 	var s *RealServer
 	var err error
 	link := "-"
 	if how == "separated" {
 		var e *RealEnsemble
 		if e, err = RunRealEnsemble(context.Background(), 1, Separated()); err == nil {
-			s, link = e.Member(0), e.sep.link
+			s, link = e.Member(0), e.network.link
 		}
 	} else {
 		s, err = RunReal(context.Background())
@@ -49,11 +49,11 @@ func own(how string) {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(pid, s.dog.cmd.Process.Pid, s.dir, link)
+	fmt.Println(pid, s.watchdog.cmd.Process.Pid, s.dir, link)
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	switch how {
 	case "panic":
-		panic("as told")
+		panic("requested by the test")
 	case "exit":
 		os.Exit(0)
 	case "interrupt":
@@ -63,7 +63,7 @@ func own(how string) {
 	select {}
 }
 
-func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
+func TestRealServerDoesNotOutliveItsOwner(t *testing.T) {
 	t.Parallel()
 	kill := func(owner *os.Process) error { return owner.Kill() }
 	for _, test := range []struct {
@@ -97,8 +97,8 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 			var dir, link string
 			_, err = fmt.Fscan(out, &server, &dog, &dir, &link)
 			require.NoError(t, err)
-			require.Equal(t, test.how == "stopped", gone(server))
-			require.False(t, gone(dog))
+			require.Equal(t, test.how == "stopped", hasEnded(server))
+			require.False(t, hasEnded(dog))
 			require.DirExists(t, dir)
 			require.Equal(t, test.how == "separated", isLink(link))
 
@@ -107,15 +107,15 @@ func TestAServerDoesNotOutliveItsOwner(t *testing.T) {
 			if test.end != nil {
 				require.NoError(t, test.end(owner.Process))
 			}
-			// This also waits until nobody holds the owner's output any more.
+			// This also waits until no process holds the owner's output.
 			_, err = bufio.NewReader(out).ReadString(0)
 			require.Error(t, err)
 			_ = owner.Wait()
 
 			require.Eventually(t, func() bool {
 				_, err := os.Stat(dir)
-				return gone(server) && gone(dog) && !isLink(link) && errors.Is(err, os.ErrNotExist)
-			}, patience, pollInterval)
+				return hasEnded(server) && hasEnded(dog) && !isLink(link) && errors.Is(err, os.ErrNotExist)
+			}, testTimeout, pollInterval)
 		})
 	}
 }
@@ -125,9 +125,9 @@ func isLink(name string) bool {
 	return err == nil
 }
 
-// gone tells whether the process has ended. Where nobody reaps orphans it may
+// hasEnded reports whether a process has ended. An orphan that is not reaped may
 // remain as a zombie.
-func gone(pid int) bool {
+func hasEnded(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return true
 	}

@@ -13,20 +13,20 @@ import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /**
- * One user of Curator's locks on one path, who does as he is told on stdin:
+ * A client of Curator's locks on one path. It reads commands from stdin:
  *
  * <p>usage: Peer host:port timeout path limit
  *
- * <p>"enter KIND MS" waits for at most MS, or if that is negative for ever, and answers "in" or
- * "timeout"; "leave KIND" answers "out". Anything that goes wrong is answered with "error". The end
- * of stdin ends the session and the program.
+ * <p>"acquire KIND MS" waits for at most MS, or without limit if that is negative, and answers
+ * "acquired" or "timeout"; "release KIND" answers "released". Failures are answered with "error".
+ * The end of stdin ends the session and the program.
  */
 class Peer {
-    /** Something to enter and to leave. */
-    interface Door {
-        boolean enter(long ms) throws Exception;
+    /** A lock or semaphore. */
+    interface Lock {
+        boolean acquire(long ms) throws Exception;
 
-        void leave() throws Exception;
+        void release() throws Exception;
     }
 
     public static void main(String[] args) throws Exception {
@@ -38,29 +38,29 @@ class Peer {
             if (!client.blockUntilConnected(20, TimeUnit.SECONDS)) {
                 throw new IllegalStateException("not connected");
             }
-            InterProcessReadWriteLock both = new InterProcessReadWriteLock(client, path);
-            Door mutex = of(new InterProcessMutex(client, path));
-            Door write = of(both.writeLock());
-            Door read = of(both.readLock());
-            Door permit = of(new InterProcessSemaphoreV2(client, path, Integer.parseInt(args[3])));
+            InterProcessReadWriteLock readWrite = new InterProcessReadWriteLock(client, path);
+            Lock mutex = of(new InterProcessMutex(client, path));
+            Lock write = of(readWrite.writeLock());
+            Lock read = of(readWrite.readLock());
+            Lock permit = of(new InterProcessSemaphoreV2(client, path, Integer.parseInt(args[3])));
             System.out.println("ready");
 
             BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
             for (String line = commands.readLine(); line != null; line = commands.readLine()) {
                 String[] words = line.split(" ");
                 try {
-                    Door door = switch (words[1]) {
+                    Lock lock = switch (words[1]) {
                         case "mutex" -> mutex;
                         case "write" -> write;
                         case "read" -> read;
                         case "permit" -> permit;
                         default -> throw new IllegalArgumentException(line);
                     };
-                    if (words[0].equals("leave")) {
-                        door.leave();
-                        System.out.println("out");
+                    if (words[0].equals("release")) {
+                        lock.release();
+                        System.out.println("released");
                     } else {
-                        System.out.println(door.enter(Long.parseLong(words[2])) ? "in" : "timeout");
+                        System.out.println(lock.acquire(Long.parseLong(words[2])) ? "acquired" : "timeout");
                     }
                 } catch (Exception e) {
                     e.printStackTrace();
@@ -71,10 +71,10 @@ class Peer {
         System.exit(0);
     }
 
-    static Door of(InterProcessLock lock) {
-        return new Door() {
+    static Lock of(InterProcessLock lock) {
+        return new Lock() {
             @Override
-            public boolean enter(long ms) throws Exception {
+            public boolean acquire(long ms) throws Exception {
                 if (ms >= 0) {
                     return lock.acquire(ms, TimeUnit.MILLISECONDS);
                 }
@@ -83,17 +83,17 @@ class Peer {
             }
 
             @Override
-            public void leave() throws Exception {
+            public void release() throws Exception {
                 lock.release();
             }
         };
     }
 
-    static Door of(InterProcessSemaphoreV2 semaphore) {
+    static Lock of(InterProcessSemaphoreV2 semaphore) {
         Deque<Lease> held = new ArrayDeque<>();
-        return new Door() {
+        return new Lock() {
             @Override
-            public boolean enter(long ms) throws Exception {
+            public boolean acquire(long ms) throws Exception {
                 Lease lease = ms >= 0 ? semaphore.acquire(ms, TimeUnit.MILLISECONDS) : semaphore.acquire();
                 if (lease != null) {
                     held.push(lease);
@@ -102,7 +102,7 @@ class Peer {
             }
 
             @Override
-            public void leave() throws Exception {
+            public void release() throws Exception {
                 semaphore.returnLease(held.pop());
             }
         };

@@ -1,10 +1,10 @@
-"""One user of kazoo's locks on one path, who does as he is told on stdin:
+"""A client of kazoo's locks on one path. It reads commands from stdin:
 
 usage: peer.py host:port timeout path
 
-"enter KIND MS" waits for at most MS, or if that is negative for ever, and
-answers "in" or "timeout"; "leave KIND" answers "out". Anything that goes wrong
-is answered with "error". The end of stdin ends the session and the program.
+"acquire KIND MS" waits for at most MS, or without limit if that is negative, and
+answers "acquired" or "timeout"; "release KIND" answers "released". Failures are
+answered with "error". The end of stdin ends the session and the program.
 """
 
 import sys
@@ -16,26 +16,26 @@ try:
 except ImportError:
     sys.exit("kazoo is missing: apt-get install python3-kazoo")
 
-# A ReadLock of kazoo before 2.9 also waits for writers who came after it, and
-# they wait for it. Who uses one has to give up and ask again.
-READER_GIVES_UP = 0.03
+# Before 2.9 kazoo's ReadLock also waits for writers that came after it, and they
+# wait for it. So a reader has to give up and try again.
+READ_TIMEOUT = 0.03
 
 
-def acquire(lock, **how):
+def attempt(lock, **how):
     try:
         return lock.acquire(**how)
     except LockTimeout:
         return False
 
 
-def enter(kind, lock, ms):
+def acquire(kind, lock, ms):
     if ms == 0:
-        return acquire(lock, blocking=False)
+        return attempt(lock, blocking=False)
     if ms > 0:
-        return acquire(lock, timeout=ms / 1000)
+        return attempt(lock, timeout=ms / 1000)
     if kind != "read":
-        return acquire(lock)
-    while not acquire(lock, timeout=READER_GIVES_UP):
+        return attempt(lock)
+    while not attempt(lock, timeout=READ_TIMEOUT):
         pass
     return True
 
@@ -45,7 +45,7 @@ def main(address, timeout, path):
     zk.start(timeout=20)
     locks = {
         "lock": zk.Lock(path, "peer"),
-        "seeing-lock": zk.Lock(path, "peer", extra_lock_patterns=["-lock-"]),
+        "pattern-lock": zk.Lock(path, "peer", extra_lock_patterns=["-lock-"]),
         "write": zk.WriteLock(path, "peer"),
         "read": zk.ReadLock(path, "peer"),
     }
@@ -54,11 +54,11 @@ def main(address, timeout, path):
         words = line.split()
         try:
             lock = locks[words[1]]
-            if words[0] == "leave":
+            if words[0] == "release":
                 assert lock.release(), "not held"
-                answer = "out"
+                answer = "released"
             else:
-                answer = "in" if enter(words[1], lock, int(words[2])) else "timeout"
+                answer = "acquired" if acquire(words[1], lock, int(words[2])) else "timeout"
         except Exception as e:
             traceback.print_exc()
             answer = "error %r" % e

@@ -38,17 +38,18 @@ import org.apache.zookeeper.data.Id;
 import org.apache.zookeeper.data.Stat;
 
 /**
- * What users do with Curator, against the server at the given address.
+ * Uses Curator as its users do, with the server at the given address.
  *
  * <p>usage: CuratorInterop host:port<br>
  * CuratorInterop host:port contend path guard rounds
  *
- * <p>The second form says "ready", waits for a line on stdin, and then lets two contenders lock
- * path as often as told, which no holder of guard may notice.
+ * <p>The second form prints "ready", waits for a line on stdin, and then makes two contenders lock
+ * path the given number of times each. It fails if there are two holders at a time, which create
+ * the file guard.
  */
 class CuratorInterop {
-    static final int PATIENCE = 20_000; // ms for what should happen soon
-    static final int SHORT = 200; // ms for what should not happen
+    static final int PATIENCE = 20_000; // ms for what happens soon
+    static final int SHORT = 200; // ms for what must not happen
     static final int DEADLINE = 50_000; // ms for everything
 
     static final ExecutorService THREADS = Executors.newCachedThreadPool();
@@ -83,7 +84,7 @@ class CuratorInterop {
         System.exit(0);
     }
 
-    /** Shows where every thread is and exits, whatever is stuck. */
+    /** Prints the stack of every thread and exits, even if a thread is stuck. */
     static void giveUp() {
         try {
             Thread.sleep(DEADLINE);
@@ -173,7 +174,7 @@ class CuratorInterop {
         same(null, b.checkExists().forPath("/curator/nodes"));
     }
 
-    @SuppressWarnings("deprecation") // inTransaction is what older programs use
+    @SuppressWarnings("deprecation") // older programs use inTransaction
     void transactions() throws Exception {
         String p = "/curator/transactions";
         List<CuratorTransactionResult> results = new ArrayList<>(a.inTransaction()
@@ -219,7 +220,7 @@ class CuratorInterop {
         b.setData().forPath(p, bytes("y"));
         a.getData().usingWatcher(events).forPath(p + "/child");
         b.delete().forPath(p + "/child");
-        events.next(EventType.NodeDeleted, p + "/child"); // and none for the data before
+        events.next(EventType.NodeDeleted, p + "/child"); // the data watch is removed
         fails(KeeperException.NoWatcherException.class, () -> a.watchers().removeAll().forPath(p));
     }
 
@@ -243,7 +244,7 @@ class CuratorInterop {
 
         a.watchers().add().withMode(AddWatchMode.PERSISTENT).usingWatcher(events).forPath(p);
         b.create().forPath(p);
-        events.next(EventType.NodeCreated, p); // only one: the other watch is gone
+        events.next(EventType.NodeCreated, p); // only one: the other watch was removed
         b.create().forPath(p + "/child");
         events.next(EventType.NodeChildrenChanged, p);
         b.setData().forPath(p, bytes("x"));
@@ -333,7 +334,7 @@ class CuratorInterop {
         check(acquired.get(PATIENCE, TimeUnit.MILLISECONDS), "not handed over");
     }
 
-    /** Lets two clients contend for a mutex until each has had its turns. */
+    /** Makes each of two clients take a mutex the given number of times. */
     void contend(String path, Path guard, int rounds) throws Exception {
         List<Future<?>> contenders = new ArrayList<>();
         for (CuratorFramework client : List.of(a, b)) {
@@ -341,7 +342,7 @@ class CuratorInterop {
                 InterProcessMutex mutex = new InterProcessMutex(client, path);
                 for (int i = 0; i < rounds; i++) {
                     check(mutex.acquire(PATIENCE, TimeUnit.MILLISECONDS), "no turn");
-                    alone(guard);
+                    enterAlone(guard);
                     mutex.release();
                 }
                 return null;
@@ -352,10 +353,10 @@ class CuratorInterop {
         }
     }
 
-    /** Fails if anybody else is in here with the same guard. */
-    static void alone(Path guard) throws IOException, InterruptedException {
+    /** Fails if another holder is inside with the same guard. */
+    static void enterAlone(Path guard) throws IOException, InterruptedException {
         Files.createFile(guard);
-        Thread.sleep(2); // a chance for an intruder
+        Thread.sleep(2); // gives a second holder time to enter
         Files.delete(guard);
     }
 
@@ -398,7 +399,7 @@ class CuratorInterop {
         until(() -> ours.getParticipantNodes().isEmpty()); // leases are returned in the background
     }
 
-    /** Whoever closes takes its ephemerals along, also while others wait for them. */
+    /** Closing a client removes its ephemerals, even while others wait for them. */
     void close(String address) throws Exception {
         String p = "/curator/mutex";
         CuratorFramework leaver = connect(address, null);
@@ -423,7 +424,7 @@ class CuratorInterop {
         }
     }
 
-    /** Keeps events in their order. */
+    /** Records events in their order. */
     static class Events implements Watcher {
         final BlockingQueue<String> seen = new LinkedBlockingQueue<>();
 
@@ -444,7 +445,7 @@ class CuratorInterop {
     static void until(Callable<Boolean> condition) throws Exception {
         long start = System.nanoTime();
         while (!condition.call()) {
-            check(System.nanoTime() - start < PATIENCE * 1_000_000L, "waited in vain");
+            check(System.nanoTime() - start < PATIENCE * 1_000_000L, "timeout");
             Thread.sleep(10);
         }
     }

@@ -1,10 +1,11 @@
-"""What users do with kazoo, against the server at the given address.
+"""Uses kazoo as its users do, with the server at the given address.
 
 usage: kazoo_interop.py host:port
        kazoo_interop.py host:port contend path guard rounds
 
-The second form says "ready", waits for a line on stdin, and then lets two
-contenders lock path as often as told, which no holder of guard may notice.
+The second form prints "ready", waits for a line on stdin, and then makes two
+contenders lock path the given number of times each. It fails if there are two
+holders at a time, which create the file guard.
 """
 
 import faulthandler
@@ -23,8 +24,8 @@ try:
 except ImportError:
     sys.exit("kazoo is missing: apt-get install python3-kazoo")
 
-PATIENCE = 20  # seconds for what should happen soon
-SHORT = 0.2  # seconds for what should not happen
+PATIENCE = 20  # seconds for what happens soon
+SHORT = 0.2  # seconds for what must not happen
 
 
 @contextmanager
@@ -54,25 +55,25 @@ def fails(error, call, *args, **kwargs):
 def until(condition):
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timeout"
         time.sleep(0.01)
 
 
-def alone(guard):
-    """Fails if anybody else is in here with the same guard."""
+def enter_alone(guard):
+    """Fails if another holder is inside with the same guard."""
     os.close(os.open(guard, os.O_CREAT | os.O_EXCL))
-    time.sleep(0.002)  # a chance for an intruder
+    time.sleep(0.002)  # gives a second holder time to enter
     os.unlink(guard)
 
 
 def contend(clients, path, guard, rounds, **options):
-    """Lets the clients contend for a lock until each has had its turns."""
+    """Makes each client take the lock the given number of times."""
 
     def turns(zk):
         lock = zk.Lock(path, "contender", **options)
         for _ in range(rounds):
             assert lock.acquire(timeout=PATIENCE)
-            alone(guard)
+            enter_alone(guard)
             lock.release()
 
     with ThreadPoolExecutor() as pool:
@@ -194,7 +195,7 @@ def watches(a, b):
     a.get_children(p + "/x", watch=noted)
     b.create(p + "/x/child")
     next_is("CHILD", p + "/x")
-    b.delete(p + "/y")  # who watched the node hears of it before the parent's watchers
+    b.delete(p + "/y")  # the node's event comes before its parent's
     next_is("DELETED", p + "/y")
     next_is("children", ["x"])
     b.delete(p + "/x/child")
@@ -260,7 +261,7 @@ def read_write_locks(a, b):
 
 def semaphores(a, b):
     p = "/kazoo/semaphore"
-    guard_of_leases = p + "-__lock__"  # the lock that kazoo keeps beside
+    guard_of_leases = p + "-__lock__"  # kazoo's lock for acquiring leases
     first, second, third = [
         zk.Semaphore(p, name, max_leases=2)
         for zk, name in ((a, "first"), (b, "second"), (b, "third"))
@@ -302,13 +303,13 @@ def contend_with_others(path, guard, rounds):
     with connect() as a, connect() as b:
         print("ready", flush=True)
         sys.stdin.readline()
-        # kazoo heeds the nodes of other clients when told their names.
+        # kazoo respects the nodes of other clients if it knows their names.
         contend([a, b], path, guard, int(rounds), extra_lock_patterns=["-lock-"])
         print("ok")
 
 
 if __name__ == "__main__":
-    # Shows where every thread is and exits, whatever is stuck.
+    # Prints the stack of every thread and exits, even if a thread is stuck.
     faulthandler.dump_traceback_later(50, exit=True)
     if sys.argv[2:3] == ["contend"]:
         contend_with_others(*sys.argv[3:])

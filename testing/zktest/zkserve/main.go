@@ -1,11 +1,11 @@
 // Command zkserve runs the embedded ZooKeeper of package zktest until it is
-// interrupted, for development and for trying things out, never for
-// production: everything is in memory, on the loopback interface.
+// interrupted. It is for development and experiments: it keeps everything in
+// memory and listens on the loopback interface only. Do not use it in production.
 //
 //	go run ./testing/zktest/zkserve [-addr HOST:PORT] [-tick DURATION]
 //
 // The first line of its output is the connect string for clients. SIGINT and
-// SIGTERM end it; but go run does not pass on the latter, so build it for use in
+// SIGTERM end it. go run does not forward SIGTERM, so build the command for use in
 // scripts.
 package main
 
@@ -47,11 +47,11 @@ func parse(args []string) ([]zktest.Option, error) {
 	tick := flags.Duration("tick", 0, "ZooKeeper's tickTime (default 500ms)")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Print("An embedded ZooKeeper for tests and development, not for production.\n", text.String())
+		fmt.Print("zkserve runs an embedded ZooKeeper for tests and development, not for production.\n", text.String())
 		return nil, err
 	}
 	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("%q is not expected: there are only flags", flags.Arg(0))
+		err = fmt.Errorf("unexpected argument %q: only flags are allowed", flags.Arg(0))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w (see -help)", err)

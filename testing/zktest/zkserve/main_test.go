@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain lets the test's program be the command.
+// TestMain makes the test binary act as the command.
 func TestMain(m *testing.M) {
 	if os.Getenv("ZKSERVE_TEST") == "1" {
 		main()
@@ -26,7 +26,7 @@ func command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-func TestServesUntilItIsInterrupted(t *testing.T) {
+func TestServesUntilInterrupted(t *testing.T) {
 	cmd := command("-addr", "localhost:0", "-tick", "100ms")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -47,12 +47,12 @@ func TestServesUntilItIsInterrupted(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-func TestSaysWhatIsWrongWithAnArgument(t *testing.T) {
+func TestInvalidArgumentsAreExplained(t *testing.T) {
 	for want, args := range map[string][]string{
 		"loopback":      {"-addr", "0.0.0.0:2181"},
 		"not host:port": {"-addr", "2181"},
-		"at least 1 ms": {"-tick", "1us"},
-		"not expected":  {"here"},
+		"shorter than":  {"-tick", "1us"},
+		"unexpected":    {"here"},
 		"-adr":          {"-adr", "127.0.0.1:0"},
 	} {
 		out, err := command(args...).CombinedOutput()

@@ -1,0 +1,122 @@
+package zookeeper
+
+import (
+	"runtime"
+	"sync"
+	"time"
+	"weak"
+)
+
+// claims keeps the creates and deletes of the plain locks' nodes at one path apart, on
+// all sessions of this process: while a delete is on its way no create is, which
+// might create a node for it to hit.
+type claims struct {
+	mu                 sync.Mutex
+	creating, deleting int
+	granted            int64         // creates that succeeded
+	changed            chan struct{} // closed when creating or deleting falls; nil if nobody waits for that
+}
+
+// claimedPaths has the claims of each path as a weak.Pointer: they exist for as long
+// as a call or a held node (plainNode.claims) refers to them.
+var claimedPaths sync.Map
+
+// claimsOn returns the claims of a path.
+func claimsOn(path string) *claims {
+	for {
+		found, ok := claimedPaths.Load(path)
+		if !ok {
+			c := new(claims)
+			p := weak.Make(c)
+			if found, ok = claimedPaths.LoadOrStore(path, p); !ok {
+				runtime.AddCleanup(c, func(path string) { claimedPaths.CompareAndDelete(path, p) }, path)
+				return c
+			}
+		}
+		if c := found.(weak.Pointer[claims]).Value(); c != nil {
+			return c
+		}
+		claimedPaths.CompareAndDelete(path, found) // its cleanup is about to
+	}
+}
+
+// maxClaimWait bounds the wait for another session, whose server may not answer.
+const maxClaimWait = 100 * time.Millisecond
+
+// create waits until no delete is on its way, but not for long, and counts a create
+// in. It returns what turn will be if this one succeeds and no other does: replies
+// may be seen in another order than the server's.
+func (c *claims) create() (turn int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.awaitZero(&c.deleting)
+	c.creating++
+	return c.granted + 1
+}
+
+// created counts a create out.
+func (c *claims) created(success bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if success {
+		c.granted++
+	}
+	c.creating--
+	c.wake()
+}
+
+// delete counts a delete in, and waits until no create is on its way. It reports
+// false if that takes long.
+func (c *claims) delete() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleting++ // first, so that no create begins
+	return c.awaitZero(&c.creating)
+}
+
+// deleted counts a delete out.
+func (c *claims) deleted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleting--
+	c.wake()
+}
+
+// turn is the number of creates that succeeded.
+func (c *claims) turn() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.granted
+}
+
+// awaitZero waits for at most maxClaimWait, without c.mu, until *n is zero. It is
+// called with c.mu held.
+func (c *claims) awaitZero(n *int) bool {
+	if *n == 0 {
+		return true
+	}
+	late := time.NewTimer(maxClaimWait)
+	defer late.Stop()
+	for *n > 0 {
+		if c.changed == nil {
+			c.changed = make(chan struct{})
+		}
+		changed := c.changed
+		c.mu.Unlock()
+		select {
+		case <-changed:
+			c.mu.Lock()
+		case <-late.C:
+			c.mu.Lock()
+			return *n == 0
+		}
+	}
+	return true
+}
+
+func (c *claims) wake() {
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+}

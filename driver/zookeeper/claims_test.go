@@ -1,0 +1,61 @@
+package zookeeper
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestClaimsOfOnePathExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	const path = "/claims/one"
+	c := claimsOn(path)
+	require.True(t, c.delete())
+	began := time.Now()
+	turn := claimsOn(path).create()
+	require.GreaterOrEqual(t, time.Since(began), maxClaimWait, "a create waits for the delete, but not forever")
+	require.False(t, claimsOn(path).delete(), "a delete gives up waiting for the create")
+	c.created(true)
+	require.Equal(t, turn, claimsOn(path).turn())
+	c.deleted()
+	c.deleted()
+	began = time.Now()
+	c.create()
+	c.created(false)
+	require.Less(t, time.Since(began), maxClaimWait)
+	runtime.KeepAlive(c)
+}
+
+func TestClaimsOfOtherPathsDoNotWaitForADelete(t *testing.T) {
+	t.Parallel()
+	c := claimsOn("/claims/deleted")
+	require.True(t, c.delete())
+	defer c.deleted()
+	for i := range 10_000 {
+		other := claimsOn(fmt.Sprint("/claims/other/", i))
+		require.Zero(t, other.deleting)
+		other.create()
+		other.created(true)
+		require.Equal(t, int64(1), other.turn(), "the turn counts creates of its path only")
+	}
+}
+
+func TestClaimsLiveAsLongAsTheyAreUsed(t *testing.T) {
+	t.Parallel()
+	const held, released = "/claims/held", "/claims/released"
+	c := claimsOn(held)
+	c.create()
+	c.created(true)
+	claimsOn(released).create()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		_, found := claimedPaths.Load(released)
+		return !found
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, int64(1), claimsOn(held).turn())
+	require.Zero(t, claimsOn(released).turn())
+	runtime.KeepAlive(c)
+}

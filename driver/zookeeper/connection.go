@@ -1,0 +1,108 @@
+package zookeeper
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// connection is what the servers have told a session about itself, and the link on
+// which it talks to one of them.
+type connection struct {
+	mu      sync.Mutex
+	id      int64         // of the session; 0 before there is one
+	timeout time.Duration // negotiated
+	link    *link         // the last one made; nil before the first
+	peer    string        // its server
+}
+
+func (c *connection) info() (id int64, peer string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.id, c.peer
+}
+
+// current returns the last link made, or nil.
+func (c *connection) current() *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link
+}
+
+// abort breaks the present connection, if there is one.
+func (c *connection) abort() {
+	if l := c.current(); l != nil {
+		l.abort()
+	}
+}
+
+// attach makes conn the session's present connection.
+func (s *Session) attach(conn net.Conn, to target) net.Conn {
+	l := newLink(s, conn, to)
+	s.connection.mu.Lock()
+	s.connection.link, s.connection.peer = l, to.server
+	s.connection.mu.Unlock()
+	if s.dialing.Err() != nil { // disconnect may have missed it
+		l.abort()
+	}
+	return l
+}
+
+// onHandshake is told what the server answered to a handshake that began at began.
+// An ID of 0 says that the session has expired.
+func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
+	first, same, err := s.negotiate(id, timeout, began)
+	if err != nil {
+		return err
+	}
+	if first && timeout < twoTicks {
+		s.warnShortTimeout.Do(func() {
+			s.cfg.Logger.Warn("lockpool: the ZooKeeper session timeout is short: be sure that tickTime is at most half of it "+
+				"(that is, that minSessionTimeout was not lowered), or a lock may not end in time", "timeout", timeout)
+		})
+	}
+	switch {
+	case id == 0:
+		s.stopDialing()
+		s.end(driver.ErrExpired)
+	case !same:
+		s.stopDialing()
+		s.end(errReplaced)
+		return errReplaced
+	case first && timeout != s.cfg.SessionTimeout:
+		s.cfg.Logger.Warn("lockpool: the ZooKeeper server changed the session timeout",
+			"asked", s.cfg.SessionTimeout, "granted", timeout)
+	}
+	return nil
+}
+
+// negotiate records the answer to a handshake. first reports whether it opened the
+// session, and same whether it is for this session.
+func (s *Session) negotiate(id int64, timeout, began time.Duration) (first, same bool, err error) {
+	c := &s.connection
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first = c.id == 0
+	if first && s.isOver() { // its caller has given up
+		return first, false, s.Err()
+	}
+	if first {
+		c.id = id
+	}
+	same = c.id == id
+	if same && !first || first && id != 0 {
+		c.timeout = timeout
+		s.expiry.lease.established(began, timeout, first)
+		select {
+		case s.expiry.leaseChanged <- struct{}{}:
+		default: // awaitEnd has not seen the last one yet
+		}
+	}
+	return first, same, nil
+}
+
+// twoTicks is the least timeout that a server with ZooKeeper's usual tickTime of
+// two seconds grants, and what the lease needs at the least.
+const twoTicks = 4 * time.Second

@@ -1,0 +1,136 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/internal/clock"
+)
+
+// expiry is when a session ends by our own clock, whatever a server says: its lease
+// and the clock that the lease is measured with. It has no mutex; the lease guards
+// itself.
+type expiry struct {
+	clock clock.Clock
+	lease lease
+
+	leaseChanged chan struct{} // filled when the lease may have come to end earlier
+	proofWanted  chan struct{} // filled when the clock is in doubt
+	suspended    atomic.Int64  // for how long the machine had been suspended when the last proof began
+}
+
+// tick is how often a session reads the clock, which may have advanced while
+// timers stood still. All sessions do so together, so that an idle process wakes
+// once for all of them.
+const tick = 50 * time.Millisecond
+
+func untilTick() time.Duration { return tick - time.Duration(time.Now().UnixNano())%tick }
+
+// now returns the time since the session began.
+func (e *expiry) now() time.Duration { return e.clock.Now() }
+
+// left returns for how long a timer has to run until the lease ends, if there is
+// one yet.
+func (e *expiry) left() (d time.Duration, ok bool) {
+	ends := time.Duration(e.lease.ends.Load())
+	return clock.Span(max(ends-e.now(), 0)), ends != 0
+}
+
+// passed returns nil if the lease has not ended, and otherwise the cause of the
+// session's end.
+func (e *expiry) passed() error {
+	if ends := time.Duration(e.lease.ends.Load()); ends == 0 || e.clock.AtLeast() < ends {
+		return nil
+	}
+	if d := e.clock.Suspended() - time.Duration(e.suspended.Load()); d > 0 {
+		return fmt.Errorf("the machine was suspended for %v: %w", d.Round(time.Millisecond), errLease)
+	}
+	return errLease
+}
+
+// errLease is the cause of a session's end if its lease has ended.
+var errLease = errors.New("no answer that took the ensemble's leader for most of the session timeout")
+
+// checkClock asks for a proof if the clock is in doubt. Then it returns a channel
+// that is closed when the proof has been answered.
+func (e *expiry) checkClock() (settled <-chan struct{}) {
+	now := e.now()
+	settled = e.lease.checkSkew(now, e.clock.Skew())
+	if settled != nil {
+		select {
+		case e.proofWanted <- struct{}{}:
+		default: // renew has not seen the last one yet
+		}
+	}
+	return settled
+}
+
+// Alive implements driver.Session.
+func (s *Session) Alive(ctx context.Context) error {
+	if settled := s.expiry.checkClock(); settled != nil {
+		select {
+		case <-settled:
+		case <-s.alive.Done():
+		case <-ctx.Done():
+			return s.noAnswerError(ctx)
+		}
+	}
+	return s.Err()
+}
+
+// renew sends the proofs that the lease needs, one at a time. (A sync or a write
+// that waits for the leader holds back the answers to everything after it on
+// the connection.)
+func (s *Session) renew() {
+	defer s.calls.done()
+	for {
+		write, in := s.expiry.lease.nextProof(s.expiry.now())
+		select {
+		case <-s.alive.Done():
+			return
+		case <-s.expiry.proofWanted:
+		case <-time.After(clock.Span(max(in, 0))):
+		}
+		if in > 0 { // other requests may have served as proofs
+			continue
+		}
+		suspended := s.expiry.clock.Suspended()
+		if err := s.prove(write); err == nil {
+			s.expiry.suspended.Store(int64(suspended))
+			continue
+		}
+		if !s.sleep(clock.Span(s.expiry.lease.retryPause())) { // spares a server that is overloaded
+			return
+		}
+	}
+}
+
+// prove sends a request that only the leader can answer, or if write is true only
+// the leader with a majority. The write changes nothing.
+func (s *Session) prove(write bool) error {
+	client := s.requests.client // around the bound on requests
+	if !write {
+		_, err := client.Sync("/")
+		return err
+	}
+	_, err := client.Multi(&zk.CheckVersionRequest{Path: "/", Version: -1})
+	if errors.Is(err, zk.ErrNoAuth) { // in an answer that a majority has agreed to all the same
+		return nil
+	}
+	return err
+}
+
+// sleep reports false if the session is over before d has passed.
+func (s *Session) sleep(d time.Duration) bool {
+	select {
+	case <-s.alive.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,325 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+type joinResult struct {
+	node  driver.Node
+	queue []driver.Node
+}
+
+// Join implements driver.Session.
+func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte) (driver.Node, []driver.Node, error) {
+	dir, endings := s.path(queue), s.cfg.Layout.naming().endings(kind, permits, limit)
+	release, err := s.acquireCallSlot(ctx)
+	if err != nil {
+		return driver.Node{}, nil, err
+	}
+	j, err := run(ctx, s, func() (joinResult, error) {
+		defer release()
+		return s.join(ctx, dir, endings, data)
+	}, func(j joinResult) {
+		_ = s.remove(dir, j.node) // fails only when the session is over
+	})
+	return j.node, j.queue, err
+}
+
+// join creates a contender's nodes, and the queue if need be, until they certainly
+// exist or it fails.
+func (s *Session) join(ctx context.Context, dir string, endings []string, data []byte) (j joinResult, err error) {
+	var made []string
+	defer func() {
+		if err != nil {
+			s.removeContainers(made)
+		}
+	}()
+	for tries := 0; ; tries++ {
+		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
+			return joinResult{}, err
+		}
+		j, err := s.joinOnce(ctx, dir, endings, data)
+		switch {
+		case err == nil:
+			return j, nil
+		case errors.Is(err, zk.ErrNoNode):
+			err = s.createContainers(ctx, dir, &made)
+		case errors.Is(err, errNotCreated):
+			err = nil
+		}
+		if err != nil {
+			return joinResult{}, err
+		}
+	}
+}
+
+// joinOnce creates a contender's nodes and lists the queue. Both requests go out
+// together and the server answers in order, so that joining costs one round trip.
+// (The two goroutines may overtake each other; then the queue is listed again. Only
+// speed depends on their order. So a listing that others share will do as well: it
+// was made after the node if it shows the node.) A queue in which the session
+// expects to be alone is listed only if it turns out not to be.
+//
+// The error is ErrNoNode if there is no queue, and errNotCreated if the reply was
+// lost and the nodes do not exist.
+func (s *Session) joinOnce(ctx context.Context, dir string, endings []string, data []byte) (joinResult, error) {
+	guid := uuid.NewString()
+	watched, next, expected := s.expectAlone(dir)
+	var l *listing
+	listed := make(chan struct{})
+	if expected {
+		close(listed)
+	} else {
+		go func() { // ends with its one request
+			defer close(listed)
+			l = s.listOnce(dir)
+		}()
+	}
+	node, err := s.create(dir, guid, endings, data)
+	<-listed
+	if err != nil && !isRefused(err) { // also after a "system error"
+		node, err = s.findCreated(dir, guid, len(endings))
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNotCreated), errors.Is(err, driver.ErrSessionLost):
+		return joinResult{}, err
+	case errors.Is(err, zk.ErrNoChildrenForEphemerals):
+		return joinResult{}, plainLockError(dir)
+	default:
+		return joinResult{}, explainError(err, "creating a node", "CREATE", dir)
+	}
+	s.warnSequence(dir, node)
+	queue, shared := []driver.Node{node}, false
+	if !expected || node.Seq != next || watched.Fired() != 0 {
+		queue, shared, err = s.queueContaining(ctx, dir, node, l)
+	}
+	if err != nil {
+		_ = s.remove(dir, node) // the listing's error says why
+		return joinResult{}, err
+	}
+	s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // it may be gone already
+	return joinResult{node, queue}, nil
+}
+
+// create creates the nodes of a contender, all or none.
+func (s *Session) create(dir, guid string, endings []string, data []byte) (driver.Node, error) {
+	var ops []any
+	for i, ending := range endings {
+		if i > 0 && strings.HasSuffix(ending, permitEnding) {
+			data = nil // the first lease has it
+		}
+		ops = append(ops, &zk.CreateRequest{
+			Path: dir + "/" + namePrefix(guid, ending), Data: data, Flags: zk.FlagEphemeral | zk.FlagSequence, Acl: s.cfg.ACL,
+		})
+	}
+	paths, err := s.createAll(ops)
+	if err != nil {
+		return driver.Node{}, err
+	}
+	children := make([]string, len(paths))
+	for i, path := range paths {
+		children[i] = path[strings.LastIndexByte(path, '/')+1:]
+	}
+	if node := contendersOf(children); len(node) == 1 {
+		return node[0], nil
+	}
+	for _, path := range paths {
+		_ = s.removeOne(path, false)
+	}
+	return driver.Node{}, fmt.Errorf("the server made %s of sequential creates", strings.Join(paths, " and "))
+}
+
+// createAll sends creates, several as a transaction, and returns the paths that the
+// server has given to the nodes.
+func (s *Session) createAll(ops []any) (paths []string, err error) {
+	if len(ops) == 1 {
+		r := ops[0].(*zk.CreateRequest)
+		path, err := s.requests.Create(r.Path, r.Data, r.Flags, r.Acl)
+		return []string{path}, err
+	}
+	replies, err := s.requests.Multi(ops...)
+	for _, r := range replies {
+		paths = append(paths, r.String)
+	}
+	return paths, err
+}
+
+var errNotCreated = errors.New("not created")
+
+// findCreated determines the outcome of a create whose reply was lost. It returns
+// when that is known, when the session is over and the nodes with it, or when the
+// queue cannot be listed. If some of the contender's nodes are gone, it removes
+// the others.
+func (s *Session) findCreated(dir, guid string, nodes int) (driver.Node, error) {
+	for {
+		if err := s.pauseBeforeRetry(); err != nil {
+			return driver.Node{}, err
+		}
+		found, err := s.findOnce(dir, guid)
+		switch {
+		case err == nil && len(found) == 1 && len(nodeNames(found[0])) == nodes:
+			return found[0], nil
+		case err == nil:
+			return driver.Node{}, s.removeParts(dir, found)
+		case err == errReplaced:
+			s.end(err)
+			return driver.Node{}, err
+		case !errors.Is(err, zk.ErrNoAuth) && !isTooLong(err):
+			continue
+		}
+		s.reapLater(func() bool {
+			found, err := s.findOnce(dir, guid)
+			for _, node := range found {
+				_ = s.remove(dir, node) // fails only if it goes with the session
+			}
+			return err == nil
+		})
+		return driver.Node{}, s.explainListError(err, "looking for a node whose creation was not confirmed", dir)
+	}
+}
+
+// removeParts removes what is left of a contender. It returns errNotCreated.
+func (s *Session) removeParts(dir string, parts []driver.Node) error {
+	for _, node := range parts {
+		if err := s.remove(dir, node); err != nil && err != driver.ErrRemoved {
+			return err
+		}
+	}
+	return errNotCreated
+}
+
+// findOnce looks once for the nodes in dir that were created with the GUID. The
+// sync makes a server that lags behind catch up first.
+func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
+	_, err := s.requests.Sync(dir)
+	var own []string
+	if err == nil {
+		l := s.listOnce(dir)
+		err = l.err
+		for _, name := range l.children {
+			if hasGUID(name, guid) {
+				own = append(own, name)
+			}
+		}
+	}
+	found := contendersOf(own)
+	if errors.Is(err, zk.ErrNoNode) || err == nil && len(found) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	exists, stat, err := s.requests.Exists(dir + "/" + found[0].Name)
+	if err == nil && exists && stat.EphemeralOwner != s.ID() {
+		return nil, errReplaced // the client has sent the create for another session after all
+	}
+	return found, err
+}
+
+// reapLater removes in the background a node that cannot be found now, and must not
+// be left to block others. find removes the node and reports true, or reports false
+// if it does not know yet.
+func (s *Session) reapLater(find func() bool) {
+	s.markUnremovable()
+	if s.begin() {
+		go s.reap(find) // ends when find knows, or with the session
+	}
+}
+
+func (s *Session) reap(find func() bool) {
+	defer s.calls.done()
+	for s.sleep(reapPause) && !find() {
+	}
+}
+
+// reapPause is long, because the listing may be.
+const reapPause = time.Second
+
+// queueContaining returns the queue as it stood after node was created: that of l if
+// it has the node, and otherwise a new listing. Callers that create another kind of
+// lock under the name check it after the creation, too, so at least one of two sees
+// the other. shared reports that a semaphore uses the directory, which may get
+// contenders without using up a number of the queue.
+func (s *Session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
+	if l == nil || driver.Place(l.queue, node) < 0 {
+		if l, err = s.list(dir); err != nil {
+			return nil, false, err
+		}
+	}
+	if shared = isSemaphore(l.children); shared {
+		err = s.checkNoSemaphore(ctx, dir)
+	}
+	if err == nil {
+		err = s.checkForeignContenders(ctx, dir, l.children, l.queue)
+	}
+	return l.queue, shared, err
+}
+
+// checkForeignContenders returns an error if a child of dir that is not in queue
+// looks like a contender of an unknown client: neither would wait for the other. A
+// contender differs from a lock below dir with such a name by being ephemeral, and
+// from a plain lock by its data.
+func (s *Session) checkForeignContenders(ctx context.Context, dir string, children []string, queue []driver.Node) error {
+	others := len(children)
+	for _, node := range queue {
+		others -= nodeCount(node)
+	}
+	if others == 0 {
+		return nil
+	}
+	for _, name := range children {
+		path := dir + "/" + name
+		if !looksSequential(name) || s.directories.isPersistent(path) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		foreign, err := s.isForeignContender(path)
+		if err != nil {
+			return err
+		}
+		if foreign {
+			return fmt.Errorf("%w: %s/%s is ephemeral and has a number, like the contender of a client that lockpool does not know: use another name, or stop that client",
+				driver.ErrKind, dir, driver.Node{Name: name})
+		}
+	}
+	return nil
+}
+
+// isForeignContender reports whether the node at path, which has the name of a
+// sequential node, is ephemeral and not that of a plain lock of ours.
+func (s *Session) isForeignContender(path string) (bool, error) {
+	exists, stat, err := s.exists(path)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return false, explainError(err, "looking at "+path, "READ", path)
+	}
+	if err != nil || !exists {
+		return false, nil
+	}
+	if !isPlain(stat) {
+		s.directories.notePersistent(path)
+		return false, nil
+	}
+	data, _, err := s.get(path)
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		return false, nil
+	case errors.Is(err, driver.ErrSessionLost):
+		return false, err
+	case err != nil: // it cannot be read
+		return true, nil
+	}
+	owner, _ := parsePlainData(data)
+	return owner == "" && string(data) != revokeRequest, nil
+}

@@ -1,0 +1,94 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// maxName bounds the length of a lock's name in bytes. ZooKeeper limits only the
+// packet, but every request and every watch carries the name.
+const maxName = 512
+
+// CheckName implements driver.Connector. A lock's name is a relative path of
+// at most 512 bytes, such as orders/42.
+func (c *Connector) CheckName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it is empty")
+	case len(name) > maxName:
+		return fmt.Errorf("it is longer than %d bytes", maxName)
+	case name[0] == '/':
+		return errors.New("it begins with a slash; a name is a relative path such as orders/42")
+	}
+	if err := checkPath(name); err != nil {
+		return err
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if isContender(part) || strings.HasPrefix(part, guidPrefix) {
+			return fmt.Errorf("its part %q could be mistaken for a contender's node", part)
+		}
+	}
+	if of, last, ok := cutLast(name); ok && (last == driver.Guards || last == driver.Leases || last == driver.Limit) {
+		return fmt.Errorf("%s is where a semaphore %q keeps its nodes", name, of)
+	}
+	if first, _, _ := strings.Cut(name, "/"); first == "zookeeper" && c.cfg.Chroot == "" {
+		return errors.New("/zookeeper belongs to the server; use another name or a chroot")
+	}
+	return nil
+}
+
+// cutLast cuts the last part off a name that has several.
+func cutLast(name string) (of, last string, ok bool) {
+	i := strings.LastIndexByte(name, '/')
+	if i < 0 {
+		return "", name, false
+	}
+	return name[:i], name[i+1:], true
+}
+
+// CheckPermits implements driver.Connector. The leases are created in one request,
+// which has room for a few hundred.
+func (c *Connector) CheckPermits(name string, n int) error {
+	const fixed = 160 // bytes of a request for one node, without what is added here
+	one := fixed + len(c.cfg.Chroot) + len(name)
+	for _, acl := range c.cfg.ACL {
+		one += len(acl.Scheme) + len(acl.ID) + 12
+	}
+	if most := (maxSend - maxData) / one; n > most {
+		return fmt.Errorf("%d at once do not fit into one request to the server: ask for at most %d", n, most)
+	}
+	return nil
+}
+
+// maxData is more than a pool stores in a node.
+const maxData = 2 << 10
+
+// checkPath checks a path without its leading slash as the server does
+// (org.apache.zookeeper.common.PathUtils), so that a bad one is refused before
+// anything is sent.
+func checkPath(path string) error {
+	if !utf8.ValidString(path) {
+		return errors.New("it is not valid UTF-8")
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		switch part {
+		case "":
+			return errors.New("it has an empty part (two slashes, or one at an end)")
+		case ".", "..":
+			return fmt.Errorf("it has a part %q", part)
+		}
+	}
+	for _, r := range path {
+		switch {
+		case r <= 0x1f, r >= 0x7f && r <= 0x9f:
+			return fmt.Errorf("it has the control character %U", r)
+		case r >= 0xd800 && r <= 0xf8ff, r >= 0xfff0:
+			return fmt.Errorf("it has the character %U, which ZooKeeper does not allow", r)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package zookeeper
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// outage is the time in which sessions of a connector try to connect in vain. It is
+// logged once, when it has lasted for reportDelay, and so is its end.
+type outage struct {
+	log     *slog.Logger
+	servers []string
+
+	mu       sync.Mutex
+	since    time.Time // zero if there is none
+	cause    error     // the last one
+	reported bool
+	timer    *time.Timer
+	closed   bool
+}
+
+// reportDelay is how long an outage lasts before it is logged.
+const reportDelay = 800 * time.Millisecond
+
+// begin records that there is no connection, and why.
+func (o *outage) begin(cause error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.cause = cause
+	if o.since.IsZero() && !o.closed {
+		o.since = time.Now()
+		o.timer = time.AfterFunc(reportDelay, o.report)
+	}
+}
+
+func (o *outage) report() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() || time.Since(o.since) < reportDelay { // the timer was of an earlier outage
+		return
+	}
+	o.reported = true
+	o.log.Warn("lockpool: no connection to ZooKeeper", "servers", o.servers, "cause", o.cause)
+}
+
+// end records that there is a connection.
+func (o *outage) end(server target) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() {
+		return
+	}
+	o.timer.Stop()
+	if o.reported {
+		o.log.Info("lockpool: connected to ZooKeeper", "server", server.String(), "after", time.Since(o.since).Round(time.Millisecond))
+	}
+	o.since, o.reported = time.Time{}, false
+}
+
+// close stops the reports.
+func (o *outage) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	o.since, o.closed = time.Time{}, true
+}

@@ -1,0 +1,169 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// A plain lock has no queue: it is one ephemeral node that has the name of the lock.
+// The name is used again and again, so a GUID in front of its data tells
+// one holder's node from another's.
+
+// plainPrefix begins the data of a plain lock's node.
+func plainPrefix(guid string) string { return guidPrefix + guid + "\n" }
+
+// parsePlainData splits the data of a node into the name of a plain lock's holder,
+// if it has one, and what the holder has stored.
+func parsePlainData(data []byte) (name string, stored []byte) {
+	const length = len(guidPrefix) + guidLength
+	if len(data) > length && data[length] == '\n' && string(data[:len(guidPrefix)]) == guidPrefix {
+		return string(data[:length]), data[length+1:]
+	}
+	return "", data
+}
+
+// parsePlainNode returns the node of a plain lock's holder, also of one that is not
+// ours, and what the holder has stored.
+func parsePlainNode(data []byte, stat *zk.Stat) (driver.Node, []byte) {
+	name, data := parsePlainData(data)
+	if name == "" {
+		name = fmt.Sprintf("%s%#x", foreignPlainPrefix, stat.Czxid)
+	}
+	return driver.Node{Kind: driver.Plain, Name: name}, data
+}
+
+// foreignPlainPrefix begins the name given to a holder whose data has none.
+const foreignPlainPrefix = "plain-"
+
+// isPlain reports whether a node is that of a plain lock: an ephemeral one.
+// (Containers look like persistent nodes to clients.)
+func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
+
+// plainNodes are the nodes of the plain locks that a session holds.
+type plainNodes struct {
+	mu     sync.Mutex
+	byPath map[string]plainNode
+}
+
+type plainNode struct {
+	name      string
+	uncertain bool          // a check of it failed
+	since     time.Duration // when it was confirmed, by expiry.now
+	claims    *claims       // of its path
+	turn      int64         // claims.turn() until another node of this process gets the name
+}
+
+func (p *plainNodes) at(path string) plainNode {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byPath[path]
+}
+
+func (p *plainNodes) record(path string, node plainNode) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byPath[path] = node
+}
+
+// recordUnnamed records a node whose data a request to give the lock back has
+// replaced while the reply to its create was lost. If the session already holds the
+// lock, the node is another's, and recordUnnamed reports false.
+func (p *plainNodes) recordUnnamed(path string, node driver.Node) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, held := p.byPath[path]; held {
+		return false
+	}
+	p.byPath[path] = plainNode{name: node.Name}
+	return true
+}
+
+// holds reports whether the session has recorded the node.
+func (p *plainNodes) holds(path string, node driver.Node) bool { return p.at(path).name == node.Name }
+
+// forget removes the record of a node that is gone.
+func (p *plainNodes) forget(path string, node driver.Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byPath[path].name == node.Name {
+		delete(p.byPath, path)
+	}
+}
+
+// forgetPath removes the record of the node at path, which is gone.
+func (p *plainNodes) forgetPath(path string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.byPath, path)
+}
+
+// markUncertain notes that the node may have been replaced by another's.
+func (p *plainNodes) markUncertain(path string, node driver.Node) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byPath[path].name == node.Name {
+		p.byPath[path] = plainNode{name: node.Name, uncertain: true}
+	}
+}
+
+// unwatched is for how long after its creation was confirmed a node is taken to
+// exist without a watch on it: nobody removes a node by hand so soon.
+const unwatched = 50 * time.Millisecond
+
+// ownsPlain reports whether the session is not known to have lost the node, and
+// whether that is as good as having read it: no other handle of this process has
+// taken the name since, and the node's watch has not fired, or the node is so young
+// that it needs none.
+func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) {
+	w := s.watches.at(path)
+	p := s.plainNodes.at(path) // after w, because an event changes this first
+	if p.name != node.Name {
+		return false, true
+	}
+	if p.uncertain || p.claims == nil || p.claims.turn() != p.turn {
+		return true, false
+	}
+	return true, s.expiry.now()-p.since < unwatched || w != nil && w.isArmed() && s.matchesPlain(path, node, w.raw, w.stat)
+}
+
+// isPlainAt reports whether the node at path is that one of the session. unconfirmed
+// says that the reply to its create was lost, so that the node may exist without
+// being recorded.
+func (s *Session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
+	err := s.sync(path)
+	var data []byte
+	var stat *zk.Stat
+	if err == nil {
+		data, stat, err = s.get(path)
+	}
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return s.matchesPlain(path, node, data, stat) ||
+		unconfirmed && s.hasRevokeRequest(data, stat) && s.plainNodes.recordUnnamed(path, node), nil
+}
+
+// matchesPlain reports whether data and stat, read at path, are those of the node. If
+// a request to give the lock back has replaced the node's name, it is the one
+// that the session holds there, provided that the node is the session's at all.
+func (s *Session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
+	if found, _ := parsePlainNode(data, stat); found == node {
+		return true
+	}
+	return s.hasRevokeRequest(data, stat) && s.plainNodes.holds(path, node)
+}
+
+// hasRevokeRequest reports whether a node of the session has a request to give the
+// lock back in place of its name.
+func (s *Session) hasRevokeRequest(data []byte, stat *zk.Stat) bool {
+	return string(data) == revokeRequest && stat.EphemeralOwner == s.ID()
+}

@@ -1,0 +1,122 @@
+package zookeeper
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// A watch may never fire: the server sends no event about a node whose ACL does
+// not let the watcher read it by then (DataTree.setACL notifies no watcher). Against
+// that, and against any other event that gets lost, nodes that have been watched for
+// long are checked, rarely: with one listing for each queue, whatever the number
+// of its waiters.
+
+// recheckInterval is the mean time between two rounds of checks.
+var recheckInterval = 30 * time.Second
+
+// recheckPause keeps the rate of requests low if many queues are watched.
+const recheckPause = 20 * time.Millisecond
+
+// recheckWatches checks the nodes that are watched until the session is over.
+func (s *Session) recheckWatches() {
+	defer s.calls.done()
+	for s.sleep(recheckInterval/2 + rand.N(recheckInterval)) {
+		for target, watches := range s.watchesToRecheck() {
+			if !s.sleep(recheckPause) {
+				return
+			}
+			s.recheck(target, watches)
+		}
+	}
+}
+
+// recheckTarget is the node that one request checks: a directory, whose listing
+// shows its contenders, or a node itself. A path may be both (fastpath.go).
+type recheckTarget struct {
+	path string
+	self bool
+}
+
+// watchesToRecheck returns the watches that are older than half a round: those of
+// contenders by queue, and others by node.
+func (s *Session) watchesToRecheck() map[recheckTarget][]*watch {
+	due := map[recheckTarget][]*watch{}
+	for path, w := range s.watches.olderThan(recheckInterval / 2) {
+		if s.fastpaths.uses(path, w) { // contenders of the queue tell more than it does
+			continue
+		}
+		target := recheckTarget{path, true}
+		if dir, name, _ := cutLast(path); isContender(name) {
+			target = recheckTarget{dir, false}
+		}
+		due[target] = append(due[target], w)
+	}
+	return due
+}
+
+// olderThan returns the armed watches that were set longer ago than age, by their
+// first path.
+func (ws *watches) olderThan(age time.Duration) map[string]*watch {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	old := map[string]*watch{}
+	for path, w := range ws.byPath {
+		if path == w.paths[0] && w.isArmed() && time.Since(w.began) >= age {
+			old[path] = w
+		}
+	}
+	return old
+}
+
+func isContender(name string) bool {
+	_, ok := parseNode(name)
+	return ok
+}
+
+// recheck fires the watches on nodes that are gone. The watches were set before
+// the request is sent, and an event precedes the reply to any later request; so
+// a watch that has not fired when the reply is there has missed its event. (If the
+// connection has broken in between, all have fired.)
+func (s *Session) recheck(target recheckTarget, watches []*watch) {
+	isGone, err := s.checkTarget(target)
+	hidden := errors.Is(err, driver.ErrNoPermission) || errors.Is(err, zk.ErrNoAuth)
+	for _, w := range watches {
+		switch {
+		case hidden: // the waiters' own requests will tell them
+			s.watches.remove(w)
+			w.Fire(driver.Interrupted)
+		case err == nil && s.watches.at(w.paths[0]) == w && isGone(w):
+			s.watches.remove(w)
+			w.Fire(driver.Unnoticed)
+			s.cfg.Logger.Warn("lockpool: the end of a node went unnoticed and was found by listing its queue again; "+
+				"unless the node's ACL was changed this is a defect: please report it", "path", w.paths[0], "session", s.Info().ID)
+		}
+	}
+}
+
+// checkTarget sends the request for a target. isGone reports by its answer whether
+// what w watches is gone.
+func (s *Session) checkTarget(target recheckTarget) (isGone func(w *watch) bool, err error) {
+	if target.self {
+		_, stat, err := s.get(target.path)
+		if errors.Is(err, zk.ErrNoNode) {
+			return func(*watch) bool { return true }, nil
+		}
+		return func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }, err
+	}
+	l, err := s.list(target.path)
+	children := slices.Sorted(slices.Values(l.children)) // a copy: others read the listing, too
+	return func(w *watch) bool {
+		return slices.ContainsFunc(w.paths, func(path string) bool {
+			_, name, _ := cutLast(path)
+			_, found := slices.BinarySearch(children, name)
+			return !found
+		})
+	}, err
+}

@@ -1,0 +1,121 @@
+// Package exampletest runs an example's program in its tests. The program is the
+// test binary itself, with the race detector if the tests have it.
+package exampletest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+const programEnv = "LOCKPOOL_EXAMPLE_TEST"
+
+// Main is for TestMain. In a process that [New] prepared it calls program, the
+// main function of the example; otherwise it runs the tests.
+func Main(m *testing.M, program func(), opts ...goleak.Option) {
+	if os.Getenv(programEnv) != "" { // also in processes that the program starts
+		program()
+		return
+	}
+	goleak.VerifyTestMain(m, opts...)
+}
+
+// Program is a run of the example.
+type Program struct {
+	*exec.Cmd
+	Stdout, Stderr *Output
+	Temp           string // its temporary directory, and no other program's
+}
+
+// New prepares a run with no other programs on its path and no settings of
+// OpenTelemetry.
+func New(t *testing.T, args ...string) *Program {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	p := &Program{exec.CommandContext(ctx, exe, args...), new(Output), new(Output), t.TempDir()}
+	for _, env := range os.Environ() {
+		if !strings.HasPrefix(env, "OTEL_") {
+			p.Env = append(p.Env, env)
+		}
+	}
+	p.Env = append(p.Env, programEnv+"=1", "TMPDIR="+p.Temp, "PATH=")
+	// Wait waits until nothing can write there any more: a process that outlives
+	// the program makes it fail.
+	p.Cmd.Stdout, p.Cmd.Stderr = p.Stdout, p.Stderr
+	p.WaitDelay = 10 * time.Second
+	return p
+}
+
+// RequireExit waits until the program, which was started, has exited with the
+// code.
+func (p *Program) RequireExit(t *testing.T, code int) {
+	var exit *exec.ExitError
+	require.ErrorAs(t, p.Wait(), &exit)
+	require.Equal(t, code, exit.ExitCode())
+}
+
+// RequireClean requires that nothing is left in the program's temporary
+// directory.
+func (p *Program) RequireClean(t *testing.T) {
+	entries, err := os.ReadDir(p.Temp)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+// Output is what a program has printed so far.
+type Output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// Misuse is a command line that cannot work.
+type Misuse struct {
+	Name  string
+	Args  []string
+	Code  int    // 2 if the command line is wrong in itself
+	Error string // part of what the program prints
+	Logs  bool   // the program gets as far as to print something else
+}
+
+// RequireErrors requires that the program exits with a clear error for each
+// command line, and with its usage if that is wrong in itself.
+func RequireErrors(t *testing.T, usage string, misuses []Misuse) {
+	for _, misuse := range misuses {
+		t.Run(misuse.Name, func(t *testing.T) {
+			t.Parallel()
+			p := New(t, misuse.Args...)
+			require.NoError(t, p.Start())
+			p.RequireExit(t, misuse.Code)
+			require.Contains(t, p.Stderr.String(), misuse.Error)
+			if !misuse.Logs {
+				require.Empty(t, p.Stdout.String())
+			}
+			if misuse.Code == 2 {
+				require.Contains(t, p.Stderr.String(), usage)
+			}
+		})
+	}
+}

@@ -1,0 +1,72 @@
+package ensemble
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A held lock stays held while the servers elect another leader, and soon after
+// the election locks are granted again.
+func TestHeldLocksSurviveElection(t *testing.T) {
+	e := zktest.StartRealEnsemble(t, 3, zktest.TickTime(tick))
+	ctx := within(t, 3*patience)
+	var addrs []string
+	for i := range e.Len() {
+		addrs = append(addrs, e.Member(i).Addr())
+	}
+	const session = 20 * tick // the longest timeout that the servers grant
+	var held []*lockpool.Lock
+	for i := range 4 { // on a session each, whichever member it is connected to
+		l, err := open(t, session, addrs...).Lock(ctx, fmt.Sprint("held-", i))
+		require.NoError(t, err)
+		held = append(held, l)
+	}
+	pool := open(t, session, addrs...)
+	var tokens []int64
+	var elections, outages []time.Duration
+	for range 3 {
+		leader := awaitSynced(t, ctx, e)
+		lock, err := pool.Lock(ctx, "a")
+		require.NoError(t, err)
+		token, err := lock.Token(ctx)
+		require.NoError(t, err)
+		tokens = append(tokens, token)
+		require.NoError(t, lock.Unlock(ctx))
+
+		killed := time.Now()
+		require.NoError(t, leader.Kill())
+		elected := make(chan time.Duration, 1)
+		go func() { // ends with ctx
+			if _, err := e.Leader(ctx); err != nil {
+				t.Error(err)
+			}
+			elected <- time.Since(killed)
+		}()
+		lock, err = pool.Lock(ctx, "a")
+		require.NoError(t, err)
+		outages = append(outages, time.Since(killed))
+		require.NoError(t, lock.Unlock(ctx))
+		elections = append(elections, <-elected)
+		for i, l := range held {
+			require.NoError(t, l.Verify(ctx))
+			require.Equal(t, 1, l.Depth(), "lock %d", i)
+		}
+		require.NoError(t, leader.Start(ctx))
+	}
+	require.True(t, slices.IsSorted(tokens), "tokens must grow across elections: %v", tokens)
+	require.Len(t, slices.Compact(tokens), 3)
+	for _, l := range held {
+		require.NoError(t, l.Unlock(ctx))
+	}
+	t.Logf("from the leader's death to the next leader: %v; to the next grant: %v", elections, outages)
+	for i := range outages {
+		require.Less(t, outages[i], elections[i]+3*time.Second)
+	}
+}

@@ -1,0 +1,74 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// leakedNodes lists the nodes of contenders that are left.
+func (c *campaign) leakedNodes() (leaked []string, err error) {
+	conn, events, err := zk.Connect(strings.Split(c.ensemble.ConnectString(), ","), c.Timeout, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
+	if err != nil {
+		return nil, err
+	}
+	go func() { // ends with the connection
+		for range events {
+		}
+	}()
+	defer conn.Close()
+	defer time.AfterFunc(startTimeout, conn.Close).Stop()
+	if _, err := conn.Sync("/"); err != nil {
+		return nil, err
+	}
+	return nodesBelowChroot(conn, c.directories())
+}
+
+// nodesBelowChroot lists all nodes below the chroot except for directories, which
+// stay for a while, or for good. (A plain lock has no directory: its own node is
+// at that path.)
+func nodesBelowChroot(conn *zk.Conn, directories []string) (found []string, err error) {
+	for rest := []string{chroot}; len(rest) > 0; rest = rest[1:] {
+		path := rest[0]
+		data, stat, err := conn.Get(path)
+		if err == zk.ErrNoNode {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if stat.EphemeralOwner != 0 || path != chroot && !slices.Contains(directories, path) {
+			found = append(found, fmt.Sprintf("%s, created at %#x by session %#x, with data %q", path, stat.Czxid, uint64(stat.EphemeralOwner), data))
+		}
+		children, _, err := conn.Children(path)
+		if err != nil && err != zk.ErrNoNode {
+			return nil, err
+		}
+		slices.Sort(children)
+		for _, child := range children {
+			rest = append(rest, path+"/"+child)
+		}
+	}
+	return found, nil
+}
+
+// directories lists the parents of the nodes of contenders.
+func (c *campaign) directories() (paths []string) {
+	for _, name := range c.Kinds {
+		for i := range locksOf(name, c.Locks) {
+			for _, below := range kinds[name].directories {
+				paths = append(paths, chroot+"/"+nameOf(name, i)+below)
+			}
+		}
+	}
+	return paths
+}
+
+type noLogger struct{}
+
+func (noLogger) Printf(string, ...any) {}

@@ -1,0 +1,183 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lockpool/lockpool/driver/zookeeper"
+)
+
+// process is a process of a client, from the campaign's side.
+type process struct {
+	campaign *campaign
+	name     string
+	cmd      *exec.Cmd
+	stderr   *tail
+	done     chan struct{} // closed when it has ended and its last event was read
+
+	mu       sync.Mutex
+	signaled bool    // it was told to end
+	killed   instant // just before it was killed
+}
+
+func (c *campaign) client(i int) *process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clients[i]
+}
+
+// clockRates are the clock rates of the first clients. A lease tolerates a
+// difference of 5 % between a client and a server.
+var clockRates = []float64{1.03, 0.97}
+
+// layouts are the layouts of the clients, in turn. They all exclude each other.
+var layouts = []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}
+
+// startClient starts a process of client i.
+func (c *campaign) startClient(i int) error {
+	c.mu.Lock()
+	c.starts++
+	seed := c.Seed<<32 + uint64(c.starts)
+	c.mu.Unlock()
+	config := clientConfig{
+		workload: c.workload, Reads: c.Reads(i), Layout: layouts[i%len(layouts)], Seed: seed, ClockRate: 1,
+	}
+	switch {
+	case c.ClockRate != 0:
+		config.ClockRate = c.ClockRate
+	case i < len(clockRates):
+		config.ClockRate = clockRates[i]
+	}
+	for _, p := range c.proxies[i] {
+		config.Servers = append(config.Servers, p.Addr())
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), clientEnv+"="+string(text))
+	return c.launch(i, cmd)
+}
+
+// launch starts a command as a process of client i.
+func (c *campaign) launch(i int, cmd *exec.Cmd) error {
+	p := &process{campaign: c, cmd: cmd, stderr: new(tail), done: make(chan struct{})}
+	cmd.Stderr = p.stderr
+	// A client ends with its standard input, but not while it is paused.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p.name = fmt.Sprintf("client %d (pid %d)", i, cmd.Process.Pid)
+	c.mu.Lock()
+	c.clients[i] = p
+	c.mu.Unlock()
+	go func() { // ends with the process
+		defer close(p.done)
+		c.history.collect(p.name, stdout, stdin, p.wait)
+	}()
+	return nil
+}
+
+// wait waits until the process has ended, and returns until when its holds may
+// have lasted.
+func (p *process) wait() instant {
+	err := p.cmd.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.killed != never:
+		return p.killed
+	case !p.signaled || err != nil:
+		p.campaign.history.update(func(rec *record) {
+			rec.crashes = append(rec.crashes, fmt.Sprintf("%s ended by itself (%s): %s", p.name, p.cmd.ProcessState, p.stderr))
+		})
+	}
+	return now()
+}
+
+// end ends the process by a signal, or kills it after the campaign's Grace.
+func (p *process) end(sig syscall.Signal) {
+	p.mu.Lock()
+	p.signaled = true
+	if sig == syscall.SIGKILL && p.killed == never {
+		p.killed = now()
+	}
+	_ = p.cmd.Process.Signal(sig) // fails if it has ended
+	p.mu.Unlock()
+	select {
+	case <-p.done:
+	case <-time.After(p.campaign.Grace):
+		p.endHung(sig)
+	}
+}
+
+// endHung ends and reports a process that has not ended after a signal.
+func (p *process) endHung(sig syscall.Signal) {
+	p.mu.Lock()
+	p.killed = now()
+	p.mu.Unlock()
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // makes it print its goroutines
+	select {
+	case <-p.done:
+	case <-time.After(tick):
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	p.campaign.history.update(func(rec *record) {
+		rec.hung = append(rec.hung, fmt.Sprintf("%s did not end within %s after the signal %q: %s", p.name, p.campaign.Grace, sig, p.stderr))
+	})
+}
+
+// endClients ends all clients at the same time.
+func (c *campaign) endClients(sig syscall.Signal) {
+	var wg sync.WaitGroup
+	for i := range c.Clients {
+		if p := c.client(i); p != nil {
+			wg.Go(func() { p.end(sig) })
+		}
+	}
+	wg.Wait()
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailLength = 64 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	t.text = t.text[max(0, len(t.text)-tailLength):]
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}

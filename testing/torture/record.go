@@ -1,0 +1,97 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// record is all that happened in a campaign. The checks read it.
+type record struct {
+	begin, end instant // of the time in which locks should be granted
+	calls      []*call
+	holds      []*hold
+	accesses   []*access
+	pauses     []span    // of clients
+	lateTimers []span    // of clients
+	faults     []span    // with the fault's description in place of a process
+	healed     []instant // when all faults had been healed
+	crashes    []string  // clients that ended by themselves
+	leaked     []string  // nodes of contenders that were left at the end
+	hung       []string  // clients that did not end when they were told to
+}
+
+// span is a time in which something happened to a process.
+type span struct {
+	process    string
+	begin, end instant
+}
+
+// unanswered is the error of a call whose client was killed.
+const unanswered = "unanswered"
+
+// call is a call of lockpool.
+type call struct {
+	process    string
+	worker     int
+	op, lock   string
+	limit      time.Duration
+	begin, end instant
+	err        string
+	portion
+	revocable bool
+}
+
+// portion is how many of a lock's permits a holder has. An exclusive holder has
+// all of them.
+type portion struct{ permits, of int }
+
+// many is the number of permits of a read-write lock, of which a reader has one.
+const many = 1 << 20
+
+func (p portion) exclusive() bool { return p.permits == p.of }
+
+func (p portion) String() string {
+	switch {
+	case p.exclusive():
+		return "exclusive"
+	case p.of == many:
+		return "reader"
+	}
+	return fmt.Sprintf("%d of %d permits", p.permits, p.of)
+}
+
+// hold is the time in which a client believed that it held a lock. A downgrade
+// ends a hold, and begins another one of the same grant.
+type hold struct {
+	process    string
+	worker     int
+	lock       string
+	token      int64   // 0 if the client did not learn it
+	reentries  []int64 // the tokens of further entries
+	requested  instant // when the client began to wait
+	begin, end instant
+	lost       bool
+	portion
+	exclusiveSince instant // when the exclusive hold began that this is the rest of
+	revocable      bool
+	revokedAt      instant // when the holder noticed a revocation request
+}
+
+// downgraded reports whether h is the rest of an exclusive hold.
+func (h *hold) downgraded() bool { return h.exclusiveSince != never }
+
+func (h *hold) String() string {
+	return fmt.Sprintf("%s, goroutine %d, token %#x, %s", h.process, h.worker, h.token, h.portion)
+}
+
+// access is a read or write of a lock's register.
+type access struct {
+	process      string
+	lock         string
+	write        bool
+	token, value int64 // that were written or read
+	accepted     bool
+	begin, end   instant
+}

@@ -1,0 +1,133 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// summarize writes what happened in a campaign and what the checks have found.
+func summarize(w io.Writer, rec *record, r report) {
+	fmt.Fprintln(w)
+	summarizeCalls(w, rec)
+	grants := summarizeGrants(w, rec)
+	fmt.Fprintf(w, "most holders at once: %s\n", counts(r.maxHolders))
+	refused := summarizeAccesses(w, rec)
+	summarizeFaults(w, rec)
+	fmt.Fprintf(w, "longest time without any grant: %s\n", longestGap(rec, grants).Round(time.Millisecond))
+	var late time.Duration
+	for _, s := range rec.lateTimers {
+		if !rec.pausedDuring(s.process, s.end, s.end) {
+			late = max(late, s.end.since(s.begin))
+		}
+	}
+	fmt.Fprintf(w, "latest timer of a client that was not paused: %s\n", late.Round(time.Millisecond))
+	fmt.Fprintf(w, "overlaps with a paused holder: %d (writes refused by fencing: %d)\n", r.excused, refused)
+
+	for _, list := range []struct {
+		label string
+		all   []string
+	}{{"VIOLATION", r.violations}, {"LEAKED NODE", r.leaked}, {"STUCK", r.stuck}} {
+		for _, text := range list.all {
+			fmt.Fprintf(w, "%s: %s\n", list.label, text)
+		}
+	}
+	fmt.Fprintln(w, r.verdict())
+}
+
+func summarizeCalls(w io.Writer, rec *record) {
+	calls, errs, requests := map[string]int{}, map[string]int{}, map[string]int{}
+	for _, c := range rec.calls {
+		calls[c.op]++
+		if c.err != "" {
+			errs[c.op+": "+c.err]++
+		}
+		if c.permits > 0 {
+			requests[kindOf(c.lock)]++
+		}
+	}
+	fmt.Fprintf(w, "calls: %s\n", counts(calls))
+	fmt.Fprintf(w, "errors: %s\n", counts(errs))
+	fmt.Fprintf(w, "requests: %s\n", counts(requests))
+}
+
+// summarizeGrants returns the times of all grants.
+func summarizeGrants(w io.Writer, rec *record) (grants []instant) {
+	lost, revoked, kinds := 0, 0, map[string]int{}
+	for _, h := range rec.holds {
+		if h.lost {
+			lost++
+		}
+		if h.downgraded() {
+			continue
+		}
+		grants = append(grants, h.begin)
+		kinds[kindOf(h.lock)]++
+		if h.revokedAt != never {
+			revoked++
+		}
+	}
+	fmt.Fprintf(w, "grants: %d (%s), of which %d were lost; %d holders noticed a revocation request\n",
+		len(grants), counts(kinds), lost, revoked)
+	return grants
+}
+
+// summarizeAccesses returns how many writes were refused.
+func summarizeAccesses(w io.Writer, rec *record) (refused int) {
+	writes := 0
+	for _, a := range rec.accesses {
+		if a.write {
+			writes++
+		}
+		if a.write && !a.accepted {
+			refused++
+		}
+	}
+	fmt.Fprintf(w, "registers: %d writes, of which fencing refused %d; %d reads\n", writes, refused, len(rec.accesses)-writes)
+	return refused
+}
+
+func summarizeFaults(w io.Writer, rec *record) {
+	faults := map[string]int{}
+	for _, f := range rec.faults {
+		name, _, _ := strings.Cut(f.process, ":")
+		faults[name]++
+	}
+	fmt.Fprintf(w, "faults: %s\n", counts(faults))
+	var recoveries []time.Duration
+	for _, t := range rec.healed {
+		recoveries = append(recoveries, rec.nextGrant(t).since(t))
+	}
+	if len(recoveries) > 0 {
+		slices.Sort(recoveries)
+		fmt.Fprintf(w, "recoveries: %d, the next grant after %s (median), %s (longest)\n", len(recoveries),
+			recoveries[len(recoveries)/2].Round(time.Millisecond), slices.Max(recoveries).Round(time.Millisecond))
+	}
+}
+
+func longestGap(rec *record, grants []instant) (gap time.Duration) {
+	grants = append(grants, rec.begin, rec.end)
+	slices.Sort(grants)
+	for i, t := range grants[1:] {
+		if t <= rec.end {
+			gap = max(gap, t.since(grants[i]))
+		}
+	}
+	return gap
+}
+
+func counts(m map[string]int) string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, fmt.Sprintf("%s %d", key, m[key]))
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,145 @@
+package zktest
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// listener accepts connections on a port, in one of four modes.
+type listener struct {
+	// admit is called in the order of the connections. The function it returns
+	// runs in a goroutine of its own.
+	admit func(net.Conn) func()
+	wg    sync.WaitGroup // of all goroutines here, those of admit included
+
+	mu          sync.Mutex
+	addr        string       // host:port
+	reservation io.Closer    // keeps the port while refusing; nil for a given port
+	ln          net.Listener // nil while refusing
+	mode        acceptMode
+	hung        map[net.Conn]bool // accepted while hanging
+	closed      bool
+}
+
+// acceptMode is what a listener does with new connections.
+type acceptMode int
+
+const (
+	accepting acceptMode = iota
+	refusing             // the port is closed
+	rejecting            // connections are closed as soon as they are accepted
+	hanging              // connections are accepted and never answered
+)
+
+// newListener opens addr, or a free port of 127.0.0.1 if addr is empty.
+func newListener(addr string, admit func(net.Conn) func()) (*listener, error) {
+	l := &listener{admit: admit, addr: addr, hung: map[net.Conn]bool{}, mode: refusing}
+	if addr == "" {
+		p, err := reservePort() // no other process gets it while we refuse
+		if err != nil {
+			return nil, err
+		}
+		l.addr, l.reservation = p.addr(), p.reservation
+	}
+	if err := l.setMode(accepting); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+// setMode changes what is done with new connections.
+func (l *listener) setMode(m acceptMode) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return errClosed
+	}
+	l.mode = m
+	if m == refusing {
+		return l.closePort()
+	}
+	if l.ln != nil {
+		return nil
+	}
+	ln, err := net.Listen("tcp", l.addr)
+	if err != nil {
+		return err
+	}
+	if _, port, _ := net.SplitHostPort(l.addr); port == "0" {
+		host, _, _ := net.SplitHostPort(l.addr)
+		l.addr = net.JoinHostPort(host, strconv.Itoa(ln.Addr().(*net.TCPAddr).Port))
+	}
+	l.ln = ln
+	l.wg.Go(func() { l.accept(ln) }) // ends when ln is closed
+	return nil
+}
+
+func (l *listener) closePort() error {
+	ln := l.ln
+	l.ln = nil
+	if ln == nil {
+		return nil
+	}
+	return ln.Close()
+}
+
+func (l *listener) accept(ln net.Listener) {
+	for {
+		conn, err := ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // too many open files, for instance
+			continue
+		}
+		l.mu.Lock()
+		switch {
+		case l.ln != ln, l.mode == rejecting:
+			_ = conn.Close()
+		case l.mode == hanging:
+			l.hung[conn] = true
+			l.wg.Go(func() { l.hang(conn) }) // ends with the connection
+		default:
+			l.wg.Go(l.admit(conn))
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (l *listener) hang(conn net.Conn) {
+	_, _ = io.Copy(io.Discard, conn)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.hung, conn)
+	_ = conn.Close()
+}
+
+// close closes the port for good. The caller then ends the admitted connections
+// and calls wait, which returns when all goroutines have ended.
+func (l *listener) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	err := l.closePort()
+	for conn := range l.hung {
+		_ = conn.Close()
+	}
+	if l.reservation != nil {
+		err = errors.Join(err, l.reservation.Close())
+		l.reservation = nil
+	}
+	return err
+}
+
+func (l *listener) wait() { l.wg.Wait() }
+
+func (l *listener) address() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.addr
+}
