@@ -47,8 +47,8 @@ const (
 
 // Texts of lockpool.
 const (
-	longWaitMessage     = "lockpool: a lock is waited for long"
-	lostMessage         = "lockpool: a lock was lost"
+	longWaitMessage     = "lockpool: long wait for a lock"
+	lostMessage         = "lockpool: lock lost"
 	selfDeadlockMessage = "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; " +
 		"if that one waits for this one, both wait forever"
 )
@@ -57,7 +57,7 @@ const (
 func waitingBehind(node, cause, owner string) string {
 	text := "waiting behind " + node + ": " + cause
 	if owner != "" {
-		text += " (it is that of " + owner + ")"
+		text += " (owner: " + owner + ")"
 	}
 	return text
 }

@@ -111,8 +111,8 @@ func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
 			}
 			for _, line := range log.lines(t, "waited") {
 				require.Equal(t, map[string]any{
-					"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex", "behind": node, "whose": c.owner,
-					"holder": node, "holder_whose": c.owner,
+					"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex", "behind": node, "behind_owner": c.owner,
+					"holder": node, "holder_owner": c.owner,
 				}, line)
 			}
 			spans, err := json.Marshal(tracetest.SpanStubsFromReadOnlySpans(b.recorder.Ended()))

@@ -335,7 +335,7 @@ func TestErrorDoesNotNameADepartedPredecessor(t *testing.T) {
 	w.cancel()
 	_, err := b.result(w)
 	require.ErrorIs(t, err, context.Canceled)
-	require.NotContains(t, err.Error(), "it is that of")
+	require.NotContains(t, err.Error(), "owner:")
 	unanswered.Release()
 	b.unlock(holder)
 }

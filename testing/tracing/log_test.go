@@ -67,7 +67,7 @@ func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	b.unlock(b.granted(w))
 	require.Equal(t, []map[string]any{{
 		"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex",
-		"behind": node, "whose": "billing, " + thisProcess, "holder": node, "holder_whose": "billing, " + thisProcess,
+		"behind": node, "behind_owner": "billing, " + thisProcess, "holder": node, "holder_owner": "billing, " + thisProcess,
 	}}, log.lines(t, "waited"))
 }
 
@@ -87,7 +87,7 @@ func TestManyLongWaitsForALockAreLoggedOnce(t *testing.T) {
 	b.until(func() bool { return len(log.lines(t, "waited")) > 0 }, "a wait is logged")
 	line := log.lines(t, "waited")[0]
 	require.Equal(t, head, line["holder"])
-	require.Equal(t, "billing, "+thisProcess, line["holder_whose"])
+	require.Equal(t, "billing, "+thisProcess, line["holder_owner"])
 	require.NotEqual(t, head, line["behind"])
 	b.unlock(holder)
 	for _, w := range waiters {
