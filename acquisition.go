@@ -215,17 +215,19 @@ func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	}
 	a.blocker = w
 	a.mu.Unlock()
-	if !a.waiting {
+	first := !a.waiting
+	if first {
 		a.waiting = true
 		a.pool.waiting.Add(1)
 		if d := a.pool.telemetry.LongWait; d > 0 {
 			a.longWait = time.AfterFunc(max(d-time.Since(a.Began()), 0), a.warnLongWait)
 		}
-		if a.pool.seemsToWaitForItself(a.call, a.name) {
-			a.pool.telemetry.LogSelfDeadlock(a.call, a.name)
-		}
 	}
-	return a.Acquisition.Waiting(w)
+	wantHolder = a.Acquisition.Waiting(w)
+	if first && a.pool.seemsToWaitForItself(a.call, a.name) {
+		a.pool.telemetry.LogSelfDeadlock(a.call, a.name)
+	}
+	return wantHolder
 }
 
 // Woken implements recipe.Observer.
@@ -256,7 +258,7 @@ func (a *acquisition) end(err error) {
 // warnLongWait is called when the wait has lasted for as long as WithLongWait says.
 func (a *acquisition) warnLongWait() {
 	const patience = 5 * time.Second // for the holder's name
-	t := a.pool.telemetry
+	t, waited := a.pool.telemetry, time.Since(a.Began())
 	if !t.ShouldLogLongWait(a.name) || !a.pool.begin() {
 		return
 	}
@@ -275,7 +277,7 @@ func (a *acquisition) warnLongWait() {
 		}
 		holder, data = recipe.FindHolder(ctx, s, queue)
 	}
-	t.LogLongWait(a.ctx, a.lock(), a.Began(), w, holder, data)
+	t.LogLongWait(a.ctx, a.lock(), waited, w, holder, data)
 }
 
 // describeBlocker adds to the error of a wait whose context has ended which node was

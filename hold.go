@@ -51,11 +51,16 @@ func (h *hold) checkReentry(req request) error {
 	case kind == driver.Permit && req.permits > h.node.node.Permits: // which is never replaced
 		return ErrUpgrade
 	}
-	if req.revocable {
-		h.life.setRevocable()
-		h.startGuard()
+	if req.revocable && req.op != opLockAll { // which may not get all
+		h.makeRevocable()
 	}
 	return nil
+}
+
+// makeRevocable makes the contexts of the hold end when the lock is asked back.
+func (h *hold) makeRevocable() {
+	h.life.setRevocable()
+	h.startGuard()
 }
 
 // entries are the entries of a hold that have not been unlocked.
@@ -115,7 +120,8 @@ type life struct {
 	began   time.Time
 	alive   context.Context // ends with the hold
 	kill    context.CancelFunc
-	lost    chan struct{}   // closed when the lock ends other than by Unlock
+	lost    context.Context // ends when the lock does, other than by Unlock
+	lose    context.CancelFunc
 	revoked context.Context // ends when the lock is asked back
 	askBack context.CancelFunc
 
@@ -130,7 +136,7 @@ type life struct {
 
 func (l *life) begin(revocable bool) {
 	l.began, l.revocable = time.Now(), revocable
-	l.lost = make(chan struct{})
+	l.lost, l.lose = context.WithCancel(context.Background())
 	l.alive, l.kill = context.WithCancel(context.Background())
 	l.revoked, l.askBack = context.WithCancel(context.Background())
 }
@@ -173,7 +179,7 @@ func (l *life) end(cause error) bool {
 		c.cancel(cause)
 	}
 	if cause != ErrNotHeld {
-		close(l.lost)
+		l.lose()
 	}
 	l.kill()
 	return true
@@ -184,10 +190,8 @@ func (l *life) end(cause error) bool {
 func (l *life) markLost(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cause == ErrNotHeld {
-		close(l.lost)
-	}
 	l.cause = cause
+	l.lose()
 }
 
 // lostWith is the cause of a loss.
@@ -217,6 +221,13 @@ func (l *life) endRevoked() {
 			c.cancel(ErrRevoked)
 		}
 	}
+}
+
+// isRevoked reports whether the lock was asked back, and its contexts ended by that.
+func (l *life) isRevoked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.revocable && l.revoked.Err() != nil
 }
 
 // addContext makes a context end with the life. Its stop stops it from leaving.

@@ -62,7 +62,7 @@ func (l *Lock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Lock(%s)",
 // Lost returns a channel that is closed when the lock is lost, or ends because its
 // handle or pool is closed. Unlocking does not close it. See [ErrLockLost] for the
 // ways to lose a lock.
-func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost }
+func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost.Done() }
 
 // Revoked returns a channel that is closed when the lock is asked back (see
 // [Pool.Revoke]), be it before or after this call. Unlocking does not close it. All

@@ -61,9 +61,11 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 			return nil, &LockError{opLockAll, name, err}
 		}
 	}
-	waiting, cancel := req.bound(ctx)
+	ctx, cancel := req.bound(ctx)
 	defer cancel()
 	req.bounded = false
+	waiting, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
 	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}
 	complete := false
 	defer func() {
@@ -73,19 +75,26 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	}()
 	for _, name := range names {
 		l, err := h.enter(waiting, name, req, new(Lock))
+		if err != nil && waiting.Err() != nil && ctx.Err() == nil {
+			return nil, context.Cause(waiting) // of a lock that it had
+		}
 		if err != nil {
 			return nil, err
 		}
 		all.locks = append(all.locks, l)
+		life := &l.hold.life
+		defer context.AfterFunc(life.alive, func() { giveUp(&LockError{opLockAll, name, life.err()}) })()
+		if req.revocable {
+			defer context.AfterFunc(life.revoked, func() { giveUp(&LockError{opLockAll, name, ErrRevoked}) })()
+		}
 	}
 	complete = true
 	lose, revoke := sync.OnceFunc(func() { close(all.lost) }), sync.OnceFunc(func() { close(all.revoked) })
 	for _, l := range all.locks {
-		all.stop = append(all.stop, context.AfterFunc(l.hold.life.alive, func() {
-			if l.hold.life.err() != ErrNotHeld {
-				lose()
-			}
-		}), context.AfterFunc(l.hold.life.revoked, revoke))
+		if req.revocable {
+			l.hold.makeRevocable()
+		}
+		all.stop = append(all.stop, context.AfterFunc(l.hold.life.lost, lose), context.AfterFunc(l.hold.life.revoked, revoke))
 	}
 	return all, nil
 }
@@ -94,7 +103,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 // unlocks them when fn returns or panics. It returns what [Pool.Do] would.
 func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	if fn == nil {
-		return errNilFunc
+		return errors.Join(errNilFunc, a.Unlock(ctx))
 	}
 	defer a.stopLooking()
 	return do(ctx, fn, a.locks)
@@ -110,7 +119,7 @@ func (a *MultiLock) stopLooking() {
 
 // Unlock unlocks all of them in the reverse order, each as [Lock.Unlock] does.
 func (a *MultiLock) Unlock(ctx context.Context) (err error) {
-	a.stopLooking()
+	defer a.stopLooking()
 	for _, l := range a.locks { // deferred, so that each is unlocked even if users' code panics
 		defer func() { err = errors.Join(err, l.Unlock(ctx)) }()
 	}

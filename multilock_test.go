@@ -3,10 +3,12 @@ package lockpool_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -154,8 +156,7 @@ func TestMultiLockDoUnlocksAll(t *testing.T) {
 
 	all := lockAll()
 	require.ErrorContains(t, all.Do(b.Ctx, nil), "nil function")
-	require.NoError(t, all.Verify(b.Ctx), "the locks are still held")
-	require.NoError(t, all.Unlock(b.Ctx))
+	unlocked()
 	require.ErrorIs(t, all.Do(b.Ctx, func(ctx context.Context) error { return nil }), lockpool.ErrNotHeld)
 }
 
@@ -277,4 +278,111 @@ func TestOptionsOfLockAllApplyToEveryLock(t *testing.T) {
 	}
 	require.Empty(t, b.Contenders("/"))
 	require.Zero(t, p.Stats().InUse)
+}
+
+func TestMultiLockDoNamesTheLockThatWasRevoked(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		all, err := p.LockAll(b.Ctx, names, lockpool.Revocable())
+		require.NoError(t, err)
+		err = all.Do(b.Ctx, func(ctx context.Context) error {
+			require.NoError(t, p.Revoke(b.Ctx, name))
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		var revoked *lockpool.LockError
+		require.ErrorAs(t, err, &revoked)
+		require.ErrorIs(t, err, lockpool.ErrRevoked)
+		require.Equal(t, name, revoked.Name)
+		require.Equal(t, 1, strings.Count(err.Error(), "revoked"), err)
+	}
+}
+
+// The guard has not begun yet, so that the release is the first to see the loss.
+func TestMultiLockLostIsClosedByALossThatItsReleaseFinds(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	all, err := p.LockAll(b.Ctx, []string{"a", "b"})
+	require.NoError(t, err)
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
+	require.ErrorIs(t, all.Unlock(b.Ctx), lockpool.ErrLockLost)
+	<-all.Get("a").Lost()
+	<-all.Lost()
+}
+
+func TestLockAllGivesUpWhenALockItHasEnds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		end  func(b *locktest.Bench, p *lockpool.Pool) error
+		want error
+	}{
+		{"revoked", func(b *locktest.Bench, p *lockpool.Pool) error { return p.Revoke(b.Ctx, "a") }, lockpool.ErrRevoked},
+		{"lost", func(b *locktest.Bench, p *lockpool.Pool) error { return p.Break(b.Ctx, "a", b.Children("a")[0]) }, lockpool.ErrLockLost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := locktest.New(t)
+			p, others := b.Pool(), b.Pool()
+			held := b.Lock(others, "b")
+			done := make(chan error, 1)
+			go func() {
+				_, err := p.LockAll(b.Ctx, []string{"a", "b"}, lockpool.Revocable())
+				done <- err
+			}()
+			b.AwaitQueue("b", 2)
+			require.NoError(t, c.end(b, others))
+			err := <-done
+			require.ErrorIs(t, err, c.want)
+			require.NotErrorIs(t, err, context.Canceled, "its context has not ended")
+			var culprit *lockpool.LockError
+			require.ErrorAs(t, err, &culprit)
+			require.Equal(t, "a", culprit.Name)
+			b.AwaitQueue("a", 0)
+			b.AwaitQueue("b", 1)
+			b.Unlock(held)
+		})
+	}
+}
+
+// Releasing what it has is part of the wait.
+func TestLockAllOnSilentServerEndsWithWaitAtMost(t *testing.T) {
+	t.Parallel()
+	server := locktest.StartServer(t)
+	b := locktest.NewOn(t, server.Addr())
+	held := b.Lock(b.Pool(), "b")
+	p := b.Pool()
+	done := make(chan time.Duration, 1)
+	go func() {
+		began := time.Now()
+		_, err := p.LockAll(b.Ctx, []string{"a", "b"}, lockpool.WaitAtMost(500*time.Millisecond))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		done <- time.Since(began)
+	}()
+	b.AwaitQueue("b", 2)
+	require.NoError(t, server.Pause())
+	require.Less(t, <-done, 2*time.Second)
+	require.NoError(t, server.Resume())
+	b.Unlock(held)
+}
+
+func TestFailedLockAllLeavesAHeldLockAsItWas(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	held := b.Lock(b.Pool(), "b")
+	h := b.Handle(p)
+	a := b.Lock(h, "a")
+	ctx := a.Context(b.Ctx)
+	_, err := h.LockAll(b.Ctx, []string{"a", "b"}, lockpool.Revocable(), lockpool.WaitAtMost(0))
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	require.NoError(t, p.Revoke(b.Ctx, "a"))
+	<-a.Revoked()
+	require.NoError(t, ctx.Err(), "a is not revocable")
+	b.Unlock(a)
+	b.Unlock(held)
 }

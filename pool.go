@@ -228,7 +228,7 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 		defer func() { // unlocks each, whatever panics
 			unlockErr := l.Unlock(ctx)
 			under.end(ErrNotHeld)
-			if errors.Is(err, context.Canceled) && context.Cause(under) == ErrRevoked {
+			if errors.Is(err, context.Canceled) && context.Cause(under) == ErrRevoked && l.hold.life.isRevoked() {
 				err = errors.Join(err, &LockError{opHold, l.hold.name, ErrRevoked})
 			}
 			if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues without us

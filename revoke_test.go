@@ -270,3 +270,20 @@ func TestDoReportsARevocation(t *testing.T) {
 		return nil // the work was done nevertheless
 	}, lockpool.Revocable()))
 }
+
+func TestDoIsNotRevokedByTheEndOfItsContext(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	var inner error
+	err := p.Do(b.Ctx, "outer", func(ctx context.Context) error {
+		inner = p.Do(ctx, "inner", func(ctx context.Context) error {
+			require.NoError(t, p.Revoke(b.Ctx, "outer"))
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		return inner
+	}, lockpool.Revocable())
+	require.NotErrorIs(t, inner, lockpool.ErrRevoked)
+	require.ErrorIs(t, err, lockpool.ErrRevoked)
+}

@@ -49,8 +49,8 @@ func (h *Hold) leaveCounts() {
 // End reports the end, whose cause is lost if the lock was lost. token is 0 if it is
 // not known.
 func (h *Hold) End(began, ended time.Time, token int64, lost error) {
+	h.leaveCounts() // first, because users' code may panic
 	h.t.recordHold(h.lock, ended.Sub(began))
-	h.leaveCounts()
 	if lost != nil {
 		h.t.lockLost(h.lock, lost)
 		h.t.Logger.Warn("lockpool: lock lost", "lock", h.lock.Name, "kind", h.lock.Kind.String(),

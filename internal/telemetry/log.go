@@ -36,8 +36,8 @@ func (t *Telemetry) ShouldLogLongWait(lock string) bool {
 }
 
 // LogLongWait warns of a wait. holder is the zero Node if it is not known.
-func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, began time.Time, w recipe.Wait, holder driver.Node, holderData []byte) {
-	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", time.Since(began).Round(time.Millisecond),
+func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Duration, w recipe.Wait, holder driver.Node, holderData []byte) {
+	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", waited.Round(time.Millisecond),
 		"behind", w.Behind.String(), "behind_owner", nodedata.Parse(w.Data).String()}
 	if holder.Name != "" {
 		attrs = append(attrs, "holder", holder.String(), "holder_owner", nodedata.Parse(holderData).String())
