@@ -110,11 +110,19 @@ func newHiding(t *testing.T, addr string) *hiding {
 	return h
 }
 
+// lockWatched takes a lock whose node its session watches.
+func (h *hiding) lockWatched(name string, opts ...lockpool.LockOption) *lockpool.Lock {
+	l, err := h.holder.Lock(h.ctx, name, opts...)
+	require.NoError(h, err)
+	_, err = l.Token(h.ctx)
+	require.NoError(h, err)
+	return l
+}
+
 // hold takes a lock with the one pool, and waits until the other one waits for it.
 // The channel has the error of the other one's turn.
 func (h *hiding) hold(name string, opts ...lockpool.LockOption) (*lockpool.Lock, <-chan error) {
-	l, err := h.holder.Lock(h.ctx, name, opts...)
-	require.NoError(h, err)
+	l := h.lockWatched(name, opts...)
 	done := make(chan error, 1)
 	go func() { done <- h.waiter.Do(h.ctx, name, func(context.Context) error { return nil }, opts...) }()
 	h.until(func() bool { return h.waiter.Stats().Waiting == 1 })
@@ -159,10 +167,7 @@ func TestLostEventsAreNoticed(t *testing.T) {
 				h.until(func() bool { return strings.Contains(h.log.String(), "went unnoticed") })
 			},
 			"holder's end": func(h *hiding) {
-				l, err := h.holder.Lock(h.ctx, "b")
-				require.NoError(h, err)
-				_, err = l.Token(h.ctx) // it is watched
-				require.NoError(h, err)
+				l := h.lockWatched("b")
 				path := h.node("b", 0)
 				h.hide(path)
 				require.NoError(h, h.admin.Delete(path, -1))
