@@ -33,11 +33,12 @@ vet: ## gofmt, go vet and staticcheck
 tidy: ## go mod tidy in every module, with the version of the library that go.work names
 	GOWORK=off go -C tools run ./release tidy
 	go work sync
+	go mod download
 
 release-check: ## the modules as users get them: go get, go install and go vet outside the workspace
 	GOWORK=off go -C tools run ./release check
 
-bench: deps ## the table of the README; takes about ten minutes, alone on the machine
+bench: deps ## the comparison in docs/performance.md; takes about ten minutes on an idle machine
 	go run ./bench
 
 deps: ## install what the tests need and the machine lacks

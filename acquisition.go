@@ -291,7 +291,7 @@ func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
 		err = fmt.Errorf("waiting behind %s: %w", node, err)
 	}
 	if owner := nodedata.Parse(w.Data).String(); owner != "" {
-		err = fmt.Errorf("%w (it is that of %s)", err, owner)
+		err = fmt.Errorf("%w (owner: %s)", err, owner)
 	}
 	return err
 }

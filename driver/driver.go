@@ -3,8 +3,8 @@
 // Every lock of lockpool can be built on a service that keeps ordered queues of
 // nodes, each of which lives as long as its session. A driver implements four
 // operations on such queues ([Session.Join], [Session.List], [Session.Watch],
-// [Session.Leave]) and the sessions; the lock algorithms are in package recipe,
-// which uses drivers and no network.
+// [Session.Leave]), and the sessions themselves; package recipe has the lock
+// algorithms, which reach the service only through a driver.
 //
 // Users of lockpool need this package only to write a driver. It imports no other
 // package of lockpool.
@@ -27,9 +27,9 @@ var (
 	// more.
 	ErrSessionLost = errors.New("session lost")
 
-	// ErrExpired reports that the session is over because the service says so,
-	// earlier than by the client's clock it could be: its locks may have been granted
-	// to others before. The error that wraps it wraps ErrSessionLost, too.
+	// ErrExpired reports that the service has ended the session earlier than the
+	// client's clock allows: others may have been granted its locks before the client
+	// knew. The error that wraps it wraps ErrSessionLost, too.
 	ErrExpired = errors.New("expired")
 
 	// ErrUnavailable reports that no session could be opened: no server was
@@ -103,7 +103,7 @@ type Connector interface {
 // A Session never continues as another session. It is safe for concurrent use.
 //
 // The context given to a call bounds how long the caller waits, and a call
-// whose context has ended before sends nothing (except Leave). If the context ends
+// whose context has already ended sends nothing (except Leave). If the context ends
 // while a reply is under way, the driver completes or undoes the call in the
 // background.
 type Session interface {
@@ -201,13 +201,13 @@ type Session interface {
 	Unremovable() <-chan struct{}
 
 	// Alive returns nil if the session is certainly not over. If the machine's
-	// clocks leave a doubt, it waits for an answer of the service that settles it.
-	// It is called before a lock is granted.
+	// clocks do not tell, it waits for an answer of the service that does. It is
+	// called before a lock is granted.
 	Alive(ctx context.Context) error
 
-	// Done returns a channel that is closed when the session is over. That is before
-	// the service can remove the session's nodes, at the latest when by the client's
-	// own clock so much time has passed that the service might.
+	// Done returns a channel that is closed when the session is over. It is closed
+	// before the service can remove the session's nodes: at the latest when, by the
+	// client's own clock, the service might expire the session.
 	Done() <-chan struct{}
 
 	// Err returns nil until Done is closed, and then an error that wraps

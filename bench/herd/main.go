@@ -116,7 +116,7 @@ func run(ctx context.Context, args []string, out, help io.Writer) (err error) {
 		}
 		defer func() {
 			_ = plot.Close()
-			_ = os.Remove(plot.Name()) // fails once it was renamed to the output
+			_ = os.Remove(plot.Name()) // fails if it has been renamed to the output
 		}()
 	}
 	server, err := start(ctx, s.server)

@@ -14,7 +14,7 @@ type claims struct {
 	mu                 sync.Mutex
 	creating, deleting int
 	granted            int64         // creates that succeeded
-	changed            chan struct{} // closed when creating or deleting falls; nil if nobody waits for that
+	changed            chan struct{} // closed when creating or deleting falls; nil without a waiter
 }
 
 // claimedPaths has the claims of each path as a weak.Pointer: they exist for as long

@@ -42,7 +42,8 @@ type Config struct {
 
 	// SessionTimeout is requested from the server, which by default keeps it
 	// between 2 and 20 of its ticks. It is how long the locks of a crashed process
-	// stay held. The default is DefaultSessionTimeout.
+	// stay held. A session that gets no answer ends after about half of it, so that
+	// its locks end before others get them. The default is DefaultSessionTimeout.
 	SessionTimeout time.Duration
 
 	// MaxPacket is the size in bytes of the largest reply that is accepted. A longer

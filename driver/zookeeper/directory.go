@@ -78,7 +78,7 @@ func (s *Session) usesContainers() bool {
 // our requests, or by a script that deletes a queue again and again. It returns an
 // error if the context has ended or the session is over.
 func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
-	const longest = 50 // milliseconds; longer than the other side takes, which would always win otherwise
+	const longest = 50 // milliseconds; short enough to succeed in the end
 	if n <= 1 {
 		return ctx.Err() // creating a queue for the first time costs no pause
 	}

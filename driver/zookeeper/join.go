@@ -188,7 +188,8 @@ func (s *Session) findCreated(dir, guid string, nodes int) (driver.Node, error) 
 	}
 }
 
-// removeParts removes what is left of a contender. It returns errNotCreated.
+// removeParts removes the remaining nodes of a contender. It returns errNotCreated if
+// that succeeds.
 func (s *Session) removeParts(dir string, parts []driver.Node) error {
 	for _, node := range parts {
 		if err := s.remove(dir, node); err != nil && err != driver.ErrRemoved {

@@ -18,8 +18,8 @@ type Layout string
 
 const (
 	// LayoutCurator, the default, excludes Curator's InterProcessMutex and
-	// go-zookeeper's Lock. They take a reader of lockpool for one of their own
-	// contenders and wait for it, although for longer than they must.
+	// go-zookeeper's Lock. They take a reader of lockpool for a contender of their
+	// own kind and wait for it, sometimes longer than necessary.
 	LayoutCurator Layout = "curator"
 
 	// LayoutCuratorRW is the layout of Curator's InterProcessReadWriteLock, whose

@@ -177,8 +177,8 @@ func (l *link) onReply(xid, code int32) {
 
 // replaceOversized gives the client an error in place of a listing that is longer
 // than it accepts, and an empty node in place of one with that much data, which is
-// not ours. The client would drop the connection, whoever the answer is for, and
-// leave every request that is under way unsure.
+// not ours. The client would drop the connection for it, and the outcome of every
+// other request under way would be unknown.
 func (l *link) replaceOversized() error {
 	if l.got > 0 || l.left > 0 || len(l.substitute) > 0 {
 		return nil // in the middle of a packet

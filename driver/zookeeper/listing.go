@@ -33,8 +33,8 @@ type listing struct {
 	err      error
 }
 
-// begin returns a listing that shows the directory as it is now, or later. If own
-// is true, the caller makes it, after previous is done, and calls finish.
+// begin returns a listing that will show the directory as it is now, or later. If own
+// is true, the caller has to make it, after previous is done, and to call finish.
 func (l *listings) begin(dir string) (latest, previous *listing, answer int64, own bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +47,7 @@ func (l *listings) begin(dir string) (latest, previous *listing, answer int64, o
 	return latest, previous, max(l.lengths[dir], minAnswer), true
 }
 
-// markSent tells that later callers may miss in the listing what they look for.
+// markSent marks a listing that may lack changes that later callers have to see.
 func (l *listings) markSent(of *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +94,7 @@ func makeRoom[V any](m map[string]V, key string, limit int) {
 	}
 }
 
-// list lists a directory once, as it is now or later.
+// listOnce lists a directory as it is now, or later.
 func (s *Session) listOnce(dir string) *listing {
 	l, previous, answer, own := s.listings.begin(dir)
 	if !own {

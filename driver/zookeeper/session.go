@@ -17,16 +17,16 @@ import (
 // that were queued for the old one on the new; a Session prevents that by
 // refusing to dial once it is over, so that every reply it sees belongs to the
 // one session it was made with.
-//
-// A Session consists of parts, each in a file of its own. A part that several
-// goroutines use has a mutex that guards its data and nothing else. No mutex is
-// held during a request, during a call into the client, or while another mutex is
-// taken, with two exceptions:
-//
-//	connection.mu before lease.mu    the lease starts when the session gets its ID
-//	watches.mu    before calls.mu    no watch is added to a session that is over
 type Session struct {
-	settings            // connector.go
+	// Each part is in a file of its own. A part that several goroutines use has a
+	// mutex, which guards the data of that part only. No mutex is held during a
+	// request or a call into the client, nor while another one is taken, with two
+	// exceptions:
+	//
+	//	connection.mu before lease.mu    the lease begins when the session gets its ID
+	//	watches.mu    before calls.mu    no watch is added to a session that is over
+
+	settings            // connector.go: the configuration, and what sessions share
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine
 	calls     calls     // call.go: the calls under way
 	expiry    expiry    // expiry.go: when the session ends by our own clock

@@ -78,7 +78,7 @@ func (ws *watches) interrupt() {
 // for every waiter, whenever its wait began.
 func (s *Session) fire(path string, e driver.Event) {
 	if e == driver.Deleted {
-		s.plainNodes.forgetPath(path) // whoever deleted it: the event precedes the reply to the next create
+		s.plainNodes.forgetPath(path) // whichever client deleted it: the event precedes the reply to the next create
 	}
 	if w := s.watches.at(path); w != nil {
 		s.watches.remove(w)

@@ -132,7 +132,7 @@ func (s *story) run() error {
 	}
 	s.printf("", "The balance is %d, with token %d: what B wrote.", balance, token)
 	if balance != 150 || token != b.token || b.token <= a.token {
-		return fmt.Errorf("B should have written the balance 150 with token %d, larger than A's token %d", b.token, a.token)
+		return fmt.Errorf("the balance should be 150, from B with token %d, larger than A's token %d", b.token, a.token)
 	}
 	return nil
 }

@@ -133,8 +133,7 @@ func (s *shop) transfer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer locks.Unlock(ctx) // pause returns the error if they are lost
-	return pause(locks.Context(ctx), 10*time.Millisecond)
+	return locks.Do(ctx, spend(10*time.Millisecond))
 }
 
 func (s *shop) quote(ctx context.Context) error {

@@ -28,9 +28,8 @@ func newMeters() (*prometheus.Registry, *sdkmetric.MeterProvider, error) {
 	return registry, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), nil
 }
 
-// openPool opens a pool with metrics. That takes a meter provider, here given as
-// an option and otherwise the global one, a name for the pool, and the names of
-// locks in metrics.
+// openPool opens a pool with metrics: with a meter provider (the default is the
+// global one), a name for the pool, and names for locks.
 func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool, error) {
 	// Each run has locks of its own, below a path with the process ID.
 	return lockpool.Open("zookeeper", fmt.Sprintf("%s/metrics-%d?session_timeout=10s", address, os.Getpid()),

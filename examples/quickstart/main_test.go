@@ -26,7 +26,7 @@ func requireStory(t *testing.T, args ...string) {
 	p.RequireClean(t)
 
 	require.Contains(t, p.Stdout.String(), "refunds   tries orders/42: busy\n")
-	require.Regexp(t, `refunds   gives up: lockpool: lock "orders/42": waiting behind .+: context deadline exceeded \(it is that of quickstart\S*, process \d+ on .+\)\n`, p.Stdout)
+	require.Regexp(t, `refunds   gives up: lockpool: lock "orders/42": waiting behind .+: context deadline exceeded \(owner: quickstart\S*, process \d+ on .+\)\n`, p.Stdout)
 	require.Regexp(t, `billing   enters orders/42 again, without waiting \(.+\): depth 2\n`, p.Stdout)
 	for _, row := range []string{
 		`(?m)^billing   orders/42  ·*█+ +waited    0 ms  acquired$`,

@@ -15,9 +15,8 @@ const axisWidth = 32 // makes lines shorter than 80 characters
 
 // waterfall draws a line for every request for a lock, all on one axis of time.
 func waterfall(all []spans.Span) string {
-	// In a trace the spans come one after the other: the request, as part of it
-	// the wait, and then the work. So in the order of their beginnings, later
-	// marks never hide earlier ones.
+	// In the order of their beginnings, because in a trace the wait is part of the
+	// request and drawn over it, and the work follows both.
 	all = slices.DeleteFunc(slices.Clone(all), func(s spans.Span) bool { return marks[s.Name] == 0 })
 	slices.SortStableFunc(all, func(a, b spans.Span) int { return a.Start.Compare(b.Start) })
 	if len(all) == 0 {

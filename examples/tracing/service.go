@@ -51,7 +51,7 @@ var requests = map[string]func(*service, context.Context) error{
 	"POST /shipments": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("book parcel", 150*time.Millisecond))
 	},
-	// A customer waits for this one, so it does not wait for long.
+	// A customer waits for the response, so this one does not wait for long.
 	"GET /orders/{id}": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("read order", 10*time.Millisecond),
 			lockpool.WaitAtMost(150*time.Millisecond))
@@ -61,8 +61,7 @@ var requests = map[string]func(*service, context.Context) error{
 		if err != nil {
 			return err
 		}
-		defer locks.Unlock(ctx)
-		return s.work("move money", 300*time.Millisecond)(locks.Context(ctx))
+		return locks.Do(ctx, s.work("move money", 300*time.Millisecond))
 	},
 	"POST /orders": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "accounts/9", s.work("reserve credit", 150*time.Millisecond))
@@ -125,7 +124,7 @@ func (s *service) handle(ctx context.Context, j job) error {
 	defer span.End()
 	err := requests[j.Request](s, ctx)
 	status := http.StatusOK
-	if errors.Is(err, context.DeadlineExceeded) { // giving up is an answer, too
+	if errors.Is(err, context.DeadlineExceeded) { // a response, too
 		status, err = http.StatusServiceUnavailable, nil
 		span.SetStatus(codes.Error, "")
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// openPool opens a pool that is traced. That takes a tracer provider, here given
-// as an option and otherwise the global one, and a name for the pool's locks.
+// openPool opens a pool that is traced: with a tracer provider (the default is the
+// global one), and an owner by which other processes know its locks.
 func openPool(service, address string, tracers *tracers) (*lockpool.Pool, error) {
 	// Each run has locks of its own, below a path with the process ID of the
 	// program that started this one.
@@ -47,7 +47,7 @@ func newTracers(worker *process.Worker) (*tracers, error) {
 	}
 	opts := []sdktrace.TracerProviderOption{
 		sdktrace.WithResource(about),
-		sdktrace.WithSampler(sdktrace.AlwaysSample()), // all are drawn
+		sdktrace.WithSampler(sdktrace.AlwaysSample()), // the picture needs all
 		sdktrace.WithSpanProcessor(recorder{worker}),
 	}
 	t := new(tracers)

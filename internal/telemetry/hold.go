@@ -53,7 +53,7 @@ func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 	h.leaveCounts()
 	if lost != nil {
 		h.t.lockLost(h.lock, lost)
-		h.t.Logger.Warn("lockpool: a lock was lost", "lock", h.lock.Name, "kind", h.lock.Kind.String(),
+		h.t.Logger.Warn("lockpool: lock lost", "lock", h.lock.Name, "kind", h.lock.Kind.String(),
 			"held", ended.Sub(began).Round(time.Millisecond), "cause", lost)
 	}
 	if h.span == nil {

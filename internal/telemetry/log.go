@@ -38,11 +38,11 @@ func (t *Telemetry) ShouldLogLongWait(lock string) bool {
 // LogLongWait warns of a wait. holder is the zero Node if it is not known.
 func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, began time.Time, w recipe.Wait, holder driver.Node, holderData []byte) {
 	attrs := []any{"lock", lock.Name, "kind", lock.Kind.String(), "waited", time.Since(began).Round(time.Millisecond),
-		"behind", w.Behind.String(), "whose", nodedata.Parse(w.Data).String()}
+		"behind", w.Behind.String(), "behind_owner", nodedata.Parse(w.Data).String()}
 	if holder.Name != "" {
-		attrs = append(attrs, "holder", holder.String(), "holder_whose", nodedata.Parse(holderData).String())
+		attrs = append(attrs, "holder", holder.String(), "holder_owner", nodedata.Parse(holderData).String())
 	}
-	t.Logger.WarnContext(ctx, "lockpool: a lock is waited for long", attrs...)
+	t.Logger.WarnContext(ctx, "lockpool: long wait for a lock", attrs...)
 }
 
 // LogSelfDeadlock warns of a goroutine that seems to wait for itself.

@@ -29,7 +29,7 @@ type process struct {
 }
 
 // startCurator starts a client with the kinds "mutex", "write", "read" and
-// "permit", the last one of a semaphore with that limit.
+// "permit". The limit is that of the semaphore.
 func startCurator(t testing.TB, path string, limit int) *process {
 	return start(t, "java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto",
 		"-XX:TieredStopAtLevel=1", // the process is too short-lived for the optimizing compiler

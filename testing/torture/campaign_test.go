@@ -108,11 +108,7 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{exclusive}
 				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
 				o.Duration = 5 * time.Second
-				o.faults = []fault{{"freeze the connections of the holder", connections, long,
-					func(c *campaign, _ *rand.Rand) (string, func() error, error) {
-						i := slices.IndexFunc(c.clients, func(p *process) bool { return p.name == c.history.longestHolder() })
-						return c.disturb(i, func(p *zktest.Proxy) { p.Partition(all, zktest.Both) })
-					}}}
+				o.faults = []fault{{"freeze the connections of the holder", connections, long, freezeHolder}}
 				c.change(o)
 			})
 			require.Equal(t, c.clean, found.clean(), last)
@@ -123,6 +119,12 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 			}
 		})
 	}
+}
+
+func freezeHolder(c *campaign, _ *rand.Rand) (string, func() error, error) {
+	holder := c.history.longestHolder()
+	i := slices.IndexFunc(c.clients, func(p *process) bool { return p.name == holder })
+	return c.disturb(i, func(p *zktest.Proxy) { p.Partition(all, zktest.Both) })
 }
 
 func TestCrashedAndHungClientsAreReported(t *testing.T) {

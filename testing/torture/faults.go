@@ -91,13 +91,13 @@ var faults = []fault{
 	{"reset the connections of a client", connections, moment, func(c *campaign, r *rand.Rand) (string, func() error, error) {
 		return c.disturb(c.anyClient(r), func(p *zktest.Proxy) { p.Reset(all) })
 	}},
-	{"half open connections of a client", connections, long, func(c *campaign, r *rand.Rand) (string, func() error, error) {
+	{"half-open the connections of a client", connections, long, func(c *campaign, r *rand.Rand) (string, func() error, error) {
 		return c.disturb(c.anyClient(r), func(p *zktest.Proxy) { p.HalfOpen(all) })
 	}},
 	{"freeze the connections of a client", connections, short, freeze(zktest.Both)},
 	{"freeze the connections of a client for long", connections, long, freeze(zktest.Both)},
-	{"freeze what a client sends", connections, long, freeze(zktest.Inbound)},
-	{"freeze what a client receives", connections, long, freeze(zktest.Outbound)},
+	{"freeze a client's outgoing traffic", connections, long, freeze(zktest.Inbound)},
+	{"freeze a client's incoming traffic", connections, long, freeze(zktest.Outbound)},
 	{"reset all connections", connections, moment, func(c *campaign, _ *rand.Rand) (string, func() error, error) {
 		for i := range c.proxies {
 			_, _, _ = c.disturb(i, func(p *zktest.Proxy) { p.Reset(all) })

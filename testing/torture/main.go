@@ -16,9 +16,9 @@
 //
 //	violations=0 leaked_nodes=0 stuck_waiters=0
 //
-// if there is no violation. Only then the exit code is 0. Faults happen to
-// processes and connections of this machine only; nothing leaves it. The command
-// needs Linux, and what zktest needs to start real servers and to separate them.
+// if there is no violation, and only then is the exit code 0. Faults happen only to
+// processes and connections of this machine; nothing leaves it. The command needs
+// Linux, and what zktest needs to start real servers and to separate them.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package tracing tests the spans of lockpool with the recorder of
-// OpenTelemetry's SDK, against a real ZooKeeper. It is a module of its own, so
-// that lockpool itself depends on the API of OpenTelemetry only.
+// Package tracing tests lockpool's spans, metrics and logs with OpenTelemetry's
+// SDK. It is a module of its own, so that lockpool itself depends only on
+// OpenTelemetry's API. It contains only tests.
 package tracing

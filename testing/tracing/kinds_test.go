@@ -4,14 +4,14 @@ import (
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
 )
 
-// asKind is a way to lock that gives the lock back with a function.
-type asKind func(ctx context.Context, p *lockpool.Pool) (release func(context.Context) error, err error)
+// acquireFunc acquires a lock of some kind, and returns a function that releases it.
+type acquireFunc func(ctx context.Context, p *lockpool.Pool) (release func(context.Context) error, err error)
 
 func twoPermits(ctx context.Context, p *lockpool.Pool) (func(context.Context) error, error) {
 	permits, err := p.Semaphore("a", 2).Acquire(ctx, 2)
@@ -21,7 +21,7 @@ func twoPermits(ctx context.Context, p *lockpool.Pool) (func(context.Context) er
 	return permits.Release, nil
 }
 
-func withOptions(opts ...lockpool.LockOption) asKind {
+func withOptions(opts ...lockpool.LockOption) acquireFunc {
 	return func(ctx context.Context, p *lockpool.Pool) (func(context.Context) error, error) {
 		l, err := p.Lock(ctx, "a", opts...)
 		if err != nil {
@@ -31,74 +31,67 @@ func withOptions(opts ...lockpool.LockOption) asKind {
 	}
 }
 
-func TestEveryKindOfLockHasItsSpans(t *testing.T) {
+func TestEachKindOfLockHasItsSpans(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name string
-		take asKind
-		own  attributes // of its kind
-		// of one that waits
-		queued        attributes
-		events, woken []string
+		name          string
+		acquire       acquireFunc
+		kind          attributes // of the kind
+		queued        attributes // of an acquisition that waits
+		events, woken []string   // of the acquisition and of its wait
 	}{
 		{
 			"read", withOptions(lockpool.Shared()), attributes{"lockpool.lock.kind": "read"},
-			attributes{"lockpool.lock.queue.position": int64(1), "lockpool.lock.queue.length": int64(2)}, enqueued, []string{gone},
+			attributes{"lockpool.lock.queue.position": int64(1), "lockpool.lock.queue.length": int64(2)}, enqueued, []string{goneEvent},
 		},
 		{
 			"semaphore", twoPermits, attributes{"lockpool.lock.kind": "semaphore", "lockpool.lock.permits": int64(2)},
-			attributes{"lockpool.lock.queue.position": int64(0), "lockpool.lock.queue.length": int64(1)}, enqueued, []string{gone},
+			attributes{"lockpool.lock.queue.position": int64(0), "lockpool.lock.queue.length": int64(1)}, enqueued, []string{goneEvent},
 		},
-		{"plain", withOptions(lockpool.Plain()), attributes{"lockpool.lock.kind": "plain"}, attributes{}, nil, []string{gone}},
+		{"plain", withOptions(lockpool.Plain()), attributes{"lockpool.lock.kind": "plain"}, attributes{}, nil, []string{goneEvent}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			p, m := b.metered()
-			others := b.stranger()
-			first := c.take
-			if c.name == "read" { // they would share it
+			others := b.peer()
+			first := c.acquire
+			if c.name == "read" { // readers would share the lock
 				first = withOptions()
 			}
-			release, err := first(b.ctx, others.Pool)
+			unlock, err := first(b.ctx, others.Pool)
 			require.NoError(t, err)
-			q, err := others.Queue(b.ctx, "a")
-			require.NoError(t, err)
-			holder := q.Contenders[0].Node
+			holder := b.holder(others.Pool).Node
 			var session string
 			spans := b.trace(func(ctx context.Context) {
 				done := make(chan error)
-				go func() {
-					release, err := c.take(ctx, p)
+				go func() { // ends with ctx at the latest
+					unlock, err := c.acquire(ctx, p)
 					if err == nil {
-						q, looked := others.Queue(ctx, "a")
-						if err = looked; err == nil {
-							session = q.Contenders[0].Session
-							err = release(ctx)
-						}
+						session = b.holder(others.Pool).Session
+						err = unlock(ctx)
 					}
 					done <- err
 				}()
-				b.waitingBehind(holder, 1)
-				b.linked(1, 1)
-				require.NoError(t, release(b.ctx))
+				b.awaitBehind(holder, 1)
+				b.awaitLinks(1, 1)
+				require.NoError(t, unlock(b.ctx))
 				require.NoError(t, <-done)
 			})
-			waiting := c.queued.with(c.own)
-			delete(waiting, "lockpool.lock.queue.length")
-			delete(waiting, "lockpool.lock.permits")
 			end := attributes{"lockpool.lock.wakeups": int64(1), "lockpool.lock.outcome": "acquired"}
+			waiting := c.queued.with(c.kind).with(end).without("lockpool.lock.queue.length", "lockpool.lock.permits").
+				with(attributes{"lockpool.lock.waiting_for": holder})
 			require.Equal(t, []span{
-				acquire(session, c.own.with(c.queued).with(end).with(attributes{"lockpool.lock.contended": true}), ok, c.events,
-					wait(waiting.with(end).with(attributes{"lockpool.lock.waiting_for": holder}), ok, c.woken...).linkedTo(linkTo("holder", others.asked()[0]))),
-				released(c.own.without("lockpool.lock.permits")),
+				acquire(session, c.kind.with(c.queued).with(end).with(attributes{"lockpool.lock.contended": true}), ok, c.events,
+					wait(waiting, ok, c.woken...).linkedTo(linkTo("holder", others.acquisitions()[0]))),
+				release(c.kind.without("lockpool.lock.permits")),
 			}, spans)
 			kind := "lockpool.lock.kind=" + c.name
 			want := idle(2).with(points{
 				waitTime: {"lockpool.lock.contended=true," + kind + ",lockpool.lock.outcome=acquired": 1},
 				holdTime: {kind: 1}, held: {kind: 0}, waiters: {kind: 0}, depth: {kind: 1},
 			})
-			if c.name == "plain" { // has no queue
+			if c.name == "plain" { // it has no queue
 				delete(want, depth)
 			}
 			require.Equal(t, want, m.points())
@@ -106,8 +99,17 @@ func TestEveryKindOfLockHasItsSpans(t *testing.T) {
 	}
 }
 
-// What goes wrong is told apart by its type.
-func TestErrorsOfKindsHaveTheirTypes(t *testing.T) {
+// holder returns the first contender for "a". It can be called on any goroutine.
+func (b *bench) holder(p *lockpool.Pool) (first lockpool.Contender) {
+	b.Helper()
+	q, err := p.Queue(b.ctx, "a")
+	if assert.NoError(b, err) && assert.NotEmpty(b, q.Contenders) {
+		first = q.Contenders[0]
+	}
+	return first
+}
+
+func TestErrorsOfKindsHaveTypes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, others := b.pool(), b.silentPool()
@@ -135,28 +137,8 @@ func TestErrorsOfKindsHaveTheirTypes(t *testing.T) {
 			_, err := p.Lock(ctx, "a", lockpool.Revocable())
 			done <- err
 		}()
-		require.NoError(t, others.Revoke(b.ctx, "a", b.queued("a", 2)[1]))
+		require.NoError(t, others.Revoke(b.ctx, "a", b.awaitQueue("a", 2)[1]))
 		return <-done
 	}))
 	b.unlock(holder)
-}
-
-// Who looks at a queue sees the span that asked, to look for it.
-func TestQueueShowsTheSpanThatAsked(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	l := b.lock(b.ctx, p, "a")
-	q, err := p.Queue(b.ctx, "a")
-	require.NoError(t, err)
-	sc := b.named(acquireName)[0].SpanContext()
-	require.Equal(t, "00-"+sc.TraceID().String()+"-"+sc.SpanID().String()+"-01", q.Contenders[0].Trace)
-	b.unlock(l)
-	require.NotEqual(t, trace.TraceID{}, sc.TraceID())
-
-	l = b.lock(b.ctx, b.silentPool(), "a")
-	q, err = p.Queue(b.ctx, "a")
-	require.NoError(t, err)
-	require.Empty(t, q.Contenders[0].Trace)
-	b.unlock(l)
 }

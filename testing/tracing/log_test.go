@@ -1,7 +1,11 @@
 package tracing
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,80 +14,107 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
+// logBuffer collects log records as JSON.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) option() lockpool.Option {
+	return lockpool.WithLogger(slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})))
+}
+
+// lines returns the records, without the time and the given attributes, which
+// differ every time but must be there.
+func (l *logBuffer) lines(t testing.TB, without ...string) (lines []map[string]any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range bytes.Lines(l.buf.Bytes()) {
+		var fields map[string]any
+		require.NoError(t, json.Unmarshal(line, &fields))
+		for _, key := range append(without, "time") {
+			require.Contains(t, fields, key)
+			delete(fields, key)
+		}
+		lines = append(lines, fields)
+	}
+	return lines
+}
+
 func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	log := new(logged)
+	log := new(logBuffer)
 	p := b.pool(log.option(), lockpool.WithLongWait(50*time.Millisecond))
-	others := b.stranger(lockpool.WithOwner("billing"))
-	b.unlock(b.lock(b.ctx, p, "a")) // no wait
+	others := b.peer(lockpool.WithOwner("billing"))
+	b.unlock(b.lock(b.ctx, p, "a")) // without a wait
 	holder := b.lock(b.ctx, others.Pool, "a")
-	asked := time.Now()
-	w := b.start(b.ctx, p, "a")
-	node := b.queued("a", 2)[0]
-	b.until(func() bool { return len(log.lines(t)) > 0 }, "it is logged")
-	require.GreaterOrEqual(t, time.Since(asked), 50*time.Millisecond)
-	_, err := b.admin.Set(b.chroot+"/a/"+node, []byte(`{"pid":7,"host":"h"}`), -1) // it looks, and waits again
+	begin := time.Now()
+	w := b.enqueue(b.ctx, p, 2)
+	node := w.predecessor()
+	b.until(func() bool { return len(log.lines(t)) > 0 }, "the wait is logged")
+	require.GreaterOrEqual(t, time.Since(begin), 50*time.Millisecond)
+	_, err := b.admin.Set(b.chroot+"/a/"+node, []byte(`{"pid":7,"host":"h"}`), -1) // the waiter looks and waits again
 	require.NoError(t, err)
-	time.Sleep(100 * time.Millisecond) // of nothing happening: it is logged once
+	time.Sleep(100 * time.Millisecond) // the wait must not be logged again
 	b.unlock(holder)
 	b.unlock(b.granted(w))
 	require.Equal(t, []map[string]any{{
-		"level": "WARN", "msg": "lockpool: a lock is waited for long", "lock": "a", "kind": "mutex",
-		"behind": node, "whose": "billing, " + process, "holder": node, "holder_whose": "billing, " + process,
+		"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex",
+		"behind": node, "behind_owner": "billing, " + thisProcess, "holder": node, "holder_owner": "billing, " + thisProcess,
 	}}, log.lines(t, "waited"))
 }
 
-// Of many that wait for one lock, one tells, and names the holder, which none but
-// the first waits behind.
-func TestManyLongWaitsForOneLockAreOneWarning(t *testing.T) {
+// The warning names the holder, behind which only the first of them waits.
+func TestManyLongWaitsForALockAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	log := new(logged)
+	log := new(logBuffer)
 	p := b.pool(log.option(), lockpool.WithLongWait(time.Second))
-	others := b.stranger(lockpool.WithOwner("billing"))
+	others := b.peer(lockpool.WithOwner("billing"))
 	holder := b.lock(b.ctx, others.Pool, "a")
-	between := b.start(b.ctx, others.Pool, "a")
-	queue := b.queued("a", 2)
-	var waiters []*waiter
+	waiters := []*waiter{b.enqueue(b.ctx, others.Pool, 2)}
+	head := waiters[0].predecessor()
 	for i := range 5 {
-		waiters = append(waiters, b.start(b.ctx, p, "a"))
-		b.queued("a", i+3)
+		waiters = append(waiters, b.enqueue(b.ctx, p, i+3))
 	}
-	b.until(func() bool { return len(log.lines(t, "waited")) > 0 }, "it is logged")
+	b.until(func() bool { return len(log.lines(t, "waited")) > 0 }, "a wait is logged")
 	line := log.lines(t, "waited")[0]
-	require.Equal(t, queue[0], line["holder"])
-	require.Equal(t, "billing, "+process, line["holder_whose"])
-	require.NotEqual(t, queue[0], line["behind"])
+	require.Equal(t, head, line["holder"])
+	require.Equal(t, "billing, "+thisProcess, line["holder_owner"])
+	require.NotEqual(t, head, line["behind"])
 	b.unlock(holder)
-	for _, w := range append([]*waiter{between}, waiters...) {
+	for _, w := range waiters {
 		b.unlock(b.granted(w))
 	}
 	require.Len(t, log.lines(t, "waited"), 1)
 }
 
-func TestWaitThatIsShortIsNotLogged(t *testing.T) {
+func TestShortWaitIsNotLogged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	log := new(logged)
+	log := new(logBuffer)
 	p := b.pool(log.option(), lockpool.WithLongWait(time.Second))
-	asked := time.Now()
+	begin := time.Now()
 	holder := b.lock(b.ctx, p, "a")
 	w := b.start(b.ctx, p, "a")
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+	b.awaitWaiting(p, 1)
 	b.unlock(holder)
 	b.unlock(b.granted(w))
-	time.Sleep(time.Second + 100*time.Millisecond - time.Since(asked)) // a timer that was left would have fired
+	time.Sleep(time.Second + 100*time.Millisecond - time.Since(begin)) // a leftover timer would have fired
 	require.Empty(t, log.lines(t))
 }
 
-const suspicion = "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; " +
-	"if that one waits for this one, both wait forever"
-
-func TestGoroutineThatWaitsForItsParentIsSuspected(t *testing.T) {
+func TestWaitForALockOfTheParentGoroutineIsLogged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	log := new(logged)
+	log := new(logBuffer)
 	p := b.pool(log.option())
 	child := func(ctx context.Context, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -94,21 +125,21 @@ func TestGoroutineThatWaitsForItsParentIsSuspected(t *testing.T) {
 	}
 	other := b.lock(b.ctx, p, "other")
 	require.NoError(t, p.Do(b.ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, child(ctx, "b"), "free")
-		require.ErrorIs(t, child(ctx, "other"), context.DeadlineExceeded, "another holder's")
-		require.NoError(t, p.Do(ctx, "a", func(context.Context) error { return nil }), "entered again")
+		require.NoError(t, child(ctx, "b"), "the lock is free")
+		require.ErrorIs(t, child(ctx, "other"), context.DeadlineExceeded, "another holder has it")
+		require.NoError(t, p.Do(ctx, "a", func(context.Context) error { return nil }), "a reentry")
 		require.Empty(t, log.lines(t))
 		require.ErrorIs(t, child(ctx, "a"), context.DeadlineExceeded)
 		return nil
 	}))
 	b.unlock(other)
-	require.Equal(t, []map[string]any{{"level": "WARN", "msg": suspicion, "lock": "a"}}, log.lines(t))
+	require.Equal(t, []map[string]any{{"level": "WARN", "msg": selfDeadlockMessage, "lock": "a"}}, log.lines(t))
 }
 
-func TestLockingWritesNoLog(t *testing.T) {
+func TestLockingLogsNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	log := new(logged)
-	b.locking(b.pool(log.option(), lockpool.WithHoldSpans()))
+	log := new(logBuffer)
+	b.exerciseLocking(b.pool(log.option(), lockpool.WithHoldSpans()))
 	require.Empty(t, log.lines(t))
 }

@@ -19,20 +19,20 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-func TestMetricsHaveUnitsAndBucketsOfSeconds(t *testing.T) {
+func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered()
 	l := b.lock(b.ctx, p, "a")
 	require.NoError(t, p.Do(l.Context(b.ctx), "a", func(context.Context) error { return nil }))
 	w := b.start(b.ctx, p, "a")
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+	b.awaitWaiting(p, 1)
 	b.unlock(l)
 	b.unlock(b.granted(w))
 	l = b.lock(b.ctx, p, "a")
 	b.expire(b.session("a", b.queue("a")[0]))
 	<-l.Lost()
-	b.until(func() bool { return m.points()["lockpool.lock.lost"] != nil }, "it is counted")
+	b.until(func() bool { return m.points()["lockpool.lock.lost"] != nil }, "the loss is counted")
 	wait := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 	units, buckets := map[string]string{}, map[string][]float64{}
 	for _, metric := range m.collect() {
@@ -62,7 +62,7 @@ func TestMetricsHaveUnitsAndBucketsOfSeconds(t *testing.T) {
 	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
 }
 
-func TestMetricsNameNoLockUnlessItIsMapped(t *testing.T) {
+func TestMetricsNameNoLockWithoutWithMetricName(t *testing.T) {
 	t.Parallel()
 	const key = "lockpool.lock.name="
 	all := func(points points) (all string) {
@@ -82,7 +82,7 @@ func TestMetricsNameNoLockUnlessItIsMapped(t *testing.T) {
 	var asked atomic.Pointer[lockpool.Pool]
 	p, m = b.metered(lockpool.WithOwner("billing"), lockpool.WithMetricName(func(name string) string {
 		if p := asked.Load(); p != nil {
-			_ = p.Stats() // it may use the pool
+			_ = p.Stats() // the function may use the pool
 		}
 		name, _, _ = strings.Cut(name, "/")
 		return name
@@ -102,10 +102,10 @@ func TestMetricsNameNoLockUnlessItIsMapped(t *testing.T) {
 
 	p, m = b.metered(lockpool.WithMetricName(func(string) string { return "" }))
 	b.unlock(b.lock(b.ctx, p, "orders/42"))
-	require.NotContains(t, all(m.points()), key, "mapped to nothing")
+	require.NotContains(t, all(m.points()), key, "an empty name is left out")
 }
 
-func TestPoolThatIsClosedIsAskedForNoFigures(t *testing.T) {
+func TestClosedPoolReportsNoMetrics(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	m := b.newMeter()
@@ -114,12 +114,12 @@ func TestPoolThatIsClosedIsAskedForNoFigures(t *testing.T) {
 		p, err := lockpool.Open("zookeeper", b.server.Addr()+b.chroot, lockpool.WithMeterProvider(m))
 		require.NoError(t, err)
 		runtime.AddCleanup(p, func(gone chan struct{}) { close(gone) }, gone)
-		require.Equal(t, map[string]int64{"": 0}, m.points()[sessions], "it has not been used")
-		s, err := p.Handle(b.ctx)
+		require.Equal(t, map[string]int64{"": 0}, m.points()[sessions], "the pool has not been used")
+		h, err := p.Handle(b.ctx)
 		require.NoError(t, err)
 		require.Equal(t, map[string]int64{"": 1}, m.points()[sessions])
 		require.Equal(t, map[string]int64{"": 1}, m.points()[handles])
-		require.NoError(t, s.Close(b.ctx))
+		require.NoError(t, h.Close(b.ctx))
 		require.Equal(t, map[string]int64{"": 0}, m.points()[handles])
 		require.NoError(t, p.Close())
 		require.NoError(t, p.Close(), "a second time")
@@ -134,12 +134,12 @@ func TestPoolThatIsClosedIsAskedForNoFigures(t *testing.T) {
 		default:
 			return false
 		}
-	}, "the pool is garbage: the provider keeps nothing of it")
+	}, "the pool was collected: the provider does not refer to it")
 	runtime.KeepAlive(m)
 }
 
 // Not parallel: it changes the global provider.
-func TestTheGlobalMeterProviderIsTheDefault(t *testing.T) {
+func TestGlobalMeterProviderIsTheDefault(t *testing.T) {
 	b := newBench(t)
 	defer otel.SetMeterProvider(otel.GetMeterProvider())
 	m, other := b.newMeter(), b.newMeter()
@@ -154,82 +154,82 @@ func TestTheGlobalMeterProviderIsTheDefault(t *testing.T) {
 	require.Equal(t, map[string]int64{free: 1}, other.points()[waitTime])
 }
 
-// useless is a provider whose meters refuse everything.
-type useless struct{ noop.MeterProvider }
+// refusing is a provider whose meters refuse all instruments.
+type refusing struct{ noop.MeterProvider }
 
-type uselessMeter struct{ noop.Meter }
+type refusingMeter struct{ noop.Meter }
 
-var errUseless = errors.New("no metrics today")
+var errRefused = errors.New("no metrics")
 
-func (useless) Meter(string, ...metric.MeterOption) metric.Meter { return uselessMeter{} }
+func (refusing) Meter(string, ...metric.MeterOption) metric.Meter { return refusingMeter{} }
 
-func (uselessMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.Int64Counter, error) {
-	return nil, errUseless
+func (refusingMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	return nil, errRefused
 }
 
-func (uselessMeter) Int64UpDownCounter(string, ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
-	return nil, errUseless
+func (refusingMeter) Int64UpDownCounter(string, ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
+	return nil, errRefused
 }
 
-func (uselessMeter) Int64Histogram(string, ...metric.Int64HistogramOption) (metric.Int64Histogram, error) {
-	return nil, errUseless
+func (refusingMeter) Int64Histogram(string, ...metric.Int64HistogramOption) (metric.Int64Histogram, error) {
+	return nil, errRefused
 }
 
-func (uselessMeter) Float64Histogram(string, ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
-	return nil, errUseless
+func (refusingMeter) Float64Histogram(string, ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+	return nil, errRefused
 }
 
-func (uselessMeter) Int64ObservableUpDownCounter(string, ...metric.Int64ObservableUpDownCounterOption) (metric.Int64ObservableUpDownCounter, error) {
-	return nil, errUseless
+func (refusingMeter) Int64ObservableUpDownCounter(string, ...metric.Int64ObservableUpDownCounterOption) (metric.Int64ObservableUpDownCounter, error) {
+	return nil, errRefused
 }
 
-func (uselessMeter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
-	return nil, errUseless
+func (refusingMeter) RegisterCallback(metric.Callback, ...metric.Observable) (metric.Registration, error) {
+	return nil, errRefused
 }
 
-// slowMetrics is an exporter of metrics that takes its time, or fails.
-type slowMetrics struct {
+// faultyExporter is an exporter of metrics that is slow or fails.
+type faultyExporter struct {
 	sdkmetric.Exporter
 	pause time.Duration
 	err   error
 	tried atomic.Int32
 }
 
-func (e *slowMetrics) Temporality(k sdkmetric.InstrumentKind) metricdata.Temporality {
+func (e *faultyExporter) Temporality(k sdkmetric.InstrumentKind) metricdata.Temporality {
 	return sdkmetric.DefaultTemporalitySelector(k)
 }
 
-func (e *slowMetrics) Aggregation(k sdkmetric.InstrumentKind) sdkmetric.Aggregation {
+func (e *faultyExporter) Aggregation(k sdkmetric.InstrumentKind) sdkmetric.Aggregation {
 	return sdkmetric.DefaultAggregationSelector(k)
 }
 
-func (e *slowMetrics) Export(context.Context, *metricdata.ResourceMetrics) error {
+func (e *faultyExporter) Export(context.Context, *metricdata.ResourceMetrics) error {
 	e.tried.Add(1)
 	time.Sleep(e.pause)
 	return e.err
 }
 
-func (*slowMetrics) ForceFlush(context.Context) error { return nil }
-func (*slowMetrics) Shutdown(context.Context) error   { return nil }
+func (*faultyExporter) ForceFlush(context.Context) error { return nil }
+func (*faultyExporter) Shutdown(context.Context) error   { return nil }
 
-// slowNames makes each measurement slow.
-func slowNames(string) string { time.Sleep(5 * time.Millisecond); return "" }
+// slowName is a slow metric name function.
+func slowName(string) string { time.Sleep(5 * time.Millisecond); return "" }
 
-func TestNoMeterProviderChangesTheOutcomeOfLocking(t *testing.T) {
+func TestLockingDoesNotDependOnTheMeterProvider(t *testing.T) {
 	t.Parallel()
-	exported := func(b *bench, e *slowMetrics) (metric.MeterProvider, func() bool) {
+	exported := func(b *bench, e *faultyExporter) (metric.MeterProvider, func() bool) {
 		reader := sdkmetric.NewPeriodicReader(e, sdkmetric.WithInterval(time.Millisecond))
 		p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 		b.Cleanup(func() { _ = p.Shutdown(context.Background()) })
 		return p, func() bool { return e.tried.Load() > 0 }
 	}
 	for name, provider := range map[string]func(b *bench) (p metric.MeterProvider, used func() bool){
-		"refusing": func(*bench) (metric.MeterProvider, func() bool) { return useless{}, func() bool { return true } },
+		"refusing": func(*bench) (metric.MeterProvider, func() bool) { return refusing{}, func() bool { return true } },
 		"slow": func(b *bench) (metric.MeterProvider, func() bool) {
-			return exported(b, &slowMetrics{pause: 100 * time.Millisecond})
+			return exported(b, &faultyExporter{pause: 100 * time.Millisecond})
 		},
 		"failing": func(b *bench) (metric.MeterProvider, func() bool) {
-			return exported(b, &slowMetrics{err: errors.New("the collector is down")})
+			return exported(b, &faultyExporter{err: errors.New("the collector is down")})
 		},
 		"shut down": func(b *bench) (metric.MeterProvider, func() bool) {
 			p := sdkmetric.NewMeterProvider()
@@ -241,8 +241,8 @@ func TestNoMeterProviderChangesTheOutcomeOfLocking(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			mp, used := provider(b)
-			b.locking(b.pool(lockpool.WithMeterProvider(mp), lockpool.WithMetricName(slowNames)))
-			b.until(used, "the provider is used")
+			b.exerciseLocking(b.pool(lockpool.WithMeterProvider(mp), lockpool.WithMetricName(slowName)))
+			b.until(used, "the provider was used")
 		})
 	}
 }

@@ -25,12 +25,12 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// roleKey makes the test binary a holder instead.
-const roleKey = "LOCKPOOL_TRACING_HOLDER"
+// holderEnv makes the test binary a holder. Its value is a connect string.
+const holderEnv = "LOCKPOOL_TRACING_HOLDER"
 
-// holder is another process that holds a lock: it says which span asked for it,
-// and unlocks when its input ends.
-func holder(dsn string) (code int) {
+// runHolder holds the lock "a" in another process. It prints the span of its
+// acquisition, and unlocks when its input ends.
+func runHolder(dsn string) (code int) {
 	recorder := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
 	p, err := lockpool.Open("zookeeper", dsn, lockpool.WithTracerProvider(provider), lockpool.WithOwner("billing"))
@@ -55,12 +55,13 @@ func holder(dsn string) (code int) {
 	return 0
 }
 
-// otherHolder starts it, and returns its span, its name, and what makes it unlock.
-func (b *bench) otherHolder() (asked trace.SpanContext, whose string, unlock func()) {
+// startHolder starts a process that holds the lock "a". It returns the span of the
+// acquisition, the owner, and a function that makes the process unlock.
+func (b *bench) startHolder() (span trace.SpanContext, owner string, unlock func()) {
 	exe, err := os.Executable()
 	require.NoError(b, err)
 	cmd := exec.CommandContext(b.ctx, exe, "-test.run=^$")
-	cmd.Env = append(os.Environ(), roleKey+"="+b.server.Addr()+b.chroot+"?session_timeout=8s")
+	cmd.Env = append(os.Environ(), holderEnv+"="+b.server.Addr()+b.chroot+"?session_timeout=8s")
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(b, err)
@@ -71,29 +72,29 @@ func (b *bench) otherHolder() (asked trace.SpanContext, whose string, unlock fun
 	b.Cleanup(func() { _ = stdin.Close(); _ = ended() })
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(b, err)
-	said := strings.Fields(line)
-	require.Len(b, said, 3)
-	traceID, err := trace.TraceIDFromHex(said[0])
+	fields := strings.Fields(line)
+	require.Len(b, fields, 3)
+	traceID, err := trace.TraceIDFromHex(fields[0])
 	require.NoError(b, err)
-	spanID, err := trace.SpanIDFromHex(said[1])
+	spanID, err := trace.SpanIDFromHex(fields[1])
 	require.NoError(b, err)
 	host, err := os.Hostname()
 	require.NoError(b, err)
-	asked = trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID})
-	return asked, "billing, process " + said[2] + " on " + host, func() {
+	span = trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID})
+	return span, "billing, process " + fields[2] + " on " + host, func() {
 		require.NoError(b, stdin.Close())
 		require.NoError(b, ended())
 	}
 }
 
-func TestWaiterIsLinkedToTheSpanOfAnotherProcess(t *testing.T) {
+func TestWaiterIsLinkedToHolderInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	exporter := tracetest.NewInMemoryExporter()
 	p := b.open("", lockpool.WithTracerProvider(b.newProvider(sdktrace.WithSyncer(exporter))))
-	asked, whose, unlock := b.otherHolder()
+	theirs, owner, unlock := b.startHolder()
 	w := b.start(b.ctx, p, "a")
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+	b.awaitWaiting(p, 1)
 	unlock()
 	b.unlock(b.granted(w))
 	var waits []sdktrace.ReadOnlySpan
@@ -103,19 +104,19 @@ func TestWaiterIsLinkedToTheSpanOfAnotherProcess(t *testing.T) {
 		}
 	}
 	require.Len(t, waits, 1)
-	require.Equal(t, []link{linkTo("holder", asked)}, b.span(waits[0], nil).Links)
-	require.NotEqual(t, asked.TraceID(), waits[0].SpanContext().TraceID(), "each has a trace of its own")
-	require.Equal(t, whose, attributesOf(waits[0])["lockpool.lock.waiting_for.owner"])
+	require.Equal(t, []link{linkTo("holder", theirs)}, b.span(waits[0], nil).Links)
+	require.NotEqual(t, theirs.TraceID(), waits[0].SpanContext().TraceID(), "each process has a trace of its own")
+	require.Equal(t, owner, attributesOf(waits[0])["lockpool.lock.waiting_for.owner"])
 }
 
-// received is what a collector was sent.
-type received struct {
+// exported are the spans that a collector has received.
+type exported struct {
 	mu    sync.Mutex
 	spans []*otlp.Span
 	err   error
 }
 
-func (r *received) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+func (r *exported) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(request.Body)
 	var export collector.ExportTraceServiceRequest
 	if err == nil {
@@ -136,20 +137,20 @@ func (r *received) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.Header().Set("Content-Type", "application/x-protobuf")
 }
 
-func TestLinkArrivesAtACollector(t *testing.T) {
+func TestLinksAreExportedToACollector(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	all := new(received)
+	all := new(exported)
 	collector := httptest.NewServer(all)
 	t.Cleanup(collector.Close)
 	exporter, err := otlptracehttp.New(b.ctx, otlptracehttp.WithEndpointURL(collector.URL+"/v1/traces"))
 	require.NoError(t, err)
 	provider := b.newProvider(sdktrace.WithBatcher(exporter))
 	p := b.open("", lockpool.WithTracerProvider(provider))
-	asked, whose, unlock := b.otherHolder()
+	theirs, owner, unlock := b.startHolder()
 	w := b.start(b.ctx, p, "a")
-	node := b.queued("a", 2)[0]
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+	node := b.awaitQueue("a", 2)[0]
+	b.awaitWaiting(p, 1)
 	unlock()
 	b.unlock(b.granted(w))
 	require.NoError(t, p.Close())
@@ -161,7 +162,7 @@ func TestLinkArrivesAtACollector(t *testing.T) {
 	for _, s := range all.spans {
 		spans[s.Name] = s
 	}
-	delete(spans, seatName) // or none
+	delete(spans, handleName) // only if it waited
 	require.Len(t, spans, 4)
 	for _, name := range []string{connectName, acquireName, releaseName} {
 		require.Contains(t, spans, name)
@@ -169,7 +170,7 @@ func TestLinkArrivesAtACollector(t *testing.T) {
 	wait := spans[waitName]
 	require.Equal(t, spans[acquireName].SpanId, wait.ParentSpanId)
 	require.Len(t, wait.Links, 1)
-	traceID, spanID := asked.TraceID(), asked.SpanID()
+	traceID, spanID := theirs.TraceID(), theirs.SpanID()
 	require.Equal(t, traceID[:], wait.Links[0].TraceId)
 	require.Equal(t, spanID[:], wait.Links[0].SpanId)
 	require.Equal(t, "lockpool.link", wait.Links[0].Attributes[0].Key)
@@ -179,5 +180,5 @@ func TestLinkArrivesAtACollector(t *testing.T) {
 		attrs[kv.Key] = kv.Value.GetStringValue()
 	}
 	require.Equal(t, node, attrs["lockpool.lock.waiting_for"])
-	require.Equal(t, whose, attrs["lockpool.lock.waiting_for.owner"])
+	require.Equal(t, owner, attrs["lockpool.lock.waiting_for.owner"])
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// The tests here are not parallel: profiles are the process's.
+// The tests here are not parallel, because profiles belong to the process.
 
-// stacks returns how many entries a profile has, and their stacks.
+// stacks returns the number of a profile's entries, and their stacks.
 func stacks(t *testing.T, profile string) (int, string) {
 	p := pprof.Lookup(profile)
 	require.NotNil(t, p)
@@ -24,72 +24,72 @@ func stacks(t *testing.T, profile string) (int, string) {
 	return p.Count(), text.String()
 }
 
-func holdOfTheProfile(b *bench, p *lockpool.Pool, name string) *lockpool.Lock {
+func lockInProfile(b *bench, p *lockpool.Pool, name string) *lockpool.Lock {
 	return b.lock(b.ctx, p, name)
 }
 
-func waitOfTheProfile(ctx context.Context, p *lockpool.Pool) error {
+func waitInProfile(ctx context.Context, p *lockpool.Pool) error {
 	_, err := p.Lock(ctx, "a")
 	return err
 }
 
-func TestProfilesShowWhoHoldsAndWhoWaits(t *testing.T) {
+func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 	b := newBench(t)
 	p := b.pool(lockpool.WithProfiles())
-	none := func(why string) {
+	awaitEmpty := func(why string) {
 		t.Helper()
 		for _, name := range []string{"lockpool.held", "lockpool.waiting"} {
-			b.until(func() bool { return pprof.Lookup(name).Count() == 0 }, "nothing is in %s after %s", name, why)
+			b.until(func() bool { return pprof.Lookup(name).Count() == 0 }, "%s is empty after %s", name, why)
 		}
 	}
 	wait := func(timeout time.Duration) <-chan error {
 		done := make(chan error, 1)
-		go func() {
+		go func() { // ends with the timeout at the latest
 			ctx, cancel := context.WithTimeout(b.ctx, timeout)
 			defer cancel()
-			done <- waitOfTheProfile(ctx, p)
+			done <- waitInProfile(ctx, p)
 		}()
 		b.until(func() bool { return p.Stats().Waiting == 1 && pprof.Lookup("lockpool.waiting").Count() == 1 }, "a waiter")
 		return done
 	}
 
-	l := holdOfTheProfile(b, p, "a")
+	l := lockInProfile(b, p, "a")
 	n, text := stacks(t, "lockpool.held")
 	require.Equal(t, 1, n)
-	require.Contains(t, text, "tracing.holdOfTheProfile")
+	require.Contains(t, text, "tracing.lockInProfile")
 	done := wait(300 * time.Millisecond)
 	n, text = stacks(t, "lockpool.waiting")
 	require.Equal(t, 1, n)
-	require.Contains(t, text, "tracing.waitOfTheProfile")
+	require.Contains(t, text, "tracing.waitInProfile")
 	require.ErrorIs(t, <-done, context.DeadlineExceeded)
 	require.Zero(t, pprof.Lookup("lockpool.waiting").Count())
 	b.unlock(l)
-	none("unlock and timeout")
+	awaitEmpty("unlock and timeout")
 
-	l = holdOfTheProfile(b, p, "a")
+	l = lockInProfile(b, p, "a")
 	require.NoError(t, p.Do(l.Context(b.ctx), "a", func(context.Context) error { return nil }))
-	require.Equal(t, 1, pprof.Lookup("lockpool.held").Count(), "entering again is no other hold")
+	require.Equal(t, 1, pprof.Lookup("lockpool.held").Count(), "a reentry is no second hold")
 	b.expire(b.session("a", b.queue("a")[0]))
 	<-l.Lost()
-	none("a loss")
+	awaitEmpty("a loss")
 	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
 
-	s, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.ctx)
 	require.NoError(t, err)
-	_, err = s.Lock(b.ctx, "c")
+	_, err = h.Lock(b.ctx, "c")
 	require.NoError(t, err)
-	require.NoError(t, s.Close(b.ctx))
-	none("the end of a session")
+	require.NoError(t, h.Close(b.ctx))
+	awaitEmpty("the end of a handle")
 
-	holdOfTheProfile(b, p, "a")
+	lockInProfile(b, p, "a")
 	done = wait(patience)
 	require.NoError(t, p.Close())
 	require.ErrorIs(t, <-done, lockpool.ErrPoolClosed)
-	none("Close")
+	awaitEmpty("Close")
 
 	p = b.pool()
-	l = holdOfTheProfile(b, p, "a")
-	none("a pool without profiles")
+	l = lockInProfile(b, p, "a")
+	awaitEmpty("a pool without profiles")
 	b.unlock(l)
 }
 
@@ -103,7 +103,7 @@ func TestWaitIsARegionOfTheExecutionTracer(t *testing.T) {
 		l := b.lock(b.ctx, p, "a")
 		if contended {
 			w := b.start(b.ctx, p, "a")
-			b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+			b.awaitWaiting(p, 1)
 			b.unlock(l)
 			l = b.granted(w)
 		}

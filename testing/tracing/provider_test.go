@@ -16,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-func TestNilProviderIsIgnored(t *testing.T) {
+func TestNilTracerProviderIsIgnored(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithTracerProvider(nil)), "a"))
@@ -27,9 +27,9 @@ func TestNilProviderIsIgnored(t *testing.T) {
 }
 
 // Not parallel: it changes the global provider.
-func TestTheGlobalProviderIsTheDefault(t *testing.T) {
+func TestGlobalTracerProviderIsTheDefault(t *testing.T) {
 	b := newBench(t)
-	b.unlock(b.lock(b.ctx, b.open(""), "a")) // works without any
+	b.unlock(b.lock(b.ctx, b.open(""), "a")) // without any provider
 	defer otel.SetTracerProvider(otel.GetTracerProvider())
 	otel.SetTracerProvider(b.provider)
 	p := b.open("")
@@ -41,32 +41,34 @@ func TestTheGlobalProviderIsTheDefault(t *testing.T) {
 	require.Len(t, other.named(acquireName), 1)
 }
 
-// slow is a processor that takes its time.
-type slow struct {
+// slowProcessor is a slow span processor.
+type slowProcessor struct {
 	sdktrace.SpanProcessor
 	ended atomic.Int32
 }
 
-func (*slow) OnStart(context.Context, sdktrace.ReadWriteSpan) { time.Sleep(20 * time.Millisecond) }
+func (*slowProcessor) OnStart(context.Context, sdktrace.ReadWriteSpan) {
+	time.Sleep(20 * time.Millisecond)
+}
 
-func (p *slow) OnEnd(sdktrace.ReadOnlySpan) {
+func (p *slowProcessor) OnEnd(sdktrace.ReadOnlySpan) {
 	time.Sleep(50 * time.Millisecond)
 	p.ended.Add(1)
 }
 
-func (*slow) Shutdown(context.Context) error { return nil }
+func (*slowProcessor) Shutdown(context.Context) error { return nil }
 
-// broken is an exporter that always fails.
-type broken struct{ tried atomic.Int32 }
+// failingExporter is a span exporter that always fails.
+type failingExporter struct{ tried atomic.Int32 }
 
-func (e *broken) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
+func (e *failingExporter) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
 	e.tried.Add(1)
 	return errors.New("the collector is down")
 }
 
-func (*broken) Shutdown(context.Context) error { return errors.New("the collector is down") }
+func (*failingExporter) Shutdown(context.Context) error { return errors.New("the collector is down") }
 
-func TestNoProviderChangesTheOutcomeOfLocking(t *testing.T) {
+func TestLockingDoesNotDependOnTheTracerProvider(t *testing.T) {
 	t.Parallel()
 	for name, provider := range map[string]func(b *bench) (p trace.TracerProvider, used func() bool){
 		"none": func(*bench) (trace.TracerProvider, func() bool) {
@@ -84,15 +86,15 @@ func TestNoProviderChangesTheOutcomeOfLocking(t *testing.T) {
 			return b.provider, func() bool { return len(b.recorder.Started()) == 0 }
 		},
 		"slow": func(b *bench) (trace.TracerProvider, func() bool) {
-			processor := new(slow)
+			processor := new(slowProcessor)
 			return b.newProvider(sdktrace.WithSpanProcessor(processor)), func() bool { return processor.ended.Load() > 0 }
 		},
-		"failing at once": func(b *bench) (trace.TracerProvider, func() bool) {
-			exporter := new(broken)
+		"failing synchronously": func(b *bench) (trace.TracerProvider, func() bool) {
+			exporter := new(failingExporter)
 			return b.newProvider(sdktrace.WithSyncer(exporter)), func() bool { return exporter.tried.Load() > 0 }
 		},
 		"failing in the background": func(b *bench) (trace.TracerProvider, func() bool) {
-			exporter := new(broken)
+			exporter := new(failingExporter)
 			p := b.newProvider(sdktrace.WithBatcher(exporter))
 			return p, func() bool { _ = p.ForceFlush(b.ctx); return exporter.tried.Load() > 0 }
 		},
@@ -101,17 +103,17 @@ func TestNoProviderChangesTheOutcomeOfLocking(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			tp, used := provider(b)
-			b.locking(b.open("", lockpool.WithTracerProvider(tp)))
-			require.True(t, used(), "the provider was not used as meant")
+			b.exerciseLocking(b.open("", lockpool.WithTracerProvider(tp)))
+			require.True(t, used(), "the provider was not used as expected")
 		})
 	}
 }
 
-// locking goes through the outcomes of locking, and closes p.
-func (b *bench) locking(p *lockpool.Pool) {
+// exerciseLocking brings about all outcomes of locking, and closes p.
+func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	waiting := func() *waiter {
 		w := b.start(b.ctx, p, "a")
-		b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+		b.awaitWaiting(p, 1)
 		return w
 	}
 	outer := b.lock(b.ctx, p, "a")
@@ -127,39 +129,15 @@ func (b *bench) locking(p *lockpool.Pool) {
 	w.cancel()
 	_, err = b.result(w)
 	require.ErrorIs(b, err, context.Canceled)
-	b.queued("a", 1)
+	b.awaitQueue("a", 1)
 
 	w = waiting()
 	b.unlock(outer)
 	l := b.granted(w)
 	require.Zero(b, p.Stats().Waiting)
-	b.queued("a", 1)
+	b.awaitQueue("a", 1)
 
-	// In the order of the queue, one at a time.
-	var inside atomic.Int32
-	order := make(chan int, 3)
-	var wait []<-chan error
-	for i := range 3 {
-		done := make(chan error, 1)
-		go func() { // ends with b.ctx at the latest
-			done <- p.Do(b.ctx, "a", func(context.Context) error {
-				if inside.Add(1) != 1 {
-					return errors.New("two inside")
-				}
-				order <- i
-				inside.Add(-1)
-				return nil
-			})
-		}()
-		b.queued("a", i+2)
-		wait = append(wait, done)
-	}
-	b.unlock(l)
-	for i, done := range wait {
-		require.NoError(b, <-done)
-		require.Equal(b, i, <-order)
-	}
-	b.queued("a", 0)
+	b.exerciseQueue(p, l)
 
 	l = b.lock(b.ctx, p, "a")
 	w = waiting()
@@ -167,5 +145,34 @@ func (b *bench) locking(p *lockpool.Pool) {
 	_, err = b.result(w)
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
 	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrNotHeld)
-	b.queued("a", 0)
+	b.awaitQueue("a", 0)
+}
+
+// exerciseQueue checks that waiters are granted the lock in the order of the queue,
+// one at a time. It unlocks the lock in front of them.
+func (b *bench) exerciseQueue(p *lockpool.Pool, first *lockpool.Lock) {
+	var holders atomic.Int32
+	order := make(chan int, 3)
+	var waiting []<-chan error
+	for i := range 3 {
+		done := make(chan error, 1)
+		go func() { // ends with b.ctx at the latest
+			done <- p.Do(b.ctx, "a", func(context.Context) error {
+				if holders.Add(1) != 1 {
+					return errors.New("the lock has two holders")
+				}
+				order <- i
+				holders.Add(-1)
+				return nil
+			})
+		}()
+		b.awaitQueue("a", i+2)
+		waiting = append(waiting, done)
+	}
+	b.unlock(first)
+	for i, done := range waiting {
+		require.NoError(b, <-done)
+		require.Equal(b, i, <-order)
+	}
+	b.awaitQueue("a", 0)
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
@@ -19,20 +18,17 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// ok is the status of everything that did not fail.
-var ok sdktrace.Status
-
-func TestUncontendedLockIsOneSpanBelowItsCaller(t *testing.T) {
+func TestUncontendedLockIsOneChildSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	s, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.ctx)
 	require.NoError(t, err)
 	for name, lock := range map[string]func(context.Context) (*lockpool.Lock, error){
-		"Pool.Lock":       func(ctx context.Context) (*lockpool.Lock, error) { return p.Lock(ctx, "a") },
-		"Pool.TryLock":    func(ctx context.Context) (*lockpool.Lock, error) { return p.TryLock(ctx, "a") },
-		"Session.Lock":    func(ctx context.Context) (*lockpool.Lock, error) { return s.Lock(ctx, "a") },
-		"Session.TryLock": func(ctx context.Context) (*lockpool.Lock, error) { return s.TryLock(ctx, "a") },
+		"Pool.Lock":      func(ctx context.Context) (*lockpool.Lock, error) { return p.Lock(ctx, "a") },
+		"Pool.TryLock":   func(ctx context.Context) (*lockpool.Lock, error) { return p.TryLock(ctx, "a") },
+		"Handle.Lock":    func(ctx context.Context) (*lockpool.Lock, error) { return h.Lock(ctx, "a") },
+		"Handle.TryLock": func(ctx context.Context) (*lockpool.Lock, error) { return h.TryLock(ctx, "a") },
 	} {
 		var session string
 		spans := b.trace(func(ctx context.Context) {
@@ -41,15 +37,12 @@ func TestUncontendedLockIsOneSpanBelowItsCaller(t *testing.T) {
 			session = b.session("a", b.queue("a")[0])
 			require.NoError(t, l.Unlock(ctx))
 		})
-		require.Equal(t, []span{
-			acquire(session, alone(), ok, enqueued),
-			released(nil),
-		}, spans, name)
+		require.Equal(t, []span{acquireUncontended(session), release(nil)}, spans, name)
 	}
-	require.NoError(t, s.Close(b.ctx))
+	require.NoError(t, h.Close(b.ctx))
 }
 
-func TestAcquisitionWithoutACallersSpanIsARoot(t *testing.T) {
+func TestAcquisitionWithoutParentIsRootSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.unlock(b.lock(b.ctx, b.pool(), "a"))
@@ -61,26 +54,18 @@ func TestAcquisitionWithoutACallersSpanIsARoot(t *testing.T) {
 	require.Equal(t, []string{connectName, acquireName, releaseName}, names)
 }
 
-func TestWaitIsASpanInsideTheAcquisitionAndAsLongAsTheWait(t *testing.T) {
+func TestWaitSpanLastsAsLongAsTheWait(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p, others := b.pool(), b.silentPool()
-	holder := b.lock(b.ctx, others, "a")
-	var ahead []*waiter
-	for i := range 2 {
-		ahead = append(ahead, b.start(b.ctx, others, "a"))
-		b.queued("a", i+2)
-	}
-	var queue []string
-	var session string
-	var asked, waiting, free, granted time.Time
+	p := b.pool()
+	holder, ahead := b.lockWithWaiters(b.silentPool(), 2)
+	var w *waiter
+	var requested, waits, free, granted time.Time
 	spans := b.trace(func(ctx context.Context) {
-		asked = time.Now()
-		w := b.start(ctx, p, "a")
-		queue = b.queued("a", 4)
-		session = b.session("a", queue[3])
-		b.waitingBehind(queue[2], 1)
-		waiting = time.Now()
+		requested = time.Now()
+		w = b.enqueue(ctx, p, 4)
+		b.awaitBehind(w.predecessor(), 1)
+		waits = time.Now()
 		for _, next := range ahead {
 			b.unlock(holder)
 			holder = b.granted(next)
@@ -92,222 +77,153 @@ func TestWaitIsASpanInsideTheAcquisitionAndAsLongAsTheWait(t *testing.T) {
 		b.unlockIn(ctx, l)
 	})
 	require.Equal(t, []span{
-		acquire(session, attributes{
-			"lockpool.lock.queue.position": int64(3),
-			"lockpool.lock.queue.length":   int64(4),
-			"lockpool.lock.contended":      true,
-			"lockpool.lock.wakeups":        int64(1),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, enqueued, wait(attributes{
-			"lockpool.lock.queue.position": int64(3),
-			"lockpool.lock.waiting_for":    queue[2],
-			"lockpool.lock.wakeups":        int64(1),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone, saw(0, 1))),
-		released(nil),
+		acquireWaiting(w.session, waiting{
+			position: 3, behind: w.predecessor(), wakeups: int64(1), events: []string{goneEvent, saw(0, 1)},
+		}),
+		release(nil),
 	}, spans)
 
-	w := b.named(waitName)[0]
-	require.Equal(t, queue[3], attributesOf(b.named(acquireName)[0])[nodeKey], "the acquisition names its own node")
-	inOrder(t, asked, w.StartTime(), waiting, free, w.Events()[0].Time, w.EndTime(), granted)
+	s := b.named(waitName)[0]
+	require.Equal(t, w.node(), attributesOf(b.named(acquireName)[0])[nodeKey], "the acquisition names its own node")
+	requireOrder(t, requested, s.StartTime(), waits, free, s.Events()[0].Time, s.EndTime(), granted)
 }
 
-func inOrder(t *testing.T, times ...time.Time) {
+func requireOrder(t *testing.T, times ...time.Time) {
 	t.Helper()
 	for i := range times[1:] {
 		require.False(t, times[i+1].Before(times[i]), "times %d and %d", i, i+1)
 	}
 }
 
-func TestWaiterWhoseOneInFrontGivesUpWaitsOnInTheSameSpan(t *testing.T) {
+func TestWaitGoesOnInTheSameSpanWhenThePredecessorGivesUp(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p, others := b.pool(), b.silentPool()
-	holder := b.lock(b.ctx, others, "a")
-	quitter := b.start(b.ctx, others, "a")
-	b.queued("a", 2)
-	var queue []string
-	var session string
-	spans := b.trace(func(ctx context.Context) {
-		w := b.start(ctx, p, "a")
-		queue = b.queued("a", 3)
-		session = b.session("a", queue[2])
-		b.waitingBehind(queue[1], 1)
-		quitter.cancel()
-		_, err := b.result(quitter)
+	p := b.pool()
+	holder, ahead := b.lockWithWaiters(b.silentPool(), 1)
+	w, spans := b.traceWait(p, 3, func(ctx context.Context, w *waiter) {
+		b.awaitBehind(w.predecessor(), 1)
+		ahead[0].cancel()
+		_, err := b.result(ahead[0])
 		require.ErrorIs(t, err, context.Canceled)
-		b.waitingBehind(queue[0], 1)
+		b.awaitBehind(w.queue[0], 1)
 		b.unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
-		acquire(session, attributes{
-			"lockpool.lock.queue.position": int64(2),
-			"lockpool.lock.queue.length":   int64(3),
-			"lockpool.lock.contended":      true,
-			"lockpool.lock.wakeups":        int64(2),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, enqueued, wait(attributes{
-			"lockpool.lock.queue.position": int64(2),
-			"lockpool.lock.waiting_for":    queue[0],
-			"lockpool.lock.wakeups":        int64(2),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone, saw(1, 2), gone)),
-		released(nil),
+		acquireWaiting(w.session, waiting{
+			position: 2, behind: w.queue[0], wakeups: int64(2), events: []string{goneEvent, saw(1, 2), goneEvent},
+		}),
+		release(nil),
 	}, spans)
 }
 
-func TestWakeUpForAnotherReasonIsCountedButNobodyHasGone(t *testing.T) {
+func TestWakeupIsCountedEvenIfThePredecessorStays(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
 	holder := b.lock(b.ctx, b.silentPool(), "a")
-	var queue []string
-	var session string
-	spans := b.trace(func(ctx context.Context) {
-		w := b.start(ctx, p, "a")
-		queue = b.queued("a", 2)
-		session = b.session("a", queue[1])
-		b.waitingBehind(queue[0], 1)
-		_, err := b.admin.Set(b.chroot+"/a/"+queue[0], []byte("another"), -1)
+	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
+		b.awaitBehind(w.predecessor(), 1)
+		_, err := b.admin.Set(b.chroot+"/a/"+w.predecessor(), []byte("another"), -1)
 		require.NoError(t, err)
-		b.watched("a", queue[0], session)
+		b.awaitWatch("a", w.predecessor(), w.session)
 		b.unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
-		acquire(session, attributes{
-			"lockpool.lock.queue.position": int64(1),
-			"lockpool.lock.queue.length":   int64(2),
-			"lockpool.lock.contended":      true,
-			"lockpool.lock.wakeups":        int64(2),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, enqueued, wait(attributes{
-			"lockpool.lock.queue.position":    int64(1),
-			"lockpool.lock.waiting_for":       queue[0],
-			"lockpool.lock.waiting_for.owner": "another",
-			"lockpool.lock.wakeups":           int64(2),
-			"lockpool.lock.outcome":           "acquired",
-		}, ok, saw(1, 2), gone)),
-		released(nil),
+		acquireWaiting(w.session, waiting{
+			position: 1, behind: w.predecessor(), owner: "another", wakeups: int64(2), events: []string{saw(1, 2), goneEvent},
+		}),
+		release(nil),
 	}, spans)
 }
 
-func TestWaiterThatHasToQueueAgainIsStillOneAcquisition(t *testing.T) {
+func TestRequeuedWaiterIsOneAcquisition(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
 	holder := b.lock(b.ctx, b.silentPool(), "a")
-	var queue []string
-	var session string
-	spans := b.trace(func(ctx context.Context) {
-		w := b.start(ctx, p, "a")
-		queue = b.queued("a", 2)
-		session = b.session("a", queue[1])
-		b.waitingBehind(queue[0], 1)
-		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+queue[1], -1))
-		var again []string
-		b.until(func() bool { again = b.queue("a"); return len(again) == 2 && again[1] != queue[1] }, "that it queues again")
-		b.watched("a", again[0], session)
-		b.watched("a", again[1], session)
+	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
+		b.awaitBehind(w.predecessor(), 1)
+		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+w.node(), -1))
+		for _, node := range b.awaitRequeue(w.node()) {
+			b.awaitWatch("a", node, w.session)
+		}
 		b.unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
-		acquire(session, attributes{
-			"lockpool.lock.queue.position": int64(1), // of the second time, too
-			"lockpool.lock.queue.length":   int64(2),
-			"lockpool.lock.contended":      true,
-			"lockpool.lock.wakeups":        int64(1),
-			"lockpool.lock.requeues":       int64(1),
-			"lockpool.lock.requeued_after": "node_removed",
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, requeued, wait(attributes{
-			"lockpool.lock.queue.position": int64(1), // where it waited
-			"lockpool.lock.waiting_for":    queue[0],
-			"lockpool.lock.wakeups":        int64(1),
-			"lockpool.lock.requeues":       int64(1),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone)),
-		released(nil),
+		acquireWaiting(w.session, waiting{
+			position: 1, behind: w.predecessor(), wakeups: int64(1), events: []string{goneEvent}, // the same position both times
+			both:     attributes{"lockpool.lock.requeues": int64(1)},
+			acquire:  attributes{"lockpool.lock.requeued_after": "node_removed"},
+			enqueued: requeued,
+		}),
+		release(nil),
 	}, spans)
 }
 
-func TestWaiterWhoseSessionDiesIsStillOneAcquisitionAndSaysSo(t *testing.T) {
+func TestWaiterThatLosesItsSessionIsOneAcquisition(t *testing.T) {
 	t.Parallel()
-	b := newBenchAt(t, zktest.Start(t)) // which is made slow
+	b := newBenchOn(t, zktest.Start(t)) // a server of its own, which is made slow
 	p := b.pool()
 	holder := b.lock(b.ctx, b.silentPool(), "a")
-	var first, second string
-	var queue []string
-	spans := b.trace(func(ctx context.Context) {
-		w := b.start(ctx, p, "a")
-		queue = b.queued("a", 2)
-		first = b.session("a", queue[1])
-		b.waitingBehind(queue[0], 1)
+	var second string
+	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
+		b.awaitBehind(w.predecessor(), 1)
 		slow := b.server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}, Where: func(r zktest.Request) bool { return r.Session == 0 }},
 			Do:    zktest.DelayApply(50 * time.Millisecond),
 		})
-		b.expire(first)
-		var again []string
-		b.until(func() bool { again = b.queue("a"); return len(again) == 2 && again[1] != queue[1] }, "it queues again")
+		b.expire(w.session)
+		again := b.awaitRequeue(w.node())
 		require.Equal(t, 1, slow.Fired())
 		second = b.session("a", again[1])
-		b.until(func() bool { return len(b.named(seatName)) > 0 }, "it has another seat")
-		b.watched("a", queue[0], second)
+		b.until(func() bool { return len(b.named(handleName)) > 0 }, "it has another session")
+		b.awaitWatch("a", w.predecessor(), second)
 		b.unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
-	require.NotEqual(t, first, second)
-	wakeups := spans[0].Attributes["lockpool.lock.wakeups"] // the end of the connection may or may not be one
+	require.NotEqual(t, w.session, second)
 	_, port, err := net.SplitHostPort(b.server.Addr())
 	require.NoError(t, err)
 	number, err := strconv.ParseInt(port, 10, 64)
 	require.NoError(t, err)
 	here := attributes{"server.port": number}
 	require.Equal(t, []span{
-		acquire(second, attributes{
-			"lockpool.lock.queue.position": int64(1),
-			"lockpool.lock.queue.length":   int64(2),
-			"lockpool.lock.contended":      true,
-			"lockpool.lock.wakeups":        wakeups,
-			"lockpool.lock.requeues":       int64(1),
-			"lockpool.lock.requeued_after": "session_lost",
-			"lockpool.lock.outcome":        "acquired",
-		}.with(here), ok, requeued, wait(attributes{
-			"lockpool.lock.queue.position": int64(1),
-			"lockpool.lock.waiting_for":    queue[0],
-			"lockpool.lock.wakeups":        wakeups,
-			"lockpool.lock.requeues":       int64(1),
-			"lockpool.lock.outcome":        "acquired",
-		}, ok, gone), connect(second, here), seat()),
-		released(nil),
+		acquireWaiting(second, waiting{
+			position: 1, behind: w.predecessor(), events: []string{goneEvent},
+			wakeups:  spans[0].Attributes["lockpool.lock.wakeups"], // the end of the connection may or may not be one
+			both:     attributes{"lockpool.lock.requeues": int64(1)},
+			acquire:  here.with(attributes{"lockpool.lock.requeued_after": "session_lost"}),
+			enqueued: requeued,
+			children: []span{connect(second, here), handleWait()},
+		}),
+		release(nil),
 	}, spans)
 }
 
-// Each way for both spans, each with a type of its own.
-func TestWaitThatFailsSaysWhy(t *testing.T) {
+func TestFailedWaitRecordsItsOutcome(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		timeout time.Duration // enough to get into the queue
+		timeout time.Duration // long enough to be queued
 		end     func(*lockpool.Pool, *waiter) error
 		want    error
 		outcome string
-		text    string // of the status; NODE stands for the one in the way
+		text    func(node string) string // of the status
 	}{
 		{
-			"timeout", time.Second, func(*lockpool.Pool, *waiter) error { return nil },
-			context.DeadlineExceeded, "timeout", "waiting behind NODE: context deadline exceeded (it is that of " + me + ")",
+			"timeout", time.Second, func(*lockpool.Pool, *waiter) error { return nil }, context.DeadlineExceeded, "timeout",
+			func(node string) string { return waitingBehind(node, "context deadline exceeded", me) },
 		},
 		{
-			"cancel", patience, func(_ *lockpool.Pool, w *waiter) error { w.cancel(); return nil },
-			context.Canceled, "canceled", "waiting behind NODE: context canceled (it is that of " + me + ")",
+			"cancel", patience, func(_ *lockpool.Pool, w *waiter) error { w.cancel(); return nil }, context.Canceled, "canceled",
+			func(node string) string { return waitingBehind(node, "context canceled", me) },
 		},
 		{
-			"close", patience, func(p *lockpool.Pool, _ *waiter) error { return p.Close() },
-			lockpool.ErrPoolClosed, "pool_closed", "pool closed",
+			"close", patience, func(p *lockpool.Pool, _ *waiter) error { return p.Close() }, lockpool.ErrPoolClosed, "pool_closed",
+			func(string) string { return "pool closed" },
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -315,42 +231,28 @@ func TestWaitThatFailsSaysWhy(t *testing.T) {
 			b := newBench(t)
 			p := b.pool()
 			holder := b.lock(b.ctx, b.silentPool(), "a")
-			var queue []string
-			var session string
+			var w *waiter
 			spans := b.trace(func(ctx context.Context) {
 				ctx, cancel := context.WithTimeout(ctx, c.timeout)
 				defer cancel()
-				w := b.start(ctx, p, "a")
-				queue = b.queued("a", 2)
-				session = b.session("a", queue[1])
-				b.waitingBehind(queue[0], 1)
+				w = b.enqueue(ctx, p, 2)
+				b.awaitBehind(w.predecessor(), 1)
 				require.NoError(t, c.end(p, w))
 				_, err := b.result(w)
 				require.ErrorIs(t, err, c.want)
 			})
-			status := failed(strings.ReplaceAll(c.text, "NODE", queue[0]))
 			require.Equal(t, []span{
-				acquire(session, attributes{
-					"lockpool.lock.queue.position": int64(1),
-					"lockpool.lock.queue.length":   int64(2),
-					"lockpool.lock.contended":      true,
-					"lockpool.lock.wakeups":        int64(0),
-					"lockpool.lock.outcome":        c.outcome,
-					"error.type":                   c.outcome,
-				}, status, enqueued, wait(attributes{
-					"lockpool.lock.queue.position": int64(1),
-					"lockpool.lock.waiting_for":    queue[0],
-					"lockpool.lock.wakeups":        int64(0),
-					"lockpool.lock.outcome":        c.outcome,
-					"error.type":                   c.outcome,
-				}, status)),
+				acquireWaiting(w.session, waiting{
+					position: 1, behind: w.predecessor(), wakeups: int64(0),
+					outcome: c.outcome, status: failed(c.text(w.predecessor())),
+				}),
 			}, spans)
 			b.unlock(holder)
 		})
 	}
 }
 
-func TestBusyTryLockIsNoErrorAndNoWait(t *testing.T) {
+func TestBusyTryLockIsNeitherErrorNorWait(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
@@ -360,7 +262,7 @@ func TestBusyTryLockIsNoErrorAndNoWait(t *testing.T) {
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 	})
 	require.Equal(t, []span{
-		acquire(b.session("a", b.queue("a")[0]), attributes{ // they share the session
+		acquire(b.session("a", b.queue("a")[0]), attributes{ // the same session as the holder's
 			"lockpool.lock.queue.position": int64(1),
 			"lockpool.lock.queue.length":   int64(2),
 			"lockpool.lock.contended":      true,
@@ -371,21 +273,21 @@ func TestBusyTryLockIsNoErrorAndNoWait(t *testing.T) {
 	b.unlock(holder)
 }
 
-func TestReentryIsNoSpan(t *testing.T) {
+func TestReentryHasNoSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	s, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.ctx)
 	require.NoError(t, err)
-	outer, err := s.Lock(b.ctx, "a")
+	outer, err := h.Lock(b.ctx, "a")
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(b.ctx)
 	cancel()
 	require.Empty(t, b.trace(func(ctx context.Context) {
 		ctx = outer.Context(ctx)
 		for _, lock := range []func() (*lockpool.Lock, error){
-			func() (*lockpool.Lock, error) { return s.Lock(ctx, "a") },
-			func() (*lockpool.Lock, error) { return s.TryLock(ctx, "a") },
+			func() (*lockpool.Lock, error) { return h.Lock(ctx, "a") },
+			func() (*lockpool.Lock, error) { return h.TryLock(ctx, "a") },
 			func() (*lockpool.Lock, error) { return p.Lock(ctx, "a") },
 			func() (*lockpool.Lock, error) { return p.TryLock(ctx, "a") },
 		} {
@@ -396,27 +298,27 @@ func TestReentryIsNoSpan(t *testing.T) {
 			require.ErrorIs(t, l.Unlock(ctx), lockpool.ErrNotHeld)
 		}
 		require.NoError(t, p.Do(ctx, "a", func(context.Context) error { return nil }))
-		_, err := s.Lock(ended, "a")
+		_, err := h.Lock(ended, "a")
 		require.ErrorIs(t, err, context.Canceled)
 	}))
-	require.Equal(t, []span{released(nil)}, b.trace(func(ctx context.Context) {
-		require.NoError(t, outer.Unlock(ctx)) // the last one
-		require.NoError(t, s.Close(ctx))
+	require.Equal(t, []span{release(nil)}, b.trace(func(ctx context.Context) {
+		require.NoError(t, outer.Unlock(ctx)) // the last entry
+		require.NoError(t, h.Close(ctx))
 	}))
 }
 
-// A request that is refused before anything is asked of the service takes no
-// time, and the error says all there is to say.
-func TestRequestThatIsNotMadeIsNoSpan(t *testing.T) {
+// A call that fails before it sends a request takes no time, and its error says
+// everything.
+func TestRefusedCallHasNoSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p, closed := b.pool(), b.pool()
-	require.NoError(t, closed.Close())
-	s, err := p.Handle(b.ctx)
+	p, closedPool := b.pool(), b.pool()
+	require.NoError(t, closedPool.Close())
+	h, err := p.Handle(b.ctx)
 	require.NoError(t, err)
-	over, err := p.Handle(b.ctx)
+	closedHandle, err := p.Handle(b.ctx)
 	require.NoError(t, err)
-	require.NoError(t, over.Close(b.ctx))
+	require.NoError(t, closedHandle.Close(b.ctx))
 	require.Empty(t, b.trace(func(ctx context.Context) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -432,13 +334,13 @@ func TestRequestThatIsNotMadeIsNoSpan(t *testing.T) {
 			want error
 		}{
 			{p, ctx, "", lockpool.ErrInvalidName},
-			{s, ctx, "/a", lockpool.ErrInvalidName},
+			{h, ctx, "/a", lockpool.ErrInvalidName},
 			{p, ended, "a", context.Canceled},
-			{s, ended, "a", context.Canceled},
+			{h, ended, "a", context.Canceled},
 			{p, late, "a", context.DeadlineExceeded},
-			{s, late, "a", context.DeadlineExceeded},
-			{closed, ctx, "a", lockpool.ErrPoolClosed},
-			{over, ctx, "a", lockpool.ErrHandleClosed},
+			{h, late, "a", context.DeadlineExceeded},
+			{closedPool, ctx, "a", lockpool.ErrPoolClosed},
+			{closedHandle, ctx, "a", lockpool.ErrHandleClosed},
 		} {
 			_, err := c.of.Lock(c.ctx, c.name)
 			require.ErrorIs(t, err, c.want)
@@ -447,10 +349,10 @@ func TestRequestThatIsNotMadeIsNoSpan(t *testing.T) {
 		}
 		require.NoError(t, p.Ping(ctx))
 	}))
-	require.NoError(t, s.Close(b.ctx))
+	require.NoError(t, h.Close(b.ctx))
 }
 
-func TestWorkUnderALockIsTracedBesideTheAcquisition(t *testing.T) {
+func TestWorkUnderLockIsSiblingOfAcquisition(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
@@ -473,7 +375,7 @@ func TestWorkUnderALockIsTracedBesideTheAcquisition(t *testing.T) {
 	require.Equal(t, []string{acquireName, "work", releaseName, acquireName, releaseName}, names)
 }
 
-func TestTheServerIsNamedAsInTheConnectString(t *testing.T) {
+func TestServerAddressIsAsInConnectString(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	dsn := strings.Replace(server.Addr(), "127.0.0.1", "localhost", 1) + b.chroot + "?session_timeout=8s"
@@ -484,11 +386,11 @@ func TestTheServerIsNamedAsInTheConnectString(t *testing.T) {
 	for _, name := range []string{connectName, acquireName} {
 		a := attributesOf(b.named(name)[0])
 		require.Equal(t, "localhost", a["server.address"])
-		require.NotContains(t, a, "network.peer.address", "it is not known")
+		require.NotContains(t, a, "network.peer.address", "it is unknown")
 	}
 }
 
-func TestNoSpanHoldsASecret(t *testing.T) {
+func TestSpansContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	_, err := b.admin.Create(b.chroot, nil, 0, zk.WorldACL(zk.PermAll))
@@ -501,14 +403,14 @@ func TestNoSpanHoldsASecret(t *testing.T) {
 	_, err = p.TryLock(b.ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	w := b.start(b.ctx, p, "a")
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+	b.awaitWaiting(p, 1)
 	w.cancel()
 	_, err = b.result(w)
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = p.Lock(b.ctx, "forbidden")
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
 	w = b.start(b.ctx, p, "a")
-	b.until(func() bool { return p.Stats().Waiting == 1 }, "a waiter")
+	b.awaitWaiting(p, 1)
 	require.NoError(t, p.Close())
 	_, err = b.result(w)
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
@@ -523,7 +425,7 @@ func TestNoSpanHoldsASecret(t *testing.T) {
 	require.Equal(t, map[any]int{"acquired": 1, "busy": 1, "canceled": 2, "no_permission": 1, "pool_closed": 2}, outcomes)
 	text, err := json.Marshal(tracetest.SpanStubsFromReadOnlySpans(b.recorder.Ended()))
 	require.NoError(t, err)
-	require.Contains(t, string(text), "no permission", "it is all in there")
+	require.Contains(t, string(text), "no permission", "the JSON contains all spans")
 	require.Contains(t, string(text), "zookeeper")
 	require.NotContains(t, string(text), "s3cret")
 }

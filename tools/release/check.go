@@ -137,6 +137,9 @@ func checkVersions(ctx context.Context, r *release) error {
 			}
 		}
 	}
+	if len(problems) > 0 {
+		return errors.Join(problems...)
+	}
 
 	const direct = `{{if and (not .Main) (not .Indirect)}}{{.Path}}{{end}}`
 	paths, err := output(ctx, r.root, []string{"GOWORK=off"}, "go", "list", "-m", "-f", direct, "all")
@@ -153,9 +156,9 @@ func checkVersions(ctx context.Context, r *release) error {
 		return err
 	}
 	if got != tested {
-		problems = append(problems, fmt.Errorf("users get other versions than the tests run with; raise those in go.mod.\nUsers:\n%sTests:\n%s", got, tested))
+		return fmt.Errorf("users get other versions than the tests run with; raise those in go.mod.\nUsers:\n%sTests:\n%s", got, tested)
 	}
-	return errors.Join(problems...)
+	return nil
 }
 
 // checkPrograms lets the user's program lock something, on the server that

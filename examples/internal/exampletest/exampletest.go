@@ -56,8 +56,7 @@ func New(t *testing.T, args ...string) *Program {
 	return p
 }
 
-// RequireExit waits until the program, which was started, has exited with the
-// code.
+// RequireExit waits for the started program and requires the exit code.
 func (p *Program) RequireExit(t *testing.T, code int) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, p.Wait(), &exit)
@@ -97,7 +96,7 @@ type Misuse struct {
 	Args  []string
 	Code  int    // 2 if the command line is wrong in itself
 	Error string // part of what the program prints
-	Logs  bool   // the program gets as far as to print something else
+	Logs  bool   // the program may log to standard output first
 }
 
 // RequireErrors requires that the program exits with a clear error for each

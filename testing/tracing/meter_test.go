@@ -8,15 +8,12 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
 )
 
-// points are what a reader has collected: of each metric, by attributes, the sum,
-// or of a histogram how many values there are.
+// points are the collected metrics: the sum of each metric by its attributes, or
+// the number of values of a histogram.
 type points map[string]map[string]int64
 
 func (p points) with(more points) points {
@@ -25,7 +22,7 @@ func (p points) with(more points) points {
 	return p
 }
 
-// Attributes of points.
+// Attributes of points, in their encoded form.
 const (
 	mutex    = "lockpool.lock.kind=mutex"
 	free     = "lockpool.lock.contended=false,lockpool.lock.kind=mutex,lockpool.lock.outcome=acquired"
@@ -34,7 +31,7 @@ const (
 	canceled = "error.type=canceled,lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=canceled"
 )
 
-// Of metrics with a longer name.
+// Names of metrics.
 const (
 	waitTime = "lockpool.lock.wait.duration"
 	holdTime = "lockpool.lock.hold.duration"
@@ -45,11 +42,11 @@ const (
 	handles  = "lockpool.handle.count"
 )
 
-// idle are the points of a pool with one session and no handle given out, after
-// so many times that a handle was taken.
-func idle(handlesTaken int64) points {
+// idle are the points of a pool with one session and no handle in use, after that
+// many acquisitions of a handle.
+func idle(acquisitions int64) points {
 	return points{
-		"lockpool.session.wait_time":   {"": handlesTaken},
+		"lockpool.session.wait_time":   {"": acquisitions},
 		"lockpool.session.create_time": {"": 1},
 		sessions:                       {"": 1},
 		"lockpool.session.max":         {"": 4},
@@ -58,7 +55,7 @@ func idle(handlesTaken int64) points {
 	}
 }
 
-// meter is a provider of meters, and its reader.
+// meter is a meter provider and its reader.
 type meter struct {
 	testing.TB
 	*sdkmetric.MeterProvider
@@ -87,7 +84,7 @@ func (m *meter) collect() []metricdata.Metrics {
 	return all.ScopeMetrics[0].Metrics
 }
 
-// points collects.
+// points collects the points.
 func (m *meter) points() points {
 	m.Helper()
 	all := points{}
@@ -110,7 +107,7 @@ func (m *meter) points() points {
 				put(p.Attributes, int64(p.Count))
 			}
 		default:
-			require.Failf(m, "what is it?", "%s: %T", metric.Name, data)
+			require.Failf(m, "unexpected metric", "%s: %T", metric.Name, data)
 		}
 		require.NotContains(m, all, metric.Name)
 		all[metric.Name] = of
@@ -118,31 +115,9 @@ func (m *meter) points() points {
 	return all
 }
 
-// metered returns a pool that is traced and metered, with a session.
+// metered returns a pool with a session whose spans and metrics are recorded.
 func (b *bench) metered(opts ...lockpool.Option) (*lockpool.Pool, *meter) {
 	b.Helper()
 	m := b.newMeter()
 	return b.pool(append([]lockpool.Option{lockpool.WithMeterProvider(m)}, opts...)...), m
-}
-
-// stranger is somebody with a pool and a trace of their own.
-type stranger struct {
-	*lockpool.Pool
-	recorder *tracetest.SpanRecorder
-}
-
-func (b *bench) stranger(opts ...lockpool.Option) *stranger {
-	recorder := tracetest.NewSpanRecorder()
-	provider := b.newProvider(sdktrace.WithSpanProcessor(recorder))
-	return &stranger{b.open("", append([]lockpool.Option{lockpool.WithTracerProvider(provider)}, opts...)...), recorder}
-}
-
-// asked returns the spans of their acquisitions, in order.
-func (s *stranger) asked() (asked []trace.SpanContext) {
-	for _, span := range s.recorder.Started() {
-		if span.Name() == acquireName {
-			asked = append(asked, span.SpanContext())
-		}
-	}
-	return asked
 }

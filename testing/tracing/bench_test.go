@@ -1,0 +1,285 @@
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// bench is one test's part of a server: a chroot of its own, pools below it whose
+// spans are recorded, and a ZooKeeper client that sees the nodes.
+type bench struct {
+	testing.TB
+	server        *zktest.Server
+	ctx           context.Context // without a span
+	chroot        string
+	admin         *zk.Conn
+	provider      *sdktrace.TracerProvider
+	recorder      *tracetest.SpanRecorder
+	scarceHandles bool // calls wait for a free handle
+
+	mu    sync.Mutex
+	waits []*waitSpan // in the order in which they began
+}
+
+var benches atomic.Int32
+
+func newBench(t testing.TB) *bench { return newBenchOn(t, server) }
+
+func newBenchOn(t testing.TB, server *zktest.Server) *bench {
+	b := &bench{TB: t, server: server, chroot: fmt.Sprintf("/tracing-%d-%d", os.Getpid(), benches.Add(1))}
+	var cancel context.CancelFunc
+	b.ctx, cancel = context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	b.recorder = tracetest.NewSpanRecorder()
+	b.provider = b.newProvider(sdktrace.WithSpanProcessor(b.recorder))
+
+	admin, events, err := zk.Connect([]string{server.Addr()}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(noLogger{}))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		admin.Close()
+		for range events { // closed when the client's goroutines have ended
+		}
+	})
+	for admin.State() != zk.StateHasSession {
+		<-events
+	}
+	b.admin = admin
+	return b
+}
+
+type noLogger struct{}
+
+func (noLogger) Printf(string, ...any) {}
+
+func (b *bench) newProvider(opts ...sdktrace.TracerProviderOption) *sdktrace.TracerProvider {
+	p := sdktrace.NewTracerProvider(opts...)
+	b.Cleanup(func() { _ = p.Shutdown(b.ctx) }) // some exporters are made to fail
+	return p
+}
+
+// open returns a pool that is closed at the end of the test. It appends params to
+// the connect string.
+func (b *bench) open(params string, opts ...lockpool.Option) *lockpool.Pool {
+	p, err := lockpool.Open("zookeeper", b.server.Addr()+b.chroot+"?session_timeout=8s"+params, opts...)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, p.Close()) })
+	return p
+}
+
+// pool returns a pool with a session whose spans are recorded.
+func (b *bench) pool(opts ...lockpool.Option) *lockpool.Pool {
+	b.Helper()
+	p := b.open("", append([]lockpool.Option{lockpool.WithTracerProvider(observer{b.provider, b})}, opts...)...)
+	require.NoError(b, p.Ping(b.ctx))
+	return p
+}
+
+// silentPool returns a pool without spans.
+func (b *bench) silentPool() *lockpool.Pool {
+	return b.open("", lockpool.WithTracerProvider(noop.NewTracerProvider()))
+}
+
+// peer is another application: a pool whose spans are recorded apart.
+type peer struct {
+	*lockpool.Pool
+	recorder *tracetest.SpanRecorder
+}
+
+func (b *bench) peer(opts ...lockpool.Option) *peer {
+	recorder := tracetest.NewSpanRecorder()
+	provider := b.newProvider(sdktrace.WithSpanProcessor(recorder))
+	return &peer{b.open("", append([]lockpool.Option{lockpool.WithTracerProvider(provider)}, opts...)...), recorder}
+}
+
+// acquisitions returns the spans of the peer's acquisitions, in their order.
+func (p *peer) acquisitions() (found []trace.SpanContext) {
+	for _, s := range p.recorder.Started() {
+		if s.Name() == acquireName {
+			found = append(found, s.SpanContext())
+		}
+	}
+	return found
+}
+
+func (b *bench) lock(ctx context.Context, p *lockpool.Pool, name string) *lockpool.Lock {
+	b.Helper()
+	l, err := p.Lock(ctx, name)
+	require.NoError(b, err)
+	return l
+}
+
+func (b *bench) unlock(l *lockpool.Lock) {
+	b.Helper()
+	b.unlockIn(b.ctx, l)
+}
+
+// unlockIn unlocks in the trace of ctx.
+func (b *bench) unlockIn(ctx context.Context, l *lockpool.Lock) {
+	b.Helper()
+	require.NoError(b, l.Unlock(ctx))
+}
+
+// queue lists the nodes in a lock's queue, in their order.
+func (b *bench) queue(name string) []string {
+	children, _, err := b.admin.Children(b.chroot + "/" + name)
+	require.NoError(b, err)
+	slices.SortFunc(children, func(x, y string) int { return strings.Compare(x[len(x)-10:], y[len(y)-10:]) })
+	return children
+}
+
+// awaitQueue waits until n nodes are in a lock's queue, and returns them.
+func (b *bench) awaitQueue(name string, n int) (queue []string) {
+	b.Helper()
+	b.until(func() bool { queue = b.queue(name); return len(queue) == n }, "%d contenders for %s", n, name)
+	return queue
+}
+
+// awaitRequeue waits until the waiter behind the holder of "a" has replaced its
+// node, and returns the queue.
+func (b *bench) awaitRequeue(node string) (queue []string) {
+	b.Helper()
+	b.until(func() bool { queue = b.queue("a"); return len(queue) == 2 && queue[1] != node }, "the waiter has queued again")
+	return queue
+}
+
+// awaitWaiting waits until n calls of a pool wait.
+func (b *bench) awaitWaiting(p *lockpool.Pool, n int) {
+	b.Helper()
+	b.until(func() bool { return p.Stats().Waiting == n }, "%d waiters", n)
+}
+
+// session returns the ID of the session that has created a node, in the format of
+// ZooKeeper's own tools.
+func (b *bench) session(name, node string) string {
+	return fmt.Sprintf("%#x", uint64(b.sessionID(name, node)))
+}
+
+func (b *bench) sessionID(name, node string) int64 {
+	_, stat, err := b.admin.Exists(b.chroot + "/" + name + "/" + node)
+	require.NoError(b, err)
+	return stat.EphemeralOwner
+}
+
+// expire ends a session at the server.
+func (b *bench) expire(session string) {
+	b.Helper()
+	id, err := strconv.ParseUint(session, 0, 64)
+	require.NoError(b, err)
+	require.NoError(b, b.server.ExpireSession(int64(id)))
+}
+
+// awaitWatch waits until a session watches a node.
+func (b *bench) awaitWatch(name, node, session string) {
+	b.Helper()
+	b.until(func() bool {
+		paths, err := b.server.Command(b.ctx, "wchp")
+		require.NoError(b, err)
+		_, rest, _ := strings.Cut(paths, b.chroot+"/"+name+"/"+node+"\n")
+		for line := range strings.Lines(rest) {
+			if !strings.HasPrefix(line, "\t") {
+				break
+			}
+			if strings.TrimSpace(line) == session {
+				return true
+			}
+		}
+		return false
+	}, "%s is watched by %s", node, session)
+}
+
+// until waits for a condition.
+func (b *bench) until(condition func() bool, what string, args ...any) {
+	b.Helper()
+	for deadline := time.Now().Add(patience); !condition(); {
+		if time.Now().After(deadline) {
+			require.FailNowf(b, "condition not reached", what, args...)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// waiter is a call of Lock in a goroutine of its own.
+type waiter struct {
+	lock   *lockpool.Lock
+	err    error
+	done   chan struct{}
+	cancel context.CancelFunc
+
+	// Set by enqueue:
+	queue   []string // up to the waiter's own node
+	session string
+}
+
+// start begins to lock a name, in the trace of ctx.
+func (b *bench) start(ctx context.Context, p *lockpool.Pool, name string) *waiter {
+	ctx, cancel := context.WithCancel(ctx)
+	b.Cleanup(cancel)
+	w := &waiter{done: make(chan struct{}), cancel: cancel}
+	go func() { // ends with ctx at the latest
+		defer close(w.done)
+		w.lock, w.err = p.Lock(ctx, name)
+	}()
+	return w
+}
+
+// enqueue begins to lock "a", in the trace of ctx, and returns when the waiter is
+// the nth contender.
+func (b *bench) enqueue(ctx context.Context, p *lockpool.Pool, n int) *waiter {
+	b.Helper()
+	w := b.start(ctx, p, "a")
+	w.queue = b.awaitQueue("a", n)
+	w.session = b.session("a", w.queue[n-1])
+	return w
+}
+
+// predecessor returns the node in front of the waiter's.
+func (w *waiter) predecessor() string { return w.queue[len(w.queue)-2] }
+
+// node returns the waiter's own node.
+func (w *waiter) node() string { return w.queue[len(w.queue)-1] }
+
+// lockWithWaiters locks "a" with n waiters behind it.
+func (b *bench) lockWithWaiters(p *lockpool.Pool, n int) (holder *lockpool.Lock, waiters []*waiter) {
+	b.Helper()
+	holder = b.lock(b.ctx, p, "a")
+	for i := range n {
+		waiters = append(waiters, b.enqueue(b.ctx, p, i+2))
+	}
+	return holder, waiters
+}
+
+// result waits for the end of the call.
+func (b *bench) result(w *waiter) (*lockpool.Lock, error) {
+	b.Helper()
+	select {
+	case <-w.done:
+	case <-b.ctx.Done():
+		require.FailNow(b, "Lock has not returned")
+	}
+	return w.lock, w.err
+}
+
+func (b *bench) granted(w *waiter) *lockpool.Lock {
+	b.Helper()
+	l, err := b.result(w)
+	require.NoError(b, err)
+	return l
+}

@@ -1,0 +1,187 @@
+package tracing
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/lockpool/lockpool"
+)
+
+const (
+	evil = "3v1l" // data that must not be shown
+
+	kazooNode   = "9f3a0f7e1b2c4d5e8f90a1b2c3d4e5f6__lock__"
+	curatorNode = "_c_8d2c8a2e-4e57-4a0b-9d39-7d0c6ee3d8a1-lock-"
+)
+
+// createForeign creates a node of another client in the queue of "a". It returns the
+// node's name and a function that removes it.
+func (b *bench) createForeign(p *lockpool.Pool, prefix string, data []byte, flags int32) (node string, remove func()) {
+	b.Helper()
+	b.unlock(b.lock(b.ctx, p, "a")) // creates the queue
+	queue := b.chroot + "/a/"
+	path, err := b.admin.Create(queue+prefix, nil, flags|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	require.NoError(b, err)
+	_, err = b.admin.Set(path, data, -1)
+	require.NoError(b, err)
+	return strings.TrimPrefix(path, queue), func() { require.NoError(b, b.admin.Delete(path, -1)) }
+}
+
+// lockFor returns the error of a Lock of "a" with a timeout.
+func (b *bench) lockFor(p *lockpool.Pool, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(b.ctx, timeout)
+	defer cancel()
+	_, err := p.Lock(ctx, "a")
+	return err
+}
+
+// Other clients store arbitrary data in their nodes. It must not disturb the
+// waiters behind them, and only printable text of theirs is shown.
+func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
+	t.Parallel()
+	record := func(fields string) string { return `{"host":"h","pid":7` + fields + `}` }
+	const trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	for name, c := range map[string]struct {
+		data  string
+		owner string // as shown; empty if it is not shown
+		links int
+	}{
+		"Curator":                    {"10.0.0.1", "10.0.0.1", 0},
+		"kazoo":                      {"worker-3 on db2", "worker-3 on db2", 0},
+		"nothing":                    {"", "", 0},
+		"lockpool":                   {record(`,"owner":"o","traceparent":"00-` + trace + `-` + span + `-01"`), "o, process 7 on h", 1},
+		"an unsampled trace":         {record(`,"traceparent":"00-` + trace + `-` + span + `-00"`), "process 7 on h", 1},
+		"the largest node":           {strings.Repeat(evil, 1<<18-64), "", 0},
+		"too long a text":            {strings.Repeat(evil, 2000), "", 0},
+		"invalid UTF-8":              {evil + "\xff\xfe", "", 0},
+		"invalid UTF-8 in JSON":      {record(`,"owner":"`+evil+`\ud800`+"\xff\"") + evil, "", 0},
+		"control characters":         {evil + "\x1b[31m\n", "", 0},
+		"control characters in JSON": {record(`,"owner":"` + evil + `\u001b[31m"`), "process 7 on h", 0},
+		"right-to-left override":     {evil + "\u202e", "", 0},
+		"deep JSON":                  {strings.Repeat("[", 2000), strings.Repeat("[", 200), 0},
+		"deep, long JSON":            {strings.Repeat(`{"a":`, 10_000) + evil, "", 0},
+		"other JSON":                 {`{"host":7}`, `{"host":7}`, 0},
+		"a number as a trace":        {record(`,"traceparent":7`), `{"host":"h","pid":7,"traceparent":7}`, 0},
+		"a trace without trace ID":   {record(`,"traceparent":"00-` + strings.Repeat("0", 32) + `-` + span + `-01"`), "process 7 on h", 0},
+		"a trace without span ID":    {record(`,"traceparent":"00-` + trace + `-` + strings.Repeat("0", 16) + `-01"`), "process 7 on h", 0},
+		"a trace of another version": {record(`,"traceparent":"ff-` + trace + `-` + span + `-01"`), "process 7 on h", 0},
+		"a trace with a suffix":      {record(`,"traceparent":"00-` + trace + `-` + span + `-01-` + evil + `"`), "process 7 on h", 0},
+		"too long a trace":           {record(`,"traceparent":"00-` + strings.Repeat(evil, 300) + `"`), "process 7 on h", 0},
+		"an upper-case trace":        {record(`,"traceparent":"00-` + strings.ToUpper(trace) + `-` + span + `-01"`), "process 7 on h", 0},
+		"too long a host name":       {`{"pid":7,"host":"` + strings.Repeat("h", 3000) + `"}`, "process 7 on " + strings.Repeat("h", 200), 0},
+		"a negative process ID":      {`{"pid":-7}`, "process -7 on ", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			log := new(logBuffer)
+			p := b.pool(log.option(), lockpool.WithLongWait(time.Nanosecond))
+			node, remove := b.createForeign(p, curatorNode, []byte(c.data), 0)
+			err := b.lockFor(p, 300*time.Millisecond)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(node, "context deadline exceeded", c.owner))
+
+			w := b.start(b.ctx, p, "a")
+			b.awaitQueue("a", 2)
+			b.awaitBehind(node, 2)
+			q, err := p.Queue(b.ctx, "a")
+			require.NoError(t, err)
+			require.Len(t, q.Contenders, 2)
+			require.NotContains(t, q.Contenders[0].Owner+q.Contenders[0].Host, evil)
+			b.until(func() bool { return len(log.lines(t, "waited")) == 2 }, "both waits are logged")
+			remove()
+			b.unlock(b.granted(w))
+
+			for _, s := range b.named(waitName) {
+				a := attributesOf(s)
+				require.Equal(t, node, a["lockpool.lock.waiting_for"])
+				owner, shown := a["lockpool.lock.waiting_for.owner"]
+				require.Equal(t, c.owner != "", shown)
+				if shown {
+					require.Equal(t, c.owner, owner)
+				}
+				require.Len(t, s.Links(), c.links)
+			}
+			for _, line := range log.lines(t, "waited") {
+				require.Equal(t, map[string]any{
+					"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex", "behind": node, "behind_owner": c.owner,
+					"holder": node, "holder_owner": c.owner,
+				}, line)
+			}
+			spans, err := json.Marshal(tracetest.SpanStubsFromReadOnlySpans(b.recorder.Ended()))
+			require.NoError(t, err)
+			require.NotContains(t, string(spans), evil)
+			require.NotContains(t, log.buf.String(), evil)
+			require.Len(t, b.named(connectName), 1, "no connection was broken")
+		})
+	}
+}
+
+func TestOwnersOfForeignNodesAreTheirData(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ node, data string }{
+		"Curator": {curatorNode, "10.0.0.1"},
+		"kazoo":   {kazooNode, "worker-3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			p := b.pool()
+			node, remove := b.createForeign(p, c.node, []byte(c.data), zk.FlagEphemeral)
+			err := b.lockFor(p, 100*time.Millisecond)
+			require.ErrorContains(t, err, waitingBehind(node, "context deadline exceeded", c.data))
+			require.Equal(t, c.data, attributesOf(b.named(waitName)[0])["lockpool.lock.waiting_for.owner"])
+			remove()
+		})
+	}
+}
+
+func TestUnprintableNodeNamesAreQuoted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ node, shown string }{
+		"right-to-left override": {"\u202eevil-lock-", `"\u202eevil-lock-0000000001"`},
+		"long":                   {strings.Repeat("x", 5000) + "-lock-", `"` + strings.Repeat("x", 200) + `"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			p := b.pool()
+			_, remove := b.createForeign(p, c.node, nil, 0)
+			err := b.lockFor(p, 100*time.Millisecond)
+			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(c.shown, "context deadline exceeded", ""))
+			require.Equal(t, c.shown, attributesOf(b.named(waitName)[0])["lockpool.lock.waiting_for"])
+			_, err = p.TryLock(b.ctx, "a")
+			require.EqualError(t, err, `lockpool: try lock "a": held by another: `+c.shown)
+			remove()
+		})
+	}
+}
+
+func TestNodeLargerThanTheMaximumReplyIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.open("&max_packet=4096", lockpool.WithTracerProvider(observer{b.provider, b}))
+	require.NoError(t, p.Ping(b.ctx))
+	for _, size := range []int{4000, 4008, 4009, 5000, 100_000} { // a reply has 88 bytes beside the data
+		_, remove := b.createForeign(p, curatorNode, make([]byte, size), 0)
+		require.ErrorIs(t, b.lockFor(p, 200*time.Millisecond), context.DeadlineExceeded)
+		w := b.start(b.ctx, p, "a")
+		b.awaitQueue("a", 2)
+		b.awaitWaiting(p, 1)
+		q, err := p.Queue(b.ctx, "a")
+		require.NoError(t, err)
+		require.Len(t, q.Contenders, 2)
+		remove()
+		b.unlock(b.granted(w))
+	}
+	for _, s := range b.named(waitName) {
+		require.Equal(t, attributesOf(s)["lockpool.lock.wakeups"] == int64(1), attributesOf(s)["lockpool.lock.outcome"] == "acquired")
+	}
+}

@@ -1,0 +1,261 @@
+package tracing
+
+import (
+	"context"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+func TestUncontendedLockWithHoldSpan(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered(lockpool.WithHoldSpans())
+	var session string
+	spans := b.trace(func(ctx context.Context) {
+		l := b.lock(ctx, p, "a")
+		session = b.session("a", b.queue("a")[0])
+		require.Equal(t, idle(2).with(points{
+			waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 1}, handles: {"": 1},
+		}), m.points(), "while it is held")
+		b.unlockIn(ctx, l)
+	})
+	require.Equal(t, []span{acquireUncontended(session), hold(), release(nil)}, spans)
+	require.Equal(t, idle(2).with(points{
+		waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
+	}), m.points())
+}
+
+func TestKnownTokenIsOnHoldAndReleaseSpans(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool(lockpool.WithHoldSpans())
+	l := b.lock(b.ctx, p, "a")
+	token, err := l.Token(b.ctx)
+	require.NoError(t, err)
+	b.unlock(l)
+	for _, name := range []string{holdName, releaseName} {
+		require.Equal(t, token, attributesOf(b.named(name)[0])[tokenKey])
+	}
+}
+
+func TestLossIsCountedLoggedAndOnTheHoldSpan(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		reason string
+		lose   func(b *bench, node string)
+		text   string
+		after  points
+	}{
+		{"session_lost", func(b *bench, node string) { b.expire(b.session("a", node)) }, "lock lost: session lost: expired", points{
+			"lockpool.session.lost": {"": 1}, sessions: {"": 0},
+		}},
+		{"node_removed", func(b *bench, node string) {
+			require.NoError(b, b.admin.Delete(b.chroot+"/a/"+node, -1))
+		}, "lock lost: own node was removed", nil},
+	} {
+		t.Run(c.reason, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			log := new(logBuffer)
+			p, m := b.metered(lockpool.WithHoldSpans(), log.option())
+			var session string
+			spans := b.trace(func(ctx context.Context) {
+				l := b.lock(ctx, p, "a")
+				_, err := l.Token(ctx)
+				require.NoError(t, err)
+				node := b.queue("a")[0]
+				session = b.session("a", node)
+				c.lose(b, node)
+				select {
+				case <-l.Lost():
+				case <-ctx.Done():
+					require.FailNow(t, "the lock was not lost")
+				}
+				b.until(func() bool { return len(b.named(holdName)) == 1 }, "the hold span has ended")
+				require.ErrorIs(t, l.Unlock(ctx), lockpool.ErrLockLost)
+			})
+			lost := hold()
+			lost.Status, lost.Events, lost.Attributes["error.type"] = failed(c.text), []string{"lockpool.lost"}, "lock_lost"
+			require.Equal(t, []span{acquireUncontended(session), lost}, spans)
+			b.until(func() bool { // the guard of the hold may learn of the loss before the pool counts its session
+				after := m.points()
+				for name, want := range c.after {
+					if !maps.Equal(after[name], want) {
+						return false
+					}
+				}
+				return true
+			}, "the end of the session is counted")
+			require.Equal(t, idle(2).with(points{
+				waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
+				"lockpool.lock.lost": {mutex + ",lockpool.lost.reason=" + c.reason: 1},
+			}).with(c.after), m.points())
+			require.Equal(t, []map[string]any{{
+				"level": "WARN", "msg": lostMessage, "lock": "a", "kind": "mutex", "cause": c.text,
+			}}, log.lines(t, "held"))
+		})
+	}
+}
+
+// Another client may have held the lock before the release.
+func TestReleaseOnAnExpiredSessionIsALoss(t *testing.T) {
+	t.Parallel()
+	b := newBenchOn(t, zktest.Start(t))
+	p := b.pool()
+	l := b.lock(b.ctx, p, "a")
+	expired := b.server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.chroot + "/a/"}, Do: zktest.ExpireBeforeApply()})
+	err := l.Unlock(b.ctx)
+	require.ErrorIs(t, err, lockpool.ErrLockLost)
+	require.Equal(t, 1, expired.Fired())
+	want := release(attributes{"error.type": "lock_lost"})
+	want.Status = failed("lock lost: session lost: expired")
+	require.Equal(t, want, b.span(b.named(releaseName)[0], nil))
+}
+
+func TestCloseEndsHoldsWithoutALoss(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered(lockpool.WithHoldSpans())
+	l := b.lock(b.ctx, p, "a")
+	require.NoError(t, p.Close())
+	require.Equal(t, hold(), b.span(b.named(holdName)[0], nil), "the hold span shows no loss")
+	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+	require.Empty(t, b.named(releaseName), "the node went with the session")
+	require.Equal(t, points{
+		"lockpool.session.wait_time": {"": 2}, "lockpool.session.create_time": {"": 1},
+		waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
+	}, m.points(), "no session is lost, and the closed pool reports none")
+}
+
+// interceptor is a provider that calls a function before a span begins.
+type interceptor struct {
+	trace.TracerProvider
+	before func(span string)
+}
+
+func (i interceptor) Tracer(name string, opts ...trace.TracerOption) trace.Tracer {
+	return interceptingTracer{i.TracerProvider.Tracer(name, opts...), i.before}
+}
+
+type interceptingTracer struct {
+	trace.Tracer
+	before func(span string)
+}
+
+func (i interceptingTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	i.before(name)
+	return i.Tracer.Start(ctx, name, opts...)
+}
+
+// The pool is closed after the service has granted the lock and before the holder
+// has it.
+func TestGrantDuringCloseIsNoHold(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	var p *lockpool.Pool
+	closed := make(chan error, 1)
+	m := b.newMeter()
+	p = b.open("", lockpool.WithHoldSpans(), lockpool.WithMeterProvider(m), lockpool.WithTracerProvider(interceptor{b.provider, func(span string) {
+		if span != holdName {
+			return
+		}
+		go func() { closed <- p.Close() }() // waits for the call that is under way
+		b.until(func() bool { _, err := p.Handle(b.ctx); return err != nil }, "the pool is closing")
+	}}))
+	_, err := p.Lock(b.ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
+	require.NoError(t, <-closed)
+	require.Len(t, b.named(holdName), 1, "the hold span has ended")
+	require.Equal(t, map[string]int64{mutex: 0}, m.points()[held])
+	require.NotContains(t, m.points(), holdTime)
+	require.Len(t, b.recorder.Ended(), len(b.recorder.Started()))
+	b.awaitQueue("a", 0)
+}
+
+func TestReentriesAreCountedWithoutSpans(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered()
+	h, err := p.Handle(b.ctx)
+	require.NoError(t, err)
+	var session string
+	spans := b.trace(func(ctx context.Context) {
+		outer, err := h.Lock(ctx, "a")
+		require.NoError(t, err)
+		session = b.session("a", b.queue("a")[0])
+		for range 3 {
+			l, err := h.Lock(ctx, "a")
+			require.NoError(t, err)
+			b.unlockIn(ctx, l)
+		}
+		b.unlockIn(ctx, outer)
+	})
+	require.Equal(t, []span{acquireUncontended(session), release(nil)}, spans)
+	require.Equal(t, idle(2).with(points{
+		waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 0}, holdTime: {mutex: 1},
+		"lockpool.lock.reentries": {mutex: 3}, handles: {"": 1},
+	}), m.points())
+	read := func(n int) {
+		var all []*lockpool.Lock
+		for range n {
+			l, err := h.RLock(b.ctx, "b")
+			require.NoError(t, err)
+			all = append(all, l)
+		}
+		for _, l := range all {
+			b.unlock(l)
+		}
+	}
+	read(1)
+	require.Equal(t, map[string]int64{mutex: 3}, m.points()["lockpool.lock.reentries"], "the first entry is no reentry")
+	read(3)
+	require.Equal(t, map[string]int64{mutex: 3, "lockpool.lock.kind=read": 2}, m.points()["lockpool.lock.reentries"])
+	require.NoError(t, h.Close(b.ctx))
+}
+
+func TestWaitForAHandleIsASpan(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.scarceHandles = true
+	p, m := b.metered(lockpool.WithMaxHandles(1))
+	holder := b.lock(b.ctx, p, "b")
+	var session string
+	spans := b.trace(func(ctx context.Context) {
+		w := b.start(ctx, p, "a")
+		b.until(func() bool { started := b.recorder.Started(); return started[len(started)-1].Name() == acquireName }, "the acquisition has begun")
+		time.Sleep(50 * time.Millisecond) // the wait
+		b.unlockIn(ctx, holder)
+		l := b.granted(w)
+		session = b.session("a", b.queue("a")[0])
+		b.unlockIn(ctx, l)
+	})
+	releaseOther := release(attributes{"lockpool.lock.name": "b"})
+	require.Equal(t, []span{acquire(session, uncontended(), ok, enqueued, handleWait()), releaseOther, release(nil)}, spans)
+	require.Equal(t, map[string]int64{"": 3}, m.points()["lockpool.session.wait_time"])
+	require.Equal(t, map[string]int64{"": 1}, m.points()["lockpool.handle.max"])
+
+	holder = b.lock(b.ctx, p, "b")
+	spans = b.trace(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		_, err := p.Lock(ctx, "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+	b.unlock(holder)
+	text := "no free handle, all 1 are in use: context deadline exceeded"
+	failedWait := handleWait()
+	failedWait.Status, failedWait.Attributes = failed(text), attributes{"error.type": "timeout"}
+	require.Equal(t, []span{{acquireName, trace.SpanKindClient, failed(text), attributes{
+		"lockpool.driver.name": "zookeeper", "lockpool.lock.name": "a", "lockpool.lock.kind": "mutex",
+		"lockpool.lock.contended": false, "lockpool.lock.wakeups": int64(0),
+		"lockpool.lock.outcome": "timeout", "error.type": "timeout",
+	}, nil, nil, []span{failedWait}}}, spans)
+	require.Equal(t, int64(1), m.points()["lockpool.session.wait_time"]["error.type=timeout"])
+}

@@ -1,0 +1,341 @@
+package tracing
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+func TestWaiterIsLinkedToPredecessorAndHolder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered()
+	others := b.peer(lockpool.WithOwner("billing"))
+	holder, ahead := b.lockWithWaiters(others.Pool, 2)
+	w, spans := b.traceWait(p, 4, func(ctx context.Context, w *waiter) {
+		b.awaitBehind(w.predecessor(), 1)
+		b.awaitLinks(1, 2)
+		require.Equal(t, idle(2).with(points{depth: {mutex: 1}, waiters: {mutex: 1}, handles: {"": 1}}), m.points())
+		for _, next := range ahead {
+			b.unlock(holder)
+			holder = b.granted(next)
+		}
+		b.unlock(holder)
+		b.unlockIn(ctx, b.granted(w))
+	})
+	theirs := others.acquisitions()
+	require.Len(t, theirs, 3)
+	require.Equal(t, []span{
+		acquireWaiting(w.session, waiting{
+			position: 3, behind: w.predecessor(), owner: "billing, " + thisProcess, wakeups: int64(1),
+			events: []string{goneEvent, saw(0, 1)},
+			links:  []link{linkTo("predecessor", theirs[2]), linkTo("holder", theirs[0])},
+		}),
+		release(nil),
+	}, spans)
+	require.Equal(t, idle(2).with(points{
+		waitTime: {awaited: 1}, depth: {mutex: 1}, waiters: {mutex: 0}, held: {mutex: 0}, holdTime: {mutex: 1},
+	}), m.points())
+}
+
+// The holder releases the lock just when the waiter reads the holder's node.
+func TestWaiterIsLinkedToTheHolderThatFollowed(t *testing.T) {
+	t.Parallel()
+	b := newBenchOn(t, zktest.Start(t))
+	p, others := b.pool(), b.peer()
+	holder, ahead := b.lockWithWaiters(others.Pool, 2)
+	node := b.queue("a")[0]
+	head, theirs := b.chroot+"/a/"+node, b.sessionID("a", node)
+	var deleted error
+	read := b.server.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: head, Where: func(r zktest.Request) bool { return r.Session != theirs }},
+		Do:    zktest.Call(func(zktest.Request) { deleted = b.admin.Delete(head, -1) }),
+	})
+	w := b.start(b.ctx, p, "a")
+	b.awaitLinks(1, 2)
+	require.NoError(t, read.Wait(b.ctx))
+	require.NoError(t, deleted)
+	require.ErrorIs(t, holder.Unlock(b.ctx), lockpool.ErrLockLost)
+	for _, next := range ahead {
+		b.unlock(b.granted(next))
+	}
+	b.unlock(b.granted(w))
+	spans := others.acquisitions()
+	require.Equal(t, []link{linkTo("predecessor", spans[2]), linkTo("holder", spans[1])}, b.waitLinks())
+}
+
+func TestWaiterIsLinkedOnceToAHolderThatBecomesItsPredecessor(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, others := b.pool(), b.peer()
+	holder, ahead := b.lockWithWaiters(others.Pool, 1)
+	w := b.enqueue(b.ctx, p, 3)
+	b.awaitBehind(w.predecessor(), 1)
+	b.awaitLinks(1, 2)
+	ahead[0].cancel()
+	_, err := b.result(ahead[0])
+	require.ErrorIs(t, err, context.Canceled)
+	b.awaitBehind(w.queue[0], 1)
+	b.unlock(holder)
+	b.unlock(b.granted(w))
+	spans := others.acquisitions()
+	require.Equal(t, []link{linkTo("predecessor", spans[1]), linkTo("holder", spans[0])}, b.waitLinks())
+}
+
+func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		end     func(*waiter)
+		outcome string
+		text    string
+		point   string
+	}{
+		{"timeout", func(*waiter) {}, "timeout", "context deadline exceeded", timedOut},
+		{"cancel", func(w *waiter) { w.cancel() }, "canceled", "context canceled", canceled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			p, m := b.metered()
+			others := b.peer()
+			holder := b.lock(b.ctx, others.Pool, "a")
+			var w *waiter
+			spans := b.trace(func(ctx context.Context) {
+				if c.outcome == "timeout" {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, time.Second) // long enough to be queued
+					defer cancel()
+				}
+				w = b.enqueue(ctx, p, 2)
+				b.awaitLinks(1, 1)
+				c.end(w)
+				_, err := b.result(w)
+				require.ErrorContains(t, err, waitingBehind(w.predecessor(), c.text, me))
+			})
+			require.Equal(t, []span{
+				acquireWaiting(w.session, waiting{
+					position: 1, behind: w.predecessor(), wakeups: int64(0),
+					outcome: c.outcome, status: failed(waitingBehind(w.predecessor(), c.text, me)),
+					links: []link{linkTo("holder", others.acquisitions()[0])},
+				}),
+			}, spans)
+			require.Equal(t, idle(2).with(points{waitTime: {c.point: 1}, depth: {mutex: 1}, waiters: {mutex: 0}}), m.points())
+			b.unlock(holder)
+		})
+	}
+}
+
+func TestWaiterThatLosesItsSessionIsLinkedAndCountedOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered()
+	others := b.peer()
+	holder := b.lock(b.ctx, others.Pool, "a")
+	w := b.enqueue(b.ctx, p, 2)
+	b.awaitLinks(1, 1)
+	b.expire(w.session)
+	again := b.awaitRequeue(w.node())
+	b.awaitWatch("a", w.predecessor(), b.session("a", again[1]))
+	b.unlock(holder)
+	b.unlock(b.granted(w))
+	require.Equal(t, []link{linkTo("holder", others.acquisitions()[0])}, b.waitLinks())
+	b.until(func() bool { return m.points()["lockpool.session.lost"] != nil }, "the lost session is counted")
+	require.Equal(t, idle(3).with(points{
+		"lockpool.session.create_time": {"": 2}, "lockpool.session.lost": {"": 1},
+		waitTime: {awaited: 1}, depth: {mutex: 2}, waiters: {mutex: 0}, held: {mutex: 0}, holdTime: {mutex: 1},
+	}), m.points())
+}
+
+// acquirePermit acquires and releases the only permit of the semaphore "s", in a
+// goroutine of its own.
+func (b *bench) acquirePermit(p *lockpool.Pool) <-chan error {
+	done := make(chan error, 1)
+	go func() { // ends with b.ctx at the latest
+		done <- p.Semaphore("s", 1).Do(b.ctx, 1, func(context.Context) error { return nil })
+	}()
+	return done
+}
+
+// lastPermitWaiter returns the links of a wait for the permit of a semaphore, behind
+// a holder and a number of waiters that are peers, and the spans of these.
+func (b *bench) lastPermitWaiter(ahead int) (links []link, theirs []trace.SpanContext) {
+	b.Helper()
+	p, others := b.pool(), b.peer()
+	held, err := others.Semaphore("s", 1).Acquire(b.ctx, 1)
+	require.NoError(b, err)
+	var waiting []<-chan error
+	for i := range ahead {
+		waiting = append(waiting, b.acquirePermit(others.Pool))
+		b.awaitWaiting(others.Pool, i+1)
+	}
+	waiting = append(waiting, b.acquirePermit(p))
+	b.awaitLinks(1, 1)
+	require.NoError(b, held.Release(b.ctx))
+	for _, done := range waiting {
+		require.NoError(b, <-done)
+	}
+	return b.waitLinks(), others.acquisitions()
+}
+
+// A waiter for a semaphore's guard waits for the guard's holder, which waits for
+// permits.
+func TestSecondWaiterForPermitsIsLinkedToTheFirst(t *testing.T) {
+	t.Parallel()
+	links, theirs := newBench(t).lastPermitWaiter(1)
+	require.Equal(t, linkTo("predecessor", theirs[1]), links[0])
+}
+
+// The guard's holder has no permits: it waits itself.
+func TestThirdWaiterForPermitsIsNotLinkedToTheGuardsHolder(t *testing.T) {
+	t.Parallel()
+	links, theirs := newBench(t).lastPermitWaiter(2)
+	require.NotContains(t, links, linkTo("holder", theirs[1]))
+}
+
+// A revocation request replaces the owner in the data of the holder's node.
+func TestOwnerIsKnownAfterARevocationRequest(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, others := b.pool(), b.peer(lockpool.WithOwner("billing"))
+	holder := b.lock(b.ctx, others.Pool, "a")
+	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
+		b.awaitLinks(1, 1)
+		require.NoError(t, others.Revoke(b.ctx, "a"))
+		b.awaitWatch("a", w.predecessor(), w.session)
+		b.unlock(holder)
+		b.unlockIn(ctx, b.granted(w))
+	})
+	require.Equal(t, []span{
+		acquireWaiting(w.session, waiting{
+			position: 1, behind: w.predecessor(), owner: "billing, " + thisProcess, wakeups: int64(2),
+			events: []string{saw(1, 2), goneEvent},
+			links:  []link{linkTo("holder", others.acquisitions()[0])},
+		}),
+		release(nil),
+	}, spans)
+}
+
+func TestRevokedWaiterRecordsItsOutcome(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered()
+	others := b.peer()
+	holder := b.lock(b.ctx, others.Pool, "a")
+	var queue []string
+	var session string
+	spans := b.trace(func(ctx context.Context) {
+		done := make(chan error, 1)
+		go func() { // ends with ctx at the latest
+			_, err := p.Lock(ctx, "a", lockpool.Revocable())
+			done <- err
+		}()
+		queue = b.awaitQueue("a", 2)
+		session = b.session("a", queue[1])
+		b.awaitLinks(1, 1)
+		require.NoError(t, others.Revoke(b.ctx, "a", queue[1]))
+		require.ErrorIs(t, <-done, lockpool.ErrRevoked)
+	})
+	require.Equal(t, []span{
+		acquireWaiting(session, waiting{
+			position: 1, behind: queue[0], wakeups: int64(0), events: []string{saw(1, 2)},
+			outcome: "revoked", status: failed("revoked"),
+			links: []link{linkTo("holder", others.acquisitions()[0])},
+		}),
+	}, spans)
+	require.Equal(t, idle(2).with(points{
+		waitTime: {"error.type=revoked,lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=revoked": 1},
+		depth:    {mutex: 1}, waiters: {mutex: 0},
+	}), m.points())
+	b.unlock(holder)
+}
+
+func TestWithoutTraceLinksNoTraceIsStoredOrLinked(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool(lockpool.WithTraceLinks(false))
+	traced, untraced := b.peer(), b.peer(lockpool.WithTraceLinks(false))
+	for others, stored := range map[*peer]bool{traced: true, untraced: false} {
+		holder := b.lock(b.ctx, others.Pool, "a")
+		q, err := others.Queue(b.ctx, "a")
+		require.NoError(t, err)
+		require.Equal(t, stored, q.Contenders[0].Trace != "")
+		data, _, err := b.admin.Get(b.chroot + "/a/" + q.Contenders[0].Node)
+		require.NoError(t, err)
+		require.Equal(t, stored, bytes.Contains(data, []byte("traceparent")), "%s", data)
+		w := b.enqueue(b.ctx, p, 2)
+		b.awaitWaiting(p, 1)
+		data, _, err = b.admin.Get(b.chroot + "/a/" + w.node())
+		require.NoError(t, err)
+		require.NotContains(t, string(data), "traceparent")
+		b.unlock(holder)
+		b.unlock(b.granted(w))
+	}
+	for _, s := range b.recorder.Ended() {
+		require.Empty(t, s.Links())
+	}
+	require.Len(t, b.named(waitName), 2)
+	require.Equal(t, me, attributesOf(b.named(waitName)[0])["lockpool.lock.waiting_for.owner"], "the owner is no trace")
+}
+
+// The stored trace must have flags of W3C's first version, or readers refuse it.
+func TestTraceWithUnknownFlagsIsLinkedTo(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, other := b.pool(), b.silentPool()
+	sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: 3, Remote: true})
+	l := b.lock(trace.ContextWithSpanContext(b.ctx, sc), other, "a")
+	w := b.start(b.ctx, p, "a")
+	b.awaitLinks(1, 1)
+	b.unlock(l)
+	b.unlock(b.granted(w))
+}
+
+func TestQueueShowsTheSpanOfEachAcquisition(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool()
+	l := b.lock(b.ctx, p, "a")
+	q, err := p.Queue(b.ctx, "a")
+	require.NoError(t, err)
+	sc := b.named(acquireName)[0].SpanContext()
+	require.Equal(t, "00-"+sc.TraceID().String()+"-"+sc.SpanID().String()+"-01", q.Contenders[0].Trace)
+	b.unlock(l)
+	require.NotEqual(t, trace.TraceID{}, sc.TraceID())
+
+	l = b.lock(b.ctx, b.silentPool(), "a")
+	q, err = p.Queue(b.ctx, "a")
+	require.NoError(t, err)
+	require.Empty(t, q.Contenders[0].Trace)
+	b.unlock(l)
+}
+
+// The error is that of the listing that was not answered. It does not name the
+// predecessor, which is gone.
+func TestErrorDoesNotNameADepartedPredecessor(t *testing.T) {
+	t.Parallel()
+	b := newBenchOn(t, zktest.Start(t))
+	p := b.pool()
+	holder, ahead := b.lockWithWaiters(b.silentPool(), 1)
+	w := b.enqueue(b.ctx, p, 3)
+	b.awaitBehind(w.predecessor(), 1)
+	unanswered := b.server.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: b.sessionID("a", w.node())}, Ops: []zktest.Op{zktest.OpGetChildren, zktest.OpGetChildren2}},
+		Do:    zktest.HoldReply(),
+	})
+	ahead[0].cancel()
+	require.NoError(t, unanswered.Wait(b.ctx)) // the waiter lists the queue again
+	w.cancel()
+	_, err := b.result(w)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotContains(t, err.Error(), "owner:")
+	unanswered.Release()
+	b.unlock(holder)
+}
