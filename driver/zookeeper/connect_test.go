@@ -6,12 +6,8 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"io"
-	"log"
-	"log/slog"
 	"net"
-	"net/http/httptest"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -534,29 +530,6 @@ func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 	b.AwaitQueue("a", 0) // the server has expired the session
 }
 
-// With TLS 1.3, a server reports a missing client certificate only after the
-// handshake.
-func TestMissingClientCertificateIsAnError(t *testing.T) {
-	t.Parallel()
-	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		tlsServer := httptest.NewUnstartedServer(nil)
-		tlsServer.Config.ErrorLog = log.New(io.Discard, "", 0)
-		tlsServer.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MaxVersion: version}
-		tlsServer.StartTLS()
-		defer tlsServer.Close()
-		roots := x509.NewCertPool()
-		roots.AddCert(tlsServer.Certificate())
-		connector, err := zookeeper.NewConnector(zookeeper.Config{
-			Servers: []string{tlsServer.Listener.Addr().String()}, TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"},
-		})
-		require.NoError(t, err)
-		_, err = connector.Connect(locktest.Context(t))
-		require.ErrorIs(t, err, driver.ErrPermanent)
-		require.ErrorContains(t, err, "the client's Certificates")
-		require.NoError(t, connector.Close())
-	}
-}
-
 func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
 	t.Parallel()
 	addr, accepted := listen(t, func(_ int, conn net.Conn) { _ = handshake(conn) })
@@ -582,113 +555,45 @@ func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
 	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
 }
 
-// logLine is one record of a log.
-type logLine struct {
-	level slog.Level
-	text  string
-	at    time.Time
-}
-
-// logHandler is a slog.Handler that blocks until its gate is closed.
-type logHandler struct {
-	gate    chan struct{}
-	mu      *sync.Mutex
-	records *[]logLine
-}
-
-func newLogHandler() logHandler {
-	return logHandler{make(chan struct{}), new(sync.Mutex), new([]logLine)}
-}
-
-func (l logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-func (l logHandler) Handle(_ context.Context, r slog.Record) error {
-	<-l.gate
-	text := r.Message
-	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	*l.records = append(*l.records, logLine{r.Level, text, r.Time})
-	return nil
-}
-func (l logHandler) WithAttrs([]slog.Attr) slog.Handler { return l }
-func (l logHandler) WithGroup(string) slog.Handler      { return l }
-
-// about returns the records that contain the text.
-func (l logHandler) about(text string) (found []logLine) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range *l.records {
-		if strings.Contains(r.text, text) {
-			found = append(found, r)
-		}
-	}
-	return found
-}
-
-// A slow log handler delays neither the goroutine that reads the server's replies
-// nor a caller of Lock.
-func TestSlowLoggerDelaysNoLock(t *testing.T) {
+func TestIPv6AndHostNamesAreDialed(t *testing.T) {
 	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	log := newLogHandler()
-	cfg := b.Config()
-	cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
-	cfg.Logger = slog.New(log)
-	p := b.PoolWith(cfg)
-	b.Unlock(b.Lock(p, "a"))
-	proxy.Cut(zktest.Selector{})
-	b.Unlock(b.Lock(p, "a"))
-	require.NoError(t, proxy.RefuseConnections())
-	proxy.Cut(zktest.Selector{})
-	time.Sleep(time.Second) // an outage long enough to be logged
-	require.NoError(t, proxy.AcceptConnections())
-	b.Unlock(b.Lock(p, "a"))
-	require.Empty(t, log.about(""))
-	close(log.gate)
-	require.NoError(t, p.Close())
-	require.Empty(t, log.about("left out"), "the log overflowed")
-	require.Len(t, log.about("changed the session timeout"), 1)
-	require.Len(t, log.about("no connection to ZooKeeper"), 1)
-	require.Len(t, log.about("connected to ZooKeeper"), 1)
+	ctx := locktest.Context(t)
+	_, port, err := net.SplitHostPort(locktest.Shared().Addr())
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "[::1]:0")
+	require.NoError(t, err, "this test needs IPv6 on the loopback")
+	zktest.StartProxy(t, locktest.Shared().Addr()).Serve(l)
+	for _, dsn := range []string{"localhost:" + port, l.Addr().String()} {
+		p, err := lockpool.Open("zookeeper", dsn+"/ip?session_timeout=5s")
+		require.NoError(t, err)
+		require.NoError(t, p.Ping(ctx), dsn)
+		require.NoError(t, p.Close())
+	}
 }
 
-// An outage is logged once, within about a second and with its cause, and so is its
-// end.
-func TestOutageIsLoggedOnce(t *testing.T) { // measures time, so not parallel
-	b, proxy := locktest.NewBehindProxy(t)
-	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	log := newLogHandler()
-	close(log.gate)
-	cfg := b.Config()
-	cfg.Logger = slog.New(log)
-	require.NoError(t, proxy.RefuseConnections())
-	p := b.PoolWith(cfg)
-	start := time.Now()
-	done := make(chan error, 1)
-	go func() { done <- p.Ping(b.Ctx) }()
-	b.Until(func() bool { return len(log.about("no connection")) > 0 }, "the outage is logged")
-	first := log.about("no connection")[0]
-	require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
-	require.Equal(t, slog.LevelWarn, first.level)
-	require.Contains(t, first.text, proxy.Addr())
-	require.Contains(t, first.text, "connection refused")
-	time.Sleep(2 * time.Second) // the outage goes on
-	require.Len(t, log.about("no connection"), 1)
-	require.Empty(t, log.about("connected to"))
-	require.NoError(t, proxy.AcceptConnections())
-	require.NoError(t, <-done)
-	b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "the end of the outage is logged")
+func TestDeadServersAreSkipped(t *testing.T) {
+	t.Parallel()
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, dead.Close())
+	for range 5 { // the first server is chosen at random
+		p, err := lockpool.Open("zookeeper", dead.Addr().String()+","+locktest.Shared().Addr()+","+dead.Addr().String()+"?session_timeout=5s")
+		require.NoError(t, err)
+		require.NoError(t, p.Ping(locktest.Context(t)))
+		require.NoError(t, p.Close())
+	}
+}
 
-	require.NoError(t, proxy.RefuseConnections())
-	proxy.Cut(zktest.Selector{})
-	b.Until(func() bool { return len(log.about("no connection")) == 2 }, "the next outage is logged")
-	require.NoError(t, proxy.AcceptConnections())
-	require.NoError(t, p.Ping(b.Ctx))
-
-	cfg.Servers = []string{silent}
-	p = b.PoolWith(cfg)
-	_, err := p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
-	require.Error(t, err)
-	require.Len(t, log.about(silent), 1)
-	require.Contains(t, log.about(silent)[0].text, "answer")
+// The server accepts no more connections from one address.
+func TestFullServerIsATemporaryError(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t, zktest.MaxClientConns(2))
+	b := locktest.NewOn(t, own.Addr()) // the first connection
+	second := locktest.Dial(t, own.Addr())
+	p := b.Pool()
+	_, err := p.Lock(locktest.Timeout(t, 300*time.Millisecond), "a")
+	require.ErrorContains(t, err, "no session")
+	require.ErrorContains(t, err, own.Addr())
+	second.Close()
+	b.Unlock(b.Lock(p, "a"))
 }

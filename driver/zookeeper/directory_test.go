@@ -158,3 +158,74 @@ func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
 	require.Equal(t, []string{"other"}, b.Children("x/a"))
 }
+
+func TestServerRemovesEmptyQueues(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t, zktest.ContainerInterval(300*time.Millisecond))
+	b := locktest.NewOn(t, own.Addr())
+	p := b.Pool()
+	for range 3 { // it is created again
+		b.Unlock(b.Lock(p, "a/b"))
+		b.Until(func() bool {
+			exists, _, err := b.Admin.Exists(b.Chroot)
+			require.NoError(t, err)
+			return !exists
+		}, "the queue and its parents are removed")
+	}
+}
+
+func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t, zktest.ContainerInterval(time.Millisecond))
+	b := locktest.NewOn(t, own.Addr())
+	p, other := b.Pool(), b.Pool()
+	inside := make(chan struct{}, 1)
+	done := make(chan struct{})
+	for _, pool := range []*lockpool.Pool{p, other} {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for range 300 {
+				l, err := pool.Lock(b.Ctx, "a/b")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case inside <- struct{}{}:
+				default:
+					t.Error("two holders")
+				}
+				<-inside
+				if err := l.Unlock(b.Ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	<-done
+	<-done
+}
+
+// A listing over the limit breaks the connection every time. The error names the
+// limit, and other locks of the session stay held.
+func TestListingBeyondMaxPacketIsAnError(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	cfg := b.Config()
+	cfg.MaxPacket = 64 << 10
+	p := b.PoolWith(cfg, lockpool.WithMaxSessions(1))
+	other := b.Lock(p, "other")
+	b.Unlock(b.Lock(p, "a"))
+	remove := b.CreateContenders("a", 2000)
+	for range 3 {
+		_, err := p.Lock(b.Ctx, "a")
+		require.ErrorContains(t, err, "the listing of "+b.Chroot+"/a is longer than max_packet=65536 bytes")
+		require.ErrorContains(t, err, "raise max_packet")
+		require.Len(t, b.Children("a"), 2000, "a node of the pool is left")
+	}
+	remove()
+	require.Equal(t, 1, other.Depth())
+	b.Unlock(b.Lock(p, "a"))
+	b.Unlock(other)
+	require.Equal(t, 1, p.Stats().OpenSessions)
+}

@@ -1,0 +1,80 @@
+package zookeeper_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/locktest"
+)
+
+// The number after that of our last node proves that no contender joined, unless
+// the queue was removed and created again: then the numbers started again.
+func TestFastPathNoticesARecreatedQueue(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	h := b.Handle(p)
+	const turns = 30
+	for range turns { // until no listing is needed
+		l := b.Lock(h, "a")
+		b.Unlock(l)
+	}
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/a", -1))
+	world := zk.WorldACL(zk.PermAll)
+	_, err := b.Admin.Create(b.Chroot+"/a", nil, 0, world)
+	require.NoError(t, err)
+	for range turns { // as many nodes in the new queue
+		_, err = b.Admin.Create(b.Chroot+"/a/x-lock-", nil, zk.FlagEphemeral|zk.FlagSequence, world)
+		require.NoError(t, err)
+	}
+	_, err = h.TryLock(b.Ctx, "a") // gets the number after that of its own last node
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	for _, child := range b.Children("a") {
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+child, -1))
+	}
+	require.NoError(t, h.Close(b.Ctx))
+}
+
+// A number that does not follow that of our last node proves nothing.
+func TestFastPathNoticesARival(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	h, rival := b.Handle(b.Pool()), b.Handle(b.Pool())
+	for range 5 {
+		for range 30 {
+			l := b.Lock(h, "a")
+			b.Unlock(l)
+		}
+		l := b.Lock(rival, "a")
+		_, err := h.TryLock(b.Ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		b.Unlock(l)
+	}
+	require.NoError(t, h.Close(b.Ctx))
+	require.NoError(t, rival.Close(b.Ctx))
+}
+
+// An uncontended lock costs one request to lock and one to unlock.
+func TestUncontendedLockCostsTwoRequests(t *testing.T) {
+	t.Parallel()
+	own := locktest.StartServer(t)
+	b := locktest.NewOn(t, own.Addr())
+	h := b.Handle(b.PoolWithTimeout(10 * time.Second))
+	turn := func() {
+		l := b.Lock(h, "a")
+		b.Unlock(l)
+	}
+	for range 30 {
+		turn()
+	}
+	before := b.Stat(own, "zk_packets_received")
+	for range 1000 {
+		turn()
+	}
+	require.InDelta(t, 2000, b.Stat(own, "zk_packets_received")-before, 50)
+	require.NoError(t, h.Close(b.Ctx))
+}
