@@ -11,7 +11,7 @@ SEED ?= 1
 
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
 	go test $(as_root) -race -p 1 -timeout 15m work
-	go test $(as_root) -race -timeout 15m . -server real
+	go test $(as_root) -race -p 1 -timeout 15m . ./driver/zookeeper -server real
 
 differential: deps ## DURATION of random programs, which must get the same from both kinds of servers
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
