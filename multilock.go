@@ -99,8 +99,9 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	return all, nil
 }
 
-// Do calls fn with the context of all the locks (see [MultiLock.Context]) and
-// unlocks them when fn returns or panics. It returns what [Pool.Do] would.
+// Do calls fn with the context of all the locks (see [MultiLock.Context]) and unlocks
+// them when fn returns or panics. It returns what [Pool.Do] would. If the locks are
+// not held, the context has ended when fn gets it, and the error is that of Unlock.
 func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	if fn == nil {
 		return errors.Join(errNilFunc, a.Unlock(ctx))

@@ -150,7 +150,7 @@ func (c Claim) checkSequence(queue []driver.Node, place int) error {
 	if self.Seq >= 0 && self.Seq < math.MaxInt32 && !tied(place-1) && !tied(place+1) {
 		return nil
 	}
-	return fmt.Errorf("%w: own number is %d; remove the node of the lock %q while nobody holds or waits, which resets them",
+	return fmt.Errorf("%w: own number is %d; remove the node of the lock %q while it has no holder and no waiter, which resets them",
 		driver.ErrSequenceExhausted, self.Seq, c.Queue)
 }
 

@@ -65,7 +65,7 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 		return
 	}
 	s.cfg.Logger.Warn("lockpool: the sequence numbers of a lock are nearly exhausted: the last one is 2147483647; before that, "+
-		"remove the lock's node while nobody holds or waits, which resets them", "path", dir, "number", node.Seq)
+		"remove the lock's node while it has no holder and no waiter, which resets them", "path", dir, "number", node.Seq)
 }
 
 // usesContainers reports whether directories are containers.

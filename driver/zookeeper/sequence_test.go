@@ -27,7 +27,7 @@ func TestExhaustedSequenceIsAnErrorAndNeverAGrant(t *testing.T) {
 	for _, p := range []*lockpool.Pool{p, others, p} {
 		_, err := p.Lock(b.Ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrSequenceExhausted)
-		require.ErrorContains(t, err, `remove the node of the lock "a" while nobody holds or waits`)
+		require.ErrorContains(t, err, `remove the node of the lock "a" while it has no holder and no waiter`)
 		_, err = p.TryLock(b.Ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrSequenceExhausted)
 	}
