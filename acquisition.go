@@ -16,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// acquire makes l a Lock of a lock that the handle does not hold.
+// acquire acquires a lock that the handle does not hold, and makes l its Lock.
 func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock) error {
 	if err := h.pool.checkName(name); err != nil {
 		h.returnIfUnused()
@@ -26,7 +26,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 	defer cancel()
 	returned := false
 	defer func() {
-		if !returned && l.hold != nil { // users' code panics, so the caller cannot unlock it
+		if !returned && l.hold != nil { // user code panics, so the caller cannot unlock it
 			ended, cancel := context.WithCancel(ctx)
 			cancel()
 			_ = h.unlock(ended, l) // continues in the background
@@ -46,7 +46,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 	return err
 }
 
-// errPanic is reported of an acquisition during which users' code, such as a span
+// errPanic is reported for an acquisition during which user code, such as a span
 // processor, panics.
 var errPanic = errors.New("panic")
 
@@ -128,14 +128,14 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 	}
 }
 
-// establish puts a hold that was granted on the record, and enters it.
+// establish registers a hold that was granted, and enters it.
 func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *Lock) (err error) {
 	established, reported := false, false
 	defer func() {
 		if established {
 			return
 		}
-		// The pool or the handle is closed, or users' code panics.
+		// The pool or the handle is closed, or user code panics.
 		_ = held.removeNode(ctx) // continues in the background if it fails
 		if reported {
 			held.telemetry.Withdraw()
@@ -144,7 +144,7 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 	if err = held.node.session.Alive(ctx); err != nil {
 		return err
 	}
-	reported = true // before the hold is on the record, and can end
+	reported = true // before the hold is registered, and can end
 	a.granted(held)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,7 +163,7 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 	return nil
 }
 
-// nodeData returns what the node of a request says of its owner.
+// nodeData returns what the node of a request says about its owner.
 func (p *Pool) nodeData(ctx context.Context, req request) []byte {
 	var span trace.SpanContext
 	if !p.telemetry.NoLinks {
@@ -185,7 +185,7 @@ type acquisition struct {
 	waiting  bool
 	longWait *time.Timer
 
-	mu      sync.Mutex // because the timer looks at the following
+	mu      sync.Mutex // guards the following, which the timer reads
 	session *session
 	blocker recipe.Wait
 }
@@ -211,7 +211,7 @@ func (a *acquisition) onSession(s *session) {
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	a.mu.Lock()
 	if w.Data == nil && w.Behind == a.blocker.Behind {
-		w.Data = a.blocker.Data // as it was before the lock was asked back
+		w.Data = a.blocker.Data // as it was before the lock was revoked
 	}
 	a.blocker = w
 	a.mu.Unlock()
@@ -255,7 +255,7 @@ func (a *acquisition) end(err error) {
 	a.End(err)
 }
 
-// warnLongWait is called when the wait has lasted for as long as WithLongWait says.
+// warnLongWait is called when the wait has lasted for the duration of WithLongWait.
 func (a *acquisition) warnLongWait() {
 	const patience = 5 * time.Second // for the holder's name
 	t, waited := a.pool.telemetry, time.Since(a.Began())
@@ -268,7 +268,7 @@ func (a *acquisition) warnLongWait() {
 	a.mu.Unlock()
 	var holder driver.Node
 	var data []byte
-	if a.req.kind() != driver.Plain { // whose waiters wait for its holder
+	if a.req.kind() != driver.Plain { // waiters for a plain lock wait for its holder
 		ctx, cancel := context.WithTimeout(a.ctx, patience)
 		defer cancel()
 		queue := w.Queue
@@ -280,8 +280,8 @@ func (a *acquisition) warnLongWait() {
 	t.LogLongWait(a.ctx, a.lock(), waited, w, holder, data)
 }
 
-// describeBlocker adds to the error of a wait whose context has ended which node was
-// waited for, and whose it is, as far as that is known.
+// describeBlocker adds to the error of a wait whose context has ended the node that was
+// waited for and its owner, as far as they are known.
 func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
 	a.mu.Lock()
 	w := a.blocker

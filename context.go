@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// bound returns a context that ends with ctx, or with until and for its cause.
+// bound returns a context that ends when ctx does, or when until does, with the cause
+// of until.
 func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if until.Err() != nil {
@@ -31,8 +32,8 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
-// beyondHolds returns a context that bounds a wait as ctx does, except that it does
-// not end when a lock does whose context ctx is: releasing the lock ends that one.
+// beyondHolds returns a context that bounds a wait as ctx does, except that, if ctx is
+// the context of a lock, it does not end with the lock: releasing the lock ends ctx.
 func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	held := innermost(ctx)
 	if held == nil {
@@ -61,7 +62,7 @@ func beyondHolds(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// isEndOfHold reports whether cause is one with which the context of a lock ends.
+// isEndOfHold reports whether cause is one that ends the context of a lock.
 func isEndOfHold(cause error) bool {
 	switch cause {
 	case ErrNotHeld, ErrRevoked, ErrHandleClosed, ErrPoolClosed:

@@ -10,37 +10,37 @@
 //
 // # Pools, handles, locks
 //
-// A [Pool] is opened once and shared. A [Handle] is one holder of locks. It is cheap,
-// and used by one goroutine at a time. A [Lock] is one entry into a lock. [Pool.Do]
-// and [Pool.Lock] take a handle for the occasion. Thousands of handles share a few
-// sessions (connections) with the service.
+// A [Pool] is opened once and shared. A [Handle] is one holder of locks. It is cheap
+// and used by one goroutine at a time. A [Lock] is one entry into a lock. [Pool.Do] and
+// [Pool.Lock] use a handle of their own. Thousands of handles share a few sessions
+// (connections) with the service.
 //
 // A lock's name is a relative path such as orders/42. Callers that lock the same name
 // below the same chroot of the same ensemble exclude each other, in the order in which
-// they asked. [Escape] makes a part of a name of any text, such as a URL.
+// they asked. [Escape] turns any text, such as a URL, into one part of a name.
 //
 // # Reentry
 //
-// A holder may lock what it holds: the depth grows by one, without a wait and without
-// a request. The lock is released when the depth is back at zero. So code deep in a
-// call stack can take the lock that it needs, and need not know whether its caller
-// holds it.
+// A holder may lock again what it already holds: the depth grows by one, without a wait
+// and without a request to the service. The lock is released when the depth is back at
+// zero. Code deep in a call stack can therefore take the lock that it needs without
+// knowing whether its caller holds it.
 //
-// The context carries the holder. With the context that [Pool.Do] gives to its
-// function, or that of [Lock.Context], Do and Lock enter again. The context carries the
-// holder only on the goroutine that it was made on: two goroutines must not share an
-// exclusive lock by accident. [LockFromContext] finds the lock on any goroutine, for
-// its fencing token.
+// The context carries the holder. Given the context that [Pool.Do] passes to its
+// function, or one from [Lock.Context], Do and Lock enter the lock again. The context
+// carries the holder only on the goroutine that created the context, so that two
+// goroutines do not share an exclusive lock by accident. [LockFromContext] finds the
+// lock on any goroutine, for its fencing token.
 //
 // # Kinds of locks
 //
 // Readers can share a lock: [Pool.RLock] and, for Do, [Shared]. [Pool.LockAll] takes
-// several locks, or none. A [Semaphore] has a limited number of permits. [Plain] is the
-// cheapest lock, without a queue. A name is for one kind of lock at a time; another
-// kind is [ErrKindMismatch].
+// several locks, or none of them. A [Semaphore] has a limited number of permits.
+// [Plain] is the cheapest lock, without a queue. A name is used for one kind of lock at
+// a time; asking for another kind returns [ErrKindMismatch].
 //
-// [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks for it
-// back, and [Pool.Break] takes it by force.
+// [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the
+// holders to release it, and [Pool.Break] takes it by force.
 //
 // # Contexts
 //
@@ -51,25 +51,25 @@
 //
 // # Losing a lock
 //
-// A lock stands on a session with the service, and a session can be lost: the network
+// A lock depends on a session with the service, and a session can be lost: the network
 // fails, the servers have no majority, or the process is paused. A pool proves by its
 // own clock that its sessions are alive, and gives up what they hold before the service
 // can grant it to another holder. Then [Lock.Lost] is closed, the contexts of
 // [Lock.Context] and Do end with the cause [ErrLockLost], entering again is refused,
 // and Unlock returns ErrLockLost. The same happens when the lock's node is removed. A
-// nil error from Unlock or Do means that the lock was held until then. A lost session is
-// never replaced underneath a holder; the next lock is taken on a new one. A waiter
-// whose session is lost queues again by itself.
+// nil error from Unlock or Do means that the lock was held until then. A lost session
+// is never replaced underneath a holder; the next lock is taken on a new one. A waiter
+// whose session is lost queues again automatically.
 //
 // No lock can stop a process that is paused between its last look at the lock and a
-// write. [Lock.Token] is what a store needs to refuse that write.
+// write. A store that is given [Lock.Token] can refuse that write.
 //
 // # Errors
 //
-// Errors are tested with errors.Is; see [ErrLocked] and those beside it. An error about
-// a lock is a [*LockError]. When a context ends a wait, its error is in the chain, and
-// the text says what the call waited for: the contender in the way, an answer, a
-// handle, or a connection.
+// Test errors with errors.Is; see [ErrLocked] and the errors listed with it. An error
+// about a lock is a [*LockError]. When a context ends a wait, its error is in the
+// chain, and the text says what the call waited for: the contender in the way, an
+// answer, a handle, or a connection.
 //
 // # Spans
 //
@@ -78,9 +78,9 @@
 //   - lockpool.lock.acquire, a request for a lock that goes to the service. Reentry
 //     has none.
 //   - lockpool.lock.wait, its child: the part spent behind other contenders. It is
-//     linked to the span of the holder, and to that of the predecessor in the queue, in
-//     whatever process they are (see [WithTraceLinks]); the attribute lockpool.link of
-//     the link is holder or predecessor.
+//     linked to the span of the holder, and to that of the predecessor in the queue,
+//     whatever process they are in (see [WithTraceLinks]); the attribute lockpool.link
+//     of the link is holder or predecessor.
 //   - lockpool.lock.release, and with [WithHoldSpans] lockpool.lock.hold, from the
 //     grant to the end.
 //   - lockpool.session.connect, the opening of a session, and lockpool.session.acquire,
@@ -92,7 +92,8 @@
 //     pool.name (see [WithOwner]); session.id
 //   - lock.outcome (acquired, busy, timeout, canceled, revoked, pool_closed, ...) and
 //     lock.contended, whether there was another contender
-//   - lock.node, its own node; lock.permits of a semaphore; lock.token, once it is known
+//   - lock.node, the contender's own node; lock.permits of a semaphore; lock.token,
+//     once it is known
 //   - lock.queue.position (0 is the head) and lock.queue.length when it joined;
 //     lock.wakeups
 //   - lock.requeues, how often it had to queue again, and lock.requeued_after, the
@@ -115,8 +116,8 @@
 //     lockpool.lock.queue.length, lockpool.lock.reentries
 //   - lockpool.lock.lost, by lockpool.lost.reason: session_lost, node_removed or
 //     no_permission
-//   - lockpool.lock.rescues: nodes whose end the service did not report and that were
-//     found by looking again; more than 0 only where ACLs are changed
+//   - lockpool.lock.rescues: nodes whose removal the service did not report and that a
+//     later check found; more than 0 only where ACLs are changed
 //   - lockpool.session.create_time and lockpool.session.wait_time, by error.type
 //   - lockpool.session.count, .max and .lost; lockpool.handle.count and .max
 //

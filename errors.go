@@ -13,7 +13,8 @@ import (
 // context ended a wait, its error (context.Canceled or context.DeadlineExceeded) is in
 // the chain as well.
 var (
-	// ErrLocked means that a try found the lock held or waited for.
+	// ErrLocked means that a call that does not wait, such as TryLock, found that the
+	// lock has a holder or a waiter.
 	ErrLocked = recipe.ErrBusy
 
 	// ErrLockLost means that the lock was lost while it was held: its session has
@@ -26,8 +27,8 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrUpgrade means that a reader asked for the exclusive lock, or a holder of
-	// permits for more of them. Unlock first, or ask for everything at once: two
-	// holders that wait for more may wait for each other.
+	// permits asked for more. Unlock first, or ask for everything at once: two holders
+	// that wait for more may wait for each other.
 	ErrUpgrade = errors.New("cannot upgrade a held lock; unlock it first")
 
 	// ErrKindMismatch means that another kind of lock is in use under the name. The
@@ -36,16 +37,17 @@ var (
 	ErrKindMismatch = driver.ErrKind
 
 	// ErrLimit means that a semaphore has no limit, because none was given and none is
-	// set; that the limit that is set is not a number; or that a holder acquires again
-	// with another limit than before. The error says which.
+	// set; that the limit set at the service is not a number; or that a holder acquires
+	// again with a different limit. The error says which.
 	ErrLimit = driver.ErrLimit
 
-	// ErrRevoked means that the lock was asked back. See [Revocable].
+	// ErrRevoked means that the lock was revoked: its holder or waiter was asked to
+	// give it up. See [Revocable].
 	ErrRevoked = recipe.ErrRevoked
 
-	// ErrConcurrentUse means that a Handle asked for a lock while another call of it
-	// was waiting for one. The second call did nothing. Give each goroutine a Handle
-	// of its own.
+	// ErrConcurrentUse means that a Handle was asked for a lock while another of its
+	// calls was waiting for one. The second call did nothing. Give each goroutine a
+	// Handle of its own.
 	ErrConcurrentUse = errors.New("concurrent use of a handle")
 
 	// ErrPoolClosed means that the Pool is closed or shutting down.
@@ -54,12 +56,12 @@ var (
 	// ErrHandleClosed means that the Handle is closed.
 	ErrHandleClosed = errors.New("handle closed")
 
-	// ErrInvalidName means that the name cannot be that of a lock. The error says why.
-	// Nothing was sent. [Escape] makes a part of a name of any text.
+	// ErrInvalidName means that the name is not a valid lock name. The error says why.
+	// Nothing was sent. [Escape] turns any text into one part of a name.
 	ErrInvalidName = errors.New("invalid lock name")
 
-	// ErrNoPermission means that the service refused. The error names the missing
-	// right and the path on which it is missing.
+	// ErrNoPermission means that the service refused the request. The error names the
+	// missing right and the path on which it is missing.
 	ErrNoPermission = driver.ErrNoPermission
 
 	// ErrUnavailable means that there was no session with the service, because no
@@ -68,9 +70,10 @@ var (
 	ErrUnavailable = driver.ErrUnavailable
 
 	// ErrSequenceExhausted means that sequence numbers no longer order the queue of the
-	// lock: the service's counter is exhausted (2147483647). Nothing was granted.
-	// Remove the lock's node while it has neither holders nor waiters, which starts the
-	// counter over. The log warns 100 million locks before that.
+	// lock: the service's counter is exhausted (2147483647). Nothing was granted. To
+	// start the counter over, remove the lock's node while the lock has neither holders
+	// nor waiters. The pool logs a warning 100 million locks before the counter is
+	// exhausted.
 	ErrSequenceExhausted = driver.ErrSequenceExhausted
 )
 
@@ -95,7 +98,7 @@ func (e *LockError) Error() string {
 
 func (e *LockError) Unwrap() error { return e.Err }
 
-// ErrorType classifies the error in a word, for OpenTelemetry's attribute error.type:
+// ErrorType classifies the error in one word, for OpenTelemetry's attribute error.type:
 // timeout, canceled, busy, lock_lost, session_lost, pool_closed and so on.
 func (e *LockError) ErrorType() string {
 	for _, class := range errorClasses {

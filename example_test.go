@@ -88,7 +88,7 @@ func ExamplePool_Do_reentrant() {
 		})
 	}
 	err := pool.Do(context.Background(), "orders/42", func(ctx context.Context) error {
-		return charge(ctx) // enters the lock again, without a wait
+		return charge(ctx) // enters the lock again, without waiting
 	})
 	fmt.Println(err)
 	// Output:
@@ -154,7 +154,7 @@ func ExampleWaitAtMost() {
 	// locked: true
 }
 
-// A handle is one holder, and enters its own locks again.
+// A handle is one holder, and can enter its own locks again.
 func ExampleHandle() {
 	pool := openPool()
 	defer pool.Close()
@@ -225,8 +225,8 @@ func ExamplePool_RLock() {
 	// Output: writer waits: true
 }
 
-// A writer downgrades its lock: it is a reader from then on, without a moment in
-// which it does not hold the lock.
+// A writer downgrades its lock: it is a reader from then on, and holds the lock at
+// every moment.
 func ExampleHandle_RLock() {
 	pool := openPool()
 	defer pool.Close()
@@ -262,7 +262,7 @@ func ExamplePool_LockAll() {
 	defer pool.Close()
 	ctx := context.Background()
 
-	// All callers lock in one order, so transfers in both directions are safe.
+	// All callers lock in the same order, so transfers in both directions are safe.
 	accounts, err := pool.LockAll(ctx, []string{"accounts/7", "accounts/3"}, lockpool.WaitAtMost(5*time.Second))
 	if err != nil {
 		log.Fatal(err)
@@ -292,14 +292,14 @@ func ExampleMultiLock_Do() {
 	// <nil>
 }
 
-// A store that refuses smaller tokens than it has seen is safe from a holder that
-// was paused for so long that another has the lock.
+// A store that refuses tokens smaller than the largest that it has seen is safe from a
+// holder that was paused for so long that another one has the lock.
 func ExampleLock_Token() {
 	pool := openPool()
 	defer pool.Close()
 	ctx := context.Background()
 
-	var highest int64 // kept by the store, beside the data
+	var highest int64 // kept by the store, next to the data
 	write := func(token int64, value string) {
 		if token < highest {
 			fmt.Println(value, "is refused")
@@ -588,7 +588,7 @@ func ExamplePool_Stats() {
 	// <nil>
 }
 
-// A pool uses the global providers of OpenTelemetry unless it is given others.
+// A pool uses OpenTelemetry's global providers unless it is given others.
 func ExampleWithTracerProvider() {
 	pool := openPool(
 		lockpool.WithTracerProvider(tracenoop.NewTracerProvider()),

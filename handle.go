@@ -9,33 +9,32 @@ import (
 )
 
 // The order of locks is Handle.mu, Pool.mu, and then one of life.mu and heldNode.mu.
-// None is held during a request, during a wait, or while users' code runs.
+// None is held during a request, during a wait, or while user code runs.
 
 // Handle is one holder of locks. It can lock again what it holds, deeper in the code,
-// without waiting; see [Lock]. Make one with [Pool.Handle].
+// without waiting; see [Lock]. Create one with [Pool.Handle].
 //
-// A Handle may move from one goroutine to another, but it is one holder, so it asks
-// for one lock at a time: a call that locks while another one is under way returns
-// ErrConcurrentUse and does nothing. Unlocking and closing never wait for another
-// call.
+// A Handle may move from one goroutine to another, but it is one holder, so it asks for
+// one lock at a time: a call that locks while another one is in progress returns
+// ErrConcurrentUse and does nothing. Unlocking and closing never wait for another call.
 type Handle struct {
 	pool      *Pool
-	transient bool // made by Pool.Lock: returned when it holds nothing
+	transient bool // created for a call such as Pool.Lock: returned when it holds nothing
 	closed    atomic.Bool
 
 	mu        sync.Mutex
 	holds     map[string]*hold        // by name
 	recent    *hold                   // one of holds, or nil: the last lock is likely to be locked again
-	acquiring bool                    // an acquisition is under way, which alone uses slot
+	acquiring bool                    // an acquisition is in progress; only it uses slot
 	giveUp    context.CancelCauseFunc // ends it
 	slot      *puddleSlot
-	cause     error // of closed
+	cause     error // why closed is set
 }
 
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
 func (h *Handle) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Handle(%p)", h) }
 
-// open makes the handle, which was made for this call, the caller's to close.
+// open gets a new handle a slot. From then on it is the caller's to close.
 func (h *Handle) open(ctx context.Context) error {
 	return h.exclusively(ctx, func(ctx context.Context) error {
 		err := h.ensureSlot(ctx)
@@ -74,7 +73,8 @@ func (h *Handle) TryLock(ctx context.Context, name string, opts ...LockOption) (
 //
 // A writer may enter its lock as a reader. When it has unlocked its other entries, it
 // shares the lock from then on; there is no moment at which it does not hold it. The
-// reverse is ErrUpgrade: two readers that upgrade would wait for each other forever.
+// reverse returns ErrUpgrade: two readers that upgrade would wait for each other
+// forever.
 func (h *Handle) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return h.lock(ctx, name, request{op: opLock, shared: true}, new(Lock), opts)
 }
@@ -134,7 +134,7 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 	if held == nil && err == nil {
 		err = h.acquire(ctx, name, req, l)
 	} else if err != nil {
-		h.returnIfUnused() // it may have been made for this call
+		h.returnIfUnused() // it may have been created for this call
 	}
 	if err != nil {
 		return nil, &LockError{req.String(), name, err}
@@ -172,10 +172,10 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) error {
 	return r.err
 }
 
-// Close releases everything that the handle holds, whatever its depth, and returns
-// the handle to the pool. The contexts of those locks end, and unlocking them later is
+// Close releases everything that the handle holds, whatever its depth, and returns the
+// handle to the pool. The contexts of those locks end, and unlocking them later returns
 // ErrNotHeld. A call that waits for a lock returns ErrHandleClosed. Closing a handle
-// again is no error.
+// again is not an error.
 //
 // ctx bounds the wait for the releases, never whether they happen.
 func (h *Handle) Close(ctx context.Context) error { return h.close(ctx, ErrHandleClosed) }
@@ -205,8 +205,8 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	return errors.Join(errs...)
 }
 
-// returnIfUnused returns the handle to the pool if it is closed, or was made for one
-// call and holds nothing.
+// returnIfUnused returns the handle to the pool if it is closed, or if it was created
+// for one call and holds nothing.
 func (h *Handle) returnIfUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
-// hold is a lock that a handle holds: its entries, the node that it stands on, and
-// its life until it is released or lost.
+// hold is a lock that a handle holds: its entries, its node, and its life until it is
+// released or lost.
 type hold struct {
 	handle    *Handle
 	name      string
@@ -48,16 +48,16 @@ func (h *hold) checkReentry(req request) error {
 		return fmt.Errorf("%w: this handle holds it as %s", ErrKindMismatch, h.kind)
 	case kind == driver.Permit && req.limit != h.limit:
 		return fmt.Errorf("%w: %d was given, but %d when the handle acquired its permits", ErrLimit, req.limit, h.limit)
-	case kind == driver.Permit && req.permits > h.node.node.Permits: // which is never replaced
+	case kind == driver.Permit && req.permits > h.node.node.Permits: // the node of a semaphore is never replaced
 		return ErrUpgrade
 	}
-	if req.revocable && req.op != opLockAll { // which may not get all
+	if req.revocable && req.op != opLockAll { // LockAll may fail to get all the locks
 		h.makeRevocable()
 	}
 	return nil
 }
 
-// makeRevocable makes the contexts of the hold end when the lock is asked back.
+// makeRevocable makes the contexts of the hold end when the lock is revoked.
 func (h *hold) makeRevocable() {
 	h.life.setRevocable()
 	h.startGuard()
@@ -66,7 +66,7 @@ func (h *hold) makeRevocable() {
 // entries are the entries of a hold that have not been unlocked.
 type entries struct {
 	list      []entry
-	last      uint64       // id of the newest, and so how many there have been
+	last      uint64       // id of the newest, and thus how many there have been
 	exclusive int          // how many are not shared
 	depth     atomic.Int32 // len(list), for readers without the mutex
 	storage   [4]entry     // where list begins, to spare the heap
@@ -120,9 +120,9 @@ type life struct {
 	began   time.Time
 	alive   context.Context // ends with the hold
 	kill    context.CancelFunc
-	lost    context.Context // ends when the lock does, other than by Unlock
+	lost    context.Context // ends when the lock ends, other than by Unlock
 	lose    context.CancelFunc
-	revoked context.Context // ends when the lock is asked back
+	revoked context.Context // ends when the lock is revoked
 	askBack context.CancelFunc
 
 	over atomic.Bool // set after cause
@@ -130,7 +130,7 @@ type life struct {
 	mu        sync.Mutex
 	ended     time.Time
 	cause     error // see end and markLost
-	revocable bool  // contexts end when the lock is asked back
+	revocable bool  // contexts end when the lock is revoked
 	contexts  map[*heldContext]struct{}
 }
 
@@ -151,7 +151,8 @@ func (l *life) err() error {
 	return l.cause
 }
 
-// failure is err for a call on a Lock: all causes but a loss are ErrNotHeld, too.
+// failure is err for a call on a Lock: every cause other than a loss also wraps
+// ErrNotHeld.
 func (l *life) failure() error {
 	err := l.err()
 	if err == nil || err == ErrNotHeld || errors.Is(err, ErrLockLost) {
@@ -161,8 +162,8 @@ func (l *life) failure() error {
 }
 
 // end ends the life, and with it the contexts and, unless the lock was unlocked
-// (ErrNotHeld), Lost. It reports false if it had ended before. The caller reports
-// the end to telemetry afterwards.
+// (ErrNotHeld), Lost. It reports false if the life had ended before. The caller reports
+// the end to telemetry afterward.
 func (l *life) end(cause error) bool {
 	l.mu.Lock()
 	if l.cause != nil {
@@ -185,8 +186,8 @@ func (l *life) end(cause error) bool {
 	return true
 }
 
-// markLost turns a life that has ended into one that ended by a loss, because its
-// release has shown that.
+// markLost records that a life that has ended was ended by a loss, which its release
+// has shown.
 func (l *life) markLost(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +198,7 @@ func (l *life) markLost(cause error) {
 // lostWith is the cause of a loss.
 func lostWith(err error) error { return fmt.Errorf("%w: %w", ErrLockLost, err) }
 
-// setRevocable makes the contexts end when the lock is asked back.
+// setRevocable makes the contexts end when the lock is revoked.
 func (l *life) setRevocable() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,7 +206,7 @@ func (l *life) setRevocable() {
 	l.endRevoked()
 }
 
-// revoke tells the holder that the lock is asked back.
+// revoke notifies the holder that the lock is revoked.
 func (l *life) revoke() {
 	l.askBack()
 	l.mu.Lock()
@@ -223,14 +224,16 @@ func (l *life) endRevoked() {
 	}
 }
 
-// isRevoked reports whether the lock was asked back, and its contexts ended by that.
+// isRevoked reports whether the lock was revoked and its contexts ended because of
+// that.
 func (l *life) isRevoked() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.revocable && l.revoked.Err() != nil
 }
 
-// addContext makes a context end with the life. Its stop stops it from leaving.
+// addContext makes the context c end with the life. It sets c.stop, which stops waiting
+// for the end of the parent.
 func (l *life) addContext(c *heldContext) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,10 +259,10 @@ func (l *life) removeContext(c *heldContext) {
 }
 
 // guardDelay is how long a lock is held before its node is watched: most locks are
-// released sooner, and are spared the request.
+// released sooner, and need no such request.
 const guardDelay = 20 * time.Millisecond
 
-// startGuard starts the guard of a hold now, unless it has started.
+// startGuard starts the guard of a hold now, unless it has already started.
 func (h *hold) startGuard() {
 	p := h.handle.pool
 	p.mu.Lock()
@@ -297,8 +300,8 @@ func (h *hold) guard() {
 	}
 }
 
-// watchNode watches the node and learns the token. It ends the hold if the node is
-// gone or cannot be read any more.
+// watchNode watches the node and learns the token. It ends the hold if the node is gone
+// or can no longer be read.
 func (h *hold) watchNode(ctx context.Context) (*driver.Watch, error) {
 	watch, err := h.node.watch(ctx)
 	if err != nil {
@@ -319,7 +322,8 @@ func (h *hold) endIfLost(err error) error {
 	}
 	if cause := lostWith(err); h.life.end(cause) {
 		if unreadable || removed && h.kind != driver.Plain {
-			// What is left of it could not be seen to go, or is a part of several nodes.
+			// A node that cannot be read may still exist, and if there are several
+			// nodes, some may be left.
 			_ = h.removeNode(h.life.alive) // continues in the background
 		}
 		h.reportEnd(cause)
@@ -327,9 +331,9 @@ func (h *hold) endIfLost(err error) error {
 	return h.life.err()
 }
 
-// downgrade makes an exclusive hold a shared one. It returns a function that waits
-// for that until its context ends; the downgrade continues in the background. It is
-// called with handle.mu held.
+// downgrade makes an exclusive hold a shared one. It returns a function that waits for
+// the downgrade until its context ends; the downgrade then continues in the background.
+// It is called with handle.mu held.
 func (h *hold) downgrade() (wait func(context.Context) error) {
 	failed := func(err error) func(context.Context) error {
 		return func(context.Context) error { return err }
@@ -353,7 +357,7 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 		}
 		err = h.endIfLost(err)
 		if cause := h.life.err(); cause != nil && !errors.Is(cause, ErrLockLost) {
-			err = nil // it was released meanwhile, as a whole
+			err = nil // the whole lock was released meanwhile
 		}
 	}()
 	return func(ctx context.Context) error {
@@ -363,7 +367,7 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 		case <-done:
 			return err
 		case <-ctx.Done():
-			return unconfirmed{fmt.Errorf("shared, which the server has not confirmed yet: %w", ctx.Err())}
+			return unconfirmed{fmt.Errorf("shared, but the server has not confirmed it yet: %w", ctx.Err())}
 		}
 	}
 }
@@ -386,7 +390,7 @@ func (h *hold) removeNode(ctx context.Context) error {
 	return err
 }
 
-// release is the release of a hold, between letting go and telling of it.
+// release is the release of a hold that is yet to be reported.
 type release struct {
 	hold  *hold
 	began time.Time
@@ -400,8 +404,8 @@ type unconfirmed struct{ error }
 
 func (u unconfirmed) Unwrap() error { return u.error }
 
-// release lets go of the lock, whatever its depth. It calls no users' code, so
-// nothing delays the next holder; report does.
+// release releases the lock, whatever its depth. It calls no user code, which report
+// does, so nothing delays the next holder.
 func (h *hold) release(ctx context.Context, cause error) release {
 	r := release{hold: h, began: time.Now()}
 	if err := h.node.session.Err(); err != nil { // watchSession may not have come to it
@@ -422,20 +426,20 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	err := h.removeNode(ctx)
 	switch {
 	case err == nil:
-	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before we let go
+	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before the release
 		r.cause = lostWith(err)
 		h.life.markLost(r.cause)
 		r.err = r.cause
-	case errors.Is(err, driver.ErrSessionLost): // after we did, and the node with it
+	case errors.Is(err, driver.ErrSessionLost): // after the release, and the node with it
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		r.err = unconfirmed{fmt.Errorf("released, which the server has not confirmed yet: %w", err)}
+		r.err = unconfirmed{fmt.Errorf("released, but the server has not confirmed it yet: %w", err)}
 	default:
 		r.err = err
 	}
 	return r
 }
 
-// report reports the release to telemetry, and takes the hold off the record.
+// report reports the release to telemetry, and unregisters the hold.
 func (r release) report(ctx context.Context) {
 	h := r.hold
 	defer h.handle.pool.removeHold(h)
@@ -447,8 +451,8 @@ func (r release) report(ctx context.Context) {
 	}
 }
 
-// reportEnd reports the end of the hold to telemetry, which may take as long as
-// users' code does.
+// reportEnd reports the end of the hold to telemetry, which may take as long as user
+// code takes.
 func (h *hold) reportEnd(cause error) {
 	var lost error
 	if errors.Is(cause, ErrLockLost) {
@@ -457,8 +461,8 @@ func (h *hold) reportEnd(cause error) {
 	h.telemetry.End(h.life.began, h.life.ended, h.node.token.Load(), lost)
 }
 
-// addHold puts a hold on the record, unless the pool is closed or the session that it
-// stands on is over.
+// addHold registers a hold, unless the pool is closed or the session of the hold is
+// over.
 func (p *Pool) addHold(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -473,7 +477,7 @@ func (p *Pool) addHold(h *hold) error {
 	if err := s.Err(); err != nil { // watchSession may not have come to it
 		return err
 	}
-	if s.closed.Load() { // closeIfIdle is about to
+	if s.closed.Load() { // closeIfIdle is closing it
 		return driver.ErrSessionLost
 	}
 	s.holds[h] = struct{}{}
@@ -485,9 +489,9 @@ func (p *Pool) addHold(h *hold) error {
 	return nil
 }
 
-// removeHold takes a hold that has ended off the record.
+// removeHold unregisters a hold that has ended.
 func (p *Pool) removeHold(h *hold) {
-	defer func() { // also if users' code panics
+	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		h.node.guard.Stop()
@@ -501,7 +505,7 @@ func (p *Pool) removeHold(h *hold) {
 	h.telemetry.Reentered(int(h.entries.last) - 1)
 }
 
-// heldNode is the node that a hold stands on. A downgrade replaces it.
+// heldNode is the node of a hold. A downgrade replaces it.
 type heldNode struct {
 	session *session
 	queue   string
@@ -535,7 +539,7 @@ func (n *heldNode) current(ctx context.Context) (driver.Node, error) {
 	}
 }
 
-// replaced reports whether another node stands, or will stand, for this one.
+// replaced reports whether another node has replaced this one, or is about to.
 func (n *heldNode) replaced(node driver.Node) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -565,7 +569,7 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 	}
 }
 
-// verify asks the service whether the node stands.
+// verify asks the service whether the node exists.
 func (n *heldNode) verify(ctx context.Context) error {
 	for {
 		node, err := n.current(ctx)
@@ -578,8 +582,8 @@ func (n *heldNode) verify(ctx context.Context) error {
 	}
 }
 
-// beginReplace returns a function that replaces the node, which was exclusive, by a
-// shared one. Until that is over, current waits for it. alive ends with the hold.
+// beginReplace returns a function that replaces the node, which was exclusive, with a
+// shared one. Until that is done, current waits for it. alive ends with the hold.
 func (n *heldNode) beginReplace() func(alive context.Context) error {
 	replaced := make(chan struct{})
 	n.mu.Lock()
@@ -604,7 +608,7 @@ func (n *heldNode) beginReplace() func(alive context.Context) error {
 }
 
 // learnToken learns the token from the first node: the one that replaces it is newer
-// than those of holders to come.
+// than those of later holders may be.
 func (n *heldNode) learnToken(alive context.Context) error {
 	first := n.node
 	for n.token.Load() == 0 {

@@ -11,18 +11,18 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// Queue is the holders and waiters of a lock at one moment.
+// Queue describes the holders and waiters of a lock at one moment.
 type Queue struct {
 	Name       string
 	Contenders []Contender // in the order in which they asked
-	Foreign    []string    // names of other nodes there: no contenders of a kind that lockpool knows
+	Foreign    []string    // names of other nodes there, which are not contenders of a kind that lockpool knows
 }
 
-// Contender is a holder or a waiter, of lockpool or of another client.
+// Contender is a holder or a waiter, in lockpool or in another client.
 type Contender struct {
 	Node    string    // the name of its node, for Pool.Break and Pool.Revoke
 	Kind    string    // mutex (exclusive), read, write (exclusive, of Curator's read/write lock), semaphore, or plain
-	Holds   bool      // or waits
+	Holds   bool      // if false, it waits
 	Permits int       // of a semaphore: how many; 0 for a waiter that does not say
 	Token   int64     // see Lock.Token
 	Session string    // its session with the service
@@ -32,7 +32,7 @@ type Contender struct {
 	// holder of this pool. Otherwise it is zero, because the service does not record it.
 	Granted time.Time
 
-	// What a contender of lockpool says of itself.
+	// What a lockpool contender says about itself.
 	Owner string // see WithOwner
 	Host  string
 	PID   int
@@ -40,8 +40,8 @@ type Contender struct {
 }
 
 // Queue returns the holders and waiters of the lock of that name. It only reads. It
-// reads node by node, so of a lock that changes hands quickly it may show two holders
-// that followed each other.
+// reads node by node, so for a lock that changes hands quickly it may show two
+// successive holders.
 func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	var q Queue
 	err := p.checkName(name)
@@ -83,7 +83,7 @@ func (p *Pool) granted(name string) map[string]time.Time {
 	return granted
 }
 
-// contender is a contender that was found, and in which queue.
+// contender is a contender that was found, with its queue.
 type contender struct {
 	driver.Contender
 	queue string
@@ -91,8 +91,8 @@ type contender struct {
 	holds bool
 }
 
-// inspect returns the contenders of the lock of that name, of whatever kind it is, and
-// the names of the other nodes there.
+// inspect returns the contenders of the lock of that name, whatever its kind, and the
+// names of the other nodes there.
 func inspect(ctx context.Context, s *session, name string) (found []contender, foreign []string, err error) {
 	found, foreign, err = inspectQueue(ctx, s, name)
 	if err != nil || !slices.Contains(foreign, driver.Guards) && !slices.Contains(foreign, driver.Leases) { // either may be missing
@@ -110,8 +110,8 @@ func inspect(ctx context.Context, s *session, name string) (found []contender, f
 	return append(found, permits(guards, leases)...), foreign, err
 }
 
-// permits returns the contenders of a semaphore. One with leases and the guard waits,
-// or is just being granted its permits.
+// permits returns the contenders of a semaphore. A contender with leases and the guard
+// waits, or is just being granted its permits.
 func permits(guards, leases []contender) (found []contender) {
 	for _, c := range leases {
 		i := slices.IndexFunc(guards, func(guard contender) bool { return guard.asksFor(c) })
@@ -130,8 +130,9 @@ func permits(guards, leases []contender) (found []contender) {
 	return found
 }
 
-// asksFor reports whether a guard and a lease are of one call that acquires permits.
-// Curator's do not say, but a session of it hardly makes two such calls at a time.
+// asksFor reports whether a guard and a lease belong to the same call that acquires
+// permits. Curator's nodes do not say, but a Curator session rarely makes two such
+// calls at a time.
 func (c contender) asksFor(lease contender) bool {
 	ours, its := nodedata.Parse(c.Data).Ask, nodedata.Parse(lease.Data).Ask
 	return ours == its && (ours != "" || c.holds && c.Session == lease.Session && c.Created < lease.Created)

@@ -120,9 +120,9 @@ func TestBreakRemovesTheHolderAndTellsIt(t *testing.T) {
 	b.Unlock(w.Granted())
 	err = others.Break(b.Ctx, "a", node)
 	require.ErrorIs(t, err, lockpool.ErrNotHeld)
-	require.ErrorContains(t, err, node+" has gone")
+	require.ErrorContains(t, err, node+" is gone")
 	for _, bad := range []string{"", "config", "../" + node, strings.Repeat("x", 3)} {
-		require.ErrorContains(t, others.Break(b.Ctx, "a", bad), "take it from Queue")
+		require.ErrorContains(t, others.Break(b.Ctx, "a", bad), "use one that Queue returns")
 	}
 }
 

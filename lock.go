@@ -6,8 +6,8 @@ import (
 )
 
 // Lock is one entry into a lock. A holder that locks what it holds enters again and
-// gets another Lock; the lock is released when the last of them is unlocked, in
-// whatever order. (Curator's InterProcessMutex counts the same way, per thread.)
+// gets another Lock; the lock is released when all of them have been unlocked, in any
+// order. (Curator's InterProcessMutex counts the same way, per thread.)
 //
 // The methods of a Lock may be called from any goroutine, at any time. A Lock must
 // not be copied.
@@ -28,12 +28,12 @@ func (*noCopy) Unlock() {}
 // ctx ends, for the service to confirm that. The lock is released in any case: an
 // error of ctx means that the release continues in the background.
 //
-// ctx may come from [Lock.Context]: the release ends that context, which does not
-// end the wait. Its parent does, and its deadline.
+// ctx may come from [Lock.Context]: the release ends that context, but not the wait.
+// The end of its parent, and its deadline, do end the wait.
 //
-// Unlocking a Lock twice is ErrNotHeld and changes nothing. If the lock was lost, the
-// error is ErrLockLost: another holder may have worked at the same time. A nil error
-// means that the lock was held until now.
+// Unlocking a Lock a second time returns ErrNotHeld and changes nothing. If the lock
+// was lost, the error is ErrLockLost: another holder may have worked at the same time.
+// A nil error means that the lock was held until now.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}
@@ -44,8 +44,8 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// Depth returns how many entries into the lock its holder has not left yet: 0 if it
-// is not held.
+// Depth returns how many of the holder's entries into the lock have not been unlocked:
+// 0 if the lock is not held.
 func (l *Lock) Depth() int {
 	if l.hold.life.over.Load() {
 		return 0
@@ -64,12 +64,12 @@ func (l *Lock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Lock(%s)",
 // ways to lose a lock.
 func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost.Done() }
 
-// Revoked returns a channel that is closed when the lock is asked back (see
-// [Pool.Revoke]), be it before or after this call. Unlocking does not close it. All
-// entries into a lock are asked together. The contexts of a lock that was taken with
-// [Revocable] end then, too.
+// Revoked returns a channel that is closed when the lock is revoked, which asks its
+// holder to release it (see [Pool.Revoke]), whether before or after this call.
+// Unlocking does not close it. All entries into a lock are revoked together. The
+// contexts of a lock that was taken with [Revocable] end at the same time.
 //
-// On ZooKeeper a lock is asked back by writing __REVOKE__ into its node, as Curator's
+// On ZooKeeper a lock is revoked by writing __REVOKE__ into its node, as Curator's
 // Revoker does.
 func (l *Lock) Revoked() <-chan struct{} {
 	l.hold.startGuard()
@@ -77,16 +77,16 @@ func (l *Lock) Revoked() <-chan struct{} {
 }
 
 // Context returns a context for work under the lock. It is derived from parent, and
-// ends as well when the lock is lost (its cause wraps ErrLockLost), is unlocked
+// also ends when the lock is lost (its cause wraps ErrLockLost), is unlocked
 // (ErrNotHeld), or ends with its handle or pool (ErrHandleClosed, ErrPoolClosed).
 //
-// It carries the holder: Pool.Lock and Pool.Do with it, on the goroutine that called
-// Context, enter again what the holder holds. On another goroutine it carries no
-// holder, because two goroutines must not share an exclusive lock: the same calls are
-// a holder of their own there.
+// It carries the holder: given this context on the goroutine that called Context,
+// Pool.Lock and Pool.Do enter again what the holder holds. On another goroutine it
+// carries no holder, because two goroutines must not share an exclusive lock: there,
+// the same calls use a holder of their own.
 //
-// Each call makes a new context, which lasts until parent or the lock ends: call it
-// once for a critical section, not once in every round of a loop.
+// Each call creates a new context, which lasts until parent or the lock ends: call
+// Context once per critical section, not in every iteration of a loop.
 func (l *Lock) Context(parent context.Context) context.Context {
 	return newHeldContext(parent, l)
 }
@@ -100,9 +100,9 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // created the lock's node.)
 //
 // Tokens start over when the service loses its data: an ensemble that was wiped, or
-// restored from a backup, issues numbers that a store has seen. Let the store forget
-// its tokens then, or compare the token together with a number of your own that you
-// raise whenever that happens.
+// restored from a backup, issues numbers that a store has seen. In that case, let the
+// store forget its tokens, or compare the token together with a number of your own that
+// you raise whenever that happens.
 //
 // The first call for a lock may ask the service; ctx bounds its wait. All entries
 // into a lock have one token. If the lock is no longer held, the error is that of

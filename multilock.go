@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// MultiLock is several locks that one holder took together. Like a [Lock] it must
-// not be copied.
+// MultiLock is a set of locks that one holder took together. Like a [Lock], it must not
+// be copied.
 type MultiLock struct {
 	_       noCopy
 	locks   []*Lock // in the order in which they were taken
 	lost    chan struct{}
 	revoked chan struct{}
-	stop    []func() bool // looking at each for that
+	stop    []func() bool // stop watching each lock for that
 }
 
 // LockAll locks all the names, or none. It waits for one after the other until ctx
@@ -31,7 +31,7 @@ func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption
 }
 
 // LockAll is [Handle.LockAll] with a handle of its own, or with the one that ctx
-// carries, as [Pool.Lock] has it.
+// carries, as in [Pool.Lock].
 func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		all, err := h.lockAll(ctx, names, opts)
@@ -53,7 +53,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 		return nil, &LockError{opLockAll, "", err}
 	}
 	if len(names) == 0 {
-		return nil, &LockError{opLockAll, "", errors.New("no names are given")}
+		return nil, &LockError{opLockAll, "", errors.New("no names were given")}
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	for _, name := range names { // before anything is locked
@@ -69,14 +69,14 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}
 	complete := false
 	defer func() {
-		if !complete { // after an error, or a panic of users' code
+		if !complete { // after an error, or a panic in user code
 			_ = all.Unlock(ctx) // continues in the background if it fails
 		}
 	}()
 	for _, name := range names {
 		l, err := h.enter(waiting, name, req, new(Lock))
 		if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-			return nil, context.Cause(waiting) // of a lock that it had
+			return nil, context.Cause(waiting) // why a lock that was already taken has ended
 		}
 		if err != nil {
 			return nil, err
@@ -110,18 +110,18 @@ func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) 
 	return do(ctx, fn, a.locks)
 }
 
-// stopLooking ends what a holder that keeps one of the locks, and takes all again
-// and again, would otherwise collect.
+// stopLooking stops watching the locks. Otherwise a holder that keeps one of them, and
+// takes all of them again and again, would accumulate callbacks.
 func (a *MultiLock) stopLooking() {
 	for _, stop := range a.stop {
 		stop()
 	}
 }
 
-// Unlock unlocks all of them in the reverse order, each as [Lock.Unlock] does.
+// Unlock unlocks all of them in reverse order, each as [Lock.Unlock] does.
 func (a *MultiLock) Unlock(ctx context.Context) (err error) {
 	defer a.stopLooking()
-	for _, l := range a.locks { // deferred, so that each is unlocked even if users' code panics
+	for _, l := range a.locks { // deferred, so that each is unlocked even if user code panics
 		defer func() { err = errors.Join(err, l.Unlock(ctx)) }()
 	}
 	return nil
@@ -140,11 +140,11 @@ func (a *MultiLock) Context(parent context.Context) context.Context {
 // because its handle or pool is closed. Unlocking does not close it.
 func (a *MultiLock) Lost() <-chan struct{} { return a.lost }
 
-// Revoked returns a channel that is closed when one of the locks is asked back, as
-// [Lock.Revoked] has it.
+// Revoked returns a channel that is closed when one of the locks is revoked, as in
+// [Lock.Revoked].
 func (a *MultiLock) Revoked() <-chan struct{} {
 	for _, l := range a.locks {
-		l.Revoked() // looks from now on
+		l.Revoked() // starts watching
 	}
 	return a.revoked
 }

@@ -69,7 +69,7 @@ func TestFailedLockAllUnlocksAndNamesTheLock(t *testing.T) {
 	require.ErrorAs(t, err, &culprit)
 	require.Equal(t, "/b", culprit.Name)
 	_, err = p.LockAll(b.Ctx, nil)
-	require.ErrorContains(t, err, "no names are given")
+	require.ErrorContains(t, err, "no names were given")
 }
 
 // Scenario 114.

@@ -21,15 +21,15 @@ func (p *Pool) checkName(name string) error {
 //
 //	pool.Lock(ctx, "pages/"+lockpool.Escape("https://example.com/a?b=c"))
 //
-// Different texts have different parts, and [Unescape] returns the text. Bytes that
-// a name cannot have are percent-encoded, as in a URL; that can make three of one,
-// and a name has at most 512.
+// Different texts yield different parts, and [Unescape] returns the text. Bytes that a
+// name cannot contain are percent-encoded, as in a URL, which turns one byte into
+// three; a name has at most 512 bytes.
 func Escape(s string) string {
 	if s == "" {
 		return escapedEmpty
 	}
 	reserved := slices.Contains(reservedParts, s)
-	number := len(strings.TrimRight(s, "0123456789")) // where one at the end begins
+	number := len(strings.TrimRight(s, "0123456789")) // where a number at the end begins
 	var b strings.Builder
 	for i := range len(s) {
 		c := s[i]
@@ -51,10 +51,10 @@ const (
 	plainBytes   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:=@,+"
 )
 
-// reservedParts are the parts that a name cannot have in every place.
+// reservedParts are the parts that are not allowed everywhere in a name.
 var reservedParts = []string{".", "..", "zookeeper", driver.Guards, driver.Leases, driver.Limit}
 
-// Unescape returns the text of which [Escape] made part.
+// Unescape returns the text that [Escape] turned into part.
 func Unescape(part string) (string, error) {
 	if part == escapedEmpty {
 		return "", nil

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// DefaultMaxSessions is the number of sessions that a pool opens at most.
+	// DefaultMaxSessions is the default maximum number of sessions that a pool opens.
 	DefaultMaxSessions = 4
 
-	// DefaultMaxHandles is the number of handles that a pool gives out at most.
+	// DefaultMaxHandles is the default maximum number of handles that a pool gives out.
 	DefaultMaxHandles = 10_000
 
-	// sessionLoad is the number of handles on a session at which another one is
-	// opened. It is no limit: when no more sessions may be opened, handles share them.
+	// sessionLoad is the number of handles on a session at which another one is opened.
+	// It is not a limit: when no more sessions may be opened, handles share them.
 	sessionLoad = 32
 
 	// closeTimeout bounds how long Close waits for the service to confirm the end of
@@ -48,11 +48,11 @@ func newConfig(opts []Option) (config, error) {
 	return cfg, nil
 }
 
-// WithMaxSessions bounds the sessions (connections) with the service that the pool
-// opens, at least 1. Handles share them: a session carries 32 handles before another
-// is opened. ZooKeeper servers accept 60 connections from one address unless
-// configured otherwise. Sessions with a node that the service refuses to remove do not
-// count; they end when nothing else is held on them.
+// WithMaxSessions limits the sessions (connections) with the service that the pool
+// opens to n, which must be at least 1. Handles share them: a session carries 32
+// handles before another is opened. ZooKeeper servers accept 60 connections from one
+// address unless configured otherwise. Sessions with a node that the service refuses to
+// remove do not count; they end when nothing else is held on them.
 func WithMaxSessions(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1000 {
@@ -63,9 +63,9 @@ func WithMaxSessions(n int) Option {
 	}
 }
 
-// WithMaxHandles bounds the handles that exist at one time, at least 1: those of
-// Pool.Handle, and those of the holders and waiters of Pool.Lock and Pool.Do. Further
-// callers block until a handle is returned.
+// WithMaxHandles limits the handles that exist at one time to n, which must be at least
+// 1: those of Pool.Handle, and those of the holders and waiters of Pool.Lock and
+// Pool.Do. Further callers block until a handle is returned.
 func WithMaxHandles(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1<<30 {
@@ -77,9 +77,9 @@ func WithMaxHandles(n int) Option {
 }
 
 // WithOwner sets the name of the pool's holders and waiters, such as "billing", that
-// [Pool.Queue] and other clients show: at most 200 bytes of UTF-8. It is stored in
-// each of the pool's nodes, where everyone with the right to read sees it. The default
-// is the name of the program; telemetry carries only a name that was set.
+// [Pool.Queue] and other clients show: at most 200 bytes of UTF-8. It is stored in each
+// of the pool's nodes, where every client with the right to read can see it. The
+// default is the name of the program; telemetry carries only a name that was set.
 func WithOwner(name string) Option {
 	return func(c *config) error {
 		if len(name) > 200 || !utf8.ValidString(name) {

@@ -12,8 +12,8 @@ import (
 	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
-// WithTracerProvider sets where spans go, instead of the global provider. Nil is
-// ignored.
+// WithTracerProvider sets the provider that spans go to. The default is the global
+// provider. Nil is ignored.
 func WithTracerProvider(tp trace.TracerProvider) Option {
 	return func(c *config) error {
 		if tp != nil {
@@ -23,8 +23,8 @@ func WithTracerProvider(tp trace.TracerProvider) Option {
 	}
 }
 
-// WithMeterProvider sets where metrics go, instead of the global provider. Nil is
-// ignored.
+// WithMeterProvider sets the provider that metrics go to. The default is the global
+// provider. Nil is ignored.
 func WithMeterProvider(mp metric.MeterProvider) Option {
 	return func(c *config) error {
 		if mp != nil {
@@ -34,9 +34,9 @@ func WithMeterProvider(mp metric.MeterProvider) Option {
 	}
 }
 
-// WithLogger sets where the pool warns of locks that are lost or waited for long. Nil
-// is ignored. The default is slog.Default(). The logger's handler must not close the
-// pool.
+// WithLogger sets the logger for the pool's warnings about lost locks and long waits.
+// The default is slog.Default(). Nil is ignored. The logger's handler must not close
+// the pool.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l != nil {
@@ -46,17 +46,18 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithMetricName puts lock names on metrics, which have none otherwise: the attribute
-// lockpool.lock.name is what the function returns for a name. It must map many names
-// to few, such as orders/42 to orders, or each lock is a time series of its own. It
-// must be safe for concurrent use, and return the same for the same name.
+// WithMetricName adds lock names to metrics, which have none otherwise: the attribute
+// lockpool.lock.name is the result of the function for the lock's name. The function
+// must map many names to few, such as orders/42 to orders, or each lock is a time
+// series of its own. It must be safe for concurrent use, and always return the same
+// result for the same name.
 func WithMetricName(name func(lock string) string) Option {
 	return func(c *config) error { c.telemetry.MetricName = name; return nil }
 }
 
-// WithTraceLinks switches links between traces off, or on again: the node of a lock
-// carries the span that asked for it (W3C's traceparent), and a wait is linked to the
-// spans in the nodes that it waits for. The default is on.
+// WithTraceLinks turns links between traces on or off: the node of a lock carries the
+// span that asked for it (W3C's traceparent), and a wait is linked to the spans in the
+// nodes that it waits for. They are on by default.
 func WithTraceLinks(on bool) Option {
 	return func(c *config) error { c.telemetry.NoLinks = !on; return nil }
 }
@@ -67,17 +68,17 @@ func WithHoldSpans() Option {
 	return func(c *config) error { c.telemetry.HoldSpans = true; return nil }
 }
 
-// WithProfiles adds to the profiles lockpool.held and lockpool.waiting of
-// runtime/pprof: the stacks of the holders and the waiters. net/http/pprof serves them
-// at /debug/pprof/ with the others. Each acquisition then records its stack.
+// WithProfiles adds the stacks of holders and waiters to the runtime/pprof profiles
+// lockpool.held and lockpool.waiting, which net/http/pprof serves at /debug/pprof/ with
+// the others. Each acquisition then records its stack.
 func WithProfiles() Option {
 	return func(c *config) error { c.telemetry.Profiles = true; return nil }
 }
 
-// WithLongWait logs a warning when a call has waited for a lock for d, at most once in
-// that time for a lock, however many wait. It names the holder and the contender that
-// is next in the way. The record's context is that of the wait's span. The default is
-// no warning.
+// WithLongWait logs a warning when a call has waited for a lock for d, at most once per
+// d and lock, however many calls wait. The warning names the holder and the contender
+// that is next in the way. The record's context is that of the wait's span. The default
+// is no warning.
 func WithLongWait(d time.Duration) Option {
 	return func(c *config) error {
 		if d <= 0 {
@@ -93,7 +94,7 @@ func newTelemetry(cfg config, c driver.Connector) *telemetry.Telemetry {
 	return telemetry.New(cfg.telemetry)
 }
 
-// observe makes metrics of the pool's figures.
+// observe registers metrics of the pool's figures.
 func (p *Pool) observe() (unregister func()) {
 	return p.telemetry.Observe(func() telemetry.Stats {
 		s := p.Stats()

@@ -23,18 +23,18 @@ type Pool struct {
 	connector driver.Connector
 	cfg       config
 	telemetry *telemetry.Telemetry
-	unobserve func()         // ends the metrics of the pool's figures
+	unobserve func()         // unregisters the pool's metrics
 	owner     nodedata.Owner // stored in each node of the pool
 	slots     *puddle.Pool[slot]
 
 	// Both end with the cause ErrPoolClosed: accepting when handles that hold nothing
-	// get no more locks, alive when none do. Code that checks alive with mu held is
-	// seen by Close, or sees it.
+	// can no longer lock, alive when no handle can. Code that checks alive with mu held
+	// either is seen by Close or sees that the pool is closed.
 	accepting context.Context
 	refuse    context.CancelCauseFunc
 	alive     context.Context
 	kill      context.CancelCauseFunc
-	work      sync.WaitGroup // goroutines of the pool, and calls that it must not outlive
+	work      sync.WaitGroup // goroutines of the pool, and calls that Close waits for
 	waiting   atomic.Int32   // calls that wait for a lock
 	inUse     atomic.Int32   // handles with a slot
 
@@ -42,11 +42,11 @@ type Pool struct {
 	sessions   []*session
 	pending    *pendingSession // nil if none
 	connectErr error           // of the last attempt to open a session
-	connected  bool            // there has been a session
+	connected  bool            // a session has been opened
 	seekers    int             // calls that wait for a session
 	handles    map[*Handle]struct{}
 	held       int           // holds
-	drained    chan struct{} // made by Shutdown; closed when held is 0
+	drained    chan struct{} // created by Shutdown; closed when held is 0
 }
 
 // Open returns a pool on the named driver, which must have been imported:
@@ -55,8 +55,8 @@ type Pool struct {
 //
 //	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks")
 //
-// It only parses its arguments; the first use connects. The driver's package
-// describes the connect string.
+// Open only parses its arguments; the pool connects when it is first used. The driver's
+// package describes the connect string.
 func Open(driverName, dsn string, opts ...Option) (*Pool, error) {
 	d, err := driver.Registered(driverName)
 	if err != nil {
@@ -72,10 +72,10 @@ func Open(driverName, dsn string, opts ...Option) (*Pool, error) {
 // Drivers returns the names of the drivers that Open knows, sorted.
 func Drivers() []string { return driver.Drivers() }
 
-// OpenConnector is Open for a configuration that does not fit into a string.
+// OpenConnector is Open for a configuration that does not fit in a string.
 func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	if connector == nil {
-		return nil, errors.New("lockpool: OpenConnector of a nil connector")
+		return nil, errors.New("lockpool: OpenConnector: the connector is nil")
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -133,8 +133,8 @@ func (p *Pool) newHandle() (*Handle, error) {
 	return h, nil
 }
 
-// begin counts in work that Close waits for, unless the pool is closed. It ends with
-// work.Done.
+// begin registers work that Close waits for. It reports false if the pool is closed;
+// otherwise the caller ends the work with work.Done.
 func (p *Pool) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,12 +145,12 @@ func (p *Pool) begin() bool {
 	return true
 }
 
-// Lock waits for the lock of that name until ctx ends, and returns it held by a handle
-// of its own, which is returned to the pool when the lock is unlocked.
+// Lock waits for the lock of that name until ctx ends, and returns it, held by a handle
+// of its own that is returned to the pool when the lock is unlocked.
 //
-// If ctx comes from [Lock.Context] or [Pool.Do], and this is the goroutine on which it
-// was made, the handle in it locks instead: it enters a lock that it holds once more,
-// without waiting and without a request to the service.
+// If ctx comes from [Lock.Context] or [Pool.Do] and was created on this goroutine, the
+// handle that it carries locks instead: a lock that this handle already holds is
+// entered again, without waiting and without a request to the service.
 //
 // ctx bounds the wait, never how long the lock is held.
 func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
@@ -158,18 +158,18 @@ func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock
 }
 
 // TryLock is Lock without waiting for other contenders: if the lock has a holder or a
-// waiter, the error is ErrLocked. It waits, until ctx ends, for the answer of the
-// service and if need be for a free handle.
+// waiter, the error is ErrLocked. It waits, until ctx ends, for the service's answer
+// and, if necessary, for a free handle.
 func (p *Pool) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
 }
 
-// RLock is [Handle.RLock] as Lock is [Handle.Lock].
+// RLock locks for reading, as [Handle.RLock] does, with the handle that Lock would use.
 func (p *Pool) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, shared: true}, new(Lock), opts)
 }
 
-// TryRLock is [Handle.TryRLock] as TryLock is [Handle.TryLock].
+// TryRLock is RLock without waiting for other contenders, as [Handle.TryRLock] is.
 func (p *Pool) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, shared: true, try: true}, new(Lock), opts)
 }
@@ -199,15 +199,14 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 // Do calls fn while it holds the lock of that name, and returns fn's error. It waits
 // for the lock until ctx ends; if it does not get the lock, it does not call fn.
 //
-// The context that fn gets is derived from ctx, and ends when the lock is lost, with
-// the cause ErrLockLost. It carries the holder: Pool.Lock and Pool.Do with it enter the
-// lock again (see [Pool.Lock]).
+// The context that fn receives is derived from ctx and ends when the lock is lost, with
+// the cause ErrLockLost. It carries the holder: given that context, Pool.Lock and
+// Pool.Do enter the lock again (see [Pool.Lock]).
 //
 // Do unlocks when fn returns or panics, even if ctx has ended by then. If the lock was
-// lost by then, the error says so together with fn's: it wraps ErrLockLost, or
-// ErrNotHeld and ErrPoolClosed if the pool was closed. If fn returns its context's
-// error because the lock was revoked (see [Revocable]), the error wraps ErrRevoked,
-// too.
+// lost by then, the error wraps ErrLockLost as well as fn's error; if the pool was
+// closed, it wraps ErrNotHeld and ErrPoolClosed. If fn returns its context's error
+// because the lock was revoked (see [Revocable]), the error also wraps ErrRevoked.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
@@ -225,13 +224,13 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 	for _, l := range locks {
 		under := newHeldContext(inner, l)
 		inner = under
-		defer func() { // unlocks each, whatever panics
+		defer func() { // unlocks each lock, whatever panics
 			unlockErr := l.Unlock(ctx)
 			under.end(ErrNotHeld)
 			if errors.Is(err, context.Canceled) && context.Cause(under) == ErrRevoked && l.hold.life.isRevoked() {
 				err = errors.Join(err, &LockError{opHold, l.hold.name, ErrRevoked})
 			}
-			if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues without us
+			if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues in the background
 				err = errors.Join(err, unlockErr)
 			}
 		}()
@@ -239,10 +238,10 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 	return fn(inner)
 }
 
-var errNilFunc = errors.New("lockpool: Do of a nil function")
+var errNilFunc = errors.New("lockpool: Do: the function is nil")
 
-// Ping opens a session if there is none, and asks the service for an answer that takes
-// a majority of its servers. It waits for both until ctx ends.
+// Ping opens a session if there is none, and asks the service for an answer that
+// requires a majority of its servers. It waits for both until ctx ends.
 func (p *Pool) Ping(ctx context.Context) error {
 	err := p.withSession(ctx, func(ctx context.Context, s *session) error { return s.Ping(ctx) })
 	if err != nil {
@@ -251,10 +250,10 @@ func (p *Pool) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown closes the pool when its holders have finished: it waits until everything
-// is unlocked. Meanwhile a handle that holds something may lock what else it needs to
-// finish; all other calls that lock or wait get ErrPoolClosed. When ctx ends before
-// the last lock is unlocked, Shutdown closes the pool all the same and returns ctx's
+// Shutdown closes the pool when its holders have finished: it waits until everything is
+// unlocked. Meanwhile a handle that holds something may take the further locks that it
+// needs to finish; all other calls that lock or wait return ErrPoolClosed. If ctx ends
+// before the last lock is unlocked, Shutdown closes the pool anyway and returns ctx's
 // error.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
@@ -280,7 +279,7 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 // Close closes the pool at once. Calls that wait for a lock return ErrPoolClosed.
 // Everything held is released, and the contexts of those locks end with the cause
 // ErrPoolClosed. When Close returns, nothing of the pool is left running. Closing a
-// pool again is no error.
+// pool again is not an error.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
 	p.kill(ErrPoolClosed)
@@ -302,7 +301,7 @@ func (p *Pool) Close() error {
 	}
 	closing.Wait()
 	for _, h := range held { // after all have ended, and the locks are free
-		defer h.reportEnd(ErrPoolClosed) // a panic of users' code stops nothing
+		defer h.reportEnd(ErrPoolClosed) // deferred, so that each runs even if user code panics
 	}
 
 	p.mu.Lock()

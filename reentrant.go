@@ -13,7 +13,7 @@ type heldContext struct {
 	parent    context.Context
 	cancel    context.CancelCauseFunc
 	hold      *hold
-	entry     uint64      // of the Lock that made it
+	entry     uint64      // of the Lock that created it
 	goroutine int64       // on which it carries the holder
 	stop      func() bool // stops waiting for the end of parent
 }
@@ -54,10 +54,10 @@ func innermost(ctx context.Context) *heldContext {
 	return c
 }
 
-// LockFromContext returns the innermost lock under which ctx was made, by
-// [Lock.Context] or by a Do of whatever pool, so that code under a lock can get its
-// fencing token. Unlike the holder that a context carries, the lock is found on every
-// goroutine. It is not a new entry: do not unlock it.
+// LockFromContext returns the innermost lock whose context ctx is, or is derived from,
+// whether [Lock.Context] or a Do of any pool created it. With it, code under a lock can
+// get the fencing token. Unlike the holder that a context carries, the lock is found on
+// every goroutine. It is not a new entry: do not unlock it.
 func LockFromContext(ctx context.Context) (*Lock, bool) {
 	c := innermost(ctx)
 	if c == nil {
@@ -75,9 +75,9 @@ func (p *Pool) carriedHandle(ctx context.Context) *Handle {
 	return c.hold.handle
 }
 
-// seemsToWaitForItself reports whether a holder in ctx has the lock that the caller
-// waits for, but on another goroutine, where ctx does not carry it. If that goroutine
-// waits for this one, neither goes on.
+// seemsToWaitForItself reports whether the holder in ctx already has the lock that the
+// caller waits for, but ctx was created on another goroutine and so does not carry the
+// holder on this one. If that goroutine waits for this one, they deadlock.
 func (p *Pool) seemsToWaitForItself(ctx context.Context, name string) bool {
 	c, _ := ctx.Value(holderKey{p}).(*heldContext)
 	return c != nil && c.goroutine != goid.Get() &&

@@ -52,7 +52,7 @@ func (r request) String() string {
 	return r.op
 }
 
-// LockOption changes one call that locks or acquires. Entering a held lock again
+// LockOption configures one call that locks or acquires. Entering a held lock again
 // requires the same kind of lock; Revocable then applies to all its entries.
 type LockOption func(*request)
 
@@ -61,9 +61,8 @@ func Shared() LockOption {
 	return func(r *request) { r.shared = true }
 }
 
-// WaitAtMost bounds the wait for the lock, and not the work that Do does under it.
-// When d has passed, the error wraps context.DeadlineExceeded. LockAll waits for
-// d in all.
+// WaitAtMost bounds the wait for the lock, not the work that Do does under it. When d
+// has passed, the error wraps context.DeadlineExceeded. LockAll waits for d in all.
 //
 // With d <= 0 the call does not wait for other contenders, as TryLock does not: if
 // the lock is not free, the error is ErrLocked.
@@ -71,36 +70,36 @@ func WaitAtMost(d time.Duration) LockOption {
 	return func(r *request) { r.bounded, r.wait = true, d }
 }
 
-// Plain asks for a lock without a queue: a single node that exists or does not.
-// It is the cheapest lock to try, with one write to take it and one to release it,
-// and meant for locks that are hardly ever waited for.
+// Plain asks for a lock without a queue: a single node that exists or does not. It is
+// the cheapest lock to try, with one write to take it and one to release it, and is
+// meant for locks that rarely have a waiter.
 //
-// Every release wakes all waiters, and they race: among n waiters each release
-// costs n notifications and 3n requests (a herd), and a waiter may starve. A plain
-// lock cannot be shared.
+// Every release wakes all waiters, and they race: with n waiters, each release costs n
+// notifications and 3n requests (a herd), and a waiter may starve. A plain lock cannot
+// be shared.
 //
 // ZooKeeper cannot make a delete depend on the owner of the node. So if the node
 // is removed by hand and another process takes the lock, both within 50 ms of the
 // grant or while the holder's delete is on its way, that delete removes the next
 // holder's node; the next holder is told that the lock is lost.
 //
-// All clients must use a name in the same way: where a queue or a semaphore is in
-// use, a plain lock is ErrKindMismatch, and so are those where a plain lock is
-// held.
+// All clients must use a name in the same way: where a queue or a semaphore is in use,
+// asking for a plain lock returns ErrKindMismatch, and so does asking for either of
+// them where a plain lock is held.
 func Plain() LockOption {
 	return func(r *request) { r.plain = true }
 }
 
-// Revocable declares that the holder gives the lock back on request (see
-// [Pool.Revoke]): the contexts of [Lock.Context] and Do then end with the cause
-// ErrRevoked. The lock stays held until it is unlocked; no request takes it by
-// force. A call that is still waiting for the lock gives up with ErrRevoked.
+// Revocable declares that the holder releases the lock on request (see [Pool.Revoke]):
+// the contexts of [Lock.Context] and Do then end with the cause ErrRevoked. The lock
+// stays held until it is unlocked; no request takes it by force. A call that is still
+// waiting for the lock gives up with ErrRevoked.
 func Revocable() LockOption {
 	return func(r *request) { r.revocable = true }
 }
 
-// with returns the request as the options of the call change it. (They would move a
-// request that they change in place to the heap, and reentry needs none.)
+// with returns the request with the options of the call applied. (If the options
+// changed it in place, it would move to the heap, and reentry needs no heap.)
 func (r request) with(opts []LockOption) (request, error) {
 	for _, opt := range opts {
 		if opt == nil {
@@ -143,8 +142,8 @@ func (r request) kind() driver.Kind {
 	return driver.Mutex
 }
 
-// recipe returns the recipe for the request, and the queue that the node which holds
-// the lock will be in.
+// recipe returns the recipe for the request, and the queue of the node that will hold
+// the lock.
 func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node, error), queue string) {
 	c.Kind, c.Rule = r.kind(), recipe.RuleOf(r.kind())
 	var algorithm interface {

@@ -10,13 +10,13 @@ import (
 )
 
 // Revoke asks the holders of the lock of that name to release it. A holder that does
-// not listen, or does not want to, keeps the lock (see [Pool.Break]). Holders that
-// listen are told at once, or as soon as they begin to: lockpool's by [Revocable] and
-// [Lock.Revoked], Curator's by makeRevocable.
+// not listen for requests, or ignores them, keeps the lock (see [Pool.Break]). A holder
+// that listens is notified at once, or as soon as it begins to listen: with [Revocable]
+// or [Lock.Revoked] in lockpool, with makeRevocable in Curator.
 //
-// With the names of nodes that [Pool.Queue] returned, it asks these contenders
-// instead, whether they hold the lock or wait for it. It is no error if there is no
-// such contender, or not any more.
+// Given names of nodes that [Pool.Queue] returned, Revoke asks those contenders
+// instead, whether they hold the lock or wait for it. It is not an error if there is no
+// such contender, or no longer one.
 func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 	err := p.checkNodes(name, nodes...)
 	if err == nil {
@@ -54,24 +54,24 @@ func revoke(ctx context.Context, s *session, name string, nodes []string) error 
 	}
 }
 
-// isDowngradeOf reports whether c is a contender whose node was old: a downgrade
+// isDowngradeOf reports whether c is the contender that had the node old: a downgrade
 // replaces the node.
 func (c contender) isDowngradeOf(old contender) bool {
 	return old.queue == c.queue && old.Seq == c.Seq && old.Session == c.Session
 }
 
 // Break takes the lock, or the place in its queue, from a contender. node is the name
-// of its node, from [Pool.Queue]. It is for a contender that is stuck, and is logged. A
-// holder of lockpool is told that it has lost the lock, and a waiter queues again. A
-// holder that does not listen continues its work beside the next holder. If the
-// contender has gone already, the error is ErrNotHeld.
+// of its node, from [Pool.Queue]. Break is meant for a contender that is stuck, and is
+// logged. A lockpool holder is notified that it has lost the lock, and a lockpool
+// waiter queues again. A holder that does not listen continues to work alongside the
+// next holder. If the contender is already gone, the error is ErrNotHeld.
 func (p *Pool) Break(ctx context.Context, name, node string) error {
 	err := p.checkNodes(name, node)
 	if err == nil {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return breakLock(ctx, s, name, node) })
 	}
 	if errors.Is(err, driver.ErrRemoved) {
-		err = fmt.Errorf("%w: %s has gone", ErrNotHeld, node)
+		err = fmt.Errorf("%w: %s is gone", ErrNotHeld, node)
 	}
 	return lockError(opBreak, name, err)
 }
@@ -95,7 +95,7 @@ func (p *Pool) checkNodes(name string, nodes ...string) error {
 	}
 	for _, node := range nodes {
 		if !p.connector.IsContender(node) {
-			return fmt.Errorf("%q is not the name of a contender's node: take it from Queue", node)
+			return fmt.Errorf("%q is not the name of a contender's node: use one that Queue returns", node)
 		}
 	}
 	return nil

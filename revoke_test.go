@@ -165,7 +165,7 @@ func TestRevokeNeedsARightAndAContender(t *testing.T) {
 	p, others := b.Pool(), b.Pool()
 	require.NoError(t, others.Revoke(b.Ctx, "free"))
 	require.ErrorIs(t, others.Revoke(b.Ctx, "/a"), lockpool.ErrInvalidName)
-	require.ErrorContains(t, others.Revoke(b.Ctx, "a", "config"), "take it from Queue")
+	require.ErrorContains(t, others.Revoke(b.Ctx, "a", "config"), "use one that Queue returns")
 	l := b.Lock(p, "a")
 	node := b.Children("a")[0]
 	require.NoError(t, others.Revoke(b.Ctx, "a", node[:39]+"lock-0000009999"), "a contender that is gone")

@@ -6,14 +6,14 @@ import (
 	"math"
 )
 
-// Semaphore is a lock of which a limited number of permits is held at the same time.
-// Make one with [Pool.Semaphore] or [Handle.Semaphore]; it is a name and a limit, and
-// costs nothing.
+// Semaphore is a lock with a limited number of permits, which can be held at the same
+// time. Create one with [Pool.Semaphore] or [Handle.Semaphore]; it consists of a name
+// and a limit, and costs nothing.
 //
 // (The names are those of golang.org/x/sync/semaphore. The nodes are those of Curator's
-// InterProcessSemaphoreV2, which can be used beside it. They are below the semaphore's
-// name, in locks, leases and limit: if gpus is a semaphore, gpus/locks is not the name
-// of another lock.)
+// InterProcessSemaphoreV2, which can be used alongside it. They are below the
+// semaphore's name, in locks, leases and limit: if gpus is a semaphore, gpus/locks is
+// not the name of another lock.)
 type Semaphore struct {
 	pool   *Pool
 	handle *Handle // nil for a handle of its own, or the one in the context
@@ -24,13 +24,13 @@ type Semaphore struct {
 // Semaphore returns the semaphore of that name with that many permits.
 //
 // Callers may state different limits, so that a deployment can change the limit while
-// the semaphore is in use. The smallest of these applies: the limits that the holders
-// of permits state, that of the next waiter, and the one that was set, if any. So while
-// a holder states a limit, no more permits than that are granted. A lower limit applies
-// from the first holder that states it, a higher one when the last holder that states
-// less has released its permits.
+// the semaphore is in use. The smallest of the following applies: the limits that the
+// holders of permits state, that of the next waiter, and the one that was set, if any.
+// While a holder states a limit, no more permits than that are granted. A lower limit
+// applies from the first holder that states it, a higher one when the last holder that
+// states less has released its permits.
 //
-// The limit 0 states none. It is for a semaphore whose limit is kept at the service,
+// A limit of 0 states none. It is for a semaphore whose limit is stored at the service;
 // see [Semaphore.SetLimit].
 func (p *Pool) Semaphore(name string, limit int) *Semaphore {
 	return &Semaphore{pool: p, name: name, limit: limit}
@@ -42,13 +42,13 @@ func (h *Handle) Semaphore(name string, limit int) *Semaphore {
 }
 
 // Acquire waits until n permits are free, and takes all of them at once. Permits are
-// granted in the order of the calls: one for many permits is not overtaken by later
-// ones for few. A call for more than the limit delays no other call: it waits without a
-// place in the queue until the limit allows it, and then for its turn.
+// granted in the order of the calls: a call for many permits is not overtaken by later
+// calls for few. A call for more than the limit delays no other call: it waits without
+// a place in the queue until the limit allows it, and then for its turn.
 //
 // A holder that acquires no more permits than it has enters again, as with a lock.
-// More are ErrUpgrade. To take permits one by one, take each with a handle of its own,
-// as Acquire does with a context that carries no holder.
+// Acquiring more returns ErrUpgrade. To take permits one by one, take each with a
+// handle of its own, as Acquire does with a context that carries no holder.
 //
 // n is bounded by the size of a request, to a few hundred; the error says how many.
 // ctx bounds the wait, never how long the permits are held. The options are
@@ -59,7 +59,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Pe
 
 // TryAcquire is Acquire without waiting for other contenders: if fewer than n permits
 // are free, or there is a waiter, the error is ErrLocked. For at most a second it waits
-// for contenders that are just taking or releasing permits.
+// for contenders that are in the middle of taking or releasing permits.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
 	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit, try: true}, opts)
 }
@@ -84,7 +84,7 @@ func (s *Semaphore) acquire(ctx context.Context, req request, opts []LockOption)
 	switch {
 	case err != nil:
 	case n <= 0:
-		err = fmt.Errorf("%d permits: ask for one at least", n)
+		err = fmt.Errorf("%d permits: ask for at least one", n)
 	case s.limit > 0 && n > s.limit:
 		err = fmt.Errorf("%d permits are more than the limit of %d, so they would never be free", n, s.limit)
 	default:
@@ -112,12 +112,12 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// SetLimit sets the limit of the semaphore at the service, for all callers and beside
-// the limits that they state (see [Pool.Semaphore]). It applies until its node is
-// removed: that of the name limit below the semaphore's, in the format of Curator's
-// SharedCount. Waiters under a limit that was set learn of a new one at once. A lower
-// limit takes permits from no holder: it applies as they are released. With the limit 0
-// nothing is granted until there is another limit.
+// SetLimit sets the limit of the semaphore at the service, for all callers and in
+// addition to the limits that they state (see [Pool.Semaphore]). It applies until its
+// node is removed: the node named limit below the semaphore's, in the format of
+// Curator's SharedCount. Waiters under a limit that was set learn of a new one at once.
+// A lower limit takes no permits from holders: it applies as they are released. With a
+// limit of 0, nothing is granted until there is another limit.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	err := checkLimit(limit)
 	if err == nil {
@@ -135,8 +135,8 @@ type Permits struct {
 	lock *Lock
 }
 
-// Release releases all the permits, once it has been called as often as the holder has
-// acquired them. Otherwise it is as [Lock.Unlock].
+// Release releases all the permits once it has been called as many times as the holder
+// has acquired them. In all other respects it is like [Lock.Unlock].
 func (p *Permits) Release(ctx context.Context) error {
 	if p == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}

@@ -57,7 +57,7 @@ func TestAcquireBeyondTheLimitBlocksNoOthers(t *testing.T) {
 	none.Cancel()
 	<-none.Done
 	require.ErrorIs(t, none.Err, context.Canceled)
-	require.ErrorContains(t, none.Err, "waiting for a limit of 1, which is 0")
+	require.ErrorContains(t, none.Err, "waiting for a limit of at least 1, which is now 0")
 }
 
 // Scenario 100. Different limits are no error: the smallest stated by a holder
@@ -333,6 +333,6 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	paused.Cancel()
 	<-paused.Done
 	require.ErrorIs(t, paused.Err, context.Canceled)
-	require.ErrorContains(t, paused.Err, "waiting for a limit of 1, which is 0")
+	require.ErrorContains(t, paused.Err, "waiting for a limit of at least 1, which is now 0")
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
 }

@@ -145,8 +145,8 @@ func TestInvalidAcquireIsRejected(t *testing.T) {
 		limit, n int
 		text     string
 	}{
-		{"s", 3, 0, "ask for one at least"},
-		{"s", 3, -1, "ask for one at least"},
+		{"s", 3, 0, "ask for at least one"},
+		{"s", 3, -1, "ask for at least one"},
 		{"s", 3, 4, "more than the limit of 3"},
 		{"s", -1, 1, "limit -1 is not between"},
 		{"/s", 3, 1, "begins with a slash"},

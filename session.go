@@ -17,10 +17,10 @@ import (
 type session struct {
 	driver.Session
 	slots int                // guarded by Pool.mu
-	holds map[*hold]struct{} // guarded by Pool.mu: what stands on the session
+	holds map[*hold]struct{} // guarded by Pool.mu: the locks that depend on the session
 
 	retired atomic.Bool // takes no more slots
-	closed  atomic.Bool // by the pool
+	closed  atomic.Bool // by the pool, not by the service
 }
 
 // close ends the session. ctx bounds the wait for the service.
@@ -31,9 +31,9 @@ func (s *session) close(ctx context.Context) {
 
 func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
 
-// withSession calls do with a session that is alive, and again with another one if
-// that is lost meanwhile. It takes no handle: a pool whose handles all wait can still
-// inspect and break what they wait for.
+// withSession calls do with a session that is alive, and again with another one if that
+// session is lost meanwhile. It takes no handle: a pool whose handles all wait can
+// still inspect and break what they wait for.
 func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *session) error) error {
 	if err := ctx.Err(); err != nil { // panics if ctx is nil
 		return withCause(ctx, err)
@@ -146,8 +146,8 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 }
 
 // openSlot is puddle's constructor. puddle passes on the values of the caller's
-// context, but not its end: what begins here serves the next caller. It ends when the
-// pool closes.
+// context, but not its end: the session that is opened here can serve the next caller.
+// Opening it ends when the pool closes.
 func (p *Pool) openSlot(ctx context.Context) (slot, error) {
 	s, err := p.pickSession(ctx)
 	if err != nil {
@@ -167,7 +167,7 @@ func (p *Pool) closeSlot(s slot) {
 }
 
 // pickSession returns the session with the fewest slots. If all are well filled, it
-// opens another one; if there is none, it waits for that.
+// starts to open another one; if there is none, it waits for that one.
 func (p *Pool) pickSession(ctx context.Context) (*session, error) {
 	for {
 		p.mu.Lock()
@@ -203,15 +203,15 @@ func (p *Pool) pickSession(ctx context.Context) (*session, error) {
 	}
 }
 
-// pendingSession is a session that is being opened, for all that wait for it.
+// pendingSession is a session that is being opened, for all the calls that wait for it.
 type pendingSession struct {
 	done chan struct{}
 	err  error // set before done is closed
 }
 
-// openSession opens one more session. It tries again for as long as a call waits for
-// one. It finishes an attempt even if none does: the next call may come before the
-// answer.
+// openSession opens one more session. It retries for as long as a call waits for one.
+// It finishes an attempt even if no call waits any longer: the next call may come
+// before the answer.
 func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 	defer p.work.Done()
 	ctx, cancel := context.WithCancel(ctx)
@@ -250,8 +250,8 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 }
 
 // shouldRetry records why there is no session, and reports whether to try again. A
-// permanent error is one only to a pool that never had a session: what has worked
-// before may work again.
+// permanent error counts as permanent only for a pool that has never had a session:
+// what has worked before may work again.
 func (p *Pool) shouldRetry(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -274,7 +274,7 @@ func (p *Pool) watchSession(s *session) {
 	}
 	p.mu.Lock()
 	i := slices.Index(p.sessions, s)
-	p.sessions = slices.Concat(p.sessions[:i], p.sessions[i+1:]) // a copy, because Close has the other
+	p.sessions = slices.Concat(p.sessions[:i], p.sessions[i+1:]) // a copy, because Close may be using the original
 	lost := s.holds
 	s.holds = nil
 	p.mu.Unlock()
@@ -293,13 +293,13 @@ func (p *Pool) watchSession(s *session) {
 	_ = s.Close(context.Background()) // it is over; this waits for its goroutines
 }
 
-// closeIfIdle closes a retired session when nothing is held on it any more. Its
+// closeIfIdle closes a retired session when nothing is held on it any longer. Its
 // waiters queue again on another one. It is called with p.mu held.
 func (p *Pool) closeIfIdle(s *session) {
 	if !s.retired.Load() || len(s.holds) > 0 || p.alive.Err() != nil || s.closed.Load() {
 		return
 	}
-	s.closed.Store(true) // from here on addHold puts nothing on it
+	s.closed.Store(true) // from here on addHold adds nothing to it
 	p.closeSoon(p.alive, s)
 }
 

@@ -5,17 +5,17 @@ import "time"
 // Stats describes a pool at one moment. The names are those of sql.DBStats where there
 // is one.
 type Stats struct {
-	MaxSessions  int // sessions with the service at most
-	OpenSessions int // sessions that are open
+	MaxSessions  int // maximum number of sessions with the service
+	OpenSessions int // open sessions
 
-	MaxHandles int // handles at most
-	InUse      int // handles that are given out
+	MaxHandles int // maximum number of handles
+	InUse      int // handles that are in use
 
 	Held    int // locks that are held
 	Waiting int // calls that wait for a lock
 
 	WaitCount    int64         // calls that waited for a handle, not for a lock
-	WaitDuration time.Duration // their waits for handles in all
+	WaitDuration time.Duration // the total time that they waited
 }
 
 // Stats returns the pool's figures. It sends no request.

@@ -1,10 +1,10 @@
 // Package driver is the contract between lockpool and a coordination service.
 //
-// Every lock of lockpool can be built on a service that keeps ordered queues of
-// nodes, each of which lives as long as its session. A driver implements four
-// operations on such queues ([Session.Join], [Session.List], [Session.Watch],
-// [Session.Leave]), and the sessions themselves; package recipe has the lock
-// algorithms, which reach the service only through a driver.
+// Every lock of lockpool can be built on a service that keeps ordered queues of nodes,
+// each of which lives as long as its session. A driver implements four operations on
+// such queues ([Session.Join], [Session.List], [Session.Watch], [Session.Leave]), and
+// the sessions themselves; package recipe contains the lock algorithms, which reach the
+// service only through a driver.
 //
 // Users of lockpool need this package only to write a driver. It imports no other
 // package of lockpool.
@@ -22,14 +22,13 @@ import (
 )
 
 var (
-	// ErrSessionLost reports that the session is over: expired, abandoned or
-	// closed. Its nodes are gone or about to go, and no call on it succeeds any
-	// more.
+	// ErrSessionLost reports that the session is over: expired, abandoned or closed.
+	// Its nodes are gone or about to go, and no further call on it succeeds.
 	ErrSessionLost = errors.New("session lost")
 
 	// ErrExpired reports that the service has ended the session earlier than the
 	// client's clock allows: others may have been granted its locks before the client
-	// knew. The error that wraps it wraps ErrSessionLost, too.
+	// knew. The error that wraps it also wraps ErrSessionLost.
 	ErrExpired = errors.New("expired")
 
 	// ErrUnavailable reports that no session could be opened: no server was
@@ -52,8 +51,8 @@ var (
 	// error that wraps it says which.
 	ErrKind = errors.New("another kind of lock is in use under this name")
 
-	// ErrLimit reports that a semaphore has no limit, because none was given and
-	// none is set, or that the one set is not a number.
+	// ErrLimit reports that a semaphore has no limit, because none was given and none
+	// is set, or that the one that is set is not a number.
 	ErrLimit = errors.New("limit of the semaphore")
 
 	// ErrSequenceExhausted reports that sequence numbers no longer order the
@@ -107,40 +106,40 @@ type Connector interface {
 // while a reply is under way, the driver completes or undoes the call in the
 // background.
 type Session interface {
-	// Join creates one node at the end of the queue, and the queue itself if
-	// need be. It returns the node, and the queue as it was at some moment after
-	// the node was created. permits and limit are those of a Permit; other clients
-	// see the limit in the node (Node.Limit).
+	// Join creates one node at the end of the queue, and the queue itself if necessary.
+	// It returns the node, and the queue as it was at some moment after the node was
+	// created. permits and limit are those of a Permit; other clients see the limit in
+	// the node (Node.Limit).
 	//
 	// Join creates exactly one node whatever happens to requests and replies.
 	// If it returns an error, there is no node, or the driver is removing it.
 	// data is stored in the node; the driver does not retain it.
 	Join(ctx context.Context, queue string, kind Kind, permits, limit int, data []byte) (Node, []Node, error)
 
-	// List returns the contenders in the queue, in the order in which they
-	// joined, without nodes that are not contenders. A queue that does not exist
-	// is empty. The caller must not modify the slice, nor that of Join: other
-	// calls may return it, too.
+	// List returns the contenders in the queue, in the order in which they joined,
+	// without nodes that are not contenders. A queue that does not exist is empty. The
+	// caller must not modify the slice, nor that of Join: other calls may return it as
+	// well.
 	List(ctx context.Context, queue string) ([]Node, error)
 
-	// TryCreate creates the node of a lock without a queue. If there is one already,
-	// it returns that one, and false. Apart from that it is like Join.
+	// TryCreate creates the node of a lock without a queue. If the node already exists,
+	// it returns that node and false. Otherwise it is like Join.
 	TryCreate(ctx context.Context, name string, data []byte) (node Node, created bool, err error)
 
 	// Limit returns the smaller of the limit set for the semaphore and the one given,
-	// which may be 0 for none. It ignores the limits that leases state. The watch
+	// which may be 0 for none. Limit ignores the limits that leases state. The watch
 	// fires when the limit that is set changes; it is nil if none is set. The error is
-	// ErrLimit if there is no limit at all, and ErrKind if another kind of lock is
-	// in use under the name.
+	// ErrLimit if there is no limit at all, and ErrKind if another kind of lock is in
+	// use under the name.
 	Limit(ctx context.Context, name string, given int) (limit int, watch *Watch, err error)
 
 	// SetLimit sets the limit of a semaphore. It stays set until its node is removed.
 	SetLimit(ctx context.Context, name string, limit int) error
 
-	// Watch watches nodes, each for its next change, in one round trip. The
-	// watch on a node that does not exist any more has fired with Missing, and
-	// leaves nothing at the service. All watches of a session on the same node share
-	// one at the service. A Watch that is no longer needed requires no call.
+	// Watch watches nodes, each for its next change, in one round trip. The watch on a
+	// node that no longer exists has already fired with Missing, and leaves nothing at
+	// the service. All watches of a session on the same node share one at the service.
+	// A Watch that is no longer needed requires no call.
 	//
 	// Watches of one session fire in the order of the changes: if another watch is
 	// seen to have fired and this one, set before, has not, then its node existed
@@ -151,11 +150,10 @@ type Session interface {
 	// is gone.
 	Data(ctx context.Context, queue string, node Node) ([]byte, error)
 
-	// Leave removes the node. The context bounds only the wait: the removal begins
-	// even if the context has ended, and continues in the background until the
-	// node is certainly gone or the session is over. A nil error means that the node
-	// is gone, and ErrRemoved that another client had removed it, or a part of it,
-	// before.
+	// Leave removes the node. The context bounds only the wait: the removal begins even
+	// if the context has ended, and continues in the background until the node is
+	// certainly gone or the session is over. A nil error means that the node is gone,
+	// and ErrRemoved that another client had already removed it or a part of it.
 	Leave(ctx context.Context, queue string, node Node) error
 
 	// Downgrade replaces a Mutex or Write node by a Read with the same number, in
@@ -170,26 +168,26 @@ type Session interface {
 	// and leaves no watch. Contenders that leave meanwhile may be missing.
 	Inspect(ctx context.Context, queue string) (contenders []Contender, others []string, err error)
 
-	// Queues returns the names of all locks below prefix that have a contender,
-	// of any kind, sorted; the empty prefix means all.
+	// Queues returns the names of all locks below prefix that have a contender, of any
+	// kind, sorted; an empty prefix means all.
 	Queues(ctx context.Context, prefix string) ([]string, error)
 
 	// Break removes another contender's node, and logs that. The error is
 	// ErrRemoved if the node was gone already.
 	Break(ctx context.Context, queue string, node Node) error
 
-	// Revoke asks the node's contender to give the lock back: the node's watches
-	// fire with Changed, and later ones have Watch.Revoked set. The error is
-	// ErrRemoved if the node was gone already.
+	// Revoke asks the node's contender to give up the lock: the node's watches fire
+	// with Changed, and later ones have Watch.Revoked set. The error is ErrRemoved if
+	// the node was gone already.
 	Revoke(ctx context.Context, queue string, node Node) error
 
-	// Verify asks the service whether the node exists, in such a way that a server
-	// that is cut off from the others cannot answer. The error is ErrRemoved if the
-	// node does not exist.
+	// Verify asks the service whether the node exists, in a way that a server cut off
+	// from the others cannot answer. The error is ErrRemoved if the node does not
+	// exist.
 	Verify(ctx context.Context, queue string, node Node) error
 
-	// Ping sends a request that a server that is cut off from the others cannot
-	// answer, and waits for the answer.
+	// Ping sends a request that a server cut off from the others cannot answer, and
+	// waits for the answer.
 	Ping(ctx context.Context) error
 
 	// Info describes the session for telemetry.
@@ -200,9 +198,9 @@ type Session interface {
 	// should be closed as soon as nothing else needs it.
 	Unremovable() <-chan struct{}
 
-	// Alive returns nil if the session is certainly not over. If the machine's
-	// clocks do not tell, it waits for an answer of the service that does. It is
-	// called before a lock is granted.
+	// Alive returns nil if the session is certainly not over. If the machine's clocks
+	// cannot tell, it waits for an answer from the service that can. It is called
+	// before a lock is granted.
 	Alive(ctx context.Context) error
 
 	// Done returns a channel that is closed when the session is over. It is closed
@@ -223,7 +221,7 @@ type Session interface {
 // Info describes a session for telemetry. It contains no secrets.
 type Info struct {
 	ID   string // in the service's notation
-	Peer string // address of the present server, or else of the last
+	Peer string // address of the current server, or else of the last one
 }
 
 // Kind is the kind of access that a node requests.
@@ -250,7 +248,7 @@ func (k Kind) String() string {
 	return [...]string{"mutex", "read", "write", "semaphore", "plain", "guard"}[k]
 }
 
-// Contender is a node with what Inspect shows of it.
+// Contender is a node with the details that Inspect returns.
 type Contender struct {
 	Node
 	Session string    // like Info.ID

@@ -18,7 +18,7 @@ func Register(name string, d Driver) {
 	driversMu.Lock()
 	defer driversMu.Unlock()
 	if d == nil {
-		panic("lockpool: Register of a nil driver")
+		panic("lockpool: Register driver is nil")
 	}
 	if _, taken := drivers[name]; taken {
 		panic("lockpool: Register called twice for driver " + name)
@@ -26,7 +26,7 @@ func Register(name string, d Driver) {
 	drivers[name] = d
 }
 
-// Registered returns the driver registered by that name.
+// Registered returns the driver registered under that name.
 func Registered(name string) (Driver, error) {
 	driversMu.RLock()
 	defer driversMu.RUnlock()

@@ -11,16 +11,17 @@ type Event int
 const (
 	// Deleted: the node was removed, and not changed before.
 	Deleted Event = iota + 1
-	// Missing: the node was gone before it could be watched. Another may have
-	// taken its place (Session.Downgrade), so list the queue again.
+	// Missing: the node was gone before it could be watched. Another may have taken its
+	// place (Session.Downgrade), so the caller must list the queue again.
 	Missing
 	// Changed: the node's data was changed.
 	Changed
-	// Unnoticed: the node is gone, or another has taken its place. The service did
-	// not report that; the driver found it by a check. List the queue again.
+	// Unnoticed: the node is gone, or another has taken its place. The service did not
+	// report that; a check by the driver found it. The caller must list the queue
+	// again.
 	Unnoticed
-	// Interrupted: the connection broke, so a change may have been missed. List the
-	// queue again.
+	// Interrupted: the connection broke, so a change may have been missed. The caller
+	// must list the queue again.
 	Interrupted
 )
 
@@ -28,15 +29,14 @@ const (
 // before they return it. They are zero if the node was gone before it could be
 // watched.
 type Watch struct {
-	// Created orders nodes by their creation: it is larger for a node that was
-	// created later, in whatever queue, and whatever happened to queues and service
-	// in between.
+	// Created orders nodes by their creation: it is larger for a node that was created
+	// later, in any queue, whatever happened to the queues and the service in between.
 	Created int64
 
 	// Data is the data stored in the node.
 	Data []byte
 
-	// Revoked reports that the node's contender has been asked to give the lock back
+	// Revoked reports that the node's contender has been asked to give up the lock
 	// (Session.Revoke).
 	Revoked bool
 
@@ -75,8 +75,8 @@ func (w *Watch) Fired() Event {
 	}
 }
 
-// First returns a channel that is closed when one of the watches has fired. The
-// caller must call stop when it does not need the channel any more.
+// First returns a channel that is closed when one of the watches has fired. The caller
+// must call stop when it no longer needs the channel.
 func First(watches []*Watch) (fired <-chan struct{}, stop func()) {
 	if len(watches) == 1 {
 		return watches[0].Done(), func() {}

@@ -6,8 +6,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Plain is one attempt to take a lock without a queue: a single node that exists
-// while the lock is held. All waiters watch it, and all try again when it goes.
+// Plain is one attempt to take a lock without a queue: a single node that exists while
+// the lock is held. All waiters watch it, and all try again when it is gone.
 type Plain struct{ Claim }
 
 // Acquire is [Claim.Acquire].

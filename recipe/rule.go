@@ -9,9 +9,8 @@ import (
 // A Rule decides which contenders block the one at index self of the queue. If it
 // returns none, the lock is granted.
 //
-// The contender lists the queue again when any of the obstacles goes. sufficient
-// reports that this grants the lock without another listing. A rule is a pure
-// function.
+// The contender lists the queue again when any of the obstacles is gone. sufficient
+// reports that this grants the lock without another listing. A rule is a pure function.
 type Rule func(queue []driver.Node, self int) (obstacles []driver.Node, sufficient bool)
 
 // Exclusive is the rule of the exclusive lock: all earlier contenders block, whatever
@@ -20,9 +19,9 @@ func Exclusive(queue []driver.Node, self int) (obstacles []driver.Node, sufficie
 	return queue[max(self-1, 0):self], self == 1
 }
 
-// Shared is the rule of a lock that readers share: earlier contenders block unless
-// they are readers, and the nearest of them is the one to wait for. (A Read with the
-// number of a Write is the same holder, which Curator downgrades.)
+// Shared is the rule of a lock that readers share: earlier contenders block unless they
+// are readers, and the nearest of them is the one to wait for. (A Read with the number
+// of a Write is the same holder, downgraded by Curator.)
 func Shared(queue []driver.Node, self int) (obstacles []driver.Node, sufficient bool) {
 	others := 0
 	for i, n := range queue[:self] {
@@ -34,9 +33,9 @@ func Shared(queue []driver.Node, self int) (obstacles []driver.Node, sufficient 
 }
 
 // Within is the rule of a semaphore: the permits of the contender and of all earlier
-// ones must not exceed the limit, nor the limit that any of them states. Each of
-// the earlier ones may make room by going. The contender must not request more
-// permits than the limit.
+// ones must not exceed the limit, nor the limit that any of them states. Any of the
+// earlier ones may make room by leaving. The contender must not request more permits
+// than the limit.
 func Within(limit int) Rule {
 	return func(queue []driver.Node, self int) (obstacles []driver.Node, sufficient bool) {
 		used, limit := queue[self].Permits, limit

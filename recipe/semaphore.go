@@ -14,11 +14,12 @@ import (
 //
 // It takes two claims, one inside the other, in the layout of Curator's
 // InterProcessSemaphoreV2. Only the holder of the exclusive lock of the guards adds
-// leases, and it waits with that lock until all of its own are within the limit. So
-// permits are granted in the order of the requests, and all of a request or none.
+// leases, and it waits with that lock held until all of its own are within the limit.
+// Permits are therefore granted in the order of the requests, and all of a request or
+// none.
 //
 // The limit is the smallest of the limit that is set, if any, the claim's own, and
-// those that the holders' leases state. So a limit that a holder states applies
+// those that the holders' leases state. A limit that a holder states therefore applies
 // for as long as it has permits, whatever later contenders state.
 type Semaphore struct{ Claim }
 
@@ -29,7 +30,7 @@ func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
 
 // A contender that holds the guard without waiting releases it within a few round
 // trips. If it does not, it has crashed, or its connection is broken. Try therefore
-// waits for it for maxGuardPolls times guardPoll.
+// waits for it for at most maxGuardPolls times guardPoll.
 const (
 	guardPoll     = 50 * time.Millisecond
 	maxGuardPolls = 20
@@ -80,8 +81,8 @@ func (s Semaphore) leases(limit int) Claim {
 	return leases
 }
 
-// acquire acquires the permits. If the limit is too low for them, it waits for
-// another limit and queues again.
+// acquire acquires the permits. If the limit is too low for them, it waits for the
+// limit to change and queues again.
 func (s Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (driver.Node, error) {
 	for {
 		guard, err := s.guard().acquire(ctx, blocked)
@@ -101,7 +102,7 @@ func (s Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (
 
 // acquireUnderGuard acquires the permits and releases the guard.
 func (s Semaphore) acquireUnderGuard(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
-	defer func() { // also if the observer panics
+	defer func() { // even if the observer panics
 		left := s.Session.Leave(ctx, s.guard().Queue, guard) // continues in the background
 		if errors.Is(left, driver.ErrNoPermission) && err == nil {
 			_ = s.Session.Leave(ctx, s.leases(0).Queue, node)
@@ -112,7 +113,7 @@ func (s Semaphore) acquireUnderGuard(ctx context.Context, guard driver.Node, wai
 }
 
 // aboveLimitError reports that more permits are requested than the limit allows, so
-// that no release helps.
+// that no release can help.
 type aboveLimitError struct {
 	limit   int
 	stated  driver.Node // the node that states it
@@ -121,8 +122,8 @@ type aboveLimitError struct {
 
 func (e *aboveLimitError) Error() string { return fmt.Sprintf("the limit is %d", e.limit) }
 
-// awaitLimit waits for another limit, without the guard: other contenders may take
-// the permits that are free.
+// awaitLimit waits for the limit to change, without the guard: other contenders may
+// take the permits that are free.
 func (s Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) error {
 	if s.Observer != nil {
 		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated})
@@ -133,15 +134,15 @@ func (s Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) error
 	case <-changed:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for a limit of %d, which is %d: %w", s.Permits, above.limit, ctx.Err())
+		return fmt.Errorf("waiting for a limit of at least %d, which is now %d: %w", s.Permits, above.limit, ctx.Err())
 	case <-s.Session.Done():
 		return s.Session.Err()
 	}
 }
 
 // acquireWithinLimit acquires the permits while the guard keeps others out. When the
-// limit that is set changes, it starts over, even if the leases exist already: they
-// may be too many now.
+// limit that is set changes, it starts over, even if the leases exist already: there
+// may be too many of them now.
 func (s Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
 		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
@@ -172,8 +173,8 @@ func (s Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.N
 	}
 }
 
-// limitUnchanged reports whether the limit that was set is still the same, or if none
-// was, that none is. (A node that does not exist cannot be watched.)
+// limitUnchanged reports whether the limit that was set is still the same, or, if none
+// was set, that still none is. (A node that does not exist cannot be watched.)
 func (s Semaphore) limitUnchanged(ctx context.Context, set *driver.Watch) (bool, error) {
 	if set != nil {
 		return set.Fired() == 0, nil
@@ -199,7 +200,7 @@ func (s Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch, 
 		}
 		return leases.Try(ctx)
 	}
-	if s.Permits > limit { // it may be raised
+	if s.Permits > limit { // the limit may be raised
 		above := &aboveLimitError{limit: limit, stated: limitNode}
 		if set != nil {
 			above.changes = append(above.changes, set)
