@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// asyncHandler is the slog.Handler of everything in this package. It passes records
-// to the user's handler on a goroutine of its own, in order. That handler may be
-// slow, and records come from where nothing may block: the goroutine on which the
-// client reads, and under locks.
+// asyncHandler is the slog.Handler of everything in this package. It passes records to
+// the user's handler on a goroutine of its own, in order. That handler may be slow, and
+// records come from places that must not block: the goroutine on which the client
+// reads, and code that holds a mutex.
 type asyncHandler struct {
 	to slog.Handler
 
 	mu      sync.Mutex
 	records []pendingRecord
 	dropped int           // records for which there was no room
-	written chan struct{} // closed when all are; nil if nothing is being written
+	written chan struct{} // closed when all records are written; nil if nothing is being written
 }
 
 type pendingRecord struct {
@@ -63,8 +63,8 @@ func (h *asyncHandler) write() {
 			return
 		}
 		h.mu.Unlock()
-		if dropped > 0 { // after the ones that had room
-			r := slog.NewRecord(time.Now(), slog.LevelWarn, "lockpool: log records were left out, because the handler is slow", 0)
+		if dropped > 0 { // after the records that had room
+			r := slog.NewRecord(time.Now(), slog.LevelWarn, "lockpool: log records were dropped because the handler is slow", 0)
 			r.Add("records", dropped)
 			records = append(records, pendingRecord{context.Background(), r})
 		}

@@ -44,5 +44,5 @@ func TestAsyncHandlerKeepsOrderAndDropsWhatIsTooMuch(t *testing.T) {
 	for i := range maxPendingRecords {
 		require.Equal(t, fmt.Sprint(i), <-h.records)
 	}
-	require.Equal(t, "lockpool: log records were left out, because the handler is slow records=500", <-h.records)
+	require.Equal(t, "lockpool: log records were dropped because the handler is slow records=500", <-h.records)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// calls counts the calls of a session that are under way.
+// calls counts the calls of a session that are in progress.
 type calls struct {
-	slots    chan struct{} // one per call that waits for the server, maxCalls at most
+	slots    chan struct{} // one per call that waits for the server, at most maxCalls
 	mu       sync.Mutex    // held while underWay is raised
 	underWay sync.WaitGroup
 }
@@ -28,15 +28,15 @@ const maxCalls = 1024
 
 func (c *calls) done() { c.underWay.Done() }
 
-// settle returns when every begin has returned that came before the end of the
-// session. From then on underWay can be waited for.
+// settle returns when every begin that was called before the end of the session has
+// returned. From then on, it is safe to wait for underWay.
 func (c *calls) settle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 }
 
-// begin counts a call in, unless the session is over. shutdown waits for all that
-// were counted in.
+// begin registers a call, unless the session is over. shutdown waits for all registered
+// calls.
 func (s *Session) begin() bool {
 	s.calls.mu.Lock()
 	defer s.calls.mu.Unlock()
@@ -47,8 +47,8 @@ func (s *Session) begin() bool {
 	return true
 }
 
-// acquireCallSlot waits until fewer than maxCalls calls are under way. The caller
-// calls release when its own is done.
+// acquireCallSlot waits until fewer than maxCalls calls are in progress. The caller
+// calls release when its own call is done.
 func (s *Session) acquireCallSlot(ctx context.Context) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -63,15 +63,14 @@ func (s *Session) acquireCallSlot(ctx context.Context) (release func(), err erro
 	}
 }
 
-// grace is how much longer than its context a call may wait for a reply that is
-// already under way. On a healthy server it is enough to clean up before the
-// call returns; on a sick one it is all that a caller loses.
+// grace is how much longer than its context a call may wait for a reply that is already
+// on its way. With a healthy server it is enough to clean up before the call returns;
+// with a sick one it is all that a caller loses.
 const grace = 10 * time.Millisecond
 
-// run runs op in a goroutine of its own, because the client's calls take no
-// context, and waits until op returns, ctx ends or the session is over. An op that
-// is abandoned ends in the background; undo, if not nil, then takes back what op
-// has achieved.
+// run runs op in a goroutine of its own, because the client's calls take no context,
+// and waits until op returns, ctx ends or the session is over. An op that is abandoned
+// ends in the background; undo, if not nil, then reverses what op has achieved.
 func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func(T)) (T, error) {
 	c := &call[T]{done: make(chan struct{})}
 	if !s.begin() {
@@ -99,7 +98,8 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 	case <-ctx.Done():
 		cause = s.noAnswerError(ctx)
 	}
-	// An op that can be undone is undone from here on; any other may still succeed.
+	// From here on, an op that can be undone will be undone; any other may still
+	// succeed.
 	abandoned := undo != nil && c.settled.CompareAndSwap(false, true)
 	select {
 	case <-c.done:
@@ -117,7 +117,7 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 	select {
 	case <-c.done:
 		if c.err != nil && s.alive.Err() == nil {
-			return none, c.err // says more than cause: the server's answer, or why there is none
+			return none, c.err // says more than the cause: the server's answer, or why there is none
 		}
 	default:
 	}
@@ -193,12 +193,12 @@ func isRefused(err error) bool {
 	return slices.Contains(refusals, err) || isUnimplemented(err) || isThrottled(err)
 }
 
-// isUnsure reports whether err is no answer, so that the request may or may not
-// have been carried out. The client says so in many ways: the connection broke
-// while it waited for the reply, or while it wrote, with whatever error that
-// gave; the reply could not be read; it was being closed. So every error counts
-// that is not known to be an answer. ErrNoServer and ErrSessionExpired, seen
-// when the session is over, are treated alike: pauseBeforeRetry notices the end.
+// isUnsure reports whether err is not an answer, so that the request may or may not
+// have been carried out. The client says so in many ways: the connection broke while it
+// waited for the reply, or while it wrote, with whatever error that gave; the reply
+// could not be read; it was being closed. So every error counts that is not known to be
+// an answer. ErrNoServer and ErrSessionExpired, which occur when the session is over,
+// are treated the same way: pauseBeforeRetry notices the end.
 func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
 func isAnswer(err error) bool {
@@ -217,11 +217,11 @@ func isTooLong(err error) bool {
 	return err != nil && err.Error() == unknownCodePrefix+strconv.Itoa(codeTooLong)
 }
 
-// codeTooLong is none of the server's codes.
+// codeTooLong is not one of the server's codes.
 const codeTooLong = -100_000
 
-// explainError turns the client's error into one that says what was done where, and
-// which right was missing.
+// explainError turns the client's error into one that names the operation, the path and
+// the missing right.
 func explainError(err error, op, right, path string) error {
 	switch {
 	case errors.Is(err, zk.ErrNoAuth):

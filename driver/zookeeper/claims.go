@@ -7,14 +7,14 @@ import (
 	"weak"
 )
 
-// claims keeps the creates and deletes of the plain locks' nodes at one path apart, on
-// all sessions of this process: while a delete is on its way no create is, which
-// might create a node for it to hit.
+// claims keeps creates and deletes of plain locks' nodes at one path apart, across all
+// sessions of this process: while a delete is on its way no create is, because the
+// delete might hit the node that it creates.
 type claims struct {
 	mu                 sync.Mutex
 	creating, deleting int
 	granted            int64         // creates that succeeded
-	changed            chan struct{} // closed when creating or deleting falls; nil without a waiter
+	changed            chan struct{} // closed when creating or deleting decreases; nil without a waiter
 }
 
 // claimedPaths has the claims of each path as a weak.Pointer: they exist for as long
@@ -43,9 +43,9 @@ func claimsOn(path string) *claims {
 // maxClaimWait bounds the wait for another session, whose server may not answer.
 const maxClaimWait = 100 * time.Millisecond
 
-// create waits until no delete is on its way, but not for long, and counts a create
-// in. It returns what turn will be if this one succeeds and no other does: replies
-// may be seen in another order than the server's.
+// create waits until no delete is on its way, but not for long, and registers a create.
+// It returns the value that turn will have if this create succeeds and no other does:
+// replies may be seen in a different order than the server's.
 func (c *claims) create() (turn int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +54,7 @@ func (c *claims) create() (turn int64) {
 	return c.granted + 1
 }
 
-// created counts a create out.
+// created unregisters a create.
 func (c *claims) created(success bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,8 +65,8 @@ func (c *claims) created(success bool) {
 	c.wake()
 }
 
-// delete counts a delete in, and waits until no create is on its way. It reports
-// false if that takes long.
+// delete registers a delete, and waits until no create is on its way. It reports false
+// if that takes too long.
 func (c *claims) delete() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +74,7 @@ func (c *claims) delete() bool {
 	return c.awaitZero(&c.creating)
 }
 
-// deleted counts a delete out.
+// deleted unregisters a delete.
 func (c *claims) deleted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

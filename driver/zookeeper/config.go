@@ -15,7 +15,7 @@ import (
 
 const (
 	// DefaultSessionTimeout is long enough for sessions to survive the election of a
-	// new leader. In return, the locks of a crashed process stay held for as long.
+	// new leader. In return, the locks of a crashed process stay held for that long.
 	DefaultSessionTimeout = 15 * time.Second
 
 	// DefaultMaxPacket is ZooKeeper's own default (jute.maxbuffer), enough for
@@ -26,7 +26,7 @@ const (
 // Config configures the connections to an ensemble. Only Servers is required;
 // zero values mean the defaults.
 //
-// A Config holds secrets. They are left out however it is formatted.
+// A Config holds secrets, which are omitted however it is formatted.
 type Config struct {
 	// Servers are host:port addresses. Names are resolved for every connection,
 	// and each address of a name is tried; if a name cannot be resolved, the
@@ -40,37 +40,37 @@ type Config struct {
 	// Layout names the nodes of locks. The default is LayoutCurator.
 	Layout Layout
 
-	// SessionTimeout is requested from the server, which by default keeps it
-	// between 2 and 20 of its ticks. It is how long the locks of a crashed process
-	// stay held. A session that gets no answer ends after about half of it, so that
-	// its locks end before others get them. The default is DefaultSessionTimeout.
+	// SessionTimeout is requested from the server, which by default keeps it between 2
+	// and 20 of its ticks. It is how long the locks of a crashed process stay held. A
+	// session that gets no answer ends after about half of it, so that its locks end
+	// before others can acquire them. The default is DefaultSessionTimeout.
 	SessionTimeout time.Duration
 
 	// MaxPacket is the size in bytes of the largest reply that is accepted. A longer
 	// listing of a queue is an error. The default is DefaultMaxPacket.
 	MaxPacket int
 
-	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme.
-	// Then only that user has access to the nodes created, unless ACL is set.
+	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme. If
+	// it is set, only that user has access to the nodes created, unless ACL is set.
 	Digest Digest
 
-	// ACL is given to every node created. The default is open to the world, or
-	// with Digest to that user only.
+	// ACL is given to every node created. By default nodes are open to the world or,
+	// with Digest, to that user only.
 	ACL []zk.ACL
 
 	// TLS, if set, encrypts all connections. The server's name is taken from
 	// Servers unless set here.
 	TLS *tls.Config
 
-	// Logger receives messages for operators, and at debug level those of the
-	// ZooKeeper client. Its handler is called on a goroutine of its own, in order;
-	// if it is so slow that 1000 records wait, further ones are left out.
-	// The default is slog.Default().
+	// Logger receives messages for operators, and at debug level those of the ZooKeeper
+	// client. Its handler is called on a goroutine of its own, in order; if it is so
+	// slow that 1000 records are waiting, further ones are dropped. The default is
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// Digest is a user and password for ZooKeeper's digest scheme. The password is left
-// out however a Digest is formatted.
+// Digest is a user and password for ZooKeeper's digest scheme. The password is omitted
+// however a Digest is formatted.
 type Digest struct {
 	User     string
 	Password string

@@ -409,7 +409,7 @@ func TestErrorNamesASilentServer(t *testing.T) {
 	_, err = connector.Connect(context.Background())
 	require.ErrorIs(t, err, driver.ErrUnavailable)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, addr+" took the connection, but did not answer within 1s")
+	require.ErrorContains(t, err, addr+" accepted the connection, but did not answer within 1s")
 	require.Equal(t, "unavailable", (&lockpool.LockError{Err: err}).ErrorType())
 	require.EqualValues(t, 1, accepted.Load())
 
@@ -454,7 +454,7 @@ func TestTimeoutWithoutAConnectionReportsTheCause(t *testing.T) {
 	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port
 	require.NoError(t, refusing.RefuseConnections())
 	for addr, why := range map[string]string{
-		silent:                 silent + " took the connection, but did not answer within 1s",
+		silent:                 silent + " accepted the connection, but did not answer within 1s",
 		refusing.Addr():        "connection refused",
 		"nowhere.invalid:2181": "nowhere.invalid",
 	} {

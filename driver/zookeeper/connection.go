@@ -14,7 +14,7 @@ type connection struct {
 	mu      sync.Mutex
 	id      int64         // of the session; 0 before there is one
 	timeout time.Duration // negotiated
-	link    *link         // the last one made; nil before the first
+	link    *link         // the latest one; nil before the first
 	peer    string        // its server
 }
 
@@ -24,21 +24,21 @@ func (c *connection) info() (id int64, peer string) {
 	return c.id, c.peer
 }
 
-// current returns the last link made, or nil.
+// current returns the latest link, or nil.
 func (c *connection) current() *link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.link
 }
 
-// abort breaks the present connection, if there is one.
+// abort breaks the current connection, if there is one.
 func (c *connection) abort() {
 	if l := c.current(); l != nil {
 		l.abort()
 	}
 }
 
-// attach makes conn the session's present connection.
+// attach makes conn the session's current connection.
 func (s *Session) attach(conn net.Conn, to target) net.Conn {
 	l := newLink(s, conn, to)
 	s.connection.mu.Lock()
@@ -50,8 +50,8 @@ func (s *Session) attach(conn net.Conn, to target) net.Conn {
 	return l
 }
 
-// onHandshake is told what the server answered to a handshake that began at began.
-// An ID of 0 says that the session has expired.
+// onHandshake is called with the server's answer to a handshake that began at began. An
+// ID of 0 says that the session has expired.
 func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
 	first, same, err := s.negotiate(id, timeout, began)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
 	}
 	if first && timeout < twoTicks {
 		s.warnShortTimeout.Do(func() {
-			s.cfg.Logger.Warn("lockpool: the ZooKeeper session timeout is short: be sure that tickTime is at most half of it "+
+			s.cfg.Logger.Warn("lockpool: the ZooKeeper session timeout is short: make sure that tickTime is at most half of it "+
 				"(that is, that minSessionTimeout was not lowered), or a lock may not end in time", "timeout", timeout)
 		})
 	}
@@ -103,6 +103,6 @@ func (s *Session) negotiate(id int64, timeout, began time.Duration) (first, same
 	return first, same, nil
 }
 
-// twoTicks is the least timeout that a server with ZooKeeper's usual tickTime of
-// two seconds grants, and what the lease needs at the least.
+// twoTicks is the shortest timeout that a server with ZooKeeper's usual tickTime of two
+// seconds grants, and the shortest that the lease tolerates.
 const twoTicks = 4 * time.Second

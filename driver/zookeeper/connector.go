@@ -29,8 +29,8 @@ func (zookeeperDriver) OpenConnector(dsn string) (driver.Connector, error) {
 // Connector opens sessions on one ensemble. It implements driver.Connector.
 type Connector struct{ settings }
 
-// settings is a checked Config with its secrets behind functions, where no
-// formatting of a value that contains it can reach them, and what the connector's
+// settings is a checked Config with its secrets behind functions, where no formatting
+// of a value that contains it can reach them, and the state that the connector's
 // sessions share.
 type settings struct {
 	cfg  Config // without secrets
@@ -41,12 +41,12 @@ type settings struct {
 	outage *outage
 
 	resolver    *net.Resolver
-	lastGoodIP  *sync.Map     // by server: its address that gave a session last
+	lastGoodIP  *sync.Map     // by server: the address that last opened a session
 	openTimeout *atomic.Int64 // how long a server is given to open a session
 
 	warnShortTimeout *sync.Once
 
-	abandoned *sync.WaitGroup // sessions that their callers did not get, until they are closed
+	abandoned *sync.WaitGroup // sessions that were not returned to their callers, until they are closed
 	closing   context.Context // ends with Close, which stops waiting for servers
 	close     context.CancelFunc
 }
@@ -91,18 +91,17 @@ func (c *Connector) IsContender(node string) bool {
 	return (isContender(node) || plain) && !strings.Contains(node, "/")
 }
 
-// Connect implements driver.Connector. It tries every address of every server
-// once, and fails with the last one's error if none gives it a session. A server
-// is given an eighth of the session timeout to answer, at least a second, and
-// after a Connect in which one did not answer twice as long, up to the whole
-// timeout.
+// Connect implements driver.Connector. It tries every address of every server once, and
+// fails with the last one's error if none opens a session. A server has an eighth of
+// the session timeout to answer, but at least a second; after a Connect in which a
+// server did not answer, it has twice as long, up to the whole timeout.
 func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	return connect(ctx, c.settings)
 }
 
-// Close waits until nothing is left running of sessions that could not be
-// established or came too late, which takes a few seconds at most. The pool
-// calls it when it is closed.
+// Close waits until nothing is left running of sessions that could not be established
+// or came too late, which takes at most a few seconds. The pool calls Close when it is
+// closed.
 func (c *Connector) Close() error {
 	const logTimeout = 2 * time.Second // for a slow handler
 	c.close()

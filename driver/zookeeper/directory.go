@@ -16,18 +16,18 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// directories is what a session knows of the nodes that queues are in. A directory
-// is a container, which the server removes some time after its last child has gone.
+// directories is what a session knows about the nodes that contain queues. A directory
+// is a container, which the server removes some time after its last child is gone.
 type directories struct {
 	noContainers atomic.Bool // the server is older than container nodes
 
 	mu         sync.Mutex
-	warned     map[string]bool // by path of a directory: of the end of its sequence numbers
+	warned     map[string]bool // by path of a directory: of the exhaustion of its sequence numbers
 	persistent map[string]bool // by path: children with a number that are not ephemeral
 }
 
 // maxPersistent bounds the persistent children that are remembered, so that a queue
-// with many locks below it whose names have numbers is examined once in a session.
+// with many locks below it whose names end in numbers is examined once per session.
 const maxPersistent = 1 << 14
 
 func (d *directories) isPersistent(path string) bool {
@@ -54,18 +54,18 @@ func (d *directories) firstWarning(dir string) bool {
 	return first
 }
 
-// lateSequence is when the end of a queue's counter is worth a warning: a
-// hundred million locks before it comes.
+// lateSequence is the number at which the end of a queue's counter is worth a warning:
+// a hundred million locks before it is reached.
 const lateSequence = math.MaxInt32 - 100_000_000
 
-// warnSequence warns the operator, once in a session, that the queue's counter
-// nears its end.
+// warnSequence warns the operator, once per session, that the queue's counter is
+// nearing its end.
 func (s *Session) warnSequence(dir string, node driver.Node) {
 	if node.Seq < lateSequence || !s.directories.firstWarning(dir) {
 		return
 	}
 	s.cfg.Logger.Warn("lockpool: the sequence numbers of a lock are nearly exhausted: the last one is 2147483647; before that, "+
-		"remove the lock's node while it has no holder and no waiter, which resets them", "path", dir, "number", node.Seq)
+		"remove the lock's node while the lock has no holder and no waiter, which resets the numbers", "path", dir, "number", node.Seq)
 }
 
 // usesContainers reports whether directories are containers.
@@ -89,13 +89,14 @@ func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
 		return s.Err()
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("the directory of the lock was removed each of the %d times that it was made: %w", n, err)
+		return fmt.Errorf("the directory of the lock was removed each of the %d times that it was created: %w", n, err)
 	}
 	return nil
 }
 
-// createContainers creates dir, and its parents where they are missing. Whether or
-// not it succeeds, it adds to made what it may have created, for removeContainers.
+// createContainers creates dir, and its parents where they are missing. Whether or not
+// it succeeds, it adds to made the paths that it may have created, for
+// removeContainers.
 func (s *Session) createContainers(ctx context.Context, dir string, made *[]string) error {
 	for tries := 0; ; tries++ {
 		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
@@ -135,9 +136,10 @@ func (s *Session) createContainer(path string) (container bool, err error) {
 	return container, err
 }
 
-// removeContainers removes the containers that were created for a node that was
-// not. The server would keep forever a container that never had a child. So it
-// continues while the session is being closed, for as long as that has a connection.
+// removeContainers removes the containers that were created for a node that was not
+// created itself. The server would keep a container that never had a child forever, so
+// removeContainers continues while the session is being closed, for as long as there is
+// a connection.
 func (s *Session) removeContainers(made []string) {
 	slices.Sort(made) // each is below the one before it
 	for _, path := range slices.Backward(made) {

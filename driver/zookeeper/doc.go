@@ -5,24 +5,23 @@
 //
 //	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks?session_timeout=10s")
 //
-// [ParseDSN] describes the connect string. Settings that do not fit into a string,
-// such as TLS, are fields of [Config]; pass it to [NewConnector], and the connector
-// to lockpool.OpenConnector.
+// [ParseDSN] describes the connect string. Settings that do not fit in a string, such
+// as TLS, are fields of [Config]; pass it to [NewConnector], and the connector to
+// lockpool.OpenConnector.
 //
 // # Nodes
 //
-// A lock is a container node under the chroot, created on demand; ZooKeeper
-// removes it some time after its last contender has left. A contender is an
-// ephemeral sequential child named as Apache Curator names it,
-// _c_<uuid>-lock-<number>, so that Curator's InterProcessMutex and the Lock of
-// the Go client join the same queue, and all exclude each other. The node of a
-// reader is named _c_<uuid>-rlock-<number>; those two clients wait for it as well.
-// [Layout] has the names for other clients.
+// A lock is a container node under the chroot, created on demand; ZooKeeper removes it
+// some time after its last contender has left. A contender is an ephemeral sequential
+// child named as Apache Curator names it, _c_<uuid>-lock-<number>, so that Curator's
+// InterProcessMutex and the Lock of the Go client join the same queue, and all exclude
+// each other. The node of a reader is named _c_<uuid>-rlock-<number>; those two clients
+// wait for it as well. [Layout] describes the names for other clients.
 //
 // # Differences from the client
 //
-// The client implements the protocol. This package handles what a lock cannot
-// tolerate in it: a session that silently becomes another one, calls without a
-// context, creates whose reply is lost, watches that leak, and secrets in
-// messages. The code explains each where it is handled.
+// The client implements the protocol. This package handles what a lock cannot tolerate
+// in it: a session that is silently replaced by another one, calls without a context,
+// creates whose reply is lost, watches that leak, and secrets in messages. The code
+// explains each where it is handled.
 package zookeeper

@@ -32,7 +32,7 @@ func ParseDSN(dsn string) (Config, error) {
 	// Errors repeat nothing that may be part of a password, even if it is in the
 	// wrong place or not percent-encoded.
 	if at := strings.Index(dsn, "@"); at >= 0 && (at < len(address) || !strings.Contains(dsn[:at], "digest")) {
-		return Config{}, errors.New(`zookeeper: "@" in the connect string: give credentials as ?digest=user:password`)
+		return Config{}, errors.New(`zookeeper: "@" in the connect string: pass credentials as ?digest=user:password`)
 	}
 	if strings.ContainsAny(hosts, "=&") || strings.Contains(chroot, "digest=") {
 		return Config{}, errors.New(`zookeeper: parameters without a "?" before them: host1,host2/chroot?digest=user:password`)
@@ -58,8 +58,8 @@ func ParseDSN(dsn string) (Config, error) {
 // parameters are the names of the parameters of a connect string.
 var parameters = []string{"digest", "layout", "max_packet", "session_timeout"}
 
-// parseParameter sets the parameter and returns its name. seen are the names before
-// it.
+// parseParameter sets the parameter and returns its name. seen contains the names of
+// the parameters before it.
 func (c *Config) parseParameter(parameter string, seen map[string]bool) (key string, err error) {
 	key, raw, assigned := strings.Cut(parameter, "=")
 	switch known := slices.Contains(parameters, key); {
@@ -75,7 +75,7 @@ func (c *Config) parseParameter(parameter string, seen map[string]bool) (key str
 	value, err := url.PathUnescape(raw)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("parameter %q is not percent-encoded properly", key)
+		return "", fmt.Errorf("parameter %q is not properly percent-encoded", key)
 	case seen[key]:
 		return "", fmt.Errorf("parameter %q is given twice", key)
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// expiry is when a session ends by our own clock, whatever a server says: its lease
-// and the clock that the lease is measured with. It has no mutex; the lease guards
+// expiry determines when a session ends by our own clock, whatever a server says: it is
+// the lease and the clock that measures the lease. It has no mutex; the lease guards
 // itself.
 type expiry struct {
 	clock clock.Clock
 	lease lease
 
-	leaseChanged chan struct{} // filled when the lease may have come to end earlier
+	leaseChanged chan struct{} // filled when the lease may end earlier than before
 	proofWanted  chan struct{} // filled when the clock is in doubt
-	suspended    atomic.Int64  // for how long the machine had been suspended when the last proof began
+	suspended    atomic.Int64  // how long the machine had been suspended when the last proof began
 }
 
 // tick is how often a session reads the clock, which may have advanced while
@@ -34,8 +34,7 @@ func untilTick() time.Duration { return tick - time.Duration(time.Now().UnixNano
 // now returns the time since the session began.
 func (e *expiry) now() time.Duration { return e.clock.Now() }
 
-// left returns for how long a timer has to run until the lease ends, if there is
-// one yet.
+// left returns how long a timer must run until the lease ends, if there is a lease yet.
 func (e *expiry) left() (d time.Duration, ok bool) {
 	ends := time.Duration(e.lease.ends.Load())
 	return clock.Span(max(ends-e.now(), 0)), ends != 0
@@ -54,10 +53,10 @@ func (e *expiry) passed() error {
 }
 
 // errLease is the cause of a session's end if its lease has ended.
-var errLease = errors.New("no answer that took the ensemble's leader for most of the session timeout")
+var errLease = errors.New("no answer that required the ensemble's leader for most of the session timeout")
 
-// checkClock asks for a proof if the clock is in doubt. Then it returns a channel
-// that is closed when the proof has been answered.
+// checkClock asks for a proof if the clock is in doubt. In that case it returns a
+// channel that is closed when the proof has been answered.
 func (e *expiry) checkClock() (settled <-chan struct{}) {
 	now := e.now()
 	settled = e.lease.checkSkew(now, e.clock.Skew())
@@ -83,9 +82,9 @@ func (s *Session) Alive(ctx context.Context) error {
 	return s.Err()
 }
 
-// renew sends the proofs that the lease needs, one at a time. (A sync or a write
-// that waits for the leader holds back the answers to everything after it on
-// the connection.)
+// renew sends the proofs that the lease requires, one at a time. (A sync or a write
+// that waits for the leader holds back the answers to everything after it on the
+// connection.)
 func (s *Session) renew() {
 	defer s.calls.done()
 	for {
@@ -110,16 +109,16 @@ func (s *Session) renew() {
 	}
 }
 
-// prove sends a request that only the leader can answer, or if write is true only
-// the leader with a majority. The write changes nothing.
+// prove sends a request that only the leader can answer or, if write is true, only the
+// leader with a majority. The write changes nothing.
 func (s *Session) prove(write bool) error {
-	client := s.requests.client // around the bound on requests
+	client := s.requests.client // bypasses the bound on requests
 	if !write {
 		_, err := client.Sync("/")
 		return err
 	}
 	_, err := client.Multi(&zk.CheckVersionRequest{Path: "/", Version: -1})
-	if errors.Is(err, zk.ErrNoAuth) { // in an answer that a majority has agreed to all the same
+	if errors.Is(err, zk.ErrNoAuth) { // in an answer that a majority has agreed to nevertheless
 		return nil
 	}
 	return err

@@ -18,7 +18,7 @@ const (
 	// Servers send 36 or 37 bytes; the client would believe any length.
 	minResponse, maxResponse = 20, 256
 
-	// minTimeout is the shortest session timeout with which locks can be kept.
+	// minTimeout is the shortest session timeout with which locks can be held reliably.
 	// Servers grant two ticks or more; the client panics with 0.
 	minTimeout = 100 * time.Millisecond
 
@@ -33,14 +33,14 @@ const (
 	stageUnsent    handshakeStage = iota
 	stageRequested                // a new session has been requested
 	stageSettled                  // a session is established, or no new one was requested
-	stageUnwanted                 // the new session is not wanted any more
+	stageUnwanted                 // the new session is no longer wanted
 )
 
 // beginHandshake is called before the client sends its handshake.
 func (l *link) beginHandshake() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.session.dialing.Err() != nil { // abort came before
+	if l.session.dialing.Err() != nil { // abort was called before
 		return net.ErrClosed
 	}
 	l.began, l.handshakeStage = l.session.expiry.now(), stageSettled
@@ -53,8 +53,8 @@ func (l *link) beginHandshake() error {
 // handshake completes the handshake, whose answer the client then reads from
 // l.substitute. It runs on the goroutine of the client's connect loop.
 //
-// It authenticates, too. The client would do so on each connection once it knew
-// of the credentials, and block forever when it fails to write them.
+// It also authenticates. If the client knew the credentials, it would do so on each
+// connection, and block forever if it failed to write them.
 func (l *link) handshake() (err error) {
 	s := l.session
 	defer func() {
@@ -71,10 +71,10 @@ func (l *link) handshake() (err error) {
 	l.offeredID = id
 	if id == 0 && s.ID() == 0 {
 		l.settleRequest()
-		return fmt.Errorf("%s took the connection, but gave no session", l.to)
+		return fmt.Errorf("%s accepted the connection, but opened no session", l.to)
 	}
 	if id != 0 && timeout < minTimeout {
-		return permanentError{fmt.Errorf("%s grants a session timeout of %s, with which no lock can be kept: look at its tickTime, minSessionTimeout and maxSessionTimeout", l.to, timeout)}
+		return permanentError{fmt.Errorf("%s grants a session timeout of %s, which is too short to hold a lock: check its tickTime, minSessionTimeout and maxSessionTimeout", l.to, timeout)}
 	}
 	if id != 0 && s.auth != nil {
 		if err := l.authenticate(); err != nil {
@@ -123,24 +123,24 @@ func (l *link) readResponse() ([]byte, error) {
 		return nil, l.explainReadError(err)
 	}
 	if password := int32(binary.BigEndian.Uint32(response[20:])); password > int32(length)-minResponse {
-		return nil, permanentError{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q", l.to, response)}
+		return nil, permanentError{fmt.Errorf("%s is not a ZooKeeper server, judging by its answer %q", l.to, response)}
 	}
 	response = bytes.Clone(response)
 	_, err = l.in.Discard(len(response))
 	return response, err
 }
 
-// explainReadError turns an error of reading during the handshake into one that says
-// what the server did.
+// explainReadError turns a read error during the handshake into one that says what the
+// server did.
 func (l *link) explainReadError(err error) error {
 	switch {
 	case isTimeout(err):
-		return timeoutError{fmt.Errorf("%s took the connection, but did not answer within %s", l.to, l.timeout)}
+		return timeoutError{fmt.Errorf("%s accepted the connection, but did not answer within %s", l.to, l.timeout)}
 	case errors.Is(err, io.EOF):
 		return fmt.Errorf("%s closed the connection without an answer: it may not be serving yet, have too many connections from here (maxClientCnxns), or expect TLS", l.to)
 	}
 	err = fmt.Errorf("%s broke the connection during the handshake: %w", l.to, err)
-	if isTLSRefusal(err) { // TLS 1.3 refuses a client's certificate only now
+	if isTLSRefusal(err) { // with TLS 1.3, a client's certificate is refused only now
 		return tlsRefusal(err)
 	}
 	return err
@@ -165,11 +165,11 @@ func (l *link) explainForeignServer() error {
 			return permanentError{fmt.Errorf("%s is not a ZooKeeper server: its answer %q looks like %s", l.to, answer, known.what)}
 		}
 	}
-	return permanentError{fmt.Errorf("%s is not a ZooKeeper server, by its answer %q: check host and port", l.to, answer)}
+	return permanentError{fmt.Errorf("%s is not a ZooKeeper server, judging by its answer %q: check host and port", l.to, answer)}
 }
 
-// authenticate sends the credentials and waits for the answer. Nothing else can
-// arrive: there are no watches yet and no requests.
+// authenticate sends the credentials and waits for the answer. Nothing else can arrive:
+// there are no watches and no requests yet.
 func (l *link) authenticate() error {
 	const (
 		xid    = -4 // the protocol's number for this request
@@ -196,7 +196,7 @@ func (l *link) authenticate() error {
 	}
 	length, got := binary.BigEndian.Uint32(answer[:]), int32(binary.BigEndian.Uint32(answer[4:]))
 	if length != headLength || got != xid {
-		return fmt.Errorf("authenticate %v: %s answers with something else", user, l.to)
+		return fmt.Errorf("authenticate %v: %s sent an unexpected answer", user, l.to)
 	}
 	if code := int32(binary.BigEndian.Uint32(answer[16:])); code != 0 {
 		return permanentError{fmt.Errorf("authenticate %v: %s refuses the credentials (error %d): check Config.Digest, and that the server offers digest authentication", user, l.to, code)}
@@ -204,8 +204,8 @@ func (l *link) authenticate() error {
 	return nil
 }
 
-// abort breaks the connection at once. If a new session has been requested, it only
-// makes the client call Close, which sees to that session.
+// abort breaks the connection at once. If a new session has been requested, abort only
+// makes the client call Close, which takes care of that session.
 func (l *link) abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,9 +227,9 @@ func (l *link) disconnect() {
 	l.Conn.Close()
 }
 
-// Close implements net.Conn. A connection on which a new session was requested,
-// and not established, stays until that session can be closed: the server would
-// keep it for its whole timeout, and every further attempt would add one.
+// Close implements net.Conn. A connection on which a new session was requested but not
+// established stays open until that session can be closed: the server would keep it for
+// its whole timeout, and every further attempt would add one.
 func (l *link) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,7 +245,7 @@ func (l *link) Close() error {
 }
 
 // closeUnwantedSession closes the session that was requested as soon as the server
-// gives it.
+// opens it.
 func (l *link) closeUnwantedSession() {
 	const closeTimeout = 500 * time.Millisecond
 	defer l.disconnect()

@@ -153,7 +153,7 @@ func (s *Session) examine(name string) (inUse bool, below []string, err error) {
 	return inUse, below, nil
 }
 
-// lockOf returns the name of the lock that has contenders in the queue.
+// lockOf returns the name of the lock whose contenders are in the queue.
 func lockOf(queue string) string {
 	if of, part, ok := cutLast(queue); ok && (part == driver.Guards || part == driver.Leases) {
 		return of // a semaphore
@@ -183,7 +183,7 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 // delete without an answer may have been carried out before.
 func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error) {
 	err = s.retryUntilAnswered(func() error {
-		if node.Kind == driver.Plain { // checked for each try: the name may be the next holder's
+		if node.Kind == driver.Plain { // checked at each attempt: the name may be the next holder's by now
 			claims := claimsOn(path)
 			claims.delete()
 			defer claims.deleted()
@@ -199,7 +199,7 @@ func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error)
 }
 
 // plainVersion returns the version of a plain lock's node. The error is ErrNoNode if
-// the node at path is another one.
+// the node at path is a different one.
 func (s *Session) plainVersion(path string, node driver.Node) (version int32, err error) {
 	data, stat, err := s.requests.Get(path)
 	if err != nil {
@@ -216,7 +216,7 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) er
 	path := s.paths(queue, node)[0]
 	err := s.runUntilAnswered(ctx, func() error {
 		version, err := int32(-1), error(nil)
-		if node.Kind == driver.Plain { // the name may be the next holder's
+		if node.Kind == driver.Plain { // the name may be the next holder's by now
 			version, err = s.plainVersion(path, node)
 		}
 		if err == nil {

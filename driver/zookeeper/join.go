@@ -34,8 +34,8 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 	return j.node, j.queue, err
 }
 
-// join creates a contender's nodes, and the queue if need be, until they certainly
-// exist or it fails.
+// join creates a contender's nodes, and the queue if necessary, and returns when they
+// certainly exist or cannot be created.
 func (s *Session) join(ctx context.Context, dir string, endings []string, data []byte) (j joinResult, err error) {
 	var made []string
 	defer func() {
@@ -62,12 +62,12 @@ func (s *Session) join(ctx context.Context, dir string, endings []string, data [
 	}
 }
 
-// joinOnce creates a contender's nodes and lists the queue. Both requests go out
-// together and the server answers in order, so that joining costs one round trip.
-// (The two goroutines may overtake each other; then the queue is listed again. Only
-// speed depends on their order. So a listing that others share will do as well: it
-// was made after the node if it shows the node.) A queue in which the session
-// expects to be alone is listed only if it turns out not to be.
+// joinOnce creates a contender's nodes and lists the queue. Both requests are sent
+// together and the server answers in order, so that joining costs one round trip. (If
+// one of the two goroutines overtakes the other, the queue is listed again. Only speed
+// depends on their order. A listing that others share therefore serves as well: if it
+// shows the node, it is newer than the node.) A queue in which the session expects to
+// be alone is listed only if it turns out not to be.
 //
 // The error is ErrNoNode if there is no queue, and errNotCreated if the reply was
 // lost and the nodes do not exist.
@@ -107,16 +107,16 @@ func (s *Session) joinOnce(ctx context.Context, dir string, endings []string, da
 		_ = s.remove(dir, node) // the listing's error says why
 		return joinResult{}, err
 	}
-	s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // it may be gone already
+	s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // the node may already be gone
 	return joinResult{node, queue}, nil
 }
 
-// create creates the nodes of a contender, all or none.
+// create creates all the nodes of a contender, or none of them.
 func (s *Session) create(dir, guid string, endings []string, data []byte) (driver.Node, error) {
 	var ops []any
 	for i, ending := range endings {
 		if i > 0 && strings.HasSuffix(ending, permitEnding) {
-			data = nil // the first lease has it
+			data = nil // the first lease contains it
 		}
 		ops = append(ops, &zk.CreateRequest{
 			Path: dir + "/" + namePrefix(guid, ending), Data: data, Flags: zk.FlagEphemeral | zk.FlagSequence, Acl: s.cfg.ACL,
@@ -136,11 +136,11 @@ func (s *Session) create(dir, guid string, endings []string, data []byte) (drive
 	for _, path := range paths {
 		_ = s.removeOne(path, false)
 	}
-	return driver.Node{}, fmt.Errorf("the server made %s of sequential creates", strings.Join(paths, " and "))
+	return driver.Node{}, fmt.Errorf("the server created %s in answer to sequential creates", strings.Join(paths, " and "))
 }
 
-// createAll sends creates, several as a transaction, and returns the paths that the
-// server has given to the nodes.
+// createAll sends creates, as a transaction if there are several, and returns the paths
+// that the server has given the nodes.
 func (s *Session) createAll(ops []any) (paths []string, err error) {
 	if len(ops) == 1 {
 		r := ops[0].(*zk.CreateRequest)
@@ -227,9 +227,9 @@ func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
 	return found, err
 }
 
-// reapLater removes in the background a node that cannot be found now, and must not
-// be left to block others. find removes the node and reports true, or reports false
-// if it does not know yet.
+// reapLater removes in the background a node that cannot be found now and must not be
+// left to block others. find removes the node and reports true, or reports false if the
+// outcome is not known yet.
 func (s *Session) reapLater(find func() bool) {
 	s.markUnremovable()
 	if s.begin() {
@@ -243,14 +243,14 @@ func (s *Session) reap(find func() bool) {
 	}
 }
 
-// reapPause is long, because the listing may be.
+// reapPause is long, because the listing may be long.
 const reapPause = time.Second
 
-// queueContaining returns the queue as it stood after node was created: that of l if
-// it has the node, and otherwise a new listing. Callers that create another kind of
-// lock under the name check it after the creation, too, so at least one of two sees
-// the other. shared reports that a semaphore uses the directory, which may get
-// contenders without using up a number of the queue.
+// queueContaining returns the queue as it stood after node was created: that of l if it
+// contains the node, and otherwise a new listing. Callers that create another kind of
+// lock under the name also check after the creation, so at least one of the two sees
+// the other. shared reports that a semaphore uses the directory, in which contenders
+// may appear without using a number of the queue.
 func (s *Session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
 	if l == nil || driver.Place(l.queue, node) < 0 {
 		if l, err = s.list(dir); err != nil {
@@ -291,7 +291,7 @@ func (s *Session) checkForeignContenders(ctx context.Context, dir string, childr
 			return err
 		}
 		if foreign {
-			return fmt.Errorf("%w: %s/%s is ephemeral and has a number, like the contender of a client that lockpool does not know: use another name, or stop that client",
+			return fmt.Errorf("%w: %s/%s is ephemeral and has a number, like a contender of a client that lockpool does not know: use another name, or stop that client",
 				driver.ErrKind, dir, driver.Node{Name: name})
 		}
 	}

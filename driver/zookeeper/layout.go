@@ -10,20 +10,20 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Layout says how the nodes of locks are named, and so which clients of other
-// kinds a lock excludes. Pools with different layouts exclude each other; a pool
-// that shares locks with another kind of client needs the layout that this client
-// respects.
+// Layout determines how the nodes of locks are named, and thus which other kinds of
+// clients a lock excludes. Pools with different layouts exclude each other; a pool that
+// shares locks with another kind of client needs the layout that that client respects.
 type Layout string
 
 const (
 	// LayoutCurator, the default, excludes Curator's InterProcessMutex and
-	// go-zookeeper's Lock. They take a reader of lockpool for a contender of their
-	// own kind and wait for it, sometimes longer than necessary.
+	// go-zookeeper's Lock. They mistake a lockpool reader for a contender of their own
+	// kind and wait for it, sometimes longer than necessary.
 	LayoutCurator Layout = "curator"
 
 	// LayoutCuratorRW is the layout of Curator's InterProcessReadWriteLock, whose
-	// readers share the lock with lockpool's. InterProcessMutex does not see it.
+	// readers share the lock with lockpool's readers. InterProcessMutex does not see
+	// it.
 	LayoutCuratorRW Layout = "curator-rw"
 
 	// LayoutKazoo is LayoutCurator, but also excludes all locks of kazoo, with
@@ -38,8 +38,8 @@ const (
 	LayoutKazooRW Layout = "kazoo-rw"
 )
 
-// naming is how a layout ends the names of a contender's nodes, the second of
-// which is its alias, and whether the nodes that contain the queues are persistent.
+// naming is how the names of a contender's nodes end in a layout, the second node being
+// its alias, and whether the nodes that contain the queues are persistent.
 type naming struct {
 	exclusive, shared []string
 	persistent        bool
@@ -55,14 +55,13 @@ var layouts = map[Layout]naming{
 func (l Layout) naming() naming { return layouts[l] }
 
 const (
-	mutexEnding  = "lock-"  // of Curator's InterProcessMutex and go-zookeeper, too
+	mutexEnding  = "lock-"  // also of Curator's InterProcessMutex and go-zookeeper
 	readerEnding = "rlock-" // lockpool's own
-	permitEnding = "lease-" // of Curator's InterProcessSemaphoreV2, too
+	permitEnding = "lease-" // also of Curator's InterProcessSemaphoreV2
 )
 
-// limitPrefix precedes the limit that a lease of ours states. The limit is part of
-// the name, so that a listing shows it. (Other clients do not read the names of
-// leases.)
+// limitPrefix precedes the limit that a lockpool lease states. The limit is part of the
+// name, so that a listing shows it. (Other clients do not read the names of leases.)
 const limitPrefix = "of"
 
 // limitOf reads the limit from the name of a lease without its number.
@@ -79,9 +78,9 @@ func limitOf(name string) int {
 	return max(int(limit), 0)
 }
 
-// endings are how all known clients end the names of contenders, before the number.
-// An ending precedes those that are its own suffix. A node with none of them is no
-// contender and is ignored, unless it looks like one (checkForeignContenders).
+// endings are the endings of contenders' names, before the number, of all known
+// clients. An ending precedes those that are suffixes of it. A node with none of them
+// is not a contender and is ignored, unless it looks like one (checkForeignContenders).
 var endings = []struct {
 	text string
 	kind driver.Kind
@@ -95,7 +94,7 @@ var endings = []struct {
 	{permitEnding, driver.Permit},
 }
 
-// of returns the endings of a contender's nodes.
+// endings returns the endings of a contender's nodes.
 func (n naming) endings(kind driver.Kind, permits, limit int) []string {
 	switch kind {
 	case driver.Permit:
@@ -113,9 +112,9 @@ func (n naming) endings(kind driver.Kind, permits, limit int) []string {
 	}
 }
 
-// guidPrefix begins the name of a node that carries a GUID, by which its creator
-// finds it if the reply to the create is lost. (Curator's "protection"; there the
-// client makes the GUID, here lockpool does.)
+// guidPrefix begins the name of a node that carries a GUID, by which its creator finds
+// it if the reply to the create is lost. (This is Curator's "protection"; there the
+// client generates the GUID, here lockpool does.)
 const guidPrefix = "_c_"
 
 // namePrefix returns the name of a node without its number.
@@ -136,16 +135,15 @@ func isSemaphore(children []string) bool {
 // guidLength is the length of a GUID as lockpool and Curator write it.
 const guidLength = len("00000000-0000-0000-0000-000000000000")
 
-// guidOf returns the GUID in the name of a node of lockpool.
+// guidOf returns the GUID in the name of a lockpool node.
 func guidOf(name string) string { return name[len(guidPrefix):][:guidLength] }
 
-// hasGUID reports whether a node of that name was created with the GUID.
+// hasGUID reports whether a node with that name was created with the GUID.
 func hasGUID(name, guid string) bool {
 	return strings.HasPrefix(name, guidPrefix+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
 }
 
-// downgraded returns the Read node that takes the place of an exclusive node of
-// lockpool.
+// downgraded returns the Read node that replaces an exclusive lockpool node.
 func (n naming) downgraded(node driver.Node) driver.Node {
 	guid := guidOf(node.Name)
 	read := driver.Node{Kind: driver.Read, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}
@@ -213,8 +211,8 @@ func parseNodeAt(name string, begin int) (driver.Node, bool) {
 	return driver.Node{}, false
 }
 
-// looksSequential reports whether the name looks like that of a sequential node that
-// is no known contender.
+// looksSequential reports whether the name looks like that of a sequential node that is
+// not a known contender.
 func looksSequential(name string) bool {
 	if _, ok := parseNode(name); ok || len(name) < seqLength {
 		return false
@@ -238,8 +236,8 @@ func contendersOf(children []string) []driver.Node {
 	return mergeNodes(queue)
 }
 
-// rank orders nodes with one number: to downgrade, Curator 5.5 and later creates the
-// reader's node while the writer's node still exists.
+// rank orders nodes with the same number: to downgrade, Curator 5.5 and later creates
+// the reader's node while the writer's node still exists.
 func rank(n driver.Node) int {
 	if n.Kind == driver.Read {
 		return 1
@@ -247,8 +245,8 @@ func rank(n driver.Node) int {
 	return 0
 }
 
-// mergeNodes turns the nodes that one contender of lockpool consists of into one
-// Node. They were created in one transaction, so their numbers are consecutive.
+// mergeNodes merges the nodes that make up one lockpool contender into one Node. They
+// were created in one transaction, so their numbers are consecutive.
 func mergeNodes(nodes []driver.Node) []driver.Node {
 	queue := nodes[:0]
 	for _, node := range nodes {

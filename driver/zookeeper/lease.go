@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// lease tells until when a session certainly lives. The locks of the session
-// end then, before ZooKeeper can give them to others.
+// lease determines until when a session is certainly alive. The locks of the session
+// end then, before ZooKeeper can grant them to others.
 //
 // An answer by itself proves little. A follower that is cut off from its leader
 // still answers pings and reads, while the leader expires the session. So the
 // lease counts only requests that went through the leader. T is the negotiated
 // timeout of the session, and all times are by our own clock (package clock).
 //
-// What the servers do (read in the source of ZooKeeper 3.8; 3.5 and 3.9 have the
-// same in the same places, and 3.4 has it by other names):
+// What the servers do (read in the source of ZooKeeper 3.8; 3.5 and 3.9 have the same
+// in the same places, and 3.4 has it under other names):
 //
 //  1. A leader expires a session no earlier than T after it was last told of
 //     activity (ExpiryQueue.update rounds up). A new session, and one that
@@ -31,8 +31,8 @@ import (
 //     on the next requests. Both streams keep their order
 //     (LearnerHandler.queuedPackets, Learner.ping).
 //  3. A leader answers a sync by itself (Leader.processSync), but a write only
-//     after a majority has agreed to it. That holds for writes that fail as
-//     well: they are proposed as transactions of the type error. (It does not hold
+//     after a majority has agreed to it. That also holds for writes that
+//     fail: they are proposed as transactions of the type error. (It does not hold
 //     for writes that the server we are connected to refuses itself: see
 //     decidedByLeader.)
 //  4. A new leader gives every session its full T from the moment at which a
@@ -51,49 +51,48 @@ import (
 // told of all activity half a tick before, does not hold: pings that were held
 // up on their way to the follower have not been answered when z is passed on.)
 //
-// No other server leads. A leader that was cut off from the others still
-// answers syncs until it notices, many ticks later, and the others may have
-// elected another one since. But a write shows that a majority still followed
-// the old leader after the write had begun, and by 4 no new leader expires the
-// session before that moment + T.
+// No other server leads. A leader that was cut off from the others still answers syncs
+// until it notices, many ticks later, and the others may have elected another one
+// since. But a write shows that a majority still followed the old leader after the
+// write had begun, and by point 4 no new leader expires the session before that moment
+// + T.
 //
-// So the lease ends T after the earlier of the two: the beginning of the newest
-// x of which the first argument holds, and the beginning of the newest write
-// that was answered. A twentieth of T is taken off for clocks that run at
-// different rates, and for the time that it takes to tell the holders.
+// So the lease ends T after the earlier of the two: the beginning of the newest x for
+// which the first argument holds, and the beginning of the newest write that was
+// answered. A twentieth of T is subtracted for clocks that run at different rates, and
+// for the time that it takes to notify the holders.
 //
-// This rests on three assumptions. Clocks drift apart by less than that twentieth. T
-// is at least two ticks, as it is unless minSessionTimeout was set lower; a client
-// cannot see the tick. The process, or its machine, is not paused between
-// reading the lease and acting on it; nothing on this side can help against
-// that, and a store that must be safe has to compare fencing tokens.
+// This rests on three assumptions. Clocks drift apart by less than that twentieth. T is
+// at least two ticks, as it is unless minSessionTimeout was set lower; a client cannot
+// see the tick. The process, or its machine, is not paused between reading the lease
+// and acting on it; nothing on this side can prevent that, and a store that must be
+// safe has to compare fencing tokens.
 //
-// A machine that was suspended finds on waking, within a tick of the session,
-// that the lease has ended: the clock counts the suspension if the system
-// reports it (Linux). If it does not, and in a virtual machine that was
-// stopped from outside, the wall clock jumps against ours, then or when it is
-// corrected. A jump may also mean that the wall clock was set, so it ends no lease.
-// It puts the clock in doubt: from then on nothing is granted until a write that
-// began after the jump has been answered, which the leader refuses if it has expired
-// the session. (Holders are told when the answer says so. Until the lease rests on
-// proofs from after the jump, for another 0.4 T, it may end too late by the length
-// of the jump, which matters if the server is cut off from the leader in just that
-// time.)
+// A machine that was suspended finds on waking, within a tick of the session, that the
+// lease has ended: the clock counts the suspension if the system reports it (Linux). If
+// it does not, and in a virtual machine that was stopped from outside, the wall clock
+// jumps against ours, then or when it is corrected. A jump may also mean that the wall
+// clock was set, so it does not end the lease. It puts the clock in doubt: from then on
+// nothing is granted until a write that began after the jump has been answered, which
+// the leader refuses if it has expired the session. (Holders are notified when the
+// answer says so. Until the lease rests on proofs from after the jump, for another 0.4
+// T, it may end too late by the length of the jump, which matters if the server is cut
+// off from the leader in just that time.)
 //
 // An observer that follows through another follower (observerMasterPort) reports in
 // two steps, which the argument does not cover: list voting members.
 type lease struct {
-	ends atomic.Int64 // since the session began; 0 if there is none yet
+	ends atomic.Int64 // since the session began; 0 if there is no lease yet
 
 	mu         sync.Mutex
 	timeout    time.Duration // T
 	activeAt   time.Duration // the leader knows of activity at or after this
 	majorityAt time.Duration // a majority followed the leader at or after this
-	proofs     []proof       // from the newest x on
+	proofs     []proof       // starting with the newest x
 
-	skew     time.Duration // by which the wall clock was ahead of ours
-	compared time.Duration // when that was
-	settled  chan struct{} // closed when the doubt since then is settled; nil if there is none
+	skew     time.Duration // how far the wall clock was ahead of ours
+	compared time.Duration // when skew was measured
+	settled  chan struct{} // closed when the doubt since then is settled; nil if there is no doubt
 }
 
 // proof is a request that went through the leader: when it was sent and when
@@ -102,9 +101,9 @@ type proof struct{ begin, end time.Duration }
 
 const (
 	// proofsPerTimeout is how many proofs a session sends in T if it sends nothing
-	// else. Four such intervals are longer than what must be between x and y, so x is
-	// five of them older than z, and a healthy session tolerates 9/20 of T without an
-	// answer.
+	// else. Four such intervals are longer than the time that must pass between x and
+	// y, so x is five of them older than z, and a healthy session tolerates 9/20 of T
+	// without an answer.
 	proofsPerTimeout = 12
 	// proofsPerWrite is how many proofs there are for each that is a write.
 	proofsPerWrite = 4
@@ -114,11 +113,10 @@ const (
 	apart = 28
 	// proofGrain is the part of T within which proofs count as one.
 	proofGrain = 64
-	// driftPart is the part of T that is taken off for the drift of clocks.
+	// driftPart is the part of T that is subtracted for the drift of clocks.
 	driftPart = 20
-	// maxSkew is by how much the wall clock may drift against ours between two
-	// writes; beyond that it has jumped. It is half of what driftPart takes off, if T
-	// is four seconds.
+	// maxSkew is how far the wall clock may drift from ours between two writes; beyond
+	// that it has jumped. It is half of what driftPart subtracts if T is four seconds.
 	maxSkew = 100 * time.Millisecond
 )
 
@@ -162,9 +160,9 @@ func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write
 	l.update()
 }
 
-// checkSkew is given by how much the wall clock is ahead of ours. If it has jumped,
-// and no write has been answered that began afterwards, checkSkew returns a channel
-// that is closed when one is.
+// checkSkew records how far the wall clock is ahead of ours. If the wall clock has
+// jumped, and no write that began afterward has been answered, checkSkew returns a
+// channel that is closed when one is.
 func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +172,7 @@ func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 		if l.settled == nil {
 			l.settled = make(chan struct{})
 		}
-	case l.majorityAt > l.compared: // it may drift
+	case l.majorityAt > l.compared: // drift is allowed
 		l.skew, l.compared = skew, now
 	}
 	return l.settled
@@ -195,8 +193,8 @@ func (l *lease) update() {
 	l.ends.Store(int64(min(l.activeAt, l.majorityAt) + l.timeout - l.timeout/driftPart))
 }
 
-// nextProof returns which proof the lease needs next, and in what time: a write if
-// the last one is old or the clock is in doubt, and otherwise a proof of any kind.
+// nextProof returns which proof the lease needs next, and how soon: a write if the last
+// one is old or the clock is in doubt, and otherwise a proof of any kind.
 func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// lifecycle is how far a session has come. Its channels and contexts only ever go
-// from open to closed, so it needs no mutex.
+// lifecycle is the state of a session. Its channels and contexts only ever go from open
+// to closed, so it needs no mutex.
 type lifecycle struct {
 	ready   chan struct{} // closed when the session is first established
 	stopped chan struct{} // closed when the client's connect loop has ended
@@ -47,9 +47,9 @@ func (s *Session) isOver() bool {
 	return true
 }
 
-// mustNotDial reports whether the client must not connect any more: it would open
-// a new session in place of one that is over, underneath the holders of locks. Only
-// when we close the session ourselves may it reconnect, to tell the server.
+// mustNotDial reports whether the client must no longer connect: it would open a new
+// session in place of one that is over, underneath the holders of locks. It may
+// reconnect only when we close the session ourselves, to tell the server.
 func (s *Session) mustNotDial() bool {
 	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.alive) != errClosed
 }
@@ -99,11 +99,11 @@ func (s *Session) shutdown() {
 		}
 	}
 	s.calls.settle()
-	s.watches.interrupt() // no watch is added any more
+	s.watches.interrupt() // no more watches are added
 	idle := make(chan struct{})
-	go func() { // ends with the last call, which client.Close ends if nothing else
+	go func() { // ends with the last call, which client.Close ends at the latest
 		s.calls.underWay.Wait()
-		for s.dialing.Err() == nil { // closing the session takes a connection
+		for s.dialing.Err() == nil { // closing the session requires a connection
 			if _, err := s.requests.client.Sync("/"); err == nil {
 				break
 			}
@@ -111,8 +111,8 @@ func (s *Session) shutdown() {
 		}
 		close(idle)
 	}()
-	// The client races with itself over a reply that arrives while it is being
-	// closed, so calls under way get a moment for theirs.
+	// The client races with itself over a reply that arrives while it is being closed,
+	// so calls in progress get a moment for their replies.
 	select {
 	case <-idle:
 	case <-time.After(time.Second):

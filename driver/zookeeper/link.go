@@ -14,9 +14,9 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// link is one connection to a server. The client does not pass on what the
-// server says about the session (its true timeout, that it has expired), nor when
-// it sent the requests that the server answers, so the link reads along.
+// link is one connection to a server. The client does not pass on what the server says
+// about the session (its true timeout, that it has expired), nor when it sent the
+// requests that the server answers, so the link parses the traffic as well.
 type link struct {
 	net.Conn
 	session *Session
@@ -27,9 +27,9 @@ type link struct {
 	timeout       time.Duration // how long the handshake may take
 	began         time.Duration // when it began, by expiry.now
 	offeredID     int64         // the session that the server named, or 0
-	establishedAt time.Time     // when it was complete
-	established   atomic.Bool   // it is complete
-	timedOut      atomic.Bool   // the server has been silent since for too long
+	establishedAt time.Time     // when the handshake was complete
+	established   atomic.Bool   // the handshake is complete
+	timedOut      atomic.Bool   // the server has been silent for too long since then
 
 	head [20]byte // of the packet that is being read: length, xid, zxid, error
 	got  int      // bytes of head
@@ -41,11 +41,12 @@ type link struct {
 	sent           []sent // the requests not yet answered
 	handshakeStage handshakeStage
 
-	// Each deadline in force is used by one goroutine: the one that reads, or writes.
+	// The deadlines in force. Each is used by only one goroutine: the one that reads,
+	// or the one that writes.
 	readBy     time.Time
 	writeBy    time.Time
-	slack      time.Duration // by how much a deadline may be too early
-	maxSilence time.Duration // for how long a server may be silent
+	slack      time.Duration // how much too early a deadline may be
+	maxSilence time.Duration // how long a server may be silent
 }
 
 // sent is a request on its way.
@@ -73,12 +74,12 @@ func newLink(s *Session, conn net.Conn, to target) *link {
 	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, timeout: s.addressTimeout()}
 }
 
-// Write records when a request is sent. The client writes each with one call.
+// Write records when a request is sent. The client writes each request with one call.
 //
-// It also makes the getData of a node that is to be watched set a watch. If the
-// client did that (GetW), it would keep a channel for each watch until the node
-// changes, and ask for all of them again after a reconnect, which nothing here
-// needs and which reads its lastZxid beside the goroutine that writes it.
+// It also makes the getData of a node that must be watched set a watch. If the client
+// did that (GetW), it would keep a channel for each watch until the node changes, and
+// set all of them again after a reconnect, which nothing here needs and which races on
+// its lastZxid with the goroutine that writes it.
 func (l *link) Write(p []byte) (int, error) {
 	if !l.established.Load() {
 		if err := l.beginHandshake(); err != nil {
@@ -126,7 +127,7 @@ func (l *link) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// scanReplies finds the heads of packets in the bytes that were read.
+// scanReplies finds the packets' heads in the bytes that were read.
 func (l *link) scanReplies(p []byte) {
 	for len(p) > 0 {
 		if l.left > 0 {
@@ -160,7 +161,7 @@ func (l *link) removeSent(xid int32) (r sent) {
 	return r
 }
 
-// onReply is given the head of the answer to a request.
+// onReply is called with the head of the answer to a request.
 func (l *link) onReply(xid, code int32) {
 	e := &l.session.expiry
 	switch r := l.removeSent(xid); r.op {
@@ -175,10 +176,10 @@ func (l *link) onReply(xid, code int32) {
 	}
 }
 
-// replaceOversized gives the client an error in place of a listing that is longer
-// than it accepts, and an empty node in place of one with that much data, which is
-// not ours. The client would drop the connection for it, and the outcome of every
-// other request under way would be unknown.
+// replaceOversized gives the client an error in place of a listing that is longer than
+// it accepts, and an empty node in place of one with that much data, which is not ours.
+// Otherwise the client would drop the connection, and the outcome of every other
+// pending request would be unknown.
 func (l *link) replaceOversized() error {
 	if l.got > 0 || l.left > 0 || len(l.substitute) > 0 {
 		return nil // in the middle of a packet
@@ -189,7 +190,7 @@ func (l *link) replaceOversized() error {
 	}
 	length := int(int32(binary.BigEndian.Uint32(head)))
 	if length < headLength {
-		return fmt.Errorf("%s sent a packet of %d bytes, which is no answer of ZooKeeper", l.to, length)
+		return fmt.Errorf("%s sent a packet of %d bytes, which is not an answer from ZooKeeper", l.to, length)
 	}
 	if length <= l.session.cfg.MaxPacket {
 		return nil
@@ -239,11 +240,11 @@ func decidedByLeader(code int32) bool {
 	return false
 }
 
-// SetReadDeadline shortens the client's deadlines. Those for the handshake are
-// several session timeouts long, and lifted in the middle (see beginHandshake); that
-// for an answer is two thirds of one, by when the lease has ended. A proof is sent
-// every twelfth (lease.go), so after a quarter without an answer it is time for
-// another server.
+// SetReadDeadline shortens the client's deadlines. Those for the handshake are several
+// session timeouts long, and are cleared in the middle of it (see beginHandshake); the
+// one for an answer is two thirds of the timeout, by which time the lease has ended. A
+// proof is sent every twelfth of the timeout (lease.go), so after a quarter without an
+// answer it is time for another server.
 func (l *link) SetReadDeadline(t time.Time) error {
 	if !l.established.Load() {
 		return nil
@@ -257,7 +258,7 @@ func (l *link) SetReadDeadline(t time.Time) error {
 	return l.Conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline spares the system most of the client's calls.
+// SetWriteDeadline skips most of the client's calls.
 func (l *link) SetWriteDeadline(t time.Time) error {
 	if !l.established.Load() || !l.shouldSetDeadline(&l.writeBy, t) {
 		return nil
@@ -265,10 +266,10 @@ func (l *link) SetWriteDeadline(t time.Time) error {
 	return l.Conn.SetWriteDeadline(t)
 }
 
-// shouldSetDeadline reports whether the deadline t is worth setting after the last
-// one. The client sets one before every packet and lifts it afterwards: twice four
-// timers for one lock. Lifting can be left out, because a deadline is set before
-// the next packet, and one that is slightly early does no harm.
+// shouldSetDeadline reports whether the deadline t is worth setting after the last one.
+// The client sets one before every packet and clears it afterward: twice four timers
+// for one lock. Clearing can be skipped, because a deadline is set before the next
+// packet, and one that is slightly early does no harm.
 func (l *link) shouldSetDeadline(last *time.Time, t time.Time) bool {
 	if t.IsZero() || t.Sub(*last) < l.slack {
 		return false
@@ -279,4 +280,4 @@ func (l *link) shouldSetDeadline(last *time.Time, t time.Time) bool {
 
 // errReplaced is the client's error if the server's answer to the handshake names
 // another session than ours.
-var errReplaced = fmt.Errorf("%w: the server gave another session", driver.ErrExpired)
+var errReplaced = fmt.Errorf("%w: the server opened another session", driver.ErrExpired)

@@ -11,13 +11,13 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// listings are the listings of directories that a session has under way: one of a
-// directory at a time. All callers that ask for it meanwhile share the next one; if
+// listings are the listings of directories that a session has in progress: one per
+// directory at a time. All callers that ask for one meanwhile share the next one; if
 // each had its own, the listings of a queue with n waiters would be n² names.
 type listings struct {
 	mu      sync.Mutex
-	latest  map[string]*listing // by path of the directory, while it is under way
-	lengths map[string]int64    // of the answers, where they are long
+	latest  map[string]*listing // by path of the directory, while it is in progress
+	lengths map[string]int64    // of long answers
 }
 
 // maxLengths bounds the lengths that are remembered.
@@ -28,13 +28,13 @@ type listing struct {
 	sent bool          // guarded by listings.mu
 	done chan struct{} // closed when the fields below are set
 
-	children []string      // shared by all callers; not to be changed
+	children []string      // shared by all callers; must not be changed
 	queue    []driver.Node // the contenders among them, likewise
 	err      error
 }
 
 // begin returns a listing that will show the directory as it is now, or later. If own
-// is true, the caller has to make it, after previous is done, and to call finish.
+// is true, the caller must request it, after previous is done, and call finish.
 func (l *listings) begin(dir string) (latest, previous *listing, answer int64, own bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +47,7 @@ func (l *listings) begin(dir string) (latest, previous *listing, answer int64, o
 	return latest, previous, max(l.lengths[dir], minAnswer), true
 }
 
-// markSent marks a listing that may lack changes that later callers have to see.
+// markSent marks a listing that may lack changes that later callers must see.
 func (l *listings) markSent(of *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Session) listOnce(dir string) *listing {
 		<-previous.done
 	}
 	l.children, l.err = s.requests.Children(dir, answer, func() { s.listings.markSent(l) })
-	l.queue = slices.Clip(contendersOf(l.children)) // an append must not write to what others read
+	l.queue = slices.Clip(contendersOf(l.children)) // an append must not write to memory that others read
 	s.listings.finish(dir, l, s.cfg.MaxPacket)
 	return l
 }
@@ -129,7 +129,7 @@ func (s *Session) list(dir string) (l *listing, err error) {
 // explainListError is explainError for a listing of dir.
 func (s *Session) explainListError(err error, op, dir string) error {
 	if isTooLong(err) {
-		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: too many nodes in it, or raise max_packet", dir, s.cfg.MaxPacket)
+		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: remove nodes from it, or raise max_packet", dir, s.cfg.MaxPacket)
 	}
 	return explainError(err, op, "READ", dir)
 }

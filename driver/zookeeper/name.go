@@ -59,7 +59,7 @@ func (c *Connector) CheckPermits(name string, n int) error {
 		one += len(acl.Scheme) + len(acl.ID) + 12
 	}
 	if most := (maxSend - maxData) / one; n > most {
-		return fmt.Errorf("%d at once do not fit into one request to the server: ask for at most %d", n, most)
+		return fmt.Errorf("%d at once do not fit in one request to the server: ask for at most %d", n, most)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (c *Connector) CheckPermits(name string, n int) error {
 const maxData = 2 << 10
 
 // checkPath checks a path without its leading slash as the server does
-// (org.apache.zookeeper.common.PathUtils), so that a bad one is refused before
+// (org.apache.zookeeper.common.PathUtils), so that an invalid one is refused before
 // anything is sent.
 func checkPath(path string) error {
 	if !utf8.ValidString(path) {
@@ -77,7 +77,7 @@ func checkPath(path string) error {
 	for part := range strings.SplitSeq(path, "/") {
 		switch part {
 		case "":
-			return errors.New("it has an empty part (two slashes, or one at an end)")
+			return errors.New("it has an empty part (two slashes, or one at either end)")
 		case ".", "..":
 			return fmt.Errorf("it has a part %q", part)
 		}

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// outage is the time in which sessions of a connector try to connect in vain. It is
-// logged once, when it has lasted for reportDelay, and so is its end.
+// outage is the time during which sessions of a connector try to connect in vain. It is
+// logged once, when it has lasted for reportDelay; if it was, its end is logged as
+// well.
 type outage struct {
 	log     *slog.Logger
 	servers []string

@@ -94,7 +94,7 @@ func plainLockError(path string) error {
 	return fmt.Errorf("%w: a plain lock is held at %s", driver.ErrKind, path)
 }
 
-// readHolder returns the node of the plain lock's holder, or the zero Node if it has
+// readHolder returns the node of the plain lock's holder, or the zero Node if it is
 // gone.
 func (s *Session) readHolder(path string) (driver.Node, error) {
 	data, stat, err := s.get(path)
@@ -157,10 +157,10 @@ func (s *Session) findCreatedPlain(path string, node driver.Node) error {
 	}
 }
 
-// removePlain deletes a plain lock's node of the session. The name may be that of
-// another holder's node by now, and a delete cannot depend on the owner, so it reads
-// the node first unless ownsPlain is certain, and again before it repeats a delete.
-// The error is ErrRemoved if the node was gone before a delete of ours was sent.
+// removePlain deletes the session's node of a plain lock. Another holder's node may
+// have the name by now, and a delete cannot depend on the owner, so removePlain reads
+// the node first unless ownsPlain is certain, and again before it repeats a delete. The
+// error is ErrRemoved if the node was gone before a delete of ours was sent.
 func (s *Session) removePlain(path string, node driver.Node) error {
 	for sent := false; ; {
 		err := s.removePlainOnce(path, node, &sent)

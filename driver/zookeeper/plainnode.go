@@ -12,14 +12,14 @@ import (
 )
 
 // A plain lock has no queue: it is one ephemeral node that has the name of the lock.
-// The name is used again and again, so a GUID in front of its data tells
-// one holder's node from another's.
+// The name is used again and again, so a GUID at the beginning of its data
+// distinguishes one holder's node from another's.
 
 // plainPrefix begins the data of a plain lock's node.
 func plainPrefix(guid string) string { return guidPrefix + guid + "\n" }
 
-// parsePlainData splits the data of a node into the name of a plain lock's holder,
-// if it has one, and what the holder has stored.
+// parsePlainData splits the data of a node into the name of a plain lock's holder, if
+// it has one, and the data that the holder has stored.
 func parsePlainData(data []byte) (name string, stored []byte) {
 	const length = len(guidPrefix) + guidLength
 	if len(data) > length && data[length] == '\n' && string(data[:len(guidPrefix)]) == guidPrefix {
@@ -28,8 +28,8 @@ func parsePlainData(data []byte) (name string, stored []byte) {
 	return "", data
 }
 
-// parsePlainNode returns the node of a plain lock's holder, also of one that is not
-// ours, and what the holder has stored.
+// parsePlainNode returns the node of a plain lock's holder, even if it is not ours, and
+// the data that the holder has stored.
 func parsePlainNode(data []byte, stat *zk.Stat) (driver.Node, []byte) {
 	name, data := parsePlainData(data)
 	if name == "" {
@@ -56,7 +56,7 @@ type plainNode struct {
 	uncertain bool          // a check of it failed
 	since     time.Duration // when it was confirmed, by expiry.now
 	claims    *claims       // of its path
-	turn      int64         // claims.turn() until another node of this process gets the name
+	turn      int64         // equal to claims.turn() until another node of this process gets the name
 }
 
 func (p *plainNodes) at(path string) plainNode {
@@ -71,9 +71,9 @@ func (p *plainNodes) record(path string, node plainNode) {
 	p.byPath[path] = node
 }
 
-// recordUnnamed records a node whose data a request to give the lock back has
-// replaced while the reply to its create was lost. If the session already holds the
-// lock, the node is another's, and recordUnnamed reports false.
+// recordUnnamed records a node whose data a revocation request replaced while the reply
+// to its create was lost. If the session already holds the lock, the node is another's,
+// and recordUnnamed reports false.
 func (p *plainNodes) recordUnnamed(path string, node driver.Node) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,14 +112,13 @@ func (p *plainNodes) markUncertain(path string, node driver.Node) {
 	}
 }
 
-// unwatched is for how long after its creation was confirmed a node is taken to
-// exist without a watch on it: nobody removes a node by hand so soon.
+// unwatched is how long a node is assumed to exist without a watch after its creation
+// was confirmed: no operator removes a node by hand that soon.
 const unwatched = 50 * time.Millisecond
 
-// ownsPlain reports whether the session is not known to have lost the node, and
-// whether that is as good as having read it: no other handle of this process has
-// taken the name since, and the node's watch has not fired, or the node is so young
-// that it needs none.
+// ownsPlain reports whether the session may still own the node, and whether that is as
+// certain as if the node had been read: no other handle of this process has taken the
+// name since, and the node's watch has not fired, or the node is too young to need one.
 func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) {
 	w := s.watches.at(path)
 	p := s.plainNodes.at(path) // after w, because an event changes this first
@@ -132,9 +131,9 @@ func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) 
 	return true, s.expiry.now()-p.since < unwatched || w != nil && w.isArmed() && s.matchesPlain(path, node, w.raw, w.stat)
 }
 
-// isPlainAt reports whether the node at path is that one of the session. unconfirmed
-// says that the reply to its create was lost, so that the node may exist without
-// being recorded.
+// isPlainAt reports whether the node at path is that node of the session. unconfirmed
+// means that the reply to its create was lost, so that the node may exist without being
+// recorded.
 func (s *Session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
 	err := s.sync(path)
 	var data []byte
@@ -152,9 +151,9 @@ func (s *Session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bo
 		unconfirmed && s.hasRevokeRequest(data, stat) && s.plainNodes.recordUnnamed(path, node), nil
 }
 
-// matchesPlain reports whether data and stat, read at path, are those of the node. If
-// a request to give the lock back has replaced the node's name, it is the one
-// that the session holds there, provided that the node is the session's at all.
+// matchesPlain reports whether data and stat, read at path, are those of the node. If a
+// revocation request has replaced the node's name, the node is the one that the session
+// holds there, provided that it belongs to the session at all.
 func (s *Session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
 	if found, _ := parsePlainNode(data, stat); found == node {
 		return true
@@ -162,8 +161,8 @@ func (s *Session) matchesPlain(path string, node driver.Node, data []byte, stat 
 	return s.hasRevokeRequest(data, stat) && s.plainNodes.holds(path, node)
 }
 
-// hasRevokeRequest reports whether a node of the session has a request to give the
-// lock back in place of its name.
+// hasRevokeRequest reports whether a node of the session contains a revocation request
+// in place of its name.
 func (s *Session) hasRevokeRequest(data []byte, stat *zk.Stat) bool {
 	return string(data) == revokeRequest && stat.EphemeralOwner == s.ID()
 }

@@ -40,9 +40,9 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
-// remove deletes a contender of the session and returns when it is certainly gone.
-// If the server refuses, the error says so and the contender goes with the session.
-// The error is ErrRemoved if one of its nodes was gone before.
+// remove deletes a contender of the session and returns when it is certainly gone. If
+// the server refuses, the error says so and the contender goes with the session. The
+// error is ErrRemoved if one of its nodes was already gone.
 func (s *Session) remove(dir string, node driver.Node) error {
 	names, untried := nodeNames(node), true
 	if len(names) > 1 {
@@ -54,7 +54,8 @@ func (s *Session) remove(dir string, node driver.Node) error {
 		if err == nil {
 			return nil
 		}
-		// It may have been carried out, or one of the nodes was gone: delete each.
+		// The delete may have been carried out, or one of the nodes was gone: delete
+		// each.
 		untried = isRefused(err)
 	}
 	var removed error
@@ -68,9 +69,8 @@ func (s *Session) remove(dir string, node driver.Node) error {
 	return removed
 }
 
-// removeOne deletes a node. If untried is true, no delete of ours has been sent
-// before: then a node that does not exist was removed by another client, and the
-// error is ErrRemoved.
+// removeOne deletes a node. If untried is true, we have sent no delete before: a node
+// that does not exist was then removed by another client, and the error is ErrRemoved.
 func (s *Session) removeOne(path string, untried bool) error {
 	for {
 		err := s.requests.Delete(path, -1)
@@ -84,16 +84,16 @@ func (s *Session) removeOne(path string, untried bool) error {
 			return explainError(err, "deleting "+path, "DELETE", parent(path))
 		}
 		untried = untried && isAnswer(err)
-		// No answer, or one that may be another next time (throttled).
+		// No answer, or one that may differ next time (throttled).
 		if err := s.pauseBeforeRetry(); err != nil {
 			return err
 		}
 	}
 }
 
-// Downgrade implements driver.Session. Changing the data of the old node before it
-// goes is what makes its watchers list the queue again: the deletion alone would
-// grant them the lock.
+// Downgrade implements driver.Session. Changing the data of the old node before
+// removing it makes its watchers list the queue again: the deletion alone would grant
+// them the lock.
 func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
 	if !s.begin() {
 		return driver.Node{}, s.Err()
@@ -110,7 +110,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 				continue
 			}
 		}
-		if errors.Is(err, zk.ErrNoNode) { // removed, or downgraded already and the reply was lost
+		if errors.Is(err, zk.ErrNoNode) { // removed, or already downgraded and the reply was lost
 			var exists bool
 			if exists, _, err = s.requests.Exists(to); err == nil && !exists {
 				return driver.Node{}, driver.ErrRemoved
@@ -130,7 +130,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	}
 }
 
-// downgradeOps returns the transaction that puts read into the place of node.
+// downgradeOps returns the transaction that replaces node with read.
 func (s *Session) downgradeOps(dir string, node, read driver.Node, data []byte, version int32) []any {
 	replace := func(old, by string) []any {
 		return []any{
@@ -145,9 +145,9 @@ func (s *Session) downgradeOps(dir string, node, read driver.Node, data []byte, 
 	return ops
 }
 
-// Verify implements driver.Session with a transaction that asserts that the
-// node exists: only a majority can agree to that, while a server that is cut
-// off from it still answers reads.
+// Verify implements driver.Session with a transaction that asserts that the node
+// exists: only a majority can agree to that, while a server that is cut off from the
+// majority still answers reads.
 func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) error {
 	paths := s.paths(queue, node)
 	var checks []any

@@ -11,11 +11,11 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// A watch may never fire: the server sends no event about a node whose ACL does
-// not let the watcher read it by then (DataTree.setACL notifies no watcher). Against
-// that, and against any other event that gets lost, nodes that have been watched for
-// long are checked, rarely: with one listing for each queue, whatever the number
-// of its waiters.
+// A watch may never fire: the server sends no event about a node whose ACL no longer
+// lets the watcher read it (DataTree.setACL notifies no watcher). To guard against
+// that, and against any other lost event, nodes that have been watched for long are
+// checked from time to time, with one listing per queue, whatever the number of its
+// waiters.
 
 // recheckInterval is the mean time between two rounds of checks.
 var recheckInterval = 30 * time.Second
@@ -23,7 +23,7 @@ var recheckInterval = 30 * time.Second
 // recheckPause keeps the rate of requests low if many queues are watched.
 const recheckPause = 20 * time.Millisecond
 
-// recheckWatches checks the nodes that are watched until the session is over.
+// recheckWatches checks the watched nodes until the session is over.
 func (s *Session) recheckWatches() {
 	defer s.calls.done()
 	for s.sleep(recheckInterval/2 + rand.N(recheckInterval)) {
@@ -43,12 +43,12 @@ type recheckTarget struct {
 	self bool
 }
 
-// watchesToRecheck returns the watches that are older than half a round: those of
-// contenders by queue, and others by node.
+// watchesToRecheck returns the watches that are older than half a round: those on
+// contenders by queue, and the others by node.
 func (s *Session) watchesToRecheck() map[recheckTarget][]*watch {
 	due := map[recheckTarget][]*watch{}
 	for path, w := range s.watches.olderThan(recheckInterval / 2) {
-		if s.fastpaths.uses(path, w) { // contenders of the queue tell more than it does
+		if s.fastpaths.uses(path, w) { // the contenders of the queue say more than the watch does
 			continue
 		}
 		target := recheckTarget{path, true}
@@ -88,20 +88,20 @@ func (s *Session) recheck(target recheckTarget, watches []*watch) {
 	hidden := errors.Is(err, driver.ErrNoPermission) || errors.Is(err, zk.ErrNoAuth)
 	for _, w := range watches {
 		switch {
-		case hidden: // the waiters' own requests will tell them
+		case hidden: // the waiters' own requests will show that
 			s.watches.remove(w)
 			w.Fire(driver.Interrupted)
 		case err == nil && s.watches.at(w.paths[0]) == w && isGone(w):
 			s.watches.remove(w)
 			w.Fire(driver.Unnoticed)
-			s.cfg.Logger.Warn("lockpool: the end of a node went unnoticed and was found by listing its queue again; "+
-				"unless the node's ACL was changed this is a defect: please report it", "path", w.paths[0], "session", s.Info().ID)
+			s.cfg.Logger.Warn("lockpool: the removal of a node went unnoticed and was found by listing its queue again; "+
+				"unless the node's ACL was changed, this is a bug: please report it", "path", w.paths[0], "session", s.Info().ID)
 		}
 	}
 }
 
-// checkTarget sends the request for a target. isGone reports by its answer whether
-// what w watches is gone.
+// checkTarget sends the request for a target. isGone reports, according to the answer,
+// whether the node that w watches is gone.
 func (s *Session) checkTarget(target recheckTarget) (isGone func(w *watch) bool, err error) {
 	if target.self {
 		_, stat, err := s.get(target.path)
@@ -111,7 +111,7 @@ func (s *Session) checkTarget(target recheckTarget) (isGone func(w *watch) bool,
 		return func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }, err
 	}
 	l, err := s.list(target.path)
-	children := slices.Sorted(slices.Values(l.children)) // a copy: others read the listing, too
+	children := slices.Sorted(slices.Values(l.children)) // a copy: others also read the listing
 	return func(w *watch) bool {
 		return slices.ContainsFunc(w.paths, func(path string) bool {
 			_, name, _ := cutLast(path)

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// requests sends a session's requests to its server. All answers arrive one after
-// the other on one connection, those to the proofs of the lease among them. So
-// requests bounds what is under way in front of a proof, in bytes of expected
-// answers. Because the server works for small ones as well, each counts for at
-// least minAnswer. Only the proofs themselves go around the bound.
+// requests sends a session's requests to its server. All answers, including those to
+// the proofs of the lease, arrive one after the other on one connection. So requests
+// bounds what can be pending ahead of a proof, in bytes of expected answers. Because
+// small answers also cost the server work, each counts for at least minAnswer. Only the
+// proofs themselves bypass the bound.
 type requests struct {
 	client  *zk.Conn            // for proofs, and for closing the session
 	budget  *semaphore.Weighted // bytes of answers; first come, first served
@@ -19,8 +19,8 @@ type requests struct {
 }
 
 const (
-	// maxAnswers is what a network of 2 MB/s carries in an eighth of a second. An
-	// answer that is expected to be longer is under way alone.
+	// maxAnswers is what a network of 2 MB/s carries in an eighth of a second. A
+	// request whose answer is expected to be longer is sent alone.
 	maxAnswers = 256 << 10
 	// minAnswer allows 64 requests at a time. A server that is busy with others
 	// answers as many in an eighth of a second, and one with a round trip of 50 ms
@@ -32,8 +32,8 @@ func newRequests(client *zk.Conn, dialing context.Context) *requests {
 	return &requests{client, semaphore.NewWeighted(maxAnswers), dialing}
 }
 
-// acquire waits for room for an answer. If the session ends before, the error
-// is the client's for a request that it abandons.
+// acquire waits for room for an answer. If the session ends first, the error is the
+// client's error for a request that it abandons.
 func (r *requests) acquire(answer int64) error {
 	if r.budget.Acquire(r.dialing, answer) != nil {
 		return zk.ErrConnectionClosed
@@ -94,8 +94,8 @@ func (r *requests) Exists(path string) (exists bool, stat *zk.Stat, err error) {
 	return exists, stat, err
 }
 
-// Children sends a request whose answer is expected to be of the given length. It
-// calls sent when the request is on its way, or will never be.
+// Children sends a request whose answer is expected to have the given length. It calls
+// sent when the request is on its way, or never will be.
 func (r *requests) Children(path string, answer int64, sent func()) ([]string, error) {
 	err := r.acquire(answer)
 	sent()

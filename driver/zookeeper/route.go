@@ -14,20 +14,20 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// route decides which address is dialed next. It goes in rounds, in each of which
-// every address of every server is tried once. Only the client's connect loop uses
-// it, so it needs no mutex.
+// route decides which address is dialed next. It works in rounds, in each of which
+// every address of every server is tried once. Only the client's connect loop uses it,
+// so it needs no mutex.
 type route struct {
 	servers []string // host:port
 	next    int      // the index of the next server
 	untried []target // in this round
 
-	rounds     int           // that have failed since a connection was useful
+	rounds     int           // rounds that have failed since a connection was useful
 	pause      time.Duration // before this round
 	err        error         // of the last attempt
 	attempts   int           // in this round
-	permanent  int           // of them, those with a permanentError
-	unanswered bool          // a server of this round did not answer
+	permanent  int           // how many of them had a permanentError
+	unanswered bool          // a server did not answer in this round
 	last       *link         // the connection that lastLinkWasUseful has judged
 	silentIP   string        // its address, if the server fell silent
 }
@@ -68,11 +68,11 @@ func (r *route) failed(err error) {
 	r.unanswered = r.unanswered || errors.As(err, new(timeoutError))
 }
 
-// nextAddress returns the next address of the round. A host may have several:
-// the one that gave a session last comes first, the others come at the end of the
-// round, and after them one that has just fallen silent. If the host cannot be
-// resolved, the address that gave a session last is used: no session ends because a
-// name server fails.
+// nextAddress returns the next address of the round. A host may have several: the one
+// that last opened a session comes first, the others come at the end of the round, and
+// one that has just fallen silent comes after them. If the host cannot be resolved, the
+// address that last opened a session is used, so that no session ends because a name
+// server fails.
 func (s *Session) nextAddress(ctx context.Context) (target, error) {
 	r := &s.route
 	t := r.untried[0]
@@ -122,7 +122,7 @@ type (
 func (e permanentError) Unwrap() error { return e.error }
 func (e timeoutError) Unwrap() error   { return e.error }
 
-// connectError is why a round of attempts gave no session.
+// connectError is why a round of attempts opened no session.
 type connectError struct {
 	error
 	class error // driver.ErrPermanent or driver.ErrUnavailable
@@ -130,18 +130,18 @@ type connectError struct {
 
 func (e connectError) Unwrap() []error { return []error{e.error, e.class} }
 
-// hostProvider is the client's zk.HostProvider, in place of its own, which resolves
-// names once and for all. The dialer chooses the address.
+// hostProvider replaces the client's own zk.HostProvider, which resolves names only
+// once. The dialer chooses the address.
 type hostProvider struct{ session *Session }
 
 func (h hostProvider) Init([]string) error { return nil }
 func (h hostProvider) Len() int            { return len(h.session.cfg.Servers) }
 func (h hostProvider) Connected()          {}
 
-// Next returns what the client considers the next server. If retryStart is true,
-// the client fails the requests that it has queued, and only then does its connect
-// loop notice that it was closed. So it is true if and only if the session is
-// over: until then, requests wait for the next connection.
+// Next returns what the client considers the next server. If retryStart is true, the
+// client fails the requests that it has queued, and only then does its connect loop
+// notice that it was closed. It is therefore true if and only if the session is over:
+// until then, requests wait for the next connection.
 func (h hostProvider) Next() (server string, retryStart bool) {
 	return strings.Join(h.session.cfg.Servers, ","), h.session.mustNotDial()
 }
@@ -151,8 +151,8 @@ const (
 	maxBackoff = 2 * time.Second
 )
 
-// dial connects to one server for the client's connect loop, which would spin
-// without the pauses made here.
+// dial connects to one server for the client's connect loop, which would spin without
+// the pauses here.
 func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	r := &s.route
 	if s.lastLinkWasUseful() {
@@ -179,7 +179,7 @@ func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	return conn, err // the link reports later failures, except those that the client finds
 }
 
-// pauseBeforeRound pauses after a round, the longer the more have failed.
+// pauseBeforeRound pauses after a round, for longer the more rounds have failed.
 func (s *Session) pauseBeforeRound() {
 	r := &s.route
 	r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
@@ -197,17 +197,17 @@ func (s *Session) attemptFailed(err error) {
 	s.noteDisconnected(err)
 }
 
-// noteDisconnected records that the session has no connection, unless it needs none
-// any more.
+// noteDisconnected records that the session has no connection, unless it no longer
+// needs one.
 func (s *Session) noteDisconnected(cause error) {
 	if !s.isOver() {
 		s.outage.begin(cause)
 	}
 }
 
-// lastLinkWasUseful reports whether the connection before this one lasted longer
-// than the pause before it. A connection that breaks right after the handshake is as
-// good as none.
+// lastLinkWasUseful reports whether the connection before this one lasted longer than
+// the pause before it. A connection that breaks right after the handshake counts as
+// none.
 func (s *Session) lastLinkWasUseful() bool {
 	l := s.connection.current()
 	if l == s.route.last { // judged already
@@ -236,7 +236,7 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	}
 	switch {
 	case err == nil:
-		s.route.err = fmt.Errorf("%s took the connection, but gave no session", to)
+		s.route.err = fmt.Errorf("%s accepted the connection, but opened no session", to)
 		return s.attach(conn, to), nil
 	case isTimeout(err): // %v, because it would look like the caller's own deadline
 		return nil, timeoutError{fmt.Errorf("%s did not answer within %s (%v)", to, timeout, err)}
@@ -261,8 +261,8 @@ func startTLS(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) 
 	return secured, nil
 }
 
-// isTLSRefusal reports whether TLS will give the error again next time: either side
-// does not accept the other's certificate, or the server does not speak TLS.
+// isTLSRefusal reports whether TLS will fail with the error again next time: either
+// side does not accept the other's certificate, or the server does not speak TLS.
 func isTLSRefusal(err error) bool {
 	var alert *net.OpError
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.RecordHeaderError)) ||
@@ -278,9 +278,9 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// addressTimeout is how long one address is given to answer. A session that comes
-// back must have time to try another address before its lease ends, but not every
-// server may be fast: in the second and third round the timeout is doubled.
+// addressTimeout is how long one address is given to answer. A session that reconnects
+// must have time to try another address before its lease ends, but some servers may be
+// slow: in the second and third round the timeout is doubled.
 func (s *Session) addressTimeout() time.Duration {
 	s.connection.mu.Lock()
 	defer s.connection.mu.Unlock()
@@ -290,8 +290,8 @@ func (s *Session) addressTimeout() time.Duration {
 	return max(s.connection.timeout/8, 250*time.Millisecond) << min(s.route.rounds, 2)
 }
 
-// Opening a session may take long, and how long is unknown. So the time that
-// a server is given is short at first, for the next one to be tried soon, and grows
+// Opening a session may take a long time, and how long is unknown. So the time that a
+// server is given is short at first, so that the next one is tried soon, and grows
 // while none answers. It depends on the timeouts that servers grant, which are no
 // shorter than two ticks, whatever was requested.
 

@@ -12,9 +12,9 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The limit that is set for a semaphore is in a node of its own: four bytes, big
-// endian, as in Curator's SharedCount, which can therefore use it. A limit that is
-// stated with a lease is in the lease's name (limitOf).
+// The limit that is set for a semaphore is stored in a node of its own: four bytes,
+// big-endian, as in Curator's SharedCount, which can therefore use it. A limit that a
+// lease states is in the lease's name (limitOf).
 
 func encodeLimit(limit int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(limit)) }
 
@@ -69,7 +69,7 @@ func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driv
 		case slices.Contains(children, driver.Limit):
 			return s.readLimit(ctx, name, given)
 		case given == 0:
-			return limitResult{}, fmt.Errorf("%w: none was given, and none is set: give one, or set it with SetLimit", driver.ErrLimit)
+			return limitResult{}, fmt.Errorf("%w: none was given, and none is set: pass one, or set it with SetLimit", driver.ErrLimit)
 		}
 		return limitResult{limit: given}, nil
 	})

@@ -12,11 +12,11 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// Session is one ZooKeeper session on one client connection. The client opens
-// a new session by itself when the old one has expired, and sends requests
-// that were queued for the old one on the new; a Session prevents that by
-// refusing to dial once it is over, so that every reply it sees belongs to the
-// one session it was made with.
+// Session is one ZooKeeper session on one client connection. The client opens a new
+// session by itself when the old one has expired, and sends requests that were queued
+// for the old one on the new; a Session prevents that by refusing to dial once it is
+// over, so that every reply that it sees belongs to the session that it was created
+// with.
 type Session struct {
 	// Each part is in a file of its own. A part that several goroutines use has a
 	// mutex, which guards the data of that part only. No mutex is held during a
@@ -28,16 +28,16 @@ type Session struct {
 
 	settings            // connector.go: the configuration, and what sessions share
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine
-	calls     calls     // call.go: the calls under way
+	calls     calls     // call.go: the calls in progress
 	expiry    expiry    // expiry.go: when the session ends by our own clock
-	requests  *requests // requests.go: requests to the server and how many may be under way
+	requests  *requests // requests.go: requests to the server and how many may be pending
 	route     route     // route.go: the address to dial next
 
-	connection  connection  // connection.go: the session's ID and its present link
+	connection  connection  // connection.go: the session's ID and its current link
 	watches     watches     // watch.go: one watch for each node
 	listings    listings    // listing.go: one listing of a directory at a time
-	directories directories // directory.go: the nodes that queues are in
-	fastpaths   fastpaths   // fastpath.go: when a listing can be spared
+	directories directories // directory.go: the nodes that contain queues
+	fastpaths   fastpaths   // fastpath.go: when a listing can be skipped
 	plainNodes  plainNodes  // plainnode.go: the plain locks held
 }
 
@@ -94,11 +94,11 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 // maxSend is the client's send buffer, and so the largest request in bytes.
 const maxSend = 64 << 10
 
-// failConnect ends a session that its caller does not get, and returns the error
-// for the caller.
+// failConnect ends a session that is not returned to its caller, and returns the
+// caller's error.
 func (s *Session) failConnect(err error) error {
 	s.connection.mu.Lock()
-	if s.connection.id != 0 { // opened at this very moment: the server has to be told
+	if s.connection.id != 0 { // opened at this very moment: the server must be told
 		s.end(errClosed)
 	}
 	s.end(err)
@@ -107,9 +107,8 @@ func (s *Session) failConnect(err error) error {
 	return fmt.Errorf("zookeeper: connect to %s: %w", s.cfg, err)
 }
 
-// event is called by the client, on its own goroutines and sometimes under its
-// own locks, in the order in which events came in. It must not block and not
-// call the client.
+// event is called by the client, on its own goroutines and sometimes under its own
+// locks, in the order in which events came in. It must not block or call the client.
 func (s *Session) event(e zk.Event) {
 	switch {
 	case e.Type == zk.EventNodeDeleted:

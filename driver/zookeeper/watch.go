@@ -47,7 +47,7 @@ func (ws *watches) at(path string) *watch {
 	return ws.byPath[path]
 }
 
-// has reports whether there is a watch on path, or is to be one.
+// has reports whether there is a watch on path, or one is being set.
 func (ws *watches) has(path string) bool { return ws.at(path) != nil }
 
 // remove removes a watch that has fired, or is about to.
@@ -73,12 +73,12 @@ func (ws *watches) interrupt() {
 	}
 }
 
-// fire is called for the server's event about path. Names of contenders are never
-// used again (those of plain locks are: see plainWatch), so an event is true
-// for every waiter, whenever its wait began.
+// fire is called for a server's event about path. Names of contenders are never used
+// again (those of plain locks are: see plainWatch), so an event is true for every
+// waiter, whenever its wait began.
 func (s *Session) fire(path string, e driver.Event) {
 	if e == driver.Deleted {
-		s.plainNodes.forgetPath(path) // whichever client deleted it: the event precedes the reply to the next create
+		s.plainNodes.forgetPath(path) // whichever client deleted the node: the event precedes the reply to the next create
 	}
 	if w := s.watches.at(path); w != nil {
 		s.watches.remove(w)
@@ -132,10 +132,10 @@ func (s *Session) watch(paths ...string) *watch {
 	return w
 }
 
-// arm asks the server to watch, with getData: on a node that does not exist it
-// fails, while exists would leave a watch forever on a name that is never used
-// again. The link turns the reading into watching, so the client knows nothing of
-// the watch; it passes all events to Session.event, in order.
+// arm asks the server to watch, with getData: on a node that does not exist getData
+// fails, while exists would leave a watch forever on a name that is never used again.
+// The link makes the read set a watch, so the client knows nothing about the watch; it
+// passes all events to Session.event, in order.
 func (s *Session) arm(w *watch) {
 	defer s.calls.done()
 	defer close(w.armed)
@@ -163,9 +163,8 @@ func (s *Session) arm(w *watch) {
 	}
 }
 
-// plainWatch returns the watch on the node of a plain lock, whose name another
-// holder's node may have by now. shared says that w was there before the call that
-// asks for it.
+// plainWatch returns the watch on the node of a plain lock, whose name another holder's
+// node may have by now. shared means that w was there before the call that asks for it.
 func (s *Session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Watch {
 	path := w.paths[0]
 	matches := w.stat != nil && s.matchesPlain(path, node, w.raw, w.stat)

@@ -1,6 +1,6 @@
-// Package clock provides the clock that measures leases: it also runs while the
-// machine is suspended. Tests can make it run at a wrong rate, to see how much
-// of that a lease tolerates.
+// Package clock provides the clock that measures leases, which keeps running while the
+// machine is suspended. Tests can make it run at a wrong rate, to see how much of that
+// a lease tolerates.
 package clock
 
 import (
@@ -13,9 +13,9 @@ import (
 // rate is only written before the first use of a clock.
 var rate = 1.0
 
-// Distort makes all clocks of the process run at the given rate: at 0.97 a clock
-// loses three seconds in a hundred. It is for tests and must be called before
-// anything else in this package.
+// Distort makes all clocks of the process run at the given rate: at 0.97 a clock loses
+// three seconds in a hundred. Distort is for tests and must be called before anything
+// else in this package.
 func Distort(r float64) { rate = r }
 
 // Span returns how long a timer must run for d to pass on this package's clocks.
@@ -59,19 +59,19 @@ func (c Clock) AtLeast() time.Duration {
 	return d + c.Suspended()
 }
 
-// Skew returns how far the wall clock has moved ahead of this clock since the
-// start, as of the last call of Now. It drifts slowly while the wall clock is
-// being corrected. A jump means that the wall clock was set, or that time has
-// passed that this clock has missed: the system does not report suspensions, or
-// the machine is a virtual one that was stopped from outside.
+// Skew returns how far the wall clock has moved ahead of this clock since the start, as
+// of the last call of Now. It drifts slowly while the wall clock is being corrected. A
+// jump means that the wall clock was set, or that time has passed that this clock has
+// missed: the system does not report suspensions, or the machine is a virtual machine
+// that was stopped from outside.
 func (c Clock) Skew() time.Duration {
 	now := time.Now()
 	suspended, set := c.machine.read()
 	return now.Round(0).Sub(c.start.Round(0)) + (set - c.set) - now.Sub(c.start) - (suspended - c.suspended)
 }
 
-// Suspended returns for how much of the time since the start the machine was
-// suspended, as of the last call of Now.
+// Suspended returns how long the machine has been suspended since the start, as of the
+// last call of Now.
 func (c Clock) Suspended() time.Duration {
 	suspended, _ := c.machine.read()
 	return suspended - c.suspended
@@ -88,8 +88,8 @@ type Machine struct {
 	suspended, set time.Duration
 }
 
-// read returns how long the machine was suspended in all, and how far its
-// wall clock has jumped ahead.
+// read returns the total time that the machine was suspended, and how far its wall
+// clock has jumped ahead.
 func (m *Machine) read() (total, set time.Duration) {
 	total = time.Duration(suspended.Load())
 	if m == nil {
@@ -115,7 +115,7 @@ func (m *Machine) SetWallClock(d time.Duration) {
 	m.set += d
 }
 
-// On returns a copy of ctx with which Start starts clocks on m.
+// On returns a copy of ctx that makes Start start clocks on m.
 func (m *Machine) On(ctx context.Context) context.Context {
 	return context.WithValue(ctx, machineKey{}, m)
 }

@@ -17,7 +17,7 @@ const (
 // reading the two clocks one after the other.
 const minSuspension = time.Millisecond
 
-// A single measurement may be too small, see measureSuspension.
+// A single measurement may be too small; see measureSuspension.
 func init() {
 	for range 5 {
 		measureSuspension()

@@ -22,7 +22,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Patience is how long tests wait for what must happen.
+// Patience is how long tests wait for an event that must happen.
 const Patience = 20 * time.Second
 
 // Context returns a context that ends with the test's [Patience].
@@ -35,8 +35,8 @@ func Timeout(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// Bench is one test's part of a server: a chroot of its own, pools below it, and
-// an administrator's client that sees all of it.
+// Bench is one test's part of a server: a chroot of its own, pools below it, and an
+// administrator's client with access to all of it.
 type Bench struct {
 	testing.TB
 	Ctx    context.Context
@@ -96,10 +96,10 @@ func (b *Bench) Config() zookeeper.Config {
 	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, SessionTimeout: 5 * time.Second}
 }
 
-// Pool returns a pool that is closed with the test.
+// Pool returns a pool that is closed when the test ends.
 func (b *Bench) Pool(opts ...lockpool.Option) *lockpool.Pool { return b.PoolWith(b.Config(), opts...) }
 
-// PoolWith returns a pool with another configuration.
+// PoolWith returns a pool with a different configuration.
 func (b *Bench) PoolWith(cfg zookeeper.Config, opts ...lockpool.Option) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(cfg)
 	require.NoError(b, err)
@@ -109,29 +109,29 @@ func (b *Bench) PoolWith(cfg zookeeper.Config, opts ...lockpool.Option) *lockpoo
 	return p
 }
 
-// PoolWithTimeout returns a pool with another session timeout.
+// PoolWithTimeout returns a pool with a different session timeout.
 func (b *Bench) PoolWithTimeout(d time.Duration, opts ...lockpool.Option) *lockpool.Pool {
 	cfg := b.Config()
 	cfg.SessionTimeout = d
 	return b.PoolWith(cfg, opts...)
 }
 
-// Handle returns a handle of the pool. The test closes it.
+// Handle returns a handle of the pool, which is closed with the pool.
 func (b *Bench) Handle(p *lockpool.Pool) *lockpool.Handle {
 	h, err := p.Handle(b.Ctx)
 	require.NoError(b, err)
 	return h
 }
 
-// Machine returns a machine that the test can suspend, and whose wall clock it can
-// set. The pools' sessions are on it from now on.
+// Machine returns a machine that the test can suspend, and whose wall clock it can set.
+// Sessions that are opened with b.Ctx from now on run on it.
 func (b *Bench) Machine() *clock.Machine {
 	m := new(clock.Machine)
 	b.Ctx = m.On(b.Ctx)
 	return m
 }
 
-// Children lists a lock's node, sorted by sequence number.
+// Children lists the children of a lock's node, sorted by sequence number.
 func (b *Bench) Children(name string) []string {
 	children, _, err := b.Admin.Children(b.Chroot + "/" + name)
 	if err == zk.ErrNoNode {
@@ -217,7 +217,7 @@ func (b *Bench) AwaitWaiting(p *lockpool.Pool, n int) {
 	b.Until(func() bool { return p.Stats().Waiting == n }, "%d calls wait", n)
 }
 
-// Until waits for a condition.
+// Until waits until a condition holds.
 func (b *Bench) Until(condition func() bool, what string, args ...any) {
 	b.Helper()
 	for deadline := time.Now().Add(Patience); !condition(); {

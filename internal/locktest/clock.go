@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Clock measures how long something takes and, meanwhile, the machine: a
-// goroutine that only sleeps shows how late threads are scheduled. On a machine
-// that shares its processors this was seen to be 0.1 s and more.
+// Clock measures how long something takes and, meanwhile, how late the machine is: a
+// goroutine that only sleeps shows how late threads are scheduled. On a machine that
+// shares its processors, delays of 0.1 s and more have been seen.
 type Clock struct {
 	start time.Time
 	stop  chan struct{}
@@ -37,8 +37,8 @@ func StartClock() *Clock {
 }
 
 // Took stops the clock and requires that it ran for at least atLeast and at most
-// atMost. It allows for three late wake-ups in a row: a call that its deadline
-// ends is woken by the deadline, by the end of its grace period and by its
+// atMost. It allows for three late wake-ups in a row: a call that is ended by its
+// deadline is woken by the deadline, by the end of its grace period and by its
 // goroutine.
 func (c *Clock) Took(t testing.TB, atLeast, atMost time.Duration, what string) {
 	t.Helper()

@@ -14,7 +14,7 @@ type Locker interface {
 	RLock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
 }
 
-// Lock locks a name. The test fails if it cannot, as with the other methods.
+// Lock locks a name. Like the other methods, it fails the test if it cannot.
 func (b *Bench) Lock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
 	b.Helper()
 	l, err := by.Lock(b.Ctx, name, opts...)
@@ -36,7 +36,7 @@ func (b *Bench) Unlock(l *lockpool.Lock) {
 	require.NoError(b, l.Unlock(b.Ctx))
 }
 
-// Token returns a lock's token. Its node is watched from then on.
+// Token returns a lock's token. The lock's node is watched from then on.
 func (b *Bench) Token(l *lockpool.Lock) int64 {
 	b.Helper()
 	token, err := l.Token(b.Ctx)
@@ -125,15 +125,16 @@ func (b *Bench) StartAcquire(s *lockpool.Semaphore, n int) *PermitWaiter {
 	return start(b, func(ctx context.Context) (*lockpool.Permits, error) { return s.Acquire(ctx, n) })
 }
 
-// EnqueueForPermits starts to acquire permits of the semaphore "s", and returns
-// when the waiter is the nth contender for the guard, which the first one has.
+// EnqueueForPermits starts to acquire permits of the semaphore "s", and returns when
+// the waiter is the nth contender for the guard, which the first one holds.
 func (b *Bench) EnqueueForPermits(s *lockpool.Semaphore, n int, nth int) *PermitWaiter {
 	w := b.StartAcquire(s, n)
 	b.AwaitQueue("s/locks", nth)
 	return w
 }
 
-// Granted waits until the acquisition has succeeded, and returns what it got.
+// Granted waits until the acquisition has succeeded, and returns the lock or the
+// permits.
 func (w *Waiter[T]) Granted() T {
 	w.bench.Helper()
 	select {

@@ -1,4 +1,4 @@
-// Package locktest is what tests of locks share: a server, embedded or real, and
+// Package locktest provides what tests of locks share: a server, embedded or real, and
 // a [Bench] for each test.
 package locktest
 
@@ -36,8 +36,8 @@ type Server interface {
 
 var shared Server
 
-// Shared returns the server of all tests that do not disturb each other. It runs
-// during [Main].
+// Shared returns the server of all tests that do not disturb each other. It runs while
+// [Main] does.
 func Shared() Server { return shared }
 
 // StartServer starts a server for one test.
@@ -56,8 +56,8 @@ func StartServer(t testing.TB, opts ...zktest.CommonOption) Server {
 	return zktest.Start(t, own...)
 }
 
-// Main is for TestMain: it runs the tests beside the shared server and exits. It
-// fails if goroutines are left.
+// Main is called by TestMain: it runs the tests while the shared server runs, and
+// exits. It fails if goroutines are left.
 func Main(m *testing.M) {
 	flag.Parse()
 	os.Exit(run(m))
@@ -71,7 +71,7 @@ func run(m *testing.M) (code int) {
 	case "real":
 		shared, err = zktest.RunReal(context.Background())
 	default:
-		err = fmt.Errorf("-server is embedded or real, not %q", *kind)
+		err = fmt.Errorf("-server must be embedded or real, not %q", *kind)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

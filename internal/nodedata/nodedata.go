@@ -1,5 +1,5 @@
-// Package nodedata is what the node of a lock says of its owner: JSON that other
-// clients and people can read.
+// Package nodedata encodes what the node of a lock says about its owner, as JSON that
+// other clients and people can read.
 package nodedata
 
 import (
@@ -17,23 +17,23 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Record is what a node says of its owner.
+// Record is what a node says about its owner.
 type Record struct {
 	Owner string `json:"owner,omitempty"`
 	Host  string `json:"host"`
 	PID   int    `json:"pid"`
-	Trace string `json:"traceparent,omitempty"` // of the span that asked, in W3C's format
+	Trace string `json:"traceparent,omitempty"` // of the span of the request, in W3C's format
 	Ask   string `json:"ask,omitempty"`         // common to the nodes of one caller that acquires permits
 	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded: its node is newer than its token
 
-	text string // what another client has stored
+	text string // the data that another client has stored
 }
 
 // Owner is the encoded record of a process.
 type Owner []byte
 
-// NewOwner returns the record of this process. An empty name stands for that of
-// the program.
+// NewOwner returns the record of this process. An empty name stands for the program's
+// name.
 func NewOwner(name string) Owner {
 	if name == "" {
 		name = printable(strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"))
@@ -46,8 +46,8 @@ func NewOwner(name string) Owner {
 	return data
 }
 
-// Data returns the data of a node: the record, the span that asks for the lock if
-// it is valid, and for permits an identifier of the call.
+// Data returns the data of a node: the record, the span that requests the lock if it is
+// valid, and, for permits, an identifier of the call.
 func (o Owner) Data(span trace.SpanContext, permits bool) []byte {
 	data := o[: len(o)-1 : len(o)-1]
 	if span.IsValid() {
@@ -68,12 +68,12 @@ func WithToken(data []byte, token int64) []byte {
 }
 
 const (
-	maxRecord = 4096 // bytes of a record that is parsed
-	maxText   = 200  // bytes of a text that is repeated
+	maxRecord = 4096 // bytes of the longest record that is parsed
+	maxText   = 200  // bytes of the longest text that is repeated
 )
 
-// Parse reads the data of a node, which any client may have written. It trusts
-// none of it: texts are short and printable, or left out.
+// Parse reads the data of a node, which any client may have written. It trusts none of
+// it: texts are shortened, and omitted if they are not printable.
 func Parse(data []byte) (r Record) {
 	if len(data) > maxRecord || json.Unmarshal(data, &r) != nil || r.Host == "" && r.PID == 0 {
 		if len(data) > maxRecord || !utf8.Valid(data) {
@@ -85,7 +85,7 @@ func Parse(data []byte) (r Record) {
 	return r
 }
 
-// printable returns the beginning of s, or nothing if it cannot stand in a log.
+// printable returns the beginning of s, or nothing if it cannot safely be logged.
 func printable(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "")
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
@@ -105,8 +105,8 @@ func (r Record) String() string {
 	return fmt.Sprintf("%s, process %d on %s", r.Owner, r.PID, r.Host)
 }
 
-// SpanContext returns the span that asked for the lock. It is not valid if there
-// is none.
+// SpanContext returns the span that requested the lock. It is not valid if there is
+// none.
 func (r Record) SpanContext() trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": r.Trace})
 	return trace.SpanContextFromContext(ctx)

@@ -30,10 +30,10 @@ type Acquisition struct {
 	requeues int
 
 	waiting bool       // it has waited for other contenders
-	wait    trace.Span // nil until then
+	wait    trace.Span // nil until waiting is set
 	region  *rtrace.Region
 	linked  []trace.SpanID
-	counted bool // among the waiters
+	counted bool // counted among the waiters
 }
 
 // Begin begins the span of an acquisition, and returns a context that carries it.
@@ -69,7 +69,7 @@ func (a *Acquisition) Queued(self driver.Node, position, length int) {
 	joined := a.self != self.Name
 	a.self = self.Name
 	switch {
-	case self.Kind == driver.Permit: // its guard has queued before
+	case self.Kind == driver.Permit: // its guard has already queued
 		return
 	case joined:
 		a.position = position
@@ -127,7 +127,7 @@ func (a *Acquisition) beginWait() {
 	}
 }
 
-// linkTo links the wait to the span that is in the data of a node.
+// linkTo links the wait to the span in the data of a node.
 func (a *Acquisition) linkTo(data []byte, role string) {
 	const most = 32 // links of one wait
 	sc := nodedata.Parse(data).SpanContext()
@@ -170,7 +170,7 @@ func (a *Acquisition) Granted(node driver.Node) {
 
 // End reports the outcome.
 func (a *Acquisition) End(err error) {
-	if a.region != nil { // users' code, which may panic, comes last
+	if a.region != nil { // user code, which may panic, comes last
 		a.region.End()
 	}
 	if a.waiting && a.t.Profiles {

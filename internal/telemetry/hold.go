@@ -13,10 +13,10 @@ type Hold struct {
 	t       *Telemetry
 	lock    Lock
 	span    trace.Span // nil without Config.HoldSpans
-	counted bool       // among the locks that are held
+	counted bool       // counted among the locks that are held
 }
 
-// Begin reports the grant. ctx is that of the call that asked for the lock.
+// Begin reports the grant. ctx is the context of the call that requested the lock.
 func (h *Hold) Begin(ctx context.Context, t *Telemetry, lock Lock) {
 	h.t, h.lock = t, lock
 	if t.Profiles {
@@ -28,7 +28,7 @@ func (h *Hold) Begin(ctx context.Context, t *Telemetry, lock Lock) {
 	}
 }
 
-// Withdraw reports that the grant came to nothing: the session or the pool ended
+// Withdraw reports that the grant did not take effect: the session or the pool ended
 // first.
 func (h *Hold) Withdraw() {
 	h.leaveCounts()
@@ -46,10 +46,10 @@ func (h *Hold) leaveCounts() {
 	}
 }
 
-// End reports the end, whose cause is lost if the lock was lost. token is 0 if it is
-// not known.
+// End reports the end. lost is its cause if the lock was lost, and otherwise nil. token
+// is 0 if it is not known.
 func (h *Hold) End(began, ended time.Time, token int64, lost error) {
-	h.leaveCounts() // first, because users' code may panic
+	h.leaveCounts() // first, because user code may panic
 	h.t.recordHold(h.lock, ended.Sub(began))
 	if lost != nil {
 		h.t.lockLost(h.lock, lost)
@@ -90,8 +90,8 @@ func (h *Hold) attributes(token int64) []attribute.KeyValue {
 	return attrs
 }
 
-// Reentered reports how often the lock was entered again.
+// Reentered reports how many times the lock was entered again.
 func (h *Hold) Reentered(times int) { h.t.countReentries(h.lock, times) }
 
-// Rescued reports that the end of the node was found by looking again.
+// Rescued reports that the removal of the node was found by a later check.
 func (h *Hold) Rescued(ctx context.Context) { h.t.rescued(ctx, h.lock) }

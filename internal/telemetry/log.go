@@ -11,8 +11,8 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// longWaits is when a long wait was logged last, by lock: of many waiters for one
-// lock one is logged.
+// longWaits records when a long wait was last logged, by lock: of many waiters for a
+// lock, only one is logged.
 type longWaits struct {
 	mu     sync.Mutex
 	logged map[string]time.Time

@@ -13,9 +13,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
 )
 
-// meters are the instruments of a pool. Durations are in seconds. The attributes
-// are few: the pool, the kind of lock, the outcome, whether there was contention,
-// the type of an error, and the lock only as Config.MetricName maps it.
+// meters are the instruments of a pool. Durations are in seconds. There are few
+// attributes: the pool, the kind of lock, the outcome, whether there was contention,
+// the type of an error, and the lock's name, only as mapped by Config.MetricName.
 type meters struct {
 	waitTime, holdTime            metric.Float64Histogram
 	slotTime, connectTime         metric.Float64Histogram
@@ -80,8 +80,8 @@ func (m *meters) make(cfg Config) {
 	m.maxHandles = observed("lockpool.handle.max", "{handle}", "Handles at most.")
 }
 
-// usable returns the instrument, or none in its place: a provider that fails is
-// reported to OpenTelemetry's error handler, and locks work without it.
+// usable returns the instrument, or none if there is no instrument: a provider that
+// fails is reported to OpenTelemetry's error handler, and locks work without it.
 func usable[T any](instrument T, err error, none T) T {
 	if err != nil {
 		otel.Handle(err)
@@ -92,11 +92,10 @@ func usable[T any](instrument T, err error, none T) T {
 	return instrument
 }
 
-// Stats are the figures of a pool that are observed and not counted.
+// Stats are the figures of a pool that are observed rather than counted.
 type Stats struct{ Sessions, MaxSessions, Handles, MaxHandles int }
 
-// Observe makes metrics of the figures, until the function that it returns is
-// called.
+// Observe reports the figures as metrics until the function that it returns is called.
 func (t *Telemetry) Observe(stats func() Stats) (unregister func()) {
 	m, option := &t.meters, t.option(labels{})
 	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -125,7 +124,8 @@ type labels struct {
 	contended  bool // only with an outcome
 }
 
-// option returns the labels as the API wants them, made once for each set.
+// option returns the labels in the form that the API requires, created once for each
+// set.
 func (m *meters) option(l labels) metric.MeasurementOption {
 	if option, ok := m.options.Load(l); ok {
 		return option.(metric.MeasurementOption)
@@ -157,11 +157,11 @@ func (m *meters) labelsOf(lock Lock) labels {
 	return l
 }
 
-// mappedName calls the user's function, whose panic must not leave a lock held.
+// mappedName calls the user's function. A panic in it must not leave a lock held.
 func (m *meters) mappedName(name string) (mapped string) {
 	defer func() {
 		if r := recover(); r != nil {
-			otel.Handle(fmt.Errorf("lockpool: WithMetricName: the function panics for %q: %v", name, r))
+			otel.Handle(fmt.Errorf("lockpool: WithMetricName: the function panicked for %q: %v", name, r))
 		}
 	}()
 	return m.name(name)
@@ -173,8 +173,9 @@ func (m *meters) queued(ctx context.Context, lock Lock, length int) {
 	}
 }
 
-// countWaiter counts a waiter in, if anything counts, or one that was counted out:
-// the global provider may get a delegate in between.
+// countWaiter adds n to the waiters. It adds a waiter only if the metric is enabled,
+// and always subtracts one that was added: the global provider may get a delegate in
+// between.
 func (m *meters) countWaiter(ctx context.Context, lock Lock, n int64) (counted bool) {
 	counted = n < 0 || m.waiters.Enabled(ctx)
 	if counted {
@@ -216,14 +217,14 @@ func (m *meters) countReentries(lock Lock, n int) {
 	}
 }
 
-// SessionLost counts a session that ended otherwise than by being closed.
+// SessionLost counts a session that ended without being closed.
 func (m *meters) SessionLost() {
 	if ctx := context.Background(); m.sessionsLost.Enabled(ctx) {
 		m.sessionsLost.Add(ctx, 1, m.option(labels{}))
 	}
 }
 
-// rescued counts a node whose end the service did not report.
+// rescued counts a node whose removal the service did not report.
 func (m *meters) rescued(ctx context.Context, lock Lock) {
 	if m.rescues.Enabled(ctx) {
 		m.rescues.Add(ctx, 1, m.option(m.labelsOf(lock)))

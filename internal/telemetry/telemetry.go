@@ -1,9 +1,9 @@
-// Package telemetry is what a pool says about itself: spans, metrics, logs and
-// profiles. It is told values, and sends no requests.
+// Package telemetry reports on a pool: spans, metrics, logs and profiles. It is given
+// values, and sends no requests.
 //
-// It calls users' code (span processors, meters, slog handlers, metric names), which
-// may block or panic: no function of this package may be called under a mutex, and
-// a lock must be safe before it is reported.
+// It calls user code (span processors, meters, slog handlers, metric names), which may
+// block or panic: no function of this package may be called under a mutex, and a lock
+// must be safe before it is reported.
 package telemetry
 
 import (
@@ -65,8 +65,8 @@ const (
 	keyLossReason    = attribute.Key("lockpool.lost.reason")
 )
 
-// Config is what a pool's options say about telemetry. Providers and the logger are
-// the global ones if they are nil.
+// Config holds a pool's options for telemetry. Providers and the logger are the global
+// ones if they are nil.
 type Config struct {
 	Tracers trace.TracerProvider
 	Meters  metric.MeterProvider
@@ -83,7 +83,7 @@ type Config struct {
 	ErrorType func(error) string // the value of the attribute error.type
 }
 
-// Telemetry is that of one pool.
+// Telemetry is the telemetry of one pool.
 type Telemetry struct {
 	Config
 	tracer    trace.Tracer
@@ -116,7 +116,7 @@ func New(cfg Config) *Telemetry {
 	return t
 }
 
-// Lock is what is said about a lock everywhere.
+// Lock describes a lock in all reports.
 type Lock struct {
 	Name string
 	Kind driver.Kind
@@ -126,8 +126,7 @@ func (l Lock) attributes() []attribute.KeyValue {
 	return []attribute.KeyValue{keyName.String(l.Name), keyKind.String(l.Kind.String())}
 }
 
-// SlotAcquired reports a wait for a slot, which has a span if there was one to
-// speak of.
+// SlotAcquired reports a wait for a slot, which has a span unless it was negligible.
 func (t *Telemetry) SlotAcquired(ctx context.Context, began time.Time, err error) {
 	const atOnce = time.Millisecond
 	t.recordDuration(t.slotTime, began, err)
@@ -160,8 +159,8 @@ func (t *Telemetry) Connecting(ctx context.Context) (context.Context, func(drive
 	}
 }
 
-// setSession names the session, and the server as the connect string does. (What
-// the name was resolved to, network.peer.address, is not known.)
+// setSession names the session, and the server as the connect string does. (The address
+// that the name was resolved to, network.peer.address, is not known.)
 func setSession(span trace.Span, info driver.Info) {
 	span.SetAttributes(keySession.String(info.ID))
 	host, digits, err := net.SplitHostPort(info.Peer)
@@ -182,7 +181,7 @@ func (t *Telemetry) fail(span trace.Span, err error) {
 }
 
 // outcome returns the outcome of an acquisition, and the type of the error if it is
-// one: that a lock is not free is an answer of a try.
+// one: for a try, a lock that is not free is a valid outcome.
 func (m *meters) outcome(err error) (outcome, errorType string) {
 	switch {
 	case err == nil:
@@ -193,7 +192,7 @@ func (m *meters) outcome(err error) (outcome, errorType string) {
 	return m.errorType(err), m.errorType(err)
 }
 
-// lossReason says in a word why a lock was lost.
+// lossReason says in one word why a lock was lost.
 func lossReason(cause error) string {
 	switch {
 	case errors.Is(cause, driver.ErrRemoved):
