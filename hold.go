@@ -151,8 +151,8 @@ func (l *life) err() error {
 	return l.cause
 }
 
-// failure is err for a call on a Lock: every cause other than a loss also wraps
-// ErrNotHeld.
+// failure is err for a call on a Lock: for every cause other than a loss, the error
+// wraps ErrNotHeld.
 func (l *life) failure() error {
 	err := l.err()
 	if err == nil || err == ErrNotHeld || errors.Is(err, ErrLockLost) {
@@ -607,8 +607,8 @@ func (n *heldNode) beginReplace() func(alive context.Context) error {
 	}
 }
 
-// learnToken learns the token from the first node: the one that replaces it is newer
-// than those of later holders may be.
+// learnToken learns the token from the first node: the node that replaces it may be
+// newer than those of later holders.
 func (n *heldNode) learnToken(alive context.Context) error {
 	first := n.node
 	for n.token.Load() == 0 {

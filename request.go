@@ -78,10 +78,10 @@ func WaitAtMost(d time.Duration) LockOption {
 // notifications and 3n requests (a herd), and a waiter may starve. A plain lock cannot
 // be shared.
 //
-// ZooKeeper cannot make a delete depend on the owner of the node. So if the node
-// is removed by hand and another process takes the lock, both within 50 ms of the
-// grant or while the holder's delete is on its way, that delete removes the next
-// holder's node; the next holder is told that the lock is lost.
+// ZooKeeper cannot make a delete depend on the owner of the node. So if the node is
+// removed by hand and another process takes the lock, both within 50 ms of the grant or
+// while the holder's delete is on its way, that delete removes the next holder's node;
+// the next holder is notified that the lock is lost.
 //
 // All clients must use a name in the same way: where a queue or a semaphore is in use,
 // asking for a plain lock returns ErrKindMismatch, and so does asking for either of

@@ -147,7 +147,7 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 
 // openSlot is puddle's constructor. puddle passes on the values of the caller's
 // context, but not its end: the session that is opened here can serve the next caller.
-// Opening it ends when the pool closes.
+// Opening stops when the pool closes.
 func (p *Pool) openSlot(ctx context.Context) (slot, error) {
 	s, err := p.pickSession(ctx)
 	if err != nil {

@@ -9,7 +9,7 @@ type Stats struct {
 	OpenSessions int // open sessions
 
 	MaxHandles int // maximum number of handles
-	InUse      int // handles that are in use
+	InUse      int // handles in use
 
 	Held    int // locks that are held
 	Waiting int // calls that wait for a lock

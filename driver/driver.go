@@ -101,10 +101,9 @@ type Connector interface {
 // Session is one session with the service. When it ends, all its nodes are removed.
 // A Session never continues as another session. It is safe for concurrent use.
 //
-// The context given to a call bounds how long the caller waits, and a call
-// whose context has already ended sends nothing (except Leave). If the context ends
-// while a reply is under way, the driver completes or undoes the call in the
-// background.
+// The context given to a call bounds how long the caller waits, and a call whose
+// context has already ended sends nothing (except Leave). If the context ends while a
+// reply is on its way, the driver completes or undoes the call in the background.
 type Session interface {
 	// Join creates one node at the end of the queue, and the queue itself if necessary.
 	// It returns the node, and the queue as it was at some moment after the node was
@@ -123,7 +122,7 @@ type Session interface {
 	List(ctx context.Context, queue string) ([]Node, error)
 
 	// TryCreate creates the node of a lock without a queue. If the node already exists,
-	// it returns that node and false. Otherwise it is like Join.
+	// it returns that node and false. In all other respects it is like Join.
 	TryCreate(ctx context.Context, name string, data []byte) (node Node, created bool, err error)
 
 	// Limit returns the smaller of the limit set for the semaphore and the one given,
@@ -199,8 +198,8 @@ type Session interface {
 	Unremovable() <-chan struct{}
 
 	// Alive returns nil if the session is certainly not over. If the machine's clocks
-	// cannot tell, it waits for an answer from the service that can. It is called
-	// before a lock is granted.
+	// do not settle that, it waits for an answer from the service that does. It is
+	// called before a lock is granted.
 	Alive(ctx context.Context) error
 
 	// Done returns a channel that is closed when the session is over. It is closed

@@ -8,8 +8,8 @@ import (
 )
 
 // claims keeps creates and deletes of plain locks' nodes at one path apart, across all
-// sessions of this process: while a delete is on its way no create is, because the
-// delete might hit the node that it creates.
+// sessions of this process: while a delete is on its way no create is, so that the
+// delete cannot hit a node that was just created.
 type claims struct {
 	mu                 sync.Mutex
 	creating, deleting int

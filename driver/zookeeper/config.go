@@ -50,8 +50,8 @@ type Config struct {
 	// listing of a queue is an error. The default is DefaultMaxPacket.
 	MaxPacket int
 
-	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme. If
-	// it is set, only that user has access to the nodes created, unless ACL is set.
+	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme.
+	// Only that user then has access to the nodes created, unless ACL is set.
 	Digest Digest
 
 	// ACL is given to every node created. By default nodes are open to the world or,

@@ -12,7 +12,8 @@ import (
 
 // Layout determines how the nodes of locks are named, and thus which other kinds of
 // clients a lock excludes. Pools with different layouts exclude each other; a pool that
-// shares locks with another kind of client needs the layout that that client respects.
+// shares locks with another kind of client needs the layout that the other client
+// respects.
 type Layout string
 
 const (

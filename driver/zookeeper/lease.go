@@ -20,7 +20,7 @@ import (
 //
 //  1. A leader expires a session no earlier than T after it was last told of
 //     activity (ExpiryQueue.update rounds up). A new session, and one that
-//     comes back on another connection, is made known to the leader at once
+//     comes back on another connection, is reported to the leader at once
 //     (LeaderZooKeeperServer.checkIfValidGlobalSession). From then on its
 //     follower only collects the activity (LearnerSessionTracker.touchTable)
 //     and reports it in its answer to the leader's next ping; not even a

@@ -129,7 +129,7 @@ func (s *Session) list(dir string) (l *listing, err error) {
 // explainListError is explainError for a listing of dir.
 func (s *Session) explainListError(err error, op, dir string) error {
 	if isTooLong(err) {
-		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: remove nodes from it, or raise max_packet", dir, s.cfg.MaxPacket)
+		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: it has too many nodes; remove some, or raise max_packet", dir, s.cfg.MaxPacket)
 	}
 	return explainError(err, op, "READ", dir)
 }

@@ -140,8 +140,8 @@ func (h hostProvider) Connected()          {}
 
 // Next returns what the client considers the next server. If retryStart is true, the
 // client fails the requests that it has queued, and only then does its connect loop
-// notice that it was closed. It is therefore true if and only if the session is over:
-// until then, requests wait for the next connection.
+// notice that it was closed. retryStart is therefore true if and only if the session is
+// over: until then, requests wait for the next connection.
 func (h hostProvider) Next() (server string, retryStart bool) {
 	return strings.Join(h.session.cfg.Servers, ","), h.session.mustNotDial()
 }
