@@ -35,9 +35,9 @@ func Escape(s string) string {
 		c := s[i]
 		switch {
 		case i == 0 && (reserved || c == '_'),
-			c == '_' && s[i-1] == '_',                           // __READ__ and the like end the names of nodes
-			c == '-' && i == number-1 && len(s)-number >= 9,     // and so does lock-0000000042
-			c != '_' && !strings.Contains(plainBytes, s[i:i+1]): // and a number of its own after it
+			c == '_' && s[i-1] == '_',                       // nodes' names end in __READ__0000000042,
+			c == '-' && i == number-1 && len(s)-number >= 9, // or in lock-0000000042
+			c != '_' && !strings.Contains(plainBytes, s[i:i+1]):
 			fmt.Fprintf(&b, "%%%02X", c)
 		default:
 			b.WriteByte(c)
