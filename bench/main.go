@@ -36,7 +36,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
 	if flag.NArg() > 0 || *duration <= 0 || *runs < 1 {
-		log.Fatal("takes only flags, and -d and -runs must be positive; -help lists them")
+		log.Fatal("only flags are allowed, and -d and -runs must be positive; -help lists them")
 	}
 	if *child != "" {
 		contender()

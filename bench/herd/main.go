@@ -108,7 +108,7 @@ func run(ctx context.Context, args []string, out, help io.Writer) (err error) {
 	}
 	var plot *os.File
 	if s.output != "" {
-		// Created now, so that an unwritable directory is reported before minutes
+		// Create the file now, so that an unwritable directory is reported before minutes
 		// have passed.
 		if plot, err = os.CreateTemp(filepath.Dir(s.output), ".herd-*.svg"); err != nil {
 			return fmt.Errorf("-o %s: %w", s.output, err)
