@@ -1,9 +1,9 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
-# installs what else the tests need with apt-get.
+# installs everything else that the tests need with apt-get.
 
 .PHONY: test differential torture fuzz vet tidy release-check bench deps help
 
-# Some tests make networks, for which they must be root, if only in a namespace.
+# Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
 
 DURATION ?= 10m
@@ -13,13 +13,13 @@ test: deps ## all tests, with the race detector, on embedded and on real ZooKeep
 	go test $(as_root) -race -p 1 -timeout 15m work
 	go test $(as_root) -race -p 1 -timeout 15m . ./driver/zookeeper -server real
 
-differential: deps ## DURATION of random programs, which must get the same from both kinds of servers
+differential: deps ## DURATION of random programs, which must get the same replies from both kinds of servers
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
 
 torture: deps ## DURATION of random faults, from SEED, on a real ensemble: locks must stay exclusive
 	go run $(as_root) ./testing/torture -duration $(DURATION) -seed $(SEED)
 
-fuzz: ## DURATION of arbitrary bytes for the embedded server, and as long for its decoder
+fuzz: ## DURATION of arbitrary bytes for the embedded server, and as much again for its decoder
 	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest
 	go test -run '^$$' -fuzz FuzzConnection -fuzztime $(DURATION) ./testing/zktest
 
@@ -41,7 +41,7 @@ release-check: ## the modules as users get them: go get, go install and go vet o
 bench: deps ## the comparison in docs/performance.md; takes about ten minutes on an idle machine
 	go run ./bench
 
-deps: ## install what the tests need and the machine lacks
+deps: ## install the packages that the tests need and the machine lacks
 	@./.ci/deps
 
 help: ## list the targets

@@ -55,7 +55,8 @@ func open(kind, server string, conns int) (client, error) {
 	return c, nil
 }
 
-// connClient is go-zookeeper: its Lock, or the floor, a bare create and delete.
+// connClient is a go-zookeeper client: its Lock, or the floor, a bare create and
+// delete.
 type connClient struct {
 	conns []*zk.Conn
 	next  int

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// hold is one hold of a process, in nanoseconds of the machine's wall clock.
+// hold is one hold by a process, in nanoseconds of the machine's wall clock.
 type hold struct {
 	Process           int
 	Granted, Unlocked int64
@@ -48,7 +48,7 @@ func contend(kind string, n int, work time.Duration, turn int) [][]hold {
 	return all
 }
 
-// contender is the main function of the processes that contend starts.
+// contender is the main function of the processes that the function contend starts.
 func contender() {
 	c := must(open(*child, *server, 1))
 	defer c.close()

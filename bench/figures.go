@@ -21,7 +21,7 @@ type comparison struct {
 var (
 	lowerIsBetter  = comparison{quotient, slices.Max[[]float64]}
 	higherIsBetter = comparison{quotient, slices.Min[[]float64]}
-	// speedup compares times by how many times as fast a client is.
+	// speedup compares times by how many times as fast as the reference a client is.
 	speedup = comparison{func(figure, reference float64) float64 { return reference / figure }, slices.Min[[]float64]}
 )
 
@@ -29,7 +29,7 @@ func quotient(figure, reference float64) float64 { return figure / reference }
 
 const header = "| scenario | client | median | range | ratio | worst turn | target |\n|---|---|---|---|---|---|---|\n"
 
-// out is where the table goes.
+// out receives the table.
 var out io.Writer = os.Stdout
 
 // print writes a row for each client. The first client is the reference, and the

@@ -6,8 +6,8 @@
 // The clients take turns on one server (A B C A B C ...), because only ratios
 // between turns that follow each other are comparable. Each row shows the median
 // and the range of a client's turns, the ratio of its median to the reference
-// client's, and the worst ratio of any single turn. Without -zookeeper the
-// packaged server is started, in its default configuration, with fsync.
+// client's, and the worst ratio of any single turn. Without -zookeeper, the
+// command starts the packaged server in its default configuration, with fsync.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
 	if flag.NArg() > 0 || *duration <= 0 || *runs < 1 {
-		log.Fatal("takes only flags, and -d and -runs must be positive; -help lists them")
+		log.Fatal("only flags are allowed, and -d and -runs must be positive; -help lists them")
 	}
 	if *child != "" {
 		contender()

@@ -52,7 +52,7 @@ func lockAndUnlock(kind string) (acquire, release float64) {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// handOver lets n processes contend for one lock and hold it for long enough that
+// handOver lets n processes contend for one lock, each holding it long enough that
 // all others are queued when it is unlocked. It measures the time from the call
 // of Unlock to the grant in another process.
 func handOver(name string, n int, target string) {

@@ -9,10 +9,10 @@ import (
 )
 
 // children is the queue that textbooks show first, and a BAD EXAMPLE. Every
-// waiter watches the children of the queue's node. So each release wakes all of
-// them, and each lists the whole queue, only for all but one to learn that it is
-// not their turn: n wake-ups and n listings of n names where one wake-up would
-// do. Watch the predecessor's node instead.
+// waiter watches the children of the queue's node. So each release wakes all
+// waiters, and each of them lists the whole queue, only for all but one to learn
+// that it is not their turn: n wake-ups and n listings of n names where one
+// wake-up would do. Watch the predecessor's node instead.
 type children struct {
 	session
 	config

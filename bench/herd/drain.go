@@ -14,7 +14,7 @@ type drained struct {
 	waiters  int
 	wakeups  float64 // per waiter
 	requests float64 // per waiter
-	order    []int   // the waiters, as they were granted the lock
+	order    []int   // the waiters, in the order in which they were granted the lock
 }
 
 // drain queues n waiters behind a holder, and counts from its release until each
@@ -93,8 +93,8 @@ type queue struct {
 	order []int
 }
 
-// release unlocks for the first holder when all others wait, and returns the
-// counts from before.
+// release unlocks for the first holder once all others wait, and returns the
+// counts from just before.
 func (q *queue) release(ctx context.Context, holder contender) (before counts, err error) {
 	if err := q.s.watched(ctx, q.n); err != nil {
 		return before, err

@@ -24,7 +24,7 @@ var kinds = []kind{
 	{"lockpool", "lockpool", openPool},
 }
 
-// config is what the contenders for one lock have in common.
+// config holds the settings that the contenders for one lock share.
 type config struct {
 	server   string
 	path     string
@@ -32,7 +32,7 @@ type config struct {
 	waiters  *waiters
 }
 
-// contender contends for a lock, on a session of its own. After close, lock and
+// contender contends for a lock on a session of its own. After close, lock and
 // unlock return; some implementations also return when ctx ends.
 type contender interface {
 	lock(ctx context.Context) error

@@ -16,13 +16,12 @@
 // lock, until all have had it. The figures are what the server counted meanwhile,
 // divided by the number of waiters.
 //
-// A holder unlocks when all the others wait again, as after any hold that lasts
-// longer than the stampede; the figures then do not depend on luck. With -at-once
-// it does not wait for that, and slow waiters miss releases.
+// A holder unlocks once all the others wait again, as after any hold that outlasts
+// the stampede, so the figures do not depend on luck. With -at-once it does not
+// wait for that, and slow waiters miss releases.
 //
 // The figures are exact: the server's counters are read while it is idle, and the
-// session timeout is a day, so that clients send nothing that the locks do not
-// need.
+// session timeout is a day, so clients send nothing that the locks do not need.
 package main
 
 import (
@@ -109,7 +108,7 @@ func run(ctx context.Context, args []string, out, help io.Writer) (err error) {
 	}
 	var plot *os.File
 	if s.output != "" {
-		// Created now, so that an unwritable directory is reported before minutes
+		// Create the file now, so that an unwritable directory is reported before minutes
 		// have passed.
 		if plot, err = os.CreateTemp(filepath.Dir(s.output), ".herd-*.svg"); err != nil {
 			return fmt.Errorf("-o %s: %w", s.output, err)

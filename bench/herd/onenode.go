@@ -8,10 +8,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// oneNode is the lock that is one ephemeral node, and a BAD EXAMPLE. The client
-// that creates the node has the lock; all others watch it. So each release wakes
-// all of them, all try to create it, and all but one watch it again. Besides,
-// there is no queue: luck decides which is next.
+// oneNode is a lock that consists of one ephemeral node, and a BAD EXAMPLE. The
+// client that creates the node has the lock; all others watch it. So each release
+// wakes all of them, all try to create it, and all but one watch it again.
+// Moreover, there is no queue: luck decides which client is next.
 type oneNode struct {
 	session
 	config

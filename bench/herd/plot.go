@@ -46,7 +46,7 @@ func glyph(c uint32, radius vg.Length) vgdraw.GlyphStyle {
 	return vgdraw.GlyphStyle{Color: rgb(c), Radius: radius, Shape: vgdraw.CircleGlyph{}}
 }
 
-// textStyle returns a text style of that size.
+// textStyle returns a text style of the given size.
 func textStyle(size vg.Length) text.Style {
 	f := font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
 	return text.Style{Color: color.Black, Font: f, Handler: plot.DefaultTextHandler}
@@ -127,7 +127,7 @@ func panel(title string, results []drained) *plot.Plot {
 }
 
 // powersOfTen returns the ticks of an axis: a labeled one at each power of ten,
-// with eight small ones between.
+// with eight small ones in between.
 func powersOfTen(least, most float64) (ticks []plot.Tick) {
 	for ten := math.Pow10(int(math.Floor(math.Log10(least)))); ten <= most; ten *= 10 {
 		for digit := 1.0; digit < 10; digit++ {

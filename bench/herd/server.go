@@ -13,12 +13,12 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// sessionTimeout is so long that sessions send nothing of their own during a
-// count: go-zookeeper sends a ping every third of it, lockpool a proof of its
+// sessionTimeout is so long that sessions send nothing by themselves during a
+// count: go-zookeeper sends a ping every third of it, and lockpool renews its
 // lease every twelfth, which is two hours.
 const sessionTimeout = 24 * time.Hour
 
-// server is a ZooKeeper server whose counters are read.
+// server is a ZooKeeper server with access to its counters.
 type server struct {
 	running
 	queries int64  // how often the counters were read
@@ -39,7 +39,7 @@ func start(ctx context.Context, kind string) (s *server, err error) {
 	noLimit, longTimeouts := zktest.MaxClientConns(0), zktest.SessionTimeouts(time.Second, sessionTimeout)
 	var zk running
 	if kind == "real" {
-		// Nothing is timed, so it need not wait for the disk.
+		// Nothing is timed, so the server need not wait for the disk.
 		zk, err = zktest.RunReal(ctx, noLimit, longTimeouts, zktest.JVMFlags("-Xmx1g"),
 			zktest.Properties(map[string]string{"forceSync": "no"}))
 	} else {
@@ -55,7 +55,8 @@ func start(ctx context.Context, kind string) (s *server, err error) {
 	return s, nil
 }
 
-// calibrate measures, while there are no clients, what one query adds.
+// calibrate measures what one query adds to the counters while there are no
+// clients.
 func (s *server) calibrate(ctx context.Context) error {
 	first, err := s.counts(ctx)
 	if err != nil {
@@ -70,8 +71,7 @@ func (s *server) calibrate(ctx context.Context) error {
 type counts struct{ received, sent int64 }
 
 // counts reads the counters, without the packets of the queries themselves. It
-// does not use mntr, whose answer a real server counts as more packets the longer
-// it is.
+// does not use mntr, because a real server counts a longer answer as more packets.
 func (s *server) counts(ctx context.Context) (c counts, err error) {
 	answer, err := s.Command(ctx, "srvr")
 	if err != nil {
@@ -105,8 +105,8 @@ func (s *server) watched(ctx context.Context, n int) error {
 	}
 }
 
-// steady returns the counts once they have stopped changing: every request is
-// answered then, and no client is about to send another. It waits for longer than
+// steady returns the counts once they have stopped changing: every request has
+// then been answered, and no client is about to send another. It waits longer than
 // lockpool delays the watch on the node of a held lock.
 func (s *server) steady(ctx context.Context) (counts, error) {
 	var last counts

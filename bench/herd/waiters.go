@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// waiters counts the waiters of a lock whose release wakes all of them. It is no
+// waiters counts the waiters of a lock whose release wakes all of them. It is not
 // part of the lock: it only tells a holder when the herd has settled again.
 type waiters struct {
 	mu      sync.Mutex

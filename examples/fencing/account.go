@@ -22,7 +22,7 @@ var errStale = errors.New("refused: the row has seen a larger token")
 // writeBalance writes on behalf of the holder of a lock, with the token that
 // [lockpool.Lock.Token] returned. The database compares the tokens and writes in
 // one statement, so nothing can come in between: once a later holder has used the
-// row, an earlier one is refused, whether it knows of its loss or not.
+// row, an earlier one is refused, whether or not it knows of its loss.
 func writeBalance(ctx context.Context, db *sql.DB, id, balance, token int64) error {
 	result, err := db.ExecContext(ctx,
 		`UPDATE account SET balance = ?, token = ? WHERE id = ? AND token <= ?`, balance, token, id, token)

@@ -1,4 +1,4 @@
-// Fencing shows what a lock cannot do alone, and what its fencing token is for. A
+// Fencing shows what a lock alone cannot do, and how its fencing token helps. A
 // worker is paused while it holds a lock, for longer than its session lasts. The
 // lock is granted to another worker. The first worker resumes, unaware of its
 // loss, and writes. The database refuses the write, because it has seen a larger

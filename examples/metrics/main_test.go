@@ -34,7 +34,7 @@ var served = regexp.MustCompile(`The metrics are at http://(\S+)/metrics, until 
 
 // start starts the example and returns the address of its metrics. The example is
 // interrupted at the end of the test, and must exit without an error and leave
-// nothing.
+// nothing behind.
 func start(t *testing.T, args ...string) (addr string) {
 	p := exampletest.New(t, args...)
 	require.NoError(t, p.Start())
@@ -52,7 +52,7 @@ func start(t *testing.T, args ...string) (addr string) {
 	return served.FindStringSubmatch(p.Stdout.String())[1]
 }
 
-// tool returns the path of a program of Prometheus.
+// tool returns the path of one of Prometheus's programs.
 func tool(t *testing.T, name string) string {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -186,8 +186,8 @@ var (
 	by       = regexp.MustCompile(`by \([^)]*\)`)
 )
 
-// A metric name that is misspelled, or that has changed, would be an empty panel
-// and an alert that never fires.
+// A metric name that is misspelled, or that has changed, would leave a panel empty
+// and an alert silent.
 func TestDashboardAndAlertsQueryExistingMetrics(t *testing.T) {
 	t.Parallel()
 	p := startPrometheus(t, start(t))

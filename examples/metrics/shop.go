@@ -49,7 +49,7 @@ func (s *shop) close() (err error) {
 	return err
 }
 
-// work makes customers and trouble until ctx ends. It returns the first error
+// work simulates customers and trouble until ctx ends. It returns the first error
 // that is not expected.
 func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -87,8 +87,8 @@ func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 	return nil
 }
 
-// expected reports whether the error happens in this shop: customers who lose
-// patience, locks that are busy or lost, and the end of the program.
+// expected reports whether the error is normal in this shop: customers lose
+// patience, locks are busy or lost, and the program ends.
 func expected(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, lockpool.ErrLocked) || errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, lockpool.ErrNotHeld)
@@ -148,8 +148,8 @@ func (s *shop) print(ctx context.Context) error {
 	return s.orders.Semaphore("printers", 2).Do(ctx, 1, spend(20*time.Millisecond))
 }
 
-// trouble breaks a lock, and now and then ends a session, which only the embedded
-// server can do.
+// trouble breaks locks, and now and then expires a session, which only the
+// embedded server can do.
 func (s *shop) trouble(ctx context.Context, embedded *zktest.Server, round int) error {
 	queue, err := s.orders.Queue(ctx, "orders/0")
 	if err != nil {

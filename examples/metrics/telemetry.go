@@ -40,7 +40,7 @@ func openPool(name, address string, meters metric.MeterProvider) (*lockpool.Pool
 }
 
 // metricName returns orders for orders/42. There are many orders, and every name
-// in a metric makes time series of its own.
+// in a metric creates time series of its own.
 func metricName(lock string) string {
 	first, _, _ := strings.Cut(lock, "/")
 	return first

@@ -1,6 +1,6 @@
 // Quickstart shows lockpool at work: three processes, the services of a shop,
-// all want to change order 42, and the lock orders/42 lets them in one at a
-// time. In the end it draws which of them waited, and for how long.
+// all want to change order 42, and the lock orders/42 admits them one at a time.
+// In the end it draws which of them waited, and for how long.
 //
 //	go run ./examples/quickstart
 //	go run ./examples/quickstart -zookeeper HOST:PORT
@@ -85,7 +85,7 @@ func (s *shop) story(address string) error {
 		return err
 	}
 
-	// Then all of them at the same time.
+	// Then all of them contend for it at the same time.
 	const rounds = 3
 	for range rounds {
 		for _, name := range services {

@@ -39,7 +39,7 @@ func requireStory(t *testing.T, args ...string) {
 	}
 }
 
-// The story needs nothing but the program.
+// The story needs only the program.
 func TestStoryOnEmbeddedServer(t *testing.T) {
 	t.Parallel()
 	requireStory(t)

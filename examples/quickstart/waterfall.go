@@ -13,9 +13,9 @@ const spanWork = "quickstart.work" // of the work under a lock
 
 const axisWidth = 32 // makes lines shorter than 80 characters
 
-// waterfall draws a line for every request for a lock, all on one axis of time.
+// waterfall draws a line for every request for a lock, all on one time axis.
 func waterfall(all []spans.Span) string {
-	// In the order of their beginnings, because in a trace the wait is part of the
+	// Sort spans by their start, because in a trace the wait is part of the
 	// request and drawn over it, and the work follows both.
 	all = slices.DeleteFunc(slices.Clone(all), func(s spans.Span) bool { return marks[s.Name] == 0 })
 	slices.SortStableFunc(all, func(a, b spans.Span) int { return a.Start.Compare(b.Start) })

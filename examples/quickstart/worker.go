@@ -58,8 +58,8 @@ func (s *service) charge(ctx context.Context) error {
 }
 
 // writeInvoice locks the order, because it cannot know whether its caller has.
-// The holder is in the context, so it enters the lock again and does not wait
-// for itself. That sends no request to ZooKeeper and makes no span.
+// The context carries the holder, so it enters the lock again and does not wait
+// for itself. That sends no request to ZooKeeper and records no span.
 func (s *service) writeInvoice(ctx context.Context) error {
 	begin := time.Now()
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
@@ -82,7 +82,7 @@ func (s *service) look(ctx context.Context) error {
 	return lock.Unlock(ctx)
 }
 
-// refund waits, but not for long. WaitAtMost bounds the wait and not the work; a
+// refund waits, but not for long. WaitAtMost bounds the wait but not the work; a
 // deadline of ctx would bound both.
 func (s *service) refund(ctx context.Context) error {
 	const patience = 500 * time.Millisecond

@@ -8,7 +8,7 @@ import (
 	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// request is a trace, by the span that it began with.
+// request is a trace, represented by the span that it began with.
 type request struct {
 	spans.Span
 	locks []*lock // in the order in which it asked for them
@@ -30,7 +30,7 @@ type obstacle struct {
 }
 
 // analyze finds the requests in finished spans, which may be in any order, and
-// which of them waited for which.
+// determines which of them waited for which others.
 func analyze(all []spans.Span) []*request {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b spans.Span) int { return a.Start.Compare(b.Start) })

@@ -1,4 +1,4 @@
-// Tracing shows what lockpool tells a tracing tool: which requests waited for a
+// Tracing shows what lockpool reports to a tracing tool: which requests waited for a
 // lock, for how long, and behind which request of which process.
 //
 //	go run ./examples/tracing
@@ -7,11 +7,11 @@
 //
 // Three processes, the services of a shop, serve requests that need the same
 // locks. Their spans are drawn in the terminal. If OTEL_EXPORTER_OTLP_ENDPOINT
-// names an OpenTelemetry collector (or Jaeger, or whatever accepts OTLP over
+// names an OpenTelemetry collector (or Jaeger, or anything that accepts OTLP over
 // HTTP), they are also sent there.
 //
-// How a service sets up tracing is in telemetry.go, and its requests are in
-// service.go. This file starts the services, as copies of this program, and sends
+// The file telemetry.go shows how a service sets up tracing, and service.go has its
+// requests. This file starts the services, as copies of this program, and sends
 // them the requests. The other files draw.
 package main
 
@@ -30,11 +30,11 @@ import (
 
 const usage = `usage: tracing [-zookeeper HOST:PORT] [-svg FILE]
 
-Shows which requests wait for which among processes that contend for locks.
+Shows which requests wait for which others in processes that contend for locks.
 Without -zookeeper they use an embedded ZooKeeper server, which this program
 starts. With -svg the picture is also written to a file. If the environment
-variable OTEL_EXPORTER_OTLP_ENDPOINT is set, such as to http://localhost:4318,
-the spans are sent there.
+variable OTEL_EXPORTER_OTLP_ENDPOINT is set, for example to
+http://localhost:4318, the spans are sent there.
 `
 
 const timeout = 20 * time.Second // for the whole story, which takes about 2 s
@@ -59,7 +59,7 @@ func main() {
 
 func run(ctx context.Context, address, picture string) (err error) {
 	var file *os.File
-	if picture != "" { // a bad name is an error before the story, not after it
+	if picture != "" { // a bad name is reported before the story, not after it
 		if file, err = os.OpenFile(picture, os.O_WRONLY|os.O_CREATE, 0o666); err != nil {
 			return err
 		}
@@ -97,12 +97,12 @@ func run(ctx context.Context, address, picture string) (err error) {
 // shop is the services, each a process, as seen by the one that started them.
 type shop struct {
 	services *process.Group
-	reported map[[2]string]bool // states, and of which request or service
+	reported map[[2]string]bool // by state, and by request or service
 	spans    []spans.Span
 }
 
-// story sends the services their requests. A request that is to wait is sent when
-// the one that it is to wait for holds its lock, and a holder keeps the lock until
+// story sends the services their requests. A request that must wait is sent once
+// the one that it must wait for holds its lock, and a holder keeps the lock until
 // its waiters wait, and for some time after that. So the story is the same on slow
 // machines.
 func (s *shop) story(address string) error {
@@ -179,8 +179,8 @@ func (s *shop) await(state string, ids ...string) error {
 	return unsent
 }
 
-// exportError is the failure to send spans to the collector. The shop has all of
-// them nevertheless.
+// exportError is a failure to send spans to the collector. The shop nevertheless
+// has all of them.
 type exportError struct{ service, text string }
 
 func (e *exportError) Error() string {

@@ -134,7 +134,7 @@ func drawLock(back, bars, labels *bytes.Buffer, l *lock, middle float64, x func(
 
 // drawLinks draws the arrows, straight up or down from the beginning of a wait.
 func drawLinks(b *bytes.Buffer, requests []*request, rows map[*lock]float64, x func(time.Time) float64) {
-	var taken []float64 // no two arrows lie on one another
+	var taken []float64 // so that no two arrows coincide
 	for _, r := range requests {
 		for _, l := range r.locks {
 			for _, other := range l.behind {

@@ -39,8 +39,8 @@ func (s *service) gate(id string) chan struct{} {
 	return s.gates[id]
 }
 
-// requests are what a service serves. They hold their locks for long enough to be
-// seen in a picture.
+// requests are the requests that a service serves. They hold their locks for long
+// enough to be seen in a picture.
 var requests = map[string]func(*service, context.Context) error{
 	"POST /refunds": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("pay back", 400*time.Millisecond))
@@ -51,7 +51,7 @@ var requests = map[string]func(*service, context.Context) error{
 	"POST /shipments": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("book parcel", 150*time.Millisecond))
 	},
-	// A customer waits for the response, so this one does not wait for long.
+	// A customer waits for the response, so this request does not wait for long.
 	"GET /orders/{id}": func(s *service, ctx context.Context) error {
 		return s.pool.Do(ctx, "orders/42", s.work("read order", 10*time.Millisecond),
 			lockpool.WaitAtMost(150*time.Millisecond))
@@ -80,8 +80,8 @@ var requests = map[string]func(*service, context.Context) error{
 	},
 }
 
-// work returns what a request does under a lock. If the lock is lost, ctx ends and
-// the work stops, because another request may be granted the lock.
+// work returns the work that a request does under a lock. If the lock is lost, ctx
+// ends and the work stops, because another request may be granted the lock.
 func (s *service) work(what string, duration time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, span := s.tracer.Start(ctx, what)

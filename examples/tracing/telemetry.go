@@ -18,7 +18,7 @@ import (
 	"github.com/lockpool/lockpool/examples/internal/spans"
 )
 
-// openPool opens a pool that is traced: with a tracer provider (the default is the
+// openPool opens a pool with tracing: with a tracer provider (the default is the
 // global one), and an owner by which other processes know its locks.
 func openPool(service, address string, tracers *tracers) (*lockpool.Pool, error) {
 	// Each run has locks of its own, below a path with the process ID of the

@@ -10,8 +10,8 @@ import (
 
 const axisWidth = 36
 
-// waterfall draws a line for every lock that a request asked for, all on one axis
-// of time, and below it what the request waited for.
+// waterfall draws a line for every lock that a request asked for, all on one time
+// axis, and below it the locks and requests that the request waited for.
 func waterfall(requests []*request) string {
 	if len(requests) == 0 {
 		return ""
@@ -74,7 +74,7 @@ func (l *lock) explain() (lines []string) {
 	return lines
 }
 
-// summary returns what the waits add up to.
+// summary returns the totals of the waits.
 func summary(requests []*request) string {
 	var waits, vain int
 	var total time.Duration

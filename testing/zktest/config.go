@@ -220,7 +220,7 @@ func FourLetterWords(words ...string) CommonOption {
 }
 
 // ManualClock stops the server's clock: only [Server.Advance] moves it, so that a
-// test need not wait for an expiry. Clients' clocks go on. Moving the clock past
+// test need not wait for an expiry. Clients' clocks run on. Moving the clock past
 // a session's timeout in one step expires the session even if its client is
 // connected.
 func ManualClock() Option {

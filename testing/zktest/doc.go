@@ -21,8 +21,8 @@
 //
 // # Faults
 //
-// Faults that are hard to time on a real server are exact here. A [Rule] says
-// what happens to which request:
+// Faults that are hard to time on a real server are exact here. A [Rule]
+// determines which requests a fault hits, and what happens to them:
 //
 //	lost := server.Inject(zktest.Rule{
 //		Match: zktest.Match{Ops: zktest.Creates, Prefix: "/locks/"},
@@ -56,11 +56,11 @@
 //	a follower behind its leader             Members, Lag
 //	deleted containers; exhausted sequences  ReapContainers; SetSequence
 //
-// [FaultInjector] holds what the embedded server has in common with [Proxy],
+// [FaultInjector] is the interface that the embedded server shares with [Proxy],
 // which injects the same faults in front of a real server.
 //
 // [Server.WaitWatch], [Server.WaitChildWatch], [Server.WaitFor] and
-// [Server.WaitRequest] wait for what clients do, so that no test has to sleep.
+// [Server.WaitRequest] wait for actions of clients, so that no test has to sleep.
 // [Server.State] and [Server.TrackHolders] show the server's state.
 // [Server.Trace] returns the latest requests, replies and events: log it when a
 // test fails.

@@ -85,7 +85,7 @@ func (e *RealEnsemble) Leader(ctx context.Context) (*RealServer, error) {
 // Clients still reach every member, and a member reaches itself. A member stays isolated
 // over a restart. The ensemble must have been started with [Separated].
 //
-// The member goes on serving reads until it notices the partition, after about
+// The member keeps serving reads until it notices the partition, after about
 // syncLimit ticks, by default 2.5 s.
 func (e *RealEnsemble) Isolate(i int) error {
 	if i < 0 || i >= e.Len() {
@@ -100,8 +100,8 @@ func (e *RealEnsemble) Isolate(i int) error {
 	return nil
 }
 
-// Heal undoes every Isolate: all members reach each other again. What was sent
-// meanwhile arrives when TCP retransmits it, unless the connection has timed
+// Heal undoes every Isolate: all members reach each other again. Packets sent
+// meanwhile arrive when TCP retransmits them, unless the connection has timed
 // out.
 func (e *RealEnsemble) Heal() error {
 	if e.network == nil {

@@ -217,8 +217,8 @@ func ResetAfterApply() Action { return Action{kind: resetAfterApply} }
 func TruncateReply(n int) Action { return Action{kind: truncateReply, bytes: n} }
 
 // ResetAfterReply applies the request, sends the reply and resets the connection
-// (RST) right after it. What the client writes after reading the reply fails, or
-// is lost if the write precedes the reset.
+// (RST) right after it. A write that follows the client's reading of the reply
+// fails, or is lost if it precedes the reset.
 func ResetAfterReply() Action { return Action{kind: resetAfterReply} }
 
 // GrantTimeout applies a handshake ([OpConnect]) and grants a different session
@@ -234,7 +234,7 @@ func Swallow() Action { return Action{kind: swallow} }
 // same connection wait; requests of other connections overtake it.
 func DelayApply(d time.Duration) Action { return Action{kind: delayApply, duration: d} }
 
-// HoldApply is DelayApply until [Fault.Release].
+// HoldApply is like [DelayApply], but delays the request until [Fault.Release].
 func HoldApply() Action { return Action{kind: holdApply} }
 
 // DelayReply applies the request and delays the reply by d. Later replies and
@@ -242,7 +242,7 @@ func HoldApply() Action { return Action{kind: holdApply} }
 // delay looks like a dead server.
 func DelayReply(d time.Duration) Action { return Action{kind: delayReply, duration: d} }
 
-// HoldReply is DelayReply until [Fault.Release].
+// HoldReply is like [DelayReply], but delays the reply until [Fault.Release].
 func HoldReply() Action { return Action{kind: holdReply} }
 
 // FailWith replies with a code and does not apply the request.
@@ -267,8 +267,8 @@ func Freeze() Action { return Action{kind: freeze} }
 // test.
 func Call(f func(Request)) Action { return Action{kind: call, hook: f} }
 
-// FaultInjector holds what [Server] and [Proxy] have in common: one test of
-// faults runs on the embedded server and, through a proxy, on a real one.
+// FaultInjector is the interface that [Server] and [Proxy] share, so that one test
+// of faults runs on the embedded server and, through a proxy, on a real one.
 type FaultInjector interface {
 	Addr() string
 	ConnectString() string
@@ -360,8 +360,8 @@ func (f *Fault) Release() {
 	}
 }
 
-// Remove ends the rule: it hits no further request. What it holds is held until
-// Release.
+// Remove ends the rule: it hits no further request. Requests and replies that it
+// holds stay held until Release.
 func (f *Fault) Remove() {
 	f.faults.mu.Lock()
 	defer f.faults.mu.Unlock()
@@ -426,9 +426,9 @@ type faults struct {
 }
 
 // Inject puts a rule into force. A request is hit by the first rule that it
-// matches, in the order of injection, and by no other; rules with Pass count it
-// in addition. Inject panics if the rule is invalid, for instance if it has no
-// action: that is an error in the test.
+// matches, in the order of injection, and by no other, except that all matching
+// rules with Pass count it. Inject panics if the rule is invalid, for instance if
+// it has no action: that is an error in the test.
 func (fs *faults) Inject(rule Rule) *Fault {
 	if reason := rule.invalid(); reason != "" {
 		panic("zktest: Inject: " + reason)

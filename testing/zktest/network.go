@@ -43,7 +43,7 @@ type throttle struct {
 func (n *network) init() { n.healed.L = &n.mu }
 
 // Partition holds up the packets of the selected connections in one direction
-// until Heal: nothing is lost or closed, and sessions go on expiring. It applies
+// until Heal: nothing is lost or closed, and sessions still expire. It applies
 // to later connections, too; a session's new connection is recognized by its
 // first packet.
 func (n *network) Partition(sel Selector, dir Direction) {
@@ -84,7 +84,7 @@ func (n *network) cut(sel Selector, how cutMode) {
 }
 
 // Deafen discards what the clients of the selected connections send, even the
-// end of the connection, while they go on receiving: their sessions expire. It
+// end of the connection, while they still receive data: their sessions expire. It
 // lasts as long as the connection.
 func (n *network) Deafen(sel Selector) {
 	for _, c := range n.selected(sel) {

@@ -34,7 +34,7 @@ const (
 // packet, and every four letter command, unchanged.
 //
 // A proxy sees packets, not what the server does with them. So it differs from
-// [Server] in some points:
+// [Server] in some respects:
 //   - While a rule delays a request, neither that request nor later ones of the
 //     connection reach the server, not even pings: the session may expire.
 //   - [Pass] and [Call] have happened when the server has replied: then the
@@ -47,7 +47,7 @@ const (
 // A proxy cannot show the server's state: to wait until a watch is set, inject a
 // rule with Pass for the read that sets it.
 //
-// All methods may be called concurrently, also from a rule's [Call], except
+// All methods may be called concurrently, even from a rule's [Call], except
 // Close, which waits for the Call.
 type Proxy struct {
 	faults
@@ -77,7 +77,7 @@ func StartProxy(t testing.TB, target string) *Proxy {
 }
 
 // RunProxy starts a proxy on a free port of 127.0.0.1, in front of the server at
-// target, host:port. Call Close to release it. While the server does not run,
+// target, host:port. Call Close to release it. While the server is not running,
 // the proxy closes clients' connections.
 func RunProxy(target string) (*Proxy, error) {
 	_, port, err := net.SplitHostPort(target)

@@ -335,7 +335,7 @@ func (s *RealServer) Addr() string { return s.ports[0].addr() }
 // ConnectString returns the address for clients, as Addr does.
 func (s *RealServer) ConnectString() string { return s.Addr() }
 
-// PID returns the id of the Java process, or 0 if the server is not running.
+// PID returns the ID of the Java process, or 0 if the server is not running.
 func (s *RealServer) PID() int {
 	if p := s.running(); p != nil {
 		return p.cmd.Process.Pid

@@ -33,7 +33,7 @@ import (
 // nothing, neither does this one: children are listed in arbitrary order. It has
 // no TLS, SASL, quotas or reconfiguration.
 //
-// All methods may be called concurrently, also from a rule's [Call], but not
+// All methods may be called concurrently, even from a rule's [Call], but not
 // from the Where of a [Match]. On a closed server, methods that change its state
 // return an error; methods that read it still work.
 type Server struct {

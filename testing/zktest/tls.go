@@ -18,7 +18,7 @@ import (
 )
 
 // TLS makes real servers also serve TLS, on a separate port (see
-// [RealServer.SecureAddr]), with certificates made for them.
+// [RealServer.SecureAddr]), with certificates created for them.
 // [RealServer.ClientTLS] returns the configuration for clients.
 //
 // clients is the policy for client certificates: [tls.NoClientCert],

@@ -1,5 +1,5 @@
-// Package demo is the frame of the example programs: flags, signals, and a
-// ZooKeeper server to try things out on.
+// Package demo is what the example programs share: flags, signals, and a
+// ZooKeeper server to try them on.
 package demo
 
 import (
@@ -31,7 +31,7 @@ func ZooKeeperFlag() *string {
 	return address
 }
 
-// ParseFlags parses the command line. If that is wrong, it prints the usage and
+// ParseFlags parses the command line. If that is invalid, it prints the usage and
 // exits.
 func ParseFlags(usage string) {
 	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage) }
@@ -62,7 +62,7 @@ func Exit(name string, err error) {
 // Server is the ZooKeeper server that an example uses.
 type Server struct {
 	Address  string
-	Embedded *zktest.Server // nil if the server was running already
+	Embedded *zktest.Server // nil if the server was already running
 }
 
 // OpenServer returns the server at the address, or starts an embedded one if the

@@ -32,10 +32,10 @@ func Main(m *testing.M, program func(), opts ...goleak.Option) {
 type Program struct {
 	*exec.Cmd
 	Stdout, Stderr *Output
-	Temp           string // its temporary directory, and no other program's
+	Temp           string // its temporary directory, which no other program uses
 }
 
-// New prepares a run with no other programs on its path and no settings of
+// New prepares a run with no other programs on its PATH and no settings for
 // OpenTelemetry.
 func New(t *testing.T, args ...string) *Program {
 	exe, err := os.Executable()
@@ -49,8 +49,8 @@ func New(t *testing.T, args ...string) *Program {
 		}
 	}
 	p.Env = append(p.Env, programEnv+"=1", "TMPDIR="+p.Temp, "PATH=")
-	// Wait waits until nothing can write there any more: a process that outlives
-	// the program makes it fail.
+	// Wait waits until nothing can write there any more, and fails if a process
+	// outlives the program.
 	p.Cmd.Stdout, p.Cmd.Stderr = p.Stdout, p.Stderr
 	p.WaitDelay = 10 * time.Second
 	return p
@@ -71,7 +71,7 @@ func (p *Program) RequireClean(t *testing.T) {
 	require.Empty(t, entries)
 }
 
-// Output is what a program has printed so far.
+// Output holds the text that a program has printed so far.
 type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -94,13 +94,13 @@ func (o *Output) String() string {
 type Misuse struct {
 	Name  string
 	Args  []string
-	Code  int    // 2 if the command line is wrong in itself
-	Error string // part of what the program prints
+	Code  int    // 2 if the command line is invalid in itself
+	Error string // part of the error that the program prints
 	Logs  bool   // the program may log to standard output first
 }
 
 // RequireErrors requires that the program exits with a clear error for each
-// command line, and with its usage if that is wrong in itself.
+// command line, and with its usage if the command line is invalid in itself.
 func RequireErrors(t *testing.T, usage string, misuses []Misuse) {
 	for _, misuse := range misuses {
 		t.Run(misuse.Name, func(t *testing.T) {

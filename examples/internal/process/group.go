@@ -1,5 +1,5 @@
-// Package process runs the parts of an example as processes of their own: copies
-// of the running program, which receive messages from it and send others back.
+// Package process runs the parts of an example as separate processes: copies of
+// the running program, which receive messages from it and send messages back.
 package process
 
 import (
@@ -20,15 +20,15 @@ import (
 type Group struct {
 	ctx      context.Context
 	end      context.CancelCauseFunc // called when a worker has ended too early
-	messages *json.Decoder           // of all workers, in the order in which they were sent
-	pipe     *os.File                // the end of it that workers write to
+	messages *json.Decoder           // from all workers, in the order in which they were sent
+	pipe     *os.File                // the end that workers write messages to
 	inputs   map[string]io.WriteCloser
 	finished atomic.Bool // no worker will receive another message
 	running  sync.WaitGroup
 }
 
 // Run calls story with a group, and returns its error. All workers have ended
-// when Run returns. If ctx ends first, or the timeout, the error says so.
+// when Run returns. If ctx ends first, or the timeout expires, the error says so.
 func Run(ctx context.Context, timeout time.Duration, story func(*Group) error) error {
 	ctx, stop := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done after %s", timeout))
 	defer stop()
@@ -56,7 +56,7 @@ func run(ctx context.Context, story func(*Group) error) error {
 	if err != io.EOF {
 		return err
 	}
-	// All workers have ended, and the first of them said why.
+	// All workers have ended, and the first of them reported the reason.
 	defer end(nil)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -108,7 +108,7 @@ func (g *Group) Send(name string, message any) {
 	_ = json.NewEncoder(g.inputs[name]).Encode(message) // if the worker has ended, Receive says so
 }
 
-// Finish tells the workers that there are no more messages. They may end then.
+// Finish tells the workers that there are no more messages. They may then end.
 func (g *Group) Finish() {
 	g.finished.Store(true)
 	for _, input := range g.inputs {

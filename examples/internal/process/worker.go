@@ -18,7 +18,7 @@ type Worker struct {
 	output *json.Encoder
 }
 
-// Self returns the worker that this process is, or nil if it is none.
+// Self returns this process as a worker, or nil if it is not a worker.
 func Self() *Worker {
 	name := os.Getenv(workerEnv)
 	if name == "" {
@@ -30,7 +30,7 @@ func Self() *Worker {
 	return &Worker{Name: name, input: json.NewDecoder(os.Stdin), output: json.NewEncoder(os.Stdout)}
 }
 
-// Receive stores the next message. It returns an error when there are no more, in
+// Receive stores the next message. It returns an error when there are none left, in
 // particular because the process that started this one has ended.
 func (w *Worker) Receive(message any) error { return w.input.Decode(message) }
 
@@ -42,7 +42,7 @@ func (w *Worker) Send(message any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// If nothing reads it any more, the input has ended as well, and that ends the
-	// worker.
+	// If no process reads the message any more, the input has ended as well, and
+	// that ends the worker.
 	_ = w.output.Encode(envelope{w.Name, text})
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Axis is an axis of time, as wide as a number of characters.
+// Axis is a time axis whose width is a number of characters.
 type Axis struct {
 	Begin time.Time
 	Total time.Duration

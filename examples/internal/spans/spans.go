@@ -11,7 +11,7 @@ import (
 // Names of lockpool's spans.
 const (
 	Acquire = "lockpool.lock.acquire"
-	Wait    = "lockpool.lock.wait" // the part of Acquire spent behind others
+	Wait    = "lockpool.lock.wait" // the part of Acquire spent behind other contenders
 	Hold    = "lockpool.lock.hold"
 )
 
@@ -38,7 +38,7 @@ type Span struct {
 // the way.
 type Link struct{ Trace, ID, Role string }
 
-// Record returns what a service has recorded in a span.
+// Record returns a span as a service has recorded it.
 func Record(service string, s sdktrace.ReadOnlySpan) *Span {
 	c := s.SpanContext()
 	record := &Span{Service: service, Name: s.Name(), Trace: c.TraceID().String(), ID: c.SpanID().String(),

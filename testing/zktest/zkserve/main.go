@@ -4,9 +4,9 @@
 //
 //	go run ./testing/zktest/zkserve [-addr HOST:PORT] [-tick DURATION]
 //
-// The first line of its output is the connect string for clients. SIGINT and
-// SIGTERM end it. go run does not forward SIGTERM, so build the command for use in
-// scripts.
+// The first line of its output is the connect string for clients. SIGINT or
+// SIGTERM ends the command. go run does not forward SIGTERM, so build the command
+// for use in scripts.
 package main
 
 import (
