@@ -70,7 +70,7 @@ func (m *meters) make(cfg Config) {
 	m.depth = usable(depth, err, metric.Int64Histogram(noop.Int64Histogram{}))
 	m.waiters = upDown("lockpool.lock.waiters", "{waiter}", "Calls that wait for a lock.")
 	m.held = upDown("lockpool.lock.held", "{lock}", "Locks that are held.")
-	m.reentries = counter("lockpool.lock.reentries", "{entry}", "Entries into locks that were held already, counted when these are let go.")
+	m.reentries = counter("lockpool.lock.reentries", "{entry}", "Entries into locks that were held already, counted when those are released.")
 	m.lost = counter("lockpool.lock.lost", "{lock}", "Locks that were lost while they were held.")
 	m.rescues = counter("lockpool.lock.rescues", "{rescue}", "Ends of nodes that the service did not tell of, and that were found by looking again.")
 	m.sessionsLost = counter("lockpool.session.lost", "{session}", "Sessions with the service that ended otherwise than by being closed.")
