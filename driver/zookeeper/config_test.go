@@ -84,7 +84,7 @@ func TestErrorOfAMalformedConnectStringNamesThePart(t *testing.T) {
 		"::1":                   "[address]",
 		"::1:2181":              "[address]",
 		"a:1 ,b":                "white space",
-		"a?digest=me:s3cret%zz": `"digest" is not percent-encoded`,
+		"a?digest=me:s3cret%zz": `"digest" is not properly percent-encoded`,
 		"me:s3cret@a":           "?digest=user:password",
 		"a?dijest=me:s3cret":    `unknown parameter "dijest"`,
 

@@ -264,17 +264,16 @@ func merge(c *driver.Node, node driver.Node) bool {
 		!strings.HasPrefix(c.Name, guidPrefix) || len(c.Name) < len(guidPrefix)+guidLength {
 		return false
 	}
-	if !hasGUID(node.Name, guidOf(c.Name)) || node.Limit != c.Limit {
+	own := strings.HasPrefix(node.Name, guidPrefix)
+	lease := own && node.Kind == driver.Permit && c.Kind == driver.Permit
+	alias := !own && node.Kind != driver.Permit && c.Kind != driver.Permit
+	if !lease && !alias || node.Limit != c.Limit || !hasGUID(node.Name, guidOf(c.Name)) { // GUIDs last: in a long queue they take time
 		return false
 	}
-	alias := !strings.HasPrefix(node.Name, guidPrefix)
-	switch {
-	case !alias && node.Kind == driver.Permit && c.Kind == driver.Permit:
+	if lease {
 		c.Permits++
-	case alias && node.Kind != driver.Permit && c.Kind != driver.Permit:
+	} else {
 		c.Alias = node.Name
-	default:
-		return false
 	}
 	return true
 }
