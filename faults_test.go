@@ -22,7 +22,7 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	leaseclock "github.com/lockpool/lockpool/internal/clock"
-	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 

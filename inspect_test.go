@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // Scenario 124.

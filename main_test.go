@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 func TestMain(m *testing.M) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // unsafe are texts that are no part of a lock's name.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 var contention = flag.Duration("contention", 3*time.Second, "how long the processes of TestManyProcesses contend")

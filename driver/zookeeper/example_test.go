@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // address returns the address of the examples' server.

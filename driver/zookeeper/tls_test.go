@@ -20,7 +20,7 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/internal/locktest"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
