@@ -2,10 +2,12 @@ package zookeeper
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -57,6 +59,11 @@ type Config struct {
 	// ACL is given to every node created. By default nodes are open to the world or,
 	// with Digest, to that user only.
 	ACL []zk.ACL
+
+	// Dial, if set, opens the connections, instead of a net.Dialer over TCP: through a
+	// proxy, an SSH tunnel, or in memory. It is given an element of Servers, whose name
+	// is then not resolved, and must return when ctx ends.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	// TLS, if set, encrypts all connections. The server's name is taken from
 	// Servers unless set here.

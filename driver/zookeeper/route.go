@@ -81,6 +81,9 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 		return t, nil
 	}
 	r.next++
+	if s.cfg.Dial != nil { // which resolves names itself
+		return t, nil
+	}
 	host, _, _ := net.SplitHostPort(t.server)
 	good, known := s.lastGoodIP.Load(t.server)
 	if known { // leave time to connect
@@ -229,7 +232,11 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	var conn net.Conn
 	if err == nil {
 		host, port, _ := net.SplitHostPort(to.server)
-		conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(to.ip, port))
+		if s.cfg.Dial != nil {
+			conn, err = s.cfg.Dial(ctx, to.server)
+		} else {
+			conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(to.ip, port))
+		}
 		if err == nil && s.tls != nil {
 			conn, err = startTLS(ctx, conn, s.tls(), host)
 		}

@@ -181,7 +181,7 @@ func (c *clientConn) cut(how cutMode) {
 	c.mu.Unlock()
 	c.net.wake()
 	_ = c.conn.SetWriteDeadline(time.Unix(1, 0)) // ends a write that is blocked
-	if tcp, ok := c.conn.(*net.TCPConn); ok && how == rst {
+	if tcp, ok := c.conn.(tcpLike); ok && how == rst {
 		_ = tcp.SetLinger(0)
 	} else if ok && tcp.CloseWrite() == nil {
 		// The reader goes on until the client's FIN: see closeAndDrain.
@@ -189,6 +189,12 @@ func (c *clientConn) cut(how cutMode) {
 		return
 	}
 	_ = c.conn.Close()
+}
+
+// tcpLike is a connection that ends as one of TCP does.
+type tcpLike interface {
+	SetLinger(sec int) error
+	CloseWrite() error
 }
 
 // blackhole discards, from now on, the packets that are read, that are sent, or

@@ -38,6 +38,7 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 // config holds the options of an embedded server.
 type config struct {
 	addr                   string
+	inMemory               bool
 	members                int
 	tick                   time.Duration
 	minTimeout, maxTimeout time.Duration // minTimeout 0 becomes 2 ticks

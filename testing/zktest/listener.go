@@ -2,15 +2,19 @@ package zktest
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// listener accepts connections on a port, in one of four modes.
+// listener accepts connections on a port or in memory, in one of four modes.
 type listener struct {
+	inMemory bool // no port is opened
+
 	// admit is called in the order of the connections. The function it returns
 	// runs in a goroutine of its own.
 	admit func(net.Conn) func()
@@ -21,6 +25,7 @@ type listener struct {
 	reservation io.Closer    // keeps the port while refusing; nil for a given port
 	ln          net.Listener // nil while refusing
 	mode        acceptMode
+	dialed      int               // connections in memory so far
 	hung        map[net.Conn]bool // accepted while hanging
 	closed      bool
 }
@@ -34,6 +39,11 @@ const (
 	rejecting            // connections are closed as soon as they are accepted
 	hanging              // connections are accepted and never answered
 )
+
+// newMemoryListener returns a listener without a port. addr is only a name.
+func newMemoryListener(addr string, admit func(net.Conn) func()) *listener {
+	return &listener{inMemory: true, admit: admit, addr: addr, hung: map[net.Conn]bool{}}
+}
 
 // newListener opens addr, or a free port of 127.0.0.1 if addr is empty.
 func newListener(addr string, admit func(net.Conn) func()) (*listener, error) {
@@ -62,7 +72,7 @@ func (l *listener) setMode(m acceptMode) error {
 	if m == refusing {
 		return l.closePort()
 	}
-	if l.ln != nil {
+	if l.ln != nil || l.inMemory {
 		return nil
 	}
 	ln, err := net.Listen("tcp", l.addr)
@@ -98,17 +108,39 @@ func (l *listener) accept(ln net.Listener) {
 			continue
 		}
 		l.mu.Lock()
-		switch {
-		case l.ln != ln, l.mode == rejecting:
+		if l.ln != ln {
 			_ = conn.Close()
-		case l.mode == hanging:
-			l.hung[conn] = true
-			l.wg.Go(func() { l.hang(conn) }) // ends with the connection
-		default:
-			l.wg.Go(l.admit(conn))
+		} else {
+			l.take(conn)
 		}
 		l.mu.Unlock()
 	}
+}
+
+// take does with a new connection what the mode says. It is called with mu held.
+func (l *listener) take(conn net.Conn) {
+	switch l.mode {
+	case rejecting:
+		_ = conn.Close()
+	case hanging:
+		l.hung[conn] = true
+		l.wg.Go(func() { l.hang(conn) }) // ends with the connection
+	default:
+		l.wg.Go(l.admit(conn))
+	}
+}
+
+// dial connects in memory.
+func (l *listener) dial() (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.mode == refusing {
+		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: memoryAddr(l.addr), Err: syscall.ECONNREFUSED}
+	}
+	l.dialed++
+	client, server := newMemoryConn(memoryAddr(fmt.Sprintf("127.0.0.1:%d", l.dialed)), memoryAddr(l.addr))
+	l.take(server)
+	return client, nil
 }
 
 func (l *listener) hang(conn net.Conn) {

@@ -95,6 +95,9 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !conf.inMemory && inBubble() {
+		return nil, fmt.Errorf("zktest: starting the embedded server: %w", errBubble)
+	}
 	s := &Server{
 		conf:      conf,
 		done:      make(chan struct{}),
@@ -117,8 +120,10 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		if i == 0 {
 			addr = conf.addr
 		}
-		rep.listener, err = newListener(addr, func(nc net.Conn) func() { return s.admit(rep, nc) })
-		if err != nil {
+		admit := func(nc net.Conn) func() { return s.admit(rep, nc) }
+		if conf.inMemory {
+			rep.listener = newMemoryListener(fmt.Sprintf("member%d.zktest:2181", rep.number), admit)
+		} else if rep.listener, err = newListener(addr, admit); err != nil {
 			return nil, fmt.Errorf("zktest: starting the embedded server: %w", errors.Join(err, s.Close()))
 		}
 		s.mu.Lock()

@@ -1,0 +1,39 @@
+package zktest
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// InMemory makes a server that has no port: clients connect with [Server.Dial].
+// Such a server works in a bubble of testing/synctest, where time passes when all
+// goroutines wait.
+func InMemory() Option {
+	return option(func(c *config) error {
+		c.inMemory = true
+		return nil
+	})
+}
+
+// StartBubble is [Start] with [InMemory], for a test in a bubble of testing/synctest:
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		server := zktest.StartBubble(t)
+//		...
+//	})
+//
+// The server's clock is that of the bubble. So an hour until a deadline passes in no
+// time, and so does a session timeout.
+func StartBubble(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	return Start(t, append([]Option{InMemory()}, opts...)...)
+}
+
+// errBubble is the error of a server that would wait for the network in a bubble: as
+// that is not waiting for the bubble, its time would stand still.
+var errBubble = errors.New("a server with a port cannot work in a bubble of testing/synctest, because time would stand still: use StartBubble, or the option InMemory, and Server.Dial")
+
+// inBubble reports whether the caller runs in a bubble, whose time begins at midnight
+// of January 1, 2000.
+func inBubble() bool { return time.Now().UTC().Year() < 2020 }
