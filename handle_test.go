@@ -188,7 +188,7 @@ func TestHandleDoLocksForItsHandle(t *testing.T) {
 	require.Empty(t, b.Children("b"))
 	failure := errors.New("failure")
 	require.Equal(t, failure, h.Do(b.Ctx, "b", func(context.Context) error { return failure }))
-	require.ErrorContains(t, h.Do(b.Ctx, "b", nil), "nil function")
+	require.ErrorContains(t, h.Do(b.Ctx, "b", nil), "function is nil")
 	held := b.Lock(b.Pool(), "c")
 	nothing := func(context.Context) error { return nil }
 	require.ErrorIs(t, h.Do(b.Ctx, "c", nothing, lockpool.WaitAtMost(0)), lockpool.ErrLocked)

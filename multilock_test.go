@@ -155,7 +155,7 @@ func TestMultiLockDoUnlocksAll(t *testing.T) {
 	unlocked()
 
 	all := lockAll()
-	require.ErrorContains(t, all.Do(b.Ctx, nil), "nil function")
+	require.ErrorContains(t, all.Do(b.Ctx, nil), "function is nil")
 	unlocked()
 	require.ErrorIs(t, all.Do(b.Ctx, func(ctx context.Context) error { return nil }), lockpool.ErrNotHeld)
 }

@@ -249,7 +249,7 @@ func TestDoRejectsNil(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
-	require.ErrorContains(t, p.Do(b.Ctx, "a", nil), "nil function")
+	require.ErrorContains(t, p.Do(b.Ctx, "a", nil), "function is nil")
 	require.ErrorContains(t, p.Do(b.Ctx, "a", func(context.Context) error { return nil }, nil), "nil LockOption")
 	require.Zero(t, p.Stats().OpenSessions)
 }

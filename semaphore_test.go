@@ -159,7 +159,7 @@ func TestInvalidAcquireIsRejected(t *testing.T) {
 	}
 	require.ErrorContains(t, p.Semaphore("s", 0).SetLimit(b.Ctx, -1), "limit -1 is not between")
 	require.ErrorIs(t, p.Semaphore("s/", 0).SetLimit(b.Ctx, 1), lockpool.ErrInvalidName)
-	require.ErrorContains(t, p.Semaphore("s", 1).Do(b.Ctx, 1, nil), "nil function")
+	require.ErrorContains(t, p.Semaphore("s", 1).Do(b.Ctx, 1, nil), "function is nil")
 	require.Empty(t, b.Children("s/leases"))
 }
 

@@ -253,7 +253,7 @@ func TestDowngradeGoesOnWhenItsContextEnds(t *testing.T) {
 	defer cancel()
 	err := write.Unlock(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "not confirmed yet")
+	require.ErrorContains(t, err, "not confirmed it yet")
 	require.ErrorIs(t, read.Unlock(ctx), context.DeadlineExceeded)
 	require.NoError(t, f.Wait(b.Ctx))
 	f.Release()
