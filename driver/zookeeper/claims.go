@@ -17,26 +17,31 @@ type claims struct {
 	changed            chan struct{} // closed when creating or deleting decreases; nil without a waiter
 }
 
-// claimedPaths has the claims of each path as a weak.Pointer: they exist for as long
+// claimRegistry has the claims of each path as a weak.Pointer: they exist for as long
 // as a call or a held node (plainNode.claims) refers to them.
-var claimedPaths sync.Map
+type claimRegistry struct{ byPath sync.Map }
 
-// claimsOn returns the claims of a path.
-func claimsOn(path string) *claims {
+// processClaims are those of all connectors, which may connect to the same ensemble by
+// different addresses. A connector with a Config.Dial has its own: goroutines in
+// different bubbles of testing/synctest must not wait for each other.
+var processClaims claimRegistry
+
+// on returns the claims of a path.
+func (r *claimRegistry) on(path string) *claims {
 	for {
-		found, ok := claimedPaths.Load(path)
+		found, ok := r.byPath.Load(path)
 		if !ok {
 			c := new(claims)
 			p := weak.Make(c)
-			if found, ok = claimedPaths.LoadOrStore(path, p); !ok {
-				runtime.AddCleanup(c, func(path string) { claimedPaths.CompareAndDelete(path, p) }, path)
+			if found, ok = r.byPath.LoadOrStore(path, p); !ok {
+				runtime.AddCleanup(c, func(path string) { r.byPath.CompareAndDelete(path, p) }, path)
 				return c
 			}
 		}
 		if c := found.(weak.Pointer[claims]).Value(); c != nil {
 			return c
 		}
-		claimedPaths.CompareAndDelete(path, found) // its cleanup is about to
+		r.byPath.CompareAndDelete(path, found) // its cleanup is about to
 	}
 }
 

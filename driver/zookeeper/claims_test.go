@@ -12,14 +12,14 @@ import (
 func TestClaimsOfOnePathExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	const path = "/claims/one"
-	c := claimsOn(path)
+	c := processClaims.on(path)
 	require.True(t, c.delete())
 	began := time.Now()
-	turn := claimsOn(path).create()
+	turn := processClaims.on(path).create()
 	require.GreaterOrEqual(t, time.Since(began), maxClaimWait, "a create waits for the delete, but not forever")
-	require.False(t, claimsOn(path).delete(), "a delete gives up waiting for the create")
+	require.False(t, processClaims.on(path).delete(), "a delete gives up waiting for the create")
 	c.created(true)
-	require.Equal(t, turn, claimsOn(path).turn())
+	require.Equal(t, turn, processClaims.on(path).turn())
 	c.deleted()
 	c.deleted()
 	began = time.Now()
@@ -31,11 +31,11 @@ func TestClaimsOfOnePathExcludeEachOther(t *testing.T) {
 
 func TestClaimsOfOtherPathsDoNotWaitForADelete(t *testing.T) {
 	t.Parallel()
-	c := claimsOn("/claims/deleted")
+	c := processClaims.on("/claims/deleted")
 	require.True(t, c.delete())
 	defer c.deleted()
 	for i := range 10_000 {
-		other := claimsOn(fmt.Sprint("/claims/other/", i))
+		other := processClaims.on(fmt.Sprint("/claims/other/", i))
 		require.Zero(t, other.deleting)
 		other.create()
 		other.created(true)
@@ -46,16 +46,16 @@ func TestClaimsOfOtherPathsDoNotWaitForADelete(t *testing.T) {
 func TestClaimsLiveAsLongAsTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	const held, released = "/claims/held", "/claims/released"
-	c := claimsOn(held)
+	c := processClaims.on(held)
 	c.create()
 	c.created(true)
-	claimsOn(released).create()
+	processClaims.on(released).create()
 	require.Eventually(t, func() bool {
 		runtime.GC()
-		_, found := claimedPaths.Load(released)
+		_, found := processClaims.byPath.Load(released)
 		return !found
 	}, 10*time.Second, time.Millisecond)
-	require.Equal(t, int64(1), claimsOn(held).turn())
-	require.Zero(t, claimsOn(released).turn())
+	require.Equal(t, int64(1), processClaims.on(held).turn())
+	require.Zero(t, processClaims.on(released).turn())
 	runtime.KeepAlive(c)
 }

@@ -44,6 +44,8 @@ type settings struct {
 	lastGoodIP  *sync.Map     // by server: the address that last opened a session
 	openTimeout *atomic.Int64 // how long a server is given to open a session
 
+	claims *claimRegistry // of plain locks
+
 	warnShortTimeout *sync.Once
 
 	abandoned *sync.WaitGroup // sessions that were not returned to their callers, until they are closed
@@ -66,10 +68,14 @@ func NewConnector(cfg Config) (*Connector, error) {
 		log:              log,
 		outage:           &outage{log: cfg.Logger, servers: cfg.Servers},
 		resolver:         net.DefaultResolver,
+		claims:           &processClaims,
 		lastGoodIP:       new(sync.Map),
 		openTimeout:      new(atomic.Int64),
 		warnShortTimeout: new(sync.Once),
 		abandoned:        new(sync.WaitGroup),
+	}
+	if cfg.Dial != nil {
+		set.claims = new(claimRegistry)
 	}
 	set.openTimeout.Store(int64(set.minOpenTimeout()))
 	set.closing, set.close = context.WithCancel(context.Background())

@@ -184,7 +184,7 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error) {
 	err = s.retryUntilAnswered(func() error {
 		if node.Kind == driver.Plain { // checked at each attempt: the name may be the next holder's by now
-			claims := claimsOn(path)
+			claims := s.claims.on(path)
 			claims.delete()
 			defer claims.deleted()
 			if _, err := s.plainVersion(path, node); err != nil {

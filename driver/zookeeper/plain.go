@@ -77,7 +77,7 @@ func (s *Session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 
 // createPlain sends one create, finds out whether it succeeded, and records the node.
 func (s *Session) createPlain(path string, node driver.Node, data []byte) error {
-	claims := claimsOn(path)
+	claims := s.claims.on(path)
 	turn := claims.create()
 	_, err := s.requests.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
 	if err != nil && !isRefused(err) {
@@ -184,7 +184,7 @@ func (s *Session) removePlain(path string, node driver.Node) error {
 // removePlainOnce sends one delete, unless the node is gone. It sets sent if the
 // delete may have been carried out.
 func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) error {
-	claims := claimsOn(path)
+	claims := s.claims.on(path)
 	alone := claims.delete()
 	defer claims.deleted()
 	owns, certain := s.ownsPlain(path, node)

@@ -87,6 +87,9 @@ func RunProxy(target string) (*Proxy, error) {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return nil, fmt.Errorf("zktest: starting a proxy: the target %q has no port from 1 to 65535", target)
 	}
+	if inBubble() {
+		return nil, fmt.Errorf("zktest: starting a proxy: %w", errBubble)
+	}
 	p := &Proxy{
 		target:       target,
 		upstreams:    map[*clientConn]*net.TCPConn{},

@@ -102,6 +102,9 @@ func RunReal(ctx context.Context, opts ...RealOption) (*RealServer, error) {
 // runReal starts n servers, again on other ports if another process has taken
 // one of theirs. The network is nil without the option Separated.
 func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*RealServer, *ensembleNetwork, error) {
+	if inBubble() {
+		return nil, nil, fmt.Errorf("zktest: starting a real server: %w", errBubble)
+	}
 	if systemError != nil {
 		return nil, nil, systemError
 	}
@@ -290,14 +293,14 @@ func (s *RealServer) startError(p *process, err error) error {
 func (s *RealServer) serving(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	conf, err := sendCommand(ctx, s.Addr(), "conf")
+	conf, err := sendCommand(ctx, dialTCP, s.Addr(), "conf")
 	if err != nil {
 		return "", err
 	}
 	if !strings.HasPrefix(field(conf, "dataDir="), s.dataDir()) {
 		return "", fmt.Errorf("not serving from %s: %.80q", s.dataDir(), conf)
 	}
-	srvr, err := sendCommand(ctx, s.Addr(), "srvr")
+	srvr, err := sendCommand(ctx, dialTCP, s.Addr(), "srvr")
 	if err != nil {
 		return "", err
 	}
@@ -482,18 +485,25 @@ func (s *RealServer) close() error {
 // does not answer, so Command returns when ctx ends. The connection counts toward
 // maxClientCnxns.
 func (s *RealServer) Command(ctx context.Context, word string) (string, error) {
-	return command(ctx, s.Addr(), word)
+	return command(ctx, dialTCP, s.Addr(), word)
 }
 
-func command(ctx context.Context, addr, word string) (string, error) {
-	answer, err := sendCommand(ctx, addr, word)
+func command(ctx context.Context, dial dialer, addr, word string) (string, error) {
+	answer, err := sendCommand(ctx, dial, addr, word)
 	if err != nil {
 		return "", fmt.Errorf("zktest: %s: %w", addr, err)
 	}
 	return answer, nil
 }
 
-func sendCommand(ctx context.Context, addr, word string) (_ string, err error) {
+// dialer connects to a server.
+type dialer func(ctx context.Context, addr string) (net.Conn, error)
+
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp4", addr)
+}
+
+func sendCommand(ctx context.Context, dial dialer, addr, word string) (_ string, err error) {
 	defer func() {
 		if err != nil {
 			if ctx.Err() != nil { // the cause of the connection's deadline
@@ -506,8 +516,7 @@ func sendCommand(ctx context.Context, addr, word string) (_ string, err error) {
 		// The server would read it as the length of a packet.
 		return "", errors.New("the command does not have four letters")
 	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp4", addr)
+	conn, err := dial(ctx, addr)
 	if err != nil {
 		return "", err
 	}
@@ -531,11 +540,11 @@ func sendCommand(ctx context.Context, addr, word string) (_ string, err error) {
 // command itself: one packet and one connection. It is an error if there is no
 // such line or its value is not an integer.
 func (s *RealServer) Stat(ctx context.Context, key string) (int64, error) {
-	return mntrValue(ctx, s.Addr(), key)
+	return mntrValue(ctx, dialTCP, s.Addr(), key)
 }
 
-func mntrValue(ctx context.Context, addr, key string) (int64, error) {
-	mntr, err := command(ctx, addr, "mntr")
+func mntrValue(ctx context.Context, dial dialer, addr, key string) (int64, error) {
+	mntr, err := command(ctx, dial, addr, "mntr")
 	if err != nil {
 		return 0, err
 	}

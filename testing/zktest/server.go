@@ -271,12 +271,19 @@ func (s *Server) Close() error {
 // Command sends a four letter command, such as "srvr" or "mntr", over a new
 // connection and returns the answer, like [RealServer.Command].
 func (s *Server) Command(ctx context.Context, word string) (string, error) {
-	return command(ctx, s.Addr(), word)
+	return command(ctx, s.dialer(), s.Addr(), word)
 }
 
 // Stat returns a number from the answer to "mntr", like [RealServer.Stat].
 func (s *Server) Stat(ctx context.Context, key string) (int64, error) {
-	return mntrValue(ctx, s.Addr(), key)
+	return mntrValue(ctx, s.dialer(), s.Addr(), key)
+}
+
+func (s *Server) dialer() dialer {
+	if s.conf.inMemory {
+		return s.Dial
+	}
+	return dialTCP
 }
 
 // now returns the server's clock: the time since the server was created.
