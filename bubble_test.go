@@ -1,0 +1,95 @@
+package lockpool_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// bubblePool returns a pool on the server, for a test in a bubble, where time passes
+// when all goroutines wait.
+func bubblePool(t *testing.T, server *zktest.Server) *lockpool.Pool {
+	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: server.Members(), Dial: server.Dial})
+	require.NoError(t, err)
+	pool, err := lockpool.OpenConnector(connector)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return pool
+}
+
+func TestBubbleEndsWorkWhenTheSessionExpires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		var began time.Time
+		err := pool.Do(t.Context(), "job", func(ctx context.Context) error {
+			time.Sleep(time.Minute) // so that the session has proved that it lives
+			require.NoError(t, ctx.Err())
+			began = time.Now()
+			server.Partition(zktest.Selector{}, zktest.Both)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, lockpool.ErrLockLost)
+		lost := time.Since(began)
+		require.Greater(t, lost, 5*time.Second)
+		require.Less(t, lost, 8*time.Second)
+	})
+}
+
+func TestBubbleWaitsForADeadlineOfAnHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		lock, err := pool.Lock(t.Context(), "job")
+		require.NoError(t, err)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err = pool.Lock(ctx, "job")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.InDelta(t, time.Hour, time.Since(began), float64(20*time.Millisecond))
+		require.NoError(t, lock.Unlock(t.Context()))
+	})
+}
+
+// Bubbles do not wait for each other, although their locks have the same paths.
+func TestBubblesSideBySide(t *testing.T) {
+	t.Parallel()
+	var bubbles sync.WaitGroup
+	for range 4 {
+		bubbles.Go(func() {
+			synctest.Test(t, func(t *testing.T) {
+				server := zktest.StartBubble(t)
+				var holders sync.WaitGroup
+				for range 3 {
+					pool := bubblePool(t, server)
+					holders.Go(func() {
+						for range 50 {
+							for _, opts := range [][]lockpool.LockOption{{lockpool.Plain()}, {}} {
+								name := [...]string{"queue", "plain"}[len(opts)]
+								err := pool.Do(t.Context(), name, func(context.Context) error {
+									time.Sleep(time.Second)
+									return nil
+								}, opts...)
+								require.NoError(t, err)
+							}
+						}
+					})
+				}
+				holders.Wait()
+			})
+		})
+	}
+	bubbles.Wait()
+}

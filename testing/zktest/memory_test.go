@@ -1,0 +1,111 @@
+package zktest
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func memoryPair() (client, server *memoryConn) {
+	return newMemoryConn(memoryAddr("127.0.0.1:1"), memoryAddr("member1.zktest:2181"))
+}
+
+func TestMemoryConnBuffersLikeTCP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := memoryPair()
+		n, err := a.Write([]byte("hello")) // nobody reads yet
+		require.NoError(t, err)
+		require.Equal(t, 5, n)
+		require.NoError(t, a.CloseWrite())
+		all, err := io.ReadAll(b)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(all))
+		_, err = b.Write([]byte("still open"))
+		require.NoError(t, err)
+
+		require.NoError(t, b.SetWriteDeadline(time.Now().Add(time.Hour)))
+		n, err = b.Write(make([]byte, 2*maxBuffered)) // more than fits
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Equal(t, maxBuffered-len("still open"), n)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.SetWriteDeadline(time.Time{}))
+		_, err = b.Write([]byte("x"))
+		require.ErrorIs(t, err, syscall.EPIPE)
+		_, err = a.Read(make([]byte, 1))
+		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+func TestMemoryConnResets(t *testing.T) {
+	a, b := memoryPair()
+	_, err := a.Write([]byte("lost"))
+	require.NoError(t, err)
+	require.NoError(t, a.SetLinger(0))
+	require.NoError(t, a.Close())
+	_, err = b.Read(make([]byte, 4))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func TestMemoryConnReadEndsAtItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := memoryPair()
+		began := time.Now()
+		require.NoError(t, b.SetReadDeadline(began.Add(time.Minute)))
+		_, err := b.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Equal(t, time.Minute, time.Since(began))
+		require.NoError(t, b.SetReadDeadline(time.Time{}))
+		time.AfterFunc(time.Minute, func() { _, _ = a.Write([]byte("x")) })
+		n, err := b.Read(make([]byte, 1))
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+}
+
+func TestDialInMemory(t *testing.T) {
+	s := Start(t, InMemory(), Members(2))
+	require.Equal(t, []string{"member1.zktest:2181", "member2.zktest:2181"}, s.Members())
+	answer, err := s.Command(t.Context(), "ruok")
+	require.NoError(t, err)
+	require.Equal(t, "imok", answer)
+	_, err = s.Dial(t.Context(), "127.0.0.1:2181")
+	require.ErrorContains(t, err, "no member has the address 127.0.0.1:2181")
+
+	require.NoError(t, s.RefuseConnections())
+	_, err = s.Dial(t.Context(), s.Addr())
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.NoError(t, s.RejectConnections())
+	conn, err := s.Dial(t.Context(), s.Addr())
+	require.NoError(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.NoError(t, s.HangConnections())
+	conn, err = s.Dial(t.Context(), s.Addr())
+	require.NoError(t, err)
+	_, err = conn.Write([]byte("ruok"))
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.NoError(t, conn.Close())
+}
+
+func TestServersWithPortsRefuseBubbles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err := Run(t.Context())
+		require.ErrorIs(t, err, errBubble)
+		_, err = RunReal(t.Context())
+		require.ErrorIs(t, err, errBubble)
+		_, err = RunProxy("127.0.0.1:2181")
+		require.ErrorIs(t, err, errBubble)
+		StartBubble(t)
+	})
+}
