@@ -597,3 +597,18 @@ func TestFullServerIsATemporaryError(t *testing.T) {
 	second.Close()
 	b.Unlock(b.Lock(p, "a"))
 }
+
+func TestDialerThatReturnsNoConnectionIsAnError(t *testing.T) {
+	t.Parallel()
+	connector, err := zookeeper.NewConnector(zookeeper.Config{
+		Servers: []string{"zk1"},
+		Dial:    func(context.Context, string) (net.Conn, error) { return nil, nil },
+	})
+	require.NoError(t, err)
+	pool, err := lockpool.OpenConnector(connector)
+	require.NoError(t, err)
+	err = pool.Ping(locktest.Timeout(t, 200*time.Millisecond))
+	require.ErrorIs(t, err, lockpool.ErrUnavailable)
+	require.ErrorContains(t, err, "zk1:2181: Config.Dial returned neither a connection nor an error")
+	require.NoError(t, pool.Close())
+}

@@ -1,7 +1,6 @@
 package zookeeper_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -54,26 +54,8 @@ func (c rescueCounter) Add(_ context.Context, n int64, _ ...metric.AddOption) {
 	c.rescues.n.Add(n)
 }
 
-// logged is a buffer for the log of a pool.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // openLogged opens a pool that logs to log, and closes it at the end of the test.
-func openLogged(t *testing.T, addr string, log *logged, opts ...lockpool.Option) *lockpool.Pool {
+func openLogged(t *testing.T, addr string, log *locktest.Log, opts ...lockpool.Option) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
 		Servers: strings.Split(addr, ","), SessionTimeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
@@ -91,7 +73,7 @@ type hiding struct {
 	admin                        *zk.Conn
 	holder, waiter               *lockpool.Pool
 	holderRescues, waiterRescues rescues
-	log                          logged
+	log                          locktest.Log
 }
 
 func newHiding(t *testing.T, addr string) *hiding {
@@ -269,7 +251,7 @@ func TestNoWaitDependsOnAnEvent(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			var log logged
+			var log locktest.Log
 			p, other := openLogged(t, server.ConnectString(), &log), openLogged(t, server.ConnectString(), &log)
 			server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}}, Times: zktest.Always, Do: zktest.Swallow()})
 			for name, ways := range map[string][2]way{

@@ -233,7 +233,9 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	if err == nil {
 		host, port, _ := net.SplitHostPort(to.server)
 		if s.cfg.Dial != nil {
-			conn, err = s.cfg.Dial(ctx, to.server)
+			if conn, err = s.cfg.Dial(ctx, to.server); conn == nil && err == nil {
+				err = errNilConn
+			}
 		} else {
 			conn, err = new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(to.ip, port))
 		}
@@ -255,6 +257,8 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	}
 	return nil, fmt.Errorf("%s: %w", to, err)
 }
+
+var errNilConn = errors.New("Config.Dial returned neither a connection nor an error")
 
 func startTLS(ctx context.Context, conn net.Conn, cfg *tls.Config, host string) (net.Conn, error) {
 	if cfg.ServerName == "" {
