@@ -185,9 +185,14 @@ func (s *Server) write(rep *replica, do func()) {
 }
 
 // sync calls done at a member when it has applied all that its leader had committed
-// or proposed. The leader asks no follower, so one that was replaced answers, too.
+// or, for a follower, proposed. The leader asks no follower, so one that was replaced
+// answers, too, and it does not make its own clients wait (CommitProcessor.matchSyncs).
 func (s *Server) sync(rep *replica, done func()) {
 	s.catchUp(rep)
+	if rep.role == leading {
+		done()
+		return
+	}
 	s.atLeader(rep, func(l *leadership) {
 		switch n := len(l.proposed); {
 		case l.stuck:
