@@ -149,6 +149,9 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	s.mu.Lock()
 	last := len(s.replicas) - 1 // wins, as with real servers that start together
+	if s.isEnsemble() {
+		s.tree["/zookeeper/config"].data = s.ensembleConfig()
+	}
 	s.install(s.replicas[last], s.replicas[:last])
 	s.mu.Unlock()
 	if !conf.manualClock {
