@@ -431,3 +431,20 @@ func TestReadOnlyMode(t *testing.T) {
 		})
 	}
 }
+
+// A replaced leader may have accepted more than those who followed the next one. What
+// it has alone was never committed.
+func TestReplacedLeaderLosesElection(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(3)
+		require.NoError(t, e.Isolate(3))
+		c.send(create("/lost", nil, persistent))
+		require.Equal(t, 2, e.awaitLeader(3))
+		c.endsWithin(0, patience+memberTick)
+		require.NoError(t, e.StopMember(2))
+		e.HealMembers()
+		require.Equal(t, 1, e.awaitLeader(2))
+		time.Sleep(memberTick)
+		e.open(3).fails(errNoNode, getData("/lost", false))
+	})
+}
