@@ -1,6 +1,4 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"cmp"
@@ -13,16 +11,15 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
+// Limits are how long things may take.
+type Limits struct {
+	WakeUp     time.Duration // until a client that was paused notices a loss
+	Overrun    time.Duration // of a call after its context has ended
+	Recovery   time.Duration // until a lock is granted when all faults are over
+	Revocation time.Duration // until a holder notices a revocation request, or has lost the lock: no lease lasts longer
+}
+
 const (
-	// wakeUpTime is how long a client that was paused may take to notice a loss.
-	wakeUpTime = 250 * time.Millisecond
-	// overrun is how long a call may go on after its context has ended.
-	overrun = 2 * time.Second
-	// recoveryTime is how long after all faults a lock must be granted.
-	recoveryTime = 30 * time.Second
-	// revocationTime is how long after a revocation request the holder must have
-	// noticed it, or have lost the lock: no lease lasts longer.
-	revocationTime = 3 * time.Second
 	// minRequests is how many requests that fit beside a holder make it certain
 	// that some are granted beside it.
 	minRequests = 50
@@ -36,29 +33,30 @@ const (
 // kinds of locks or removes the nodes of other clients.
 var expectedErrors = []string{"", "busy", "canceled", "lock_lost", "pool_closed", "revoked", "timeout", unanswered}
 
-// report is the result of the checks.
-type report struct {
-	violations []string
-	leaked     []string
-	stuck      []string
+// Report is the result of the checks.
+type Report struct {
+	Violations []string
+	Leaked     []string
+	Stuck      []string
+	MaxHolders map[string]int // by lock
 	excused    int            // overlaps while the older holder was paused
-	maxHolders map[string]int // by lock
 }
 
-// verdict returns the last line of a campaign's output.
-func (r report) verdict() string {
-	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d", len(r.violations), len(r.leaked), len(r.stuck))
+// Verdict returns the last line of a campaign's output.
+func (r Report) Verdict() string {
+	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d", len(r.Violations), len(r.Leaked), len(r.Stuck))
 }
 
-func (r report) clean() bool { return len(r.violations)+len(r.leaked)+len(r.stuck) == 0 }
+// Clean reports whether nothing was found.
+func (r Report) Clean() bool { return len(r.Violations)+len(r.Leaked)+len(r.Stuck) == 0 }
 
-func (r *report) violation(format string, args ...any) {
-	r.violations = append(r.violations, fmt.Sprintf(format, args...))
+func (r *Report) violation(format string, args ...any) {
+	r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
 }
 
-// check checks a record.
-func check(rec *record) report {
-	r := report{violations: slices.Clone(rec.crashes), leaked: rec.leaked, stuck: slices.Clone(rec.hung), maxHolders: map[string]int{}}
+// Check checks a record.
+func Check(rec *Record) Report {
+	r := Report{Violations: slices.Clone(rec.Crashes), Leaked: rec.Leaked, Stuck: slices.Clone(rec.Hung), MaxHolders: map[string]int{}}
 	byLock := map[string][]*hold{}
 	for _, h := range rec.holds {
 		byLock[h.lock] = append(byLock[h.lock], h)
@@ -80,7 +78,7 @@ func check(rec *record) report {
 
 // checkOverlaps finds times at which the holders of a lock believed to have more
 // permits than there are.
-func (r *report) checkOverlaps(rec *record, holds []*hold) {
+func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 	var active []*hold
 	for _, h := range holds {
 		active = slices.DeleteFunc(active, func(g *hold) bool { return g.end <= h.begin })
@@ -89,7 +87,7 @@ func (r *report) checkOverlaps(rec *record, holds []*hold) {
 		}
 		active = append(active, h)
 		if !exceeded(active) {
-			r.maxHolders[h.lock] = max(r.maxHolders[h.lock], len(active))
+			r.MaxHolders[h.lock] = max(r.MaxHolders[h.lock], len(active))
 			continue
 		}
 		newest := active[0]
@@ -111,7 +109,7 @@ func (r *report) checkOverlaps(rec *record, holds []*hold) {
 			holders = append(holders, fmt.Sprintf("%s from %s until %s", g, rec.at(g.begin), rec.at(g.end)))
 		}
 		r.violation("lock %q exceeded its limit with %d holders, for %s at %s: %s%s", h.lock, len(awake),
-			until.since(h.begin), rec.at(h.begin), strings.Join(holders, ", and "), rec.circumstances(h.begin))
+			until.Since(h.begin), rec.at(h.begin), strings.Join(holders, ", and "), rec.circumstances(h.begin))
 	}
 }
 
@@ -125,7 +123,7 @@ func exceeded(holds []*hold) bool {
 }
 
 // latestEnd returns the latest end of all holds but one.
-func latestEnd(holds []*hold, but *hold) (end instant) {
+func latestEnd(holds []*hold, but *hold) (end Instant) {
 	for _, h := range holds {
 		if h != but {
 			end = max(end, h.end)
@@ -136,7 +134,7 @@ func latestEnd(holds []*hold, but *hold) (end instant) {
 
 // older returns which of two holds was granted first and should have ended. The
 // grant of g was noticed before that of h.
-func (rec *record) older(g, h *hold) *hold {
+func (rec *Record) older(g, h *hold) *hold {
 	switch {
 	case g.token != 0 && h.token != 0 && h.token < g.token:
 		return h
@@ -149,22 +147,22 @@ func (rec *record) older(g, h *hold) *hold {
 
 // noticedLate reports whether a client noticed a grant during or just after a
 // pause, and so may have been granted the lock before the pause.
-func (rec *record) noticedLate(h *hold) bool {
+func (rec *Record) noticedLate(h *hold) bool {
 	return rec.pausedDuring(h.process, h.begin, h.begin)
 }
 
-func (rec *record) pausedDuring(process string, from, until instant) bool {
-	return slices.ContainsFunc(rec.pauses, func(p span) bool {
-		end := p.end.add(wakeUpTime)
-		return p.process == process && from.within(p.begin, end) && until.within(p.begin, end)
+func (rec *Record) pausedDuring(process string, from, until Instant) bool {
+	return slices.ContainsFunc(rec.Pauses, func(p Span) bool {
+		end := p.End.Add(rec.WakeUp)
+		return p.Process == process && from.within(p.Begin, end) && until.within(p.Begin, end)
 	})
 }
 
 // pausedFor returns for how much of a time a process was paused.
-func (rec *record) pausedFor(process string, from, until instant) (sum time.Duration) {
-	for _, p := range rec.pauses {
-		if p.process == process {
-			sum += max(min(p.end, until).since(max(p.begin, from)), 0)
+func (rec *Record) pausedFor(process string, from, until Instant) (sum time.Duration) {
+	for _, p := range rec.Pauses {
+		if p.Process == process {
+			sum += max(min(p.End, until).Since(max(p.Begin, from)), 0)
 		}
 	}
 	return sum
@@ -174,7 +172,7 @@ func (rec *record) pausedFor(process string, from, until instant) (sum time.Dura
 // A grant is known to precede another one if it was noticed before the other
 // request, or if it was noticed before the other grant and both exclude each
 // other.
-func (r *report) checkTokens(rec *record, holds []*hold) {
+func (r *Report) checkTokens(rec *Record, holds []*hold) {
 	var known []*hold
 	for _, h := range holds {
 		for _, token := range h.reentries {
@@ -201,7 +199,7 @@ func (r *report) checkTokens(rec *record, holds []*hold) {
 
 // checkSharing finds a lock that never had several holders, although many
 // requests fit beside a holder.
-func (r *report) checkSharing(holds []*hold) {
+func (r *Report) checkSharing(holds []*hold) {
 	fitting := 0
 	for _, h := range holds {
 		if slices.ContainsFunc(holds, func(g *hold) bool {
@@ -210,24 +208,24 @@ func (r *report) checkSharing(holds []*hold) {
 			fitting++
 		}
 	}
-	if name := holds[0].lock; fitting >= minRequests && r.maxHolders[name] < 2 {
+	if name := holds[0].lock; fitting >= minRequests && r.MaxHolders[name] < 2 {
 		r.violation("lock %q never had two holders at once, although %d requests fit beside a holder", name, fitting)
 	}
 }
 
 // checkRevocations finds holders that listen for revocation requests, but did not
 // notice one and went on holding the lock.
-func (r *report) checkRevocations(rec *record, holds []*hold) {
+func (r *Report) checkRevocations(rec *Record, holds []*hold) {
 	for _, c := range rec.calls {
 		if c.op != opRevoke || c.lock != holds[0].lock || c.err != "" {
 			continue
 		}
 		for _, h := range holds {
-			begin, due := h.begin, c.end.add(revocationTime+rec.pausedFor(h.process, c.begin, h.end))
+			begin, due := h.begin, c.end.Add(rec.Revocation+rec.pausedFor(h.process, c.begin, h.end))
 			if h.downgraded() {
 				begin = h.exclusiveSince
 			}
-			if h.revocable && begin <= c.begin && h.end > due && (h.revokedAt == never || h.revokedAt > due) {
+			if h.revocable && begin <= c.begin && h.end > due && (h.revokedAt == Never || h.revokedAt > due) {
 				r.violation("lock %q: the holder did not notice the revocation request made from %s until %s: %s from %s until %s%s",
 					h.lock, rec.at(c.begin), rec.at(c.end), h, rec.at(h.begin), rec.at(h.end), rec.circumstances(c.end))
 			}
@@ -237,33 +235,33 @@ func (r *report) checkRevocations(rec *record, holds []*hold) {
 
 // checkGaps finds times in which a lock was free and not granted, although
 // clients waited for it.
-func (r *report) checkGaps(rec *record, holds []*hold) {
-	free := rec.begin
-	check := func(until instant) {
-		if until.since(free) <= recoveryTime {
+func (r *Report) checkGaps(rec *Record, holds []*hold) {
+	free := rec.Begin
+	checkGap := func(until Instant) {
+		if until.Since(free) <= rec.Recovery {
 			return
 		}
 		var waited time.Duration
 		for _, c := range rec.calls {
 			if c.lock == holds[0].lock && c.permits > 0 {
-				waited += max(min(until, c.end).since(max(free, c.begin)), 0)
+				waited += max(min(until, c.end).Since(max(free, c.begin)), 0)
 			}
 		}
-		if waited > recoveryTime {
+		if waited > rec.Recovery {
 			r.violation("lock %q was free but not granted for %s after %s, although clients waited for it, for %s in all%s",
-				holds[0].lock, until.since(free), rec.at(free), waited, rec.circumstances(free))
+				holds[0].lock, until.Since(free), rec.at(free), waited, rec.circumstances(free))
 		}
 	}
 	for _, h := range holds {
-		check(h.begin)
+		checkGap(h.begin)
 		free = max(free, h.end)
 	}
-	check(rec.end)
+	checkGap(rec.End)
 }
 
 // checkRegisters checks that each lock's register was linearizable, as one that
 // accepts a write unless its token is smaller than the last accepted one.
-func (r *report) checkRegisters(rec *record) {
+func (r *Report) checkRegisters(rec *Record) {
 	byLock := map[string][]porcupine.Operation{}
 	clients := map[string]int{}
 	for _, a := range rec.accesses {
@@ -298,32 +296,32 @@ func (r *report) checkRegisters(rec *record) {
 
 // checkCalls finds calls that outlasted their context, or ended with an unexpected
 // error.
-func (r *report) checkCalls(rec *record) {
+func (r *Report) checkCalls(rec *Record) {
 	for _, c := range rec.calls {
 		if !slices.Contains(expectedErrors, c.err) {
 			r.violation("lock %q: %s by %s, goroutine %d, ended at %s with %q, which neither clients nor faults cause%s",
 				c.lock, c.op, c.process, c.worker, rec.at(c.end), c.err, rec.circumstances(c.end))
 		}
-		allowed := c.limit + overrun + rec.pausedFor(c.process, c.begin, c.end)
-		if took := c.end.since(c.begin); took > allowed {
-			r.stuck = append(r.stuck, fmt.Sprintf("%s of %q by %s, goroutine %d, took %s until it ended with %q; its context ended after %s%s",
-				c.op, c.lock, c.process, c.worker, took, c.err, c.limit, rec.circumstances(c.begin.add(c.limit))))
+		allowed := c.limit + rec.Overrun + rec.pausedFor(c.process, c.begin, c.end)
+		if took := c.end.Since(c.begin); took > allowed {
+			r.Stuck = append(r.Stuck, fmt.Sprintf("%s of %q by %s, goroutine %d, took %s until it ended with %q; its context ended after %s%s",
+				c.op, c.lock, c.process, c.worker, took, c.err, c.limit, rec.circumstances(c.begin.Add(c.limit))))
 		}
 	}
 }
 
 // checkRecoveries finds times without any grant, although there was no fault.
-func (r *report) checkRecoveries(rec *record) {
-	for _, t := range rec.healed {
-		if next := rec.nextGrant(t); next.since(t) > recoveryTime {
-			r.violation("no lock was granted for %s after all faults had been healed at %s", next.since(t), rec.at(t))
+func (r *Report) checkRecoveries(rec *Record) {
+	for _, t := range rec.Healed {
+		if next := rec.nextGrant(t); next.Since(t) > rec.Recovery {
+			r.violation("no lock was granted for %s after all faults had been healed at %s", next.Since(t), rec.at(t))
 		}
 	}
 }
 
 // nextGrant returns the time of the first grant at or after t, or the end.
-func (rec *record) nextGrant(t instant) instant {
-	next := rec.end
+func (rec *Record) nextGrant(t Instant) Instant {
+	next := rec.End
 	for _, h := range rec.holds {
 		if h.begin >= t {
 			next = min(next, h.begin)
@@ -333,20 +331,20 @@ func (rec *record) nextGrant(t instant) instant {
 }
 
 // at formats a time as the time since the beginning.
-func (rec *record) at(t instant) string { return fmt.Sprintf("%.3fs", t.since(rec.begin).Seconds()) }
+func (rec *Record) at(t Instant) string { return fmt.Sprintf("%.3fs", t.Since(rec.Begin).Seconds()) }
 
 // circumstances lists the faults, pauses and late timers around a time.
-func (rec *record) circumstances(t instant) string {
+func (rec *Record) circumstances(t Instant) string {
 	var b strings.Builder
-	list := func(what string, spans []span) {
+	list := func(what string, spans []Span) {
 		for _, s := range spans {
-			if s.begin.add(-vicinity) <= t && t <= s.end.add(vicinity) {
-				fmt.Fprintf(&b, "\n    %s from %s until %s: %s", what, rec.at(s.begin), rec.at(s.end), s.process)
+			if s.Begin.Add(-vicinity) <= t && t <= s.End.Add(vicinity) {
+				fmt.Fprintf(&b, "\n    %s from %s until %s: %s", what, rec.at(s.Begin), rec.at(s.End), s.Process)
 			}
 		}
 	}
-	list("fault", rec.faults)
-	list("pause", rec.pauses)
+	list("fault", rec.Faults)
+	list("pause", rec.Pauses)
 	list("late timer", rec.lateTimers)
 	return b.String()
 }

@@ -1,12 +1,9 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"time"
 
@@ -15,7 +12,7 @@ import (
 
 // turn is one attempt of a worker to acquire a lock, and the hold that follows.
 type turn struct {
-	*client
+	*Client
 	portion
 	pool         *lockpool.Pool
 	r            *rand.Rand
@@ -31,7 +28,7 @@ type turn struct {
 }
 
 // takeTurn takes one turn. The error is that of the acquisition.
-func (c *client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	t := c.newTurn(pool, r, worker)
 	if chance(r, 5) {
 		_ = t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
@@ -40,7 +37,7 @@ func (c *client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	if chance(r, 10) {
 		b = bound{between(r, 0, 200*time.Millisecond), true}
 	}
-	e := event{
+	e := Event{
 		ID: t.id, Worker: worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
 	}
 	acquire := t.acquire
@@ -61,30 +58,30 @@ func (c *client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 // newTurn draws a lock and a way to acquire it. The first lock of each kind is
 // left to one worker of each client: it may be held for longer than the session
 // timeout, for which the others would only wait.
-func (c *client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
-	t := &turn{client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: c.Kinds[r.IntN(len(c.Kinds))]}
+func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
+	t := &turn{Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: c.Kinds[r.IntN(len(c.Kinds))]}
 	i, n := 0, locksOf(t.kind, c.Locks)
 	if worker > 0 && n > 1 {
 		i = 1 + r.IntN(n-1)
 	}
-	t.name, t.slow, t.revocable = nameOf(t.kind, i), i == 0, chance(r, 40)
+	t.name, t.slow, t.revocable = NameOf(t.kind, i), i == 0, chance(r, 40)
 	kinds[t.kind].prepare(t)
 	return t
 }
 
 func (t *turn) call(op string, do func(context.Context) error) error {
-	e := event{ID: t.ids.Add(1), Worker: t.worker, Op: op, Lock: t.name}
-	return t.client.call(e, bound{between(t.r, 50*time.Millisecond, t.Timeout), false}, do)
+	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: op, Lock: t.name}
+	return t.Client.call(e, bound{between(t.r, 50*time.Millisecond, t.Timeout), false}, do)
 }
 
 // end emits the end of the hold, once.
 func (t *turn) end(lost bool) {
-	t.ending.Do(func() { t.emit(event{Kind: eventEnd, At: now(), Hold: t.id, Lost: lost}) })
+	t.ending.Do(func() { t.Report(Event{Kind: eventEnd, At: t.Now(), Hold: t.id, Lost: lost}) })
 }
 
 // hold works under the lock and unlocks it.
 func (t *turn) hold() {
-	begin := now()
+	begin := t.Now()
 	w := t.watch()
 	token := t.token(t.lock, eventToken)
 	if t.of == 1 {
@@ -96,17 +93,17 @@ func (t *turn) hold() {
 	if chance(t.r, 5) {
 		_ = t.call(opVerify, t.lock.Verify)
 	}
-	span := between(t.r, 0, 50*time.Millisecond)
+	span := between(t.r, 0, t.Hold)
 	if t.slow && chance(t.r, t.LongHolds) {
 		span = between(t.r, t.MinLong, t.MaxLong)
 	}
-	if t.kind == readWrite && t.exclusive() && chance(t.r, 50) {
+	if t.kind == ReadWrite && t.exclusive() && chance(t.r, 50) {
 		span /= 2
 		w.work(span)
 		t.downgrade()
 	}
 	w.work(span)
-	if t.of == 1 && now().since(begin) > t.Timeout/2 {
+	if t.of == 1 && t.Now().Since(begin) > t.Timeout/2 {
 		t.access(token) // with an old token after a pause or a loss
 	}
 	t.end(false) // before another holder is possible
@@ -146,7 +143,7 @@ func (t *turn) watch() *watcher {
 				if !revoked() {
 					continue
 				}
-				t.emit(event{Kind: eventRevoke, At: now(), Hold: t.id})
+				t.Report(Event{Kind: eventRevoke, At: t.Now(), Hold: t.id})
 				if yields {
 					close(w.yield)
 				}
@@ -174,7 +171,7 @@ func (t *turn) requests() (requested <-chan struct{}, revoked func() bool) {
 	switch {
 	case !t.revocable:
 		return nil, nil
-	case t.kind == semaphore:
+	case t.kind == Semaphore:
 		return t.lock.Revoked(), func() bool { return true }
 	}
 	held := t.lock.Context(context.Background())
@@ -192,7 +189,7 @@ func (t *turn) downgrade() {
 	if err != nil {
 		return
 	}
-	t.emit(event{Kind: eventDowngrade, At: now(), Hold: t.id})
+	t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
 	_ = t.call(opUnlock, t.lock.Unlock)
 	t.lock = reader
 	t.token(reader, eventReenter)
@@ -213,13 +210,13 @@ func (t *turn) reenter() {
 	_ = t.call(opUnlock, inner.Unlock)
 }
 
-func (t *turn) token(held lock, k eventKind) (token int64) {
+func (t *turn) token(held lock, k EventKind) (token int64) {
 	_ = t.call(opToken, func(ctx context.Context) (err error) {
 		token, err = held.Token(ctx)
 		return err
 	})
 	if token != 0 {
-		t.emit(event{Kind: k, At: now(), Hold: t.id, Token: token})
+		t.Report(Event{Kind: k, At: t.Now(), Hold: t.id, Token: token})
 	}
 	return token
 }
@@ -227,16 +224,11 @@ func (t *turn) token(held lock, k eventKind) (token int64) {
 // access writes the register, or sometimes reads it.
 func (t *turn) access(token int64) {
 	id := t.ids.Add(1)
-	e := event{Kind: eventAccess, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(os.Getpid())<<32 | id}
+	e := Event{Kind: eventAccess, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(t.Seed)<<32 | id}
 	if token == 0 || chance(t.r, 20) {
-		e = event{Kind: eventAccess, ID: id, Op: opRead, Lock: t.name}
+		e = Event{Kind: eventAccess, ID: id, Op: opRead, Lock: t.name}
 	}
-	reply := make(chan answer, 1)
-	t.mu.Lock()
-	t.answers[id] = reply
-	t.mu.Unlock()
-	e.At = now()
-	t.emit(e)
-	<-reply
-	t.emit(event{Kind: eventAccessed, At: now(), ID: id})
+	e.At = t.Now()
+	t.Report(e)
+	t.Report(Event{Kind: eventAccessed, At: t.Now(), ID: id})
 }
