@@ -63,6 +63,14 @@ func (n *network) Heal() {
 	n.healed.Broadcast()
 }
 
+// HealOnly ends the partitions of that selector. Others go on.
+func (n *network) HealOnly(sel Selector) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.partitions = slices.DeleteFunc(n.partitions, func(p partition) bool { return p.sel == sel })
+	n.healed.Broadcast()
+}
+
 // freeze holds up everything, independently of partitions.
 func (n *network) freeze(frozen bool) {
 	n.mu.Lock()

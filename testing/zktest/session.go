@@ -69,6 +69,7 @@ func (s *Server) expireDue() {
 
 // endSession deletes the session and its ephemerals in one transaction.
 func (s *Server) endSession(ss *session) (zxid int64) {
+	s.recordEnd(ss)
 	x := s.begin(ss.id, nil)
 	for _, path := range slices.Sorted(maps.Keys(ss.ephemerals)) {
 		x.delete(path, -1)
