@@ -5,6 +5,7 @@ package clock
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +29,9 @@ func Start(ctx context.Context) Clock {
 
 // Now returns the time since the start. It costs two system calls on Linux.
 func (c Clock) Now() time.Duration {
-	measureSuspension()
+	if c.machine == nil { // what happens to a simulated one is known
+		measureSuspension()
+	}
 	return c.AtLeast()
 }
 
@@ -43,13 +46,21 @@ func (c Clock) AtLeast() time.Duration {
 	return d + m.suspended - c.before.suspended
 }
 
-// Span returns how long a timer must run for d to pass on the clock.
+// Span returns how long a timer must run for d to pass on the clock. While the machine
+// is stopped, it returns at least stoppedSpan, so that whoever waits for a time that
+// does not come does not spin.
 func (c Clock) Span(d time.Duration) time.Duration {
-	if rate := c.machine.read().rate; rate != 0 {
-		return time.Duration(float64(d) / rate)
+	m := c.machine.read()
+	if m.rate != 0 {
+		d = time.Duration(math.Ceil(float64(d) / m.rate))
+	}
+	if m.still {
+		d = max(d, stoppedSpan)
 	}
 	return d
 }
+
+const stoppedSpan = 50 * time.Millisecond
 
 // Skew returns how far the wall clock has moved ahead of this clock since the start, as
 // of the last call of Now. It drifts slowly while the wall clock is being corrected. A
@@ -84,6 +95,7 @@ type state struct {
 	stopped   time.Duration // for how long the monotonic clock stood still, although Go's ran
 	set       time.Duration // how far the wall clock has jumped ahead
 	rate      float64       // of all clocks; 0 means 1
+	still     bool          // all clocks stand still
 }
 
 func (m *Machine) read() (s state) {
@@ -91,6 +103,7 @@ func (m *Machine) read() (s state) {
 		m.mu.Lock()
 		s = m.state
 		if !m.stopped.IsZero() {
+			s.still = true
 			s.stopped += time.Since(m.stopped)
 			s.set -= time.Since(m.stopped)
 		}

@@ -6,4 +6,5 @@ require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/lockpool/lockpool v0.1.0
 	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
 )

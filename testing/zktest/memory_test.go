@@ -133,7 +133,7 @@ func TestFaultsOfAHost(t *testing.T) {
 		began := time.Now()
 		server.Partition(Selector{Host: "10.0.0.1"}, Both)
 		server.Partition(Selector{Host: "10.0.0.2"}, Both)
-		server.HealOnly(Selector{Host: "10.0.0.2"})
+		server.HealOnly(Selector{Host: "10.0.0.2"}, Both)
 		time.Sleep(10 * time.Second)
 		require.Equal(t, zk.StateHasSession, b.State())
 		server.Heal()

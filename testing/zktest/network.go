@@ -63,11 +63,13 @@ func (n *network) Heal() {
 	n.healed.Broadcast()
 }
 
-// HealOnly ends the partitions of that selector. Others go on.
-func (n *network) HealOnly(sel Selector) {
+// HealOnly ends one partition with that selector and direction. Others go on.
+func (n *network) HealOnly(sel Selector, dir Direction) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.partitions = slices.DeleteFunc(n.partitions, func(p partition) bool { return p.sel == sel })
+	if i := slices.Index(n.partitions, partition{sel, dir}); i >= 0 {
+		n.partitions = slices.Delete(n.partitions, i, i+1)
+	}
 	n.healed.Broadcast()
 }
 

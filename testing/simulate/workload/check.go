@@ -17,6 +17,10 @@ type Limits struct {
 	Overrun    time.Duration // of a call after its context has ended
 	Recovery   time.Duration // until a lock is granted when all faults are over
 	Revocation time.Duration // until a holder notices a revocation request, or has lost the lock: no lease lasts longer
+
+	// Cause is how long before the loss of a lock there must have been a fault. 0 means
+	// that losses need no cause.
+	Cause time.Duration
 }
 
 const (
@@ -69,10 +73,15 @@ func Check(rec *Record) Report {
 		r.checkSharing(holds)
 		r.checkRevocations(rec, holds)
 		r.checkGaps(rec, holds)
+		r.checkCauses(rec, holds)
 	}
+	r.checkEnds(rec)
 	r.checkRegisters(rec)
 	r.checkCalls(rec)
 	r.checkRecoveries(rec)
+	for _, text := range rec.Rescues {
+		r.violation("a lost event was found by a later check, although no ACL was changed: %s", text)
+	}
 	return r
 }
 
@@ -257,6 +266,40 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 		free = max(free, h.end)
 	}
 	checkGap(rec.End)
+}
+
+// checkCauses finds locks that were lost although there was no fault.
+func (r *Report) checkCauses(rec *Record, holds []*hold) {
+	for _, h := range holds {
+		if rec.Cause == 0 || !h.lost || h.end > rec.End {
+			continue
+		}
+		if !slices.ContainsFunc(rec.Faults, func(f Span) bool { return f.Begin <= h.end && h.end <= f.End.Add(rec.Cause) }) {
+			r.violation("lock %q was lost without a fault in the %s before: %s, granted %s, lost %s",
+				h.lock, rec.Cause, h, rec.at(h.begin), rec.at(h.end))
+		}
+	}
+}
+
+// checkEnds finds holders who did not know that they had lost a lock when the servers
+// ended their session, and so could grant the lock to others.
+func (r *Report) checkEnds(rec *Record) {
+	byToken := map[int64][]*hold{}
+	for _, h := range rec.holds {
+		if h.token != 0 {
+			byToken[h.token] = append(byToken[h.token], h)
+		}
+	}
+	for _, end := range rec.Ends {
+		for _, token := range end.Tokens {
+			for _, h := range byToken[token] {
+				if h.begin < end.At && end.At < h.end && !rec.pausedDuring(h.process, end.At, h.end) {
+					r.violation("lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
+						h.lock, rec.at(end.At), rec.at(h.end), h, rec.circumstances(end.At))
+				}
+			}
+		}
+	}
 }
 
 // checkRegisters checks that each lock's register was linearizable, as one that

@@ -21,6 +21,7 @@ type Config struct {
 	Reads        float64       // percentage of readers
 	MinPermits   int           // that are acquired of a semaphore
 	Pause        time.Duration // the longest between two turns of a worker
+	Bursts       float64       // percentage of turns that follow the one before at once
 	Hold         time.Duration // the longest of an ordinary hold
 	LongHolds    float64       // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
 	MinLong      time.Duration
@@ -66,7 +67,9 @@ type Client struct {
 func (c *Client) Work(pool *lockpool.Pool, worker int) {
 	r := rand.New(rand.NewPCG(c.Seed, uint64(worker)))
 	for !errors.Is(c.takeTurn(pool, r, worker), lockpool.ErrPoolClosed) {
-		time.Sleep(between(r, 0, c.Pause))
+		if !chance(r, c.Bursts) {
+			time.Sleep(between(r, 0, c.Pause))
+		}
 	}
 }
 

@@ -15,6 +15,8 @@ type Record struct {
 	Crashes    []string  // clients that ended by themselves
 	Leaked     []string  // nodes of contenders, and whatever else was left at the end
 	Hung       []string  // clients that did not end when they were told to
+	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
+	Ends       []SessionEnd
 
 	calls      []*call
 	holds      []*hold
@@ -26,6 +28,12 @@ type Record struct {
 type Span struct {
 	Process    string
 	Begin, End Instant
+}
+
+// SessionEnd is the end of a session at the servers.
+type SessionEnd struct {
+	At     Instant
+	Tokens []int64 // of the locks that others can be granted from then on
 }
 
 // unanswered is the error of a call whose client was killed.

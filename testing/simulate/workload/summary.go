@@ -9,6 +9,31 @@ import (
 	"time"
 )
 
+// Figures count what happened in a campaign.
+type Figures struct{ Grants, Faults, Losses, Rescues, Waits, Refused int }
+
+// Count counts what happened.
+func Count(rec *Record) (f Figures) {
+	f.Faults, f.Rescues = len(rec.Faults), len(rec.Rescues)
+	for _, h := range rec.holds {
+		if !h.downgraded() {
+			f.Grants++
+		}
+		if h.lost && h.end <= rec.End {
+			f.Losses++
+		}
+		if h.begin > h.requested {
+			f.Waits++
+		}
+	}
+	for _, a := range rec.accesses {
+		if a.write && !a.accepted {
+			f.Refused++
+		}
+	}
+	return f
+}
+
 // Summarize writes what happened in a campaign and what the checks have found.
 func Summarize(w io.Writer, rec *Record, r Report) {
 	fmt.Fprintln(w)
