@@ -84,8 +84,8 @@ func (b *bubble) run(t *testing.T, timeline string) (found result) {
 		rec.Begin = b.now()
 		rec.Limits = workload.Limits{
 			WakeUp: 250 * time.Millisecond, Overrun: 500 * time.Millisecond,
-			Recovery: 2*b.longest + 15*time.Second, Revocation: b.longest,
-			Cause: 2*b.longest + 10*time.Second,
+			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
+			Cause: 2*b.longest + 10*time.Second, CalmOnly: true,
 		}
 	})
 	for slot := range b.Processes {
@@ -104,7 +104,7 @@ func (b *bubble) run(t *testing.T, timeline string) (found result) {
 			Virtual: time.Since(b.began), FaultKinds: kinds,
 		}
 		if timeline != "" {
-			err = writeTimeline(rec, timeline)
+			err = workload.WriteTimeline(rec, found.Report.First, timeline)
 		}
 	})
 	if err != nil {
@@ -188,7 +188,7 @@ func (b *bubble) finish() {
 	left := b.left()
 	b.history.Update(func(rec *workload.Record) { rec.Leaked = left })
 	if err := b.server.Invariants(); err != nil {
-		b.history.Update(func(rec *workload.Record) { rec.Crashes = append(rec.Crashes, err.Error()) })
+		b.history.Update(func(rec *workload.Record) { rec.Crashes = append(rec.Crashes, "invariant: "+err.Error()) })
 	}
 	if err := b.server.Close(); err != nil {
 		panic(err)
@@ -208,15 +208,15 @@ func (b *bubble) left() (left []string) {
 	state := b.server.State()
 	for path, node := range state.Nodes {
 		if strings.HasPrefix(path, chroot) && (node.Stat.EphemeralOwner != 0 || !slices.Contains(directories, path)) {
-			left = append(left, fmt.Sprintf("node %s, created at %#x by session %#x, with data %q",
+			left = append(left, fmt.Sprintf("left: node %s, created at %#x by session %#x, with data %q",
 				path, node.Stat.Czxid, uint64(node.Stat.EphemeralOwner), node.Data))
 		}
 	}
 	for _, s := range state.Sessions {
-		left = append(left, fmt.Sprintf("session %#x", uint64(s.ID)))
+		left = append(left, fmt.Sprintf("left: session %#x", uint64(s.ID)))
 	}
 	for _, c := range state.Conns {
-		left = append(left, fmt.Sprintf("connection %d from %s", c.Number, c.Addr))
+		left = append(left, fmt.Sprintf("left: connection %d from %s", c.Number, c.Addr))
 	}
 	slices.Sort(left)
 	return left
@@ -363,8 +363,39 @@ func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
 		if dead {
 			return nil, errors.New("the process was killed")
 		}
-		return dial(ctx, address)
+		conn, err := dial(ctx, address)
+		if latency := i.Processes[i.slot].Latency; err == nil && latency > 0 {
+			conn = newSlowConn(conn, latency, i.client.Seed)
+		}
+		return conn, err
 	}
+}
+
+// slowConn is a connection on which everything takes some time.
+type slowConn struct {
+	net.Conn
+	latency time.Duration
+	up      *rand.Rand // used by the goroutine that writes
+	down    *rand.Rand // used by the goroutine that reads
+}
+
+func newSlowConn(conn net.Conn, latency time.Duration, seed uint64) *slowConn {
+	_, port, _ := net.SplitHostPort(conn.LocalAddr().String())
+	var number uint64
+	_, _ = fmt.Sscan(port, &number)
+	return &slowConn{conn, latency, rand.New(rand.NewPCG(seed, 2*number)), rand.New(rand.NewPCG(seed, 2*number+1))}
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	time.Sleep(between(c.up, 0, c.latency))
+	return c.Conn.Write(p)
+}
+
+// Read delays what has arrived. Most packets are read in two parts.
+func (c *slowConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	time.Sleep(between(c.down, 0, c.latency/2))
+	return n, err
 }
 
 // suspend stops the process and the clocks of its machine, and holds up its connections.
@@ -407,5 +438,3 @@ func (h rescueHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	return nil
 }
-
-func writeTimeline(rec *workload.Record, name string) error { return nil }

@@ -154,13 +154,20 @@ func run(ctx context.Context, out io.Writer, o options) (*total, error) {
 
 var errFirst = errors.New("a violation was found")
 
+// maxPrinted is how many violations of each kind are printed for a bubble.
+const maxPrinted = 10
+
 // printFound prints what was found in a bubble.
 func printFound(out io.Writer, s schedule, r result) {
 	for _, list := range []struct {
 		label string
 		all   []string
 	}{{"VIOLATION", r.Report.Violations}, {"LEFT", r.Report.Leaked}, {"STUCK", r.Report.Stuck}} {
-		for _, text := range list.all {
+		for n, text := range list.all {
+			if n == maxPrinted {
+				fmt.Fprintf(out, "%s in bubble %d of seed %d: and %d more\n", list.label, s.Bubble, s.Seed, len(list.all)-n)
+				break
+			}
 			fmt.Fprintf(out, "%s in bubble %d of seed %d: %s\n", list.label, s.Bubble, s.Seed, text)
 		}
 	}

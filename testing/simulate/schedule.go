@@ -31,6 +31,7 @@ type process struct {
 	Layout  zookeeper.Layout
 	Timeout time.Duration // of its sessions
 	Rate    float64       // of its machine's clocks
+	Latency time.Duration // of its connections: the longest time that a packet takes, in each direction
 	Workers int
 	Seed    uint64
 }
@@ -90,6 +91,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		p := process{
 			Layout:  []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}[r.IntN(2)],
 			Timeout: between(r, minTimeout, maxTimeout).Truncate(time.Millisecond),
+			Latency: []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond}[r.IntN(4)],
 			Rate:    1, Workers: 2 + r.IntN(3), Seed: r.Uint64(),
 		}
 		if r.IntN(2) == 0 { // short timeouts are the most fragile

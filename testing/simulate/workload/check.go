@@ -18,6 +18,10 @@ type Limits struct {
 	Recovery   time.Duration // until a lock is granted when all faults are over
 	Revocation time.Duration // until a holder notices a revocation request, or has lost the lock: no lease lasts longer
 
+	// CalmOnly says that faults may last longer than Recovery: a lock may then be free
+	// for long as long as there are faults.
+	CalmOnly bool
+
 	// Cause is how long before the loss of a lock there must have been a fault. 0 means
 	// that losses need no cause.
 	Cause time.Duration
@@ -42,6 +46,7 @@ type Report struct {
 	Violations []string
 	Leaked     []string
 	Stuck      []string
+	First      Instant        // when the first violation happened, if that is known
 	MaxHolders map[string]int // by lock
 	excused    int            // overlaps while the older holder was paused
 }
@@ -54,7 +59,10 @@ func (r Report) Verdict() string {
 // Clean reports whether nothing was found.
 func (r Report) Clean() bool { return len(r.Violations)+len(r.Leaked)+len(r.Stuck) == 0 }
 
-func (r *Report) violation(format string, args ...any) {
+func (r *Report) violation(at Instant, format string, args ...any) {
+	if r.First == Never || at != Never && at < r.First {
+		r.First = at
+	}
 	r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
 }
 
@@ -80,7 +88,7 @@ func Check(rec *Record) Report {
 	r.checkCalls(rec)
 	r.checkRecoveries(rec)
 	for _, text := range rec.Rescues {
-		r.violation("a lost event was found by a later check, although no ACL was changed: %s", text)
+		r.violation(Never, "rescue: a lost event was found by a later check, although no ACL was changed: %s", text)
 	}
 	return r
 }
@@ -117,7 +125,7 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 			until = min(until, g.end)
 			holders = append(holders, fmt.Sprintf("%s from %s until %s", g, rec.at(g.begin), rec.at(g.end)))
 		}
-		r.violation("lock %q exceeded its limit with %d holders, for %s at %s: %s%s", h.lock, len(awake),
+		r.violation(h.begin, "exclusion: lock %q exceeded its limit with %d holders, for %s at %s: %s%s", h.lock, len(awake),
 			until.Since(h.begin), rec.at(h.begin), strings.Join(holders, ", and "), rec.circumstances(h.begin))
 	}
 }
@@ -186,7 +194,7 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 	for _, h := range holds {
 		for _, token := range h.reentries {
 			if h.token != 0 && token != h.token {
-				r.violation("lock %q: reentry changed the token to %#x: %s, %s", h.lock, token, h, rec.at(h.begin))
+				r.violation(h.begin, "token: lock %q: reentry changed the token to %#x: %s, %s", h.lock, token, h, rec.at(h.begin))
 			}
 		}
 		if h.token == 0 || h.downgraded() || rec.noticedLate(h) {
@@ -200,7 +208,7 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 		}
 		known = append(known, h)
 		if last != nil && h.token <= last.token {
-			r.violation("lock %q: the token did not grow: %s, granted %s, after %s, granted %s%s",
+			r.violation(h.begin, "token: lock %q: the token did not grow: %s, granted %s, after %s, granted %s%s",
 				h.lock, h, rec.at(h.begin), last, rec.at(last.begin), rec.circumstances(h.begin))
 		}
 	}
@@ -218,7 +226,7 @@ func (r *Report) checkSharing(holds []*hold) {
 		}
 	}
 	if name := holds[0].lock; fitting >= minRequests && r.MaxHolders[name] < 2 {
-		r.violation("lock %q never had two holders at once, although %d requests fit beside a holder", name, fitting)
+		r.violation(Never, "sharing: lock %q never had two holders at once, although %d requests fit beside a holder", name, fitting)
 	}
 }
 
@@ -234,8 +242,8 @@ func (r *Report) checkRevocations(rec *Record, holds []*hold) {
 			if h.downgraded() {
 				begin = h.exclusiveSince
 			}
-			if h.revocable && begin <= c.begin && h.end > due && (h.revokedAt == Never || h.revokedAt > due) {
-				r.violation("lock %q: the holder did not notice the revocation request made from %s until %s: %s from %s until %s%s",
+			if h.revocable && begin < c.begin && h.end > due && (h.revokedAt == Never || h.revokedAt > due) {
+				r.violation(c.end, "revocation: lock %q: the holder did not notice the revocation request made from %s until %s: %s from %s until %s%s",
 					h.lock, rec.at(c.begin), rec.at(c.end), h, rec.at(h.begin), rec.at(h.end), rec.circumstances(c.end))
 			}
 		}
@@ -247,6 +255,10 @@ func (r *Report) checkRevocations(rec *Record, holds []*hold) {
 func (r *Report) checkGaps(rec *Record, holds []*hold) {
 	free := rec.Begin
 	checkGap := func(until Instant) {
+		free := free
+		if rec.CalmOnly {
+			free, until = rec.longestCalm(free, until)
+		}
 		if until.Since(free) <= rec.Recovery {
 			return
 		}
@@ -257,7 +269,7 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 			}
 		}
 		if waited > rec.Recovery {
-			r.violation("lock %q was free but not granted for %s after %s, although clients waited for it, for %s in all%s",
+			r.violation(free, "stall: lock %q was free but not granted for %s after %s, although clients waited for it, for %s in all%s",
 				holds[0].lock, until.Since(free), rec.at(free), waited, rec.circumstances(free))
 		}
 	}
@@ -268,6 +280,20 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 	checkGap(rec.End)
 }
 
+// longestCalm returns the longest part of a time in which there was no fault.
+func (rec *Record) longestCalm(from, until Instant) (begin, end Instant) {
+	begin, end = from, from
+	faults := slices.SortedFunc(slices.Values(rec.Faults), func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) })
+	calm := from
+	for _, f := range append(faults, Span{Begin: until, End: until}) {
+		if next := min(f.Begin, until); next.Since(calm) > end.Since(begin) {
+			begin, end = calm, next
+		}
+		calm = max(calm, f.End)
+	}
+	return begin, end
+}
+
 // checkCauses finds locks that were lost although there was no fault.
 func (r *Report) checkCauses(rec *Record, holds []*hold) {
 	for _, h := range holds {
@@ -275,7 +301,7 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 			continue
 		}
 		if !slices.ContainsFunc(rec.Faults, func(f Span) bool { return f.Begin <= h.end && h.end <= f.End.Add(rec.Cause) }) {
-			r.violation("lock %q was lost without a fault in the %s before: %s, granted %s, lost %s",
+			r.violation(h.end, "loss: lock %q was lost without a fault in the %s before: %s, granted %s, lost %s",
 				h.lock, rec.Cause, h, rec.at(h.begin), rec.at(h.end))
 		}
 	}
@@ -293,8 +319,8 @@ func (r *Report) checkEnds(rec *Record) {
 	for _, end := range rec.Ends {
 		for _, token := range end.Tokens {
 			for _, h := range byToken[token] {
-				if h.begin < end.At && end.At < h.end && !rec.pausedDuring(h.process, end.At, h.end) {
-					r.violation("lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
+				if h.begin < end.At && end.At < min(h.end, rec.End) && !rec.pausedDuring(h.process, end.At, h.end) {
+					r.violation(end.At, "lease: lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
 						h.lock, rec.at(end.At), rec.at(h.end), h, rec.circumstances(end.At))
 				}
 			}
@@ -328,10 +354,10 @@ func (r *Report) checkRegisters(rec *Record) {
 	for _, name := range slices.Sorted(maps.Keys(byLock)) {
 		switch porcupine.CheckOperationsTimeout(model, byLock[name], searchTime) {
 		case porcupine.Illegal:
-			r.violation("the register of lock %q is not linearizable in its %d reads and writes: it accepted an older token after a newer one, or refused a newer one",
+			r.violation(Never, "register: the register of lock %q is not linearizable in its %d reads and writes: it accepted an older token after a newer one, or refused a newer one",
 				name, len(byLock[name]))
 		case porcupine.Unknown:
-			r.violation("the register of lock %q: whether its %d reads and writes are linearizable was not decided within %s; make the campaign shorter",
+			r.violation(Never, "register: the register of lock %q: whether its %d reads and writes are linearizable was not decided within %s; make the campaign shorter",
 				name, len(byLock[name]), searchTime)
 		}
 	}
@@ -341,13 +367,16 @@ func (r *Report) checkRegisters(rec *Record) {
 // error.
 func (r *Report) checkCalls(rec *Record) {
 	for _, c := range rec.calls {
-		if !slices.Contains(expectedErrors, c.err) {
-			r.violation("lock %q: %s by %s, goroutine %d, ended at %s with %q, which neither clients nor faults cause%s",
+		// Who could not know that the session had ended may see that the node is gone.
+		expected := slices.Contains(expectedErrors, c.err) || c.err == removed && rec.pausedDuring(c.process, c.end, c.end)
+		if !expected {
+			r.violation(c.end, "call: lock %q: %s by %s, goroutine %d, ended at %s with %q, which neither clients nor faults cause%s",
 				c.lock, c.op, c.process, c.worker, rec.at(c.end), c.err, rec.circumstances(c.end))
 		}
 		allowed := c.limit + rec.Overrun + rec.pausedFor(c.process, c.begin, c.end)
 		if took := c.end.Since(c.begin); took > allowed {
-			r.Stuck = append(r.Stuck, fmt.Sprintf("%s of %q by %s, goroutine %d, took %s until it ended with %q; its context ended after %s%s",
+			r.First = cmp.Or(r.First, c.begin.Add(c.limit))
+			r.Stuck = append(r.Stuck, fmt.Sprintf("stuck: %s of %q by %s, goroutine %d, took %s until it ended with %q; its context ended after %s%s",
 				c.op, c.lock, c.process, c.worker, took, c.err, c.limit, rec.circumstances(c.begin.Add(c.limit))))
 		}
 	}
@@ -357,7 +386,7 @@ func (r *Report) checkCalls(rec *Record) {
 func (r *Report) checkRecoveries(rec *Record) {
 	for _, t := range rec.Healed {
 		if next := rec.nextGrant(t); next.Since(t) > rec.Recovery {
-			r.violation("no lock was granted for %s after all faults had been healed at %s", next.Since(t), rec.at(t))
+			r.violation(t, "recovery: no lock was granted for %s after all faults had been healed at %s", next.Since(t), rec.at(t))
 		}
 	}
 }

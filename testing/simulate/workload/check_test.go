@@ -139,7 +139,7 @@ func TestViolationsAreFound(t *testing.T) {
 	}{
 		"overlap": {
 			Record{holds: []*hold{held("x", 1, 0, 20), held("y", 2, 19, 30)}},
-			1, `lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, `,
+			1, `exclusion: lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, `,
 		},
 		"overlap within a process": {
 			Record{holds: []*hold{held("x", 1, 0, 20), held("x", 2, 19, 30)}},
@@ -151,7 +151,7 @@ func TestViolationsAreFound(t *testing.T) {
 		},
 		"reader and writer": {
 			Record{holds: []*hold{heldPart("x", 1, 1, many, 0, 0, 20), heldPart("y", 2, many, many, 0, 19, 30)}},
-			1, `lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, reader`,
+			1, `exclusion: lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, reader`,
 		},
 		"writer and readers": {
 			Record{holds: []*hold{heldPart("x", 1, many, many, 0, 0, 20), heldPart("y", 2, 1, many, 0, 18, 30), heldPart("z", 3, 1, many, 0, 19, 30)}},
@@ -167,7 +167,7 @@ func TestViolationsAreFound(t *testing.T) {
 		},
 		"too many permits": {
 			Record{holds: []*hold{heldPart("x", 1, 1, 3, 0, 0, 20), heldPart("y", 2, 1, 3, 0, 1, 20), heldPart("x", 3, 2, 3, 0, 19, 30)}},
-			1, `lock "a" exceeded its limit with 3 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, 1 of 3 permits`,
+			1, `exclusion: lock "a" exceeded its limit with 3 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, 1 of 3 permits`,
 		},
 		"overlap after a revocation": {
 			Record{holds: []*hold{heldRevocable("x", 0, 9000, at(100)), held("y", 2, 200, 300)}, calls: revoke(90, 100)},

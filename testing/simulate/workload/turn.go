@@ -83,6 +83,10 @@ func (t *turn) end(lost bool) {
 func (t *turn) hold() {
 	begin := t.Now()
 	w := t.watch()
+	defer func() { // even if the process is killed
+		close(w.unlocked)
+		<-w.done
+	}()
 	token := t.token(t.lock, eventToken)
 	if t.of == 1 {
 		t.access(token)
@@ -108,8 +112,6 @@ func (t *turn) hold() {
 	}
 	t.end(false) // before another holder is possible
 	_ = t.call(opUnlock, t.lock.Unlock)
-	close(w.unlocked)
-	<-w.done
 }
 
 // watcher watches a hold for its loss and for revocation requests.
