@@ -1,7 +1,6 @@
 package zktest
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -36,17 +35,27 @@ func (e *SessionEnds) History() []EndedSession {
 	return slices.Clone(e.ended)
 }
 
-// recordEnd records the end of a session, whose ephemerals still exist. Server.mu is held.
-func (s *Server) recordEnd(ss *session) {
+// recordEnd records the end of a session, whose ephemerals still exist, when the first
+// member applies the transaction. Server.mu is held.
+func (s *Server) recordEnd(x *txn, ss *session) {
 	if len(s.sessionEnds) == 0 {
 		return
 	}
-	end := EndedSession{ID: ss.id, At: s.started.Add(s.now())}
-	for path := range maps.Keys(ss.ephemerals) {
+	end := EndedSession{ID: ss.id}
+	for path := range ss.ephemerals {
 		end.Nodes = append(end.Nodes, s.tree[path].czxid)
 	}
 	slices.Sort(end.Nodes)
-	for _, e := range s.sessionEnds {
-		e.ended = append(e.ended, end)
+	record := func(*replica) {
+		if !end.At.IsZero() {
+			return
+		}
+		end.At = s.started.Add(s.now())
+		for _, e := range s.sessionEnds {
+			e.ended = append(e.ended, end)
+		}
+	}
+	if x.effect(record); !s.isEnsemble() {
+		record(nil)
 	}
 }
