@@ -103,10 +103,103 @@ var faults = []fault{
 	})},
 	{"pause the ensemble", short, 1, alone(pauseAll)},
 	{"pause the ensemble for long", long, 1, alone(pauseAll)},
+
+	// Members of an ensemble.
+	{"kill the leader", short, 3, members(leader, kill)},
+	{"kill the leader for long", long, 3, members(leader, kill)},
+	{"kill a follower", long, 3, members(follower, kill)},
+	{"kill the leader and a follower", long, 3, members(leaderAndFollower, kill)},
+	{"kill all members", short, 3, members(everyMember, kill)},
+	{"pause the leader", short, 3, members(leader, pause)},
+	{"pause the leader for long", long, 3, members(leader, pause)},
+	{"pause a follower", short, 3, members(follower, pause)},
+	{"pause a follower for long", long, 3, members(follower, pause)},
+	{"isolate the leader", short, 3, members(leader, isolate)},
+	{"isolate the leader for long", long, 3, members(leader, isolate)},
+	{"isolate a follower", short, 3, members(follower, isolate)},
+	{"isolate a follower for long", long, 3, members(follower, isolate)},
+	{"isolate all members", short, 3, members(everyMember, isolate)},
+	{"separate the leader and a follower", long, 3, func(b *bubble, s step) (string, func()) {
+		which := leaderAndFollower(b, s)
+		_ = b.server.Separate(which[0], which[1])
+		return fmt.Sprint(which), b.server.HealMembers
+	}},
+	{"slow down the leader", long, 3, members(leader, slow)},
+	{"slow down a follower", long, 3, members(follower, slow)},
+	{"slow down all members", long, 3, members(everyMember, slow)},
 	{"a member lags", long, 3, func(b *bubble, s step) (string, func()) {
 		_ = b.server.Lag(s.Member)
 		return member(s.Member), func() { _ = b.server.CatchUp(s.Member) }
 	}},
+}
+
+// leader returns the leader, or any member if there is none.
+func leader(b *bubble, s step) []int {
+	if n := b.server.Leader(); n != 0 {
+		return []int{n}
+	}
+	return []int{s.Member}
+}
+
+func follower(b *bubble, s step) []int {
+	if s.Member == b.server.Leader() {
+		return []int{s.Member%b.Members + 1}
+	}
+	return []int{s.Member}
+}
+
+func leaderAndFollower(b *bubble, s step) []int {
+	n := leader(b, s)[0]
+	other := s.Member
+	if other == n {
+		other = n%b.Members + 1
+	}
+	return []int{n, other}
+}
+
+func everyMember(b *bubble, _ step) (all []int) {
+	for n := range b.Members {
+		all = append(all, n+1)
+	}
+	return all
+}
+
+// members is a fault of some members, one after the other. Errors mean that a member has
+// ended meanwhile, by another fault.
+func members(which func(b *bubble, s step) []int, begin func(b *bubble, s step, member int) (heal func())) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		all := which(b, s)
+		var heals []func()
+		for _, n := range all {
+			heals = append(heals, begin(b, s, n))
+		}
+		return fmt.Sprint(all), func() {
+			for _, heal := range heals {
+				heal()
+			}
+		}
+	}
+}
+
+func kill(b *bubble, _ step, n int) func() {
+	_ = b.server.StopMember(n)
+	return func() { _ = b.server.StartMember(n) }
+}
+
+func pause(b *bubble, _ step, n int) func() {
+	_ = b.server.PauseMember(n)
+	return func() { _ = b.server.ResumeMember(n) }
+}
+
+func isolate(b *bubble, _ step, n int) func() {
+	_ = b.server.Isolate(n)
+	return b.server.HealMembers
+}
+
+// slow makes messages of a member take up to a tick.
+func slow(b *bubble, s step, n int) func() {
+	_ = b.server.SlowMember(n, time.Duration(s.Amount*s.Amount*float64(b.Tick)))
+	return func() { _ = b.server.SlowMember(n, 0) }
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
