@@ -391,10 +391,12 @@ func (c *slowConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Read delays what has arrived. Most packets are read in two parts.
+// Read delays what has arrived. Packets are read in two parts, of which one is delayed.
 func (c *slowConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	time.Sleep(between(c.down, 0, c.latency/2))
+	if c.down.IntN(2) == 0 {
+		time.Sleep(between(c.down, 0, c.latency))
+	}
 	return n, err
 }
 

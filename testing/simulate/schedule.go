@@ -74,7 +74,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		Load: workload.Config{
 			Locks:      2 + r.IntN(3),
 			MinPermits: 1, Reads: between(r, 30.0, 90.0),
-			Pause: 14 * time.Second, Bursts: 30, Hold: 2 * time.Second,
+			Pause: 17 * time.Second, Bursts: 30, Hold: 2 * time.Second,
 			LongHolds: 30, IgnoreLosses: m.IgnoreLosses,
 		},
 	}
@@ -94,7 +94,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 			Latency: []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond}[r.IntN(4)],
 			Rate:    1, Workers: 2 + r.IntN(3), Seed: r.Uint64(),
 		}
-		if r.IntN(2) == 0 { // short timeouts are the most fragile
+		if r.IntN(4) == 0 { // short timeouts are the most fragile
 			p.Timeout = minTimeout
 		}
 		if r.IntN(2) == 0 {
