@@ -193,8 +193,8 @@ func TestLeaderThatIsCutOff(t *testing.T) {
 		require.Equal(t, int64(2), zxid>>32)
 		// The stuck write is in the way of other syncs.
 		c.send(syncPath("/"))
-		c.silent(patience - time.Since(cut))
-		c.endsWithin(0, 2*memberTick)
+		c.silent(patience - memberTick - time.Since(cut))
+		c.endsWithin(0, 3*memberTick)
 		writer.waitEnd()
 		e.HealMembers()
 		time.Sleep(memberTick)
