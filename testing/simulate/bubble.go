@@ -85,7 +85,7 @@ func (b *bubble) run(t *testing.T, timeline string) (found result) {
 		rec.Limits = workload.Limits{
 			WakeUp: 250 * time.Millisecond, Overrun: 500 * time.Millisecond,
 			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
-			Cause: 2*b.longest + 10*time.Second, CalmOnly: true,
+			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
 		}
 	})
 	for slot := range b.Processes {

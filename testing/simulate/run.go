@@ -25,6 +25,7 @@ type options struct {
 	Replay      string
 	Out         string
 	Limit       time.Duration
+	Shrink      int
 	Profile     string
 }
 

@@ -16,8 +16,6 @@ const (
 	// tries is how often a schedule is run before it is held not to bring a violation
 	// back, and how often the whole schedule is run to say how often it does.
 	tries = 5
-	// shrinkTime limits how much real time goes into the shortening of a schedule.
-	shrinkTime = 5 * time.Minute
 	// afterwards is how much of a schedule is kept after its first violation.
 	afterwards = time.Minute
 )
@@ -37,21 +35,24 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 		fmt.Fprintf(out, format, args...)
 	}
 	name := filepath.Join(o.Out, fmt.Sprintf("violation-%d-%d", s.Seed, s.Bubble))
-	sh := &shrinker{kind: kindOf(firstOf(found)), run: func(s schedule) (result, error) { return r.run(ctx, order{Schedule: s}) }, until: time.Now().Add(shrinkTime)}
+	sh := &shrinker{kind: kindOf(firstOf(found)), run: func(s schedule) (result, error) { return r.run(ctx, order{Schedule: s}) }, left: o.Shrink}
+	var err error
 	again := 0
 	for range tries {
-		found, err := sh.run(s)
+		repeated, err := sh.run(s)
 		if err != nil {
 			return err
 		}
-		if found.has(sh.kind) {
+		if repeated.has(sh.kind) {
 			again++
 		}
 	}
 	say("bubble %d of seed %d: the violation came back in %d of %d runs\n", s.Bubble, s.Seed, again, tries)
-	least, err := sh.shrink(s, found)
-	if err != nil {
-		return err
+	least := s
+	if again > 0 {
+		if least, err = sh.shrink(s, found); err != nil {
+			return err
+		}
 	}
 	f, err := os.Create(name + ".json")
 	if err != nil {
@@ -106,20 +107,20 @@ func (r result) has(kind string) bool {
 
 // shrinker shortens a schedule by delta debugging.
 type shrinker struct {
-	kind  string // of the violation
-	run   func(schedule) (result, error)
-	until time.Time
-	runs  int
+	kind string // of the violation
+	run  func(schedule) (result, error)
+	left int // runs that may follow
+	runs int
 }
 
 // fails reports whether a schedule brings a violation back, and returns when the first
 // one happened, or 0.
 func (sh *shrinker) fails(s schedule) (first time.Duration, yes bool, err error) {
 	for range tries {
-		if time.Now().After(sh.until) {
+		if sh.left == 0 {
 			return 0, false, nil
 		}
-		sh.runs++
+		sh.left, sh.runs = sh.left-1, sh.runs+1
 		found, err := sh.run(s)
 		if err != nil || found.has(sh.kind) {
 			return time.Duration(found.Report.First), err == nil, err

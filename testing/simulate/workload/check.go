@@ -22,6 +22,11 @@ type Limits struct {
 	// for long as long as there are faults.
 	CalmOnly bool
 
+	// Order is how much earlier than another a call must have asked for a lock to be
+	// granted it first, if there was no fault for some time. 0 means that the order is
+	// not checked.
+	Order time.Duration
+
 	// Cause is how long before the loss of a lock there must have been a fault. 0 means
 	// that losses need no cause.
 	Cause time.Duration
@@ -83,6 +88,7 @@ func Check(rec *Record) Report {
 		r.checkGaps(rec, holds)
 		r.checkCauses(rec, holds)
 	}
+	r.checkOrder(rec)
 	r.checkEnds(rec)
 	r.checkRegisters(rec)
 	r.checkCalls(rec)
@@ -202,7 +208,7 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 		}
 		var last *hold
 		for _, g := range known {
-			if (g.begin <= h.requested || g.permits+h.permits > h.of) && (last == nil || g.token > last.token) {
+			if (g.begin < h.requested || g.permits+h.permits > h.of) && (last == nil || g.token > last.token) {
 				last = g
 			}
 		}
@@ -307,6 +313,43 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 	}
 }
 
+// checkOrder finds calls that were granted a lock with a queue before others that had
+// asked earlier and were still waiting.
+func (r *Report) checkOrder(rec *Record) {
+	byLock := map[string][]*call{}
+	for _, c := range rec.calls {
+		if rec.Order > 0 && kindOf(c.lock) != Plain && c.op == opLock && (c.err == "" || c.err == "timeout" || c.err == "canceled") {
+			byLock[c.lock] = append(byLock[c.lock], c)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byLock)) {
+		calls := slices.SortedFunc(slices.Values(byLock[name]), func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
+		var waiting []*call // that asked before
+		for _, b := range calls {
+			waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
+			for _, a := range waiting {
+				if b.err == "" && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+					rec.calm(a.begin.Add(-rec.Cause), b.end) {
+					r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
+						name, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
+				}
+			}
+			waiting = append(waiting, b)
+		}
+	}
+}
+
+// excludes reports whether two calls ask for permits that one holder or the other can
+// have, or that are granted in order anyway, as those of a semaphore are.
+func (c *call) excludes(other *call) bool {
+	return c.of != many || c.permits+other.permits > c.of
+}
+
+// calm reports whether there was no fault in a time.
+func (rec *Record) calm(from, until Instant) bool {
+	return !slices.ContainsFunc(rec.Faults, func(f Span) bool { return f.Begin <= until && from <= f.End })
+}
+
 // checkEnds finds holders who did not know that they had lost a lock when the servers
 // ended their session, and so could grant the lock to others.
 func (r *Report) checkEnds(rec *Record) {
@@ -367,9 +410,9 @@ func (r *Report) checkRegisters(rec *Record) {
 // error.
 func (r *Report) checkCalls(rec *Record) {
 	for _, c := range rec.calls {
+		expected := slices.Contains(expectedErrors, c.err) || c.err == sessionLost && (c.op == opList || c.op == opQueue || c.op == opRevoke)
 		// Who could not know that the session had ended may see that the node is gone.
-		expected := slices.Contains(expectedErrors, c.err) || c.err == removed && rec.pausedDuring(c.process, c.end, c.end)
-		if !expected {
+		if !expected && !(c.err == removed && rec.pausedDuring(c.process, c.end, c.end)) {
 			r.violation(c.end, "call: lock %q: %s by %s, goroutine %d, ended at %s with %q, which neither clients nor faults cause%s",
 				c.lock, c.op, c.process, c.worker, rec.at(c.end), c.err, rec.circumstances(c.end))
 		}

@@ -265,6 +265,66 @@ func TestLeakedNodesAndStuckCallsAreFound(t *testing.T) {
 	}
 }
 
+// strict are the limits of a record in virtual time, in which there is more to check.
+func strict(rec Record) Record {
+	rec.Limits = Limits{
+		WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 3 * time.Second,
+		CalmOnly: true, Order: time.Second, Cause: 10 * time.Second,
+	}
+	rec.Begin, rec.End = at(0), at(100_000)
+	return rec
+}
+
+func lost(h *hold) *hold {
+	h.lost = true
+	return h
+}
+
+// asked is a call of Lock that was granted an exclusive lock.
+func asked(process string, begin, end int) *call {
+	c := locked(process, time.Minute, begin, end)
+	c.portion = portion{1, 1}
+	return c
+}
+
+func TestStrictChecks(t *testing.T) {
+	t.Parallel()
+	fault := []Span{{"freeze", at(20_000), at(60_000)}}
+	end := func(ms int, tokens ...int64) []SessionEnd { return []SessionEnd{{at(ms), tokens}} }
+	for name, c := range map[string]struct {
+		record Record
+		text   string // of the only violation, if there is one
+	}{
+		"loss after a fault":       {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 69_000))}}, ""},
+		"loss without a fault":     {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 71_000))}}, "loss: "},
+		"loss before the fault":    {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 19_000))}}, "loss: "},
+		"loss at the end":          {Record{holds: []*hold{lost(held("x", 1, 0, 100_001))}}, ""},
+		"session ends after hold":  {Record{Ends: end(5000, 7, 9), holds: []*hold{held("x", 7, 0, 5000), held("y", 8, 5000, 9000)}}, ""},
+		"session ends before hold": {Record{Ends: end(4999, 7), holds: []*hold{held("x", 7, 0, 5000)}}, "lease: "},
+		"the holder was paused":    {Record{Ends: end(4000, 7), holds: []*hold{held("x", 7, 0, 5000)}, Pauses: []Span{{"x", at(3000), at(4900)}}}, ""},
+		"rescue":                   {Record{Rescues: []string{"path /a"}}, "rescue: "},
+		"in order":                 {Record{calls: []*call{asked("x", 30_000, 35_000), asked("y", 31_000, 36_000)}}, ""},
+		"out of order":             {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)}}, "order: "},
+		"almost at the same time":  {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_000, 35_000)}}, ""},
+		"out of order by a fault":  {Record{Faults: fault, calls: []*call{asked("x", 69_000, 76_001), asked("y", 71_000, 75_000)}}, ""},
+		"waits in vain in order":   {Record{calls: []*call{timedOut(30_000, 34_000), asked("y", 31_001, 35_000)}}, ""},
+		"free during a fault":      {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 89_000, 90_000)}, calls: []*call{timedOut(0, 89_000)}}, ""},
+		"free without a fault":     {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 91_000, 92_000)}, calls: []*call{timedOut(0, 91_000)}}, "stall: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rec := strict(c.record)
+			found := Check(&rec)
+			if c.text == "" {
+				require.Empty(t, found.Violations)
+				return
+			}
+			require.Len(t, found.Violations, 1)
+			require.Contains(t, found.Violations[0], c.text)
+		})
+	}
+}
+
 // A paused client cannot notice a loss. It must notice it shortly after the pause.
 func TestOverlapIsExcusedOnlyWhileOlderHolderIsPaused(t *testing.T) {
 	t.Parallel()

@@ -40,6 +40,9 @@ const (
 	opUnlock    = "unlock"
 	opRevoke    = "revoke"
 	opShutdown  = "shutdown"
+	opLockAll   = "lock all"
+	opQueue     = "queue"
+	opList      = "list"
 
 	opRead  = "read"
 	opWrite = "write"
@@ -75,29 +78,39 @@ func (c *Client) Work(pool *lockpool.Pool, worker int) {
 
 // Shutdown shuts the pool of a worker down.
 func (c *Client) Shutdown(pool *lockpool.Pool, worker int) {
-	_ = c.call(Event{ID: c.ids.Add(1), Worker: worker, Op: opShutdown}, bound{ShutdownTimeout, false}, pool.Shutdown)
+	_ = c.call(Event{ID: c.ids.Add(1), Worker: worker, Op: opShutdown}, bound{limit: ShutdownTimeout}, pool.Shutdown)
 }
 
-// bound is the time limit of a call, by a deadline or by a cancellation.
+// bound is the time limit of a call: by a deadline, by a cancellation, or by the option
+// WaitAtMost.
 type bound struct {
 	limit    time.Duration
 	canceled bool
+	atMost   bool
 }
 
 func (b bound) context(parent context.Context) (context.Context, context.CancelFunc) {
-	if !b.canceled {
+	if !b.canceled && !b.atMost {
 		return context.WithTimeout(parent, b.limit)
 	}
 	ctx, cancel := context.WithCancel(parent)
+	if b.atMost {
+		return ctx, cancel
+	}
 	timer := time.AfterFunc(b.limit, cancel)
 	return ctx, func() { timer.Stop(); cancel() }
 }
 
 // call makes a call, and reports its beginning, which e describes, and its outcome.
 func (c *Client) call(e Event, b bound, do func(context.Context) error) error {
+	return c.callFrom(context.Background(), e, b, do)
+}
+
+// callFrom is call with a context from which that of the call is derived.
+func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(context.Context) error) error {
 	e.Kind, e.At, e.Limit = eventCall, c.Now(), b.limit
 	c.Report(e)
-	ctx, cancel := b.context(c.Machine.On(context.Background()))
+	ctx, cancel := b.context(c.Machine.On(parent))
 	defer cancel()
 	err := do(ctx)
 	c.Report(Event{Kind: eventReturn, At: c.Now(), ID: e.ID, Error: class(err)})
@@ -107,6 +120,9 @@ func (c *Client) call(e Event, b bound, do func(context.Context) error) error {
 // removed is the class of the loss of a lock whose node was removed. No client
 // removes the nodes of others.
 const removed = "lock_lost by removal"
+
+// sessionLost is the class of the error of a call that reads, and does not try again.
+const sessionLost = "session_lost"
 
 func class(err error) string {
 	var lockErr *lockpool.LockError
@@ -121,6 +137,10 @@ func class(err error) string {
 		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
+	case errors.Is(err, lockpool.ErrPoolClosed):
+		return "pool_closed"
+	case errors.Is(err, driver.ErrSessionLost):
+		return sessionLost
 	}
 	return err.Error()
 }

@@ -74,7 +74,7 @@ var kinds = map[string]*kind{
 		t.portion = portion{t.MinPermits + t.r.IntN(limit-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
 		t.acquire = func(ctx context.Context) (lock, error) {
-			p, err := s.Acquire(ctx, t.permits)
+			p, err := s.Acquire(ctx, t.permits, t.opts...)
 			return permits{p}, err
 		}
 		t.try = func(ctx context.Context) (lock, error) {
@@ -90,10 +90,7 @@ var kinds = map[string]*kind{
 
 // with returns a function that acquires the turn's lock by a method of the pool.
 func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (lock, error) {
-	if t.revocable {
-		opts = append(opts, lockpool.Revocable())
-	}
-	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, opts...) }
+	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, slices.Concat(opts, t.opts)...) }
 }
 
 // Kinds returns the names of all kinds, sorted.

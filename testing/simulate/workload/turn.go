@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,9 @@ type turn struct {
 	name         string
 	slow         bool // some holds of this lock are long
 	revocable    bool
+	nested       bool // the holder holds another lock
+	bound        bound
+	opts         []lockpool.LockOption
 	acquire, try func(context.Context) (lock, error)
 	id           int64
 	lock         lock
@@ -29,22 +33,41 @@ type turn struct {
 
 // takeTurn takes one turn. The error is that of the acquisition.
 func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	if chance(r, 5) && slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 {
+		return c.lockTwo(pool, r, worker)
+	}
 	t := c.newTurn(pool, r, worker)
 	if chance(r, 5) {
 		_ = t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
 	}
-	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
-	if chance(r, 10) {
-		b = bound{between(r, 0, 200*time.Millisecond), true}
+	if chance(r, 3) {
+		_ = t.call(opQueue, func(ctx context.Context) error {
+			_, err := pool.Queue(ctx, t.name)
+			return err
+		})
 	}
+	if chance(r, 1) {
+		_ = t.call(opList, func(ctx context.Context) error {
+			_, err := pool.List(ctx, "")
+			return err
+		})
+	}
+	return t.take(context.Background())
+}
+
+// take acquires the lock, for the holder that parent carries if it carries one, and holds
+// it.
+func (t *turn) take(parent context.Context) error {
 	e := Event{
-		ID: t.id, Worker: worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
+		ID: t.id, Worker: t.worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
 	}
 	acquire := t.acquire
-	if chance(r, 20) {
+	if t.bound.atMost {
+		t.opts = append(t.opts, lockpool.WaitAtMost(t.bound.limit))
+	} else if chance(t.r, 20) {
 		e.Op, acquire = opTry, t.try
 	}
-	err := c.call(e, b, func(ctx context.Context) (err error) {
+	err := t.callFrom(parent, e, t.bound, func(ctx context.Context) (err error) {
 		t.lock, err = acquire(ctx)
 		return err
 	})
@@ -65,13 +88,23 @@ func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
 		i = 1 + r.IntN(n-1)
 	}
 	t.name, t.slow, t.revocable = NameOf(t.kind, i), i == 0, chance(r, 40)
+	if t.revocable {
+		t.opts = append(t.opts, lockpool.Revocable())
+	}
+	t.bound = bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
+	switch {
+	case chance(r, 10):
+		t.bound = bound{limit: between(r, 0, 200*time.Millisecond), canceled: true}
+	case chance(r, 10):
+		t.bound.atMost = true
+	}
 	kinds[t.kind].prepare(t)
 	return t
 }
 
 func (t *turn) call(op string, do func(context.Context) error) error {
 	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: op, Lock: t.name}
-	return t.Client.call(e, bound{between(t.r, 50*time.Millisecond, t.Timeout), false}, do)
+	return t.Client.call(e, bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}, do)
 }
 
 // end emits the end of the hold, once.
@@ -83,10 +116,7 @@ func (t *turn) end(lost bool) {
 func (t *turn) hold() {
 	begin := t.Now()
 	w := t.watch()
-	defer func() { // even if the process is killed
-		close(w.unlocked)
-		<-w.done
-	}()
+	defer w.end()
 	token := t.token(t.lock, eventToken)
 	if t.of == 1 {
 		t.access(token)
@@ -96,6 +126,9 @@ func (t *turn) hold() {
 	}
 	if chance(t.r, 5) {
 		_ = t.call(opVerify, t.lock.Verify)
+	}
+	if !t.nested && chance(t.r, 5) {
+		t.nest()
 	}
 	span := between(t.r, 0, t.Hold)
 	if t.slow && chance(t.r, t.LongHolds) {
@@ -157,6 +190,12 @@ func (t *turn) watch() *watcher {
 	return w
 }
 
+// end ends the watch, even if the process was killed.
+func (w *watcher) end() {
+	close(w.unlocked)
+	<-w.done
+}
+
 // work returns after d, or when the holder has a reason to release the lock.
 func (w *watcher) work(d time.Duration) {
 	select {
@@ -195,6 +234,54 @@ func (t *turn) downgrade() {
 	_ = t.call(opUnlock, t.lock.Unlock)
 	t.lock = reader
 	t.token(reader, eventReenter)
+}
+
+// nest takes a turn with another lock, for the same holder. It does not wait for long,
+// because others may take the two in the other order.
+func (t *turn) nest() {
+	inner := t.newTurn(t.pool, t.r, t.worker)
+	if inner.name == t.name || inner.slow {
+		return
+	}
+	inner.nested = true
+	inner.bound.limit = min(inner.bound.limit, time.Second)
+	_ = inner.take(t.lock.Context(t.Machine.On(context.Background())))
+}
+
+// lockTwo takes a turn with two exclusive locks, of which it gets both or none.
+func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	names := []string{NameOf(Exclusive, 1), NameOf(Exclusive, 2)}
+	turns := make([]*turn, len(names))
+	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
+	for n, name := range names {
+		turns[n] = &turn{Client: c, portion: portion{1, 1}, pool: pool, r: r, worker: worker, kind: Exclusive, name: name, id: c.ids.Add(1)}
+		c.Report(Event{Kind: eventCall, At: c.Now(), ID: turns[n].id, Worker: worker, Op: opLockAll, Lock: name, Permits: 1, Of: 1, Limit: b.limit})
+	}
+	ctx, cancel := b.context(c.Machine.On(context.Background()))
+	defer cancel()
+	all, err := pool.LockAll(ctx, names)
+	for _, t := range turns {
+		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: t.id, Error: class(err)})
+	}
+	if err != nil {
+		return err
+	}
+	var watchers []*watcher
+	for _, t := range turns {
+		t.lock = all.Get(t.name)
+		w := t.watch()
+		watchers = append(watchers, w)
+		defer w.end()
+		t.access(t.token(t.lock, eventToken))
+	}
+	for _, w := range watchers {
+		w.work(between(r, 0, c.Hold))
+	}
+	for _, t := range turns {
+		t.end(false)
+	}
+	_ = turns[0].call(opUnlock, all.Unlock)
+	return nil
 }
 
 // reenter acquires the lock again, through its context, and releases that entry.
