@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 func runFor(t *testing.T, virtual time.Duration, change func(*options)) (sum *total, out, last string) {
 	o := options{
 		mix: mix{Pools: 5, Interval: time.Minute}, Years: float64(virtual) / float64(year),
-		Seed: 1, Parallel: 2, Out: t.TempDir(), Limit: 2 * time.Minute, Shrink: 20,
+		Seed: 1, Parallel: 2, Out: t.TempDir(), Limit: 2 * time.Minute, Shrink: 15,
 	}
 	change(&o)
 	var b strings.Builder
@@ -55,8 +55,8 @@ func TestBubblesWithoutViolations(t *testing.T) {
 // violation can be brought back, is shorter.
 func TestIgnoredLossesAreFound(t *testing.T) {
 	dir := t.TempDir()
-	sum, out, last := runFor(t, 15*time.Minute, func(o *options) {
-		o.IgnoreLosses, o.Only, o.Interval, o.Out = true, "freeze connections for long", 30*time.Second, dir
+	sum, out, last := runFor(t, 8*time.Minute, func(o *options) {
+		o.IgnoreLosses, o.Only, o.Pools, o.Interval, o.Out = true, "freeze connections for long", 3, 20*time.Second, dir
 	})
 	require.False(t, sum.clean())
 	require.NotContains(t, last, "violations=0 ")
@@ -68,8 +68,8 @@ func TestIgnoredLossesAreFound(t *testing.T) {
 	require.NoError(t, err)
 	var s schedule
 	require.NoError(t, json.Unmarshal(text, &s))
-	whole := draw(1, 0, mix{Pools: 5, Interval: 30 * time.Second, Only: "freeze connections for long"})
-	whole.truncate(15 * time.Minute)
+	whole := draw(1, 0, mix{Pools: 3, Interval: 20 * time.Second, Only: "freeze connections for long"})
+	whole.truncate(8 * time.Minute)
 	require.Less(t, len(s.Steps), len(whole.Steps))
 
 	text, err = os.ReadFile(name + ".txt")
@@ -96,8 +96,8 @@ func TestIgnoredLossesAreFound(t *testing.T) {
 }
 
 func TestStopAtFirst(t *testing.T) {
-	sum, out, _ := runFor(t, 15*time.Minute, func(o *options) {
-		o.IgnoreLosses, o.StopAtFirst, o.Only, o.Interval = true, true, "freeze", 30*time.Second
+	sum, out, _ := runFor(t, 8*time.Minute, func(o *options) {
+		o.IgnoreLosses, o.StopAtFirst, o.Only, o.Interval = true, true, "freeze", 20*time.Second
 	})
 	require.False(t, sum.clean())
 	require.NotContains(t, out, "shortest")
