@@ -279,9 +279,19 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 				holds[0].lock, until.Since(free), rec.at(free), waited, rec.circumstances(free))
 		}
 	}
+	taken := make([]Span, 0, len(holds))
 	for _, h := range holds {
-		checkGap(h.begin)
-		free = max(free, h.end)
+		taken = append(taken, Span{h.process, h.begin, h.end})
+	}
+	for _, c := range rec.calls { // who asks for several locks may hold this one, and wait for the others
+		if c.lock == holds[0].lock && c.op == opLockAll {
+			taken = append(taken, Span{c.process, c.begin, c.end})
+		}
+	}
+	slices.SortFunc(taken, func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) })
+	for _, s := range taken {
+		checkGap(s.Begin)
+		free = max(free, s.End)
 	}
 	checkGap(rec.End)
 }

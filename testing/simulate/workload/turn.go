@@ -272,6 +272,8 @@ func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 		w := t.watch()
 		watchers = append(watchers, w)
 		defer w.end()
+	}
+	for _, t := range turns { // now that all are watched
 		t.access(t.token(t.lock, eventToken))
 	}
 	for _, w := range watchers {
