@@ -49,6 +49,7 @@ func command() int {
 	flag.BoolVar(&o.StopAtFirst, "stop-at-first", false, "end at the first violation, without shortening its schedule")
 	flag.StringVar(&o.State, "state", "", "`file` for the bubbles that are finished; the same command goes on after them")
 	flag.StringVar(&o.Replay, "replay", "", "run only the schedule in `file`")
+	flag.IntVar(&o.Bubble, "bubble", -1, "run only the bubble with this `number`")
 	flag.StringVar(&o.Out, "out", ".", "`directory` for the schedules and timelines of violations")
 	flag.DurationVar(&o.Limit, "limit", 5*time.Minute, "real time after which a bubble is stuck")
 	flag.IntVar(&o.Shrink, "shrink", 100, "`runs` for shortening a schedule with a violation, at most")

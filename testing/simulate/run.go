@@ -23,6 +23,7 @@ type options struct {
 	StopAtFirst bool
 	State       string
 	Replay      string
+	Bubble      int
 	Out         string
 	Limit       time.Duration
 	Shrink      int
@@ -64,6 +65,9 @@ func (o options) schedules(yield func(schedule) bool) {
 		s := draw(o.Seed, n, o.mix)
 		s.truncate(left)
 		left -= s.Lasts
+		if o.Bubble >= 0 && n != o.Bubble {
+			continue
+		}
 		if !yield(s) {
 			return
 		}

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 func runFor(t *testing.T, virtual time.Duration, change func(*options)) (sum *total, out, last string) {
 	o := options{
 		mix: mix{Pools: 5, Interval: time.Minute}, Years: float64(virtual) / float64(year),
-		Seed: 1, Parallel: 2, Out: t.TempDir(), Limit: 2 * time.Minute, Shrink: 15,
+		Seed: 1, Bubble: -1, Parallel: 2, Out: t.TempDir(), Limit: 2 * time.Minute, Shrink: 15,
 	}
 	change(&o)
 	var b strings.Builder
@@ -135,7 +135,7 @@ func TestRunGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, strings.Count(string(text), "\n"))
 
-	_, err = run(t.Context(), io.Discard, options{Seed: seed + 1, State: file, Parallel: 1, Years: 0.001})
+	_, err = run(t.Context(), io.Discard, options{Seed: seed + 1, Bubble: -1, State: file, Parallel: 1, Years: 0.001})
 	require.ErrorContains(t, err, "another seed")
 }
 
