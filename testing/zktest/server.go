@@ -67,6 +67,7 @@ type Server struct {
 	trace        trace
 	traceMask    int64 // as set by stmk; without effect
 	holders      []*Holders
+	sessionEnds  []*SessionEnds
 	change       chan struct{} // closed and replaced at every change
 
 	// Of an ensemble.
