@@ -89,7 +89,7 @@ func parse(args []string) (config, error) {
 	containers := flags.Duration("container-interval", time.Minute, "`period` of the deletion of empty containers and expired TTL nodes")
 	extended := flags.Bool("extended-types", false, "allow TTL nodes")
 	super := flags.String("super", "", "credentials of the super user, `USER:PASSWORD`")
-	seed := flags.Uint64("seed", 1, "determines the `order` in which children are listed")
+	seed := flags.Uint64("seed", 1, "`number` that determines the order in which children are listed")
 	control := flags.String("control", "", "loopback address of the HTTP control interface, `HOST:PORT`; port 0 is any free port (default none)")
 	log := flags.Bool("log", false, "log the commands of the control interface to the standard error")
 	err := flags.Parse(args)
