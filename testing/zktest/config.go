@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// maxMembers is how many members an ensemble can have.
+const maxMembers = 15
+
 // Option is an option of the embedded server.
 type Option interface{ embedded(*config) error }
 
@@ -115,12 +118,16 @@ func TickTime(d time.Duration) CommonOption {
 	}, property("tickTime", milliseconds(d))}
 }
 
-// Members gives the server n addresses instead of one. Clients see an ensemble
-// of n members, which share one state unless [Server.Lag] makes one lag.
+// Members makes the server an ensemble of n members, each with an address of its own.
+// The last one leads at first. As long as there is no fault, all have applied a write
+// when its client gets the reply.
 func Members(n int) Option {
 	return option(func(c *config) error {
 		if n < 1 {
 			return fmt.Errorf("the number of members is %d, not positive", n)
+		}
+		if n > maxMembers {
+			return fmt.Errorf("the number of members is %d: at most %d are possible", n, maxMembers)
 		}
 		c.members = n
 		return nil

@@ -222,5 +222,10 @@ func (s *Server) Invariants() error {
 			wrong("a connection that is closed watches %s", path)
 		}
 	})
+	for _, rep := range s.replicas {
+		if s.isEnsemble() && rep.leadership == s.lead && len(rep.log) == 0 && rep.zxid == s.zxid && !rep.tree.equals(s.tree) {
+			wrong("member %d has another tree than its leader, after the same transactions", rep.number)
+		}
+	}
 	return errors.Join(append(errs, s.trace.violations...)...)
 }

@@ -59,6 +59,20 @@ func member(f func(*zktest.Server, int) error) func(*control, *arguments) action
 	}
 }
 
+// allOr is a prepare for one member if one is given, and otherwise for all of them
+// together.
+func allOr(all func(*zktest.Server, context.Context) error, one func(*zktest.Server, int) error) func(*control, *arguments) action {
+	return func(c *control, a *arguments) action {
+		n := a.member("member")
+		return func(ctx context.Context) (any, error) {
+			if n != 0 {
+				return nil, one(c.server, n)
+			}
+			return nil, all(c.server, ctx)
+		}
+	}
+}
+
 // read is a prepare for a command that answers with a part of the server's state.
 func read[T any](f func(*zktest.State) []T) func(*control, *arguments) action {
 	return func(c *control, _ *arguments) action {
@@ -72,18 +86,22 @@ func commands() []command {
 	return []command{
 		{get, "/", "", "this list", "", list},
 
-		{get, "/members", "", "the members and their addresses", "", members},
+		{get, "/members", "", "the members, their addresses, and which one leads", "", members},
 		{get, "/sessions", "", "the sessions, their timeouts, connections and ephemerals", "", read(sessions)},
 		{get, "/connections", "", "the connections, their members and sessions", "", read(conns)},
 		{get, "/watches", "", "the watches of clients", "", read(watches)},
 		{get, "/nodes", "[prefix=PATH]", "the nodes whose paths begin with the prefix", "prefix=/locks", nodes},
 		{get, "/trace", "", "the latest requests, replies, events and expiries, as text", "", trace},
 
-		{post, "/stop", "", "close all connections and ports; nodes and sessions are kept, and no session expires", "", do((*zktest.Server).Stop)},
-		{post, "/start", "", "continue after stop; every session has its full timeout again", "", do((*zktest.Server).Start)},
-		{post, "/restart", "[down=DURATION]", "stop, wait, and start again", "down=2s", restart},
-		{post, "/pause", "", "freeze: connections stay open, nothing is answered, and no session expires", "", do(func(s *zktest.Server, _ context.Context) error { return s.Pause() })},
-		{post, "/resume", "", "continue after pause", "", do(func(s *zktest.Server, _ context.Context) error { return s.Resume() })},
+		{post, "/stop", "[member=NUMBER]", "close all connections and ports, of a member or of all; nodes and sessions are kept, and while all are stopped no session expires", "", allOr((*zktest.Server).Stop, (*zktest.Server).StopMember)},
+		{post, "/start", "[member=NUMBER]", "continue after stop; if all were stopped, every session has its full timeout again", "", allOr((*zktest.Server).Start, (*zktest.Server).StartMember)},
+		{post, "/restart", "[down=DURATION]", "stop all, wait, and start again", "down=2s", restart},
+		{post, "/pause", "[member=NUMBER]", "freeze a member, or all: connections stay open, and nothing is answered; while all are paused no session expires", "", allOr(func(s *zktest.Server, _ context.Context) error { return s.Pause() }, (*zktest.Server).PauseMember)},
+		{post, "/resume", "[member=NUMBER]", "continue after pause", "", allOr(func(s *zktest.Server, _ context.Context) error { return s.Resume() }, (*zktest.Server).ResumeMember)},
+		{post, "/isolate", "member=NUMBER", "cut a member off from all other members; clients still reach every member", "member=1", member((*zktest.Server).Isolate)},
+		{post, "/separate", "member=NUMBER member=NUMBER", "cut two members off from each other", "member=1&member=2", separate},
+		{post, "/heal-members", "", "undo every isolate and separate", "", do(func(s *zktest.Server, _ context.Context) error { s.HealMembers(); return nil })},
+		{post, "/slow", "member=NUMBER delay=DURATION", "delay the messages between a member and the others, in each direction; 0s ends that", "member=1&delay=200ms", slow},
 		{post, "/epoch", "", "raise the zxid as a new leader does", "", do(func(s *zktest.Server, _ context.Context) error { s.BumpEpoch(); return nil })},
 		{post, "/reap", "", "delete empty containers and expired TTL nodes now", "", do(func(s *zktest.Server, _ context.Context) error { s.ReapContainers(); return nil })},
 		{post, "/sequence", "path=PATH next=NUMBER", "set the number that the next sequential child of a node gets", "path=/locks&next=2147483647", sequence},
@@ -137,11 +155,13 @@ func members(c *control, _ *arguments) action {
 	type memberJSON struct {
 		Member  int    `json:"member"`
 		Address string `json:"address"`
+		Leader  bool   `json:"leader"`
 	}
 	return func(context.Context) (any, error) {
 		var all []memberJSON
+		leader := c.server.Leader()
 		for i, addr := range c.server.Members() {
-			all = append(all, memberJSON{i + 1, addr})
+			all = append(all, memberJSON{i + 1, addr, i+1 == leader})
 		}
 		return all, nil
 	}
@@ -255,6 +275,21 @@ func restart(c *control, a *arguments) action {
 		// The server stays down for that long even if the client does not wait.
 		return nil, c.server.Restart(context.WithoutCancel(ctx), down)
 	}
+}
+
+func separate(c *control, a *arguments) action {
+	members := a.members("member")
+	if len(members) != 2 || members[0] == members[1] {
+		a.fail(http.StatusBadRequest, "two different members are needed: member=1&member=2")
+	}
+	return func(context.Context) (any, error) { return nil, c.server.Separate(members[0], members[1]) }
+}
+
+func slow(c *control, a *arguments) action {
+	a.require("member")
+	a.require("delay")
+	n, delay := a.member("member"), a.duration("delay", 0)
+	return func(context.Context) (any, error) { return nil, c.server.SlowMember(n, delay) }
 }
 
 func sequence(c *control, a *arguments) action {

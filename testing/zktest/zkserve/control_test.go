@@ -188,7 +188,7 @@ var effects = map[string]func(*testing.T){
 		s := serve(t, "-members", "3")
 		require.Len(t, s.addrs, 3)
 		for i, m := range s.list("/members", "") {
-			require.Equal(t, object{"member": float64(i + 1), "address": s.addrs[i]}, m)
+			require.Equal(t, object{"member": float64(i + 1), "address": s.addrs[i], "leader": i == 2}, m)
 		}
 	},
 	"/sessions": func(t *testing.T) {
@@ -263,8 +263,28 @@ var effects = map[string]func(*testing.T){
 		c.waitState(zk.StateHasSession)
 		require.True(t, c.exists("/a"))
 	},
-	"/pause":  pauseAndResume,
-	"/resume": pauseAndResume,
+	"/pause":        pauseAndResume,
+	"/resume":       pauseAndResume,
+	"/isolate":      isolateAndHeal,
+	"/heal-members": isolateAndHeal,
+	"/separate": func(t *testing.T) {
+		s := serve(t, "-members", "3")
+		c := s.connect(s.addrs[0])
+		s.post("/separate", "member=1&member=3") // the leader
+		c.waitState(zk.StateDisconnected)
+	},
+	"/slow": func(t *testing.T) {
+		s := serve(t, "-members", "3")
+		c := s.connect(s.addrs[0])
+		s.post("/slow", "member=1&delay=150ms")
+		begin := time.Now()
+		c.create("/a", 0)
+		require.GreaterOrEqual(t, time.Since(begin), 300*time.Millisecond, "to the leader and back")
+		s.post("/slow", "member=1&delay=0s")
+		begin = time.Now()
+		c.create("/b", 0)
+		require.Less(t, time.Since(begin), 300*time.Millisecond)
+	},
 	"/epoch": func(t *testing.T) {
 		s := serve(t)
 		s.post("/epoch", "")
@@ -483,6 +503,40 @@ func stopAndStart(t *testing.T) {
 	s.post("/start", "")
 	c.waitState(zk.StateHasSession)
 	require.True(t, c.exists("/a"))
+
+	s = serve(t, "-members", "3")
+	c = s.connect(s.addrs[0])
+	s.post("/stop", "member=1")
+	c.waitState(zk.StateDisconnected)
+	require.True(t, s.connect(s.addrs[1]).exists("/"), "the others")
+	s.post("/stop", "member=3")
+	s.eventually(func() bool { return s.leader() == "" }) // no majority
+	s.post("/start", "member=1")
+	c.waitState(zk.StateHasSession)
+	require.NotEmpty(t, s.leader())
+}
+
+// leader returns the member that leads.
+func (s *served) leader() (number string) {
+	for _, m := range s.list("/members", "") {
+		if m["leader"] == true {
+			number = fmt.Sprintf("member=%v", m["member"])
+		}
+	}
+	return number
+}
+
+func isolateAndHeal(t *testing.T) {
+	s := serve(t, "-members", "3")
+	require.Equal(t, "member=3", s.leader())
+	c := s.connect(s.addrs[2])
+	s.post("/isolate", "member=3")
+	c.waitState(zk.StateDisconnected) // when it notices
+	s.eventually(func() bool { return s.leader() != "member=3" && s.leader() != "" })
+	_, err := net.Dial("tcp", s.addrs[2])
+	require.NoError(t, err, "clients reach it")
+	s.post("/heal-members", "")
+	c.waitState(zk.StateHasSession)
 }
 
 func pauseAndResume(t *testing.T) {
@@ -490,6 +544,13 @@ func pauseAndResume(t *testing.T) {
 	s.post("/pause", "")
 	require.False(t, answered(s, 200*time.Millisecond))
 	s.post("/resume", "")
+	require.True(t, answered(s, 20*time.Second))
+
+	s = serve(t, "-members", "3")
+	s.post("/pause", "member=1")
+	require.False(t, answered(s, 200*time.Millisecond))
+	require.True(t, s.connect(s.addrs[1]).exists("/"), "the others")
+	s.post("/resume", "member=1")
 	require.True(t, answered(s, 20*time.Second))
 }
 
@@ -573,7 +634,7 @@ func TestBadRequestsAreExplainedAndChangeNothing(t *testing.T) {
 		{"POST", "/halt", "", 404, "GET / lists the commands"},
 		{"GET", "/stop", "", 405, "needs the method POST"},
 		{"POST", "/sessions", "", 405, "needs the method GET"},
-		{"POST", "/stop", "down=1s", 400, `/stop has no parameter "down": its parameters are: none`},
+		{"POST", "/heal", "down=1s", 400, `/heal has no parameter "down": its parameters are: none`},
 		{"POST", "/expire", "sesion=all", 400, `/expire has no parameter "sesion": its parameters are: session=ID|all`},
 		{"POST", "/expire", "", 400, `"session" is missing`},
 		{"POST", "/expire", "session=me", 400, "the id of a session is a number"},
@@ -591,6 +652,10 @@ func TestBadRequestsAreExplainedAndChangeNothing(t *testing.T) {
 		{"POST", "/refuse", "member=1&member=3", 404, "the number of members is 2"},
 		{"POST", "/refuse", "member=0", 400, "numbered from 1"},
 		{"POST", "/lag", "", 400, `"member" is missing`},
+		{"POST", "/separate", "member=1", 400, "two different members"},
+		{"POST", "/separate", "member=1&member=1", 400, "two different members"},
+		{"POST", "/slow", "member=1", 400, `"delay" is missing`},
+		{"POST", "/isolate", "member=9", 404, "the number of members is 2"},
 		{"POST", "/partition", "direction=up", 400, "both, in (from clients to servers) and out"},
 		{"POST", "/throttle", "pause=1s", 400, `"bytes" is missing`},
 		{"POST", "/sequence", "path=/&next=2147483648", 400, "from 0 to 2147483647"},

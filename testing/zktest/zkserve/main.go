@@ -13,8 +13,8 @@
 // # The control interface
 //
 // With -control 127.0.0.1:0, or with another port, an HTTP server stops and starts
-// the ZooKeeper, expires sessions, breaks connections and injects faults. The
-// second line of output is its address, such as http://127.0.0.1:36223:
+// the ZooKeeper or its members, expires sessions, breaks connections and injects
+// faults. The second line of output is its address, such as http://127.0.0.1:36223:
 //
 //	curl http://127.0.0.1:36223/                                   the list of the commands
 //	curl http://127.0.0.1:36223/sessions                           JSON
