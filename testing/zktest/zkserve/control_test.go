@@ -663,6 +663,7 @@ func TestBadRequestsAreExplainedAndChangeNothing(t *testing.T) {
 		{"GET", "/nodes", "prefix=a", 400, "begins with /"},
 		{"POST", "/inject", "op=create", 400, `"action" is missing`},
 		{"POST", "/inject", "action=Explode", 400, "the actions are DelayApply, DelayReply, DropAfterApply"},
+		{"POST", "/inject", "action=Delay&duration=1s", 400, "action=Delay: the actions are DelayApply"},
 		{"POST", "/inject", "action=DelayApply", 400, `"duration" is missing`},
 		{"POST", "/inject", "action=Pass&duration=1s", 400, `no parameter "duration"`},
 		{"POST", "/inject", "action=Pass&op=mkdir", 400, "the operations are addWatch, auth"},

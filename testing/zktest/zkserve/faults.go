@@ -88,6 +88,7 @@ func inject(c *control, a *arguments) action {
 			a.fail(http.StatusBadRequest, "%w", err)
 		}
 	} else {
+		a.known["duration"], a.known["bytes"], a.known["code"] = true, true, true // of the action that is meant
 		a.fail(http.StatusBadRequest, "action=%s: the actions are %s", name, actionNames())
 	}
 	return func(context.Context) (any, error) {
