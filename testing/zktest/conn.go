@@ -134,7 +134,7 @@ func (s *Server) handshake(c *conn) bool {
 		return false
 	}
 	r := Request{Conn: c.client.number, Member: c.replica.number, Session: req.session, Op: OpConnect}
-	return s.applyFaults(c, r, func(answer answer) { s.connect(c, req, answer) })
+	return s.applyFaults(c, r, func(answer answer) { s.connect(c, req, answer) }) != ends
 }
 
 // connect attaches the connection to the session it asks for, or to a new one.
@@ -216,7 +216,7 @@ func (s *Server) handle(c *conn, packet []byte) bool {
 	if s.isEnsemble() && s.queue(c, packet) {
 		return true
 	}
-	return s.handleRequest(c, packet)
+	return s.handleRequest(c, packet) != ends
 }
 
 // queue keeps a packet for later if an earlier request of the connection is still being
@@ -231,7 +231,7 @@ func (s *Server) queue(c *conn, packet []byte) bool {
 	return c.waiting
 }
 
-// handleBacklog handles what has arrived during a request.
+// handleBacklog handles what has arrived during a request. Meanwhile more may arrive.
 func (s *Server) handleBacklog(c *conn) {
 	for {
 		s.mu.Lock()
@@ -242,18 +242,26 @@ func (s *Server) handleBacklog(c *conn) {
 		}
 		packet := c.backlog[0]
 		c.backlog = c.backlog[1:]
-		c.waiting = false // unless this request waits, too
 		s.mu.Unlock()
-		if !s.handleRequest(c, packet) {
+		if s.handleRequest(c, packet) != goesOn {
 			return
 		}
 	}
 }
 
-func (s *Server) handleRequest(c *conn, packet []byte) bool {
+// outcome is what a request means for its connection.
+type outcome int
+
+const (
+	ends   outcome = iota
+	goesOn         // the next request can be handled
+	waits          // the request will be answered by another goroutine
+)
+
+func (s *Server) handleRequest(c *conn, packet []byte) outcome {
 	r, ok := parseRequest(packet)
 	if !ok {
-		return false
+		return ends
 	}
 	r.Conn, r.Member, r.Session = c.client.number, c.replica.number, c.client.session.Load()
 	return s.applyFaults(c, r, func(answer answer) { s.apply(c, r, packet, answer) })
@@ -274,16 +282,15 @@ type exchange struct {
 }
 
 // applyFaults applies a request by calling do, with the fault of the rule that
-// hits it, if any. do is called with s.mu held. applyFaults reports whether the
-// connection goes on.
-func (s *Server) applyFaults(c *conn, r Request, do func(answer)) (alive bool) {
+// hits it, if any. do is called with s.mu held.
+func (s *Server) applyFaults(c *conn, r Request, do func(answer)) outcome {
 	f, passes := s.match(r)
 	s.mu.Lock()
 	s.record(Record{Kind: Requested, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Fault: f != nil})
 	s.touchFrom(c)
 	s.mu.Unlock()
 	if f != nil && !s.faultBeforeApply(c, r, f) {
-		return c.client.dropsOutbound() // then reading goes on, to discard
+		return c.lost()
 	}
 	if a := f.action(); a.kind == failWith {
 		do = func(answer answer) { s.replyError(c, r, a.code, answer) }
@@ -292,22 +299,36 @@ func (s *Server) applyFaults(c *conn, r Request, do func(answer)) (alive bool) {
 	s.mu.Lock()
 	if !s.conns[c] {
 		s.mu.Unlock()
-		return c.client.dropsOutbound()
+		return c.lost()
 	}
 	do(func(reply []byte, alive bool) {
 		s.queueReply(c, x, reply, alive)
 		if x.async {
 			c.replica.listener.wg.Go(func() { // ends when the backlog is empty, or a request waits
-				if x.finish(c) {
+				if x.finish(c) == goesOn {
 					s.handleBacklog(c)
 				}
 			})
 		}
 	})
 	x.async = !x.answered
-	c.waiting = x.async
+	if x.async {
+		c.waiting = true
+	}
 	s.mu.Unlock()
-	return x.async || x.finish(c)
+	if x.async {
+		return waits
+	}
+	return x.finish(c)
+}
+
+// lost returns what becomes of a connection that was lost during a request. If the
+// client cannot know, reading goes on, to discard.
+func (c *conn) lost() outcome {
+	if c.client.dropsOutbound() {
+		return goesOn
+	}
+	return ends
 }
 
 // queueReply queues the reply to a request, or what a rule makes of it.
@@ -331,9 +352,8 @@ func (s *Server) queueReply(c *conn, x *exchange, reply []byte, alive bool) {
 	s.notifyChange()
 }
 
-// finish waits for what must follow the reply, and reports whether the connection goes
-// on.
-func (x *exchange) finish(c *conn) (alive bool) {
+// finish waits for what must follow the reply.
+func (x *exchange) finish(c *conn) outcome {
 	if x.out.cut != uncut {
 		<-c.client.written // a cut counts when the client can see it
 	}
@@ -343,8 +363,9 @@ func (x *exchange) finish(c *conn) (alive bool) {
 	x.passes.recordFired()
 	if !x.alive {
 		<-c.client.done // the queue is written before the connection is closed
+		return ends
 	}
-	return x.alive
+	return goesOn
 }
 
 // faultBeforeApply injects a fault that precedes the request, and reports

@@ -143,7 +143,8 @@ func (s *Server) canJoin(rep *replica) bool {
 }
 
 // winner returns the member that an election would make the leader now, if any: the one
-// that has accepted the most, or of several the one with the largest number.
+// that has followed the newest leader and has accepted the most from it, or of several
+// the one with the largest number.
 func (s *Server) winner() (winner *replica, voters []*replica) {
 	for _, rep := range s.replicas {
 		if !rep.isLooking() {
@@ -156,7 +157,7 @@ func (s *Server) winner() (winner *replica, voters []*replica) {
 			continue
 		}
 		best := slices.MaxFunc(reached, func(a, b *replica) int {
-			return cmp.Or(cmp.Compare(a.lastAccepted(), b.lastAccepted()), a.number-b.number)
+			return cmp.Or(cmp.Compare(a.epoch, b.epoch), cmp.Compare(a.lastAccepted(), b.lastAccepted()), a.number-b.number)
 		})
 		if best == rep {
 			return rep, reached

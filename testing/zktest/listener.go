@@ -94,6 +94,7 @@ func (l *listener) closePort() error {
 	if ln == nil {
 		return nil
 	}
+	stopListening(ln)
 	return ln.Close()
 }
 

@@ -23,6 +23,7 @@ type replica struct {
 	zxid     int64                   // latest transaction that it has applied
 	sessions map[int64]time.Duration // with their timeouts; unused without an ensemble
 
+	epoch     int64       // of the newest leader that it has followed
 	log       []*proposal // accepted, but not applied, in order
 	committed int64       // zxid up to which the log may be applied
 	lagging   bool        // see Lag

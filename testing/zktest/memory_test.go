@@ -13,7 +13,7 @@ import (
 )
 
 func memoryPair() (client, server *memoryConn) {
-	return newMemoryConn(memoryAddr("127.0.0.1:1"), memoryAddr("member1.zktest:2181"))
+	return newMemoryConn(memoryAddr("127.0.0.1:1"), memoryAddr("127.0.0.1:2181"))
 }
 
 func TestMemoryConnBuffersLikeTCP(t *testing.T) {
@@ -72,7 +72,7 @@ func TestMemoryConnReadEndsAtItsDeadline(t *testing.T) {
 
 func TestDialInMemory(t *testing.T) {
 	s := Start(t, InMemory(), Members(2))
-	require.Equal(t, []string{"member1.zktest:2181", "member2.zktest:2181"}, s.Members())
+	require.Equal(t, []string{"127.0.0.1:1", "127.0.0.2:1"}, s.Members())
 	answer, err := s.Command(t.Context(), "ruok")
 	require.NoError(t, err)
 	require.Equal(t, "imok", answer)

@@ -22,6 +22,7 @@ type leadership struct {
 	ended    bool       // the member has noticed that it does not lead anymore
 	peers    []*peering // from its followers
 	proposed []*proposal
+	began    int64         // the last zxid of the leaders before
 	stuck    bool          // it was replaced, and cannot finish a write
 	nextTick time.Duration // when it pings its followers next: each half tick
 	halves   int           // half ticks so far
@@ -44,12 +45,12 @@ type proposal struct {
 func (s *Server) install(rep *replica, followers []*replica) {
 	rep.committed = rep.lastAccepted()
 	s.advance(rep)
-	l := &leadership{member: rep, nextTick: s.now() + s.conf.tick/2}
+	l := &leadership{member: rep, began: rep.zxid, nextTick: s.now() + s.conf.tick/2}
 	s.lead, s.leaderships = l, append(s.leaderships, l)
 	rep.role, rep.leadership, rep.peering, rep.joins = leading, l, nil, 0
 	if s.isEnsemble() {
 		s.zxid = (s.zxid>>32 + 1) << 32
-		rep.zxid, rep.committed = s.zxid, s.zxid
+		rep.zxid, rep.committed, rep.epoch = s.zxid, s.zxid, s.zxid>>32
 		s.tree = rep.tree.clone()
 		s.sessions = s.rebuildSessions(rep)
 	}
@@ -84,7 +85,10 @@ func (s *Server) rebuildSessions(rep *replica) map[int64]*session {
 func (s *Server) join(l *leadership, rep *replica) {
 	rep.role, rep.leadership, rep.joins = following, l, 0
 	rep.heard, rep.touched, rep.lagging = s.now(), map[int64]bool{}, false
-	rep.tree, rep.zxid = l.member.tree.clone(), l.member.zxid
+	rep.tree, rep.zxid, rep.epoch = l.member.tree.clone(), l.member.zxid, l.member.epoch
+	if rep.zxid == rep.epoch<<32 {
+		rep.zxid = l.began // as on a real server: the new epoch begins with its first transaction
+	}
 	rep.sessions = maps.Clone(l.member.sessions)
 	rep.log, rep.committed = nil, rep.zxid
 	rep.peering = &peering{leadership: l, follower: rep, heard: s.now()}
@@ -181,9 +185,14 @@ func (s *Server) write(rep *replica, do func()) {
 }
 
 // sync calls done at a member when it has applied all that its leader had committed
-// or proposed. The leader asks no follower, so one that was replaced answers, too.
+// or, for a follower, proposed. The leader asks no follower, so one that was replaced
+// answers, too, and it does not make its own clients wait (CommitProcessor.matchSyncs).
 func (s *Server) sync(rep *replica, done func()) {
 	s.catchUp(rep)
+	if rep.role == leading {
+		done()
+		return
+	}
 	s.atLeader(rep, func(l *leadership) {
 		switch n := len(l.proposed); {
 		case l.stuck:

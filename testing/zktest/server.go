@@ -138,7 +138,8 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		}
 		admit := func(nc net.Conn) func() { return s.admit(rep, nc) }
 		if conf.inMemory {
-			rep.listener = newMemoryListener(fmt.Sprintf("member%d.zktest:2181", rep.number), admit)
+			// An address, because clients would look up a name. Nothing listens there.
+			rep.listener = newMemoryListener(fmt.Sprintf("127.0.0.%d:1", rep.number), admit)
 		} else if rep.listener, err = newListener(addr, admit); err != nil {
 			return nil, fmt.Errorf("zktest: starting the embedded server: %w", errors.Join(err, s.Close()))
 		}
