@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test differential torture simulate fuzz vet tidy release-check bench deps help
+.PHONY: test differential torture simulate bugs fuzz vet tidy release-check bench deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -22,6 +22,10 @@ torture: deps ## DURATION of random faults, from SEED, on a real ensemble: locks
 
 simulate: ## YEARS of virtual time, from SEED, of random faults on embedded ensembles: locks must keep their guarantees
 	go run ./testing/simulate -years $(YEARS) -seed $(SEED) $(if $(STATE),-state $(STATE))
+
+bugs: YEARS = 0.01
+bugs: ## each planted bug in turn, for at most YEARS of virtual time: the simulation must find it
+	go run ./testing/simulate/bugs -years $(YEARS) -seed $(SEED)
 
 fuzz: ## DURATION of arbitrary bytes for the embedded server, and as much again for its decoder
 	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest

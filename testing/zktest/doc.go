@@ -13,7 +13,7 @@
 //	}
 //
 // [Run] does the same for programs, and the command zkserve in this directory
-// for a shell. The server speaks the client protocol of ZooKeeper 3.8 and
+// for programs in other languages. The server speaks the client protocol of ZooKeeper 3.8 and
 // replies as the real server does: one conformance suite runs on both, the
 // results of random programs on both are compared, and go-zookeeper, Curator,
 // kazoo and zkCli work with it unchanged. It keeps everything in memory and

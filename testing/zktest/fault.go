@@ -3,6 +3,7 @@ package zktest
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -98,6 +99,15 @@ type Rule struct {
 
 // String returns a short description of the rule.
 func (r Rule) String() string { return r.Do.kind.String() + " on " + r.Match.String() }
+
+// Validate returns nil if the rule can be injected. Otherwise the error says what
+// is wrong with it.
+func (r Rule) Validate() error {
+	if reason := r.invalid(); reason != "" {
+		return errors.New("zktest: the rule is invalid: " + reason)
+	}
+	return nil
+}
 
 // invalid says what is wrong with the rule, or returns "".
 func (r Rule) invalid() string {
@@ -431,8 +441,8 @@ type faults struct {
 
 // Inject puts a rule into force. A request is hit by the first rule that it
 // matches, in the order of injection, and by no other, except that all matching
-// rules with Pass count it. Inject panics if the rule is invalid, for instance if
-// it has no action: that is an error in the test.
+// rules with Pass count it. Inject panics if the rule is invalid (see
+// [Rule.Validate]), for instance if it has no action: that is an error in the test.
 func (fs *faults) Inject(rule Rule) *Fault {
 	if reason := rule.invalid(); reason != "" {
 		panic("zktest: Inject: " + reason)

@@ -2,7 +2,9 @@ package zktest
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // Op is the type of a request: ZooKeeper's number for the operation.
@@ -75,6 +77,17 @@ func (op Op) String() string {
 		return name
 	}
 	return fmt.Sprintf("op %d", int64(op))
+}
+
+// ParseOp returns the operation with that name, such as "create2": it reverses
+// [Op.String].
+func ParseOp(name string) (Op, error) {
+	for op, other := range opNames {
+		if other == name {
+			return op, nil
+		}
+	}
+	return 0, fmt.Errorf("zktest: there is no operation %q: the operations are %s", name, strings.Join(slices.Sorted(maps.Values(opNames)), ", "))
 }
 
 // writes reports whether the request is a transaction, which takes a zxid even
