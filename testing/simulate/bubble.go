@@ -74,7 +74,7 @@ func (b *bubble) now() workload.Instant { return workload.Instant(1 + time.Since
 func (b *bubble) run(t *testing.T, timeline string) (found result) {
 	var err error
 	b.server, err = zktest.Run(t.Context(), zktest.InMemory(), zktest.Members(b.Members), zktest.TickTime(b.Tick),
-		zktest.ContainerInterval(b.Reap), zktest.MaxClientConns(0), zktest.Seed(b.Seed^uint64(b.Bubble)),
+		zktest.SessionTimeouts(2*b.Tick, b.Longest), zktest.ContainerInterval(b.Reap), zktest.MaxClientConns(0), zktest.Seed(b.Seed^uint64(b.Bubble)),
 		zktest.Logger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		panic(err) // an error in this program

@@ -15,6 +15,7 @@ type fault struct {
 	name    string
 	lasts   length
 	members int // that the ensemble must have at least
+	often   int // how much more often than others it is drawn, if not 0
 	begin   func(b *bubble, s step) (what string, heal func())
 }
 
@@ -31,14 +32,14 @@ func contains(name, part string) bool { return strings.Contains(name, part) }
 
 var faults = []fault{
 	// Processes and machines.
-	{"kill a process", short, 1, replace(func(b *bubble, i *instance) { i.kill(b.server.Cut) })},
-	{"cut a process's power", short, 1, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
-	{"stop a process", moment, 1, replace(func(b *bubble, i *instance) { i.shutdown() })},
-	{"close a process's pool", moment, 1, replace(func(b *bubble, i *instance) { i.close() })},
-	{"suspend a machine", long, 1, suspend(true)},
-	{"suspend a machine briefly", short, 1, suspend(true)},
-	{"stop a virtual machine", long, 1, suspend(false)},
-	{"set a wall clock", moment, 1, func(b *bubble, s step) (string, func()) {
+	{"kill a process", short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.Cut) })},
+	{"cut a process's power", short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
+	{"stop a process", moment, 1, 0, replace(func(b *bubble, i *instance) { i.shutdown() })},
+	{"close a process's pool", moment, 1, 0, replace(func(b *bubble, i *instance) { i.close() })},
+	{"suspend a machine", long, 1, 0, suspend(true)},
+	{"suspend a machine briefly", short, 1, 0, suspend(true)},
+	{"stop a virtual machine", long, 1, 0, suspend(false)},
+	{"set a wall clock", moment, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		d := time.Duration((s.Amount - 0.5) * float64(time.Hour))
 		i.machine.SetWallClock(d)
@@ -46,20 +47,20 @@ var faults = []fault{
 	}},
 
 	// Connections of a process.
-	{"cut connections", moment, 1, disturb((*zktest.Server).Cut)},
-	{"reset connections", moment, 1, disturb((*zktest.Server).Reset)},
-	{"half-open connections", long, 1, disturb((*zktest.Server).HalfOpen)},
-	{"deafen connections", long, 1, disturb((*zktest.Server).Deafen)},
-	{"freeze connections", short, 1, partition(zktest.Both)},
-	{"freeze connections for long", long, 1, partition(zktest.Both)},
-	{"freeze what a process sends", long, 1, partition(zktest.Inbound)},
-	{"freeze what a process receives", long, 1, partition(zktest.Outbound)},
-	{"throttle connections", long, 1, func(b *bubble, s step) (string, func()) {
+	{"cut connections", moment, 1, 0, disturb((*zktest.Server).Cut)},
+	{"reset connections", moment, 1, 0, disturb((*zktest.Server).Reset)},
+	{"half-open connections", long, 1, 0, disturb((*zktest.Server).HalfOpen)},
+	{"deafen connections", long, 1, 0, disturb((*zktest.Server).Deafen)},
+	{"freeze connections", short, 1, 0, partition(zktest.Both)},
+	{"freeze connections for long", long, 1, 0, partition(zktest.Both)},
+	{"freeze what a process sends", long, 1, 0, partition(zktest.Inbound)},
+	{"freeze what a process receives", long, 1, 0, partition(zktest.Outbound)},
+	{"throttle connections", long, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		b.server.Throttle(i.selector(), 1+int(s.Amount*30), 20*time.Millisecond)
 		return i.name, func() { b.server.Throttle(i.selector(), 0, 0) }
 	}},
-	{"expire a session", moment, 1, func(b *bubble, s step) (string, func()) {
+	{"expire a session", moment, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		for _, c := range b.server.State().Conns {
 			if strings.HasPrefix(c.Addr, i.host+":") && c.Session != 0 {
@@ -72,62 +73,87 @@ var faults = []fault{
 	}},
 
 	// Requests of anybody.
-	{"delay requests", moment, 1, inject(func(s step) zktest.Action { return zktest.DelayApply(seconds(s.Amount * 3)) })},
-	{"delay replies", moment, 1, inject(func(s step) zktest.Action { return zktest.DelayReply(seconds(s.Amount * 3)) })},
-	{"lose requests", moment, 1, inject(func(step) zktest.Action { return zktest.DropBeforeApply() })},
-	{"lose replies", moment, 1, inject(func(step) zktest.Action { return zktest.DropAfterApply() })},
-	{"reset instead of replying", moment, 1, inject(func(step) zktest.Action { return zktest.ResetAfterApply() })},
-	{"cut replies short", moment, 1, inject(func(s step) zktest.Action { return zktest.TruncateReply(int(s.Amount * 40)) })},
-	{"reset after replies", moment, 1, inject(func(step) zktest.Action { return zktest.ResetAfterReply() })},
+	{"delay requests", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayApply(seconds(s.Amount * 3)) })},
+	{"delay replies", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayReply(seconds(s.Amount * 3)) })},
+	{"lose requests", moment, 1, 0, inject(func(step) zktest.Action { return zktest.DropBeforeApply() })},
+	{"lose replies", moment, 1, 0, inject(func(step) zktest.Action { return zktest.DropAfterApply() })},
+	{"reset instead of replying", moment, 1, 0, inject(func(step) zktest.Action { return zktest.ResetAfterApply() })},
+	{"cut replies short", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.TruncateReply(int(s.Amount * 40)) })},
+	{"reset after replies", moment, 1, 0, inject(func(step) zktest.Action { return zktest.ResetAfterReply() })},
 
 	// Members, as clients see them.
-	{"reset all connections", moment, 1, func(b *bubble, _ step) (string, func()) {
+	{"reset all connections", moment, 1, 0, func(b *bubble, _ step) (string, func()) {
 		b.server.Reset(zktest.Selector{})
 		return "", nil
 	}},
-	{"reset the connections of a member", moment, 3, func(b *bubble, s step) (string, func()) {
+	{"reset the connections of a member", moment, 3, 0, func(b *bubble, s step) (string, func()) {
 		b.server.Reset(zktest.Selector{Member: s.Member})
 		return member(s.Member), nil
 	}},
-	{"freeze the connections of a member", long, 3, func(b *bubble, s step) (string, func()) {
+	{"freeze the connections of a member", long, 3, 0, func(b *bubble, s step) (string, func()) {
 		sel := zktest.Selector{Member: s.Member}
 		b.server.Partition(sel, zktest.Both)
 		return member(s.Member), func() { b.server.HealOnly(sel, zktest.Both) }
 	}},
-	{"refuse connections", long, 1, admit((*zktest.Server).RefuseConnections)},
-	{"reject connections", long, 1, admit((*zktest.Server).RejectConnections)},
-	{"hang connections", long, 1, admit((*zktest.Server).HangConnections)},
-	{"restart the ensemble", short, 1, alone(func(b *bubble) func() {
+	{"refuse connections", long, 1, 0, admit((*zktest.Server).RefuseConnections)},
+	{"reject connections", long, 1, 0, admit((*zktest.Server).RejectConnections)},
+	{"hang connections", long, 1, 0, admit((*zktest.Server).HangConnections)},
+	{"restart the ensemble", short, 1, 0, alone(func(b *bubble) func() {
 		_ = b.server.Stop(context.Background()) // fails only if it is closed
 		return func() { _ = b.server.Start(context.Background()) }
 	})},
-	{"pause the ensemble", short, 1, alone(pauseAll)},
-	{"pause the ensemble for long", long, 1, alone(pauseAll)},
+	{"pause the ensemble", short, 1, 0, alone(pauseAll)},
+	{"pause the ensemble for long", long, 1, 0, alone(pauseAll)},
 
 	// Members of an ensemble.
-	{"kill the leader", short, 3, members(leader, kill)},
-	{"kill the leader for long", long, 3, members(leader, kill)},
-	{"kill a follower", long, 3, members(follower, kill)},
-	{"kill the leader and a follower", long, 3, members(leaderAndFollower, kill)},
-	{"kill all members", short, 3, members(everyMember, kill)},
-	{"pause the leader", short, 3, members(leader, pause)},
-	{"pause the leader for long", long, 3, members(leader, pause)},
-	{"pause a follower", short, 3, members(follower, pause)},
-	{"pause a follower for long", long, 3, members(follower, pause)},
-	{"isolate the leader", short, 3, members(leader, isolate)},
-	{"isolate the leader for long", long, 3, members(leader, isolate)},
-	{"isolate a follower", short, 3, members(follower, isolate)},
-	{"isolate a follower for long", long, 3, members(follower, isolate)},
-	{"isolate all members", short, 3, members(everyMember, isolate)},
-	{"separate the leader and a follower", long, 3, func(b *bubble, s step) (string, func()) {
+	{"kill the leader", short, 3, 0, members(leader, kill)},
+	{"kill the leader for long", long, 3, 0, members(leader, kill)},
+	{"kill a follower", long, 3, 0, members(follower, kill)},
+	{"kill the leader and a follower", long, 3, 0, members(leaderAndFollower, kill)},
+	{"kill all members", short, 3, 0, members(everyMember, kill)},
+	{"pause the leader", short, 3, 0, members(leader, pause)},
+	{"pause the leader for long", long, 3, 0, members(leader, pause)},
+	{"pause a follower", short, 3, 0, members(follower, pause)},
+	{"pause a follower for long", long, 3, 0, members(follower, pause)},
+	{"isolate the leader", short, 3, 0, members(leader, isolate)},
+	{"isolate the leader for long", long, 3, 0, members(leader, isolate)},
+	{"isolate a follower", short, 3, 0, members(follower, isolate)},
+	{"isolate a follower for long", long, 3, 0, members(follower, isolate)},
+	{"isolate all members", short, 3, 0, members(everyMember, isolate)},
+	{"separate the leader and a follower", long, 3, 0, func(b *bubble, s step) (string, func()) {
 		which := leaderAndFollower(b, s)
 		_ = b.server.Separate(which[0], which[1])
 		return fmt.Sprint(which), b.server.HealMembers
 	}},
-	{"slow down the leader", long, 3, members(leader, slow)},
-	{"slow down a follower", long, 3, members(follower, slow)},
-	{"slow down all members", long, 3, members(everyMember, slow)},
-	{"a member lags", long, 3, func(b *bubble, s step) (string, func()) {
+	// What a lease must survive: the leader does not hear of a session, or hears late,
+	// while its client still gets answers.
+	{"isolate a process's member", long, 3, 3, members(own, isolate)},
+	{"pause a process's member", long, 3, 0, members(own, pause)},
+	{"slow down and isolate a process's member", long, 3, 2, func(b *bubble, s step) (string, func()) {
+		n := own(b, s)[0]
+		_ = b.server.SlowMember(n, time.Duration(s.Amount*float64(b.Tick)))
+		b.later(b.Tick, func() { _ = b.server.Isolate(n) })
+		return member(n), func() {
+			b.server.HealMembers()
+			_ = b.server.SlowMember(n, 0)
+		}
+	}},
+	{"replace the leader", long, 3, 3, func(b *bubble, s step) (string, func()) {
+		old := leader(b, s)[0]
+		_ = b.server.Isolate(old)
+		for n := range b.Members { // the others notice at once, and the old one only later
+			if n+1 != old {
+				_ = b.server.StopMember(n + 1)
+				_ = b.server.StartMember(n + 1)
+			}
+		}
+		return member(old), b.server.HealMembers
+	}},
+
+	{"slow down the leader", long, 3, 0, members(leader, slow)},
+	{"slow down a follower", long, 3, 0, members(follower, slow)},
+	{"slow down all members", long, 3, 0, members(everyMember, slow)},
+	{"a member lags", long, 3, 0, func(b *bubble, s step) (string, func()) {
 		_ = b.server.Lag(s.Member)
 		return member(s.Member), func() { _ = b.server.CatchUp(s.Member) }
 	}},
@@ -137,6 +163,17 @@ var faults = []fault{
 func leader(b *bubble, s step) []int {
 	if n := b.server.Leader(); n != 0 {
 		return []int{n}
+	}
+	return []int{s.Member}
+}
+
+// own returns the member that a process is connected to, or any if there is none.
+func own(b *bubble, s step) []int {
+	i := b.target(s)
+	for _, c := range b.server.State().Conns {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			return []int{c.Member}
+		}
 	}
 	return []int{s.Member}
 }

@@ -21,6 +21,7 @@ type schedule struct {
 	Members   int // of the ensemble
 	Tick      time.Duration
 	Reap      time.Duration // interval at which empty containers are deleted
+	Longest   time.Duration // session timeout that the servers grant
 	Load      workload.Config
 	Processes []process
 	Steps     []step // by time
@@ -69,8 +70,9 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		Seed: seed, Bubble: bubble,
 		Lasts:   between(r, time.Hour, 6*time.Hour).Truncate(time.Second),
 		Members: []int{1, 3, 3, 3, 5}[r.IntN(5)],
-		Tick:    []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second}[r.IntN(3)],
+		Tick:    []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second}[r.IntN(4)],
 		Reap:    between(r, 5*time.Second, time.Minute),
+		Longest: []time.Duration{40 * time.Second, 40 * time.Second, 6 * time.Second}[r.IntN(3)],
 		Load: workload.Config{
 			Locks:      2 + r.IntN(3),
 			MinPermits: 1, Reads: between(r, 30.0, 90.0),
@@ -91,11 +93,11 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		p := process{
 			Layout:  []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}[r.IntN(2)],
 			Timeout: between(r, minTimeout, maxTimeout).Truncate(time.Millisecond),
-			Latency: []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond}[r.IntN(4)],
+			Latency: []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond, 150 * time.Millisecond}[r.IntN(5)],
 			Rate:    1, Workers: 2 + r.IntN(3), Seed: r.Uint64(),
 		}
-		if r.IntN(4) == 0 { // short timeouts are the most fragile
-			p.Timeout = minTimeout
+		if r.IntN(2) == 0 { // two ticks are the most fragile
+			p.Timeout = max(minTimeout, 2*s.Tick)
 		}
 		if r.IntN(2) == 0 {
 			p.Rate = between(r, 1-maxDrift, 1+maxDrift)
@@ -112,7 +114,7 @@ func (s *schedule) drawSteps(r *rand.Rand, m mix) {
 	var possible []fault
 	for _, f := range faults {
 		if f.members <= s.Members && contains(f.name, m.Only) {
-			possible = append(possible, f)
+			possible = append(possible, slices.Repeat([]fault{f}, max(1, f.often))...)
 		}
 	}
 	if m.Interval == 0 || len(possible) == 0 {
