@@ -177,7 +177,9 @@ func (c *campaign) inject(ctx context.Context, f fault, r *rand.Rand) error {
 	if heal != nil {
 		err = heal()
 	}
-	c.history.Update(func(rec *workload.Record) { rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: now()}) })
+	c.history.Update(func(rec *workload.Record) {
+		rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: now()})
+	})
 	if err != nil {
 		return fmt.Errorf("healing %s: %w", description, err)
 	}
@@ -304,7 +306,9 @@ func (c *campaign) pauseClient(i int) (string, func() error, error) {
 	return p.name, func() error {
 		err := p.cmd.Process.Signal(syscall.SIGCONT)
 		end := now()
-		c.history.Update(func(rec *workload.Record) { rec.Pauses = append(rec.Pauses, workload.Span{Process: p.name, Begin: begin, End: end}) })
+		c.history.Update(func(rec *workload.Record) {
+			rec.Pauses = append(rec.Pauses, workload.Span{Process: p.name, Begin: begin, End: end})
+		})
 		return err
 	}, nil
 }
