@@ -126,7 +126,7 @@ func (c *child) run(ctx context.Context, o order, limit time.Duration) (found re
 	} else {
 		text := c.stderr.Bytes()
 		found.Report.Violations = []string{fmt.Sprintf("crash: bubble %d ended its process (%s): %s",
-			o.Schedule.Bubble, c.cmd.ProcessState, text[:min(len(text), 400000)])}
+			o.Schedule.Bubble, c.cmd.ProcessState, text[:min(len(text), 20_000)])}
 	}
 	return found, false, nil
 }

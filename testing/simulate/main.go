@@ -51,7 +51,7 @@ func command() int {
 	flag.StringVar(&o.Replay, "replay", "", "run only the schedule in `file`")
 	flag.IntVar(&o.Bubble, "bubble", -1, "run only the bubble with this `number`")
 	flag.StringVar(&o.Out, "out", ".", "`directory` for the schedules and timelines of violations")
-	flag.DurationVar(&o.Limit, "limit", 5*time.Minute, "real time after which a bubble is stuck")
+	flag.DurationVar(&o.Limit, "limit", 20*time.Minute, "real time after which a bubble is stuck")
 	flag.IntVar(&o.Shrink, "shrink", 100, "`runs` for shortening a schedule with a violation, at most")
 	flag.StringVar(&o.Profile, "cpuprofile", "", "`file` for a profile of the first of the processes that run bubbles")
 	flag.Parse()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,6 +27,21 @@ func (s *schedule) truncate(d time.Duration) {
 	s.Steps = slices.DeleteFunc(slices.Clone(s.Steps), func(st step) bool { return st.At >= s.Lasts })
 }
 
+// truncateAfter ends the schedule some time after the first violation.
+func (s *schedule) truncateAfter(found result) {
+	if first := time.Duration(found.Report.First); first > 0 {
+		s.truncate(first + afterwards + s.longestTimeout())
+	}
+}
+
+func (s *schedule) save(name string) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.write(f), f.Close())
+}
+
 // explain runs a schedule with a violation again, shortens it, and writes the shortest one
 // that brings a violation back, with a timeline.
 func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o options, s schedule, found result) error {
@@ -36,6 +52,11 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 	}
 	name := filepath.Join(o.Out, fmt.Sprintf("violation-%d-%d", s.Seed, s.Bubble))
 	sh := &shrinker{kind: kindOf(firstOf(found)), run: func(s schedule) (result, error) { return r.run(ctx, order{Schedule: s}) }, left: o.Shrink}
+	all := len(s.Steps)
+	s.truncateAfter(found)
+	if err := s.save(name + ".json"); err != nil {
+		return err
+	}
 	var err error
 	again := 0
 	for range tries {
@@ -54,12 +75,7 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 			return err
 		}
 	}
-	f, err := os.Create(name + ".json")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := least.write(f); err != nil {
+	if err := least.save(name + ".json"); err != nil {
 		return err
 	}
 	// A timeline of a run with a violation, if one comes back.
@@ -77,7 +93,7 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 		back = fmt.Sprintf("it did not bring the violation back in %d more runs", tries)
 	}
 	say("the shortest schedule found in %d runs lasts %s and has %d processes and %d of %d faults; run it again with -replay %s:\n%s%s\n",
-		sh.runs, least.Lasts, least.processes(), len(least.Steps), len(s.Steps), name+".json", least.list(), back)
+		sh.runs, least.Lasts, least.processes(), len(least.Steps), all, name+".json", least.list(), back)
 	say("timeline: %s.txt, %s.svg\n", name, name)
 	return nil
 }
@@ -113,30 +129,27 @@ type shrinker struct {
 	runs int
 }
 
-// fails reports whether a schedule brings a violation back, and returns when the first
-// one happened, or 0.
-func (sh *shrinker) fails(s schedule) (first time.Duration, yes bool, err error) {
+// fails reports whether a schedule brings the violation back, and returns what was found.
+func (sh *shrinker) fails(s schedule) (found result, yes bool, err error) {
 	for range tries {
 		if sh.left == 0 {
-			return 0, false, nil
+			return found, false, nil
 		}
 		sh.left, sh.runs = sh.left-1, sh.runs+1
-		found, err := sh.run(s)
-		if err != nil || found.has(sh.kind) {
-			return time.Duration(found.Report.First), err == nil, err
+		if found, err = sh.run(s); err != nil || found.has(sh.kind) {
+			return found, err == nil, err
 		}
 	}
-	return 0, false, nil
+	return found, false, nil
 }
 
 // shrink returns the shortest schedule that it finds to bring a violation back: what
 // follows the violation is cut off, and then faults and processes are removed, many at a
 // time at first.
 func (sh *shrinker) shrink(s schedule, found result) (schedule, error) {
-	first := time.Duration(found.Report.First)
-	for first > 0 && first+afterwards < s.Lasts {
+	for {
 		shorter := s
-		shorter.truncate(first + afterwards + s.longestTimeout())
+		shorter.truncateAfter(found)
 		if shorter.Lasts == s.Lasts {
 			break
 		}
@@ -147,7 +160,7 @@ func (sh *shrinker) shrink(s schedule, found result) (schedule, error) {
 		if !yes {
 			break
 		}
-		s, first = shorter, again
+		s, found = shorter, again
 	}
 	for {
 		before := len(s.Steps) + s.processes()
