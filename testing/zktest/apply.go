@@ -29,6 +29,10 @@ func (s *Server) apply(c *conn, r Request, packet []byte, answer answer) {
 		answer(nil, false)
 		return
 	}
+	if rep.readOnly {
+		s.applyReadOnly(c, r, d, answer)
+		return
+	}
 	switch {
 	case r.Op == OpPing:
 		r.Xid = xidPing

@@ -43,6 +43,7 @@ type config struct {
 	addr                   string
 	inMemory               bool
 	members                int
+	readOnly               bool
 	tick                   time.Duration
 	minTimeout, maxTimeout time.Duration // minTimeout 0 becomes 2 ticks
 	maxClientConns         int
@@ -132,6 +133,19 @@ func Members(n int) Option {
 		c.members = n
 		return nil
 	})
+}
+
+// ReadOnlyMode makes members that are cut off from a majority serve read-only clients,
+// as real servers do with readonlymode.enabled and localSessionsEnabled: two seconds, or
+// a tick if that is longer, after they have given up their leader, and until they have
+// found one. Clients that do not say that reading is enough are refused. Sessions that
+// begin there end with it, and other sessions are refused.
+func ReadOnlyMode() CommonOption {
+	return commonOption{func(c *config) error { c.readOnly = true; return nil }, func(c *realConfig) {
+		JVMFlags("-Dreadonlymode.enabled=true").(realOption)(c)
+		property("localSessionsEnabled", "true")(c)
+		property("localSessionsUpgradingEnabled", "true")(c)
+	}}
 }
 
 // SessionTimeouts sets the bounds of the session timeouts that clients can

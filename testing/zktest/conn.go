@@ -113,7 +113,7 @@ func (s *Server) handshake(c *conn) bool {
 	if err != nil {
 		return false
 	}
-	if answer, ok := s.fourLetterReply(string(head[:]), c.client.conn); ok {
+	if answer, ok := s.fourLetterReply(c.replica, string(head[:]), c.client.conn); ok {
 		c.client.send(outgoing{bytes: []byte(answer)})
 		c.client.closeAfterFlush()
 		<-c.client.done
@@ -141,15 +141,17 @@ func (s *Server) handshake(c *conn) bool {
 // Without a session the connection ends.
 func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	rep := c.replica
+	if rep.readOnly && req.readOnly {
+		s.connectReadOnly(c, req, answer)
+		return
+	}
 	if !rep.serves() || req.lastZxid > rep.zxid {
 		answer(nil, false) // a client that has seen a later state has to try another server
 		return
 	}
 	timeout := s.negotiate(req.timeout)
 	attach := func(ss *session) {
-		c.session, c.seen = ss, req.lastZxid // not what we sent: replies may have been lost
-		c.client.session.Store(ss.id)
-		s.notifyChange()
+		s.attach(c, ss, req)
 		answer(connectReply{
 			timeout: int32(timeout.Milliseconds()), session: ss.id, password: s.password(ss.id),
 		}.encode(c.readOnly), true)
@@ -189,6 +191,13 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 			attach(ss)
 		})
 	})
+}
+
+// attach attaches a connection to its session.
+func (s *Server) attach(c *conn, ss *session, req connectRequest) {
+	c.session, c.seen = ss, req.lastZxid // not what we sent: replies may have been lost
+	c.client.session.Store(ss.id)
+	s.notifyChange()
 }
 
 // revalidate returns the session of a client that has connected again, if the leader

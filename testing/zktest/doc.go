@@ -57,6 +57,7 @@
 //	a crash of members; elections            StopMember, StartMember
 //	members that freeze                      PauseMember, ResumeMember
 //	partitions between members               Isolate, Separate, HealMembers
+//	members that serve only reads            ReadOnlyMode
 //	deleted containers; exhausted sequences  ReapContainers; SetSequence
 //
 // With the option [Members] the server is an ensemble. One member leads and decides

@@ -17,6 +17,8 @@ func (s *Server) leave(rep *replica, role role) {
 	if rep.serves() {
 		s.closeConnsAt(rep)
 	}
+	s.endReadOnly(rep)
+	rep.alone = s.now()
 	switch l := rep.leadership; rep.role {
 	case leading:
 		l.ended = true
@@ -50,6 +52,9 @@ func (s *Server) step() {
 		}
 	}
 	s.elect()
+	for _, rep := range s.replicas {
+		rep.readOnly = rep.readOnly || s.conf.readOnly && rep.isLooking() && now >= rep.alone+s.readOnlyDelay()
+	}
 	s.pump()
 	s.leaderships = slices.DeleteFunc(s.leaderships, func(l *leadership) bool {
 		return l.ended && l != s.lead && !slices.ContainsFunc(l.peers, func(st *peering) bool { return !st.isOver() })
@@ -71,17 +76,13 @@ func (s *Server) tickLeader(l *leadership) {
 		l.nextTick += s.conf.tick / 2
 	}
 	l.halves++
-	synced := 1
 	for _, st := range l.peers {
 		if now-st.heard >= s.patience() {
 			s.closeStream(st, toLeader)
 		}
-		if !st.closed[toLeader] {
-			synced++
-		}
 	}
 	l.peers = slices.DeleteFunc(l.peers, (*peering).isOver)
-	if l.halves%2 == 0 && synced < s.majority() {
+	if l.halves%2 == 0 && 1+l.followers() < s.majority() {
 		s.leave(l.member, looking)
 		return
 	}
@@ -99,6 +100,16 @@ func (s *Server) tickLeader(l *leadership) {
 		})
 	}
 	s.pump()
+}
+
+// followers returns how many members follow the leader, as far as it knows.
+func (l *leadership) followers() (n int) {
+	for _, st := range l.peers {
+		if !st.closed[toLeader] {
+			n++
+		}
+	}
+	return n
 }
 
 // elect lets members join the leader, or elect one, when they have been able to for
@@ -191,6 +202,9 @@ func (s *Server) untilStep() time.Duration {
 		}
 		if rep.joins != 0 {
 			next = min(next, rep.joins)
+		}
+		if s.conf.readOnly && rep.isLooking() && !rep.readOnly {
+			next = min(next, rep.alone+s.readOnlyDelay())
 		}
 	}
 	if s.candidate != nil {

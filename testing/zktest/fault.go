@@ -14,20 +14,22 @@ import (
 // Selector selects connections. A zero field does not restrict it: the zero
 // Selector selects all connections.
 type Selector struct {
-	Conn    int   // number of the connection, from 1 in the order they were accepted
-	Member  int   // number of the member they are connected to, from 1
-	Session int64 // id of their session
+	Conn    int    // number of the connection, from 1 in the order they were accepted
+	Member  int    // number of the member they are connected to, from 1
+	Session int64  // id of their session
+	Host    string // address of their client, without the port; not for requests
 }
 
 func (s Selector) selects(o origin) bool {
 	return (s.Conn == 0 || s.Conn == o.conn) && (s.Member == 0 || s.Member == o.member) &&
-		(s.Session == 0 || s.Session == o.session)
+		(s.Session == 0 || s.Session == o.session) && (s.Host == "" || s.Host == o.host)
 }
 
 // origin is the connection from which a packet comes.
 type origin struct {
 	conn, member int
 	session      int64
+	host         string // of the client
 }
 
 // Match describes requests, and watch events as [OpEvent]. The zero Match
@@ -41,7 +43,7 @@ type Match struct {
 }
 
 func (m Match) matches(r Request) bool {
-	if !m.selects(origin{r.Conn, r.Member, r.Session}) {
+	if !m.selects(origin{conn: r.Conn, member: r.Member, session: r.Session}) {
 		return false
 	}
 	if len(m.Ops) == 0 && (r.Op == OpPing || r.Op == OpEvent) || len(m.Ops) > 0 && !slices.Contains(m.Ops, r.Op) {
@@ -74,6 +76,8 @@ func (m Match) invalid() string {
 	switch {
 	case m.Conn < 0 || m.Member < 0:
 		return "connections and members are numbered from 1"
+	case m.Host != "":
+		return "a Host selects connections, not requests"
 	case m.Prefix != "" && m.Prefix[0] != '/':
 		return fmt.Sprintf("the Prefix %q must begin with /, like every path", m.Prefix)
 	case slices.Contains(m.Ops, OpCheck):

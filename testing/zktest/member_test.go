@@ -1,6 +1,7 @@
 package zktest_test
 
 import (
+	"io"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -334,5 +335,116 @@ func TestWholeEnsembleRestarts(t *testing.T) {
 		require.NoError(t, e.Resume())
 		c.must(ping())
 		require.Equal(t, 3, e.Leader())
+	})
+}
+
+func TestMembersSayWhatTheyAre(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		say := func(member int, word string) string {
+			c := e.dial(member)
+			c.write([]byte(word))
+			answer, err := io.ReadAll(c.conn)
+			require.NoError(t, err)
+			return string(answer)
+		}
+		c := e.open(1)
+		require.Contains(t, say(1, "srvr"), "\nConnections: 2\n", "the one that asks, too")
+		require.Contains(t, say(1, "srvr"), "\nMode: follower\n")
+		require.Contains(t, say(3, "srvr"), "\nMode: leader\n")
+		require.Contains(t, say(1, "mntr"), "\nzk_server_state\tfollower\nzk_peer_state\tfollowing - broadcast\n")
+		require.Contains(t, say(3, "mntr"), "\nzk_synced_followers\t2\n")
+		require.Equal(t, "server.1=127.0.0.1:2888:3888:participant;127.0.0.1:1\n"+
+			"server.2=127.0.0.2:2889:3889:participant;127.0.0.2:1\n"+
+			"server.3=127.0.0.3:2890:3890:participant;127.0.0.3:1\nversion=0", string(c.must(getData("/zookeeper/config", false)).Data))
+		require.NoError(t, e.StopMember(3))
+		require.NoError(t, e.StopMember(2))
+		require.Equal(t, "This ZooKeeper instance is not currently serving requests\n", say(1, "srvr"))
+		require.Equal(t, "null", say(1, "isro"))
+		require.Equal(t, "imok", say(1, "ruok"))
+	})
+}
+
+// isolating is an ensemble, embedded or real, whose members have indexes from 0.
+type isolating struct {
+	addrs   []string
+	isolate func(i int) error
+	heal    func() error
+}
+
+func TestReadOnlyMode(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) isolating{
+		"embedded": func(t *testing.T) isolating {
+			s := zktest.Start(t, zktest.Members(3), zktest.ReadOnlyMode())
+			return isolating{s.Members(), func(i int) error { return s.Isolate(i + 1) }, func() error { s.HealMembers(); return nil }}
+		},
+		"real": func(t *testing.T) isolating {
+			e := zktest.StartRealEnsemble(t, 3, zktest.Separated(), zktest.TickTime(tick), zktest.ReadOnlyMode())
+			return isolating{[]string{e.Member(0).Addr(), e.Member(1).Addr(), e.Member(2).Addr()}, e.Isolate, e.Heal}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := start(t)
+			addr, readOnly := e.addrs[0], newSession(longTimeout)
+			readOnly.ReadOnly = true
+			other := open(t, e.addrs[1], longTimeout)
+			other.must(create("/a", []byte("1"), persistent))
+			before := connect(t, addr, readOnly)
+			require.Zero(t, before.welcome.ReadOnly)
+			before.must(create("/e", nil, ephemeral)) // so that the session is known everywhere
+			require.NoError(t, e.isolate(0))
+			before.waitEnd()
+			poll(t, "the member serves readers", func() bool { return fourLetter(t, addr, "isro") == "ro" })
+			require.Contains(t, fourLetter(t, addr, "srvr"), "\nREAD-ONLY mode; serving only read-only clients\n")
+			require.Contains(t, fourLetter(t, addr, "srvr"), "\nMode: read-only\n")
+
+			writer := dial(t, addr)
+			writer.write(newSession(longTimeout).frame())
+			writer.waitEnd()
+			again := before.credentials()
+			again.ReadOnly = true
+			old := dial(t, addr)
+			old.write(again.frame())
+			old.waitEnd()
+
+			c := connect(t, addr, readOnly)
+			require.NotZero(t, c.welcome.Session)
+			require.Equal(t, byte(1), c.welcome.ReadOnly)
+			require.Equal(t, "1", string(c.must(getData("/a", true)).Data))
+			c.fails(errNotReadOnly, setData("/a", nil, anyVersion))
+			c.fails(errNotReadOnly, syncPath("/"))
+			c.fails(errNotReadOnly, multi(checkVersion("/", anyVersion)))
+			c.must(ping())
+			wrong := c.credentials()
+			wrong.ReadOnly, wrong.Password = true, make([]byte, 16)
+			require.Zero(t, connect(t, addr, wrong).welcome.Session)
+			other.must(setData("/a", []byte("2"), anyVersion))
+			leaves := connect(t, addr, readOnly)
+			leaves.must(closeSession())
+			leaves.waitEnd()
+
+			require.NoError(t, e.heal())
+			c.waitEnd()
+			poll(t, "the member serves everybody", func() bool { return fourLetter(t, addr, "isro") == "rw" })
+			require.Equal(t, "2", string(open(t, addr, longTimeout).must(getData("/a", false)).Data))
+		})
+	}
+}
+
+// A replaced leader may have accepted more than those who followed the next one. What
+// it has alone was never committed.
+func TestReplacedLeaderLosesElection(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(3)
+		require.NoError(t, e.Isolate(3))
+		c.send(create("/lost", nil, persistent))
+		require.Equal(t, 2, e.awaitLeader(3))
+		c.endsWithin(0, patience+memberTick)
+		require.NoError(t, e.StopMember(2))
+		e.HealMembers()
+		require.Equal(t, 1, e.awaitLeader(2))
+		time.Sleep(memberTick)
+		e.open(3).fails(errNoNode, getData("/lost", false))
 	})
 }

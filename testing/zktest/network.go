@@ -67,6 +67,16 @@ func (n *network) Heal() {
 	n.healed.Broadcast()
 }
 
+// HealOnly ends one partition with that selector and direction. Others go on.
+func (n *network) HealOnly(sel Selector, dir Direction) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if i := slices.Index(n.partitions, partition{sel, dir}); i >= 0 {
+		n.partitions = slices.Delete(n.partitions, i, i+1)
+	}
+	n.healed.Broadcast()
+}
+
 // freeze holds up everything, independently of partitions.
 func (n *network) freeze(frozen bool) {
 	n.mu.Lock()

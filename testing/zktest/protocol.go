@@ -119,6 +119,7 @@ const (
 	ErrNodeExists           Code = -110
 	ErrNotEmpty             Code = -111
 	ErrSessionExpired       Code = -112
+	ErrNotReadOnly          Code = -119
 	ErrInvalidACL           Code = -114
 	ErrAuthFailed           Code = -115
 	ErrNoWatcher            Code = -121
@@ -132,7 +133,7 @@ var codeNames = map[Code]string{
 	ErrUnimplemented: "unimplemented", ErrBadArguments: "bad arguments", ErrNoNode: "no node",
 	ErrNoAuth: "not authorized", ErrBadVersion: "bad version",
 	ErrNoChildrenEphemeral: "no children for ephemerals", ErrNodeExists: "node exists",
-	ErrNotEmpty: "not empty", ErrSessionExpired: "session expired", ErrInvalidACL: "invalid ACL",
+	ErrNotEmpty: "not empty", ErrSessionExpired: "session expired", ErrNotReadOnly: "the server serves only reads", ErrInvalidACL: "invalid ACL",
 	ErrAuthFailed: "authentication failed", ErrNoWatcher: "no watcher",
 	ErrReconfigDisabled: "reconfig disabled", ErrThrottled: "throttled",
 }
@@ -222,6 +223,7 @@ func parseConnect(packet []byte) (c connectRequest, ok bool) {
 	c.lastZxid, c.timeout, c.session, c.password = d.long(), d.int(), d.long(), d.buffer()
 	ok = !d.malformed
 	c.hasReadOnly = len(d.rest) > 0
+	c.readOnly = c.hasReadOnly && d.rest[0] != 0
 	return c, ok
 }
 
@@ -232,6 +234,7 @@ type connectRequest struct {
 	session     int64 // 0 for a new one
 	password    []byte
 	hasReadOnly bool // the read-only byte is present, so the reply must have one
+	readOnly    bool // the client accepts a server that serves only reads
 }
 
 // connectReply is the reply to a connectRequest. The zero value says that the
@@ -240,6 +243,7 @@ type connectReply struct {
 	timeout  int32
 	session  int64
 	password [16]byte
+	readOnly bool
 }
 
 func (r connectReply) encode(hasReadOnly bool) []byte {
@@ -249,7 +253,7 @@ func (r connectReply) encode(hasReadOnly bool) []byte {
 	e.long(r.session)
 	e.buffer(r.password[:])
 	if hasReadOnly {
-		e.bool(false)
+		e.bool(r.readOnly)
 	}
 	return e.packet()
 }

@@ -19,6 +19,7 @@ import (
 // leadership is the time during which a member leads.
 type leadership struct {
 	member   *replica
+	since    time.Duration
 	ended    bool       // the member has noticed that it does not lead anymore
 	peers    []*peering // from its followers
 	proposed []*proposal
@@ -45,8 +46,9 @@ type proposal struct {
 func (s *Server) install(rep *replica, followers []*replica) {
 	rep.committed = rep.lastAccepted()
 	s.advance(rep)
-	l := &leadership{member: rep, began: rep.zxid, nextTick: s.now() + s.conf.tick/2}
+	l := &leadership{member: rep, began: rep.zxid, since: s.now(), nextTick: s.now() + s.conf.tick/2}
 	s.lead, s.leaderships = l, append(s.leaderships, l)
+	s.endReadOnly(rep)
 	rep.role, rep.leadership, rep.peering, rep.joins = leading, l, nil, 0
 	if s.isEnsemble() {
 		s.zxid = (s.zxid>>32 + 1) << 32
@@ -83,6 +85,7 @@ func (s *Server) rebuildSessions(rep *replica) map[int64]*session {
 // join makes a member follow a leader, with the leader's state. What it has accepted
 // from others is dropped, and it accepts what the leader has proposed.
 func (s *Server) join(l *leadership, rep *replica) {
+	s.endReadOnly(rep)
 	rep.role, rep.leadership, rep.joins = following, l, 0
 	rep.heard, rep.touched, rep.lagging = s.now(), map[int64]bool{}, false
 	rep.tree, rep.zxid, rep.epoch = l.member.tree.clone(), l.member.zxid, l.member.epoch

@@ -67,6 +67,7 @@ type Server struct {
 	trace        trace
 	traceMask    int64 // as set by stmk; without effect
 	holders      []*Holders
+	sessionEnds  []*SessionEnds
 	change       chan struct{} // closed and replaced at every change
 
 	// Of an ensemble.
@@ -149,6 +150,9 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	s.mu.Lock()
 	last := len(s.replicas) - 1 // wins, as with real servers that start together
+	if s.isEnsemble() {
+		s.tree["/zookeeper/config"].data = s.ensembleConfig()
+	}
 	s.install(s.replicas[last], s.replicas[:last])
 	s.mu.Unlock()
 	if !conf.manualClock {

@@ -83,6 +83,7 @@ func (s *Server) expireDue() {
 
 // endSession deletes a session and its ephemerals, whatever their ACLs.
 func (x *txn) endSession(ss *session) {
+	x.s.recordEnd(x, ss)
 	x.identities = nil
 	for _, path := range slices.Sorted(maps.Keys(ss.ephemerals)) {
 		x.delete(path, -1)

@@ -124,6 +124,11 @@ func (s *Server) sortedConns() []*conn {
 	return slices.SortedFunc(maps.Keys(s.conns), func(a, b *conn) int { return a.client.number - b.client.number })
 }
 
+// connsAt returns the connections to a member, by number.
+func (s *Server) connsAt(rep *replica) []*conn {
+	return slices.DeleteFunc(s.sortedConns(), func(c *conn) bool { return c.replica != rep })
+}
+
 // notifyChange wakes the waiters of WaitFor.
 func (s *Server) notifyChange() {
 	close(s.change)
