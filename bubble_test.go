@@ -93,3 +93,51 @@ func TestBubblesSideBySide(t *testing.T) {
 	}
 	bubbles.Wait()
 }
+
+// A leader that is cut off answers the syncs of its clients at once. The nodes that they
+// wanted to create may still be created later, when it finds its followers again.
+func TestCreateThatHangsAtTheLeaderLeavesNoNode(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]lockpool.LockOption{"queue": nil, "plain": {lockpool.Plain()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := zktest.StartBubble(t, zktest.Members(3), zktest.TickTime(2*time.Second))
+				leader := server.Leader()
+				connector, err := zookeeper.NewConnector(zookeeper.Config{
+					Servers: server.Members()[leader-1 : leader], Dial: server.Dial, SessionTimeout: 30 * time.Second,
+				})
+				require.NoError(t, err)
+				pool, err := lockpool.OpenConnector(connector)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, pool.Close()) }()
+				first, err := pool.Lock(t.Context(), "job", opts...)
+				require.NoError(t, err)
+				require.NoError(t, first.Unlock(t.Context()))
+
+				require.NoError(t, server.Isolate(leader))
+				locked := make(chan *lockpool.Lock)
+				go func() { // ends when the lock is granted
+					lock, err := pool.Lock(t.Context(), "job", opts...)
+					if err != nil {
+						t.Error(err)
+					}
+					locked <- lock
+				}()
+				time.Sleep(time.Second)
+				server.Reset(zktest.Selector{})
+				time.Sleep(4 * time.Second)
+				server.HealMembers()
+				lock := <-locked
+				require.Equal(t, leader, server.Leader())
+				queue, err := pool.Queue(t.Context(), "job")
+				require.NoError(t, err)
+				require.Len(t, queue.Contenders, 1)
+				require.NoError(t, lock.Unlock(t.Context()))
+				queue, err = pool.Queue(t.Context(), "job")
+				require.NoError(t, err)
+				require.Empty(t, queue.Contenders)
+			})
+		})
+	}
+}

@@ -329,8 +329,9 @@ func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
 		Do:    zktest.DropBeforeApply(),
 	})
 	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpSync}, Selector: zktest.Selector{Session: session}},
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Selector: zktest.Selector{Session: session}},
 		Do:    zktest.FailWith(-127),
+		Times: 3, // of which some are proofs for the lease
 	})
 	err := l.Unlock(b.Ctx)
 	next, blocked := others.Lock(locktest.Timeout(t, 4*time.Second), "a", lockpool.Plain())

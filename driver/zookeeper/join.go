@@ -199,10 +199,10 @@ func (s *Session) removeParts(dir string, parts []driver.Node) error {
 	return errNotCreated
 }
 
-// findOnce looks once for the nodes in dir that were created with the GUID. The
-// sync makes a server that lags behind catch up first.
+// findOnce looks once for the nodes in dir that were created with the GUID, when it is
+// decided whether they were.
 func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
-	_, err := s.requests.Sync(dir)
+	err := s.settle()
 	var own []string
 	if err == nil {
 		l := s.listOnce(dir)

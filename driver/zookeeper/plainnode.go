@@ -135,7 +135,7 @@ func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) 
 // means that the reply to its create was lost, so that the node may exist without being
 // recorded.
 func (s *Session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
-	err := s.sync(path)
+	err := s.retryUntilAnswered(s.settle)
 	var data []byte
 	var stat *zk.Stat
 	if err == nil {

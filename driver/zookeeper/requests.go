@@ -107,6 +107,13 @@ func (r *requests) Children(path string, answer int64, sent func()) ([]string, e
 	return children, err
 }
 
+// settle returns nil when every write that the session has sent before is decided, also
+// those on earlier connections whose replies were lost: reads show what came of them. It
+// is a write, because a leader that has lost its followers answers the syncs of its own
+// clients while their writes hang (CommitProcessor.matchSyncs), and may commit those
+// later.
+func (s *Session) settle() error { return changeNothing(s.requests.Multi) }
+
 // sync makes a server that lags behind catch up with what has happened so far.
 func (s *Session) sync(path string) error {
 	return s.retryUntilAnswered(func() error {
