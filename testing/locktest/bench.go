@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -43,7 +44,11 @@ type Bench struct {
 	Addr   string
 	Chroot string
 	Admin  *zk.Conn
+	Dial   Dialer // of the pools; nil for TCP
 }
+
+// Dialer connects to an address.
+type Dialer = func(ctx context.Context, address string) (net.Conn, error)
 
 var benches atomic.Int32
 
@@ -52,9 +57,14 @@ func New(t testing.TB) *Bench { return NewOn(t, shared.Addr()) }
 
 // NewOn returns a bench on the server at addr. The test fails if an ephemeral
 // node is left below its chroot when its pools are closed.
-func NewOn(t testing.TB, addr string) *Bench {
-	b := &Bench{TB: t, Ctx: Context(t), Addr: addr, Chroot: fmt.Sprintf("/test-%d-%d", os.Getpid(), benches.Add(1))}
-	b.Admin = Dial(t, addr)
+func NewOn(t testing.TB, addr string) *Bench { return newBench(t, addr, nil) }
+
+// NewInMemory is [NewOn] for a server without a port.
+func NewInMemory(t testing.TB, s *zktest.Server) *Bench { return newBench(t, s.Addr(), s.Dial) }
+
+func newBench(t testing.TB, addr string, dialer Dialer) *Bench {
+	b := &Bench{TB: t, Ctx: Context(t), Addr: addr, Chroot: fmt.Sprintf("/test-%d-%d", os.Getpid(), benches.Add(1)), Dial: dialer}
+	b.Admin = dial(t, addr, dialer)
 	t.Cleanup(func() {
 		if !t.Failed() {
 			require.Empty(t, b.Contenders("/"), "nodes are left behind")
@@ -73,8 +83,16 @@ func NewBehindProxy(t testing.TB) (*Bench, *zktest.Proxy) {
 }
 
 // Dial returns a plain client with a session.
-func Dial(t testing.TB, addr string) *zk.Conn {
-	conn, events, err := zk.Connect([]string{addr}, 20*time.Second, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+func Dial(t testing.TB, addr string) *zk.Conn { return dial(t, addr, nil) }
+
+func dial(t testing.TB, addr string, dialer Dialer) *zk.Conn {
+	connect, target := net.DialTimeout, addr
+	if dialer != nil {
+		connect = func(string, string, time.Duration) (net.Conn, error) { return dialer(context.Background(), addr) }
+		target = "127.0.0.1:1" // the client would resolve another name
+	}
+	conn, events, err := zk.Connect([]string{target}, 20*time.Second,
+		zk.WithDialer(connect), zk.WithLogInfo(false), zk.WithLogger(quiet{}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		conn.Close()
@@ -93,7 +111,7 @@ func (quiet) Printf(string, ...any) {}
 
 // Config returns the configuration of the bench's pools.
 func (b *Bench) Config() zookeeper.Config {
-	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, SessionTimeout: 5 * time.Second}
+	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, Dial: b.Dial, SessionTimeout: 5 * time.Second}
 }
 
 // Pool returns a pool that is closed when the test ends.
