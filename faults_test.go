@@ -329,11 +329,11 @@ func newStage(t *testing.T, p play, f *fault) *stage {
 	if locktest.Embedded() {
 		s.embedded = zktest.StartBubble(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2))
 		s.server, direct = s.embedded, s.embedded.ConnectString()
-		s.Bench = locktest.NewInMemory(t, s.embedded)
+		s.Bench = locktest.NewOn(t, s.embedded)
 	} else {
 		proxy := zktest.StartProxy(t, locktest.Shared().Addr())
 		s.server, direct = proxy, locktest.Shared().Addr()
-		s.Bench = locktest.NewOn(t, locktest.Shared().Addr())
+		s.Bench = locktest.NewOn(t, locktest.Shared())
 	}
 	if locktest.Embedded() {
 		// This context is never canceled, so that a goroutine that waits for it remains at

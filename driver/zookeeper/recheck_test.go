@@ -137,6 +137,7 @@ func (h *hiding) hide(paths ...string) {
 
 // The server sends no events of a node whose ACL hides it from the session.
 func TestLostEventsAreNoticed(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	for name, addr := range map[string]string{"embedded": zktest.Start(t).Addr(), "real": zktest.StartReal(t).Addr()} {
 		for what, play := range map[string]func(h *hiding){
@@ -244,6 +245,7 @@ func holdAndWait(ctx context.Context, t *testing.T, holder, waiter *lockpool.Poo
 
 // The server sends no events at all; locks of all kinds are still granted.
 func TestNoWaitDependsOnAnEvent(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	proxied := zktest.StartProxy(t, zktest.StartReal(t).Addr())
 	for name, server := range map[string]zktest.FaultInjector{"embedded": zktest.Start(t), "real": proxied} {
