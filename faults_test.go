@@ -185,14 +185,15 @@ var faults = []fault{
 	{"expires before", always(zktest.ExpireBeforeApply), isConnect, losing},
 	{"expires after", always(zktest.ExpireAfterApply), isConnect, losing},
 	{"frozen", always(zktest.Freeze), nil, losing},
+}
 
+// embeddedFaults need access to the server's state, or are faults of the client's
+// machine, which happen beside the server.
+var embeddedFaults = []fault{
 	{"suspended", machine(func(m *leaseclock.Machine) { m.Suspend(short) }), nil, losing},
 	{"suspended for a moment", machine(func(m *leaseclock.Machine) { m.Suspend(middle / 8) }), nil, unseen},
 	{"wall clock set", machine(func(m *leaseclock.Machine) { m.SetWallClock(time.Hour) }), nil, unseen},
-}
 
-// embeddedFaults need access to the server's state.
-var embeddedFaults = []fault{
 	{"node removed", func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { s.removeNodes() }) }, isConnect, losing},
 	{"queue removed", func(s *stage) zktest.Action {
 		return zktest.Call(func(zktest.Request) {
