@@ -236,8 +236,9 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 		room = make(chan struct{}, runtime.GOMAXPROCS(0))
 	}
 	var cases atomic.Int32
+	shared := locktest.New(t) // not used in bubbles
 	for _, p := range plays {
-		requests := record(t, p)
+		requests := record(t, shared, p)
 		for _, f := range table {
 			for _, r := range requests {
 				if f.spares != nil && f.spares(r.op) {
@@ -247,7 +248,7 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 				all.Go(func() {
 					defer func() { <-room }()
 					cases.Add(1)
-					run(t, fmt.Sprintf("%s/%s/%s", p.name, r, f.name), func(t *testing.T) { perform(t, p, &f, r) })
+					run(t, fmt.Sprintf("%s/%s/%s", p.name, r, f.name), func(t *testing.T) { perform(t, shared, p, &f, r) })
 				})
 			}
 		}
@@ -266,9 +267,9 @@ type request struct {
 
 func (r request) String() string { return fmt.Sprintf("%s %d", r.op, r.nth+1) }
 
-func record(t *testing.T, p play) (requests []request) {
+func record(t *testing.T, shared *locktest.Bench, p play) (requests []request) {
 	run(t, p.name+"/without a fault", func(t *testing.T) {
-		s := newStage(t, p, nil)
+		s := newStage(t, shared, p, nil)
 		var mu sync.Mutex
 		count := map[zktest.Op]int{}
 		s.fault = s.server.Inject(zktest.Rule{Match: s.subject(func(r zktest.Request) bool {
@@ -295,8 +296,8 @@ func run(t *testing.T, name string, play func(*testing.T)) {
 	})
 }
 
-func perform(t *testing.T, p play, f *fault, r request) {
-	s := newStage(t, p, f)
+func perform(t *testing.T, shared *locktest.Bench, p play, f *fault, r request) {
+	s := newStage(t, shared, p, f)
 	match := s.subject(func(got zktest.Request) bool { return got.Op == r.op })
 	s.fault = s.server.Inject(zktest.Rule{Match: match, Skip: r.nth, Do: f.do(s)})
 	s.perform(p)
@@ -324,24 +325,22 @@ type stage struct {
 
 var stages atomic.Int64
 
-func newStage(t *testing.T, p play, f *fault) *stage {
+func newStage(t *testing.T, shared *locktest.Bench, p play, f *fault) *stage {
 	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), foreign: map[int64]bool{}, keeps: p.name == keep}
 	direct := ""
 	if locktest.Embedded() {
 		s.embedded = zktest.StartBubble(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2))
 		s.server, direct = s.embedded, s.embedded.ConnectString()
 		s.Bench = locktest.NewOn(t, s.embedded)
-	} else {
-		proxy := zktest.StartProxy(t, locktest.Shared().Addr())
-		s.server, direct = proxy, locktest.Shared().Addr()
-		s.Bench = locktest.NewOn(t, locktest.Shared())
-	}
-	if locktest.Embedded() {
 		// This context is never canceled, so that a goroutine that waits for it remains at
 		// the end of the bubble, which fails.
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(locktest.Patience, cancel)
 		s.Ctx = ctx
+	} else {
+		proxy := zktest.StartProxy(t, locktest.Shared().Addr())
+		s.server, direct = proxy, locktest.Shared().Addr()
+		s.Bench = shared.Beside(t)
 	}
 	cfg := s.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -169,6 +169,7 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrPermanent)
 	require.ErrorContains(t, err, "authenticate lockpool:(hidden): "+proxy.Addr()+" refuses the credentials")
 	require.NotContains(t, err.Error(), "s3cret")
+	b.Until(func() bool { return f.Fired() > 0 }, "the refusal is counted")
 	require.Equal(t, 1, f.Fired())
 	require.NoError(t, connector.Close())
 }

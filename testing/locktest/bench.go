@@ -65,11 +65,22 @@ func New(t testing.TB) *Bench {
 // NewOn returns a bench on a server. The test fails if an ephemeral node is left below
 // its chroot when its pools are closed.
 func NewOn(t testing.TB, s Server) *Bench {
-	b := &Bench{TB: t, Ctx: Context(t), Addr: s.Addr(), Chroot: fmt.Sprintf("/test-%d-%d", os.Getpid(), benches.Add(1)), Server: s}
+	b := &Bench{Server: s}
 	if inBubble() {
 		b.dial = s.(*zktest.Server).Dial
 	}
+	b.TB = t
 	b.Admin = b.Dial()
+	return b.Beside(t)
+}
+
+// Beside returns a bench for another test on the same server, with the same
+// administrator's client: opening one for each of thousands of tests takes long.
+func (b *Bench) Beside(t testing.TB) *Bench {
+	b = &Bench{
+		TB: t, Ctx: Context(t), Addr: b.Server.Addr(), Chroot: fmt.Sprintf("/test-%d-%d", os.Getpid(), benches.Add(1)),
+		Admin: b.Admin, Server: b.Server, dial: b.dial,
+	}
 	t.Cleanup(func() {
 		if !t.Failed() {
 			require.Empty(t, b.Contenders("/"), "nodes are left behind")
