@@ -52,6 +52,7 @@ func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 		synctest.Wait() // until all of them wait
 		held.Release()
 		all.Wait()
+		synctest.Wait() // until the server has counted the last listing
 		require.Equal(t, 2, sent.Fired(), "the first listing, and one for all others")
 	})
 }
