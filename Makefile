@@ -1,13 +1,14 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test differential torture fuzz vet tidy release-check bench deps help
+.PHONY: test differential torture simulate bugs fuzz vet tidy release-check bench deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
 
 DURATION ?= 10m
 SEED ?= 1
+YEARS ?= 0.001
 
 # The packages that measure how long something takes run alone, one after the other. The
 # race detector would sleep for a second at the end of every process.
@@ -24,6 +25,13 @@ differential: deps ## DURATION of random programs, which must get the same repli
 
 torture: deps ## DURATION of random faults, from SEED, on a real ensemble: locks must stay exclusive
 	go run $(as_root) ./testing/torture -duration $(DURATION) -seed $(SEED)
+
+simulate: ## YEARS of virtual time, from SEED, of random faults on embedded ensembles: locks must keep their guarantees
+	go run ./testing/simulate -years $(YEARS) -seed $(SEED) $(if $(STATE),-state $(STATE))
+
+bugs: YEARS = 0.01
+bugs: ## each planted bug in turn, for at most YEARS of virtual time: the simulation must find it
+	go run ./testing/simulate/bugs -years $(YEARS) -seed $(SEED)
 
 fuzz: ## DURATION of arbitrary bytes for the embedded server, and as much again for its decoder
 	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest

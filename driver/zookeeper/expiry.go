@@ -37,7 +37,7 @@ func (e *expiry) now() time.Duration { return e.clock.Now() }
 // left returns how long a timer must run until the lease ends, if there is a lease yet.
 func (e *expiry) left() (d time.Duration, ok bool) {
 	ends := time.Duration(e.lease.ends.Load())
-	return clock.Span(max(ends-e.now(), 0)), ends != 0
+	return e.clock.Span(max(ends-e.now(), 0)), ends != 0
 }
 
 // passed returns nil if the lease has not ended, and otherwise the cause of the
@@ -93,7 +93,7 @@ func (s *Session) renew() {
 		case <-s.alive.Done():
 			return
 		case <-s.expiry.proofWanted:
-		case <-time.After(clock.Span(max(in, 0))):
+		case <-time.After(s.expiry.clock.Span(max(in, 0))):
 		}
 		if in > 0 { // other requests may have served as proofs
 			continue
@@ -103,7 +103,7 @@ func (s *Session) renew() {
 			s.expiry.suspended.Store(int64(suspended))
 			continue
 		}
-		if !s.sleep(clock.Span(s.expiry.lease.retryPause())) { // spares a server that is overloaded
+		if !s.sleep(s.expiry.clock.Span(s.expiry.lease.retryPause())) { // spares a server that is overloaded
 			return
 		}
 	}

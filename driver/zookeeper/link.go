@@ -104,7 +104,14 @@ func (l *link) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	l.sent = append(l.sent, r)
 	l.mu.Unlock()
-	return l.Conn.Write(p)
+	if _, err := l.Conn.Write(p); err != nil {
+		// The client would answer the request with this error, and again when it has lost
+		// the connection. If it is being closed just then, there is a third answer, for
+		// which the request's channel has no room, and the client would wait forever. So it
+		// learns only from its next read.
+		_ = l.Conn.Close()
+	}
+	return len(p), nil
 }
 
 func (l *link) Read(p []byte) (int, error) {

@@ -1,63 +1,66 @@
 // Package clock provides the clock that measures leases, which keeps running while the
-// machine is suspended. Tests can make it run at a wrong rate, to see how much of that
-// a lease tolerates.
+// machine is suspended. Tests can simulate machines, whose clocks run at a wrong rate or
+// stop, to see how much of that a lease tolerates.
 package clock
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// rate is only written before the first use of a clock.
-var rate = 1.0
-
-// Distort makes all clocks of the process run at the given rate: at 0.97 a clock loses
-// three seconds in a hundred. Distort is for tests and must be called before anything
-// else in this package.
-func Distort(r float64) { rate = r }
-
-// Span returns how long a timer must run for d to pass on this package's clocks.
-func Span(d time.Duration) time.Duration {
-	if rate == 1 {
-		return d
-	}
-	return time.Duration(float64(d) / rate)
-}
-
 // Clock measures the time since its start: Go's monotonic clock, which on most
 // systems stops while the machine is suspended, plus the suspensions that the
 // system reports. Virtual time (testing/synctest) is thus left alone.
 type Clock struct {
-	start          time.Time
-	suspended, set time.Duration // at the start
-	machine        *Machine      // nil for the machine of this process
+	start   time.Time
+	before  state    // at the start
+	machine *Machine // nil for the machine of this process
 }
 
 // Start starts a clock, on the context's Machine if it has one.
 func Start(ctx context.Context) Clock {
 	m, _ := ctx.Value(machineKey{}).(*Machine)
 	measureSuspension()
-	suspended, set := m.read()
-	return Clock{time.Now(), suspended, set, m}
+	return Clock{time.Now(), m.read(), m}
 }
 
 // Now returns the time since the start. It costs two system calls on Linux.
 func (c Clock) Now() time.Duration {
-	measureSuspension()
+	if c.machine == nil { // what happens to a simulated one is known
+		measureSuspension()
+	}
 	return c.AtLeast()
 }
 
 // AtLeast is Now without system calls. It counts only suspensions that an
 // earlier Now of any clock has seen, and so may return less than Now.
 func (c Clock) AtLeast() time.Duration {
-	d := time.Since(c.start)
-	if rate != 1 {
-		d = time.Duration(float64(d) * rate)
+	m := c.machine.read()
+	d := time.Since(c.start) - (m.stopped - c.before.stopped)
+	if m.rate != 0 {
+		d = time.Duration(float64(d) * m.rate)
 	}
-	return d + c.Suspended()
+	return d + m.suspended - c.before.suspended
 }
+
+// Span returns how long a timer must run for d to pass on the clock. While the machine
+// is stopped, it returns at least stoppedSpan, so that whoever waits for a time that
+// does not come does not spin.
+func (c Clock) Span(d time.Duration) time.Duration {
+	m := c.machine.read()
+	if m.rate != 0 {
+		d = time.Duration(math.Ceil(float64(d) / m.rate))
+	}
+	if m.still {
+		d = max(d, stoppedSpan)
+	}
+	return d
+}
+
+const stoppedSpan = 50 * time.Millisecond
 
 // Skew returns how far the wall clock has moved ahead of this clock since the start, as
 // of the last call of Now. It drifts slowly while the wall clock is being corrected. A
@@ -65,39 +68,57 @@ func (c Clock) AtLeast() time.Duration {
 // missed: the system does not report suspensions, or the machine is a virtual machine
 // that was stopped from outside.
 func (c Clock) Skew() time.Duration {
-	now := time.Now()
-	suspended, set := c.machine.read()
-	return now.Round(0).Sub(c.start.Round(0)) + (set - c.set) - now.Sub(c.start) - (suspended - c.suspended)
+	now, m := time.Now(), c.machine.read()
+	return now.Round(0).Sub(c.start.Round(0)) + (m.set - c.before.set) -
+		(now.Sub(c.start) - (m.stopped - c.before.stopped)) - (m.suspended - c.before.suspended)
 }
 
 // Suspended returns how long the machine has been suspended since the start, as of the
 // last call of Now.
-func (c Clock) Suspended() time.Duration {
-	suspended, _ := c.machine.read()
-	return suspended - c.suspended
-}
+func (c Clock) Suspended() time.Duration { return c.machine.read().suspended - c.before.suspended }
 
 // suspended is how long the system is known to have been suspended, in
 // nanoseconds.
 var suspended atomic.Int64
 
-// Machine is a simulated machine for tests, which can suspend it and set its
-// wall clock. A nil Machine is the machine of this process.
+// Machine is a simulated machine for tests, which can suspend it, set its wall clock, and
+// make its clocks run at a wrong rate. A nil Machine is the machine of this process.
 type Machine struct {
-	mu             sync.Mutex
-	suspended, set time.Duration
+	mu      sync.Mutex
+	state   state
+	stopped time.Time // when Stop was called; zero if the machine runs
 }
 
-// read returns the total time that the machine was suspended, and how far its wall
-// clock has jumped ahead.
-func (m *Machine) read() (total, set time.Duration) {
-	total = time.Duration(suspended.Load())
-	if m == nil {
-		return total, 0
+// state is the state of a machine's clocks.
+type state struct {
+	suspended time.Duration // in total, as the system reports it
+	stopped   time.Duration // for how long the monotonic clock stood still, although Go's ran
+	set       time.Duration // how far the wall clock has jumped ahead
+	rate      float64       // of all clocks; 0 means 1
+	still     bool          // all clocks stand still
+}
+
+func (m *Machine) read() (s state) {
+	if m != nil {
+		m.mu.Lock()
+		s = m.state
+		if !m.stopped.IsZero() {
+			s.still = true
+			s.stopped += time.Since(m.stopped)
+			s.set -= time.Since(m.stopped)
+		}
+		m.mu.Unlock()
 	}
+	s.suspended += time.Duration(suspended.Load())
+	return s
+}
+
+// SetRate makes the machine's clocks run at a rate: at 0.97 they lose three seconds in a
+// hundred. It must be called before a clock is started.
+func (m *Machine) SetRate(rate float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return total + m.suspended, m.set
+	m.state.rate = rate
 }
 
 // Suspend suspends the machine for d: its monotonic clock stops for that long,
@@ -105,14 +126,37 @@ func (m *Machine) read() (total, set time.Duration) {
 func (m *Machine) Suspend(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.suspended, m.set = m.suspended+d, m.set+d
+	m.state.suspended, m.state.set = m.state.suspended+d, m.state.set+d
+}
+
+// Stop stops all clocks of the machine until Resume, like a suspension that takes its
+// time: in the virtual time of testing/synctest, Go's clock cannot stop for one machine.
+// Timers of Go fire nevertheless.
+func (m *Machine) Stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = time.Now()
+}
+
+// Resume ends Stop. If the system reports the suspension, the clock of leases advances
+// by its length, and otherwise only the wall clock does, as in a virtual machine that was
+// stopped from outside.
+func (m *Machine) Resume(reported bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := time.Since(m.stopped)
+	m.stopped = time.Time{}
+	m.state.stopped += d
+	if reported {
+		m.state.suspended += d
+	}
 }
 
 // SetWallClock sets the wall clock forward by d, or back if d is negative.
 func (m *Machine) SetWallClock(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.set += d
+	m.state.set += d
 }
 
 // On returns a copy of ctx that makes Start start clocks on m.

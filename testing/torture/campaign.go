@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -28,43 +29,37 @@ const (
 	startTimeout = 30 * time.Second // until the first grant
 )
 
-// workload is what the clients of a campaign do.
-type workload struct {
-	Timeout      time.Duration // of sessions
-	Workers      int           // of each client
-	Locks        int
-	Kinds        []string // of locks; each turn draws one of them
-	MinPermits   int      // that are acquired of a semaphore
-	LongHolds    float64  // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
-	MinLong      time.Duration
-	MaxLong      time.Duration
-	IgnoreLosses bool // clients believe that they hold a lock until they unlock it, as if there were no lease
+// limits are how long things may take: no lease lasts longer than a session timeout.
+var limits = workload.Limits{
+	WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 6 * tick,
 }
 
 // options are the options of a campaign.
 type options struct {
-	workload
+	workload.Config
 	Duration  time.Duration
-	Seed      uint64
 	Clients   int
+	Workers   int                      // of each client
 	Reads     func(client int) float64 // percentage of readers
 	Grace     time.Duration            // for a client that was told to end
 	ClockRate float64                  // of all clients; 0 leaves clockRates in place
 
 	faults []fault
-	log    io.Writer // receives all events of clients
+	log    io.Writer // receives all events of clients; nil if none does
 }
 
 func defaultOptions() options {
 	const timeout = 6 * tick
 	return options{
-		workload: workload{
-			Timeout: timeout, Workers: 4, Locks: 3,
-			Kinds:      []string{exclusive, exclusive, exclusive, exclusive, readWrite, semaphore, plain},
-			MinPermits: 1, LongHolds: 50, MinLong: timeout / 2, MaxLong: 3 * timeout,
+		Config: workload.Config{
+			Seed: 1, Timeout: timeout, Locks: 3,
+			Kinds: []string{workload.Exclusive, workload.Exclusive, workload.Exclusive, workload.Exclusive,
+				workload.ReadWrite, workload.Semaphore, workload.Plain},
+			MinPermits: 1, Pause: 20 * time.Millisecond, Hold: 50 * time.Millisecond,
+			LongHolds: 50, MinLong: timeout / 2, MaxLong: 3 * timeout,
 		},
-		Seed: 1, Clients: 4, Reads: func(int) float64 { return 60 },
-		Grace: 2 * shutdownTimeout, faults: faults, log: io.Discard,
+		Clients: 4, Workers: 4, Reads: func(int) float64 { return 60 },
+		Grace: 2 * workload.ShutdownTimeout, faults: faults,
 	}
 }
 
@@ -72,8 +67,8 @@ func defaultOptions() options {
 type campaign struct {
 	options
 	out      io.Writer
-	begin    instant
-	history  *history
+	begin    workload.Instant
+	history  *workload.History
 	ensemble *zktest.RealEnsemble
 	proxies  [][]*zktest.Proxy // of each client, to each member
 	homes    []atomic.Int64    // the member that each client has last connected to
@@ -85,8 +80,8 @@ type campaign struct {
 
 // run runs a campaign, and writes its progress and its result to out. The error
 // says why there is no result.
-func run(ctx context.Context, out io.Writer, o options) (found report, err error) {
-	c := &campaign{options: o, out: out, begin: now(), history: newHistory(o.log)}
+func run(ctx context.Context, out io.Writer, o options) (found workload.Report, err error) {
+	c := &campaign{options: o, out: out, begin: now(), history: workload.NewHistory(now, o.log)}
 	c.clients, c.homes = make([]*process, c.Clients), make([]atomic.Int64, c.Clients)
 	c.ensemble, err = zktest.RunRealEnsemble(ctx, members, zktest.Separated(), zktest.TickTime(tick), zktest.MaxClientConns(0),
 		zktest.Properties(map[string]string{"syncLimit": syncLimit}))
@@ -112,11 +107,11 @@ func run(ctx context.Context, out io.Writer, o options) (found report, err error
 		return found, ctx.Err()
 	}
 	c.begin = now()
-	c.history.update(func(rec *record) { rec.begin = c.begin })
+	c.history.Update(func(rec *workload.Record) { rec.Begin, rec.Limits = c.begin, limits })
 	if err := c.injectFaults(ctx, c.faults); err != nil {
 		return found, err
 	}
-	c.history.update(func(rec *record) { rec.end = now() })
+	c.history.Update(func(rec *workload.Record) { rec.End = now() })
 	c.logf("the end")
 	c.endClients(syscall.SIGTERM)
 	time.Sleep(c.Timeout + 4*tick) // until the remaining sessions have expired
@@ -124,10 +119,10 @@ func run(ctx context.Context, out io.Writer, o options) (found report, err error
 	if err != nil {
 		return found, fmt.Errorf("looking for leaked nodes: %w", err)
 	}
-	c.history.update(func(rec *record) {
-		rec.leaked = leaked
-		found = check(rec)
-		summarize(out, rec, found)
+	c.history.Update(func(rec *workload.Record) {
+		rec.Leaked = leaked
+		found = workload.Check(rec)
+		workload.Summarize(out, rec, found)
 	})
 	return found, nil
 }
@@ -159,8 +154,8 @@ func (c *campaign) closeProxies() {
 }
 
 func (c *campaign) firstGrant() <-chan struct{} {
-	at, granted := c.history.nextGrant()
-	if at == never {
+	at, granted := c.history.NextGrant()
+	if at == workload.Never {
 		return granted
 	}
 	done := make(chan struct{})
@@ -172,5 +167,5 @@ func (c *campaign) firstGrant() <-chan struct{} {
 func (c *campaign) logf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fmt.Fprintf(c.out, "%8.3fs %s\n", now().since(c.begin).Seconds(), fmt.Sprintf(format, args...))
+	fmt.Fprintf(c.out, "%8.3fs %s\n", now().Since(c.begin).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os/exec"
 	"slices"
@@ -18,12 +17,13 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // runCampaign runs a campaign and returns its report and the last line of its
 // output.
-func runCampaign(t *testing.T, change func(*options)) (report, string) {
+func runCampaign(t *testing.T, change func(*options)) (workload.Report, string) {
 	o := defaultOptions()
 	change(&o)
 	var out strings.Builder
@@ -37,13 +37,13 @@ func runCampaign(t *testing.T, change func(*options)) (report, string) {
 func TestCampaignFindsNoViolation(t *testing.T) {
 	t.Parallel()
 	found, last := runCampaign(t, func(o *options) { o.Duration = 25 * time.Second })
-	require.Equal(t, noViolation, last)
-	require.True(t, found.clean())
-	for _, kind := range []string{readWrite, semaphore} {
-		require.Greater(t, found.maxHolders[nameOf(kind, 1)], 1, kind)
+	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
+	require.True(t, found.Clean())
+	for _, kind := range []string{workload.ReadWrite, workload.Semaphore} {
+		require.Greater(t, found.MaxHolders[workload.NameOf(kind, 1)], 1, kind)
 	}
-	for _, kind := range []string{exclusive, plain} {
-		require.Equal(t, 1, found.maxHolders[nameOf(kind, 1)], kind)
+	for _, kind := range []string{workload.Exclusive, workload.Plain} {
+		require.Equal(t, 1, found.MaxHolders[workload.NameOf(kind, 1)], kind)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 	defer conn.Close()
 	c := &campaign{options: defaultOptions()}
 	leaked := func() []string {
-		leaked, err := nodesBelowChroot(conn, c.directories())
+		leaked, err := nodesBelowChroot(conn, c.Directories(chroot))
 		require.NoError(t, err)
 		return leaked
 	}
@@ -65,20 +65,16 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 	for layout, twins := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 0, zookeeper.LayoutKazoo: 1} {
 		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?layout=%s", server.ConnectString(), chroot, layout))
 		require.NoError(t, err)
-		for kind, nodes := range map[string]int{exclusive: 1 + twins, readWrite: 1 + twins, semaphore: 2, plain: 1} {
-			config := clientConfig{workload: workload{MinPermits: 2}, Reads: 100}
-			turn := &turn{client: &client{clientConfig: config}, pool: pool, r: rand.New(rand.NewPCG(1, 1)), name: nameOf(kind, 1)}
-			kinds[kind].prepare(turn)
-			turn.permits = min(turn.permits, 2)
-			held, err := turn.acquire(ctx)
+		for kind, nodes := range map[string]int{workload.Exclusive: 1 + twins, workload.ReadWrite: 1 + twins, workload.Semaphore: 2, workload.Plain: 1} {
+			release, err := workload.Acquire(ctx, pool, kind)
 			require.NoError(t, err)
 			require.Len(t, leaked(), nodes, "%s: %q", kind, leaked())
-			require.NoError(t, held.Unlock(ctx))
+			require.NoError(t, release(ctx))
 			require.Empty(t, leaked(), kind)
 		}
 		require.NoError(t, pool.Close())
 	}
-	guard := chroot + "/" + nameOf(semaphore, 1) + "/locks/_c_00000000-0000-0000-0000-000000000000-lock-0000000007"
+	guard := chroot + "/" + workload.NameOf(workload.Semaphore, 1) + "/locks/_c_00000000-0000-0000-0000-000000000000-lock-0000000007"
 	_, err = conn.Create(guard, nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
 	require.Len(t, leaked(), 1)
@@ -100,23 +96,23 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 		{"ignoring losses", func(o *options) { o.IgnoreLosses = true }, false},
 		{"with slow clocks", func(o *options) { o.ClockRate = 0.1 }, false},
 		{"ignoring losses of readers and writers", func(o *options) {
-			o.IgnoreLosses, o.Kinds = true, []string{readWrite}
+			o.IgnoreLosses, o.Kinds = true, []string{workload.ReadWrite}
 			o.Reads = func(client int) float64 { return float64(100 * client) } // one client writes, the other reads
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // each has an ensemble of its own, and mostly waits
 			found, last := runCampaign(t, func(o *options) {
-				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{exclusive}
+				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
 				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
 				o.Duration = 5 * time.Second
 				o.faults = []fault{{"freeze the connections of the holder", connections, long, freezeHolder}}
 				c.change(o)
 			})
-			require.Equal(t, c.clean, found.clean(), last)
+			require.Equal(t, c.clean, found.Clean(), last)
 			if !c.clean {
-				require.NotEmpty(t, found.violations)
-				require.Contains(t, found.violations[0], "exceeded its limit")
+				require.NotEmpty(t, found.Violations)
+				require.Contains(t, found.Violations[0], "exceeded its limit")
 				require.NotContains(t, last, "violations=0")
 			}
 		})
@@ -124,14 +120,14 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 }
 
 func freezeHolder(c *campaign, _ *rand.Rand) (string, func() error, error) {
-	holder := c.history.longestHolder()
+	holder := c.history.LongestHolder()
 	i := slices.IndexFunc(c.clients, func(p *process) bool { return p.name == holder })
 	return c.disturb(i, func(p *zktest.Proxy) { p.Partition(all, zktest.Both) })
 }
 
 func TestCrashedAndHungClientsAreReported(t *testing.T) {
 	t.Parallel()
-	c := &campaign{options: defaultOptions(), history: newHistory(io.Discard), clients: make([]*process, 3)}
+	c := &campaign{options: defaultOptions(), history: workload.NewHistory(now, nil), clients: make([]*process, 3)}
 	c.Clients, c.Grace = 3, time.Second
 	for i, script := range []string{
 		"echo for that reason >&2; exit 7",
@@ -145,11 +141,12 @@ func TestCrashedAndHungClientsAreReported(t *testing.T) {
 		require.Eventually(t, func() bool { return c.client(i).stderr.String() != "" }, 10*time.Second, time.Millisecond)
 	}
 	c.endClients(syscall.SIGTERM)
-	rec := &c.history.record
-	require.Len(t, rec.crashes, 1)
-	require.Contains(t, rec.crashes[0], "exit status 7")
-	require.Contains(t, rec.crashes[0], "for that reason")
-	require.Len(t, rec.hung, 1)
-	require.Contains(t, rec.hung[0], c.client(1).name)
-	require.Contains(t, rec.hung[0], "deaf")
+	rec := new(workload.Record)
+	c.history.Update(func(r *workload.Record) { *rec = *r })
+	require.Len(t, rec.Crashes, 1)
+	require.Contains(t, rec.Crashes[0], "exit status 7")
+	require.Contains(t, rec.Crashes[0], "for that reason")
+	require.Len(t, rec.Hung, 1)
+	require.Contains(t, rec.Hung[0], c.client(1).name)
+	require.Contains(t, rec.Hung[0], "deaf")
 }

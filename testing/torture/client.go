@@ -6,73 +6,54 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/internal/clock"
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
 // clientEnv makes a process a client. Its value is a clientConfig.
 const clientEnv = "LOCKPOOL_TORTURE_CLIENT"
 
 type clientConfig struct {
-	workload
+	workload.Config
 	Servers   []string
 	Layout    zookeeper.Layout
-	Reads     float64 // percentage of readers
-	Seed      uint64
+	Workers   int
 	ClockRate float64
 }
 
 const chroot = "/torture"
 
-// The operations of calls and accesses.
-const (
-	opLock      = "lock"
-	opTry       = "try"
-	opReenter   = "reenter"
-	opDowngrade = "downgrade"
-	opToken     = "token"
-	opVerify    = "verify"
-	opUnlock    = "unlock"
-	opRevoke    = "revoke"
-	opShutdown  = "shutdown"
-
-	opRead  = "read"
-	opWrite = "write"
-)
-
-const shutdownTimeout = 10 * time.Second
-
 // client is a process whose goroutines contend for locks.
 type client struct {
 	clientConfig
-	ids atomic.Int64
 
 	mu      sync.Mutex
 	out     *json.Encoder
-	answers map[int64]chan answer // of accesses without an answer yet
+	answers map[int64]chan workload.Answer // of accesses without an answer yet
 }
 
 // runClient contends until SIGTERM, and returns the exit code.
 func runClient(config string) int {
-	c := &client{out: json.NewEncoder(os.Stdout), answers: map[int64]chan answer{}}
+	c := &client{out: json.NewEncoder(os.Stdout), answers: map[int64]chan workload.Answer{}}
 	if err := json.Unmarshal([]byte(config), &c.clientConfig); err != nil {
 		fmt.Fprintf(os.Stderr, "torture: %s must be unset, or the configuration of a client: %v\n", clientEnv, err)
 		return 2
 	}
-	clock.Distort(c.ClockRate)
+	machine := new(clock.Machine)
+	machine.SetRate(c.ClockRate)
+	contender := &workload.Client{Config: c.Config, Now: now, Report: c.report, Machine: machine}
 	terminated, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	go c.readAnswers() // ends with the process, or ends it
@@ -90,11 +71,11 @@ func runClient(config string) int {
 			return 2
 		}
 		for i := workers[0]; i < workers[1]; i++ {
-			contending.Go(func() { c.work(pool, i) }) // ends when the pool is closed
+			contending.Go(func() { contender.Work(pool, i) }) // ends when the pool is closed
 		}
 		contending.Go(func() {
 			<-terminated.Done()
-			_ = c.call(event{ID: c.ids.Add(1), Worker: workers[0], Op: opShutdown}, bound{shutdownTimeout, false}, pool.Shutdown)
+			contender.Shutdown(pool, workers[0])
 		})
 	}
 	contending.Wait()
@@ -105,7 +86,7 @@ func runClient(config string) int {
 // client.
 func (c *client) readAnswers() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		var a answer
+		var a workload.Answer
 		if err := json.Unmarshal(in.Bytes(), &a); err != nil {
 			panic(err)
 		}
@@ -128,82 +109,36 @@ func (c *client) watchTimers() {
 	for last := now(); ; {
 		time.Sleep(heartbeat)
 		at := now()
-		if late := at.since(last) - heartbeat; late > maxLateness {
-			c.emit(event{Kind: eventLate, At: at, Late: late})
+		if late := at.Since(last) - heartbeat; late > maxLateness {
+			c.report(workload.LateTimer(at, late))
 		}
 		last = at
 	}
 }
 
-// emit writes an event.
-func (c *client) emit(e event) {
+// report writes an event, and waits for the answer if it is an access.
+func (c *client) report(e workload.Event) (a workload.Answer) {
+	var answer chan workload.Answer
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	if e.IsAccess() {
+		answer = make(chan workload.Answer, 1)
+		c.answers[e.ID] = answer
+	}
 	if err := c.out.Encode(e); err != nil {
 		os.Exit(3) // the campaign has ended
 	}
-}
-
-// bound is the time limit of a call, by a deadline or by a cancellation.
-type bound struct {
-	limit    time.Duration
-	canceled bool
-}
-
-func (b bound) context(parent context.Context) (context.Context, context.CancelFunc) {
-	if !b.canceled {
-		return context.WithTimeout(parent, b.limit)
+	c.mu.Unlock()
+	if answer != nil {
+		a = <-answer
 	}
-	ctx, cancel := context.WithCancel(parent)
-	timer := time.AfterFunc(b.limit, cancel)
-	return ctx, func() { timer.Stop(); cancel() }
+	return a
 }
 
-// call makes a call, and emits its beginning, which e describes, and its outcome.
-func (c *client) call(e event, b bound, do func(context.Context) error) error {
-	ctx, cancel := b.context(context.Background())
-	defer cancel()
-	e.Kind, e.At, e.Limit = eventCall, now(), b.limit
-	c.emit(e)
-	err := do(ctx)
-	at := now()
-	c.emit(event{Kind: eventReturn, At: at, ID: e.ID, Error: class(err)})
-	return err
-}
-
-// removed is the class of the loss of a lock whose node was removed. No client
-// removes the nodes of others.
-const removed = "lock_lost by removal"
-
-func class(err error) string {
-	var lockErr *lockpool.LockError
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, lockpool.ErrLockLost) && errors.Is(err, driver.ErrRemoved):
-		return removed
-	case errors.As(err, &lockErr):
-		if t := lockErr.ErrorType(); t != "_OTHER" {
-			return t
-		}
-	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout"
+// now reads the machine's monotonic clock, which is the same for all processes.
+func now() workload.Instant {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err) // every Linux has this clock
 	}
-	return err.Error()
-}
-
-// work takes turns until the pool is closed.
-func (c *client) work(pool *lockpool.Pool, worker int) {
-	r := rand.New(rand.NewPCG(c.Seed, uint64(worker)))
-	for !errors.Is(c.takeTurn(pool, r, worker), lockpool.ErrPoolClosed) {
-		time.Sleep(between(r, 0, 20*time.Millisecond))
-	}
-}
-
-// chance reports true in that percentage of cases.
-func chance(r *rand.Rand, percent float64) bool { return r.Float64()*100 < percent }
-
-// between returns a duration from least to most.
-func between(r *rand.Rand, least, most time.Duration) time.Duration {
-	return least + time.Duration(r.Int64N(int64(most-least)+1))
+	return workload.Instant(t.Nano())
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -176,7 +177,9 @@ func (c *campaign) inject(ctx context.Context, f fault, r *rand.Rand) error {
 	if heal != nil {
 		err = heal()
 	}
-	c.history.update(func(rec *record) { rec.faults = append(rec.faults, span{description, begin, now()}) })
+	c.history.Update(func(rec *workload.Record) {
+		rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: now()})
+	})
 	if err != nil {
 		return fmt.Errorf("healing %s: %w", description, err)
 	}
@@ -186,10 +189,10 @@ func (c *campaign) inject(ctx context.Context, f fault, r *rand.Rand) error {
 // awaitRecovery waits for a grant after all faults have been healed.
 func (c *campaign) awaitRecovery(ctx context.Context) {
 	healed := now()
-	c.history.update(func(rec *record) { rec.healed = append(rec.healed, healed) })
-	timeout := time.After(recoveryTime)
+	c.history.Update(func(rec *workload.Record) { rec.Healed = append(rec.Healed, healed) })
+	timeout := time.After(limits.Recovery)
 	for {
-		last, next := c.history.nextGrant()
+		last, next := c.history.NextGrant()
 		if last >= healed {
 			return
 		}
@@ -240,7 +243,7 @@ func (c *campaign) follower(r *rand.Rand) int {
 // lock for the longest time: it has the most to lose.
 func (c *campaign) anyClient(r *rand.Rand) int {
 	random := r.IntN(c.Clients)
-	if holder := c.history.longestHolder(); chance(r, 70) {
+	if holder := c.history.LongestHolder(); chance(r, 70) {
 		for i := range c.Clients {
 			if c.client(i).name == holder {
 				return i
@@ -303,7 +306,9 @@ func (c *campaign) pauseClient(i int) (string, func() error, error) {
 	return p.name, func() error {
 		err := p.cmd.Process.Signal(syscall.SIGCONT)
 		end := now()
-		c.history.update(func(rec *record) { rec.pauses = append(rec.pauses, span{p.name, begin, end}) })
+		c.history.Update(func(rec *workload.Record) {
+			rec.Pauses = append(rec.Pauses, workload.Span{Process: p.name, Begin: begin, End: end})
+		})
 		return err
 	}, nil
 }
@@ -332,4 +337,12 @@ func freeze(dir zktest.Direction) func(c *campaign, r *rand.Rand) (string, func(
 	return func(c *campaign, r *rand.Rand) (string, func() error, error) {
 		return c.disturb(c.anyClient(r), func(p *zktest.Proxy) { p.Partition(all, dir) })
 	}
+}
+
+// chance reports true in that percentage of cases.
+func chance(r *rand.Rand, percent float64) bool { return r.Float64()*100 < percent }
+
+// between returns a duration from least to most.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }

@@ -26,7 +26,7 @@ func (c *campaign) leakedNodes() (leaked []string, err error) {
 	if _, err := conn.Sync("/"); err != nil {
 		return nil, err
 	}
-	return nodesBelowChroot(conn, c.directories())
+	return nodesBelowChroot(conn, c.Directories(chroot))
 }
 
 // nodesBelowChroot lists all nodes below the chroot except for directories, which
@@ -55,18 +55,6 @@ func nodesBelowChroot(conn *zk.Conn, directories []string) (found []string, err 
 		}
 	}
 	return found, nil
-}
-
-// directories lists the parents of the nodes of contenders.
-func (c *campaign) directories() (paths []string) {
-	for _, name := range c.Kinds {
-		for i := range locksOf(name, c.Locks) {
-			for _, below := range kinds[name].directories {
-				paths = append(paths, chroot+"/"+nameOf(name, i)+below)
-			}
-		}
-	}
-	return paths
 }
 
 type noLogger struct{}

@@ -25,13 +25,14 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
 func main() {
@@ -59,8 +60,8 @@ func command() int {
 	}
 	o.Kinds = strings.Split(*names, ",")
 	for _, name := range o.Kinds {
-		if kinds[name] == nil {
-			fmt.Fprintf(os.Stderr, "torture: unknown kind of lock %q; the kinds are %q\n", name, slices.Sorted(maps.Keys(kinds)))
+		if !slices.Contains(workload.Kinds(), name) {
+			fmt.Fprintf(os.Stderr, "torture: unknown kind of lock %q; the kinds are %q\n", name, workload.Kinds())
 			return 2
 		}
 	}
@@ -85,7 +86,7 @@ func command() int {
 		fmt.Fprintln(os.Stderr, "torture:", err)
 		return 2
 	}
-	if !found.clean() {
+	if !found.Clean() {
 		return 1
 	}
 	return 0

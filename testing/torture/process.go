@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
 // process is a process of a client, from the campaign's side.
@@ -23,8 +24,8 @@ type process struct {
 	done     chan struct{} // closed when it has ended and its last event was read
 
 	mu       sync.Mutex
-	signaled bool    // it was told to end
-	killed   instant // just before it was killed
+	signaled bool             // it was told to end
+	killed   workload.Instant // just before it was killed
 }
 
 func (c *campaign) client(i int) *process {
@@ -47,8 +48,9 @@ func (c *campaign) startClient(i int) error {
 	seed := c.Seed<<32 + uint64(c.starts)
 	c.mu.Unlock()
 	config := clientConfig{
-		workload: c.workload, Reads: c.Reads(i), Layout: layouts[i%len(layouts)], Seed: seed, ClockRate: 1,
+		Config: c.Config, Layout: layouts[i%len(layouts)], Workers: c.Workers, ClockRate: 1,
 	}
+	config.Seed, config.Reads = seed, c.Reads(i)
 	switch {
 	case c.ClockRate != 0:
 		config.ClockRate = c.ClockRate
@@ -94,23 +96,23 @@ func (c *campaign) launch(i int, cmd *exec.Cmd) error {
 	c.mu.Unlock()
 	go func() { // ends with the process
 		defer close(p.done)
-		c.history.collect(p.name, stdout, stdin, p.wait)
+		c.history.Collect(p.name, stdout, stdin, p.wait)
 	}()
 	return nil
 }
 
 // wait waits until the process has ended, and returns until when its holds may
 // have lasted.
-func (p *process) wait() instant {
+func (p *process) wait() workload.Instant {
 	err := p.cmd.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.killed != never:
+	case p.killed != workload.Never:
 		return p.killed
 	case !p.signaled || err != nil:
-		p.campaign.history.update(func(rec *record) {
-			rec.crashes = append(rec.crashes, fmt.Sprintf("%s ended by itself (%s): %s", p.name, p.cmd.ProcessState, p.stderr))
+		p.campaign.history.Update(func(rec *workload.Record) {
+			rec.Crashes = append(rec.Crashes, fmt.Sprintf("%s ended by itself (%s): %s", p.name, p.cmd.ProcessState, p.stderr))
 		})
 	}
 	return now()
@@ -120,7 +122,7 @@ func (p *process) wait() instant {
 func (p *process) end(sig syscall.Signal) {
 	p.mu.Lock()
 	p.signaled = true
-	if sig == syscall.SIGKILL && p.killed == never {
+	if sig == syscall.SIGKILL && p.killed == workload.Never {
 		p.killed = now()
 	}
 	_ = p.cmd.Process.Signal(sig) // fails if it has ended
@@ -144,8 +146,8 @@ func (p *process) endHung(sig syscall.Signal) {
 	}
 	_ = p.cmd.Process.Kill()
 	<-p.done
-	p.campaign.history.update(func(rec *record) {
-		rec.hung = append(rec.hung, fmt.Sprintf("%s did not end within %s after the signal %q: %s", p.name, p.campaign.Grace, sig, p.stderr))
+	p.campaign.history.Update(func(rec *workload.Record) {
+		rec.Hung = append(rec.Hung, fmt.Sprintf("%s did not end within %s after the signal %q: %s", p.name, p.campaign.Grace, sig, p.stderr))
 	})
 }
 

@@ -1,10 +1,14 @@
 package zktest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 )
+
+// errNoLeader is the error of changes that the server makes itself.
+var errNoLeader = errors.New("no member leads the ensemble")
 
 // ReapContainers deletes now the nodes that ZooKeeper deletes once per container
 // interval: containers whose last child was deleted, and TTL nodes without
@@ -16,6 +20,9 @@ func (s *Server) ReapContainers() {
 }
 
 func (s *Server) reap() {
+	if s.lead.ended {
+		return
+	}
 	now := s.unixMilli()
 	for _, path := range slices.Sorted(maps.Keys(s.tree)) {
 		n := s.tree[path]
@@ -25,8 +32,7 @@ func (s *Server) reap() {
 		if n.kind == container && n.created > 0 || n.kind == ttl && now-n.mtime > n.ttl {
 			x := s.begin(0, nil)
 			x.delete(path, -1)
-			x.commit()
-			s.notifyChange()
+			s.propose(x, nil, nil)
 		}
 	}
 }
@@ -56,12 +62,15 @@ func (s *Server) administer(do func(*txn) Code, doing, path string) error {
 	if s.closed {
 		return fmt.Errorf("zktest: %s %q: %w", doing, path, errClosed)
 	}
+	if s.lead.ended {
+		return fmt.Errorf("zktest: %s %q: %w", doing, path, errNoLeader)
+	}
 	x := s.begin(0, nil)
-	if code := do(x); code != OK {
+	code := do(x)
+	s.propose(x, nil, nil)
+	if code != OK {
 		return fmt.Errorf("zktest: %s %q: %w", doing, path, code)
 	}
-	x.commit()
-	s.notifyChange()
 	return nil
 }
 
@@ -79,10 +88,14 @@ func (s *Server) SetSequence(parent string, next int32) error {
 	if next < 0 {
 		return fmt.Errorf("zktest: the sequence number %d is negative", next)
 	}
-	n := s.tree[parent]
-	if n == nil {
+	if s.tree[parent] == nil {
 		return fmt.Errorf("zktest: setting the sequence of %q: %w", parent, ErrNoNode)
 	}
-	n.created = next
+	s.tree[parent].created = next
+	for _, rep := range s.replicas {
+		if n := rep.tree[parent]; n != nil {
+			n.created = next
+		}
+	}
 	return nil
 }

@@ -5,48 +5,51 @@ import (
 	"strings"
 )
 
-// apply applies one request and returns the reply, if any, and whether the
-// connection goes on. s.mu is held.
-func (s *Server) apply(c *conn, r Request, packet []byte) (reply []byte, alive bool) {
+// apply applies one request and answers it, perhaps later. s.mu is held.
+func (s *Server) apply(c *conn, r Request, packet []byte, answer answer) {
 	rep, ss := c.replica, c.session
 	d := &decoder{rest: packet[8:]} // after the header
 
 	switch r.Op {
 	case OpAuth:
-		return s.authenticate(c, r, d)
+		answer(s.authenticate(c, r, d))
+		return
 	case OpSASL:
 		if token := d.buffer(); token == nil {
-			return nil, false
+			answer(nil, false)
+			return
 		}
 		e := s.replyHeader(c, r, 0, OK)
 		e.buffer(nil)
-		return e.packet(), true
+		answer(e.packet(), true)
+		return
 	}
 	if ss.moved {
 		ss.moved = false
-		return nil, false
+		answer(nil, false)
+		return
+	}
+	if rep.readOnly {
+		s.applyReadOnly(c, r, d, answer)
+		return
 	}
 	switch {
 	case r.Op == OpPing:
 		r.Xid = xidPing
-		return s.reply(c, r, s.zxidAt(rep), OK), true
-	case r.Op == OpCloseSession:
-		rep.catchUp()
-		return s.reply(c, r, s.endSession(ss), OK), false
+		answer(s.reply(c, r, rep.zxid, OK), true)
+	case r.Op == OpSync:
+		s.sync(rep, func() { answer(s.applyRead(c, r, d)) })
 	case r.Op.writes():
-		rep.catchUp()
-		return s.applyWrite(c, r, d), true
+		s.write(rep, func() { s.applyWrite(c, ss.id, r, d, answer) })
+	default:
+		answer(s.applyRead(c, r, d))
 	}
-	body, code := s.applyRead(c, r.Op, d)
-	if code == ErrUnimplemented {
-		return s.reply(c, r, -1, code), false
-	}
-	return append(s.replyHeader(c, r, s.zxidAt(rep), code), body...).packet(), true
 }
 
 // replyHeader begins a reply.
 func (s *Server) replyHeader(c *conn, r Request, zxid int64, code Code) encoder {
 	s.record(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
+	s.checkZxid(c, Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
 	c.recordReply(r, zxid, code)
 	e := newPacket()
 	e.int(r.Xid)
@@ -88,21 +91,35 @@ func (c *conn) addIdentity(id identity) {
 	}
 }
 
-// applyWrite applies a request that is a transaction.
-func (s *Server) applyWrite(c *conn, r Request, d *decoder) []byte {
+// applyWrite proposes a request that is a transaction. It fails if the session is over
+// or has moved to another member.
+func (s *Server) applyWrite(c *conn, session int64, r Request, d *decoder, answer answer) {
+	rep := c.replica
 	if r.Op == OpReconfig && !d.reconfig() {
-		return s.reply(c, r, s.zxid, ErrMarshalling) // without taking a zxid
+		s.atMember(s.lead, rep, func() { // without taking a zxid
+			answer(s.reply(c, r, rep.zxid, ErrMarshalling), true)
+		})
+		return
 	}
-	x := s.begin(c.session.id, c.identities)
+	ss := s.sessions[session]
+	x := s.begin(session, c.identities)
+	if ss == nil || ss.at != rep {
+		s.propose(x, rep, func() { answer(nil, false) })
+		return
+	}
+	if r.Op == OpCloseSession {
+		x.endSession(ss)
+		s.propose(x, rep, func() { answer(s.reply(c, r, x.zxid, OK), false) })
+		return
+	}
 	body, code := x.apply(r.Op, d)
-	if code == OK {
-		x.commit()
-	}
-	s.notifyChange()
-	if r.Op == OpCheck && code == OK {
-		return nil // the real server fails to encode this reply, and goes on without it
-	}
-	return append(s.replyHeader(c, r, x.zxid, code), body...).packet()
+	s.propose(x, rep, func() {
+		if r.Op == OpCheck && code == OK {
+			answer(nil, true) // the real server fails to encode this reply, and goes on without it
+			return
+		}
+		answer(append(s.replyHeader(c, r, x.zxid, code), body...).packet(), true)
+	})
 }
 
 // apply applies a request and returns the record of its reply.
@@ -188,9 +205,17 @@ func encodeResults(results []result) (e encoder) {
 	return e
 }
 
-// applyRead applies a request that changes nothing but watches, and returns the
-// record of its reply.
-func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
+// applyRead applies a request that changes nothing but watches, and returns the reply.
+func (s *Server) applyRead(c *conn, r Request, d *decoder) (reply []byte, alive bool) {
+	body, code := s.read(c, r.Op, d)
+	if code == ErrUnimplemented {
+		return s.reply(c, r, -1, code), false
+	}
+	return append(s.replyHeader(c, r, c.replica.zxid, code), body...).packet(), true
+}
+
+// read returns the record of the reply to a request that changes nothing but watches.
+func (s *Server) read(c *conn, op Op, d *decoder) (e encoder, code Code) {
 	rep := c.replica
 	switch op {
 	case OpExists, OpGetData, OpGetChildren, OpGetChildren2:
@@ -212,7 +237,6 @@ func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		e.acl(list)
 		e.stat(n.stat())
 	case OpSync:
-		rep.catchUp()
 		e.buffer(d.buffer()) // a null path comes back as null
 	case OpSetWatches, OpSetWatches2:
 		s.setWatches(c, op, d)
@@ -230,14 +254,14 @@ func (s *Server) applyRead(c *conn, op Op, d *decoder) (e encoder, code Code) {
 		}
 		return s.multiRead(c, parts)
 	case OpGetEphemerals:
-		e.strings(s.ephemeralsOf(c.session, d.string()))
+		e.strings(s.ephemeralsOf(rep, c.session.id, d.string()))
 	case OpGetAllChildrenNumber:
 		path := d.path()
 		n, code := s.lookup(c, path, permRead)
 		if d.malformed || n == nil {
 			return nil, malformedOr(d, code)
 		}
-		e.int(s.treeAt(rep).countDescendants(path))
+		e.int(rep.tree.countDescendants(path))
 	case OpWhoAmI:
 		e.int(int32(len(c.identities)))
 		for _, id := range c.identities {
@@ -274,15 +298,16 @@ func (s *Server) multiRead(c *conn, parts []part) (encoder, Code) {
 	return encodeResults(results), OK
 }
 
-// ephemeralsOf returns the session's ephemerals whose path has the prefix.
-func (s *Server) ephemeralsOf(ss *session, prefix string) []string {
+// ephemeralsOf returns a session's ephemerals whose path has the prefix, as a member
+// sees them.
+func (s *Server) ephemeralsOf(rep *replica, session int64, prefix string) []string {
 	// As Java's trim does.
 	if trimmed := strings.TrimFunc(prefix, func(r rune) bool { return r <= ' ' }); trimmed == "" || trimmed == "/" {
 		prefix = "/"
 	}
 	paths := newNameSet(s.conf.seed, "")
-	for path := range ss.ephemerals {
-		if strings.HasPrefix(path, prefix) {
+	for path, n := range rep.tree {
+		if n.kind == ephemeral && n.owner == session && strings.HasPrefix(path, prefix) {
 			paths.add(path)
 		}
 	}
@@ -300,7 +325,7 @@ func malformedOr(d *decoder, code Code) Code {
 // lookup returns a node that the connection may access with one of perms, or
 // without any permission if perms is 0.
 func (s *Server) lookup(c *conn, path string, perms int32) (*node, Code) {
-	n := s.treeAt(c.replica).at(path)
+	n := c.replica.tree.at(path)
 	if n == nil {
 		return nil, ErrNoNode
 	}
@@ -381,7 +406,7 @@ func (s *Server) setWatches(c *conn, op Op, d *decoder) {
 	if d.malformed {
 		return
 	}
-	rep, t := c.replica, s.treeAt(c.replica)
+	rep, t := c.replica, c.replica.tree
 	renew := func(paths []string, table watchTable, event EventType, changed func(*node) int64) {
 		for _, path := range paths {
 			switch n := t.at(path); {

@@ -22,6 +22,7 @@ type clientConn struct {
 	number   int // of the connection
 	member   int // of the ensemble, to which the client has connected
 	session  atomic.Int64
+	host     string // of the client
 
 	sent     atomic.Int64 // packets
 	received atomic.Int64
@@ -74,12 +75,13 @@ func newClientConn(n *network, conn net.Conn, maxFrame, number, member int) *cli
 		done: make(chan struct{}), written: make(chan struct{}),
 	}
 	c.wake.L = &c.mu
+	c.host, _, _ = net.SplitHostPort(conn.RemoteAddr().String())
 	n.add(c)
 	go c.writeLoop() // ends with the connection; closeAndDrain waits for it
 	return c
 }
 
-func (c *clientConn) origin() origin { return origin{c.number, c.member, c.session.Load()} }
+func (c *clientConn) origin() origin { return origin{c.number, c.member, c.session.Load(), c.host} }
 
 // readHeader reads the first four bytes of a packet.
 func (c *clientConn) readHeader() (head [4]byte, err error) {

@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// maxMembers is how many members an ensemble can have.
+const maxMembers = 15
+
 // Option is an option of the embedded server.
 type Option interface{ embedded(*config) error }
 
@@ -40,6 +43,7 @@ type config struct {
 	addr                   string
 	inMemory               bool
 	members                int
+	readOnly               bool
 	tick                   time.Duration
 	minTimeout, maxTimeout time.Duration // minTimeout 0 becomes 2 ticks
 	maxClientConns         int
@@ -115,16 +119,33 @@ func TickTime(d time.Duration) CommonOption {
 	}, property("tickTime", milliseconds(d))}
 }
 
-// Members gives the server n addresses instead of one. Clients see an ensemble
-// of n members, which share one state unless [Server.Lag] makes one lag.
+// Members makes the server an ensemble of n members, each with an address of its own.
+// The last one leads at first. As long as there is no fault, all have applied a write
+// when its client gets the reply.
 func Members(n int) Option {
 	return option(func(c *config) error {
 		if n < 1 {
 			return fmt.Errorf("the number of members is %d, not positive", n)
 		}
+		if n > maxMembers {
+			return fmt.Errorf("the number of members is %d: at most %d are possible", n, maxMembers)
+		}
 		c.members = n
 		return nil
 	})
+}
+
+// ReadOnlyMode makes members that are cut off from a majority serve read-only clients,
+// as real servers do with readonlymode.enabled and localSessionsEnabled: two seconds, or
+// a tick if that is longer, after they have given up their leader, and until they have
+// found one. Clients that do not say that reading is enough are refused. Sessions that
+// begin there end with it, and other sessions are refused.
+func ReadOnlyMode() CommonOption {
+	return commonOption{func(c *config) error { c.readOnly = true; return nil }, func(c *realConfig) {
+		JVMFlags("-Dreadonlymode.enabled=true").(realOption)(c)
+		property("localSessionsEnabled", "true")(c)
+		property("localSessionsUpgradingEnabled", "true")(c)
+	}}
 }
 
 // SessionTimeouts sets the bounds of the session timeouts that clients can

@@ -21,6 +21,9 @@ type conn struct {
 	identities []identity // its address, and those it has authenticated as
 	readOnly   bool       // its handshake has the read-only byte, so the reply must have it
 	last       lastRequest
+	seen       int64    // the latest zxid in a reply
+	waiting    bool     // a request is being answered, by another goroutine
+	backlog    [][]byte // requests that arrived meanwhile
 }
 
 // admit numbers a connection and returns the function that serves it.
@@ -39,7 +42,7 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 	c.identities = []identity{{"ip", host}}
 
 	s.mu.Lock()
-	admitted := s.running && (s.conf.maxClientConns == 0 || s.connsFrom(host) < s.conf.maxClientConns)
+	admitted := s.running && rep.role != down && (s.conf.maxClientConns == 0 || s.connsFrom(host) < s.conf.maxClientConns)
 	if admitted {
 		s.conns[c] = true
 		s.notifyChange()
@@ -77,7 +80,9 @@ func (s *Server) connsFrom(host string) (n int) {
 // detach removes a connection and its watches. Its session stays alive.
 func (s *Server) detach(c *conn) {
 	if c.session != nil {
-		c.session.conn = nil
+		if c.session.conn == c { // and not a later one, at another member
+			c.session.conn = nil
+		}
 		c.session = nil
 	}
 	c.replica.data.removeConn(c)
@@ -108,7 +113,7 @@ func (s *Server) handshake(c *conn) bool {
 	if err != nil {
 		return false
 	}
-	if answer, ok := s.fourLetterReply(string(head[:]), c.client.conn); ok {
+	if answer, ok := s.fourLetterReply(c.replica, string(head[:]), c.client.conn); ok {
 		c.client.send(outgoing{bytes: []byte(answer)})
 		c.client.closeAfterFlush()
 		<-c.client.done
@@ -129,114 +134,247 @@ func (s *Server) handshake(c *conn) bool {
 		return false
 	}
 	r := Request{Conn: c.client.number, Member: c.replica.number, Session: req.session, Op: OpConnect}
-	return s.applyFaults(c, r, func() ([]byte, bool) { return s.connect(c, req) })
+	return s.applyFaults(c, r, func(answer answer) { s.connect(c, req, answer) }) != ends
 }
 
-// connect attaches the connection to the session it asks for, or to a new one,
-// and returns the reply. Without a session the connection ends.
-func (s *Server) connect(c *conn, req connectRequest) (reply []byte, alive bool) {
-	if req.lastZxid > s.zxidAt(c.replica) {
-		return nil, false // the client has seen a later state: it has to try another server
+// connect attaches the connection to the session it asks for, or to a new one.
+// Without a session the connection ends.
+func (s *Server) connect(c *conn, req connectRequest, answer answer) {
+	rep := c.replica
+	if rep.readOnly && req.readOnly {
+		s.connectReadOnly(c, req, answer)
+		return
+	}
+	if !rep.serves() || req.lastZxid > rep.zxid {
+		answer(nil, false) // a client that has seen a later state has to try another server
+		return
 	}
 	timeout := s.negotiate(req.timeout)
-	var ss *session
+	attach := func(ss *session) {
+		s.attach(c, ss, req)
+		answer(connectReply{
+			timeout: int32(timeout.Milliseconds()), session: ss.id, password: s.password(ss.id),
+		}.encode(c.readOnly), true)
+	}
 	if req.session == 0 {
-		c.replica.catchUp() // opening a session is a write
-		ss = s.newSession(c.replica.number, timeout)
-		c.recordReply(Request{Op: OpConnect}, s.zxid, OK)
-	} else {
-		ss = s.sessions[req.session]
-		if ss != nil && ss.conn != nil {
-			// As on a real server, even if the password is wrong.
-			old := ss.conn
-			s.detach(old)
+		s.write(rep, func() {
+			x := s.begin(0, nil)
+			ss := x.newSession(rep, timeout)
+			s.propose(x, rep, func() {
+				if s.conns[c] {
+					ss.conn = c
+				}
+				c.recordReply(Request{Op: OpConnect}, x.zxid, OK)
+				attach(ss)
+			})
+		})
+		return
+	}
+	for old := range s.conns {
+		if old.replica == rep && old.session != nil && old.session.id == req.session {
+			s.detach(old) // as on a real server, even if the password is wrong
 			old.client.cut(fin)
 		}
-		password := s.password(req.session)
-		if ss == nil || !slices.Equal(password[:], req.password) {
-			return connectReply{}.encode(c.readOnly), false
-		}
-		ss.timeout = timeout
-		ss.lastZxid = req.lastZxid // not what we sent: replies may have been lost
-		s.touch(ss)
 	}
-	c.session, ss.conn = ss, c
-	c.client.session.Store(ss.id)
-	s.notifyChange()
-	return connectReply{
-		timeout: int32(timeout.Milliseconds()), session: ss.id, password: s.password(ss.id),
-	}.encode(c.readOnly), true
+	password := s.password(req.session)
+	if !slices.Equal(password[:], req.password) {
+		answer(connectReply{}.encode(c.readOnly), false)
+		return
+	}
+	s.atLeader(rep, func(l *leadership) {
+		ss := s.revalidate(l, req.session, timeout, c)
+		s.atMember(l, rep, func() {
+			if ss == nil {
+				answer(connectReply{}.encode(c.readOnly), false)
+				return
+			}
+			attach(ss)
+		})
+	})
 }
 
-// handle handles one request and reports whether the connection goes on.
+// attach attaches a connection to its session.
+func (s *Server) attach(c *conn, ss *session, req connectRequest) {
+	c.session, c.seen = ss, req.lastZxid // not what we sent: replies may have been lost
+	c.client.session.Store(ss.id)
+	s.notifyChange()
+}
+
+// revalidate returns the session of a client that has connected again, if the leader
+// knows it. From then on the leader takes the session's writes only from that member.
+func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, c *conn) *session {
+	if l != s.lead { // it was replaced, and knows only what it has applied
+		if _, ok := l.member.sessions[id]; !ok {
+			return nil
+		}
+		return &session{id: id, timeout: timeout, at: c.replica, ephemerals: map[string]bool{}}
+	}
+	ss := s.sessions[id]
+	if ss != nil {
+		ss.timeout, ss.at, ss.conn = timeout, c.replica, nil
+		if s.conns[c] {
+			ss.conn = c
+		}
+		s.touch(ss)
+	}
+	return ss
+}
+
+// handle handles one packet and reports whether the connection goes on.
 func (s *Server) handle(c *conn, packet []byte) bool {
+	if s.isEnsemble() && s.queue(c, packet) {
+		return true
+	}
+	return s.handleRequest(c, packet) != ends
+}
+
+// queue keeps a packet for later if an earlier request of the connection is still being
+// answered. The session is active nevertheless.
+func (s *Server) queue(c *conn, packet []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.waiting {
+		s.touchFrom(c)
+		c.backlog = append(c.backlog, packet)
+	}
+	return c.waiting
+}
+
+// handleBacklog handles what has arrived during a request. Meanwhile more may arrive.
+func (s *Server) handleBacklog(c *conn) {
+	for {
+		s.mu.Lock()
+		if len(c.backlog) == 0 {
+			c.waiting = false
+			s.mu.Unlock()
+			return
+		}
+		packet := c.backlog[0]
+		c.backlog = c.backlog[1:]
+		s.mu.Unlock()
+		if s.handleRequest(c, packet) != goesOn {
+			return
+		}
+	}
+}
+
+// outcome is what a request means for its connection.
+type outcome int
+
+const (
+	ends   outcome = iota
+	goesOn         // the next request can be handled
+	waits          // the request will be answered by another goroutine
+)
+
+func (s *Server) handleRequest(c *conn, packet []byte) outcome {
 	r, ok := parseRequest(packet)
 	if !ok {
-		return false
+		return ends
 	}
 	r.Conn, r.Member, r.Session = c.client.number, c.replica.number, c.client.session.Load()
-	return s.applyFaults(c, r, func() ([]byte, bool) { return s.apply(c, r, packet) })
+	return s.applyFaults(c, r, func(answer answer) { s.apply(c, r, packet, answer) })
+}
+
+// answer ends a request: with the reply, if any, and whether the connection goes on.
+// Server.mu is held.
+type answer func(reply []byte, alive bool)
+
+// exchange is a request that is being answered.
+type exchange struct {
+	fault    *Fault
+	passes   passRules
+	answered bool
+	async    bool // the answer came later
+	out      outgoing
+	alive    bool
 }
 
 // applyFaults applies a request by calling do, with the fault of the rule that
-// hits it, if any. do is called with s.mu held; it returns the reply, if any, and
-// whether the connection goes on.
-func (s *Server) applyFaults(c *conn, r Request, do func() ([]byte, bool)) (alive bool) {
+// hits it, if any. do is called with s.mu held.
+func (s *Server) applyFaults(c *conn, r Request, do func(answer)) outcome {
 	f, passes := s.match(r)
 	s.mu.Lock()
 	s.record(Record{Kind: Requested, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Fault: f != nil})
-	if c.session != nil {
-		s.touch(c.session)
-	}
+	s.touchFrom(c)
 	s.mu.Unlock()
 	if f != nil && !s.faultBeforeApply(c, r, f) {
-		return c.client.dropsOutbound() // then reading goes on, to discard
+		return c.lost()
 	}
-	a := f.action()
-	if a.kind == failWith {
-		do = func() ([]byte, bool) { return s.replyError(c, r, a.code) }
+	if a := f.action(); a.kind == failWith {
+		do = func(answer answer) { s.replyError(c, r, a.code, answer) }
 	}
-
-	out, alive, lost := s.applyAndReply(c, f, do)
-	if lost {
-		return c.client.dropsOutbound()
+	x := &exchange{fault: f, passes: passes}
+	s.mu.Lock()
+	if !s.conns[c] {
+		s.mu.Unlock()
+		return c.lost()
 	}
-	if out.cut != uncut {
-		<-c.client.written // a cut counts when the client can see it
+	do(func(reply []byte, alive bool) {
+		s.queueReply(c, x, reply, alive)
+		if x.async {
+			c.replica.listener.wg.Go(func() { // ends when the backlog is empty, or a request waits
+				if x.finish(c) == goesOn {
+					s.handleBacklog(c)
+				}
+			})
+		}
+	})
+	x.async = !x.answered
+	if x.async {
+		c.waiting = true
 	}
-	if f != nil && !a.beforeApply() {
-		f.recordFired()
+	s.mu.Unlock()
+	if x.async {
+		return waits
 	}
-	passes.recordFired()
-	if !alive {
-		<-c.client.done // the queue is written before the connection is closed
-	}
-	return alive
+	return x.finish(c)
 }
 
-// applyAndReply applies a request and queues the reply, or what a rule makes of
-// it. lost reports that the connection was lost while the request waited.
-func (s *Server) applyAndReply(c *conn, f *Fault, do func() ([]byte, bool)) (out outgoing, alive, lost bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.conns[c] {
-		return outgoing{}, false, true
+// lost returns what becomes of a connection that was lost during a request. If the
+// client cannot know, reading goes on, to discard.
+func (c *conn) lost() outcome {
+	if c.client.dropsOutbound() {
+		return goesOn
 	}
-	reply, alive := do()
-	if f.action().kind == expireAfterApply {
+	return ends
+}
+
+// queueReply queues the reply to a request, or what a rule makes of it.
+func (s *Server) queueReply(c *conn, x *exchange, reply []byte, alive bool) {
+	x.answered = true
+	if !s.conns[c] {
+		return // it was lost meanwhile
+	}
+	if x.fault.action().kind == expireAfterApply {
 		s.expireConn(c)
 		reply, alive = nil, false
 	}
-	out = f.outgoing(reply)
-	if out.bytes != nil || out.cut != uncut {
-		c.client.send(out)
+	x.out = x.fault.outgoing(reply)
+	if x.out.bytes != nil || x.out.cut != uncut {
+		c.client.send(x.out)
 	}
-	if alive = alive && out.cut == uncut; !alive {
+	if x.alive = alive && x.out.cut == uncut; !x.alive {
 		s.detach(c)
 		c.client.closeAfterFlush()
 	}
 	s.notifyChange()
-	return out, alive, false
+}
+
+// finish waits for what must follow the reply.
+func (x *exchange) finish(c *conn) outcome {
+	if x.out.cut != uncut {
+		<-c.client.written // a cut counts when the client can see it
+	}
+	if x.fault != nil && !x.fault.action().beforeApply() {
+		x.fault.recordFired()
+	}
+	x.passes.recordFired()
+	if !x.alive {
+		<-c.client.done // the queue is written before the connection is closed
+		return ends
+	}
+	return goesOn
 }
 
 // faultBeforeApply injects a fault that precedes the request, and reports
@@ -280,15 +418,17 @@ func (s *Server) expireConn(c *conn) {
 }
 
 // replyError answers a request with a code instead of applying it.
-func (s *Server) replyError(c *conn, r Request, code Code) ([]byte, bool) {
-	if r.Op == OpConnect {
-		return connectReply{}.encode(c.readOnly), false
+func (s *Server) replyError(c *conn, r Request, code Code, answer answer) {
+	rep := c.replica
+	reply := func() { answer(s.reply(c, r, rep.zxid, code), true) }
+	switch {
+	case r.Op == OpConnect:
+		answer(connectReply{}.encode(c.readOnly), false)
+	case r.Op.writes():
+		s.write(rep, func() { s.propose(s.begin(0, nil), rep, reply) })
+	default:
+		reply()
 	}
-	if r.Op.writes() {
-		c.replica.catchUp()
-		s.zxid++
-	}
-	return s.reply(c, r, s.zxidAt(c.replica), code), true
 }
 
 // sendEvent sends a watch event, unless a rule swallows it.
@@ -298,7 +438,7 @@ func (c *conn) sendEvent(event EventType, path string) {
 		Conn: o.conn, Member: o.member, Session: o.session, Xid: xidEvent, Op: OpEvent, Paths: []string{path}, Event: event,
 	})
 	c.server.record(Record{
-		Kind: Notified, Conn: o.conn, Session: o.session, Paths: []string{path}, Event: event, Zxid: c.server.zxid, Fault: f != nil,
+		Kind: Notified, Conn: o.conn, Session: o.session, Paths: []string{path}, Event: event, Zxid: c.replica.zxid, Fault: f != nil,
 	})
 	defer passes.recordFired()
 	if f != nil {

@@ -13,7 +13,7 @@
 //	}
 //
 // [Run] does the same for programs, and the command zkserve in this directory
-// for a shell. The server speaks the client protocol of ZooKeeper 3.8 and
+// for programs in other languages. The server speaks the client protocol of ZooKeeper 3.8 and
 // replies as the real server does: one conformance suite runs on both, the
 // results of random programs on both are compared, and go-zookeeper, Curator,
 // kazoo and zkCli work with it unchanged. It keeps everything in memory and
@@ -53,8 +53,20 @@
 //	an expired session                       ExpireSession; ExpireBeforeApply, ExpireAfterApply (at a request)
 //	expiry by time, without waiting          ManualClock, Advance
 //	a restart; another leader                Stop, Start; BumpEpoch, MoveSession
-//	a follower behind its leader             Members, Lag
+//	a follower behind its leader             Members, Lag, SlowMember
+//	a crash of members; elections            StopMember, StartMember
+//	members that freeze                      PauseMember, ResumeMember
+//	partitions between members               Isolate, Separate, HealMembers
+//	members that serve only reads            ReadOnlyMode
 //	deleted containers; exhausted sequences  ReapContainers; SetSequence
+//
+// With the option [Members] the server is an ensemble. One member leads and decides
+// when a majority has accepted a write; the others follow, each with a state of its
+// own. A follower that is cut off answers reads and pings until it notices, after five
+// ticks, and so does a leader, which also answers syncs. Then the others elect a leader
+// that has everything that was committed, and give all sessions their full timeout.
+// Not modelled: observers, members that join or leave the ensemble, disks that lose
+// what a member has accepted, and the time that it takes to copy a state.
 //
 // [FaultInjector] is the interface that the embedded server shares with [Proxy],
 // which injects the same faults in front of a real server.

@@ -3,6 +3,7 @@ package zktest
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,20 +14,22 @@ import (
 // Selector selects connections. A zero field does not restrict it: the zero
 // Selector selects all connections.
 type Selector struct {
-	Conn    int   // number of the connection, from 1 in the order they were accepted
-	Member  int   // number of the member they are connected to, from 1
-	Session int64 // id of their session
+	Conn    int    // number of the connection, from 1 in the order they were accepted
+	Member  int    // number of the member they are connected to, from 1
+	Session int64  // id of their session
+	Host    string // address of their client, without the port; not for requests
 }
 
 func (s Selector) selects(o origin) bool {
 	return (s.Conn == 0 || s.Conn == o.conn) && (s.Member == 0 || s.Member == o.member) &&
-		(s.Session == 0 || s.Session == o.session)
+		(s.Session == 0 || s.Session == o.session) && (s.Host == "" || s.Host == o.host)
 }
 
 // origin is the connection from which a packet comes.
 type origin struct {
 	conn, member int
 	session      int64
+	host         string // of the client
 }
 
 // Match describes requests, and watch events as [OpEvent]. The zero Match
@@ -40,7 +43,7 @@ type Match struct {
 }
 
 func (m Match) matches(r Request) bool {
-	if !m.selects(origin{r.Conn, r.Member, r.Session}) {
+	if !m.selects(origin{conn: r.Conn, member: r.Member, session: r.Session}) {
 		return false
 	}
 	if len(m.Ops) == 0 && (r.Op == OpPing || r.Op == OpEvent) || len(m.Ops) > 0 && !slices.Contains(m.Ops, r.Op) {
@@ -73,6 +76,8 @@ func (m Match) invalid() string {
 	switch {
 	case m.Conn < 0 || m.Member < 0:
 		return "connections and members are numbered from 1"
+	case m.Host != "":
+		return "a Host selects connections, not requests"
 	case m.Prefix != "" && m.Prefix[0] != '/':
 		return fmt.Sprintf("the Prefix %q must begin with /, like every path", m.Prefix)
 	case slices.Contains(m.Ops, OpCheck):
@@ -94,6 +99,15 @@ type Rule struct {
 
 // String returns a short description of the rule.
 func (r Rule) String() string { return r.Do.kind.String() + " on " + r.Match.String() }
+
+// Validate returns nil if the rule can be injected. Otherwise the error says what
+// is wrong with it.
+func (r Rule) Validate() error {
+	if reason := r.invalid(); reason != "" {
+		return errors.New("zktest: the rule is invalid: " + reason)
+	}
+	return nil
+}
 
 // invalid says what is wrong with the rule, or returns "".
 func (r Rule) invalid() string {
@@ -427,8 +441,8 @@ type faults struct {
 
 // Inject puts a rule into force. A request is hit by the first rule that it
 // matches, in the order of injection, and by no other, except that all matching
-// rules with Pass count it. Inject panics if the rule is invalid, for instance if
-// it has no action: that is an error in the test.
+// rules with Pass count it. Inject panics if the rule is invalid (see
+// [Rule.Validate]), for instance if it has no action: that is an error in the test.
 func (fs *faults) Inject(rule Rule) *Fault {
 	if reason := rule.invalid(); reason != "" {
 		panic("zktest: Inject: " + reason)

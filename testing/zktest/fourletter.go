@@ -18,19 +18,19 @@ const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 
 // fourLetterCommands are ZooKeeper's commands for administrators, its "four letter
 // words". After the reply the connection ends.
-var fourLetterCommands = map[string]func(*Server) string{
+var fourLetterCommands = map[string]func(*Server, *replica) string{
 	"conf": (*Server).fourLetterConf,
 	"cons": (*Server).fourLetterCons,
 	"crst": (*Server).fourLetterCrst,
-	"dirs": func(*Server) string { return "datadir_size: 0\nlogdir_size: 0\n" },
+	"dirs": func(*Server, *replica) string { return "datadir_size: 0\nlogdir_size: 0\n" },
 	"dump": (*Server).fourLetterDump,
-	"envi": func(*Server) string { return "Environment:\nzookeeper.version=" + version + "\n" },
+	"envi": func(*Server, *replica) string { return "Environment:\nzookeeper.version=" + version + "\n" },
 	"gtmk": (*Server).fourLetterGtmk,
-	"isro": func(*Server) string { return "rw" },
+	"isro": (*Server).fourLetterIsro,
 	"mntr": (*Server).fourLetterMntr,
-	"ruok": func(*Server) string { return "imok" },
+	"ruok": func(*Server, *replica) string { return "imok" },
 	"srst": (*Server).fourLetterSrst,
-	"srvr": func(s *Server) string { return "Zookeeper version: " + version + "\n" + s.summary() },
+	"srvr": func(s *Server, rep *replica) string { return rep.banner() + s.summary(rep) },
 	"stat": (*Server).fourLetterStat,
 	"stmk": (*Server).fourLetterGtmk, // after fourLetterReply has set the mask
 	"wchc": (*Server).fourLetterWchc,
@@ -38,9 +38,13 @@ var fourLetterCommands = map[string]func(*Server) string{
 	"wchs": (*Server).fourLetterWchs,
 }
 
-// fourLetterReply returns the reply to a four letter command, whose argument, if
-// it takes one, is read from more. It reports false if there is no such command.
-func (s *Server) fourLetterReply(word string, more io.Reader) (string, bool) {
+// answersWithoutService are the commands that a member answers even if it does not
+// serve clients.
+var answersWithoutService = []string{"dirs", "envi", "gtmk", "isro", "ruok", "stmk"}
+
+// fourLetterReply returns the reply of a member to a four letter command, whose
+// argument, if it takes one, is read from more. It reports false if there is no such command.
+func (s *Server) fourLetterReply(rep *replica, word string, more io.Reader) (string, bool) {
 	reply, ok := fourLetterCommands[word]
 	if !ok {
 		return "", false
@@ -59,7 +63,10 @@ func (s *Server) fourLetterReply(word string, more io.Reader) (string, bool) {
 	if word == "stmk" {
 		s.traceMask = int64(binary.BigEndian.Uint64(mask[:]))
 	}
-	return reply(s), true
+	if !rep.serves() && !rep.readOnly && !slices.Contains(answersWithoutService, word) {
+		return "This ZooKeeper instance is not currently serving requests\n", true
+	}
+	return reply(s, rep), true
 }
 
 // packetCounts returns the numbers of packets, including the command itself.
@@ -67,23 +74,77 @@ func (s *Server) packetCounts() (received, sent int64) {
 	return s.network.received.Load() + 1, s.network.sent.Load()
 }
 
-func (s *Server) summary() string {
+// mode is what a member says that it does.
+func (s *Server) mode(rep *replica) string {
+	switch {
+	case rep.readOnly:
+		return "read-only"
+	case !s.isEnsemble():
+		return "standalone"
+	}
+	return rep.role.String()
+}
+
+func (s *Server) fourLetterIsro(rep *replica) string {
+	switch {
+	case rep.readOnly:
+		return "ro"
+	case rep.serves():
+		return "rw"
+	}
+	return "null"
+}
+
+// banner returns the beginning of the replies to srvr and stat.
+func (rep *replica) banner() string {
+	text := "Zookeeper version: " + version + "\n"
+	if rep.readOnly {
+		text += "READ-ONLY mode; serving only read-only clients\n"
+	}
+	return text
+}
+
+func (s *Server) summary(rep *replica) string {
 	received, sent := s.packetCounts()
-	return fmt.Sprintf("Latency min/avg/max: 0/0.0/0\nReceived: %d\nSent: %d\nConnections: %d\nOutstanding: 0\nZxid: 0x%x\nMode: standalone\nNode count: %d\n",
-		received, sent, len(s.conns), s.zxid, len(s.tree)+1) // ZooKeeper counts the root twice
+	text := fmt.Sprintf("Latency min/avg/max: 0/0.0/0\nReceived: %d\nSent: %d\nConnections: %d\nOutstanding: 0\nZxid: 0x%x\nMode: %s\nNode count: %d\n",
+		received, sent, len(s.connsAt(rep)), rep.zxid, s.mode(rep), len(rep.tree)+1) // ZooKeeper counts the root twice
+	if s.mode(rep) == "leader" {
+		text += "Proposal sizes last/min/max: -1/-1/-1\n"
+	}
+	return text
 }
 
-func (s *Server) fourLetterConf() string {
-	_, port, _ := net.SplitHostPort(s.Addr())
-	return fmt.Sprintf("clientPort=%s\nsecureClientPort=-1\ndataDir=\ndataDirSize=0\ndataLogDir=\ndataLogSize=0\n"+
-		"tickTime=%d\nmaxClientCnxns=%d\nminSessionTimeout=%d\nmaxSessionTimeout=%d\nclientPortListenBacklog=-1\nserverId=0\n",
+func (s *Server) fourLetterConf(rep *replica) string {
+	_, port, _ := net.SplitHostPort(rep.listener.address())
+	text := fmt.Sprintf("clientPort=%s\nsecureClientPort=-1\ndataDir=\ndataDirSize=0\ndataLogDir=\ndataLogSize=0\n"+
+		"tickTime=%d\nmaxClientCnxns=%d\nminSessionTimeout=%d\nmaxSessionTimeout=%d\nclientPortListenBacklog=-1\n",
 		port, s.conf.tick.Milliseconds(), s.conf.maxClientConns, s.conf.minTimeout.Milliseconds(), s.conf.maxTimeout.Milliseconds())
+	if !s.isEnsemble() {
+		return text + "serverId=0\n"
+	}
+	return text + fmt.Sprintf("serverId=%d\ninitLimit=20\nsyncLimit=%d\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=0\nmembership: \n%s",
+		rep.number, syncLimit, electionPort+rep.number, quorumPort+rep.number, s.tree["/zookeeper/config"].data)
 }
 
-func (s *Server) fourLetterGtmk() string { return strconv.FormatInt(s.traceMask, 10) }
+// The ports of the first member that other members would use, less one. They are only
+// names here.
+const quorumPort, electionPort = 2887, 3887
 
-func (s *Server) fourLetterCrst() string {
-	for c := range s.conns {
+// ensembleConfig returns the data of /zookeeper/config. Clients that follow it, such as
+// Curator, take the addresses after the semicolons.
+func (s *Server) ensembleConfig() []byte {
+	var b strings.Builder
+	for _, rep := range s.replicas {
+		host, _, _ := net.SplitHostPort(rep.listener.address())
+		fmt.Fprintf(&b, "server.%d=%s:%d:%d:participant;%s\n", rep.number, host, quorumPort+rep.number, electionPort+rep.number, rep.listener.address())
+	}
+	return []byte(b.String() + "version=0")
+}
+
+func (s *Server) fourLetterGtmk(*replica) string { return strconv.FormatInt(s.traceMask, 10) }
+
+func (s *Server) fourLetterCrst(rep *replica) string {
+	for _, c := range s.connsAt(rep) {
 		c.client.received.Store(0)
 		c.client.sent.Store(0)
 		c.last = noRequest
@@ -91,7 +152,7 @@ func (s *Server) fourLetterCrst() string {
 	return "Connection stats reset.\n"
 }
 
-func (s *Server) fourLetterSrst() string {
+func (s *Server) fourLetterSrst(*replica) string {
 	s.network.received.Store(0)
 	s.network.sent.Store(0)
 	return "Server stats reset.\n"
@@ -136,9 +197,9 @@ func (c *conn) statLine() string {
 	return fmt.Sprintf(" /%s[1](queued=0,recved=%d,sent=%d", c.client.conn.RemoteAddr(), c.client.received.Load(), c.client.sent.Load())
 }
 
-func (s *Server) fourLetterCons() string {
+func (s *Server) fourLetterCons(rep *replica) string {
 	var b strings.Builder
-	for _, c := range s.sortedConns() {
+	for _, c := range s.connsAt(rep) {
 		b.WriteString(c.statLine())
 		if ss := c.session; ss != nil {
 			fmt.Fprintf(&b, ",sid=0x%x,lop=%s,est=%d,to=%d", ss.id, c.last.op, c.opened.UnixMilli(), ss.timeout.Milliseconds())
@@ -152,23 +213,20 @@ func (s *Server) fourLetterCons() string {
 	return b.String() + "\n"
 }
 
-func (s *Server) fourLetterStat() string {
+func (s *Server) fourLetterStat(rep *replica) string {
 	var b strings.Builder
-	b.WriteString("Zookeeper version: " + version + "\nClients:\n")
-	for _, c := range s.sortedConns() {
+	b.WriteString(rep.banner() + "Clients:\n")
+	for _, c := range s.connsAt(rep) {
 		b.WriteString(c.statLine() + ")\n")
 	}
-	return b.String() + "\n" + s.summary()
+	return b.String() + "\n" + s.summary(rep)
 }
 
-// dataWatches returns the data watches of all replicas. ZooKeeper does not report
-// child watches.
-func (s *Server) dataWatches() (bySession map[int64][]string, byPath map[string][]int64, total int) {
+// dataWatches returns the data watches at the member. ZooKeeper does not report child
+// watches.
+func (rep *replica) dataWatches() (bySession map[int64][]string, byPath map[string][]int64, total int) {
 	bySession, byPath = map[int64][]string{}, map[string][]int64{}
-	s.eachWatch(func(_ *replica, path string, children bool, c *conn, _ watchMode) {
-		if children {
-			return
-		}
+	rep.data.each(func(path string, c *conn, _ watchMode) {
 		id := c.client.session.Load()
 		bySession[id] = append(bySession[id], path)
 		byPath[path] = append(byPath[path], id)
@@ -177,18 +235,18 @@ func (s *Server) dataWatches() (bySession map[int64][]string, byPath map[string]
 	return bySession, byPath, total
 }
 
-func (s *Server) fourLetterWchs() string {
-	bySession, byPath, total := s.dataWatches()
+func (s *Server) fourLetterWchs(rep *replica) string {
+	bySession, byPath, total := rep.dataWatches()
 	return fmt.Sprintf("%d connections watching %d paths\nTotal watches:%d\n", len(bySession), len(byPath), total)
 }
 
-func (s *Server) fourLetterWchc() string {
-	bySession, _, _ := s.dataWatches()
+func (s *Server) fourLetterWchc(rep *replica) string {
+	bySession, _, _ := rep.dataWatches()
 	return formatLists(bySession, func(id int64) string { return fmt.Sprintf("0x%x", id) }, func(path string) string { return path })
 }
 
-func (s *Server) fourLetterWchp() string {
-	_, byPath, _ := s.dataWatches()
+func (s *Server) fourLetterWchp(rep *replica) string {
+	_, byPath, _ := rep.dataWatches()
 	return formatLists(byPath, func(path string) string { return path }, func(id int64) string { return fmt.Sprintf("0x%x", id) })
 }
 
@@ -204,28 +262,42 @@ func formatLists[K, V cmp.Ordered](lists map[K][]V, key func(K) string, value fu
 	return b.String() + "\n"
 }
 
-func (s *Server) fourLetterMntr() string {
+func (s *Server) fourLetterMntr(rep *replica) string {
 	received, sent := s.packetCounts()
-	watches, ephemerals, size := 0, 0, 0
-	s.eachWatch(func(*replica, string, bool, *conn, watchMode) { watches++ })
-	for path, n := range s.tree {
+	watches, ephemerals, size, sessions := 0, 0, 0, len(s.sessions)
+	count := func(string, *conn, watchMode) { watches++ }
+	rep.data.each(count)
+	rep.child.each(count)
+	if s.isEnsemble() {
+		sessions = len(rep.sessions)
+	}
+	for path, n := range rep.tree {
 		size += len(path) + len(n.data)
 		if n.kind == ephemeral {
 			ephemerals++
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "zk_version\t%s\nzk_server_state\tstandalone\n", version)
+	fmt.Fprintf(&b, "zk_version\t%s\nzk_server_state\t%s\n", version, s.mode(rep))
+	if l := rep.leadership; s.isEnsemble() && l != nil {
+		peer := map[role]string{leading: "leading", following: "following"}[rep.role]
+		fmt.Fprintf(&b, "zk_peer_state\t%s - broadcast\nzk_quorum_size\t%d\n", peer, s.conf.members)
+		if rep.role == leading {
+			fmt.Fprintf(&b, "zk_learners\t%[1]d\nzk_synced_followers\t%[1]d\nzk_synced_non_voting_followers\t0\nzk_synced_observers\t0\n"+
+				"zk_pending_syncs\t0\nzk_last_proposal_size\t-1\nzk_max_proposal_size\t-1\nzk_min_proposal_size\t-1\nzk_leader_uptime\t%[2]d\n",
+				l.followers(), (s.now()-l.since)/time.Millisecond)
+		}
+	}
 	for _, stat := range []struct {
 		key   string
 		value int64
 	}{
-		{"znode_count", int64(len(s.tree) + 1)}, {"watch_count", int64(watches)},
+		{"znode_count", int64(len(rep.tree) + 1)}, {"watch_count", int64(watches)},
 		{"ephemerals_count", int64(ephemerals)}, {"approximate_data_size", int64(size)},
-		{"num_alive_connections", int64(len(s.conns))}, {"outstanding_requests", 0},
+		{"num_alive_connections", int64(len(s.connsAt(rep)))}, {"outstanding_requests", 0},
 		{"packets_received", received}, {"packets_sent", sent},
 		{"min_latency", 0}, {"max_latency", 0},
-		{"global_sessions", int64(len(s.sessions))}, {"uptime", int64(s.now() / time.Millisecond)},
+		{"global_sessions", int64(sessions)}, {"uptime", int64(s.now() / time.Millisecond)},
 	} {
 		fmt.Fprintf(&b, "zk_%s\t%d\n", stat.key, stat.value)
 	}
@@ -234,7 +306,7 @@ func (s *Server) fourLetterMntr() string {
 	return b.String()
 }
 
-func (s *Server) fourLetterDump() string {
+func (s *Server) fourLetterDump(rep *replica) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "SessionTracker dump:\nGlobal Sessions(%d):\n", len(s.sessions))
 	owners := 0
@@ -254,8 +326,8 @@ func (s *Server) fourLetterDump() string {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "Connections dump:\nConnections Sets (1)/(%d):\n", len(s.conns))
-	for _, c := range s.sortedConns() {
+	fmt.Fprintf(&b, "Connections dump:\nConnections Sets (1)/(%d):\n", len(s.connsAt(rep)))
+	for _, c := range s.connsAt(rep) {
 		b.WriteString(c.statLine() + ")\n")
 	}
 	return b.String()

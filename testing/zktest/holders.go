@@ -50,7 +50,7 @@ func (h *Holders) History() []Holder {
 }
 
 func (h *Holders) first() (path string) {
-	n := h.server.tree[h.parent]
+	n := h.server.committed()[h.parent]
 	if n == nil {
 		return ""
 	}
@@ -74,15 +74,23 @@ func (h *Holders) update(zxid int64) {
 		h.history[n-1].Until = zxid
 	}
 	if path != "" {
-		h.history = append(h.history, Holder{Path: path, Session: h.server.tree[path].owner, From: zxid})
+		h.history = append(h.history, Holder{Path: path, Session: h.server.committed()[path].owner, From: zxid})
 	}
 }
 
 // updateHolders updates the histories of the queues that a transaction changes.
-func (s *Server) updateHolders(x *txn) {
+func (s *Server) updateHolders(p *proposal) {
 	for _, h := range s.holders {
-		if slices.ContainsFunc(x.changes, func(ch change) bool { return strings.HasPrefix(ch.path, h.parent) }) {
-			h.update(x.zxid)
+		if slices.ContainsFunc(p.changes, func(ch change) bool { return strings.HasPrefix(ch.path, h.parent) }) {
+			h.update(p.zxid)
 		}
 	}
+}
+
+// committed returns the leader's tree without what it has only proposed.
+func (s *Server) committed() tree {
+	if s.isEnsemble() {
+		return s.lead.member.tree
+	}
+	return s.tree
 }

@@ -17,9 +17,10 @@ func TestInvariantsFindDamage(t *testing.T) {
 		"does not own /a":                 func(s *Server) { s.sessions[1] = &session{ephemerals: map[string]bool{"/a": true}} },
 		"has a connection that is closed": func(s *Server) { s.sessions[1] = &session{conn: &conn{}} },
 		"that is closed watches /a":       func(s *Server) { s.replicas[0].data.add("/a", &conn{}, oneShotWatch) },
-		"the zxid went back from 0x5":     func(s *Server) { recordZxidGoingBack(s) },
+		"the zxid went back from 0x5":     recordZxidGoingBack,
+		"member 2 has another tree":       func(s *Server) { s.replicas[1].tree["/a"].mtime++ },
 	} {
-		s, err := Run(t.Context())
+		s, err := Run(t.Context(), Members(2))
 		require.NoError(t, err)
 		require.NoError(t, s.Create("/a", nil))
 		require.NoError(t, s.Invariants())
@@ -32,7 +33,7 @@ func TestInvariantsFindDamage(t *testing.T) {
 }
 
 func recordZxidGoingBack(s *Server) {
-	s.sessions[1] = &session{}
-	s.record(Record{Kind: Replied, Session: 1, Zxid: 5})
-	s.record(Record{Kind: Replied, Session: 1, Zxid: 4})
+	c := &conn{}
+	s.checkZxid(c, Record{Kind: Replied, Session: 1, Zxid: 5})
+	s.checkZxid(c, Record{Kind: Replied, Session: 1, Zxid: 4})
 }

@@ -94,6 +94,7 @@ func (l *listener) closePort() error {
 	if ln == nil {
 		return nil
 	}
+	stopListening(ln)
 	return ln.Close()
 }
 
@@ -130,15 +131,15 @@ func (l *listener) take(conn net.Conn) {
 	}
 }
 
-// dial connects in memory.
-func (l *listener) dial() (net.Conn, error) {
+// dial connects in memory, from an address of the client's.
+func (l *listener) dial(host string) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.mode == refusing {
 		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: memoryAddr(l.addr), Err: syscall.ECONNREFUSED}
 	}
 	l.dialed++
-	client, server := newMemoryConn(memoryAddr(fmt.Sprintf("127.0.0.1:%d", l.dialed)), memoryAddr(l.addr))
+	client, server := newMemoryConn(memoryAddr(fmt.Sprintf("%s:%d", host, l.dialed)), memoryAddr(l.addr))
 	l.take(server)
 	return client, nil
 }

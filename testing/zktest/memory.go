@@ -197,11 +197,19 @@ func (a memoryAddr) String() string  { return string(a) }
 //	zookeeper.Config{Servers: server.Members(), Dial: server.Dial}
 //
 // ctx has no effect: Dial does not wait.
-func (s *Server) Dial(_ context.Context, address string) (net.Conn, error) {
-	for _, rep := range s.replicas {
-		if rep.listener.address() == address {
-			return rep.listener.dial()
+func (s *Server) Dial(ctx context.Context, address string) (net.Conn, error) {
+	return s.DialFrom("127.0.0.1")(ctx, address)
+}
+
+// DialFrom returns a dialer like [Server.Dial] for a client on another host, which has
+// an IP address of its own: for faults of its connections (see [Selector]).
+func (s *Server) DialFrom(host string) func(ctx context.Context, address string) (net.Conn, error) {
+	return func(_ context.Context, address string) (net.Conn, error) {
+		for _, rep := range s.replicas {
+			if rep.listener.address() == address {
+				return rep.listener.dial(host)
+			}
 		}
+		return nil, fmt.Errorf("zktest: no member has the address %s: it is one of %q", address, s.Members())
 	}
-	return nil, fmt.Errorf("zktest: no member has the address %s: it is one of %q", address, s.Members())
 }

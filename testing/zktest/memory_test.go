@@ -9,11 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 )
 
 func memoryPair() (client, server *memoryConn) {
-	return newMemoryConn(memoryAddr("127.0.0.1:1"), memoryAddr("member1.zktest:2181"))
+	return newMemoryConn(memoryAddr("127.0.0.1:1"), memoryAddr("127.0.0.1:2181"))
 }
 
 func TestMemoryConnBuffersLikeTCP(t *testing.T) {
@@ -72,7 +73,7 @@ func TestMemoryConnReadEndsAtItsDeadline(t *testing.T) {
 
 func TestDialInMemory(t *testing.T) {
 	s := Start(t, InMemory(), Members(2))
-	require.Equal(t, []string{"member1.zktest:2181", "member2.zktest:2181"}, s.Members())
+	require.Equal(t, []string{"127.0.0.1:1", "127.0.0.2:1"}, s.Members())
 	answer, err := s.Command(t.Context(), "ruok")
 	require.NoError(t, err)
 	require.Equal(t, "imok", answer)
@@ -144,3 +145,45 @@ func TestProxyInABubble(t *testing.T) {
 		require.ErrorContains(t, err, "is not at 127.0.0.1:2181 in memory")
 	})
 }
+
+// A fault of one host's connections leaves those of another alone.
+func TestFaultsOfAHost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := StartBubble(t)
+		ends := server.TrackSessions()
+		open := func(host string) *zk.Conn {
+			dial := func(_, address string, _ time.Duration) (net.Conn, error) {
+				return server.DialFrom(host)(t.Context(), address)
+			}
+			conn, _, err := zk.Connect(server.Members(), 4*time.Second, zk.WithDialer(dial), zk.WithHostProvider(&oneHost{}), zk.WithLogInfo(false))
+			require.NoError(t, err)
+			t.Cleanup(conn.Close)
+			_, err = conn.Create("/"+host, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+			require.NoError(t, err)
+			return conn
+		}
+		a, b := open("10.0.0.1"), open("10.0.0.2")
+		session, node := a.SessionID(), server.State().Nodes["/10.0.0.1"].Stat
+		began := time.Now()
+		server.Partition(Selector{Host: "10.0.0.1"}, Both)
+		server.Partition(Selector{Host: "10.0.0.2"}, Both)
+		server.HealOnly(Selector{Host: "10.0.0.2"}, Both)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, zk.StateHasSession, b.State())
+		server.Heal()
+		history := ends.History()
+		require.Len(t, history, 1)
+		require.Equal(t, session, history[0].ID)
+		require.Equal(t, []int64{node.Czxid}, history[0].Nodes)
+		require.WithinDuration(t, began.Add(4*time.Second), history[0].At, 2*time.Second)
+	})
+}
+
+// oneHost is a HostProvider that resolves no name.
+type oneHost struct{ address string }
+
+func (h *oneHost) Init(servers []string) error { h.address = servers[0]; return nil }
+func (h *oneHost) Len() int                    { return 1 }
+func (h *oneHost) Next() (string, bool)        { return h.address, false }
+func (h *oneHost) Connected()                  {}

@@ -26,7 +26,8 @@ type network struct {
 	clients    []*clientConn
 	partitions []partition
 	throttles  []throttle
-	frozen     bool // all connections are held up, in both directions
+	frozen     bool         // all connections are held up, in both directions
+	stopped    map[int]bool // members whose connections are
 }
 
 type partition struct {
@@ -40,7 +41,10 @@ type throttle struct {
 	delay time.Duration
 }
 
-func (n *network) init() { n.healed.L = &n.mu }
+func (n *network) init() {
+	n.healed.L = &n.mu
+	n.stopped = map[int]bool{}
+}
 
 // Partition holds up the packets of the selected connections in one direction
 // until Heal: nothing is lost or closed, and sessions still expire. It applies
@@ -60,6 +64,16 @@ func (n *network) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.partitions = nil
+	n.healed.Broadcast()
+}
+
+// HealOnly ends one partition with that selector and direction. Others go on.
+func (n *network) HealOnly(sel Selector, dir Direction) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if i := slices.Index(n.partitions, partition{sel, dir}); i >= 0 {
+		n.partitions = slices.Delete(n.partitions, i, i+1)
+	}
 	n.healed.Broadcast()
 }
 
@@ -144,9 +158,17 @@ func (n *network) waitHealed(c *clientConn, dir Direction) {
 }
 
 func (n *network) blocked(c *clientConn, dir Direction) bool {
-	return n.frozen || slices.ContainsFunc(n.partitions, func(p partition) bool {
+	return n.frozen || n.stopped[c.member] || slices.ContainsFunc(n.partitions, func(p partition) bool {
 		return (p.dir == Both || p.dir == dir) && p.sel.selects(c.origin())
 	})
+}
+
+// freezeMember holds up everything of one member.
+func (n *network) freezeMember(number int, frozen bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stopped[number] = frozen
+	n.healed.Broadcast()
 }
 
 // wake wakes the waiters of waitHealed, because a connection has changed.

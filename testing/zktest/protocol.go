@@ -2,7 +2,9 @@ package zktest
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // Op is the type of a request: ZooKeeper's number for the operation.
@@ -77,6 +79,17 @@ func (op Op) String() string {
 	return fmt.Sprintf("op %d", int64(op))
 }
 
+// ParseOp returns the operation with that name, such as "create2": it reverses
+// [Op.String].
+func ParseOp(name string) (Op, error) {
+	for op, other := range opNames {
+		if other == name {
+			return op, nil
+		}
+	}
+	return 0, fmt.Errorf("zktest: there is no operation %q: the operations are %s", name, strings.Join(slices.Sorted(maps.Values(opNames)), ", "))
+}
+
 // writes reports whether the request is a transaction, which takes a zxid even
 // if it fails.
 func (op Op) writes() bool {
@@ -106,6 +119,7 @@ const (
 	ErrNodeExists           Code = -110
 	ErrNotEmpty             Code = -111
 	ErrSessionExpired       Code = -112
+	ErrNotReadOnly          Code = -119
 	ErrInvalidACL           Code = -114
 	ErrAuthFailed           Code = -115
 	ErrNoWatcher            Code = -121
@@ -119,7 +133,7 @@ var codeNames = map[Code]string{
 	ErrUnimplemented: "unimplemented", ErrBadArguments: "bad arguments", ErrNoNode: "no node",
 	ErrNoAuth: "not authorized", ErrBadVersion: "bad version",
 	ErrNoChildrenEphemeral: "no children for ephemerals", ErrNodeExists: "node exists",
-	ErrNotEmpty: "not empty", ErrSessionExpired: "session expired", ErrInvalidACL: "invalid ACL",
+	ErrNotEmpty: "not empty", ErrSessionExpired: "session expired", ErrNotReadOnly: "the server serves only reads", ErrInvalidACL: "invalid ACL",
 	ErrAuthFailed: "authentication failed", ErrNoWatcher: "no watcher",
 	ErrReconfigDisabled: "reconfig disabled", ErrThrottled: "throttled",
 }
@@ -209,6 +223,7 @@ func parseConnect(packet []byte) (c connectRequest, ok bool) {
 	c.lastZxid, c.timeout, c.session, c.password = d.long(), d.int(), d.long(), d.buffer()
 	ok = !d.malformed
 	c.hasReadOnly = len(d.rest) > 0
+	c.readOnly = c.hasReadOnly && d.rest[0] != 0
 	return c, ok
 }
 
@@ -219,6 +234,7 @@ type connectRequest struct {
 	session     int64 // 0 for a new one
 	password    []byte
 	hasReadOnly bool // the read-only byte is present, so the reply must have one
+	readOnly    bool // the client accepts a server that serves only reads
 }
 
 // connectReply is the reply to a connectRequest. The zero value says that the
@@ -227,6 +243,7 @@ type connectReply struct {
 	timeout  int32
 	session  int64
 	password [16]byte
+	readOnly bool
 }
 
 func (r connectReply) encode(hasReadOnly bool) []byte {
@@ -236,7 +253,7 @@ func (r connectReply) encode(hasReadOnly bool) []byte {
 	e.long(r.session)
 	e.buffer(r.password[:])
 	if hasReadOnly {
-		e.bool(false)
+		e.bool(r.readOnly)
 	}
 	return e.packet()
 }

@@ -135,7 +135,7 @@ func (p *Proxy) Dial(_ context.Context, address string) (net.Conn, error) {
 	if !p.listener.inMemory || address != p.Addr() {
 		return nil, fmt.Errorf("zktest: the proxy on %s is not at %s in memory", p.Addr(), address)
 	}
-	return p.listener.dial()
+	return p.listener.dial("127.0.0.1")
 }
 
 // Addr returns the address for clients, 127.0.0.1:port, or a name in memory.

@@ -76,6 +76,7 @@ const (
 	errSessionExpired       int32 = -112
 	errInvalidACL           int32 = -114
 	errAuthFailed           int32 = -115
+	errNotReadOnly          int32 = -119
 	errNoWatcher            int32 = -121
 	errReconfigDisabled     int32 = -123
 )

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,10 +54,12 @@ type Server struct {
 	mu           sync.Mutex
 	running      bool
 	closed       bool
-	tree         tree
-	sessions     map[int64]*session
+	frozen       bool // by Pause
+	lead         *leadership
+	tree         tree               // of the newest leader, with what it has proposed
+	sessions     map[int64]*session // also of the newest leader
+	zxid         int64              // of its last proposal
 	conns        map[*conn]bool
-	zxid         int64
 	nextSession  int64
 	expiryPaused bool
 	manualNow    time.Duration // the manual clock
@@ -64,7 +67,16 @@ type Server struct {
 	trace        trace
 	traceMask    int64 // as set by stmk; without effect
 	holders      []*Holders
+	sessionEnds  []*SessionEnds
 	change       chan struct{} // closed and replaced at every change
+
+	// Of an ensemble.
+	leaderships []*leadership // that have not ended, and the newest one
+	separated   map[pair]bool
+	candidate   *replica      // that will win an election
+	elected     time.Duration // when it will have won
+	pumping     bool          // messages between members are being delivered
+	wake        chan struct{} // something is due sooner than it was
 }
 
 // Start starts a server for a test, in less than a millisecond. The server is
@@ -109,20 +121,26 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		zxid:      conf.firstZxid,
 		traceMask: 306, // ZooKeeper's
 		change:    make(chan struct{}),
+		separated: map[pair]bool{},
+		wake:      make(chan struct{}, 1),
 	}
 	// As ZooKeeper does it, so that a restart does not reuse session ids.
 	s.nextSession = s.started.UnixMilli() << 16
 	s.faults.done = s.done
 	s.network.init()
 	for i := range conf.members {
-		rep := &replica{number: i + 1, data: watchTable{}, child: watchTable{}}
+		rep := &replica{
+			number: i + 1, data: watchTable{}, child: watchTable{},
+			tree: s.tree, zxid: s.zxid, sessions: map[int64]time.Duration{},
+		}
 		addr := ""
 		if i == 0 {
 			addr = conf.addr
 		}
 		admit := func(nc net.Conn) func() { return s.admit(rep, nc) }
 		if conf.inMemory {
-			rep.listener = newMemoryListener(fmt.Sprintf("member%d.zktest:2181", rep.number), admit)
+			// An address, because clients would look up a name. Nothing listens there.
+			rep.listener = newMemoryListener(fmt.Sprintf("127.0.0.%d:1", rep.number), admit)
 		} else if rep.listener, err = newListener(addr, admit); err != nil {
 			return nil, fmt.Errorf("zktest: starting the embedded server: %w", errors.Join(err, s.Close()))
 		}
@@ -130,6 +148,13 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		s.replicas = append(s.replicas, rep)
 		s.mu.Unlock()
 	}
+	s.mu.Lock()
+	last := len(s.replicas) - 1 // wins, as with real servers that start together
+	if s.isEnsemble() {
+		s.tree["/zookeeper/config"].data = s.ensembleConfig()
+	}
+	s.install(s.replicas[last], s.replicas[:last])
+	s.mu.Unlock()
 	if !conf.manualClock {
 		s.ticking.Go(s.tickLoop) // ends with Close
 	}
@@ -190,8 +215,13 @@ func (s *Server) Start(context.Context) error {
 		return fmt.Errorf("zktest: starting %s: the server is running already", s.Addr())
 	}
 	s.running = true
-	for _, ss := range s.sessions {
-		s.touch(ss)
+	for _, rep := range s.replicas {
+		if rep.role != down {
+			s.leave(rep, looking)
+		}
+	}
+	if winner, voters := s.winner(); winner != nil { // at once: Start returns when the server serves
+		s.install(winner, slices.DeleteFunc(voters, func(rep *replica) bool { return rep == winner }))
 	}
 	s.mu.Unlock()
 	return s.setAcceptMode(accepting, nil)
@@ -226,7 +256,18 @@ func (s *Server) freeze(doing string, frozen bool) error {
 	if !s.running {
 		return fmt.Errorf("zktest: %s %s: %w", doing, s.Addr(), errNotRunning)
 	}
-	s.expiryPaused = frozen
+	s.expiryPaused, s.frozen = frozen, frozen
+	if !frozen { // the members have not missed each other
+		for _, rep := range s.replicas {
+			rep.heard = s.now()
+		}
+		for _, l := range s.leaderships {
+			l.nextTick = s.now() + s.conf.tick/2
+			for _, st := range l.peers {
+				st.heard = s.now()
+			}
+		}
+	}
 	s.network.freeze(frozen)
 	return nil
 }
@@ -236,7 +277,11 @@ func (s *Server) freeze(doing string, frozen bool) error {
 func (s *Server) BumpEpoch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.zxid = (s.zxid>>32 + 1) << 32
+	if s.lead.ended {
+		return
+	}
+	s.zxid = (s.zxid>>32+1)<<32 - 1
+	s.propose(s.begin(0, nil), nil, nil)
 }
 
 // Close ends the server, its connections and its goroutines. A closed server
@@ -318,17 +363,30 @@ func (s *Server) Advance(d time.Duration) error {
 	return nil
 }
 
-// untilTick returns the time until the next expiry or reaping may be due.
+// untilTick returns the time until the next expiry or reaping may be due, or the next
+// step of an ensemble.
 func (s *Server) untilTick() time.Duration {
 	period := min(s.conf.tick, s.conf.containerInterval)
-	return period - s.now()%period
+	until := period - s.now()%period
+	if s.isEnsemble() {
+		until = min(until, s.untilStep())
+	}
+	return until
 }
 
 // tickLoop calls onTick at every tick of the clock, until Close.
 func (s *Server) tickLoop() {
 	for {
+		s.mu.Lock()
 		select {
-		case <-time.After(s.untilTick()):
+		case <-s.wake: // before looking at what is due
+		default:
+		}
+		until := s.untilTick()
+		s.mu.Unlock()
+		select {
+		case <-time.After(until):
+		case <-s.wake:
 		case <-s.done:
 			return
 		}
@@ -339,7 +397,13 @@ func (s *Server) tickLoop() {
 }
 
 func (s *Server) onTick() {
-	if !s.running || s.expiryPaused {
+	if !s.running {
+		return
+	}
+	if s.isEnsemble() {
+		s.step()
+	}
+	if s.expiryPaused {
 		return
 	}
 	s.expireDue()

@@ -358,6 +358,7 @@ func TestInjectRefusesInvalidRules(t *testing.T) {
 		"match OpMulti":     {Match: zktest.Match{Ops: []zktest.Op{zktest.OpCheck}}, Do: zktest.Pass()},
 	} {
 		require.Contains(t, panicOf(func() { s.Inject(rule) }), want)
+		require.ErrorContains(t, rule.Validate(), want)
 	}
 	require.Contains(t, panicOf(func() { s.Partition(zktest.Selector{}, 7) }), "Both, Inbound or Outbound")
 	require.Contains(t, panicOf(func() { s.Throttle(zktest.Selector{}, -1, 0) }), "must not be negative")
@@ -368,6 +369,22 @@ func TestInjectRefusesInvalidRules(t *testing.T) {
 	f.Remove()
 	require.ErrorContains(t, f.Wait(shortContext(t)), "waiting for HoldReply on getChildren, getChildren2 of /a...: "+
 		"happened 1 of 2 times, 1 requests matched (the rule was removed): context deadline exceeded")
+}
+
+func TestValidRule(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, zktest.Rule{Match: zktest.Match{Ops: zktest.Creates, Prefix: "/"}, Skip: 1, Times: zktest.Always, Do: zktest.Freeze()}.Validate())
+}
+
+func TestParseOp(t *testing.T) {
+	t.Parallel()
+	for _, op := range append([]zktest.Op{zktest.OpConnect, zktest.OpEvent}, zktest.Creates...) {
+		parsed, err := zktest.ParseOp(op.String())
+		require.NoError(t, err)
+		require.Equal(t, op, parsed)
+	}
+	_, err := zktest.ParseOp("mkdir")
+	require.ErrorContains(t, err, `no operation "mkdir": the operations are addWatch, auth, `)
 }
 
 // panicOf returns the text with which f panics.

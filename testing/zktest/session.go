@@ -14,10 +14,10 @@ type session struct {
 	id         int64
 	timeout    time.Duration
 	expires    time.Duration // on the server's clock
-	conn       *conn         // nil while the client is not connected
+	conn       *conn         // its latest; nil while the client is not connected
+	at         *replica      // the member at which it has connected last
 	ephemerals map[string]bool
-	moved      bool  // to another server: see MoveSession
-	lastZxid   int64 // the latest that was sent to the client
+	moved      bool // to another server: see MoveSession
 }
 
 // password returns the password of a session, which depends on its id only.
@@ -27,17 +27,19 @@ func (s *Server) password(id int64) (p [16]byte) {
 	return p
 }
 
-// newSession opens a session at the member with that number.
-func (s *Server) newSession(member int, timeout time.Duration) *session {
-	s.zxid++
+// newSession opens a session at a member.
+func (x *txn) newSession(rep *replica, timeout time.Duration) *session {
+	s := x.s
 	s.nextSession++
 	ss := &session{
-		id:         int64(member)<<56 | s.nextSession&(1<<56-1),
+		id:         int64(rep.number)<<56 | s.nextSession&(1<<56-1),
 		timeout:    timeout,
+		at:         rep,
 		ephemerals: map[string]bool{},
 	}
 	s.sessions[ss.id] = ss
 	s.touch(ss)
+	x.effect(func(rep *replica) { rep.sessions[ss.id] = timeout })
 	return ss
 }
 
@@ -45,6 +47,18 @@ func (s *Server) newSession(member int, timeout time.Duration) *session {
 func (s *Server) negotiate(milliseconds int32) time.Duration {
 	asked := time.Duration(milliseconds) * time.Millisecond
 	return min(max(asked, s.conf.minTimeout), s.conf.maxTimeout)
+}
+
+// touchFrom records that a connection's client is active. A follower tells the leader
+// when it answers the leader's next ping.
+func (s *Server) touchFrom(c *conn) {
+	switch rep := c.replica; {
+	case c.session == nil:
+	case rep.role == following:
+		rep.touched[c.session.id] = true
+	case rep.leadership == s.lead && s.sessions[c.session.id] == c.session:
+		s.touch(c.session)
+	}
 }
 
 // touch postpones the session's expiry. It rounds up to a tick, as ZooKeeper
@@ -56,37 +70,36 @@ func (s *Server) touch(ss *session) {
 
 // expireDue expires the sessions whose timeout has passed.
 func (s *Server) expireDue() {
-	if s.expiryPaused || !s.running {
+	if s.expiryPaused || s.lead.ended || s.lead.member.paused {
 		return
 	}
 	now := s.now()
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
-		if ss := s.sessions[id]; ss.expires <= now {
+		if ss := s.sessions[id]; ss != nil && ss.expires <= now {
 			s.expire(ss)
 		}
 	}
 }
 
-// endSession deletes the session and its ephemerals in one transaction.
-func (s *Server) endSession(ss *session) (zxid int64) {
-	x := s.begin(ss.id, nil)
+// endSession deletes a session and its ephemerals, whatever their ACLs.
+func (x *txn) endSession(ss *session) {
+	x.s.recordEnd(x, ss)
+	x.identities = nil
 	for _, path := range slices.Sorted(maps.Keys(ss.ephemerals)) {
 		x.delete(path, -1)
 	}
-	delete(s.sessions, ss.id)
-	x.commit()
-	s.notifyChange()
-	return x.zxid
+	delete(x.s.sessions, ss.id)
+	x.ended = ss.id
+	x.effect(func(rep *replica) { delete(rep.sessions, ss.id) })
 }
 
-// expire ends a session and closes its connection without a reply.
+// expire ends a session. Each member closes the session's connection without a reply
+// when it applies that.
 func (s *Server) expire(ss *session) {
 	s.record(Record{Kind: Expired, Session: ss.id})
-	s.endSession(ss)
-	if c := ss.conn; c != nil {
-		s.detach(c)
-		c.client.closeAfterFlush()
-	}
+	x := s.begin(ss.id, nil)
+	x.endSession(ss)
+	s.propose(x, nil, nil)
 }
 
 // ExpireSession expires the session with that id now, as if its timeout had
@@ -101,6 +114,9 @@ func (s *Server) ExpireAll() error {
 	defer s.mu.Unlock()
 	if s.closed {
 		return fmt.Errorf("zktest: ExpireAll: %w", errClosed)
+	}
+	if s.lead.ended {
+		return fmt.Errorf("zktest: ExpireAll: %w", errNoLeader)
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
 		s.expire(s.sessions[id])
@@ -118,6 +134,9 @@ func (s *Server) withSession(id int64, do func(*session)) error {
 	ss := s.sessions[id]
 	if ss == nil {
 		return fmt.Errorf("zktest: there is no session 0x%x", id)
+	}
+	if s.lead.ended {
+		return fmt.Errorf("zktest: session 0x%x: %w", id, errNoLeader)
 	}
 	do(ss)
 	return nil

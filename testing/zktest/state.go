@@ -124,6 +124,11 @@ func (s *Server) sortedConns() []*conn {
 	return slices.SortedFunc(maps.Keys(s.conns), func(a, b *conn) int { return a.client.number - b.client.number })
 }
 
+// connsAt returns the connections to a member, by number.
+func (s *Server) connsAt(rep *replica) []*conn {
+	return slices.DeleteFunc(s.sortedConns(), func(c *conn) bool { return c.replica != rep })
+}
+
 // notifyChange wakes the waiters of WaitFor.
 func (s *Server) notifyChange() {
 	close(s.change)
@@ -222,5 +227,10 @@ func (s *Server) Invariants() error {
 			wrong("a connection that is closed watches %s", path)
 		}
 	})
+	for _, rep := range s.replicas {
+		if s.isEnsemble() && rep.leadership == s.lead && len(rep.log) == 0 && rep.zxid == s.zxid && !rep.tree.equals(s.tree) {
+			wrong("member %d has another tree than its leader, after the same transactions", rep.number)
+		}
+	}
 	return errors.Join(append(errs, s.trace.violations...)...)
 }

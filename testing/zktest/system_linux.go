@@ -2,6 +2,7 @@ package zktest
 
 import (
 	"errors"
+	"net"
 	"os"
 	"syscall"
 	"time"
@@ -31,6 +32,14 @@ func reservePort() (port, error) {
 		return port{}, errors.Join(os.NewSyscallError("getsockname", err), reservation.Close())
 	}
 	return port{loopback, addr.(*syscall.SockaddrInet4).Port, reservation}, nil
+}
+
+// stopListening makes the kernel refuse connections at once. Closing alone does that
+// only when no child process that is being started holds a copy of the descriptor.
+func stopListening(ln net.Listener) {
+	if raw, err := ln.(*net.TCPListener).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
+	}
 }
 
 // ownNetwork returns the attributes of a process that starts in a new network

@@ -19,6 +19,9 @@ func reservePort() (port, error) {
 	return port{host: loopback, number: l.Addr().(*net.TCPAddr).Port}, l.Close()
 }
 
+// stopListening does nothing here: the listener is about to be closed.
+func stopListening(net.Listener) {}
+
 func ownNetwork() (*syscall.SysProcAttr, error) {
 	return nil, errors.New("this is " + runtime.GOOS)
 }

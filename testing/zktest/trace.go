@@ -78,15 +78,18 @@ func (s *Server) record(r Record) {
 		t.records[t.next] = r
 		t.next = (t.next + 1) % traceLength
 	}
-	ss := s.sessions[r.Session]
-	if r.Kind != Replied || r.Zxid <= 0 || ss == nil {
+}
+
+// checkZxid checks a reply that is about to be sent: no server accepts a client that
+// has seen a zxid later than its own.
+func (s *Server) checkZxid(c *conn, r Record) {
+	if r.Zxid <= 0 {
 		return
 	}
-	// No server accepts a client that has seen a zxid later than its own.
-	if r.Zxid < ss.lastZxid {
-		t.violations = append(t.violations, fmt.Errorf("zktest: the zxid went back from 0x%x: %v", ss.lastZxid, r))
+	if r.Zxid < c.seen {
+		s.trace.violations = append(s.trace.violations, fmt.Errorf("zktest: the zxid went back from 0x%x: %v", c.seen, r))
 	}
-	ss.lastZxid = r.Zxid
+	c.seen = r.Zxid
 }
 
 // Trace returns the latest requests, replies, events and expiries, up to

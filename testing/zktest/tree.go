@@ -1,7 +1,9 @@
 package zktest
 
 import (
+	"bytes"
 	"hash/fnv"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -145,6 +147,13 @@ func (t tree) at(path string) *node {
 	return t[path]
 }
 
+// remove removes the node at path, which must exist.
+func (t tree) remove(path string) {
+	parentPath, name := split(path)
+	delete(t, path)
+	t[parentPath].children.remove(name)
+}
+
 // clone returns a copy that later changes of t do not affect.
 func (t tree) clone() tree {
 	c := make(tree, len(t))
@@ -154,6 +163,14 @@ func (t tree) clone() tree {
 		c[path] = &copied
 	}
 	return c
+}
+
+// equals reports whether two trees have the same nodes.
+func (t tree) equals(other tree) bool {
+	return maps.EqualFunc(t, other, func(a, b *node) bool {
+		return a.stat() == b.stat() && a.kind == b.kind && bytes.Equal(a.data, b.data) && slices.Equal(a.acl, b.acl) &&
+			slices.Equal(a.children.list, b.children.list)
+	})
 }
 
 // countDescendants returns the number of nodes below path.

@@ -15,7 +15,9 @@ type txn struct {
 	session    int64      // owner of the ephemerals it creates
 	identities []identity // nil for the server itself, which has all permissions
 	changes    []change
-	undo       []func() // one for each change, in the same order
+	undo       []func()         // one for each change, in the same order
+	effects    []func(*replica) // what the members of an ensemble apply
+	ended      int64            // the session that it ends, or 0
 }
 
 // begin starts a transaction. It takes a zxid even if the transaction fails.
@@ -24,27 +26,20 @@ func (s *Server) begin(session int64, identities []identity) *txn {
 	return &txn{s: s, zxid: s.zxid, session: session, identities: identities}
 }
 
-// commit sends the events of the transaction, or keeps them for a replica that
-// lags.
-func (x *txn) commit() {
-	for _, rep := range x.s.replicas {
-		if rep.lag != nil {
-			rep.lag.missed = append(rep.lag.missed, x.changes...)
-			continue
-		}
-		for _, ch := range x.changes {
-			rep.notifyWatchers(ch)
-		}
-	}
-	x.s.updateHolders(x)
-}
-
 // rollback undoes all changes.
 func (x *txn) rollback() {
 	for _, undo := range slices.Backward(x.undo) {
 		undo()
 	}
-	x.changes, x.undo = nil, nil
+	x.changes, x.undo, x.effects = nil, nil, nil
+}
+
+// effect adds what each member of an ensemble does to its state. The transaction
+// itself has changed the leader's.
+func (x *txn) effect(do func(*replica)) {
+	if x.s.isEnsemble() {
+		x.effects = append(x.effects, do)
+	}
 }
 
 func (x *txn) allowed(n *node, perms int32) bool {
@@ -129,6 +124,12 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	}
 	_, name := split(path)
 	created, pzxid := parent.created, parent.pzxid
+	blank := *n
+	x.effect(func(rep *replica) {
+		copied := blank
+		rep.tree[path] = &copied
+		rep.tree.at(parentPath).addChild(name, x.zxid)
+	})
 	x.s.tree[path] = n
 	parent.addChild(name, x.zxid)
 	x.record(change{NodeCreated, path, acl, parent.acl}, func() {
@@ -138,12 +139,10 @@ func (x *txn) create(p part, inMulti bool) (string, Code) {
 	return path, OK
 }
 
-// remove removes a node from the tree.
+// remove removes a node from the leader's tree.
 func (s *Server) remove(path string) {
 	n := s.tree[path]
-	parentPath, name := split(path)
-	delete(s.tree, path)
-	s.tree[parentPath].children.remove(name)
+	s.tree.remove(path)
 	if n.kind == ephemeral {
 		delete(s.sessions[n.owner].ephemerals, path)
 	}
@@ -175,6 +174,10 @@ func (x *txn) delete(path string, version int32) Code {
 		return ErrNotEmpty
 	}
 	pzxid := parent.pzxid
+	x.effect(func(rep *replica) {
+		rep.tree.remove(path)
+		rep.tree.at(parentPath).pzxid = x.zxid
+	})
 	x.s.remove(path)
 	parent.pzxid = x.zxid
 	x.record(change{NodeDeleted, path, n.acl, parent.acl}, func() {
@@ -198,6 +201,11 @@ func (x *txn) setData(path string, data []byte, version int32) (*node, Code) {
 	}
 	before := *n
 	n.data, n.version, n.mzxid, n.mtime = data, n.version+1, x.zxid, x.s.unixMilli()
+	after := *n
+	x.effect(func(rep *replica) {
+		n := rep.tree[path]
+		n.data, n.version, n.mzxid, n.mtime = after.data, after.version, after.mzxid, after.mtime
+	})
 	x.record(change{event: NodeDataChanged, path: path, acl: n.acl}, func() {
 		n.data, n.version, n.mzxid, n.mtime = before.data, before.version, before.mzxid, before.mtime
 	})
@@ -221,6 +229,8 @@ func (x *txn) setACL(path string, list []acl, version int32) (*node, Code) {
 		return nil, ErrBadVersion
 	}
 	n.acl, n.aversion = fixed, n.aversion+1
+	aversion := n.aversion
+	x.effect(func(rep *replica) { rep.tree[path].acl, rep.tree[path].aversion = fixed, aversion })
 	return n, OK
 }
 

@@ -56,6 +56,7 @@ var commands = []struct {
 	{"examples/tracing", false},
 	{"examples/metrics", false},
 	{"bench/...", false},
+	{"testing/simulate", false},
 	{"testing/torture", false},
 }
 
@@ -108,7 +109,7 @@ func check(ctx context.Context, r *release) error {
 }
 
 // checkVersions finds what would work in this workspace and not for users: a
-// module that replaces others, one that requires another version of the library,
+// module that replaces others, one that requires another version of one of them,
 // and tests that run with newer dependencies than users get.
 func checkVersions(ctx context.Context, r *release) error {
 	var problems []error
@@ -132,8 +133,8 @@ func checkVersions(ctx context.Context, r *release) error {
 			problems = append(problems, fmt.Errorf("%s/go.mod replaces %s; put that into go.work", dir, replace.Old.Path))
 		}
 		for _, require := range mod.Require {
-			if require.Path == library && require.Version != r.version {
-				problems = append(problems, fmt.Errorf("%s/go.mod requires %s %s instead of %s; run make tidy", dir, library, require.Version, r.version))
+			if ours(require.Path) && require.Version != r.version {
+				problems = append(problems, fmt.Errorf("%s/go.mod requires %s %s instead of %s; run make tidy", dir, require.Path, require.Version, r.version))
 			}
 		}
 	}

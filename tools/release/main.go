@@ -138,15 +138,27 @@ func (r *release) tag(dir string) string {
 	return filepath.ToSlash(dir) + "/" + r.version
 }
 
-// tidy sets the version that the nested modules require of the library, and
-// tidies all modules.
+// ours reports whether the path is that of a module of this repository.
+func ours(module string) bool { return module == library || strings.HasPrefix(module, library+"/") }
+
+// tidy sets the version that the nested modules require of the library and of each
+// other, and tidies all modules.
 func tidy(ctx context.Context, r *release) error {
 	for _, dir := range r.dirs {
 		if dir == "." {
 			continue
 		}
-		if err := r.goIn(ctx, filepath.Join(r.root, dir), "mod", "edit", "-require="+library+"@"+r.version); err != nil {
+		file, err := os.ReadFile(filepath.Join(r.root, dir, "go.mod"))
+		if err != nil {
 			return err
+		}
+		for _, required := range r.dirs {
+			if required != "." && !strings.Contains(string(file), "\t"+r.module(required)+" v") {
+				continue
+			}
+			if err := r.goIn(ctx, filepath.Join(r.root, dir), "mod", "edit", "-require="+r.module(required)+"@"+r.version); err != nil {
+				return err
+			}
 		}
 	}
 	if err := r.pack(ctx); err != nil {
@@ -163,8 +175,8 @@ func tidy(ctx context.Context, r *release) error {
 	return nil
 }
 
-// forgetSums removes the hashes of the library from a go.sum: they change with
-// every line of it. In the workspace nothing asks for them.
+// forgetSums removes the hashes of our modules from a go.sum: they change with
+// every line of them. In the workspace nothing asks for them.
 func forgetSums(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -172,7 +184,7 @@ func forgetSums(file string) error {
 	}
 	var kept strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, library+" ") {
+		if path, _, _ := strings.Cut(line, " "); !ours(path) {
 			kept.WriteString(line)
 		}
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"net/http"
 	"os"
 	"os/exec"
 	"testing"
@@ -20,14 +22,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func command(args ...string) *exec.Cmd {
+func zkserve(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "ZKSERVE_TEST=1")
 	return cmd
 }
 
 func TestServesUntilInterrupted(t *testing.T) {
-	cmd := command("-addr", "localhost:0", "-tick", "100ms")
+	cmd := zkserve("-addr", "localhost:0", "-tick", "100ms")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -47,6 +49,28 @@ func TestServesUntilInterrupted(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
+func TestPrintsTheControlAddressSecond(t *testing.T) {
+	cmd := zkserve("-control", "localhost:0", "-log")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	require.True(t, lines.Scan())
+	require.Regexp(t, `^127\.0\.0\.1:\d+$`, lines.Text())
+	require.True(t, lines.Scan())
+	resp, err := http.Get(lines.Text() + "/members")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.NoError(t, resp.Body.Close())
+
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	require.False(t, lines.Scan(), "more than two lines")
+	require.NoError(t, cmd.Wait())
+	require.Contains(t, log.String(), "command=/members")
+}
+
 func TestInvalidArgumentsAreExplained(t *testing.T) {
 	for want, args := range map[string][]string{
 		"loopback":      {"-addr", "0.0.0.0:2181"},
@@ -54,8 +78,15 @@ func TestInvalidArgumentsAreExplained(t *testing.T) {
 		"shorter than":  {"-tick", "1us"},
 		"unexpected":    {"here"},
 		"-adr":          {"-adr", "127.0.0.1:0"},
+		"not positive":  {"-members", "0"},
+		"exceeds":       {"-min-timeout", "1m"},
+		"user:password": {"-super", "admin"},
+		"limit":         {"-max-conns", "-1"},
+		"container":     {"-container-interval", "0s"},
+		"-control: the address \":80\" is not on the loopback interface": {"-control", ":80"},
+		"-control: address 80": {"-control", "80"},
 	} {
-		out, err := command(args...).CombinedOutput()
+		out, err := zkserve(args...).CombinedOutput()
 		require.Error(t, err)
 		require.Contains(t, string(out), want)
 	}

@@ -1,6 +1,4 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"fmt"
@@ -12,7 +10,7 @@ import (
 )
 
 // at returns the time that many milliseconds after the beginning of a record.
-func at(ms int) instant { return instant(1).add(time.Duration(ms) * time.Millisecond) }
+func at(ms int) Instant { return Instant(1).Add(time.Duration(ms) * time.Millisecond) }
 
 // held is an exclusive hold of the lock a.
 func held(process string, token int64, begin, end int) *hold {
@@ -26,7 +24,7 @@ func heldPart(process string, token int64, permits, of, requested, begin, end in
 
 // heldRevocable is a hold whose holder noticed a revocation request at a time, or
 // never.
-func heldRevocable(process string, begin, end int, revokedAt instant) *hold {
+func heldRevocable(process string, begin, end int, revokedAt Instant) *hold {
 	h := held(process, 1, begin, end)
 	h.revocable, h.revokedAt = true, revokedAt
 	return h
@@ -85,13 +83,14 @@ func read(process string, token, value int64, begin, end int) *access {
 }
 
 // checked checks a record of 100 seconds.
-func checked(t *testing.T, rec record) report {
-	rec.begin, rec.end = at(0), at(100_000)
-	r := check(&rec)
+func checked(t *testing.T, rec Record) Report {
+	rec.Limits = Limits{WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 3 * time.Second}
+	rec.Begin, rec.End = at(0), at(100_000)
+	r := Check(&rec)
 	var out strings.Builder
-	summarize(&out, &rec, r)
+	Summarize(&out, &rec, r)
 	t.Log(out.String())
-	require.True(t, strings.HasSuffix(out.String(), "\n"+r.verdict()+"\n"))
+	require.True(t, strings.HasSuffix(out.String(), "\n"+r.Verdict()+"\n"))
 	return r
 }
 
@@ -99,7 +98,7 @@ const noViolation = "violations=0 leaked_nodes=0 stuck_waiters=0"
 
 func TestRecordWithoutViolationsIsClean(t *testing.T) {
 	t.Parallel()
-	for name, rec := range map[string]record{
+	for name, rec := range map[string]Record{
 		"empty":                {},
 		"one after the other":  {holds: []*hold{held("x", 1, 0, 10), held("y", 2, 10, 20), held("x", 0, 30, 40), held("x", 3, 50, 60)}},
 		"two locks":            {holds: []*hold{held("x", 7, 0, 10), {process: "y", lock: "b", token: 2, begin: at(5), end: at(8)}}},
@@ -107,26 +106,26 @@ func TestRecordWithoutViolationsIsClean(t *testing.T) {
 		"write is fenced":      {accesses: []*access{wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), wrote("x", 1, 13, false, 4, 5), read("x", 2, 12, 6, 7)}},
 		"writes overlap":       {accesses: []*access{wrote("x", 1, 11, true, 0, 9), wrote("y", 2, 12, true, 0, 9), read("z", 1, 11, 1, 8)}},
 		"call ends in time":    {calls: []*call{locked("x", time.Second, 0, 2900)}},
-		"call ends late":       {calls: []*call{locked("x", time.Second, 0, 6900)}, pauses: []span{{"x", at(500), at(4600)}}},
+		"call ends late":       {calls: []*call{locked("x", time.Second, 0, 6900)}, Pauses: []Span{{"x", at(500), at(4600)}}},
 		"readers and writer":   {holds: []*hold{heldPart("x", 1, 1, many, 0, 1, 30), heldPart("y", 2, 1, many, 0, 2, 20), heldPart("z", 3, many, many, 0, 30, 40)}},
 		"permits":              {holds: []*hold{heldPart("x", 1, 1, 3, 0, 1, 30), heldPart("y", 2, 2, 3, 0, 2, 20), heldPart("z", 3, 2, 3, 0, 20, 40), heldPart("x", 4, 3, 3, 0, 40, 50)}},
 		"grant noticed late":   {holds: []*hold{heldPart("y", 2, 1, 3, 0, 5, 10), heldPart("x", 1, 1, 3, 0, 11, 30)}},
 		"downgrade":            {holds: append(downgraded("x", 1, 0, 10, 20), heldPart("y", 2, 1, many, 0, 10, 30), heldPart("z", 3, many, many, 0, 30, 40))},
 		"revoked in time":      {holds: []*hold{heldRevocable("x", 0, 9000, at(3100))}, calls: revoke(90, 100)},
-		"released in time":     {holds: []*hold{heldRevocable("x", 0, 3100, never)}, calls: revoke(90, 100)},
-		"granted afterwards":   {holds: []*hold{heldRevocable("x", 91, 9000, never)}, calls: revoke(90, 100)},
+		"released in time":     {holds: []*hold{heldRevocable("x", 0, 3100, Never)}, calls: revoke(90, 100)},
+		"granted afterwards":   {holds: []*hold{heldRevocable("x", 91, 9000, Never)}, calls: revoke(90, 100)},
 		"revoked before":       {holds: []*hold{heldRevocable("x", 0, 9000, at(10))}, calls: revoke(90, 100)},
 		"not revocable":        {holds: []*hold{held("x", 1, 0, 9000)}, calls: revoke(90, 100)},
-		"revoked while paused": {holds: []*hold{heldRevocable("x", 0, 9000, at(6000))}, calls: revoke(90, 100), pauses: []span{{"x", at(1000), at(5000)}}},
+		"revoked while paused": {holds: []*hold{heldRevocable("x", 0, 9000, at(6000))}, calls: revoke(90, 100), Pauses: []Span{{"x", at(1000), at(5000)}}},
 		"held for long":        {holds: []*hold{held("x", 1, 0, 90_000)}, calls: []*call{timedOut(0, 50_000)}},
 		"free for long":        {holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 29_000)}},
-		"recovery in time":     {healed: []instant{at(10)}, holds: []*hold{held("x", 1, 29_000, 29_001)}},
+		"recovery in time":     {Healed: []Instant{at(10)}, holds: []*hold{held("x", 1, 29_000, 29_001)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			found := checked(t, rec)
-			require.Equal(t, noViolation, found.verdict())
-			require.True(t, found.clean())
+			require.Equal(t, noViolation, found.Verdict())
+			require.True(t, found.Clean())
 		})
 	}
 }
@@ -134,142 +133,202 @@ func TestRecordWithoutViolationsIsClean(t *testing.T) {
 func TestViolationsAreFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		record
+		Record
 		violations int
 		text       string // of the first
 	}{
 		"overlap": {
-			record{holds: []*hold{held("x", 1, 0, 20), held("y", 2, 19, 30)}},
-			1, `lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, `,
+			Record{holds: []*hold{held("x", 1, 0, 20), held("y", 2, 19, 30)}},
+			1, `exclusion: lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, `,
 		},
 		"overlap within a process": {
-			record{holds: []*hold{held("x", 1, 0, 20), held("x", 2, 19, 30)}},
+			Record{holds: []*hold{held("x", 1, 0, 20), held("x", 2, 19, 30)}},
 			1, "exceeded its limit",
 		},
 		"overlap with an earlier hold than the last": {
-			record{holds: []*hold{held("x", 1, 0, 50), held("y", 2, 60, 70), held("z", 3, 61, 62), held("y", 4, 69, 80)}},
+			Record{holds: []*hold{held("x", 1, 0, 50), held("y", 2, 60, 70), held("z", 3, 61, 62), held("y", 4, 69, 80)}},
 			2, "exceeded its limit",
 		},
 		"reader and writer": {
-			record{holds: []*hold{heldPart("x", 1, 1, many, 0, 0, 20), heldPart("y", 2, many, many, 0, 19, 30)}},
-			1, `lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, reader`,
+			Record{holds: []*hold{heldPart("x", 1, 1, many, 0, 0, 20), heldPart("y", 2, many, many, 0, 19, 30)}},
+			1, `exclusion: lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, reader`,
 		},
 		"writer and readers": {
-			record{holds: []*hold{heldPart("x", 1, many, many, 0, 0, 20), heldPart("y", 2, 1, many, 0, 18, 30), heldPart("z", 3, 1, many, 0, 19, 30)}},
+			Record{holds: []*hold{heldPart("x", 1, many, many, 0, 0, 20), heldPart("y", 2, 1, many, 0, 18, 30), heldPart("z", 3, 1, many, 0, 19, 30)}},
 			2, "exceeded its limit with 2 holders, for 2ms",
 		},
 		"downgraded holder and writer": {
-			record{holds: append(downgraded("x", 1, 0, 10, 20), heldPart("z", 2, many, many, 0, 19, 40))},
+			Record{holds: append(downgraded("x", 1, 0, 10, 20), heldPart("z", 2, many, many, 0, 19, 40))},
 			1, "exceeded its limit",
 		},
 		"reader before the downgrade": {
-			record{holds: append(downgraded("x", 1, 0, 10, 20), heldPart("y", 2, 1, many, 0, 9, 40))},
+			Record{holds: append(downgraded("x", 1, 0, 10, 20), heldPart("y", 2, 1, many, 0, 9, 40))},
 			1, "exceeded its limit",
 		},
 		"too many permits": {
-			record{holds: []*hold{heldPart("x", 1, 1, 3, 0, 0, 20), heldPart("y", 2, 1, 3, 0, 1, 20), heldPart("x", 3, 2, 3, 0, 19, 30)}},
-			1, `lock "a" exceeded its limit with 3 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, 1 of 3 permits`,
+			Record{holds: []*hold{heldPart("x", 1, 1, 3, 0, 0, 20), heldPart("y", 2, 1, 3, 0, 1, 20), heldPart("x", 3, 2, 3, 0, 19, 30)}},
+			1, `exclusion: lock "a" exceeded its limit with 3 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, 1 of 3 permits`,
 		},
 		"overlap after a revocation": {
-			record{holds: []*hold{heldRevocable("x", 0, 9000, at(100)), held("y", 2, 200, 300)}, calls: revoke(90, 100)},
+			Record{holds: []*hold{heldRevocable("x", 0, 9000, at(100)), held("y", 2, 200, 300)}, calls: revoke(90, 100)},
 			1, "exceeded its limit",
 		},
 		"same token": {
-			record{holds: []*hold{held("x", 2, 0, 10), held("y", 2, 20, 30)}},
+			Record{holds: []*hold{held("x", 2, 0, 10), held("y", 2, 20, 30)}},
 			1, "the token did not grow: y, ",
 		},
 		"smaller token": {
-			record{holds: []*hold{held("x", 2, 0, 10), held("y", 0, 12, 13), held("y", 1, 20, 30), held("y", 3, 40, 50)}},
+			Record{holds: []*hold{held("x", 2, 0, 10), held("y", 0, 12, 13), held("y", 1, 20, 30), held("y", 3, 40, 50)}},
 			1, "the token did not grow: y, ",
 		},
 		"writer's token below a reader's": {
-			record{holds: []*hold{heldPart("x", 5, 1, many, 0, 0, 10), heldPart("y", 4, many, many, 0, 20, 30)}},
+			Record{holds: []*hold{heldPart("x", 5, 1, many, 0, 0, 10), heldPart("y", 4, many, many, 0, 20, 30)}},
 			1, "the token did not grow: y, ",
 		},
 		"reader's token not above a writer's": {
-			record{holds: []*hold{heldPart("x", 5, many, many, 0, 0, 10), heldPart("y", 5, 1, many, 0, 20, 30)}},
+			Record{holds: []*hold{heldPart("x", 5, many, many, 0, 0, 10), heldPart("y", 5, 1, many, 0, 20, 30)}},
 			1, "the token did not grow: y, ",
 		},
 		"token of permits below that of earlier ones": {
-			record{holds: []*hold{heldPart("x", 5, 1, 3, 0, 0, 100), heldPart("y", 4, 1, 3, 1, 20, 30)}},
+			Record{holds: []*hold{heldPart("x", 5, 1, 3, 0, 0, 100), heldPart("y", 4, 1, 3, 1, 20, 30)}},
 			1, "the token did not grow: y, ",
 		},
 		"token changed by reentry": {
-			record{holds: []*hold{{process: "x", lock: "a", token: 4, reentries: []int64{4, 5}, begin: at(0), end: at(9)}}},
+			Record{holds: []*hold{{process: "x", lock: "a", token: 4, reentries: []int64{4, 5}, begin: at(0), end: at(9)}}},
 			1, "reentry changed the token",
 		},
 		"old write accepted": {
-			record{accesses: []*access{wrote("x", 2, 11, true, 0, 1), wrote("y", 1, 12, true, 2, 3)}},
+			Record{accesses: []*access{wrote("x", 2, 11, true, 0, 1), wrote("y", 1, 12, true, 2, 3)}},
 			1, "not linearizable",
 		},
 		"new write refused": {
-			record{accesses: []*access{wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, false, 2, 3)}},
+			Record{accesses: []*access{wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, false, 2, 3)}},
 			1, "not linearizable",
 		},
 		"stale read": {
-			record{accesses: []*access{wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), read("x", 1, 11, 4, 5)}},
+			Record{accesses: []*access{wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), read("x", 1, 11, 4, 5)}},
 			1, "not linearizable",
 		},
 		"readers never share": {
-			record{holds: alternating(minRequests + 1)},
+			Record{holds: alternating(minRequests + 1)},
 			1, "never had two holders at once, although 50",
 		},
 		"revocation noticed too late": {
-			record{holds: []*hold{heldRevocable("x", 0, 9000, at(3101))}, calls: revoke(90, 100)},
+			Record{holds: []*hold{heldRevocable("x", 0, 9000, at(3101))}, calls: revoke(90, 100)},
 			1, "did not notice the revocation request",
 		},
 		"revocation never noticed": {
-			record{holds: []*hold{heldRevocable("x", 0, 3101, never)}, calls: revoke(90, 100)},
+			Record{holds: []*hold{heldRevocable("x", 0, 3101, Never)}, calls: revoke(90, 100)},
 			1, "did not notice the revocation request",
 		},
 		"revocation before the downgrade never noticed": {
-			record{holds: revocable(downgraded("x", 1, 0, 1000, 9000)), calls: revoke(90, 100)},
+			Record{holds: revocable(downgraded("x", 1, 0, 1000, 9000)), calls: revoke(90, 100)},
 			1, "did not notice the revocation request",
 		},
-		"node removed": {record{calls: failed(opUnlock, removed)}, 1, "neither clients nor faults cause"},
-		"other kind":   {record{calls: failed(opLock, "kind_mismatch")}, 1, "neither clients nor faults cause"},
-		"other error":  {record{calls: failed(opLock, "no node after 10 tries")}, 1, "neither clients nor faults cause"},
+		"node removed": {Record{calls: failed(opUnlock, removed)}, 1, "neither clients nor faults cause"},
+		"other kind":   {Record{calls: failed(opLock, "kind_mismatch")}, 1, "neither clients nor faults cause"},
+		"other error":  {Record{calls: failed(opLock, "no node after 10 tries")}, 1, "neither clients nor faults cause"},
 		"free but not granted": {
-			record{holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 20_000), timedOut(20_000, 50_000)}},
+			Record{holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 20_000), timedOut(20_000, 50_000)}},
 			1, "was free but not granted for 1m39.99s",
 		},
-		"no recovery": {record{healed: []instant{at(10)}, holds: []*hold{held("x", 1, 5, 6)}}, 1, "no lock was granted"},
-		"crash":       {record{crashes: []string{"x ended by itself"}}, 1, "x ended by itself"},
+		"no recovery": {Record{Healed: []Instant{at(10)}, holds: []*hold{held("x", 1, 5, 6)}}, 1, "no lock was granted"},
+		"crash":       {Record{Crashes: []string{"x ended by itself"}}, 1, "x ended by itself"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found := checked(t, c.record)
-			require.Equal(t, fmt.Sprintf("violations=%d leaked_nodes=0 stuck_waiters=0", c.violations), found.verdict())
-			require.False(t, found.clean())
-			require.Contains(t, found.violations[0], c.text)
+			found := checked(t, c.Record)
+			require.Equal(t, fmt.Sprintf("violations=%d leaked_nodes=0 stuck_waiters=0", c.violations), found.Verdict())
+			require.False(t, found.Clean())
+			require.Contains(t, found.Violations[0], c.text)
 		})
 	}
 }
 
 func TestLeakedNodesAndStuckCallsAreFound(t *testing.T) {
 	t.Parallel()
-	for verdict, recs := range map[string][]record{
-		"violations=0 leaked_nodes=2 stuck_waiters=0": {{leaked: []string{"/a/1", "/a/2"}}},
+	for verdict, recs := range map[string][]Record{
+		"violations=0 leaked_nodes=2 stuck_waiters=0": {{Leaked: []string{"/a/1", "/a/2"}}},
 		"violations=0 leaked_nodes=0 stuck_waiters=1": {
-			{hung: []string{"x"}},
+			{Hung: []string{"x"}},
 			{
 				calls:  []*call{locked("x", time.Second, 0, 3001)},
-				pauses: []span{{"y", at(0), at(2000)}, {"x", at(4000), at(5000)}}, // of another client, and later
+				Pauses: []Span{{"y", at(0), at(2000)}, {"x", at(4000), at(5000)}}, // of another client, and later
 			},
 		},
 	} {
 		for _, rec := range recs {
 			found := checked(t, rec)
-			require.Equal(t, verdict, found.verdict())
-			require.False(t, found.clean())
+			require.Equal(t, verdict, found.Verdict())
+			require.False(t, found.Clean())
 		}
+	}
+}
+
+// strict are the limits of a record in virtual time, in which there is more to check.
+func strict(rec Record) Record {
+	rec.Limits = Limits{
+		WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 3 * time.Second,
+		CalmOnly: true, Order: time.Second, Cause: 10 * time.Second,
+	}
+	rec.Begin, rec.End = at(0), at(100_000)
+	return rec
+}
+
+func lost(h *hold) *hold {
+	h.lost = true
+	return h
+}
+
+// asked is a call of Lock that was granted an exclusive lock.
+func asked(process string, begin, end int) *call {
+	c := locked(process, time.Minute, begin, end)
+	c.portion = portion{1, 1}
+	return c
+}
+
+func TestStrictChecks(t *testing.T) {
+	t.Parallel()
+	fault := []Span{{"freeze", at(20_000), at(60_000)}}
+	end := func(ms int, tokens ...int64) []SessionEnd { return []SessionEnd{{at(ms), tokens}} }
+	for name, c := range map[string]struct {
+		record Record
+		text   string // of the only violation, if there is one
+	}{
+		"loss after a fault":       {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 69_000))}}, ""},
+		"loss without a fault":     {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 71_000))}}, "loss: "},
+		"loss before the fault":    {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 19_000))}}, "loss: "},
+		"loss at the end":          {Record{holds: []*hold{lost(held("x", 1, 0, 100_001))}}, ""},
+		"session ends after hold":  {Record{Ends: end(5000, 7, 9), holds: []*hold{held("x", 7, 0, 5000), held("y", 8, 5000, 9000)}}, ""},
+		"session ends before hold": {Record{Ends: end(4999, 7), holds: []*hold{held("x", 7, 0, 5000)}}, "lease: "},
+		"the holder was paused":    {Record{Ends: end(4000, 7), holds: []*hold{held("x", 7, 0, 5000)}, Pauses: []Span{{"x", at(3000), at(4900)}}}, ""},
+		"rescue":                   {Record{Rescues: []string{"path /a"}}, "rescue: "},
+		"in order":                 {Record{calls: []*call{asked("x", 30_000, 35_000), asked("y", 31_000, 36_000)}}, ""},
+		"out of order":             {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)}}, "order: "},
+		"almost at the same time":  {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_000, 35_000)}}, ""},
+		"out of order by a fault":  {Record{Faults: fault, calls: []*call{asked("x", 69_000, 76_001), asked("y", 71_000, 75_000)}}, ""},
+		"waits in vain in order":   {Record{calls: []*call{timedOut(30_000, 34_000), asked("y", 31_001, 35_000)}}, ""},
+		"free during a fault":      {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 89_000, 90_000)}, calls: []*call{timedOut(0, 89_000)}}, ""},
+		"free without a fault":     {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 91_000, 92_000)}, calls: []*call{timedOut(0, 91_000)}}, "stall: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rec := strict(c.record)
+			found := Check(&rec)
+			if c.text == "" {
+				require.Empty(t, found.Violations)
+				return
+			}
+			require.Len(t, found.Violations, 1)
+			require.Contains(t, found.Violations[0], c.text)
+		})
 	}
 }
 
 // A paused client cannot notice a loss. It must notice it shortly after the pause.
 func TestOverlapIsExcusedOnlyWhileOlderHolderIsPaused(t *testing.T) {
 	t.Parallel()
-	pause := span{"x", at(1000), at(5000)}
+	pause := Span{"x", at(1000), at(5000)}
 	for name, c := range map[string]struct {
 		holds   []*hold
 		excused int
@@ -288,9 +347,9 @@ func TestOverlapIsExcusedOnlyWhileOlderHolderIsPaused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found := checked(t, record{holds: c.holds, pauses: []span{pause}})
+			found := checked(t, Record{holds: c.holds, Pauses: []Span{pause}})
 			require.Equal(t, c.excused, found.excused)
-			require.Equal(t, c.excused > 0, found.clean())
+			require.Equal(t, c.excused > 0, found.Clean())
 		})
 	}
 }

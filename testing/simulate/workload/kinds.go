@@ -1,10 +1,11 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/lockpool/lockpool"
@@ -12,13 +13,14 @@ import (
 
 // The kinds of locks. A lock's name begins with its kind.
 const (
-	exclusive = "lock"
-	readWrite = "shared"
-	semaphore = "semaphore"
-	plain     = "plain"
+	Exclusive = "lock"
+	ReadWrite = "shared"
+	Semaphore = "semaphore"
+	Plain     = "plain"
 )
 
-func nameOf(kind string, i int) string { return fmt.Sprintf("%s-%d", kind, i) }
+// NameOf returns the name of a lock.
+func NameOf(kind string, i int) string { return fmt.Sprintf("%s-%d", kind, i) }
 
 func kindOf(name string) string {
 	kind, _, _ := strings.Cut(name, "-")
@@ -28,7 +30,7 @@ func kindOf(name string) string {
 // locksOf returns how many locks of a kind there are. Kinds that are rarely drawn
 // have few, so that there is contention for them.
 func locksOf(kind string, most int) int {
-	if kind == exclusive {
+	if kind == Exclusive {
 		return most
 	}
 	return min(most, 2)
@@ -55,11 +57,11 @@ type kind struct {
 }
 
 var kinds = map[string]*kind{
-	exclusive: {[]string{""}, func(t *turn) {
+	Exclusive: {[]string{""}, func(t *turn) {
 		t.portion = portion{1, 1}
 		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
 	}},
-	readWrite: {[]string{""}, func(t *turn) {
+	ReadWrite: {[]string{""}, func(t *turn) {
 		t.portion = portion{many, many}
 		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
 		if chance(t.r, t.Reads) {
@@ -67,12 +69,12 @@ var kinds = map[string]*kind{
 			t.acquire, t.try = t.with(t.pool.RLock), t.with(t.pool.TryRLock)
 		}
 	}},
-	semaphore: {[]string{"", "/locks", "/leases"}, func(t *turn) {
+	Semaphore: {[]string{"", "/locks", "/leases"}, func(t *turn) {
 		const limit = 3
 		t.portion = portion{t.MinPermits + t.r.IntN(limit-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
 		t.acquire = func(ctx context.Context) (lock, error) {
-			p, err := s.Acquire(ctx, t.permits)
+			p, err := s.Acquire(ctx, t.permits, t.opts...)
 			return permits{p}, err
 		}
 		t.try = func(ctx context.Context) (lock, error) {
@@ -80,7 +82,7 @@ var kinds = map[string]*kind{
 			return permits{p}, err
 		}
 	}},
-	plain: {nil, func(t *turn) {
+	Plain: {nil, func(t *turn) {
 		t.portion = portion{1, 1}
 		t.acquire, t.try = t.with(t.pool.Lock, lockpool.Plain()), t.with(t.pool.TryLock, lockpool.Plain())
 	}},
@@ -88,8 +90,37 @@ var kinds = map[string]*kind{
 
 // with returns a function that acquires the turn's lock by a method of the pool.
 func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (lock, error) {
-	if t.revocable {
-		opts = append(opts, lockpool.Revocable())
+	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, slices.Concat(opts, t.opts)...) }
+}
+
+// Kinds returns the names of all kinds, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+
+// Directories returns the paths, below a root, of the nodes that are not contenders'
+// own. They stay for a while, or for good.
+func (c Config) Directories(root string) (paths []string) {
+	for _, name := range c.Kinds {
+		for i := range locksOf(name, c.Locks) {
+			for _, below := range kinds[name].directories {
+				paths = append(paths, root+"/"+NameOf(name, i)+below)
+			}
+		}
 	}
-	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, opts...) }
+	return paths
+}
+
+// Acquire acquires the second lock of a kind as a worker does that shares it if it can;
+// of a semaphore it acquires two permits.
+func Acquire(ctx context.Context, pool *lockpool.Pool, kind string) (release func(context.Context) error, err error) {
+	t := &turn{
+		Client: &Client{Config: Config{Reads: 100, MinPermits: 2}}, pool: pool, r: rand.New(rand.NewPCG(1, 1)),
+		name: NameOf(kind, 1),
+	}
+	kinds[kind].prepare(t)
+	t.permits = min(t.permits, 2)
+	held, err := t.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return held.Unlock, nil
 }

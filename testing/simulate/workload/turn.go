@@ -1,12 +1,10 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +13,7 @@ import (
 
 // turn is one attempt of a worker to acquire a lock, and the hold that follows.
 type turn struct {
-	*client
+	*Client
 	portion
 	pool         *lockpool.Pool
 	r            *rand.Rand
@@ -24,6 +22,9 @@ type turn struct {
 	name         string
 	slow         bool // some holds of this lock are long
 	revocable    bool
+	nested       bool // the holder holds another lock
+	bound        bound
+	opts         []lockpool.LockOption
 	acquire, try func(context.Context) (lock, error)
 	id           int64
 	lock         lock
@@ -31,23 +32,42 @@ type turn struct {
 }
 
 // takeTurn takes one turn. The error is that of the acquisition.
-func (c *client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	if chance(r, 5) && slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 {
+		return c.lockTwo(pool, r, worker)
+	}
 	t := c.newTurn(pool, r, worker)
 	if chance(r, 5) {
 		_ = t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
 	}
-	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
-	if chance(r, 10) {
-		b = bound{between(r, 0, 200*time.Millisecond), true}
+	if chance(r, 3) {
+		_ = t.call(opQueue, func(ctx context.Context) error {
+			_, err := pool.Queue(ctx, t.name)
+			return err
+		})
 	}
-	e := event{
-		ID: t.id, Worker: worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
+	if chance(r, 1) {
+		_ = t.call(opList, func(ctx context.Context) error {
+			_, err := pool.List(ctx, "")
+			return err
+		})
+	}
+	return t.take(context.Background())
+}
+
+// take acquires the lock, for the holder that parent carries if it carries one, and holds
+// it.
+func (t *turn) take(parent context.Context) error {
+	e := Event{
+		ID: t.id, Worker: t.worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
 	}
 	acquire := t.acquire
-	if chance(r, 20) {
+	if t.bound.atMost {
+		t.opts = append(t.opts, lockpool.WaitAtMost(t.bound.limit))
+	} else if chance(t.r, 20) {
 		e.Op, acquire = opTry, t.try
 	}
-	err := c.call(e, b, func(ctx context.Context) (err error) {
+	err := t.callFrom(parent, e, t.bound, func(ctx context.Context) (err error) {
 		t.lock, err = acquire(ctx)
 		return err
 	})
@@ -61,31 +81,42 @@ func (c *client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 // newTurn draws a lock and a way to acquire it. The first lock of each kind is
 // left to one worker of each client: it may be held for longer than the session
 // timeout, for which the others would only wait.
-func (c *client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
-	t := &turn{client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: c.Kinds[r.IntN(len(c.Kinds))]}
+func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
+	t := &turn{Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: c.Kinds[r.IntN(len(c.Kinds))]}
 	i, n := 0, locksOf(t.kind, c.Locks)
 	if worker > 0 && n > 1 {
 		i = 1 + r.IntN(n-1)
 	}
-	t.name, t.slow, t.revocable = nameOf(t.kind, i), i == 0, chance(r, 40)
+	t.name, t.slow, t.revocable = NameOf(t.kind, i), i == 0, chance(r, 40)
+	if t.revocable {
+		t.opts = append(t.opts, lockpool.Revocable())
+	}
+	t.bound = bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
+	switch {
+	case chance(r, 10):
+		t.bound = bound{limit: between(r, 0, 200*time.Millisecond), canceled: true}
+	case chance(r, 10):
+		t.bound.atMost = true
+	}
 	kinds[t.kind].prepare(t)
 	return t
 }
 
 func (t *turn) call(op string, do func(context.Context) error) error {
-	e := event{ID: t.ids.Add(1), Worker: t.worker, Op: op, Lock: t.name}
-	return t.client.call(e, bound{between(t.r, 50*time.Millisecond, t.Timeout), false}, do)
+	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: op, Lock: t.name}
+	return t.Client.call(e, bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}, do)
 }
 
 // end emits the end of the hold, once.
 func (t *turn) end(lost bool) {
-	t.ending.Do(func() { t.emit(event{Kind: eventEnd, At: now(), Hold: t.id, Lost: lost}) })
+	t.ending.Do(func() { t.Report(Event{Kind: eventEnd, At: t.Now(), Hold: t.id, Lost: lost}) })
 }
 
 // hold works under the lock and unlocks it.
 func (t *turn) hold() {
-	begin := now()
+	begin := t.Now()
 	w := t.watch()
+	defer w.end()
 	token := t.token(t.lock, eventToken)
 	if t.of == 1 {
 		t.access(token)
@@ -96,23 +127,24 @@ func (t *turn) hold() {
 	if chance(t.r, 5) {
 		_ = t.call(opVerify, t.lock.Verify)
 	}
-	span := between(t.r, 0, 50*time.Millisecond)
+	if !t.nested && chance(t.r, 5) {
+		t.nest()
+	}
+	span := between(t.r, 0, t.Hold)
 	if t.slow && chance(t.r, t.LongHolds) {
 		span = between(t.r, t.MinLong, t.MaxLong)
 	}
-	if t.kind == readWrite && t.exclusive() && chance(t.r, 50) {
+	if t.kind == ReadWrite && t.exclusive() && chance(t.r, 50) {
 		span /= 2
 		w.work(span)
 		t.downgrade()
 	}
 	w.work(span)
-	if t.of == 1 && now().since(begin) > t.Timeout/2 {
+	if t.of == 1 && t.Now().Since(begin) > t.Timeout/2 {
 		t.access(token) // with an old token after a pause or a loss
 	}
 	t.end(false) // before another holder is possible
 	_ = t.call(opUnlock, t.lock.Unlock)
-	close(w.unlocked)
-	<-w.done
 }
 
 // watcher watches a hold for its loss and for revocation requests.
@@ -146,7 +178,7 @@ func (t *turn) watch() *watcher {
 				if !revoked() {
 					continue
 				}
-				t.emit(event{Kind: eventRevoke, At: now(), Hold: t.id})
+				t.Report(Event{Kind: eventRevoke, At: t.Now(), Hold: t.id})
 				if yields {
 					close(w.yield)
 				}
@@ -156,6 +188,12 @@ func (t *turn) watch() *watcher {
 		}
 	}()
 	return w
+}
+
+// end ends the watch, even if the process was killed.
+func (w *watcher) end() {
+	close(w.unlocked)
+	<-w.done
 }
 
 // work returns after d, or when the holder has a reason to release the lock.
@@ -174,7 +212,7 @@ func (t *turn) requests() (requested <-chan struct{}, revoked func() bool) {
 	switch {
 	case !t.revocable:
 		return nil, nil
-	case t.kind == semaphore:
+	case t.kind == Semaphore:
 		return t.lock.Revoked(), func() bool { return true }
 	}
 	held := t.lock.Context(context.Background())
@@ -192,10 +230,60 @@ func (t *turn) downgrade() {
 	if err != nil {
 		return
 	}
-	t.emit(event{Kind: eventDowngrade, At: now(), Hold: t.id})
+	t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
 	_ = t.call(opUnlock, t.lock.Unlock)
 	t.lock = reader
 	t.token(reader, eventReenter)
+}
+
+// nest takes a turn with another lock, for the same holder. It does not wait for long,
+// because others may take the two in the other order.
+func (t *turn) nest() {
+	inner := t.newTurn(t.pool, t.r, t.worker)
+	if inner.name == t.name || inner.slow {
+		return
+	}
+	inner.nested = true
+	inner.bound.limit = min(inner.bound.limit, time.Second)
+	_ = inner.take(t.lock.Context(t.Machine.On(context.Background())))
+}
+
+// lockTwo takes a turn with two exclusive locks, of which it gets both or none.
+func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	names := []string{NameOf(Exclusive, 1), NameOf(Exclusive, 2)}
+	turns := make([]*turn, len(names))
+	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
+	for n, name := range names {
+		turns[n] = &turn{Client: c, portion: portion{1, 1}, pool: pool, r: r, worker: worker, kind: Exclusive, name: name, id: c.ids.Add(1)}
+		c.Report(Event{Kind: eventCall, At: c.Now(), ID: turns[n].id, Worker: worker, Op: opLockAll, Lock: name, Permits: 1, Of: 1, Limit: b.limit})
+	}
+	ctx, cancel := b.context(c.Machine.On(context.Background()))
+	defer cancel()
+	all, err := pool.LockAll(ctx, names)
+	for _, t := range turns {
+		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: t.id, Error: class(err)})
+	}
+	if err != nil {
+		return err
+	}
+	var watchers []*watcher
+	for _, t := range turns {
+		t.lock = all.Get(t.name)
+		w := t.watch()
+		watchers = append(watchers, w)
+		defer w.end()
+	}
+	for _, t := range turns { // now that all are watched
+		t.access(t.token(t.lock, eventToken))
+	}
+	for _, w := range watchers {
+		w.work(between(r, 0, c.Hold))
+	}
+	for _, t := range turns {
+		t.end(false)
+	}
+	_ = turns[0].call(opUnlock, all.Unlock)
+	return nil
 }
 
 // reenter acquires the lock again, through its context, and releases that entry.
@@ -213,13 +301,13 @@ func (t *turn) reenter() {
 	_ = t.call(opUnlock, inner.Unlock)
 }
 
-func (t *turn) token(held lock, k eventKind) (token int64) {
+func (t *turn) token(held lock, k EventKind) (token int64) {
 	_ = t.call(opToken, func(ctx context.Context) (err error) {
 		token, err = held.Token(ctx)
 		return err
 	})
 	if token != 0 {
-		t.emit(event{Kind: k, At: now(), Hold: t.id, Token: token})
+		t.Report(Event{Kind: k, At: t.Now(), Hold: t.id, Token: token})
 	}
 	return token
 }
@@ -227,16 +315,11 @@ func (t *turn) token(held lock, k eventKind) (token int64) {
 // access writes the register, or sometimes reads it.
 func (t *turn) access(token int64) {
 	id := t.ids.Add(1)
-	e := event{Kind: eventAccess, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(os.Getpid())<<32 | id}
+	e := Event{Kind: eventAccess, ID: id, Op: opWrite, Lock: t.name, Token: token, Value: int64(t.Seed)<<32 | id}
 	if token == 0 || chance(t.r, 20) {
-		e = event{Kind: eventAccess, ID: id, Op: opRead, Lock: t.name}
+		e = Event{Kind: eventAccess, ID: id, Op: opRead, Lock: t.name}
 	}
-	reply := make(chan answer, 1)
-	t.mu.Lock()
-	t.answers[id] = reply
-	t.mu.Unlock()
-	e.At = now()
-	t.emit(e)
-	<-reply
-	t.emit(event{Kind: eventAccessed, At: now(), ID: id})
+	e.At = t.Now()
+	t.Report(e)
+	t.Report(Event{Kind: eventAccessed, At: t.Now(), ID: id})
 }

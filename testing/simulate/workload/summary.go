@@ -1,6 +1,4 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"fmt"
@@ -11,19 +9,44 @@ import (
 	"time"
 )
 
-// summarize writes what happened in a campaign and what the checks have found.
-func summarize(w io.Writer, rec *record, r report) {
+// Figures count what happened in a campaign.
+type Figures struct{ Grants, Faults, Losses, Rescues, Waits, Refused int }
+
+// Count counts what happened.
+func Count(rec *Record) (f Figures) {
+	f.Faults, f.Rescues = len(rec.Faults), len(rec.Rescues)
+	for _, h := range rec.holds {
+		if !h.downgraded() {
+			f.Grants++
+		}
+		if h.lost && h.end <= rec.End {
+			f.Losses++
+		}
+		if h.begin > h.requested {
+			f.Waits++
+		}
+	}
+	for _, a := range rec.accesses {
+		if a.write && !a.accepted {
+			f.Refused++
+		}
+	}
+	return f
+}
+
+// Summarize writes what happened in a campaign and what the checks have found.
+func Summarize(w io.Writer, rec *Record, r Report) {
 	fmt.Fprintln(w)
 	summarizeCalls(w, rec)
 	grants := summarizeGrants(w, rec)
-	fmt.Fprintf(w, "most holders at once: %s\n", counts(r.maxHolders))
+	fmt.Fprintf(w, "most holders at once: %s\n", counts(r.MaxHolders))
 	refused := summarizeAccesses(w, rec)
 	summarizeFaults(w, rec)
 	fmt.Fprintf(w, "longest time without any grant: %s\n", longestGap(rec, grants).Round(time.Millisecond))
 	var late time.Duration
 	for _, s := range rec.lateTimers {
-		if !rec.pausedDuring(s.process, s.end, s.end) {
-			late = max(late, s.end.since(s.begin))
+		if !rec.pausedDuring(s.Process, s.End, s.End) {
+			late = max(late, s.End.Since(s.Begin))
 		}
 	}
 	fmt.Fprintf(w, "latest timer of a client that was not paused: %s\n", late.Round(time.Millisecond))
@@ -32,15 +55,15 @@ func summarize(w io.Writer, rec *record, r report) {
 	for _, list := range []struct {
 		label string
 		all   []string
-	}{{"VIOLATION", r.violations}, {"LEAKED NODE", r.leaked}, {"STUCK", r.stuck}} {
+	}{{"VIOLATION", r.Violations}, {"LEAKED NODE", r.Leaked}, {"STUCK", r.Stuck}} {
 		for _, text := range list.all {
 			fmt.Fprintf(w, "%s: %s\n", list.label, text)
 		}
 	}
-	fmt.Fprintln(w, r.verdict())
+	fmt.Fprintln(w, r.Verdict())
 }
 
-func summarizeCalls(w io.Writer, rec *record) {
+func summarizeCalls(w io.Writer, rec *Record) {
 	calls, errs, requests := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, c := range rec.calls {
 		calls[c.op]++
@@ -57,7 +80,7 @@ func summarizeCalls(w io.Writer, rec *record) {
 }
 
 // summarizeGrants returns the times of all grants.
-func summarizeGrants(w io.Writer, rec *record) (grants []instant) {
+func summarizeGrants(w io.Writer, rec *Record) (grants []Instant) {
 	lost, revoked, kinds := 0, 0, map[string]int{}
 	for _, h := range rec.holds {
 		if h.lost {
@@ -68,7 +91,7 @@ func summarizeGrants(w io.Writer, rec *record) (grants []instant) {
 		}
 		grants = append(grants, h.begin)
 		kinds[kindOf(h.lock)]++
-		if h.revokedAt != never {
+		if h.revokedAt != Never {
 			revoked++
 		}
 	}
@@ -78,7 +101,7 @@ func summarizeGrants(w io.Writer, rec *record) (grants []instant) {
 }
 
 // summarizeAccesses returns how many writes were refused.
-func summarizeAccesses(w io.Writer, rec *record) (refused int) {
+func summarizeAccesses(w io.Writer, rec *Record) (refused int) {
 	writes := 0
 	for _, a := range rec.accesses {
 		if a.write {
@@ -92,16 +115,16 @@ func summarizeAccesses(w io.Writer, rec *record) (refused int) {
 	return refused
 }
 
-func summarizeFaults(w io.Writer, rec *record) {
+func summarizeFaults(w io.Writer, rec *Record) {
 	faults := map[string]int{}
-	for _, f := range rec.faults {
-		name, _, _ := strings.Cut(f.process, ":")
+	for _, f := range rec.Faults {
+		name, _, _ := strings.Cut(f.Process, ":")
 		faults[name]++
 	}
 	fmt.Fprintf(w, "faults: %s\n", counts(faults))
 	var recoveries []time.Duration
-	for _, t := range rec.healed {
-		recoveries = append(recoveries, rec.nextGrant(t).since(t))
+	for _, t := range rec.Healed {
+		recoveries = append(recoveries, rec.nextGrant(t).Since(t))
 	}
 	if len(recoveries) > 0 {
 		slices.Sort(recoveries)
@@ -110,12 +133,12 @@ func summarizeFaults(w io.Writer, rec *record) {
 	}
 }
 
-func longestGap(rec *record, grants []instant) (gap time.Duration) {
-	grants = append(grants, rec.begin, rec.end)
+func longestGap(rec *Record, grants []Instant) (gap time.Duration) {
+	grants = append(grants, rec.Begin, rec.End)
 	slices.Sort(grants)
 	for i, t := range grants[1:] {
-		if t <= rec.end {
-			gap = max(gap, t.since(grants[i]))
+		if t <= rec.End {
+			gap = max(gap, t.Since(grants[i]))
 		}
 	}
 	return gap

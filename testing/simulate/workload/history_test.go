@@ -1,6 +1,4 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"fmt"
@@ -13,7 +11,7 @@ import (
 
 func TestOpenCallsAndHoldsEndWithTheKilledClient(t *testing.T) {
 	t.Parallel()
-	h := newHistory(io.Discard)
+	h := NewHistory(func() Instant { return 25 }, nil)
 	lines := strings.Join([]string{
 		`{"Kind":"call","At":10,"ID":1,"Op":"lock","Lock":"a","Limit":5,"Permits":1,"Of":1}`,
 		`{"Kind":"return","At":20,"ID":1}`,
@@ -25,11 +23,11 @@ func TestOpenCallsAndHoldsEndWithTheKilledClient(t *testing.T) {
 		`{"Kind":"call","At":26,"ID":5,"Op":"loc`,
 	}, "\n")
 	var answers strings.Builder
-	h.collect("x", strings.NewReader(lines), &answers, func() instant {
-		require.Equal(t, "x", h.longestHolder())
+	h.Collect("x", strings.NewReader(lines), &answers, func() Instant {
+		require.Equal(t, "x", h.LongestHolder())
 		return 30
 	})
-	require.Empty(t, h.longestHolder())
+	require.Empty(t, h.LongestHolder())
 	require.Equal(t, []*hold{{process: "x", lock: "a", token: 77, requested: 10, begin: 20, end: 30, portion: portion{1, 1}}}, h.record.holds)
 	var calls []string
 	for _, c := range h.record.calls {
@@ -40,13 +38,13 @@ func TestOpenCallsAndHoldsEndWithTheKilledClient(t *testing.T) {
 	require.True(t, h.record.accesses[0].accepted)
 	require.EqualValues(t, 9000000000000000000, h.record.accesses[0].end)
 	require.EqualValues(t, 5, h.record.accesses[1].value)
-	require.NotEqual(t, never, h.record.accesses[1].end, "the register was read, even if the client did not learn the result")
+	require.NotEqual(t, Never, h.record.accesses[1].end, "the register was read, even if the client did not learn the result")
 	require.Equal(t, 2, strings.Count(answers.String(), "\n"))
 }
 
 func TestDowngradeBeginsAnotherHoldOfTheSameGrant(t *testing.T) {
 	t.Parallel()
-	h := newHistory(io.Discard)
+	h := NewHistory(func() Instant { return 25 }, nil)
 	lines := strings.Join([]string{
 		`{"Kind":"call","At":10,"ID":1,"Op":"lock","Lock":"a","Limit":5,"Permits":1048576,"Of":1048576,"Revocable":true}`,
 		`{"Kind":"return","At":20,"ID":1}`,
@@ -57,8 +55,8 @@ func TestDowngradeBeginsAnotherHoldOfTheSameGrant(t *testing.T) {
 		`{"Kind":"end","At":25,"Hold":1,"Lost":true}`,
 		`{"Kind":"downgrade","At":26,"Hold":1}`,
 	}, "\n")
-	h.collect("x", strings.NewReader(lines), io.Discard, func() instant { return 30 })
-	require.Empty(t, h.longestHolder())
+	h.Collect("x", strings.NewReader(lines), io.Discard, func() Instant { return 30 })
+	require.Empty(t, h.LongestHolder())
 	writer := hold{process: "x", lock: "a", token: 77, requested: 10, begin: 20, end: 23, portion: portion{many, many}, revocable: true, revokedAt: 22}
 	reader := writer
 	reader.begin, reader.exclusiveSince, reader.end, reader.permits, reader.reentries, reader.lost = 23, 20, 25, 1, []int64{77}, true

@@ -1,31 +1,39 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"fmt"
 	"time"
 )
 
-// record is all that happened in a campaign. The checks read it.
-type record struct {
-	begin, end instant // of the time in which locks should be granted
+// Record is all that happened in a campaign. The checks read it.
+type Record struct {
+	Limits
+	Begin, End Instant   // of the time in which locks should be granted
+	Pauses     []Span    // of clients
+	Faults     []Span    // with the fault's description in place of a process
+	Healed     []Instant // when all faults had been healed
+	Crashes    []string  // clients that ended by themselves
+	Leaked     []string  // nodes of contenders, and whatever else was left at the end
+	Hung       []string  // clients that did not end when they were told to
+	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
+	Ends       []SessionEnd
+
 	calls      []*call
 	holds      []*hold
 	accesses   []*access
-	pauses     []span    // of clients
-	lateTimers []span    // of clients
-	faults     []span    // with the fault's description in place of a process
-	healed     []instant // when all faults had been healed
-	crashes    []string  // clients that ended by themselves
-	leaked     []string  // nodes of contenders that were left at the end
-	hung       []string  // clients that did not end when they were told to
+	lateTimers []Span // of clients
 }
 
-// span is a time in which something happened to a process.
-type span struct {
-	process    string
-	begin, end instant
+// Span is a time in which something happened to a process.
+type Span struct {
+	Process    string
+	Begin, End Instant
+}
+
+// SessionEnd is the end of a session at the servers.
+type SessionEnd struct {
+	At     Instant
+	Tokens []int64 // of the locks that others can be granted from then on
 }
 
 // unanswered is the error of a call whose client was killed.
@@ -37,7 +45,7 @@ type call struct {
 	worker     int
 	op, lock   string
 	limit      time.Duration
-	begin, end instant
+	begin, end Instant
 	err        string
 	portion
 	revocable bool
@@ -70,17 +78,17 @@ type hold struct {
 	lock       string
 	token      int64   // 0 if the client did not learn it
 	reentries  []int64 // the tokens of further entries
-	requested  instant // when the client began to wait
-	begin, end instant
+	requested  Instant // when the client began to wait
+	begin, end Instant
 	lost       bool
 	portion
-	exclusiveSince instant // when the exclusive hold began that this is the rest of
+	exclusiveSince Instant // when the exclusive hold began that this is the rest of
 	revocable      bool
-	revokedAt      instant // when the holder noticed a revocation request
+	revokedAt      Instant // when the holder noticed a revocation request
 }
 
 // downgraded reports whether h is the rest of an exclusive hold.
-func (h *hold) downgraded() bool { return h.exclusiveSince != never }
+func (h *hold) downgraded() bool { return h.exclusiveSince != Never }
 
 func (h *hold) String() string {
 	return fmt.Sprintf("%s, goroutine %d, token %#x, %s", h.process, h.worker, h.token, h.portion)
@@ -93,5 +101,5 @@ type access struct {
 	write        bool
 	token, value int64 // that were written or read
 	accepted     bool
-	begin, end   instant
+	begin, end   Instant
 }

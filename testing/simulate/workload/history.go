@@ -1,6 +1,4 @@
-//go:build linux
-
-package main
+package workload
 
 import (
 	"bufio"
@@ -11,53 +9,48 @@ import (
 	"sync"
 )
 
-// history builds the record from the events of all clients, and keeps the
+// History builds the record from the events of all clients, and keeps the
 // registers that the locks protect.
-type history struct {
-	log io.Writer // receives all events
+type History struct {
+	now func() Instant
+	log io.Writer // receives all events; nil if none does
 
 	mu        sync.Mutex
-	record    record
+	record    Record
 	registers map[string]*register
-	lastGrant instant
+	lastGrant Instant
 	granted   chan struct{}  // closed and replaced at every grant
 	open      map[*hold]bool // that have not ended
 }
 
-func newHistory(log io.Writer) *history {
-	return &history{log: log, registers: map[string]*register{}, granted: make(chan struct{}), open: map[*hold]bool{}}
+// NewHistory returns an empty history. All events are written to log, unless it is nil.
+func NewHistory(now func() Instant, log io.Writer) *History {
+	return &History{now: now, log: log, registers: map[string]*register{}, granted: make(chan struct{}), open: map[*hold]bool{}}
 }
 
-// collect reads the events of a client until it ends, and answers them. What is
+// Collect reads the events of a client until it ends, and answers its accesses. What is
 // open then ends at the time that exit returns.
-func (h *history) collect(process string, events io.Reader, answers io.Writer, exit func() instant) {
-	s := &stream{h, process, map[int64]*call{}, map[int64]*hold{}, map[int64]*access{}}
+func (h *History) Collect(process string, events io.Reader, answers io.Writer, exit func() Instant) {
+	s := h.Stream(process)
 	in, out := bufio.NewScanner(events), json.NewEncoder(answers)
 	for in.Scan() {
-		var e event
+		var e Event
 		if json.Unmarshal(in.Bytes(), &e) != nil { // the incomplete last line of a killed client
 			continue
 		}
-		h.mu.Lock()
-		fmt.Fprintf(h.log, "%s %s\n", process, in.Bytes())
-		reply := s.add(e)
-		h.mu.Unlock()
-		if reply != nil {
-			_ = out.Encode(reply) // fails if the client is gone
+		if answer := s.Add(e); e.IsAccess() {
+			_ = out.Encode(answer) // fails if the client is gone
 		}
 	}
-	end := exit()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s.end(end)
+	s.End(exit())
 }
 
-// longestHolder returns the client that has held a lock for the longest time, or
+// LongestHolder returns the client that has held a lock for the longest time, or
 // "" if there is no holder.
-func (h *history) longestHolder() (process string) {
+func (h *History) LongestHolder() (process string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	since := instant(math.MaxInt64)
+	since := Instant(math.MaxInt64)
 	for g := range h.open {
 		if g.begin < since {
 			process, since = g.process, g.begin
@@ -66,33 +59,48 @@ func (h *history) longestHolder() (process string) {
 	return process
 }
 
-// nextGrant returns the time of the last grant, and a channel that is closed at
+// NextGrant returns the time of the last grant, and a channel that is closed at
 // the next one.
-func (h *history) nextGrant() (instant, <-chan struct{}) {
+func (h *History) NextGrant() (Instant, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lastGrant, h.granted
 }
 
-// update changes the record.
-func (h *history) update(change func(r *record)) {
+// Update changes the record.
+func (h *History) Update(change func(*Record)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change(&h.record)
 }
 
-// stream is the events of one client. Its history's mutex is held during all of
-// its methods.
-type stream struct {
-	*history
+// Stream is the events of one client.
+type Stream struct {
+	*History
 	process  string
 	calls    map[int64]*call
 	holds    map[int64]*hold
 	accesses map[int64]*access
+	ended    bool
 }
 
-// add adds an event to the record, and returns the answer for the client, if any.
-func (s *stream) add(e event) *answer {
+// Stream returns the stream of a client.
+func (h *History) Stream(process string) *Stream {
+	return &Stream{History: h, process: process, calls: map[int64]*call{}, holds: map[int64]*hold{}, accesses: map[int64]*access{}}
+}
+
+// Add adds an event to the record. If it is an access, Add carries it out and returns
+// the answer. After End, Add does nothing.
+func (s *Stream) Add(e Event) (answer Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return answer
+	}
+	if s.log != nil {
+		text, _ := json.Marshal(e) // cannot fail
+		fmt.Fprintf(s.log, "%s %s\n", s.process, text)
+	}
 	switch e.Kind {
 	case eventCall:
 		s.begin(e)
@@ -116,12 +124,12 @@ func (s *stream) add(e event) *answer {
 	case eventAccessed:
 		s.accesses[e.ID].end = e.At
 	case eventLate:
-		s.record.lateTimers = append(s.record.lateTimers, span{s.process, e.At.add(-e.Late), e.At})
+		s.record.lateTimers = append(s.record.lateTimers, Span{s.process, e.At.Add(-e.Late), e.At})
 	}
-	return nil
+	return answer
 }
 
-func (s *stream) begin(e event) {
+func (s *Stream) begin(e Event) {
 	c := &call{
 		process: s.process, worker: e.Worker, op: e.Op, lock: e.Lock, limit: e.Limit, begin: e.At,
 		portion: portion{e.Permits, e.Of}, revocable: e.Revocable,
@@ -130,7 +138,7 @@ func (s *stream) begin(e event) {
 	s.record.calls = append(s.record.calls, c)
 }
 
-func (s *stream) finish(c *call, e event) {
+func (s *Stream) finish(c *call, e Event) {
 	c.end, c.err = e.At, e.Error
 	if c.permits == 0 || c.err != "" {
 		return
@@ -144,14 +152,14 @@ func (s *stream) finish(c *call, e event) {
 	s.granted = make(chan struct{})
 }
 
-func (s *stream) hold(id int64, g *hold) {
+func (s *Stream) hold(id int64, g *hold) {
 	s.holds[id] = g
 	s.record.holds = append(s.record.holds, g)
 	s.open[g] = true
 }
 
-func (s *stream) downgrade(g *hold, e event) {
-	if g.end != never { // the lock was lost before
+func (s *Stream) downgrade(g *hold, e Event) {
+	if g.end != Never { // the lock was lost before
 		return
 	}
 	rest := *g
@@ -162,7 +170,7 @@ func (s *stream) downgrade(g *hold, e event) {
 }
 
 // access reads or writes a lock's register.
-func (s *stream) access(e event) *answer {
+func (s *Stream) access(e Event) Answer {
 	g := s.registers[e.Lock]
 	if g == nil {
 		g = &register{}
@@ -171,7 +179,7 @@ func (s *stream) access(e event) *answer {
 	a := &access{process: s.process, lock: e.Lock, write: e.Op == opWrite, token: e.Token, value: e.Value, begin: e.At}
 	s.accesses[e.ID] = a
 	s.record.accesses = append(s.record.accesses, a)
-	reply := &answer{ID: e.ID}
+	reply := Answer{ID: e.ID}
 	if a.write {
 		a.accepted = g.write(a.token, a.value)
 		reply.Accepted = a.accepted
@@ -179,19 +187,22 @@ func (s *stream) access(e event) *answer {
 		a.token, a.value = g.token, g.value
 		reply.Token, reply.Value = g.token, g.value
 	}
-	a.end = now() // if the client does not live to report another time
+	a.end = s.now() // if the client does not live to report another time
 	return reply
 }
 
-// end ends the calls and holds of a client that has ended.
-func (s *stream) end(at instant) {
+// End ends the calls and holds of a client that has ended.
+func (s *Stream) End(at Instant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 	for _, c := range s.calls {
-		if c.end == never {
+		if c.end == Never {
 			c.end, c.err = at, unanswered
 		}
 	}
 	for _, g := range s.holds {
-		if g.end == never {
+		if g.end == Never {
 			g.end = max(at, g.begin)
 			delete(s.open, g)
 		}

@@ -1,0 +1,442 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/clock"
+	"github.com/lockpool/lockpool/testing/simulate/workload"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+const chroot = "/simulate"
+
+// bubble is a cluster and processes that lock on it, in a bubble of testing/synctest.
+type bubble struct {
+	schedule
+	began   time.Time
+	longest time.Duration // session timeout
+	server  *zktest.Server
+	ends    *zktest.SessionEnds
+	history *workload.History
+	running sync.WaitGroup // workers of all processes, and pools that are being closed
+	delayed sync.WaitGroup // faults that go on
+
+	faulting  sync.Mutex  // held while a fault begins or ends
+	instances []*instance // of each process, the current one
+	active    int         // faults that are not over
+	down      bool        // the whole ensemble, by a fault
+
+	mu      sync.Mutex
+	rescues []string
+}
+
+// result is what a bubble found.
+type result struct {
+	Bubble     int
+	Report     workload.Report
+	Figures    workload.Figures
+	Virtual    time.Duration
+	Real       time.Duration
+	FaultKinds map[string]int
+}
+
+// runBubble runs a schedule. If timeline is not empty, it writes timeline.txt and
+// timeline.svg.
+func runBubble(t *testing.T, s schedule, timeline string) (found result) {
+	began := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{schedule: s, began: time.Now(), longest: s.longestTimeout(), instances: make([]*instance, len(s.Processes))}
+		b.history = workload.NewHistory(b.now, nil)
+		found = b.run(t, timeline)
+	})
+	found.Real = time.Since(began)
+	return found
+}
+
+func (b *bubble) now() workload.Instant { return workload.Instant(1 + time.Since(b.began)) }
+
+func (b *bubble) run(t *testing.T, timeline string) (found result) {
+	var err error
+	b.server, err = zktest.Run(t.Context(), zktest.InMemory(), zktest.Members(b.Members), zktest.TickTime(b.Tick),
+		zktest.ContainerInterval(b.Reap), zktest.MaxClientConns(0), zktest.Seed(b.Seed^uint64(b.Bubble)),
+		zktest.Logger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		panic(err) // an error in this program
+	}
+	b.ends = b.server.TrackSessions()
+	b.history.Update(func(rec *workload.Record) {
+		rec.Begin = b.now()
+		rec.Limits = workload.Limits{
+			WakeUp: 250 * time.Millisecond, Overrun: 500 * time.Millisecond,
+			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
+			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
+		}
+	})
+	for slot := range b.Processes {
+		b.start(slot)
+	}
+	kinds := b.injectFaults()
+	b.history.Update(func(rec *workload.Record) { rec.End = b.now() })
+	b.finish()
+	b.history.Update(func(rec *workload.Record) {
+		for _, end := range b.ends.History() {
+			rec.Ends = append(rec.Ends, workload.SessionEnd{At: workload.Instant(1 + end.At.Sub(b.began)), Tokens: end.Nodes})
+		}
+		rec.Rescues = b.rescues
+		found = result{
+			Bubble: b.Bubble, Report: workload.Check(rec), Figures: workload.Count(rec),
+			Virtual: time.Since(b.began), FaultKinds: kinds,
+		}
+		if timeline != "" {
+			err = workload.WriteTimeline(rec, found.Report.First, timeline)
+		}
+	})
+	if err != nil {
+		panic(err)
+	}
+	return found
+}
+
+// injectFaults injects the faults of the schedule until its end, when all are over.
+func (b *bubble) injectFaults() (kinds map[string]int) {
+	kinds = map[string]int{}
+	for n, st := range b.Steps {
+		time.Sleep(st.At - time.Since(b.began))
+		f := faults[slices.IndexFunc(faults, func(f fault) bool { return f.name == st.Fault })]
+		b.faulting.Lock()
+		begin := b.now()
+		what, heal := f.begin(b, st)
+		kinds[f.name]++
+		description := f.name
+		if what != "" {
+			description += ": " + what
+		}
+		b.active++
+		over := func() {
+			if heal != nil {
+				heal()
+			}
+			b.active--
+			now := b.now()
+			b.history.Update(func(rec *workload.Record) {
+				rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: now})
+				next := b.Lasts
+				if n+1 < len(b.Steps) {
+					next = b.Steps[n+1].At
+				}
+				if b.active == 0 && next-time.Since(b.began) > rec.Recovery {
+					rec.Healed = append(rec.Healed, now)
+				}
+			})
+		}
+		if heal == nil {
+			over()
+		} else {
+			b.later(st.Lasts, over)
+		}
+		b.faulting.Unlock()
+	}
+	time.Sleep(b.Lasts - time.Since(b.began))
+	b.delayed.Wait()
+	return kinds
+}
+
+// later calls f when d has passed.
+func (b *bubble) later(d time.Duration, f func()) {
+	b.delayed.Go(func() { // ends after d
+		time.Sleep(d)
+		b.faulting.Lock()
+		defer b.faulting.Unlock()
+		f()
+	})
+}
+
+// finish ends all processes, and looks for what they have left behind.
+func (b *bubble) finish() {
+	for _, i := range b.instances {
+		if i.retire() {
+			i.shutdown()
+		}
+	}
+	ended := make(chan struct{})
+	go func() { // ends with the processes
+		b.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(2*workload.ShutdownTimeout + 4*b.longest):
+		b.giveUp("a call of a pool that is closed, or its shutdown, did not return")
+	}
+	time.Sleep(b.longest + 4*b.Tick) // until the sessions of processes that were killed have expired
+	left := b.left()
+	b.history.Update(func(rec *workload.Record) { rec.Leaked = left })
+	if err := b.server.Invariants(); err != nil {
+		b.history.Update(func(rec *workload.Record) { rec.Crashes = append(rec.Crashes, "invariant: "+err.Error()) })
+	}
+	if err := b.server.Close(); err != nil {
+		panic(err)
+	}
+}
+
+// giveUp ends this program, because the bubble would not end. The caller reports it.
+func (b *bubble) giveUp(reason string) {
+	fmt.Fprintf(os.Stderr, "stuck: bubble %d of seed %d: %s\n", b.Bubble, b.Seed, reason)
+	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+	os.Exit(3)
+}
+
+// left lists what is left when all processes have ended.
+func (b *bubble) left() (left []string) {
+	directories := append(b.Load.Directories(chroot), chroot)
+	state := b.server.State()
+	for path, node := range state.Nodes {
+		if strings.HasPrefix(path, chroot) && (node.Stat.EphemeralOwner != 0 || !slices.Contains(directories, path)) {
+			left = append(left, fmt.Sprintf("left: node %s, created at %#x by session %#x, with data %q",
+				path, node.Stat.Czxid, uint64(node.Stat.EphemeralOwner), node.Data))
+		}
+	}
+	for _, s := range state.Sessions {
+		left = append(left, fmt.Sprintf("left: session %#x", uint64(s.ID)))
+	}
+	for _, c := range state.Conns {
+		left = append(left, fmt.Sprintf("left: connection %d from %s", c.Number, c.Addr))
+	}
+	slices.Sort(left)
+	return left
+}
+
+// excuse says that a process could not know that it had lost a lock.
+func (b *bubble) excuse(process string, begin, end workload.Instant) {
+	b.history.Update(func(rec *workload.Record) {
+		rec.Pauses = append(rec.Pauses, workload.Span{Process: process, Begin: begin, End: end})
+	})
+}
+
+// target returns the process that a fault is for.
+func (b *bubble) target(s step) *instance {
+	if s.Holder {
+		holder := b.history.LongestHolder()
+		for _, i := range b.instances {
+			if i.name == holder {
+				return i
+			}
+		}
+	}
+	return b.instances[s.Process]
+}
+
+// instance is a process that runs, or has run.
+type instance struct {
+	*bubble
+	slot    int
+	name    string
+	host    string
+	machine *clock.Machine
+	client  *workload.Client
+	stream  *workload.Stream
+	pool    *lockpool.Pool
+	retired bool // it is to be replaced, or its bubble ends; set by the goroutine of the faults
+
+	mu        sync.Mutex
+	changed   sync.Cond
+	suspended bool
+	dead      bool
+}
+
+// start starts a process.
+func (b *bubble) start(slot int) {
+	p, generation := b.Processes[slot], 1
+	machine := new(clock.Machine)
+	machine.SetRate(p.Rate)
+	if last := b.instances[slot]; last != nil {
+		generation = 1 + last.generation()
+	}
+	i := &instance{
+		bubble: b, slot: slot, name: fmt.Sprintf("process %d.%d", slot, generation),
+		host: fmt.Sprintf("10.%d.%d.%d", slot, generation/250, generation%250), machine: machine,
+	}
+	i.changed.L = &i.mu
+	i.stream = b.history.Stream(i.name)
+	config := b.Load
+	config.Timeout, config.MinLong, config.MaxLong = p.Timeout, p.Timeout/2, 3*p.Timeout
+	config.Seed = rand.New(rand.NewPCG(p.Seed, uint64(generation))).Uint64() >> 33
+	i.client = &workload.Client{Config: config, Now: i.now, Report: i.report, Machine: machine}
+	logger := slog.New(rescueHandler{i})
+	connector, err := zookeeper.NewConnector(zookeeper.Config{
+		Servers: b.server.Members(), Chroot: chroot, Layout: p.Layout, SessionTimeout: p.Timeout, Logger: logger, Dial: i.dialer(),
+	})
+	if err != nil {
+		panic(err) // an error in this program
+	}
+	if i.pool, err = lockpool.OpenConnector(connector, lockpool.WithLogger(logger)); err != nil {
+		panic(err)
+	}
+	b.instances[slot] = i
+	for worker := range p.Workers {
+		b.running.Go(func() { i.client.Work(i.pool, worker) }) // ends when the pool is closed
+	}
+}
+
+func (i *instance) generation() (n int) {
+	_, _ = fmt.Sscanf(i.name[strings.Index(i.name, ".")+1:], "%d", &n)
+	return n
+}
+
+func (i *instance) selector() zktest.Selector { return zktest.Selector{Host: i.host} }
+
+// now returns the time when the process runs. If it was killed, its goroutine ends.
+func (i *instance) now() workload.Instant {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for i.suspended && !i.dead {
+		i.changed.Wait()
+	}
+	if i.dead {
+		runtime.Goexit()
+	}
+	return i.bubble.now()
+}
+
+// report adds an event to the record. An access to the register takes time, and
+// sometimes so long that the lock is lost meanwhile.
+func (i *instance) report(e workload.Event) workload.Answer {
+	if e.IsAccess() {
+		d := time.Duration(e.ID%7) * time.Millisecond
+		if e.ID%50 == 0 {
+			d = i.client.Timeout
+		}
+		time.Sleep(d)
+		defer time.Sleep(d / 2)
+	}
+	return i.stream.Add(e)
+}
+
+// retire reports whether the process has not been retired before.
+func (i *instance) retire() bool {
+	was := i.retired
+	i.retired = true
+	return !was
+}
+
+// kill ends the process: it does nothing more, and its connections end as end does it.
+func (i *instance) kill(end func(zktest.Selector)) {
+	i.mu.Lock()
+	i.dead = true
+	i.changed.Broadcast()
+	i.mu.Unlock()
+	i.stream.End(i.bubble.now())
+	end(i.selector())
+	// What is left of the process in this one has no connection any more.
+	i.running.Go(func() { _ = i.pool.Close() })
+}
+
+// close closes the pool while it is used.
+func (i *instance) close() { i.running.Go(func() { _ = i.pool.Close() }) }
+
+// shutdown shuts the pool down. Its holders finish first.
+func (i *instance) shutdown() { i.running.Go(func() { i.client.Shutdown(i.pool, 0) }) }
+
+// dialer returns a dialer that refuses when the process is dead.
+func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
+	dial := i.server.DialFrom(i.host)
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		i.mu.Lock()
+		dead := i.dead
+		i.mu.Unlock()
+		if dead {
+			return nil, errors.New("the process was killed")
+		}
+		conn, err := dial(ctx, address)
+		if latency := i.Processes[i.slot].Latency; err == nil && latency > 0 {
+			conn = newSlowConn(conn, latency, i.client.Seed)
+		}
+		return conn, err
+	}
+}
+
+// slowConn is a connection on which everything takes some time.
+type slowConn struct {
+	net.Conn
+	latency time.Duration
+	up      *rand.Rand // used by the goroutine that writes
+	down    *rand.Rand // used by the goroutine that reads
+}
+
+func newSlowConn(conn net.Conn, latency time.Duration, seed uint64) *slowConn {
+	_, port, _ := net.SplitHostPort(conn.LocalAddr().String())
+	var number uint64
+	_, _ = fmt.Sscan(port, &number)
+	return &slowConn{conn, latency, rand.New(rand.NewPCG(seed, 2*number)), rand.New(rand.NewPCG(seed, 2*number+1))}
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	time.Sleep(between(c.up, 0, c.latency))
+	return c.Conn.Write(p)
+}
+
+// Read delays what has arrived. Packets are read in two parts, of which one is delayed.
+func (c *slowConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.down.IntN(2) == 0 {
+		time.Sleep(between(c.down, 0, c.latency))
+	}
+	return n, err
+}
+
+// suspend stops the process and the clocks of its machine, and holds up its connections.
+func (i *instance) suspend() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.suspended {
+		return false
+	}
+	i.suspended = true
+	i.machine.Stop()
+	i.server.Partition(i.selector(), zktest.Both)
+	return true
+}
+
+func (i *instance) resume(reported bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.suspended = false
+	i.machine.Resume(reported)
+	i.server.HealOnly(i.selector(), zktest.Both)
+	i.changed.Broadcast()
+}
+
+// rescueHandler counts the nodes whose removal a process did not notice: no ACL is ever
+// changed, so each is a defect.
+type rescueHandler struct{ *instance }
+
+func (h rescueHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (h rescueHandler) WithAttrs([]slog.Attr) slog.Handler           { return h }
+func (h rescueHandler) WithGroup(string) slog.Handler                { return h }
+
+func (h rescueHandler) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "went unnoticed") {
+		text := fmt.Sprintf("%s at %s: %s", h.name, time.Since(h.began), r.Message)
+		r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+		h.bubble.mu.Lock()
+		defer h.bubble.mu.Unlock()
+		h.rescues = append(h.rescues, text)
+	}
+	return nil
+}

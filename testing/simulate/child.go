@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime/pprof"
+	"testing"
+	"time"
+)
+
+// childEnv makes a process run the bubbles that it reads. One thread is enough for a
+// bubble, whose goroutines take turns, and it makes a schedule bring the same violation
+// back more often. So bubbles side by side are in processes of their own.
+const childEnv = "LOCKPOOL_SIMULATE_CHILD"
+
+// order is a bubble to run.
+type order struct {
+	Schedule schedule
+	Timeline string // the files to write, without their extension; "" writes none
+}
+
+// runChild runs bubbles until the end of the standard input, and ends the process.
+func runChild() {
+	out := json.NewEncoder(os.Stdout)
+	os.Stdout = os.Stderr // for package testing
+	// synctest.Test needs a *testing.T. Main is kept for programs that simulate go test.
+	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{
+		Name: "simulate",
+		F: func(t *testing.T) {
+			defer profile(os.Getenv(profileEnv))()
+			in := json.NewDecoder(bufio.NewReader(os.Stdin))
+			for {
+				var o order
+				if err := in.Decode(&o); err != nil {
+					return
+				}
+				if err := out.Encode(runBubble(t, o.Schedule, o.Timeline)); err != nil {
+					return // the parent has ended
+				}
+			}
+		},
+	}}, nil, nil)
+}
+
+// profile starts a profile of the processor, if there is a file for it, and returns a
+// function that ends it.
+func profile(file string) (stop func()) {
+	if file == "" {
+		return func() {}
+	}
+	f, err := os.Create(file)
+	if err == nil {
+		err = pprof.StartCPUProfile(f)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "simulate:", err)
+		os.Exit(2)
+	}
+	return pprof.StopCPUProfile
+}
+
+const profileEnv = "LOCKPOOL_SIMULATE_PROFILE"
+
+// child is a process that runs bubbles, one after the other.
+type child struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *json.Decoder
+	stderr *bytes.Buffer
+}
+
+func startChild(profile string) (*child, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{cmd: exec.Command(exe), stderr: new(bytes.Buffer)}
+	c.cmd.Env = append(os.Environ(), childEnv+"=1", "GOMAXPROCS=1", "GOGC=400", profileEnv+"="+profile)
+	c.cmd.Stderr = c.stderr
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.stdout = json.NewDecoder(stdout)
+	return c, c.cmd.Start()
+}
+
+// close ends the process.
+func (c *child) close() {
+	_ = c.stdin.Close()
+	_ = c.cmd.Wait()
+}
+
+// run runs a bubble within a limit of real time. A bubble that ends the process, or does
+// not end, is a violation, after which the child must not be used again.
+func (c *child) run(ctx context.Context, o order, limit time.Duration) (found result, alive bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		_ = c.cmd.Process.Signal(os.Interrupt) // it does not handle it
+	})
+	defer stop()
+	began := time.Now()
+	if err = json.NewEncoder(c.stdin).Encode(o); err == nil {
+		err = c.stdout.Decode(&found)
+	}
+	if err == nil {
+		return found, true, nil
+	}
+	_ = c.cmd.Wait()
+	if parent := context.Cause(ctx); parent != nil && parent != context.DeadlineExceeded {
+		return found, false, parent
+	}
+	found.Bubble, found.Real = o.Schedule.Bubble, time.Since(began)
+	if ctx.Err() != nil {
+		found.Report.Stuck = []string{fmt.Sprintf("stuck: bubble %d did not end within %s of real time", o.Schedule.Bubble, limit)}
+	} else {
+		text := c.stderr.Bytes()
+		found.Report.Violations = []string{fmt.Sprintf("crash: bubble %d ended its process (%s): %s",
+			o.Schedule.Bubble, c.cmd.ProcessState, text[:min(len(text), 400000)])}
+	}
+	return found, false, nil
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// fault is a kind of fault. begin injects it, and returns what it was injected into and
+// how to heal it; a fault that is over at once has nothing to heal.
+type fault struct {
+	name    string
+	lasts   length
+	members int // that the ensemble must have at least
+	begin   func(b *bubble, s step) (what string, heal func())
+}
+
+// length is how long a fault lasts, relative to a session timeout.
+type length int
+
+const (
+	moment length = iota
+	short
+	long
+)
+
+func contains(name, part string) bool { return strings.Contains(name, part) }
+
+var faults = []fault{
+	// Processes and machines.
+	{"kill a process", short, 1, replace(func(b *bubble, i *instance) { i.kill(b.server.Cut) })},
+	{"cut a process's power", short, 1, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
+	{"stop a process", moment, 1, replace(func(b *bubble, i *instance) { i.shutdown() })},
+	{"close a process's pool", moment, 1, replace(func(b *bubble, i *instance) { i.close() })},
+	{"suspend a machine", long, 1, suspend(true)},
+	{"suspend a machine briefly", short, 1, suspend(true)},
+	{"stop a virtual machine", long, 1, suspend(false)},
+	{"set a wall clock", moment, 1, func(b *bubble, s step) (string, func()) {
+		i := b.target(s)
+		d := time.Duration((s.Amount - 0.5) * float64(time.Hour))
+		i.machine.SetWallClock(d)
+		return fmt.Sprintf("%s by %s", i.name, d), nil
+	}},
+
+	// Connections of a process.
+	{"cut connections", moment, 1, disturb((*zktest.Server).Cut)},
+	{"reset connections", moment, 1, disturb((*zktest.Server).Reset)},
+	{"half-open connections", long, 1, disturb((*zktest.Server).HalfOpen)},
+	{"deafen connections", long, 1, disturb((*zktest.Server).Deafen)},
+	{"freeze connections", short, 1, partition(zktest.Both)},
+	{"freeze connections for long", long, 1, partition(zktest.Both)},
+	{"freeze what a process sends", long, 1, partition(zktest.Inbound)},
+	{"freeze what a process receives", long, 1, partition(zktest.Outbound)},
+	{"throttle connections", long, 1, func(b *bubble, s step) (string, func()) {
+		i := b.target(s)
+		b.server.Throttle(i.selector(), 1+int(s.Amount*30), 20*time.Millisecond)
+		return i.name, func() { b.server.Throttle(i.selector(), 0, 0) }
+	}},
+	{"expire a session", moment, 1, func(b *bubble, s step) (string, func()) {
+		i := b.target(s)
+		for _, c := range b.server.State().Conns {
+			if strings.HasPrefix(c.Addr, i.host+":") && c.Session != 0 {
+				// The holder cannot know before it is told.
+				b.excuse(i.name, b.now(), b.now().Add(b.longest))
+				_ = b.server.ExpireSession(c.Session) // fails if it has ended
+			}
+		}
+		return i.name, nil
+	}},
+
+	// Requests of anybody.
+	{"delay requests", moment, 1, inject(func(s step) zktest.Action { return zktest.DelayApply(seconds(s.Amount * 3)) })},
+	{"delay replies", moment, 1, inject(func(s step) zktest.Action { return zktest.DelayReply(seconds(s.Amount * 3)) })},
+	{"lose requests", moment, 1, inject(func(step) zktest.Action { return zktest.DropBeforeApply() })},
+	{"lose replies", moment, 1, inject(func(step) zktest.Action { return zktest.DropAfterApply() })},
+	{"reset instead of replying", moment, 1, inject(func(step) zktest.Action { return zktest.ResetAfterApply() })},
+	{"cut replies short", moment, 1, inject(func(s step) zktest.Action { return zktest.TruncateReply(int(s.Amount * 40)) })},
+	{"reset after replies", moment, 1, inject(func(step) zktest.Action { return zktest.ResetAfterReply() })},
+
+	// Members, as clients see them.
+	{"reset all connections", moment, 1, func(b *bubble, _ step) (string, func()) {
+		b.server.Reset(zktest.Selector{})
+		return "", nil
+	}},
+	{"reset the connections of a member", moment, 3, func(b *bubble, s step) (string, func()) {
+		b.server.Reset(zktest.Selector{Member: s.Member})
+		return member(s.Member), nil
+	}},
+	{"freeze the connections of a member", long, 3, func(b *bubble, s step) (string, func()) {
+		sel := zktest.Selector{Member: s.Member}
+		b.server.Partition(sel, zktest.Both)
+		return member(s.Member), func() { b.server.HealOnly(sel, zktest.Both) }
+	}},
+	{"refuse connections", long, 1, admit((*zktest.Server).RefuseConnections)},
+	{"reject connections", long, 1, admit((*zktest.Server).RejectConnections)},
+	{"hang connections", long, 1, admit((*zktest.Server).HangConnections)},
+	{"restart the ensemble", short, 1, alone(func(b *bubble) func() {
+		_ = b.server.Stop(context.Background()) // fails only if it is closed
+		return func() { _ = b.server.Start(context.Background()) }
+	})},
+	{"pause the ensemble", short, 1, alone(pauseAll)},
+	{"pause the ensemble for long", long, 1, alone(pauseAll)},
+
+	// Members of an ensemble.
+	{"kill the leader", short, 3, members(leader, kill)},
+	{"kill the leader for long", long, 3, members(leader, kill)},
+	{"kill a follower", long, 3, members(follower, kill)},
+	{"kill the leader and a follower", long, 3, members(leaderAndFollower, kill)},
+	{"kill all members", short, 3, members(everyMember, kill)},
+	{"pause the leader", short, 3, members(leader, pause)},
+	{"pause the leader for long", long, 3, members(leader, pause)},
+	{"pause a follower", short, 3, members(follower, pause)},
+	{"pause a follower for long", long, 3, members(follower, pause)},
+	{"isolate the leader", short, 3, members(leader, isolate)},
+	{"isolate the leader for long", long, 3, members(leader, isolate)},
+	{"isolate a follower", short, 3, members(follower, isolate)},
+	{"isolate a follower for long", long, 3, members(follower, isolate)},
+	{"isolate all members", short, 3, members(everyMember, isolate)},
+	{"separate the leader and a follower", long, 3, func(b *bubble, s step) (string, func()) {
+		which := leaderAndFollower(b, s)
+		_ = b.server.Separate(which[0], which[1])
+		return fmt.Sprint(which), b.server.HealMembers
+	}},
+	{"slow down the leader", long, 3, members(leader, slow)},
+	{"slow down a follower", long, 3, members(follower, slow)},
+	{"slow down all members", long, 3, members(everyMember, slow)},
+	{"a member lags", long, 3, func(b *bubble, s step) (string, func()) {
+		_ = b.server.Lag(s.Member)
+		return member(s.Member), func() { _ = b.server.CatchUp(s.Member) }
+	}},
+}
+
+// leader returns the leader, or any member if there is none.
+func leader(b *bubble, s step) []int {
+	if n := b.server.Leader(); n != 0 {
+		return []int{n}
+	}
+	return []int{s.Member}
+}
+
+func follower(b *bubble, s step) []int {
+	if s.Member == b.server.Leader() {
+		return []int{s.Member%b.Members + 1}
+	}
+	return []int{s.Member}
+}
+
+func leaderAndFollower(b *bubble, s step) []int {
+	n := leader(b, s)[0]
+	other := s.Member
+	if other == n {
+		other = n%b.Members + 1
+	}
+	return []int{n, other}
+}
+
+func everyMember(b *bubble, _ step) (all []int) {
+	for n := range b.Members {
+		all = append(all, n+1)
+	}
+	return all
+}
+
+// members is a fault of some members, one after the other. Errors mean that a member has
+// ended meanwhile, by another fault.
+func members(which func(b *bubble, s step) []int, begin func(b *bubble, s step, member int) (heal func())) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		all := which(b, s)
+		var heals []func()
+		for _, n := range all {
+			heals = append(heals, begin(b, s, n))
+		}
+		return fmt.Sprint(all), func() {
+			for _, heal := range heals {
+				heal()
+			}
+		}
+	}
+}
+
+func kill(b *bubble, _ step, n int) func() {
+	_ = b.server.StopMember(n)
+	return func() { _ = b.server.StartMember(n) }
+}
+
+func pause(b *bubble, _ step, n int) func() {
+	_ = b.server.PauseMember(n)
+	return func() { _ = b.server.ResumeMember(n) }
+}
+
+func isolate(b *bubble, _ step, n int) func() {
+	_ = b.server.Isolate(n)
+	return b.server.HealMembers
+}
+
+// slow makes messages of a member take up to a tick.
+func slow(b *bubble, s step, n int) func() {
+	_ = b.server.SlowMember(n, time.Duration(s.Amount*s.Amount*float64(b.Tick)))
+	return func() { _ = b.server.SlowMember(n, 0) }
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func member(n int) string { return fmt.Sprintf("member %d", n) }
+
+// replace ends a process, and starts another one when the fault is over.
+func replace(end func(b *bubble, i *instance)) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		i := b.target(s)
+		if !i.retire() {
+			return i.name + ", which has ended already", nil
+		}
+		end(b, i)
+		if s.Lasts > 0 {
+			return i.name, func() { b.start(i.slot) }
+		}
+		b.start(i.slot)
+		return i.name, nil
+	}
+}
+
+// suspend suspends the machine of a process, whose connections are held up meanwhile.
+func suspend(reported bool) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		i := b.target(s)
+		if !i.suspend() {
+			return i.name + ", which is suspended already", nil
+		}
+		begin := b.now()
+		return i.name, func() {
+			i.resume(reported)
+			end := b.now()
+			if !reported {
+				// Until its lease rests on proofs from after the jump it may end too late, by
+				// the length of the jump (see driver/zookeeper, lease.go).
+				end = end.Add(min(end.Since(begin), b.longest))
+			}
+			b.excuse(i.name, begin, end)
+		}
+	}
+}
+
+func disturb(do func(*zktest.Server, zktest.Selector)) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		i := b.target(s)
+		do(b.server, i.selector())
+		return i.name, nil
+	}
+}
+
+func partition(dir zktest.Direction) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		i := b.target(s)
+		b.server.Partition(i.selector(), dir)
+		return i.name, func() { b.server.HealOnly(i.selector(), dir) }
+	}
+}
+
+// inject hits some of the next requests, of one kind or of all.
+func inject(action func(s step) zktest.Action) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		rule := zktest.Rule{Skip: int(s.Amount * 20), Times: 1 + s.Process%4, Do: action(s)}
+		kinds := [][]zktest.Op{nil, nil, zktest.Creates, {zktest.OpDelete, zktest.OpMulti}, {zktest.OpGetChildren, zktest.OpGetChildren2}, {zktest.OpConnect}}
+		rule.Ops = kinds[(s.Process+s.Member)%len(kinds)]
+		f := b.server.Inject(rule)
+		b.later(time.Minute, f.Remove)
+		return rule.String(), nil
+	}
+}
+
+func admit(mode func(*zktest.Server, ...int) error) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		which := []int{s.Member}
+		if s.Amount < 0.3 {
+			which = nil
+		}
+		_ = mode(b.server, which...) // fails while the server is stopped
+		return fmt.Sprint(which), func() { _ = b.server.AcceptConnections(which...) }
+	}
+}
+
+func pauseAll(b *bubble) func() {
+	_ = b.server.Pause() // fails only if it is closed or stopped
+	return func() { _ = b.server.Resume() }
+}
+
+// alone is a fault of the whole ensemble, which has one at a time.
+func alone(begin func(b *bubble) (heal func())) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		if b.down {
+			return "none, because the ensemble is down already", nil
+		}
+		b.down = true
+		heal := begin(b)
+		return "", func() { heal(); b.down = false }
+	}
+}

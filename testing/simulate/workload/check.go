@@ -1,0 +1,475 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// Limits are how long things may take.
+type Limits struct {
+	WakeUp     time.Duration // until a client that was paused notices a loss
+	Overrun    time.Duration // of a call after its context has ended
+	Recovery   time.Duration // until a lock is granted when all faults are over
+	Revocation time.Duration // until a holder notices a revocation request, or has lost the lock: no lease lasts longer
+
+	// CalmOnly says that faults may last longer than Recovery: a lock may then be free
+	// for long as long as there are faults.
+	CalmOnly bool
+
+	// Order is how much earlier than another a call must have asked for a lock to be
+	// granted it first, if there was no fault for some time. 0 means that the order is
+	// not checked.
+	Order time.Duration
+
+	// Cause is how long before the loss of a lock there must have been a fault. 0 means
+	// that losses need no cause.
+	Cause time.Duration
+}
+
+const (
+	// minRequests is how many requests that fit beside a holder make it certain
+	// that some are granted beside it.
+	minRequests = 50
+	// vicinity is how far from a violation a fault may be to be listed with it.
+	vicinity = 5 * time.Second
+	// searchTime limits the search for a linearization of one register.
+	searchTime = 2 * time.Minute
+)
+
+// expectedErrors are the errors that clients and faults cause. No client mixes
+// kinds of locks or removes the nodes of other clients.
+var expectedErrors = []string{"", "busy", "canceled", "lock_lost", "pool_closed", "revoked", "timeout", unanswered}
+
+// Report is the result of the checks.
+type Report struct {
+	Violations []string
+	Leaked     []string
+	Stuck      []string
+	First      Instant        // when the first violation happened, if that is known
+	MaxHolders map[string]int // by lock
+	excused    int            // overlaps while the older holder was paused
+}
+
+// Verdict returns the last line of a campaign's output.
+func (r Report) Verdict() string {
+	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d", len(r.Violations), len(r.Leaked), len(r.Stuck))
+}
+
+// Clean reports whether nothing was found.
+func (r Report) Clean() bool { return len(r.Violations)+len(r.Leaked)+len(r.Stuck) == 0 }
+
+func (r *Report) violation(at Instant, format string, args ...any) {
+	if r.First == Never || at != Never && at < r.First {
+		r.First = at
+	}
+	r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
+}
+
+// Check checks a record.
+func Check(rec *Record) Report {
+	r := Report{Violations: slices.Clone(rec.Crashes), Leaked: rec.Leaked, Stuck: slices.Clone(rec.Hung), MaxHolders: map[string]int{}}
+	byLock := map[string][]*hold{}
+	for _, h := range rec.holds {
+		byLock[h.lock] = append(byLock[h.lock], h)
+	}
+	for _, name := range slices.Sorted(maps.Keys(byLock)) {
+		holds := byLock[name]
+		slices.SortFunc(holds, func(a, b *hold) int { return cmp.Compare(a.begin, b.begin) })
+		r.checkOverlaps(rec, holds)
+		r.checkTokens(rec, holds)
+		r.checkSharing(holds)
+		r.checkRevocations(rec, holds)
+		r.checkGaps(rec, holds)
+		r.checkCauses(rec, holds)
+	}
+	r.checkOrder(rec)
+	r.checkEnds(rec)
+	r.checkRegisters(rec)
+	r.checkCalls(rec)
+	r.checkRecoveries(rec)
+	for _, text := range rec.Rescues {
+		r.violation(Never, "rescue: a lost event was found by a later check, although no ACL was changed: %s", text)
+	}
+	return r
+}
+
+// checkOverlaps finds times at which the holders of a lock believed to have more
+// permits than there are.
+func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
+	var active []*hold
+	for _, h := range holds {
+		active = slices.DeleteFunc(active, func(g *hold) bool { return g.end <= h.begin })
+		if h.end <= h.begin {
+			continue
+		}
+		active = append(active, h)
+		if !exceeded(active) {
+			r.MaxHolders[h.lock] = max(r.MaxHolders[h.lock], len(active))
+			continue
+		}
+		newest := active[0]
+		for _, g := range active[1:] {
+			if rec.older(newest, g) == newest {
+				newest = g
+			}
+		}
+		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
+			return g != newest && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
+		})
+		if !exceeded(awake) {
+			r.excused++
+			continue
+		}
+		until, holders := h.end, []string{}
+		for _, g := range awake {
+			until = min(until, g.end)
+			holders = append(holders, fmt.Sprintf("%s from %s until %s", g, rec.at(g.begin), rec.at(g.end)))
+		}
+		r.violation(h.begin, "exclusion: lock %q exceeded its limit with %d holders, for %s at %s: %s%s", h.lock, len(awake),
+			until.Since(h.begin), rec.at(h.begin), strings.Join(holders, ", and "), rec.circumstances(h.begin))
+	}
+}
+
+// exceeded reports whether holds of a lock have more permits than there are.
+func exceeded(holds []*hold) bool {
+	used := 0
+	for _, h := range holds {
+		used += h.permits
+	}
+	return used > holds[0].of
+}
+
+// latestEnd returns the latest end of all holds but one.
+func latestEnd(holds []*hold, but *hold) (end Instant) {
+	for _, h := range holds {
+		if h != but {
+			end = max(end, h.end)
+		}
+	}
+	return end
+}
+
+// older returns which of two holds was granted first and should have ended. The
+// grant of g was noticed before that of h.
+func (rec *Record) older(g, h *hold) *hold {
+	switch {
+	case g.token != 0 && h.token != 0 && h.token < g.token:
+		return h
+	case h.token == 0 && rec.noticedLate(h):
+		return h
+	default:
+		return g
+	}
+}
+
+// noticedLate reports whether a client noticed a grant during or just after a
+// pause, and so may have been granted the lock before the pause.
+func (rec *Record) noticedLate(h *hold) bool {
+	return rec.pausedDuring(h.process, h.begin, h.begin)
+}
+
+func (rec *Record) pausedDuring(process string, from, until Instant) bool {
+	return slices.ContainsFunc(rec.Pauses, func(p Span) bool {
+		end := p.End.Add(rec.WakeUp)
+		return p.Process == process && from.within(p.Begin, end) && until.within(p.Begin, end)
+	})
+}
+
+// pausedFor returns for how much of a time a process was paused.
+func (rec *Record) pausedFor(process string, from, until Instant) (sum time.Duration) {
+	for _, p := range rec.Pauses {
+		if p.Process == process {
+			sum += max(min(p.End, until).Since(max(p.Begin, from)), 0)
+		}
+	}
+	return sum
+}
+
+// checkTokens finds tokens that do not grow, or that change while a lock is held.
+// A grant is known to precede another one if it was noticed before the other
+// request, or if it was noticed before the other grant and both exclude each
+// other.
+func (r *Report) checkTokens(rec *Record, holds []*hold) {
+	var known []*hold
+	for _, h := range holds {
+		for _, token := range h.reentries {
+			if h.token != 0 && token != h.token {
+				r.violation(h.begin, "token: lock %q: reentry changed the token to %#x: %s, %s", h.lock, token, h, rec.at(h.begin))
+			}
+		}
+		if h.token == 0 || h.downgraded() || rec.noticedLate(h) {
+			continue
+		}
+		var last *hold
+		for _, g := range known {
+			if (g.begin < h.requested || g.permits+h.permits > h.of) && (last == nil || g.token > last.token) {
+				last = g
+			}
+		}
+		known = append(known, h)
+		if last != nil && h.token <= last.token {
+			r.violation(h.begin, "token: lock %q: the token did not grow: %s, granted %s, after %s, granted %s%s",
+				h.lock, h, rec.at(h.begin), last, rec.at(last.begin), rec.circumstances(h.begin))
+		}
+	}
+}
+
+// checkSharing finds a lock that never had several holders, although many
+// requests fit beside a holder.
+func (r *Report) checkSharing(holds []*hold) {
+	fitting := 0
+	for _, h := range holds {
+		if slices.ContainsFunc(holds, func(g *hold) bool {
+			return g.begin <= h.requested && h.requested < g.end && g.permits+h.permits <= h.of
+		}) {
+			fitting++
+		}
+	}
+	if name := holds[0].lock; fitting >= minRequests && r.MaxHolders[name] < 2 {
+		r.violation(Never, "sharing: lock %q never had two holders at once, although %d requests fit beside a holder", name, fitting)
+	}
+}
+
+// checkRevocations finds holders that listen for revocation requests, but did not
+// notice one and went on holding the lock.
+func (r *Report) checkRevocations(rec *Record, holds []*hold) {
+	for _, c := range rec.calls {
+		if c.op != opRevoke || c.lock != holds[0].lock || c.err != "" {
+			continue
+		}
+		for _, h := range holds {
+			begin, due := h.begin, c.end.Add(rec.Revocation+rec.pausedFor(h.process, c.begin, h.end))
+			if h.downgraded() {
+				begin = h.exclusiveSince
+			}
+			if h.revocable && begin < c.begin && h.end > due && (h.revokedAt == Never || h.revokedAt > due) {
+				r.violation(c.end, "revocation: lock %q: the holder did not notice the revocation request made from %s until %s: %s from %s until %s%s",
+					h.lock, rec.at(c.begin), rec.at(c.end), h, rec.at(h.begin), rec.at(h.end), rec.circumstances(c.end))
+			}
+		}
+	}
+}
+
+// checkGaps finds times in which a lock was free and not granted, although
+// clients waited for it.
+func (r *Report) checkGaps(rec *Record, holds []*hold) {
+	free := rec.Begin
+	checkGap := func(until Instant) {
+		free := free
+		if rec.CalmOnly {
+			free, until = rec.longestCalm(free, until)
+		}
+		if until.Since(free) <= rec.Recovery {
+			return
+		}
+		var waited time.Duration
+		for _, c := range rec.calls {
+			if c.lock == holds[0].lock && c.permits > 0 {
+				waited += max(min(until, c.end).Since(max(free, c.begin)), 0)
+			}
+		}
+		if waited > rec.Recovery {
+			r.violation(free, "stall: lock %q was free but not granted for %s after %s, although clients waited for it, for %s in all%s",
+				holds[0].lock, until.Since(free), rec.at(free), waited, rec.circumstances(free))
+		}
+	}
+	taken := make([]Span, 0, len(holds))
+	for _, h := range holds {
+		taken = append(taken, Span{h.process, h.begin, h.end})
+	}
+	for _, c := range rec.calls { // who asks for several locks may hold this one, and wait for the others
+		if c.lock == holds[0].lock && c.op == opLockAll {
+			taken = append(taken, Span{c.process, c.begin, c.end})
+		}
+	}
+	slices.SortFunc(taken, func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) })
+	for _, s := range taken {
+		checkGap(s.Begin)
+		free = max(free, s.End)
+	}
+	checkGap(rec.End)
+}
+
+// longestCalm returns the longest part of a time in which there was no fault.
+func (rec *Record) longestCalm(from, until Instant) (begin, end Instant) {
+	begin, end = from, from
+	faults := slices.SortedFunc(slices.Values(rec.Faults), func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) })
+	calm := from
+	for _, f := range append(faults, Span{Begin: until, End: until}) {
+		if next := min(f.Begin, until); next.Since(calm) > end.Since(begin) {
+			begin, end = calm, next
+		}
+		calm = max(calm, f.End)
+	}
+	return begin, end
+}
+
+// checkCauses finds locks that were lost although there was no fault.
+func (r *Report) checkCauses(rec *Record, holds []*hold) {
+	for _, h := range holds {
+		if rec.Cause == 0 || !h.lost || h.end > rec.End {
+			continue
+		}
+		if !slices.ContainsFunc(rec.Faults, func(f Span) bool { return f.Begin <= h.end && h.end <= f.End.Add(rec.Cause) }) {
+			r.violation(h.end, "loss: lock %q was lost without a fault in the %s before: %s, granted %s, lost %s",
+				h.lock, rec.Cause, h, rec.at(h.begin), rec.at(h.end))
+		}
+	}
+}
+
+// checkOrder finds calls that were granted a lock with a queue before others that had
+// asked earlier and were still waiting.
+func (r *Report) checkOrder(rec *Record) {
+	byLock := map[string][]*call{}
+	for _, c := range rec.calls {
+		if rec.Order > 0 && kindOf(c.lock) != Plain && c.op == opLock && (c.err == "" || c.err == "timeout" || c.err == "canceled") {
+			byLock[c.lock] = append(byLock[c.lock], c)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byLock)) {
+		calls := slices.SortedFunc(slices.Values(byLock[name]), func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
+		var waiting []*call // that asked before
+		for _, b := range calls {
+			waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
+			for _, a := range waiting {
+				if b.err == "" && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+					rec.calm(a.begin.Add(-rec.Cause), b.end) {
+					r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
+						name, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
+				}
+			}
+			waiting = append(waiting, b)
+		}
+	}
+}
+
+// excludes reports whether two calls ask for permits that one holder or the other can
+// have, or that are granted in order anyway, as those of a semaphore are.
+func (c *call) excludes(other *call) bool {
+	return c.of != many || c.permits+other.permits > c.of
+}
+
+// calm reports whether there was no fault in a time.
+func (rec *Record) calm(from, until Instant) bool {
+	return !slices.ContainsFunc(rec.Faults, func(f Span) bool { return f.Begin <= until && from <= f.End })
+}
+
+// checkEnds finds holders who did not know that they had lost a lock when the servers
+// ended their session, and so could grant the lock to others.
+func (r *Report) checkEnds(rec *Record) {
+	byToken := map[int64][]*hold{}
+	for _, h := range rec.holds {
+		if h.token != 0 {
+			byToken[h.token] = append(byToken[h.token], h)
+		}
+	}
+	for _, end := range rec.Ends {
+		for _, token := range end.Tokens {
+			for _, h := range byToken[token] {
+				if h.begin < end.At && end.At < min(h.end, rec.End) && !rec.pausedDuring(h.process, end.At, h.end) {
+					r.violation(end.At, "lease: lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
+						h.lock, rec.at(end.At), rec.at(h.end), h, rec.circumstances(end.At))
+				}
+			}
+		}
+	}
+}
+
+// checkRegisters checks that each lock's register was linearizable, as one that
+// accepts a write unless its token is smaller than the last accepted one.
+func (r *Report) checkRegisters(rec *Record) {
+	byLock := map[string][]porcupine.Operation{}
+	clients := map[string]int{}
+	for _, a := range rec.accesses {
+		if _, ok := clients[a.process]; !ok {
+			clients[a.process] = len(clients)
+		}
+		byLock[a.lock] = append(byLock[a.lock], porcupine.Operation{
+			ClientId: clients[a.process], Input: a, Call: int64(a.begin), Output: a, Return: int64(a.end),
+		})
+	}
+	model := porcupine.Model{
+		Init: func() any { return register{} },
+		Step: func(state, input, _ any) (bool, any) {
+			g, a := state.(register), input.(*access)
+			if a.write {
+				return g.write(a.token, a.value) == a.accepted, g
+			}
+			return g == register{a.token, a.value}, g
+		},
+	}
+	for _, name := range slices.Sorted(maps.Keys(byLock)) {
+		switch porcupine.CheckOperationsTimeout(model, byLock[name], searchTime) {
+		case porcupine.Illegal:
+			r.violation(Never, "register: the register of lock %q is not linearizable in its %d reads and writes: it accepted an older token after a newer one, or refused a newer one",
+				name, len(byLock[name]))
+		case porcupine.Unknown:
+			r.violation(Never, "register: the register of lock %q: whether its %d reads and writes are linearizable was not decided within %s; make the campaign shorter",
+				name, len(byLock[name]), searchTime)
+		}
+	}
+}
+
+// checkCalls finds calls that outlasted their context, or ended with an unexpected
+// error.
+func (r *Report) checkCalls(rec *Record) {
+	for _, c := range rec.calls {
+		expected := slices.Contains(expectedErrors, c.err) || c.err == sessionLost && (c.op == opList || c.op == opQueue || c.op == opRevoke)
+		// Who could not know that the session had ended may see that the node is gone.
+		if !expected && !(c.err == removed && rec.pausedDuring(c.process, c.end, c.end)) {
+			r.violation(c.end, "call: lock %q: %s by %s, goroutine %d, ended at %s with %q, which neither clients nor faults cause%s",
+				c.lock, c.op, c.process, c.worker, rec.at(c.end), c.err, rec.circumstances(c.end))
+		}
+		allowed := c.limit + rec.Overrun + rec.pausedFor(c.process, c.begin, c.end)
+		if took := c.end.Since(c.begin); took > allowed {
+			r.First = cmp.Or(r.First, c.begin.Add(c.limit))
+			r.Stuck = append(r.Stuck, fmt.Sprintf("stuck: %s of %q by %s, goroutine %d, took %s until it ended with %q; its context ended after %s%s",
+				c.op, c.lock, c.process, c.worker, took, c.err, c.limit, rec.circumstances(c.begin.Add(c.limit))))
+		}
+	}
+}
+
+// checkRecoveries finds times without any grant, although there was no fault.
+func (r *Report) checkRecoveries(rec *Record) {
+	for _, t := range rec.Healed {
+		if next := rec.nextGrant(t); next.Since(t) > rec.Recovery {
+			r.violation(t, "recovery: no lock was granted for %s after all faults had been healed at %s", next.Since(t), rec.at(t))
+		}
+	}
+}
+
+// nextGrant returns the time of the first grant at or after t, or the end.
+func (rec *Record) nextGrant(t Instant) Instant {
+	next := rec.End
+	for _, h := range rec.holds {
+		if h.begin >= t {
+			next = min(next, h.begin)
+		}
+	}
+	return max(next, t)
+}
+
+// at formats a time as the time since the beginning.
+func (rec *Record) at(t Instant) string { return fmt.Sprintf("%.3fs", t.Since(rec.Begin).Seconds()) }
+
+// circumstances lists the faults, pauses and late timers around a time.
+func (rec *Record) circumstances(t Instant) string {
+	var b strings.Builder
+	list := func(what string, spans []Span) {
+		for _, s := range spans {
+			if s.Begin.Add(-vicinity) <= t && t <= s.End.Add(vicinity) {
+				fmt.Fprintf(&b, "\n    %s from %s until %s: %s", what, rec.at(s.Begin), rec.at(s.End), s.Process)
+			}
+		}
+	}
+	list("fault", rec.Faults)
+	list("pause", rec.Pauses)
+	list("late timer", rec.lateTimers)
+	return b.String()
+}

@@ -1,0 +1,154 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/clock"
+)
+
+// Config is what the workers of a client do.
+type Config struct {
+	Seed         uint64
+	Timeout      time.Duration // of sessions
+	Locks        int           // number of exclusive locks; there are at most two of each other kind
+	Kinds        []string      // of locks; each turn draws one of them
+	Reads        float64       // percentage of readers
+	MinPermits   int           // that are acquired of a semaphore
+	Pause        time.Duration // the longest between two turns of a worker
+	Bursts       float64       // percentage of turns that follow the one before at once
+	Hold         time.Duration // the longest of an ordinary hold
+	LongHolds    float64       // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
+	MinLong      time.Duration
+	MaxLong      time.Duration
+	IgnoreLosses bool // the workers believe that they hold a lock until they unlock it, as if there were no lease
+}
+
+// The operations of calls and accesses.
+const (
+	opLock      = "lock"
+	opTry       = "try"
+	opReenter   = "reenter"
+	opDowngrade = "downgrade"
+	opToken     = "token"
+	opVerify    = "verify"
+	opUnlock    = "unlock"
+	opRevoke    = "revoke"
+	opShutdown  = "shutdown"
+	opLockAll   = "lock all"
+	opQueue     = "queue"
+	opList      = "list"
+
+	opRead  = "read"
+	opWrite = "write"
+)
+
+// ShutdownTimeout bounds [Client.Shutdown].
+const ShutdownTimeout = 10 * time.Second
+
+// Client is a process whose workers contend for locks, or what stands for one.
+type Client struct {
+	Config
+	// Now returns the time. While the process does not run, it does not return.
+	Now func() Instant
+	// Report receives the client's events, and returns the answer to an access.
+	Report func(Event) Answer
+	// Machine has the clock that leases are measured with; nil is the machine of this
+	// process.
+	Machine *clock.Machine
+
+	ids atomic.Int64
+}
+
+// Work takes turns until the pool is closed. Workers are numbered from 0; the first
+// lock of each kind is left to worker 0.
+func (c *Client) Work(pool *lockpool.Pool, worker int) {
+	r := rand.New(rand.NewPCG(c.Seed, uint64(worker)))
+	for !errors.Is(c.takeTurn(pool, r, worker), lockpool.ErrPoolClosed) {
+		if !chance(r, c.Bursts) {
+			time.Sleep(between(r, 0, c.Pause))
+		}
+	}
+}
+
+// Shutdown shuts the pool of a worker down.
+func (c *Client) Shutdown(pool *lockpool.Pool, worker int) {
+	_ = c.call(Event{ID: c.ids.Add(1), Worker: worker, Op: opShutdown}, bound{limit: ShutdownTimeout}, pool.Shutdown)
+}
+
+// bound is the time limit of a call: by a deadline, by a cancellation, or by the option
+// WaitAtMost.
+type bound struct {
+	limit    time.Duration
+	canceled bool
+	atMost   bool
+}
+
+func (b bound) context(parent context.Context) (context.Context, context.CancelFunc) {
+	if !b.canceled && !b.atMost {
+		return context.WithTimeout(parent, b.limit)
+	}
+	ctx, cancel := context.WithCancel(parent)
+	if b.atMost {
+		return ctx, cancel
+	}
+	timer := time.AfterFunc(b.limit, cancel)
+	return ctx, func() { timer.Stop(); cancel() }
+}
+
+// call makes a call, and reports its beginning, which e describes, and its outcome.
+func (c *Client) call(e Event, b bound, do func(context.Context) error) error {
+	return c.callFrom(context.Background(), e, b, do)
+}
+
+// callFrom is call with a context from which that of the call is derived.
+func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(context.Context) error) error {
+	e.Kind, e.At, e.Limit = eventCall, c.Now(), b.limit
+	c.Report(e)
+	ctx, cancel := b.context(c.Machine.On(parent))
+	defer cancel()
+	err := do(ctx)
+	c.Report(Event{Kind: eventReturn, At: c.Now(), ID: e.ID, Error: class(err)})
+	return err
+}
+
+// removed is the class of the loss of a lock whose node was removed. No client
+// removes the nodes of others.
+const removed = "lock_lost by removal"
+
+// sessionLost is the class of the error of a call that reads, and does not try again.
+const sessionLost = "session_lost"
+
+func class(err error) string {
+	var lockErr *lockpool.LockError
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, lockpool.ErrLockLost) && errors.Is(err, driver.ErrRemoved):
+		return removed
+	case errors.As(err, &lockErr):
+		if t := lockErr.ErrorType(); t != "_OTHER" {
+			return t
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, lockpool.ErrPoolClosed):
+		return "pool_closed"
+	case errors.Is(err, driver.ErrSessionLost):
+		return sessionLost
+	}
+	return err.Error()
+}
+
+// chance reports true in that percentage of cases.
+func chance(r *rand.Rand, percent float64) bool { return r.Float64()*100 < percent }
+
+// between returns a duration from least to most.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1))
+}

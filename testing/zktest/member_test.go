@@ -1,0 +1,450 @@
+package zktest_test
+
+import (
+	"io"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// The tick of the ensembles here, and how long their members wait for each other.
+const (
+	memberTick = time.Second
+	patience   = 5 * memberTick
+)
+
+// inEnsemble runs a test on an ensemble of n members, of which the last one leads, in
+// virtual time.
+func inEnsemble(t *testing.T, n int, test func(t *testing.T, e ensemble)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := ensemble{t, zktest.StartBubble(t, zktest.Members(n), zktest.TickTime(memberTick))}
+		require.Equal(t, n, e.Leader())
+		test(t, e)
+	})
+}
+
+type ensemble struct {
+	t *testing.T
+	*zktest.Server
+}
+
+func (e ensemble) dial(member int) *client {
+	conn, err := e.Dial(e.t.Context(), e.Members()[member-1])
+	require.NoError(e.t, err)
+	e.t.Cleanup(func() { _ = conn.Close() })
+	return &client{t: e.t, conn: conn}
+}
+
+func (e ensemble) connect(member int, h handshake) *client {
+	c := e.dial(member)
+	c.write(h.frame())
+	c.receiveWelcome(h)
+	return c
+}
+
+func (e ensemble) open(member int) *client {
+	c := e.connect(member, newSession(longTimeout))
+	require.NotZero(e.t, c.welcome.Session)
+	return c
+}
+
+// awaitLeader waits until another member than old leads.
+func (e ensemble) awaitLeader(old int) int {
+	poll(e.t, "there is another leader", func() bool { return e.Leader() != old && e.Leader() != 0 })
+	return e.Leader()
+}
+
+// silent checks that the server sends nothing for d.
+func (c *client) silent(d time.Duration) {
+	c.t.Helper()
+	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(d)))
+	n, err := c.conn.Read(make([]byte, 1))
+	require.Zero(c.t, n)
+	require.ErrorIs(c.t, err, os.ErrDeadlineExceeded)
+}
+
+// endsWithin checks that the server ends the connection between two times from now.
+func (c *client) endsWithin(least, most time.Duration) {
+	c.t.Helper()
+	begin := time.Now()
+	if least > 0 {
+		c.silent(least)
+	}
+	require.NoError(c.t, c.conn.SetReadDeadline(begin.Add(most)))
+	_, err := c.conn.Read(make([]byte, 1))
+	require.Error(c.t, err)
+	require.NotErrorIs(c.t, err, os.ErrDeadlineExceeded, "the connection is still open after %v", most)
+}
+
+func TestMembersShareOneState(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		var clients []*client
+		for member := 1; member <= 3; member++ {
+			clients = append(clients, e.open(member))
+		}
+		clients[0].fails(errNoNode, exists("/a", true))
+		zxid := clients[1].must(create("/a", []byte("1"), ephemeral)).Zxid
+		require.Equal(t, []event{{nodeCreated, "/a"}}, clients[0].newEvents())
+		for _, c := range clients {
+			got := c.must(getData("/a", false))
+			require.Equal(t, zxid, got.Zxid)
+			require.Equal(t, clients[1].welcome.Session, got.Stat.Owner)
+		}
+		clients[1].must(closeSession())
+		clients[2].fails(errNoNode, getData("/a", false))
+	})
+}
+
+// A follower that is cut off answers reads, pings and nothing else, until it notices.
+func TestFollowerThatIsCutOff(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		reader, writer, syncer, other := e.open(1), e.open(1), e.open(1), e.open(2)
+		reader.must(create("/a", []byte("old"), persistent))
+		reader.must(getData("/a", true))
+		require.NoError(t, e.Isolate(1))
+		cut := time.Now()
+		other.must(setData("/a", []byte("new"), anyVersion))
+		require.Equal(t, "old", string(reader.must(getData("/a", false)).Data))
+		reader.must(ping())
+		require.Empty(t, reader.events)
+
+		writer.send(create("/b", nil, persistent), ping())
+		syncer.send(syncPath("/"))
+		again := e.dial(1) // the leader has to confirm the session
+		again.write(other.credentials().frame())
+		writer.silent(memberTick)
+		syncer.silent(memberTick)
+		again.silent(memberTick)
+		reader.endsWithin(0, patience+memberTick-time.Since(cut))
+		for _, c := range []*client{writer, syncer, again} {
+			c.endsWithin(0, time.Millisecond)
+		}
+		refused := e.dial(1)
+		refused.write(newSession(longTimeout).frame())
+		refused.waitEnd()
+		other.must(ping())
+
+		e.HealMembers()
+		time.Sleep(memberTick)
+		back := e.connect(1, writer.credentials())
+		require.Equal(t, "new", string(back.must(getData("/a", false)).Data))
+		back.fails(errNoNode, getData("/b", false))
+	})
+}
+
+// The leader knows of the sessions of its followers only what they report. So it
+// expires those of one that is cut off, although that one still answers their pings.
+func TestSessionsAtFollowerThatIsCutOffExpire(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.connect(1, newSession(2*memberTick))
+		other := e.open(2)
+		c.must(create("/a", nil, ephemeral))
+		active := func(d time.Duration) {
+			for begin := time.Now(); time.Since(begin) < d; time.Sleep(memberTick / 4) {
+				c.must(ping())
+			}
+		}
+		active(10 * memberTick)
+		other.must(getData("/a", false))
+		require.NoError(t, e.Isolate(1))
+		active(2*memberTick - memberTick/2)
+		other.must(getData("/a", false))
+		active(2 * memberTick)
+		other.fails(errNoNode, getData("/a", false))
+		require.Equal(t, c.welcome.Session, c.must(getData("/a", false)).Stat.Owner)
+		require.NoError(t, e.StopMember(1))
+		e.HealMembers()
+		require.NoError(t, e.StartMember(1))
+		time.Sleep(memberTick)
+		require.Zero(t, e.connect(1, c.credentials()).welcome.Session)
+	})
+}
+
+// A leader that is cut off answers syncs until it notices, even when the others have
+// another one. It commits nothing, and the sessions get their full timeout from the
+// next leader.
+func TestLeaderThatIsCutOff(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c, writer, other := e.open(3), e.open(3), e.open(1)
+		short := e.connect(1, newSession(2*memberTick))
+		short.must(create("/short", nil, ephemeral))
+		require.NoError(t, e.StopMember(2))
+		require.NoError(t, e.StartMember(2))
+		time.Sleep(memberTick)
+		require.NoError(t, e.Isolate(3))
+		cut := time.Now()
+		writer.send(create("/lost", nil, persistent))
+		require.NoError(t, e.StopMember(2)) // so that 1 and 2 elect before 3 notices
+		require.NoError(t, e.StopMember(1))
+		other.waitEnd()
+		require.NoError(t, e.StartMember(1))
+		require.NoError(t, e.StartMember(2))
+		require.Equal(t, 2, e.awaitLeader(3))
+		elected := time.Now()
+		require.Less(t, elected.Sub(cut), patience)
+
+		other = e.open(1)
+		zxid := other.must(create("/new", nil, persistent)).Zxid
+		require.Equal(t, int64(2), zxid>>32)
+		c.must(syncPath("/")) // the write that hangs is not in its way
+		c.silent(patience - memberTick - time.Since(cut))
+		c.endsWithin(0, 3*memberTick)
+		writer.waitEnd()
+		e.HealMembers()
+		time.Sleep(memberTick)
+		c = e.connect(3, c.credentials())
+		c.must(getData("/new", false))
+		c.fails(errNoNode, getData("/lost", false))
+	})
+}
+
+func TestReplacedLeaderAnswersSyncs(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(3)
+		require.NoError(t, e.Isolate(3))
+		require.NoError(t, e.StopMember(1))
+		require.NoError(t, e.StopMember(2))
+		require.NoError(t, e.StartMember(1))
+		require.NoError(t, e.StartMember(2))
+		e.awaitLeader(3)
+		other := e.open(1)
+		other.must(create("/new", nil, persistent))
+		c.must(syncPath("/"))
+		c.fails(errNoNode, getData("/new", false))
+		again := e.connect(3, c.credentials())
+		require.Equal(t, c.welcome.Session, again.welcome.Session)
+		c.waitEnd() // the same member closes the former connection
+		again.send(create("/lost", nil, persistent))
+		again.endsWithin(memberTick, patience+memberTick)
+		require.NotContains(t, e.State().Nodes, "/lost")
+	})
+}
+
+func TestEnsembleNeedsMajority(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(1)
+		c.must(create("/a", nil, persistent))
+		require.NoError(t, e.StopMember(2))
+		c.must(setData("/a", nil, anyVersion))
+		require.NoError(t, e.StopMember(3))
+		c.waitEnd()
+		require.Zero(t, e.Leader())
+		require.Error(t, e.Create("/b", nil))
+		_, err := e.Dial(t.Context(), e.Members()[2])
+		require.ErrorContains(t, err, "refused")
+		time.Sleep(time.Hour) // no session expires meanwhile
+		require.NoError(t, e.StartMember(3))
+		require.NoError(t, e.StartMember(3))
+		e.awaitLeader(0)
+		c = e.connect(1, c.credentials())
+		c.must(getData("/a", false))
+		require.NoError(t, e.StartMember(2))
+		time.Sleep(memberTick)
+		e.open(2).must(getData("/a", false))
+		require.ErrorContains(t, e.StopMember(4), "from 1 to 3")
+	})
+}
+
+// What a member has accepted may be committed by the next leader, although the client
+// got no answer.
+func TestNextLeaderCommitsWhatItHasAccepted(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(3)
+		require.NoError(t, e.Separate(3, 2))
+		require.NoError(t, e.PauseMember(1))
+		c.send(create("/a", nil, persistent))
+		c.silent(memberTick)
+		require.NoError(t, e.StopMember(3))
+		c.waitEnd()
+		require.NoError(t, e.ResumeMember(1)) // with the proposal, and the end of its leader
+		require.Equal(t, 1, e.awaitLeader(3), "the one that has accepted more")
+		e.open(2).must(getData("/a", false))
+	})
+}
+
+func TestSlowFollower(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		reader, writer := e.open(1), e.open(2)
+		reader.fails(errNoNode, exists("/a", true))
+		require.NoError(t, e.SlowMember(1, 100*time.Millisecond))
+		begin := time.Now()
+		writer.must(create("/a", nil, persistent))
+		require.Zero(t, time.Since(begin), "a majority is fast")
+		reader.fails(errNoNode, getData("/a", false))
+		require.Equal(t, event{nodeCreated, "/a"}, reader.event())
+		require.Equal(t, 100*time.Millisecond, time.Since(begin))
+		reader.must(setData("/a", nil, anyVersion))
+		require.Equal(t, 300*time.Millisecond, time.Since(begin))
+		reader.send(create("/b", nil, persistent), ping(), getData("/b", false)) // answered in order
+		require.Zero(t, reader.reply().Err)
+		require.Equal(t, xidPing, reader.reply().Xid)
+		require.Zero(t, reader.reply().Err)
+		require.Equal(t, 500*time.Millisecond, time.Since(begin))
+	})
+}
+
+func TestSessionMovesToAnotherMember(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		first := e.open(1)
+		second := e.connect(2, first.credentials())
+		first.must(getData("/", false)) // a follower does not know
+		second.must(create("/a", nil, ephemeral))
+		first.send(create("/b", nil, ephemeral))
+		first.waitEnd()
+		require.NotContains(t, e.State().Nodes, "/b")
+		require.Equal(t, first.welcome.Session, second.must(getData("/a", false)).Stat.Owner)
+		second.must(closeSession())
+	})
+}
+
+func TestPausedLeaderIsReplaced(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c, idle := e.open(3), e.open(3)
+		require.NoError(t, e.PauseMember(3))
+		c.send(ping())
+		c.silent(memberTick)
+		require.Equal(t, 2, e.awaitLeader(3))
+		e.open(1).must(create("/new", nil, persistent))
+		require.NoError(t, e.ResumeMember(3))
+		require.Zero(t, c.reply().Err)
+		idle.must(syncPath("/"))
+		idle.fails(errNoNode, getData("/new", false))
+		idle.endsWithin(0, memberTick+time.Millisecond)
+		time.Sleep(memberTick)
+		e.connect(3, idle.credentials()).must(getData("/new", false))
+		require.NoError(t, e.StopMember(3))
+		require.ErrorContains(t, e.PauseMember(3), "start it first")
+	})
+}
+
+func TestWholeEnsembleRestarts(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(2)
+		c.must(create("/a", nil, ephemeral))
+		require.NoError(t, e.Restart(t.Context(), time.Hour))
+		c = e.connect(1, c.credentials())
+		require.Equal(t, c.welcome.Session, c.must(getData("/a", false)).Stat.Owner)
+		require.NoError(t, e.Pause())
+		time.Sleep(2 * patience)
+		require.NoError(t, e.Resume())
+		c.must(ping())
+		require.Equal(t, 3, e.Leader())
+	})
+}
+
+func TestMembersSayWhatTheyAre(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		say := func(member int, word string) string {
+			c := e.dial(member)
+			c.write([]byte(word))
+			answer, err := io.ReadAll(c.conn)
+			require.NoError(t, err)
+			return string(answer)
+		}
+		c := e.open(1)
+		require.Contains(t, say(1, "srvr"), "\nConnections: 2\n", "the one that asks, too")
+		require.Contains(t, say(1, "srvr"), "\nMode: follower\n")
+		require.Contains(t, say(3, "srvr"), "\nMode: leader\n")
+		require.Contains(t, say(1, "mntr"), "\nzk_server_state\tfollower\nzk_peer_state\tfollowing - broadcast\n")
+		require.Contains(t, say(3, "mntr"), "\nzk_synced_followers\t2\n")
+		require.Equal(t, "server.1=127.0.0.1:2888:3888:participant;127.0.0.1:1\n"+
+			"server.2=127.0.0.2:2889:3889:participant;127.0.0.2:1\n"+
+			"server.3=127.0.0.3:2890:3890:participant;127.0.0.3:1\nversion=0", string(c.must(getData("/zookeeper/config", false)).Data))
+		require.NoError(t, e.StopMember(3))
+		require.NoError(t, e.StopMember(2))
+		require.Equal(t, "This ZooKeeper instance is not currently serving requests\n", say(1, "srvr"))
+		require.Equal(t, "null", say(1, "isro"))
+		require.Equal(t, "imok", say(1, "ruok"))
+	})
+}
+
+// isolating is an ensemble, embedded or real, whose members have indexes from 0.
+type isolating struct {
+	addrs   []string
+	isolate func(i int) error
+	heal    func() error
+}
+
+func TestReadOnlyMode(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) isolating{
+		"embedded": func(t *testing.T) isolating {
+			s := zktest.Start(t, zktest.Members(3), zktest.ReadOnlyMode())
+			return isolating{s.Members(), func(i int) error { return s.Isolate(i + 1) }, func() error { s.HealMembers(); return nil }}
+		},
+		"real": func(t *testing.T) isolating {
+			e := zktest.StartRealEnsemble(t, 3, zktest.Separated(), zktest.TickTime(tick), zktest.ReadOnlyMode())
+			return isolating{[]string{e.Member(0).Addr(), e.Member(1).Addr(), e.Member(2).Addr()}, e.Isolate, e.Heal}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := start(t)
+			addr, readOnly := e.addrs[0], newSession(longTimeout)
+			readOnly.ReadOnly = true
+			other := open(t, e.addrs[1], longTimeout)
+			other.must(create("/a", []byte("1"), persistent))
+			before := connect(t, addr, readOnly)
+			require.Zero(t, before.welcome.ReadOnly)
+			before.must(create("/e", nil, ephemeral)) // so that the session is known everywhere
+			require.NoError(t, e.isolate(0))
+			before.waitEnd()
+			poll(t, "the member serves readers", func() bool { return fourLetter(t, addr, "isro") == "ro" })
+			require.Contains(t, fourLetter(t, addr, "srvr"), "\nREAD-ONLY mode; serving only read-only clients\n")
+			require.Contains(t, fourLetter(t, addr, "srvr"), "\nMode: read-only\n")
+
+			writer := dial(t, addr)
+			writer.write(newSession(longTimeout).frame())
+			writer.waitEnd()
+			again := before.credentials()
+			again.ReadOnly = true
+			old := dial(t, addr)
+			old.write(again.frame())
+			old.waitEnd()
+
+			c := connect(t, addr, readOnly)
+			require.NotZero(t, c.welcome.Session)
+			require.Equal(t, byte(1), c.welcome.ReadOnly)
+			require.Equal(t, "1", string(c.must(getData("/a", true)).Data))
+			c.fails(errNotReadOnly, setData("/a", nil, anyVersion))
+			c.fails(errNotReadOnly, syncPath("/"))
+			c.fails(errNotReadOnly, multi(checkVersion("/", anyVersion)))
+			c.must(ping())
+			wrong := c.credentials()
+			wrong.ReadOnly, wrong.Password = true, make([]byte, 16)
+			require.Zero(t, connect(t, addr, wrong).welcome.Session)
+			other.must(setData("/a", []byte("2"), anyVersion))
+			leaves := connect(t, addr, readOnly)
+			leaves.must(closeSession())
+			leaves.waitEnd()
+
+			require.NoError(t, e.heal())
+			c.waitEnd()
+			poll(t, "the member serves everybody", func() bool { return fourLetter(t, addr, "isro") == "rw" })
+			require.Equal(t, "2", string(open(t, addr, longTimeout).must(getData("/a", false)).Data))
+		})
+	}
+}
+
+// A replaced leader may have accepted more than those who followed the next one. What
+// it has alone was never committed.
+func TestReplacedLeaderLosesElection(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(3)
+		require.NoError(t, e.Isolate(3))
+		c.send(create("/lost", nil, persistent))
+		require.Equal(t, 2, e.awaitLeader(3))
+		c.endsWithin(0, patience+memberTick)
+		require.NoError(t, e.StopMember(2))
+		e.HealMembers()
+		require.Equal(t, 1, e.awaitLeader(2))
+		time.Sleep(memberTick)
+		e.open(3).fails(errNoNode, getData("/lost", false))
+	})
+}

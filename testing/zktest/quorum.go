@@ -1,0 +1,308 @@
+package zktest
+
+import (
+	"maps"
+	"math/bits"
+	"time"
+)
+
+// An ensemble decides as ZooKeeper's does (Zab): one member leads; it checks every
+// write against the state that all earlier writes will lead to, and proposes the
+// result. A proposal is committed when a majority has accepted it. Each member applies
+// committed proposals in order, to a tree of its own. A new leader begins with all that
+// it had accepted. It is chosen so that this includes everything that was committed.
+//
+// The fields tree, sessions and zxid of Server are those of the newest leader, with
+// its proposals. A server without an ensemble is a leader that is a majority by
+// itself, and its one member reads Server.tree.
+
+// leadership is the time during which a member leads.
+type leadership struct {
+	member   *replica
+	since    time.Duration
+	ended    bool       // the member has noticed that it does not lead anymore
+	peers    []*peering // from its followers
+	proposed []*proposal
+	began    int64         // the last zxid of the leaders before
+	stuck    bool          // it was replaced, and cannot finish a write
+	nextTick time.Duration // when it pings its followers next: each half tick
+	halves   int           // half ticks so far
+}
+
+// proposal is a transaction that a leader proposes.
+type proposal struct {
+	zxid    int64
+	effects []func(*replica) // empty without an ensemble
+	changes []change
+	ended   int64    // the session that it ends, or 0
+	origin  *replica // where the request came from; nil for the server's own
+	applied func()   // called when it was applied at the origin
+	acks    uint64   // a bit for each member that has accepted it
+	synced  []func() // called when it was committed
+}
+
+// install makes a member the leader, with followers that start with its state. All that
+// the member has accepted is committed. Every session gets its full timeout again.
+func (s *Server) install(rep *replica, followers []*replica) {
+	rep.committed = rep.lastAccepted()
+	s.advance(rep)
+	l := &leadership{member: rep, began: rep.zxid, since: s.now(), nextTick: s.now() + s.conf.tick/2}
+	s.lead, s.leaderships = l, append(s.leaderships, l)
+	s.endReadOnly(rep)
+	rep.role, rep.leadership, rep.peering, rep.joins = leading, l, nil, 0
+	if s.isEnsemble() {
+		s.zxid = (s.zxid>>32 + 1) << 32
+		rep.zxid, rep.committed, rep.epoch = s.zxid, s.zxid, s.zxid>>32
+		s.tree = rep.tree.clone()
+		s.sessions = s.rebuildSessions(rep)
+	}
+	for _, ss := range s.sessions {
+		s.touch(ss)
+	}
+	for _, f := range followers {
+		s.join(l, f)
+	}
+	for _, h := range s.holders {
+		h.update(s.zxid)
+	}
+	s.notifyChange()
+}
+
+// rebuildSessions returns the sessions that a new leader knows.
+func (s *Server) rebuildSessions(rep *replica) map[int64]*session {
+	sessions := map[int64]*session{}
+	for id, timeout := range rep.sessions {
+		sessions[id] = &session{id: id, timeout: timeout, ephemerals: map[string]bool{}}
+	}
+	for path, n := range rep.tree {
+		if n.kind == ephemeral {
+			sessions[n.owner].ephemerals[path] = true
+		}
+	}
+	return sessions
+}
+
+// join makes a member follow a leader, with the leader's state. What it has accepted
+// from others is dropped, and it accepts what the leader has proposed.
+func (s *Server) join(l *leadership, rep *replica) {
+	s.endReadOnly(rep)
+	rep.role, rep.leadership, rep.joins = following, l, 0
+	rep.heard, rep.touched, rep.lagging = s.now(), map[int64]bool{}, false
+	rep.tree, rep.zxid, rep.epoch = l.member.tree.clone(), l.member.zxid, l.member.epoch
+	if rep.zxid == rep.epoch<<32 {
+		rep.zxid = l.began // as on a real server: the new epoch begins with its first transaction
+	}
+	rep.sessions = maps.Clone(l.member.sessions)
+	rep.log, rep.committed = nil, rep.zxid
+	rep.peering = &peering{leadership: l, follower: rep, heard: s.now()}
+	l.peers = append(l.peers, rep.peering)
+	for _, p := range l.proposed {
+		rep.log = append(rep.log, p)
+		p.acks |= rep.bit()
+	}
+	s.commit(l)
+	s.notifyChange()
+}
+
+// propose proposes a transaction of the newest leader. applied is called when it was
+// applied at origin, if that is not nil.
+func (s *Server) propose(x *txn, origin *replica, applied func()) {
+	l := s.lead
+	p := &proposal{
+		zxid: x.zxid, effects: x.effects, changes: x.changes, ended: x.ended,
+		origin: origin, applied: applied, acks: l.member.bit(),
+	}
+	l.member.log = append(l.member.log, p)
+	l.proposed = append(l.proposed, p)
+	for _, st := range l.peers {
+		st.post(s, toFollower, func() {
+			st.follower.log = append(st.follower.log, p)
+			st.post(s, toLeader, func() {
+				p.acks |= st.follower.bit()
+				s.commit(l)
+			})
+		})
+	}
+	s.commit(l)
+	s.pump()
+}
+
+// commit commits what a majority has accepted.
+func (s *Server) commit(l *leadership) {
+	for len(l.proposed) > 0 && bits.OnesCount64(l.proposed[0].acks) >= s.majority() {
+		p := l.proposed[0]
+		l.proposed = l.proposed[1:]
+		l.member.committed = p.zxid
+		s.advance(l.member)
+		s.updateHolders(p)
+		for _, st := range l.peers {
+			st.post(s, toFollower, func() {
+				st.follower.committed = p.zxid
+				s.advance(st.follower)
+			})
+		}
+		for _, synced := range p.synced {
+			synced()
+		}
+		s.notifyChange()
+	}
+}
+
+// atLeader calls do where the leader of a member handles its requests, which may be
+// later or, if the leader does not answer, never.
+func (s *Server) atLeader(rep *replica, do func(*leadership)) {
+	if rep.role == leading {
+		do(rep.leadership)
+		return
+	}
+	l := rep.leadership
+	rep.peering.post(s, toLeader, func() { do(l) })
+	s.pump()
+}
+
+// atMember calls do at a member that the leader answers.
+func (s *Server) atMember(l *leadership, rep *replica, do func()) {
+	if l.member == rep {
+		do()
+		return
+	}
+	for _, st := range l.peers {
+		if st.follower == rep {
+			st.post(s, toFollower, do)
+		}
+	}
+	s.pump()
+}
+
+// write calls do at the newest leader. One that has been replaced finds no majority
+// for what it proposes.
+func (s *Server) write(rep *replica, do func()) {
+	s.catchUp(rep)
+	s.atLeader(rep, func(l *leadership) {
+		if l == s.lead {
+			do()
+		} else {
+			l.stuck = true
+		}
+	})
+}
+
+// sync calls done at a member when it has applied all that its leader had committed
+// or, for a follower, proposed. The leader asks no follower, so one that was replaced
+// answers, too, and it does not make its own clients wait (CommitProcessor.matchSyncs).
+func (s *Server) sync(rep *replica, done func()) {
+	s.catchUp(rep)
+	if rep.role == leading {
+		done()
+		return
+	}
+	s.atLeader(rep, func(l *leadership) {
+		switch n := len(l.proposed); {
+		case l.stuck:
+		case n > 0:
+			l.proposed[n-1].synced = append(l.proposed[n-1].synced, func() { s.atMember(l, rep, done) })
+		default:
+			s.atMember(l, rep, done)
+		}
+	})
+}
+
+// direction is the direction of a message between members.
+type direction int
+
+const (
+	toFollower direction = iota
+	toLeader
+)
+
+// peering is the connection of a follower to its leader. Messages arrive in order.
+type peering struct {
+	leadership *leadership
+	follower   *replica
+	heard      time.Duration // when the leader last heard from the follower
+	queue      [2][]message  // by direction
+	closed     [2]bool       // the receiver of that direction has closed the connection
+}
+
+type message struct {
+	due time.Duration
+	do  func()
+}
+
+// ends returns the sender and the receiver of a direction.
+func (st *peering) ends(d direction) (from, to *replica) {
+	if d == toFollower {
+		return st.leadership.member, st.follower
+	}
+	return st.follower, st.leadership.member
+}
+
+// post queues a message, unless the sender has closed the connection. pump delivers
+// it.
+func (st *peering) post(s *Server, d direction, do func()) {
+	if st.closed[1-d] {
+		return
+	}
+	from, to := st.ends(d)
+	due := s.now() + from.delay + to.delay
+	if n := len(st.queue[d]); n > 0 {
+		due = max(due, st.queue[d][n-1].due)
+	}
+	st.queue[d] = append(st.queue[d], message{due, do})
+}
+
+// deliverable reports whether a message can be delivered once it is due.
+func (s *Server) deliverable(st *peering, d direction) bool {
+	from, to := st.ends(d)
+	return len(st.queue[d]) > 0 && !to.paused && s.linked(from, to)
+}
+
+// pump delivers the messages that are due, including those that this causes.
+func (s *Server) pump() {
+	if s.pumping {
+		return // the caller's caller goes on
+	}
+	s.pumping = true
+	for s.deliverNext() {
+	}
+	s.pumping = false
+	select {
+	case s.wake <- struct{}{}: // the next message may be due before the next tick
+	default:
+	}
+}
+
+func (s *Server) deliverNext() bool {
+	for _, l := range s.leaderships {
+		for _, st := range l.peers {
+			for d := range st.queue {
+				if !s.deliverable(st, direction(d)) || st.queue[d][0].due > s.now() {
+					continue
+				}
+				m := st.queue[d][0]
+				st.queue[d] = st.queue[d][1:]
+				if !st.closed[d] {
+					if now := s.now(); d == int(toLeader) {
+						st.heard = now
+					} else {
+						st.follower.heard = now
+					}
+					m.do()
+				}
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// closeStream closes the end of a peering that receives in a direction. The other end
+// notices when it has received everything before that.
+func (s *Server) closeStream(st *peering, received direction) {
+	if received == toFollower {
+		st.post(s, toLeader, func() { s.closeStream(st, toLeader) })
+	} else {
+		st.post(s, toFollower, func() { s.leave(st.follower, looking) })
+	}
+	st.closed[received] = true
+}
