@@ -85,122 +85,129 @@ func TestWaiterSurvivesALostConnection(t *testing.T) {
 }
 
 // Scenario 33.
-func TestCanceledCreateLeavesNoNode(t *testing.T) { // measures time, so not parallel
-	b, proxy := locktest.NewBehindProxy(t)
-	p := b.Pool()
-	b.Unlock(b.Lock(p, "a"))
-	f := proxy.Inject(zktest.Rule{Match: creates, Do: zktest.HoldReply()})
-	ctx, cancel := context.WithCancel(b.Ctx)
-	done := make(chan error)
-	go func() {
-		_, err := p.Lock(ctx, "a")
-		done <- err
-	}()
-	require.NoError(t, f.Wait(b.Ctx))
-	clock := locktest.StartClock()
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	clock.Took(t, 0, 200*time.Millisecond, "giving up")
-	require.Len(t, b.Children("a"), 1, "the server has created it")
-	f.Release()
-	b.AwaitQueue("a", 0)
+func TestCanceledCreateLeavesNoNode(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		p := b.Pool()
+		b.Unlock(b.Lock(p, "a"))
+		f := proxy.Inject(zktest.Rule{Match: creates, Do: zktest.HoldReply()})
+		ctx, cancel := context.WithCancel(b.Ctx)
+		done := make(chan error)
+		go func() {
+			_, err := p.Lock(ctx, "a")
+			done <- err
+		}()
+		require.NoError(t, f.Wait(b.Ctx))
+		clock := locktest.StartClock()
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+		clock.Took(t, 0, 200*time.Millisecond, "giving up")
+		require.Len(t, b.Children("a"), 1, "the server has created it")
+		f.Release()
+		b.AwaitQueue("a", 0)
+	})
 }
 
 // Scenario 75.
 func TestLocksSurviveAServerRestart(t *testing.T) {
-	t.Parallel()
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
-	p, other := b.PoolWithTimeout(10*time.Second), b.PoolWithTimeout(10*time.Second)
-	held := b.Lock(p, "a")
-	waiters := []*locktest.LockWaiter{b.Enqueue(other, "a", 2), b.Enqueue(p, "a", 3)}
-	for range 2 {
-		require.NoError(t, own.Kill())
-		require.NoError(t, own.Start(b.Ctx))
-		require.NoError(t, p.Ping(b.Ctx))
-		require.NoError(t, other.Ping(b.Ctx))
-	}
-	require.Equal(t, 1, held.Depth())
-	for _, w := range waiters {
-		w.StillWaits()
-	}
-	b.Unlock(held)
-	for _, w := range waiters {
-		b.Unlock(w.Granted())
-	}
+	locktest.Slow(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		p, other := b.PoolWithTimeout(10*time.Second), b.PoolWithTimeout(10*time.Second)
+		held := b.Lock(p, "a")
+		waiters := []*locktest.LockWaiter{b.Enqueue(other, "a", 2), b.Enqueue(p, "a", 3)}
+		for range 2 {
+			require.NoError(t, own.Kill())
+			require.NoError(t, own.Start(b.Ctx))
+			require.NoError(t, p.Ping(b.Ctx))
+			require.NoError(t, other.Ping(b.Ctx))
+		}
+		require.Equal(t, 1, held.Depth())
+		for _, w := range waiters {
+			w.StillWaits()
+		}
+		b.Unlock(held)
+		for _, w := range waiters {
+			b.Unlock(w.Granted())
+		}
+	})
 }
 
 func TestWaiterQueuesAgainOnANewSession(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	direct := b.Config()
-	direct.Servers = []string{locktest.Shared().Addr()}
-	holder := b.PoolWith(direct)
-	held := b.Lock(holder, "a")
-	p := b.PoolWithTimeout(time.Second)
-	w := b.Enqueue(p, "a", 2)
-	first := b.Children("a")[1]
-	require.NoError(t, proxy.RejectConnections())
-	proxy.Cut(zktest.Selector{})
-	b.AwaitQueue("a", 1) // the server has expired the session
-	w.StillWaits()
-	require.NoError(t, proxy.AcceptConnections())
-	b.Until(func() bool { queue := b.Children("a"); return len(queue) == 2 && queue[1] != first }, "the waiter queues again")
-	b.Unlock(held)
-	b.Unlock(w.Granted())
+	locktest.Slow(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		direct := b.Config()
+		direct.Servers = []string{b.Server.Addr()}
+		holder := b.PoolWith(direct)
+		held := b.Lock(holder, "a")
+		p := b.PoolWithTimeout(time.Second)
+		w := b.Enqueue(p, "a", 2)
+		first := b.Children("a")[1]
+		require.NoError(t, proxy.RejectConnections())
+		proxy.Cut(zktest.Selector{})
+		b.AwaitQueue("a", 1) // the server has expired the session
+		w.StillWaits()
+		require.NoError(t, proxy.AcceptConnections())
+		b.Until(func() bool { queue := b.Children("a"); return len(queue) == 2 && queue[1] != first }, "the waiter queues again")
+		b.Unlock(held)
+		b.Unlock(w.Granted())
+	})
 }
 
 // Servers count the session timeout from the arrival of a request, not from the
 // arrival of the reply at the client.
 func TestLateRepliesNeverMakeTwoHolders(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	direct := b.Config()
-	direct.Servers = []string{locktest.Shared().Addr()}
-	rival := b.PoolWith(direct)
-	cfg := b.Config()
-	cfg.SessionTimeout = 4 * time.Second
-	p := b.PoolWith(cfg)
-	held := b.Lock(p, "a")
-	ctx := held.Context(b.Ctx)
-	w := b.Enqueue(rival, "a", 2)
+	locktest.Slow(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		direct := b.Config()
+		direct.Servers = []string{b.Server.Addr()}
+		rival := b.PoolWith(direct)
+		cfg := b.Config()
+		cfg.SessionTimeout = 4 * time.Second
+		p := b.PoolWith(cfg)
+		held := b.Lock(p, "a")
+		ctx := held.Context(b.Ctx)
+		w := b.Enqueue(rival, "a", 2)
 
-	// A delay that a lease survives: a session leaves a server that is silent for
-	// T/4, and the last reply before that may be T/12 old.
-	late := zktest.DelayReply(cfg.SessionTimeout / 8)
-	lag := []*zktest.Fault{
-		proxy.Inject(zktest.Rule{Times: zktest.Always, Do: late}),
-		proxy.Inject(zktest.Rule{Match: pings, Times: zktest.Always, Do: late}),
-	}
-	require.NoError(t, p.Ping(b.Ctx)) // this reply was sent long ago
-	proxy.Partition(zktest.Selector{}, zktest.Inbound)
-	<-ctx.Done()
-	w.StillWaits()
-	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
-	b.Unlock(w.Granted())
-	for _, f := range lag {
-		f.Remove()
-	}
-	proxy.Heal()
+		// A delay that a lease survives: a session leaves a server that is silent for
+		// T/4, and the last reply before that may be T/12 old.
+		late := zktest.DelayReply(cfg.SessionTimeout / 8)
+		lag := []*zktest.Fault{
+			proxy.Inject(zktest.Rule{Times: zktest.Always, Do: late}),
+			proxy.Inject(zktest.Rule{Match: pings, Times: zktest.Always, Do: late}),
+		}
+		require.NoError(t, p.Ping(b.Ctx)) // this reply was sent long ago
+		proxy.Partition(zktest.Selector{}, zktest.Inbound)
+		<-ctx.Done()
+		w.StillWaits()
+		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
+		b.Unlock(w.Granted())
+		for _, f := range lag {
+			f.Remove()
+		}
+		proxy.Heal()
+	})
 }
 
 // A sync or a write that waits delays every later reply of its connection. A
 // server that answers slowly must not cost a holder its lock: neither if every
 // answer takes a tenth of the timeout, nor if one takes a quarter of it.
-func TestSlowServerCostsNoLock(t *testing.T) { // measures time, so not parallel
-	b, proxy := locktest.NewBehindProxy(t)
-	cfg := b.Config()
-	cfg.SessionTimeout = 4 * time.Second
-	p := b.PoolWith(cfg)
-	l := b.Lock(p, "a")
-	proofs := zktest.Match{Ops: []zktest.Op{zktest.OpSync, zktest.OpMulti}}
-	halt := proxy.Inject(zktest.Rule{Match: proofs, Skip: 4, Do: zktest.DelayReply(cfg.SessionTimeout / 4)})
-	slow := proxy.Inject(zktest.Rule{Match: proofs, Skip: 6, Times: zktest.Always, Do: zktest.DelayReply(cfg.SessionTimeout / 10)})
-	b.Until(func() bool {
-		require.Equal(t, 1, l.Depth(), "%v", context.Cause(l.Context(b.Ctx)))
-		return slow.Fired() >= 12
-	}, "twelve slow answers")
-	require.Equal(t, 1, halt.Fired())
-	slow.Remove()
-	b.Unlock(l)
+func TestSlowServerCostsNoLock(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		cfg := b.Config()
+		cfg.SessionTimeout = 4 * time.Second
+		p := b.PoolWith(cfg)
+		l := b.Lock(p, "a")
+		proofs := zktest.Match{Ops: []zktest.Op{zktest.OpSync, zktest.OpMulti}}
+		halt := proxy.Inject(zktest.Rule{Match: proofs, Skip: 4, Do: zktest.DelayReply(cfg.SessionTimeout / 4)})
+		slow := proxy.Inject(zktest.Rule{Match: proofs, Skip: 6, Times: zktest.Always, Do: zktest.DelayReply(cfg.SessionTimeout / 10)})
+		b.Until(func() bool {
+			require.Equal(t, 1, l.Depth(), "%v", context.Cause(l.Context(b.Ctx)))
+			return slow.Fired() >= 12
+		}, "twelve slow answers")
+		require.Equal(t, 1, halt.Fired())
+		slow.Remove()
+		b.Unlock(l)
+	})
 }

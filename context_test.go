@@ -18,98 +18,106 @@ import (
 )
 
 // Scenario 27.
-func TestDeadlineEndsAWaitOnTime(t *testing.T) { // measures time, so not parallel
-	b := locktest.New(t)
-	p := b.Pool()
-	holder := b.Lock(p, "a")
-	const wait = 300 * time.Millisecond
-	ctx, cancel := context.WithTimeout(b.Ctx, wait)
-	defer cancel()
-	clock := locktest.StartClock()
-	_, err := p.Lock(ctx, "a")
-	clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, b.Children("a")[0], "the error names the blocking node")
-	var lockErr *lockpool.LockError
-	require.ErrorAs(t, err, &lockErr)
-	require.Equal(t, "a", lockErr.Name)
-	require.Equal(t, "timeout", lockErr.ErrorType())
-	b.AwaitQueue("a", 1)
-	b.Unlock(holder)
+func TestDeadlineEndsAWaitOnTime(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		holder := b.Lock(p, "a")
+		const wait = 300 * time.Millisecond
+		ctx, cancel := context.WithTimeout(b.Ctx, wait)
+		defer cancel()
+		clock := locktest.StartClock()
+		_, err := p.Lock(ctx, "a")
+		clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, b.Children("a")[0], "the error names the blocking node")
+		var lockErr *lockpool.LockError
+		require.ErrorAs(t, err, &lockErr)
+		require.Equal(t, "a", lockErr.Name)
+		require.Equal(t, "timeout", lockErr.ErrorType())
+		b.AwaitQueue("a", 1)
+		b.Unlock(holder)
+	})
 }
 
 // Scenario 28. (kazoo restarts its timeout at every wake-up.)
-func TestDeadlineCoversTheWholeWait(t *testing.T) { // measures time, so not parallel
-	b := locktest.New(t)
-	p := b.Pool()
-	holder := b.Lock(p, "a")
-	var ahead []*locktest.LockWaiter
-	for i := range 5 {
-		ahead = append(ahead, b.Enqueue(p, "a", i+2))
-	}
-	const wait = time.Second
-	ctx, cancel := context.WithTimeout(b.Ctx, wait)
-	defer cancel()
-	clock := locktest.StartClock()
-	done := make(chan error)
-	go func() {
-		_, err := p.Lock(ctx, "a")
-		done <- err
-	}()
-	b.AwaitQueue("a", 7)
-	for i := len(ahead) - 1; i > 0; i-- { // each wakes the next one just before the last deadline
-		ahead[i].Cancel()
-		b.AwaitQueue("a", i+2)
-	}
-	require.ErrorIs(t, <-done, context.DeadlineExceeded)
-	clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
-	b.Unlock(holder)
-	b.Unlock(ahead[0].Granted())
+func TestDeadlineCoversTheWholeWait(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		holder := b.Lock(p, "a")
+		var ahead []*locktest.LockWaiter
+		for i := range 5 {
+			ahead = append(ahead, b.Enqueue(p, "a", i+2))
+		}
+		const wait = time.Second
+		ctx, cancel := context.WithTimeout(b.Ctx, wait)
+		defer cancel()
+		clock := locktest.StartClock()
+		done := make(chan error)
+		go func() {
+			_, err := p.Lock(ctx, "a")
+			done <- err
+		}()
+		b.AwaitQueue("a", 7)
+		for i := len(ahead) - 1; i > 0; i-- { // each wakes the next one just before the last deadline
+			ahead[i].Cancel()
+			b.AwaitQueue("a", i+2)
+		}
+		require.ErrorIs(t, <-done, context.DeadlineExceeded)
+		clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
+		b.Unlock(holder)
+		b.Unlock(ahead[0].Granted())
+	})
 }
 
 // Scenario 29.
-func TestDeadlineHoldsOnASilentServer(t *testing.T) { // measures time, so not parallel
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
-	p := b.Pool()
-	b.Unlock(b.Lock(p, "a"))
-	require.NoError(t, own.Pause())
-	for range 5 {
-		const wait = 100 * time.Millisecond
-		ctx, cancel := context.WithTimeout(b.Ctx, wait)
-		clock := locktest.StartClock()
-		_, err := p.Lock(ctx, "a")
-		cancel()
-		clock.Took(t, wait-time.Millisecond, wait+100*time.Millisecond, "the attempt")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-	}
-	require.NoError(t, own.Resume())
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the nodes of abandoned attempts are removed")
-	b.Unlock(b.Lock(p, "a"))
+func TestDeadlineHoldsOnASilentServer(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		p := b.Pool()
+		b.Unlock(b.Lock(p, "a"))
+		require.NoError(t, own.Pause())
+		for range 5 {
+			const wait = 100 * time.Millisecond
+			ctx, cancel := context.WithTimeout(b.Ctx, wait)
+			clock := locktest.StartClock()
+			_, err := p.Lock(ctx, "a")
+			cancel()
+			clock.Took(t, wait-time.Millisecond, wait+100*time.Millisecond, "the attempt")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		require.NoError(t, own.Resume())
+		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the nodes of abandoned attempts are removed")
+		b.Unlock(b.Lock(p, "a"))
+	})
 }
 
 // Scenario 32.
-func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) { // measures time, so not parallel
-	b := locktest.New(t)
-	p := b.Pool()
-	holder := b.Lock(p, "a")
-	second, third, fourth := b.Enqueue(p, "a", 2), b.Enqueue(p, "a", 3), b.Enqueue(p, "a", 4)
-	queue := b.Children("a")
+func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		holder := b.Lock(p, "a")
+		second, third, fourth := b.Enqueue(p, "a", 2), b.Enqueue(p, "a", 3), b.Enqueue(p, "a", 4)
+		queue := b.Children("a")
 
-	clock := locktest.StartClock()
-	second.Cancel()
-	<-second.Done
-	clock.Took(t, 0, 100*time.Millisecond, "giving up")
-	require.ErrorIs(t, second.Err, context.Canceled)
-	b.AwaitQueue("a", 3)
-	third.StillWaits()
+		clock := locktest.StartClock()
+		second.Cancel()
+		<-second.Done
+		clock.Took(t, 0, 100*time.Millisecond, "giving up")
+		require.ErrorIs(t, second.Err, context.Canceled)
+		b.AwaitQueue("a", 3)
+		third.StillWaits()
 
-	b.Unlock(holder)
-	l := third.Granted()
-	require.Equal(t, queue[2:], b.Children("a"))
-	fourth.StillWaits()
-	b.Unlock(l)
-	b.Unlock(fourth.Granted())
+		b.Unlock(holder)
+		l := third.Granted()
+		require.Equal(t, queue[2:], b.Children("a"))
+		fourth.StillWaits()
+		b.Unlock(l)
+		b.Unlock(fourth.Granted())
+	})
 }
 
 // Scenario 33, at any point of the recipe: whatever the server was doing, no node,
@@ -117,7 +125,7 @@ func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) { // measures
 func TestCancelAtAnyPointLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	holder := b.Lock(p, "held")
 	var wg sync.WaitGroup
@@ -178,7 +186,7 @@ func TestHandleIsUsableAfterACanceledLock(t *testing.T) {
 func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	holder := b.Lock(p, "a")
 	for range 5 {
@@ -198,8 +206,9 @@ func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 
 // 2,000 attempts at a held lock leak neither memory nor goroutines nor watches.
 func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
+	locktest.Once(t)
 	own := zktest.StartReal(t) // in its own process, because this one's heap is measured
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	b.Ctx = context.Background() // it takes longer than other tests
 	p := b.Pool()
 	holder := b.Lock(p, "a")
@@ -233,7 +242,7 @@ func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
 func TestLockWithAnEndedContextSendsNothing(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.PoolWithTimeout(10 * time.Second)
 	h := b.Handle(p)
 	ctx, cancel := context.WithCancel(b.Ctx)
@@ -288,7 +297,7 @@ func TestUnlockWithAnEndedContextUnlocks(t *testing.T) {
 func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	l := b.Lock(p, "a")
 	require.NoError(t, own.Pause())

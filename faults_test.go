@@ -8,12 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"regexp"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -182,14 +185,15 @@ var faults = []fault{
 	{"expires before", always(zktest.ExpireBeforeApply), isConnect, losing},
 	{"expires after", always(zktest.ExpireAfterApply), isConnect, losing},
 	{"frozen", always(zktest.Freeze), nil, losing},
+}
 
+// embeddedFaults need access to the server's state, or are faults of the client's
+// machine, which happen beside the server.
+var embeddedFaults = []fault{
 	{"suspended", machine(func(m *leaseclock.Machine) { m.Suspend(short) }), nil, losing},
 	{"suspended for a moment", machine(func(m *leaseclock.Machine) { m.Suspend(middle / 8) }), nil, unseen},
 	{"wall clock set", machine(func(m *leaseclock.Machine) { m.SetWallClock(time.Hour) }), nil, unseen},
-}
 
-// embeddedFaults need access to the server's state.
-var embeddedFaults = []fault{
 	{"node removed", func(s *stage) zktest.Action { return zktest.Call(func(zktest.Request) { s.removeNodes() }) }, isConnect, losing},
 	{"queue removed", func(s *stage) zktest.Action {
 		return zktest.Call(func(zktest.Request) {
@@ -217,8 +221,7 @@ const (
 	// middle is for requests that are sent once in a part of the timeout.
 	middle = 2 * time.Second
 	// short is for faults that only the lease reveals.
-	short  = 1200 * time.Millisecond
-	atOnce = 24 // plays at a time; they mostly wait
+	short = 1200 * time.Millisecond
 )
 
 func TestEveryFaultAtEveryRequest(t *testing.T) {
@@ -227,10 +230,15 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 		table = slices.Concat(faults, embeddedFaults)
 	}
 	var all sync.WaitGroup
-	room := make(chan struct{}, atOnce)
+	// Plays on a real server mostly wait, those in bubbles never.
+	room := make(chan struct{}, 24)
+	if locktest.Embedded() {
+		room = make(chan struct{}, runtime.GOMAXPROCS(0))
+	}
 	var cases atomic.Int32
+	shared := locktest.New(t) // not used in bubbles
 	for _, p := range plays {
-		requests := record(t, p)
+		requests := record(t, shared, p)
 		for _, f := range table {
 			for _, r := range requests {
 				if f.spares != nil && f.spares(r.op) {
@@ -240,12 +248,14 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 				all.Go(func() {
 					defer func() { <-room }()
 					cases.Add(1)
-					t.Run(fmt.Sprintf("%s/%s/%s", p.name, r, f.name), func(t *testing.T) { perform(t, p, &f, r) })
+					run(t, fmt.Sprintf("%s/%s/%s", p.name, r, f.name), func(t *testing.T) { perform(t, shared, p, &f, r) })
 				})
 			}
 		}
 	}
 	all.Wait()
+	require.Eventually(t, func() bool { return len(running(t)) == 0 }, locktest.Patience, 10*time.Millisecond,
+		"the goroutines of the tested pools have ended")
 	t.Logf("%d cases", cases.Load())
 }
 
@@ -257,9 +267,9 @@ type request struct {
 
 func (r request) String() string { return fmt.Sprintf("%s %d", r.op, r.nth+1) }
 
-func record(t *testing.T, p play) (requests []request) {
-	t.Run(p.name+"/without a fault", func(t *testing.T) {
-		s := newStage(t, p, nil)
+func record(t *testing.T, shared *locktest.Bench, p play) (requests []request) {
+	run(t, p.name+"/without a fault", func(t *testing.T) {
+		s := newStage(t, shared, p, nil)
 		var mu sync.Mutex
 		count := map[zktest.Op]int{}
 		s.fault = s.server.Inject(zktest.Rule{Match: s.subject(func(r zktest.Request) bool {
@@ -275,8 +285,19 @@ func record(t *testing.T, p play) (requests []request) {
 	return requests // none if -run leaves the play out
 }
 
-func perform(t *testing.T, p play, f *fault, r request) {
-	s := newStage(t, p, f)
+// run runs a play: with an embedded server in a bubble.
+func run(t *testing.T, name string, play func(*testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		if locktest.Embedded() {
+			synctest.Test(t, play)
+		} else {
+			play(t)
+		}
+	})
+}
+
+func perform(t *testing.T, shared *locktest.Bench, p play, f *fault, r request) {
+	s := newStage(t, shared, p, f)
 	match := s.subject(func(got zktest.Request) bool { return got.Op == r.op })
 	s.fault = s.server.Inject(zktest.Rule{Match: match, Skip: r.nth, Do: f.do(s)})
 	s.perform(p)
@@ -304,18 +325,22 @@ type stage struct {
 
 var stages atomic.Int64
 
-func newStage(t *testing.T, p play, f *fault) *stage {
+func newStage(t *testing.T, shared *locktest.Bench, p play, f *fault) *stage {
 	s := &stage{way: p.way, label: fmt.Sprint("stage-", stages.Add(1)), foreign: map[int64]bool{}, keeps: p.name == keep}
 	direct := ""
 	if locktest.Embedded() {
-		s.embedded = zktest.Start(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2),
-			zktest.Logger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+		s.embedded = zktest.StartBubble(t, zktest.TickTime(20*time.Millisecond), zktest.Members(2))
 		s.server, direct = s.embedded, s.embedded.ConnectString()
-		s.Bench = locktest.NewOn(t, s.embedded.Addr())
+		s.Bench = locktest.NewOn(t, s.embedded)
+		// This context is never canceled, so that a goroutine that waits for it remains at
+		// the end of the bubble, which fails.
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(locktest.Patience, cancel)
+		s.Ctx = ctx
 	} else {
 		proxy := zktest.StartProxy(t, locktest.Shared().Addr())
 		s.server, direct = proxy, locktest.Shared().Addr()
-		s.Bench = locktest.NewOn(t, locktest.Shared().Addr())
+		s.Bench = shared.Beside(t)
 	}
 	cfg := s.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -398,7 +423,6 @@ func (s *stage) perform(p play) {
 	s.Until(func() bool { return len(s.Contenders("/")) == 0 }, "no contender is left")
 	require.NoError(s, s.pool.Close())
 	require.NoError(s, s.others.Close())
-	s.Until(func() bool { return !s.running() }, "the goroutines have ended")
 	if s.embedded != nil {
 		require.NoError(s, s.embedded.WaitFor(s.Ctx, func(state *zktest.State) bool {
 			return len(state.Watches) == 0 && len(state.Conns) == 1 && len(state.Sessions) == 1 // the bench's own
@@ -408,13 +432,16 @@ func (s *stage) perform(p play) {
 
 // endDelay ends the delay that the fault causes.
 func (s *stage) endDelay() {
-	go func() { // ends with the stage
-		if s.fault.Wait(s.Ctx) == nil {
+	var delay sync.WaitGroup
+	ctx, cancel := context.WithCancel(s.Ctx)
+	s.Cleanup(func() { cancel(); delay.Wait() })
+	delay.Go(func() { // ends with the stage
+		if s.fault.Wait(ctx) == nil {
 			time.Sleep(10 * time.Millisecond) // the delay
 			s.fault.Release()
 			_ = s.server.AcceptConnections()
 		}
-	}()
+	})
 }
 
 // resetHandshakes breaks the connection, and the next two after their handshakes,
@@ -447,16 +474,11 @@ func (s *stage) removeNodes() {
 	}
 }
 
-// running reports whether a goroutine of the tested pool is left.
-func (s *stage) running() bool {
+// running returns the labels of the goroutines of tested pools that are left.
+func running(t *testing.T) []string {
 	var profile bytes.Buffer
-	require.NoError(s, pprof.Lookup("goroutine").WriteTo(&profile, 1))
-	for group := range strings.SplitSeq(profile.String(), "\n\n") {
-		if strings.Contains(group, fmt.Sprintf("%q:%q", "stage", s.label)) && !strings.Contains(group, "(*stage).running") {
-			return true
-		}
-	}
-	return false
+	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+	return regexp.MustCompile(`"stage":"[^"]*"`).FindAllString(profile.String(), -1)
 }
 
 // check checks an error of the tested pool. It reports whether there is none.
@@ -667,6 +689,7 @@ func (s *stage) waitUntilRevoked() {
 		if len(q.Contenders) == 2 {
 			require.NoError(s, s.others.Revoke(s.Ctx, "a", q.Contenders[1].Node))
 		}
+		time.Sleep(time.Millisecond) // or virtual time would stand still
 	}
 }
 

@@ -72,7 +72,7 @@ func TestLockKindsDoNotMix(t *testing.T) {
 func TestFreeNameCanChangeItsKind(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(50*time.Millisecond))
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
 	for i, k := range []int{0, 1, 2, 0, 2, 1, 0} {
 		var release func(context.Context) error
@@ -193,7 +193,7 @@ func TestReentryWithAnotherKindIsAnError(t *testing.T) {
 func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	held := own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/s/leases", Ops: zktest.Creates},
@@ -229,7 +229,7 @@ func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 // notice a semaphore in use.
 func TestFastPathSeesASemaphore(t *testing.T) {
 	t.Parallel()
-	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	b := locktest.NewOn(t, zktest.Start(t))
 	p, others := b.Pool(), b.Pool()
 	b.Release(b.Acquire(others.Semaphore("s", 1), 1)) // leaves its directories behind for a while
 	for range 30 {
@@ -268,7 +268,7 @@ func TestNamesOfSemaphorePartsAreRefusedOrHarmless(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
-			b := locktest.NewOn(t, zktest.Start(t).Addr())
+			b := locktest.NewOn(t, zktest.Start(t))
 			p, others := b.Pool(), b.Pool()
 			for _, name := range c.first {
 				l, err := p.Lock(b.Ctx, name)
@@ -461,7 +461,7 @@ func TestContenderOfAnUnknownRecipeIsAnError(t *testing.T) {
 func TestNumberedLockBelowAnotherIsNoContender(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
 	below := b.Lock(others, "jobs/run-0000000042")
 	plain := b.Lock(others, "jobs/run-0000000043", lockpool.Plain())

@@ -138,7 +138,7 @@ func TestChrootIsInvisibleInNamesAndErrors(t *testing.T) {
 // Scenario 8.
 func TestLockWithoutAChroot(t *testing.T) {
 	t.Parallel()
-	b := locktest.NewOn(t, locktest.StartServer(t).Addr())
+	b := locktest.NewOn(t, locktest.StartServer(t))
 	b.Chroot = ""
 	p := b.Pool()
 	for range 2 {

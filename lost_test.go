@@ -161,7 +161,7 @@ func TestWaiterWithARemovedNodeIsNotOvertaken(t *testing.T) {
 func TestExpiredSessionTakesOnlyItsOwnLocks(t *testing.T) {
 	t.Parallel()
 	embedded := zktest.Start(t)
-	b := locktest.NewOn(t, embedded.Addr())
+	b := locktest.NewOn(t, embedded)
 	p := b.Pool(lockpool.WithMaxSessions(3))
 	var locks []*lockpool.Lock
 	for i := range 90 {
@@ -206,44 +206,46 @@ func contains(paths []string, prefix string) bool {
 
 // No new session takes the place of an expired one under a held lock.
 func TestExpiredSessionEndsItsLocks(t *testing.T) {
-	t.Parallel()
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
-	p := b.PoolWithTimeout(time.Second)
-	h := b.Handle(p)
-	held := b.Lock(h, "a")
-	ctx := held.Context(b.Ctx)
-	require.NoError(t, own.Pause())
-	<-ctx.Done()
-	require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
-	<-held.Lost()
-	require.Zero(t, held.Depth())
-	_, err := h.Lock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLockLost, "a lost lock cannot be reentered")
-	require.NoError(t, own.Resume())
-	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
-	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrNotHeld)
+	locktest.Slow(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		p := b.PoolWithTimeout(time.Second)
+		h := b.Handle(p)
+		held := b.Lock(h, "a")
+		ctx := held.Context(b.Ctx)
+		require.NoError(t, own.Pause())
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrLockLost)
+		<-held.Lost()
+		require.Zero(t, held.Depth())
+		_, err := h.Lock(b.Ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLockLost, "a lost lock cannot be reentered")
+		require.NoError(t, own.Resume())
+		require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
+		require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrNotHeld)
 
-	again, err := h.Lock(b.Ctx, "a") // on another session, behind the expired one's node
-	require.NoError(t, err)
-	b.Unlock(again)
-	require.NoError(t, h.Close(b.Ctx))
+		again, err := h.Lock(b.Ctx, "a") // on another session, behind the expired one's node
+		require.NoError(t, err)
+		b.Unlock(again)
+		require.NoError(t, h.Close(b.Ctx))
+	})
 }
 
 func TestDoJoinsALossWithItsFunctionsError(t *testing.T) {
-	t.Parallel()
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
-	p := b.PoolWithTimeout(time.Second)
-	err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, own.Pause())
-		<-ctx.Done()
-		return ctx.Err()
+	locktest.Slow(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		p := b.PoolWithTimeout(time.Second)
+		err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
+			require.NoError(t, own.Pause())
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, lockpool.ErrLockLost)
+		require.NoError(t, own.Resume())
+		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server has expired the session")
 	})
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, lockpool.ErrLockLost)
-	require.NoError(t, own.Resume())
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server has expired the session")
 }
 
 func TestWaiterWhoseNodeIsRemovedQueuesAgain(t *testing.T) {

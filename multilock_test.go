@@ -207,27 +207,29 @@ func TestMultiLockIsRevokedWithAnyOfItsLocks(t *testing.T) {
 	notRevoked(t, all.Revoked())
 }
 
-func TestWaitAtMostBoundsTheWholeLockAll(t *testing.T) { // measures time, so not parallel
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	first, second := b.Lock(others, "a"), b.Lock(others, "b")
-	require.NoError(t, p.Ping(b.Ctx))
-	go func() { // ends with the wait
-		time.Sleep(300 * time.Millisecond) // a part of the wait
-		if err := first.Unlock(b.Ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	const wait = 600 * time.Millisecond
-	clock := locktest.StartClock()
-	_, err := p.LockAll(b.Ctx, []string{"a", "b"}, lockpool.WaitAtMost(wait))
-	clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	var lockError *lockpool.LockError
-	require.ErrorAs(t, err, &lockError)
-	require.Equal(t, "b", lockError.Name)
-	b.AwaitQueue("a", 0)
-	b.Unlock(second)
+func TestWaitAtMostBoundsTheWholeLockAll(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(), b.Pool()
+		first, second := b.Lock(others, "a"), b.Lock(others, "b")
+		require.NoError(t, p.Ping(b.Ctx))
+		go func() { // ends with the wait
+			time.Sleep(300 * time.Millisecond) // a part of the wait
+			if err := first.Unlock(b.Ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		const wait = 600 * time.Millisecond
+		clock := locktest.StartClock()
+		_, err := p.LockAll(b.Ctx, []string{"a", "b"}, lockpool.WaitAtMost(wait))
+		clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		var lockError *lockpool.LockError
+		require.ErrorAs(t, err, &lockError)
+		require.Equal(t, "b", lockError.Name)
+		b.AwaitQueue("a", 0)
+		b.Unlock(second)
+	})
 }
 
 func TestOptionsOfLockAllApplyToEveryLock(t *testing.T) {
@@ -353,7 +355,7 @@ func TestLockAllGivesUpWhenALockItHasEnds(t *testing.T) {
 func TestLockAllOnSilentServerEndsWithWaitAtMost(t *testing.T) {
 	t.Parallel()
 	server := locktest.StartServer(t)
-	b := locktest.NewOn(t, server.Addr())
+	b := locktest.NewOn(t, server)
 	held := b.Lock(b.Pool(), "b")
 	p := b.Pool()
 	done := make(chan time.Duration, 1)

@@ -6,9 +6,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 func TestVetReportsCopies(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "vet", "-copylocks", "./testdata/copies").CombinedOutput()
 	require.Error(t, err)

@@ -158,7 +158,7 @@ func TestPlainLockCannotBeShared(t *testing.T) {
 func TestPlainLockCostsTwoRequests(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	l := b.Lock(p, "a", lockpool.Plain())
 	b.Unlock(l)
@@ -185,7 +185,7 @@ func watchedPlainLock(b *locktest.Bench, p *lockpool.Pool, name string) *lockpoo
 func TestLateRevokeSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others, operator, third := b.Pool(), b.Pool(), b.Pool(), b.Pool()
 	first := watchedPlainLock(b, p, "a")
 	held := own.Inject(zktest.Rule{
@@ -214,7 +214,7 @@ func TestLateRevokeSparesTheNextPlainHolder(t *testing.T) {
 // the lock's node.
 func TestPlainLockCanBeRevokedByHand(t *testing.T) {
 	t.Parallel()
-	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	b := locktest.NewOn(t, zktest.Start(t))
 	p, third := b.Pool(), b.Pool()
 	holder := watchedPlainLock(b, p, "a")
 	_, err := b.Admin.Set(b.Chroot+"/a", []byte("__REVOKE__"), -1)
@@ -239,7 +239,7 @@ func TestPlainLockCanBeRevokedByHand(t *testing.T) {
 func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others, operator := b.Pool(), b.Pool(), b.Pool()
 	watchedPlainLock(b, p, "a")
 	q, err := operator.Queue(b.Ctx, "a")
@@ -262,7 +262,7 @@ func TestRepeatedBreakSparesTheNextPlainHolder(t *testing.T) {
 func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret")))
 	b.Unlock(b.Lock(b.Pool(), "x/other"))
 	cfg := b.Config()
@@ -297,7 +297,7 @@ func TestHiddenForeignPlainNodeIsNotRemoved(t *testing.T) {
 func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	b.Unlock(b.Lock(p, "x/other"))
 	path := b.Chroot + "/x/a"
@@ -318,7 +318,7 @@ func TestRapidlyChangingPlainLockIsNoError(t *testing.T) {
 func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(lockpool.WithMaxSessions(1)), b.Pool()
 	other := b.Lock(p, "other") // keeps the session open
 	defer b.Unlock(other)
@@ -344,7 +344,8 @@ func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
 
 // Without faults, short holds under contention cause no errors.
 func TestContentionForAPlainLockIsNoError(t *testing.T) {
-	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	locktest.Once(t)
+	b := locktest.NewOn(t, zktest.Start(t))
 	var all sync.WaitGroup
 	var failed, turns atomic.Int32
 	for range 4 {

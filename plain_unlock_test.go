@@ -55,7 +55,7 @@ func TestPlainUnlockSparesACreateInFlight(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
 	for _, sessions := range []int{1, 4} {
-		b := locktest.NewOn(t, own.Addr())
+		b := locktest.NewOn(t, own)
 		p, others := b.Pool(lockpool.WithMaxSessions(sessions)), b.Pool()
 		if sessions == 1 {
 			others = p
@@ -81,7 +81,7 @@ func TestPlainUnlockSparesACreateInFlight(t *testing.T) {
 func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	path := b.Chroot + "/a"
 	for range 10 {
@@ -108,7 +108,7 @@ func TestDeleteInFlightSparesTheNextPlainHolder(t *testing.T) {
 func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others, operator := b.Pool(), b.Pool(), b.Pool()
 	path := b.Chroot + "/a"
 	for range 10 {
@@ -138,7 +138,7 @@ func TestBreakInFlightSparesTheNextPlainHolder(t *testing.T) {
 func TestSessionRecognizesItsNextPlainNode(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool(lockpool.WithMaxSessions(1))
 	other := b.Lock(p, "other") // keeps the session open
 	defer b.Unlock(other)
@@ -172,7 +172,7 @@ func TestSessionRecognizesItsNextPlainNode(t *testing.T) {
 func TestUnlockOfAWatchedPlainLockReadsNothing(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	l := watchedPlainLock(b, b.Pool(), "a")
 	time.Sleep(60 * time.Millisecond) // the work
 	before := len(own.Trace())

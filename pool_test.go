@@ -94,27 +94,29 @@ func TestStatsCountHoldersAndWaiters(t *testing.T) {
 }
 
 // Scenario 41.
-func TestClosedPoolRefusesAtOnce(t *testing.T) { // measures time, so not parallel
-	b := locktest.New(t)
-	p := b.Pool()
-	h := b.Handle(p)
-	require.NoError(t, p.Close())
-	require.NoError(t, p.Close())
-	for what, call := range map[string]func() error{
-		"Lock":           func() error { _, err := p.Lock(b.Ctx, "a"); return err },
-		"TryLock":        func() error { _, err := p.TryLock(b.Ctx, "a"); return err },
-		"Do":             func() error { return p.Do(b.Ctx, "a", func(context.Context) error { panic("called") }) },
-		"Handle":         func() error { _, err := p.Handle(b.Ctx); return err },
-		"Ping":           func() error { return p.Ping(b.Ctx) },
-		"Handle.Lock":    func() error { _, err := h.Lock(b.Ctx, "a"); return err },
-		"Handle.TryLock": func() error { _, err := h.TryLock(b.Ctx, "a"); return err },
-	} {
-		clock := locktest.StartClock()
-		require.ErrorIs(t, call(), lockpool.ErrPoolClosed, what)
-		clock.Took(t, 0, 100*time.Millisecond, what)
-	}
-	require.NoError(t, h.Close(b.Ctx))
-	require.NoError(t, p.Shutdown(b.Ctx))
+func TestClosedPoolRefusesAtOnce(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h := b.Handle(p)
+		require.NoError(t, p.Close())
+		require.NoError(t, p.Close())
+		for what, call := range map[string]func() error{
+			"Lock":           func() error { _, err := p.Lock(b.Ctx, "a"); return err },
+			"TryLock":        func() error { _, err := p.TryLock(b.Ctx, "a"); return err },
+			"Do":             func() error { return p.Do(b.Ctx, "a", func(context.Context) error { panic("called") }) },
+			"Handle":         func() error { _, err := p.Handle(b.Ctx); return err },
+			"Ping":           func() error { return p.Ping(b.Ctx) },
+			"Handle.Lock":    func() error { _, err := h.Lock(b.Ctx, "a"); return err },
+			"Handle.TryLock": func() error { _, err := h.TryLock(b.Ctx, "a"); return err },
+		} {
+			clock := locktest.StartClock()
+			require.ErrorIs(t, call(), lockpool.ErrPoolClosed, what)
+			clock.Took(t, 0, 100*time.Millisecond, what)
+		}
+		require.NoError(t, h.Close(b.Ctx))
+		require.NoError(t, p.Shutdown(b.Ctx))
+	})
 }
 
 // Scenarios 13 and 128.

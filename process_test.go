@@ -277,7 +277,7 @@ func countInside(file string) error {
 // 20 processes with 50 goroutines each on one lock.
 func TestManyProcesses(t *testing.T) {
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	ctx, cancel := context.WithTimeout(context.Background(), *contention+2*time.Minute)
 	defer cancel()
 	b.Ctx = ctx

@@ -37,7 +37,7 @@ func TestLockIsHeldUntilTheLastUnlock(t *testing.T) {
 func TestReentrySendsNothing(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t) // counts only this test's packets
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.PoolWithTimeout(10 * time.Second)
 	h := b.Handle(p)
 	outer := b.Lock(h, "a")

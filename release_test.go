@@ -87,7 +87,7 @@ func TestDoReportsAConcurrentPoolClose(t *testing.T) {
 func TestUnlockReportsAnExpiredSession(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	unlock := map[string]func() error{
 		"Unlock": func() error { return b.Lock(p, "a").Unlock(b.Ctx) },

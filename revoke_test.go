@@ -203,7 +203,7 @@ func TestRevokeAsksAllReaders(t *testing.T) {
 func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
@@ -230,7 +230,7 @@ func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
 func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()

@@ -25,7 +25,7 @@ var crowd = flag.Int("crowd", 2500, "how many goroutines wait in TestManyWaiters
 // These listings must not delay the requests that keep the sessions' leases.
 func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not parallel
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	proxy := zktest.StartProxy(t, own.Addr())
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()

@@ -156,7 +156,7 @@ func TestSetLimitCountsBesideStatedLimits(t *testing.T) {
 func TestLimitSetBeforeTheLeaseIsCreatedCounts(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	require.NoError(t, own.Create(b.Chroot, nil))
 	require.NoError(t, own.Create(b.Chroot+"/s", nil))
@@ -246,7 +246,7 @@ func TestStatedLimitsHoldForEveryHolder(t *testing.T) {
 func TestLimitLoweredBeforeTheGrantCounts(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	over := 0
 	const turns = 40
 	for i := range turns {

@@ -271,27 +271,28 @@ func TestRemovalOfOneLeaseLosesAllPermits(t *testing.T) {
 
 // TryAcquire must not wait forever for a guard whose holder does nothing.
 func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	b.Release(b.Acquire(p.Semaphore("s", 1), 1))
-	guard, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/s/locks/lock-", nil, zk.WorldACL(zk.PermAll))
-	require.NoError(t, err)
-	began := time.Now()
-	_, err = p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	require.Less(t, time.Since(began), 5*time.Second)
-	got := make(chan error)
-	go func() {
-		permits, err := p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
-		if err == nil {
-			err = permits.Release(b.Ctx)
-		}
-		got <- err
-	}()
-	b.AwaitQueue("s/locks", 2)
-	require.NoError(t, b.Admin.Delete(guard, -1))
-	require.NoError(t, <-got, "a guard that is released soon is awaited")
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		b.Release(b.Acquire(p.Semaphore("s", 1), 1))
+		guard, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/s/locks/lock-", nil, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.Less(t, time.Since(began), 5*time.Second)
+		got := make(chan error)
+		go func() {
+			permits, err := p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
+			if err == nil {
+				err = permits.Release(b.Ctx)
+			}
+			got <- err
+		}()
+		b.AwaitQueue("s/locks", 2)
+		require.NoError(t, b.Admin.Delete(guard, -1))
+		require.NoError(t, <-got, "a guard that is released soon is awaited")
+	})
 }
 
 // Scenario 110.
@@ -330,7 +331,7 @@ func TestQueueTellsPermitHoldersAndWaitersApart(t *testing.T) {
 // The four writes create the guard and the leases, and remove both.
 func TestFreePermitsCostFourWrites(t *testing.T) {
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	sem := b.Pool().Semaphore("s", 5)
 	b.Release(b.Acquire(sem, 3))
 	var writes atomic.Int32
@@ -383,7 +384,7 @@ func TestPermitHolderIsListedAndRevoked(t *testing.T) {
 // memory is allocated for it.
 func TestOversizedAcquireIsRejectedBeforeAnythingIsSent(t *testing.T) {
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	require.NoError(t, p.Ping(b.Ctx))
 	var before, after runtime.MemStats
@@ -405,7 +406,7 @@ func TestOversizedAcquireIsRejectedBeforeAnythingIsSent(t *testing.T) {
 // A huge number is an error, not a panic that leaves the guard behind.
 func TestHugeAcquireIsAnError(t *testing.T) {
 	t.Parallel()
-	b := locktest.NewOn(t, zktest.Start(t).Addr())
+	b := locktest.NewOn(t, zktest.Start(t))
 	p := b.Pool()
 	sem := p.Semaphore("s", 0)
 	require.NoError(t, sem.SetLimit(b.Ctx, 5))
@@ -439,7 +440,7 @@ func poolThatMayHang(b *locktest.Bench) *lockpool.Pool {
 func TestRemainingLeasesAreRemovedWhenOneIsMissing(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/s/leases/", Ops: []zktest.Op{zktest.OpMulti}},

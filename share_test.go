@@ -309,26 +309,27 @@ func TestDowngradeWithoutPermissionStaysExclusive(t *testing.T) {
 
 // A downgrade reads its node first, which takes a round trip.
 func TestUnlockBesideADowngrade(t *testing.T) {
-	t.Parallel()
-	for name, unlock := range map[string]func(b *locktest.Bench, h *lockpool.Handle, read *lockpool.Lock) error{
-		"unlock": func(b *locktest.Bench, _ *lockpool.Handle, read *lockpool.Lock) error { return read.Unlock(b.Ctx) },
-		"close":  func(b *locktest.Bench, h *lockpool.Handle, _ *lockpool.Lock) error { return h.Close(b.Ctx) },
-	} {
-		b, proxy := locktest.NewBehindProxy(t)
-		h := b.Handle(b.Pool())
-		look := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldReply()})
-		alone := b.Lock(h, "a")
-		read := b.RLock(h, "a")
-		first, second := make(chan error, 1), make(chan error, 1)
-		go func() { first <- alone.Unlock(b.Ctx) }()
-		require.NoError(t, look.Wait(b.Ctx))
-		go func() { second <- unlock(b, h, read) }()
-		require.NoError(t, <-second, name)
-		require.NoError(t, <-first, name)
-		look.Release()
-		require.Empty(t, b.Children("a"), name)
-		require.NoError(t, h.Close(b.Ctx))
-	}
+	locktest.Slow(t, func(t *testing.T) {
+		for name, unlock := range map[string]func(b *locktest.Bench, h *lockpool.Handle, read *lockpool.Lock) error{
+			"unlock": func(b *locktest.Bench, _ *lockpool.Handle, read *lockpool.Lock) error { return read.Unlock(b.Ctx) },
+			"close":  func(b *locktest.Bench, h *lockpool.Handle, _ *lockpool.Lock) error { return h.Close(b.Ctx) },
+		} {
+			b, proxy := locktest.NewBehindProxy(t)
+			h := b.Handle(b.Pool())
+			look := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldReply()})
+			alone := b.Lock(h, "a")
+			read := b.RLock(h, "a")
+			first, second := make(chan error, 1), make(chan error, 1)
+			go func() { first <- alone.Unlock(b.Ctx) }()
+			require.NoError(t, look.Wait(b.Ctx))
+			go func() { second <- unlock(b, h, read) }()
+			require.NoError(t, <-second, name)
+			require.NoError(t, <-first, name)
+			look.Release()
+			require.Empty(t, b.Children("a"), name)
+			require.NoError(t, h.Close(b.Ctx))
+		}
+	})
 }
 
 // One failed downgrade must not keep readers out for the rest of the hold.

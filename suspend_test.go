@@ -19,62 +19,66 @@ func proofs(ops ...zktest.Op) zktest.Match {
 	return zktest.Match{Ops: ops, Where: func(r zktest.Request) bool { return len(r.Paths) == 1 && r.Paths[0] == "/" }}
 }
 
-func TestLongSuspensionIsALossOnWaking(t *testing.T) { // measures time, so not parallel
-	b := locktest.New(t)
-	m := b.Machine()
-	p := b.Pool()
-	names := []string{"a", "b", "c"} // the servers expire these sessions later, by their own clocks
-	for _, name := range names {
-		l := b.Lock(p, name)
-		clock := locktest.StartClock()
-		m.Suspend(b.Config().SessionTimeout)
-		err := b.AwaitLoss(l)
-		clock.Took(t, 0, 100*time.Millisecond, "telling the holder")
-		require.ErrorContains(t, err, "session lost: the machine was suspended for 5s")
-	}
-	for _, name := range names {
-		b.AwaitQueue(name, 0)
-	}
+func TestLongSuspensionIsALossOnWaking(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		m := b.Machine()
+		p := b.Pool()
+		names := []string{"a", "b", "c"} // the servers expire these sessions later, by their own clocks
+		for _, name := range names {
+			l := b.Lock(p, name)
+			clock := locktest.StartClock()
+			m.Suspend(b.Config().SessionTimeout)
+			err := b.AwaitLoss(l)
+			clock.Took(t, 0, 100*time.Millisecond, "telling the holder")
+			require.ErrorContains(t, err, "session lost: the machine was suspended for 5s")
+		}
+		for _, name := range names {
+			b.AwaitQueue(name, 0)
+		}
+	})
 }
 
 func TestNothingIsGrantedOnASessionAfterALongSuspension(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	m := b.Machine()
-	p := b.Pool()
-	for i := range 10 {
-		lost := b.Lock(p, fmt.Sprint("a/", i))
-		m.Suspend(b.Config().SessionTimeout)
-		granted := b.Lock(p, "b")
-		require.NoError(t, granted.Verify(b.Ctx), "its session is alive")
-		b.AwaitLoss(lost)
-		b.Unlock(granted)
-	}
-	b.Until(func() bool { return len(b.Contenders("/a")) == 0 }, "the sessions have expired")
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		m := b.Machine()
+		p := b.Pool()
+		for i := range 10 {
+			lost := b.Lock(p, fmt.Sprint("a/", i))
+			m.Suspend(b.Config().SessionTimeout)
+			granted := b.Lock(p, "b")
+			require.NoError(t, granted.Verify(b.Ctx), "its session is alive")
+			b.AwaitLoss(lost)
+			b.Unlock(granted)
+		}
+		b.Until(func() bool { return len(b.Contenders("/a")) == 0 }, "the sessions have expired")
+	})
 }
 
 func TestShortSuspensionKeepsTheLock(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	m := b.Machine()
-	p := b.Pool()
-	l := b.Lock(p, "a")
-	for range 2 {
-		m.Suspend(b.Config().SessionTimeout / 8)
-		proved := proxy.Inject(zktest.Rule{Match: proofs(zktest.OpSync, zktest.OpMulti), Times: zktest.Always, Do: zktest.Pass()})
-		b.Until(func() bool { return proved.Fired() >= 8 }, "the lease is at its full length again")
-		proved.Remove()
-		require.Equal(t, 1, l.Depth())
-	}
-	require.NoError(t, l.Verify(b.Ctx))
-	b.Unlock(l)
+	locktest.Slow(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		m := b.Machine()
+		p := b.Pool()
+		l := b.Lock(p, "a")
+		for range 2 {
+			m.Suspend(b.Config().SessionTimeout / 8)
+			proved := proxy.Inject(zktest.Rule{Match: proofs(zktest.OpSync, zktest.OpMulti), Times: zktest.Always, Do: zktest.Pass()})
+			b.Until(func() bool { return proved.Fired() >= 8 }, "the lease is at its full length again")
+			proved.Remove()
+			require.Equal(t, 1, l.Depth())
+		}
+		require.NoError(t, l.Verify(b.Ctx))
+		b.Unlock(l)
+	})
 }
 
 // waiterInDoubt returns a waiter that is first in the queue of b, but whose session is
 // in doubt: the wall clock has jumped, and no write is answered until the fault is
 // removed. (Answers to syncs prove nothing, because a leader gives them alone.)
 func waiterInDoubt(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lockpool.Pool, *locktest.LockWaiter, *zktest.Fault) {
-	others := locktest.NewOn(b, locktest.Shared().Addr())
+	others := locktest.NewOn(b, locktest.Shared())
 	others.Chroot = b.Chroot
 	rival := others.Lock(others.Pool(), "b")
 	m := b.Machine()

@@ -181,7 +181,7 @@ func TestVerifyAsksTheServer(t *testing.T) {
 func TestTokenGrows(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	last := int64(0)
 	grows := func(l *lockpool.Lock) {

@@ -44,7 +44,8 @@ func main() {
 	}
 	if *server == "" {
 		s, err := zktest.RunReal(context.Background(), zktest.TickTime(2*time.Second),
-			zktest.Properties(map[string]string{"maxClientCnxns": "0"}), zktest.JVMFlags("-Xmx1g"))
+			zktest.Properties(map[string]string{"maxClientCnxns": "0", "forceSync": "yes"}),
+			zktest.JVMFlags("-Xmx1g", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC"))
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -39,9 +39,7 @@ func start(ctx context.Context, kind string) (s *server, err error) {
 	noLimit, longTimeouts := zktest.MaxClientConns(0), zktest.SessionTimeouts(time.Second, sessionTimeout)
 	var zk running
 	if kind == "real" {
-		// Nothing is timed, so the server need not wait for the disk.
-		zk, err = zktest.RunReal(ctx, noLimit, longTimeouts, zktest.JVMFlags("-Xmx1g"),
-			zktest.Properties(map[string]string{"forceSync": "no"}))
+		zk, err = zktest.RunReal(ctx, noLimit, longTimeouts, zktest.JVMFlags("-Xmx1g"))
 	} else {
 		zk, err = zktest.Run(ctx, noLimit, longTimeouts, zktest.Logger(slog.New(slog.DiscardHandler)))
 	}

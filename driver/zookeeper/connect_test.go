@@ -169,6 +169,7 @@ func TestRefusedCredentialsAreAnError(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrPermanent)
 	require.ErrorContains(t, err, "authenticate lockpool:(hidden): "+proxy.Addr()+" refuses the credentials")
 	require.NotContains(t, err.Error(), "s3cret")
+	b.Until(func() bool { return f.Fired() > 0 }, "the refusal is counted")
 	require.Equal(t, 1, f.Fired())
 	require.NoError(t, connector.Close())
 }
@@ -200,28 +201,28 @@ func TestReconnectionBacksOffFromBreakingConnections(t *testing.T) { // measures
 
 // A server that is slow to open sessions is awaited, and keeps no sessions of
 // callers that have given up.
-func TestSlowServerOpensASession(t *testing.T) { // measures time, so not parallel
+func TestSlowServerOpensASession(t *testing.T) {
 	for name, slow := range map[string]zktest.Action{
 		"0.6 s until the answer": zktest.DelayReply(600 * time.Millisecond),
 		"3 s until the answer":   zktest.DelayReply(3 * time.Second),
 		"2 s before it begins":   zktest.DelayApply(2 * time.Second),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			own := locktest.StartServer(t)
-			b := locktest.NewOn(t, own.Addr())
-			proxy := zktest.StartProxy(t, b.Addr)
-			proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: slow})
-			cfg := b.Config()
-			cfg.Servers = []string{proxy.Addr()}
-			cfg.SessionTimeout = 4 * time.Second
-			p := b.PoolWith(cfg)
-			b.Unlock(b.Lock(p, "a"))
-			awaitSessions(b, own, 2)
-			impatient := b.PoolWith(cfg)
-			_, err := impatient.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.NoError(t, impatient.Close())
+			locktest.Slow(t, func(t *testing.T) {
+				own := locktest.StartServer(t)
+				b := locktest.NewOn(t, own)
+				proxy := b.Proxy()
+				proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: slow})
+				cfg := b.Config()
+				cfg.SessionTimeout = 4 * time.Second
+				p := b.PoolWith(cfg)
+				b.Unlock(b.Lock(p, "a"))
+				awaitSessions(b, own, 2)
+				impatient := b.PoolWith(cfg)
+				_, err := impatient.Lock(locktest.Timeout(t, 100*time.Millisecond), "a")
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NoError(t, impatient.Close())
+			})
 		})
 	}
 }
@@ -258,19 +259,21 @@ func TestSessionWithAPartlyLateReplyIsClosed(t *testing.T) {
 
 // A reconnection may take longer than an eighth of the timeout, which a server is
 // given first.
-func TestSlowReconnectionKeepsTheLock(t *testing.T) { // measures time, so not parallel
-	b, proxy := locktest.NewBehindProxy(t)
-	p := b.PoolWithTimeout(4 * time.Second)
-	for range 2 {
-		l := b.Lock(p, "a")
-		slow := proxy.Inject(zktest.Rule{
-			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(700 * time.Millisecond),
-		})
-		proxy.Cut(zktest.Selector{})
-		require.NoError(t, l.Verify(b.Ctx))
-		slow.Remove()
-		b.Unlock(l)
-	}
+func TestSlowReconnectionKeepsTheLock(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		p := b.PoolWithTimeout(4 * time.Second)
+		for range 2 {
+			l := b.Lock(p, "a")
+			slow := proxy.Inject(zktest.Rule{
+				Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(700 * time.Millisecond),
+			})
+			proxy.Cut(zktest.Selector{})
+			require.NoError(t, l.Verify(b.Ctx))
+			slow.Remove()
+			b.Unlock(l)
+		}
+	})
 }
 
 // awaitSessions waits until the server has n sessions, the bench's included.
@@ -282,7 +285,7 @@ func awaitSessions(b *locktest.Bench, of locktest.Server, n int) {
 func TestShortSessionTimeoutStillConnects(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.TickTime(2*time.Second))
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	proxy := zktest.StartProxy(t, b.Addr)
 	proxy.Inject(zktest.Rule{
 		Match: zktest.Match{Where: func(zktest.Request) bool { return true }}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond),
@@ -295,6 +298,7 @@ func TestShortSessionTimeoutStillConnects(t *testing.T) {
 }
 
 func TestUselessSessionTimeoutIsAnError(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	for _, timeout := range []int32{0, -1, -1 << 31, 1, 50} {
 		addr, _ := listen(t, func(_ int, conn net.Conn) {
@@ -315,6 +319,7 @@ func TestUselessSessionTimeoutIsAnError(t *testing.T) {
 
 // Replies of other protocols are recognized, and their lengths are not trusted.
 func TestOtherProtocolsAreRecognized(t *testing.T) { // measures memory, so not parallel
+	locktest.Once(t)
 	says := func(text string) string {
 		addr, _ := listen(t, func(_ int, conn net.Conn) {
 			_, _ = io.WriteString(conn, text)
@@ -368,8 +373,7 @@ func TestResetBeforeTheHandshakeIsNotPermanent(t *testing.T) {
 	require.NoError(t, connector.Close())
 }
 
-func TestInvalidPacketsBreakOnlyTheirConnection(t *testing.T) {
-	t.Parallel()
+func TestInvalidPacketsBreakOnlyTheirConnection(t *testing.T) { // measures memory, so not parallel
 	for _, packet := range []string{
 		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without a body
 		"\x00\x00\x00\x00",
@@ -402,6 +406,7 @@ func TestInvalidPacketsBreakOnlyTheirConnection(t *testing.T) {
 
 // A silent server does not look like the end of the caller's context.
 func TestErrorNamesASilentServer(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	addr, accepted := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}, SessionTimeout: 4 * time.Second})
@@ -420,35 +425,37 @@ func TestErrorNamesASilentServer(t *testing.T) {
 
 // Callers that wait for a lock or for a connection wait until their contexts end.
 func TestWaitersSurviveALongOutage(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	holder, p := b.PoolWithTimeout(2*time.Second), b.PoolWithTimeout(2*time.Second)
-	held := b.Lock(holder, "a")
-	waiting := make(chan error, 1)
-	go func() { waiting <- p.Do(ctx, "a", func(context.Context) error { return nil }) }()
-	b.AwaitQueue("a", 2)
-	require.NoError(t, proxy.RefuseConnections())
-	proxy.Cut(zktest.Selector{})
-	<-held.Lost()
-	fresh := b.PoolWithTimeout(2 * time.Second)
-	connecting := make(chan error, 1)
-	go func() { connecting <- fresh.Ping(ctx) }()
-	select {
-	case err := <-waiting:
-		require.Fail(t, "the waiter has given up", "%v", err)
-	case err := <-connecting:
-		require.Fail(t, "the caller without a connection has given up", "%v", err)
-	case <-time.After(16 * time.Second): // the outage
-	}
-	require.NoError(t, proxy.AcceptConnections())
-	require.NoError(t, <-connecting)
-	require.NoError(t, <-waiting)
-	require.ErrorIs(t, held.Unlock(ctx), lockpool.ErrLockLost)
+	locktest.Slow(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		holder, p := b.PoolWithTimeout(2*time.Second), b.PoolWithTimeout(2*time.Second)
+		held := b.Lock(holder, "a")
+		waiting := make(chan error, 1)
+		go func() { waiting <- p.Do(ctx, "a", func(context.Context) error { return nil }) }()
+		b.AwaitQueue("a", 2)
+		require.NoError(t, proxy.RefuseConnections())
+		proxy.Cut(zktest.Selector{})
+		<-held.Lost()
+		fresh := b.PoolWithTimeout(2 * time.Second)
+		connecting := make(chan error, 1)
+		go func() { connecting <- fresh.Ping(ctx) }()
+		select {
+		case err := <-waiting:
+			require.Fail(t, "the waiter has given up", "%v", err)
+		case err := <-connecting:
+			require.Fail(t, "the caller without a connection has given up", "%v", err)
+		case <-time.After(16 * time.Second): // the outage
+		}
+		require.NoError(t, proxy.AcceptConnections())
+		require.NoError(t, <-connecting)
+		require.NoError(t, <-waiting)
+		require.ErrorIs(t, held.Unlock(ctx), lockpool.ErrLockLost)
+	})
 }
 
 func TestTimeoutWithoutAConnectionReportsTheCause(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	refusing := zktest.StartProxy(t, locktest.Shared().Addr()) // keeps its port
@@ -531,6 +538,7 @@ func TestPermanentErrorEndsTheFirstWait(t *testing.T) {
 }
 
 func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	addr, accepted := listen(t, func(_ int, conn net.Conn) { _ = handshake(conn) })
 	p, err := lockpool.Open("zookeeper", addr)
@@ -588,7 +596,7 @@ func TestDeadServersAreSkipped(t *testing.T) {
 func TestFullServerIsATemporaryError(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.MaxClientConns(2))
-	b := locktest.NewOn(t, own.Addr()) // the first connection
+	b := locktest.NewOn(t, own) // the first connection
 	second := locktest.Dial(t, own.Addr())
 	p := b.Pool()
 	_, err := p.Lock(locktest.Timeout(t, 300*time.Millisecond), "a")

@@ -51,7 +51,7 @@ func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			own := zktest.Start(t)
-			b := locktest.NewOn(t, own.Addr())
+			b := locktest.NewOn(t, own)
 			p := b.Pool()
 			dir := b.Chroot + "/x/s"
 			var turns atomic.Int32
@@ -97,7 +97,7 @@ func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
 				own := zktest.Start(t)
-				b := locktest.NewOn(t, own.Addr())
+				b := locktest.NewOn(t, own)
 				p := b.Pool()
 				require.NoError(t, p.Ping(b.Ctx))
 				require.NoError(t, own.Create(b.Chroot, nil))
@@ -145,7 +145,7 @@ func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	t.Parallel()
 	own := zktest.Start(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/x/a/", Ops: zktest.Creates},
 		Skip:  1, Do: zktest.FailWith(zktest.ErrNoAuth),
@@ -162,7 +162,7 @@ func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 func TestServerRemovesEmptyQueues(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(300*time.Millisecond))
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.Pool()
 	for range 3 { // it is created again
 		b.Unlock(b.Lock(p, "a/b"))
@@ -177,7 +177,7 @@ func TestServerRemovesEmptyQueues(t *testing.T) {
 func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t, zktest.ContainerInterval(time.Millisecond))
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p, other := b.Pool(), b.Pool()
 	inside := make(chan struct{}, 1)
 	done := make(chan struct{})

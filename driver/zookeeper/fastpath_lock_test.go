@@ -62,7 +62,7 @@ func TestFastPathNoticesARival(t *testing.T) {
 func TestUncontendedLockCostsTwoRequests(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	h := b.Handle(b.PoolWithTimeout(10 * time.Second))
 	turn := func() {
 		l := b.Lock(h, "a")

@@ -35,82 +35,87 @@ func failProofs(t *testing.T, s *zktest.Server) {
 }
 
 // The timeout that the server grants counts, from the first moment on.
-func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) { // measures time, so not parallel
-	const granted = 2 * time.Second
-	for _, asked := range []time.Duration{granted, 10 * granted} {
-		s := zktest.Start(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
-		b := locktest.NewOn(t, s.Addr())
-		p := b.PoolWithTimeout(asked)
-		clock := locktest.StartClock()
-		l := b.Lock(p, "a")
-		failProofs(t, s)
-		b.AwaitLoss(l)
-		clock.Took(t, granted*8/10, granted*97/100, "the lease of a new session")
-		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
-		b.AwaitQueue("a", 0)
-	}
+func TestLeaseOfANewSessionEndsBeforeTheSession(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		const granted = 2 * time.Second
+		for _, asked := range []time.Duration{granted, 10 * granted} {
+			s := zktest.StartBubble(t, zktest.TickTime(granted/2), zktest.SessionTimeouts(granted, granted))
+			b := locktest.NewOn(t, s)
+			p := b.PoolWithTimeout(asked)
+			clock := locktest.StartClock()
+			l := b.Lock(p, "a")
+			failProofs(t, s)
+			b.AwaitLoss(l)
+			clock.Took(t, granted*8/10, granted*97/100, "the lease of a new session")
+			require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+			b.AwaitQueue("a", 0)
+		}
+	})
 }
 
 // With enableEagerACLCheck a server refuses a request by itself, which proves
 // nothing about its leader.
 func TestErrorOfOneServerProlongsNoLease(t *testing.T) {
-	t.Parallel()
-	s := zktest.Start(t)
-	b := locktest.NewOn(t, s.Addr())
-	cfg := b.Config()
-	cfg.SessionTimeout = 2 * time.Second
-	p := b.PoolWith(cfg, lockpool.WithMaxSessions(1))
-	b.Unlock(b.Lock(p, "forbidden"))
-	l := b.Lock(p, "a")
-	s.Inject(zktest.Rule{
-		Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/forbidden"},
-		Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
+	locktest.Bubble(t, func(t *testing.T) {
+		s := zktest.StartBubble(t)
+		b := locktest.NewOn(t, s)
+		cfg := b.Config()
+		cfg.SessionTimeout = 2 * time.Second
+		p := b.PoolWith(cfg, lockpool.WithMaxSessions(1))
+		b.Unlock(b.Lock(p, "forbidden"))
+		l := b.Lock(p, "a")
+		s.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/forbidden"},
+			Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
+		})
+		failProofs(t, s)
+		begun := time.Now()
+		b.Until(func() bool {
+			_, err := p.TryLock(b.Ctx, "forbidden")
+			require.ErrorIs(t, err, lockpool.ErrNoPermission)
+			return l.Depth() == 0
+		}, "the lease has ended")
+		require.Less(t, time.Since(begun), 2*cfg.SessionTimeout)
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+		b.AwaitQueue("a", 0)
 	})
-	failProofs(t, s)
-	begun := time.Now()
-	b.Until(func() bool {
-		_, err := p.TryLock(b.Ctx, "forbidden")
-		require.ErrorIs(t, err, lockpool.ErrNoPermission)
-		return l.Depth() == 0
-	}, "the lease has ended")
-	require.Less(t, time.Since(begun), 2*cfg.SessionTimeout)
-	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
-	b.AwaitQueue("a", 0)
 }
 
 // A session leaves a silent server early enough to reach another.
-func TestSilentServerIsLeftForAnother(t *testing.T) { // measures time, so not parallel
-	s := zktest.Start(t, zktest.Members(3))
-	b := locktest.NewOn(t, s.Addr())
-	p, err := lockpool.Open("zookeeper", s.ConnectString()+b.Chroot+"?session_timeout=6s")
-	require.NoError(t, err)
-	defer p.Close()
-	l := b.Lock(p, "a")
-	for range 2 {
-		session := holderSession(t, s)
-		member := 0
-		for _, c := range s.State().Conns {
-			if c.Session == session.ID {
-				member = c.Member
-			}
-		}
-		s.Partition(zktest.Selector{Member: member}, zktest.Both)
-		require.NoError(t, s.WaitFor(b.Ctx, func(state *zktest.State) bool {
-			for _, c := range state.Conns {
-				if c.Session == session.ID && c.Member != member {
-					return true
+func TestSilentServerIsLeftForAnother(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		s := zktest.StartBubble(t, zktest.Members(3))
+		b := locktest.NewOn(t, s)
+		cfg := b.Config()
+		cfg.Servers, cfg.SessionTimeout = s.Members(), 6*time.Second
+		p := b.PoolWith(cfg)
+		l := b.Lock(p, "a")
+		for range 2 {
+			session := holderSession(t, s)
+			member := 0
+			for _, c := range s.State().Conns {
+				if c.Session == session.ID {
+					member = c.Member
 				}
 			}
-			return l.Depth() == 0
-		}))
-		require.Equal(t, 1, l.Depth())
-		require.NoError(t, l.Verify(b.Ctx))
-		s.Heal()
-		proofs := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSync}}, Times: zktest.Always, Do: zktest.Pass()})
-		b.Until(func() bool { return proofs.Fired() >= 5 }, "the lease is at its full length")
-		proofs.Remove()
-	}
-	b.Unlock(l)
+			s.Partition(zktest.Selector{Member: member}, zktest.Both)
+			require.NoError(t, s.WaitFor(b.Ctx, func(state *zktest.State) bool {
+				for _, c := range state.Conns {
+					if c.Session == session.ID && c.Member != member {
+						return true
+					}
+				}
+				return l.Depth() == 0
+			}))
+			require.Equal(t, 1, l.Depth())
+			require.NoError(t, l.Verify(b.Ctx))
+			s.Heal()
+			proofs := s.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSync}}, Times: zktest.Always, Do: zktest.Pass()})
+			b.Until(func() bool { return proofs.Fired() >= 5 }, "the lease is at its full length")
+			proofs.Remove()
+		}
+		b.Unlock(l)
+	})
 }
 
 // A pool that is closed closes its sessions at the server even if its connection has

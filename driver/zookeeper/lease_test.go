@@ -98,6 +98,7 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 // follower may be cut off at any moment, so the lease must never end after the
 // session would expire if that happened now.
 func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
+	once(t)
 	t.Parallel()
 	short := 0
 	for i := range uint64(3000) {

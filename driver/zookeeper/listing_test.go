@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,41 +18,41 @@ import (
 // share the next one.
 func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 	t.Parallel()
-	s := zktest.Start(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	connector, err := NewConnector(Config{Servers: []string{s.Addr()}})
-	require.NoError(t, err)
-	session, err := connector.Connect(ctx)
-	require.NoError(t, err)
-	defer session.Close(ctx)
-	node, queue, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil)
-	require.NoError(t, err)
-	require.Equal(t, []driver.Node{node}, queue)
+	synctest.Test(t, func(t *testing.T) {
+		s := zktest.StartBubble(t)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		connector, err := NewConnector(Config{Servers: s.Members(), Dial: s.Dial})
+		require.NoError(t, err)
+		session, err := connector.Connect(ctx)
+		require.NoError(t, err)
+		defer session.Close(ctx)
+		node, queue, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+		require.NoError(t, err)
+		require.Equal(t, []driver.Node{node}, queue)
 
-	lists := zktest.Match{Ops: zktest.Lists}
-	held := s.Inject(zktest.Rule{Match: lists, Do: zktest.HoldReply()})
-	sent := s.Inject(zktest.Rule{Match: lists, Times: zktest.Always, Do: zktest.Pass()})
-	var all sync.WaitGroup
-	list := func(expected ...driver.Node) {
-		all.Go(func() {
-			queue, err := session.List(ctx, "a")
-			if err != nil || !slices.Equal(queue, expected) {
-				t.Errorf("%v, %v", queue, err)
-			}
-		})
-	}
-	list(node)
-	require.NoError(t, held.Wait(ctx))
-	require.NoError(t, s.Delete("/a/"+node.Name))
-	for range 100 {
-		list()
-	}
-	for len(session.(*Session).calls.slots) < 101 {
-		require.NoError(t, ctx.Err())
-		time.Sleep(time.Millisecond)
-	}
-	held.Release()
-	all.Wait()
-	require.LessOrEqual(t, sent.Fired(), 5) // some callers may come late
+		lists := zktest.Match{Ops: zktest.Lists}
+		held := s.Inject(zktest.Rule{Match: lists, Do: zktest.HoldReply()})
+		sent := s.Inject(zktest.Rule{Match: lists, Times: zktest.Always, Do: zktest.Pass()})
+		var all sync.WaitGroup
+		list := func(expected ...driver.Node) {
+			all.Go(func() {
+				queue, err := session.List(ctx, "a")
+				if err != nil || !slices.Equal(queue, expected) {
+					t.Errorf("%v, %v", queue, err)
+				}
+			})
+		}
+		list(node)
+		require.NoError(t, held.Wait(ctx))
+		require.NoError(t, s.Delete("/a/"+node.Name))
+		for range 100 {
+			list()
+		}
+		synctest.Wait() // until all of them wait
+		held.Release()
+		all.Wait()
+		synctest.Wait() // until the server has counted the last listing
+		require.Equal(t, 2, sent.Fired(), "the first listing, and one for all others")
+	})
 }

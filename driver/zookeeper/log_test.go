@@ -2,9 +2,7 @@ package zookeeper_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -65,67 +63,70 @@ func (l logHandler) about(text string) (found []logLine) {
 // A slow log handler delays neither the goroutine that reads the server's replies
 // nor a caller of Lock.
 func TestSlowLoggerDelaysNoLock(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	log := newLogHandler()
-	cfg := b.Config()
-	cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
-	cfg.Logger = slog.New(log)
-	p := b.PoolWith(cfg)
-	b.Unlock(b.Lock(p, "a"))
-	proxy.Cut(zktest.Selector{})
-	b.Unlock(b.Lock(p, "a"))
-	require.NoError(t, proxy.RefuseConnections())
-	proxy.Cut(zktest.Selector{})
-	time.Sleep(time.Second) // an outage long enough to be logged
-	require.NoError(t, proxy.AcceptConnections())
-	b.Unlock(b.Lock(p, "a"))
-	require.Empty(t, log.about(""))
-	close(log.gate)
-	require.NoError(t, p.Close())
-	require.Empty(t, log.about("left out"), "the log overflowed")
-	require.Len(t, log.about("changed the session timeout"), 1)
-	require.Len(t, log.about("no connection to ZooKeeper"), 1)
-	require.Len(t, log.about("connected to ZooKeeper"), 1)
+	locktest.Slow(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		log := newLogHandler()
+		cfg := b.Config()
+		cfg.SessionTimeout = time.Hour // which the server changes, and that is logged
+		cfg.Logger = slog.New(log)
+		p := b.PoolWith(cfg)
+		b.Unlock(b.Lock(p, "a"))
+		proxy.Cut(zktest.Selector{})
+		b.Unlock(b.Lock(p, "a"))
+		require.NoError(t, proxy.RefuseConnections())
+		proxy.Cut(zktest.Selector{})
+		time.Sleep(time.Second) // an outage long enough to be logged
+		require.NoError(t, proxy.AcceptConnections())
+		b.Unlock(b.Lock(p, "a"))
+		require.Empty(t, log.about(""))
+		close(log.gate)
+		require.NoError(t, p.Close())
+		require.Empty(t, log.about("left out"), "the log overflowed")
+		require.Len(t, log.about("changed the session timeout"), 1)
+		require.Len(t, log.about("no connection to ZooKeeper"), 1)
+		require.Len(t, log.about("connected to ZooKeeper"), 1)
+	})
 }
 
 // An outage is logged once, within about a second and with its cause, and so is its
 // end.
-func TestOutageIsLoggedOnce(t *testing.T) { // measures time, so not parallel
-	b, proxy := locktest.NewBehindProxy(t)
-	silent, _ := listen(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	log := newLogHandler()
-	close(log.gate)
-	cfg := b.Config()
-	cfg.Logger = slog.New(log)
-	require.NoError(t, proxy.RefuseConnections())
-	p := b.PoolWith(cfg)
-	start := time.Now()
-	done := make(chan error, 1)
-	go func() { done <- p.Ping(b.Ctx) }()
-	b.Until(func() bool { return len(log.about("no connection")) > 0 }, "the outage is logged")
-	first := log.about("no connection")[0]
-	require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
-	require.Equal(t, slog.LevelWarn, first.level)
-	require.Contains(t, first.text, proxy.Addr())
-	require.Contains(t, first.text, "connection refused")
-	time.Sleep(2 * time.Second) // the outage goes on
-	require.Len(t, log.about("no connection"), 1)
-	require.Empty(t, log.about("connected to"))
-	require.NoError(t, proxy.AcceptConnections())
-	require.NoError(t, <-done)
-	b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "the end of the outage is logged")
+func TestOutageIsLoggedOnce(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		log := newLogHandler()
+		close(log.gate)
+		cfg := b.Config()
+		cfg.Logger = slog.New(log)
+		require.NoError(t, proxy.RefuseConnections())
+		p := b.PoolWith(cfg)
+		start := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- p.Ping(b.Ctx) }()
+		b.Until(func() bool { return len(log.about("no connection")) > 0 }, "the outage is logged")
+		first := log.about("no connection")[0]
+		require.WithinDuration(t, start.Add(time.Second), first.at, 500*time.Millisecond)
+		require.Equal(t, slog.LevelWarn, first.level)
+		require.Contains(t, first.text, proxy.Addr())
+		require.Contains(t, first.text, "connection refused")
+		time.Sleep(2 * time.Second) // the outage goes on
+		require.Len(t, log.about("no connection"), 1)
+		require.Empty(t, log.about("connected to"))
+		require.NoError(t, proxy.AcceptConnections())
+		require.NoError(t, <-done)
+		b.Until(func() bool { return len(log.about("connected to ZooKeeper server="+proxy.Addr())) == 1 }, "the end of the outage is logged")
 
-	require.NoError(t, proxy.RefuseConnections())
-	proxy.Cut(zktest.Selector{})
-	b.Until(func() bool { return len(log.about("no connection")) == 2 }, "the next outage is logged")
-	require.NoError(t, proxy.AcceptConnections())
-	require.NoError(t, p.Ping(b.Ctx))
+		require.NoError(t, proxy.RefuseConnections())
+		proxy.Cut(zktest.Selector{})
+		b.Until(func() bool { return len(log.about("no connection")) == 2 }, "the next outage is logged")
+		require.NoError(t, proxy.AcceptConnections())
+		require.NoError(t, p.Ping(b.Ctx))
 
-	cfg.Servers = []string{silent}
-	p = b.PoolWith(cfg)
-	_, err := p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
-	require.Error(t, err)
-	require.Len(t, log.about(silent), 1)
-	require.Contains(t, log.about(silent)[0].text, "answer")
+		require.NoError(t, p.Close())
+		require.NoError(t, proxy.HangConnections())
+		p = b.PoolWith(cfg)
+		_, err := p.Lock(locktest.Timeout(t, 1500*time.Millisecond), "a")
+		require.Error(t, err)
+		require.Len(t, log.about("no connection"), 3)
+		require.Contains(t, log.about("no connection")[2].text, "answer")
+	})
 }

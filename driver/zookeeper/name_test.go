@@ -17,7 +17,7 @@ import (
 func TestInvalidNamesAreRejectedBeforeAnyRequest(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.PoolWithTimeout(10 * time.Second)
 	h := b.Handle(p)
 	before := b.Stat(own, "zk_packets_received")

@@ -122,7 +122,7 @@ func TestPasswordIsNeverPrinted(t *testing.T) {
 func TestRefusedRequestIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own.Addr())
+	b := locktest.NewOn(t, own)
 	p := b.PoolWithTimeout(10 * time.Second)
 	require.NoError(t, p.Ping(b.Ctx))
 	b.Restrict("/closed")

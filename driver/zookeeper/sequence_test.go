@@ -18,7 +18,7 @@ import (
 func TestExhaustedSequenceIsAnErrorAndNeverAGrant(t *testing.T) {
 	t.Parallel()
 	embedded := zktest.Start(t) // a real server would have to count to 2^31
-	b := locktest.NewOn(t, embedded.Addr())
+	b := locktest.NewOn(t, embedded)
 	p, others := b.Pool(), b.Pool()
 	b.Unlock(b.Lock(p, "a"))
 	require.NoError(t, embedded.SetSequence(b.Chroot+"/a", 2147483645))
@@ -82,7 +82,7 @@ func TestContenderWithANegativeNumberIsAwaited(t *testing.T) {
 func TestNearlyExhaustedSequenceIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	embedded := zktest.Start(t)
-	b := locktest.NewOn(t, embedded.Addr())
+	b := locktest.NewOn(t, embedded)
 	var log locktest.Log
 	cfg := b.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))

@@ -64,12 +64,13 @@ func TestTLS(t *testing.T) {
 
 // A real server's TLS, with and without client certificates.
 func TestTLSOfARealServer(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	for _, auth := range []tls.ClientAuthType{tls.NoClientCert, tls.RequireAndVerifyClientCert} {
 		t.Run(auth.String(), func(t *testing.T) {
 			t.Parallel()
 			own := zktest.StartReal(t, zktest.TLS(auth))
-			b := locktest.NewOn(t, own.Addr())
+			b := locktest.NewOn(t, own)
 			cfg := b.Config()
 			cfg.Servers, cfg.TLS, cfg.SessionTimeout = []string{own.SecureAddr()}, own.ClientTLS(), 30*time.Second
 			if auth == tls.NoClientCert {

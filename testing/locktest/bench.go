@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -40,21 +41,46 @@ func Timeout(t testing.TB, d time.Duration) context.Context {
 type Bench struct {
 	testing.TB
 	Ctx    context.Context
-	Addr   string
+	Addr   string // for the pools: the server's, or that of a proxy
 	Chroot string
 	Admin  *zk.Conn
+	Server Server
+
+	dial dialer // nil for TCP
 }
+
+// dialer connects to an address.
+type dialer = func(ctx context.Context, address string) (net.Conn, error)
 
 var benches atomic.Int32
 
-// New returns a bench on the shared server.
-func New(t testing.TB) *Bench { return NewOn(t, shared.Addr()) }
+// New returns a bench on the shared server or, in a bubble, on one of its own.
+func New(t testing.TB) *Bench {
+	if inBubble() {
+		return NewOn(t, zktest.StartBubble(t))
+	}
+	return NewOn(t, shared)
+}
 
-// NewOn returns a bench on the server at addr. The test fails if an ephemeral
-// node is left below its chroot when its pools are closed.
-func NewOn(t testing.TB, addr string) *Bench {
-	b := &Bench{TB: t, Ctx: Context(t), Addr: addr, Chroot: fmt.Sprintf("/test-%d-%d", os.Getpid(), benches.Add(1))}
-	b.Admin = Dial(t, addr)
+// NewOn returns a bench on a server. The test fails if an ephemeral node is left below
+// its chroot when its pools are closed.
+func NewOn(t testing.TB, s Server) *Bench {
+	b := &Bench{Server: s}
+	if inBubble() {
+		b.dial = s.(*zktest.Server).Dial
+	}
+	b.TB = t
+	b.Admin = b.Dial()
+	return b.Beside(t)
+}
+
+// Beside returns a bench for another test on the same server, with the same
+// administrator's client: opening one for each of thousands of tests takes long.
+func (b *Bench) Beside(t testing.TB) *Bench {
+	b = &Bench{
+		TB: t, Ctx: Context(t), Addr: b.Server.Addr(), Chroot: fmt.Sprintf("/test-%d-%d", os.Getpid(), benches.Add(1)),
+		Admin: b.Admin, Server: b.Server, dial: b.dial,
+	}
 	t.Cleanup(func() {
 		if !t.Failed() {
 			require.Empty(t, b.Contenders("/"), "nodes are left behind")
@@ -63,18 +89,48 @@ func NewOn(t testing.TB, addr string) *Bench {
 	return b
 }
 
-// NewBehindProxy returns a bench whose pools reach the shared server through a
-// proxy.
+// NewBehindProxy is [New] with a proxy before the server: see [Bench.Proxy].
 func NewBehindProxy(t testing.TB) (*Bench, *zktest.Proxy) {
 	b := New(t)
-	p := zktest.StartProxy(t, b.Addr)
+	return b, b.Proxy()
+}
+
+// Proxy starts a proxy before the bench's server. Pools that are opened from now on
+// reach the server through it.
+func (b *Bench) Proxy() *zktest.Proxy {
+	if !inBubble() {
+		p := zktest.StartProxy(b, b.Server.Addr())
+		b.Addr = p.Addr()
+		return p
+	}
+	p, direct := zktest.StartBubbleProxy(b, b.Server.(*zktest.Server)), b.dial
 	b.Addr = p.Addr()
-	return b, p
+	b.dial = func(ctx context.Context, address string) (net.Conn, error) {
+		if address == p.Addr() {
+			return p.Dial(ctx, address)
+		}
+		return direct(ctx, address)
+	}
+	return p
+}
+
+// Dial returns a plain client of the bench's server, with a session.
+func (b *Bench) Dial() *zk.Conn {
+	if b.dial == nil {
+		return dial(b, b.Server.Addr(), net.DialTimeout)
+	}
+	// The client would resolve another name than an address.
+	return dial(b, "127.0.0.1:1", func(string, string, time.Duration) (net.Conn, error) {
+		return b.dial(context.Background(), b.Server.Addr())
+	})
 }
 
 // Dial returns a plain client with a session.
-func Dial(t testing.TB, addr string) *zk.Conn {
-	conn, events, err := zk.Connect([]string{addr}, 20*time.Second, zk.WithLogInfo(false), zk.WithLogger(quiet{}))
+func Dial(t testing.TB, addr string) *zk.Conn { return dial(t, addr, net.DialTimeout) }
+
+func dial(t testing.TB, addr string, dialer zk.Dialer) *zk.Conn {
+	conn, events, err := zk.Connect([]string{addr}, 20*time.Second,
+		zk.WithDialer(dialer), zk.WithLogInfo(false), zk.WithLogger(quiet{}))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		conn.Close()
@@ -93,7 +149,7 @@ func (quiet) Printf(string, ...any) {}
 
 // Config returns the configuration of the bench's pools.
 func (b *Bench) Config() zookeeper.Config {
-	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, SessionTimeout: 5 * time.Second}
+	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, Dial: b.dial, SessionTimeout: 5 * time.Second}
 }
 
 // Pool returns a pool that is closed when the test ends.
@@ -186,7 +242,7 @@ func (b *Bench) Restrict(path string, rights ...int32) {
 // CreateContenders creates n contenders of another client in a queue, and returns
 // a function that removes them.
 func (b *Bench) CreateContenders(name string, n int) (remove func()) {
-	conn := Dial(b, shared.Addr())
+	conn := b.Dial()
 	node := func(i int) string { return fmt.Sprintf("%s/%s/_c_%036d-lock-%010d", b.Chroot, name, i, i) }
 	send := func(op func(i int) any) {
 		for i := 0; i < n; {
@@ -224,8 +280,17 @@ func (b *Bench) Until(condition func() bool, what string, args ...any) {
 		if time.Now().After(deadline) {
 			require.FailNowf(b, "the condition was never met", what, args...)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(pollInterval())
 	}
+}
+
+// pollInterval is how long a test that polls sleeps: in a bubble as long as it takes
+// no time.
+func pollInterval() time.Duration {
+	if inBubble() {
+		return 10 * time.Millisecond
+	}
+	return time.Millisecond
 }
 
 // Stat returns a figure of the server's mntr command.
@@ -242,9 +307,9 @@ func (b *Bench) Watched(s Server) int {
 	return strings.Count(paths, "/_c_")
 }
 
-// WatchedIn returns how many nodes of a lock are watched at the shared server.
+// WatchedIn returns how many nodes of a lock are watched at the bench's server.
 func (b *Bench) WatchedIn(name string) int {
-	paths, err := shared.Command(b.Ctx, "wchp")
+	paths, err := b.Server.Command(b.Ctx, "wchp")
 	require.NoError(b, err)
 	return strings.Count(paths, b.Chroot+"/"+name+"/")
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -53,17 +55,61 @@ func StartServer(t testing.TB, opts ...zktest.CommonOption) Server {
 	for _, opt := range opts {
 		own = append(own, opt)
 	}
+	if inBubble() {
+		return zktest.StartBubble(t, own...)
+	}
 	return zktest.Start(t, own...)
 }
+
+// Once skips a test with real servers if it does the same with embedded ones, because it
+// depends on no server or starts those of both kinds itself.
+func Once(t *testing.T) {
+	t.Helper()
+	if !Embedded() {
+		t.Skip("the same test runs with -server embedded")
+	}
+}
+
+// Bubble runs a test for which all servers are embedded in a bubble of testing/synctest,
+// where time passes when all goroutines wait, beside other tests.
+func Bubble(t *testing.T, test func(*testing.T)) {
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// Timed runs a test that measures time: in a [Bubble] with embedded servers, and alone
+// with real ones.
+func Timed(t *testing.T, test func(*testing.T)) {
+	if Embedded() {
+		Bubble(t, test)
+	} else {
+		test(t)
+	}
+}
+
+// Slow runs a test that takes much time and measures none: in a [Bubble] with embedded
+// servers, and beside other tests with real ones.
+func Slow(t *testing.T, test func(*testing.T)) {
+	if Embedded() {
+		Bubble(t, test)
+	} else {
+		t.Parallel()
+		test(t)
+	}
+}
+
+// inBubble reports whether the caller runs in a bubble, whose time begins in the year
+// 2000.
+func inBubble() bool { return time.Now().Year() < 2020 }
 
 // Main is called by TestMain: it runs the tests while the shared server runs, and
 // exits. It fails if goroutines are left.
 func Main(m *testing.M) {
 	flag.Parse()
-	os.Exit(run(m))
+	os.Exit(runAll(m))
 }
 
-func run(m *testing.M) (code int) {
+func runAll(m *testing.M) (code int) {
 	var err error
 	switch *kind {
 	case "embedded":

@@ -35,6 +35,7 @@ func runCampaign(t *testing.T, change func(*options)) (workload.Report, string) 
 }
 
 func TestCampaignFindsNoViolation(t *testing.T) {
+	t.Parallel()
 	found, last := runCampaign(t, func(o *options) { o.Duration = 25 * time.Second })
 	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
 	require.True(t, found.Clean())
@@ -100,6 +101,7 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // each has an ensemble of its own, and mostly waits
 			found, last := runCampaign(t, func(o *options) {
 				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
 				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault

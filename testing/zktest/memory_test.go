@@ -111,6 +111,41 @@ func TestServersWithPortsRefuseBubbles(t *testing.T) {
 	})
 }
 
+func TestProxyInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proxy := StartBubbleProxy(t, StartBubble(t))
+		ask := func() (string, error) {
+			conn, err := proxy.Dial(t.Context(), proxy.Addr())
+			if err != nil {
+				return "", err
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, "ruok"); err != nil {
+				return "", err
+			}
+			answer, err := io.ReadAll(conn)
+			return string(answer), err
+		}
+		answer, err := ask()
+		require.NoError(t, err)
+		require.Equal(t, "imok", answer)
+
+		began := time.Now()
+		proxy.Partition(Selector{}, Inbound)
+		time.AfterFunc(5*time.Second, proxy.Heal)
+		answer, err = ask()
+		require.NoError(t, err)
+		require.Equal(t, "imok", answer)
+		require.Equal(t, 5*time.Second, time.Since(began))
+
+		require.NoError(t, proxy.RefuseConnections())
+		_, err = ask()
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		_, err = proxy.Dial(t.Context(), "127.0.0.1:2181")
+		require.ErrorContains(t, err, "is not at 127.0.0.1:2181 in memory")
+	})
+}
+
 // A fault of one host's connections leaves those of another alone.
 func TestFaultsOfAHost(t *testing.T) {
 	t.Parallel()

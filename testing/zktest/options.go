@@ -32,10 +32,16 @@ func newRealConfig(opts []RealOption) (*realConfig, error) {
 			"syncLimit":              "5",
 			"4lw.commands.whitelist": "*",
 			"admin.enableServer":     "false",
+			"forceSync":              "no", // only a crash of the machine would lose anything
 		},
-		// Without the perf data file, a killed JVM leaves nothing in /tmp.
-		jvmFlags: []string{"-Xmx512m", "-XX:-UsePerfData"},
-		reserve:  reservePort,
+		jvmFlags: []string{
+			"-Xmx512m",
+			"-XX:-UsePerfData", // so that a killed JVM leaves nothing in /tmp
+			// A server of a test lives for seconds: the optimizing compiler and a concurrent
+			// garbage collector cost it more than they save.
+			"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+		},
+		reserve: reservePort,
 	}
 	for _, opt := range opts {
 		if b, ok := opt.(commonOption); ok {
@@ -66,7 +72,12 @@ func Properties(lines map[string]string) RealOption {
 
 // JVMFlags adds flags for java, such as -Xmx1g (the default is -Xmx512m) or
 // -Dznode.container.checkIntervalMs=1000. They follow the launcher's own flags
-// and so override them.
+// and so override them: those make short runs cheap. A server of which the speed is
+// measured has its usual compiler and garbage collector with
+//
+//	JVMFlags("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC")
+//
+// and waits for the disk, as in production, with [Properties] of forceSync=yes.
 func JVMFlags(flags ...string) RealOption {
 	return realOption(func(c *realConfig) { c.jvmFlags = append(c.jvmFlags, flags...) })
 }

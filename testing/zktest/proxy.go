@@ -54,6 +54,7 @@ type Proxy struct {
 	network
 
 	target   string
+	dial     dialer
 	listener *listener
 	ctx      context.Context // until Close
 	cancel   context.CancelFunc
@@ -62,10 +63,16 @@ type Proxy struct {
 	closeErr error
 
 	mu           sync.Mutex
-	accepted     int                          // connections so far
-	upstreams    map[*clientConn]*net.TCPConn // the connection to the server for each client
-	passwords    map[int64][]byte             // by session, of those granted through the proxy
-	sessionLocks map[int64]chan struct{}      // by session; closed when the lock is released
+	accepted     int                        // connections so far
+	upstreams    map[*clientConn]serverConn // the connection to the server for each client
+	passwords    map[int64][]byte           // by session, of those granted through the proxy
+	sessionLocks map[int64]chan struct{}    // by session; closed when the lock is released
+}
+
+// serverConn is the connection to the server, on TCP or in memory.
+type serverConn interface {
+	net.Conn
+	CloseWrite() error
 }
 
 // StartProxy starts a proxy for a test, in front of the server at target,
@@ -90,22 +97,48 @@ func RunProxy(target string) (*Proxy, error) {
 	if inBubble() {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", errBubble)
 	}
-	p := &Proxy{
-		target:       target,
-		upstreams:    map[*clientConn]*net.TCPConn{},
-		passwords:    map[int64][]byte{},
-		sessionLocks: map[int64]chan struct{}{},
-	}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.faults.done = p.ctx.Done()
-	p.network.init()
+	p := newProxy(target, func(ctx context.Context, addr string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	})
 	if p.listener, err = newListener("", p.admit); err != nil {
 		return nil, fmt.Errorf("zktest: starting a proxy: %w", err)
 	}
 	return p, nil
 }
 
-// Addr returns the address for clients, 127.0.0.1:port.
+// StartBubbleProxy is [StartProxy] in memory, in front of the first member of an
+// embedded server that [StartBubble] has started. Clients connect with [Proxy.Dial].
+func StartBubbleProxy(t testing.TB, s *Server) *Proxy {
+	t.Helper()
+	p := newProxy(s.Addr(), s.Dial)
+	p.listener = newMemoryListener("proxy.zktest:2181", p.admit)
+	return closeWithTest(t, p, nil)
+}
+
+func newProxy(target string, dial dialer) *Proxy {
+	p := &Proxy{
+		target:       target,
+		dial:         dial,
+		upstreams:    map[*clientConn]serverConn{},
+		passwords:    map[int64][]byte{},
+		sessionLocks: map[int64]chan struct{}{},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.faults.done = p.ctx.Done()
+	p.network.init()
+	return p
+}
+
+// Dial connects in memory to a proxy that [StartBubbleProxy] has started, as
+// [Server.Dial] does to a server.
+func (p *Proxy) Dial(_ context.Context, address string) (net.Conn, error) {
+	if !p.listener.inMemory || address != p.Addr() {
+		return nil, fmt.Errorf("zktest: the proxy on %s is not at %s in memory", p.Addr(), address)
+	}
+	return p.listener.dial("127.0.0.1")
+}
+
+// Addr returns the address for clients, 127.0.0.1:port, or a name in memory.
 func (p *Proxy) Addr() string { return p.listener.address() }
 
 // ConnectString returns the address for clients, as Addr does.
@@ -230,8 +263,7 @@ func (p *Proxy) ExpireAll() error {
 func (p *Proxy) closeSession(ctx context.Context, id int64, password []byte) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, expiryAttemptTimeout)
 	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", p.target)
+	conn, err := p.dial(ctx, p.target)
 	if err != nil {
 		return false, err
 	}
@@ -287,14 +319,13 @@ func (p *Proxy) admit(client net.Conn) func() {
 }
 
 func (p *Proxy) serve(client net.Conn, number int) {
-	var d net.Dialer
-	server, err := d.DialContext(p.ctx, "tcp", p.target)
+	server, err := p.dial(p.ctx, p.target)
 	if err != nil {
 		_ = client.Close() // like the connection to a dead server
 		return
 	}
 	r := &proxyConn{
-		proxy: p, server: server.(*net.TCPConn),
+		proxy: p, server: server.(serverConn),
 		handshakeDone: make(chan struct{}), serverDone: make(chan struct{}),
 	}
 	p.mu.Lock()

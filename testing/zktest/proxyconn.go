@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,7 +15,7 @@ import (
 type proxyConn struct {
 	proxy  *Proxy
 	client *clientConn
-	server *net.TCPConn
+	server serverConn
 
 	fourLetter    atomic.Bool   // the connection carries a four letter command, not packets
 	readOnly      bool          // the handshake has the read-only byte
