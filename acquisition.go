@@ -116,11 +116,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil: // the node may still be on its way out
-			err = a.describeBlocker(ctx, err)
-			if !errors.Is(err, ctx.Err()) {
-				err = fmt.Errorf("%w: %w", err, ctx.Err())
-			}
-			return err
+			return a.describeBlocker(ctx, err)
 		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
 			return err
 		}

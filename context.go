@@ -20,14 +20,18 @@ func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc
 	}
 }
 
-// withCause completes the error of a call with the cause of its context's end.
+// withCause completes the error of a call whose context has ended: with the context's
+// error, for example if a session was lost at the same moment, and with the cause.
 func withCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if cause == ErrPoolClosed || cause == ErrHandleClosed {
 		return cause
 	}
-	if cause != ctx.Err() && errors.Is(err, ctx.Err()) {
-		return fmt.Errorf("%w: %w", err, cause)
+	if !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", err, ctx.Err())
+	}
+	if cause != ctx.Err() {
+		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	return err
 }

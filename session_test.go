@@ -76,3 +76,15 @@ func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
 type nameless struct{ driver.Connector }
 
 func (nameless) DriverName() string { return "" }
+
+// A session may be lost at the moment at which the context of a call ends.
+func TestErrorOfACallWhoseContextHasEndedSaysSo(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("the request was abandoned")
+	cancel(cause)
+	err := withCause(ctx, driver.ErrSessionLost)
+	require.ErrorIs(t, err, driver.ErrSessionLost)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, cause)
+}

@@ -758,6 +758,20 @@ func TestFlags(t *testing.T) {
 			_, err := s.connect().CreateTTL("/a", nil, zk.FlagTTL, zk.WorldACL(zk.PermAll), time.Hour)
 			require.NoError(t, err)
 		}},
+		"read-only mode": {[]string{"-read-only", "-members", "3", "-tick", "20ms"}, func(t *testing.T, s *served) {
+			s.post("/stop", "member=2")
+			s.post("/stop", "member=3")
+			s.eventually(func() bool {
+				conn, err := net.Dial("tcp", s.addrs[0])
+				require.NoError(t, err)
+				defer conn.Close()
+				_, err = conn.Write([]byte("isro"))
+				require.NoError(t, err)
+				mode, err := io.ReadAll(conn)
+				require.NoError(t, err)
+				return string(mode) == "ro"
+			})
+		}},
 		"super user": {[]string{"-super", "admin:secret"}, func(t *testing.T, s *served) {
 			c := s.connect()
 			_, err := c.Create("/a", nil, 0, zk.DigestACL(zk.PermAll, "someone", "else"))
