@@ -343,7 +343,7 @@ func (i *instance) kill(end func(zktest.Selector)) {
 	i.mu.Unlock()
 	i.stream.End(i.bubble.now())
 	end(i.selector())
-	// What is left of the process in this one has no connection any more.
+	// The pool has no connection any more; closing it ends its goroutines.
 	i.running.Go(func() { _ = i.pool.Close() })
 }
 

@@ -72,7 +72,7 @@ var faults = []fault{
 		return i.name, nil
 	}},
 
-	// Requests of anybody.
+	// Requests of any process.
 	{"delay requests", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayApply(seconds(s.Amount * 3)) })},
 	{"delay replies", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayReply(seconds(s.Amount * 3)) })},
 	{"lose requests", moment, 1, 0, inject(func(step) zktest.Action { return zktest.DropBeforeApply() })},

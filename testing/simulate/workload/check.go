@@ -283,7 +283,7 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 	for _, h := range holds {
 		taken = append(taken, Span{h.process, h.begin, h.end})
 	}
-	for _, c := range rec.calls { // who asks for several locks may hold this one, and wait for the others
+	for _, c := range rec.calls { // LockAll may hold this lock while it waits for the others
 		if c.lock == holds[0].lock && c.op == opLockAll {
 			taken = append(taken, Span{c.process, c.begin, c.end})
 		}
@@ -420,9 +420,9 @@ func (r *Report) checkRegisters(rec *Record) {
 // error.
 func (r *Report) checkCalls(rec *Record) {
 	for _, c := range rec.calls {
-		expected := slices.Contains(expectedErrors, c.err) || c.err == sessionLost && (c.op == opList || c.op == opQueue || c.op == opRevoke)
-		// Who could not know that the session had ended may see that the node is gone.
-		if !expected && !(c.err == removed && rec.pausedDuring(c.process, c.end, c.end)) {
+		// A process that was paused may see that a node is gone before it knows that its
+		// session has ended.
+		if !slices.Contains(expectedErrors, c.err) && !(c.err == removed && rec.pausedDuring(c.process, c.end, c.end)) {
 			r.violation(c.end, "call: lock %q: %s by %s, goroutine %d, ended at %s with %q, which neither clients nor faults cause%s",
 				c.lock, c.op, c.process, c.worker, rec.at(c.end), c.err, rec.circumstances(c.end))
 		}

@@ -121,9 +121,6 @@ func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(cont
 // removes the nodes of others.
 const removed = "lock_lost by removal"
 
-// sessionLost is the class of the error of a call that reads, and does not try again.
-const sessionLost = "session_lost"
-
 func class(err error) string {
 	var lockErr *lockpool.LockError
 	switch {
@@ -139,8 +136,6 @@ func class(err error) string {
 		return "timeout"
 	case errors.Is(err, lockpool.ErrPoolClosed):
 		return "pool_closed"
-	case errors.Is(err, driver.ErrSessionLost):
-		return sessionLost
 	}
 	return err.Error()
 }
