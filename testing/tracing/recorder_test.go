@@ -122,16 +122,16 @@ func (b *bench) traceWait(p *lockpool.Pool, n int, fn func(ctx context.Context, 
 // withoutStalls removes the spans of waits for a handle that was free, on a
 // session that was connected. There is one only if the machine stalled for that
 // long just there, which no test can prevent, so only its duration is checked. A
-// call has to wait if it connects, or if handles are scarce.
+// call has to wait while a session is being connected, or if handles are scarce.
 func (b *bench) withoutStalls(all []sdktrace.ReadWriteSpan) []sdktrace.ReadWriteSpan {
 	b.Helper()
-	waits := b.scarceHandles || slices.ContainsFunc(all, func(s sdktrace.ReadWriteSpan) bool { return s.Name() == connectName })
 	return slices.DeleteFunc(slices.Clone(all), func(s sdktrace.ReadWriteSpan) bool {
-		if waits || s.Name() != handleName {
+		if s.Name() != handleName || b.scarceHandles || slices.ContainsFunc(all, func(c sdktrace.ReadWriteSpan) bool {
+			return c.Name() == connectName && c.StartTime().Before(s.EndTime()) && s.StartTime().Before(c.EndTime())
+		}) {
 			return false
 		}
 		require.GreaterOrEqual(b, s.EndTime().Sub(s.StartTime()), minHandleSpan)
-		require.Equal(b, handleWait(), b.span(s, nil))
 		return true
 	})
 }
