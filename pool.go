@@ -254,7 +254,7 @@ func (p *Pool) Ping(ctx context.Context) error {
 // unlocked. Meanwhile a handle that holds something may take the further locks that it
 // needs to finish; all other calls that lock or wait return ErrPoolClosed. If ctx ends
 // before the last lock is unlocked, Shutdown closes the pool anyway and returns ctx's
-// error.
+// error. ctx bounds the wait for holders; closing may take 5 s more, as in Close.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()
@@ -278,8 +278,9 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 
 // Close closes the pool at once. Calls that wait for a lock return ErrPoolClosed.
 // Everything held is released, and the contexts of those locks end with the cause
-// ErrPoolClosed. When Close returns, nothing of the pool is left running. Closing a
-// pool again is not an error.
+// ErrPoolClosed. If servers do not answer, Close gives up on them after 5 s; the locks
+// are then free when the sessions expire. When Close returns, nothing of the pool is
+// left running. Closing a pool again is not an error.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
 	p.kill(ErrPoolClosed)

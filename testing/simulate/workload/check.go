@@ -244,11 +244,15 @@ func (r *Report) checkRevocations(rec *Record, holds []*hold) {
 			continue
 		}
 		for _, h := range holds {
-			begin, due := h.begin, c.end.Add(rec.Revocation+rec.pausedFor(h.process, c.begin, h.end))
+			begin, due := h.begin, c.end.Add(rec.Revocation)
 			if h.downgraded() {
 				begin = h.exclusiveSince
 			}
-			if h.revocable && begin < c.begin && h.end > due && (h.revokedAt == Never || h.revokedAt > due) {
+			if !h.revocable || begin >= c.begin || h.end <= due {
+				continue
+			}
+			due = due.Add(rec.pausedFor(h.process, c.begin, h.end))
+			if h.end > due && (h.revokedAt == Never || h.revokedAt > due) {
 				r.violation(c.end, "revocation: lock %q: the holder did not notice the revocation request made from %s until %s: %s from %s until %s%s",
 					h.lock, rec.at(c.begin), rec.at(c.end), h, rec.at(h.begin), rec.at(h.end), rec.circumstances(c.end))
 			}
@@ -262,7 +266,7 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 	free := rec.Begin
 	checkGap := func(until Instant) {
 		free := free
-		if rec.CalmOnly {
+		if rec.CalmOnly && until.Since(free) > rec.Recovery {
 			free, until = rec.longestCalm(free, until)
 		}
 		if until.Since(free) <= rec.Recovery {
@@ -429,7 +433,7 @@ func (r *Report) checkCalls(rec *Record) {
 		allowed := c.limit + rec.Overrun + rec.pausedFor(c.process, c.begin, c.end)
 		if took := c.end.Since(c.begin); took > allowed {
 			r.First = cmp.Or(r.First, c.begin.Add(c.limit))
-			r.Stuck = append(r.Stuck, fmt.Sprintf("stuck: %s of %q by %s, goroutine %d, took %s until it ended with %q; its context ended after %s%s",
+			r.Stuck = append(r.Stuck, fmt.Sprintf("stuck: %s of %q by %s, goroutine %d, took %s until it ended with %q; it may take %s%s",
 				c.op, c.lock, c.process, c.worker, took, c.err, c.limit, rec.circumstances(c.begin.Add(c.limit))))
 		}
 	}

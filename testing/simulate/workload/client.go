@@ -48,8 +48,11 @@ const (
 	opWrite = "write"
 )
 
-// ShutdownTimeout bounds [Client.Shutdown].
+// ShutdownTimeout bounds how long [Client.Shutdown] waits for holders.
 const ShutdownTimeout = 10 * time.Second
+
+// closing is how much longer the end of a pool may take if servers do not answer.
+const closing = 5 * time.Second
 
 // Client is a process whose workers contend for locks, or what stands for one.
 type Client struct {
@@ -78,7 +81,7 @@ func (c *Client) Work(pool *lockpool.Pool, worker int) {
 
 // Shutdown shuts the pool of a worker down.
 func (c *Client) Shutdown(pool *lockpool.Pool, worker int) {
-	_ = c.call(Event{ID: c.ids.Add(1), Worker: worker, Op: opShutdown}, bound{limit: ShutdownTimeout}, pool.Shutdown)
+	_ = c.call(Event{ID: c.ids.Add(1), Worker: worker, Op: opShutdown, Limit: closing}, bound{limit: ShutdownTimeout}, pool.Shutdown)
 }
 
 // bound is the time limit of a call: by a deadline, by a cancellation, or by the option
@@ -106,9 +109,10 @@ func (c *Client) call(e Event, b bound, do func(context.Context) error) error {
 	return c.callFrom(context.Background(), e, b, do)
 }
 
-// callFrom is call with a context from which that of the call is derived.
+// callFrom is call with a context from which that of the call is derived. The call may
+// take longer than its context by the limit in e.
 func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(context.Context) error) error {
-	e.Kind, e.At, e.Limit = eventCall, c.Now(), b.limit
+	e.Kind, e.At, e.Limit = eventCall, c.Now(), e.Limit+b.limit
 	c.Report(e)
 	ctx, cancel := b.context(c.Machine.On(parent))
 	defer cancel()
