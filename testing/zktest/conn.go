@@ -161,9 +161,6 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 			x := s.begin(0, nil)
 			ss := x.newSession(rep, timeout)
 			s.propose(x, rep, func() {
-				if s.conns[c] {
-					ss.conn = c
-				}
 				c.recordReply(Request{Op: OpConnect}, x.zxid, OK)
 				attach(ss)
 			})
@@ -182,7 +179,7 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 		return
 	}
 	s.atLeader(rep, func(l *leadership) {
-		ss := s.revalidate(l, req.session, timeout, c)
+		ss := s.revalidate(l, req.session, timeout, rep)
 		s.atMember(l, rep, func() {
 			if ss == nil {
 				answer(connectReply{}.encode(c.readOnly), false)
@@ -193,28 +190,30 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	})
 }
 
-// attach attaches a connection to its session.
+// attach attaches a connection to its session, which may have moved on to another
+// member if the leader's answer took long.
 func (s *Server) attach(c *conn, ss *session, req connectRequest) {
+	if s.conns[c] && ss.at == c.replica {
+		ss.conn = c
+	}
 	c.session, c.seen = ss, req.lastZxid // not what we sent: replies may have been lost
 	c.client.session.Store(ss.id)
 	s.notifyChange()
 }
 
-// revalidate returns the session of a client that has connected again, if the leader
-// knows it. From then on the leader takes the session's writes only from that member.
-func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, c *conn) *session {
+// revalidate returns the session of a client that has connected again, to a member, if
+// the leader knows it. From then on the leader takes the session's writes only from that
+// member.
+func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, at *replica) *session {
 	if l != s.lead { // it was replaced, and knows only what it has applied
 		if _, ok := l.member.sessions[id]; !ok {
 			return nil
 		}
-		return &session{id: id, timeout: timeout, at: c.replica, ephemerals: map[string]bool{}}
+		return &session{id: id, timeout: timeout, at: at, ephemerals: map[string]bool{}}
 	}
 	ss := s.sessions[id]
 	if ss != nil {
-		ss.timeout, ss.at, ss.conn = timeout, c.replica, nil
-		if s.conns[c] {
-			ss.conn = c
-		}
+		ss.timeout, ss.at, ss.conn = timeout, at, nil
 		s.touch(ss)
 	}
 	return ss
@@ -285,7 +284,7 @@ type exchange struct {
 	fault    *Fault
 	passes   passRules
 	answered bool
-	async    bool // the answer came later
+	async    bool // the answer comes later
 	out      outgoing
 	alive    bool
 }

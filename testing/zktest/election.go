@@ -2,6 +2,7 @@ package zktest
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -29,7 +30,6 @@ func (s *Server) leave(rep *replica, role role) {
 		s.closeStream(rep.peering, toFollower)
 	}
 	rep.role, rep.leadership, rep.peering, rep.joins = role, nil, nil, 0
-	rep.lagging = false
 	s.notifyChange()
 }
 
@@ -37,6 +37,12 @@ func (s *Server) leave(rep *replica, role role) {
 // is called when something has changed and when something is due.
 func (s *Server) step() {
 	if !s.running || s.frozen {
+		return
+	}
+	if !s.isEnsemble() {
+		if only := s.replicas[0]; only.isLooking() {
+			s.install(only, nil)
+		}
 		return
 	}
 	now := s.now()
@@ -102,14 +108,16 @@ func (s *Server) tickLeader(l *leadership) {
 	s.pump()
 }
 
-// followers returns how many members follow the leader, as far as it knows.
-func (l *leadership) followers() (n int) {
+// followers returns how many members follow the leader, as far as it knows. A member
+// that has joined again may have two peerings for a while.
+func (l *leadership) followers() int {
+	var set uint64
 	for _, st := range l.peers {
 		if !st.closed[toLeader] {
-			n++
+			set |= st.follower.bit()
 		}
 	}
-	return n
+	return bits.OnesCount64(set)
 }
 
 // elect lets members join the leader, or elect one, when they have been able to for

@@ -142,11 +142,9 @@ func (s *Server) CatchUp(number int) error {
 	return err
 }
 
-// catchUp ends a lag: the member's clients get the events they missed.
+// catchUp ends a lag, if there is one: the member's clients get the events that they
+// missed.
 func (s *Server) catchUp(rep *replica) {
-	if !rep.lagging {
-		return
-	}
 	rep.lagging = false
 	if !s.isEnsemble() {
 		rep.tree = s.tree
