@@ -120,7 +120,10 @@ func (n *heldNode) learnToken(alive context.Context) error {
 	for n.token.Load() == 0 {
 		watches, err := n.session.Watch(alive, n.queue, first)
 		switch {
-		case err == nil:
+		case err == nil && watches[0].Created != 0:
+			n.token.CompareAndSwap(0, watches[0].Created)
+		case err == nil && watches[0].Fired() == driver.Missing:
+			return driver.ErrRemoved
 		case alive.Err() != nil, errors.Is(err, driver.ErrSessionLost), errors.Is(err, driver.ErrNoPermission):
 			return err
 		default: // not an answer
@@ -128,11 +131,6 @@ func (n *heldNode) learnToken(alive context.Context) error {
 			case <-time.After(lookAgainDelay):
 			case <-alive.Done():
 			}
-			continue
-		}
-		n.token.CompareAndSwap(0, watches[0].Created)
-		if watches[0].Fired() == driver.Missing {
-			return driver.ErrRemoved
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -197,4 +198,23 @@ func watchForCreate(b *locktest.Bench, own *zktest.Server, from int) {
 			return r.Kind == zktest.Requested && r.Op == zktest.OpCreate
 		})
 	}, "the time to send a create")
+}
+
+// Unlock looks at the node before it repeats a delete. If it may not read the node, the
+// error says so, and not that a delete was refused.
+func TestPlainUnlockThatCannotReadItsNodeSaysSo(t *testing.T) {
+	t.Parallel()
+	server := zktest.Start(t)
+	b := locktest.NewOn(t, server)
+	l := b.Lock(b.Pool(), "a", lockpool.Plain())
+	server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.Chroot + "/a"}, Times: 1, Do: zktest.DropBeforeApply()})
+	_, err := b.Admin.SetACL(b.Chroot+"/a", zk.DigestACL(zk.PermAll, "another", "secret"), -1)
+	require.NoError(t, err)
+	err = l.Unlock(b.Ctx)
+	require.ErrorIs(t, err, lockpool.ErrNoPermission)
+	require.ErrorContains(t, err, "needs the right READ on "+b.Chroot+"/a")
+	b.Until(func() bool { // the node goes with its session
+		exists, _, err := b.Admin.Exists(b.Chroot + "/a")
+		return err == nil && !exists
+	}, "the node is gone")
 }

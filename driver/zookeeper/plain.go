@@ -171,9 +171,9 @@ func (s *Session) removePlain(path string, node driver.Node) error {
 				return driver.ErrRemoved
 			}
 			return nil
-		case errors.Is(err, zk.ErrNoAuth):
+		case errors.Is(err, driver.ErrNoPermission):
 			s.markUnremovable()
-			return explainError(err, "deleting "+path, "DELETE", parent(path))
+			return err
 		}
 		if err := s.pauseBeforeRetry(); err != nil {
 			return err
@@ -191,7 +191,7 @@ func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) err
 	if owns && (*sent || !certain || !alone) {
 		var err error
 		if owns, err = s.isPlainAt(path, node, false); err != nil {
-			return err
+			return explainError(err, "checking the owner of "+path+" before deleting it", "READ", path)
 		}
 	}
 	if !owns {
@@ -201,6 +201,10 @@ func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) err
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil
 	}
-	*sent = *sent || !isRefused(err)
-	return err
+	if err != nil {
+		*sent = *sent || !isRefused(err)
+		return explainError(err, "deleting "+path, "DELETE", parent(path))
+	}
+	*sent = true
+	return nil
 }

@@ -156,10 +156,11 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found.Report.Clean())
 
-	r.limit = time.Millisecond
-	found, err = r.run(t.Context(), order{Schedule: s})
+	r.limit = time.Second // it takes several
+	found, err = r.run(t.Context(), order{Schedule: draw(1, 0, mix{Pools: 20})})
 	require.NoError(t, err)
 	require.Len(t, found.Report.Stuck, 1)
+	require.Contains(t, found.Report.Stuck[0], "time stood still because of these goroutines:\ngoroutine ")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("interrupted")
