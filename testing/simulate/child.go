@@ -96,10 +96,13 @@ func startChild(profile string) (*child, error) {
 	return c, c.cmd.Start()
 }
 
-// close ends the process.
-func (c *child) close() {
+// close ends the process. It fails if the process does, as after a data race.
+func (c *child) close() error {
 	_ = c.stdin.Close()
-	_ = c.cmd.Wait()
+	if err := c.cmd.Wait(); err != nil {
+		return fmt.Errorf("a process that ran bubbles: %w\n%s", err, c.stderr)
+	}
+	return nil
 }
 
 // run runs a bubble within a limit of real time. A bubble that ends the process, or does

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// tries is how often a schedule is run before it is held not to bring a violation
-	// back, and how often the whole schedule is run to say how often it does.
+	// tries is the number of runs after which a schedule counts as one that does not bring
+	// the violation back. As many runs show how often the whole schedule does.
 	tries = 5
 	// afterwards is how much of a schedule is kept after its first violation.
 	afterwards = time.Minute

@@ -145,7 +145,6 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	broken := s
 	broken.Steps = []step{{At: time.Second, Fault: "unknown"}}
 	r := &runner{limit: time.Minute}
-	defer func() { r.close() }()
 	found, err := r.run(t.Context(), order{Schedule: broken})
 	require.NoError(t, err)
 	require.Len(t, found.Report.Violations, 1)
@@ -167,6 +166,12 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	cancel(reason)
 	_, err = r.run(ctx, order{Schedule: s})
 	require.ErrorIs(t, err, reason)
+	require.NoError(t, r.close())
+
+	r.child, err = startChild("")
+	require.NoError(t, err)
+	require.NoError(t, r.child.cmd.Process.Kill())
+	require.ErrorContains(t, r.close(), "a process that ran bubbles: signal: killed")
 }
 
 func TestSchedulesAreDrawnFromTheSeed(t *testing.T) {
