@@ -38,11 +38,10 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 		last: lastRequest{op: "null"}, // as ZooKeeper prints it
 	}
 	defer c.client.closeAndDrain()
-	host, _, _ := net.SplitHostPort(nc.RemoteAddr().String())
-	c.identities = []identity{{"ip", host}}
+	c.identities = []identity{{"ip", c.client.host}}
 
 	s.mu.Lock()
-	admitted := s.running && rep.role != down && (s.conf.maxClientConns == 0 || s.connsFrom(host) < s.conf.maxClientConns)
+	admitted := s.running && rep.role != down && (s.conf.maxClientConns == 0 || s.connsFrom(c.client.host) < s.conf.maxClientConns)
 	if admitted {
 		s.conns[c] = true
 		s.notifyChange()
@@ -70,7 +69,7 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 
 func (s *Server) connsFrom(host string) (n int) {
 	for c := range s.conns {
-		if c.identities[0].id == host {
+		if c.client.host == host {
 			n++
 		}
 	}
@@ -219,7 +218,8 @@ func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, at *
 	return ss
 }
 
-// handle handles one packet and reports whether the connection goes on.
+// handle handles one packet and reports whether the connection goes on. A server without
+// an ensemble answers every request before it reads the next.
 func (s *Server) handle(c *conn, packet []byte) bool {
 	if s.isEnsemble() && s.queue(c, packet) {
 		return true
