@@ -192,8 +192,9 @@ func (s *Server) StartMember(number int) error {
 		rep.role = looking
 		s.step()
 	}
+	running := s.running
 	s.mu.Unlock()
-	if !stopped {
+	if !stopped || !running { // Start opens the ports of a server that is stopped
 		return err
 	}
 	return s.AcceptConnections(number)
