@@ -12,8 +12,8 @@ import (
 // exchange their states.
 const electionTime = 300 * time.Millisecond
 
-// leave makes a member give up what it does: it closes its connections, to its leader
-// or its followers and to its clients.
+// leave makes a member give up its role: it closes its connections to its leader or its
+// followers, and to its clients.
 func (s *Server) leave(rep *replica, role role) {
 	if rep.serves() {
 		s.closeConnsAt(rep)
@@ -149,8 +149,8 @@ func (st *peering) isOver() bool { return st.closed[toLeader] && st.closed[toFol
 // isLooking reports whether a member takes part in elections.
 func (rep *replica) isLooking() bool { return rep.role == looking && !rep.paused }
 
-// canJoin reports whether a member reaches a leader, and so many who follow it that it
-// believes them.
+// canJoin reports whether a member reaches a leader and a majority that says so, the
+// leader included. From fewer, it would not believe it (FastLeaderElection).
 func (s *Server) canJoin(rep *replica) bool {
 	l := s.lead
 	if !rep.isLooking() || l.ended || l.member.paused || !s.linked(rep, l.member) {

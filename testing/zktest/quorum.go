@@ -149,8 +149,8 @@ func (s *Server) commit(l *leadership) {
 	}
 }
 
-// atLeader calls do where the leader of a member handles its requests, which may be
-// later or, if the leader does not answer, never.
+// atLeader calls do at the leader of a member: later if messages take time, and never if
+// the leader does not answer.
 func (s *Server) atLeader(rep *replica, do func(*leadership)) {
 	if rep.role == leading {
 		do(rep.leadership)
