@@ -57,6 +57,10 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 	if err := s.save(name + ".json"); err != nil {
 		return err
 	}
+	if found.Real >= o.Limit {
+		say("the schedule is in %s; it is not run again, because that might take as long\n", name+".json")
+		return nil
+	}
 	var err error
 	again := 0
 	for range tries {
