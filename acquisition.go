@@ -103,6 +103,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		claim := recipe.Claim{
 			Session:   s,
 			Queue:     a.name,
+			Views:     &s.views,
 			Data:      h.pool.nodeData(ctx, a.req),
 			Observer:  a,
 			Revocable: a.req.revocable,

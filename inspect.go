@@ -145,7 +145,7 @@ func inspectQueue(ctx context.Context, s *session, queue string) ([]contender, [
 		nodes[i] = c.Node
 	}
 	for i, c := range contenders {
-		obstacles, _ := recipe.RuleOf(c.Kind)(nodes, i)
+		obstacles := recipe.RuleOf(c.Kind)(nodes, i)
 		found[i] = contender{c, queue, c.Kind.String(), len(obstacles) == 0}
 	}
 	return found, foreign, err

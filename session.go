@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
 )
 
 // session is a session with the service, shared by the handles that have a slot on it.
@@ -18,6 +19,7 @@ type session struct {
 	driver.Session
 	slots int                // guarded by Pool.mu
 	holds map[*hold]struct{} // guarded by Pool.mu: the locks that depend on the session
+	views recipe.Views       // of the queues in which handles wait
 
 	retired atomic.Bool // takes no more slots
 	closed  atomic.Bool // by the pool, not by the service

@@ -14,7 +14,7 @@ type Plain struct{ Claim }
 func (p Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.wait) }
 
 // Try is [Claim.Try].
-func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, failBusy) }
+func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.failBusy) }
 
 func (p Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, error) {
 	for {
@@ -22,7 +22,7 @@ func (p Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, err
 		if err != nil || created {
 			return node, err
 		}
-		if _, err = blocked(ctx, blockedState{head: node, obstacles: []driver.Node{node}}); err != nil {
+		if _, err = blocked(ctx, blockedState{head: node, obstacles: []driver.Node{node}, view: newView()}); err != nil {
 			return driver.Node{}, err
 		}
 	}

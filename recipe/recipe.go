@@ -33,6 +33,7 @@ type Claim struct {
 	Permits  int // of a driver.Permit
 	Limit    int // of a driver.Permit: the limit that its node states; 0 for none
 	Rule     Rule
+	Views    *Views   // of the session; nil if the claim shares its view with no other
 	Data     []byte   // stored in the node
 	Observer Observer // may be nil
 
@@ -73,22 +74,22 @@ func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
 // Try is Acquire without waiting: if another contender blocks, the error wraps
 // ErrBusy and names it.
 func (c Claim) Try(ctx context.Context) (driver.Node, error) {
-	return c.acquire(ctx, failBusy)
+	return c.acquire(ctx, c.failBusy)
 }
 
 // blockedState is the state of a claim that other contenders block.
 type blockedState struct {
 	head, self driver.Node
-	obstacles  []driver.Node // as a Rule returns them
-	sufficient bool          // likewise
+	obstacles  []driver.Node // as the rule returns them
+	view       *View
 }
 
 // onBlocked handles obstacles. It reports true if the lock is granted without another
 // listing.
 type onBlocked func(ctx context.Context, s blockedState) (granted bool, err error)
 
-func failBusy(_ context.Context, s blockedState) (bool, error) {
-	return false, fmt.Errorf("%w: %s", ErrBusy, s.obstacles[0])
+func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
+	return false, fmt.Errorf("%w: %s", ErrBusy, c.awaited(s.view, s.obstacles)[0])
 }
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
@@ -97,15 +98,22 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 	if err != nil {
 		return driver.Node{}, err
 	}
+	view := c.Views.open(c.Queue)
+	view.join(self)
 	granted := false
 	defer func() {
+		defer c.Views.close(c.Queue, view)
 		if granted {
 			return
 		}
 		// After an error, or a panic of the observer. Leave removes the node even if
 		// its context has ended. The node stays until the session ends only if the
 		// service refuses to remove it.
-		if left := c.Session.Leave(ctx, c.Queue, self); errors.Is(left, driver.ErrNoPermission) {
+		left := c.Session.Leave(ctx, c.Queue, self)
+		if left == nil {
+			view.gone(self)
+		}
+		if errors.Is(left, driver.ErrNoPermission) {
 			err = fmt.Errorf("%w; and then %w", err, left)
 		}
 	}()
@@ -120,14 +128,13 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 		if err := c.checkSequence(queue, place); err != nil {
 			return driver.Node{}, err
 		}
-		obstacles, sufficient := c.Rule(queue, place)
+		obstacles := c.Rule(queue, place)
 		if len(obstacles) == 0 {
 			granted = true
 			return self, nil
 		}
-		// A slice of the queue would retain all of it for as long as the wait lasts:
-		// n² nodes for n waiters.
-		granted, err = blocked(ctx, blockedState{queue[0], self, slices.Clone(obstacles), sufficient})
+		view.listed(queue)
+		granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view})
 		if err != nil {
 			return driver.Node{}, err
 		}
@@ -153,60 +160,136 @@ func (c Claim) checkSequence(queue []driver.Node, place int) error {
 		driver.ErrSequenceExhausted, self.Seq, c.Queue)
 }
 
-// wait waits until an obstacle changes, or the claim's own node, which another client
-// may remove. It reports true if that alone grants the lock: a sufficient obstacle was
-// deleted, and the claim's own node existed at that moment, which is known because
-// watches fire in the order of the changes. A deleted Write may have left a Read with
-// the same number, so it never suffices; nor does a node that was missing before it
-// could be watched, because a Read may have taken its place.
+// wait waits until the lock is granted, which it reports, or the queue must be listed
+// again.
 func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
-	obstacles, watched := s.obstacles, s.obstacles
-	if s.self != (driver.Node{}) { // waiters for a plain lock have no node
-		watched = append(slices.Clip(obstacles), s.self)
-	}
-	watches, err := c.Session.Watch(ctx, c.Queue, watched...)
-	if err != nil && ctx.Err() != nil {
-		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0], err)
-	}
-	if err != nil {
-		return false, err
-	}
-	c.observeWait(ctx, s, watches[0])
-	own := watches[len(obstacles):]
-	if c.Revocable && len(own) > 0 && own[0].Revoked {
-		return false, ErrRevoked
-	}
-	fired, stop := driver.First(watches)
-	defer stop()
-	select {
-	case <-fired:
-	case <-c.Session.Done():
-		return false, c.Session.Err()
-	case <-ctx.Done():
-		return false, fmt.Errorf("waiting behind %s: %w", obstacles[0], ctx.Err())
-	}
-	deleted := false
-	for i, w := range watches {
-		event, isObstacle := w.Fired(), i < len(obstacles)
-		if event == 0 {
-			continue
+	awaited := c.awaited(s.view, s.obstacles)
+	s.obstacles = nil // a slice of a listing, which would stay in memory for as long as the wait lasts
+	for behind := (driver.Node{}); ; {
+		watched := awaited
+		if s.self != (driver.Node{}) { // waiters for a plain lock have no node
+			watched = append(slices.Clip(awaited), s.self) // another client may remove it
 		}
-		deleted = deleted || isObstacle && event == driver.Deleted
-		if c.Observer != nil && (isObstacle || event == driver.Unnoticed) {
-			c.Observer.Woken(event)
+		watches, err := c.Session.Watch(ctx, c.Queue, watched...)
+		if err != nil && ctx.Err() != nil {
+			return false, fmt.Errorf("waiting behind %s: %w", awaited[0], err)
+		}
+		if err != nil {
+			return false, err
+		}
+		if behind != awaited[0] {
+			behind = awaited[0]
+			c.observeWait(ctx, s, behind, watches[0])
+		}
+		own := watches[len(awaited):]
+		if c.Revocable && len(own) > 0 && own[0].Revoked {
+			return false, ErrRevoked
+		}
+		fired, stop := driver.First(watches)
+		select {
+		case <-fired:
+			stop()
+		case <-c.Session.Done():
+			stop()
+			return false, c.Session.Err()
+		case <-ctx.Done():
+			stop()
+			return false, fmt.Errorf("waiting behind %s: %w", behind, ctx.Err())
+		}
+		events := make([]driver.Event, len(watches))
+		for i, w := range watches {
+			events[i] = w.Fired()
+			isOwn := i == len(awaited)
+			if c.Observer != nil && events[i] != 0 && (!isOwn || events[i] == driver.Unnoticed) {
+				c.Observer.Woken(events[i])
+			}
+		}
+		if len(own) == 0 {
+			return false, nil
+		}
+		var next step
+		awaited, next = c.next(s.view, s.self, awaited, events)
+		// Other waiters also tell the view what they see, so the own node must be looked
+		// at after the view.
+		if next != waits || own[0].Fired() != 0 {
+			return next == holds && own[0].Fired() == 0, nil
 		}
 	}
-	return deleted && s.sufficient && obstacles[0].Kind != driver.Write && len(own) > 0 && own[0].Fired() == 0, nil
+}
+
+// awaited returns the contenders to watch, the one that is waited for first: the nearest
+// obstacle. If that one is of another session, nothing else may tell what happens to
+// those before it, and when it leaves, that must be known already. So the others are
+// watched as well if they are few. If they are many, the second nearest is: when that
+// leaves, most likely as the holder, it is time to look what else is left (see next).
+// The removal of a node therefore wakes at most maxAwaited contenders.
+//
+// Any of the contenders that block a semaphore's permits may make room.
+func (c Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
+	n := len(obstacles)
+	switch {
+	case c.Kind == driver.Permit:
+		return obstacles
+	case view.isOwn(obstacles[n-1]):
+		n = 1
+	case n > maxAwaited:
+		n = maxAwaited - 1
+	}
+	awaited := slices.Clone(obstacles[len(obstacles)-n:])
+	slices.Reverse(awaited)
+	return awaited
+}
+
+const maxAwaited = 3
+
+// step is what a waiter does next.
+type step int
+
+const (
+	waits step = iota
+	lists      // the queue
+	holds      // the lock
+)
+
+// next decides what to do after events about the awaited contenders, if the claim's own
+// node is there.
+//
+// The lock is granted if all contenders that may block have been seen to leave: watches
+// are set on them and on the own node, and fire in the order of the changes, so the own
+// node was there when the last of them left. Nobody can have come between, because
+// numbers only grow. A Write that was deleted may have left a Read with the same number,
+// so its deletion is not a proof; nor is it one that a node was missing before it could
+// be watched, because a Read may have taken its place.
+func (c Claim) next(view *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+	for i, node := range awaited {
+		if events[i] == driver.Deleted && node.Kind != driver.Write {
+			view.gone(node)
+		} else if events[i] != 0 {
+			return nil, lists
+		}
+	}
+	obstacles, known := view.blocking(c.Rule, self)
+	switch {
+	case !known:
+		return nil, lists
+	case len(obstacles) == 0:
+		return nil, holds
+	}
+	again := c.awaited(view, obstacles)
+	if c.Kind != driver.Permit && again[0] == awaited[0] && len(again) > 1 && !slices.Contains(awaited, again[1]) {
+		return nil, lists // while the nearest is still there
+	}
+	return again, waits
 }
 
 // observeWait tells the observer what the claim waits for and, if the observer wants to
-// know, the holder. first is the watch on the first obstacle. All watches have been set
-// by then, so the request for the holder delays no event by more than its round trip.
-func (c Claim) observeWait(ctx context.Context, s blockedState, first *driver.Watch) {
+// know, the holder. first is the watch on behind. All watches have been set by then, so
+// the request for the holder delays no event by more than its round trip.
+func (c Claim) observeWait(ctx context.Context, s blockedState, behind driver.Node, first *driver.Watch) {
 	if c.Observer == nil {
 		return
 	}
-	w := Wait{c.Queue, s.obstacles[0], first.Data, s.head}
+	w := Wait{c.Queue, behind, first.Data, s.head}
 	if first.Revoked {
 		w.Data = nil // it is the revocation request
 	}

@@ -46,7 +46,7 @@ func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 			full, err = s.isFull(ctx, limit)
 		}
 		if polls++; full || err == nil && polls > maxGuardPolls {
-			return failBusy(ctx, state)
+			return s.failBusy(ctx, state)
 		}
 		if err != nil {
 			return false, err
@@ -65,7 +65,7 @@ func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 // isFull reports whether fewer permits are free than the claim requests.
 func (s Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
 	leases, err := s.Session.List(ctx, s.leases(limit).Queue)
-	obstacles, _ := Within(limit)(append(slices.Clip(leases), driver.Node{Permits: s.Permits}), len(leases))
+	obstacles := Within(limit)(append(slices.Clip(leases), driver.Node{Permits: s.Permits}), len(leases))
 	return s.Permits > limit || len(obstacles) > 0, err
 }
 

@@ -1,0 +1,658 @@
+package recipe
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// This test walks every interleaving of a few contenders in a few sessions with the
+// server: they join, list and watch; leave, give up, crash, share their lock, and have
+// their nodes removed by strangers; connections break. Requests reach the server late,
+// and its answers and events reach the client late, both in their order. What a waiter
+// does is decided by the code of this package, on views that a session's waiters share.
+//
+// A grant must be true: the node has been at the head of the queue (for a reader: behind
+// readers only). And when nothing is under way any longer, nobody may wait at the head,
+// or without a node.
+
+// world is a state of servers and clients.
+type world struct {
+	nodes    []driver.Node // in the queue, in order
+	sessions []*sessionState
+	next     int32         // sequence number
+	led      []driver.Node // that have been at the head
+	faults   int           // that may still happen
+	trail    *trail        // how it came to this; not part of the state
+}
+
+type trail struct {
+	before *trail
+	what   string
+	args   [2]any
+}
+
+func (t *trail) String() string {
+	if t == nil {
+		return ""
+	}
+	return t.before.String() + "\n" + fmt.Sprintf(t.what, t.args[0], t.args[1])
+}
+
+type sessionState struct {
+	dead       bool
+	view       *View
+	requests   []message     // on their way to the server
+	answers    []message     // on their way to the client, with events
+	watched    []driver.Node // by the server
+	known      []driver.Node // that the client knows to be watched, or has asked to be
+	contenders []*contenderState
+}
+
+// message is a request, an answer or an event.
+type message struct {
+	kind  messageKind
+	who   int // contender of the session, for listings
+	node  driver.Node
+	event driver.Event
+	queue []driver.Node // the answer to list
+	gone  bool          // the answer to watch
+}
+
+type messageKind byte
+
+const (
+	create messageKind = iota
+	list
+	watch
+	remove
+	share
+	happened // an event
+)
+
+type phase byte
+
+const (
+	idle phase = iota
+	joining
+	listing
+	arming
+	waiting
+	holding
+	done
+)
+
+type contenderState struct {
+	kind    driver.Kind
+	phase   phase
+	self    driver.Node
+	awaited []driver.Node
+	watches []watchState // on awaited, and on self
+}
+
+type watchState struct {
+	node  driver.Node
+	armed bool
+	event driver.Event
+}
+
+// decision is the code under test, which the planted mistakes change.
+type decision struct {
+	rule     func(driver.Kind) Rule
+	next     func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step)
+	watchOwn bool                    // a waiter watches its own node
+	isThere  func(driver.Event) bool // whether the own node is there, by the event of its watch
+}
+
+var asBuilt = decision{RuleOf, Claim.next, true, func(e driver.Event) bool { return e == 0 }}
+
+func newWorld(faults int, sessions ...[]driver.Kind) *world {
+	w := &world{next: 1, faults: faults}
+	for _, kinds := range sessions {
+		s := &sessionState{view: newView()}
+		for _, kind := range kinds {
+			s.contenders = append(s.contenders, &contenderState{kind: kind, phase: idle})
+		}
+		w.sessions = append(w.sessions, s)
+	}
+	return w
+}
+
+func (w *world) clone() *world {
+	c := *w
+	c.nodes, c.led = slices.Clone(w.nodes), slices.Clone(w.led)
+	c.sessions = nil
+	for _, s := range w.sessions {
+		t := *s
+		t.view = &View{queue: s.view.queue, own: maps.Clone(s.view.own)}
+		t.requests, t.answers = slices.Clone(s.requests), slices.Clone(s.answers)
+		t.watched, t.known = slices.Clone(s.watched), slices.Clone(s.known)
+		t.contenders = nil
+		for _, x := range s.contenders {
+			y := *x
+			y.watches = slices.Clone(x.watches)
+			t.contenders = append(t.contenders, &y)
+		}
+		c.sessions = append(c.sessions, &t)
+	}
+	return &c
+}
+
+// key identifies the state.
+func (w *world) key() uint64 {
+	b := append(make([]byte, 0, 512), byte(w.next), byte(w.faults))
+	node := func(n driver.Node) { b = append(b, byte(n.Seq)<<4|byte(n.Limit)<<2|byte(n.Kind)) }
+	nodes := func(list []driver.Node) {
+		b = append(b, byte(len(list)))
+		for _, n := range list {
+			node(n)
+		}
+	}
+	messages := func(list []message) {
+		b = append(b, byte(len(list)))
+		for _, m := range list {
+			b = append(b, byte(m.kind), byte(m.who), byte(m.event), bit(m.gone))
+			node(m.node)
+			nodes(m.queue)
+		}
+	}
+	nodes(w.nodes)
+	nodes(w.led)
+	for _, s := range w.sessions {
+		b = append(b, bit(s.dead))
+		nodes(s.view.queue)
+		nodes(slices.SortedFunc(maps.Keys(s.view.own), bySeq))
+		nodes(s.watched)
+		nodes(s.known)
+		messages(s.requests)
+		messages(s.answers)
+		for _, c := range s.contenders {
+			b = append(b, byte(c.phase))
+			node(c.self)
+			nodes(c.awaited)
+			for _, w := range c.watches {
+				b = append(b, bit(w.armed), byte(w.event))
+				node(w.node)
+			}
+		}
+	}
+	return maphash.Bytes(seed, b)
+}
+
+var seed = maphash.MakeSeed()
+
+func bySeq(a, b driver.Node) int { return cmp.Compare(a.Seq, b.Seq) }
+
+func bit(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// lead notes which nodes are at the head now.
+func (w *world) lead() {
+	for i, n := range w.nodes {
+		if len(RuleOf(n.Kind)(w.nodes, i)) == 0 && !slices.Contains(w.led, n) {
+			w.led = append(w.led, n)
+			slices.SortFunc(w.led, bySeq)
+		}
+	}
+}
+
+func (w *world) exists(n driver.Node) bool { return slices.Contains(w.nodes, n) }
+
+// remove removes a node, and sends events to those who watch it.
+func (w *world) remove(n driver.Node, e driver.Event) {
+	w.nodes = slices.DeleteFunc(w.nodes, func(m driver.Node) bool { return m == n })
+	for _, s := range w.sessions {
+		if i := slices.Index(s.watched, n); i >= 0 {
+			s.watched = slices.Delete(s.watched, i, i+1)
+			s.answers = append(s.answers, message{kind: happened, node: n, event: e})
+		}
+	}
+	w.lead()
+}
+
+// successors returns the states that may follow.
+func (w *world) successors(d decision) (all []*world, err error) {
+	add := func(what string, x, y any, change func(w *world) error) {
+		if err != nil {
+			return
+		}
+		c := w.clone()
+		c.trail = &trail{w.trail, what, [2]any{x, y}}
+		if err = change(c); err != nil {
+			err = fmt.Errorf("%w, after%v", err, c.trail)
+		}
+		all = append(all, c)
+	}
+	for i, s := range w.sessions {
+		if s.dead {
+			continue
+		}
+		if len(s.requests) > 0 {
+			add("session %d: the server answers request %d", i, s.requests[0].kind, func(w *world) error { w.serve(w.sessions[i]); return nil })
+		}
+		if len(s.answers) > 0 {
+			add("session %d: the client hears %+v", i, s.answers[0], func(w *world) error {
+				return w.sessions[i].hear(w, d)
+			})
+		}
+		for j, c := range s.contenders {
+			switch c.phase {
+			case idle:
+				if j > 0 && s.contenders[j-1].phase == idle || i > 0 && w.sessions[i-1].like(s) && w.sessions[i-1].contenders[0].phase == idle {
+					continue // the same under another name
+				}
+				add("contender %d.%d joins", i, j, func(w *world) error { w.sessions[i].join(j); return nil })
+			case waiting:
+				if slices.ContainsFunc(c.watches, func(w watchState) bool { return w.event != 0 }) {
+					add("contender %d.%d wakes", i, j, func(w *world) error { return w.sessions[i].wake(w, j, d) })
+				}
+				if w.faults > 0 {
+					add("contender %d.%d gives up", i, j, func(w *world) error { w.faults--; w.sessions[i].leave(j); return nil })
+				}
+			case holding:
+				add("contender %d.%d leaves", i, j, func(w *world) error { w.sessions[i].leave(j); return nil })
+				if w.faults > 0 && c.kind != driver.Read {
+					add("contender %d.%d shares", i, j, func(w *world) error { w.faults--; w.sessions[i].share(j); return nil })
+				}
+			}
+		}
+		if w.faults > 0 && slices.ContainsFunc(s.contenders, func(c *contenderState) bool { return c.phase != idle && c.phase != done }) {
+			add("session %d crashes%.0s", i, "", func(w *world) error { w.faults--; w.crash(i); return nil })
+			add("the connection of session %d breaks%.0s", i, "", func(w *world) error { w.faults--; w.breakConnection(i); return nil })
+		}
+	}
+	if w.faults > 0 {
+		for _, n := range w.nodes {
+			add("a stranger removes %s%.0s", n, "", func(w *world) error { w.faults--; w.remove(n, driver.Deleted); return nil })
+		}
+	}
+	return all, err
+}
+
+func (s *sessionState) join(j int) {
+	s.contenders[j].phase = joining
+	s.requests = append(s.requests, message{kind: create, who: j}, message{kind: list, who: j})
+}
+
+func (s *sessionState) leave(j int) {
+	c := s.contenders[j]
+	c.phase = done
+	c.watches, c.awaited = nil, nil
+	s.requests = append(s.requests, message{kind: remove, node: c.self})
+}
+
+// share replaces the node of a writer by that of a reader with the same number, whose
+// watchers are told that it has changed.
+func (s *sessionState) share(j int) {
+	c := s.contenders[j]
+	c.phase = done
+	s.requests = append(s.requests, message{kind: share, node: c.self})
+}
+
+func (w *world) crash(i int) {
+	s := w.sessions[i]
+	s.dead = true
+	for _, c := range s.contenders {
+		c.phase = done // its lease ends before the server removes the nodes
+	}
+	s.watched = nil
+	for _, n := range slices.Clone(w.nodes) {
+		if n.Limit == i+1 {
+			w.remove(n, driver.Deleted)
+		}
+	}
+}
+
+// breakConnection loses what is on its way. The driver repeats a request whose answer is
+// lost, and all watches fire.
+func (w *world) breakConnection(i int) {
+	s := w.sessions[i]
+	again := slices.DeleteFunc(slices.Clone(s.answers), func(m message) bool { return m.kind != list })
+	for k := range again {
+		again[k].queue = nil
+	}
+	again = append(again, slices.DeleteFunc(s.requests, func(m message) bool { return m.kind == watch })...)
+	s.requests, s.answers, s.watched, s.known = again, nil, nil, nil
+	for _, c := range s.contenders {
+		for k := range c.watches {
+			if c.watches[k].event == 0 {
+				c.watches[k].armed, c.watches[k].event = true, driver.Interrupted
+			}
+		}
+		if c.phase == arming {
+			c.phase = waiting
+		}
+	}
+}
+
+// serve carries out the first request of a session.
+func (w *world) serve(s *sessionState) {
+	m := s.requests[0]
+	s.requests = s.requests[1:]
+	switch m.kind {
+	case create:
+		c := s.contenders[m.who]
+		c.self = driver.Node{Name: fmt.Sprint("n", w.next), Kind: c.kind, Seq: w.next, Limit: 1 + slices.Index(w.sessions, s)}
+		w.next++
+		w.nodes = append(w.nodes, c.self)
+		w.lead()
+	case list:
+		m.queue = slices.Clone(w.nodes)
+		s.answers = append(s.answers, m)
+	case watch:
+		if m.gone = !w.exists(m.node); !m.gone {
+			s.watched = append(s.watched, m.node)
+		}
+		s.answers = append(s.answers, m)
+	case remove:
+		if w.exists(m.node) {
+			w.remove(m.node, driver.Deleted)
+		}
+	case share:
+		if i := slices.Index(w.nodes, m.node); i >= 0 {
+			reader := m.node
+			reader.Name, reader.Kind = m.node.Name+"r", driver.Read
+			w.nodes[i] = reader
+			w.led = append(w.led, reader)
+			if m.node.Kind == driver.Write { // as Curator does it
+				w.remove(m.node, driver.Deleted)
+				w.tell(m.node, driver.Deleted)
+			} else {
+				w.tell(m.node, driver.Changed)
+			}
+			w.lead()
+		}
+	}
+}
+
+// tell sends an event to those who watch a node that is gone.
+func (w *world) tell(n driver.Node, e driver.Event) {
+	for _, s := range w.sessions {
+		if i := slices.Index(s.watched, n); i >= 0 {
+			s.watched = slices.Delete(s.watched, i, i+1)
+			s.answers = append(s.answers, message{kind: happened, node: n, event: e})
+		}
+	}
+}
+
+// hear takes in the first answer or event.
+func (s *sessionState) hear(w *world, d decision) error {
+	m := s.answers[0]
+	s.answers = s.answers[1:]
+	switch m.kind {
+	case list:
+		return s.decide(w, m.who, m.queue, d)
+	case watch:
+		e := driver.Event(0)
+		if m.gone {
+			e = driver.Missing
+			s.known = slices.DeleteFunc(s.known, func(n driver.Node) bool { return n == m.node })
+		}
+		s.set(m.node, e)
+	case happened:
+		s.known = slices.DeleteFunc(s.known, func(n driver.Node) bool { return n == m.node })
+		s.set(m.node, m.event)
+	}
+	return nil
+}
+
+// set arms or fires the watches of all contenders on a node.
+func (s *sessionState) set(n driver.Node, e driver.Event) {
+	for _, c := range s.contenders {
+		for i := range c.watches {
+			if w := &c.watches[i]; w.node == n && w.event == 0 {
+				w.armed, w.event = true, e
+			}
+		}
+		if c.phase == arming && !slices.ContainsFunc(c.watches, func(w watchState) bool { return !w.armed }) {
+			c.phase = waiting
+		}
+	}
+}
+
+// decide is Claim.acquire after a listing.
+func (s *sessionState) decide(w *world, j int, queue []driver.Node, d decision) error {
+	c := s.contenders[j]
+	if c.phase == done {
+		return nil
+	}
+	if c.phase == joining {
+		s.view.join(c.self)
+	}
+	place := driver.Place(queue, c.self)
+	if place < 0 {
+		s.leave(j)
+		return nil
+	}
+	obstacles := d.rule(c.kind)(queue, place)
+	if len(obstacles) == 0 {
+		return s.hold(w, j)
+	}
+	s.view.listed(queue)
+	s.await(j, c.claim(d).awaited(s.view, obstacles), d)
+	return nil
+}
+
+func (c *contenderState) claim(d decision) Claim { return Claim{Kind: c.kind, Rule: d.rule(c.kind)} }
+
+func (s *sessionState) hold(w *world, j int) error {
+	c := s.contenders[j]
+	c.phase, c.watches, c.awaited = holding, nil, nil
+	if !slices.Contains(w.led, c.self) {
+		return fmt.Errorf("%w: %s", errWrongGrant, c.self.Name)
+	}
+	return nil
+}
+
+var (
+	errWrongGrant = errors.New("granted a lock that it never had")
+	errStuck      = errors.New("waits forever")
+)
+
+// await is a round of Claim.wait, until its watches are set.
+func (s *sessionState) await(j int, awaited []driver.Node, d decision) {
+	c := s.contenders[j]
+	c.phase, c.awaited = arming, awaited
+	before := c.watches
+	c.watches = nil
+	for _, n := range append(slices.Clone(awaited), c.self) {
+		set := watchState{node: n}
+		if i := slices.IndexFunc(before, func(w watchState) bool { return w.node == n && w.event == 0 }); i >= 0 {
+			set = before[i]
+		} else if !slices.Contains(s.known, n) {
+			s.known = append(s.known, n)
+			s.requests = append(s.requests, message{kind: watch, node: n})
+		} else if !slices.ContainsFunc(s.requests, func(m message) bool { return m.kind == watch && m.node == n }) &&
+			!slices.ContainsFunc(s.answers, func(m message) bool { return m.kind == watch && m.node == n }) {
+			set.armed = true // by another waiter of the session
+		}
+		if n == c.self && !d.watchOwn {
+			set = watchState{node: driver.Node{}, armed: true}
+		}
+		c.watches = append(c.watches, set)
+	}
+	s.set(driver.Node{}, 0) // it may be waiting already
+}
+
+// wake is the rest of the round.
+func (s *sessionState) wake(w *world, j int, d decision) error {
+	c := s.contenders[j]
+	events := make([]driver.Event, len(c.watches))
+	for i, w := range c.watches {
+		events[i] = w.event
+	}
+	awaited, next := d.next(c.claim(d), s.view, c.self, c.awaited, events)
+	isThere := d.isThere(events[len(c.awaited)])
+	switch {
+	case next == waits && isThere:
+		s.await(j, awaited, d)
+	case next == holds && isThere:
+		return s.hold(w, j)
+	default:
+		c.phase, c.watches, c.awaited = listing, nil, nil
+		s.requests = append(s.requests, message{kind: list, who: j})
+	}
+	return nil
+}
+
+// rest checks a state in which nothing is under way.
+func (w *world) rest() error {
+	for i, s := range w.sessions {
+		for j, c := range s.contenders {
+			if !s.dead && c.phase != idle && c.phase != holding && c.phase != done && (!w.exists(c.self) || slices.Contains(w.led, c.self)) {
+				return fmt.Errorf("%w: contender %d.%d with %s, phase %d, after%v", errStuck, i, j, c.self.Name, c.phase, w.trail)
+			}
+		}
+	}
+	return nil
+}
+
+// walk visits every state, and returns their number and the first error.
+func walk(start *world, d decision) (states int, err error) {
+	seen := map[uint64]struct{}{start.key(): {}}
+	for todo := []*world{start}; len(todo) > 0; {
+		w := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		next, err := w.successors(d)
+		if err != nil {
+			return len(seen), err
+		}
+		quiet := !slices.ContainsFunc(w.sessions, func(s *sessionState) bool {
+			return len(s.requests)+len(s.answers) > 0 || slices.ContainsFunc(s.contenders, func(c *contenderState) bool {
+				return c.phase == waiting && slices.ContainsFunc(c.watches, func(w watchState) bool { return w.event != 0 })
+			})
+		})
+		if quiet {
+			if err := w.rest(); err != nil {
+				return len(seen), err
+			}
+		}
+		for _, n := range next {
+			key := n.key()
+			if _, known := seen[key]; !known {
+				seen[key] = struct{}{}
+				todo = append(todo, n)
+			}
+		}
+	}
+	return len(seen), nil
+}
+
+// like reports whether two sessions have contenders of the same kinds.
+func (s *sessionState) like(other *sessionState) bool {
+	return slices.EqualFunc(s.contenders, other.contenders, func(a, b *contenderState) bool { return a.kind == b.kind })
+}
+
+// small are starts whose states take a few seconds.
+var small = []struct {
+	faults   int
+	sessions [][]driver.Kind
+}{
+	{2, [][]driver.Kind{{m}, {m}}},
+	{1, [][]driver.Kind{{m}, {m}, {m}}},
+	{1, [][]driver.Kind{{m, m}, {m}}},
+	{1, [][]driver.Kind{{r}, {m}, {r}}},
+	{1, [][]driver.Kind{{wr}, {r, m}}},
+}
+
+const m, r, wr = driver.Mutex, driver.Read, driver.Write
+
+func TestEveryInterleaving(t *testing.T) {
+	t.Parallel()
+	for _, c := range small {
+		t.Run(fmt.Sprint(c.sessions), func(t *testing.T) {
+			t.Parallel()
+			states, err := walk(newWorld(c.faults, c.sessions...), asBuilt)
+			require.NoError(t, err)
+			t.Log(states, "states")
+		})
+	}
+}
+
+// taking changes events before next sees them.
+func taking(event, as driver.Event) func(*decision) {
+	return func(d *decision) {
+		d.next = func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+			for i := range awaited {
+				if events[i] == event {
+					events[i] = as
+				}
+			}
+			return Claim.next(c, v, self, awaited, events)
+		}
+	}
+}
+
+func TestInterleavingsFindMistakes(t *testing.T) {
+	t.Parallel()
+	for name, plant := range map[string]func(*decision){
+		"the own node is not looked at":              func(d *decision) { d.isThere = func(driver.Event) bool { return true } },
+		"the own node is not watched":                func(d *decision) { d.watchOwn = false },
+		"a missing node counts as one that has left": taking(driver.Missing, driver.Deleted),
+		"a changed node counts as one that has left": taking(driver.Changed, driver.Deleted),
+		"a broken connection counts as a release": func(d *decision) {
+			taking(driver.Interrupted, driver.Deleted)(d)
+			d.isThere = func(e driver.Event) bool { return e == 0 || e == driver.Interrupted }
+		},
+		"the nearest obstacle alone grants": func(d *decision) {
+			d.rule = func(k driver.Kind) Rule {
+				return func(queue []driver.Node, self int) []driver.Node {
+					obstacles := RuleOf(k)(queue, self)
+					return obstacles[max(0, len(obstacles)-1):]
+				}
+			}
+			d.next = func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+				if events[0] == driver.Deleted {
+					return nil, holds
+				}
+				return Claim.next(c, v, self, awaited, events)
+			}
+		},
+		"a writer's deletion is a proof": func(d *decision) {
+			d.next = func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+				for i, n := range awaited {
+					if n.Kind == driver.Write && events[i] == driver.Deleted {
+						v.gone(n)
+						events[i] = 0
+					}
+				}
+				return Claim.next(c, v, self, awaited, events)
+			}
+		},
+		"readers pass writers that wait": func(d *decision) {
+			d.rule = func(k driver.Kind) Rule {
+				return func(queue []driver.Node, self int) []driver.Node {
+					if k == driver.Read && queue[0].Kind == driver.Read {
+						return nil
+					}
+					return RuleOf(k)(queue, self)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := asBuilt
+			plant(&d)
+			for _, c := range small {
+				if _, err := walk(newWorld(c.faults, c.sessions...), d); err != nil {
+					t.Log(c.sessions, err)
+					return
+				}
+			}
+			t.Error("the mistake was not found")
+		})
+	}
+}
