@@ -37,7 +37,15 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 		client: newClientConn(&s.network, nc, s.conf.maxFrame, number, rep.number), replica: rep, server: s, opened: time.Now(),
 		last: lastRequest{op: "null"}, // as ZooKeeper prints it
 	}
-	defer c.client.closeAndDrain()
+	defer func() {
+		if p := recover(); p != nil {
+			panic(p) // at once: it may have happened with s.mu held, for which the rest would wait forever
+		}
+		s.mu.Lock()
+		s.detach(c)
+		s.mu.Unlock()
+		c.client.closeAndDrain()
+	}()
 	host, _, _ := net.SplitHostPort(nc.RemoteAddr().String())
 	c.identities = []identity{{"ip", host}}
 
@@ -48,16 +56,7 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 		s.notifyChange()
 	}
 	s.mu.Unlock()
-	if !admitted {
-		return
-	}
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.detach(c)
-	}()
-
-	if !s.handshake(c) {
+	if !admitted || !s.handshake(c) {
 		return
 	}
 	for {

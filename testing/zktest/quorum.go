@@ -3,6 +3,7 @@ package zktest
 import (
 	"maps"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -44,7 +45,7 @@ type proposal struct {
 // install makes a member the leader, with followers that start with its state. All that
 // the member has accepted is committed. Every session gets its full timeout again.
 func (s *Server) install(rep *replica, followers []*replica) {
-	rep.committed = rep.lastAccepted()
+	rep.committed, rep.lagging = rep.lastAccepted(), false
 	s.advance(rep)
 	l := &leadership{member: rep, began: rep.zxid, since: s.now(), nextTick: s.now() + s.conf.tick/2}
 	s.lead, s.leaderships = l, append(s.leaderships, l)
@@ -93,11 +94,11 @@ func (s *Server) join(l *leadership, rep *replica) {
 		rep.zxid = l.began // as on a real server: the new epoch begins with its first transaction
 	}
 	rep.sessions = maps.Clone(l.member.sessions)
-	rep.log, rep.committed = nil, rep.zxid
+	rep.log, rep.committed = slices.Clone(l.member.log), l.member.committed // a leader that lags has not applied all of it
+	s.advance(rep)
 	rep.peering = &peering{leadership: l, follower: rep, heard: s.now()}
 	l.peers = append(l.peers, rep.peering)
 	for _, p := range l.proposed {
-		rep.log = append(rep.log, p)
 		p.acks |= rep.bit()
 	}
 	s.commit(l)
