@@ -141,14 +141,14 @@ var faults = []fault{
 			_ = b.server.SlowMember(n, 0)
 		}
 	}},
-	{"silence a process after a write", longer, 1, 5, series((*chain).afterWrite, (*chain).silence)},
-	{"silence a process after a pause of the leader", longer, 1, 5, series((*chain).pauseLeader, (*chain).afterProofs, (*chain).silence)},
-	{"silence a slow process after a pause of the leader", longer, 1, 5, series((*chain).slow, (*chain).afterSyncs, (*chain).pauseLeader,
+	{"silence a process after a write", longer, 1, 8, series((*chain).afterWrite, (*chain).silence)},
+	{"silence a process after a pause of the leader", longer, 1, 8, series((*chain).pauseLeader, (*chain).afterProofs, (*chain).silence)},
+	{"silence a slow process after a pause of the leader", longer, 1, 8, series((*chain).slow, (*chain).afterSyncs, (*chain).pauseLeader,
 		(*chain).afterProofs, (*chain).silence)},
-	{"silence a process after a reconnect", longer, 1, 5, series((*chain).afterWrite, (*chain).reset, (*chain).afterConnect, (*chain).silence)},
-	{"silence a process after a slow reconnect", longer, 1, 5, series((*chain).afterSyncs, (*chain).slow, (*chain).reset, (*chain).afterConnect,
+	{"silence a process after a reconnect", longer, 1, 8, series((*chain).afterWrite, (*chain).reset, (*chain).afterConnect, (*chain).silence)},
+	{"silence a process after a slow reconnect", longer, 1, 8, series((*chain).afterSyncs, (*chain).slow, (*chain).reset, (*chain).afterConnect,
 		(*chain).afterWrite, (*chain).silence)},
-	{"replace the leader of a process", longer, 3, 5, series((*chain).joinLeader, (*chain).slowWrites, (*chain).afterWrite, (*chain).replaceLeader)},
+	{"replace the leader of a process", longer, 3, 8, series((*chain).joinLeader, (*chain).slowWrites, (*chain).afterWrite, (*chain).replaceLeader)},
 
 	{"slow down the leader", long, 3, 0, members(leader, slow)},
 	{"slow down a follower", long, 3, 0, members(follower, slow)},
@@ -259,20 +259,20 @@ func replace(end func(b *bubble, i *instance)) func(b *bubble, s step) (string, 
 	}
 }
 
-// suspend suspends the machine of a process, whose connections are held up meanwhile, and
-// if late is true for up to a session timeout more.
+// suspend suspends the machine of a process, whose connections are held up meanwhile. If
+// late is true, the machine wakes when four fifths of that time have passed.
 func suspend(reported, late bool) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		if !i.suspend() {
 			return i.name + ", which is suspended already", nil
 		}
-		begin := b.now()
-		return i.name, func() {
-			if late {
-				b.server.Partition(i.selector(), zktest.Both)
-				b.later(i.share(s, 1), func() { b.server.HealOnly(i.selector(), zktest.Both) })
+		begin, awake := b.now(), false
+		wake := func() {
+			if awake {
+				return
 			}
+			awake = true
 			i.resume(reported)
 			end := b.now()
 			if !reported {
@@ -281,6 +281,15 @@ func suspend(reported, late bool) func(b *bubble, s step) (string, func()) {
 				end = end.Add(min(end.Since(begin), b.longest))
 			}
 			b.excuse(i.name, begin, end)
+		}
+		if !late {
+			return i.name, wake
+		}
+		b.server.Partition(i.selector(), zktest.Both)
+		b.later(s.Lasts*4/5, wake)
+		return i.name, func() {
+			wake()
+			b.server.HealOnly(i.selector(), zktest.Both)
 		}
 	}
 }

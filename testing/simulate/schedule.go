@@ -89,6 +89,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 			pools = 3 + r.IntN(18)
 		}
 	}
+	fragile := r.IntN(2) == 0
 	for range pools {
 		p := process{
 			Layout:  []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}[r.IntN(2)],
@@ -96,7 +97,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 			Latency: []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond, 150 * time.Millisecond}[r.IntN(5)],
 			Rate:    1, Workers: 2 + r.IntN(3), Seed: r.Uint64(),
 		}
-		if r.IntN(2) == 0 { // two ticks are the most fragile
+		if r.IntN(4) == 0 || fragile { // two ticks are the most fragile
 			p.Timeout = max(minTimeout, 2*s.Tick)
 		}
 		switch r.IntN(3) {
