@@ -169,11 +169,8 @@ func leader(b *bubble, s step) []int {
 
 // own returns the member that a process is connected to, or any if there is none.
 func own(b *bubble, s step) []int {
-	i := b.target(s)
-	for _, c := range b.server.State().Conns {
-		if strings.HasPrefix(c.Addr, i.host+":") {
-			return []int{c.Member}
-		}
+	if c := b.target(s).conn(); c.Member != 0 {
+		return []int{c.Member}
 	}
 	return []int{s.Member}
 }
@@ -354,12 +351,7 @@ func series(steps ...func(c *chain, next func())) func(b *bubble, s step) (strin
 	return func(b *bubble, s step) (string, func()) {
 		s.Holder = true
 		c := &chain{instance: b.target(s), step: s}
-		for _, conn := range b.server.State().Conns {
-			if strings.HasPrefix(conn.Addr, c.host+":") {
-				c.session = conn.Session
-			}
-		}
-		if c.session == 0 {
+		if c.session = c.conn().Session; c.session == 0 {
 			return c.name + ", which has no session", nil
 		}
 		begin := func() {}
@@ -382,7 +374,9 @@ func (c *chain) heal() {
 
 // after goes on when the process has been answered some requests.
 func (c *chain) after(count int, next func(), ops ...zktest.Op) {
-	f := c.server.Inject(zktest.Rule{Match: zktest.Match{Selector: zktest.Selector{Session: c.session}, Ops: ops}, Times: count, Do: zktest.Pass()})
+	f := c.server.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: c.session}, Ops: ops}, Times: count, Do: zktest.Pass(),
+	})
 	c.delayed.Go(func() { // ends when the fault is over, at the latest
 		defer f.Remove()
 		ctx, cancel := context.WithTimeout(context.Background(), c.Lasts)
@@ -403,9 +397,13 @@ var writes = slices.Concat(zktest.Creates, []zktest.Op{zktest.OpDelete, zktest.O
 
 func (c *chain) afterWrite(next func()) { c.after(1, next, writes...) }
 func (c *chain) afterSyncs(next func()) { c.after(3, next, zktest.OpSync) } // a write follows
+
+// afterProofs goes on when the lease rests on a proof from after a pause of the leader,
+// before the leader's next ping.
 func (c *chain) afterProofs(next func()) {
 	c.after(4, next, slices.Concat(writes, []zktest.Op{zktest.OpSync})...)
 }
+
 func (c *chain) afterConnect(next func()) { c.after(1, next, zktest.OpConnect) }
 
 func (c *chain) reset(next func()) {
@@ -418,7 +416,7 @@ func (c *chain) reset(next func()) {
 func (c *chain) silence(func()) {
 	c.server.Partition(c.selector(), zktest.Inbound)
 	c.heals = append(c.heals, func() { c.server.HealOnly(c.selector(), zktest.Inbound) })
-	if n := own(c.bubble, c.step)[0]; n != c.server.Leader() {
+	if n := c.conn().Member; n != 0 && n != c.server.Leader() {
 		c.heals = append(c.heals, isolate(c.bubble, c.step, n))
 	}
 }
@@ -472,6 +470,16 @@ func (c *chain) replaceLeader(func()) {
 			_ = c.server.StartMember(n + 1)
 		}
 	}
+}
+
+// conn returns a connection of the process, or none.
+func (i *instance) conn() (conn zktest.Conn) {
+	for _, c := range i.server.State().Conns {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			conn = c
+		}
+	}
+	return conn
 }
 
 // timeout returns the timeout of the process's sessions.
