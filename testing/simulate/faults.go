@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ const (
 	moment length = iota
 	short
 	long
+	longer
 )
 
 func contains(name, part string) bool { return strings.Contains(name, part) }
@@ -36,9 +38,10 @@ var faults = []fault{
 	{"cut a process's power", short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
 	{"stop a process", moment, 1, 0, replace(func(b *bubble, i *instance) { i.shutdown() })},
 	{"close a process's pool", moment, 1, 0, replace(func(b *bubble, i *instance) { i.close() })},
-	{"suspend a machine", long, 1, 0, suspend(true)},
-	{"suspend a machine briefly", short, 1, 0, suspend(true)},
-	{"stop a virtual machine", long, 1, 0, suspend(false)},
+	{"suspend a machine", long, 1, 0, suspend(true, false)},
+	{"suspend a machine briefly", short, 1, 0, suspend(true, false)},
+	{"suspend a machine whose network comes back late", long, 1, 4, suspend(true, true)},
+	{"stop a virtual machine", long, 1, 0, suspend(false, false)},
 	{"set a wall clock", moment, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		d := time.Duration((s.Amount - 0.5) * float64(time.Hour))
@@ -127,9 +130,9 @@ var faults = []fault{
 	}},
 	// What a lease must survive: the leader does not hear of a session, or hears late,
 	// while its client still gets answers.
-	{"isolate a process's member", long, 3, 3, members(own, isolate)},
+	{"isolate a process's member", long, 3, 0, members(own, isolate)},
 	{"pause a process's member", long, 3, 0, members(own, pause)},
-	{"slow down and isolate a process's member", long, 3, 2, func(b *bubble, s step) (string, func()) {
+	{"slow down and isolate a process's member", long, 3, 0, func(b *bubble, s step) (string, func()) {
 		n := own(b, s)[0]
 		_ = b.server.SlowMember(n, time.Duration(s.Amount*float64(b.Tick)))
 		b.later(b.Tick, func() { _ = b.server.Isolate(n) })
@@ -138,17 +141,14 @@ var faults = []fault{
 			_ = b.server.SlowMember(n, 0)
 		}
 	}},
-	{"replace the leader", long, 3, 3, func(b *bubble, s step) (string, func()) {
-		old := leader(b, s)[0]
-		_ = b.server.Isolate(old)
-		for n := range b.Members { // the others notice at once, and the old one only later
-			if n+1 != old {
-				_ = b.server.StopMember(n + 1)
-				_ = b.server.StartMember(n + 1)
-			}
-		}
-		return member(old), b.server.HealMembers
-	}},
+	{"silence a process after a write", longer, 1, 8, series((*chain).afterWrite, (*chain).silence)},
+	{"silence a process after a pause of the leader", longer, 1, 8, series((*chain).pauseLeader, (*chain).afterProofs, (*chain).silence)},
+	{"silence a slow process after a pause of the leader", longer, 1, 8, series((*chain).slow, (*chain).afterSyncs, (*chain).pauseLeader,
+		(*chain).afterProofs, (*chain).silence)},
+	{"silence a process after a reconnect", longer, 1, 8, series((*chain).afterWrite, (*chain).reset, (*chain).afterConnect, (*chain).silence)},
+	{"silence a process after a slow reconnect", longer, 1, 8, series((*chain).afterSyncs, (*chain).slow, (*chain).reset, (*chain).afterConnect,
+		(*chain).afterWrite, (*chain).silence)},
+	{"replace the leader of a process", longer, 3, 8, series((*chain).joinLeader, (*chain).slowWrites, (*chain).afterWrite, (*chain).replaceLeader)},
 
 	{"slow down the leader", long, 3, 0, members(leader, slow)},
 	{"slow down a follower", long, 3, 0, members(follower, slow)},
@@ -169,11 +169,8 @@ func leader(b *bubble, s step) []int {
 
 // own returns the member that a process is connected to, or any if there is none.
 func own(b *bubble, s step) []int {
-	i := b.target(s)
-	for _, c := range b.server.State().Conns {
-		if strings.HasPrefix(c.Addr, i.host+":") {
-			return []int{c.Member}
-		}
+	if c := b.target(s).conn(); c.Member != 0 {
+		return []int{c.Member}
 	}
 	return []int{s.Member}
 }
@@ -259,15 +256,20 @@ func replace(end func(b *bubble, i *instance)) func(b *bubble, s step) (string, 
 	}
 }
 
-// suspend suspends the machine of a process, whose connections are held up meanwhile.
-func suspend(reported bool) func(b *bubble, s step) (string, func()) {
+// suspend suspends the machine of a process, whose connections are held up meanwhile. If
+// late is true, the machine wakes when four fifths of that time have passed.
+func suspend(reported, late bool) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		if !i.suspend() {
 			return i.name + ", which is suspended already", nil
 		}
-		begin := b.now()
-		return i.name, func() {
+		begin, awake := b.now(), false
+		wake := func() {
+			if awake {
+				return
+			}
+			awake = true
 			i.resume(reported)
 			end := b.now()
 			if !reported {
@@ -276,6 +278,15 @@ func suspend(reported bool) func(b *bubble, s step) (string, func()) {
 				end = end.Add(min(end.Since(begin), b.longest))
 			}
 			b.excuse(i.name, begin, end)
+		}
+		if !late {
+			return i.name, wake
+		}
+		b.server.Partition(i.selector(), zktest.Both)
+		b.later(s.Lasts*4/5, wake)
+		return i.name, func() {
+			wake()
+			b.server.HealOnly(i.selector(), zktest.Both)
 		}
 	}
 }
@@ -322,6 +333,161 @@ func admit(mode func(*zktest.Server, ...int) error) func(b *bubble, s step) (str
 func pauseAll(b *bubble) func() {
 	_ = b.server.Pause() // fails only if it is closed or stopped
 	return func() { _ = b.server.Resume() }
+}
+
+// chain is a fault in several steps, at the moments when the process that has held a lock
+// for the longest time has just learned that its session lives.
+type chain struct {
+	*instance
+	step
+	session int64
+	over    bool
+	heals   []func()
+}
+
+// series is a fault of such steps, each of which calls the next one. They are all over
+// when the fault is.
+func series(steps ...func(c *chain, next func())) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		s.Holder = true
+		c := &chain{instance: b.target(s), step: s}
+		if c.session = c.conn().Session; c.session == 0 {
+			return c.name + ", which has no session", nil
+		}
+		begin := func() {}
+		for _, do := range slices.Backward(steps) {
+			next := begin
+			begin = func() { do(c, next) }
+		}
+		begin()
+		b.later(4*c.timeout(), c.heal)
+		return c.name, c.heal
+	}
+}
+
+func (c *chain) heal() {
+	for _, heal := range c.heals {
+		heal()
+	}
+	c.over, c.heals = true, nil
+}
+
+// after goes on when the process has been answered some requests.
+func (c *chain) after(count int, next func(), ops ...zktest.Op) {
+	f := c.server.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: c.session}, Ops: ops}, Times: count, Do: zktest.Pass(),
+	})
+	c.delayed.Go(func() { // ends when the fault is over, at the latest
+		defer f.Remove()
+		ctx, cancel := context.WithTimeout(context.Background(), c.Lasts)
+		defer cancel()
+		if f.Wait(ctx) != nil {
+			return
+		}
+		time.Sleep(time.Nanosecond) // until the answer is on its way
+		c.faulting.Lock()
+		defer c.faulting.Unlock()
+		if !c.over {
+			next()
+		}
+	})
+}
+
+var writes = slices.Concat(zktest.Creates, []zktest.Op{zktest.OpDelete, zktest.OpMulti})
+
+func (c *chain) afterWrite(next func()) { c.after(1, next, writes...) }
+func (c *chain) afterSyncs(next func()) { c.after(3, next, zktest.OpSync) } // a write follows
+
+// afterProofs goes on when the lease rests on a proof from after a pause of the leader,
+// before the leader's next ping.
+func (c *chain) afterProofs(next func()) {
+	c.after(4, next, slices.Concat(writes, []zktest.Op{zktest.OpSync})...)
+}
+
+func (c *chain) afterConnect(next func()) { c.after(1, next, zktest.OpConnect) }
+
+func (c *chain) reset(next func()) {
+	next() // before the process connects again
+	c.server.Reset(c.selector())
+}
+
+// silence keeps the leader from hearing of the process, which still gets the answers that
+// are on their way.
+func (c *chain) silence(func()) {
+	c.server.Partition(c.selector(), zktest.Inbound)
+	c.heals = append(c.heals, func() { c.server.HealOnly(c.selector(), zktest.Inbound) })
+	if n := c.conn().Member; n != 0 && n != c.server.Leader() {
+		c.heals = append(c.heals, isolate(c.bubble, c.step, n))
+	}
+}
+
+// pauseLeader pauses the leader, whose next ping is then late.
+func (c *chain) pauseLeader(next func()) {
+	resume := pause(c.bubble, c.step, leader(c.bubble, c.step)[0])
+	c.heals = append(c.heals, resume)
+	c.later(c.share(c.step, 8), func() { resume(); next() })
+}
+
+// slow delays answers, but not for so long that the process leaves the server.
+func (c *chain) slow(next func()) { c.delayAnswers(c.share(c.step, 8)); next() }
+
+// slowWrites delays the answers to writes, in half of the cases.
+func (c *chain) slowWrites(next func()) {
+	if c.Amount > 0.5 {
+		c.delayAnswers(c.share(c.step, 4), writes...)
+	}
+	next()
+}
+
+func (c *chain) delayAnswers(d time.Duration, ops ...zktest.Op) {
+	f := c.server.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: c.session}, Ops: ops}, Times: zktest.Always, Do: zktest.DelayReply(d),
+	})
+	c.heals = append(c.heals, f.Remove)
+}
+
+// joinLeader makes the process connect to the leader, by cutting it off from the others.
+func (c *chain) joinLeader(next func()) {
+	old := leader(c.bubble, c.step)[0]
+	for n := range c.Members {
+		if sel := (zktest.Selector{Host: c.host, Member: n + 1}); n+1 != old {
+			c.server.Partition(sel, zktest.Both)
+			c.heals = append(c.heals, func() { c.server.HealOnly(sel, zktest.Both) })
+			c.server.Reset(sel)
+		}
+	}
+	next()
+}
+
+// replaceLeader cuts the leader off from the others, who notice at once. The old leader
+// notices only later.
+func (c *chain) replaceLeader(func()) {
+	old := leader(c.bubble, c.step)[0]
+	c.heals = append(c.heals, isolate(c.bubble, c.step, old))
+	for n := range c.Members {
+		if n+1 != old {
+			_ = c.server.StopMember(n + 1)
+			_ = c.server.StartMember(n + 1)
+		}
+	}
+}
+
+// conn returns a connection of the process, or none.
+func (i *instance) conn() (conn zktest.Conn) {
+	for _, c := range i.server.State().Conns {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			conn = c
+		}
+	}
+	return conn
+}
+
+// timeout returns the timeout of the process's sessions.
+func (i *instance) timeout() time.Duration { return min(i.client.Timeout, i.Longest) }
+
+// share returns less than one of n equal parts of the process's session timeout.
+func (i *instance) share(s step, n int) time.Duration {
+	return time.Duration(0.95 * s.Amount * float64(i.timeout()) / float64(n))
 }
 
 // alone is a fault of the whole ensemble, which has one at a time.
