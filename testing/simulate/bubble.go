@@ -275,7 +275,7 @@ func (b *bubble) start(slot int) {
 	i.changed.L = &i.mu
 	i.stream = b.history.Stream(i.name)
 	config := b.Load
-	config.Timeout, config.MinLong, config.MaxLong = p.Timeout, p.Timeout/2, 3*p.Timeout
+	config.Process, config.Timeout, config.MinLong, config.MaxLong = slot, p.Timeout, p.Timeout/2, 3*p.Timeout
 	config.Seed = rand.New(rand.NewPCG(p.Seed, uint64(generation))).Uint64() >> 33
 	i.client = &workload.Client{Config: config, Now: i.now, Report: i.report, Machine: machine}
 	logger := slog.New(rescueHandler{i})

@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -64,9 +68,7 @@ var faults = []fault{
 		i := b.target(s)
 		for _, c := range b.server.State().Conns {
 			if strings.HasPrefix(c.Addr, i.host+":") && c.Session != 0 {
-				// The holder cannot know before it is told.
-				b.excuse(i.name, b.now(), b.now().Add(b.longest))
-				_ = b.server.ExpireSession(c.Session) // fails if it has ended
+				b.expire(c)
 			}
 		}
 		return i.name, nil
@@ -157,6 +159,24 @@ var faults = []fault{
 		_ = b.server.Lag(s.Member)
 		return member(s.Member), func() { _ = b.server.CatchUp(s.Member) }
 	}},
+
+	// What others do to contenders.
+	{"remove nodes", moment, 1, 2, func(b *bubble, s step) (string, func()) {
+		if b.active > 0 {
+			return "none, because of another fault", nil
+		}
+		r := rand.New(rand.NewPCG(b.Seed, uint64(s.At)))
+		nodes := b.server.State().Nodes
+		for _, path := range slices.Sorted(maps.Keys(nodes)) {
+			if nodes[path].Stat.EphemeralOwner != 0 && r.IntN(3) == 0 {
+				b.remove(path)
+			}
+		}
+		return "", nil
+	}},
+	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, zktest.OpDelete, zktest.OpMulti)},
+	{"remove the node that a request reads", short, 1, 0, strike(removeNode, zktest.OpGetData, zktest.OpExists)},
+	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, zktest.OpDelete, zktest.OpMulti)},
 }
 
 // leader returns the leader, or any member if there is none.
@@ -305,6 +325,57 @@ func inject(action func(s step) zktest.Action) func(b *bubble, s step) (string, 
 		f := b.server.Inject(rule)
 		b.later(time.Minute, f.Remove)
 		return rule.String(), nil
+	}
+}
+
+// strike is a fault that hits one of the next requests before it is carried out, unless
+// there is another fault by then.
+func strike(do func(b *bubble, r zktest.Request), ops ...zktest.Op) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		f := b.server.Inject(zktest.Rule{Match: zktest.Match{Ops: ops}, Skip: int(s.Amount * 20), Do: zktest.Call(func(r zktest.Request) {
+			if !b.faulting.TryLock() {
+				return // a fault begins or ends, and may wait for the server
+			}
+			defer b.faulting.Unlock()
+			if b.active == 1 {
+				do(b, r)
+			}
+		})})
+		return "", f.Remove
+	}
+}
+
+func removeNode(b *bubble, r zktest.Request) {
+	if len(r.Paths) > 0 {
+		b.remove(r.Paths[0])
+	}
+}
+
+func expireSession(b *bubble, r zktest.Request) {
+	for _, c := range b.server.State().Conns {
+		if c.Number == r.Conn {
+			b.expire(c)
+		}
+	}
+}
+
+// expire expires the session of a connection, whose client cannot know before it is told.
+func (b *bubble) expire(c zktest.Conn) {
+	for _, i := range b.instances {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			b.excuse(i.name, b.now(), b.now().Add(b.longest))
+		}
+	}
+	_ = b.server.ExpireSession(c.Session) // fails if it has ended
+}
+
+// remove removes a contender's node.
+func (b *bubble) remove(path string) {
+	node := b.server.State().Nodes[path]
+	if below, ok := strings.CutPrefix(path, chroot+"/"); ok && node.Stat.EphemeralOwner != 0 && b.server.Delete(path) == nil {
+		b.history.Update(func(rec *workload.Record) {
+			rec.Removals = append(rec.Removals, workload.NewRemoval(b.now(), below, node.Stat.Czxid))
+		})
 	}
 }
 

@@ -41,8 +41,8 @@ func revocable(holds []*hold) []*hold {
 // downgraded is an exclusive hold and its rest as a reader's.
 func downgraded(process string, token int64, begin, downgraded, end int) []*hold {
 	rest := heldPart(process, token, 1, many, begin, downgraded, end)
-	rest.exclusiveSince = at(begin)
-	return []*hold{heldPart(process, token, many, many, begin, begin, downgraded), rest}
+	rest.restOf = heldPart(process, token, many, many, begin, begin, downgraded)
+	return []*hold{rest.restOf, rest}
 }
 
 // alternating are readers of two processes that never hold the lock together,

@@ -107,7 +107,9 @@ func (s *Stream) Add(e Event) (answer Answer) {
 	case eventReturn:
 		s.finish(s.calls[e.ID], e)
 	case eventToken:
-		s.holds[e.Hold].token = e.Token
+		for g := s.holds[e.Hold]; g != nil; g = g.restOf { // the token is that of the grant
+			g.token = e.Token
+		}
 	case eventReenter:
 		g := s.holds[e.Hold]
 		g.reentries = append(g.reentries, e.Token)
@@ -132,7 +134,7 @@ func (s *Stream) Add(e Event) (answer Answer) {
 func (s *Stream) begin(e Event) {
 	c := &call{
 		process: s.process, worker: e.Worker, op: e.Op, lock: e.Lock, limit: e.Limit, begin: e.At,
-		portion: portion{e.Permits, e.Of}, revocable: e.Revocable,
+		portion: portion{e.Permits, e.Of}, revocable: e.Revocable, releases: s.holds[e.Hold],
 	}
 	s.calls[e.ID] = c
 	s.record.calls = append(s.record.calls, c)
@@ -163,7 +165,7 @@ func (s *Stream) downgrade(g *hold, e Event) {
 		return
 	}
 	rest := *g
-	rest.begin, rest.exclusiveSince, rest.permits, rest.reentries = e.At, g.begin, 1, nil
+	rest.begin, rest.restOf, rest.permits, rest.reentries = e.At, g, 1, nil
 	g.end = e.At
 	delete(s.open, g)
 	s.hold(e.Hold, &rest)

@@ -59,7 +59,7 @@ func TestDowngradeBeginsAnotherHoldOfTheSameGrant(t *testing.T) {
 	require.Empty(t, h.LongestHolder())
 	writer := hold{process: "x", lock: "a", token: 77, requested: 10, begin: 20, end: 23, portion: portion{many, many}, revocable: true, revokedAt: 22}
 	reader := writer
-	reader.begin, reader.exclusiveSince, reader.end, reader.permits, reader.reentries, reader.lost = 23, 20, 25, 1, []int64{77}, true
+	reader.begin, reader.restOf, reader.end, reader.permits, reader.reentries, reader.lost = 23, &writer, 25, 1, []int64{77}, true
 	require.Equal(t, []*hold{&writer, &reader}, h.record.holds)
 }
 

@@ -17,6 +17,10 @@ const (
 	ReadWrite = "shared"
 	Semaphore = "semaphore"
 	Plain     = "plain"
+
+	// own is the kind of the exclusive locks of which each process has one. It is not
+	// drawn for a turn.
+	own = "own"
 )
 
 // NameOf returns the name of a lock.
@@ -57,10 +61,8 @@ type kind struct {
 }
 
 var kinds = map[string]*kind{
-	Exclusive: {[]string{""}, func(t *turn) {
-		t.portion = portion{1, 1}
-		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
-	}},
+	Exclusive: {[]string{""}, prepareExclusive},
+	own:       {[]string{""}, prepareExclusive},
 	ReadWrite: {[]string{""}, func(t *turn) {
 		t.portion = portion{many, many}
 		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
@@ -71,6 +73,11 @@ var kinds = map[string]*kind{
 	}},
 	Semaphore: {[]string{"", "/locks", "/leases"}, func(t *turn) {
 		const limit = 3
+		if chance(t.r, t.Mixed) { // with which permits must not mix
+			t.portion = portion{limit, limit}
+			t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
+			return
+		}
 		t.portion = portion{t.MinPermits + t.r.IntN(limit-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
 		t.acquire = func(ctx context.Context) (lock, error) {
@@ -88,24 +95,35 @@ var kinds = map[string]*kind{
 	}},
 }
 
+func prepareExclusive(t *turn) {
+	t.portion = portion{1, 1}
+	t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
+}
+
 // with returns a function that acquires the turn's lock by a method of the pool.
 func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (lock, error) {
 	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, slices.Concat(opts, t.opts)...) }
 }
 
-// Kinds returns the names of all kinds, sorted.
-func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+// Kinds returns the names of all kinds that turns can be drawn from, sorted.
+func Kinds() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(kinds)), func(name string) bool { return name == own })
+}
 
 // Directories returns the paths, below a root, of the nodes that are not contenders'
 // own. They stay for a while, or for good.
 func (c Config) Directories(root string) (paths []string) {
-	for _, name := range c.Kinds {
-		for i := range locksOf(name, c.Locks) {
+	add := func(name string, locks int) {
+		for i := range locks {
 			for _, below := range kinds[name].directories {
 				paths = append(paths, root+"/"+NameOf(name, i)+below)
 			}
 		}
 	}
+	for _, name := range c.Kinds {
+		add(name, locksOf(name, c.Locks))
+	}
+	add(own, c.Processes)
 	return paths
 }
 

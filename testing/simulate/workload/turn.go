@@ -23,6 +23,8 @@ type turn struct {
 	slow         bool // some holds of this lock are long
 	revocable    bool
 	nested       bool // the holder holds another lock
+	brief        bool // the holder does little
+	again        bool // the holder has lost this lock and not unlocked it
 	bound        bound
 	opts         []lockpool.LockOption
 	acquire, try func(context.Context) (lock, error)
@@ -33,6 +35,9 @@ type turn struct {
 
 // takeTurn takes one turn. The error is that of the acquisition.
 func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	if c.inRush() {
+		return c.spree(pool, r, worker)
+	}
 	if chance(r, 5) && slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 {
 		return c.lockTwo(pool, r, worker)
 	}
@@ -62,7 +67,9 @@ func (t *turn) take(parent context.Context) error {
 		ID: t.id, Worker: t.worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
 	}
 	acquire := t.acquire
-	if t.bound.atMost {
+	if t.again {
+		e.Op = opAgain
+	} else if t.bound.atMost {
 		t.opts = append(t.opts, lockpool.WaitAtMost(t.bound.limit))
 	} else if chance(t.r, 20) {
 		e.Op, acquire = opTry, t.try
@@ -103,7 +110,12 @@ func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
 }
 
 func (t *turn) call(op string, do func(context.Context) error) error {
-	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: op, Lock: t.name}
+	return t.do(Event{Op: op}, do)
+}
+
+// do makes a call that has little to do with waiting, and reports it as e.
+func (t *turn) do(e Event, do func(context.Context) error) error {
+	e.ID, e.Worker, e.Lock = t.ids.Add(1), t.worker, t.name
 	return t.Client.call(e, bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}, do)
 }
 
@@ -117,7 +129,17 @@ func (t *turn) hold() {
 	begin := t.Now()
 	w := t.watch()
 	defer w.end()
-	token := t.token(t.lock, eventToken)
+	if t.brief {
+		w.work(between(t.r, 0, t.Hold/20))
+		t.release()
+		return
+	}
+	downgrade := t.kind == ReadWrite && t.exclusive() && chance(t.r, 50)
+	late := downgrade && chance(t.r, 50)
+	var token int64
+	if !late {
+		token = t.token(t.lock, eventToken)
+	}
 	if t.of == 1 {
 		t.access(token)
 	}
@@ -134,17 +156,44 @@ func (t *turn) hold() {
 	if t.slow && chance(t.r, t.LongHolds) {
 		span = between(t.r, t.MinLong, t.MaxLong)
 	}
-	if t.kind == ReadWrite && t.exclusive() && chance(t.r, 50) {
+	if downgrade {
 		span /= 2
 		w.work(span)
-		t.downgrade()
+		t.downgrade(late)
 	}
 	w.work(span)
 	if t.of == 1 && t.Now().Since(begin) > t.Timeout/2 {
 		t.access(token) // with an old token after a pause or a loss
 	}
+	if isClosed(w.lost) && chance(t.r, 50) {
+		t.lockAgain()
+	}
+	t.release()
+}
+
+// release ends the hold, and unlocks the lock.
+func (t *turn) release() {
 	t.end(false) // before another holder is possible
-	_ = t.call(opUnlock, t.lock.Unlock)
+	_ = t.do(Event{Op: opUnlock, Hold: t.id}, t.lock.Unlock)
+}
+
+// lockAgain acquires the lock that was lost, for the same holder.
+func (t *turn) lockAgain() {
+	again := &turn{
+		Client: t.Client, pool: t.pool, r: t.r, worker: t.worker, id: t.ids.Add(1), kind: t.kind, name: t.name,
+		nested: true, again: true, bound: bound{limit: time.Second},
+	}
+	kinds[t.kind].prepare(again)
+	_ = again.take(context.WithoutCancel(t.lock.Context(context.Background())))
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // watcher watches a hold for its loss and for revocation requests.
@@ -219,8 +268,8 @@ func (t *turn) requests() (requested <-chan struct{}, revoked func() bool) {
 	return held.Done(), func() bool { return errors.Is(context.Cause(held), lockpool.ErrRevoked) }
 }
 
-// downgrade turns an exclusive holder into a reader.
-func (t *turn) downgrade() {
+// downgrade turns an exclusive holder into a reader, who may ask for the token only now.
+func (t *turn) downgrade(late bool) {
 	held := t.lock.Context(context.Background())
 	var reader lock
 	err := t.call(opDowngrade, func(context.Context) (err error) {
@@ -233,7 +282,11 @@ func (t *turn) downgrade() {
 	t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
 	_ = t.call(opUnlock, t.lock.Unlock)
 	t.lock = reader
-	t.token(reader, eventReenter)
+	if late {
+		t.token(reader, eventToken)
+	} else {
+		t.token(reader, eventReenter)
+	}
 }
 
 // nest takes a turn with another lock, for the same holder. It does not wait for long,
@@ -259,6 +312,9 @@ func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	}
 	ctx, cancel := b.context(c.Machine.On(context.Background()))
 	defer cancel()
+	if chance(r, 50) { // callers need not agree on an order
+		slices.Reverse(names)
+	}
 	all, err := pool.LockAll(ctx, names)
 	for _, t := range turns {
 		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: t.id, Error: class(err)})
@@ -282,7 +338,7 @@ func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	for _, t := range turns {
 		t.end(false)
 	}
-	_ = turns[0].call(opUnlock, all.Unlock)
+	_ = turns[0].call(opUnlockAll, all.Unlock)
 	return nil
 }
 
