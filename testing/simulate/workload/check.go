@@ -98,6 +98,7 @@ func Check(rec *Record) Report {
 		r.checkRevocations(rec, holds, calls[name])
 		r.checkGaps(rec, holds, calls[name])
 		r.checkCauses(rec, holds)
+		r.checkReentries(rec, holds)
 	}
 	for _, name := range slices.Sorted(maps.Keys(calls)) {
 		r.checkOrder(rec, calls[name])
@@ -382,6 +383,15 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 		if !slices.ContainsFunc(rec.Faults, func(f Span) bool { return f.Begin <= h.end && h.end <= f.End.Add(rec.Cause) }) {
 			r.violation(h.end, "loss: lock %q was lost without a fault in the %s before: %s, granted %s, lost %s",
 				h.lock, rec.Cause, h, rec.at(h.begin), rec.at(h.end))
+		}
+	}
+}
+
+// checkReentries finds holders who entered again a lock that they had lost.
+func (r *Report) checkReentries(rec *Record, holds []*hold) {
+	for _, h := range holds {
+		if h.again && h.lost && h.end == h.begin {
+			r.violation(h.begin, "reentry: lock %q was granted again to a holder that had lost it: %s, %s", h.lock, h, rec.at(h.begin))
 		}
 	}
 }

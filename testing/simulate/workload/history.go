@@ -147,7 +147,7 @@ func (s *Stream) finish(c *call, e Event) {
 	}
 	s.hold(e.ID, &hold{
 		process: s.process, worker: c.worker, lock: c.lock, requested: c.begin, begin: e.At,
-		portion: c.portion, revocable: c.revocable,
+		portion: c.portion, revocable: c.revocable, again: c.op == opAgain,
 	})
 	s.lastGrant = max(s.lastGrant, e.At)
 	close(s.granted)

@@ -105,6 +105,7 @@ type hold struct {
 	begin, end Instant
 	lost       bool
 	portion
+	again     bool  // the holder had lost the lock before, and not unlocked it
 	restOf    *hold // the exclusive hold that a downgrade has ended, if this is the rest of it
 	revocable bool
 	revokedAt Instant // when the holder noticed a revocation request
