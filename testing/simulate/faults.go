@@ -172,10 +172,13 @@ var faults = []fault{
 				b.remove(path)
 			}
 		}
+		at := b.now()
+		b.later(2*time.Second, func() { b.findLost(at) })
 		return "", nil
 	}},
 	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, zktest.OpDelete, zktest.OpMulti)},
 	{"remove the node that a request reads", short, 1, 0, strike(removeNode, zktest.OpGetData, zktest.OpExists)},
+	{"lose the reply to a create while members lag", short, 3, 0, loseCreate},
 	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, zktest.OpDelete, zktest.OpMulti)},
 }
 
@@ -345,6 +348,27 @@ func strike(do func(b *bubble, r zktest.Request), ops ...zktest.Op) func(b *bubb
 	}
 }
 
+// loseCreate loses the reply to a create while the other members lag, so that the client
+// looks for its node at a member that does not have it yet.
+func loseCreate(b *bubble, s step) (string, func()) {
+	what, heal := strike(func(b *bubble, r zktest.Request) {
+		for n := range b.Members {
+			if n+1 != r.Member {
+				_ = b.server.Lag(n + 1)
+			}
+		}
+		sel := zktest.Selector{Conn: r.Conn}
+		b.server.Deafen(sel)
+		b.later(10*time.Millisecond, func() { b.server.Reset(sel) })
+	}, zktest.OpCreate, zktest.OpMulti)(b, s)
+	return what, func() {
+		heal()
+		for n := range b.Members {
+			_ = b.server.CatchUp(n + 1)
+		}
+	}
+}
+
 func removeNode(b *bubble, r zktest.Request) {
 	if len(r.Paths) > 0 {
 		b.remove(r.Paths[0])
@@ -361,11 +385,7 @@ func expireSession(b *bubble, r zktest.Request) {
 
 // expire expires the session of a connection, whose client cannot know before it is told.
 func (b *bubble) expire(c zktest.Conn) {
-	for _, i := range b.instances {
-		if strings.HasPrefix(c.Addr, i.host+":") {
-			b.excuse(i.name, b.now(), b.now().Add(b.longest))
-		}
-	}
+	b.excuse(b.nameOf(c), b.now(), b.now().Add(b.longest))
 	_ = b.server.ExpireSession(c.Session) // fails if it has ended
 }
 
@@ -377,6 +397,38 @@ func (b *bubble) remove(path string) {
 			rec.Removals = append(rec.Removals, workload.NewRemoval(b.now(), below, node.Stat.Czxid))
 		})
 	}
+}
+
+// findLost finds waiters who had waited before nodes were removed, and who have not queued
+// again.
+func (b *bubble) findLost(removed workload.Instant) {
+	state := b.server.State()
+	for w, calls := range b.history.Waiters(removed) {
+		nodes := 0
+		for _, c := range state.Conns {
+			for _, name := range state.Children(chroot + "/" + w.Lock) {
+				if state.Nodes[chroot+"/"+w.Lock+"/"+name].Stat.EphemeralOwner == c.Session && b.nameOf(c) == w.Process {
+					nodes++
+				}
+			}
+		}
+		if nodes < calls {
+			b.history.Update(func(rec *workload.Record) {
+				what := fmt.Sprintf("%s waited for lock %q in %d calls, with %d nodes", w.Process, w.Lock, calls, nodes)
+				rec.Lost = append(rec.Lost, workload.Span{Process: what, Begin: removed, End: b.now()})
+			})
+		}
+	}
+}
+
+// nameOf returns the name of the process that has a connection, or "" if it has ended.
+func (b *bubble) nameOf(c zktest.Conn) string {
+	for _, i := range b.instances {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			return i.name
+		}
+	}
+	return ""
 }
 
 func admit(mode func(*zktest.Server, ...int) error) func(b *bubble, s step) (string, func()) {

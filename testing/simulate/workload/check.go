@@ -81,7 +81,7 @@ func (r *Report) violation(at Instant, format string, args ...any) {
 
 // Check checks a record.
 func Check(rec *Record) Report {
-	r := Report{Violations: slices.Clone(rec.Crashes), Leaked: rec.Leaked, Stuck: slices.Clone(rec.Hung), MaxHolders: map[string]int{}}
+	r := Report{Violations: slices.Clone(rec.Crashes), Leaked: slices.Clone(rec.Leaked), Stuck: slices.Clone(rec.Hung), MaxHolders: map[string]int{}}
 	byLock, calls := map[string][]*hold{}, map[string][]*call{}
 	for _, h := range rec.holds {
 		byLock[h.lock] = append(byLock[h.lock], h)
@@ -107,6 +107,12 @@ func Check(rec *Record) Report {
 	r.checkEnds(rec)
 	r.checkRemovals(rec)
 	r.checkReleases(rec)
+	for _, s := range rec.Lost {
+		if rec.calm(s.Begin.Add(-rec.Cause), s.End, removing) {
+			r.violation(s.End, "place: after the removal of nodes at %s, %s", rec.at(s.Begin), s.Process)
+		}
+	}
+	r.checkUnused(rec, calls)
 	r.checkRegisters(rec)
 	r.checkCalls(rec)
 	r.checkRecoveries(rec)
@@ -554,6 +560,20 @@ func (r *Report) checkEnds(rec *Record) {
 					r.violation(end.At, "lease: lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
 						h.lock, rec.at(end.At), rec.at(h.end), h, rec.circumstances(end.At))
 				}
+			}
+		}
+	}
+}
+
+// checkUnused finds containers that clients had created, and left behind without a child
+// in them, so that the servers would keep them forever. A client that loses its session
+// cannot remove them.
+func (r *Report) checkUnused(rec *Record, calls map[string][]*call) {
+	for _, name := range rec.Unused {
+		for _, c := range calls[name] {
+			if c.permits > 0 && c.end < rec.End && rec.calm(c.begin.Add(-rec.Revocation), c.end.Add(noticeTime)) {
+				r.Leaked = append(r.Leaked, fmt.Sprintf("left: the container of lock %q, for which %s, goroutine %d, asked from %s until %s",
+					name, c.process, c.worker, rec.at(c.begin), rec.at(c.end)))
 			}
 		}
 	}

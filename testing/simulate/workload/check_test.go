@@ -372,6 +372,12 @@ func TestStrictChecks(t *testing.T) {
 		"did not queue again": {
 			Record{Faults: removing, Removals: removal(33_000, 0), calls: []*call{asked("x", 30_000, 39_001), asked("y", 34_001, 37_000)}}, "order: ",
 		},
+		"container left in vain":                      {Record{Unused: []string{"a"}, calls: []*call{timedOut(30_000, 31_000)}}, "left: the container"},
+		"container of a client that lost its session": {Record{Faults: fault, Unused: []string{"a"}, calls: []*call{timedOut(30_000, 31_000)}}, ""},
+		"waiter without a node":                       {Record{Faults: removing, Lost: []Span{{"x waits", at(30_000), at(32_000)}}}, "place: "},
+		"waiter without a node after a fault": {
+			Record{Faults: append(removing, Span{"freeze", at(19_000), at(20_000)}), Lost: []Span{{"x waits", at(30_000), at(32_000)}}}, "",
+		},
 		"LockAll in order": {
 			Record{calls: slices.Concat(both("x", 30_000, 35_000), both("y", 30_000, 46_000)), holds: []*hold{held("x", 1, 35_000, 42_000)}}, "",
 		},
@@ -402,11 +408,12 @@ func TestStrictChecks(t *testing.T) {
 			rec := strict(c.record)
 			found := Check(&rec)
 			if c.text == "" {
-				require.Empty(t, found.Violations)
+				require.Empty(t, slices.Concat(found.Violations, found.Leaked))
 				return
 			}
-			require.Len(t, found.Violations, 1)
-			require.Contains(t, found.Violations[0], c.text)
+			all := slices.Concat(found.Violations, found.Leaked)
+			require.Len(t, all, 1)
+			require.Contains(t, all[0], c.text)
 		})
 	}
 }

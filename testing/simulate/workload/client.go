@@ -30,6 +30,7 @@ type Config struct {
 	LongHolds    float64       // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
 	MinLong      time.Duration
 	MaxLong      time.Duration
+	Once         bool    // the workers also take locks whose names are not used again
 	Mixed        float64 // percentage of the requests for permits that ask for the exclusive lock of that name instead
 	IgnoreLosses bool    // the workers believe that they hold a lock until they unlock it, as if there were no lease
 }

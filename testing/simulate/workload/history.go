@@ -59,6 +59,23 @@ func (h *History) LongestHolder() (process string) {
 	return process
 }
 
+// Waiter is a process that waits for a lock.
+type Waiter struct{ Process, Lock string }
+
+// Waiters returns in how many calls processes wait for locks with queues, and have waited
+// since a time.
+func (h *History) Waiters(since Instant) map[Waiter]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	waiters := map[Waiter]int{}
+	for _, c := range h.record.calls {
+		if kind := kindOf(c.lock); c.op == opLock && c.begin < since && c.end == Never && (kind == Exclusive || kind == ReadWrite || kind == own) {
+			waiters[Waiter{c.process, c.lock}]++
+		}
+	}
+	return waiters
+}
+
 // NextGrant returns the time of the last grant, and a channel that is closed at
 // the next one.
 func (h *History) NextGrant() (Instant, <-chan struct{}) {

@@ -21,6 +21,9 @@ const (
 	// own is the kind of the exclusive locks of which each process has one. It is not
 	// drawn for a turn.
 	own = "own"
+
+	// once is the kind of the exclusive locks whose names are not used again.
+	once = "once"
 )
 
 // NameOf returns the name of a lock.
@@ -126,6 +129,10 @@ func (c Config) Directories(root string) (paths []string) {
 	add(own, c.Processes)
 	return paths
 }
+
+// IsUsedOnce reports whether a path below the root of all locks is that of a lock whose
+// name is not used again.
+func IsUsedOnce(path string) bool { return kindOf(path) == once }
 
 // Acquire acquires the second lock of a kind as a worker does that shares it if it can;
 // of a semaphore it acquires two permits.

@@ -15,10 +15,12 @@ type Record struct {
 	Healed     []Instant // when all faults had been healed
 	Crashes    []string  // clients that ended by themselves
 	Leaked     []string  // nodes of contenders, and whatever else was left at the end
+	Unused     []string  // names of locks that are not used again, whose containers were left at the end
 	Hung       []string  // clients that did not end when they were told to
 	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
 	Ends       []SessionEnd
 	Removals   []Removal
+	Lost       []Span // waiters who had lost their places, and who had not queued again at the end of the time
 
 	calls      []*call
 	holds      []*hold

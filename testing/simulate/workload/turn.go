@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -40,6 +41,9 @@ func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	}
 	if chance(r, 5) && slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 {
 		return c.lockTwo(pool, r, worker)
+	}
+	if c.Once && chance(r, 1) {
+		return c.lockOnce(pool, r, worker)
 	}
 	t := c.newTurn(pool, r, worker)
 	if chance(r, 5) {
@@ -135,7 +139,7 @@ func (t *turn) hold() {
 		return
 	}
 	downgrade := t.kind == ReadWrite && t.exclusive() && chance(t.r, 50)
-	late := downgrade && chance(t.r, 50)
+	late := downgrade && chance(t.r, 50) // at once, and asks for the token only then
 	var token int64
 	if !late {
 		token = t.token(t.lock, eventToken)
@@ -158,7 +162,9 @@ func (t *turn) hold() {
 	}
 	if downgrade {
 		span /= 2
-		w.work(span)
+		if !late {
+			w.work(span)
+		}
 		t.downgrade(late)
 	}
 	w.work(span)
@@ -299,6 +305,17 @@ func (t *turn) nest() {
 	inner.nested = true
 	inner.bound.limit = min(inner.bound.limit, time.Second)
 	_ = inner.take(t.lock.Context(t.Machine.On(context.Background())))
+}
+
+// lockOnce takes a turn with a lock whose name is not used again, and has little time.
+func (c *Client) lockOnce(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	id := c.ids.Add(1)
+	t := &turn{
+		Client: c, pool: pool, r: r, worker: worker, id: id, kind: own, name: fmt.Sprintf("%s-%d-%d", once, c.Seed, id),
+		brief: true, bound: bound{limit: between(r, 0, 500*time.Millisecond)},
+	}
+	prepareExclusive(t)
+	return t.take(context.Background())
 }
 
 // lockTwo takes a turn with two exclusive locks, of which it gets both or none.
