@@ -641,8 +641,9 @@ func (rec *Record) expects(c *call) bool {
 	case c.err == removed:
 		// A process that was paused may see that a node is gone before it knows that its
 		// session has ended.
+		several := []string{opLock, opTry, opLockAll, opUnlockAll} // with other locks, or under another lock
 		return rec.pausedDuring(c.process, c.end, c.end) || slices.ContainsFunc(rec.Removals, func(x Removal) bool {
-			return (x.Lock == c.lock || c.op == opLockAll || c.op == opUnlockAll) && c.end.within(x.At, x.At.Add(removalTime+rec.pausedFor(c.process, x.At, c.end)))
+			return (x.Lock == c.lock || slices.Contains(several, c.op)) && c.end.within(x.At, x.At.Add(removalTime+rec.pausedFor(c.process, x.At, c.end)))
 		})
 	}
 	return false
