@@ -161,14 +161,14 @@ var faults = []fault{
 	}},
 
 	// What others do to contenders.
-	{"remove nodes", moment, 1, 2, func(b *bubble, s step) (string, func()) {
+	{"remove nodes", moment, 1, 4, func(b *bubble, s step) (string, func()) {
 		if b.active > 0 {
 			return "none, because of another fault", nil
 		}
 		r := rand.New(rand.NewPCG(b.Seed, uint64(s.At)))
 		nodes := b.server.State().Nodes
 		for _, path := range slices.Sorted(maps.Keys(nodes)) {
-			if nodes[path].Stat.EphemeralOwner != 0 && r.IntN(3) == 0 {
+			if nodes[path].Stat.EphemeralOwner != 0 && r.IntN(2) == 0 {
 				b.remove(path)
 			}
 		}
@@ -176,10 +176,10 @@ var faults = []fault{
 		b.later(2*time.Second, func() { b.findLost(at) })
 		return "", nil
 	}},
-	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, zktest.OpDelete, zktest.OpMulti)},
-	{"remove the node that a request reads", short, 1, 0, strike(removeNode, zktest.OpGetData, zktest.OpExists)},
-	{"lose the reply to a create while members lag", short, 3, 0, loseCreate},
-	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, zktest.OpDelete, zktest.OpMulti)},
+	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, deletes)},
+	{"remove the node that a request reads", short, 1, 0, strike(removeNode, reads)},
+	{"lose the reply to a create while members lag", short, 3, 3, loseCreate},
+	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, deletes)},
 }
 
 // leader returns the leader, or any member if there is none.
@@ -331,11 +331,16 @@ func inject(action func(s step) zktest.Action) func(b *bubble, s step) (string, 
 	}
 }
 
-// strike is a fault that hits one of the next requests before it is carried out, unless
+var (
+	deletes = zktest.Match{Ops: []zktest.Op{zktest.OpDelete, zktest.OpMulti}}
+	reads   = zktest.Match{Ops: []zktest.Op{zktest.OpGetData, zktest.OpExists}}
+)
+
+// strike is a fault that hits some of the next requests before they are carried out, unless
 // there is another fault by then.
-func strike(do func(b *bubble, r zktest.Request), ops ...zktest.Op) func(b *bubble, s step) (string, func()) {
+func strike(do func(b *bubble, r zktest.Request), match zktest.Match) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
-		f := b.server.Inject(zktest.Rule{Match: zktest.Match{Ops: ops}, Skip: int(s.Amount * 20), Do: zktest.Call(func(r zktest.Request) {
+		f := b.server.Inject(zktest.Rule{Match: match, Skip: int(s.Amount * 10), Times: 3, Do: zktest.Call(func(r zktest.Request) {
 			if !b.faulting.TryLock() {
 				return // a fault begins or ends, and may wait for the server
 			}
@@ -358,9 +363,14 @@ func loseCreate(b *bubble, s step) (string, func()) {
 			}
 		}
 		sel := zktest.Selector{Conn: r.Conn}
-		b.server.Deafen(sel)
-		b.later(10*time.Millisecond, func() { b.server.Reset(sel) })
-	}, zktest.OpCreate, zktest.OpMulti)(b, s)
+		b.server.Partition(sel, zktest.Outbound)
+		b.later(10*time.Millisecond, func() {
+			b.server.Reset(sel)
+			b.server.HealOnly(sel, zktest.Outbound)
+		})
+	}, zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Where: func(r zktest.Request) bool {
+		return r.Op == zktest.OpCreate || len(r.Paths) > 0 && strings.HasSuffix(r.Paths[0], "-") // without its number yet
+	}})(b, s)
 	return what, func() {
 		heal()
 		for n := range b.Members {

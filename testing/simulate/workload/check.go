@@ -108,7 +108,7 @@ func Check(rec *Record) Report {
 	r.checkRemovals(rec)
 	r.checkReleases(rec)
 	for _, s := range rec.Lost {
-		if rec.calm(s.Begin.Add(-rec.Cause), s.End, removing) {
+		if rec.calm(s.Begin.Add(-rec.Recovery), s.End, removing) {
 			r.violation(s.End, "place: after the removal of nodes at %s, %s", rec.at(s.Begin), s.Process)
 		}
 	}
@@ -542,7 +542,7 @@ func (r *Report) checkReleases(rec *Record) {
 			continue
 		}
 		at, ok := gone[c.releases.token]
-		if ok && at < min(c.end, rec.End) && rec.calm(at.Add(-rec.Revocation), c.end, removing, expiring) {
+		if ok && at <= c.end && at < rec.End && rec.calm(at.Add(-rec.Revocation), c.end, removing, expiring) {
 			r.violation(c.end, "release: lock %q was unlocked without an error at %s, although its holder had lost it at %s: %s%s",
 				c.lock, rec.at(c.end), rec.at(at), c.releases, rec.circumstances(at))
 		}

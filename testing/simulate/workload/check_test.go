@@ -350,8 +350,8 @@ func TestStrictChecks(t *testing.T) {
 		text   string // of the only violation, if there is one
 	}{
 		"unlocked after a removal":    {release(nil, removal(30_500, 7), removing, ""), "release: "},
-		"unlocked after an expiry":    {release(end(30_500, 7), nil, expiring, ""), "release: "},
-		"unlocked before a removal":   {release(nil, removal(31_000, 7), removing, ""), ""},
+		"unlocked after an expiry":    {release(end(31_000, 7), nil, expiring, ""), "release: "},
+		"unlocked before a removal":   {release(nil, removal(31_001, 7), removing, ""), ""},
 		"another's node removed":      {release(nil, removal(30_500, 8), removing, ""), ""},
 		"unlock says that it is lost": {release(end(30_500, 7), nil, expiring, "lock_lost"), ""},
 		"unlocked without an answer":  {release(end(30_500, 7), nil, []Span{{"freeze", at(30_400), at(40_000)}}, ""), ""},
@@ -376,7 +376,7 @@ func TestStrictChecks(t *testing.T) {
 		"container of a client that lost its session": {Record{Faults: fault, Unused: []string{"a"}, calls: []*call{timedOut(30_000, 31_000)}}, ""},
 		"waiter without a node":                       {Record{Faults: removing, Lost: []Span{{"x waits", at(30_000), at(32_000)}}}, "place: "},
 		"waiter without a node after a fault": {
-			Record{Faults: append(removing, Span{"freeze", at(19_000), at(20_000)}), Lost: []Span{{"x waits", at(30_000), at(32_000)}}}, "",
+			Record{Faults: append(removing, Span{"freeze", at(0), at(1000)}), Lost: []Span{{"x waits", at(30_000), at(32_000)}}}, "",
 		},
 		"LockAll in order": {
 			Record{calls: slices.Concat(both("x", 30_000, 35_000), both("y", 30_000, 46_000)), holds: []*hold{held("x", 1, 35_000, 42_000)}}, "",
