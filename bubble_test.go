@@ -42,7 +42,7 @@ func TestBubbleEndsWorkWhenTheSessionExpires(t *testing.T) {
 		require.ErrorIs(t, err, lockpool.ErrLockLost)
 		lost := time.Since(began)
 		require.Greater(t, lost, 5*time.Second)
-		require.LessOrEqual(t, lost, 8*time.Second)
+		require.LessOrEqual(t, lost, 8*time.Second) // the lease, 0.53 of the session timeout of 15 s
 	})
 }
 
@@ -75,14 +75,16 @@ func TestBubblesSideBySide(t *testing.T) {
 				for range 3 {
 					pool := bubblePool(t, server)
 					holders.Go(func() {
+						work := func(context.Context) error {
+							time.Sleep(time.Second)
+							return nil
+						}
 						for range 50 {
-							for _, opts := range [][]lockpool.LockOption{{lockpool.Plain()}, {}} {
-								name := [...]string{"queue", "plain"}[len(opts)]
-								err := pool.Do(t.Context(), name, func(context.Context) error {
-									time.Sleep(time.Second)
-									return nil
-								}, opts...)
-								require.NoError(t, err)
+							if err := pool.Do(t.Context(), "plain", work, lockpool.Plain()); err != nil {
+								t.Error(err)
+							}
+							if err := pool.Do(t.Context(), "queue", work); err != nil {
+								t.Error(err)
 							}
 						}
 					})

@@ -213,4 +213,8 @@ func TestPlainUnlockThatCannotReadItsNodeSaysSo(t *testing.T) {
 	err = l.Unlock(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
 	require.ErrorContains(t, err, "needs the right READ on "+b.Chroot+"/a")
+	b.Until(func() bool { // the node goes with its session
+		exists, _, err := b.Admin.Exists(b.Chroot + "/a")
+		return err == nil && !exists
+	}, "the node is gone")
 }

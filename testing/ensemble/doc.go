@@ -1,3 +1,4 @@
-// Package ensemble tests locks on ensembles of real ZooKeeper servers whose
-// members are partitioned, killed and restarted. It contains only tests.
+// Package ensemble tests locks on ensembles of real ZooKeeper servers whose members
+// are partitioned, killed and restarted, and compares the embedded server's ensembles
+// with them. It contains only tests.
 package ensemble

@@ -151,7 +151,7 @@ func (w *Waiter[T]) StillWaits() {
 	w.bench.Helper()
 	select {
 	case <-w.Done:
-		require.FailNow(w.bench, "it does not wait any more", "error: %v", w.Err)
+		require.FailNow(w.bench, "it does not wait anymore", "error: %v", w.Err)
 	default:
 	}
 }

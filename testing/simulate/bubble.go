@@ -56,8 +56,8 @@ type result struct {
 	FaultKinds map[string]int
 }
 
-// runBubble runs a schedule. If timeline is not empty, it writes timeline.txt and
-// timeline.svg.
+// runBubble runs a schedule. If timeline is not empty, it writes a timeline to the files
+// of that name with the extensions .txt and .svg.
 func runBubble(t *testing.T, s schedule, timeline string) (found result) {
 	began := time.Now()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,7 @@ func (b *bubble) finish() {
 	}
 }
 
-// giveUp ends this program, because the bubble would not end. The caller reports it.
+// giveUp ends this process, because the bubble would not end. The parent reports that.
 func (b *bubble) giveUp(reason string) {
 	fmt.Fprintf(os.Stderr, "stuck: bubble %d of seed %d: %s\n", b.Bubble, b.Seed, reason)
 	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
@@ -228,7 +228,7 @@ func (b *bubble) left() (left, unused []string) {
 	return left, unused
 }
 
-// excuse says that a process could not know that it had lost a lock.
+// excuse records that a process cannot have known, for some time, that it had lost a lock.
 func (b *bubble) excuse(process string, begin, end workload.Instant) {
 	b.history.Update(func(rec *workload.Record) {
 		rec.Pauses = append(rec.Pauses, workload.Span{Process: process, Begin: begin, End: end})
@@ -251,14 +251,15 @@ func (b *bubble) target(s step) *instance {
 // instance is a process that runs, or has run.
 type instance struct {
 	*bubble
-	slot    int
-	name    string
-	host    string
-	machine *clock.Machine
-	client  *workload.Client
-	stream  *workload.Stream
-	pool    *lockpool.Pool
-	retired bool // it is to be replaced, or its bubble ends; set by the goroutine of the faults
+	slot       int
+	generation int // how many processes have had the slot, this one included
+	name       string
+	host       string
+	machine    *clock.Machine
+	client     *workload.Client
+	stream     *workload.Stream
+	pool       *lockpool.Pool
+	retired    bool // it is to be replaced, or its bubble ends; set by the goroutine of the faults
 
 	mu        sync.Mutex
 	changed   sync.Cond
@@ -272,10 +273,10 @@ func (b *bubble) start(slot int) {
 	machine := new(clock.Machine)
 	machine.SetRate(p.Rate)
 	if last := b.instances[slot]; last != nil {
-		generation = 1 + last.generation()
+		generation += last.generation
 	}
 	i := &instance{
-		bubble: b, slot: slot, name: fmt.Sprintf("process %d.%d", slot, generation),
+		bubble: b, slot: slot, generation: generation, name: fmt.Sprintf("process %d.%d", slot, generation),
 		host: fmt.Sprintf("10.%d.%d.%d", slot, generation/250, generation%250), machine: machine,
 	}
 	i.changed.L = &i.mu
@@ -288,6 +289,7 @@ func (b *bubble) start(slot int) {
 	logger := slog.New(rescueHandler{i})
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
 		Servers: b.server.Members(), Chroot: chroot, Layout: p.Layout, SessionTimeout: p.Timeout, Logger: logger, Dial: i.dialer(),
+		MaxPacket: 1 << 16, // the size of a buffer that each connection has
 	})
 	if err != nil {
 		panic(err) // an error in this program
@@ -299,11 +301,6 @@ func (b *bubble) start(slot int) {
 	for worker := range p.Workers {
 		b.running.Go(func() { i.client.Work(i.pool, worker) }) // ends when the pool is closed
 	}
-}
-
-func (i *instance) generation() (n int) {
-	_, _ = fmt.Sscanf(i.name[strings.Index(i.name, ".")+1:], "%d", &n)
-	return n
 }
 
 func (i *instance) selector() zktest.Selector { return zktest.Selector{Host: i.host} }
@@ -350,7 +347,7 @@ func (i *instance) kill(end func(zktest.Selector)) {
 	i.mu.Unlock()
 	i.stream.End(i.bubble.now())
 	end(i.selector())
-	// The pool has no connection any more; closing it ends its goroutines.
+	// The pool has no connection anymore; closing it ends its goroutines.
 	i.running.Go(func() { _ = i.pool.Close() })
 }
 

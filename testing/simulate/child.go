@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime/pprof"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -94,10 +96,13 @@ func startChild(profile string) (*child, error) {
 	return c, c.cmd.Start()
 }
 
-// close ends the process.
-func (c *child) close() {
+// close ends the process. It fails if the process does, as after a data race.
+func (c *child) close() error {
 	_ = c.stdin.Close()
-	_ = c.cmd.Wait()
+	if err := c.cmd.Wait(); err != nil {
+		return fmt.Errorf("a process that ran bubbles: %w\n%s", err, c.stderr)
+	}
+	return nil
 }
 
 // run runs a bubble within a limit of real time. A bubble that ends the process, or does
@@ -106,7 +111,7 @@ func (c *child) run(ctx context.Context, o order, limit time.Duration) (found re
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
-		_ = c.cmd.Process.Signal(os.Interrupt) // it does not handle it
+		_ = c.cmd.Process.Signal(syscall.SIGQUIT) // it ends, and says where its goroutines are
 	})
 	defer stop()
 	began := time.Now()
@@ -122,11 +127,22 @@ func (c *child) run(ctx context.Context, o order, limit time.Duration) (found re
 	}
 	found.Bubble, found.Real = o.Schedule.Bubble, time.Since(began)
 	if ctx.Err() != nil {
-		found.Report.Stuck = []string{fmt.Sprintf("stuck: bubble %d did not end within %s of real time", o.Schedule.Bubble, limit)}
+		found.Report.Stuck = []string{fmt.Sprintf("stuck: bubble %d did not end within %s of real time; time stood still because of these goroutines:%s",
+			o.Schedule.Bubble, limit, notDurable(c.stderr.String()))}
 	} else {
 		text := c.stderr.Bytes()
 		found.Report.Violations = []string{fmt.Sprintf("crash: bubble %d ended its process (%s): %s",
 			o.Schedule.Bubble, c.cmd.ProcessState, text[:min(len(text), 20_000)])}
 	}
 	return found, false, nil
+}
+
+// notDurable returns the goroutines of a bubble whose waiting keeps its time from passing.
+func notDurable(stacks string) (found string) {
+	for g := range strings.SplitSeq(stacks, "\n\n") {
+		if header, _, _ := strings.Cut(g, "\n"); strings.Contains(header, "synctest bubble") && !strings.Contains(header, "(durable)") {
+			found += "\n" + g
+		}
+	}
+	return found
 }

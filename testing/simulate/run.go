@@ -103,7 +103,11 @@ func run(ctx context.Context, out io.Writer, o options) (*total, error) {
 		}
 		workers.Go(func() { // ends when there is nothing left to do
 			r := &runner{profile: profile, limit: o.Limit}
-			defer r.close()
+			defer func() {
+				if err := r.close(); err != nil {
+					cancel(err)
+				}
+			}()
 			for s := range todo {
 				found, err := r.run(ctx, order{Schedule: s})
 				if ctx.Err() != nil {
@@ -199,10 +203,11 @@ func (r *runner) run(ctx context.Context, o order) (found result, err error) {
 	return found, err
 }
 
-func (r *runner) close() {
-	if r.child != nil {
-		r.child.close()
+func (r *runner) close() error {
+	if r.child == nil {
+		return nil
 	}
+	return r.child.close()
 }
 
 // replay runs the schedule in a file.
@@ -216,9 +221,8 @@ func replay(ctx context.Context, out io.Writer, o options) (*total, error) {
 		return nil, fmt.Errorf("%s is not a schedule: %w", o.Replay, err)
 	}
 	r := &runner{profile: o.Profile, limit: o.Limit}
-	defer r.close()
 	found, err := r.run(ctx, order{s, filepath.Join(o.Out, "replay")})
-	if err != nil {
+	if err = errors.Join(err, r.close()); err != nil {
 		return nil, err
 	}
 	sum := &total{}

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// tries is how often a schedule is run before it is held not to bring a violation
-	// back, and how often the whole schedule is run to say how often it does.
+	// tries is the number of runs after which a schedule counts as one that does not bring
+	// the violation back. As many runs show how often the whole schedule does.
 	tries = 5
 	// afterwards is how much of a schedule is kept after its first violation.
 	afterwards = time.Minute
@@ -56,6 +56,10 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 	s.truncateAfter(found)
 	if err := s.save(name + ".json"); err != nil {
 		return err
+	}
+	if found.Real >= o.Limit {
+		say("the schedule is in %s; it is not run again, because that might take as long\n", name+".json")
+		return nil
 	}
 	var err error
 	again := 0

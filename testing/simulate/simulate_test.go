@@ -145,7 +145,6 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	broken := s
 	broken.Steps = []step{{At: time.Second, Fault: "unknown"}}
 	r := &runner{limit: time.Minute}
-	defer func() { r.close() }()
 	found, err := r.run(t.Context(), order{Schedule: broken})
 	require.NoError(t, err)
 	require.Len(t, found.Report.Violations, 1)
@@ -156,16 +155,23 @@ func TestBubblesThatEndTheirProcessOrHangAreReported(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found.Report.Clean())
 
-	r.limit = time.Millisecond
-	found, err = r.run(t.Context(), order{Schedule: s})
+	r.limit = time.Second // it takes several
+	found, err = r.run(t.Context(), order{Schedule: draw(1, 0, mix{Pools: 20})})
 	require.NoError(t, err)
 	require.Len(t, found.Report.Stuck, 1)
+	require.Contains(t, found.Report.Stuck[0], "time stood still because of these goroutines:\ngoroutine ")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("interrupted")
 	cancel(reason)
 	_, err = r.run(ctx, order{Schedule: s})
 	require.ErrorIs(t, err, reason)
+	require.NoError(t, r.close())
+
+	r.child, err = startChild("")
+	require.NoError(t, err)
+	require.NoError(t, r.child.cmd.Process.Kill())
+	require.ErrorContains(t, r.close(), "a process that ran bubbles: signal: killed")
 }
 
 func TestSchedulesAreDrawnFromTheSeed(t *testing.T) {

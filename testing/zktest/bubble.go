@@ -23,15 +23,15 @@ func InMemory() Option {
 //		...
 //	})
 //
-// The server's clock is that of the bubble. So an hour until a deadline passes in no
-// time, and so does a session timeout.
+// The server's clock is that of the bubble, so session timeouts and deadlines of an hour
+// pass in no time.
 func StartBubble(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	return Start(t, append([]Option{InMemory()}, opts...)...)
 }
 
-// errBubble is the error of a server that would wait for the network in a bubble: as
-// that is not waiting for the bubble, its time would stand still.
+// errBubble is the error of a server that would wait for the network in a bubble. A
+// goroutine that does keeps the bubble's time from passing.
 var errBubble = errors.New("a server with a port cannot work in a bubble of testing/synctest, because time would stand still: use StartBubble, or the option InMemory, and Server.Dial")
 
 // inBubble reports whether the caller runs in a bubble, whose time begins at midnight

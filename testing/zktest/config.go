@@ -138,8 +138,8 @@ func Members(n int) Option {
 // ReadOnlyMode makes members that are cut off from a majority serve read-only clients,
 // as real servers do with readonlymode.enabled and localSessionsEnabled: two seconds, or
 // a tick if that is longer, after they have given up their leader, and until they have
-// found one. Clients that do not say that reading is enough are refused. Sessions that
-// begin there end with it, and other sessions are refused.
+// found one. Clients that do not ask for that are refused. Sessions that begin in this
+// mode end with it, and other sessions are refused.
 func ReadOnlyMode() CommonOption {
 	return commonOption{func(c *config) error { c.readOnly = true; return nil }, func(c *realConfig) {
 		JVMFlags("-Dreadonlymode.enabled=true").(realOption)(c)

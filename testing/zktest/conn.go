@@ -38,11 +38,10 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 		last: lastRequest{op: "null"}, // as ZooKeeper prints it
 	}
 	defer c.client.closeAndDrain()
-	host, _, _ := net.SplitHostPort(nc.RemoteAddr().String())
-	c.identities = []identity{{"ip", host}}
+	c.identities = []identity{{"ip", c.client.host}}
 
 	s.mu.Lock()
-	admitted := s.running && rep.role != down && (s.conf.maxClientConns == 0 || s.connsFrom(host) < s.conf.maxClientConns)
+	admitted := s.running && rep.role != down && (s.conf.maxClientConns == 0 || s.connsFrom(c.client.host) < s.conf.maxClientConns)
 	if admitted {
 		s.conns[c] = true
 		s.notifyChange()
@@ -70,7 +69,7 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 
 func (s *Server) connsFrom(host string) (n int) {
 	for c := range s.conns {
-		if c.identities[0].id == host {
+		if c.client.host == host {
 			n++
 		}
 	}
@@ -161,9 +160,6 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 			x := s.begin(0, nil)
 			ss := x.newSession(rep, timeout)
 			s.propose(x, rep, func() {
-				if s.conns[c] {
-					ss.conn = c
-				}
 				c.recordReply(Request{Op: OpConnect}, x.zxid, OK)
 				attach(ss)
 			})
@@ -182,7 +178,7 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 		return
 	}
 	s.atLeader(rep, func(l *leadership) {
-		ss := s.revalidate(l, req.session, timeout, c)
+		ss := s.revalidate(l, req.session, timeout, rep)
 		s.atMember(l, rep, func() {
 			if ss == nil {
 				answer(connectReply{}.encode(c.readOnly), false)
@@ -193,34 +189,37 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	})
 }
 
-// attach attaches a connection to its session.
+// attach attaches a connection to its session, which may have moved on to another
+// member if the leader's answer took long.
 func (s *Server) attach(c *conn, ss *session, req connectRequest) {
+	if s.conns[c] && ss.at == c.replica {
+		ss.conn = c
+	}
 	c.session, c.seen = ss, req.lastZxid // not what we sent: replies may have been lost
 	c.client.session.Store(ss.id)
 	s.notifyChange()
 }
 
-// revalidate returns the session of a client that has connected again, if the leader
-// knows it. From then on the leader takes the session's writes only from that member.
-func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, c *conn) *session {
+// revalidate returns the session of a client that has connected again, to a member, if
+// the leader knows it. From then on the leader takes the session's writes only from that
+// member.
+func (s *Server) revalidate(l *leadership, id int64, timeout time.Duration, at *replica) *session {
 	if l != s.lead { // it was replaced, and knows only what it has applied
 		if _, ok := l.member.sessions[id]; !ok {
 			return nil
 		}
-		return &session{id: id, timeout: timeout, at: c.replica, ephemerals: map[string]bool{}}
+		return &session{id: id, timeout: timeout, at: at, ephemerals: map[string]bool{}}
 	}
 	ss := s.sessions[id]
 	if ss != nil {
-		ss.timeout, ss.at, ss.conn = timeout, c.replica, nil
-		if s.conns[c] {
-			ss.conn = c
-		}
+		ss.timeout, ss.at, ss.conn = timeout, at, nil
 		s.touch(ss)
 	}
 	return ss
 }
 
-// handle handles one packet and reports whether the connection goes on.
+// handle handles one packet and reports whether the connection goes on. A server without
+// an ensemble answers every request before it reads the next.
 func (s *Server) handle(c *conn, packet []byte) bool {
 	if s.isEnsemble() && s.queue(c, packet) {
 		return true
@@ -285,7 +284,7 @@ type exchange struct {
 	fault    *Fault
 	passes   passRules
 	answered bool
-	async    bool // the answer came later
+	async    bool // the answer comes later
 	out      outgoing
 	alive    bool
 }

@@ -65,7 +65,7 @@
 // own. A follower that is cut off answers reads and pings until it notices, after five
 // ticks, and so does a leader, which also answers syncs. Then the others elect a leader
 // that has everything that was committed, and give all sessions their full timeout.
-// Not modelled: observers, members that join or leave the ensemble, disks that lose
+// Not modeled: observers, members that join or leave the ensemble, disks that lose
 // what a member has accepted, and the time that it takes to copy a state.
 //
 // [FaultInjector] is the interface that the embedded server shares with [Proxy],

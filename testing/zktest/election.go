@@ -2,6 +2,7 @@ package zktest
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -11,8 +12,8 @@ import (
 // exchange their states.
 const electionTime = 300 * time.Millisecond
 
-// leave makes a member give up what it does: it closes its connections, to its leader
-// or its followers and to its clients.
+// leave makes a member give up its role: it closes its connections to its leader or its
+// followers, and to its clients.
 func (s *Server) leave(rep *replica, role role) {
 	if rep.serves() {
 		s.closeConnsAt(rep)
@@ -29,7 +30,6 @@ func (s *Server) leave(rep *replica, role role) {
 		s.closeStream(rep.peering, toFollower)
 	}
 	rep.role, rep.leadership, rep.peering, rep.joins = role, nil, nil, 0
-	rep.lagging = false
 	s.notifyChange()
 }
 
@@ -37,6 +37,12 @@ func (s *Server) leave(rep *replica, role role) {
 // is called when something has changed and when something is due.
 func (s *Server) step() {
 	if !s.running || s.frozen {
+		return
+	}
+	if !s.isEnsemble() {
+		if only := s.replicas[0]; only.isLooking() {
+			s.install(only, nil)
+		}
 		return
 	}
 	now := s.now()
@@ -102,14 +108,16 @@ func (s *Server) tickLeader(l *leadership) {
 	s.pump()
 }
 
-// followers returns how many members follow the leader, as far as it knows.
-func (l *leadership) followers() (n int) {
+// followers returns how many members follow the leader, as far as it knows. A member
+// that has joined again may have two peerings for a while.
+func (l *leadership) followers() int {
+	var set uint64
 	for _, st := range l.peers {
 		if !st.closed[toLeader] {
-			n++
+			set |= st.follower.bit()
 		}
 	}
-	return n
+	return bits.OnesCount64(set)
 }
 
 // elect lets members join the leader, or elect one, when they have been able to for
@@ -141,8 +149,8 @@ func (st *peering) isOver() bool { return st.closed[toLeader] && st.closed[toFol
 // isLooking reports whether a member takes part in elections.
 func (rep *replica) isLooking() bool { return rep.role == looking && !rep.paused }
 
-// canJoin reports whether a member reaches a leader, and so many who follow it that it
-// believes them.
+// canJoin reports whether a member reaches a leader and a majority that says so, the
+// leader included. From fewer, it would not believe it (FastLeaderElection).
 func (s *Server) canJoin(rep *replica) bool {
 	l := s.lead
 	if !rep.isLooking() || l.ended || l.member.paused || !s.linked(rep, l.member) {

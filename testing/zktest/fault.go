@@ -17,7 +17,7 @@ type Selector struct {
 	Conn    int    // number of the connection, from 1 in the order they were accepted
 	Member  int    // number of the member they are connected to, from 1
 	Session int64  // id of their session
-	Host    string // address of their client, without the port; not for requests
+	Host    string // IP address of their client; the Selector of a Match cannot have one
 }
 
 func (s Selector) selects(o origin) bool {

@@ -142,11 +142,9 @@ func (s *Server) CatchUp(number int) error {
 	return err
 }
 
-// catchUp ends a lag: the member's clients get the events they missed.
+// catchUp ends a lag, if there is one: the member's clients get the events that they
+// missed.
 func (s *Server) catchUp(rep *replica) {
-	if !rep.lagging {
-		return
-	}
 	rep.lagging = false
 	if !s.isEnsemble() {
 		rep.tree = s.tree
@@ -194,8 +192,9 @@ func (s *Server) StartMember(number int) error {
 		rep.role = looking
 		s.step()
 	}
+	running := s.running
 	s.mu.Unlock()
-	if !stopped {
+	if !stopped || !running { // Start opens the ports of a server that is stopped
 		return err
 	}
 	return s.AcceptConnections(number)

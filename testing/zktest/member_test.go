@@ -54,6 +54,13 @@ func (e ensemble) open(member int) *client {
 	return c
 }
 
+// refuses checks that a member closes the connection of a client that wants a session.
+func (e ensemble) refuses(member int) {
+	c := e.dial(member)
+	c.write(newSession(longTimeout).frame())
+	c.waitEnd()
+}
+
 // awaitLeader waits until another member than old leads.
 func (e ensemble) awaitLeader(old int) int {
 	poll(e.t, "there is another leader", func() bool { return e.Leader() != old && e.Leader() != 0 })
@@ -125,9 +132,7 @@ func TestFollowerThatIsCutOff(t *testing.T) {
 		for _, c := range []*client{writer, syncer, again} {
 			c.endsWithin(0, time.Millisecond)
 		}
-		refused := e.dial(1)
-		refused.write(newSession(longTimeout).frame())
-		refused.waitEnd()
+		e.refuses(1)
 		other.must(ping())
 
 		e.HealMembers()
@@ -174,8 +179,6 @@ func TestLeaderThatIsCutOff(t *testing.T) {
 		c, writer, other := e.open(3), e.open(3), e.open(1)
 		short := e.connect(1, newSession(2*memberTick))
 		short.must(create("/short", nil, ephemeral))
-		require.NoError(t, e.StopMember(2))
-		require.NoError(t, e.StartMember(2))
 		time.Sleep(memberTick)
 		require.NoError(t, e.Isolate(3))
 		cut := time.Now()
@@ -190,6 +193,10 @@ func TestLeaderThatIsCutOff(t *testing.T) {
 		require.Less(t, elected.Sub(cut), patience)
 
 		other = e.open(1)
+		time.Sleep(2*memberTick - memberTick/10 - time.Since(elected))
+		other.must(getData("/short", false))
+		time.Sleep(memberTick + memberTick/10)
+		other.fails(errNoNode, getData("/short", false))
 		zxid := other.must(create("/new", nil, persistent)).Zxid
 		require.Equal(t, int64(2), zxid>>32)
 		c.must(syncPath("/")) // the write that hangs is not in its way
@@ -268,6 +275,94 @@ func TestNextLeaderCommitsWhatItHasAccepted(t *testing.T) {
 	})
 }
 
+// A member believes that a leader leads only if it reaches a majority that says so, and
+// not only the leader (FastLeaderElection.receivedFollowingNotification).
+func TestMemberThatDoesNotReachAMajorityJoinsNoLeader(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		require.NoError(t, e.StopMember(1))
+		require.NoError(t, e.Separate(1, 2))
+		require.NoError(t, e.StartMember(1))
+		time.Sleep(2 * patience)
+		e.refuses(1)
+		require.Equal(t, 3, e.Leader())
+		e.HealMembers()
+		time.Sleep(memberTick)
+		e.open(1)
+	})
+}
+
+// A member that joins gets what was committed, although its leader has not applied it.
+func TestMemberJoinsLeaderThatLags(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		require.NoError(t, e.StopMember(1))
+		require.NoError(t, e.Lag(3))
+		e.open(2).must(create("/a", nil, persistent))
+		require.NoError(t, e.StartMember(1))
+		time.Sleep(memberTick)
+		e.open(1).must(getData("/a", false))
+		e.open(3).must(getData("/a", false)) // a new session is a write, which ends the lag
+	})
+}
+
+// The leader counts a follower that has joined again once, although it has not heard of
+// the end of the first connection yet.
+func TestFollowerThatJoinsAgainCountsOnce(t *testing.T) {
+	inEnsemble(t, 5, func(t *testing.T, e ensemble) {
+		require.NoError(t, e.StopMember(1))
+		require.NoError(t, e.SlowMember(4, 3*memberTick))
+		require.NoError(t, e.StopMember(4))
+		require.NoError(t, e.StartMember(4))
+		time.Sleep(memberTick)
+		require.NoError(t, e.StopMember(2))
+		require.NoError(t, e.StopMember(3)) // two of five are left
+		time.Sleep(memberTick + memberTick/2)
+		require.Zero(t, e.Leader())
+	})
+}
+
+// While the leader's answer is under way, the session has no connection.
+func TestReconnectToSlowMember(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(1)
+		require.NoError(t, e.SlowMember(1, memberTick))
+		for range 2 {
+			again := e.dial(1)
+			again.write(c.credentials().frame())
+			time.Sleep(memberTick + memberTick/2)
+			require.Zero(t, e.State().Sessions[0].Conn)
+			require.NoError(t, e.Invariants())
+			require.NoError(t, again.conn.Close())
+			time.Sleep(memberTick)
+			require.Zero(t, e.State().Sessions[0].Conn)
+		}
+		e.connect(1, c.credentials())
+		require.NotZero(t, e.State().Sessions[0].Conn)
+	})
+}
+
+// A server without an ensemble leads again as soon as it can.
+func TestOnlyMemberLeadsWhileItRuns(t *testing.T) {
+	inEnsemble(t, 1, func(t *testing.T, e ensemble) {
+		c := e.open(1)
+		require.NoError(t, e.StopMember(1))
+		c.waitEnd()
+		require.Zero(t, e.Leader())
+		require.NoError(t, e.StartMember(1))
+		require.Equal(t, 1, e.Leader())
+		e.connect(1, c.credentials()).must(ping())
+
+		require.NoError(t, e.PauseMember(1))
+		require.NoError(t, e.Restart(t.Context(), memberTick))
+		require.NoError(t, e.ResumeMember(1))
+		e.connect(1, c.credentials()).must(ping())
+
+		require.NoError(t, e.Lag(1))
+		require.NoError(t, e.Create("/a", nil))
+		require.NoError(t, e.Restart(t.Context(), memberTick))
+		e.connect(1, c.credentials()).must(getData("/a", false))
+	})
+}
+
 func TestSlowFollower(t *testing.T) {
 	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
 		reader, writer := e.open(1), e.open(2)
@@ -330,6 +425,15 @@ func TestWholeEnsembleRestarts(t *testing.T) {
 		require.NoError(t, e.Restart(t.Context(), time.Hour))
 		c = e.connect(1, c.credentials())
 		require.Equal(t, c.welcome.Session, c.must(getData("/a", false)).Stat.Owner)
+
+		require.NoError(t, e.Stop(t.Context()))
+		require.NoError(t, e.StopMember(1))
+		require.NoError(t, e.StartMember(1))
+		_, err := e.Dial(t.Context(), e.Members()[0])
+		require.ErrorContains(t, err, "refused")
+		require.NoError(t, e.Start(t.Context()))
+		c = e.connect(1, c.credentials())
+
 		require.NoError(t, e.Pause())
 		time.Sleep(2 * patience)
 		require.NoError(t, e.Resume())

@@ -46,7 +46,7 @@ func (c *memoryConn) CloseWrite() error {
 	return nil
 }
 
-// SetLinger makes Close reset the connection if sec is 0, as with TCP.
+// SetLinger resets the connection if sec is 0. With TCP, the Close that follows does.
 func (c *memoryConn) SetLinger(sec int) error {
 	if sec == 0 {
 		c.out.finish(syscall.ECONNRESET)

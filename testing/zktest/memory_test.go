@@ -156,7 +156,7 @@ func TestFaultsOfAHost(t *testing.T) {
 			dial := func(_, address string, _ time.Duration) (net.Conn, error) {
 				return server.DialFrom(host)(t.Context(), address)
 			}
-			conn, _, err := zk.Connect(server.Members(), 4*time.Second, zk.WithDialer(dial), zk.WithHostProvider(&oneHost{}), zk.WithLogInfo(false))
+			conn, _, err := zk.Connect(server.Members(), 4*time.Second, zk.WithDialer(dial), zk.WithLogInfo(false))
 			require.NoError(t, err)
 			t.Cleanup(conn.Close)
 			_, err = conn.Create("/"+host, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
@@ -179,11 +179,3 @@ func TestFaultsOfAHost(t *testing.T) {
 		require.WithinDuration(t, began.Add(4*time.Second), history[0].At, 2*time.Second)
 	})
 }
-
-// oneHost is a HostProvider that resolves no name.
-type oneHost struct{ address string }
-
-func (h *oneHost) Init(servers []string) error { h.address = servers[0]; return nil }
-func (h *oneHost) Len() int                    { return 1 }
-func (h *oneHost) Next() (string, bool)        { return h.address, false }
-func (h *oneHost) Connected()                  {}

@@ -3,6 +3,7 @@ package zktest
 import (
 	"maps"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -45,7 +46,7 @@ type proposal struct {
 // the member has accepted is committed. Every session gets its full timeout again.
 func (s *Server) install(rep *replica, followers []*replica) {
 	rep.committed = rep.lastAccepted()
-	s.advance(rep)
+	s.catchUp(rep)
 	l := &leadership{member: rep, began: rep.zxid, since: s.now(), nextTick: s.now() + s.conf.tick/2}
 	s.lead, s.leaderships = l, append(s.leaderships, l)
 	s.endReadOnly(rep)
@@ -93,11 +94,11 @@ func (s *Server) join(l *leadership, rep *replica) {
 		rep.zxid = l.began // as on a real server: the new epoch begins with its first transaction
 	}
 	rep.sessions = maps.Clone(l.member.sessions)
-	rep.log, rep.committed = nil, rep.zxid
+	rep.log, rep.committed = slices.Clone(l.member.log), l.member.committed
+	s.advance(rep)
 	rep.peering = &peering{leadership: l, follower: rep, heard: s.now()}
 	l.peers = append(l.peers, rep.peering)
 	for _, p := range l.proposed {
-		rep.log = append(rep.log, p)
 		p.acks |= rep.bit()
 	}
 	s.commit(l)
@@ -148,8 +149,8 @@ func (s *Server) commit(l *leadership) {
 	}
 }
 
-// atLeader calls do where the leader of a member handles its requests, which may be
-// later or, if the leader does not answer, never.
+// atLeader calls do at the leader of a member: later if messages take time, and never if
+// the leader does not answer.
 func (s *Server) atLeader(rep *replica, do func(*leadership)) {
 	if rep.role == leading {
 		do(rep.leadership)
@@ -259,8 +260,8 @@ func (s *Server) deliverable(st *peering, d direction) bool {
 
 // pump delivers the messages that are due, including those that this causes.
 func (s *Server) pump() {
-	if s.pumping {
-		return // the caller's caller goes on
+	if s.pumping || !s.isEnsemble() {
+		return // a caller of the caller goes on, or there are no messages
 	}
 	s.pumping = true
 	for s.deliverNext() {

@@ -36,7 +36,8 @@ import (
 //
 // All methods may be called concurrently, even from a rule's [Call], but not
 // from the Where of a [Match]. On a closed server, methods that change its state
-// return an error; methods that read it still work.
+// do nothing, and return an error if they return one; methods that read it still
+// work.
 type Server struct {
 	faults
 	network

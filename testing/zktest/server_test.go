@@ -107,12 +107,12 @@ func TestServerLag(t *testing.T) {
 	s := zktest.Start(t, zktest.Members(3))
 	require.Len(t, s.Members(), 3)
 	require.Equal(t, 2, strings.Count(s.ConnectString(), ","))
-	leader, follower := open(t, s.Members()[0], longTimeout), open(t, s.Members()[1], longTimeout)
-	leader.must(create("/a", []byte("1"), persistent))
+	other, follower := open(t, s.Members()[0], longTimeout), open(t, s.Members()[1], longTimeout)
+	other.must(create("/a", []byte("1"), persistent))
 	follower.must(getData("/a", true))
 	require.NoError(t, s.Lag(2))
-	zxid := leader.must(setData("/a", []byte("2"), anyVersion)).Zxid
-	leader.must(create("/b", nil, persistent))
+	zxid := other.must(setData("/a", []byte("2"), anyVersion)).Zxid
+	other.must(create("/b", nil, persistent))
 
 	require.Equal(t, "1", string(follower.must(getData("/a", false)).Data))
 	follower.fails(errNoNode, exists("/b", true))
@@ -133,13 +133,13 @@ func TestServerLag(t *testing.T) {
 	require.Equal(t, "2", string(follower.must(getData("/a", false)).Data))
 
 	require.NoError(t, s.Lag(2))
-	leader.must(remove("/b", anyVersion))
+	other.must(remove("/b", anyVersion))
 	follower.must(exists("/b", true)) // still exists there
 	require.Equal(t, []event{{nodeDeleted, "/b"}}, follower.must(create("/c", nil, persistent)).Events)
 
 	require.NoError(t, s.Lag(2))
 	follower.must(getChildren("/", true))
-	leader.must(create("/d", nil, persistent))
+	other.must(create("/d", nil, persistent))
 	require.Empty(t, follower.newEvents())
 	require.NoError(t, s.CatchUp(2))
 	require.Equal(t, []event{{nodeChildrenChanged, "/"}}, follower.newEvents())

@@ -125,7 +125,8 @@ func (t *turn) do(e Event, do func(context.Context) error) error {
 
 // end emits the end of the hold, once.
 func (t *turn) end(lost bool) {
-	t.ending.Do(func() { t.Report(Event{Kind: eventEnd, At: t.Now(), Hold: t.id, Lost: lost}) })
+	at := t.Now() // may wait, and who waits for the other caller of Do stops virtual time
+	t.ending.Do(func() { t.Report(Event{Kind: eventEnd, At: at, Hold: t.id, Lost: lost}) })
 }
 
 // hold works under the lock and unlocks it.

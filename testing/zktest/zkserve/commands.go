@@ -117,7 +117,7 @@ func commands() []command {
 		{post, "/deafen", selectorParams, "discard what the clients of the selected connections send, by default all", "conn=3", connections((*zktest.Server).Deafen)},
 		{post, "/partition", selectorParams + " [direction=both|in|out]", "hold up the data of the selected connections, by default all, also of later ones; in is from clients to servers", "member=1&direction=in", partition},
 		{post, "/heal", "", "end all partitions; what was held up is delivered", "", do(func(s *zktest.Server, _ context.Context) error { s.Heal(); return nil })},
-		{post, "/throttle", selectorParams + " bytes=NUMBER [pause=DURATION]", "write to the selected connections, by default all, also to later ones, in pieces of so many bytes; 0 ends that", "bytes=100&pause=10ms", throttle},
+		{post, "/throttle", selectorParams + " bytes=NUMBER [pause=DURATION]", "write to the selected connections, by default all, also to later ones, in pieces of that many bytes; 0 ends that", "bytes=100&pause=10ms", throttle},
 
 		{post, "/refuse", "[member=NUMBER]...", "close the ports of members, by default all; open connections stay open", "member=1", ports((*zktest.Server).RefuseConnections)},
 		{post, "/reject", "[member=NUMBER]...", "close new connections to members, by default all, as soon as they are accepted", "member=1", ports((*zktest.Server).RejectConnections)},
@@ -125,7 +125,7 @@ func commands() []command {
 		{post, "/accept", "[member=NUMBER]...", "end refuse, reject and hang", "member=1", ports((*zktest.Server).AcceptConnections)},
 
 		{post, "/inject", injectParams, injectDoes(), "op=create&prefix=/locks&action=DropAfterApply", inject},
-		{get, "/faults", "", "the injected faults, and how often they have happened", "", faults},
+		{get, "/faults", "", "the injected faults, and how often each has happened", "", faults},
 		{get, "/wait", "fault=NUMBER [timeout=DURATION]", "wait until a fault has happened as often as it should; the status is 504 after the timeout, by default 10s", "fault=1&timeout=30s", wait},
 		{post, "/release", "fault=NUMBER", "release what a fault with HoldApply or HoldReply holds", "fault=1", onFault((*zktest.Fault).Release)},
 		{post, "/remove", "fault=NUMBER", "end a fault; what it holds stays held until release", "fault=1", onFault((*zktest.Fault).Remove)},

@@ -86,11 +86,12 @@ func (c *control) serve(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := parseForm(w, r); err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(commands(), func(cmd command) bool { return cmd.path == r.URL.Path })
+	all := commands()
+	i := slices.IndexFunc(all, func(cmd command) bool { return cmd.path == r.URL.Path })
 	if i < 0 {
 		return nil, failure(http.StatusNotFound, "there is no command %s: GET / lists the commands", r.URL.Path)
 	}
-	cmd := commands()[i]
+	cmd := all[i]
 	if r.Method != cmd.method {
 		w.Header().Set("Allow", cmd.method)
 		return nil, failure(http.StatusMethodNotAllowed, "%s needs the method %s", cmd.path, cmd.method)

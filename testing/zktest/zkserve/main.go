@@ -23,16 +23,16 @@
 //	curl -X POST 'http://127.0.0.1:36223/inject?op=create&prefix=/locks&action=DropAfterApply'
 //
 // Parameters are in the URL or in the body, as an HTML form sends them (curl -d).
-// GET requests read, and answer with JSON or text. POST requests act; when they are
-// answered, it has happened. An error is one line of text and changes nothing. The
+// GET requests read, and answer with JSON or text. POST requests act, and are answered
+// when that has happened. An error is one line of text, and nothing has changed. The
 // status is 400 for parameters that are wrong, unknown or missing, 404 for a
 // command, session, connection, member or fault that does not exist, and 409 for
 // what is not possible now, such as starting a server that runs.
 //
 // The faults are those of package zktest, whose documentation describes them.
 // There is no other control interface, such as lines on the standard input: every
-// language has an HTTP client, several processes can use one server, and an answer
-// belongs to its request.
+// language has an HTTP client, several processes can use one server, and each answer
+// belongs to a request.
 package main
 
 import (
