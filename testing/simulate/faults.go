@@ -173,7 +173,7 @@ var faults = []fault{
 			}
 		}
 		at := b.now()
-		b.later(2*time.Second, func() { b.findLost(at) })
+		b.later(2*time.Second, func() { b.findDisplaced(at) })
 		return "", nil
 	}},
 	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, deletes)},
@@ -409,15 +409,18 @@ func (b *bubble) remove(path string) {
 	}
 }
 
-// findLost finds waiters who had waited before nodes were removed, and who have not queued
-// again.
-func (b *bubble) findLost(removed workload.Instant) {
+// findDisplaced finds waiters who had waited before nodes were removed, and who have no
+// place in the queue.
+func (b *bubble) findDisplaced(removed workload.Instant) {
 	state := b.server.State()
 	for w, calls := range b.history.Waiters(removed) {
 		nodes := 0
 		for _, c := range state.Conns {
+			if b.nameOf(c) != w.Process {
+				continue
+			}
 			for _, name := range state.Children(chroot + "/" + w.Lock) {
-				if state.Nodes[chroot+"/"+w.Lock+"/"+name].Stat.EphemeralOwner == c.Session && b.nameOf(c) == w.Process {
+				if state.Nodes[chroot+"/"+w.Lock+"/"+name].Stat.EphemeralOwner == c.Session {
 					nodes++
 				}
 			}
@@ -425,7 +428,7 @@ func (b *bubble) findLost(removed workload.Instant) {
 		if nodes < calls {
 			b.history.Update(func(rec *workload.Record) {
 				what := fmt.Sprintf("%s waited for lock %q in %d calls, with %d nodes", w.Process, w.Lock, calls, nodes)
-				rec.Lost = append(rec.Lost, workload.Span{Process: what, Begin: removed, End: b.now()})
+				rec.Displaced = append(rec.Displaced, workload.Span{Process: what, Begin: removed, End: b.now()})
 			})
 		}
 	}

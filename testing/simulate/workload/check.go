@@ -107,11 +107,7 @@ func Check(rec *Record) Report {
 	r.checkEnds(rec)
 	r.checkRemovals(rec)
 	r.checkReleases(rec)
-	for _, s := range rec.Lost {
-		if rec.calm(s.Begin.Add(-rec.Recovery), s.End, removing) {
-			r.violation(s.End, "place: after the removal of nodes at %s, %s", rec.at(s.Begin), s.Process)
-		}
-	}
+	r.checkPlaces(rec)
 	r.checkUnused(rec, calls)
 	r.checkRegisters(rec)
 	r.checkCalls(rec)
@@ -414,8 +410,8 @@ func (r *Report) checkOrder(rec *Record, calls []*call) {
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 		for _, a := range waiting {
-			if b.err == "" && rec.lastRemoval(a).Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
-				rec.calm(a.begin.Add(-rec.Cause), b.end, removing) {
+			if b.err == "" && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) {
 				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
 					b.lock, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
 			}
@@ -477,9 +473,16 @@ func (r *Report) checkMultis(rec *Record, holds map[string][]*hold) {
 		}
 	}
 	for m, names := range locks {
-		var taken []*hold
+		if m.end.Since(m.begin) <= multiTime {
+			continue
+		}
+		var taken []*hold // meanwhile
 		for _, name := range names {
-			taken = append(taken, holds[name]...)
+			for _, h := range holds[name] {
+				if h.begin < m.end && m.begin < h.end {
+					taken = append(taken, h)
+				}
+			}
 		}
 		slices.SortFunc(taken, func(a, b *hold) int { return cmp.Compare(a.begin, b.begin) })
 		free := m.begin
@@ -490,11 +493,8 @@ func (r *Report) checkMultis(rec *Record, holds map[string][]*hold) {
 			}
 		}
 		for _, h := range taken {
-			if h.end <= free || h.begin >= m.end {
-				continue
-			}
 			check(h.begin)
-			free = h.end
+			free = max(free, h.end)
 		}
 		check(m.end)
 	}
@@ -509,6 +509,15 @@ func (r *Report) checkRemovals(rec *Record) {
 				r.violation(due, "removal: lock %q: the node of the holder was removed at %s, and the holder did not know until %s: %s%s",
 					h.lock, rec.at(x.At), rec.at(h.end), h, rec.circumstances(x.At))
 			}
+		}
+	}
+}
+
+// checkPlaces finds waiters who did not queue again when their nodes had been removed.
+func (r *Report) checkPlaces(rec *Record) {
+	for _, s := range rec.Displaced {
+		if rec.calm(s.Begin.Add(-rec.Recovery), s.End, removing) {
+			r.violation(s.End, "place: after the removal of nodes at %s, %s%s", rec.at(s.Begin), s.Process, rec.circumstances(s.End))
 		}
 	}
 }

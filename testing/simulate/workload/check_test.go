@@ -374,9 +374,9 @@ func TestStrictChecks(t *testing.T) {
 		},
 		"container left in vain":                      {Record{Unused: []string{"a"}, calls: []*call{timedOut(30_000, 31_000)}}, "left: the container"},
 		"container of a client that lost its session": {Record{Faults: fault, Unused: []string{"a"}, calls: []*call{timedOut(30_000, 31_000)}}, ""},
-		"waiter without a node":                       {Record{Faults: removing, Lost: []Span{{"x waits", at(30_000), at(32_000)}}}, "place: "},
+		"waiter without a node":                       {Record{Faults: removing, Displaced: []Span{{"x waits", at(30_000), at(32_000)}}}, "place: "},
 		"waiter without a node after a fault": {
-			Record{Faults: append(removing, Span{"freeze", at(0), at(1000)}), Lost: []Span{{"x waits", at(30_000), at(32_000)}}}, "",
+			Record{Faults: append(removing, Span{"freeze", at(0), at(1000)}), Displaced: []Span{{"x waits", at(30_000), at(32_000)}}}, "",
 		},
 		"LockAll in order": {
 			Record{calls: slices.Concat(both("x", 30_000, 35_000), both("y", 30_000, 46_000)), holds: []*hold{held("x", 1, 35_000, 42_000)}}, "",

@@ -20,7 +20,7 @@ type Record struct {
 	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
 	Ends       []SessionEnd
 	Removals   []Removal
-	Lost       []Span // waiters who had lost their places, and who had not queued again at the end of the time
+	Displaced  []Span // waiters who had no place in the queue when nodes had been removed for some time
 
 	calls      []*call
 	holds      []*hold
