@@ -156,13 +156,14 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 	}
 }
 
-// exceeded reports whether holds of a lock have more permits than there are.
+// exceeded reports whether holds of a lock have more permits than there are, according to
+// the holder who states the fewest.
 func exceeded(holds []*hold) bool {
-	used := 0
+	used, of := 0, holds[0].of
 	for _, h := range holds {
-		used += h.permits
+		used, of = used+h.permits, min(of, h.of)
 	}
-	return used > holds[0].of
+	return used > of
 }
 
 // latestEnd returns the latest end of all holds but one.

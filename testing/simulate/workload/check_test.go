@@ -110,6 +110,7 @@ func TestRecordWithoutViolationsIsClean(t *testing.T) {
 		"call ends late":        {calls: []*call{locked("x", time.Second, 0, 6900)}, Pauses: []Span{{"x", at(500), at(4600)}}},
 		"readers and writer":    {holds: []*hold{heldPart("x", 1, 1, many, 0, 1, 30), heldPart("y", 2, 1, many, 0, 2, 20), heldPart("z", 3, many, many, 0, 30, 40)}},
 		"permits":               {holds: []*hold{heldPart("x", 1, 1, 3, 0, 1, 30), heldPart("y", 2, 2, 3, 0, 2, 20), heldPart("z", 3, 2, 3, 0, 20, 40), heldPart("x", 4, 3, 3, 0, 40, 50)}},
+		"larger limit":          {holds: []*hold{heldPart("x", 1, 1, 3, 0, 1, 19), heldPart("y", 2, 2, 4, 0, 2, 20), heldPart("z", 3, 2, 4, 0, 19, 40)}},
 		"grant noticed late":    {holds: []*hold{heldPart("y", 2, 1, 3, 0, 5, 10), heldPart("x", 1, 1, 3, 0, 11, 30)}},
 		"downgrade":             {holds: append(downgraded("x", 1, 0, 10, 20), heldPart("y", 2, 1, many, 0, 10, 30), heldPart("z", 3, many, many, 0, 30, 40))},
 		"revoked in time":       {holds: []*hold{heldRevocable("x", 0, 9000, at(3100))}, calls: revoke(90, 100)},
@@ -177,6 +178,10 @@ func TestViolationsAreFound(t *testing.T) {
 		"too many permits": {
 			Record{holds: []*hold{heldPart("x", 1, 1, 3, 0, 0, 20), heldPart("y", 2, 1, 3, 0, 1, 20), heldPart("x", 3, 2, 3, 0, 19, 30)}},
 			1, `exclusion: lock "a" exceeded its limit with 3 holders, for 1ms at 0.019s: x, goroutine 0, token 0x1, 1 of 3 permits`,
+		},
+		"too many permits for the smaller limit": {
+			Record{holds: []*hold{heldPart("x", 1, 2, 4, 0, 0, 20), heldPart("y", 2, 1, 3, 0, 1, 20), heldPart("x", 3, 1, 4, 0, 19, 30)}},
+			1, "exceeded its limit",
 		},
 		"overlap after a revocation": {
 			Record{holds: []*hold{heldRevocable("x", 0, 9000, at(100)), held("y", 2, 200, 300)}, calls: revoke(90, 100)},

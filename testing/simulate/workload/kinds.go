@@ -75,13 +75,14 @@ var kinds = map[string]*kind{
 		}
 	}},
 	Semaphore: {[]string{"", "/locks", "/leases"}, func(t *turn) {
-		const limit = 3
+		const most = 3
 		if chance(t.r, t.Mixed) { // with which permits must not mix
-			t.portion = portion{limit, limit}
+			t.portion = portion{most, most}
 			t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
 			return
 		}
-		t.portion = portion{t.MinPermits + t.r.IntN(limit-t.MinPermits+1), limit}
+		limit := most + t.r.IntN(2) // the smallest that a holder states applies
+		t.portion = portion{t.MinPermits + t.r.IntN(most-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
 		t.acquire = func(ctx context.Context) (lock, error) {
 			p, err := s.Acquire(ctx, t.permits, t.opts...)
