@@ -178,7 +178,8 @@ var faults = []fault{
 	}},
 	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, deletes)},
 	{"remove the node that a request reads", short, 1, 0, strike(removeNode, reads)},
-	{"lose the reply to a create while members lag", short, 3, 3, loseCreate},
+	{"lose replies to creates while members lag", short, 3, 3, loseReplies(creates)},
+	{"lose replies to deletes while members lag", short, 1, 3, loseReplies(deletes)},
 	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, deletes)},
 }
 
@@ -332,8 +333,11 @@ func inject(action func(s step) zktest.Action) func(b *bubble, s step) (string, 
 }
 
 var (
-	deletes = zktest.Match{Ops: []zktest.Op{zktest.OpDelete, zktest.OpMulti}}
-	reads   = zktest.Match{Ops: []zktest.Op{zktest.OpGetData, zktest.OpExists}}
+	deletes = zktest.Match{Ops: []zktest.Op{zktest.OpDelete, zktest.OpMulti}, Prefix: chroot + "/"}
+	reads   = zktest.Match{Ops: []zktest.Op{zktest.OpGetData, zktest.OpExists}, Prefix: chroot + "/"}
+	creates = zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Prefix: chroot + "/", Where: func(r zktest.Request) bool {
+		return r.Op == zktest.OpCreate || strings.HasSuffix(r.Paths[0], "-") // it has no number yet
+	}}
 )
 
 // strike is a fault that hits some of the next requests before they are carried out, unless
@@ -353,36 +357,34 @@ func strike(do func(b *bubble, r zktest.Request), match zktest.Match) func(b *bu
 	}
 }
 
-// loseCreate loses the reply to a create while the other members lag, so that the client
-// looks for its node at a member that does not have it yet.
-func loseCreate(b *bubble, s step) (string, func()) {
-	what, heal := strike(func(b *bubble, r zktest.Request) {
-		for n := range b.Members {
-			if n+1 != r.Member {
-				_ = b.server.Lag(n + 1)
+// loseReplies loses the replies to some requests while the other members lag, so that a
+// client may ask a member what became of its request that does not know of it yet.
+func loseReplies(match zktest.Match) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		what, heal := strike(func(b *bubble, r zktest.Request) {
+			for n := range b.Members {
+				if n+1 != r.Member {
+					_ = b.server.Lag(n + 1)
+				}
 			}
-		}
-		sel := zktest.Selector{Conn: r.Conn}
-		b.server.Partition(sel, zktest.Outbound)
-		b.later(10*time.Millisecond, func() {
-			b.server.Reset(sel)
-			b.server.HealOnly(sel, zktest.Outbound)
-		})
-	}, zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Where: func(r zktest.Request) bool {
-		return r.Op == zktest.OpCreate || len(r.Paths) > 0 && strings.HasSuffix(r.Paths[0], "-") // without its number yet
-	}})(b, s)
-	return what, func() {
-		heal()
-		for n := range b.Members {
-			_ = b.server.CatchUp(n + 1)
+			sel := zktest.Selector{Conn: r.Conn}
+			b.server.Partition(sel, zktest.Outbound)
+			b.later(10*time.Millisecond, func() {
+				b.server.Reset(sel)
+				b.server.HealOnly(sel, zktest.Outbound)
+			})
+		}, match)(b, s)
+		return what, func() {
+			heal()
+			for n := range b.Members {
+				_ = b.server.CatchUp(n + 1)
+			}
 		}
 	}
 }
 
 func removeNode(b *bubble, r zktest.Request) {
-	if len(r.Paths) > 0 {
-		b.remove(r.Paths[0])
-	}
+	b.remove(r.Paths[0])
 }
 
 func expireSession(b *bubble, r zktest.Request) {
