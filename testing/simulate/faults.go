@@ -180,6 +180,15 @@ var faults = []fault{
 	{"remove the node that a request reads", short, 1, 0, strike(removeNode, reads)},
 	{"lose replies to creates while members lag", short, 3, 3, loseReplies(creates)},
 	{"lose replies to deletes while members lag", short, 1, 3, loseReplies(deletes)},
+	{"isolate the leader during a create", short, 3, 3, func(b *bubble, s step) (string, func()) {
+		what, heal := strike(func(b *bubble, r zktest.Request) {
+			if r.Member == b.server.Leader() {
+				_ = b.server.Isolate(r.Member)
+				b.later(10*time.Millisecond, func() { b.server.Reset(zktest.Selector{Conn: r.Conn}) })
+			}
+		}, creates)(b, s)
+		return what, func() { heal(); b.server.HealMembers() }
+	}},
 	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, deletes)},
 }
 

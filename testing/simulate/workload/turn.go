@@ -167,6 +167,9 @@ func (t *turn) hold() {
 			w.work(span)
 		}
 		t.downgrade(late)
+		if chance(t.r, 30) {
+			span = 0 // the downgrade may still be under way
+		}
 	}
 	w.work(span)
 	if t.of == 1 && t.Now().Since(begin) > t.Timeout/2 {
@@ -287,7 +290,8 @@ func (t *turn) downgrade(late bool) {
 		return
 	}
 	t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
-	_ = t.call(opUnlock, t.lock.Unlock)
+	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: opUnlock, Lock: t.name}
+	_ = t.Client.call(e, bound{limit: between(t.r, 0, t.Hold/4)}, t.lock.Unlock) // goes on in the background
 	t.lock = reader
 	if late {
 		t.token(reader, eventToken)
