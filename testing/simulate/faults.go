@@ -182,12 +182,22 @@ var faults = []fault{
 	{"lose replies to deletes while members lag", short, 1, 3, loseReplies(deletes)},
 	{"isolate the leader during a create", short, 3, 3, func(b *bubble, s step) (string, func()) {
 		what, heal := strike(func(b *bubble, r zktest.Request) {
-			if r.Member == b.server.Leader() {
-				_ = b.server.Isolate(r.Member)
-				b.later(10*time.Millisecond, func() { b.server.Reset(zktest.Selector{Conn: r.Conn}) })
+			if r.Member != b.server.Leader() {
+				return
 			}
+			_ = b.server.Isolate(r.Member)
+			for n := range b.Members { // the client must come back
+				if n+1 != r.Member {
+					_ = b.server.RefuseConnections(n + 1)
+				}
+			}
+			b.later(10*time.Millisecond, func() { b.server.Reset(zktest.Selector{Conn: r.Conn}) })
 		}, creates)(b, s)
-		return what, func() { heal(); b.server.HealMembers() }
+		return what, func() {
+			heal()
+			_ = b.server.AcceptConnections()
+			b.server.HealMembers()
+		}
 	}},
 	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, deletes)},
 }
