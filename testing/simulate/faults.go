@@ -172,8 +172,7 @@ var faults = []fault{
 				b.remove(path)
 			}
 		}
-		at := b.now()
-		b.later(2*time.Second, func() { b.findDisplaced(at) })
+		b.findDisplaced()
 		return "", nil
 	}},
 	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, deletes)},
@@ -404,6 +403,7 @@ func loseReplies(match zktest.Match) func(b *bubble, s step) (string, func()) {
 
 func removeNode(b *bubble, r zktest.Request) {
 	b.remove(r.Paths[0])
+	b.findDisplaced()
 }
 
 func expireSession(b *bubble, r zktest.Request) {
@@ -420,8 +420,12 @@ func (b *bubble) expire(c zktest.Conn) {
 	_ = b.server.ExpireSession(c.Session) // fails if it has ended
 }
 
-// remove removes a contender's node.
+// remove removes a contender's node. It leaves guards alone if names are used for two kinds
+// of locks: only its guard shows that a caller is about to create leases.
 func (b *bubble) remove(path string) {
+	if b.Load.Mixed > 0 && strings.Contains(path, "/locks/") {
+		return
+	}
 	node := b.server.State().Nodes[path]
 	if below, ok := strings.CutPrefix(path, chroot+"/"); ok && node.Stat.EphemeralOwner != 0 && b.server.Delete(path) == nil {
 		b.history.Update(func(rec *workload.Record) {
@@ -430,9 +434,14 @@ func (b *bubble) remove(path string) {
 	}
 }
 
-// findDisplaced finds waiters who had waited before nodes were removed, and who have no
-// place in the queue.
-func (b *bubble) findDisplaced(removed workload.Instant) {
+// findDisplaced finds waiters who have waited since before now, when nodes were removed, and
+// who have no place in the queue two seconds later.
+func (b *bubble) findDisplaced() {
+	removed := b.now()
+	b.later(2*time.Second, func() { b.findDisplacedSince(removed) })
+}
+
+func (b *bubble) findDisplacedSince(removed workload.Instant) {
 	state := b.server.State()
 	for w, calls := range b.history.Waiters(removed) {
 		nodes := 0
