@@ -190,9 +190,10 @@ func (rec *Record) older(g, h *hold) *hold {
 }
 
 // noticedLate reports whether a client noticed a grant during or just after a
-// pause, and so may have been granted the lock before the pause.
+// pause, and so may have been granted the lock before the pause, or just after the
+// removal of its node, and so may have been granted it before the removal.
 func (rec *Record) noticedLate(h *hold) bool {
-	return rec.pausedDuring(h.process, h.begin, h.begin)
+	return rec.pausedDuring(h.process, h.begin, h.begin) || rec.removedDuring(h, h.begin, h.begin)
 }
 
 func (rec *Record) pausedDuring(process string, from, until Instant) bool {
