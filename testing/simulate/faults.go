@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -67,9 +70,7 @@ var faults = []fault{
 		i := b.target(s)
 		for _, c := range b.server.State().Conns {
 			if strings.HasPrefix(c.Addr, i.host+":") && c.Session != 0 {
-				// The holder cannot know before it is told.
-				b.excuse(i.name, b.now(), b.now().Add(b.longest))
-				_ = b.server.ExpireSession(c.Session) // fails if it has ended
+				b.expire(c)
 			}
 		}
 		return i.name, nil
@@ -157,6 +158,46 @@ var faults = []fault{
 		_ = b.server.Lag(s.Member)
 		return member(s.Member), func() { _ = b.server.CatchUp(s.Member) }
 	}},
+
+	// What others do to contenders.
+	{"remove nodes", moment, 1, 4, func(b *bubble, s step) (string, func()) {
+		if b.active > 0 {
+			return "none, because of another fault", nil
+		}
+		r := rand.New(rand.NewPCG(b.Seed, uint64(s.At)))
+		nodes := b.server.State().Nodes
+		for _, path := range slices.Sorted(maps.Keys(nodes)) {
+			if nodes[path].Stat.EphemeralOwner != 0 && r.IntN(2) == 0 {
+				b.remove(path)
+			}
+		}
+		b.findDisplaced()
+		return "", nil
+	}},
+	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, deletes)},
+	{"remove the node that a request reads", short, 1, 0, strike(removeNode, reads)},
+	{"lose replies to creates while members lag", short, 3, 3, loseReplies(creates)},
+	{"lose replies to deletes while members lag", short, 1, 3, loseReplies(deletes)},
+	{"isolate the leader during a create", short, 3, 3, func(b *bubble, s step) (string, func()) {
+		what, heal := strike(func(b *bubble, r zktest.Request) {
+			if r.Member != b.server.Leader() {
+				return
+			}
+			_ = b.server.Isolate(r.Member)
+			for n := range b.Members { // the client must come back
+				if n+1 != r.Member {
+					_ = b.server.RefuseConnections(n + 1)
+				}
+			}
+			b.later(10*time.Millisecond, func() { b.server.Reset(zktest.Selector{Conn: r.Conn}) })
+		}, creates)(b, s)
+		return what, func() {
+			heal()
+			_ = b.server.AcceptConnections()
+			b.server.HealMembers()
+		}
+	}},
+	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, deletes)},
 }
 
 // leader returns the leader, or any member if there is none.
@@ -317,6 +358,130 @@ func inject(action func(s step) zktest.Action) func(b *bubble, s step) (string, 
 		b.later(time.Minute, f.Remove)
 		return rule.String(), nil
 	}
+}
+
+var (
+	deletes = zktest.Match{Ops: []zktest.Op{zktest.OpDelete, zktest.OpMulti}, Prefix: chroot + "/"}
+	reads   = zktest.Match{Ops: []zktest.Op{zktest.OpGetData, zktest.OpExists}, Prefix: chroot + "/"}
+	creates = zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Prefix: chroot + "/", Where: func(r zktest.Request) bool {
+		return r.Op == zktest.OpCreate || strings.HasSuffix(r.Paths[0], "-") // it has no number yet
+	}}
+)
+
+// strike is a fault that hits some of the next requests before they are carried out, unless
+// there is another fault by then.
+func strike(do func(b *bubble, r zktest.Request), match zktest.Match) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		f := b.server.Inject(zktest.Rule{Match: match, Skip: int(s.Amount * 10), Times: 3, Do: zktest.Call(func(r zktest.Request) {
+			if !b.faulting.TryLock() {
+				return // a fault begins or ends, and may wait for the server
+			}
+			defer b.faulting.Unlock()
+			if b.active == 1 {
+				do(b, r)
+			}
+		})})
+		return "", f.Remove
+	}
+}
+
+// loseReplies loses the replies to some requests while the other members lag, so that a
+// client may ask a member what became of its request that does not know of it yet.
+func loseReplies(match zktest.Match) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		what, heal := strike(func(b *bubble, r zktest.Request) {
+			for n := range b.Members {
+				if n+1 != r.Member {
+					_ = b.server.Lag(n + 1)
+				}
+			}
+			sel := zktest.Selector{Conn: r.Conn}
+			b.server.Partition(sel, zktest.Outbound)
+			b.later(10*time.Millisecond, func() {
+				b.server.Reset(sel)
+				b.server.HealOnly(sel, zktest.Outbound)
+			})
+		}, match)(b, s)
+		return what, func() {
+			heal()
+			for n := range b.Members {
+				_ = b.server.CatchUp(n + 1)
+			}
+		}
+	}
+}
+
+func removeNode(b *bubble, r zktest.Request) {
+	b.remove(r.Paths[0])
+	b.findDisplaced()
+}
+
+func expireSession(b *bubble, r zktest.Request) {
+	for _, c := range b.server.State().Conns {
+		if c.Number == r.Conn {
+			b.expire(c)
+		}
+	}
+}
+
+// expire expires the session of a connection, whose client cannot know before it is told.
+func (b *bubble) expire(c zktest.Conn) {
+	b.excuse(b.nameOf(c), b.now(), b.now().Add(b.longest))
+	_ = b.server.ExpireSession(c.Session) // fails if it has ended
+}
+
+// remove removes a contender's node. It leaves guards alone if names are used for two kinds
+// of locks: only its guard shows that a caller is about to create leases.
+func (b *bubble) remove(path string) {
+	if b.Load.Mixed > 0 && strings.Contains(path, "/locks/") {
+		return
+	}
+	node := b.server.State().Nodes[path]
+	if below, ok := strings.CutPrefix(path, chroot+"/"); ok && node.Stat.EphemeralOwner != 0 && b.server.Delete(path) == nil {
+		b.history.Update(func(rec *workload.Record) {
+			rec.Removals = append(rec.Removals, workload.NewRemoval(b.now(), below, node.Stat.Czxid))
+		})
+	}
+}
+
+// findDisplaced finds waiters who have waited since before now, when nodes were removed, and
+// who have no place in the queue two seconds later.
+func (b *bubble) findDisplaced() {
+	removed := b.now()
+	b.later(2*time.Second, func() { b.findDisplacedSince(removed) })
+}
+
+func (b *bubble) findDisplacedSince(removed workload.Instant) {
+	state := b.server.State()
+	for w, calls := range b.history.Waiters(removed) {
+		nodes := 0
+		for _, c := range state.Conns {
+			if b.nameOf(c) != w.Process {
+				continue
+			}
+			for _, name := range state.Children(chroot + "/" + w.Lock) {
+				if state.Nodes[chroot+"/"+w.Lock+"/"+name].Stat.EphemeralOwner == c.Session {
+					nodes++
+				}
+			}
+		}
+		if nodes < calls {
+			b.history.Update(func(rec *workload.Record) {
+				what := fmt.Sprintf("%s waited for lock %q in %d calls, with %d nodes", w.Process, w.Lock, calls, nodes)
+				rec.Displaced = append(rec.Displaced, workload.Span{Process: what, Begin: removed, End: b.now()})
+			})
+		}
+	}
+}
+
+// nameOf returns the name of the process that has a connection, or "" if it has ended.
+func (b *bubble) nameOf(c zktest.Conn) string {
+	for _, i := range b.instances {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			return i.name
+		}
+	}
+	return ""
 }
 
 func admit(mode func(*zktest.Server, ...int) error) func(b *bubble, s step) (string, func()) {
