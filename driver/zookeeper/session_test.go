@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -85,4 +86,28 @@ func (c *failingConn) Write(p []byte) (int, error) {
 		}
 	}
 	return c.Conn.Write(p)
+}
+
+// The lease is measured from the moment at which a proof was sent.
+func TestProofBeginsWhenItIsSent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, delay = 12 * time.Second, time.Second
+		s := zktest.StartBubble(t)
+		connector, err := NewConnector(Config{Servers: s.Members(), Dial: s.Dial, SessionTimeout: timeout})
+		require.NoError(t, err)
+		session, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		s.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.DelayReply(delay)})
+		time.Sleep(2 * timeout)
+		l := &session.(*Session).expiry.lease
+		l.mu.Lock()
+		proofs := slices.Clone(l.proofs)
+		l.mu.Unlock()
+		require.NoError(t, session.Close(context.Background()))
+		require.NotEmpty(t, proofs)
+		for _, p := range proofs {
+			require.Equal(t, delay, p.end-p.begin)
+		}
+	})
 }

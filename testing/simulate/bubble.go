@@ -185,8 +185,9 @@ func (b *bubble) finish() {
 		b.giveUp("a call of a pool that is closed, or its shutdown, did not return")
 	}
 	time.Sleep(b.longest + 4*b.Tick) // until the sessions of processes that were killed have expired
-	left := b.left()
-	b.history.Update(func(rec *workload.Record) { rec.Leaked = left })
+	b.server.ReapContainers()
+	left, unused := b.left()
+	b.history.Update(func(rec *workload.Record) { rec.Leaked, rec.Unused = left, unused })
 	if err := b.server.Invariants(); err != nil {
 		b.history.Update(func(rec *workload.Record) { rec.Crashes = append(rec.Crashes, "invariant: "+err.Error()) })
 	}
@@ -202,12 +203,16 @@ func (b *bubble) giveUp(reason string) {
 	os.Exit(3)
 }
 
-// left lists what is left when all processes have ended.
-func (b *bubble) left() (left []string) {
+// left lists what is left when all processes have ended, and the names of the locks whose
+// containers are left although nobody will use them again.
+func (b *bubble) left() (left, unused []string) {
 	directories := append(b.Load.Directories(chroot), chroot)
 	state := b.server.State()
 	for path, node := range state.Nodes {
-		if strings.HasPrefix(path, chroot) && (node.Stat.EphemeralOwner != 0 || !slices.Contains(directories, path)) {
+		name := strings.TrimPrefix(path, chroot+"/")
+		if workload.IsUsedOnce(name) && node.Stat.EphemeralOwner == 0 {
+			unused = append(unused, name)
+		} else if strings.HasPrefix(path, chroot) && (node.Stat.EphemeralOwner != 0 || !slices.Contains(directories, path)) {
 			left = append(left, fmt.Sprintf("left: node %s, created at %#x by session %#x, with data %q",
 				path, node.Stat.Czxid, uint64(node.Stat.EphemeralOwner), node.Data))
 		}
@@ -219,7 +224,8 @@ func (b *bubble) left() (left []string) {
 		left = append(left, fmt.Sprintf("left: connection %d from %s", c.Number, c.Addr))
 	}
 	slices.Sort(left)
-	return left
+	slices.Sort(unused)
+	return left, unused
 }
 
 // excuse records that a process cannot have known, for some time, that it had lost a lock.
@@ -276,7 +282,8 @@ func (b *bubble) start(slot int) {
 	i.changed.L = &i.mu
 	i.stream = b.history.Stream(i.name)
 	config := b.Load
-	config.Timeout, config.MinLong, config.MaxLong = p.Timeout, p.Timeout/2, 3*p.Timeout
+	config.Once = p.Layout == zookeeper.LayoutCurator // the directories of others are persistent
+	config.Process, config.Timeout, config.MinLong, config.MaxLong = slot, p.Timeout, p.Timeout/2, 3*p.Timeout
 	config.Seed = rand.New(rand.NewPCG(p.Seed, uint64(generation))).Uint64() >> 33
 	i.client = &workload.Client{Config: config, Now: i.now, Report: i.report, Machine: machine}
 	logger := slog.New(rescueHandler{i})

@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -26,6 +30,7 @@ const (
 	moment length = iota
 	short
 	long
+	longer
 )
 
 func contains(name, part string) bool { return strings.Contains(name, part) }
@@ -36,9 +41,10 @@ var faults = []fault{
 	{"cut a process's power", short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
 	{"stop a process", moment, 1, 0, replace(func(b *bubble, i *instance) { i.shutdown() })},
 	{"close a process's pool", moment, 1, 0, replace(func(b *bubble, i *instance) { i.close() })},
-	{"suspend a machine", long, 1, 0, suspend(true)},
-	{"suspend a machine briefly", short, 1, 0, suspend(true)},
-	{"stop a virtual machine", long, 1, 0, suspend(false)},
+	{"suspend a machine", long, 1, 0, suspend(true, false)},
+	{"suspend a machine briefly", short, 1, 0, suspend(true, false)},
+	{"suspend a machine whose network comes back late", long, 1, 4, suspend(true, true)},
+	{"stop a virtual machine", long, 1, 0, suspend(false, false)},
 	{"set a wall clock", moment, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		d := time.Duration((s.Amount - 0.5) * float64(time.Hour))
@@ -64,9 +70,7 @@ var faults = []fault{
 		i := b.target(s)
 		for _, c := range b.server.State().Conns {
 			if strings.HasPrefix(c.Addr, i.host+":") && c.Session != 0 {
-				// The holder cannot know before it is told.
-				b.excuse(i.name, b.now(), b.now().Add(b.longest))
-				_ = b.server.ExpireSession(c.Session) // fails if it has ended
+				b.expire(c)
 			}
 		}
 		return i.name, nil
@@ -127,9 +131,9 @@ var faults = []fault{
 	}},
 	// What a lease must survive: the leader does not hear of a session, or hears late,
 	// while its client still gets answers.
-	{"isolate a process's member", long, 3, 3, members(own, isolate)},
+	{"isolate a process's member", long, 3, 0, members(own, isolate)},
 	{"pause a process's member", long, 3, 0, members(own, pause)},
-	{"slow down and isolate a process's member", long, 3, 2, func(b *bubble, s step) (string, func()) {
+	{"slow down and isolate a process's member", long, 3, 0, func(b *bubble, s step) (string, func()) {
 		n := own(b, s)[0]
 		_ = b.server.SlowMember(n, time.Duration(s.Amount*float64(b.Tick)))
 		b.later(b.Tick, func() { _ = b.server.Isolate(n) })
@@ -138,17 +142,14 @@ var faults = []fault{
 			_ = b.server.SlowMember(n, 0)
 		}
 	}},
-	{"replace the leader", long, 3, 3, func(b *bubble, s step) (string, func()) {
-		old := leader(b, s)[0]
-		_ = b.server.Isolate(old)
-		for n := range b.Members { // the others notice at once, and the old one only later
-			if n+1 != old {
-				_ = b.server.StopMember(n + 1)
-				_ = b.server.StartMember(n + 1)
-			}
-		}
-		return member(old), b.server.HealMembers
-	}},
+	{"silence a process after a write", longer, 1, 8, series((*chain).afterWrite, (*chain).silence)},
+	{"silence a process after a pause of the leader", longer, 1, 8, series((*chain).pauseLeader, (*chain).afterProofs, (*chain).silence)},
+	{"silence a slow process after a pause of the leader", longer, 1, 8, series((*chain).slow, (*chain).afterSyncs, (*chain).pauseLeader,
+		(*chain).afterProofs, (*chain).silence)},
+	{"silence a process after a reconnect", longer, 1, 8, series((*chain).afterWrite, (*chain).reset, (*chain).afterConnect, (*chain).silence)},
+	{"silence a process after a slow reconnect", longer, 1, 8, series((*chain).afterSyncs, (*chain).slow, (*chain).reset, (*chain).afterConnect,
+		(*chain).afterWrite, (*chain).silence)},
+	{"replace the leader of a process", longer, 3, 8, series((*chain).joinLeader, (*chain).slowWrites, (*chain).afterWrite, (*chain).replaceLeader)},
 
 	{"slow down the leader", long, 3, 0, members(leader, slow)},
 	{"slow down a follower", long, 3, 0, members(follower, slow)},
@@ -157,6 +158,46 @@ var faults = []fault{
 		_ = b.server.Lag(s.Member)
 		return member(s.Member), func() { _ = b.server.CatchUp(s.Member) }
 	}},
+
+	// What others do to contenders.
+	{"remove nodes", moment, 1, 4, func(b *bubble, s step) (string, func()) {
+		if b.active > 0 {
+			return "none, because of another fault", nil
+		}
+		r := rand.New(rand.NewPCG(b.Seed, uint64(s.At)))
+		nodes := b.server.State().Nodes
+		for _, path := range slices.Sorted(maps.Keys(nodes)) {
+			if nodes[path].Stat.EphemeralOwner != 0 && r.IntN(2) == 0 {
+				b.remove(path)
+			}
+		}
+		b.findDisplaced()
+		return "", nil
+	}},
+	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, deletes)},
+	{"remove the node that a request reads", short, 1, 0, strike(removeNode, reads)},
+	{"lose replies to creates while members lag", short, 3, 3, loseReplies(creates)},
+	{"lose replies to deletes while members lag", short, 1, 3, loseReplies(deletes)},
+	{"isolate the leader during a create", short, 3, 3, func(b *bubble, s step) (string, func()) {
+		what, heal := strike(func(b *bubble, r zktest.Request) {
+			if r.Member != b.server.Leader() {
+				return
+			}
+			_ = b.server.Isolate(r.Member)
+			for n := range b.Members { // the client must come back
+				if n+1 != r.Member {
+					_ = b.server.RefuseConnections(n + 1)
+				}
+			}
+			b.later(10*time.Millisecond, func() { b.server.Reset(zktest.Selector{Conn: r.Conn}) })
+		}, creates)(b, s)
+		return what, func() {
+			heal()
+			_ = b.server.AcceptConnections()
+			b.server.HealMembers()
+		}
+	}},
+	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, deletes)},
 }
 
 // leader returns the leader, or any member if there is none.
@@ -169,11 +210,8 @@ func leader(b *bubble, s step) []int {
 
 // own returns the member that a process is connected to, or any if there is none.
 func own(b *bubble, s step) []int {
-	i := b.target(s)
-	for _, c := range b.server.State().Conns {
-		if strings.HasPrefix(c.Addr, i.host+":") {
-			return []int{c.Member}
-		}
+	if c := b.target(s).conn(); c.Member != 0 {
+		return []int{c.Member}
 	}
 	return []int{s.Member}
 }
@@ -259,15 +297,20 @@ func replace(end func(b *bubble, i *instance)) func(b *bubble, s step) (string, 
 	}
 }
 
-// suspend suspends the machine of a process, whose connections are held up meanwhile.
-func suspend(reported bool) func(b *bubble, s step) (string, func()) {
+// suspend suspends the machine of a process, whose connections are held up meanwhile. If
+// late is true, the machine wakes when four fifths of that time have passed.
+func suspend(reported, late bool) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		if !i.suspend() {
 			return i.name + ", which is suspended already", nil
 		}
-		begin := b.now()
-		return i.name, func() {
+		begin, awake := b.now(), false
+		wake := func() {
+			if awake {
+				return
+			}
+			awake = true
 			i.resume(reported)
 			end := b.now()
 			if !reported {
@@ -276,6 +319,15 @@ func suspend(reported bool) func(b *bubble, s step) (string, func()) {
 				end = end.Add(min(end.Since(begin), b.longest))
 			}
 			b.excuse(i.name, begin, end)
+		}
+		if !late {
+			return i.name, wake
+		}
+		b.server.Partition(i.selector(), zktest.Both)
+		b.later(s.Lasts*4/5, wake)
+		return i.name, func() {
+			wake()
+			b.server.HealOnly(i.selector(), zktest.Both)
 		}
 	}
 }
@@ -308,6 +360,130 @@ func inject(action func(s step) zktest.Action) func(b *bubble, s step) (string, 
 	}
 }
 
+var (
+	deletes = zktest.Match{Ops: []zktest.Op{zktest.OpDelete, zktest.OpMulti}, Prefix: chroot + "/"}
+	reads   = zktest.Match{Ops: []zktest.Op{zktest.OpGetData, zktest.OpExists}, Prefix: chroot + "/"}
+	creates = zktest.Match{Ops: []zktest.Op{zktest.OpCreate, zktest.OpMulti}, Prefix: chroot + "/", Where: func(r zktest.Request) bool {
+		return r.Op == zktest.OpCreate || strings.HasSuffix(r.Paths[0], "-") // it has no number yet
+	}}
+)
+
+// strike is a fault that hits some of the next requests before they are carried out, unless
+// there is another fault by then.
+func strike(do func(b *bubble, r zktest.Request), match zktest.Match) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		f := b.server.Inject(zktest.Rule{Match: match, Skip: int(s.Amount * 10), Times: 3, Do: zktest.Call(func(r zktest.Request) {
+			if !b.faulting.TryLock() {
+				return // a fault begins or ends, and may wait for the server
+			}
+			defer b.faulting.Unlock()
+			if b.active == 1 {
+				do(b, r)
+			}
+		})})
+		return "", f.Remove
+	}
+}
+
+// loseReplies loses the replies to some requests while the other members lag, so that a
+// client may ask a member what became of its request that does not know of it yet.
+func loseReplies(match zktest.Match) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		what, heal := strike(func(b *bubble, r zktest.Request) {
+			for n := range b.Members {
+				if n+1 != r.Member {
+					_ = b.server.Lag(n + 1)
+				}
+			}
+			sel := zktest.Selector{Conn: r.Conn}
+			b.server.Partition(sel, zktest.Outbound)
+			b.later(10*time.Millisecond, func() {
+				b.server.Reset(sel)
+				b.server.HealOnly(sel, zktest.Outbound)
+			})
+		}, match)(b, s)
+		return what, func() {
+			heal()
+			for n := range b.Members {
+				_ = b.server.CatchUp(n + 1)
+			}
+		}
+	}
+}
+
+func removeNode(b *bubble, r zktest.Request) {
+	b.remove(r.Paths[0])
+	b.findDisplaced()
+}
+
+func expireSession(b *bubble, r zktest.Request) {
+	for _, c := range b.server.State().Conns {
+		if c.Number == r.Conn {
+			b.expire(c)
+		}
+	}
+}
+
+// expire expires the session of a connection, whose client cannot know before it is told.
+func (b *bubble) expire(c zktest.Conn) {
+	b.excuse(b.nameOf(c), b.now(), b.now().Add(b.longest))
+	_ = b.server.ExpireSession(c.Session) // fails if it has ended
+}
+
+// remove removes a contender's node. It leaves guards alone if names are used for two kinds
+// of locks: only its guard shows that a caller is about to create leases.
+func (b *bubble) remove(path string) {
+	if b.Load.Mixed > 0 && strings.Contains(path, "/locks/") {
+		return
+	}
+	node := b.server.State().Nodes[path]
+	if below, ok := strings.CutPrefix(path, chroot+"/"); ok && node.Stat.EphemeralOwner != 0 && b.server.Delete(path) == nil {
+		b.history.Update(func(rec *workload.Record) {
+			rec.Removals = append(rec.Removals, workload.NewRemoval(b.now(), below, node.Stat.Czxid))
+		})
+	}
+}
+
+// findDisplaced finds waiters who have waited since before now, when nodes were removed, and
+// who have no place in the queue two seconds later.
+func (b *bubble) findDisplaced() {
+	removed := b.now()
+	b.later(2*time.Second, func() { b.findDisplacedSince(removed) })
+}
+
+func (b *bubble) findDisplacedSince(removed workload.Instant) {
+	state := b.server.State()
+	for w, calls := range b.history.Waiters(removed) {
+		nodes := 0
+		for _, c := range state.Conns {
+			if b.nameOf(c) != w.Process {
+				continue
+			}
+			for _, name := range state.Children(chroot + "/" + w.Lock) {
+				if state.Nodes[chroot+"/"+w.Lock+"/"+name].Stat.EphemeralOwner == c.Session {
+					nodes++
+				}
+			}
+		}
+		if nodes < calls {
+			b.history.Update(func(rec *workload.Record) {
+				what := fmt.Sprintf("%s waited for lock %q in %d calls, with %d nodes", w.Process, w.Lock, calls, nodes)
+				rec.Displaced = append(rec.Displaced, workload.Span{Process: what, Begin: removed, End: b.now()})
+			})
+		}
+	}
+}
+
+// nameOf returns the name of the process that has a connection, or "" if it has ended.
+func (b *bubble) nameOf(c zktest.Conn) string {
+	for _, i := range b.instances {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			return i.name
+		}
+	}
+	return ""
+}
+
 func admit(mode func(*zktest.Server, ...int) error) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		which := []int{s.Member}
@@ -322,6 +498,161 @@ func admit(mode func(*zktest.Server, ...int) error) func(b *bubble, s step) (str
 func pauseAll(b *bubble) func() {
 	_ = b.server.Pause() // fails only if it is closed or stopped
 	return func() { _ = b.server.Resume() }
+}
+
+// chain is a fault in several steps, at the moments when the process that has held a lock
+// for the longest time has just learned that its session lives.
+type chain struct {
+	*instance
+	step
+	session int64
+	over    bool
+	heals   []func()
+}
+
+// series is a fault of such steps, each of which calls the next one. They are all over
+// when the fault is.
+func series(steps ...func(c *chain, next func())) func(b *bubble, s step) (string, func()) {
+	return func(b *bubble, s step) (string, func()) {
+		s.Holder = true
+		c := &chain{instance: b.target(s), step: s}
+		if c.session = c.conn().Session; c.session == 0 {
+			return c.name + ", which has no session", nil
+		}
+		begin := func() {}
+		for _, do := range slices.Backward(steps) {
+			next := begin
+			begin = func() { do(c, next) }
+		}
+		begin()
+		b.later(4*c.timeout(), c.heal)
+		return c.name, c.heal
+	}
+}
+
+func (c *chain) heal() {
+	for _, heal := range c.heals {
+		heal()
+	}
+	c.over, c.heals = true, nil
+}
+
+// after goes on when the process has been answered some requests.
+func (c *chain) after(count int, next func(), ops ...zktest.Op) {
+	f := c.server.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: c.session}, Ops: ops}, Times: count, Do: zktest.Pass(),
+	})
+	c.delayed.Go(func() { // ends when the fault is over, at the latest
+		defer f.Remove()
+		ctx, cancel := context.WithTimeout(context.Background(), c.Lasts)
+		defer cancel()
+		if f.Wait(ctx) != nil {
+			return
+		}
+		time.Sleep(time.Nanosecond) // until the answer is on its way
+		c.faulting.Lock()
+		defer c.faulting.Unlock()
+		if !c.over {
+			next()
+		}
+	})
+}
+
+var writes = slices.Concat(zktest.Creates, []zktest.Op{zktest.OpDelete, zktest.OpMulti})
+
+func (c *chain) afterWrite(next func()) { c.after(1, next, writes...) }
+func (c *chain) afterSyncs(next func()) { c.after(3, next, zktest.OpSync) } // a write follows
+
+// afterProofs goes on when the lease rests on a proof from after a pause of the leader,
+// before the leader's next ping.
+func (c *chain) afterProofs(next func()) {
+	c.after(4, next, slices.Concat(writes, []zktest.Op{zktest.OpSync})...)
+}
+
+func (c *chain) afterConnect(next func()) { c.after(1, next, zktest.OpConnect) }
+
+func (c *chain) reset(next func()) {
+	next() // before the process connects again
+	c.server.Reset(c.selector())
+}
+
+// silence keeps the leader from hearing of the process, which still gets the answers that
+// are on their way.
+func (c *chain) silence(func()) {
+	c.server.Partition(c.selector(), zktest.Inbound)
+	c.heals = append(c.heals, func() { c.server.HealOnly(c.selector(), zktest.Inbound) })
+	if n := c.conn().Member; n != 0 && n != c.server.Leader() {
+		c.heals = append(c.heals, isolate(c.bubble, c.step, n))
+	}
+}
+
+// pauseLeader pauses the leader, whose next ping is then late.
+func (c *chain) pauseLeader(next func()) {
+	resume := pause(c.bubble, c.step, leader(c.bubble, c.step)[0])
+	c.heals = append(c.heals, resume)
+	c.later(c.share(c.step, 8), func() { resume(); next() })
+}
+
+// slow delays answers, but not for so long that the process leaves the server.
+func (c *chain) slow(next func()) { c.delayAnswers(c.share(c.step, 8)); next() }
+
+// slowWrites delays the answers to writes, in half of the cases.
+func (c *chain) slowWrites(next func()) {
+	if c.Amount > 0.5 {
+		c.delayAnswers(c.share(c.step, 4), writes...)
+	}
+	next()
+}
+
+func (c *chain) delayAnswers(d time.Duration, ops ...zktest.Op) {
+	f := c.server.Inject(zktest.Rule{
+		Match: zktest.Match{Selector: zktest.Selector{Session: c.session}, Ops: ops}, Times: zktest.Always, Do: zktest.DelayReply(d),
+	})
+	c.heals = append(c.heals, f.Remove)
+}
+
+// joinLeader makes the process connect to the leader, by cutting it off from the others.
+func (c *chain) joinLeader(next func()) {
+	old := leader(c.bubble, c.step)[0]
+	for n := range c.Members {
+		if sel := (zktest.Selector{Host: c.host, Member: n + 1}); n+1 != old {
+			c.server.Partition(sel, zktest.Both)
+			c.heals = append(c.heals, func() { c.server.HealOnly(sel, zktest.Both) })
+			c.server.Reset(sel)
+		}
+	}
+	next()
+}
+
+// replaceLeader cuts the leader off from the others, who notice at once. The old leader
+// notices only later.
+func (c *chain) replaceLeader(func()) {
+	old := leader(c.bubble, c.step)[0]
+	c.heals = append(c.heals, isolate(c.bubble, c.step, old))
+	for n := range c.Members {
+		if n+1 != old {
+			_ = c.server.StopMember(n + 1)
+			_ = c.server.StartMember(n + 1)
+		}
+	}
+}
+
+// conn returns a connection of the process, or none.
+func (i *instance) conn() (conn zktest.Conn) {
+	for _, c := range i.server.State().Conns {
+		if strings.HasPrefix(c.Addr, i.host+":") {
+			conn = c
+		}
+	}
+	return conn
+}
+
+// timeout returns the timeout of the process's sessions.
+func (i *instance) timeout() time.Duration { return min(i.client.Timeout, i.Longest) }
+
+// share returns less than one of n equal parts of the process's session timeout.
+func (i *instance) share(s step, n int) time.Duration {
+	return time.Duration(0.95 * s.Amount * float64(i.timeout()) / float64(n))
 }
 
 // alone is a fault of the whole ensemble, which has one at a time.

@@ -57,6 +57,7 @@ func defaultOptions() options {
 				workload.ReadWrite, workload.Semaphore, workload.Plain},
 			MinPermits: 1, Pause: 20 * time.Millisecond, Hold: 50 * time.Millisecond,
 			LongHolds: 50, MinLong: timeout / 2, MaxLong: 3 * timeout,
+			Mixed: 1, RushEvery: 10 * time.Second, Rush: 300 * time.Millisecond,
 		},
 		Clients: 4, Workers: 4, Reads: func(int) float64 { return 60 },
 		Grace: 2 * workload.ShutdownTimeout, faults: faults,
@@ -81,6 +82,7 @@ type campaign struct {
 // run runs a campaign, and writes its progress and its result to out. The error
 // says why there is no result.
 func run(ctx context.Context, out io.Writer, o options) (found workload.Report, err error) {
+	o.Processes = o.Clients
 	c := &campaign{options: o, out: out, begin: now(), history: workload.NewHistory(now, o.log)}
 	c.clients, c.homes = make([]*process, c.Clients), make([]atomic.Int64, c.Clients)
 	c.ensemble, err = zktest.RunRealEnsemble(ctx, members, zktest.Separated(), zktest.TickTime(tick), zktest.MaxClientConns(0),

@@ -50,7 +50,7 @@ func (c *campaign) startClient(i int) error {
 	config := clientConfig{
 		Config: c.Config, Layout: layouts[i%len(layouts)], Workers: c.Workers, ClockRate: 1,
 	}
-	config.Seed, config.Reads = seed, c.Reads(i)
+	config.Seed, config.Reads, config.Process = seed, c.Reads(i), i
 	switch {
 	case c.ClockRate != 0:
 		config.ClockRate = c.ClockRate

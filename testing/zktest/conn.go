@@ -51,6 +51,9 @@ func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 		return
 	}
 	defer func() {
+		if p := recover(); p != nil {
+			panic(p) // at once: it may have happened with s.mu held, for which the rest would wait forever
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.detach(c)

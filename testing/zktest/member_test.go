@@ -291,16 +291,19 @@ func TestMemberThatDoesNotReachAMajorityJoinsNoLeader(t *testing.T) {
 	})
 }
 
-// A member that joins gets what was committed, although its leader has not applied it.
+// A member that joins a leader gets what the leader has committed but not applied yet.
 func TestMemberJoinsLeaderThatLags(t *testing.T) {
 	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.Lag(3))
-		e.open(2).must(create("/a", nil, persistent))
+		c := e.open(2)
+		c.must(create("/a", nil, persistent))
 		require.NoError(t, e.StartMember(1))
 		time.Sleep(memberTick)
-		e.open(1).must(getData("/a", false))
-		e.open(3).must(getData("/a", false)) // a new session is a write, which ends the lag
+		c.must(setData("/a", []byte("new"), anyVersion))
+		require.Equal(t, "new", string(e.open(1).must(getData("/a", false)).Data))
+		require.NoError(t, e.CatchUp(3))
+		require.NoError(t, e.Invariants())
 	})
 }
 
@@ -360,6 +363,18 @@ func TestOnlyMemberLeadsWhileItRuns(t *testing.T) {
 		require.NoError(t, e.Create("/a", nil))
 		require.NoError(t, e.Restart(t.Context(), memberTick))
 		e.connect(1, c.credentials()).must(getData("/a", false))
+	})
+}
+
+// A new leader applies all that it has accepted, even if it lagged when it was elected.
+func TestMemberThatLagsIsElected(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		require.NoError(t, e.Lag(2))
+		e.open(1).must(create("/a", nil, persistent))
+		require.NoError(t, e.StopMember(3))
+		require.NoError(t, e.Lag(2)) // again, because it has left its leader
+		require.Equal(t, 2, e.awaitLeader(3))
+		e.open(1).must(getData("/a", false))
 	})
 }
 

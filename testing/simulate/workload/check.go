@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -40,10 +41,17 @@ const (
 	vicinity = 5 * time.Second
 	// searchTime limits the search for a linearization of one register.
 	searchTime = 2 * time.Minute
+	// noticeTime is within what time clients learn of something if there is no fault.
+	noticeTime = 2 * time.Second
+	// multiTime is within what time one of several callers of LockAll gets its locks if
+	// nobody holds them and there is no fault.
+	multiTime = 5 * time.Second
+	// removalTime is for how long after the removal of a node a call may still say so: its
+	// client may be busy with something else.
+	removalTime = 5 * time.Minute
 )
 
-// expectedErrors are the errors that clients and faults cause. No client mixes
-// kinds of locks or removes the nodes of other clients.
+// expectedErrors are the errors that clients and faults cause.
 var expectedErrors = []string{"", "busy", "canceled", "lock_lost", "pool_closed", "revoked", "timeout", unanswered}
 
 // Report is the result of the checks.
@@ -73,10 +81,13 @@ func (r *Report) violation(at Instant, format string, args ...any) {
 
 // Check checks a record.
 func Check(rec *Record) Report {
-	r := Report{Violations: slices.Clone(rec.Crashes), Leaked: rec.Leaked, Stuck: slices.Clone(rec.Hung), MaxHolders: map[string]int{}}
-	byLock := map[string][]*hold{}
+	r := Report{Violations: slices.Clone(rec.Crashes), Leaked: slices.Clone(rec.Leaked), Stuck: slices.Clone(rec.Hung), MaxHolders: map[string]int{}}
+	byLock, calls := map[string][]*hold{}, map[string][]*call{}
 	for _, h := range rec.holds {
 		byLock[h.lock] = append(byLock[h.lock], h)
+	}
+	for _, c := range rec.calls {
+		calls[c.lock] = append(calls[c.lock], c)
 	}
 	for _, name := range slices.Sorted(maps.Keys(byLock)) {
 		holds := byLock[name]
@@ -84,12 +95,20 @@ func Check(rec *Record) Report {
 		r.checkOverlaps(rec, holds)
 		r.checkTokens(rec, holds)
 		r.checkSharing(holds)
-		r.checkRevocations(rec, holds)
-		r.checkGaps(rec, holds)
+		r.checkRevocations(rec, holds, calls[name])
+		r.checkGaps(rec, holds, calls[name])
 		r.checkCauses(rec, holds)
+		r.checkReentries(rec, holds)
 	}
-	r.checkOrder(rec)
+	for _, name := range slices.Sorted(maps.Keys(calls)) {
+		r.checkOrder(rec, calls[name])
+	}
+	r.checkMultis(rec, byLock)
 	r.checkEnds(rec)
+	r.checkRemovals(rec)
+	r.checkReleases(rec)
+	r.checkPlaces(rec)
+	r.checkUnused(rec, calls)
 	r.checkRegisters(rec)
 	r.checkCalls(rec)
 	r.checkRecoveries(rec)
@@ -120,7 +139,8 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 			}
 		}
 		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
-			return g != newest && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
+			until := min(g.end, latestEnd(active, g))
+			return g != newest && (rec.pausedDuring(g.process, h.begin, until) || rec.removedDuring(g, h.begin, until))
 		})
 		if !exceeded(awake) {
 			r.excused++
@@ -136,13 +156,14 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 	}
 }
 
-// exceeded reports whether holds of a lock have more permits than there are.
+// exceeded reports whether holds of a lock have more permits than there are, according to
+// the holder who states the fewest.
 func exceeded(holds []*hold) bool {
-	used := 0
+	used, of := 0, holds[0].of
 	for _, h := range holds {
-		used += h.permits
+		used, of = used+h.permits, min(of, h.of)
 	}
-	return used > holds[0].of
+	return used > of
 }
 
 // latestEnd returns the latest end of all holds but one.
@@ -169,9 +190,10 @@ func (rec *Record) older(g, h *hold) *hold {
 }
 
 // noticedLate reports whether a client noticed a grant during or just after a
-// pause, and so may have been granted the lock before the pause.
+// pause, and so may have been granted the lock before the pause, or just after the
+// removal of its node, and so may have been granted it before the removal.
 func (rec *Record) noticedLate(h *hold) bool {
-	return rec.pausedDuring(h.process, h.begin, h.begin)
+	return rec.pausedDuring(h.process, h.begin, h.begin) || rec.removedDuring(h, h.begin, h.begin)
 }
 
 func (rec *Record) pausedDuring(process string, from, until Instant) bool {
@@ -179,6 +201,24 @@ func (rec *Record) pausedDuring(process string, from, until Instant) bool {
 		end := p.End.Add(rec.WakeUp)
 		return p.Process == process && from.within(p.Begin, end) && until.within(p.Begin, end)
 	})
+}
+
+// removedDuring reports whether the node of a holder was removed by others, and the
+// holder need not have known of that at any time of the given ones.
+func (rec *Record) removedDuring(h *hold, from, until Instant) bool {
+	return slices.ContainsFunc(rec.Removals, func(x Removal) bool {
+		return x.Lock == h.lock && (x.Token == 0 || h.token == 0 || x.Token == h.token) && from.within(x.At, rec.due(x, h)) && until <= rec.due(x, h)
+	})
+}
+
+// due returns when a holder must know of the removal of its node: soon if there is no
+// fault, and otherwise when its lease has ended.
+func (rec *Record) due(x Removal, h *hold) Instant {
+	due := x.At.Add(noticeTime)
+	if !rec.calm(x.At.Add(-rec.Revocation), due, removing) {
+		due = x.At.Add(rec.Revocation)
+	}
+	return due.Add(rec.pausedFor(h.process, x.At, h.end))
 }
 
 // pausedFor returns for how much of a time a process was paused.
@@ -196,7 +236,11 @@ func (rec *Record) pausedFor(process string, from, until Instant) (sum time.Dura
 // request, or if it was noticed before the other grant and both exclude each
 // other.
 func (r *Report) checkTokens(rec *Record, holds []*hold) {
-	var known []*hold
+	type grants struct {
+		holds []*hold // by begin
+		last  []*hold // of each beginning of holds, the one with the largest token
+	}
+	known := map[int]*grants{} // by permits
 	for _, h := range holds {
 		for _, token := range h.reentries {
 			if h.token != 0 && token != h.token {
@@ -207,12 +251,25 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 			continue
 		}
 		var last *hold
-		for _, g := range known {
-			if (g.begin < h.requested || g.permits+h.permits > h.of) && (last == nil || g.token > last.token) {
-				last = g
+		for permits, g := range known {
+			before := len(g.holds)
+			if permits+h.permits <= h.of {
+				before = sort.Search(before, func(i int) bool { return g.holds[i].begin >= h.requested })
+			}
+			if before > 0 && (last == nil || g.last[before-1].token > last.token) {
+				last = g.last[before-1]
 			}
 		}
-		known = append(known, h)
+		g := known[h.permits]
+		if g == nil {
+			g = &grants{}
+			known[h.permits] = g
+		}
+		most := h
+		if n := len(g.last); n > 0 && g.last[n-1].token > h.token {
+			most = g.last[n-1]
+		}
+		g.holds, g.last = append(g.holds, h), append(g.last, most)
 		if last != nil && h.token <= last.token {
 			r.violation(h.begin, "token: lock %q: the token did not grow: %s, granted %s, after %s, granted %s%s",
 				h.lock, h, rec.at(h.begin), last, rec.at(last.begin), rec.circumstances(h.begin))
@@ -224,11 +281,18 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 // requests fit beside a holder.
 func (r *Report) checkSharing(holds []*hold) {
 	fitting := 0
-	for _, h := range holds {
-		if slices.ContainsFunc(holds, func(g *hold) bool {
-			return g.begin <= h.requested && h.requested < g.end && g.permits+h.permits <= h.of
-		}) {
-			fitting++
+	latest := map[int]Instant{} // by permits, the end of holds that began by then
+	begun := 0
+	for _, h := range slices.SortedFunc(slices.Values(holds), func(a, b *hold) int { return cmp.Compare(a.requested, b.requested) }) {
+		for ; begun < len(holds) && holds[begun].begin <= h.requested; begun++ {
+			g := holds[begun]
+			latest[g.permits] = max(latest[g.permits], g.end)
+		}
+		for permits, end := range latest {
+			if h.requested < end && permits+h.permits <= h.of {
+				fitting++
+				break
+			}
 		}
 	}
 	if name := holds[0].lock; fitting >= minRequests && r.MaxHolders[name] < 2 {
@@ -238,15 +302,15 @@ func (r *Report) checkSharing(holds []*hold) {
 
 // checkRevocations finds holders that listen for revocation requests, but did not
 // notice one and went on holding the lock.
-func (r *Report) checkRevocations(rec *Record, holds []*hold) {
-	for _, c := range rec.calls {
-		if c.op != opRevoke || c.lock != holds[0].lock || c.err != "" {
+func (r *Report) checkRevocations(rec *Record, holds []*hold, calls []*call) {
+	for _, c := range calls {
+		if c.op != opRevoke || c.err != "" {
 			continue
 		}
 		for _, h := range holds {
 			begin, due := h.begin, c.end.Add(rec.Revocation)
 			if h.downgraded() {
-				begin = h.exclusiveSince
+				begin = h.restOf.begin
 			}
 			if !h.revocable || begin >= c.begin || h.end <= due {
 				continue
@@ -262,7 +326,7 @@ func (r *Report) checkRevocations(rec *Record, holds []*hold) {
 
 // checkGaps finds times in which a lock was free and not granted, although
 // clients waited for it.
-func (r *Report) checkGaps(rec *Record, holds []*hold) {
+func (r *Report) checkGaps(rec *Record, holds []*hold, calls []*call) {
 	free := rec.Begin
 	checkGap := func(until Instant) {
 		free := free
@@ -273,8 +337,8 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 			return
 		}
 		var waited time.Duration
-		for _, c := range rec.calls {
-			if c.lock == holds[0].lock && c.permits > 0 {
+		for _, c := range calls {
+			if c.permits > 0 {
 				waited += max(min(until, c.end).Since(max(free, c.begin)), 0)
 			}
 		}
@@ -287,8 +351,8 @@ func (r *Report) checkGaps(rec *Record, holds []*hold) {
 	for _, h := range holds {
 		taken = append(taken, Span{h.process, h.begin, h.end})
 	}
-	for _, c := range rec.calls { // LockAll may hold this lock while it waits for the others
-		if c.lock == holds[0].lock && c.op == opLockAll {
+	for _, c := range calls { // LockAll may hold this lock while it waits for the others
+		if c.op == opLockAll {
 			taken = append(taken, Span{c.process, c.begin, c.end})
 		}
 	}
@@ -327,30 +391,47 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 	}
 }
 
+// checkReentries finds holders who entered again a lock that they had lost.
+func (r *Report) checkReentries(rec *Record, holds []*hold) {
+	for _, h := range holds {
+		if h.again && h.lost && h.end == h.begin {
+			r.violation(h.begin, "reentry: lock %q was granted again to a holder that had lost it: %s, %s", h.lock, h, rec.at(h.begin))
+		}
+	}
+}
+
 // checkOrder finds calls that were granted a lock with a queue before others that had
-// asked earlier and were still waiting.
-func (r *Report) checkOrder(rec *Record) {
-	byLock := map[string][]*call{}
-	for _, c := range rec.calls {
-		if rec.Order > 0 && kindOf(c.lock) != Plain && c.op == opLock && (c.err == "" || c.err == "timeout" || c.err == "canceled") {
-			byLock[c.lock] = append(byLock[c.lock], c)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(byLock)) {
-		calls := slices.SortedFunc(slices.Values(byLock[name]), func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
-		var waiting []*call // that asked before
-		for _, b := range calls {
-			waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
-			for _, a := range waiting {
-				if b.err == "" && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
-					rec.calm(a.begin.Add(-rec.Cause), b.end) {
-					r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
-						name, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
-				}
+// asked earlier and were still waiting. A waiter whose node is removed loses its place,
+// but queues again at once.
+func (r *Report) checkOrder(rec *Record, calls []*call) {
+	calls = slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
+		return rec.Order == 0 || kindOf(c.lock) == Plain || c.op != opLock || c.err != "" && c.err != "timeout" && c.err != "canceled"
+	})
+	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
+	var waiting []*call // that asked before
+	for _, b := range calls {
+		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
+		for _, a := range waiting {
+			if b.err == "" && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) {
+				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
+					b.lock, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
 			}
-			waiting = append(waiting, b)
+		}
+		waiting = append(waiting, b)
+	}
+}
+
+// lastRemoval returns when a contender for the lock of a call has lost its node last,
+// while the call lasted, or when the call began.
+func (rec *Record) lastRemoval(c *call) Instant {
+	last := c.begin
+	for _, x := range rec.Removals {
+		if x.Lock == c.lock && x.At <= c.end {
+			last = max(last, x.At)
 		}
 	}
+	return last
 }
 
 // excludes reports whether two calls ask for permits that one holder or the other can
@@ -359,20 +440,130 @@ func (c *call) excludes(other *call) bool {
 	return c.of != many || c.permits+other.permits > c.of
 }
 
-// calm reports whether there was no fault in a time.
-func (rec *Record) calm(from, until Instant) bool {
-	return !slices.ContainsFunc(rec.Faults, func(f Span) bool { return f.Begin <= until && from <= f.End })
+// The faults whose descriptions begin like this end what some contenders have, and do
+// not keep any client from learning that.
+const (
+	removing = "remove "
+	expiring = "expire "
+)
+
+// calm reports whether there was no fault in a time, apart from those whose descriptions
+// begin in one of the given ways.
+func (rec *Record) calm(from, until Instant, but ...string) bool {
+	return !slices.ContainsFunc(rec.Faults, func(f Span) bool {
+		return f.Begin <= until && from <= f.End &&
+			!slices.ContainsFunc(but, func(prefix string) bool { return strings.HasPrefix(f.Process, prefix) })
+	})
 }
 
-// checkEnds finds holders who did not know that they had lost a lock when the servers
-// ended their session, and so could grant the lock to others.
-func (r *Report) checkEnds(rec *Record) {
+// checkMultis finds callers of LockAll who wait although nobody holds any of their locks,
+// because they wait for each other.
+func (r *Report) checkMultis(rec *Record, holds map[string][]*hold) {
+	if rec.Cause == 0 {
+		return
+	}
+	type multi struct {
+		process    string
+		worker     int
+		begin, end Instant
+	}
+	locks := map[multi][]string{}
+	for _, c := range rec.calls {
+		if c.op == opLockAll {
+			m := multi{c.process, c.worker, c.begin, c.end}
+			locks[m] = append(locks[m], c.lock)
+		}
+	}
+	for m, names := range locks {
+		if m.end.Since(m.begin) <= multiTime {
+			continue
+		}
+		var taken []*hold // meanwhile
+		for _, name := range names {
+			for _, h := range holds[name] {
+				if h.begin < m.end && m.begin < h.end {
+					taken = append(taken, h)
+				}
+			}
+		}
+		slices.SortFunc(taken, func(a, b *hold) int { return cmp.Compare(a.begin, b.begin) })
+		free := m.begin
+		check := func(until Instant) {
+			if until.Since(free) > multiTime && rec.calm(free.Add(-rec.Cause), until) {
+				r.violation(free, "deadlock: %s, goroutine %d, waited for the locks %q from %s until %s, although nobody held any of them from %s until %s",
+					m.process, m.worker, names, rec.at(m.begin), rec.at(m.end), rec.at(free), rec.at(until))
+			}
+		}
+		for _, h := range taken {
+			check(h.begin)
+			free = max(free, h.end)
+		}
+		check(m.end)
+	}
+}
+
+// checkRemovals finds holders who did not learn that their nodes were removed.
+func (r *Report) checkRemovals(rec *Record) {
+	byToken := rec.byToken()
+	for _, x := range rec.Removals {
+		for _, h := range byToken[x.Token] {
+			if due := rec.due(x, h); due < min(h.end, rec.End) {
+				r.violation(due, "removal: lock %q: the node of the holder was removed at %s, and the holder did not know until %s: %s%s",
+					h.lock, rec.at(x.At), rec.at(h.end), h, rec.circumstances(x.At))
+			}
+		}
+	}
+}
+
+// checkPlaces finds waiters who did not queue again when their nodes had been removed.
+func (r *Report) checkPlaces(rec *Record) {
+	for _, s := range rec.Displaced {
+		if rec.calm(s.Begin.Add(-rec.Recovery), s.End, removing) {
+			r.violation(s.End, "place: after the removal of nodes at %s, %s%s", rec.at(s.Begin), s.Process, rec.circumstances(s.End))
+		}
+	}
+}
+
+// byToken returns the holds whose tokens are known.
+func (rec *Record) byToken() map[int64][]*hold {
 	byToken := map[int64][]*hold{}
 	for _, h := range rec.holds {
 		if h.token != 0 {
 			byToken[h.token] = append(byToken[h.token], h)
 		}
 	}
+	return byToken
+}
+
+// checkReleases finds releases that were confirmed although the lock had been lost: its
+// node was removed, or the servers had ended its session. (Without an answer, a release
+// counts as confirmed when the lease has ended. That takes a fault.)
+func (r *Report) checkReleases(rec *Record) {
+	gone := map[int64]Instant{} // by token
+	for _, x := range rec.Removals {
+		gone[x.Token] = x.At
+	}
+	for _, end := range rec.Ends {
+		for _, token := range end.Tokens {
+			gone[token] = end.At
+		}
+	}
+	for _, c := range rec.calls {
+		if c.releases == nil || c.err != "" || c.releases.token == 0 {
+			continue
+		}
+		at, ok := gone[c.releases.token]
+		if ok && at <= c.end && at < rec.End && rec.calm(at.Add(-rec.Revocation), c.end, removing, expiring) {
+			r.violation(c.end, "release: lock %q was unlocked without an error at %s, although its holder had lost it at %s: %s%s",
+				c.lock, rec.at(c.end), rec.at(at), c.releases, rec.circumstances(at))
+		}
+	}
+}
+
+// checkEnds finds holders who did not know that they had lost a lock when the servers
+// ended their session, and so could grant the lock to others.
+func (r *Report) checkEnds(rec *Record) {
+	byToken := rec.byToken()
 	for _, end := range rec.Ends {
 		for _, token := range end.Tokens {
 			for _, h := range byToken[token] {
@@ -380,6 +571,20 @@ func (r *Report) checkEnds(rec *Record) {
 					r.violation(end.At, "lease: lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
 						h.lock, rec.at(end.At), rec.at(h.end), h, rec.circumstances(end.At))
 				}
+			}
+		}
+	}
+}
+
+// checkUnused finds containers that clients had created, and left behind without a child
+// in them, so that the servers would keep them forever. A client that loses its session
+// cannot remove them.
+func (r *Report) checkUnused(rec *Record, calls map[string][]*call) {
+	for _, name := range rec.Unused {
+		for _, c := range calls[name] {
+			if c.permits > 0 && c.end < rec.End && rec.calm(c.begin.Add(-rec.Revocation), c.end.Add(noticeTime)) {
+				r.Leaked = append(r.Leaked, fmt.Sprintf("left: the container of lock %q, for which %s, goroutine %d, asked from %s until %s",
+					name, c.process, c.worker, rec.at(c.begin), rec.at(c.end)))
 			}
 		}
 	}
@@ -424,9 +629,7 @@ func (r *Report) checkRegisters(rec *Record) {
 // error.
 func (r *Report) checkCalls(rec *Record) {
 	for _, c := range rec.calls {
-		// A process that was paused may see that a node is gone before it knows that its
-		// session has ended.
-		if !slices.Contains(expectedErrors, c.err) && !(c.err == removed && rec.pausedDuring(c.process, c.end, c.end)) {
+		if !rec.expects(c) {
 			r.violation(c.end, "call: lock %q: %s by %s, goroutine %d, ended at %s with %q, which neither clients nor faults cause%s",
 				c.lock, c.op, c.process, c.worker, rec.at(c.end), c.err, rec.circumstances(c.end))
 		}
@@ -437,6 +640,24 @@ func (r *Report) checkCalls(rec *Record) {
 				c.op, c.lock, c.process, c.worker, took, c.err, c.limit, rec.circumstances(c.begin.Add(c.limit))))
 		}
 	}
+}
+
+// expects reports whether clients or faults can have caused the error of a call.
+func (rec *Record) expects(c *call) bool {
+	switch {
+	case slices.Contains(expectedErrors, c.err):
+		return true
+	case c.err == mixed: // some clients ask for a semaphore's lock
+		return kindOf(c.lock) == Semaphore
+	case c.err == removed:
+		// A process that was paused may see that a node is gone before it knows that its
+		// session has ended.
+		several := []string{opLock, opTry, opLockAll, opUnlockAll} // with other locks, or under another lock
+		return rec.pausedDuring(c.process, c.end, c.end) || slices.ContainsFunc(rec.Removals, func(x Removal) bool {
+			return (x.Lock == c.lock || slices.Contains(several, c.op)) && c.end.within(x.At, x.At.Add(removalTime+rec.pausedFor(c.process, x.At, c.end)))
+		})
+	}
+	return false
 }
 
 // checkRecoveries finds times without any grant, although there was no fault.

@@ -17,6 +17,10 @@ type Config struct {
 	Seed         uint64
 	Timeout      time.Duration // of sessions
 	Locks        int           // number of exclusive locks; there are at most two of each other kind
+	Process      int           // number of the process, from 0, and of the lock that it mostly has to itself
+	Processes    int           // number of these locks; 0 means that there are none
+	RushEvery    time.Duration // from one rush to the next, in which all workers take those locks
+	Rush         time.Duration // how long a rush lasts
 	Kinds        []string      // of locks; each turn draws one of them
 	Reads        float64       // percentage of readers
 	MinPermits   int           // that are acquired of a semaphore
@@ -26,13 +30,16 @@ type Config struct {
 	LongHolds    float64       // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
 	MinLong      time.Duration
 	MaxLong      time.Duration
-	IgnoreLosses bool // the workers believe that they hold a lock until they unlock it, as if there were no lease
+	Once         bool    // the workers also take locks whose names are not used again
+	Mixed        float64 // percentage of the requests for permits that ask for the exclusive lock of that name instead
+	IgnoreLosses bool    // the workers believe that they hold a lock until they unlock it, as if there were no lease
 }
 
 // The operations of calls and accesses.
 const (
 	opLock      = "lock"
 	opTry       = "try"
+	opAgain     = "lock again" // by the holder who has just lost the lock
 	opReenter   = "reenter"
 	opDowngrade = "downgrade"
 	opToken     = "token"
@@ -41,6 +48,7 @@ const (
 	opRevoke    = "revoke"
 	opShutdown  = "shutdown"
 	opLockAll   = "lock all"
+	opUnlockAll = "unlock all"
 	opQueue     = "queue"
 	opList      = "list"
 
@@ -121,9 +129,12 @@ func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(cont
 	return err
 }
 
-// removed is the class of the loss of a lock whose node was removed. No client
-// removes the nodes of others.
-const removed = "lock_lost by removal"
+// removed is the class of the loss of a lock whose node was removed, and mixed that of a
+// request for a name that is used for another kind of lock.
+const (
+	removed = "lock_lost by removal"
+	mixed   = "kind_mismatch"
+)
 
 func class(err error) string {
 	var lockErr *lockpool.LockError

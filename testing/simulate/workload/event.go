@@ -24,7 +24,7 @@ type Event struct {
 	Kind   EventKind
 	At     Instant
 	ID     int64 `json:",omitempty"` // of a call, or of an access to the register
-	Hold   int64 `json:",omitempty"` // ID of the call that acquired the lock
+	Hold   int64 `json:",omitempty"` // ID of the call that acquired the lock, if the event is about a hold; of calls, only that which releases it
 	Worker int   `json:",omitempty"`
 
 	Op    string        `json:",omitempty"`

@@ -59,6 +59,23 @@ func (h *History) LongestHolder() (process string) {
 	return process
 }
 
+// Waiter is a process that waits for a lock.
+type Waiter struct{ Process, Lock string }
+
+// Waiters returns in how many calls processes wait for locks with queues, and have waited
+// since a time.
+func (h *History) Waiters(since Instant) map[Waiter]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	waiters := map[Waiter]int{}
+	for _, c := range h.record.calls {
+		if kind := kindOf(c.lock); c.op == opLock && c.begin < since && c.end == Never && (kind == Exclusive || kind == ReadWrite || kind == own) {
+			waiters[Waiter{c.process, c.lock}]++
+		}
+	}
+	return waiters
+}
+
 // NextGrant returns the time of the last grant, and a channel that is closed at
 // the next one.
 func (h *History) NextGrant() (Instant, <-chan struct{}) {
@@ -107,7 +124,9 @@ func (s *Stream) Add(e Event) (answer Answer) {
 	case eventReturn:
 		s.finish(s.calls[e.ID], e)
 	case eventToken:
-		s.holds[e.Hold].token = e.Token
+		for g := s.holds[e.Hold]; g != nil; g = g.restOf { // the token is that of the grant
+			g.token = e.Token
+		}
 	case eventReenter:
 		g := s.holds[e.Hold]
 		g.reentries = append(g.reentries, e.Token)
@@ -132,7 +151,7 @@ func (s *Stream) Add(e Event) (answer Answer) {
 func (s *Stream) begin(e Event) {
 	c := &call{
 		process: s.process, worker: e.Worker, op: e.Op, lock: e.Lock, limit: e.Limit, begin: e.At,
-		portion: portion{e.Permits, e.Of}, revocable: e.Revocable,
+		portion: portion{e.Permits, e.Of}, revocable: e.Revocable, releases: s.holds[e.Hold],
 	}
 	s.calls[e.ID] = c
 	s.record.calls = append(s.record.calls, c)
@@ -145,7 +164,7 @@ func (s *Stream) finish(c *call, e Event) {
 	}
 	s.hold(e.ID, &hold{
 		process: s.process, worker: c.worker, lock: c.lock, requested: c.begin, begin: e.At,
-		portion: c.portion, revocable: c.revocable,
+		portion: c.portion, revocable: c.revocable, again: c.op == opAgain,
 	})
 	s.lastGrant = max(s.lastGrant, e.At)
 	close(s.granted)
@@ -163,7 +182,7 @@ func (s *Stream) downgrade(g *hold, e Event) {
 		return
 	}
 	rest := *g
-	rest.begin, rest.exclusiveSince, rest.permits, rest.reentries = e.At, g.begin, 1, nil
+	rest.begin, rest.restOf, rest.permits, rest.reentries = e.At, g, 1, nil
 	g.end = e.At
 	delete(s.open, g)
 	s.hold(e.Hold, &rest)

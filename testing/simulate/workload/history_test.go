@@ -59,8 +59,30 @@ func TestDowngradeBeginsAnotherHoldOfTheSameGrant(t *testing.T) {
 	require.Empty(t, h.LongestHolder())
 	writer := hold{process: "x", lock: "a", token: 77, requested: 10, begin: 20, end: 23, portion: portion{many, many}, revocable: true, revokedAt: 22}
 	reader := writer
-	reader.begin, reader.exclusiveSince, reader.end, reader.permits, reader.reentries, reader.lost = 23, 20, 25, 1, []int64{77}, true
+	reader.begin, reader.restOf, reader.end, reader.permits, reader.reentries, reader.lost = 23, &writer, 25, 1, []int64{77}, true
 	require.Equal(t, []*hold{&writer, &reader}, h.record.holds)
+}
+
+// The token that a holder learns after a downgrade is that of the exclusive hold, too.
+func TestTokenAfterDowngradeIsThatOfTheGrant(t *testing.T) {
+	t.Parallel()
+	h := NewHistory(func() Instant { return 25 }, nil)
+	lines := strings.Join([]string{
+		`{"Kind":"call","At":10,"ID":1,"Op":"lock","Lock":"a","Limit":5,"Permits":1048576,"Of":1048576}`,
+		`{"Kind":"return","At":20,"ID":1}`,
+		`{"Kind":"downgrade","At":23,"Hold":1}`,
+		`{"Kind":"token","At":24,"Hold":1,"Token":77}`,
+		`{"Kind":"end","At":25,"Hold":1}`,
+		`{"Kind":"call","At":26,"ID":2,"Op":"unlock","Lock":"a","Hold":1}`,
+		`{"Kind":"return","At":27,"ID":2}`,
+	}, "\n")
+	h.Collect("x", strings.NewReader(lines), io.Discard, func() Instant { return 30 })
+	require.Len(t, h.record.holds, 2)
+	writer, reader := h.record.holds[0], h.record.holds[1]
+	require.EqualValues(t, 77, writer.token)
+	require.EqualValues(t, 77, reader.token)
+	require.Same(t, writer, reader.restOf)
+	require.Same(t, reader, h.record.calls[1].releases)
 }
 
 func TestRegisterRefusesOlderTokens(t *testing.T) {

@@ -17,6 +17,13 @@ const (
 	ReadWrite = "shared"
 	Semaphore = "semaphore"
 	Plain     = "plain"
+
+	// own is the kind of the exclusive locks of which each process has one. It is not
+	// drawn for a turn.
+	own = "own"
+
+	// once is the kind of the exclusive locks whose names are not used again.
+	once = "once"
 )
 
 // NameOf returns the name of a lock.
@@ -57,10 +64,8 @@ type kind struct {
 }
 
 var kinds = map[string]*kind{
-	Exclusive: {[]string{""}, func(t *turn) {
-		t.portion = portion{1, 1}
-		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
-	}},
+	Exclusive: {[]string{""}, prepareExclusive},
+	own:       {[]string{""}, prepareExclusive},
 	ReadWrite: {[]string{""}, func(t *turn) {
 		t.portion = portion{many, many}
 		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
@@ -70,8 +75,14 @@ var kinds = map[string]*kind{
 		}
 	}},
 	Semaphore: {[]string{"", "/locks", "/leases"}, func(t *turn) {
-		const limit = 3
-		t.portion = portion{t.MinPermits + t.r.IntN(limit-t.MinPermits+1), limit}
+		const most = 3
+		if chance(t.r, t.Mixed) { // with which permits must not mix
+			t.portion = portion{most, most}
+			t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
+			return
+		}
+		limit := most + t.r.IntN(2) // the smallest that a holder states applies
+		t.portion = portion{t.MinPermits + t.r.IntN(most-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
 		t.acquire = func(ctx context.Context) (lock, error) {
 			p, err := s.Acquire(ctx, t.permits, t.opts...)
@@ -88,26 +99,41 @@ var kinds = map[string]*kind{
 	}},
 }
 
+func prepareExclusive(t *turn) {
+	t.portion = portion{1, 1}
+	t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
+}
+
 // with returns a function that acquires the turn's lock by a method of the pool.
 func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (lock, error) {
 	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, slices.Concat(opts, t.opts)...) }
 }
 
-// Kinds returns the names of all kinds, sorted.
-func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
+// Kinds returns the names of all kinds that turns can be drawn from, sorted.
+func Kinds() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(kinds)), func(name string) bool { return name == own })
+}
 
 // Directories returns the paths, below a root, of the nodes that are not contenders'
 // own. They stay for a while, or for good.
 func (c Config) Directories(root string) (paths []string) {
-	for _, name := range c.Kinds {
-		for i := range locksOf(name, c.Locks) {
+	add := func(name string, locks int) {
+		for i := range locks {
 			for _, below := range kinds[name].directories {
 				paths = append(paths, root+"/"+NameOf(name, i)+below)
 			}
 		}
 	}
+	for _, name := range c.Kinds {
+		add(name, locksOf(name, c.Locks))
+	}
+	add(own, c.Processes)
 	return paths
 }
+
+// IsUsedOnce reports whether a path below the root of all locks is that of a lock whose
+// name is not used again.
+func IsUsedOnce(path string) bool { return kindOf(path) == once }
 
 // Acquire acquires the second lock of a kind as a worker does that shares it if it can;
 // of a semaphore it acquires two permits.

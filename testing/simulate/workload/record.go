@@ -2,6 +2,7 @@ package workload
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -14,9 +15,12 @@ type Record struct {
 	Healed     []Instant // when all faults had been healed
 	Crashes    []string  // clients that ended by themselves
 	Leaked     []string  // nodes of contenders, and whatever else was left at the end
+	Unused     []string  // names of locks that are not used again, whose containers were left at the end
 	Hung       []string  // clients that did not end when they were told to
 	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
 	Ends       []SessionEnd
+	Removals   []Removal
+	Displaced  []Span // waiters who had no place in the queue when nodes had been removed for some time
 
 	calls      []*call
 	holds      []*hold
@@ -36,6 +40,26 @@ type SessionEnd struct {
 	Tokens []int64 // of the locks that others can be granted from then on
 }
 
+// Removal is the removal of a contender's node by others than its owner.
+type Removal struct {
+	At    Instant
+	Lock  string
+	Token int64 // of the node's holder; 0 if it is unknown
+}
+
+// NewRemoval returns the removal of the node at a path below the root of all locks. zxid
+// is that of the transaction that created the node.
+func NewRemoval(at Instant, path string, zxid int64) Removal {
+	name, _, _ := strings.Cut(path, "/")
+	switch kindOf(name) {
+	case ReadWrite: // after a downgrade, the token is that of an earlier node
+		zxid = 0
+	case Plain: // a delete on its way may remove the next holder's node instead
+		zxid = 0
+	}
+	return Removal{at, name, zxid}
+}
+
 // unanswered is the error of a call whose client was killed.
 const unanswered = "unanswered"
 
@@ -49,6 +73,7 @@ type call struct {
 	err        string
 	portion
 	revocable bool
+	releases  *hold // nil for other calls than that which releases it
 }
 
 // portion is how many of a lock's permits a holder has. An exclusive holder has
@@ -82,13 +107,14 @@ type hold struct {
 	begin, end Instant
 	lost       bool
 	portion
-	exclusiveSince Instant // when the exclusive hold began that this is the rest of
-	revocable      bool
-	revokedAt      Instant // when the holder noticed a revocation request
+	again     bool  // the holder had lost the lock before, and not unlocked it
+	restOf    *hold // the exclusive hold that a downgrade has ended, if this is the rest of it
+	revocable bool
+	revokedAt Instant // when the holder noticed a revocation request
 }
 
 // downgraded reports whether h is the rest of an exclusive hold.
-func (h *hold) downgraded() bool { return h.exclusiveSince != Never }
+func (h *hold) downgraded() bool { return h.restOf != nil }
 
 func (h *hold) String() string {
 	return fmt.Sprintf("%s, goroutine %d, token %#x, %s", h.process, h.worker, h.token, h.portion)

@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -23,6 +24,8 @@ type turn struct {
 	slow         bool // some holds of this lock are long
 	revocable    bool
 	nested       bool // the holder holds another lock
+	brief        bool // the holder does little
+	again        bool // the holder has lost this lock and not unlocked it
 	bound        bound
 	opts         []lockpool.LockOption
 	acquire, try func(context.Context) (lock, error)
@@ -33,8 +36,14 @@ type turn struct {
 
 // takeTurn takes one turn. The error is that of the acquisition.
 func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	if c.inRush() {
+		return c.spree(pool, r, worker)
+	}
 	if chance(r, 5) && slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 {
 		return c.lockTwo(pool, r, worker)
+	}
+	if c.Once && chance(r, 1) {
+		return c.lockOnce(pool, r, worker)
 	}
 	t := c.newTurn(pool, r, worker)
 	if chance(r, 5) {
@@ -62,7 +71,9 @@ func (t *turn) take(parent context.Context) error {
 		ID: t.id, Worker: t.worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
 	}
 	acquire := t.acquire
-	if t.bound.atMost {
+	if t.again {
+		e.Op = opAgain
+	} else if t.bound.atMost {
 		t.opts = append(t.opts, lockpool.WaitAtMost(t.bound.limit))
 	} else if chance(t.r, 20) {
 		e.Op, acquire = opTry, t.try
@@ -103,7 +114,12 @@ func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
 }
 
 func (t *turn) call(op string, do func(context.Context) error) error {
-	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: op, Lock: t.name}
+	return t.do(Event{Op: op}, do)
+}
+
+// do makes a call that has little to do with waiting, and reports it as e.
+func (t *turn) do(e Event, do func(context.Context) error) error {
+	e.ID, e.Worker, e.Lock = t.ids.Add(1), t.worker, t.name
 	return t.Client.call(e, bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}, do)
 }
 
@@ -118,7 +134,17 @@ func (t *turn) hold() {
 	begin := t.Now()
 	w := t.watch()
 	defer w.end()
-	token := t.token(t.lock, eventToken)
+	if t.brief {
+		w.work(between(t.r, 0, t.Hold/20))
+		t.release()
+		return
+	}
+	downgrade := t.kind == ReadWrite && t.exclusive() && chance(t.r, 50)
+	late := downgrade && chance(t.r, 50) // at once, and asks for the token only then
+	var token int64
+	if !late {
+		token = t.token(t.lock, eventToken)
+	}
 	if t.of == 1 {
 		t.access(token)
 	}
@@ -135,17 +161,49 @@ func (t *turn) hold() {
 	if t.slow && chance(t.r, t.LongHolds) {
 		span = between(t.r, t.MinLong, t.MaxLong)
 	}
-	if t.kind == ReadWrite && t.exclusive() && chance(t.r, 50) {
+	if downgrade {
 		span /= 2
-		w.work(span)
-		t.downgrade()
+		if !late {
+			w.work(span)
+		}
+		t.downgrade(late)
+		if chance(t.r, 30) {
+			span = 0 // the downgrade may still be under way
+		}
 	}
 	w.work(span)
 	if t.of == 1 && t.Now().Since(begin) > t.Timeout/2 {
 		t.access(token) // with an old token after a pause or a loss
 	}
+	if isClosed(w.lost) && chance(t.r, 50) {
+		t.lockAgain()
+	}
+	t.release()
+}
+
+// release ends the hold, and unlocks the lock.
+func (t *turn) release() {
 	t.end(false) // before another holder is possible
-	_ = t.call(opUnlock, t.lock.Unlock)
+	_ = t.do(Event{Op: opUnlock, Hold: t.id}, t.lock.Unlock)
+}
+
+// lockAgain acquires the lock that was lost, for the same holder.
+func (t *turn) lockAgain() {
+	again := &turn{
+		Client: t.Client, pool: t.pool, r: t.r, worker: t.worker, id: t.ids.Add(1), kind: t.kind, name: t.name,
+		nested: true, again: true, bound: bound{limit: time.Second},
+	}
+	kinds[t.kind].prepare(again)
+	_ = again.take(context.WithoutCancel(t.lock.Context(context.Background())))
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // watcher watches a hold for its loss and for revocation requests.
@@ -220,8 +278,8 @@ func (t *turn) requests() (requested <-chan struct{}, revoked func() bool) {
 	return held.Done(), func() bool { return errors.Is(context.Cause(held), lockpool.ErrRevoked) }
 }
 
-// downgrade turns an exclusive holder into a reader.
-func (t *turn) downgrade() {
+// downgrade turns an exclusive holder into a reader, who may ask for the token only now.
+func (t *turn) downgrade(late bool) {
 	held := t.lock.Context(context.Background())
 	var reader lock
 	err := t.call(opDowngrade, func(context.Context) (err error) {
@@ -232,9 +290,14 @@ func (t *turn) downgrade() {
 		return
 	}
 	t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
-	_ = t.call(opUnlock, t.lock.Unlock)
+	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: opUnlock, Lock: t.name}
+	_ = t.Client.call(e, bound{limit: between(t.r, 0, t.Hold/4)}, t.lock.Unlock) // goes on in the background
 	t.lock = reader
-	t.token(reader, eventReenter)
+	if late {
+		t.token(reader, eventToken)
+	} else {
+		t.token(reader, eventReenter)
+	}
 }
 
 // nest takes a turn with another lock, for the same holder. It does not wait for long,
@@ -249,6 +312,17 @@ func (t *turn) nest() {
 	_ = inner.take(t.lock.Context(t.Machine.On(context.Background())))
 }
 
+// lockOnce takes a turn with a lock whose name is not used again, and has little time.
+func (c *Client) lockOnce(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	id := c.ids.Add(1)
+	t := &turn{
+		Client: c, pool: pool, r: r, worker: worker, id: id, kind: own, name: fmt.Sprintf("%s-%d-%d", once, c.Seed, id),
+		brief: true, bound: bound{limit: between(r, 0, 500*time.Millisecond)},
+	}
+	prepareExclusive(t)
+	return t.take(context.Background())
+}
+
 // lockTwo takes a turn with two exclusive locks, of which it gets both or none.
 func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	names := []string{NameOf(Exclusive, 1), NameOf(Exclusive, 2)}
@@ -260,6 +334,9 @@ func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	}
 	ctx, cancel := b.context(c.Machine.On(context.Background()))
 	defer cancel()
+	if chance(r, 50) { // callers need not agree on an order
+		slices.Reverse(names)
+	}
 	all, err := pool.LockAll(ctx, names)
 	for _, t := range turns {
 		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: t.id, Error: class(err)})
@@ -283,7 +360,7 @@ func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	for _, t := range turns {
 		t.end(false)
 	}
-	_ = turns[0].call(opUnlock, all.Unlock)
+	_ = turns[0].call(opUnlockAll, all.Unlock)
 	return nil
 }
 

@@ -1,0 +1,45 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockpool/lockpool"
+)
+
+// inRush reports whether the workers of all processes now take locks in sprees, as
+// processes do that start to work on something at the same time.
+func (c *Client) inRush() bool {
+	return c.Processes > 0 && c.Rush > 0 && time.Duration(c.Now())%c.RushEvery >= c.RushEvery-c.Rush
+}
+
+// spree takes one lock many times in quick succession: in most cases that of the own
+// process, which no other process wants then, and sometimes that of another one. Some
+// holders keep it for longer, and some waiters soon give up. In some rushes, these locks
+// are plain.
+func (c *Client) spree(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	owner := c.Process
+	if chance(r, 10) {
+		owner = r.IntN(c.Processes)
+	}
+	kind, name := own, NameOf(own, owner)
+	if time.Duration(c.Now())/c.RushEvery%3 == 0 { // the same for all workers
+		kind, name = Plain, NameOf(Plain, locksOf(Plain, c.Locks)+owner)
+	}
+	for range 20 + r.IntN(21) {
+		t := &turn{
+			Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: kind, name: name,
+			brief: !chance(r, 3), bound: bound{limit: between(r, 0, c.Timeout)},
+		}
+		if chance(r, 20) {
+			t.bound.limit = between(r, 0, t.bound.limit/20)
+		}
+		kinds[kind].prepare(t)
+		if err := t.take(context.Background()); errors.Is(err, lockpool.ErrPoolClosed) {
+			return err
+		}
+	}
+	return nil
+}
