@@ -290,6 +290,8 @@ func errorOf(code int32) error {
 		return zk.ErrNothing
 	case -118:
 		return zk.ErrSessionMoved
+	case -123:
+		return zk.ErrReconfigDisabled
 	}
 	return codeError(code)
 }
