@@ -3,11 +3,11 @@ package lockpool_test
 import (
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
@@ -17,37 +17,35 @@ func BenchmarkLockAndUnlock(b *testing.B) {
 		b.Run("workers="+strconv.Itoa(workers), func(b *testing.B) {
 			h := locktest.New(b)
 			p := h.Pool()
-			var left atomic.Int64
-			left.Store(int64(b.N))
-			var ready, all sync.WaitGroup
-			ready.Add(workers)
-			start := make(chan struct{})
-			for i := range workers {
-				all.Go(func() {
-					name := strconv.Itoa(i)
-					handle := h.Handle(p)
-					l, err := handle.Lock(h.Ctx, name)
-					for range 20 { // until the queue need not be listed
-						require.NoError(b, err)
-						require.NoError(b, l.Unlock(h.Ctx))
-						l, err = handle.Lock(h.Ctx, name)
-					}
-					ready.Done()
-					<-start
-					for err == nil && left.Add(-1) >= 0 {
-						if err = l.Unlock(h.Ctx); err == nil {
-							l, err = handle.Lock(h.Ctx, name)
-						}
-					}
-					require.NoError(b, err)
-					require.NoError(b, l.Unlock(h.Ctx))
-				})
+			handles := make([]*lockpool.Handle, workers)
+			for i := range handles {
+				handles[i] = h.Handle(p)
 			}
-			ready.Wait()
+			lockAndUnlock(b, h, handles, 20*workers) // from then on, queues need not be listed
 			b.ReportAllocs()
 			b.ResetTimer()
-			close(start)
-			all.Wait()
+			lockAndUnlock(b, h, handles, b.N)
 		})
+	}
+}
+
+// lockAndUnlock has each handle take a lock of its own, n times in all.
+func lockAndUnlock(b *testing.B, h *locktest.Bench, handles []*lockpool.Handle, n int) {
+	var all sync.WaitGroup
+	errs := make([]error, len(handles))
+	for i, handle := range handles {
+		all.Go(func() {
+			name := strconv.Itoa(i)
+			for turn := i; turn < n && errs[i] == nil; turn += len(handles) {
+				var l *lockpool.Lock
+				if l, errs[i] = handle.Lock(h.Ctx, name); errs[i] == nil {
+					errs[i] = l.Unlock(h.Ctx)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(b, err)
 	}
 }

@@ -155,8 +155,11 @@ func (l *link) Read(p []byte) (int, error) {
 // readHead reads the head of the next packet, and if it is the answer to a request, the
 // answer.
 func (l *link) readHead() error {
-	if err := l.extendDeadline(); err != nil {
-		return err
+	if l.in.Buffered() == 0 { // the server has no more to say just now
+		l.session.requests.answered()
+		if err := l.extendDeadline(); err != nil {
+			return err
+		}
 	}
 	head, err := l.in.Peek(4)
 	if err != nil {
@@ -176,8 +179,7 @@ func (l *link) readHead() error {
 	}
 	zxid, code := int64(binary.BigEndian.Uint64(head[8:])), int32(binary.BigEndian.Uint32(head[16:]))
 	_, _ = l.in.Discard(len(head))
-	requests := l.session.requests
-	q := requests.take(l, xid, zxid)
+	q := l.session.requests.take(l, xid, zxid)
 	if q == nil { // it has failed, because no more requests can be sent
 		_, err := l.in.Discard(length - headLength)
 		return err
@@ -187,7 +189,6 @@ func (l *link) readHead() error {
 		l.onReply(q, code)
 	}
 	q.finish(err)
-	requests.answered()
 	return broken
 }
 
@@ -272,9 +273,6 @@ func decidedByLeader(code int32) bool {
 // of the session timeout (lease.go), so after a quarter without an answer it is time for
 // another server. A deadline that is slightly early does no harm and saves a timer.
 func (l *link) extendDeadline() error {
-	if l.in.Buffered() > 0 {
-		return nil
-	}
 	by := time.Now().Add(l.maxSilence)
 	if by.Sub(l.readBy) < l.slack {
 		return nil

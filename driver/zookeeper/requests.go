@@ -206,7 +206,7 @@ func (r *requests) take(l *link, xid int32, zxid int64) *request {
 	return q
 }
 
-// answered is called when a request that was taken is finished.
+// answered is called when requests that were taken are finished.
 func (r *requests) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
