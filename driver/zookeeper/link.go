@@ -119,11 +119,11 @@ func (l *link) writeOut() bool {
 	l.out = l.spare[:0]
 	l.session.requests.mu.Unlock()
 	_, err := l.Conn.Write(out)
-	l.session.requests.mu.Lock()
-	l.spare = out
 	if err != nil {
 		l.disconnect() // the goroutine that reads notices
 	}
+	l.session.requests.mu.Lock()
+	l.spare = out
 	return err == nil
 }
 

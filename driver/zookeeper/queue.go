@@ -22,10 +22,18 @@ func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error)
 	if err != nil {
 		return nil, err
 	}
-	if l.err() == nil && countOthers(l.children(), l.contenders()) == 0 {
-		return l.contenders(), nil
+	nodes := l.contenders()
+	switch err := l.err(); {
+	case errors.Is(err, zk.ErrNoNode):
+		return nil, nil
+	case err != nil:
+		return nil, s.explainListError(err, "listing", dir)
+	case countOthers(l.children(), nodes) == 0:
+		return nodes, nil
 	}
-	return runInSlot(ctx, s, func() ([]driver.Node, error) { return s.contenders(ctx, dir) })
+	return runInSlot(ctx, s, func() ([]driver.Node, error) {
+		return nodes, s.checkForeignContenders(ctx, dir, l.children(), nodes)
+	})
 }
 
 // contenders returns the queue in dir, in order.

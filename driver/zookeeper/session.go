@@ -30,7 +30,7 @@ type Session struct {
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine
 	calls     calls     // call.go: the calls in progress
 	expiry    expiry    // expiry.go: when the session ends by our own clock
-	client    *zk.Conn  // of package zk
+	client    *zk.Conn  // it connects, opens the session, keeps it with pings, and tells the events
 	requests  *requests // requests.go: requests to the server and how many may be pending
 	route     route     // route.go: the address to dial next
 

@@ -283,7 +283,6 @@ func (b *bubble) start(slot int) {
 	logger := slog.New(rescueHandler{i})
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
 		Servers: b.server.Members(), Chroot: chroot, Layout: p.Layout, SessionTimeout: p.Timeout, Logger: logger, Dial: i.dialer(),
-		MaxPacket: 1 << 16, // the size of a buffer that each connection has
 	})
 	if err != nil {
 		panic(err) // an error in this program
