@@ -16,12 +16,14 @@ import (
 
 // calls counts the calls of a session that are in progress.
 type calls struct {
-	slots    chan struct{} // one per call that waits for the server, at most maxCalls
+	slots    chan struct{} // one per call that takes several requests, at most maxCalls
 	mu       sync.Mutex    // held while underWay is raised
 	underWay sync.WaitGroup
 }
 
-// maxCalls bounds the calls that wait for a server that does not answer.
+// maxCalls bounds the calls that take several requests, whose goroutines wait for a server
+// that does not answer. (The single requests of other calls are taken back when their
+// callers give up, or are bounded by requests.)
 const maxCalls = 1024
 
 func (c *calls) done() { c.underWay.Done() }
