@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,12 +16,14 @@ import (
 
 // calls counts the calls of a session that are in progress.
 type calls struct {
-	slots    chan struct{} // one per call that waits for the server, at most maxCalls
+	slots    chan struct{} // one per call that takes several requests, at most maxCalls
 	mu       sync.Mutex    // held while underWay is raised
 	underWay sync.WaitGroup
 }
 
-// maxCalls bounds the calls that wait for a server that does not answer.
+// maxCalls bounds the calls that take several requests, whose goroutines wait for a server
+// that does not answer. (The single requests of other calls are taken back when their
+// callers give up, or are bounded by requests.)
 const maxCalls = 1024
 
 func (c *calls) done() { c.underWay.Done() }
@@ -63,19 +63,71 @@ func (s *Session) acquireCallSlot(ctx context.Context) (release func(), err erro
 	}
 }
 
+// await waits until something is done. It reports false if ctx ends or the session is over
+// before.
+func (s *Session) await(ctx context.Context, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-s.alive.Done():
+		return false
+	}
+}
+
+// ask sends a request that changes nothing, again until the server answers. It returns the
+// answered request, whose error is the server's.
+func (s *Session) ask(ctx context.Context, send func() *request) (*request, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for {
+		q := send()
+		if !s.await(ctx, q.done) {
+			s.requests.cancel(q)
+			return nil, s.gaveUp(ctx)
+		}
+		if !isUnsure(q.err) {
+			return q, nil
+		}
+		select {
+		case <-time.After(minBackoff):
+		case <-ctx.Done():
+			return nil, s.gaveUp(ctx)
+		case <-s.alive.Done():
+			return nil, s.gaveUp(ctx)
+		}
+	}
+}
+
+// gaveUp returns the error of a call for which await reported false.
+func (s *Session) gaveUp(ctx context.Context) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return s.noAnswerError(ctx)
+}
+
 // grace is how much longer than its context a call may wait for a reply that is already
 // on its way. With a healthy server it is enough to clean up before the call returns;
 // with a sick one it is all that a caller loses.
 const grace = 10 * time.Millisecond
 
-// run runs op in a goroutine of its own, because the client's calls take no context,
-// and waits until op returns, ctx ends or the session is over. An op that is abandoned
-// ends in the background; undo, if not nil, then reverses what op has achieved.
+// run runs op, which takes several requests, and waits until op returns, ctx ends or the
+// session is over. An op that is abandoned ends in the background; undo, if not nil, then
+// reverses what op has achieved.
 func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func(T)) (T, error) {
-	c := &call[T]{done: make(chan struct{})}
 	if !s.begin() {
-		return c.result, s.Err()
+		var none T
+		return none, s.Err()
 	}
+	return runBegun(ctx, s, op, undo)
+}
+
+// runBegun is run for a call that was registered with begin.
+func runBegun[T any](ctx context.Context, s *Session, op func() (T, error), undo func(T)) (T, error) {
+	c := &call[T]{done: make(chan struct{})}
 	go func() { // ends with op, which ends with the session if nothing else
 		defer s.calls.done()
 		defer close(c.done)
@@ -184,41 +236,27 @@ func (s *Session) noAnswerError(ctx context.Context) error {
 // refusals are the errors that a server gives before it changes anything.
 var refusals = []error{
 	zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty,
-	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, zk.ErrInvalidPath, zk.ErrInvalidFlags,
+	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, errUnimplemented, errThrottled, errTooLarge,
 }
 
 // isRefused reports whether the request that failed with err was certainly not
 // carried out.
 func isRefused(err error) bool {
-	return slices.Contains(refusals, err) || isUnimplemented(err) || isThrottled(err)
+	return slices.Contains(refusals, err)
 }
 
 // isUnsure reports whether err is not an answer, so that the request may or may not
-// have been carried out. The client says so in many ways: the connection broke while it
-// waited for the reply, or while it wrote, with whatever error that gave; the reply
-// could not be read; it was being closed. So every error counts that is not known to be
-// an answer. ErrNoServer and ErrSessionExpired, which occur when the session is over,
-// are treated the same way: pauseBeforeRetry notices the end.
+// have been carried out: the connection broke, no other was made, or the answer cannot be
+// understood or speaks of the session. So every error counts that is not known to be an
+// answer. If the session is over, pauseBeforeRetry notices it.
 func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
 func isAnswer(err error) bool {
-	return isRefused(err) || strings.HasPrefix(err.Error(), unknownCodePrefix)
+	return isRefused(err) || errors.As(err, new(codeError)) || err == errTooLong
 }
 
-// unknownCodePrefix begins the client's error for a code that it does not know.
-const unknownCodePrefix = "unknown error: "
-
-func isUnimplemented(err error) bool { return err != nil && err.Error() == unknownCodePrefix+"-6" }
-func isThrottled(err error) bool     { return err != nil && err.Error() == unknownCodePrefix+"-127" }
-
-// isTooLong reports whether the link has kept a listing from the client because of
-// its length.
-func isTooLong(err error) bool {
-	return err != nil && err.Error() == unknownCodePrefix+strconv.Itoa(codeTooLong)
-}
-
-// codeTooLong is not one of the server's codes.
-const codeTooLong = -100_000
+// errTooLong is the error of a listing that is longer than what is accepted.
+var errTooLong = errors.New("the listing is too long")
 
 // explainError turns the client's error into one that names the operation, the path and
 // the missing right.
@@ -228,7 +266,7 @@ func explainError(err error, op, right, path string) error {
 		return fmt.Errorf("%w: %s needs the right %s on %s", driver.ErrNoPermission, op, right, path)
 	case errors.Is(err, zk.ErrInvalidACL):
 		return fmt.Errorf("%w: the server refuses the ACL configured for new nodes (%s on %s)", driver.ErrNoPermission, op, path)
-	case isThrottled(err):
+	case err == errThrottled:
 		return fmt.Errorf("%s on %s: the server is overloaded and refuses requests (throttled); try again later", op, path)
 	}
 	return fmt.Errorf("%s on %s: %w", op, path, err)

@@ -62,7 +62,8 @@ type Config struct {
 
 	// Dial, if set, opens the connections, instead of a net.Dialer over TCP: through a
 	// proxy, an SSH tunnel, or in memory. It is given an element of Servers, whose name
-	// is then not resolved, and must return when ctx ends.
+	// is then not resolved, and must return when ctx ends. A connection must take 12 KiB
+	// that the server has not read yet without making the writer wait (net.Pipe does not).
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	// TLS, if set, encrypts all connections. The server's name is taken from

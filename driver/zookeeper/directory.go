@@ -111,7 +111,7 @@ func (s *Session) createContainers(ctx context.Context, dir string, made *[]stri
 			return nil
 		case errors.Is(err, zk.ErrNoNode) && parent(dir) != "/":
 			err = s.createContainers(ctx, parent(dir), made)
-		case isUnimplemented(err):
+		case err == errUnimplemented:
 			s.directories.noContainers.Store(true) // ZooKeeper before 3.5.1
 			err = nil
 		case isUnsure(err):
@@ -128,12 +128,11 @@ func (s *Session) createContainers(ctx context.Context, dir string, made *[]stri
 }
 
 func (s *Session) createContainer(path string) (container bool, err error) {
+	flags := int32(0)
 	if container = s.usesContainers(); container {
-		_, err = s.requests.CreateContainer(path, nil, zk.FlagContainer, s.cfg.ACL)
-	} else {
-		_, err = s.requests.Create(path, nil, 0, s.cfg.ACL)
+		flags = zk.FlagContainer
 	}
-	return container, err
+	return container, s.requests.Create(path, nil, flags, s.cfg.ACL)
 }
 
 // removeContainers removes the containers that were created for a node that was not

@@ -103,6 +103,8 @@ func (s *Session) expectAlone(dir string) (w *watch, next int32, ok bool) {
 // before it.
 func (s *Session) noteJoined(dir string, node driver.Node, alone bool, w *watch) {
 	if s.fastpaths.joined(dir, node, alone, w) && s.usesContainers() {
-		s.watch(dir)
+		if w, own := s.watch(dir); own {
+			s.requests.start(w.reads...)
+		}
 	}
 }

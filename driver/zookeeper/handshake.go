@@ -89,7 +89,7 @@ func (l *link) handshake() (err error) {
 	}
 	s.outage.end(l.to)
 	s.lastGoodIP.Store(l.to.server, l.to.ip)
-	l.substitute = response
+	l.response = response
 	l.slack, l.maxSilence = timeout/32, timeout/4
 	l.establishedAt = time.Now()
 	l.established.Store(true)

@@ -13,18 +13,18 @@ import (
 
 // Data implements driver.Session.
 func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
-	return runInSlot(ctx, s, func() ([]byte, error) {
-		path := s.paths(queue, node)[0]
-		data, _, err := s.get(path)
-		switch {
-		case errors.Is(err, zk.ErrNoNode):
-			return nil, driver.ErrRemoved
-		case err != nil:
-			return nil, explainError(err, "reading "+path, "READ", path)
-		}
-		_, data = parsePlainData(data)
-		return data, nil
-	})
+	path := s.paths(queue, node)[0]
+	q, err := s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
+	switch {
+	case err != nil:
+		return nil, err
+	case errors.Is(q.err, zk.ErrNoNode):
+		return nil, driver.ErrRemoved
+	case q.err != nil:
+		return nil, explainError(q.err, "reading "+path, "READ", path)
+	}
+	_, data := parsePlainData(q.data)
+	return data, nil
 }
 
 type inspectResult struct {
@@ -46,17 +46,17 @@ func (s *Session) inspect(ctx context.Context, dir string) (found inspectResult,
 	if err != nil {
 		return found, err
 	}
-	if len(l.children) == 0 {
+	if len(l.children()) == 0 {
 		found.contenders, err = s.inspectPlain(dir)
 		return found, err
 	}
-	for _, name := range l.children {
+	for _, name := range l.children() {
 		if !isContender(name) {
 			found.others = append(found.others, name)
 		}
 	}
 	slices.Sort(found.others)
-	for _, node := range l.queue {
+	for _, node := range l.contenders() {
 		if err := ctx.Err(); err != nil {
 			return found, err
 		}
@@ -138,11 +138,11 @@ func (s *Session) examine(name string) (inUse bool, below []string, err error) {
 	if err != nil {
 		return false, nil, err
 	}
-	if len(l.children) == 0 && name != "" {
+	if len(l.children()) == 0 && name != "" {
 		holder, err := s.inspectPlain(dir)
 		return len(holder) > 0, nil, err
 	}
-	for _, child := range l.children {
+	for _, child := range l.children() {
 		switch path := begin + child; {
 		case isContender(child):
 			inUse = name != ""
@@ -220,7 +220,7 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) er
 			version, err = s.plainVersion(path, node)
 		}
 		if err == nil {
-			_, err = s.requests.Set(path, []byte(revokeRequest), version)
+			err = s.requests.Set(path, []byte(revokeRequest), version)
 		}
 		return err
 	})

@@ -21,13 +21,25 @@ type joinResult struct {
 // Join implements driver.Session.
 func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte) (driver.Node, []driver.Node, error) {
 	dir, endings := s.path(queue), s.cfg.Layout.naming().endings(kind, permits, limit)
-	release, err := s.acquireCallSlot(ctx)
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return driver.Node{}, nil, err
 	}
-	j, err := run(ctx, s, func() (joinResult, error) {
-		defer release()
-		return s.join(ctx, dir, endings, data)
+	if !s.begin() {
+		return driver.Node{}, nil, s.Err()
+	}
+	a := s.beginJoin(dir, endings, data)
+	answered := s.await(ctx, a.create.done) && (a.listing == nil || s.await(ctx, a.listing.done()))
+	if answered && a.settled() {
+		defer s.calls.done()
+		j, err := s.endJoin(ctx, dir, a) // sends nothing
+		return j.node, j.queue, err
+	}
+	if !answered && s.requests.cancel(a.create) {
+		defer s.calls.done()
+		return driver.Node{}, nil, s.gaveUp(ctx)
+	}
+	j, err := runBegun(ctx, s, func() (joinResult, error) {
+		return s.join(ctx, dir, endings, data, a)
 	}, func(j joinResult) {
 		_ = s.remove(dir, j.node) // fails only when the session is over
 	})
@@ -35,19 +47,17 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 }
 
 // join creates a contender's nodes, and the queue if necessary, and returns when they
-// certainly exist or cannot be created.
-func (s *Session) join(ctx context.Context, dir string, endings []string, data []byte) (j joinResult, err error) {
+// certainly exist or cannot be created. The first attempt has begun.
+func (s *Session) join(ctx context.Context, dir string, endings []string, data []byte, first *joinAttempt) (j joinResult, err error) {
 	var made []string
 	defer func() {
 		if err != nil {
 			s.removeContainers(made)
 		}
 	}()
-	for tries := 0; ; tries++ {
-		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
-			return joinResult{}, err
-		}
-		j, err := s.joinOnce(ctx, dir, endings, data)
+	a := first
+	for tries := 1; ; tries++ {
+		j, err := s.endJoin(ctx, dir, a)
 		switch {
 		case err == nil:
 			return j, nil
@@ -56,38 +66,88 @@ func (s *Session) join(ctx context.Context, dir string, endings []string, data [
 		case errors.Is(err, errNotCreated):
 			err = nil
 		}
+		if err == nil {
+			err = s.pauseBeforeRecreating(ctx, tries)
+		}
 		if err != nil {
 			return joinResult{}, err
 		}
+		a = s.beginJoin(dir, endings, data)
 	}
 }
 
-// joinOnce creates a contender's nodes and lists the queue. Both requests are sent
-// together and the server answers in order, so that joining costs one round trip. (If
-// one of the two goroutines overtakes the other, the queue is listed again. Only speed
-// depends on their order. A listing that others share therefore serves as well: if it
-// shows the node, it is newer than the node.) A queue in which the session expects to
-// be alone is listed only if it turns out not to be.
+// joinAttempt is one attempt to create a contender's nodes.
+type joinAttempt struct {
+	guid    string
+	nodes   int
+	create  *request
+	listing *listing // nil if the session expects to be alone in the queue
+
+	// What expectAlone returned before the create was sent, and whether the watch had
+	// fired when it was answered.
+	watched *watch
+	next    int32
+	fired   bool
+}
+
+// beginJoin sends the create and a listing of the queue. Both are sent together and the
+// server answers in order, so that joining costs one round trip. (The listing may be one
+// that others share. If it shows the node, it is newer than the node; if not, the queue is
+// listed again.) A queue in which the session expects to be alone is listed only if it
+// turns out not to be.
+func (s *Session) beginJoin(dir string, endings []string, data []byte) *joinAttempt {
+	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
+	var expected bool
+	a.watched, a.next, expected = s.expectAlone(dir)
+	a.create = s.createContender(dir, a.guid, endings, data)
+	if expected {
+		a.create.noted = func(*request) { a.fired = a.watched.Fired() != 0 }
+	} else {
+		var list *request
+		if a.listing, list = s.beginListing(dir); list != nil {
+			s.requests.start(a.create, list)
+			return a
+		}
+	}
+	s.requests.start(a.create)
+	return a
+}
+
+// provesAlone reports whether the number of a node shows that it is the only one in the
+// queue.
+func (a *joinAttempt) provesAlone(node driver.Node) bool {
+	return a.listing == nil && node.Seq == a.next && !a.fired
+}
+
+// settled reports whether an attempt that has been answered has succeeded, and it shows
+// without another request what is in the queue.
+func (a *joinAttempt) settled() bool {
+	if a.create.err != nil {
+		return false
+	}
+	created := contendersOf(names(a.create.paths))
+	switch {
+	case len(created) != 1:
+		return false
+	case a.listing == nil:
+		return a.provesAlone(created[0])
+	}
+	queue := a.listing.contenders()
+	return a.listing.err() == nil && driver.Place(queue, created[0]) >= 0 && countOthers(a.listing.children(), queue) == 0
+}
+
+// endJoin waits until an attempt has been answered, and determines its outcome.
 //
 // The error is ErrNoNode if there is no queue, and errNotCreated if the reply was
 // lost and the nodes do not exist.
-func (s *Session) joinOnce(ctx context.Context, dir string, endings []string, data []byte) (joinResult, error) {
-	guid := uuid.NewString()
-	watched, next, expected := s.expectAlone(dir)
-	var l *listing
-	listed := make(chan struct{})
-	if expected {
-		close(listed)
-	} else {
-		go func() { // ends with its one request
-			defer close(listed)
-			l = s.listOnce(dir)
-		}()
+func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (joinResult, error) {
+	<-a.create.done
+	node, err := s.createdContender(a.create)
+	if a.listing != nil {
+		<-a.listing.done()
 	}
-	node, err := s.create(dir, guid, endings, data)
-	<-listed
 	if err != nil && !isRefused(err) { // also after a "system error"
-		node, err = s.findCreated(dir, guid, len(endings))
+		node, err = s.findCreated(dir, a.guid, a.nodes)
 	}
 	switch {
 	case err == nil:
@@ -100,58 +160,55 @@ func (s *Session) joinOnce(ctx context.Context, dir string, endings []string, da
 	}
 	s.warnSequence(dir, node)
 	queue, shared := []driver.Node{node}, false
-	if !expected || node.Seq != next || watched.Fired() != 0 {
-		queue, shared, err = s.queueContaining(ctx, dir, node, l)
+	if !a.provesAlone(node) {
+		queue, shared, err = s.queueContaining(ctx, dir, node, a.listing)
 	}
 	if err != nil {
 		_ = s.remove(dir, node) // the listing's error says why
 		return joinResult{}, err
 	}
-	s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, watched) // the node may already be gone
+	s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, a.watched) // the node may already be gone
 	return joinResult{node, queue}, nil
 }
 
-// create creates all the nodes of a contender, or none of them.
-func (s *Session) create(dir, guid string, endings []string, data []byte) (driver.Node, error) {
+// createContender creates all the nodes of a contender, or none of them.
+func (s *Session) createContender(dir, guid string, endings []string, data []byte) *request {
+	path := func(ending string) string { return dir + "/" + namePrefix(guid, ending) }
+	const flags = zk.FlagEphemeral | zk.FlagSequence
+	if len(endings) == 1 {
+		return createRequest(path(endings[0]), data, flags, s.cfg.ACL)
+	}
 	var ops []any
 	for i, ending := range endings {
 		if i > 0 && strings.HasSuffix(ending, permitEnding) {
 			data = nil // the first lease contains it
 		}
-		ops = append(ops, &zk.CreateRequest{
-			Path: dir + "/" + namePrefix(guid, ending), Data: data, Flags: zk.FlagEphemeral | zk.FlagSequence, Acl: s.cfg.ACL,
-		})
+		ops = append(ops, &zk.CreateRequest{Path: path(ending), Data: data, Flags: flags, Acl: s.cfg.ACL})
 	}
-	paths, err := s.createAll(ops)
-	if err != nil {
-		return driver.Node{}, err
-	}
-	children := make([]string, len(paths))
-	for i, path := range paths {
-		children[i] = path[strings.LastIndexByte(path, '/')+1:]
-	}
-	if node := contendersOf(children); len(node) == 1 {
-		return node[0], nil
-	}
-	for _, path := range paths {
-		_ = s.removeOne(path, false)
-	}
-	return driver.Node{}, fmt.Errorf("the server created %s in answer to sequential creates", strings.Join(paths, " and "))
+	return multiRequest(ops...)
 }
 
-// createAll sends creates, as a transaction if there are several, and returns the paths
-// that the server has given the nodes.
-func (s *Session) createAll(ops []any) (paths []string, err error) {
-	if len(ops) == 1 {
-		r := ops[0].(*zk.CreateRequest)
-		path, err := s.requests.Create(r.Path, r.Data, r.Flags, r.Acl)
-		return []string{path}, err
+// createdContender returns the contender whose nodes were created.
+func (s *Session) createdContender(q *request) (driver.Node, error) {
+	if q.err != nil {
+		return driver.Node{}, q.err
 	}
-	replies, err := s.requests.Multi(ops...)
-	for _, r := range replies {
-		paths = append(paths, r.String)
+	if node := contendersOf(names(q.paths)); len(node) == 1 {
+		return node[0], nil
 	}
-	return paths, err
+	for _, path := range q.paths {
+		_ = s.removeOne(path, false)
+	}
+	return driver.Node{}, fmt.Errorf("the server created %s in answer to sequential creates", strings.Join(q.paths, " and "))
+}
+
+// names returns the last parts of paths.
+func names(paths []string) []string {
+	names := make([]string, len(paths))
+	for i, path := range paths {
+		names[i] = path[strings.LastIndexByte(path, '/')+1:]
+	}
+	return names
 }
 
 var errNotCreated = errors.New("not created")
@@ -174,7 +231,7 @@ func (s *Session) findCreated(dir, guid string, nodes int) (driver.Node, error) 
 		case err == errReplaced:
 			s.end(err)
 			return driver.Node{}, err
-		case !errors.Is(err, zk.ErrNoAuth) && !isTooLong(err):
+		case !errors.Is(err, zk.ErrNoAuth) && err != errTooLong:
 			continue
 		}
 		s.reapLater(func() bool {
@@ -206,8 +263,8 @@ func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
 	var own []string
 	if err == nil {
 		l := s.listOnce(dir)
-		err = l.err
-		for _, name := range l.children {
+		err = l.err()
+		for _, name := range l.children() {
 			if hasGUID(name, guid) {
 				own = append(own, name)
 			}
@@ -252,18 +309,18 @@ const reapPause = time.Second
 // the other. shared reports that a semaphore uses the directory, in which contenders
 // may appear without using a number of the queue.
 func (s *Session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
-	if l == nil || driver.Place(l.queue, node) < 0 {
+	if l == nil || driver.Place(l.contenders(), node) < 0 {
 		if l, err = s.list(dir); err != nil {
 			return nil, false, err
 		}
 	}
-	if shared = isSemaphore(l.children); shared {
+	if shared = isSemaphore(l.children()); shared {
 		err = s.checkNoSemaphore(ctx, dir)
 	}
 	if err == nil {
-		err = s.checkForeignContenders(ctx, dir, l.children, l.queue)
+		err = s.checkForeignContenders(ctx, dir, l.children(), l.contenders())
 	}
-	return l.queue, shared, err
+	return l.contenders(), shared, err
 }
 
 // checkForeignContenders returns an error if a child of dir that is not in queue
@@ -271,11 +328,7 @@ func (s *Session) queueContaining(ctx context.Context, dir string, node driver.N
 // contender differs from a lock below dir with such a name by being ephemeral, and
 // from a plain lock by its data.
 func (s *Session) checkForeignContenders(ctx context.Context, dir string, children []string, queue []driver.Node) error {
-	others := len(children)
-	for _, node := range queue {
-		others -= nodeCount(node)
-	}
-	if others == 0 {
+	if countOthers(children, queue) == 0 {
 		return nil
 	}
 	for _, name := range children {
@@ -296,6 +349,15 @@ func (s *Session) checkForeignContenders(ctx context.Context, dir string, childr
 		}
 	}
 	return nil
+}
+
+// countOthers counts the children that are not in the queue.
+func countOthers(children []string, queue []driver.Node) int {
+	others := len(children)
+	for _, node := range queue {
+		others -= nodeCount(node)
+	}
+	return others
 }
 
 // isForeignContender reports whether the node at path, which has the name of a

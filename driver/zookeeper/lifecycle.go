@@ -18,8 +18,8 @@ type lifecycle struct {
 	alive context.Context // ends when the session is over; its cause says why
 	end   context.CancelCauseFunc
 
-	dialing     context.Context // ends when no further connection may be made
-	stopDialing context.CancelFunc
+	dialing    context.Context // ends when no further connection may be made
+	endDialing context.CancelFunc
 
 	unremovable     context.Context // ends when the server has refused to remove a node
 	markUnremovable context.CancelFunc
@@ -28,7 +28,7 @@ type lifecycle struct {
 func newLifecycle() lifecycle {
 	l := lifecycle{ready: make(chan struct{}), stopped: make(chan struct{}), closed: make(chan struct{})}
 	l.alive, l.end = context.WithCancelCause(context.Background())
-	l.dialing, l.stopDialing = context.WithCancel(context.Background())
+	l.dialing, l.endDialing = context.WithCancel(context.Background())
 	l.unremovable, l.markUnremovable = context.WithCancel(context.Background())
 	return l
 }
@@ -81,6 +81,12 @@ func (s *Session) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// stopDialing makes the client connect no more.
+func (s *Session) stopDialing() {
+	s.endDialing()
+	s.requests.end()
+}
+
 // disconnect breaks the connection for good.
 func (s *Session) disconnect() {
 	s.stopDialing()
@@ -101,26 +107,26 @@ func (s *Session) shutdown() {
 	s.calls.settle()
 	s.watches.interrupt() // no more watches are added
 	idle := make(chan struct{})
-	go func() { // ends with the last call, which client.Close ends at the latest
+	go func() { // ends with the last call, which disconnect ends at the latest
 		s.calls.underWay.Wait()
 		for s.dialing.Err() == nil { // closing the session requires a connection
-			if _, err := s.requests.client.Sync("/"); err == nil {
+			if s.requests.Sync("/") == nil {
 				break
 			}
 			time.Sleep(minBackoff)
 		}
 		close(idle)
 	}()
-	// The client races with itself over a reply that arrives while it is being closed,
-	// so calls in progress get a moment for their replies.
+	// Calls in progress get a moment for their replies.
 	select {
 	case <-idle:
 	case <-time.After(time.Second):
 	}
-	s.requests.client.Close() // within 3 s; asks the server to close the session if it can
+	s.client.Close() // within 3 s; asks the server to close the session if it can
 	s.disconnect()
 	<-s.stopped
 	<-idle
+	s.requests.writers.Wait()
 }
 
 // awaitEnd returns when the session is over, at the latest when its lease ends.

@@ -11,16 +11,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/lockpool/lockpool/driver"
 )
 
-// link is one connection to a server. The client does not pass on what the server says
-// about the session (its true timeout, that it has expired), nor when it sent the
-// requests that the server answers, so the link parses the traffic as well.
+// link is one connection to a server, and what carries the session's requests past the
+// client. The client's own packets, which are the handshake, pings and the end of the
+// session, pass through, as do the answers to them and the events.
 type link struct {
 	net.Conn
 	session *Session
-	in      *bufio.Reader // the client reads every reply in two pieces
+	in      *bufio.Reader
 
 	// Of the handshake (handshake.go).
 	to            target        // the server
@@ -30,166 +32,134 @@ type link struct {
 	establishedAt time.Time     // when the handshake was complete
 	established   atomic.Bool   // the handshake is complete
 	timedOut      atomic.Bool   // the server has been silent for too long since then
-
-	head [20]byte // of the packet that is being read: length, xid, zxid, error
-	got  int      // bytes of head
-	left int      // bytes of the packet after head
-
-	substitute []byte // for the client to read in place of what the server sent
+	response      []byte        // the server's answer, for the client to read
 
 	mu             sync.Mutex
-	sent           []sent // the requests not yet answered
 	handshakeStage handshakeStage
 
-	// The deadlines in force. Each is used by only one goroutine: the one that reads,
-	// or the one that writes.
-	readBy     time.Time
-	writeBy    time.Time
-	slack      time.Duration // how much too early a deadline may be
+	// Used only by the goroutine that reads.
+	left       int           // bytes of a packet for the client
+	readBy     time.Time     // the deadline in force
+	slack      time.Duration // how much too early it may be
 	maxSilence time.Duration // how long a server may be silent
+
+	// Guarded by requests.mu.
+	pending    []*request // sent and not answered
+	unanswered int        // their length
+	out        []byte     // to be written
+	spare      []byte     // for out
+	writing    bool       // a goroutine writes, or has failed to
 }
-
-// sent is a request on its way.
-type sent struct {
-	at  time.Duration // by expiry.now
-	xid int32
-	op  int32
-}
-
-// eventXID is the xid of events. The client numbers its requests from 1.
-const eventXID = -1
-
-// Operations, as the protocol numbers them.
-const (
-	opCreate          = 1
-	opDelete          = 2
-	opGetData         = 4
-	opSync            = 9
-	opGetChildren     = 12
-	opMulti           = 14
-	opCreateContainer = 19
-)
 
 func newLink(s *Session, conn net.Conn, to target) *link {
 	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, timeout: s.addressTimeout()}
 }
 
-// Write records when a request is sent. The client writes each request with one call.
-//
-// It also makes the getData of a node that must be watched set a watch. If the client
-// did that (GetW), it would keep a channel for each watch until the node changes, and
-// set all of them again after a reconnect, which nothing here needs and which races on
-// its lastZxid with the goroutine that writes it.
+// Write implements net.Conn for the client, which writes each packet with one call.
 func (l *link) Write(p []byte) (int, error) {
+	r := l.session.requests
 	if !l.established.Load() {
 		if err := l.beginHandshake(); err != nil {
 			return 0, err
 		}
+		const lastZxid = 8 // where the handshake says what the client has seen; it has seen few answers
+		p = slices.Clone(p)
+		binary.BigEndian.PutUint64(p[lastZxid:], uint64(r.lastSeen()))
 		n, err := l.Conn.Write(p)
 		if err != nil {
 			l.session.attemptFailed(l.explainReadError(err))
 		}
 		return n, err
 	}
-	r := sent{at: l.session.expiry.clock.AtLeast()} // too early is safe
-	if len(p) >= 12 {
-		r.xid = int32(binary.BigEndian.Uint32(p[4:]))
-		r.op = int32(binary.BigEndian.Uint32(p[8:]))
-		// The path follows, and one byte that says whether to watch.
-		if r.op == opGetData && l.session.watches.has(string(p[16:16+binary.BigEndian.Uint32(p[12:])])) {
-			p = slices.Clone(p)
-			p[len(p)-1] = 1
-		}
-	}
-	l.mu.Lock()
-	l.sent = append(l.sent, r)
-	l.mu.Unlock()
-	if _, err := l.Conn.Write(p); err != nil {
-		// The client would answer the request with this error, and again when it has lost
-		// the connection. If it is being closed just then, there is a third answer, for
-		// which the request's channel has no room, and the client would wait forever. So it
-		// learns only from its next read.
-		_ = l.Conn.Close()
-	}
-	return len(p), nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.out = append(l.out, p...)
+	l.flush()
+	return len(p), nil // the client learns from its next read if it fails
 }
 
+// maxUnblocked is how many bytes can be written without waiting, if the server has
+// answered all before them: less than the buffers of any connection hold.
+const maxUnblocked = 12 << 10
+
+// flush writes what there is to write, unless another goroutine is writing, which then
+// does. Callers must not wait for the network, so flush writes on their goroutine only
+// what cannot block. It is called with requests.mu held, which it releases while it
+// writes.
+func (l *link) flush() {
+	if l.writing || len(l.out) == 0 {
+		return
+	}
+	l.writing = true
+	const mostRounds = 8 // in which a caller writes for others
+	for range mostRounds {
+		if l.unanswered > maxUnblocked {
+			break
+		}
+		if !l.writeOut() {
+			return
+		}
+	}
+	l.session.requests.writers.Go(func() { // ends when all is written or the connection is closed
+		l.session.requests.mu.Lock()
+		defer l.session.requests.mu.Unlock()
+		for l.writeOut() {
+		}
+	})
+}
+
+// writeOut writes all that there is to write, with one call. It reports whether there
+// was anything; if not, or if it failed, this goroutine no longer writes.
+func (l *link) writeOut() bool {
+	out := l.out
+	if len(out) == 0 {
+		l.writing = false
+		return false
+	}
+	l.out = l.spare[:0]
+	l.session.requests.mu.Unlock()
+	_, err := l.Conn.Write(out)
+	if err != nil {
+		l.disconnect() // the goroutine that reads notices
+	}
+	l.session.requests.mu.Lock()
+	l.spare = out
+	return err == nil
+}
+
+// Read implements net.Conn for the client. On the way, it takes out the answers to the
+// session's requests. So what is done at an answer is done in the order of answers and
+// events: the client comes back only when it has passed on the last event.
 func (l *link) Read(p []byte) (int, error) {
 	if !l.established.Load() {
 		if err := l.handshake(); err != nil {
 			return 0, err
 		}
 	}
-	if err := l.replaceOversized(); err != nil {
-		l.timedOut.Store(isTimeout(err))
-		return 0, err
-	}
-	if len(l.substitute) > 0 {
-		n := copy(p, l.substitute)
-		l.substitute = l.substitute[n:]
+	if len(l.response) > 0 {
+		n := copy(p, l.response)
+		l.response = l.response[n:]
 		return n, nil
 	}
-	n, err := l.in.Read(p)
-	l.scanReplies(p[:n])
+	for l.left == 0 {
+		if err := l.readHead(); err != nil {
+			l.timedOut.Store(isTimeout(err))
+			return 0, err
+		}
+	}
+	n, err := l.in.Read(p[:min(len(p), l.left)])
+	l.left -= n
 	return n, err
 }
 
-// scanReplies finds the packets' heads in the bytes that were read.
-func (l *link) scanReplies(p []byte) {
-	for len(p) > 0 {
-		if l.left > 0 {
-			n := min(l.left, len(p))
-			l.left, p = l.left-n, p[n:]
-			continue
+// readHead reads the head of the next packet, and if it is the answer to a request, the
+// answer.
+func (l *link) readHead() error {
+	if l.in.Buffered() == 0 { // the server has no more to say just now
+		l.session.requests.answered()
+		if err := l.extendDeadline(); err != nil {
+			return err
 		}
-		n := copy(l.head[l.got:], p)
-		l.got, p = l.got+n, p[n:]
-		if l.got < len(l.head) {
-			return
-		}
-		length := int(binary.BigEndian.Uint32(l.head[:]))
-		l.got, l.left = 0, length+4-len(l.head)
-		if xid := int32(binary.BigEndian.Uint32(l.head[4:])); xid != eventXID {
-			l.onReply(xid, int32(binary.BigEndian.Uint32(l.head[16:])))
-		}
-	}
-}
-
-// removeSent removes the request that was sent with the xid, and returns it. It is
-// almost always the first: answers come in the order of the requests, except to
-// authentication.
-func (l *link) removeSent(xid int32) (r sent) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
-		r = l.sent[i]
-		l.sent = slices.Delete(l.sent, i, i+1)
-	}
-	return r
-}
-
-// onReply is called with the head of the answer to a request.
-func (l *link) onReply(xid, code int32) {
-	e := &l.session.expiry
-	switch r := l.removeSent(xid); r.op {
-	case opSync:
-		if code == 0 {
-			e.lease.recordProof(r.at, e.now, false)
-		}
-	case opCreate, opDelete, opMulti, opCreateContainer:
-		if decidedByLeader(code) {
-			e.lease.recordProof(r.at, e.now, true)
-		}
-	}
-}
-
-// replaceOversized gives the client an error in place of a listing that is longer than
-// it accepts, and an empty node in place of one with that much data, which is not ours.
-// Otherwise the client would drop the connection, and the outcome of every other
-// pending request would be unknown.
-func (l *link) replaceOversized() error {
-	if l.got > 0 || l.left > 0 || len(l.substitute) > 0 {
-		return nil // in the middle of a packet
 	}
 	head, err := l.in.Peek(4)
 	if err != nil {
@@ -199,40 +169,92 @@ func (l *link) replaceOversized() error {
 	if length < headLength {
 		return fmt.Errorf("%s sent a packet of %d bytes, which is not an answer from ZooKeeper", l.to, length)
 	}
-	if length <= l.session.cfg.MaxPacket {
-		return nil
-	}
-	if head, err = l.in.Peek(len(l.head)); err != nil {
+	if head, err = l.in.Peek(4 + headLength); err != nil {
 		return err
 	}
 	xid := int32(binary.BigEndian.Uint32(head[4:]))
-	const statLength = 68 // of what follows the data
-	switch l.sentOp(xid) {
-	case opGetChildren:
-		code := int32(codeTooLong)
-		l.substitute = binary.BigEndian.AppendUint32(slices.Clone(head[:16]), uint32(code))
-		_, err = l.in.Discard(4 + length)
-	case opGetData:
-		l.substitute = append(slices.Clone(head), make([]byte, 4+statLength)...) // no data
-		if _, err = l.in.Discard(4 + length - statLength); err == nil {
-			_, err = io.ReadFull(l.in, l.substitute[len(head)+4:])
-		}
-	default:
+	if xid < firstXID {
+		l.left = 4 + length
 		return nil
 	}
-	l.removeSent(xid)
-	binary.BigEndian.PutUint32(l.substitute, uint32(len(l.substitute)-4))
-	return err
+	zxid, code := int64(binary.BigEndian.Uint64(head[8:])), int32(binary.BigEndian.Uint32(head[16:]))
+	_, _ = l.in.Discard(len(head))
+	q := l.session.requests.take(l, xid, zxid)
+	if q == nil { // it has failed, because no more requests can be sent
+		_, err := l.in.Discard(length - headLength)
+		return err
+	}
+	err, broken := l.readBody(q, code, length-headLength)
+	if broken == nil {
+		l.onReply(q, code)
+	}
+	q.finish(err)
+	return broken
 }
 
-// sentOp returns the operation of the request that was sent with the xid, or 0.
-func (l *link) sentOp(xid int32) int32 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := slices.IndexFunc(l.sent, func(r sent) bool { return r.xid == xid }); i >= 0 {
-		return l.sent[i].op
+// readBody reads the rest of an answer. broken is the error of the connection.
+//
+// An answer that is longer than what is accepted does not break the connection, because
+// the outcome of every other request would be unknown. A listing of that length is an
+// error, and a node with that much data, which is not ours, is one without data.
+func (l *link) readBody(q *request, code int32, length int) (err, broken error) {
+	switch {
+	case code != 0:
+		_, broken = l.in.Discard(length)
+		err = errorOf(code)
+	case length <= l.session.cfg.MaxPacket-headLength:
+		err, broken = l.decodeBody(q, length)
+	case q.op == opGetChildren:
+		_, broken = l.in.Discard(length)
+		err = errTooLong
+	case q.op == opGetData:
+		if _, broken = l.in.Discard(length - statLength); broken == nil {
+			var stat []byte
+			if stat, broken = l.in.Peek(statLength); broken == nil {
+				q.stat = (&decoder{rest: stat}).stat()
+				_, _ = l.in.Discard(statLength)
+			}
+		}
+	default:
+		broken = fmt.Errorf("%s sent an answer of %d bytes, which is more than max_packet", l.to, length)
 	}
-	return 0
+	if broken != nil {
+		err = zk.ErrConnectionClosed
+	}
+	return err, broken
+}
+
+// decodeBody reads and decodes the answer to a request that was carried out.
+func (l *link) decodeBody(q *request, length int) (err, broken error) {
+	if length > l.in.Size() {
+		body := make([]byte, length)
+		if _, broken = io.ReadFull(l.in, body); broken != nil {
+			return nil, broken
+		}
+		return q.decode(body), nil
+	}
+	body, broken := l.in.Peek(length)
+	if broken != nil {
+		return nil, broken
+	}
+	err = q.decode(body)
+	_, _ = l.in.Discard(length)
+	return err, nil
+}
+
+// onReply is called with the answer to a request.
+func (l *link) onReply(r *request, code int32) {
+	e := &l.session.expiry
+	switch r.op {
+	case opSync:
+		if code == 0 {
+			e.lease.recordProof(r.at, e.now, false)
+		}
+	case opCreate, opDelete, opMulti, opCreateContainer:
+		if decidedByLeader(code) {
+			e.lease.recordProof(r.at, e.now, true)
+		}
+	}
 }
 
 // decidedByLeader reports whether a write that ended with the code was decided by
@@ -247,43 +269,25 @@ func decidedByLeader(code int32) bool {
 	return false
 }
 
-// SetReadDeadline shortens the client's deadlines. Those for the handshake are several
-// session timeouts long, and are cleared in the middle of it (see beginHandshake); the
-// one for an answer is two thirds of the timeout, by which time the lease has ended. A
-// proof is sent every twelfth of the timeout (lease.go), so after a quarter without an
-// answer it is time for another server.
-func (l *link) SetReadDeadline(t time.Time) error {
-	if !l.established.Load() {
+// extendDeadline gives the server time for its next packet. A proof is sent every twelfth
+// of the session timeout (lease.go), so after a quarter without an answer it is time for
+// another server. A deadline that is slightly early does no harm and saves a timer.
+func (l *link) extendDeadline() error {
+	by := time.Now().Add(l.maxSilence)
+	if by.Sub(l.readBy) < l.slack {
 		return nil
 	}
-	if soon := time.Now().Add(l.maxSilence); soon.Before(t) {
-		t = soon
-	}
-	if !l.shouldSetDeadline(&l.readBy, t) {
-		return nil
-	}
-	return l.Conn.SetReadDeadline(t)
+	l.readBy = by
+	return l.Conn.SetReadDeadline(by)
 }
 
-// SetWriteDeadline skips most of the client's calls.
-func (l *link) SetWriteDeadline(t time.Time) error {
-	if !l.established.Load() || !l.shouldSetDeadline(&l.writeBy, t) {
-		return nil
-	}
-	return l.Conn.SetWriteDeadline(t)
-}
+// The client's own deadlines are of no use. Those for the handshake are several session
+// timeouts long, and are cleared in the middle of it (see beginHandshake); the one for an
+// answer is two thirds of the timeout, by which time the lease has ended; and a write
+// that waits ends with the connection.
 
-// shouldSetDeadline reports whether the deadline t is worth setting after the last one.
-// The client sets one before every packet and clears it afterward: twice four timers
-// for one lock. Clearing can be skipped, because a deadline is set before the next
-// packet, and one that is slightly early does no harm.
-func (l *link) shouldSetDeadline(last *time.Time, t time.Time) bool {
-	if t.IsZero() || t.Sub(*last) < l.slack {
-		return false
-	}
-	*last = t
-	return true
-}
+func (l *link) SetReadDeadline(time.Time) error  { return nil }
+func (l *link) SetWriteDeadline(time.Time) error { return nil }
 
 // errReplaced is the client's error if the server's answer to the handshake names
 // another session than ours.

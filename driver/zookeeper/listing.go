@@ -25,56 +25,83 @@ const maxLengths = 1024
 
 // listing is one listing of a directory.
 type listing struct {
-	sent bool          // guarded by listings.mu
-	done chan struct{} // closed when the fields below are set
+	request *request
+	sent    bool     // it may lack changes that later callers must see; guarded by listings.mu
+	next    *listing // to be sent after this one; likewise
 
-	children []string      // shared by all callers; must not be changed
-	queue    []driver.Node // the contenders among them, likewise
-	err      error
+	sorting sync.Once
+	queue   []driver.Node
 }
 
-// begin returns a listing that will show the directory as it is now, or later. If own
-// is true, the caller must request it, after previous is done, and call finish.
-func (l *listings) begin(dir string) (latest, previous *listing, answer int64, own bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	previous = l.latest[dir]
+// done is closed when the listing has been answered.
+func (l *listing) done() <-chan struct{} { return l.request.done }
+
+// children returns the children of the directory. All callers share them and must not
+// change them.
+func (l *listing) children() []string { return l.request.children }
+
+// contenders returns the contenders among the children, likewise. They are sorted by the
+// first who wants them, and not by the goroutine that reads the connection.
+func (l *listing) contenders() []driver.Node {
+	l.sorting.Do(func() { l.queue = slices.Clip(contendersOf(l.children())) }) // an append must not write to memory that others read
+	return l.queue
+}
+
+func (l *listing) err() error { return l.request.err }
+
+// beginListing returns a listing that will show the directory as it is now, or later. The
+// caller must start the request, if there is one; there is none if another caller has
+// begun the listing, or if it will follow one that is on its way.
+func (s *Session) beginListing(dir string) (*listing, *request) {
+	ls := &s.listings
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	previous := ls.latest[dir]
 	if previous != nil && !previous.sent {
-		return previous, nil, 0, false
+		return previous, nil
 	}
-	latest = &listing{done: make(chan struct{})}
-	l.latest[dir] = latest
-	return latest, previous, max(l.lengths[dir], minAnswer), true
+	l := &listing{request: childrenRequest(dir, max(ls.lengths[dir], minAnswer))}
+	l.request.shared = true
+	l.request.noted = func(*request) { s.noteListed(dir, l) }
+	ls.latest[dir] = l
+	if previous != nil {
+		previous.next = l
+		return l, nil
+	}
+	l.sent = true
+	return l, l.request
 }
 
-// markSent marks a listing that may lack changes that later callers must see.
-func (l *listings) markSent(of *listing) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of.sent = true
-}
-
-func (l *listings) finish(dir string, of *listing, maxPacket int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.latest[dir] == of {
-		delete(l.latest, dir)
+// noteListed is called when a listing has been answered.
+func (s *Session) noteListed(dir string, l *listing) {
+	ls := &s.listings
+	ls.mu.Lock()
+	if ls.latest[dir] == l {
+		delete(ls.latest, dir)
 	}
-	l.noteLength(dir, of, maxPacket)
+	ls.noteLength(dir, l, s.cfg.MaxPacket)
+	next := l.next
+	if next != nil {
+		next.sent = true
+	}
+	ls.mu.Unlock()
+	if next != nil {
+		s.requests.start(next.request)
+	}
 }
 
 // noteLength remembers how long an answer was, if it counts for more than
 // minAnswer. It is called with l.mu held.
 func (l *listings) noteLength(dir string, of *listing, maxPacket int) {
 	length := int64(0)
-	for _, name := range of.children {
+	for _, name := range of.children() {
 		length += 4 + int64(len(name))
 	}
-	if isTooLong(of.err) {
+	if of.err() == errTooLong {
 		length = int64(maxPacket)
 	}
 	switch {
-	case isUnsure(of.err):
+	case isUnsure(of.err()):
 	case length <= minAnswer:
 		delete(l.lengths, dir)
 	default:
@@ -94,20 +121,19 @@ func makeRoom[V any](m map[string]V, key string, limit int) {
 	}
 }
 
+// startListing is beginListing for a caller that starts nothing else.
+func (s *Session) startListing(dir string) *listing {
+	l, q := s.beginListing(dir)
+	if q != nil {
+		s.requests.start(q)
+	}
+	return l
+}
+
 // listOnce lists a directory as it is now, or later.
 func (s *Session) listOnce(dir string) *listing {
-	l, previous, answer, own := s.listings.begin(dir)
-	if !own {
-		<-l.done // closed by the goroutine that called begin first
-		return l
-	}
-	defer close(l.done)
-	if previous != nil {
-		<-previous.done
-	}
-	l.children, l.err = s.requests.Children(dir, answer, func() { s.listings.markSent(l) })
-	l.queue = slices.Clip(contendersOf(l.children)) // an append must not write to memory that others read
-	s.listings.finish(dir, l, s.cfg.MaxPacket)
+	l := s.startListing(dir)
+	<-l.done()
 	return l
 }
 
@@ -115,7 +141,7 @@ func (s *Session) listOnce(dir string) *listing {
 func (s *Session) list(dir string) (l *listing, err error) {
 	err = s.retryUntilAnswered(func() error {
 		l = s.listOnce(dir)
-		return l.err
+		return l.err()
 	})
 	if errors.Is(err, zk.ErrNoNode) {
 		return l, nil
@@ -128,7 +154,7 @@ func (s *Session) list(dir string) (l *listing, err error) {
 
 // explainListError is explainError for a listing of dir.
 func (s *Session) explainListError(err error, op, dir string) error {
-	if isTooLong(err) {
+	if err == errTooLong {
 		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: it has too many nodes; remove some, or raise max_packet", dir, s.cfg.MaxPacket)
 	}
 	return explainError(err, op, "READ", dir)

@@ -79,7 +79,7 @@ func (s *Session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 func (s *Session) createPlain(path string, node driver.Node, data []byte) error {
 	claims := s.claims.on(path)
 	turn := claims.create()
-	_, err := s.requests.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
+	err := s.requests.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
 	if err != nil && !isRefused(err) {
 		err = s.findCreatedPlain(path, node)
 	}
@@ -111,7 +111,7 @@ func (s *Session) readHolder(path string) (driver.Node, error) {
 	if err != nil {
 		return driver.Node{}, err
 	}
-	return driver.Node{}, fmt.Errorf("%w: %s", driver.ErrKind, describeUse(path, l.children))
+	return driver.Node{}, fmt.Errorf("%w: %s", driver.ErrKind, describeUse(path, l.children()))
 }
 
 // describeUse says what a node with these children is used for.

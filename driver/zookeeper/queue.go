@@ -13,27 +13,58 @@ import (
 
 // List implements driver.Session.
 func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
-	return runInSlot(ctx, s, func() ([]driver.Node, error) { return s.contenders(ctx, s.path(queue)) })
+	dir := s.path(queue)
+	var l *listing
+	_, err := s.ask(ctx, func() *request {
+		l = s.startListing(dir)
+		return l.request
+	})
+	if err != nil {
+		return nil, err
+	}
+	nodes := l.contenders()
+	switch err := l.err(); {
+	case errors.Is(err, zk.ErrNoNode):
+		return nil, nil
+	case err != nil:
+		return nil, s.explainListError(err, "listing", dir)
+	case countOthers(l.children(), nodes) == 0:
+		return nodes, nil
+	}
+	return runInSlot(ctx, s, func() ([]driver.Node, error) {
+		return nodes, s.checkForeignContenders(ctx, dir, l.children(), nodes)
+	})
 }
 
 // contenders returns the queue in dir, in order.
 func (s *Session) contenders(ctx context.Context, dir string) ([]driver.Node, error) {
 	l, err := s.list(dir)
 	if err == nil {
-		err = s.checkForeignContenders(ctx, dir, l.children, l.queue)
+		err = s.checkForeignContenders(ctx, dir, l.children(), l.contenders())
 	}
-	return l.queue, err
+	return l.contenders(), err
 }
 
 // Leave implements driver.Session.
 func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
-	_, err := run(ctx, s, func() (struct{}, error) {
-		if node.Kind == driver.Plain {
-			return struct{}{}, s.removePlain(s.path(queue), node)
-		}
-		err := s.remove(s.path(queue), node)
+	dir := s.path(queue)
+	if node.Kind == driver.Plain {
+		_, err := run(ctx, s, func() (struct{}, error) { return struct{}{}, s.removePlain(dir, node) }, nil)
+		return err
+	}
+	if !s.begin() {
+		return s.Err()
+	}
+	first := s.startRemoval(dir, node)
+	if s.await(ctx, first.done) && first.err == nil {
+		defer s.calls.done()
+		s.fastpaths.left(dir, node)
+		return nil
+	}
+	_, err := runBegun(ctx, s, func() (struct{}, error) {
+		err := s.endRemoval(dir, node, first)
 		if err == nil {
-			s.fastpaths.left(s.path(queue), node)
+			s.fastpaths.left(dir, node)
 		}
 		return struct{}{}, err
 	}, nil)
@@ -44,20 +75,34 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 // the server refuses, the error says so and the contender goes with the session. The
 // error is ErrRemoved if one of its nodes was already gone.
 func (s *Session) remove(dir string, node driver.Node) error {
-	names, untried := nodeNames(node), true
-	if len(names) > 1 {
-		var ops []any
-		for _, name := range names {
-			ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
-		}
-		_, err := s.requests.Multi(ops...)
-		if err == nil {
-			return nil
-		}
-		// The delete may have been carried out, or one of the nodes was gone: delete
-		// each.
-		untried = isRefused(err)
+	return s.endRemoval(dir, node, s.startRemoval(dir, node))
+}
+
+// startRemoval sends the first request to remove a contender.
+func (s *Session) startRemoval(dir string, node driver.Node) *request {
+	names := nodeNames(node)
+	if len(names) == 1 {
+		return s.requests.send(deleteRequest(dir+"/"+names[0], -1))
 	}
+	var ops []any
+	for _, name := range names {
+		ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
+	}
+	return s.requests.send(multiRequest(ops...))
+}
+
+// endRemoval is remove, after startRemoval.
+func (s *Session) endRemoval(dir string, node driver.Node, first *request) error {
+	names := nodeNames(node)
+	if len(names) == 1 {
+		return s.endRemovalOfOne(dir+"/"+names[0], true, first)
+	}
+	<-first.done
+	if first.err == nil {
+		return nil
+	}
+	// The delete may have been carried out, or one of the nodes was gone: delete each.
+	untried := isRefused(first.err)
 	var removed error
 	for _, name := range names {
 		err := s.removeOne(dir+"/"+name, untried)
@@ -72,8 +117,14 @@ func (s *Session) remove(dir string, node driver.Node) error {
 // removeOne deletes a node. If untried is true, we have sent no delete before: a node
 // that does not exist was then removed by another client, and the error is ErrRemoved.
 func (s *Session) removeOne(path string, untried bool) error {
+	return s.endRemovalOfOne(path, untried, s.requests.send(deleteRequest(path, -1)))
+}
+
+// endRemovalOfOne is removeOne after the first delete has been sent.
+func (s *Session) endRemovalOfOne(path string, untried bool, q *request) error {
 	for {
-		err := s.requests.Delete(path, -1)
+		<-q.done
+		err := q.err
 		switch {
 		case errors.Is(err, zk.ErrNoNode) && untried:
 			return driver.ErrRemoved
@@ -88,6 +139,7 @@ func (s *Session) removeOne(path string, untried bool) error {
 		if err := s.pauseBeforeRetry(); err != nil {
 			return err
 		}
+		q = s.requests.send(deleteRequest(path, -1))
 	}
 }
 
@@ -102,7 +154,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	read := s.cfg.Layout.naming().downgraded(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
 	for version := int32(0); ; {
-		_, err := s.requests.Multi(s.downgradeOps(dir, node, read, data, version)...)
+		err := s.requests.Multi(s.downgradeOps(dir, node, read, data, version)...)
 		if errors.Is(err, zk.ErrBadVersion) { // Revoke has changed the data: keep its request
 			var stat *zk.Stat
 			if data, stat, err = s.requests.Get(from); err == nil {
@@ -121,7 +173,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 			return read, nil
 		case errors.Is(err, zk.ErrNoAuth):
 			return driver.Node{}, fmt.Errorf("%w: sharing %s needs the rights CREATE and DELETE on %s, and WRITE on the node", driver.ErrNoPermission, from, dir)
-		case isRefused(err) && !isThrottled(err):
+		case isRefused(err) && err != errThrottled:
 			return driver.Node{}, explainError(err, "sharing "+from, "CREATE", dir)
 		}
 		if err := s.pauseBeforeRetry(); err != nil {
@@ -154,19 +206,20 @@ func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) er
 	for _, path := range paths {
 		checks = append(checks, &zk.CheckVersionRequest{Path: path, Version: -1})
 	}
-	err := s.runUntilAnswered(ctx, func() error {
-		if _, err := s.requests.Multi(checks...); err != nil || node.Kind != driver.Plain {
-			return err
+	q, err := s.ask(ctx, func() *request { return s.requests.send(multiRequest(checks...)) })
+	if err == nil {
+		err = q.err
+	}
+	if err == nil && node.Kind == driver.Plain { // its name may be another holder's by now
+		q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(paths[0], false)) })
+		switch {
+		case err != nil:
+		case q.err != nil:
+			err = q.err
+		case !s.matchesPlain(paths[0], node, q.data, &q.stat):
+			err = zk.ErrNoNode
 		}
-		data, stat, err := s.requests.Get(paths[0]) // a plain lock's name may be another holder's by now
-		if err != nil {
-			return err
-		}
-		if !s.matchesPlain(paths[0], node, data, stat) {
-			return zk.ErrNoNode
-		}
-		return nil
-	})
+	}
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		s.plainNodes.forget(paths[0], node)

@@ -111,7 +111,7 @@ func (s *Session) checkTarget(target recheckTarget) (isGone func(w *watch) bool,
 		return func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }, err
 	}
 	l, err := s.list(target.path)
-	children := slices.Sorted(slices.Values(l.children)) // a copy: others also read the listing
+	children := slices.Sorted(slices.Values(l.children())) // a copy: others also read the listing
 	return func(w *watch) bool {
 		return slices.ContainsFunc(w.paths, func(path string) bool {
 			_, name, _ := cutLast(path)

@@ -1,21 +1,37 @@
 package zookeeper
 
 import (
-	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/go-zookeeper/zk"
-	"golang.org/x/sync/semaphore"
+
+	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// requests sends a session's requests to its server. All answers, including those to
-// the proofs of the lease, arrive one after the other on one connection. So requests
-// bounds what can be pending ahead of a proof, in bytes of expected answers. Because
-// small answers also cost the server work, each counts for at least minAnswer. Only the
-// proofs themselves bypass the bound.
+// requests sends a session's requests to its server. The client has no part in that: its
+// calls block without a context, and it writes each request by itself. It dials, opens
+// the session, keeps it with pings, and tells the events.
+//
+// All answers, including those to the proofs of the lease, arrive one after the other on
+// one connection. So requests bounds what can be pending ahead of a proof, in bytes of
+// expected answers. Because small answers also cost the server work, each counts for at
+// least minAnswer. Only the proofs themselves bypass the bound. A request waits here
+// while there is no room for its answer, or no connection.
 type requests struct {
-	client  *zk.Conn            // for proofs, and for closing the session
-	budget  *semaphore.Weighted // bytes of answers; first come, first served
-	dialing context.Context     // of the session: ends when nothing more can be sent
+	clock   clock.Clock    // of the lease
+	writers sync.WaitGroup // goroutines that write
+
+	mu       sync.Mutex // guards all below, and link's own part (link.go)
+	link     *link      // the connection on which the session is established; nil if there is none
+	waiting  []*request // first come, first served
+	room     int64      // bytes of answers
+	lastXID  int32
+	lastZxid int64 // of the last answer: no server that is behind it may serve the session
+	over     bool  // nothing can be sent any more
 }
 
 const (
@@ -26,100 +42,248 @@ const (
 	// answers as many in an eighth of a second, and one with a round trip of 50 ms
 	// is sent 1,200 in a second.
 	minAnswer = 4 << 10
+	// maxSend is the size of the largest request in bytes.
+	maxSend = 64 << 10
+	// firstXID is the xid of the first request. The client numbers its own, which are
+	// few, from 1.
+	firstXID = 1 << 30
 )
 
-func newRequests(client *zk.Conn, dialing context.Context) *requests {
-	return &requests{client, semaphore.NewWeighted(maxAnswers), dialing}
+// request is one request to the server, and its answer.
+type request struct {
+	op     int32
+	xid    int32
+	answer int64          // the bytes of the answer that count; 0 for a proof
+	packet []byte         // nil when it is on its way
+	size   int            // of packet
+	at     time.Duration  // when it was sent, by expiry.now
+	shared bool           // others may wait for it
+	noted  func(*request) // if not nil, called with the answer before any later event is
+	done   chan struct{}  // closed after that
+
+	// The answer. It is set before noted is called.
+	err      error
+	paths    []string // of the nodes that were created
+	data     []byte
+	stat     zk.Stat
+	children []string
 }
 
-// acquire waits for room for an answer. If the session ends first, the error is the
-// client's error for a request that it abandons.
-func (r *requests) acquire(answer int64) error {
-	if r.budget.Acquire(r.dialing, answer) != nil {
-		return zk.ErrConnectionClosed
+var errTooLarge = errors.New("the request is too large")
+
+// finish sets the outcome of a request. Whoever has taken the request out of
+// requests.waiting or link.pending calls it, once.
+func (q *request) finish(err error) {
+	q.err = err
+	if q.noted != nil {
+		q.noted(q)
 	}
-	return nil
+	close(q.done)
 }
 
-func (r *requests) release(answer int64) { r.budget.Release(answer) }
-
-// send sends a request with a short answer.
-func send[T any](r *requests, request func() (T, error)) (T, error) {
-	if err := r.acquire(minAnswer); err != nil {
-		var none T
-		return none, err
+// start sends requests, together, as soon as there is a connection and room for their
+// answers. It never waits. Each request ends with its answer, or with an error that
+// isUnsure: when the connection breaks on which it was sent, or when no connection will
+// be made any more.
+func (r *requests) start(all ...*request) {
+	r.mu.Lock()
+	for _, q := range all {
+		if q.size = len(q.packet); r.over || q.size > maxSend {
+			continue
+		}
+		binary.BigEndian.PutUint32(q.packet, uint32(q.size-4))
+		if q.answer == 0 {
+			r.waiting = slices.Insert(r.waiting, 0, q)
+		} else {
+			r.waiting = append(r.waiting, q)
+		}
 	}
-	defer r.release(minAnswer)
-	return request()
+	over := r.over
+	r.sendWaiting()
+	r.mu.Unlock()
+	for _, q := range all {
+		switch {
+		case over:
+			q.finish(zk.ErrConnectionClosed)
+		case q.size > maxSend:
+			q.finish(errTooLarge)
+		}
+	}
 }
 
-func (r *requests) Create(path string, data []byte, flags int32, acl []zk.ACL) (string, error) {
-	return send(r, func() (string, error) { return r.client.Create(path, data, flags, acl) })
+// cancel takes back a request that was not sent, and reports whether that was so. Then
+// it is not done, and never will be. It does not take back what others may wait for.
+func (r *requests) cancel(q *request) bool {
+	if q.shared {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.waiting, q)
+	if i >= 0 {
+		r.waiting = slices.Delete(r.waiting, i, i+1)
+	}
+	return i >= 0
 }
 
-func (r *requests) CreateContainer(path string, data []byte, flags int32, acl []zk.ACL) (string, error) {
-	return send(r, func() (string, error) { return r.client.CreateContainer(path, data, flags, acl) })
+// sendWaiting sends what may be sent. It is called with r.mu held, which it releases
+// while it writes.
+func (r *requests) sendWaiting() {
+	l, n := r.link, 0
+	if l == nil {
+		return
+	}
+	for ; n < len(r.waiting) && r.waiting[n].answer <= r.room; n++ {
+		q := r.waiting[n]
+		r.room -= q.answer
+		r.lastXID = max(r.lastXID+1, firstXID)     // also after the largest
+		q.xid, q.at = r.lastXID, r.clock.AtLeast() // too early is safe
+		binary.BigEndian.PutUint32(q.packet[4:], uint32(q.xid))
+		l.pending = append(l.pending, q)
+		l.unanswered += q.size
+		l.out = append(l.out, q.packet...)
+		q.packet = nil
+	}
+	r.waiting = slices.Delete(r.waiting, 0, n)
+	l.flush()
 }
 
-func (r *requests) Multi(ops ...any) ([]zk.MultiResponse, error) {
-	return send(r, func() ([]zk.MultiResponse, error) { return r.client.Multi(ops...) })
+// connected is called when the session is established on a connection.
+func (r *requests) connected(l *link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.link = l
+	r.sendWaiting()
 }
+
+// disconnected is called when no more answers come from the connection.
+func (r *requests) disconnected() {
+	r.mu.Lock()
+	failed := r.dropPending()
+	r.mu.Unlock()
+	for _, q := range failed {
+		q.finish(zk.ErrConnectionClosed)
+	}
+}
+
+// dropPending returns the requests that were sent and not answered. It is called with
+// r.mu held.
+func (r *requests) dropPending() (failed []*request) {
+	if r.link != nil {
+		failed, r.link.pending = r.link.pending, nil
+	}
+	r.link, r.room = nil, maxAnswers
+	return failed
+}
+
+// end is called when no connection will be made any more.
+func (r *requests) end() {
+	r.mu.Lock()
+	failed := append(r.dropPending(), r.waiting...)
+	r.waiting, r.over = nil, true
+	r.mu.Unlock()
+	for _, q := range failed {
+		q.finish(zk.ErrConnectionClosed)
+	}
+}
+
+// take removes the request that was sent on l with the xid, and returns it, or nil. It
+// is always the first, because answers come in the order of the requests.
+func (r *requests) take(l *link, xid int32, zxid int64) *request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if zxid > 0 {
+		r.lastZxid = zxid
+	}
+	i := slices.IndexFunc(l.pending, func(q *request) bool { return q.xid == xid })
+	if i < 0 {
+		return nil
+	}
+	q := l.pending[i]
+	l.pending = slices.Delete(l.pending, i, i+1)
+	l.unanswered -= q.size
+	r.room += q.answer
+	return q
+}
+
+// answered is called when requests that were taken are finished.
+func (r *requests) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) > 0 {
+		r.sendWaiting()
+	}
+}
+
+// lastSeen returns the zxid of the last answer.
+func (r *requests) lastSeen() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lastZxid
+}
+
+// send is start for one request, and returns it.
+func (r *requests) send(q *request) *request {
+	r.start(q)
+	return q
+}
+
+// do sends a request and waits until it is done.
+func (r *requests) do(q *request) error {
+	<-r.send(q).done
+	return q.err
+}
+
+func (r *requests) Create(path string, data []byte, flags int32, acl []zk.ACL) error {
+	return r.do(createRequest(path, data, flags, acl))
+}
+
+func (r *requests) Multi(ops ...any) error { return r.do(multiRequest(ops...)) }
 
 func (r *requests) Delete(path string, version int32) error {
-	_, err := send(r, func() (any, error) { return nil, r.client.Delete(path, version) })
-	return err
+	return r.do(deleteRequest(path, version))
 }
 
-func (r *requests) Set(path string, data []byte, version int32) (*zk.Stat, error) {
-	return send(r, func() (*zk.Stat, error) { return r.client.Set(path, data, version) })
+func (r *requests) Set(path string, data []byte, version int32) error {
+	return r.do(setRequest(path, data, version))
 }
 
-func (r *requests) Sync(path string) (string, error) {
-	return send(r, func() (string, error) { return r.client.Sync(path) })
+func (r *requests) Sync(path string) error { return r.do(syncRequest(path)) }
+
+func (r *requests) Get(path string) ([]byte, *zk.Stat, error) {
+	q := getRequest(path, false)
+	err := r.do(q)
+	return q.data, &q.stat, err
 }
 
-func (r *requests) Get(path string) (data []byte, stat *zk.Stat, err error) {
-	stat, err = send(r, func() (*zk.Stat, error) {
-		data, stat, err = r.client.Get(path)
-		return stat, err
-	})
-	return data, stat, err
-}
-
-func (r *requests) Exists(path string) (exists bool, stat *zk.Stat, err error) {
-	stat, err = send(r, func() (*zk.Stat, error) {
-		exists, stat, err = r.client.Exists(path)
-		return stat, err
-	})
-	return exists, stat, err
-}
-
-// Children sends a request whose answer is expected to have the given length. It calls
-// sent when the request is on its way, or never will be.
-func (r *requests) Children(path string, answer int64, sent func()) ([]string, error) {
-	err := r.acquire(answer)
-	sent()
-	if err != nil {
-		return nil, err
+func (r *requests) Exists(path string) (bool, *zk.Stat, error) {
+	q := existsRequest(path)
+	err := r.do(q)
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, &q.stat, nil
 	}
-	defer r.release(answer)
-	children, _, err := r.client.Children(path)
-	return children, err
+	return err == nil, &q.stat, err
 }
+
+// changeNothing returns a write that changes nothing. It may fail for lack of a right on
+// the root, in an answer that a majority has agreed to nevertheless.
+func changeNothing() *request { return multiRequest(&zk.CheckVersionRequest{Path: "/", Version: -1}) }
 
 // settle returns nil when every write that the session has sent before is decided, also
 // those on earlier connections whose replies were lost: reads show what came of them. It
 // is a write, because a leader that has lost its followers answers the syncs of its own
 // clients while their writes hang (CommitProcessor.matchSyncs), and may commit those
 // later.
-func (s *Session) settle() error { return changeNothing(s.requests.Multi) }
+func (s *Session) settle() error {
+	if err := s.requests.do(changeNothing()); err != zk.ErrNoAuth {
+		return err
+	}
+	return nil
+}
 
 // sync makes a server that lags behind catch up with what has happened so far.
 func (s *Session) sync(path string) error {
-	return s.retryUntilAnswered(func() error {
-		_, err := s.requests.Sync(path)
-		return err
-	})
+	return s.retryUntilAnswered(func() error { return s.requests.Sync(path) })
 }
 
 // get reads a node.

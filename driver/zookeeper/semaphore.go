@@ -45,13 +45,13 @@ func (s *Session) checkNoSemaphore(ctx context.Context, dir string) error {
 // uses the directory.
 func (s *Session) listSemaphore(ctx context.Context, dir string) (children []string, err error) {
 	l, err := s.list(dir)
-	if err == nil && len(l.queue) > 0 {
-		err = fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, l.children))
+	if err == nil && len(l.contenders()) > 0 {
+		err = fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, l.children()))
 	}
 	if err == nil {
-		err = s.checkForeignContenders(ctx, dir, l.children, nil)
+		err = s.checkForeignContenders(ctx, dir, l.children(), nil)
 	}
-	return l.children, err
+	return l.children(), err
 }
 
 type limitResult struct {
@@ -116,20 +116,14 @@ func (s *Session) setLimit(ctx context.Context, dir string, limit int) (err erro
 		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
 			return err
 		}
-		err := s.retryUntilAnswered(func() error {
-			_, err := s.requests.Set(path, data, -1)
-			return err
-		})
+		err := s.retryUntilAnswered(func() error { return s.requests.Set(path, data, -1) })
 		if err == nil {
 			return nil
 		}
 		if !errors.Is(err, zk.ErrNoNode) {
 			return explainError(err, "setting the limit", "WRITE", path)
 		}
-		err = s.retryUntilAnswered(func() error {
-			_, err := s.requests.Create(path, data, 0, s.cfg.ACL)
-			return err
-		})
+		err = s.retryUntilAnswered(func() error { return s.requests.Create(path, data, 0, s.cfg.ACL) })
 		switch {
 		case err == nil:
 			return nil

@@ -30,6 +30,7 @@ type Session struct {
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine
 	calls     calls     // call.go: the calls in progress
 	expiry    expiry    // expiry.go: when the session ends by our own clock
+	client    *zk.Conn  // it connects, opens the session, keeps it with pings, and tells the events
 	requests  *requests // requests.go: requests to the server and how many may be pending
 	route     route     // route.go: the address to dial next
 
@@ -46,6 +47,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	s := &Session{
 		settings:    set,
 		lifecycle:   newLifecycle(),
+		requests:    &requests{room: maxAnswers},
 		calls:       calls{slots: make(chan struct{}, maxCalls)},
 		expiry:      expiry{clock: clock.Start(ctx), leaseChanged: make(chan struct{}, 1), proofWanted: make(chan struct{}, 1)},
 		route:       newRoute(cfg.Servers),
@@ -56,19 +58,21 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		fastpaths:   fastpaths{byDir: map[string]fastpath{}},
 		plainNodes:  plainNodes{byPath: map[string]plainNode{}},
 	}
-	conn, events, err := zk.Connect(cfg.Servers, cfg.SessionTimeout,
+	s.requests.clock = s.expiry.clock
+	var events <-chan zk.Event
+	var err error
+	s.client, events, err = zk.Connect(cfg.Servers, cfg.SessionTimeout,
 		zk.WithHostProvider(hostProvider{s}),
 		zk.WithDialer(s.dial),
 		zk.WithEventCallback(s.event),
 		zk.WithLogger(clientLog{cfg.Logger}),
 		zk.WithLogInfo(false),
-		zk.WithMaxBufferSize(cfg.MaxPacket),
-		zk.WithMaxConnBufferSize(maxSend),
+		zk.WithMaxBufferSize(maxEvent),
+		zk.WithMaxConnBufferSize(maxOwnPacket),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
-	s.requests = newRequests(conn, s.dialing)
 	go func() { // ends when the client's connect loop does, after conn.Close
 		for range events { // the channel drops events; s.event gets all of them
 		}
@@ -91,8 +95,13 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	return s, nil
 }
 
-// maxSend is the client's send buffer, and so the largest request in bytes.
-const maxSend = 64 << 10
+const (
+	// maxEvent is the size of the client's receive buffer. The largest packet that it
+	// reads is an event with a path of ours.
+	maxEvent = maxSend + 1<<10
+	// maxOwnPacket is the size of its send buffer, for pings and the end of the session.
+	maxOwnPacket = 1 << 10
+)
 
 // failConnect ends a session that is not returned to its caller, and returns the
 // caller's error.
@@ -117,6 +126,7 @@ func (s *Session) event(e zk.Event) {
 		s.fire(e.Path, driver.Changed)
 	case e.Type != zk.EventSession:
 	case e.State == zk.StateHasSession:
+		s.requests.connected(s.connection.current())
 		select {
 		case <-s.ready:
 		default:
@@ -124,6 +134,7 @@ func (s *Session) event(e zk.Event) {
 		}
 	case e.State == zk.StateDisconnected:
 		s.watches.interrupt()
+		s.requests.disconnected()
 	}
 }
 
@@ -144,10 +155,11 @@ func sessionID(id int64) string { return fmt.Sprintf("%#x", uint64(id)) }
 
 // Ping implements driver.Session.
 func (s *Session) Ping(ctx context.Context) error {
-	return s.runUntilAnswered(ctx, func() error {
-		_, err := send(s.requests, func() (any, error) { return nil, s.prove(true) })
-		return err
-	})
+	q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) })
+	if err == nil && q.err != zk.ErrNoAuth {
+		err = q.err
+	}
+	return err
 }
 
 // errClosed is the cause of a session's end if Close was called.

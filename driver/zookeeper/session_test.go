@@ -3,8 +3,12 @@ package zookeeper
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -37,13 +41,10 @@ func TestSessionWorksInASynctestBubble(t *testing.T) {
 	})
 }
 
-// A session can be closed while its connection breaks. A client that is being closed
-// answers each new request at once. If it sends the request nevertheless and the write
-// failed, it would answer a second time, and a third time when it has lost the
-// connection, for which the request's channel has no room.
+// A session can be closed while its connection breaks and writes fail.
 func TestSessionClosesAlthoughAWriteFails(t *testing.T) {
 	t.Parallel()
-	for range 20 { // the client chooses at random whether it sends the request and whether it reads the first answer
+	for range 20 { // the client chooses at random what it does first when it is closed
 		synctest.Test(t, func(t *testing.T) {
 			server := zktest.StartBubble(t)
 			connector, err := NewConnector(Config{
@@ -110,4 +111,81 @@ func TestProofBeginsWhenItIsSent(t *testing.T) {
 			require.Equal(t, delay, p.end-p.begin)
 		}
 	})
+}
+
+// A connection takes up to 16 KiB that the server does not read. Callers must not wait for
+// more room there, nor behind one that does, whatever they have to send.
+func TestCallsDoNotWaitForWrites(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		var stuck *stuckConn
+		connector, err := NewConnector(Config{
+			Servers: server.Members(), SessionTimeout: 20 * time.Second,
+			Dial: func(ctx context.Context, address string) (net.Conn, error) {
+				conn, err := server.Dial(ctx, address)
+				stuck = &stuckConn{Conn: conn, room: make(chan struct{}, 16<<10), closed: make(chan struct{})}
+				return stuck, err
+			},
+		})
+		require.NoError(t, err)
+		session, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		stuck.stuck.Store(true)
+		const timeout = 50 * time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		began := time.Now()
+		var all sync.WaitGroup
+		name := strings.Repeat("n", maxName)
+		for i := range 200 {
+			all.Go(func() {
+				var err error
+				switch i % 4 {
+				case 0:
+					_, err = session.Data(ctx, name, driver.Node{Name: "a"})
+				case 1:
+					_, err = session.List(ctx, name)
+				case 2:
+					_, err = session.Watch(ctx, name, driver.Node{Name: "a"}, driver.Node{Name: "b"})
+				case 3:
+					_, _, err = session.Join(ctx, name, driver.Mutex, 0, 0, make([]byte, maxData))
+				}
+				if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > timeout+grace {
+					t.Errorf("%v after %v", err, took)
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, cap(stuck.room)-len(stuck.room), "the test is about a connection without room")
+		require.NoError(t, session.Close(t.Context()))
+	})
+}
+
+// stuckConn is a connection whose writes wait when there is no room, once it is stuck.
+type stuckConn struct {
+	net.Conn
+	stuck  atomic.Bool
+	room   chan struct{} // an element for each byte that was written since
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *stuckConn) Write(p []byte) (int, error) {
+	if !c.stuck.Load() {
+		return c.Conn.Write(p)
+	}
+	for range p {
+		select {
+		case c.room <- struct{}{}:
+		case <-c.closed:
+			return 0, net.ErrClosed
+		}
+	}
+	return len(p), nil
+}
+
+func (c *stuckConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -22,12 +23,14 @@ type watches struct {
 // watch is one watch at the server, on all nodes of one contender.
 type watch struct {
 	*driver.Watch
-	began time.Time
-	paths []string
-	raw   []byte        // the data of the first node, set before armed is closed
-	stat  *zk.Stat      // likewise
-	armed chan struct{} // closed when the server has answered; then err is set
-	err   error
+	began  time.Time
+	paths  []string
+	raw    []byte        // the data of the first node, set before armed is closed
+	stat   *zk.Stat      // likewise
+	reads  []*request    // by path
+	unread atomic.Int32  // how many of them have not been answered
+	armed  chan struct{} // closed when the server has answered; then err is set
+	err    error
 }
 
 // isArmed reports whether the server has agreed to watch.
@@ -46,9 +49,6 @@ func (ws *watches) at(path string) *watch {
 	defer ws.mu.Unlock()
 	return ws.byPath[path]
 }
-
-// has reports whether there is a watch on path, or one is being set.
-func (ws *watches) has(path string) bool { return ws.at(path) != nil }
 
 // remove removes a watch that has fired, or is about to.
 func (ws *watches) remove(w *watch) {
@@ -92,75 +92,89 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 		return nil, err
 	}
 	pending, began := make([]*watch, len(nodes)), time.Now()
+	var reads []*request
 	for i, node := range nodes {
-		if pending[i] = s.watch(s.paths(queue, node)...); pending[i] == nil {
-			return nil, s.Err()
+		var own bool
+		if pending[i], own = s.watch(s.paths(queue, node)...); own {
+			reads = append(reads, pending[i].reads...)
 		}
 	}
+	s.requests.start(reads...)
 	watches := make([]*driver.Watch, len(nodes))
 	for i, w := range pending {
-		select {
-		case <-w.armed:
-			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-				watches[i] = s.plainWatch(w, nodes[i], w.began.Before(began))
-			}
-			if w.err != nil {
-				return nil, w.err
-			}
-		case <-s.alive.Done():
-			return nil, s.Err()
-		case <-ctx.Done():
-			return nil, s.noAnswerError(ctx)
+		if w == nil || !s.await(ctx, w.armed) {
+			return nil, s.gaveUp(ctx)
+		}
+		if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
+			watches[i] = s.plainWatch(w, nodes[i], w.began.Before(began))
+		}
+		if w.err != nil {
+			return nil, w.err
 		}
 	}
 	return watches, nil
 }
 
 // watch returns the watch on the paths, which may not be armed yet, or nil if the
-// session is over.
-func (s *Session) watch(paths ...string) *watch {
+// session is over. If own is true, the caller must start its reads.
+func (s *Session) watch(paths ...string) (w *watch, own bool) {
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
-	w := s.watches.byPath[paths[0]]
-	if w == nil && s.begin() {
-		w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
-		for _, path := range paths {
-			s.watches.byPath[path] = w
-		}
-		go s.arm(w) // ends with its requests
+	if w = s.watches.byPath[paths[0]]; w != nil || !s.begin() {
+		return w, false
 	}
-	return w
+	defer s.calls.done()
+	w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
+	w.unread.Store(int32(len(paths)))
+	noted := func(*request) { s.noteRead(w) }
+	for _, path := range paths {
+		s.watches.byPath[path] = w
+		q := getRequest(path, true)
+		q.noted, q.shared = noted, true
+		w.reads = append(w.reads, q)
+	}
+	return w, true
 }
 
-// arm asks the server to watch, with getData: on a node that does not exist getData
-// fails, while exists would leave a watch forever on a name that is never used again.
-// The link makes the read set a watch, so the client knows nothing about the watch; it
-// passes all events to Session.event, in order.
-func (s *Session) arm(w *watch) {
-	defer s.calls.done()
-	defer close(w.armed)
-	for i, path := range w.paths {
-		data, stat, err := s.requests.Get(path)
-		if err == nil {
-			if i == 0 {
-				w.Created, w.raw, w.stat = stat.Czxid, data, stat
-				_, w.Data = parsePlainData(data)
-				w.Revoked = string(w.Data) == revokeRequest
-			}
-			continue
-		}
-		s.watches.remove(w)
-		switch {
-		case isUnsure(err):
-			_ = s.pauseBeforeRetry() // because the waiters ask again at once
-			w.Fire(driver.Interrupted)
-		case errors.Is(err, zk.ErrNoNode):
-			w.Fire(driver.Missing)
-		default:
-			w.err = explainError(err, "watching", "READ", path)
-		}
+// noteRead is called when one of a watch's reads has been answered. They set the watch with
+// getData: on a node that does not exist getData fails, while exists would leave a watch
+// forever on a name that is never used again. The client does not know of the watch. It
+// would keep a channel for each until the node changes, and set all of them again after a
+// reconnect, which nothing here needs. It passes all events to Session.event, in order.
+func (s *Session) noteRead(w *watch) {
+	if w.unread.Add(-1) > 0 {
 		return
 	}
+	for i, q := range w.reads {
+		if q.err != nil {
+			s.noteUnwatched(w, q)
+			return
+		}
+		if i == 0 {
+			w.Created, w.raw, w.stat = q.stat.Czxid, q.data, &q.stat
+			_, w.Data = parsePlainData(q.data)
+			w.Revoked = string(w.Data) == revokeRequest
+		}
+	}
+	close(w.armed)
+}
+
+// noteUnwatched is noteRead for a watch of which a read has failed.
+func (s *Session) noteUnwatched(w *watch, q *request) {
+	s.watches.remove(w)
+	switch {
+	case isUnsure(q.err):
+		time.AfterFunc(minBackoff, func() { // because the waiters ask again at once
+			w.Fire(driver.Interrupted)
+			close(w.armed)
+		})
+		return
+	case errors.Is(q.err, zk.ErrNoNode):
+		w.Fire(driver.Missing)
+	default:
+		w.err = explainError(q.err, "watching", "READ", w.paths[0])
+	}
+	close(w.armed)
 }
 
 // plainWatch returns the watch on the node of a plain lock, whose name another holder's

@@ -149,13 +149,7 @@ func (quiet) Printf(string, ...any) {}
 
 // Config returns the configuration of the bench's pools.
 func (b *Bench) Config() zookeeper.Config {
-	cfg := zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, Dial: b.dial, SessionTimeout: 5 * time.Second}
-	if b.dial != nil {
-		// The client has a buffer of that size for each connection. There are tens of
-		// thousands of connections in bubbles.
-		cfg.MaxPacket = 1 << 16
-	}
-	return cfg
+	return zookeeper.Config{Servers: []string{b.Addr}, Chroot: b.Chroot, Dial: b.dial, SessionTimeout: 5 * time.Second}
 }
 
 // Pool returns a pool that is closed when the test ends.

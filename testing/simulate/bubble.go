@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -289,7 +290,6 @@ func (b *bubble) start(slot int) {
 	logger := slog.New(rescueHandler{i})
 	connector, err := zookeeper.NewConnector(zookeeper.Config{
 		Servers: b.server.Members(), Chroot: chroot, Layout: p.Layout, SessionTimeout: p.Timeout, Logger: logger, Dial: i.dialer(),
-		MaxPacket: 1 << 16, // the size of a buffer that each connection has
 	})
 	if err != nil {
 		panic(err) // an error in this program
@@ -379,20 +379,70 @@ func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
 type slowConn struct {
 	net.Conn
 	latency time.Duration
-	up      *rand.Rand // used by the goroutine that writes
 	down    *rand.Rand // used by the goroutine that reads
+
+	mu     sync.Mutex
+	up     *rand.Rand
+	last   time.Time // when the last packet is delivered
+	sent   chan delayed
+	closed bool
+}
+
+// delayed is what was written, and when it is delivered.
+type delayed struct {
+	packet []byte
+	at     time.Time
 }
 
 func newSlowConn(conn net.Conn, latency time.Duration, seed uint64) *slowConn {
 	_, port, _ := net.SplitHostPort(conn.LocalAddr().String())
 	var number uint64
 	_, _ = fmt.Sscan(port, &number)
-	return &slowConn{conn, latency, rand.New(rand.NewPCG(seed, 2*number)), rand.New(rand.NewPCG(seed, 2*number+1))}
+	const most = 1 << 10 // packets on their way; a write waits for room
+	c := &slowConn{
+		Conn: conn, latency: latency, sent: make(chan delayed, most),
+		up: rand.New(rand.NewPCG(seed, 2*number)), down: rand.New(rand.NewPCG(seed, 2*number+1)),
+	}
+	go c.deliver() // ends soon after Close
+	return c
 }
 
+// Write does not wait, as on a connection whose buffers have room.
 func (c *slowConn) Write(p []byte) (int, error) {
-	time.Sleep(between(c.up, 0, c.latency))
-	return c.Conn.Write(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, net.ErrClosed
+	}
+	at := time.Now().Add(between(c.up, 0, c.latency))
+	if at.Before(c.last) { // in order
+		at = c.last
+	}
+	c.last = at
+	c.sent <- delayed{bytes.Clone(p), at}
+	return len(p), nil
+}
+
+func (c *slowConn) deliver() {
+	for d := range c.sent {
+		time.Sleep(time.Until(d.at))
+		if _, err := c.Conn.Write(d.packet); err != nil {
+			c.Conn.Close() // the reader notices
+		}
+	}
+	c.Conn.Close()
+}
+
+// Close closes the connection when what has been written has been delivered.
+func (c *slowConn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.closed = true
+	close(c.sent)
+	return c.Conn.SetReadDeadline(time.Unix(1, 0))
 }
 
 // Read delays what has arrived. Packets are read in two parts, of which one is delayed.

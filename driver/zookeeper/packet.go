@@ -1,0 +1,307 @@
+package zookeeper
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// Operations, as the protocol numbers them.
+const (
+	opCreate          = 1
+	opDelete          = 2
+	opExists          = 3
+	opGetData         = 4
+	opSetData         = 5
+	opSync            = 9
+	opGetChildren     = 12
+	opCheck           = 13
+	opMulti           = 14
+	opCreateContainer = 19
+	opError           = -1 // of a part of a multi that was not carried out
+)
+
+// newRequest returns a request without the fields of its operation, which take size
+// bytes or a little more. Its xid and its length are not known yet.
+func newRequest(op int32, size int) *request {
+	packet := make([]byte, 8, 12+size)
+	return &request{op: op, answer: minAnswer, packet: appendInt(packet, op), done: make(chan struct{})}
+}
+
+func createRequest(path string, data []byte, flags int32, acl []zk.ACL) *request {
+	op := int32(opCreate)
+	if flags == zk.FlagContainer {
+		op = opCreateContainer
+	}
+	q := newRequest(op, createSize(path, data))
+	q.packet = appendCreate(q.packet, path, data, flags, acl)
+	return q
+}
+
+// createSize is the size of a create with one entry in its ACL that is not very long.
+func createSize(path string, data []byte) int { return len(path) + len(data) + 64 }
+
+func deleteRequest(path string, version int32) *request {
+	q := newRequest(opDelete, len(path)+8)
+	q.packet = appendInt(appendString(q.packet, path), version)
+	return q
+}
+
+func existsRequest(path string) *request {
+	q := newRequest(opExists, len(path)+5)
+	q.packet = append(appendString(q.packet, path), 0)
+	return q
+}
+
+// getRequest reads a node. If watch is true and the node exists, the read sets a watch.
+func getRequest(path string, watch bool) *request {
+	q := newRequest(opGetData, len(path)+5)
+	q.packet = append(appendString(q.packet, path), boolByte(watch))
+	return q
+}
+
+func setRequest(path string, data []byte, version int32) *request {
+	q := newRequest(opSetData, len(path)+len(data)+12)
+	q.packet = appendInt(appendBytes(appendString(q.packet, path), data), version)
+	return q
+}
+
+// childrenRequest lists a directory. The answer is expected to have the given length.
+func childrenRequest(path string, answer int64) *request {
+	q := newRequest(opGetChildren, len(path)+5)
+	q.packet = append(appendString(q.packet, path), 0)
+	q.answer = answer
+	return q
+}
+
+func syncRequest(path string) *request {
+	q := newRequest(opSync, len(path)+4)
+	q.packet = appendString(q.packet, path)
+	return q
+}
+
+// multiRequest is a transaction of the client's types for creates, deletes, changes of
+// data and checks.
+func multiRequest(ops ...any) *request {
+	const opHeader = 9
+	q := newRequest(opMulti, 0)
+	begin := func(op int32, size int) {
+		if cap(q.packet)-len(q.packet) < 2*opHeader+size {
+			q.packet = append(make([]byte, 0, 2*cap(q.packet)+2*opHeader+size), q.packet...)
+		}
+		q.packet = appendInt(append(appendInt(q.packet, op), 0), -1)
+	}
+	for _, op := range ops {
+		switch op := op.(type) {
+		case *zk.CreateRequest:
+			begin(opCreate, createSize(op.Path, op.Data))
+			q.packet = appendCreate(q.packet, op.Path, op.Data, op.Flags, op.Acl)
+		case *zk.DeleteRequest:
+			begin(opDelete, len(op.Path)+8)
+			q.packet = appendInt(appendString(q.packet, op.Path), op.Version)
+		case *zk.SetDataRequest:
+			begin(opSetData, len(op.Path)+len(op.Data)+12)
+			q.packet = appendInt(appendBytes(appendString(q.packet, op.Path), op.Data), op.Version)
+		case *zk.CheckVersionRequest:
+			begin(opCheck, len(op.Path)+8)
+			q.packet = appendInt(appendString(q.packet, op.Path), op.Version)
+		default:
+			panic(fmt.Sprintf("%T in a transaction", op))
+		}
+	}
+	q.packet = appendInt(append(appendInt(q.packet, -1), 1), -1) // no more
+	return q
+}
+
+func appendCreate(b []byte, path string, data []byte, flags int32, acl []zk.ACL) []byte {
+	b = appendBytes(appendString(b, path), data)
+	b = appendInt(b, int32(len(acl)))
+	for _, a := range acl {
+		b = appendString(appendString(appendInt(b, a.Perms), a.Scheme), a.ID)
+	}
+	return appendInt(b, flags)
+}
+
+func appendInt(b []byte, n int32) []byte { return binary.BigEndian.AppendUint32(b, uint32(n)) }
+
+func appendString(b []byte, s string) []byte { return append(appendInt(b, int32(len(s))), s...) }
+
+func appendBytes(b, data []byte) []byte {
+	if data == nil {
+		return appendInt(b, -1)
+	}
+	return append(appendInt(b, int32(len(data))), data...)
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// decode sets the answer of a request that was carried out.
+func (q *request) decode(body []byte) error {
+	d := decoder{rest: body}
+	switch q.op {
+	case opCreate, opCreateContainer:
+		q.paths = []string{d.string()}
+	case opExists, opSetData:
+		q.stat = d.stat()
+	case opGetData:
+		q.data = d.bytes()
+		q.stat = d.stat()
+	case opGetChildren:
+		n := d.int()
+		if n < 0 || int(n) > len(d.rest)/4 {
+			return errGarbled
+		}
+		q.children = make([]string, n)
+		for i := range q.children {
+			q.children[i] = d.string()
+		}
+	case opMulti:
+		return q.decodeMulti(&d)
+	}
+	return d.err
+}
+
+// decodeMulti returns the error of the first part that was not carried out, if there is
+// one.
+func (q *request) decodeMulti(d *decoder) (err error) {
+	for d.err == nil {
+		op, done, _ := d.int(), d.bool(), d.int()
+		if done {
+			break
+		}
+		switch op {
+		case opCreate:
+			q.paths = append(q.paths, d.string())
+		case opSetData:
+			d.stat()
+		case opError:
+			if code := d.int(); err == nil {
+				err = errorOf(code)
+			}
+		case opDelete, opCheck:
+		default:
+			return errGarbled
+		}
+	}
+	if d.err != nil {
+		return d.err
+	}
+	return err
+}
+
+var errGarbled = errors.New("the server's answer cannot be understood")
+
+// decoder reads an answer. After an error all values are zero.
+type decoder struct {
+	rest []byte
+	err  error
+}
+
+func (d *decoder) next(n int) []byte {
+	if n < 0 || n > len(d.rest) || d.err != nil {
+		d.err = errGarbled
+		return nil
+	}
+	b := d.rest[:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func (d *decoder) int() int32 {
+	b := d.next(4)
+	if b == nil {
+		return 0
+	}
+	return int32(binary.BigEndian.Uint32(b))
+}
+
+func (d *decoder) long() int64 {
+	b := d.next(8)
+	if b == nil {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(b))
+}
+
+func (d *decoder) bool() bool {
+	b := d.next(1)
+	return b != nil && b[0] != 0
+}
+
+func (d *decoder) string() string { return string(d.next(int(d.int()))) }
+
+// bytes returns nil if the server has no data, not even empty data.
+func (d *decoder) bytes() []byte {
+	n := d.int()
+	if n < 0 {
+		return nil
+	}
+	return append([]byte{}, d.next(int(n))...)
+}
+
+// statLength is the length of a stat.
+const statLength = 68
+
+func (d *decoder) stat() zk.Stat {
+	return zk.Stat{
+		Czxid: d.long(), Mzxid: d.long(), Ctime: d.long(), Mtime: d.long(),
+		Version: d.int(), Cversion: d.int(), Aversion: d.int(), EphemeralOwner: d.long(),
+		DataLength: d.int(), NumChildren: d.int(), Pzxid: d.long(),
+	}
+}
+
+// errorOf returns the client's error for a code in an answer.
+func errorOf(code int32) error {
+	switch code {
+	case 0:
+		return nil
+	case -8:
+		return zk.ErrBadArguments
+	case -100:
+		return zk.ErrAPIError
+	case -101:
+		return zk.ErrNoNode
+	case -102:
+		return zk.ErrNoAuth
+	case -103:
+		return zk.ErrBadVersion
+	case -108:
+		return zk.ErrNoChildrenForEphemerals
+	case -110:
+		return zk.ErrNodeExists
+	case -111:
+		return zk.ErrNotEmpty
+	case -112:
+		return zk.ErrSessionExpired
+	case -114:
+		return zk.ErrInvalidACL
+	case -115:
+		return zk.ErrAuthFailed
+	case -116:
+		return zk.ErrClosing
+	case -117:
+		return zk.ErrNothing
+	case -118:
+		return zk.ErrSessionMoved
+	case -123:
+		return zk.ErrReconfigDisabled
+	}
+	return codeError(code)
+}
+
+// codeError is a code in an answer that the client has no error for.
+type codeError int32
+
+const (
+	errUnimplemented codeError = -6
+	errThrottled     codeError = -127
+)
+
+func (e codeError) Error() string { return fmt.Sprintf("unknown error: %d", int32(e)) }
