@@ -111,7 +111,7 @@ func TestRunGoesOn(t *testing.T) {
 		seed++
 	}
 	both := draw(seed, 0, mix{}).Lasts + 10*time.Minute
-	quiet := func(o *options) { o.Seed, o.Pools, o.State, o.Interval = seed, 3, file, 0 }
+	quiet := func(o *options) { o.Seed, o.Pools, o.State, o.Interval = seed, 1, file, 0 }
 	first, _, _ := runFor(t, both, quiet)
 	require.Equal(t, 2, first.bubbles)
 	text, err := os.ReadFile(file)
