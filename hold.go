@@ -317,6 +317,9 @@ func (h *hold) watchNode(ctx context.Context) (*driver.Watch, error) {
 func (h *hold) endIfLost(err error) error {
 	removed, unreadable := errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrNoPermission)
 	if !removed && !unreadable && !errors.Is(err, driver.ErrSessionLost) {
+		if cause := h.life.err(); errors.Is(cause, ErrLockLost) {
+			return cause // which has ended the request
+		}
 		return err // not an answer
 	}
 	if cause := lostWith(err); h.life.end(cause) {
