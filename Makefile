@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test differential torture simulate bugs fuzz vet tidy release-check bench deps help
+.PHONY: test test-root-real test-driver differential torture simulate bugs fuzz vet tidy release-check bench deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -10,15 +10,23 @@ DURATION ?= 10m
 SEED ?= 1
 YEARS ?= 0.001
 
-# The packages that measure how long something takes run alone, one after the other. The
-# race detector would sleep for a second at the end of every process.
+# The root package, and the driver, measure how long something takes, so nothing that keeps
+# the processors busy runs beside them. The tests of the driver mostly wait. The race
+# detector would sleep for a second at the end of every process.
 timed := . ./driver/zookeeper
 go_test := GORACE=atexit_sleep_ms=10 go test $(as_root) -race -timeout 15m
 
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
-	$(go_test) -p 1 $(timed)
-	$(go_test) -p 1 -parallel 4 $(timed) -server real
+	$(go_test) .
+	$(MAKE) --no-print-directory -j 2 -O test-root-real test-driver
 	$(go_test) -p 4 -parallel 4 $$(go list work | grep -vxF "$$(go list $(timed))" | sort -r) # the longest begin first
+
+test-root-real:
+	$(go_test) -parallel 4 . -server real
+
+test-driver:
+	$(go_test) ./driver/zookeeper
+	$(go_test) -parallel 4 ./driver/zookeeper -server real
 
 differential: deps ## DURATION of random programs, which must get the same replies from both kinds of servers
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)

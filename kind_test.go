@@ -225,6 +225,37 @@ func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 	require.False(t, lockErr == nil && r.err == nil, "a lock and a semaphore are held under one name")
 }
 
+// A lock whose node was created before the permits of a semaphore is not granted after
+// they are released: its token would be smaller than theirs.
+func TestLockSeesPermitsThatAreGone(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	p, others := b.Pool(), b.Pool()
+	semaphore := p.Semaphore("s", 1)
+	b.Release(b.Acquire(semaphore, 1)) // its directories exist
+	create := own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/s/leases", Ops: zktest.Creates},
+		Do:    zktest.HoldApply(),
+	})
+	acquiring := b.StartAcquire(semaphore, 1)
+	require.NoError(t, create.Wait(b.Ctx))
+	look := own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/s/locks", Ops: zktest.Lists},
+		Do:    zktest.HoldApply(),
+	})
+	locking := b.StartLock(others, "s")
+	require.NoError(t, look.Wait(b.Ctx)) // the lock's node exists
+
+	create.Release()
+	b.Release(acquiring.Granted())
+	b.Until(func() bool { return len(b.Children("s/locks")) == 0 }, "the guard is gone")
+	look.Release()
+	<-locking.Done
+	require.ErrorIs(t, locking.Err, lockpool.ErrKindMismatch)
+	b.Unlock(b.Lock(others, "s"))
+}
+
 // A lock that is granted by its sequence number, without a listing, must still
 // notice a semaphore in use.
 func TestFastPathSeesASemaphore(t *testing.T) {

@@ -117,6 +117,24 @@ func TestPlainHolderLearnsThatItsLockWasBroken(t *testing.T) {
 	}
 }
 
+// The event of the node's deletion can come before the end of the session is known. It
+// does not mean that the delete that was sent has been carried out.
+func TestPlainLockOfAnEndedSessionIsNotReleased(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	l := b.Lock(b.Pool(), "a", lockpool.Plain())
+	require.NoError(t, own.WaitWatch(b.Ctx, b.Chroot+"/a", 1)) // the guard's
+	session := own.State().Nodes[b.Chroot+"/a"].Stat.EphemeralOwner
+	own.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DelayReply(100 * time.Millisecond)})
+	del := own.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
+	released := make(chan error, 1)
+	go func() { released <- l.Unlock(b.Ctx) }()
+	require.NoError(t, del.Wait(b.Ctx))
+	require.NoError(t, own.ExpireSession(session))
+	require.ErrorIs(t, <-released, lockpool.ErrLockLost)
+}
+
 // An ephemeral node of any other client is a plain lock.
 func TestAnyEphemeralNodeIsAPlainLock(t *testing.T) {
 	t.Parallel()

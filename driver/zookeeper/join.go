@@ -315,7 +315,7 @@ func (s *Session) queueContaining(ctx context.Context, dir string, node driver.N
 		}
 	}
 	if shared = isSemaphore(l.children()); shared {
-		err = s.checkNoSemaphore(ctx, dir)
+		err = s.checkNoSemaphore(ctx, dir, node)
 	}
 	if err == nil {
 		err = s.checkForeignContenders(ctx, dir, l.children(), l.contenders())

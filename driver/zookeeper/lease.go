@@ -25,7 +25,8 @@ import (
 //     follower only collects the activity (LearnerSessionTracker.touchTable)
 //     and reports it in its answer to the leader's next ping; not even a
 //     request that is passed on to the leader counts there.
-//  2. The leader pings its followers every half tick, or a moment later
+//  2. The leader pings its followers every half tick, or a moment later; if it was
+//     paused, as by its garbage collector, a moment after it goes on
 //     (Leader.lead), on the stream on which it also answers the requests that they
 //     pass on. A follower answers a ping at once, on the stream on which it passes
 //     on the next requests. Both streams keep their order
@@ -40,11 +41,11 @@ import (
 //     waitForNewLeaderAck).
 //
 // The leader knows of activity. Let x, y and z be requests that went through
-// the leader on one connection, where y began T/4 and a little more after x had
-// been answered, and z began after y had been answered. T is at least two ticks,
-// so between its answers to x and to y the leader sent a ping. The follower got it
-// after it had seen x, and before it gave us the answer to y; so it had reported
-// x, or activity after x, before it passed on z. By the order of its stream the
+// the leader on one connection, where y began T/4 and a moment after x had
+// been answered, and z began a moment after y had been answered. T is at least two
+// ticks, so the leader sent a ping after its answer to x, and at most a moment after
+// its answer to y. The follower got it after it had seen x, and before it passed on z;
+// by then it had reported x, or activity after x. By the order of its stream the
 // leader knew of that report when it handled z. So when z is answered, the
 // leader will not expire the session before the beginning of x + T. (The
 // shorter argument, that the answer to z itself shows that the leader had been
@@ -62,9 +63,10 @@ import (
 // answered. A twentieth of T is subtracted for clocks that run at different rates, and
 // for the time that it takes to notify the holders.
 //
-// This rests on three assumptions. Clocks drift apart by less than that twentieth. T is
+// This rests on four assumptions. Clocks drift apart by less than that twentieth. T is
 // at least two ticks, as it is unless minSessionTimeout was set lower; a client cannot
-// see the tick. The process, or its machine, is not paused between reading the lease
+// see the tick. A moment is less than a thirtieth of T, and the network does not fall
+// silent in just that moment after a pause of the leader. The process, or its machine, is not paused between reading the lease
 // and acting on it; nothing on this side can prevent that, and a store that must be
 // safe has to compare fencing tokens.
 //
@@ -107,10 +109,11 @@ const (
 	proofsPerTimeout = 12
 	// proofsPerWrite is how many proofs there are for each that is a write.
 	proofsPerWrite = 4
-	// apart is the time between x and y, in hundredths of T: half a tick, if T is
-	// two ticks, and a little more for a leader that is late with its ping and
-	// for clocks that drift.
-	apart = 28
+	// late is by how much a leader may be late with its ping, and clocks may drift
+	// meanwhile, in hundredths of T.
+	late = 3
+	// apart is the time between x and y: half a tick, if T is two ticks, and a moment.
+	apart = 25 + late
 	// proofGrain is the part of T within which proofs count as one.
 	proofGrain = 64
 	// driftPart is the part of T that is subtracted for the drift of clocks.
@@ -149,7 +152,7 @@ func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write
 		l.settled = nil
 	}
 	if n := len(l.proofs); n == 0 || begin-l.proofs[n-1].begin >= l.timeout/proofGrain {
-		if y := lastCompletedBefore(l.proofs, begin); y >= 0 {
+		if y := lastCompletedBefore(l.proofs, begin-l.timeout*late/100); y >= 0 {
 			if x := lastCompletedBefore(l.proofs, l.proofs[y].begin-l.timeout*apart/100); x >= 0 {
 				l.activeAt = max(l.activeAt, l.proofs[x].begin)
 				l.proofs = slices.Delete(l.proofs, 0, x)

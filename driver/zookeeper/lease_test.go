@@ -93,8 +93,8 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 }
 
 // The test checks the argument of the type lease against a model of the servers: a
-// leader that is told of activity by a follower's answers to its pings, and
-// four streams that keep their order and may be held up for any time. The
+// leader that is told of activity by a follower's answers to its pings and may be
+// paused, and four streams that keep their order and may be held up for any time. The
 // follower may be cut off at any moment, so the lease must never end after the
 // session would expire if that happened now.
 func TestLeaseEndsBeforeTheLeaderCanExpireTheSession(t *testing.T) {
@@ -127,6 +127,7 @@ type model struct {
 
 	active bool          // at the follower, not reported yet
 	told   time.Duration // when the leader was last told of activity
+	goesOn time.Duration // when the pause of the leader ends or has ended
 
 	toFollower, toLeader, fromLeader, fromFollower stream
 }
@@ -140,6 +141,7 @@ func newModel(seed uint64) *model {
 	m.at(m.upTo(testTimeout/4), m.ping)
 	m.at(0, m.renew)
 	m.at(m.upTo(testTimeout), m.use)
+	m.at(m.upTo(testTimeout), m.pause)
 	return m
 }
 
@@ -160,21 +162,47 @@ func (m *model) at(when time.Duration, do func()) {
 }
 
 func (m *model) send(s *stream, arrive func()) {
-	if m.rand.IntN(20) == 0 {
+	if m.rand.IntN(20) == 0 && m.now >= m.goesOn+testTimeout*late/100 {
 		s.heldUp = m.now + m.upTo(testTimeout)
 	}
 	s.last = max(s.last, s.heldUp, m.now+m.upTo(testTimeout/200))
 	m.at(s.last, arrive)
 }
 
+// pause pauses the leader, which then goes on with everything at once, except for the
+// ping that was due, which is a moment late. Streams are not held up from just that moment.
+func (m *model) pause() {
+	m.goesOn = m.now + m.upTo(testTimeout/2)
+	m.at(m.goesOn+m.upTo(2*testTimeout), m.pause)
+}
+
+// atLeader calls do when the leader is not paused.
+func (m *model) atLeader(do func()) {
+	if m.now < m.goesOn {
+		m.at(m.goesOn, func() { m.atLeader(do) })
+		return
+	}
+	do()
+}
+
 func (m *model) ping() {
+	if m.now < m.goesOn {
+		m.at(m.goesOn+m.upTo(testTimeout*late/100), m.pingNow)
+		return
+	}
+	m.pingNow()
+}
+
+func (m *model) pingNow() {
 	m.send(&m.fromLeader, func() {
 		active := m.active
 		m.active = false
 		m.send(&m.toLeader, func() {
-			if active {
-				m.told = m.now
-			}
+			m.atLeader(func() {
+				if active {
+					m.told = m.now
+				}
+			})
 		})
 	})
 	m.at(m.now+testTimeout/4+m.upTo(testTimeout/34), m.ping) // at the earliest
@@ -202,11 +230,13 @@ func (m *model) ask(write bool, then func()) {
 	m.send(&m.toFollower, func() {
 		m.active = true
 		m.send(&m.toLeader, func() {
-			m.send(&m.fromLeader, func() {
-				m.send(&m.fromFollower, func() {
-					m.lease.recordProof(begin, readAt(m.now), write)
-					m.shorter = max(m.shorter, begin+testTimeout*7/12)
-					then()
+			m.atLeader(func() {
+				m.send(&m.fromLeader, func() {
+					m.send(&m.fromFollower, func() {
+						m.lease.recordProof(begin, readAt(m.now), write)
+						m.shorter = max(m.shorter, begin+testTimeout*7/12)
+						then()
+					})
 				})
 			})
 		})

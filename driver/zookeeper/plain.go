@@ -188,7 +188,9 @@ func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) err
 	alone := claims.delete()
 	defer claims.deleted()
 	owns, certain := s.ownsPlain(path, node)
-	if owns && (*sent || !certain || !alone) {
+	// An answer also shows that the session is alive: if the node is gone, it was not the
+	// end of the session that removed it before the delete that was sent.
+	if *sent || owns && (!certain || !alone) {
 		var err error
 		if owns, err = s.isPlainAt(path, node, false); err != nil {
 			return explainError(err, "checking the owner of "+path+" before deleting it", "READ", path)

@@ -25,10 +25,11 @@ func decodeLimit(data []byte) (limit int, ok bool) {
 	return int(int32(binary.BigEndian.Uint32(data))), true
 }
 
-// checkNoSemaphore returns an error if a semaphore is in use in the directory of a
-// queue. It lists the guards first: a contender that is not seen there yet has no
-// lease either.
-func (s *Session) checkNoSemaphore(ctx context.Context, dir string) error {
+// checkNoSemaphore returns an error if a semaphore is in use in the directory of a queue,
+// or has been since node was created there. It lists the guards first: a contender that
+// is not seen there yet has no lease either. Permits that are gone again count because
+// their token may be larger than that of node.
+func (s *Session) checkNoSemaphore(ctx context.Context, dir string, node driver.Node) error {
 	for _, part := range []string{driver.Guards, driver.Leases} {
 		nodes, err := s.contenders(ctx, dir+"/"+part)
 		if err != nil {
@@ -37,6 +38,20 @@ func (s *Session) checkNoSemaphore(ctx context.Context, dir string) error {
 		if len(nodes) > 0 {
 			return fmt.Errorf("%w: a semaphore with %d contenders in %s/%s", driver.ErrKind, len(nodes), dir, part)
 		}
+	}
+	var stats [2]*zk.Stat
+	for i, path := range []string{dir + "/" + driver.Leases, dir + "/" + node.Name} {
+		exists, stat, err := s.exists(path)
+		if err != nil {
+			return explainError(err, "looking at "+path, "READ", path)
+		}
+		if !exists { // no permits, or no node any more
+			return nil
+		}
+		stats[i] = stat
+	}
+	if leases, own := stats[0], stats[1]; leases.Pzxid > own.Czxid {
+		return fmt.Errorf("%w: a semaphore's permits were acquired or released in %s while the lock was requested", driver.ErrKind, dir)
 	}
 	return nil
 }

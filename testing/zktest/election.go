@@ -78,9 +78,7 @@ const syncLimit = 5
 // active (LearnerHandler, LearnerSessionTracker).
 func (s *Server) tickLeader(l *leadership) {
 	now := s.now()
-	for l.nextTick <= now {
-		l.nextTick += s.conf.tick / 2
-	}
+	l.nextTick = now + s.conf.tick/2
 	l.halves++
 	for _, st := range l.peers {
 		if now-st.heard >= s.patience() {

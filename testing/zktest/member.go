@@ -210,6 +210,10 @@ func (s *Server) PauseMember(number int) error { return s.pauseMember(number, tr
 // until it notices.
 func (s *Server) ResumeMember(number int) error { return s.pauseMember(number, false) }
 
+// resumedPing is how long a leader that was paused needs for the ping that was due
+// meanwhile. It answers requests at once.
+const resumedPing = 10 * time.Millisecond
+
 func (s *Server) pauseMember(number int, paused bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +229,7 @@ func (s *Server) pauseMember(number int, paused bool) error {
 	}
 	rep.paused = paused
 	if l := rep.leadership; !paused && rep.role == leading {
-		l.nextTick = max(l.nextTick, s.now()+s.conf.tick/2)
+		l.nextTick = max(l.nextTick, s.now()+resumedPing)
 	}
 	s.network.freezeMember(number, paused)
 	s.step()

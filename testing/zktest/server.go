@@ -263,7 +263,7 @@ func (s *Server) freeze(doing string, frozen bool) error {
 			rep.heard = s.now()
 		}
 		for _, l := range s.leaderships {
-			l.nextTick = s.now() + s.conf.tick/2
+			l.nextTick = max(l.nextTick, s.now()+resumedPing)
 			for _, st := range l.peers {
 				st.heard = s.now()
 			}
