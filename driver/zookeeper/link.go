@@ -52,7 +52,28 @@ type link struct {
 }
 
 func newLink(s *Session, conn net.Conn, to target) *link {
-	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, timeout: s.addressTimeout()}
+	l := &link{Conn: conn, session: s, to: to, timeout: s.addressTimeout()}
+	l.in = bufio.NewReader(arrivals{l})
+	return l
+}
+
+// arrivals reads what has arrived on a link.
+type arrivals struct{ *link }
+
+// Read implements io.Reader. It is called when all that has arrived before is used up, so
+// that answers that came together are followed by one write, and whenever anything
+// arrives, the server has as much time again.
+func (a arrivals) Read(p []byte) (int, error) {
+	if !a.established.Load() { // the handshake has a deadline of its own
+		return a.Conn.Read(p)
+	}
+	a.session.requests.answered()
+	if err := a.extendDeadline(); err != nil {
+		return 0, err
+	}
+	n, err := a.Conn.Read(p)
+	a.timedOut.Store(isTimeout(err))
+	return n, err
 }
 
 // Write implements net.Conn for the client, which writes each packet with one call.
@@ -143,7 +164,6 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	for l.left == 0 {
 		if err := l.readHead(); err != nil {
-			l.timedOut.Store(isTimeout(err))
 			return 0, err
 		}
 	}
@@ -155,12 +175,6 @@ func (l *link) Read(p []byte) (int, error) {
 // readHead reads the head of the next packet, and if it is the answer to a request, the
 // answer.
 func (l *link) readHead() error {
-	if l.in.Buffered() == 0 { // the server has no more to say just now
-		l.session.requests.answered()
-		if err := l.extendDeadline(); err != nil {
-			return err
-		}
-	}
 	head, err := l.in.Peek(4)
 	if err != nil {
 		return err
@@ -180,9 +194,8 @@ func (l *link) readHead() error {
 	zxid, code := int64(binary.BigEndian.Uint64(head[8:])), int32(binary.BigEndian.Uint32(head[16:]))
 	_, _ = l.in.Discard(len(head))
 	q := l.session.requests.take(l, xid, zxid)
-	if q == nil { // it has failed, because no more requests can be sent
-		_, err := l.in.Discard(length - headLength)
-		return err
+	if q == nil { // also if they have all failed, because no more can be sent
+		return fmt.Errorf("%s sent an answer to another request than the next one", l.to)
 	}
 	err, broken := l.readBody(q, code, length-headLength)
 	if broken == nil {
