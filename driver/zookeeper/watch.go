@@ -163,12 +163,8 @@ func (s *Session) noteRead(w *watch) {
 func (s *Session) noteUnwatched(w *watch, q *request) {
 	s.watches.remove(w)
 	switch {
-	case isUnsure(q.err):
-		time.AfterFunc(minBackoff, func() { // because the waiters ask again at once
-			w.Fire(driver.Interrupted)
-			close(w.armed)
-		})
-		return
+	case isUnsure(q.err): // the waiters ask again
+		w.Fire(driver.Interrupted)
 	case errors.Is(q.err, zk.ErrNoNode):
 		w.Fire(driver.Missing)
 	default:
