@@ -72,7 +72,9 @@ func (a arrivals) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := a.Conn.Read(p)
-	a.timedOut.Store(isTimeout(err))
+	if err != nil {
+		a.timedOut.Store(isTimeout(err))
+	}
 	return n, err
 }
 
@@ -120,6 +122,9 @@ func (l *link) flush() {
 		if !l.writeOut() {
 			return
 		}
+	}
+	if l.session.requests.over { // and shutdown may no longer wait for the goroutine
+		return
 	}
 	l.session.requests.writers.Go(func() { // ends when all is written or the connection is closed
 		l.session.requests.mu.Lock()
