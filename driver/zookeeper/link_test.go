@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -196,6 +197,7 @@ func TestServerAnswersWrongly(t *testing.T) {
 		binary.BigEndian.PutUint32(packet[4:], uint32(xid))
 		return packet
 	}
+	event := slices.Repeat([]byte{0xff}, headLength+4)
 	var held []byte
 	for _, test := range []struct {
 		name   string
@@ -223,6 +225,12 @@ func TestServerAnswersWrongly(t *testing.T) {
 		{"with a length that is too large", true, func(packet []byte) []byte {
 			binary.BigEndian.PutUint32(packet, 0x7fffffff)
 			return packet
+		}},
+		{"with an event that is cut short", true, func(packet []byte) []byte {
+			return slices.Concat(binary.BigEndian.AppendUint32(nil, headLength+4), event, packet)
+		}},
+		{"with an event that is too long", true, func(packet []byte) []byte {
+			return slices.Concat(binary.BigEndian.AppendUint32(nil, 1<<20), event, packet)
 		}},
 		{"with a head alone", false, func(packet []byte) []byte {
 			packet = packet[:4+headLength]

@@ -14,7 +14,7 @@ import (
 
 // requests sends a session's requests to its server. The client has no part in that: its
 // calls block without a context, and it writes each request by itself. It dials, opens
-// the session, keeps it with pings, and tells the events.
+// the session, and keeps it with pings.
 //
 // All answers, including those to the proofs of the lease, arrive one after the other on
 // one connection. So requests bounds what can be pending ahead of a proof, in bytes of
