@@ -162,6 +162,47 @@ func TestConnectionBreaksAnywhere(t *testing.T) {
 	}
 }
 
+// Wherever a context ends, the call returns within the grace, and nothing stays behind. The
+// answers arrive so slowly that contexts end in the middle of them.
+func TestContextEndsAnywhere(t *testing.T) {
+	once(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		session := connectThrough(t, server, func(conn net.Conn) net.Conn { return conn })
+		server.Throttle(zktest.Selector{}, 4, time.Millisecond)
+		within := func(timeout time.Duration, call func(ctx context.Context) error) error {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			began := time.Now()
+			err := call(ctx)
+			require.LessOrEqual(t, time.Since(began), timeout+grace)
+			if err != nil {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+			return err
+		}
+		for joined, left, timeout := 0, 0, time.Duration(0); left == 0; timeout += time.Millisecond {
+			var node driver.Node
+			if within(timeout, func(ctx context.Context) (err error) {
+				node, _, err = session.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+				return err
+			}) == nil {
+				joined++
+				require.NotEmpty(t, server.State().Nodes["/a"].Children)
+				if within(time.Duration(joined)*time.Millisecond, func(ctx context.Context) error {
+					return session.Leave(ctx, "a", node)
+				}) == nil {
+					left++
+				}
+			}
+			time.Sleep(time.Second) // until the calls have ended in the background
+			require.Empty(t, server.State().Nodes["/a"].Children)
+		}
+		require.NoError(t, session.Close(t.Context()))
+	})
+}
+
 // alteredConn is a connection whose packets from the server are altered.
 type alteredConn struct {
 	net.Conn

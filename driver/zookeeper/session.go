@@ -13,10 +13,9 @@ import (
 )
 
 // Session is one ZooKeeper session on one client connection. The client opens a new
-// session by itself when the old one has expired, and sends requests that were queued
-// for the old one on the new; a Session prevents that by refusing to dial once it is
-// over, so that every reply that it sees belongs to the session that it was created
-// with.
+// session by itself when the old one has expired. A Session prevents that by refusing to
+// dial once it is over, so that every reply that it sees belongs to the session that it
+// was created with.
 type Session struct {
 	// Each part is in a file of its own. A part that several goroutines use has a
 	// mutex, which guards the data of that part only. No mutex is held during a
