@@ -80,12 +80,11 @@ func (s *Session) remove(dir string, node driver.Node) error {
 
 // startRemoval sends the first request to remove a contender.
 func (s *Session) startRemoval(dir string, node driver.Node) *request {
-	names := nodeNames(node)
-	if len(names) == 1 {
-		return s.requests.send(deleteRequest(dir+"/"+names[0], -1))
+	if nodeCount(node) == 1 {
+		return s.requests.send(deleteRequest(dir+"/"+node.Name, -1))
 	}
 	var ops []any
-	for _, name := range names {
+	for _, name := range nodeNames(node) {
 		ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
 	}
 	return s.requests.send(multiRequest(ops...))
