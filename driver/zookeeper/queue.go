@@ -80,11 +80,12 @@ func (s *Session) remove(dir string, node driver.Node) error {
 
 // startRemoval sends the first request to remove a contender.
 func (s *Session) startRemoval(dir string, node driver.Node) *request {
-	if nodeCount(node) == 1 {
-		return s.requests.send(deleteRequest(dir+"/"+node.Name, -1))
+	names := nodeNames(node)
+	if len(names) == 1 {
+		return s.requests.send(deleteRequest(dir+"/"+names[0], -1))
 	}
 	var ops []any
-	for _, name := range nodeNames(node) {
+	for _, name := range names {
 		ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
 	}
 	return s.requests.send(multiRequest(ops...))
