@@ -65,10 +65,9 @@ func (h *hold) makeRevocable() {
 // entries are the entries of a hold that have not been unlocked.
 type entries struct {
 	list      []entry
-	last      uint64       // id of the newest, and thus how many there have been
-	exclusive int          // how many are not shared
-	depth     atomic.Int32 // len(list), for readers without the mutex
-	storage   [4]entry     // where list begins, to spare the heap
+	last      uint64   // id of the newest, and thus how many there have been
+	exclusive int      // how many are not shared
+	storage   [4]entry // where list begins, to spare the heap
 }
 
 // entry is what one Lock unlocks. An id is used once, so a copy of a Lock, or one
@@ -87,7 +86,6 @@ func (e *entries) add(shared bool) (id uint64) {
 	if !shared {
 		e.exclusive++
 	}
-	e.depth.Store(int32(len(e.list)))
 	return e.last
 }
 
@@ -105,14 +103,10 @@ func (e *entries) remove(id uint64) (removed entry, ok bool) {
 	if !removed.shared {
 		e.exclusive--
 	}
-	e.depth.Store(int32(len(e.list)))
 	return removed, true
 }
 
-func (e *entries) clear() {
-	e.list, e.exclusive = nil, 0
-	e.depth.Store(0)
-}
+func (e *entries) clear() { e.list, e.exclusive = nil, 0 }
 
 // life is the time from the grant of a lock to its end.
 type life struct {

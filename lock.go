@@ -50,7 +50,10 @@ func (l *Lock) Depth() int {
 	if l.hold.life.over.Load() {
 		return 0
 	}
-	return int(l.hold.entries.depth.Load())
+	h := l.hold.handle
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(l.hold.entries.list)
 }
 
 // Name returns the name of the lock.

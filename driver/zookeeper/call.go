@@ -218,8 +218,7 @@ func (s *Session) retryUntilAnswered(request func() error) error {
 }
 
 // pauseBeforeRetry pauses before a request is repeated. It returns an error if the
-// session is over. The pause is short: the client itself holds requests back until
-// it is connected.
+// session is over. The pause is short: requests wait until there is a connection.
 func (s *Session) pauseBeforeRetry() error {
 	if !s.sleep(minBackoff) {
 		return s.Err()

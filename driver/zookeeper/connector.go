@@ -40,7 +40,7 @@ type settings struct {
 	log    *asyncHandler // of cfg.Logger
 	outage *outage
 
-	resolver    *net.Resolver
+	lookup      func(ctx context.Context, host string) ([]net.IPAddr, error)
 	lastGoodIP  *sync.Map     // by server: the address that last opened a session
 	openTimeout *atomic.Int64 // how long a server is given to open a session
 
@@ -67,7 +67,7 @@ func NewConnector(cfg Config) (*Connector, error) {
 		cfg:              cfg,
 		log:              log,
 		outage:           &outage{log: cfg.Logger, servers: cfg.Servers},
-		resolver:         net.DefaultResolver,
+		lookup:           net.DefaultResolver.LookupIPAddr,
 		claims:           &processClaims,
 		lastGoodIP:       new(sync.Map),
 		openTimeout:      new(atomic.Int64),

@@ -51,7 +51,7 @@ func (l *link) beginHandshake() error {
 }
 
 // handshake completes the handshake, whose answer the client then reads from
-// l.substitute. It runs on the goroutine of the client's connect loop.
+// l.response. It runs on the goroutine of the client's connect loop.
 //
 // It also authenticates. If the client knew the credentials, it would do so on each
 // connection, and block forever if it failed to write them.

@@ -160,9 +160,8 @@ func nodeNames(node driver.Node) []string {
 	if node.Alias != "" {
 		all = append(all, node.Alias)
 	}
-	begin := strings.TrimSuffix(node.Name, formatSeq(node.Seq))
 	for i := 1; i < node.Permits; i++ {
-		all = append(all, begin+formatSeq(node.Seq+int32(i)))
+		all = append(all, strings.TrimSuffix(node.Name, formatSeq(node.Seq))+formatSeq(node.Seq+int32(i)))
 	}
 	return all
 }

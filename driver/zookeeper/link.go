@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -18,7 +19,7 @@ import (
 
 // link is one connection to a server, and what carries the session's requests past the
 // client. The client's own packets, which are the handshake, pings and the end of the
-// session, pass through, as do the answers to them and the events.
+// session, pass through, as do the answers to them.
 type link struct {
 	net.Conn
 	session *Session
@@ -52,7 +53,30 @@ type link struct {
 }
 
 func newLink(s *Session, conn net.Conn, to target) *link {
-	return &link{Conn: conn, session: s, in: bufio.NewReader(conn), to: to, timeout: s.addressTimeout()}
+	l := &link{Conn: conn, session: s, to: to, timeout: s.addressTimeout()}
+	l.in = bufio.NewReader(arrivals{l})
+	return l
+}
+
+// arrivals reads what has arrived on a link.
+type arrivals struct{ *link }
+
+// Read implements io.Reader. It is called when all that has arrived before is used up, so
+// that answers that came together are followed by one write, and whenever anything
+// arrives, the server has as much time again.
+func (a arrivals) Read(p []byte) (int, error) {
+	if !a.established.Load() { // the handshake has a deadline of its own
+		return a.Conn.Read(p)
+	}
+	a.session.requests.answered()
+	if err := a.extendDeadline(); err != nil {
+		return 0, err
+	}
+	n, err := a.Conn.Read(p)
+	if err != nil {
+		a.timedOut.Store(isTimeout(err))
+	}
+	return n, err
 }
 
 // Write implements net.Conn for the client, which writes each packet with one call.
@@ -100,6 +124,9 @@ func (l *link) flush() {
 			return
 		}
 	}
+	if l.session.requests.over { // and shutdown may no longer wait for the goroutine
+		return
+	}
 	l.session.requests.writers.Go(func() { // ends when all is written or the connection is closed
 		l.session.requests.mu.Lock()
 		defer l.session.requests.mu.Unlock()
@@ -127,9 +154,9 @@ func (l *link) writeOut() bool {
 	return err == nil
 }
 
-// Read implements net.Conn for the client. On the way, it takes out the answers to the
-// session's requests. So what is done at an answer is done in the order of answers and
-// events: the client comes back only when it has passed on the last event.
+// Read implements net.Conn for the client. On the way, it takes out the events and the
+// answers to the session's requests, and does what they require in the order in which
+// they come.
 func (l *link) Read(p []byte) (int, error) {
 	if !l.established.Load() {
 		if err := l.handshake(); err != nil {
@@ -143,7 +170,6 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	for l.left == 0 {
 		if err := l.readHead(); err != nil {
-			l.timedOut.Store(isTimeout(err))
 			return 0, err
 		}
 	}
@@ -152,15 +178,8 @@ func (l *link) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readHead reads the head of the next packet, and if it is the answer to a request, the
-// answer.
+// readHead reads the head of the next packet, and all of it unless it is for the client.
 func (l *link) readHead() error {
-	if l.in.Buffered() == 0 { // the server has no more to say just now
-		l.session.requests.answered()
-		if err := l.extendDeadline(); err != nil {
-			return err
-		}
-	}
 	head, err := l.in.Peek(4)
 	if err != nil {
 		return err
@@ -173,16 +192,19 @@ func (l *link) readHead() error {
 		return err
 	}
 	xid := int32(binary.BigEndian.Uint32(head[4:]))
-	if xid < firstXID {
+	switch {
+	case xid == eventXID:
+		_, _ = l.in.Discard(len(head))
+		return l.readEvent(length - headLength)
+	case xid < firstXID:
 		l.left = 4 + length
 		return nil
 	}
 	zxid, code := int64(binary.BigEndian.Uint64(head[8:])), int32(binary.BigEndian.Uint32(head[16:]))
 	_, _ = l.in.Discard(len(head))
 	q := l.session.requests.take(l, xid, zxid)
-	if q == nil { // it has failed, because no more requests can be sent
-		_, err := l.in.Discard(length - headLength)
-		return err
+	if q == nil { // also if they have all failed, because no more can be sent
+		return fmt.Errorf("%s sent an answer to another request than the next one", l.to)
 	}
 	err, broken := l.readBody(q, code, length-headLength)
 	if broken == nil {
@@ -190,6 +212,30 @@ func (l *link) readHead() error {
 	}
 	q.finish(err)
 	return broken
+}
+
+// eventXID takes the place of an xid in the head of an event.
+const eventXID = -1
+
+// readEvent reads the rest of an event.
+func (l *link) readEvent(length int) error {
+	if length > maxSend {
+		return fmt.Errorf("%s sent an event of %d bytes: no path that long is watched", l.to, length)
+	}
+	err, broken := l.decode(length, func(body []byte) error {
+		d := decoder{rest: body}
+		event, _, path := zk.EventType(d.int()), d.int(), d.string()
+		switch {
+		case d.err != nil:
+			return d.err
+		case event == zk.EventNodeDeleted:
+			l.session.fire(path, driver.Deleted)
+		case event == zk.EventNodeDataChanged:
+			l.session.fire(path, driver.Changed)
+		}
+		return nil
+	})
+	return cmp.Or(broken, err)
 }
 
 // readBody reads the rest of an answer. broken is the error of the connection.
@@ -203,7 +249,7 @@ func (l *link) readBody(q *request, code int32, length int) (err, broken error) 
 		_, broken = l.in.Discard(length)
 		err = errorOf(code)
 	case length <= l.session.cfg.MaxPacket-headLength:
-		err, broken = l.decodeBody(q, length)
+		err, broken = l.decode(length, q.decode)
 	case q.op == opGetChildren:
 		_, broken = l.in.Discard(length)
 		err = errTooLong
@@ -224,20 +270,20 @@ func (l *link) readBody(q *request, code int32, length int) (err, broken error) 
 	return err, broken
 }
 
-// decodeBody reads and decodes the answer to a request that was carried out.
-func (l *link) decodeBody(q *request, length int) (err, broken error) {
+// decode reads and decodes the rest of a packet.
+func (l *link) decode(length int, decode func(body []byte) error) (err, broken error) {
 	if length > l.in.Size() {
 		body := make([]byte, length)
 		if _, broken = io.ReadFull(l.in, body); broken != nil {
 			return nil, broken
 		}
-		return q.decode(body), nil
+		return decode(body), nil
 	}
 	body, broken := l.in.Peek(length)
 	if broken != nil {
 		return nil, broken
 	}
-	err = q.decode(body)
+	err = decode(body)
 	_, _ = l.in.Discard(length)
 	return err, nil
 }

@@ -14,7 +14,7 @@ import (
 
 // requests sends a session's requests to its server. The client has no part in that: its
 // calls block without a context, and it writes each request by itself. It dials, opens
-// the session, keeps it with pings, and tells the events.
+// the session, and keeps it with pings.
 //
 // All answers, including those to the proofs of the lease, arrive one after the other on
 // one connection. So requests bounds what can be pending ahead of a proof, in bytes of
@@ -187,26 +187,25 @@ func (r *requests) end() {
 	}
 }
 
-// take removes the request that was sent on l with the xid, and returns it, or nil. It
-// is always the first, because answers come in the order of the requests.
+// take removes the request whose answer on l has the xid, and returns it. Answers come in
+// the order of the requests, so it is the first one; if not, take returns nil.
 func (r *requests) take(l *link, xid int32, zxid int64) *request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(l.pending) == 0 || l.pending[0].xid != xid {
+		return nil
+	}
 	if zxid > 0 {
 		r.lastZxid = zxid
 	}
-	i := slices.IndexFunc(l.pending, func(q *request) bool { return q.xid == xid })
-	if i < 0 {
-		return nil
-	}
-	q := l.pending[i]
-	l.pending = slices.Delete(l.pending, i, i+1)
+	q := l.pending[0]
+	l.pending = slices.Delete(l.pending, 0, 1)
 	l.unanswered -= q.size
 	r.room += q.answer
 	return q
 }
 
-// answered is called when requests that were taken are finished.
+// answered is called when all that has arrived has been read.
 func (r *requests) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,10 +68,10 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	for i := range all {
 		all[i] = connect()
 		proving.Go(func() { proveOften(all[i], &worst, stop) })
+		// As many idle sessions show the delays of the machine and the server.
+		idle := connect()
+		proving.Go(func() { proveOften(idle, &worstIdle, stop) })
 	}
-	// An idle session shows the delays of the machine and the server.
-	idle := connect()
-	proving.Go(func() { proveOften(idle, &worstIdle, stop) })
 	waitCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	for i := range *crowd {

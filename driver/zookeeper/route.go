@@ -91,7 +91,7 @@ func (s *Session) nextAddress(ctx context.Context) (target, error) {
 		ctx, cancel = context.WithTimeout(ctx, s.addressTimeout()/2)
 		defer cancel()
 	}
-	ips, err := s.resolver.LookupIPAddr(ctx, host)
+	ips, err := s.lookup(ctx, host)
 	if err != nil && known {
 		return target{t.server, good.(string)}, nil
 	}

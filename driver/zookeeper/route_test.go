@@ -60,7 +60,7 @@ func nameServer(t *testing.T, addresses ...string) *net.Resolver {
 func connectByName(t *testing.T, names *net.Resolver, port string, timeout time.Duration) (context.Context, driver.Session) {
 	c, err := NewConnector(Config{Servers: []string{"zookeeper.test:" + port}, SessionTimeout: timeout})
 	require.NoError(t, err)
-	c.resolver = names
+	c.lookup = names.LookupIPAddr
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	s, err := c.Connect(ctx)

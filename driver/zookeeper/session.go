@@ -13,10 +13,9 @@ import (
 )
 
 // Session is one ZooKeeper session on one client connection. The client opens a new
-// session by itself when the old one has expired, and sends requests that were queued
-// for the old one on the new; a Session prevents that by refusing to dial once it is
-// over, so that every reply that it sees belongs to the session that it was created
-// with.
+// session by itself when the old one has expired. A Session prevents that by refusing to
+// dial once it is over, so that every reply that it sees belongs to the session that it
+// was created with.
 type Session struct {
 	// Each part is in a file of its own. A part that several goroutines use has a
 	// mutex, which guards the data of that part only. No mutex is held during a
@@ -30,7 +29,7 @@ type Session struct {
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine
 	calls     calls     // call.go: the calls in progress
 	expiry    expiry    // expiry.go: when the session ends by our own clock
-	client    *zk.Conn  // it connects, opens the session, keeps it with pings, and tells the events
+	client    *zk.Conn  // it connects, opens the session, and keeps it with pings
 	requests  *requests // requests.go: requests to the server and how many may be pending
 	route     route     // route.go: the address to dial next
 
@@ -67,7 +66,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		zk.WithEventCallback(s.event),
 		zk.WithLogger(clientLog{cfg.Logger}),
 		zk.WithLogInfo(false),
-		zk.WithMaxBufferSize(maxEvent),
+		zk.WithMaxBufferSize(maxOwnPacket),
 		zk.WithMaxConnBufferSize(maxOwnPacket),
 	)
 	if err != nil {
@@ -95,13 +94,8 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	return s, nil
 }
 
-const (
-	// maxEvent is the size of the client's receive buffer. The largest packet that it
-	// reads is an event with a path of ours.
-	maxEvent = maxSend + 1<<10
-	// maxOwnPacket is the size of its send buffer, for pings and the end of the session.
-	maxOwnPacket = 1 << 10
-)
+// maxOwnPacket is the size of the client's buffers, for pings and the end of the session.
+const maxOwnPacket = 1 << 10
 
 // failConnect ends a session that is not returned to its caller, and returns the
 // caller's error.
@@ -116,23 +110,18 @@ func (s *Session) failConnect(err error) error {
 	return fmt.Errorf("zookeeper: connect to %s: %w", s.cfg, err)
 }
 
-// event is called by the client, on its own goroutines and sometimes under its own
-// locks, in the order in which events came in. It must not block or call the client.
+// event is called by the client when it has opened the session or lost its connection, on
+// its own goroutine. It must not block or call the client.
 func (s *Session) event(e zk.Event) {
-	switch {
-	case e.Type == zk.EventNodeDeleted:
-		s.fire(e.Path, driver.Deleted)
-	case e.Type == zk.EventNodeDataChanged:
-		s.fire(e.Path, driver.Changed)
-	case e.Type != zk.EventSession:
-	case e.State == zk.StateHasSession:
+	switch e.State {
+	case zk.StateHasSession:
 		s.requests.connected(s.connection.current())
 		select {
 		case <-s.ready:
 		default:
 			close(s.ready)
 		}
-	case e.State == zk.StateDisconnected:
+	case zk.StateDisconnected:
 		s.watches.interrupt()
 		s.requests.disconnected()
 	}

@@ -140,7 +140,7 @@ func (s *Session) watch(paths ...string) (w *watch, own bool) {
 // getData: on a node that does not exist getData fails, while exists would leave a watch
 // forever on a name that is never used again. The client does not know of the watch. It
 // would keep a channel for each until the node changes, and set all of them again after a
-// reconnect, which nothing here needs. It passes all events to Session.event, in order.
+// reconnect, which nothing here needs.
 func (s *Session) noteRead(w *watch) {
 	if w.unread.Add(-1) > 0 {
 		return
@@ -163,12 +163,8 @@ func (s *Session) noteRead(w *watch) {
 func (s *Session) noteUnwatched(w *watch, q *request) {
 	s.watches.remove(w)
 	switch {
-	case isUnsure(q.err):
-		time.AfterFunc(minBackoff, func() { // because the waiters ask again at once
-			w.Fire(driver.Interrupted)
-			close(w.armed)
-		})
-		return
+	case isUnsure(q.err): // the waiters ask again
+		w.Fire(driver.Interrupted)
 	case errors.Is(q.err, zk.ErrNoNode):
 		w.Fire(driver.Missing)
 	default:

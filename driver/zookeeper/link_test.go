@@ -1,0 +1,315 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A server is silent only if nothing arrives: an answer, or a stream of answers that never
+// ends with a packet, may take longer than the server may be silent.
+func TestSlowAnswerIsNotSilence(t *testing.T) {
+	once(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial, SessionTimeout: 20 * time.Second})
+		require.NoError(t, err)
+		session, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		defer session.Close(t.Context())
+		require.NoError(t, server.Create("/a", nil))
+		const nodes = 400
+		for i := range nodes {
+			require.NoError(t, server.Create(fmt.Sprintf("/a/%s%d", strings.Repeat("n", 100), i), nil))
+		}
+		server.Throttle(zktest.Selector{}, 1000, 170*time.Millisecond)
+		began := time.Now()
+		l := session.(*Session).listOnce("/a")
+		require.NoError(t, l.err(), "the connection was given up")
+		require.Len(t, l.children(), nodes)
+		require.Greater(t, time.Since(began), 20*time.Second/4+time.Second)
+	})
+}
+
+// connectThrough returns a session whose first connection is wrapped.
+func connectThrough(t *testing.T, server *zktest.Server, wrap func(net.Conn) net.Conn) *Session {
+	var once sync.Once
+	connector, err := NewConnector(Config{Servers: server.Members(), Dial: func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := server.Dial(ctx, address)
+		if err == nil {
+			once.Do(func() { conn = wrap(conn) })
+		}
+		return conn, err
+	}})
+	require.NoError(t, err)
+	session, err := connector.Connect(t.Context())
+	require.NoError(t, err)
+	return session.(*Session)
+}
+
+// breakingConn is a connection that breaks when a number of bytes have passed it.
+type breakingConn struct {
+	net.Conn
+	mu       sync.Mutex
+	armed    bool
+	in, out  int // bytes that it still passes once it is armed; -1 for any number
+	received int // bytes that it has passed since then
+	sent     int
+}
+
+func (c *breakingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, err = c.pass(n, err, c.in, &c.received)
+	return n, err
+}
+
+func (c *breakingConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	n, err := c.pass(len(p), nil, c.out, &c.sent)
+	c.mu.Unlock()
+	if n > 0 {
+		n, _ = c.Conn.Write(p[:n])
+	}
+	if err != nil {
+		c.Conn.Close()
+	}
+	return n, err
+}
+
+// pass returns how many of n bytes the connection passes.
+func (c *breakingConn) pass(n int, err error, limit int, passed *int) (int, error) {
+	if !c.armed || err != nil {
+		return n, err
+	}
+	if limit >= 0 && *passed+n > limit {
+		n, err = limit-*passed, io.ErrUnexpectedEOF
+		c.Conn.Close()
+	}
+	*passed += n
+	return n, err
+}
+
+// useQueue joins a queue twice, waits in it, and leaves it.
+func useQueue(t *testing.T, s *Session) {
+	ctx := t.Context()
+	first, queue, err := s.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+	require.NoError(t, err)
+	require.Equal(t, []driver.Node{first}, queue)
+	second, queue, err := s.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+	require.NoError(t, err)
+	require.Equal(t, []driver.Node{first, second}, queue)
+	watches, err := s.Watch(ctx, "a", first, second)
+	require.NoError(t, err)
+	require.NoError(t, s.Verify(ctx, "a", second))
+	require.NoError(t, s.Leave(ctx, "a", first))
+	<-watches[0].Done()
+	queue, err = s.List(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, []driver.Node{second}, queue)
+	require.NoError(t, s.Leave(ctx, "a", second))
+	queue, err = s.List(ctx, "a")
+	require.NoError(t, err)
+	require.Empty(t, queue)
+}
+
+// Wherever a connection breaks, each call has its effect once, and nothing stays behind. The
+// steps are shorter than any number in a packet.
+func TestConnectionBreaksAnywhere(t *testing.T) {
+	once(t)
+	t.Parallel()
+	run := func(in, out int) (received, sent int) {
+		synctest.Test(t, func(t *testing.T) {
+			server := zktest.StartBubble(t)
+			var first *breakingConn
+			session := connectThrough(t, server, func(conn net.Conn) net.Conn {
+				first = &breakingConn{Conn: conn, in: in, out: out}
+				return first
+			})
+			first.mu.Lock()
+			first.armed = true
+			first.mu.Unlock()
+			useQueue(t, session)
+			require.NoError(t, session.Close(t.Context()))
+			first.mu.Lock()
+			defer first.mu.Unlock()
+			received, sent = first.received, first.sent
+		})
+		return received, sent
+	}
+	received, sent := run(-1, -1)
+	const step = 3
+	for n := 0; n < received; n += step {
+		run(n, -1)
+	}
+	for n := 0; n < sent; n += step {
+		run(-1, n)
+	}
+}
+
+// Wherever a context ends, the call returns within the grace, and nothing stays behind. The
+// answers arrive so slowly that contexts end in the middle of them.
+func TestContextEndsAnywhere(t *testing.T) {
+	once(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		session := connectThrough(t, server, func(conn net.Conn) net.Conn { return conn })
+		server.Throttle(zktest.Selector{}, 4, time.Millisecond)
+		within := func(timeout time.Duration, call func(ctx context.Context) error) error {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			began := time.Now()
+			err := call(ctx)
+			require.LessOrEqual(t, time.Since(began), timeout+grace)
+			if err != nil {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+			return err
+		}
+		for joined, left, timeout := 0, 0, time.Duration(0); left == 0; timeout += time.Millisecond {
+			var node driver.Node
+			if within(timeout, func(ctx context.Context) (err error) {
+				node, _, err = session.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+				return err
+			}) == nil {
+				joined++
+				require.NotEmpty(t, server.State().Nodes["/a"].Children)
+				if within(time.Duration(joined)*time.Millisecond, func(ctx context.Context) error {
+					return session.Leave(ctx, "a", node)
+				}) == nil {
+					left++
+				}
+			}
+			time.Sleep(time.Second) // until the calls have ended in the background
+			require.Empty(t, server.State().Nodes["/a"].Children)
+		}
+		require.NoError(t, session.Close(t.Context()))
+	})
+}
+
+// alteredConn is a connection whose packets from the server are altered.
+type alteredConn struct {
+	net.Conn
+	alter func(packet []byte) []byte // with its length
+	out   []byte
+}
+
+func (c *alteredConn) Read(p []byte) (int, error) {
+	for len(c.out) == 0 {
+		packet := make([]byte, 4)
+		if _, err := io.ReadFull(c.Conn, packet); err != nil {
+			return 0, err
+		}
+		packet = append(packet, make([]byte, binary.BigEndian.Uint32(packet))...)
+		if _, err := io.ReadFull(c.Conn, packet[4:]); err != nil {
+			return 0, err
+		}
+		c.out = c.alter(packet)
+	}
+	n := copy(p, c.out)
+	c.out = c.out[n:]
+	return n, nil
+}
+
+// Whatever a server answers, calls have the effect that they report, or the connection is
+// given up for another.
+func TestServerAnswersWrongly(t *testing.T) {
+	once(t)
+	t.Parallel()
+	xid := func(packet []byte) int32 { return int32(binary.BigEndian.Uint32(packet[4:])) }
+	withXID := func(packet []byte, xid int32) []byte {
+		packet = append([]byte{}, packet...)
+		binary.BigEndian.PutUint32(packet[4:], uint32(xid))
+		return packet
+	}
+	event := slices.Repeat([]byte{0xff}, headLength+4)
+	var held []byte
+	for _, test := range []struct {
+		name   string
+		breaks bool // the connection
+		alter  func(packet []byte) []byte
+	}{
+		{"twice", true, func(packet []byte) []byte { return append(packet, packet...) }},
+		{"to a request that was never sent", true, func(packet []byte) []byte {
+			return append(withXID(packet, xid(packet)+1000), packet...)
+		}},
+		{"in another order", true, func(packet []byte) []byte {
+			if held == nil {
+				held = packet
+				return nil
+			}
+			both := append(packet, held...)
+			held = nil
+			return both
+		}},
+		{"with less than a head", true, func(packet []byte) []byte { return []byte{0, 0, 0, 4, 0, 0, 0, 0} }},
+		{"with a negative length", true, func(packet []byte) []byte {
+			binary.BigEndian.PutUint32(packet, 0xffffff00)
+			return packet
+		}},
+		{"with a length that is too large", true, func(packet []byte) []byte {
+			binary.BigEndian.PutUint32(packet, 0x7fffffff)
+			return packet
+		}},
+		{"with an event that is cut short", true, func(packet []byte) []byte {
+			return slices.Concat(binary.BigEndian.AppendUint32(nil, headLength+4), event, packet)
+		}},
+		{"with an event that is too long", true, func(packet []byte) []byte {
+			return slices.Concat(binary.BigEndian.AppendUint32(nil, 1<<20), event, packet)
+		}},
+		{"with a head alone", false, func(packet []byte) []byte {
+			packet = packet[:4+headLength]
+			binary.BigEndian.PutUint32(packet, headLength)
+			binary.BigEndian.PutUint32(packet[16:], 0)
+			return packet
+		}},
+		{"with bytes that mean nothing", false, func(packet []byte) []byte {
+			for i := 4 + headLength; i < len(packet); i++ {
+				packet[i] = 0xee
+			}
+			return packet
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := zktest.StartBubble(t)
+				var mu sync.Mutex
+				wrong := 0 // answers so far
+				session := connectThrough(t, server, func(conn net.Conn) net.Conn {
+					return &alteredConn{Conn: conn, alter: func(packet []byte) []byte {
+						mu.Lock()
+						defer mu.Unlock()
+						if len(packet) < 8 || xid(packet) < firstXID || wrong == 8 {
+							return packet
+						}
+						wrong++
+						return test.alter(packet)
+					}}
+				})
+				before := session.connection.current()
+				useQueue(t, session)
+				require.Equal(t, test.breaks, session.connection.current() != before)
+				mu.Lock()
+				require.NotZero(t, wrong)
+				mu.Unlock()
+				require.NoError(t, session.Close(t.Context()))
+			})
+		})
+	}
+}
