@@ -16,7 +16,8 @@ import (
 
 // This test walks every interleaving of a few contenders in a few sessions with the
 // server: they join, list and watch; leave, give up, crash, share their lock, and have
-// their nodes removed by strangers; connections break. Requests reach the server late,
+// their nodes removed by strangers; connections break, and the server ends sessions whose
+// clients do not know that yet. Requests reach the server late,
 // and its answers and events reach the client late, both in their order. What a waiter
 // does is decided by the code of this package, on views that a session's waiters share.
 //
@@ -48,12 +49,14 @@ func (t *trail) String() string {
 }
 
 type sessionState struct {
-	dead       bool
+	ended      bool // by the server
+	dead       bool // and the client knows
 	view       *View
 	requests   []message     // on their way to the server
 	answers    []message     // on their way to the client, with events
 	watched    []driver.Node // by the server
 	known      []driver.Node // that the client knows to be watched, or has asked to be
+	leaving    []driver.Node // that the client has asked to remove
 	contenders []*contenderState
 }
 
@@ -64,7 +67,7 @@ type message struct {
 	node  driver.Node
 	event driver.Event
 	queue []driver.Node // the answer to list
-	gone  bool          // the answer to watch
+	gone  bool          // the answer to watch and to remove
 }
 
 type messageKind byte
@@ -108,11 +111,12 @@ type watchState struct {
 type decision struct {
 	rule     func(driver.Kind) Rule
 	next     func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step)
+	ownGone  driver.Event            // what the driver makes of the event that a node of the session is gone that it does not remove
 	watchOwn bool                    // a waiter watches its own node
 	isThere  func(driver.Event) bool // whether the own node is there, by the event of its watch
 }
 
-var asBuilt = decision{RuleOf, Claim.next, true, func(e driver.Event) bool { return e == 0 }}
+var asBuilt = decision{RuleOf, Claim.next, driver.Missing, true, func(e driver.Event) bool { return e == 0 }}
 
 func newWorld(faults int, sessions ...[]driver.Kind) *world {
 	w := &world{next: 1, faults: faults}
@@ -134,7 +138,7 @@ func (w *world) clone() *world {
 		t := *s
 		t.view = &View{queue: s.view.queue, own: maps.Clone(s.view.own)}
 		t.requests, t.answers = slices.Clone(s.requests), slices.Clone(s.answers)
-		t.watched, t.known = slices.Clone(s.watched), slices.Clone(s.known)
+		t.watched, t.known, t.leaving = slices.Clone(s.watched), slices.Clone(s.known), slices.Clone(s.leaving)
 		t.contenders = nil
 		for _, x := range s.contenders {
 			y := *x
@@ -167,11 +171,12 @@ func (w *world) key() uint64 {
 	nodes(w.nodes)
 	nodes(w.led)
 	for _, s := range w.sessions {
-		b = append(b, bit(s.dead))
+		b = append(b, bit(s.dead), bit(s.ended))
 		nodes(s.view.queue)
 		nodes(slices.SortedFunc(maps.Keys(s.view.own), bySeq))
 		nodes(s.watched)
 		nodes(s.known)
+		nodes(s.leaving)
 		messages(s.requests)
 		messages(s.answers)
 		for _, c := range s.contenders {
@@ -210,14 +215,12 @@ func (w *world) lead() {
 
 func (w *world) exists(n driver.Node) bool { return slices.Contains(w.nodes, n) }
 
-// remove removes a node, and sends events to those who watch it.
-func (w *world) remove(n driver.Node, e driver.Event) {
-	w.nodes = slices.DeleteFunc(w.nodes, func(m driver.Node) bool { return m == n })
-	for _, s := range w.sessions {
-		if i := slices.Index(s.watched, n); i >= 0 {
-			s.watched = slices.Delete(s.watched, i, i+1)
-			s.answers = append(s.answers, message{kind: happened, node: n, event: e})
-		}
+// remove removes nodes in one transaction, and sends events to those who watch them, one
+// after the other.
+func (w *world) remove(nodes ...driver.Node) {
+	w.nodes = slices.DeleteFunc(w.nodes, func(m driver.Node) bool { return slices.Contains(nodes, m) })
+	for _, n := range nodes {
+		w.tell(n, driver.Deleted)
 	}
 	w.lead()
 }
@@ -239,7 +242,7 @@ func (w *world) successors(d decision) (all []*world, err error) {
 		if s.dead {
 			continue
 		}
-		if len(s.requests) > 0 {
+		if len(s.requests) > 0 && !s.ended {
 			add("session %d: the server answers request %d", i, s.requests[0].kind, func(w *world) error { w.serve(w.sessions[i]); return nil })
 		}
 		if len(s.answers) > 0 {
@@ -268,14 +271,20 @@ func (w *world) successors(d decision) (all []*world, err error) {
 				}
 			}
 		}
-		if w.faults > 0 && slices.ContainsFunc(s.contenders, func(c *contenderState) bool { return c.phase != idle && c.phase != done }) {
+		if s.ended {
+			add("session %d hears that it is over%.0s", i, "", func(w *world) error { w.crash(i); return nil })
+		} else if w.faults > 0 && slices.ContainsFunc(s.contenders, func(c *contenderState) bool { return c.phase != idle && c.phase != done }) {
 			add("session %d crashes%.0s", i, "", func(w *world) error { w.faults--; w.crash(i); return nil })
+			if len(s.contenders) > 1 { // one alone hears of nothing but its own end
+				add("the server ends session %d%.0s", i, "", func(w *world) error { w.faults--; w.end(i, false); return nil })
+				add("the server ends session %d backward%.0s", i, "", func(w *world) error { w.faults--; w.end(i, true); return nil })
+			}
 			add("the connection of session %d breaks%.0s", i, "", func(w *world) error { w.faults--; w.breakConnection(i); return nil })
 		}
 	}
 	if w.faults > 0 {
 		for _, n := range w.nodes {
-			add("a stranger removes %s%.0s", n, "", func(w *world) error { w.faults--; w.remove(n, driver.Deleted); return nil })
+			add("a stranger removes %s%.0s", n, "", func(w *world) error { w.faults--; w.remove(n); return nil })
 		}
 	}
 	return all, err
@@ -291,6 +300,7 @@ func (s *sessionState) leave(j int) {
 	c.phase = done
 	c.watches, c.awaited = nil, nil
 	s.requests = append(s.requests, message{kind: remove, node: c.self})
+	s.leaving = append(s.leaving, c.self)
 }
 
 // share replaces the node of a writer by that of a reader with the same number, whose
@@ -308,18 +318,25 @@ func (w *world) crash(i int) {
 		c.phase = done // its lease ends before the server removes the nodes
 	}
 	s.watched = nil
-	for _, n := range slices.Clone(w.nodes) {
-		if n.Limit == i+1 {
-			w.remove(n, driver.Deleted)
-		}
+	w.end(i, false)
+}
+
+// end ends a session at the server, which removes the nodes in any order.
+func (w *world) end(i int, backward bool) {
+	w.sessions[i].ended = true
+	own := slices.DeleteFunc(slices.Clone(w.nodes), func(n driver.Node) bool { return n.Limit != i+1 })
+	if backward {
+		slices.Reverse(own)
 	}
+	w.remove(own...)
+	w.sessions[i].watched = nil
 }
 
 // breakConnection loses what is on its way. The driver repeats a request whose answer is
 // lost, and all watches fire.
 func (w *world) breakConnection(i int) {
 	s := w.sessions[i]
-	again := slices.DeleteFunc(slices.Clone(s.answers), func(m message) bool { return m.kind != list })
+	again := slices.DeleteFunc(slices.Clone(s.answers), func(m message) bool { return m.kind != list && m.kind != remove })
 	for k := range again {
 		again[k].queue = nil
 	}
@@ -357,9 +374,10 @@ func (w *world) serve(s *sessionState) {
 		}
 		s.answers = append(s.answers, m)
 	case remove:
-		if w.exists(m.node) {
-			w.remove(m.node, driver.Deleted)
+		if m.gone = !w.exists(m.node); !m.gone {
+			w.remove(m.node)
 		}
+		s.answers = append(s.answers, m)
 	case share:
 		if i := slices.Index(w.nodes, m.node); i >= 0 {
 			reader := m.node
@@ -367,7 +385,6 @@ func (w *world) serve(s *sessionState) {
 			w.nodes[i] = reader
 			w.led = append(w.led, reader)
 			if m.node.Kind == driver.Write { // as Curator does it
-				w.remove(m.node, driver.Deleted)
 				w.tell(m.node, driver.Deleted)
 			} else {
 				w.tell(m.node, driver.Changed)
@@ -398,14 +415,33 @@ func (s *sessionState) hear(w *world, d decision) error {
 		e := driver.Event(0)
 		if m.gone {
 			e = driver.Missing
-			s.known = slices.DeleteFunc(s.known, func(n driver.Node) bool { return n == m.node })
+			s.forget(m.node)
 		}
 		s.set(m.node, e)
 	case happened:
-		s.known = slices.DeleteFunc(s.known, func(n driver.Node) bool { return n == m.node })
-		s.set(m.node, m.event)
+		e := m.event
+		if isOwn := w.sessions[m.node.Limit-1] == s; isOwn && e == driver.Deleted {
+			if slices.Contains(s.leaving, m.node) {
+				return nil // the answer says more
+			}
+			e = d.ownGone
+		}
+		s.forget(m.node)
+		s.set(m.node, e)
+	case remove:
+		e := driver.Deleted
+		if m.gone {
+			e = driver.Interrupted
+		}
+		s.forget(m.node)
+		s.set(m.node, e)
 	}
 	return nil
+}
+
+// forget notes that the client no longer knows a node to be watched.
+func (s *sessionState) forget(n driver.Node) {
+	s.known = slices.DeleteFunc(s.known, func(m driver.Node) bool { return m == n })
 }
 
 // set arms or fires the watches of all contenders on a node.
@@ -511,7 +547,7 @@ func (s *sessionState) wake(w *world, j int, d decision) error {
 func (w *world) rest() error {
 	for i, s := range w.sessions {
 		for j, c := range s.contenders {
-			if !s.dead && c.phase != idle && c.phase != holding && c.phase != done && (!w.exists(c.self) || slices.Contains(w.led, c.self)) {
+			if !s.ended && c.phase != idle && c.phase != holding && c.phase != done && (!w.exists(c.self) || slices.Contains(w.led, c.self)) {
 				return fmt.Errorf("%w: contender %d.%d with %s, phase %d, after%v", errStuck, i, j, c.self.Name, c.phase, w.trail)
 			}
 		}
@@ -530,7 +566,7 @@ func walk(start *world, d decision) (states int, err error) {
 			return len(seen), err
 		}
 		quiet := !slices.ContainsFunc(w.sessions, func(s *sessionState) bool {
-			return len(s.requests)+len(s.answers) > 0 || slices.ContainsFunc(s.contenders, func(c *contenderState) bool {
+			return !s.ended && len(s.requests)+len(s.answers) > 0 || slices.ContainsFunc(s.contenders, func(c *contenderState) bool {
 				return c.phase == waiting && slices.ContainsFunc(c.watches, func(w watchState) bool { return w.event != 0 })
 			})
 		})
@@ -610,6 +646,7 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 	}{
 		"the own node is not looked at":              {two, func(d *decision) { d.isThere = func(driver.Event) bool { return true } }},
 		"the own node is not watched":                {two, func(d *decision) { d.watchOwn = false }},
+		"the removal of a node of the same session is a proof": {together, func(d *decision) { d.ownGone = driver.Deleted }},
 		"a missing node counts as one that has left": {two, taking(driver.Missing, driver.Deleted)},
 		"a changed node counts as one that has left": {two, taking(driver.Changed, driver.Deleted)},
 		"a broken connection counts as a release": {two, func(d *decision) {
