@@ -94,15 +94,15 @@ func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
 func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
-	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data)
+	view := c.Views.open(c.Queue)
+	defer c.Views.close(c.Queue, view)
+	joined, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data, view.last(c.Kind))
 	if err != nil {
 		return driver.Node{}, err
 	}
-	view := c.Views.open(c.Queue)
-	view.join(self)
+	self := joined.Node
 	granted := false
 	defer func() {
-		defer c.Views.close(c.Queue, view)
 		if granted {
 			return
 		}
@@ -117,7 +117,15 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 			err = fmt.Errorf("%w; and then %w", err, left)
 		}
 	}()
-	for {
+	queue, listed := view.join(joined), joined.Queue != nil
+	for ; ; queue = nil {
+		if queue == nil {
+			if queue, err = c.Session.List(ctx, c.Queue); err != nil {
+				return driver.Node{}, err
+			}
+			view.listed(queue)
+			listed = true
+		}
 		place := driver.Place(queue, self)
 		if place < 0 {
 			return driver.Node{}, driver.ErrRemoved
@@ -129,20 +137,16 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 			return driver.Node{}, err
 		}
 		obstacles := c.Rule(queue, place)
-		if len(obstacles) == 0 {
-			granted = true
-			return self, nil
+		if len(obstacles) > 0 {
+			granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view})
+		} else {
+			granted = listed // and the own node was there
 		}
-		view.listed(queue)
-		granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view})
 		if err != nil {
 			return driver.Node{}, err
 		}
 		if granted {
 			return self, nil
-		}
-		if queue, err = c.Session.List(ctx, c.Queue); err != nil {
-			return driver.Node{}, err
 		}
 	}
 }
