@@ -222,29 +222,23 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 }
 
 // awaited returns the contenders to watch, the one that is waited for first: the nearest
-// obstacle. If that one is of another session, nothing else may tell what happens to
-// those before it, and when it leaves, that must be known already. So the others are
-// watched as well if they are few. If they are many, the second nearest is: when that
-// leaves, most likely as the holder, it is time to look what else is left (see next).
-// The removal of a node therefore wakes at most maxAwaited contenders.
+// obstacle. If that one is of the same session, it waits itself for those before it, or
+// has done so. Otherwise the second nearest is watched as well: when that leaves, most
+// likely as the holder, it is time to look what else is left (see next), and when the
+// nearest leaves, it is known. So the removal of a node wakes at most two contenders.
 //
 // Any of the contenders that block a semaphore's permits may make room.
 func (c Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
-	n := len(obstacles)
-	switch {
-	case c.Kind == driver.Permit:
+	if c.Kind == driver.Permit {
 		return obstacles
-	case view.isOwn(obstacles[n-1]):
-		n = 1
-	case n > maxAwaited:
-		n = maxAwaited - 1
 	}
-	awaited := slices.Clone(obstacles[len(obstacles)-n:])
-	slices.Reverse(awaited)
+	n := len(obstacles)
+	awaited := []driver.Node{obstacles[n-1]} // a copy, which does not keep a listing in memory
+	if n > 1 && !view.isOwn(awaited[0]) {
+		awaited = append(awaited, obstacles[n-2])
+	}
 	return awaited
 }
-
-const maxAwaited = 3
 
 // step is what a waiter does next.
 type step int
