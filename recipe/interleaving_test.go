@@ -88,6 +88,7 @@ const (
 	idle phase = iota
 	joining
 	listing
+	looking
 	goingOn
 	arming
 	waiting
@@ -100,6 +101,7 @@ type contenderState struct {
 	phase   phase
 	self    driver.Node
 	joined  bool          // it has taken in the answer to create
+	looks   bool          // it has listed the queue, and keeps its watches
 	queue   []driver.Node // the answer to list, which it takes in when it goes on
 	awaited []driver.Node
 	watches []watchState // on awaited, and on self
@@ -189,7 +191,7 @@ func (w *world) key() uint64 {
 		messages(s.requests)
 		messages(s.answers)
 		for _, c := range s.contenders {
-			b = append(b, byte(c.phase), bit(c.joined), bit(c.queue != nil))
+			b = append(b, byte(c.phase), bit(c.joined), bit(c.looks), bit(c.queue != nil))
 			node(c.self)
 			nodes(c.queue)
 			nodes(c.awaited)
@@ -442,6 +444,7 @@ func (s *sessionState) hear(w *world, d decision) error {
 		if c.phase == done {
 			return nil
 		}
+		c.looks = c.phase == looking
 		c.phase, c.queue = goingOn, m.queue
 		if len(s.contenders) == 1 { // when it goes on matters only beside others
 			return s.decide(w, m.who, d)
@@ -526,6 +529,10 @@ func (s *sessionState) decide(w *world, j int, d decision) error {
 		s.leave(j)
 		return nil
 	}
+	if c.looks {
+		c.looks = false
+		return s.step(w, j, true, d)
+	}
 	obstacles := d.rule(c.kind)(queue, place)
 	switch {
 	case len(obstacles) > 0:
@@ -581,7 +588,10 @@ func (s *sessionState) await(j int, awaited []driver.Node, d decision) {
 }
 
 // wake is the rest of the round.
-func (s *sessionState) wake(w *world, j int, d decision) error {
+func (s *sessionState) wake(w *world, j int, d decision) error { return s.step(w, j, false, d) }
+
+// step is what a contender does when its watches have fired, or again when it has looked.
+func (s *sessionState) step(w *world, j int, looked bool, d decision) error {
 	c := s.contenders[j]
 	events := make([]driver.Event, len(c.watches))
 	for i, w := range c.watches {
@@ -590,7 +600,10 @@ func (s *sessionState) wake(w *world, j int, d decision) error {
 	awaited, next := d.next(c.claim(d), s.view, c.self, c.awaited, events)
 	isThere := d.isThere(events[len(c.awaited)])
 	switch {
-	case next == waits && isThere:
+	case next == looks && !looked:
+		c.phase = looking
+		s.requests = append(s.requests, message{kind: list, who: j})
+	case (next == waits || next == looks) && isThere:
 		s.await(j, awaited, d)
 	case next == holds && isThere:
 		return s.hold(w, j)

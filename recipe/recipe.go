@@ -126,17 +126,10 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 			view.listed(queue)
 			listed = true
 		}
-		place := driver.Place(queue, self)
-		if place < 0 {
-			return driver.Node{}, driver.ErrRemoved
-		}
-		if c.Observer != nil {
-			c.Observer.Queued(self, place, len(queue))
-		}
-		if err := c.checkSequence(queue, place); err != nil {
+		obstacles, err := c.blocking(queue, self)
+		if err != nil {
 			return driver.Node{}, err
 		}
-		obstacles := c.Rule(queue, place)
 		if len(obstacles) > 0 {
 			granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view})
 		} else {
@@ -149,6 +142,21 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 			return self, nil
 		}
 	}
+}
+
+// blocking returns the contenders in a queue that block self.
+func (c Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, error) {
+	place := driver.Place(queue, self)
+	if place < 0 {
+		return nil, driver.ErrRemoved
+	}
+	if c.Observer != nil {
+		c.Observer.Queued(self, place, len(queue))
+	}
+	if err := c.checkSequence(queue, place); err != nil {
+		return nil, err
+	}
+	return c.Rule(queue, place), nil
 }
 
 // checkSequence returns an error if sequence numbers do not order the queue. At the end
@@ -200,25 +208,43 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 			stop()
 			return false, fmt.Errorf("waiting behind %s: %w", behind, ctx.Err())
 		}
-		events := make([]driver.Event, len(watches))
-		for i, w := range watches {
-			events[i] = w.Fired()
+		events := firedOf(watches)
+		for i, event := range events {
 			isOwn := i == len(awaited)
-			if c.Observer != nil && events[i] != 0 && (!isOwn || events[i] == driver.Unnoticed) {
-				c.Observer.Woken(events[i])
+			if c.Observer != nil && event != 0 && (!isOwn || event == driver.Unnoticed) {
+				c.Observer.Woken(event)
 			}
 		}
 		if len(own) == 0 {
 			return false, nil
 		}
-		var next step
-		awaited, next = c.next(s.view, s.self, awaited, events)
+		again, next := c.next(s.view, s.self, awaited, events)
+		if next == looks {
+			queue, err := c.Session.List(ctx, c.Queue)
+			if err != nil {
+				return false, err
+			}
+			s.view.listed(queue)
+			if _, err := c.blocking(queue, s.self); err != nil {
+				return false, err
+			}
+			again, next = c.next(s.view, s.self, awaited, firedOf(watches))
+		}
 		// Other waiters also tell the view what they see, so the own node must be looked
 		// at after the view.
-		if next != waits || own[0].Fired() != 0 {
+		if next == lists || next == holds || own[0].Fired() != 0 {
 			return next == holds && own[0].Fired() == 0, nil
 		}
+		awaited = again
 	}
+}
+
+func firedOf(watches []*driver.Watch) []driver.Event {
+	events := make([]driver.Event, len(watches))
+	for i, w := range watches {
+		events[i] = w.Fired()
+	}
+	return events
 }
 
 // awaited returns the contenders to watch, the one that is waited for first: the nearest
@@ -244,9 +270,10 @@ func (c Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
 type step int
 
 const (
-	waits step = iota
-	lists      // the queue
-	holds      // the lock
+	waits step = iota // for those returned
+	looks             // lists the queue, and waits on: the nearest is still there
+	lists             // the queue
+	holds             // the lock
 )
 
 // next decides what to do after events about the awaited contenders, if the claim's own
@@ -275,7 +302,7 @@ func (c Claim) next(view *View, self driver.Node, awaited []driver.Node, events 
 	}
 	again := c.awaited(view, obstacles)
 	if c.Kind != driver.Permit && again[0] == awaited[0] && len(again) > 1 && !slices.Contains(awaited, again[1]) {
-		return nil, lists // while the nearest is still there
+		return again, looks
 	}
 	return again, waits
 }
