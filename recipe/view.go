@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -83,7 +84,7 @@ func (v *View) join(j driver.Joined) (queue []driver.Node) {
 	v.own[j.Node] = struct{}{}
 	switch {
 	case j.Queue != nil:
-		v.queue = j.Queue
+		v.replace(j.Queue)
 	case driver.Place(v.queue, j.Node) < 0 && !v.extend(j):
 		return nil
 	}
@@ -111,7 +112,16 @@ func (v *View) extend(j driver.Joined) bool {
 func (v *View) listed(queue []driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.replace(queue)
+}
+
+// replace sets the queue, and forgets the session's contenders that are gone: those that
+// joined before the last in the queue and are not in it.
+func (v *View) replace(queue []driver.Node) {
 	v.queue = queue
+	maps.DeleteFunc(v.own, func(n driver.Node, _ struct{}) bool {
+		return len(queue) > 0 && n.Seq <= queue[len(queue)-1].Seq && driver.Place(queue, n) < 0
+	})
 }
 
 // gone removes a contender that has left for certain.

@@ -87,6 +87,9 @@ func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []dr
 			alone = last.alone && last.left
 			now.alone = alone
 		}
+		if alone { // nobody needs to know what was before
+			now.run = []driver.Node{node}
+		}
 	}
 	f.byDir[dir] = now
 	return behind, alone
