@@ -12,7 +12,8 @@ YEARS ?= 0.001
 
 # The root package, and the driver, measure how long something takes, so nothing that keeps
 # the processors busy runs beside them. The tests of the driver mostly wait. The race
-# detector would sleep for a second at the end of every process.
+# detector would sleep for a second at the end of every process. Without it, package
+# recipe walks more interleavings.
 timed := . ./driver/zookeeper
 go_test := GORACE=atexit_sleep_ms=10 go test $(as_root) -race -timeout 15m
 
@@ -27,6 +28,7 @@ test-root-real:
 test-driver:
 	$(go_test) ./driver/zookeeper
 	$(go_test) -parallel 4 ./driver/zookeeper -server real
+	go test -run Interleaving ./recipe
 
 differential: deps ## DURATION of random programs, which must get the same replies from both kinds of servers
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)

@@ -97,6 +97,7 @@ var plays = []play{
 	{name: "wait", warm: 1, rival: true, act: (*stage).waitAndUse},
 	{name: "try", warm: 1, rival: true, act: (*stage).try},
 	{name: "cancel", warm: 1, rival: true, act: (*stage).giveUp},
+	{name: "queue", warm: 20, rival: true, act: (*stage).queue},
 	{name: "look", warm: 1, act: (*stage).useAndLook},
 	{name: "read", warm: 1, act: (*stage).readOnce},
 	{name: "wait to read", warm: 1, rival: true, act: (*stage).waitAndRead},
@@ -636,6 +637,32 @@ func (s *stage) waitAndUse() {
 	l, err := end()
 	if s.check(err) {
 		s.use(l, func() {})
+	}
+}
+
+// queue lets three waiters of one session share what they know of the queue. The lock was
+// used so often before that the last one joins without a listing.
+func (s *stage) queue() {
+	const waiters = 3
+	results := make(chan error, waiters)
+	for i := range waiters {
+		go func() { // ends when it has had the lock
+			l, err := s.way(s.Ctx, s.pool, false)
+			if err == nil {
+				if s.inside.Add(1) != 1 && s.effect != losing {
+					err = errors.New("two holders")
+				}
+				time.Sleep(time.Millisecond)
+				s.inside.Add(-1)
+				err = errors.Join(err, release(s.Ctx, l))
+			}
+			results <- err
+		}()
+		s.Until(func() bool { return s.pool.Stats().Waiting > i || s.faulty && s.fault.Fired() > 0 }, "%d wait, or the fault has happened", i+1)
+	}
+	s.free(s.first)
+	for range waiters {
+		s.check(<-results)
 	}
 }
 

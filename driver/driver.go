@@ -106,18 +106,18 @@ type Connector interface {
 // reply is on its way, the driver completes or undoes the call in the background.
 type Session interface {
 	// Join creates one node at the end of the queue, and the queue itself if necessary.
-	// It returns the node, and the queue as it was at some moment after the node was
-	// created. permits and limit are those of a Permit; other clients see the limit in
-	// the node (Node.Limit).
+	// permits and limit are those of a Permit; other clients see the limit in the node
+	// (Node.Limit). known is a node of the session up to which the caller knows the queue,
+	// or zero.
 	//
 	// Join creates exactly one node whatever happens to requests and replies.
 	// If it returns an error, there is no node, or the driver is removing it.
 	// data is stored in the node; the driver does not retain it.
-	Join(ctx context.Context, queue string, kind Kind, permits, limit int, data []byte) (Node, []Node, error)
+	Join(ctx context.Context, queue string, kind Kind, permits, limit int, data []byte, known Node) (Joined, error)
 
 	// List returns the contenders in the queue, in the order in which they joined,
 	// without nodes that are not contenders. A queue that does not exist is empty. The
-	// caller must not modify the slice, nor that of Join: other calls may return it as
+	// caller must not modify the slice, nor those of Join: other calls may return them as
 	// well.
 	List(ctx context.Context, queue string) ([]Node, error)
 
@@ -267,6 +267,20 @@ type Node struct {
 	Alias   string // name of a second node, for clients that do not know the first
 	Permits int    // of a Permit: the number of permits, and of nodes
 	Limit   int    // of a Permit: the semaphore's limit that it states, or 0
+}
+
+// Joined is the result of Session.Join.
+type Joined struct {
+	Node Node
+
+	// Queue is the queue as it was at some moment after the node was created. It may be
+	// nil if Behind is not.
+	Queue []Node
+
+	// Behind are nodes of the session that joined the queue one directly after the other,
+	// Node directly after the last of them: nobody else has joined it in between. Some may
+	// have left.
+	Behind []Node
 }
 
 // Place returns the index of a node in a queue, or -1 if it is not there.

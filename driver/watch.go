@@ -9,10 +9,12 @@ import (
 type Event int
 
 const (
-	// Deleted: the node was removed, and not changed before.
+	// Deleted: the node was removed, and not changed before. If it was of the session that
+	// watches it, then that session has removed it itself, and was not over at that moment.
 	Deleted Event = iota + 1
-	// Missing: the node was gone before it could be watched. Another may have taken its
-	// place (Session.Downgrade), so the caller must list the queue again.
+	// Missing: the node is gone. It was gone before it could be watched, and another may
+	// have taken its place (Session.Downgrade); or it was of the session that watches it,
+	// and the session may be over. The caller must list the queue again.
 	Missing
 	// Changed: the node's data was changed.
 	Changed

@@ -94,15 +94,15 @@ func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
 func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
-	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data)
+	view := c.Views.open(c.Queue)
+	defer c.Views.close(c.Queue, view)
+	joined, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data, view.last(c.Kind))
 	if err != nil {
 		return driver.Node{}, err
 	}
-	view := c.Views.open(c.Queue)
-	view.join(self)
+	self := joined.Node
 	granted := false
 	defer func() {
-		defer c.Views.close(c.Queue, view)
 		if granted {
 			return
 		}
@@ -117,34 +117,46 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 			err = fmt.Errorf("%w; and then %w", err, left)
 		}
 	}()
-	for {
-		place := driver.Place(queue, self)
-		if place < 0 {
-			return driver.Node{}, driver.ErrRemoved
+	queue, listed := view.join(joined), joined.Queue != nil
+	for ; ; queue = nil {
+		if queue == nil {
+			if queue, err = c.Session.List(ctx, c.Queue); err != nil {
+				return driver.Node{}, err
+			}
+			view.listed(queue)
+			listed = true
 		}
-		if c.Observer != nil {
-			c.Observer.Queued(self, place, len(queue))
-		}
-		if err := c.checkSequence(queue, place); err != nil {
+		obstacles, err := c.blocking(queue, self)
+		if err != nil {
 			return driver.Node{}, err
 		}
-		obstacles := c.Rule(queue, place)
-		if len(obstacles) == 0 {
-			granted = true
-			return self, nil
+		if len(obstacles) > 0 {
+			granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view})
+		} else {
+			granted = listed // and the own node was there
 		}
-		view.listed(queue)
-		granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view})
 		if err != nil {
 			return driver.Node{}, err
 		}
 		if granted {
 			return self, nil
 		}
-		if queue, err = c.Session.List(ctx, c.Queue); err != nil {
-			return driver.Node{}, err
-		}
 	}
+}
+
+// blocking returns the contenders in a queue that block self.
+func (c Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, error) {
+	place := driver.Place(queue, self)
+	if place < 0 {
+		return nil, driver.ErrRemoved
+	}
+	if c.Observer != nil {
+		c.Observer.Queued(self, place, len(queue))
+	}
+	if err := c.checkSequence(queue, place); err != nil {
+		return nil, err
+	}
+	return c.Rule(queue, place), nil
 }
 
 // checkSequence returns an error if sequence numbers do not order the queue. At the end
@@ -196,59 +208,72 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 			stop()
 			return false, fmt.Errorf("waiting behind %s: %w", behind, ctx.Err())
 		}
-		events := make([]driver.Event, len(watches))
-		for i, w := range watches {
-			events[i] = w.Fired()
+		events := firedOf(watches)
+		for i, event := range events {
 			isOwn := i == len(awaited)
-			if c.Observer != nil && events[i] != 0 && (!isOwn || events[i] == driver.Unnoticed) {
-				c.Observer.Woken(events[i])
+			if c.Observer != nil && event != 0 && (!isOwn || event == driver.Unnoticed) {
+				c.Observer.Woken(event)
 			}
 		}
 		if len(own) == 0 {
 			return false, nil
 		}
-		var next step
-		awaited, next = c.next(s.view, s.self, awaited, events)
+		again, next := c.next(s.view, s.self, awaited, events)
+		if next == looks {
+			queue, err := c.Session.List(ctx, c.Queue)
+			if err != nil {
+				return false, err
+			}
+			s.view.listed(queue)
+			if _, err := c.blocking(queue, s.self); err != nil {
+				return false, err
+			}
+			again, next = c.next(s.view, s.self, awaited, firedOf(watches))
+		}
 		// Other waiters also tell the view what they see, so the own node must be looked
 		// at after the view.
-		if next != waits || own[0].Fired() != 0 {
+		if next == lists || next == holds || own[0].Fired() != 0 {
 			return next == holds && own[0].Fired() == 0, nil
 		}
+		awaited = again
 	}
+}
+
+func firedOf(watches []*driver.Watch) []driver.Event {
+	events := make([]driver.Event, len(watches))
+	for i, w := range watches {
+		events[i] = w.Fired()
+	}
+	return events
 }
 
 // awaited returns the contenders to watch, the one that is waited for first: the nearest
-// obstacle. If that one is of another session, nothing else may tell what happens to
-// those before it, and when it leaves, that must be known already. So the others are
-// watched as well if they are few. If they are many, the second nearest is: when that
-// leaves, most likely as the holder, it is time to look what else is left (see next).
-// The removal of a node therefore wakes at most maxAwaited contenders.
+// obstacle. If that one is of the same session, it waits itself for those before it, or
+// has done so. Otherwise the second nearest is watched as well: when that leaves, most
+// likely as the holder, it is time to look what else is left (see next), and when the
+// nearest leaves, it is known. So the removal of a node wakes at most two contenders.
 //
 // Any of the contenders that block a semaphore's permits may make room.
 func (c Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
-	n := len(obstacles)
-	switch {
-	case c.Kind == driver.Permit:
+	if c.Kind == driver.Permit {
 		return obstacles
-	case view.isOwn(obstacles[n-1]):
-		n = 1
-	case n > maxAwaited:
-		n = maxAwaited - 1
 	}
-	awaited := slices.Clone(obstacles[len(obstacles)-n:])
-	slices.Reverse(awaited)
+	n := len(obstacles)
+	awaited := []driver.Node{obstacles[n-1]} // a copy, which does not keep a listing in memory
+	if n > 1 && !view.isOwn(awaited[0]) {
+		awaited = append(awaited, obstacles[n-2])
+	}
 	return awaited
 }
-
-const maxAwaited = 3
 
 // step is what a waiter does next.
 type step int
 
 const (
-	waits step = iota
-	lists      // the queue
-	holds      // the lock
+	waits step = iota // for those returned
+	looks             // lists the queue, and waits on: the nearest is still there
+	lists             // the queue
+	holds             // the lock
 )
 
 // next decides what to do after events about the awaited contenders, if the claim's own
@@ -277,7 +302,7 @@ func (c Claim) next(view *View, self driver.Node, awaited []driver.Node, events 
 	}
 	again := c.awaited(view, obstacles)
 	if c.Kind != driver.Permit && again[0] == awaited[0] && len(again) > 1 && !slices.Contains(awaited, again[1]) {
-		return nil, lists // while the nearest is still there
+		return again, looks
 	}
 	return again, waits
 }

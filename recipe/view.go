@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -50,24 +51,60 @@ func (vs *Views) close(queue string, v *View) {
 // it, so a queue with n waiters of one session costs one listing in memory and none for
 // a hand-over.
 //
-// A View may contain contenders that are gone, but it lacks none that may be before a
-// waiter of the session: a waiter brings a listing that it is in, and whoever joins
-// later is behind it.
+// A View may contain contenders that are gone, but it lacks none that may be before one
+// that it contains: that one was in a listing, and whoever joins later is behind it; or it
+// has joined directly behind the last in the view, with nobody else in between.
 type View struct {
 	users int // guarded by Views.mu
 
 	mu    sync.Mutex
-	queue []driver.Node            // never changed in place, because slices of it are in use
+	queue []driver.Node            // its elements are never changed, because slices of it are in use
 	own   map[driver.Node]struct{} // of the session's waiters, and of those who were granted the lock
 }
 
 func newView() *View { return &View{own: map[driver.Node]struct{}{}} }
 
-// join adds a waiter's node.
-func (v *View) join(self driver.Node) {
+// last returns the last contender that is known, if another one of the kind would wait
+// behind it, and otherwise the zero Node.
+func (v *View) last(k driver.Kind) (last driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.own[self] = struct{}{}
+	isWriter := func(n driver.Node) bool { return n.Kind != driver.Read }
+	if n := len(v.queue); n > 0 && k != driver.Permit && (k != driver.Read || slices.ContainsFunc(v.queue, isWriter)) {
+		last = v.queue[n-1]
+	}
+	return last
+}
+
+// join adds a contender of the session. It returns the queue as far as it is known, or
+// nil if it must be listed.
+func (v *View) join(j driver.Joined) (queue []driver.Node) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.own[j.Node] = struct{}{}
+	switch {
+	case j.Queue != nil:
+		v.replace(j.Queue)
+	case driver.Place(v.queue, j.Node) < 0 && !v.extend(j):
+		return nil
+	}
+	return v.queue
+}
+
+// extend adds a contender to a view that shows what was before it: if one of those that
+// joined directly before it is the last in the view, then all before that are in the view
+// too, and the others are the rest.
+func (v *View) extend(j driver.Joined) bool {
+	n := len(v.queue)
+	if n == 0 {
+		return false
+	}
+	i := driver.Place(j.Behind, v.queue[n-1])
+	if i < 0 {
+		return false
+	}
+	v.queue = append(append(v.queue, j.Behind[i+1:]...), j.Node) // beyond what other slices show
+	return true
 }
 
 // listed takes in a listing. If another waiter has brought a newer one meanwhile, those
@@ -75,7 +112,16 @@ func (v *View) join(self driver.Node) {
 func (v *View) listed(queue []driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.replace(queue)
+}
+
+// replace sets the queue, and forgets the session's contenders that are gone: those that
+// joined before the last in the queue and are not in it.
+func (v *View) replace(queue []driver.Node) {
 	v.queue = queue
+	maps.DeleteFunc(v.own, func(n driver.Node, _ struct{}) bool {
+		return len(queue) > 0 && n.Seq <= queue[len(queue)-1].Seq && driver.Place(queue, n) < 0
+	})
 }
 
 // gone removes a contender that has left for certain.

@@ -51,9 +51,9 @@ func TestWakeUpsGrowOnlyWhereAllWaitersWatchTheSameNode(t *testing.T) {
 			require.Equal(t, all, slices.Sorted(slices.Values(d.order)), "each waiter is granted the lock once")
 
 			total, ok := expected[k.short]
-			if !ok { // lockpool watches the node of a lock held for 20 ms: one more of each
-				require.InDelta(t, 1.5, d.wakeups, 0.5+2/float64(n))
-				require.InDelta(t, 2.5, d.requests, 0.5+2/float64(n))
+			if !ok { // lockpool wakes the two nearest waiters, and tells the session of its own node
+				require.InDelta(t, 3, d.wakeups, 2/float64(n))
+				require.InDelta(t, 2, d.requests, 0.5+2/float64(n)) // a waiter that is late may look again
 				continue
 			}
 			wakeups, requests := total(float64(n))

@@ -1,19 +1,20 @@
 package zookeeper
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
-// fastpaths determines when the listing after a create can be skipped, because the new
-// node is known to be alone in its queue.
+// fastpaths determines when the listing after a create can be skipped, because the number
+// of the new node shows that nobody joined the queue since the session's last node did.
 //
 // The number of a node is the count of all children ever created in the queue. If our
-// next node gets the very next number, no node was created in between, and if ours was
-// alone before, the new one is alone now: it is at the head, and the listing would show
-// nothing else. An uncontended lock is then one request to take and one to release, as
-// cheap as a lock on ZooKeeper can be.
+// next node gets the very next number, no node was created in between. So whoever knows
+// what was before our last node knows what is before the new one. If the last node was
+// alone and has left, the new one is alone: an uncontended lock is then one request to
+// take and one to release, as cheap as a lock on ZooKeeper can be.
 //
 // The count starts over if the queue is removed and created again, as the server
 // does with empty containers. A watch on the queue's own node detects that: its
@@ -21,21 +22,25 @@ import (
 // set before the earlier of the two creates was sent.
 //
 // The watch costs a request, and the client cannot take it back: it lasts until the
-// server removes the queue. It is therefore set only for a queue that the session has
-// had to itself for a while.
+// server removes the queue. It is therefore set only for a queue that nobody else has
+// joined for a while.
 type fastpaths struct {
 	mu    sync.Mutex
 	byDir map[string]fastpath
 }
 
-// fastpath is what is known about a queue in which the session's last node was alone.
+// fastpath is what is known about a queue that the session has joined.
 type fastpath struct {
-	seq     int32  // of that node, which was at the head when it was created
-	next    int32  // the number after it
-	streak  int    // how many nodes in a row, up to that one, had the very next number
-	left    bool   // it has been removed since
-	watched *watch // on the queue, set before that node was created; may be nil
+	run     []driver.Node // the session's last nodes, each of which joined directly after the one before
+	next    int32         // the number after the last of them
+	streak  int           // how many nodes in a row, up to the last, had the very next number
+	watched *watch        // on the queue, set before the last was created; may be nil
+	checked bool          // the queue was listed during the run, and no semaphore uses it
+	alone   bool          // the last was alone when it was created
+	left    bool          // the last has been removed since
 }
+
+func (f fastpath) last() driver.Node { return f.run[len(f.run)-1] }
 
 // fastpathStreak is the number of nodes in a row that makes a queue worth a watch.
 const fastpathStreak = 16
@@ -44,40 +49,79 @@ const fastpathStreak = 16
 // order and millions of orders.
 const maxFastpaths = 1024
 
-// expect returns the number that the session's next node in the queue gets if it is
-// alone. It reports false if that is unknown, or if the queue was not watched by w.
-func (f *fastpaths) expect(dir string, w *watch) (next int32, ok bool) {
+// maxRun bounds the nodes of a run that are remembered. It allows for callers that are
+// late: maxAnswers / minAnswer creates may be under way at a time.
+const maxRun = 256
+
+// expects reports whether it is likely that no listing is needed after the session's next
+// create, because the node joins directly after the last one, w shows that it did, and
+// the last one was alone or the caller knows the queue up to known.
+func (f *fastpaths) expects(dir string, w *watch, known driver.Node) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last := f.byDir[dir]
-	return last.next, last.streak > 0 && last.left && last.watched == w
+	return w != nil && last.streak > 0 && last.checked && last.watched == w &&
+		(last.alone && last.left || driver.Place(last.run, known) >= 0)
 }
 
-// joined records the outcome of a join during which w watched the queue, or no watch
-// did if w is nil. It reports whether the queue is worth a watch.
-func (f *fastpaths) joined(dir string, node driver.Node, alone bool, w *watch) (worthWatch bool) {
+// created records that a node was created while w watched the queue, or no watch did if w
+// is nil. It is called in the order of the numbers, before any later event is seen. It
+// returns the session's nodes directly before the new one, and reports whether the new
+// one is alone; both only if it is known that no semaphore uses the queue.
+func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []driver.Node, alone bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !alone {
+	makeRoom(f.byDir, dir, maxFastpaths)
+	last, known := f.byDir[dir]
+	now := fastpath{run: []driver.Node{node}, next: node.Seq + int32(nodeCount(node)), watched: w}
+	if known && node.Seq == last.next {
+		now.streak = last.streak + 1
+	}
+	if now.streak > 0 && last.watched != nil && last.watched.Fired() == 0 {
+		now.run, now.checked = append(last.run, node), last.checked
+		if len(now.run) > 2*maxRun {
+			now.run = slices.Clone(now.run[maxRun:])
+		}
+		if last.checked {
+			behind = slices.Clip(now.run[max(0, len(now.run)-1-maxRun) : len(now.run)-1])
+			alone = last.alone && last.left
+			now.alone = alone
+		}
+		if alone { // nobody needs to know what was before
+			now.run = []driver.Node{node}
+		}
+	}
+	f.byDir[dir] = now
+	return behind, alone
+}
+
+// listed records what a listing has shown after a node was created: whether the node is
+// alone, and whether a semaphore uses the directory, in which contenders may then appear
+// without using a number of the queue. It reports whether the queue is worth a watch.
+func (f *fastpaths) listed(dir string, node driver.Node, alone, shared bool) (worthWatch bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, known := f.byDir[dir]
+	switch {
+	case !known || driver.Place(now.run, node) < 0:
+		return false
+	case shared:
 		delete(f.byDir, dir)
 		return false
 	}
-	makeRoom(f.byDir, dir, maxFastpaths)
-	streak := 0
-	if last, known := f.byDir[dir]; known && node.Seq == last.next {
-		streak = last.streak + 1
-	}
-	f.byDir[dir] = fastpath{seq: node.Seq, next: node.Seq + int32(nodeCount(node)), streak: streak, watched: w}
-	return w == nil && streak >= fastpathStreak
+	now.checked = true
+	now.alone = now.alone || alone && node == now.last()
+	f.byDir[dir] = now
+	return now.watched == nil && now.streak >= fastpathStreak
 }
 
 // left records that a node of the session is gone.
 func (f *fastpaths) left(dir string, node driver.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if last, ok := f.byDir[dir]; ok && last.seq == node.Seq {
-		last.left = true
-		f.byDir[dir] = last
+	if now, ok := f.byDir[dir]; ok && now.last() == node {
+		now.left = true
+		f.byDir[dir] = now
 	}
 }
 
@@ -89,20 +133,17 @@ func (f *fastpaths) uses(dir string, w *watch) bool {
 	return f.byDir[dir].watched == w
 }
 
-// expectAlone returns the watch on the queue, if there is one, and the number that the
-// next node gets if it is alone, if that is known.
-func (s *Session) expectAlone(dir string) (w *watch, next int32, ok bool) {
-	if w = s.watches.at(dir); w == nil || !w.isArmed() {
-		return nil, 0, false
+// watchOnQueue returns the watch on a queue's own node, or nil if there is none.
+func (s *Session) watchOnQueue(dir string) *watch {
+	if w := s.watches.at(dir); w != nil && w.isArmed() {
+		return w
 	}
-	next, ok = s.fastpaths.expect(dir, w)
-	return w, next, ok
+	return nil
 }
 
-// noteJoined records the outcome of a join. w is the watch that expectAlone returned
-// before it.
-func (s *Session) noteJoined(dir string, node driver.Node, alone bool, w *watch) {
-	if s.fastpaths.joined(dir, node, alone, w) && s.usesContainers() {
+// noteJoined records what the listing after a join has shown.
+func (s *Session) noteJoined(dir string, node driver.Node, alone, shared bool) {
+	if s.fastpaths.listed(dir, node, alone, shared) && s.usesContainers() {
 		if w, own := s.watch(dir); own {
 			s.requests.start(w.reads...)
 		}

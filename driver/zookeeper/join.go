@@ -13,42 +13,35 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-type joinResult struct {
-	node  driver.Node
-	queue []driver.Node
-}
-
 // Join implements driver.Session.
-func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte) (driver.Node, []driver.Node, error) {
+func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte, known driver.Node) (driver.Joined, error) {
 	dir, endings := s.path(queue), s.cfg.Layout.naming().endings(kind, permits, limit)
 	if err := ctx.Err(); err != nil {
-		return driver.Node{}, nil, err
+		return driver.Joined{}, err
 	}
 	if !s.begin() {
-		return driver.Node{}, nil, s.Err()
+		return driver.Joined{}, s.Err()
 	}
-	a := s.beginJoin(dir, endings, data)
+	a := s.beginJoin(dir, endings, data, known)
 	answered := s.await(ctx, a.create.done) && (a.listing == nil || s.await(ctx, a.listing.done()))
 	if answered && a.settled() {
 		defer s.calls.done()
-		j, err := s.endJoin(ctx, dir, a) // sends nothing
-		return j.node, j.queue, err
+		return s.endJoin(ctx, dir, a) // sends nothing
 	}
 	if !answered && s.requests.cancel(a.create) {
 		defer s.calls.done()
-		return driver.Node{}, nil, s.gaveUp(ctx)
+		return driver.Joined{}, s.gaveUp(ctx)
 	}
-	j, err := runBegun(ctx, s, func() (joinResult, error) {
+	return runBegun(ctx, s, func() (driver.Joined, error) {
 		return s.join(ctx, dir, endings, data, a)
-	}, func(j joinResult) {
-		_ = s.remove(dir, j.node) // fails only when the session is over
+	}, func(j driver.Joined) {
+		_ = s.remove(dir, j.Node) // fails only when the session is over
 	})
-	return j.node, j.queue, err
 }
 
 // join creates a contender's nodes, and the queue if necessary, and returns when they
 // certainly exist or cannot be created. The first attempt has begun.
-func (s *Session) join(ctx context.Context, dir string, endings []string, data []byte, first *joinAttempt) (j joinResult, err error) {
+func (s *Session) join(ctx context.Context, dir string, endings []string, data []byte, first *joinAttempt) (j driver.Joined, err error) {
 	var made []string
 	defer func() {
 		if err != nil {
@@ -70,9 +63,9 @@ func (s *Session) join(ctx context.Context, dir string, endings []string, data [
 			err = s.pauseBeforeRecreating(ctx, tries)
 		}
 		if err != nil {
-			return joinResult{}, err
+			return driver.Joined{}, err
 		}
-		a = s.beginJoin(dir, endings, data)
+		a = s.beginJoin(dir, endings, data, driver.Node{})
 	}
 }
 
@@ -81,66 +74,70 @@ type joinAttempt struct {
 	guid    string
 	nodes   int
 	create  *request
-	listing *listing // nil if the session expects to be alone in the queue
+	listing *listing // nil if the session expects that its number says enough
 
-	// What expectAlone returned before the create was sent, and whether the watch had
-	// fired when it was answered.
-	watched *watch
-	next    int32
-	fired   bool
+	// What fastpaths.created returned when the create was answered.
+	behind []driver.Node
+	alone  bool
 }
 
 // beginJoin sends the create and a listing of the queue. Both are sent together and the
 // server answers in order, so that joining costs one round trip. (The listing may be one
 // that others share. If it shows the node, it is newer than the node; if not, the queue is
-// listed again.) A queue in which the session expects to be alone is listed only if it
-// turns out not to be.
-func (s *Session) beginJoin(dir string, endings []string, data []byte) *joinAttempt {
+// listed again.) If the caller knows the queue up to one of the session's last nodes, and
+// nobody else is expected to have joined since, it is listed only if somebody has.
+func (s *Session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
-	var expected bool
-	a.watched, a.next, expected = s.expectAlone(dir)
+	watched := s.watchOnQueue(dir)
 	a.create = s.createContender(dir, a.guid, endings, data)
-	if expected {
-		a.create.noted = func(*request) { a.fired = a.watched.Fired() != 0 }
-	} else {
-		var list *request
-		if a.listing, list = s.beginListing(dir); list != nil {
-			s.requests.start(a.create, list)
-			return a
+	a.create.noted = func(q *request) {
+		if node, ok := created(q); ok {
+			a.behind, a.alone = s.fastpaths.created(dir, node, watched)
 		}
 	}
-	s.requests.start(a.create)
+	requests := []*request{a.create}
+	if !s.fastpaths.expects(dir, watched, known) {
+		var list *request
+		if a.listing, list = s.beginListing(dir); list != nil {
+			requests = append(requests, list)
+		}
+	}
+	s.requests.start(requests...)
 	return a
 }
 
-// provesAlone reports whether the number of a node shows that it is the only one in the
-// queue.
-func (a *joinAttempt) provesAlone(node driver.Node) bool {
-	return a.listing == nil && node.Seq == a.next && !a.fired
+// created returns the contender that a create has created, if it is one.
+func created(q *request) (driver.Node, bool) {
+	if q.err != nil {
+		return driver.Node{}, false
+	}
+	nodes := contendersOf(names(q.paths))
+	if len(nodes) != 1 {
+		return driver.Node{}, false
+	}
+	return nodes[0], true
 }
+
+// needsListing reports whether the queue must be listed to know what is before the node:
+// its number does not tell.
+func (a *joinAttempt) needsListing() bool { return a.listing != nil || len(a.behind) == 0 }
 
 // settled reports whether an attempt that has been answered has succeeded, and it shows
 // without another request what is in the queue.
 func (a *joinAttempt) settled() bool {
-	if a.create.err != nil {
-		return false
-	}
-	created := contendersOf(names(a.create.paths))
-	switch {
-	case len(created) != 1:
-		return false
-	case a.listing == nil:
-		return a.provesAlone(created[0])
+	node, ok := created(a.create)
+	if !ok || a.listing == nil {
+		return ok && !a.needsListing()
 	}
 	queue := a.listing.contenders()
-	return a.listing.err() == nil && driver.Place(queue, created[0]) >= 0 && countOthers(a.listing.children(), queue) == 0
+	return a.listing.err() == nil && driver.Place(queue, node) >= 0 && countOthers(a.listing.children(), queue) == 0
 }
 
 // endJoin waits until an attempt has been answered, and determines its outcome.
 //
 // The error is ErrNoNode if there is no queue, and errNotCreated if the reply was
 // lost and the nodes do not exist.
-func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (joinResult, error) {
+func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driver.Joined, error) {
 	<-a.create.done
 	node, err := s.createdContender(a.create)
 	if a.listing != nil {
@@ -152,23 +149,27 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (join
 	switch {
 	case err == nil:
 	case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNotCreated), errors.Is(err, driver.ErrSessionLost):
-		return joinResult{}, err
+		return driver.Joined{}, err
 	case errors.Is(err, zk.ErrNoChildrenForEphemerals):
-		return joinResult{}, plainLockError(dir)
+		return driver.Joined{}, plainLockError(dir)
 	default:
-		return joinResult{}, explainError(err, "creating a node", "CREATE", dir)
+		return driver.Joined{}, explainError(err, "creating a node", "CREATE", dir)
 	}
 	s.warnSequence(dir, node)
-	queue, shared := []driver.Node{node}, false
-	if !a.provesAlone(node) {
-		queue, shared, err = s.queueContaining(ctx, dir, node, a.listing)
+	switch {
+	case a.needsListing():
+	case a.alone:
+		return driver.Joined{Node: node, Queue: []driver.Node{node}}, nil
+	default:
+		return driver.Joined{Node: node, Behind: a.behind}, nil
 	}
+	queue, shared, err := s.queueContaining(ctx, dir, node, a.listing)
 	if err != nil {
 		_ = s.remove(dir, node) // the listing's error says why
-		return joinResult{}, err
+		return driver.Joined{}, err
 	}
-	s.noteJoined(dir, node, driver.Place(queue, node) == 0 && !shared, a.watched) // the node may already be gone
-	return joinResult{node, queue}, nil
+	s.noteJoined(dir, node, driver.Place(queue, node) == 0, shared) // the node may already be gone
+	return driver.Joined{Node: node, Queue: queue}, nil
 }
 
 // createContender creates all the nodes of a contender, or none of them.
@@ -190,11 +191,8 @@ func (s *Session) createContender(dir, guid string, endings []string, data []byt
 
 // createdContender returns the contender whose nodes were created.
 func (s *Session) createdContender(q *request) (driver.Node, error) {
-	if q.err != nil {
-		return driver.Node{}, q.err
-	}
-	if node := contendersOf(names(q.paths)); len(node) == 1 {
-		return node[0], nil
+	if node, ok := created(q); ok || q.err != nil {
+		return node, q.err
 	}
 	for _, path := range q.paths {
 		_ = s.removeOne(path, false)

@@ -108,18 +108,20 @@ func (c *breakingConn) pass(n int, err error, limit int, passed *int) (int, erro
 // useQueue joins a queue twice, waits in it, and leaves it.
 func useQueue(t *testing.T, s *Session) {
 	ctx := t.Context()
-	first, queue, err := s.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+	joined, err := s.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
 	require.NoError(t, err)
-	require.Equal(t, []driver.Node{first}, queue)
-	second, queue, err := s.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+	first := joined.Node
+	require.Equal(t, []driver.Node{first}, joined.Queue)
+	joined, err = s.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
 	require.NoError(t, err)
-	require.Equal(t, []driver.Node{first, second}, queue)
+	second := joined.Node
+	require.Equal(t, []driver.Node{first, second}, joined.Queue)
 	watches, err := s.Watch(ctx, "a", first, second)
 	require.NoError(t, err)
 	require.NoError(t, s.Verify(ctx, "a", second))
 	require.NoError(t, s.Leave(ctx, "a", first))
 	<-watches[0].Done()
-	queue, err = s.List(ctx, "a")
+	queue, err := s.List(ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, []driver.Node{second}, queue)
 	require.NoError(t, s.Leave(ctx, "a", second))
@@ -184,8 +186,9 @@ func TestContextEndsAnywhere(t *testing.T) {
 		}
 		for joined, left, timeout := 0, 0, time.Duration(0); left == 0; timeout += time.Millisecond {
 			var node driver.Node
-			if within(timeout, func(ctx context.Context) (err error) {
-				node, _, err = session.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+			if within(timeout, func(ctx context.Context) error {
+				joined, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+				node = joined.Node
 				return err
 			}) == nil {
 				joined++

@@ -27,9 +27,10 @@ func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 		session, err := connector.Connect(ctx)
 		require.NoError(t, err)
 		defer session.Close(ctx)
-		node, queue, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil)
+		joined, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
 		require.NoError(t, err)
-		require.Equal(t, []driver.Node{node}, queue)
+		node := joined.Node
+		require.Equal(t, []driver.Node{node}, joined.Queue)
 
 		lists := zktest.Match{Ops: zktest.Lists}
 		held := s.Inject(zktest.Rule{Match: lists, Do: zktest.HoldReply()})

@@ -81,14 +81,17 @@ func (s *Session) remove(dir string, node driver.Node) error {
 // startRemoval sends the first request to remove a contender.
 func (s *Session) startRemoval(dir string, node driver.Node) *request {
 	names := nodeNames(node)
-	if len(names) == 1 {
-		return s.requests.send(deleteRequest(dir+"/"+names[0], -1))
+	q := deleteRequest(dir+"/"+names[0], -1)
+	if len(names) > 1 {
+		var ops []any
+		for _, name := range names {
+			ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
+		}
+		q = multiRequest(ops...)
 	}
-	var ops []any
-	for _, name := range names {
-		ops = append(ops, &zk.DeleteRequest{Path: dir + "/" + name, Version: -1})
-	}
-	return s.requests.send(multiRequest(ops...))
+	w := s.watches.leaving(dir + "/" + names[0])
+	q.noted = func(q *request) { s.noteLeft(w, q.err) }
+	return s.requests.send(q)
 }
 
 // endRemoval is remove, after startRemoval.

@@ -65,6 +65,7 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	var proving, waiting sync.WaitGroup
 	stop := make(chan struct{})
 	all := make([]*Session, 4) // as many as a pool has by default
+	views := make([]recipe.Views, len(all))
 	for i := range all {
 		all[i] = connect()
 		proving.Go(func() { proveOften(all[i], &worst, stop) })
@@ -77,7 +78,7 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	for i := range *crowd {
 		waiting.Go(func() {
 			c := claim
-			c.Session = all[i%len(all)]
+			c.Session, c.Views = all[i%len(all)], &views[i%len(all)]
 			_, err := c.Acquire(waitCtx)
 			if !errors.Is(err, context.Canceled) {
 				t.Error(err)

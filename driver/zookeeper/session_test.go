@@ -31,11 +31,11 @@ func TestSessionWorksInASynctestBubble(t *testing.T) {
 		session, err := connector.Connect(context.Background())
 		require.NoError(t, err)
 		began := time.Now()
-		node, queue, err := session.Join(context.Background(), "a", driver.Mutex, 0, 0, nil)
+		joined, err := session.Join(context.Background(), "a", driver.Mutex, 0, 0, nil, driver.Node{})
 		require.NoError(t, err)
-		require.Equal(t, []driver.Node{node}, queue)
+		require.Equal(t, []driver.Node{joined.Node}, joined.Queue)
 		require.NoError(t, session.Alive(context.Background()))
-		require.NoError(t, session.Leave(context.Background(), "a", node))
+		require.NoError(t, session.Leave(context.Background(), "a", joined.Node))
 		require.Zero(t, time.Since(began))
 		require.NoError(t, session.Close(context.Background()))
 	})
@@ -149,7 +149,7 @@ func TestCallsDoNotWaitForWrites(t *testing.T) {
 				case 2:
 					_, err = session.Watch(ctx, name, driver.Node{Name: "a"}, driver.Node{Name: "b"})
 				case 3:
-					_, _, err = session.Join(ctx, name, driver.Mutex, 0, 0, make([]byte, maxData))
+					_, err = session.Join(ctx, name, driver.Mutex, 0, 0, make([]byte, maxData), driver.Node{})
 				}
 				if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > timeout+grace {
 					t.Errorf("%v after %v", err, took)

@@ -31,6 +31,9 @@ type watch struct {
 	unread atomic.Int32  // how many of them have not been answered
 	armed  chan struct{} // closed when the server has answered; then err is set
 	err    error
+
+	own     bool // the node is of this session; used only by the goroutine that reads
+	leaving bool // the session removes the node; guarded by watches.mu
 }
 
 // isArmed reports whether the server has agreed to watch.
@@ -73,16 +76,61 @@ func (ws *watches) interrupt() {
 	}
 }
 
+// leaving notes that the session is about to remove a node, and returns the watch on it,
+// or nil.
+func (ws *watches) leaving(path string) *watch {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w := ws.byPath[path]
+	if w != nil {
+		w.leaving = true
+	}
+	return w
+}
+
+// isLeaving reports whether the session removes the node.
+func (ws *watches) isLeaving(w *watch) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return w.leaving
+}
+
 // fire is called for a server's event about path. Names of contenders are never used
 // again (those of plain locks are: see plainWatch), so an event is true for every
 // waiter, whenever its wait began.
+//
+// If a node of this session is gone, the session itself may have ended, with all its
+// nodes: the events about them come one after the other, and perhaps not all. So the
+// event says no more than Missing, and if the session is removing the node, the answer to
+// that says more.
 func (s *Session) fire(path string, e driver.Event) {
 	if e == driver.Deleted {
 		s.plainNodes.forgetPath(path) // whichever client deleted the node: the event precedes the reply to the next create
 	}
-	if w := s.watches.at(path); w != nil {
-		s.watches.remove(w)
-		w.Fire(e)
+	w := s.watches.at(path)
+	switch {
+	case w == nil:
+	case e != driver.Deleted || !w.own:
+		s.fireWatch(w, e)
+	case !s.watches.isLeaving(w):
+		s.fireWatch(w, driver.Missing)
+	}
+}
+
+func (s *Session) fireWatch(w *watch, e driver.Event) {
+	s.watches.remove(w)
+	w.Fire(e)
+}
+
+// noteLeft is called when the session's request to remove a node has been answered. w is
+// the watch on the node, or nil.
+func (s *Session) noteLeft(w *watch, err error) {
+	switch {
+	case w == nil:
+	case err == nil: // the session lives, and has removed it
+		s.fireWatch(w, driver.Deleted)
+	default:
+		s.fireWatch(w, driver.Interrupted)
 	}
 }
 
@@ -126,7 +174,7 @@ func (s *Session) watch(paths ...string) (w *watch, own bool) {
 	defer s.calls.done()
 	w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
 	w.unread.Store(int32(len(paths)))
-	noted := func(*request) { s.noteRead(w) }
+	noted := func(q *request) { s.noteRead(w, q) }
 	for _, path := range paths {
 		s.watches.byPath[path] = w
 		q := getRequest(path, true)
@@ -141,7 +189,10 @@ func (s *Session) watch(paths ...string) (w *watch, own bool) {
 // forever on a name that is never used again. The client does not know of the watch. It
 // would keep a channel for each until the node changes, and set all of them again after a
 // reconnect, which nothing here needs.
-func (s *Session) noteRead(w *watch) {
+func (s *Session) noteRead(w *watch, q *request) {
+	if q.err == nil && q.stat.EphemeralOwner == s.ID() {
+		w.own = true
+	}
 	if w.unread.Add(-1) > 0 {
 		return
 	}

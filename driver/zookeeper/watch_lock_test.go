@@ -1,0 +1,83 @@
+package zookeeper_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/recipe"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// When the server ends a session, it removes the session's nodes in one transaction, and
+// tells the session of them one after the other before it closes the connection. So the
+// event about a holder's node, if the session has not removed that, must not grant the lock
+// to a waiter of the same session: the waiter's node may be gone as well.
+func TestRemovalByAnotherGrantsNothingWithinTheSession(t *testing.T) {
+	locktest.Once(t)
+	t.Parallel()
+	server := zktest.Start(t)
+	b := locktest.NewOn(t, server)
+	session := connect(t, b, zookeeper.LayoutCurator)
+	claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views)}
+	holder, err := claim.Acquire(b.Ctx)
+	require.NoError(t, err)
+	result := make(chan error, 1)
+	go func() { // ends with the session
+		_, err := claim.Acquire(b.Ctx)
+		result <- err
+	}()
+	b.Until(func() bool { return b.Watched(server) == 2 }, "the waiter does not watch the holder and itself")
+	lists := server.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists}, Do: zktest.HoldApply()})
+	require.NoError(t, server.Delete(b.Chroot+"/a/"+holder.Name))
+	require.NoError(t, lists.Wait(b.Ctx), "the queue was not listed")
+	require.NoError(t, server.ExpireSession(session.ID()))
+	require.ErrorIs(t, <-result, driver.ErrSessionLost)
+	lists.Release()
+	require.NoError(t, session.Close(b.Ctx))
+}
+
+func connect(t *testing.T, b *locktest.Bench, layout zookeeper.Layout) *zookeeper.Session {
+	cfg := b.Config()
+	cfg.Layout = layout
+	c, err := zookeeper.NewConnector(cfg)
+	require.NoError(t, err)
+	session, err := c.Connect(b.Ctx)
+	require.NoError(t, err)
+	return session.(*zookeeper.Session)
+}
+
+// A release by the session itself does grant: with the release alone, and no request more.
+func TestReleaseGrantsWithinTheSession(t *testing.T) {
+	t.Parallel()
+	for layout, nodes := range map[zookeeper.Layout]int{zookeeper.LayoutCurator: 1, zookeeper.LayoutKazoo: 2} {
+		b := locktest.NewOn(t, locktest.StartServer(t))
+		session := connect(t, b, layout)
+		claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views)}
+		holder, err := claim.Acquire(b.Ctx)
+		require.NoError(t, err)
+		granted := make(chan driver.Node)
+		const waiters = 20
+		for i := range waiters {
+			go func() { // ends when the holders before it have left
+				node, _ := claim.Acquire(b.Ctx)
+				granted <- node
+			}()
+			b.AwaitQueue("a", (i+2)*nodes)
+		}
+		b.Until(func() bool { return b.WatchedIn("a") >= (waiters+1)*nodes }, "not all wait")
+		before := b.Stat(b.Server, "zk_packets_received")
+		for range waiters {
+			require.NoError(t, session.Leave(b.Ctx, "a", holder))
+			holder = <-granted
+			require.NotZero(t, holder)
+		}
+		const besides = 10 // proofs of the lease, pings, and the counting itself
+		require.InDelta(t, waiters, b.Stat(b.Server, "zk_packets_received")-before, besides)
+		require.NoError(t, session.Leave(b.Ctx, "a", holder))
+		require.NoError(t, session.Close(b.Ctx))
+	}
+}
