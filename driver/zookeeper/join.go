@@ -58,11 +58,17 @@ func (s *Session) join(ctx context.Context, dir string, endings []string, data [
 	a := first
 	for tries := 1; ; tries++ {
 		j, err := s.endJoin(ctx, dir, a)
+		for errors.Is(err, zk.ErrNoNode) && a.directories < depth(dir) && ctx.Err() == nil {
+			a = s.beginJoinOfNew(dir, a.directories+1, endings, data)
+			j, err = s.endJoin(ctx, dir, a)
+		}
 		switch {
 		case err == nil:
 			return j, nil
-		case errors.Is(err, zk.ErrNoNode):
-			err = s.createContainers(ctx, dir, &made)
+		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists): // others remove and create directories
+			err = nil
+		case a.directories > 0 && isAnswer(a.create.err):
+			err = s.createContainers(ctx, dir, &made) // one by one, so that an error says what was refused
 		case errors.Is(err, errNotCreated):
 			err = nil
 		}
@@ -83,6 +89,8 @@ type joinAttempt struct {
 	create  *request
 	listing *listing // nil if the session expects to be alone in the queue
 
+	directories int // that it creates as well: the queue's, and its parents
+
 	// What expectAlone returned before the create was sent, and whether the watch had
 	// fired when it was answered.
 	watched *watch
@@ -93,16 +101,19 @@ type joinAttempt struct {
 // beginJoin sends the create and a listing of the queue. Both are sent together and the
 // server answers in order, so that joining costs one round trip. (The listing may be one
 // that others share. If it shows the node, it is newer than the node; if not, the queue is
-// listed again.) A queue in which the session expects to be alone is listed only if it
-// turns out not to be.
+// listed again.) A queue in which the session expects to be alone, and one that it
+// expects not to exist, is listed only if that turns out to be wrong.
 func (s *Session) beginJoin(dir string, endings []string, data []byte) *joinAttempt {
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
 	var expected bool
 	a.watched, a.next, expected = s.expectAlone(dir)
 	a.create = s.createContender(dir, a.guid, endings, data)
-	if expected {
+	switch {
+	case expected:
 		a.create.noted = func(*request) { a.fired = a.watched.Fired() != 0 }
-	} else {
+	case s.directories.expectsNew(dir):
+		a.next = 0
+	default:
 		var list *request
 		if a.listing, list = s.beginListing(dir); list != nil {
 			s.requests.start(a.create, list)
@@ -114,7 +125,7 @@ func (s *Session) beginJoin(dir string, endings []string, data []byte) *joinAtte
 }
 
 // provesAlone reports whether the number of a node shows that it is the only one in the
-// queue.
+// queue. Number 0 always does: it is that of the first child that a directory ever had.
 func (a *joinAttempt) provesAlone(node driver.Node) bool {
 	return a.listing == nil && node.Seq == a.next && !a.fired
 }
@@ -138,8 +149,9 @@ func (a *joinAttempt) settled() bool {
 
 // endJoin waits until an attempt has been answered, and determines its outcome.
 //
-// The error is ErrNoNode if there is no queue, and errNotCreated if the reply was
-// lost and the nodes do not exist.
+// The error is ErrNoNode if there is no queue, or no parent of the first directory that
+// was to be created; ErrNodeExists if there is such a directory; and errNotCreated if the
+// reply was lost and the nodes do not exist.
 func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (joinResult, error) {
 	<-a.create.done
 	node, err := s.createdContender(a.create)
@@ -151,7 +163,7 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (join
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNotCreated), errors.Is(err, driver.ErrSessionLost):
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists), errors.Is(err, errNotCreated), errors.Is(err, driver.ErrSessionLost):
 		return joinResult{}, err
 	case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 		return joinResult{}, plainLockError(dir)
@@ -159,6 +171,7 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (join
 		return joinResult{}, explainError(err, "creating a node", "CREATE", dir)
 	}
 	s.warnSequence(dir, node)
+	s.directories.noteQueue(dir, node.Seq == 0)
 	queue, shared := []driver.Node{node}, false
 	if !a.provesAlone(node) {
 		queue, shared, err = s.queueContaining(ctx, dir, node, a.listing)
@@ -171,14 +184,15 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (join
 	return joinResult{node, queue}, nil
 }
 
-// createContender creates all the nodes of a contender, or none of them.
-func (s *Session) createContender(dir, guid string, endings []string, data []byte) *request {
+// createContender creates all the nodes of a contender, or none of them. The directories,
+// if any, are created first in the same transaction.
+func (s *Session) createContender(dir, guid string, endings []string, data []byte, directories ...any) *request {
 	path := func(ending string) string { return dir + "/" + namePrefix(guid, ending) }
 	const flags = zk.FlagEphemeral | zk.FlagSequence
-	if len(endings) == 1 {
+	if len(endings) == 1 && len(directories) == 0 {
 		return createRequest(path(endings[0]), data, flags, s.cfg.ACL)
 	}
-	var ops []any
+	ops := directories
 	for i, ending := range endings {
 		if i > 0 && strings.HasSuffix(ending, permitEnding) {
 			data = nil // the first lease contains it
