@@ -152,8 +152,8 @@ func inspectQueue(ctx context.Context, s *session, queue string) ([]contender, [
 }
 
 // List returns the names of the locks below prefix, such as orders, that have a holder
-// or a waiter, sorted; the empty prefix means all. It lists every node there, one after
-// the other.
+// or a waiter, sorted; the empty prefix means all. It lists every node there, with a
+// bounded number of requests under way.
 func (p *Pool) List(ctx context.Context, prefix string) (names []string, err error) {
 	if prefix != "" {
 		err = p.checkName(prefix)

@@ -20,6 +20,15 @@ const (
 	// It is not a limit: when no more sessions may be opened, handles share them.
 	sessionLoad = 32
 
+	// sessionImbalance is how many more handles than another a session may have before
+	// idle handles move to the other. It keeps handles, and the queues that they use, on
+	// the sessions that know these queues while the numbers of handles go up and down.
+	sessionImbalance = sessionLoad / 4
+
+	// openPatience bounds how long a call that could share a session waits for one that
+	// is being opened. A service that refuses more connections delays nobody for longer.
+	openPatience = 100 * time.Millisecond
+
 	// closeTimeout bounds how long Close waits for the service to confirm the end of
 	// the sessions.
 	closeTimeout = 5 * time.Second

@@ -25,7 +25,7 @@ type Pool struct {
 	telemetry *telemetry.Telemetry
 	unobserve func()         // unregisters the pool's metrics
 	owner     nodedata.Owner // stored in each node of the pool
-	slots     *puddle.Pool[slot]
+	slots     *puddle.Pool[*slot]
 
 	// Both end with the cause ErrPoolClosed: accepting when handles that hold nothing
 	// can no longer lock, alive when no handle can. Code that checks alive with mu held
@@ -90,9 +90,9 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	}
 	p.accepting, p.refuse = context.WithCancelCause(context.Background())
 	p.alive, p.kill = context.WithCancelCause(context.Background())
-	p.slots, err = puddle.NewPool(&puddle.Config[slot]{
-		Constructor: p.openSlot,
-		Destructor:  p.closeSlot,
+	p.slots, err = puddle.NewPool(&puddle.Config[*slot]{
+		Constructor: func(context.Context) (*slot, error) { return new(slot), nil },
+		Destructor:  func(*slot) {},
 		MaxSize:     int32(cfg.maxHandles),
 	})
 	if err != nil {

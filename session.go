@@ -17,7 +17,7 @@ import (
 // session is a session with the service, shared by the handles that have a slot on it.
 type session struct {
 	driver.Session
-	slots int                // guarded by Pool.mu
+	users int                // guarded by Pool.mu: handles and calls that use the session now
 	holds map[*hold]struct{} // guarded by Pool.mu: the locks that depend on the session
 	views recipe.Views       // of the queues in which handles wait
 
@@ -48,12 +48,13 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 	defer cancel(nil)
 	for {
 		began := time.Now()
-		p.countSeeker(1)
-		s, err := p.pickSession(ctx)
-		p.countSeeker(-1)
+		s, err := p.useSession(ctx, nil)
 		p.telemetry.SlotAcquired(ctx, began, err)
 		if err == nil {
-			err = do(ctx, s)
+			err = func() error {
+				defer p.leaveSession(s)
+				return do(ctx, s)
+			}()
 		}
 		if ctx.Err() != nil && err != nil {
 			return withCause(ctx, err)
@@ -64,37 +65,39 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 	}
 }
 
-// slot is a handle's place on a session, and what puddle pools. Slots outlive handles:
-// an idle slot keeps its place.
+// slot is a handle's place on a session, and what puddle pools. An idle slot takes no
+// place, but remembers the session, which knows the queues that its handles have used.
 type slot struct{ *session }
 
-type puddleSlot = puddle.Resource[slot]
+type puddleSlot = puddle.Resource[*slot]
 
 // acquireSlot waits for a slot on a session that is alive, until ctx ends.
 func (p *Pool) acquireSlot(ctx context.Context) (*puddleSlot, error) {
-	p.countSeeker(1)
-	defer p.countSeeker(-1)
-	for {
-		res, err := p.slots.Acquire(ctx)
-		switch {
-		case err == nil:
-		case errors.Is(err, puddle.ErrClosedPool):
-			return nil, ErrPoolClosed
-		case ctx.Err() == nil && errors.Is(err, driver.ErrUnavailable):
-			continue // the constructor ran for other callers, and gave up with them
-		default:
-			return nil, p.explainNoSlot(ctx, err)
-		}
-		if !res.Value().isOver() {
-			return res, nil
-		}
-		res.Destroy() // its session ended while it was idle
+	res, err := p.slots.Acquire(ctx)
+	switch {
+	case errors.Is(err, puddle.ErrClosedPool):
+		return nil, ErrPoolClosed
+	case err != nil:
+		return nil, p.explainNoSlot(ctx, err)
 	}
+	place := res.Value()
+	if place.session, err = p.useSession(ctx, place.session); err != nil {
+		res.Release()
+		return nil, err
+	}
+	return res, nil
 }
 
-// ensureSlot gets the handle a slot on a session that is alive.
+// ensureSlot gets the handle a slot on a session that is alive. A handle that holds
+// nothing moves if its session has much more to do than another one.
 func (h *Handle) ensureSlot(ctx context.Context) error {
 	if h.slot != nil && !h.slot.Value().isOver() {
+		h.mu.Lock()
+		idle := len(h.holds) == 0
+		h.mu.Unlock()
+		if idle {
+			h.pool.move(h.slot.Value())
+		}
 		return nil
 	}
 	h.releaseSlot()
@@ -114,11 +117,8 @@ func (h *Handle) releaseSlot() {
 		return
 	}
 	h.pool.inUse.Add(-1)
-	if h.slot.Value().isOver() {
-		h.slot.Destroy()
-	} else {
-		h.slot.Release()
-	}
+	h.pool.leaveSession(h.slot.Value().session)
+	h.slot.Release()
 	h.slot = nil
 }
 
@@ -147,61 +147,88 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 	}
 }
 
-// openSlot is puddle's constructor. puddle passes on the values of the caller's
-// context, but not its end: the session that is opened here can serve the next caller.
-// Opening stops when the pool closes.
-func (p *Pool) openSlot(ctx context.Context) (slot, error) {
-	s, err := p.pickSession(ctx)
-	if err != nil {
-		return slot{}, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s.slots++
-	return slot{s}, nil
-}
-
-// closeSlot is puddle's destructor.
-func (p *Pool) closeSlot(s slot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s.slots--
-}
-
-// pickSession returns the session with the fewest slots. If all are well filled, it
-// starts to open another one; if there is none, it waits for that one.
-func (p *Pool) pickSession(ctx context.Context) (*session, error) {
+// useSession returns a session that is alive, of which the caller is a user until
+// leaveSession: before, the one that it used last, or the one with the fewest users. If
+// each has many users, useSession starts to open another one, and waits for it for a
+// moment. If there is none, it waits until ctx ends.
+func (p *Pool) useSession(ctx context.Context, before *session) (*session, error) {
+	p.countSeeker(1)
+	defer p.countSeeker(-1)
 	for {
 		p.mu.Lock()
 		if p.alive.Err() != nil {
 			p.mu.Unlock()
 			return nil, ErrPoolClosed
 		}
-		var least *session
-		for _, s := range p.sessions {
-			if !s.isOver() && (least == nil || s.slots < least.slots) {
-				least = s
-			}
+		least := p.leastUsed()
+		full := least == nil || least.users >= sessionLoad
+		if full && p.pending == nil && (least == nil || len(p.sessions) < p.cfg.maxSessions) {
+			p.pending = newPendingSession()
+			p.work.Add(1)
+			go p.openSession(context.WithoutCancel(ctx), p.pending) // ends when no call waits for a session
 		}
 		pending := p.pending
-		if pending == nil && (least == nil || least.slots >= sessionLoad && len(p.sessions) < p.cfg.maxSessions) {
-			pending = &pendingSession{done: make(chan struct{})}
-			p.pending = pending
-			p.work.Add(1)
-			go p.openSession(context.WithoutCancel(ctx), pending) // ends when no call waits for a session
+		s := prefer(before, least)
+		worthWaiting := full && pending != nil && p.connectErr == nil && pending.patience.Err() == nil && ctx.Err() == nil
+		if s != nil && !worthWaiting {
+			s.users++
+			p.mu.Unlock()
+			return s, nil
 		}
 		p.mu.Unlock()
-		if least != nil {
-			return least, nil
+		var opened <-chan struct{} = pending.done
+		if s != nil {
+			opened = pending.patience.Done()
 		}
 		select {
-		case <-pending.done:
-			if pending.err != nil {
+		case <-opened:
+			if s == nil && pending.err != nil && !errors.Is(pending.err, driver.ErrUnavailable) { // else it gave up with other calls
 				return nil, pending.err
 			}
 		case <-ctx.Done():
-			return nil, p.explainNoSlot(ctx, ctx.Err())
+			if s == nil {
+				return nil, p.explainNoSlot(ctx, ctx.Err())
+			}
 		}
+	}
+}
+
+// leaveSession ends a use of the session.
+func (p *Pool) leaveSession(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.users--
+}
+
+// leastUsed returns the session with the fewest users, or nil if none is alive. It is
+// called with p.mu held.
+func (p *Pool) leastUsed() (least *session) {
+	for _, s := range p.sessions {
+		if !s.isOver() && (least == nil || s.users < least.users) {
+			least = s
+		}
+	}
+	return least
+}
+
+// prefer returns before if that is alive and does not have many more users than least,
+// and otherwise least. It is called with Pool.mu held.
+func prefer(before, least *session) *session {
+	if before != nil && !before.isOver() && least != nil && before.users <= least.users+sessionImbalance {
+		return before
+	}
+	return least
+}
+
+// move moves the place of a handle that holds nothing if its session has many more users
+// than another one.
+func (p *Pool) move(place *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := prefer(place.session, p.leastUsed()); s != nil {
+		place.users--
+		place.session = s
+		place.users++
 	}
 }
 
@@ -209,6 +236,17 @@ func (p *Pool) pickSession(ctx context.Context) (*session, error) {
 type pendingSession struct {
 	done chan struct{}
 	err  error // set before done is closed
+
+	// patience ends when calls that could use another session wait no longer, at the
+	// latest when done is closed.
+	patience    context.Context
+	endPatience context.CancelFunc
+}
+
+func newPendingSession() *pendingSession {
+	pending := &pendingSession{done: make(chan struct{})}
+	pending.patience, pending.endPatience = context.WithTimeout(context.Background(), openPatience)
+	return pending
 }
 
 // openSession opens one more session. It retries for as long as a call waits for one.
@@ -249,6 +287,7 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 		go p.watchSession(s) // ends with the session
 	}
 	close(pending.done)
+	pending.endPatience()
 }
 
 // shouldRetry records why there is no session, and reports whether to try again. A

@@ -27,7 +27,7 @@ func (p *Pool) Stats() Stats {
 		MaxSessions:  p.cfg.maxSessions,
 		OpenSessions: len(p.sessions),
 		MaxHandles:   p.cfg.maxHandles,
-		InUse:        int(p.inUse.Load()), // puddle counts slots that are being destroyed
+		InUse:        int(p.inUse.Load()), // puddle also counts slots that wait for a session
 		Held:         p.held,
 		Waiting:      int(p.waiting.Load()),
 		WaitCount:    slots.EmptyAcquireCount(),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+	"github.com/google/uuid"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -24,6 +25,8 @@ type directories struct {
 	mu         sync.Mutex
 	warned     map[string]bool // by path of a directory: of the exhaustion of its sequence numbers
 	persistent map[string]bool // by path: children with a number that are not ephemeral
+	joined     map[string]bool // by path: queues in which the session has had a node
+	found      bool            // the last of these queues existed before
 }
 
 // maxPersistent bounds the persistent children that are remembered, so that a queue
@@ -43,6 +46,29 @@ func (d *directories) notePersistent(path string) {
 		clear(d.persistent)
 	}
 	d.persistent[path] = true
+}
+
+// maxJoined bounds the queues that are remembered, for users with a lock per order and
+// millions of orders.
+const maxJoined = 1 << 12
+
+// noteQueue records that the session has a node in the queue, and whether that is the
+// first one that the queue has ever had.
+func (d *directories) noteQueue(dir string, isNew bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.joined[dir] {
+		makeRoom(d.joined, dir, maxJoined)
+		d.joined[dir], d.found = true, !isNew
+	}
+}
+
+// expectsNew reports whether the queue is likely not to exist: the session has had no node
+// in it, and the last such queue did not exist.
+func (d *directories) expectsNew(dir string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.joined[dir] && !d.found
 }
 
 // firstWarning reports whether it is called for the first time for the directory.
@@ -92,6 +118,28 @@ func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
 		return fmt.Errorf("the directory of the lock was removed each of the %d times that it was created: %w", n, err)
 	}
 	return nil
+}
+
+// beginJoinOfNew is beginJoin for a queue that does not exist. In the transaction that
+// creates the nodes, it creates the last n directories of the path: so nobody else has had
+// a node in the queue before, and no server removes it in between.
+func (s *Session) beginJoinOfNew(dir string, n int, endings []string, data []byte) *joinAttempt {
+	flags := int32(0)
+	if s.usesContainers() {
+		flags = zk.FlagContainer
+	}
+	creates := make([]any, n)
+	for i, path := n-1, dir; i >= 0; i, path = i-1, parent(path) {
+		creates[i] = &zk.CreateRequest{Path: path, Flags: flags, Acl: s.cfg.ACL}
+	}
+	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings), directories: n}
+	a.create = s.createContender(dir, a.guid, endings, data, creates...)
+	a.create.noted = func(q *request) {
+		q.paths = q.paths[min(n, len(q.paths)):] // those of the contender
+		s.noteCreated(a, dir, q, nil)
+	}
+	s.requests.start(a.create)
+	return a
 }
 
 // createContainers creates dir, and its parents where they are missing. Whether or not
@@ -168,6 +216,9 @@ func (s *Session) paths(queue string, node driver.Node) (paths []string) {
 	}
 	return paths
 }
+
+// depth is the number of directories in a path.
+func depth(path string) int { return strings.Count(path, "/") }
 
 func parent(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i > 0 {

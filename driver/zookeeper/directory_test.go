@@ -2,6 +2,7 @@ package zookeeper_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -43,8 +45,11 @@ var creators = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpo
 	},
 }
 
-// A script deletes the directory again and again. A caller that needs it creates it
-// again until its context ends.
+// creating matches requests that create a node, on its own or in a transaction.
+var creating = append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)
+
+// A script deletes the directory again and again, and creates it just before a caller
+// does so in a transaction. The caller tries again until its context ends.
 func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	for name, use := range creators {
@@ -56,8 +61,16 @@ func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 			dir := b.Chroot + "/x/s"
 			var turns atomic.Int32
 			script := own.Inject(zktest.Rule{
-				Match: zktest.Match{Prefix: dir + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Times: zktest.Always,
-				Do: zktest.Call(func(zktest.Request) {
+				Match: zktest.Match{Prefix: dir + "/", Ops: creating}, Times: zktest.Always,
+				Do: zktest.Call(func(r zktest.Request) {
+					directories := []string{b.Chroot, b.Chroot + "/x", dir, dir + "/locks", dir + "/leases"}
+					if i := slices.Index(directories, r.Paths[0]); i > 0 {
+						turns.Add(1)
+						for _, path := range append(directories[:3], r.Paths[0]) {
+							_ = own.Create(path, nil) // unless it exists
+						}
+						return
+					}
 					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.Chroot + "/x"}[turns.Add(1)%2:] {
 						_ = own.Delete(path) // only if it is empty
 					}
@@ -109,7 +122,10 @@ func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 				}
 				var done atomic.Bool
 				rule := zktest.Rule{
-					Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreateContainer}, Where: func(r zktest.Request) bool { return r.Paths[0] == last }},
+					Match: zktest.Match{
+						Ops:   []zktest.Op{zktest.OpCreateContainer, zktest.OpMulti},
+						Where: func(r zktest.Request) bool { return slices.Contains(r.Paths, last) },
+					},
 					Do: zktest.Call(func(zktest.Request) {
 						cancel()
 						done.Store(true)
@@ -120,7 +136,7 @@ func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 					rule.Skip = 1 // the first fails for want of its parent
 				case "refused": // the create that follows
 					rule.Do = zktest.Call(func(zktest.Request) {
-						own.Inject(zktest.Rule{Match: zktest.Match{Prefix: last + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Do: zktest.FailWith(zktest.ErrNoAuth)})
+						own.Inject(zktest.Rule{Match: zktest.Match{Prefix: last + "/", Ops: creating}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth)})
 						done.Store(true)
 					})
 				case "given up between two":
@@ -134,6 +150,11 @@ func TestUnusedDirectoriesAreRemoved(t *testing.T) {
 				require.Error(t, use(b, ctx, p))
 				require.True(t, done.Load())
 				require.NoError(t, p.Close()) // waits for the work in the background
+				if (name == "lock" || name == "semaphore") && what != "refused" {
+					for range 3 { // the server removes a container that was created with its first child
+						own.ReapContainers()
+					}
+				}
 				for path := range own.State().Nodes {
 					require.False(t, strings.HasPrefix(path, b.Chroot+"/x"), "%s is left", path)
 				}
@@ -147,8 +168,8 @@ func TestDirectoriesInUseAreNotRemoved(t *testing.T) {
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
 	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.Chroot + "/x/a/", Ops: zktest.Creates},
-		Skip:  1, Do: zktest.FailWith(zktest.ErrNoAuth),
+		Match: zktest.Match{Prefix: b.Chroot + "/x/a/", Ops: creating},
+		Skip:  1, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
 	})
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/x/a", Ops: []zktest.Op{zktest.OpDelete}},
@@ -204,6 +225,120 @@ func TestLockIsExclusiveWhileItsQueueIsRemoved(t *testing.T) {
 	}
 	<-done
 	<-done
+}
+
+// requestsFor returns how many requests arrive at the server while do runs, other than
+// pings, proofs of the lease, and the watch on a node that has been held for 20 ms.
+func requestsFor(own *zktest.Server, do func()) (n int) {
+	before := len(own.Trace())
+	do()
+	for _, r := range own.Trace()[before:] {
+		if r.Kind == zktest.Requested && r.Op != zktest.OpGetData && slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
+			n++
+		}
+	}
+	return n
+}
+
+// A name that was never locked costs three requests, and one more for each further
+// directory that is created. A name that exists costs no more than when it was known to.
+func TestNewNameCostsThreeRequests(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo} {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			own := zktest.Start(t)
+			b := locktest.NewOn(t, own)
+			cfg := b.Config()
+			cfg.Layout = layout
+			p, other := b.PoolWith(cfg), b.PoolWith(cfg)
+			b.Unlock(b.Lock(p, "chroot"))
+			lock := func(p *lockpool.Pool, name string) int {
+				return requestsFor(own, func() { b.Unlock(b.Lock(p, name)) })
+			}
+			for i := range 5 {
+				require.Equal(t, 3, lock(p, fmt.Sprint("new", i)))
+			}
+			require.Equal(t, 5, lock(p, "x/y/z"))
+			require.Equal(t, 3, lock(p, "x/y/a"))
+			require.NoError(t, other.Ping(b.Ctx))
+			for i := range 5 {
+				require.Equal(t, 3, lock(other, fmt.Sprint("new", i)), "it exists")
+				require.Equal(t, 3, lock(other, fmt.Sprint("new", i)), "it is known")
+			}
+			require.LessOrEqual(t, lock(other, "new-too"), 4, "the last one existed")
+			require.Equal(t, 3, lock(other, "newer"))
+			for path, node := range own.State().Nodes {
+				if strings.HasPrefix(path, b.Chroot+"/") {
+					require.Zero(t, node.Stat.EphemeralOwner, path)
+				}
+			}
+		})
+	}
+}
+
+// Another client creates the directory, and has a node in it, while the transaction that
+// would create both is on its way.
+func TestQueueThatAppearsIsNotNew(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	p := b.Pool()
+	b.Unlock(b.Lock(p, "chroot"))
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpMulti}},
+		Do: zktest.Call(func(zktest.Request) {
+			_ = own.Create(b.Chroot+"/a", nil)
+			_ = own.Create(b.Chroot+"/a/lock-0000000000", nil)
+		}),
+	})
+	_, err := p.TryLock(b.Ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	require.Len(t, b.Children("a"), 1)
+	require.NoError(t, own.Delete(b.Chroot+"/a/lock-0000000000"))
+	b.Unlock(b.Lock(p, "a"))
+}
+
+// The connection is lost with the transaction, or with its reply.
+func TestNewQueueSurvivesALostConnection(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]zktest.Action{"before": zktest.DropBeforeApply(), "after": zktest.DropAfterApply()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := zktest.Start(t)
+			b := locktest.NewOn(t, own)
+			p, others := b.Pool(), b.Pool()
+			b.Unlock(b.Lock(p, "chroot"))
+			lost := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpMulti}}, Do: cut})
+			l := b.Lock(p, "a")
+			require.NoError(t, lost.Wait(b.Ctx))
+			require.Len(t, b.Children("a"), 1)
+			_, err := others.TryLock(b.Ctx, "a")
+			require.ErrorIs(t, err, lockpool.ErrLocked)
+			b.Unlock(l)
+			require.Empty(t, b.Children("a"))
+			b.Unlock(b.Lock(others, "a"))
+		})
+	}
+}
+
+// A server before 3.5 knows no containers, in a transaction or on their own.
+func TestServerWithoutContainers(t *testing.T) {
+	t.Parallel()
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	p := b.Pool()
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot, Ops: []zktest.Op{zktest.OpMulti}}, Do: zktest.FailWith(zktest.ErrBadArguments),
+	})
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreateContainer}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrUnimplemented),
+	})
+	b.Unlock(b.Lock(p, "a/b"))
+	b.Unlock(b.Lock(p, "a/c"))
+	require.Equal(t, 3, requestsFor(own, func() { b.Unlock(b.Lock(p, "a/d")) }))
+	own.ReapContainers()
+	require.Equal(t, []string{"b", "c", "d"}, b.Children("a"))
 }
 
 // A listing over the limit breaks the connection every time. The error names the

@@ -27,73 +27,151 @@ func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]b
 	return data, nil
 }
 
-type inspectResult struct {
-	contenders []driver.Contender
-	others     []string
+// read is a read of a call that makes many.
+type read struct {
+	// begin returns the request to wait for, and the request to start: the same one, or
+	// nil if another call has started it.
+	begin func() (awaited, unsent *request)
+
+	// answered returns the reads that follow from the answer.
+	answered func(*request) (more []read, err error)
 }
 
-// Inspect implements driver.Session.
-func (s *Session) Inspect(ctx context.Context, queue string) ([]driver.Contender, []string, error) {
-	found, err := runInSlot(ctx, s, func() (inspectResult, error) { return s.inspect(ctx, s.path(queue)) })
-	return found.contenders, found.others, err
+// maxReads bounds the reads of one call that are under way: half of what requests lets
+// through at a time, so that others are not delayed for long, whatever the number of reads.
+const maxReads = maxAnswers / minAnswer / 2
+
+// readAll makes reads, and those that follow from their answers. It does not wait for one
+// answer before it sends the next request. Reads change nothing, so they are repeated
+// until the server answers, and abandoned when ctx ends.
+func (s *Session) readAll(ctx context.Context, left ...read) error {
+	type begun struct {
+		read
+		request *request
+	}
+	var underWay []begun // answered in this order
+	defer func() {
+		for _, r := range underWay {
+			s.requests.cancel(r.request)
+		}
+	}()
+	for len(left) > 0 || len(underWay) > 0 {
+		if len(underWay) <= maxReads/2 { // several at a time, because they share a write
+			n := min(len(left), maxReads-len(underWay))
+			var unsent []*request
+			for _, r := range left[:n] {
+				awaited, own := r.begin()
+				underWay = append(underWay, begun{r, awaited})
+				if own != nil {
+					unsent = append(unsent, own)
+				}
+			}
+			s.requests.start(unsent...)
+			left = left[n:]
+		}
+		first := underWay[0]
+		answer, err := s.ask(ctx, func() *request {
+			q := first.request
+			if first.request = nil; q == nil { // it was not answered
+				var own *request
+				if q, own = first.begin(); own != nil {
+					s.requests.start(own)
+				}
+			}
+			return q
+		})
+		if err != nil {
+			return err
+		}
+		underWay = underWay[1:]
+		more, err := first.answered(answer)
+		if err != nil {
+			return err
+		}
+		left = append(left, more...)
+	}
+	return nil
 }
 
-func (s *Session) inspect(ctx context.Context, dir string) (found inspectResult, err error) {
-	if err := s.catchUp(dir); err != nil {
-		return found, err
+// readNode is a read of the node at path, whose error in an answer is ErrNoNode, or none.
+func (s *Session) readNode(path string, found func(q *request)) read {
+	return read{
+		begin: func() (awaited, unsent *request) {
+			q := getRequest(path, false)
+			return q, q
+		},
+		answered: func(q *request) ([]read, error) {
+			switch {
+			case q.err == nil:
+				found(q)
+			case !errors.Is(q.err, zk.ErrNoNode):
+				return nil, explainError(q.err, "reading "+path, "READ", path)
+			}
+			return nil, nil
+		},
 	}
-	l, err := s.list(dir)
-	if err != nil {
-		return found, err
+}
+
+// readChildren is a read of the children of the directory at path, which need not exist.
+func (s *Session) readChildren(path string, found func(l *listing) []read) read {
+	var l *listing
+	return read{
+		begin: func() (awaited, unsent *request) {
+			l, unsent = s.beginListing(path)
+			return l.request, unsent
+		},
+		answered: func(q *request) ([]read, error) {
+			if q.err != nil && !errors.Is(q.err, zk.ErrNoNode) {
+				return nil, s.explainListError(q.err, "listing", path)
+			}
+			return found(l), nil
+		},
 	}
-	if len(l.children()) == 0 {
-		found.contenders, err = s.inspectPlain(dir)
-		return found, err
-	}
-	for _, name := range l.children() {
-		if !isContender(name) {
-			found.others = append(found.others, name)
-		}
-	}
-	slices.Sort(found.others)
-	for _, node := range l.contenders() {
-		if err := ctx.Err(); err != nil {
-			return found, err
-		}
-		path := dir + "/" + node.Name
-		data, stat, err := s.get(path)
-		switch {
-		case err == nil:
-			found.contenders = append(found.contenders, newContender(node, data, stat))
-		case !errors.Is(err, zk.ErrNoNode):
-			return found, explainError(err, "reading "+path, "READ", path)
-		}
-	}
-	return found, nil
 }
 
 // catchUp makes a server that lags behind catch up with what has happened so far.
-func (s *Session) catchUp(path string) error {
-	err := s.sync(path)
-	if err != nil && !errors.Is(err, driver.ErrSessionLost) {
-		return explainError(err, "catching up", "READ", path)
+func (s *Session) catchUp(ctx context.Context, path string) error {
+	q, err := s.ask(ctx, func() *request { return s.requests.send(syncRequest(path)) })
+	if err == nil && q.err != nil {
+		err = explainError(q.err, "catching up", "READ", path)
 	}
 	return err
 }
 
-// inspectPlain returns the holder of a plain lock, if there is one.
-func (s *Session) inspectPlain(path string) ([]driver.Contender, error) {
-	data, stat, err := s.get(path)
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
-		return nil, nil
-	case err != nil:
-		return nil, explainError(err, "reading "+path, "READ", path)
-	case !isPlain(stat):
-		return nil, nil
+// Inspect implements driver.Session.
+func (s *Session) Inspect(ctx context.Context, queue string) (found []driver.Contender, others []string, err error) {
+	dir := s.path(queue)
+	if err := s.catchUp(ctx, dir); err != nil {
+		return nil, nil, err
 	}
-	node, data := parsePlainNode(data, stat)
-	return []driver.Contender{newContender(node, data, stat)}, nil
+	err = s.readAll(ctx, s.readChildren(dir, func(l *listing) (more []read) {
+		if len(l.children()) == 0 {
+			return []read{s.readPlain(dir, func(holder driver.Contender) { found = append(found, holder) })}
+		}
+		for _, name := range l.children() {
+			if !isContender(name) {
+				others = append(others, name)
+			}
+		}
+		slices.Sort(others)
+		for _, node := range l.contenders() {
+			more = append(more, s.readNode(dir+"/"+node.Name, func(q *request) {
+				found = append(found, newContender(node, q.data, &q.stat))
+			}))
+		}
+		return more
+	}))
+	return found, others, err
+}
+
+// readPlain is a read of the holder of a plain lock, if there is one.
+func (s *Session) readPlain(path string, found func(driver.Contender)) read {
+	return s.readNode(path, func(q *request) {
+		if isPlain(&q.stat) {
+			node, data := parsePlainNode(q.data, &q.stat)
+			found(newContender(node, data, &q.stat))
+		}
+	})
 }
 
 func newContender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender {
@@ -104,53 +182,41 @@ func newContender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender
 }
 
 // Queues implements driver.Session.
-func (s *Session) Queues(ctx context.Context, prefix string) ([]string, error) {
-	return runInSlot(ctx, s, func() (names []string, err error) {
-		if err := s.catchUp(max(s.cfg.Chroot, "/")); err != nil {
-			return nil, err
-		}
-		for left := []string{prefix}; len(left) > 0; left = left[1:] {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			inUse, below, err := s.examine(left[0])
-			if err != nil {
-				return nil, err
-			}
-			if inUse {
-				names = append(names, lockOf(left[0]))
-			}
-			left = append(left, below...)
-		}
-		slices.Sort(names)
-		return slices.Compact(names), nil
-	})
+func (s *Session) Queues(ctx context.Context, prefix string) (names []string, err error) {
+	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
+		return nil, err
+	}
+	err = s.readAll(ctx, s.readLocks(prefix, func(queue string) { names = append(names, lockOf(queue)) }))
+	slices.Sort(names)
+	return slices.Compact(names), err
 }
 
-// examine reports whether a lock's directory has a contender, or the plain lock a
-// holder, and returns the names below it. The empty name is the root.
-func (s *Session) examine(name string) (inUse bool, below []string, err error) {
+// readLocks is a read of a lock's directory, and then of the names below it. It calls found
+// with each name that has a contender, or whose plain lock has a holder. The empty name is
+// the root.
+func (s *Session) readLocks(name string, found func(name string)) read {
 	dir, begin := s.path(name), name+"/"
 	if name == "" {
 		dir, begin = max(s.cfg.Chroot, "/"), ""
 	}
-	l, err := s.list(dir)
-	if err != nil {
-		return false, nil, err
-	}
-	if len(l.children()) == 0 && name != "" {
-		holder, err := s.inspectPlain(dir)
-		return len(holder) > 0, nil, err
-	}
-	for _, child := range l.children() {
-		switch path := begin + child; {
-		case isContender(child):
-			inUse = name != ""
-		case path != "zookeeper" || s.cfg.Chroot != "": // which is the server's own
-			below = append(below, path)
+	return s.readChildren(dir, func(l *listing) (more []read) {
+		if len(l.children()) == 0 && name != "" {
+			return []read{s.readPlain(dir, func(driver.Contender) { found(name) })}
 		}
-	}
-	return inUse, below, nil
+		inUse := false
+		for _, child := range l.children() {
+			switch path := begin + child; {
+			case isContender(child):
+				inUse = name != ""
+			case path != "zookeeper" || s.cfg.Chroot != "": // which is the server's own
+				more = append(more, s.readLocks(path, found))
+			}
+		}
+		if inUse {
+			found(name)
+		}
+		return more
+	})
 }
 
 // lockOf returns the name of the lock whose contenders are in the queue.

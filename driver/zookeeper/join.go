@@ -51,11 +51,17 @@ func (s *Session) join(ctx context.Context, dir string, endings []string, data [
 	a := first
 	for tries := 1; ; tries++ {
 		j, err := s.endJoin(ctx, dir, a)
+		for errors.Is(err, zk.ErrNoNode) && a.directories < depth(dir) && ctx.Err() == nil {
+			a = s.beginJoinOfNew(dir, a.directories+1, endings, data)
+			j, err = s.endJoin(ctx, dir, a)
+		}
 		switch {
 		case err == nil:
 			return j, nil
-		case errors.Is(err, zk.ErrNoNode):
-			err = s.createContainers(ctx, dir, &made)
+		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists): // others remove and create directories
+			err = nil
+		case a.directories > 0 && isAnswer(a.create.err):
+			err = s.createContainers(ctx, dir, &made) // one by one, so that an error says what was refused
 		case errors.Is(err, errNotCreated):
 			err = nil
 		}
@@ -76,6 +82,8 @@ type joinAttempt struct {
 	create  *request
 	listing *listing // nil if the session expects that its number says enough
 
+	directories int // that it creates as well: the queue's, and its parents
+
 	// What fastpaths.created returned when the create was answered.
 	behind []driver.Node
 	alone  bool
@@ -85,18 +93,15 @@ type joinAttempt struct {
 // server answers in order, so that joining costs one round trip. (The listing may be one
 // that others share. If it shows the node, it is newer than the node; if not, the queue is
 // listed again.) If the caller knows the queue up to one of the session's last nodes, and
-// nobody else is expected to have joined since, it is listed only if somebody has.
+// nobody else is expected to have joined since, it is listed only if somebody has; and
+// likewise a queue that is expected not to exist.
 func (s *Session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
 	watched := s.watchOnQueue(dir)
 	a.create = s.createContender(dir, a.guid, endings, data)
-	a.create.noted = func(q *request) {
-		if node, ok := created(q); ok {
-			a.behind, a.alone = s.fastpaths.created(dir, node, watched)
-		}
-	}
+	a.create.noted = func(q *request) { s.noteCreated(a, dir, q, watched) }
 	requests := []*request{a.create}
-	if !s.fastpaths.expects(dir, watched, known) {
+	if !s.fastpaths.expects(dir, watched, known) && !s.directories.expectsNew(dir) {
 		var list *request
 		if a.listing, list = s.beginListing(dir); list != nil {
 			requests = append(requests, list)
@@ -104,6 +109,13 @@ func (s *Session) beginJoin(dir string, endings []string, data []byte, known dri
 	}
 	s.requests.start(requests...)
 	return a
+}
+
+// noteCreated is called when the create has been answered.
+func (s *Session) noteCreated(a *joinAttempt, dir string, q *request, watched *watch) {
+	if node, ok := created(q); ok {
+		a.behind, a.alone = s.fastpaths.created(dir, node, watched)
+	}
 }
 
 // created returns the contender that a create has created, if it is one.
@@ -120,14 +132,19 @@ func created(q *request) (driver.Node, bool) {
 
 // needsListing reports whether the queue must be listed to know what is before the node:
 // its number does not tell.
-func (a *joinAttempt) needsListing() bool { return a.listing != nil || len(a.behind) == 0 }
+func (a *joinAttempt) needsListing(node driver.Node) bool {
+	return a.listing != nil || len(a.behind) == 0 && !isFirst(node)
+}
+
+// isFirst reports whether a node is the first child that its directory has ever had.
+func isFirst(node driver.Node) bool { return node.Seq == 0 }
 
 // settled reports whether an attempt that has been answered has succeeded, and it shows
 // without another request what is in the queue.
 func (a *joinAttempt) settled() bool {
 	node, ok := created(a.create)
 	if !ok || a.listing == nil {
-		return ok && !a.needsListing()
+		return ok && !a.needsListing(node)
 	}
 	queue := a.listing.contenders()
 	return a.listing.err() == nil && driver.Place(queue, node) >= 0 && countOthers(a.listing.children(), queue) == 0
@@ -135,8 +152,9 @@ func (a *joinAttempt) settled() bool {
 
 // endJoin waits until an attempt has been answered, and determines its outcome.
 //
-// The error is ErrNoNode if there is no queue, and errNotCreated if the reply was
-// lost and the nodes do not exist.
+// The error is ErrNoNode if there is no queue, or no parent of the first directory that
+// was to be created; ErrNodeExists if there is such a directory; and errNotCreated if the
+// reply was lost and the nodes do not exist.
 func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driver.Joined, error) {
 	<-a.create.done
 	node, err := s.createdContender(a.create)
@@ -148,7 +166,7 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driv
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, zk.ErrNoNode), errors.Is(err, errNotCreated), errors.Is(err, driver.ErrSessionLost):
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists), errors.Is(err, errNotCreated), errors.Is(err, driver.ErrSessionLost):
 		return driver.Joined{}, err
 	case errors.Is(err, zk.ErrNoChildrenForEphemerals):
 		return driver.Joined{}, plainLockError(dir)
@@ -156,8 +174,12 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driv
 		return driver.Joined{}, explainError(err, "creating a node", "CREATE", dir)
 	}
 	s.warnSequence(dir, node)
+	s.directories.noteQueue(dir, isFirst(node))
 	switch {
-	case a.needsListing():
+	case a.needsListing(node):
+	case isFirst(node):
+		s.noteJoined(dir, node, true, false)
+		return driver.Joined{Node: node, Queue: []driver.Node{node}}, nil
 	case a.alone:
 		return driver.Joined{Node: node, Queue: []driver.Node{node}}, nil
 	default:
@@ -172,14 +194,15 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driv
 	return driver.Joined{Node: node, Queue: queue}, nil
 }
 
-// createContender creates all the nodes of a contender, or none of them.
-func (s *Session) createContender(dir, guid string, endings []string, data []byte) *request {
+// createContender creates all the nodes of a contender, or none of them. The directories,
+// if any, are created first in the same transaction.
+func (s *Session) createContender(dir, guid string, endings []string, data []byte, directories ...any) *request {
 	path := func(ending string) string { return dir + "/" + namePrefix(guid, ending) }
 	const flags = zk.FlagEphemeral | zk.FlagSequence
-	if len(endings) == 1 {
+	if len(endings) == 1 && len(directories) == 0 {
 		return createRequest(path(endings[0]), data, flags, s.cfg.ACL)
 	}
-	var ops []any
+	ops := directories
 	for i, ending := range endings {
 		if i > 0 && strings.HasSuffix(ending, permitEnding) {
 			data = nil // the first lease contains it

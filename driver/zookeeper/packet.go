@@ -19,6 +19,7 @@ const (
 	opGetChildren     = 12
 	opCheck           = 13
 	opMulti           = 14
+	opCreate2         = 15 // in an answer: a part of a multi that has created a container
 	opCreateContainer = 19
 	opError           = -1 // of a part of a multi that was not carried out
 )
@@ -179,6 +180,9 @@ func (q *request) decodeMulti(d *decoder) (err error) {
 		switch op {
 		case opCreate:
 			q.paths = append(q.paths, d.string())
+		case opCreate2:
+			q.paths = append(q.paths, d.string())
+			d.stat()
 		case opSetData:
 			d.stat()
 		case opError:

@@ -280,11 +280,6 @@ func (s *Session) settle() error {
 	return nil
 }
 
-// sync makes a server that lags behind catch up with what has happened so far.
-func (s *Session) sync(path string) error {
-	return s.retryUntilAnswered(func() error { return s.requests.Sync(path) })
-}
-
 // get reads a node.
 func (s *Session) get(path string) (data []byte, stat *zk.Stat, err error) {
 	err = s.retryUntilAnswered(func() (err error) {

@@ -53,7 +53,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		connection:  connection{timeout: cfg.SessionTimeout},
 		watches:     watches{byPath: map[string]*watch{}},
 		listings:    listings{latest: map[string]*listing{}, lengths: map[string]int64{}},
-		directories: directories{warned: map[string]bool{}, persistent: map[string]bool{}},
+		directories: directories{warned: map[string]bool{}, persistent: map[string]bool{}, joined: map[string]bool{}},
 		fastpaths:   fastpaths{byDir: map[string]fastpath{}},
 		plainNodes:  plainNodes{byPath: map[string]plainNode{}},
 	}

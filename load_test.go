@@ -1,0 +1,216 @@
+package lockpool_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// together calls do for 0 to n-1, in goroutines that begin at the same moment.
+func together(n int, do func(i int) error, t *testing.T) {
+	t.Helper()
+	var all sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		all.Go(func() {
+			<-start
+			if err := do(i); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(start)
+	all.Wait()
+}
+
+// nodesOf returns how many nodes each session of the server has.
+func nodesOf(server *zktest.Server) (nodes []int) {
+	for _, s := range server.State().Sessions {
+		nodes = append(nodes, len(s.Ephemerals))
+	}
+	return nodes
+}
+
+// createsOf returns how many nodes below the paths each session has created.
+func createsOf(server *zktest.Server, prefix string) map[int64]int {
+	creates := map[int64]int{}
+	for _, r := range server.Trace() {
+		if r.Kind == zktest.Requested && r.Op == zktest.OpCreate && strings.HasPrefix(r.Paths[0], prefix) {
+			creates[r.Session]++
+		}
+	}
+	return creates
+}
+
+// The sessions share what begins at once on a new pool.
+func TestSessionsShareTheFirstBurst(t *testing.T) {
+	t.Parallel()
+	for callers, want := range map[int][]int{1: {1}, 32: {32}, 64: {32, 32}, 200: {50, 50, 50, 50}} {
+		synctest.Test(t, func(t *testing.T) {
+			server := zktest.StartBubble(t)
+			pool := bubblePool(t, server)
+			together(callers, func(i int) error {
+				_, err := pool.Lock(t.Context(), fmt.Sprint("a", i))
+				return err
+			}, t)
+			require.Equal(t, want, nodesOf(server))
+		})
+	}
+}
+
+func TestOneGoroutineUsesOneSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		pool := bubblePool(t, zktest.StartBubble(t))
+		for i := range 200 {
+			l, err := pool.Lock(t.Context(), fmt.Sprint("a", i))
+			require.NoError(t, err)
+			require.NoError(t, l.Unlock(t.Context()))
+			_, err = pool.Queue(t.Context(), "a")
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, pool.Stats().OpenSessions)
+	})
+}
+
+// While a second session is being opened, the first one serves everybody, and calls wait
+// for the second one only for a moment. When it is there, handles that hold nothing move.
+func TestIdleHandlesMoveToAnotherSession(t *testing.T) {
+	t.Parallel()
+	const workers = 64
+	for _, kind := range []string{"pool", "handle"} {
+		synctest.Test(t, func(t *testing.T) {
+			server := zktest.StartBubble(t)
+			pool := bubblePool(t, server)
+			second := server.Inject(zktest.Rule{
+				Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Skip: 1, Do: zktest.DelayReply(time.Second),
+			})
+			handles := make([]*lockpool.Handle, workers)
+			turn := func(i int) error {
+				lock := pool.Lock
+				if kind == "handle" {
+					if handles[i] == nil {
+						h, err := pool.Handle(t.Context())
+						if err != nil {
+							return err
+						}
+						handles[i] = h
+					}
+					lock = handles[i].Lock
+				}
+				l, err := lock(t.Context(), fmt.Sprint("before/", i))
+				if err != nil {
+					return err
+				}
+				time.Sleep(time.Millisecond)
+				return l.Unlock(t.Context())
+			}
+			began := time.Now()
+			together(workers, turn, t)
+			require.Less(t, time.Since(began), 200*time.Millisecond)
+			began = time.Now()
+			together(workers, turn, t)
+			require.Less(t, time.Since(began), 10*time.Millisecond, "they wait again")
+			require.NoError(t, second.Wait(t.Context()))
+			require.Len(t, createsOf(server, "/before/"), 1)
+			keeper, err := pool.Handle(t.Context())
+			require.NoError(t, err)
+			kept, err := keeper.Lock(t.Context(), "kept/0")
+			require.NoError(t, err)
+
+			time.Sleep(time.Second)
+			require.Equal(t, 2, pool.Stats().OpenSessions)
+			also, err := keeper.Lock(t.Context(), "kept/1")
+			require.NoError(t, err)
+			require.Len(t, createsOf(server, "/kept/"), 1, "what a handle holds depends on one session")
+			require.NoError(t, also.Unlock(t.Context()))
+
+			together(workers, turn, t)
+			creates := createsOf(server, "/before/")
+			require.Len(t, creates, 2)
+			for _, n := range creates {
+				require.GreaterOrEqual(t, n, workers/2-4, "the second session has few")
+			}
+
+			require.NoError(t, kept.Unlock(t.Context()))
+		})
+	}
+}
+
+// Handles stay on the session that knows their queues while a few others come and go.
+func TestHandlesDoNotMoveWithoutNeed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		handles := make([]*lockpool.Handle, 64)
+		lock := func(i int) error {
+			l, err := handles[i].Lock(t.Context(), fmt.Sprint("a/", i))
+			if err != nil {
+				return err
+			}
+			return l.Unlock(t.Context())
+		}
+		together(len(handles), func(i int) (err error) {
+			handles[i], err = pool.Handle(t.Context())
+			return err
+		}, t)
+		session := map[int64][]int{} // the handles on it
+		for i := range handles {
+			require.NoError(t, lock(i))
+			for id := range createsOf(server, fmt.Sprintf("/a/%d/", i)) {
+				session[id] = append(session[id], i)
+			}
+		}
+		require.Len(t, session, 2)
+		var left []int
+		for _, on := range session {
+			if left == nil {
+				for _, i := range on[:5] {
+					require.NoError(t, handles[i].Close(t.Context()))
+				}
+				on = on[5:]
+			}
+			left = append(left, on...)
+		}
+		for _, i := range left {
+			require.NoError(t, lock(i))
+			require.Len(t, createsOf(server, fmt.Sprintf("/a/%d/", i)), 1)
+		}
+	})
+}
+
+// A service that accepts no further connection delays no more than one burst, and that
+// for a moment only.
+func TestRefusedSessionDelaysNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		pool := bubblePool(t, server)
+		server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Skip: 1, Times: zktest.Always, Do: zktest.DropBeforeApply(),
+		})
+		for i := range 3 {
+			time.Sleep(10 * time.Second)
+			began := time.Now()
+			together(64, func(j int) error {
+				return pool.Do(t.Context(), fmt.Sprint(i, "/", j), func(context.Context) error { return nil })
+			}, t)
+			if i == 0 {
+				require.LessOrEqual(t, time.Since(began), 150*time.Millisecond)
+			} else {
+				require.Less(t, time.Since(began), 10*time.Millisecond)
+			}
+		}
+		require.Equal(t, 1, pool.Stats().OpenSessions)
+	})
+}
