@@ -72,7 +72,7 @@ func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost.Done() }
 // On ZooKeeper a lock is revoked by writing __REVOKE__ into its node, as Curator's
 // Revoker does.
 func (l *Lock) Revoked() <-chan struct{} {
-	l.hold.startGuard()
+	l.hold.tenancy.startGuard()
 	return l.hold.life.revoked.Done()
 }
 
@@ -110,17 +110,21 @@ func (l *Lock) Context(parent context.Context) context.Context {
 func (l *Lock) Token(ctx context.Context) (int64, error) {
 	h := l.hold
 	for {
-		err := h.life.failure()
-		token := h.node.token.Load()
-		if err == nil && token == 0 {
-			_, err = h.watchNode(ctx)
-		}
+		err, token := h.life.failure(), int64(0)
+		created := h.tenancy.created.Load()
 		switch {
 		case err != nil:
-			return 0, &LockError{opToken, h.name, err}
-		case token != 0:
-			return token, nil
+		case created != 0:
+			token, err = packToken(created, h.turn)
+		default:
+			if _, err = h.tenancy.watchNode(ctx); err == nil {
+				continue
+			}
+			if lost := h.life.failure(); lost != nil {
+				err = lost
+			}
 		}
+		return token, lockError(opToken, h.name, err)
 	}
 }
 
@@ -134,7 +138,7 @@ func (l *Lock) Verify(ctx context.Context) error {
 	h := l.hold
 	err := h.life.failure()
 	if err == nil {
-		err = h.endIfLost(h.node.verify(ctx))
+		err = h.endIfLost(h.tenancy.verify(ctx))
 	}
 	if err != nil {
 		return &LockError{opVerify, h.name, err}

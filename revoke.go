@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -18,9 +19,14 @@ import (
 // instead, whether they hold the lock or wait for it. It is not an error if there is no
 // such contender, or no longer one.
 func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
-	err := p.checkNodes(name, nodes...)
+	local := func(node string) bool { return strings.HasPrefix(node, localPrefix) }
+	stored := slices.DeleteFunc(slices.Clone(nodes), local)
+	err := p.checkNodes(name, stored...)
 	if err == nil {
-		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return revoke(ctx, s, name, nodes) })
+		p.revokeLocally(name, nodes)
+	}
+	if err == nil && (len(stored) > 0 || len(nodes) == 0) {
+		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return revoke(ctx, s, name, stored) })
 	}
 	return lockError(opRevoke, name, err)
 }

@@ -65,7 +65,8 @@ func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
 	retired.retired.Store(true)
 	p := &Pool{alive: context.Background()}
 	p.closeIfIdle(retired)
-	h := newHold(&Handle{pool: p}, "a", request{op: opLock}, retired, "a", driver.Node{}, nil)
+	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
+	h := newHold(&Handle{pool: p}, a, newTenancy(a, retired, "a", driver.Node{}, nil), 0)
 	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
 	<-conn.closed
 	p.closeIfIdle(retired) // a second call closes nothing

@@ -106,6 +106,20 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	return true
 }
 
+// WaitingLocally reports a wait for other handles of the pool: for the request before it,
+// and for the one that has the lock, as far as they have spans.
+func (a *Acquisition) WaitingLocally(predecessor, holder trace.SpanContext) {
+	if a.wait == nil {
+		a.beginWait()
+	}
+	if !a.wait.IsRecording() || a.t.NoLinks {
+		return
+	}
+	if a.linkToSpan(holder, "holder"); predecessor.SpanID() != holder.SpanID() {
+		a.linkToSpan(predecessor, "predecessor")
+	}
+}
+
 // Holder implements recipe.Observer.
 func (a *Acquisition) Holder(_ driver.Node, data []byte) { a.linkTo(data, "holder") }
 
@@ -129,8 +143,11 @@ func (a *Acquisition) beginWait() {
 
 // linkTo links the wait to the span in the data of a node.
 func (a *Acquisition) linkTo(data []byte, role string) {
+	a.linkToSpan(nodedata.Parse(data).SpanContext(), role)
+}
+
+func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string) {
 	const most = 32 // links of one wait
-	sc := nodedata.Parse(data).SpanContext()
 	if !sc.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, sc.SpanID()) {
 		return
 	}
@@ -143,7 +160,7 @@ func (a *Acquisition) Woken(e driver.Event) {
 	a.wakeups++
 	switch e {
 	case driver.Unnoticed:
-		a.t.rescued(a.ctx, a.lock)
+		a.t.Rescued(a.ctx, a.lock)
 	case driver.Deleted, driver.Missing:
 		if a.wait.IsRecording() {
 			a.wait.AddEvent("lockpool.predecessor.gone")
@@ -161,10 +178,14 @@ func (a *Acquisition) Requeued(why error) {
 	}
 }
 
-// Granted reports the node that holds the lock.
-func (a *Acquisition) Granted(node driver.Node) {
+// Granted reports the node that holds the lock. local says that another handle of the
+// pool passed the lock on, or shares it.
+func (a *Acquisition) Granted(node driver.Node, local bool) {
 	if a.span.IsRecording() {
 		a.span.SetAttributes(keyNode.String(node.Name))
+		if local {
+			a.span.SetAttributes(keyLocal.Bool(true))
+		}
 	}
 }
 

@@ -62,6 +62,7 @@ const (
 	keyBlockerOwner  = attribute.Key("lockpool.lock.waiting_for.owner")
 	keyLink          = attribute.Key("lockpool.link")
 	keySession       = attribute.Key("lockpool.session.id")
+	keyLocal         = attribute.Key("lockpool.lock.local")
 	keyLossReason    = attribute.Key("lockpool.lost.reason")
 )
 
