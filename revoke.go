@@ -16,7 +16,8 @@ import (
 // or [Lock.Revoked] in lockpool, with makeRevocable in Curator.
 //
 // Given names of nodes that [Pool.Queue] returned, Revoke asks those contenders
-// instead, whether they hold the lock or wait for it. It is not an error if there is no
+// instead, whether they hold the lock or wait for it. The handles of a pool may share a
+// node (see [WithLocalTurns]), which then stands for those that hold the lock now. It is not an error if there is no
 // such contender, or no longer one.
 func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 	local := func(node string) bool { return strings.HasPrefix(node, localPrefix) }
@@ -73,6 +74,9 @@ func (c contender) isDowngradeOf(old contender) bool {
 // next holder. If the contender is already gone, the error is ErrNotHeld.
 func (p *Pool) Break(ctx context.Context, name, node string) error {
 	err := p.checkNodes(name, node)
+	if strings.HasPrefix(node, localPrefix) {
+		err = fmt.Errorf("%s cannot be broken, because it waits without a node: revoke it", node)
+	}
 	if err == nil {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return breakLock(ctx, s, name, node) })
 	}

@@ -287,7 +287,9 @@ func (b *bubble) start(slot int) {
 	if err != nil {
 		panic(err) // an error in this program
 	}
-	if i.pool, err = lockpool.OpenConnector(connector, lockpool.WithLogger(logger)); err != nil {
+	// Processes pass locks among their workers, or do not, or soon give them back.
+	turns := []int{lockpool.DefaultLocalTurns, 0, 3}[slot%3]
+	if i.pool, err = lockpool.OpenConnector(connector, lockpool.WithLogger(logger), lockpool.WithLocalTurns(turns)); err != nil {
 		panic(err)
 	}
 	b.instances[slot] = i

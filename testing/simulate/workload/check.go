@@ -194,7 +194,8 @@ func (rec *Record) pausedFor(process string, from, until Instant) (sum time.Dura
 // checkTokens finds tokens that do not grow, or that change while a lock is held.
 // A grant is known to precede another one if it was noticed before the other
 // request, or if it was noticed before the other grant and both exclude each
-// other.
+// other. A reader may share a node of its process that is older than the grants of other
+// readers, so its token is compared only with those that exclude it.
 func (r *Report) checkTokens(rec *Record, holds []*hold) {
 	var known []*hold
 	for _, h := range holds {
@@ -208,7 +209,8 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 		}
 		var last *hold
 		for _, g := range known {
-			if (g.begin < h.requested || g.permits+h.permits > h.of) && (last == nil || g.token > last.token) {
+			excluded := g.permits+h.permits > h.of
+			if (excluded || g.begin < h.requested && kindOf(h.lock) != ReadWrite) && (last == nil || g.token > last.token) {
 				last = g
 			}
 		}
@@ -367,10 +369,11 @@ func (rec *Record) calm(from, until Instant) bool {
 // checkEnds finds holders who did not know that they had lost a lock when the servers
 // ended their session, and so could grant the lock to others.
 func (r *Report) checkEnds(rec *Record) {
+	const turnBits = 10
 	byToken := map[int64][]*hold{}
 	for _, h := range rec.holds {
-		if h.token != 0 {
-			byToken[h.token] = append(byToken[h.token], h)
+		if h.token != 0 { // its lower bits are the turn that the holder had with the node
+			byToken[h.token>>turnBits] = append(byToken[h.token>>turnBits], h)
 		}
 	}
 	for _, end := range rec.Ends {

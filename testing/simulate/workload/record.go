@@ -33,7 +33,7 @@ type Span struct {
 // SessionEnd is the end of a session at the servers.
 type SessionEnd struct {
 	At     Instant
-	Tokens []int64 // of the locks that others can be granted from then on
+	Tokens []int64 // order numbers of the nodes whose locks others can be granted from then on
 }
 
 // unanswered is the error of a call whose client was killed.
