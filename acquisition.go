@@ -122,7 +122,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	claim := recipe.Claim{
 		Session:   s,
 		Queue:     a.name,
-		Data:      h.pool.owner.Data(a.span, a.req.permits > 0),
+		Data:      h.pool.owner.Data(a.span, a.local, a.req.permits > 0),
 		Observer:  a,
 		Revocable: a.req.revocable,
 	}

@@ -547,7 +547,7 @@ func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 	}
 	for e := q.waiters.Front(); e != nil; e = e.Next() {
 		w := e.Value.(*localWaiter)
-		owner := nodedata.Parse(p.owner.Data(w.span, false))
+		owner := nodedata.Parse(p.owner.Data(w.span, true, false))
 		waiters = append(waiters, Contender{
 			Node: w.name(), Kind: w.req.kind().String(), Local: true, Asked: w.Began(),
 			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,

@@ -17,7 +17,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-
 // waitLocally starts a waiter for the lock "a", and returns when it waits.
 func waitLocally(b *locktest.Bench, p *lockpool.Pool, opts ...lockpool.LockOption) *locktest.LockWaiter {
 	b.Helper()
@@ -417,5 +416,26 @@ func TestErrorOfALocalWaiterNamesTheNodeInTheWay(t *testing.T) {
 		require.ErrorContains(t, err, "waiting behind "+b.Children("a")[0])
 		require.ErrorContains(t, err, "(owner: billing, process ")
 		b.Unlock(holder)
+	})
+}
+
+// A turn that a handle gets from another one.
+func BenchmarkLocalTurn(b *testing.B) {
+	bench := locktest.New(b)
+	p := bench.Pool()
+	ctx := context.Background()
+	b.SetParallelism(32)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			l, err := p.Lock(ctx, "a")
+			if err == nil {
+				err = l.Unlock(ctx)
+			}
+			if err != nil {
+				b.Error(err)
+				return
+			}
+		}
 	})
 }

@@ -115,9 +115,8 @@ func (a *Acquisition) WaitingLocally(predecessor, holder trace.SpanContext) {
 	if !a.wait.IsRecording() || a.t.NoLinks {
 		return
 	}
-	if a.linkToSpan(holder, "holder"); predecessor.SpanID() != holder.SpanID() {
-		a.linkToSpan(predecessor, "predecessor")
-	}
+	a.linkToSpan(holder, "holder", false)
+	a.linkToSpan(predecessor, "predecessor", false) // unless it is the holder
 }
 
 // Holder implements recipe.Observer.
@@ -143,16 +142,23 @@ func (a *Acquisition) beginWait() {
 
 // linkTo links the wait to the span in the data of a node.
 func (a *Acquisition) linkTo(data []byte, role string) {
-	a.linkToSpan(nodedata.Parse(data).SpanContext(), role)
+	owner := nodedata.Parse(data)
+	a.linkToSpan(owner.SpanContext(), role, owner.Local)
 }
 
-func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string) {
+// linkToSpan is linkTo for a span. tenancy says that the process of that request may have
+// passed the lock on to others, one of which may be in the way.
+func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string, tenancy bool) {
 	const most = 32 // links of one wait
 	if !sc.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, sc.SpanID()) {
 		return
 	}
 	a.linked = append(a.linked, sc.SpanID())
-	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String(role)}})
+	attrs := []attribute.KeyValue{keyLink.String(role)}
+	if tenancy {
+		attrs = append(attrs, keyTenancy.Bool(true))
+	}
+	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: attrs})
 }
 
 // Woken implements recipe.Observer.
