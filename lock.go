@@ -92,12 +92,15 @@ func (l *Lock) Context(parent context.Context) context.Context {
 }
 
 // Token returns the fencing token of the lock: a positive number that is larger than
-// that of every earlier holder, on any machine, even if the lock's node was removed
-// and created again, servers restarted, or another one was elected leader. Send it
+// that of every earlier exclusive holder, on any machine, even if the lock's node was
+// removed and created again, servers restarted, or another one was elected leader; that
+// of an exclusive holder is also larger than those of all earlier readers. Send it
 // with every write to a store, and let the store refuse writes whose token is smaller
 // than one that it has seen. That stops the late write of a holder that was paused
 // and does not know yet that it has lost the lock. (On ZooKeeper it is the zxid that
-// created the lock's node.)
+// created the lock's node, and in the lower ten bits the turn that the holder has with
+// that node; see [WithLocalTurns]. If ZooKeeper's epoch, the number of its elections,
+// exceeds 21 bits, there is no token but an error.)
 //
 // Tokens start over when the service loses its data: an ensemble that was wiped, or
 // restored from a backup, issues numbers that a store has seen. In that case, let the

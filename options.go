@@ -70,7 +70,8 @@ func WithMaxSessions(n int) Option {
 
 // WithMaxHandles limits the handles that exist at one time to n, which must be at least
 // 1: those of Pool.Handle, and those of the holders and waiters of Pool.Lock and
-// Pool.Do. Further callers block until a handle is returned.
+// Pool.Do. Further callers block until a handle is returned. Callers of Pool.Lock that
+// get the lock from another one (see [WithLocalTurns]) do not count.
 func WithMaxHandles(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1<<30 {

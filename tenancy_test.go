@@ -83,7 +83,7 @@ func TestTenancyIsBoundedInTurns(t *testing.T) {
 			holder = w.Granted()
 			grows()
 		}
-		b.AwaitQueue("a", 3) // the last turn has begun, so the next waiter queues at the service
+		require.EqualValues(t, 2, p.Stats().LocalTurns)
 		b.Unlock(holder)
 		holder = rival.Granted()
 		waiters[2].StillWaits()
@@ -183,6 +183,36 @@ func TestLocalReadersJoinADowngradedLock(t *testing.T) {
 		w.StillWaits()
 		b.Unlock(also)
 		b.Unlock(w.Granted())
+	})
+}
+
+// While the node of a writer is replaced by a reader's, no writer gets a turn with it.
+func TestNoLocalTurnBesideADowngrade(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h := b.Handle(p)
+		write := b.Lock(h, "a")
+		b.Token(write)
+		read := b.RLock(h, "a")
+		w := waitLocally(b, p)
+		replace := b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldReply()})
+		downgraded, released := make(chan error), make(chan error)
+		go func() { downgraded <- write.Unlock(b.Ctx) }()
+		require.NoError(t, replace.Wait(b.Ctx))
+		go func() { released <- read.Unlock(b.Ctx) }()
+		time.Sleep(50 * time.Millisecond)
+		w.StillWaits()
+		replace.Release()
+		require.NoError(t, <-downgraded)
+		require.NoError(t, <-released)
+		l := w.Granted()
+		reader := b.EnqueueRead(b.Pool(), "a", 2)
+		reader.StillWaits()
+		b.Unlock(l)
+		b.Unlock(reader.Granted())
+		require.NoError(t, h.Close(b.Ctx))
 	})
 }
 
