@@ -430,6 +430,7 @@ func TestHandleThatHoldsALockQueuesAtTheService(t *testing.T) {
 		b.Unlock(holder)
 		b.Unlock(local.Granted())
 		b.Unlock(w.Granted())
+		require.EqualValues(t, 1, p.Stats().LocalTurns, "only the other waiter had a turn in memory")
 		require.NoError(t, h.Close(b.Ctx))
 	})
 }
