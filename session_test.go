@@ -3,6 +3,7 @@ package lockpool
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,4 +89,24 @@ func TestErrorOfACallWhoseContextHasEndedSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrSessionLost)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, cause)
+}
+
+// Tokens of later nodes are larger, whatever the turns. An order number that leaves no
+// room for the turn is an error, and never a wrong token.
+func TestTokensOfTurns(t *testing.T) {
+	t.Parallel()
+	last, err := packToken(7, maxTurns)
+	require.NoError(t, err)
+	next, err := packToken(8, 0)
+	require.NoError(t, err)
+	require.Greater(t, next, last)
+	const largest = 0x1f_ffff_ffff_ffff // the epoch 2^21-1
+	last, err = packToken(largest, maxTurns)
+	require.NoError(t, err)
+	require.EqualValues(t, math.MaxInt64, last)
+	for _, created := range []int64{largest + 1, math.MaxInt64, -1} {
+		token, err := packToken(created, 0)
+		require.ErrorContains(t, err, "53 bits")
+		require.Zero(t, token)
+	}
 }

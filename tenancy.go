@@ -490,9 +490,13 @@ func (t *tenancy) removeNode(ctx context.Context) error {
 	return err
 }
 
-// explainLocalWait completes the error of a wait in memory.
+// explain returns the error of a wait in memory whose context has ended.
 func (w *localWaiter) explain(ctx context.Context) error {
-	if w.findBlocker(); w.session == nil {
+	w.findBlocker()
+	w.mu.Lock()
+	s := w.session
+	w.mu.Unlock()
+	if s == nil {
 		return w.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
 	}
 	return ctx.Err()
