@@ -289,6 +289,9 @@ func (b *bubble) start(slot int) {
 	}
 	// Processes pass locks among their workers, or do not, or soon give them back.
 	turns := []int{lockpool.DefaultLocalTurns, 0, 3}[slot%3]
+	if turns > 0 {
+		b.history.Update(func(rec *workload.Record) { rec.PassesOn = append(rec.PassesOn, i.name) })
+	}
 	if i.pool, err = lockpool.OpenConnector(connector, lockpool.WithLogger(logger), lockpool.WithLocalTurns(turns)); err != nil {
 		panic(err)
 	}

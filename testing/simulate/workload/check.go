@@ -330,7 +330,7 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 }
 
 // checkOrder finds calls that were granted a lock with a queue before others that had
-// asked earlier and were still waiting.
+// asked earlier, had a place in the service's queue, and were still waiting.
 func (r *Report) checkOrder(rec *Record) {
 	byLock := map[string][]*call{}
 	for _, c := range rec.calls {
@@ -344,7 +344,7 @@ func (r *Report) checkOrder(rec *Record) {
 		for _, b := range calls {
 			waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 			for _, a := range waiting {
-				if b.err == "" && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+				if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
 					rec.calm(a.begin.Add(-rec.Cause), b.end) {
 					r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
 						name, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))

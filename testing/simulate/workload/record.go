@@ -17,6 +17,7 @@ type Record struct {
 	Hung       []string  // clients that did not end when they were told to
 	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
 	Ends       []SessionEnd
+	PassesOn   []string // clients that pass locks on in memory: a waiter there has no place at the service
 
 	calls      []*call
 	holds      []*hold
