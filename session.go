@@ -279,6 +279,9 @@ func (p *Pool) watchSession(s *session) {
 	p.sessions = slices.Concat(p.sessions[:i], p.sessions[i+1:]) // a copy, because Close may be using the original
 	lost := s.holds
 	s.holds = nil
+	for h := range lost {
+		h.tenancy.close()
+	}
 	p.mu.Unlock()
 	cause := lostWith(s.Err())
 	for h := range lost {
