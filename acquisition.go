@@ -33,7 +33,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 		}
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
-		a := &acquisition{pool: h.pool, name: name, req: req, local: h.mayWaitLocally(req)}
+		a := &acquisition{pool: h.pool, name: name, req: req, local: h.mayWaitLocally(req), hasSlot: h.slot != nil}
 		ctx = a.begin(ctx)
 		err = errPanic // unless grant returns
 		defer func() { a.end(err) }()
@@ -90,7 +90,7 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 // grant acquires the lock, from the service or from a holder of the pool. A waiter whose
 // session ends, or whose node is removed, queues again.
 func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
-	defer h.pool.resign(a) // if it does not get what it acquires for others as well
+	defer h.pool.resign(a) // if it does not get the lock for those who wait behind it
 	for {
 		t, turn, err := h.pool.awaitTurn(ctx, a)
 		if err == nil && t == nil {
@@ -108,24 +108,47 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 			return err
 		}
 		a.Requeued(err)
+		if h.slot != nil && h.slot.Value().isOver() { // it may have to wait for a free handle
+			h.releaseSlot()
+			h.pool.resign(a)
+		}
 	}
 }
 
 // acquireFromService waits for the lock in the service's queue: the one place where
 // handles and recipes meet.
 func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
-	if err := h.ensureSlot(ctx); err != nil {
-		return nil, err
+	at := a.at
+	a.at = place{}
+	if at.session == nil {
+		err := h.pool.checkTry(a)
+		if err != nil {
+			return nil, err
+		}
+		if at.session, err = h.chooseSession(ctx, a); err != nil {
+			return nil, err
+		}
+		at.data = h.pool.owner.Data(a.span, a.local, a.req.permits > 0)
 	}
-	s := h.slot.Value().session
+	s := at.session
 	a.onSession(s)
 	claim := recipe.Claim{
 		Session:   s,
 		Queue:     a.name,
 		Views:     &s.views,
-		Data:      h.pool.owner.Data(a.span, a.local, a.req.permits > 0),
+		Node:      at.node,
+		Data:      at.data,
 		Observer:  a,
 		Revocable: a.req.revocable,
+	}
+	if a.local {
+		claim.Keep = func(node driver.Node) bool {
+			kept := h.pool.passPlace(a, place{s, node, at.data})
+			if kept {
+				a.PassedPlace()
+			}
+			return kept
+		}
 	}
 	take, queue := a.req.recipe(claim)
 	node, err := take(ctx)
@@ -133,6 +156,23 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		return nil, err
 	}
 	return newTenancy(a, s, queue, node, claim.Data), nil
+}
+
+// chooseSession returns the session for a node. A call that has waited in memory does not
+// wait for a free handle: those who have the handles may wait behind it.
+func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
+	if a.waitedLocally && h.slot == nil {
+		return h.pool.seekSession(ctx)
+	}
+	if err := h.ensureSlot(ctx); err != nil {
+		return nil, err
+	}
+	if a.queue != nil {
+		h.pool.mu.Lock()
+		a.hasSlot = true
+		h.pool.mu.Unlock()
+	}
+	return h.slot.Value().session, nil
 }
 
 // establish registers a hold that was granted, and enters it.
@@ -183,15 +223,17 @@ type acquisition struct {
 	call     context.Context   // of the caller
 	ctx      context.Context   // with the span
 	span     trace.SpanContext // of ctx, if waits are linked to it
-	local    bool              // it may get the lock from another handle of the pool
-	requeued bool
-	queue    *localQueue // where it has waited, if it is local
+	queue    *localQueue       // where it is the delegate or waits, if it is local
+	at       place             // that it is to take over
 	waiting  bool
 	longWait *time.Timer
 
-	// Pool.mu guards these:
-	inMemory bool // it waits in the local queue
-	revoked  bool // while it waited there
+	// Pool.mu guards these, until others no longer find it in the local queue.
+	local         bool // it may get the lock from another handle of the pool
+	hasSlot       bool // it does not have to wait for a free handle
+	inMemory      bool // it waits in the local queue
+	waitedLocally bool // it has waited there
+	revoked       bool // while it waited there
 
 	mu      sync.Mutex // guards the following, which others read
 	session *session
@@ -260,7 +302,6 @@ func (a *acquisition) Requeued(why error) {
 	a.mu.Lock()
 	a.node, a.blocker = "", recipe.Wait{}
 	a.mu.Unlock()
-	a.requeued = true
 	a.Acquisition.Requeued(why)
 }
 

@@ -64,6 +64,20 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 	}
 }
 
+// seekSession waits for a session that is alive, until ctx ends, for a call that needs no
+// slot.
+func (p *Pool) seekSession(ctx context.Context) (*session, error) {
+	began := time.Now()
+	p.countSeeker(1)
+	defer p.countSeeker(-1)
+	s, err := p.pickSession(ctx)
+	for ctx.Err() == nil && errors.Is(err, driver.ErrUnavailable) { // for others who have given up
+		s, err = p.pickSession(ctx)
+	}
+	p.telemetry.SlotAcquired(ctx, began, err)
+	return s, err
+}
+
 // slot is a handle's place on a session, and what puddle pools. Slots outlive handles:
 // an idle slot keeps its place.
 type slot struct{ *session }

@@ -102,11 +102,19 @@ type localQueue struct {
 	waiters  list.List    // of *localWaiter; empty unless there is a tenancy or a delegate
 }
 
+// place is a place in the service's queue. A delegate that gives up leaves it to the next
+// one.
+type place struct {
+	session *session // nil if there is no place
+	node    driver.Node
+	data    []byte // stored in the node
+}
+
 // localWaiter is a call that waits in a localQueue.
 type localWaiter struct {
 	*acquisition
 	id      int64
-	place   *list.Element
+	element *list.Element // of localQueue.waiters
 	done    chan struct{} // closed when the following are set
 	tenancy *tenancy      // that it has a turn of; nil if it is the delegate
 	turn    int
@@ -166,7 +174,12 @@ func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, predecessor, holder 
 		q = &localQueue{pool: p, name: a.name, delegate: a}
 		p.local[a.name] = q
 	}
-	if a.queue = q; q.delegate == a {
+	a.queue = q
+	if d := q.delegate; d != nil && !d.hasSlot && !d.waitedLocally && a.hasSlot {
+		// The delegate waits for a free handle, which a may be. It goes on by itself.
+		d.local, q.delegate = false, a
+	}
+	if q.delegate == a {
 		return nil, predecessor, holder
 	}
 	if q.tenancy != nil {
@@ -182,11 +195,10 @@ func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, predecessor, holder 
 	}
 	p.lastLocal++
 	w = &localWaiter{acquisition: a, id: p.lastLocal, done: make(chan struct{})}
-	a.inMemory = true
-	if a.requeued {
-		w.place = q.waiters.PushFront(w) // it had a turn
-	} else {
-		w.place = q.waiters.PushBack(w)
+	a.inMemory, a.waitedLocally = true, true
+	w.element = q.waiters.PushBack(w)
+	for e := w.element.Prev(); e != nil && a.Began().Before(e.Value.(*localWaiter).Began()); e = w.element.Prev() {
+		q.waiters.MoveBefore(w.element, e) // a queues again
 	}
 	q.settle()
 	return w, predecessor, holder
@@ -201,7 +213,7 @@ func (w *localWaiter) giveUp() {
 	default:
 		q := w.queue
 		w.inMemory = false
-		q.waiters.Remove(w.place)
+		q.waiters.Remove(w.element)
 		q.settle() // others may have waited for it to go: readers behind a writer
 		p.mu.Unlock()
 		return
@@ -225,15 +237,66 @@ var canceled = func() context.Context {
 
 // resign makes the next waiter the delegate if a was it.
 func (p *Pool) resign(a *acquisition) {
-	if !a.local {
+	if a.queue == nil {
+		return
+	}
+	at := a.at // which it has not come to use
+	a.at = place{}
+	if at.session != nil && p.passPlace(a, at) {
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if q := a.queue; q != nil && q.delegate == a {
+	a.hasSlot = false
+	if q := a.queue; q.delegate == a {
 		q.delegate = nil
 		q.settle()
 	}
+	p.mu.Unlock()
+	if at.session != nil {
+		_ = at.session.Leave(canceled, a.name, at.node) // continues in the background
+	}
+}
+
+// passPlace makes the next waiter the delegate, with the place of a, which was it and
+// gives up. It reports false if nobody can use the place.
+func (p *Pool) passPlace(a *acquisition, at place) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := a.queue
+	if q.delegate != a || q.waiters.Len() == 0 {
+		return false
+	}
+	w := q.waiters.Front().Value.(*localWaiter)
+	if w.req.shared != a.req.shared {
+		return false
+	}
+	w.at, q.delegate = at, w.acquisition
+	q.waiters.Remove(w.element)
+	w.finish()
+	return true
+}
+
+// checkTry returns an error if a try is to fail because other calls of the pool wait for
+// the lock in memory, or did so until a moment ago.
+func (p *Pool) checkTry(a *acquisition) error {
+	if kind := a.req.kind(); !a.req.try || kind != driver.Mutex && kind != driver.Read {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := p.local[a.name]
+	if q == nil {
+		return nil
+	}
+	blocks := func(other *acquisition) bool { return !a.req.shared || !other.req.shared }
+	blocked := q.delegate != nil && q.delegate.waitedLocally && blocks(q.delegate)
+	for e := q.waiters.Front(); e != nil && !blocked; e = e.Next() {
+		blocked = blocks(e.Value.(*localWaiter).acquisition)
+	}
+	if blocked {
+		return fmt.Errorf("%w: other calls of this pool wait for it", ErrLocked)
+	}
+	return nil
 }
 
 // settle gives turns to the waiters at the head, as many as may have one now. If the
@@ -246,7 +309,9 @@ func (q *localQueue) settle() {
 		case t == nil || !t.hasTurnFor(w.req):
 			q.delegate = w.acquisition
 		case t.holders == 0 || t.shared:
-			t.turn++
+			if t.turn++; t.turn == 1 {
+				t.startGuardLocked() // turns are short, but the tenancy may be long
+			}
 			t.holders++
 			t.holder = w.span
 			q.pool.localTurns++
@@ -255,7 +320,7 @@ func (q *localQueue) settle() {
 			t.awaitExpiry()
 			return
 		}
-		q.waiters.Remove(w.place)
+		q.waiters.Remove(w.element)
 		w.finish()
 	}
 	if q.tenancy == nil && q.delegate == nil && q.pool.local[q.name] == q {
@@ -268,7 +333,7 @@ func (q *localQueue) settle() {
 // may hold it for long, and those of other processes must be able to share it.
 func (t *tenancy) hasTurnFor(req request) bool {
 	return t.shared == req.shared && t.turn+1 < t.pool.cfg.localTurns && !t.revoked && !t.frozen &&
-		!t.session.retired.Load() && time.Now().Before(t.until)
+		!t.session.isOver() && time.Now().Before(t.until)
 }
 
 // awaitExpiry makes the first waiter queue at the service when the tenancy's time is
@@ -302,8 +367,8 @@ func (t *tenancy) add(h *hold) {
 	if t.revoked {
 		h.life.revoke()
 	}
-	if h.life.revocable && t.guard.Stop() {
-		t.guard.Reset(0)
+	if h.life.revocable {
+		t.startGuardLocked()
 	}
 }
 
@@ -365,6 +430,11 @@ const guardDelay = 20 * time.Millisecond
 func (t *tenancy) startGuard() {
 	t.pool.mu.Lock()
 	defer t.pool.mu.Unlock()
+	t.startGuardLocked()
+}
+
+// startGuardLocked is startGuard for callers that hold Pool.mu.
+func (t *tenancy) startGuardLocked() {
 	if t.guard.Stop() {
 		t.guard.Reset(0)
 	}
@@ -578,7 +648,7 @@ func (p *Pool) revokeLocally(name string, names []string) {
 			w.revoked = true // and so will be its hold
 			continue
 		}
-		q.waiters.Remove(w.place)
+		q.waiters.Remove(w.element)
 		w.err = ErrRevoked
 		w.finish()
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -129,6 +131,7 @@ func TestLocalReadersAndWritersKeepTheirOrder(t *testing.T) {
 		also := b.RLock(p, "a")
 		require.Len(t, b.Children("a"), 1, "readers share a node")
 		w1 := b.Enqueue(p, "a", 2) // no turn of a reader's node is for a writer
+		b.AwaitWaiting(p, 1)
 		r1, r2 := waitLocally(b, p, lockpool.Shared()), waitLocally(b, p, lockpool.Shared())
 		w2 := waitLocally(b, p)
 		require.Len(t, b.Children("a"), 2)
@@ -300,9 +303,10 @@ func TestRemovedNodeInTheMiddleOfATenancy(t *testing.T) {
 		w1, w2, w3 := waitLocally(b, p), waitLocally(b, p), waitLocally(b, p)
 		b.Unlock(first)
 		l := w1.Granted()
-		time.Sleep(30 * time.Millisecond) // from 20 ms on the node is watched
+		began := time.Now() // the node is watched since the lock was passed on
 		require.NoError(t, p.Break(b.Ctx, "a", b.Children("a")[0]))
 		b.AwaitLoss(l)
+		require.Less(t, time.Since(began), 10*time.Millisecond)
 		b.Unlock(w2.Granted()) // even though the holder has not unlocked
 		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 		b.Unlock(w3.Granted())
@@ -451,6 +455,271 @@ func TestErrorOfALocalWaiterNamesTheNodeInTheWay(t *testing.T) {
 		b.Unlock(holder)
 	})
 }
+
+// The pool keeps its place in the service's queue for as long as calls wait for it, also
+// if the one that has queued for all gives up.
+func TestPlaceInTheQueueOutlivesItsFirstWaiter(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(), b.Pool()
+		holder := b.Lock(others, "a")
+		ctx, giveUp := context.WithCancel(b.Ctx)
+		first := startLock(ctx, p)
+		b.AwaitQueue("a", 2)
+		b.AwaitWaiting(p, 1)
+		second := startLock(ctx, p)
+		b.AwaitWaiting(p, 2)
+		third, fourth := waitLocally(b, p), waitLocally(b, p)
+		rival := b.Enqueue(others, "a", 3)
+		queue := b.Children("a")
+		giveUp()
+		require.ErrorIs(t, <-first, context.Canceled)
+		require.ErrorIs(t, <-second, context.Canceled)
+		time.Sleep(time.Second)
+		require.Equal(t, queue, b.Children("a"), "nobody has queued again")
+		require.Equal(t, 2, p.Stats().Waiting)
+		b.Unlock(holder)
+		holder = third.Granted()
+		token := b.Token(holder)
+		b.Unlock(holder)
+		holder = fourth.Granted()
+		require.Greater(t, b.Token(holder), token)
+		rival.StillWaits()
+		b.Unlock(holder)
+		b.Unlock(rival.Granted())
+		require.Empty(t, b.Children("a"))
+	})
+}
+
+// startLock locks "a", unlocks it if that succeeds, and tells the error.
+func startLock(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		l, err := p.Lock(ctx, "a", opts...)
+		if err == nil {
+			err = l.Unlock(ctx)
+		}
+		done <- err
+	}()
+	return done
+}
+
+// The place is given up with the last waiter, or with the last that can use it.
+func TestPlaceInTheQueueEnds(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, b *locktest.Bench, p *lockpool.Pool){
+		"all give up together": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			ctx, giveUp := context.WithCancel(b.Ctx)
+			var waiters []<-chan error
+			for n := range 5 {
+				waiters = append(waiters, startLock(ctx, p))
+				b.AwaitWaiting(p, n+1)
+			}
+			require.Len(t, b.Children("a"), 2)
+			giveUp()
+			for _, w := range waiters {
+				require.ErrorIs(t, <-w, context.Canceled)
+			}
+			b.AwaitQueue("a", 1)
+		},
+		"their time is over": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			var waiters []<-chan error
+			for n := range 5 {
+				waiters = append(waiters, startLock(b.Ctx, p, lockpool.WaitAtMost(time.Duration(5-n)*100*time.Millisecond)))
+				b.AwaitWaiting(p, n+1)
+			}
+			for _, w := range waiters {
+				require.ErrorIs(t, <-w, context.DeadlineExceeded)
+			}
+			b.AwaitQueue("a", 1)
+		},
+		"shutdown": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			var waiters []<-chan error
+			for n := range 5 {
+				waiters = append(waiters, startLock(b.Ctx, p))
+				b.AwaitWaiting(p, n+1)
+			}
+			require.NoError(t, p.Shutdown(b.Ctx))
+			for _, w := range waiters {
+				require.ErrorIs(t, <-w, lockpool.ErrPoolClosed)
+			}
+			b.AwaitQueue("a", 1)
+		},
+		"readers wait behind a writer": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			ctx, giveUp := context.WithCancel(b.Ctx)
+			writer := startLock(ctx, p)
+			b.AwaitWaiting(p, 1)
+			reader := waitLocally(b, p, lockpool.Shared())
+			node := b.Children("a")[1]
+			giveUp()
+			require.ErrorIs(t, <-writer, context.Canceled)
+			b.Until(func() bool { c := b.Children("a"); return len(c) == 2 && c[1] != node }, "the reader has a node of its own")
+			require.NoError(t, p.Break(b.Ctx, "a", b.Children("a")[0]))
+			b.Unlock(reader.Granted())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				b.Lock(b.Pool(), "a")
+				end(t, b, b.Pool())
+			})
+		})
+	}
+}
+
+// A call that takes over a place, whose node is gone or whose session has ended, queues
+// again.
+func TestPlaceInTheQueueIsLost(t *testing.T) {
+	for name, lose := range map[string]func(b *locktest.Bench, node string){
+		"removed": func(b *locktest.Bench, node string) { require.NoError(b, b.Admin.Delete(b.Chroot+"/a/"+node, -1)) },
+		"session": func(b *locktest.Bench, node string) {
+			server := b.Server.(*zktest.Server)
+			require.NoError(b, server.ExpireSession(server.State().Nodes[b.Chroot+"/a/"+node].Stat.EphemeralOwner))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				holder := b.Lock(b.Pool(), "a")
+				p := b.Pool()
+				ctx, giveUp := context.WithCancel(b.Ctx)
+				first := startLock(ctx, p)
+				b.AwaitWaiting(p, 1)
+				second, third := waitLocally(b, p), waitLocally(b, p)
+				node := b.Children("a")[1]
+				giveUp()
+				require.ErrorIs(t, <-first, context.Canceled)
+				lose(b, node)
+				b.Until(func() bool { c := b.Children("a"); return len(c) == 2 && c[1] != node }, "it has queued again")
+				b.Unlock(holder)
+				l := second.Granted()
+				third.StillWaits()
+				b.Unlock(l)
+				b.Unlock(third.Granted())
+			})
+		})
+	}
+}
+
+// Who waits for a free handle blocks nobody who has one.
+func TestNobodyWithAHandleWaitsForOneWithout(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithMaxHandles(1), lockpool.WithLocalTurns(2))
+		h := b.Handle(p)
+		without := startLock(b.Ctx, p) // waits for a handle
+		time.Sleep(time.Second)
+		l := b.Lock(h, "a")
+		w1, w2 := waitLocally(b, p), waitLocally(b, p)
+		b.Unlock(l)
+		again := b.StartLock(h, "a")
+		l = w1.Granted() // the last turn
+		b.AwaitWaiting(p, 2)
+		b.Unlock(l)
+		b.Unlock(w2.Granted())
+		b.Unlock(again.Granted())
+		require.NoError(t, h.Close(b.Ctx))
+		require.NoError(t, <-without)
+		require.Zero(t, p.Stats().InUse)
+	})
+}
+
+// A try passes nobody who waits in memory, or who has just become the one to queue at the
+// service.
+func TestTryPassesNoLocalWaiter(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		reader := b.RLock(p, "a")
+		create := b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldApply()})
+		writer := b.StartLock(p, "a")
+		require.NoError(t, create.Wait(b.Ctx))
+		ctx, cancel := context.WithTimeout(b.Ctx, time.Second) // later requests of the session wait as well
+		defer cancel()
+		_, err := p.TryRLock(ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		_, err = p.TryLock(ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.NoError(t, ctx.Err())
+		create.Release()
+		b.Unlock(reader)
+		b.Unlock(writer.Granted())
+		l, err := p.TryLock(b.Ctx, "a")
+		require.NoError(t, err)
+		b.Unlock(l)
+	})
+}
+
+// Waiters that queue again after a loss keep their order.
+func TestOrderAfterALostSession(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		readers := []*lockpool.Lock{b.RLock(p, "a"), b.RLock(p, "a")}
+		var waiters []*locktest.LockWaiter
+		for range 6 {
+			waiters = append(waiters, waitLocally(b, p))
+		}
+		server := b.Server.(*zktest.Server)
+		for range 3 {
+			for _, s := range server.State().Sessions {
+				if len(s.Ephemerals) > 0 {
+					require.NoError(t, server.ExpireSession(s.ID))
+				}
+			}
+			for _, l := range readers {
+				b.AwaitLoss(l)
+			}
+			l := waiters[0].Granted()
+			waiters, readers = waiters[1:], []*lockpool.Lock{l}
+			time.Sleep(time.Second)
+			for _, w := range waiters {
+				w.StillWaits()
+			}
+		}
+		b.Unlock(readers[0])
+		for _, w := range waiters {
+			b.Unlock(w.Granted())
+		}
+	})
+}
+
+// Without room for the turns in a token, nothing is granted.
+func TestNothingIsGrantedWithoutTokens(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		connector, err := zookeeper.NewConnector(b.Config())
+		require.NoError(t, err)
+		p, err := lockpool.OpenConnector(tokenless{connector})
+		require.NoError(t, err)
+		for _, lock := range []func() error{
+			func() error { _, err := p.Lock(b.Ctx, "a"); return err },
+			func() error { _, err := p.RLock(b.Ctx, "a"); return err },
+			func() error { _, err := p.Lock(b.Ctx, "plain", lockpool.Plain()); return err },
+			func() error { _, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1); return err },
+		} {
+			require.ErrorIs(t, lock(), errNoTokens)
+		}
+		require.Empty(t, b.Contenders("/"))
+		require.Zero(t, p.Stats().Held)
+		require.NoError(t, p.Close())
+	})
+}
+
+var errNoTokens = errors.New("there are no more tokens")
+
+// tokenless is a connector for an ensemble whose numbers do not fit into tokens.
+type tokenless struct{ driver.Connector }
+
+func (c tokenless) Connect(ctx context.Context) (driver.Session, error) {
+	s, err := c.Connector.Connect(ctx)
+	return tokenlessSession{s}, err
+}
+
+type tokenlessSession struct{ driver.Session }
+
+func (tokenlessSession) Alive(context.Context) error { return errNoTokens }
 
 // A turn that a handle gets from another one.
 func BenchmarkLocalTurn(b *testing.B) {

@@ -38,6 +38,14 @@ type Claim struct {
 	Observer Observer // may be nil
 
 	Revocable bool // the wait ends with ErrRevoked when the node is revoked
+
+	// Node is a node that has joined the queue for an earlier claim, which this one
+	// continues. It is zero if the claim is to join.
+	Node driver.Node
+
+	// Keep, if not nil, is called when the claim fails because its context has ended.
+	// If it returns true, the node stays in the queue for another claim.
+	Keep func(driver.Node) bool
 }
 
 // Observer is notified of the progress of a claim, on the claiming goroutine.
@@ -65,8 +73,9 @@ type Wait struct {
 }
 
 // Acquire waits until the rule grants the lock and returns the node that holds it. If
-// Acquire returns an error, no node is left behind; if the context ended the wait, the
-// error wraps the context's error and names the node that was waited for.
+// Acquire returns an error, no node is left behind, unless Keep returned true; if the
+// context ended the wait, the error wraps the context's error and names the node that
+// was waited for.
 func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.wait)
 }
@@ -94,16 +103,18 @@ func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
 func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
-	self, queue, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data)
-	if err != nil {
-		return driver.Node{}, err
+	self, queue := c.Node, []driver.Node(nil)
+	if self == (driver.Node{}) {
+		if self, queue, err = c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data); err != nil {
+			return driver.Node{}, err
+		}
 	}
 	view := c.Views.open(c.Queue)
 	view.join(self)
 	granted := false
 	defer func() {
 		defer c.Views.close(c.Queue, view)
-		if granted {
+		if granted || ctx.Err() != nil && c.Keep != nil && c.Keep(self) {
 			return
 		}
 		// After an error, or a panic of the observer. Leave removes the node even if
@@ -117,6 +128,11 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 			err = fmt.Errorf("%w; and then %w", err, left)
 		}
 	}()
+	if self == c.Node {
+		if queue, err = c.Session.List(ctx, c.Queue); err != nil {
+			return driver.Node{}, err
+		}
+	}
 	for {
 		place := driver.Place(queue, self)
 		if place < 0 {

@@ -184,6 +184,14 @@ func (a *Acquisition) Requeued(why error) {
 	}
 }
 
+// PassedPlace reports that the acquisition gives up, and leaves its place in the queue to
+// another one of the pool.
+func (a *Acquisition) PassedPlace() {
+	if a.span.IsRecording() {
+		a.span.AddEvent("lockpool.place.passed_on")
+	}
+}
+
 // Granted reports the node that holds the lock. local says that another handle of the
 // pool passed the lock on, or shares it.
 func (a *Acquisition) Granted(node driver.Node, local bool) {
