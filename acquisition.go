@@ -158,13 +158,19 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	return newTenancy(a, s, queue, node, claim.Data), nil
 }
 
-// chooseSession returns the session for a node. A call that has waited in memory does not
-// wait for a free handle: those who have the handles may wait behind it.
+// handlePatience is how long a call waits for a free handle before it does without.
+const handlePatience = 10 * time.Millisecond
+
+// chooseSession returns the session for a node. A call that has waited in memory does
+// without a handle if none is free: those who have the handles may wait behind it.
 func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
-	if a.waitedLocally && h.slot == nil {
-		return h.pool.seekSession(ctx)
-	}
-	if err := h.ensureSlot(ctx); err != nil {
+	if a.waitedLocally {
+		within, cancel := context.WithTimeout(ctx, handlePatience)
+		defer cancel()
+		if err := h.ensureSlot(within); err != nil {
+			return h.pool.seekSession(ctx)
+		}
+	} else if err := h.ensureSlot(ctx); err != nil {
 		return nil, err
 	}
 	if a.queue != nil {
@@ -191,6 +197,7 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 		}
 	}()
 	if err = held.tenancy.session.Alive(ctx); err != nil {
+		held.tenancy.endIfLost(err) // so that nobody else has a turn
 		return err
 	}
 	reported = true // before the hold is registered, and can end

@@ -333,7 +333,7 @@ func (q *localQueue) settle() {
 // may hold it for long, and those of other processes must be able to share it.
 func (t *tenancy) hasTurnFor(req request) bool {
 	return t.shared == req.shared && t.turn+1 < t.pool.cfg.localTurns && !t.revoked && !t.frozen &&
-		!t.session.isOver() && time.Now().Before(t.until)
+		!t.session.retired.Load() && time.Now().Before(t.until)
 }
 
 // awaitExpiry makes the first waiter queue at the service when the tenancy's time is

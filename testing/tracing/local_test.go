@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -71,4 +72,39 @@ func TestSpansOfLocalTurns(t *testing.T) {
 	require.True(t, has(theirs[0].Links()[0].Attributes, attribute.Bool("lockpool.link.tenancy", true)))
 	require.EqualValues(t, 2, m.points()[waitTime][awaited])
 	require.Zero(t, m.points()[waiters][mutex])
+}
+
+// The call that gives up says that another one has taken its place in the queue.
+func TestSpanOfACallThatPassesItsPlaceOn(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, _ := b.metered(lockpool.WithLocalTurns(lockpool.DefaultLocalTurns))
+	holder := b.lock(b.ctx, b.silentPool(), "a")
+	ctx, giveUp := context.WithCancel(b.ctx)
+	first := b.enqueue(ctx, p, 2)
+	b.awaitWaiting(p, 1)
+	second := b.start(b.ctx, p, "a")
+	b.awaitWaiting(p, 2)
+	giveUp()
+	_, err := b.result(first)
+	require.ErrorIs(t, err, context.Canceled)
+	b.unlock(holder)
+	b.unlock(b.granted(second))
+	events := map[string][]string{} // by outcome
+	nodes := map[attribute.Value]bool{}
+	for _, s := range b.recorder.Ended() {
+		if s.Name() != acquireName {
+			continue
+		}
+		attrs := attribute.NewSet(s.Attributes()...)
+		outcome, _ := attrs.Value("lockpool.lock.outcome")
+		node, _ := attrs.Value("lockpool.lock.node")
+		nodes[node] = true
+		for _, e := range s.Events() {
+			events[outcome.AsString()] = append(events[outcome.AsString()], e.Name)
+		}
+	}
+	require.Equal(t, []string{"lockpool.enqueued", "lockpool.place.passed_on"}, events["canceled"])
+	require.Equal(t, []string{"lockpool.enqueued"}, events["acquired"])
+	require.Len(t, nodes, 1, "both have had the same node")
 }
