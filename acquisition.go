@@ -108,9 +108,10 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 			return err
 		}
 		a.Requeued(err)
-		if h.slot != nil && h.slot.Value().isOver() { // it may have to wait for a free handle
-			h.releaseSlot()
-			h.pool.resign(a)
+		if a.queue != nil {
+			h.pool.mu.Lock()
+			a.hasWaited = true
+			h.pool.mu.Unlock()
 		}
 	}
 }
@@ -161,10 +162,11 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 // handlePatience is how long a call waits for a free handle before it does without.
 const handlePatience = 10 * time.Millisecond
 
-// chooseSession returns the session for a node. A call that has waited in memory does
-// without a handle if none is free: those who have the handles may wait behind it.
+// chooseSession returns the session for a node. A call that has waited, so that others may
+// wait behind it in memory, does without a handle if none is free: those others may have
+// the handles.
 func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
-	if a.waitedLocally {
+	if a.hasWaited {
 		within, cancel := context.WithTimeout(ctx, handlePatience)
 		defer cancel()
 		if err := h.ensureSlot(within); err != nil {
@@ -236,11 +238,11 @@ type acquisition struct {
 	longWait *time.Timer
 
 	// Pool.mu guards these, until others no longer find it in the local queue.
-	local         bool // it may get the lock from another handle of the pool
-	hasSlot       bool // it does not have to wait for a free handle
-	inMemory      bool // it waits in the local queue
-	waitedLocally bool // it has waited there
-	revoked       bool // while it waited there
+	local     bool // it may get the lock from another handle of the pool
+	hasSlot   bool // it does not have to wait for a free handle
+	inMemory  bool // it waits in the local queue
+	hasWaited bool // it has waited there, or lost its place at the service
+	revoked   bool // while it waited there
 
 	mu      sync.Mutex // guards the following, which others read
 	session *session

@@ -33,7 +33,9 @@ func (*noCopy) Unlock() {}
 //
 // Unlocking a Lock a second time returns ErrNotHeld and changes nothing. If the lock
 // was lost, the error is ErrLockLost: another holder may have worked at the same time.
-// A nil error means that the lock was held until now.
+// A nil error means that the lock was held until now. (If the lock goes to another handle
+// of the pool, which takes no request, a removal of its node that the service has not
+// reported yet is not known: see [WithLocalTurns].)
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}
@@ -100,7 +102,7 @@ func (l *Lock) Context(parent context.Context) context.Context {
 // and does not know yet that it has lost the lock. (On ZooKeeper it is the zxid that
 // created the lock's node, and in the lower ten bits the turn that the holder has with
 // that node; see [WithLocalTurns]. If ZooKeeper's epoch, the number of its elections,
-// exceeds 21 bits, there is no token but an error.)
+// exceeds 21 bits, no lock is granted.)
 //
 // Tokens start over when the service loses its data: an ensemble that was wiped, or
 // restored from a backup, issues numbers that a store has seen. In that case, let the

@@ -175,7 +175,7 @@ func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, predecessor, holder 
 		p.local[a.name] = q
 	}
 	a.queue = q
-	if d := q.delegate; d != nil && !d.hasSlot && !d.waitedLocally && a.hasSlot {
+	if d := q.delegate; d != nil && !d.hasSlot && !d.hasWaited && a.hasSlot {
 		// The delegate waits for a free handle, which a may be. It goes on by itself.
 		d.local, q.delegate = false, a
 	}
@@ -195,7 +195,7 @@ func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, predecessor, holder 
 	}
 	p.lastLocal++
 	w = &localWaiter{acquisition: a, id: p.lastLocal, done: make(chan struct{})}
-	a.inMemory, a.waitedLocally = true, true
+	a.inMemory, a.hasWaited = true, true
 	w.element = q.waiters.PushBack(w)
 	for e := w.element.Prev(); e != nil && a.Began().Before(e.Value.(*localWaiter).Began()); e = w.element.Prev() {
 		q.waiters.MoveBefore(w.element, e) // a queues again
@@ -246,7 +246,6 @@ func (p *Pool) resign(a *acquisition) {
 		return
 	}
 	p.mu.Lock()
-	a.hasSlot = false
 	if q := a.queue; q.delegate == a {
 		q.delegate = nil
 		q.settle()
@@ -289,7 +288,7 @@ func (p *Pool) checkTry(a *acquisition) error {
 		return nil
 	}
 	blocks := func(other *acquisition) bool { return !a.req.shared || !other.req.shared }
-	blocked := q.delegate != nil && q.delegate.waitedLocally && blocks(q.delegate)
+	blocked := q.delegate != nil && q.delegate.hasWaited && blocks(q.delegate)
 	for e := q.waiters.Front(); e != nil && !blocked; e = e.Next() {
 		blocked = blocks(e.Value.(*localWaiter).acquisition)
 	}

@@ -416,7 +416,7 @@ func (r *Report) checkOrder(rec *Record, calls []*call) {
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 		for _, a := range waiting {
-			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < rec.placeSince(b, calls) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
 				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) {
 				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
 					b.lock, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
@@ -424,6 +424,22 @@ func (r *Report) checkOrder(rec *Record, calls []*call) {
 		}
 		waiting = append(waiting, b)
 	}
+}
+
+// placeSince returns since when a call may have had its place in the queue: a process that
+// passes a lock on keeps its place for as long as any of its calls waits. calls are for the
+// same lock, in the order in which they began.
+func (rec *Record) placeSince(c *call, calls []*call) Instant {
+	since := c.begin
+	if !slices.Contains(rec.PassesOn, c.process) {
+		return since
+	}
+	for _, other := range slices.Backward(calls) {
+		if other.process == c.process && other.begin < since && since <= other.end {
+			since = other.begin
+		}
+	}
+	return since
 }
 
 // lastRemoval returns when a contender for the lock of a call has lost its node last,

@@ -413,11 +413,17 @@ func TestStrictChecks(t *testing.T) {
 		"rescue":                   {Record{Rescues: []string{"path /a"}}, "rescue: "},
 		"in order":                 {Record{calls: []*call{asked("x", 30_000, 35_000), asked("y", 31_000, 36_000)}}, ""},
 		"out of order":             {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)}}, "order: "},
-		"almost at the same time":  {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_000, 35_000)}}, ""},
-		"out of order by a fault":  {Record{Faults: fault, calls: []*call{asked("x", 69_000, 76_001), asked("y", 71_000, 75_000)}}, ""},
-		"waits in vain in order":   {Record{calls: []*call{timedOut(30_000, 34_000), asked("y", 31_001, 35_000)}}, ""},
-		"free during a fault":      {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 89_000, 90_000)}, calls: []*call{timedOut(0, 89_000)}}, ""},
-		"free without a fault":     {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 91_000, 92_000)}, calls: []*call{timedOut(0, 91_000)}}, "stall: "},
+		"in the place of a process": {
+			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 29_000, 32_000), asked("y", 31_001, 35_000)}}, "",
+		},
+		"without a place of the process": {
+			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 29_000, 31_000), asked("y", 31_001, 35_000)}}, "order: ",
+		},
+		"almost at the same time": {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_000, 35_000)}}, ""},
+		"out of order by a fault": {Record{Faults: fault, calls: []*call{asked("x", 69_000, 76_001), asked("y", 71_000, 75_000)}}, ""},
+		"waits in vain in order":  {Record{calls: []*call{timedOut(30_000, 34_000), asked("y", 31_001, 35_000)}}, ""},
+		"free during a fault":     {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 89_000, 90_000)}, calls: []*call{timedOut(0, 89_000)}}, ""},
+		"free without a fault":    {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 91_000, 92_000)}, calls: []*call{timedOut(0, 91_000)}}, "stall: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
