@@ -33,7 +33,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 		}
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
-		a := &acquisition{pool: h.pool, name: name, req: req}
+		a := &acquisition{pool: h.pool, name: name, req: req, local: h.mayWaitLocally(req), hasSlot: h.slot != nil}
 		ctx = a.begin(ctx)
 		err = errPanic // unless grant returns
 		defer func() { a.end(err) }()
@@ -87,31 +87,17 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 	return do(ctx)
 }
 
-// grant acquires the lock from the service: the one place where handles and recipes
-// meet. A waiter whose session ends, or whose node is removed, queues again.
+// grant acquires the lock, from the service or from a holder of the pool. A waiter whose
+// session ends, or whose node is removed, queues again.
 func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
-	var again error // why it queues again
+	defer h.pool.resign(a) // if it does not get the lock for those who wait behind it
 	for {
-		if err := h.ensureSlot(ctx); err != nil {
-			return err
+		t, turn, err := h.pool.awaitTurn(ctx, a)
+		if err == nil && t == nil {
+			t, err = h.acquireFromService(ctx, a)
 		}
-		if again != nil {
-			a.Requeued(again)
-		}
-		s := h.slot.Value().session
-		a.onSession(s)
-		claim := recipe.Claim{
-			Session:   s,
-			Queue:     a.name,
-			Views:     &s.views,
-			Data:      h.pool.nodeData(ctx, a.req),
-			Observer:  a,
-			Revocable: a.req.revocable,
-		}
-		take, queue := a.req.recipe(claim)
-		node, err := take(ctx)
 		if err == nil {
-			err = h.establish(ctx, newHold(h, a.name, a.req, s, queue, node, claim.Data), a, l)
+			err = h.establish(ctx, newHold(h, a, t, turn), a, l)
 		}
 		switch {
 		case err == nil:
@@ -121,8 +107,80 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
 			return err
 		}
-		again = err
+		a.Requeued(err)
+		if a.queue != nil {
+			h.pool.mu.Lock()
+			a.hasWaited = true
+			h.pool.mu.Unlock()
+		}
 	}
+}
+
+// acquireFromService waits for the lock in the service's queue: the one place where
+// handles and recipes meet.
+func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
+	at := a.at
+	a.at = place{}
+	if at.session == nil {
+		err := h.pool.checkTry(a)
+		if err != nil {
+			return nil, err
+		}
+		if at.session, err = h.chooseSession(ctx, a); err != nil {
+			return nil, err
+		}
+		at.data = h.pool.owner.Data(a.span, a.local, a.req.permits > 0)
+	}
+	s := at.session
+	a.onSession(s)
+	claim := recipe.Claim{
+		Session:   s,
+		Queue:     a.name,
+		Views:     &s.views,
+		Node:      at.node,
+		Data:      at.data,
+		Observer:  a,
+		Revocable: a.req.revocable,
+	}
+	if a.local {
+		claim.Keep = func(node driver.Node) bool {
+			kept := h.pool.passPlace(a, place{s, node, at.data})
+			if kept {
+				a.PassedPlace()
+			}
+			return kept
+		}
+	}
+	take, queue := a.req.recipe(claim)
+	node, err := take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newTenancy(a, s, queue, node, claim.Data), nil
+}
+
+// handlePatience is how long a call waits for a free handle before it does without.
+const handlePatience = 10 * time.Millisecond
+
+// chooseSession returns the session for a node. A call that has waited, so that others may
+// wait behind it in memory, does without a handle if none is free: those others may have
+// the handles.
+func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
+	if a.hasWaited {
+		within, cancel := context.WithTimeout(ctx, handlePatience)
+		defer cancel()
+		if err := h.ensureSlot(within); err != nil {
+			return h.pool.seekSession(ctx)
+		}
+	} else if err := h.ensureSlot(ctx); err != nil {
+		return nil, err
+	}
+	if a.queue != nil {
+		h.pool.mu.Lock()
+		a.hasSlot = true
+		h.pool.mu.Unlock()
+	}
+	return h.slot.Value().session, nil
 }
 
 // establish registers a hold that was granted, and enters it.
@@ -133,12 +191,15 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 			return
 		}
 		// The pool or the handle is closed, or user code panics.
-		_ = held.removeNode(ctx) // continues in the background if it fails
+		if held.tenancy.leave() {
+			_ = held.tenancy.removeNode(ctx) // continues in the background if it fails
+		}
 		if reported {
 			held.telemetry.Withdraw()
 		}
 	}()
-	if err = held.node.session.Alive(ctx); err != nil {
+	if err = held.tenancy.session.Alive(ctx); err != nil {
+		held.tenancy.endIfLost(err) // so that nobody else has a turn
 		return err
 	}
 	reported = true // before the hold is registered, and can end
@@ -160,15 +221,6 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 	return nil
 }
 
-// nodeData returns what the node of a request says about its owner.
-func (p *Pool) nodeData(ctx context.Context, req request) []byte {
-	var span trace.SpanContext
-	if !p.telemetry.NoLinks {
-		span = trace.SpanContextFromContext(ctx)
-	}
-	return p.owner.Data(span, req.permits > 0)
-}
-
 // acquisition follows a request for a lock that goes to the service: for telemetry,
 // for the pool's figures, and for the text of its error. It is the recipe's Observer.
 type acquisition struct {
@@ -177,13 +229,24 @@ type acquisition struct {
 	name string
 	req  request
 
-	call     context.Context // of the caller
-	ctx      context.Context // with the span
+	call     context.Context   // of the caller
+	ctx      context.Context   // with the span
+	span     trace.SpanContext // of ctx, if waits are linked to it
+	queue    *localQueue       // where it is the delegate or waits, if it is local
+	at       place             // that it is to take over
 	waiting  bool
 	longWait *time.Timer
 
-	mu      sync.Mutex // guards the following, which the timer reads
+	// Pool.mu guards these, until others no longer find it in the local queue.
+	local     bool // it may get the lock from another handle of the pool
+	hasSlot   bool // it does not have to wait for a free handle
+	inMemory  bool // it waits in the local queue
+	hasWaited bool // it has waited there, or lost its place at the service
+	revoked   bool // while it waited there
+
+	mu      sync.Mutex // guards the following, which others read
 	session *session
+	node    string // in the service's queue
 	blocker recipe.Wait
 }
 
@@ -194,6 +257,9 @@ func (a *acquisition) lock() telemetry.Lock {
 func (a *acquisition) begin(ctx context.Context) context.Context {
 	a.call = ctx
 	a.ctx = a.Begin(ctx, a.pool.telemetry, a.lock(), a.req.permits)
+	if !a.pool.telemetry.NoLinks {
+		a.span = trace.SpanContextFromContext(a.ctx)
+	}
 	return a.ctx
 }
 
@@ -212,6 +278,12 @@ func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	}
 	a.blocker = w
 	a.mu.Unlock()
+	a.waits(func() { wantHolder = a.Acquisition.Waiting(w) })
+	return wantHolder
+}
+
+// waits reports a wait with the function.
+func (a *acquisition) waits(report func()) {
 	first := !a.waiting
 	if first {
 		a.waiting = true
@@ -220,11 +292,26 @@ func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 			a.longWait = time.AfterFunc(max(d-time.Since(a.Began()), 0), a.warnLongWait)
 		}
 	}
-	wantHolder = a.Acquisition.Waiting(w)
+	report()
 	if first && a.pool.seemsToWaitForItself(a.call, a.name) {
 		a.pool.telemetry.LogSelfDeadlock(a.call, a.name)
 	}
-	return wantHolder
+}
+
+// Queued implements recipe.Observer.
+func (a *acquisition) Queued(self driver.Node, place, length int) {
+	a.mu.Lock()
+	a.node = self.Name
+	a.mu.Unlock()
+	a.Acquisition.Queued(self, place, length)
+}
+
+// Requeued reports why the acquisition queues again.
+func (a *acquisition) Requeued(why error) {
+	a.mu.Lock()
+	a.node, a.blocker = "", recipe.Wait{}
+	a.mu.Unlock()
+	a.Acquisition.Requeued(why)
 }
 
 // Woken implements recipe.Observer.
@@ -239,7 +326,7 @@ func (a *acquisition) Woken(e driver.Event) {
 
 func (a *acquisition) granted(h *hold) {
 	h.telemetry.Begin(a.call, a.pool.telemetry, a.lock())
-	a.Granted(h.node.node)
+	a.Granted(h.tenancy.node, h.turn > 0)
 }
 
 func (a *acquisition) end(err error) {
@@ -260,12 +347,13 @@ func (a *acquisition) warnLongWait() {
 		return
 	}
 	defer a.pool.work.Done()
+	a.findBlocker()
 	a.mu.Lock()
 	w, s := a.blocker, a.session
 	a.mu.Unlock()
 	var holder driver.Node
 	var data []byte
-	if a.req.kind() != driver.Plain { // waiters for a plain lock wait for its holder
+	if s != nil && a.req.kind() != driver.Plain { // waiters for a plain lock wait for its holder
 		ctx, cancel := context.WithTimeout(a.ctx, patience)
 		defer cancel()
 		queue := w.Queue

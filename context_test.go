@@ -43,7 +43,7 @@ func TestDeadlineEndsAWaitOnTime(t *testing.T) {
 // Scenario 28. (kazoo restarts its timeout at every wake-up.)
 func TestDeadlineCoversTheWholeWait(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
-		b := locktest.New(t)
+		b := locktest.New(t).AtService()
 		p := b.Pool()
 		holder := b.Lock(p, "a")
 		var ahead []*locktest.LockWaiter
@@ -97,7 +97,7 @@ func TestDeadlineHoldsOnASilentServer(t *testing.T) {
 // Scenario 32.
 func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
-		b := locktest.New(t)
+		b := locktest.New(t).AtService()
 		p := b.Pool()
 		holder := b.Lock(p, "a")
 		second, third, fourth := b.Enqueue(p, "a", 2), b.Enqueue(p, "a", 3), b.Enqueue(p, "a", 4)

@@ -75,12 +75,15 @@
 //
 // Spans go to the global tracer provider, or to that of [WithTracerProvider]:
 //
-//   - lockpool.lock.acquire, a request for a lock that goes to the service. Reentry
-//     has none.
+//   - lockpool.lock.acquire, a request for a lock, whether it goes to the service or
+//     waits for another handle of the pool. Reentry has none.
 //   - lockpool.lock.wait, its child: the part spent behind other contenders. It is
 //     linked to the span of the holder, and to that of the predecessor in the queue,
 //     whatever process they are in (see [WithTraceLinks]); the attribute lockpool.link
-//     of the link is holder or predecessor.
+//     of the link is holder or predecessor. In the same process, these are the very
+//     requests in the way. If another process passes the lock on among its handles (see
+//     [WithLocalTurns]), the link is to the one of them that asked the service, and has
+//     the attribute lockpool.link.tenancy.
 //   - lockpool.lock.release, and with [WithHoldSpans] lockpool.lock.hold, from the
 //     grant to the end.
 //   - lockpool.session.connect, the opening of a session, and lockpool.session.acquire,
@@ -92,7 +95,9 @@
 //     pool.name (see [WithOwner]); session.id
 //   - lock.outcome (acquired, busy, timeout, canceled, revoked, pool_closed, ...) and
 //     lock.contended, whether there was another contender
-//   - lock.node, the contender's own node; lock.permits of a semaphore; lock.token,
+//   - lock.local, if the lock came from another handle of the pool, or was passed on to
+//     one, without a request to the service
+//   - lock.node, the contender's own node, or the one that it shares; lock.permits of a semaphore; lock.token,
 //     once it is known
 //   - lock.queue.position (0 is the head) and lock.queue.length when it joined;
 //     lock.wakeups

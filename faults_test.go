@@ -95,6 +95,8 @@ var plays = []play{
 	{name: "again", warm: 1, act: (*stage).useOnce},
 	{name: "often", warm: 20, act: (*stage).useOnce},
 	{name: "wait", warm: 1, rival: true, act: (*stage).waitAndUse},
+	{name: "local wait", warm: 1, rival: true, act: func(s *stage) { s.passOn(false) }},
+	{name: "local wait to read", warm: 1, rival: true, act: func(s *stage) { s.passOn(true) }},
 	{name: "try", warm: 1, rival: true, act: (*stage).try},
 	{name: "cancel", warm: 1, rival: true, act: (*stage).giveUp},
 	{name: "queue", warm: 20, rival: true, act: (*stage).queue},
@@ -523,7 +525,8 @@ func (s *stage) use(l grip, do func()) {
 		g, err := s.way(s.Ctx, s.others, false)
 		if err == nil {
 			// A server that ends a session for no reason gives no guarantee.
-			if n := s.inside.Load(); n != 0 && s.effect != losing {
+			// The context ends before another is granted the lock, and leave runs after that.
+			if n := s.inside.Load(); n != 0 && ctx.Err() == nil && s.effect != losing {
 				err = fmt.Errorf("two holders")
 			}
 			err = errors.Join(err, release(s.Ctx, g))
@@ -663,6 +666,50 @@ func (s *stage) queue() {
 	s.free(s.first)
 	for range waiters {
 		s.check(<-results)
+	}
+}
+
+// passOn has several calls of the pool wait for the rival: one at the service, and the
+// others in memory, of which one gives up.
+func (s *stage) passOn(shared bool) {
+	var inside atomic.Int32
+	turn := func(ctx context.Context, p *lockpool.Pool, _ bool) (grip, error) {
+		lock := p.Lock
+		if shared {
+			lock = p.RLock
+		}
+		l, err := lock(ctx, "a")
+		if err != nil {
+			return nil, err
+		}
+		within := l.Context(s.Ctx)
+		if n := inside.Add(1); n != 1 && !shared && s.effect != losing {
+			err = fmt.Errorf("%d holders", n)
+		}
+		time.Sleep(time.Millisecond)
+		inside.Add(-1)
+		if within.Err() == nil {
+			_, tokenErr := l.Token(s.Ctx)
+			err = errors.Join(err, tokenErr)
+		}
+		return nil, errors.Join(err, l.Unlock(s.Ctx))
+	}
+	ctx, cancel := context.WithCancel(s.Ctx)
+	defer cancel()
+	var turns []func() (grip, error)
+	for range 3 {
+		turns = append(turns, s.begin(s.Ctx, turn))
+	}
+	givesUp := s.begin(ctx, turn)
+	turns = append(turns, s.begin(s.Ctx, turn))
+	cancel()
+	if _, err := givesUp(); err != nil {
+		s.check(err, context.Canceled)
+	}
+	s.free(s.first)
+	for _, end := range turns {
+		_, err := end()
+		s.check(err)
 	}
 }
 

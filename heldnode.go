@@ -11,13 +11,12 @@ import (
 	"github.com/lockpool/lockpool/internal/nodedata"
 )
 
-// heldNode is the node of a hold. A downgrade replaces it.
+// heldNode is the node of a tenancy. A downgrade replaces it.
 type heldNode struct {
 	session *session
 	queue   string
 	data    []byte       // stored in it
-	token   atomic.Int64 // 0 until the node has been watched
-	guard   *time.Timer  // guarded by Pool.mu
+	created atomic.Int64 // its order number, the base of tokens; 0 until the node has been watched
 
 	mu        sync.Mutex
 	node      driver.Node
@@ -52,7 +51,7 @@ func (n *heldNode) replaced(node driver.Node) bool {
 	return n.replacing != nil || n.node != node
 }
 
-// watch watches the node and learns the token. The error is driver.ErrRemoved if the
+// watch watches the node and learns its order number. The error is driver.ErrRemoved if the
 // node is gone.
 func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 	for {
@@ -65,7 +64,7 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 			return nil, err
 		}
 		watch := watches[0]
-		n.token.CompareAndSwap(0, watch.Created)
+		n.created.CompareAndSwap(0, watch.Created)
 		if e := watch.Fired(); e != driver.Deleted && e != driver.Missing {
 			return watch, nil
 		}
@@ -89,8 +88,9 @@ func (n *heldNode) verify(ctx context.Context) error {
 }
 
 // beginReplace returns a function that replaces the node, which was exclusive, with a
-// shared one. Until that is done, current waits for it. alive ends with the hold.
-func (n *heldNode) beginReplace() func(alive context.Context) error {
+// shared one, in which it stores the token of the turn. Until that is done, current
+// waits for it. alive ends with the hold.
+func (n *heldNode) beginReplace(turn int) func(alive context.Context) error {
 	replaced := make(chan struct{})
 	n.mu.Lock()
 	old := n.node
@@ -98,9 +98,10 @@ func (n *heldNode) beginReplace() func(alive context.Context) error {
 	n.mu.Unlock()
 	return func(alive context.Context) error {
 		node := old
-		err := n.learnToken(alive)
+		err := n.learnCreated(alive)
 		if err == nil {
-			node, err = n.session.Downgrade(n.queue, old, nodedata.WithToken(n.data, n.token.Load()))
+			token, _ := packToken(n.created.Load(), turn) // 0 if there is none
+			node, err = n.session.Downgrade(n.queue, old, nodedata.WithToken(n.data, token))
 		}
 		n.mu.Lock()
 		if err == nil {
@@ -113,15 +114,15 @@ func (n *heldNode) beginReplace() func(alive context.Context) error {
 	}
 }
 
-// learnToken learns the token from the first node: the node that replaces it may be
-// newer than those of later holders.
-func (n *heldNode) learnToken(alive context.Context) error {
+// learnCreated learns the order number of the first node: the node that replaces it may
+// be newer than those of later holders.
+func (n *heldNode) learnCreated(alive context.Context) error {
 	first := n.node
-	for n.token.Load() == 0 {
+	for n.created.Load() == 0 {
 		watches, err := n.session.Watch(alive, n.queue, first)
 		switch {
 		case err == nil && watches[0].Created != 0:
-			n.token.CompareAndSwap(0, watches[0].Created)
+			n.created.CompareAndSwap(0, watches[0].Created)
 		case err == nil && watches[0].Fired() == driver.Missing:
 			return driver.ErrRemoved
 		case alive.Err() != nil, errors.Is(err, driver.ErrSessionLost), errors.Is(err, driver.ErrNoPermission):

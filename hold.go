@@ -13,23 +13,26 @@ import (
 	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
-// hold is a lock that a handle holds: its entries, its node, and its life until it is
-// released or lost.
+// hold is a lock that a handle holds: its entries, and its life until it is released or
+// lost. It is one turn of a tenancy, whose node it depends on.
 type hold struct {
 	handle    *Handle
 	name      string
 	kind      driver.Kind // as it was granted
 	limit     int         // of a semaphore, as the caller gave it
 	entries   entries     // guarded by handle.mu
-	node      heldNode
+	tenancy   *tenancy
+	turn      int // in the tenancy, starting with 0
 	life      life
 	telemetry telemetry.Hold
 }
 
-func newHold(h *Handle, name string, req request, s *session, queue string, node driver.Node, data []byte) *hold {
-	held := &hold{handle: h, name: name, kind: req.kind(), limit: req.limit}
-	held.node.session, held.node.queue, held.node.node, held.node.data = s, queue, node, data
-	held.life.begin(req.revocable)
+func newHold(h *Handle, a *acquisition, t *tenancy, turn int) *hold {
+	held := &hold{handle: h, name: a.name, kind: a.req.kind(), limit: a.req.limit, tenancy: t, turn: turn}
+	held.life.begin(a.req.revocable)
+	if a.revoked {
+		held.life.revoke()
+	}
 	return held
 }
 
@@ -47,7 +50,7 @@ func (h *hold) checkReentry(req request) error {
 		return fmt.Errorf("%w: this handle holds it as %s", ErrKindMismatch, h.kind)
 	case kind == driver.Permit && req.limit != h.limit:
 		return fmt.Errorf("%w: %d was given, but %d when the handle acquired its permits", ErrLimit, req.limit, h.limit)
-	case kind == driver.Permit && req.permits > h.node.node.Permits: // the node of a semaphore is never replaced
+	case kind == driver.Permit && req.permits > h.tenancy.node.Permits: // the node of a semaphore is never replaced
 		return ErrUpgrade
 	}
 	if req.revocable && req.op != opLockAll { // LockAll may fail to get all the locks
@@ -59,7 +62,7 @@ func (h *hold) checkReentry(req request) error {
 // makeRevocable makes the contexts of the hold end when the lock is revoked.
 func (h *hold) makeRevocable() {
 	h.life.setRevocable()
-	h.startGuard()
+	h.tenancy.startGuard()
 }
 
 // entries are the entries of a hold that have not been unlocked.
@@ -251,78 +254,14 @@ func (l *life) removeContext(c *heldContext) {
 	delete(l.contexts, c)
 }
 
-// guardDelay is how long a lock is held before its node is watched: most locks are
-// released sooner, and need no such request.
-const guardDelay = 20 * time.Millisecond
-
-// startGuard starts the guard of a hold now, unless it has already started.
-func (h *hold) startGuard() {
-	p := h.handle.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if h.node.guard.Stop() {
-		h.node.guard.Reset(0)
-	}
-}
-
-// guard watches the node of the hold, which an operator may remove. It is called by
-// the hold's timer and ends with the hold.
-func (h *hold) guard() {
-	p := h.handle.pool
-	if !p.begin() {
-		return
-	}
-	defer p.work.Done()
-	for {
-		watch, err := h.watchNode(h.life.alive)
-		if h.life.alive.Err() != nil {
-			return
-		}
-		if err != nil {
-			watch = driver.NewWatch()
-			time.AfterFunc(lookAgainDelay, func() { watch.Fire(driver.Interrupted) })
-		}
-		select {
-		case <-watch.Done():
-			if watch.Fired() == driver.Unnoticed {
-				h.telemetry.Rescued(h.life.alive)
-			}
-		case <-h.life.alive.Done():
-			return
-		}
-	}
-}
-
-// watchNode watches the node and learns the token. It ends the hold if the node is gone
-// or can no longer be read.
-func (h *hold) watchNode(ctx context.Context) (*driver.Watch, error) {
-	watch, err := h.node.watch(ctx)
-	if err != nil {
-		return nil, h.endIfLost(err)
-	}
-	if watch.Revoked {
-		h.life.revoke()
-	}
-	return watch, nil
-}
-
-// endIfLost ends the hold if err, of a request about its node, means that the lock
-// is lost. It returns the error for the caller.
+// endIfLost ends the tenancy if err, of a request about its node, means that the lock is
+// lost. It returns the error for the caller.
 func (h *hold) endIfLost(err error) error {
-	removed, unreadable := errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrNoPermission)
-	if !removed && !unreadable && !errors.Is(err, driver.ErrSessionLost) {
+	if !h.tenancy.endIfLost(err) {
 		if cause := h.life.err(); errors.Is(cause, ErrLockLost) {
 			return cause // which has ended the request
 		}
 		return err // not an answer
-	}
-	if cause := lostWith(err); h.life.end(cause) {
-		if unreadable || removed && h.kind != driver.Plain {
-			// A node that cannot be read may still exist, and if there are several
-			// nodes, some may be left.
-			_ = h.removeNode(h.life.alive) // continues in the background
-		}
-		h.reportEnd(cause)
 	}
 	return h.life.err()
 }
@@ -341,7 +280,7 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 	if !p.begin() {
 		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
 	}
-	replace := h.node.beginReplace()
+	replace := h.tenancy.beginDowngrade(h.turn)
 	done := make(chan struct{})
 	var err error
 	go func() { // ends when the service has answered, or with the session
@@ -368,29 +307,12 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 	}
 }
 
-// removeNode removes the node. ctx bounds the wait, never whether it happens.
-func (h *hold) removeNode(ctx context.Context) error {
-	n := &h.node
-	node, err := n.current(ctx)
-	if err == nil {
-		return n.session.Leave(ctx, n.queue, node)
-	}
-	if p := h.handle.pool; p.begin() {
-		go func() { // ends when the node is gone, or with the session
-			defer p.work.Done()
-			if node, err := n.current(context.Background()); err == nil {
-				_ = n.session.Leave(context.Background(), n.queue, node)
-			}
-		}()
-	}
-	return err
-}
-
 // release is the release of a hold that is yet to be reported.
 type release struct {
 	hold  *hold
 	began time.Time
 	asked bool  // the service was asked to remove the node
+	local bool  // other handles of the pool have the lock, so the node stays
 	cause error // of the hold's end, if it ended here
 	err   error // for the caller
 }
@@ -404,8 +326,9 @@ func (u unconfirmed) Unwrap() error { return u.error }
 // does, so nothing delays the next holder.
 func (h *hold) release(ctx context.Context, cause error) release {
 	r := release{hold: h, began: time.Now()}
-	if err := h.node.session.Err(); err != nil { // watchSession may not have come to it
+	if err := h.tenancy.session.Err(); err != nil { // watchSession may not have come to it
 		cause = lostWith(err)
+		h.tenancy.end()
 	}
 	if !h.life.end(cause) { // it was lost before
 		r.err = h.life.failure()
@@ -416,10 +339,13 @@ func (h *hold) release(ctx context.Context, cause error) release {
 		r.err = cause
 		return r
 	}
+	if r.local = !h.tenancy.leave(); r.local {
+		return r
+	}
 	ctx, cancel := beyondHolds(ctx)
 	defer cancel()
 	r.asked = true
-	err := h.removeNode(ctx)
+	err := h.tenancy.removeNode(ctx)
 	switch {
 	case err == nil:
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before the release
@@ -442,8 +368,8 @@ func (r release) report(ctx context.Context) {
 	if r.cause != nil {
 		defer h.reportEnd(r.cause)
 	}
-	if r.asked {
-		h.telemetry.Released(ctx, r.began, h.node.token.Load(), r.err)
+	if r.asked || r.local {
+		h.telemetry.Released(ctx, r.began, h.knownToken(), r.local, r.err)
 	}
 }
 
@@ -454,11 +380,11 @@ func (h *hold) reportEnd(cause error) {
 	if errors.Is(cause, ErrLockLost) {
 		lost = cause
 	}
-	h.telemetry.End(h.life.began, h.life.ended, h.node.token.Load(), lost)
+	h.telemetry.End(h.life.began, h.life.ended, h.knownToken(), lost)
 }
 
-// addHold registers a hold, unless the pool is closed or the session of the hold is
-// over.
+// addHold registers a hold, unless the pool is closed or the hold's lock was lost. The
+// first hold of a tenancy begins it.
 func (p *Pool) addHold(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -469,19 +395,20 @@ func (p *Pool) addHold(h *hold) error {
 		return ErrPoolClosed
 	default:
 	}
-	s := h.node.session
+	t := h.tenancy
+	s := t.session
 	if err := s.Err(); err != nil { // watchSession may not have come to it
 		return err
 	}
 	if s.closed.Load() { // closeIfIdle is closing it
 		return driver.ErrSessionLost
 	}
+	if t.lost {
+		return driver.ErrRemoved
+	}
 	s.holds[h] = struct{}{}
 	p.held++
-	h.node.guard = time.AfterFunc(guardDelay, h.guard)
-	if h.life.revocable {
-		h.node.guard.Reset(0)
-	}
+	t.add(h)
 	return nil
 }
 
@@ -490,10 +417,10 @@ func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		h.node.guard.Stop()
-		delete(h.node.session.holds, h)
+		h.tenancy.remove(h)
+		delete(h.tenancy.session.holds, h)
 		p.held--
-		p.closeIfIdle(h.node.session)
+		p.closeIfIdle(h.tenancy.session)
 		if p.held == 0 && p.drained != nil {
 			close(p.drained)
 		}

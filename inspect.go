@@ -24,13 +24,18 @@ type Contender struct {
 	Kind    string    // mutex (exclusive), read, write (exclusive, of Curator's read/write lock), semaphore, or plain
 	Holds   bool      // if false, it waits
 	Permits int       // of a semaphore: how many; 0 for a waiter that does not say
-	Token   int64     // see Lock.Token
+	Token   int64     // see Lock.Token; of several turns that another process has, that of the first; 0 if there is none
 	Session string    // its session with the service
 	Asked   time.Time // when it asked, by the service's clock
 
 	// Granted is when it was granted the lock, by this machine's clock, if it is a
 	// holder of this pool. Otherwise it is zero, because the service does not record it.
 	Granted time.Time
+
+	// Local means that it is a handle of this pool that waits for the lock without a
+	// node, behind another handle (see WithLocalTurns). Node is then a name that
+	// Pool.Revoke accepts, and Asked is by this machine's clock.
+	Local bool
 
 	// What a lockpool contender says about itself.
 	Owner string // see WithOwner
@@ -57,30 +62,46 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 }
 
 func (p *Pool) describe(name string, found []contender) (described []Contender) {
-	granted := p.granted(name)
+	held := p.newestHolds(name)
+	local, behind := p.localWaiters(name)
 	for _, c := range found {
 		owner := nodedata.Parse(c.Data)
-		token := c.Created
+		var granted time.Time
+		turn := 0
+		if h := held[c.Name]; h != nil {
+			granted, turn = h.life.began, h.turn
+		}
+		token, _ := packToken(c.Created, turn)
 		if owner.Token > 0 && owner.Token < token { // of a lock that was downgraded
 			token = owner.Token
+			if h := held[c.Name]; h != nil {
+				token = h.knownToken()
+			}
 		}
 		described = append(described, Contender{
 			Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: token, Session: c.Session,
-			Asked: c.Joined, Granted: granted[c.Name], Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+			Asked: c.Joined, Granted: granted, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
 		})
+		if c.Name == behind {
+			described = append(described, local...)
+			local = nil
+		}
 	}
-	return described
+	return append(described, local...)
 }
 
-// granted returns when the pool's holders of a lock were granted it, by node.
-func (p *Pool) granted(name string) map[string]time.Time {
-	granted := map[string]time.Time{}
+// newestHolds returns the pool's newest hold of a lock for each of its nodes.
+func (p *Pool) newestHolds(name string) map[string]*hold {
+	newest := map[string]*hold{}
 	for _, h := range p.holdsOf(name) {
-		h.node.mu.Lock()
-		granted[h.node.node.Name] = h.life.began
-		h.node.mu.Unlock()
+		h.tenancy.mu.Lock()
+		node := h.tenancy.node.Name
+		h.tenancy.mu.Unlock()
+		if other := newest[node]; other == nil || other.turn < h.turn {
+			newest[node] = h
+		}
 	}
-	return granted
+	return newest
 }
 
 // contender is a contender that was found, with its queue.

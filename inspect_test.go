@@ -16,7 +16,7 @@ import (
 // Scenario 124.
 func TestQueueTellsHoldersWaitersAndForeignNodesApart(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p, others := b.Pool(), b.Pool()
 	first, second := b.RLock(p, "a"), b.RLock(others, "a")
 	w := b.Enqueue(others, "a", 3)
@@ -129,7 +129,7 @@ func TestBreakRemovesTheHolderAndTellsIt(t *testing.T) {
 // A pool whose handles all wait can break the lock that they wait for.
 func TestInspectionTakesNoHandle(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p, others := b.Pool(lockpool.WithMaxHandles(2)), b.Pool()
 	stuck := b.Lock(others, "a")
 	waiters := []*locktest.LockWaiter{b.Enqueue(p, "a", 2), b.Enqueue(p, "a", 3)}

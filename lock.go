@@ -33,7 +33,9 @@ func (*noCopy) Unlock() {}
 //
 // Unlocking a Lock a second time returns ErrNotHeld and changes nothing. If the lock
 // was lost, the error is ErrLockLost: another holder may have worked at the same time.
-// A nil error means that the lock was held until now.
+// A nil error means that the lock was held until now. (If the lock goes to another handle
+// of the pool, which takes no request, a removal of its node that the service has not
+// reported yet is not known: see [WithLocalTurns].)
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}
@@ -75,7 +77,7 @@ func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost.Done() }
 // On ZooKeeper a lock is revoked by writing __REVOKE__ into its node, as Curator's
 // Revoker does.
 func (l *Lock) Revoked() <-chan struct{} {
-	l.hold.startGuard()
+	l.hold.tenancy.startGuard()
 	return l.hold.life.revoked.Done()
 }
 
@@ -95,12 +97,15 @@ func (l *Lock) Context(parent context.Context) context.Context {
 }
 
 // Token returns the fencing token of the lock: a positive number that is larger than
-// that of every earlier holder, on any machine, even if the lock's node was removed
-// and created again, servers restarted, or another one was elected leader. Send it
+// that of every earlier exclusive holder, on any machine, even if the lock's node was
+// removed and created again, servers restarted, or another one was elected leader; that
+// of an exclusive holder is also larger than those of all earlier readers. Send it
 // with every write to a store, and let the store refuse writes whose token is smaller
 // than one that it has seen. That stops the late write of a holder that was paused
 // and does not know yet that it has lost the lock. (On ZooKeeper it is the zxid that
-// created the lock's node.)
+// created the lock's node, and in the lower ten bits the turn that the holder has with
+// that node; see [WithLocalTurns]. If ZooKeeper's epoch, the number of its elections,
+// exceeds 21 bits, no lock is granted.)
 //
 // Tokens start over when the service loses its data: an ensemble that was wiped, or
 // restored from a backup, issues numbers that a store has seen. In that case, let the
@@ -113,17 +118,21 @@ func (l *Lock) Context(parent context.Context) context.Context {
 func (l *Lock) Token(ctx context.Context) (int64, error) {
 	h := l.hold
 	for {
-		err := h.life.failure()
-		token := h.node.token.Load()
-		if err == nil && token == 0 {
-			_, err = h.watchNode(ctx)
-		}
+		err, token := h.life.failure(), int64(0)
+		created := h.tenancy.created.Load()
 		switch {
 		case err != nil:
-			return 0, &LockError{opToken, h.name, err}
-		case token != 0:
-			return token, nil
+		case created != 0:
+			token, err = packToken(created, h.turn)
+		default:
+			if _, err = h.tenancy.watchNode(ctx); err == nil {
+				continue
+			}
+			if lost := h.life.failure(); lost != nil {
+				err = lost
+			}
 		}
+		return token, lockError(opToken, h.name, err)
 	}
 }
 
@@ -137,7 +146,7 @@ func (l *Lock) Verify(ctx context.Context) error {
 	h := l.hold
 	err := h.life.failure()
 	if err == nil {
-		err = h.endIfLost(h.node.verify(ctx))
+		err = h.endIfLost(h.tenancy.verify(ctx))
 	}
 	if err != nil {
 		return &LockError{opVerify, h.name, err}

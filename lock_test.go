@@ -45,7 +45,7 @@ func TestSecondHolderWaitsUntilTheFirstUnlocks(t *testing.T) {
 // Scenario 3.
 func TestGrantsFollowTheQueue(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p, other := b.Pool(), b.Pool()
 	holder := b.Lock(p, "a")
 	var waiters []*locktest.LockWaiter

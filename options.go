@@ -16,6 +16,10 @@ const (
 	// DefaultMaxHandles is the default maximum number of handles that a pool gives out.
 	DefaultMaxHandles = 10_000
 
+	// DefaultLocalTurns is the default number of turns that handles of a pool have with
+	// a lock before the pool gives it back to the service.
+	DefaultLocalTurns = 1000
+
 	// sessionLoad is the number of handles on a session at which another one is opened.
 	// It is not a limit: when no more sessions may be opened, handles share them.
 	sessionLoad = 32
@@ -40,12 +44,13 @@ type Option func(*config) error
 type config struct {
 	maxSessions int
 	maxHandles  int
+	localTurns  int
 	owner       string
 	telemetry   telemetry.Config
 }
 
 func newConfig(opts []Option) (config, error) {
-	cfg := config{maxSessions: DefaultMaxSessions, maxHandles: DefaultMaxHandles}
+	cfg := config{maxSessions: DefaultMaxSessions, maxHandles: DefaultMaxHandles, localTurns: DefaultLocalTurns}
 	for _, opt := range opts {
 		if opt == nil {
 			return config{}, errors.New("lockpool: a nil Option was given")
@@ -74,13 +79,39 @@ func WithMaxSessions(n int) Option {
 
 // WithMaxHandles limits the handles that exist at one time to n, which must be at least
 // 1: those of Pool.Handle, and those of the holders and waiters of Pool.Lock and
-// Pool.Do. Further callers block until a handle is returned.
+// Pool.Do. Further callers block until a handle is returned. Callers of Pool.Lock that
+// wait for another one in memory (see [WithLocalTurns]) do not count. One that is then the
+// first to queue at the service takes a handle if there is one, but does not wait for it.
 func WithMaxHandles(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1<<30 {
 			return fmt.Errorf("WithMaxHandles(%d): not between 1 and 1<<30", n)
 		}
 		c.maxHandles = n
+		return nil
+	}
+}
+
+// WithLocalTurns bounds how many turns in succession the pool's handles may have with a
+// lock before the pool gives it back to the service: n, at most 1023, or as many as begin
+// within 100 ms. With 0, each handle queues at the service.
+//
+// Handles of one pool that want the same lock pass it on in memory, without a request:
+// one of them acquires it from the service, and the others wait for it in the order in
+// which they asked. When the turns or the time are used up, the pool's next waiter queues
+// at the service behind those of other processes, so that each process gets its share.
+// A waiter that gives up leaves its place in the service's queue to the next one. Readers
+// share the lock in the same way, and may so pass a writer of another process for at most
+// 100 ms.
+//
+// A handle that holds another lock queues at the service by itself, as do semaphores,
+// plain locks, and calls that do not wait.
+func WithLocalTurns(n int) Option {
+	return func(c *config) error {
+		if n < 0 || n > maxTurns {
+			return fmt.Errorf("WithLocalTurns(%d): not between 0 and %d", n, maxTurns)
+		}
+		c.localTurns = n
 		return nil
 	}
 }

@@ -16,11 +16,11 @@ func instrumentAcquisition(p *Pool, s *session) {
 	self := driver.Node{Name: "_c_8d2c8a2e-4e57-4a0b-9d39-7d0c6ee3d8a1-lock-0000000000"}
 	p.telemetry.SlotAcquired(context.Background(), time.Now(), nil)
 	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
-	ctx := a.begin(context.Background())
-	_ = p.nodeData(ctx, a.req)
+	a.begin(context.Background())
+	_ = p.owner.Data(a.span, a.local, false)
 	a.onSession(s)
 	a.Queued(self, 0, 1)
-	a.Granted(self)
+	a.Granted(self, false)
 	a.end(nil)
 }
 
@@ -29,7 +29,7 @@ func instrumentHold(p *Pool, h *hold) {
 	a := acquisition{pool: p, name: h.name, call: context.Background()}
 	h.telemetry.Begin(a.call, p.telemetry, a.lock())
 	h.reportEnd(ErrNotHeld)
-	h.telemetry.Released(a.call, h.life.began, 0, nil)
+	h.telemetry.Released(a.call, h.life.began, 0, false, nil)
 	h.telemetry.Reentered(0)
 }
 
@@ -41,8 +41,9 @@ func uninstrumented(t testing.TB) (*Pool, *session) {
 }
 
 func newTestHold(h *Handle, s *session) *hold {
-	held := newHold(h, "a", request{op: opLock}, s, "a", driver.Node{}, nil)
-	held.telemetry.Begin(context.Background(), h.pool.telemetry, (&acquisition{name: "a"}).lock())
+	a := &acquisition{pool: h.pool, name: "a", req: request{op: opLock}}
+	held := newHold(h, a, newTenancy(a, s, "a", driver.Node{}, nil), 0)
+	held.telemetry.Begin(context.Background(), h.pool.telemetry, a.lock())
 	return held
 }
 

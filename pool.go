@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/google/uuid"
 	"github.com/jackc/puddle/v2"
 
 	"github.com/lockpool/lockpool/driver"
@@ -24,6 +25,7 @@ type Pool struct {
 	cfg       config
 	telemetry *telemetry.Telemetry
 	unobserve func()         // unregisters the pool's metrics
+	id        string         // in the names of waiters without a node
 	owner     nodedata.Owner // stored in each node of the pool
 	slots     *puddle.Pool[*slot]
 
@@ -45,8 +47,11 @@ type Pool struct {
 	connected  bool            // a session has been opened
 	seekers    int             // calls that wait for a session
 	handles    map[*Handle]struct{}
-	held       int           // holds
-	drained    chan struct{} // created by Shutdown; closed when held is 0
+	held       int                    // holds
+	localTurns int64                  // turns that began without a request
+	lastLocal  int64                  // the number of the newest waiter without a node
+	local      map[string]*localQueue // by name
+	drained    chan struct{}          // created by Shutdown; closed when held is 0
 }
 
 // Open returns a pool on the named driver, which must have been imported:
@@ -85,8 +90,10 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		connector: connector,
 		cfg:       cfg,
 		telemetry: newTelemetry(cfg, connector),
+		id:        uuid.NewString(),
 		owner:     nodedata.NewOwner(cfg.owner),
 		handles:   map[*Handle]struct{}{},
+		local:     map[string]*localQueue{},
 	}
 	p.accepting, p.refuse = context.WithCancelCause(context.Background())
 	p.alive, p.kill = context.WithCancelCause(context.Background())
@@ -289,6 +296,9 @@ func (p *Pool) Close() error {
 	var held []*hold
 	for _, s := range sessions {
 		held = slices.AppendSeq(held, maps.Keys(s.holds))
+	}
+	for _, h := range held {
+		h.tenancy.close()
 	}
 	p.mu.Unlock()
 	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.life.end(ErrPoolClosed) })

@@ -122,7 +122,7 @@ func TestClosedPoolRefusesAtOnce(t *testing.T) {
 // Scenarios 13 and 128.
 func TestCloseWakesWaitersAndReleasesHolders(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p, other := b.Pool(), b.Pool()
 	held := b.Lock(p, "a")
 	ctx := held.Context(b.Ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -15,12 +16,18 @@ import (
 // or [Lock.Revoked] in lockpool, with makeRevocable in Curator.
 //
 // Given names of nodes that [Pool.Queue] returned, Revoke asks those contenders
-// instead, whether they hold the lock or wait for it. It is not an error if there is no
+// instead, whether they hold the lock or wait for it. The handles of a pool may share a
+// node (see [WithLocalTurns]), which then stands for those that hold the lock now. It is not an error if there is no
 // such contender, or no longer one.
 func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
-	err := p.checkNodes(name, nodes...)
+	local := func(node string) bool { return strings.HasPrefix(node, localPrefix) }
+	stored := slices.DeleteFunc(slices.Clone(nodes), local)
+	err := p.checkNodes(name, stored...)
 	if err == nil {
-		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return revoke(ctx, s, name, nodes) })
+		p.revokeLocally(name, nodes)
+	}
+	if err == nil && (len(stored) > 0 || len(nodes) == 0) {
+		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return revoke(ctx, s, name, stored) })
 	}
 	return lockError(opRevoke, name, err)
 }
@@ -67,6 +74,9 @@ func (c contender) isDowngradeOf(old contender) bool {
 // next holder. If the contender is already gone, the error is ErrNotHeld.
 func (p *Pool) Break(ctx context.Context, name, node string) error {
 	err := p.checkNodes(name, node)
+	if strings.HasPrefix(node, localPrefix) {
+		err = fmt.Errorf("%s cannot be broken, because it waits without a node: revoke it", node)
+	}
 	if err == nil {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return breakLock(ctx, s, name, node) })
 	}

@@ -112,7 +112,7 @@ func TestRevocableEndsTheContextsOfTheLock(t *testing.T) {
 
 func TestRevocableWaiterGivesUp(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p, others := b.Pool(), b.Pool()
 	l := b.Lock(p, "a")
 	first := b.Enqueue(others, "a", 2, lockpool.Revocable())

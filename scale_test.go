@@ -25,7 +25,7 @@ var crowd = flag.Int("crowd", 2500, "how many goroutines wait in TestManyWaiters
 // These listings must not delay the requests that keep the sessions' leases.
 func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not parallel
 	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own)
+	b := locktest.NewOn(t, own).AtService()
 	proxy := zktest.StartProxy(t, own.Addr())
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -113,7 +113,7 @@ func TestTenThousandContendersAreAwaited(t *testing.T) {
 
 func TestThousandWaitersAreGrantedInOrder(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p := b.Pool()
 	holder := b.Lock(p, "a")
 	const waiters = 1000

@@ -65,6 +65,18 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 	}
 }
 
+// seekSession waits for a session that is alive, until ctx ends, for a call that does
+// without a slot. Such calls are rare, and are not counted as users.
+func (p *Pool) seekSession(ctx context.Context) (*session, error) {
+	began := time.Now()
+	s, err := p.useSession(ctx, nil)
+	if err == nil {
+		p.leaveSession(s)
+	}
+	p.telemetry.SlotAcquired(ctx, began, err)
+	return s, err
+}
+
 // slot is a handle's place on a session, and what puddle pools. An idle slot takes no
 // place, but remembers the session, which knows the queues that its handles have used.
 type slot struct{ *session }
@@ -318,6 +330,9 @@ func (p *Pool) watchSession(s *session) {
 	p.sessions = slices.Concat(p.sessions[:i], p.sessions[i+1:]) // a copy, because Close may be using the original
 	lost := s.holds
 	s.holds = nil
+	for h := range lost {
+		h.tenancy.close()
+	}
 	p.mu.Unlock()
 	cause := lostWith(s.Err())
 	for h := range lost {

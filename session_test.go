@@ -3,6 +3,7 @@ package lockpool
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,7 +66,8 @@ func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
 	retired.retired.Store(true)
 	p := &Pool{alive: context.Background()}
 	p.closeIfIdle(retired)
-	h := newHold(&Handle{pool: p}, "a", request{op: opLock}, retired, "a", driver.Node{}, nil)
+	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
+	h := newHold(&Handle{pool: p}, a, newTenancy(a, retired, "a", driver.Node{}, nil), 0)
 	require.ErrorIs(t, p.addHold(h), driver.ErrSessionLost)
 	<-conn.closed
 	p.closeIfIdle(retired) // a second call closes nothing
@@ -87,4 +89,24 @@ func TestErrorOfACallWhoseContextHasEndedSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrSessionLost)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, cause)
+}
+
+// Tokens of later nodes are larger, whatever the turns. An order number that leaves no
+// room for the turn is an error, and never a wrong token.
+func TestTokensOfTurns(t *testing.T) {
+	t.Parallel()
+	last, err := packToken(7, maxTurns)
+	require.NoError(t, err)
+	next, err := packToken(8, 0)
+	require.NoError(t, err)
+	require.Greater(t, next, last)
+	const largest = 0x1f_ffff_ffff_ffff // the epoch 2^21-1
+	last, err = packToken(largest, maxTurns)
+	require.NoError(t, err)
+	require.EqualValues(t, math.MaxInt64, last)
+	for _, created := range []int64{largest + 1, math.MaxInt64, -1} {
+		token, err := packToken(created, 0)
+		require.ErrorContains(t, err, "53 bits")
+		require.Zero(t, token)
+	}
 }

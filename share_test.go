@@ -65,7 +65,7 @@ func TestWritersExcludeAndReadersShare(t *testing.T) {
 // Scenarios 79 to 81: first come, first served, so no contender starves.
 func TestReadersAndWritersQueueTogether(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p, others := b.Pool(), b.Pool()
 	first, second := b.RLock(p, "a"), b.RLock(others, "a")
 	_, err := others.TryLock(b.Ctx, "a")
@@ -142,7 +142,7 @@ func TestUpgradeIsAnError(t *testing.T) {
 // Scenario 85.
 func TestDowngradeKeepsThePlaceInTheQueue(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	h := b.Handle(b.Pool())
 	others, more := b.Pool(), b.Pool()
 	write := b.Lock(h, "a")

@@ -14,6 +14,8 @@ type Stats struct {
 	Held    int // locks that are held
 	Waiting int // calls that wait for a lock
 
+	LocalTurns int64 // locks that were passed on among handles of the pool (see WithLocalTurns)
+
 	WaitCount    int64         // calls that waited for a handle, not for a lock
 	WaitDuration time.Duration // the total time that they waited
 }
@@ -30,6 +32,7 @@ func (p *Pool) Stats() Stats {
 		InUse:        int(p.inUse.Load()), // puddle also counts slots that wait for a session
 		Held:         p.held,
 		Waiting:      int(p.waiting.Load()),
+		LocalTurns:   p.localTurns,
 		WaitCount:    slots.EmptyAcquireCount(),
 		WaitDuration: slots.EmptyAcquireWaitTime(),
 	}

@@ -56,6 +56,27 @@ func TestNothingIsGrantedOnASessionAfterALongSuspension(t *testing.T) {
 	})
 }
 
+// Neither the holder nor those who wait for it in memory have the lock of a session whose
+// time is over.
+func TestLongSuspensionEndsATenancy(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		m := b.Machine()
+		p := b.Pool()
+		lost := b.Lock(p, "a")
+		token := b.Token(lost)
+		w1, w2 := waitLocally(b, p), waitLocally(b, p)
+		m.Suspend(b.Config().SessionTimeout)
+		require.ErrorIs(t, lost.Unlock(b.Ctx), lockpool.ErrLockLost)
+		for _, w := range []*locktest.LockWaiter{w1, w2} {
+			granted := w.Granted()
+			require.NoError(t, granted.Verify(b.Ctx), "its session is alive")
+			require.Greater(t, b.Token(granted), token)
+			b.Unlock(granted)
+		}
+	})
+}
+
 func TestShortSuspensionKeepsTheLock(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		b, proxy := locktest.NewBehindProxy(t)

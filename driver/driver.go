@@ -199,7 +199,8 @@ type Session interface {
 
 	// Alive returns nil if the session is certainly not over. If the machine's clocks
 	// do not settle that, it waits for an answer from the service that does. It is
-	// called before a lock is granted.
+	// called before a lock is granted. It returns another error if the service's numbers
+	// have become too large for Watch.Created.
 	Alive(ctx context.Context) error
 
 	// Done returns a channel that is closed when the session is over. It is closed

@@ -32,7 +32,8 @@ const (
 // watched.
 type Watch struct {
 	// Created orders nodes by their creation: it is larger for a node that was created
-	// later, in any queue, whatever happened to the queues and the service in between.
+	// later, in any queue, whatever happened to the queues and the service in between. It
+	// is positive and less than 1<<53: fencing tokens have room for ten more bits.
 	Created int64
 
 	// Data is the data stored in the node.

@@ -38,6 +38,14 @@ type Claim struct {
 	Observer Observer // may be nil
 
 	Revocable bool // the wait ends with ErrRevoked when the node is revoked
+
+	// Node is a node that has joined the queue for an earlier claim, which this one
+	// continues. It is zero if the claim is to join.
+	Node driver.Node
+
+	// Keep, if not nil, is called when the claim fails because its context has ended.
+	// If it returns true, the node stays in the queue for another claim.
+	Keep func(driver.Node) bool
 }
 
 // Observer is notified of the progress of a claim, on the claiming goroutine.
@@ -65,8 +73,9 @@ type Wait struct {
 }
 
 // Acquire waits until the rule grants the lock and returns the node that holds it. If
-// Acquire returns an error, no node is left behind; if the context ended the wait, the
-// error wraps the context's error and names the node that was waited for.
+// Acquire returns an error, no node is left behind, unless Keep returned true; if the
+// context ended the wait, the error wraps the context's error and names the node that
+// was waited for.
 func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.wait)
 }
@@ -96,14 +105,16 @@ func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
 func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
 	view := c.Views.open(c.Queue)
 	defer c.Views.close(c.Queue, view)
-	joined, err := c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data, view.last(c.Kind))
-	if err != nil {
-		return driver.Node{}, err
+	joined := driver.Joined{Node: c.Node}
+	if c.Node == (driver.Node{}) {
+		if joined, err = c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data, view.last(c.Kind)); err != nil {
+			return driver.Node{}, err
+		}
 	}
 	self := joined.Node
 	granted := false
 	defer func() {
-		if granted {
+		if granted || ctx.Err() != nil && c.Keep != nil && c.Keep(self) {
 			return
 		}
 		// After an error, or a panic of the observer. Leave removes the node even if

@@ -79,7 +79,22 @@ func (s *Session) Alive(ctx context.Context) error {
 			return s.noAnswerError(ctx)
 		}
 	}
-	return s.Err()
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return checkEpoch(s.requests.lastSeen())
+}
+
+// checkEpoch returns an error if zxids have reached an epoch that does not fit into
+// driver.Watch.Created. A server that has created a node has answered with a zxid that
+// is not smaller than the node's.
+func checkEpoch(zxid int64) error {
+	const maxEpoch = 1<<21 - 1
+	if epoch := zxid >> 32; epoch > maxEpoch {
+		return fmt.Errorf("there are no more fencing tokens: the ensemble's epoch, which grows with each election, is %d, and may be at most %d: "+
+			"copy the data to a new ensemble, and let stores forget their tokens", epoch, maxEpoch)
+	}
+	return nil
 }
 
 // renew sends the proofs that the lease requires, one at a time. (A sync or a write

@@ -130,7 +130,7 @@ func TestWaiterQueuesAgainWhenATwinWasRemoved(t *testing.T) {
 // Scenario 86: Curator 5.5 and later keep the sequence number in a downgrade.
 func TestCuratorDowngradeIsOneContender(t *testing.T) {
 	t.Parallel()
-	b := locktest.New(t)
+	b := locktest.New(t).AtService()
 	p := poolOfLayout(b, zookeeper.LayoutCuratorRW)
 	b.Unlock(b.Lock(p, "a"))
 	write, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/a/__WRIT__", nil, zk.WorldACL(zk.PermAll))

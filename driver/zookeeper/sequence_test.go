@@ -18,7 +18,7 @@ import (
 func TestExhaustedSequenceIsAnErrorAndNeverAGrant(t *testing.T) {
 	t.Parallel()
 	embedded := zktest.Start(t) // a real server would have to count to 2^31
-	b := locktest.NewOn(t, embedded)
+	b := locktest.NewOn(t, embedded).AtService()
 	p, others := b.Pool(), b.Pool()
 	b.Unlock(b.Lock(p, "a"))
 	require.NoError(t, embedded.SetSequence(b.Chroot+"/a", 2147483645))

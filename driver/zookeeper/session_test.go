@@ -41,6 +41,31 @@ func TestSessionWorksInASynctestBubble(t *testing.T) {
 	})
 }
 
+// A zxid that does not fit into a token is an error before a lock is granted.
+func TestNoSessionIsAliveInAnEpochWithoutTokens(t *testing.T) {
+	t.Parallel()
+	s := zktest.Start(t)
+	connector, err := NewConnector(Config{Servers: []string{s.Addr()}})
+	require.NoError(t, err)
+	session, err := connector.Connect(t.Context())
+	require.NoError(t, err)
+	requests := session.(*Session).requests
+	see := func(zxid int64) {
+		requests.mu.Lock()
+		defer requests.mu.Unlock()
+		requests.lastZxid = zxid
+	}
+	before := requests.lastSeen()
+	see(1<<53 - 1)
+	require.NoError(t, session.Alive(t.Context()))
+	see(1 << 53)
+	err = session.Alive(t.Context())
+	require.ErrorContains(t, err, "there are no more fencing tokens")
+	require.NotErrorIs(t, err, driver.ErrSessionLost)
+	see(before)
+	require.NoError(t, session.Close(t.Context()))
+}
+
 // A session can be closed while its connection breaks and writes fail.
 func TestSessionClosesAlthoughAWriteFails(t *testing.T) {
 	t.Parallel()

@@ -70,7 +70,7 @@ func TestTLSOfARealServer(t *testing.T) {
 		t.Run(auth.String(), func(t *testing.T) {
 			t.Parallel()
 			own := zktest.StartReal(t, zktest.TLS(auth))
-			b := locktest.NewOn(t, own)
+			b := locktest.NewOn(t, own).AtService()
 			cfg := b.Config()
 			cfg.Servers, cfg.TLS, cfg.SessionTimeout = []string{own.SecureAddr()}, own.ClientTLS(), 30*time.Second
 			if auth == tls.NoClientCert {

@@ -24,6 +24,7 @@ type Record struct {
 	PID   int    `json:"pid"`
 	Trace string `json:"traceparent,omitempty"` // of the span of the request, in W3C's format
 	Ask   string `json:"ask,omitempty"`         // common to the nodes of one caller that acquires permits
+	Local bool   `json:"local,omitempty"`       // the process may pass the lock on to other requests of its own
 	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded: its node is newer than its token
 
 	text string // the data that another client has stored
@@ -47,11 +48,15 @@ func NewOwner(name string) Owner {
 }
 
 // Data returns the data of a node: the record, the span that requests the lock if it is
-// valid, and, for permits, an identifier of the call.
-func (o Owner) Data(span trace.SpanContext, permits bool) []byte {
+// valid, whether the process may pass the lock on, and, for permits, an identifier of the
+// call.
+func (o Owner) Data(span trace.SpanContext, local, permits bool) []byte {
 	data := o[: len(o)-1 : len(o)-1]
 	if span.IsValid() {
 		data = fmt.Appendf(data, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
+	}
+	if local {
+		data = append(data, `,"local":true`...)
 	}
 	if permits {
 		data = fmt.Appendf(data, `,"ask":"%s"`, uuid.NewString())

@@ -106,6 +106,19 @@ func (a *Acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	return true
 }
 
+// WaitingLocally reports a wait for other handles of the pool: for the request before it,
+// and for the one that has the lock, as far as they have spans.
+func (a *Acquisition) WaitingLocally(predecessor, holder trace.SpanContext) {
+	if a.wait == nil {
+		a.beginWait()
+	}
+	if !a.wait.IsRecording() || a.t.NoLinks {
+		return
+	}
+	a.linkToSpan(holder, "holder", false)
+	a.linkToSpan(predecessor, "predecessor", false) // unless it is the holder
+}
+
 // Holder implements recipe.Observer.
 func (a *Acquisition) Holder(_ driver.Node, data []byte) { a.linkTo(data, "holder") }
 
@@ -129,13 +142,23 @@ func (a *Acquisition) beginWait() {
 
 // linkTo links the wait to the span in the data of a node.
 func (a *Acquisition) linkTo(data []byte, role string) {
+	owner := nodedata.Parse(data)
+	a.linkToSpan(owner.SpanContext(), role, owner.Local)
+}
+
+// linkToSpan is linkTo for a span. tenancy says that the process of that request may have
+// passed the lock on to others, one of which may be in the way.
+func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string, tenancy bool) {
 	const most = 32 // links of one wait
-	sc := nodedata.Parse(data).SpanContext()
 	if !sc.IsValid() || len(a.linked) >= most || slices.Contains(a.linked, sc.SpanID()) {
 		return
 	}
 	a.linked = append(a.linked, sc.SpanID())
-	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String(role)}})
+	attrs := []attribute.KeyValue{keyLink.String(role)}
+	if tenancy {
+		attrs = append(attrs, keyTenancy.Bool(true))
+	}
+	a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: attrs})
 }
 
 // Woken implements recipe.Observer.
@@ -143,7 +166,7 @@ func (a *Acquisition) Woken(e driver.Event) {
 	a.wakeups++
 	switch e {
 	case driver.Unnoticed:
-		a.t.rescued(a.ctx, a.lock)
+		a.t.Rescued(a.ctx, a.lock)
 	case driver.Deleted, driver.Missing:
 		if a.wait.IsRecording() {
 			a.wait.AddEvent("lockpool.predecessor.gone")
@@ -161,10 +184,22 @@ func (a *Acquisition) Requeued(why error) {
 	}
 }
 
-// Granted reports the node that holds the lock.
-func (a *Acquisition) Granted(node driver.Node) {
+// PassedPlace reports that the acquisition gives up, and leaves its place in the queue to
+// another one of the pool.
+func (a *Acquisition) PassedPlace() {
+	if a.span.IsRecording() {
+		a.span.AddEvent("lockpool.place.passed_on")
+	}
+}
+
+// Granted reports the node that holds the lock. local says that another handle of the
+// pool passed the lock on, or shares it.
+func (a *Acquisition) Granted(node driver.Node, local bool) {
 	if a.span.IsRecording() {
 		a.span.SetAttributes(keyNode.String(node.Name))
+		if local {
+			a.span.SetAttributes(keyLocal.Bool(true))
+		}
 	}
 }
 

@@ -69,14 +69,18 @@ func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 	h.span.End(trace.WithTimestamp(ended))
 }
 
-// Released reports a release that asked the service.
-func (h *Hold) Released(ctx context.Context, began time.Time, token int64, err error) {
+// Released reports a release that asked the service or, if it is local, left the lock to
+// other handles of the pool.
+func (h *Hold) Released(ctx context.Context, began time.Time, token int64, local bool, err error) {
 	_, span := h.t.tracer.Start(ctx, spanRelease, h.t.start[0], trace.WithTimestamp(began))
 	defer span.End()
 	if !span.IsRecording() {
 		return
 	}
 	span.SetAttributes(h.attributes(token)...)
+	if local {
+		span.SetAttributes(keyLocal.Bool(true))
+	}
 	if err != nil {
 		h.t.fail(span, err)
 	}
@@ -92,6 +96,3 @@ func (h *Hold) attributes(token int64) []attribute.KeyValue {
 
 // Reentered reports how many times the lock was entered again.
 func (h *Hold) Reentered(times int) { h.t.countReentries(h.lock, times) }
-
-// Rescued reports that the removal of the node was found by a later check.
-func (h *Hold) Rescued(ctx context.Context) { h.t.rescued(ctx, h.lock) }

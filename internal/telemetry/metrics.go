@@ -224,8 +224,9 @@ func (m *meters) SessionLost() {
 	}
 }
 
-// rescued counts a node whose removal the service did not report.
-func (m *meters) rescued(ctx context.Context, lock Lock) {
+// Rescued counts a node whose removal the service did not report: a later check found
+// it.
+func (m *meters) Rescued(ctx context.Context, lock Lock) {
 	if m.rescues.Enabled(ctx) {
 		m.rescues.Add(ctx, 1, m.option(m.labelsOf(lock)))
 	}

@@ -61,7 +61,9 @@ const (
 	keyBlocker       = attribute.Key("lockpool.lock.waiting_for")
 	keyBlockerOwner  = attribute.Key("lockpool.lock.waiting_for.owner")
 	keyLink          = attribute.Key("lockpool.link")
+	keyTenancy       = attribute.Key("lockpool.link.tenancy")
 	keySession       = attribute.Key("lockpool.session.id")
+	keyLocal         = attribute.Key("lockpool.lock.local")
 	keyLossReason    = attribute.Key("lockpool.lost.reason")
 )
 

@@ -46,7 +46,8 @@ type Bench struct {
 	Admin  *zk.Conn
 	Server Server
 
-	dial dialer // nil for TCP
+	dial    dialer // nil for TCP
+	options []lockpool.Option
 }
 
 // dialer connects to an address.
@@ -72,6 +73,13 @@ func NewOn(t testing.TB, s Server) *Bench {
 	b.TB = t
 	b.Admin = b.Dial()
 	return b.Beside(t)
+}
+
+// AtService makes all handles of the pools that are opened from now on queue at the
+// service: it is for tests of that queue.
+func (b *Bench) AtService() *Bench {
+	b.options = append(b.options, lockpool.WithLocalTurns(0))
+	return b
 }
 
 // Beside returns a bench for another test on the same server, with the same
@@ -159,7 +167,7 @@ func (b *Bench) Pool(opts ...lockpool.Option) *lockpool.Pool { return b.PoolWith
 func (b *Bench) PoolWith(cfg zookeeper.Config, opts ...lockpool.Option) *lockpool.Pool {
 	connector, err := zookeeper.NewConnector(cfg)
 	require.NoError(b, err)
-	p, err := lockpool.OpenConnector(connector, opts...)
+	p, err := lockpool.OpenConnector(connector, slices.Concat(b.options, opts)...)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	return p

@@ -97,7 +97,7 @@ func (b *bubble) run(t *testing.T, timeline string) (found result) {
 	b.finish()
 	b.history.Update(func(rec *workload.Record) {
 		for _, end := range b.ends.History() {
-			rec.Ends = append(rec.Ends, workload.SessionEnd{At: workload.Instant(1 + end.At.Sub(b.began)), Tokens: end.Nodes})
+			rec.Ends = append(rec.Ends, workload.SessionEnd{At: workload.Instant(1 + end.At.Sub(b.began)), Orders: end.Nodes})
 		}
 		rec.Rescues = b.rescues
 		found = result{
@@ -294,7 +294,12 @@ func (b *bubble) start(slot int) {
 	if err != nil {
 		panic(err) // an error in this program
 	}
-	if i.pool, err = lockpool.OpenConnector(connector, lockpool.WithLogger(logger)); err != nil {
+	// Processes pass locks among their workers, or do not, or soon give them back.
+	turns := []int{lockpool.DefaultLocalTurns, 0, 3}[slot%3]
+	if turns > 0 {
+		b.history.Update(func(rec *workload.Record) { rec.PassesOn = append(rec.PassesOn, i.name) })
+	}
+	if i.pool, err = lockpool.OpenConnector(connector, lockpool.WithLogger(logger), lockpool.WithLocalTurns(turns)); err != nil {
 		panic(err)
 	}
 	b.instances[slot] = i

@@ -453,7 +453,7 @@ func (b *bubble) findDisplaced() {
 
 func (b *bubble) findDisplacedSince(removed workload.Instant) {
 	state := b.server.State()
-	for w, calls := range b.history.Waiters(removed) {
+	for w, places := range b.history.Waiters(removed) {
 		nodes := 0
 		for _, c := range state.Conns {
 			if b.nameOf(c) != w.Process {
@@ -465,9 +465,9 @@ func (b *bubble) findDisplacedSince(removed workload.Instant) {
 				}
 			}
 		}
-		if nodes < calls {
+		if nodes < places {
 			b.history.Update(func(rec *workload.Record) {
-				what := fmt.Sprintf("%s waited for lock %q in %d calls, with %d nodes", w.Process, w.Lock, calls, nodes)
+				what := fmt.Sprintf("%s waited for lock %q and needed %d nodes, but had %d", w.Process, w.Lock, places, nodes)
 				rec.Displaced = append(rec.Displaced, workload.Span{Process: what, Begin: removed, End: b.now()})
 			})
 		}

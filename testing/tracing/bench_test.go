@@ -76,8 +76,9 @@ func (b *bench) newProvider(opts ...sdktrace.TracerProviderOption) *sdktrace.Tra
 }
 
 // open returns a pool that is closed at the end of the test. It appends params to
-// the connect string.
+// the connect string. Its handles queue at the server, unless the options say otherwise.
 func (b *bench) open(params string, opts ...lockpool.Option) *lockpool.Pool {
+	opts = append([]lockpool.Option{lockpool.WithLocalTurns(0)}, opts...)
 	p, err := lockpool.Open("zookeeper", b.server.Addr()+b.chroot+"?session_timeout=8s"+params, opts...)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })

@@ -195,8 +195,10 @@ func (b *bench) span(s sdktrace.ReadOnlySpan, children []span) span {
 	require.Zero(b, s.DroppedAttributes()+s.DroppedEvents()+s.DroppedLinks())
 	var links []link
 	for _, l := range s.Links() {
-		require.Len(b, l.Attributes, 1)
 		require.Equal(b, attribute.Key("lockpool.link"), l.Attributes[0].Key)
+		for _, more := range l.Attributes[1:] { // of a pool that passes locks on
+			require.Equal(b, attribute.Bool("lockpool.link.tenancy", true), more)
+		}
 		require.True(b, l.SpanContext.IsRemote())
 		links = append(links, linkTo(l.Attributes[0].Value.AsString(), l.SpanContext))
 	}

@@ -207,7 +207,7 @@ func (rec *Record) pausedDuring(process string, from, until Instant) bool {
 // holder need not have known of that at any time of the given ones.
 func (rec *Record) removedDuring(h *hold, from, until Instant) bool {
 	return slices.ContainsFunc(rec.Removals, func(x Removal) bool {
-		return x.Lock == h.lock && (x.Token == 0 || h.token == 0 || x.Token == h.token) && from.within(x.At, rec.due(x, h)) && until <= rec.due(x, h)
+		return x.Lock == h.lock && (x.Order == 0 || h.token == 0 || x.Order == h.order()) && from.within(x.At, rec.due(x, h)) && until <= rec.due(x, h)
 	})
 }
 
@@ -234,7 +234,8 @@ func (rec *Record) pausedFor(process string, from, until Instant) (sum time.Dura
 // checkTokens finds tokens that do not grow, or that change while a lock is held.
 // A grant is known to precede another one if it was noticed before the other
 // request, or if it was noticed before the other grant and both exclude each
-// other.
+// other. A reader may share a node of its process that is older than the grants of other
+// readers, so its token is compared only with those that exclude it.
 func (r *Report) checkTokens(rec *Record, holds []*hold) {
 	type grants struct {
 		holds []*hold // by begin
@@ -254,6 +255,9 @@ func (r *Report) checkTokens(rec *Record, holds []*hold) {
 		for permits, g := range known {
 			before := len(g.holds)
 			if permits+h.permits <= h.of {
+				if kindOf(h.lock) == ReadWrite {
+					continue
+				}
 				before = sort.Search(before, func(i int) bool { return g.holds[i].begin >= h.requested })
 			}
 			if before > 0 && (last == nil || g.last[before-1].token > last.token) {
@@ -401,8 +405,8 @@ func (r *Report) checkReentries(rec *Record, holds []*hold) {
 }
 
 // checkOrder finds calls that were granted a lock with a queue before others that had
-// asked earlier and were still waiting. A waiter whose node is removed loses its place,
-// but queues again at once.
+// asked earlier, had a place in the service's queue, and were still waiting. A waiter
+// whose node is removed loses its place, but queues again at once.
 func (r *Report) checkOrder(rec *Record, calls []*call) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
 		return rec.Order == 0 || kindOf(c.lock) == Plain || c.op != opLock || c.err != "" && c.err != "timeout" && c.err != "canceled"
@@ -412,7 +416,7 @@ func (r *Report) checkOrder(rec *Record, calls []*call) {
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 		for _, a := range waiting {
-			if b.err == "" && a.begin.Add(rec.Order) < b.begin && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < rec.placeSince(b, calls) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
 				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) {
 				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
 					b.lock, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
@@ -420,6 +424,22 @@ func (r *Report) checkOrder(rec *Record, calls []*call) {
 		}
 		waiting = append(waiting, b)
 	}
+}
+
+// placeSince returns since when a call may have had its place in the queue: a process that
+// passes a lock on keeps its place for as long as any of its calls waits. calls are for the
+// same lock, in the order in which they began.
+func (rec *Record) placeSince(c *call, calls []*call) Instant {
+	since := c.begin
+	if !slices.Contains(rec.PassesOn, c.process) {
+		return since
+	}
+	for _, other := range slices.Backward(calls) {
+		if other.process == c.process && other.begin < since && since <= other.end {
+			since = other.begin
+		}
+	}
+	return since
 }
 
 // lastRemoval returns when a contender for the lock of a call has lost its node last,
@@ -504,9 +524,9 @@ func (r *Report) checkMultis(rec *Record, holds map[string][]*hold) {
 
 // checkRemovals finds holders who did not learn that their nodes were removed.
 func (r *Report) checkRemovals(rec *Record) {
-	byToken := rec.byToken()
+	byOrder := rec.byOrder()
 	for _, x := range rec.Removals {
-		for _, h := range byToken[x.Token] {
+		for _, h := range byOrder[x.Order] {
 			if due := rec.due(x, h); due < min(h.end, rec.End) {
 				r.violation(due, "removal: lock %q: the node of the holder was removed at %s, and the holder did not know until %s: %s%s",
 					h.lock, rec.at(x.At), rec.at(h.end), h, rec.circumstances(x.At))
@@ -524,35 +544,39 @@ func (r *Report) checkPlaces(rec *Record) {
 	}
 }
 
-// byToken returns the holds whose tokens are known.
-func (rec *Record) byToken() map[int64][]*hold {
-	byToken := map[int64][]*hold{}
+// byOrder returns the holds whose tokens are known by the order numbers of their nodes.
+func (rec *Record) byOrder() map[int64][]*hold {
+	byOrder := map[int64][]*hold{}
 	for _, h := range rec.holds {
 		if h.token != 0 {
-			byToken[h.token] = append(byToken[h.token], h)
+			byOrder[h.order()] = append(byOrder[h.order()], h)
 		}
 	}
-	return byToken
+	return byOrder
 }
 
 // checkReleases finds releases that were confirmed although the lock had been lost: its
 // node was removed, or the servers had ended its session. (Without an answer, a release
-// counts as confirmed when the lease has ended. That takes a fault.)
+// counts as confirmed when the lease has ended. That takes a fault. A holder who leaves
+// the lock to others of its process asks no server, and knows what it has been told.)
 func (r *Report) checkReleases(rec *Record) {
-	gone := map[int64]Instant{} // by token
+	gone := map[int64]Instant{} // by order number
 	for _, x := range rec.Removals {
-		gone[x.Token] = x.At
+		gone[x.Order] = x.At
 	}
 	for _, end := range rec.Ends {
-		for _, token := range end.Tokens {
-			gone[token] = end.At
+		for _, order := range end.Orders {
+			gone[order] = end.At
 		}
 	}
 	for _, c := range rec.calls {
 		if c.releases == nil || c.err != "" || c.releases.token == 0 {
 			continue
 		}
-		at, ok := gone[c.releases.token]
+		at, ok := gone[c.releases.order()]
+		if ok && rec.leavesToOthers(c) {
+			ok = at.Add(noticeTime+rec.pausedFor(c.process, at, c.end)) < c.end
+		}
 		if ok && at <= c.end && at < rec.End && rec.calm(at.Add(-rec.Revocation), c.end, removing, expiring) {
 			r.violation(c.end, "release: lock %q was unlocked without an error at %s, although its holder had lost it at %s: %s%s",
 				c.lock, rec.at(c.end), rec.at(at), c.releases, rec.circumstances(at))
@@ -560,13 +584,24 @@ func (r *Report) checkReleases(rec *Record) {
 	}
 }
 
+// leavesToOthers reports whether others of a process may have the lock next, or share it,
+// when a call releases it.
+func (rec *Record) leavesToOthers(c *call) bool {
+	return slices.Contains(rec.PassesOn, c.process) && kindOf(c.lock) != Plain && kindOf(c.lock) != Semaphore &&
+		(slices.ContainsFunc(rec.calls, func(other *call) bool {
+			return other.process == c.process && other.lock == c.lock && other.op == opLock && other.begin <= c.end && c.begin <= other.end
+		}) || slices.ContainsFunc(rec.holds, func(other *hold) bool {
+			return other.process == c.process && other.lock == c.lock && other != c.releases && other.begin <= c.end && c.begin <= other.end
+		}))
+}
+
 // checkEnds finds holders who did not know that they had lost a lock when the servers
 // ended their session, and so could grant the lock to others.
 func (r *Report) checkEnds(rec *Record) {
-	byToken := rec.byToken()
+	byOrder := rec.byOrder()
 	for _, end := range rec.Ends {
-		for _, token := range end.Tokens {
-			for _, h := range byToken[token] {
+		for _, order := range end.Orders {
+			for _, h := range byOrder[order] {
 				if h.begin < end.At && end.At < min(h.end, rec.End) && !rec.pausedDuring(h.process, end.At, h.end) {
 					r.violation(end.At, "lease: lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
 						h.lock, rec.at(end.At), rec.at(h.end), h, rec.circumstances(end.At))

@@ -123,12 +123,12 @@ func TestRecordWithoutViolationsIsClean(t *testing.T) {
 		"free for long":                   {holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 29_000)}},
 		"node removed":                    {calls: failed(opUnlock, removed), Removals: removal(0, 1)},
 		"kinds mixed":                     {calls: []*call{{process: "x", op: opLock, lock: NameOf(Semaphore, 1), limit: time.Second, begin: at(0), end: at(1), err: mixed}}},
-		"removal noticed":                 {holds: []*hold{held("x", 1, 0, 2100), held("y", 2, 101, 2200)}, Removals: removal(100, 1)},
-		"grant noticed after the removal": {holds: []*hold{held("y", 2, 150, 2200), held("x", 1, 200, 300)}, Removals: removal(100, 1)},
-		"the same with unknown token":     {holds: []*hold{held("y", 2, 150, 2200), held("x", 0, 200, 300)}, Removals: removal(100, 1)},
-		"removal without token":           {holds: []*hold{held("x", 1, 0, 2100), held("y", 2, 101, 2200)}, Removals: removal(100, 0)},
+		"removal noticed":                 {holds: []*hold{held("x", 1<<10, 0, 2100), held("y", 2<<10, 101, 2200)}, Removals: removal(100, 1)},
+		"grant noticed after the removal": {holds: []*hold{held("y", 2<<10, 150, 2200), held("x", 1<<10, 200, 300)}, Removals: removal(100, 1)},
+		"the same with unknown token":     {holds: []*hold{held("y", 2<<10, 150, 2200), held("x", 0, 200, 300)}, Removals: removal(100, 1)},
+		"removal without token":           {holds: []*hold{held("x", 1<<10, 0, 2100), held("y", 2<<10, 101, 2200)}, Removals: removal(100, 0)},
 		"removal and fault": {
-			holds: []*hold{held("x", 1, 0, 3100), held("y", 2, 101, 4000)}, Removals: removal(100, 1),
+			holds: []*hold{held("x", 1<<10, 0, 3100), held("y", 2<<10, 101, 4000)}, Removals: removal(100, 1),
 			Faults: []Span{{"delay", at(50), at(60)}, {"remove a node", at(100), at(100)}},
 		},
 		"recovery in time": {Healed: []Instant{at(10)}, holds: []*hold{held("x", 1, 29_000, 29_001)}},
@@ -253,11 +253,11 @@ func TestViolationsAreFound(t *testing.T) {
 		"node removed":            {Record{calls: failed(opUnlock, removed)}, 1, "neither clients nor faults cause"},
 		"node removed later":      {Record{calls: failed(opUnlock, removed), Removals: removal(2, 1)}, 1, "neither clients nor faults cause"},
 		"removal long ago": {
-			Record{holds: []*hold{held("x", 1, 0, 3101), held("y", 2, 3001, 4000)}, Removals: removal(100, 1), Faults: []Span{{"delay", at(0), at(1)}}},
+			Record{holds: []*hold{held("x", 1<<10, 0, 3101), held("y", 2<<10, 3001, 4000)}, Removals: removal(100, 1), Faults: []Span{{"delay", at(0), at(1)}}},
 			2, "exceeded its limit",
 		},
 		"another's node was removed": {
-			Record{holds: []*hold{held("x", 1, 0, 1000), held("y", 2, 200, 2000)}, Removals: removal(100, 3)}, 1, "exceeded its limit",
+			Record{holds: []*hold{held("x", 1<<10, 0, 1000), held("y", 2<<10, 200, 2000)}, Removals: removal(100, 3)}, 1, "exceeded its limit",
 		},
 		"other kind":  {Record{calls: failed(opLock, "kind_mismatch")}, 1, "neither clients nor faults cause"},
 		"other error": {Record{calls: failed(opLock, "no node after 10 tries")}, 1, "neither clients nor faults cause"},
@@ -319,13 +319,20 @@ func again(h *hold) *hold {
 	return lost(h)
 }
 
-// removal is the removal of the node of the lock a's holder with a token.
-func removal(ms int, token int64) []Removal { return []Removal{{at(ms), "a", token}} }
+// removal is the removal of the node of the lock a with an order number.
+func removal(ms int, order int64) []Removal { return []Removal{{at(ms), "a", order}} }
 
 // unlocked is a hold and the call of Unlock that ended it.
 func unlocked(token int64, begin, end, confirmed int, err string) ([]*hold, []*call) {
 	h := held("x", token, begin, end)
 	return []*hold{h}, []*call{{process: "x", op: opUnlock, lock: "a", limit: time.Minute, begin: at(end), end: at(confirmed), err: err, releases: h}}
+}
+
+// passing is the record of a process in which another call waits for the lock meanwhile.
+func passing(rec Record) Record {
+	rec.PassesOn = []string{"x"}
+	rec.calls = append(rec.calls, timedOut(30_000, 40_000))
+	return rec
 }
 
 // both are calls of LockAll, of one process each, for the locks a and b.
@@ -345,9 +352,9 @@ func asked(process string, begin, end int) *call {
 func TestStrictChecks(t *testing.T) {
 	t.Parallel()
 	fault := []Span{{"freeze", at(20_000), at(60_000)}}
-	end := func(ms int, tokens ...int64) []SessionEnd { return []SessionEnd{{at(ms), tokens}} }
+	end := func(ms int, orders ...int64) []SessionEnd { return []SessionEnd{{at(ms), orders}} }
 	release := func(ends []SessionEnd, removals []Removal, faults []Span, err string) Record {
-		holds, calls := unlocked(7, 20_000, 30_000, 31_000, err)
+		holds, calls := unlocked(7<<10|1, 20_000, 30_000, 31_000, err)
 		return Record{holds: holds, calls: calls, Ends: ends, Removals: removals, Faults: faults}
 	}
 	removing := []Span{{"remove nodes", at(30_000), at(30_000)}}
@@ -356,22 +363,24 @@ func TestStrictChecks(t *testing.T) {
 		record Record
 		text   string // of the only violation, if there is one
 	}{
-		"unlocked after a removal":    {release(nil, removal(30_500, 7), removing, ""), "release: "},
-		"unlocked after an expiry":    {release(end(31_000, 7), nil, expiring, ""), "release: "},
-		"unlocked before a removal":   {release(nil, removal(31_001, 7), removing, ""), ""},
-		"another's node removed":      {release(nil, removal(30_500, 8), removing, ""), ""},
-		"unlock says that it is lost": {release(end(30_500, 7), nil, expiring, "lock_lost"), ""},
-		"unlocked without an answer":  {release(end(30_500, 7), nil, []Span{{"freeze", at(30_400), at(40_000)}}, ""), ""},
-		"removal not noticed":         {Record{Faults: removing, Removals: removal(30_000, 7), holds: []*hold{held("x", 7, 0, 32_001)}}, "removal: "},
-		"removal noticed soon":        {Record{Faults: removing, Removals: removal(30_000, 7), holds: []*hold{held("x", 7, 0, 32_000)}}, ""},
+		"unlocked after a removal":       {release(nil, removal(30_500, 7), removing, ""), "release: "},
+		"unlocked after an expiry":       {release(end(31_000, 7), nil, expiring, ""), "release: "},
+		"unlocked before a removal":      {release(nil, removal(31_001, 7), removing, ""), ""},
+		"another's node removed":         {release(nil, removal(30_500, 8), removing, ""), ""},
+		"unlock says that it is lost":    {release(end(30_500, 7), nil, expiring, "lock_lost"), ""},
+		"unlocked without an answer":     {release(end(30_500, 7), nil, []Span{{"freeze", at(30_400), at(40_000)}}, ""), ""},
+		"passed on soon after a removal": {passing(release(nil, removal(29_500, 7), removing, "")), ""},
+		"passed on long after a removal": {passing(release(nil, removal(28_999, 7), removing, "")), "release: "},
+		"removal not noticed":            {Record{Faults: removing, Removals: removal(30_000, 7), holds: []*hold{held("x", 7<<10|2, 0, 32_001)}}, "removal: "},
+		"removal noticed soon":           {Record{Faults: removing, Removals: removal(30_000, 7), holds: []*hold{held("x", 7<<10|2, 0, 32_000)}}, ""},
 		"removal noticed at the end of the lease": {
-			Record{Faults: append(removing, fault...), Removals: removal(30_000, 7), holds: []*hold{held("x", 7, 0, 33_000)}}, "",
+			Record{Faults: append(removing, fault...), Removals: removal(30_000, 7), holds: []*hold{held("x", 7<<10|2, 0, 33_000)}}, "",
 		},
 		"removal noticed after the lease": {
-			Record{Faults: append(removing, fault...), Removals: removal(30_000, 7), holds: []*hold{held("x", 7, 0, 33_001)}}, "removal: ",
+			Record{Faults: append(removing, fault...), Removals: removal(30_000, 7), holds: []*hold{held("x", 7<<10|2, 0, 33_001)}}, "removal: ",
 		},
 		"removal noticed after a pause": {
-			Record{Faults: removing, Removals: removal(30_000, 7), holds: []*hold{held("x", 7, 0, 33_000)}, Pauses: []Span{{"x", at(31_000), at(32_000)}}}, "",
+			Record{Faults: removing, Removals: removal(30_000, 7), holds: []*hold{held("x", 7<<10|2, 0, 33_000)}, Pauses: []Span{{"x", at(31_000), at(32_000)}}}, "",
 		},
 		"queued again": {
 			Record{Faults: removing, Removals: removal(33_000, 0), calls: []*call{asked("x", 30_000, 37_001), asked("y", 32_500, 35_000)}}, "",
@@ -398,17 +407,23 @@ func TestStrictChecks(t *testing.T) {
 		"loss without a fault":     {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 71_000))}}, "loss: "},
 		"loss before the fault":    {Record{Faults: fault, holds: []*hold{lost(held("x", 1, 0, 19_000))}}, "loss: "},
 		"loss at the end":          {Record{holds: []*hold{lost(held("x", 1, 0, 100_001))}}, ""},
-		"session ends after hold":  {Record{Ends: end(5000, 7, 9), holds: []*hold{held("x", 7, 0, 5000), held("y", 8, 5000, 9000)}}, ""},
-		"session ends before hold": {Record{Ends: end(4999, 7), holds: []*hold{held("x", 7, 0, 5000)}}, "lease: "},
-		"the holder was paused":    {Record{Ends: end(4000, 7), holds: []*hold{held("x", 7, 0, 5000)}, Pauses: []Span{{"x", at(3000), at(4900)}}}, ""},
+		"session ends after hold":  {Record{Ends: end(5000, 7, 9), holds: []*hold{held("x", 7<<10|3, 0, 5000), held("y", 8<<10, 5000, 9000)}}, ""},
+		"session ends before hold": {Record{Ends: end(4999, 7), holds: []*hold{held("x", 7<<10|3, 0, 5000)}}, "lease: "},
+		"the holder was paused":    {Record{Ends: end(4000, 7), holds: []*hold{held("x", 7<<10, 0, 5000)}, Pauses: []Span{{"x", at(3000), at(4900)}}}, ""},
 		"rescue":                   {Record{Rescues: []string{"path /a"}}, "rescue: "},
 		"in order":                 {Record{calls: []*call{asked("x", 30_000, 35_000), asked("y", 31_000, 36_000)}}, ""},
 		"out of order":             {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)}}, "order: "},
-		"almost at the same time":  {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_000, 35_000)}}, ""},
-		"out of order by a fault":  {Record{Faults: fault, calls: []*call{asked("x", 69_000, 76_001), asked("y", 71_000, 75_000)}}, ""},
-		"waits in vain in order":   {Record{calls: []*call{timedOut(30_000, 34_000), asked("y", 31_001, 35_000)}}, ""},
-		"free during a fault":      {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 89_000, 90_000)}, calls: []*call{timedOut(0, 89_000)}}, ""},
-		"free without a fault":     {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 91_000, 92_000)}, calls: []*call{timedOut(0, 91_000)}}, "stall: "},
+		"in the place of a process": {
+			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 29_000, 32_000), asked("y", 31_001, 35_000)}}, "",
+		},
+		"without a place of the process": {
+			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 29_000, 31_000), asked("y", 31_001, 35_000)}}, "order: ",
+		},
+		"almost at the same time": {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_000, 35_000)}}, ""},
+		"out of order by a fault": {Record{Faults: fault, calls: []*call{asked("x", 69_000, 76_001), asked("y", 71_000, 75_000)}}, ""},
+		"waits in vain in order":  {Record{calls: []*call{timedOut(30_000, 34_000), asked("y", 31_001, 35_000)}}, ""},
+		"free during a fault":     {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 89_000, 90_000)}, calls: []*call{timedOut(0, 89_000)}}, ""},
+		"free without a fault":    {Record{Faults: fault, holds: []*hold{held("x", 1, 0, 10), held("x", 2, 91_000, 92_000)}, calls: []*call{timedOut(0, 91_000)}}, "stall: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync"
 )
 
@@ -62,15 +63,18 @@ func (h *History) LongestHolder() (process string) {
 // Waiter is a process that waits for a lock.
 type Waiter struct{ Process, Lock string }
 
-// Waiters returns in how many calls processes wait for locks with queues, and have waited
-// since a time.
+// Waiters returns how many places processes need in the queues of locks, because calls have
+// waited for them since a time. Calls that pass a lock on among themselves need one.
 func (h *History) Waiters(since Instant) map[Waiter]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	waiters := map[Waiter]int{}
 	for _, c := range h.record.calls {
 		if kind := kindOf(c.lock); c.op == opLock && c.begin < since && c.end == Never && (kind == Exclusive || kind == ReadWrite || kind == own) {
-			waiters[Waiter{c.process, c.lock}]++
+			w := Waiter{c.process, c.lock}
+			if waiters[w] == 0 || !slices.Contains(h.record.PassesOn, c.process) {
+				waiters[w]++
+			}
 		}
 	}
 	return waiters

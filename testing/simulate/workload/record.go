@@ -20,7 +20,8 @@ type Record struct {
 	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
 	Ends       []SessionEnd
 	Removals   []Removal
-	Displaced  []Span // waiters who had no place in the queue when nodes had been removed for some time
+	Displaced  []Span   // waiters who had no place in the queue when nodes had been removed for some time
+	PassesOn   []string // clients that pass locks on in memory: a waiter there has no place at the service
 
 	calls      []*call
 	holds      []*hold
@@ -37,14 +38,14 @@ type Span struct {
 // SessionEnd is the end of a session at the servers.
 type SessionEnd struct {
 	At     Instant
-	Tokens []int64 // of the locks that others can be granted from then on
+	Orders []int64 // order numbers of the nodes whose locks others can be granted from then on
 }
 
 // Removal is the removal of a contender's node by others than its owner.
 type Removal struct {
 	At    Instant
 	Lock  string
-	Token int64 // of the node's holder; 0 if it is unknown
+	Order int64 // the node's order number; 0 if its holder's token has another one
 }
 
 // NewRemoval returns the removal of the node at a path below the root of all locks. zxid
@@ -111,6 +112,13 @@ type hold struct {
 	restOf    *hold // the exclusive hold that a downgrade has ended, if this is the rest of it
 	revocable bool
 	revokedAt Instant // when the holder noticed a revocation request
+}
+
+// order is the order number of the node with which a token was issued: the token's lower
+// bits are the turn that the holder had with the node.
+func (h *hold) order() int64 {
+	const turnBits = 10
+	return h.token >> turnBits
 }
 
 // downgraded reports whether h is the rest of an exclusive hold.

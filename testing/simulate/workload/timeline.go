@@ -84,7 +84,7 @@ func newTimeline(rec *Record, from, until Instant) *timeline {
 		t.add(bar{"faults", barFault, f.Process, f.Begin, f.End})
 	}
 	for _, end := range rec.Ends {
-		t.add(bar{"servers", barEnd, fmt.Sprintf("end a session with the tokens %#x", end.Tokens), end.At, end.At})
+		t.add(bar{"servers", barEnd, fmt.Sprintf("end a session with the order numbers %#x", end.Orders), end.At, end.At})
 	}
 	for _, p := range rec.Pauses {
 		t.add(bar{p.Process, barPause, "", p.Begin, p.End})

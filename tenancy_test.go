@@ -1,0 +1,772 @@
+package lockpool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// waitLocally starts a waiter for the lock "a", and returns when it waits.
+func waitLocally(b *locktest.Bench, p *lockpool.Pool, opts ...lockpool.LockOption) *locktest.LockWaiter {
+	b.Helper()
+	before := p.Stats().Waiting
+	w := b.StartLock(p, "a", opts...)
+	b.AwaitWaiting(p, before+1)
+	return w
+}
+
+func TestLocalWaitersAreGrantedInOrderWithoutRequests(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		holder := b.Lock(p, "a")
+		token := b.Token(holder)
+		var waiters []*locktest.LockWaiter
+		for range 5 { // in less than 100 ms
+			waiters = append(waiters, waitLocally(b, p))
+		}
+		require.Len(t, b.Children("a"), 1, "one node for all")
+		require.Equal(t, 1, p.Stats().InUse, "waiters in memory take no slot")
+		requests := b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Prefix: b.Chroot + "/"}, Times: zktest.Always, Do: zktest.Pass()})
+		for i, w := range waiters {
+			b.Unlock(holder)
+			holder = w.Granted()
+			for _, later := range waiters[i+1:] {
+				later.StillWaits()
+			}
+			next := b.Token(holder)
+			require.Greater(t, next, token)
+			token = next
+		}
+		require.Zero(t, requests.Fired(), "turns cost no request")
+		requests.Remove()
+		require.EqualValues(t, 5, p.Stats().LocalTurns)
+		b.Unlock(holder)
+		require.Empty(t, b.Children("a"))
+	})
+}
+
+// The tenancy ends after its turns: the waiter of another process, which came later than
+// those of the pool, gets the lock in between.
+func TestTenancyIsBoundedInTurns(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(lockpool.WithLocalTurns(3)), b.Pool()
+		holder := b.Lock(p, "a")
+		var waiters []*locktest.LockWaiter
+		for range 6 {
+			waiters = append(waiters, waitLocally(b, p))
+		}
+		rival := b.Enqueue(others, "a", 2)
+		token := b.Token(holder)
+		grows := func() {
+			t.Helper()
+			next := b.Token(holder)
+			require.Greater(t, next, token)
+			token = next
+		}
+		for _, w := range waiters[:2] {
+			rival.StillWaits()
+			b.Unlock(holder)
+			holder = w.Granted()
+			grows()
+		}
+		require.EqualValues(t, 2, p.Stats().LocalTurns)
+		b.Unlock(holder)
+		holder = rival.Granted()
+		waiters[2].StillWaits()
+		grows()
+		for _, w := range waiters[2:] {
+			b.Unlock(holder)
+			holder = w.Granted()
+			grows()
+		}
+		b.Unlock(holder)
+	})
+}
+
+// A holder that keeps the lock does not keep those behind it out of the service's queue.
+func TestTenancyIsBoundedInTime(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(), b.Pool()
+		holder := b.Lock(p, "a")
+		first, second := waitLocally(b, p), waitLocally(b, p)
+		time.Sleep(70 * time.Millisecond) // polling took 20 ms
+		require.Len(t, b.Children("a"), 1)
+		time.Sleep(40 * time.Millisecond)
+		require.Len(t, b.Children("a"), 2, "the first waiter has queued at the service")
+		rival := b.Enqueue(others, "a", 3)
+		b.Unlock(holder)
+		holder = first.Granted()
+		time.Sleep(110 * time.Millisecond)
+		b.Unlock(holder)
+		holder = rival.Granted()
+		second.StillWaits()
+		b.Unlock(holder)
+		b.Unlock(second.Granted())
+		require.Zero(t, p.Stats().LocalTurns)
+	})
+}
+
+func TestLocalReadersAndWritersKeepTheirOrder(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		reader := b.RLock(p, "a")
+		also := b.RLock(p, "a")
+		require.Len(t, b.Children("a"), 1, "readers share a node")
+		w1 := b.Enqueue(p, "a", 2) // no turn of a reader's node is for a writer
+		b.AwaitWaiting(p, 1)
+		r1, r2 := waitLocally(b, p, lockpool.Shared()), waitLocally(b, p, lockpool.Shared())
+		w2 := waitLocally(b, p)
+		require.Len(t, b.Children("a"), 2)
+		_, err := p.TryRLock(b.Ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		b.Unlock(reader)
+		w1.StillWaits()
+		b.Unlock(also)
+		l := w1.Granted()
+		for _, w := range []*locktest.LockWaiter{r1, r2, w2} {
+			w.StillWaits()
+		}
+		b.Unlock(l)
+		one, two := r1.Granted(), r2.Granted()
+		w2.StillWaits()
+		b.Unlock(one)
+		w2.StillWaits()
+		b.Unlock(two)
+		b.Unlock(w2.Granted())
+	})
+}
+
+// A reader may hold the lock for long, so those of other processes share it.
+func TestReaderBehindALocalWriterSharesWithOtherProcesses(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		writer := b.Lock(p, "a")
+		w := waitLocally(b, p, lockpool.Shared())
+		b.Unlock(writer)
+		reader := w.Granted()
+		b.Unlock(b.RLock(b.Pool(), "a"))
+		b.Unlock(reader)
+	})
+}
+
+// A reader may pass a writer of another process for as long as the tenancy lasts, and no
+// longer.
+func TestLocalReadersPassWritersElsewhereWithinTheBound(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(), b.Pool()
+		reader := b.RLock(p, "a")
+		writer := b.Enqueue(others, "a", 2)
+		also := b.RLock(p, "a")
+		time.Sleep(100 * time.Millisecond)
+		late := b.EnqueueRead(p, "a", 3)
+		b.Unlock(reader)
+		writer.StillWaits()
+		b.Unlock(also)
+		l := writer.Granted()
+		late.StillWaits()
+		b.Unlock(l)
+		b.Unlock(late.Granted())
+	})
+}
+
+func TestLocalReadersJoinADowngradedLock(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h := b.Handle(p)
+		write := b.Lock(h, "a")
+		token := b.Token(write)
+		read := b.RLock(h, "a")
+		b.Unlock(write)
+		also := b.RLock(p, "a")
+		require.Len(t, b.Children("a"), 1, "both share a node")
+		require.Equal(t, token, b.Token(read))
+		require.Greater(t, b.Token(also), token)
+		w := b.Enqueue(p, "a", 2)
+		require.NoError(t, h.Close(b.Ctx))
+		w.StillWaits()
+		b.Unlock(also)
+		b.Unlock(w.Granted())
+	})
+}
+
+// While the node of a writer is replaced by a reader's, no writer gets a turn with it.
+func TestNoLocalTurnBesideADowngrade(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h := b.Handle(p)
+		write := b.Lock(h, "a")
+		b.Token(write)
+		read := b.RLock(h, "a")
+		w := waitLocally(b, p)
+		replace := b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldReply()})
+		downgraded, released := make(chan error), make(chan error)
+		go func() { downgraded <- write.Unlock(b.Ctx) }()
+		require.NoError(t, replace.Wait(b.Ctx))
+		go func() { released <- read.Unlock(b.Ctx) }()
+		time.Sleep(50 * time.Millisecond)
+		w.StillWaits()
+		replace.Release()
+		require.NoError(t, <-downgraded)
+		require.NoError(t, <-released)
+		l := w.Granted()
+		reader := b.EnqueueRead(b.Pool(), "a", 2)
+		reader.StillWaits()
+		b.Unlock(l)
+		b.Unlock(reader.Granted())
+		require.NoError(t, h.Close(b.Ctx))
+	})
+}
+
+// Local waiters that give up leave nothing, wherever they are in the queue, and lose no
+// turn of others.
+func TestLocalWaitersGiveUp(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool(lockpool.WithLocalTurns(50))
+	var inside atomic.Int32
+	var highest highest
+	var all sync.WaitGroup
+	for i := range 100 {
+		random := rand.New(rand.NewPCG(5, uint64(i)))
+		all.Go(func() {
+			for range 50 {
+				ctx, cancel := context.WithTimeout(b.Ctx, time.Duration(random.IntN(3000))*time.Microsecond)
+				l, err := p.Lock(ctx, "a")
+				cancel()
+				if errors.Is(err, context.DeadlineExceeded) {
+					continue
+				}
+				if err == nil && inside.Add(1) != 1 {
+					err = errors.New("two holders")
+				}
+				var token int64
+				if err == nil {
+					token, err = l.Token(b.Ctx)
+				}
+				highest.Lock()
+				if err == nil && token <= highest.any {
+					err = fmt.Errorf("the token %d follows %d", token, highest.any)
+				}
+				highest.any = token
+				highest.Unlock()
+				inside.Add(-1)
+				if err == nil {
+					err = l.Unlock(b.Ctx)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Positive(t, p.Stats().LocalTurns)
+	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no node is left")
+	stats := p.Stats()
+	require.Zero(t, stats.Held+stats.Waiting+stats.InUse)
+	b.Unlock(b.Lock(p, "a"))
+}
+
+// The holder of the moment loses the lock; the others queue again.
+func TestLostSessionInTheMiddleOfATenancy(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		first := b.Lock(p, "a")
+		w1, w2, w3 := waitLocally(b, p), waitLocally(b, p), waitLocally(b, p)
+		b.Unlock(first)
+		l := w1.Granted()
+		token := b.Token(l)
+		server := b.Server.(*zktest.Server)
+		for _, s := range server.State().Sessions {
+			if len(s.Ephemerals) > 0 {
+				require.NoError(t, server.ExpireSession(s.ID))
+			}
+		}
+		b.AwaitLoss(l)
+		next := w2.Granted() // even though the holder has not unlocked
+		require.Greater(t, b.Token(next), token)
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+		b.Unlock(next)
+		b.Unlock(w3.Granted())
+	})
+}
+
+// The node is watched from the moment the lock is passed on. All turns are short, and all
+// happens within the 20 ms for which the node of a lock that is not passed on is not
+// watched.
+func TestRemovedNodeInTheMiddleOfATenancy(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		first := b.Lock(p, "a")
+		began := time.Now()
+		var waiters []*locktest.LockWaiter
+		for range 3 {
+			waiters = append(waiters, b.StartLock(p, "a"))
+			synctest.Wait()
+		}
+		b.Unlock(first)
+		l := waiters[0].Granted()
+		require.NoError(t, p.Break(b.Ctx, "a", b.Children("a")[0]))
+		b.AwaitLoss(l)
+		b.Unlock(waiters[1].Granted()) // even though the holder has not unlocked
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+		b.Unlock(waiters[2].Granted())
+		require.Less(t, time.Since(began), 20*time.Millisecond)
+	})
+}
+
+// The node stands for all: a request to release the lock reaches the holder of the
+// moment, and ends the tenancy.
+func TestRevokedTenancyEnds(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(), b.Pool()
+		first := b.Lock(p, "a", lockpool.Revocable())
+		w1, w2 := waitLocally(b, p, lockpool.Revocable()), waitLocally(b, p)
+		b.Unlock(first)
+		l := w1.Granted()
+		rival := b.Enqueue(others, "a", 2)
+		ctx := l.Context(b.Ctx)
+		require.NoError(t, others.Revoke(b.Ctx, "a"))
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrRevoked)
+		b.Unlock(l)
+		l = rival.Granted()
+		w2.StillWaits()
+		b.Unlock(l)
+		l = w2.Granted()
+		notRevoked(t, l.Revoked())
+		b.Unlock(l)
+	})
+}
+
+func TestQueueShowsLocalWaitersAndRevokeReachesThem(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
+		holder := b.Lock(p, "a")
+		token := b.Token(holder)
+		gives, ignores, last := waitLocally(b, p, lockpool.Revocable()), waitLocally(b, p), waitLocally(b, p)
+		rival := b.Enqueue(others, "a", 2)
+		q, err := p.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		require.Len(t, q.Contenders, 5)
+		names := map[string]bool{}
+		for i, c := range q.Contenders {
+			require.Equal(t, i == 0, c.Holds)
+			require.Equal(t, 1 <= i && i <= 3, c.Local, "they follow the node that they wait for")
+			require.Equal(t, "mutex", c.Kind)
+			if c.Local {
+				require.Equal(t, "billing", c.Owner)
+				require.WithinDuration(t, time.Now(), c.Asked, time.Minute)
+			}
+			names[c.Node] = true
+		}
+		require.Len(t, names, 5)
+		require.Equal(t, token, q.Contenders[0].Token)
+		theirs, err := others.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		require.Len(t, theirs.Contenders, 2, "only the pool itself knows them")
+
+		require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[1].Node, q.Contenders[2].Node))
+		<-gives.Done
+		require.ErrorIs(t, gives.Err, lockpool.ErrRevoked)
+		notRevoked(t, holder.Revoked())
+		require.ErrorContains(t, p.Break(b.Ctx, "a", q.Contenders[3].Node), "it waits without a node")
+		b.Unlock(holder)
+		holder = ignores.Granted()
+		awaitRevocation(b, holder.Revoked())
+		q, err = p.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		require.Equal(t, b.Token(holder), q.Contenders[0].Token)
+		b.Unlock(holder)
+		b.Unlock(last.Granted())
+		b.Unlock(rival.Granted())
+	})
+}
+
+func TestCloseEndsLocalWaits(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h, closed := b.Handle(p), b.Handle(p)
+		b.Lock(h, "a")
+		w1 := b.StartLock(closed, "a")
+		b.AwaitWaiting(p, 1)
+		w2 := waitLocally(b, p)
+		require.NoError(t, closed.Close(b.Ctx))
+		<-w1.Done
+		require.ErrorIs(t, w1.Err, lockpool.ErrHandleClosed)
+		w2.StillWaits()
+		require.NoError(t, p.Close())
+		<-w2.Done
+		require.ErrorIs(t, w2.Err, lockpool.ErrPoolClosed)
+	})
+}
+
+func TestShutdownLetsALocalHolderFinish(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		first := b.Lock(p, "a")
+		w1, w2 := waitLocally(b, p), waitLocally(b, p)
+		b.Unlock(first)
+		l := w1.Granted()
+		done := make(chan error)
+		go func() { done <- p.Shutdown(b.Ctx) }()
+		<-w2.Done
+		require.ErrorIs(t, w2.Err, lockpool.ErrPoolClosed)
+		require.Equal(t, 1, l.Depth())
+		b.Unlock(l)
+		require.NoError(t, <-done)
+	})
+}
+
+// Who waits in memory holds nothing, so a local queue is in no cycle of waits.
+func TestHandleThatHoldsALockQueuesAtTheService(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h := b.Handle(p)
+		b.Lock(h, "other")
+		holder := b.Lock(p, "a")
+		began := time.Now()
+		local := waitLocally(b, p)
+		w := b.Enqueue(h, "a", 2)
+		require.Less(t, time.Since(began), 100*time.Millisecond, "later, the other waiter would queue there, too")
+		local.StillWaits()
+		b.Unlock(holder)
+		b.Unlock(local.Granted())
+		b.Unlock(w.Granted())
+		require.EqualValues(t, 1, p.Stats().LocalTurns, "only the other waiter had a turn in memory")
+		require.NoError(t, h.Close(b.Ctx))
+	})
+}
+
+func TestErrorOfALocalWaiterNamesTheNodeInTheWay(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithOwner("billing"))
+		holder := b.Lock(p, "a")
+		ctx, cancel := context.WithTimeout(b.Ctx, 50*time.Millisecond)
+		defer cancel()
+		_, err := p.Lock(ctx, "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "waiting behind "+b.Children("a")[0])
+		require.ErrorContains(t, err, "(owner: billing, process ")
+		b.Unlock(holder)
+	})
+}
+
+// The pool keeps its place in the service's queue for as long as calls wait for it, also
+// if the one that has queued for all gives up.
+func TestPlaceInTheQueueOutlivesItsFirstWaiter(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(), b.Pool()
+		holder := b.Lock(others, "a")
+		ctx, giveUp := context.WithCancel(b.Ctx)
+		first := startLock(ctx, p)
+		b.AwaitQueue("a", 2)
+		b.AwaitWaiting(p, 1)
+		second := startLock(ctx, p)
+		b.AwaitWaiting(p, 2)
+		third, fourth := waitLocally(b, p), waitLocally(b, p)
+		rival := b.Enqueue(others, "a", 3)
+		queue := b.Children("a")
+		giveUp()
+		require.ErrorIs(t, <-first, context.Canceled)
+		require.ErrorIs(t, <-second, context.Canceled)
+		time.Sleep(time.Second)
+		require.Equal(t, queue, b.Children("a"), "nobody has queued again")
+		require.Equal(t, 2, p.Stats().Waiting)
+		b.Unlock(holder)
+		holder = third.Granted()
+		token := b.Token(holder)
+		b.Unlock(holder)
+		holder = fourth.Granted()
+		require.Greater(t, b.Token(holder), token)
+		rival.StillWaits()
+		b.Unlock(holder)
+		b.Unlock(rival.Granted())
+		require.Empty(t, b.Children("a"))
+	})
+}
+
+// startLock locks "a", unlocks it if that succeeds, and tells the error.
+func startLock(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		l, err := p.Lock(ctx, "a", opts...)
+		if err == nil {
+			err = l.Unlock(ctx)
+		}
+		done <- err
+	}()
+	return done
+}
+
+// The place is given up with the last waiter, or with the last that can use it.
+func TestPlaceInTheQueueEnds(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, b *locktest.Bench, p *lockpool.Pool){
+		"all give up together": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			ctx, giveUp := context.WithCancel(b.Ctx)
+			var waiters []<-chan error
+			for n := range 5 {
+				waiters = append(waiters, startLock(ctx, p))
+				b.AwaitWaiting(p, n+1)
+			}
+			require.Len(t, b.Children("a"), 2)
+			giveUp()
+			for _, w := range waiters {
+				require.ErrorIs(t, <-w, context.Canceled)
+			}
+			b.AwaitQueue("a", 1)
+		},
+		"their time is over": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			var waiters []<-chan error
+			for n := range 5 {
+				waiters = append(waiters, startLock(b.Ctx, p, lockpool.WaitAtMost(time.Duration(5-n)*100*time.Millisecond)))
+				b.AwaitWaiting(p, n+1)
+			}
+			for _, w := range waiters {
+				require.ErrorIs(t, <-w, context.DeadlineExceeded)
+			}
+			b.AwaitQueue("a", 1)
+		},
+		"shutdown": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			var waiters []<-chan error
+			for n := range 5 {
+				waiters = append(waiters, startLock(b.Ctx, p))
+				b.AwaitWaiting(p, n+1)
+			}
+			require.NoError(t, p.Shutdown(b.Ctx))
+			for _, w := range waiters {
+				require.ErrorIs(t, <-w, lockpool.ErrPoolClosed)
+			}
+			b.AwaitQueue("a", 1)
+		},
+		"readers wait behind a writer": func(t *testing.T, b *locktest.Bench, p *lockpool.Pool) {
+			ctx, giveUp := context.WithCancel(b.Ctx)
+			writer := startLock(ctx, p)
+			b.AwaitWaiting(p, 1)
+			reader := waitLocally(b, p, lockpool.Shared())
+			node := b.Children("a")[1]
+			giveUp()
+			require.ErrorIs(t, <-writer, context.Canceled)
+			b.Until(func() bool { c := b.Children("a"); return len(c) == 2 && c[1] != node }, "the reader has a node of its own")
+			require.NoError(t, p.Break(b.Ctx, "a", b.Children("a")[0]))
+			b.Unlock(reader.Granted())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				b.Lock(b.Pool(), "a")
+				end(t, b, b.Pool())
+			})
+		})
+	}
+}
+
+// A call that takes over a place, whose node is gone or whose session has ended, queues
+// again.
+func TestPlaceInTheQueueIsLost(t *testing.T) {
+	for name, lose := range map[string]func(b *locktest.Bench, node string){
+		"removed": func(b *locktest.Bench, node string) { require.NoError(b, b.Admin.Delete(b.Chroot+"/a/"+node, -1)) },
+		"session": func(b *locktest.Bench, node string) {
+			server := b.Server.(*zktest.Server)
+			require.NoError(b, server.ExpireSession(server.State().Nodes[b.Chroot+"/a/"+node].Stat.EphemeralOwner))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				holder := b.Lock(b.Pool(), "a")
+				p := b.Pool()
+				ctx, giveUp := context.WithCancel(b.Ctx)
+				first := startLock(ctx, p)
+				b.AwaitWaiting(p, 1)
+				second, third := waitLocally(b, p), waitLocally(b, p)
+				node := b.Children("a")[1]
+				giveUp()
+				require.ErrorIs(t, <-first, context.Canceled)
+				lose(b, node)
+				b.Until(func() bool { c := b.Children("a"); return len(c) == 2 && c[1] != node }, "it has queued again")
+				b.Unlock(holder)
+				l := second.Granted()
+				third.StillWaits()
+				b.Unlock(l)
+				b.Unlock(third.Granted())
+			})
+		})
+	}
+}
+
+// Who waits for a free handle blocks nobody who has one.
+func TestNobodyWithAHandleWaitsForOneWithout(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithMaxHandles(1), lockpool.WithLocalTurns(2))
+		h := b.Handle(p)
+		without := startLock(b.Ctx, p) // waits for a handle
+		time.Sleep(time.Second)
+		l := b.Lock(h, "a")
+		w1, w2 := waitLocally(b, p), waitLocally(b, p)
+		b.Unlock(l)
+		again := b.StartLock(h, "a")
+		l = w1.Granted() // the last turn
+		b.AwaitWaiting(p, 2)
+		b.Unlock(l)
+		b.Unlock(w2.Granted())
+		b.Unlock(again.Granted())
+		require.NoError(t, h.Close(b.Ctx))
+		require.NoError(t, <-without)
+		require.Zero(t, p.Stats().InUse)
+	})
+}
+
+// A try passes nobody who waits in memory, or who has just become the one to queue at the
+// service.
+func TestTryPassesNoLocalWaiter(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		reader := b.RLock(p, "a")
+		create := b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldApply()})
+		writer := b.StartLock(p, "a")
+		require.NoError(t, create.Wait(b.Ctx))
+		ctx, cancel := context.WithTimeout(b.Ctx, time.Second) // later requests of the session wait as well
+		defer cancel()
+		_, err := p.TryRLock(ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		_, err = p.TryLock(ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.NoError(t, ctx.Err())
+		create.Release()
+		b.Unlock(reader)
+		b.Unlock(writer.Granted())
+		l, err := p.TryLock(b.Ctx, "a")
+		require.NoError(t, err)
+		b.Unlock(l)
+	})
+}
+
+// Waiters that queue again after a loss keep their order.
+func TestOrderAfterALostSession(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		readers := []*lockpool.Lock{b.RLock(p, "a"), b.RLock(p, "a")}
+		var waiters []*locktest.LockWaiter
+		for range 6 {
+			waiters = append(waiters, waitLocally(b, p))
+		}
+		server := b.Server.(*zktest.Server)
+		for range 3 {
+			for _, s := range server.State().Sessions {
+				if len(s.Ephemerals) > 0 {
+					require.NoError(t, server.ExpireSession(s.ID))
+				}
+			}
+			for _, l := range readers {
+				b.AwaitLoss(l)
+			}
+			l := waiters[0].Granted()
+			waiters, readers = waiters[1:], []*lockpool.Lock{l}
+			time.Sleep(time.Second)
+			for _, w := range waiters {
+				w.StillWaits()
+			}
+		}
+		b.Unlock(readers[0])
+		for _, w := range waiters {
+			b.Unlock(w.Granted())
+		}
+	})
+}
+
+// Without room for the turns in a token, nothing is granted.
+func TestNothingIsGrantedWithoutTokens(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		connector, err := zookeeper.NewConnector(b.Config())
+		require.NoError(t, err)
+		p, err := lockpool.OpenConnector(tokenless{connector})
+		require.NoError(t, err)
+		for _, lock := range []func() error{
+			func() error { _, err := p.Lock(b.Ctx, "a"); return err },
+			func() error { _, err := p.RLock(b.Ctx, "a"); return err },
+			func() error { _, err := p.Lock(b.Ctx, "plain", lockpool.Plain()); return err },
+			func() error { _, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1); return err },
+		} {
+			require.ErrorIs(t, lock(), errNoTokens)
+		}
+		require.Empty(t, b.Contenders("/"))
+		require.Zero(t, p.Stats().Held)
+		require.NoError(t, p.Close())
+	})
+}
+
+var errNoTokens = errors.New("there are no more tokens")
+
+// tokenless is a connector for an ensemble whose numbers do not fit into tokens.
+type tokenless struct{ driver.Connector }
+
+func (c tokenless) Connect(ctx context.Context) (driver.Session, error) {
+	s, err := c.Connector.Connect(ctx)
+	return tokenlessSession{s}, err
+}
+
+type tokenlessSession struct{ driver.Session }
+
+func (tokenlessSession) Alive(context.Context) error { return errNoTokens }
+
+// A turn that a handle gets from another one.
+func BenchmarkLocalTurn(b *testing.B) {
+	bench := locktest.New(b)
+	p := bench.Pool()
+	ctx := context.Background()
+	b.SetParallelism(32)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			l, err := p.Lock(ctx, "a")
+			if err == nil {
+				err = l.Unlock(ctx)
+			}
+			if err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
