@@ -390,11 +390,17 @@ func crowded(count int) {
 const burn = "burn"
 
 func burnUntilTold() {
+	told := make(chan struct{})
 	go func() {
 		must(io.ReadAll(os.Stdin))
-		os.Exit(0)
+		close(told)
 	}()
 	for {
+		select {
+		case <-told:
+			return
+		default:
+		}
 	}
 }
 
