@@ -390,17 +390,12 @@ func crowded(count int) {
 const burn = "burn"
 
 func burnUntilTold() {
-	told := make(chan struct{})
+	var told atomic.Bool
 	go func() {
 		must(io.ReadAll(os.Stdin))
-		close(told)
+		told.Store(true)
 	}()
-	for {
-		select {
-		case <-told:
-			return
-		default:
-		}
+	for !told.Load() {
 	}
 }
 
