@@ -122,6 +122,8 @@ func number(f float64) string {
 		return fmt.Sprintf("%.0f", f)
 	case f >= 10:
 		return fmt.Sprintf("%.1f", f)
+	case f > 0 && f < 0.005:
+		return "< 0.01"
 	}
 	return fmt.Sprintf("%.2f", f)
 }

@@ -58,6 +58,7 @@ func TestRowsShowTheMedianAndTheWorst(t *testing.T) {
 	require.Equal(t, "| rates |  | 100 (100) | 120 (50) | 100 (100) | **0.60** (0.50) × zk.Lock, off: 1 (0.50) |  |\n", more.row(f))
 	require.Equal(t, "| alone |  | 100 (100) | 120 (50) | 100 (100) |  | 0 |\n", alone.row(f))
 	require.Equal(t, "| times |  |  | 12.3 (12.3) |  |  | 1.1 |\n", less.row(figures{ours: {12.345}}))
+	require.Equal(t, "| times |  |  | < 0.01 (< 0.01) |  |  | 1.1 |\n", less.row(figures{ours: {0.004}}))
 	require.Equal(t, strings.Count(header(), "|"), 2*strings.Count(less.row(f), "|"))
 }
 
