@@ -229,10 +229,12 @@ func alone(t *testing.T, k int) figures {
 		found["`Acquire`, k permits"] = s.measure(acquire)
 		found["`Release`, k permits"] = s.measure(func() { require.NoError(t, permits.Release(ctx)) })
 
-		lockAll()
-		time.Sleep(time.Minute)
-		found["k locks of one session, held for an hour"] = s.measureLong(time.Hour, 1)
-		require.NoError(t, m.Unlock(ctx))
+		if k == 10 { // virtual time is not free
+			lockAll()
+			time.Sleep(time.Minute)
+			found["k locks of one session, held for an hour"] = s.measureLong(time.Hour, 1)
+			require.NoError(t, m.Unlock(ctx))
+		}
 		found["`Close`"] = s.measure(func() { require.NoError(t, q.Close()) })
 	})
 	return found
