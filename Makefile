@@ -62,8 +62,8 @@ tidy: ## go mod tidy in every module, with the version of the library that go.wo
 release-check: ## the modules as users get them: go get, go install and go vet outside the workspace
 	GOWORK=off go -C tools run ./release check
 
-bench: deps ## the comparison in docs/performance.md; takes about ten minutes on an idle machine
-	go run ./bench
+bench: deps ## the tables in README.md and docs/performance.md; takes about 15 minutes on an idle machine
+	go run ./bench -write
 
 deps: ## install the packages that the tests need and the machine lacks
 	@./.ci/deps

@@ -2,6 +2,11 @@ package main
 
 import (
 	"context"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -9,6 +14,17 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
+
+// The clients.
+const (
+	floor  = "floor"    // a bare create and delete with go-zookeeper's client
+	zkLock = "zk.Lock"  // go-zookeeper's Lock
+	ours   = "lockpool" // with its defaults
+	off    = "off"      // lockpool without local turns
+)
+
+// withoutLocalTurns are the options of the client off.
+var withoutLocalTurns = []lockpool.Option{lockpool.WithLocalTurns(0)}
 
 // client is a client library on one or more connections.
 type client interface {
@@ -25,22 +41,35 @@ type worker interface {
 
 const sessionTimeout = 30 * time.Second
 
-// open opens the client of that kind: floor, zklock or lockpool.
-func open(kind, server string, conns int) (client, error) {
-	if kind == "lockpool" {
-		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{server}, SessionTimeout: sessionTimeout})
-		if err != nil {
-			return nil, err
-		}
-		pool, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(conns))
-		return poolClient{pool}, err
+// open opens a client of that kind, with at most that many connections.
+func open(kind string, n *network, conns int) client {
+	if kind == ours || kind == off {
+		return openPool(kind, n, sessionTimeout, lockpool.WithMaxSessions(conns))
 	}
-	c := &connClient{floor: kind == "floor"}
+	return openConns(kind, n, conns)
+}
+
+func openPool(kind string, n *network, timeout time.Duration, opts ...lockpool.Option) poolClient {
+	if kind == off {
+		opts = append(opts, withoutLocalTurns...)
+	}
+	connector := must(zookeeper.NewConnector(zookeeper.Config{
+		Servers: []string{*server}, SessionTimeout: timeout, Dial: n.dial, Logger: slog.New(slog.DiscardHandler),
+	}))
+	return poolClient{must(lockpool.OpenConnector(connector, opts...))}
+}
+
+// openConns opens a connClient. Its connections are established when it returns.
+func openConns(kind string, n *network, conns int) *connClient {
+	c := &connClient{floor: kind == floor}
 	for range conns {
-		conn, events, err := zk.Connect([]string{server}, sessionTimeout, zk.WithLogInfo(false))
-		if err != nil {
-			return nil, err
-		}
+		conn, events, err := zk.Connect([]string{*server}, sessionTimeout, zk.WithLogger(log.New(io.Discard, "", 0)),
+			zk.WithDialer(func(_, address string, timeout time.Duration) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(context.Background(), timeout)
+				defer cancel()
+				return n.dial(ctx, address)
+			}))
+		check(err)
 		for e := range events {
 			if e.State == zk.StateHasSession {
 				break
@@ -52,11 +81,10 @@ func open(kind, server string, conns int) (client, error) {
 		}()
 		c.conns = append(c.conns, conn)
 	}
-	return c, nil
+	return c
 }
 
-// connClient is a go-zookeeper client: its Lock, or the floor, a bare create and
-// delete.
+// connClient is a go-zookeeper client: its Lock, or the floor.
 type connClient struct {
 	conns []*zk.Conn
 	next  int
@@ -67,13 +95,15 @@ func (c *connClient) worker(path string) worker {
 	conn := c.conns[c.next%len(c.conns)]
 	c.next++
 	if c.floor {
-		if _, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); err != zk.ErrNodeExists {
+		if _, err := conn.Create(path, nil, 0, worldACL); err != zk.ErrNodeExists {
 			check(err)
 		}
-		return &floorWorker{conn: conn, path: path + "/_c_00000000-0000-0000-0000-000000000000-lock-"}
+		return &floorWorker{conn: conn, path: path + contenderName}
 	}
-	return zkWorker{zk.NewLock(conn, path, zk.WorldACL(zk.PermAll))}
+	return zkWorker{zk.NewLock(conn, path, worldACL)}
 }
+
+var worldACL = zk.WorldACL(zk.PermAll)
 
 func (c *connClient) close() {
 	for _, conn := range c.conns {
@@ -94,7 +124,7 @@ type floorWorker struct {
 }
 
 func (w *floorWorker) lock() (err error) {
-	w.node, err = w.conn.Create(w.path, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	w.node, err = w.conn.Create(w.path, nil, zk.FlagEphemeral|zk.FlagSequence, worldACL)
 	return err
 }
 
@@ -102,21 +132,89 @@ func (w *floorWorker) unlock() error { return w.conn.Delete(w.node, -1) }
 
 type poolClient struct{ *lockpool.Pool }
 
-func (c poolClient) worker(path string) worker {
-	return &poolWorker{handle: must(c.Handle(context.Background())), name: path[1:]}
-}
+func (c poolClient) worker(path string) worker { return &poolWorker{pool: c.Pool, name: path[1:]} }
 
 func (c poolClient) close() { check(c.Close()) }
 
 type poolWorker struct {
-	handle *lockpool.Handle
-	name   string
-	held   *lockpool.Lock
+	pool *lockpool.Pool
+	name string
+	held *lockpool.Lock
 }
 
 func (w *poolWorker) lock() (err error) {
-	w.held, err = w.handle.Lock(context.Background(), w.name)
+	w.held, err = w.pool.Lock(context.Background(), w.name)
 	return err
 }
 
 func (w *poolWorker) unlock() error { return w.held.Unlock(context.Background()) }
+
+// network is how a client reaches the server. It counts what comes from there.
+type network struct {
+	delay    time.Duration // of everything, in each direction
+	received atomic.Int64  // bytes
+}
+
+func (n *network) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if n.delay > 0 {
+		conn = distant(conn, n.delay)
+	}
+	return countingConn{conn, &n.received}, nil
+}
+
+type countingConn struct {
+	net.Conn
+	received *atomic.Int64
+}
+
+func (c countingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(int64(n))
+	return n, err
+}
+
+// distant returns the near end of a line to conn on which everything takes some time,
+// in each direction.
+func distant(conn net.Conn, delay time.Duration) net.Conn {
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	defer listener.Close()
+	near := must(net.Dial("tcp", listener.Addr().String()))
+	far := must(listener.Accept())
+	go carry(conn, far, delay) // both end with either end of the line
+	go carry(far, conn, delay)
+	return near
+}
+
+// carry writes to the one connection what comes from the other, later.
+func carry(to io.WriteCloser, from io.ReadCloser, delay time.Duration) {
+	type packet struct {
+		data []byte
+		due  time.Time
+	}
+	line := make(chan packet, 1<<10) // more packets than are ever on their way at once
+	go func() {                      // ends with carry
+		defer to.Close()
+		defer from.Close()
+		for p := range line {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.Write(p.data); err != nil {
+				break
+			}
+		}
+		for range line {
+		}
+	}()
+	defer close(line)
+	for {
+		data := make([]byte, 32<<10)
+		n, err := from.Read(data)
+		if err != nil {
+			return
+		}
+		line <- packet{data[:n], time.Now().Add(delay)}
+	}
+}

@@ -1,32 +1,48 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
+	"encoding/gob"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"sync"
 	"time"
 )
 
-// hold is one hold by a process, in nanoseconds of the machine's wall clock.
+// hold is one hold of a lock, in nanoseconds of the machine's wall clock.
 type hold struct {
 	Process           int
 	Granted, Unlocked int64
 }
 
-// contend lets n processes contend for one lock and returns the holds of each.
-func contend(kind string, n int, work time.Duration, turn int) [][]hold {
-	lock := fmt.Sprintf("/bench-%s-%d-%s-%d", kind, n, work, turn)
+// contest is what processes contend for.
+type contest struct {
+	clients    []string // one for each process
+	goroutines int      // of each process; zk.Lock has one beside the others
+	work       time.Duration
+	delay      time.Duration // of the network, in each direction
+}
+
+// contend returns the holds, in their order. Processes start at the same moment, and so
+// do all goroutines of each.
+func contend(c contest) []hold {
 	var starts []io.Closer
-	var outs []*json.Decoder
+	var outs []*gob.Decoder
 	var cmds []*exec.Cmd
-	for range n {
-		cmd := exec.Command(must(os.Executable()), "-child", kind, "-zookeeper", *server,
-			"-path", lock, "-d", duration.String(), "-work", work.String())
+	lock := newLock()
+	for _, client := range c.clients {
+		goroutines := c.goroutines
+		if client != c.clients[0] {
+			goroutines = 1
+		}
+		cmd := exec.Command(must(os.Executable()), "-child", client, "-zookeeper", *server, "-path", lock,
+			"-d", duration.String(), "-work", c.work.String(), "-delay", c.delay.String(), "-goroutines", fmt.Sprint(goroutines))
 		cmd.Stderr = os.Stderr
 		starts = append(starts, must(cmd.StdinPipe()))
-		outs = append(outs, json.NewDecoder(must(cmd.StdoutPipe())))
+		outs = append(outs, gob.NewDecoder(must(cmd.StdoutPipe())))
 		check(cmd.Start())
 		cmds = append(cmds, cmd)
 	}
@@ -37,37 +53,67 @@ func contend(kind string, n int, work time.Duration, turn int) [][]hold {
 	for _, start := range starts {
 		check(start.Close())
 	}
-	all := make([][]hold, n)
+	var all []hold
 	for i, out := range outs {
-		check(out.Decode(&all[i]))
+		var holds []hold
+		check(out.Decode(&holds))
 		check(cmds[i].Wait())
-		for j := range all[i] {
-			all[i][j].Process = i
+		for j := range holds {
+			holds[j].Process = i
 		}
+		all = append(all, holds...)
 	}
+	slices.SortFunc(all, func(a, b hold) int { return cmp.Compare(a.Granted, b.Granted) })
 	return all
 }
 
 // contender is the main function of the processes that the function contend starts.
 func contender() {
-	c := must(open(*child, *server, 1))
+	c := open(*child, &network{delay: *delay}, 1)
 	defer c.close()
-	w := c.worker(*path)
-	check(w.lock()) // connects, and creates the lock's parent
-	check(w.unlock())
-	out := json.NewEncoder(os.Stdout)
+	first := c.worker(*path)
+	check(first.lock()) // connects, and creates the lock's parent
+	check(first.unlock())
+	out := gob.NewEncoder(os.Stdout)
 	check(out.Encode("ready"))
 	must(io.ReadAll(os.Stdin))
-	var holds []hold
-	for end := time.Now().Add(*duration); time.Now().Before(end); {
-		check(w.lock())
-		h := hold{Granted: time.Now().UnixNano()}
-		if *work > 0 {
-			time.Sleep(*work)
-		}
-		h.Unlocked = time.Now().UnixNano()
-		check(w.unlock())
-		holds = append(holds, h)
+	check(out.Encode(fight(c, *path, *goroutines, *work)))
+}
+
+// fight lets goroutines, all started at once, take one lock again and again. It returns
+// the holds of all of them.
+func fight(c client, path string, goroutines int, work time.Duration) []hold {
+	holds := make([][]hold, goroutines)
+	var all sync.WaitGroup
+	end := time.Now().Add(*duration)
+	for i := range goroutines {
+		w := c.worker(path)
+		all.Go(func() {
+			for time.Now().Before(end) {
+				check(w.lock())
+				h := hold{Granted: time.Now().UnixNano()}
+				if work > 0 {
+					time.Sleep(work)
+				}
+				h.Unlocked = time.Now().UnixNano()
+				check(w.unlock())
+				if h.Granted < end.UnixNano() { // or it is one of those that empty the queue
+					holds[i] = append(holds[i], h)
+				}
+			}
+		})
 	}
-	check(out.Encode(holds))
+	all.Wait()
+	return slices.Concat(holds...)
+}
+
+// handOvers returns the times from the call of Unlock to the grant to another process
+// or, with one process, to another goroutine.
+func handOvers(all []hold) (times []time.Duration) {
+	for i, next := range all[1:] {
+		if all[i].Process != next.Process {
+			times = append(times, time.Duration(next.Granted-all[i].Unlocked))
+		}
+	}
+	return times
 }

@@ -1,20 +1,24 @@
-// Command bench compares lockpool with go-zookeeper's own Lock and with the
-// floor, a bare create and delete on the same client, on a real ZooKeeper.
+// Command bench compares lockpool with go-zookeeper's own Lock and with the floor, a
+// bare create and delete with the same client, on a real ZooKeeper.
 //
-//	go run ./bench [-zookeeper HOST:PORT] [-d 4s] [-runs 5] [-only TEXT]
+//	go run ./bench [-row NAME] [-d 2s] [-runs 5] [-zookeeper HOST:PORT] [-write]
 //
-// The clients take turns on one server (A B C A B C ...), because only ratios
-// between turns that follow each other are comparable. Each row shows the median
-// and the range of a client's turns, the ratio of its median to the reference
-// client's, and the worst ratio of any single turn. Without -zookeeper, the
-// command starts the packaged server in its default configuration, with fsync.
+// The clients take turns on one server (A B C A B C ...), because only ratios between
+// turns that follow each other are comparable. The table shows the median of a client's
+// turns and, in parentheses, the worst of them; the ratios are treated alike. The first
+// turn of each client is not counted. Without -zookeeper, the command starts the
+// packaged server in its default configuration, with fsync. With -write, it puts the
+// table into README.md and docs/performance.md.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,13 +26,24 @@ import (
 )
 
 var (
-	server   = flag.String("zookeeper", "", "`host:port` of a server; if empty, the packaged one is started")
-	duration = flag.Duration("d", 4*time.Second, "duration of each turn")
+	server   = flag.String("zookeeper", "", "`host:port` of a server without other clients; if empty, the packaged one is started")
+	duration = flag.Duration("d", 2*time.Second, "duration of each turn, where a turn is not a fixed amount of work")
 	runs     = flag.Int("runs", 5, "turns of each client in each scenario")
-	only     = flag.String("only", "", "run only the scenarios whose names contain `text`")
-	child    = flag.String("child", "", "internal: contend as this client")
-	path     = flag.String("path", "", "internal: the lock to contend for")
-	work     = flag.Duration("work", 0, "internal: how long to hold the lock")
+	only     = flag.String("row", "", "measure only the rows with this `name`: "+strings.Join(names(), ", "))
+	write    = flag.Bool("write", false, "write the table into "+readme+" and "+performance)
+
+	child      = flag.String("child", "", "internal: contend as this client")
+	path       = flag.String("path", "", "internal: the lock to contend for")
+	wait       = flag.Int("wait", 0, "internal: measure how many goroutines wait for it")
+	goroutines = flag.Int("goroutines", 1, "internal: how many goroutines contend")
+	work       = flag.Duration("work", 0, "internal: how long to hold the lock")
+	delay      = flag.Duration("delay", 0, "internal: how long everything takes on the network")
+)
+
+// The pages with a table: the first has only the first row of each scenario.
+const (
+	readme      = "README.md"
+	performance = "docs/performance.md"
 )
 
 func main() {
@@ -38,41 +53,50 @@ func main() {
 	if flag.NArg() > 0 || *duration <= 0 || *runs < 1 {
 		log.Fatal("only flags are allowed, and -d and -runs must be positive; -help lists them")
 	}
-	if *child != "" {
+	switch {
+	case *child == burn:
+		burnUntilTold()
+	case *child != "" && *wait > 0:
+		crowded(*wait)
+	case *child != "":
 		contender()
-		return
+	default:
+		compare()
+	}
+}
+
+// compare prints the table.
+func compare() {
+	chosen := slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return *only != "" && s.name != *only })
+	if len(chosen) == 0 {
+		log.Fatalf("-row must be one of %s", strings.Join(names(), ", "))
+	}
+	if *write && *only != "" {
+		log.Fatal("-write needs all rows")
 	}
 	if *server == "" {
 		s, err := zktest.RunReal(context.Background(), zktest.TickTime(2*time.Second),
 			zktest.Properties(map[string]string{"maxClientCnxns": "0", "forceSync": "yes"}),
 			zktest.JVMFlags("-Xmx1g", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC"))
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		defer s.Close()
 		*server = s.Addr()
 	}
-	fmt.Fprintf(out, "%d turns of %s for each client, on the server's own fsync setting\n\n", *runs, *duration)
-	fmt.Fprint(out, header)
-	for _, s := range scenarios {
-		if strings.Contains(s.name, *only) {
-			s.run(s.name)
-		}
+	var long, short strings.Builder
+	check(writeTables(io.MultiWriter(os.Stdout, &long), &short, chosen, *runs))
+	if *write {
+		after := fmt.Sprintf("\nMedians of %d turns, with the worst in parentheses; bold is worse than the reference.\n\n", *runs)
+		check(replaceBlock(readme, "\n"+short.String()+after))
+		check(replaceBlock(performance, "\n"+long.String()+after))
 	}
 }
 
-var scenarios = []struct {
-	name string
-	run  func(name string)
-}{
-	{"uncontended", uncontended},
-	{"hand-over between 2 processes", func(n string) { handOver(n, 2, "at least 1.3") }},
-	{"hand-over between 4 processes", func(n string) { handOver(n, 4, "at least 1.0") }},
-	{"contention of 2 processes", func(n string) { contention(n, 2) }},
-	{"contention of 4 processes", func(n string) { contention(n, 4) }},
-	{"drain of 1000 waiters", drain},
-	{"64 goroutines on 64 locks", manyLocks},
-	{"reentry", reentry},
+// names returns the names of the scenarios.
+func names() (names []string) {
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	return names
 }
 
 func check(err error) {

@@ -1,144 +1,294 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"encoding/gob"
 	"fmt"
 	"io"
 	"log"
 	"net"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/bench/internal/crowd"
 )
 
-// uncontended measures one worker on one lock: each acquisition and each release.
-func uncontended(name string) {
-	clients := []string{"floor", "zklock", "lockpool"}
-	acquire, release := figures{}, figures{}
-	for turn := range *runs + 1 {
-		for _, kind := range clients {
-			a, r := lockAndUnlock(kind)
-			if turn > 0 { // the first turn warms up the server
-				acquire.add(kind, a)
-				release.add(kind, r)
-			}
-		}
-	}
-	acquire.print(name+", acquire p50, µs", clients, lowerIsBetter, "%.0f", "at most 1.15")
-	release.print(name+", release p50, µs", clients, lowerIsBetter, "%.0f", "at most 1.1")
+var (
+	all      = []string{floor, zkLock, ours}
+	peers    = []string{zkLock, ours}
+	turns    = []string{zkLock, ours, off}
+	ourTurns = []string{ours, off}
+)
+
+var scenarios = []scenario{
+	{"alone", all, []line{
+		{"one goroutine alone: take a free lock, p50, µs", floor, false, "1.1"},
+		{"release it, p50, µs", floor, false, "1.05"},
+	}, alone},
+	{"processes-2", peers, []line{
+		{"2 processes of one goroutine, one lock, nothing done under it: turns/s", zkLock, true, "1.1"},
+	}, func(client string) []float64 { return rate(client, 2) }},
+	{"processes-4", peers, []line{
+		{"4 processes of one goroutine, one lock, nothing done under it: turns/s", zkLock, true, "1.1"},
+	}, func(client string) []float64 { return rate(client, 4) }},
+	{"held-2", peers, []line{
+		{"2 processes, each holds the lock for 3 ms: from `Unlock` to the next grant, p50, µs", zkLock, false, ""},
+	}, func(client string) []float64 { return handOver(client, 2, 0) }},
+	{"held-4", peers, []line{
+		{"4 processes, each holds the lock for 3 ms: from `Unlock` to the next grant, p50, µs", zkLock, false, ""},
+	}, func(client string) []float64 { return handOver(client, 4, 0) }},
+	{"held-4-distant", all, []line{
+		{"the same, 1 ms from the server (floor: a delete), p50, µs", floor, false, "1"},
+	}, func(client string) []float64 { return handOver(client, 4, time.Millisecond) }},
+	{"goroutines-64", turns, []line{
+		{"64 goroutines of one process, one lock: turns/s", zkLock, true, "100, off: 1.2"},
+	}, goroutinesOfOneProcess},
+	{"processes-4x50", turns, []line{
+		{"4 processes of 50 goroutines, one lock: turns/s", off, true, "50"},
+		{"the process with the fewest turns, % of all", "", true, "20"},
+		{"the process with the most turns, % of all", "", false, "30"},
+	}, shares},
+	{"fifth-process", []string{ours}, []line{
+		{"and a fifth process, with one goroutine and `zk.Lock`: its turns for each tenancy of another process", "", true, "1"},
+	}, fifthProcess},
+	{"drain", turns, []line{
+		{"1000 waiters of one session: time until all have had the lock, ms", zkLock, false, "off: 0.5"},
+		{"requests for each", zkLock, false, "off: 1"},
+		{"wake-ups for each", zkLock, false, ""},
+		{"kB from the server for each", zkLock, false, "off: 0.2 kB"},
+	}, drainOneSession},
+	{"sessions-100", peers, []line{
+		{"100 waiters with a session each: time until all have had the lock, ms", zkLock, false, "0.9"},
+		{"requests for each", zkLock, false, ""},
+	}, func(client string) []float64 { return drainSessions(client, 0)[:2] }},
+	{"sessions-100-distant", all, []line{
+		{"the same, 1 ms from the server (floor: a delete): from `Unlock` to the next grant, p50, µs", floor, false, "1"},
+	}, func(client string) []float64 { return drainSessions(client, time.Millisecond)[2:] }},
+	// lockpool goes first: the others have as many connections as it opened.
+	{"locks-64", []string{ours, floor, zkLock}, []line{
+		{"64 goroutines started at once on 64 locks: locks/s", floor, true, "0.95"},
+	}, manyLocks},
+	waiters(100), waiters(1000), waiters(5000),
+	{"handles-10000", ourTurns, []line{
+		{"10,000 handles of one process with default options, beside other work: sessions lost", "", false, "0"},
+		{"time until all wait, s", "", false, "linear"},
+		{"time until all have had the lock, s", "", false, "linear"},
+	}, tenThousandHandles},
+	{"again", []string{ours}, []line{
+		{"lock again and unlock, ns", "", false, "50"},
+		{"allocations", "", false, "0"},
+	}, lockAgain},
+	{"new-name", peers, []line{
+		{"requests to take a lock with a name that was never locked, and to release it", zkLock, false, "3 requests"},
+	}, newName},
+	{"queue-5000", []string{floor, ours}, []line{
+		{"`Queue` with 5000 contenders (floor: one read after the other), ms", floor, false, "0.1"},
+	}, readQueue},
+	{"list-10000", []string{floor, ours}, []line{
+		{"`List` with 10,000 locks (floor: one listing after the other), ms", floor, false, "0.1"},
+	}, listLocks},
 }
 
-// lockAndUnlock is one turn of uncontended. It returns the medians in µs.
-func lockAndUnlock(kind string) (acquire, release float64) {
-	c := must(open(kind, *server, 1))
+var locks int
+
+// newLock returns the path of a lock that nobody has used.
+func newLock() string {
+	locks++
+	return fmt.Sprintf("/bench-%d", locks)
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// alone has one goroutine take and release one lock.
+func alone(client string) []float64 {
+	c := open(client, &network{}, 1)
 	defer c.close()
-	w := c.worker("/bench-" + kind)
-	var a, r []float64
+	w := c.worker(newLock())
+	var acquire, release []float64
 	for end := time.Now().Add(*duration); time.Now().Before(end); {
 		t0 := time.Now()
 		check(w.lock())
 		t1 := time.Now()
 		check(w.unlock())
-		a, r = append(a, micros(t1.Sub(t0))), append(r, micros(time.Since(t1)))
+		acquire, release = append(acquire, micros(t1.Sub(t0))), append(release, micros(time.Since(t1)))
 	}
-	return median(a), median(r)
+	return []float64{middle(acquire), middle(release)}
 }
 
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// handOver lets n processes contend for one lock, each holding it long enough that
-// all others are queued when it is unlocked. It measures the time from the call
-// of Unlock to the grant in another process.
-func handOver(name string, n int, target string) {
-	clients := []string{"zklock", "lockpool"}
-	times := figures{}
-	for turn := range *runs {
-		for _, kind := range clients {
-			var all []hold
-			for _, holds := range contend(kind, n, 3*time.Millisecond, turn) {
-				all = append(all, holds...)
-			}
-			slices.SortFunc(all, func(a, b hold) int { return cmp.Compare(a.Granted, b.Granted) })
-			var gaps []float64
-			for i, next := range all[1:] {
-				if all[i].Process != next.Process {
-					gaps = append(gaps, micros(time.Duration(next.Granted-all[i].Unlocked)))
-				}
-			}
-			times.add(kind, median(gaps))
-		}
-	}
-	times.print(name+", p50, µs", clients, speedup, "%.0f", target)
+// rate has processes contend for one lock and do nothing under it.
+func rate(client string, processes int) []float64 {
+	holds := contend(contest{clients: slices.Repeat([]string{client}, processes), goroutines: 1})
+	return []float64{float64(len(holds)) / duration.Seconds()}
 }
 
-// contention lets n processes contend for one lock and do nothing under it. The
-// lock is free again before another process can queue for it, so the server's
-// writes limit the throughput.
-func contention(name string, n int) {
-	clients := []string{"zklock", "lockpool"}
-	rates := figures{}
-	for turn := range *runs {
-		for _, kind := range clients {
-			total := 0
-			for _, holds := range contend(kind, n, 0, turn) {
-				total += len(holds)
-			}
-			rates.add(kind, float64(total)/duration.Seconds())
-		}
+// handOver has processes hold one lock for so long that all the others are queued when
+// it is unlocked.
+func handOver(client string, processes int, delay time.Duration) []float64 {
+	if client == floor {
+		return bareDelete(delay)
 	}
-	rates.print(name+", locks/s", clients, higherIsBetter, "%.0f", "")
+	holds := contend(contest{slices.Repeat([]string{client}, processes), 1, 3*time.Millisecond + 4*delay, delay})
+	return []float64{micros(middle(handOvers(holds)))}
 }
 
-const drainWaiters = 1000
-
-// drain fills a queue with waiters, then measures how fast it empties when each
-// waiter unlocks as soon as it is granted the lock, and what that costs the server.
-func drain(name string) {
-	clients := []string{"zklock", "lockpool"}
-	rates, requests, events := figures{}, figures{}, figures{}
-	for turn := range *runs {
-		for _, kind := range clients {
-			took, received, sent := drainQueue(kind, fmt.Sprintf("/bench-drain-%s-%d", kind, turn))
-			rates.add(kind, drainWaiters/took.Seconds())
-			requests.add(kind, float64(received)/drainWaiters)
-			events.add(kind, float64(sent-received)/drainWaiters) // each request has one reply
-		}
-	}
-	rates.print(name+", hand-overs/s", clients, higherIsBetter, "%.0f", "")
-	requests.print(name+", requests per waiter", clients, lowerIsBetter, "%.2f", "at most 2 requests")
-	events.print(name+", events per waiter", clients, lowerIsBetter, "%.2f", "1 event")
-}
-
-// drainQueue is one turn of drain. It returns how long the drain took and how many
-// packets the server received and sent meanwhile.
-func drainQueue(kind, lock string) (took time.Duration, received, sent int) {
-	c := must(open(kind, *server, 1))
+// bareDelete measures what the fastest hand-over needs: a request goes to the server, is
+// written, and something comes back.
+func bareDelete(delay time.Duration) []float64 {
+	c := open(floor, &network{delay: delay}, 1)
 	defer c.close()
-	holder := c.worker(lock)
+	w := c.worker(newLock())
+	var times []float64
+	for range 200 {
+		check(w.lock())
+		start := time.Now()
+		check(w.unlock())
+		times = append(times, micros(time.Since(start)))
+	}
+	return []float64{middle(times)}
+}
+
+// goroutinesOfOneProcess has goroutines contend on as many sessions as lockpool opens.
+func goroutinesOfOneProcess(client string) []float64 {
+	c := open(client, &network{}, 2)
+	defer c.close()
+	holds := fight(c, newLock(), 64, 0)
+	return []float64{float64(len(holds)) / duration.Seconds()}
+}
+
+// shares has processes of many goroutines contend.
+func shares(client string) []float64 {
+	const processes = 4
+	holds := contend(contest{clients: slices.Repeat([]string{client}, processes), goroutines: 50})
+	counts := make([]float64, processes)
+	for _, h := range holds {
+		counts[h.Process]++
+	}
+	total := float64(len(holds))
+	return []float64{total / duration.Seconds(), 100 * slices.Min(counts) / total, 100 * slices.Max(counts) / total}
+}
+
+// fifthProcess counts tenancies: the holds of one process between those of others.
+func fifthProcess(client string) []float64 {
+	const others = 4
+	holds := contend(contest{clients: append(slices.Repeat([]string{client}, others), zkLock), goroutines: 50})
+	tenancies, turns := 0, 0
+	for i, h := range holds {
+		switch {
+		case h.Process == others:
+			turns++
+		case i == 0 || holds[i-1].Process != h.Process:
+			tenancies++
+		}
+	}
+	return []float64{float64(turns) * others / float64(tenancies)}
+}
+
+// awaitNoWatches returns when the server has forgotten the clients of earlier turns.
+func awaitNoWatches() {
+	for mntr("zk_watch_count") > 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// gather queues goroutines, started at once, that call wait. No others may wait at the
+// server.
+func gather(kind string, clients []client, n *network, count int, wait func()) crowd.Cost {
+	return crowd.Gather(count, wait, func() bool {
+		if kind != zkLock {
+			inPools := 0
+			for _, c := range clients {
+				inPools += c.(poolClient).Stats().Waiting
+			}
+			if local := kind == ours && len(clients) == 1; local || inPools < count {
+				return inPools == count
+			}
+		}
+		return mntr("zk_watch_count") >= count
+	}, n.received.Load)
+}
+
+// drained is what it takes to empty a queue in which each waiter unlocks as soon as it
+// is granted the lock.
+type drained struct {
+	time                      time.Duration
+	requests, wakeups, kBytes float64 // for each waiter
+	handOver                  float64 // the median from Unlock to the next grant, µs
+}
+
+// drain has waiters queue on the clients behind a holder, and measures from its release.
+func drain(kind string, clients []client, n *network, waiters int) drained {
+	awaitNoWatches()
+	lock := newLock()
+	holder := clients[0].worker(lock)
 	check(holder.lock())
-	var wg sync.WaitGroup
-	for range drainWaiters {
-		w := c.worker(lock)
-		wg.Go(func() {
-			check(w.lock())
-			check(w.unlock())
-		})
+	workers := make(chan worker, waiters)
+	for i := range waiters {
+		workers <- clients[i%len(clients)].worker(lock)
 	}
-	for mntr("zk_watch_count") < drainWaiters { // until all are queued
-		time.Sleep(50 * time.Millisecond)
-	}
-	received, sent = mntr("zk_packets_received"), mntr("zk_packets_sent")
+	var done sync.WaitGroup
+	done.Add(waiters)
+	var mu sync.Mutex // held by the lock's holder, and so hardly contended
+	var released time.Time
+	var gaps []float64
+	gather(kind, clients, n, waiters, func() {
+		defer done.Done()
+		w := <-workers
+		check(w.lock())
+		mu.Lock()
+		gaps = append(gaps, micros(time.Since(released)))
+		released = time.Now()
+		mu.Unlock()
+		check(w.unlock())
+	})
+	received, sent, bytes := mntr("zk_packets_received"), mntr("zk_packets_sent"), n.received.Load()
 	start := time.Now()
+	released = start
 	check(holder.unlock())
-	wg.Wait()
-	took = time.Since(start)
-	return took, mntr("zk_packets_received") - received, mntr("zk_packets_sent") - sent
+	done.Wait()
+	took := time.Since(start)
+	received, sent = mntr("zk_packets_received")-received, mntr("zk_packets_sent")-sent
+	each := 1 / float64(waiters)
+	return drained{
+		took, float64(received) * each,
+		float64(sent-received) * each, // each request has one reply
+		float64(n.received.Load()-bytes) / 1000 * each, middle(gaps),
+	}
+}
+
+func drainOneSession(kind string) []float64 {
+	n := &network{}
+	c := open(kind, n, 1)
+	defer c.close()
+	d := drain(kind, []client{c}, n, 1000)
+	return []float64{millis(d.time), d.requests, d.wakeups, d.kBytes}
+}
+
+// drainSessions has waiters with a session each.
+func drainSessions(kind string, delay time.Duration) []float64 {
+	if kind == floor {
+		return append(make([]float64, 2), bareDelete(delay)...)
+	}
+	const waiters = 100
+	n := &network{delay: delay}
+	var clients []client
+	for range waiters + 1 {
+		c := open(kind, n, 1)
+		defer c.close()
+		clients = append(clients, c)
+	}
+	d := drain(kind, clients, n, waiters)
+	return []float64{millis(d.time), d.requests, d.handOver}
 }
 
 // mntr returns one of the server's counters.
@@ -155,39 +305,26 @@ func mntr(key string) int {
 	return 0
 }
 
-// manyLocks measures throughput without contention. All clients have as many
-// connections as lockpool opens for that many handles.
-func manyLocks(name string) {
-	clients := []string{"floor", "zklock", "lockpool"}
-	rates := figures{}
-	for turn := range *runs + 1 {
-		for _, kind := range clients {
-			locks := lockInParallel(kind)
-			if turn > 0 { // the first turn warms up the server
-				rates.add(kind, float64(locks)/duration.Seconds())
-			}
-		}
-	}
-	rates.print(name+", locks/s", clients, higherIsBetter, "%.0f", "at least 0.85")
-}
+var sessionsOpened int // by the latest turn of lockpool in manyLocks
 
-// lockInParallel is one turn of manyLocks. It returns how many locks were taken.
-func lockInParallel(kind string) (locks int) {
-	const workers, conns = 64, 2
-	c := must(open(kind, *server, conns))
-	defer c.close()
-	var ws []worker
-	for i := range workers {
-		w := c.worker(fmt.Sprintf("/bench-many-%s-%d", kind, i))
-		check(w.lock())
-		check(w.unlock())
-		ws = append(ws, w)
+// manyLocks has goroutines, all started at once, take locks of their own.
+func manyLocks(kind string) []float64 {
+	var c client
+	if kind == ours {
+		c = openPool(kind, &network{}, sessionTimeout)
+	} else {
+		c = open(kind, &network{}, sessionsOpened)
 	}
-	counts := make([]int, workers)
-	var wg sync.WaitGroup
+	defer c.close()
+	var workers []worker
+	for i := range 64 {
+		workers = append(workers, c.worker(fmt.Sprintf("/bench-%s-%d", kind, i)))
+	}
+	counts := make([]int, len(workers))
+	var done sync.WaitGroup
 	end := time.Now().Add(*duration)
-	for i, w := range ws {
-		wg.Go(func() {
+	for i, w := range workers {
+		done.Go(func() {
 			for time.Now().Before(end) {
 				check(w.lock())
 				check(w.unlock())
@@ -195,41 +332,243 @@ func lockInParallel(kind string) (locks int) {
 			}
 		})
 	}
-	wg.Wait()
-	if pool, ok := c.(poolClient); ok && pool.Stats().OpenSessions != conns {
-		log.Fatalf("lockpool has %d connections, the others have %d", pool.Stats().OpenSessions, conns)
+	done.Wait()
+	if pool, ok := c.(poolClient); ok {
+		sessionsOpened = pool.Stats().OpenSessions
 	}
+	total := 0
 	for _, n := range counts {
-		locks += n
+		total += n
 	}
-	return locks
+	return []float64{float64(total) / duration.Seconds()}
 }
 
-// reentry measures entering and leaving a lock that its holder already holds.
-func reentry(name string) {
-	const limit = 50 // ns
-	c := must(open("lockpool", *server, 1)).(poolClient)
+// waiters returns the scenario of that many waiters of one process, which does nothing
+// else.
+func waiters(count int) scenario {
+	return scenario{fmt.Sprintf("waiters-%d", count), turns, []line{
+		{fmt.Sprintf("%d waiters of one process: heap with stacks for each, kB", count), zkLock, false, "5, off: 14"},
+		{"from the server until all wait, MB", zkLock, false, map[int]string{5000: "off: 10"}[count]},
+		{"time until all wait, ms", zkLock, false, ""},
+	}, func(kind string) []float64 {
+		awaitNoWatches()
+		holder := open(floor, &network{}, 1)
+		defer holder.close()
+		lock := newLock()
+		check(holder.worker(lock).lock())
+		cmd := exec.Command(must(os.Executable()), "-child", kind, "-zookeeper", *server, "-path", lock, "-wait", fmt.Sprint(count))
+		cmd.Stderr = os.Stderr
+		out := gob.NewDecoder(must(cmd.StdoutPipe()))
+		check(cmd.Start())
+		var cost crowd.Cost
+		check(out.Decode(&cost))
+		check(cmd.Wait())
+		return []float64{float64(cost.Heap) / 1000 / float64(count), float64(cost.Bytes) / 1e6, millis(cost.Time)}
+	}}
+}
+
+// crowded is the main function of the processes whose waiters are measured.
+func crowded(count int) {
+	n := &network{}
+	c := open(*child, n, lockpool.DefaultMaxSessions)
+	workers := make(chan worker, count)
+	for range count {
+		workers <- c.worker(*path)
+	}
+	var closing atomic.Bool
+	cost := gather(*child, []client{c}, n, count, func() {
+		if err := (<-workers).lock(); !closing.Load() {
+			log.Fatalf("a waiter has stopped waiting: %v", err)
+		}
+	})
+	closing.Store(true)
+	c.close()
+	check(gob.NewEncoder(os.Stdout).Encode(cost))
+}
+
+// burn is the child that keeps a processor busy.
+const burn = "burn"
+
+func burnUntilTold() {
+	var told atomic.Bool
+	go func() {
+		must(io.ReadAll(os.Stdin))
+		told.Store(true)
+	}()
+	for !told.Load() {
+	}
+}
+
+// besideOtherWork calls f while a process for each processor is busy.
+func besideOtherWork(f func()) {
+	for range 2 {
+		cmd := exec.Command(must(os.Executable()), "-child", burn)
+		stop := must(cmd.StdinPipe())
+		check(cmd.Start())
+		defer func() {
+			check(stop.Close())
+			check(cmd.Wait())
+		}()
+	}
+	f()
+}
+
+// tenThousandHandles has a pool with default options use all of its handles.
+func tenThousandHandles(kind string) (figures []float64) {
+	const count = lockpool.DefaultMaxHandles - 2 // besides the holder, and an unrelated lock
+	awaitNoWatches()
+	ctx := context.Background()
+	n := &network{}
+	c := openPool(kind, n, 0)
+	defer c.close()
+	lock := newLock()
+	holder := must(c.Lock(ctx, lock[1:]))
+	unrelated := must(c.Lock(ctx, newLock()[1:]))
+	var lost atomic.Int64
+	var done sync.WaitGroup
+	done.Add(count)
+	besideOtherWork(func() {
+		cost := gather(kind, []client{c}, n, count, func() {
+			defer done.Done()
+			l, err := c.Lock(ctx, lock[1:])
+			check(err)
+			if err := l.Unlock(ctx); err != nil {
+				lost.Add(1)
+			}
+		})
+		start := time.Now()
+		if err := holder.Unlock(ctx); err != nil {
+			lost.Add(1)
+		}
+		done.Wait()
+		figures = []float64{cost.Time.Seconds(), time.Since(start).Seconds()}
+	})
+	if err := unrelated.Unlock(ctx); err != nil {
+		lost.Add(1)
+	}
+	return append([]float64{float64(lost.Load())}, figures...)
+}
+
+// lockAgain has a holder take its lock again and again.
+func lockAgain(kind string) []float64 {
+	c := openPool(kind, &network{}, sessionTimeout)
 	defer c.close()
 	ctx := context.Background()
 	handle := must(c.Handle(ctx))
-	outer := must(handle.Lock(ctx, "bench-reentry"))
-	times, allocations := figures{}, int64(0)
-	for range *runs {
-		result := testing.Benchmark(func(b *testing.B) { reenter(b, ctx, handle) })
-		times.add("limit", limit)
-		times.add("lockpool", float64(result.T.Nanoseconds())/float64(result.N))
-		allocations = max(allocations, result.AllocsPerOp())
-	}
+	name := newLock()[1:]
+	outer := must(handle.Lock(ctx, name))
+	result := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			inner, err := handle.Lock(ctx, name)
+			check(err)
+			check(inner.Unlock(ctx))
+		}
+	})
 	check(outer.Unlock(ctx))
-	times.row(name+", ns", "lockpool", "limit", lowerIsBetter, "%.0f",
-		fmt.Sprintf("at most %d ns, no allocation (got %d)", limit, allocations))
+	check(handle.Close(ctx))
+	return []float64{float64(result.T.Nanoseconds()) / float64(result.N), float64(result.AllocsPerOp())}
 }
 
-func reenter(b *testing.B, ctx context.Context, handle *lockpool.Handle) {
-	b.ReportAllocs()
-	for b.Loop() {
-		inner, err := handle.Lock(ctx, "bench-reentry")
-		check(err)
-		check(inner.Unlock(ctx))
+// newName counts the requests for locks that nobody has used.
+func newName(kind string) []float64 {
+	const names = 20
+	c := open(kind, &network{}, 1)
+	defer c.close()
+	first := c.worker(newLock())
+	check(first.lock()) // opens the session
+	check(first.unlock())
+	before := mntr("zk_packets_received")
+	query := mntr("zk_packets_received") - before
+	for range names {
+		w := c.worker(newLock())
+		check(w.lock())
+		check(w.unlock())
 	}
+	received := mntr("zk_packets_received") - before - 2*query
+	return []float64{float64(received) / names}
+}
+
+// contenders creates nodes that contend for a lock, in transactions of 500.
+func contenders(conn *zk.Conn, count int, create func(i int) []any) {
+	for begin := 0; begin < count; begin += 500 {
+		var ops []any
+		for i := range 500 {
+			ops = append(ops, create(begin+i)...)
+		}
+		must(conn.Multi(ops...))
+	}
+}
+
+const contenderName = "/_c_00000000-0000-0000-0000-000000000000-lock-"
+
+// readQueue reads a queue: lockpool with Queue, the floor with one read after the other.
+func readQueue(kind string) []float64 {
+	const count = 5000
+	c := openConns(floor, &network{}, 1)
+	defer c.close()
+	conn := c.conns[0]
+	lock := newLock()
+	must(conn.Create(lock, nil, 0, worldACL))
+	contenders(conn, count, func(int) []any {
+		return []any{&zk.CreateRequest{Path: lock + contenderName, Acl: worldACL, Flags: zk.FlagEphemeral | zk.FlagSequence}}
+	})
+	if kind == floor {
+		start := time.Now()
+		names, _, err := conn.Children(lock)
+		check(err)
+		for _, name := range names {
+			_, _, err := conn.Get(lock + "/" + name)
+			check(err)
+		}
+		return []float64{millis(time.Since(start))}
+	}
+	pool := openPool(kind, &network{}, sessionTimeout)
+	defer pool.close()
+	must(pool.List(context.Background(), "none")) // connects
+	start := time.Now()
+	queue := must(pool.Queue(context.Background(), lock[1:]))
+	took := time.Since(start)
+	if len(queue.Contenders) != count {
+		log.Fatalf("Queue returned %d contenders of %d", len(queue.Contenders), count)
+	}
+	return []float64{millis(took)}
+}
+
+// listLocks lists the locks in use: lockpool with List, the floor with one listing after
+// the other.
+func listLocks(kind string) []float64 {
+	const count = 10_000
+	c := openConns(floor, &network{}, 1)
+	defer c.close()
+	conn := c.conns[0]
+	parent := newLock()
+	must(conn.Create(parent, nil, 0, worldACL))
+	contenders(conn, count, func(i int) []any {
+		lock := fmt.Sprintf("%s/%d", parent, i)
+		return []any{
+			&zk.CreateRequest{Path: lock, Acl: worldACL},
+			&zk.CreateRequest{Path: lock + contenderName, Acl: worldACL, Flags: zk.FlagEphemeral | zk.FlagSequence},
+		}
+	})
+	if kind == floor {
+		start := time.Now()
+		names, _, err := conn.Children(parent)
+		check(err)
+		for _, name := range names {
+			_, _, err := conn.Children(parent + "/" + name)
+			check(err)
+		}
+		return []float64{millis(time.Since(start))}
+	}
+	pool := openPool(kind, &network{}, sessionTimeout)
+	defer pool.close()
+	must(pool.List(context.Background(), "none")) // connects
+	start := time.Now()
+	names := must(pool.List(context.Background(), parent[1:]))
+	took := time.Since(start)
+	if len(names) != count {
+		log.Fatalf("List returned %d locks of %d", len(names), count)
+	}
+	return []float64{millis(took)}
 }
