@@ -40,9 +40,10 @@ type play struct {
 	rival bool // the rival holds the lock first
 	act   func(*stage)
 
-	layout zookeeper.Layout
-	digest bool // with credentials, which every connection sends
-	way    way  // nil for a lock with a queue
+	layout    zookeeper.Layout
+	digest    bool // with credentials, which every connection sends
+	atService bool // no lock is passed on in memory
+	way       way  // nil for a lock with a queue
 }
 
 // way acquires a kind of lock named a, exclusively.
@@ -99,7 +100,7 @@ var plays = []play{
 	{name: "local wait to read", warm: 1, rival: true, act: func(s *stage) { s.passOn(true) }},
 	{name: "try", warm: 1, rival: true, act: (*stage).try},
 	{name: "cancel", warm: 1, rival: true, act: (*stage).giveUp},
-	{name: "queue", warm: 20, rival: true, act: (*stage).queue},
+	{name: "queue", warm: 20, rival: true, atService: true, act: (*stage).queue},
 	{name: "look", warm: 1, act: (*stage).useAndLook},
 	{name: "read", warm: 1, act: (*stage).readOnce},
 	{name: "wait to read", warm: 1, rival: true, act: (*stage).waitAndRead},
@@ -344,6 +345,9 @@ func newStage(t *testing.T, shared *locktest.Bench, p play, f *fault) *stage {
 		proxy := zktest.StartProxy(t, locktest.Shared().Addr())
 		s.server, direct = proxy, locktest.Shared().Addr()
 		s.Bench = shared.Beside(t)
+	}
+	if p.atService {
+		s.AtService()
 	}
 	cfg := s.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
