@@ -29,7 +29,10 @@ func TestErrorNamesTheMissingRight(t *testing.T) {
 		"no-read":   {[]int32{zk.PermCreate, zk.PermDelete}, "READ"},
 	} {
 		b.Restrict("/"+name, c.rights...)
-		_, err := p.Lock(b.Ctx, name)
+		child, err := b.Admin.Create(b.Chroot+"/"+name+"/child", nil, 0, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
+		require.NoError(t, b.Admin.Delete(child, -1)) // nobody needs to list a queue that never had a node
+		_, err = p.Lock(b.Ctx, name)
 		require.ErrorIs(t, err, lockpool.ErrNoPermission)
 		require.ErrorContains(t, err, c.right)
 		require.ErrorContains(t, err, b.Chroot+"/"+name)
