@@ -521,8 +521,9 @@ func (s *stage) use(l grip, do func()) {
 	go func() { // ends with ctx
 		g, err := s.way(s.Ctx, s.others, false)
 		if err == nil {
-			// A server that ends a session for no reason gives no guarantee.
-			if n := s.inside.Load(); n != 0 && s.effect != losing {
+			// A server that ends a session for no reason gives no guarantee. Otherwise the
+			// context of a lock ends before the lock is released.
+			if n := s.inside.Load(); n != 0 && ctx.Err() == nil && s.effect != losing {
 				err = fmt.Errorf("two holders")
 			}
 			err = errors.Join(err, release(s.Ctx, g))
