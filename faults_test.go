@@ -528,8 +528,8 @@ func (s *stage) use(l grip, do func()) {
 	go func() { // ends with ctx
 		g, err := s.way(s.Ctx, s.others, false)
 		if err == nil {
-			// A server that ends a session for no reason gives no guarantee.
-			// The context ends before another is granted the lock, and leave runs after that.
+			// A server that ends a session for no reason gives no guarantee. Otherwise the
+			// context of a lock ends before the lock is released.
 			if n := s.inside.Load(); n != 0 && ctx.Err() == nil && s.effect != losing {
 				err = fmt.Errorf("two holders")
 			}
