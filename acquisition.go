@@ -315,13 +315,13 @@ func (a *acquisition) Requeued(why error) {
 }
 
 // Woken implements recipe.Observer.
-func (a *acquisition) Woken(e driver.Event) {
-	if e == driver.Deleted || e == driver.Missing || e == driver.Unnoticed {
+func (a *acquisition) Woken(e driver.Event, nearest bool) {
+	if nearest && (e == driver.Deleted || e == driver.Missing || e == driver.Unnoticed) {
 		a.mu.Lock()
 		a.blocker = recipe.Wait{}
 		a.mu.Unlock()
 	}
-	a.Acquisition.Woken(e)
+	a.Acquisition.Woken(e, nearest)
 }
 
 func (a *acquisition) granted(h *hold) {

@@ -63,7 +63,7 @@ func (o *fakeObserver) Waiting(w Wait) bool { o.wait = w; return o.want }
 func (o *fakeObserver) Holder(node driver.Node, data []byte) {
 	o.holder, o.data = node.Name, string(data)
 }
-func (o *fakeObserver) Woken(driver.Event) {}
+func (o *fakeObserver) Woken(driver.Event, bool) {}
 
 func TestWaitDeliversTheHolderIfWanted(t *testing.T) {
 	t.Parallel()

@@ -60,8 +60,9 @@ type Observer interface {
 	// stored in it, unless that is Wait.Behind or cannot be found.
 	Holder(node driver.Node, data []byte)
 	// Woken is called after a wait, for each awaited node that has changed, and for the
-	// claim's own node if its removal went unnoticed.
-	Woken(driver.Event)
+	// claim's own node if its removal went unnoticed. nearest says that it is the node
+	// waited for.
+	Woken(e driver.Event, nearest bool)
 }
 
 // Wait is what a claim waits for.
@@ -219,13 +220,7 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 			stop()
 			return false, fmt.Errorf("waiting behind %s: %w", behind, ctx.Err())
 		}
-		events := firedOf(watches)
-		for i, event := range events {
-			isOwn := i == len(awaited)
-			if c.Observer != nil && event != 0 && (!isOwn || event == driver.Unnoticed) {
-				c.Observer.Woken(event)
-			}
-		}
+		events := c.fired(watches, make([]driver.Event, len(watches)), len(own))
 		if len(own) == 0 {
 			return false, nil
 		}
@@ -239,7 +234,7 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 			if _, err := c.blocking(queue, s.self); err != nil {
 				return false, err
 			}
-			again, next = c.next(s.view, s.self, awaited, firedOf(watches))
+			again, next = c.next(s.view, s.self, awaited, c.fired(watches, events, len(own)))
 		}
 		// Other waiters also tell the view what they see, so the own node must be looked
 		// at after the view.
@@ -250,10 +245,16 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 	}
 }
 
-func firedOf(watches []*driver.Watch) []driver.Event {
+// fired returns the events of watches, the last of which is on the claim's own node if own
+// is 1. It tells the observer which are new since before.
+func (c Claim) fired(watches []*driver.Watch, before []driver.Event, own int) []driver.Event {
 	events := make([]driver.Event, len(watches))
 	for i, w := range watches {
 		events[i] = w.Fired()
+		isOwn := i == len(watches)-own
+		if c.Observer != nil && events[i] != before[i] && (!isOwn || events[i] == driver.Unnoticed) {
+			c.Observer.Woken(events[i], i == 0)
+		}
 	}
 	return events
 }

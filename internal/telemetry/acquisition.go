@@ -162,15 +162,13 @@ func (a *Acquisition) linkToSpan(sc trace.SpanContext, role string, tenancy bool
 }
 
 // Woken implements recipe.Observer.
-func (a *Acquisition) Woken(e driver.Event) {
+func (a *Acquisition) Woken(e driver.Event, nearest bool) {
 	a.wakeups++
-	switch e {
-	case driver.Unnoticed:
+	switch {
+	case e == driver.Unnoticed:
 		a.t.Rescued(a.ctx, a.lock)
-	case driver.Deleted, driver.Missing:
-		if a.wait.IsRecording() {
-			a.wait.AddEvent("lockpool.predecessor.gone")
-		}
+	case nearest && (e == driver.Deleted || e == driver.Missing) && a.wait.IsRecording():
+		a.wait.AddEvent("lockpool.predecessor.gone")
 	}
 }
 
