@@ -50,6 +50,7 @@ type waitSpan struct {
 	b      *bench
 	behind string
 	links  int
+	events int
 }
 
 func (w *waitSpan) SetAttributes(attrs ...attribute.KeyValue) {
@@ -68,6 +69,19 @@ func (w *waitSpan) AddLink(l trace.Link) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	w.links++
+}
+
+func (w *waitSpan) AddEvent(name string, opts ...trace.EventOption) {
+	w.Span.AddEvent(name, opts...)
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	w.events++
+}
+
+// awaitEvents waits until the nth wait span has that many events.
+func (b *bench) awaitEvents(nth, events int) {
+	b.Helper()
+	b.awaitWait(nth, func(w *waitSpan) bool { return w.events == events }, "wait %d has %d events", nth, events)
 }
 
 // awaitBehind waits until the nth wait span names node as the one waited for.
