@@ -259,9 +259,9 @@ func contended(t *testing.T, n int) figures {
 			require.ErrorIs(t, err, lockpool.ErrLocked)
 		})
 		var giveUp func()
-		waits := "`Lock`, until it waits behind up to 3"
-		if n > 3 {
-			waits = "`Lock`, until it waits behind more than 3"
+		waits := "`Lock`, until it waits behind up to 2"
+		if n > 2 {
+			waits = "`Lock`, until it waits behind more than 2"
 		}
 		found[waits] = s.measure(func() { giveUp, _ = s.wait(p, "a") })
 		found["a wait that is given up"] = s.measure(giveUp)

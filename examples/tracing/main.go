@@ -128,8 +128,8 @@ func (s *shop) story(address string) error {
 		6:  {"warehouse", "GET /prices", holding, nil}, // shares a lock
 		7:  {"orders", "GET /quotes", holding, nil},    // with this one
 		8:  {"billing", "PUT /prices", waiting, nil},
-		9:  {"warehouse", "GET /prices", waiting, []int{6, 7, 8}},
-		10: {"warehouse", "POST /labels", holding, nil}, // two permits
+		9:  {"billing", "GET /prices", waiting, []int{6, 7, 8}}, // after the writer, which is in its own process
+		10: {"warehouse", "POST /labels", holding, nil},         // two permits
 		11: {"orders", "POST /labels", holding, nil},
 		12: {"billing", "POST /labels", waiting, []int{3, 5, 9, 10, 11, 12}},
 	} {
