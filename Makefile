@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test test-root-real test-driver differential torture simulate bugs fuzz vet tidy release-check bench deps help
+.PHONY: test test-root test-root-real test-driver test-driver-real differential torture simulate bugs fuzz vet tidy release-check bench deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -11,22 +11,27 @@ SEED ?= 1
 YEARS ?= 0.001
 
 # The root package, and the driver, measure how long something takes, so nothing that keeps
-# the processors busy runs beside them. The tests of the driver mostly wait. The race
-# detector would sleep for a second at the end of every process. Without it, package
-# recipe walks more interleavings.
+# the processors busy runs beside them but each other: the tests of the driver mostly wait.
+# The race detector would sleep for a second at the end of every process. Without it,
+# package recipe walks more interleavings.
 timed := . ./driver/zookeeper
 go_test := GORACE=atexit_sleep_ms=10 go test $(as_root) -race -timeout 15m
 
 test: deps ## all tests, with the race detector, on embedded and on real ZooKeeper servers
-	$(go_test) .
-	$(MAKE) --no-print-directory -j 2 -O test-root-real test-driver
+	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
+	$(MAKE) --no-print-directory -j 2 -O test-root-real test-driver-real
 	$(go_test) -p 4 -parallel 4 $$(go list work | grep -vxF "$$(go list $(timed))" | sort -r) # the longest begin first
+
+test-root:
+	$(go_test) .
 
 test-root-real:
 	$(go_test) -parallel 4 . -server real
 
 test-driver:
 	$(go_test) ./driver/zookeeper
+
+test-driver-real:
 	$(go_test) -parallel 4 ./driver/zookeeper -server real
 	go test -run Interleaving ./recipe
 

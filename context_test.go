@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -212,11 +213,19 @@ func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
 	b.Ctx = context.Background() // it takes longer than other tests
 	p := b.Pool()
 	holder := b.Lock(p, "a")
-	attempt := func() {
-		ctx, cancel := context.WithTimeout(b.Ctx, 5*time.Millisecond)
-		_, err := p.Lock(ctx, "a")
-		cancel()
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+	attempts := func(each int) {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range each {
+					ctx, cancel := context.WithTimeout(b.Ctx, 5*time.Millisecond)
+					_, err := p.Lock(ctx, "a")
+					cancel()
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+			})
+		}
+		wg.Wait()
 	}
 	heap := func() uint64 {
 		runtime.GC()
@@ -225,13 +234,9 @@ func TestTwoThousandTimeoutsLeakNothing(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	for range 100 {
-		attempt()
-	}
+	attempts(20)
 	before, goroutines := heap(), runtime.NumGoroutine()
-	for range 2000 {
-		attempt()
-	}
+	attempts(250)
 	b.AwaitQueue("a", 1)
 	require.LessOrEqual(t, b.Stat(own, "zk_watch_count"), 2, "one is on the holder's node, and one on the queue")
 	b.Until(func() bool { return runtime.NumGoroutine() <= goroutines }, "the goroutines have ended")

@@ -535,6 +535,9 @@ func (s *stage) use(l grip, do func()) {
 			}
 			err = errors.Join(err, release(s.Ctx, g))
 		}
+		if s.effect == losing && errors.Is(err, lockpool.ErrRevoked) { // it held the lock by then, and was asked
+			err = nil
+		}
 		behind <- err
 	}()
 	do()

@@ -276,6 +276,25 @@ func TestSlowReconnectionKeepsTheLock(t *testing.T) {
 	})
 }
 
+// A server that starts again refuses connections at first, and may not answer the first
+// handshake after that.
+func TestSwallowedHandshakeIsRepeatedSoonAfterRefusals(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b, proxy := locktest.NewBehindProxy(t)
+		p := b.PoolWithTimeout(8 * time.Second)
+		l := b.Lock(p, "a")
+		require.NoError(t, proxy.RefuseConnections())
+		proxy.Cut(zktest.Selector{})
+		time.Sleep(time.Second) // the length of the fault
+		proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.HoldReply()})
+		require.NoError(t, proxy.AcceptConnections())
+		clock := locktest.StartClock()
+		require.NoError(t, l.Verify(b.Ctx))
+		clock.Took(t, time.Second, 4500*time.Millisecond, "reconnecting") // one second, and the pauses before and after it
+		b.Unlock(l)
+	})
+}
+
 // awaitSessions waits until the server has n sessions, the bench's included.
 func awaitSessions(b *locktest.Bench, of locktest.Server, n int) {
 	b.Helper()

@@ -65,10 +65,10 @@ import (
 //
 // This rests on four assumptions. Clocks drift apart by less than that twentieth. T is
 // at least two ticks, as it is unless minSessionTimeout was set lower; a client cannot
-// see the tick. A moment is less than a thirtieth of T, and the network does not fall
-// silent in just that moment after a pause of the leader. The process, or its machine, is not paused between reading the lease
-// and acting on it; nothing on this side can prevent that, and a store that must be
-// safe has to compare fencing tokens.
+// see the tick. A moment is less than T/34, and the leader's stream does not fall silent
+// in just the moment after a pause of the leader. The process, or its machine, is not
+// paused between reading the lease and acting on it; nothing on this side can prevent
+// that, and a store that must be safe has to compare fencing tokens.
 //
 // A machine that was suspended finds on waking, within a tick of the session, that the
 // lease has ended: the clock counts the suspension if the system reports it (Linux). If

@@ -23,6 +23,7 @@ type route struct {
 	untried []target // in this round
 
 	rounds     int           // rounds that have failed since a connection was useful
+	slow       int           // of these, in which a server did not answer
 	pause      time.Duration // before this round
 	err        error         // of the last attempt
 	attempts   int           // in this round
@@ -159,7 +160,7 @@ const (
 func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	r := &s.route
 	if s.lastLinkWasUseful() {
-		r.rounds, r.pause = 0, 0
+		r.rounds, r.slow, r.pause = 0, 0, 0
 		r.beginRound()
 	}
 	if len(r.untried) == 0 && !s.mustNotDial() { // a round has failed
@@ -188,6 +189,9 @@ func (s *Session) pauseBeforeRound() {
 	r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
 	r.pause = r.pause/2 + rand.N(r.pause/2)
 	r.rounds++
+	if r.unanswered {
+		r.slow++
+	}
 	select {
 	case <-time.After(r.pause):
 	case <-s.dialing.Done():
@@ -291,14 +295,15 @@ func isTimeout(err error) bool {
 
 // addressTimeout is how long one address is given to answer. A session that reconnects
 // must have time to try another address before its lease ends, but some servers may be
-// slow: in the second and third round the timeout is doubled.
+// slow: after a round in which one did not answer, the timeout is doubled, twice at most.
+// (Refusals do not count: a server that has just started may swallow a handshake.)
 func (s *Session) addressTimeout() time.Duration {
 	s.connection.mu.Lock()
 	defer s.connection.mu.Unlock()
 	if s.connection.id == 0 {
 		return time.Duration(s.openTimeout.Load())
 	}
-	return max(s.connection.timeout/8, 250*time.Millisecond) << min(s.route.rounds, 2)
+	return max(s.connection.timeout/8, 250*time.Millisecond) << min(s.route.slow, 2)
 }
 
 // Opening a session may take a long time, and how long is unknown. So the time that a
