@@ -325,7 +325,7 @@ func (a *acquisition) Woken(e driver.Event, nearest bool) {
 }
 
 func (a *acquisition) granted(h *hold) {
-	h.telemetry.Begin(a.call, a.pool.telemetry, a.lock())
+	h.telemetry.Begin(a.call, a.pool.telemetry, a.lock(), a.Traced())
 	a.Granted(h.tenancy.node, h.turn > 0)
 }
 

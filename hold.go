@@ -113,17 +113,13 @@ func (e *entries) clear() { e.list, e.exclusive = nil, 0 }
 
 // life is the time from the grant of a lock to its end.
 type life struct {
-	began   time.Time
-	alive   context.Context // ends with the hold
-	kill    context.CancelFunc
-	lost    context.Context // ends when the lock ends, other than by Unlock
-	lose    context.CancelFunc
-	revoked context.Context // ends when the lock is revoked
-	askBack context.CancelFunc
-
-	over atomic.Bool // set after cause
+	began time.Time
+	over  atomic.Bool // set after cause
 
 	mu        sync.Mutex
+	finished  signal // the hold has ended
+	lost      signal // it has ended other than by Unlock
+	revoked   signal // the lock was revoked
 	ended     time.Time
 	cause     error // see end and markLost
 	revocable bool  // contexts end when the lock is revoked
@@ -132,9 +128,34 @@ type life struct {
 
 func (l *life) begin(revocable bool) {
 	l.began, l.revocable = time.Now(), revocable
-	l.lost, l.lose = context.WithCancel(context.Background())
-	l.alive, l.kill = context.WithCancel(context.Background())
-	l.revoked, l.askBack = context.WithCancel(context.Background())
+}
+
+// signal says that something has happened. Its context is created when somebody asks for
+// it; for most locks nobody does. life.mu guards it.
+type signal struct {
+	happened bool
+	ctx      context.Context
+	cancel   context.CancelFunc
+}
+
+func (s *signal) raise() {
+	s.happened = true
+	if s.cancel != nil {
+		s.cancel()
+	}
+}
+
+// after returns a context that ends with the signal.
+func (l *life) after(s *signal) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.ctx == nil {
+		s.ctx, s.cancel = context.WithCancel(context.Background())
+		if s.happened {
+			s.cancel()
+		}
+	}
+	return s.ctx
 }
 
 // err returns nil while the lock is held, and then why it is not.
@@ -175,10 +196,12 @@ func (l *life) end(cause error) bool {
 		c.stop()
 		c.cancel(cause)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if cause != ErrNotHeld {
-		l.lose()
+		l.lost.raise()
 	}
-	l.kill()
+	l.finished.raise()
 	return true
 }
 
@@ -188,7 +211,7 @@ func (l *life) markLost(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cause = cause
-	l.lose()
+	l.lost.raise()
 }
 
 // lostWith is the cause of a loss.
@@ -204,16 +227,16 @@ func (l *life) setRevocable() {
 
 // revoke notifies the holder that the lock is revoked.
 func (l *life) revoke() {
-	l.askBack()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.revoked.raise()
 	l.endRevoked()
 }
 
 // endRevoked is called with mu held: canceling a context calls nothing of ours on
 // this goroutine.
 func (l *life) endRevoked() {
-	if l.revocable && l.revoked.Err() != nil {
+	if l.revocable && l.revoked.happened {
 		for c := range l.contexts {
 			c.cancel(ErrRevoked)
 		}
@@ -225,7 +248,7 @@ func (l *life) endRevoked() {
 func (l *life) isRevoked() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.revocable && l.revoked.Err() != nil
+	return l.revocable && l.revoked.happened
 }
 
 // addContext makes the context c end with the life. It sets c.stop, which stops waiting
@@ -238,7 +261,7 @@ func (l *life) addContext(c *heldContext) {
 		c.cancel(l.cause)
 		return
 	}
-	if l.revocable && l.revoked.Err() != nil {
+	if l.revocable && l.revoked.happened {
 		c.cancel(ErrRevoked)
 	}
 	if l.contexts == nil {
@@ -286,7 +309,7 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 	go func() { // ends when the service has answered, or with the session
 		defer p.work.Done()
 		defer close(done)
-		err = replace(h.life.alive)
+		err = replace(h.life.after(&h.life.finished))
 		if errors.Is(err, driver.ErrNoPermission) { // still exclusive, and held
 			return
 		}

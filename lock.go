@@ -67,7 +67,7 @@ func (l *Lock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Lock(%s)",
 // Lost returns a channel that is closed when the lock is lost, or ends because its
 // handle or pool is closed. Unlocking does not close it. See [ErrLockLost] for the
 // ways to lose a lock.
-func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost.Done() }
+func (l *Lock) Lost() <-chan struct{} { return l.hold.life.after(&l.hold.life.lost).Done() }
 
 // Revoked returns a channel that is closed when the lock is revoked, which asks its
 // holder to release it (see [Pool.Revoke]), whether before or after this call.
@@ -78,7 +78,7 @@ func (l *Lock) Lost() <-chan struct{} { return l.hold.life.lost.Done() }
 // Revoker does.
 func (l *Lock) Revoked() <-chan struct{} {
 	l.hold.tenancy.startGuard()
-	return l.hold.life.revoked.Done()
+	return l.hold.life.after(&l.hold.life.revoked).Done()
 }
 
 // Context returns a context for work under the lock. It is derived from parent, and

@@ -83,9 +83,9 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 		}
 		all.locks = append(all.locks, l)
 		life := &l.hold.life
-		defer context.AfterFunc(life.alive, func() { giveUp(&LockError{opLockAll, name, life.err()}) })()
+		defer context.AfterFunc(life.after(&life.finished), func() { giveUp(&LockError{opLockAll, name, life.err()}) })()
 		if req.revocable {
-			defer context.AfterFunc(life.revoked, func() { giveUp(&LockError{opLockAll, name, ErrRevoked}) })()
+			defer context.AfterFunc(life.after(&life.revoked), func() { giveUp(&LockError{opLockAll, name, ErrRevoked}) })()
 		}
 	}
 	complete = true
@@ -94,7 +94,8 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 		if req.revocable {
 			l.hold.makeRevocable()
 		}
-		all.stop = append(all.stop, context.AfterFunc(l.hold.life.lost, lose), context.AfterFunc(l.hold.life.revoked, revoke))
+		life := &l.hold.life
+		all.stop = append(all.stop, context.AfterFunc(life.after(&life.lost), lose), context.AfterFunc(life.after(&life.revoked), revoke))
 	}
 	return all, nil
 }

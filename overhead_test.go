@@ -27,7 +27,7 @@ func instrumentAcquisition(p *Pool, s *session) {
 // instrumentHold does the same for a hold, from its grant to its end.
 func instrumentHold(p *Pool, h *hold) {
 	a := acquisition{pool: p, name: h.name, call: context.Background()}
-	h.telemetry.Begin(a.call, p.telemetry, a.lock())
+	h.telemetry.Begin(a.call, p.telemetry, a.lock(), true)
 	h.reportEnd(ErrNotHeld)
 	h.telemetry.Released(a.call, h.life.began, 0, false, nil)
 	h.telemetry.Reentered(0)
@@ -43,7 +43,7 @@ func uninstrumented(t testing.TB) (*Pool, *session) {
 func newTestHold(h *Handle, s *session) *hold {
 	a := &acquisition{pool: h.pool, name: "a", req: request{op: opLock}}
 	held := newHold(h, a, newTenancy(a, s, "a", driver.Node{}, nil), 0)
-	held.telemetry.Begin(context.Background(), h.pool.telemetry, a.lock())
+	held.telemetry.Begin(context.Background(), h.pool.telemetry, a.lock(), true)
 	return held
 }
 

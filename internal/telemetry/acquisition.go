@@ -54,6 +54,10 @@ func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permit
 	return a.ctx
 }
 
+// Traced reports whether there is a tracer provider, which gives valid contexts to spans
+// that it does not record, too. Without one, other spans need not be started.
+func (a *Acquisition) Traced() bool { return a.span.SpanContext().IsValid() }
+
 // Began returns when the acquisition began.
 func (a *Acquisition) Began() time.Time { return a.began }
 
@@ -131,7 +135,10 @@ func (a *Acquisition) beginWait() {
 		profiles().waiting.Add(a, 1)
 	}
 	a.counted = a.t.countWaiter(a.ctx, a.lock, 1)
-	_, a.wait = a.t.tracer.Start(a.ctx, spanWait)
+	a.wait = trace.SpanFromContext(context.Background()) // does nothing
+	if a.Traced() {
+		_, a.wait = a.t.tracer.Start(a.ctx, spanWait)
+	}
 	if a.wait.IsRecording() {
 		a.wait.SetAttributes(a.lock.attributes()...)
 		if a.position >= 0 {

@@ -12,13 +12,15 @@ import (
 type Hold struct {
 	t       *Telemetry
 	lock    Lock
+	traced  bool
 	span    trace.Span // nil without Config.HoldSpans
 	counted bool       // counted among the locks that are held
 }
 
-// Begin reports the grant. ctx is the context of the call that requested the lock.
-func (h *Hold) Begin(ctx context.Context, t *Telemetry, lock Lock) {
-	h.t, h.lock = t, lock
+// Begin reports the grant. ctx is the context of the call that requested the lock; traced
+// is that of its acquisition.
+func (h *Hold) Begin(ctx context.Context, t *Telemetry, lock Lock, traced bool) {
+	h.t, h.lock, h.traced = t, lock, traced
 	if t.Profiles {
 		profiles().held.Add(h, 1)
 	}
@@ -72,6 +74,9 @@ func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 // Released reports a release that asked the service or, if it is local, left the lock to
 // other handles of the pool.
 func (h *Hold) Released(ctx context.Context, began time.Time, token int64, local bool, err error) {
+	if !h.traced {
+		return
+	}
 	_, span := h.t.tracer.Start(ctx, spanRelease, h.t.start[0], trace.WithTimestamp(began))
 	defer span.End()
 	if !span.IsRecording() {

@@ -60,7 +60,7 @@ func TestPanicOfAHistogramLeavesNoLockCounted(t *testing.T) {
 	meters := new(brokenMeters)
 	telemetry := New(Config{Meters: meters, Logger: slog.New(slog.DiscardHandler), ErrorType: func(error) string { return "" }})
 	var h Hold
-	h.Begin(t.Context(), telemetry, Lock{Name: "a"})
+	h.Begin(t.Context(), telemetry, Lock{Name: "a"}, true)
 	require.Equal(t, int64(1), meters.held)
 	require.PanicsWithValue(t, "broken", func() { h.End(time.Now(), time.Now(), 0, nil) })
 	require.Zero(t, meters.held)
