@@ -60,7 +60,7 @@ func (s *Session) beginListing(dir string) (*listing, *request) {
 	if previous != nil && !previous.sent {
 		return previous, nil
 	}
-	l := &listing{request: childrenRequest(dir, max(ls.lengths[dir], minAnswer))}
+	l := &listing{request: childrenRequest(dir, ls.lengthLocked(dir))}
 	l.request.shared = true
 	l.request.noted = func(*request) { s.noteListed(dir, l) }
 	ls.latest[dir] = l
@@ -89,6 +89,15 @@ func (s *Session) noteListed(dir string, l *listing) {
 		s.requests.start(next.request)
 	}
 }
+
+// length returns how many bytes of answers a listing counts for, judging by the last one.
+func (l *listings) length(dir string) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lengthLocked(dir)
+}
+
+func (l *listings) lengthLocked(dir string) int64 { return max(l.lengths[dir], minAnswer) }
 
 // noteLength remembers how long an answer was, if it counts for more than
 // minAnswer. It is called with l.mu held.
