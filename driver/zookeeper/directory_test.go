@@ -342,8 +342,8 @@ func TestServerWithoutContainers(t *testing.T) {
 	require.Equal(t, []string{"b", "c", "d"}, b.Children("a"))
 }
 
-// A listing over the limit breaks the connection every time. The error names the
-// limit, and other locks of the session stay held.
+// A listing over the limit is an error that names the limit. The connection stays, and other
+// locks of the session stay held.
 func TestListingBeyondMaxPacketIsAnError(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
