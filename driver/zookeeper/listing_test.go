@@ -62,6 +62,7 @@ func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 
 // Calls that give up take back their listings, unless other calls share them.
 func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
+	once(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
