@@ -46,7 +46,7 @@ func TestPageStatesWhatTheServerCounts(t *testing.T) {
 	for _, k := range []int{1, 2, 10, 50} {
 		check("k", k, alone(t, k))
 	}
-	for _, n := range []int{2, 3, 4, 10, *sessions} {
+	for _, n := range []int{2, 3, 4, 10, *sessions, long + 50} {
 		check("n", n, contended(t, n))
 	}
 	for _, n := range []int{1, *processes} {

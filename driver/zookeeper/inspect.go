@@ -52,7 +52,9 @@ func (s *Session) readAll(ctx context.Context, left ...read) error {
 	var underWay []begun // answered in this order
 	defer func() {
 		for _, r := range underWay {
-			s.requests.cancel(r.request)
+			if r.request != nil {
+				s.requests.cancel(r.request)
+			}
 		}
 	}()
 	for len(left) > 0 || len(underWay) > 0 {
@@ -69,8 +71,8 @@ func (s *Session) readAll(ctx context.Context, left ...read) error {
 			s.requests.start(unsent...)
 			left = left[n:]
 		}
-		first := underWay[0]
-		answer, err := s.ask(ctx, func() *request {
+		first := &underWay[0]
+		answer, err := s.ask(ctx, func() *request { // which gives it up itself
 			q := first.request
 			if first.request = nil; q == nil { // it was not answered
 				var own *request

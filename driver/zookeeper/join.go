@@ -30,6 +30,9 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 	}
 	if !answered && s.requests.cancel(a.create) {
 		defer s.calls.done()
+		if a.listing != nil {
+			s.requests.cancel(a.listing.request)
+		}
 		return driver.Joined{}, s.gaveUp(ctx)
 	}
 	return runBegun(ctx, s, func() (driver.Joined, error) {

@@ -242,13 +242,15 @@ func (l *link) readEvent(length int) error {
 //
 // An answer that is longer than what is accepted does not break the connection, because
 // the outcome of every other request would be unknown. A listing of that length is an
-// error, and a node with that much data, which is not ours, is one without data.
+// error, and a node with that much data, which is not ours, is one without data. The
+// answer to a write says no more than the request, whose length is limited.
 func (l *link) readBody(q *request, code int32, length int) (err, broken error) {
+	const maxWritten = 2 * maxSend
 	switch {
 	case code != 0:
 		_, broken = l.in.Discard(length)
 		err = errorOf(code)
-	case length <= l.session.cfg.MaxPacket-headLength:
+	case length <= l.session.cfg.MaxPacket-headLength, length <= maxWritten && q.op != opGetChildren && q.op != opGetData:
 		err, broken = l.decode(length, q.decode)
 	case q.op == opGetChildren:
 		_, broken = l.in.Discard(length)
@@ -262,7 +264,7 @@ func (l *link) readBody(q *request, code int32, length int) (err, broken error) 
 			}
 		}
 	default:
-		broken = fmt.Errorf("%s sent an answer of %d bytes, which is more than max_packet", l.to, length)
+		broken = fmt.Errorf("%s sent an answer of %d bytes, which is more than any answer to such a request", l.to, length)
 	}
 	if broken != nil {
 		err = zk.ErrConnectionClosed

@@ -316,3 +316,23 @@ func TestServerAnswersWrongly(t *testing.T) {
 		})
 	}
 }
+
+// The limit is for answers whose length others determine, not for those to a session's own
+// transactions: its leases are few, but their paths may be long.
+func TestAnswersToOwnTransactionsAreAccepted(t *testing.T) {
+	once(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial, MaxPacket: 4 << 10})
+		require.NoError(t, err)
+		session, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		s := session.(*Session)
+		defer func() { require.NoError(t, s.Close(context.Background())) }()
+		before := s.connection.current()
+		_, err = s.Join(t.Context(), strings.Repeat("a", maxName)+"/leases", driver.Permit, 20, 20, nil, driver.Node{})
+		require.NoError(t, err)
+		require.Same(t, before, s.connection.current(), "the connection is given up")
+	})
+}

@@ -51,17 +51,18 @@ func (l *listing) err() error { return l.request.err }
 
 // beginListing returns a listing that will show the directory as it is now, or later. The
 // caller must start the request, if there is one; there is none if another caller has
-// begun the listing, or if it will follow one that is on its way.
+// begun the listing, or if it will follow one that is on its way. A caller that does not
+// wait until the listing is done cancels its request.
 func (s *Session) beginListing(dir string) (*listing, *request) {
 	ls := &s.listings
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	previous := ls.latest[dir]
 	if previous != nil && !previous.sent {
+		previous.request.callers.Add(1)
 		return previous, nil
 	}
-	l := &listing{request: childrenRequest(dir, max(ls.lengths[dir], minAnswer))}
-	l.request.shared = true
+	l := &listing{request: childrenRequest(dir, ls.lengthLocked(dir))}
 	l.request.noted = func(*request) { s.noteListed(dir, l) }
 	ls.latest[dir] = l
 	if previous != nil {
@@ -72,7 +73,7 @@ func (s *Session) beginListing(dir string) (*listing, *request) {
 	return l, l.request
 }
 
-// noteListed is called when a listing has been answered.
+// noteListed is called when a listing has been answered, or will not be.
 func (s *Session) noteListed(dir string, l *listing) {
 	ls := &s.listings
 	ls.mu.Lock()
@@ -81,7 +82,12 @@ func (s *Session) noteListed(dir string, l *listing) {
 	}
 	ls.noteLength(dir, l, s.cfg.MaxPacket)
 	next := l.next
-	if next != nil {
+	switch {
+	case next == nil:
+	case next.request.callers.Load() == 0: // they have given up
+		delete(ls.latest, dir)
+		next = nil
+	default:
 		next.sent = true
 	}
 	ls.mu.Unlock()
@@ -89,6 +95,15 @@ func (s *Session) noteListed(dir string, l *listing) {
 		s.requests.start(next.request)
 	}
 }
+
+// length returns how many bytes of answers a listing counts for, judging by the last one.
+func (l *listings) length(dir string) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lengthLocked(dir)
+}
+
+func (l *listings) lengthLocked(dir string) int64 { return max(l.lengths[dir], minAnswer) }
 
 // noteLength remembers how long an answer was, if it counts for more than
 // minAnswer. It is called with l.mu held.

@@ -2,6 +2,8 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -55,5 +57,77 @@ func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 		all.Wait()
 		synctest.Wait() // until the server has counted the last listing
 		require.Equal(t, 2, sent.Fired(), "the first listing, and one for all others")
+	})
+}
+
+// Calls that give up take back their listings, unless other calls share them.
+func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
+	once(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
+		require.NoError(t, err)
+		session, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		s := session.(*Session)
+		defer func() { require.NoError(t, s.Close(context.Background())) }()
+		require.NoError(t, server.Create("/found", nil))
+		require.NoError(t, server.Create("/found/before", nil))
+		use := func(ctx context.Context, i int) error {
+			queue := fmt.Sprint("q", i/2)
+			switch i % 4 {
+			case 0, 2:
+				_, err := s.Join(ctx, queue, driver.Mutex, 0, 0, nil, driver.Node{})
+				return err
+			case 1:
+				_, err := s.List(ctx, queue)
+				return err
+			default:
+				return s.readAll(ctx, s.readChildren(s.path(queue), func(*listing) []read { return nil }))
+			}
+		}
+		joined, err := s.Join(t.Context(), "found", driver.Mutex, 0, 0, nil, driver.Node{}) // from now on, queues are listed
+		require.NoError(t, err)
+		require.NoError(t, s.Leave(t.Context(), "found", joined.Node))
+		listings := func() int {
+			s.listings.mu.Lock()
+			defer s.listings.mu.Unlock()
+			return len(s.listings.latest)
+		}
+
+		silent := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldReply()})
+		before := s.requests.send(getRequest("/found", false)) // nothing after it is answered
+		ctx, giveUp := context.WithCancel(t.Context())
+		var all, others sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				if err := use(ctx, i); !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		for i := 1; i < 1000; i += 200 { // some lists are shared with calls that do not give up
+			others.Go(func() {
+				if err := use(t.Context(), i); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		giveUp()
+		all.Wait()
+		synctest.Wait()
+		const sent = maxAnswers / minAnswer // creates among them, whose calls go on to find out what came of them
+		require.LessOrEqual(t, s.requests.unanswered(), 2*sent+5)
+		require.LessOrEqual(t, listings(), 2*sent+5)
+		silent.Release()
+		<-before.done
+		others.Wait()
+		synctest.Wait()
+		time.Sleep(time.Second) // until the calls that gave up have ended
+		require.Zero(t, listings())
+		require.Zero(t, s.requests.unanswered())
 	})
 }

@@ -28,7 +28,9 @@ const (
 // bytes or a little more. Its xid and its length are not known yet.
 func newRequest(op int32, size int) *request {
 	packet := make([]byte, 8, 12+size)
-	return &request{op: op, answer: minAnswer, packet: appendInt(packet, op), done: make(chan struct{})}
+	q := &request{op: op, answer: minAnswer, packet: appendInt(packet, op), done: make(chan struct{})}
+	q.callers.Store(1)
+	return q
 }
 
 func createRequest(path string, data []byte, flags int32, acl []zk.ACL) *request {

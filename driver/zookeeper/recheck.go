@@ -14,8 +14,9 @@ import (
 // A watch may never fire: the server sends no event about a node whose ACL no longer
 // lets the watcher read it (DataTree.setACL notifies no watcher). To guard against
 // that, and against any other lost event, nodes that have been watched for long are
-// checked from time to time, with one listing per queue, whatever the number of its
-// waiters.
+// checked from time to time: with one listing per queue, whatever the number of its
+// waiters, or one by one if the queue is long and the session watches few of its nodes.
+// If every waiter listed a queue of n, that would be n² names in each round.
 
 // recheckInterval is the mean time between two rounds of checks.
 var recheckInterval = 30 * time.Second
@@ -36,8 +37,8 @@ func (s *Session) recheckWatches() {
 	}
 }
 
-// recheckTarget is the node that one request checks: a directory, whose listing
-// shows its contenders, or a node itself. A path may be both (fastpath.go).
+// recheckTarget is what is checked together: the contenders in a directory, or a node
+// itself. A path may be both (fastpath.go).
 type recheckTarget struct {
 	path string
 	self bool
@@ -84,7 +85,7 @@ func isContender(name string) bool {
 // a watch that has not fired when the reply is there has missed its event. (If the
 // connection has broken in between, all have fired.)
 func (s *Session) recheck(target recheckTarget, watches []*watch) {
-	isGone, err := s.checkTarget(target)
+	isGone, err := s.checkTarget(target, watches)
 	hidden := errors.Is(err, driver.ErrNoPermission) || errors.Is(err, zk.ErrNoAuth)
 	for _, w := range watches {
 		switch {
@@ -100,9 +101,9 @@ func (s *Session) recheck(target recheckTarget, watches []*watch) {
 	}
 }
 
-// checkTarget sends the request for a target. isGone reports, according to the answer,
+// checkTarget sends the requests for a target. isGone reports, according to the answers,
 // whether the node that w watches is gone.
-func (s *Session) checkTarget(target recheckTarget) (isGone func(w *watch) bool, err error) {
+func (s *Session) checkTarget(target recheckTarget, watches []*watch) (isGone func(w *watch) bool, err error) {
 	if target.self {
 		_, stat, err := s.get(target.path)
 		if errors.Is(err, zk.ErrNoNode) {
@@ -110,13 +111,51 @@ func (s *Session) checkTarget(target recheckTarget) (isGone func(w *watch) bool,
 		}
 		return func(w *watch) bool { return stat.Czxid != w.stat.Czxid || stat.Version != w.stat.Version }, err
 	}
-	l, err := s.list(target.path)
-	children := slices.Sorted(slices.Values(l.children())) // a copy: others also read the listing
+	var paths []string
+	for _, w := range watches {
+		paths = append(paths, w.paths...)
+	}
+	var exists func(path string) bool
+	if int64(len(paths))*minAnswer < s.listings.length(target.path) {
+		exists, err = s.findEach(paths)
+	} else {
+		exists, err = s.findAll(target.path)
+	}
 	return func(w *watch) bool {
-		return slices.ContainsFunc(w.paths, func(path string) bool {
-			_, name, _ := cutLast(path)
-			_, found := slices.BinarySearch(children, name)
-			return !found
-		})
+		return slices.ContainsFunc(w.paths, func(path string) bool { return !exists(path) })
 	}, err
+}
+
+// findAll lists a directory. exists reports whether it has the node at path.
+func (s *Session) findAll(dir string) (exists func(path string) bool, err error) {
+	l, err := s.list(dir)
+	children := slices.Sorted(slices.Values(l.children())) // a copy: others also read the listing
+	return func(path string) bool {
+		_, name, _ := cutLast(path)
+		_, found := slices.BinarySearch(children, name)
+		return found
+	}, err
+}
+
+// findEach looks for each of the nodes at the paths. exists reports whether it was found.
+func (s *Session) findEach(paths []string) (exists func(path string) bool, err error) {
+	missing := map[string]bool{}
+	reads := make([]read, len(paths))
+	for i, path := range paths {
+		reads[i] = read{
+			begin: func() (awaited, unsent *request) {
+				q := existsRequest(path)
+				return q, q
+			},
+			answered: func(q *request) ([]read, error) {
+				if errors.Is(q.err, zk.ErrNoNode) {
+					missing[path] = true
+					return nil, nil
+				}
+				return nil, q.err
+			},
+		}
+	}
+	err = s.readAll(s.alive, reads...)
+	return func(path string) bool { return !missing[path] }, err
 }

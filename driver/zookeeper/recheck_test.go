@@ -2,6 +2,7 @@ package zookeeper_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -103,11 +104,15 @@ func (h *hiding) lockWatched(name string, opts ...lockpool.LockOption) *lockpool
 // hold takes a lock with the one pool, and waits until the other one waits for it.
 // The channel has the error of the other one's turn.
 func (h *hiding) hold(name string, opts ...lockpool.LockOption) (*lockpool.Lock, <-chan error) {
-	l := h.lockWatched(name, opts...)
+	return h.lockWatched(name, opts...), h.wait(name, opts...)
+}
+
+// wait returns when the other pool waits for a lock. The channel has the error of its turn.
+func (h *hiding) wait(name string, opts ...lockpool.LockOption) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- h.waiter.Do(h.ctx, name, func(context.Context) error { return nil }, opts...) }()
 	h.until(func() bool { return h.waiter.Stats().Waiting == 1 })
-	return l, done
+	return done
 }
 
 func (h *hiding) until(condition func() bool) {
@@ -147,6 +152,18 @@ func TestLostEventsAreNoticed(t *testing.T) {
 				require.NoError(h, <-done)
 				require.Equal(h, int64(1), h.waiterRescues.n.Load())
 				h.until(func() bool { return strings.Contains(h.log.String(), "went unnoticed") })
+			},
+			"predecessor's end in a long queue": func(h *hiding) {
+				l := h.lockWatched("e")
+				for i := range 300 { // behind the waiter
+					_, err := h.admin.Create(fmt.Sprintf("/e/_c_6b9e5bfa-7d36-4c2e-8a3c-4b1f6f1f7d55-lock-%010d", 1_000_000+i), nil, 0, zk.WorldACL(zk.PermAll))
+					require.NoError(h, err)
+				}
+				done := h.wait("e")
+				h.hide(h.node("e", 0))
+				require.NoError(h, l.Unlock(h.ctx))
+				require.NoError(h, <-done)
+				require.Equal(h, int64(1), h.waiterRescues.n.Load())
 			},
 			"holder's end": func(h *hiding) {
 				l := h.lockWatched("b")

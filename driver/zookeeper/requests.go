@@ -1,10 +1,12 @@
 package zookeeper
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -57,9 +59,10 @@ type request struct {
 	packet []byte         // nil when it is on its way
 	size   int            // of packet
 	at     time.Duration  // when it was sent, by expiry.now
-	shared bool           // others may wait for it
 	noted  func(*request) // if not nil, called with the answer before any later event is
 	done   chan struct{}  // closed after that
+
+	callers atomic.Int32 // those who have not given up; several share a listing
 
 	// The answer. It is set before noted is called.
 	err      error
@@ -83,8 +86,8 @@ func (q *request) finish(err error) {
 
 // start sends requests, together, as soon as there is a connection and room for their
 // answers. It never waits. Each request ends with its answer, or with an error that
-// isUnsure: when the connection breaks on which it was sent, or when no connection will
-// be made any more.
+// isUnsure: when the connection breaks on which it was sent, when no connection will be
+// made any more, or when its callers give it up before it is sent.
 func (r *requests) start(all ...*request) {
 	r.mu.Lock()
 	for _, q := range all {
@@ -111,17 +114,20 @@ func (r *requests) start(all ...*request) {
 	}
 }
 
-// cancel takes back a request that was not sent, and reports whether that was so. Then
-// it is not done, and never will be. It does not take back what others may wait for.
+// cancel is called, at most once, by each caller that gives up a request. If all have, and
+// the request was not sent, cancel takes it back, which it reports.
 func (r *requests) cancel(q *request) bool {
-	if q.shared {
+	if q.callers.Add(-1) > 0 {
 		return false
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	i := slices.Index(r.waiting, q)
 	if i >= 0 {
 		r.waiting = slices.Delete(r.waiting, i, i+1)
+	}
+	r.mu.Unlock()
+	if i >= 0 {
+		q.finish(context.Canceled)
 	}
 	return i >= 0
 }

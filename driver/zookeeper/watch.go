@@ -178,7 +178,7 @@ func (s *Session) watch(paths ...string) (w *watch, own bool) {
 	for _, path := range paths {
 		s.watches.byPath[path] = w
 		q := getRequest(path, true)
-		q.noted, q.shared = noted, true
+		q.noted = noted
 		w.reads = append(w.reads, q)
 	}
 	return w, true
