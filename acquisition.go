@@ -120,7 +120,6 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 // handles and recipes meet.
 func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
 	at := a.at
-	a.at = place{}
 	if at.session == nil {
 		err := h.pool.checkTry(a)
 		if err != nil {
@@ -132,7 +131,8 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		at.data = h.pool.owner.Data(a.span, a.local, a.req.permits > 0)
 	}
 	s := at.session
-	a.onSession(s)
+	a.onSession(s) // user code, which may panic
+	a.at = place{} // from here on, the claim removes the node
 	claim := recipe.Claim{
 		Session:   s,
 		Queue:     a.name,

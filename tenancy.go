@@ -157,10 +157,10 @@ func (p *Pool) awaitTurn(ctx context.Context, a *acquisition) (t *tenancy, turn 
 			return nil, 0, w.explain(ctx)
 		}
 	}
-	accepted = true
 	if w.tenancy != nil {
 		a.onSession(w.tenancy.session)
 	}
+	accepted = true
 	return w.tenancy, w.turn, w.err
 }
 

@@ -526,9 +526,13 @@ func TestPlaceInTheQueueOutlivesItsFirstWaiter(t *testing.T) {
 
 // startLock locks "a", unlocks it if that succeeds, and tells the error.
 func startLock(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) <-chan error {
+	return startLockOf(ctx, p, "a", opts...)
+}
+
+func startLockOf(ctx context.Context, p *lockpool.Pool, name string, opts ...lockpool.LockOption) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		l, err := p.Lock(ctx, "a", opts...)
+		l, err := p.Lock(ctx, name, opts...)
 		if err == nil {
 			err = l.Unlock(ctx)
 		}
