@@ -65,30 +65,25 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 	}
 }
 
-// seekSession waits for a session that is alive, until ctx ends, for a call that does
-// without a slot. Such calls are rare, and are not counted as users.
-func (p *Pool) seekSession(ctx context.Context) (*session, error) {
-	began := time.Now()
-	s, err := p.useSession(ctx, nil)
-	if err == nil {
-		p.leaveSession(s)
-	}
-	p.telemetry.SlotAcquired(ctx, began, err)
-	return s, err
-}
-
 // slot is a handle's place on a session, and what puddle pools. An idle slot takes no
 // place, but remembers the session, which knows the queues that its handles have used.
 type slot struct{ *session }
 
 type puddleSlot = puddle.Resource[*slot]
 
-// acquireSlot waits for a slot on a session that is alive, until ctx ends.
-func (p *Pool) acquireSlot(ctx context.Context) (*puddleSlot, error) {
-	res, err := p.slots.Acquire(ctx)
+// errNoFreeHandle is the error of a wait for a slot that was not to last until its context
+// ends.
+var errNoFreeHandle = errors.New("no free handle")
+
+// acquireSlot waits for a slot until free ends, and for a session that is alive until ctx
+// ends, before which free does not end later.
+func (p *Pool) acquireSlot(ctx, free context.Context) (*puddleSlot, error) {
+	res, err := p.slots.Acquire(free)
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
 		return nil, ErrPoolClosed
+	case err != nil && ctx.Err() == nil:
+		return nil, errNoFreeHandle
 	case err != nil:
 		return nil, p.explainNoSlot(ctx, err)
 	}
@@ -100,27 +95,31 @@ func (p *Pool) acquireSlot(ctx context.Context) (*puddleSlot, error) {
 	return res, nil
 }
 
-// ensureSlot gets the handle a slot on a session that is alive. A handle that holds
-// nothing moves if its session has much more to do than another one.
-func (h *Handle) ensureSlot(ctx context.Context) error {
+// ensureSlot gets the handle a slot on a session that is alive, and returns the session. A
+// handle that holds nothing moves if its session has much more to do than another one. If
+// no slot is free until free ends, the handle does without. Such handles are rare, and are
+// not counted as users.
+func (h *Handle) ensureSlot(ctx, free context.Context) (s *session, err error) {
 	if h.slot != nil && !h.slot.Value().isOver() {
-		h.mu.Lock()
-		idle := len(h.holds) == 0
-		h.mu.Unlock()
-		if idle {
+		if !h.holdsAny() {
 			h.pool.move(h.slot.Value())
 		}
-		return nil
+		return h.slot.Value().session, nil
 	}
 	h.releaseSlot()
 	began := time.Now()
-	slot, err := h.pool.acquireSlot(ctx)
-	if err == nil {
-		h.slot = slot
+	slot, err := h.pool.acquireSlot(ctx, free)
+	switch err {
+	case nil:
+		h.slot, s = slot, slot.Value().session
 		h.pool.inUse.Add(1)
+	case errNoFreeHandle:
+		if s, err = h.pool.useSession(ctx, nil); err == nil {
+			h.pool.leaveSession(s)
+		}
 	}
 	h.pool.telemetry.SlotAcquired(ctx, began, err)
-	return err
+	return s, err
 }
 
 // releaseSlot is called by the acquisition, or with mu held if there is none.

@@ -126,9 +126,7 @@ func (h *Handle) mayWaitLocally(req request) bool {
 	if kind := req.kind(); h.pool.cfg.localTurns == 0 || req.try || kind != driver.Mutex && kind != driver.Read {
 		return false
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.holds) == 0
+	return !h.holdsAny()
 }
 
 // awaitTurn waits, until ctx ends, for a turn of a tenancy. If it returns none and no
