@@ -150,7 +150,10 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 	case ctx.Err() == nil:
 		return err
 	case slices.ContainsFunc(p.sessions, func(s *session) bool { return !s.isOver() }):
-		return fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+		if p.slots.Stat().AcquiredResources() == int32(p.cfg.maxHandles) {
+			err = fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+		}
+		return err // a session was about to be chosen, or another one to be opened
 	case p.connectErr != nil:
 		return fmt.Errorf("no session: %w (%w)", err, p.connectErr)
 	default:

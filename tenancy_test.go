@@ -489,6 +489,29 @@ func TestErrorOfALocalWaiterNamesTheNodeInTheWay(t *testing.T) {
 	})
 }
 
+// The delegate waits for a session here, and not for a handle.
+func TestErrorOfALocalWaiterWhoseDelegateHasNoSessionYet(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		var handles []*lockpool.Handle
+		for range 32 { // on one session
+			handles = append(handles, b.Handle(p))
+		}
+		b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DelayReply(time.Second)})
+		first := b.StartLock(p, "a")
+		synctest.Wait()
+		_, err := p.Lock(b.Ctx, "a", lockpool.WaitAtMost(20*time.Millisecond))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotContains(t, err.Error(), "no free handle")
+		b.Unlock(first.Granted())
+		for _, h := range handles {
+			require.NoError(t, h.Close(b.Ctx))
+		}
+	})
+}
+
 // The pool keeps its place in the service's queue for as long as calls wait for it, also
 // if the one that has queued for all gives up.
 func TestPlaceInTheQueueOutlivesItsFirstWaiter(t *testing.T) {
