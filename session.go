@@ -174,9 +174,9 @@ func (p *Pool) useSession(ctx context.Context, before *session) (*session, error
 			p.mu.Unlock()
 			return nil, ErrPoolClosed
 		}
-		least := p.leastUsed()
+		least, alive := p.leastUsed()
 		full := least == nil || least.users >= sessionLoad
-		if full && p.pending == nil && (least == nil || len(p.sessions) < p.cfg.maxSessions) {
+		if full && p.pending == nil && alive < p.cfg.maxSessions {
 			p.pending = newPendingSession()
 			p.work.Add(1)
 			go p.openSession(context.WithoutCancel(ctx), p.pending) // ends when no call waits for a session
@@ -214,15 +214,18 @@ func (p *Pool) leaveSession(s *session) {
 	s.users--
 }
 
-// leastUsed returns the session with the fewest users, or nil if none is alive. It is
-// called with p.mu held.
-func (p *Pool) leastUsed() (least *session) {
+// leastUsed returns the session with the fewest users, or nil if none is alive, and how
+// many are. It is called with p.mu held.
+func (p *Pool) leastUsed() (least *session, alive int) {
 	for _, s := range p.sessions {
-		if !s.isOver() && (least == nil || s.users < least.users) {
+		if s.isOver() {
+			continue
+		}
+		if alive++; least == nil || s.users < least.users {
 			least = s
 		}
 	}
-	return least
+	return least, alive
 }
 
 // prefer returns before if that is alive and does not have many more users than least,
@@ -239,7 +242,8 @@ func prefer(before, least *session) *session {
 func (p *Pool) move(place *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := prefer(place.session, p.leastUsed()); s != nil {
+	least, _ := p.leastUsed()
+	if s := prefer(place.session, least); s != nil {
 		place.users--
 		place.session = s
 		place.users++
