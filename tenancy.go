@@ -600,6 +600,18 @@ func (w *localWaiter) name() string { return fmt.Sprintf("%s%s-%d", localPrefix,
 // localWaiters returns the waiters for the lock that have no node, and the node that
 // they wait behind.
 func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
+	found, behind := p.findLocalWaiters(name)
+	for _, w := range found { // without Pool.mu, because there may be thousands
+		owner := nodedata.Parse(p.owner.Data(w.span, true, false))
+		waiters = append(waiters, Contender{
+			Node: w.name(), Kind: w.req.kind().String(), Local: true, Asked: w.Began(),
+			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+		})
+	}
+	return waiters, behind
+}
+
+func (p *Pool) findLocalWaiters(name string) (waiters []*localWaiter, behind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.local[name]
@@ -617,18 +629,20 @@ func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 		d.mu.Unlock()
 	}
 	for e := q.waiters.Front(); e != nil; e = e.Next() {
-		w := e.Value.(*localWaiter)
-		owner := nodedata.Parse(p.owner.Data(w.span, true, false))
-		waiters = append(waiters, Contender{
-			Node: w.name(), Kind: w.req.kind().String(), Local: true, Asked: w.Began(),
-			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
-		})
+		waiters = append(waiters, e.Value.(*localWaiter))
 	}
 	return waiters, behind
 }
 
 // revokeLocally revokes the waiters without a node that have one of the names.
 func (p *Pool) revokeLocally(name string, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	asked := map[string]bool{}
+	for _, n := range names {
+		asked[n] = true
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.local[name]
@@ -638,7 +652,7 @@ func (p *Pool) revokeLocally(name string, names []string) {
 	for e := q.waiters.Front(); e != nil; {
 		w := e.Value.(*localWaiter)
 		e = e.Next()
-		if !slices.Contains(names, w.name()) {
+		if !asked[w.name()] {
 			continue
 		}
 		if !w.req.revocable {
