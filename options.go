@@ -102,9 +102,9 @@ func WithMaxHandles(n int) Option {
 // one of them acquires it from the service, and the others wait for it in the order in
 // which they asked. When the turns or the time are used up, the pool's next waiter queues
 // at the service behind those of other processes, so that each process gets its share.
-// A waiter that gives up leaves its place in the service's queue to the next one. Readers
-// share the lock in the same way, and may so pass a writer of another process for at most
-// 100 ms.
+// A waiter whose context ends leaves its place in the service's queue to the next one, if
+// both are readers or both are not. Readers share the lock in the same way, and may so pass
+// a writer of another process for at most 100 ms.
 //
 // A handle that holds another lock queues at the service by itself, as do semaphores,
 // plain locks, and calls that do not wait.
