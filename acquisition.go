@@ -120,7 +120,6 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 // handles and recipes meet.
 func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
 	at := a.at
-	a.at = place{}
 	if at.session == nil {
 		err := h.pool.checkTry(a)
 		if err != nil {
@@ -132,7 +131,8 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		at.data = h.pool.owner.Data(a.span, a.local, a.req.permits > 0)
 	}
 	s := at.session
-	a.onSession(s)
+	a.onSession(s) // user code, which may panic
+	a.at = place{} // from here on, the claim removes the node
 	claim := recipe.Claim{
 		Session:   s,
 		Queue:     a.name,
@@ -159,28 +159,27 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	return newTenancy(a, s, queue, node, claim.Data), nil
 }
 
-// handlePatience is how long a call waits for a free handle before it does without.
+// handlePatience is how long a call for which others may wait waits for a free handle
+// before it does without.
 const handlePatience = 10 * time.Millisecond
 
-// chooseSession returns the session for a node. A call that has waited, so that others may
-// wait behind it in memory, does without a handle if none is free: those others may have
-// the handles.
+// chooseSession returns the session for a node. A call for which others may wait, because
+// the handle holds a lock or because they wait behind the call in memory, does without a
+// place for the handle if none is free: those others may have the places.
 func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
-	if a.hasWaited {
-		within, cancel := context.WithTimeout(ctx, handlePatience)
+	free := ctx
+	if a.queue != nil && (a.hasWaited || a.hasSlot) || h.holdsAny() {
+		var cancel context.CancelFunc
+		free, cancel = context.WithTimeout(ctx, handlePatience)
 		defer cancel()
-		if err := h.ensureSlot(within); err != nil {
-			return h.pool.seekSession(ctx)
-		}
-	} else if err := h.ensureSlot(ctx); err != nil {
-		return nil, err
 	}
-	if a.queue != nil {
+	s, err := h.ensureSlot(ctx, free)
+	if err == nil && a.queue != nil {
 		h.pool.mu.Lock()
 		a.hasSlot = true
 		h.pool.mu.Unlock()
 	}
-	return h.slot.Value().session, nil
+	return s, err
 }
 
 // establish registers a hold that was granted, and enters it.
@@ -239,7 +238,7 @@ type acquisition struct {
 
 	// Pool.mu guards these, until others no longer find it in the local queue.
 	local     bool // it may get the lock from another handle of the pool
-	hasSlot   bool // it does not have to wait for a free handle
+	hasSlot   bool // it does not wait for a free handle
 	inMemory  bool // it waits in the local queue
 	hasWaited bool // it has waited there, or lost its place at the service
 	revoked   bool // while it waited there

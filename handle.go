@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// The order of locks is Handle.mu, Pool.mu, and then one of life.mu and heldNode.mu.
-// None is held during a request, during a wait, or while user code runs.
+// The order of locks is Handle.mu, Pool.mu, and then one of life.mu, heldNode.mu and
+// acquisition.mu. None is held during a request, during a wait, or while user code runs.
 
 // Handle is one holder of locks. It can lock again what it holds, deeper in the code,
 // without waiting; see [Lock]. Create one with [Pool.Handle].
@@ -37,7 +37,7 @@ func (h *Handle) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Handle(%
 // open gets a new handle a slot. From then on it is the caller's to close.
 func (h *Handle) open(ctx context.Context) error {
 	return h.exclusively(ctx, func(ctx context.Context) error {
-		err := h.ensureSlot(ctx)
+		_, err := h.ensureSlot(ctx, ctx)
 		if err != nil && ctx.Err() != nil {
 			return withCause(ctx, err)
 		}
@@ -46,6 +46,13 @@ func (h *Handle) open(ctx context.Context) error {
 		h.transient = err != nil
 		return err
 	})
+}
+
+// holdsAny reports whether the handle holds a lock.
+func (h *Handle) holdsAny() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.holds) > 0
 }
 
 // Lock waits for the lock of that name until ctx ends. If the handle holds it already,

@@ -33,8 +33,9 @@ type Contender struct {
 	Granted time.Time
 
 	// Local means that it is a handle of this pool that waits for the lock without a
-	// node, behind another handle (see WithLocalTurns). Node is then a name that
-	// Pool.Revoke accepts, and Asked is by this machine's clock.
+	// node, behind another handle (see WithLocalTurns). Node is then a name that this
+	// pool's Revoke accepts, for as long as the handle waits without a node, and Asked is
+	// by this machine's clock.
 	Local bool
 
 	// What a lockpool contender says about itself.

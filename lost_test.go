@@ -140,6 +140,28 @@ func TestUnremovableNodeGoesWithItsSession(t *testing.T) {
 	b.AwaitQueue("a", 0)
 }
 
+// A session with a node that the service refuses to remove does not count as one of those
+// that the pool may open.
+func TestSessionThatTakesNoMoreHandlesDoesNotCount(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithMaxSessions(2))
+		other := b.Lock(p, "other")
+		b.Restrict("/a", zk.PermRead|zk.PermCreate)
+		require.ErrorIs(t, b.Lock(p, "a").Unlock(b.Ctx), lockpool.ErrNoPermission)
+		var handles []*lockpool.Handle
+		for range 64 {
+			handles = append(handles, b.Handle(p))
+		}
+		require.Equal(t, 3, p.Stats().OpenSessions)
+		b.Unlock(other)
+		for _, h := range handles {
+			require.NoError(t, h.Close(b.Ctx))
+		}
+		b.AwaitQueue("a", 0)
+	})
+}
+
 // A waiter whose node is removed keeps its turn ahead of callers that come later.
 func TestWaiterWithARemovedNodeIsNotOvertaken(t *testing.T) {
 	t.Parallel()

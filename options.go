@@ -80,8 +80,10 @@ func WithMaxSessions(n int) Option {
 // WithMaxHandles limits the handles that exist at one time to n, which must be at least
 // 1: those of Pool.Handle, and those of the holders and waiters of Pool.Lock and
 // Pool.Do. Further callers block until a handle is returned. Callers of Pool.Lock that
-// wait for another one in memory (see [WithLocalTurns]) do not count. One that is then the
-// first to queue at the service takes a handle if there is one, but does not wait for it.
+// wait for another one in memory (see [WithLocalTurns]), and get the lock from it, do not
+// count. A call for which others may wait, because it is the first of those that wait in
+// memory or because its holder has a lock, takes a handle if there is one, but does not
+// wait for it.
 func WithMaxHandles(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1<<30 {
@@ -100,9 +102,9 @@ func WithMaxHandles(n int) Option {
 // one of them acquires it from the service, and the others wait for it in the order in
 // which they asked. When the turns or the time are used up, the pool's next waiter queues
 // at the service behind those of other processes, so that each process gets its share.
-// A waiter that gives up leaves its place in the service's queue to the next one. Readers
-// share the lock in the same way, and may so pass a writer of another process for at most
-// 100 ms.
+// A waiter whose context ends leaves its place in the service's queue to the next one, if
+// both are readers or both are not. Readers share the lock in the same way, and may so pass
+// a writer of another process for at most 100 ms.
 //
 // A handle that holds another lock queues at the service by itself, as do semaphores,
 // plain locks, and calls that do not wait.

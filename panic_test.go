@@ -57,6 +57,12 @@ type panickingSpan struct {
 
 func (panickingSpan) IsRecording() bool { return true }
 
+// SpanContext is valid, as that of each span with a provider is: without one, only one
+// span of an acquisition is started.
+func (panickingSpan) SpanContext() trace.SpanContext {
+	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}})
+}
+
 func (s panickingSpan) SetAttributes(...attribute.KeyValue) { s.provider.step() }
 
 func (s panickingSpan) AddEvent(string, ...trace.EventOption) { s.provider.step() }
@@ -66,6 +72,32 @@ func (s panickingSpan) AddLink(trace.Link) { s.provider.step() }
 func (s panickingSpan) SetStatus(codes.Code, string) { s.provider.step() }
 
 func (s panickingSpan) End(...trace.SpanEndOption) { s.provider.step() }
+
+// onAnother calls f on a goroutine of its own.
+func onAnother[T any](f func() (T, error)) (result T, err error) {
+	done := make(chan struct{})
+	go func() { result, err = f(); close(done) }()
+	<-done
+	return result, err
+}
+
+// whenWaiting calls f when n calls of the pool wait for a lock, at the latest when the
+// function that it returns is called.
+func whenWaiting(p *lockpool.Pool, n int, f func()) (finish func()) {
+	enough, called := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(called)
+		for over := false; !over && p.Stats().Waiting < n; {
+			select {
+			case <-enough:
+				over = true
+			case <-time.After(time.Millisecond):
+			}
+		}
+		f()
+	}()
+	return func() { close(enough); <-called }
+}
 
 // A sampler or span processor that panics keeps neither a lock held nor a pool
 // open.
@@ -102,6 +134,21 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 					_, _ = h.Lock(b.Ctx, name)
 				}
 			}
+		},
+		"turn": func(p *lockpool.Pool) {
+			l, err := onAnother(func() (*lockpool.Lock, error) { return p.Lock(b.Ctx, "a") })
+			require.NoError(t, err)
+			defer whenWaiting(p, 1, func() { b.Unlock(l) })()
+			_ = p.Do(b.Ctx, "a", func(context.Context) error { return nil })
+		},
+		"place": func(p *lockpool.Pool) {
+			ctx, giveUp := context.WithCancel(b.Ctx)
+			first := startLockOf(ctx, p, "held")
+			b.AwaitQueue("held", 2)
+			b.AwaitWaiting(p, 1)
+			defer func() { require.ErrorIs(t, <-first, context.Canceled) }()
+			defer whenWaiting(p, 2, giveUp)()
+			_ = p.Do(b.Ctx, "held", func(context.Context) error { return nil }, lockpool.WaitAtMost(30*time.Millisecond))
 		},
 	}
 	held := b.Lock(others, "held")

@@ -17,8 +17,8 @@ import (
 //
 // Given names of nodes that [Pool.Queue] returned, Revoke asks those contenders
 // instead, whether they hold the lock or wait for it. The handles of a pool may share a
-// node (see [WithLocalTurns]), which then stands for those that hold the lock now. It is not an error if there is no
-// such contender, or no longer one.
+// node (see [WithLocalTurns]), which then stands for those that hold the lock now. It is
+// not an error if there is no such contender, or no longer one.
 func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 	local := func(node string) bool { return strings.HasPrefix(node, localPrefix) }
 	stored := slices.DeleteFunc(slices.Clone(nodes), local)

@@ -65,30 +65,25 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 	}
 }
 
-// seekSession waits for a session that is alive, until ctx ends, for a call that does
-// without a slot. Such calls are rare, and are not counted as users.
-func (p *Pool) seekSession(ctx context.Context) (*session, error) {
-	began := time.Now()
-	s, err := p.useSession(ctx, nil)
-	if err == nil {
-		p.leaveSession(s)
-	}
-	p.telemetry.SlotAcquired(ctx, began, err)
-	return s, err
-}
-
 // slot is a handle's place on a session, and what puddle pools. An idle slot takes no
 // place, but remembers the session, which knows the queues that its handles have used.
 type slot struct{ *session }
 
 type puddleSlot = puddle.Resource[*slot]
 
-// acquireSlot waits for a slot on a session that is alive, until ctx ends.
-func (p *Pool) acquireSlot(ctx context.Context) (*puddleSlot, error) {
-	res, err := p.slots.Acquire(ctx)
+// errNoFreeHandle is the error of a wait for a slot that was not to last until its context
+// ends.
+var errNoFreeHandle = errors.New("no free handle")
+
+// acquireSlot waits for a slot until free ends, and for a session that is alive until ctx
+// ends, before which free does not end later.
+func (p *Pool) acquireSlot(ctx, free context.Context) (*puddleSlot, error) {
+	res, err := p.slots.Acquire(free)
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
 		return nil, ErrPoolClosed
+	case err != nil && ctx.Err() == nil:
+		return nil, errNoFreeHandle
 	case err != nil:
 		return nil, p.explainNoSlot(ctx, err)
 	}
@@ -100,27 +95,31 @@ func (p *Pool) acquireSlot(ctx context.Context) (*puddleSlot, error) {
 	return res, nil
 }
 
-// ensureSlot gets the handle a slot on a session that is alive. A handle that holds
-// nothing moves if its session has much more to do than another one.
-func (h *Handle) ensureSlot(ctx context.Context) error {
+// ensureSlot gets the handle a slot on a session that is alive, and returns the session. A
+// handle that holds nothing moves if its session has much more to do than another one. If
+// no slot is free until free ends, the handle does without. Such handles are rare, and are
+// not counted as users.
+func (h *Handle) ensureSlot(ctx, free context.Context) (s *session, err error) {
 	if h.slot != nil && !h.slot.Value().isOver() {
-		h.mu.Lock()
-		idle := len(h.holds) == 0
-		h.mu.Unlock()
-		if idle {
+		if !h.holdsAny() {
 			h.pool.move(h.slot.Value())
 		}
-		return nil
+		return h.slot.Value().session, nil
 	}
 	h.releaseSlot()
 	began := time.Now()
-	slot, err := h.pool.acquireSlot(ctx)
-	if err == nil {
-		h.slot = slot
+	slot, err := h.pool.acquireSlot(ctx, free)
+	switch err {
+	case nil:
+		h.slot, s = slot, slot.Value().session
 		h.pool.inUse.Add(1)
+	case errNoFreeHandle:
+		if s, err = h.pool.useSession(ctx, nil); err == nil {
+			h.pool.leaveSession(s)
+		}
 	}
 	h.pool.telemetry.SlotAcquired(ctx, began, err)
-	return err
+	return s, err
 }
 
 // releaseSlot is called by the acquisition, or with mu held if there is none.
@@ -151,7 +150,10 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 	case ctx.Err() == nil:
 		return err
 	case slices.ContainsFunc(p.sessions, func(s *session) bool { return !s.isOver() }):
-		return fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+		if p.slots.Stat().AcquiredResources() == int32(p.cfg.maxHandles) {
+			err = fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+		}
+		return err // a session was about to be chosen, or another one to be opened
 	case p.connectErr != nil:
 		return fmt.Errorf("no session: %w (%w)", err, p.connectErr)
 	default:
@@ -172,9 +174,9 @@ func (p *Pool) useSession(ctx context.Context, before *session) (*session, error
 			p.mu.Unlock()
 			return nil, ErrPoolClosed
 		}
-		least := p.leastUsed()
+		least, alive := p.leastUsed()
 		full := least == nil || least.users >= sessionLoad
-		if full && p.pending == nil && (least == nil || len(p.sessions) < p.cfg.maxSessions) {
+		if full && p.pending == nil && alive < p.cfg.maxSessions {
 			p.pending = newPendingSession()
 			p.work.Add(1)
 			go p.openSession(context.WithoutCancel(ctx), p.pending) // ends when no call waits for a session
@@ -212,15 +214,18 @@ func (p *Pool) leaveSession(s *session) {
 	s.users--
 }
 
-// leastUsed returns the session with the fewest users, or nil if none is alive. It is
-// called with p.mu held.
-func (p *Pool) leastUsed() (least *session) {
+// leastUsed returns the session with the fewest users, or nil if none is alive, and how
+// many are. It is called with p.mu held.
+func (p *Pool) leastUsed() (least *session, alive int) {
 	for _, s := range p.sessions {
-		if !s.isOver() && (least == nil || s.users < least.users) {
+		if s.isOver() {
+			continue
+		}
+		if alive++; least == nil || s.users < least.users {
 			least = s
 		}
 	}
-	return least
+	return least, alive
 }
 
 // prefer returns before if that is alive and does not have many more users than least,
@@ -237,7 +242,8 @@ func prefer(before, least *session) *session {
 func (p *Pool) move(place *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := prefer(place.session, p.leastUsed()); s != nil {
+	least, _ := p.leastUsed()
+	if s := prefer(place.session, least); s != nil {
 		place.users--
 		place.session = s
 		place.users++

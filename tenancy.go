@@ -126,9 +126,7 @@ func (h *Handle) mayWaitLocally(req request) bool {
 	if kind := req.kind(); h.pool.cfg.localTurns == 0 || req.try || kind != driver.Mutex && kind != driver.Read {
 		return false
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.holds) == 0
+	return !h.holdsAny()
 }
 
 // awaitTurn waits, until ctx ends, for a turn of a tenancy. If it returns none and no
@@ -157,10 +155,10 @@ func (p *Pool) awaitTurn(ctx context.Context, a *acquisition) (t *tenancy, turn 
 			return nil, 0, w.explain(ctx)
 		}
 	}
-	accepted = true
 	if w.tenancy != nil {
 		a.onSession(w.tenancy.session)
 	}
+	accepted = true
 	return w.tenancy, w.turn, w.err
 }
 
@@ -602,6 +600,18 @@ func (w *localWaiter) name() string { return fmt.Sprintf("%s%s-%d", localPrefix,
 // localWaiters returns the waiters for the lock that have no node, and the node that
 // they wait behind.
 func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
+	found, behind := p.findLocalWaiters(name)
+	for _, w := range found { // without Pool.mu, because there may be thousands
+		owner := nodedata.Parse(p.owner.Data(w.span, true, false))
+		waiters = append(waiters, Contender{
+			Node: w.name(), Kind: w.req.kind().String(), Local: true, Asked: w.Began(),
+			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+		})
+	}
+	return waiters, behind
+}
+
+func (p *Pool) findLocalWaiters(name string) (waiters []*localWaiter, behind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.local[name]
@@ -619,18 +629,20 @@ func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 		d.mu.Unlock()
 	}
 	for e := q.waiters.Front(); e != nil; e = e.Next() {
-		w := e.Value.(*localWaiter)
-		owner := nodedata.Parse(p.owner.Data(w.span, true, false))
-		waiters = append(waiters, Contender{
-			Node: w.name(), Kind: w.req.kind().String(), Local: true, Asked: w.Began(),
-			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
-		})
+		waiters = append(waiters, e.Value.(*localWaiter))
 	}
 	return waiters, behind
 }
 
 // revokeLocally revokes the waiters without a node that have one of the names.
 func (p *Pool) revokeLocally(name string, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	asked := map[string]bool{}
+	for _, n := range names {
+		asked[n] = true
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.local[name]
@@ -640,7 +652,7 @@ func (p *Pool) revokeLocally(name string, names []string) {
 	for e := q.waiters.Front(); e != nil; {
 		w := e.Value.(*localWaiter)
 		e = e.Next()
-		if !slices.Contains(names, w.name()) {
+		if !asked[w.name()] {
 			continue
 		}
 		if !w.req.revocable {

@@ -489,6 +489,29 @@ func TestErrorOfALocalWaiterNamesTheNodeInTheWay(t *testing.T) {
 	})
 }
 
+// The delegate waits for a session here, and not for a handle.
+func TestErrorOfALocalWaiterWhoseDelegateHasNoSessionYet(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		var handles []*lockpool.Handle
+		for range 32 { // on one session
+			handles = append(handles, b.Handle(p))
+		}
+		b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.DelayReply(time.Second)})
+		first := b.StartLock(p, "a")
+		synctest.Wait()
+		_, err := p.Lock(b.Ctx, "a", lockpool.WaitAtMost(20*time.Millisecond))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotContains(t, err.Error(), "no free handle")
+		b.Unlock(first.Granted())
+		for _, h := range handles {
+			require.NoError(t, h.Close(b.Ctx))
+		}
+	})
+}
+
 // The pool keeps its place in the service's queue for as long as calls wait for it, also
 // if the one that has queued for all gives up.
 func TestPlaceInTheQueueOutlivesItsFirstWaiter(t *testing.T) {
@@ -526,9 +549,13 @@ func TestPlaceInTheQueueOutlivesItsFirstWaiter(t *testing.T) {
 
 // startLock locks "a", unlocks it if that succeeds, and tells the error.
 func startLock(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) <-chan error {
+	return startLockOf(ctx, p, "a", opts...)
+}
+
+func startLockOf(ctx context.Context, p *lockpool.Pool, name string, opts ...lockpool.LockOption) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		l, err := p.Lock(ctx, "a", opts...)
+		l, err := p.Lock(ctx, name, opts...)
 		if err == nil {
 			err = l.Unlock(ctx)
 		}
@@ -654,6 +681,86 @@ func TestNobodyWithAHandleWaitsForOneWithout(t *testing.T) {
 		require.NoError(t, h.Close(b.Ctx))
 		require.NoError(t, <-without)
 		require.Zero(t, p.Stats().InUse)
+	})
+}
+
+// A handle whose session is over waits for a place on another one. Those that have one do
+// not wait behind it.
+func TestNobodyWithAHandleWaitsForOneThatLostItsSession(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithMaxHandles(1))
+		h := b.Handle(p)
+		opened := make(chan *lockpool.Handle)
+		go func() { opened <- b.Handle(p) }() // waits for the handle
+		time.Sleep(time.Second)
+		server := b.Server.(*zktest.Server)
+		for _, s := range server.State().Sessions {
+			if s.ID != b.Admin.SessionID() {
+				require.NoError(t, server.ExpireSession(s.ID))
+			}
+		}
+		synctest.Wait()
+		done := make(chan error, 1)
+		go func() { done <- h.Do(b.Ctx, "a", func(context.Context) error { return nil }) }()
+		other := <-opened
+		ctx, cancel := context.WithTimeout(b.Ctx, 10*time.Second)
+		defer cancel()
+		l, err := other.Lock(ctx, "a")
+		require.NoError(t, err)
+		b.Unlock(l)
+		require.NoError(t, <-done)
+		require.NoError(t, other.Close(b.Ctx))
+		require.NoError(t, h.Close(b.Ctx))
+	})
+}
+
+// A holder that needs another lock does not wait for a handle: those who have the handles
+// may wait for it.
+func TestHolderDoesNotWaitForAHandle(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithMaxHandles(1))
+		h := b.Handle(p)
+		l := b.Lock(h, "a")
+		done := make(chan error, 1)
+		go func() {
+			done <- p.Do(b.Ctx, "a", func(ctx context.Context) error { // a turn, without a handle
+				time.Sleep(time.Second)
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				return p.Do(ctx, "b", func(context.Context) error { return nil })
+			})
+		}()
+		b.AwaitWaiting(p, 1)
+		b.Unlock(l)
+		w := b.StartLock(h, "a")
+		require.NoError(t, <-done)
+		b.Unlock(w.Granted())
+		require.NoError(t, h.Close(b.Ctx))
+	})
+}
+
+// Only for a handle that others have does a call not wait.
+func TestFirstWaiterTakesAHandleThatIsFree(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		lost := b.Lock(p, "a")
+		w := waitLocally(b, p)
+		server := b.Server.(*zktest.Server)
+		server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Times: zktest.Always, Do: zktest.DelayReply(100 * time.Millisecond)})
+		for _, s := range server.State().Sessions {
+			if len(s.Ephemerals) > 0 {
+				require.NoError(t, server.ExpireSession(s.ID))
+			}
+		}
+		b.AwaitLoss(lost)
+		require.ErrorIs(t, lost.Unlock(b.Ctx), lockpool.ErrLockLost)
+		l := w.Granted()
+		require.Equal(t, 1, p.Stats().InUse)
+		b.Unlock(l)
 	})
 }
 
