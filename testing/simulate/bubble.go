@@ -375,32 +375,43 @@ func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
 	}
 }
 
-// slowConn is a connection on which everything takes some time.
+// slowConn is a connection on which everything takes some time. What comes while something
+// is on its way arrives with it, so the connection has no limited throughput.
 type slowConn struct {
 	net.Conn
-	latency time.Duration
-	up      *rand.Rand // used by the goroutine that writes
-	down    *rand.Rand // used by the goroutine that reads
+	up, down delay
+}
+
+// delay is how long packets take in one direction. It is used by one goroutine.
+type delay struct {
+	most time.Duration
+	rand *rand.Rand
+	last time.Time // when something has arrived
+}
+
+func (d *delay) pass() {
+	if time.Since(d.last) > 0 { // in virtual time, a packet that had to wait comes at once
+		time.Sleep(between(d.rand, 0, d.most))
+	}
+	d.last = time.Now()
 }
 
 func newSlowConn(conn net.Conn, latency time.Duration, seed uint64) *slowConn {
 	_, port, _ := net.SplitHostPort(conn.LocalAddr().String())
 	var number uint64
 	_, _ = fmt.Sscan(port, &number)
-	return &slowConn{conn, latency, rand.New(rand.NewPCG(seed, 2*number)), rand.New(rand.NewPCG(seed, 2*number+1))}
+	direction := func(n uint64) delay { return delay{most: latency, rand: rand.New(rand.NewPCG(seed, 2*number+n))} }
+	return &slowConn{conn, direction(0), direction(1)}
 }
 
 func (c *slowConn) Write(p []byte) (int, error) {
-	time.Sleep(between(c.up, 0, c.latency))
+	c.up.pass()
 	return c.Conn.Write(p)
 }
 
-// Read delays what has arrived. Packets are read in two parts, of which one is delayed.
 func (c *slowConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.down.IntN(2) == 0 {
-		time.Sleep(between(c.down, 0, c.latency))
-	}
+	c.down.pass()
 	return n, err
 }
 
