@@ -380,11 +380,15 @@ func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
 	}
 }
 
-// slowConn is a connection on which everything takes some time.
+// slowConn is a connection on which everything takes some time. What comes while something
+// is on its way arrives with it, so the connection has no limited throughput.
 type slowConn struct {
 	net.Conn
 	latency time.Duration
-	down    *rand.Rand // used by the goroutine that reads
+
+	// The goroutine that reads uses these.
+	down *rand.Rand
+	read time.Time // when something has arrived
 
 	mu     sync.Mutex
 	up     *rand.Rand
@@ -450,12 +454,13 @@ func (c *slowConn) Close() error {
 	return c.Conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// Read delays what has arrived. Packets are read in two parts, of which one is delayed.
+// Read delays what has arrived.
 func (c *slowConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.down.IntN(2) == 0 {
+	if time.Since(c.read) > 0 { // in virtual time, a packet that had to wait comes at once
 		time.Sleep(between(c.down, 0, c.latency))
 	}
+	c.read = time.Now()
 	return n, err
 }
 
