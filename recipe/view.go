@@ -96,7 +96,7 @@ func (v *View) join(j driver.Joined) (queue []driver.Node) {
 // too, and the others are the rest.
 func (v *View) extend(j driver.Joined) bool {
 	n := len(v.queue)
-	if n == 0 {
+	if n == 0 || j.Node.Seq < v.queue[n-1].Seq { // the counter has passed its end
 		return false
 	}
 	i := driver.Place(j.Behind, v.queue[n-1])

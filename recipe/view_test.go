@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,4 +39,8 @@ func TestViewIsExtendedOnlyBehindItsLast(t *testing.T) {
 	v.listed([]driver.Node{{Name: "r", Seq: 5, Kind: driver.Read}})
 	require.Zero(t, v.last(driver.Read), "a reader would not wait")
 	require.Equal(t, int32(5), v.last(driver.Mutex).Seq)
+
+	end := driver.Node{Name: "e", Seq: math.MaxInt32}
+	v.listed([]driver.Node{end})
+	require.Nil(t, v.join(driver.Joined{Node: driver.Node{Name: "f", Seq: math.MinInt32}, Behind: []driver.Node{end}}), "a number that orders nothing")
 }
