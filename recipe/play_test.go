@@ -706,7 +706,7 @@ func TestPlaysFindMistakes(t *testing.T) {
 		sessions [][]driver.Kind
 	}{
 		"the removal of a node of the same session is a proof": {ownGoneIsProof, [][]driver.Kind{{m, m}, {m}}},
-		"a missing node counts as one that has left":           {missingIsDeleted, [][]driver.Kind{{m}, {m}}},
+		"a missing node counts as one that has left":           {missingIsDeleted, [][]driver.Kind{{m, m}, {m}}},
 		"watches outlive their connection":                     {noInterruption, [][]driver.Kind{{m}, {m}}},
 		"others may have joined in between":                    {gapsBehind, [][]driver.Kind{{m, m, m}, {m}}},
 		"who joins is told to be alone":                        {aloneBehindAnother, [][]driver.Kind{{m, m}, {m}}},
