@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"context"
 	"math"
 	"testing"
 
@@ -43,4 +44,35 @@ func TestViewIsExtendedOnlyBehindItsLast(t *testing.T) {
 	end := driver.Node{Name: "e", Seq: math.MaxInt32}
 	v.listed([]driver.Node{end})
 	require.Nil(t, v.join(driver.Joined{Node: driver.Node{Name: "f", Seq: math.MinInt32}, Behind: []driver.Node{end}}), "a number that orders nothing")
+}
+
+// joinedSession is a fakeSession in which a contender joins directly behind one of its own.
+type joinedSession struct {
+	fakeSession
+	joined driver.Joined
+}
+
+func (s *joinedSession) Join(context.Context, string, driver.Kind, int, int, []byte, driver.Node) (driver.Joined, error) {
+	return s.joined, nil
+}
+
+func (s *joinedSession) Leave(context.Context, string, driver.Node) error { return nil }
+
+// A waiter of the session may not have told the view yet that the writer before it is gone.
+func TestTryFailsForNobodyWhoIsGone(t *testing.T) {
+	t.Parallel()
+	writer, reader := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2, Kind: driver.Read}
+	self := driver.Node{Name: "c", Seq: 3, Kind: driver.Read}
+	s := &joinedSession{fakeSession{queue: []driver.Node{reader, self}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
+	var views Views
+	views.open("q").listed([]driver.Node{writer, reader})
+	c := Claim{Session: s, Queue: "q", Kind: driver.Read, Rule: Shared, Views: &views}
+	node, err := c.Try(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, self, node)
+
+	s.queue = []driver.Node{writer, reader, self}
+	views.open("q").listed(s.queue[:2])
+	_, err = c.Try(t.Context())
+	require.ErrorIs(t, err, ErrBusy)
 }
