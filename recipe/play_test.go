@@ -34,10 +34,13 @@ type play struct {
 	faults   int                // that may still happen
 	fault    string             // the only kind of them; empty if all may
 	mistake  mistake
-	patient  bool // who holds the lock leaves when nothing else can happen
+	patient  bool          // who holds the lock leaves when nothing else can happen
+	free     []driver.Node // that were at the head when they joined
 	told     []string
 	err      error
 }
+
+var errWrongFailure = errors.New("a try failed for somebody who was gone before")
 
 // playSession is a session as package driver describes it.
 type playSession struct {
@@ -82,6 +85,7 @@ type player struct {
 	where   string
 	self    driver.Node
 	keeps   bool // its node, when it gives up
+	tries   bool // instead of waiting
 	hasty   bool // its Leave does not wait for the answer if its context has ended
 	permits int
 	shares  bool // its lock, before it leaves
@@ -165,6 +169,9 @@ func (s *playSession) Join(ctx context.Context, _ string, kind driver.Kind, perm
 		w.nodes = append(w.nodes, node)
 		w.made = append(w.made, node)
 		w.lead()
+		if slices.Contains(w.led, node) {
+			s.play.free = append(s.play.free, node)
+		}
 	}
 	s.ask(create)
 	var queue []driver.Node
@@ -461,15 +468,23 @@ func (x *player) act() {
 		p.mu.Lock()
 		x.cancel = cancel
 		p.mu.Unlock()
-		node, err := Claim{
+		claim := Claim{
 			Session: s, Queue: "q", Kind: x.kind, Permits: x.permits, Rule: ruleOf(x.kind), Views: &s.views, Observer: playObserver{x}, Node: kept,
 			Keep: func(n driver.Node) bool { kept = n; return x.keeps },
-		}.Acquire(waits)
+		}
+		take := claim.Acquire
+		if x.tries {
+			take = claim.Try
+		}
+		node, err := take(waits)
 		cancel()
 		p.mu.Lock()
 		x.cancel = nil
 		if err == nil && !slices.Contains(p.world.led, node) && p.err == nil {
 			p.err = fmt.Errorf("%w: %s", errWrongGrant, node)
+		}
+		if errors.Is(err, ErrBusy) && slices.Contains(p.free, x.self) && p.err == nil {
+			p.err = fmt.Errorf("%w: %s", errWrongFailure, x.self)
 		}
 		goesOn := err != nil && errors.Is(err, context.Canceled) && x.keeps && kept != driver.Node{}
 		p.tell("%s: %v %v", x.name, node, err)
@@ -610,7 +625,7 @@ func perform(seed uint64, faults int, sessions [][]driver.Kind, mistake mistake)
 		for j, kind := range kinds {
 			p.players = append(p.players, &player{
 				play: p, session: s, name: fmt.Sprintf("player %d.%d", i, j), kind: kind,
-				keeps: p.random.IntN(3) == 0, hasty: p.random.IntN(2) == 0, shares: kind != driver.Read && kind != pe && p.random.IntN(4) == 0,
+				keeps: p.random.IntN(3) == 0, tries: p.random.IntN(6) == 0, hasty: p.random.IntN(2) == 0, shares: kind != driver.Read && kind != pe && p.random.IntN(4) == 0,
 			})
 			if kind == pe {
 				p.players[len(p.players)-1].permits = 1 + p.random.IntN(playLimit)
