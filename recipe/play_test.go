@@ -667,6 +667,7 @@ func perform(seed uint64, faults int, sessions [][]driver.Kind, mistake mistake)
 	for { // until all players are off the stage
 		synctest.Wait()
 		stands := false
+		p.mu.Lock()
 		for _, x := range p.players {
 			if x.gate != nil {
 				stands = true
@@ -674,6 +675,7 @@ func perform(seed uint64, faults int, sessions [][]driver.Kind, mistake mistake)
 				x.gate = nil
 			}
 		}
+		p.mu.Unlock()
 		if !stands {
 			return err
 		}
