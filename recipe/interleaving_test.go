@@ -31,6 +31,7 @@ type world struct {
 	sessions []*sessionState
 	next     int32         // sequence number
 	led      []driver.Node // that have been at the head
+	made     []driver.Node // ever; only for plays
 	faults   int           // that may still happen
 	trail    *trail        // how it came to this; not part of the state
 }
@@ -147,7 +148,7 @@ func (w *world) clone() *world {
 	c.sessions = nil
 	for _, s := range w.sessions {
 		t := *s
-		t.view = &View{queue: s.view.queue, own: maps.Clone(s.view.own)}
+		t.view = &View{queue: slices.Clip(s.view.queue), own: maps.Clone(s.view.own)}
 		t.requests, t.answers = slices.Clone(s.requests), slices.Clone(s.answers)
 		t.watched, t.known, t.leaving = slices.Clone(s.watched), slices.Clone(s.known), slices.Clone(s.leaving)
 		t.contenders = nil
@@ -218,11 +219,22 @@ func bit(b bool) byte {
 // lead notes which nodes are at the head now.
 func (w *world) lead() {
 	for i, n := range w.nodes {
-		if len(RuleOf(n.Kind)(w.nodes, i)) == 0 && !slices.Contains(w.led, n) {
+		if len(ruleOf(n.Kind)(w.nodes, i)) == 0 && !slices.Contains(w.led, n) {
 			w.led = append(w.led, n)
 			slices.SortFunc(w.led, bySeq)
 		}
 	}
+}
+
+// playLimit is that of the permits in plays.
+const playLimit = 2
+
+// ruleOf is RuleOf, for permits as well.
+func ruleOf(k driver.Kind) Rule {
+	if k == driver.Permit {
+		return Within(playLimit)
+	}
+	return RuleOf(k)
 }
 
 func (w *world) exists(n driver.Node) bool { return slices.Contains(w.nodes, n) }

@@ -22,7 +22,7 @@ func (p Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, err
 		if err != nil || created {
 			return node, err
 		}
-		if _, err = blocked(ctx, blockedState{head: node, obstacles: []driver.Node{node}, view: newView()}); err != nil {
+		if _, err = blocked(ctx, blockedState{head: node, obstacles: []driver.Node{node}, view: newView(), listed: true}); err != nil {
 			return driver.Node{}, err
 		}
 	}

@@ -92,6 +92,7 @@ type blockedState struct {
 	head, self driver.Node
 	obstacles  []driver.Node // as the rule returns them
 	view       *View
+	listed     bool // the obstacles were there after the claim's node had joined
 }
 
 // onBlocked handles obstacles. It reports true if the lock is granted without another
@@ -99,6 +100,9 @@ type blockedState struct {
 type onBlocked func(ctx context.Context, s blockedState) (granted bool, err error)
 
 func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
+	if !s.listed {
+		return false, nil // those in the view may be gone
+	}
 	return false, fmt.Errorf("%w: %s", ErrBusy, c.awaited(s.view, s.obstacles)[0])
 }
 
@@ -143,7 +147,7 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 			return driver.Node{}, err
 		}
 		if len(obstacles) > 0 {
-			granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view})
+			granted, err = blocked(ctx, blockedState{queue[0], self, obstacles, view, listed})
 		} else {
 			granted = listed // and the own node was there
 		}

@@ -96,7 +96,7 @@ func (v *View) join(j driver.Joined) (queue []driver.Node) {
 // too, and the others are the rest.
 func (v *View) extend(j driver.Joined) bool {
 	n := len(v.queue)
-	if n == 0 {
+	if n == 0 || j.Node.Seq < v.queue[n-1].Seq { // the counter has passed its end
 		return false
 	}
 	i := driver.Place(j.Behind, v.queue[n-1])
@@ -115,10 +115,14 @@ func (v *View) listed(queue []driver.Node) {
 	v.replace(queue)
 }
 
-// replace sets the queue, and forgets the session's contenders that are gone: those that
-// joined before the last in the queue and are not in it.
+// replace sets the queue. When half of the session's contenders or more cannot be in it, it
+// forgets those that are gone: that joined before the last in the queue and are not in it.
+// (To look at all of them whenever one of them lists would be quadratic.)
 func (v *View) replace(queue []driver.Node) {
 	v.queue = queue
+	if len(v.own) < 2*len(queue) {
+		return
+	}
 	maps.DeleteFunc(v.own, func(n driver.Node, _ struct{}) bool {
 		return len(queue) > 0 && n.Seq <= queue[len(queue)-1].Seq && driver.Place(queue, n) < 0
 	})

@@ -1,6 +1,9 @@
 package recipe
 
 import (
+	"context"
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,4 +41,118 @@ func TestViewIsExtendedOnlyBehindItsLast(t *testing.T) {
 	v.listed([]driver.Node{{Name: "r", Seq: 5, Kind: driver.Read}})
 	require.Zero(t, v.last(driver.Read), "a reader would not wait")
 	require.Equal(t, int32(5), v.last(driver.Mutex).Seq)
+
+	end := driver.Node{Name: "e", Seq: math.MaxInt32}
+	v.listed([]driver.Node{end})
+	require.Nil(t, v.join(driver.Joined{Node: driver.Node{Name: "f", Seq: math.MinInt32}, Behind: []driver.Node{end}}), "a number that orders nothing")
+}
+
+// joinedSession is a fakeSession in which a contender joins directly behind one of its own.
+type joinedSession struct {
+	fakeSession
+	joined driver.Joined
+}
+
+func (s *joinedSession) Join(context.Context, string, driver.Kind, int, int, []byte, driver.Node) (driver.Joined, error) {
+	return s.joined, nil
+}
+
+func (s *joinedSession) Leave(context.Context, string, driver.Node) error { return nil }
+
+// A waiter of the session may not have told the view yet that the writer before it is gone.
+func TestTryFailsForNobodyWhoIsGone(t *testing.T) {
+	t.Parallel()
+	writer, reader := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2, Kind: driver.Read}
+	self := driver.Node{Name: "c", Seq: 3, Kind: driver.Read}
+	s := &joinedSession{fakeSession{queue: []driver.Node{reader, self}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
+	var views Views
+	views.open("q").listed([]driver.Node{writer, reader})
+	c := Claim{Session: s, Queue: "q", Kind: driver.Read, Rule: Shared, Views: &views}
+	node, err := c.Try(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, self, node)
+
+	s.queue = []driver.Node{writer, reader, self}
+	views.open("q").listed(s.queue[:2])
+	_, err = c.Try(t.Context())
+	require.ErrorIs(t, err, ErrBusy)
+}
+
+func TestWhoJoinsWithoutAListingIsNotGrantedTheLockUnseen(t *testing.T) {
+	t.Parallel()
+	reader, self := driver.Node{Name: "b", Seq: 2, Kind: driver.Read}, driver.Node{Name: "c", Seq: 3, Kind: driver.Read}
+	s := &joinedSession{fakeSession{queue: []driver.Node{reader}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
+	var views Views
+	views.open("q").listed([]driver.Node{reader})
+	_, err := Claim{Session: s, Queue: "q", Kind: driver.Read, Rule: Shared, Views: &views}.Acquire(t.Context())
+	require.ErrorIs(t, err, driver.ErrRemoved)
+}
+
+// lookingSession is a joinedSession in which the nodes leave one after the other: the next
+// to leave does so when it is watched or the queue is listed.
+type lookingSession struct {
+	joinedSession
+	leaving []driver.Node
+	watches map[driver.Node]*driver.Watch
+}
+
+func (s *lookingSession) oneLeaves() {
+	if len(s.leaving) == 0 {
+		return
+	}
+	node := s.leaving[0]
+	s.leaving = s.leaving[1:]
+	s.queue = slices.DeleteFunc(slices.Clone(s.queue), func(n driver.Node) bool { return n == node })
+	if w := s.watches[node]; w != nil {
+		w.Fire(driver.Deleted)
+	}
+}
+
+func (s *lookingSession) List(context.Context, string) ([]driver.Node, error) {
+	s.calls = append(s.calls, "list")
+	s.oneLeaves()
+	return s.queue, nil
+}
+
+func (s *lookingSession) Watch(_ context.Context, _ string, nodes ...driver.Node) (watches []*driver.Watch, err error) {
+	call := "watch"
+	for _, n := range nodes {
+		call += " " + n.Name
+		if s.watches[n] == nil {
+			s.watches[n] = driver.NewWatch()
+		}
+		watches = append(watches, s.watches[n])
+	}
+	s.calls = append(s.calls, call)
+	s.oneLeaves()
+	return watches, nil
+}
+
+// The nearest gives up while the queue is listed, and the holder is still there.
+func TestWhoeverLeavesDuringAListingGrantsNothingAlone(t *testing.T) {
+	t.Parallel()
+	a, b, c, self := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2}, driver.Node{Name: "c", Seq: 3}, driver.Node{Name: "d", Seq: 4}
+	queue := []driver.Node{a, b, c, self}
+	s := &lookingSession{joinedSession{fakeSession{queue: queue}, driver.Joined{Node: self, Queue: queue}}, []driver.Node{b, c, a}, map[driver.Node]*driver.Watch{}}
+	node, err := Claim{Session: s, Queue: "q", Rule: Exclusive}.Acquire(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, self, node)
+	require.Equal(t, []string{"watch c b d", "list", "watch a d"}, s.calls)
+}
+
+// Another waiter may tell the view that the last obstacle is gone, after an event that the
+// own node was gone before. So the own node is looked at when the view has been.
+func TestTheOwnNodeIsLookedAtAfterTheView(t *testing.T) {
+	t.Parallel()
+	a, self := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2}
+	queue := []driver.Node{a, self}
+	s := &lookingSession{joinedSession{fakeSession{queue: queue}, driver.Joined{Node: self, Queue: queue}}, []driver.Node{a, self}, map[driver.Node]*driver.Watch{}}
+	rule := func(queue []driver.Node, i int) []driver.Node {
+		if i == 0 {
+			s.oneLeaves()
+		}
+		return queue[:i]
+	}
+	_, err := Claim{Session: s, Queue: "q", Rule: rule}.Acquire(t.Context())
+	require.ErrorIs(t, err, driver.ErrRemoved)
 }

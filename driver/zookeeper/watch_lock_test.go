@@ -2,7 +2,9 @@ package zookeeper_test
 
 import (
 	"testing"
+	"testing/synctest"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
@@ -39,6 +41,75 @@ func TestRemovalByAnotherGrantsNothingWithinTheSession(t *testing.T) {
 	lists.Release()
 	require.NoError(t, session.Close(b.Ctx))
 }
+
+// Nor does the event about a node that the session is about to remove: only the answer to
+// the removal shows that the session has not ended instead.
+func TestRemovalOfALeavingNodeGrantsNothingBeforeTheAnswer(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		b := locktest.NewOn(t, server)
+		session := connect(t, b, zookeeper.LayoutCurator)
+		claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views)}
+		holder, err := claim.Acquire(b.Ctx)
+		require.NoError(t, err)
+		result := make(chan error, 1)
+		go func() { // ends with the session
+			_, err := claim.Acquire(b.Ctx)
+			result <- err
+		}()
+		b.Until(func() bool { return b.Watched(server) == 2 }, "the waiter does not watch the holder and itself")
+		deletes := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}}, Do: zktest.HoldApply()})
+		go func() { _ = session.Leave(b.Ctx, "a", holder) }() // ends with the session
+		require.NoError(t, deletes.Wait(b.Ctx))
+		require.NoError(t, server.Delete(b.Chroot+"/a/"+holder.Name))
+		synctest.Wait()
+		require.Empty(t, result, "granted by the event")
+		require.NoError(t, server.ExpireSession(session.ID()))
+		require.ErrorIs(t, <-result, driver.ErrSessionLost)
+		deletes.Release()
+		require.NoError(t, session.Close(b.Ctx))
+	})
+}
+
+// A removal that the server refuses has removed nothing, so it grants nothing either.
+func TestRefusedRemovalGrantsNothingWithinTheSession(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	session := connect(t, b, zookeeper.LayoutCurator)
+	queued := make(chan struct{}, 10)
+	claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views), Observer: listObserver{queued}}
+	holder, err := claim.Acquire(b.Ctx)
+	require.NoError(t, err)
+	<-queued
+	granted := make(chan driver.Node)
+	go func() { // ends when the holder has left
+		node, _ := claim.Acquire(b.Ctx)
+		granted <- node
+	}()
+	<-queued
+	b.Until(func() bool { return b.WatchedIn("a") == 2 }, "the waiter does not watch the holder and itself")
+	_, err = b.Admin.SetACL(b.Chroot+"/a", zk.WorldACL(zk.PermRead|zk.PermCreate|zk.PermAdmin), -1)
+	require.NoError(t, err)
+	require.ErrorIs(t, session.Leave(b.Ctx, "a", holder), driver.ErrNoPermission)
+	select {
+	case <-queued: // it looks again
+	case <-granted:
+		t.Fatal("granted while the holder's node is there")
+	}
+	_, err = b.Admin.SetACL(b.Chroot+"/a", zk.WorldACL(zk.PermAll), -1)
+	require.NoError(t, err)
+	require.NoError(t, session.Leave(b.Ctx, "a", holder))
+	require.NoError(t, session.Leave(b.Ctx, "a", <-granted))
+	require.NoError(t, session.Close(b.Ctx))
+}
+
+// listObserver tells of each queue that its claim has listed.
+type listObserver struct{ queued chan<- struct{} }
+
+func (o listObserver) Queued(driver.Node, int, int) { o.queued <- struct{}{} }
+func (o listObserver) Waiting(recipe.Wait) bool     { return false }
+func (o listObserver) Holder(driver.Node, []byte)   {}
+func (o listObserver) Woken(e driver.Event, _ bool) {}
 
 func connect(t *testing.T, b *locktest.Bench, layout zookeeper.Layout) *zookeeper.Session {
 	cfg := b.Config()
