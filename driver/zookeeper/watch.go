@@ -91,9 +91,9 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	pending, began := make([]*watch, len(nodes)), time.Now()
+	pending, shared := make([]*watch, len(nodes)), make([]bool, len(nodes))
 	for i, node := range nodes {
-		if pending[i] = s.watch(s.paths(queue, node)...); pending[i] == nil {
+		if pending[i], shared[i] = s.watch(s.paths(queue, node)...); pending[i] == nil {
 			return nil, s.Err()
 		}
 	}
@@ -102,7 +102,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 		select {
 		case <-w.armed:
 			if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-				watches[i] = s.plainWatch(w, nodes[i], w.began.Before(began))
+				watches[i] = s.plainWatch(w, nodes[i], shared[i])
 			}
 			if w.err != nil {
 				return nil, w.err
@@ -117,19 +117,20 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 }
 
 // watch returns the watch on the paths, which may not be armed yet, or nil if the
-// session is over.
-func (s *Session) watch(paths ...string) *watch {
+// session is over. shared means that the watch was there before.
+func (s *Session) watch(paths ...string) (w *watch, shared bool) {
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
-	w := s.watches.byPath[paths[0]]
-	if w == nil && s.begin() {
+	w = s.watches.byPath[paths[0]]
+	shared = w != nil
+	if !shared && s.begin() {
 		w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: paths, armed: make(chan struct{})}
 		for _, path := range paths {
 			s.watches.byPath[path] = w
 		}
 		go s.arm(w) // ends with its requests
 	}
-	return w
+	return w, shared
 }
 
 // arm asks the server to watch, with getData: on a node that does not exist getData
