@@ -66,20 +66,25 @@ type plainNode struct {
 func (p *plainNodes) at(path string, node driver.Node) (n plainNode, recorded bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.index(path, node); i >= 0 {
+	if i := p.index(path, node.Name); i >= 0 {
 		return p.byPath[path][i], true
 	}
 	return plainNode{}, false
 }
 
 // index is called with mu held.
-func (p *plainNodes) index(path string, node driver.Node) int {
-	return slices.IndexFunc(p.byPath[path], func(n plainNode) bool { return n.name == node.Name })
+func (p *plainNodes) index(path, name string) int {
+	return slices.IndexFunc(p.byPath[path], func(n plainNode) bool { return n.name == name })
 }
 
+// record records a node, which may have been recorded by recordUnnamed.
 func (p *plainNodes) record(path string, node plainNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if i := p.index(path, node.name); i >= 0 {
+		p.byPath[path][i] = node
+		return
+	}
 	p.byPath[path] = append(p.byPath[path], node)
 }
 
@@ -100,7 +105,7 @@ func (p *plainNodes) recordUnnamed(path string, node driver.Node) bool {
 func (p *plainNodes) holds(path string, node driver.Node) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := p.index(path, node)
+	i := p.index(path, node.Name)
 	return i >= 0 && i == len(p.byPath[path])-1
 }
 
@@ -108,7 +113,7 @@ func (p *plainNodes) holds(path string, node driver.Node) bool {
 func (p *plainNodes) forget(path string, node driver.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.index(path, node); i >= 0 {
+	if i := p.index(path, node.Name); i >= 0 {
 		p.byPath[path] = slices.Delete(p.byPath[path], i, i+1)
 	}
 	if len(p.byPath[path]) == 0 {
@@ -127,7 +132,7 @@ func (p *plainNodes) forgetPath(path string) {
 func (p *plainNodes) markUncertain(path string, node driver.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.index(path, node); i >= 0 {
+	if i := p.index(path, node.Name); i >= 0 {
 		p.byPath[path][i] = plainNode{name: node.Name, uncertain: true}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
@@ -51,6 +52,21 @@ func TestLateAnswerDoesNotDisownAPlainNode(t *testing.T) {
 		removed := plainNode{name: guidPrefix + "removed"}
 		s.plainNodes.record(s.path("a"), removed)
 		s.plainNodes.forget(s.path("a"), driver.Node{Kind: driver.Plain, Name: removed.name})
+		requireRemoved(t, s, "a", node)
+	})
+}
+
+// A revocation request replaces the data of a node whose creation was not confirmed.
+func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := plainSession(t)
+		path := s.path("a")
+		node := driver.Node{Kind: driver.Plain, Name: guidPrefix + "unconfirmed"}
+		_, err := s.requests.Create(path, []byte(revokeRequest), zk.FlagEphemeral, s.cfg.ACL)
+		require.NoError(t, err)
+		require.NoError(t, s.findCreatedPlain(path, node))
+		s.plainNodes.record(path, plainNode{name: node.Name}) // as createPlain does
+		require.NoError(t, s.Verify(t.Context(), "a", node))
 		requireRemoved(t, s, "a", node)
 	})
 }
