@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,10 +46,12 @@ const foreignPlainPrefix = "plain-"
 // (Containers look like persistent nodes to clients.)
 func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
 
-// plainNodes are the nodes of the plain locks that a session holds.
+// plainNodes are the nodes of the plain locks that a session holds, by path. There are
+// several at a path if one was removed by another client and the session has created the
+// next before it noticed: answers that arrive together are seen in any order.
 type plainNodes struct {
 	mu     sync.Mutex
-	byPath map[string]plainNode
+	byPath map[string][]plainNode
 }
 
 type plainNode struct {
@@ -59,16 +62,30 @@ type plainNode struct {
 	turn      int64         // equal to claims.turn() until another node of this process gets the name
 }
 
-func (p *plainNodes) at(path string) plainNode {
+// at returns the record of a node, if there is one.
+func (p *plainNodes) at(path string, node driver.Node) (n plainNode, recorded bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.byPath[path]
+	if i := p.index(path, node.Name); i >= 0 {
+		return p.byPath[path][i], true
+	}
+	return plainNode{}, false
 }
 
+// index is called with mu held.
+func (p *plainNodes) index(path, name string) int {
+	return slices.IndexFunc(p.byPath[path], func(n plainNode) bool { return n.name == name })
+}
+
+// record records a node, which may have been recorded by recordUnnamed.
 func (p *plainNodes) record(path string, node plainNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.byPath[path] = node
+	if i := p.index(path, node.name); i >= 0 {
+		p.byPath[path][i] = node
+		return
+	}
+	p.byPath[path] = append(p.byPath[path], node)
 }
 
 // recordUnnamed records a node whose data a revocation request replaced while the reply
@@ -77,26 +94,34 @@ func (p *plainNodes) record(path string, node plainNode) {
 func (p *plainNodes) recordUnnamed(path string, node driver.Node) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, held := p.byPath[path]; held {
+	if len(p.byPath[path]) > 0 {
 		return false
 	}
-	p.byPath[path] = plainNode{name: node.Name}
+	p.byPath[path] = []plainNode{{name: node.Name}}
 	return true
 }
 
-// holds reports whether the session has recorded the node.
-func (p *plainNodes) holds(path string, node driver.Node) bool { return p.at(path).name == node.Name }
+// holds reports whether the node is the last that the session has recorded.
+func (p *plainNodes) holds(path string, node driver.Node) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.index(path, node.Name)
+	return i >= 0 && i == len(p.byPath[path])-1
+}
 
 // forget removes the record of a node that is gone.
 func (p *plainNodes) forget(path string, node driver.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.byPath[path].name == node.Name {
+	if i := p.index(path, node.Name); i >= 0 {
+		p.byPath[path] = slices.Delete(p.byPath[path], i, i+1)
+	}
+	if len(p.byPath[path]) == 0 {
 		delete(p.byPath, path)
 	}
 }
 
-// forgetPath removes the record of the node at path, which is gone.
+// forgetPath removes the records of the nodes at path, which are gone.
 func (p *plainNodes) forgetPath(path string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,8 +132,8 @@ func (p *plainNodes) forgetPath(path string) {
 func (p *plainNodes) markUncertain(path string, node driver.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.byPath[path].name == node.Name {
-		p.byPath[path] = plainNode{name: node.Name, uncertain: true}
+	if i := p.index(path, node.Name); i >= 0 {
+		p.byPath[path][i] = plainNode{name: node.Name, uncertain: true}
 	}
 }
 
@@ -121,8 +146,8 @@ const unwatched = 50 * time.Millisecond
 // name since, and the node's watch has not fired, or the node is too young to need one.
 func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) {
 	w := s.watches.at(path)
-	p := s.plainNodes.at(path) // after w, because an event changes this first
-	if p.name != node.Name {
+	p, recorded := s.plainNodes.at(path, node) // after w, because an event changes this first
+	if !recorded {
 		return false, true
 	}
 	if p.uncertain || p.claims == nil || p.claims.turn() != p.turn {

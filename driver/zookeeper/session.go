@@ -55,7 +55,7 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		listings:    listings{latest: map[string]*listing{}, lengths: map[string]int64{}},
 		directories: directories{warned: map[string]bool{}, persistent: map[string]bool{}, joined: map[string]bool{}},
 		fastpaths:   fastpaths{byDir: map[string]fastpath{}},
-		plainNodes:  plainNodes{byPath: map[string]plainNode{}},
+		plainNodes:  plainNodes{byPath: map[string][]plainNode{}},
 	}
 	s.requests.clock = s.expiry.clock
 	var events <-chan zk.Event

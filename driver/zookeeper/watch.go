@@ -139,11 +139,10 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	pending, began := make([]*watch, len(nodes)), time.Now()
+	pending, made := make([]*watch, len(nodes)), make([]bool, len(nodes))
 	var reads []*request
 	for i, node := range nodes {
-		var own bool
-		if pending[i], own = s.watch(s.paths(queue, node)...); own {
+		if pending[i], made[i] = s.watch(s.paths(queue, node)...); made[i] {
 			reads = append(reads, pending[i].reads...)
 		}
 	}
@@ -154,7 +153,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 			return nil, s.gaveUp(ctx)
 		}
 		if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
-			watches[i] = s.plainWatch(w, nodes[i], w.began.Before(began))
+			watches[i] = s.plainWatch(w, nodes[i], !made[i])
 		}
 		if w.err != nil {
 			return nil, w.err
@@ -164,8 +163,8 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 }
 
 // watch returns the watch on the paths, which may not be armed yet, or nil if the
-// session is over. If own is true, the caller must start its reads.
-func (s *Session) watch(paths ...string) (w *watch, own bool) {
+// session is over. If made is true, the watch is new, and the caller must start its reads.
+func (s *Session) watch(paths ...string) (w *watch, made bool) {
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
 	if w = s.watches.byPath[paths[0]]; w != nil || !s.begin() {

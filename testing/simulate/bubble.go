@@ -38,10 +38,11 @@ type bubble struct {
 	running sync.WaitGroup // workers of all processes, and pools that are being closed
 	delayed sync.WaitGroup // faults that go on
 
-	faulting  sync.Mutex  // held while a fault begins or ends
-	instances []*instance // of each process, the current one
-	active    int         // faults that are not over
-	down      bool        // the whole ensemble, by a fault
+	faulting  sync.Mutex       // held while a fault begins or ends
+	instances []*instance      // of each process, the current one
+	active    int              // faults that are not over
+	down      bool             // the whole ensemble, by a fault
+	removed   workload.Instant // when a fault last removed nodes
 
 	mu      sync.Mutex
 	rescues []string
@@ -57,14 +58,14 @@ type result struct {
 	FaultKinds map[string]int
 }
 
-// runBubble runs a schedule. If timeline is not empty, it writes a timeline to the files
-// of that name with the extensions .txt and .svg.
-func runBubble(t *testing.T, s schedule, timeline string) (found result) {
-	began := time.Now()
+// runBubble runs a bubble, and writes its timeline to files with the extensions .txt and
+// .svg if the order wants one.
+func runBubble(t *testing.T, o order) (found result) {
+	began, s := time.Now(), o.Schedule
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{schedule: s, began: time.Now(), longest: s.longestTimeout(), instances: make([]*instance, len(s.Processes))}
 		b.history = workload.NewHistory(b.now, nil)
-		found = b.run(t, timeline)
+		found = b.run(t, o)
 	})
 	found.Real = time.Since(began)
 	return found
@@ -72,7 +73,7 @@ func runBubble(t *testing.T, s schedule, timeline string) (found result) {
 
 func (b *bubble) now() workload.Instant { return workload.Instant(1 + time.Since(b.began)) }
 
-func (b *bubble) run(t *testing.T, timeline string) (found result) {
+func (b *bubble) run(t *testing.T, o order) (found result) {
 	var err error
 	b.server, err = zktest.Run(t.Context(), zktest.InMemory(), zktest.Members(b.Members), zktest.TickTime(b.Tick),
 		zktest.SessionTimeouts(2*b.Tick, b.Longest), zktest.ContainerInterval(b.Reap), zktest.MaxClientConns(0), zktest.Seed(b.Seed^uint64(b.Bubble)),
@@ -104,8 +105,8 @@ func (b *bubble) run(t *testing.T, timeline string) (found result) {
 			Bubble: b.Bubble, Report: workload.Check(rec), Figures: workload.Count(rec),
 			Virtual: time.Since(b.began), FaultKinds: kinds,
 		}
-		if timeline != "" {
-			err = workload.WriteTimeline(rec, found.Report.First, timeline)
+		if o.Timeline != "" && (o.Always || !found.Report.Clean()) {
+			err = workload.WriteTimeline(rec, found.Report.First, o.Timeline)
 		}
 	})
 	if err != nil {

@@ -24,7 +24,8 @@ const childEnv = "LOCKPOOL_SIMULATE_CHILD"
 // order is a bubble to run.
 type order struct {
 	Schedule schedule
-	Timeline string // the files to write, without their extension; "" writes none
+	Timeline string // the files to write if something is found, without their extension; "" writes none
+	Always   bool   // writes them even if nothing is found
 }
 
 // runChild runs bubbles until the end of the standard input, and ends the process.
@@ -42,7 +43,7 @@ func runChild() {
 				if err := in.Decode(&o); err != nil {
 					return
 				}
-				if err := out.Encode(runBubble(t, o.Schedule, o.Timeline)); err != nil {
+				if err := out.Encode(runBubble(t, o)); err != nil {
 					return // the parent has ended
 				}
 			}

@@ -445,10 +445,15 @@ func (b *bubble) remove(path string) {
 }
 
 // findDisplaced finds waiters who have waited since before now, when nodes were removed, and
-// who have no place in the queue two seconds later.
+// who have no place in the queue two seconds later, unless nodes are removed again meanwhile.
 func (b *bubble) findDisplaced() {
 	removed := b.now()
-	b.later(2*time.Second, func() { b.findDisplacedSince(removed) })
+	b.removed = removed
+	b.later(2*time.Second, func() {
+		if b.removed == removed {
+			b.findDisplacedSince(removed)
+		}
+	})
 }
 
 func (b *bubble) findDisplacedSince(removed workload.Instant) {

@@ -77,6 +77,9 @@ func (o options) schedules(yield func(schedule) bool) {
 // run runs bubbles, and writes what they find to out.
 func run(ctx context.Context, out io.Writer, o options) (*total, error) {
 	began, sum := time.Now(), &total{}
+	if err := os.MkdirAll(o.Out, 0o777); o.Out != "" && err != nil {
+		return nil, err
+	}
 	if o.Replay != "" {
 		return replay(ctx, out, o)
 	}
@@ -109,7 +112,7 @@ func run(ctx context.Context, out io.Writer, o options) (*total, error) {
 				}
 			}()
 			for s := range todo {
-				found, err := r.run(ctx, order{Schedule: s})
+				found, err := r.run(ctx, order{Schedule: s, Timeline: o.violation(s)})
 				if ctx.Err() != nil {
 					continue
 				}
@@ -221,7 +224,7 @@ func replay(ctx context.Context, out io.Writer, o options) (*total, error) {
 		return nil, fmt.Errorf("%s is not a schedule: %w", o.Replay, err)
 	}
 	r := &runner{profile: o.Profile, limit: o.Limit}
-	found, err := r.run(ctx, order{s, filepath.Join(o.Out, "replay")})
+	found, err := r.run(ctx, order{s, filepath.Join(o.Out, "replay"), true})
 	if err = errors.Join(err, r.close()); err != nil {
 		return nil, err
 	}

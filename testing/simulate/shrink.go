@@ -50,7 +50,7 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 		defer mu.Unlock()
 		fmt.Fprintf(out, format, args...)
 	}
-	name := filepath.Join(o.Out, fmt.Sprintf("violation-%d-%d", s.Seed, s.Bubble))
+	name := o.violation(s)
 	sh := &shrinker{kind: kindOf(firstOf(found)), run: func(s schedule) (result, error) { return r.run(ctx, order{Schedule: s}) }, left: o.Shrink}
 	all := len(s.Steps)
 	s.truncateAfter(found)
@@ -82,10 +82,10 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 	if err := least.save(name + ".json"); err != nil {
 		return err
 	}
-	// A timeline of a run with a violation, if one comes back.
+	// A timeline of a shorter run with a violation, if one comes back, in place of that of the first.
 	var last result
 	for range tries {
-		if last, err = r.run(ctx, order{least, name}); err != nil {
+		if last, err = r.run(ctx, order{Schedule: least, Timeline: name}); err != nil {
 			return err
 		}
 		if last.has(sh.kind) {
@@ -98,8 +98,13 @@ func (r *runner) explain(ctx context.Context, out io.Writer, mu *sync.Mutex, o o
 	}
 	say("the shortest schedule found in %d runs lasts %s and has %d processes and %d of %d faults; run it again with -replay %s:\n%s%s\n",
 		sh.runs, least.Lasts, least.processes(), len(least.Steps), all, name+".json", least.list(), back)
-	say("timeline: %s.txt, %s.svg\n", name, name)
+	say("timeline of the last run with a violation: %s.txt, %s.svg\n", name, name)
 	return nil
+}
+
+// violation returns the files about a violation, without their extension.
+func (o options) violation(s schedule) string {
+	return filepath.Join(o.Out, fmt.Sprintf("violation-%d-%d", s.Seed, s.Bubble))
 }
 
 // firstOf returns the text of the first thing that was found.

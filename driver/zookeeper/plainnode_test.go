@@ -1,0 +1,88 @@
+package zookeeper
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// plainSession returns a session in a bubble, which is closed when the test ends.
+func plainSession(t *testing.T) *Session {
+	server := zktest.StartBubble(t)
+	connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
+	require.NoError(t, err)
+	session, err := connector.Connect(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, session.Close(context.Background()))
+		require.NoError(t, connector.Close())
+	})
+	return session.(*Session)
+}
+
+// createPlain creates the node of a plain lock.
+func createPlain(t *testing.T, s *Session, name string) driver.Node {
+	node, created, err := s.TryCreate(t.Context(), name, nil)
+	require.NoError(t, err)
+	require.True(t, created)
+	return node
+}
+
+// requireRemoved removes a node, and requires that it is gone then.
+func requireRemoved(t *testing.T, s *Session, name string, node driver.Node) {
+	require.NoError(t, s.Leave(t.Context(), name, node))
+	exists, _, err := s.requests.Exists(s.path(name))
+	require.NoError(t, err)
+	require.False(t, exists)
+}
+
+// A session creates a node that another client removes, and creates the next one. The
+// answers arrive together, so the first may be seen last.
+func TestLateAnswerDoesNotDisownAPlainNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := plainSession(t)
+		node := createPlain(t, s, "a")
+		removed := plainNode{name: guidPrefix + "removed"}
+		s.plainNodes.record(s.path("a"), removed)
+		s.plainNodes.forget(s.path("a"), driver.Node{Kind: driver.Plain, Name: removed.name})
+		requireRemoved(t, s, "a", node)
+	})
+}
+
+// A revocation request replaces the data of a node whose creation was not confirmed.
+func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := plainSession(t)
+		path := s.path("a")
+		node := driver.Node{Kind: driver.Plain, Name: guidPrefix + "unconfirmed"}
+		err := s.requests.Create(path, []byte(revokeRequest), zk.FlagEphemeral, s.cfg.ACL)
+		require.NoError(t, err)
+		require.NoError(t, s.findCreatedPlain(path, node))
+		s.plainNodes.record(path, plainNode{name: node.Name}) // as createPlain does
+		require.NoError(t, s.Verify(t.Context(), "a", node))
+		requireRemoved(t, s, "a", node)
+	})
+}
+
+// A watch that was answered before a holder's node was created says nothing about that
+// node, even if the clock has not advanced since.
+func TestAnOlderWatchDoesNotDisownAPlainNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := plainSession(t)
+		older := &watch{Watch: driver.NewWatch(), began: time.Now(), paths: []string{s.path("a")}, armed: make(chan struct{})}
+		older.Fire(driver.Missing)
+		close(older.armed)
+		node := createPlain(t, s, "a")
+		s.watches.byPath[s.path("a")] = older // its goroutine has not removed it yet
+		_, err := s.Watch(t.Context(), "a", node)
+		require.NoError(t, err)
+		requireRemoved(t, s, "a", node)
+	})
+}
