@@ -96,11 +96,13 @@ func TestIgnoredLossesAreFound(t *testing.T) {
 }
 
 func TestStopAtFirst(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
 	sum, out, _ := runFor(t, 8*time.Minute, func(o *options) {
-		o.IgnoreLosses, o.StopAtFirst, o.Only, o.Interval = true, true, "freeze", 20*time.Second
+		o.IgnoreLosses, o.StopAtFirst, o.Only, o.Interval, o.Out = true, true, "freeze", 20*time.Second, dir
 	})
 	require.False(t, sum.clean())
 	require.NotContains(t, out, "shortest")
+	require.FileExists(t, filepath.Join(dir, "violation-1-0.txt"), "a timeline, even if the violation does not come back")
 }
 
 // A run goes on after the bubbles in its file, and not after those of another run.

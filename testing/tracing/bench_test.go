@@ -222,7 +222,11 @@ type waiter struct {
 	lock   *lockpool.Lock
 	err    error
 	done   chan struct{}
-	cancel context.CancelFunc
+	cancel func()
+
+	// timeOut ends the wait with context.DeadlineExceeded, whatever the time. A real
+	// timeout might end while a request is under way, if the machine is slow.
+	timeOut func()
 
 	// Set by enqueue:
 	queue   []string // up to the waiter's own node
@@ -231,14 +235,50 @@ type waiter struct {
 
 // start begins to lock a name, in the trace of ctx.
 func (b *bench) start(ctx context.Context, p *lockpool.Pool, name string) *waiter {
-	ctx, cancel := context.WithCancel(ctx)
-	b.Cleanup(cancel)
-	w := &waiter{done: make(chan struct{}), cancel: cancel}
+	c := b.endable(ctx)
+	w := &waiter{
+		done:    make(chan struct{}),
+		cancel:  func() { c.end(context.Canceled) },
+		timeOut: func() { c.end(context.DeadlineExceeded) },
+	}
 	go func() { // ends with ctx at the latest
 		defer close(w.done)
-		w.lock, w.err = p.Lock(ctx, name)
+		w.lock, w.err = p.Lock(c, name)
 	}()
 	return w
+}
+
+// endable returns a context with the values of ctx that ends at the end of the test.
+func (b *bench) endable(ctx context.Context) *endableContext {
+	c := &endableContext{Context: ctx, done: make(chan struct{})}
+	b.Cleanup(func() { c.end(context.Canceled) })
+	return c
+}
+
+// endableContext is a context that the test ends, with the error that it chooses.
+type endableContext struct {
+	context.Context
+	done chan struct{}
+	once sync.Once
+	err  error
+}
+
+func (c *endableContext) end(err error) {
+	c.once.Do(func() {
+		c.err = err
+		close(c.done)
+	})
+}
+
+func (c *endableContext) Done() <-chan struct{} { return c.done }
+
+func (c *endableContext) Err() error {
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
+	}
 }
 
 // enqueue begins to lock "a", in the trace of ctx, and returns when the waiter is

@@ -34,11 +34,15 @@ func (b *bench) createForeign(p *lockpool.Pool, prefix string, data []byte, flag
 	return strings.TrimPrefix(path, queue), func() { require.NoError(b, b.admin.Delete(path, -1)) }
 }
 
-// lockFor returns the error of a Lock of "a" with a timeout.
-func (b *bench) lockFor(p *lockpool.Pool, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(b.ctx, timeout)
-	defer cancel()
-	_, err := p.Lock(ctx, "a")
+// giveUp locks "a", waits until the wait span names node, cancels, and returns the
+// error of Lock.
+func (b *bench) giveUp(p *lockpool.Pool, node string) error {
+	b.Helper()
+	nth := len(b.named(waitName)) + 1
+	w := b.start(b.ctx, p, "a")
+	b.awaitBehind(node, nth)
+	w.cancel()
+	_, err := b.result(w)
 	return err
 }
 
@@ -84,18 +88,25 @@ func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
 			log := new(logBuffer)
 			p := b.pool(log.option(), lockpool.WithLongWait(time.Nanosecond))
 			node, remove := b.createForeign(p, curatorNode, []byte(c.data), 0)
-			err := b.lockFor(p, 300*time.Millisecond)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(node, "context deadline exceeded", c.owner))
-
+			logged := func(n int) {
+				b.until(func() bool { return len(log.lines(t, "waited")) == n }, "%d waits are logged, with their holders", n)
+			}
 			w := b.start(b.ctx, p, "a")
+			b.awaitBehind(node, 1)
+			logged(1)
+			w.cancel()
+			_, err := b.result(w)
+			require.ErrorIs(t, err, context.Canceled)
+			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(node, "context canceled", c.owner))
+
+			w = b.start(b.ctx, p, "a")
 			b.awaitQueue("a", 2)
 			b.awaitBehind(node, 2)
 			q, err := p.Queue(b.ctx, "a")
 			require.NoError(t, err)
 			require.Len(t, q.Contenders, 2)
 			require.NotContains(t, q.Contenders[0].Owner+q.Contenders[0].Host, evil)
-			b.until(func() bool { return len(log.lines(t, "waited")) == 2 }, "both waits are logged")
+			logged(2)
 			remove()
 			b.unlock(b.granted(w))
 
@@ -135,8 +146,7 @@ func TestOwnersOfForeignNodesAreTheirData(t *testing.T) {
 			b := newBench(t)
 			p := b.pool()
 			node, remove := b.createForeign(p, c.node, []byte(c.data), zk.FlagEphemeral)
-			err := b.lockFor(p, 100*time.Millisecond)
-			require.ErrorContains(t, err, waitingBehind(node, "context deadline exceeded", c.data))
+			require.ErrorContains(t, b.giveUp(p, node), waitingBehind(node, "context canceled", c.data))
 			require.Equal(t, c.data, attributesOf(b.named(waitName)[0])["lockpool.lock.waiting_for.owner"])
 			remove()
 		})
@@ -154,8 +164,8 @@ func TestUnprintableNodeNamesAreQuoted(t *testing.T) {
 			b := newBench(t)
 			p := b.pool()
 			_, remove := b.createForeign(p, c.node, nil, 0)
-			err := b.lockFor(p, 100*time.Millisecond)
-			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(c.shown, "context deadline exceeded", ""))
+			err := b.giveUp(p, c.shown)
+			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(c.shown, "context canceled", ""))
 			require.Equal(t, c.shown, attributesOf(b.named(waitName)[0])["lockpool.lock.waiting_for"])
 			_, err = p.TryLock(b.ctx, "a")
 			require.EqualError(t, err, `lockpool: try lock "a": held by another: `+c.shown)
@@ -170,8 +180,8 @@ func TestNodeLargerThanTheMaximumReplyIsWaitedFor(t *testing.T) {
 	p := b.open("&max_packet=4096", lockpool.WithTracerProvider(observer{b.provider, b}))
 	require.NoError(t, p.Ping(b.ctx))
 	for _, size := range []int{4000, 4008, 4009, 5000, 100_000} { // a reply has 88 bytes beside the data
-		_, remove := b.createForeign(p, curatorNode, make([]byte, size), 0)
-		require.ErrorIs(t, b.lockFor(p, 200*time.Millisecond), context.DeadlineExceeded)
+		node, remove := b.createForeign(p, curatorNode, make([]byte, size), 0)
+		require.ErrorIs(t, b.giveUp(p, node), context.Canceled)
 		w := b.start(b.ctx, p, "a")
 		b.awaitQueue("a", 2)
 		b.awaitWaiting(p, 1)

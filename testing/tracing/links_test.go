@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/trace"
@@ -99,7 +98,7 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 		text    string
 		point   string
 	}{
-		{"timeout", func(*waiter) {}, "timeout", "context deadline exceeded", timedOut},
+		{"timeout", func(w *waiter) { w.timeOut() }, "timeout", "context deadline exceeded", timedOut},
 		{"cancel", func(w *waiter) { w.cancel() }, "canceled", "context canceled", canceled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -110,11 +109,6 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 			holder := b.lock(b.ctx, others.Pool, "a")
 			var w *waiter
 			spans := b.trace(func(ctx context.Context) {
-				if c.outcome == "timeout" {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, time.Second) // long enough to be queued
-					defer cancel()
-				}
 				w = b.enqueue(ctx, p, 2)
 				b.awaitLinks(1, 1)
 				c.end(w)

@@ -116,8 +116,8 @@ func TestWaitForALockOfTheParentGoroutineIsLogged(t *testing.T) {
 	b := newBench(t)
 	log := new(logBuffer)
 	p := b.pool(log.option())
-	child := func(ctx context.Context, name string) error {
-		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	child := func(ctx context.Context, name string, timeout time.Duration) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		done := make(chan error, 1)
 		go func() { done <- p.Do(ctx, name, func(context.Context) error { return nil }) }()
@@ -125,11 +125,11 @@ func TestWaitForALockOfTheParentGoroutineIsLogged(t *testing.T) {
 	}
 	other := b.lock(b.ctx, p, "other")
 	require.NoError(t, p.Do(b.ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, child(ctx, "b"), "the lock is free")
-		require.ErrorIs(t, child(ctx, "other"), context.DeadlineExceeded, "another holder has it")
+		require.NoError(t, child(ctx, "b", patience), "the lock is free")
+		require.ErrorIs(t, child(ctx, "other", 200*time.Millisecond), context.DeadlineExceeded, "another holder has it")
 		require.NoError(t, p.Do(ctx, "a", func(context.Context) error { return nil }), "a reentry")
 		require.Empty(t, log.lines(t))
-		require.ErrorIs(t, child(ctx, "a"), context.DeadlineExceeded)
+		require.ErrorIs(t, child(ctx, "a", 200*time.Millisecond), context.DeadlineExceeded)
 		return nil
 	}))
 	b.unlock(other)

@@ -6,7 +6,6 @@ import (
 	"runtime/pprof"
 	rtrace "runtime/trace"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -42,13 +41,9 @@ func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 			b.until(func() bool { return pprof.Lookup(name).Count() == 0 }, "%s is empty after %s", name, why)
 		}
 	}
-	wait := func(timeout time.Duration) <-chan error {
+	wait := func(ctx context.Context) <-chan error {
 		done := make(chan error, 1)
-		go func() { // ends with the timeout at the latest
-			ctx, cancel := context.WithTimeout(b.ctx, timeout)
-			defer cancel()
-			done <- waitInProfile(ctx, p)
-		}()
+		go func() { done <- waitInProfile(ctx, p) }() // ends with ctx at the latest
 		b.until(func() bool { return p.Stats().Waiting == 1 && pprof.Lookup("lockpool.waiting").Count() == 1 }, "a waiter")
 		return done
 	}
@@ -57,10 +52,12 @@ func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 	n, text := stacks(t, "lockpool.held")
 	require.Equal(t, 1, n)
 	require.Contains(t, text, "tracing.lockInProfile")
-	done := wait(300 * time.Millisecond)
+	timeout := b.endable(b.ctx)
+	done := wait(timeout)
 	n, text = stacks(t, "lockpool.waiting")
 	require.Equal(t, 1, n)
 	require.Contains(t, text, "tracing.waitInProfile")
+	timeout.end(context.DeadlineExceeded)
 	require.ErrorIs(t, <-done, context.DeadlineExceeded)
 	require.Zero(t, pprof.Lookup("lockpool.waiting").Count())
 	b.unlock(l)
@@ -82,7 +79,7 @@ func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 	awaitEmpty("the end of a handle")
 
 	lockInProfile(b, p, "a")
-	done = wait(patience)
+	done = wait(b.ctx)
 	require.NoError(t, p.Close())
 	require.ErrorIs(t, <-done, lockpool.ErrPoolClosed)
 	awaitEmpty("Close")

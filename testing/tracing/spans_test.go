@@ -208,22 +208,21 @@ func TestFailedWaitRecordsItsOutcome(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		timeout time.Duration // long enough to be queued
 		end     func(*lockpool.Pool, *waiter) error
 		want    error
 		outcome string
 		text    func(node string) string // of the status
 	}{
 		{
-			"timeout", time.Second, func(*lockpool.Pool, *waiter) error { return nil }, context.DeadlineExceeded, "timeout",
+			"timeout", func(_ *lockpool.Pool, w *waiter) error { w.timeOut(); return nil }, context.DeadlineExceeded, "timeout",
 			func(node string) string { return waitingBehind(node, "context deadline exceeded", me) },
 		},
 		{
-			"cancel", patience, func(_ *lockpool.Pool, w *waiter) error { w.cancel(); return nil }, context.Canceled, "canceled",
+			"cancel", func(_ *lockpool.Pool, w *waiter) error { w.cancel(); return nil }, context.Canceled, "canceled",
 			func(node string) string { return waitingBehind(node, "context canceled", me) },
 		},
 		{
-			"close", patience, func(p *lockpool.Pool, _ *waiter) error { return p.Close() }, lockpool.ErrPoolClosed, "pool_closed",
+			"close", func(p *lockpool.Pool, _ *waiter) error { return p.Close() }, lockpool.ErrPoolClosed, "pool_closed",
 			func(string) string { return "pool closed" },
 		},
 	} {
@@ -234,8 +233,6 @@ func TestFailedWaitRecordsItsOutcome(t *testing.T) {
 			holder := b.lock(b.ctx, b.silentPool(), "a")
 			var w *waiter
 			spans := b.trace(func(ctx context.Context) {
-				ctx, cancel := context.WithTimeout(ctx, c.timeout)
-				defer cancel()
 				w = b.enqueue(ctx, p, 2)
 				b.awaitBehind(w.predecessor(), 1)
 				require.NoError(t, c.end(p, w))
