@@ -292,11 +292,13 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 	defer p.mu.Unlock()
 	p.pending = nil
 	switch {
+	case p.alive.Err() != nil: // which may also be why there is an error
+		pending.err = ErrPoolClosed
+		if err == nil { // Close does not know of the session
+			p.closeSoon(context.Background(), &session{Session: opened})
+		}
 	case err != nil:
 		pending.err = fmt.Errorf("no session: %w", err)
-	case p.alive.Err() != nil: // Close does not know of it
-		pending.err = ErrPoolClosed
-		p.closeSoon(context.Background(), &session{Session: opened})
 	default:
 		p.connectErr, p.connected = nil, true
 		s := &session{Session: opened, holds: map[*hold]struct{}{}}

@@ -582,6 +582,37 @@ func TestConnectionAttemptsEndWithTheLastWaiter(t *testing.T) {
 	require.ErrorIs(t, <-got, lockpool.ErrPoolClosed)
 }
 
+// Several goroutines learn at once that a pool is closed. Whichever is first, those who
+// wait for a session are told that.
+func TestCloseDuringAConnectIsReportedAsSuch(t *testing.T) {
+	locktest.Once(t)
+	t.Parallel()
+	for range 50 {
+		dialed := make(chan struct{}, 1)
+		connector, err := zookeeper.NewConnector(zookeeper.Config{
+			Servers: []string{"localhost"},
+			Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+				dialed <- struct{}{}
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+		})
+		require.NoError(t, err)
+		p, err := lockpool.OpenConnector(connector)
+		require.NoError(t, err)
+		ping, lock := make(chan error, 1), make(chan error, 1)
+		go func() { ping <- p.Ping(t.Context()) }()
+		go func() {
+			_, err := p.Lock(t.Context(), "a")
+			lock <- err
+		}()
+		<-dialed
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, <-ping, lockpool.ErrPoolClosed)
+		require.ErrorIs(t, <-lock, lockpool.ErrPoolClosed)
+	}
+}
+
 func TestIPv6AndHostNamesAreDialed(t *testing.T) {
 	t.Parallel()
 	ctx := locktest.Context(t)
