@@ -85,6 +85,7 @@ func (s *Server) applyAt(rep *replica, p *proposal) {
 		rep.notifyWatchers(ch)
 	}
 	if p.origin == rep {
+		p.origin = nil // the member may join a leader that lags, and then applies this again
 		p.applied()
 	}
 	if p.ended != 0 {

@@ -307,6 +307,22 @@ func TestMemberJoinsLeaderThatLags(t *testing.T) {
 	})
 }
 
+// A member that joins a leader that lags applies again what it had applied. It has answered
+// its clients.
+func TestMemberAnswersAWriteOnce(t *testing.T) {
+	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+		c := e.open(2)
+		require.NoError(t, e.Lag(3))
+		c.must(create("/a", nil, persistent))
+		c.must(create("/b", nil, persistent))
+		require.NoError(t, e.StopMember(2))
+		require.NoError(t, e.StartMember(2))
+		time.Sleep(memberTick)
+		e.open(2).must(getData("/b", false))
+		require.NoError(t, e.Invariants())
+	})
+}
+
 // The leader counts a follower that has joined again once, although it has not heard of
 // the end of the first connection yet.
 func TestFollowerThatJoinsAgainCountsOnce(t *testing.T) {

@@ -36,7 +36,7 @@ type proposal struct {
 	effects []func(*replica) // empty without an ensemble
 	changes []change
 	ended   int64    // the session that it ends, or 0
-	origin  *replica // where the request came from; nil for the server's own
+	origin  *replica // where the request came from and is to be answered; nil for the server's own
 	applied func()   // called when it was applied at the origin
 	acks    uint64   // a bit for each member that has accepted it
 	synced  []func() // called when it was committed
