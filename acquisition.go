@@ -59,32 +59,43 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 		return ErrPoolClosed
 	}
 	defer h.pool.work.Done()
+	ctx, err := h.beginAcquisition(ctx)
+	if err != nil {
+		return err
+	}
+	defer h.endAcquisition()
+	if err := ctx.Err(); err != nil {
+		return withCause(ctx, err)
+	}
+	return do(ctx)
+}
+
+// beginAcquisition is a function of its own, as others below are, because the frames of a
+// goroutine that waits are what a waiter costs (DESIGN.md, "What a waiter weighs").
+func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	switch {
 	case h.acquiring:
-		h.mu.Unlock()
-		return ErrConcurrentUse
+		return nil, ErrConcurrentUse
 	case h.closed.Load():
-		defer h.mu.Unlock()
-		return h.cause
+		return nil, h.cause
 	}
 	until := h.pool.accepting
 	if len(h.holds) > 0 {
 		until = h.pool.alive
 	}
 	ctx, giveUp := bound(ctx, until)
-	defer giveUp(nil)
 	h.acquiring, h.giveUp = true, giveUp
+	return ctx, nil
+}
+
+func (h *Handle) endAcquisition() {
+	h.mu.Lock()
+	giveUp := h.giveUp
+	h.acquiring, h.giveUp = false, nil
 	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		h.acquiring, h.giveUp = false, nil
-		h.mu.Unlock()
-	}()
-	if err := ctx.Err(); err != nil {
-		return withCause(ctx, err)
-	}
-	return do(ctx)
+	giveUp(nil)
 }
 
 // grant acquires the lock, from the service or from a holder of the pool. A waiter whose

@@ -149,14 +149,14 @@ func (r request) recipe(c recipe.Claim) (take func(context.Context) (driver.Node
 	var algorithm interface {
 		Acquire(context.Context) (driver.Node, error)
 		Try(context.Context) (driver.Node, error)
-	} = c
+	} = &c
 	queue = c.Queue
 	switch c.Kind {
 	case driver.Permit:
 		c.Permits, c.Limit = r.permits, r.limit
-		algorithm, queue = recipe.Semaphore{Claim: c}, queue+"/"+driver.Leases
+		algorithm, queue = &recipe.Semaphore{Claim: c}, queue+"/"+driver.Leases
 	case driver.Plain:
-		algorithm = recipe.Plain{Claim: c}
+		algorithm = &recipe.Plain{Claim: c}
 	}
 	if r.try {
 		return algorithm.Try, queue

@@ -135,7 +135,7 @@ func (p *Pool) awaitTurn(ctx context.Context, a *acquisition) (t *tenancy, turn 
 	if !a.local {
 		return nil, 0, nil
 	}
-	w, predecessor, holder := p.joinLocally(a)
+	w, report := p.joinLocally(a)
 	if w == nil {
 		return nil, 0, nil
 	}
@@ -148,7 +148,7 @@ func (p *Pool) awaitTurn(ctx context.Context, a *acquisition) (t *tenancy, turn 
 	select {
 	case <-w.done:
 	default:
-		a.waits(func() { a.WaitingLocally(predecessor, holder) })
+		a.waits(report)
 		select {
 		case <-w.done:
 		case <-ctx.Done():
@@ -163,8 +163,8 @@ func (p *Pool) awaitTurn(ctx context.Context, a *acquisition) (t *tenancy, turn 
 }
 
 // joinLocally returns nil if the caller is the delegate. Otherwise it returns a waiter,
-// which may have a turn already, and the spans of the requests that it waits for.
-func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, predecessor, holder trace.SpanContext) {
+// which may have a turn already, and what reports the requests that it waits for.
+func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, report func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.local[a.name]
@@ -178,8 +178,9 @@ func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, predecessor, holder 
 		d.local, q.delegate = false, a
 	}
 	if q.delegate == a {
-		return nil, predecessor, holder
+		return nil, nil
 	}
+	var predecessor, holder trace.SpanContext
 	if q.tenancy != nil {
 		holder = q.tenancy.holder
 	}
@@ -199,7 +200,7 @@ func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, predecessor, holder 
 		q.waiters.MoveBefore(w.element, e) // a queues again
 	}
 	q.settle()
-	return w, predecessor, holder
+	return w, func() { a.WaitingLocally(predecessor, holder) }
 }
 
 // giveUp gives up the place in the queue, or what the waiter has got meanwhile.
@@ -454,12 +455,14 @@ func (t *tenancy) guardNode() {
 			watch = driver.NewWatch()
 			time.AfterFunc(lookAgainDelay, func() { watch.Fire(driver.Interrupted) })
 		}
+		fired, stop := driver.First(watch)
 		select {
-		case <-watch.Done():
+		case <-fired:
 			if watch.Fired() == driver.Unnoticed {
 				p.telemetry.Rescued(t.alive, telemetry.Lock{Name: t.name, Kind: t.kind})
 			}
 		case <-t.alive.Done():
+			stop()
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"container/list"
 	"context"
 	"sync"
 )
@@ -43,57 +44,70 @@ type Watch struct {
 	// (Session.Revoke).
 	Revoked bool
 
-	pending context.Context // until it fires
-	fire    context.CancelFunc
-	once    sync.Once
-	event   Event
+	mu    sync.Mutex
+	event Event     // 0 until it fires
+	calls list.List // of func(), to be called when it fires
 }
 
 // NewWatch returns a watch that has not fired. Drivers call it.
-func NewWatch() *Watch {
-	w := new(Watch)
-	w.pending, w.fire = context.WithCancel(context.Background())
-	return w
-}
+func NewWatch() *Watch { return new(Watch) }
 
 // Fire ends the wait of all waiters with e. Only the first call has an effect. Drivers
 // call it.
 func (w *Watch) Fire(e Event) {
-	w.once.Do(func() {
-		w.event = e
-		w.fire()
-	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.event != 0 {
+		return
+	}
+	w.event = e
+	for call := w.calls.Front(); call != nil; call = w.calls.Front() {
+		w.calls.Remove(call).(func())()
+	}
 }
-
-// Done returns a channel that is closed when the watch has fired.
-func (w *Watch) Done() <-chan struct{} { return w.pending.Done() }
 
 // Fired returns the event, or 0 if the watch has not fired.
 func (w *Watch) Fired() Event {
-	select {
-	case <-w.pending.Done():
-		return w.event
-	default:
-		return 0
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.event
+}
+
+// onFire has f called when the watch fires, on the goroutine that fires it, or at once if
+// it has fired. f must not block, nor use the watch. stop undoes that; when it has
+// returned, f is not called any longer.
+func (w *Watch) onFire(f func()) (stop func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.event != 0 {
+		f()
+		return func() {}
+	}
+	call := w.calls.PushBack(f)
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.calls.Remove(call) // nothing if it has been called
 	}
 }
 
-// First returns a channel that is closed when one of the watches has fired. The caller
-// must call stop when it no longer needs the channel.
-func First(watches []*Watch) (fired <-chan struct{}, stop func()) {
-	if len(watches) == 1 {
-		return watches[0].Done(), func() {}
-	}
-	waiting, end := context.WithCancel(context.Background())
-	var detach []func() bool
+// First returns a channel that receives a value when one of the watches has fired. The
+// caller must call stop when it no longer needs the channel.
+func First(watches ...*Watch) (fired <-chan struct{}, stop func()) {
+	first := make(chan struct{}, 1)
+	stops := make([]func(), 0, 4) // on the stack, as a rule
 	for _, w := range watches {
-		detach = append(detach, context.AfterFunc(w.pending, end))
+		stops = append(stops, w.onFire(func() {
+			select {
+			case first <- struct{}{}:
+			default:
+			}
+		}))
 	}
-	return waiting.Done(), func() {
-		for _, detach := range detach {
-			detach()
+	return first, func() {
+		for _, stop := range stops {
+			stop()
 		}
-		end()
 	}
 }
 
@@ -104,6 +118,6 @@ func (w *Watch) Before(ctx context.Context) (context.Context, context.CancelFunc
 	if w == nil {
 		return ctx, end
 	}
-	detach := context.AfterFunc(w.pending, end)
-	return ctx, func() { detach(); end() }
+	stop := w.onFire(end)
+	return ctx, func() { stop(); end() }
 }

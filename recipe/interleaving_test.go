@@ -117,7 +117,7 @@ type watchState struct {
 // decision is the code under test, which the planted mistakes change.
 type decision struct {
 	rule     func(driver.Kind) Rule
-	next     func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step)
+	next     func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step)
 	ownGone  driver.Event            // what the driver makes of the event that a node of the session is gone that it does not remove
 	watchOwn bool                    // a waiter watches its own node
 	gaps     bool                    // others may have joined between two contenders of a session
@@ -126,7 +126,7 @@ type decision struct {
 }
 
 var asBuilt = decision{
-	rule: RuleOf, next: Claim.next, ownGone: driver.Missing, watchOwn: true,
+	rule: RuleOf, next: (*Claim).next, ownGone: driver.Missing, watchOwn: true,
 	isThere: func(e driver.Event) bool { return e == 0 },
 }
 
@@ -578,7 +578,7 @@ func (s *sessionState) decide(w *world, j int, d decision) error {
 	return nil
 }
 
-func (c *contenderState) claim(d decision) Claim { return Claim{Kind: c.kind, Rule: d.rule(c.kind)} }
+func (c *contenderState) claim(d decision) *Claim { return &Claim{Kind: c.kind, Rule: d.rule(c.kind)} }
 
 func (s *sessionState) hold(w *world, j int) error {
 	c := s.contenders[j]
@@ -739,13 +739,13 @@ func TestEveryInterleaving(t *testing.T) {
 // taking changes events before next sees them.
 func taking(event, as driver.Event) func(*decision) {
 	return func(d *decision) {
-		d.next = func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+		d.next = func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
 			for i := range awaited {
 				if events[i] == event {
 					events[i] = as
 				}
 			}
-			return Claim.next(c, v, self, awaited, events)
+			return (*Claim).next(c, v, self, awaited, events)
 		}
 	}
 }
@@ -774,22 +774,22 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 					return obstacles[max(0, len(obstacles)-1):]
 				}
 			}
-			d.next = func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+			d.next = func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
 				if events[0] == driver.Deleted {
 					return nil, holds
 				}
-				return Claim.next(c, v, self, awaited, events)
+				return (*Claim).next(c, v, self, awaited, events)
 			}
 		}},
 		"a writer's deletion is a proof": {downgrades, func(d *decision) {
-			d.next = func(c Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+			d.next = func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
 				for i, n := range awaited {
 					if n.Kind == driver.Write && events[i] == driver.Deleted {
 						v.gone(n)
 						events[i] = 0
 					}
 				}
-				return Claim.next(c, v, self, awaited, events)
+				return (*Claim).next(c, v, self, awaited, events)
 			}
 		}},
 		"readers pass writers that wait": {readers, func(d *decision) {

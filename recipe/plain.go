@@ -11,12 +11,12 @@ import (
 type Plain struct{ Claim }
 
 // Acquire is [Claim.Acquire].
-func (p Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.wait) }
+func (p *Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.wait) }
 
 // Try is [Claim.Try].
-func (p Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.failBusy) }
+func (p *Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.failBusy) }
 
-func (p Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, error) {
+func (p *Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, error) {
 	for {
 		node, created, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
 		if err != nil || created {

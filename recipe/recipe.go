@@ -77,13 +77,13 @@ type Wait struct {
 // Acquire returns an error, no node is left behind, unless Keep returned true; if the
 // context ended the wait, the error wraps the context's error and names the node that
 // was waited for.
-func (c Claim) Acquire(ctx context.Context) (driver.Node, error) {
+func (c *Claim) Acquire(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.wait)
 }
 
 // Try is Acquire without waiting: if another contender blocks, the error wraps
 // ErrBusy and names it.
-func (c Claim) Try(ctx context.Context) (driver.Node, error) {
+func (c *Claim) Try(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.failBusy)
 }
 
@@ -99,7 +99,7 @@ type blockedState struct {
 // listing.
 type onBlocked func(ctx context.Context, s blockedState) (granted bool, err error)
 
-func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
+func (c *Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
 	if !s.listed {
 		return false, nil // those in the view may be gone
 	}
@@ -107,7 +107,7 @@ func (c Claim) failBusy(_ context.Context, s blockedState) (bool, error) {
 }
 
 // acquire joins the queue, and calls blocked until the rule grants the lock.
-func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
+func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node, err error) {
 	view := c.Views.open(c.Queue)
 	defer c.Views.close(c.Queue, view)
 	joined := driver.Joined{Node: c.Node}
@@ -161,7 +161,7 @@ func (c Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Node
 }
 
 // blocking returns the contenders in a queue that block self.
-func (c Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, error) {
+func (c *Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, error) {
 	place := driver.Place(queue, self)
 	if place < 0 {
 		return nil, driver.ErrRemoved
@@ -178,7 +178,7 @@ func (c Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, e
 // checkSequence returns an error if sequence numbers do not order the queue. At the end
 // of ZooKeeper's counter they become negative, or repeat, and every client that relies
 // on them then grants a lock twice.
-func (c Claim) checkSequence(queue []driver.Node, place int) error {
+func (c *Claim) checkSequence(queue []driver.Node, place int) error {
 	self := queue[place]
 	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == self.Seq }
 	if self.Seq >= 0 && self.Seq < math.MaxInt32 && !tied(place-1) && !tied(place+1) {
@@ -190,7 +190,7 @@ func (c Claim) checkSequence(queue []driver.Node, place int) error {
 
 // wait waits until the lock is granted, which it reports, or the queue must be listed
 // again.
-func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
+func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 	awaited := c.awaited(s.view, s.obstacles)
 	s.obstacles = nil // a slice of a listing, which would stay in memory for as long as the wait lasts
 	for behind := (driver.Node{}); ; {
@@ -213,7 +213,7 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 		if c.Revocable && len(own) > 0 && own[0].Revoked {
 			return false, ErrRevoked
 		}
-		fired, stop := driver.First(watches)
+		fired, stop := driver.First(watches...)
 		select {
 		case <-fired:
 			stop()
@@ -251,7 +251,7 @@ func (c Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 
 // fired returns the events of watches, the last of which is on the claim's own node if own
 // is 1. It tells the observer which are new since before.
-func (c Claim) fired(watches []*driver.Watch, before []driver.Event, own int) []driver.Event {
+func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) []driver.Event {
 	events := make([]driver.Event, len(watches))
 	for i, w := range watches {
 		events[i] = w.Fired()
@@ -270,7 +270,7 @@ func (c Claim) fired(watches []*driver.Watch, before []driver.Event, own int) []
 // nearest leaves, it is known. So the removal of a node wakes at most two contenders.
 //
 // Any of the contenders that block a semaphore's permits may make room.
-func (c Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
+func (c *Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
 	if c.Kind == driver.Permit {
 		return obstacles
 	}
@@ -301,7 +301,7 @@ const (
 // numbers only grow. A Write that was deleted may have left a Read with the same number,
 // so its deletion is not a proof; nor is it one that a node was missing before it could
 // be watched, because a Read may have taken its place.
-func (c Claim) next(view *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
+func (c *Claim) next(view *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
 	for i, node := range awaited {
 		if events[i] == driver.Deleted && node.Kind != driver.Write {
 			view.gone(node)
@@ -326,7 +326,7 @@ func (c Claim) next(view *View, self driver.Node, awaited []driver.Node, events 
 // observeWait tells the observer what the claim waits for and, if the observer wants to
 // know, the holder. first is the watch on behind. All watches have been set by then, so
 // the request for the holder delays no event by more than its round trip.
-func (c Claim) observeWait(ctx context.Context, s blockedState, behind driver.Node, first *driver.Watch) {
+func (c *Claim) observeWait(ctx context.Context, s blockedState, behind driver.Node, first *driver.Watch) {
 	if c.Observer == nil {
 		return
 	}

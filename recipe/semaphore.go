@@ -24,7 +24,7 @@ import (
 type Semaphore struct{ Claim }
 
 // Acquire is [Claim.Acquire].
-func (s Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
+func (s *Semaphore) Acquire(ctx context.Context) (driver.Node, error) {
 	return s.acquire(ctx, s.guard().wait, true)
 }
 
@@ -37,7 +37,7 @@ const (
 )
 
 // Try is [Claim.Try]. It waits for contenders that hold the guard only briefly.
-func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
+func (s *Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	polls := 0
 	blocked := func(ctx context.Context, state blockedState) (bool, error) {
 		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
@@ -63,27 +63,27 @@ func (s Semaphore) Try(ctx context.Context) (driver.Node, error) {
 }
 
 // isFull reports whether fewer permits are free than the claim requests.
-func (s Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
+func (s *Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
 	leases, err := s.Session.List(ctx, s.leases(limit).Queue)
 	obstacles := Within(limit)(append(slices.Clip(leases), driver.Node{Permits: s.Permits}), len(leases))
 	return s.Permits > limit || len(obstacles) > 0, err
 }
 
-func (s Semaphore) guard() Claim {
+func (s *Semaphore) guard() *Claim {
 	guard := s.Claim
 	guard.Queue, guard.Kind, guard.Rule = s.Queue+"/"+driver.Guards, driver.Guard, Exclusive
-	return guard
+	return &guard
 }
 
-func (s Semaphore) leases(limit int) Claim {
+func (s *Semaphore) leases(limit int) *Claim {
 	leases := s.Claim
 	leases.Queue, leases.Kind, leases.Rule = s.Queue+"/"+driver.Leases, driver.Permit, Within(limit)
-	return leases
+	return &leases
 }
 
 // acquire acquires the permits. If the limit is too low for them, it waits for the
 // limit to change and queues again.
-func (s Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (driver.Node, error) {
+func (s *Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (driver.Node, error) {
 	for {
 		guard, err := s.guard().acquire(ctx, blocked)
 		if err != nil {
@@ -101,7 +101,7 @@ func (s Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (
 }
 
 // acquireUnderGuard acquires the permits and releases the guard.
-func (s Semaphore) acquireUnderGuard(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
+func (s *Semaphore) acquireUnderGuard(ctx context.Context, guard driver.Node, waits bool) (node driver.Node, err error) {
 	defer func() { // even if the observer panics
 		left := s.Session.Leave(ctx, s.guard().Queue, guard) // continues in the background
 		if errors.Is(left, driver.ErrNoPermission) && err == nil {
@@ -124,11 +124,11 @@ func (e *aboveLimitError) Error() string { return fmt.Sprintf("the limit is %d",
 
 // awaitLimit waits for the limit to change, without the guard: other contenders may
 // take the permits that are free.
-func (s Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) error {
+func (s *Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) error {
 	if s.Observer != nil {
 		s.Observer.Waiting(Wait{Queue: s.Queue, Behind: above.stated})
 	}
-	changed, stop := driver.First(above.changes)
+	changed, stop := driver.First(above.changes...)
 	defer stop()
 	select {
 	case <-changed:
@@ -143,7 +143,7 @@ func (s Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) error
 // acquireWithinLimit acquires the permits while the guard keeps others out. When the
 // limit that is set changes, it starts over, even if the leases exist already: there
 // may be too many of them now.
-func (s Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.Node, error) {
+func (s *Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
 		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
 		if err != nil {
@@ -175,7 +175,7 @@ func (s Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.N
 
 // limitUnchanged reports whether the limit that was set is still the same, or, if none
 // was set, that still none is. (A node that does not exist cannot be watched.)
-func (s Semaphore) limitUnchanged(ctx context.Context, set *driver.Watch) (bool, error) {
+func (s *Semaphore) limitUnchanged(ctx context.Context, set *driver.Watch) (bool, error) {
 	if set != nil {
 		return set.Fired() == 0, nil
 	}
@@ -188,7 +188,7 @@ var limitNode = driver.Node{Name: driver.Limit}
 
 // addLeases acquires the permits under a limit. set is the watch on the limit if it
 // was set, or nil.
-func (s Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
+func (s *Semaphore) addLeases(ctx context.Context, limit int, set *driver.Watch, waits bool) (driver.Node, error) {
 	leases := s.leases(limit)
 	if !waits {
 		full, err := s.isFull(ctx, limit)

@@ -84,7 +84,7 @@ func TestWhoJoinsWithoutAListingIsNotGrantedTheLockUnseen(t *testing.T) {
 	s := &joinedSession{fakeSession{queue: []driver.Node{reader}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
 	var views Views
 	views.open("q").listed([]driver.Node{reader})
-	_, err := Claim{Session: s, Queue: "q", Kind: driver.Read, Rule: Shared, Views: &views}.Acquire(t.Context())
+	_, err := (&Claim{Session: s, Queue: "q", Kind: driver.Read, Rule: Shared, Views: &views}).Acquire(t.Context())
 	require.ErrorIs(t, err, driver.ErrRemoved)
 }
 
@@ -134,7 +134,7 @@ func TestWhoeverLeavesDuringAListingGrantsNothingAlone(t *testing.T) {
 	a, b, c, self := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2}, driver.Node{Name: "c", Seq: 3}, driver.Node{Name: "d", Seq: 4}
 	queue := []driver.Node{a, b, c, self}
 	s := &lookingSession{joinedSession{fakeSession{queue: queue}, driver.Joined{Node: self, Queue: queue}}, []driver.Node{b, c, a}, map[driver.Node]*driver.Watch{}}
-	node, err := Claim{Session: s, Queue: "q", Rule: Exclusive}.Acquire(t.Context())
+	node, err := (&Claim{Session: s, Queue: "q", Rule: Exclusive}).Acquire(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, self, node)
 	require.Equal(t, []string{"watch c b d", "list", "watch a d"}, s.calls)
@@ -153,6 +153,6 @@ func TestTheOwnNodeIsLookedAtAfterTheView(t *testing.T) {
 		}
 		return queue[:i]
 	}
-	_, err := Claim{Session: s, Queue: "q", Rule: rule}.Acquire(t.Context())
+	_, err := (&Claim{Session: s, Queue: "q", Rule: rule}).Acquire(t.Context())
 	require.ErrorIs(t, err, driver.ErrRemoved)
 }

@@ -120,7 +120,8 @@ func useQueue(t *testing.T, s *Session) {
 	require.NoError(t, err)
 	require.NoError(t, s.Verify(ctx, "a", second))
 	require.NoError(t, s.Leave(ctx, "a", first))
-	<-watches[0].Done()
+	fired, _ := driver.First(watches[0])
+	<-fired
 	queue, err := s.List(ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, []driver.Node{second}, queue)

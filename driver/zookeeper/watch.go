@@ -27,7 +27,7 @@ type watch struct {
 	paths  []string
 	raw    []byte        // the data of the first node, set before armed is closed
 	stat   *zk.Stat      // likewise
-	reads  []*request    // by path
+	reads  []*request    // by path, until they have been answered
 	unread atomic.Int32  // how many of them have not been answered
 	armed  chan struct{} // closed when the server has answered; then err is set
 	err    error
@@ -201,11 +201,13 @@ func (s *Session) noteRead(w *watch, q *request) {
 			return
 		}
 		if i == 0 {
-			w.Created, w.raw, w.stat = q.stat.Czxid, q.data, &q.stat
+			stat := q.stat // a copy, because the watch outlives the request
+			w.Created, w.raw, w.stat = stat.Czxid, q.data, &stat
 			_, w.Data = parsePlainData(q.data)
 			w.Revoked = string(w.Data) == revokeRequest
 		}
 	}
+	w.reads = nil
 	close(w.armed)
 }
 

@@ -42,16 +42,20 @@ func (a *Acquisition) Begin(ctx context.Context, t *Telemetry, lock Lock, permit
 	*a = Acquisition{t: t, lock: lock, position: -1, began: time.Now()}
 	a.ctx, a.span = t.tracer.Start(ctx, spanAcquire, t.start...)
 	if a.span.IsRecording() {
-		a.span.SetAttributes(lock.attributes()...)
-		a.span.SetAttributes(keyDriver.String(t.Driver))
-		if t.Pool != "" {
-			a.span.SetAttributes(keyPool.String(t.Pool))
-		}
-		if permits > 0 {
-			a.span.SetAttributes(keyPermits.Int(permits))
-		}
+		a.describe(permits)
 	}
 	return a.ctx
+}
+
+func (a *Acquisition) describe(permits int) {
+	a.span.SetAttributes(a.lock.attributes()...)
+	a.span.SetAttributes(keyDriver.String(a.t.Driver))
+	if a.t.Pool != "" {
+		a.span.SetAttributes(keyPool.String(a.t.Pool))
+	}
+	if permits > 0 {
+		a.span.SetAttributes(keyPermits.Int(permits))
+	}
 }
 
 // Traced reports whether there is a tracer provider, which gives valid contexts to spans
@@ -137,8 +141,12 @@ func (a *Acquisition) beginWait() {
 	a.counted = a.t.countWaiter(a.ctx, a.lock, 1)
 	a.wait = trace.SpanFromContext(context.Background()) // does nothing
 	if a.Traced() {
-		_, a.wait = a.t.tracer.Start(a.ctx, spanWait)
+		a.beginWaitSpan()
 	}
+}
+
+func (a *Acquisition) beginWaitSpan() {
+	_, a.wait = a.t.tracer.Start(a.ctx, spanWait)
 	if a.wait.IsRecording() {
 		a.wait.SetAttributes(a.lock.attributes()...)
 		if a.position >= 0 {

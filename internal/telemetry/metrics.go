@@ -179,7 +179,7 @@ func (m *meters) queued(ctx context.Context, lock Lock, length int) {
 func (m *meters) countWaiter(ctx context.Context, lock Lock, n int64) (counted bool) {
 	counted = n < 0 || m.waiters.Enabled(ctx)
 	if counted {
-		m.waiters.Add(ctx, n, m.option(m.labelsOf(lock)))
+		m.add(ctx, m.waiters, lock, n)
 	}
 	return counted
 }
@@ -189,9 +189,13 @@ func (m *meters) countHeld(lock Lock, n int64) (counted bool) {
 	ctx := context.Background()
 	counted = n < 0 || m.held.Enabled(ctx)
 	if counted {
-		m.held.Add(ctx, n, m.option(m.labelsOf(lock)))
+		m.add(ctx, m.held, lock, n)
 	}
 	return counted
+}
+
+func (m *meters) add(ctx context.Context, c metric.Int64UpDownCounter, lock Lock, n int64) {
+	c.Add(ctx, n, m.option(m.labelsOf(lock)))
 }
 
 // acquired records the end of an acquisition.

@@ -248,9 +248,10 @@ func (b *bench) start(ctx context.Context, p *lockpool.Pool, name string) *waite
 	return w
 }
 
-// endable returns a context with the values of ctx that ends at the end of the test.
+// endable returns a context that ends with ctx, or at the end of the test.
 func (b *bench) endable(ctx context.Context) *endableContext {
 	c := &endableContext{Context: ctx, done: make(chan struct{})}
+	context.AfterFunc(ctx, func() { c.end(ctx.Err()) })
 	b.Cleanup(func() { c.end(context.Canceled) })
 	return c
 }
