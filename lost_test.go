@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -149,6 +150,7 @@ func TestSessionThatTakesNoMoreHandlesDoesNotCount(t *testing.T) {
 		other := b.Lock(p, "other")
 		b.Restrict("/a", zk.PermRead|zk.PermCreate)
 		require.ErrorIs(t, b.Lock(p, "a").Unlock(b.Ctx), lockpool.ErrNoPermission)
+		synctest.Wait() // until the pool has heard of it
 		var handles []*lockpool.Handle
 		for range 64 {
 			handles = append(handles, b.Handle(p))
