@@ -33,12 +33,12 @@ type pool struct {
 }
 
 // openPool returns a pool of one session whose locks have that layout.
-func openPool(t testing.TB, name, layout string) *pool {
+func openPool(t testing.TB, name, layout string, opts ...lockpool.Option) *pool {
 	dsn := server.Addr() + chroot + "?session_timeout=15s"
 	if layout != "" {
 		dsn += "&layout=" + layout
 	}
-	p, err := lockpool.Open("zookeeper", dsn, lockpool.WithMaxSessions(1))
+	p, err := lockpool.Open("zookeeper", dsn, append(opts, lockpool.WithMaxSessions(1))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return &pool{t, p, name}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
 )
 
 // mode is a way to take a lock, and how many of its permits that takes.
@@ -42,6 +44,7 @@ type contender struct {
 	downgrades      bool     // can acquire for reading what it holds exclusively, and release the exclusive entry
 	cannotGiveUp    bool     // waits until it is granted the lock
 	waitsForReaders bool     // even when it only reads itself
+	inMemory        bool     // waits without a node behind another contender of its pool
 	process         *process // nil for a client in this process
 }
 
@@ -301,10 +304,13 @@ func (c *contest) kill(holder, waiter *contender, turns int) {
 	waits := c.enqueue(waiter, waiter.modes[0])
 
 	c.contenders = slices.DeleteFunc(c.contenders, func(p *contender) bool { return p == holder || p == waiter })
-	before := len(c.queue())
+	queued := len(c.queue()) + len(c.contenders)
+	if slices.ContainsFunc(c.contenders, func(p *contender) bool { return p.inMemory }) {
+		queued--
+	}
 	contended := make(chan error, 1)
 	go func() { contended <- c.contend(turns, c.contenders) }() // ends with c.ctx at the latest
-	c.until(func() bool { return len(c.queue()) >= before+len(c.contenders) }, "all others are queued")
+	c.until(func() bool { return len(c.queue()) >= queued }, "all others are queued")
 
 	waiter.process.kill()
 	require.ErrorIs(c, <-waits, errEnded)
@@ -367,13 +373,14 @@ func (c *contest) until(condition func() bool, what string, args ...any) {
 	}
 }
 
-// lockpool returns three contenders of lockpool: two on one session, and one on
-// another.
+// lockpool returns four contenders of lockpool: two on one session, and two on another,
+// which pass the lock on in memory.
 func (c *contest) lockpool(layout string, modes []mode) (found []*contender) {
-	one, other := openPool(c, c.name, layout), openPool(c, c.name, layout)
-	for i, p := range []*pool{one, one, other} {
+	one, other := openPool(c, c.name, layout, lockpool.WithLocalTurns(0)), openPool(c, c.name, layout)
+	for i, p := range []*pool{one, one, other, other} {
 		found = append(found, &contender{
 			name: fmt.Sprint("lockpool ", i+1), client: p.locker(c.ctx), modes: modes, reenters: true, downgrades: len(modes) > 1,
+			inMemory: i == 3,
 		})
 	}
 	return found

@@ -52,7 +52,7 @@ var contests = []struct {
 	{"AllLayoutsAndGoZookeeper", "", exclusiveOrRead("exclusive"), 25, 0, func(c *contest) []*contender {
 		found := []*contender{c.goZookeeper()}
 		for _, layout := range []string{"curator-rw", "kazoo", "kazoo-rw"} {
-			for _, p := range c.lockpool(layout, exclusiveOrRead("exclusive"))[1:] { // the first two share a session
+			for _, p := range c.lockpool(layout, exclusiveOrRead("exclusive"))[1:3] { // one of each session
 				p.name += " " + layout
 				found = append(found, p)
 			}
