@@ -27,10 +27,11 @@ const clientEnv = "LOCKPOOL_TORTURE_CLIENT"
 
 type clientConfig struct {
 	workload.Config
-	Servers   []string
-	Layout    zookeeper.Layout
-	Workers   int
-	ClockRate float64
+	Servers    []string
+	Layout     zookeeper.Layout
+	LocalTurns int
+	Workers    int
+	ClockRate  float64
 }
 
 const chroot = "/torture"
@@ -65,7 +66,8 @@ func runClient(config string) int {
 	// itself tries another server.
 	var contending sync.WaitGroup
 	for _, workers := range [][2]int{{0, 1}, {1, c.Workers}} {
-		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?session_timeout=%s&layout=%s", strings.Join(c.Servers, ","), chroot, c.Timeout, c.Layout))
+		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?session_timeout=%s&layout=%s", strings.Join(c.Servers, ","), chroot, c.Timeout, c.Layout),
+			lockpool.WithLocalTurns(c.LocalTurns))
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "torture:", err)
 			return 2

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
@@ -41,6 +42,10 @@ var clockRates = []float64{1.03, 0.97}
 // layouts are the layouts of the clients, in turn. They all exclude each other.
 var layouts = []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}
 
+// localTurns returns the turns that the pools of client i take in memory: half of the
+// clients of each layout pass locks on among their workers.
+func localTurns(i int) int { return []int{lockpool.DefaultLocalTurns, 0}[i/len(layouts)%2] }
+
 // startClient starts a process of client i.
 func (c *campaign) startClient(i int) error {
 	c.mu.Lock()
@@ -48,7 +53,7 @@ func (c *campaign) startClient(i int) error {
 	seed := c.Seed<<32 + uint64(c.starts)
 	c.mu.Unlock()
 	config := clientConfig{
-		Config: c.Config, Layout: layouts[i%len(layouts)], Workers: c.Workers, ClockRate: 1,
+		Config: c.Config, Layout: layouts[i%len(layouts)], Workers: c.Workers, ClockRate: 1, LocalTurns: localTurns(i),
 	}
 	config.Seed, config.Reads, config.Process = seed, c.Reads(i), i
 	switch {
@@ -91,6 +96,9 @@ func (c *campaign) launch(i int, cmd *exec.Cmd) error {
 		return err
 	}
 	p.name = fmt.Sprintf("client %d (pid %d)", i, cmd.Process.Pid)
+	if localTurns(i) > 0 {
+		c.history.Update(func(rec *workload.Record) { rec.PassesOn = append(rec.PassesOn, p.name) })
+	}
 	c.mu.Lock()
 	c.clients[i] = p
 	c.mu.Unlock()
