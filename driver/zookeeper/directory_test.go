@@ -46,44 +46,46 @@ var creators = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpo
 // A script deletes the directory again and again. A caller that needs it creates it
 // again until its context ends.
 func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
+	locktest.Once(t)
 	t.Parallel()
 	for name, use := range creators {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			own := zktest.Start(t)
-			b := locktest.NewOn(t, own)
-			p := b.Pool()
-			dir := b.Chroot + "/x/s"
-			var turns atomic.Int32
-			script := own.Inject(zktest.Rule{
-				Match: zktest.Match{Prefix: dir + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Times: zktest.Always,
-				Do: zktest.Call(func(zktest.Request) {
-					for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.Chroot + "/x"}[turns.Add(1)%2:] {
-						_ = own.Delete(path) // only if it is empty
-					}
-				}),
-			})
-			err := use(b, locktest.Timeout(t, 300*time.Millisecond), p)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.Greater(t, turns.Load(), int32(10))
-			require.Less(t, turns.Load(), int32(200), "attempts without pauses")
+			locktest.Bubble(t, func(t *testing.T) {
+				own := zktest.StartBubble(t)
+				b := locktest.NewOn(t, own)
+				p := b.Pool()
+				dir := b.Chroot + "/x/s"
+				var turns atomic.Int32
+				script := own.Inject(zktest.Rule{
+					Match: zktest.Match{Prefix: dir + "/", Ops: append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)}, Times: zktest.Always,
+					Do: zktest.Call(func(zktest.Request) {
+						for _, path := range []string{dir + "/leases", dir + "/locks", dir, b.Chroot + "/x"}[turns.Add(1)%2:] {
+							_ = own.Delete(path) // only if it is empty
+						}
+					}),
+				})
+				err := use(b, locktest.Timeout(t, 300*time.Millisecond), p)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Greater(t, turns.Load(), int32(10))
+				require.Less(t, turns.Load(), int32(200), "attempts without pauses")
 
-			got := make(chan error, 1)
-			go func() { got <- use(b, b.Ctx, p) }()
-			begun := turns.Load()
-			b.Until(func() bool { return turns.Load() > begun+15 }, "further attempts")
-			script.Remove()
-			require.NoError(t, <-got)
-			deletes := 0
-			for _, r := range own.Trace() {
-				if r.Kind == zktest.Requested && r.Op == zktest.OpDelete && slices.Contains(r.Paths, dir) {
-					deletes++
+				got := make(chan error, 1)
+				go func() { got <- use(b, b.Ctx, p) }()
+				begun := turns.Load()
+				b.Until(func() bool { return turns.Load() > begun+15 }, "further attempts")
+				script.Remove()
+				require.NoError(t, <-got)
+				deletes := 0
+				for _, r := range own.Trace() {
+					if r.Kind == zktest.Requested && r.Op == zktest.OpDelete && slices.Contains(r.Paths, dir) {
+						deletes++
+					}
 				}
-			}
-			require.Less(t, deletes, 5, "a directory is removed too often")
-			if name == "limit" {
-				require.NoError(t, b.Admin.Delete(dir+"/limit", -1))
-			}
+				require.Less(t, deletes, 5, "a directory is removed too often")
+				if name == "limit" {
+					require.NoError(t, b.Admin.Delete(dir+"/limit", -1))
+				}
+			})
 		})
 	}
 }
