@@ -32,7 +32,10 @@ func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 	l = b.lock(b.ctx, p, "a")
 	b.expire(b.session("a", b.queue("a")[0]))
 	<-l.Lost()
-	b.until(func() bool { return m.points()["lockpool.lock.lost"] != nil }, "the loss is counted")
+	b.until(func() bool {
+		points := m.points()
+		return points["lockpool.lock.lost"] != nil && points["lockpool.session.lost"] != nil
+	}, "the losses are counted")
 	wait := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 	units, buckets := map[string]string{}, map[string][]float64{}
 	for _, metric := range m.collect() {
