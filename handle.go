@@ -212,6 +212,15 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	return errors.Join(errs...)
 }
 
+// abandonAcquisition ends the acquisition that is under way, if there is one.
+func (h *Handle) abandonAcquisition(cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.giveUp != nil {
+		h.giveUp(cause)
+	}
+}
+
 // returnIfUnused returns the handle to the pool if it is closed, or if it was created
 // for one call and holds nothing.
 func (h *Handle) returnIfUnused() {

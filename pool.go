@@ -300,7 +300,11 @@ func (p *Pool) Close() error {
 	for _, h := range held {
 		h.tenancy.close()
 	}
+	handles := slices.Collect(maps.Keys(p.handles)) // there will be no others
 	p.mu.Unlock()
+	for _, h := range handles {
+		h.abandonAcquisition(ErrPoolClosed) // which must not take the end of its session for a loss
+	}
 	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.life.end(ErrPoolClosed) })
 
 	// Closing a session releases its locks, and ends every call on it.
@@ -315,9 +319,6 @@ func (p *Pool) Close() error {
 		defer h.reportEnd(ErrPoolClosed) // deferred, so that each runs even if user code panics
 	}
 
-	p.mu.Lock()
-	handles := slices.Collect(maps.Keys(p.handles))
-	p.mu.Unlock()
 	for _, h := range handles {
 		_ = h.close(ctx, ErrPoolClosed) // what it held has ended above
 	}

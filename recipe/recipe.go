@@ -216,13 +216,16 @@ func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 		fired, stop := driver.First(watches...)
 		select {
 		case <-fired:
-			stop()
 		case <-c.Session.Done():
-			stop()
-			return false, c.Session.Err()
+			err = c.Session.Err()
 		case <-ctx.Done():
-			stop()
-			return false, fmt.Errorf("waiting behind %s: %w", behind, ctx.Err())
+		}
+		stop()
+		if err := ctx.Err(); err != nil { // first: what ends a call may end its session as well
+			return false, fmt.Errorf("waiting behind %s: %w", behind, err)
+		}
+		if err != nil {
+			return false, err
 		}
 		events := c.fired(watches, make([]driver.Event, len(watches)), len(own))
 		if len(own) == 0 {
