@@ -98,6 +98,9 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 		if req.revocable {
 			l.hold.makeRevocable()
 		}
+		if req.atLeast > 0 {
+			l.holdAtLeast(req.atLeast)
+		}
 		life := &l.hold.life
 		all.stop = append(all.stop, context.AfterFunc(life.after(&life.lost), lose), context.AfterFunc(life.after(&life.revoked), revoke))
 	}

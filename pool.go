@@ -47,7 +47,8 @@ type Pool struct {
 	connected  bool            // a session has been opened
 	seekers    int             // calls that wait for a session
 	handles    map[*Handle]struct{}
-	held       int                    // holds
+	held       int                    // holds that have not ended
+	resting    int                    // holds that rest
 	localTurns int64                  // turns that began without a request
 	lastLocal  int64                  // the number of the newest waiter without a node
 	local      map[string]*localQueue // by name
