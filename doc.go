@@ -37,7 +37,8 @@
 // Readers can share a lock: [Pool.RLock] and, for Do, [Shared]. [Pool.LockAll] takes
 // several locks, or none of them. A [Semaphore] has a limited number of permits.
 // [Plain] is the cheapest lock, without a queue. A name is used for one kind of lock at
-// a time; asking for another kind returns [ErrKindMismatch].
+// a time; asking for another kind returns [ErrKindMismatch]. With [HoldAtLeast], a lock
+// of any kind does not come free before some time has passed.
 //
 // [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the
 // holders to release it, and [Pool.Break] takes it by force.

@@ -189,7 +189,7 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) error {
 
 // Close releases everything that the handle holds, whatever its depth, and returns the
 // handle to the pool. The contexts of those locks end, and unlocking them later returns
-// ErrNotHeld. A call that waits for a lock returns ErrHandleClosed. Closing a handle
+// ErrNotHeld. What it has left to rest (see [HoldAtLeast]) is released as well. A call that waits for a lock returns ErrHandleClosed. Closing a handle
 // again is not an error.
 //
 // ctx bounds the wait for the releases, never whether they happen.
