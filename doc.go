@@ -37,7 +37,8 @@
 // Readers can share a lock: [Pool.RLock] and, for Do, [Shared]. [Pool.LockAll] takes
 // several locks, or none of them. A [Semaphore] has a limited number of permits.
 // [Plain] is the cheapest lock, without a queue. A name is used for one kind of lock at
-// a time; asking for another kind returns [ErrKindMismatch].
+// a time; asking for another kind returns [ErrKindMismatch]. With [HoldAtLeast], a lock
+// of any kind does not come free before some time has passed.
 //
 // [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the
 // holders to release it, and [Pool.Break] takes it by force.
@@ -59,7 +60,8 @@
 // and Unlock returns ErrLockLost. The same happens when the lock's node is removed. A
 // nil error from Unlock or Do means that the lock was held until then. A lost session
 // is never replaced underneath a holder; the next lock is taken on a new one. A waiter
-// whose session is lost queues again automatically.
+// whose session is lost queues again automatically. [Lock.Expiring] tells a holder some
+// time before the loss that the service does not answer.
 //
 // No lock can stop a process that is paused between its last look at the lock and a
 // write. A store that is given [Lock.Token] can refuse that write.

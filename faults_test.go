@@ -125,6 +125,7 @@ var plays = []play{
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
 	{name: "twins recover", warm: 1, act: (*stage).useAfterALostReply, layout: zookeeper.LayoutKazoo},
 	{name: "digest", warm: 1, rival: true, act: (*stage).waitAndUse, digest: true},
+	{name: "hold at least", warm: 1, act: (*stage).useOnce, way: withOptions(lockpool.HoldAtLeast(50 * time.Millisecond))},
 	{name: keep, warm: 1, act: (*stage).useLong},
 }
 

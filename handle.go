@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // The order of locks is Handle.mu, Pool.mu, and then one of life.mu, heldNode.mu and
@@ -29,6 +32,8 @@ type Handle struct {
 	giveUp    context.CancelCauseFunc // ends it
 	slot      *puddleSlot
 	cause     error // why closed is set
+
+	rests map[*hold]*time.Timer // the holds that rest, with what ends that; guarded by Pool.mu
 }
 
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
@@ -146,6 +151,9 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 	if err != nil {
 		return nil, &LockError{req.String(), name, err}
 	}
+	if req.atLeast > 0 && req.op != opLockAll { // LockAll may fail to get all the locks
+		l.holdAtLeast(req.atLeast)
+	}
 	return l, nil
 }
 
@@ -181,7 +189,7 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) error {
 
 // Close releases everything that the handle holds, whatever its depth, and returns the
 // handle to the pool. The contexts of those locks end, and unlocking them later returns
-// ErrNotHeld. A call that waits for a lock returns ErrHandleClosed. Closing a handle
+// ErrNotHeld. What it has left to rest (see [HoldAtLeast]) is released as well. A call that waits for a lock returns ErrHandleClosed. Closing a handle
 // again is not an error.
 //
 // ctx bounds the wait for the releases, never whether they happen.
@@ -199,6 +207,7 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	for _, held := range holds {
 		held.entries.clear()
 	}
+	rests := h.resting()
 	h.mu.Unlock()
 	defer h.returnIfUnused()
 	var errs []error
@@ -207,6 +216,11 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 		defer r.report(ctx) // after all are released
 		if r.err != nil && cause == ErrHandleClosed {
 			errs = append(errs, &LockError{opUnlock, name, r.err})
+		}
+	}
+	for _, held := range rests {
+		if err := held.endRest(ctx); err != nil {
+			errs = append(errs, &LockError{opUnlock, held.name, err})
 		}
 	}
 	return errors.Join(errs...)
@@ -233,6 +247,17 @@ func (h *Handle) returnIfUnused() {
 		h.releaseSlot()
 	}
 }
+
+// resting returns the holds that rest.
+func (h *Handle) resting() []*hold {
+	h.pool.mu.Lock()
+	defer h.pool.mu.Unlock()
+	return slices.Collect(maps.Keys(h.rests))
+}
+
+// isClosedByUser reports whether Close of the handle or its pool was called. It is called
+// with mu held.
+func (h *Handle) isClosedByUser() bool { return h.closed.Load() && h.cause != ErrNotHeld }
 
 // markClosed keeps the handle from locking. It is called with mu held.
 func (h *Handle) markClosed(cause error) {

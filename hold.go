@@ -21,6 +21,7 @@ type hold struct {
 	kind      driver.Kind // as it was granted
 	limit     int         // of a semaphore, as the caller gave it
 	entries   entries     // guarded by handle.mu
+	until     time.Time   // before which the lock does not come free; guarded by handle.mu while there are entries
 	tenancy   *tenancy
 	turn      int // in the tenancy, starting with 0
 	life      life
@@ -124,6 +125,7 @@ type life struct {
 	cause     error // see end and markLost
 	revocable bool  // contexts end when the lock is revoked
 	contexts  map[*heldContext]struct{}
+	alarms    map[time.Duration]*alarm // by how far ahead they ring
 }
 
 func (l *life) begin(revocable bool) {
@@ -189,9 +191,15 @@ func (l *life) end(cause error) bool {
 	}
 	l.cause, l.ended = cause, time.Now()
 	l.over.Store(true)
-	contexts := l.contexts
-	l.contexts = nil
+	contexts, alarms := l.contexts, l.alarms
+	l.contexts, l.alarms = nil, nil
 	l.mu.Unlock()
+	for _, a := range alarms {
+		a.stop()
+		if cause != ErrNotHeld {
+			a.ring() // before lost is raised
+		}
+	}
 	for c := range contexts {
 		c.stop()
 		c.cancel(cause)
@@ -362,6 +370,9 @@ func (h *hold) release(ctx context.Context, cause error) release {
 		r.err = cause
 		return r
 	}
+	if cause == ErrNotHeld && h.rest() {
+		return r
+	}
 	if r.local = !h.tenancy.leave(); r.local {
 		return r
 	}
@@ -376,12 +387,18 @@ func (h *hold) release(ctx context.Context, cause error) release {
 		h.life.markLost(r.cause)
 		r.err = r.cause
 	case errors.Is(err, driver.ErrSessionLost): // after the release, and the node with it
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		r.err = unconfirmed{fmt.Errorf("released, but the server has not confirmed it yet: %w", err)}
 	default:
-		r.err = err
+		r.err = explainRelease(ctx, err)
 	}
 	return r
+}
+
+// explainRelease returns the error of a release for its caller.
+func explainRelease(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return unconfirmed{fmt.Errorf("released, but the server has not confirmed it yet: %w", err)}
+	}
+	return err
 }
 
 // report reports the release to telemetry, and unregisters the hold.
@@ -435,18 +452,26 @@ func (p *Pool) addHold(h *hold) error {
 	return nil
 }
 
-// removeHold unregisters a hold that has ended.
+// removeHold unregisters a hold that has ended, unless it rests.
 func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		h.tenancy.remove(h)
-		delete(h.tenancy.session.holds, h)
+		if h.handle.rests[h] == nil {
+			h.unregister()
+		}
 		p.held--
-		p.closeIfIdle(h.tenancy.session)
 		if p.held == 0 && p.drained != nil {
 			close(p.drained)
 		}
 	}()
 	h.telemetry.Reentered(int(h.entries.last) - 1)
+}
+
+// unregister undoes what addHold has registered. It is called with Pool.mu held, twice for
+// a hold that rests no longer when its end is reported.
+func (h *hold) unregister() {
+	h.tenancy.remove(h)
+	delete(h.tenancy.session.holds, h)
+	h.handle.pool.closeIfIdle(h.tenancy.session)
 }

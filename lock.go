@@ -34,8 +34,8 @@ func (*noCopy) Unlock() {}
 // Unlocking a Lock a second time returns ErrNotHeld and changes nothing. If the lock
 // was lost, the error is ErrLockLost: another holder may have worked at the same time.
 // A nil error means that the lock was held until now. (If the lock goes to another handle
-// of the pool, which takes no request, a removal of its node that the service has not
-// reported yet is not known: see [WithLocalTurns].)
+// of the pool, or rests, which takes no request, a removal of its node that the service
+// has not reported yet is not known: see [WithLocalTurns] and [HoldAtLeast].)
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}
@@ -66,7 +66,7 @@ func (l *Lock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Lock(%s)",
 
 // Lost returns a channel that is closed when the lock is lost, or ends because its
 // handle or pool is closed. Unlocking does not close it. See [ErrLockLost] for the
-// ways to lose a lock.
+// ways to lose a lock, and [Lock.Expiring] for a warning ahead of some of them.
 func (l *Lock) Lost() <-chan struct{} { return l.hold.life.after(&l.hold.life.lost).Done() }
 
 // Revoked returns a channel that is closed when the lock is revoked, which asks its

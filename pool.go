@@ -47,7 +47,8 @@ type Pool struct {
 	connected  bool            // a session has been opened
 	seekers    int             // calls that wait for a session
 	handles    map[*Handle]struct{}
-	held       int                    // holds
+	held       int                    // holds that have not ended
+	resting    int                    // holds that rest
 	localTurns int64                  // turns that began without a request
 	lastLocal  int64                  // the number of the newest waiter without a node
 	local      map[string]*localQueue // by name
@@ -261,7 +262,7 @@ func (p *Pool) Ping(ctx context.Context) error {
 // unlocked. Meanwhile a handle that holds something may take the further locks that it
 // needs to finish; all other calls that lock or wait return ErrPoolClosed. If ctx ends
 // before the last lock is unlocked, Shutdown closes the pool anyway and returns ctx's
-// error. ctx bounds the wait for holders; closing may take 5 s more, as in Close.
+// error. It does not wait for locks that rest (see [HoldAtLeast]). ctx bounds the wait for holders; closing may take 5 s more, as in Close.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()

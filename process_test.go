@@ -31,6 +31,7 @@ var roles = map[string]func() int{
 	"holder":    holderProcess,
 	"contender": contenderProcess,
 	"leaver":    leaverProcess,
+	"rester":    resterProcess,
 }
 
 // process is the test binary in one of the roles.
@@ -93,6 +94,34 @@ func holderProcess() int {
 		panic(err)
 	}
 	return 0
+}
+
+// resterProcess leaves a lock to rest, reports that, and ends with its standard input.
+func resterProcess() int {
+	pool, _ := openArgs(2 * time.Second)
+	err := pool.Do(context.Background(), "a", func(context.Context) error { return nil }, lockpool.HoldAtLeast(time.Hour))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("rests")
+	_, _ = io.ReadAll(os.Stdin)
+	return 0
+}
+
+// A process that ends takes its rests with it, when its session expires.
+func TestRestEndsWithItsProcess(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := start(t, "rester", b.Addr, b.Chroot)
+	require.Equal(t, "rests", p.line(t))
+	w := b.Enqueue(b.Pool(), "a", 2)
+	w.StillWaits()
+	ended := time.Now()
+	require.NoError(t, p.cmd.Process.Kill())
+	_ = p.cmd.Wait()
+	b.Unlock(w.Granted())
+	require.Greater(t, time.Since(ended), time.Second)
+	require.Less(t, time.Since(ended), 3*time.Second)
 }
 
 // Scenario 12.

@@ -81,5 +81,5 @@ func (p *Pool) carriedHandle(ctx context.Context) *Handle {
 func (p *Pool) seemsToWaitForItself(ctx context.Context, name string) bool {
 	c, _ := ctx.Value(holderKey{p}).(*heldContext)
 	return c != nil && c.goroutine != goid.Get() &&
-		slices.ContainsFunc(p.holdsOf(name), func(h *hold) bool { return h.handle == c.hold.handle })
+		slices.ContainsFunc(p.holdsOf(name), func(h *hold) bool { return h.handle == c.hold.handle && !h.life.over.Load() })
 }

@@ -3,6 +3,7 @@ package lockpool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -33,6 +34,7 @@ type request struct {
 	revocable bool
 	bounded   bool          // by WaitAtMost
 	wait      time.Duration // then the longest wait
+	atLeast   time.Duration // how long the lock is not to come free
 
 	permits, limit int // of a semaphore
 }
@@ -98,6 +100,26 @@ func Revocable() LockOption {
 	return func(r *request) { r.revocable = true }
 }
 
+// HoldAtLeast keeps the lock from coming free before d has passed since the call got it.
+// Unlock then returns nil at once, and ends the hold for its holder: contexts end, and the
+// handle is free. But the lock rests until its time has come, and then the pool gives it
+// back. Nobody gets it earlier, neither another process nor another handle of the pool
+// nor the same one; TryLock returns ErrLocked. (Readers share a lock that a reader has
+// left to rest.) It is for short work that several machines begin at nearly the same
+// time, such as a cron job: without it, each of them would find the lock free.
+//
+// If a holder enters again with HoldAtLeast, the later end applies. For LockAll, d begins
+// when all locks were granted.
+//
+// Closing the handle or the pool cuts the rest short; [Pool.Shutdown] does not wait for it.
+// So does the end of the process, when its session expires. Like a hold, the rest ends
+// early if the session is lost or the node is removed, as by [Pool.Break], and not if the
+// lock is revoked. As Unlock asks nobody, it does not find out that the node was removed
+// a moment ago.
+func HoldAtLeast(d time.Duration) LockOption {
+	return func(r *request) { r.atLeast = d }
+}
+
 // with returns the request with the options of the call applied. (If the options
 // changed it in place, it would move to the heap, and reentry needs no heap.)
 func (r request) with(opts []LockOption) (request, error) {
@@ -112,6 +134,8 @@ func (r request) with(opts []LockOption) (request, error) {
 		return r, errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
 	case r.op == opAcquire && (r.plain || r.shared):
 		return r, errors.New("permits are neither plain nor shared: leave out Plain and Shared")
+	case r.atLeast < 0:
+		return r, fmt.Errorf("HoldAtLeast(%v): negative", r.atLeast)
 	case r.try && r.bounded && r.wait > 0:
 		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock, RLock or Acquire")
 	case r.bounded && r.wait <= 0:

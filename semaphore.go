@@ -52,7 +52,7 @@ func (h *Handle) Semaphore(name string, limit int) *Semaphore {
 //
 // n is bounded by the size of a request, to a few hundred; the error says how many.
 // ctx bounds the wait, never how long the permits are held. The options are
-// [WaitAtMost] and [Revocable].
+// [WaitAtMost], [Revocable] and [HoldAtLeast].
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
 	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit}, opts)
 }

@@ -21,6 +21,8 @@ type session struct {
 	holds map[*hold]struct{} // guarded by Pool.mu: the locks that depend on the session
 	views recipe.Views       // of the queues in which handles wait
 
+	alarms alarms // of holders who want to know when the lease runs out
+
 	retired atomic.Bool // takes no more slots
 	closed  atomic.Bool // by the pool, not by the service
 }
@@ -360,7 +362,7 @@ func (p *Pool) watchSession(s *session) {
 // closeIfIdle closes a retired session when nothing is held on it any longer. Its
 // waiters queue again on another one. It is called with p.mu held.
 func (p *Pool) closeIfIdle(s *session) {
-	if !s.retired.Load() || len(s.holds) > 0 || p.alive.Err() != nil || s.closed.Load() {
+	if !s.retired.Load() || len(s.holds) > 0 || p.alive.Err() != nil || s.closed.Load() || s.Err() != nil {
 		return
 	}
 	s.closed.Store(true) // from here on addHold adds nothing to it

@@ -12,6 +12,7 @@ type Stats struct {
 	InUse      int // handles in use
 
 	Held    int // locks that are held
+	Resting int // locks that were unlocked and are not free yet (see HoldAtLeast)
 	Waiting int // calls that wait for a lock
 
 	LocalTurns int64 // locks that were passed on among handles of the pool (see WithLocalTurns)
@@ -31,6 +32,7 @@ func (p *Pool) Stats() Stats {
 		MaxHandles:   p.cfg.maxHandles,
 		InUse:        int(p.inUse.Load()), // puddle also counts slots that wait for a session
 		Held:         p.held,
+		Resting:      p.resting,
 		Waiting:      int(p.waiting.Load()),
 		LocalTurns:   p.localTurns,
 		WaitCount:    slots.EmptyAcquireCount(),

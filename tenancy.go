@@ -65,7 +65,7 @@ type tenancy struct {
 	holds   []*hold // that are registered
 	guard   *time.Timer
 	turn    int // of the newest holder
-	holders int // that have not left
+	holders int // that have not left, some of which may rest
 	until   time.Time
 	expiry  *time.Timer       // at until, if there are waiters
 	holder  trace.SpanContext // of the newest holder's request
@@ -382,6 +382,11 @@ func (t *tenancy) remove(h *hold) {
 func (t *tenancy) leave() (ended bool) {
 	t.pool.mu.Lock()
 	defer t.pool.mu.Unlock()
+	return t.leaveLocked()
+}
+
+// leaveLocked is leave for callers that hold Pool.mu.
+func (t *tenancy) leaveLocked() (ended bool) {
 	t.holders--
 	if q := t.local; q != nil && q.tenancy == t && t.holders == 0 {
 		q.settle()
@@ -401,6 +406,7 @@ func (t *tenancy) close() {
 		t.guard.Stop()
 	}
 	t.stopExpiry()
+	t.endRests()
 	if q := t.local; q != nil && q.tenancy == t {
 		q.tenancy = nil
 		q.settle()
@@ -505,12 +511,13 @@ func (t *tenancy) endIfLost(err error) bool {
 	}
 	t.pool.mu.Lock()
 	t.lost = true
+	rested := t.endRests()
 	t.close()
 	holds := slices.Clone(t.holds)
 	t.pool.mu.Unlock()
 	cause := lostWith(err)
 	holds = slices.DeleteFunc(holds, func(h *hold) bool { return !h.life.end(cause) })
-	if len(holds) > 0 && (unreadable || removed && t.kind != driver.Plain) {
+	if (len(holds) > 0 || rested) && (unreadable || removed && t.kind != driver.Plain) {
 		// A node that cannot be read may still exist, and if there are several nodes,
 		// some may be left.
 		_ = t.removeNode(canceled) // continues in the background

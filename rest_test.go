@@ -1,0 +1,481 @@
+package lockpool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// rested checks that a lock came free when d had passed since it was granted, and not
+// much later.
+func rested(t *testing.T, granted time.Time, d time.Duration) {
+	t.Helper()
+	slack := 20 * time.Millisecond // the grace of a removal in the background
+	if !locktest.Embedded() {
+		slack = 500 * time.Millisecond
+	}
+	require.GreaterOrEqual(t, time.Since(granted), d)
+	require.Less(t, time.Since(granted), d+slack)
+}
+
+// Each kind of lock is released before its time, and nobody gets it before that has come.
+func TestHoldAtLeastKeepsTheLockAfterUnlock(t *testing.T) {
+	const d = 2 * time.Second
+	option := lockpool.HoldAtLeast(d)
+	all := func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+		m, err := p.LockAll(ctx, []string{"a", "b"}, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return m.Unlock, nil
+	}
+	one := func(l *lockpool.Lock, err error) (func(context.Context) error, error) {
+		if err != nil {
+			return nil, err
+		}
+		return l.Unlock, nil
+	}
+	permits := func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+		held, err := p.Semaphore("a", 3).Acquire(ctx, 2, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return held.Release, nil
+	}
+	for kind, c := range map[string]struct {
+		locks int
+		lock  func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error)
+		rival func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error) // nil for lock
+	}{
+		"mutex": {1, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			return one(p.Lock(ctx, "a", opts...))
+		}, nil},
+		"read": {1, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			return one(p.RLock(ctx, "a", opts...))
+		}, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			return one(p.Lock(ctx, "a", opts...))
+		}},
+		"plain": {1, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			return one(p.Lock(ctx, "a", append(opts, lockpool.Plain())...))
+		}, nil},
+		"semaphore": {1, permits, nil},
+		"all":       {2, all, nil},
+		"one of all": {2, all, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			return one(p.Lock(ctx, "b", opts...))
+		}},
+	} {
+		if c.rival == nil {
+			c.rival = c.lock
+		}
+		t.Run(kind, func(t *testing.T) {
+			locktest.Slow(t, func(t *testing.T) {
+				b := locktest.New(t)
+				p, others := b.Pool(lockpool.WithMaxHandles(3)), b.Pool()
+				unlock, err := c.lock(b.Ctx, p, option)
+				granted := time.Now()
+				require.NoError(t, err)
+				require.Equal(t, c.locks, p.Stats().Held)
+				require.NoError(t, unlock(b.Ctx))
+				require.ErrorIs(t, unlock(b.Ctx), lockpool.ErrNotHeld)
+				if locktest.Embedded() {
+					require.Zero(t, time.Since(granted), "no request")
+				}
+				stats := p.Stats()
+				require.Equal(t, []int{0, c.locks, 0}, []int{stats.Held, stats.Resting, stats.InUse})
+				queue, err := p.Queue(b.Ctx, "a")
+				require.NoError(t, err)
+				require.Len(t, queue.Contenders, 1)
+				require.True(t, queue.Contenders[0].Holds)
+				require.False(t, queue.Contenders[0].Granted.IsZero(), "it is still known as the pool's")
+
+				done := make(chan error, 2)
+				for _, pool := range []*lockpool.Pool{p, others} {
+					_, err := c.rival(b.Ctx, pool, lockpool.WaitAtMost(0))
+					require.ErrorIs(t, err, lockpool.ErrLocked)
+					_, err = c.rival(b.Ctx, pool, lockpool.WaitAtMost(150*time.Millisecond)) // a tenancy is shorter
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					go func() { // ends with the rests
+						unlock, err := c.rival(b.Ctx, pool)
+						if got := time.Since(granted); err == nil && got < d {
+							err = fmt.Errorf("granted after %v", got)
+						}
+						if err == nil {
+							err = unlock(b.Ctx)
+						}
+						done <- err
+					}()
+				}
+				require.NoError(t, <-done)
+				require.NoError(t, <-done)
+				rested(t, granted, d)
+				b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "both locks are free") // in the background
+				require.Zero(t, p.Stats().Resting)
+			})
+		})
+	}
+}
+
+// For the handle the lock is over: it is free for others, and if it locks again, it waits.
+func TestHoldAtLeastLeavesTheHandleFree(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithMaxHandles(1))
+		var ctx context.Context
+		const d = 500 * time.Millisecond
+		granted := time.Now()
+		require.NoError(t, p.Do(b.Ctx, "a", func(inner context.Context) error {
+			ctx = inner
+			return nil
+		}, lockpool.HoldAtLeast(d)))
+		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrNotHeld)
+		h := b.Handle(p) // the only one
+		b.Unlock(b.Lock(h, "b"))
+		_, err := h.TryLock(b.Ctx, "a")
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		first := b.Lock(h, "a", lockpool.HoldAtLeast(d))
+		rested(t, granted, d)
+		granted = time.Now()
+		token := b.Token(first)
+		b.Unlock(first)
+		require.Zero(t, first.Depth())
+		second := b.Lock(h, "a")
+		rested(t, granted, d)
+		require.Greater(t, b.Token(second), token)
+		b.Unlock(second)
+		require.Empty(t, b.Children("a"))
+	})
+}
+
+// A short rest is only a pause between two turns: the lock is passed on in memory.
+func TestHoldAtLeastDelaysTheNextTurn(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		const d = 50 * time.Millisecond
+		l := b.Lock(p, "a", lockpool.HoldAtLeast(d))
+		granted := time.Now()
+		w := b.StartLock(p, "a")
+		synctest.Wait()
+		b.Unlock(l)
+		synctest.Wait()
+		w.StillWaits()
+		require.Equal(t, 1, p.Stats().Resting)
+		next := w.Granted()
+		require.Equal(t, d, time.Since(granted))
+		require.EqualValues(t, 1, p.Stats().LocalTurns)
+		b.Unlock(next)
+		require.Empty(t, b.Children("a"))
+	})
+}
+
+// Readers share the lock that another one has left, as if that still read.
+func TestHoldAtLeastOfAReaderIsSharedByReaders(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		const d = time.Second
+		granted := time.Now()
+		first, second := b.RLock(p, "a"), b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(d))
+		require.Len(t, b.Children("a"), 1, "they share a node")
+		b.Unlock(second)
+		b.Unlock(b.RLock(p, "a"))
+		b.Unlock(b.RLock(b.Pool(), "a"))
+		require.Equal(t, 1, p.Stats().Resting)
+		require.Equal(t, 1, p.Stats().Held)
+		b.Unlock(first)
+		b.Unlock(b.Lock(b.Pool(), "a"))
+		require.Equal(t, d, time.Since(granted))
+
+		first, second = b.RLock(p, "a"), b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(d))
+		b.Unlock(second)
+		time.Sleep(2 * d) // the other one reads for longer
+		require.Zero(t, p.Stats().Resting)
+		w := b.Enqueue(b.Pool(), "a", 2)
+		w.StillWaits()
+		b.Unlock(first)
+		b.Unlock(w.Granted())
+	})
+}
+
+func TestHoldAtLeastCountsFromTheGrant(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h, at := b.Handle(p), func(d time.Duration) lockpool.LockOption { return lockpool.HoldAtLeast(d) }
+		free := func(since time.Time) time.Duration {
+			b.Unlock(b.Lock(p, "a"))
+			return time.Since(since).Truncate(20 * time.Millisecond)
+		}
+		granted := time.Now()
+		l := b.Lock(h, "a", at(time.Second))
+		time.Sleep(1500 * time.Millisecond)
+		b.Unlock(l)
+		require.Empty(t, b.Children("a"), "it was held for long enough")
+
+		granted = time.Now()
+		l = b.Lock(h, "a", at(0))
+		b.Unlock(l)
+		require.Zero(t, free(granted))
+
+		for _, c := range []struct{ first, second, want time.Duration }{ // the second enters again half a second later
+			{0, time.Second, 1500 * time.Millisecond},
+			{time.Second, 200 * time.Millisecond, time.Second},
+			{time.Second, 2 * time.Second, 2500 * time.Millisecond},
+		} {
+			granted = time.Now()
+			outer := b.Lock(h, "a", at(c.first))
+			time.Sleep(500 * time.Millisecond)
+			b.Unlock(b.Lock(h, "a", at(c.second)))
+			b.Unlock(outer)
+			require.Equal(t, c.want, free(granted))
+		}
+
+		_, err := h.Lock(b.Ctx, "a", at(-1))
+		require.ErrorContains(t, err, "HoldAtLeast(-1ns): negative")
+		_, err = p.LockAll(b.Ctx, []string{"a"}, at(-1))
+		require.ErrorContains(t, err, "HoldAtLeast(-1ns): negative")
+
+		// LockAll counts from the last grant, and leaves nothing to rest if it fails.
+		blocker := b.Lock(b.Pool(), "b")
+		_, err = p.LockAll(b.Ctx, []string{"a", "b"}, at(time.Minute), lockpool.WaitAtMost(time.Second))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Zero(t, p.Stats().Resting)
+		require.Empty(t, b.Children("a"))
+		time.AfterFunc(time.Second, func() { _ = blocker.Unlock(context.Background()) })
+		both, err := p.LockAll(b.Ctx, []string{"a", "b"}, at(time.Second))
+		require.NoError(t, err)
+		granted = time.Now()
+		require.NoError(t, both.Unlock(b.Ctx))
+		require.Equal(t, time.Second, free(granted))
+
+		granted = time.Now()
+		require.PanicsWithValue(t, "oh", func() {
+			_ = p.Do(b.Ctx, "a", func(context.Context) error { panic("oh") }, at(time.Second))
+		})
+		require.Equal(t, time.Second, free(granted))
+	})
+}
+
+func TestCloseOfItsHandleEndsARest(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		option := lockpool.HoldAtLeast(time.Hour)
+		h, other := b.Handle(p), b.Handle(p)
+		b.Unlock(b.Lock(h, "a", option))
+		b.Unlock(b.Lock(h, "plain", option, lockpool.Plain()))
+		b.Unlock(b.Lock(other, "b", option))
+		w := b.StartLock(p, "b")
+		held := b.Lock(h, "held", option)
+		require.NoError(t, h.Close(b.Ctx))
+		require.Equal(t, []string{"/b/" + b.Children("b")[0]}, b.Contenders("/")[:1])
+		require.Empty(t, b.Children("a"), "the service has confirmed it")
+		require.Empty(t, b.Contenders("/plain"))
+		require.Empty(t, b.Children("held"))
+		require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrHandleClosed)
+		require.NoError(t, h.Close(b.Ctx))
+		require.Equal(t, 1, p.Stats().Resting)
+		w.StillWaits()
+		require.NoError(t, other.Close(b.Ctx))
+		b.Unlock(w.Granted())
+		require.Zero(t, p.Stats().Resting)
+	})
+}
+
+// Close says what it could not confirm.
+func TestCloseOfAHandleWaitsForTheReleaseOfARest(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		h := b.Handle(p)
+		b.Unlock(b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour)))
+		s := b.Server.(*zktest.Server)
+		s.Partition(zktest.Selector{}, zktest.Both)
+		ctx, cancel := context.WithTimeout(b.Ctx, 100*time.Millisecond)
+		defer cancel()
+		err := h.Close(ctx)
+		require.ErrorContains(t, err, `lockpool: unlock "a": released, but the server has not confirmed it yet`)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		s.Heal()
+		b.AwaitQueue("a", 0)
+	})
+}
+
+// Shutdown waits for those who hold, and not for the rests.
+func TestShutdownEndsRests(t *testing.T) {
+	for name, shut := range map[string]func(*lockpool.Pool) error{
+		"Close":    (*lockpool.Pool).Close,
+		"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Slow(t, func(t *testing.T) {
+				b := locktest.New(t)
+				p := b.Pool()
+				held := b.Lock(p, "held")
+				b.Unlock(b.Lock(p, "a", lockpool.HoldAtLeast(time.Hour)))
+				b.Unlock(b.Lock(b.Handle(p), "b", lockpool.HoldAtLeast(time.Hour)))
+				w := b.Enqueue(b.Pool(), "a", 2)
+				if name == "Shutdown" {
+					time.AfterFunc(100*time.Millisecond, func() {
+						w.StillWaits()
+						_ = held.Unlock(context.Background())
+					})
+				}
+				began := time.Now()
+				require.NoError(t, shut(p))
+				if locktest.Embedded() {
+					require.Less(t, time.Since(began), 200*time.Millisecond)
+				}
+				require.Zero(t, p.Stats().Resting)
+				b.Unlock(w.Granted())
+			})
+		})
+	}
+}
+
+// A rest ends with the node, and for nobody: the next in the queue has the lock.
+func TestRestEndsWithItsNode(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p, others := b.Pool(), b.Pool()
+		option := lockpool.HoldAtLeast(time.Hour)
+		h := b.Handle(p)
+		l := b.Lock(h, "a", option)
+		lost := l.Lost()
+		b.Unlock(l)
+		w := b.StartLock(p, "a")
+		b.AwaitWaiting(p, 1)
+		b.Until(func() bool { return b.WatchedIn("a") > 0 }, "the node is watched")
+		queue, err := p.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		require.NoError(t, others.Break(b.Ctx, "a", queue.Contenders[0].Node))
+		b.Unlock(w.Granted())
+		require.Zero(t, p.Stats().Resting)
+		require.False(t, closed(lost), "it was unlocked")
+
+		// What is left of a contender goes with it.
+		permits, err := p.Semaphore("s", 3).Acquire(b.Ctx, 2, option)
+		require.NoError(t, err)
+		_, err = permits.Token(b.Ctx) // so that the node is watched
+		require.NoError(t, err)
+		b.Release(permits)
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/s/leases/"+b.Children("s/leases")[0], -1))
+		b.Release(b.Acquire(others.Semaphore("s", 3), 3))
+		require.Zero(t, p.Stats().Resting)
+
+		// A node that was removed before the watch could tell is no error.
+		b.Unlock(b.Lock(h, "c", option))
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/c/"+b.Children("c")[0], -1))
+		require.NoError(t, h.Close(b.Ctx))
+
+		// Of a lock that was lost before Unlock, nothing rests.
+		l = b.Lock(p, "d", option)
+		b.Token(l)
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/d/"+b.Children("d")[0], -1))
+		b.AwaitLoss(l)
+		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
+		require.Zero(t, p.Stats().Resting)
+	})
+}
+
+// The pool forgets a rest whose session is over.
+func TestRestEndsWithItsSession(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		p := b.PoolWithTimeout(time.Second)
+		b.Unlock(b.Lock(p, "a", lockpool.HoldAtLeast(time.Hour)))
+		w := b.StartLock(p, "a")
+		b.AwaitWaiting(p, 1)
+		require.NoError(t, own.Pause())
+		b.Until(func() bool { return p.Stats().Resting == 0 }, "the session is over")
+		w.StillWaits()
+		require.NoError(t, own.Resume())
+		b.Unlock(w.Granted())
+	})
+}
+
+// A session with a node that cannot be removed is closed when nothing is held on it; a
+// lock that rests is.
+func TestRestKeepsItsSession(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(lockpool.WithMaxSessions(1))
+		granted := time.Now()
+		const d = 5 * time.Second
+		rests := b.Lock(p, "rests", lockpool.HoldAtLeast(d))
+		b.Restrict("/a", zk.PermRead|zk.PermCreate)
+		require.ErrorIs(t, b.Lock(p, "a").Unlock(b.Ctx), lockpool.ErrNoPermission)
+		synctest.Wait() // until the pool has heard of it
+		b.Unlock(rests)
+		b.Unlock(b.Lock(b.Pool(), "rests"))
+		require.Equal(t, d, time.Since(granted))
+		b.AwaitQueue("a", 0)
+	})
+}
+
+// A rest is not revoked: it has no holder who could give it up.
+func TestRevokeEndsNoRest(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		granted := time.Now()
+		err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
+			require.NoError(t, p.Revoke(ctx, "a"))
+			<-ctx.Done()
+			return ctx.Err()
+		}, lockpool.Revocable(), lockpool.HoldAtLeast(time.Second))
+		require.ErrorIs(t, err, lockpool.ErrRevoked)
+		require.NoError(t, p.Revoke(b.Ctx, "a"))
+		b.Unlock(b.Lock(p, "a"))
+		require.Equal(t, time.Second, time.Since(granted).Truncate(20*time.Millisecond))
+	})
+}
+
+// A goroutine that waits for a rest of its own handle does not wait for itself.
+func TestWaitForARestIsNoSelfDeadlock(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		logged := new(locktest.Log)
+		p := b.Pool(lockpool.WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
+		h := b.Handle(p)
+		require.NoError(t, h.Do(b.Ctx, "other", func(ctx context.Context) error {
+			b.Unlock(b.Lock(h, "a", lockpool.HoldAtLeast(time.Second)))
+			done := make(chan error)
+			go func() {
+				l, err := p.Lock(ctx, "a")
+				if err == nil {
+					err = l.Unlock(ctx)
+				}
+				done <- err
+			}()
+			return <-done
+		}))
+		require.Empty(t, logged.String())
+	})
+}
+
+// Without HoldAtLeast, the removal of a node by hand is found out by Unlock.
+func TestHoldAtLeastAfterItsTimeAsksTheService(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		s := b.Server.(*zktest.Server)
+		l := b.Lock(p, "a", lockpool.HoldAtLeast(10*time.Millisecond))
+		time.Sleep(10 * time.Millisecond)
+		require.NoError(t, s.Delete(b.Chroot+"/a/"+b.Children("a")[0]))
+		require.True(t, errors.Is(l.Unlock(b.Ctx), lockpool.ErrLockLost))
+		require.Zero(t, p.Stats().Resting)
+	})
+}
