@@ -124,6 +124,11 @@ var plays = []play{
 	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
 	{name: "twins recover", warm: 1, act: (*stage).useAfterALostReply, layout: zookeeper.LayoutKazoo},
+	{name: "once", warm: 1, act: (*stage).finishARun},
+	{name: "once again", warm: 1, act: func(s *stage) { s.recordAnother(); s.finishARun() }},
+	{name: "once wait", warm: 1, act: (*stage).waitForARun},
+	{name: "once within", warm: 1, act: (*stage).finishARunWithin},
+	{name: "once twins", warm: 1, act: (*stage).finishARun, layout: zookeeper.LayoutKazoo},
 	{name: "digest", warm: 1, rival: true, act: (*stage).waitAndUse, digest: true},
 	{name: keep, warm: 1, act: (*stage).useLong},
 }
@@ -782,4 +787,77 @@ func (s *stage) revokeRival() {
 		s.check(err)
 	}
 	s.free(s.first)
+}
+
+// recordAnother records the run of another key.
+func (s *stage) recordAnother() {
+	require.NoError(s, s.others.Once(s.Ctx, "a", "other", func(context.Context) error { return nil }))
+}
+
+// finishARun calls Once, while the rival waits to do the same if the run does not finish.
+func (s *stage) finishARun() { s.finishARunBy(s.pool.Once) }
+
+func (s *stage) finishARunBy(once func(context.Context, string, string, func(context.Context) error, ...lockpool.LockOption) error) {
+	behind := make(chan error, 1)
+	taken := false
+	takeUp := func() { // ends with ctx
+		behind <- s.others.Once(s.Ctx, "a", "key", func(context.Context) error { taken = true; return nil })
+	}
+	began := false
+	err := once(s.Ctx, "a", "key", func(ctx context.Context) error {
+		if began { // the pool's node was lost before, and this is another run
+			return errors.New("it ran twice in one call")
+		}
+		began = true
+		go takeUp()
+		s.Until(func() bool { return s.others.Stats().Waiting > 0 || ctx.Err() != nil || s.effect == losing }, "the rival waits")
+		return nil
+	})
+	if !began {
+		go takeUp()
+	}
+	rival := <-behind
+	if err == nil {
+		require.ErrorIs(s, rival, lockpool.ErrDone)
+	} else {
+		s.check(err)
+		require.NotContains(s, err.Error(), "not known")
+		require.NoError(s, rival)
+	}
+	require.Equal(s, err != nil, taken)
+	runs, err := s.others.Finished(s.Ctx, "a")
+	require.NoError(s, err)
+	require.Equal(s, "key", runs[len(runs)-1].Key)
+}
+
+// waitForARun waits while the rival finishes the run.
+func (s *stage) waitForARun() {
+	var end func() (grip, error)
+	require.NoError(s, s.others.Once(s.Ctx, "a", "key", func(context.Context) error {
+		end = s.begin(s.Ctx, func(ctx context.Context, p *lockpool.Pool, _ bool) (grip, error) {
+			return nil, p.Once(ctx, "a", "key", func(context.Context) error { return errors.New("it ran") })
+		})
+		return nil
+	}))
+	_, err := end()
+	s.check(err, lockpool.ErrDone)
+}
+
+// finishARunWithin calls Once while it holds the lock, which it keeps.
+func (s *stage) finishARunWithin() {
+	l, err := s.pool.Lock(s.Ctx, "a")
+	if !s.check(err) {
+		return
+	}
+	ctx := l.Context(s.Ctx)
+	n := 0
+	err = s.pool.Once(ctx, "a", "key", func(context.Context) error { n++; return nil })
+	finished := err == nil
+	if ctx.Err() == nil || !errors.Is(err, context.Canceled) { // else the lock was lost before
+		s.check(err)
+	}
+	s.check(l.Unlock(s.Ctx))
+	runs, err := s.others.Finished(s.Ctx, "a")
+	require.NoError(s, err)
+	require.Equal(s, finished, len(runs) == 1)
 }

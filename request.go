@@ -39,7 +39,8 @@ type request struct {
 
 	permits, limit int // of a semaphore
 
-	keepDone time.Duration // of opOnce: how long records are kept
+	keepDone    time.Duration // of opOnce: how long records are kept
+	hasKeepDone bool
 }
 
 // String is the operation as a LockError names it.
@@ -106,7 +107,7 @@ func Revocable() LockOption {
 // KeepDone sets how long [Pool.Once] keeps the records of finished runs, instead of
 // [DefaultKeepDone]. All callers that use a name should state the same.
 func KeepDone(d time.Duration) LockOption {
-	return func(r *request) { r.keepDone = max(d, -1) }
+	return func(r *request) { r.keepDone = d; r.hasKeepDone = true }
 }
 
 // with returns the request with the options of the call applied. (If the options
@@ -127,7 +128,7 @@ func (r request) with(opts []LockOption) (request, error) {
 		return r, errors.New("a run is neither plain nor shared: leave out Plain and Shared")
 	case r.op == opOnce && r.keepDone <= 0:
 		return r, errors.New("KeepDone: records must be kept for some time")
-	case r.op != opOnce && r.keepDone != 0:
+	case r.op != opOnce && r.hasKeepDone:
 		return r, errors.New("KeepDone is for Once")
 	case r.try && r.bounded && r.wait > 0:
 		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock, RLock or Acquire")
