@@ -208,6 +208,8 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 	if err != nil {
 		if under.Err() != nil {
 			err = withCause(under, err)
+		} else {
+			err = asLoss(err)
 		}
 		return &LockError{opOnce, j.name, err}
 	}
@@ -267,22 +269,13 @@ func (t *tenancy) finish(run *finishedRun, keep bool) error {
 // recording, whose outcome it finds out if it is not known.
 func (h *hold) settleRun(run *finishedRun, err error) error {
 	s := h.tenancy.session
-	lost := func(err error) error {
-		if errors.Is(err, ErrLockLost) {
-			return err
-		}
-		return lostWith(err)
-	}
 	switch {
 	case err == nil:
 		return nil
 	case !errors.Is(err, driver.ErrUndecided):
-		if errors.Is(err, driver.ErrSessionLost) || errors.Is(err, driver.ErrRemoved) {
-			err = lost(err)
-		}
-		return fmt.Errorf("the run was not recorded as finished: %w", err)
+		return fmt.Errorf("the run was not recorded as finished: %w", asLoss(err))
 	case s.Err() == nil: // wait has ended
-		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", lost(err))
+		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", lostWith(err))
 	}
 	h.tenancy.mu.Lock()
 	node := h.tenancy.node
@@ -294,9 +287,18 @@ func (h *hold) settleRun(run *finishedRun, err error) error {
 	})
 	switch {
 	case unknown != nil:
-		return fmt.Errorf("it is not known whether the run was recorded as finished: %w (%w)", lost(err), unknown)
+		return fmt.Errorf("it is not known whether the run was recorded as finished: %w (%w)", asLoss(err), unknown)
 	case !recorded:
-		return fmt.Errorf("the run was not recorded as finished: %w", lost(s.Err()))
+		return fmt.Errorf("the run was not recorded as finished: %w", lostWith(s.Err()))
 	}
 	return nil
+}
+
+// asLoss makes the error of a request on the session of a lock say that the lock is lost,
+// if it means that.
+func asLoss(err error) error {
+	if !errors.Is(err, ErrLockLost) && (errors.Is(err, driver.ErrSessionLost) || errors.Is(err, driver.ErrRemoved)) {
+		return lostWith(err)
+	}
+	return err
 }

@@ -22,7 +22,7 @@ import (
 func TestEveryPeriodFinishesOnce(t *testing.T) {
 	locktest.Once(t)
 	locktest.Bubble(t, func(t *testing.T) {
-		const period, periods = 20 * time.Second, 300
+		const period, periods = 10 * time.Second, 120
 		b := locktest.New(t)
 		server := b.Server.(*zktest.Server)
 		ctx := context.Background()

@@ -302,9 +302,12 @@ type Contender struct {
 
 // Record says that a run has finished. It does not end with a session.
 type Record struct {
-	Name, Key string    // each one part of a lock's name, such as lockpool.Escape returns
-	Data      []byte    // different from that of every other record
-	Finished  time.Time // by the service's clock, if the service has returned the record
+	Name, Key string // each one part of a lock's name, such as lockpool.Escape returns
+	Data      []byte // different from that of every other record
+
+	// Set by the service.
+	Created  int64     // like Watch.Created
+	Finished time.Time // by the service's clock
 }
 
 // Node is one contender in a queue. It may consist of several nodes of the

@@ -215,7 +215,7 @@ func (s *Session) Record(ctx context.Context, name, key string) (r driver.Record
 func (s *Session) readRecord(name, key string, found func(driver.Record)) read {
 	r := driver.Record{Name: name, Key: key}
 	return s.readNode(s.recordPath(r), func(q *request) {
-		r.Data, r.Finished = q.data, time.UnixMilli(q.stat.Ctime)
+		r.Data, r.Created, r.Finished = q.data, q.stat.Czxid, time.UnixMilli(q.stat.Ctime)
 		found(r)
 	})
 }
@@ -235,9 +235,7 @@ func (s *Session) listRecords(ctx context.Context, name string) (found []driver.
 		}
 		return more
 	}))
-	slices.SortFunc(found, func(a, b driver.Record) int {
-		return cmp.Or(a.Finished.Compare(b.Finished), cmp.Compare(a.Key, b.Key))
-	})
+	slices.SortFunc(found, func(a, b driver.Record) int { return cmp.Compare(a.Created, b.Created) })
 	return found, err
 }
 
