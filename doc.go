@@ -40,6 +40,16 @@
 // a time; asking for another kind returns [ErrKindMismatch]. With [HoldAtLeast], a lock
 // of any kind does not come free before some time has passed.
 //
+// # Jobs
+//
+// A lock is no memory: a job under it runs again whenever somebody starts it again.
+// [Pool.Once] runs a job for a key, such as the day that it is due, unless a run for the
+// key has finished before, on any machine:
+//
+//	err = pool.Once(ctx, "cron/cleanup", "2026-11-22", cleanUp)
+//
+// # Looking
+//
 // [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the
 // holders to release it, and [Pool.Break] takes it by force.
 //

@@ -232,18 +232,22 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 	for _, l := range locks {
 		under := newHeldContext(inner, l)
 		inner = under
-		defer func() { // unlocks each lock, whatever panics
-			unlockErr := l.Unlock(ctx)
-			under.end(ErrNotHeld)
-			if errors.Is(err, context.Canceled) && context.Cause(under) == ErrRevoked && l.hold.life.isRevoked() {
-				err = errors.Join(err, &LockError{opHold, l.hold.name, ErrRevoked})
-			}
-			if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues in the background
-				err = errors.Join(err, unlockErr)
-			}
-		}()
+		defer func() { err = under.done(err, l.Unlock(ctx)) }() // unlocks each lock, whatever panics
 	}
 	return fn(inner)
+}
+
+// done ends the context of a function that was called under a lock, when the lock has been
+// unlocked. It returns the error for the caller.
+func (c *heldContext) done(err, unlockErr error) error {
+	c.end(ErrNotHeld)
+	if errors.Is(err, context.Canceled) && context.Cause(c) == ErrRevoked && c.hold.life.isRevoked() {
+		err = errors.Join(err, &LockError{opHold, c.hold.name, ErrRevoked})
+	}
+	if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues in the background
+		err = errors.Join(err, unlockErr)
+	}
+	return err
 }
 
 var errNilFunc = errors.New("lockpool: Do: the function is nil")
@@ -262,7 +266,8 @@ func (p *Pool) Ping(ctx context.Context) error {
 // unlocked. Meanwhile a handle that holds something may take the further locks that it
 // needs to finish; all other calls that lock or wait return ErrPoolClosed. If ctx ends
 // before the last lock is unlocked, Shutdown closes the pool anyway and returns ctx's
-// error. It does not wait for locks that rest (see [HoldAtLeast]). ctx bounds the wait for holders; closing may take 5 s more, as in Close.
+// error. It does not wait for locks that rest (see [HoldAtLeast]). ctx bounds the wait
+// for holders; closing may take 5 s more, as in Close.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()
