@@ -381,6 +381,7 @@ func TestOnceRefusesBadInput(t *testing.T) {
 	require.ErrorContains(t, p.Once(ctx, "a", "k", nil), "the function is nil")
 	require.ErrorContains(t, p.Once(ctx, "a", "k", nope(t), lockpool.Plain()), "leave out Plain and Shared")
 	require.ErrorContains(t, p.Once(ctx, "a", "k", nope(t), lockpool.Shared()), "leave out Plain and Shared")
+	require.ErrorContains(t, p.Once(ctx, "a", "k", nope(t), lockpool.HoldAtLeast(time.Minute)), "leave out HoldAtLeast")
 	require.ErrorContains(t, p.Once(ctx, "a", "k", nope(t), lockpool.KeepDone(0)), "must be kept for some time")
 	require.ErrorContains(t, p.Do(ctx, "a", nope(t), lockpool.KeepDone(time.Hour)), "KeepDone is for Once")
 	require.ErrorContains(t, p.Do(ctx, "a", nope(t), lockpool.KeepDone(0)), "KeepDone is for Once")
