@@ -603,3 +603,23 @@ func ExampleWithTracerProvider() {
 	fmt.Println(pool.Do(context.Background(), "orders/42", func(context.Context) error { return nil }))
 	// Output: <nil>
 }
+
+func ExamplePool_Elect() {
+	pool := openPool()
+	defer pool.Close()
+
+	// On every machine; one of them leads.
+	err := pool.Elect(context.Background(), "mailer", func(ctx context.Context) error {
+		lock, _ := lockpool.LockFromContext(ctx)
+		token, err := lock.Token(ctx)
+		if err != nil {
+			return err // another one leads, and this one stands again
+		}
+		fmt.Println("leading with a token:", token > 0) // stop when ctx ends
+		return nil                                      // resign
+	})
+	fmt.Println(err)
+	// Output:
+	// leading with a token: true
+	// <nil>
+}

@@ -22,11 +22,13 @@ const (
 	opQueue    = "queue of"
 	opBreak    = "break"
 	opRevoke   = "revoke"
+	opElect    = "elect"
+	opObserve  = "observe"
 )
 
 // request is what a call asks for.
 type request struct {
-	op        string // opLock, opLockAll or opAcquire
+	op        string // opLock, opLockAll, opAcquire or opElect
 	shared    bool
 	try       bool // does not wait for other contenders
 	plain     bool
@@ -112,6 +114,8 @@ func (r request) with(opts []LockOption) (request, error) {
 		return r, errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
 	case r.op == opAcquire && (r.plain || r.shared):
 		return r, errors.New("permits are neither plain nor shared: leave out Plain and Shared")
+	case r.op == opElect && (r.shared || r.bounded):
+		return r, errors.New("an election has one leader, for which candidates wait as long as they stand: leave out Shared and WaitAtMost")
 	case r.try && r.bounded && r.wait > 0:
 		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock, RLock or Acquire")
 	case r.bounded && r.wait <= 0:
