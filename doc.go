@@ -46,6 +46,8 @@
 //
 // [Pool.Elect] calls a function while it holds a lock, and stands again when the lock is
 // lost or the function fails: of all who call it for one name, on any machine, one leads.
+// [Pool.Observe] is an iterator over who holds a lock, and who comes next, for those who
+// follow a leader.
 //
 // # Contexts
 //

@@ -279,9 +279,13 @@ func TestRevokedLeaderQueuesAgainAtTheEnd(t *testing.T) {
 			b.AwaitQueue("a", 2)
 			require.NoError(t, others.Revoke(b.Ctx, "a"))
 			require.ErrorIs(t, term.over(b), lockpool.ErrRevoked)
+			resigned := time.Now()
 			term.end <- returns
 			next := second.leads()
 			b.AwaitQueue("a", 2) // the first waits again
+			if locktest.Embedded() {
+				require.Less(t, time.Since(resigned), 40*time.Millisecond, "at once")
+			}
 			q, err := others.Queue(b.Ctx, "a")
 			require.NoError(t, err)
 			require.NoError(t, others.Revoke(b.Ctx, "a", q.Contenders[1].Node))

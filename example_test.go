@@ -623,3 +623,29 @@ func ExamplePool_Elect() {
 	// leading with a token: true
 	// <nil>
 }
+
+func ExamplePool_Observe() {
+	pool := openPool(lockpool.WithOwner("mailer-1"))
+	defer pool.Close()
+	ctx := context.Background()
+
+	var lock *lockpool.Lock
+	for q, err := range pool.Observe(ctx, "mailer") {
+		switch {
+		case err != nil:
+			fmt.Println("the leader is not known:", err) // until the next value
+		case len(q.Contenders) > 0:
+			fmt.Println("leader:", q.Contenders[0].Owner)
+			return
+		default:
+			fmt.Println("no leader")
+			if lock, err = pool.Lock(ctx, "mailer"); err != nil {
+				log.Fatal(err)
+			}
+			defer lock.Unlock(ctx)
+		}
+	}
+	// Output:
+	// no leader
+	// leader: mailer-1
+}

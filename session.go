@@ -37,6 +37,11 @@ func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
 // session is lost meanwhile. It takes no handle: a pool whose handles all wait can
 // still inspect and break what they wait for.
 func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *session) error) error {
+	return p.withSessionAfter(ctx, nil, do)
+}
+
+// withSessionAfter is withSession for a caller that has used a session before.
+func (p *Pool) withSessionAfter(ctx context.Context, before *session, do func(ctx context.Context, s *session) error) error {
 	if err := ctx.Err(); err != nil { // panics if ctx is nil
 		return withCause(ctx, err)
 	}
@@ -48,7 +53,7 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 	defer cancel(nil)
 	for {
 		began := time.Now()
-		s, err := p.useSession(ctx, nil)
+		s, err := p.useSession(ctx, before)
 		p.telemetry.SlotAcquired(ctx, began, err)
 		if err == nil {
 			err = func() error {
