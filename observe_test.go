@@ -547,6 +547,40 @@ func TestObserveWithAnExpiredSession(t *testing.T) {
 	})
 }
 
+// Another session of the pool, whose server is behind, is brought up to date first.
+func TestObserveNeverSeesAnOlderState(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		own := zktest.StartBubble(t, zktest.Members(3))
+		first, second := own.Leader(), own.Leader()%3+1
+		b := locktest.NewOn(t, own)
+		cfg := b.Config()
+		cfg.Servers, cfg.SessionTimeout = []string{own.Members()[first-1], own.Members()[second-1]}, 40*time.Second
+		p, x, y := b.PoolWith(cfg, silent), named(b, "x"), named(b, "y")
+		l := b.Lock(x, "a")
+		require.NoError(t, own.RefuseConnections(second))
+		ids := sessionsOf(b, p)
+		f := follow(b, p, "a")
+		f.sees("x")
+		require.NoError(t, own.AcceptConnections(second))
+		require.NoError(t, own.RefuseConnections(first))
+		for p.Stats().OpenSessions == 1 {
+			b.Handle(p)
+		}
+		time.Sleep(time.Second)
+		require.NoError(t, own.Lag(second))
+		b.Unlock(l)
+		f.sees("")
+		l = b.Lock(y, "a")
+		f.sees("y")
+		require.NoError(t, own.ExpireSession(ids[0]))
+		time.Sleep(time.Second)
+		f.seesNothing()
+		b.Unlock(l)
+		f.sees("")
+	})
+}
+
 func TestObserveRepeatsWhatTheServiceRefuses(t *testing.T) {
 	locktest.Once(t)
 	locktest.Bubble(t, func(t *testing.T) {
