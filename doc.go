@@ -53,6 +53,13 @@
 // [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the
 // holders to release it, and [Pool.Break] takes it by force.
 //
+// # Leaders
+//
+// [Pool.Elect] calls a function while it holds a lock, and stands again when the lock is
+// lost or the function fails: of all who call it for one name, on any machine, one leads.
+// [Pool.Observe] is an iterator over who holds a lock, and who comes next, for those who
+// follow a leader.
+//
 // # Contexts
 //
 // The context of a call bounds how long the call waits, and never how long the lock is
@@ -97,7 +104,8 @@
 //     [WithLocalTurns]), the link is to the one of them that asked the service, and has
 //     the attribute lockpool.link.tenancy.
 //   - lockpool.lock.release, and with [WithHoldSpans] lockpool.lock.hold, from the
-//     grant to the end.
+//     grant to the end. The latter has the status Error if the lock was lost or the
+//     function of [Pool.Elect] failed.
 //   - lockpool.session.connect, the opening of a session, and lockpool.session.acquire,
 //     a wait for a handle or a session.
 //

@@ -71,7 +71,8 @@ var (
 
 	// ErrUnavailable means that there was no session with the service, because no
 	// server was reached or none answered; the error says why. It comes together with
-	// the error of the context that ended the wait for one.
+	// the error of the context that ended the wait for one; except from Pool.Observe,
+	// which goes on.
 	ErrUnavailable = driver.ErrUnavailable
 
 	// ErrSequenceExhausted means that sequence numbers no longer order the queue of the

@@ -631,3 +631,49 @@ func ExampleWithTracerProvider() {
 	fmt.Println(pool.Do(context.Background(), "orders/42", func(context.Context) error { return nil }))
 	// Output: <nil>
 }
+
+func ExamplePool_Elect() {
+	pool := openPool()
+	defer pool.Close()
+
+	// On every machine; one of them leads.
+	err := pool.Elect(context.Background(), "mailer", func(ctx context.Context) error {
+		lock, _ := lockpool.LockFromContext(ctx)
+		token, err := lock.Token(ctx)
+		if err != nil {
+			return err // another one leads, and this one stands again
+		}
+		fmt.Println("leading with a token:", token > 0) // stop when ctx ends
+		return nil                                      // resign
+	})
+	fmt.Println(err)
+	// Output:
+	// leading with a token: true
+	// <nil>
+}
+
+func ExamplePool_Observe() {
+	pool := openPool(lockpool.WithOwner("mailer-1"))
+	defer pool.Close()
+	ctx := context.Background()
+
+	var lock *lockpool.Lock
+	for q, err := range pool.Observe(ctx, "mailer") {
+		switch {
+		case err != nil:
+			fmt.Println("the leader is not known:", err) // until the next value
+		case len(q.Contenders) > 0:
+			fmt.Println("leader:", q.Contenders[0].Owner)
+			return
+		default:
+			fmt.Println("no leader")
+			if lock, err = pool.Lock(ctx, "mailer"); err != nil {
+				log.Fatal(err)
+			}
+			defer lock.Unlock(ctx)
+		}
+	}
+	// Output:
+	// no leader
+	// leader: mailer-1
+}

@@ -54,7 +54,8 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	if err == nil {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error {
 			found, foreign, err := inspect(ctx, s, name)
-			q = Queue{Foreign: foreign, Contenders: p.describe(name, found)}
+			local, behind := p.localWaiters(name)
+			q = Queue{Foreign: foreign, Contenders: p.describe(name, found, local, behind)}
 			return err
 		})
 	}
@@ -62,9 +63,10 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	return q, lockError(opQueue, name, err)
 }
 
-func (p *Pool) describe(name string, found []contender) (described []Contender) {
+// describe describes contenders, and inserts those that wait in memory after the node
+// behind.
+func (p *Pool) describe(name string, found []contender, local []Contender, behind string) (described []Contender) {
 	held := p.newestHolds(name)
-	local, behind := p.localWaiters(name)
 	for _, c := range found {
 		owner := nodedata.Parse(c.Data)
 		var granted time.Time
@@ -116,16 +118,29 @@ type contender struct {
 // inspect returns the contenders of the lock of that name, whatever its kind, and the
 // names of the other nodes there.
 func inspect(ctx context.Context, s *session, name string) (found []contender, foreign []string, err error) {
-	found, foreign, err = inspectQueue(ctx, s, name)
+	return lookAt(name, func(queue string, _ headOf) ([]driver.Contender, []string, error) { return s.Inspect(ctx, queue) })
+}
+
+// headOf returns how many contenders of a queue an observer wants (see
+// driver.Session.Follow).
+type headOf func(queue []driver.Node) (n int, complete bool)
+
+// lookAt is inspect with a function that reads a queue, or its head.
+func lookAt(name string, read func(queue string, head headOf) ([]driver.Contender, []string, error)) (found []contender, foreign []string, err error) {
+	look := func(queue string, head headOf) ([]contender, []string, error) {
+		contenders, foreign, err := read(queue, head)
+		return judge(queue, contenders), foreign, err
+	}
+	found, foreign, err = look(name, untilFirstWaiter)
 	if err != nil || !slices.Contains(foreign, driver.Guards) && !slices.Contains(foreign, driver.Leases) { // either may be missing
 		return found, foreign, err
 	}
 	// Guards first: a contender that is not seen there yet has no lease either.
-	guards, inGuards, err := inspectQueue(ctx, s, name+"/"+driver.Guards)
+	guards, inGuards, err := look(name+"/"+driver.Guards, onlyFirst)
 	if err != nil {
 		return nil, nil, err
 	}
-	leases, inLeases, err := inspectQueue(ctx, s, name+"/"+driver.Leases)
+	leases, inLeases, err := look(name+"/"+driver.Leases, everybody)
 	foreign = slices.DeleteFunc(slices.Concat(foreign, inGuards, inLeases), func(name string) bool {
 		return name == driver.Guards || name == driver.Leases || name == driver.Limit
 	})
@@ -160,8 +175,8 @@ func (c contender) asksFor(lease contender) bool {
 	return ours == its && (ours != "" || c.holds && c.Session == lease.Session && c.Created < lease.Created)
 }
 
-func inspectQueue(ctx context.Context, s *session, queue string) ([]contender, []string, error) {
-	contenders, foreign, err := s.Inspect(ctx, queue)
+// judge determines which contenders of a queue hold the lock.
+func judge(queue string, contenders []driver.Contender) []contender {
 	nodes, found := make([]driver.Node, len(contenders)), make([]contender, len(contenders))
 	for i, c := range contenders {
 		nodes[i] = c.Node
@@ -170,7 +185,7 @@ func inspectQueue(ctx context.Context, s *session, queue string) ([]contender, [
 		obstacles := recipe.RuleOf(c.Kind)(nodes, i)
 		found[i] = contender{c, queue, c.Kind.String(), len(obstacles) == 0}
 	}
-	return found, foreign, err
+	return found
 }
 
 // List returns the names of the locks below prefix, such as orders, that have a holder

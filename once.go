@@ -281,7 +281,7 @@ func (h *hold) settleRun(run *finishedRun, err error) error {
 	node := h.tenancy.node
 	h.tenancy.mu.Unlock()
 	p, recorded := h.handle.pool, false
-	unknown := p.withSessionUntil(p.alive, run.wait, func(ctx context.Context, s *session) (err error) {
+	unknown := p.withSessionUntil(p.alive, run.wait, nil, func(ctx context.Context, s *session) (err error) {
 		recorded, err = s.Settle(ctx, h.tenancy.queue, node, run.record)
 		return err
 	})

@@ -26,11 +26,13 @@ const (
 	opQueue    = "queue of"
 	opBreak    = "break"
 	opRevoke   = "revoke"
+	opElect    = "elect"
+	opObserve  = "observe"
 )
 
 // request is what a call asks for.
 type request struct {
-	op        string // opLock, opLockAll, opAcquire or opOnce
+	op        string // opLock, opLockAll, opAcquire, opOnce or opElect
 	shared    bool
 	try       bool // does not wait for other contenders
 	plain     bool
@@ -156,6 +158,8 @@ func (r request) with(opts []LockOption) (request, error) {
 		return r, errors.New("leave out HoldAtLeast: what keeps others from running again is the record")
 	case r.op != opOnce && r.hasKeepDone:
 		return r, errors.New("KeepDone is for Once")
+	case r.op == opElect && (r.shared || r.bounded):
+		return r, errors.New("an election has one leader, for which candidates wait as long as they stand: leave out Shared and WaitAtMost")
 	case r.try && r.bounded && r.wait > 0:
 		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock, RLock or Acquire")
 	case r.bounded && r.wait <= 0:

@@ -39,11 +39,12 @@ func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
 // session is lost meanwhile. It takes no handle: a pool whose handles all wait can
 // still inspect and break what they wait for.
 func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *session) error) error {
-	return p.withSessionUntil(p.accepting, ctx, do)
+	return p.withSessionUntil(p.accepting, ctx, nil, do)
 }
 
-// withSessionUntil is withSession, until the pool's context until ends: accepting or alive.
-func (p *Pool) withSessionUntil(until, ctx context.Context, do func(ctx context.Context, s *session) error) error {
+// withSessionUntil is withSession until a context of the pool ends, accepting or alive, and
+// with the session that the caller used before, if it is alive.
+func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do func(ctx context.Context, s *session) error) error {
 	if err := ctx.Err(); err != nil { // panics if ctx is nil
 		return withCause(ctx, err)
 	}
@@ -55,7 +56,7 @@ func (p *Pool) withSessionUntil(until, ctx context.Context, do func(ctx context.
 	defer cancel(nil)
 	for {
 		began := time.Now()
-		s, err := p.useSession(ctx, nil)
+		s, err := p.useSession(ctx, before)
 		p.telemetry.SlotAcquired(ctx, began, err)
 		if err == nil {
 			err = func() error {

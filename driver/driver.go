@@ -178,6 +178,20 @@ type Session interface {
 	// and leaves no watch. Contenders that leave meanwhile may be missing.
 	Inspect(ctx context.Context, queue string) (contenders []Contender, others []string, err error)
 
+	// Follow returns the contenders at the head of the queue, in order, with their data,
+	// and watches of which one fires when these may no longer be the head. For a lock
+	// without a queue, that is its holder. The queue need not exist.
+	//
+	// head is given the contenders of the queue. It returns how many of them are wanted,
+	// and whether those who join later change nothing as long as these are there; if so,
+	// the watches do not fire for them. Follow may call it several times.
+	//
+	// Follow reflects what the session has seen of the service, which is everything
+	// before the last answer to Ping. It only reads. The watches stay at the service until
+	// they fire: one for each contender returned, and one for the queue if those who join
+	// later matter. All that follow a queue on one session share them.
+	Follow(ctx context.Context, queue string, head func([]Node) (n int, complete bool)) (Followed, error)
+
 	// Queues returns the names of all locks below prefix that have a contender, of any
 	// kind, sorted; an empty prefix means all.
 	Queues(ctx context.Context, prefix string) ([]string, error)
@@ -313,6 +327,13 @@ type Record struct {
 	// Set by the service.
 	Created  int64     // like Watch.Created
 	Finished time.Time // by the service's clock
+}
+
+// Followed is the result of Session.Follow.
+type Followed struct {
+	Contenders []Contender
+	Others     []string // as from Inspect
+	Watches    []*Watch
 }
 
 // Node is one contender in a queue. It may consist of several nodes of the

@@ -230,6 +230,9 @@ func (l *link) readEvent(length int) error {
 			return d.err
 		case event == zk.EventNodeDeleted:
 			l.session.fire(path, driver.Deleted)
+			l.session.fireDirectory(path)
+		case event == zk.EventNodeCreated, event == zk.EventNodeChildrenChanged:
+			l.session.fireDirectory(path)
 		case event == zk.EventNodeDataChanged:
 			l.session.fire(path, driver.Changed)
 		}

@@ -65,6 +65,10 @@ func getRequest(path string, watch bool) *request {
 	return q
 }
 
+// watch makes a request for a node or for its children, which ends with the byte that says
+// so, set a watch.
+func (q *request) watch() { q.packet[len(q.packet)-1] = boolByte(true) }
+
 func setRequest(path string, data []byte, version int32) *request {
 	q := newRequest(opSetData, len(path)+len(data)+12)
 	q.packet = appendInt(appendBytes(appendString(q.packet, path), data), version)
@@ -165,6 +169,7 @@ func (q *request) decode(body []byte) error {
 		for i := range q.children {
 			q.children[i] = d.string()
 		}
+		q.stat = d.stat()
 	case opMulti:
 		return q.decodeMulti(&d)
 	}

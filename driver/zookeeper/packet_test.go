@@ -139,9 +139,32 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 	}
 	children := func(path string) (*request, func() answer) {
 		return childrenRequest(path, minAnswer), func() answer {
-			children, _, err := client.Children(path)
-			return answer{err: err, children: children}
+			children, stat, err := client.Children(path)
+			a := of(stat, err)
+			a.children = children
+			return a
 		}
+	}
+	watched := func(q *request, ask func() answer) (*request, func() answer) {
+		q.watch()
+		return q, ask
+	}
+	childrenAndWatch := func(path string) (*request, func() answer) {
+		return watched(childrenRequest(path, minAnswer), func() answer {
+			children, stat, _, err := client.ChildrenW(path)
+			a := of(stat, err)
+			a.children = children
+			return a
+		})
+	}
+	existsAndWatch := func(path string) (*request, func() answer) {
+		return watched(existsRequest(path), func() answer {
+			found, stat, _, err := client.ExistsW(path)
+			if err == nil && !found {
+				err = zk.ErrNoNode
+			}
+			return of(stat, err)
+		})
 	}
 	sync := func(path string) (*request, func() answer) {
 		return syncRequest(path), func() answer {
@@ -189,6 +212,10 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 	check(children("/a"))
 	check(children("/a/b"))
 	check(children("/missing"))
+	check(childrenAndWatch("/a"))
+	check(childrenAndWatch("/missing"))
+	check(existsAndWatch("/a"))
+	check(existsAndWatch("/missing"))
 	check(sync("/"))
 	check(remove("/missing", -1))
 	check(remove("/a", -1))

@@ -38,7 +38,7 @@ func (s *Session) recheckWatches() {
 }
 
 // recheckTarget is what is checked together: the contenders in a directory, or a node
-// itself. A path may be both (fastpath.go).
+// itself, or a watched directory (follow.go). A path may be both of the first (fastpath.go).
 type recheckTarget struct {
 	path string
 	self bool
@@ -95,8 +95,8 @@ func (s *Session) recheck(target recheckTarget, watches []*watch) {
 		case err == nil && s.watches.at(w.paths[0]) == w && isGone(w):
 			s.watches.remove(w)
 			w.Fire(driver.Unnoticed)
-			s.cfg.Logger.Warn("lockpool: the removal of a node went unnoticed and was found by listing its queue again; "+
-				"unless the node's ACL was changed, this is a bug: please report it", "path", w.paths[0], "session", s.Info().ID)
+			s.cfg.Logger.Warn("lockpool: the removal of a node, or a change of an observed queue, went unnoticed and was found by looking again; "+
+				"unless an ACL was changed, this is a bug: please report it", "path", w.paths[0], "session", s.Info().ID)
 		}
 	}
 }
@@ -104,6 +104,9 @@ func (s *Session) recheck(target recheckTarget, watches []*watch) {
 // checkTarget sends the requests for a target. isGone reports, according to the answers,
 // whether the node that w watches is gone.
 func (s *Session) checkTarget(target recheckTarget, watches []*watch) (isGone func(w *watch) bool, err error) {
+	if dir, ok := directoryOf(target.path); ok {
+		return s.checkDirectory(dir)
+	}
 	if target.self {
 		_, stat, err := s.get(target.path)
 		if errors.Is(err, zk.ErrNoNode) {

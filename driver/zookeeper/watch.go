@@ -20,13 +20,16 @@ type watches struct {
 	byPath map[string]*watch
 }
 
-// watch is one watch at the server, on all nodes of one contender.
+// watch is one watch at the server, on all nodes of one contender, or on the children of a
+// directory (follow.go).
 type watch struct {
 	*driver.Watch
 	began  time.Time
 	paths  []string
 	raw    []byte        // the data of the first node, set before armed is closed
-	stat   *zk.Stat      // likewise
+	stat   *zk.Stat      // likewise; nil for a directory that does not exist
+	listed look          // of a directory, likewise
+	failed bool          // of a directory: the server has not answered; likewise
 	reads  []*request    // by path, until they have been answered
 	unread atomic.Int32  // how many of them have not been answered
 	armed  chan struct{} // closed when the server has answered; then err is set
@@ -136,22 +139,12 @@ func (s *Session) noteLeft(w *watch, err error) {
 
 // Watch implements driver.Session.
 func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node) ([]*driver.Watch, error) {
-	if err := ctx.Err(); err != nil {
+	pending, made, err := s.armWatches(ctx, queue, nodes)
+	if err != nil {
 		return nil, err
 	}
-	pending, made := make([]*watch, len(nodes)), make([]bool, len(nodes))
-	var reads []*request
-	for i, node := range nodes {
-		if pending[i], made[i] = s.watch(s.paths(queue, node)...); made[i] {
-			reads = append(reads, pending[i].reads...)
-		}
-	}
-	s.requests.start(reads...)
 	watches := make([]*driver.Watch, len(nodes))
 	for i, w := range pending {
-		if w == nil || !s.await(ctx, w.armed) {
-			return nil, s.gaveUp(ctx)
-		}
 		if watches[i] = w.Watch; nodes[i].Kind == driver.Plain {
 			watches[i] = s.plainWatch(w, nodes[i], !made[i])
 		}
@@ -160,6 +153,28 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 		}
 	}
 	return watches, nil
+}
+
+// armWatches waits until the server has answered about a watch on each of the nodes. made
+// says which of them are new.
+func (s *Session) armWatches(ctx context.Context, queue string, nodes []driver.Node) (watches []*watch, made []bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	watches, made = make([]*watch, len(nodes)), make([]bool, len(nodes))
+	var reads []*request
+	for i, node := range nodes {
+		if watches[i], made[i] = s.watch(s.paths(queue, node)...); made[i] {
+			reads = append(reads, watches[i].reads...)
+		}
+	}
+	s.requests.start(reads...)
+	for _, w := range watches {
+		if w == nil || !s.await(ctx, w.armed) {
+			return nil, nil, s.gaveUp(ctx)
+		}
+	}
+	return watches, made, nil
 }
 
 // watch returns the watch on the paths, which may not be armed yet, or nil if the

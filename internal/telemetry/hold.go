@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -15,6 +16,7 @@ type Hold struct {
 	traced  bool
 	span    trace.Span // nil without Config.HoldSpans
 	counted bool       // counted among the locks that are held
+	failure atomic.Pointer[error]
 }
 
 // Begin reports the grant. ctx is the context of the call that requested the lock; traced
@@ -48,6 +50,10 @@ func (h *Hold) leaveCounts() {
 	}
 }
 
+// Failed records an error of the work under the lock, for the span of the hold. It calls
+// no user code.
+func (h *Hold) Failed(err error) { h.failure.Store(&err) }
+
 // End reports the end. lost is its cause if the lock was lost, and otherwise nil. token
 // is 0 if it is not known.
 func (h *Hold) End(began, ended time.Time, token int64, lost error) {
@@ -63,6 +69,9 @@ func (h *Hold) End(began, ended time.Time, token int64, lost error) {
 	}
 	if h.span.IsRecording() {
 		h.span.SetAttributes(h.attributes(token)...)
+		if failure := h.failure.Load(); failure != nil {
+			h.t.fail(h.span, *failure)
+		}
 		if lost != nil {
 			h.span.AddEvent("lockpool.lost")
 			h.t.fail(h.span, lost)

@@ -55,3 +55,10 @@ func (t *Telemetry) LogSelfDeadlock(ctx context.Context, lock string) {
 	t.Logger.WarnContext(ctx, "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+
 		"if that one waits for this one, both wait forever", "lock", lock)
 }
+
+// LogElection warns that a candidate must stand again, after a pause, although it has not
+// resigned. lasted is how long it led.
+func (t *Telemetry) LogElection(ctx context.Context, lock, what string, err error, lasted, pause time.Duration) {
+	t.Logger.WarnContext(ctx, "lockpool: election: "+what, "lock", lock, "error", err,
+		"led", lasted.Round(time.Millisecond), "again_in", pause.Round(time.Millisecond))
+}

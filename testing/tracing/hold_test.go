@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"testing"
 	"time"
@@ -258,4 +259,22 @@ func TestWaitForAHandleIsASpan(t *testing.T) {
 		"lockpool.lock.outcome": "timeout", "error.type": "timeout",
 	}, nil, nil, []span{failedWait}}}, spans)
 	require.Equal(t, int64(1), m.points()["lockpool.session.wait_time"]["error.type=timeout"])
+}
+
+func TestFailureOfALeaderIsOnTheHoldSpan(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p := b.pool(lockpool.WithHoldSpans(), new(logBuffer).option())
+	fails := true
+	require.NoError(t, p.Elect(b.ctx, "a", func(context.Context) error {
+		defer func() { fails = false }()
+		if fails {
+			return errors.New("the disk is full")
+		}
+		return nil
+	}))
+	terms := b.named(holdName)
+	require.Len(t, terms, 2)
+	require.Equal(t, failed("the disk is full"), terms[0].Status())
+	require.Empty(t, terms[1].Status())
 }

@@ -2,9 +2,13 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.ArrayDeque;
 import java.util.Deque;
+import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.leader.LeaderLatch;
+import org.apache.curator.framework.recipes.leader.LeaderSelector;
+import org.apache.curator.framework.recipes.leader.LeaderSelectorListenerAdapter;
 import org.apache.curator.framework.recipes.locks.InterProcessLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
@@ -43,6 +47,8 @@ class Peer {
             Lock write = of(readWrite.writeLock());
             Lock read = of(readWrite.readLock());
             Lock permit = of(new InterProcessSemaphoreV2(client, path, Integer.parseInt(args[3])));
+            Lock selector = selector(client, path);
+            Lock latch = latch(client, path);
             System.out.println("ready");
 
             BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
@@ -54,6 +60,8 @@ class Peer {
                         case "write" -> write;
                         case "read" -> read;
                         case "permit" -> permit;
+                        case "selector" -> selector;
+                        case "latch" -> latch;
                         default -> throw new IllegalArgumentException(line);
                     };
                     if (words[0].equals("release")) {
@@ -85,6 +93,60 @@ class Peer {
             @Override
             public void release() throws Exception {
                 lock.release();
+            }
+        };
+    }
+
+    /** Leads from acquire to release. A selector cannot give up waiting for its turn. */
+    static Lock selector(CuratorFramework client, String path) {
+        SynchronousQueue<String> leading = new SynchronousQueue<>();
+        SynchronousQueue<String> resigned = new SynchronousQueue<>();
+        LeaderSelector selector = new LeaderSelector(client, path, new LeaderSelectorListenerAdapter() {
+            @Override
+            public void takeLeadership(CuratorFramework client) throws Exception {
+                leading.put("leading");
+                resigned.take();
+            }
+        });
+        return new Lock() {
+            private boolean started;
+
+            @Override
+            public boolean acquire(long ms) throws Exception {
+                if (!started) {
+                    selector.start(); // it also queues
+                    started = true;
+                } else {
+                    while (!selector.requeue()) { // until the last turn is over
+                        Thread.sleep(1);
+                    }
+                }
+                leading.take();
+                return true;
+            }
+
+            @Override
+            public void release() throws Exception {
+                resigned.put("resigned");
+            }
+        };
+    }
+
+    static Lock latch(CuratorFramework client, String path) {
+        Deque<LeaderLatch> held = new ArrayDeque<>();
+        return new Lock() {
+            @Override
+            public boolean acquire(long ms) throws Exception {
+                LeaderLatch latch = new LeaderLatch(client, path);
+                latch.start();
+                latch.await();
+                held.push(latch);
+                return true;
+            }
+
+            @Override
+            public void release() throws Exception {
+                held.pop().close();
             }
         };
     }

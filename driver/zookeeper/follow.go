@@ -1,0 +1,222 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// Follow implements driver.Session. An observer that has the contenders of a queue up to
+// one that waits needs to know no more than that one of them is gone, because whoever
+// joins is behind them: their nodes are watched. Otherwise the next to join changes the
+// head, so the directory is watched as well; its watch fires whenever anybody joins or
+// leaves, which is too often in a long queue.
+func (s *Session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (driver.Followed, error) {
+	dir := s.path(queue)
+	for {
+		l, err := s.look(ctx, dir)
+		if err != nil {
+			return driver.Followed{}, err
+		}
+		var directory *watch
+		n, complete := head(l.nodes)
+		if !complete {
+			if directory, err = s.watchDirectory(ctx, dir); err != nil {
+				return driver.Followed{}, err
+			}
+			l = directory.listed
+			n, complete = head(l.nodes)
+		}
+		f, ok, err := s.followNodes(ctx, queue, l.nodes[:n])
+		if err != nil {
+			return driver.Followed{}, err
+		}
+		if !ok { // one of them is gone
+			continue
+		}
+		f.Others = l.others
+		if complete {
+			return f, nil
+		}
+		f.Watches = append(f.Watches, directory.Watch)
+		if directory.stat != nil && isPlain(directory.stat) {
+			err = s.readAll(ctx, s.readPlain(dir, func(holder driver.Contender) { f.Contenders = append(f.Contenders, holder) }))
+		}
+		return f, err
+	}
+}
+
+// followNodes watches the contenders and returns them. ok is false if one is gone.
+func (s *Session) followNodes(ctx context.Context, queue string, nodes []driver.Node) (f driver.Followed, ok bool, err error) {
+	pending, _, err := s.armWatches(ctx, queue, nodes)
+	if err != nil {
+		return f, false, err
+	}
+	for i, w := range pending {
+		switch fired := w.Fired(); {
+		case w.err != nil:
+			return f, false, w.err
+		case w.stat == nil, fired != 0 && fired != driver.Changed:
+			return f, false, s.pauseBeforeLook(ctx)
+		}
+		f.Contenders = append(f.Contenders, newContender(nodes[i], w.Data, w.stat))
+		f.Watches = append(f.Watches, w.Watch)
+	}
+	return f, true, nil
+}
+
+// pauseBeforeLook lets others go first if a queue changes all the time.
+func (s *Session) pauseBeforeLook(ctx context.Context) error {
+	select {
+	case <-time.After(minBackoff):
+		return nil
+	case <-ctx.Done():
+	case <-s.alive.Done():
+	}
+	return s.gaveUp(ctx)
+}
+
+// look is what a directory contains.
+type look struct {
+	nodes  []driver.Node
+	others []string // the other children
+}
+
+func newLook(children []string, nodes []driver.Node) look {
+	l := look{nodes: nodes}
+	for _, name := range children {
+		if !isContender(name) {
+			l.others = append(l.others, name)
+		}
+	}
+	slices.Sort(l.others)
+	return l
+}
+
+// look lists a directory, which need not exist, unless a watch on it proves that it has
+// not changed since it was listed.
+func (s *Session) look(ctx context.Context, dir string) (l look, err error) {
+	if w := s.watches.at(childrenOf(dir)); w != nil && w.isArmed() && w.Fired() == 0 {
+		return w.listed, nil
+	}
+	err = s.readAll(ctx, s.readChildren(dir, func(found *listing) []read {
+		l = newLook(found.children(), found.contenders())
+		return nil
+	}))
+	return l, err
+}
+
+// childrenOf is where watches has the watch on the children of a directory. No node has
+// such a path.
+func childrenOf(dir string) string { return dir + "/" }
+
+// watchDirectory returns an armed watch on a directory, whose listing is that of the
+// moment from which it watches.
+func (s *Session) watchDirectory(ctx context.Context, dir string) (*watch, error) {
+	for {
+		w, made := s.directoryWatch(dir)
+		if made {
+			s.requests.start(s.listAndWatch(dir, w))
+		}
+		switch {
+		case w == nil || !s.await(ctx, w.armed):
+			return nil, s.gaveUp(ctx)
+		case w.err != nil:
+			return nil, w.err
+		case !w.failed:
+			return w, nil
+		}
+		if err := s.pauseBeforeLook(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// directoryWatch returns the watch on a directory, which may not be armed yet, or nil if
+// the session is over. If made is true, the watch is new, and the caller must arm it.
+func (s *Session) directoryWatch(dir string) (w *watch, made bool) {
+	key := childrenOf(dir)
+	s.watches.mu.Lock()
+	defer s.watches.mu.Unlock()
+	if w = s.watches.byPath[key]; w != nil || !s.begin() {
+		return w, false
+	}
+	defer s.calls.done()
+	w = &watch{Watch: driver.NewWatch(), began: time.Now(), paths: []string{key}, armed: make(chan struct{})}
+	s.watches.byPath[key] = w
+	return w, true
+}
+
+// listAndWatch returns the request that arms the watch on a directory, or on the creation
+// of one that does not exist.
+func (s *Session) listAndWatch(dir string, w *watch) *request {
+	q := childrenRequest(dir, s.listings.length(dir))
+	q.watch()
+	q.noted = func(q *request) {
+		switch {
+		case errors.Is(q.err, zk.ErrNoNode):
+			s.requests.start(s.watchCreation(dir, w))
+		case q.err == nil:
+			stat := q.stat // a copy, because the watch outlives the request
+			w.stat, w.listed = &stat, newLook(q.children, contendersOf(q.children))
+			close(w.armed)
+		default:
+			s.noteUnwatchedDirectory(dir, w, q.err)
+		}
+	}
+	return q
+}
+
+// watchCreation returns the request that watches for the creation of a directory.
+func (s *Session) watchCreation(dir string, w *watch) *request {
+	q := existsRequest(dir)
+	q.watch()
+	q.noted = func(q *request) {
+		switch {
+		case errors.Is(q.err, zk.ErrNoNode):
+			close(w.armed)
+		case q.err == nil: // it was created in between
+			s.requests.start(s.listAndWatch(dir, w))
+		default:
+			s.noteUnwatchedDirectory(dir, w, q.err)
+		}
+	}
+	return q
+}
+
+func (s *Session) noteUnwatchedDirectory(dir string, w *watch, err error) {
+	s.watches.remove(w)
+	if w.failed = isUnsure(err); !w.failed {
+		w.err = s.explainListError(err, "listing", dir)
+	}
+	w.Fire(driver.Interrupted)
+	close(w.armed)
+}
+
+// fireDirectory is called for a server's event about the children of a directory, or
+// about its creation or its end.
+func (s *Session) fireDirectory(dir string) {
+	if w := s.watches.at(childrenOf(dir)); w != nil && w.isArmed() {
+		s.fireWatch(w, driver.Changed)
+	}
+}
+
+// checkDirectory is checkTarget for the watch on a directory.
+func (s *Session) checkDirectory(dir string) (isGone func(w *watch) bool, err error) {
+	exists, stat, err := s.exists(dir)
+	return func(w *watch) bool {
+		if w.stat == nil || !exists {
+			return exists != (w.stat != nil)
+		}
+		return stat.Czxid != w.stat.Czxid || stat.Cversion != w.stat.Cversion
+	}, err
+}
+
+// directoryOf returns the directory that a watch at path watches, if it watches one.
+func directoryOf(path string) (dir string, ok bool) { return strings.CutSuffix(path, "/") }

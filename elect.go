@@ -1,0 +1,171 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// The pauses of Elect between two attempts.
+const (
+	electPause    = 100 * time.Millisecond // after the first failure
+	maxElectPause = 10 * time.Second
+)
+
+// Elect stands for election: it calls lead while it holds the lock of that name, again
+// and again, until ctx ends or lead wants to lead no longer. All that stand for the same
+// name, on any machine, lead one at a time, in the order in which they asked.
+//
+// The context that lead receives is that of [Pool.Do]. It ends when the leadership does,
+// because the lock is lost, is revoked (see [Revocable]), or ctx ends; and, unlike that
+// of Do, when [Pool.Shutdown] begins. lead must then return. Elect waits for that, and
+// only then unlocks or stands again, so one call of Elect never leads twice at a time.
+// [LockFromContext] finds the lock, for its fencing token.
+//
+// When lead returns nil before its context ends, Elect unlocks and returns nil. In all
+// other cases it stands again, behind those who wait already:
+//
+//   - If lead returns an error, Elect unlocks, so that another candidate leads, and logs
+//     the error.
+//   - If the lock was lost, or if the service refuses a request for a reason that may
+//     pass, Elect logs that.
+//   - If the lock was revoked, Elect stands again at once. After the other cases it
+//     pauses first: for 100 ms after the first one, twice as long after each further one,
+//     up to 10 s, and shortened at random by up to half. After a term of at least 10 s
+//     the pauses start over.
+//
+// If ctx ends, the error wraps ctx's error, and lead's if that is another one. Elect also
+// returns errors that another attempt cannot mend: ErrPoolClosed, ErrInvalidName,
+// ErrKindMismatch, ErrNoPermission and ErrSequenceExhausted when it asks for the lock,
+// and, before the first session, one that no server will ever accept. If lead panics,
+// Elect unlocks, and the panic goes on.
+//
+// An election has one leader, for which candidates wait as long as they stand: the
+// options Shared and WaitAtMost are refused. [Pool.Observe] follows an election.
+func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Context) error, opts ...LockOption) error {
+	if lead == nil {
+		return errNilLead
+	}
+	req, err := request{op: opElect}.with(opts)
+	if err != nil {
+		return &LockError{opElect, name, err}
+	}
+	ctx, cancel := bound(ctx, p.accepting)
+	defer cancel(nil)
+	pauses := backoff{}
+	for {
+		t, err := p.stand(ctx, name, req, lead)
+		switch {
+		case t.resigned && !errors.Is(err, ErrLockLost):
+			return err
+		case ctx.Err() != nil:
+			return lockError(opElect, name, t.explainEnd(ctx))
+		case !t.led && isFinal(err):
+			return err
+		case t.wasRevoked(err):
+			t.log(ctx, p, name, err, 0)
+			continue
+		}
+		if t.lasted >= maxElectPause {
+			pauses = backoff{}
+		}
+		pause := pauses.next()
+		t.log(ctx, p, name, err, pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return lockError(opElect, name, withCause(ctx, ctx.Err()))
+		}
+	}
+}
+
+var errNilLead = errors.New("lockpool: Elect: the function is nil")
+
+// term is what came of standing for election once.
+type term struct {
+	led      bool
+	resigned bool          // lead returned nil before its context ended
+	err      error         // of lead
+	ended    error         // why lead's context had ended when lead returned, or nil
+	lasted   time.Duration // how long lead ran
+}
+
+// stand waits for the lock and leads once. err is that of the wait or of the release.
+func (p *Pool) stand(ctx context.Context, name string, req request, lead func(context.Context) error) (t term, err error) {
+	lock, err := p.enter(ctx, name, req, new(Lock))
+	if err != nil {
+		return t, err
+	}
+	err = do(ctx, func(ctx context.Context) error {
+		began := time.Now()
+		t.led = true
+		t.err = lead(ctx)
+		t.ended, t.lasted = context.Cause(ctx), time.Since(began)
+		t.resigned = t.err == nil && t.ended == nil
+		if t.failed() {
+			lock.hold.telemetry.Failed(t.err)
+		}
+		return nil
+	}, []*Lock{lock})
+	return t, err
+}
+
+// failed reports whether lead returned an error other than that of its own context.
+func (t term) failed() bool {
+	return t.err != nil && (t.ended == nil || !errors.Is(t.err, context.Canceled) && !errors.Is(t.err, context.DeadlineExceeded))
+}
+
+// wasRevoked reports whether the candidate was asked to make way, as a leader or as a
+// waiter.
+func (t term) wasRevoked(err error) bool {
+	if t.led {
+		return t.ended == ErrRevoked && !t.failed()
+	}
+	return errors.Is(err, ErrRevoked)
+}
+
+// explainEnd returns the error of Elect after ctx has ended.
+func (t term) explainEnd(ctx context.Context) error {
+	err := withCause(ctx, ctx.Err())
+	if t.failed() {
+		err = fmt.Errorf("%w: %w", err, t.err)
+	}
+	return err
+}
+
+// log logs why Elect stands again. err is what stand has returned.
+func (t term) log(ctx context.Context, p *Pool, name string, err error, pause time.Duration) {
+	switch {
+	case t.failed():
+		p.telemetry.LogElection(ctx, name, "the leader failed", t.err, t.lasted, pause)
+	case err != nil && !t.led && !errors.Is(err, ErrRevoked):
+		p.telemetry.LogElection(ctx, name, "the lock cannot be had", err, 0, pause)
+	case err != nil && t.led && !errors.Is(err, ErrLockLost): // a loss is logged as that of any lock
+		p.telemetry.LogElection(ctx, name, "the leader could not resign", err, t.lasted, pause)
+	}
+}
+
+// finalErrors are those that another attempt cannot mend.
+var finalErrors = []error{
+	ErrPoolClosed, ErrHandleClosed, ErrInvalidName, ErrKindMismatch, ErrNoPermission,
+	ErrSequenceExhausted, ErrUpgrade, ErrConcurrentUse, driver.ErrPermanent,
+}
+
+func isFinal(err error) bool {
+	return slices.ContainsFunc(finalErrors, func(final error) bool { return errors.Is(err, final) })
+}
+
+// backoff are the pauses between attempts that fail.
+type backoff struct{ last time.Duration }
+
+// next returns the next pause: twice as long as the last one, but shortened at random by
+// up to half, so that those who have failed together do not try again together.
+func (b *backoff) next() time.Duration {
+	b.last = min(max(2*b.last, electPause), maxElectPause)
+	return b.last - rand.N(b.last/2)
+}

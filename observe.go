@@ -1,0 +1,207 @@
+package lockpool
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+const (
+	// observeInterval is the shortest time between two looks of an observer.
+	observeInterval = 100 * time.Millisecond
+
+	// observePatience is how long an observer waits for the service before it says that
+	// it no longer knows who holds the lock.
+	observePatience = time.Second
+)
+
+// Observe follows who holds the lock of that name, and who comes next. The sequence
+// yields that at once, and again after each change, until ctx ends or the caller leaves
+// the loop:
+//
+//	for q, err := range pool.Observe(ctx, "leader") {
+//		...
+//	}
+//
+// Each value is what [Pool.Queue] returns, without the waiters after the first one; a
+// lock that nobody holds has no contenders. Handles that pass the lock on in memory (see
+// [WithLocalTurns]) are one contender. Foreign is as it was at the last change of the
+// others. The service tells of changes; Observe does not poll.
+//
+// There are at most 10 values in a second: changes in between are merged, and the newest
+// state always follows. States are seen in their order, but not every one of them: a
+// holder that was there for a moment may be missed.
+//
+// If the service does not answer for a second, the state is not known any longer. Observe
+// then yields an error that wraps ErrUnavailable, once, and the state as soon as it is
+// known again. It does the same with other errors that may pass. The last error is
+// followed by nothing: that of ctx, ErrPoolClosed, ErrInvalidName, ErrNoPermission, or
+// one of a service that cannot be used.
+//
+// An observer has no goroutine and no handle. While it waits, the service watches for it
+// the nodes of the holders and of the next one, or the lock's directory if there is none;
+// all observers of a lock in a session share these watches. After the loop they remain
+// until they fire, or the session ends.
+func (p *Pool) Observe(ctx context.Context, name string) iter.Seq2[Queue, error] {
+	_ = ctx.Err() // panics if ctx is nil
+	return func(yield func(Queue, error) bool) {
+		o := observer{pool: p, name: name}
+		o.run(ctx, yield)
+	}
+}
+
+// observer is one loop over Observe.
+type observer struct {
+	pool *Pool
+	name string
+
+	session *session // that it has looked with, and is therefore up to date
+	watches []*driver.Watch
+	looked  time.Time
+	last    []Contender
+	known   bool // last has been yielded, and no error since
+	failed  bool // an error has been yielded, and no state since
+}
+
+func (o *observer) run(ctx context.Context, yield func(Queue, error) bool) {
+	pauses := backoff{}
+	for {
+		q, err := o.look(ctx)
+		switch {
+		case err != nil:
+			final := ctx.Err() != nil || isFinal(err)
+			if (final || !o.failed) && !yield(Queue{Name: o.name}, lockError(opObserve, o.name, err)) || final {
+				return
+			}
+			o.failed, o.known = true, false
+			o.pause(ctx, pauses.next())
+			continue
+		case !o.known || !sameContenders(q.Contenders, o.last):
+			o.known, o.failed, o.last = true, false, q.Contenders
+			pauses = backoff{}
+			if !yield(q, nil) {
+				return
+			}
+		}
+		o.await(ctx)
+		o.pause(ctx, time.Until(o.looked.Add(observeInterval)))
+	}
+}
+
+// look returns the present state, and sets the watches.
+func (o *observer) look(ctx context.Context) (Queue, error) {
+	q := Queue{Name: o.name}
+	if err := o.pool.checkName(o.name); err != nil {
+		return q, err
+	}
+	patient, cancel := ctx, context.CancelFunc(func() {})
+	if !o.failed {
+		patient, cancel = context.WithTimeout(ctx, observePatience)
+	}
+	defer cancel()
+	err := o.pool.withSessionUntil(o.pool.accepting, patient, o.session, func(ctx context.Context, s *session) error {
+		if s != o.session {
+			if err := s.Ping(ctx); err != nil { // its server may be behind what was seen last
+				return err
+			}
+			o.session = s
+		}
+		o.watches = o.watches[:0]
+		found, foreign, err := lookAt(o.name, func(queue string, head headOf) ([]driver.Contender, []string, error) {
+			f, err := s.Follow(ctx, queue, head)
+			o.watches = append(o.watches, f.Watches...)
+			return f.Contenders, f.Others, err
+		})
+		q.Foreign, q.Contenders = foreign, o.describe(withoutRest(found))
+		return err
+	})
+	o.looked = time.Now()
+	if err != nil && patient.Err() != nil && ctx.Err() == nil && o.pool.accepting.Err() == nil {
+		err = fmt.Errorf("%w: no answer for %v, so the holder may have changed", ErrUnavailable, observePatience)
+	}
+	return q, err
+}
+
+// await waits until the state may have changed.
+func (o *observer) await(ctx context.Context) {
+	fired, stop := driver.First(o.watches...)
+	defer stop()
+	select {
+	case <-fired:
+	case <-o.session.Done():
+	case <-o.pool.accepting.Done():
+	case <-ctx.Done():
+	}
+}
+
+func (o *observer) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-o.pool.accepting.Done():
+	case <-ctx.Done():
+	}
+}
+
+// describe describes contenders. What they said about themselves when they were first
+// seen is kept: a request to give up the lock overwrites it.
+func (o *observer) describe(found []contender) []Contender {
+	described := o.pool.describe(o.name, found, nil, "")
+	for i := range described {
+		c := &described[i]
+		for _, known := range o.last {
+			if known.Node == c.Node && known.Session == c.Session {
+				c.Owner, c.Host, c.PID, c.Trace = known.Owner, known.Host, known.PID, known.Trace
+			}
+		}
+	}
+	return described
+}
+
+func sameContenders(a, b []Contender) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		x, y := a[i], b[i]
+		x.Granted, y.Granted = time.Time{}, time.Time{} // becomes known later, without a change
+		if x != y {
+			return false
+		}
+	}
+	return true
+}
+
+// withoutRest removes the waiters after the first one.
+func withoutRest(found []contender) (head []contender) {
+	waiting := false
+	for _, c := range found {
+		if c.holds || !waiting {
+			head = append(head, c)
+		}
+		waiting = waiting || !c.holds
+	}
+	return head
+}
+
+// untilFirstWaiter is the head of a queue up to its first waiter.
+func untilFirstWaiter(queue []driver.Node) (n int, complete bool) {
+	for i, node := range queue {
+		if len(recipe.RuleOf(node.Kind)(queue, i)) > 0 {
+			return i + 1, true
+		}
+	}
+	return len(queue), false
+}
+
+// onlyFirst is the head of a semaphore's guards, of which the first one alone may add
+// leases.
+func onlyFirst(guards []driver.Node) (n int, complete bool) {
+	return min(1, len(guards)), len(guards) > 0
+}
+
+// everybody is the head of a semaphore's leases.
+func everybody(leases []driver.Node) (n int, complete bool) { return len(leases), false }

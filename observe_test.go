@@ -1,0 +1,814 @@
+package lockpool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// follower is a loop over Observe in a goroutine of its own.
+type follower struct {
+	*locktest.Bench
+	values chan observed // closed when the loop has ended
+	cancel context.CancelFunc
+}
+
+type observed struct {
+	lockpool.Queue
+	err error
+	at  time.Time
+}
+
+// String is the owners of the holders, and of the next one behind a bar, or the error.
+func (o observed) String() string {
+	if o.err != nil {
+		return o.err.Error()
+	}
+	var b strings.Builder
+	for _, c := range o.Contenders {
+		if !c.Holds {
+			b.WriteString("|")
+		}
+		b.WriteString(c.Owner)
+	}
+	return b.String()
+}
+
+func follow(b *locktest.Bench, p *lockpool.Pool, name string) *follower {
+	ctx, cancel := context.WithCancel(b.Ctx)
+	f := &follower{b, make(chan observed, 100_000), cancel}
+	b.Cleanup(func() {
+		cancel()
+		for range f.values { // until the loop has ended
+		}
+	})
+	go func() { // ends with ctx
+		defer close(f.values)
+		for q, err := range p.Observe(ctx, name) {
+			f.values <- observed{q, err, time.Now()}
+		}
+	}()
+	return f
+}
+
+// next returns the next value.
+func (f *follower) next() observed {
+	f.Helper()
+	select {
+	case v, ok := <-f.values:
+		require.True(f, ok, "the loop has ended")
+		return v
+	case <-f.Ctx.Done():
+		require.FailNow(f, "nothing is observed")
+		return observed{}
+	}
+}
+
+// sees requires that the next state is the given one.
+func (f *follower) sees(state string) observed {
+	f.Helper()
+	v := f.next()
+	require.NoError(f, v.err)
+	require.Equal(f, state, v.String())
+	return v
+}
+
+// comesToSee waits for a state.
+func (f *follower) comesToSee(state string) observed {
+	f.Helper()
+	for {
+		if v := f.next(); v.String() == state {
+			return v
+		}
+	}
+}
+
+func (f *follower) seesNothing() {
+	f.Helper()
+	select {
+	case v := <-f.values:
+		require.FailNow(f, "unexpected", "%s", v)
+	default:
+	}
+}
+
+// ends requires that the next value is an error, and the last.
+func (f *follower) ends(with error) {
+	f.Helper()
+	require.ErrorIs(f, f.next().err, with)
+	_, more := <-f.values
+	require.False(f, more)
+}
+
+func named(b *locktest.Bench, name string) *lockpool.Pool {
+	return b.Pool(lockpool.WithOwner(name), silent)
+}
+
+func TestObserveFollowsAnElection(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	f := follow(b, p, "deep/below/a")
+	f.sees("") // the directory does not exist, nor those above it
+	x, y, z := named(b, "x"), named(b, "y"), named(b, "z")
+	lead := func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	}
+	elect := func(p *lockpool.Pool) (stop func()) {
+		ctx, cancel := context.WithCancel(b.Ctx)
+		done := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(done)
+			_ = p.Elect(ctx, "deep/below/a", lead)
+		}()
+		return func() { cancel(); <-done }
+	}
+	stopX := elect(x)
+	v := f.sees("x")
+	require.Equal(t, "deep/below/a", v.Name)
+	require.Positive(t, v.Contenders[0].Token)
+	require.Positive(t, v.Contenders[0].PID)
+	stopY := elect(y)
+	f.sees("x|y")
+	stopZ := elect(z)
+	b.AwaitQueue("deep/below/a", 3)
+	stopX()
+	f.sees("y|z")
+	stopZ()
+	f.sees("y")
+	stopY()
+	f.sees("")
+	q, err := p.Queue(b.Ctx, "deep/below/a")
+	require.NoError(t, err)
+	require.Empty(t, q.Contenders)
+	f.seesNothing()
+
+	// Another observer starts with the present state.
+	l := b.Lock(x, "deep/below/a")
+	f.sees("x")
+	g := follow(b, named(b, "other"), "deep/below/a")
+	g.sees("x")
+	b.Unlock(l)
+	f.sees("")
+	g.sees("")
+	f.cancel()
+	f.ends(context.Canceled)
+}
+
+// What is observed is what Queue returns.
+func TestObserveYieldsTheHeadOfTheQueue(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t).AtService()
+	p := named(b, "p")
+	holder := b.Lock(p, "a")
+	var waiters []*locktest.LockWaiter
+	for i := range 5 {
+		waiters = append(waiters, b.Enqueue(p, "a", i+2))
+	}
+	for range 6 {
+		q, err := p.Queue(b.Ctx, "a")
+		require.NoError(t, err)
+		f := follow(b, p, "a")
+		v := f.next()
+		require.NoError(t, v.err)
+		require.Equal(t, q.Contenders[:min(2, len(q.Contenders))], v.Contenders)
+		f.cancel()
+		b.Unlock(holder)
+		if len(waiters) > 0 {
+			holder, waiters = waiters[0].Granted(), waiters[1:]
+		}
+	}
+}
+
+func TestObserveSeesADirectoryGoAndComeAgain(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		f := follow(b, b.Pool(), "above/a")
+		f.sees("")
+		x := named(b, "x")
+		for range 3 {
+			l := b.Lock(x, "above/a")
+			f.sees("x")
+			b.Unlock(l)
+			f.sees("")
+			for _, path := range []string{"/above/a", "/above", ""} { // as ZooKeeper removes empty containers
+				require.NoError(t, b.Admin.Delete(b.Chroot+path, -1))
+			}
+			time.Sleep(time.Second)
+			f.seesNothing()
+		}
+	})
+}
+
+func TestObserveReadersPermitsAndPlainLocks(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t).AtService()
+		x, y, z := named(b, "x"), named(b, "y"), named(b, "z")
+		part := func(what string, play func(*testing.T)) { // a bubble has no subtests
+			t.Log(what)
+			play(t)
+		}
+		part("readers", func(t *testing.T) {
+			f := follow(b, x, "r")
+			f.sees("")
+			lx := b.RLock(x, "r")
+			f.sees("x")
+			ly := b.RLock(y, "r")
+			f.sees("xy")
+			w := b.Enqueue(z, "r", 3)
+			f.sees("xy|z")
+			r := b.EnqueueRead(x, "r", 4)
+			b.Unlock(lx)
+			f.sees("y|z")
+			b.Unlock(ly)
+			f.sees("z|x")
+			b.Unlock(w.Granted())
+			f.sees("x")
+			b.Unlock(r.Granted())
+			f.sees("")
+		})
+		part("a writer becomes a reader", func(t *testing.T) {
+			f := follow(b, x, "d")
+			f.sees("")
+			h := b.Handle(y)
+			write, read := b.Lock(h, "d"), b.RLock(h, "d")
+			require.Equal(t, "mutex", f.sees("y").Contenders[0].Kind)
+			b.Unlock(write)
+			require.Equal(t, "read", f.sees("y").Contenders[0].Kind)
+			b.Unlock(read)
+			f.sees("")
+		})
+		part("permits", func(t *testing.T) {
+			f := follow(b, x, "s")
+			f.sees("")
+			sem := func(p *lockpool.Pool) *lockpool.Semaphore { return p.Semaphore("s", 3) }
+			px := b.Acquire(sem(x), 2)
+			require.Equal(t, 2, f.comesToSee("x").Contenders[0].Permits)
+			py := b.Acquire(sem(y), 1)
+			f.comesToSee("xy")
+			w := b.StartAcquire(sem(z), 3)
+			f.comesToSee("xy|z")
+			b.Release(px)
+			f.comesToSee("y|z")
+			b.Release(py)
+			f.comesToSee("z")
+			b.Release(w.Granted())
+			f.comesToSee("")
+			time.Sleep(time.Second)
+			f.seesNothing()
+		})
+		part("plain", func(t *testing.T) {
+			f := follow(b, x, "p")
+			f.sees("")
+			for range 3 {
+				l := b.Lock(y, "p", lockpool.Plain())
+				require.Equal(t, "plain", f.sees("y").Contenders[0].Kind)
+				b.Unlock(l)
+				f.sees("")
+			}
+		})
+		part("one after the other", func(t *testing.T) {
+			f := follow(b, x, "k")
+			f.sees("")
+			p := b.Acquire(y.Semaphore("k", 1), 1)
+			f.comesToSee("y")
+			b.Release(p)
+			f.comesToSee("")
+			for _, part := range []string{"/k/locks", "/k/leases"} {
+				require.NoError(t, b.Admin.Delete(b.Chroot+part, -1))
+			}
+			l := b.Lock(y, "k")
+			f.comesToSee("y")
+			b.Unlock(l)
+			f.comesToSee("")
+			require.NoError(t, b.Admin.Delete(b.Chroot+"/k", -1))
+			l = b.Lock(y, "k", lockpool.Plain())
+			require.Equal(t, "plain", f.comesToSee("y").Contenders[0].Kind)
+			b.Unlock(l)
+			f.comesToSee("")
+		})
+	})
+}
+
+// A request to make way overwrites what the holder has said about itself.
+func TestObserveRemembersARevokedHolder(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		x, y := named(b, "x"), named(b, "y")
+		l := b.Lock(x, "a")
+		f := follow(b, y, "a")
+		f.sees("x")
+		require.NoError(t, y.Revoke(b.Ctx, "a"))
+		w := b.Enqueue(y, "a", 2)
+		f.sees("x|y")
+		b.Unlock(l)
+		f.sees("y")
+		b.Unlock(w.Granted())
+	})
+}
+
+// countRequests counts the requests of a pool that it has not used before, without those
+// that keep its sessions alive.
+func countRequests(b *locktest.Bench, own *zktest.Server, of *lockpool.Pool) func() []string {
+	var mu sync.Mutex
+	var all []string
+	mine := map[int64]bool{}
+	for _, id := range sessionsOf(b, of) {
+		mine[id] = true
+	}
+	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
+		if mine[r.Session] && (len(r.Paths) != 1 || r.Paths[0] != "/") {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, fmt.Sprint(r.Op, r.Paths))
+		}
+		return true
+	}}})
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+// sessionsOf returns the only sessions that a pool has opened.
+func sessionsOf(b *locktest.Bench, p *lockpool.Pool) (ids []int64) {
+	own := b.Server.(*zktest.Server)
+	before := own.State().Sessions
+	require.NoError(b, p.Ping(b.Ctx))
+	for _, s := range own.State().Sessions {
+		if !slices.ContainsFunc(before, func(old zktest.Session) bool { return old.ID == s.ID }) {
+			ids = append(ids, s.ID)
+		}
+	}
+	require.NotEmpty(b, ids, "the pool was used before")
+	return ids
+}
+
+// Nobody polls: an hour costs only the rechecks, which guard against lost events.
+func TestIdleObserverSendsNothing(t *testing.T) {
+	locktest.Once(t)
+	for _, kind := range []string{"nobody", "a holder", "a holder and a waiter", "permits", "plain"} {
+		t.Run(kind, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t).AtService()
+				b.Ctx = locktest.Timeout(t, 24*time.Hour)
+				x, p := named(b, "x"), b.Pool()
+				idle, perRound := 10*time.Minute, 1
+				switch kind {
+				case "a holder and a waiter":
+					idle = time.Hour
+					l := b.Lock(x, "a")
+					b.Enqueue(x, "a", 2)
+					defer b.Unlock(l)
+				case "a holder":
+					perRound = 2 // the node and the directory
+					l := b.Lock(x, "a")
+					defer b.Unlock(l)
+				case "permits":
+					perRound = 4 // the node, and three directories
+					permits := b.Acquire(x.Semaphore("a", 2), 1)
+					defer b.Release(permits)
+				case "plain":
+					l := b.Lock(x, "a", lockpool.Plain())
+					defer b.Unlock(l)
+				}
+				requests := countRequests(b, b.Server.(*zktest.Server), p)
+				f := follow(b, p, "a")
+				f.next()
+				before := len(requests())
+				time.Sleep(idle)
+				f.seesNothing()
+				rounds := int(idle / (30 * time.Second)) // on average
+				sent := requests()[before:]
+				require.LessOrEqual(t, len(sent), perRound*rounds*3/2, "%v", sent[:min(20, len(sent))])
+				require.GreaterOrEqual(t, len(sent), perRound*rounds*2/3, "all watches are rechecked")
+			})
+		})
+	}
+}
+
+// Those behind the next one come and go without the observer.
+func TestObserverOfALongQueueIsLeftAlone(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t).AtService()
+		x, p := named(b, "x"), b.Pool()
+		l := b.Lock(x, "a")
+		b.Enqueue(x, "a", 2)
+		requests := countRequests(b, b.Server.(*zktest.Server), p)
+		f := follow(b, p, "a")
+		f.sees("x|x")
+		before := len(requests())
+		for range 200 {
+			ctx, cancel := context.WithTimeout(b.Ctx, 20*time.Millisecond)
+			_, err := x.Lock(ctx, "a")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			cancel()
+		}
+		require.LessOrEqual(t, len(requests()), before+1, "one recheck at most")
+		f.seesNothing()
+		b.Unlock(l)
+		f.sees("x")
+	})
+}
+
+func TestObserverOfABusyLockSeesTenStatesASecond(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t).AtService()
+		x, p := named(b, "x"), b.Pool()
+		f := follow(b, p, "a")
+		began := f.sees("").at
+		var last int64
+		for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
+			l := b.Lock(x, "a")
+			last = b.Token(l)
+			time.Sleep(time.Millisecond)
+			b.Unlock(l)
+		}
+		l := b.Lock(named(b, "y"), "a")
+		n, previous, seen := 1, began, int64(0)
+		for v := f.next(); v.String() != "y"; v = f.next() {
+			require.NoError(t, v.err)
+			n++
+			if locktest.Embedded() {
+				require.GreaterOrEqual(t, v.at.Sub(previous), 100*time.Millisecond)
+			}
+			previous = v.at
+			for _, c := range v.Contenders {
+				require.GreaterOrEqual(t, c.Token, seen, "it never sees an older state")
+				require.LessOrEqual(t, c.Token, last)
+				seen = c.Token
+			}
+		}
+		elapsed := time.Since(began)
+		require.LessOrEqual(t, n, int(elapsed/(100*time.Millisecond))+2)
+		require.Greater(t, n, 10)
+		b.Unlock(l)
+		f.sees("")
+	})
+}
+
+func TestObserveThroughAnOutage(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		b.Ctx = locktest.Timeout(t, time.Minute)
+		x := named(b, "x")
+		l := b.Lock(x, "a")
+		y, proxy := named(b, "y"), b.Proxy()
+		f := follow(b, b.Pool(silent), "a")
+		f.sees("x")
+
+		proxy.Cut(zktest.Selector{}) // a connection that comes back at once is no outage
+		time.Sleep(500 * time.Millisecond)
+		f.seesNothing()
+		w := b.Enqueue(y, "a", 2)
+		f.sees("x|y")
+
+		for _, outage := range []time.Duration{2 * time.Second, 8 * time.Second} { // the session survives, or not
+			require.NoError(t, proxy.RefuseConnections())
+			clock := time.Now()
+			proxy.Cut(zktest.Selector{})
+			v := f.next()
+			require.ErrorIs(t, v.err, lockpool.ErrUnavailable)
+			require.ErrorContains(t, v.err, `observe "a"`)
+			require.NotErrorIs(t, v.err, context.DeadlineExceeded, "which would be that of ctx")
+			require.Equal(t, "a", v.Name)
+			if locktest.Embedded() {
+				require.GreaterOrEqual(t, v.at.Sub(clock), time.Second)
+				require.LessOrEqual(t, v.at.Sub(clock), 1100*time.Millisecond, "after a pause of at most 100 ms")
+			}
+			time.Sleep(outage)
+			f.seesNothing() // once
+			require.NoError(t, proxy.AcceptConnections())
+			f.sees("x|y") // even if nothing has changed
+		}
+
+		require.NoError(t, proxy.RefuseConnections()) // what changes meanwhile is seen afterwards
+		proxy.Cut(zktest.Selector{})
+		b.Unlock(l)
+		l = w.Granted()
+		require.ErrorIs(t, f.next().err, lockpool.ErrUnavailable)
+		require.NoError(t, proxy.AcceptConnections())
+		f.sees("y")
+		b.Unlock(l)
+		f.sees("")
+	})
+}
+
+// Without a server the first value is an error.
+func TestObserveBeforeTheServiceAnswers(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		proxy := b.Proxy()
+		require.NoError(t, proxy.RefuseConnections())
+		f := follow(b, b.Pool(silent), "a")
+		require.ErrorIs(t, f.next().err, lockpool.ErrUnavailable)
+		require.NoError(t, proxy.AcceptConnections())
+		f.sees("")
+	})
+}
+
+// A server that silently stops answering is left for another one.
+func TestObserveWithAnExpiredSession(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		own := b.Server.(*zktest.Server)
+		x, p := named(b, "x"), b.Pool(silent)
+		ids := sessionsOf(b, p)
+		l := b.Lock(x, "a")
+		f := follow(b, p, "a")
+		f.sees("x")
+		require.NoError(t, own.ExpireSession(ids[0]))
+		time.Sleep(10 * time.Second)
+		f.seesNothing() // there was always a session that could tell
+		b.Unlock(l)
+		f.sees("")
+	})
+}
+
+// Another session of the pool, whose server is behind, is brought up to date first.
+func TestObserveNeverSeesAnOlderState(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		own := zktest.StartBubble(t, zktest.Members(3))
+		first, second := own.Leader(), own.Leader()%3+1
+		b := locktest.NewOn(t, own)
+		cfg := b.Config()
+		cfg.Servers, cfg.SessionTimeout = []string{own.Members()[first-1], own.Members()[second-1]}, 40*time.Second
+		p, x, y := b.PoolWith(cfg, silent), named(b, "x"), named(b, "y")
+		l := b.Lock(x, "a")
+		require.NoError(t, own.RefuseConnections(second))
+		ids := sessionsOf(b, p)
+		f := follow(b, p, "a")
+		f.sees("x")
+		require.NoError(t, own.AcceptConnections(second))
+		require.NoError(t, own.RefuseConnections(first))
+		for p.Stats().OpenSessions == 1 {
+			b.Handle(p)
+		}
+		time.Sleep(time.Second)
+		require.NoError(t, own.Lag(second))
+		b.Unlock(l)
+		f.sees("")
+		l = b.Lock(y, "a")
+		f.sees("y")
+		require.NoError(t, own.ExpireSession(ids[0]))
+		time.Sleep(time.Second)
+		f.seesNothing()
+		b.Unlock(l)
+		f.sees("")
+	})
+}
+
+func TestObserveRepeatsWhatTheServiceRefuses(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool(silent)
+		require.NoError(t, p.Ping(b.Ctx))
+		b.Server.(*zktest.Server).Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetChildren, zktest.OpGetChildren2}}, Times: 3, Do: zktest.FailWith(zktest.ErrThrottled),
+		})
+		f := follow(b, p, "a")
+		require.ErrorContains(t, f.next().err, "overloaded")
+		f.sees("")
+	})
+}
+
+func TestObserveEnds(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	for name, end := range map[string]func(p *lockpool.Pool) error{
+		"Close":    (*lockpool.Pool).Close,
+		"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(b.Ctx) },
+	} {
+		p := b.Pool()
+		f := follow(b, p, "a")
+		f.sees("")
+		require.NoError(t, end(p), name)
+		f.ends(lockpool.ErrPoolClosed)
+		follow(b, p, "a").ends(lockpool.ErrPoolClosed)
+	}
+	p := b.Pool()
+	follow(b, p, "/a").ends(lockpool.ErrInvalidName)
+	require.Zero(t, p.Stats().OpenSessions)
+	var none context.Context
+	require.Panics(t, func() { p.Observe(none, "a") })
+	b.Restrict("/hidden", zk.PermCreate)
+	follow(b, p, "hidden").ends(lockpool.ErrNoPermission)
+	ctx, cancel := context.WithCancelCause(b.Ctx)
+	cancel(errors.New("enough"))
+	for q, err := range p.Observe(ctx, "a") {
+		require.Equal(t, "a", q.Name)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "enough")
+	}
+}
+
+// Breaking out of the loop leaves one watch for each node and directory at the service,
+// however often it is done, and nothing here.
+func TestLeavingTheLoopLeavesNothing(t *testing.T) {
+	locktest.Once(t)
+	synctest.Test(t, func(t *testing.T) { // not parallel, because goroutines are counted
+		b := locktest.New(t).AtService()
+		own := b.Server.(*zktest.Server)
+		x, p := named(b, "x"), b.Pool(lockpool.WithMaxSessions(1))
+		require.NoError(t, p.Ping(b.Ctx))
+		require.NoError(t, x.Ping(b.Ctx))
+		for _, state := range []string{"", "x", "x|x"} {
+			var l *lockpool.Lock
+			if state != "" {
+				l = b.Lock(x, "a")
+			}
+			if state == "x|x" {
+				b.Enqueue(x, "a", 2)
+			}
+			time.Sleep(time.Second)
+			goroutines, watched := runtime.NumGoroutine(), len(own.State().Watches)
+			for i := range 200 {
+				for q, err := range p.Observe(b.Ctx, "a") {
+					require.NoError(t, err)
+					require.Equal(t, state, observed{Queue: q}.String())
+					if i%2 == 0 {
+						break
+					}
+					func() { // a panic leaves it as well
+						defer func() { _ = recover() }()
+						for range p.Observe(b.Ctx, "a") {
+							panic("oops")
+						}
+					}()
+					break
+				}
+			}
+			time.Sleep(time.Second)
+			require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+			require.LessOrEqual(t, len(own.State().Watches), watched+2, state)
+			if l != nil {
+				b.Unlock(l)
+			}
+		}
+	})
+}
+
+func TestHundredObserversShareTheirWatches(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t).AtService()
+		x, p := named(b, "x"), b.Pool(lockpool.WithMaxSessions(1))
+		l := b.Lock(x, "a")
+		var all []*follower
+		for range 100 {
+			all = append(all, follow(b, p, "a"))
+		}
+		everybody := func(state string) {
+			t.Helper()
+			for _, f := range all {
+				f.sees(state)
+			}
+		}
+		everybody("x")
+		w := b.Enqueue(named(b, "y"), "a", 2)
+		everybody("x|y")
+		if locktest.Embedded() {
+			own := b.Server.(*zktest.Server)
+			time.Sleep(time.Second)
+			for _, node := range b.Children("a") {
+				require.LessOrEqual(t, own.State().WatchesOf(b.Chroot+"/a/"+node), 3, "of the observers, the holder and the waiter")
+			}
+			require.Zero(t, own.State().ChildWatchesOf(b.Chroot+"/a"), "the watch on the directory is used up")
+		}
+		b.Unlock(l)
+		everybody("y")
+		b.Unlock(w.Granted())
+		everybody("")
+	})
+}
+
+// A change of which no event tells is found by the driver.
+func TestObserverSurvivesLostEvents(t *testing.T) {
+	locktest.Once(t)
+	for _, state := range []string{"", "x", "x|y"} {
+		t.Run(state, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t).AtService()
+				b.Ctx = locktest.Timeout(t, time.Hour)
+				x, y, p := named(b, "x"), named(b, "y"), b.Pool()
+				ids := sessionsOf(b, p)
+				var l *lockpool.Lock
+				if state != "" {
+					l = b.Lock(x, "a")
+				}
+				if state == "x|y" {
+					b.Enqueue(y, "a", 2)
+				}
+				f := follow(b, p, "a")
+				f.sees(state)
+				lost := b.Server.(*zktest.Server).Inject(zktest.Rule{
+					Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}, Where: func(r zktest.Request) bool { return slices.Contains(ids, r.Session) }},
+					Times: zktest.Always, Do: zktest.Swallow(),
+				})
+				if l == nil {
+					b.Lock(x, "a")
+					f.sees("x")
+				} else {
+					b.Unlock(l)
+					f.next()
+				}
+				require.Positive(t, lost.Fired())
+			})
+		})
+	}
+}
+
+// Whatever happens, what is observed at the end is true, and it never shows two
+// exclusive holders.
+func TestObserversAgreeAfterRandomFaults(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		b.Ctx = locktest.Timeout(t, time.Hour)
+		var followers []*follower
+		var proxies []*zktest.Proxy
+		for range 3 {
+			proxies = append(proxies, b.Proxy())
+			p := b.Pool(silent)
+			followers = append(followers, follow(b, p, "a"), follow(b, p, "a"))
+		}
+		b.Addr = b.Server.Addr()
+		ctx, stop := context.WithCancel(b.Ctx)
+		var all sync.WaitGroup
+		for _, owner := range []string{"x", "y", "z"} {
+			proxies = append(proxies, b.Proxy())
+			p := b.PoolWithTimeout(4*time.Second, lockpool.WithOwner(owner), silent)
+			all.Go(func() {
+				for ctx.Err() == nil {
+					time.Sleep(rand.N(3 * time.Second))
+					wait, cancel := context.WithTimeout(ctx, rand.N(2*time.Second))
+					_ = p.Do(wait, "a", func(ctx context.Context) error {
+						select {
+						case <-ctx.Done():
+						case <-time.After(rand.N(time.Second)):
+						}
+						return nil
+					})
+					cancel()
+				}
+			})
+		}
+		for range 40 {
+			proxy := proxies[rand.N(len(proxies))]
+			switch rand.N(3) {
+			case 0:
+				proxy.Cut(zktest.Selector{})
+			case 1:
+				require.NoError(t, proxy.HangConnections())
+				proxy.HalfOpen(zktest.Selector{})
+				time.Sleep(rand.N(8 * time.Second))
+				require.NoError(t, proxy.AcceptConnections())
+			case 2:
+				b.Server.(*zktest.Server).ReapContainers()
+			}
+			time.Sleep(rand.N(3 * time.Second))
+		}
+		stop()
+		all.Wait()
+		x := named(b, "last")
+		l := b.Lock(x, "a")
+		for _, f := range followers {
+			var states int
+			for v := f.next(); v.String() != "last"; v = f.next() {
+				states++
+				require.True(t, v.err != nil || len(v.Contenders) <= 2, "%s", v)
+				if len(v.Contenders) == 2 {
+					require.True(t, v.Contenders[0].Holds && !v.Contenders[1].Holds, "%s", v)
+				}
+			}
+			require.Greater(t, states, 10)
+		}
+		b.Unlock(l)
+		for _, f := range followers {
+			f.sees("")
+		}
+	})
+}
