@@ -24,8 +24,7 @@ var blocks = map[string]func(ctx context.Context) error{}
 var (
 	pool   *lockpool.Pool
 	server *zktest.Server
-	stop   context.CancelFunc // ends ctx
-	caFile string             // of a certificate authority
+	caFile string // of a certificate authority
 )
 
 func TestBlocks(t *testing.T) {
@@ -38,8 +37,7 @@ func TestBlocks(t *testing.T) {
 	}
 	for name, run := range blocks {
 		t.Run(name, func(t *testing.T) {
-			var ctx context.Context
-			ctx, stop = context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 			defer stop()
 			server = zktest.Start(t)
 			var err error
@@ -57,19 +55,13 @@ func TestBlocks(t *testing.T) {
 // What the pages leave to the reader.
 
 func charge(context.Context) error   { return nil }
+func lead(context.Context) error     { return nil } // it resigns
 func read(context.Context) error     { return nil }
 func reindex(context.Context) error  { return nil }
 func train(context.Context) error    { return nil }
 func transfer(context.Context) error { return nil }
 func work(context.Context) error     { return nil }
 func write(context.Context) error    { return nil }
-
-// lead leads until the process is told to stop.
-func lead(ctx context.Context) error {
-	stop()
-	<-ctx.Done()
-	return ctx.Err()
-}
 
 // serve serves until the process is told to stop, which is at once.
 func serve(context.Context, *lockpool.Pool) {
