@@ -9,8 +9,8 @@
 //	scheduler, err := gocron.NewScheduler(
 //		gocron.WithDistributedLocker(lockgocron.NewLocker(pool, "billing/jobs")))
 //
-// With a [NewLocker], a machine runs a job only while it holds the job's lock, so no job
-// runs on two machines at once. With an [Elector], one machine runs all jobs. A machine
+// With [NewLocker], a machine begins a job only when it has got the job's lock, and holds
+// the lock until the job has ended. With an [Elector], one machine runs all jobs. A machine
 // that crashes loses its locks and its leadership when its session expires.
 //
 // # What gocron cannot carry
