@@ -10,6 +10,7 @@ import (
 	"go/format"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,12 +25,19 @@ import (
 
 	// What only the pages import, so that go.mod requires it and cached results depend
 	// on it.
+	_ "github.com/go-co-op/gocron/v2"
 	_ "github.com/go-zookeeper/zk"
+	_ "github.com/golang-migrate/migrate/v4"
+	_ "github.com/golang-migrate/migrate/v4/database"
+	_ "github.com/pressly/goose/v3"
 	_ "go.opentelemetry.io/otel"
 	_ "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	_ "go.opentelemetry.io/otel/sdk/trace"
 
 	_ "github.com/lockpool/lockpool"
+	_ "github.com/lockpool/lockpool/adapters/gocron"
+	_ "github.com/lockpool/lockpool/adapters/goose"
+	_ "github.com/lockpool/lockpool/adapters/migrate"
 	_ "github.com/lockpool/lockpool/driver/zookeeper"
 )
 
@@ -73,15 +81,20 @@ var importPaths = map[string]string{}
 
 func init() {
 	for _, path := range []string{
-		"context", "crypto/tls", "crypto/x509", "errors", "fmt", "log", "log/slog", "net/http", "os", "os/signal",
+		"context", "crypto/tls", "crypto/x509", "database/sql", "errors", "fmt", "io/fs", "log", "log/slog", "net/http", "os", "os/signal",
 		"strings", "syscall", "testing", "time",
-		"github.com/go-zookeeper/zk",
+		"github.com/go-zookeeper/zk", "github.com/golang-migrate/migrate/v4/database",
 		"github.com/lockpool/lockpool", "github.com/lockpool/lockpool/driver/zookeeper", "github.com/lockpool/lockpool/testing/zktest",
 		"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp",
 	} {
 		importPaths[path[strings.LastIndex(path, "/")+1:]] = path
 	}
-	importPaths["sdktrace"] = "go.opentelemetry.io/otel/sdk/trace"
+	maps.Copy(importPaths, map[string]string{ // with other names than their directories
+		"sdktrace": "go.opentelemetry.io/otel/sdk/trace",
+		"gocron":   "github.com/go-co-op/gocron/v2", "lockgocron": "github.com/lockpool/lockpool/adapters/gocron",
+		"goose": "github.com/pressly/goose/v3", "lockgoose": "github.com/lockpool/lockpool/adapters/goose",
+		"migrate": "github.com/golang-migrate/migrate/v4", "lockmigrate": "github.com/lockpool/lockpool/adapters/migrate",
+	})
 }
 
 // runGo compiles and runs blocks. All but the programs become one test binary.

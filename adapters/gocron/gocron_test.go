@@ -1,0 +1,205 @@
+package gocron_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	lockgocron "github.com/lockpool/lockpool/adapters/gocron"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+func TestMain(m *testing.M) { locktest.Main(m) }
+
+const period = 500 * time.Millisecond
+
+// job is a job of several machines. It counts runs, and those that overlap another.
+type job struct {
+	length         time.Duration
+	skipped        atomic.Int32 // because another machine had the lock
+	overlaps, busy atomic.Int32
+}
+
+// schedule starts a machine that runs the job every period, from a moment on. It returns
+// the number of its runs.
+func (j *job) schedule(b *locktest.Bench, start time.Time, opt gocron.SchedulerOption) *atomic.Int32 {
+	s, err := gocron.NewScheduler(opt)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, s.Shutdown()) })
+	runs := new(atomic.Int32)
+	task := func() {
+		runs.Add(1)
+		if j.busy.Add(1) > 1 {
+			j.overlaps.Add(1)
+		}
+		time.Sleep(j.length)
+		j.busy.Add(-1)
+	}
+	skipped := func(_ uuid.UUID, _ string, err error) {
+		require.ErrorIs(b, err, lockpool.ErrLocked)
+		j.skipped.Add(1)
+	}
+	_, err = s.NewJob(gocron.DurationJob(period), gocron.NewTask(task), gocron.WithName("nightly report"),
+		gocron.WithStartAt(gocron.WithStartDateTime(start)), gocron.WithEventListeners(gocron.AfterLockError(skipped)))
+	require.NoError(b, err)
+	s.Start()
+	return runs
+}
+
+func TestOneOfThreeMachinesRunsAJob(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		j := job{length: period / 2}
+		start := time.Now().Add(period)
+		var runs []*atomic.Int32
+		for i := range 3 {
+			locker := lockgocron.NewLocker(b.Pool(), "jobs")
+			runs = append(runs, j.schedule(b, start.Add(time.Duration(i)*period/10), gocron.WithDistributedLocker(locker)))
+		}
+		const periods = 6
+		time.Sleep(time.Until(start) + (periods-1)*period + period*8/10)
+		require.EqualValues(t, periods, runs[0].Load()+runs[1].Load()+runs[2].Load())
+		require.EqualValues(t, 2*periods, j.skipped.Load())
+		require.Zero(t, j.overlaps.Load())
+	})
+}
+
+// crash cuts all connections through a proxy, for good, without a word to either side.
+func crash(b *locktest.Bench, proxy *zktest.Proxy) {
+	require.NoError(b, proxy.HangConnections())
+	proxy.HalfOpen(zktest.Selector{})
+}
+
+func TestLockOfACrashedMachineComesFree(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		var j job
+		alive := lockgocron.NewLocker(b.Pool(), "jobs")
+		proxy := b.Proxy()
+		lock, err := lockgocron.NewLocker(b.PoolWithTimeout(time.Second), "jobs").Lock(b.Ctx, "nightly report")
+		require.NoError(t, err)
+
+		runs := j.schedule(b, time.Now().Add(period), gocron.WithDistributedLocker(alive))
+		b.Until(func() bool { return j.skipped.Load() == 2 }, "runs are skipped")
+		require.Zero(t, runs.Load())
+		crash(b, proxy)
+		b.Until(func() bool { return runs.Load() == 2 }, "the job runs")
+		require.ErrorIs(t, lock.Unlock(b.Ctx), lockpool.ErrLockLost)
+	})
+}
+
+func TestNamesOfJobs(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	one, other := lockgocron.NewLocker(p, "billing/jobs"), lockgocron.NewLocker(p, "shipping/jobs")
+	for _, name := range []string{"", "nightly", "/", "..", "a/b", "main.main.func1", "zookeeper", "Bücher\x00"} {
+		lock, err := one.Lock(b.Ctx, name)
+		require.NoError(t, err, name)
+		_, err = one.Lock(b.Ctx, name)
+		require.ErrorIs(t, err, lockpool.ErrLocked, name)
+		queue, err := p.Queue(b.Ctx, "billing/jobs/"+lockpool.Escape(name))
+		require.NoError(t, err)
+		require.Len(t, queue.Contenders, 1, name)
+
+		second, err := other.Lock(b.Ctx, name)
+		require.NoError(t, err, "jobs of another program")
+		require.NoError(t, lock.Unlock(b.Ctx))
+		require.NoError(t, second.Unlock(b.Ctx))
+		require.ErrorIs(t, lock.Unlock(b.Ctx), lockpool.ErrNotHeld)
+	}
+	_, err := lockgocron.NewLocker(p, "").Lock(b.Ctx, "nightly")
+	require.NoError(t, err, "a prefix is not required")
+}
+
+func TestLockerObeysContexts(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	locker := lockgocron.NewLocker(p, "jobs", lockpool.Plain())
+	ended, cancel := context.WithCancel(b.Ctx)
+	cancel()
+	lock, err := locker.Lock(ended, "nightly")
+	require.ErrorIs(t, err, context.Canceled)
+	require.Nil(t, lock)
+
+	lock, err = locker.Lock(b.Ctx, "nightly")
+	require.NoError(t, err)
+	_, err = p.TryLock(b.Ctx, "jobs/nightly")
+	require.ErrorIs(t, err, lockpool.ErrKindMismatch, "the options are passed on")
+	_ = lock.Unlock(ended) // as gocron does when the scheduler shuts down
+	again, err := p.Lock(b.Ctx, "jobs/nightly", lockpool.Plain())
+	require.NoError(t, err)
+	require.NoError(t, again.Unlock(b.Ctx))
+}
+
+func TestOnlyTheLeaderRunsJobs(t *testing.T) {
+	locktest.Slow(t, func(t *testing.T) {
+		b := locktest.New(t)
+		var j job
+		var machines [3]struct {
+			*lockgocron.Elector
+			runs   *atomic.Int32
+			resign context.CancelFunc
+			proxy  *zktest.Proxy
+			result chan error
+		}
+		leader := func() (found int) {
+			found = -1
+			for i, m := range machines {
+				if m.IsLeader(b.Ctx) == nil {
+					require.Equal(t, -1, found, "there are two leaders")
+					found = i
+				}
+			}
+			return found
+		}
+		runs := func(i int) int32 { return machines[i].runs.Load() }
+
+		direct := b.Addr
+		for i := range machines {
+			m := &machines[i]
+			b.Addr = direct
+			m.proxy = b.Proxy()
+			m.Elector = lockgocron.NewElector(b.PoolWithTimeout(time.Second), "jobs/leader")
+			require.Error(t, m.IsLeader(b.Ctx))
+			ctx, cancel := context.WithCancel(b.Ctx)
+			t.Cleanup(cancel)
+			m.resign, m.result = cancel, make(chan error, 1)
+			m.runs = j.schedule(b, time.Now().Add(period), gocron.WithDistributedElector(m))
+			go func() { m.result <- m.Run(ctx) }() // ends with ctx
+		}
+
+		b.Until(func() bool { return leader() >= 0 }, "there is a leader")
+		first := leader()
+		b.Until(func() bool { return runs(first) >= 2 }, "the leader runs the job")
+		require.EqualValues(t, runs(first), runs(0)+runs(1)+runs(2), "only the leader does")
+
+		machines[first].resign()
+		require.ErrorIs(t, <-machines[first].result, context.Canceled)
+		require.Error(t, machines[first].IsLeader(b.Ctx))
+		b.Until(func() bool { return leader() >= 0 }, "there is another leader")
+		second := leader()
+		require.NotEqual(t, first, second)
+		b.Until(func() bool { return runs(second) >= 2 }, "the second leader runs the job")
+
+		crash(b, machines[second].proxy)
+		b.Until(func() bool { return leader() != second && leader() >= 0 }, "there is a third leader")
+		third := leader()
+		require.NotEqual(t, first, third)
+		before := runs(second)
+		b.Until(func() bool { return runs(third) >= 2 }, "the third leader runs the job")
+		require.Equal(t, before, runs(second))
+
+		require.NoError(t, machines[second].proxy.AcceptConnections())
+		machines[third].resign()
+		b.Until(func() bool { return leader() == second }, "the second leader stands again")
+	})
+}

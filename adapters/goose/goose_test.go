@@ -1,0 +1,138 @@
+package goose_test
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/lockpool/lockpool"
+	lockgoose "github.com/lockpool/lockpool/adapters/goose"
+	"github.com/lockpool/lockpool/testing/locktest"
+)
+
+func TestMain(m *testing.M) { locktest.Main(m) }
+
+const name = "billing/migrations"
+
+// provider returns a provider of the database in a file, with three migrations of which
+// the second is in Go.
+func provider(b *locktest.Bench, file string, p *lockpool.Pool, second func(context.Context, *sql.Tx) error) *goose.Provider {
+	db, err := sql.Open("sqlite", file)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, db.Close()) })
+	sqlFiles := fstest.MapFS{
+		"1_orders.sql": {Data: []byte("-- +goose Up\nCREATE TABLE orders (id INT);\n-- +goose Down\nDROP TABLE orders;\n")},
+		"3_items.sql":  {Data: []byte("-- +goose Up\nCREATE TABLE items (id INT);\n")},
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, sqlFiles,
+		goose.WithSessionLocker(lockgoose.NewSessionLocker(p, name)),
+		goose.WithGoMigrations(goose.NewGoMigration(2, &goose.GoFunc{RunTx: second}, nil)))
+	require.NoError(b, err)
+	return provider
+}
+
+func TestOneOfSeveralProcessesMigrates(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	file := filepath.Join(t.TempDir(), "db")
+	second := func(context.Context, *sql.Tx) error {
+		time.Sleep(50 * time.Millisecond) // in which the others would begin
+		return nil
+	}
+	const processes = 4
+	var providers [processes]*goose.Provider
+	for i := range providers {
+		providers[i] = provider(b, file, b.Pool(), second)
+		_, err := providers[i].GetDBVersion(b.Ctx) // creates goose's table, which is tried several times
+		require.NoError(t, err)
+	}
+	var all sync.WaitGroup
+	var results [processes][]*goose.MigrationResult
+	var errs [processes]error
+	for i, p := range providers {
+		all.Go(func() { results[i], errs[i] = p.Up(b.Ctx) })
+	}
+	all.Wait()
+	applied := 0
+	for i := range processes {
+		require.NoError(t, errs[i])
+		applied += len(results[i])
+	}
+	require.Equal(t, 3, applied)
+	require.Empty(t, b.Children(name), "the lock is free")
+}
+
+func TestWaitEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	migrations := provider(b, filepath.Join(t.TempDir(), "db"), p, nil)
+	lock := b.Lock(p, name)
+	ctx, cancel := context.WithTimeout(b.Ctx, 50*time.Millisecond)
+	defer cancel()
+	_, err := migrations.Up(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	pending, err := migrations.HasPending(b.Ctx)
+	require.NoError(t, err)
+	require.True(t, pending)
+	b.Unlock(lock)
+	_, err = migrations.Up(b.Ctx)
+	require.NoError(t, err, "the provider can be used again")
+}
+
+func TestNoMigrationBeginsWithoutTheLock(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	migrations := provider(b, filepath.Join(t.TempDir(), "db"), b.Pool(), func(ctx context.Context, tx *sql.Tx) error {
+		nodes := b.Children(name)
+		require.Len(t, nodes, 1)
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/"+name+"/"+nodes[0], -1))
+		other := b.Lock(b.Pool(), name)
+		time.Sleep(100 * time.Millisecond)
+		b.Unlock(other)
+		_, err := tx.ExecContext(ctx, "CREATE TABLE late (id INT)")
+		return err
+	})
+	_, err := migrations.Up(b.Ctx)
+	require.ErrorIs(t, err, lockpool.ErrLockLost)
+	require.ErrorIs(t, err, sql.ErrConnDone)
+	version, err := migrations.GetDBVersion(b.Ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, version, "the migration that had begun is finished, and the next not begun")
+
+	results, err := migrations.Up(b.Ctx)
+	require.NoError(t, err, "the provider can be used again")
+	require.Len(t, results, 1)
+}
+
+func TestLockerKeepsConnectionsApart(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	locker := lockgoose.NewSessionLocker(p, name, lockpool.Shared())
+	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "db"))
+	require.NoError(t, err)
+	defer db.Close()
+	var conns [2]*sql.Conn
+	for i := range conns {
+		conns[i], err = db.Conn(b.Ctx)
+		require.NoError(t, err)
+		defer conns[i].Close()
+		require.ErrorIs(t, locker.SessionUnlock(b.Ctx, conns[i]), lockpool.ErrNotHeld)
+	}
+	require.NoError(t, locker.SessionLock(b.Ctx, conns[0]))
+	require.NoError(t, locker.SessionLock(b.Ctx, conns[1]), "the options are passed on")
+	require.NoError(t, locker.SessionUnlock(b.Ctx, conns[0]))
+	require.ErrorIs(t, locker.SessionUnlock(b.Ctx, conns[0]), lockpool.ErrNotHeld)
+	require.NoError(t, conns[0].PingContext(b.Ctx), "unlocking leaves the connection open")
+	require.Len(t, b.Children(name), 1)
+	require.NoError(t, locker.SessionUnlock(b.Ctx, conns[1]))
+}
