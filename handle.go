@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The order of locks is Handle.mu, Pool.mu, and then one of life.mu, heldNode.mu and
-// acquisition.mu. None is held during a request, during a wait, or while user code runs.
+// The order of locks is Handle.mu, Pool.mu, and then one of life.mu (before alarms.mu),
+// heldNode.mu and acquisition.mu. None is held during a request, during a wait, or while user code runs.
 
 // Handle is one holder of locks. It can lock again what it holds, deeper in the code,
 // without waiting; see [Lock]. Create one with [Pool.Handle].
@@ -189,8 +189,8 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) error {
 
 // Close releases everything that the handle holds, whatever its depth, and returns the
 // handle to the pool. The contexts of those locks end, and unlocking them later returns
-// ErrNotHeld. What it has left to rest (see [HoldAtLeast]) is released as well. A call that waits for a lock returns ErrHandleClosed. Closing a handle
-// again is not an error.
+// ErrNotHeld. What it has left to rest (see [HoldAtLeast]) is released as well. A call
+// that waits for a lock returns ErrHandleClosed. Closing a handle again is not an error.
 //
 // ctx bounds the wait for the releases, never whether they happen.
 func (h *Handle) Close(ctx context.Context) error { return h.close(ctx, ErrHandleClosed) }
