@@ -103,9 +103,9 @@
 //     requests in the way. If another process passes the lock on among its handles (see
 //     [WithLocalTurns]), the link is to the one of them that asked the service, and has
 //     the attribute lockpool.link.tenancy.
-//   - lockpool.lock.release, and with [WithHoldSpans] lockpool.lock.hold, from the
-//     grant to the end. The latter has the status Error if the lock was lost or the
-//     function of [Pool.Elect] failed.
+//   - lockpool.lock.release (none of a lock that rests), and with [WithHoldSpans]
+//     lockpool.lock.hold, from the grant to the end. The latter has the status Error if
+//     the lock was lost or the function of [Pool.Elect] failed.
 //   - lockpool.session.connect, the opening of a session, and lockpool.session.acquire,
 //     a wait for a handle or a session.
 //

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Expiring returns a channel that is closed when the lock is about to be lost because
-// the service does not answer: when, without a further answer, it is lost in ahead, or
-// 50 ms before that. It is for what takes time to stop, such as a process that gets a
-// signal first and is killed later. The channel is also closed when [Lock.Lost] is.
+// Expiring returns a channel that is closed ahead of the loss of a lock whose service does
+// not answer: when the lock will be lost in ahead, or up to 50 ms later, unless there is
+// an answer. It is for what takes time to stop, such as a process that gets a signal first
+// and is killed later. The channel is also closed when that of [Lock.Lost] is.
 //
 // It is closed once and stays closed, even if the service answers again and the lock is
 // not lost. Unlocking does not close it. If the machine was suspended, or the service

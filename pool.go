@@ -266,8 +266,8 @@ func (p *Pool) Ping(ctx context.Context) error {
 // unlocked. Meanwhile a handle that holds something may take the further locks that it
 // needs to finish; all other calls that lock or wait return ErrPoolClosed. If ctx ends
 // before the last lock is unlocked, Shutdown closes the pool anyway and returns ctx's
-// error. It does not wait for locks that rest (see [HoldAtLeast]). ctx bounds the wait
-// for holders; closing may take 5 s more, as in Close.
+// error. It does not wait for locks that rest (see [HoldAtLeast]). ctx bounds the wait for
+// holders; closing may take 5 s more, as in Close.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()

@@ -119,11 +119,11 @@ func Revocable() LockOption {
 // If a holder enters again with HoldAtLeast, the later end applies. For LockAll, d begins
 // when all locks were granted.
 //
-// Closing the handle or the pool cuts the rest short; [Pool.Shutdown] does not wait for it.
-// So does the end of the process, when its session expires. Like a hold, the rest ends
-// early if the session is lost or the node is removed, as by [Pool.Break], and not if the
-// lock is revoked. As Unlock asks nobody, it does not find out that the node was removed
-// a moment ago.
+// Closing the handle or the pool cuts the rest short, and so does the end of the process,
+// when its session expires; [Pool.Shutdown] does not wait for a rest. Like a hold, it ends
+// early if the session is lost or the node is removed, as by [Pool.Break]. Nobody is told
+// of that, and revoking the lock does not end it. As Unlock asks nobody, it does not find
+// out that the node was removed a moment ago.
 func HoldAtLeast(d time.Duration) LockOption {
 	return func(r *request) { r.atLeast = d }
 }

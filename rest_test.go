@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -217,23 +219,21 @@ func TestHoldAtLeastCountsFromTheGrant(t *testing.T) {
 			b.Unlock(b.Lock(p, "a"))
 			return time.Since(since).Truncate(20 * time.Millisecond)
 		}
-		granted := time.Now()
 		l := b.Lock(h, "a", at(time.Second))
 		time.Sleep(1500 * time.Millisecond)
 		b.Unlock(l)
 		require.Empty(t, b.Children("a"), "it was held for long enough")
 
-		granted = time.Now()
 		l = b.Lock(h, "a", at(0))
 		b.Unlock(l)
-		require.Zero(t, free(granted))
+		require.Empty(t, b.Children("a"))
 
 		for _, c := range []struct{ first, second, want time.Duration }{ // the second enters again half a second later
 			{0, time.Second, 1500 * time.Millisecond},
 			{time.Second, 200 * time.Millisecond, time.Second},
 			{time.Second, 2 * time.Second, 2500 * time.Millisecond},
 		} {
-			granted = time.Now()
+			granted := time.Now()
 			outer := b.Lock(h, "a", at(c.first))
 			time.Sleep(500 * time.Millisecond)
 			b.Unlock(b.Lock(h, "a", at(c.second)))
@@ -255,7 +255,7 @@ func TestHoldAtLeastCountsFromTheGrant(t *testing.T) {
 		time.AfterFunc(time.Second, func() { _ = blocker.Unlock(context.Background()) })
 		both, err := p.LockAll(b.Ctx, []string{"a", "b"}, at(time.Second))
 		require.NoError(t, err)
-		granted = time.Now()
+		granted := time.Now()
 		require.NoError(t, both.Unlock(b.Ctx))
 		require.Equal(t, time.Second, free(granted))
 
@@ -478,4 +478,52 @@ func TestHoldAtLeastAfterItsTimeAsksTheService(t *testing.T) {
 		require.True(t, errors.Is(l.Unlock(b.Ctx), lockpool.ErrLockLost))
 		require.Zero(t, p.Stats().Resting)
 	})
+}
+
+// A rest does not begin after what would have ended it, though the Unlock came first.
+func TestCloseBesideUnlockLeavesNoRest(t *testing.T) {
+	for name, end := range map[string]func(*locktest.Bench, *lockpool.Pool, *lockpool.Handle) error{
+		"handle": func(b *locktest.Bench, _ *lockpool.Pool, h *lockpool.Handle) error { return h.Close(b.Ctx) },
+		"pool":   func(_ *locktest.Bench, p *lockpool.Pool, _ *lockpool.Handle) error { return p.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				for range 4 {
+					p := b.Pool()
+					h := b.Handle(p)
+					l := b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour))
+					ctx := l.Context(b.Ctx)
+					for range 1000 { // so that Unlock takes its time to end them
+						l.Context(b.Ctx)
+					}
+					unlocked := make(chan error)
+					go func() { unlocked <- l.Unlock(b.Ctx) }()
+					<-ctx.Done()
+					require.NoError(t, end(b, p, h))
+					err := <-unlocked
+					require.True(t, err == nil || locktest.IsAny(err, lockpool.ErrLockLost, lockpool.ErrNotHeld), "%v", err)
+					require.Zero(t, p.Stats().Resting)
+					require.NoError(t, p.Close())
+				}
+			})
+		})
+	}
+}
+
+// When a rest has ended, its timer keeps nothing.
+func TestEndOfARestLeavesNoTimer(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	handle := func() weak.Pointer[lockpool.Handle] {
+		h := b.Handle(p)
+		b.Unlock(b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour)))
+		require.NoError(t, h.Close(b.Ctx))
+		return weak.Make(h)
+	}()
+	b.Until(func() bool {
+		runtime.GC()
+		return handle.Value() == nil
+	}, "the handle is garbage")
 }
