@@ -74,6 +74,8 @@ func (f *finish) run(ctx context.Context) error {
 				f.fastpaths.left(f.queue, f.node)
 			}
 			return nil
+		case !isRefused(err) && q.packet != nil: // it was never sent, because the session is over
+			return f.gaveUp(ctx)
 		case !isRefused(err): // also after a "system error"
 			f.undecided = true
 			recorded := false

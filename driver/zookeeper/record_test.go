@@ -1,0 +1,195 @@
+package zookeeper_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+func done(context.Context) error { return nil }
+
+func runOnce(b *locktest.Bench, p *lockpool.Pool, key string, opts ...lockpool.LockOption) {
+	b.Helper()
+	require.NoError(b, p.Once(b.Ctx, "a", key, done, opts...))
+}
+
+func keysOf(b *locktest.Bench, p *lockpool.Pool) (keys []string) {
+	b.Helper()
+	runs, err := p.Finished(b.Ctx, "a")
+	require.NoError(b, err)
+	for _, run := range runs {
+		keys = append(keys, run.Key)
+	}
+	return keys
+}
+
+// Records are persistent nodes outside the lock's directory. Their directory is a container.
+func TestWhereRecordsAre(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	p := b.Pool()
+	runOnce(b, p, "x/y")
+	require.Equal(t, []string{"x%2Fy"}, b.Children(".done/a"))
+	data, stat, err := b.Admin.Get(b.Chroot + "/.done/a/x%2Fy")
+	require.NoError(t, err)
+	require.Zero(t, stat.EphemeralOwner)
+	require.Regexp(t, `^\{"owner":"zookeeper\.test","host":".*","pid":\d+,"token":\d+,"run":"[-0-9a-f]{36}"\}$`, string(data))
+	for range 3 {
+		own.ReapContainers()
+	}
+	require.Empty(t, b.Children("a"))
+	require.Equal(t, []string{"x/y"}, keysOf(b, p))
+	require.NoError(t, p.Forget(b.Ctx, "a"))
+	for range 3 {
+		own.ReapContainers()
+	}
+	exists, _, err := b.Admin.Exists(b.Chroot + "/.done")
+	require.NoError(t, err)
+	require.False(t, exists)
+}
+
+// What costs how many requests: the record is read, and read again by the holder together
+// with its own node; afterward, it and its directory are read.
+func TestRequestsOfARun(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	p := b.Pool()
+	for i := range 20 { // until the session knows that nobody else uses the lock
+		runOnce(b, p, fmt.Sprint(i))
+	}
+	require.Equal(t, 7, allRequestsFor(own, func() { runOnce(b, p, "20") }))
+	require.Equal(t, 1, allRequestsFor(own, func() {
+		require.ErrorIs(t, p.Once(b.Ctx, "a", "20", done), lockpool.ErrDone)
+	}))
+}
+
+// allRequestsFor counts the requests, without those that keep sessions alive.
+func allRequestsFor(own *zktest.Server, do func()) (n int) {
+	before := len(own.Trace())
+	do()
+	for _, r := range own.Trace()[before:] {
+		if r.Kind == zktest.Requested && slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
+			n++
+		}
+	}
+	return n
+}
+
+// A server before 3.5 knows no containers, in a transaction or on their own.
+func TestRecordsWithoutContainers(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	p := b.Pool()
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Ops: []zktest.Op{zktest.OpCreateContainer}}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrUnimplemented),
+	})
+	l := b.Lock(p, "a")
+	own.Inject(zktest.Rule{
+		Match: zktest.Match{Prefix: b.Chroot, Ops: []zktest.Op{zktest.OpMulti}}, Skip: 1, Do: zktest.FailWith(zktest.ErrBadArguments),
+	})
+	require.NoError(t, p.Once(l.Context(b.Ctx), "a", "1", done))
+	b.Unlock(l)
+	require.Equal(t, []string{"1"}, keysOf(b, p))
+}
+
+// Clearing is under way on a session that is slow when another client forgets a record,
+// and its run is recorded again. The new record stays.
+func TestClearingSparesNewRecords(t *testing.T) {
+	locktest.Once(t)
+	for _, op := range []zktest.Op{zktest.OpSetData, zktest.OpGetChildren2, zktest.OpMulti} {
+		t.Run(op.String(), func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				server := b.Server.(*zktest.Server)
+				p, others := b.Pool(), b.Pool()
+				const keep = time.Second
+				runOnce(b, p, "old")
+				time.Sleep(2 * keep)
+				h := b.Handle(p)
+				l := b.Lock(h, "a")
+				skip := 0
+				if op == zktest.OpMulti {
+					skip = 1
+				}
+				held := server.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/.done", Ops: []zktest.Op{op}}, Skip: skip, Do: zktest.HoldApply()})
+				cleared := make(chan error, 1)
+				go func() { cleared <- h.Once(b.Ctx, "a", "new", done, lockpool.KeepDone(keep)) }() // ends when released
+				require.NoError(t, held.Wait(b.Ctx))
+				require.NoError(t, others.Forget(b.Ctx, "a", "old"))
+				require.Equal(t, []string{"new"}, keysOf(b, others))
+				require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1)) // the holder's
+				runOnce(b, others, "old")
+				held.Release()
+				<-cleared
+				require.Equal(t, []string{"new", "old"}, keysOf(b, others))
+				_ = l.Unlock(b.Ctx)
+			})
+		})
+	}
+}
+
+// Nodes that are no records stay, and disturb nobody.
+func TestForgetLeavesOtherNodes(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool()
+	for i := range 120 { // more than are removed in one transaction
+		runOnce(b, p, fmt.Sprint(i))
+	}
+	for _, path := range []string{"/.done/a/7x", "/.done/a/7x/y", "/.done/a/%zz"} {
+		_, err := b.Admin.Create(b.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
+	}
+	require.Contains(t, keysOf(b, p), "%zz")
+	require.NoError(t, p.Forget(b.Ctx, "a"))
+	require.Equal(t, []string{"7x"}, keysOf(b, p))
+}
+
+// A reply to a removal is lost.
+func TestForgetRepeatsWhatWasNotAnswered(t *testing.T) {
+	t.Parallel()
+	b, proxy := locktest.NewBehindProxy(t)
+	p := b.Pool()
+	for _, op := range []zktest.Op{zktest.OpSetData, zktest.OpMulti} {
+		for i := range 3 {
+			runOnce(b, p, fmt.Sprint(i))
+		}
+		proxy.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/.done", Ops: []zktest.Op{op}}, Do: zktest.ResetAfterApply()})
+		require.NoError(t, p.Forget(b.Ctx, "a", "0", "2"))
+		require.Equal(t, []string{"1"}, keysOf(b, p))
+		require.NoError(t, p.Forget(b.Ctx, "a"))
+	}
+}
+
+// Clearing that fails does not make a run fail, and is logged.
+func TestClearingThatFails(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	log := new(locktest.Log)
+	p := b.Pool(lockpool.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	runOnce(b, p, "old", lockpool.KeepDone(time.Nanosecond))
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("admin:x")))
+	_, err := b.Admin.SetACL(b.Chroot+"/.done/a", append(zk.DigestACL(zk.PermAll, "admin", "x"), zk.WorldACL(zk.PermCreate|zk.PermRead)...), -1)
+	require.NoError(t, err)
+	time.Sleep(2 * time.Millisecond)
+	runOnce(b, p, "new", lockpool.KeepDone(time.Nanosecond))
+	require.Contains(t, log.String(), "old records of finished runs were not removed")
+	require.Contains(t, log.String(), "needs the right WRITE on "+b.Chroot+"/.done/a")
+	require.Len(t, keysOf(b, p), 2)
+}

@@ -1,0 +1,162 @@
+package lockpool_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// finishing calls Once for the key 1 with a pool of its own, and calls when before the
+// server sees the transaction that records the run.
+func finishing(b *locktest.Bench, ctx context.Context, when func(zktest.Request)) error {
+	server := b.Server.(*zktest.Server)
+	cfg := b.Config()
+	cfg.Servers, cfg.SessionTimeout, cfg.Dial = server.Members(), 8*time.Second, server.DialFrom("10.0.0.1")
+	p := b.PoolWith(cfg)
+	return p.Once(ctx, "a", "1", func(ctx context.Context) error {
+		require.NoError(b, server.AcceptConnections())
+		server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Where: func(r zktest.Request) bool { return slices.Contains(r.Paths, b.Chroot+"/.done/a/1") }},
+			Do:    zktest.Call(when),
+		})
+		return nil
+	})
+}
+
+// A transaction is still on its way to the leader when its session is over for the client.
+// The outcome that Once returns stays true.
+func TestOutcomeOfATransactionThatIsLate(t *testing.T) {
+	locktest.Once(t)
+	for name, reconnects := range map[string]bool{"the session moves to another server": true, "the session is over": false} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.NewOn(t, zktest.StartBubble(t, zktest.Members(3)))
+				server := b.Server.(*zktest.Server)
+				others := b.Pool()
+				require.NoError(t, others.Once(b.Ctx, "a", "0", func(context.Context) error { return nil }))
+				slow := 2 // a follower, and not the server of the other pool
+				if slow == server.Leader() {
+					slow = 3
+				}
+				require.NoError(t, server.RefuseConnections(1, 5-slow)) // for a moment
+				err := finishing(b, b.Ctx, func(r zktest.Request) {
+					if r.Member != slow {
+						t.Error("the transaction is not on its way to the leader")
+					}
+					_ = server.SlowMember(slow, 8200*time.Millisecond) // the lease has ended by then, but not the session
+					if !reconnects {
+						_ = server.RefuseConnections()
+						time.AfterFunc(7800*time.Millisecond, func() {
+							_ = server.AcceptConnections()
+							_ = server.RefuseConnections(slow)
+						})
+					}
+				})
+				if reconnects {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, lockpool.ErrLockLost)
+					require.ErrorContains(t, err, "the run was not recorded as finished")
+				}
+				time.Sleep(10 * time.Second) // the transaction has arrived
+				runs, err := others.Finished(context.Background(), "a")
+				require.NoError(t, err)
+				require.Equal(t, reconnects, len(runs) == 2)
+				require.NoError(t, server.SlowMember(slow, 0))
+				require.NoError(t, server.AcceptConnections())
+			})
+		})
+	}
+}
+
+// No server answers any more.
+func TestOutcomeThatIsNotKnown(t *testing.T) {
+	locktest.Once(t)
+	for name, silent := range map[string]zktest.Direction{"carried out": zktest.Outbound, "perhaps not": zktest.Both} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				server := b.Server.(*zktest.Server)
+				ctx, cancel := context.WithCancel(context.Background())
+				began := time.Now()
+				err := finishing(b, ctx, func(zktest.Request) {
+					server.Partition(zktest.Selector{Host: "10.0.0.1"}, silent)
+					time.AfterFunc(20*time.Second, cancel)
+				})
+				require.ErrorIs(t, err, lockpool.ErrLockLost)
+				require.ErrorContains(t, err, "it is not known whether the run was recorded as finished")
+				require.WithinDuration(t, began.Add(25*time.Second), time.Now(), time.Second)
+				server.Heal()
+			})
+		})
+	}
+}
+
+// The connection is lost before the function returns, and the transaction is not sent. Then
+// there is no doubt, and nobody waits for the service.
+func TestOutcomeOfATransactionThatWasNotSent(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		server := b.Server.(*zktest.Server)
+		p := b.Pool()
+		began := time.Now()
+		err := p.Once(context.Background(), "a", "1", func(context.Context) error {
+			require.NoError(t, server.RefuseConnections())
+			server.Cut(zktest.Selector{})
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		})
+		require.ErrorIs(t, err, lockpool.ErrLockLost)
+		require.ErrorContains(t, err, "the run was not recorded as finished")
+		require.Less(t, time.Since(began), 6*time.Second)
+		require.NoError(t, server.AcceptConnections())
+		n := 0
+		require.NoError(t, p.Once(b.Ctx, "a", "1", ran(&n)))
+		require.Equal(t, 1, n)
+	})
+}
+
+// The pool is closed while a run is recorded.
+func TestOutcomeWhenThePoolIsClosed(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		server := b.Server.(*zktest.Server)
+		p, others := b.Pool(), b.Pool()
+		closed := make(chan error, 1)
+		err := p.Once(b.Ctx, "a", "1", func(context.Context) error {
+			server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}}, Do: zktest.DelayReply(100 * time.Millisecond)})
+			time.AfterFunc(50*time.Millisecond, func() { closed <- p.Close() })
+			return nil
+		})
+		require.NoError(t, err, "the answer still comes")
+		require.NoError(t, <-closed)
+		requireDone(t, others.Once(b.Ctx, "a", "1", nope(t)), "a", "1")
+	})
+}
+
+// A missing right is named, and the lock is given back.
+func TestRunThatMayNotBeRecorded(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	b.Restrict("/.done")
+	p := b.Pool()
+	n := 0
+	for range 2 {
+		err := p.Once(b.Ctx, "a", "1", ran(&n))
+		require.ErrorIs(t, err, lockpool.ErrNoPermission)
+		require.ErrorContains(t, err, "needs the right CREATE on "+b.Chroot+"/.done")
+		require.False(t, errors.Is(err, lockpool.ErrLockLost))
+		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the lock is free")
+	}
+	require.Equal(t, 2, n)
+}
