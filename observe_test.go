@@ -552,8 +552,10 @@ func TestObserveNeverSeesAnOlderState(t *testing.T) {
 	locktest.Once(t)
 	locktest.Bubble(t, func(t *testing.T) {
 		own := zktest.StartBubble(t, zktest.Members(3))
-		first, second := own.Leader(), own.Leader()%3+1
+		first := own.Leader()
+		second := first%3 + 1
 		b := locktest.NewOn(t, own)
+		b.Addr = own.Members()[second%3] // of the others
 		cfg := b.Config()
 		cfg.Servers, cfg.SessionTimeout = []string{own.Members()[first-1], own.Members()[second-1]}, 40*time.Second
 		p, x, y := b.PoolWith(cfg, silent), named(b, "x"), named(b, "y")
@@ -564,10 +566,15 @@ func TestObserveNeverSeesAnOlderState(t *testing.T) {
 		f.sees("x")
 		require.NoError(t, own.AcceptConnections(second))
 		require.NoError(t, own.RefuseConnections(first))
-		for p.Stats().OpenSessions == 1 {
-			b.Handle(p)
+		var handles []*lockpool.Handle
+		for p.Stats().OpenSessions == 1 { // which many handles open
+			handles = append(handles, b.Handle(p))
+		}
+		for _, h := range handles { // else a third would be opened when the first is lost
+			require.NoError(t, h.Close(b.Ctx))
 		}
 		time.Sleep(time.Second)
+		require.NoError(t, own.AcceptConnections(first)) // which tells the first session that it has expired
 		require.NoError(t, own.Lag(second))
 		b.Unlock(l)
 		f.sees("")
