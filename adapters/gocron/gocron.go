@@ -18,16 +18,27 @@
 // A Locker is told the name of a job, but neither the period that the run is for nor
 // whether it succeeded. A lock does not remember that a job ran: if the job takes less
 // time than the machines' clocks are apart, the next machine finds the lock free, and
-// runs the job again for the same period. A run that failed, or whose machine crashed, is
-// not made up for. With an Elector, both can happen when the leader changes.
+// runs the job again for the same period. [lockpool.HoldAtLeast] keeps the lock for longer
+// than the clocks are apart. A run that failed, or whose machine crashed, is not made up
+// for. With an Elector, both can happen when the leader changes.
 //
 // A job cannot be told that its lock or leadership was lost: the context that gocron
 // passes to a job does not end with either, and gocron ignores the error of Unlock. The
 // job goes on, perhaps beside the next holder's. (The pool logs and counts the loss.)
 //
-// A job that must run once for each period, or must stop when its lock is lost, takes a
-// lock itself, without Locker and Elector: in the job's function, call [lockpool.Pool.Do]
-// and work with the context that it passes on.
+// A job that must finish once for each period, or must stop when its lock is lost, takes a
+// lock itself, without Locker and Elector. In the job's function, call
+// [lockpool.Pool.Once] with the period as the key, and work with the context that it
+// passes on:
+//
+//	gocron.NewTask(func(ctx context.Context) error {
+//		due := time.Now().Round(time.Hour) // the scheduler may be a little early or late
+//		err := pool.Once(ctx, "billing/report", due.UTC().Format(time.RFC3339), report)
+//		if errors.Is(err, lockpool.ErrDone) {
+//			return nil // another machine has done it
+//		}
+//		return err
+//	})
 package gocron
 
 import (

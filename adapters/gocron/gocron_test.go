@@ -54,20 +54,81 @@ func (j *job) schedule(b *locktest.Bench, start time.Time, opt gocron.SchedulerO
 }
 
 func TestOneOfThreeMachinesRunsAJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		length time.Duration
+		opts   []lockpool.LockOption
+	}{
+		"as long as the clocks are apart": {length: period / 2},
+		"that is short":                   {opts: []lockpool.LockOption{lockpool.HoldAtLeast(period / 2)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Timed(t, func(t *testing.T) {
+				b := locktest.New(t)
+				j := job{length: c.length}
+				start := time.Now().Add(period)
+				var runs []*atomic.Int32
+				for i := range 3 {
+					locker := lockgocron.NewLocker(b.Pool(), "jobs", c.opts...)
+					runs = append(runs, j.schedule(b, start.Add(time.Duration(i)*period/10), gocron.WithDistributedLocker(locker)))
+				}
+				const periods = 6
+				time.Sleep(time.Until(start) + (periods-1)*period + period*8/10)
+				require.EqualValues(t, periods, runs[0].Load()+runs[1].Load()+runs[2].Load())
+				require.EqualValues(t, 2*periods, j.skipped.Load())
+				require.Zero(t, j.overlaps.Load())
+			})
+		})
+	}
+}
+
+// Three machines whose clocks are 20 ms and 2 s apart run a job of each period, and one of
+// them crashes while it runs the job.
+func TestJobThatCallsOnceFinishesOnceForEachPeriod(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
+		const (
+			period  = 5 * time.Second
+			periods = 4
+		)
 		b := locktest.New(t)
-		j := job{length: period / 2}
-		start := time.Now().Add(period)
-		var runs []*atomic.Int32
-		for i := range 3 {
-			locker := lockgocron.NewLocker(b.Pool(), "jobs")
-			runs = append(runs, j.schedule(b, start.Add(time.Duration(i)*period/10), gocron.WithDistributedLocker(locker)))
+		watch := b.Pool()
+		start := time.Now().Truncate(period).Add(period)
+		var starts atomic.Int32
+		direct := b.Addr
+		for _, late := range []time.Duration{0, 20 * time.Millisecond, 2 * time.Second} {
+			b.Addr = direct
+			proxy := b.Proxy()
+			pool := b.PoolWithTimeout(2 * time.Second)
+			s, err := gocron.NewScheduler()
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Shutdown()) })
+			task := func(ctx context.Context) error {
+				due := time.Now().Add(-late).Round(period) // by the machine's clock
+				return pool.Once(ctx, "jobs/report", due.UTC().Format(time.TimeOnly), func(ctx context.Context) error {
+					if starts.Add(1) == 3 {
+						crash(b, proxy)
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return nil
+				})
+			}
+			_, err = s.NewJob(gocron.DurationJob(period), gocron.NewTask(task),
+				gocron.WithStartAt(gocron.WithStartDateTime(start.Add(late))))
+			require.NoError(t, err)
+			s.Start()
 		}
-		const periods = 6
-		time.Sleep(time.Until(start) + (periods-1)*period + period*8/10)
-		require.EqualValues(t, periods, runs[0].Load()+runs[1].Load()+runs[2].Load())
-		require.EqualValues(t, 2*periods, j.skipped.Load())
-		require.Zero(t, j.overlaps.Load())
+		time.Sleep(time.Until(start) + periods*period - time.Second)
+		runs, err := watch.Finished(context.Background(), "jobs/report")
+		require.NoError(t, err)
+		var finished, due []string
+		for _, run := range runs {
+			finished = append(finished, run.Key)
+		}
+		for i := range periods {
+			due = append(due, start.Add(time.Duration(i)*period).UTC().Format(time.TimeOnly))
+		}
+		require.Equal(t, due, finished)
+		require.EqualValues(t, periods+1, starts.Load())
 	})
 }
 
