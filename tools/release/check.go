@@ -51,6 +51,7 @@ var commands = []struct {
 	path  string
 	build bool
 }{
+	{"cmd/lockpool", true},
 	{"testing/zktest/zkserve", true},
 	{"examples/quickstart", true},
 	{"examples/tracing", false},

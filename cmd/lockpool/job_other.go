@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package main
+
+import "syscall"
+
+// dieWithParent does nothing here: the guard alone ends the group.
+func dieWithParent(*syscall.SysProcAttr) {}
+
+// isStopped cannot be known here.
+func isStopped(int) bool { return false }

@@ -1,0 +1,177 @@
+// Lockpool locks from the shell, and shows who holds and waits for locks.
+//
+//	lockpool run cron/backup -- ./backup.sh
+//
+// Its manual is docs/command.md; lockpool help lists the commands.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockpool/lockpool"
+)
+
+func main() { os.Exit(execute(os.Args[1:], os.Stderr)) }
+
+// execute runs the command line and returns the exit code. An error is one line.
+func execute(args []string, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	if status := exitStatus(0); errors.As(err, &status) { // of a child, or of a signal; it needs no words
+		return int(status)
+	}
+	var f *failure
+	if !errors.As(err, &f) { // of cobra: flags and arguments
+		f = &failure{misuse, fmt.Errorf("%w; see lockpool --help", err)}
+	}
+	fmt.Fprintln(stderr, "lockpool:", oneLine(f.err))
+	return *exitCodes[f.outcome].code
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockpool",
+		Short: "Run commands under distributed locks, and see who holds them",
+		Long: `Lockpool runs commands under distributed locks on ZooKeeper, and shows who holds and
+waits for them. Every command connects to the server of --server or LOCKPOOL_SERVER.`,
+		Example: `  export LOCKPOOL_SERVER=zk1:2181,zk2:2181,zk3:2181/locks
+  lockpool run cron/backup -- ./backup.sh`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	c := new(connection)
+	c.register(root.PersistentFlags())
+	root.AddCommand(runCommand(c), guardCommand(), manCommand(root))
+	root.InitDefaultCompletionCmd()
+	return root
+}
+
+// outcome is an end of the command that is its own, and not that of a child.
+type outcome int
+
+const (
+	busy outcome = iota
+	lost
+	done
+	misuse
+	failed
+)
+
+// exitCodes are the exit codes of the outcomes, by outcome. They are numbers that
+// other programs hardly use: above those of sysexits.h, and below those of shells.
+// Each has a flag of lockpool run.
+var exitCodes = [...]struct {
+	code    *int
+	name    string
+	meaning string
+}{
+	busy:   {code(116), "busy", "the lock was not acquired: others hold it"},
+	lost:   {code(117), "lost", "the lock was lost, or about to be, and the command was ended"},
+	done:   {code(115), "done", "a run with the key has finished before"},
+	misuse: {code(118), "misuse", "the command line is wrong"},
+	failed: {code(119), "failed", "the service cannot be used, for example because no server answers"},
+}
+
+func code(n int) *int { return &n }
+
+// failure is an error with an outcome.
+type failure struct {
+	outcome outcome
+	err     error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// misused returns an error about the command line.
+func misused(format string, args ...any) error {
+	return &failure{misuse, fmt.Errorf(format, args...)}
+}
+
+// exitStatus is an exit code that needs no words.
+type exitStatus int
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// classified returns a RunE whose errors have an outcome.
+func classified(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if err == nil || errors.As(err, new(exitStatus)) {
+			return err
+		}
+		return classify(err)
+	}
+}
+
+// classify returns err with its outcome and, if there is one, a hint of what to do.
+func classify(err error) *failure {
+	var f *failure
+	if errors.As(err, &f) {
+		return f
+	}
+	for _, h := range hints {
+		if errors.Is(err, h.err) {
+			if h.do != "" {
+				err = fmt.Errorf("%w; %s", err, h.do)
+			}
+			return &failure{h.outcome, err}
+		}
+	}
+	return &failure{failed, err}
+}
+
+// hints are the outcomes of errors, and what can be done.
+var hints = []struct {
+	err     error
+	outcome outcome
+	do      string
+}{
+	{lockpool.ErrLockLost, lost, ""},
+	{lockpool.ErrLocked, busy, ""},
+	{lockpool.ErrRevoked, busy, ""},
+	{lockpool.ErrDone, done, ""},
+	{lockpool.ErrInvalidName, misuse, ""},
+	{lockpool.ErrKindMismatch, failed, "use another name, or lock this one as its other users do"},
+	{lockpool.ErrNoPermission, failed, "ask for the right, or give credentials with --credentials-file or LOCKPOOL_CREDENTIALS"},
+	{lockpool.ErrUnavailable, failed, "check --server or LOCKPOOL_SERVER, and whether its servers run"},
+	{context.DeadlineExceeded, busy, ""},
+}
+
+// oneLine returns the text of err as a single line, without the library's prefix.
+func oneLine(err error) string {
+	text := strings.TrimPrefix(err.Error(), "lockpool: ")
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// exitCodeTable lists the outcomes' exit codes.
+func exitCodeTable() string {
+	var b strings.Builder
+	for _, e := range exitCodes {
+		fmt.Fprintf(&b, "    %d  %s (--exit-%s)\n", *e.code, e.meaning, e.name)
+	}
+	return b.String() + "    126  the command cannot be executed; 127 if it is not found"
+}
+
+// registerExitCodes defines a flag for each outcome's exit code.
+func registerExitCodes(flags *pflag.FlagSet) {
+	for o, e := range exitCodes {
+		short := ""
+		if outcome(o) == busy {
+			short = "E" // as in flock
+		}
+		flags.IntVarP(e.code, "exit-"+e.name, short, *e.code, fmt.Sprintf("exit code instead of %d", *e.code))
+	}
+}
