@@ -54,7 +54,8 @@ waits for them. Every command connects to the server of --server or LOCKPOOL_SER
 	}
 	c := new(connection)
 	c.register(root.PersistentFlags())
-	root.AddCommand(runCommand(c), manCommand(root))
+	root.AddCommand(runCommand(c), lsCommand(c), showCommand(c), topCommand(c), breakCommand(c), revokeCommand(c),
+		devCommand(), doctorCommand(c), manCommand(root))
 	root.InitDefaultCompletionCmd()
 	return root
 }
@@ -144,10 +145,11 @@ var hints = []struct {
 	{context.DeadlineExceeded, busy, ""},
 }
 
-// oneLine returns the text of err as a single line, without the library's prefix.
+// oneLine returns the text of err as a single line, without the library's prefix. Names
+// in it may be those of other clients.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "lockpool: ")
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return printable(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
 }
 
 // registerExitCodes defines a flag for each outcome's exit code.
