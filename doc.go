@@ -59,7 +59,8 @@
 // and Unlock returns ErrLockLost. The same happens when the lock's node is removed. A
 // nil error from Unlock or Do means that the lock was held until then. A lost session
 // is never replaced underneath a holder; the next lock is taken on a new one. A waiter
-// whose session is lost queues again automatically.
+// whose session is lost queues again automatically. [Lock.Expiring] tells a holder some
+// time before the loss that the service does not answer.
 //
 // No lock can stop a process that is paused between its last look at the lock and a
 // write. A store that is given [Lock.Token] can refuse that write.

@@ -124,6 +124,7 @@ type life struct {
 	cause     error // see end and markLost
 	revocable bool  // contexts end when the lock is revoked
 	contexts  map[*heldContext]struct{}
+	alarms    map[time.Duration]*alarm // by how far ahead they ring
 }
 
 func (l *life) begin(revocable bool) {
@@ -189,9 +190,15 @@ func (l *life) end(cause error) bool {
 	}
 	l.cause, l.ended = cause, time.Now()
 	l.over.Store(true)
-	contexts := l.contexts
-	l.contexts = nil
+	contexts, alarms := l.contexts, l.alarms
+	l.contexts, l.alarms = nil, nil
 	l.mu.Unlock()
+	for _, a := range alarms {
+		a.stop()
+		if cause != ErrNotHeld {
+			a.ring() // before lost is raised
+		}
+	}
 	for c := range contexts {
 		c.stop()
 		c.cancel(cause)

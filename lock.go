@@ -66,7 +66,7 @@ func (l *Lock) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Lock(%s)",
 
 // Lost returns a channel that is closed when the lock is lost, or ends because its
 // handle or pool is closed. Unlocking does not close it. See [ErrLockLost] for the
-// ways to lose a lock.
+// ways to lose a lock, and [Lock.Expiring] for a warning ahead of some of them.
 func (l *Lock) Lost() <-chan struct{} { return l.hold.life.after(&l.hold.life.lost).Done() }
 
 // Revoked returns a channel that is closed when the lock is revoked, which asks its

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 )
 
 // MultiLock is a set of locks that one holder took together. Like a [Lock], it must not
@@ -14,7 +15,10 @@ type MultiLock struct {
 	locks   []*Lock // in the order in which they were taken
 	lost    chan struct{}
 	revoked chan struct{}
-	stop    []func() bool // stop watching each lock for that
+
+	mu       sync.Mutex
+	expiring map[time.Duration]chan struct{} // by how far ahead they are closed
+	stop     []func() bool                   // stop watching each lock for these channels
 }
 
 // LockAll locks all the names, or none. It waits for one after the other until ctx
@@ -114,6 +118,8 @@ func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) 
 // stopLooking stops watching the locks. Otherwise a holder that keeps one of them, and
 // takes all of them again and again, would accumulate callbacks.
 func (a *MultiLock) stopLooking() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for _, stop := range a.stop {
 		stop()
 	}

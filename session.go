@@ -21,6 +21,8 @@ type session struct {
 	holds map[*hold]struct{} // guarded by Pool.mu: the locks that depend on the session
 	views recipe.Views       // of the queues in which handles wait
 
+	alarms alarms // of holders who want to know when the lease runs out
+
 	retired atomic.Bool // takes no more slots
 	closed  atomic.Bool // by the pool, not by the service
 }

@@ -203,6 +203,11 @@ type Session interface {
 	// have become too large for Watch.Created.
 	Alive(ctx context.Context) error
 
+	// Lease returns for how much longer the session certainly lives, by the client's own
+	// clock, if the service answers nothing from now on: 0 if the session is over. While
+	// the service answers, it never becomes much shorter than half of the session timeout.
+	Lease() time.Duration
+
 	// Done returns a channel that is closed when the session is over. It is closed
 	// before the service can remove the session's nodes: at the latest when, by the
 	// client's own clock, the service might expire the session.

@@ -160,7 +160,7 @@ func promptly(f func(ctx context.Context) error) error {
 	defer cancel()
 	err := f(ctx)
 	if err != nil && ctx.Err() != nil {
-		return &failure{failed, fmt.Errorf("%w; no answer within %s: check --server or LOCKPOOL_SERVER, and whether its servers run", err, patience)}
+		return &failure{failed, fmt.Errorf("%w: %w", errNoAnswer, err)}
 	}
 	return err
 }

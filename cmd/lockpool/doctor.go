@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -16,7 +17,7 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-	"github.com/google/uuid"
+
 	"github.com/spf13/cobra"
 
 	"github.com/lockpool/lockpool/driver/zookeeper"
@@ -422,7 +423,7 @@ func (d *doctor) rights(conn *zk.Conn) error {
 	const never = math.MaxInt32
 	r := new(rightsReport)
 	chroot := d.report.Chroot
-	probe := strings.TrimSuffix(chroot, "/") + "/doctor-" + uuid.NewString()
+	probe := strings.TrimSuffix(chroot, "/") + "/doctor-" + rand.Text()
 	d.report.Probe, d.report.Rights = probe, r
 	var failed error
 	allowed := func(err error) bool {

@@ -29,8 +29,7 @@ func execute(args []string, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	var status exitStatus
-	if errors.As(err, &status) { // of a child, or of a signal; it needs no words
+	if status := exitStatus(0); errors.As(err, &status) { // of a child, or of a signal; it needs no words
 		return int(status)
 	}
 	var f *failure
@@ -54,8 +53,8 @@ waits for them. Every command connects to the server of --server or LOCKPOOL_SER
 	}
 	c := new(connection)
 	c.register(root.PersistentFlags())
-	root.AddCommand(runCommand(c), lsCommand(c), showCommand(c), topCommand(c), breakCommand(c), revokeCommand(c),
-		devCommand(), doctorCommand(c), manCommand(root))
+	root.AddCommand(runCommand(c), guardCommand(), lsCommand(c), showCommand(c), topCommand(c), breakCommand(c),
+		revokeCommand(c), devCommand(), doctorCommand(c), manCommand(root))
 	root.InitDefaultCompletionCmd()
 	return root
 }
@@ -107,26 +106,32 @@ type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// classified returns a RunE whose errors have an outcome, and a hint for those that
-// know what to do.
+// classified returns a RunE whose errors have an outcome.
 func classified(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
-		if err == nil || errors.As(err, new(exitStatus)) || errors.As(err, new(*failure)) {
+		if err == nil || errors.As(err, new(exitStatus)) {
 			return err
 		}
-		f := &failure{failed, err}
-		for _, h := range hints {
-			if errors.Is(err, h.err) {
-				f.outcome = h.outcome
-				if h.do != "" {
-					f.err = fmt.Errorf("%w; %s", err, h.do)
-				}
-				break
-			}
-		}
+		return classify(err)
+	}
+}
+
+// classify returns err with its outcome and, if there is one, a hint of what to do.
+func classify(err error) *failure {
+	var f *failure
+	if errors.As(err, &f) {
 		return f
 	}
+	for _, h := range hints {
+		if errors.Is(err, h.err) {
+			if h.do != "" {
+				err = fmt.Errorf("%w; %s", err, h.do)
+			}
+			return &failure{h.outcome, err}
+		}
+	}
+	return &failure{failed, err}
 }
 
 // hints are the outcomes of errors, and what can be done.
@@ -145,11 +150,22 @@ var hints = []struct {
 	{context.DeadlineExceeded, busy, ""},
 }
 
+var errNoAnswer = errors.New("the service did not answer in time; check --server or LOCKPOOL_SERVER, and whether its servers run")
+
 // oneLine returns the text of err as a single line, without the library's prefix. Names
 // in it may be those of other clients.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "lockpool: ")
 	return printable(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
+}
+
+// exitCodeTable lists the outcomes' exit codes.
+func exitCodeTable() string {
+	var b strings.Builder
+	for _, e := range exitCodes {
+		fmt.Fprintf(&b, "  %d  %s (--exit-%s)\n", *e.code, e.meaning, e.name)
+	}
+	return b.String() + "  126  the command cannot be executed; 127 if it is not found"
 }
 
 // registerExitCodes defines a flag for each outcome's exit code.
@@ -159,6 +175,6 @@ func registerExitCodes(flags *pflag.FlagSet) {
 		if outcome(o) == busy {
 			short = "E" // as in flock
 		}
-		flags.IntVarP(e.code, "exit-"+e.name, short, *e.code, "exit code if "+e.meaning)
+		flags.IntVarP(e.code, "exit-"+e.name, short, *e.code, fmt.Sprintf("exit code instead of %d", *e.code))
 	}
 }

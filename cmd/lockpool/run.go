@@ -1,23 +1,314 @@
+//go:build unix
+
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool"
 )
 
+// tryTimeout bounds how long run --try waits for the service, unless --timeout does.
+const tryTimeout = 10 * time.Second
+
+// run is one lockpool run.
+type run struct {
+	timeout, holdAtLeast, grace time.Duration
+
+	try, shared, revocable, quiet bool
+
+	permits string
+
+	connection *connection
+	name       string
+	command    []string
+
+	job  *job
+	code int // the child's exit code, if the job was started
+}
+
 func runCommand(c *connection) *cobra.Command {
+	r := &run{connection: c}
 	cmd := &cobra.Command{
-		Use:     "run [flags] NAME -- COMMAND [ARGUMENT]...",
-		Short:   "Run a command while holding a lock",
-		Example: "  lockpool run cron/backup -- ./backup.sh",
-		Args:    cobra.MinimumNArgs(2),
+		Use:   "run [flags] NAME -- COMMAND [ARGUMENT]...",
+		Short: "Run a command while holding a lock",
+		Long: `Run waits for the lock NAME, runs COMMAND while it holds it, and ends with the
+command's exit code, or 128 plus the number of the signal that ended it. Signals are
+passed on to the command and its children, its process group. If the lock is lost, they
+are killed before anyone else can get it.
+
+The command finds LOCKPOOL_NAME, LOCKPOOL_TOKEN (the fencing token, a number that grows
+with each holder) and, if tracing is configured, TRACEPARENT in its environment.
+
+Exit codes other than the command's, each with a flag to change it:
+
+` + exitCodeTable(),
+		Example: `  lockpool run cron/backup -- ./backup.sh                           one at a time, on all machines
+  lockpool run --try cron/backup -- ./backup.sh                     not at all if it runs already
+  lockpool run --permits 1/3 gpu -- ./train.sh                      three at a time
+  lockpool run --timeout 1m deploy -- sh -c 'echo "$LOCKPOOL_TOKEN"'`,
+		Args: cobra.MinimumNArgs(2),
 		RunE: classified(func(cmd *cobra.Command, args []string) error {
-			pool, err := c.open()
-			if err != nil {
-				return err
+			if cmd.ArgsLenAtDash() != 1 {
+				return misused("write -- between the name of the lock and the command: lockpool run NAME -- COMMAND")
 			}
-			return pool.Close()
+			r.name, r.command = args[0], args[1:]
+			return r.run(cmd)
 		}),
 	}
-	registerExitCodes(cmd.Flags())
+	flags := cmd.Flags()
+	flags.DurationVarP(&r.timeout, "timeout", "w", 0, "give up if the lock is not acquired within this `duration` (default: wait)")
+	flags.BoolVarP(&r.try, "try", "n", false, "give up if the lock is not free; wait at most --timeout for the service (default 10s)")
+	flags.BoolVarP(&r.shared, "shared", "s", false, "share the lock with other commands that share it")
+	flags.StringVar(&r.permits, "permits", "", "take N of LIMIT permits of a semaphore, as `N/LIMIT`")
+	flags.DurationVar(&r.holdAtLeast, "hold-at-least", 0, "keep the lock at least for this `duration`, even if the command ends earlier")
+	flags.DurationVar(&r.grace, "grace", 0, "`duration` between SIGTERM and SIGKILL if the lock runs out (default: a fifteenth of the session timeout)")
+	flags.BoolVar(&r.revocable, "revocable", false, "send SIGTERM when someone asks for the lock (lockpool revoke)")
+	flags.BoolVarP(&r.quiet, "quiet", "q", false, "print nothing if the lock is not acquired or the run is done")
+	cmd.MarkFlagsMutuallyExclusive("shared", "permits")
+	registerExitCodes(flags)
 	return cmd
+}
+
+func (r *run) run(cmd *cobra.Command) error {
+	cfg, err := r.connection.config()
+	if err != nil {
+		return &failure{misuse, err}
+	}
+	// The session leaves a server that is silent for a quarter of the timeout, and the
+	// lease is at least 0.4 of it when it does. What grace takes of the rest is missing
+	// for the next server.
+	margin := max(cfg.SessionTimeout/30, 200*time.Millisecond)
+	if !cmd.Flags().Changed("grace") {
+		r.grace = cfg.SessionTimeout / 15
+	}
+	if longest := cfg.SessionTimeout * 3 / 10; r.grace < 0 || r.grace > longest {
+		return misused("--grace must be at most %s, three tenths of the session timeout; raise --session-timeout", longest)
+	}
+	if r.timeout < 0 || r.holdAtLeast < 0 {
+		return misused("--timeout and --hold-at-least cannot be negative")
+	}
+	path, err := exec.LookPath(r.command[0])
+	if err != nil {
+		return r.cannotStart(err)
+	}
+
+	ctx, endTracing := startTracing(context.Background())
+	defer endTracing() // when the pool's last span has ended
+	pool, err := r.connection.open(lockpool.WithOwner(filepath.Base(path)), lockpool.WithMaxSessions(1))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	take, err := r.take(pool, cmd.Flags().Changed("timeout"))
+	if err != nil {
+		return err
+	}
+	if r.job, err = newJob(path, r.command, r.grace, margin); err != nil {
+		return err
+	}
+	defer r.job.close()
+
+	ctx, span := tracer.Start(ctx, "lockpool run", trace.WithAttributes(attribute.String("lockpool.lock.name", r.name)))
+	defer span.End()
+	err = r.outcome(ctx, take)
+	if err != nil {
+		span.SetStatus(codes.Error, oneLine(err))
+	}
+	return err
+}
+
+// take returns the call that takes the lock and calls a function under it.
+func (r *run) take(pool *lockpool.Pool, bounded bool) (func(context.Context, func(context.Context) error) error, error) {
+	var opts []lockpool.LockOption
+	switch {
+	case r.try || bounded && r.timeout == 0:
+		r.try = true
+		opts = append(opts, lockpool.WaitAtMost(0))
+	case bounded:
+		opts = append(opts, lockpool.WaitAtMost(r.timeout))
+	}
+	if r.shared {
+		opts = append(opts, lockpool.Shared())
+	}
+	if r.revocable {
+		opts = append(opts, lockpool.Revocable())
+	}
+	switch {
+	case r.permits != "":
+		n, limit, ok := parsePermits(r.permits)
+		if !ok {
+			return nil, misused("--permits %q is not of the form N/LIMIT, such as 1/3", r.permits)
+		}
+		return func(ctx context.Context, fn func(context.Context) error) error {
+			return pool.Semaphore(r.name, limit).Do(ctx, n, fn, opts...)
+		}, nil
+	}
+	return func(ctx context.Context, fn func(context.Context) error) error {
+		return pool.Do(ctx, r.name, fn, opts...)
+	}, nil
+}
+
+func parsePermits(s string) (n, limit int, ok bool) {
+	before, after, _ := strings.Cut(s, "/")
+	n, err := strconv.Atoi(before)
+	limit, err2 := strconv.Atoi(after)
+	return n, limit, err == nil && err2 == nil && n > 0 && n <= limit
+}
+
+// outcome waits for the lock, runs the job, and returns how that ended.
+func (r *run) outcome(ctx context.Context, take func(context.Context, func(context.Context) error) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	signals := make(chan os.Signal, 16)
+	notify(signals)
+	defer signal.Stop(signals)
+
+	// Until the job runs, a signal ends the wait, and so does silence if nobody wants
+	// to wait.
+	stopWaiting := endBy(signals, cancel)
+	var patience *time.Timer
+	if r.try {
+		patience = time.AfterFunc(cmp.Or(r.timeout, tryTimeout), func() { cancel(errNoAnswer) })
+	}
+	started := false
+	err := take(ctx, func(ctx context.Context) error {
+		stopWaiting()
+		if patience != nil {
+			patience.Stop()
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		started = true
+		granted := time.Now()
+		if err := r.hold(ctx, signals); err != nil {
+			return err
+		}
+		// The child has ended; a signal now ends the rest of the hold, or the wait for
+		// the service to confirm the release.
+		stopWaiting = endBy(signals, cancel)
+		if rest := time.NewTimer(r.holdAtLeast - time.Since(granted)); r.holdAtLeast > 0 {
+			select {
+			case <-rest.C:
+			case <-ctx.Done():
+			}
+		}
+		if r.code != 0 {
+			return exitStatus(r.code) // and with --once, the run is not done
+		}
+		return nil
+	})
+	stopWaiting()
+
+	var status exitStatus
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return nil
+	case !started && errors.As(cause, &status):
+		return status
+	case !started && cause == errNoAnswer:
+		return &failure{failed, fmt.Errorf("%w: %w", errNoAnswer, err)}
+	case !started:
+		if f := classify(err); r.quiet && (f.outcome == busy || f.outcome == done) {
+			return exitStatus(*exitCodes[f.outcome].code)
+		}
+		return err
+	case errors.As(err, new(*failure)):
+		return err
+	case errors.Is(err, lockpool.ErrLockLost):
+		return &failure{lost, fmt.Errorf("the lock was lost when %s had ended; another holder may have been beside it: %w", r.command[0], err)}
+	case errors.As(err, &status):
+		return status
+	}
+	return err
+}
+
+// endBy ends a wait when a signal arrives, until the function that it returns is called.
+func endBy(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
+	stopped, ended := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		for {
+			select {
+			case sig := <-signals:
+				if ends(sig) {
+					cancel(exitStatus(128 + int(sig.(syscall.Signal))))
+				}
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return func() {
+		select {
+		case <-stopped:
+		default:
+			close(stopped)
+		}
+		<-ended
+	}
+}
+
+// hold runs the job under the lock that ctx carries.
+func (r *run) hold(ctx context.Context, signals <-chan os.Signal) error {
+	lock, _ := lockpool.LockFromContext(ctx)
+	token, err := lock.Token(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, span := tracer.Start(ctx, "run "+filepath.Base(r.command[0]))
+	defer span.End()
+	env := append(os.Environ(), "LOCKPOOL_NAME="+r.name, "LOCKPOOL_TOKEN="+strconv.FormatInt(token, 10))
+	if span.SpanContext().IsValid() {
+		carrier := propagation.MapCarrier{}
+		propagation.TraceContext{}.Inject(ctx, carrier)
+		for key, value := range carrier {
+			env = append(env, strings.ToUpper(key)+"="+value)
+		}
+	}
+	var reason string
+	r.code, reason, err = r.job.run(ctx, lock, r.revocable, env, signals)
+	switch {
+	case errors.As(err, new(*failure)):
+		return err
+	case err != nil:
+		return r.cannotStart(err)
+	case reason != "":
+		err = &failure{lost, fmt.Errorf("%s; %s was ended", reason, r.command[0])}
+		span.SetStatus(codes.Error, reason)
+	}
+	span.SetAttributes(attribute.Int("process.exit.code", r.code))
+	return err
+}
+
+// cannotStart returns the error of a command that cannot be started, with the exit code
+// that shells give it.
+func (r *run) cannotStart(err error) error {
+	cause := err
+	if e := (*exec.Error)(nil); errors.As(err, &e) { // which repeats the name
+		cause = e.Err
+	}
+	fmt.Fprintf(os.Stderr, "lockpool: cannot run %s: %s\n", r.command[0], oneLine(cause))
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return exitStatus(127)
+	}
+	return exitStatus(126)
 }

@@ -85,6 +85,15 @@ func (s *Session) Alive(ctx context.Context) error {
 	return checkEpoch(s.requests.lastSeen())
 }
 
+// Lease implements driver.Session.
+func (s *Session) Lease() time.Duration {
+	if s.isOver() {
+		return 0
+	}
+	ends := time.Duration(s.expiry.lease.ends.Load())
+	return max(ends-s.expiry.now(), 0)
+}
+
 // checkEpoch returns an error if zxids have reached an epoch that does not fit into
 // driver.Watch.Created. A server that has created a node has answered with a zxid that
 // is not smaller than the node's.

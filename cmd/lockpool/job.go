@@ -1,0 +1,331 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockpool/lockpool"
+)
+
+// A job is a command and its children, in a process group of their own. The group's
+// leader is the guard, a copy of lockpool that does nothing but wait for the end of
+// lockpool itself, whatever its cause, and then kills the group. So the group has a
+// number that no other can get while lockpool runs.
+//
+// If lockpool runs in the foreground of a terminal, so does the group, and the terminal's
+// signals go to it and not to lockpool. As a shell does, lockpool then waits for the
+// child's stops: when it is stopped, lockpool stops itself, with everything in the
+// group, for the shell to see; and when lockpool is continued, it continues the group,
+// once the lock is known to be still held.
+type job struct {
+	path          string
+	args          []string
+	grace, margin time.Duration
+
+	guard   *exec.Cmd
+	alive   *os.File // closed when lockpool ends
+	tty     *os.File // nil without a terminal
+	shown   bool     // the group has been put into the foreground
+	process *os.Process
+	states  chan syscall.WaitStatus // of the child
+	reason  string                  // why lockpool has ended the job
+	closed  bool
+}
+
+// passed are the signals that are passed on to the group.
+var passed = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
+
+// ends reports whether a signal ends a wait.
+func ends(sig os.Signal) bool {
+	switch sig {
+	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+		return true
+	}
+	return false
+}
+
+// notify relays signals, except those that lockpool was started to ignore, as by nohup.
+func notify(signals chan<- os.Signal) {
+	for _, sig := range passed {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
+}
+
+// newJob starts the guard.
+func newJob(path string, args []string, grace, margin time.Duration) (_ *job, err error) {
+	j := &job{path: path, args: args, grace: grace, margin: margin, states: make(chan syscall.WaitStatus)}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat("/proc/self/exe"); err == nil {
+		self = "/proc/self/exe" // even if the file was replaced since
+	}
+	j.guard = exec.Command(self, "guard")
+	j.guard.Args[0] = os.Args[0]
+	j.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var stdin *os.File
+	if stdin, j.alive, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	defer stdin.Close()
+	j.guard.Stdin = stdin
+	ready, err := j.guard.StdoutPipe()
+	if err == nil {
+		err = j.guard.Start()
+	}
+	if err == nil {
+		_, err = io.ReadFull(ready, make([]byte, 1))
+	}
+	if err != nil {
+		j.close()
+		return nil, fmt.Errorf("start the guard: %w", err)
+	}
+	if j.tty, err = os.OpenFile("/dev/tty", os.O_RDWR, 0); err != nil {
+		j.tty = nil // no terminal, or none that signals come from
+	}
+	return j, nil
+}
+
+// guardCommand is what the guard runs.
+func guardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "guard",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: classified(func(*cobra.Command, []string) error {
+			if syscall.Getpgrp() != os.Getpid() {
+				return misused("guard is for lockpool itself")
+			}
+			signal.Ignore() // all that are sent to the group
+			if _, err := os.Stdout.Write([]byte{'.'}); err != nil {
+				return err
+			}
+			_, _ = io.Copy(io.Discard, os.Stdin)    // until lockpool ends
+			return syscall.Kill(0, syscall.SIGKILL) // the group, with the guard
+		}),
+	}
+}
+
+// close kills what is left of the group, and the guard, and takes the terminal back.
+func (j *job) close() {
+	if j.closed {
+		return
+	}
+	j.closed = true
+	if j.guard.Process != nil {
+		_ = syscall.Kill(-j.guard.Process.Pid, syscall.SIGKILL)
+		_ = j.guard.Wait() // it was killed
+	}
+	_ = j.alive.Close()
+	if j.tty != nil {
+		j.hide()
+		_ = j.tty.Close()
+	}
+}
+
+// run runs the command until its end, or until lockpool has to end it because of the
+// lock, for the reason returned. Then the rest of its group is killed.
+func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env []string, signals <-chan os.Signal) (code int, reason string, err error) {
+	defer j.close()
+	expiring, expired, lost := lock.Expiring(j.margin+j.grace), lock.Expiring(j.margin), lock.Lost()
+	var revoked <-chan struct{}
+	if revocable {
+		revoked = lock.Revoked()
+	}
+	select {
+	case <-lost:
+		return 0, fmt.Sprint(context.Cause(ctx)), nil
+	case <-expiring:
+		return 0, "", &failure{misuse, errors.New("the lease is shorter than the grace period; ask for a longer --session-timeout, as far as the servers grant it, or a shorter --grace")}
+	default:
+	}
+	if err := j.start(env); err != nil {
+		return 0, "", err
+	}
+	control := make(chan os.Signal, 4) // from the shell
+	signal.Notify(control, syscall.SIGCONT, syscall.SIGTSTP)
+	defer signal.Stop(control)
+	// Taking the terminal back must not stop lockpool, nor a warning that nobody reads
+	// end it. The child has been started, and inherits neither.
+	signal.Ignore(syscall.SIGTTOU, syscall.SIGPIPE)
+
+	const outage = "the service does not answer, and the lock was about to expire"
+	stopping := false               // since lockpool was told to stop
+	var notStopped <-chan time.Time // although it asked for that
+	for {
+		select {
+		case status := <-j.states:
+			switch {
+			case status.Exited():
+				return status.ExitStatus(), j.reason, nil
+			case status.Signaled():
+				return 128 + int(status.Signal()), j.reason, nil
+			case status.StopSignal() == syscall.SIGSTOP && !stopping:
+				// Somebody has stopped the child, and not the job.
+			default:
+				stopping = false
+				j.stop()
+				notStopped = time.After(100 * time.Millisecond)
+			}
+		case <-lost:
+			lost = nil
+			j.end(syscall.SIGKILL, fmt.Sprint(context.Cause(ctx)))
+		case <-expired:
+			expired = nil
+			if !closed(lost) { // else it says more
+				j.end(syscall.SIGKILL, outage)
+			}
+		case <-expiring:
+			expiring = nil
+			if !closed(expired) {
+				j.end(syscall.SIGTERM, outage)
+			}
+		case <-revoked:
+			revoked = nil
+			j.signal(syscall.SIGTERM)
+		case sig := <-signals:
+			j.signal(sig.(syscall.Signal))
+		case sig := <-control:
+			if sig == syscall.SIGTSTP {
+				stopping = true
+				j.signal(syscall.SIGSTOP) // and lockpool follows when the child has stopped
+				continue
+			}
+			notStopped = nil
+			signal.Notify(control, syscall.SIGTSTP)
+			j.resume(ctx, lock)
+		case <-notStopped: // because nobody could continue it: its group is orphaned
+			notStopped = nil
+			signal.Notify(control, syscall.SIGTSTP)
+			j.resume(ctx, lock)
+		}
+	}
+}
+
+// start starts the command.
+func (j *job) start(env []string) error {
+	cmd := &exec.Cmd{
+		Path: j.path, Args: j.args, Env: env,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pgid: j.guard.Process.Pid},
+	}
+	if j.inForeground() {
+		cmd.SysProcAttr.Foreground, cmd.SysProcAttr.Ctty = true, int(j.tty.Fd())
+		j.shown = true
+	}
+	dieWithParent(cmd.SysProcAttr)
+	started := make(chan error)
+	go func() { // ends with the child
+		// For the kernel, the parent is this thread. It ends with the goroutine.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		j.process = cmd.Process
+		started <- err
+		for ended := err != nil; !ended; {
+			var status syscall.WaitStatus
+			if _, err := syscall.Wait4(j.process.Pid, &status, syscall.WUNTRACED, nil); err == nil {
+				j.states <- status
+				ended = status.Exited() || status.Signaled()
+			} else if err != syscall.EINTR {
+				panic(err) // there is a child, and nobody else waits for it
+			}
+		}
+	}()
+	return <-started
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// end ends the job because of the lock.
+func (j *job) end(sig syscall.Signal, reason string) {
+	if j.reason == "" {
+		j.reason = reason
+	}
+	j.signal(sig)
+}
+
+// signal sends a signal to the group, and to the child if it has left the group, as
+// interactive shells do.
+func (j *job) signal(sig syscall.Signal) {
+	group := j.guard.Process.Pid
+	_ = syscall.Kill(-group, sig)
+	if of, err := syscall.Getpgid(j.process.Pid); err == nil && of != group {
+		_ = j.process.Signal(sig)
+	}
+}
+
+// stop stops everything in the group, also what ignored the terminal's signal, because
+// lockpool can kill nothing while it is stopped, and then lockpool's own group.
+func (j *job) stop() {
+	j.signal(syscall.SIGSTOP)
+	j.hide()
+	signal.Reset(syscall.SIGTSTP)
+	_ = syscall.Kill(0, syscall.SIGTSTP)
+}
+
+// resume continues the job after lockpool was stopped, unless the lock was lost meanwhile.
+func (j *job) resume(ctx context.Context, lock *lockpool.Lock) {
+	for {
+		verify, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		err := lock.Verify(verify)
+		cancel()
+		if err == nil {
+			break
+		}
+		select {
+		case <-lock.Lost():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	if j.inForeground() {
+		j.show(j.guard.Process.Pid)
+		j.shown = true
+	}
+	j.signal(syscall.SIGCONT)
+}
+
+// inForeground reports whether lockpool's own group is in the foreground of a terminal.
+func (j *job) inForeground() bool {
+	if j.tty == nil {
+		return false
+	}
+	group, err := unix.IoctlGetInt(int(j.tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == syscall.Getpgrp()
+}
+
+// hide takes the terminal back, if the group had it.
+func (j *job) hide() {
+	if j.shown {
+		j.show(syscall.Getpgrp())
+		j.shown = false
+	}
+}
+
+// show puts a group into the foreground.
+func (j *job) show(group int) {
+	_ = unix.IoctlSetPointerInt(int(j.tty.Fd()), unix.TIOCSPGRP, group) // the terminal may be gone
+}

@@ -1,0 +1,130 @@
+package lockpool
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Expiring returns a channel that is closed when the lock is about to be lost because
+// the service does not answer: when, without a further answer, it is lost in ahead, or
+// 50 ms before that. It is for what takes time to stop, such as a process that gets a
+// signal first and is killed later. The channel is also closed when [Lock.Lost] is.
+//
+// It is closed once and stays closed, even if the service answers again and the lock is
+// not lost. Unlocking does not close it. If the machine was suspended, or the service
+// has ended the session, less time than ahead may be left, or none.
+//
+// While the service answers in time, a lock is never closer to its loss than four tenths
+// of the session timeout, so ahead should be shorter than that. All entries into a lock
+// share one channel for each value of ahead.
+func (l *Lock) Expiring(ahead time.Duration) <-chan struct{} { return l.hold.expiring(ahead).Done() }
+
+// Expiring is [Lock.Expiring].
+func (p *Permits) Expiring(ahead time.Duration) <-chan struct{} { return p.lock.Expiring(ahead) }
+
+// Expiring is [Lock.Expiring] for the first of the locks that is about to be lost.
+func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ahead = max(ahead, 0)
+	if expiring := a.expiring[ahead]; expiring != nil {
+		return expiring
+	}
+	expiring := make(chan struct{})
+	if a.expiring == nil {
+		a.expiring = map[time.Duration]chan struct{}{}
+	}
+	a.expiring[ahead] = expiring
+	expire := sync.OnceFunc(func() { close(expiring) })
+	for _, l := range a.locks {
+		a.stop = append(a.stop, context.AfterFunc(l.hold.expiring(ahead), expire))
+	}
+	return expiring
+}
+
+// expiring returns a context that ends when the channel of Lock.Expiring is closed.
+func (h *hold) expiring(ahead time.Duration) context.Context {
+	lost := h.life.after(&h.life.lost)
+	l := &h.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ahead = max(ahead, 0)
+	a := l.alarms[ahead]
+	switch {
+	case l.cause != nil: // nothing runs out anymore
+		return lost
+	case a == nil:
+		a = &alarm{session: h.tenancy.session, ahead: ahead}
+		a.ctx, a.ring = context.WithCancel(lost)
+		if l.alarms == nil {
+			l.alarms = map[time.Duration]*alarm{}
+		}
+		l.alarms[ahead] = a
+		a.start()
+	}
+	return a.ctx
+}
+
+// alarm rings when the lease of a session has ahead left, or a little more.
+type alarm struct {
+	session *session
+	ahead   time.Duration
+	ctx     context.Context // ends when it has rung, or the lock is lost
+	ring    context.CancelFunc
+}
+
+// alarms are the alarms of a session that are to ring. If there are any, one timer looks
+// at the lease for all of them.
+type alarms struct {
+	mu    sync.Mutex
+	set   map[*alarm]struct{}
+	timer *time.Timer // nil before the first alarm
+}
+
+// alarmTick is how often the lease is read. A timer for the time that is left would stand
+// still while the machine is suspended. All sessions read theirs together, so that an
+// idle process wakes once for all of them.
+const alarmTick = 50 * time.Millisecond
+
+func (a *alarm) start() {
+	s := a.session
+	s.alarms.mu.Lock()
+	defer s.alarms.mu.Unlock()
+	if s.alarms.timer == nil {
+		s.alarms.set = map[*alarm]struct{}{}
+		s.alarms.timer = time.AfterFunc(alarmTick, s.checkAlarms) // ends with the last alarm
+	}
+	s.alarms.set[a] = struct{}{}
+	s.checkAlarmsLocked()
+}
+
+func (a *alarm) stop() {
+	s := a.session
+	s.alarms.mu.Lock()
+	defer s.alarms.mu.Unlock()
+	delete(s.alarms.set, a)
+	if len(s.alarms.set) == 0 {
+		s.alarms.timer.Stop()
+	}
+}
+
+func (s *session) checkAlarms() {
+	s.alarms.mu.Lock()
+	defer s.alarms.mu.Unlock()
+	s.checkAlarmsLocked()
+}
+
+// checkAlarmsLocked rings the alarms that must ring before the next tick.
+func (s *session) checkAlarmsLocked() {
+	lease := s.Lease()
+	for a := range s.alarms.set {
+		if lease-alarmTick <= a.ahead {
+			delete(s.alarms.set, a)
+			a.ring()
+		}
+	}
+	if len(s.alarms.set) > 0 {
+		s.alarms.timer.Reset(alarmTick - time.Duration(time.Now().UnixNano())%alarmTick)
+	}
+}

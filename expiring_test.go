@@ -1,0 +1,233 @@
+package lockpool_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// expirer is what tells that it is about to be lost.
+type expirer interface {
+	Expiring(ahead time.Duration) <-chan struct{}
+	Lost() <-chan struct{}
+}
+
+// lockAllKinds locks in each way there is.
+func lockAllKinds(b *locktest.Bench, p *lockpool.Pool) map[string]expirer {
+	b.Helper()
+	all, err := p.LockAll(b.Ctx, []string{"all/1", "all/2"})
+	require.NoError(b, err)
+	return map[string]expirer{
+		"mutex":     b.Lock(p, "a"),
+		"read":      b.RLock(p, "b"),
+		"plain":     b.Lock(p, "c", lockpool.Plain()),
+		"semaphore": b.Acquire(p.Semaphore("s", 2), 1),
+		"all":       all,
+	}
+}
+
+// sessionOf returns the session of the node whose path has the prefix.
+func sessionOf(s *zktest.Server, prefix string) int64 {
+	for _, session := range s.State().Sessions {
+		if contains(session.Ephemerals, prefix) {
+			return session.ID
+		}
+	}
+	return 0
+}
+
+// closed reports whether a channel is closed.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestExpiringTellsAheadOfTheLoss(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		own := locktest.StartServer(t)
+		b := locktest.NewOn(t, own)
+		p := b.PoolWithTimeout(4*time.Second, lockpool.WithMaxSessions(1))
+		held := lockAllKinds(b, p)
+		mutex := held["mutex"]
+		soon, late := mutex.Expiring(time.Second), mutex.Expiring(200*time.Millisecond)
+		never := mutex.Expiring(-time.Second)
+		require.NoError(t, own.Pause())
+		began := time.Now()
+		<-soon
+		told := time.Now()
+		for kind, l := range held {
+			<-l.Expiring(time.Second)
+			require.False(t, closed(l.Expiring(500*time.Millisecond)), kind)
+			require.False(t, closed(l.Lost()), kind)
+		}
+		require.False(t, closed(late))
+		<-late
+		require.False(t, closed(mutex.Lost()))
+		for _, l := range held {
+			<-l.Expiring(200 * time.Millisecond)
+			<-l.Lost()
+			<-l.Expiring(time.Millisecond)
+		}
+		const slack = 100 * time.Millisecond // 50 ms, and the delays of a machine
+		require.InDelta(t, time.Second, time.Since(told), float64(slack))
+		require.True(t, closed(never), "it is lost")
+		require.Greater(t, told.Sub(began), 4*time.Second*4/10-time.Second, "the lease was long enough")
+		require.NoError(t, own.Resume())
+		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server has expired the session")
+	})
+}
+
+// A session that the servers answer never comes near the end of its lease, though it
+// loses its connection now and then. The channel is closed for the lock's other ends.
+func TestExpiringIsQuietWhileTheServiceAnswers(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		s := zktest.StartBubble(t)
+		b := locktest.NewOn(t, s)
+		b.Ctx = context.Background() // its own ends sooner
+		p := b.Pool()
+		ahead := b.Config().SessionTimeout * 4 / 10
+		held := lockAllKinds(b, p)
+		h := b.Handle(p)
+		inHandle, removed := b.Lock(h, "h"), b.Lock(p, "r")
+		held["handle"], held["removed"] = inHandle, removed
+		for _, l := range held {
+			l.Expiring(ahead)
+		}
+		for minute := range 60 {
+			time.Sleep(time.Minute + time.Duration(minute)*37*time.Millisecond)
+			if minute%10 == 9 {
+				s.Reset(zktest.Selector{Session: sessionOf(s, b.Chroot+"/a/")})
+			}
+			for kind, l := range held {
+				require.False(t, closed(l.Expiring(ahead)), "%s after %d minutes", kind, minute)
+			}
+		}
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/r/"+b.Children("r")[0], -1))
+		<-removed.Expiring(ahead)
+		require.NoError(t, h.Close(b.Ctx))
+		<-inHandle.Expiring(ahead)
+		<-inHandle.Expiring(0)
+		require.False(t, closed(held["mutex"].Expiring(ahead)))
+		require.NoError(t, p.Close())
+		for kind, l := range held {
+			<-l.Expiring(ahead)
+			require.True(t, closed(l.Lost()), kind)
+		}
+	})
+}
+
+// A suspension brings the end of the lease nearer, and no timer notices it.
+func TestExpiringCountsSuspensions(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		m := b.Machine()
+		p := b.Pool()
+		l := b.Lock(p, "a")
+		ahead := b.Config().SessionTimeout * 4 / 10
+		expiring := l.Expiring(ahead)
+		time.Sleep(b.Config().SessionTimeout / 2) // a new session has a longer lease
+		require.False(t, closed(expiring))
+		m.Suspend(b.Config().SessionTimeout * 3 / 20)
+		clock := locktest.StartClock()
+		<-expiring
+		clock.Took(t, 0, 100*time.Millisecond, "telling the holder")
+		require.Equal(t, 1, l.Depth(), "the lock is still held")
+		time.Sleep(b.Config().SessionTimeout / 2)
+		require.False(t, closed(l.Expiring(ahead-time.Millisecond)), "the lease is long again")
+		require.Equal(t, 1, l.Depth())
+		require.True(t, closed(expiring), "it stays closed")
+		m.Suspend(b.Config().SessionTimeout)
+		b.AwaitLoss(l)
+		<-l.Expiring(time.Millisecond)
+		b.AwaitQueue("a", 0)
+	})
+}
+
+// leases counts how often the leases of sessions are read.
+type leases struct {
+	driver.Connector
+	read *atomic.Int64
+}
+
+func (c leases) Connect(ctx context.Context) (driver.Session, error) {
+	s, err := c.Connector.Connect(ctx)
+	return leaseSession{s, c.read}, err
+}
+
+type leaseSession struct {
+	driver.Session
+	read *atomic.Int64
+}
+
+func (s leaseSession) Lease() time.Duration {
+	s.read.Add(1)
+	return s.Session.Lease()
+}
+
+// Those who want to know cost their session 20 looks at the clock in a second, however many
+// they are. After the last Unlock there is nothing left of them.
+func TestExpiringCostsNothingAfterUnlock(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		s := zktest.StartBubble(t)
+		b := locktest.NewOn(t, s)
+		b.Ctx = context.Background() // its own ends sooner
+		connector, err := zookeeper.NewConnector(b.Config())
+		require.NoError(t, err)
+		var read atomic.Int64
+		p, err := lockpool.OpenConnector(leases{connector, &read}, lockpool.WithMaxSessions(1))
+		require.NoError(t, err)
+		reads := func() int64 {
+			before := read.Load()
+			time.Sleep(10 * time.Second)
+			return read.Load() - before
+		}
+		one := b.Lock(p, "one")
+		require.Zero(t, reads(), "nobody wants to know")
+		expiring := one.Expiring(time.Second)
+		require.Equal(t, expiring, one.Expiring(time.Second), "there is one channel for each value")
+		require.InDelta(t, 200, reads(), 1)
+		many, err := p.LockAll(b.Ctx, []string{"a", "b", "c"})
+		require.NoError(t, err)
+		all := many.Expiring(time.Second)
+		require.Equal(t, all, many.Expiring(time.Second))
+		many.Expiring(2 * time.Second)
+		many.Get("a").Expiring(0)
+		require.InDelta(t, 200, reads(), 1)
+		b.Unlock(one)
+		require.InDelta(t, 200, reads(), 1)
+		require.NoError(t, many.Unlock(b.Ctx))
+		require.Zero(t, reads())
+		again := one.Expiring(3 * time.Second)
+		require.Zero(t, reads(), "nobody holds it")
+		late := b.Lock(p, "late")
+		late.Expiring(time.Second)
+		require.InDelta(t, 200, reads(), 1)
+		s.Partition(zktest.Selector{}, zktest.Both)
+		<-late.Lost()
+		synctest.Wait()
+		for _, unlocked := range []<-chan struct{}{expiring, all, again} {
+			require.False(t, closed(unlocked), "unlocking does not close it, nor does what comes later")
+		}
+		require.Zero(t, reads())
+		s.Heal()
+		require.ErrorIs(t, late.Unlock(b.Ctx), lockpool.ErrLockLost)
+		require.NoError(t, p.Close())
+		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the server has expired the session")
+	})
+}
