@@ -68,7 +68,7 @@ func demandCommand(c *connection, d demand, args cobra.PositionalArgs, cmd *cobr
 		if !yes && !term.IsTerminal(os.Stdin.Fd()) {
 			return misused("there is no terminal to ask on; give --yes to %s without being asked", cmd.Name())
 		}
-		pool, err := c.open(lockpool.WithMaxSessions(1))
+		pool, err := c.visit()
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func promptly(f func(ctx context.Context) error) error {
 	defer cancel()
 	err := f(ctx)
 	if err != nil && ctx.Err() != nil {
-		return &failure{failed, fmt.Errorf("%w: %w", errNoAnswer, err)}
+		return &failure{failed, fmt.Errorf("%w; %w", err, errNoAnswer)}
 	}
 	return err
 }

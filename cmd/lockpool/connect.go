@@ -55,6 +55,12 @@ func (c *connection) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
 	return lockpool.OpenConnector(connector, append([]lockpool.Option{lockpool.WithLogger(cfg.Logger)}, opts...)...)
 }
 
+// visit is open for commands that hold no lock, and report themselves what goes wrong.
+func (c *connection) visit() (*lockpool.Pool, error) {
+	c.log = io.Discard
+	return c.open(lockpool.WithMaxSessions(1))
+}
+
 // config returns the configuration of the ZooKeeper driver, the only one there is.
 func (c *connection) config() (cfg zookeeper.Config, err error) {
 	if c.driver != "zookeeper" {

@@ -548,7 +548,10 @@ func (d *doctor) print(w io.Writer) error {
 		if len(lacks) > 0 {
 			text += "; without " + strings.Join(lacks, ", ")
 		}
-		add("rights", "on %s: %s (found out with %s, created and removed)", quoted(r.Chroot), text, quoted(r.Probe))
+		if a.Create {
+			text += fmt.Sprintf(" (found out by creating and removing %s)", quoted(r.Probe))
+		}
+		add("rights", "on %s: %s", quoted(r.Chroot), text)
 	}
 	if r.Contains != nil {
 		add("containers", "%s", map[bool]string{true: "supported", false: "not supported"}[*r.Contains])

@@ -68,7 +68,7 @@ func jsonFlag(cmd *cobra.Command, asJSON *bool) {
 // inspecting returns a RunE that is given a pool and a limited time.
 func inspecting(c *connection, run func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return classified(func(cmd *cobra.Command, args []string) error {
-		pool, err := c.open(lockpool.WithMaxSessions(1))
+		pool, err := c.visit()
 		if err != nil {
 			return err
 		}

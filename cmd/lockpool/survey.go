@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,7 +21,7 @@ import (
 const patience = 10 * time.Second
 
 // surveyed returns the queues of the locks below prefix that have a holder or a
-// waiter, sorted by name.
+// waiter, sorted by name. It leaves out those whose names no pool accepts.
 func surveyed(ctx context.Context, pool *lockpool.Pool, prefix string) ([]lockpool.Queue, error) {
 	names, err := pool.List(ctx, prefix)
 	if err != nil {
@@ -33,6 +34,9 @@ func surveyed(ctx context.Context, pool *lockpool.Pool, prefix string) ([]lockpo
 	for i, name := range names {
 		g.Go(func() (err error) {
 			queues[i], err = pool.Queue(ctx, name)
+			if errors.Is(err, lockpool.ErrInvalidName) {
+				return nil
+			}
 			return err
 		})
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -35,8 +34,7 @@ asks for the lock back and b takes it by force (both ask first), q quits.`,
 			if !term.IsTerminal(os.Stdin.Fd()) || !term.IsTerminal(os.Stdout.Fd()) {
 				return misused("top needs a terminal; use lockpool ls or lockpool show")
 			}
-			c.log = io.Discard // which would be written across the screen
-			pool, err := c.open(lockpool.WithMaxSessions(1))
+			pool, err := c.visit()
 			if err != nil {
 				return err
 			}
@@ -59,7 +57,7 @@ type top struct {
 	pool   *lockpool.Pool
 	prefix string
 
-	latest   survey // without error, or with that of later attempts
+	latest   survey // the last that succeeded, with the error of a later one
 	forest   *forest
 	selected string // the lock with the cursor
 	shown    bool   // the selected lock fills the screen
@@ -105,8 +103,11 @@ func (t *top) look() tea.Msg {
 	return s
 }
 
+// rest is the time between the latest look and the next.
+func (t *top) rest() time.Duration { return max(lookInterval, restFactor*t.latest.took) }
+
 func (t *top) lookLater() tea.Cmd {
-	return tea.Tick(max(lookInterval, restFactor*t.latest.took), func(time.Time) tea.Msg { return t.look() })
+	return tea.Tick(t.rest(), func(time.Time) tea.Msg { return t.look() })
 }
 
 // clock makes durations grow on the screen.
@@ -131,7 +132,14 @@ func (t *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case acted:
 		t.status = msg.text
 	case tea.KeyMsg:
-		return t, t.press(msg.String())
+		if msg.Type != tea.KeyRunes {
+			return t, t.press(msg.String())
+		}
+		var cmds []tea.Cmd
+		for _, r := range msg.Runes { // of several keys, if they were pressed quickly
+			cmds = append(cmds, t.press(string(r)))
+		}
+		return t, tea.Batch(cmds...)
 	}
 	return t, nil
 }
@@ -139,7 +147,7 @@ func (t *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // update takes a survey over. An unsuccessful one leaves what was seen before.
 func (t *top) update(s survey) {
 	if s.err != nil {
-		t.latest.err, t.latest.took = s.err, s.took
+		t.latest.err = s.err
 		return
 	}
 	noteGrants(t.latest, s)
@@ -337,8 +345,12 @@ func (t *top) title() string {
 		below = " below " + quoted(t.prefix)
 	}
 	title := fmt.Sprintf("%s%s, %s", count(len(t.latest.queues), "lock"), below, count(n, "waiter"))
+	const late = 2 * time.Second
+	if t.latest.err != nil || t.now.Sub(t.latest.began) > t.latest.took+t.rest()+late {
+		title = fmt.Sprintf("%s, seen %s ago", title, waitedFor(t.now, t.latest.began))
+	}
 	if t.latest.err != nil {
-		return fmt.Sprintf("%s ago: %s. Now: %s", waitedFor(t.now, t.latest.began), title, oneLine(t.latest.err))
+		title += ": " + oneLine(t.latest.err)
 	}
 	return title
 }
@@ -381,7 +393,7 @@ func (t *top) viewLocks(height int) []string {
 			holder = who(h[0])
 		}
 		rows = append(rows, []string{
-			mark, strconv.Itoa(s.waiters), waitedFor(t.now, s.waited), strconv.Itoa(s.holders), heldFor(t.now, s.held), quoted(q.Name), holder,
+			mark, strconv.Itoa(s.waiters), waitedFor(t.now, s.waited), strconv.Itoa(s.holders), heldFor(t.now, s.held), ansi.Truncate(quoted(q.Name), t.width/2, "…"), holder,
 		})
 	}
 	lines := columns(rows, 1, 2, 3, 4)

@@ -1,252 +1,331 @@
 package main
 
 import (
-	"bytes"
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-var program string // lockpool, as users have it
-
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
-
-func runAll(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "lockpool")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "lockpool")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
-
-// shell is a person at a shell, with LOCKPOOL_SERVER set.
-type shell struct {
-	t      *testing.T
-	server string
-	dir    string
-}
-
-func newShell(t *testing.T, server string) *shell {
-	return &shell{t, server, t.TempDir()}
-}
-
-// run runs lockpool without a terminal.
-func (s *shell) run(args ...string) (stdout, stderr string, code int) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "LOCKPOOL_SERVER="+s.server, "TZ=UTC")
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
-		require.NoError(s.t, err)
-	}
-	require.LessOrEqual(s.t, strings.Count(errs.String(), "\n"), 1, "an error is one line: %s", errs.String())
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
-}
-
-// prints requires lockpool to succeed.
+// prints requires lockpool to succeed, and returns what it prints.
 func (s *shell) prints(args ...string) string {
-	s.t.Helper()
-	stdout, stderr, code := s.run(args...)
-	require.Zero(s.t, code, stderr)
-	require.Empty(s.t, stderr)
+	s.Helper()
+	code, stdout, stderr := s.run(args...)
+	require.Zero(s, code, stderr)
+	require.Empty(s, stderr)
 	return stdout
 }
 
-// contender adds a node to a queue, as the given process would.
-func contender(t *testing.T, conn *zk.Conn, name, owner string, pid int) (node string) {
-	t.Helper()
+// fails requires lockpool to end with the exit code and one line.
+func (s *shell) fails(code int, line string, args ...string) {
+	s.Helper()
+	got, stdout, stderr := s.run(args...)
+	require.Equal(s, code, got, stderr)
+	require.Empty(s, stdout)
+	require.Equal(s, "lockpool: "+line+"\n", stderr)
+}
+
+// contender adds a contender to a queue, as a process on another machine would, and
+// returns its node.
+func (s *shell) contender(conn *zk.Conn, name, owner string, pid int) (node string) {
+	s.Helper()
 	path := ""
-	for part := range strings.SplitSeq("locks/"+name, "/") {
+	for part := range strings.SplitSeq(s.Chroot[1:]+"/"+name, "/") {
 		path += "/" + part
 		if _, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); !errors.Is(err, zk.ErrNodeExists) {
-			require.NoError(t, err)
+			require.NoError(s, err)
 		}
 	}
 	data := fmt.Sprintf(`{"owner":%q,"host":"web%d","pid":%d}`, owner, pid/100, pid)
 	node, err := conn.CreateProtectedEphemeralSequential(path+"/lock-", []byte(data), zk.WorldACL(zk.PermAll))
-	require.NoError(t, err)
+	require.NoError(s, err)
 	return node[len(path)+1:]
 }
 
-func dial(t *testing.T, s *zktest.Server) *zk.Conn {
-	conn, _, err := zk.Connect([]string{s.Addr()}, 10*time.Second, zk.WithLogger(silent{}))
-	require.NoError(t, err)
-	t.Cleanup(conn.Close)
-	return conn
+// contend makes billing hold an order's lock. Two processes wait for it, of which cart
+// holds the stock, for which a third waits.
+func (s *shell) contend(conn *zk.Conn) {
+	s.contender(conn, "orders/42", "billing", 101)
+	s.contender(conn, "stock/7", "cart", 202)
+	s.contender(conn, "orders/42", "cart", 202)
+	s.contender(conn, "orders/42", "shop", 303)
+	s.contender(conn, "stock/7", "depot", 404)
+	s.contender(conn, "cron/backup", "cron", 505)
 }
 
 var (
 	durations = regexp.MustCompile(` +(≤?)\d+s\b`)
-	nodes     = regexp.MustCompile(`_c_[0-9a-f]{32}`)
-	ids       = regexp.MustCompile(`0x[0-9a-f]+|(token  +)\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}`)
+	ids       = regexp.MustCompile(`(_c_)[0-9a-f]{32}|0x[0-9a-f]+|(token +)\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \w+`)
 )
 
 // normalized replaces what differs from run to run.
 func normalized(text string) string {
 	text = durations.ReplaceAllString(text, " ${1}0s")
-	text = nodes.ReplaceAllString(text, "_c_*")
-	return strings.TrimSpace(ids.ReplaceAllString(text, "$1*")) + "\n"
-}
-
-// A shop's lock is held by billing. Two processes wait for it, of which cart holds the
-// stock, for which a third waits.
-func contention(t *testing.T, conn *zk.Conn) {
-	contender(t, conn, "orders/42", "billing", 101)
-	contender(t, conn, "stock/7", "cart", 202)
-	contender(t, conn, "orders/42", "cart", 202)
-	contender(t, conn, "orders/42", "shop", 303)
-	contender(t, conn, "stock/7", "depot", 404)
-	contender(t, conn, "cron/backup", "cron", 505)
+	return strings.TrimRight(ids.ReplaceAllString(text, "$1$2*"), "\n") + "\n"
 }
 
 func TestLocksAreListedAndShown(t *testing.T) {
-	t.Parallel()
-	server := zktest.Start(t)
-	sh := newShell(t, server.ConnectString()+"/locks")
-	require.Empty(t, sh.prints("ls"))
-	contention(t, dial(t, server))
+	s := newShell(t)
+	require.Empty(t, s.prints("ls"))
+	require.Equal(t, "stock/7: 0 holders, 0 waiters\n", s.prints("show", "stock/7"))
+	s.contend(s.Dial())
 	require.Equal(t, `
 NAME         KIND   HOLDERS  WAITERS  HELD  WAITING
 cron/backup  mutex        1        0 ≤0s        -
 orders/42    mutex        1        2 ≤0s 0s
 stock/7      mutex        1        1 ≤0s 0s
-`[1:], normalized(sh.prints("ls")))
-	require.Equal(t, 2, strings.Count(sh.prints("ls", "stock"), "\n"), "the title and one lock")
+`[1:], normalized(s.prints("ls")))
+	require.Equal(t, 2, strings.Count(s.prints("ls", "stock"), "\n"), "the title and one lock")
 	require.Equal(t, `
 stock/7: 1 holder, 1 waiter
 
 holds for ≤0s: cart, process 202 on web2 (mutex)
-  asked    * UTC
+  asked    *
   token    *
   session  *
   node     _c_*-lock-0000000000
 
 waits for 0s: depot, process 404 on web4 (mutex)
-  asked    * UTC
+  asked    *
   token    *
   session  *
   node     _c_*-lock-0000000001
-`[1:], normalized(sh.prints("show", "stock/7")))
+`[1:], normalized(s.prints("show", "stock/7")))
+	s.fails(118, `queue of "a//b": invalid lock name: it has an empty part (two slashes, or one at either end)`, "show", "a//b")
 }
 
-// terminal is a terminal in which one command runs.
-type terminal struct {
-	t      *testing.T
-	socket string
-}
+func TestJSONIsStable(t *testing.T) {
+	s := newShell(t)
+	require.JSONEq(t, `{"locks": []}`, s.prints("ls", "--json"))
+	require.JSONEq(t, `{"name": "free", "contenders": [], "foreign": []}`, s.prints("show", "free", "--json"))
+	began := time.Now().Add(-time.Second)
+	conn := s.Dial()
+	s.contender(conn, "a", "billing", 101)
+	s.contender(conn, "a", "shop", 202)
+	s.contender(conn, "b", "cron", 303)
+	_, err := conn.Create(s.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
 
-// terminal runs lockpool in a terminal of the given size.
-func (s *shell) terminal(width, height int, args ...string) *terminal {
-	s.t.Helper()
-	dir, err := os.MkdirTemp("", "tmux") // the path of a socket is short
-	require.NoError(s.t, err)
-	s.t.Cleanup(func() { os.RemoveAll(dir) })
-	term := &terminal{s.t, filepath.Join(dir, "s")}
-	cmd := fmt.Sprintf("LOCKPOOL_SERVER=%s TZ=UTC %s %s; echo exit code $?; exec cat", s.server, program, strings.Join(args, " "))
-	term.tmux("-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), "exec sh -c '"+cmd+"'")
-	s.t.Cleanup(func() { term.tmux("kill-server") })
-	return term
-}
-
-func (term *terminal) tmux(args ...string) string {
-	term.t.Helper()
-	cmd := exec.Command("tmux", append([]string{"-u", "-S", term.socket}, args...)...)
-	out, err := cmd.CombinedOutput()
-	require.NoError(term.t, err, "tmux %v: %s", args, out)
-	return string(out)
-}
-
-func (term *terminal) press(keys ...string) {
-	term.t.Helper()
-	term.tmux(append([]string{"send-keys"}, keys...)...)
-}
-
-// shows waits until the screen is as wanted, apart from what differs from run to run.
-func (term *terminal) shows(want string) {
-	term.t.Helper()
-	term.until(func(screen string) bool { return screen == want[1:] }, want)
-}
-
-// contains waits until a part of the screen is as wanted.
-func (term *terminal) contains(want string) {
-	term.t.Helper()
-	term.until(func(screen string) bool { return strings.Contains(screen, want) }, want)
-}
-
-func (term *terminal) until(ok func(screen string) bool, want string) {
-	term.t.Helper()
-	var screen string
-	for range 200 {
-		if screen = normalized(term.tmux("capture-pane", "-p")); ok(screen) {
-			return
+	// scrubbed returns the output with what differs from run to run replaced by its type.
+	scrubbed := func(args ...string) string {
+		text := s.prints(args...)
+		for _, at := range regexp.MustCompile(`\d{4}-[^"]*Z`).FindAllString(text, -1) {
+			asked, err := time.Parse(time.RFC3339, at)
+			require.NoError(t, err)
+			require.WithinRange(t, asked, began, time.Now().Add(time.Second))
+			text = strings.Replace(text, at, "time", 1)
 		}
-		time.Sleep(50 * time.Millisecond)
+		text = regexp.MustCompile(`"token": \d+`).ReplaceAllString(text, `"token": 1`)
+		return ids.ReplaceAllString(text, "$1*")
 	}
-	require.Equal(term.t, want, screen)
+	require.JSONEq(t, `{"locks": [
+		{"name": "a", "kind": "mutex", "holders": 1, "waiters": 1, "first_holder_asked": "time", "first_waiter_asked": "time"},
+		{"name": "b", "kind": "mutex", "holders": 1, "waiters": 0, "first_holder_asked": "time", "first_waiter_asked": null}
+	]}`, scrubbed("ls", "--json"))
+	require.JSONEq(t, `{"name": "a", "foreign": ["other"], "contenders": [
+		{"holds": true, "kind": "mutex", "asked": "time", "owner": "billing", "host": "web1", "pid": 101, "token": 1, "session": "*", "node": "_c_*-lock-0000000000"},
+		{"holds": false, "kind": "mutex", "asked": "time", "owner": "shop", "host": "web2", "pid": 202, "token": 1, "session": "*", "node": "_c_*-lock-0000000001"}
+	]}`, scrubbed("show", "a", "--json"))
 }
 
-func TestTopIsLive(t *testing.T) {
-	t.Parallel()
-	server := zktest.Start(t)
-	sh := newShell(t, server.ConnectString()+"/locks")
-	conn := dial(t, server)
-	contention(t, conn)
-	term := sh.terminal(90, 16, "top")
-	term.shows(`
-3 locks, 3 waiters
-   WAITERS  WAITING  HOLDERS  HELD  NAME         HOLDER
->        2 0s        1 ≤0s  orders/42    billing, process 101 on web1
-         1 0s        1 ≤0s  stock/7      cart, process 202 on web2
-         0        -        1 ≤0s  cron/backup  cron, process 505 on web5
-
-orders/42: 1 holder, 2 waiters
-billing, process 101 on web1 holds it for ≤0s (mutex)
-├─ cart, process 202 on web2 waits for 0s (mutex)
-│  holds stock/7, which others wait for:
-│  └─ depot, process 404 on web4 waits for 0s (mutex)
-└─ shop, process 303 on web3 waits for 0s (mutex)
-
-
-
-↑↓ move  enter show  r revoke  b break  q quit
-`)
-	longest := func() (seconds int) {
-		waits := regexp.MustCompile(`shop.* waits for (\d+)s`).FindStringSubmatch(term.tmux("capture-pane", "-p"))
-		require.Len(t, waits, 2)
-		fmt.Sscan(waits[1], &seconds)
-		return seconds
+// Names that a terminal would obey, or show as something else, are escaped wherever they
+// are printed.
+func TestHostileNamesAreEscaped(t *testing.T) {
+	s := newShell(t)
+	conn := s.Dial()
+	const hostile = "a \"b\u202etxt.\u00adexe"
+	s.contender(conn, hostile, "evil\u202e", 101)
+	s.contender(conn, strings.Repeat("long", 200), "long", 202)
+	_, err := conn.Create(s.Chroot+"/"+hostile+"/\u2028foreign", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	const escaped = `"a \"b\u202etxt.\u00adexe"`
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"ls"}, escaped + "  mutex"},
+		{[]string{"ls", "--json"}, `"name": ` + escaped},
+		{[]string{"show", hostile}, `lockpool knows: "\u2028foreign"`},
+		{[]string{"show", hostile, "--json"}, `"\u2028foreign"`},
+		{[]string{"break", "--yes", hostile}, escaped + " is taken from process 101 on web1"},
+	} {
+		out := s.prints(test.args...)
+		require.Contains(t, out, test.want)
+		require.NotContains(t, out, "\u202e")
+		require.NotContains(t, out, "longlong", "it is no name of a lock")
 	}
-	before := longest()
-	require.Eventually(t, func() bool { return longest() >= before+2 }, 10*time.Second, 50*time.Millisecond, "waits grow")
+	_, _, stderr := s.run("show", "//\u202e\x1b[31m")
+	require.NotContains(t, stderr, "\u202e")
+	require.NotContains(t, stderr, "\x1b")
+}
 
-	// The lock with most waiters goes to the top, and the cursor stays on its lock.
-	term.press("Down")
-	for pid := 606; pid < 609; pid++ {
-		contender(t, conn, "cron/backup", "cron", pid)
+func TestBreakTakesTheLock(t *testing.T) {
+	s := newShell(t)
+	s.fails(118, "there is no terminal to ask on; give --yes to break without being asked", "break", "orders/42")
+	s.fails(118, "there is no terminal to ask on; give --yes to revoke without being asked", "revoke", "orders/42")
+	s.fails(119, "nobody holds orders/42", "break", "--yes", "orders/42")
+	s.fails(118, "accepts at most 2 arg(s), received 3; see lockpool --help", "break", "--yes", "a", "b", "c")
+	conn := s.Dial()
+	s.contender(conn, "orders/42", "billing", 101)
+	second := s.contender(conn, "orders/42", "shop", 202)
+	third := s.contender(conn, "orders/42", "cart", 303)
+	s.fails(119, "orders/42 has no holder or waiter with the node nonsense", "break", "--yes", "orders/42", "nonsense")
+	require.Equal(t, "orders/42 is taken from billing, process 101 on web1\n", s.prints("break", "--yes", "orders/42"))
+	require.Equal(t, []string{second, third}, s.Children("orders/42"))
+	require.Equal(t, "orders/42 is taken from cart, process 303 on web3, which waits\n", s.prints("break", "-y", "orders/42", third))
+	require.Equal(t, []string{second}, s.Children("orders/42"))
+}
+
+func TestRevokeAsks(t *testing.T) {
+	s := newShell(t)
+	pool := s.Pool()
+	lock := s.Lock(pool, "orders/42")
+	require.Regexp(t, `^orders/42 is asked back from \S+, process \d+ on \S+\n$`, s.prints("revoke", "--yes", "orders/42"))
+	select {
+	case <-lock.Revoked():
+	case <-s.Ctx.Done():
+		require.Fail(t, "the request did not arrive")
 	}
-	term.contains("         3 0s        1 ≤0s  cron/backup")
-	term.contains(">        1 0s        1 ≤0s  stock/7")
-	term.press("Down", "Enter")
+	s.Unlock(lock)
+}
+
+// Dev serves until a signal ends it.
+func TestDev(t *testing.T) {
+	locktest.Once(t)
+	s := newShell(t)
+	dev := s.start("dev", "--port", "0")
+	s.Until(func() bool { return strings.Contains(dev.stdout.String(), "\n") }, "a connect string")
+	addr := strings.TrimSpace(dev.stdout.String())
+	require.Empty(t, s.prints("ls", "--server", addr+"/locks"))
+	code, _, stderr := s.run("dev", "--port", addr[strings.LastIndex(addr, ":")+1:])
+	require.Equal(t, 119, code)
+	require.Contains(t, stderr, "choose another port with --port")
+	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	dev.signal(syscall.SIGTERM)
+	require.Zero(t, dev.code())
+}
+
+// diagnosis returns what doctor says, and requires an exit code.
+func (s *shell) diagnosis(code int, args ...string) (r report) {
+	s.Helper()
+	got, stdout, stderr := s.run(append([]string{"doctor", "--json"}, args...)...)
+	require.NoError(s, json.Unmarshal([]byte(stdout), &r), stderr)
+	require.Equal(s, code, got, "%s%s", stdout, stderr)
+	require.Empty(s, stderr)
+	return r
+}
+
+// whats returns the findings of a level.
+func (r report) whats(level string) (found []string) {
+	for _, f := range r.Findings {
+		if f.Level == level {
+			found = append(found, f.What)
+		}
+	}
+	return found
+}
+
+func TestDoctor(t *testing.T) {
+	s := newShell(t)
+	r := s.diagnosis(0)
+	require.Equal(t, s.Addr, r.Servers[0].Address)
+	require.Regexp(t, `^3\.\d+\.\d+`, r.Servers[0].Version)
+	require.Equal(t, "standalone", r.Servers[0].Mode)
+	require.Equal(t, &rightsReport{true, true, true, true, true}, r.Rights)
+	require.True(t, *r.Contains)
+	require.Equal(t, 1, *r.Voters)
+	require.Equal(t, 15000., r.Session.Asked)
+	require.Equal(t, min(15000, r.Session.Max), r.Session.Granted)
+	require.Positive(t, r.Latency.ReadMedian)
+	require.LessOrEqual(t, r.Latency.WriteMedian, r.Latency.WriteWorst)
+	require.InDelta(t, 0, *r.Clock, *r.ClockError, "it is the same clock")
+	require.Contains(t, r.whats(advice), "the service survives the loss of no server")
+	exists, _, err := s.Admin.Exists(s.Chroot)
+	require.NoError(t, err)
+	require.False(t, exists, "the chroot was created for the moment")
+
+	text := s.prints("doctor")
+	require.Regexp(t, `rights +on `+s.Chroot+`: CREATE, READ, WRITE, DELETE, ADMIN \(found out by creating and removing `+s.Chroot+`/doctor-\w+\)`, text)
+	require.Contains(t, text, "\nadvice: the service survives the loss of no server\n  why: ")
+}
+
+func TestDoctorFindsTimeouts(t *testing.T) {
+	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t, zktest.TickTime(2*time.Second), zktest.SessionTimeouts(3*time.Second, 5*time.Second))))
+	r := s.diagnosis(1)
+	require.Equal(t, &sessionReport{15000, 5000, 3000, 5000}, r.Session)
+	require.Contains(t, r.whats(advice), "the session timeout is 5s instead of 15s")
+	require.Equal(t, []string{"minSessionTimeout is 3s, with ticks of 2s at " + s.Addr}, r.whats(wrong))
+	r = s.diagnosis(1, "--session-timeout", "1s")
+	require.Contains(t, r.whats(advice), "the session timeout is only 3s")
+}
+
+func TestDoctorFindsMissingRights(t *testing.T) {
+	s := newShell(t)
+	s.Restrict("/create", zk.PermRead|zk.PermWrite|zk.PermDelete)
+	s.Restrict("/read", zk.PermCreate)
+	s.Restrict("/none")
+	at := func(dir string) []string { return []string{"--server", s.Addr + s.Chroot + dir} }
+	r := s.diagnosis(1, at("/create")...)
+	require.Equal(t, &rightsReport{Read: true, Write: true}, r.Rights)
+	require.Equal(t, []string{"the right CREATE is missing on " + s.Chroot + "/create"}, r.whats(wrong))
+	r = s.diagnosis(1, at("/read")...)
+	require.Equal(t, &rightsReport{Create: true}, r.Rights)
+	require.Equal(t, []string{"the right READ is missing on " + s.Chroot + "/read"}, r.whats(wrong))
+	require.Contains(t, strings.Join(r.whats(advice), "\n"), "could not be removed")
+	r = s.diagnosis(1, at("/none/below")...)
+	require.Equal(t, []string{"the right CREATE is missing on " + s.Chroot + "/none"}, r.whats(wrong))
+	require.Nil(t, r.Rights)
+
+	s.env = append(s.env, "LOCKPOOL_CREDENTIALS=admin:x")
+	r = s.diagnosis(0, at("/none/below")...)
+	require.Equal(t, &rightsReport{true, true, true, true, true}, r.Rights)
+	require.Contains(t, r.whats(advice), "the password is sent without TLS")
+	text, _ := json.Marshal(r)
+	require.NotContains(t, string(text), "admin:x")
+}
+
+func TestDoctorAsksEachServer(t *testing.T) {
+	locktest.Once(t)
+	server := zktest.Start(t, zktest.Members(3), zktest.FourLetterWords("ruok"))
+	s := newShellOn(locktest.NewOn(t, server))
+	members := server.Members()
+	r := s.diagnosis(0, "--server", server.ConnectString()+"/locks")
+	require.Equal(t, 3, *r.Voters)
+	require.Empty(t, r.Findings)
+	require.Equal(t, serverReport{Address: members[0]}, r.Servers[0], "srvr is not allowed")
+
+	stopped := 5 - max(2, server.Leader()) // a follower, and not the first, to which the bench is connected
+	require.NoError(t, server.StopMember(stopped))
+	r = s.diagnosis(1, "--server", server.ConnectString()+"/locks")
+	require.Len(t, r.whats(wrong), 1)
+	require.Contains(t, r.whats(wrong)[0], members[stopped-1]+" cannot be used: ")
+	require.NotNil(t, r.Rights, "the others are examined")
+	r = s.diagnosis(0, "--server", members[server.Leader()-1])
+	require.Contains(t, r.whats(advice), "the connect string lists 1 of 3 voters")
+
+	r = s.diagnosis(1, "--server", "127.0.0.1:1")
+	require.Equal(t, []string{"127.0.0.1:1 cannot be used: dial tcp 127.0.0.1:1: connect: connection refused"}, r.whats(wrong))
+}
+
+func TestSilentServersEndCommands(t *testing.T) {
+	t.Parallel() // it waits
+	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t)))
+	require.NoError(t, s.Server.Pause())
+	defer func() { require.NoError(t, s.Server.Resume()) }()
+	ls, doctor := s.start("ls"), s.start("doctor", "--json")
+	require.Equal(t, 119, ls.code())
+	require.Contains(t, ls.stderr.String(), "; the service did not answer in time; check --server or LOCKPOOL_SERVER")
+	require.Equal(t, 1, strings.Count(ls.stderr.String(), "\n"), ls.stderr.String())
+	require.Equal(t, 1, doctor.code())
+	require.Contains(t, doctor.stdout.String(), "i/o timeout")
 }
