@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
-	"github.com/charmbracelet/lipgloss"
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
@@ -45,7 +44,7 @@ asks for the lock back and b takes it by force (both ask first), q quits.`,
 				return first.err
 			}
 			t.update(first)
-			_, err = tea.NewProgram(t, tea.WithAltScreen()).Run()
+			_, err = tea.NewProgram(t).Run()
 			return err
 		}),
 	}
@@ -131,15 +130,8 @@ func (t *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return t, t.lookLater()
 	case acted:
 		t.status = msg.text
-	case tea.KeyMsg:
-		if msg.Type != tea.KeyRunes {
-			return t, t.press(msg.String())
-		}
-		var cmds []tea.Cmd
-		for _, r := range msg.Runes { // of several keys, if they were pressed quickly
-			cmds = append(cmds, t.press(string(r)))
-		}
-		return t, tea.Batch(cmds...)
+	case tea.KeyPressMsg:
+		return t, t.press(msg.String())
 	}
 	return t, nil
 }
@@ -310,18 +302,23 @@ func (t *top) act(name string, d demand, targets []lockpool.Contender) tea.Cmd {
 }
 
 var (
-	bold    = lipgloss.NewStyle().Bold(true)
-	reverse = lipgloss.NewStyle().Reverse(true)
+	bold    = ansi.Style{}.Bold()
+	reverse = ansi.Style{}.Reverse(true)
 )
 
-// View implements tea.Model. The screen has a title, what is shown, and a line about
-// keys, a question, or what came of it.
-func (t *top) View() string {
+// View implements tea.Model.
+func (t *top) View() tea.View {
+	return tea.View{Content: t.screen(), AltScreen: true}
+}
+
+// screen returns a title, what is shown, and a line about keys, a question, or what
+// came of it.
+func (t *top) screen() string {
 	if t.width < 20 || t.height < 4 {
 		return ansi.Truncate("too small", t.width, "")
 	}
 	body := t.height - 2
-	lines := []string{bold.Render(t.cut(t.title()))}
+	lines := []string{bold.Styled(t.cut(t.title()))}
 	if t.shown {
 		lines = append(lines, t.viewLock(body)...)
 	} else {
@@ -399,7 +396,7 @@ func (t *top) viewLocks(height int) []string {
 	lines := columns(rows, 1, 2, 3, 4)
 	for i, l := range lines {
 		if lines[i] = t.cut(l); first+i-1 == cursor {
-			lines[i] = reverse.Render(lines[i])
+			lines[i] = reverse.Styled(lines[i])
 		}
 	}
 	if height < 9 {
@@ -414,7 +411,7 @@ func (t *top) viewLocks(height int) []string {
 
 func (t *top) heading(q *lockpool.Queue) string {
 	s := summarize(*q)
-	return bold.Render(t.cut(fmt.Sprintf("%s: %s, %s", quoted(q.Name), count(s.holders, "holder"), count(s.waiters, "waiter"))))
+	return bold.Styled(t.cut(fmt.Sprintf("%s: %s, %s", quoted(q.Name), count(s.holders, "holder"), count(s.waiters, "waiter"))))
 }
 
 // viewLock returns the tree of the selected lock, and details of the contender with the
@@ -434,7 +431,7 @@ func (t *top) viewLock(height int) []string {
 	for i, l := range tree[first:min(first+shown, len(tree))] {
 		text := t.cut("  " + l.text)
 		if first+i == cursor {
-			text = reverse.Render(t.cut("> " + l.text))
+			text = reverse.Styled(t.cut("> " + l.text))
 		}
 		lines = append(lines, text)
 	}

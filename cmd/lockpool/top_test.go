@@ -289,6 +289,7 @@ func TestTopDoesNotHammer(t *testing.T) {
 }
 
 func TestTopNeedsATerminal(t *testing.T) {
+	t.Parallel() // it waits
 	s := newShell(t)
 	s.fails(118, "top needs a terminal; use lockpool ls or lockpool show", "top")
 	sc := s.screen(100, 10, "top", "--server", "127.0.0.1:1")
@@ -310,4 +311,17 @@ func TestBreakAsksFirst(t *testing.T) {
 	sc.press("y", "Enter")
 	sc.contains("orders/42 is taken from billing, process 101 on web1\nexit code 0")
 	require.Empty(t, s.Children("orders/42"))
+}
+
+// Only top asks a terminal what it can do: others would take what somebody types, or the
+// answers of the terminal, from the command that they run.
+func TestCommandsLeaveTheTerminalAlone(t *testing.T) {
+	s := newShell(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command("script", "-qec", self+" show orders/42", "/dev/null")
+	cmd.Env = append(append(os.Environ(), s.env...), "TERM=xterm")
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	require.Equal(t, "orders/42: 0 holders, 0 waiters\r\n", string(out))
 }
