@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // bound returns a context that ends when ctx does, or when until does, with the cause
@@ -73,4 +74,19 @@ func isEndOfHold(cause error) bool {
 		return true
 	}
 	return errors.Is(cause, ErrLockLost)
+}
+
+// outlasting returns a context that ends d after ctx has.
+func outlasting(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	wait, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	outside, stopWaiting := beyondHolds(ctx)
+	stop := context.AfterFunc(outside, func() {
+		timer := time.AfterFunc(d, cancel)
+		context.AfterFunc(wait, func() { timer.Stop() })
+	})
+	return wait, func() {
+		stop()
+		stopWaiting()
+		cancel()
+	}
 }

@@ -39,6 +39,16 @@
 // [Plain] is the cheapest lock, without a queue. A name is used for one kind of lock at
 // a time; asking for another kind returns [ErrKindMismatch].
 //
+// # Jobs
+//
+// A lock is no memory: a job under it runs again whenever somebody starts it again.
+// [Pool.Once] runs a job for a key, such as the day that it is due, unless a run for the
+// key has finished before, on any machine:
+//
+//	err = pool.Once(ctx, "cron/cleanup", "2026-11-22", cleanUp)
+//
+// # Looking
+//
 // [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the
 // holders to release it, and [Pool.Break] takes it by force.
 //

@@ -41,6 +41,10 @@ var (
 	// again with a different limit. The error says which.
 	ErrLimit = driver.ErrLimit
 
+	// ErrDone means that a run for the key has finished before. See [Pool.Once] and
+	// [DoneError].
+	ErrDone = errors.New("done before")
+
 	// ErrRevoked means that the lock was revoked: its holder or waiter was asked to
 	// give it up. See [Revocable].
 	ErrRevoked = recipe.ErrRevoked
@@ -56,7 +60,8 @@ var (
 	// ErrHandleClosed means that the Handle is closed.
 	ErrHandleClosed = errors.New("handle closed")
 
-	// ErrInvalidName means that the name is not a valid lock name. The error says why.
+	// ErrInvalidName means that the name is not a valid lock name, or the key not a valid
+	// key of a run. The error says why.
 	// Nothing was sent. [Escape] turns any text into one part of a name.
 	ErrInvalidName = errors.New("invalid lock name")
 
@@ -114,6 +119,7 @@ var errorClasses = []struct {
 	name string
 }{
 	{ErrLocked, "busy"},
+	{ErrDone, "done"},
 	{ErrPoolClosed, "pool_closed"},
 	{ErrHandleClosed, "handle_closed"},
 	{ErrLockLost, "lock_lost"},

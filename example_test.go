@@ -121,11 +121,11 @@ func ExamplePool_TryLock() {
 	defer pool.Close()
 	ctx := context.Background()
 
-	lock, err := pool.TryLock(ctx, "cron/nightly")
+	lock, err := pool.TryLock(ctx, "orders/42")
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = pool.TryLock(ctx, "cron/nightly") // by another holder
+	_, err = pool.TryLock(ctx, "orders/42") // by another holder
 	fmt.Println("locked:", errors.Is(err, lockpool.ErrLocked))
 	fmt.Println(lock.Unlock(ctx))
 	// Output:
@@ -138,20 +138,48 @@ func ExampleWaitAtMost() {
 	defer pool.Close()
 	ctx := context.Background()
 
-	lock, err := pool.Lock(ctx, "cron/nightly")
+	lock, err := pool.Lock(ctx, "orders/42")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer lock.Unlock(ctx)
 
 	work := func(context.Context) error { return nil }
-	err = pool.Do(ctx, "cron/nightly", work, lockpool.WaitAtMost(50*time.Millisecond))
+	err = pool.Do(ctx, "orders/42", work, lockpool.WaitAtMost(50*time.Millisecond))
 	fmt.Println("timed out:", errors.Is(err, context.DeadlineExceeded))
-	err = pool.Do(ctx, "cron/nightly", work, lockpool.WaitAtMost(0)) // now or not at all
+	err = pool.Do(ctx, "orders/42", work, lockpool.WaitAtMost(0)) // now or not at all
 	fmt.Println("locked:", errors.Is(err, lockpool.ErrLocked))
 	// Output:
 	// timed out: true
 	// locked: true
+}
+
+// A job that several machines start, and that one is to do.
+func ExamplePool_Once() {
+	pool := openPool()
+	defer pool.Close()
+	ctx := context.Background()
+
+	cleanUp := func(context.Context) error {
+		fmt.Println("cleaning up")
+		return nil
+	}
+	for range 3 { // each on its machine
+		err := pool.Once(ctx, "cron/cleanup", "2026-11-22", cleanUp)
+		var done *lockpool.DoneError
+		if errors.As(err, &done) {
+			fmt.Println("done for", done.Key, "by", done.Owner)
+		} else if err != nil {
+			log.Fatal(err) // the job has not finished: the next caller runs it again
+		}
+	}
+	runs, err := pool.Finished(ctx, "cron/cleanup")
+	fmt.Println(len(runs), err)
+	// Output:
+	// cleaning up
+	// done for 2026-11-22 by lockpool.test
+	// done for 2026-11-22 by lockpool.test
+	// 1 <nil>
 }
 
 // A handle is one holder, and can enter its own locks again.
@@ -546,11 +574,11 @@ func ExamplePlain() {
 	defer pool.Close()
 	ctx := context.Background()
 
-	lock, err := pool.TryLock(ctx, "cron/cleanup", lockpool.Plain())
+	lock, err := pool.TryLock(ctx, "caches/prices", lockpool.Plain())
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = pool.Lock(ctx, "cron/cleanup") // not plain
+	_, err = pool.Lock(ctx, "caches/prices") // not plain
 	fmt.Println("mismatch:", errors.Is(err, lockpool.ErrKindMismatch))
 	fmt.Println(lock.Unlock(ctx))
 	// Output:

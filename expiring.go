@@ -117,6 +117,9 @@ func (s *session) checkAlarms() {
 
 // checkAlarmsLocked rings the alarms that must ring before the next tick.
 func (s *session) checkAlarmsLocked() {
+	if len(s.alarms.set) == 0 { // the last one was stopped while the timer fired
+		return
+	}
 	lease := s.Lease()
 	for a := range s.alarms.set {
 		if lease-alarmTick <= a.ahead {

@@ -124,6 +124,10 @@ var plays = []play{
 	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
 	{name: "twins recover", warm: 1, act: (*stage).useAfterALostReply, layout: zookeeper.LayoutKazoo},
+	{name: "once", warm: 1, act: (*stage).finishARun},
+	{name: "once wait", warm: 1, act: (*stage).waitForARun},
+	{name: "once within", warm: 1, act: (*stage).finishARunWithin},
+	{name: "once twins", warm: 1, act: (*stage).finishARun, layout: zookeeper.LayoutKazoo},
 	{name: "digest", warm: 1, rival: true, act: (*stage).waitAndUse, digest: true},
 	{name: keep, warm: 1, act: (*stage).useLong},
 }
@@ -204,7 +208,8 @@ var embeddedFaults = []fault{
 			s.removeNodes()
 			nodes := s.embedded.State().Nodes
 			for _, path := range slices.Backward(slices.Sorted(maps.Keys(nodes))) {
-				if strings.HasPrefix(path, s.Chroot) && nodes[path].Stat.EphemeralOwner == 0 {
+				isRecord := strings.Contains(string(nodes[path].Data), `"run":`) // as good as forgotten, if it is removed
+				if strings.HasPrefix(path, s.Chroot) && nodes[path].Stat.EphemeralOwner == 0 && !isRecord {
 					_ = s.embedded.Delete(path) // unless it has children
 				}
 			}
@@ -782,4 +787,70 @@ func (s *stage) revokeRival() {
 		s.check(err)
 	}
 	s.free(s.first)
+}
+
+// finishARun calls Once, while the rival waits to do the same if the run does not finish.
+func (s *stage) finishARun() {
+	behind := make(chan error, 1)
+	taken := false
+	takeUp := func() { // ends with ctx
+		behind <- s.others.Once(s.Ctx, "a", "key", func(context.Context) error { taken = true; return nil })
+	}
+	began := false
+	err := s.pool.Once(s.Ctx, "a", "key", func(ctx context.Context) error {
+		require.False(s, began, "it ran twice in one call")
+		began = true
+		go takeUp()
+		s.Until(func() bool { return s.others.Stats().Waiting > 0 || ctx.Err() != nil || s.effect == losing }, "the rival waits")
+		return nil
+	})
+	if !began {
+		go takeUp()
+	}
+	rival := <-behind
+	if err == nil {
+		require.ErrorIs(s, rival, lockpool.ErrDone)
+	} else {
+		s.check(err)
+		require.NotContains(s, err.Error(), "not known")
+		require.NoError(s, rival)
+	}
+	require.Equal(s, err != nil, taken)
+	runs, err := s.others.Finished(s.Ctx, "a")
+	require.NoError(s, err)
+	require.Equal(s, "key", runs[len(runs)-1].Key)
+}
+
+// waitForARun waits while the rival finishes the run.
+func (s *stage) waitForARun() {
+	var end func() (grip, error)
+	require.NoError(s, s.others.Once(s.Ctx, "a", "key", func(context.Context) error {
+		end = s.begin(s.Ctx, func(ctx context.Context, p *lockpool.Pool, _ bool) (grip, error) {
+			return nil, p.Once(ctx, "a", "key", func(context.Context) error { return errors.New("it ran") })
+		})
+		return nil
+	}))
+	_, err := end()
+	s.check(err, lockpool.ErrDone)
+}
+
+// finishARunWithin calls Once while it holds the lock, which it keeps. There is a record of
+// another run.
+func (s *stage) finishARunWithin() {
+	require.NoError(s, s.others.Once(s.Ctx, "a", "other", func(context.Context) error { return nil }))
+	l, err := s.pool.Lock(s.Ctx, "a")
+	if !s.check(err) {
+		return
+	}
+	ctx := l.Context(s.Ctx)
+	n := 0
+	err = s.pool.Once(ctx, "a", "key", func(context.Context) error { n++; return nil })
+	finished := err == nil
+	if ctx.Err() == nil || !errors.Is(err, context.Canceled) { // else the lock was lost before
+		s.check(err)
+	}
+	s.check(l.Unlock(s.Ctx))
+	runs, err := s.others.Finished(s.Ctx, "a")
+	require.NoError(s, err)
+	require.Equal(s, finished, len(runs) == 2)
 }

@@ -352,9 +352,9 @@ type unconfirmed struct{ error }
 
 func (u unconfirmed) Unwrap() error { return u.error }
 
-// release releases the lock, whatever its depth. It calls no user code, which report
-// does, so nothing delays the next holder.
-func (h *hold) release(ctx context.Context, cause error) release {
+// release releases the lock, whatever its depth, and records run in the same step if it is
+// not nil. It calls no user code, which report does, so nothing delays the next holder.
+func (h *hold) release(ctx context.Context, cause error, run *finishedRun) release {
 	r := release{hold: h, began: time.Now()}
 	if err := h.tenancy.session.Err(); err != nil { // watchSession may not have come to it
 		cause = lostWith(err)
@@ -375,13 +375,20 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	ctx, cancel := beyondHolds(ctx)
 	defer cancel()
 	r.asked = true
-	err := h.tenancy.removeNode(ctx)
+	var err error
+	if run != nil {
+		err = h.tenancy.finish(run, false)
+	} else {
+		err = h.tenancy.removeNode(ctx)
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before the release
 		r.cause = lostWith(err)
 		h.life.markLost(r.cause)
 		r.err = r.cause
+	case run != nil:
+		r.err = err
 	case errors.Is(err, driver.ErrSessionLost): // after the release, and the node with it
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		r.err = unconfirmed{fmt.Errorf("released, but the server has not confirmed it yet: %w", err)}

@@ -20,6 +20,9 @@ const (
 	// a lock before the pool gives it back to the service.
 	DefaultLocalTurns = 1000
 
+	// DefaultKeepDone is the default time for which records of finished runs are kept.
+	DefaultKeepDone = 7 * 24 * time.Hour
+
 	// sessionLoad is the number of handles on a session at which another one is opened.
 	// It is not a limit: when no more sessions may be opened, handles share them.
 	sessionLoad = 32

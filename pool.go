@@ -231,18 +231,22 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 	for _, l := range locks {
 		under := newHeldContext(inner, l)
 		inner = under
-		defer func() { // unlocks each lock, whatever panics
-			unlockErr := l.Unlock(ctx)
-			under.end(ErrNotHeld)
-			if errors.Is(err, context.Canceled) && context.Cause(under) == ErrRevoked && l.hold.life.isRevoked() {
-				err = errors.Join(err, &LockError{opHold, l.hold.name, ErrRevoked})
-			}
-			if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues in the background
-				err = errors.Join(err, unlockErr)
-			}
-		}()
+		defer func() { err = under.done(err, l.Unlock(ctx)) }() // unlocks each lock, whatever panics
 	}
 	return fn(inner)
+}
+
+// done ends the context of a function that was called under a lock, when the lock has been
+// unlocked. It returns the error for the caller.
+func (c *heldContext) done(err, unlockErr error) error {
+	c.end(ErrNotHeld)
+	if errors.Is(err, context.Canceled) && context.Cause(c) == ErrRevoked && c.hold.life.isRevoked() {
+		err = errors.Join(err, &LockError{opHold, c.hold.name, ErrRevoked})
+	}
+	if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues in the background
+		err = errors.Join(err, unlockErr)
+	}
+	return err
 }
 
 var errNilFunc = errors.New("lockpool: Do: the function is nil")

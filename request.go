@@ -14,6 +14,9 @@ const (
 	opLock     = "lock"
 	opLockAll  = "lock all"
 	opAcquire  = "acquire"
+	opOnce     = "once"
+	opFinished = "finished runs of"
+	opForget   = "forget runs of"
 	opSetLimit = "set limit of"
 	opUnlock   = "unlock"
 	opHold     = "hold"
@@ -26,7 +29,7 @@ const (
 
 // request is what a call asks for.
 type request struct {
-	op        string // opLock, opLockAll or opAcquire
+	op        string // opLock, opLockAll, opAcquire or opOnce
 	shared    bool
 	try       bool // does not wait for other contenders
 	plain     bool
@@ -35,6 +38,9 @@ type request struct {
 	wait      time.Duration // then the longest wait
 
 	permits, limit int // of a semaphore
+
+	keepDone    time.Duration // of opOnce: how long records are kept
+	hasKeepDone bool
 }
 
 // String is the operation as a LockError names it.
@@ -98,6 +104,12 @@ func Revocable() LockOption {
 	return func(r *request) { r.revocable = true }
 }
 
+// KeepDone sets how long [Pool.Once] keeps the records of finished runs, instead of
+// [DefaultKeepDone]. All callers that use a name should state the same.
+func KeepDone(d time.Duration) LockOption {
+	return func(r *request) { r.keepDone = d; r.hasKeepDone = true }
+}
+
 // with returns the request with the options of the call applied. (If the options
 // changed it in place, it would move to the heap, and reentry needs no heap.)
 func (r request) with(opts []LockOption) (request, error) {
@@ -112,6 +124,12 @@ func (r request) with(opts []LockOption) (request, error) {
 		return r, errors.New("a plain lock cannot be shared: leave out Plain, or lock it exclusively")
 	case r.op == opAcquire && (r.plain || r.shared):
 		return r, errors.New("permits are neither plain nor shared: leave out Plain and Shared")
+	case r.op == opOnce && (r.plain || r.shared):
+		return r, errors.New("a run is neither plain nor shared: leave out Plain and Shared")
+	case r.op == opOnce && r.keepDone <= 0:
+		return r, errors.New("KeepDone: records must be kept for some time")
+	case r.op != opOnce && r.hasKeepDone:
+		return r, errors.New("KeepDone is for Once")
 	case r.try && r.bounded && r.wait > 0:
 		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock, RLock or Acquire")
 	case r.bounded && r.wait <= 0:

@@ -39,14 +39,19 @@ func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
 // session is lost meanwhile. It takes no handle: a pool whose handles all wait can
 // still inspect and break what they wait for.
 func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *session) error) error {
+	return p.withSessionUntil(p.accepting, ctx, do)
+}
+
+// withSessionUntil is withSession, until the pool's context until ends: accepting or alive.
+func (p *Pool) withSessionUntil(until, ctx context.Context, do func(ctx context.Context, s *session) error) error {
 	if err := ctx.Err(); err != nil { // panics if ctx is nil
 		return withCause(ctx, err)
 	}
-	if p.accepting.Err() != nil || !p.begin() {
+	if until.Err() != nil || !p.begin() {
 		return ErrPoolClosed
 	}
 	defer p.work.Done()
-	ctx, cancel := bound(ctx, p.accepting)
+	ctx, cancel := bound(ctx, until)
 	defer cancel(nil)
 	for {
 		began := time.Now()

@@ -123,7 +123,7 @@ type localWaiter struct {
 
 // mayWaitLocally reports whether a request may wait in a localQueue.
 func (h *Handle) mayWaitLocally(req request) bool {
-	if kind := req.kind(); h.pool.cfg.localTurns == 0 || req.try || kind != driver.Mutex && kind != driver.Read {
+	if kind := req.kind(); h.pool.cfg.localTurns == 0 || req.try || req.op == opOnce || kind != driver.Mutex && kind != driver.Read {
 		return false
 	}
 	return !h.holdsAny()

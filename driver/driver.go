@@ -58,6 +58,13 @@ var (
 	// ErrSequenceExhausted reports that sequence numbers no longer order the
 	// queue: its counter is exhausted.
 	ErrSequenceExhausted = errors.New("sequence numbers of the queue are exhausted")
+
+	// ErrRecorded reports that there is a record of that name and key already.
+	ErrRecorded = errors.New("recorded before")
+
+	// ErrUndecided reports that a transaction was sent, that its answer was not received,
+	// and that it may yet be carried out.
+	ErrUndecided = errors.New("it is not known whether the service carried it out")
 )
 
 // A semaphore keeps its contenders in two queues below its name, and its limit in a
@@ -67,6 +74,10 @@ const (
 	Leases = "leases" // the holders of permits, and the one contender that waits for them
 	Limit  = "limit"
 )
+
+// Records is where a service keeps the records of finished runs. No lock has a name that
+// begins with this part.
+const Records = ".done"
 
 // Driver opens connectors from connect strings.
 type Driver interface {
@@ -180,6 +191,38 @@ type Session interface {
 	// the node was gone already.
 	Revoke(ctx context.Context, queue string, node Node) error
 
+	// Finish creates a record and, in the same step, removes the node or, if keep is true,
+	// checks that it exists. So whoever is granted the lock later finds the record.
+	//
+	// A nil error means that the record was created. Otherwise the caller still has the
+	// node to remove, and there is no such record and never will be, unless the error is
+	// ErrUndecided: then Settle tells. It is ErrRemoved if the node was gone, and
+	// ErrRecorded if there was another record. The end of ctx ends the call.
+	Finish(ctx context.Context, queue string, node Node, keep bool, r Record) error
+
+	// Settle decides a Finish whose outcome is not known because its session, another
+	// one, is over. It makes sure that the node is gone, so that Finish cannot succeed
+	// anymore, and then reports whether the record exists.
+	Settle(ctx context.Context, queue string, node Node, r Record) (recorded bool, err error)
+
+	// Record returns the record of that name and key, if there is one. The service may be
+	// slow to show one that other sessions have created, but what was recorded under a
+	// lock is shown to those who were granted the lock later.
+	Record(ctx context.Context, name, key string) (r Record, found bool, err error)
+
+	// Records returns all records of that name, the oldest first. They include all that
+	// were created before the call.
+	Records(ctx context.Context, name string) ([]Record, error)
+
+	// Forget removes the records of that name with the given keys, or all of them if no
+	// keys are given.
+	Forget(ctx context.Context, name string, keys ...string) error
+
+	// ForgetOld removes the records of that name that are older than keep when the given
+	// one is created, by the service's clock. It does nothing if it did so for any caller
+	// in the last quarter of that time.
+	ForgetOld(ctx context.Context, r Record, keep time.Duration) error
+
 	// Verify asks the service whether the node exists, in a way that a server cut off
 	// from the others cannot answer. The error is ErrRemoved if the node does not
 	// exist.
@@ -260,6 +303,16 @@ type Contender struct {
 	Created int64     // like Watch.Created
 	Joined  time.Time // by the service's clock
 	Data    []byte    // as stored by Join
+}
+
+// Record says that a run has finished. It does not end with a session.
+type Record struct {
+	Name, Key string // each one part of a lock's name, such as lockpool.Escape returns
+	Data      []byte // different from that of every other record
+
+	// Set by the service.
+	Created  int64     // like Watch.Created
+	Finished time.Time // by the service's clock
 }
 
 // Node is one contender in a queue. It may consist of several nodes of the

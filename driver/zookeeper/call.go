@@ -91,14 +91,22 @@ func (s *Session) ask(ctx context.Context, send func() *request) (*request, erro
 		if !isUnsure(q.err) {
 			return q, nil
 		}
-		select {
-		case <-time.After(minBackoff):
-		case <-ctx.Done():
-			return nil, s.gaveUp(ctx)
-		case <-s.alive.Done():
-			return nil, s.gaveUp(ctx)
+		if err := s.pause(ctx); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// pause pauses before a request is repeated. It returns an error if ctx ends or the session
+// is over.
+func (s *Session) pause(ctx context.Context) error {
+	select {
+	case <-time.After(minBackoff):
+		return nil
+	case <-ctx.Done():
+	case <-s.alive.Done():
+	}
+	return s.gaveUp(ctx)
 }
 
 // gaveUp returns the error of a call for which await reported false.

@@ -124,14 +124,7 @@ func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
 // creates the nodes, it creates the last n directories of the path: so nobody else has had
 // a node in the queue before, and no server removes it in between.
 func (s *Session) beginJoinOfNew(dir string, n int, endings []string, data []byte) *joinAttempt {
-	flags := int32(0)
-	if s.usesContainers() {
-		flags = zk.FlagContainer
-	}
-	creates := make([]any, n)
-	for i, path := n-1, dir; i >= 0; i, path = i-1, parent(path) {
-		creates[i] = &zk.CreateRequest{Path: path, Flags: flags, Acl: s.cfg.ACL}
-	}
+	creates := s.directoryCreates(dir, n)
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings), directories: n}
 	a.create = s.createContender(dir, a.guid, endings, data, creates...)
 	a.create.noted = func(q *request) {
@@ -140,6 +133,20 @@ func (s *Session) beginJoinOfNew(dir string, n int, endings []string, data []byt
 	}
 	s.requests.start(a.create)
 	return a
+}
+
+// directoryCreates returns the parts of a transaction that create the last n directories of
+// the path.
+func (s *Session) directoryCreates(dir string, n int) []any {
+	flags := int32(0)
+	if s.usesContainers() {
+		flags = zk.FlagContainer
+	}
+	creates := make([]any, n)
+	for i, path := n-1, dir; i >= 0; i, path = i-1, parent(path) {
+		creates[i] = &zk.CreateRequest{Path: path, Flags: flags, Acl: s.cfg.ACL}
+	}
+	return creates
 }
 
 // createContainers creates dir, and its parents where they are missing. Whether or not

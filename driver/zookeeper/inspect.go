@@ -210,7 +210,8 @@ func (s *Session) readLocks(name string, found func(name string)) read {
 			switch path := begin + child; {
 			case isContender(child):
 				inUse = name != ""
-			case path != "zookeeper" || s.cfg.Chroot != "": // which is the server's own
+			case path == driver.Records, path == "zookeeper" && s.cfg.Chroot == "": // the latter is the server's own
+			default:
 				more = append(more, s.readLocks(path, found))
 			}
 		}

@@ -35,8 +35,11 @@ func (c *Connector) CheckName(name string) error {
 	if of, last, ok := cutLast(name); ok && (last == driver.Guards || last == driver.Leases || last == driver.Limit) {
 		return fmt.Errorf("%s is where a semaphore %q keeps its nodes", name, of)
 	}
-	if first, _, _ := strings.Cut(name, "/"); first == "zookeeper" && c.cfg.Chroot == "" {
+	switch first, _, _ := strings.Cut(name, "/"); {
+	case first == "zookeeper" && c.cfg.Chroot == "":
 		return errors.New("/zookeeper belongs to the server; use another name or a chroot")
+	case first == driver.Records:
+		return fmt.Errorf("%s is where the records of finished runs are", driver.Records)
 	}
 	return nil
 }

@@ -172,9 +172,9 @@ func (q *request) decode(body []byte) error {
 }
 
 // decodeMulti returns the error of the first part that was not carried out, if there is
-// one.
+// one, and sets q.failed.
 func (q *request) decodeMulti(d *decoder) (err error) {
-	for d.err == nil {
+	for part := 0; d.err == nil; part++ {
 		op, done, _ := d.int(), d.bool(), d.int()
 		if done {
 			break
@@ -189,7 +189,9 @@ func (q *request) decodeMulti(d *decoder) (err error) {
 			d.stat()
 		case opError:
 			if code := d.int(); err == nil {
-				err = errorOf(code)
+				if err = errorOf(code); err != nil {
+					q.failed = part
+				}
 			}
 		case opDelete, opCheck:
 		default:

@@ -70,6 +70,7 @@ type request struct {
 	data     []byte
 	stat     zk.Stat
 	children []string
+	failed   int // of a transaction with an error: which part of it that is about
 }
 
 var errTooLarge = errors.New("the request is too large")

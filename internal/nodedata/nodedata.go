@@ -25,7 +25,8 @@ type Record struct {
 	Trace string `json:"traceparent,omitempty"` // of the span of the request, in W3C's format
 	Ask   string `json:"ask,omitempty"`         // common to the nodes of one caller that acquires permits
 	Local bool   `json:"local,omitempty"`       // the process may pass the lock on to other requests of its own
-	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded: its node is newer than its token
+	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded, whose node is newer than its token, or of a run
+	Run   string `json:"run,omitempty"`         // of the record of a run: different for each
 
 	text string // the data that another client has stored
 }
@@ -70,6 +71,13 @@ func (o Owner) Data(span trace.SpanContext, local, permits bool) []byte {
 // WithToken adds the fencing token to the data of a node.
 func WithToken(data []byte, token int64) []byte {
 	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d}`, token)
+}
+
+// OfRun adds to the data of a node what makes it the data of a record: the fencing token
+// of the lock, and an identifier of the run.
+func OfRun(data []byte, token int64) []byte {
+	data = WithToken(data, token)
+	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"run":"%s"}`, uuid.NewString())
 }
 
 const (

@@ -45,6 +45,11 @@ func (t *Telemetry) LogLongWait(ctx context.Context, lock Lock, waited time.Dura
 	t.Logger.WarnContext(ctx, "lockpool: long wait for a lock", attrs...)
 }
 
+// LogOldRecords warns that old records of runs could not be removed.
+func (t *Telemetry) LogOldRecords(ctx context.Context, lock string, err error) {
+	t.Logger.WarnContext(ctx, "lockpool: old records of finished runs were not removed", "lock", lock, "error", err)
+}
+
 // LogSelfDeadlock warns of a goroutine that seems to wait for itself.
 func (t *Telemetry) LogSelfDeadlock(ctx context.Context, lock string) {
 	t.Logger.WarnContext(ctx, "lockpool: a goroutine waits for a lock that the holder in its context has on another goroutine; "+

@@ -60,6 +60,7 @@ func charge(context.Context) error   { return nil }
 func read(context.Context) error     { return nil }
 func reindex(context.Context) error  { return nil }
 func train(context.Context) error    { return nil }
+func cleanUp(context.Context) error  { return nil }
 func transfer(context.Context) error { return nil }
 func work(context.Context) error     { return nil }
 func write(context.Context) error    { return nil }

@@ -1,0 +1,304 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+)
+
+// Once calls fn under the lock of that name, unless a run for the key has finished before,
+// on any machine: then the error is a [*DoneError], which wraps ErrDone. It is for jobs
+// that several machines start, and that one is to do; the key says which job it is:
+//
+//	today := time.Now().UTC().Format(time.DateOnly)
+//	err := pool.Once(ctx, "cron/cleanup", today, cleanUp)
+//	if errors.Is(err, lockpool.ErrDone) {
+//		return nil // another machine has done it
+//	}
+//
+// A run has finished when fn has returned nil and the lock was held until then. That is
+// recorded in the step that gives the lock back, so no other caller is granted the lock
+// without finding the record. A nil error means that this call's run has finished. If fn
+// returns an error or panics, or the process or its session ends, there is no record, and
+// the next caller, perhaps one that waits already, runs fn again. So a key finishes once;
+// fn starts once more for each run that did not finish, and what an unfinished run has
+// left behind must not harm the next one.
+//
+// Once waits for the lock until ctx ends, as [Pool.Do] does; a key that is done costs one
+// request, and no wait. With WaitAtMost(0), the error is ErrLocked if another caller of
+// that name runs. All options of Do but Plain and Shared apply, and [KeepDone]. If this
+// holder holds the lock already, it enters it again. Runs for different keys of a name
+// exclude each other.
+//
+// fn gets a context like that of Do. If the lock is lost before the run is recorded, the
+// error wraps ErrLockLost, and the run has not finished. If the connection breaks while
+// it is being recorded, Once finds out whether it was. It gives up 5 s after ctx has
+// ended: then the error wraps ErrLockLost, and says that the outcome is not known.
+//
+// Records are kept for a week, unless [KeepDone] says otherwise, and then removed by later
+// runs of the same name. A key whose record is gone runs again. Name and key are visible to
+// all who can read the service's data.
+func (p *Pool) Once(ctx context.Context, name, key string, fn func(ctx context.Context) error, opts ...LockOption) error {
+	return once(ctx, p, p.enter, name, key, fn, opts)
+}
+
+// Once is [Pool.Once], with the handle as the holder.
+func (h *Handle) Once(ctx context.Context, name, key string, fn func(ctx context.Context) error, opts ...LockOption) error {
+	return once(ctx, h.pool, h.enter, name, key, fn, opts)
+}
+
+// Run is a run of a function that has finished; see [Pool.Once].
+type Run struct {
+	Name, Key string
+	Finished  time.Time // by the service's clock
+	Owner     string    // see WithOwner
+	Host      string
+	PID       int
+	Token     int64  // of the lock that it held; see Lock.Token
+	Trace     string // the span that it was called in, as W3C's traceparent, if there is one
+}
+
+// DoneError is the error of [Pool.Once] for a key of which a run has finished. It wraps
+// ErrDone.
+type DoneError struct{ Run }
+
+func (e *DoneError) Error() string {
+	by := nodedata.Record{Owner: e.Owner, Host: e.Host, PID: e.PID}
+	return fmt.Sprintf("%s: the run for %q finished at %s (%s)", ErrDone, e.Key, e.Finished.UTC().Format(time.RFC3339), by)
+}
+
+func (e *DoneError) Unwrap() error { return ErrDone }
+
+// Finished returns the records of the finished runs of that name, the oldest first.
+func (p *Pool) Finished(ctx context.Context, name string) (runs []Run, err error) {
+	var records []driver.Record
+	if err = p.checkName(name); err == nil {
+		err = p.withSession(ctx, func(ctx context.Context, s *session) (err error) {
+			records, err = s.Records(ctx, Escape(name))
+			return err
+		})
+	}
+	for _, r := range records {
+		key, err := Unescape(r.Key)
+		if err != nil {
+			key = r.Key // of a node that was created by hand
+		}
+		runs = append(runs, newRun(name, key, r))
+	}
+	return runs, lockError(opFinished, name, err)
+}
+
+// Forget removes the records of the finished runs of that name with the given keys, or all
+// of them if no keys are given. Then these keys can run again. It is not an error if there
+// is no record.
+func (p *Pool) Forget(ctx context.Context, name string, keys ...string) error {
+	err := p.checkName(name)
+	var escaped []string
+	for _, key := range keys {
+		if err == nil {
+			err = checkKey(key)
+		}
+		escaped = append(escaped, Escape(key))
+	}
+	if err == nil {
+		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return s.Forget(ctx, Escape(name), escaped...) })
+	}
+	return lockError(opForget, name, err)
+}
+
+// maxKey bounds the escaped key, as a name is bounded.
+const maxKey = 512
+
+func checkKey(key string) error {
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: the key is empty", ErrInvalidName)
+	case len(Escape(key)) > maxKey:
+		return fmt.Errorf("%w: the escaped key is longer than %d bytes", ErrInvalidName, maxKey)
+	}
+	return nil
+}
+
+func newRun(name, key string, r driver.Record) Run {
+	by := nodedata.Parse(r.Data)
+	return Run{Name: name, Key: key, Finished: r.Finished, Owner: by.Owner, Host: by.Host, PID: by.PID, Token: by.Token, Trace: by.Trace}
+}
+
+// jobRun is one call of Once.
+type jobRun struct {
+	pool      *Pool
+	name, key string
+	record    driver.Record
+}
+
+func once(ctx context.Context, p *Pool, enter func(context.Context, string, request, *Lock) (*Lock, error), name, key string,
+	fn func(ctx context.Context) error, opts []LockOption) error {
+	if fn == nil {
+		return errors.New("lockpool: Once: the function is nil")
+	}
+	req, err := request{op: opOnce, keepDone: DefaultKeepDone}.with(opts)
+	if err == nil {
+		err = p.checkName(name)
+	}
+	if err == nil {
+		err = checkKey(key)
+	}
+	if err != nil {
+		return &LockError{opOnce, name, err}
+	}
+	j := &jobRun{p, name, key, driver.Record{Name: Escape(name), Key: Escape(key)}}
+	began := time.Now()
+	if err := j.look(ctx, req); errors.Is(err, ErrDone) { // the lock reports other errors
+		return &LockError{opOnce, name, err}
+	}
+	req.wait -= time.Since(began)
+	l, err := enter(ctx, name, req, new(Lock))
+	if err != nil {
+		return err
+	}
+	if err = j.run(ctx, l, fn); err != nil {
+		return err
+	}
+	err = l.hold.tenancy.session.ForgetOld(ctx, j.record, req.keepDone)
+	if err != nil && ctx.Err() == nil && p.accepting.Err() == nil {
+		p.telemetry.LogOldRecords(ctx, name, err)
+	}
+	return nil
+}
+
+// look looks for a record before the lock is taken.
+func (j *jobRun) look(ctx context.Context, req request) error {
+	ctx, cancel := req.bound(ctx)
+	defer cancel()
+	return j.pool.withSession(ctx, func(ctx context.Context, s *session) error { return j.check(ctx, s) })
+}
+
+// check returns a DoneError if there is a record.
+func (j *jobRun) check(ctx context.Context, s *session) error {
+	r, found, err := s.Record(ctx, j.record.Name, j.record.Key)
+	if found {
+		return &DoneError{newRun(j.name, j.key, r)}
+	}
+	return err
+}
+
+// run calls fn under the lock, if there is no record, and records that it has finished.
+func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) error) (err error) {
+	under := newHeldContext(ctx, l)
+	var run *finishedRun
+	defer func() {
+		if run == nil {
+			err = under.done(err, l.Unlock(ctx))
+		} else {
+			err = under.done(err, lockError(opOnce, j.name, j.finish(ctx, l, run)))
+		}
+	}()
+	// On the session that holds the lock: it has seen what happened before the grant.
+	if err = j.check(under, l.hold.tenancy.session); err == nil {
+		var token int64
+		token, err = l.Token(under)
+		j.record.Data = nodedata.OfRun(j.pool.owner.Data(j.span(ctx), false, false), token)
+	}
+	if err != nil {
+		if under.Err() != nil {
+			err = withCause(under, err)
+		} else {
+			err = asLoss(err)
+		}
+		return &LockError{opOnce, j.name, err}
+	}
+	if err = fn(under); err == nil {
+		run = &finishedRun{record: j.record}
+	}
+	return err
+}
+
+func (j *jobRun) span(ctx context.Context) (span trace.SpanContext) {
+	if !j.pool.telemetry.NoLinks {
+		span = trace.SpanContextFromContext(ctx)
+	}
+	return span
+}
+
+// finishedRun is a run that is to be recorded as finished.
+type finishedRun struct {
+	record driver.Record
+	wait   context.Context // bounds the wait for the outcome
+}
+
+// errNotLast means that a lock stays held when an entry is left.
+var errNotLast = errors.New("the lock stays held")
+
+// finish unlocks, and records the run.
+func (j *jobRun) finish(ctx context.Context, l *Lock, run *finishedRun) error {
+	wait, cancel := outlasting(ctx, closeTimeout)
+	defer cancel()
+	run.wait = wait
+	err := l.hold.handle.unlock(ctx, l, run)
+	if err == errNotLast {
+		err = l.hold.settleRun(run, l.hold.tenancy.finish(run, true))
+		_ = l.Unlock(ctx) // tells what happens to the lock after the record
+	}
+	if errors.Is(err, driver.ErrRecorded) { // fn has called Once itself
+		if done := j.check(wait, l.hold.tenancy.session); done != nil {
+			err = done
+		}
+	}
+	return err
+}
+
+// finish records a run while the lock is held, and gives back the lock unless keep is true.
+func (t *tenancy) finish(run *finishedRun, keep bool) error {
+	node, err := t.current(run.wait)
+	if err == nil {
+		err = t.session.Finish(run.wait, t.queue, node, keep, run.record)
+	}
+	if err != nil && !keep {
+		_ = t.removeNode(canceled) // continues in the background
+	}
+	return err
+}
+
+// settleRun returns the error for the caller of a run with the result err of its
+// recording, whose outcome it finds out if it is not known.
+func (h *hold) settleRun(run *finishedRun, err error) error {
+	s := h.tenancy.session
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, driver.ErrUndecided):
+		return fmt.Errorf("the run was not recorded as finished: %w", asLoss(err))
+	case s.Err() == nil: // wait has ended
+		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", lostWith(err))
+	}
+	h.tenancy.mu.Lock()
+	node := h.tenancy.node
+	h.tenancy.mu.Unlock()
+	p, recorded := h.handle.pool, false
+	unknown := p.withSessionUntil(p.alive, run.wait, func(ctx context.Context, s *session) (err error) {
+		recorded, err = s.Settle(ctx, h.tenancy.queue, node, run.record)
+		return err
+	})
+	switch {
+	case unknown != nil:
+		return fmt.Errorf("it is not known whether the run was recorded as finished: %w (%w)", asLoss(err), unknown)
+	case !recorded:
+		return fmt.Errorf("the run was not recorded as finished: %w", lostWith(s.Err()))
+	}
+	return nil
+}
+
+// asLoss makes the error of a request on the session of a lock say that the lock is lost,
+// if it means that.
+func asLoss(err error) error {
+	if !errors.Is(err, ErrLockLost) && (errors.Is(err, driver.ErrSessionLost) || errors.Is(err, driver.ErrRemoved)) {
+		return lostWith(err)
+	}
+	return err
+}
