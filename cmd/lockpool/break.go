@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/charmbracelet/x/term"
 	"github.com/spf13/cobra"
@@ -99,7 +100,7 @@ func demandCommand(c *connection, d demand, args cobra.PositionalArgs, cmd *cobr
 // targets returns the contenders with the nodes, or the holders if none are given.
 func (d demand) targets(pool *lockpool.Pool, name string, nodes []string) (targets []lockpool.Contender, err error) {
 	var q lockpool.Queue
-	err = promptly(func(ctx context.Context) error {
+	err = reaching(pool, func(ctx context.Context) error {
 		q, err = pool.Queue(ctx, name)
 		return err
 	})
@@ -147,22 +148,27 @@ func target(c lockpool.Contender) string {
 }
 
 func (d demand) carryOut(pool *lockpool.Pool, name string, c lockpool.Contender) error {
-	err := promptly(func(ctx context.Context) error { return d.make(ctx, pool, name, c.Node) })
+	err := reaching(pool, func(ctx context.Context) error { return d.make(ctx, pool, name, c.Node) })
 	if errors.Is(err, lockpool.ErrNotHeld) {
 		return fmt.Errorf("%s has no longer anything of %s", who(c), quoted(name))
 	}
 	return err
 }
 
-// promptly calls f, which asks the service, with a limited time.
-func promptly(f func(ctx context.Context) error) error {
+// reaching calls f when the service has answered, which it must do promptly. What f asks
+// for may take longer, if there is much of it.
+func reaching(pool *lockpool.Pool, f func(ctx context.Context) error) error {
+	const patience = 10 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := f(ctx)
-	if err != nil && ctx.Err() != nil {
+	err := pool.Ping(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return &failure{failed, fmt.Errorf("%w; %w", err, errNoAnswer)}
+	case err != nil:
+		return err
 	}
-	return err
+	return f(context.Background())
 }
 
 // confirmed asks, and reports whether the answer is yes.

@@ -43,7 +43,7 @@ is only advice.`,
 			if _, err := zookeeper.NewConnector(cfg); err != nil { // which checks more
 				return &failure{misuse, err}
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), 6*patience)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			d := examine(ctx, cfg)
 			if asJSON {
@@ -124,6 +124,9 @@ const (
 	advice = "advice"
 )
 
+// patience is how long doctor waits for one answer.
+const patience = 5 * time.Second
+
 // doctor examines a service.
 type doctor struct {
 	cfg    zookeeper.Config
@@ -153,7 +156,7 @@ func examine(ctx context.Context, cfg zookeeper.Config) *doctor {
 
 // dial connects to a server as the driver does.
 func (d *doctor) dial(ctx context.Context, server string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience/2)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", server)
 	if err != nil || d.cfg.TLS == nil {
@@ -353,7 +356,7 @@ func (silent) Printf(string, ...any) {}
 
 // opened waits for a session.
 func opened(ctx context.Context, events <-chan zk.Event) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	for {
 		select {

@@ -73,7 +73,7 @@ func inspecting(c *connection, run func(ctx context.Context, pool *lockpool.Pool
 			return err
 		}
 		defer pool.Close()
-		return promptly(func(ctx context.Context) error { return run(ctx, pool, cmd, args) })
+		return reaching(pool, func(ctx context.Context) error { return run(ctx, pool, cmd, args) })
 	})
 }
 

@@ -17,9 +17,6 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// patience is how long the commands that only look, or ask, wait for the service.
-const patience = 10 * time.Second
-
 // surveyed returns the queues of the locks below prefix that have a holder or a
 // waiter, sorted by name. It leaves out those whose names no pool accepts.
 func surveyed(ctx context.Context, pool *lockpool.Pool, prefix string) ([]lockpool.Queue, error) {

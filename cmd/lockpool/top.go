@@ -93,7 +93,7 @@ const (
 // look makes a survey.
 func (t *top) look() tea.Msg {
 	s := survey{began: time.Now()}
-	s.err = promptly(func(ctx context.Context) (err error) {
+	s.err = reaching(t.pool, func(ctx context.Context) (err error) {
 		s.queues, err = surveyed(ctx, t.pool, t.prefix)
 		return err
 	})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -275,11 +276,19 @@ func TestTopSurvivesAnOutage(t *testing.T) {
 	sc.contains("1 lock below orders, 2 waiters\n")
 	require.NoError(t, s.Server.Stop(s.Ctx))
 	sc.contains("1 lock below orders, 2 waiters, seen 0s ago")
-	sc.contains(`seen 0s ago: list locks below "orders"`)
 	require.NoError(t, s.Server.Start(s.Ctx))
+	_, _, err := conn.Exists("/") // when it has connected again
+	require.NoError(t, err)
 	sc.contains("1 lock below orders, 2 waiters\n")
 	sc.press("q")
 	sc.contains("exit code 0")
+}
+
+func TestTopSaysWhatIsWrong(t *testing.T) {
+	top := &top{now: time.Now()}
+	top.update(survey{queues: []lockpool.Queue{{Name: "a"}}, began: top.now})
+	top.update(survey{err: errors.New("no answer\x1b[2J")})
+	require.Equal(t, `1 lock, 0 waiters, seen 0s ago: no answer\x1b[2J`, top.title())
 }
 
 // Looking is bounded: one look a second, or less if it takes long.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -102,6 +104,24 @@ waits for 0s: depot, process 404 on web4 (mutex)
   node     _c_*-lock-0000000001
 `[1:], normalized(s.prints("show", "stock/7")))
 	s.fails(118, `queue of "a//b": invalid lock name: it has an empty part (two slashes, or one at either end)`, "show", "a//b")
+}
+
+func TestKindsAreTold(t *testing.T) {
+	s := newShell(t)
+	pool := s.Pool()
+	permits, _, _ := s.Acquire(pool.Semaphore("s", 3), 2), s.RLock(pool, "reads"), s.Lock(pool, "plain", lockpool.Plain())
+	waiter := s.EnqueueForPermits(s.Pool().Semaphore("s", 3), 2, 2)
+	require.Equal(t, `
+NAME   KIND       HOLDERS  WAITERS  HELD  WAITING
+plain  plain            1        0 ≤0s        -
+reads  read             1        0 ≤0s        -
+s      semaphore        1        1 ≤0s 0s
+`[1:], normalized(s.prints("ls")))
+	out := s.prints("show", "s")
+	require.Equal(t, 2, strings.Count(out, "(semaphore, 2 permits)"), out)
+	require.Contains(t, s.prints("show", "s", "--json"), `"permits": 2,`)
+	s.Release(permits)
+	s.Release(waiter.Granted())
 }
 
 func TestJSONIsStable(t *testing.T) {
@@ -328,4 +348,22 @@ func TestSilentServersEndCommands(t *testing.T) {
 	require.Equal(t, 1, strings.Count(ls.stderr.String(), "\n"), ls.stderr.String())
 	require.Equal(t, 1, doctor.code())
 	require.Contains(t, doctor.stdout.String(), "i/o timeout")
+}
+
+// What people see of each other's lockpool run.
+func TestRunsAreSeenAndBroken(t *testing.T) {
+	s := newShell(t)
+	first := s.start("run", "cron/backup", "--", "sh", "-c", "echo started; sleep 60")
+	s.Until(func() bool { return first.stdout.String() != "" }, "the lock")
+	second := s.start("run", "cron/backup", "--", "echo", "second")
+	s.AwaitQueue("cron/backup", 2)
+	require.Regexp(t, `^cron/backup: 1 holder, 1 waiter
+
+holds for ≤\d+s: sh, process `+strconv.Itoa(first.Process.Pid)+` on \S+ \(mutex\)
+(  .*\n)+
+waits for \d+s: echo, process `+strconv.Itoa(second.Process.Pid)+` on `, s.prints("show", "cron/backup"))
+	require.Regexp(t, `^cron/backup is taken from sh, process \d+ on \S+\n$`, s.prints("break", "--yes", "cron/backup"))
+	require.Equal(t, 117, first.code())
+	require.Zero(t, second.code())
+	require.Equal(t, "second\n", second.stdout.String())
 }
