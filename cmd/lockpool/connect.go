@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -24,6 +25,8 @@ type connection struct {
 	tls             bool
 	ca, cert, key   string
 	serverName      string
+
+	log io.Writer // of warnings; nil is stderr
 }
 
 func (c *connection) register(flags *pflag.FlagSet) {
@@ -39,7 +42,7 @@ func (c *connection) register(flags *pflag.FlagSet) {
 }
 
 // open returns a pool for the flags, which connects when it is first used. The pool's
-// warnings go to stderr.
+// warnings go to c.log.
 func (c *connection) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
 	cfg, err := c.config()
 	if err != nil {
@@ -50,6 +53,12 @@ func (c *connection) open(opts ...lockpool.Option) (*lockpool.Pool, error) {
 		return nil, &failure{misuse, err}
 	}
 	return lockpool.OpenConnector(connector, append([]lockpool.Option{lockpool.WithLogger(cfg.Logger)}, opts...)...)
+}
+
+// visit is open for commands that hold no lock, and report themselves what goes wrong.
+func (c *connection) visit() (*lockpool.Pool, error) {
+	c.log = io.Discard
+	return c.open(lockpool.WithMaxSessions(1))
 }
 
 // config returns the configuration of the ZooKeeper driver, the only one there is.
@@ -80,7 +89,11 @@ func (c *connection) config() (cfg zookeeper.Config, err error) {
 		cfg.ACL = nil // that of the user, unlike the one that ParseDSN has chosen
 	}
 	cfg.TLS, err = c.tlsConfig()
-	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := c.log
+	if log == nil {
+		log = os.Stderr
+	}
+	cfg.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	return cfg, err
 }
 

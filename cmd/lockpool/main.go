@@ -53,7 +53,8 @@ waits for them. Every command connects to the server of --server or LOCKPOOL_SER
 	}
 	c := new(connection)
 	c.register(root.PersistentFlags())
-	root.AddCommand(runCommand(c), guardCommand(), manCommand(root))
+	root.AddCommand(runCommand(c), guardCommand(), lsCommand(c), showCommand(c), topCommand(c), breakCommand(c),
+		revokeCommand(c), devCommand(), doctorCommand(c), manCommand(root))
 	root.InitDefaultCompletionCmd()
 	return root
 }
@@ -150,10 +151,13 @@ var hints = []struct {
 	{context.DeadlineExceeded, busy, ""},
 }
 
-// oneLine returns the text of err as a single line, without the library's prefix.
+var errNoAnswer = errors.New("the service did not answer in time; check --server or LOCKPOOL_SERVER, and whether its servers run")
+
+// oneLine returns the text of err as a single line, without the library's prefix. Names
+// in it may be those of other clients.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "lockpool: ")
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return printable(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
 }
 
 // exitCodeTable lists the outcomes' exit codes.

@@ -248,8 +248,6 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 	return err
 }
 
-var errNoAnswer = errors.New("the service did not answer in time; check --server or LOCKPOOL_SERVER, and whether its servers run")
-
 // endBy ends a wait when a signal arrives, until the function that it returns is called.
 func endBy(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
 	stopped, ended := make(chan struct{}), make(chan struct{})

@@ -1,0 +1,577 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockpool/lockpool/driver/zookeeper"
+)
+
+func doctorCommand(c *connection) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check the service, and what this client may do there",
+		Long: `Doctor reports the servers, the latency, the session timeouts, the rights on the chroot,
+and the clocks, and what of the advice in docs/operations.md is not followed. To find out
+about the latency, the rights and the clocks it creates a node of its own below the
+chroot, and removes it again. The exit code is 1 if something is wrong, and 0 if there
+is only advice.`,
+		Example: "  lockpool doctor\n  lockpool doctor --json",
+		Args:    cobra.NoArgs,
+		RunE: classified(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := c.config()
+			if err != nil {
+				return &failure{misuse, err}
+			}
+			if _, err := zookeeper.NewConnector(cfg); err != nil { // which checks more
+				return &failure{misuse, err}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			d := examine(ctx, cfg)
+			if asJSON {
+				err = printJSON(cmd.OutOrStdout(), d.report)
+			} else {
+				err = d.print(cmd.OutOrStdout())
+			}
+			if err == nil && slices.ContainsFunc(d.report.Findings, func(f finding) bool { return f.Level == wrong }) {
+				return exitStatus(1)
+			}
+			return err
+		}),
+	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// report is the output of lockpool doctor --json. Durations are in milliseconds. What
+// could not be found out is null.
+type report struct {
+	Servers  []serverReport `json:"servers"`
+	Voters   *int           `json:"voters"` // in the ensemble's configuration; 1 without one
+	Session  *sessionReport `json:"session_timeout"`
+	Latency  *latencyReport `json:"latency"`
+	Chroot   string         `json:"chroot"`
+	Probe    string         `json:"probe"` // the node that was created and removed
+	Rights   *rightsReport  `json:"rights"`
+	Contains *bool          `json:"containers"`
+
+	// By how much the service's clock is ahead of this machine's, and how far that may be off.
+	Clock      *float64 `json:"clock_difference_ms"`
+	ClockError *float64 `json:"clock_uncertainty_ms"`
+
+	Findings []finding `json:"findings"`
+}
+
+type serverReport struct {
+	Address string `json:"address"`
+	Error   string `json:"error,omitempty"`
+	Version string `json:"version,omitempty"` // empty if the server does not tell
+	Mode    string `json:"mode,omitempty"`
+	TickMS  int    `json:"tick_ms,omitempty"`
+}
+
+type sessionReport struct {
+	Asked   float64 `json:"asked_ms"`
+	Granted float64 `json:"granted_ms"`
+	Min     float64 `json:"min_ms"`
+	Max     float64 `json:"max_ms"`
+}
+
+type latencyReport struct {
+	Requests    int     `json:"requests"` // of each kind
+	ReadMedian  float64 `json:"read_median_ms"`
+	ReadWorst   float64 `json:"read_worst_ms"`
+	WriteMedian float64 `json:"write_median_ms"`
+	WriteWorst  float64 `json:"write_worst_ms"`
+}
+
+type rightsReport struct {
+	Create bool `json:"create"`
+	Read   bool `json:"read"`
+	Write  bool `json:"write"`
+	Delete bool `json:"delete"`
+	Admin  bool `json:"admin"`
+}
+
+// A finding is something that is wrong, or advice that is not followed.
+type finding struct {
+	Level string `json:"level"`
+	What  string `json:"what"`
+	Why   string `json:"why"`
+	Do    string `json:"do"`
+}
+
+const (
+	wrong  = "wrong"
+	advice = "advice"
+)
+
+// patience is how long doctor waits for one answer.
+const patience = 5 * time.Second
+
+// doctor examines a service.
+type doctor struct {
+	cfg    zookeeper.Config
+	server string // the first that opens sessions
+	report report
+}
+
+func (d *doctor) find(level, what, why, do string) {
+	d.report.Findings = append(d.report.Findings, finding{level, what, why, do})
+}
+
+func examine(ctx context.Context, cfg zookeeper.Config) *doctor {
+	d := &doctor{cfg: cfg}
+	d.report.Chroot = cmp.Or(cfg.Chroot, "/")
+	d.report.Findings = []finding{}
+	d.servers(ctx)
+	if d.server == "" {
+		return d
+	}
+	d.timeouts(ctx)
+	d.access(ctx)
+	if cfg.TLS == nil && cfg.Digest != (zookeeper.Digest{}) {
+		d.find(advice, "the password is sent without TLS", "everyone on the way can read it", "use --tls and the servers' secureClientPort")
+	}
+	return d
+}
+
+// dial connects to a server as the driver does.
+func (d *doctor) dial(ctx context.Context, server string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", server)
+	if err != nil || d.cfg.TLS == nil {
+		return conn, err
+	}
+	cfg := d.cfg.TLS.Clone()
+	if cfg.ServerName == "" {
+		cfg.ServerName, _, _ = net.SplitHostPort(server)
+	}
+	secure := tls.Client(conn, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
+
+// ask sends a four letter word, and returns the answer, which is empty if the server
+// does not allow the word.
+func (d *doctor) ask(ctx context.Context, server, word string) (string, error) {
+	conn, err := d.dial(ctx, server)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience / 2))
+	if _, err := io.WriteString(conn, word); err != nil {
+		return "", err
+	}
+	const most = 1 << 16
+	answer, err := io.ReadAll(io.LimitReader(conn, most))
+	if len(answer) == 0 && err != nil {
+		return "", err
+	}
+	if strings.Contains(string(answer), "not in the whitelist") {
+		return "", nil
+	}
+	return string(answer), nil
+}
+
+// value returns what follows a name at the beginning of a line.
+func value(text, name string) string {
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(line, name); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// servers asks each server of the connect string who it is.
+func (d *doctor) servers(ctx context.Context) {
+	for _, server := range d.cfg.Servers {
+		r := serverReport{Address: server}
+		srvr, err := d.ask(ctx, server, "srvr")
+		version, _, _ := strings.Cut(value(srvr, "Zookeeper version:"), ",")
+		r.Version, r.Mode = version, value(srvr, "Mode:")
+		switch {
+		case err != nil:
+		case strings.Contains(srvr, "not currently serving"):
+			err = errors.New("it runs, but does not serve: it has no majority of the ensemble, or is starting")
+		default:
+			_, err = d.open(ctx, server, d.cfg.SessionTimeout)
+		}
+		if err != nil {
+			r.Error = oneLine(err)
+			d.find(wrong, fmt.Sprintf("%s cannot be used: %s", server, r.Error),
+				"an ensemble has fewer servers to lose than it seems to have", "start the server, or correct the connect string")
+		} else {
+			d.server = cmp.Or(d.server, server)
+		}
+		if r.Mode == "observer" {
+			d.find(advice, server+" is an observer", "behind an observerMasterPort it reports the activity of sessions in two steps, which leases do not cover",
+				"list voting members in the connect string")
+		}
+		switch {
+		case strings.HasSuffix(version, "-zktest"):
+			d.find(advice, server+" is the embedded server for tests", "it keeps everything in memory", "use ZooKeeper 3.9 in production")
+		case strings.HasPrefix(version, "3.8.0") || versionBefore(version, 3, 8):
+			d.find(advice, server+" runs ZooKeeper "+version, "3.8.0 can lose confirmed writes, and older releases are not maintained", "use ZooKeeper 3.9, or a later 3.8 release")
+		}
+		if conf, err := d.ask(ctx, server, "conf"); err == nil {
+			r.TickMS, _ = strconv.Atoi(value(conf, "tickTime="))
+		}
+		d.report.Servers = append(d.report.Servers, r)
+	}
+}
+
+// versionBefore reports whether a version such as 3.7.1-1 is known to be older.
+func versionBefore(version string, major, minor int) bool {
+	var a, b int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &a, &b); n < 2 {
+		return false
+	}
+	return a < major || a == major && b < minor
+}
+
+// open opens a session with a server, closes it, and returns the timeout that was
+// granted, which the client does not tell.
+func (d *doctor) open(ctx context.Context, server string, timeout time.Duration) (granted time.Duration, err error) {
+	conn, err := d.dial(ctx, server)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience / 2))
+	type handshake struct {
+		Length, Protocol int32
+		Zxid             int64
+		Timeout          int32
+		Session          int64
+		Password         [20]byte // with its length
+		ReadOnly         bool
+	}
+	request := handshake{Length: 45, Timeout: int32(timeout.Milliseconds())}
+	request.Password[3] = 16
+	var reply struct {
+		Length, Protocol, Timeout int32
+	}
+	if err = binary.Write(conn, binary.BigEndian, request); err == nil {
+		err = binary.Read(conn, binary.BigEndian, &reply)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("it opens no session: %w", err)
+	}
+	const length, xid, closeSession = 8, 1, -11
+	err = binary.Write(conn, binary.BigEndian, []int32{length, xid, closeSession})
+	if err == nil {
+		_, err = io.Copy(io.Discard, conn) // until the server closes the connection
+	}
+	return time.Duration(reply.Timeout) * time.Millisecond, err
+}
+
+// timeouts finds out the limits of session timeouts by asking for more and less.
+func (d *doctor) timeouts(ctx context.Context) {
+	r := new(sessionReport)
+	for _, t := range []struct {
+		ask     time.Duration
+		granted *float64
+	}{
+		{d.cfg.SessionTimeout, &r.Granted},
+		{time.Millisecond, &r.Min},
+		{24 * time.Hour, &r.Max},
+	} {
+		granted, err := d.open(ctx, d.server, t.ask)
+		if err != nil {
+			d.find(wrong, "no session: "+oneLine(err), "locks need one", "look at the server's log")
+			return
+		}
+		*t.granted = ms(granted)
+	}
+	r.Asked = ms(d.cfg.SessionTimeout)
+	d.report.Session = r
+	if r.Granted != r.Asked {
+		d.find(advice, fmt.Sprintf("the session timeout is %s instead of %s", span(r.Granted), span(r.Asked)),
+			"the servers limit it", "change the timeout, or minSessionTimeout or maxSessionTimeout at the servers")
+	}
+	if r.Granted < 4000 {
+		d.find(advice, fmt.Sprintf("the session timeout is only %s", span(r.Granted)),
+			"a short pause of the process or of the servers loses locks, and lockpool relies on at least two ticks, usually 4s", "ask for 4s or more")
+	}
+	for _, s := range d.report.Servers {
+		if s.TickMS > 0 && r.Min < float64(2*s.TickMS) {
+			d.find(wrong, fmt.Sprintf("minSessionTimeout is %s, with ticks of %s at %s", span(r.Min), span(float64(s.TickMS)), s.Address),
+				"a server may notice the end of a short session two ticks late", "set minSessionTimeout to two ticks or more")
+		}
+	}
+}
+
+// access finds out what needs a session of some length.
+func (d *doctor) access(ctx context.Context) {
+	dialer := func(string, string, time.Duration) (net.Conn, error) { return d.dial(ctx, d.server) } // by its name, which TLS needs
+	conn, events, err := zk.Connect([]string{d.server}, d.cfg.SessionTimeout, zk.WithDialer(dialer), zk.WithLogger(silent{}))
+	if err == nil {
+		defer conn.Close()
+		err = opened(ctx, events)
+	}
+	if err == nil && d.cfg.Digest != (zookeeper.Digest{}) {
+		err = conn.AddAuth("digest", []byte(d.cfg.Digest.User+":"+d.cfg.Digest.Password))
+	}
+	if err != nil {
+		d.find(wrong, "no session: "+oneLine(err), "locks need one", "look at the server's log")
+		return
+	}
+	stop := context.AfterFunc(ctx, conn.Close) // or its calls would wait for servers for ever
+	defer stop()
+	d.members(conn)
+	if err := d.rights(conn); err != nil {
+		d.find(wrong, "the chroot could not be examined: "+oneLine(err), "locks are created in it", "look at the server's log")
+	}
+}
+
+// silent is a logger.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// opened waits for a session.
+func opened(ctx context.Context, events <-chan zk.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	for {
+		select {
+		case e := <-events:
+			if e.State == zk.StateHasSession {
+				return nil
+			}
+		case <-ctx.Done():
+			return errors.New("the server does not answer")
+		}
+	}
+}
+
+// members reads the ensemble's configuration, which all clients may read.
+func (d *doctor) members(conn *zk.Conn) {
+	text, _, err := conn.Get("/zookeeper/config")
+	voters := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "server.") && !strings.Contains(line, ":observer") {
+			voters++
+		}
+	}
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return
+	}
+	voters = max(1, voters)
+	d.report.Voters = &voters
+	switch {
+	case voters < 3:
+		d.find(advice, "the service survives the loss of no server", fmt.Sprintf("it has %s that can vote, and needs a majority", count(voters, "server")), "use three servers, or five")
+	case voters%2 == 0:
+		d.find(advice, fmt.Sprintf("the ensemble has an even number of voters, %d", voters), "it survives the loss of as many as with one voter less", "add a server, or remove one")
+	}
+	if voters > len(d.cfg.Servers) {
+		d.find(advice, fmt.Sprintf("the connect string lists %d of %d voters", len(d.cfg.Servers), voters), "if those fail, nobody is asked that could answer", "list all (one name may stand for several addresses)")
+	}
+}
+
+// rights finds out what the client may do in the chroot, and the latency and the clock
+// on the way.
+func (d *doctor) rights(conn *zk.Conn) error {
+	acl := d.cfg.ACL
+	if len(acl) == 0 {
+		acl = zk.WorldACL(zk.PermAll)
+		if d.cfg.Digest != (zookeeper.Digest{}) {
+			acl = zk.AuthACL(zk.PermAll)
+		}
+	}
+	// The chroot, if it does not exist, is created for the moment.
+	for i, r := range d.cfg.Chroot + "/" {
+		if path := d.cfg.Chroot[:i]; r == '/' && i > 0 {
+			_, err := conn.Create(path, nil, 0, acl)
+			switch {
+			case err == nil:
+				defer conn.Delete(path, -1) // fails if somebody uses it by now
+			case !errors.Is(err, zk.ErrNodeExists) && !errors.Is(err, zk.ErrNoAuth):
+				return err
+			}
+			if exists, _, err := conn.Exists(path); err == nil && !exists {
+				d.needs(false, "CREATE", "the chroot cannot be created", path[:max(1, strings.LastIndex(path, "/"))])
+				return nil
+			}
+		}
+	}
+	// With a version that no node has, a request that changes the chroot is refused, for
+	// one reason or the other.
+	const never = math.MaxInt32
+	r := new(rightsReport)
+	chroot := d.report.Chroot
+	probe := strings.TrimSuffix(chroot, "/") + "/doctor-" + rand.Text()
+	d.report.Probe, d.report.Rights = probe, r
+	var failed error
+	allowed := func(err error) bool {
+		if err != nil && !errors.Is(err, zk.ErrNoAuth) && !errors.Is(err, zk.ErrBadVersion) && failed == nil {
+			failed = err
+		}
+		return !errors.Is(err, zk.ErrNoAuth)
+	}
+	_, _, err := conn.Children(chroot)
+	r.Read = allowed(err)
+	_, err = conn.Set(chroot, nil, never)
+	r.Write = allowed(err)
+	_, err = conn.SetACL(chroot, acl, never)
+	r.Admin = allowed(err)
+
+	_, err = conn.CreateContainer(probe, nil, zk.FlagContainer, acl)
+	contains := err == nil
+	if err != nil && !errors.Is(err, zk.ErrNoAuth) { // the client has no name for the error of servers without containers
+		_, err = conn.Create(probe, nil, 0, acl)
+	}
+	if r.Create = allowed(err); err == nil {
+		d.report.Contains = &contains
+		err = d.measure(conn, probe)
+		failed = cmp.Or(failed, err)
+		r.Delete = allowed(conn.Delete(probe, -1))
+		if !r.Delete {
+			d.find(advice, probe+" could not be removed", "the right DELETE is missing on "+chroot, "remove it; if it is a container, ZooKeeper does that within minutes")
+		}
+	}
+	d.needs(r.Create, "CREATE", "no directory of a lock can be created", chroot)
+	d.needs(r.Read, "READ", "locks cannot be listed", chroot)
+	if !contains && r.Create {
+		d.find(advice, "the server has no containers", "the directories of locks are never removed", "use ZooKeeper 3.9, or a bounded set of names")
+	}
+	return failed
+}
+
+func (d *doctor) needs(right bool, name, why, chroot string) {
+	if !right {
+		d.find(wrong, fmt.Sprintf("the right %s is missing on %s", name, quoted(chroot)), why, "give this client's user the right, or give its credentials with --credentials-file or LOCKPOOL_CREDENTIALS")
+	}
+}
+
+// measure measures the latency and the difference of the clocks with the node at path.
+func (d *doctor) measure(conn *zk.Conn, path string) error {
+	const requests = 20
+	var reads, writes []time.Duration
+	best := time.Duration(math.MaxInt64)
+	for range requests {
+		began := time.Now()
+		if _, _, err := conn.Get(path); err != nil {
+			return err
+		}
+		reads = append(reads, time.Since(began))
+		began = time.Now()
+		stat, err := conn.Set(path, nil, -1)
+		if err != nil {
+			return err
+		}
+		took := time.Since(began)
+		writes = append(writes, took)
+		if took < best { // the server's clock was read at some moment in between, and rounded down
+			best = took
+			ahead, uncertain := ms(time.UnixMilli(stat.Mtime).Sub(began.Add(took/2))), ms(took/2+time.Millisecond)
+			d.report.Clock, d.report.ClockError = &ahead, &uncertain
+		}
+	}
+	slices.Sort(reads)
+	slices.Sort(writes)
+	l := &latencyReport{requests, ms(reads[requests/2]), ms(reads[requests-1]), ms(writes[requests/2]), ms(writes[requests-1])}
+	d.report.Latency = l
+	if s := d.report.Session; s != nil && l.WriteWorst > 0.15*s.Granted {
+		d.find(wrong, fmt.Sprintf("a write took %s", span(l.WriteWorst)), "if every answer takes more than 0.15 of the session timeout, sessions and their locks are lost", "look at the servers' disks and the network, or ask for a longer --session-timeout")
+	}
+	if math.Abs(*d.report.Clock) > 1000+*d.report.ClockError {
+		d.find(advice, fmt.Sprintf("the clocks of the service and of this machine differ by %s", span(math.Abs(*d.report.Clock))), "locks do not depend on it, but the times that lockpool ls, show and top print are wrong", "run NTP on all machines")
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// span prints milliseconds.
+func span(ms float64) string { return time.Duration(ms * float64(time.Millisecond)).String() }
+
+// print prints the report for people.
+func (d *doctor) print(w io.Writer) error {
+	r := d.report
+	b := new(strings.Builder)
+	var rows [][]string
+	add := func(what, format string, args ...any) {
+		rows = append(rows, []string{what, fmt.Sprintf(format, args...)})
+	}
+	for _, s := range r.Servers {
+		said := cmp.Or(s.Error, strings.Join(slices.DeleteFunc([]string{s.Version, s.Mode}, func(s string) bool { return s == "" }), ", "),
+			"opens sessions; it does not allow srvr, which tells its version")
+		add("server", "%s: %s", s.Address, printable(said))
+	}
+	if r.Voters != nil {
+		add("ensemble", "%s that can vote", count(*r.Voters, "server"))
+	}
+	if s := r.Session; s != nil {
+		add("session timeout", "asked for %s, granted %s; the servers allow %s to %s", span(s.Asked), span(s.Granted), span(s.Min), span(s.Max))
+	}
+	if l := r.Latency; l != nil {
+		add("latency", "%d reads: median %s, worst %s; %d writes: median %s, worst %s",
+			l.Requests, span(l.ReadMedian), span(l.ReadWorst), l.Requests, span(l.WriteMedian), span(l.WriteWorst))
+	}
+	if a := r.Rights; a != nil {
+		var has, lacks []string
+		for _, right := range []struct {
+			name string
+			has  bool
+		}{{"CREATE", a.Create}, {"READ", a.Read}, {"WRITE", a.Write}, {"DELETE", a.Delete}, {"ADMIN", a.Admin}} {
+			if right.has {
+				has = append(has, right.name)
+			} else {
+				lacks = append(lacks, right.name)
+			}
+		}
+		text := strings.Join(has, ", ")
+		if len(lacks) > 0 {
+			text += "; without " + strings.Join(lacks, ", ")
+		}
+		if a.Create {
+			text += fmt.Sprintf(" (found out by creating and removing %s)", quoted(r.Probe))
+		}
+		add("rights", "on %s: %s", quoted(r.Chroot), text)
+	}
+	if r.Contains != nil {
+		add("containers", "%s", map[bool]string{true: "supported", false: "not supported"}[*r.Contains])
+	}
+	if r.Clock != nil {
+		add("clock", "the service's is %s %s this machine's, give or take %s", span(math.Abs(*r.Clock)),
+			map[bool]string{true: "behind", false: "ahead of"}[*r.Clock < 0], span(*r.ClockError))
+	}
+	for _, l := range columns(rows) {
+		fmt.Fprintln(b, l)
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(b, "\n%s: %s\n  why: %s\n  do:  %s\n", f.Level, printable(f.What), f.Why, f.Do)
+	}
+	if len(r.Findings) == 0 {
+		fmt.Fprintln(b, "\nNothing to say against it.")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/charmbracelet/x/ansi"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockpool/lockpool"
+)
+
+// surveyed returns the queues of the locks below prefix that have a holder or a
+// waiter, sorted by name. It leaves out those whose names no pool accepts.
+func surveyed(ctx context.Context, pool *lockpool.Pool, prefix string) ([]lockpool.Queue, error) {
+	names, err := pool.List(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	const readers = 4 // each makes many reads at a time
+	queues := make([]lockpool.Queue, len(names))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
+	for i, name := range names {
+		g.Go(func() (err error) {
+			queues[i], err = pool.Queue(ctx, name)
+			if errors.Is(err, lockpool.ErrInvalidName) {
+				return nil
+			}
+			return err
+		})
+	}
+	err = g.Wait()
+	return slices.DeleteFunc(queues, func(q lockpool.Queue) bool { return len(q.Contenders) == 0 }), err
+}
+
+// summary is what one line says about a lock.
+type summary struct {
+	kind             string // of the first contender
+	holders, waiters int
+	held, waited     time.Time // since when at the longest the first holder has it, and the first waiter waits
+}
+
+func summarize(q lockpool.Queue) (s summary) {
+	for i, c := range q.Contenders {
+		if i == 0 {
+			s.kind = c.Kind
+		}
+		n, since := &s.waiters, &s.waited
+		if c.Holds {
+			n, since = &s.holders, &s.held
+		}
+		if *n++; *n == 1 || heldSince(c).Before(*since) {
+			*since = heldSince(c)
+		}
+	}
+	return s
+}
+
+// heldSince is the earliest time at which a contender was granted the lock, or asked.
+func heldSince(c lockpool.Contender) time.Time {
+	if c.Granted.IsZero() {
+		return c.Asked
+	}
+	return c.Granted
+}
+
+// who names a contender as far as it is known.
+func who(c lockpool.Contender) string {
+	switch {
+	case c.Host == "" && c.PID == 0:
+		return "session " + quoted(c.Session)
+	case c.Owner == "":
+		return fmt.Sprintf("process %d on %s", c.PID, c.Host)
+	}
+	return fmt.Sprintf("%s, process %d on %s", c.Owner, c.PID, c.Host)
+}
+
+// kindOf returns the kind of a contender, and how many permits it has or wants.
+func kindOf(c lockpool.Contender) string {
+	if c.Permits > 0 {
+		return fmt.Sprintf("%s, %d permits", c.Kind, c.Permits)
+	}
+	return c.Kind
+}
+
+// heldFor and waitedFor are the times since a contender asked. That is how long it has
+// waited. It has held the lock for at most that long, since nothing records the grant.
+func heldFor(now, asked time.Time) string   { return since("≤", now, asked) }
+func waitedFor(now, asked time.Time) string { return since("", now, asked) }
+
+func since(prefix string, now, asked time.Time) string {
+	if asked.IsZero() {
+		return "-"
+	}
+	d := max(0, now.Sub(asked)) // the clocks may differ
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%s%ds", prefix, d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%s%dm%02ds", prefix, d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%s%dh%02dm", prefix, d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%s%dd", prefix, d/(24*time.Hour))
+}
+
+// quoted returns s as it is if a terminal shows it as one word, and otherwise in
+// quotation marks, with escapes. Other clients may have chosen any name.
+func quoted(s string) string {
+	if s == "" || strings.ContainsFunc(s, func(r rune) bool {
+		return r == ' ' || r == '"' || r == unicode.ReplacementChar || !unicode.IsPrint(r)
+	}) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// columns returns the rows with their cells below each other. The columns of the given
+// numbers are aligned to the right.
+func columns(rows [][]string, right ...int) (lines []string) {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], ansi.StringWidth(cell))
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, cell := range row {
+			gap := strings.Repeat(" ", widths[i]-ansi.StringWidth(cell))
+			if slices.Contains(right, i) {
+				cell = gap + cell
+			} else {
+				cell += gap
+			}
+			b.WriteString(cell + "  ")
+		}
+		lines = append(lines, strings.TrimRight(b.String(), " "))
+	}
+	return lines
+}
+
+// byContention orders the most contended first: by the number of waiters, then by who
+// has waited longest.
+func byContention(a, b lockpool.Queue) int {
+	x, y := summarize(a), summarize(b)
+	return cmp.Or(cmp.Compare(y.waiters, x.waiters), x.waited.Compare(y.waited), cmp.Compare(a.Name, b.Name))
+}
+
+// printable returns s with escapes for what a terminal might not print.
+func printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,451 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/charmbracelet/x/term"
+	"github.com/spf13/cobra"
+
+	"github.com/lockpool/lockpool"
+)
+
+func topCommand(c *connection) *cobra.Command {
+	return &cobra.Command{
+		Use:   "top [PREFIX]",
+		Short: "Watch locks live, the most contended first",
+		Long: `Top shows the locks that have a holder or a waiter, all or those below PREFIX, the most
+contended first, and who blocks whom in the selected one. It looks at most once a
+second, and for at most a tenth of the time.
+
+Keys: up and down move, enter shows a lock's holders and waiters, escape goes back, r
+asks for the lock back and b takes it by force (both ask first), q quits.`,
+		Example: "  lockpool top\n  lockpool top orders",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: classified(func(_ *cobra.Command, args []string) error {
+			if !term.IsTerminal(os.Stdin.Fd()) || !term.IsTerminal(os.Stdout.Fd()) {
+				return misused("top needs a terminal; use lockpool ls or lockpool show")
+			}
+			pool, err := c.visit()
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			t := &top{pool: pool, prefix: strings.Join(args, "")}
+			first := t.look().(survey)
+			if first.err != nil {
+				return first.err
+			}
+			t.update(first)
+			_, err = tea.NewProgram(t).Run()
+			return err
+		}),
+	}
+}
+
+// top is the state of lockpool top. It is a tea.Model: bubbletea calls Update and View
+// one after the other, and runs the commands that Update returns on other goroutines.
+type top struct {
+	pool   *lockpool.Pool
+	prefix string
+
+	latest   survey // the last that succeeded, with the error of a later one
+	forest   *forest
+	selected string // the lock with the cursor
+	shown    bool   // the selected lock fills the screen
+	node     string // the contender with the cursor, if shown
+
+	asked  []lockpool.Contender // whom a demand is about that awaits confirmation
+	demand demand
+	status string // what came of the last demand
+
+	now           time.Time
+	width, height int
+}
+
+// survey is what was seen of the locks.
+type survey struct {
+	queues []lockpool.Queue // the most contended first
+	began  time.Time
+	took   time.Duration
+	err    error
+}
+
+type (
+	tick  struct{}
+	acted struct{ text string }
+)
+
+// The times between two looks: at least a second, and as long as it takes that looking
+// takes a tenth of the time.
+const (
+	lookInterval = time.Second
+	restFactor   = 9
+)
+
+// look makes a survey.
+func (t *top) look() tea.Msg {
+	s := survey{began: time.Now()}
+	s.err = reaching(t.pool, func(ctx context.Context) (err error) {
+		s.queues, err = surveyed(ctx, t.pool, t.prefix)
+		return err
+	})
+	s.took = time.Since(s.began)
+	slices.SortFunc(s.queues, byContention)
+	return s
+}
+
+// rest is the time between the latest look and the next.
+func (t *top) rest() time.Duration { return max(lookInterval, restFactor*t.latest.took) }
+
+func (t *top) lookLater() tea.Cmd {
+	return tea.Tick(t.rest(), func(time.Time) tea.Msg { return t.look() })
+}
+
+// clock makes durations grow on the screen.
+func clock() tea.Cmd {
+	return tea.Tick(time.Second, func(time.Time) tea.Msg { return tick{} })
+}
+
+// Init implements tea.Model.
+func (t *top) Init() tea.Cmd { return tea.Batch(t.lookLater(), clock()) }
+
+// Update implements tea.Model.
+func (t *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	t.now = time.Now()
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		t.width, t.height = msg.Width, msg.Height
+	case tick:
+		return t, clock()
+	case survey:
+		t.update(msg)
+		return t, t.lookLater()
+	case acted:
+		t.status = msg.text
+	case tea.KeyPressMsg:
+		return t, t.press(msg.String())
+	}
+	return t, nil
+}
+
+// update takes a survey over. An unsuccessful one leaves what was seen before.
+func (t *top) update(s survey) {
+	if s.err != nil {
+		t.latest.err = s.err
+		return
+	}
+	noteGrants(t.latest, s)
+	t.latest, t.forest = s, newForest(s.queues)
+}
+
+// noteGrants sets the time of the grant for those that waited in the survey before, or
+// whose grant was seen then: it was at the earliest when that survey began.
+func noteGrants(before, now survey) {
+	known := map[string]time.Time{}
+	for _, q := range before.queues {
+		for _, c := range q.Contenders {
+			switch {
+			case !c.Holds:
+				known[q.Name+"\x00"+c.Node] = before.began
+			case !c.Granted.IsZero():
+				known[q.Name+"\x00"+c.Node] = c.Granted
+			}
+		}
+	}
+	for _, q := range now.queues {
+		for i := range q.Contenders {
+			if c := &q.Contenders[i]; c.Holds {
+				c.Granted = known[q.Name+"\x00"+c.Node]
+			}
+		}
+	}
+}
+
+// press handles a key.
+func (t *top) press(key string) tea.Cmd {
+	if key == "ctrl+c" || key == "q" && t.asked == nil {
+		return tea.Quit
+	}
+	if t.asked != nil {
+		targets := t.asked
+		t.asked = nil
+		if key != "y" && key != "Y" {
+			t.status = "Nothing was done."
+			return nil
+		}
+		return t.act(t.selected, t.demand, targets)
+	}
+	t.status = ""
+	page := max(1, t.height/2)
+	switch key {
+	case "up", "k":
+		t.move(-1)
+	case "down", "j":
+		t.move(1)
+	case "pgup":
+		t.move(-page)
+	case "pgdown":
+		t.move(page)
+	case "home", "g":
+		t.move(-1 << 30)
+	case "end", "G":
+		t.move(1 << 30)
+	case "enter":
+		if q := t.lock(); q != nil && !t.shown {
+			t.selected, t.shown, t.node = q.Name, true, ""
+		}
+	case "esc", "left", "h":
+		t.shown = false
+	case "r":
+		t.ask(revoking)
+	case "b":
+		t.ask(breaking)
+	}
+	return nil
+}
+
+// lock returns the selected lock, or nil if there is none. The cursor follows a lock
+// wherever its place is, and goes to the first if there is no such lock any more, unless
+// it is the one shown.
+func (t *top) lock() *lockpool.Queue {
+	locks := t.latest.queues
+	i := slices.IndexFunc(locks, func(q lockpool.Queue) bool { return q.Name == t.selected })
+	switch {
+	case i >= 0:
+		return &locks[i]
+	case t.shown:
+		return &lockpool.Queue{Name: t.selected}
+	case len(locks) == 0:
+		return nil
+	}
+	return &locks[0]
+}
+
+// contenders returns the contenders of the selected lock in the order of its tree.
+func contenders(q *lockpool.Queue) []lockpool.Contender {
+	ordered := holders(*q)
+	for _, c := range q.Contenders {
+		if !c.Holds {
+			ordered = append(ordered, c)
+		}
+	}
+	return ordered
+}
+
+// current returns the contender with the cursor, the first if it is gone, and its index.
+func (t *top) current() (c lockpool.Contender, index int, ok bool) {
+	all := contenders(t.lock())
+	if len(all) == 0 {
+		return c, 0, false
+	}
+	i := max(0, slices.IndexFunc(all, func(c lockpool.Contender) bool { return c.Node == t.node }))
+	return all[i], i, true
+}
+
+// move moves the cursor.
+func (t *top) move(by int) {
+	q := t.lock()
+	if q == nil {
+		return
+	}
+	if t.shown {
+		if _, i, ok := t.current(); ok {
+			all := contenders(q)
+			t.node = all[min(max(0, i+by), len(all)-1)].Node
+		}
+		return
+	}
+	locks := t.latest.queues
+	i := slices.IndexFunc(locks, func(o lockpool.Queue) bool { return o.Name == q.Name })
+	t.selected = locks[min(max(0, i+by), len(locks)-1)].Name
+}
+
+// ask asks whether to make a demand on the contender with the cursor, or, in the list of
+// locks, on the holders.
+func (t *top) ask(d demand) {
+	q := t.lock()
+	if q == nil {
+		return
+	}
+	t.selected, t.demand = q.Name, d
+	if !t.shown {
+		t.asked = holders(*q)
+	} else if c, _, ok := t.current(); ok {
+		t.asked = []lockpool.Contender{c}
+	}
+	if len(t.asked) == 0 {
+		t.asked, t.status = nil, "Nobody holds it."
+	}
+}
+
+// act makes the demand that was confirmed.
+func (t *top) act(name string, d demand, targets []lockpool.Contender) tea.Cmd {
+	return func() tea.Msg {
+		var said []string
+		for _, c := range targets {
+			if err := d.carryOut(t.pool, name, c); err != nil {
+				said = append(said, oneLine(err))
+			} else {
+				said = append(said, d.report(name, c))
+			}
+		}
+		return acted{strings.Join(said, "; ")}
+	}
+}
+
+var (
+	bold    = ansi.Style{}.Bold()
+	reverse = ansi.Style{}.Reverse(true)
+)
+
+// View implements tea.Model.
+func (t *top) View() tea.View {
+	return tea.View{Content: t.screen(), AltScreen: true}
+}
+
+// screen returns a title, what is shown, and a line about keys, a question, or what
+// came of it.
+func (t *top) screen() string {
+	if t.width < 20 || t.height < 4 {
+		return ansi.Truncate("too small", t.width, "")
+	}
+	body := t.height - 2
+	lines := []string{bold.Styled(t.cut(t.title()))}
+	if t.shown {
+		lines = append(lines, t.viewLock(body)...)
+	} else {
+		lines = append(lines, t.viewLocks(body)...)
+	}
+	for len(lines) < t.height-1 {
+		lines = append(lines, "")
+	}
+	return strings.Join(append(lines, t.cut(t.footer())), "\n")
+}
+
+func (t *top) cut(s string) string { return ansi.Truncate(s, t.width, "…") }
+
+func (t *top) title() string {
+	n := 0
+	for _, q := range t.latest.queues {
+		n += summarize(q).waiters
+	}
+	below := ""
+	if t.prefix != "" {
+		below = " below " + quoted(t.prefix)
+	}
+	title := fmt.Sprintf("%s%s, %s", count(len(t.latest.queues), "lock"), below, count(n, "waiter"))
+	const late = 2 * time.Second
+	if t.latest.err != nil || t.now.Sub(t.latest.began) > t.latest.took+t.rest()+late {
+		title = fmt.Sprintf("%s, seen %s ago", title, waitedFor(t.now, t.latest.began))
+	}
+	if t.latest.err != nil {
+		title += ": " + oneLine(t.latest.err)
+	}
+	return title
+}
+
+func (t *top) footer() string {
+	switch {
+	case len(t.asked) == 1:
+		return t.demand.ask(t.selected, t.asked[0]) + " y/n"
+	case len(t.asked) > 1:
+		return fmt.Sprintf(t.demand.question, quoted(t.selected), count(len(t.asked), "holder")) + " y/n"
+	case t.status != "":
+		return t.status
+	case t.shown:
+		return "↑↓ move  r revoke  b break  esc back  q quit"
+	}
+	return "↑↓ move  enter show  r revoke  b break  q quit"
+}
+
+// viewLocks returns the locks, and below them the tree of the selected one.
+func (t *top) viewLocks(height int) []string {
+	selected := t.lock()
+	if selected == nil {
+		return []string{"No lock has a holder or a waiter."}
+	}
+	locks := t.latest.queues
+	listed := height - 1
+	if height >= 9 { // there is room for both
+		listed = min(len(locks), height/2-1)
+	}
+	cursor := slices.IndexFunc(locks, func(q lockpool.Queue) bool { return q.Name == selected.Name })
+	first := window(len(locks), listed, cursor)
+	rows := [][]string{{" ", "WAITERS", "WAITING", "HOLDERS", "HELD", "NAME", "HOLDER"}}
+	for i, q := range locks[first:min(first+listed, len(locks))] {
+		s := summarize(q)
+		mark, holder := " ", ""
+		if first+i == cursor {
+			mark = ">"
+		}
+		if h := holders(q); len(h) > 0 {
+			holder = who(h[0])
+		}
+		rows = append(rows, []string{
+			mark, strconv.Itoa(s.waiters), waitedFor(t.now, s.waited), strconv.Itoa(s.holders), heldFor(t.now, s.held), ansi.Truncate(quoted(q.Name), t.width/2, "…"), holder,
+		})
+	}
+	lines := columns(rows, 1, 2, 3, 4)
+	for i, l := range lines {
+		if lines[i] = t.cut(l); first+i-1 == cursor {
+			lines[i] = reverse.Styled(lines[i])
+		}
+	}
+	if height < 9 {
+		return lines
+	}
+	lines = append(lines, "", t.heading(selected))
+	for _, l := range t.forest.tree(selected, t.now) {
+		lines = append(lines, t.cut(l.text))
+	}
+	return lines[:min(len(lines), height)]
+}
+
+func (t *top) heading(q *lockpool.Queue) string {
+	s := summarize(*q)
+	return bold.Styled(t.cut(fmt.Sprintf("%s: %s, %s", quoted(q.Name), count(s.holders, "holder"), count(s.waiters, "waiter"))))
+}
+
+// viewLock returns the tree of the selected lock, and details of the contender with the
+// cursor.
+func (t *top) viewLock(height int) []string {
+	q := t.lock()
+	lines := []string{t.heading(q)}
+	current, _, ok := t.current()
+	var about []string
+	if ok && height >= 10 {
+		about = append([]string{""}, details(current)...)
+	}
+	tree := t.forest.tree(q, t.now)
+	cursor := slices.IndexFunc(tree, func(l line) bool { return l.contender != nil && l.contender.Node == current.Node })
+	shown := max(1, height-len(lines)-len(about))
+	first := window(len(tree), shown, cursor)
+	for i, l := range tree[first:min(first+shown, len(tree))] {
+		text := t.cut("  " + l.text)
+		if first+i == cursor {
+			text = reverse.Styled(t.cut("> " + l.text))
+		}
+		lines = append(lines, text)
+	}
+	for len(lines) < height-len(about) {
+		lines = append(lines, "")
+	}
+	for _, l := range about {
+		lines = append(lines, t.cut(l))
+	}
+	return lines
+}
+
+// window returns the first of n lines to be shown on size lines, so that the cursor is
+// among them.
+func window(n, size, cursor int) int {
+	return max(0, min(cursor-size/2, n-size))
+}

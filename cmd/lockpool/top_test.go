@@ -1,0 +1,336 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+)
+
+// screen is a terminal of tmux in which lockpool runs.
+type screen struct {
+	s      *shell
+	socket string
+}
+
+// screen runs lockpool in a terminal of the given size. Its exit code is printed.
+func (s *shell) screen(width, height int, args ...string) *screen {
+	s.Helper()
+	self, err := os.Executable()
+	require.NoError(s, err)
+	dir, err := os.MkdirTemp("", "tmux") // the path of a socket must be short
+	require.NoError(s, err)
+	s.Cleanup(func() { require.NoError(s, os.RemoveAll(dir)) })
+	sc := &screen{s, filepath.Join(dir, "socket")}
+	command := fmt.Sprintf("%s %s %s; echo exit code $?; exec sleep 1000", strings.Join(s.env, " "), self, strings.Join(args, " "))
+	sc.tmux("-f", "/dev/null", "new-session", "-d", "-x", strconv.Itoa(width), "-y", strconv.Itoa(height), "exec sh -c '"+command+"'")
+	s.Cleanup(func() { sc.tmux("kill-server") })
+	return sc
+}
+
+func (sc *screen) tmux(args ...string) string {
+	sc.s.Helper()
+	out, err := exec.Command("tmux", append([]string{"-u", "-S", sc.socket}, args...)...).CombinedOutput()
+	require.NoError(sc.s, err, "tmux %v: %s", args, out)
+	return string(out)
+}
+
+func (sc *screen) press(keys ...string) {
+	sc.s.Helper()
+	sc.tmux(append([]string{"send-keys"}, keys...)...)
+}
+
+// text returns what the screen shows.
+func (sc *screen) text() string {
+	sc.s.Helper()
+	return sc.tmux("capture-pane", "-p")
+}
+
+// shows waits until the screen is as wanted, apart from what differs from run to run.
+func (sc *screen) shows(want string) {
+	sc.s.Helper()
+	sc.until(want, func(text string) bool { return text == want[1:] })
+}
+
+// contains waits until the screen contains all of the texts.
+func (sc *screen) contains(want ...string) {
+	sc.s.Helper()
+	for _, w := range want {
+		sc.until(w, func(text string) bool { return strings.Contains(text, w) })
+	}
+}
+
+func (sc *screen) until(want string, ok func(text string) bool) {
+	sc.s.Helper()
+	var text string
+	for end := time.Now().Add(locktest.Patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if text = normalized(sc.text()); ok(text) {
+			return
+		}
+	}
+	require.Equal(sc.s, want, text)
+}
+
+func TestTopIsLive(t *testing.T) {
+	t.Parallel() // it waits
+	s := newShell(t)
+	conn := s.Dial()
+	s.contend(conn)
+	sc := s.screen(90, 16, "top")
+	sc.shows(`
+3 locks, 3 waiters
+   WAITERS  WAITING  HOLDERS  HELD  NAME         HOLDER
+>        2 0s        1 ≤0s  orders/42    billing, process 101 on web1
+         1 0s        1 ≤0s  stock/7      cart, process 202 on web2
+         0        -        1 ≤0s  cron/backup  cron, process 505 on web5
+
+orders/42: 1 holder, 2 waiters
+billing, process 101 on web1 holds it for ≤0s (mutex)
+├─ cart, process 202 on web2 waits for 0s (mutex)
+│  holds stock/7, which others wait for:
+│  └─ depot, process 404 on web4 waits for 0s (mutex)
+└─ shop, process 303 on web3 waits for 0s (mutex)
+
+
+
+↑↓ move  enter show  r revoke  b break  q quit
+`)
+	longest := func() (seconds int) {
+		waits := regexp.MustCompile(`shop.* waits for (\d+)s`).FindStringSubmatch(sc.text())
+		require.Len(t, waits, 2)
+		seconds, err := strconv.Atoi(waits[1])
+		require.NoError(t, err)
+		return seconds
+	}
+	before := longest()
+	s.Until(func() bool { return longest() >= before+2 }, "waits that grow")
+
+	// The lock with most waiters goes to the top, and the cursor stays on its lock.
+	sc.press("Down")
+	sc.contains(">        1 0s        1 ≤0s  stock/7")
+	var waiters []string
+	for pid := 606; pid < 609; pid++ {
+		waiters = append(waiters, s.contender(conn, "cron/backup", "cron", pid))
+	}
+	sc.contains("         3 0s        1 ≤0s  cron/backup")
+	sc.contains(">        1 0s        1 ≤0s  stock/7")
+
+	// A lock that is gone from the list is not shown any more.
+	sc.press("Home")
+	for _, node := range append(waiters, s.Children("cron/backup")[0]) {
+		require.NoError(t, conn.Delete(s.Chroot+"/cron/backup/"+node, -1))
+	}
+	sc.contains("2 locks, 3 waiters", ">        2 0s        1 ≤0s  orders/42")
+	require.NotContains(t, sc.text(), "cron/backup")
+
+	// The time since the grant is known if it was seen.
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
+	require.NoError(t, conn.Delete(s.Chroot+"/orders/42/"+s.Children("orders/42")[0], -1))
+	sc.contains("cart, process 202 on web2 holds it")
+	require.Regexp(t, `cart, process 202 on web2 holds it for ≤[0-3]s`, sc.text())
+
+	sc.press("q")
+	sc.contains("exit code 0")
+}
+
+func TestTopActsOnWhatIsSelected(t *testing.T) {
+	t.Parallel() // it waits
+	s := newShell(t)
+	conn := s.Dial()
+	s.contend(conn)
+	lock := s.Lock(s.Pool(), "held/by/us")
+	sc := s.screen(100, 16, "top")
+
+	// In the list, demands are about the holders.
+	sc.contains("4 locks")
+	sc.press("End", "r")
+	sc.contains("Ask for held/by/us back from ")
+	sc.press("y")
+	<-lock.Revoked()
+	sc.contains("held/by/us is asked back from ")
+	s.Unlock(lock)
+	sc.press("Home", "b")
+	sc.contains("Take orders/42 from billing, process 101 on web1? y/n")
+	sc.press("n")
+	sc.contains("Nothing was done.")
+	require.Len(t, s.Children("orders/42"), 3)
+
+	// In a lock, they are about one contender.
+	sc.press("Enter", "Down", "Down")
+	sc.shows(`
+3 locks, 3 waiters
+orders/42: 1 holder, 2 waiters
+  billing, process 101 on web1 holds it for ≤0s (mutex)
+  ├─ cart, process 202 on web2 waits for 0s (mutex)
+  │  holds stock/7, which others wait for:
+  │  └─ depot, process 404 on web4 waits for 0s (mutex)
+> └─ shop, process 303 on web3 waits for 0s (mutex)
+
+
+
+
+asked    *
+token    *
+session  *
+node     _c_*-lock-0000000002
+↑↓ move  r revoke  b break  esc back  q quit
+`)
+	sc.press("b", "y")
+	sc.contains("orders/42 is taken from shop, process 303 on web3, which waits", "orders/42: 1 holder, 1 waiter")
+	sc.press("Home", "b", "y")
+	sc.contains("orders/42 is taken from billing, process 101 on web1", "cart, process 202 on web2 holds it")
+	sc.press("Escape")
+	sc.contains("3 locks, 1 waiter", "enter show")
+	sc.press("C-c")
+	sc.contains("exit code 0")
+}
+
+// The tree follows waiters that hold other locks, and ends where it would go round.
+func TestTreeEndsAtDeadlocks(t *testing.T) {
+	at := func(lock string, pid int, holds bool, trace string) lockpool.Contender {
+		c := lockpool.Contender{Node: fmt.Sprint(lock, pid, holds), Kind: "mutex", Host: "web", PID: pid, Holds: holds}
+		if trace != "" {
+			c.Trace = "00-" + trace + "-" + trace + "-01"
+		}
+		return c
+	}
+	queues := []lockpool.Queue{
+		{Name: "a", Contenders: []lockpool.Contender{at("a", 1, true, "x"), at("a", 2, false, ""), at("a", 3, false, "u")}},
+		{Name: "b", Contenders: []lockpool.Contender{at("b", 2, true, ""), at("b", 1, false, "x"), at("b", 4, false, "")}},
+		{Name: "c", Contenders: []lockpool.Contender{at("c", 3, true, "v"), at("c", 5, false, "")}}, // another request of process 3
+	}
+	var lines []string
+	for _, l := range newForest(queues).tree(&queues[0], time.Time{}) {
+		lines = append(lines, l.text)
+	}
+	require.Equal(t, `
+process 1 on web holds it for - (mutex)
+  and waits for b, which process 2 on web holds
+├─ process 2 on web waits for - (mutex)
+│  holds b, which others wait for:
+│  ├─ process 1 on web waits for - (mutex)
+│  │  holds a, which is above: perhaps a deadlock
+│  └─ process 4 on web waits for - (mutex)
+└─ process 3 on web waits for - (mutex)
+`, "\n"+strings.Join(lines, "\n")+"\n")
+}
+
+func TestTopInSmallTerminals(t *testing.T) {
+	t.Parallel() // it waits
+	s := newShell(t)
+	conn := s.Dial()
+	for i := range 30 {
+		s.contender(conn, fmt.Sprintf("locks/%02d", i), strings.Repeat("long", 40), 100+i)
+	}
+	s.contender(conn, "名前/"+strings.Repeat("名", 60), "名前", 101)
+	sc := s.screen(60, 8, "top")
+	sc.shows(`
+31 locks, 0 waiters
+   WAITERS  WAITING  HOLDERS  HELD  NAME      HOLDER
+>        0        -        1 ≤0s  locks/00  longlonglongl…
+         0        -        1 ≤0s  locks/01  longlonglongl…
+         0        -        1 ≤0s  locks/02  longlonglongl…
+         0        -        1 ≤0s  locks/03  longlonglongl…
+         0        -        1 ≤0s  locks/04  longlonglongl…
+↑↓ move  enter show  r revoke  b break  q quit
+`)
+	sc.press("End")
+	sc.contains(">        0        -        1 ≤0s  名前/名名名名名名名名名")
+	sc.press("PageUp")
+	sc.contains(">        0        -        1 ≤0s  locks/26")
+	sc.press("Enter")
+	sc.contains("> longlong")
+	sc.tmux("resize-window", "-x", "19", "-y", "3")
+	sc.contains("too small")
+	sc.tmux("resize-window", "-x", "44", "-y", "5")
+	sc.shows(`
+31 locks, 0 waiters
+locks/26: 1 holder, 0 waiters
+> longlonglonglonglonglonglonglonglonglongl…
+
+↑↓ move  r revoke  b break  esc back  q quit
+`)
+	sc.tmux("resize-window", "-x", "120", "-y", "30")
+	sc.contains("node     _c_*-lock-0000000000")
+	sc.press("q")
+	sc.contains("exit code 0")
+}
+
+func TestTopSurvivesAnOutage(t *testing.T) {
+	t.Parallel() // it waits
+	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t)))
+	conn := s.Dial()
+	s.contend(conn)
+	sc := s.screen(100, 16, "top", "orders")
+	sc.contains("1 lock below orders, 2 waiters\n")
+	require.NoError(t, s.Server.Stop(s.Ctx))
+	sc.contains("1 lock below orders, 2 waiters, seen 0s ago")
+	require.NoError(t, s.Server.Start(s.Ctx))
+	_, _, err := conn.Exists("/") // when it has connected again
+	require.NoError(t, err)
+	sc.contains("1 lock below orders, 2 waiters\n")
+	sc.press("q")
+	sc.contains("exit code 0")
+}
+
+func TestTopSaysWhatIsWrong(t *testing.T) {
+	top := &top{now: time.Now()}
+	top.update(survey{queues: []lockpool.Queue{{Name: "a"}}, began: top.now})
+	top.update(survey{err: errors.New("no answer\x1b[2J")})
+	require.Equal(t, `1 lock, 0 waiters, seen 0s ago: no answer\x1b[2J`, top.title())
+}
+
+// Looking is bounded: one look a second, or less if it takes long.
+func TestTopDoesNotHammer(t *testing.T) {
+	require.Equal(t, time.Second, (&top{latest: survey{took: time.Millisecond}}).rest())
+	require.Equal(t, 9*time.Second, (&top{latest: survey{took: time.Second}}).rest())
+}
+
+func TestTopNeedsATerminal(t *testing.T) {
+	t.Parallel() // it waits
+	s := newShell(t)
+	s.fails(118, "top needs a terminal; use lockpool ls or lockpool show", "top")
+	sc := s.screen(100, 10, "top", "--server", "127.0.0.1:1")
+	sc.contains("exit code 119")
+}
+
+// Break and revoke ask on a terminal.
+func TestBreakAsksFirst(t *testing.T) {
+	s := newShell(t)
+	conn := s.Dial()
+	s.contender(conn, "orders/42", "billing", 101)
+	sc := s.screen(100, 10, "break", "orders/42")
+	sc.contains("Take orders/42 from billing, process 101 on web1?\n[y/N]")
+	sc.press("Enter")
+	sc.contains("exit code 1\n")
+	require.Len(t, s.Children("orders/42"), 1)
+	sc = s.screen(100, 10, "break", "orders/42")
+	sc.contains("[y/N]")
+	sc.press("y", "Enter")
+	sc.contains("orders/42 is taken from billing, process 101 on web1\nexit code 0")
+	require.Empty(t, s.Children("orders/42"))
+}
+
+// Only top asks a terminal what it can do: others would take what somebody types, or the
+// answers of the terminal, from the command that they run.
+func TestCommandsLeaveTheTerminalAlone(t *testing.T) {
+	s := newShell(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command("script", "-qec", self+" show orders/42", "/dev/null")
+	cmd.Env = append(append(os.Environ(), s.env...), "TERM=xterm")
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	require.Equal(t, "orders/42: 0 holders, 0 waiters\r\n", string(out))
+}

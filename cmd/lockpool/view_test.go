@@ -1,0 +1,369 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// prints requires lockpool to succeed, and returns what it prints.
+func (s *shell) prints(args ...string) string {
+	s.Helper()
+	code, stdout, stderr := s.run(args...)
+	require.Zero(s, code, stderr)
+	require.Empty(s, stderr)
+	return stdout
+}
+
+// fails requires lockpool to end with the exit code and one line.
+func (s *shell) fails(code int, line string, args ...string) {
+	s.Helper()
+	got, stdout, stderr := s.run(args...)
+	require.Equal(s, code, got, stderr)
+	require.Empty(s, stdout)
+	require.Equal(s, "lockpool: "+line+"\n", stderr)
+}
+
+// contender adds a contender to a queue, as a process on another machine would, and
+// returns its node.
+func (s *shell) contender(conn *zk.Conn, name, owner string, pid int) (node string) {
+	s.Helper()
+	path := ""
+	for part := range strings.SplitSeq(s.Chroot[1:]+"/"+name, "/") {
+		path += "/" + part
+		if _, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll)); !errors.Is(err, zk.ErrNodeExists) {
+			require.NoError(s, err)
+		}
+	}
+	data := fmt.Sprintf(`{"owner":%q,"host":"web%d","pid":%d}`, owner, pid/100, pid)
+	node, err := conn.CreateProtectedEphemeralSequential(path+"/lock-", []byte(data), zk.WorldACL(zk.PermAll))
+	require.NoError(s, err)
+	return node[len(path)+1:]
+}
+
+// contend makes billing hold an order's lock. Two processes wait for it, of which cart
+// holds the stock, for which a third waits.
+func (s *shell) contend(conn *zk.Conn) {
+	s.contender(conn, "orders/42", "billing", 101)
+	s.contender(conn, "stock/7", "cart", 202)
+	s.contender(conn, "orders/42", "cart", 202)
+	s.contender(conn, "orders/42", "shop", 303)
+	s.contender(conn, "stock/7", "depot", 404)
+	s.contender(conn, "cron/backup", "cron", 505)
+}
+
+var (
+	durations = regexp.MustCompile(` +(≤?)\d+s\b`)
+	ids       = regexp.MustCompile(`(_c_)[0-9a-f]{32}|0x[0-9a-f]+|(token +)\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \w+`)
+)
+
+// normalized replaces what differs from run to run.
+func normalized(text string) string {
+	text = durations.ReplaceAllString(text, " ${1}0s")
+	return strings.TrimRight(ids.ReplaceAllString(text, "$1$2*"), "\n") + "\n"
+}
+
+func TestLocksAreListedAndShown(t *testing.T) {
+	s := newShell(t)
+	require.Empty(t, s.prints("ls"))
+	require.Equal(t, "stock/7: 0 holders, 0 waiters\n", s.prints("show", "stock/7"))
+	s.contend(s.Dial())
+	require.Equal(t, `
+NAME         KIND   HOLDERS  WAITERS  HELD  WAITING
+cron/backup  mutex        1        0 ≤0s        -
+orders/42    mutex        1        2 ≤0s 0s
+stock/7      mutex        1        1 ≤0s 0s
+`[1:], normalized(s.prints("ls")))
+	require.Equal(t, 2, strings.Count(s.prints("ls", "stock"), "\n"), "the title and one lock")
+	require.Equal(t, `
+stock/7: 1 holder, 1 waiter
+
+holds for ≤0s: cart, process 202 on web2 (mutex)
+  asked    *
+  token    *
+  session  *
+  node     _c_*-lock-0000000000
+
+waits for 0s: depot, process 404 on web4 (mutex)
+  asked    *
+  token    *
+  session  *
+  node     _c_*-lock-0000000001
+`[1:], normalized(s.prints("show", "stock/7")))
+	s.fails(118, `queue of "a//b": invalid lock name: it has an empty part (two slashes, or one at either end)`, "show", "a//b")
+}
+
+func TestKindsAreTold(t *testing.T) {
+	s := newShell(t)
+	pool := s.Pool()
+	permits, _, _ := s.Acquire(pool.Semaphore("s", 3), 2), s.RLock(pool, "reads"), s.Lock(pool, "plain", lockpool.Plain())
+	waiter := s.EnqueueForPermits(s.Pool().Semaphore("s", 3), 2, 2)
+	require.Equal(t, `
+NAME   KIND       HOLDERS  WAITERS  HELD  WAITING
+plain  plain            1        0 ≤0s        -
+reads  read             1        0 ≤0s        -
+s      semaphore        1        1 ≤0s 0s
+`[1:], normalized(s.prints("ls")))
+	out := s.prints("show", "s")
+	require.Equal(t, 2, strings.Count(out, "(semaphore, 2 permits)"), out)
+	require.Contains(t, s.prints("show", "s", "--json"), `"permits": 2,`)
+	s.Release(permits)
+	s.Release(waiter.Granted())
+}
+
+func TestJSONIsStable(t *testing.T) {
+	s := newShell(t)
+	require.JSONEq(t, `{"locks": []}`, s.prints("ls", "--json"))
+	require.JSONEq(t, `{"name": "free", "contenders": [], "foreign": []}`, s.prints("show", "free", "--json"))
+	began := time.Now().Add(-time.Second)
+	conn := s.Dial()
+	s.contender(conn, "a", "billing", 101)
+	s.contender(conn, "a", "shop", 202)
+	s.contender(conn, "b", "cron", 303)
+	_, err := conn.Create(s.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+
+	// scrubbed returns the output with what differs from run to run replaced by its type.
+	scrubbed := func(args ...string) string {
+		text := s.prints(args...)
+		for _, at := range regexp.MustCompile(`\d{4}-[^"]*Z`).FindAllString(text, -1) {
+			asked, err := time.Parse(time.RFC3339, at)
+			require.NoError(t, err)
+			require.WithinRange(t, asked, began, time.Now().Add(time.Second))
+			text = strings.Replace(text, at, "time", 1)
+		}
+		text = regexp.MustCompile(`"token": \d+`).ReplaceAllString(text, `"token": 1`)
+		return ids.ReplaceAllString(text, "$1*")
+	}
+	require.JSONEq(t, `{"locks": [
+		{"name": "a", "kind": "mutex", "holders": 1, "waiters": 1, "first_holder_asked": "time", "first_waiter_asked": "time"},
+		{"name": "b", "kind": "mutex", "holders": 1, "waiters": 0, "first_holder_asked": "time", "first_waiter_asked": null}
+	]}`, scrubbed("ls", "--json"))
+	require.JSONEq(t, `{"name": "a", "foreign": ["other"], "contenders": [
+		{"holds": true, "kind": "mutex", "asked": "time", "owner": "billing", "host": "web1", "pid": 101, "token": 1, "session": "*", "node": "_c_*-lock-0000000000"},
+		{"holds": false, "kind": "mutex", "asked": "time", "owner": "shop", "host": "web2", "pid": 202, "token": 1, "session": "*", "node": "_c_*-lock-0000000001"}
+	]}`, scrubbed("show", "a", "--json"))
+}
+
+// Names that a terminal would obey, or show as something else, are escaped wherever they
+// are printed.
+func TestHostileNamesAreEscaped(t *testing.T) {
+	s := newShell(t)
+	conn := s.Dial()
+	const hostile = "a \"b\u202etxt.\u00adexe"
+	s.contender(conn, hostile, "evil\u202e", 101)
+	s.contender(conn, strings.Repeat("long", 200), "long", 202)
+	_, err := conn.Create(s.Chroot+"/"+hostile+"/\u2028foreign", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	const escaped = `"a \"b\u202etxt.\u00adexe"`
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"ls"}, escaped + "  mutex"},
+		{[]string{"ls", "--json"}, `"name": ` + escaped},
+		{[]string{"show", hostile}, `lockpool knows: "\u2028foreign"`},
+		{[]string{"show", hostile, "--json"}, `"\u2028foreign"`},
+		{[]string{"break", "--yes", hostile}, escaped + " is taken from process 101 on web1"},
+	} {
+		out := s.prints(test.args...)
+		require.Contains(t, out, test.want)
+		require.NotContains(t, out, "\u202e")
+		require.NotContains(t, out, "longlong", "it is no name of a lock")
+	}
+	_, _, stderr := s.run("show", "//\u202e\x1b[31m")
+	require.NotContains(t, stderr, "\u202e")
+	require.NotContains(t, stderr, "\x1b")
+}
+
+func TestBreakTakesTheLock(t *testing.T) {
+	s := newShell(t)
+	s.fails(118, "there is no terminal to ask on; give --yes to break without being asked", "break", "orders/42")
+	s.fails(118, "there is no terminal to ask on; give --yes to revoke without being asked", "revoke", "orders/42")
+	s.fails(119, "nobody holds orders/42", "break", "--yes", "orders/42")
+	s.fails(118, "accepts at most 2 arg(s), received 3; see lockpool --help", "break", "--yes", "a", "b", "c")
+	conn := s.Dial()
+	s.contender(conn, "orders/42", "billing", 101)
+	second := s.contender(conn, "orders/42", "shop", 202)
+	third := s.contender(conn, "orders/42", "cart", 303)
+	s.fails(119, "orders/42 has no holder or waiter with the node nonsense", "break", "--yes", "orders/42", "nonsense")
+	require.Equal(t, "orders/42 is taken from billing, process 101 on web1\n", s.prints("break", "--yes", "orders/42"))
+	require.Equal(t, []string{second, third}, s.Children("orders/42"))
+	require.Equal(t, "orders/42 is taken from cart, process 303 on web3, which waits\n", s.prints("break", "-y", "orders/42", third))
+	require.Equal(t, []string{second}, s.Children("orders/42"))
+}
+
+func TestRevokeAsks(t *testing.T) {
+	s := newShell(t)
+	pool := s.Pool()
+	lock := s.Lock(pool, "orders/42")
+	require.Regexp(t, `^orders/42 is asked back from \S+, process \d+ on \S+\n$`, s.prints("revoke", "--yes", "orders/42"))
+	select {
+	case <-lock.Revoked():
+	case <-s.Ctx.Done():
+		require.Fail(t, "the request did not arrive")
+	}
+	s.Unlock(lock)
+}
+
+// Dev serves until a signal ends it.
+func TestDev(t *testing.T) {
+	locktest.Once(t)
+	s := newShell(t)
+	dev := s.start("dev", "--port", "0")
+	s.Until(func() bool { return strings.Contains(dev.stdout.String(), "\n") }, "a connect string")
+	addr := strings.TrimSpace(dev.stdout.String())
+	require.Empty(t, s.prints("ls", "--server", addr+"/locks"))
+	code, _, stderr := s.run("dev", "--port", addr[strings.LastIndex(addr, ":")+1:])
+	require.Equal(t, 119, code)
+	require.Contains(t, stderr, "choose another port with --port")
+	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	dev.signal(syscall.SIGTERM)
+	require.Zero(t, dev.code())
+}
+
+// diagnosis returns what doctor says, and requires an exit code.
+func (s *shell) diagnosis(code int, args ...string) (r report) {
+	s.Helper()
+	got, stdout, stderr := s.run(append([]string{"doctor", "--json"}, args...)...)
+	require.NoError(s, json.Unmarshal([]byte(stdout), &r), stderr)
+	require.Equal(s, code, got, "%s%s", stdout, stderr)
+	require.Empty(s, stderr)
+	return r
+}
+
+// whats returns the findings of a level.
+func (r report) whats(level string) (found []string) {
+	for _, f := range r.Findings {
+		if f.Level == level {
+			found = append(found, f.What)
+		}
+	}
+	return found
+}
+
+func TestDoctor(t *testing.T) {
+	s := newShell(t)
+	r := s.diagnosis(0)
+	require.Equal(t, s.Addr, r.Servers[0].Address)
+	require.Regexp(t, `^3\.\d+\.\d+`, r.Servers[0].Version)
+	require.Equal(t, "standalone", r.Servers[0].Mode)
+	require.Equal(t, &rightsReport{true, true, true, true, true}, r.Rights)
+	require.True(t, *r.Contains)
+	require.Equal(t, 1, *r.Voters)
+	require.Equal(t, 15000., r.Session.Asked)
+	require.Equal(t, min(15000, r.Session.Max), r.Session.Granted)
+	require.Positive(t, r.Latency.ReadMedian)
+	require.LessOrEqual(t, r.Latency.WriteMedian, r.Latency.WriteWorst)
+	require.InDelta(t, 0, *r.Clock, *r.ClockError, "it is the same clock")
+	require.Contains(t, r.whats(advice), "the service survives the loss of no server")
+	exists, _, err := s.Admin.Exists(s.Chroot)
+	require.NoError(t, err)
+	require.False(t, exists, "the chroot was created for the moment")
+
+	text := s.prints("doctor")
+	require.Regexp(t, `rights +on `+s.Chroot+`: CREATE, READ, WRITE, DELETE, ADMIN \(found out by creating and removing `+s.Chroot+`/doctor-\w+\)`, text)
+	require.Contains(t, text, "\nadvice: the service survives the loss of no server\n  why: ")
+}
+
+func TestDoctorFindsTimeouts(t *testing.T) {
+	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t, zktest.TickTime(2*time.Second), zktest.SessionTimeouts(3*time.Second, 5*time.Second))))
+	r := s.diagnosis(1)
+	require.Equal(t, &sessionReport{15000, 5000, 3000, 5000}, r.Session)
+	require.Contains(t, r.whats(advice), "the session timeout is 5s instead of 15s")
+	require.Equal(t, []string{"minSessionTimeout is 3s, with ticks of 2s at " + s.Addr}, r.whats(wrong))
+	r = s.diagnosis(1, "--session-timeout", "1s")
+	require.Contains(t, r.whats(advice), "the session timeout is only 3s")
+}
+
+func TestDoctorFindsMissingRights(t *testing.T) {
+	s := newShell(t)
+	s.Restrict("/create", zk.PermRead|zk.PermWrite|zk.PermDelete)
+	s.Restrict("/read", zk.PermCreate)
+	s.Restrict("/none")
+	at := func(dir string) []string { return []string{"--server", s.Addr + s.Chroot + dir} }
+	r := s.diagnosis(1, at("/create")...)
+	require.Equal(t, &rightsReport{Read: true, Write: true}, r.Rights)
+	require.Equal(t, []string{"the right CREATE is missing on " + s.Chroot + "/create"}, r.whats(wrong))
+	r = s.diagnosis(1, at("/read")...)
+	require.Equal(t, &rightsReport{Create: true}, r.Rights)
+	require.Equal(t, []string{"the right READ is missing on " + s.Chroot + "/read"}, r.whats(wrong))
+	require.Contains(t, strings.Join(r.whats(advice), "\n"), "could not be removed")
+	r = s.diagnosis(1, at("/none/below")...)
+	require.Equal(t, []string{"the right CREATE is missing on " + s.Chroot + "/none"}, r.whats(wrong))
+	require.Nil(t, r.Rights)
+
+	s.env = append(s.env, "LOCKPOOL_CREDENTIALS=admin:x")
+	r = s.diagnosis(0, at("/none/below")...)
+	require.Equal(t, &rightsReport{true, true, true, true, true}, r.Rights)
+	require.Contains(t, r.whats(advice), "the password is sent without TLS")
+	text, _ := json.Marshal(r)
+	require.NotContains(t, string(text), "admin:x")
+}
+
+func TestDoctorAsksEachServer(t *testing.T) {
+	locktest.Once(t)
+	server := zktest.Start(t, zktest.Members(3), zktest.FourLetterWords("ruok"))
+	s := newShellOn(locktest.NewOn(t, server))
+	members := server.Members()
+	r := s.diagnosis(0, "--server", server.ConnectString()+"/locks")
+	require.Equal(t, 3, *r.Voters)
+	require.Empty(t, r.Findings)
+	require.Equal(t, serverReport{Address: members[0]}, r.Servers[0], "srvr is not allowed")
+
+	stopped := 5 - max(2, server.Leader()) // a follower, and not the first, to which the bench is connected
+	require.NoError(t, server.StopMember(stopped))
+	r = s.diagnosis(1, "--server", server.ConnectString()+"/locks")
+	require.Len(t, r.whats(wrong), 1)
+	require.Contains(t, r.whats(wrong)[0], members[stopped-1]+" cannot be used: ")
+	require.NotNil(t, r.Rights, "the others are examined")
+	r = s.diagnosis(0, "--server", members[server.Leader()-1])
+	require.Contains(t, r.whats(advice), "the connect string lists 1 of 3 voters")
+
+	r = s.diagnosis(1, "--server", "127.0.0.1:1")
+	require.Equal(t, []string{"127.0.0.1:1 cannot be used: dial tcp 127.0.0.1:1: connect: connection refused"}, r.whats(wrong))
+}
+
+func TestSilentServersEndCommands(t *testing.T) {
+	t.Parallel() // it waits
+	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t)))
+	require.NoError(t, s.Server.Pause())
+	defer func() { require.NoError(t, s.Server.Resume()) }()
+	ls, doctor := s.start("ls"), s.start("doctor", "--json")
+	require.Equal(t, 119, ls.code())
+	require.Contains(t, ls.stderr.String(), "; the service did not answer in time; check --server or LOCKPOOL_SERVER")
+	require.Equal(t, 1, strings.Count(ls.stderr.String(), "\n"), ls.stderr.String())
+	require.Equal(t, 1, doctor.code())
+	require.Contains(t, doctor.stdout.String(), "i/o timeout")
+}
+
+// What people see of each other's lockpool run.
+func TestRunsAreSeenAndBroken(t *testing.T) {
+	s := newShell(t)
+	first := s.start("run", "cron/backup", "--", "sh", "-c", "echo started; sleep 60")
+	s.Until(func() bool { return first.stdout.String() != "" }, "the lock")
+	second := s.start("run", "cron/backup", "--", "echo", "second")
+	s.AwaitQueue("cron/backup", 2)
+	require.Regexp(t, `^cron/backup: 1 holder, 1 waiter
+
+holds for ≤\d+s: sh, process `+strconv.Itoa(first.Process.Pid)+` on \S+ \(mutex\)
+(  .*\n)+
+waits for \d+s: echo, process `+strconv.Itoa(second.Process.Pid)+` on `, s.prints("show", "cron/backup"))
+	require.Regexp(t, `^cron/backup is taken from sh, process \d+ on \S+\n$`, s.prints("break", "--yes", "cron/backup"))
+	require.Equal(t, 117, first.code())
+	require.Zero(t, second.code())
+	require.Equal(t, "second\n", second.stdout.String())
+}
