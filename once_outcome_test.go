@@ -23,6 +23,7 @@ func finishing(b *locktest.Bench, ctx context.Context, when func(zktest.Request)
 	p := b.PoolWith(cfg)
 	return p.Once(ctx, "a", "1", func(ctx context.Context) error {
 		require.NoError(b, server.AcceptConnections())
+		require.NoError(b, p.Ping(ctx)) // so that the servers have just heard of the session
 		server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Where: func(r zktest.Request) bool { return slices.Contains(r.Paths, b.Chroot+"/.done/a/1") }},
 			Do:    zktest.Call(when),
@@ -38,7 +39,7 @@ func TestOutcomeOfATransactionThatIsLate(t *testing.T) {
 	for name, reconnects := range map[string]bool{"the session moves to another server": true, "the session is over": false} {
 		t.Run(name, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {
-				b := locktest.NewOn(t, zktest.StartBubble(t, zktest.Members(3)))
+				b := locktest.NewOn(t, zktest.StartBubble(t, zktest.Members(3), zktest.TickTime(2*time.Second)))
 				server := b.Server.(*zktest.Server)
 				others := b.Pool()
 				require.NoError(t, others.Once(b.Ctx, "a", "0", func(context.Context) error { return nil }))
@@ -51,12 +52,12 @@ func TestOutcomeOfATransactionThatIsLate(t *testing.T) {
 					if r.Member != slow {
 						t.Error("the transaction is not on its way to the leader")
 					}
-					_ = server.SlowMember(slow, 8200*time.Millisecond) // the lease has ended by then, but not the session
+					_ = server.RefuseConnections(slow)
+					_ = server.SlowMember(slow, 7900*time.Millisecond) // the lease has ended by then, but not the session
 					if !reconnects {
-						_ = server.RefuseConnections()
-						time.AfterFunc(7800*time.Millisecond, func() {
-							_ = server.AcceptConnections()
-							_ = server.RefuseConnections(slow)
+						server.Inject(zktest.Rule{
+							Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}, Where: func(c zktest.Request) bool { return c.Session == r.Session }},
+							Times: zktest.Always, Do: zktest.DropBeforeApply(),
 						})
 					}
 				})
