@@ -532,6 +532,27 @@ func TestUnlockBesideTheEndLeavesNoRest(t *testing.T) {
 	}
 }
 
+// A rest that has ended is nobody whom a reader leaves the lock to.
+func TestUnlockBesideTheEndOfARestIsTheLast(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		l := b.RLock(p, "a")
+		b.Unlock(b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(time.Hour)))
+		time.Sleep(30 * time.Millisecond) // so that the node is watched
+		g := &gate{Context: b.Ctx, entered: make(chan struct{}), leave: make(chan struct{})}
+		l.Context(g)
+		g.armed.Store(true)
+		unlocked := make(chan error)
+		go func() { unlocked <- l.Unlock(b.Ctx) }()
+		<-g.entered
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
+		synctest.Wait()
+		close(g.leave)
+		require.ErrorIs(t, <-unlocked, lockpool.ErrLockLost)
+	})
+}
+
 // When a rest has ended, its timer keeps nothing.
 func TestEndOfARestLeavesNoTimer(t *testing.T) {
 	t.Parallel()
