@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -480,35 +481,76 @@ func TestHoldAtLeastAfterItsTimeAsksTheService(t *testing.T) {
 	})
 }
 
+// gate is a parent of a lock's context. When it is armed, it keeps the first call that
+// asks for Done, which Unlock does before the lock leaves its handle.
+type gate struct {
+	context.Context
+	armed          atomic.Bool
+	entered, leave chan struct{}
+}
+
+func (g *gate) Done() <-chan struct{} {
+	if g.armed.CompareAndSwap(true, false) {
+		close(g.entered)
+		<-g.leave
+	}
+	return nil
+}
+
 // A rest does not begin after what would have ended it, though the Unlock came first.
-func TestCloseBesideUnlockLeavesNoRest(t *testing.T) {
-	for name, end := range map[string]func(*locktest.Bench, *lockpool.Pool, *lockpool.Handle) error{
+func TestUnlockBesideTheEndLeavesNoRest(t *testing.T) {
+	for name, end := range map[string]func(b *locktest.Bench, p *lockpool.Pool, h *lockpool.Handle) error{
 		"handle": func(b *locktest.Bench, _ *lockpool.Pool, h *lockpool.Handle) error { return h.Close(b.Ctx) },
 		"pool":   func(_ *locktest.Bench, p *lockpool.Pool, _ *lockpool.Handle) error { return p.Close() },
+		"node": func(b *locktest.Bench, _ *lockpool.Pool, _ *lockpool.Handle) error {
+			return b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {
 				b := locktest.New(t)
-				for range 4 {
-					p := b.Pool()
-					h := b.Handle(p)
-					l := b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour))
-					ctx := l.Context(b.Ctx)
-					for range 1000 { // so that Unlock takes its time to end them
-						l.Context(b.Ctx)
-					}
-					unlocked := make(chan error)
-					go func() { unlocked <- l.Unlock(b.Ctx) }()
-					<-ctx.Done()
-					require.NoError(t, end(b, p, h))
-					err := <-unlocked
-					require.True(t, err == nil || locktest.IsAny(err, lockpool.ErrLockLost, lockpool.ErrNotHeld), "%v", err)
-					require.Zero(t, p.Stats().Resting)
-					require.NoError(t, p.Close())
-				}
+				p := b.Pool()
+				h := b.Handle(p)
+				l := b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour))
+				time.Sleep(30 * time.Millisecond) // so that the node is watched
+				g := &gate{Context: b.Ctx, entered: make(chan struct{}), leave: make(chan struct{})}
+				ctx := l.Context(g)
+				g.armed.Store(true)
+				unlocked := make(chan error)
+				go func() { unlocked <- l.Unlock(b.Ctx) }()
+				<-g.entered
+				require.NoError(t, end(b, p, h))
+				synctest.Wait()
+				close(g.leave)
+				err := <-unlocked
+				require.True(t, err == nil || errors.Is(err, lockpool.ErrLockLost), "%v", err)
+				<-ctx.Done()
+				require.Zero(t, p.Stats().Resting)
+				require.Empty(t, b.Children("a"))
 			})
 		})
 	}
+}
+
+// A rest that has ended is nobody whom a reader leaves the lock to.
+func TestUnlockBesideTheEndOfARestIsTheLast(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		p := b.Pool()
+		l := b.RLock(p, "a")
+		b.Unlock(b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(time.Hour)))
+		time.Sleep(30 * time.Millisecond) // so that the node is watched
+		g := &gate{Context: b.Ctx, entered: make(chan struct{}), leave: make(chan struct{})}
+		l.Context(g)
+		g.armed.Store(true)
+		unlocked := make(chan error)
+		go func() { unlocked <- l.Unlock(b.Ctx) }()
+		<-g.entered
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
+		synctest.Wait()
+		close(g.leave)
+		require.ErrorIs(t, <-unlocked, lockpool.ErrLockLost)
+	})
 }
 
 // When a rest has ended, its timer keeps nothing.
