@@ -120,6 +120,10 @@ var plays = []play{
 	{name: "revoke", warm: 1, act: (*stage).useUntilRevoked, way: withOptions(lockpool.Revocable())},
 	{name: "revoke waiting", warm: 1, rival: true, act: (*stage).waitUntilRevoked, way: withOptions(lockpool.Revocable())},
 	{name: "revoke rival", warm: 1, rival: true, act: (*stage).revokeRival},
+	{name: "observe", warm: 1, rival: true, act: (*stage).observe},
+	{name: "observe nobody", act: (*stage).observeNobody},
+	{name: "observe permits", warm: 1, rival: true, act: (*stage).observe, way: allPermits},
+	{name: "observe plain", warm: 1, rival: true, act: (*stage).observe, way: withOptions(lockpool.Plain())},
 	{name: "twins", warm: 1, act: (*stage).useAndLook, layout: zookeeper.LayoutKazoo},
 	{name: "twins wait", warm: 1, rival: true, act: (*stage).waitAndUse, layout: zookeeper.LayoutKazoo},
 	{name: "twins share", warm: 1, act: (*stage).share, layout: zookeeper.LayoutKazooRW},
@@ -740,6 +744,50 @@ func (s *stage) giveUp() {
 	_, err := end()
 	s.check(err, context.Canceled)
 	s.free(s.first)
+}
+
+// observe sees that the rival holds the lock, and that nobody does when the rival has
+// unlocked.
+func (s *stage) observe() {
+	held := true
+	for q, err := range s.pool.Observe(s.Ctx, "a") {
+		switch {
+		case errors.Is(err, lockpool.ErrUnavailable): // the state follows
+		case err != nil:
+			s.check(err)
+		case held:
+			require.Len(s, q.Contenders, 1)
+			require.True(s, q.Contenders[0].Holds)
+			s.free(s.first)
+			held = false
+		case len(q.Contenders) == 0:
+			return
+		}
+	}
+	if held {
+		s.free(s.first)
+	}
+	require.True(s, s.effect == denied, "the loop has ended")
+}
+
+// observeNobody sees the rival come, to a lock that has no directory.
+func (s *stage) observeNobody() {
+	for q, err := range s.pool.Observe(s.Ctx, "a") {
+		switch {
+		case errors.Is(err, lockpool.ErrUnavailable):
+		case err != nil:
+			s.check(err)
+		case len(q.Contenders) > 0:
+			s.free(s.first)
+			return
+		case s.first == nil:
+			s.first = s.take(s.others)
+		}
+	}
+	if s.first != nil {
+		s.free(s.first)
+	}
+	require.True(s, s.effect == denied, "the loop has ended")
 }
 
 func (s *stage) useUntilRevoked() {

@@ -618,6 +618,15 @@ func TestObserveEnds(t *testing.T) {
 		follow(b, p, "a").ends(lockpool.ErrPoolClosed)
 	}
 	p := b.Pool()
+	l, f := b.Lock(p, "held"), follow(b, p, "a")
+	f.sees("")
+	down := make(chan error)
+	go func() { down <- p.Shutdown(b.Ctx) }() // ends when the lock is unlocked
+	f.ends(lockpool.ErrPoolClosed)            // which Shutdown waits for
+	b.Unlock(l)
+	require.NoError(t, <-down)
+
+	p = b.Pool()
 	follow(b, p, "/a").ends(lockpool.ErrInvalidName)
 	require.Zero(t, p.Stats().OpenSessions)
 	var none context.Context

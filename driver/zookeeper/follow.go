@@ -30,7 +30,7 @@ func (s *Session) Follow(ctx context.Context, queue string, head func([]driver.N
 			if directory, err = s.watchDirectory(ctx, dir); err != nil {
 				return driver.Followed{}, err
 			}
-			l = directory.listed
+			l = *directory.listed
 			n, complete = head(l.nodes)
 		}
 		f, ok, err := s.followNodes(ctx, queue, l.nodes[:n])
@@ -103,7 +103,7 @@ func newLook(children []string, nodes []driver.Node) look {
 // not changed since it was listed.
 func (s *Session) look(ctx context.Context, dir string) (l look, err error) {
 	if w := s.watches.at(childrenOf(dir)); w != nil && w.isArmed() && w.Fired() == 0 {
-		return w.listed, nil
+		return *w.listed, nil
 	}
 	err = s.readAll(ctx, s.readChildren(dir, func(found *listing) []read {
 		l = newLook(found.children(), found.contenders())
@@ -129,7 +129,7 @@ func (s *Session) watchDirectory(ctx context.Context, dir string) (*watch, error
 			return nil, s.gaveUp(ctx)
 		case w.err != nil:
 			return nil, w.err
-		case !w.failed:
+		case w.listed != nil:
 			return w, nil
 		}
 		if err := s.pauseBeforeLook(ctx); err != nil {
@@ -164,7 +164,8 @@ func (s *Session) listAndWatch(dir string, w *watch) *request {
 			s.requests.start(s.watchCreation(dir, w))
 		case q.err == nil:
 			stat := q.stat // a copy, because the watch outlives the request
-			w.stat, w.listed = &stat, newLook(q.children, contendersOf(q.children))
+			listed := newLook(q.children, contendersOf(q.children))
+			w.stat, w.listed = &stat, &listed
 			close(w.armed)
 		default:
 			s.noteUnwatchedDirectory(dir, w, q.err)
@@ -180,6 +181,7 @@ func (s *Session) watchCreation(dir string, w *watch) *request {
 	q.noted = func(q *request) {
 		switch {
 		case errors.Is(q.err, zk.ErrNoNode):
+			w.listed = new(look)
 			close(w.armed)
 		case q.err == nil: // it was created in between
 			s.requests.start(s.listAndWatch(dir, w))
@@ -192,7 +194,7 @@ func (s *Session) watchCreation(dir string, w *watch) *request {
 
 func (s *Session) noteUnwatchedDirectory(dir string, w *watch, err error) {
 	s.watches.remove(w)
-	if w.failed = isUnsure(err); !w.failed {
+	if !isUnsure(err) {
 		w.err = s.explainListError(err, "listing", dir)
 	}
 	w.Fire(driver.Interrupted)

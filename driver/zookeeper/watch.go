@@ -28,8 +28,7 @@ type watch struct {
 	paths  []string
 	raw    []byte        // the data of the first node, set before armed is closed
 	stat   *zk.Stat      // likewise; nil for a directory that does not exist
-	listed look          // of a directory, likewise
-	failed bool          // of a directory: the server has not answered; likewise
+	listed *look         // of a directory, likewise; nil if it could not be listed
 	reads  []*request    // by path, until they have been answered
 	unread atomic.Int32  // how many of them have not been answered
 	armed  chan struct{} // closed when the server has answered; then err is set
