@@ -43,10 +43,10 @@ func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 		return c.lockTwo(pool, r, worker)
 	}
 	if c.Once && chance(r, 1) {
-		if chance(r, 50) {
-			return c.runJob(pool, r, worker)
-		}
 		return c.lockOnce(pool, r, worker)
+	}
+	if c.Once && chance(r, 4) {
+		return c.runJob(pool, r, worker)
 	}
 	t := c.newTurn(pool, r, worker)
 	if chance(r, 5) {
