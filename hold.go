@@ -379,12 +379,7 @@ func (h *hold) release(ctx context.Context, cause error, run *finishedRun) relea
 	ctx, cancel := beyondHolds(ctx)
 	defer cancel()
 	r.asked = true
-	var err error
-	if run != nil {
-		err = h.tenancy.finish(run, false)
-	} else {
-		err = h.tenancy.removeNode(ctx)
-	}
+	err := h.tenancy.giveBack(ctx, run)
 	switch {
 	case err == nil:
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before the release

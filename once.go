@@ -253,6 +253,14 @@ func (j *jobRun) finish(ctx context.Context, l *Lock, run *finishedRun) error {
 	return err
 }
 
+// giveBack removes the node, and records run in the same step if it is not nil.
+func (t *tenancy) giveBack(ctx context.Context, run *finishedRun) error {
+	if run == nil {
+		return t.removeNode(ctx)
+	}
+	return t.finish(run, false)
+}
+
 // finish records a run while the lock is held, and gives back the lock unless keep is true.
 func (t *tenancy) finish(run *finishedRun, keep bool) error {
 	node, err := t.current(run.wait)

@@ -38,7 +38,12 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, ke
 	if err == nil {
 		return nil
 	}
-	s.removeContainers(f.made)
+	if len(f.made) > 0 && s.begin() {
+		go func() { // ends when the servers have answered, or with the session
+			defer s.calls.done()
+			s.removeContainers(f.made)
+		}()
+	}
 	if f.undecided {
 		err = fmt.Errorf("%w: %w", driver.ErrUndecided, err)
 	}
@@ -101,7 +106,7 @@ func (f *finish) run(ctx context.Context) error {
 		case err == zk.ErrNoAuth && q.failed < nodes:
 			return explainError(err, "recording a run", "DELETE", f.queue)
 		case directories > 0: // one by one, so that an error says what was refused
-			if err := f.createContainers(ctx, dir, &f.made); err != nil {
+			if f.made, err = f.createDirectories(ctx, dir); err != nil {
 				return err
 			}
 			directories = 0
@@ -112,6 +117,18 @@ func (f *finish) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// createDirectories creates dir and its parents, and returns the containers that it may have
+// created.
+func (f *finish) createDirectories(ctx context.Context, dir string) ([]string, error) {
+	return run(ctx, f.Session, func() (made []string, err error) {
+		if err = f.createContainers(ctx, dir, &made); err != nil {
+			f.removeContainers(made)
+			made = nil
+		}
+		return made, err
+	}, nil)
 }
 
 // transaction returns the request: the node comes first, because if it is gone nothing

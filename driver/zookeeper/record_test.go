@@ -75,6 +75,10 @@ func TestRequestsOfARun(t *testing.T) {
 	require.Equal(t, 1, allRequestsFor(own, func() {
 		require.ErrorIs(t, p.Once(b.Ctx, "a", "20", done), lockpool.ErrDone)
 	}))
+	require.Equal(t, 4, allRequestsFor(own, func() { // a sync, the listings of the root and of a, and a look whether a is a plain lock
+		_, err := p.List(b.Ctx, "")
+		require.NoError(t, err)
+	}))
 }
 
 // allRequestsFor counts the requests, without those that keep sessions alive.

@@ -212,6 +212,9 @@ func (b *bubble) left() (left, unused []string) {
 	state := b.server.State()
 	for path, node := range state.Nodes {
 		name := strings.TrimPrefix(path, chroot+"/")
+		if node.Stat.EphemeralOwner == 0 && workload.IsRecord(name) {
+			continue
+		}
 		if workload.IsUsedOnce(name) && node.Stat.EphemeralOwner == 0 {
 			unused = append(unused, name)
 		} else if strings.HasPrefix(path, chroot) && (node.Stat.EphemeralOwner != 0 || !slices.Contains(directories, path)) {

@@ -52,7 +52,7 @@ const (
 )
 
 // expectedErrors are the errors that clients and faults cause.
-var expectedErrors = []string{"", "busy", "canceled", "lock_lost", "pool_closed", "revoked", "timeout", unanswered}
+var expectedErrors = []string{"", "busy", "canceled", "lock_lost", "pool_closed", "revoked", "timeout", unanswered, done, undecided}
 
 // Report is the result of the checks.
 type Report struct {
@@ -103,6 +103,7 @@ func Check(rec *Record) Report {
 	for _, name := range slices.Sorted(maps.Keys(calls)) {
 		r.checkOrder(rec, calls[name])
 	}
+	r.checkRuns(rec, calls[job])
 	r.checkMultis(rec, byLock)
 	r.checkEnds(rec)
 	r.checkRemovals(rec)
@@ -519,6 +520,44 @@ func (r *Report) checkMultis(rec *Record, holds map[string][]*hold) {
 			free = max(free, h.end)
 		}
 		check(m.end)
+	}
+}
+
+// checkRuns finds periods whose job finished twice, was started again after a client was
+// told that it had finished, or counts as finished although no run of it can have.
+func (r *Report) checkRuns(rec *Record, calls []*call) {
+	byPeriod := map[int64][]*call{}
+	for _, c := range calls {
+		byPeriod[c.period] = append(byPeriod[c.period], c)
+	}
+	for _, period := range slices.Sorted(maps.Keys(byPeriod)) {
+		var finished, known *call // the first of each
+		possible := false
+		for _, c := range byPeriod[period] {
+			if c.err == "" {
+				if finished != nil {
+					r.violation(c.end, "job: that of period %d finished twice, at %s by %s and at %s by %s",
+						period, rec.at(finished.end), finished.process, rec.at(c.end), c.process)
+				}
+				finished = c
+			}
+			if (c.err == "" || c.err == done) && (known == nil || c.end < known.end) {
+				known = c
+			}
+			possible = possible || c.started != Never && slices.Contains([]string{"", undecided, unanswered, "pool_closed"}, c.err)
+		}
+		if known == nil {
+			continue
+		}
+		if !possible {
+			r.violation(known.end, "job: %s was told at %s that the job of period %d has finished, although no run of it can have", known.process, rec.at(known.end), period)
+		}
+		for _, c := range byPeriod[period] {
+			if c.started > known.end {
+				r.violation(c.started, "job: that of period %d was started again by %s at %s, although %s knew at %s that it has finished",
+					period, c.process, rec.at(c.started), known.process, rec.at(known.end))
+			}
+		}
 	}
 }
 

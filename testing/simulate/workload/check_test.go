@@ -55,6 +55,11 @@ func alternating(n int) (holds []*hold) {
 	return holds
 }
 
+// ran is a run of the job of a period. It started at a time, or never.
+func ran(process string, period int64, err string, started Instant, begin, end int) *call {
+	return &call{process: process, op: opRun, lock: job, limit: time.Minute, period: period, err: err, started: started, begin: at(begin), end: at(end)}
+}
+
 // locked is a call of Lock that was granted.
 func locked(process string, limit time.Duration, begin, end int) *call {
 	return &call{process: process, op: opLock, lock: "a", limit: limit, begin: at(begin), end: at(end)}
@@ -106,6 +111,9 @@ func TestRecordWithoutViolationsIsClean(t *testing.T) {
 		"reentry":                         {holds: []*hold{{process: "x", lock: "a", token: 4, reentries: []int64{4, 4}, begin: at(0), end: at(9)}}},
 		"write is fenced":                 {accesses: []*access{wrote("x", 1, 11, true, 0, 1), wrote("y", 2, 12, true, 2, 3), wrote("x", 1, 13, false, 4, 5), read("x", 2, 12, 6, 7)}},
 		"writes overlap":                  {accesses: []*access{wrote("x", 1, 11, true, 0, 9), wrote("y", 2, 12, true, 0, 9), read("z", 1, 11, 1, 8)}},
+		"job runs again if it fails":      {calls: []*call{ran("x", 1, "timeout", at(1), 0, 9), ran("y", 1, "lock_lost", at(10), 0, 19), ran("z", 1, "", at(20), 0, 29), ran("x", 1, done, Never, 30, 39)}},
+		"job of each period":              {calls: []*call{ran("x", 1, "", at(1), 0, 9), ran("x", 2, "", at(11), 10, 19), ran("x", 2, "busy", Never, 10, 19)}},
+		"job that is killed has finished": {calls: []*call{ran("x", 1, unanswered, at(1), 0, 9), ran("y", 1, undecided, at(1), 0, 9), ran("z", 1, done, Never, 0, 19)}},
 		"call ends in time":               {calls: []*call{locked("x", time.Second, 0, 2900)}},
 		"call ends late":                  {calls: []*call{locked("x", time.Second, 0, 6900)}, Pauses: []Span{{"x", at(500), at(4600)}}},
 		"readers and writer":              {holds: []*hold{heldPart("x", 1, 1, many, 0, 1, 30), heldPart("y", 2, 1, many, 0, 2, 20), heldPart("z", 3, many, many, 0, 30, 40)}},
@@ -149,6 +157,18 @@ func TestViolationsAreFound(t *testing.T) {
 		violations int
 		text       string // of the first
 	}{
+		"job finished twice": {
+			Record{calls: []*call{ran("x", 1, "", at(1), 0, 9), ran("y", 1, "", at(5), 0, 9)}},
+			1, "job: that of period 1 finished twice, at 0.009s by x and at 0.009s by y",
+		},
+		"job started again": {
+			Record{calls: []*call{ran("x", 7, unanswered, at(1), 0, 9), ran("y", 7, done, Never, 5, 10), ran("z", 7, "timeout", at(11), 5, 12)}},
+			1, "job: that of period 7 was started again by z at 0.011s, although y knew at 0.010s that it has finished",
+		},
+		"job that nobody finished": {
+			Record{calls: []*call{ran("x", 1, "lock_lost", at(1), 0, 9), ran("z", 1, unanswered, Never, 0, 9), ran("y", 1, done, Never, 5, 10)}},
+			1, "job: y was told at 0.010s that the job of period 1 has finished, although no run of it can have",
+		},
 		"overlap": {
 			Record{holds: []*hold{held("x", 1, 0, 20), held("y", 2, 19, 30)}},
 			1, `exclusion: lock "a" exceeded its limit with 2 holders, for 1ms at 0.019s: x, `,

@@ -30,7 +30,7 @@ type Config struct {
 	LongHolds    float64       // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
 	MinLong      time.Duration
 	MaxLong      time.Duration
-	Once         bool    // the workers also take locks whose names are not used again
+	Once         bool    // the workers also take locks whose names are not used again, and run a job that is to finish once in each period
 	Mixed        float64 // percentage of the requests for permits that ask for the exclusive lock of that name instead
 	IgnoreLosses bool    // the workers believe that they hold a lock until they unlock it, as if there were no lease
 }
@@ -51,6 +51,7 @@ const (
 	opUnlockAll = "unlock all"
 	opQueue     = "queue"
 	opList      = "list"
+	opRun       = "run" // of a job that is to finish once in each period
 
 	opRead  = "read"
 	opWrite = "write"
@@ -136,11 +137,20 @@ const (
 	mixed   = "kind_mismatch"
 )
 
+// done is the class of the error of a run that another one has made unnecessary, and
+// undecided that of a run of which its client does not know whether it was recorded.
+const (
+	done      = "done"
+	undecided = "undecided"
+)
+
 func class(err error) string {
 	var lockErr *lockpool.LockError
 	switch {
 	case err == nil:
 		return ""
+	case errors.Is(err, driver.ErrUndecided):
+		return undecided
 	case errors.Is(err, lockpool.ErrLockLost) && errors.Is(err, driver.ErrRemoved):
 		return removed
 	case errors.As(err, &lockErr):

@@ -63,6 +63,7 @@ const (
 	eventEnd       EventKind = "end"       // the client no longer believes that it holds the lock
 	eventAccess    EventKind = "access"    // the register is about to be read or written
 	eventAccessed  EventKind = "accessed"  // it was
+	eventStart     EventKind = "start"     // the function of a call of Once starts
 	eventLate      EventKind = "late"      // a timer of the client was late
 )
 

@@ -146,6 +146,8 @@ func (s *Stream) Add(e Event) (answer Answer) {
 		return s.access(e)
 	case eventAccessed:
 		s.accesses[e.ID].end = e.At
+	case eventStart:
+		s.calls[e.ID].started = e.At
 	case eventLate:
 		s.record.lateTimers = append(s.record.lateTimers, Span{s.process, e.At.Add(-e.Late), e.At})
 	}
@@ -155,7 +157,7 @@ func (s *Stream) Add(e Event) (answer Answer) {
 func (s *Stream) begin(e Event) {
 	c := &call{
 		process: s.process, worker: e.Worker, op: e.Op, lock: e.Lock, limit: e.Limit, begin: e.At,
-		portion: portion{e.Permits, e.Of}, revocable: e.Revocable, releases: s.holds[e.Hold],
+		portion: portion{e.Permits, e.Of}, revocable: e.Revocable, releases: s.holds[e.Hold], period: e.Value,
 	}
 	s.calls[e.ID] = c
 	s.record.calls = append(s.record.calls, c)

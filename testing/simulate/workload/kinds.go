@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 )
 
 // The kinds of locks. A lock's name begins with its kind.
@@ -24,6 +25,9 @@ const (
 
 	// once is the kind of the exclusive locks whose names are not used again.
 	once = "once"
+
+	// job is the name of the job that is to finish once in each period, and its kind.
+	job = "job"
 )
 
 // NameOf returns the name of a lock.
@@ -128,12 +132,19 @@ func (c Config) Directories(root string) (paths []string) {
 		add(name, locksOf(name, c.Locks))
 	}
 	add(own, c.Processes)
-	return paths
+	return append(paths, root+"/"+job)
 }
 
 // IsUsedOnce reports whether a path below the root of all locks is that of a lock whose
 // name is not used again.
 func IsUsedOnce(path string) bool { return kindOf(path) == once }
+
+// IsRecord reports whether a path below the root of all locks is that of the record of a
+// run, or of a directory of records.
+func IsRecord(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return first == driver.Records
+}
 
 // Acquire acquires the second lock of a kind as a worker does that shares it if it can;
 // of a semaphore it acquires two permits.

@@ -75,6 +75,9 @@ type call struct {
 	portion
 	revocable bool
 	releases  *hold // nil for other calls than that which releases it
+
+	period  int64   // of a run
+	started Instant // when the function of a run started
 }
 
 // portion is how many of a lock's permits a holder has. An exclusive holder has

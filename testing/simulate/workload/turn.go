@@ -45,6 +45,9 @@ func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	if c.Once && chance(r, 1) {
 		return c.lockOnce(pool, r, worker)
 	}
+	if c.Once && chance(r, 4) {
+		return c.runJob(pool, r, worker)
+	}
 	t := c.newTurn(pool, r, worker)
 	if chance(r, 5) {
 		_ = t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
@@ -321,6 +324,23 @@ func (c *Client) lockOnce(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	}
 	prepareExclusive(t)
 	return t.take(context.Background())
+}
+
+// runJob runs the job of the present period, unless it has finished.
+func (c *Client) runJob(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	const length = Instant(time.Minute)
+	e := Event{ID: c.ids.Add(1), Worker: worker, Op: opRun, Lock: job, Value: int64(c.Now() / length), Limit: closing}
+	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
+	return c.call(e, b, func(ctx context.Context) error {
+		return pool.Once(ctx, job, fmt.Sprint(e.Value), func(ctx context.Context) error {
+			c.Report(Event{Kind: eventStart, At: c.Now(), ID: e.ID})
+			select {
+			case <-time.After(between(r, 0, c.Hold)):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})
+	})
 }
 
 // lockTwo takes a turn with two exclusive locks, of which it gets both or none.
