@@ -793,8 +793,9 @@ func TestHundredObserversShareTheirWatches(t *testing.T) {
 // A change of which no event tells is found by the driver.
 func TestObserverSurvivesLostEvents(t *testing.T) {
 	locktest.Once(t)
-	for _, state := range []string{"", "x", "x|y"} {
-		t.Run(state, func(t *testing.T) {
+	for _, test := range []string{"", "x", "x|y", "x joined by y"} {
+		state, joined := strings.CutSuffix(test, " joined by y")
+		t.Run(test, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {
 				b := locktest.New(t).AtService()
 				b.Ctx = locktest.Timeout(t, time.Hour)
@@ -813,12 +814,17 @@ func TestObserverSurvivesLostEvents(t *testing.T) {
 					Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}, Where: func(r zktest.Request) bool { return slices.Contains(ids, r.Session) }},
 					Times: zktest.Always, Do: zktest.Swallow(),
 				})
-				if l == nil {
+				switch {
+				case joined:
+					b.Enqueue(y, "a", 2)
+					f.sees("x|y")
+				case l == nil:
 					b.Lock(x, "a")
 					f.sees("x")
-				} else {
+				default:
 					b.Unlock(l)
-					f.next()
+					_, next, _ := strings.Cut(state, "|")
+					f.sees(next)
 				}
 				require.Positive(t, lost.Fired())
 			})
