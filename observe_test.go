@@ -371,8 +371,13 @@ func TestIdleObserverSendsNothing(t *testing.T) {
 				b := locktest.New(t).AtService()
 				b.Ctx = locktest.Timeout(t, 24*time.Hour)
 				x, p := named(b, "x"), b.Pool()
+				requests := countRequests(b, b.Server.(*zktest.Server), p)
+				f := follow(b, p, "a")
+				f.sees("")
 				idle, perRound := 10*time.Minute, 1
 				switch kind {
+				case "nobody":
+					b.Unlock(b.Lock(x, "a"))
 				case "a holder and a waiter":
 					idle = time.Hour
 					l := b.Lock(x, "a")
@@ -390,9 +395,10 @@ func TestIdleObserverSendsNothing(t *testing.T) {
 					l := b.Lock(x, "a", lockpool.Plain())
 					defer b.Unlock(l)
 				}
-				requests := countRequests(b, b.Server.(*zktest.Server), p)
-				f := follow(b, p, "a")
-				f.next()
+				time.Sleep(2 * time.Second) // until all is seen
+				for len(f.values) > 0 {
+					f.next()
+				}
 				before := len(requests())
 				time.Sleep(idle)
 				f.seesNothing()
@@ -403,6 +409,69 @@ func TestIdleObserverSendsNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A change between any two requests of an observer is not missed.
+func TestObserveSeesWhatChangesWhileItLooks(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		own := b.Server.(*zktest.Server)
+		p := b.Pool()
+		ids := sessionsOf(b, p)
+		b.Ctx = locktest.Timeout(t, time.Hour)
+		require.NoError(t, own.Create(b.Chroot, nil))
+		happened := 0
+		for n := range 4 { // contenders at first
+			for left := range 4 { // contenders at the end
+				for skip := range 5 {
+					name := fmt.Sprintf("a-%d-%d-%d", n, left, skip)
+					contender := func(i int) string {
+						return fmt.Sprintf("%s/%s/_c_00000000-0000-4000-8000-%012d-lock-%010d", b.Chroot, name, i, i)
+					}
+					if n > 0 {
+						require.NoError(t, own.Create(b.Chroot+"/"+name, nil))
+					}
+					for i := range n {
+						require.NoError(t, own.Create(contender(i), nil))
+					}
+					change := own.Inject(zktest.Rule{
+						Match: zktest.Match{Where: func(r zktest.Request) bool {
+							return slices.Contains(ids, r.Session) && len(r.Paths) == 1 && strings.HasPrefix(r.Paths[0], b.Chroot+"/"+name)
+						}},
+						Skip: skip,
+						Do: zktest.Call(func(zktest.Request) {
+							if n == 0 {
+								_ = own.Create(b.Chroot+"/"+name, nil)
+							}
+							for i := range n {
+								_ = own.Delete(contender(i))
+							}
+							for i := range left {
+								_ = own.Create(contender(10+i), nil)
+							}
+						}),
+					})
+					f := follow(b, p, name)
+					time.Sleep(time.Second)
+					var last observed
+					for len(f.values) > 0 {
+						last = f.next()
+					}
+					happened += change.Fired()
+					change.Remove() // the observer may have needed fewer requests
+					q, err := p.Queue(b.Ctx, name)
+					require.NoError(t, err)
+					require.Equal(t, len(q.Contenders[:min(2, len(q.Contenders))]), len(last.Contenders), name)
+					for i, c := range last.Contenders {
+						require.Equal(t, q.Contenders[i], c, name)
+					}
+					f.cancel()
+				}
+			}
+		}
+		require.GreaterOrEqual(t, happened, 4*4*3)
+	})
 }
 
 // Those behind the next one come and go without the observer.
@@ -724,8 +793,9 @@ func TestHundredObserversShareTheirWatches(t *testing.T) {
 // A change of which no event tells is found by the driver.
 func TestObserverSurvivesLostEvents(t *testing.T) {
 	locktest.Once(t)
-	for _, state := range []string{"", "x", "x|y"} {
-		t.Run(state, func(t *testing.T) {
+	for _, test := range []string{"", "x", "x|y", "x joined by y"} {
+		state, joined := strings.CutSuffix(test, " joined by y")
+		t.Run(test, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {
 				b := locktest.New(t).AtService()
 				b.Ctx = locktest.Timeout(t, time.Hour)
@@ -744,12 +814,17 @@ func TestObserverSurvivesLostEvents(t *testing.T) {
 					Match: zktest.Match{Ops: []zktest.Op{zktest.OpEvent}, Where: func(r zktest.Request) bool { return slices.Contains(ids, r.Session) }},
 					Times: zktest.Always, Do: zktest.Swallow(),
 				})
-				if l == nil {
+				switch {
+				case joined:
+					b.Enqueue(y, "a", 2)
+					f.sees("x|y")
+				case l == nil:
 					b.Lock(x, "a")
 					f.sees("x")
-				} else {
+				default:
 					b.Unlock(l)
-					f.next()
+					_, next, _ := strings.Cut(state, "|")
+					f.sees(next)
 				}
 				require.Positive(t, lost.Fired())
 			})
