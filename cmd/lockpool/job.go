@@ -26,10 +26,11 @@ import (
 // number that no other can get while lockpool runs.
 //
 // If lockpool runs in the foreground of a terminal, so does the group, and the terminal's
-// signals go to it and not to lockpool. As a shell does, lockpool then waits for the
-// child's stops: when it is stopped, lockpool stops itself, with everything in the
-// group, for the shell to see; and when lockpool is continued, it continues the group,
-// once the lock is known to be still held.
+// signals go to it and not to lockpool. When the child is stopped (Ctrl-Z), lockpool
+// stops everything in the group, because it can kill nothing while it is stopped, and
+// then itself, for the shell to see. When lockpool is continued, it continues the group
+// once the lock is known to be still held. (If lockpool is stopped by somebody else, the
+// guard stops the group, where it can see that.)
 type job struct {
 	path          string
 	args          []string
@@ -113,6 +114,13 @@ func guardCommand() *cobra.Command {
 				return misused("guard is for lockpool itself")
 			}
 			signal.Ignore() // all that are sent to the group
+			go func() {     // ends with the process
+				for range time.Tick(100 * time.Millisecond) {
+					if isStopped(os.Getppid()) {
+						_ = syscall.Kill(0, syscall.SIGSTOP)
+					}
+				}
+			}()
 			if _, err := os.Stdout.Write([]byte{'.'}); err != nil {
 				return err
 			}
@@ -158,16 +166,15 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 	if err := j.start(env); err != nil {
 		return 0, "", err
 	}
-	control := make(chan os.Signal, 4) // from the shell
-	signal.Notify(control, syscall.SIGCONT, syscall.SIGTSTP)
+	control := make(chan os.Signal, 1) // from the shell
+	signal.Notify(control, syscall.SIGCONT)
 	defer signal.Stop(control)
 	// Taking the terminal back must not stop lockpool, nor a warning that nobody reads
 	// end it. The child has been started, and inherits neither.
 	signal.Ignore(syscall.SIGTTOU, syscall.SIGPIPE)
 
 	const outage = "the service does not answer, and the lock was about to expire"
-	stopping := false               // since lockpool was told to stop
-	var notStopped <-chan time.Time // although it asked for that
+	var notStopped <-chan time.Time // although lockpool has asked for that
 	for {
 		select {
 		case status := <-j.states:
@@ -176,11 +183,10 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 				return status.ExitStatus(), j.reason, nil
 			case status.Signaled():
 				return 128 + int(status.Signal()), j.reason, nil
-			case status.StopSignal() == syscall.SIGSTOP && !stopping:
-				// Somebody has stopped the child, and not the job.
-			default:
-				stopping = false
-				j.stop()
+			case status.StopSignal() != syscall.SIGSTOP: // else not by a terminal
+				j.signal(syscall.SIGSTOP) // also what has ignored the other signal
+				j.hide()
+				_ = syscall.Kill(0, syscall.SIGTSTP)
 				notStopped = time.After(100 * time.Millisecond)
 			}
 		case <-lost:
@@ -201,18 +207,11 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			j.signal(syscall.SIGTERM)
 		case sig := <-signals:
 			j.signal(sig.(syscall.Signal))
-		case sig := <-control:
-			if sig == syscall.SIGTSTP {
-				stopping = true
-				j.signal(syscall.SIGSTOP) // and lockpool follows when the child has stopped
-				continue
-			}
+		case <-control:
 			notStopped = nil
-			signal.Notify(control, syscall.SIGTSTP)
 			j.resume(ctx, lock)
-		case <-notStopped: // because nobody could continue it: its group is orphaned
+		case <-notStopped: // nobody could continue lockpool: its group is orphaned
 			notStopped = nil
-			signal.Notify(control, syscall.SIGTSTP)
 			j.resume(ctx, lock)
 		}
 	}
@@ -275,15 +274,6 @@ func (j *job) signal(sig syscall.Signal) {
 	if of, err := syscall.Getpgid(j.process.Pid); err == nil && of != group {
 		_ = j.process.Signal(sig)
 	}
-}
-
-// stop stops everything in the group, also what ignored the terminal's signal, because
-// lockpool can kill nothing while it is stopped, and then lockpool's own group.
-func (j *job) stop() {
-	j.signal(syscall.SIGSTOP)
-	j.hide()
-	signal.Reset(syscall.SIGTSTP)
-	_ = syscall.Kill(0, syscall.SIGTSTP)
 }
 
 // resume continues the job after lockpool was stopped, unless the lock was lost meanwhile.

@@ -143,6 +143,7 @@ var hints = []struct {
 	{lockpool.ErrLockLost, lost, ""},
 	{lockpool.ErrLocked, busy, ""},
 	{lockpool.ErrRevoked, busy, ""},
+	{lockpool.ErrDone, done, ""},
 	{lockpool.ErrInvalidName, misuse, ""},
 	{lockpool.ErrKindMismatch, failed, "use another name, or lock this one as its other users do"},
 	{lockpool.ErrNoPermission, failed, "ask for the right, or give credentials with --credentials-file or LOCKPOOL_CREDENTIALS"},
@@ -163,9 +164,9 @@ func oneLine(err error) string {
 func exitCodeTable() string {
 	var b strings.Builder
 	for _, e := range exitCodes {
-		fmt.Fprintf(&b, "  %d  %s (--exit-%s)\n", *e.code, e.meaning, e.name)
+		fmt.Fprintf(&b, "    %d  %s (--exit-%s)\n", *e.code, e.meaning, e.name)
 	}
-	return b.String() + "  126  the command cannot be executed; 127 if it is not found"
+	return b.String() + "    126  the command cannot be executed; 127 if it is not found"
 }
 
 // registerExitCodes defines a flag for each outcome's exit code.

@@ -34,7 +34,7 @@ type run struct {
 
 	try, shared, revocable, quiet bool
 
-	permits string
+	permits, once string
 
 	connection *connection
 	name       string
@@ -62,6 +62,7 @@ Exit codes other than the command's, each with a flag to change it:
 ` + exitCodeTable(),
 		Example: `  lockpool run cron/backup -- ./backup.sh                           one at a time, on all machines
   lockpool run --try cron/backup -- ./backup.sh                     not at all if it runs already
+  lockpool run --once "$(date +%F)" cron/report -- ./report.sh      once a day, whatever machines fail
   lockpool run --permits 1/3 gpu -- ./train.sh                      three at a time
   lockpool run --timeout 1m deploy -- sh -c 'echo "$LOCKPOOL_TOKEN"'`,
 		Args: cobra.MinimumNArgs(2),
@@ -78,11 +79,13 @@ Exit codes other than the command's, each with a flag to change it:
 	flags.BoolVarP(&r.try, "try", "n", false, "give up if the lock is not free; wait at most --timeout for the service (default 10s)")
 	flags.BoolVarP(&r.shared, "shared", "s", false, "share the lock with other commands that share it")
 	flags.StringVar(&r.permits, "permits", "", "take N of LIMIT permits of a semaphore, as `N/LIMIT`")
+	flags.StringVar(&r.once, "once", "", "run only if no run with this `key`, such as a date, has succeeded before")
 	flags.DurationVar(&r.holdAtLeast, "hold-at-least", 0, "keep the lock at least for this `duration`, even if the command ends earlier")
 	flags.DurationVar(&r.grace, "grace", 0, "`duration` between SIGTERM and SIGKILL if the lock runs out (default: a fifteenth of the session timeout)")
 	flags.BoolVar(&r.revocable, "revocable", false, "send SIGTERM when someone asks for the lock (lockpool revoke)")
 	flags.BoolVarP(&r.quiet, "quiet", "q", false, "print nothing if the lock is not acquired or the run is done")
-	cmd.MarkFlagsMutuallyExclusive("shared", "permits")
+	cmd.MarkFlagsMutuallyExclusive("shared", "permits", "once")
+	cmd.MarkFlagsMutuallyExclusive("once", "hold-at-least")
 	registerExitCodes(flags)
 	return cmd
 }
@@ -117,7 +120,7 @@ func (r *run) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer pool.Close()
-	take, err := r.take(pool, cmd.Flags().Changed("timeout"))
+	take, err := r.take(pool, cmd.Flags().Changed)
 	if err != nil {
 		return err
 	}
@@ -136,13 +139,13 @@ func (r *run) run(cmd *cobra.Command) error {
 }
 
 // take returns the call that takes the lock and calls a function under it.
-func (r *run) take(pool *lockpool.Pool, bounded bool) (func(context.Context, func(context.Context) error) error, error) {
+func (r *run) take(pool *lockpool.Pool, given func(flag string) bool) (func(context.Context, func(context.Context) error) error, error) {
 	var opts []lockpool.LockOption
 	switch {
-	case r.try || bounded && r.timeout == 0:
+	case r.try || given("timeout") && r.timeout == 0:
 		r.try = true
 		opts = append(opts, lockpool.WaitAtMost(0))
-	case bounded:
+	case given("timeout"):
 		opts = append(opts, lockpool.WaitAtMost(r.timeout))
 	}
 	if r.shared {
@@ -152,13 +155,17 @@ func (r *run) take(pool *lockpool.Pool, bounded bool) (func(context.Context, fun
 		opts = append(opts, lockpool.Revocable())
 	}
 	switch {
-	case r.permits != "":
+	case given("permits"):
 		n, limit, ok := parsePermits(r.permits)
 		if !ok {
 			return nil, misused("--permits %q is not of the form N/LIMIT, such as 1/3", r.permits)
 		}
 		return func(ctx context.Context, fn func(context.Context) error) error {
 			return pool.Semaphore(r.name, limit).Do(ctx, n, fn, opts...)
+		}, nil
+	case given("once"):
+		return func(ctx context.Context, fn func(context.Context) error) error {
+			return pool.Once(ctx, r.name, r.once, fn, opts...)
 		}, nil
 	}
 	return func(ctx context.Context, fn func(context.Context) error) error {

@@ -1,0 +1,196 @@
+//go:build unix
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+var rounds = flag.Int("rounds", 6, "the number of outages, of removals and of expiries that holders go through")
+
+// script returns a script that ignores SIGTERM, as its children do, and runs until it is
+// killed. It prints "beside" if a process of another one is still running: each of them
+// holds the lock of one file.
+func script(t *testing.T) string {
+	marker := filepath.Join(t.TempDir(), "marker")
+	return fmt.Sprintf(`exec 9>>%s; trap "" TERM; flock -n 9 && echo alone || echo beside; sleep 60 & sleep 61`, marker)
+}
+
+// free reports whether no process of the script is running.
+func free(t *testing.T, script string) bool {
+	file, _, _ := strings.Cut(strings.TrimPrefix(script, "exec 9>>"), ";")
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
+
+// While no server answers, a command that listens to SIGTERM gets the grace period, and
+// one that does not is killed before the lease ends.
+func TestSilentServers(t *testing.T) {
+	const timeout = 4 * time.Second
+	s := newShellOn(locktest.NewOn(t, locktest.StartServer(t)))
+	stubborn := script(t)
+	killed := s.start("run", "--session-timeout", timeout.String(), "stubborn", "--", "sh", "-c", stubborn).prints("alone")
+	asked := s.start("run", "--session-timeout", timeout.String(), "--grace", "600ms", "polite", "--",
+		"sh", "-c", `trap "echo asked; exit 5" TERM; echo started; while :; do sleep 0.02; done`).prints("started")
+	clock := locktest.StartClock()
+	require.NoError(t, s.Server.Pause())
+	asked.prints("asked")
+	require.False(t, free(t, stubborn), "without SIGTERM first")
+	s.Until(func() bool { return free(t, stubborn) }, "the children are dead")
+	clock.Took(t, timeout/5, timeout*55/100, "the life without an answer")
+	for _, p := range []*process{killed, asked} {
+		require.Equal(t, 117, p.code())
+		require.Contains(t, p.stderr.String(), "the service does not answer, and the lock was about to expire; sh was ended")
+	}
+	require.NoError(t, s.Server.Resume())
+	s.AwaitQueue("stubborn", 0)
+	s.AwaitQueue("polite", 0)
+}
+
+// TestNeverBesideNextHolder lets each holder go through an outage while the next one
+// waits, which must not get the lock before the children of the first are dead. A holder
+// that has survived is killed.
+func TestNeverBesideNextHolder(t *testing.T) {
+	const timeout = 2 * time.Second
+	var outages []func(server *zktest.Server, proxy *zktest.Proxy)
+	for _, dir := range []zktest.Direction{zktest.Both, zktest.Inbound, zktest.Outbound} {
+		outages = append(outages, func(_ *zktest.Server, proxy *zktest.Proxy) { proxy.Partition(zktest.Selector{}, dir) })
+	}
+	locktest.Once(t)
+	server := zktest.Start(t, zktest.Members(3), zktest.TickTime(100*time.Millisecond))
+	outages = append(outages,
+		func(server *zktest.Server, _ *zktest.Proxy) { require.NoError(t, server.PauseMember(1)) },
+		func(server *zktest.Server, _ *zktest.Proxy) { require.NoError(t, server.Isolate(1)) },
+		func(server *zktest.Server, _ *zktest.Proxy) { require.NoError(t, server.Pause()) },
+	)
+	s := newShellOn(locktest.NewOn(t, server))
+	script := script(t)
+	random := rand.New(rand.NewPCG(1, 2))
+
+	// Both reach the first member alone, and only through a proxy.
+	proxies := []*zktest.Proxy{zktest.StartProxy(t, server.Members()[0]), zktest.StartProxy(t, server.Members()[0])}
+	start := func(i int) *process {
+		return s.start("run", "--session-timeout", timeout.String(), "--server", proxies[i%2].Addr()+s.Chroot, "job", "--", "sh", "-c", script)
+	}
+	ended, holder := 0, start(0).prints("alone")
+	for i := range *rounds {
+		next := start(i + 1)
+		s.AwaitQueue("job", 2)
+		outage := timeout * 5 / 4
+		if i >= len(outages) {
+			outage = time.Duration(random.Int64N(int64(2 * timeout)))
+		}
+		outages[i%len(outages)](server, proxies[i%2])
+		time.Sleep(outage)
+		proxies[i%2].Heal()
+		server.HealMembers()
+		_ = server.ResumeMember(1) // if it was paused
+		_ = server.Resume()
+
+		select {
+		case <-holder.ended:
+			require.Equal(t, 117, holder.code(), holder.stderr.String())
+			ended++
+		case <-time.After(timeout / 2):
+			holder.signal(syscall.SIGKILL)
+		}
+		s.Until(func() bool { return next.stdout.String() != "" }, "the next holder has the lock")
+		require.Equal(t, "alone\n", next.stdout.String(), "round %d, outage %d of %s", i, i%len(outages), outage)
+		holder = next
+	}
+	t.Logf("%d rounds; in %d of them lockpool ended the command", *rounds, ended)
+	require.GreaterOrEqual(t, ended, min(*rounds, len(outages)))
+	holder.signal(syscall.SIGKILL)
+	s.AwaitQueue("job", 0)
+	require.True(t, free(t, script))
+}
+
+// Nobody can know of the removal of its node before the next holder does. What the two
+// have in common is measured.
+func TestLossKillsAtOnce(t *testing.T) {
+	locktest.Once(t)
+	server := zktest.Start(t)
+	for name, remove := range map[string]func(s *shell, node string) error{
+		"removed by hand": func(s *shell, node string) error { return s.Admin.Delete(node, -1) },
+		"session expired": func(s *shell, node string) error {
+			return server.ExpireSession(server.State().Nodes[node].Stat.EphemeralOwner)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShellOn(locktest.NewOn(t, server))
+			// In nanoseconds, when the script began, and when no other one ran.
+			marker := filepath.Join(t.TempDir(), "marker")
+			script := fmt.Sprintf(`date +%%s%%N; exec 9>>%s; flock 9; date +%%s%%N; echo held; sleep 60`, marker)
+			start := func() *process { return s.start("run", "job", "--", "sh", "-c", script) }
+			var worst time.Duration
+			beside, holder := 0, start().prints("held")
+			for range *rounds {
+				next := start()
+				s.AwaitQueue("job", 2)
+				time.Sleep(50 * time.Millisecond) // until the holder's node is watched
+				require.NoError(t, remove(s, s.Chroot+"/job/"+s.Children("job")[0]))
+				require.Equal(t, 117, holder.code())
+				require.Contains(t, holder.stderr.String(), "lock lost")
+				require.Contains(t, holder.stderr.String(), "sh was ended")
+				lines := strings.Fields(next.prints("held").stdout.String())
+				began, err := strconv.ParseInt(lines[0], 10, 64)
+				require.NoError(t, err)
+				alone, err := strconv.ParseInt(lines[1], 10, 64)
+				require.NoError(t, err)
+				overlap := time.Duration(alone - began)
+				worst = max(worst, overlap)
+				if overlap > 5*time.Millisecond { // which two processes take that are started in between
+					beside++
+				}
+				holder = next
+			}
+			t.Logf("in %d of %d rounds the next command ran beside the one before, for at most %s", beside, *rounds, worst)
+			require.Less(t, worst, 500*time.Millisecond)
+		})
+	}
+}
+
+func TestHoldAtLeast(t *testing.T) {
+	s := newShell(t)
+	clock := locktest.StartClock()
+	p := s.start("run", "--hold-at-least", "1s", "job", "--", "sh", "-c", "echo hi; exit 3")
+	waiter := s.start("run", "job", "--", "echo", "granted")
+	p.prints("hi")
+	require.Equal(t, 3, p.code())
+	waiter.code()
+	clock.Took(t, time.Second, 3*time.Second, "the hold")
+
+	// A signal cuts the rest short.
+	p = s.start("run", "--hold-at-least", "1m", "job", "--", "echo", "hi").prints("hi")
+	time.Sleep(100 * time.Millisecond)
+	p.signal(syscall.SIGTERM)
+	require.Zero(t, p.code())
+}
+
+func TestRevocable(t *testing.T) {
+	s := newShell(t)
+	pool := s.Pool()
+	p := s.start("run", "--revocable", "job", "--", "sh", "-c", `trap "echo asked; exit 4" TERM; echo started; while :; do sleep 0.02; done`).prints("started")
+	waiter := s.start("run", "--revocable", "job", "--", "true")
+	s.AwaitQueue("job", 2)
+	require.NoError(t, pool.Revoke(s.Ctx, "job"))
+	require.Equal(t, 4, p.code())
+	require.Contains(t, p.stdout.String(), "asked")
+	require.Zero(t, waiter.code())
+}

@@ -1,0 +1,225 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/locktest"
+)
+
+func TestRunIsTransparent(t *testing.T) {
+	s := newShell(t)
+	for _, test := range []struct {
+		script string
+		code   int
+	}{
+		{"exit 0", 0},
+		{"exit 7", 7},
+		{"exit 117", 117}, // even one of ours
+		{"kill -TERM $$", 143},
+		{"kill -KILL $$", 137},
+	} {
+		code, _, stderr := s.run("run", "job", "--", "sh", "-c", test.script)
+		require.Equal(t, test.code, code, test.script)
+		require.Empty(t, stderr)
+	}
+
+	p := s.command("run", "a/job", "--", "sh", "-c", `cat; echo "$LOCKPOOL_NAME $LOCKPOOL_TOKEN" >&2; pwd`)
+	p.Stdin, p.Dir = strings.NewReader("to the child\n"), t.TempDir()
+	require.Zero(t, p.start().code())
+	require.Equal(t, "to the child\n"+p.Dir+"\n", p.stdout.String())
+	name, token, _ := strings.Cut(strings.TrimSpace(p.stderr.String()), " ")
+	require.Equal(t, "a/job", name)
+	first, err := strconv.ParseInt(token, 10, 64)
+	require.NoError(t, err)
+
+	_, stdout, _ := s.run("run", "a/job", "--", "sh", "-c", "echo $LOCKPOOL_TOKEN")
+	second, err := strconv.ParseInt(strings.TrimSpace(stdout), 10, 64)
+	require.NoError(t, err)
+	require.Greater(t, second, first)
+}
+
+func TestCommandThatCannotRun(t *testing.T) {
+	s := newShell(t)
+	code, _, stderr := s.run("run", "job", "--", "no-such-command")
+	require.Equal(t, 127, code)
+	require.Equal(t, "lockpool: cannot run no-such-command: executable file not found in $PATH\n", stderr)
+	code, _, _ = s.run("run", "job", "--", "/")
+	require.Equal(t, 126, code)
+	text := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(text, []byte("no program"), 0o700))
+	code, _, stderr = s.run("run", "job", "--", text)
+	require.Equal(t, 126, code)
+	require.Contains(t, stderr, "exec format error")
+}
+
+// holder starts a lockpool whose child holds the lock, and prints what it is told.
+func (s *shell) holder(args ...string) *process {
+	return s.start(append(append([]string{"run"}, args...), "--", "sh", "-c", "echo started; sleep 60")...).prints("started")
+}
+
+func TestNotAcquired(t *testing.T) {
+	s := newShell(t)
+	holder := s.holder("job")
+	code, stdout, stderr := s.run("run", "--try", "job", "--", "echo", "hi")
+	require.Equal(t, 116, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "held")
+
+	clock := locktest.StartClock()
+	code, _, stderr = s.run("run", "--timeout", "300ms", "job", "--", "echo", "hi")
+	clock.Took(t, 300*time.Millisecond, 2*time.Second, "the wait")
+	require.Equal(t, 116, code)
+	require.Contains(t, stderr, "owner: sh, process ")
+	require.Equal(t, 1, strings.Count(stderr, "\n"))
+
+	code, _, stderr = s.run("run", "--timeout", "0", "--quiet", "-E", "5", "job", "--", "true")
+	require.Equal(t, 5, code)
+	require.Empty(t, stderr)
+
+	waiter := s.start("run", "job", "--", "echo", "granted")
+	s.AwaitQueue("job", 2)
+	holder.signal(syscall.SIGTERM)
+	require.Equal(t, 143, holder.code())
+	require.Zero(t, waiter.code())
+	require.Equal(t, "granted\n", waiter.stdout.String())
+}
+
+func TestSharedAndPermits(t *testing.T) {
+	s := newShell(t)
+	s.holder("--shared", "read")
+	s.holder("--shared", "read")
+	code, _, _ := s.run("run", "--try", "read", "--", "true")
+	require.Equal(t, 116, code)
+
+	s.holder("--permits", "2/3", "gpu")
+	code, _, _ = s.run("run", "--try", "--permits", "2/3", "gpu", "--", "true")
+	require.Equal(t, 116, code)
+	code, stdout, _ := s.run("run", "--try", "--permits", "1/3", "gpu", "--", "sh", "-c", "test $LOCKPOOL_TOKEN -gt 0 && echo ok")
+	require.Zero(t, code)
+	require.Equal(t, "ok\n", stdout)
+	code, _, stderr := s.run("run", "--try", "gpu", "--", "true")
+	require.Equal(t, 119, code)
+	require.Contains(t, stderr, "semaphore")
+}
+
+func TestServiceThatDoesNotAnswer(t *testing.T) {
+	s := newShell(t)
+	s.env = append(s.env, "LOCKPOOL_SERVER=127.0.0.1:1")
+	code, _, stderr := s.run("run", "--timeout", "300ms", "job", "--", "true")
+	require.Equal(t, 119, code)
+	require.Contains(t, stderr, "check --server")
+	code, _, stderr = s.run("run", "--try", "--timeout", "300ms", "--exit-failed", "3", "job", "--", "true")
+	require.Equal(t, 3, code)
+	require.Contains(t, stderr, "check --server")
+}
+
+func TestSignalEndsTheWait(t *testing.T) {
+	s := newShell(t)
+	holder := s.holder("job")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		waiter := s.start("run", "job", "--", "echo", "granted")
+		s.AwaitQueue("job", 2)
+		waiter.signal(sig)
+		require.Equal(t, 128+int(sig), waiter.code())
+		require.Empty(t, waiter.stdout.String()+waiter.stderr.String())
+		require.Len(t, s.Children("job"), 1)
+	}
+	holder.signal(syscall.SIGTERM)
+}
+
+func TestSignalsArePassedToTheGroupOnce(t *testing.T) {
+	s := newShell(t)
+	const script = `trap "echo $0 usr1" USR1; trap "echo $0 usr2" USR2; trap "echo $0 hup" HUP; trap "echo $0 term; exit 3" TERM; echo $0 ready; while :; do sleep 0.02; done`
+	p := s.start("run", "job", "--", "sh", "-c", `sh -c '`+script+`' grandchild & `+script, "child")
+	p.prints("child ready").prints("grandchild ready")
+	for _, sig := range []string{"USR1", "USR2", "HUP", "TERM"} {
+		p.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM}[sig])
+		p.prints("\nchild " + strings.ToLower(sig))
+		if sig != "TERM" { // after which lockpool kills what is left of the group
+			p.prints("grandchild " + strings.ToLower(sig))
+		}
+	}
+	require.Equal(t, 3, p.code())
+	require.Equal(t, 1, strings.Count(p.stdout.String(), "\nchild usr1"), p.stdout.String())
+}
+
+func TestChildrenDieWithLockpool(t *testing.T) {
+	s := newShell(t)
+	script := script(t)
+	p := s.start("run", "--session-timeout", "4s", "job", "--", "sh", "-c", script).prints("alone")
+	require.False(t, free(t, script))
+	clock := locktest.StartClock()
+	p.signal(syscall.SIGKILL)
+	s.Until(func() bool { return free(t, script) }, "the children are dead")
+	clock.Took(t, 0, 500*time.Millisecond, "the death of the children")
+	s.AwaitQueue("job", 0)
+}
+
+// Children that the command leaves behind end before the lock is free.
+func TestChildrenDieWithTheCommand(t *testing.T) {
+	s := newShell(t)
+	script := script(t)
+	p := s.command("run", "job", "--", "sh", "-c", strings.TrimSuffix(script, "sleep 61")+"exit 3")
+	p.Stdout = nil // else lockpool's end is that of all that have its output
+	require.Equal(t, 3, p.start().code())
+	require.True(t, free(t, script))
+}
+
+func TestKilledChild(t *testing.T) {
+	s := newShell(t)
+	p := s.start("run", "job", "--", "sh", "-c", "echo $$; sleep 60").prints("\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(p.stdout.String()))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.Equal(t, 137, p.code())
+	require.Empty(t, s.Children("job"))
+}
+
+func TestOnce(t *testing.T) {
+	s := newShell(t)
+	once := func(key, script string, flags ...string) (int, string, string) {
+		return s.run(append(append([]string{"run", "--once", key}, flags...), "job", "--", "sh", "-c", script)...)
+	}
+	code, _, _ := once("monday", "exit 3") // a run that fails is not done
+	require.Equal(t, 3, code)
+	code, stdout, stderr := once("monday", "echo hi")
+	require.Zero(t, code, stderr)
+	require.Equal(t, "hi\n", stdout)
+	code, stdout, stderr = once("monday", "echo hi")
+	require.Equal(t, 115, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, `the run for "monday" finished at `)
+	code, _, stderr = once("monday", "echo hi", "--quiet", "--exit-done", "0")
+	require.Zero(t, code)
+	require.Empty(t, stderr)
+	code, stdout, _ = once("tuesday", "echo hi")
+	require.Zero(t, code)
+	require.Equal(t, "hi\n", stdout)
+	code, stdout, _ = once("", "echo hi") // perhaps of a command that has failed
+	require.NotZero(t, code)
+	require.Empty(t, stdout)
+
+	// All who wait for the first run find that it is done.
+	p := s.start("run", "--once", "friday", "job", "--", "sh", "-c", "echo started; sleep 0.5").prints("started")
+	waiter := s.start("run", "--once", "friday", "job", "--", "true")
+	require.Zero(t, p.code())
+	require.Equal(t, 115, waiter.code())
+
+	// The next one takes up a run that was killed.
+	p = s.start("run", "--session-timeout", "4s", "--once", "sunday", "job", "--", "sh", "-c", "echo started; sleep 60").prints("started")
+	waiter = s.start("run", "--once", "sunday", "job", "--", "echo", "taken up")
+	s.AwaitQueue("job", 2)
+	p.signal(syscall.SIGKILL)
+	require.Zero(t, waiter.code())
+	require.Equal(t, "taken up\n", waiter.stdout.String())
+}
