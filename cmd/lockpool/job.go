@@ -163,12 +163,12 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 		return 0, "", &failure{misuse, errors.New("the lease is shorter than the grace period; ask for a longer --session-timeout, as far as the servers grant it, or a shorter --grace")}
 	default:
 	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
 	if err := j.start(env); err != nil {
 		return 0, "", err
 	}
-	control := make(chan os.Signal, 1) // from the shell
-	signal.Notify(control, syscall.SIGCONT)
-	defer signal.Stop(control)
 	// Taking the terminal back must not stop lockpool, nor a warning that nobody reads
 	// end it. The child has been started, and inherits neither.
 	signal.Ignore(syscall.SIGTTOU, syscall.SIGPIPE)
@@ -207,7 +207,7 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			j.signal(syscall.SIGTERM)
 		case sig := <-signals:
 			j.signal(sig.(syscall.Signal))
-		case <-control:
+		case <-continued:
 			notStopped = nil
 			j.resume(ctx, lock)
 		case <-notStopped: // nobody could continue lockpool: its group is orphaned

@@ -17,6 +17,7 @@ import (
 )
 
 func TestRunIsTransparent(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	for _, test := range []struct {
 		script string
@@ -49,6 +50,7 @@ func TestRunIsTransparent(t *testing.T) {
 }
 
 func TestCommandThatCannotRun(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	code, _, stderr := s.run("run", "job", "--", "no-such-command")
 	require.Equal(t, 127, code)
@@ -68,6 +70,7 @@ func (s *shell) holder(args ...string) *process {
 }
 
 func TestNotAcquired(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	holder := s.holder("job")
 	code, stdout, stderr := s.run("run", "--try", "job", "--", "echo", "hi")
@@ -95,6 +98,7 @@ func TestNotAcquired(t *testing.T) {
 }
 
 func TestSharedAndPermits(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.holder("--shared", "read")
 	s.holder("--shared", "read")
@@ -113,6 +117,7 @@ func TestSharedAndPermits(t *testing.T) {
 }
 
 func TestServiceThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	s.env = append(s.env, "LOCKPOOL_SERVER=127.0.0.1:1")
 	code, _, stderr := s.run("run", "--timeout", "300ms", "job", "--", "true")
@@ -124,6 +129,7 @@ func TestServiceThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestSignalEndsTheWait(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	holder := s.holder("job")
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
@@ -138,6 +144,7 @@ func TestSignalEndsTheWait(t *testing.T) {
 }
 
 func TestSignalsArePassedToTheGroupOnce(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	const script = `trap "echo $0 usr1" USR1; trap "echo $0 usr2" USR2; trap "echo $0 hup" HUP; trap "echo $0 term; exit 3" TERM; echo $0 ready; while :; do sleep 0.02; done`
 	p := s.start("run", "job", "--", "sh", "-c", `sh -c '`+script+`' grandchild & `+script, "child")
@@ -154,6 +161,7 @@ func TestSignalsArePassedToTheGroupOnce(t *testing.T) {
 }
 
 func TestChildrenDieWithLockpool(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	script := script(t)
 	p := s.start("run", "--session-timeout", "4s", "job", "--", "sh", "-c", script).prints("alone")
@@ -167,6 +175,7 @@ func TestChildrenDieWithLockpool(t *testing.T) {
 
 // Children that the command leaves behind end before the lock is free.
 func TestChildrenDieWithTheCommand(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	script := script(t)
 	p := s.command("run", "job", "--", "sh", "-c", strings.TrimSuffix(script, "sleep 61")+"exit 3")
@@ -176,6 +185,7 @@ func TestChildrenDieWithTheCommand(t *testing.T) {
 }
 
 func TestKilledChild(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	p := s.start("run", "job", "--", "sh", "-c", "echo $$; sleep 60").prints("\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(p.stdout.String()))
@@ -186,6 +196,7 @@ func TestKilledChild(t *testing.T) {
 }
 
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	once := func(key, script string, flags ...string) (int, string, string) {
 		return s.run(append(append([]string{"run", "--once", key}, flags...), "job", "--", "sh", "-c", script)...)

@@ -50,10 +50,10 @@ func (s *shell) terminal(t *testing.T, args ...string) *terminal {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = term.pty.Close() // which hangs up
+		_ = cmd.Process.Kill() // which hangs up
+		_ = cmd.Wait()         // it was killed
 		<-copied
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		_ = term.pty.Close()
 		if t.Failed() {
 			t.Log(term.screen.String())
 		}
@@ -86,6 +86,7 @@ const (
 )
 
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	term := s.terminal(t, "bash", "--norc", "--noediting", "-i")
 	term.shows("$ ")
@@ -123,6 +124,7 @@ func TestTerminal(t *testing.T) {
 
 // A job that is continued after the loss of its lock is killed, and runs no more.
 func TestStoppedJobIsLost(t *testing.T) {
+	t.Parallel()
 	locktest.Once(t)
 	server := zktest.Start(t)
 	s := newShellOn(locktest.NewOn(t, server))
@@ -150,8 +152,9 @@ func TestStoppedJobIsLost(t *testing.T) {
 
 // Where no shell could continue lockpool, it is not stopped, and neither is the child.
 func TestTerminalWithoutShell(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
-	term := s.terminal(t, "lockpool", "run", "job", "--", "sh", "-c", "echo started; cat")
+	term := s.terminal(t, "lockpool", "run", "job", "--", "sh", "-c", "echo started; exec cat")
 	term.shows("started")
 	term.types(ctrlZ)
 	term.types("hello\n")

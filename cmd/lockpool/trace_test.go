@@ -21,6 +21,7 @@ import (
 )
 
 func TestWaitAndRunAreSpans(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	var mu sync.Mutex
 	spans := map[string]*tracepb.Span{}
@@ -64,6 +65,7 @@ func TestWaitAndRunAreSpans(t *testing.T) {
 // Without a configured collector there is none, and one that does not answer neither
 // prints anything nor delays the command for long.
 func TestTracingIsQuiet(t *testing.T) {
+	t.Parallel()
 	s := newShell(t)
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	s.env = append(s.env, "TRACEPARENT="+parent)
