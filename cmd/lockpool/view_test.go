@@ -110,7 +110,7 @@ func TestKindsAreTold(t *testing.T) {
 	s := newShell(t)
 	pool := s.Pool()
 	permits, _, _ := s.Acquire(pool.Semaphore("s", 3), 2), s.RLock(pool, "reads"), s.Lock(pool, "plain", lockpool.Plain())
-	waiter := s.EnqueueForPermits(s.Pool().Semaphore("s", 3), 2, 2)
+	waiter := s.EnqueueForPermits(s.Pool().Semaphore("s", 3), 2, 1)
 	require.Equal(t, `
 NAME   KIND       HOLDERS  WAITERS  HELD  WAITING
 plain  plain            1        0 ≤0s        -
