@@ -529,7 +529,7 @@ func TestObserverOfABusyLockSeesTenStatesASecond(t *testing.T) {
 		}
 		elapsed := time.Since(began)
 		require.LessOrEqual(t, n, int(elapsed/(100*time.Millisecond))+2)
-		require.Greater(t, n, 10)
+		require.Greater(t, n, 5, "a queue that changes during each look is looked at again")
 		b.Unlock(l)
 		f.sees("")
 	})
