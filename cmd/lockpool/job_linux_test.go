@@ -37,3 +37,22 @@ func TestChildrenStopWithLockpool(t *testing.T) {
 	require.Equal(t, 117, p.code())
 	require.Equal(t, stopped, ticks(), "the children ran without the lock")
 }
+
+// A command that has left its group dies with lockpool, though its children do not, and
+// after a loss.
+func TestCommandOutsideItsGroupDiesWithLockpool(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	script, _, _ := strings.Cut(script(t), "sleep 60")
+	script += "exec sleep 60"
+	p := s.start("run", "--session-timeout", "4s", "job", "--", "setsid", "sh", "-c", script).prints("alone")
+	p.signal(syscall.SIGKILL)
+	s.Until(func() bool { return free(t, script) }, "the command is dead")
+	s.AwaitQueue("job", 0)
+
+	p = s.start("run", "job", "--", "setsid", "sh", "-c", script).prints("alone")
+	time.Sleep(50 * time.Millisecond) // until the node is watched
+	require.NoError(t, s.Admin.Delete(s.Chroot+"/job/"+s.Children("job")[0], -1))
+	require.Equal(t, 117, p.code())
+	require.True(t, free(t, script))
+}
