@@ -35,6 +35,7 @@ type job struct {
 	path          string
 	args          []string
 	grace, margin time.Duration
+	timeout       time.Duration // of the session
 
 	guard   *exec.Cmd
 	alive   *os.File // closed when lockpool ends
@@ -68,8 +69,8 @@ func notify(signals chan<- os.Signal) {
 }
 
 // newJob starts the guard.
-func newJob(path string, args []string, grace, margin time.Duration) (_ *job, err error) {
-	j := &job{path: path, args: args, grace: grace, margin: margin, states: make(chan syscall.WaitStatus)}
+func newJob(path string, args []string, timeout, grace, margin time.Duration) (_ *job, err error) {
+	j := &job{path: path, args: args, timeout: timeout, grace: grace, margin: margin, states: make(chan syscall.WaitStatus)}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -151,17 +152,15 @@ func (j *job) close() {
 // lock, for the reason returned. Then the rest of its group is killed.
 func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env []string, signals <-chan os.Signal) (code int, reason string, err error) {
 	defer j.close()
-	expiring, expired, lost := lock.Expiring(j.margin+j.grace), lock.Expiring(j.margin), lock.Lost()
+	lost := lock.Lost()
+	expiring, err := j.healthy(ctx, lock)
+	if err != nil {
+		return 0, "", err
+	}
+	expired := lock.Expiring(j.margin)
 	var revoked <-chan struct{}
 	if revocable {
 		revoked = lock.Revoked()
-	}
-	select {
-	case <-lost:
-		return 0, fmt.Sprint(context.Cause(ctx)), nil
-	case <-expiring:
-		return 0, "", &failure{misuse, errors.New("the lease is shorter than the grace period; ask for a longer --session-timeout, as far as the servers grant it, or a shorter --grace")}
-	default:
 	}
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, syscall.SIGCONT)
@@ -191,7 +190,7 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			}
 		case <-lost:
 			lost = nil
-			j.end(syscall.SIGKILL, fmt.Sprint(context.Cause(ctx)))
+			j.end(syscall.SIGKILL, whyLost(ctx).Error())
 		case <-expired:
 			expired = nil
 			if !closed(lost) { // else it says more
@@ -215,6 +214,25 @@ func (j *job) run(ctx context.Context, lock *lockpool.Lock, revocable bool, env 
 			j.resume(ctx, lock)
 		}
 	}
+}
+
+// healthy waits until the lease is longer than what the job takes to end: a lock that is
+// granted at the end of an outage has little of it left. It returns the channel that is
+// closed when the job is to end.
+func (j *job) healthy(ctx context.Context, lock *lockpool.Lock) (expiring <-chan struct{}, err error) {
+	const step = 50 * time.Millisecond
+	for tries := range j.timeout / 2 / step {
+		// A channel stays closed, and there is one for each duration.
+		expiring = lock.Expiring(j.margin + j.grace - tries)
+		switch {
+		case closed(lock.Lost()):
+			return nil, &failure{lost, whyLost(ctx)}
+		case !closed(expiring):
+			return expiring, nil
+		}
+		time.Sleep(step)
+	}
+	return nil, &failure{misuse, errors.New("the servers grant a session timeout that is too short for --grace; ask for a shorter one")}
 }
 
 // start starts the command.
@@ -247,6 +265,12 @@ func (j *job) start(env []string) error {
 		}
 	}()
 	return <-started
+}
+
+// whyLost returns why the lock, whose context ctx is, was lost.
+func whyLost(ctx context.Context) error {
+	<-ctx.Done() // together with Lock.Lost
+	return context.Cause(ctx)
 }
 
 func closed(c <-chan struct{}) bool {

@@ -100,7 +100,7 @@ func TestNeverBesideNextHolder(t *testing.T) {
 	ended, holder := 0, start(0).prints("alone")
 	for i := range *rounds {
 		next := start(i + 1)
-		s.AwaitQueue("job", 2)
+		s.Until(func() bool { return len(s.Children("job")) == 2 || closed(holder.ended) }, "the next one waits")
 		outage := timeout * 5 / 4
 		if i >= len(outages) {
 			outage = time.Duration(random.Int64N(int64(2 * timeout)))
@@ -120,11 +120,18 @@ func TestNeverBesideNextHolder(t *testing.T) {
 		case <-time.After(timeout / 2):
 			holder.signal(syscall.SIGKILL)
 		}
-		for deadline := time.Now().Add(locktest.Patience); next.stdout.String() == ""; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				require.FailNow(t, "the next holder does not get the lock", "%s: %s\n%v\n%s", about, next.stderr.String(), s.Children("job"), holder.stderr.String())
+		s.Until(func() bool {
+			if next.stdout.String() != "" {
+				return true
 			}
-		}
+			select {
+			case <-next.ended: // granted the lock in the outage, and has lost it as well
+				require.Equal(t, 117, next.code(), "%s: %s", about, next.stderr.String())
+				next = start(i + 1)
+			default:
+			}
+			return false
+		}, "the next holder has the lock: %s", about)
 		require.Equal(t, "alone\n", next.stdout.String(), about)
 		holder = next
 	}
@@ -210,4 +217,14 @@ func TestRevocable(t *testing.T) {
 	require.Equal(t, 4, p.code())
 	require.Contains(t, p.stdout.String(), "asked")
 	require.Zero(t, waiter.code())
+}
+
+func TestGraceThatServersDoNotGrant(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	s := newShellOn(locktest.NewOn(t, zktest.Start(t, zktest.SessionTimeouts(time.Second, 2*time.Second))))
+	code, stdout, stderr := s.run("run", "--session-timeout", "10s", "--grace", "3s", "job", "--", "echo", "hi")
+	require.Equal(t, 118, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "too short for --grace")
 }

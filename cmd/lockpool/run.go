@@ -124,7 +124,7 @@ func (r *run) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if r.job, err = newJob(path, r.command, r.grace, margin); err != nil {
+	if r.job, err = newJob(path, r.command, cfg.SessionTimeout, r.grace, margin); err != nil {
 		return err
 	}
 	defer r.job.close()

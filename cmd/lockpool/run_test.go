@@ -147,7 +147,7 @@ func TestSignalsArePassedToTheGroupOnce(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
 	const script = `trap "echo $0 usr1" USR1; trap "echo $0 usr2" USR2; trap "echo $0 hup" HUP; trap "echo $0 term; exit 3" TERM; echo $0 ready; while :; do sleep 0.02; done`
-	p := s.start("run", "job", "--", "sh", "-c", `sh -c '`+script+`' grandchild & `+script, "child")
+	p := s.start("run", "job", "--", "bash", "-c", `bash -c '`+script+`' grandchild & `+script, "child")
 	p.prints("child ready").prints("grandchild ready")
 	for _, sig := range []string{"USR1", "USR2", "HUP", "TERM"} {
 		p.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM}[sig])
