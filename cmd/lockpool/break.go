@@ -39,7 +39,8 @@ var (
 )
 
 func breakCommand(c *connection) *cobra.Command {
-	return demandCommand(c, breaking, cobra.MaximumNArgs(2), &cobra.Command{
+	return demandCommand(c, breaking, &cobra.Command{
+		Args:  cobra.RangeArgs(1, 2),
 		Use:   "break NAME [NODE]",
 		Short: "Take a lock from its holders by force",
 		Long: `Break removes the nodes of the lock's holders, or the given node of a holder or waiter
@@ -51,7 +52,8 @@ next holder: prefer lockpool revoke, or end its process.`,
 }
 
 func revokeCommand(c *connection) *cobra.Command {
-	return demandCommand(c, revoking, cobra.MinimumNArgs(1), &cobra.Command{
+	return demandCommand(c, revoking, &cobra.Command{
+		Args:  cobra.MinimumNArgs(1),
 		Use:   "revoke NAME [NODE...]",
 		Short: "Ask the holders of a lock to release it",
 		Long: `Revoke asks the lock's holders, or the contenders with the given nodes (lockpool show
@@ -61,9 +63,8 @@ not listen for such requests keeps the lock.`,
 	})
 }
 
-func demandCommand(c *connection, d demand, args cobra.PositionalArgs, cmd *cobra.Command) *cobra.Command {
+func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 	var yes bool
-	cmd.Args = cobra.MatchAll(cobra.MinimumNArgs(1), args)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask first")
 	cmd.RunE = classified(func(cmd *cobra.Command, args []string) error {
 		if !yes && !term.IsTerminal(os.Stdin.Fd()) {
@@ -87,12 +88,13 @@ func demandCommand(c *connection, d demand, args cobra.PositionalArgs, cmd *cobr
 			}
 		}
 		for _, t := range targets {
-			if err := d.carryOut(pool, args[0], t); err != nil {
-				return err
+			if one := d.carryOut(pool, args[0], t); one != nil {
+				err = errors.Join(err, one)
+			} else {
+				fmt.Fprintln(cmd.OutOrStdout(), d.report(args[0], t))
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), d.report(args[0], t))
 		}
-		return nil
+		return err
 	})
 	return cmd
 }

@@ -194,7 +194,7 @@ func TestBreakTakesTheLock(t *testing.T) {
 	s.fails(118, "there is no terminal to ask on; give --yes to break without being asked", "break", "orders/42")
 	s.fails(118, "there is no terminal to ask on; give --yes to revoke without being asked", "revoke", "orders/42")
 	s.fails(119, "nobody holds orders/42", "break", "--yes", "orders/42")
-	s.fails(118, "accepts at most 2 arg(s), received 3; see lockpool --help", "break", "--yes", "a", "b", "c")
+	s.fails(118, "accepts between 1 and 2 arg(s), received 3; see lockpool --help", "break", "--yes", "a", "b", "c")
 	conn := s.Dial()
 	s.contender(conn, "orders/42", "billing", 101)
 	second := s.contender(conn, "orders/42", "shop", 202)
