@@ -79,14 +79,12 @@ func isEndOfHold(cause error) bool {
 // outlasting returns a context that ends d after ctx has.
 func outlasting(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	wait, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	outside, stopWaiting := beyondHolds(ctx)
-	stop := context.AfterFunc(outside, func() {
+	stop := context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(d, cancel)
 		context.AfterFunc(wait, func() { timer.Stop() })
 	})
 	return wait, func() {
 		stop()
-		stopWaiting()
 		cancel()
 	}
 }

@@ -19,7 +19,8 @@ const (
 
 // Elect stands for election: it calls lead while it holds the lock of that name, again
 // and again, until ctx ends or lead wants to lead no longer. All that stand for the same
-// name, on any machine, lead one at a time, in the order in which they asked.
+// name, on any machine, lead one at a time, in the order in which they asked (with
+// [Plain], in any order).
 //
 // The context that lead receives is that of [Pool.Do]. It ends when the leadership does,
 // because the lock is lost, is revoked (see [Revocable]), or ctx ends; and, unlike that

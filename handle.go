@@ -158,14 +158,17 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 }
 
 // unlock leaves a lock once. If run is not nil, the step that gives the lock back records
-// it; the error is errNotLast if the lock stays held, and then nothing has changed.
+// it; the error is errNotLast if the lock stays held or rests, and then l is still held.
 func (h *Handle) unlock(ctx context.Context, l *Lock, run *finishedRun) error {
 	_ = ctx.Err() // panics if ctx is nil, before anything has changed
 	held := l.hold
 	h.mu.Lock()
-	if run != nil && (len(held.entries.list) > 1 || held.tenancy.local != nil) {
-		h.mu.Unlock()
-		return errNotLast
+	if run != nil && held.entries.index(l.entry) >= 0 {
+		held.tenancy.freeze() // whoever ends the hold meanwhile: nobody has a turn before the record
+		if len(held.entries.list) > 1 || !held.until.IsZero() {
+			h.mu.Unlock()
+			return errNotLast
+		}
 	}
 	left, ok := held.entries.remove(l.entry)
 	if !ok {

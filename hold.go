@@ -93,14 +93,20 @@ func (e *entries) add(shared bool) (id uint64) {
 	return e.last
 }
 
+// index returns where an entry is in the list, or -1.
+func (e *entries) index(id uint64) int {
+	last := len(e.list) - 1
+	if last < 0 || e.list[last].id == id { // almost always the last one
+		return last
+	}
+	return slices.IndexFunc(e.list, func(other entry) bool { return other.id == id })
+}
+
 // remove removes an entry. It reports whether it was there.
 func (e *entries) remove(id uint64) (removed entry, ok bool) {
-	i := len(e.list) - 1
-	if i < 0 || e.list[i].id != id { // almost always the last one
-		i = slices.IndexFunc(e.list, func(other entry) bool { return other.id == id })
-		if i < 0 {
-			return entry{}, false
-		}
+	i := e.index(id)
+	if i < 0 {
+		return entry{}, false
 	}
 	removed = e.list[i]
 	e.list = slices.Delete(e.list, i, i+1)

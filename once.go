@@ -232,7 +232,7 @@ type finishedRun struct {
 	wait   context.Context // bounds the wait for the outcome
 }
 
-// errNotLast means that a lock stays held when an entry is left.
+// errNotLast means that a lock stays held, or rests, when an entry is left.
 var errNotLast = errors.New("the lock stays held")
 
 // finish unlocks, and records the run.

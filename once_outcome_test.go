@@ -101,6 +101,33 @@ func TestOutcomeThatIsNotKnown(t *testing.T) {
 	}
 }
 
+// A run under another lock, whose loss ends the context of Once, waits 5 s longer than that.
+func TestOutcomeThatIsNotKnownUnderALostLock(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		server := b.Server.(*zktest.Server)
+		p := b.Pool()
+		lost := make(chan time.Time, 1)
+		var returned time.Time
+		err := p.Do(context.Background(), "outer", func(ctx context.Context) error {
+			context.AfterFunc(ctx, func() { lost <- time.Now() })
+			err := p.Once(ctx, "a", "1", func(context.Context) error {
+				server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}}, Do: zktest.Call(func(zktest.Request) {
+					server.Partition(zktest.Selector{}, zktest.Outbound)
+				})})
+				return nil
+			})
+			returned = time.Now()
+			return err
+		})
+		require.ErrorIs(t, err, lockpool.ErrLockLost)
+		require.ErrorContains(t, err, "it is not known whether the run was recorded as finished")
+		require.WithinDuration(t, (<-lost).Add(5*time.Second), returned, time.Second)
+		server.Heal()
+	})
+}
+
 // The connection is lost before the function returns, and the transaction is not sent. Then
 // there is no doubt, and nobody waits for the service.
 func TestOutcomeOfATransactionThatWasNotSent(t *testing.T) {

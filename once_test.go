@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -320,6 +321,49 @@ func TestOnceWithinItself(t *testing.T) {
 	requireDone(t, err, "a", "1")
 	require.Equal(t, 1, n)
 	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the lock is free")
+}
+
+// A run that is the last entry of a lock that is to rest is recorded before the rest begins.
+func TestOnceUnderALockThatIsToRest(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	p := b.Pool(lockpool.WithLocalTurns(0))
+	h := b.Handle(p)
+	l := b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour))
+	require.NoError(t, h.Once(b.Ctx, "a", "1", l.Unlock))
+	require.Equal(t, 1, p.Stats().Resting)
+	requireDone(t, p.Once(b.Ctx, "a", "1", nope(t)), "a", "1")
+}
+
+// A run whose hold ends while its function runs has not finished, although the node stays:
+// another handle has the next turn.
+func TestOnceUnderALockThatIsPassedOn(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, h *lockpool.Handle, l *lockpool.Lock) error{
+		"closed": func(ctx context.Context, h *lockpool.Handle, _ *lockpool.Lock) error { return h.Close(ctx) },
+		"unlocked": func(ctx context.Context, _ *lockpool.Handle, l *lockpool.Lock) error {
+			own, _ := lockpool.LockFromContext(ctx)
+			return errors.Join(l.Unlock(ctx), own.Unlock(ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				p := b.Pool()
+				h := b.Handle(p)
+				l := b.Lock(h, "a")
+				w := b.StartLock(p, "a")
+				synctest.Wait()
+				err := h.Once(b.Ctx, "a", "1", func(ctx context.Context) error { return end(ctx, h, l) })
+				require.ErrorIs(t, err, lockpool.ErrNotHeld)
+				next := w.Granted()
+				require.EqualValues(t, 1, p.Stats().LocalTurns)
+				runs, err := p.Finished(b.Ctx, "a")
+				require.NoError(t, err)
+				require.Empty(t, runs)
+				b.Unlock(next)
+			})
+		})
+	}
 }
 
 // A lock that is lost while its holder enters it again with Once.

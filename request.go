@@ -111,7 +111,7 @@ func Revocable() LockOption {
 // HoldAtLeast keeps the lock from coming free before d has passed since the call got it.
 // Unlock then returns nil at once, and ends the hold for its holder: contexts end, and the
 // handle is free. But the lock rests until its time has come, and then the pool gives it
-// back. Nobody gets it earlier, neither another process nor another handle of the pool
+// back. Locks that rest do not count for [WithMaxHandles], so nothing limits their number. Nobody gets it earlier, neither another process nor another handle of the pool
 // nor the same one; TryLock returns ErrLocked. (Readers share a lock that a reader has
 // left to rest.) It is for short work that several machines begin at nearly the same
 // time, such as a cron job: without it, each of them would find the lock free.

@@ -63,23 +63,12 @@ func (s *Session) followNodes(ctx context.Context, queue string, nodes []driver.
 		case w.err != nil:
 			return f, false, w.err
 		case w.stat == nil, fired != 0 && fired != driver.Changed:
-			return f, false, s.pauseBeforeLook(ctx)
+			return f, false, s.pause(ctx)
 		}
 		f.Contenders = append(f.Contenders, newContender(nodes[i], w.Data, w.stat))
 		f.Watches = append(f.Watches, w.Watch)
 	}
 	return f, true, nil
-}
-
-// pauseBeforeLook lets others go first if a queue changes all the time.
-func (s *Session) pauseBeforeLook(ctx context.Context) error {
-	select {
-	case <-time.After(minBackoff):
-		return nil
-	case <-ctx.Done():
-	case <-s.alive.Done():
-	}
-	return s.gaveUp(ctx)
 }
 
 // look is what a directory contains.
@@ -132,7 +121,7 @@ func (s *Session) watchDirectory(ctx context.Context, dir string) (*watch, error
 		case w.listed != nil:
 			return w, nil
 		}
-		if err := s.pauseBeforeLook(ctx); err != nil {
+		if err := s.pause(ctx); err != nil {
 			return nil, err
 		}
 	}
