@@ -236,6 +236,9 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 	case !started && errors.As(cause, &status):
 		return status
 	case !started && cause == errNoAnswer:
+		if errors.Is(err, errNoAnswer) {
+			return &failure{failed, err}
+		}
 		return &failure{failed, fmt.Errorf("%w: %w", errNoAnswer, err)}
 	case !started:
 		if f := classify(err); r.quiet && (f.outcome == busy || f.outcome == done) {
