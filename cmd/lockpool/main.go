@@ -34,7 +34,7 @@ func execute(args []string, stderr io.Writer) int {
 	}
 	var f *failure
 	if !errors.As(err, &f) { // of cobra: flags and arguments
-		f = &failure{misuse, fmt.Errorf("%w; see lockpool --help", err)}
+		f = &failure{misuse, fmt.Errorf("%s; see lockpool --help", strings.TrimSpace(err.Error()))}
 	}
 	fmt.Fprintln(stderr, "lockpool:", oneLine(f.err))
 	return *exitCodes[f.outcome].code
@@ -157,7 +157,11 @@ var errNoAnswer = errors.New("the service did not answer in time; check --server
 // in it may be those of other clients.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "lockpool: ")
-	return printable(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
+	var lines []string
+	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	return printable(strings.Join(lines, "; "))
 }
 
 // exitCodeTable lists the outcomes' exit codes.

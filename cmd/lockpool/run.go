@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,10 +66,13 @@ Exit codes other than the command's, each with a flag to change it:
   lockpool run --once "$(date +%F)" cron/report -- ./report.sh      once a day, whatever machines fail
   lockpool run --permits 1/3 gpu -- ./train.sh                      three at a time
   lockpool run --timeout 1m deploy -- sh -c 'echo "$LOCKPOOL_TOKEN"'`,
-		Args: cobra.MinimumNArgs(2),
 		RunE: classified(func(cmd *cobra.Command, args []string) error {
-			if cmd.ArgsLenAtDash() != 1 {
-				return misused("write -- between the name of the lock and the command: lockpool run NAME -- COMMAND")
+			dash := cmd.ArgsLenAtDash()
+			if dash == 0 && len(args) > 1 && args[1] == "--" { // run -- -NAME -- COMMAND
+				dash, args = 1, slices.Delete(args, 1, 2)
+			}
+			if dash != 1 || len(args) < 2 {
+				return misused("write a name, --, and a command: lockpool run NAME -- COMMAND; see lockpool run --help")
 			}
 			r.name, r.command = args[0], args[1:]
 			return r.run(cmd)
@@ -232,6 +236,9 @@ func (r *run) outcome(ctx context.Context, take func(context.Context, func(conte
 	case !started && errors.As(cause, &status):
 		return status
 	case !started && cause == errNoAnswer:
+		if errors.Is(err, errNoAnswer) {
+			return &failure{failed, err}
+		}
 		return &failure{failed, fmt.Errorf("%w: %w", errNoAnswer, err)}
 	case !started:
 		if f := classify(err); r.quiet && (f.outcome == busy || f.outcome == done) {

@@ -64,6 +64,20 @@ func TestCommandThatCannotRun(t *testing.T) {
 	require.Contains(t, stderr, "exec format error")
 }
 
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	const write = "write a name, --, and a command: lockpool run NAME -- COMMAND; see lockpool run --help"
+	for _, args := range [][]string{{}, {"job"}, {"job", "true"}, {"job", "--"}, {"--", "job"}, {"--", "-job", "true"}, {"--", "-job", "--"}} {
+		s.fails(118, write, append([]string{"run"}, args...)...)
+	}
+	s.fails(118, `unknown command "lss" for "lockpool"; Did you mean this?; ls; see lockpool --help`, "lss")
+
+	code, stdout, stderr := s.run("run", "--", "-job", "--", "sh", "-c", `echo "$LOCKPOOL_NAME" "$@"`, "sh", "--", "-x")
+	require.Zero(t, code, stderr)
+	require.Equal(t, "-job -- -x\n", stdout)
+}
+
 // holder starts a lockpool whose child holds the lock, and prints what it is told.
 func (s *shell) holder(args ...string) *process {
 	return s.start(append(append([]string{"run"}, args...), "--", "sh", "-c", "echo started; sleep 60")...).prints("started")
@@ -125,7 +139,7 @@ func TestServiceThatDoesNotAnswer(t *testing.T) {
 	require.Contains(t, stderr, "check --server")
 	code, _, stderr = s.run("run", "--try", "--timeout", "300ms", "--exit-failed", "3", "job", "--", "true")
 	require.Equal(t, 3, code)
-	require.Contains(t, stderr, "check --server")
+	require.Equal(t, 1, strings.Count(stderr, "check --server"), stderr)
 }
 
 func TestSignalEndsTheWait(t *testing.T) {
