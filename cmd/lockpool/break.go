@@ -76,6 +76,10 @@ func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 		}
 		defer pool.Close()
 		targets, err := d.targets(pool, args[0], args[1:])
+		if errors.As(err, new(notThere)) {
+			fmt.Fprintln(cmd.ErrOrStderr(), "lockpool: "+oneLine(err))
+			return exitStatus(1)
+		}
 		if err != nil {
 			return err
 		}
@@ -99,6 +103,9 @@ func demandCommand(c *connection, d demand, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// notThere is the error of a demand on nobody.
+type notThere struct{ error }
+
 // targets returns the contenders with the nodes, or the holders if none are given.
 func (d demand) targets(pool *lockpool.Pool, name string, nodes []string) (targets []lockpool.Contender, err error) {
 	var q lockpool.Queue
@@ -112,13 +119,13 @@ func (d demand) targets(pool *lockpool.Pool, name string, nodes []string) (targe
 	if len(nodes) == 0 {
 		targets = holders(q)
 		if len(targets) == 0 {
-			return nil, fmt.Errorf("nobody holds %s", quoted(name))
+			return nil, notThere{fmt.Errorf("nobody holds %s", quoted(name))}
 		}
 	}
 	for _, node := range nodes {
 		i := slices.IndexFunc(q.Contenders, func(c lockpool.Contender) bool { return c.Node == node })
 		if i < 0 {
-			return nil, fmt.Errorf("%s has no holder or waiter with the node %s", quoted(name), quoted(node))
+			return nil, notThere{fmt.Errorf("%s has no holder or waiter with the node %s", quoted(name), quoted(node))}
 		}
 		targets = append(targets, q.Contenders[i])
 	}

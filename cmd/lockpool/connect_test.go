@@ -31,7 +31,7 @@ func TestErrorsAreOneLineThatSaysWhatToDo(t *testing.T) {
 		env  string
 		says string
 	}{
-		{"run", "", "lockpool --help"},
+		{"run", "", "lockpool run --help"},
 		{"nonsense", "", "lockpool --help"},
 		{"run --nonsense", "", "lockpool --help"},
 		{"run name true", "", "--"},

@@ -146,7 +146,7 @@ var hints = []struct {
 	{lockpool.ErrDone, done, ""},
 	{lockpool.ErrInvalidName, misuse, ""},
 	{lockpool.ErrKindMismatch, failed, "use another name, or lock this one as its other users do"},
-	{lockpool.ErrNoPermission, failed, "ask for the right, or give credentials with --credentials-file or LOCKPOOL_CREDENTIALS"},
+	{lockpool.ErrNoPermission, failed, "ask for the right, or give (other) credentials with --credentials-file or LOCKPOOL_CREDENTIALS"},
 	{lockpool.ErrUnavailable, failed, "check --server or LOCKPOOL_SERVER, and whether its servers run"},
 	{context.DeadlineExceeded, busy, ""},
 }

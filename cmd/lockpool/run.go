@@ -63,7 +63,7 @@ Exit codes other than the command's, each with a flag to change it:
 ` + exitCodeTable(),
 		Example: `  lockpool run cron/backup -- ./backup.sh                           one at a time, on all machines
   lockpool run --try cron/backup -- ./backup.sh                     not at all if it runs already
-  lockpool run --once "$(date +%F)" cron/report -- ./report.sh      once a day, whatever machines fail
+  lockpool run --once "$(date +%F)" cron/report -- ./report.sh      once a day, on whichever machine
   lockpool run --permits 1/3 gpu -- ./train.sh                      three at a time
   lockpool run --timeout 1m deploy -- sh -c 'echo "$LOCKPOOL_TOKEN"'`,
 		RunE: classified(func(cmd *cobra.Command, args []string) error {

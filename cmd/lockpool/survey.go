@@ -78,9 +78,19 @@ func who(c lockpool.Contender) string {
 	case c.Host == "" && c.PID == 0:
 		return "session " + quoted(c.Session)
 	case c.Owner == "":
-		return fmt.Sprintf("process %d on %s", c.PID, c.Host)
+		return where(c)
 	}
-	return fmt.Sprintf("%s, process %d on %s", c.Owner, c.PID, c.Host)
+	return c.Owner + ", " + where(c)
+}
+
+func where(c lockpool.Contender) string {
+	switch {
+	case c.Host == "":
+		return fmt.Sprintf("process %d", c.PID)
+	case c.PID == 0:
+		return "a process on " + c.Host
+	}
+	return fmt.Sprintf("process %d on %s", c.PID, c.Host)
 }
 
 // kindOf returns the kind of a contender, and how many permits it has or wants.
