@@ -98,7 +98,7 @@ func TestIgnoredLossesAreFound(t *testing.T) {
 func TestStopAtFirst(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	sum, out, _ := runFor(t, 8*time.Minute, func(o *options) {
-		o.IgnoreLosses, o.StopAtFirst, o.Only, o.Interval, o.Out = true, true, "freeze", 20*time.Second, dir
+		o.IgnoreLosses, o.StopAtFirst, o.Only, o.Pools, o.Interval, o.Out = true, true, "freeze connections for long", 3, 20*time.Second, dir
 	})
 	require.False(t, sum.clean())
 	require.NotContains(t, out, "shortest")
