@@ -453,7 +453,7 @@ func TestShutdownLetsALocalHolderFinish(t *testing.T) {
 	})
 }
 
-// Who waits in memory holds nothing, so a local queue is in no cycle of waits.
+// A waiter in memory holds nothing, so a local queue is in no cycle of waits.
 func TestHandleThatHoldsALockQueuesAtTheService(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
@@ -661,7 +661,7 @@ func TestPlaceInTheQueueIsLost(t *testing.T) {
 	}
 }
 
-// Who waits for a free handle blocks nobody who has one.
+// A call that waits for a free handle blocks nobody who has one.
 func TestNobodyWithAHandleWaitsForOneWithout(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
