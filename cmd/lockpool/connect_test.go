@@ -70,6 +70,9 @@ func TestHelpManualAndCompletion(t *testing.T) {
 	require.Zero(t, code)
 	require.Contains(t, help, "--exit-lost")
 	require.NotContains(t, help, "guard")
+	code, line, _ := s.run("--version")
+	require.Zero(t, code)
+	require.Regexp(t, `^lockpool version \S+\n$`, line)
 
 	dir := filepath.Join(t.TempDir(), "man1")
 	code, _, stderr := s.run("man", dir)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,6 +41,15 @@ func execute(args []string, stderr io.Writer) int {
 	return *exitCodes[f.outcome].code
 }
 
+// version is that of the module, or (devel) if it was built in a clone without tags.
+func version() string {
+	info, _ := debug.ReadBuildInfo() // nil only without modules
+	if info == nil {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockpool",
@@ -48,6 +58,7 @@ func newRoot() *cobra.Command {
 waits for them. Every command connects to the server of --server or LOCKPOOL_SERVER.`,
 		Example: `  export LOCKPOOL_SERVER=zk1:2181,zk2:2181,zk3:2181/locks
   lockpool run cron/backup -- ./backup.sh`,
+		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
