@@ -1,0 +1,462 @@
+package waitgraph
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/recipe"
+)
+
+// world is what the graph describes: handles that hold locks and wait for one, and go on
+// as the rules of package recipe say.
+type world struct {
+	r       *rand.Rand
+	queues  map[string][]Contender
+	owner   map[Ref]int
+	limits  map[string]int // of semaphores
+	handles []handle
+	seq     int32
+}
+
+type handle struct {
+	foreign, unchecked bool
+	holds              []Ref
+	wait               *wait
+}
+
+type wait struct {
+	lock  string
+	c     Contender // without a node
+	nodes []Ref
+	asked int32
+}
+
+func (w *world) add(h int, queue string, c Contender) {
+	w.seq++
+	c.Seq, c.Created = w.seq, int64(w.seq)
+	c.Name = fmt.Sprintf("n%d", w.seq)
+	w.queues[queue] = append(w.queues[queue], c)
+	w.owner[Ref{queue, c.Name}] = h
+	w.handles[h].wait.asked = cmp.Or(w.handles[h].wait.asked, w.seq)
+	w.handles[h].wait.nodes = append(w.handles[h].wait.nodes, Ref{queue, c.Name})
+}
+
+func (w *world) remove(ref Ref) {
+	w.queues[ref.Queue] = slices.DeleteFunc(slices.Clone(w.queues[ref.Queue]), func(c Contender) bool { return c.Name == ref.Node })
+	delete(w.owner, ref)
+}
+
+func (w *world) clone() *world {
+	c := *w
+	c.queues, c.owner, c.handles = maps.Clone(w.queues), maps.Clone(w.owner), slices.Clone(w.handles)
+	for i, h := range c.handles {
+		if h.wait != nil {
+			copied := *h.wait
+			copied.nodes = slices.Clip(copied.nodes)
+			c.handles[i].wait = &copied
+		}
+		c.handles[i].holds = slices.Clip(h.holds)
+	}
+	return &c
+}
+
+// request lets a handle ask for a lock.
+func (w *world) request(h int, lock string, kind driver.Kind, permits, limit int) {
+	handle := &w.handles[h]
+	c := Contender{Node: driver.Node{Kind: kind, Permits: permits, Limit: limit}, Foreign: handle.foreign, Unchecked: handle.unchecked}
+	if !handle.foreign {
+		c.Holds = slices.Clone(handle.holds)
+		if len(c.Holds) > 0 || kind == driver.Permit {
+			c.Ask = fmt.Sprintf("ask%04d", w.r.IntN(10000)+int(w.seq)*10000)
+		}
+	}
+	handle.wait = &wait{lock: lock, c: c}
+	if kind == driver.Permit {
+		c.Kind, c.Permits, c.Limit = driver.Guard, 0, 0
+		lock += "/locks"
+	}
+	w.add(h, lock, c)
+}
+
+// grant grants one lock that can be granted.
+func (w *world) grant() bool {
+	for h := range w.handles {
+		handle := &w.handles[h]
+		if handle.wait == nil {
+			continue
+		}
+		node := handle.wait.nodes[len(handle.wait.nodes)-1]
+		queue, at := w.nodes(node)
+		kind := queue[at].Kind
+		switch {
+		case kind == driver.Plain && at > 0:
+			continue
+		case kind == driver.Permit:
+			limit := smaller(w.limits[handle.wait.lock], handle.wait.c.Limit)
+			if queue[at].Permits > limit { // waits for the limit instead
+				w.end(h)
+				return true
+			}
+			if len(recipe.Within(limit)(queue, at)) > 0 {
+				continue
+			}
+			w.remove(handle.wait.nodes[0])
+		case kind == driver.Guard && at == 0:
+			w.add(h, handle.wait.lock+"/leases", handle.wait.c)
+			return true
+		case len(recipe.RuleOf(kind)(queue, at)) > 0:
+			continue
+		}
+		handle.holds, handle.wait = append(handle.holds, node), nil
+		return true
+	}
+	return false
+}
+
+func smaller(set, given int) int {
+	if given > 0 {
+		return min(set, given)
+	}
+	return set
+}
+
+func (w *world) nodes(ref Ref) (queue []driver.Node, at int) {
+	for _, c := range w.queues[ref.Queue] {
+		queue = append(queue, c.Node)
+	}
+	return queue, slices.IndexFunc(queue, func(n driver.Node) bool { return n.Name == ref.Node })
+}
+
+// end ends a wait without the lock.
+func (w *world) end(h int) {
+	for _, ref := range w.handles[h].wait.nodes {
+		w.remove(ref)
+	}
+	w.handles[h].wait = nil
+}
+
+func (w *world) release(h int) {
+	for _, ref := range w.handles[h].holds {
+		w.remove(ref)
+	}
+	w.handles[h].holds = nil
+}
+
+// finish lets everybody finish who can, and returns the asks of the waits that remain.
+func (w *world) finish() (stuck []string) {
+	for more := true; more; {
+		more = w.grant()
+		for h, handle := range w.handles {
+			if handle.wait != nil && handle.foreign {
+				w.end(h)
+				more = true
+			}
+			if w.handles[h].wait == nil && len(handle.holds) > 0 {
+				w.release(h)
+				more = true
+			}
+		}
+	}
+	for _, handle := range w.handles {
+		if handle.wait != nil {
+			stuck = append(stuck, handle.wait.c.Ask)
+		}
+	}
+	return stuck
+}
+
+// endAll ends the waits of those asks.
+func (w *world) endAll(asks ...string) *world {
+	for h, handle := range w.handles {
+		if handle.wait != nil && handle.wait.c.Ask != "" && slices.Contains(asks, handle.wait.c.Ask) {
+			w.end(h)
+		}
+	}
+	return w
+}
+
+func (w *world) graph() (queues []Queue) {
+	for _, name := range slices.Sorted(maps.Keys(w.queues)) {
+		lock, isLease := strings.CutSuffix(name, "/leases")
+		q := Queue{Name: name, Contenders: w.queues[name]}
+		if isLease {
+			q.Limit = w.limits[lock]
+		}
+		queues = append(queues, q)
+	}
+	return queues
+}
+
+// view returns what the search of a wait reads: backward from what it holds.
+func (w *world) view(wait *wait) []Queue {
+	read := map[string]bool{}
+	var visit func(holds []Ref)
+	visit = func(holds []Ref) {
+		for _, ref := range holds {
+			lock := strings.TrimSuffix(ref.Queue, "/leases")
+			if read[lock] {
+				continue
+			}
+			read[lock] = true
+			for _, h := range w.handles {
+				if h.wait != nil && h.wait.lock == lock {
+					visit(h.wait.c.Holds)
+				}
+			}
+		}
+	}
+	visit(wait.c.Holds)
+	return slices.DeleteFunc(w.graph(), func(q Queue) bool {
+		return !read[strings.TrimSuffix(strings.TrimSuffix(q.Name, "/leases"), "/locks")]
+	})
+}
+
+func randomWorld(seed uint64) *world {
+	r := rand.New(rand.NewPCG(seed, 16))
+	w := &world{r: r, queues: map[string][]Contender{}, owner: map[Ref]int{}, limits: map[string]int{}, handles: make([]handle, 2+r.IntN(9))}
+	oddities := r.IntN(3) == 0
+	for h := range w.handles {
+		w.handles[h].foreign = oddities && r.IntN(8) == 0
+		w.handles[h].unchecked = oddities && r.IntN(6) == 0
+	}
+	locks := 2 + r.IntN(6)
+	kinds := make([]driver.Kind, locks)
+	for l := range kinds {
+		kinds[l] = []driver.Kind{driver.Mutex, driver.Write, driver.Write, driver.Permit, driver.Permit, driver.Plain}[r.IntN(6)]
+		w.limits[fmt.Sprint("l", l)] = 1 + r.IntN(4)
+	}
+	for range 10 + r.IntN(60) {
+		h, l := r.IntN(len(w.handles)), r.IntN(locks)
+		name, kind, permits, limit := fmt.Sprint("l", l), kinds[l], 0, 0
+		switch {
+		case w.handles[h].wait != nil:
+			if r.IntN(20) == 0 {
+				w.end(h)
+			}
+		case r.IntN(15) == 0:
+			w.release(h)
+		case kind == driver.Permit && oddities && r.IntN(5) == 0:
+			w.limits[name] = 1 + r.IntN(4)
+		default:
+			if kind == driver.Permit {
+				permits = 1 + r.IntN(w.limits[name])
+				if r.IntN(4) == 0 {
+					limit = permits + r.IntN(3)
+				}
+			} else if slices.ContainsFunc(w.handles[h].holds, func(r Ref) bool { return r.Queue == name }) {
+				continue
+			}
+			if kind == driver.Write && r.IntN(2) == 0 {
+				kind = driver.Read
+			}
+			w.request(h, name, kind, permits, limit)
+		}
+		for r.IntN(10) > 0 && w.grant() {
+		}
+	}
+	return w
+}
+
+// findAll returns the victims, and checks that each is one.
+func findAll(t *testing.T, w *world) (victims []string) {
+	t.Helper()
+	queues := w.graph()
+	all, asked := map[string][]Ref{}, map[string]int32{}
+	for _, h := range w.handles {
+		if h.wait == nil || h.wait.c.Ask == "" {
+			continue
+		}
+		ask := h.wait.c.Ask
+		circle, proof, victim := Find(queues, ask)
+		if len(h.wait.c.Holds) > 0 {
+			c, p, v := Find(w.view(h.wait), ask)
+			require.Equal(t, victim, v, "what the search of %s reads", ask)
+			require.Equal(t, circle, c)
+			require.Equal(t, proof, p)
+		}
+		if victim {
+			require.False(t, h.unchecked)
+			requireCircle(t, w, h.wait, circle, proof)
+			all[ask], asked[ask] = proof, h.wait.asked
+		}
+	}
+	victims = slices.SortedFunc(maps.Keys(all), func(a, b string) int { return cmp.Compare(asked[b], asked[a]) })
+	for i, v := range victims {
+		require.Contains(t, w.clone().endAll(victims[:i]...).finish(), v, "stuck if the victims end that asked later")
+		require.Contains(t, w.only(all[v]).finish(), v, "stuck as long as the nodes of its proof exist")
+	}
+	return victims
+}
+
+// only returns the world with only these nodes.
+func (w *world) only(refs []Ref) *world {
+	w = w.clone()
+	for h := range w.handles {
+		handle := &w.handles[h]
+		lacks := func(r Ref) bool { return !slices.Contains(refs, r) }
+		for _, r := range handle.holds {
+			if lacks(r) {
+				w.remove(r)
+			}
+		}
+		handle.holds = slices.DeleteFunc(slices.Clone(handle.holds), lacks)
+		if handle.wait != nil && slices.ContainsFunc(handle.wait.nodes, lacks) {
+			w.end(h)
+		}
+	}
+	return w
+}
+
+func requireCircle(t *testing.T, w *world, mine *wait, circle []Step, proof []Ref) {
+	t.Helper()
+	require.Equal(t, mine.c.Ask, circle[0].Contender.Ask)
+	for i, step := range circle {
+		require.Contains(t, proof, Ref{step.Queue, step.Contender.Name})
+		next := circle[(i+1)%len(circle)]
+		ahead := Ref{next.Queue, next.Contender.Name}
+		if next.Held != (Ref{}) {
+			ahead = next.Held
+			require.Contains(t, next.Contender.Holds, ahead)
+			require.Contains(t, proof, ahead)
+		}
+		base := func(q string) string { return strings.TrimSuffix(strings.TrimSuffix(q, "/leases"), "/locks") }
+		require.Equal(t, base(step.Queue), base(ahead.Queue))
+		if step.Queue == ahead.Queue {
+			queue, self := w.nodes(Ref{step.Queue, step.Contender.Name})
+			_, other := w.nodes(ahead)
+			require.Less(t, other, self)
+			if step.Contender.Kind == driver.Read {
+				require.NotEqual(t, driver.Read, queue[other].Kind)
+			}
+		}
+	}
+}
+
+func TestVictimsEndAllDeadlocksOfRandomGraphs(t *testing.T) {
+	t.Parallel()
+	found, again, sizes := 0, 0, map[int]int{}
+	for seed := range uint64(4000) {
+		ok := t.Run("", func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("seed %d", seed)
+				}
+			}()
+			w := randomWorld(seed)
+			findAll(t, w) // also while some can go on
+			for round := 0; ; round++ {
+				stuck := w.finish()
+				victims := findAll(t, w)
+				if len(victims) == 0 {
+					unchecked := false
+					for h, handle := range w.handles {
+						if handle.wait != nil && handle.unchecked {
+							w.end(h)
+							unchecked = true
+						}
+					}
+					if unchecked {
+						continue
+					}
+					require.Empty(t, stuck)
+					return
+				}
+				found += len(victims)
+				if round > 0 {
+					again++
+				}
+				sizes[len(victims)]++
+				w.endAll(victims...)
+			}
+		})
+		if !ok {
+			return
+		}
+	}
+	t.Logf("%d victims, %d times in a later round; number of victims at once: %v", found, again, sizes)
+	require.Greater(t, found, 2000)
+	require.Greater(t, again, 5)
+	require.Greater(t, sizes[2], 100)
+}
+
+func TestDisjointCirclesHaveOneVictimEach(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 17))
+		w := &world{r: r, queues: map[string][]Contender{}, owner: map[Ref]int{}, handles: make([]handle, 1)}
+		w.handles = nil
+		var circles [][]int
+		for range 1 + r.IntN(5) {
+			var circle []int
+			for range 2 + r.IntN(19) {
+				circle = append(circle, len(w.handles))
+				w.handles = append(w.handles, handle{})
+			}
+			circles = append(circles, circle)
+		}
+		kinds := []driver.Kind{driver.Mutex, driver.Write, driver.Plain}
+		kind := make([]driver.Kind, len(w.handles))
+		for h := range w.handles {
+			kind[h] = kinds[r.IntN(3)]
+			w.request(h, fmt.Sprint("l", h), kind[h], 0, 0)
+			require.True(t, w.grant())
+		}
+		var want []string
+		for _, circle := range circles {
+			last := ""
+			for _, i := range r.Perm(len(circle)) {
+				next := circle[(i+1)%len(circle)]
+				w.request(circle[i], fmt.Sprint("l", next), kind[next], 0, 0)
+				last = w.handles[circle[i]].wait.c.Ask
+			}
+			want = append(want, last)
+		}
+		require.ElementsMatch(t, want, findAll(t, w), "seed %d", seed)
+		deadlocks := Stuck(w.graph())
+		require.Len(t, deadlocks, len(circles))
+	}
+}
+
+func TestThePrefixFollowsTheRules(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 18))
+		q := Queue{Name: "q", Limit: 1 + r.IntN(6)}
+		permits := r.IntN(2) == 0
+		for i := range 1 + r.IntN(8) {
+			n := driver.Node{Name: fmt.Sprint(i), Seq: int32(i - r.IntN(2)), Kind: []driver.Kind{driver.Mutex, driver.Read, driver.Write, driver.Read}[r.IntN(4)]}
+			if permits {
+				n.Kind, n.Permits, n.Limit = driver.Permit, 1+r.IntN(2), r.IntN(2)*(2+r.IntN(3))
+			}
+			if i > 0 {
+				n.Seq = max(n.Seq, q.Contenders[i-1].Seq)
+			}
+			q.Contenders = append(q.Contenders, Contender{Node: n})
+		}
+		g := newGraph([]Queue{q})
+		var nodes []driver.Node
+		for _, c := range q.Contenders {
+			nodes = append(nodes, c.Node)
+		}
+		g.scan(0, slices.Repeat([]bool{true}, len(nodes)), func(i int, before prefix) {
+			if permits {
+				obstacles := recipe.Within(smaller(q.Limit, nodes[i].Limit))(nodes, i)
+				require.Equal(t, len(obstacles) > 0, before.exhaust(g.nodes[i].Contender), "seed %d, %d", seed, i)
+				return
+			}
+			obstacles := recipe.RuleOf(nodes[i].Kind)(nodes, i)
+			require.Equal(t, len(obstacles) > 0, before.blocks(g.nodes[i].Contender), "seed %d, %d", seed, i)
+			for o := range i {
+				require.Equal(t, slices.Contains(obstacles, nodes[o]), g.blocks(o, i), "seed %d, %d %d", seed, o, i)
+			}
+		})
+	}
+}

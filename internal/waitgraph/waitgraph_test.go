@@ -1,0 +1,232 @@
+package waitgraph
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// queue parses contenders, such as "a1", "r2 A x:a1 y/leases:b2": kind and number, which
+// is the place in the order of requests as well; who asks, and what that one holds.
+// The letters are m, w, r, g and p for the kinds, and s or S for one or two permits.
+func queue(name string, limit int, contenders ...string) Queue {
+	q := Queue{Name: name, Limit: limit}
+	for _, s := range contenders {
+		f := strings.Fields(s)
+		c := Contender{Node: driver.Node{Name: f[0]}}
+		_, _ = fmt.Sscan(f[0][1:], &c.Seq)
+		c.Created = int64(c.Seq)
+		switch f[0][0] {
+		case 'w':
+			c.Kind = driver.Write
+		case 'r':
+			c.Kind = driver.Read
+		case 'g':
+			c.Kind = driver.Guard
+		case 'p':
+			c.Kind = driver.Plain
+		case 's', 'S':
+			c.Kind, c.Permits = driver.Permit, 1
+			if f[0][0] == 'S' {
+				c.Permits = 2
+			}
+		}
+		for _, word := range f[1:] {
+			if lock, node, ok := strings.Cut(word, ":"); ok {
+				c.Holds = append(c.Holds, Ref{lock, node})
+			} else if word == "unchecked" {
+				c.Unchecked = true
+			} else if word == "foreign" {
+				c.Foreign = true
+			} else {
+				c.Ask = word
+			}
+		}
+		q.Contenders = append(q.Contenders, c)
+	}
+	return q
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		queues []Queue
+		want   []string // circles of the victims: what each waits with and, in brackets, what it holds; then the proof
+	}{
+		"two locks": {
+			[]Queue{queue("x", 0, "m1", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
+			[]string{"m4[m2] m3[m1]: m1 m2 m3 m4"},
+		},
+		"asked at the same time": {
+			[]Queue{queue("x", 0, "m1", "m3 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
+			[]string{"m3[m2] m3[m1]: m1 m2 m3 m3"},
+		},
+		"a path is no circle": {
+			[]Queue{queue("x", 0, "m1", "m4 B z:m9"), queue("y", 0, "m2", "m3 A x:m1"), queue("z", 0, "m9")}, nil,
+		},
+		"a holder's old wait does not count": {
+			[]Queue{queue("x", 0, "m1 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")}, nil,
+		},
+		"dissolved: what it held is gone": {
+			[]Queue{queue("x", 0, "m1", "m4 B y:m2"), queue("y", 0, "m5", "m6 A x:m1")}, nil,
+		},
+		"waiting nodes are not held": {
+			[]Queue{queue("x", 0, "m1", "m4 B y:m3 x:m4"), queue("y", 0, "m2", "m3 A x:m4 y:m3 x:none")}, nil,
+		},
+		"readers behind a waiting writer": {
+			[]Queue{queue("x", 0, "r1", "w3", "r5 B y:m2"), queue("y", 0, "m2", "m4 A x:r1")},
+			[]string{"r5[m2] w3 m4[r1]: m2 m4 r1 r5 w3"},
+		},
+		"readers do not wait for readers": {
+			[]Queue{queue("x", 0, "r1", "r5 B y:m2"), queue("y", 0, "m2", "m4 A x:r1")}, nil,
+		},
+		"behind another client's waiter": {
+			[]Queue{queue("x", 0, "r1", "w3 foreign", "r5 B y:m2"), queue("y", 0, "m2", "m4 A x:r1")}, nil,
+		},
+		"another client holds": {
+			[]Queue{queue("x", 0, "m1 foreign", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")}, nil,
+		},
+		"plain": {
+			[]Queue{queue("x", 0, "p1", "p8 D q:m9", "p4 B y:p2"), queue("y", 0, "p2", "p3 A x:p1")},
+			[]string{"p4[p2] p3[p1]: p1 p2 p3 p4"},
+		},
+		"unchecked ones are no victims": {
+			[]Queue{queue("x", 0, "m1", "m4 B y:m2 unchecked"), queue("y", 0, "m2", "m3 A x:m1")},
+			[]string{"m3[m1] m4[m2]: m1 m2 m3 m4"},
+		},
+		"nobody can be told": {
+			[]Queue{queue("x", 0, "m1", "m4 B y:m2 unchecked"), queue("y", 0, "m2", "m3 A x:m1 unchecked")}, nil,
+		},
+		"a semaphore with a holder that can go on": {
+			[]Queue{queue("s/leases", 2, "s1", "s2", "s6 B y:m3"), queue("s/locks", 0, "g5 B y:m3"), queue("y", 0, "m3", "m4 A s/leases:s1")}, nil,
+		},
+		"all holders of a semaphore": {
+			[]Queue{queue("s/leases", 2, "s1", "s2", "s8 B y:m3"), queue("s/locks", 0, "g7 B y:m3"), queue("y", 0, "m3", "m4 A s/leases:s1", "m5 C s/leases:s2")},
+			[]string{"s8[m3] m4[s1]: g7 m3 m4 m5 s1 s2 s8"},
+		},
+		"more permits than remain": {
+			[]Queue{queue("s/leases", 3, "s1", "S2", "S8 B y:m3"), queue("s/locks", 0, "g7 B y:m3"), queue("y", 0, "m3", "m4 A s/leases:S2")},
+			[]string{"S8[m3] m4[S2]: S2 S8 g7 m3 m4"},
+		},
+		"granted before the limit was lowered": {
+			[]Queue{queue("s/leases", 1, "s1", "s6 B y:m3"), queue("s/locks", 0), queue("y", 0, "m3", "m9 A s/leases:s1")}, nil,
+		},
+		"its own permits": {
+			[]Queue{queue("s/leases", 2, "s1", "S3 A s/leases:s1"), queue("s/locks", 0, "g2 A s/leases:s1")},
+			[]string{"S3[s1]: S3 g2 s1"},
+		},
+		"behind the guard of a wait": {
+			[]Queue{queue("s/leases", 1, "s1", "s4 W"), queue("s/locks", 0, "g3 W", "g6 B y:m2"), queue("y", 0, "m2", "m5 A s/leases:s1")},
+			[]string{"g6[m2] s4 m5[s1]: g3 g6 m2 m5 s1 s4"},
+		},
+		"the guard says when it asked": {
+			[]Queue{queue("s/leases", 1, "s1", "s9 B y:m2"), queue("s/locks", 0, "g3 B y:m2"), queue("y", 0, "m2", "m5 A s/leases:s1")},
+			[]string{"m5[s1] s9[m2]: g3 m2 m5 s1 s9"},
+		},
+		"overlapping circles": { // A waits for x, held by two readers who wait for what A holds
+			[]Queue{queue("x", 0, "r1", "r2", "w9 A y:m3 z:m4"), queue("y", 0, "m3", "m5 B x:r1"), queue("z", 0, "m4", "m6 C x:r2")},
+			[]string{"w9[m3] m5[r1]: m3 m5 r1 w9"},
+		},
+		"overlapping circles, one of which remains": {
+			[]Queue{queue("x", 0, "r1", "r2", "w5 A y:m3 z:m4"), queue("y", 0, "m3", "m6 B x:r1"), queue("z", 0, "m4", "m7 C x:r2")},
+			[]string{"m6[r1] w5[m3]: m3 m6 r1 w5", "m7[r2] w5[m4]: m4 m7 r2 w5"},
+		},
+		"permits that another deadlock may free": {
+			[]Queue{
+				queue("s/leases", 2, "s1", "s2", "s8 B y:m3"), queue("s/locks", 0, "g7 B y:m3"), queue("y", 0, "m3", "m4 A s/leases:s1"),
+				queue("u", 0, "m11", "m13 D v:m12"), queue("v", 0, "m12", "m14 E u:m11 s/leases:s2"),
+			},
+			[]string{"m14[m11] m13[m12]: m11 m12 m13 m14"},
+		},
+		"who only stands before others is no victim": {
+			[]Queue{queue("x", 0, "r1", "w7 C q:m9", "r8 B y:m2 unchecked"), queue("y", 0, "m2", "m4 A x:r1"), queue("q", 0, "m9")},
+			[]string{"m4[r1] r8[m2] w7: m2 m4 r1 r8 w7"},
+		},
+		"the same ask in unrelated queues": {
+			[]Queue{queue("x", 0, "m1", "m4 A y:m2", "m5 A x:m5"), queue("y", 0, "m2", "m3 A x:m1", "m6 A x:m5"), queue("s/leases", 1, "s1", "s2 A"), queue("s/locks", 0, "g9 A s/locks:g9")},
+			[]string{"m4[m2] m3[m1]: m1 m2 m3 m4"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asks := map[string]bool{}
+			for _, q := range c.queues {
+				for _, c := range q.Contenders {
+					asks[c.Ask] = true
+				}
+			}
+			var got []string
+			for ask := range asks {
+				circle, proof, victim := Find(c.queues, ask)
+				if !victim {
+					require.Empty(t, circle)
+					require.Empty(t, proof)
+					continue
+				}
+				var steps, nodes []string
+				for _, s := range circle {
+					step := s.Contender.Name
+					if s.Held.Node != "" {
+						step += "[" + s.Held.Node + "]"
+					}
+					steps = append(steps, step)
+				}
+				for _, ref := range proof {
+					nodes = append(nodes, ref.Node)
+				}
+				slices.Sort(nodes)
+				got = append(got, strings.Join(steps, " ")+": "+strings.Join(nodes, " "))
+			}
+			assert.ElementsMatch(t, c.want, got)
+		})
+	}
+}
+
+func TestStuckReturnsEachDeadlockByItself(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, [][]Ref{
+		{{"u", "m13"}, {"v", "m14"}},
+		{{"x", "w3"}, {"x", "r5"}, {"y", "m4"}},
+	}, Stuck([]Queue{
+		queue("u", 0, "m11", "m13 D v:m12", "m20 H x:r6"), queue("v", 0, "m12", "m14 E u:m11"),
+		queue("x", 0, "r1", "w3", "r5 B y:m2", "w9"), queue("y", 0, "m2", "m4 A x:r1"),
+	}))
+}
+
+func BenchmarkFind(b *testing.B) {
+	q := Queue{Name: "q", Contenders: []Contender{{Node: driver.Node{Name: "head"}}}}
+	queues := []Queue{{}}
+	for i := range 5000 {
+		c := Contender{Node: driver.Node{Name: fmt.Sprint(i), Seq: int32(i + 1), Kind: []driver.Kind{driver.Mutex, driver.Read}[i/10%2]}, Created: int64(i)}
+		if i%100 == 50 {
+			lock := fmt.Sprint("l", i)
+			c.Ask, c.Holds = lock, []Ref{{lock, "held"}}
+			waiter := Contender{Node: driver.Node{Name: "waits", Seq: 1}, Created: int64(-i), Ask: "W" + lock, Holds: []Ref{{"q", "head"}}}
+			queues = append(queues, Queue{Name: lock, Contenders: []Contender{{Node: driver.Node{Name: "held"}}, waiter}})
+		}
+		q.Contenders = append(q.Contenders, c)
+	}
+	queues[0] = q
+	b.Run("first", func(b *testing.B) {
+		for b.Loop() { // the one that asked first: it sees all others being chosen
+			Find(queues, "l50")
+		}
+	})
+	b.Run("last", func(b *testing.B) {
+		for b.Loop() {
+			_, _, victim := Find(queues, "l4950")
+			require.True(b, victim)
+		}
+	})
+	b.Run("stuck", func(b *testing.B) {
+		for b.Loop() {
+			require.Len(b, Stuck(queues), 1)
+		}
+	})
+}
