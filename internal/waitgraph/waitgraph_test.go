@@ -117,6 +117,9 @@ func TestFind(t *testing.T) {
 		"granted before the limit was lowered": {
 			[]Queue{queue("s/leases", 1, "s1", "s6 B y:m3"), queue("s/locks", 0), queue("y", 0, "m3", "m9 A s/leases:s1")}, nil,
 		},
+		"more permits than the limit": { // waits for the limit
+			[]Queue{queue("s/leases", 1, "s1", "S8 B y:m3"), queue("s/locks", 0, "g7 B y:m3"), queue("y", 0, "m3", "m4 A s/leases:s1")}, nil,
+		},
 		"its own permits": {
 			[]Queue{queue("s/leases", 2, "s1", "S3 A s/leases:s1"), queue("s/locks", 0, "g2 A s/leases:s1")},
 			[]string{"S3[s1]: S3 g2 s1"},
@@ -145,7 +148,7 @@ func TestFind(t *testing.T) {
 			[]string{"m14[m11] m13[m12]: m11 m12 m13 m14"},
 		},
 		"who only stands before others is no victim": {
-			[]Queue{queue("x", 0, "r1", "w7 C q:m9", "r8 B y:m2 unchecked"), queue("y", 0, "m2", "m4 A x:r1"), queue("q", 0, "m9")},
+			[]Queue{queue("x", 0, "r1", "w7 C q:m9 x:r8", "r8 B y:m2 unchecked"), queue("y", 0, "m2", "m4 A x:r1"), queue("q", 0, "m9")},
 			[]string{"m4[r1] r8[m2] w7: m2 m4 r1 r8 w7"},
 		},
 		"the same ask in unrelated queues": {
@@ -193,9 +196,11 @@ func TestStuckReturnsEachDeadlockByItself(t *testing.T) {
 	require.Equal(t, [][]Ref{
 		{{"u", "m13"}, {"v", "m14"}},
 		{{"x", "w3"}, {"x", "r5"}, {"y", "m4"}},
+		{{"a", "p24"}, {"b", "p25"}},
 	}, Stuck([]Queue{
 		queue("u", 0, "m11", "m13 D v:m12", "m20 H x:r6"), queue("v", 0, "m12", "m14 E u:m11"),
 		queue("x", 0, "r1", "w3", "r5 B y:m2", "w9"), queue("y", 0, "m2", "m4 A x:r1"),
+		queue("a", 0, "p21", "p23 I c:m26", "p24 J b:p22"), queue("b", 0, "p22", "p25 K a:p21"), queue("c", 0, "m26"),
 	}))
 }
 
