@@ -115,7 +115,7 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 			return nil
 		case ctx.Err() != nil: // the node may still be on its way out
 			return a.describeBlocker(ctx, err)
-		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
+		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost) && err != errHoldsChanged:
 			return err
 		}
 		a.Requeued(err)
@@ -142,6 +142,8 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		at.data = h.pool.owner.Data(a.span, a.local, a.req.permits > 0)
 	}
 	s := at.session
+	ctx, nested := h.beginNested(ctx, a, s, &at)
+	defer nested.end()
 	a.onSession(s) // user code, which may panic
 	a.at = place{} // from here on, the claim removes the node
 	claim := recipe.Claim{
@@ -165,7 +167,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	take, queue := a.req.recipe(claim)
 	node, err := take(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nested.explain(err)
 	}
 	return newTenancy(a, s, queue, node, claim.Data), nil
 }
@@ -246,6 +248,7 @@ type acquisition struct {
 	at       place             // that it is to take over
 	waiting  bool
 	longWait *time.Timer
+	nested   *nestedWait // nil if the handle holds nothing
 
 	// Pool.mu guards these, until others no longer find it in the local queue.
 	local     bool // it may get the lock from another handle of the pool
@@ -282,6 +285,7 @@ func (a *acquisition) onSession(s *session) {
 
 // Waiting implements recipe.Observer.
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
+	a.nested.lookInMemory()
 	a.mu.Lock()
 	if w.Data == nil && w.Behind == a.blocker.Behind {
 		w.Data = a.blocker.Data // as it was before the lock was revoked
@@ -313,6 +317,7 @@ func (a *acquisition) Queued(self driver.Node, place, length int) {
 	a.mu.Lock()
 	a.node = self.Name
 	a.mu.Unlock()
+	a.nested.joined(self)
 	a.Acquisition.Queued(self, place, length)
 }
 

@@ -83,6 +83,14 @@
 // No lock can stop a process that is paused between its last look at the lock and a
 // write. A store that is given [Lock.Token] can refuse that write.
 //
+// # Deadlocks
+//
+// A call of a handle that holds other locks may come to wait for somebody who waits, perhaps
+// through others, for what its own handle holds. Such a circle is found, over all kinds of
+// locks, in any processes, and the call on it that asked last fails with [ErrDeadlock]; see
+// [WithDeadlockCheck]. The [DeadlockError] says who holds what, who waits for what, and
+// where in their programs.
+//
 // # Errors
 //
 // Test errors with errors.Is; see [ErrLocked] and the errors listed with it. An error
@@ -102,7 +110,8 @@
 //     of the link is holder or predecessor. In the same process, these are the very
 //     requests in the way. If another process passes the lock on among its handles (see
 //     [WithLocalTurns]), the link is to the one of them that asked the service, and has
-//     the attribute lockpool.link.tenancy.
+//     the attribute lockpool.link.tenancy. A wait that ended because of a deadlock has the
+//     event lockpool.deadlock, and links to the other calls on the circle (deadlock).
 //   - lockpool.lock.release (none of a lock that rests), and with [WithHoldSpans]
 //     lockpool.lock.hold, from the grant to the end. The latter has the status Error if
 //     the lock was lost or the function of [Pool.Elect] failed.
@@ -143,6 +152,7 @@
 //     no_permission
 //   - lockpool.lock.rescues: nodes whose removal the service did not report and that a
 //     later check found; more than 0 only where ACLs are changed
+//   - lockpool.lock.deadlocks: calls that failed with ErrDeadlock
 //   - lockpool.session.create_time and lockpool.session.wait_time, by error.type
 //   - lockpool.session.count, .max and .lost; lockpool.handle.count and .max
 //

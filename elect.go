@@ -42,7 +42,7 @@ const (
 //
 // If ctx ends, the error wraps ctx's error, and lead's if that is another one. Elect also
 // returns errors that another attempt cannot mend: ErrPoolClosed, ErrInvalidName,
-// ErrKindMismatch, ErrNoPermission and ErrSequenceExhausted when it asks for the lock,
+// ErrKindMismatch, ErrNoPermission, ErrDeadlock and ErrSequenceExhausted when it asks for the lock,
 // and, before the first session, one that no server will ever accept. If lead panics,
 // Elect unlocks, and the panic goes on.
 //
@@ -154,7 +154,7 @@ func (t term) log(ctx context.Context, p *Pool, name string, err error, pause ti
 // finalErrors are those that another attempt cannot mend.
 var finalErrors = []error{
 	ErrPoolClosed, ErrHandleClosed, ErrInvalidName, ErrKindMismatch, ErrNoPermission,
-	ErrSequenceExhausted, ErrUpgrade, ErrConcurrentUse, driver.ErrPermanent,
+	ErrSequenceExhausted, ErrUpgrade, ErrDeadlock, ErrConcurrentUse, driver.ErrPermanent,
 }
 
 func isFinal(err error) bool {

@@ -49,6 +49,12 @@ var (
 	// give it up. See [Revocable].
 	ErrRevoked = recipe.ErrRevoked
 
+	// ErrDeadlock means that the call waited for somebody who waits, perhaps through
+	// others, for what its own handle holds. The error is a [*DeadlockError], which says
+	// who. The handle still holds what it held: release it, so that the others can go on,
+	// and begin again. See [WithDeadlockCheck].
+	ErrDeadlock = errors.New("deadlock")
+
 	// ErrConcurrentUse means that a Handle was asked for a lock while another of its
 	// calls was waiting for one. The second call did nothing. Give each goroutine a
 	// Handle of its own.
@@ -129,6 +135,7 @@ var errorClasses = []struct {
 	{ErrKindMismatch, "kind_mismatch"},
 	{ErrLimit, "limit"},
 	{ErrRevoked, "revoked"},
+	{ErrDeadlock, "deadlock"},
 	{ErrConcurrentUse, "concurrent_use"},
 	{ErrInvalidName, "invalid_name"},
 	{ErrNoPermission, "no_permission"},

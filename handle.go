@@ -32,7 +32,8 @@ type Handle struct {
 	acquiring bool                    // an acquisition is in progress; only it uses slot
 	giveUp    context.CancelCauseFunc // ends it
 	slot      *puddleSlot
-	cause     error // why closed is set
+	nested    *nestedWait // the acquisition's, while it waits at the service and the handle holds something
+	cause     error       // why closed is set
 
 	rests map[*hold]*time.Timer // the holds that rest, with what ends that; guarded by Pool.mu
 }

@@ -44,6 +44,13 @@ func (n *heldNode) current(ctx context.Context) (driver.Node, error) {
 	}
 }
 
+// nodeNow returns the node, which may be about to be replaced.
+func (n *heldNode) nodeNow() driver.Node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.node
+}
+
 // replaced reports whether another node has replaced this one, or is about to.
 func (n *heldNode) replaced(node driver.Node) bool {
 	n.mu.Lock()

@@ -317,6 +317,7 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 	if !p.begin() {
 		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
 	}
+	h.requeueNested()
 	replace := h.tenancy.beginDowngrade(h.turn)
 	done := make(chan struct{})
 	var err error
@@ -376,10 +377,14 @@ func (h *hold) release(ctx context.Context, cause error, run *finishedRun) relea
 		r.err = cause
 		return r
 	}
-	if cause == ErrNotHeld && h.rest() {
-		return r
+	rests := cause == ErrNotHeld && h.rest()
+	if !rests {
+		r.local = !h.tenancy.leave()
 	}
-	if r.local = !h.tenancy.leave(); r.local {
+	if rests || r.local {
+		h.handle.mu.Lock()
+		h.requeueNested()
+		h.handle.mu.Unlock()
 		return r
 	}
 	ctx, cancel := beyondHolds(ctx)

@@ -97,9 +97,7 @@ func (p *Pool) describe(name string, found []contender, local []Contender, behin
 func (p *Pool) newestHolds(name string) map[string]*hold {
 	newest := map[string]*hold{}
 	for _, h := range p.holdsOf(name) {
-		h.tenancy.mu.Lock()
-		node := h.tenancy.node.Name
-		h.tenancy.mu.Unlock()
+		node := h.tenancy.nodeNow().Name
 		if other := newest[node]; other == nil || other.turn < h.turn {
 			newest[node] = h
 		}
@@ -118,7 +116,7 @@ type contender struct {
 // inspect returns the contenders of the lock of that name, whatever its kind, and the
 // names of the other nodes there.
 func inspect(ctx context.Context, s *session, name string) (found []contender, foreign []string, err error) {
-	return lookAt(name, func(queue string, _ headOf) ([]driver.Contender, []string, error) { return s.Inspect(ctx, queue) })
+	return lookAt(name, func(queue string, _ headOf) ([]driver.Contender, []string, error) { return s.Inspect(ctx, queue, nil) })
 }
 
 // headOf returns how many contenders of a queue an observer wants (see

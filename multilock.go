@@ -29,7 +29,7 @@ type MultiLock struct {
 // wait.
 //
 // LockAll does not prevent a deadlock with callers that already hold a lock when
-// they take others.
+// they take others; see [ErrDeadlock].
 func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
 	return h.lockAll(ctx, names, opts)
 }

@@ -285,9 +285,7 @@ func (h *hold) settleRun(run *finishedRun, err error) error {
 	case s.Err() == nil: // wait has ended
 		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", lostWith(err))
 	}
-	h.tenancy.mu.Lock()
-	node := h.tenancy.node
-	h.tenancy.mu.Unlock()
+	node := h.tenancy.nodeNow()
 	p, recorded := h.handle.pool, false
 	unknown := p.withSessionUntil(p.alive, run.wait, nil, func(ctx context.Context, s *session) (err error) {
 		recorded, err = s.Settle(ctx, h.tenancy.queue, node, run.record)

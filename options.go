@@ -20,6 +20,10 @@ const (
 	// a lock before the pool gives it back to the service.
 	DefaultLocalTurns = 1000
 
+	// DefaultDeadlockCheck is the default time for which a call waits before it looks for
+	// a deadlock.
+	DefaultDeadlockCheck = 500 * time.Millisecond
+
 	// DefaultKeepDone is the default time for which records of finished runs are kept.
 	DefaultKeepDone = 7 * 24 * time.Hour
 
@@ -48,12 +52,13 @@ type config struct {
 	maxSessions int
 	maxHandles  int
 	localTurns  int
+	checkAfter  time.Duration // see WithDeadlockCheck
 	owner       string
 	telemetry   telemetry.Config
 }
 
 func newConfig(opts []Option) (config, error) {
-	cfg := config{maxSessions: DefaultMaxSessions, maxHandles: DefaultMaxHandles, localTurns: DefaultLocalTurns}
+	cfg := config{maxSessions: DefaultMaxSessions, maxHandles: DefaultMaxHandles, localTurns: DefaultLocalTurns, checkAfter: DefaultDeadlockCheck}
 	for _, opt := range opts {
 		if opt == nil {
 			return config{}, errors.New("lockpool: a nil Option was given")

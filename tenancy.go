@@ -636,9 +636,7 @@ func (p *Pool) findLocalWaiters(name string) (waiters []*localWaiter, behind str
 		return nil, ""
 	}
 	if t := q.tenancy; t != nil {
-		t.mu.Lock()
-		behind = t.node.Name
-		t.mu.Unlock()
+		behind = t.nodeNow().Name
 	}
 	if d := q.delegate; d != nil {
 		d.mu.Lock()

@@ -79,6 +79,10 @@ const (
 // begins with this part.
 const Records = ".done"
 
+// Waits is where calls that wait for a lock without a queue, and hold others, have nodes:
+// the queue Waits/NAME. No lock has a name that begins with this part.
+const Waits = ".waits"
+
 // Driver opens connectors from connect strings.
 type Driver interface {
 	// OpenConnector parses dsn; it never dials. Its errors name the part of dsn
@@ -175,8 +179,9 @@ type Session interface {
 	// Inspect returns the contenders in the queue, in order, with their data, and
 	// the names of the other nodes in the queue; for a lock without a queue it
 	// returns the holder. It reflects all changes made before the call, only reads,
-	// and leaves no watch. Contenders that leave meanwhile may be missing.
-	Inspect(ctx context.Context, queue string) (contenders []Contender, others []string, err error)
+	// and leaves no watch. Contenders that leave meanwhile may be missing. If want is not
+	// nil, contenders for which it returns false are not read: only their Node is set.
+	Inspect(ctx context.Context, queue string, want func(Node) bool) (contenders []Contender, others []string, err error)
 
 	// Follow returns the contenders at the head of the queue, in order, with their data,
 	// and watches of which one fires when these may no longer be the head. For a lock
@@ -241,6 +246,11 @@ type Session interface {
 	// from the others cannot answer. The error is ErrRemoved if the node does not
 	// exist.
 	Verify(ctx context.Context, queue string, node Node) error
+
+	// VerifyAll asks the service, as Verify does, whether all the nodes, of any sessions,
+	// exist at one moment. The error is ErrRemoved if they do not, or if that of a plain
+	// lock can no longer be told from another one.
+	VerifyAll(ctx context.Context, nodes ...Located) error
 
 	// Ping sends a request that a server cut off from the others cannot answer, and
 	// waits for the answer.
@@ -347,6 +357,12 @@ type Node struct {
 	Alias   string // name of a second node, for clients that do not know the first
 	Permits int    // of a Permit: the number of permits, and of nodes
 	Limit   int    // of a Permit: the semaphore's limit that it states, or 0
+}
+
+// Located is a node and its queue.
+type Located struct {
+	Queue string
+	Node
 }
 
 // Joined is the result of Session.Join.

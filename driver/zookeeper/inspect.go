@@ -141,7 +141,7 @@ func (s *Session) catchUp(ctx context.Context, path string) error {
 }
 
 // Inspect implements driver.Session.
-func (s *Session) Inspect(ctx context.Context, queue string) (found []driver.Contender, others []string, err error) {
+func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
 	dir := s.path(queue)
 	if err := s.catchUp(ctx, dir); err != nil {
 		return nil, nil, err
@@ -156,13 +156,20 @@ func (s *Session) Inspect(ctx context.Context, queue string) (found []driver.Con
 			}
 		}
 		slices.Sort(others)
-		for _, node := range l.contenders() {
+		for i, node := range l.contenders() {
+			found = append(found, driver.Contender{Node: node})
+			if want != nil && !want(node) {
+				continue
+			}
 			more = append(more, s.readNode(dir+"/"+node.Name, func(q *request) {
-				found = append(found, newContender(node, q.data, &q.stat))
+				found[i] = newContender(node, q.data, &q.stat)
 			}))
 		}
 		return more
 	}))
+	found = slices.DeleteFunc(found, func(c driver.Contender) bool { // those that have left
+		return c.Created == 0 && (want == nil || want(c.Node))
+	})
 	return found, others, err
 }
 
@@ -210,7 +217,7 @@ func (s *Session) readLocks(name string, found func(name string)) read {
 			switch path := begin + child; {
 			case isContender(child):
 				inUse = name != ""
-			case path == driver.Records, path == "zookeeper" && s.cfg.Chroot == "": // the latter is the server's own
+			case path == driver.Records, path == driver.Waits, path == "zookeeper" && s.cfg.Chroot == "": // the latter is the server's own
 			default:
 				more = append(more, s.readLocks(path, found))
 			}

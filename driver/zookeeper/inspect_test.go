@@ -42,7 +42,7 @@ func inspecting(t *testing.T, test func(t *testing.T, server *zktest.Server, s *
 
 func inspectAll(t *testing.T, s *Session) {
 	t.Helper()
-	found, others, err := s.Inspect(t.Context(), "a/0")
+	found, others, err := s.Inspect(t.Context(), "a/0", nil)
 	require.NoError(t, err)
 	require.Empty(t, others)
 	require.Len(t, found, 200)
@@ -76,7 +76,7 @@ func TestReadsOfOneCallAreBounded(t *testing.T) {
 		read func(ctx context.Context, s *Session) error
 	}{
 		"Inspect": {[]zktest.Op{zktest.OpGetData}, 0, func(ctx context.Context, s *Session) error {
-			_, _, err := s.Inspect(ctx, "a/0")
+			_, _, err := s.Inspect(ctx, "a/0", nil)
 			return err
 		}},
 		"Queues": {zktest.Lists, 3, func(ctx context.Context, s *Session) error {

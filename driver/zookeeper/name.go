@@ -40,6 +40,8 @@ func (c *Connector) CheckName(name string) error {
 		return errors.New("/zookeeper belongs to the server; use another name or a chroot")
 	case first == driver.Records:
 		return fmt.Errorf("%s is where the records of finished runs are", driver.Records)
+	case first == driver.Waits:
+		return fmt.Errorf("%s is where calls that wait for plain locks have nodes", driver.Waits)
 	}
 	return nil
 }

@@ -204,32 +204,56 @@ func (s *Session) downgradeOps(dir string, node, read driver.Node, data []byte, 
 // exists: only a majority can agree to that, while a server that is cut off from the
 // majority still answers reads.
 func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) error {
-	paths := s.paths(queue, node)
+	path := s.paths(queue, node)[0]
+	err := s.checkExist(ctx, driver.Located{Queue: queue, Node: node})
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		s.plainNodes.forget(path, node)
+		return driver.ErrRemoved
+	case err != nil && isAnswer(err):
+		s.plainNodes.markUncertain(path, node)
+		return explainError(err, "checking "+path, "READ", path)
+	}
+	return err
+}
+
+// VerifyAll implements driver.Session.
+func (s *Session) VerifyAll(ctx context.Context, nodes ...driver.Located) error {
+	err := s.checkExist(ctx, nodes...)
+	switch {
+	case errors.Is(err, zk.ErrNoNode):
+		return driver.ErrRemoved
+	case err != nil && isAnswer(err):
+		return fmt.Errorf("checking %d nodes: %w", len(nodes), err)
+	}
+	return err
+}
+
+// checkExist returns ErrNoNode unless all the nodes exist at one moment.
+func (s *Session) checkExist(ctx context.Context, nodes ...driver.Located) error {
 	var checks []any
-	for _, path := range paths {
-		checks = append(checks, &zk.CheckVersionRequest{Path: path, Version: -1})
+	for _, node := range nodes {
+		for _, path := range s.paths(node.Queue, node.Node) {
+			checks = append(checks, &zk.CheckVersionRequest{Path: path, Version: -1})
+		}
 	}
 	q, err := s.ask(ctx, func() *request { return s.requests.send(multiRequest(checks...)) })
 	if err == nil {
 		err = q.err
 	}
-	if err == nil && node.Kind == driver.Plain { // its name may be another holder's by now
-		q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(paths[0], false)) })
+	for _, node := range nodes {
+		if err != nil || node.Kind != driver.Plain {
+			continue
+		}
+		path := s.path(node.Queue) // the name may be another holder's by now
+		q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
 		switch {
 		case err != nil:
 		case q.err != nil:
 			err = q.err
-		case !s.matchesPlain(paths[0], node, q.data, &q.stat):
+		case !s.matchesPlain(path, node.Node, q.data, &q.stat):
 			err = zk.ErrNoNode
 		}
-	}
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
-		s.plainNodes.forget(paths[0], node)
-		return driver.ErrRemoved
-	case err != nil && isAnswer(err):
-		s.plainNodes.markUncertain(paths[0], node)
-		return explainError(err, "checking "+paths[0], "READ", paths[0])
 	}
 	return err
 }

@@ -142,7 +142,7 @@ func (r *randomRun) use() {
 			_, _ = s.Watch(ctx, queue, joined.Queue[r.draw(n)], joined.Node)
 		}
 		if r.oneIn(4) {
-			_, _, _ = s.Inspect(ctx, queue)
+			_, _, _ = s.Inspect(ctx, queue, nil)
 		}
 		if r.oneIn(4) {
 			_, _ = s.Queues(ctx, "")

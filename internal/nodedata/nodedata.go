@@ -23,12 +23,24 @@ type Record struct {
 	Host  string `json:"host"`
 	PID   int    `json:"pid"`
 	Trace string `json:"traceparent,omitempty"` // of the span of the request, in W3C's format
-	Ask   string `json:"ask,omitempty"`         // common to the nodes of one caller that acquires permits
+	Ask   string `json:"ask,omitempty"`         // identifies the request, which may have several nodes
 	Local bool   `json:"local,omitempty"`       // the process may pass the lock on to other requests of its own
 	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded, whose node is newer than its token, or of a run
 	Run   string `json:"run,omitempty"`         // of the record of a run: different for each
 
+	// Of a request whose handle holds other locks.
+	At        string `json:"at,omitempty"`        // where in the program it was made
+	Holds     []Hold `json:"holds,omitempty"`     // what the handle holds for as long as the request waits
+	Unchecked bool   `json:"unchecked,omitempty"` // it does not look for deadlocks
+
 	text string // the data that another client has stored
+}
+
+// Hold is a lock that a handle holds.
+type Hold struct {
+	Lock    string `json:"lock"`
+	Node    string `json:"node"`
+	Permits bool   `json:"permits,omitempty"` // of a semaphore
 }
 
 // Owner is the encoded record of a process.
@@ -49,9 +61,9 @@ func NewOwner(name string) Owner {
 }
 
 // Data returns the data of a node: the record, the span that requests the lock if it is
-// valid, whether the process may pass the lock on, and, for permits, an identifier of the
-// call.
-func (o Owner) Data(span trace.SpanContext, local, permits bool) []byte {
+// valid, whether the process may pass the lock on, and, if ask is true, an identifier of
+// the request.
+func (o Owner) Data(span trace.SpanContext, local, ask bool) []byte {
 	data := o[: len(o)-1 : len(o)-1]
 	if span.IsValid() {
 		data = fmt.Appendf(data, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
@@ -59,7 +71,7 @@ func (o Owner) Data(span trace.SpanContext, local, permits bool) []byte {
 	if local {
 		data = append(data, `,"local":true`...)
 	}
-	if permits {
+	if ask {
 		data = fmt.Appendf(data, `,"ask":"%s"`, uuid.NewString())
 	}
 	if len(data) < len(o) {
@@ -80,21 +92,56 @@ func OfRun(data []byte, token int64) []byte {
 	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"run":"%s"}`, uuid.NewString())
 }
 
+// WithHolds adds to the data of a node where in the program the request was made, and as
+// many of the holds as fit into most bytes. unchecked says that the request does not look
+// for deadlocks.
+func WithHolds(data []byte, at string, holds []Hold, unchecked bool, most int) []byte {
+	encode := func(v any) []byte {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic(err) // impossible for texts
+		}
+		return text
+	}
+	data = data[: len(data)-1 : len(data)-1]
+	if at != "" {
+		data = fmt.Appendf(data, `,"at":%s`, encode(at))
+	}
+	if unchecked {
+		data = append(data, `,"unchecked":true`...)
+	}
+	data = append(data, `,"holds":[`...)
+	for i, h := range holds {
+		text := encode(h)
+		if len(data)+len(text) > most-reserve {
+			break
+		}
+		if i > 0 {
+			data = append(data, ',')
+		}
+		data = append(data, text...)
+	}
+	return append(data, `]}`...)
+}
+
 const (
-	maxRecord = 4096 // bytes of the longest record that is parsed
-	maxText   = 200  // bytes of the longest text that is repeated
+	MaxNode  = 8192 // bytes of the longest data that is parsed
+	MaxLease = 2048 // bytes of the data of permits, of which one request creates many
+
+	reserve = 100 // bytes of a record for what is added to it later: WithToken
+	maxText = 200 // bytes of the longest text that is repeated
 )
 
 // Parse reads the data of a node, which any client may have written. It trusts none of
 // it: texts are shortened, and omitted if they are not printable.
 func Parse(data []byte) (r Record) {
-	if len(data) > maxRecord || json.Unmarshal(data, &r) != nil || r.Host == "" && r.PID == 0 {
-		if len(data) > maxRecord || !utf8.Valid(data) {
+	if len(data) > MaxNode || json.Unmarshal(data, &r) != nil || r.Host == "" && r.PID == 0 {
+		if len(data) > MaxNode || !utf8.Valid(data) {
 			return Record{}
 		}
 		return Record{text: printable(string(data))}
 	}
-	r.Owner, r.Host, r.Trace = printable(r.Owner), printable(r.Host), printable(r.Trace)
+	r.Owner, r.Host, r.Trace, r.At = printable(r.Owner), printable(r.Host), printable(r.Trace), printable(r.At)
 	return r
 }
 

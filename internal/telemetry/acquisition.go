@@ -197,6 +197,22 @@ func (a *Acquisition) Requeued(why error) {
 	}
 }
 
+// Deadlocked reports that the wait has come to be part of a deadlock, whose other calls have
+// the given spans, and ends because of that.
+func (a *Acquisition) Deadlocked(err error, others []trace.SpanContext) {
+	a.t.deadlock(a.ctx, a.lock)
+	a.t.Logger.WarnContext(a.ctx, "lockpool: deadlock", "lock", a.lock.Name, "kind", a.lock.Kind.String(), "error", err)
+	if a.wait == nil || !a.wait.IsRecording() {
+		return
+	}
+	a.wait.AddEvent("lockpool.deadlock", trace.WithAttributes(keyCircle.Int(1+len(others))))
+	for _, sc := range others { // even if the wait is linked to one of them already, as its predecessor
+		if sc.IsValid() && !a.t.NoLinks {
+			a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String("deadlock")}})
+		}
+	}
+}
+
 // PassedPlace reports that the acquisition gives up, and leaves its place in the queue to
 // another one of the pool.
 func (a *Acquisition) PassedPlace() {

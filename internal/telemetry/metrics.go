@@ -22,7 +22,7 @@ type meters struct {
 	depth                         metric.Int64Histogram
 	waiters, held                 metric.Int64UpDownCounter
 	reentries, lost, sessionsLost metric.Int64Counter
-	rescues                       metric.Int64Counter
+	rescues, deadlocks            metric.Int64Counter
 
 	sessions, maxSessions, handles, maxHandles metric.Int64ObservableUpDownCounter
 
@@ -73,6 +73,7 @@ func (m *meters) make(cfg Config) {
 	m.reentries = counter("lockpool.lock.reentries", "{entry}", "Entries into locks that were held already, counted when those are released.")
 	m.lost = counter("lockpool.lock.lost", "{lock}", "Locks that were lost while they were held.")
 	m.rescues = counter("lockpool.lock.rescues", "{rescue}", "Ends of nodes that the service did not tell of, and that were found by looking again.")
+	m.deadlocks = counter("lockpool.lock.deadlocks", "{deadlock}", "Calls that ended because they were part of a deadlock.")
 	m.sessionsLost = counter("lockpool.session.lost", "{session}", "Sessions with the service that ended otherwise than by being closed.")
 	m.sessions = observed("lockpool.session.count", "{session}", "Open sessions with the service.")
 	m.maxSessions = observed("lockpool.session.max", "{session}", "Sessions with the service at most.")
@@ -233,6 +234,12 @@ func (m *meters) SessionLost() {
 func (m *meters) Rescued(ctx context.Context, lock Lock) {
 	if m.rescues.Enabled(ctx) {
 		m.rescues.Add(ctx, 1, m.option(m.labelsOf(lock)))
+	}
+}
+
+func (m *meters) deadlock(ctx context.Context, lock Lock) {
+	if m.deadlocks.Enabled(ctx) {
+		m.deadlocks.Add(ctx, 1, m.option(m.labelsOf(lock)))
 	}
 }
 

@@ -64,6 +64,7 @@ const (
 	keyTenancy       = attribute.Key("lockpool.link.tenancy")
 	keySession       = attribute.Key("lockpool.session.id")
 	keyLocal         = attribute.Key("lockpool.lock.local")
+	keyCircle        = attribute.Key("lockpool.deadlock.length")
 	keyLossReason    = attribute.Key("lockpool.lost.reason")
 )
 

@@ -1,0 +1,94 @@
+package lockpool
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/internal/nodedata"
+)
+
+// WithDeadlockCheck sets how long a call of a handle that holds other locks waits before
+// it looks for a deadlock: a circle of handles, in any processes, each of which waits for
+// what the next one holds. The default is [DefaultDeadlockCheck]; with 0 the pool's calls
+// do not look.
+//
+// If there is a circle, the call on it that asked last fails with [ErrDeadlock], usually
+// within a second of the time when the circle closed; within one pool, at once. A call
+// looks again about every two seconds, for as long as it waits. A look lists the queues of
+// what the handle holds, and reads on only if others wait there that hold something. It
+// changes nothing, except that a call that waits for a plain lock has a node from then on.
+//
+// A handle that waits for anything but a lock is not part of a circle, nor is a contender
+// of another client. The node of a waiter names the locks that its handle holds, as many
+// of the newest as fit into 8 KiB, which are about eighty, or a quarter of that if it waits
+// for permits.
+func WithDeadlockCheck(after time.Duration) Option {
+	return func(c *config) error {
+		if after < 0 {
+			return fmt.Errorf("WithDeadlockCheck(%v): negative", after)
+		}
+		c.checkAfter = after
+		return nil
+	}
+}
+
+// DeadlockError is the error of a call that waited for itself, in the end. It wraps
+// [ErrDeadlock].
+type DeadlockError struct {
+	// Circle has the call itself first. Each waits for what the next one holds or, if
+	// that has no Holds, for its place in the queue; the last one waits for the first.
+	Circle []DeadlockWait
+}
+
+// DeadlockWait is a call on the circle of a [DeadlockError].
+type DeadlockWait struct {
+	Lock  string    // that the call waits for
+	Kind  string    // as in Contender
+	Node  string    // with which it waits
+	At    string    // where in its program it was made: "main.refund (refund.go:24) < main.serve (main.go:57)"
+	Asked time.Time // by the service's clock
+
+	Holds    string // the lock that its handle holds and the call before it waits for
+	HeldNode string // with which it holds that
+
+	Owner string // see WithOwner
+	Host  string
+	PID   int
+	Trace string // the span of the call, as W3C's traceparent, if there is one
+}
+
+// Error tells the whole circle.
+func (e *DeadlockError) Error() string {
+	var b strings.Builder
+	b.WriteString(ErrDeadlock.Error())
+	for i, w := range e.Circle {
+		who := nodedata.Record{Owner: w.Owner, Host: w.Host, PID: w.PID}.String()
+		switch {
+		case i == 0:
+			fmt.Fprintf(&b, ": this call (%s)", who)
+		default:
+			fmt.Fprintf(&b, "; %s", who)
+		}
+		if w.Holds != "" {
+			fmt.Fprintf(&b, " holds %q and", w.Holds)
+		}
+		fmt.Fprintf(&b, " waits for %q", w.Lock)
+		if w.At != "" {
+			fmt.Fprintf(&b, " in %s", w.At)
+		}
+	}
+	return b.String()
+}
+
+func (e *DeadlockError) Unwrap() error { return ErrDeadlock }
+
+// spans returns the spans of the calls on the circle.
+func (e *DeadlockError) spans() (spans []trace.SpanContext) {
+	for _, w := range e.Circle[1:] {
+		spans = append(spans, nodedata.Record{Trace: w.Trace}.SpanContext())
+	}
+	return spans
+}

@@ -1,0 +1,241 @@
+package lockpool
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/waitgraph"
+)
+
+// graph is who waits for whom, as far as one look has come, from the service or from
+// memory.
+type graph struct {
+	queues []waitgraph.Queue
+	nodes  map[waitgraph.Ref]graphNode
+}
+
+// graphNode is a contender in a graph.
+type graphNode struct {
+	driver.Located
+	lock  string
+	kind  driver.Kind // of the lock
+	asked time.Time
+	owner nodedata.Record
+}
+
+// maxLocksRead bounds what one look reads.
+const maxLocksRead = 200
+
+// read reads what waits for the wait, directly or through others. It returns nil if nobody
+// reached holds what the wait is for.
+func (w *nestedWait) read() (*graph, error) {
+	g := &graph{nodes: map[waitgraph.Ref]graphNode{}}
+	locks := []string{}
+	add := func(holds []nodedata.Hold) {
+		for _, h := range holds { // which any client may have written
+			if len(locks) < maxLocksRead && !slices.Contains(locks, h.Lock) && w.pool.checkName(h.Lock) == nil {
+				locks = append(locks, h.Lock)
+			}
+		}
+	}
+	add(w.record.Holds)
+	for i := 0; i < len(locks); i++ {
+		behind, err := g.readLock(w, locks[i])
+		if err != nil {
+			return nil, err
+		}
+		add(behind)
+	}
+	if !slices.Contains(locks, w.name) {
+		return nil, nil
+	}
+	return g, nil
+}
+
+// readLock reads the queues of a lock. It returns what its waiters hold.
+func (g *graph) readLock(w *nestedWait, lock string) (held []nodedata.Hold, err error) {
+	contenders, others, err := w.inspect(lock)
+	if err != nil {
+		return nil, err
+	}
+	kind := driver.Mutex
+	if len(contenders) == 1 && contenders[0].Kind == driver.Plain {
+		kind = driver.Plain
+	}
+	held = g.add(lock, kind, lock, lock, 0, contenders)
+	if kind == driver.Plain {
+		waits, _, err := w.inspect(waitsFor(lock))
+		if err != nil {
+			return nil, err
+		}
+		return append(held, g.add(lock, kind, lock, waitsFor(lock), 0, waits)...), nil
+	}
+	for _, part := range []string{driver.Guards, driver.Leases} {
+		if !slices.Contains(others, part) {
+			continue
+		}
+		limit := 0
+		if part == driver.Leases && slices.Contains(others, driver.Limit) {
+			if limit, _, err = w.on.Limit(w.ctx, lock, 0); err != nil && !errors.Is(err, driver.ErrLimit) {
+				return nil, err
+			}
+		}
+		queue := lock + "/" + part
+		contenders, _, err := w.inspect(queue)
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, g.add(lock, driver.Permit, queue, queue, limit, contenders)...)
+	}
+	return held, nil
+}
+
+// inspect returns the contenders of a queue. The wait reads each node once, because what
+// it says does not change.
+func (w *nestedWait) inspect(queue string) ([]driver.Contender, []string, error) {
+	before := w.known[queue]
+	contenders, others, err := w.on.Inspect(w.ctx, queue, func(n driver.Node) bool { return before[n.Name].Created == 0 })
+	if w.known == nil {
+		w.known = map[string]map[string]driver.Contender{}
+	}
+	now := map[string]driver.Contender{}
+	for i, c := range contenders {
+		if known, ok := before[c.Name]; ok {
+			contenders[i] = known
+		}
+		now[c.Name] = contenders[i]
+	}
+	w.known[queue] = now
+	return contenders, others, err
+}
+
+// add adds contenders of a queue, whose name in the graph may differ from the service's.
+// It returns what those hold that may wait.
+func (g *graph) add(lock string, kind driver.Kind, name, queue string, limit int, contenders []driver.Contender) (held []nodedata.Hold) {
+	for i, c := range contenders {
+		owner := nodedata.Parse(c.Data)
+		n := graphNode{driver.Located{Queue: queue, Node: c.Node}, lock, cmp.Or(kind, c.Kind), c.Joined, owner}
+		var holds []waitgraph.Ref
+		for _, h := range owner.Holds {
+			holds = append(holds, refTo(h))
+		}
+		switch {
+		case queue != name: // shows a wait for a plain lock
+			c.Kind = driver.Plain
+		case name == lock+"/"+driver.Guards:
+			c.Kind = driver.Guard
+		}
+		g.insert(name, limit, n, waitgraph.Contender{
+			Node: c.Node, Created: c.Created, Ask: owner.Ask, Holds: holds, Unchecked: owner.Unchecked, Foreign: owner.Host == "" && owner.PID == 0,
+		})
+		if i > 0 || queue != name {
+			held = append(held, owner.Holds...)
+		}
+	}
+	return held
+}
+
+// refTo returns the node of a hold.
+func refTo(h nodedata.Hold) waitgraph.Ref {
+	queue := h.Lock
+	if h.Permits {
+		queue += "/" + driver.Leases
+	}
+	return waitgraph.Ref{Queue: queue, Node: h.Node}
+}
+
+// insert adds a contender behind those of its queue.
+func (g *graph) insert(queue string, limit int, n graphNode, c waitgraph.Contender) {
+	g.nodes[waitgraph.Ref{Queue: queue, Node: c.Name}] = n
+	i := slices.IndexFunc(g.queues, func(q waitgraph.Queue) bool { return q.Name == queue })
+	if i < 0 {
+		i = len(g.queues)
+		g.queues = append(g.queues, waitgraph.Queue{Name: queue, Limit: limit})
+	}
+	g.queues[i].Contenders = append(g.queues[i].Contenders, c)
+}
+
+// graphInMemory is read among the pool's nested waits. It also returns those reached. It
+// is called with Pool.mu held.
+func (w *nestedWait) graphInMemory() (*graph, []*nestedWait) {
+	reached, isReached, closed := []*nestedWait{w}, map[*nestedWait]bool{w: true}, false
+	for i := 0; i < len(reached); i++ {
+		for _, held := range reached[i].holds {
+			if held.life.over.Load() {
+				continue
+			}
+			closed = closed || held.name == w.name
+			for _, other := range w.pool.nested[held.name] {
+				if !isReached[other] && other.order > 0 && other.ctx.Err() == nil {
+					isReached[other] = true
+					reached = append(reached, other)
+				}
+			}
+		}
+	}
+	if !closed {
+		return nil, nil
+	}
+	g := &graph{nodes: map[waitgraph.Ref]graphNode{}}
+	for _, r := range reached {
+		var holds []waitgraph.Ref
+		for i, held := range r.holds {
+			if held.life.over.Load() {
+				continue
+			}
+			ref := refTo(r.record.Holds[i])
+			holds = append(holds, ref)
+			if _, ok := g.nodes[ref]; !ok {
+				n := graphNode{Located: driver.Located{Queue: ref.Queue, Node: held.tenancy.nodeNow()}}
+				g.insert(ref.Queue, 0, n, waitgraph.Contender{Node: n.Node})
+			}
+		}
+		for _, node := range r.nodes {
+			queue := r.name
+			switch {
+			case node.Kind == driver.Permit:
+				queue += "/" + driver.Leases
+			case r.req.permits > 0:
+				queue, node.Kind = queue+"/"+driver.Guards, driver.Guard
+			}
+			n := graphNode{driver.Located{Queue: queue, Node: node}, r.name, r.req.kind(), r.Began(), r.record}
+			g.insert(queue, 0, n, waitgraph.Contender{Node: node, Created: r.order, Ask: r.record.Ask, Holds: holds})
+		}
+	}
+	for _, q := range g.queues {
+		slices.SortStableFunc(q.Contenders, func(a, b waitgraph.Contender) int {
+			return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Created, b.Created)) // a plain lock's holder has no order
+		})
+	}
+	return g, reached
+}
+
+// find returns the circle through the wait if it is a victim, and the nodes that prove
+// that the circle stands as long as they exist.
+func (g *graph) find(ask string) (circle []DeadlockWait, proof []driver.Located) {
+	steps, refs, victim := waitgraph.Find(g.queues, ask)
+	if !victim {
+		return nil, nil
+	}
+	for _, ref := range refs {
+		proof = append(proof, g.nodes[ref].Located)
+	}
+	for _, step := range steps {
+		n := g.nodes[waitgraph.Ref{Queue: step.Queue, Node: step.Contender.Name}]
+		wait := DeadlockWait{
+			Lock: n.lock, Kind: n.kind.String(), Node: n.Node.Name, At: n.owner.At, Asked: n.asked,
+			Owner: n.owner.Owner, Host: n.owner.Host, PID: n.owner.PID, Trace: n.owner.Trace,
+		}
+		for _, h := range n.owner.Holds {
+			if refTo(h) == step.Held {
+				wait.Holds, wait.HeldNode = h.Lock, h.Node
+			}
+		}
+		circle = append(circle, wait)
+	}
+	return circle, proof
+}
