@@ -10,8 +10,8 @@ import (
 const ownFunctions = "github.com/lockpool/lockpool."
 
 // callSite returns where in the program the call into this package was made, and what
-// called that, as far as it fits into a node: "main.refund (refund.go:24) < main.serve
-// (main.go:57)".
+// called that, as far as it fits into a node: "main.refund (refund.go:24) from
+// main.serve (main.go:57)".
 func callSite() (site string) {
 	const most = 200 // bytes
 	var pcs [32]uintptr
@@ -24,7 +24,7 @@ func callSite() (site string) {
 		}
 		frame := fmt.Sprintf("%s (%s:%d)", afterSlash(f.Function), afterSlash(f.File), f.Line)
 		if site != "" {
-			frame = " < " + frame
+			frame = " from " + frame
 		}
 		if len(site)+len(frame) > most {
 			break

@@ -17,9 +17,10 @@ import (
 //
 // If there is a circle, the call on it that asked last fails with [ErrDeadlock], usually
 // within a second of the time when the circle closed; within one pool, at once. A call
-// looks again about every two seconds, for as long as it waits. A look lists the queues of
-// what the handle holds, and reads on only if others wait there that hold something. It
-// changes nothing, except that a call that waits for a plain lock has a node from then on.
+// looks again after a second, and then ever more rarely, up to every ten seconds. A look
+// lists the queues of what the handle holds, and reads on only if others wait there that
+// hold something. It changes nothing, except that a call that waits for a plain lock has a
+// node from then on.
 //
 // A handle that waits for anything but a lock is not part of a circle, nor is a contender
 // of another client. The node of a waiter names the locks that its handle holds, as many
@@ -48,7 +49,7 @@ type DeadlockWait struct {
 	Lock  string    // that the call waits for
 	Kind  string    // as in Contender
 	Node  string    // with which it waits
-	At    string    // where in its program it was made: "main.refund (refund.go:24) < main.serve (main.go:57)"
+	At    string    // where in its program it was made: "main.refund (refund.go:24) from main.serve (main.go:57)"
 	Asked time.Time // by the service's clock
 
 	Holds    string // the lock that its handle holds and the call before it waits for

@@ -137,7 +137,7 @@ func TestDeadlockOfPoolsEndsForTheLastToAsk(t *testing.T) {
 					require.Equal(t, fmt.Sprint("lock-", (n+i)%n), w.Lock)
 					require.Equal(t, "test", w.Owner)
 					require.Equal(t, os.Getpid(), w.PID)
-					require.Regexp(t, `^lockpool_test.exclusively \(deadlock_test.go:\d+\) < `, w.At)
+					require.Regexp(t, `^lockpool_test.exclusively \(deadlock_test.go:\d+\) from `, w.At)
 				}
 				var lockErr *lockpool.LockError
 				require.ErrorAs(t, err, &lockErr)

@@ -131,7 +131,8 @@
 //   - lock.queue.position (0 is the head) and lock.queue.length when it joined;
 //     lock.wakeups
 //   - lock.requeues, how often it had to queue again, and lock.requeued_after, the
-//     reason: session_lost or node_removed
+//     reason: session_lost, node_removed or holds_changed (another goroutine unlocked what
+//     the handle held)
 //   - lock.waiting_for, the node in the way, and lock.waiting_for.owner, its owner
 //
 // Beside them are server.address, server.port, and error.type on failure (see

@@ -42,9 +42,13 @@ type nestedWait struct {
 	nodes []driver.Node // with which it waits: of a semaphore, the guard before the leases
 }
 
+// Whoever closes a circle asks last, and is its victim, so the first look that is answered
+// decides. Later looks find what this rule does not cover: that a semaphore's limit was
+// lowered, or that the last one does not look.
 const (
-	lookAgain  = time.Second     // from the first look to the second
-	lookRarely = 2 * time.Second // between later ones
+	lookAgain       = time.Second      // from the first look to the second; from each later one twice as long
+	lookRarely      = 10 * time.Second // but no longer than this
+	lookAfterFailed = 500 * time.Millisecond
 )
 
 // errHoldsChanged ends a wait whose node no longer says what the handle holds.
@@ -192,11 +196,11 @@ func (w *nestedWait) lookOnTime() {
 	switch {
 	case circle != nil:
 		w.cancel(&DeadlockError{circle})
-	case err != nil: // not an answer
-		w.timer.Reset(w.pool.cfg.checkAfter)
+	case err != nil && !errors.Is(err, driver.ErrNoPermission):
+		w.timer.Reset(lookAfterFailed)
 	default:
 		w.timer.Reset(w.pause)
-		w.pause = lookRarely
+		w.pause = min(2*w.pause, lookRarely)
 	}
 }
 
