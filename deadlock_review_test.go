@@ -224,3 +224,129 @@ func TestDeadlockInMemoryAmongMany(t *testing.T) {
 		})
 	}
 }
+
+// Asking for a lock back does not hide that its holder is on a circle.
+func TestDeadlockOfAHolderThatWasAskedForItsLock(t *testing.T) {
+	for kind, get := range map[string]ask{"exclusive": exclusively, "plain": plainly, "permits": permits(2, 3)} {
+		t.Run(kind, func(t *testing.T) {
+			locktest.Timed(t, func(t *testing.T) {
+				b := locktest.New(t)
+				one, two := &party{Handle: b.Handle(b.Pool())}, &party{Handle: b.Handle(b.Pool())}
+				require.NoError(t, get(b.Ctx, one.Handle, "a"))
+				require.NoError(t, get(b.Ctx, two.Handle, "b"))
+				err := b.Pool().Revoke(b.Ctx, "b")
+				require.NoError(t, err)
+				one.waitFor(b.Ctx, get, "b")
+				time.Sleep(100 * time.Millisecond)
+				two.waitFor(b.Ctx, get, "a")
+				select {
+				case <-two.done:
+					assert.ErrorIs(t, two.err, lockpool.ErrDeadlock)
+				case <-one.done:
+					assert.ErrorIs(t, one.err, lockpool.ErrDeadlock)
+				case <-time.After(15 * time.Second):
+					assert.Fail(t, "the circle is not found")
+				}
+				for _, p := range []*party{two, one} {
+					_ = p.Close(b.Ctx)
+					<-p.done
+				}
+			})
+		})
+	}
+}
+
+// What a look behind a long queue asks for.
+func TestLookAtALongQueue(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		locktest.Once(t)
+		b := locktest.New(t)
+		h := b.Handle(b.Pool())
+		b.Lock(h, "own")
+		remove := b.CreateContenders("own", 5000)
+		b.Lock(b.Handle(b.Pool()), "busy")
+		server := b.Server.(*zktest.Server)
+		w := b.Enqueue(h, "busy", 2)
+		count := func() map[string]int {
+			n := map[string]int{}
+			for _, r := range server.Trace() {
+				n[fmt.Sprint(r.Kind, " ", r.Op)]++
+			}
+			return n
+		}
+		before := count()
+		for i := range 4 {
+			time.Sleep(2 * time.Second)
+			after := count()
+			for k, n := range after {
+				if n != before[k] {
+					t.Log(2*(i+1), "s:", k, n-before[k])
+				}
+			}
+			before = after
+		}
+		w.Cancel()
+		<-w.Done
+		remove()
+	})
+}
+
+// In one pool a circle is found at once, also if a call that holds nothing stands in it.
+func TestDeadlockOfOnePoolThroughAWaitingWriterEndsAtOnce(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		one, two, writer := &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}
+		require.NoError(t, toRead(b.Ctx, one.Handle, "a"))
+		require.NoError(t, exclusively(b.Ctx, two.Handle, "b"))
+		writer.waitFor(b.Ctx, exclusively, "a")
+		b.AwaitWaiting(pool, 1)
+		one.waitFor(b.Ctx, exclusively, "b")
+		b.AwaitWaiting(pool, 2)
+		two.waitFor(b.Ctx, toRead, "a")
+		victims, after := awaitVictims(t, b, []*party{one, two, writer})
+		require.Equal(t, []int{1}, victims)
+		t.Log("after", after)
+	})
+}
+
+// A call whose context ends as its node no longer says what the handle holds says that its
+// context has ended, and nothing else.
+func TestContextThatEndsAsTheHoldsChange(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		h := b.Handle(pool)
+		held := b.RLock(h, "a")
+		b.RLock(b.Handle(pool), "a")
+		b.Lock(b.Handle(b.Pool()), "busy")
+		w := b.Enqueue(h, "busy", 2)
+		b.Unlock(held)
+		w.Cancel()
+		<-w.Done
+		require.ErrorIs(t, w.Err, context.Canceled)
+		require.NotContains(t, w.Err.Error(), "has changed")
+		var lockErr *lockpool.LockError
+		require.ErrorAs(t, w.Err, &lockErr)
+		require.Equal(t, "canceled", lockErr.ErrorType())
+	})
+}
+
+// Locks that Pool.Lock gives to one function are held by handles of their own, unless it is
+// called with the context of the first.
+func TestDeadlockOfCallsThatPassNoContextOn(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		one, two := b.Pool(), b.Pool()
+		b.Lock(one, "a")
+		b.Lock(two, "b")
+		first, second := b.StartLock(one, "b"), b.StartLock(two, "a")
+		time.Sleep(5 * time.Second)
+		first.StillWaits() // as is documented?
+		second.StillWaits()
+		first.Cancel()
+		second.Cancel()
+		<-first.Done
+		<-second.Done
+	})
+}
