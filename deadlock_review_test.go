@@ -350,3 +350,31 @@ func TestDeadlockOfCallsThatPassNoContextOn(t *testing.T) {
 		<-second.Done
 	})
 }
+
+// Who waits without a node in the semaphore's queues, because more is asked for than the
+// limit, is given up by nobody: a circle through such a wait ends when the limit is raised.
+func TestNoDeadlockWhenTheLimitIsRaised(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		h, a := &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}
+		s := b.Pool().Semaphore("s", 0)
+		require.NoError(t, s.SetLimit(b.Ctx, 2))
+		require.NoError(t, permits(2, 0)(b.Ctx, h.Handle, "s"))
+		require.NoError(t, exclusively(b.Ctx, a.Handle, "x"))
+		a.waitFor(b.Ctx, permits(2, 0), "s")
+		b.AwaitWaiting(pool, 1)
+		for _, limit := range []int{1, 2, 3} { // it leaves the guards, and comes back
+			require.NoError(t, s.SetLimit(b.Ctx, limit))
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.AfterFunc(300*time.Millisecond, func() { _ = s.SetLimit(b.Ctx, 4) })
+		h.waitFor(b.Ctx, exclusively, "x")
+		<-a.done
+		assert.NoError(t, a.err)
+		_ = a.Close(b.Ctx)
+		<-h.done
+		assert.NoError(t, h.err)
+		_ = h.Close(b.Ctx)
+	})
+}
