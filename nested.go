@@ -148,6 +148,7 @@ func (w *nestedWait) end() {
 	if w.shown != (driver.Node{}) {
 		_ = w.on.Leave(canceled, waitsFor(w.name), w.shown) // continues in the background
 	}
+	<-w.looking // for a timer that fires now
 }
 
 // explain returns why the wait has ended with err, and reports a deadlock.

@@ -1,0 +1,380 @@
+package lockpool_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A wait that ends at the moment of its look leaves no goroutine behind.
+func TestWaitThatEndsWhenItLooks(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		b.Lock(b.Handle(b.Pool()), "busy")
+		var all sync.WaitGroup
+		for i := range 200 {
+			h := b.Handle(pool)
+			b.Lock(h, fmt.Sprint("own-", i))
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(b.Ctx, lockpool.DefaultDeadlockCheck)
+				defer cancel()
+				_, err := h.Lock(ctx, "busy")
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+			})
+		}
+		all.Wait()
+	})
+}
+
+// In one pool: A (holds x) wants more permits than H states, and waits without a guard for H
+// to go. B (holds y) wants one permit, which another pool's Z can release. H asks for y: no
+// deadlock.
+func TestNoDeadlockBehindAWaitAboveTheLimit(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		h, a, two := &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}
+		require.NoError(t, permits(1, 2)(b.Ctx, h.Handle, "s"))
+		z := b.Acquire(b.Handle(b.Pool()).Semaphore("s", 2), 1)
+		require.NoError(t, exclusively(b.Ctx, a.Handle, "x"))
+		require.NoError(t, exclusively(b.Ctx, two.Handle, "y"))
+		a.waitFor(b.Ctx, permits(3, 3), "s")
+		b.AwaitWaiting(pool, 1)
+		time.Sleep(100 * time.Millisecond)
+		require.Empty(t, b.Children("s/locks"), "it has left the guards")
+		two.waitFor(b.Ctx, permits(1, 2), "s")
+		b.AwaitWaiting(pool, 2)
+		h.waitFor(b.Ctx, exclusively, "y")
+		time.AfterFunc(5*time.Second, func() { _ = z.Release(b.Ctx) })
+		<-h.done
+		assert.NoError(t, h.err)
+		require.NoError(t, h.Close(b.Ctx))
+		require.NoError(t, two.Close(b.Ctx))
+		<-two.done
+		<-a.done
+		require.NoError(t, a.err)
+		require.NoError(t, a.Close(b.Ctx))
+	})
+}
+
+// A queue that cannot be read hides no circle that does not go through it.
+func TestDeadlockBesideAQueueThatCannotBeRead(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		one, two := &party{Handle: b.Handle(b.Pool())}, &party{Handle: b.Handle(b.Pool())}
+		third := &party{Handle: b.Handle(b.Pool())}
+		require.NoError(t, exclusively(b.Ctx, one.Handle, "a"))
+		require.NoError(t, exclusively(b.Ctx, two.Handle, "b"))
+		require.NoError(t, exclusively(b.Ctx, third.Handle, "secret"))
+		// From now on nobody may list the third lock's queue.
+		require.NoError(t, b.Admin.AddAuth("digest", []byte("admin:x")))
+		_, err := b.Admin.SetACL(b.Chroot+"/secret", zk.WorldACL(zk.PermCreate|zk.PermDelete), -1)
+		require.NoError(t, err)
+		third.waitFor(b.Ctx, exclusively, "b")
+		b.AwaitQueue("b", 2)
+		one.waitFor(b.Ctx, exclusively, "b")
+		b.AwaitQueue("b", 3)
+		two.waitFor(b.Ctx, exclusively, "a")
+		select {
+		case <-two.done:
+			assert.ErrorIs(t, two.err, lockpool.ErrDeadlock)
+		case <-time.After(15 * time.Second):
+			assert.Fail(t, "the circle of two is not found, because a third one holds what cannot be read")
+		}
+		for _, p := range []*party{two, third, one} {
+			_ = p.Close(b.Ctx)
+			<-p.done
+		}
+	})
+}
+
+// A circle of two is found although many others wait for the same lock, who hold others.
+func TestDeadlockBehindManyNestedWaits(t *testing.T) {
+	for _, n := range []int{100, 250} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			locktest.Timed(t, func(t *testing.T) {
+				b := locktest.New(t)
+				many := b.Pool(lockpool.WithMaxHandles(1000))
+				var crowd []*party
+				hot := &party{Handle: b.Handle(b.Pool())}
+				require.NoError(t, exclusively(b.Ctx, hot.Handle, "hot"))
+				for i := range n {
+					p := &party{Handle: b.Handle(many)}
+					require.NoError(t, exclusively(b.Ctx, p.Handle, fmt.Sprint("own-", i)))
+					p.waitFor(b.Ctx, exclusively, "hot")
+					b.AwaitWaiting(many, i+1)
+					crowd = append(crowd, p)
+				}
+				hot.waitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
+				select {
+				case <-hot.done:
+					assert.ErrorIs(t, hot.err, lockpool.ErrDeadlock)
+				case <-time.After(15 * time.Second):
+					assert.Fail(t, "the circle of two is not found")
+				}
+				_ = hot.Close(b.Ctx)
+				for _, p := range crowd {
+					<-p.done
+					_ = p.Close(b.Ctx)
+				}
+			})
+		})
+	}
+}
+
+// A call whose context ends while it looks at a server that has fallen silent returns within
+// milliseconds.
+func TestLookDelaysNobody(t *testing.T) {
+	t.Run("context", func(t *testing.T) {
+		locktest.Timed(t, func(t *testing.T) {
+			locktest.Once(t)
+			b := locktest.New(t)
+			h := b.Handle(b.Pool())
+			b.Lock(h, "own")
+			b.Lock(b.Handle(b.Pool()), "busy")
+			ctx, cancel := context.WithCancel(b.Ctx)
+			done := make(chan error)
+			go func() { _, err := h.Lock(ctx, "busy"); done <- err }()
+			b.AwaitQueue("busy", 2)
+			fault := b.Server.(*zktest.Server).Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpSync}}, Do: zktest.HoldReply()})
+			require.NoError(t, fault.Wait(b.Ctx))
+			began := time.Now()
+			cancel()
+			require.ErrorIs(t, <-done, context.Canceled)
+			took := time.Since(began)
+			t.Log("took", took)
+			assert.Less(t, took, 40*time.Millisecond)
+			fault.Release()
+		})
+	})
+}
+
+// Finding a circle in memory does not take long, whatever else waits.
+func TestDeadlockInMemoryAmongMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip()
+	}
+	for _, n := range []int{500, 2000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			locktest.Once(t)
+			b := locktest.New(t)
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+			defer cancel()
+			b.Ctx = ctx
+			pool := b.Pool(lockpool.WithMaxHandles(3*n), lockpool.WithDeadlockCheck(time.Hour))
+			hot := &party{Handle: b.Handle(pool)}
+			require.NoError(t, exclusively(b.Ctx, hot.Handle, "hot"))
+			crowd := make([]*party, n)
+			var all sync.WaitGroup
+			for i := range crowd {
+				crowd[i] = &party{Handle: b.Handle(pool)}
+				all.Go(func() {
+					assert.NoError(t, exclusively(b.Ctx, crowd[i].Handle, fmt.Sprint("own-", i)))
+				})
+			}
+			all.Wait()
+			began := time.Now()
+			for _, p := range crowd {
+				p.waitFor(b.Ctx, exclusively, "hot")
+			}
+			for deadline := time.Now().Add(time.Minute); pool.Stats().Waiting < n && time.Now().Before(deadline); {
+				time.Sleep(10 * time.Millisecond)
+			}
+			t.Log(n, "wait after", time.Since(began))
+			stop := make(chan struct{})
+			var longest time.Duration
+			var watching sync.WaitGroup
+			watching.Go(func() { // Handle takes Pool.mu
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Millisecond):
+					}
+					began := time.Now()
+					pool.Stats()
+					_, _ = pool.TryLock(ctx, "", lockpool.Plain())
+					longest = max(longest, time.Since(began))
+				}
+			})
+			began = time.Now()
+			hot.waitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
+			<-hot.done
+			took := time.Since(began)
+			close(stop)
+			watching.Wait()
+			t.Log("found after", took, "another call of the pool took at most", longest)
+			assert.ErrorIs(t, hot.err, lockpool.ErrDeadlock)
+			assert.Less(t, took, time.Second)
+			require.NoError(t, pool.Close())
+			for _, p := range crowd {
+				<-p.done
+			}
+		})
+	}
+}
+
+// Asking for a lock back does not hide that its holder is on a circle.
+func TestDeadlockOfAHolderThatWasAskedForItsLock(t *testing.T) {
+	for kind, get := range map[string]ask{"exclusive": exclusively, "plain": plainly, "permits": permits(2, 3)} {
+		t.Run(kind, func(t *testing.T) {
+			locktest.Timed(t, func(t *testing.T) {
+				b := locktest.New(t)
+				one, two := &party{Handle: b.Handle(b.Pool())}, &party{Handle: b.Handle(b.Pool())}
+				require.NoError(t, get(b.Ctx, one.Handle, "a"))
+				require.NoError(t, get(b.Ctx, two.Handle, "b"))
+				err := b.Pool().Revoke(b.Ctx, "b")
+				require.NoError(t, err)
+				one.waitFor(b.Ctx, get, "b")
+				time.Sleep(100 * time.Millisecond)
+				two.waitFor(b.Ctx, get, "a")
+				select {
+				case <-two.done:
+					assert.ErrorIs(t, two.err, lockpool.ErrDeadlock)
+				case <-one.done:
+					assert.ErrorIs(t, one.err, lockpool.ErrDeadlock)
+				case <-time.After(15 * time.Second):
+					assert.Fail(t, "the circle is not found")
+				}
+				for _, p := range []*party{two, one} {
+					_ = p.Close(b.Ctx)
+					<-p.done
+				}
+			})
+		})
+	}
+}
+
+// What a look behind a long queue asks for.
+func TestLookAtALongQueue(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		locktest.Once(t)
+		b := locktest.New(t)
+		h := b.Handle(b.Pool())
+		b.Lock(h, "own")
+		remove := b.CreateContenders("own", 5000)
+		b.Lock(b.Handle(b.Pool()), "busy")
+		server := b.Server.(*zktest.Server)
+		w := b.Enqueue(h, "busy", 2)
+		count := func() map[string]int {
+			n := map[string]int{}
+			for _, r := range server.Trace() {
+				n[fmt.Sprint(r.Kind, " ", r.Op)]++
+			}
+			return n
+		}
+		before := count()
+		for i := range 4 {
+			time.Sleep(2 * time.Second)
+			after := count()
+			for k, n := range after {
+				if n != before[k] {
+					t.Log(2*(i+1), "s:", k, n-before[k])
+				}
+			}
+			before = after
+		}
+		w.Cancel()
+		<-w.Done
+		remove()
+	})
+}
+
+// In one pool a circle is found at once, also if a call that holds nothing stands in it.
+func TestDeadlockOfOnePoolThroughAWaitingWriterEndsAtOnce(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		one, two, writer := &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}
+		require.NoError(t, toRead(b.Ctx, one.Handle, "a"))
+		require.NoError(t, exclusively(b.Ctx, two.Handle, "b"))
+		writer.waitFor(b.Ctx, exclusively, "a")
+		b.AwaitWaiting(pool, 1)
+		one.waitFor(b.Ctx, exclusively, "b")
+		b.AwaitWaiting(pool, 2)
+		two.waitFor(b.Ctx, toRead, "a")
+		victims, after := awaitVictims(t, b, []*party{one, two, writer})
+		require.Equal(t, []int{1}, victims)
+		t.Log("after", after)
+	})
+}
+
+// A call whose context ends as its node no longer says what the handle holds says that its
+// context has ended, and nothing else.
+func TestContextThatEndsAsTheHoldsChange(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		h := b.Handle(pool)
+		held := b.RLock(h, "a")
+		b.RLock(b.Handle(pool), "a")
+		b.Lock(b.Handle(b.Pool()), "busy")
+		w := b.Enqueue(h, "busy", 2)
+		b.Unlock(held)
+		w.Cancel()
+		<-w.Done
+		require.ErrorIs(t, w.Err, context.Canceled)
+		require.NotContains(t, w.Err.Error(), "has changed")
+		var lockErr *lockpool.LockError
+		require.ErrorAs(t, w.Err, &lockErr)
+		require.Equal(t, "canceled", lockErr.ErrorType())
+	})
+}
+
+// Locks that Pool.Lock gives to one function are held by handles of their own, unless it is
+// called with the context of the first.
+func TestDeadlockOfCallsThatPassNoContextOn(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		one, two := b.Pool(), b.Pool()
+		b.Lock(one, "a")
+		b.Lock(two, "b")
+		first, second := b.StartLock(one, "b"), b.StartLock(two, "a")
+		time.Sleep(5 * time.Second)
+		first.StillWaits() // as is documented?
+		second.StillWaits()
+		first.Cancel()
+		second.Cancel()
+		<-first.Done
+		<-second.Done
+	})
+}
+
+// Who waits without a node in the semaphore's queues, because more is asked for than the
+// limit, is given up by nobody: a circle through such a wait ends when the limit is raised.
+func TestNoDeadlockWhenTheLimitIsRaised(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool := b.Pool()
+		h, a := &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(pool)}
+		s := b.Pool().Semaphore("s", 0)
+		require.NoError(t, s.SetLimit(b.Ctx, 2))
+		require.NoError(t, permits(2, 0)(b.Ctx, h.Handle, "s"))
+		require.NoError(t, exclusively(b.Ctx, a.Handle, "x"))
+		a.waitFor(b.Ctx, permits(2, 0), "s")
+		b.AwaitWaiting(pool, 1)
+		for _, limit := range []int{1, 2, 3} { // it leaves the guards, and comes back
+			require.NoError(t, s.SetLimit(b.Ctx, limit))
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.AfterFunc(300*time.Millisecond, func() { _ = s.SetLimit(b.Ctx, 4) })
+		h.waitFor(b.Ctx, exclusively, "x")
+		<-a.done
+		assert.NoError(t, a.err)
+		_ = a.Close(b.Ctx)
+		<-h.done
+		assert.NoError(t, h.err)
+		_ = h.Close(b.Ctx)
+	})
+}
