@@ -110,6 +110,9 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		if err == nil {
 			err = h.establish(ctx, newHold(h, a, t, turn), a, l)
 		}
+		if err == errHoldsChanged && ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		switch {
 		case err == nil:
 			return nil
@@ -166,6 +169,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	}
 	take, queue := a.req.recipe(claim)
 	node, err := take(ctx)
+	nested.end() // before user code is told
 	if err != nil {
 		return nil, nested.explain(err)
 	}
@@ -285,7 +289,7 @@ func (a *acquisition) onSession(s *session) {
 
 // Waiting implements recipe.Observer.
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
-	a.nested.lookInMemory()
+	a.nested.waiting(w.Queue)
 	a.mu.Lock()
 	if w.Data == nil && w.Behind == a.blocker.Behind {
 		w.Data = a.blocker.Data // as it was before the lock was revoked

@@ -13,14 +13,19 @@ import (
 // WithDeadlockCheck sets how long a call of a handle that holds other locks waits before
 // it looks for a deadlock: a circle of handles, in any processes, each of which waits for
 // what the next one holds. The default is [DefaultDeadlockCheck]; with 0 the pool's calls
-// do not look.
+// do not look, and nobody sees those that wait for plain locks.
 //
 // If there is a circle, the call on it that asked last fails with [ErrDeadlock], usually
-// within a second of the time when the circle closed; within one pool, at once. A call
+// within a second of the time when the circle closed; within one pool, mostly at once. A call
 // looks again after a second, and then ever more rarely, up to every ten seconds. A look
 // lists the queues of what the handle holds, and reads on only if others wait there that
 // hold something. It changes nothing, except that a call that waits for a plain lock has a
 // node from then on.
+//
+// A holder is a handle: calls wait for the same holder's locks only if they use one
+// [Handle], or the context of what they hold ([Lock.Context], [Pool.Do]) on its goroutine.
+// Two calls of Pool.Lock with an unrelated context are two holders, and a goroutine that
+// blocks itself in this way is not found.
 //
 // A handle that waits for anything but a lock is not part of a circle, nor is a contender
 // of another client. The node of a waiter names the locks that its handle holds, as many
@@ -48,9 +53,9 @@ type DeadlockError struct {
 type DeadlockWait struct {
 	Lock  string    // that the call waits for
 	Kind  string    // as in Contender
-	Node  string    // with which it waits
+	Node  string    // with which it waits; empty for a plain lock
 	At    string    // where in its program it was made: "main.refund (refund.go:24) from main.serve (main.go:57)"
-	Asked time.Time // by the service's clock
+	Asked time.Time // by the service's clock; within a pool, by that of the machine
 
 	Holds    string // the lock that its handle holds and the call before it waits for
 	HeldNode string // with which it holds that

@@ -51,8 +51,8 @@ var (
 
 	// ErrDeadlock means that the call waited for somebody who waits, perhaps through
 	// others, for what its own handle holds. The error is a [*DeadlockError], which says
-	// who. The handle still holds what it held: release it, so that the others can go on,
-	// and begin again. See [WithDeadlockCheck].
+	// who. The handle still holds what it held: release all of it, so that the others can
+	// go on, and begin again. See [WithDeadlockCheck].
 	ErrDeadlock = errors.New("deadlock")
 
 	// ErrConcurrentUse means that a Handle was asked for a lock while another of its

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
 // A nestedWait is an acquisition that waits at the service while its handle holds other
@@ -31,11 +32,11 @@ type nestedWait struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	looking chan struct{} // full while a look is under way, which uses the following
-	timer   *time.Timer   // nil if it does not look
-	pause   time.Duration // before the next look
-	known   map[string]map[string]driver.Contender
-	shown   driver.Node // for a plain lock: the node that shows the wait
+	looking chan struct{}                          // full while a look is under way, which uses the following
+	timer   *time.Timer                            // nil if it does not look
+	pause   time.Duration                          // before the next look
+	known   map[string]map[string]driver.Contender // what it has read, by queue and node
+	shown   driver.Node                            // for a plain lock: the node that shows the wait
 
 	// Pool.mu guards these.
 	order int64         // among the pool's nested waits; 0 if it is not known to wait
@@ -109,7 +110,7 @@ func (h *Handle) holdsNow() (holds []*hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, held := range h.holds {
-		if !held.life.over.Load() {
+		if !held.life.over.Load() && held.tenancy.session.Err() == nil {
 			holds = append(holds, held)
 		}
 	}
@@ -125,14 +126,18 @@ func (h *hold) requeueNested() {
 	}
 }
 
-// end ends the wait, whether or not the lock was granted.
+// end ends the wait, whether or not the lock was granted. It may be called again.
 func (w *nestedWait) end() {
 	if w == nil {
 		return
 	}
 	w.handle.mu.Lock()
+	ended := w.handle.nested != w
 	w.handle.nested = nil
 	w.handle.mu.Unlock()
+	if ended {
+		return
+	}
 	p := w.pool
 	p.mu.Lock()
 	p.nested[w.name] = slices.DeleteFunc(p.nested[w.name], func(other *nestedWait) bool { return other == w })
@@ -174,12 +179,26 @@ func (w *nestedWait) joined(node driver.Node) {
 	}
 	w.pool.mu.Lock()
 	defer w.pool.mu.Unlock()
-	if node.Kind != driver.Permit {
-		w.nodes = nil // a guard comes before its leases
+	if node.Kind == driver.Permit && len(w.nodes) > 0 {
+		w.nodes = []driver.Node{w.nodes[0], node} // the guard stays
+	} else {
+		w.nodes = []driver.Node{node}
 	}
-	if !slices.Contains(w.nodes, node) {
-		w.nodes = append(w.nodes, node)
+}
+
+// waiting is called before the wait waits for others, or, in the queue of a semaphore's own
+// name, for its limit, without a node.
+func (w *nestedWait) waiting(queue string) {
+	if w == nil {
+		return
 	}
+	if w.req.permits == 0 || queue != w.name {
+		w.lookInMemory()
+		return
+	}
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
+	w.nodes = nil
 }
 
 // waitsFor returns the queue of the nodes that show nested waits for a plain lock.
@@ -237,9 +256,9 @@ func (w *nestedWait) show() error {
 }
 
 // lookInMemory looks among the pool's own nested waits, when this one is about to wait for
-// others, and ends the victims.
+// others. It ends the victim, which nearly always is this one.
 func (w *nestedWait) lookInMemory() {
-	if w == nil || w.timer == nil {
+	if w.timer == nil {
 		return
 	}
 	p := w.pool
@@ -256,9 +275,8 @@ func (w *nestedWait) lookInMemory() {
 	if g == nil {
 		return
 	}
-	for _, victim := range reached {
-		if circle, _ := g.find(victim.record.Ask); circle != nil {
-			victim.cancel(&DeadlockError{circle})
-		}
+	last := waitgraph.Last(g.queues, w.record.Ask)
+	if circle, _ := g.find(last); circle != nil {
+		reached[last].cancel(&DeadlockError{circle})
 	}
 }

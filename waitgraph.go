@@ -15,8 +15,11 @@ import (
 // memory.
 type graph struct {
 	queues []waitgraph.Queue
+	index  map[string]int // in queues, by name
 	nodes  map[waitgraph.Ref]graphNode
 }
+
+func newGraph() *graph { return &graph{index: map[string]int{}, nodes: map[waitgraph.Ref]graphNode{}} }
 
 // graphNode is a contender in a graph.
 type graphNode struct {
@@ -31,26 +34,42 @@ type graphNode struct {
 const maxLocksRead = 200
 
 // read reads what waits for the wait, directly or through others. It returns nil if nobody
-// reached holds what the wait is for.
+// that it has come to holds what the wait is for.
 func (w *nestedWait) read() (*graph, error) {
-	g := &graph{nodes: map[waitgraph.Ref]graphNode{}}
-	locks := []string{}
+	g := newGraph()
+	seen := map[string]bool{}
+	var locks []string // to read
 	add := func(holds []nodedata.Hold) {
 		for _, h := range holds { // which any client may have written
-			if len(locks) < maxLocksRead && !slices.Contains(locks, h.Lock) && w.pool.checkName(h.Lock) == nil {
-				locks = append(locks, h.Lock)
+			if seen[h.Lock] || len(seen) >= maxLocksRead && h.Lock != w.name || w.pool.checkName(h.Lock) != nil {
+				continue
+			}
+			seen[h.Lock] = true
+			locks = append(locks, h.Lock)
+			if h.Lock == w.name { // next, because that may close a circle
+				last := len(locks) - 1
+				locks[0], locks[last] = locks[last], locks[0]
 			}
 		}
 	}
-	add(w.record.Holds)
-	for i := 0; i < len(locks); i++ {
-		behind, err := g.readLock(w, locks[i])
-		if err != nil {
+	for add(w.record.Holds); len(locks) > 0; {
+		lock := locks[0]
+		locks = locks[1:]
+		behind, err := g.readLock(w, lock)
+		switch {
+		case err != nil && (w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost)):
 			return nil, err
+		case err != nil: // it cannot be read, so nobody there counts as stuck
+			continue
+		}
+		if lock == w.name {
+			if circle, _ := g.find(w.record.Ask); circle != nil {
+				break
+			}
 		}
 		add(behind)
 	}
-	if !slices.Contains(locks, w.name) {
+	if !seen[w.name] {
 		return nil, nil
 	}
 	return g, nil
@@ -151,18 +170,19 @@ func refTo(h nodedata.Hold) waitgraph.Ref {
 // insert adds a contender behind those of its queue.
 func (g *graph) insert(queue string, limit int, n graphNode, c waitgraph.Contender) {
 	g.nodes[waitgraph.Ref{Queue: queue, Node: c.Name}] = n
-	i := slices.IndexFunc(g.queues, func(q waitgraph.Queue) bool { return q.Name == queue })
-	if i < 0 {
+	i, ok := g.index[queue]
+	if !ok {
 		i = len(g.queues)
+		g.index[queue] = i
 		g.queues = append(g.queues, waitgraph.Queue{Name: queue, Limit: limit})
 	}
 	g.queues[i].Contenders = append(g.queues[i].Contenders, c)
 }
 
-// graphInMemory is read among the pool's nested waits. It also returns those reached. It
-// is called with Pool.mu held.
-func (w *nestedWait) graphInMemory() (*graph, []*nestedWait) {
-	reached, isReached, closed := []*nestedWait{w}, map[*nestedWait]bool{w: true}, false
+// graphInMemory is read among the pool's nested waits. It also returns those that it has
+// come to, by Ask. It is called with Pool.mu held.
+func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
+	reached, byAsk, closed := []*nestedWait{w}, map[string]*nestedWait{w.record.Ask: w}, false
 	for i := 0; i < len(reached); i++ {
 		for _, held := range reached[i].holds {
 			if held.life.over.Load() {
@@ -170,8 +190,8 @@ func (w *nestedWait) graphInMemory() (*graph, []*nestedWait) {
 			}
 			closed = closed || held.name == w.name
 			for _, other := range w.pool.nested[held.name] {
-				if !isReached[other] && other.order > 0 && other.ctx.Err() == nil {
-					isReached[other] = true
+				if byAsk[other.record.Ask] == nil && other.order > 0 && other.ctx.Err() == nil {
+					byAsk[other.record.Ask] = other
 					reached = append(reached, other)
 				}
 			}
@@ -180,7 +200,7 @@ func (w *nestedWait) graphInMemory() (*graph, []*nestedWait) {
 	if !closed {
 		return nil, nil
 	}
-	g := &graph{nodes: map[waitgraph.Ref]graphNode{}}
+	g := newGraph()
 	for _, r := range reached {
 		var holds []waitgraph.Ref
 		for i, held := range r.holds {
@@ -211,7 +231,7 @@ func (w *nestedWait) graphInMemory() (*graph, []*nestedWait) {
 			return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Created, b.Created)) // a plain lock's holder has no order
 		})
 	}
-	return g, reached
+	return g, byAsk
 }
 
 // find returns the circle through the wait if it is a victim, and the nodes that prove
@@ -229,6 +249,9 @@ func (g *graph) find(ask string) (circle []DeadlockWait, proof []driver.Located)
 		wait := DeadlockWait{
 			Lock: n.lock, Kind: n.kind.String(), Node: n.Node.Name, At: n.owner.At, Asked: n.asked,
 			Owner: n.owner.Owner, Host: n.owner.Host, PID: n.owner.PID, Trace: n.owner.Trace,
+		}
+		if n.kind == driver.Plain { // what shows the wait is no contender
+			wait.Node = ""
 		}
 		for _, h := range n.owner.Holds {
 			if refTo(h) == step.Held {

@@ -84,6 +84,20 @@ func Find(queues []Queue, ask string) (circle []Step, proof []Ref, victim bool) 
 	}
 }
 
+// Last returns the ask of the first of the victims among those that wait for one another
+// together with the wait of that ask, or nothing if it is on no circle.
+func Last(queues []Queue, ask string) string {
+	g := newGraph(queues)
+	mine := slices.IndexFunc(g.nodes, func(n node) bool { return n.waits && n.Ask == ask })
+	if mine < 0 || ask == "" {
+		return ""
+	}
+	if last := g.last(g.component(mine)); last >= 0 {
+		return g.nodes[last].Ask
+	}
+	return ""
+}
+
 // Stuck returns the contenders that wait for one another, those of each deadlock by
 // themselves. Each of them is on a circle.
 func Stuck(queues []Queue) (deadlocks [][]Ref) {
@@ -166,8 +180,8 @@ func newGraph(queues []Queue) *graph {
 		})
 	}
 	for i, n := range g.nodes {
-		for _, ref := range n.Holds {
-			if held, ok := at[ref]; ok && n.waits && !g.nodes[held].waits && !g.nodes[held].Foreign {
+		for _, ref := range n.Holds { // even if a request to release the lock hides whose it is
+			if held, ok := at[ref]; ok && n.waits && !g.nodes[held].waits {
 				g.link(i, held)
 			}
 		}

@@ -90,7 +90,11 @@ func TestFind(t *testing.T) {
 			[]Queue{queue("x", 0, "r1", "w3 foreign", "r5 B y:m2"), queue("y", 0, "m2", "m4 A x:r1")}, nil,
 		},
 		"another client holds": {
-			[]Queue{queue("x", 0, "m1 foreign", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")}, nil,
+			[]Queue{queue("x", 0, "m1 foreign", "m4 B y:m2"), queue("y", 0, "m2", "m3 A")}, nil,
+		},
+		"a request to release the lock hides whose node it is": {
+			[]Queue{queue("x", 0, "m1 foreign", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
+			[]string{"m4[m2] m3[m1]: m1 m2 m3 m4"},
 		},
 		"plain": {
 			[]Queue{queue("x", 0, "p1", "p8 D q:m9", "p4 B y:p2"), queue("y", 0, "p2", "p3 A x:p1")},

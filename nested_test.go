@@ -57,11 +57,12 @@ func TestNoDeadlockBehindAWaitAboveTheLimit(t *testing.T) {
 		b.AwaitWaiting(pool, 2)
 		h.waitFor(b.Ctx, exclusively, "y")
 		time.AfterFunc(5*time.Second, func() { _ = z.Release(b.Ctx) })
+		<-two.done
+		assert.NoError(t, two.err)
+		require.NoError(t, two.Close(b.Ctx))
 		<-h.done
 		assert.NoError(t, h.err)
 		require.NoError(t, h.Close(b.Ctx))
-		require.NoError(t, two.Close(b.Ctx))
-		<-two.done
 		<-a.done
 		require.NoError(t, a.err)
 		require.NoError(t, a.Close(b.Ctx))
@@ -79,7 +80,7 @@ func TestDeadlockBesideAQueueThatCannotBeRead(t *testing.T) {
 		require.NoError(t, exclusively(b.Ctx, third.Handle, "secret"))
 		// From now on nobody may list the third lock's queue.
 		require.NoError(t, b.Admin.AddAuth("digest", []byte("admin:x")))
-		_, err := b.Admin.SetACL(b.Chroot+"/secret", zk.WorldACL(zk.PermCreate|zk.PermDelete), -1)
+		_, err := b.Admin.SetACL(b.Chroot+"/secret", append(zk.DigestACL(zk.PermAll, "admin", "x"), zk.WorldACL(zk.PermCreate|zk.PermDelete)...), -1)
 		require.NoError(t, err)
 		third.waitFor(b.Ctx, exclusively, "b")
 		b.AwaitQueue("b", 2)
@@ -162,72 +163,66 @@ func TestLookDelaysNobody(t *testing.T) {
 
 // Finding a circle in memory does not take long, whatever else waits.
 func TestDeadlockInMemoryAmongMany(t *testing.T) {
-	if testing.Short() {
-		t.Skip()
-	}
-	for _, n := range []int{500, 2000} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			locktest.Once(t)
-			b := locktest.New(t)
-			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-			defer cancel()
-			b.Ctx = ctx
-			pool := b.Pool(lockpool.WithMaxHandles(3*n), lockpool.WithDeadlockCheck(time.Hour))
-			hot := &party{Handle: b.Handle(pool)}
-			require.NoError(t, exclusively(b.Ctx, hot.Handle, "hot"))
-			crowd := make([]*party, n)
-			var all sync.WaitGroup
-			for i := range crowd {
-				crowd[i] = &party{Handle: b.Handle(pool)}
-				all.Go(func() {
-					assert.NoError(t, exclusively(b.Ctx, crowd[i].Handle, fmt.Sprint("own-", i)))
-				})
-			}
-			all.Wait()
-			began := time.Now()
-			for _, p := range crowd {
-				p.waitFor(b.Ctx, exclusively, "hot")
-			}
-			for deadline := time.Now().Add(time.Minute); pool.Stats().Waiting < n && time.Now().Before(deadline); {
-				time.Sleep(10 * time.Millisecond)
-			}
-			t.Log(n, "wait after", time.Since(began))
-			stop := make(chan struct{})
-			var longest time.Duration
-			var watching sync.WaitGroup
-			watching.Go(func() { // Handle takes Pool.mu
-				for {
-					select {
-					case <-stop:
-						return
-					case <-time.After(time.Millisecond):
-					}
-					began := time.Now()
-					pool.Stats()
-					_, _ = pool.TryLock(ctx, "", lockpool.Plain())
-					longest = max(longest, time.Since(began))
-				}
-			})
-			began = time.Now()
-			hot.waitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
-			<-hot.done
-			took := time.Since(began)
-			close(stop)
-			watching.Wait()
-			t.Log("found after", took, "another call of the pool took at most", longest)
-			assert.ErrorIs(t, hot.err, lockpool.ErrDeadlock)
-			assert.Less(t, took, time.Second)
-			require.NoError(t, pool.Close())
-			for _, p := range crowd {
-				<-p.done
-			}
+	const n = 500
+	locktest.Once(t)
+	b := locktest.New(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	b.Ctx = ctx
+	pool := b.Pool(lockpool.WithMaxHandles(3*n), lockpool.WithDeadlockCheck(time.Hour))
+	hot := &party{Handle: b.Handle(pool)}
+	require.NoError(t, exclusively(b.Ctx, hot.Handle, "hot"))
+	crowd := make([]*party, n)
+	var all sync.WaitGroup
+	for i := range crowd {
+		crowd[i] = &party{Handle: b.Handle(pool)}
+		all.Go(func() {
+			assert.NoError(t, exclusively(b.Ctx, crowd[i].Handle, fmt.Sprint("own-", i)))
 		})
+	}
+	all.Wait()
+	began := time.Now()
+	for _, p := range crowd {
+		p.waitFor(b.Ctx, exclusively, "hot")
+	}
+	for deadline := time.Now().Add(time.Minute); pool.Stats().Waiting < n && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Log(n, "wait after", time.Since(began))
+	stop := make(chan struct{})
+	var longest time.Duration
+	var watching sync.WaitGroup
+	watching.Go(func() { // Handle takes Pool.mu
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			began := time.Now()
+			pool.Stats()
+			_, _ = pool.TryLock(ctx, "", lockpool.Plain())
+			longest = max(longest, time.Since(began))
+		}
+	})
+	began = time.Now()
+	hot.waitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
+	<-hot.done
+	took := time.Since(began)
+	close(stop)
+	watching.Wait()
+	t.Log("found after", took, "another call of the pool took at most", longest)
+	assert.ErrorIs(t, hot.err, lockpool.ErrDeadlock)
+	assert.Less(t, took, time.Second)
+	require.NoError(t, pool.Close())
+	for _, p := range crowd {
+		<-p.done
 	}
 }
 
 // Asking for a lock back does not hide that its holder is on a circle.
 func TestDeadlockOfAHolderThatWasAskedForItsLock(t *testing.T) {
-	for kind, get := range map[string]ask{"exclusive": exclusively, "plain": plainly, "permits": permits(2, 3)} {
+	for kind, get := range map[string]ask{"exclusive": exclusively, "permits": permits(2, 3)} {
 		t.Run(kind, func(t *testing.T) {
 			locktest.Timed(t, func(t *testing.T) {
 				b := locktest.New(t)
@@ -291,8 +286,9 @@ func TestLookAtALongQueue(t *testing.T) {
 	})
 }
 
-// In one pool a circle is found at once, also if a call that holds nothing stands in it.
-func TestDeadlockOfOnePoolThroughAWaitingWriterEndsAtOnce(t *testing.T) {
+// A pool does not find a circle at once on which a call stands that holds nothing. The
+// service shows it.
+func TestDeadlockOfOnePoolThroughAWaitingWriter(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b := locktest.New(t)
 		pool := b.Pool()
@@ -306,7 +302,7 @@ func TestDeadlockOfOnePoolThroughAWaitingWriterEndsAtOnce(t *testing.T) {
 		two.waitFor(b.Ctx, toRead, "a")
 		victims, after := awaitVictims(t, b, []*party{one, two, writer})
 		require.Equal(t, []int{1}, victims)
-		t.Log("after", after)
+		require.Less(t, after, time.Second)
 	})
 }
 
