@@ -111,7 +111,8 @@
 //     requests in the way. If another process passes the lock on among its handles (see
 //     [WithLocalTurns]), the link is to the one of them that asked the service, and has
 //     the attribute lockpool.link.tenancy. A wait that ended because of a deadlock has the
-//     event lockpool.deadlock, and links to the other calls on the circle (deadlock).
+//     event lockpool.deadlock, with lockpool.deadlock.length, the number of calls on the
+//     circle, and is linked to the others of them (lockpool.link is deadlock).
 //   - lockpool.lock.release (none of a lock that rests), and with [WithHoldSpans]
 //     lockpool.lock.hold, from the grant to the end. The latter has the status Error if
 //     the lock was lost or the function of [Pool.Elect] failed.
@@ -122,8 +123,8 @@
 //
 //   - lock.name and lock.kind (mutex, read, semaphore or plain); driver.name;
 //     pool.name (see [WithOwner]); session.id
-//   - lock.outcome (acquired, busy, timeout, canceled, revoked, pool_closed, ...) and
-//     lock.contended, whether there was another contender
+//   - lock.outcome (acquired, busy, timeout, canceled, revoked, deadlock, pool_closed, ...)
+//     and lock.contended, whether there was another contender
 //   - lock.local, if the lock came from another handle of the pool, or was passed on to
 //     one, without a request to the service
 //   - lock.node, the contender's own node, or the one that it shares; lock.permits of a semaphore; lock.token,

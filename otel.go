@@ -34,9 +34,9 @@ func WithMeterProvider(mp metric.MeterProvider) Option {
 	}
 }
 
-// WithLogger sets the logger for the pool's warnings about lost locks and long waits.
-// The default is slog.Default(). Nil is ignored. The logger's handler must not close
-// the pool.
+// WithLogger sets the logger for the pool's warnings about lost locks, long waits and
+// deadlocks. The default is slog.Default(). Nil is ignored. The logger's handler must not
+// close the pool.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		if l != nil {
@@ -57,7 +57,7 @@ func WithMetricName(name func(lock string) string) Option {
 
 // WithTraceLinks turns links between traces on or off: the node of a lock carries the
 // span that asked for it (W3C's traceparent), and a wait is linked to the spans in the
-// nodes that it waits for. They are on by default.
+// nodes that it waits for, or of whose deadlock it was part. They are on by default.
 func WithTraceLinks(on bool) Option {
 	return func(c *config) error { c.telemetry.NoLinks = !on; return nil }
 }

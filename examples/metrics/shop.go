@@ -70,6 +70,8 @@ func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 	repeat(4, s.order)
 	repeat(2, s.look)
 	repeat(3, s.transfer)
+	repeat(1, s.refund)
+	repeat(1, s.charge)
 	repeat(4, s.quote)
 	repeat(1, s.reprice)
 	repeat(4, s.print)
@@ -88,10 +90,11 @@ func (s *shop) work(ctx context.Context, embedded *zktest.Server) error {
 }
 
 // expected reports whether the error is normal in this shop: customers lose
-// patience, locks are busy or lost, and the program ends.
+// patience, locks are busy or lost, two requests wait for each other, and the program
+// ends.
 func expected(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
-		errors.Is(err, lockpool.ErrLocked) || errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, lockpool.ErrNotHeld)
+		errors.Is(err, lockpool.ErrDeadlock) || errors.Is(err, lockpool.ErrLocked) || errors.Is(err, lockpool.ErrLockLost) || errors.Is(err, lockpool.ErrNotHeld)
 }
 
 // pause returns after a random time between d and 2d, or when ctx ends.
@@ -134,6 +137,25 @@ func (s *shop) transfer(ctx context.Context) error {
 		return err
 	}
 	return locks.Do(ctx, spend(10*time.Millisecond))
+}
+
+// refund and charge take the same locks in different orders, which is a mistake: now and
+// then each waits for the other, until one of them fails with ErrDeadlock.
+func (s *shop) refund(ctx context.Context) error {
+	return both(ctx, s.billing, "accounts/8", "accounts/9")
+}
+
+func (s *shop) charge(ctx context.Context) error {
+	return both(ctx, s.orders, "accounts/9", "accounts/8")
+}
+
+func both(ctx context.Context, pool *lockpool.Pool, first, second string) error {
+	return pool.Do(ctx, first, func(ctx context.Context) error {
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+		return pool.Do(ctx, second, spend(5*time.Millisecond))
+	})
 }
 
 func (s *shop) quote(ctx context.Context) error {

@@ -202,7 +202,10 @@ func (a *Acquisition) Requeued(why error) {
 func (a *Acquisition) Deadlocked(err error, others []trace.SpanContext) {
 	a.t.deadlock(a.ctx, a.lock)
 	a.t.Logger.WarnContext(a.ctx, "lockpool: deadlock", "lock", a.lock.Name, "kind", a.lock.Kind.String(), "error", err)
-	if a.wait == nil || !a.wait.IsRecording() {
+	if a.wait == nil { // the circle was found before the wait had seen its queue
+		a.beginWait()
+	}
+	if !a.wait.IsRecording() {
 		return
 	}
 	a.wait.AddEvent("lockpool.deadlock", trace.WithAttributes(keyCircle.Int(1+len(others))))

@@ -26,8 +26,9 @@ const (
 
 // Names of events.
 const (
-	goneEvent = "lockpool.predecessor.gone"
-	seenEvent = "lockpool.queue.seen"
+	goneEvent     = "lockpool.predecessor.gone"
+	seenEvent     = "lockpool.queue.seen"
+	deadlockEvent = "lockpool.deadlock"
 )
 
 var (

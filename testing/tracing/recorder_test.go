@@ -223,6 +223,12 @@ func (b *bench) span(s sdktrace.ReadOnlySpan, children []span) span {
 			events = append(events, fmt.Sprintf("%s %d of %d", seenEvent, e.Attributes[0].Value.AsInt64(), e.Attributes[1].Value.AsInt64()))
 			continue
 		}
+		if e.Name == deadlockEvent {
+			require.Len(b, e.Attributes, 1)
+			require.Equal(b, attribute.Key("lockpool.deadlock.length"), e.Attributes[0].Key)
+			events = append(events, deadlocked(int(e.Attributes[0].Value.AsInt64())))
+			continue
+		}
 		require.Empty(b, e.Attributes)
 		events = append(events, e.Name)
 	}

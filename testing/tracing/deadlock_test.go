@@ -1,0 +1,505 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/telemetry"
+)
+
+const (
+	deadlocks       = "lockpool.lock.deadlocks"
+	deadlockMessage = "lockpool: deadlock"
+	ofDeadlock      = "error.type=deadlock,lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=deadlock"
+)
+
+var (
+	soon    = lockpool.WithDeadlockCheck(20 * time.Millisecond)
+	quietly = lockpool.WithLogger(slog.New(slog.DiscardHandler))
+)
+
+// ask asks for a lock of some kind, which is released when the handle is closed.
+type ask func(ctx context.Context, h *lockpool.Handle, name string) error
+
+func asking(opts ...lockpool.LockOption) ask {
+	return func(ctx context.Context, h *lockpool.Handle, name string) error {
+		_, err := h.Lock(ctx, name, opts...)
+		return err
+	}
+}
+
+// closing is a circle that lacks its last wait: the first of the others holds "a" and waits
+// for "b", which the next one holds, and so on; the victim holds what the last of them
+// waits for.
+type closing struct {
+	*bench
+	victim *lockpool.Handle
+	others []*lockpool.Handle
+	done   []chan error // of the others' waits
+}
+
+// closing lets all but the victim wait. "a" is held, and to be asked for, with hold.
+func (b *bench) closing(hold ask, victim *lockpool.Pool, others ...*lockpool.Pool) *closing {
+	b.Helper()
+	c := &closing{bench: b}
+	name := func(i int) string { return string(rune('a' + i)) }
+	var pools []*lockpool.Pool
+	for i, p := range append(others, victim) {
+		h, err := p.Handle(b.ctx)
+		require.NoError(b, err)
+		if i == 0 {
+			require.NoError(b, hold(b.ctx, h, "a"))
+		} else {
+			require.NoError(b, asking()(b.ctx, h, name(i)))
+		}
+		c.others, pools = append(c.others, h), append(pools, p)
+	}
+	c.victim, c.others = c.others[len(others)], c.others[:len(others)]
+	for i, h := range c.others {
+		waits := pools[i].Stats().Waiting
+		done := make(chan error, 1)
+		go func() { done <- asking()(b.ctx, h, name(i+1)) }() // ends with b.ctx at the latest
+		b.awaitWaiting(pools[i], waits+1)
+		c.done = append(c.done, done)
+	}
+	return c
+}
+
+// dissolve lets the victim go, and then each of the others that gets what it waits for.
+func (c *closing) dissolve() {
+	c.Helper()
+	require.NoError(c, c.victim.Close(c.ctx))
+	for i := len(c.others) - 1; i >= 0; i-- {
+		require.NoError(c, <-c.done[i])
+		require.NoError(c, c.others[i].Close(c.ctx))
+	}
+	for i := range len(c.others) + 1 {
+		c.awaitNoNodes(string(rune('a' + i)))
+	}
+}
+
+// awaitNoNodes waits until a queue is empty, or does not exist.
+func (b *bench) awaitNoNodes(queue string) {
+	b.Helper()
+	b.until(func() bool {
+		children, _, err := b.admin.Children(b.chroot + "/" + queue)
+		require.True(b, err == nil || errors.Is(err, zk.ErrNoNode), "%v", err)
+		return !slices.ContainsFunc(children, func(child string) bool { return strings.HasPrefix(child, "_c_") }) // others are queues
+	}, "nobody is in the queue %s", queue)
+}
+
+func requireDeadlock(t testing.TB, err error, length int) *lockpool.DeadlockError {
+	t.Helper()
+	require.ErrorIs(t, err, lockpool.ErrDeadlock)
+	var deadlock *lockpool.DeadlockError
+	require.ErrorAs(t, err, &deadlock)
+	require.Len(t, deadlock.Circle, length)
+	return deadlock
+}
+
+// deadlocked is the event of a deadlock.
+func deadlocked(length int) string { return fmt.Sprintf("%s of %d", deadlockEvent, length) }
+
+func TestVictimOfADeadlockIsLinkedToTheOthersAndCountedOnce(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 3} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			log, theirLog := new(logBuffer), new(logBuffer)
+			p, m := b.metered(soon, log.option())
+			theirs := b.newMeter()
+			var peers []*peer
+			var pools []*lockpool.Pool
+			for range n - 1 {
+				other := b.peer(soon, theirLog.option(), lockpool.WithMeterProvider(theirs), lockpool.WithOwner("billing"))
+				peers, pools = append(peers, other), append(pools, other.Pool)
+			}
+			c := b.closing(asking(), p, pools...)
+			head := b.queue("a")[0]
+			var deadlock *lockpool.DeadlockError
+			spans := b.trace(func(ctx context.Context) {
+				deadlock = requireDeadlock(t, asking()(ctx, c.victim, "a"), n)
+			})
+			links := []link{linkTo("holder", peers[0].acquisitions()[0])}
+			for _, other := range peers {
+				links = append(links, linkTo("deadlock", other.acquisitions()[1]))
+			}
+			its := b.queue(string(rune('a' + n - 1)))
+			require.Equal(t, []span{acquireWaiting(b.session(string(rune('a'+n-1)), its[0]), waiting{
+				position: 1, behind: head, owner: "billing, " + thisProcess, wakeups: int64(0),
+				events: []string{deadlocked(n)}, links: links, outcome: "deadlock", status: failed(deadlock.Error()),
+			})}, spans)
+			require.Equal(t, map[string]int64{mutex: 1}, m.points()[deadlocks])
+			require.Equal(t, map[string]int64{free: 1, ofDeadlock: 1}, m.points()[waitTime])
+			require.Equal(t, map[string]int64{mutex: 0}, m.points()[waiters])
+			require.Equal(t, map[string]int64{mutex: 1}, m.points()[held], "it keeps what it holds")
+			c.dissolve()
+			require.Equal(t, []map[string]any{{
+				"level": "WARN", "msg": deadlockMessage, "lock": "a", "kind": "mutex", "error": deadlock.Error(),
+			}}, log.lines(t))
+			require.Empty(t, theirLog.lines(t))
+			require.NotContains(t, theirs.points(), deadlocks)
+			require.Equal(t, map[string]int64{mutex: 1}, m.points()[deadlocks])
+		})
+	}
+}
+
+// The circle is found in memory.
+func TestVictimOfADeadlockInOnePoolIsLinked(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	p, m := b.metered(quietly)
+	c := b.closing(asking(), p, p, p)
+	theirs := make([]trace.SpanContext, 0, 2)
+	for _, s := range b.recorder.Started() {
+		if s.Name() == acquireName && s.EndTime().IsZero() {
+			theirs = append(theirs, s.SpanContext())
+		}
+	}
+	require.Len(t, theirs, 2)
+	began := time.Now()
+	requireDeadlock(t, asking()(b.ctx, c.victim, "a"), 3)
+	require.Less(t, time.Since(began), lockpool.DefaultDeadlockCheck)
+	wait := b.span(b.named(waitName)[0], nil)
+	require.Equal(t, "deadlock", wait.Attributes["error.type"])
+	require.Contains(t, wait.Events, deadlocked(3))
+	require.Subset(t, wait.Links, []link{linkTo("deadlock", theirs[0]), linkTo("deadlock", theirs[1])})
+	require.Equal(t, map[string]int64{mutex: 1}, m.points()[deadlocks])
+	c.dissolve()
+	require.Equal(t, map[string]int64{mutex: 1}, m.points()[deadlocks])
+}
+
+func TestDeadlocksAreCountedByKind(t *testing.T) {
+	t.Parallel()
+	permit := func(ctx context.Context, h *lockpool.Handle, name string) error {
+		_, err := h.Semaphore(name, 1).Acquire(ctx, 1)
+		return err
+	}
+	for kind, asks := range map[string][2]ask{
+		"read": {asking(), asking(lockpool.Shared())}, "semaphore": {permit, permit},
+		"plain": {asking(lockpool.Plain()), asking(lockpool.Plain())},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			p, m := b.metered(soon, quietly, lockpool.WithOwner("billing"), lockpool.WithMetricName(func(name string) string { return "the " + name }))
+			other := b.peer(soon)
+			c := b.closing(asks[0], p, other.Pool)
+			requireDeadlock(t, asks[1](b.ctx, c.victim, "a"), 2)
+			wait := b.span(b.named(waitName)[0], nil)
+			require.Contains(t, wait.Events, deadlocked(2))
+			require.Contains(t, wait.Links, linkTo("deadlock", other.acquisitions()[1]))
+			require.Equal(t, map[string]int64{
+				"lockpool.lock.kind=" + kind + ",lockpool.lock.name=the a,lockpool.pool.name=billing": 1,
+			}, m.points()[deadlocks])
+			c.dissolve()
+			b.awaitNoNodes("a/" + driver.Guards)
+			b.awaitNoNodes("a/" + driver.Leases)
+			b.awaitNoNodes(driver.Waits + "/a")
+		})
+	}
+}
+
+// The links are to spans that were requested to be linked to, whether or not they are
+// sampled. What has no span counts nevertheless.
+func TestDeadlockIsLinkedToTheSpansThatThereAre(t *testing.T) {
+	t.Parallel()
+	unsampled := func(b *bench) lockpool.Option {
+		return lockpool.WithTracerProvider(b.newProvider(sdktrace.WithSampler(sdktrace.NeverSample())))
+	}
+	silent := func(*bench) lockpool.Option { return lockpool.WithTracerProvider(nil) } // the global one, which is none
+	unlinked := func(*bench) lockpool.Option { return lockpool.WithTraceLinks(false) }
+	for _, c := range []struct {
+		name           string
+		victim, other  func(*bench) lockpool.Option
+		span, linked   bool
+		flags          string // of the other's trace; empty without
+		tracedByLogger bool
+	}{
+		{"the other is not sampled", nil, unsampled, true, true, "00", true},
+		{"the other has no provider", nil, silent, true, false, "", true},
+		{"the other has no links", nil, unlinked, true, false, "", true},
+		{"the victim has no links", unlinked, nil, true, false, "01", true},
+		{"the victim is not sampled", unsampled, nil, false, false, "01", true},
+		{"the victim has no provider", silent, nil, false, false, "01", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			log := new(logBuffer)
+			opts, theirs := []lockpool.Option{soon, log.tracing()}, []lockpool.Option{soon}
+			if c.victim != nil {
+				opts = append(opts, c.victim(b))
+			}
+			if c.other != nil {
+				theirs = append(theirs, c.other(b))
+			}
+			m := b.newMeter()
+			opts = append(opts, lockpool.WithMeterProvider(m))
+			var p *lockpool.Pool
+			switch c.name {
+			case "the victim has no provider":
+				p = b.open("", opts...)
+			default:
+				p = b.pool(opts...)
+			}
+			other := b.peer(theirs...)
+			if c.name == "the other has no provider" {
+				other.Pool = b.open("", theirs...)
+			}
+			closing := b.closing(asking(), p, other.Pool)
+			deadlock := requireDeadlock(t, asking()(b.ctx, closing.victim, "a"), 2)
+			closing.dissolve()
+			require.Equal(t, map[string]int64{mutex: 1}, m.points()[deadlocks])
+			lines := log.lines(t)
+			require.Len(t, lines, 1)
+			require.Equal(t, c.tracedByLogger, lines[0]["trace"] != nil, "%v", lines[0])
+
+			theirTrace := deadlock.Circle[1].Trace
+			if c.flags == "" {
+				require.Empty(t, theirTrace)
+			} else {
+				require.Regexp(t, "^00-[0-9a-f]{32}-[0-9a-f]{16}-"+c.flags+"$", theirTrace)
+			}
+			waits := b.named(waitName)
+			if !c.span {
+				require.Empty(t, waits)
+				return
+			}
+			wait := b.span(waits[0], nil)
+			require.Contains(t, wait.Events, deadlocked(2))
+			var links []string
+			for _, l := range wait.Links {
+				if l.Role == "deadlock" {
+					links = append(links, fmt.Sprintf("00-%s-%s-%s", l.TraceID, l.SpanID, c.flags))
+				}
+			}
+			if !c.linked {
+				require.Empty(t, wait.Links)
+				return
+			}
+			require.Equal(t, []string{theirTrace}, links)
+		})
+	}
+}
+
+// tracing is option with the span of each record's context.
+func (l *logBuffer) tracing() lockpool.Option {
+	return lockpool.WithLogger(slog.New(tracingHandler{slog.NewJSONHandler(l, nil)}))
+}
+
+type tracingHandler struct{ slog.Handler }
+
+func (h tracingHandler) Handle(ctx context.Context, r slog.Record) error {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		r.AddAttrs(slog.String("trace", sc.TraceID().String()), slog.String("span", sc.SpanID().String()))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// The line tells the circle in whole, in the trace of the call, and nothing else.
+func TestDeadlockIsLoggedWithTheCircleInItsTrace(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	log := new(logBuffer)
+	const secret = "&digest=shop:sesame"
+	require.NoError(t, b.admin.AddAuth("digest", []byte("shop:sesame")))
+	p := b.open(secret, soon, log.tracing(), lockpool.WithOwner("orders"), lockpool.WithTracerProvider(b.provider))
+	c := b.closing(asking(), p, b.open(secret, soon, lockpool.WithOwner("billing")))
+	requireDeadlock(t, asking()(b.ctx, c.victim, "a"), 2)
+	line := log.lines(t)[0]
+	acquisitions := b.named(acquireName)
+	sc := acquisitions[len(acquisitions)-1].SpanContext()
+	require.Equal(t, sc.TraceID().String(), line["trace"])
+	require.Equal(t, sc.SpanID().String(), line["span"])
+	host, _ := os.Hostname()
+	who := fmt.Sprintf("process %d on %s", os.Getpid(), regexp.QuoteMeta(host))
+	const place = ` in \S+ \(deadlock_test.go:\d+\) from [^;]+`
+	require.Regexp(t, `^deadlock: this call \(orders, `+who+`\) holds "b" and waits for "a"`+place+
+		`; billing, `+who+` holds "a" and waits for "b"`+place+`$`, line["error"])
+	for key, value := range line {
+		require.Contains(t, []string{"level", "msg", "lock", "kind", "error", "trace", "span"}, key)
+		require.NotContains(t, value, "sesame")
+		require.NotContains(t, value, "traceparent")
+	}
+	c.dissolve()
+}
+
+// The circle may be found before the wait has seen whom it waits for.
+func TestDeadlockOfAWaitThatHasNotSeenItsQueue(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	m := b.newMeter()
+	tele := telemetry.New(telemetry.Config{
+		Tracers: b.provider, Meters: m, Logger: slog.New(slog.DiscardHandler), ErrorType: func(error) string { return "deadlock" },
+	})
+	var a telemetry.Acquisition
+	a.Begin(b.ctx, tele, telemetry.Lock{Name: "a", Kind: driver.Mutex}, 0)
+	a.Deadlocked(lockpool.ErrDeadlock, make([]trace.SpanContext, 1))
+	a.End(lockpool.ErrDeadlock)
+	require.Equal(t, []string{deadlocked(2)}, b.span(b.named(waitName)[0], nil).Events)
+	require.Equal(t, map[string]int64{ofDeadlock: 1}, m.points()[waitTime])
+	require.Equal(t, map[string]int64{mutex: 0}, m.points()[waiters])
+}
+
+var errUser = errors.New("a mistake of the user's")
+
+// broken is a tracer provider whose spans of waits panic at one of their methods.
+type broken struct {
+	trace.TracerProvider
+	at string
+}
+
+func (p broken) Tracer(name string, opts ...trace.TracerOption) trace.Tracer {
+	return brokenTracer{p.TracerProvider.Tracer(name, opts...), p.at}
+}
+
+type brokenTracer struct {
+	trace.Tracer
+	at string
+}
+
+func (t brokenTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	ctx, s := t.Tracer.Start(ctx, name, opts...)
+	if name == waitName {
+		s = brokenSpan{s, t.at}
+	}
+	return ctx, s
+}
+
+type brokenSpan struct {
+	trace.Span
+	at string
+}
+
+func (s brokenSpan) AddEvent(name string, opts ...trace.EventOption) {
+	if s.at == name {
+		panic(errUser)
+	}
+	s.Span.AddEvent(name, opts...)
+}
+
+func (s brokenSpan) AddLink(l trace.Link) {
+	if s.at == "link" && l.Attributes[0].Value.AsString() == "deadlock" {
+		panic(errUser)
+	}
+	s.Span.AddLink(l)
+}
+
+func (s brokenSpan) End(opts ...trace.SpanEndOption) {
+	s.Span.End(opts...)
+	if s.at == "end" {
+		panic(errUser)
+	}
+}
+
+// brokenProcessor panics when the span of a wait ends.
+type brokenProcessor struct{ sdktrace.SpanProcessor }
+
+func (brokenProcessor) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (brokenProcessor) Shutdown(context.Context) error                  { return nil }
+func (brokenProcessor) OnEnd(s sdktrace.ReadOnlySpan) {
+	if s.Name() == waitName {
+		panic(errUser)
+	}
+}
+
+// brokenHandler panics in warnings about deadlocks.
+type brokenHandler struct{ slog.Handler }
+
+func (brokenHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (brokenHandler) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == deadlockMessage {
+		panic(errUser)
+	}
+	return nil
+}
+
+// brokenMeters count no deadlock, but panic.
+type brokenMeters struct{ metricnoop.MeterProvider }
+
+type brokenMeter struct{ metricnoop.Meter }
+
+type brokenCounter struct{ metricnoop.Int64Counter }
+
+func (brokenMeters) Meter(string, ...metric.MeterOption) metric.Meter { return brokenMeter{} }
+
+func (brokenMeter) Int64Counter(name string, _ ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	if name == deadlocks {
+		return brokenCounter{}, nil
+	}
+	return metricnoop.Int64Counter{}, nil
+}
+
+func (brokenCounter) Enabled(context.Context) bool { return true }
+
+func (brokenCounter) Add(context.Context, int64, ...metric.AddOption) { panic(errUser) }
+
+// The pool refers to a registered wait, and that to the context of its call.
+func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	recording := func(at string) func(b *bench) lockpool.Option {
+		return func(b *bench) lockpool.Option { return lockpool.WithTracerProvider(broken{b.provider, at}) }
+	}
+	for name, option := range map[string]func(b *bench) lockpool.Option{
+		"event": recording(deadlockEvent), "link": recording("link"), "end": recording("end"),
+		"processor": func(b *bench) lockpool.Option {
+			return lockpool.WithTracerProvider(b.newProvider(sdktrace.WithSpanProcessor(brokenProcessor{})))
+		},
+		"handler": func(*bench) lockpool.Option { return lockpool.WithLogger(slog.New(brokenHandler{})) },
+		"meter":   func(*bench) lockpool.Option { return lockpool.WithMeterProvider(brokenMeters{}) },
+	} {
+		for kind, get := range map[string]ask{"exclusive": asking(), "plain": asking(lockpool.Plain())} {
+			t.Run(strings.Join([]string{name, kind}, " "), func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				p := b.open("", soon, quietly, lockpool.WithTracerProvider(b.provider), option(b))
+				c := b.closing(get, p, b.peer(soon).Pool)
+				gone := make(chan struct{})
+				func() {
+					marked := new([64]byte)
+					runtime.AddCleanup(marked, func(gone chan struct{}) { close(gone) }, gone)
+					type key struct{}
+					require.PanicsWithValue(t, errUser, func() { _ = get(context.WithValue(b.ctx, key{}, marked), c.victim, "a") })
+				}()
+				require.Zero(t, p.Stats().Waiting)
+				require.Equal(t, 1, p.Stats().Held)
+				b.awaitNoNodes(driver.Waits + "/a")
+				b.until(func() bool {
+					runtime.GC()
+					select {
+					case <-gone:
+						return true
+					default:
+						return false
+					}
+				}, "nothing refers to the wait")
+				if kind == "exclusive" {
+					b.awaitQueue("a", 1)
+				}
+				require.NoError(t, asking()(b.ctx, c.victim, "free"), "the handle can be used")
+				c.dissolve()
+				b.awaitNoNodes("free")
+			})
+		}
+	}
+}
