@@ -28,11 +28,14 @@ first waiter asked.`,
 		Example: "  lockpool ls\n  lockpool ls orders --json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: inspecting(c, func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error {
-			queues, err := surveyed(ctx, pool, strings.Join(args, ""))
-			if err != nil {
-				return err
+			g, err := pool.Waits(ctx, strings.Join(args, ""))
+			if err == nil {
+				err = list(cmd.OutOrStdout(), g.Queues, time.Now(), asJSON)
 			}
-			return list(cmd.OutOrStdout(), queues, time.Now(), asJSON)
+			if err == nil {
+				err = unread(g)
+			}
+			return err
 		}),
 	}
 	jsonFlag(cmd, &asJSON)
