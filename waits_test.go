@@ -328,7 +328,7 @@ func hostileGraph() lockpool.WaitGraph {
 	long := strings.Repeat("long/", 40)
 	return lockpool.WaitGraph{
 		Parties: []lockpool.Party{
-			{Owner: hostile, Host: "web1", PID: 101, Holds: []lockpool.Stand{stand(hostile, lockpool.Contender{})}, Wait: wait(long, lockpool.Contender{At: "main.f (f.go:1) < main.g (g.go:2)"}), For: []int{1}},
+			{Owner: hostile, Host: "web1", PID: 101, Holds: []lockpool.Stand{stand(hostile, lockpool.Contender{})}, Wait: wait(long, lockpool.Contender{At: "main.f (f.go:1) from main.g (g.go:2)"}), For: []int{1}},
 			{Host: "web2", Holds: []lockpool.Stand{stand(long, lockpool.Contender{}), stand("s", lockpool.Contender{Permits: 2})}, Wait: wait(hostile, lockpool.Contender{}), For: []int{0}},
 			{PID: 303, Wait: wait("s", lockpool.Contender{Permits: 1}), For: []int{1}},
 			{Wait: wait("s", lockpool.Contender{Session: "0x1"}), For: []int{2}},

@@ -81,7 +81,7 @@ func (p Party) label() (lines []string) {
 		add("and %d more", more)
 	}
 	if p.Wait != nil && p.Wait.At != "" {
-		at, _, _ := strings.Cut(p.Wait.At, " < ") // without its callers
+		at, _, _ := strings.Cut(p.Wait.At, " from ") // without its callers
 		add("waits in %s", shortened(at))
 	}
 	return lines
