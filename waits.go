@@ -114,45 +114,37 @@ func (p *Pool) readLocks(ctx context.Context, s *session, names []string) ([]loc
 type lockRead struct {
 	Queue
 	unread bool
-	found  []contender // those of the queue that have nodes
-	parts  []graphPart
-}
-
-// graphPart is the contenders of one of a lock's queues.
-type graphPart struct {
-	queue      string
-	limit      int // of leases: the limit that is set, or 0
-	contenders []driver.Contender
+	queues []lockQueue
+	found  []contender // those of Queue that have nodes
 }
 
 // readLock reads a lock.
 func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRead, err error) {
 	l.Name = name
-	limited := false
-	read := func(queue string, _ headOf) ([]driver.Contender, []string, error) {
-		contenders, others, err := s.Inspect(ctx, queue, nil)
-		limited = limited || slices.Contains(others, driver.Limit)
-		l.parts = append(l.parts, graphPart{queue: queue, contenders: contenders})
-		return contenders, others, err
+	l.queues, err = readQueues(ctx, s, name, func(queue string) ([]driver.Contender, []string, error) {
+		return s.Inspect(ctx, queue, nil)
+	})
+	switch {
+	case errors.Is(err, driver.ErrNoPermission):
+		l.unread = true
+		return l, nil
+	case err != nil:
+		return l, err
 	}
-	l.found, l.Foreign, err = lookAt(name, read)
+	queue := func(name string) (q lockQueue) {
+		if i := slices.IndexFunc(l.queues, func(q lockQueue) bool { return q.queue == name }); i >= 0 {
+			q = l.queues[i]
+		}
+		return q
+	}
+	l.found, l.Foreign, err = lookAt(name, func(name string, _ headOf) ([]driver.Contender, []string, error) {
+		q := queue(name)
+		return q.contenders, q.others, nil
+	})
+	for _, c := range queue(waitsFor(name)).contenders {
+		l.found = append(l.found, contender{c, waitsFor(name), driver.Plain.String(), false})
+	}
 	local, behind := p.localWaiters(name)
-	if err == nil && len(l.found) == 1 && l.found[0].Kind == driver.Plain {
-		var waits []driver.Contender
-		waits, _, err = read(waitsFor(name), nil)
-		for _, c := range waits {
-			l.found = append(l.found, contender{c, waitsFor(name), driver.Plain.String(), false})
-		}
-	}
-	if err == nil && limited {
-		last := &l.parts[len(l.parts)-1] // the leases
-		if last.limit, _, err = s.Limit(ctx, name, 0); errors.Is(err, driver.ErrLimit) {
-			last.limit, err = 0, nil
-		}
-	}
-	if errors.Is(err, driver.ErrNoPermission) {
-		return lockRead{Queue: Queue{Name: name}, unread: true}, nil
-	}
 	l.Contenders = p.describe(name, l.found, local, behind)
 	return l, err
 }
@@ -164,8 +156,8 @@ type spot struct {
 	index   int       // in it
 	node    contender // empty if it waits in memory
 	parties []int     // whose place it is
-	holds   []*spot   // of a waiter: what it names, of which it is
-	named   bool
+	holds   []*spot   // of a waiter: what its handle holds
+	named   bool      // of a holder: it is among those
 }
 
 // newWaitGraph finds the parties among the contenders of locks.
@@ -181,10 +173,29 @@ func newWaitGraph(locks []lockRead) (g WaitGraph) {
 			g.Queues = append(g.Queues, l.Queue)
 			spots = append(spots, l.spots(at)...)
 			if slices.ContainsFunc(l.Contenders, func(c Contender) bool { return !c.Holds }) { // otherwise it is on no circle
-				l.addTo(stuck)
+				for _, q := range l.queues {
+					stuck.add(q)
+				}
 			}
 		}
 	}
+	g.addParties(spots, at)
+	g.addEdges(spots)
+	for _, refs := range waitgraph.Stuck(stuck.queues) {
+		var deadlock []int
+		for _, ref := range refs {
+			if w := at[ref]; w != nil { // not the guard of one that waits for permits
+				deadlock = append(deadlock, w.parties...)
+			}
+		}
+		slices.Sort(deadlock)
+		g.Deadlocks = append(g.Deadlocks, slices.Compact(deadlock))
+	}
+	return g
+}
+
+// addParties finds out whose places the spots are.
+func (g *WaitGraph) addParties(spots []*spot, at map[waitgraph.Ref]*spot) {
 	for _, w := range spots {
 		if w.Holds {
 			continue
@@ -213,6 +224,10 @@ func newWaitGraph(locks []lockRead) (g WaitGraph) {
 		c.parties = []int{len(g.Parties)}
 		g.Parties = append(g.Parties, party)
 	}
+}
+
+// addEdges finds out for whom the parties wait.
+func (g *WaitGraph) addEdges(spots []*spot) {
 	for _, w := range spots {
 		if w.Holds {
 			continue
@@ -225,18 +240,6 @@ func newWaitGraph(locks []lockRead) (g WaitGraph) {
 		slices.Sort(others)
 		g.Parties[me].For = slices.DeleteFunc(slices.Compact(others), func(other int) bool { return other == me })
 	}
-	for _, refs := range waitgraph.Stuck(stuck.queues) {
-		var deadlock []int
-		for _, ref := range refs {
-			if w := at[ref]; w != nil { // not the guard of one that waits for permits
-				deadlock = append(deadlock, w.parties...)
-			}
-		}
-		slices.Sort(deadlock)
-		g.Deadlocks = append(g.Deadlocks, slices.Compact(deadlock))
-	}
-	slices.SortFunc(g.Deadlocks, slices.Compare)
-	return g
 }
 
 // spots returns the spots of the lock's contenders, and adds them to at.
@@ -251,17 +254,6 @@ func (l *lockRead) spots(at map[waitgraph.Ref]*spot) []*spot {
 		}
 	}
 	return queue
-}
-
-// addTo adds the lock to the graph in which deadlocks are looked for.
-func (l *lockRead) addTo(g *graph) {
-	for _, part := range l.parts {
-		kind, queue := driver.Mutex, part.queue
-		if queue == waitsFor(l.Name) {
-			kind, queue = driver.Plain, l.Name
-		}
-		g.add(l.Name, kind, queue, part.queue, part.limit, part.contenders)
-	}
 }
 
 // ref names a contender of the lock of that name in a graph.
@@ -292,7 +284,7 @@ func (w *spot) inTheWay() (others []*spot) {
 	}
 	for _, o := range slices.Backward(before) {
 		switch {
-		case o.Local, o.node.queue != w.node.queue:
+		case o.node.queue != w.node.queue: // or in memory
 		case o.node.Kind == driver.Permit:
 			others = append(others, o)
 		case o.node.Kind == driver.Read && w.node.Kind == driver.Read, o.node.Seq == w.node.Seq: // they share the lock

@@ -205,6 +205,7 @@ cart, process 202 on web2 holds it for ≤0s (mutex)
 			"waits_for": {"lock": "stock/7", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000001"}}
 	]}`, ids.ReplaceAllString(text, "$1*"))
 	require.Contains(t, s.prints("waits", "--format", "dot"), `[label=" waits for stock/7 "]`)
+	require.Contains(t, normalized(s.prints("show", "orders/42")), "\n  asked in  main.serve (main.go:57)\n")
 	svg := s.prints("waits", "--format", "svg")
 	require.NoError(t, xml.Unmarshal([]byte(svg), new(struct {
 		XMLName xml.Name `xml:"http://www.w3.org/2000/svg svg"`
