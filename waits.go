@@ -164,7 +164,7 @@ type spot struct {
 func newWaitGraph(locks []lockRead) (g WaitGraph) {
 	var spots []*spot
 	at := map[waitgraph.Ref]*spot{}
-	stuck := &graph{nodes: map[waitgraph.Ref]graphNode{}}
+	stuck := newGraph()
 	for _, l := range locks {
 		switch {
 		case l.unread:
