@@ -43,6 +43,7 @@ type Contender struct {
 	Host  string
 	PID   int
 	Trace string // the span that asked, as W3C's traceparent, if there is one
+	At    string // where in its program it asked, if its handle held other locks (see DeadlockWait)
 }
 
 // Queue returns the holders and waiters of the lock of that name. It only reads. It
@@ -83,7 +84,7 @@ func (p *Pool) describe(name string, found []contender, local []Contender, behin
 		}
 		described = append(described, Contender{
 			Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: token, Session: c.Session,
-			Asked: c.Joined, Granted: granted, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+			Asked: c.Joined, Granted: granted, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace, At: owner.At,
 		})
 		if c.Name == behind {
 			described = append(described, local...)
@@ -187,7 +188,8 @@ func judge(queue string, contenders []driver.Contender) []contender {
 }
 
 // List returns the names of the locks below prefix, such as orders, that have a holder
-// or a waiter, sorted; the empty prefix means all. It lists every node there, with a
+// or a waiter, sorted; the empty prefix means all. Names that the pool has no right to read
+// are among them, because they may be locks in use. It lists every node there, with a
 // bounded number of requests under way.
 func (p *Pool) List(ctx context.Context, prefix string) (names []string, err error) {
 	if prefix != "" {

@@ -2,6 +2,7 @@ package lockpool
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -55,12 +56,16 @@ func (w *nestedWait) read() (*graph, error) {
 	for add(w.record.Holds); len(locks) > 0; {
 		lock := locks[0]
 		locks = locks[1:]
-		behind, err := g.readLock(w, lock)
+		queues, err := readQueues(w.ctx, w.on, lock, w.inspect)
 		switch {
 		case err != nil && (w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost)):
 			return nil, err
 		case err != nil: // it cannot be read, so nobody there counts as stuck
 			continue
+		}
+		var behind []nodedata.Hold
+		for _, q := range queues {
+			behind = append(behind, g.add(q)...)
 		}
 		if lock == w.name {
 			if circle, _ := g.find(w.record.Ask); circle != nil {
@@ -75,42 +80,45 @@ func (w *nestedWait) read() (*graph, error) {
 	return g, nil
 }
 
-// readLock reads the queues of a lock. It returns what its waiters hold.
-func (g *graph) readLock(w *nestedWait, lock string) (held []nodedata.Hold, err error) {
-	contenders, others, err := w.inspect(lock)
-	if err != nil {
-		return nil, err
-	}
-	kind := driver.Mutex
-	if len(contenders) == 1 && contenders[0].Kind == driver.Plain {
-		kind = driver.Plain
-	}
-	held = g.add(lock, kind, lock, lock, 0, contenders)
-	if kind == driver.Plain {
-		waits, _, err := w.inspect(waitsFor(lock))
-		if err != nil {
-			return nil, err
+// lockQueue is one of the queues of a lock, as it was read.
+type lockQueue struct {
+	lock       string
+	kind       driver.Kind // Permit, Plain, or else Mutex
+	queue      string
+	limit      int // of leases: the limit that is set, or 0
+	contenders []driver.Contender
+	others     []string
+}
+
+// readQueues reads the queues of a lock, each with a function.
+func readQueues(ctx context.Context, s *session, lock string, read func(queue string) ([]driver.Contender, []string, error)) (queues []lockQueue, err error) {
+	add := func(kind driver.Kind, queue string) (q *lockQueue) {
+		if err == nil {
+			queues = append(queues, lockQueue{lock: lock, kind: kind, queue: queue})
+			q = &queues[len(queues)-1]
+			q.contenders, q.others, err = read(queue)
 		}
-		return append(held, g.add(lock, kind, lock, waitsFor(lock), 0, waits)...), nil
+		return q
 	}
-	for _, part := range []string{driver.Guards, driver.Leases} {
-		if !slices.Contains(others, part) {
-			continue
-		}
+	first := add(driver.Mutex, lock)
+	switch {
+	case err != nil:
+	case len(first.contenders) == 1 && first.contenders[0].Kind == driver.Plain:
+		first.kind = driver.Plain
+		add(driver.Plain, waitsFor(lock))
+	case slices.Contains(first.others, driver.Guards), slices.Contains(first.others, driver.Leases): // either may be missing
+		add(driver.Permit, lock+"/"+driver.Guards)
 		limit := 0
-		if part == driver.Leases && slices.Contains(others, driver.Limit) {
-			if limit, _, err = w.on.Limit(w.ctx, lock, 0); err != nil && !errors.Is(err, driver.ErrLimit) {
-				return nil, err
+		if err == nil && slices.Contains(queues[0].others, driver.Limit) {
+			if limit, _, err = s.Limit(ctx, lock, 0); errors.Is(err, driver.ErrLimit) {
+				limit, err = 0, nil
 			}
 		}
-		queue := lock + "/" + part
-		contenders, _, err := w.inspect(queue)
-		if err != nil {
-			return nil, err
+		if leases := add(driver.Permit, lock+"/"+driver.Leases); leases != nil {
+			leases.limit = limit
 		}
-		held = append(held, g.add(lock, driver.Permit, queue, queue, limit, contenders)...)
 	}
-	return held, nil
+	return queues, err
 }
 
 // inspect returns the contenders of a queue. The wait reads each node once, because what
@@ -132,26 +140,29 @@ func (w *nestedWait) inspect(queue string) ([]driver.Contender, []string, error)
 	return contenders, others, err
 }
 
-// add adds contenders of a queue, whose name in the graph may differ from the service's.
-// It returns what those hold that may wait.
-func (g *graph) add(lock string, kind driver.Kind, name, queue string, limit int, contenders []driver.Contender) (held []nodedata.Hold) {
-	for i, c := range contenders {
+// add adds the contenders of a queue. It returns what those hold that may wait.
+func (g *graph) add(q lockQueue) (held []nodedata.Hold) {
+	name := q.queue
+	if q.kind == driver.Plain { // those that wait stand behind the holder
+		name = q.lock
+	}
+	for i, c := range q.contenders {
 		owner := nodedata.Parse(c.Data)
-		n := graphNode{driver.Located{Queue: queue, Node: c.Node}, lock, cmp.Or(kind, c.Kind), c.Joined, owner}
+		n := graphNode{driver.Located{Queue: q.queue, Node: c.Node}, q.lock, cmp.Or(q.kind, c.Kind), c.Joined, owner}
 		var holds []waitgraph.Ref
 		for _, h := range owner.Holds {
 			holds = append(holds, refTo(h))
 		}
-		switch {
-		case queue != name: // shows a wait for a plain lock
+		switch q.queue {
+		case waitsFor(q.lock):
 			c.Kind = driver.Plain
-		case name == lock+"/"+driver.Guards:
+		case q.lock + "/" + driver.Guards:
 			c.Kind = driver.Guard
 		}
-		g.insert(name, limit, n, waitgraph.Contender{
+		g.insert(name, q.limit, n, waitgraph.Contender{
 			Node: c.Node, Created: c.Created, Ask: owner.Ask, Holds: holds, Unchecked: owner.Unchecked, Foreign: owner.Host == "" && owner.PID == 0,
 		})
-		if i > 0 || queue != name {
+		if i > 0 || q.queue != name {
 			held = append(held, owner.Holds...)
 		}
 	}

@@ -198,7 +198,8 @@ type Session interface {
 	Follow(ctx context.Context, queue string, head func([]Node) (n int, complete bool)) (Followed, error)
 
 	// Queues returns the names of all locks below prefix that have a contender, of any
-	// kind, sorted; an empty prefix means all.
+	// kind, sorted; an empty prefix means all. Those that the session has no right to
+	// read are among them, because they may be locks in use.
 	Queues(ctx context.Context, prefix string) ([]string, error)
 
 	// Break removes another contender's node, and logs that. The error is

@@ -28,11 +28,14 @@ first waiter asked.`,
 		Example: "  lockpool ls\n  lockpool ls orders --json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: inspecting(c, func(ctx context.Context, pool *lockpool.Pool, cmd *cobra.Command, args []string) error {
-			queues, err := surveyed(ctx, pool, strings.Join(args, ""))
-			if err != nil {
-				return err
+			g, err := pool.Waits(ctx, strings.Join(args, ""))
+			if err == nil {
+				err = list(cmd.OutOrStdout(), g.Queues, time.Now(), asJSON)
 			}
-			return list(cmd.OutOrStdout(), queues, time.Now(), asJSON)
+			if err == nil {
+				err = unread(g)
+			}
+			return err
 		}),
 	}
 	jsonFlag(cmd, &asJSON)
@@ -123,6 +126,7 @@ type contenderJSON struct {
 	Host    string    `json:"host,omitempty"`
 	PID     int       `json:"pid,omitempty"`
 	Trace   string    `json:"traceparent,omitempty"`
+	At      string    `json:"at,omitempty"`
 	Token   int64     `json:"token,omitempty"`
 	Session string    `json:"session"`
 	Node    string    `json:"node"`
@@ -134,7 +138,7 @@ func show(w io.Writer, q lockpool.Queue, now time.Time, asJSON bool) error {
 		out := queueJSON{Name: q.Name, Contenders: []contenderJSON{}, Foreign: append([]string{}, q.Foreign...)}
 		for _, c := range q.Contenders {
 			out.Contenders = append(out.Contenders, contenderJSON{
-				c.Holds, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.Token, c.Session, c.Node,
+				c.Holds, c.Kind, c.Permits, c.Asked.UTC(), c.Owner, c.Host, c.PID, c.Trace, c.At, c.Token, c.Session, c.Node,
 			})
 		}
 		return printJSON(w, out)
@@ -167,6 +171,9 @@ func details(c lockpool.Contender) []string {
 	}
 	if c.Trace != "" {
 		rows = append(rows, []string{"trace", quoted(c.Trace)})
+	}
+	if c.At != "" {
+		rows = append(rows, []string{"asked in", printable(c.At)})
 	}
 	return columns(append(rows, []string{"session", quoted(c.Session)}, []string{"node", quoted(c.Node)}))
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,33 +10,23 @@ import (
 	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lockpool/lockpool"
 )
 
-// surveyed returns the queues of the locks below prefix that have a holder or a
-// waiter, sorted by name. It leaves out those whose names no pool accepts.
-func surveyed(ctx context.Context, pool *lockpool.Pool, prefix string) ([]lockpool.Queue, error) {
-	names, err := pool.List(ctx, prefix)
-	if err != nil {
-		return nil, err
+// unread returns the error that some locks could not be read, if there are any.
+func unread(g lockpool.WaitGraph) error {
+	if len(g.Unread) == 0 {
+		return nil
 	}
-	const readers = 4 // each makes many reads at a time
-	queues := make([]lockpool.Queue, len(names))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(readers)
-	for i, name := range names {
-		g.Go(func() (err error) {
-			queues[i], err = pool.Queue(ctx, name)
-			if errors.Is(err, lockpool.ErrInvalidName) {
-				return nil
-			}
-			return err
-		})
+	var names []string
+	for _, name := range g.Unread[:min(len(g.Unread), 3)] {
+		names = append(names, quoted(name))
 	}
-	err = g.Wait()
-	return slices.DeleteFunc(queues, func(q lockpool.Queue) bool { return len(q.Contenders) == 0 }), err
+	if more := len(g.Unread) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Errorf("%w to read %s", lockpool.ErrNoPermission, strings.Join(names, ", "))
 }
 
 // summary is what one line says about a lock.

@@ -73,6 +73,7 @@ type top struct {
 // survey is what was seen of the locks.
 type survey struct {
 	queues []lockpool.Queue // the most contended first
+	graph  lockpool.WaitGraph
 	began  time.Time
 	took   time.Duration
 	err    error
@@ -94,10 +95,11 @@ const (
 func (t *top) look() tea.Msg {
 	s := survey{began: time.Now()}
 	s.err = reaching(t.pool, func(ctx context.Context) (err error) {
-		s.queues, err = surveyed(ctx, t.pool, t.prefix)
+		s.graph, err = t.pool.Waits(ctx, t.prefix)
 		return err
 	})
 	s.took = time.Since(s.began)
+	s.queues = s.graph.Queues
 	slices.SortFunc(s.queues, byContention)
 	return s
 }
@@ -143,7 +145,7 @@ func (t *top) update(s survey) {
 		return
 	}
 	noteGrants(t.latest, s)
-	t.latest, t.forest = s, newForest(s.queues)
+	t.latest, t.forest = s, newForest(s.graph)
 }
 
 // noteGrants sets the time of the grant for those that waited in the survey before, or
@@ -342,6 +344,12 @@ func (t *top) title() string {
 		below = " below " + quoted(t.prefix)
 	}
 	title := fmt.Sprintf("%s%s, %s", count(len(t.latest.queues), "lock"), below, count(n, "waiter"))
+	if n := len(t.latest.graph.Deadlocks); n > 0 {
+		title += ", " + count(n, "deadlock")
+	}
+	if n := len(t.latest.graph.Unread); n > 0 {
+		title += fmt.Sprintf(", %s not read for want of rights", count(n, "name"))
+	}
 	const late = 2 * time.Second
 	if t.latest.err != nil || t.now.Sub(t.latest.began) > t.latest.took+t.rest()+late {
 		title = fmt.Sprintf("%s, seen %s ago", title, waitedFor(t.now, t.latest.began))

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -98,10 +99,10 @@ func TestTopIsLive(t *testing.T) {
 orders/42: 1 holder, 2 waiters
 billing, process 101 on web1 holds it for ≤0s (mutex)
 ├─ cart, process 202 on web2 waits for 0s (mutex)
+│  in main.serve (main.go:57)
 │  holds stock/7, which others wait for:
 │  └─ depot, process 404 on web4 waits for 0s (mutex)
 └─ shop, process 303 on web3 waits for 0s (mutex)
-
 
 
 ↑↓ move  enter show  r revoke  b break  q quit
@@ -173,10 +174,10 @@ func TestTopActsOnWhatIsSelected(t *testing.T) {
 orders/42: 1 holder, 2 waiters
   billing, process 101 on web1 holds it for ≤0s (mutex)
   ├─ cart, process 202 on web2 waits for 0s (mutex)
+  │  in main.serve (main.go:57)
   │  holds stock/7, which others wait for:
   │  └─ depot, process 404 on web4 waits for 0s (mutex)
 > └─ shop, process 303 on web3 waits for 0s (mutex)
-
 
 
 
@@ -196,34 +197,44 @@ node     _c_*-lock-0000000002
 	sc.contains("exit code 0")
 }
 
+// deadlocked are the contenders of a deadlock, of which others wait, and of a handle that
+// waits for permits beside it.
+func (s *shell) deadlocked(conn *zk.Conn) {
+	a, b := s.contender(conn, "a", "one", 101), s.contender(conn, "b", "two", 202)
+	s.contender(conn, "a", "two", 202, "b", b)
+	s.contender(conn, "b", "one", 101, "a", a)
+	s.contender(conn, "b", "three", 303)
+	c := s.contender(conn, "c", "four", 404)
+	s.contender(conn, "c", "five", 505)
+	s.contender(conn, "a", "four", 404, "c", c)
+}
+
 // The tree follows waiters that hold other locks, and ends where it would go round.
 func TestTreeEndsAtDeadlocks(t *testing.T) {
-	at := func(lock string, pid int, holds bool, trace string) lockpool.Contender {
-		c := lockpool.Contender{Node: fmt.Sprint(lock, pid, holds), Kind: "mutex", Host: "web", PID: pid, Holds: holds}
-		if trace != "" {
-			c.Trace = "00-" + trace + "-" + trace + "-01"
-		}
-		return c
-	}
-	queues := []lockpool.Queue{
-		{Name: "a", Contenders: []lockpool.Contender{at("a", 1, true, "x"), at("a", 2, false, ""), at("a", 3, false, "u")}},
-		{Name: "b", Contenders: []lockpool.Contender{at("b", 2, true, ""), at("b", 1, false, "x"), at("b", 4, false, "")}},
-		{Name: "c", Contenders: []lockpool.Contender{at("c", 3, true, "v"), at("c", 5, false, "")}}, // another request of process 3
-	}
-	var lines []string
-	for _, l := range newForest(queues).tree(&queues[0], time.Time{}) {
-		lines = append(lines, l.text)
-	}
+	s := newShell(t)
+	s.deadlocked(s.Dial())
 	require.Equal(t, `
-process 1 on web holds it for - (mutex)
-  and waits for b, which process 2 on web holds
-├─ process 2 on web waits for - (mutex)
+a: 1 holder, 2 waiters
+one, process 101 on web1 holds it for ≤0s (mutex)
+  and waits for b, which two, process 202 on web2 holds: deadlock
+├─ two, process 202 on web2 waits for 0s (mutex)
+│  in main.serve (main.go:57)
 │  holds b, which others wait for:
-│  ├─ process 1 on web waits for - (mutex)
-│  │  holds a, which is above: perhaps a deadlock
-│  └─ process 4 on web waits for - (mutex)
-└─ process 3 on web waits for - (mutex)
-`, "\n"+strings.Join(lines, "\n")+"\n")
+│  ├─ one, process 101 on web1 waits for 0s (mutex)
+│  │  in main.serve (main.go:57)
+│  │  holds a, which is above: deadlock
+│  └─ three, process 303 on web3 waits for 0s (mutex)
+└─ four, process 404 on web4 waits for 0s (mutex)
+   in main.serve (main.go:57)
+   holds c, which others wait for:
+   └─ five, process 505 on web5 waits for 0s (mutex)
+
+5 waiters, 1 deadlock
+`[1:], normalized(s.prints("waits")))
+	sc := s.screen(90, 30, "top")
+	sc.contains("3 locks, 5 waiters, 1 deadlock", "holds a, which is above: deadlock")
+	sc.press("q")
+	sc.contains("exit code 0")
 }
 
 func TestTopInSmallTerminals(t *testing.T) {

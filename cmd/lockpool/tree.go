@@ -9,55 +9,38 @@ import (
 	"github.com/lockpool/lockpool"
 )
 
-// forest knows who blocks whom in all locks of a survey.
+// forest knows who waits for whom in all locks of a survey.
 type forest struct {
-	queues []lockpool.Queue
-	places map[string][]place // of each process
+	lockpool.WaitGraph
+	queues     map[string]*lockpool.Queue
+	parties    map[position][]int // that hold a lock, or wait for it, with a node
+	deadlocked []bool             // whether each party is in a deadlock
 }
 
-// place is where a contender stands.
-type place struct {
-	queue     *lockpool.Queue
-	contender *lockpool.Contender
-}
+// position is the place of a contender.
+type position struct{ lock, node string }
 
-// processOf identifies the process of a contender, or else its session.
-func processOf(c *lockpool.Contender) string {
-	if c.Host == "" && c.PID == 0 {
-		return c.Session
+func newForest(g lockpool.WaitGraph) *forest {
+	f := &forest{g, map[string]*lockpool.Queue{}, map[position][]int{}, make([]bool, len(g.Parties))}
+	for i := range g.Queues {
+		f.queues[g.Queues[i].Name] = &g.Queues[i]
 	}
-	return fmt.Sprintf("%d %s", c.PID, c.Host)
-}
-
-func newForest(queues []lockpool.Queue) *forest {
-	f := &forest{queues, map[string][]place{}}
-	for i := range queues {
-		q := &queues[i]
-		for j := range q.Contenders {
-			c := &q.Contenders[j]
-			f.places[processOf(c)] = append(f.places[processOf(c)], place{q, c})
+	for i, p := range g.Parties {
+		stands := slices.Clone(p.Holds)
+		if p.Wait != nil {
+			stands = append(stands, *p.Wait)
+		}
+		for _, s := range stands {
+			at := position{s.Lock, s.Node}
+			f.parties[at] = append(f.parties[at], i)
+		}
+	}
+	for _, deadlock := range g.Deadlocks {
+		for _, i := range deadlock {
+			f.deadlocked[i] = true
 		}
 	}
 	return f
-}
-
-// elsewhere returns where the process of a contender of q stands in other queues, as a
-// holder or as a waiter. If both have a trace, it must be the same: a process may
-// serve many requests.
-func (f *forest) elsewhere(q *lockpool.Queue, c *lockpool.Contender, holds bool) (found []place) {
-	for _, p := range f.places[processOf(c)] {
-		other := c.Trace != "" && p.contender.Trace != "" && traceID(c) != traceID(p.contender)
-		if p.queue != q && p.contender.Holds == holds && !other {
-			found = append(found, p)
-		}
-	}
-	return found
-}
-
-// traceID returns the part of a traceparent that names the trace.
-func traceID(c *lockpool.Contender) string {
-	parts := strings.Split(c.Trace, "-")
-	return parts[min(1, len(parts)-1)]
 }
 
 // line is a line of a tree.
@@ -66,23 +49,36 @@ type line struct {
 	contender *lockpool.Contender // of the tree's lock; nil if the line is about something else
 }
 
-// tree returns who blocks whom from the lock on: its holders, below them its waiters, and
-// below each of those the waiters of the locks that it holds meanwhile.
+// tree returns who waits for whom from the lock on: its holders, below them its waiters,
+// and below each of those the waiters of the locks that it holds meanwhile.
 func (f *forest) tree(q *lockpool.Queue, now time.Time) (lines []line) {
+	return f.treeOf(q, map[string]bool{}, now)
+}
+
+// treeOf is tree, with the locks whose waiters have been shown.
+func (f *forest) treeOf(q *lockpool.Queue, shown map[string]bool, now time.Time) (lines []line) {
 	for i := range q.Contenders {
 		c := &q.Contenders[i]
 		if !c.Holds {
 			continue
 		}
 		lines = append(lines, line{fmt.Sprintf("%s holds it for %s (%s)", who(*c), heldFor(now, heldSince(*c)), kindOf(*c)), c})
-		for _, p := range f.elsewhere(q, c, false) {
-			lines = append(lines, line{fmt.Sprintf("  and waits for %s, which %s", quoted(p.queue.Name), heldBy(p.queue)), nil})
+		for _, p := range f.parties[position{q.Name, c.Node}] {
+			wait := f.Parties[p].Wait
+			if wait == nil {
+				continue
+			}
+			text := fmt.Sprintf("  and waits for %s, which %s", quoted(wait.Lock), heldBy(f.queues[wait.Lock]))
+			if f.deadlocked[p] {
+				text += ": deadlock"
+			}
+			lines = append(lines, line{text, nil})
 		}
 	}
 	if len(lines) == 0 {
 		lines = append(lines, line{"nobody holds it", nil})
 	}
-	return append(lines, f.waiters(q, []*lockpool.Queue{q}, "", now)...)
+	return append(lines, f.waiters(q, []string{q.Name}, shown, "", now)...)
 }
 
 func heldBy(q *lockpool.Queue) string {
@@ -98,7 +94,8 @@ func heldBy(q *lockpool.Queue) string {
 
 // waiters returns the lines below the holders of q. path is the locks from the tree's
 // root down to q.
-func (f *forest) waiters(q *lockpool.Queue, path []*lockpool.Queue, indent string, now time.Time) (lines []line) {
+func (f *forest) waiters(q *lockpool.Queue, path []string, shown map[string]bool, indent string, now time.Time) (lines []line) {
+	shown[q.Name] = true
 	var waiting []*lockpool.Contender
 	for i := range q.Contenders {
 		if c := &q.Contenders[i]; !c.Holds {
@@ -115,16 +112,56 @@ func (f *forest) waiters(q *lockpool.Queue, path []*lockpool.Queue, indent strin
 			l.contender = nil
 		}
 		lines = append(lines, l)
-		for _, p := range f.elsewhere(q, c, true) {
-			text := indent + below + "holds " + quoted(p.queue.Name)
-			switch {
-			case slices.Contains(path, p.queue):
-				lines = append(lines, line{text + ", which is above: perhaps a deadlock", nil})
-			case slices.ContainsFunc(p.queue.Contenders, func(c lockpool.Contender) bool { return !c.Holds }):
-				lines = append(lines, line{text + ", which others wait for:", nil})
-				lines = append(lines, f.waiters(p.queue, append(slices.Clone(path), p.queue), indent+below, now)...)
+		if c.At != "" {
+			lines = append(lines, line{indent + below + "in " + printable(c.At), nil})
+		}
+		for _, p := range f.parties[position{q.Name, c.Node}] {
+			for _, held := range f.Parties[p].Holds {
+				text, of := indent+below+"holds "+quoted(held.Lock), f.queues[held.Lock]
+				switch {
+				case slices.Contains(path, held.Lock) && f.deadlocked[p]:
+					lines = append(lines, line{text + ", which is above: deadlock", nil})
+				case slices.Contains(path, held.Lock):
+					lines = append(lines, line{text + ", which is above", nil})
+				case !slices.ContainsFunc(of.Contenders, func(c lockpool.Contender) bool { return !c.Holds }):
+				case shown[held.Lock]:
+					lines = append(lines, line{text + ", whose waiters are shown above", nil})
+				default:
+					lines = append(lines, line{text + ", which others wait for:", nil})
+					lines = append(lines, f.waiters(of, append(slices.Clone(path), held.Lock), shown, indent+below, now)...)
+				}
 			}
 		}
 	}
 	return lines
+}
+
+// String returns the trees of all locks that somebody waits for, each below its name: first
+// those of locks whose holders wait for nothing, then those of deadlocks.
+func (f *forest) String(now time.Time) string {
+	var b strings.Builder
+	shown := map[string]bool{}
+	grow := func(q *lockpool.Queue) {
+		s := summarize(*q)
+		if s.waiters == 0 || shown[q.Name] {
+			return
+		}
+		fmt.Fprintf(&b, "%s: %s, %s\n", quoted(q.Name), count(s.holders, "holder"), count(s.waiters, "waiter"))
+		for _, l := range f.treeOf(q, shown, now) {
+			fmt.Fprintln(&b, l.text)
+		}
+		b.WriteString("\n")
+	}
+	for i := range f.Queues {
+		q := &f.Queues[i]
+		if !slices.ContainsFunc(q.Contenders, func(c lockpool.Contender) bool {
+			return c.Holds && slices.ContainsFunc(f.parties[position{q.Name, c.Node}], func(p int) bool { return f.Parties[p].Wait != nil })
+		}) {
+			grow(q)
+		}
+	}
+	for i := range f.Queues {
+		grow(&f.Queues[i])
+	}
+	return b.String()
 }

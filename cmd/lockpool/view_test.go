@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"regexp"
@@ -38,8 +39,8 @@ func (s *shell) fails(code int, line string, args ...string) {
 }
 
 // contender adds a contender to a queue, as a process on another machine would, and
-// returns its node.
-func (s *shell) contender(conn *zk.Conn, name, owner string, pid int) (node string) {
+// returns its node. It may say what it holds: the names of locks, each with a node.
+func (s *shell) contender(conn *zk.Conn, name, owner string, pid int, holds ...string) (node string) {
 	s.Helper()
 	path := ""
 	for part := range strings.SplitSeq(s.Chroot[1:]+"/"+name, "/") {
@@ -49,6 +50,13 @@ func (s *shell) contender(conn *zk.Conn, name, owner string, pid int) (node stri
 		}
 	}
 	data := fmt.Sprintf(`{"owner":%q,"host":"web%d","pid":%d}`, owner, pid/100, pid)
+	if len(holds) > 0 {
+		var list []string
+		for i := 0; i < len(holds); i += 2 {
+			list = append(list, fmt.Sprintf(`{"lock":%q,"node":%q}`, holds[i], holds[i+1]))
+		}
+		data = fmt.Sprintf(`%s,"ask":"%d","at":"main.serve (main.go:57)","holds":[%s]}`, data[:len(data)-1], pid, strings.Join(list, ","))
+	}
 	node, err := conn.CreateProtectedEphemeralSequential(path+"/lock-", []byte(data), zk.WorldACL(zk.PermAll))
 	require.NoError(s, err)
 	return node[len(path)+1:]
@@ -58,8 +66,8 @@ func (s *shell) contender(conn *zk.Conn, name, owner string, pid int) (node stri
 // holds the stock, for which a third waits.
 func (s *shell) contend(conn *zk.Conn) {
 	s.contender(conn, "orders/42", "billing", 101)
-	s.contender(conn, "stock/7", "cart", 202)
-	s.contender(conn, "orders/42", "cart", 202)
+	stock := s.contender(conn, "stock/7", "cart", 202)
+	s.contender(conn, "orders/42", "cart", 202, "stock/7", stock)
 	s.contender(conn, "orders/42", "shop", 303)
 	s.contender(conn, "stock/7", "depot", 404)
 	s.contender(conn, "cron/backup", "cron", 505)
@@ -158,6 +166,72 @@ func TestJSONIsStable(t *testing.T) {
 	]}`, scrubbed("show", "a", "--json"))
 }
 
+func TestWaits(t *testing.T) {
+	s := newShell(t)
+	require.Equal(t, "0 waiters, 0 deadlocks\n", s.prints("waits"))
+	require.JSONEq(t, `{"parties": [], "deadlocks": [], "unread": []}`, s.prints("waits", "--format", "json"))
+	s.fails(118, "there is no format png; use text, json, dot or svg", "waits", "--format", "png")
+	s.contend(s.Dial())
+	require.Equal(t, `
+orders/42: 1 holder, 2 waiters
+billing, process 101 on web1 holds it for ≤0s (mutex)
+├─ cart, process 202 on web2 waits for 0s (mutex)
+│  in main.serve (main.go:57)
+│  holds stock/7, which others wait for:
+│  └─ depot, process 404 on web4 waits for 0s (mutex)
+└─ shop, process 303 on web3 waits for 0s (mutex)
+
+3 waiters, 0 deadlocks
+`[1:], normalized(s.prints("waits")))
+	require.Equal(t, `
+stock/7: 1 holder, 1 waiter
+cart, process 202 on web2 holds it for ≤0s (mutex)
+└─ depot, process 404 on web4 waits for 0s (mutex)
+
+1 waiter, 0 deadlocks
+`[1:], normalized(s.prints("waits", "stock")))
+	text := regexp.MustCompile(`\d{4}-[^"]*Z`).ReplaceAllString(s.prints("waits", "--format", "json"), "time")
+	require.JSONEq(t, `{"deadlocks": [], "unread": [], "parties": [
+		{"owner": "cron", "host": "web5", "pid": 505, "waits_for": null, "behind": [],
+			"holds": [{"lock": "cron/backup", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000000"}]},
+		{"owner": "billing", "host": "web1", "pid": 101, "waits_for": null, "behind": [],
+			"holds": [{"lock": "orders/42", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000000"}]},
+		{"owner": "cart", "host": "web2", "pid": 202, "behind": [1],
+			"waits_for": {"lock": "orders/42", "kind": "mutex", "asked": "time", "at": "main.serve (main.go:57)", "session": "*", "node": "_c_*-lock-0000000001"},
+			"holds": [{"lock": "stock/7", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000000"}]},
+		{"owner": "shop", "host": "web3", "pid": 303, "behind": [2], "holds": [],
+			"waits_for": {"lock": "orders/42", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000002"}},
+		{"owner": "depot", "host": "web4", "pid": 404, "behind": [2], "holds": [],
+			"waits_for": {"lock": "stock/7", "kind": "mutex", "asked": "time", "session": "*", "node": "_c_*-lock-0000000001"}}
+	]}`, ids.ReplaceAllString(text, "$1*"))
+	require.Contains(t, s.prints("waits", "--format", "dot"), `[label=" waits for stock/7 "]`)
+	require.Contains(t, normalized(s.prints("show", "orders/42")), "\n  asked in  main.serve (main.go:57)\n")
+	svg := s.prints("waits", "--format", "svg")
+	require.NoError(t, xml.Unmarshal([]byte(svg), new(struct {
+		XMLName xml.Name `xml:"http://www.w3.org/2000/svg svg"`
+	})))
+	require.Contains(t, svg, ">depot<")
+	s.env = append(s.env, "PATH=")
+	s.fails(119, `drawing with Graphviz: exec: "dot": executable file not found in $PATH; install Graphviz, or use --format dot`, "waits", "--format", "svg")
+}
+
+// What cannot be read is said, and the rest shown.
+func TestMissingRightsHideOnlyWhatTheyAreMissingOn(t *testing.T) {
+	s := newShell(t)
+	s.contender(s.Dial(), "a", "billing", 101)
+	s.Restrict("/secret", zk.PermCreate)
+	for _, args := range [][]string{{"ls"}, {"waits"}} {
+		code, stdout, stderr := s.run(args...)
+		require.Equal(t, 119, code)
+		require.NotEmpty(t, stdout)
+		require.Equal(t, "lockpool: no permission to read secret; ask for the right, or give (other) credentials with --credentials-file or LOCKPOOL_CREDENTIALS\n", stderr)
+	}
+	sc := s.screen(90, 16, "top")
+	sc.contains("1 lock, 0 waiters, 1 name not read for want of rights")
+	sc.press("q")
+	sc.contains("exit code 0")
+}
+
 // Names that a terminal would obey, or show as something else, are escaped wherever they
 // are printed.
 func TestHostileNamesAreEscaped(t *testing.T) {
@@ -175,6 +249,8 @@ func TestHostileNamesAreEscaped(t *testing.T) {
 	}{
 		{[]string{"ls"}, escaped + "  mutex"},
 		{[]string{"ls", "--json"}, `"name": ` + escaped},
+		{[]string{"waits"}, "0 waiters"},
+		{[]string{"waits", "--format", "json"}, `"lock": ` + escaped},
 		{[]string{"show", hostile}, `lockpool knows: "\u2028foreign"`},
 		{[]string{"show", hostile, "--json"}, `"\u2028foreign"`},
 		{[]string{"break", "--yes", hostile}, escaped + " is taken from process 101 on web1"},

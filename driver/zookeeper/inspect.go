@@ -201,8 +201,8 @@ func (s *Session) Queues(ctx context.Context, prefix string) (names []string, er
 }
 
 // readLocks is a read of a lock's directory, and then of the names below it. It calls found
-// with each name that has a contender, or whose plain lock has a holder. The empty name is
-// the root.
+// with each name that has a contender, or whose plain lock has a holder, and with those
+// below that cannot be read. The empty name is the root.
 func (s *Session) readLocks(name string, found func(name string)) read {
 	dir, begin := s.path(name), name+"/"
 	if name == "" {
@@ -219,7 +219,16 @@ func (s *Session) readLocks(name string, found func(name string)) read {
 				inUse = name != ""
 			case path == driver.Records, path == driver.Waits, path == "zookeeper" && s.cfg.Chroot == "": // the latter is the server's own
 			default:
-				more = append(more, s.readLocks(path, found))
+				below := s.readLocks(path, found)
+				answered := below.answered
+				below.answered = func(q *request) ([]read, error) {
+					if errors.Is(q.err, zk.ErrNoAuth) {
+						found(path)
+						return nil, nil
+					}
+					return answered(q)
+				}
+				more = append(more, below)
 			}
 		}
 		if inUse {

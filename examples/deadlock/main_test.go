@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/examples/internal/exampletest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+func requireStory(t *testing.T, p *exampletest.Program) {
+	err := p.Run()
+	t.Logf("\n%s", p.Stdout)
+	require.NoError(t, err, p.Stderr)
+	require.Empty(t, p.Stderr.String())
+	p.RequireClean(t)
+	const (
+		pay    = `\w+\.\(\*teller\)\.pay\S* \(transfer\.go:\d+\)`
+		refund = `\w+\.\(\*teller\)\.refund\S* \(transfer\.go:\d+\)`
+	)
+	for _, part := range []string{
+		`(?m)^(└─ )?billing holds accounts/customer, and waits for accounts/shop in ` + pay + `$`,
+		`(?m)^(└─ )?refunds holds accounts/shop, and waits for accounts/customer in ` + refund + `$`,
+		`(?m)^   └─ (billing|refunds), as above$`,
+		`is the victim: lockpool: lock "accounts/\S+": deadlock: this call \((billing|refunds), process \d+ on .*` + pay,
+		`is the victim: .*` + refund,
+		`has unlocked everything, and begins again\n`,
+		`Both transfers have been made, each once\.\n$`,
+	} {
+		require.Regexp(t, part, p.Stdout)
+	}
+	require.Equal(t, 1, strings.Count(p.Stdout.String(), "is the victim"))
+	require.Equal(t, 2, strings.Count(p.Stdout.String(), "is done"))
+}
+
+func requirePicture(t *testing.T, file string) {
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var svg struct {
+		XMLName xml.Name `xml:"http://www.w3.org/2000/svg svg"`
+		Inner   string   `xml:",innerxml"`
+	}
+	require.NoError(t, xml.Unmarshal(text, &svg))
+	require.Less(t, len(text), 6_000)
+	for _, part := range []string{">billing<", ">refunds<", ">holds accounts/shop<", "waits for accounts/customer", `fill="white"`} {
+		require.Contains(t, svg.Inner, part)
+	}
+}
+
+func TestStoryOnEmbeddedServer(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "picture.svg")
+	p := exampletest.New(t, "-svg", file)
+	p.Env = append(p.Env, "PATH="+os.Getenv("PATH")) // of Graphviz
+	requireStory(t, p)
+	requirePicture(t, file)
+}
+
+func TestStoryOnRunningServer(t *testing.T) {
+	t.Parallel()
+	requireStory(t, exampletest.New(t, "-zookeeper", zktest.StartReal(t).Addr()))
+}
+
+func TestGuidePictureIsCurrent(t *testing.T) {
+	t.Parallel()
+	requirePicture(t, "deadlock.svg")
+}
+
+func TestInterruptDuringTheDeadlockLeavesNothing(t *testing.T) {
+	t.Parallel()
+	p := exampletest.New(t)
+	require.NoError(t, p.Start())
+	require.Eventually(t, func() bool { return strings.Contains(p.Stdout.String(), "as above") }, 30*time.Second, time.Millisecond)
+	require.NoError(t, p.Process.Signal(os.Interrupt))
+	p.RequireExit(t, 1)
+	require.Regexp(t, `^deadlock: stopped: .+\n$`, p.Stderr)
+	p.RequireClean(t)
+}
+
+func TestMisuseIsAClearError(t *testing.T) {
+	t.Parallel()
+	exampletest.RequireErrors(t, "usage: deadlock [-zookeeper HOST:PORT] [-svg FILE]", []exampletest.Misuse{
+		{Name: "an argument", Args: []string{"127.0.0.1:2181"}, Code: 2, Error: `unexpected argument "127.0.0.1:2181"`},
+		{Name: "no file", Args: []string{"-svg", ""}, Code: 2, Error: "the name of the file is empty"},
+		{Name: "no server", Args: []string{"-zookeeper", "127.0.0.1:1"}, Code: 1, Error: "connection refused"},
+	})
+}

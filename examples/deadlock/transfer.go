@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockpool/lockpool"
+	_ "github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/examples/internal/process"
+)
+
+const (
+	customer = "accounts/customer"
+	shop     = "accounts/shop"
+)
+
+// teller is one of the processes that transfer money.
+type teller struct {
+	*process.Worker
+	pool  *lockpool.Pool
+	dir   string // of the balances
+	other func() // waits until the other teller holds its first lock
+}
+
+// jobs are what a teller can be told to do.
+var jobs = map[string]func(*teller, context.Context) error{
+	"pay":    (*teller).pay,
+	"refund": (*teller).refund,
+}
+
+// pay transfers 30 from the customer to the shop.
+func (t *teller) pay(ctx context.Context) error {
+	return t.pool.Do(ctx, customer, func(ctx context.Context) error {
+		t.say("holds %s", customer)
+		if balance, err := t.balance(customer); err != nil || balance < 30 {
+			return errors.Join(err, errors.New("not enough money"))
+		}
+		t.other()
+		return t.pool.Do(ctx, shop, func(context.Context) error {
+			return errors.Join(t.add(customer, -30), t.add(shop, 30))
+		})
+	})
+}
+
+// refund transfers 10 from the shop to the customer. It locks the accounts in the other
+// order than pay. With LockAll(ctx, []string{customer, shop}) in both, they could not wait
+// for each other; where a function locks something that its caller does not know of, that
+// is not as simple.
+func (t *teller) refund(ctx context.Context) error {
+	return t.pool.Do(ctx, shop, func(ctx context.Context) error {
+		t.say("holds %s", shop)
+		if balance, err := t.balance(shop); err != nil || balance < 10 {
+			return errors.Join(err, errors.New("not enough money"))
+		}
+		t.other()
+		return t.pool.Do(ctx, customer, func(context.Context) error {
+			return errors.Join(t.add(shop, -10), t.add(customer, 10))
+		})
+	})
+}
+
+// untilNoDeadlock does a job, and does it again if it was the victim of a deadlock. By then
+// nothing has been written, and its locks are free, so that the others can go on.
+func (t *teller) untilNoDeadlock(ctx context.Context, job func(*teller, context.Context) error) error {
+	for {
+		err := job(t, ctx)
+		if !errors.Is(err, lockpool.ErrDeadlock) {
+			return err
+		}
+		t.say("is the victim: %v", err)
+		t.say("has unlocked everything, and begins again")
+	}
+}
+
+// balance returns the balance of an account.
+func (t *teller) balance(account string) (int, error) {
+	text, err := os.ReadFile(file(t.dir, account))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(text))
+}
+
+// add changes the balance of an account, which must be locked.
+func (t *teller) add(account string, amount int) error {
+	balance, err := t.balance(account)
+	if err != nil {
+		return err
+	}
+	return write(t.dir, account, balance+amount)
+}
+
+func write(dir, account string, balance int) error {
+	return os.WriteFile(file(dir, account), []byte(strconv.Itoa(balance)), 0o666)
+}
+
+func file(dir, account string) string {
+	return filepath.Join(dir, strings.ReplaceAll(account, "/", "-"))
+}
+
+// checkAfter is longer than the default of 500 ms, because the program wants to look at the
+// deadlock before it ends.
+const checkAfter = 2 * time.Second
+
+// open opens a pool on the locks of the program whose process ID that is.
+func open(address string, pid int, owner string) (*lockpool.Pool, error) {
+	return lockpool.Open("zookeeper", fmt.Sprintf("%s/deadlock-%d?session_timeout=10s", address, pid),
+		lockpool.WithOwner(owner), lockpool.WithDeadlockCheck(checkAfter))
+}
+
+// order is what a teller is told to do. It then receives a message when the other one holds
+// its first lock.
+type order struct{ Dir, Job string }
+
+// report is a message of a teller.
+type report struct {
+	Text, State, Failure string
+}
+
+// The states of a teller.
+const (
+	ready   = "ready"
+	holding = "holding" // its first lock
+	asking  = "asking"  // for its second lock
+	done    = "done"
+)
+
+func (t *teller) say(format string, args ...any) { t.Send(report{Text: fmt.Sprintf(format, args...)}) }
+
+// runTeller is the teller that runs in this process.
+func runTeller(worker *process.Worker, address string) {
+	if err := work(worker, address); err != nil {
+		worker.Send(report{Failure: err.Error()})
+	}
+}
+
+func work(worker *process.Worker, address string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	pool, err := open(address, os.Getppid(), worker.Name)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	// Open does not connect. Ping does, to find a wrong address early.
+	pingCtx, stop := context.WithTimeout(ctx, 3*time.Second)
+	err = pool.Ping(pingCtx)
+	stop()
+	if err != nil {
+		return err
+	}
+	worker.Send(report{State: ready})
+	var o order
+	if worker.Receive(&o) != nil { // stopped
+		return nil
+	}
+	meet := make(chan struct{})
+	go func() { // ends with the input, or with the process
+		defer cancel()
+		if worker.Receive(new(string)) == nil {
+			close(meet)
+			_ = worker.Receive(new(string)) // the end of the input
+		}
+	}()
+	t := &teller{worker, pool, o.Dir, func() {
+		worker.Send(report{State: holding})
+		select {
+		case <-meet:
+		case <-ctx.Done():
+		}
+		worker.Send(report{Text: "asks for the other account", State: asking})
+	}}
+	err = t.untilNoDeadlock(ctx, jobs[o.Job])
+	if ctx.Err() != nil { // stopped
+		return nil
+	}
+	if err == nil {
+		t.Send(report{Text: "is done", State: done})
+		<-ctx.Done()
+	}
+	return err
+}
