@@ -361,3 +361,24 @@ func TestSeveralDeadlocks(t *testing.T) {
 		require.Less(t, after, time.Second)
 	})
 }
+
+// A circle may close without a new call: when a wait for permits becomes the first.
+func TestDeadlockThatAGuardClosesLate(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		one, two, visitor := &party{Handle: b.Handle(b.Pool())}, &party{Handle: b.Handle(b.Pool())}, &party{Handle: b.Handle(b.Pool())}
+		require.NoError(t, permits(1, 3)(b.Ctx, one.Handle, "s"))
+		others := b.Acquire(b.Handle(b.Pool()).Semaphore("s", 3), 2)
+		require.NoError(t, exclusively(b.Ctx, two.Handle, "a"))
+		visitor.waitFor(b.Ctx, permits(1, 3), "s")
+		b.AwaitQueue("s/locks", 1)
+		two.waitFor(b.Ctx, permits(3, 3), "s")
+		b.AwaitQueue("s/locks", 2)
+		one.waitFor(b.Ctx, exclusively, "a")
+		time.Sleep(9 * time.Second) // the next look of the call that was made last comes after 15.5
+		b.Release(others)
+		victims, after := awaitVictims(t, b, []*party{one, two, visitor})
+		require.Equal(t, []int{1}, victims)
+		require.Less(t, after, 2*time.Second)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -32,6 +33,7 @@ type nestedWait struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	again   atomic.Bool                            // it has joined a queue since the last look began
 	looking chan struct{}                          // full while a look is under way, which uses the following
 	timer   *time.Timer                            // nil if it does not look
 	pause   time.Duration                          // before the next look
@@ -43,9 +45,10 @@ type nestedWait struct {
 	nodes []driver.Node // with which it waits: of a semaphore, the guard before the leases
 }
 
-// Whoever closes a circle asks last, and is its victim, so the first look that is answered
-// decides. Later looks find what this rule does not cover: that a semaphore's limit was
-// lowered, or that the last one does not look.
+// Whoever closes a circle joins a queue last, and is its victim, so the first look after
+// that which is answered decides. (A wait for permits joins the queue of the leases when
+// its guard is first, which may be long after the call.) Later looks find what this rule
+// does not cover: that a semaphore's limit was lowered, or that the last one does not look.
 const (
 	lookAgain       = time.Second      // from the first look to the second; from each later one twice as long
 	lookRarely      = 10 * time.Second // but no longer than this
@@ -172,17 +175,22 @@ func (w *nestedWait) explain(err error) error {
 	return err
 }
 
-// joined records the node with which the wait has joined a queue.
+// joined records the node with which the wait has joined a queue, and lets it look anew.
 func (w *nestedWait) joined(node driver.Node) {
 	if w == nil {
 		return
 	}
 	w.pool.mu.Lock()
 	defer w.pool.mu.Unlock()
+	isNew := !slices.Contains(w.nodes, node)
 	if node.Kind == driver.Permit && len(w.nodes) > 0 {
 		w.nodes = []driver.Node{w.nodes[0], node} // the guard stays
 	} else {
 		w.nodes = []driver.Node{node}
+	}
+	if isNew && w.timer != nil {
+		w.again.Store(true)
+		w.timer.Reset(w.pool.cfg.checkAfter)
 	}
 }
 
@@ -212,15 +220,22 @@ func (w *nestedWait) lookOnTime() {
 		return
 	}
 	defer w.pool.work.Done()
+	if w.again.Swap(false) {
+		w.pause = lookAgain
+	}
 	circle, err := w.look()
 	switch {
 	case circle != nil:
 		w.cancel(&DeadlockError{circle})
+		return
 	case err != nil && !errors.Is(err, driver.ErrNoPermission):
 		w.timer.Reset(lookAfterFailed)
 	default:
 		w.timer.Reset(w.pause)
 		w.pause = min(2*w.pause, lookRarely)
+	}
+	if w.again.Load() { // during the look
+		w.timer.Reset(w.pool.cfg.checkAfter)
 	}
 }
 

@@ -31,7 +31,7 @@ import (
 // A Contender stands in a queue.
 type Contender struct {
 	driver.Node
-	Created   int64  // order in which they asked
+	Created   int64  // order in which they asked; a lease asks when its guard lets it
 	Ask       string // identifies the wait, and is common to a guard and its lease; "" if unknown
 	Holds     []Ref  // what the handle held that asked; it counts only while the contender waits
 	Unchecked bool   // whoever asked does not look for deadlocks, and is no victim
@@ -134,7 +134,6 @@ type node struct {
 	*Contender
 	ref     Ref
 	queue   int
-	asked   int64 // Created of the guard, if it has one
 	waits   bool
 	holds   []int // of a wait: the contenders that cannot leave before it ends
 	keepers []int // the waits whose handles hold it
@@ -153,7 +152,7 @@ func newGraph(queues []Queue) *graph {
 			if name, ok := strings.CutSuffix(queue.Name, "/"+driver.Guards); ok && i == 0 && c.Kind == driver.Guard {
 				guards[name+"/"+driver.Leases] = len(g.nodes)
 			}
-			g.nodes = append(g.nodes, node{Contender: c, ref: ref, queue: q, asked: c.Created})
+			g.nodes = append(g.nodes, node{Contender: c, ref: ref, queue: q})
 		}
 	}
 	g.first = append(g.first, len(g.nodes))
@@ -174,7 +173,6 @@ func newGraph(queues []Queue) *graph {
 			alone.state(n.Limit)
 			n.waits = ok && n.Ask != "" && g.nodes[guard].Ask == n.Ask && n.Permits <= alone.limit && before.exhaust(n.Contender)
 			if n.waits {
-				n.asked = min(n.asked, g.nodes[guard].asked)
 				g.link(i, guard)
 			}
 		})
@@ -365,7 +363,7 @@ func (g *graph) last(component []way) int {
 			!slices.ContainsFunc(n.holds, func(h int) bool { return component[h].reached && g.nodes[h].Kind != driver.Guard }) {
 			continue
 		}
-		if last < 0 || cmp.Or(cmp.Compare(n.asked, g.nodes[last].asked), strings.Compare(n.Ask, g.nodes[last].Ask)) > 0 {
+		if last < 0 || cmp.Or(cmp.Compare(n.Created, g.nodes[last].Created), strings.Compare(n.Ask, g.nodes[last].Ask)) > 0 {
 			last = i
 		}
 	}

@@ -132,9 +132,9 @@ func TestFind(t *testing.T) {
 			[]Queue{queue("s/leases", 1, "s1", "s4 W"), queue("s/locks", 0, "g3 W", "g6 B y:m2"), queue("y", 0, "m2", "m5 A s/leases:s1")},
 			[]string{"g6[m2] s4 m5[s1]: g3 g6 m2 m5 s1 s4"},
 		},
-		"the guard says when it asked": {
+		"the lease says when it asked, which its guard let it late": {
 			[]Queue{queue("s/leases", 1, "s1", "s9 B y:m2"), queue("s/locks", 0, "g3 B y:m2"), queue("y", 0, "m2", "m5 A s/leases:s1")},
-			[]string{"m5[s1] s9[m2]: g3 m2 m5 s1 s9"},
+			[]string{"s9[m2] m5[s1]: g3 m2 m5 s1 s9"},
 		},
 		"overlapping circles": { // A waits for x, held by two readers who wait for what A holds
 			[]Queue{queue("x", 0, "r1", "r2", "w9 A y:m3 z:m4"), queue("y", 0, "m3", "m5 B x:r1"), queue("z", 0, "m4", "m6 C x:r2")},
