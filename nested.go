@@ -48,8 +48,7 @@ type nestedWait struct {
 // Whoever closes a circle joins a queue last, and is its victim, so the first look after
 // that which is answered decides. (A wait for permits joins the queue of the leases when
 // its guard is first, which may be long after the call.) Later looks find what this rule
-// does not cover: that a semaphore's limit was
-// lowered, or that the last one does not look.
+// does not cover: that a semaphore's limit was lowered, or that the last one does not look.
 const (
 	lookAgain       = time.Second      // from the first look to the second; from each later one twice as long
 	lookRarely      = 10 * time.Second // but no longer than this
@@ -233,11 +232,15 @@ func (w *nestedWait) lookOnTime() {
 		w.timer.Reset(w.pool.cfg.checkAfter)
 	case circle != nil:
 		w.cancel(&DeadlockError{circle})
+		return
 	case err != nil && !errors.Is(err, driver.ErrNoPermission):
 		w.timer.Reset(lookAfterFailed)
 	default:
 		w.timer.Reset(w.pause)
 		w.pause = min(2*w.pause, lookRarely)
+	}
+	if w.again.Load() { // during the look
+		w.timer.Reset(w.pool.cfg.checkAfter)
 	}
 }
 
