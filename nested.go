@@ -228,8 +228,6 @@ func (w *nestedWait) lookOnTime() {
 	}
 	circle, err := w.look()
 	switch {
-	case circle == nil && w.again.Load():
-		w.timer.Reset(w.pool.cfg.checkAfter)
 	case circle != nil:
 		w.cancel(&DeadlockError{circle})
 		return
