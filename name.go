@@ -52,7 +52,7 @@ const (
 )
 
 // reservedParts are the parts that are not allowed everywhere in a name.
-var reservedParts = []string{".", "..", "zookeeper", driver.Guards, driver.Leases, driver.Limit, driver.Records}
+var reservedParts = []string{".", "..", "zookeeper", driver.Guards, driver.Leases, driver.Limit, driver.Records, driver.Waits}
 
 // Unescape returns the text that [Escape] turned into part.
 func Unescape(part string) (string, error) {

@@ -249,8 +249,9 @@ type Session interface {
 	Verify(ctx context.Context, queue string, node Node) error
 
 	// VerifyAll asks the service, as Verify does, whether all the nodes, of any sessions,
-	// exist at one moment. The error is ErrRemoved if they do not, or if that of a plain
-	// lock can no longer be told from another one.
+	// exist at one moment: in one transaction, whose size is bounded (there is room for a few
+	// hundred nodes, and a permit has one each); more is an error. The error is ErrRemoved if
+	// they do not, or if that of a plain lock can no longer be told from another one.
 	VerifyAll(ctx context.Context, nodes ...Located) error
 
 	// Ping sends a request that a server cut off from the others cannot answer, and
@@ -360,7 +361,7 @@ type Node struct {
 	Limit   int    // of a Permit: the semaphore's limit that it states, or 0
 }
 
-// Located is a node and its queue.
+// Located is a node, of any session, and its queue; for a plain lock, that is its name.
 type Located struct {
 	Queue string
 	Node

@@ -148,7 +148,12 @@ func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.No
 	}
 	err = s.readAll(ctx, s.readChildren(dir, func(l *listing) (more []read) {
 		if len(l.children()) == 0 {
-			return []read{s.readPlain(dir, func(holder driver.Contender) { found = append(found, holder) })}
+			return []read{s.readPlain(dir, func(holder driver.Contender) {
+				if want != nil && !want(holder.Node) { // which only reading it tells
+					holder = driver.Contender{Node: holder.Node}
+				}
+				found = append(found, holder)
+			})}
 		}
 		for _, name := range l.children() {
 			if !isContender(name) {
@@ -157,19 +162,18 @@ func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.No
 		}
 		slices.Sort(others)
 		for i, node := range l.contenders() {
-			found = append(found, driver.Contender{Node: node})
 			if want != nil && !want(node) {
+				found = append(found, driver.Contender{Node: node})
 				continue
 			}
+			found = append(found, driver.Contender{}) // until it is read
 			more = append(more, s.readNode(dir+"/"+node.Name, func(q *request) {
 				found[i] = newContender(node, q.data, &q.stat)
 			}))
 		}
 		return more
 	}))
-	found = slices.DeleteFunc(found, func(c driver.Contender) bool { // those that have left
-		return c.Created == 0 && (want == nil || want(c.Node))
-	})
+	found = slices.DeleteFunc(found, func(c driver.Contender) bool { return c.Name == "" }) // those that have left
 	return found, others, err
 }
 

@@ -41,7 +41,7 @@ func (c *Connector) CheckName(name string) error {
 	case first == driver.Records:
 		return fmt.Errorf("%s is where the records of finished runs are", driver.Records)
 	case first == driver.Waits:
-		return fmt.Errorf("%s is where calls that wait for plain locks have nodes", driver.Waits)
+		return fmt.Errorf("%s is where calls that wait for plain locks have nodes; use another name", driver.Waits)
 	}
 	return nil
 }

@@ -204,48 +204,54 @@ func (s *Session) downgradeOps(dir string, node, read driver.Node, data []byte, 
 // exists: only a majority can agree to that, while a server that is cut off from the
 // majority still answers reads.
 func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) error {
-	path := s.paths(queue, node)[0]
-	err := s.checkExist(ctx, driver.Located{Queue: queue, Node: node})
+	path, err := s.checkExist(ctx, driver.Located{Queue: queue, Node: node})
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
-		s.plainNodes.forget(path, node)
+		s.plainNodes.forget(s.path(queue), node)
 		return driver.ErrRemoved
 	case err != nil && isAnswer(err):
-		s.plainNodes.markUncertain(path, node)
+		s.plainNodes.markUncertain(s.path(queue), node)
 		return explainError(err, "checking "+path, "READ", path)
 	}
 	return err
 }
 
-// VerifyAll implements driver.Session.
+// VerifyAll implements driver.Session. What it finds says nothing about which nodes the
+// session itself still has.
 func (s *Session) VerifyAll(ctx context.Context, nodes ...driver.Located) error {
-	err := s.checkExist(ctx, nodes...)
+	if len(nodes) == 0 {
+		return nil
+	}
+	path, err := s.checkExist(ctx, nodes...)
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
 		return driver.ErrRemoved
 	case err != nil && isAnswer(err):
-		return fmt.Errorf("checking %d nodes: %w", len(nodes), err)
+		return explainError(err, fmt.Sprintf("checking %d nodes", len(nodes)), "READ", path)
 	}
 	return err
 }
 
-// checkExist returns ErrNoNode unless all the nodes exist at one moment.
-func (s *Session) checkExist(ctx context.Context, nodes ...driver.Located) error {
+// checkExist returns ErrNoNode unless all the nodes exist at one moment. path is what an
+// answer with an error is about.
+func (s *Session) checkExist(ctx context.Context, nodes ...driver.Located) (path string, err error) {
 	var checks []any
+	var paths []string
 	for _, node := range nodes {
 		for _, path := range s.paths(node.Queue, node.Node) {
 			checks = append(checks, &zk.CheckVersionRequest{Path: path, Version: -1})
+			paths = append(paths, path)
 		}
 	}
 	q, err := s.ask(ctx, func() *request { return s.requests.send(multiRequest(checks...)) })
-	if err == nil {
-		err = q.err
+	if err == nil && q.err != nil {
+		path, err = paths[min(q.failed, len(paths)-1)], q.err // a confused server may name any part
 	}
 	for _, node := range nodes {
 		if err != nil || node.Kind != driver.Plain {
 			continue
 		}
-		path := s.path(node.Queue) // the name may be another holder's by now
+		path = s.path(node.Queue) // the name may be another holder's by now
 		q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
 		switch {
 		case err != nil:
@@ -255,5 +261,5 @@ func (s *Session) checkExist(ctx context.Context, nodes ...driver.Located) error
 			err = zk.ErrNoNode
 		}
 	}
-	return err
+	return path, err
 }

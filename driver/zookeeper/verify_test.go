@@ -1,0 +1,401 @@
+package zookeeper_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// sessionOf returns a session whose nodes are named in the layout. It is closed when the
+// test ends.
+func sessionOf(b *locktest.Bench, layout zookeeper.Layout) driver.Session {
+	b.Helper()
+	cfg := b.Config()
+	cfg.Layout = layout
+	connector, err := zookeeper.NewConnector(cfg)
+	require.NoError(b, err)
+	s, err := connector.Connect(b.Ctx)
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		require.NoError(b, s.Close(context.Background()))
+		require.NoError(b, connector.Close())
+	})
+	return s
+}
+
+func join(b *locktest.Bench, s driver.Session, queue string, kind driver.Kind, permits int) driver.Located {
+	b.Helper()
+	joined, err := s.Join(b.Ctx, queue, kind, permits, 5*permits, []byte("data"), driver.Node{})
+	require.NoError(b, err)
+	return driver.Located{Queue: queue, Node: joined.Node}
+}
+
+func createPlain(b *locktest.Bench, s driver.Session, name string) driver.Located {
+	b.Helper()
+	node, created, err := s.TryCreate(b.Ctx, name, []byte("data"))
+	require.NoError(b, err)
+	require.True(b, created)
+	return driver.Located{Queue: name, Node: node}
+}
+
+func leave(b *locktest.Bench, s driver.Session, n driver.Located) {
+	b.Helper()
+	require.NoError(b, s.Leave(b.Ctx, n.Queue, n.Node))
+}
+
+// znodes returns the paths of the nodes of contenders that are alone in their queues.
+func znodes(b *locktest.Bench, all []driver.Located) (paths []string) {
+	b.Helper()
+	for _, n := range all {
+		path := b.Chroot + "/" + n.Queue
+		if n.Kind == driver.Plain {
+			paths = append(paths, path)
+			continue
+		}
+		for _, child := range b.Children(n.Queue) {
+			paths = append(paths, path+"/"+child)
+		}
+	}
+	return paths
+}
+
+// Each contender that is asked for, of whatever kind and session, and each node that it
+// consists of, must exist.
+func TestVerifyAllNeedsEveryNode(t *testing.T) {
+	for _, layout := range everyLayout {
+		t.Run(fmt.Sprint(layout), func(t *testing.T) {
+			t.Parallel()
+			b := locktest.New(t)
+			asking, other := sessionOf(b, layout), sessionOf(b, layout)
+			all := func() []driver.Located {
+				return []driver.Located{
+					join(b, asking, "orders/1", driver.Mutex, 0), join(b, other, "orders/2", driver.Write, 0), join(b, other, "orders/3", driver.Read, 0),
+					join(b, other, "s/"+driver.Guards, driver.Mutex, 0), join(b, other, "s/"+driver.Leases, driver.Permit, 3),
+					createPlain(b, asking, "orders/4"), createPlain(b, other, "orders/5"), join(b, other, driver.Waits+"/orders/5", driver.Mutex, 0),
+				}
+			}
+			owners := []driver.Session{asking, other, other, other, other, asking, other, other}
+			nodes := all()
+			n := len(znodes(b, nodes))
+			require.GreaterOrEqual(t, n, len(nodes)+2, "a contender with three permits has three nodes")
+			for i := range n {
+				require.NoError(t, asking.VerifyAll(b.Ctx, nodes...))
+				path := znodes(b, nodes)[i]
+				require.NoError(t, b.Admin.Delete(path, -1))
+				require.ErrorIs(t, asking.VerifyAll(b.Ctx, nodes...), driver.ErrRemoved, path)
+				for j, node := range nodes {
+					if err := owners[j].Leave(b.Ctx, node.Queue, node.Node); err != nil {
+						require.ErrorIs(t, err, driver.ErrRemoved)
+					}
+				}
+				nodes = all()
+			}
+			for j, node := range nodes {
+				leave(b, owners[j], node)
+			}
+		})
+	}
+}
+
+// The name of a plain lock's node is used again and again. Whose it is, VerifyAll reads,
+// and changes nothing in what a session knows of its own.
+func TestVerifyAllTellsPlainNodesApart(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	first, second, third := sessionOf(b, ""), sessionOf(b, ""), sessionOf(b, "")
+	all := []driver.Session{first, second, third}
+	beside := join(b, first, "b", driver.Mutex, 0)
+	old := createPlain(b, first, "a")
+	for _, s := range all {
+		require.NoError(t, s.VerifyAll(b.Ctx, beside, old))
+	}
+	leave(b, first, old)
+	for _, s := range all {
+		require.ErrorIs(t, s.VerifyAll(b.Ctx, beside, old), driver.ErrRemoved)
+	}
+	for _, holder := range []driver.Session{second, first} {
+		held := createPlain(b, holder, "a")
+		for _, s := range all {
+			require.ErrorIs(t, s.VerifyAll(b.Ctx, beside, old), driver.ErrRemoved)
+			require.ErrorIs(t, s.VerifyAll(b.Ctx, old), driver.ErrRemoved)
+			require.NoError(t, s.VerifyAll(b.Ctx, beside, held))
+		}
+		require.NoError(t, holder.Verify(b.Ctx, "a", held.Node))
+		leave(b, holder, held)
+		require.ErrorIs(t, holder.VerifyAll(b.Ctx, held), driver.ErrRemoved)
+		old = held
+	}
+	leave(b, first, beside)
+}
+
+// A request to release a plain lock replaces the name in its node. Only its own session
+// still knows that name; the others know the node by the name that it has since.
+func TestVerifyAllOfARevokedPlainNode(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	own, other := sessionOf(b, ""), sessionOf(b, "")
+	held := createPlain(b, own, "a")
+	require.NoError(t, other.Revoke(b.Ctx, "a", held.Node))
+	require.NoError(t, own.VerifyAll(b.Ctx, held))
+	require.ErrorIs(t, other.VerifyAll(b.Ctx, held), driver.ErrRemoved)
+	found, _, err := other.Inspect(b.Ctx, "a", nil)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	revoked := driver.Located{Queue: "a", Node: found[0].Node}
+	require.NotEqual(t, held, revoked)
+	require.NoError(t, own.VerifyAll(b.Ctx, revoked))
+	require.NoError(t, other.VerifyAll(b.Ctx, revoked))
+	leave(b, own, held)
+	next := createPlain(b, own, "a")
+	require.NoError(t, other.Revoke(b.Ctx, "a", next.Node))
+	for _, s := range []driver.Session{own, other} {
+		require.ErrorIs(t, s.VerifyAll(b.Ctx, held), driver.ErrRemoved)
+		require.ErrorIs(t, s.VerifyAll(b.Ctx, revoked), driver.ErrRemoved)
+	}
+	leave(b, own, next)
+}
+
+// requestsBelow returns the requests that do makes for paths below the bench's chroot, or
+// for none.
+func requestsBelow(b *locktest.Bench, own *zktest.Server, do func()) (requests []zktest.Record) {
+	before := len(own.Trace())
+	do()
+	for _, r := range own.Trace()[before:] {
+		empty := r.Op == zktest.OpMulti && len(r.Paths) == 0
+		if r.Kind == zktest.Requested && (empty || slices.ContainsFunc(r.Paths, func(path string) bool { return strings.HasPrefix(path, b.Chroot) })) {
+			requests = append(requests, r)
+		}
+	}
+	return requests
+}
+
+// All nodes are in one transaction, and afterward those of plain locks are read.
+func TestRequestsOfVerifyAll(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	asking, other := sessionOf(b, ""), sessionOf(b, "")
+	nodes := []driver.Located{createPlain(b, other, "p")}
+	for i := range 300 {
+		nodes = append(nodes, join(b, other, fmt.Sprint("orders/", i), driver.Mutex, 0))
+	}
+	nodes = append(nodes, createPlain(b, asking, "q"))
+	paths := znodes(b, nodes)
+	requests := requestsBelow(b, own, func() { require.NoError(t, asking.VerifyAll(b.Ctx, nodes...)) })
+	require.Len(t, requests, 3)
+	require.Equal(t, zktest.OpMulti, requests[0].Op)
+	require.Equal(t, paths, requests[0].Paths)
+	require.Equal(t, zktest.OpGetData, requests[1].Op)
+	require.Equal(t, paths[:1], requests[1].Paths)
+	require.Equal(t, zktest.OpGetData, requests[2].Op)
+	require.Equal(t, paths[len(paths)-1:], requests[2].Paths)
+	require.Empty(t, requestsBelow(b, own, func() { require.NoError(t, asking.VerifyAll(b.Ctx)) }))
+
+	require.NoError(t, b.Admin.Delete(paths[299], -1))
+	require.Len(t, requestsBelow(b, own, func() { require.ErrorIs(t, asking.VerifyAll(b.Ctx, nodes...), driver.ErrRemoved) }), 1)
+
+	nodes = slices.Repeat(nodes, 10)
+	require.Empty(t, requestsBelow(b, own, func() {
+		err := asking.VerifyAll(b.Ctx, nodes...)
+		require.ErrorContains(t, err, "checking 3020 nodes")
+		require.ErrorContains(t, err, "too large")
+		require.NotErrorIs(t, err, driver.ErrRemoved)
+	}))
+	require.NoError(t, asking.VerifyAll(b.Ctx, nodes[0]), "the session is as before")
+}
+
+// Between the transaction and the reads, a plain lock's node goes, and another one comes.
+func TestPlainNodeIsReplacedDuringVerifyAll(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	asking, first, second := sessionOf(b, ""), sessionOf(b, ""), sessionOf(b, "")
+	nodes := []driver.Located{join(b, asking, "b", driver.Mutex, 0), createPlain(b, first, "a")}
+	held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldApply()})
+	verified := make(chan error, 1)
+	go func() { verified <- asking.VerifyAll(b.Ctx, nodes...) }()
+	require.NoError(t, held.Wait(b.Ctx))
+	leave(b, first, nodes[1])
+	next := createPlain(b, second, "a")
+	held.Release()
+	require.ErrorIs(t, <-verified, driver.ErrRemoved)
+	leave(b, second, next)
+	leave(b, asking, nodes[0])
+}
+
+// Nobody answers for the others: a server that has lost them says nothing about nodes.
+func TestVerifyAllOnASeveredServer(t *testing.T) {
+	locktest.Bubble(t, func(t *testing.T) {
+		own := zktest.StartBubble(t, zktest.Members(3))
+		b := locktest.NewOn(t, own)
+		s := sessionOf(b, "")
+		nodes := []driver.Located{join(b, s, "a", driver.Mutex, 0), createPlain(b, s, "p")}
+		require.NoError(t, s.VerifyAll(b.Ctx, nodes...))
+		for _, c := range own.State().Conns {
+			if fmt.Sprintf("0x%x", c.Session) == s.Info().ID {
+				require.NoError(t, own.Isolate(c.Member))
+			}
+		}
+		data, err := s.Data(b.Ctx, "a", nodes[0].Node)
+		require.NoError(t, err, "it still answers reads")
+		require.Equal(t, "data", string(data))
+		ctx, cancel := context.WithTimeout(b.Ctx, time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.VerifyAll(ctx, nodes...), context.DeadlineExceeded)
+		own.HealMembers()
+		require.NoError(t, s.VerifyAll(b.Ctx, nodes...))
+	})
+}
+
+// The missing right is named, and so is the node.
+func TestVerifyAllWithoutTheRight(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	s := sessionOf(b, "")
+	nodes := []driver.Located{join(b, s, "a", driver.Mutex, 0), join(b, s, "b", driver.Mutex, 0)}
+	hidden := znodes(b, nodes)[1]
+	_, err := b.Admin.SetACL(hidden, zk.DigestACL(zk.PermAll, "admin", "x"), -1)
+	require.NoError(t, err)
+	err = s.VerifyAll(b.Ctx, nodes...)
+	require.ErrorIs(t, err, driver.ErrNoPermission)
+	require.ErrorContains(t, err, "checking 2 nodes needs the right READ on "+hidden)
+	for _, n := range nodes {
+		leave(b, s, n)
+	}
+}
+
+// A contender that is not wanted is neither read nor missing.
+func TestInspectReadsWhatIsWanted(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	s := sessionOf(b, "")
+	var nodes []driver.Located
+	for range 4 {
+		nodes = append(nodes, join(b, s, "a", driver.Mutex, 0))
+	}
+	_, err := b.Admin.Create(b.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
+	require.NoError(t, err)
+	asked := map[string]int{}
+	found, others, err := s.Inspect(b.Ctx, "a", func(n driver.Node) bool {
+		asked[n.Name]++
+		if n == nodes[3].Node { // which leaves before it is read
+			leave(b, s, nodes[3])
+		}
+		return n != nodes[1].Node
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"other"}, others)
+	require.Len(t, found, 3)
+	for i, c := range found {
+		require.Equal(t, nodes[i].Node, c.Node)
+		require.Equal(t, 1, asked[c.Name])
+		if i != 1 {
+			require.Equal(t, "data", string(c.Data))
+			require.Equal(t, s.Info().ID, c.Session)
+			require.Positive(t, c.Created)
+			require.False(t, c.Joined.IsZero())
+		}
+	}
+	require.Equal(t, driver.Contender{Node: nodes[1].Node}, found[1])
+
+	plain := createPlain(b, s, "p")
+	found, _, err = s.Inspect(b.Ctx, "p", func(n driver.Node) bool { return n != plain.Node })
+	require.NoError(t, err)
+	require.Equal(t, []driver.Contender{{Node: plain.Node}}, found)
+	if own, ok := b.Server.(*zktest.Server); ok {
+		reads := 0
+		for _, r := range requestsBelow(b, own, func() {
+			_, _, err := s.Inspect(b.Ctx, "a", func(n driver.Node) bool { return n == nodes[2].Node })
+			require.NoError(t, err)
+		}) {
+			if r.Op == zktest.OpGetData {
+				reads++
+			}
+		}
+		require.Equal(t, 1, reads)
+	}
+	leave(b, s, plain)
+	for _, n := range nodes[:3] {
+		leave(b, s, n)
+	}
+}
+
+// A queue of waits for a plain lock is like any other, and is no lock.
+func TestQueuesOfWaits(t *testing.T) {
+	for _, layout := range everyLayout {
+		t.Run(fmt.Sprint(layout), func(t *testing.T) {
+			t.Parallel()
+			b := locktest.New(t)
+			s, other := sessionOf(b, layout), sessionOf(b, layout)
+			held := createPlain(b, s, "orders/7")
+			queue := driver.Waits + "/orders/7"
+			first := join(b, s, queue, driver.Mutex, 0)
+			second := join(b, other, queue, driver.Mutex, 0)
+			above := join(b, other, driver.Waits+"/orders", driver.Mutex, 0)
+			nodes, err := other.List(b.Ctx, queue)
+			require.NoError(t, err)
+			require.Equal(t, []driver.Node{first.Node, second.Node}, nodes)
+			found, others, err := s.Inspect(b.Ctx, driver.Waits+"/orders", nil)
+			require.NoError(t, err)
+			require.Equal(t, []string{"7"}, others)
+			require.Len(t, found, 1)
+			require.Equal(t, above.Node, found[0].Node)
+			for _, prefix := range []string{"", "orders"} {
+				names, err := s.Queues(b.Ctx, prefix)
+				require.NoError(t, err)
+				require.Equal(t, []string{"orders/7"}, names)
+			}
+			leave(b, other, above)
+			leave(b, s, first)
+			leave(b, other, second)
+			leave(b, s, held)
+			nodes, err = other.List(b.Ctx, queue)
+			require.NoError(t, err)
+			require.Empty(t, nodes)
+		})
+	}
+}
+
+// The directories of waits go like those of queues.
+func TestDirectoriesOfWaitsGo(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	own := zktest.Start(t)
+	b := locktest.NewOn(t, own)
+	s := sessionOf(b, "")
+	leave(b, s, join(b, s, driver.Waits+"/orders/7", driver.Mutex, 0))
+	require.Equal(t, []string{"7"}, b.Children(driver.Waits+"/orders"))
+	for range 3 {
+		own.ReapContainers()
+	}
+	exists, _, err := b.Admin.Exists(b.Chroot + "/" + driver.Waits)
+	require.NoError(t, err)
+	require.False(t, exists)
+}
+
+func TestWaitsAreNoLocks(t *testing.T) {
+	t.Parallel()
+	locktest.Once(t)
+	c, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{"localhost"}})
+	require.NoError(t, err)
+	for _, name := range []string{".waits", ".waits/a", ".waits/a/b"} {
+		require.EqualError(t, c.CheckName(name), ".waits is where calls that wait for plain locks have nodes; use another name")
+	}
+	for _, name := range []string{"waits", ".waitsfor", "a/.waits", "a/.waits/b", lockpool.Escape(".waits") + "/a"} {
+		require.NoError(t, c.CheckName(name))
+	}
+}
