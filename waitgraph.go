@@ -67,11 +67,6 @@ func (w *nestedWait) read() (*graph, error) {
 		for _, q := range queues {
 			behind = append(behind, g.add(q)...)
 		}
-		if lock == w.name {
-			if circle, _ := g.find(w.record.Ask); circle != nil {
-				break
-			}
-		}
 		add(behind)
 	}
 	if !seen[w.name] {
