@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -369,7 +370,8 @@ func newGraphView(nodes []graphNode) *graphView {
 
 func (v *graphView) index() {
 	v.byAsk, v.owners = map[int][]graphNode{}, map[graphNode][]*graphHandle{}
-	for _, q := range v.queues {
+	for _, name := range slices.Sorted(maps.Keys(v.queues)) {
+		q := v.queues[name]
 		slices.SortStableFunc(q, func(a, b graphNode) int { return cmp.Compare(a.seq, b.seq) })
 		for i := range q { // of the leases of a request, the first tells
 			const guid = len("_c_00000000-0000-0000-0000-000000000000")
