@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -369,7 +370,8 @@ func newGraphView(nodes []graphNode) *graphView {
 
 func (v *graphView) index() {
 	v.byAsk, v.owners = map[int][]graphNode{}, map[graphNode][]*graphHandle{}
-	for _, q := range v.queues {
+	for _, name := range slices.Sorted(maps.Keys(v.queues)) {
+		q := v.queues[name]
 		slices.SortStableFunc(q, func(a, b graphNode) int { return cmp.Compare(a.seq, b.seq) })
 		for i := range q { // of the leases of a request, the first tells
 			const guid = len("_c_00000000-0000-0000-0000-000000000000")
@@ -410,10 +412,13 @@ func (v *graphView) restore(a *graphAsk) {
 			v.queues[n.queue] = append(v.queues[n.queue], n)
 		}
 	}
+	seen := slices.ContainsFunc(a.seen, func(n graphNode) bool { return n.name == a.last.Node })
 	for _, n := range a.seen {
-		add(n)
+		if seen || n.kind != 'g' {
+			add(n)
+		}
 	}
-	if len(a.seen) == 0 && a.Mode != 'p' { // it was told at once, with this node
+	if !seen && a.Mode != 'p' { // it was told before it was seen with this node
 		n, _ := parseGraphNode(a.last.Lock+"/"+a.last.Node, nil)
 		n.ask = a.id
 		switch {
@@ -589,7 +594,7 @@ func (g *graph) circleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bo
 }
 
 // judge checks a victim, with mu held.
-func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError) {
+func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Time) {
 	v := g.view()
 	stuck := g.stuck(v, func(*graphHandle) bool { return true })
 	circle, simple := g.circleOf(v, a.handle, stuck)
@@ -604,8 +609,9 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError) {
 			closed = h.pending.since
 		}
 	}
+	slices.Sort(asks)
 	for _, other := range g.circles {
-		if slices.Contains(other, a.id) {
+		if slices.Equal(other, asks) {
 			g.failf("%v is the second victim of a simple circle: %v", a, deadlock)
 		}
 	}
@@ -614,7 +620,7 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError) {
 		g.circles = append(g.circles, asks)
 		g.result.simple++
 		if !g.faulty {
-			g.result.slowest = max(g.result.slowest, time.Since(closed))
+			g.result.slowest = max(g.result.slowest, at.Sub(closed))
 			for _, h := range circle {
 				if other := h.pending; other.since.Sub(a.since) > 600*time.Millisecond { // of which 500 before a plain lock's wait shows
 					g.failf("%v is the victim, and asked before %v: %v", a, other, deadlock)
@@ -694,9 +700,13 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 			return true
 		case errors.As(err, &deadlock):
 			a.told, a.last = true, deadlock.Circle[0]
-			g.judge(a, deadlock)
+			toldAt := time.Now()
 			g.mu.Unlock()
-			time.Sleep(g.think) // so that all who are told because of the same circle find it
+			time.Sleep(g.think / 4) // so that others who are told now have returned
+			g.mu.Lock()
+			g.judge(a, deadlock, toldAt)
+			g.mu.Unlock()
+			time.Sleep(g.think) // so that they can be judged, too
 			g.mu.Lock()
 			h.pending = nil
 			g.mu.Unlock()
