@@ -57,7 +57,7 @@ func defaultOptions() options {
 				workload.ReadWrite, workload.Semaphore, workload.Plain},
 			MinPermits: 1, Pause: 20 * time.Millisecond, Hold: 50 * time.Millisecond,
 			LongHolds: 50, MinLong: timeout / 2, MaxLong: 3 * timeout,
-			Mixed: 1, RushEvery: 10 * time.Second, Rush: 300 * time.Millisecond,
+			Mixed: 1, RushEvery: 10 * time.Second, Rush: 300 * time.Millisecond, TangleEvery: 7 * time.Second, Tangle: time.Second,
 		},
 		Clients: 4, Workers: 4, Reads: func(int) float64 { return 60 },
 		Grace: 2 * workload.ShutdownTimeout, faults: faults,
