@@ -109,7 +109,7 @@ func (r *Report) checkDeadlocks(rec *Record) {
 }
 
 // checkVictim finds victims of circles that other calls had to break: one that is a victim
-// as well, or one that asked later.
+// as well, or one that asked later. Who only stands before others in a queue is no victim.
 func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	for _, w := range near {
 		later := !v.several() && kindOf(v.calls[0].lock) != Plain && v.begin.Add(askTime) < w.begin
@@ -273,19 +273,18 @@ func (d *deadlocks) near(v *wait) (near []*wait) {
 }
 
 // onCircle reports whether there may have been a time in a wait at which it was on a circle
-// of waits, even if another wait, unless that is nil, and what its caller held had not been
-// there.
+// of waits, even if the caller of another wait, unless that is nil, had held nothing.
 func (d *deadlocks) onCircle(v *wait, near []*wait, without *wait) bool {
 	for _, last := range near { // the one that begins last
 		t := max(last.begin, v.begin)
 		var seen []*wait
 		for _, w := range near {
-			if w.begin <= t && t <= w.gone && w != without {
+			if w.begin <= t && t <= w.gone {
 				seen = append(seen, w)
 			}
 		}
-		stuck := d.fixpoint(seen, func(w *wait, others []*wait) bool { return d.mayBeBlocked(w, others, t) })
-		if slices.Contains(stuck, v) && d.isCircle(v, stuck, t) {
+		stuck := d.fixpoint(seen, func(w *wait, others []*wait) bool { return d.mayBeBlocked(w, others, t, without) })
+		if slices.Contains(stuck, v) && d.isCircle(v, stuck, t, without) {
 			return true
 		}
 	}
@@ -334,7 +333,7 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 }
 
 // mayBeBlocked reports whether a wait may have been blocked by others at a time.
-func (d *deadlocks) mayBeBlocked(w *wait, others []*wait, t Instant) bool {
+func (d *deadlocks) mayBeBlocked(w *wait, others []*wait, t Instant, without *wait) bool {
 	for _, c := range w.calls {
 		sum, of := c.permits, c.of
 		for _, x := range others {
@@ -344,7 +343,9 @@ func (d *deadlocks) mayBeBlocked(w *wait, others []*wait, t Instant) bool {
 			if d.mayPrecede(x, w, c) {
 				return true
 			}
-			d.mayHave(x, c.lock, t, func(p portion) { sum, of = sum+p.permits, min(of, p.of) })
+			if x != without {
+				d.mayHave(x, c.lock, t, func(p portion) { sum, of = sum+p.permits, min(of, p.of) })
+			}
 		}
 		if sum > of {
 			return true
@@ -379,7 +380,7 @@ func (d *deadlocks) mayPrecede(x, w *wait, c *call) bool {
 // isCircle reports whether a wait may have been on a circle of waits at a time. A circle
 // leads through something that is held: two calls that may each have been before the other
 // in a queue are none.
-func (d *deadlocks) isCircle(v *wait, waits []*wait, t Instant) bool {
+func (d *deadlocks) isCircle(v *wait, waits []*wait, t Instant, without *wait) bool {
 	holds, next := map[*wait][]*wait{}, map[*wait][]*wait{}
 	for _, w := range waits {
 		for _, c := range w.calls {
@@ -388,7 +389,7 @@ func (d *deadlocks) isCircle(v *wait, waits []*wait, t Instant) bool {
 					continue
 				}
 				d.mayHave(x, c.lock, t, func(p portion) {
-					if kindOf(c.lock) != ReadWrite || c.permits+p.permits > c.of {
+					if x != without && (kindOf(c.lock) != ReadWrite || c.permits+p.permits > c.of) {
 						holds[w], next[w] = append(holds[w], x), append(next[w], x)
 					}
 				})

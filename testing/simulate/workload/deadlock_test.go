@@ -86,6 +86,8 @@ func TestDeadlocksWithoutViolation(t *testing.T) {
 			waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(1, 3), 1000, 9000, ""),
 		"permits behind somebody else": new(story).holds("x", "semaphore-1", permitsOf(2, 3), 0, 9000).holds("y", "b", whole, 0, 9000).
 			waits("x", "b", whole, 1000, 9000, "").waits("w", "semaphore-1", permitsOf(1, 3), 500, 9000, "").waits("y", "semaphore-1", permitsOf(2, 3), 1000, 9000, ""),
+		"the last to ask only stands in the queue": new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 7500).holds("z", "c", whole, 0, 9500).
+			waits("x", "b", whole, 1000, 8000, "").waits("y", "shared-1", reader, 5000, 7500, deadlock).waits("z", "shared-1", writer, 5100, 9500, ""),
 		"two victims of two circles": new(story).holds("x", "a", whole, 0, 5000).holds("y", "b", whole, 0, 4500).holds("z", "c", whole, 0, 4500).holds("x", "d", whole, 0, 5000).holds("w", "shared-1", reader, 0, 6000).
 			holds("y", "shared-1", reader, 0, 4500).waits("x", "shared-1", writer, 1000, 5000, "").waits("y", "a", whole, 2000, 4500, deadlock).waits("w", "d", whole, 2500, 5900, deadlock),
 		"several locks at once": new(story).holds("y", "b", whole, 0, 5000).waitsForAll("x", 1000, 6000, "", "a", "b").waits("y", "a", whole, 4000, 5000, deadlock),
