@@ -137,9 +137,18 @@ func (r *Report) checkCircles(d *deadlocks) {
 			long = append(long, w)
 		}
 	}
-	var times []Instant // at which the last call of a circle may begin, or the last fault be over
+	// At these times the last call of a circle may begin, the last fault be over, or the last
+	// waiter give up that stood before a wait for permits.
+	var times []Instant
 	for _, w := range long {
 		times = append(times, w.begin)
+		if lock := w.calls[0].lock; kindOf(lock) == Semaphore {
+			for _, x := range d.waits {
+				if x.calls[0].lock == lock && x.gone.within(w.begin, w.end) {
+					times = append(times, x.gone+1)
+				}
+			}
+		}
 		for _, s := range d.unsettledTimes(w.process) {
 			if s.End.within(w.begin, w.end) {
 				times = append(times, s.End+1)
@@ -318,7 +327,7 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 			continue
 		}
 		for _, h := range x.holds {
-			if h.lock == c.lock && h.begin <= from && until <= h.end {
+			if h.lock == c.lock && h.begin <= from && until <= h.end && !d.isAnonymous(h) {
 				sum, of = sum+h.permits, min(of, h.of)
 			}
 		}
@@ -329,6 +338,14 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 	// Of those who wait for permits, only the first can be seen to ask for more than there are.
 	return kindOf(c.lock) != Semaphore || !slices.ContainsFunc(d.waits, func(x *wait) bool {
 		return x != w && x.calls[0].lock == c.lock && x.begin <= w.begin.Add(askTime) && from <= x.gone && !slices.Contains(others, x)
+	})
+}
+
+// isAnonymous reports whether others cannot know whose node it is with which a plain lock is
+// held: a request to release the lock replaces its name.
+func (d *deadlocks) isAnonymous(h *hold) bool {
+	return kindOf(h.lock) == Plain && slices.ContainsFunc(d.rec.calls, func(c *call) bool {
+		return c.op == opRevoke && c.lock == h.lock && h.requested <= c.end && c.begin <= h.end
 	})
 }
 
