@@ -92,7 +92,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 			WakeUp: 250 * time.Millisecond, Overrun: 500 * time.Millisecond,
 			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
 			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
-			Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second,
+			Circle: b.circleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second,
 		}
 	})
 	for slot := range b.Processes {
@@ -118,6 +118,16 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 		panic(err)
 	}
 	return found
+}
+
+// circleTime returns for how long a circle may stand: a look takes some round trips for each
+// lock that it comes to, one after the other.
+func (b *bubble) circleTime() time.Duration {
+	d := 5 * time.Second
+	for _, p := range b.Processes {
+		d = max(d, 5*time.Second+40*p.Latency)
+	}
+	return d
 }
 
 // injectFaults injects the faults of the schedule until its end, when all are over.

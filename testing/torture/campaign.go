@@ -32,7 +32,7 @@ const (
 // limits are how long things may take: no lease lasts longer than a session timeout.
 var limits = workload.Limits{
 	WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 6 * tick,
-	Lag: 500 * time.Millisecond, Settling: 12 * tick,
+	Circle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 12 * tick,
 }
 
 // options are the options of a campaign.

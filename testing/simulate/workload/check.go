@@ -32,6 +32,9 @@ type Limits struct {
 	// that losses need no cause.
 	Cause time.Duration
 
+	// Circle is for how long callers may wait for each other in a circle if there is no fault.
+	Circle time.Duration
+
 	// Lag is how long the nodes that a client no longer wants may stay if there is no fault,
 	// and Settling after a fault. If Lag is 0, deadlocks are not checked.
 	Lag, Settling time.Duration

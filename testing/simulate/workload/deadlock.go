@@ -13,14 +13,10 @@ import (
 // give up.
 const deadlock = "deadlock"
 
-const (
-	// circleTime is for how long a circle may stand if there is no fault.
-	circleTime = 5 * time.Second
-	// askTime is how much later than another a call must begin so that it certainly asked
-	// later: a wait for a plain lock is not seen before it has lasted for some time, and a
-	// wait whose holder has just turned a hold into a reader's begins again.
-	askTime = 2 * time.Second
-)
+// askTime is how much later than another a call must begin so that it certainly asked
+// later: a wait for a plain lock is not seen before it has lasted for some time, and a wait
+// whose holder has just turned a hold into a reader's begins again.
+const askTime = 2 * time.Second
 
 // wait is a call that waits for a lock, or for several, one after the other.
 type wait struct {
@@ -128,12 +124,12 @@ func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	}
 }
 
-// checkCircles finds circles that nobody broke within circleTime, although no fault touched
+// checkCircles finds circles that nobody broke within the limit Circle, although no fault touched
 // any process on them.
 func (r *Report) checkCircles(d *deadlocks) {
 	var long []*wait
 	for _, w := range d.waits {
-		if len(w.holds) > 0 && w.end.Since(w.begin) >= circleTime {
+		if len(w.holds) > 0 && w.end.Since(w.begin) >= d.rec.Circle {
 			long = append(long, w)
 		}
 	}
@@ -158,7 +154,7 @@ func (r *Report) checkCircles(d *deadlocks) {
 	slices.Sort(times)
 	reported := map[*wait]bool{}
 	for _, from := range slices.Compact(times) {
-		until := from.Add(circleTime)
+		until := from.Add(d.rec.Circle)
 		var standing []*wait
 		for _, w := range long {
 			if w.begin <= from && until <= w.end && until <= d.rec.End && d.settled(w.process, from, until) {
@@ -175,7 +171,7 @@ func (r *Report) checkCircles(d *deadlocks) {
 			fmt.Fprintf(&text, "\n    %s, from %s until %s", w, d.rec.at(w.begin), d.rec.at(w.end))
 		}
 		r.violation(from, "circle: these calls waited for each other for more than %s, from %s, and nobody was told:%s%s",
-			circleTime, d.rec.at(from), &text, d.rec.circumstances(from))
+			d.rec.Circle, d.rec.at(from), &text, d.rec.circumstances(from))
 	}
 }
 

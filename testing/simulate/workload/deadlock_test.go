@@ -51,7 +51,7 @@ func (s *story) fault(process string, begin, end int) *story {
 
 // told returns what the check of deadlocks finds.
 func (s *story) told() []string {
-	s.Limits = Limits{Lag: 500 * time.Millisecond, Settling: 10 * time.Second}
+	s.Limits = Limits{Circle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 10 * time.Second}
 	s.Begin, s.End = at(0), at(100_000)
 	var r Report
 	r.checkDeadlocks(&s.Record)
