@@ -418,15 +418,18 @@ func (r *Report) checkReentries(rec *Record, holds []*hold) {
 // whose node is removed loses its place, but queues again at once, and so does one that
 // loses what it holds.
 func (r *Report) checkOrder(rec *Record, calls []*call) {
-	calls = slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
-		return rec.Order == 0 || kindOf(c.lock) == Plain || c.op != opLock || c.err != "" && c.err != "timeout" && c.err != "canceled"
+	asking := slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
+		return rec.Order == 0 || kindOf(c.lock) == Plain || c.permits == 0
 	})
-	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
+	slices.SortFunc(asking, func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
+	calls = slices.DeleteFunc(slices.Clone(asking), func(c *call) bool {
+		return c.op != opLock || c.err != "" && c.err != "timeout" && c.err != "canceled"
+	})
 	var waiting []*call // that asked before
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 		for _, a := range waiting {
-			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < rec.placeSince(b, calls) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < rec.placeSince(b, asking) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
 				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) && !rec.losesMeanwhile(a) {
 				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
 					b.lock, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
