@@ -44,6 +44,8 @@ type play struct {
 	digest    bool // with credentials, which every connection sends
 	atService bool // no lock is passed on in memory
 	way       way  // nil for a lock with a queue
+
+	opts []lockpool.Option // of both pools
 }
 
 // way acquires a kind of lock named a, exclusively.
@@ -132,6 +134,13 @@ var plays = []play{
 	{name: "once wait", warm: 1, act: (*stage).waitForARun},
 	{name: "once within", warm: 1, act: (*stage).finishARunWithin},
 	{name: "once twins", warm: 1, act: (*stage).finishARun, layout: zookeeper.LayoutKazoo},
+	{name: "deadlock", warm: 1, act: deadlock(exclusively, exclusively, false), opts: soon},
+	{name: "deadlock of permits", warm: 1, act: deadlock(permits(2, 2), permits(2, 2), false), opts: soon, way: allPermits},
+	{name: "deadlock of a plain lock", warm: 1, act: deadlock(plainly, exclusively, true), opts: soon, way: withOptions(lockpool.Plain())},
+	{name: "deadlock for a plain lock", warm: 1, act: deadlock(exclusively, plainly, false), opts: soon},
+	{name: "deadlock of readers", warm: 1, act: (*stage).deadlockOfReaders, opts: soon},
+	{name: "deadlock of two at once", warm: 1, act: deadlock(withAll, exclusively, false), opts: soon},
+	{name: "local deadlock", warm: 1, act: (*stage).localDeadlock, opts: soon},
 	{name: "digest", warm: 1, rival: true, act: (*stage).waitAndUse, digest: true},
 	{name: "hold at least", warm: 1, act: (*stage).useOnce, way: withOptions(lockpool.HoldAtLeast(50 * time.Millisecond))},
 	{name: keep, warm: 1, act: (*stage).useLong},
@@ -367,7 +376,7 @@ func newStage(t *testing.T, shared *locktest.Bench, p play, f *fault) *stage {
 		cfg.Digest, cfg.ACL = zookeeper.Digest{User: "u", Password: "p"}, zk.WorldACL(zk.PermAll)
 	}
 	cfg.Servers = strings.Split(direct, ",")
-	s.others = s.PoolWith(cfg)
+	s.others = s.PoolWith(cfg, p.opts...)
 	require.NoError(s, s.others.Ping(s.Ctx)) // before Machine, so that others is not on it
 	s.machine = s.Bench.Machine()
 	if p.name == keep {
@@ -388,7 +397,7 @@ func newStage(t *testing.T, shared *locktest.Bench, p play, f *fault) *stage {
 			s.foreign[session.ID] = true
 		}
 	}
-	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.PoolWith(cfg) })
+	pprof.Do(s.Ctx, pprof.Labels("stage", s.label), func(context.Context) { s.pool = s.PoolWith(cfg, p.opts...) })
 	if s.way == nil {
 		s.way = withOptions()
 	}
@@ -902,4 +911,105 @@ func (s *stage) finishARunWithin() {
 	runs, err := s.others.Finished(s.Ctx, "a")
 	require.NoError(s, err)
 	require.Equal(s, finished, len(runs) == 2)
+}
+
+// soon makes calls look for deadlocks so early that a play on a real server takes little time.
+var soon = []lockpool.Option{lockpool.WithDeadlockCheck(30 * time.Millisecond), lockpool.WithLogger(slog.New(slog.DiscardHandler))}
+
+// deadlock returns the act in which a handle of the tested pool holds the lock a, one of the
+// rival's holds b, and each asks for the other's. rivalLast says who asks last.
+func deadlock(a, b ask, rivalLast bool) func(*stage) {
+	return func(s *stage) { s.deadlock(s.others, a, b, a, b, rivalLast) }
+}
+
+// deadlockOfReaders is about two readers, each of which asks to write what the other reads.
+func (s *stage) deadlockOfReaders() {
+	s.deadlock(s.others, toRead, toRead, exclusively, exclusively, false)
+}
+
+// localDeadlock is about two handles of the tested pool.
+func (s *stage) localDeadlock() {
+	s.deadlock(s.pool, exclusively, exclusively, exclusively, exclusively, false)
+}
+
+// deadlock lets a handle of the tested pool hold a, one of another pool, or of the same one,
+// hold b, and each ask for the other's lock.
+func (s *stage) deadlock(other *lockpool.Pool, holdA, holdB, askA, askB ask, otherLast bool) {
+	mine, theirs := &party{Handle: s.Handle(s.pool)}, &party{Handle: s.Handle(other)}
+	defer func() { s.closeHandle(mine) }()
+	if !s.check(holdA(s.Ctx, mine.Handle, "a")) {
+		return
+	}
+	if err := holdB(s.Ctx, theirs.Handle, "b"); other == s.pool {
+		defer func() { s.closeHandle(theirs) }()
+		if !s.check(err) {
+			return
+		}
+	} else {
+		defer theirs.Close(s.Ctx)
+		require.NoError(s, err)
+	}
+	waits, cancel := context.WithCancel(s.Ctx)
+	defer cancel()
+	ask := func(p *party, get ask, name string) {
+		before := s.pool.Stats().Waiting + s.others.Stats().Waiting
+		p.waitFor(waits, get, name)
+		s.Until(func() bool {
+			return p.hasEnded() || s.pool.Stats().Waiting+s.others.Stats().Waiting > before || s.faulty && s.fault.Fired() > 0
+		}, "the call waits, or the fault has happened")
+	}
+	if otherLast {
+		ask(mine, askB, "b")
+		ask(theirs, askA, "a")
+	} else {
+		ask(theirs, askA, "a")
+		ask(mine, askB, "b")
+	}
+	told := 0
+	for range 2 { // who ends first lets the other one go on
+		ended := mine
+		select {
+		case <-mine.done:
+		case <-theirs.done:
+			ended = theirs
+		}
+		if ended == mine {
+			mine.done = nil // do not look at it again
+		} else {
+			theirs.done = nil
+		}
+		var deadlock *lockpool.DeadlockError
+		switch {
+		case errors.As(ended.err, &deadlock):
+			told++
+			require.ErrorIs(s, ended.err, lockpool.ErrDeadlock)
+			require.Len(s, deadlock.Circle, 2, "%v", ended.err)
+		case waits.Err() != nil:
+			s.check(ended.err, context.Canceled)
+		case ended == mine || other == s.pool:
+			s.check(ended.err)
+		default:
+			require.NoError(s, ended.err)
+		}
+		if !s.closeHandle(ended) && other == s.pool && s.effect == denied {
+			cancel() // what is refused goes with the session, which has to last as long as the other handle holds something
+		}
+	}
+	require.LessOrEqual(s, told, 1)
+	if s.effect == unseen {
+		require.Equal(s, 1, told)
+	}
+}
+
+// closeHandle releases what a handle holds. It reports whether there is no error.
+func (s *stage) closeHandle(p *party) bool { return s.check(p.Close(s.Ctx)) }
+
+// hasEnded reports whether the call of a party has returned.
+func (p *party) hasEnded() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
 }

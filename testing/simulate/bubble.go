@@ -27,6 +27,10 @@ import (
 
 const chroot = "/simulate"
 
+// lag is how long the node of an abandoned wait may stay if there is no fault: until the
+// answer to its create has come, and its delete has arrived, on the slowest connection.
+const lag = 500 * time.Millisecond
+
 // bubble is a cluster and processes that lock on it, in a bubble of testing/synctest.
 type bubble struct {
 	schedule
@@ -88,6 +92,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 			WakeUp: 250 * time.Millisecond, Overrun: 500 * time.Millisecond,
 			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
 			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
+			Circle: b.circleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second,
 		}
 	})
 	for slot := range b.Processes {
@@ -115,6 +120,16 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 	return found
 }
 
+// circleTime returns for how long a circle may stand: a look takes some round trips for each
+// lock that it comes to, one after the other.
+func (b *bubble) circleTime() time.Duration {
+	d := 5 * time.Second
+	for _, p := range b.Processes {
+		d = max(d, 5*time.Second+40*p.Latency)
+	}
+	return d
+}
+
 // injectFaults injects the faults of the schedule until its end, when all are over.
 func (b *bubble) injectFaults() (kinds map[string]int) {
 	kinds = map[string]int{}
@@ -138,6 +153,9 @@ func (b *bubble) injectFaults() (kinds map[string]int) {
 			now := b.now()
 			b.history.Update(func(rec *workload.Record) {
 				rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: now})
+				if f.lasts != longer && b.isProcess(what) { // the longer ones are of servers as well
+					rec.Single = append(rec.Single, workload.Span{Process: what, Begin: begin, End: now})
+				}
 				next := b.Lasts
 				if n+1 < len(b.Steps) {
 					next = b.Steps[n+1].At
@@ -157,6 +175,13 @@ func (b *bubble) injectFaults() (kinds map[string]int) {
 	time.Sleep(b.Lasts - time.Since(b.began))
 	b.delayed.Wait()
 	return kinds
+}
+
+// isProcess reports whether a text is the name of a process that runs, or has run.
+func (b *bubble) isProcess(text string) bool {
+	return slices.ContainsFunc(b.instances, func(i *instance) bool {
+		return text == i.name || text == fmt.Sprintf("process %d.%d", i.slot, i.generation-1)
+	})
 }
 
 // later calls f when d has passed.

@@ -354,8 +354,16 @@ func inject(action func(s step) zktest.Action) func(b *bubble, s step) (string, 
 		rule := zktest.Rule{Skip: int(s.Amount * 20), Times: 1 + s.Process%4, Do: action(s)}
 		kinds := [][]zktest.Op{nil, nil, zktest.Creates, {zktest.OpDelete, zktest.OpMulti}, {zktest.OpGetChildren, zktest.OpGetChildren2}, {zktest.OpConnect}}
 		rule.Ops = kinds[(s.Process+s.Member)%len(kinds)]
-		f := b.server.Inject(rule)
-		b.later(time.Minute, f.Remove)
+		begin, f := b.now(), b.server.Inject(rule)
+		b.delayed.Go(func() { // ends after a minute, at the latest
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			_ = f.Wait(ctx)
+			f.Remove()
+			b.history.Update(func(rec *workload.Record) {
+				rec.Pending = append(rec.Pending, workload.Span{Process: rule.String(), Begin: begin, End: b.now()})
+			})
+		})
 		return rule.String(), nil
 	}
 }

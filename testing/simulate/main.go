@@ -14,7 +14,7 @@
 // bubble's schedule as far as it can, and prints it with a timeline. The last line of the
 // output is
 //
-//	violations=0 leaked_nodes=0 stuck_waiters=0 grants=... faults=... losses=... rescues=... virtual=... real=...
+//	violations=0 leaked_nodes=0 stuck_waiters=0 grants=... faults=... losses=... deadlocks=... rescues=... virtual=... real=...
 //
 // and only if the first three are 0 is the exit code 0.
 package main

@@ -43,6 +43,7 @@ type total struct {
 func (t *total) add(r result) {
 	t.Grants, t.Faults = t.Grants+r.Figures.Grants, t.Faults+r.Figures.Faults
 	t.Losses, t.Rescues = t.Losses+r.Figures.Losses, t.Rescues+r.Figures.Rescues
+	t.Deadlocks += r.Figures.Deadlocks
 	t.violations += len(r.Report.Violations)
 	t.leaked += len(r.Report.Leaked)
 	t.stuck += len(r.Report.Stuck)
@@ -53,8 +54,8 @@ func (t *total) add(r result) {
 func (t *total) clean() bool { return t.violations+t.leaked+t.stuck == 0 }
 
 func (t *total) String() string {
-	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d grants=%d faults=%d losses=%d rescues=%d virtual=%s real=%s",
-		t.violations, t.leaked, t.stuck, t.Grants, t.Faults, t.Losses, t.Rescues, t.virtual.Round(time.Second), t.real.Round(time.Second))
+	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d grants=%d faults=%d losses=%d deadlocks=%d rescues=%d virtual=%s real=%s",
+		t.violations, t.leaked, t.stuck, t.Grants, t.Faults, t.Losses, t.Deadlocks, t.Rescues, t.virtual.Round(time.Second), t.real.Round(time.Second))
 }
 
 // schedules yields the schedules of a run: those of the bubbles that fit in its time, the

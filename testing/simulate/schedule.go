@@ -77,7 +77,8 @@ func draw(seed uint64, bubble int, m mix) schedule {
 			Locks:      2 + r.IntN(3),
 			MinPermits: 1, Reads: between(r, 30.0, 90.0),
 			Pause: 17 * time.Second, Bursts: 30, Hold: 2 * time.Second,
-			LongHolds: 30, Mixed: 3 * float64(1-bubble%2), RushEvery: 30 * time.Minute, Rush: 12 * time.Second, IgnoreLosses: m.IgnoreLosses,
+			LongHolds: 30, Mixed: 3 * float64(1-bubble%2), RushEvery: 30 * time.Minute, Rush: 12 * time.Second,
+			TangleEvery: 4 * time.Minute, Tangle: 15 * time.Second, IgnoreLosses: m.IgnoreLosses,
 		},
 	}
 	s.Load.Kinds = []string{workload.Exclusive, workload.Exclusive, workload.Exclusive, workload.Exclusive,

@@ -32,6 +32,7 @@ const (
 // limits are how long things may take: no lease lasts longer than a session timeout.
 var limits = workload.Limits{
 	WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: 6 * tick,
+	Circle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 12 * tick,
 }
 
 // options are the options of a campaign.
@@ -57,7 +58,7 @@ func defaultOptions() options {
 				workload.ReadWrite, workload.Semaphore, workload.Plain},
 			MinPermits: 1, Pause: 20 * time.Millisecond, Hold: 50 * time.Millisecond,
 			LongHolds: 50, MinLong: timeout / 2, MaxLong: 3 * timeout,
-			Mixed: 1, RushEvery: 10 * time.Second, Rush: 300 * time.Millisecond,
+			Mixed: 1, RushEvery: 10 * time.Second, Rush: 300 * time.Millisecond, TangleEvery: 7 * time.Second, Tangle: time.Second,
 		},
 		Clients: 4, Workers: 4, Reads: func(int) float64 { return 60 },
 		Grace: 2 * workload.ShutdownTimeout, faults: faults,

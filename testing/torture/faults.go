@@ -178,7 +178,11 @@ func (c *campaign) inject(ctx context.Context, f fault, r *rand.Rand) error {
 		err = heal()
 	}
 	c.history.Update(func(rec *workload.Record) {
-		rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: now()})
+		end := now()
+		rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: end})
+		if f.target != servers && what != "" {
+			rec.Single = append(rec.Single, workload.Span{Process: what, Begin: begin, End: end})
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("healing %s: %w", description, err)

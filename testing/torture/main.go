@@ -10,9 +10,10 @@
 // from the seed. The clients record when they believe that they hold a lock, and
 // their accesses to a register that is fenced by the lock's token. It is a
 // violation if a lock had more holders at once than its kind allows, if a token did
-// not grow, if a register was not linearizable, if a holder did not notice a
-// revocation request, if a node of a contender is left, or if a call did not return
-// in time. The last line of the output is
+// not grow, if a register was not linearizable, if a call was told of a deadlock
+// that there was not, or not told of one, if a holder did not notice a revocation
+// request, if a node of a contender is left, or if a call did not return in time.
+// The last line of the output is
 //
 //	violations=0 leaked_nodes=0 stuck_waiters=0
 //

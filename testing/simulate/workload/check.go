@@ -31,6 +31,13 @@ type Limits struct {
 	// Cause is how long before the loss of a lock there must have been a fault. 0 means
 	// that losses need no cause.
 	Cause time.Duration
+
+	// Circle is for how long callers may wait for each other in a circle if there is no fault.
+	Circle time.Duration
+
+	// Lag is how long the nodes that a client no longer wants may stay if there is no fault,
+	// and Settling after a fault. If Lag is 0, deadlocks are not checked.
+	Lag, Settling time.Duration
 }
 
 const (
@@ -105,6 +112,7 @@ func Check(rec *Record) Report {
 	}
 	r.checkRuns(rec, calls[job])
 	r.checkMultis(rec, byLock)
+	r.checkDeadlocks(rec)
 	r.checkEnds(rec)
 	r.checkRemovals(rec)
 	r.checkReleases(rec)
@@ -407,18 +415,22 @@ func (r *Report) checkReentries(rec *Record, holds []*hold) {
 
 // checkOrder finds calls that were granted a lock with a queue before others that had
 // asked earlier, had a place in the service's queue, and were still waiting. A waiter
-// whose node is removed loses its place, but queues again at once.
+// whose node is removed loses its place, but queues again at once, and so does one that
+// loses what it holds.
 func (r *Report) checkOrder(rec *Record, calls []*call) {
-	calls = slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
-		return rec.Order == 0 || kindOf(c.lock) == Plain || c.op != opLock || c.err != "" && c.err != "timeout" && c.err != "canceled"
+	asking := slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
+		return rec.Order == 0 || kindOf(c.lock) == Plain || c.permits == 0
 	})
-	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
+	slices.SortFunc(asking, func(a, b *call) int { return cmp.Compare(a.begin, b.begin) })
+	calls = slices.DeleteFunc(slices.Clone(asking), func(c *call) bool {
+		return c.op != opLock || c.err != "" && c.err != "timeout" && c.err != "canceled"
+	})
 	var waiting []*call // that asked before
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 		for _, a := range waiting {
-			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < rec.placeSince(b, calls) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
-				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) {
+			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < rec.placeSince(b, asking) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) && !rec.losesMeanwhile(a) {
 				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
 					b.lock, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
 			}
@@ -453,6 +465,13 @@ func (rec *Record) lastRemoval(c *call) Instant {
 		}
 	}
 	return last
+}
+
+// losesMeanwhile reports whether a caller lost another lock while the call lasted.
+func (rec *Record) losesMeanwhile(c *call) bool {
+	return slices.ContainsFunc(rec.holds, func(h *hold) bool {
+		return h.lost && h.process == c.process && h.worker == c.worker && h.end.within(c.begin, c.end)
+	})
 }
 
 // excludes reports whether two calls ask for permits that one holder or the other can
@@ -720,6 +739,8 @@ func (r *Report) checkCalls(rec *Record) {
 func (rec *Record) expects(c *call) bool {
 	switch {
 	case slices.Contains(expectedErrors, c.err):
+		return true
+	case c.err == deadlock: // checkDeadlocks looks for the reason
 		return true
 	case c.err == mixed: // some clients ask for a semaphore's lock
 		return kindOf(c.lock) == Semaphore

@@ -436,6 +436,12 @@ func TestStrictChecks(t *testing.T) {
 		"in the place of a process": {
 			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 29_000, 32_000), asked("y", 31_001, 35_000)}}, "",
 		},
+		"in the place of a call for several locks": {
+			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), both("y", 29_000, 32_000)[0], asked("y", 31_001, 35_000)}}, "",
+		},
+		"after the loss of another lock": {
+			Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)}, holds: []*hold{{process: "x", lock: "b", begin: at(29_000), end: at(30_500), lost: true, portion: portion{1, 1}}}, Faults: []Span{{"remove nodes", at(30_400), at(30_400)}}}, "",
+		},
 		"without a place of the process": {
 			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 29_000, 31_000), asked("y", 31_001, 35_000)}}, "order: ",
 		},

@@ -21,6 +21,8 @@ type Config struct {
 	Processes    int           // number of these locks; 0 means that there are none
 	RushEvery    time.Duration // from one rush to the next, in which all workers take those locks
 	Rush         time.Duration // how long a rush lasts
+	TangleEvery  time.Duration // from one tangle to the next, in which workers take several locks one after the other
+	Tangle       time.Duration // how long a tangle lasts
 	Kinds        []string      // of locks; each turn draws one of them
 	Reads        float64       // percentage of readers
 	MinPermits   int           // that are acquired of a semaphore

@@ -132,7 +132,10 @@ func (c Config) Directories(root string) (paths []string) {
 		add(name, locksOf(name, c.Locks))
 	}
 	add(own, c.Processes)
-	return append(paths, root+"/"+job)
+	for i := range locksOf(Plain, c.Locks) + c.Processes {
+		paths = append(paths, root+"/"+driver.Waits+"/"+NameOf(Plain, i))
+	}
+	return append(paths, root+"/"+driver.Waits, root+"/"+job)
 }
 
 // IsUsedOnce reports whether a path below the root of all locks is that of a lock whose

@@ -12,6 +12,8 @@ type Record struct {
 	Begin, End Instant   // of the time in which locks should be granted
 	Pauses     []Span    // of clients
 	Faults     []Span    // with the fault's description in place of a process
+	Single     []Span    // the times of those faults that touch one process alone, with its name
+	Pending    []Span    // the times in which faults of requests may hit one
 	Healed     []Instant // when all faults had been healed
 	Crashes    []string  // clients that ended by themselves
 	Leaked     []string  // nodes of contenders, and whatever else was left at the end

@@ -10,7 +10,7 @@ import (
 )
 
 // Figures count what happened in a campaign.
-type Figures struct{ Grants, Faults, Losses, Rescues, Waits, Refused int }
+type Figures struct{ Grants, Faults, Losses, Rescues, Waits, Refused, Deadlocks int }
 
 // Count counts what happened.
 func Count(rec *Record) (f Figures) {
@@ -26,6 +26,7 @@ func Count(rec *Record) (f Figures) {
 			f.Waits++
 		}
 	}
+	f.Deadlocks = len(toldDeadlocks(rec))
 	for _, a := range rec.accesses {
 		if a.write && !a.accepted {
 			f.Refused++
@@ -43,6 +44,10 @@ func Summarize(w io.Writer, rec *Record, r Report) {
 	refused := summarizeAccesses(w, rec)
 	summarizeFaults(w, rec)
 	fmt.Fprintf(w, "longest time without any grant: %s\n", longestGap(rec, grants).Round(time.Millisecond))
+	if told := toldDeadlocks(rec); len(told) > 0 {
+		fmt.Fprintf(w, "victims of deadlocks: %d, told after %s (median), %s (longest)\n", len(told),
+			told[len(told)/2].Round(time.Millisecond), told[len(told)-1].Round(time.Millisecond))
+	}
 	var late time.Duration
 	for _, s := range rec.lateTimers {
 		if !rec.pausedDuring(s.Process, s.End, s.End) {
@@ -61,6 +66,20 @@ func Summarize(w io.Writer, rec *Record, r Report) {
 		}
 	}
 	fmt.Fprintln(w, r.Verdict())
+}
+
+// toldDeadlocks returns how long each victim of a deadlock had waited until it was told,
+// sorted.
+func toldDeadlocks(rec *Record) (told []time.Duration) {
+	last := map[who]Instant{} // of a call for several locks there are several
+	for _, c := range rec.calls {
+		if by := (who{c.process, c.worker}); c.err == deadlock && last[by] != c.begin {
+			last[by] = c.begin
+			told = append(told, c.end.Since(c.begin))
+		}
+	}
+	slices.Sort(told)
+	return told
 }
 
 func summarizeCalls(w io.Writer, rec *Record) {

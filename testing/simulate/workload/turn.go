@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,9 +22,10 @@ type turn struct {
 	name         string
 	slow         bool // some holds of this lock are long
 	revocable    bool
-	nested       bool // the holder holds another lock
-	brief        bool // the holder does little
-	again        bool // the holder has lost this lock and not unlocked it
+	beside       []string // the other locks that the holder holds
+	inner        int      // how many other locks the holder takes while it holds this one
+	brief        bool     // the holder does little
+	again        bool     // the holder has lost this lock and not unlocked it
 	bound        bound
 	opts         []lockpool.LockOption
 	acquire, try func(context.Context) (lock, error)
@@ -34,13 +34,16 @@ type turn struct {
 	ending       sync.Once
 }
 
-// takeTurn takes one turn. The error is that of the acquisition.
+// takeTurn takes one turn. The error is that of the acquisition, or of one within the hold.
 func (c *Client) takeTurn(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	if c.inRush() {
 		return c.spree(pool, r, worker)
 	}
-	if chance(r, 5) && slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 {
-		return c.lockTwo(pool, r, worker)
+	if c.inTangle(worker) {
+		return c.tangle(pool, r, worker)
+	}
+	if chance(r, 5) && c.hasTwo() {
+		return c.lockTwo(context.Background(), pool, r, worker, nil)
 	}
 	if c.Once && chance(r, 1) {
 		return c.lockOnce(pool, r, worker)
@@ -88,8 +91,7 @@ func (t *turn) take(parent context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.hold()
-	return nil
+	return t.hold()
 }
 
 // newTurn draws a lock and a way to acquire it. The first lock of each kind is
@@ -112,6 +114,12 @@ func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
 	case chance(r, 10):
 		t.bound.atMost = true
 	}
+	switch {
+	case chance(r, 5):
+		t.inner = 1
+	case chance(r, 2):
+		t.inner = 2
+	}
 	kinds[t.kind].prepare(t)
 	return t
 }
@@ -132,15 +140,17 @@ func (t *turn) end(lost bool) {
 	t.ending.Do(func() { t.Report(Event{Kind: eventEnd, At: at, Hold: t.id, Lost: lost}) })
 }
 
-// hold works under the lock and unlocks it.
-func (t *turn) hold() {
+// hold works under the lock and unlocks it. The error is that of an acquisition within the
+// hold: whoever is the victim of a deadlock releases all locks.
+func (t *turn) hold() error {
 	begin := t.Now()
 	w := t.watch()
 	defer w.end()
 	if t.brief {
 		w.work(between(t.r, 0, t.Hold/20))
+		err := t.nest(t.lock.Context)
 		t.release()
-		return
+		return err
 	}
 	downgrade := t.kind == ReadWrite && t.exclusive() && chance(t.r, 50)
 	late := downgrade && chance(t.r, 50) // at once, and asks for the token only then
@@ -157,8 +167,12 @@ func (t *turn) hold() {
 	if chance(t.r, 5) {
 		_ = t.call(opVerify, t.lock.Verify)
 	}
-	if !t.nested && chance(t.r, 5) {
-		t.nest()
+	early := !downgrade || chance(t.r, 50)
+	if early {
+		if err := t.nest(t.lock.Context); errors.Is(err, lockpool.ErrDeadlock) {
+			t.release()
+			return err
+		}
 	}
 	span := between(t.r, 0, t.Hold)
 	if t.slow && chance(t.r, t.LongHolds) {
@@ -173,6 +187,12 @@ func (t *turn) hold() {
 		if chance(t.r, 30) {
 			span = 0 // the downgrade may still be under way
 		}
+		if !early {
+			if err := t.nest(t.lock.Context); errors.Is(err, lockpool.ErrDeadlock) {
+				t.release()
+				return err
+			}
+		}
 	}
 	w.work(span)
 	if t.of == 1 && t.Now().Since(begin) > t.Timeout/2 {
@@ -182,6 +202,7 @@ func (t *turn) hold() {
 		t.lockAgain()
 	}
 	t.release()
+	return nil
 }
 
 // release ends the hold, and unlocks the lock.
@@ -194,7 +215,7 @@ func (t *turn) release() {
 func (t *turn) lockAgain() {
 	again := &turn{
 		Client: t.Client, pool: t.pool, r: t.r, worker: t.worker, id: t.ids.Add(1), kind: t.kind, name: t.name,
-		nested: true, again: true, bound: bound{limit: time.Second},
+		again: true, bound: bound{limit: time.Second},
 	}
 	kinds[t.kind].prepare(again)
 	_ = again.take(context.WithoutCancel(t.lock.Context(context.Background())))
@@ -303,18 +324,6 @@ func (t *turn) downgrade(late bool) {
 	}
 }
 
-// nest takes a turn with another lock, for the same holder. It does not wait for long,
-// because others may take the two in the other order.
-func (t *turn) nest() {
-	inner := t.newTurn(t.pool, t.r, t.worker)
-	if inner.name == t.name || inner.slow {
-		return
-	}
-	inner.nested = true
-	inner.bound.limit = min(inner.bound.limit, time.Second)
-	_ = inner.take(t.lock.Context(t.Machine.On(context.Background())))
-}
-
 // lockOnce takes a turn with a lock whose name is not used again, and has little time.
 func (c *Client) lockOnce(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 	id := c.ids.Add(1)
@@ -341,47 +350,6 @@ func (c *Client) runJob(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 			return ctx.Err()
 		})
 	})
-}
-
-// lockTwo takes a turn with two exclusive locks, of which it gets both or none.
-func (c *Client) lockTwo(pool *lockpool.Pool, r *rand.Rand, worker int) error {
-	names := []string{NameOf(Exclusive, 1), NameOf(Exclusive, 2)}
-	turns := make([]*turn, len(names))
-	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
-	for n, name := range names {
-		turns[n] = &turn{Client: c, portion: portion{1, 1}, pool: pool, r: r, worker: worker, kind: Exclusive, name: name, id: c.ids.Add(1)}
-		c.Report(Event{Kind: eventCall, At: c.Now(), ID: turns[n].id, Worker: worker, Op: opLockAll, Lock: name, Permits: 1, Of: 1, Limit: b.limit})
-	}
-	ctx, cancel := b.context(c.Machine.On(context.Background()))
-	defer cancel()
-	if chance(r, 50) { // callers need not agree on an order
-		slices.Reverse(names)
-	}
-	all, err := pool.LockAll(ctx, names)
-	for _, t := range turns {
-		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: t.id, Error: class(err)})
-	}
-	if err != nil {
-		return err
-	}
-	var watchers []*watcher
-	for _, t := range turns {
-		t.lock = all.Get(t.name)
-		w := t.watch()
-		watchers = append(watchers, w)
-		defer w.end()
-	}
-	for _, t := range turns { // now that all are watched
-		t.access(t.token(t.lock, eventToken))
-	}
-	for _, w := range watchers {
-		w.work(between(r, 0, c.Hold))
-	}
-	for _, t := range turns {
-		t.end(false)
-	}
-	_ = turns[0].call(opUnlockAll, all.Unlock)
-	return nil
 }
 
 // reenter acquires the lock again, through its context, and releases that entry.

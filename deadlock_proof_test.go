@@ -1,0 +1,48 @@
+package lockpool_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// A look reads one queue after the other. What it has read of the first may be over when it
+// reads the last.
+func TestCircleThatDissolvesDuringALookHasNoVictim(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		first := &party{Handle: b.Handle(b.Pool())}
+		proxy := b.Proxy()
+		last := &party{Handle: b.Handle(b.Pool())}
+		require.NoError(t, exclusively(b.Ctx, first.Handle, "a"))
+		require.NoError(t, exclusively(b.Ctx, last.Handle, "b"))
+		ctx, cancel := context.WithCancel(b.Ctx)
+		defer cancel()
+		first.waitFor(ctx, exclusively, "b")
+		b.AwaitQueue("b", 2)
+		last.waitFor(b.Ctx, exclusively, "a")
+		b.AwaitQueue("a", 2)
+		inItsOwnQueue := zktest.Match{Ops: zktest.Lists, Where: func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/a" }}
+		look := proxy.Inject(zktest.Rule{Match: inItsOwnQueue, Do: zktest.Call(func(zktest.Request) {
+			cancel()
+			<-first.done
+		})})
+		require.NoError(t, look.Wait(b.Ctx))
+		b.AwaitQueue("b", 1)
+		again := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists, Where: func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/b" }}, Do: zktest.Pass()})
+		select {
+		case <-last.done:
+			require.NoError(t, last.err)
+		default:
+		}
+		require.NoError(t, again.Wait(b.Ctx), "it looks again")
+		require.NoError(t, first.Close(b.Ctx))
+		<-last.done
+		require.NoError(t, last.err)
+		require.NoError(t, last.Close(b.Ctx))
+	})
+}

@@ -1,0 +1,438 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+)
+
+// deadlock is the class of the error of a call that waited in a circle and was chosen to
+// give up.
+const deadlock = "deadlock"
+
+// askTime is how much later than another a call must begin so that it certainly asked
+// later: a wait for a plain lock is not seen before it has lasted for some time, and a wait
+// whose holder has just turned a hold into a reader's begins again.
+const askTime = 2 * time.Second
+
+// wait is a call that waits for a lock, or for several, one after the other.
+type wait struct {
+	who
+	begin, end Instant
+	gone       Instant // until when others may see it
+	err        string
+	calls      []*call // one for each lock
+	holds      []*hold // what its holder had when it began
+}
+
+// who is a holder: each worker is one holder at a time.
+type who struct {
+	process string
+	worker  int
+}
+
+// several reports whether the call waits for several locks, and so has some of them before
+// it has all. The record does not say which.
+func (w *wait) several() bool { return len(w.calls) > 1 }
+
+// isNested reports whether others may wait for what the caller has.
+func (w *wait) isNested() bool { return len(w.holds) > 0 || w.several() }
+
+func (w *wait) String() string {
+	var names, held []string
+	for _, c := range w.calls {
+		names = append(names, fmt.Sprintf("%s (%s)", c.lock, c.portion))
+	}
+	for _, h := range w.holds {
+		held = append(held, fmt.Sprintf("%s (%s)", h.lock, h.portion))
+	}
+	return fmt.Sprintf("%s, goroutine %d, which holds %s and waits for %s", w.process, w.worker, strings.Join(held, ", "), strings.Join(names, ", "))
+}
+
+// deadlocks are the waits of a record.
+//
+// A record says when a call began and returned, and a hold is known from the return of the
+// call that acquired it until just before the lock is released. The service sees less: the
+// node of a wait is created after the beginning of the call. And it sees more: the nodes of
+// a wait and of a hold may stay for some time after its end, if there was no fault for no
+// longer than the limit Lag, and otherwise until all faults that touch the process have been
+// over for the limit Settling, in which its session ends or has a connection. So two checks
+// of different kinds are possible. What no service can have seen is certainly wrong. What
+// each service must have seen certainly has to be told; of that, only such times count in
+// which no fault touched any of the processes.
+type deadlocks struct {
+	rec       *Record
+	waits     []*wait           // by begin; only those that may be a part of a circle
+	unsettled map[string][]Span // by process, the times in which its nodes may stay for longer
+}
+
+// checkDeadlocks finds calls that ended as the victim of a deadlock and were on no circle of
+// waits, or on one that another call was to break, and circles that nobody broke.
+func (r *Report) checkDeadlocks(rec *Record) {
+	if rec.Lag == 0 {
+		return
+	}
+	d := newDeadlocks(rec)
+	var victims []*wait
+	for _, w := range d.waits {
+		if w.err == deadlock {
+			victims = append(victims, w)
+		}
+	}
+	for _, c := range rec.calls {
+		if c.err == deadlock && !slices.ContainsFunc(victims, func(v *wait) bool { return slices.Contains(v.calls, c) }) {
+			r.violation(c.end, "victim: %s, goroutine %d, was the victim of a deadlock at %s, in a call that waits for no lock, or without holding one: %s of %q",
+				c.process, c.worker, rec.at(c.end), c.op, c.lock)
+		}
+	}
+	for _, v := range victims {
+		near := d.near(v)
+		switch {
+		case !v.isNested():
+			r.violation(v.end, "victim: %s, goroutine %d, was the victim of a deadlock at %s, and held no lock that others could wait for",
+				v.process, v.worker, rec.at(v.end))
+		case !d.onCircle(v, near, nil):
+			r.violation(v.end, "victim: at no time from %s until %s was there a circle of waits through the victim of a deadlock: %s%s",
+				rec.at(v.begin), rec.at(v.end), v, rec.circumstances(v.end))
+		default:
+			r.checkVictim(d, v, near)
+		}
+	}
+	r.checkCircles(d)
+}
+
+// checkVictim finds victims of circles that other calls had to break: one that is a victim
+// as well, or one that asked later. Who only stands before others in a queue is no victim.
+func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
+	for _, w := range near {
+		later := !v.several() && kindOf(v.calls[0].lock) != Plain && v.begin.Add(askTime) < w.begin
+		both := w.err == deadlock && v.begin <= w.begin
+		if w == v || !w.isNested() || !later && !both || !d.settled(v.process, v.begin, max(v.end, w.end)) || !d.settled(w.process, v.begin, max(v.end, w.end)) ||
+			d.onCircle(v, near, w) {
+			continue
+		}
+		if both && !d.onCircle(w, d.near(w), v) {
+			r.violation(w.end, "victim: two calls were victims, each of which was on no circle without the other: at %s %s; at %s %s",
+				d.rec.at(v.end), v, d.rec.at(w.end), w)
+		} else if later {
+			r.violation(v.end, "victim: at %s, not the call that asked last: %s since %s; another on each of its circles asked at %s: %s",
+				d.rec.at(v.end), v, d.rec.at(v.begin), d.rec.at(w.begin), w)
+		}
+	}
+}
+
+// checkCircles finds circles that nobody broke within the limit Circle, although no fault touched
+// any process on them.
+func (r *Report) checkCircles(d *deadlocks) {
+	var long []*wait
+	for _, w := range d.waits {
+		if len(w.holds) > 0 && w.end.Since(w.begin) >= d.rec.Circle {
+			long = append(long, w)
+		}
+	}
+	// At these times the last call of a circle may begin, the last fault be over, or the last
+	// waiter give up that stood before a wait for permits.
+	var times []Instant
+	for _, w := range long {
+		times = append(times, w.begin)
+		if lock := w.calls[0].lock; kindOf(lock) == Semaphore {
+			for _, x := range d.waits {
+				if x.calls[0].lock == lock && x.gone.within(w.begin, w.end) {
+					times = append(times, x.gone+1)
+				}
+			}
+		}
+		for _, s := range d.unsettledTimes(w.process) {
+			if s.End.within(w.begin, w.end) {
+				times = append(times, s.End+1)
+			}
+		}
+	}
+	slices.Sort(times)
+	reported := map[*wait]bool{}
+	for _, from := range slices.Compact(times) {
+		until := from.Add(d.rec.Circle)
+		var standing []*wait
+		for _, w := range long {
+			if w.begin <= from && until <= w.end && until <= d.rec.End && d.settled(w.process, from, until) {
+				standing = append(standing, w)
+			}
+		}
+		stuck := d.fixpoint(standing, func(w *wait, others []*wait) bool { return d.isBlocked(w, others, from, until) })
+		if len(stuck) == 0 || !slices.ContainsFunc(stuck, func(w *wait) bool { return !reported[w] }) {
+			continue
+		}
+		var text strings.Builder
+		for _, w := range stuck {
+			reported[w] = true
+			fmt.Fprintf(&text, "\n    %s, from %s until %s", w, d.rec.at(w.begin), d.rec.at(w.end))
+		}
+		r.violation(from, "circle: these calls waited for each other for more than %s, from %s, and nobody was told:%s%s",
+			d.rec.Circle, d.rec.at(from), &text, d.rec.circumstances(from))
+	}
+}
+
+func newDeadlocks(rec *Record) *deadlocks {
+	d := &deadlocks{rec: rec, unsettled: map[string][]Span{}}
+	holds := map[who][]*hold{}
+	for _, h := range rec.holds {
+		by := who{h.process, h.worker}
+		holds[by] = append(holds[by], h)
+	}
+	for _, all := range holds {
+		slices.SortStableFunc(all, func(a, b *hold) int { return cmp.Compare(a.begin, b.begin) })
+	}
+	latest := map[who]*wait{} // the call for several locks that began last
+	for _, c := range slices.SortedStableFunc(slices.Values(rec.calls), func(a, b *call) int { return cmp.Compare(a.begin, b.begin) }) {
+		by := who{c.process, c.worker}
+		if w := latest[by]; c.op == opLockAll && w != nil && w.begin == c.begin {
+			w.calls = append(w.calls, c)
+			continue
+		}
+		if c.permits == 0 || c.op != opLock && c.op != opAgain && c.op != opLockAll {
+			continue
+		}
+		w := &wait{who: by, begin: c.begin, end: c.end, err: c.err, calls: []*call{c}}
+		mine := holds[by]
+		for len(mine) > 0 && mine[0].end < c.begin {
+			mine = mine[1:] // over for all later calls as well
+		}
+		holds[by] = mine
+		for _, h := range mine {
+			if h.begin > c.begin {
+				break
+			}
+			if c.begin <= h.end {
+				w.holds = append(w.holds, h)
+			}
+		}
+		if c.op == opLockAll {
+			latest[by] = w
+		}
+		// Whoever holds nothing can only stand before others in a queue, and of those who take
+		// an exclusive lock each waits for the holder as well.
+		if kind := kindOf(c.lock); c.err == deadlock || len(w.holds) > 0 || c.op == opLockAll || kind == ReadWrite || kind == Semaphore {
+			w.gone = d.gone(w.process, w.end)
+			d.waits = append(d.waits, w)
+		}
+	}
+	return d
+}
+
+// unsettledTimes returns the times in which faults touch a process, or have not been over
+// for long, in order, without the gaps between those that overlap.
+func (d *deadlocks) unsettledTimes(process string) []Span {
+	times, ok := d.unsettled[process]
+	if ok {
+		return times
+	}
+	for _, f := range slices.SortedFunc(slices.Values(slices.Concat(d.rec.Faults, d.rec.Pending)), func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) }) {
+		if d.rec.touchesOther(f, process) {
+			continue
+		}
+		f.End = f.End.Add(d.rec.Settling)
+		if last := len(times) - 1; last >= 0 && f.Begin <= times[last].End {
+			times[last].End = max(times[last].End, f.End)
+		} else {
+			times = append(times, f)
+		}
+	}
+	d.unsettled[process] = times
+	return times
+}
+
+// touchesOther reports whether a fault touches one process alone, and that is another one.
+func (rec *Record) touchesOther(f Span, process string) bool {
+	return slices.ContainsFunc(rec.Single, func(s Span) bool { return s.Begin == f.Begin && s.End == f.End && s.Process != process })
+}
+
+// settled reports whether no fault touched a process in a time, or shortly before.
+func (d *deadlocks) settled(process string, from, until Instant) bool {
+	times := d.unsettledTimes(process)
+	next := sort.Search(len(times), func(i int) bool { return times[i].End >= from })
+	return next == len(times) || times[next].Begin > until
+}
+
+// gone returns until when the servers may have nodes that a process has not wanted since a
+// time.
+func (d *deadlocks) gone(process string, since Instant) Instant {
+	until := since.Add(d.rec.Lag)
+	times := d.unsettledTimes(process)
+	if next := sort.Search(len(times), func(i int) bool { return times[i].End >= since }); next < len(times) && times[next].Begin <= until {
+		return times[next].End.Add(d.rec.Lag)
+	}
+	return until
+}
+
+// near returns the waits that others may have seen during a wait.
+func (d *deadlocks) near(v *wait) (near []*wait) {
+	for _, w := range d.waits {
+		if w.begin <= v.end && v.begin <= w.gone {
+			near = append(near, w)
+		}
+	}
+	return near
+}
+
+// onCircle reports whether there may have been a time in a wait at which it was on a circle
+// of waits, even if the caller of another wait, unless that is nil, had held nothing.
+func (d *deadlocks) onCircle(v *wait, near []*wait, without *wait) bool {
+	for _, last := range near { // the one that begins last
+		t := max(last.begin, v.begin)
+		var seen []*wait
+		for _, w := range near {
+			if w.begin <= t && t <= w.gone {
+				seen = append(seen, w)
+			}
+		}
+		stuck := d.fixpoint(seen, func(w *wait, others []*wait) bool { return d.mayBeBlocked(w, others, t, without) })
+		if slices.Contains(stuck, v) && d.isCircle(v, stuck, t, without) {
+			return true
+		}
+	}
+	return false
+}
+
+// fixpoint returns the largest set of waits each of which is blocked by the others.
+func (d *deadlocks) fixpoint(waits []*wait, blocked func(w *wait, others []*wait) bool) []*wait {
+	for {
+		left := slices.DeleteFunc(slices.Clone(waits), func(w *wait) bool { return !blocked(w, waits) })
+		if len(left) == len(waits) {
+			return left
+		}
+		waits = left
+	}
+}
+
+// isBlocked reports whether a wait is certainly blocked by others, all of which last for a
+// whole time: it cannot be granted its lock unless one of them ends, and whoever reads the
+// queues sees that.
+func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool {
+	c := w.calls[0]
+	for _, other := range w.calls { // it asks for them in this order
+		if other.lock < c.lock {
+			c = other
+		}
+	}
+	sum, of := c.permits, c.of
+	for _, x := range others {
+		if x == w {
+			continue
+		}
+		for _, h := range x.holds {
+			if h.lock == c.lock && h.begin <= from && until <= h.end && !d.isAnonymous(h) {
+				sum, of = sum+h.permits, min(of, h.of)
+			}
+		}
+	}
+	if sum <= of {
+		return false
+	}
+	// Of those who wait for permits, only the first can be seen to ask for more than there are.
+	return kindOf(c.lock) != Semaphore || !slices.ContainsFunc(d.waits, func(x *wait) bool {
+		return x != w && x.calls[0].lock == c.lock && x.begin <= w.begin.Add(askTime) && from <= x.gone && !slices.Contains(others, x)
+	})
+}
+
+// isAnonymous reports whether others cannot know whose node it is with which a plain lock is
+// held: a request to release the lock replaces its name.
+func (d *deadlocks) isAnonymous(h *hold) bool {
+	return kindOf(h.lock) == Plain && slices.ContainsFunc(d.rec.calls, func(c *call) bool {
+		return c.op == opRevoke && c.lock == h.lock && h.requested <= c.end && c.begin <= h.end
+	})
+}
+
+// mayBeBlocked reports whether a wait may have been blocked by others at a time.
+func (d *deadlocks) mayBeBlocked(w *wait, others []*wait, t Instant, without *wait) bool {
+	for _, c := range w.calls {
+		sum, of := c.permits, c.of
+		for _, x := range others {
+			if x == w {
+				continue
+			}
+			if d.mayPrecede(x, w, c) {
+				return true
+			}
+			if x != without {
+				d.mayHave(x, c.lock, t, func(p portion) { sum, of = sum+p.permits, min(of, p.of) })
+			}
+		}
+		if sum > of {
+			return true
+		}
+	}
+	return false
+}
+
+// mayHave calls add for each part of a lock that the caller of a wait may have had at a time.
+func (d *deadlocks) mayHave(x *wait, lock string, t Instant, add func(portion)) {
+	for _, h := range x.holds {
+		if h.lock == lock && t <= d.gone(h.process, h.end) {
+			add(h.portion)
+		}
+	}
+	for _, c := range x.calls {
+		if x.several() && c.lock == lock {
+			add(c.portion)
+		}
+	}
+}
+
+// mayPrecede reports whether x may have been before w in the queue of a lock, so that w
+// waited for it.
+func (d *deadlocks) mayPrecede(x, w *wait, c *call) bool {
+	return slices.ContainsFunc(x.calls, func(other *call) bool {
+		return other.lock == c.lock && c.excludes(other) &&
+			(x.begin <= w.begin.Add(d.rec.Lag) || !d.settled(x.process, w.begin, w.gone) || !d.settled(w.process, w.begin, w.gone))
+	})
+}
+
+// isCircle reports whether a wait may have been on a circle of waits at a time. A circle
+// leads through something that is held: two calls that may each have been before the other
+// in a queue are none.
+func (d *deadlocks) isCircle(v *wait, waits []*wait, t Instant, without *wait) bool {
+	holds, next := map[*wait][]*wait{}, map[*wait][]*wait{}
+	for _, w := range waits {
+		for _, c := range w.calls {
+			for _, x := range waits {
+				if x == w {
+					continue
+				}
+				d.mayHave(x, c.lock, t, func(p portion) {
+					if x != without && (kindOf(c.lock) != ReadWrite || c.permits+p.permits > c.of) {
+						holds[w], next[w] = append(holds[w], x), append(next[w], x)
+					}
+				})
+				if d.mayPrecede(x, w, c) {
+					next[w] = append(next[w], x)
+				}
+			}
+		}
+	}
+	leads := func(from, to *wait) bool {
+		seen, todo := map[*wait]bool{}, []*wait{from}
+		for len(todo) > 0 {
+			w := todo[0]
+			todo = todo[1:]
+			if w == to {
+				return true
+			}
+			if !seen[w] {
+				seen[w] = true
+				todo = append(todo, next[w]...)
+			}
+		}
+		return false
+	}
+	for w, held := range holds {
+		for _, x := range held {
+			if leads(v, w) && leads(x, v) {
+				return true
+			}
+		}
+	}
+	return false
+}

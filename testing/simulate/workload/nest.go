@@ -1,0 +1,155 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lockpool/lockpool"
+)
+
+// inTangle reports whether a worker now takes several locks one after the other, without an
+// order that all agree on: all workers do so at the same time, or one of each process. So
+// they wait for each other in circles, within a process and between processes, and many of
+// these circles touch.
+func (c *Client) inTangle(worker int) bool {
+	if c.Tangle == 0 || len(c.tangled()) < 2 || time.Duration(c.Now())%c.TangleEvery < c.TangleEvery-c.Tangle {
+		return false
+	}
+	return time.Duration(c.Now())/c.TangleEvery%3 == 0 || worker == 1
+}
+
+// tangled returns the names of the locks that are taken with others. Some holds of the first
+// lock of each kind are long, and would keep others from forming circles.
+func (c *Client) tangled() (names []string) {
+	for _, kind := range slices.Compact(slices.Sorted(slices.Values(c.Kinds))) {
+		for i := 1; i < locksOf(kind, c.Locks); i++ {
+			names = append(names, NameOf(kind, i))
+		}
+	}
+	return names
+}
+
+// tangle takes turns with two or three locks until the tangle ends.
+func (c *Client) tangle(pool *lockpool.Pool, r *rand.Rand, worker int) (err error) {
+	for c.inTangle(worker) && !errors.Is(err, lockpool.ErrPoolClosed) {
+		if chance(r, 10) && c.hasTwo() {
+			err = c.lockTwo(context.Background(), pool, r, worker, nil)
+		} else {
+			t := c.newTangledTurn(pool, r, worker, nil)
+			t.inner = 1 + r.IntN(2)
+			err = t.take(context.Background())
+		}
+		time.Sleep(between(r, 0, c.Hold))
+	}
+	return err
+}
+
+// newTangledTurn draws a lock that is taken with others, and a way to acquire it. beside are
+// the names of those that the holder has. It returns nil if there is no other lock.
+func (c *Client) newTangledTurn(pool *lockpool.Pool, r *rand.Rand, worker int, beside []string) *turn {
+	names := slices.DeleteFunc(c.tangled(), func(name string) bool { return slices.Contains(beside, name) })
+	if len(names) == 0 {
+		return nil
+	}
+	name := names[r.IntN(len(names))]
+	t := &turn{
+		Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: kindOf(name), name: name, beside: beside,
+		brief: chance(r, 70), bound: c.patience(r),
+	}
+	kinds[t.kind].prepare(t)
+	return t
+}
+
+// patience draws how long the holder of a lock waits for another one: in most cases long
+// enough to be told that it waits in vain.
+func (c *Client) patience(r *rand.Rand) bound {
+	b := bound{limit: between(r, min(2*time.Second, c.Timeout), 3*c.Timeout)}
+	if chance(r, 20) {
+		b = bound{limit: between(r, 0, 2*time.Second), canceled: chance(r, 50)}
+	}
+	b.atMost = !b.canceled && chance(r, 10)
+	return b
+}
+
+// nest takes a turn with another lock for the same holder, if it is to take one. The wait
+// may outlast the hold: whoever waits need not notice that it has lost what it holds. hold
+// returns the context of what is held.
+func (t *turn) nest(hold func(context.Context) context.Context) error {
+	if t.inner == 0 {
+		return nil
+	}
+	parent := hold(t.Machine.On(context.Background()))
+	if chance(t.r, 30) {
+		parent = context.WithoutCancel(parent)
+	}
+	beside := append(slices.Clone(t.beside), t.name)
+	if chance(t.r, 15) && t.hasTwo() && !slices.ContainsFunc(two, func(name string) bool { return slices.Contains(beside, name) }) {
+		return t.lockTwo(parent, t.pool, t.r, t.worker, beside)
+	}
+	inner := t.newTangledTurn(t.pool, t.r, t.worker, beside)
+	if inner == nil {
+		return nil
+	}
+	inner.inner = t.inner - 1
+	return inner.take(parent)
+}
+
+// two are the names of the locks that are taken by a call for both.
+var two = []string{NameOf(Exclusive, 1), NameOf(Exclusive, 2)}
+
+// hasTwo reports whether there are these locks.
+func (c *Client) hasTwo() bool { return slices.Contains(c.Kinds, Exclusive) && c.Locks > 2 }
+
+// lockTwo takes a turn with two exclusive locks, of which it gets both or none, for the
+// holder that parent carries if it carries one. beside are the names of what that holds.
+func (c *Client) lockTwo(parent context.Context, pool *lockpool.Pool, r *rand.Rand, worker int, beside []string) error {
+	names := slices.Clone(two)
+	turns := make([]*turn, len(names))
+	b := bound{limit: between(r, 100*time.Millisecond, 3*c.Timeout)}
+	begin := c.Now()
+	for n, name := range names {
+		turns[n] = &turn{Client: c, portion: portion{1, 1}, pool: pool, r: r, worker: worker, kind: Exclusive, name: name, id: c.ids.Add(1)}
+		c.Report(Event{Kind: eventCall, At: begin, ID: turns[n].id, Worker: worker, Op: opLockAll, Lock: name, Permits: 1, Of: 1, Limit: b.limit})
+	}
+	ctx, cancel := b.context(c.Machine.On(parent))
+	defer cancel()
+	if chance(r, 50) { // callers need not agree on an order
+		slices.Reverse(names)
+	}
+	all, err := pool.LockAll(ctx, names)
+	end := c.Now()
+	for _, t := range turns {
+		c.Report(Event{Kind: eventReturn, At: end, ID: t.id, Error: class(err)})
+	}
+	if err != nil {
+		return err
+	}
+	var watchers []*watcher
+	for _, t := range turns {
+		t.lock = all.Get(t.name)
+		w := t.watch()
+		watchers = append(watchers, w)
+		defer w.end()
+	}
+	for _, t := range turns { // now that all are watched
+		t.access(t.token(t.lock, eventToken))
+	}
+	if chance(r, 20) {
+		last := turns[1]
+		last.beside, last.inner = append(slices.Clone(beside), turns[0].name), 1
+		err = last.nest(all.Context)
+	}
+	if !errors.Is(err, lockpool.ErrDeadlock) {
+		for _, w := range watchers {
+			w.work(between(r, 0, c.Hold))
+		}
+	}
+	for _, t := range turns {
+		t.end(false)
+	}
+	_ = turns[0].call(opUnlockAll, all.Unlock)
+	return err
+}
