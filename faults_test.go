@@ -995,7 +995,9 @@ func (s *stage) deadlock(other *lockpool.Pool, holdA, holdB, askA, askB ask, oth
 			cancel() // what is refused goes with the session, which has to last as long as the other handle holds something
 		}
 	}
-	require.LessOrEqual(s, told, 1)
+	if other != s.pool || s.effect != losing {
+		require.LessOrEqual(s, told, 1)
+	} // else the one may be told in memory, because it waits last, and the other at the service, where the nodes of the first stay, because it asked last
 	if s.effect == unseen {
 		require.Equal(s, 1, told)
 	}
