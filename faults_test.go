@@ -995,9 +995,13 @@ func (s *stage) deadlock(other *lockpool.Pool, holdA, holdB, askA, askB ask, oth
 			cancel() // what is refused goes with the session, which has to last as long as the other handle holds something
 		}
 	}
-	require.LessOrEqual(s, told, 1)
 	if s.effect == unseen {
-		require.Equal(s, 1, told)
+		require.Positive(s, told)
+	}
+	// In memory, the call that waits last is told, and at the service the one that asked last.
+	// If a fault holds up the first to ask before it waits, these differ: see DESIGN, "Open".
+	if other != s.pool || !s.faulty {
+		require.LessOrEqual(s, told, 1)
 	}
 }
 
