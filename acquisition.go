@@ -142,7 +142,11 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		if at.session, err = h.chooseSession(ctx, a); err != nil {
 			return nil, err
 		}
-		at.data = h.pool.owner.Data(a.span, a.local, a.req.permits > 0)
+		ask := ""
+		if a.req.permits > 0 {
+			ask = h.pool.newAsk()
+		}
+		at.data = h.pool.owner.Data(a.span, a.local, ask)
 	}
 	s := at.session
 	ctx, nested := h.beginNested(ctx, a, s, &at)

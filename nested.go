@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
@@ -33,12 +37,12 @@ type nestedWait struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	again   atomic.Bool                            // it has joined a queue since the last look began
-	looking chan struct{}                          // full while a look is under way, which uses the following
-	timer   *time.Timer                            // nil if it does not look
-	pause   time.Duration                          // before the next look
-	known   map[string]map[string]driver.Contender // what it has read, by queue and node
-	shown   driver.Node                            // for a plain lock: the node that shows the wait
+	again   atomic.Bool   // it has joined a queue since the last look began
+	looking chan struct{} // full while a look is under way, which uses the following
+	timer   *time.Timer   // nil if it does not look
+	pause   time.Duration // before the next look
+	known   sync.Map      // what it has read: a map[string]driver.Contender by node, for each queue
+	shown   driver.Node   // for a plain lock: the node that shows the wait
 
 	// Pool.mu guards these.
 	order int64         // among the pool's nested waits; 0 if it is not known to wait
@@ -84,7 +88,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session, at
 	if a.req.permits > 0 {
 		most = nodedata.MaxLease
 	}
-	w.data = nodedata.WithHolds(p.owner.Data(a.span, false, true), callSite(), named, p.cfg.checkAfter == 0, most)
+	w.data = nodedata.WithHolds(p.owner.Data(a.span, false, p.newAsk()), callSite(), named, p.cfg.checkAfter == 0, most)
 	at.data, w.record = w.data, nodedata.Parse(w.data)
 	w.holds = w.holds[:len(w.record.Holds)]
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
@@ -106,6 +110,20 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session, at
 		<-w.looking
 	}
 	return w.ctx, w
+}
+
+// newAsk returns an identifier of a request, which shows the pool that it is its own.
+func (p *Pool) newAsk() string { return p.id[:8] + uuid.NewString()[8:] }
+
+// hasEnded reports whether a contender for the lock is a nested wait of the pool that has
+// ended, or is a victim, so that its node is about to go.
+func (p *Pool) hasEnded(lock, ask string) bool {
+	if !strings.HasPrefix(ask, p.id[:8]) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !slices.ContainsFunc(p.nested[lock], func(w *nestedWait) bool { return w.record.Ask == ask && w.ctx.Err() == nil })
 }
 
 // holdsNow returns what the handle holds, the newest first.

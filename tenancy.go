@@ -619,7 +619,7 @@ func (w *localWaiter) name() string { return fmt.Sprintf("%s%s-%d", localPrefix,
 func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 	found, behind := p.findLocalWaiters(name)
 	for _, w := range found { // without Pool.mu, because there may be thousands
-		owner := nodedata.Parse(p.owner.Data(w.span, true, false))
+		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
 		waiters = append(waiters, Contender{
 			Node: w.name(), Kind: w.req.kind().String(), Local: true, Asked: w.Began(),
 			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,

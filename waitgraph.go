@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -18,6 +19,8 @@ type graph struct {
 	queues []waitgraph.Queue
 	index  map[string]int // in queues, by name
 	nodes  map[waitgraph.Ref]graphNode
+
+	hasEnded func(lock, ask string) bool // whether a nested wait is known to have ended; may be nil
 }
 
 func newGraph() *graph { return &graph{index: map[string]int{}, nodes: map[waitgraph.Ref]graphNode{}} }
@@ -31,43 +34,46 @@ type graphNode struct {
 	owner nodedata.Record
 }
 
-// maxLocksRead bounds what one look reads.
-const maxLocksRead = 200
+const (
+	maxLocksRead = 200 // of one look
+	locksAtATime = 16
+)
 
 // read reads what waits for the wait, directly or through others. It returns nil if nobody
 // that it has come to holds what the wait is for.
 func (w *nestedWait) read() (*graph, error) {
 	g := newGraph()
+	g.hasEnded = w.pool.hasEnded
 	seen := map[string]bool{}
 	var locks []string // to read
 	add := func(holds []nodedata.Hold) {
 		for _, h := range holds { // which any client may have written
-			if seen[h.Lock] || len(seen) >= maxLocksRead && h.Lock != w.name || w.pool.checkName(h.Lock) != nil {
-				continue
-			}
-			seen[h.Lock] = true
-			locks = append(locks, h.Lock)
-			if h.Lock == w.name { // next, because that may close a circle
-				last := len(locks) - 1
-				locks[0], locks[last] = locks[last], locks[0]
+			if !seen[h.Lock] && (len(seen) < maxLocksRead || h.Lock == w.name) && w.pool.checkName(h.Lock) == nil {
+				seen[h.Lock] = true
+				locks = append(locks, h.Lock)
 			}
 		}
 	}
 	for add(w.record.Holds); len(locks) > 0; {
-		lock := locks[0]
-		locks = locks[1:]
-		queues, err := readQueues(w.ctx, w.on, lock, w.inspect)
-		switch {
-		case err != nil && (w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost)):
-			return nil, err
-		case err != nil: // it cannot be read, so nobody there counts as stuck
-			continue
+		now := locks[:min(len(locks), locksAtATime)]
+		locks = locks[len(now):]
+		read, errs := make([][]lockQueue, len(now)), make([]error, len(now))
+		var all sync.WaitGroup
+		for i, lock := range now {
+			all.Go(func() { read[i], errs[i] = readQueues(w.ctx, w.on, lock, w.inspect) }) // ends with ctx
 		}
-		var behind []nodedata.Hold
-		for _, q := range queues {
-			behind = append(behind, g.add(q)...)
+		all.Wait()
+		for i, err := range errs {
+			switch {
+			case err == nil:
+				for _, q := range read[i] {
+					add(g.add(q))
+				}
+			case w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost):
+				return nil, err
+			default: // it cannot be read, so nobody there counts as stuck
+			}
 		}
-		add(behind)
 	}
 	if !seen[w.name] {
 		return nil, nil
@@ -119,11 +125,9 @@ func readQueues(ctx context.Context, s *session, lock string, read func(queue st
 // inspect returns the contenders of a queue. The wait reads each node once, because what
 // it says does not change.
 func (w *nestedWait) inspect(queue string) ([]driver.Contender, []string, error) {
-	before := w.known[queue]
+	known, _ := w.known.Load(queue)
+	before, _ := known.(map[string]driver.Contender)
 	contenders, others, err := w.on.Inspect(w.ctx, queue, func(n driver.Node) bool { return before[n.Name].Created == 0 })
-	if w.known == nil {
-		w.known = map[string]map[string]driver.Contender{}
-	}
 	now := map[string]driver.Contender{}
 	for i, c := range contenders {
 		if known, ok := before[c.Name]; ok {
@@ -131,7 +135,7 @@ func (w *nestedWait) inspect(queue string) ([]driver.Contender, []string, error)
 		}
 		now[c.Name] = contenders[i]
 	}
-	w.known[queue] = now
+	w.known.Store(queue, now)
 	return contenders, others, err
 }
 
@@ -143,6 +147,7 @@ func (g *graph) add(q lockQueue) (held []nodedata.Hold) {
 	}
 	for i, c := range q.contenders {
 		owner := nodedata.Parse(c.Data)
+		canGoOn := owner.Host == "" && owner.PID == 0 || len(owner.Holds) > 0 && g.hasEnded != nil && g.hasEnded(q.lock, owner.Ask)
 		n := graphNode{driver.Located{Queue: q.queue, Node: c.Node}, q.lock, cmp.Or(q.kind, c.Kind), c.Joined, owner}
 		var holds []waitgraph.Ref
 		for _, h := range owner.Holds {
@@ -155,7 +160,7 @@ func (g *graph) add(q lockQueue) (held []nodedata.Hold) {
 			c.Kind = driver.Guard
 		}
 		g.insert(name, q.limit, n, waitgraph.Contender{
-			Node: c.Node, Created: c.Created, Ask: owner.Ask, Holds: holds, Unchecked: owner.Unchecked, Foreign: owner.Host == "" && owner.PID == 0,
+			Node: c.Node, Created: c.Created, Ask: owner.Ask, Holds: holds, Unchecked: owner.Unchecked, Foreign: canGoOn,
 		})
 		if i > 0 || q.queue != name {
 			held = append(held, owner.Holds...)

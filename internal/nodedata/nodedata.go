@@ -61,9 +61,9 @@ func NewOwner(name string) Owner {
 }
 
 // Data returns the data of a node: the record, the span that requests the lock if it is
-// valid, whether the process may pass the lock on, and, if ask is true, an identifier of
-// the request.
-func (o Owner) Data(span trace.SpanContext, local, ask bool) []byte {
+// valid, whether the process may pass the lock on, and the identifier of the request, if it
+// has one.
+func (o Owner) Data(span trace.SpanContext, local bool, ask string) []byte {
 	data := o[: len(o)-1 : len(o)-1]
 	if span.IsValid() {
 		data = fmt.Appendf(data, `,"traceparent":"00-%s-%s-%s"`, span.TraceID(), span.SpanID(), span.TraceFlags()&trace.FlagsSampled) // other flags are reserved
@@ -71,8 +71,8 @@ func (o Owner) Data(span trace.SpanContext, local, ask bool) []byte {
 	if local {
 		data = append(data, `,"local":true`...)
 	}
-	if ask {
-		data = fmt.Appendf(data, `,"ask":"%s"`, uuid.NewString())
+	if ask != "" {
+		data = fmt.Appendf(data, `,"ask":"%s"`, ask)
 	}
 	if len(data) < len(o) {
 		return o
