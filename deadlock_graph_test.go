@@ -390,6 +390,11 @@ func (v *graphView) of(ask int) []graphNode { return v.byAsk[ask] }
 func (g *graph) view() *graphView {
 	v := g.read()
 	for _, h := range g.handles {
+		for _, a := range h.granted {
+			if nodes := v.of(a.id); len(nodes) > 0 {
+				a.seen = nodes
+			}
+		}
 		if a := h.pending; a != nil && !a.told {
 			if nodes := v.of(a.id); len(nodes) > 0 && !slices.Equal(nodes, a.seen) {
 				a.seen, a.since = nodes, time.Now()
@@ -470,7 +475,7 @@ func (g *graph) findOwners(v *graphView, n graphNode) (owners []*graphHandle) {
 			continue
 		}
 		for _, granted := range h.granted {
-			if granted.Lock == a.Lock && granted.Mode != 's' && len(v.of(granted.id)) == 0 {
+			if granted.Lock == a.Lock && granted.shares() && len(v.of(granted.id)) == 0 {
 				owners = append(owners, h)
 			}
 		}
@@ -593,14 +598,30 @@ func (g *graph) circleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bo
 	return circle, simple
 }
 
-// judge checks a victim, with mu held.
-func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Time) {
+// judge checks a victim, with mu held, and returns what is wrong.
+func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Time) error {
 	v := g.view()
 	stuck := g.stuck(v, func(*graphHandle) bool { return true })
 	circle, simple := g.circleOf(v, a.handle, stuck)
 	if !slices.Contains(circle, a.handle) {
-		g.failf("%v is a false victim: %v\nserver: %v", a, deadlock, v.queues)
-		return
+		return fmt.Errorf("%v is a false victim: %v\nserver: %v", a, deadlock, v.queues)
+	}
+	for i, w := range deadlock.Circle {
+		told := func(i int) *graphAsk {
+			n, _ := parseGraphNode("told", fmt.Appendf(nil, `{"traceparent":%q}`, deadlock.Circle[i%len(deadlock.Circle)].Trace))
+			return g.calls[n.ask]
+		}
+		this, next := told(i), told(i+1)
+		switch {
+		case this == nil || next == nil || i == 0 && this != a:
+			return fmt.Errorf("%v: step %d names no call: %v", a, i, deadlock)
+		case this.handle.pending != this || !slices.Contains(this.names(), w.Lock):
+			return fmt.Errorf("%v: step %d does not wait for that: %v", a, i, deadlock)
+		case !slices.Contains(g.blockers(v, this.handle, stuck), next.handle):
+			return fmt.Errorf("%v: step %d is not blocked by the next: %v", a, i, deadlock)
+		case w.Holds != "" && !slices.ContainsFunc(append(slices.Clip(this.handle.granted), this), func(held *graphAsk) bool { return slices.Contains(held.names(), w.Holds) }):
+			return fmt.Errorf("%v: step %d does not hold that: %v", a, i, deadlock)
+		}
 	}
 	asks, closed := []int{}, time.Time{}
 	for _, h := range circle {
@@ -612,7 +633,12 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 	slices.Sort(asks)
 	for _, other := range g.circles {
 		if slices.Equal(other, asks) {
-			g.failf("%v is the second victim of a simple circle: %v", a, deadlock)
+			return fmt.Errorf("%v is the second victim of a simple circle: %v", a, deadlock)
+		}
+	}
+	for _, h := range circle {
+		if other := h.pending; simple && !g.faulty && other.since.Sub(a.since) > 600*time.Millisecond { // of which 500 before a plain lock's wait shows
+			return fmt.Errorf("%v is the victim, and asked before %v: %v", a, other, deadlock)
 		}
 	}
 	g.result.victims++
@@ -621,31 +647,10 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 		g.result.simple++
 		if !g.faulty {
 			g.result.slowest = max(g.result.slowest, at.Sub(closed))
-			for _, h := range circle {
-				if other := h.pending; other.since.Sub(a.since) > 600*time.Millisecond { // of which 500 before a plain lock's wait shows
-					g.failf("%v is the victim, and asked before %v: %v", a, other, deadlock)
-				}
-			}
 		}
 	}
 	g.result.sizes[len(deadlock.Circle)]++
-	for i, w := range deadlock.Circle {
-		told := func(i int) *graphAsk {
-			n, _ := parseGraphNode("told", fmt.Appendf(nil, `{"traceparent":%q}`, deadlock.Circle[i%len(deadlock.Circle)].Trace))
-			return g.calls[n.ask]
-		}
-		this, next := told(i), told(i+1)
-		switch {
-		case this == nil || next == nil || i == 0 && this != a:
-			g.failf("%v: step %d names no call: %v", a, i, deadlock)
-		case this.handle.pending != this || !slices.Contains(this.names(), w.Lock):
-			g.failf("%v: step %d does not wait for that: %v", a, i, deadlock)
-		case !slices.Contains(g.blockers(v, this.handle, stuck), next.handle):
-			g.failf("%v: step %d is not blocked by the next: %v", a, i, deadlock)
-		case w.Holds != "" && !slices.ContainsFunc(append(slices.Clip(this.handle.granted), this), func(held *graphAsk) bool { return slices.Contains(held.names(), w.Holds) }):
-			g.failf("%v: step %d does not hold that: %v", a, i, deadlock)
-		}
-	}
+	return nil
 }
 
 // inspect checks, with mu held, that nobody has been stuck for too long.
@@ -671,6 +676,12 @@ func (g *graph) failf(format string, args ...any) {
 	if !g.Failed() {
 		g.Errorf(format+"\n%s", append(args, g.describe())...)
 	}
+}
+
+// shares reports whether a call that was granted may have got a turn with another's node:
+// if it has none, and did not lose one.
+func (a *graphAsk) shares() bool {
+	return len(a.seen) == 0 && (a.Mode == 'x' || a.Mode == 'r' || a.Mode == 'a' || a.Mode == 'y')
 }
 
 // spanOf returns a context whose span has the number of a call.
@@ -701,11 +712,16 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 		case errors.As(err, &deadlock):
 			a.told, a.last = true, deadlock.Circle[0]
 			toldAt := time.Now()
+			wrong := g.judge(a, deadlock, toldAt)
 			g.mu.Unlock()
-			time.Sleep(g.think / 4) // so that others who are told now have returned
-			g.mu.Lock()
-			g.judge(a, deadlock, toldAt)
-			g.mu.Unlock()
+			if wrong != nil {
+				time.Sleep(g.think / 4) // others who are told now have not returned
+				g.mu.Lock()
+				if wrong = g.judge(a, deadlock, toldAt); wrong != nil {
+					g.failf("%v", wrong)
+				}
+				g.mu.Unlock()
+			}
 			time.Sleep(g.think) // so that they can be judged, too
 			g.mu.Lock()
 			h.pending = nil
