@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -43,7 +44,7 @@ func (*Store) CheckName(name string) error {
 func (*Store) CheckPermits(string, int) error { return nil }
 
 // nodeName returns the name of a node.
-func nodeName(kind driver.Kind, order int64) string { return fmt.Sprintf("%s-%d", kind, order) }
+func nodeName(kind driver.Kind, order int64) string { return kind.String() + "-" + strconv.FormatInt(order, 10) }
 
 // IsContender implements driver.Connector.
 func (*Store) IsContender(node string) bool {
@@ -61,17 +62,15 @@ func (*Store) IsContender(node string) bool {
 func (*Store) DriverName() string { return "memory" }
 
 // partsOf returns the names of the queues that a lock of that name may have.
-func partsOf(name string) [3]string {
-	return [3]string{name, name + "/" + driver.Guards, name + "/" + driver.Leases}
+func partsOf(name string) []string {
+	return []string{name, name + "/" + driver.Guards, name + "/" + driver.Leases}
 }
 
 // lockOf returns the name of the lock whose contenders are in the queue, and whether that
 // is a queue of a semaphore.
 func lockOf(queue string) (name string, semaphore bool) {
-	for _, part := range []string{driver.Guards, driver.Leases} {
-		if name, ok := strings.CutSuffix(queue, "/"+part); ok {
-			return name, true
-		}
+	if i := strings.LastIndexByte(queue, '/'); i >= 0 && (queue[i+1:] == driver.Guards || queue[i+1:] == driver.Leases) {
+		return queue[:i], true
 	}
 	return queue, false
 }

@@ -114,18 +114,22 @@ func (st *Store) remove(name string, node driver.Node, by *session) error {
 }
 
 // checkKind returns an error if another kind of lock than the queue's is in use under its
-// name.
+// name. plain says that the queue is to have the holder of a plain lock.
 func (st *Store) checkKind(queue string, plain bool) error {
 	name, semaphore := lockOf(queue)
-	parts := partsOf(name)
 	switch q := st.queue(name); {
 	case q.isPlain() && !plain:
 		return fmt.Errorf("%w: a plain lock is held", driver.ErrKind)
 	case len(q.entries) > 0 && !q.isPlain() && (plain || semaphore):
 		return fmt.Errorf("%w: a queue with %d contenders", driver.ErrKind, len(q.entries))
 	}
-	if n := len(st.queue(parts[1]).entries) + len(st.queue(parts[2]).entries); n > 0 && !semaphore {
-		return fmt.Errorf("%w: a semaphore with %d contenders", driver.ErrKind, n)
+	if semaphore {
+		return nil
+	}
+	for _, part := range partsOf(name)[1:] {
+		if n := len(st.queue(part).entries); n > 0 {
+			return fmt.Errorf("%w: a semaphore with %d contenders in %s", driver.ErrKind, n, part)
+		}
 	}
 	return nil
 }

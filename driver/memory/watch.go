@@ -43,9 +43,10 @@ func (st *Store) fire(ws *watchers, e driver.Event, of func(*session) driver.Eve
 // changed tells those who follow a queue that somebody has joined or left it. Those who
 // follow the name of a semaphore are told of its queues, too, which may be new.
 func (st *Store) changed(queue string) {
-	ws := st.followers[queue]
-	delete(st.followers, queue)
-	st.fire(&ws, driver.Changed, nil)
+	if ws := st.followers[queue]; ws != nil {
+		delete(st.followers, queue)
+		st.fire(&ws, driver.Changed, nil)
+	}
 	if name, semaphore := lockOf(queue); semaphore {
 		st.changed(name)
 	}
