@@ -273,9 +273,9 @@ func TestInspection(t *testing.T) {
 		waiter := start(func() (*lockpool.Lock, error) { return b.Lock(t.Context(), "orders/1") })
 		must(a.Lock(t.Context(), "orders", lockpool.Plain()))(t)
 		must(a.Semaphore("orders/2", 2).Acquire(t.Context(), 2))(t)
-		must(a.Lock(t.Context(), "order"))(t)
+		must(a.Lock(t.Context(), "orders2/1"))(t)
 		await()
-		require.Equal(t, []string{"order", "orders", "orders/1", "orders/2"}, must(b.List(t.Context(), ""))(t))
+		require.Equal(t, []string{"orders", "orders/1", "orders/2", "orders2/1"}, must(b.List(t.Context(), ""))(t))
 		require.Equal(t, []string{"orders", "orders/1", "orders/2"}, must(b.List(t.Context(), "orders"))(t))
 
 		q := must(b.Queue(t.Context(), "orders/1"))(t)

@@ -44,7 +44,9 @@ func (*Store) CheckName(name string) error {
 func (*Store) CheckPermits(string, int) error { return nil }
 
 // nodeName returns the name of a node.
-func nodeName(kind driver.Kind, order int64) string { return kind.String() + "-" + strconv.FormatInt(order, 10) }
+func nodeName(kind driver.Kind, order int64) string {
+	return kind.String() + "-" + strconv.FormatInt(order, 10)
+}
 
 // IsContender implements driver.Connector.
 func (*Store) IsContender(node string) bool {

@@ -101,9 +101,11 @@ func TestListings(t *testing.T) {
 		require.NoError(t, a.Leave(t.Context(), "q", nodes[i]))
 	}
 	joined := must(b.Join(t.Context(), "q", driver.Mutex, 0, 0, nil, driver.Node{}))(t)
-	_ = append(joined.Queue[:len(joined.Queue):cap(joined.Queue)], driver.Node{Name: "no"})
-	read := must(a.Downgrade("q", nodes[2], nil))(t)
 	last := join(t, a, "q")
+	after := must(a.List(t.Context(), "q"))(t)
+	_ = append(joined.Queue, driver.Node{Name: "another"})
+	require.Equal(t, last, after[len(after)-1])
+	read := must(a.Downgrade("q", nodes[2], nil))(t)
 	require.Equal(t, nodes, before)
 	require.Equal(t, []driver.Node{nodes[1], nodes[2], nodes[4], joined.Node}, joined.Queue)
 	require.Equal(t, []driver.Node{nodes[1], read, nodes[4], joined.Node, last}, must(a.List(t.Context(), "q"))(t))
@@ -171,4 +173,92 @@ func TestEndedContext(t *testing.T) {
 	require.Len(t, must(b.List(t.Context(), "q"))(t), 1)
 	require.NoError(t, a.Leave(ended, "q", node))
 	require.Empty(t, must(b.List(t.Context(), "q"))(t))
+}
+
+// The request to release a lock stays with its holder when that shares the lock.
+func TestDowngradeKeepsTheRevocation(t *testing.T) {
+	_, a, b := twoSessions(t)
+	node := join(t, a, "q")
+	require.NoError(t, b.Revoke(t.Context(), "q", node))
+	require.True(t, watch(t, b, "q", must(a.Downgrade("q", node, nil))(t)).Revoked)
+}
+
+func TestWatchOnALimit(t *testing.T) {
+	store, a, b := twoSessions(t)
+	limit := driver.Node{Name: driver.Limit}
+	require.Equal(t, driver.Missing, watch(t, a, "s", limit).Fired())
+	require.NoError(t, b.SetLimit(t.Context(), "s", 1))
+	w := watch(t, a, "s", limit)
+	require.Zero(t, w.Fired())
+	require.NoError(t, b.SetLimit(t.Context(), "s", 2))
+	require.Equal(t, driver.Changed, w.Fired())
+	w = watch(t, a, "s", limit)
+	require.True(t, store.Remove("s", driver.Limit))
+	require.Equal(t, driver.Deleted, w.Fired())
+}
+
+// The guard's node is a Mutex, which an operator can name.
+func TestGuardIsAMutex(t *testing.T) {
+	store, a, _ := twoSessions(t)
+	guard := must(a.Join(t.Context(), "s/locks", driver.Guard, 0, 0, nil, driver.Node{}))(t).Node
+	require.Equal(t, driver.Mutex, guard.Kind)
+	require.True(t, store.IsContender(guard.Name))
+}
+
+func TestFollow(t *testing.T) {
+	_, a, b := twoSessions(t)
+	first := join(t, a, "q")
+	follow := func(n int, complete bool) driver.Followed {
+		return must(b.Follow(t.Context(), "q", func(queue []driver.Node) (int, bool) { return min(n, len(queue)), complete }))(t)
+	}
+	fired := func(f driver.Followed) (events []driver.Event) {
+		for _, w := range f.Watches {
+			events = append(events, w.Fired())
+		}
+		return events
+	}
+	head, all, none := follow(1, true), follow(1, false), follow(0, false)
+	require.Equal(t, first, head.Contenders[0].Node)
+	require.Same(t, head.Watches[0], all.Watches[0])
+	require.Same(t, all.Watches[1], none.Watches[0])
+	second := join(t, a, "q")
+	require.Equal(t, []driver.Event{0}, fired(head), "who joins behind it changes nothing")
+	require.Equal(t, []driver.Event{0, driver.Changed}, fired(all))
+	none = follow(0, false)
+	require.NoError(t, a.Leave(t.Context(), "q", second))
+	require.Equal(t, []driver.Event{driver.Changed}, fired(none))
+	require.NoError(t, a.Leave(t.Context(), "q", first))
+	require.Equal(t, []driver.Event{driver.Deleted}, fired(head))
+}
+
+func TestQueuesHidesWaits(t *testing.T) {
+	_, a, _ := twoSessions(t)
+	join(t, a, driver.Waits+"/q")
+	require.Empty(t, must(a.Queues(t.Context(), ""))(t))
+}
+
+// Whoever hears that a node of a session that has ended is gone finds that session over.
+func TestSessionIsOverBeforeItsNodesAreGone(t *testing.T) {
+	store, a, b := twoSessions(t)
+	var nodes []driver.Node
+	for range 5000 {
+		nodes = append(nodes, join(t, a, "q"))
+	}
+	fired, stop := driver.First(must(b.Watch(t.Context(), "q", nodes...))(t)...)
+	defer stop()
+	go store.Expire(a.Info().ID) // ends when all the nodes are gone
+	<-fired
+	require.Error(t, a.Err())
+}
+
+func TestFinishAndSettle(t *testing.T) {
+	_, a, b := twoSessions(t)
+	node, r := join(t, a, "q"), driver.Record{Name: "n", Key: "k", Data: []byte("1")}
+	require.NoError(t, a.Finish(t.Context(), "q", node, true, r))
+	require.ErrorIs(t, a.Finish(t.Context(), "q", node, false, r), driver.ErrRecorded)
+	require.NoError(t, a.Verify(t.Context(), "q", node))
+	require.True(t, must(b.Settle(t.Context(), "q", node, r))(t))
+	require.ErrorIs(t, a.Finish(t.Context(), "q", node, false, r), driver.ErrRemoved)
+	r.Data = []byte("another")
+	require.False(t, must(b.Settle(t.Context(), "q", node, r))(t))
 }
