@@ -1,0 +1,124 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// openPool returns a pool on the store, which is closed when the test ends.
+func openPool(t testing.TB, store *memory.Store, opts ...lockpool.Option) *lockpool.Pool {
+	p, err := lockpool.OpenConnector(store, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// inBubble runs a test in a bubble, with a store and two pools on it, each of which stands
+// for a process.
+func inBubble(t *testing.T, test func(t *testing.T, store *memory.Store, a, b *lockpool.Pool), opts ...lockpool.Option) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a, b := openPool(t, store, opts...), openPool(t, store, opts...)
+		test(t, store, a, b)
+	})
+}
+
+// await waits until all goroutines of the bubble wait, and what the driver has told is
+// done. (A pool that has just been granted a lock watches its node after 20 ms.)
+func await() {
+	time.Sleep(30 * time.Millisecond)
+	synctest.Wait()
+}
+
+// result is what a goroutine's call returns.
+type result[T any] struct {
+	done chan struct{}
+	got  T
+	err  error
+}
+
+// start makes a call on a goroutine of its own.
+func start[T any](call func() (T, error)) *result[T] {
+	r := &result[T]{done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.got, r.err = call()
+	}()
+	return r
+}
+
+func (r *result[T]) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait returns the result.
+func (r *result[T]) wait() (T, error) {
+	<-r.done
+	return r.got, r.err
+}
+
+// queue returns the nodes in the queue of a lock.
+func queue(t *testing.T, p *lockpool.Pool, name string) (nodes []string) {
+	q, err := p.Queue(t.Context(), name)
+	require.NoError(t, err)
+	for _, c := range q.Contenders {
+		nodes = append(nodes, c.Node)
+	}
+	return nodes
+}
+
+// isClosed reports whether a channel is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+var errWork = errors.New("work failed")
+
+// inTurn calls do in n goroutines, and again and again.
+func inTurn(t *testing.T, n, times int, do func(i int) error) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			for range times {
+				if err := do(i); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func must[T any](got T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return got
+	}
+}
+
+func nothing(context.Context) error { return nil }

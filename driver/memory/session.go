@@ -1,0 +1,136 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// session implements driver.Session.
+type session struct {
+	*Store
+	id   string
+	done chan struct{} // closed when the session is over; then err is set
+	err  error
+}
+
+var _ driver.Session = (*session)(nil)
+
+var errClosed = errors.New("closed")
+
+// Connect implements driver.Connector.
+func (st *Store) Connect(ctx context.Context) (driver.Session, error) {
+	s := &session{Store: st, done: make(chan struct{})}
+	if err := s.begin(ctx); err != nil {
+		return nil, fmt.Errorf("memory: connect: %w", err)
+	}
+	defer st.mu.Unlock()
+	st.order++
+	s.id = fmt.Sprintf("session-%d", st.order)
+	st.sessions = append(st.sessions, s)
+	return s, nil
+}
+
+// begin begins a call. It waits while the store is paused. If it returns nil, the caller
+// must unlock mu, which begin has locked.
+func (s *session) begin(ctx context.Context) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		resumed := s.resumed
+		if s.err == nil && resumed == nil {
+			return nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.done:
+			return s.err
+		case <-resumed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// end ends the session, if that has not ended, and removes its nodes. It is called with mu
+// held.
+func (s *session) end(cause error) {
+	if s.err != nil {
+		return
+	}
+	s.err = fmt.Errorf("%w: %w", driver.ErrSessionLost, cause)
+	close(s.done) // before anybody else sees that its nodes are gone
+	s.sessions = slices.DeleteFunc(s.sessions, func(other *session) bool { return other == s })
+	s.unwatch()
+	for queue, q := range s.queues {
+		for i := len(q.entries) - 1; i >= 0; i-- { // backwards, because remove changes the entries
+			if e := q.entries[i]; e.session == s {
+				_ = s.remove(queue, e.Node, nil) // it is there
+			}
+		}
+	}
+}
+
+// Close implements driver.Session.
+func (s *session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	over, resumed := s.err != nil, s.resumed
+	s.end(errClosed)
+	s.mu.Unlock()
+	if over || resumed == nil {
+		return nil
+	}
+	select { // others see that its nodes are gone when the store goes on
+	case <-resumed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Done implements driver.Session.
+func (s *session) Done() <-chan struct{} { return s.done }
+
+// Err implements driver.Session.
+func (s *session) Err() error {
+	select {
+	case <-s.done:
+		return s.err
+	default:
+		return nil
+	}
+}
+
+// Alive implements driver.Session. The store itself ends sessions, so the answer is
+// certain, even while the store is paused.
+func (s *session) Alive(context.Context) error { return s.Err() }
+
+// Lease implements driver.Session. No silence of the store ends a session, so until
+// somebody does, it has as much time left as a Duration can say.
+func (s *session) Lease() time.Duration {
+	if s.Err() != nil {
+		return 0
+	}
+	return math.MaxInt64
+}
+
+// Unremovable implements driver.Session. The channel is never closed.
+func (s *session) Unremovable() <-chan struct{} { return nil }
+
+// Info implements driver.Session.
+func (s *session) Info() driver.Info { return driver.Info{ID: s.id, Peer: "memory"} }
+
+// Ping implements driver.Session.
+func (s *session) Ping(ctx context.Context) error {
+	err := s.begin(ctx)
+	if err == nil {
+		s.mu.Unlock()
+	}
+	return err
+}
