@@ -149,7 +149,10 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		at.data = h.pool.owner.Data(a.span, a.local, ask)
 	}
 	s := at.session
-	ctx, nested := h.beginNested(ctx, a, s, &at)
+	ctx, nested := h.beginNested(ctx, a, s)
+	if nested != nil {
+		at.data = nested.data
+	}
 	defer nested.end()
 	a.onSession(s) // user code, which may panic
 	a.at = place{} // from here on, the claim removes the node

@@ -885,6 +885,8 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 	mark := func(p int, is bool) { mu.Lock(); silent[p] = is; mu.Unlock() }
 	fault := func(ctx context.Context) {
 		r := rand.New(rand.NewPCG(seed, 2217))
+		admin := b.Admin.SessionID()
+		ofPools := zktest.Match{Where: func(r zktest.Request) bool { return r.Session != admin }}
 		for range 1 + r.IntN(6) {
 			time.Sleep(time.Duration(r.Int64N(int64(1500 * time.Millisecond))))
 			p := r.IntN(g.pools)
@@ -906,7 +908,7 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 			case 4:
 				_ = server.Restart(ctx, span)
 			case 5:
-				f := server.Inject(zktest.Rule{Times: 1 + r.IntN(20), Do: zktest.DelayReply(time.Duration(r.Int64N(int64(300 * time.Millisecond))))})
+				f := server.Inject(zktest.Rule{Match: ofPools, Times: 1 + r.IntN(20), Do: zktest.DelayReply(time.Duration(r.Int64N(int64(300 * time.Millisecond))))})
 				mark(-1, true)
 				wait, cancel := context.WithTimeout(ctx, span)
 				_ = f.Wait(wait)
@@ -915,7 +917,7 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 				time.Sleep(300 * time.Millisecond)
 				mark(-1, false)
 			case 6:
-				server.Inject(zktest.Rule{Skip: r.IntN(10), Times: 1 + r.IntN(3), Do: []zktest.Action{zktest.DropAfterApply(), zktest.ResetBeforeApply(), zktest.ResetAfterReply()}[r.IntN(3)]})
+				defer server.Inject(zktest.Rule{Match: ofPools, Skip: r.IntN(10), Times: 1 + r.IntN(3), Do: []zktest.Action{zktest.DropAfterApply(), zktest.ResetBeforeApply(), zktest.ResetAfterReply()}[r.IntN(3)]}).Remove()
 			default:
 				if sessions := server.State().Sessions; len(sessions) > 0 {
 					if s := sessions[r.IntN(len(sessions))]; slices.ContainsFunc(server.State().Conns, func(c zktest.Conn) bool { return c.Session == s.ID && strings.HasPrefix(c.Addr, "10.0.1.") }) {
@@ -928,7 +930,7 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 	g.runAll(t.Context(), fault, synctest.Wait)
 	if !t.Failed() {
 		require.NoError(t, inside.close())
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second) // until the bench has connected again
 		require.Empty(t, b.Contenders("/"), g.describe())
 	}
 	return g.result
@@ -1002,7 +1004,9 @@ func TestDeadlockGraphs(t *testing.T) {
 	}
 	bubbles.Wait()
 	t.Logf("%d graphs: %v", n, all)
-	require.Greater(t, all.victims, int(n)/2)
+	if n >= 20 {
+		require.Greater(t, all.victims, int(n)/2)
+	}
 }
 
 func (r *graphResult) add(other graphResult) {

@@ -62,9 +62,9 @@ const (
 // errHoldsChanged ends a wait whose node no longer says what the handle holds.
 var errHoldsChanged = errors.New("what the handle holds has changed")
 
-// beginNested begins a nested wait, if the handle holds anything and the call waits, and
-// sets the data of its node.
-func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session, at *place) (context.Context, *nestedWait) {
+// beginNested begins a nested wait, if the handle holds anything and the call waits. Its
+// data is that of its nodes.
+func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (context.Context, *nestedWait) {
 	a.nested = nil
 	if a.req.try || !h.holdsAny() {
 		return ctx, nil
@@ -89,7 +89,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session, at
 		most = nodedata.MaxLease
 	}
 	w.data = nodedata.WithHolds(p.owner.Data(a.span, false, p.newAsk()), callSite(), named, p.cfg.checkAfter == 0, most)
-	at.data, w.record = w.data, nodedata.Parse(w.data)
+	w.record = nodedata.Parse(w.data)
 	w.holds = w.holds[:len(w.record.Holds)]
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	a.nested = w
