@@ -975,7 +975,7 @@ func TestDeadlockGraphs(t *testing.T) {
 		t.Skip("there is no virtual time")
 	}
 	t.Parallel()
-	n := uint64(cmp.Or(*graphs, 40))
+	n := uint64(cmp.Or(*graphs, 25))
 	var mu sync.Mutex
 	next := uint64(0)
 	all := graphResult{sizes: map[int]int{}}
