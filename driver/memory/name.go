@@ -31,7 +31,7 @@ func (*Store) CheckName(name string) error {
 	case slices.Contains(parts, ""):
 		return errors.New("it has an empty part (two slashes, or one at either end)")
 	case slices.Contains(parts, "."), slices.Contains(parts, ".."):
-		return errors.New("it has a part that is . or ..")
+		return errors.New("the parts . and .. cannot be used")
 	case len(parts) > 1 && (last == driver.Guards || last == driver.Leases || last == driver.Limit):
 		return fmt.Errorf("%s is where a semaphore keeps its nodes", last)
 	case parts[0] == driver.Records, parts[0] == driver.Waits:
