@@ -347,7 +347,7 @@ func TestDeadlockOfCallsThatPassNoContextOn(t *testing.T) {
 	})
 }
 
-// Who waits without a node in the semaphore's queues, because more is asked for than the
+// A call that waits without a node in the semaphore's queues, because it asks for more than the
 // limit, is given up by nobody: a circle through such a wait ends when the limit is raised.
 func TestNoDeadlockWhenTheLimitIsRaised(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {

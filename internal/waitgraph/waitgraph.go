@@ -166,7 +166,7 @@ func newGraph(queues []Queue) *graph {
 				return
 			}
 			// Whoever waits for permits has the guard. Without it, the permits were granted
-			// before the limit was lowered. Who wants more than the limit waits for that.
+			// before the limit was lowered. A wait for more than the limit waits for that.
 			guard, ok := guards[n.ref.Queue]
 			alone := prefix{limit: math.MaxInt}
 			alone.state(queues[q].Limit)
@@ -353,7 +353,7 @@ func (g *graph) blocks(o, c int) bool {
 }
 
 // last returns the wait of a component that asked last, or -1. It must hold something that
-// others of the component wait for: who only stands before them in a queue does not look
+// others of the component wait for: a wait that only stands before them in a queue does not look
 // for them.
 func (g *graph) last(component []way) int {
 	last := -1

@@ -105,7 +105,7 @@ func (r *Report) checkDeadlocks(rec *Record) {
 }
 
 // checkVictim finds victims of circles that other calls had to break: one that is a victim
-// as well, or one that asked later. Who only stands before others in a queue is no victim.
+// as well, or one that asked later. A call that only stands before others in a queue is no victim.
 func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	for _, w := range near {
 		later := !v.several() && kindOf(v.calls[0].lock) != Plain && v.begin.Add(askTime) < w.begin
