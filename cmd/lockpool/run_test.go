@@ -160,18 +160,19 @@ func TestSignalEndsTheWait(t *testing.T) {
 func TestSignalsArePassedToTheGroupOnce(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
+	// Neither name contains the other, so each is awaited for itself.
 	const script = `trap "echo $0 usr1" USR1; trap "echo $0 usr2" USR2; trap "echo $0 hup" HUP; trap "echo $0 term; exit 3" TERM; echo $0 ready; while :; do sleep 0.02; done`
-	p := s.start("run", "job", "--", "bash", "-c", `bash -c '`+script+`' grandchild & `+script, "child")
-	p.prints("child ready").prints("grandchild ready")
+	p := s.start("run", "job", "--", "bash", "-c", `bash -c '`+script+`' inner & `+script, "outer")
+	p.prints("outer ready").prints("inner ready")
 	for _, sig := range []string{"USR1", "USR2", "HUP", "TERM"} {
 		p.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM}[sig])
-		p.prints("\nchild " + strings.ToLower(sig))
+		p.prints("outer " + strings.ToLower(sig))
 		if sig != "TERM" { // after which lockpool kills what is left of the group
-			p.prints("grandchild " + strings.ToLower(sig))
+			p.prints("inner " + strings.ToLower(sig))
 		}
 	}
 	require.Equal(t, 3, p.code())
-	require.Equal(t, 1, strings.Count(p.stdout.String(), "\nchild usr1"), p.stdout.String())
+	require.Equal(t, 1, strings.Count(p.stdout.String(), "outer usr1"), p.stdout.String())
 }
 
 func TestChildrenDieWithLockpool(t *testing.T) {
