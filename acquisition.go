@@ -157,7 +157,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	a.onSession(s) // user code, which may panic
 	a.at = place{} // from here on, the claim removes the node
 	claim := recipe.Claim{
-		Session:   s,
+		Session:   s.Session,
 		Queue:     a.name,
 		Views:     &s.views,
 		Node:      at.node,

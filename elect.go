@@ -155,6 +155,7 @@ func (t term) log(ctx context.Context, p *Pool, name string, err error, pause ti
 var finalErrors = []error{
 	ErrPoolClosed, ErrHandleClosed, ErrInvalidName, ErrKindMismatch, ErrNoPermission,
 	ErrSequenceExhausted, ErrUpgrade, ErrDeadlock, ErrConcurrentUse, driver.ErrPermanent,
+	errors.ErrUnsupported,
 }
 
 func isFinal(err error) bool {

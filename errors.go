@@ -140,6 +140,7 @@ var errorClasses = []struct {
 	{ErrConcurrentUse, "concurrent_use"},
 	{ErrInvalidName, "invalid_name"},
 	{ErrNoPermission, "no_permission"},
+	{errors.ErrUnsupported, "unsupported"},
 	{ErrSequenceExhausted, "sequence_exhausted"},
 	{context.DeadlineExceeded, "timeout"},
 	{context.Canceled, "canceled"},

@@ -86,7 +86,7 @@ func (n *heldNode) verify(ctx context.Context) error {
 	for {
 		node, err := n.current(ctx)
 		if err == nil {
-			err = n.session.Verify(ctx, n.queue, node)
+			err = n.session.Verify(ctx, driver.Located{Queue: n.queue, Node: node})
 		}
 		if !errors.Is(err, driver.ErrRemoved) || !n.replaced(node) {
 			return err
@@ -108,7 +108,7 @@ func (n *heldNode) beginReplace(turn int) func(alive context.Context) error {
 		err := n.learnCreated(alive)
 		if err == nil {
 			token, _ := packToken(n.created.Load(), turn) // 0 if there is none
-			node, err = n.session.Downgrade(n.queue, old, nodedata.WithToken(n.data, token))
+			node, err = n.session.Session.(driver.Downgrader).Downgrade(n.queue, old, nodedata.WithToken(n.data, token))
 		}
 		n.mu.Lock()
 		if err == nil {

@@ -54,6 +54,11 @@ func (h *hold) checkReentry(req request) error {
 	case kind == driver.Permit && req.permits > h.tenancy.node.Permits: // the node of a semaphore is never replaced
 		return ErrUpgrade
 	}
+	if req.shared && h.kind == driver.Exclusive { // it may become a reader's
+		if _, err := driver.Offer[driver.Downgrader](h.tenancy.session.Session); err != nil {
+			return err
+		}
+	}
 	if req.revocable && req.op != opLockAll { // LockAll may fail to get all the locks
 		h.makeRevocable()
 	}

@@ -117,11 +117,17 @@ type contender struct {
 // inspect returns the contenders of the lock of that name, whatever its kind, and the
 // names of the other nodes there.
 func inspect(ctx context.Context, s *session, name string) (found []contender, foreign []string, err error) {
-	return lookAt(name, func(queue string, _ headOf) ([]driver.Contender, []string, error) { return s.Inspect(ctx, queue, nil) })
+	inspector, err := driver.Offer[driver.Inspector](s.Session)
+	if err != nil {
+		return nil, nil, err
+	}
+	return lookAt(name, func(queue string, _ headOf) ([]driver.Contender, []string, error) {
+		return inspector.Inspect(ctx, queue, nil)
+	})
 }
 
 // headOf returns how many contenders of a queue an observer wants (see
-// driver.Session.Follow).
+// driver.Follower).
 type headOf func(queue []driver.Node) (n int, complete bool)
 
 // lookAt is inspect with a function that reads a queue, or its head.
@@ -196,10 +202,10 @@ func (p *Pool) List(ctx context.Context, prefix string) (names []string, err err
 		err = p.checkName(prefix)
 	}
 	if err == nil {
-		err = p.withSession(ctx, func(ctx context.Context, s *session) (err error) {
-			names, err = s.Queues(ctx, prefix)
+		err = p.withSession(ctx, use(func(ctx context.Context, inspector driver.Inspector) (err error) {
+			names, err = inspector.Queues(ctx, prefix)
 			return err
-		})
+		}))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lockpool: list locks below %q: %w", prefix, err)

@@ -249,7 +249,7 @@ func (w *nestedWait) lookOnTime() {
 	case circle != nil:
 		w.cancel(&DeadlockError{circle})
 		return
-	case err != nil && !errors.Is(err, driver.ErrNoPermission):
+	case err != nil && !errors.Is(err, driver.ErrNoPermission) && !errors.Is(err, errors.ErrUnsupported):
 		w.timer.Reset(lookAfterFailed)
 	default:
 		w.timer.Reset(w.pause)
@@ -273,7 +273,7 @@ func (w *nestedWait) look() ([]DeadlockWait, error) {
 	if circle == nil {
 		return nil, nil
 	}
-	err = w.on.VerifyAll(w.ctx, proof...)
+	err = w.on.Verify(w.ctx, proof...)
 	if errors.Is(err, driver.ErrRemoved) { // the circle has dissolved
 		return nil, nil
 	}
@@ -286,7 +286,7 @@ func (w *nestedWait) show() error {
 	if !w.req.plain || w.shown != (driver.Node{}) {
 		return nil
 	}
-	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Mutex, 0, 0, w.data, driver.Node{})
+	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Request{Kind: driver.Exclusive, Data: w.data})
 	w.shown = joined.Node
 	return err
 }

@@ -104,6 +104,10 @@ func (o *observer) look(ctx context.Context) (Queue, error) {
 	}
 	defer cancel()
 	err := o.pool.withSessionUntil(o.pool.accepting, patient, o.session, func(ctx context.Context, s *session) error {
+		follower, err := driver.Offer[driver.Follower](s.Session)
+		if err != nil {
+			return err
+		}
 		if s != o.session {
 			if err := s.Ping(ctx); err != nil { // its server may be behind what was seen last
 				return err
@@ -112,7 +116,7 @@ func (o *observer) look(ctx context.Context) (Queue, error) {
 		}
 		o.watches = o.watches[:0]
 		found, foreign, err := lookAt(o.name, func(queue string, head headOf) ([]driver.Contender, []string, error) {
-			f, err := s.Follow(ctx, queue, head)
+			f, err := follower.Follow(ctx, queue, head)
 			o.watches = append(o.watches, f.Watches...)
 			return f.Contenders, f.Others, err
 		})

@@ -79,10 +79,10 @@ func (e *DoneError) Unwrap() error { return ErrDone }
 func (p *Pool) Finished(ctx context.Context, name string) (runs []Run, err error) {
 	var records []driver.Record
 	if err = p.checkName(name); err == nil {
-		err = p.withSession(ctx, func(ctx context.Context, s *session) (err error) {
-			records, err = s.Records(ctx, Escape(name))
+		err = p.withSession(ctx, use(func(ctx context.Context, recorder driver.Recorder) (err error) {
+			records, err = recorder.Records(ctx, Escape(name))
 			return err
-		})
+		}))
 	}
 	for _, r := range records {
 		key, err := Unescape(r.Key)
@@ -107,7 +107,9 @@ func (p *Pool) Forget(ctx context.Context, name string, keys ...string) error {
 		escaped = append(escaped, Escape(key))
 	}
 	if err == nil {
-		err = p.withSession(ctx, func(ctx context.Context, s *session) error { return s.Forget(ctx, Escape(name), escaped...) })
+		err = p.withSession(ctx, use(func(ctx context.Context, recorder driver.Recorder) error {
+			return recorder.Forget(ctx, Escape(name), escaped...)
+		}))
 	}
 	return lockError(opForget, name, err)
 }
@@ -165,7 +167,7 @@ func once(ctx context.Context, p *Pool, enter func(context.Context, string, requ
 	if err = j.run(ctx, l, fn); err != nil {
 		return err
 	}
-	err = l.hold.tenancy.session.ForgetOld(ctx, j.record, req.keepDone)
+	err = l.hold.tenancy.recorder().ForgetOld(ctx, j.record, req.keepDone)
 	if err != nil && ctx.Err() == nil && p.accepting.Err() == nil {
 		p.telemetry.LogOldRecords(ctx, name, err)
 	}
@@ -181,11 +183,13 @@ func (j *jobRun) look(ctx context.Context, req request) error {
 
 // check returns a DoneError if there is a record.
 func (j *jobRun) check(ctx context.Context, s *session) error {
-	r, found, err := s.Record(ctx, j.record.Name, j.record.Key)
-	if found {
-		return &DoneError{newRun(j.name, j.key, r)}
-	}
-	return err
+	return use(func(ctx context.Context, recorder driver.Recorder) error {
+		r, found, err := recorder.Record(ctx, j.record.Name, j.record.Key)
+		if found {
+			return &DoneError{newRun(j.name, j.key, r)}
+		}
+		return err
+	})(ctx, s)
 }
 
 // run calls fn under the lock, if there is no record, and records that it has finished.
@@ -261,11 +265,15 @@ func (t *tenancy) giveBack(ctx context.Context, run *finishedRun) error {
 	return t.finish(run, false)
 }
 
+// recorder returns what records runs on the session: the call has looked for a record on it
+// before.
+func (t *tenancy) recorder() driver.Recorder { return t.session.Session.(driver.Recorder) }
+
 // finish records a run while the lock is held, and gives back the lock unless keep is true.
 func (t *tenancy) finish(run *finishedRun, keep bool) error {
 	node, err := t.current(run.wait)
 	if err == nil {
-		err = t.session.Finish(run.wait, t.queue, node, keep, run.record)
+		err = t.recorder().Finish(run.wait, t.queue, node, keep, run.record)
 	}
 	if err != nil && !keep {
 		_ = t.removeNode(canceled) // continues in the background
@@ -287,10 +295,10 @@ func (h *hold) settleRun(run *finishedRun, err error) error {
 	}
 	node := h.tenancy.nodeNow()
 	p, recorded := h.handle.pool, false
-	unknown := p.withSessionUntil(p.alive, run.wait, nil, func(ctx context.Context, s *session) (err error) {
-		recorded, err = s.Settle(ctx, h.tenancy.queue, node, run.record)
+	unknown := p.withSessionUntil(p.alive, run.wait, nil, use(func(ctx context.Context, recorder driver.Recorder) (err error) {
+		recorded, err = recorder.Settle(ctx, h.tenancy.queue, node, run.record)
 		return err
-	})
+	}))
 	switch {
 	case unknown != nil:
 		return fmt.Errorf("it is not known whether the run was recorded as finished: %w (%w)", asLoss(err), unknown)

@@ -183,11 +183,11 @@ func (r request) kind() driver.Kind {
 	case r.op == opAcquire:
 		return driver.Permit
 	case r.shared:
-		return driver.Read
+		return driver.Shared
 	case r.plain:
 		return driver.Plain
 	}
-	return driver.Mutex
+	return driver.Exclusive
 }
 
 // recipe returns the recipe for the request, and the queue of the node that will hold

@@ -36,6 +36,10 @@ func revoke(ctx context.Context, s *session, name string, nodes []string) error 
 	asked := func(c contender) bool {
 		return slices.Contains(nodes, c.Node.Name) || len(nodes) == 0 && c.holds
 	}
+	revoker, err := driver.Offer[driver.Revoker](s.Session)
+	if err != nil {
+		return err
+	}
 	for {
 		found, _, err := inspect(ctx, s, name)
 		if err != nil {
@@ -46,7 +50,7 @@ func revoke(ctx context.Context, s *session, name string, nodes []string) error 
 			if !asked(c) {
 				continue
 			}
-			err := s.Revoke(ctx, c.queue, c.Node)
+			err := revoker.Revoke(ctx, c.queue, c.Node)
 			switch {
 			case errors.Is(err, driver.ErrRemoved):
 				gone = append(gone, c)
@@ -87,6 +91,10 @@ func (p *Pool) Break(ctx context.Context, name, node string) error {
 }
 
 func breakLock(ctx context.Context, s *session, name, node string) error {
+	breaker, err := driver.Offer[driver.Breaker](s.Session)
+	if err != nil {
+		return err
+	}
 	found, _, err := inspect(ctx, s, name)
 	if err != nil {
 		return err
@@ -95,7 +103,7 @@ func breakLock(ctx context.Context, s *session, name, node string) error {
 	if i < 0 {
 		return driver.ErrRemoved
 	}
-	return s.Break(ctx, found[i].queue, found[i].Node)
+	return breaker.Break(ctx, found[i].queue, found[i].Node)
 }
 
 // checkNodes checks the name of a lock and of contenders' nodes.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
 // Semaphore is a lock with a limited number of permits, which can be held at the same
@@ -124,7 +126,9 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 		err = s.pool.checkName(s.name)
 	}
 	if err == nil {
-		err = s.pool.withSession(ctx, func(ctx context.Context, with *session) error { return with.SetLimit(ctx, s.name, limit) })
+		err = s.pool.withSession(ctx, use(func(ctx context.Context, limits driver.Limiter) error {
+			return limits.SetLimit(ctx, s.name, limit)
+		}))
 	}
 	return lockError(opSetLimit, s.name, err)
 }

@@ -73,6 +73,17 @@ func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do 
 	}
 }
 
+// use returns a function for withSession that calls do with what the driver offers as T.
+func use[T any](do func(ctx context.Context, offer T) error) func(context.Context, *session) error {
+	return func(ctx context.Context, s *session) error {
+		offer, err := driver.Offer[T](s.Session)
+		if err != nil {
+			return err
+		}
+		return do(ctx, offer)
+	}
+}
+
 // slot is a handle's place on a session, and what puddle pools. An idle slot takes no
 // place, but remembers the session, which knows the queues that its handles have used.
 type slot struct{ *session }
@@ -332,8 +343,12 @@ func (p *Pool) shouldRetry(err error) bool {
 // and its locks are lost.
 func (p *Pool) watchSession(s *session) {
 	defer p.work.Done()
+	var unremovable <-chan struct{}
+	if refuser, ok := s.Session.(driver.Refuser); ok {
+		unremovable = refuser.Unremovable()
+	}
 	select {
-	case <-s.Unremovable():
+	case <-unremovable:
 		s.retired.Store(true)
 		p.mu.Lock()
 		p.closeIfIdle(s)

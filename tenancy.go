@@ -123,7 +123,7 @@ type localWaiter struct {
 
 // mayWaitLocally reports whether a request may wait in a localQueue.
 func (h *Handle) mayWaitLocally(req request) bool {
-	if kind := req.kind(); h.pool.cfg.localTurns == 0 || req.try || req.op == opOnce || kind != driver.Mutex && kind != driver.Read {
+	if kind := req.kind(); h.pool.cfg.localTurns == 0 || req.try || req.op == opOnce || kind != driver.Exclusive && kind != driver.Shared {
 		return false
 	}
 	return !h.holdsAny()
@@ -277,7 +277,7 @@ func (p *Pool) passPlace(a *acquisition, at place) bool {
 // checkTry returns an error if a try is to fail because other calls of the pool wait for
 // the lock in memory, or did so until a moment ago.
 func (p *Pool) checkTry(a *acquisition) error {
-	if kind := a.req.kind(); !a.req.try || kind != driver.Mutex && kind != driver.Read {
+	if kind := a.req.kind(); !a.req.try || kind != driver.Exclusive && kind != driver.Shared {
 		return nil
 	}
 	p.mu.Lock()

@@ -101,7 +101,7 @@ func readQueues(ctx context.Context, s *session, lock string, read func(queue st
 		}
 		return q
 	}
-	first := add(driver.Mutex, lock)
+	first := add(driver.Exclusive, lock)
 	switch {
 	case err != nil:
 	case len(first.contenders) == 1 && first.contenders[0].Kind == driver.Plain:
@@ -111,7 +111,11 @@ func readQueues(ctx context.Context, s *session, lock string, read func(queue st
 		add(driver.Permit, lock+"/"+driver.Guards)
 		limit := 0
 		if err == nil && slices.Contains(queues[0].others, driver.Limit) {
-			if limit, _, err = s.Limit(ctx, lock, 0); errors.Is(err, driver.ErrLimit) {
+			err = use(func(ctx context.Context, limits driver.Limiter) (err error) {
+				limit, _, err = limits.Limit(ctx, lock, 0)
+				return err
+			})(ctx, s)
+			if errors.Is(err, driver.ErrLimit) {
 				limit, err = 0, nil
 			}
 		}
@@ -127,7 +131,11 @@ func readQueues(ctx context.Context, s *session, lock string, read func(queue st
 func (w *nestedWait) inspect(queue string) ([]driver.Contender, []string, error) {
 	known, _ := w.known.Load(queue)
 	before, _ := known.(map[string]driver.Contender)
-	contenders, others, err := w.on.Inspect(w.ctx, queue, func(n driver.Node) bool { return before[n.Name].Created == 0 })
+	inspector, err := driver.Offer[driver.Inspector](w.on.Session)
+	if err != nil {
+		return nil, nil, err
+	}
+	contenders, others, err := inspector.Inspect(w.ctx, queue, func(n driver.Node) bool { return before[n.Name].Created == 0 })
 	now := map[string]driver.Contender{}
 	for i, c := range contenders {
 		if known, ok := before[c.Name]; ok {

@@ -70,7 +70,11 @@ func (p *Pool) Waits(ctx context.Context, prefix string) (g WaitGraph, err error
 	}
 	if err == nil {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error {
-			names, err := s.Queues(ctx, prefix)
+			inspector, err := driver.Offer[driver.Inspector](s.Session)
+			if err != nil {
+				return err
+			}
+			names, err := inspector.Queues(ctx, prefix)
 			if err != nil {
 				return err
 			}
@@ -121,8 +125,12 @@ type lockRead struct {
 // readLock reads a lock.
 func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRead, err error) {
 	l.Name = name
+	inspector, err := driver.Offer[driver.Inspector](s.Session)
+	if err != nil {
+		return l, err
+	}
 	l.queues, err = readQueues(ctx, s, name, func(queue string) ([]driver.Contender, []string, error) {
-		return s.Inspect(ctx, queue, nil)
+		return inspector.Inspect(ctx, queue, nil)
 	})
 	switch {
 	case errors.Is(err, driver.ErrNoPermission):
@@ -287,8 +295,8 @@ func (w *spot) inTheWay() (others []*spot) {
 		case o.node.queue != w.node.queue: // or in memory
 		case o.node.Kind == driver.Permit:
 			others = append(others, o)
-		case o.node.Kind == driver.Read && w.node.Kind == driver.Read, o.node.Seq == w.node.Seq: // they share the lock
-		case o.node.Kind == driver.Read:
+		case o.node.Kind == driver.Shared && w.node.Kind == driver.Shared, o.node.Seq == w.node.Seq: // they share the lock
+		case o.node.Kind == driver.Shared:
 			others = append(others, o)
 		case others == nil:
 			return []*spot{o} // all others are in its way

@@ -1,13 +1,73 @@
 // Package driver is the contract between lockpool and a coordination service.
 //
-// Every lock of lockpool can be built on a service that keeps ordered queues of nodes,
-// each of which lives as long as its session. A driver implements four operations on
-// such queues ([Session.Join], [Session.List], [Session.Watch], [Session.Leave]), and
-// the sessions themselves; package recipe contains the lock algorithms, which reach the
-// service only through a driver.
+// A service keeps queues of nodes. Each node belongs to a session and is removed when that
+// ends. A [Session] joins queues, lists and watches them, and leaves them: this is what an
+// exclusive or shared lock needs, and what every driver must have. The other interfaces
+// of this package ([PlainLocker], [Limiter], [Recorder] and so on) are optional, as in
+// database/sql/driver: a session implements those that its service can carry. Whatever is
+// missing is refused to the user, with errors.ErrUnsupported and the driver's name.
 //
-// Users of lockpool need this package only to write a driver. It imports no other
-// package of lockpool.
+// Package recipe contains the lock algorithms, which reach the service only through this
+// package. Package drivertest proves the laws below for a driver. Users of lockpool need
+// neither.
+//
+// # Queues and nodes
+//
+// A queue is named by a lock's name, which has passed [Connector.CheckName], or by one of
+// NAME/Guards, NAME/Leases (of a semaphore) and Waits/NAME. CheckName refuses names that
+// could be confused with these: whose last part is Guards, Leases or Limit, or whose
+// first part is Waits or Records. Parts are separated by slashes.
+//
+// A [Node] is a contender. Its Name is unique in its queue and never used again (except for
+// a plain lock, whose only node has the lock's name), and nodes are compared with ==. What a
+// driver needs to find the node again, but nobody else reads, it keeps in Private.
+//
+// # Laws
+//
+// Each has the name of the tests of package drivertest that prove it.
+//
+//   - Join: one call creates one node at most, whatever is lost and repeated. If it fails,
+//     there is no node, or the driver removes it, without being asked, before the session ends.
+//   - Order: a node that joins later has a larger Seq than those that are in the queue, and
+//     follows them in every listing. No listing begun after a Join returned lacks that node
+//     or one before it, unless it has left.
+//   - Watch: a watch fires once, after its node was changed or removed, and at the end of
+//     its session, and for nothing else but a connection that broke (Interrupted). A change
+//     that cannot be reported is found in bounded time (Unnoticed).
+//   - Events: if a watch is seen to have fired, and another of the session, set before, has
+//     not, then the other's node existed when the first one's changed. A driver whose service
+//     does not order events reads the other nodes before it fires Deleted.
+//   - Deleted: of another session's node it says that the node was removed, not changed. Of
+//     a node of the watch's own session it says, too, that the session has removed it and was
+//     alive at that moment; otherwise the event is Missing.
+//   - Leave: after a nil error the node is gone for everybody. It continues after its context
+//     has ended, until the node or the session is gone, and no later grant comes before it.
+//   - Lease: while Lease is positive, the service does not remove the session's nodes by
+//     itself, and Done is closed before it does. The driver's documentation proves that from
+//     its service's behavior, and states what it assumes of clocks and servers. It may not be
+//     left to users.
+//   - Session: it never continues as another one. When it is over, Done is closed, Err wraps
+//     ErrSessionLost, every call returns that error, and all watches have fired.
+//   - Answers: an answer from which nothing follows (a timeout, an overloaded server, a lost
+//     connection) ends no session, and is neither success nor ErrRemoved.
+//   - Context: it bounds how long a call waits, by a few milliseconds. A call whose context has
+//     ended before sends nothing (except Leave). What was begun is completed or undone in the
+//     background.
+//   - Created: Watch.Created is positive, less than 1<<53, and larger for a node that was
+//     created later, whatever became of queues and servers in between.
+//   - Close: afterward no node of the session is left, if the service answers within the
+//     context, and no goroutine. It may be called again, also when the session is over: then
+//     it waits for goroutines only.
+//   - Unsupported: what the driver cannot do is refused before anything is sent.
+//   - Kinds: a queue, a plain lock and a semaphore of one name exclude each other. Of two that
+//     begin together, at least one is refused, with ErrKind, by Join, TryCreate, Limit or
+//     SetLimit.
+//
+// A driver calls [Watch.Fire] with whatever mutex held: what it calls never calls back.
+// Slices that a driver returns have no spare capacity, and neither side changes them later.
+// Err and Done are called with mutexes held, so they wait for nothing.
+//
+// This package imports no other package of lockpool.
 package driver
 
 import (
@@ -54,6 +114,9 @@ var (
 	// ErrLimit reports that a semaphore has no limit, because none was given and none
 	// is set, or that the one that is set is not a number.
 	ErrLimit = errors.New("limit of the semaphore")
+
+	// ErrTooMany reports that the service cannot look at so many nodes at one moment.
+	ErrTooMany = errors.New("too many nodes for one transaction")
 
 	// ErrSequenceExhausted reports that sequence numbers no longer order the
 	// queue: its counter is exhausted.
@@ -113,22 +176,12 @@ type Connector interface {
 	DriverName() string
 }
 
-// Session is one session with the service. When it ends, all its nodes are removed.
-// A Session never continues as another session. It is safe for concurrent use.
-//
-// The context given to a call bounds how long the caller waits, and a call whose
-// context has already ended sends nothing (except Leave). If the context ends while a
-// reply is on its way, the driver completes or undoes the call in the background.
+// Session is one session with the service. When it ends, all its nodes are removed. It is
+// safe for concurrent use. The package's documentation contains the laws for its methods.
 type Session interface {
-	// Join creates one node at the end of the queue, and the queue itself if necessary.
-	// permits and limit are those of a Permit; other clients see the limit in the node
-	// (Node.Limit). known is a node of the session up to which the caller knows the queue,
-	// or zero.
-	//
-	// Join creates exactly one node whatever happens to requests and replies.
-	// If it returns an error, there is no node, or the driver is removing it.
-	// data is stored in the node; the driver does not retain it.
-	Join(ctx context.Context, queue string, kind Kind, permits, limit int, data []byte, known Node) (Joined, error)
+	// Join creates a node at the end of the queue, and the queue itself if necessary. It
+	// does not retain r.Data.
+	Join(ctx context.Context, queue string, r Request) (Joined, error)
 
 	// List returns the contenders in the queue, in the order in which they joined,
 	// without nodes that are not contenders. A queue that does not exist is empty. The
@@ -136,28 +189,13 @@ type Session interface {
 	// well.
 	List(ctx context.Context, queue string) ([]Node, error)
 
-	// TryCreate creates the node of a lock without a queue. If the node already exists,
-	// it returns that node and false. In all other respects it is like Join.
-	TryCreate(ctx context.Context, name string, data []byte) (node Node, created bool, err error)
-
-	// Limit returns the smaller of the limit set for the semaphore and the one given,
-	// which may be 0 for none. Limit ignores the limits that leases state. The watch
-	// fires when the limit that is set changes; it is nil if none is set. The error is
-	// ErrLimit if there is no limit at all, and ErrKind if another kind of lock is in
-	// use under the name.
-	Limit(ctx context.Context, name string, given int) (limit int, watch *Watch, err error)
-
-	// SetLimit sets the limit of a semaphore. It stays set until its node is removed.
-	SetLimit(ctx context.Context, name string, limit int) error
-
 	// Watch watches nodes, each for its next change, in one round trip. The watch on a
 	// node that no longer exists has already fired with Missing, and leaves nothing at
 	// the service. All watches of a session on the same node share one at the service.
 	// A Watch that is no longer needed requires no call.
 	//
-	// Watches of one session fire in the order of the changes: if another watch is
-	// seen to have fired and this one, set before, has not, then its node existed
-	// when the other node changed.
+	// A Node of which only Name is set, to Limit, stands for the limit of the semaphore
+	// with the queue's name (see Limiter).
 	Watch(ctx context.Context, queue string, nodes ...Node) ([]*Watch, error)
 
 	// Data returns the data stored in the node. The error is ErrRemoved if the node
@@ -170,111 +208,31 @@ type Session interface {
 	// and ErrRemoved that another client had already removed it or a part of it.
 	Leave(ctx context.Context, queue string, node Node) error
 
-	// Downgrade replaces a Mutex or Write node by a Read with the same number, in
-	// one step. Watches on the old node fire with Changed, never with Deleted.
-	// Downgrade waits for the service until the session is over. If it returns an
-	// error, the node has not changed.
-	Downgrade(queue string, node Node, data []byte) (Node, error)
-
-	// Inspect returns the contenders in the queue, in order, with their data, and
-	// the names of the other nodes in the queue; for a lock without a queue it
-	// returns the holder. It reflects all changes made before the call, only reads,
-	// and leaves no watch. Contenders that leave meanwhile may be missing. If want is not
-	// nil, contenders for which it returns false are not read: only their Node is set.
-	Inspect(ctx context.Context, queue string, want func(Node) bool) (contenders []Contender, others []string, err error)
-
-	// Follow returns the contenders at the head of the queue, in order, with their data,
-	// and watches of which one fires when these may no longer be the head. For a lock
-	// without a queue, that is its holder. The queue need not exist.
-	//
-	// head is given the contenders of the queue. It returns how many of them are wanted,
-	// and whether those who join later change nothing as long as these are there; if so,
-	// the watches do not fire for them. Follow may call it several times.
-	//
-	// Follow reflects what the session has seen of the service, which is everything
-	// before the last answer to Ping. It only reads. The watches stay at the service until
-	// they fire: one for each contender returned, and one for the queue if those who join
-	// later matter. All that follow a queue on one session share them.
-	Follow(ctx context.Context, queue string, head func([]Node) (n int, complete bool)) (Followed, error)
-
-	// Queues returns the names of all locks below prefix that have a contender, of any
-	// kind, sorted; an empty prefix means all. Those that the session has no right to
-	// read are among them, because they may be locks in use.
-	Queues(ctx context.Context, prefix string) ([]string, error)
-
-	// Break removes another contender's node, and logs that. The error is
-	// ErrRemoved if the node was gone already.
-	Break(ctx context.Context, queue string, node Node) error
-
-	// Revoke asks the node's contender to give up the lock: the node's watches fire
-	// with Changed, and later ones have Watch.Revoked set. The error is ErrRemoved if
-	// the node was gone already.
-	Revoke(ctx context.Context, queue string, node Node) error
-
-	// Finish creates a record and, in the same step, removes the node or, if keep is true,
-	// checks that it exists. So whoever is granted the lock later finds the record.
-	//
-	// A nil error means that the record was created. Otherwise the caller still has the
-	// node to remove, and there is no such record and never will be, unless the error is
-	// ErrUndecided: then Settle tells. It is ErrRemoved if the node was gone, and
-	// ErrRecorded if there was another record. The end of ctx ends the call.
-	Finish(ctx context.Context, queue string, node Node, keep bool, r Record) error
-
-	// Settle decides a Finish whose outcome is not known because its session, another
-	// one, is over. It makes sure that the node is gone, so that Finish cannot succeed
-	// anymore, and then reports whether the record exists.
-	Settle(ctx context.Context, queue string, node Node, r Record) (recorded bool, err error)
-
-	// Record returns the record of that name and key, if there is one. The service may be
-	// slow to show one that other sessions have created, but what was recorded under a
-	// lock is shown to those who were granted the lock later.
-	Record(ctx context.Context, name, key string) (r Record, found bool, err error)
-
-	// Records returns all records of that name, the oldest first. They include all that
-	// were created before the call.
-	Records(ctx context.Context, name string) ([]Record, error)
-
-	// Forget removes the records of that name with the given keys, or all of them if no
-	// keys are given.
-	Forget(ctx context.Context, name string, keys ...string) error
-
-	// ForgetOld removes the records of that name that are older than keep when the given
-	// one is created, by the service's clock. It does nothing if it did so for any caller
-	// in the last quarter of that time.
-	ForgetOld(ctx context.Context, r Record, keep time.Duration) error
-
-	// Verify asks the service whether the node exists, in a way that a server cut off
-	// from the others cannot answer. The error is ErrRemoved if the node does not
-	// exist.
-	Verify(ctx context.Context, queue string, node Node) error
-
-	// VerifyAll asks the service, as Verify does, whether all the nodes, of any sessions,
-	// exist at one moment: in one transaction, whose size is bounded (there is room for a few
-	// hundred nodes, and a permit has one each); more is an error. The error is ErrRemoved if
-	// they do not, or if that of a plain lock can no longer be told from another one.
-	VerifyAll(ctx context.Context, nodes ...Located) error
+	// Verify asks the service whether all the nodes, of any sessions, exist at one moment,
+	// in a way that a server cut off from the others cannot answer. The error is ErrRemoved
+	// if they do not, or if the node of a plain lock can no longer be told from another one,
+	// and ErrTooMany if the service cannot look at so many at one moment (it can at a
+	// hundred).
+	Verify(ctx context.Context, nodes ...Located) error
 
 	// Ping sends a request that a server cut off from the others cannot answer, and
-	// waits for the answer.
+	// waits for the answer. What the session reads afterward is not older.
 	Ping(ctx context.Context) error
 
-	// Info describes the session for telemetry.
+	// Info describes the session for telemetry and errors.
 	Info() Info
 
-	// Unremovable returns a channel that is closed when the service refuses to
-	// remove a node of the session. The node goes with the session, so the session
-	// should be closed as soon as nothing else needs it.
-	Unremovable() <-chan struct{}
-
 	// Alive returns nil if the session is certainly not over. If the machine's clocks
-	// do not settle that, it waits for an answer from the service that does. It is
-	// called before a lock is granted. It returns another error if the service's numbers
-	// have become too large for Watch.Created.
+	// do not settle that, it waits for an answer from the service that does, and
+	// otherwise for nothing. It is called before a lock is granted. It returns another
+	// error if the service's numbers have become too large for Watch.Created.
 	Alive(ctx context.Context) error
 
 	// Lease returns for how much longer the session certainly lives, by the client's own
-	// clock, if the service answers nothing from now on: 0 if the session is over. While
-	// the service answers, it never becomes much shorter than half of the session timeout.
+	// clock, if the service answers nothing from now on: 0 if the session is over, and
+	// math.MaxInt64 if it ends only when it is closed. While the service answers, it never
+	// becomes much shorter than half of the session timeout, the time after which the
+	// service ends a session from which it hears nothing.
 	Lease() time.Duration
 
 	// Done returns a channel that is closed when the session is over. It is closed
@@ -282,8 +240,8 @@ type Session interface {
 	// client's own clock, the service might expire the session.
 	Done() <-chan struct{}
 
-	// Err returns nil until Done is closed, and then an error that wraps
-	// ErrSessionLost.
+	// Err returns nil until Done is closed, and then an error that wraps ErrSessionLost;
+	// and ErrExpired if the service has broken its promise and ended it earlier.
 	Err() error
 
 	// Close ends the session and removes all its nodes. When it returns, no
@@ -292,28 +250,42 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Request is what a node asks for.
+type Request struct {
+	Kind    Kind
+	Permits int    // of a Permit
+	Limit   int    // of a Permit: the limit that other clients see in the node (Node.Limit), or 0
+	Data    []byte // stored in the node
+
+	// Known is a node of the session up to which the caller knows the queue, or zero. The
+	// driver may ignore it, and always set Joined.Queue.
+	Known Node
+}
+
 // Info describes a session for telemetry. It contains no secrets.
 type Info struct {
-	ID   string // in the service's notation
-	Peer string // address of the current server, or else of the last one
+	Driver string // like Connector.DriverName
+	ID     string // in the service's notation
+	Peer   string // address of the current server, or else of the last one
 }
 
 // Kind is the kind of access that a node requests.
 type Kind int
 
 const (
-	// Mutex is exclusive access.
-	Mutex Kind = iota
-	// Read is access shared with other Reads.
-	Read
-	// Write is exclusive access with a node that may leave a Read with its own
-	// number behind (Curator's downgrade), so its deletion alone grants nothing.
-	Write
+	// Exclusive is exclusive access.
+	Exclusive Kind = iota
+	// Shared is access shared with other Shared ones.
+	Shared
+	// Convertible is exclusive access that can become shared without leaving the queue
+	// (Downgrader). The removal of its node alone grants nothing, because a Shared one may
+	// have taken its place.
+	Convertible
 	// Permit is for permits of a semaphore. Its node is in the Leases.
 	Permit
-	// Plain is exclusive access to a lock without a queue.
+	// Plain is exclusive access to a lock without a queue (PlainLocker). Its Seq is 0.
 	Plain
-	// Guard is exclusive access to the Guards of a semaphore. Its node is a Mutex.
+	// Guard is exclusive access to the Guards of a semaphore. Its node is an Exclusive one.
 	Guard
 )
 
@@ -322,43 +294,15 @@ func (k Kind) String() string {
 	return [...]string{"mutex", "read", "write", "semaphore", "plain", "guard"}[k]
 }
 
-// Contender is a node with the details that Inspect returns.
-type Contender struct {
-	Node
-	Session string    // like Info.ID
-	Created int64     // like Watch.Created
-	Joined  time.Time // by the service's clock
-	Data    []byte    // as stored by Join
-}
-
-// Record says that a run has finished. It does not end with a session.
-type Record struct {
-	Name, Key string // each one part of a lock's name, such as lockpool.Escape returns
-	Data      []byte // different from that of every other record
-
-	// Set by the service.
-	Created  int64     // like Watch.Created
-	Finished time.Time // by the service's clock
-}
-
-// Followed is the result of Session.Follow.
-type Followed struct {
-	Contenders []Contender
-	Others     []string // as from Inspect
-	Watches    []*Watch
-}
-
-// Node is one contender in a queue. It may consist of several nodes of the
-// service, which are created and removed together; it is gone as soon as one of
-// them is.
+// Node is one contender in a queue.
 type Node struct {
-	Name string // unique in its queue and never used again
+	Name string // unique in its queue, and never used again
 	Kind Kind
-	Seq  int32 // sequence number: contenders that joined earlier have smaller ones
+	Seq  int64 // contenders that joined earlier have smaller ones; may start over when a queue is empty
 
-	Alias   string // name of a second node, for clients that do not know the first
-	Permits int    // of a Permit: the number of permits, and of nodes
+	Permits int    // of a Permit: their number
 	Limit   int    // of a Permit: the semaphore's limit that it states, or 0
+	Private string // for the driver alone
 }
 
 // Located is a node, of any session, and its queue; for a plain lock, that is its name.

@@ -14,7 +14,7 @@ const (
 	// watches it, then that session has removed it itself, and was not over at that moment.
 	Deleted Event = iota + 1
 	// Missing: the node is gone. It was gone before it could be watched, and another may
-	// have taken its place (Session.Downgrade); or it was of the session that watches it,
+	// have taken its place (Downgrader); or it was of the session that watches it,
 	// and the session may be over. The caller must list the queue again.
 	Missing
 	// Changed: the node's data was changed.
@@ -41,7 +41,7 @@ type Watch struct {
 	Data []byte
 
 	// Revoked reports that the node's contender has been asked to give up the lock
-	// (Session.Revoke).
+	// (Revoker).
 	Revoked bool
 
 	mu    sync.Mutex

@@ -106,7 +106,7 @@ func TestFindHolderGivesUpIfTheLockChangesHandsTooFast(t *testing.T) {
 	t.Parallel()
 	s := &fakeSession{queue: make([]driver.Node, 10), leave: 10}
 	for i := range s.queue {
-		s.queue[i] = driver.Node{Name: string(rune('a' + i)), Seq: int32(i)}
+		s.queue[i] = driver.Node{Name: string(rune('a' + i)), Seq: int64(i)}
 	}
 	node, data := FindHolder(t.Context(), s, "q")
 	require.Zero(t, node)

@@ -29,7 +29,7 @@ import (
 type world struct {
 	nodes    []driver.Node // in the queue, in order
 	sessions []*sessionState
-	next     int32         // sequence number
+	next     int64         // sequence number
 	led      []driver.Node // that have been at the head
 	made     []driver.Node // ever; only for plays
 	faults   int           // that may still happen
@@ -315,7 +315,7 @@ func (w *world) steps(d decision, client int) (all []*world, err error) {
 				}
 			case holding:
 				add("contender %d.%d leaves", i, j, func(w *world) error { w.sessions[i].leave(j); return nil })
-				if w.faults > 0 && c.kind != driver.Read {
+				if w.faults > 0 && c.kind != driver.Shared {
 					add("contender %d.%d shares", i, j, func(w *world) error { w.faults--; w.sessions[i].share(j); return nil })
 				}
 			}
@@ -443,10 +443,10 @@ func (w *world) serve(s *sessionState) {
 	case share:
 		if i := slices.Index(w.nodes, m.node); i >= 0 {
 			reader := m.node
-			reader.Name, reader.Kind = m.node.Name+"r", driver.Read
+			reader.Name, reader.Kind = m.node.Name+"r", driver.Shared
 			w.nodes[i] = reader
 			w.led = append(w.led, reader)
-			if m.node.Kind == driver.Write { // as Curator does it
+			if m.node.Kind == driver.Convertible { // as Curator does it
 				w.tell(m.node, driver.Deleted)
 			} else {
 				w.tell(m.node, driver.Changed)
@@ -717,7 +717,7 @@ var (
 	reading    = start{1, [][]driver.Kind{{m}, {r, r}}}
 )
 
-const m, r, wr = driver.Mutex, driver.Read, driver.Write
+const m, r, wr = driver.Exclusive, driver.Shared, driver.Convertible
 
 func TestEveryInterleaving(t *testing.T) {
 	t.Parallel()
@@ -784,7 +784,7 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 		"a writer's deletion is a proof": {downgrades, func(d *decision) {
 			d.next = func(c *Claim, v *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
 				for i, n := range awaited {
-					if n.Kind == driver.Write && events[i] == driver.Deleted {
+					if n.Kind == driver.Convertible && events[i] == driver.Deleted {
 						v.gone(n)
 						events[i] = 0
 					}
@@ -795,7 +795,7 @@ func TestInterleavingsFindMistakes(t *testing.T) {
 		"readers pass writers that wait": {readers, func(d *decision) {
 			d.rule = func(k driver.Kind) Rule {
 				return func(queue []driver.Node, self int) []driver.Node {
-					if k == driver.Read && queue[0].Kind == driver.Read {
+					if k == driver.Shared && queue[0].Kind == driver.Shared {
 						return nil
 					}
 					return RuleOf(k)(queue, self)

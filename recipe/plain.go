@@ -17,8 +17,12 @@ func (p *Plain) Acquire(ctx context.Context) (driver.Node, error) { return p.acq
 func (p *Plain) Try(ctx context.Context) (driver.Node, error) { return p.acquire(ctx, p.failBusy) }
 
 func (p *Plain) acquire(ctx context.Context, blocked onBlocked) (driver.Node, error) {
+	plain, err := driver.Offer[driver.PlainLocker](p.Session)
+	if err != nil {
+		return driver.Node{}, err
+	}
 	for {
-		node, created, err := p.Session.TryCreate(ctx, p.Queue, p.Data)
+		node, created, err := plain.TryCreate(ctx, p.Queue, p.Data)
 		if err != nil || created {
 			return node, err
 		}

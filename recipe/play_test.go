@@ -146,7 +146,8 @@ func (s *playSession) await(ctx context.Context, q *playRequest) error {
 	}
 }
 
-func (s *playSession) Join(ctx context.Context, _ string, kind driver.Kind, permits, _ int, _ []byte, known driver.Node) (driver.Joined, error) {
+func (s *playSession) Join(ctx context.Context, _ string, r driver.Request) (driver.Joined, error) {
+	kind, permits, known := r.Kind, r.Permits, r.Known
 	if err := errors.Join(ctx.Err(), s.Err()); err != nil {
 		return driver.Joined{}, err
 	}
@@ -160,7 +161,7 @@ func (s *playSession) Join(ctx context.Context, _ string, kind driver.Kind, perm
 		if node != (driver.Node{}) {
 			return // it is found
 		}
-		node = driver.Node{Name: fmt.Sprint("n", w.next), Kind: kind, Seq: w.next, Alias: s.alias(), Permits: permits}
+		node = driver.Node{Name: fmt.Sprint("n", w.next), Kind: kind, Seq: w.next, Private: s.alias(), Permits: permits}
 		w.next++
 		alone = (len(w.nodes) == 0 || s.play.mistake == aloneBehindAnother) && s.play.random.IntN(2) == 0
 		if !create.lost {
@@ -208,7 +209,7 @@ func (s *playSession) Join(ctx context.Context, _ string, kind driver.Kind, perm
 // runBehind returns some of the session's nodes that joined directly before one.
 func (p *play) runBehind(s *playSession, self driver.Node) (run []driver.Node) {
 	for before := self.Seq - 1; ; before-- {
-		i := slices.IndexFunc(p.world.made, func(n driver.Node) bool { return n.Seq == before && n.Alias == s.alias() })
+		i := slices.IndexFunc(p.world.made, func(n driver.Node) bool { return n.Seq == before && n.Private == s.alias() })
 		if i < 0 && before > 0 && p.mistake == gapsBehind {
 			continue
 		}
@@ -365,9 +366,9 @@ func (p *play) event(n driver.Node, e driver.Event) {
 			switch {
 			case w == nil:
 				return
-			case e == driver.Deleted && n.Alias == s.alias() && w.leaving:
+			case e == driver.Deleted && n.Private == s.alias() && w.leaving:
 				return // the answer says more
-			case e == driver.Deleted && n.Alias == s.alias() && p.mistake != ownGoneIsProof:
+			case e == driver.Deleted && n.Private == s.alias() && p.mistake != ownGoneIsProof:
 				e = driver.Missing
 			}
 			s.fire(n, w, e)
@@ -422,7 +423,7 @@ func sortedNodes(watches map[driver.Node]*playWatch) (nodes []driver.Node) {
 // end ends a session at the server, which removes its nodes in one transaction.
 func (s *playSession) end() {
 	s.ended, s.requests = true, nil
-	own := slices.DeleteFunc(slices.Clone(s.play.world.nodes), func(n driver.Node) bool { return n.Alias != s.alias() })
+	own := slices.DeleteFunc(slices.Clone(s.play.world.nodes), func(n driver.Node) bool { return n.Private != s.alias() })
 	s.play.random.Shuffle(len(own), func(i, j int) { own[i], own[j] = own[j], own[i] })
 	s.play.remove(own...)
 	s.watched = nil
@@ -435,10 +436,10 @@ func (p *play) share(n driver.Node) driver.Node {
 		return n
 	}
 	reader := n
-	reader.Name, reader.Kind = n.Name+"r", driver.Read
+	reader.Name, reader.Kind = n.Name+"r", driver.Shared
 	p.world.nodes[i] = reader
 	p.world.led = append(p.world.led, reader)
-	if n.Kind == driver.Write { // as Curator does it
+	if n.Kind == driver.Convertible { // as Curator does it
 		p.event(n, driver.Deleted)
 	} else {
 		p.event(n, driver.Changed)
@@ -501,7 +502,7 @@ func (x *player) act() {
 				node = p.share(node)
 			}
 			p.mu.Unlock()
-			if node.Kind == driver.Read && x.shares {
+			if node.Kind == driver.Shared && x.shares {
 				pause(ctx, "shares")
 			}
 			_ = s.Leave(ctx, "q", node)
@@ -625,7 +626,7 @@ func perform(seed uint64, faults int, sessions [][]driver.Kind, mistake mistake)
 		for j, kind := range kinds {
 			p.players = append(p.players, &player{
 				play: p, session: s, name: fmt.Sprintf("player %d.%d", i, j), kind: kind,
-				keeps: p.random.IntN(3) == 0, tries: p.random.IntN(6) == 0, hasty: p.random.IntN(2) == 0, shares: kind != driver.Read && kind != pe && p.random.IntN(4) == 0,
+				keeps: p.random.IntN(3) == 0, tries: p.random.IntN(6) == 0, hasty: p.random.IntN(2) == 0, shares: kind != driver.Shared && kind != pe && p.random.IntN(4) == 0,
 			})
 			if kind == pe {
 				p.players[len(p.players)-1].permits = 1 + p.random.IntN(playLimit)

@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/lockpool/lockpool/driver"
@@ -112,7 +111,7 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 	defer c.Views.close(c.Queue, view)
 	joined := driver.Joined{Node: c.Node}
 	if c.Node == (driver.Node{}) {
-		if joined, err = c.Session.Join(ctx, c.Queue, c.Kind, c.Permits, c.Limit, c.Data, view.last(c.Kind)); err != nil {
+		if joined, err = c.Session.Join(ctx, c.Queue, driver.Request{Kind: c.Kind, Permits: c.Permits, Limit: c.Limit, Data: c.Data, Known: view.last(c.Kind)}); err != nil {
 			return driver.Node{}, err
 		}
 	}
@@ -176,12 +175,12 @@ func (c *Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, 
 }
 
 // checkSequence returns an error if sequence numbers do not order the queue. At the end
-// of ZooKeeper's counter they become negative, or repeat, and every client that relies
+// of a service's counter they may become negative, or repeat, and every client that relies
 // on them then grants a lock twice.
 func (c *Claim) checkSequence(queue []driver.Node, place int) error {
 	self := queue[place]
 	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == self.Seq }
-	if self.Seq >= 0 && self.Seq < math.MaxInt32 && !tied(place-1) && !tied(place+1) {
+	if self.Seq >= 0 && !tied(place-1) && !tied(place+1) {
 		return nil
 	}
 	return fmt.Errorf("%w: own number is %d; to reset the numbers, remove the node of the lock %q while it has no holder and no waiter",
@@ -306,7 +305,7 @@ const (
 // be watched, because a Read may have taken its place.
 func (c *Claim) next(view *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
 	for i, node := range awaited {
-		if events[i] == driver.Deleted && node.Kind != driver.Write {
+		if events[i] == driver.Deleted && node.Kind != driver.Convertible {
 			view.gone(node)
 		} else if events[i] != 0 {
 			return nil, lists

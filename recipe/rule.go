@@ -15,7 +15,7 @@ func Exclusive(queue []driver.Node, self int) []driver.Node { return queue[:self
 // Curator.)
 func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	for _, n := range queue[:self] {
-		if n.Kind != driver.Read && n.Seq < queue[self].Seq {
+		if n.Kind != driver.Shared && n.Seq < queue[self].Seq {
 			obstacles = append(obstacles, n)
 		}
 	}
@@ -44,7 +44,7 @@ func Within(limit int) Rule {
 
 // RuleOf returns the rule for nodes of the kind.
 func RuleOf(k driver.Kind) Rule {
-	if k == driver.Read {
+	if k == driver.Shared {
 		return Shared
 	}
 	return Exclusive

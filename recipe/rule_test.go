@@ -9,11 +9,11 @@ import (
 )
 
 // requireObstacles checks which numbers block each contender of a queue.
-func requireObstacles(t *testing.T, rule Rule, queue []driver.Node, want ...[]int32) {
+func requireObstacles(t *testing.T, rule Rule, queue []driver.Node, want ...[]int64) {
 	t.Helper()
 	require.Len(t, want, len(queue))
 	for self := range queue {
-		var behind []int32
+		var behind []int64
 		for _, o := range rule(queue, self) {
 			behind = append(behind, o.Seq)
 		}
@@ -23,34 +23,34 @@ func requireObstacles(t *testing.T, rule Rule, queue []driver.Node, want ...[]in
 
 func TestExclusiveWaitsForAllBeforeIt(t *testing.T) {
 	t.Parallel()
-	queue := []driver.Node{{Seq: 3, Kind: driver.Read}, {Seq: 5, Kind: driver.Write}, {Seq: 6}, {Seq: 9}}
-	requireObstacles(t, Exclusive, queue, nil, []int32{3}, []int32{3, 5}, []int32{3, 5, 6})
+	queue := []driver.Node{{Seq: 3, Kind: driver.Shared}, {Seq: 5, Kind: driver.Convertible}, {Seq: 6}, {Seq: 9}}
+	requireObstacles(t, Exclusive, queue, nil, []int64{3}, []int64{3, 5}, []int64{3, 5, 6})
 }
 
 func TestSharedWaitsForWriters(t *testing.T) {
 	t.Parallel()
-	queue := []driver.Node{{Seq: 1, Kind: driver.Read}, {Seq: 3, Kind: driver.Write}, {Seq: 4, Kind: driver.Read}, {Seq: 6}, {Seq: 7, Kind: driver.Read}}
-	requireObstacles(t, Shared, queue, nil, nil, []int32{3}, []int32{3}, []int32{3, 6})
+	queue := []driver.Node{{Seq: 1, Kind: driver.Shared}, {Seq: 3, Kind: driver.Convertible}, {Seq: 4, Kind: driver.Shared}, {Seq: 6}, {Seq: 7, Kind: driver.Shared}}
+	requireObstacles(t, Shared, queue, nil, nil, []int64{3}, []int64{3}, []int64{3, 6})
 }
 
 // Scenario 86.
 func TestSharedDoesNotWaitForItsOwnNumber(t *testing.T) {
 	t.Parallel()
-	queue := []driver.Node{{Name: "a", Seq: 1, Kind: driver.Write}, {Name: "b", Seq: 1, Kind: driver.Read}, {Seq: 2, Kind: driver.Read}}
-	requireObstacles(t, Shared, queue, nil, nil, []int32{1})
+	queue := []driver.Node{{Name: "a", Seq: 1, Kind: driver.Convertible}, {Name: "b", Seq: 1, Kind: driver.Shared}, {Seq: 2, Kind: driver.Shared}}
+	requireObstacles(t, Shared, queue, nil, nil, []int64{1})
 }
 
 func TestWithinWaitsForAllHoldersThatMayMakeRoom(t *testing.T) {
 	t.Parallel()
 	queue := []driver.Node{{Seq: 1, Permits: 1}, {Seq: 2, Permits: 2}, {Seq: 4, Permits: 1}, {Seq: 5, Permits: 3}}
-	requireObstacles(t, Within(3), queue, nil, nil, []int32{1, 2}, []int32{1, 2, 4})
-	requireObstacles(t, Within(4), queue, nil, nil, nil, []int32{1, 2, 4})
+	requireObstacles(t, Within(3), queue, nil, nil, []int64{1, 2}, []int64{1, 2, 4})
+	requireObstacles(t, Within(4), queue, nil, nil, nil, []int64{1, 2, 4})
 	requireObstacles(t, Within(7), queue, nil, nil, nil, nil)
 }
 
 func TestWithinUsesTheSmallestLimitStatedByEarlierContenders(t *testing.T) {
 	t.Parallel()
 	queue := []driver.Node{{Seq: 1, Permits: 1, Limit: 5}, {Seq: 2, Permits: 1, Limit: 3}, {Seq: 4, Permits: 1}, {Seq: 5, Permits: 1, Limit: 9}, {Seq: 6, Permits: 1, Limit: 1}}
-	requireObstacles(t, Within(4), queue, nil, nil, nil, []int32{1, 2, 4}, []int32{1, 2, 4, 5})
-	requireObstacles(t, Within(2), queue[:3], nil, nil, []int32{1, 2})
+	requireObstacles(t, Within(4), queue, nil, nil, nil, []int64{1, 2, 4}, []int64{1, 2, 4, 5})
+	requireObstacles(t, Within(2), queue[:3], nil, nil, []int64{1, 2})
 }

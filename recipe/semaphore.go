@@ -40,7 +40,7 @@ const (
 func (s *Semaphore) Try(ctx context.Context) (driver.Node, error) {
 	polls := 0
 	blocked := func(ctx context.Context, state blockedState) (bool, error) {
-		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
+		limit, set, err := s.limitNow(ctx)
 		full := false
 		if err == nil && (set == nil || set.Fired() == 0) {
 			full, err = s.isFull(ctx, limit)
@@ -69,6 +69,15 @@ func (s *Semaphore) isFull(ctx context.Context, limit int) (bool, error) {
 	return s.Permits > limit || len(obstacles) > 0, err
 }
 
+// limitNow returns the limit that is set or stated by the claim, and the watch on the former.
+func (s *Semaphore) limitNow(ctx context.Context) (limit int, set *driver.Watch, err error) {
+	limits, err := driver.Offer[driver.Limiter](s.Session)
+	if err != nil {
+		return 0, nil, err
+	}
+	return limits.Limit(ctx, s.Queue, s.Limit)
+}
+
 func (s *Semaphore) guard() *Claim {
 	guard := s.Claim
 	guard.Queue, guard.Kind, guard.Rule = s.Queue+"/"+driver.Guards, driver.Guard, Exclusive
@@ -84,6 +93,9 @@ func (s *Semaphore) leases(limit int) *Claim {
 // acquire acquires the permits. If the limit is too low for them, it waits for the
 // limit to change and queues again.
 func (s *Semaphore) acquire(ctx context.Context, blocked onBlocked, waits bool) (driver.Node, error) {
+	if _, err := driver.Offer[driver.Limiter](s.Session); err != nil {
+		return driver.Node{}, err
+	}
 	for {
 		guard, err := s.guard().acquire(ctx, blocked)
 		if err != nil {
@@ -145,7 +157,7 @@ func (s *Semaphore) awaitLimit(ctx context.Context, above *aboveLimitError) erro
 // may be too many of them now.
 func (s *Semaphore) acquireWithinLimit(ctx context.Context, waits bool) (driver.Node, error) {
 	for {
-		limit, set, err := s.Session.Limit(ctx, s.Queue, s.Limit)
+		limit, set, err := s.limitNow(ctx)
 		if err != nil {
 			return driver.Node{}, err
 		}

@@ -69,8 +69,8 @@ func newView() *View { return &View{own: map[driver.Node]struct{}{}} }
 func (v *View) last(k driver.Kind) (last driver.Node) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	isWriter := func(n driver.Node) bool { return n.Kind != driver.Read }
-	if n := len(v.queue); n > 0 && k != driver.Permit && (k != driver.Read || slices.ContainsFunc(v.queue, isWriter)) {
+	isWriter := func(n driver.Node) bool { return n.Kind != driver.Shared }
+	if n := len(v.queue); n > 0 && k != driver.Permit && (k != driver.Shared || slices.ContainsFunc(v.queue, isWriter)) {
 		last = v.queue[n-1]
 	}
 	return last

@@ -36,11 +36,11 @@ func TestViewIsExtendedOnlyBehindItsLast(t *testing.T) {
 	require.Nil(t, v.join(driver.Joined{Node: c, Behind: []driver.Node{b}}), "whether b is behind a is not known")
 	require.Equal(t, []driver.Node{other, a, b, c}, v.join(driver.Joined{Node: c, Behind: []driver.Node{a, b}}))
 	require.Equal(t, []driver.Node{other, a, b, c}, v.join(driver.Joined{Node: b, Behind: []driver.Node{a}}), "b comes late")
-	require.Equal(t, a, func() driver.Node { v.listed([]driver.Node{other, a}); return v.last(driver.Mutex) }())
+	require.Equal(t, a, func() driver.Node { v.listed([]driver.Node{other, a}); return v.last(driver.Exclusive) }())
 	require.Zero(t, v.last(driver.Permit))
-	v.listed([]driver.Node{{Name: "r", Seq: 5, Kind: driver.Read}})
-	require.Zero(t, v.last(driver.Read), "a reader would not wait")
-	require.Equal(t, int32(5), v.last(driver.Mutex).Seq)
+	v.listed([]driver.Node{{Name: "r", Seq: 5, Kind: driver.Shared}})
+	require.Zero(t, v.last(driver.Shared), "a reader would not wait")
+	require.Equal(t, int64(5), v.last(driver.Exclusive).Seq)
 
 	end := driver.Node{Name: "e", Seq: math.MaxInt32}
 	v.listed([]driver.Node{end})
@@ -53,7 +53,7 @@ type joinedSession struct {
 	joined driver.Joined
 }
 
-func (s *joinedSession) Join(context.Context, string, driver.Kind, int, int, []byte, driver.Node) (driver.Joined, error) {
+func (s *joinedSession) Join(context.Context, string, driver.Request) (driver.Joined, error) {
 	return s.joined, nil
 }
 
@@ -62,12 +62,12 @@ func (s *joinedSession) Leave(context.Context, string, driver.Node) error { retu
 // A waiter of the session may not have told the view yet that the writer before it is gone.
 func TestTryFailsForNobodyWhoIsGone(t *testing.T) {
 	t.Parallel()
-	writer, reader := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2, Kind: driver.Read}
-	self := driver.Node{Name: "c", Seq: 3, Kind: driver.Read}
+	writer, reader := driver.Node{Name: "a", Seq: 1}, driver.Node{Name: "b", Seq: 2, Kind: driver.Shared}
+	self := driver.Node{Name: "c", Seq: 3, Kind: driver.Shared}
 	s := &joinedSession{fakeSession{queue: []driver.Node{reader, self}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
 	var views Views
 	views.open("q").listed([]driver.Node{writer, reader})
-	c := Claim{Session: s, Queue: "q", Kind: driver.Read, Rule: Shared, Views: &views}
+	c := Claim{Session: s, Queue: "q", Kind: driver.Shared, Rule: Shared, Views: &views}
 	node, err := c.Try(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, self, node)
@@ -80,11 +80,11 @@ func TestTryFailsForNobodyWhoIsGone(t *testing.T) {
 
 func TestWhoJoinsWithoutAListingIsNotGrantedTheLockUnseen(t *testing.T) {
 	t.Parallel()
-	reader, self := driver.Node{Name: "b", Seq: 2, Kind: driver.Read}, driver.Node{Name: "c", Seq: 3, Kind: driver.Read}
+	reader, self := driver.Node{Name: "b", Seq: 2, Kind: driver.Shared}, driver.Node{Name: "c", Seq: 3, Kind: driver.Shared}
 	s := &joinedSession{fakeSession{queue: []driver.Node{reader}}, driver.Joined{Node: self, Behind: []driver.Node{reader}}}
 	var views Views
 	views.open("q").listed([]driver.Node{reader})
-	_, err := (&Claim{Session: s, Queue: "q", Kind: driver.Read, Rule: Shared, Views: &views}).Acquire(t.Context())
+	_, err := (&Claim{Session: s, Queue: "q", Kind: driver.Shared, Rule: Shared, Views: &views}).Acquire(t.Context())
 	require.ErrorIs(t, err, driver.ErrRemoved)
 }
 

@@ -39,7 +39,7 @@ func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]b
 	return e.data, nil
 }
 
-// Inspect implements driver.Session.
+// Inspect implements driver.Inspector.
 func (s *session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, nil, err
@@ -55,7 +55,7 @@ func (s *session) Inspect(ctx context.Context, queue string, want func(driver.No
 	return found, s.others(queue), nil
 }
 
-// Queues implements driver.Session.
+// Queues implements driver.Inspector.
 func (s *session) Queues(ctx context.Context, prefix string) (names []string, err error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 	return slices.Compact(names), nil
 }
 
-// Break implements driver.Session.
+// Break implements driver.Breaker.
 func (s *session) Break(ctx context.Context, queue string, node driver.Node) error {
 	err := s.begin(ctx)
 	if err == nil {
@@ -85,7 +85,7 @@ func (s *session) Break(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
-// Revoke implements driver.Session.
+// Revoke implements driver.Revoker.
 func (s *session) Revoke(ctx context.Context, queue string, node driver.Node) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -100,12 +100,7 @@ func (s *session) Revoke(ctx context.Context, queue string, node driver.Node) er
 }
 
 // Verify implements driver.Session.
-func (s *session) Verify(ctx context.Context, queue string, node driver.Node) error {
-	return s.VerifyAll(ctx, driver.Located{Queue: queue, Node: node})
-}
-
-// VerifyAll implements driver.Session.
-func (s *session) VerifyAll(ctx context.Context, nodes ...driver.Located) error {
+func (s *session) Verify(ctx context.Context, nodes ...driver.Located) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func nodeName(kind driver.Kind, order int64) string {
 func (*Store) IsContender(node string) bool {
 	kind, number, _ := strings.Cut(node, "-")
 	digit := func(r rune) bool { return '0' <= r && r <= '9' }
-	for k := driver.Mutex; k < driver.Guard; k++ {
+	for k := driver.Exclusive; k < driver.Guard; k++ {
 		if kind == k.String() {
 			return number != "" && strings.TrimLeftFunc(number, digit) == ""
 		}

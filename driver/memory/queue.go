@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 type queue struct {
 	entries []*entry      // in order
 	listed  []driver.Node // the nodes, or nil if it is to be made; callers have slices of it
-	next    int32         // sequence number; a queue that was empty begins again
+	next    int64         // sequence number; a queue that was empty begins again
 }
 
 // entry is a node, or the limit that is set for a semaphore.
@@ -58,7 +57,7 @@ func (q *queue) isPlain() bool { return len(q.entries) > 0 && q.entries[0].Kind 
 // there is no such node.
 func (st *Store) find(queue string, node driver.Node) (e *entry, i int, err error) {
 	q := st.queue(queue)
-	i, found := slices.BinarySearchFunc(q.entries, node.Seq, func(e *entry, seq int32) int { return cmp.Compare(e.Seq, seq) })
+	i, found := slices.BinarySearchFunc(q.entries, node.Seq, func(e *entry, seq int64) int { return cmp.Compare(e.Seq, seq) })
 	if !found || q.entries[i].Node != node {
 		return nil, 0, driver.ErrRemoved
 	}
@@ -71,9 +70,6 @@ func (st *Store) add(name string, s *session, node driver.Node, data []byte) (dr
 	if q == nil {
 		q = new(queue)
 		st.queues[name] = q
-	}
-	if q.next == math.MaxInt32 {
-		return driver.Node{}, driver.ErrSequenceExhausted
 	}
 	st.order++
 	node.Name, node.Seq = nodeName(node.Kind, st.order), q.next
@@ -135,7 +131,7 @@ func (st *Store) checkKind(queue string, plain bool) error {
 }
 
 // Join implements driver.Session.
-func (s *session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte, _ driver.Node) (driver.Joined, error) {
+func (s *session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
 	if err := s.begin(ctx); err != nil {
 		return driver.Joined{}, err
 	}
@@ -143,14 +139,14 @@ func (s *session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 	if err := s.checkKind(queue, false); err != nil {
 		return driver.Joined{}, err
 	}
-	if kind == driver.Guard {
-		kind = driver.Mutex
+	if r.Kind == driver.Guard {
+		r.Kind = driver.Exclusive
 	}
-	node, err := s.add(queue, s, driver.Node{Kind: kind, Permits: permits, Limit: limit}, data)
+	node, err := s.add(queue, s, driver.Node{Kind: r.Kind, Permits: r.Permits, Limit: r.Limit}, r.Data)
 	return driver.Joined{Node: node, Queue: s.queue(queue).nodes()}, err
 }
 
-// TryCreate implements driver.Session.
+// TryCreate implements driver.PlainLocker.
 func (s *session) TryCreate(ctx context.Context, name string, data []byte) (node driver.Node, created bool, err error) {
 	if err := s.begin(ctx); err != nil {
 		return driver.Node{}, false, err
@@ -203,7 +199,7 @@ func (s *session) leave(queue string, node driver.Node) error {
 	return s.remove(queue, node, s)
 }
 
-// Downgrade implements driver.Session.
+// Downgrade implements driver.Downgrader.
 func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
 	if err := s.begin(context.Background()); err != nil {
 		return driver.Node{}, err
@@ -214,7 +210,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 		return driver.Node{}, err
 	}
 	s.order++
-	read := driver.Node{Name: nodeName(driver.Read, s.order), Kind: driver.Read, Seq: node.Seq}
+	read := driver.Node{Name: nodeName(driver.Shared, s.order), Kind: driver.Shared, Seq: node.Seq}
 	q := s.queues[queue]
 	q.entries[i] = &entry{Node: read, session: e.session, created: s.order, joined: time.Now(), data: bytes.Clone(data), revoked: e.revoked}
 	q.listed = nil

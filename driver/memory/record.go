@@ -35,7 +35,7 @@ func (st *Store) forget(name string, old func(driver.Record) bool) {
 	}
 }
 
-// Finish implements driver.Session.
+// Finish implements driver.Recorder.
 func (s *session) Finish(ctx context.Context, queue string, node driver.Node, keep bool, r driver.Record) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (s *session) Finish(ctx context.Context, queue string, node driver.Node, ke
 	return s.remove(queue, node, s)
 }
 
-// Settle implements driver.Session.
+// Settle implements driver.Recorder.
 func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r driver.Record) (recorded bool, err error) {
 	if err := s.begin(ctx); err != nil {
 		return false, err
@@ -72,7 +72,7 @@ func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r 
 	return ok && bytes.Equal(found.Data, r.Data), nil
 }
 
-// Record implements driver.Session.
+// Record implements driver.Recorder.
 func (s *session) Record(ctx context.Context, name, key string) (r driver.Record, found bool, err error) {
 	if err := s.begin(ctx); err != nil {
 		return r, false, err
@@ -82,7 +82,7 @@ func (s *session) Record(ctx context.Context, name, key string) (r driver.Record
 	return r, found, nil
 }
 
-// Records implements driver.Session.
+// Records implements driver.Recorder.
 func (s *session) Records(ctx context.Context, name string) (found []driver.Record, err error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (s *session) Records(ctx context.Context, name string) (found []driver.Reco
 	return found, nil
 }
 
-// Forget implements driver.Session.
+// Forget implements driver.Recorder.
 func (s *session) Forget(ctx context.Context, name string, keys ...string) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *session) Forget(ctx context.Context, name string, keys ...string) error
 	return nil
 }
 
-// ForgetOld implements driver.Session.
+// ForgetOld implements driver.Recorder.
 func (s *session) ForgetOld(ctx context.Context, r driver.Record, keep time.Duration) error {
 	if err := s.begin(ctx); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Limit implements driver.Session.
+// Limit implements driver.Limiter.
 func (s *session) Limit(ctx context.Context, name string, given int) (limit int, watch *driver.Watch, err error) {
 	if err := s.begin(ctx); err != nil {
 		return 0, nil, err
@@ -28,7 +28,7 @@ func (s *session) Limit(ctx context.Context, name string, given int) (limit int,
 	return min(given, e.limit), e.watch(s), nil
 }
 
-// SetLimit implements driver.Session.
+// SetLimit implements driver.Limiter.
 func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 	if err := s.begin(ctx); err != nil {
 		return err

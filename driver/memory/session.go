@@ -19,7 +19,17 @@ type session struct {
 	err  error
 }
 
-var _ driver.Session = (*session)(nil)
+var _ interface {
+	driver.Session
+	driver.PlainLocker
+	driver.Limiter
+	driver.Downgrader
+	driver.Inspector
+	driver.Follower
+	driver.Breaker
+	driver.Revoker
+	driver.Recorder
+} = (*session)(nil)
 
 var errClosed = errors.New("closed")
 
@@ -120,11 +130,10 @@ func (s *session) Lease() time.Duration {
 	return math.MaxInt64
 }
 
-// Unremovable implements driver.Session. The channel is never closed.
-func (s *session) Unremovable() <-chan struct{} { return nil }
-
 // Info implements driver.Session.
-func (s *session) Info() driver.Info { return driver.Info{ID: s.id, Peer: "memory"} }
+func (s *session) Info() driver.Info {
+	return driver.Info{Driver: s.DriverName(), ID: s.id, Peer: "memory"}
+}
 
 // Ping implements driver.Session.
 func (s *session) Ping(ctx context.Context) error {

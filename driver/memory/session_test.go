@@ -2,7 +2,6 @@ package memory_test
 
 import (
 	"context"
-	"math"
 	"runtime"
 	"slices"
 	"testing"
@@ -13,59 +12,72 @@ import (
 	"github.com/lockpool/lockpool/driver/memory"
 )
 
+// fullSession is what a session of this driver can do.
+type fullSession interface {
+	driver.Session
+	driver.PlainLocker
+	driver.Limiter
+	driver.Downgrader
+	driver.Inspector
+	driver.Follower
+	driver.Breaker
+	driver.Revoker
+	driver.Recorder
+}
+
 // twoSessions returns two sessions of a store.
-func twoSessions(t *testing.T) (store *memory.Store, a, b driver.Session) {
+func twoSessions(t *testing.T) (store *memory.Store, a, b fullSession) {
 	t.Parallel()
 	store = memory.New()
-	return store, must(store.Connect(t.Context()))(t), must(store.Connect(t.Context()))(t)
+	return store, must(store.Connect(t.Context()))(t).(fullSession), must(store.Connect(t.Context()))(t).(fullSession)
 }
 
-func join(t *testing.T, s driver.Session, queue string) driver.Node {
-	return must(s.Join(t.Context(), queue, driver.Mutex, 0, 0, []byte("data"), driver.Node{}))(t).Node
+func join(t *testing.T, s fullSession, queue string) driver.Node {
+	return must(s.Join(t.Context(), queue, driver.Request{Kind: driver.Exclusive, Data: []byte("data")}))(t).Node
 }
 
-func watch(t *testing.T, s driver.Session, queue string, node driver.Node) *driver.Watch {
+func watch(t *testing.T, s fullSession, queue string, node driver.Node) *driver.Watch {
 	return must(s.Watch(t.Context(), queue, node))(t)[0]
 }
 
 func TestEvents(t *testing.T) {
 	for name, c := range map[string]struct {
-		do       func(t *testing.T, store *memory.Store, owner, other driver.Session, node driver.Node)
+		do       func(t *testing.T, store *memory.Store, owner, other fullSession, node driver.Node)
 		own, its driver.Event // that the owner of the node sees, and the other session
 	}{
-		"left": {func(t *testing.T, _ *memory.Store, owner, _ driver.Session, node driver.Node) {
+		"left": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
 			require.NoError(t, owner.Leave(t.Context(), "a", node))
 		}, driver.Deleted, driver.Deleted},
-		"finished": {func(t *testing.T, _ *memory.Store, owner, _ driver.Session, node driver.Node) {
+		"finished": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
 			require.NoError(t, owner.Finish(t.Context(), "a", node, false, driver.Record{Name: "n", Key: "k"}))
 		}, driver.Deleted, driver.Deleted},
-		"kept": {func(t *testing.T, _ *memory.Store, owner, _ driver.Session, node driver.Node) {
+		"kept": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
 			require.NoError(t, owner.Finish(t.Context(), "a", node, true, driver.Record{Name: "n", Key: "k"}))
 		}, 0, 0},
-		"broken": {func(t *testing.T, _ *memory.Store, _, other driver.Session, node driver.Node) {
+		"broken": {func(t *testing.T, _ *memory.Store, _, other fullSession, node driver.Node) {
 			require.NoError(t, other.Break(t.Context(), "a", node))
 		}, driver.Missing, driver.Deleted},
-		"removed": {func(t *testing.T, store *memory.Store, _, _ driver.Session, node driver.Node) {
+		"removed": {func(t *testing.T, store *memory.Store, _, _ fullSession, node driver.Node) {
 			require.True(t, store.Remove("a", node.Name))
 		}, driver.Missing, driver.Deleted},
-		"settled": {func(t *testing.T, _ *memory.Store, _, other driver.Session, node driver.Node) {
+		"settled": {func(t *testing.T, _ *memory.Store, _, other fullSession, node driver.Node) {
 			recorded, err := other.Settle(t.Context(), "a", node, driver.Record{Name: "n", Key: "k"})
 			require.NoError(t, err)
 			require.False(t, recorded)
 		}, driver.Missing, driver.Deleted},
-		"downgraded": {func(t *testing.T, _ *memory.Store, owner, _ driver.Session, node driver.Node) {
+		"downgraded": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
 			read := must(owner.Downgrade("a", node, nil))(t)
-			require.Equal(t, driver.Node{Name: read.Name, Kind: driver.Read, Seq: node.Seq}, read)
+			require.Equal(t, driver.Node{Name: read.Name, Kind: driver.Shared, Seq: node.Seq}, read)
 			require.NotEqual(t, node.Name, read.Name)
 		}, driver.Changed, driver.Changed},
-		"revoked": {func(t *testing.T, _ *memory.Store, owner, other driver.Session, node driver.Node) {
+		"revoked": {func(t *testing.T, _ *memory.Store, owner, other fullSession, node driver.Node) {
 			require.NoError(t, other.Revoke(t.Context(), "a", node))
 			require.True(t, watch(t, owner, "a", node).Revoked)
 		}, driver.Changed, driver.Changed},
-		"closed": {func(t *testing.T, _ *memory.Store, owner, _ driver.Session, node driver.Node) {
+		"closed": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
 			require.NoError(t, owner.Close(t.Context()))
 		}, driver.Interrupted, driver.Deleted},
-		"another left": {func(t *testing.T, _ *memory.Store, owner, _ driver.Session, node driver.Node) {
+		"another left": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
 			require.NoError(t, owner.Leave(t.Context(), "a", join(t, owner, "a")))
 		}, 0, 0},
 	} {
@@ -82,7 +94,7 @@ func TestEvents(t *testing.T) {
 			if c.its == driver.Deleted || name == "downgraded" {
 				require.Equal(t, driver.Missing, watch(t, other, "a", node).Fired())
 				require.ErrorIs(t, other.Break(t.Context(), "a", node), driver.ErrRemoved)
-				require.ErrorIs(t, other.Verify(t.Context(), "a", node), driver.ErrRemoved)
+				require.ErrorIs(t, other.Verify(t.Context(), driver.Located{Queue: "a", Node: node}), driver.ErrRemoved)
 				_, err := other.Data(t.Context(), "a", node)
 				require.ErrorIs(t, err, driver.ErrRemoved)
 			}
@@ -102,7 +114,7 @@ func TestListings(t *testing.T) {
 	for _, i := range []int{0, 3} {
 		require.NoError(t, a.Leave(t.Context(), "q", nodes[i]))
 	}
-	joined := must(b.Join(t.Context(), "q", driver.Mutex, 0, 0, nil, driver.Node{}))(t)
+	joined := must(b.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive}))(t)
 	last := join(t, a, "q")
 	after := must(a.List(t.Context(), "q"))(t)
 	newest := join(t, a, "q")
@@ -116,12 +128,8 @@ func TestListings(t *testing.T) {
 }
 
 func TestNumbersOfAnEmptyQueueStartOver(t *testing.T) {
-	store, a, _ := twoSessions(t)
-	first := join(t, a, "q")
-	store.SetNext("q", math.MaxInt32-1)
-	last := join(t, a, "q")
-	_, err := a.Join(t.Context(), "q", driver.Mutex, 0, 0, nil, driver.Node{})
-	require.ErrorIs(t, err, driver.ErrSequenceExhausted)
+	_, a, _ := twoSessions(t)
+	first, last := join(t, a, "q"), join(t, a, "q")
 	require.NoError(t, a.Leave(t.Context(), "q", first))
 	require.NoError(t, a.Leave(t.Context(), "q", last))
 	again := join(t, a, "q")
@@ -135,7 +143,7 @@ func TestOrderNumbersGrowAcrossQueues(t *testing.T) {
 	_, a, b := twoSessions(t)
 	newest := int64(0)
 	for i, queue := range []string{"x", "y", "x", "z", "y"} {
-		s := []driver.Session{a, b}[i%2]
+		s := []fullSession{a, b}[i%2]
 		created := watch(t, s, queue, join(t, s, queue)).Created
 		require.Greater(t, created, newest)
 		newest = created
@@ -171,7 +179,7 @@ func TestEndedContext(t *testing.T) {
 	cancel()
 	_, err := store.Connect(ended)
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = b.Join(ended, "q", driver.Mutex, 0, 0, nil, driver.Node{})
+	_, err = b.Join(ended, "q", driver.Request{Kind: driver.Exclusive})
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, b.Break(ended, "q", node), context.Canceled)
 	require.Len(t, must(b.List(t.Context(), "q"))(t), 1)
@@ -204,8 +212,8 @@ func TestWatchOnALimit(t *testing.T) {
 // The guard's node is a Mutex, which an operator can name.
 func TestGuardIsAMutex(t *testing.T) {
 	store, a, _ := twoSessions(t)
-	guard := must(a.Join(t.Context(), "s/locks", driver.Guard, 0, 0, nil, driver.Node{}))(t).Node
-	require.Equal(t, driver.Mutex, guard.Kind)
+	guard := must(a.Join(t.Context(), "s/locks", driver.Request{Kind: driver.Guard}))(t).Node
+	require.Equal(t, driver.Exclusive, guard.Kind)
 	require.True(t, store.IsContender(guard.Name))
 }
 
@@ -261,7 +269,7 @@ func TestFinishAndSettle(t *testing.T) {
 	node, r := join(t, a, "q"), driver.Record{Name: "n", Key: "k", Data: []byte("1")}
 	require.NoError(t, a.Finish(t.Context(), "q", node, true, r))
 	require.ErrorIs(t, a.Finish(t.Context(), "q", node, false, r), driver.ErrRecorded)
-	require.NoError(t, a.Verify(t.Context(), "q", node))
+	require.NoError(t, a.Verify(t.Context(), driver.Located{Queue: "q", Node: node}))
 	require.True(t, must(b.Settle(t.Context(), "q", node, r))(t))
 	require.ErrorIs(t, a.Finish(t.Context(), "q", node, false, r), driver.ErrRemoved)
 	r.Data = []byte("another")

@@ -194,9 +194,9 @@ func TestNothingRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
 		s := must(store.Connect(t.Context()))(t)
-		first := must(s.Join(t.Context(), "a", driver.Mutex, 0, 0, nil, driver.Node{}))(t)
+		first := must(s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive}))(t)
 		must(s.Watch(t.Context(), "a", first.Node))(t)
-		must(s.Join(t.Context(), "a", driver.Mutex, 0, 0, nil, driver.Node{}))(t)
+		must(s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive}))(t)
 		store.Pause()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -110,7 +110,7 @@ func (e *entry) watch(s *session) *driver.Watch {
 	return w
 }
 
-// Follow implements driver.Session.
+// Follow implements driver.Follower.
 func (s *session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (f driver.Followed, err error) {
 	if err := s.begin(ctx); err != nil {
 		return f, err

@@ -32,7 +32,7 @@ type fastpaths struct {
 // fastpath is what is known about a queue that the session has joined.
 type fastpath struct {
 	run     []driver.Node // the session's last nodes, each of which joined directly after the one before
-	next    int32         // the number after the last of them
+	next    int64         // the number after the last of them
 	streak  int           // how many nodes in a row, up to the last, had the very next number
 	watched *watch        // on the queue, set before the last was created; may be nil
 	checked bool          // the queue was listed during the run, and no semaphore uses it
@@ -73,7 +73,7 @@ func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []dr
 	defer f.mu.Unlock()
 	makeRoom(f.byDir, dir, maxFastpaths)
 	last, known := f.byDir[dir]
-	now := fastpath{run: []driver.Node{node}, next: node.Seq + int32(nodeCount(node)), watched: w}
+	now := fastpath{run: []driver.Node{node}, next: node.Seq + int64(nodeCount(node)), watched: w}
 	if known && node.Seq == last.next {
 		now.streak = last.streak + 1
 	}

@@ -31,14 +31,14 @@ func TestWatchOnAQueueOutlivesItsFastPath(t *testing.T) {
 	own, other := open(), open()
 	dir := own.path("a")
 	for range fastpathStreak + 5 {
-		joined, err := own.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+		joined, err := own.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 		require.NoError(t, err)
 		require.NoError(t, own.Leave(ctx, "a", joined.Node))
 	}
 	require.NotNil(t, own.watches.at(dir))
-	holder, err := other.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+	holder, err := other.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 	require.NoError(t, err)
-	waiter, err := own.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+	waiter, err := own.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 	require.NoError(t, err)
 	require.Equal(t, []driver.Node{holder.Node, waiter.Node}, waiter.Queue)
 	watches, err := own.Watch(ctx, "a", holder.Node, waiter.Node)

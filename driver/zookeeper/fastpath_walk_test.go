@@ -25,7 +25,7 @@ type fastpathWalk struct {
 	// The server.
 	exists    bool
 	queues    int           // that there have been
-	next      int32         // number
+	next      int64         // number
 	children  []walkNode    // contenders, and directories of a semaphore
 	watchedBy *watch        // that is set on the queue
 	requests  []func()      // on their way
@@ -93,7 +93,7 @@ func (w *fastpathWalk) join(known driver.Node) {
 	w.request(func() {
 		before = slices.Clone(w.children)
 		var wasMissing bool
-		if self, wasMissing = w.create(true, driver.Mutex); wasMissing {
+		if self, wasMissing = w.create(true, driver.Exclusive); wasMissing {
 			watched = nil // the create failed, and another one creates the queue as well
 			before = nil
 		}
@@ -207,7 +207,7 @@ func (w *fastpathWalk) step() {
 		})
 	})
 	rarely := w.random.IntN(20) == 0
-	add(rarely, func() { w.create(false, driver.Mutex); w.tell("another joins") })
+	add(rarely, func() { w.create(false, driver.Exclusive); w.tell("another joins") })
 	add(rarely, func() { w.create(false, driver.Guard); w.tell("a semaphore's directory is created") })
 	add(rarely && w.exists, func() { w.event(driver.Changed) })
 	if i := slices.IndexFunc(w.children, func(c walkNode) bool { return !c.own }); i >= 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Follow implements driver.Session. An observer that has the contenders of a queue up to
+// Follow implements driver.Follower. An observer that has the contenders of a queue up to
 // one that waits needs to know no more than that one of them is gone, because whoever
 // joins is behind them: their nodes are watched. Otherwise the next to join changes the
 // head, so the directory is watched as well; its watch fires whenever anybody joins or

@@ -140,7 +140,7 @@ func (s *Session) catchUp(ctx context.Context, path string) error {
 	return err
 }
 
-// Inspect implements driver.Session.
+// Inspect implements driver.Inspector.
 func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
 	dir := s.path(queue)
 	if err := s.catchUp(ctx, dir); err != nil {
@@ -194,7 +194,7 @@ func newContender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender
 	}
 }
 
-// Queues implements driver.Session.
+// Queues implements driver.Inspector.
 func (s *Session) Queues(ctx context.Context, prefix string) (names []string, err error) {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func lockOf(queue string) string {
 	return queue
 }
 
-// Break implements driver.Session.
+// Break implements driver.Breaker.
 func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
 	_, err := runInSlot(ctx, s, func() (struct{}, error) {
 		for i, path := range s.paths(queue, node) {
@@ -300,7 +300,7 @@ func (s *Session) plainVersion(path string, node driver.Node) (version int32, er
 	return stat.Version, nil
 }
 
-// Revoke implements driver.Session.
+// Revoke implements driver.Revoker.
 func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
 	path := s.paths(queue, node)[0]
 	err := s.runUntilAnswered(ctx, func() error {

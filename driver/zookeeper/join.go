@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -14,15 +15,25 @@ import (
 )
 
 // Join implements driver.Session.
-func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, permits, limit int, data []byte, known driver.Node) (driver.Joined, error) {
-	dir, endings := s.path(queue), s.cfg.Layout.naming().endings(kind, permits, limit)
+func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
+	j, err := s.tryJoin(ctx, queue, r)
+	if n := j.Node.Seq; err == nil && (n < 0 || n >= math.MaxInt32) { // at the end of the server's counter
+		_ = s.Leave(ctx, queue, j.Node) // continues in the background
+		return driver.Joined{}, fmt.Errorf("%w: own number is %d; to reset the numbers, remove the node of the lock %q while it has no holder and no waiter",
+			driver.ErrSequenceExhausted, n, queue)
+	}
+	return j, err
+}
+
+func (s *Session) tryJoin(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
+	dir, endings := s.path(queue), s.cfg.Layout.naming().endings(r.Kind, r.Permits, r.Limit)
 	if err := ctx.Err(); err != nil {
 		return driver.Joined{}, err
 	}
 	if !s.begin() {
 		return driver.Joined{}, s.Err()
 	}
-	a := s.beginJoin(dir, endings, data, known)
+	a := s.beginJoin(dir, endings, r.Data, r.Known)
 	answered := s.await(ctx, a.create.done) && (a.listing == nil || s.await(ctx, a.listing.done()))
 	if answered && a.settled() {
 		defer s.calls.done()
@@ -36,7 +47,7 @@ func (s *Session) Join(ctx context.Context, queue string, kind driver.Kind, perm
 		return driver.Joined{}, s.gaveUp(ctx)
 	}
 	return runBegun(ctx, s, func() (driver.Joined, error) {
-		return s.join(ctx, dir, endings, data, a)
+		return s.join(ctx, dir, endings, r.Data, a)
 	}, func(j driver.Joined) {
 		_ = s.remove(dir, j.Node) // fails only when the session is over
 	})

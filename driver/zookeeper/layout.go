@@ -86,12 +86,12 @@ var endings = []struct {
 	text string
 	kind driver.Kind
 }{
-	{readerEnding, driver.Read},
-	{mutexEnding, driver.Mutex},
-	{"__READ__", driver.Read}, // Curator's InterProcessReadWriteLock
-	{"__WRIT__", driver.Write},
-	{"__rlock__", driver.Read}, // kazoo's ReadLock
-	{"__lock__", driver.Mutex}, // kazoo's Lock and WriteLock
+	{readerEnding, driver.Shared},
+	{mutexEnding, driver.Exclusive},
+	{"__READ__", driver.Shared}, // Curator's InterProcessReadWriteLock
+	{"__WRIT__", driver.Convertible},
+	{"__rlock__", driver.Shared},   // kazoo's ReadLock
+	{"__lock__", driver.Exclusive}, // kazoo's Lock and WriteLock
 	{permitEnding, driver.Permit},
 }
 
@@ -104,7 +104,7 @@ func (n naming) endings(kind driver.Kind, permits, limit int) []string {
 			ending = fmt.Sprintf("%s%d-%s", limitPrefix, limit, permitEnding)
 		}
 		return slices.Repeat([]string{ending}, permits)
-	case driver.Read:
+	case driver.Shared:
 		return n.shared
 	case driver.Guard:
 		return []string{mutexEnding}
@@ -147,9 +147,9 @@ func hasGUID(name, guid string) bool {
 // downgraded returns the Read node that replaces an exclusive lockpool node.
 func (n naming) downgraded(node driver.Node) driver.Node {
 	guid := guidOf(node.Name)
-	read := driver.Node{Kind: driver.Read, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}
-	if node.Alias != "" {
-		read.Alias = namePrefix(guid, n.shared[1]) + formatSeq(node.Seq+1)
+	read := driver.Node{Kind: driver.Shared, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}
+	if node.Private != "" {
+		read.Private = namePrefix(guid, n.shared[1]) + formatSeq(node.Seq+1)
 	}
 	return read
 }
@@ -157,11 +157,11 @@ func (n naming) downgraded(node driver.Node) driver.Node {
 // nodeNames returns the names of the nodes that a contender consists of.
 func nodeNames(node driver.Node) []string {
 	all := []string{node.Name}
-	if node.Alias != "" {
-		all = append(all, node.Alias)
+	if node.Private != "" {
+		all = append(all, node.Private)
 	}
 	for i := 1; i < node.Permits; i++ {
-		all = append(all, strings.TrimSuffix(node.Name, formatSeq(node.Seq))+formatSeq(node.Seq+int32(i)))
+		all = append(all, strings.TrimSuffix(node.Name, formatSeq(node.Seq))+formatSeq(node.Seq+int64(i)))
 	}
 	return all
 }
@@ -169,14 +169,14 @@ func nodeNames(node driver.Node) []string {
 // nodeCount is the number of nodeNames.
 func nodeCount(node driver.Node) int {
 	n := max(node.Permits, 1)
-	if node.Alias != "" {
+	if node.Private != "" {
 		n++
 	}
 	return n
 }
 
 // formatSeq formats the number of a node as the server does.
-func formatSeq(seq int32) string { return fmt.Sprintf("%0*d", seqLength, seq) }
+func formatSeq(seq int64) string { return fmt.Sprintf("%0*d", seqLength, seq) }
 
 // seqLength is the length of a number, unless it is negative.
 const seqLength = 10
@@ -201,7 +201,7 @@ func parseNodeAt(name string, begin int) (driver.Node, bool) {
 	for _, e := range endings {
 		if strings.HasSuffix(name[:begin], e.text) {
 			seq, err := strconv.ParseInt(name[begin:], 10, 32)
-			node := driver.Node{Name: name, Kind: e.kind, Seq: int32(seq)}
+			node := driver.Node{Name: name, Kind: e.kind, Seq: seq}
 			if e.kind == driver.Permit {
 				node.Permits, node.Limit = 1, limitOf(name[:begin])
 			}
@@ -239,7 +239,7 @@ func contendersOf(children []string) []driver.Node {
 // rank orders nodes with the same number: to downgrade, Curator 5.5 and later creates
 // the reader's node while the writer's node still exists.
 func rank(n driver.Node) int {
-	if n.Kind == driver.Read {
+	if n.Kind == driver.Shared {
 		return 1
 	}
 	return 0
@@ -259,7 +259,7 @@ func mergeNodes(nodes []driver.Node) []driver.Node {
 
 // merge adds node to the contender c if it belongs to it.
 func merge(c *driver.Node, node driver.Node) bool {
-	if node.Seq != c.Seq+int32(max(c.Permits, 1)) || c.Alias != "" ||
+	if node.Seq != c.Seq+int64(max(c.Permits, 1)) || c.Private != "" ||
 		!strings.HasPrefix(c.Name, guidPrefix) || len(c.Name) < len(guidPrefix)+guidLength {
 		return false
 	}
@@ -272,7 +272,7 @@ func merge(c *driver.Node, node driver.Node) bool {
 	if lease {
 		c.Permits++
 	} else {
-		c.Alias = node.Name
+		c.Private = node.Name
 	}
 	return true
 }

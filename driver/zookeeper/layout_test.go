@@ -13,22 +13,22 @@ import (
 func TestParseNodeKnowsContendersOfAllClients(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]driver.Node{
-		"_c_0f0e-lock-0000000007":                        {Kind: driver.Mutex, Seq: 7},
-		"_c_0f0e-lock-lock-0000000007":                   {Kind: driver.Mutex, Seq: 7},
-		"_c_0f0e-lock-2147483647":                        {Kind: driver.Mutex, Seq: math.MaxInt32},
-		"_c_0f0e-lock--2147483648":                       {Kind: driver.Mutex, Seq: math.MinInt32},
-		"_c_0f0e-lock--000000005":                        {Kind: driver.Mutex, Seq: -5},
-		"_c_0f0e-__READ__0000000012":                     {Kind: driver.Read, Seq: 12},
-		"_c_0f0e-__WRIT__0000000012":                     {Kind: driver.Write, Seq: 12},
-		"0123456789abcdef__lock__0000000001":             {Kind: driver.Mutex, Seq: 1},
-		"0123456789abcdef__rlock__0000000001":            {Kind: driver.Read, Seq: 1},
+		"_c_0f0e-lock-0000000007":                        {Kind: driver.Exclusive, Seq: 7},
+		"_c_0f0e-lock-lock-0000000007":                   {Kind: driver.Exclusive, Seq: 7},
+		"_c_0f0e-lock-2147483647":                        {Kind: driver.Exclusive, Seq: math.MaxInt32},
+		"_c_0f0e-lock--2147483648":                       {Kind: driver.Exclusive, Seq: math.MinInt32},
+		"_c_0f0e-lock--000000005":                        {Kind: driver.Exclusive, Seq: -5},
+		"_c_0f0e-__READ__0000000012":                     {Kind: driver.Shared, Seq: 12},
+		"_c_0f0e-__WRIT__0000000012":                     {Kind: driver.Convertible, Seq: 12},
+		"0123456789abcdef__lock__0000000001":             {Kind: driver.Exclusive, Seq: 1},
+		"0123456789abcdef__rlock__0000000001":            {Kind: driver.Shared, Seq: 1},
 		"_c_0f0e-lease-0000000001":                       {Kind: driver.Permit, Seq: 1, Permits: 1},
 		"_c_" + guid + "-lease-0000000001":               {Kind: driver.Permit, Seq: 1, Permits: 1},
 		"_c_" + guid + "-of12-lease-0000000001":          {Kind: driver.Permit, Seq: 1, Permits: 1, Limit: 12},
 		"_c_" + guid + "-of-3-lease-0000000001":          {Kind: driver.Permit, Seq: 1, Permits: 1},
 		"_c_" + guid + "-of0-lease-0000000001":           {Kind: driver.Permit, Seq: 1, Permits: 1},
 		"_c_" + guid + "-of99999999999-lease-0000000001": {Kind: driver.Permit, Seq: 1, Permits: 1},
-		"lock-0000000000":                                {Kind: driver.Mutex, Seq: 0},
+		"lock-0000000000":                                {Kind: driver.Exclusive, Seq: 0},
 	} {
 		want.Name = name
 		got, ok := parseNode(name)
@@ -64,9 +64,9 @@ func TestQueueIsOrderedByNumberNotByName(t *testing.T) {
 const guid = "01234567-89ab-cdef-0123-456789abcdef"
 
 // childrenFor returns the names that the server gives to the nodes of a contender.
-func childrenFor(endings []string, seq int32) (children []string) {
+func childrenFor(endings []string, seq int64) (children []string) {
 	for i, ending := range endings {
-		children = append(children, namePrefix(guid, ending)+formatSeq(seq+int32(i)))
+		children = append(children, namePrefix(guid, ending)+formatSeq(seq+int64(i)))
 	}
 	return children
 }
@@ -74,13 +74,13 @@ func childrenFor(endings []string, seq int32) (children []string) {
 func TestNodesOfOneContenderAreMerged(t *testing.T) {
 	t.Parallel()
 	for name, layout := range layouts {
-		for _, kind := range []driver.Kind{driver.Mutex, driver.Read, driver.Permit} {
+		for _, kind := range []driver.Kind{driver.Exclusive, driver.Shared, driver.Permit} {
 			children := childrenFor(layout.endings(kind, 3, 5), 7)
 			queue := contendersOf(append(children, "_c_other-lock-0000000006", "_c_other-lease-0000000030", "00000000__lock__0000000031"))
 			require.Len(t, queue, 4, "%s %v", name, children)
 			want := kind
-			if name == LayoutCuratorRW && kind == driver.Mutex {
-				want = driver.Write
+			if name == LayoutCuratorRW && kind == driver.Exclusive {
+				want = driver.Convertible
 			}
 			require.Equal(t, want, queue[1].Kind)
 			require.Equal(t, int32(7), queue[1].Seq)
@@ -119,7 +119,7 @@ func TestDowngradedNodeKeepsItsNumber(t *testing.T) {
 	for _, layout := range layouts {
 		before, after := contendersOf(childrenFor(layout.exclusive, 7)), contendersOf(childrenFor(layout.shared, 7))
 		require.Len(t, before, 1)
-		require.Equal(t, driver.Read, after[0].Kind)
+		require.Equal(t, driver.Shared, after[0].Kind)
 		require.Equal(t, []driver.Node{layout.downgraded(before[0])}, after)
 	}
 }

@@ -57,7 +57,7 @@ func (s *Session) mustNotDial() bool {
 // Done implements driver.Session.
 func (s *Session) Done() <-chan struct{} { return s.alive.Done() }
 
-// Unremovable implements driver.Session.
+// Unremovable implements driver.Refuser.
 func (s *Session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
 
 // Err implements driver.Session.

@@ -108,17 +108,17 @@ func (c *breakingConn) pass(n int, err error, limit int, passed *int) (int, erro
 // useQueue joins a queue twice, waits in it, and leaves it.
 func useQueue(t *testing.T, s *Session) {
 	ctx := t.Context()
-	joined, err := s.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+	joined, err := s.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 	require.NoError(t, err)
 	first := joined.Node
 	require.Equal(t, []driver.Node{first}, joined.Queue)
-	joined, err = s.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+	joined, err = s.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 	require.NoError(t, err)
 	second := joined.Node
 	require.Equal(t, []driver.Node{first, second}, joined.Queue)
 	watches, err := s.Watch(ctx, "a", first, second)
 	require.NoError(t, err)
-	require.NoError(t, s.Verify(ctx, "a", second))
+	require.NoError(t, s.Verify(ctx, driver.Located{Queue: "a", Node: second}))
 	require.NoError(t, s.Leave(ctx, "a", first))
 	fired, _ := driver.First(watches[0])
 	<-fired
@@ -188,7 +188,7 @@ func TestContextEndsAnywhere(t *testing.T) {
 		for joined, left, timeout := 0, 0, time.Duration(0); left == 0; timeout += time.Millisecond {
 			var node driver.Node
 			if within(timeout, func(ctx context.Context) error {
-				joined, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+				joined, err := session.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 				node = joined.Node
 				return err
 			}) == nil {
@@ -332,7 +332,7 @@ func TestAnswersToOwnTransactionsAreAccepted(t *testing.T) {
 		s := session.(*Session)
 		defer func() { require.NoError(t, s.Close(context.Background())) }()
 		before := s.connection.current()
-		_, err = s.Join(t.Context(), strings.Repeat("a", maxName)+"/leases", driver.Permit, 20, 20, nil, driver.Node{})
+		_, err = s.Join(t.Context(), strings.Repeat("a", maxName)+"/leases", driver.Request{Kind: driver.Permit, Permits: 20, Limit: 20})
 		require.NoError(t, err)
 		require.Same(t, before, s.connection.current(), "the connection is given up")
 	})

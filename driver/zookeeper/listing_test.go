@@ -29,7 +29,7 @@ func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 		session, err := connector.Connect(ctx)
 		require.NoError(t, err)
 		defer session.Close(ctx)
-		joined, err := session.Join(ctx, "a", driver.Mutex, 0, 0, nil, driver.Node{})
+		joined, err := session.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 		require.NoError(t, err)
 		node := joined.Node
 		require.Equal(t, []driver.Node{node}, joined.Queue)
@@ -78,7 +78,7 @@ func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
 			queue := fmt.Sprint("q", i/2)
 			switch i % 4 {
 			case 0, 2:
-				_, err := s.Join(ctx, queue, driver.Mutex, 0, 0, nil, driver.Node{})
+				_, err := s.Join(ctx, queue, driver.Request{Kind: driver.Exclusive})
 				return err
 			case 1:
 				_, err := s.List(ctx, queue)
@@ -87,7 +87,7 @@ func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
 				return s.readAll(ctx, s.readChildren(s.path(queue), func(*listing) []read { return nil }))
 			}
 		}
-		joined, err := s.Join(t.Context(), "found", driver.Mutex, 0, 0, nil, driver.Node{}) // from now on, queues are listed
+		joined, err := s.Join(t.Context(), "found", driver.Request{Kind: driver.Exclusive}) // from now on, queues are listed
 		require.NoError(t, err)
 		require.NoError(t, s.Leave(t.Context(), "found", joined.Node))
 		listings := func() int {

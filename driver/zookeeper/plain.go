@@ -12,7 +12,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// TryCreate implements driver.Session.
+// TryCreate implements driver.PlainLocker.
 func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
 	release, err := s.acquireCallSlot(ctx)
 	if err != nil {

@@ -66,7 +66,7 @@ func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.findCreatedPlain(path, node))
 		s.plainNodes.record(path, plainNode{name: node.Name}) // as createPlain does
-		require.NoError(t, s.Verify(t.Context(), "a", node))
+		require.NoError(t, s.Verify(t.Context(), driver.Located{Queue: "a", Node: node}))
 		requireRemoved(t, s, "a", node)
 	})
 }

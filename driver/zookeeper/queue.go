@@ -146,7 +146,7 @@ func (s *Session) endRemovalOfOne(path string, untried bool, q *request) error {
 	}
 }
 
-// Downgrade implements driver.Session. Changing the data of the old node before
+// Downgrade implements driver.Downgrader. Changing the data of the old node before
 // removing it makes its watchers list the queue again: the deletion alone would grant
 // them the lock.
 func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
@@ -194,40 +194,33 @@ func (s *Session) downgradeOps(dir string, node, read driver.Node, data []byte, 
 		}
 	}
 	ops := append([]any{&zk.SetDataRequest{Path: dir + "/" + node.Name, Data: data, Version: version}}, replace(node.Name, read.Name)...)
-	if read.Alias != node.Alias {
-		ops = append(ops, replace(node.Alias, read.Alias)...)
+	if read.Private != node.Private {
+		ops = append(ops, replace(node.Private, read.Private)...)
 	}
 	return ops
 }
 
-// Verify implements driver.Session with a transaction that asserts that the node
-// exists: only a majority can agree to that, while a server that is cut off from the
-// majority still answers reads.
-func (s *Session) Verify(ctx context.Context, queue string, node driver.Node) error {
-	path, err := s.checkExist(ctx, driver.Located{Queue: queue, Node: node})
-	switch {
-	case errors.Is(err, zk.ErrNoNode):
-		s.plainNodes.forget(s.path(queue), node)
-		return driver.ErrRemoved
-	case err != nil && isAnswer(err):
-		s.plainNodes.markUncertain(s.path(queue), node)
-		return explainError(err, "checking "+path, "READ", path)
-	}
-	return err
-}
-
-// VerifyAll implements driver.Session. What it finds says nothing about which nodes the
-// session itself still has.
-func (s *Session) VerifyAll(ctx context.Context, nodes ...driver.Located) error {
+// Verify implements driver.Session with a transaction that asserts that the nodes
+// exist: only a majority can agree to that, while a server that is cut off from the
+// majority still answers reads. Of several nodes, it does not tell which one is gone.
+func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
 	if len(nodes) == 0 {
 		return nil
 	}
+	one := len(nodes) == 1
+	first, dir := nodes[0].Node, s.path(nodes[0].Queue)
 	path, err := s.checkExist(ctx, nodes...)
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
+		if one {
+			s.plainNodes.forget(dir, first)
+		}
 		return driver.ErrRemoved
 	case err != nil && isAnswer(err):
-		return explainError(err, fmt.Sprintf("checking %d nodes", len(nodes)), "READ", path)
+		if one {
+			s.plainNodes.markUncertain(dir, first)
+		}
+		return explainError(err, "checking "+path, "READ", path)
 	}
 	return err
 }

@@ -133,7 +133,7 @@ func (r *randomRun) use() {
 		defer cancel()
 	}
 	s, queue := r.session, fmt.Sprint("q", r.draw(5))
-	joined, err := s.Join(ctx, queue, driver.Mutex, 0, 0, nil, driver.Node{})
+	joined, err := s.Join(ctx, queue, driver.Request{Kind: driver.Exclusive})
 	if err == nil {
 		if r.oneIn(2) {
 			_, _ = s.List(ctx, queue)

@@ -43,7 +43,7 @@ func TestRechecksOfALongQueueDoNotListIt(t *testing.T) {
 				for i := range test.before {
 					require.NoError(t, server.Create(fmt.Sprintf("%s%010d", prefix, i), nil))
 				}
-				joined, err := s.Join(t.Context(), "a", driver.Mutex, 0, 0, nil, driver.Node{})
+				joined, err := s.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive})
 				require.NoError(t, err)
 				nodes := joined.Queue[test.before-test.watched:]
 				watches, err := s.Watch(t.Context(), "a", nodes...)

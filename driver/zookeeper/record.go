@@ -27,7 +27,7 @@ func (s *Session) recordsOf(name string) string { return s.path(driver.Records, 
 
 func (s *Session) recordPath(r driver.Record) string { return s.path(driver.Records, r.Name, r.Key) }
 
-// Finish implements driver.Session.
+// Finish implements driver.Recorder.
 func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, keep bool, r driver.Record) error {
 	if !s.begin() {
 		return s.Err()
@@ -197,7 +197,7 @@ func (s *Session) isRecorded(ctx context.Context, r driver.Record) (bool, error)
 	}
 }
 
-// Settle implements driver.Session.
+// Settle implements driver.Recorder.
 func (s *Session) Settle(ctx context.Context, queue string, node driver.Node, r driver.Record) (bool, error) {
 	for _, path := range s.paths(queue, node) {
 		q, err := s.askUntilServed(ctx, func() *request { return deleteRequest(path, -1) })
@@ -225,7 +225,7 @@ func (s *Session) askUntilServed(ctx context.Context, newRequest func() *request
 	}
 }
 
-// Record implements driver.Session.
+// Record implements driver.Recorder.
 func (s *Session) Record(ctx context.Context, name, key string) (r driver.Record, found bool, err error) {
 	err = s.readAll(ctx, s.readRecord(name, key, func(read driver.Record) { r, found = read, true }))
 	return r, found, err
@@ -239,7 +239,7 @@ func (s *Session) readRecord(name, key string, found func(driver.Record)) read {
 	})
 }
 
-// Records implements driver.Session.
+// Records implements driver.Recorder.
 func (s *Session) Records(ctx context.Context, name string) ([]driver.Record, error) {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return nil, err
@@ -258,7 +258,7 @@ func (s *Session) listRecords(ctx context.Context, name string) (found []driver.
 	return found, err
 }
 
-// Forget implements driver.Session.
+// Forget implements driver.Recorder.
 func (s *Session) Forget(ctx context.Context, name string, keys ...string) error {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return err
@@ -286,7 +286,7 @@ func (s *Session) Forget(ctx context.Context, name string, keys ...string) error
 	}
 }
 
-// ForgetOld implements driver.Session.
+// ForgetOld implements driver.Recorder.
 func (s *Session) ForgetOld(ctx context.Context, r driver.Record, keep time.Duration) error {
 	var now time.Time
 	var dir *recordDir

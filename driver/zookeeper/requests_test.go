@@ -55,7 +55,7 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
 		return s.(*Session)
 	}
-	claim := recipe.Claim{Queue: "a", Kind: driver.Mutex, Rule: recipe.Exclusive}
+	claim := recipe.Claim{Queue: "a", Kind: driver.Exclusive, Rule: recipe.Exclusive}
 	holder := claim
 	holder.Session = connect()
 	node, err := holder.Acquire(ctx)

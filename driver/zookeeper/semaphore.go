@@ -74,7 +74,7 @@ type limitResult struct {
 	watch *driver.Watch
 }
 
-// Limit implements driver.Session.
+// Limit implements driver.Limiter.
 func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
 	l, err := runInSlot(ctx, s, func() (limitResult, error) {
 		children, err := s.listSemaphore(ctx, s.path(name))
@@ -110,7 +110,7 @@ func (s *Session) readLimit(ctx context.Context, name string, given int) (limitR
 	return limitResult{limit, w}, nil
 }
 
-// SetLimit implements driver.Session.
+// SetLimit implements driver.Limiter.
 func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
 	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(ctx, s.path(name), limit) })
 	return err

@@ -12,6 +12,19 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
+var _ interface {
+	driver.Session
+	driver.PlainLocker
+	driver.Limiter
+	driver.Downgrader
+	driver.Inspector
+	driver.Follower
+	driver.Breaker
+	driver.Revoker
+	driver.Recorder
+	driver.Refuser
+} = (*Session)(nil)
+
 // Session is one ZooKeeper session on one client connection. The client opens a new
 // session by itself when the old one has expired. A Session prevents that by refusing to
 // dial once it is over, so that every reply that it sees belongs to the session that it
@@ -130,7 +143,7 @@ func (s *Session) event(e zk.Event) {
 // Info implements driver.Session.
 func (s *Session) Info() driver.Info {
 	id, peer := s.connection.info()
-	return driver.Info{ID: sessionID(id), Peer: peer}
+	return driver.Info{Driver: "zookeeper", ID: sessionID(id), Peer: peer}
 }
 
 // ID returns the session's ID, or 0 before the server has given one.

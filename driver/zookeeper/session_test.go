@@ -31,7 +31,7 @@ func TestSessionWorksInASynctestBubble(t *testing.T) {
 		session, err := connector.Connect(context.Background())
 		require.NoError(t, err)
 		began := time.Now()
-		joined, err := session.Join(context.Background(), "a", driver.Mutex, 0, 0, nil, driver.Node{})
+		joined, err := session.Join(context.Background(), "a", driver.Request{Kind: driver.Exclusive})
 		require.NoError(t, err)
 		require.Equal(t, []driver.Node{joined.Node}, joined.Queue)
 		require.NoError(t, session.Alive(context.Background()))
@@ -174,7 +174,7 @@ func TestCallsDoNotWaitForWrites(t *testing.T) {
 				case 2:
 					_, err = session.Watch(ctx, name, driver.Node{Name: "a"}, driver.Node{Name: "b"})
 				case 3:
-					_, err = session.Join(ctx, name, driver.Mutex, 0, 0, make([]byte, maxData), driver.Node{})
+					_, err = session.Join(ctx, name, driver.Request{Kind: driver.Exclusive, Data: make([]byte, maxData)})
 				}
 				if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > timeout+grace {
 					t.Errorf("%v after %v", err, took)

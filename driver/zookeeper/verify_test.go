@@ -20,7 +20,7 @@ import (
 
 // sessionOf returns a session whose nodes are named in the layout. It is closed when the
 // test ends.
-func sessionOf(b *locktest.Bench, layout zookeeper.Layout) driver.Session {
+func sessionOf(b *locktest.Bench, layout zookeeper.Layout) *zookeeper.Session {
 	b.Helper()
 	cfg := b.Config()
 	cfg.Layout = layout
@@ -32,17 +32,17 @@ func sessionOf(b *locktest.Bench, layout zookeeper.Layout) driver.Session {
 		require.NoError(b, s.Close(context.Background()))
 		require.NoError(b, connector.Close())
 	})
-	return s
+	return s.(*zookeeper.Session)
 }
 
-func join(b *locktest.Bench, s driver.Session, queue string, kind driver.Kind, permits int) driver.Located {
+func join(b *locktest.Bench, s *zookeeper.Session, queue string, kind driver.Kind, permits int) driver.Located {
 	b.Helper()
-	joined, err := s.Join(b.Ctx, queue, kind, permits, 5*permits, []byte("data"), driver.Node{})
+	joined, err := s.Join(b.Ctx, queue, driver.Request{Kind: kind, Permits: permits, Limit: 5 * permits, Data: []byte("data")})
 	require.NoError(b, err)
 	return driver.Located{Queue: queue, Node: joined.Node}
 }
 
-func createPlain(b *locktest.Bench, s driver.Session, name string) driver.Located {
+func createPlain(b *locktest.Bench, s *zookeeper.Session, name string) driver.Located {
 	b.Helper()
 	node, created, err := s.TryCreate(b.Ctx, name, []byte("data"))
 	require.NoError(b, err)
@@ -50,7 +50,7 @@ func createPlain(b *locktest.Bench, s driver.Session, name string) driver.Locate
 	return driver.Located{Queue: name, Node: node}
 }
 
-func leave(b *locktest.Bench, s driver.Session, n driver.Located) {
+func leave(b *locktest.Bench, s *zookeeper.Session, n driver.Located) {
 	b.Helper()
 	require.NoError(b, s.Leave(b.Ctx, n.Queue, n.Node))
 }
@@ -81,20 +81,20 @@ func TestVerifyAllNeedsEveryNode(t *testing.T) {
 			asking, other := sessionOf(b, layout), sessionOf(b, layout)
 			all := func() []driver.Located {
 				return []driver.Located{
-					join(b, asking, "orders/1", driver.Mutex, 0), join(b, other, "orders/2", driver.Write, 0), join(b, other, "orders/3", driver.Read, 0),
-					join(b, other, "s/"+driver.Guards, driver.Mutex, 0), join(b, other, "s/"+driver.Leases, driver.Permit, 3),
-					createPlain(b, asking, "orders/4"), createPlain(b, other, "orders/5"), join(b, other, driver.Waits+"/orders/5", driver.Mutex, 0),
+					join(b, asking, "orders/1", driver.Exclusive, 0), join(b, other, "orders/2", driver.Convertible, 0), join(b, other, "orders/3", driver.Shared, 0),
+					join(b, other, "s/"+driver.Guards, driver.Exclusive, 0), join(b, other, "s/"+driver.Leases, driver.Permit, 3),
+					createPlain(b, asking, "orders/4"), createPlain(b, other, "orders/5"), join(b, other, driver.Waits+"/orders/5", driver.Exclusive, 0),
 				}
 			}
-			owners := []driver.Session{asking, other, other, other, other, asking, other, other}
+			owners := []*zookeeper.Session{asking, other, other, other, other, asking, other, other}
 			nodes := all()
 			n := len(znodes(b, nodes))
 			require.GreaterOrEqual(t, n, len(nodes)+2, "a contender with three permits has three nodes")
 			for i := range n {
-				require.NoError(t, asking.VerifyAll(b.Ctx, nodes...))
+				require.NoError(t, asking.Verify(b.Ctx, nodes...))
 				path := znodes(b, nodes)[i]
 				require.NoError(t, b.Admin.Delete(path, -1))
-				require.ErrorIs(t, asking.VerifyAll(b.Ctx, nodes...), driver.ErrRemoved, path)
+				require.ErrorIs(t, asking.Verify(b.Ctx, nodes...), driver.ErrRemoved, path)
 				for j, node := range nodes {
 					if err := owners[j].Leave(b.Ctx, node.Queue, node.Node); err != nil {
 						require.ErrorIs(t, err, driver.ErrRemoved)
@@ -109,32 +109,32 @@ func TestVerifyAllNeedsEveryNode(t *testing.T) {
 	}
 }
 
-// The name of a plain lock's node is used again and again. Whose it is, VerifyAll reads,
+// The name of a plain lock's node is used again and again. Whose it is, Verify reads,
 // and changes nothing in what a session knows of its own.
 func TestVerifyAllTellsPlainNodesApart(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	first, second, third := sessionOf(b, ""), sessionOf(b, ""), sessionOf(b, "")
-	all := []driver.Session{first, second, third}
-	beside := join(b, first, "b", driver.Mutex, 0)
+	all := []*zookeeper.Session{first, second, third}
+	beside := join(b, first, "b", driver.Exclusive, 0)
 	old := createPlain(b, first, "a")
 	for _, s := range all {
-		require.NoError(t, s.VerifyAll(b.Ctx, beside, old))
+		require.NoError(t, s.Verify(b.Ctx, beside, old))
 	}
 	leave(b, first, old)
 	for _, s := range all {
-		require.ErrorIs(t, s.VerifyAll(b.Ctx, beside, old), driver.ErrRemoved)
+		require.ErrorIs(t, s.Verify(b.Ctx, beside, old), driver.ErrRemoved)
 	}
-	for _, holder := range []driver.Session{second, first} {
+	for _, holder := range []*zookeeper.Session{second, first} {
 		held := createPlain(b, holder, "a")
 		for _, s := range all {
-			require.ErrorIs(t, s.VerifyAll(b.Ctx, beside, old), driver.ErrRemoved)
-			require.ErrorIs(t, s.VerifyAll(b.Ctx, old), driver.ErrRemoved)
-			require.NoError(t, s.VerifyAll(b.Ctx, beside, held))
+			require.ErrorIs(t, s.Verify(b.Ctx, beside, old), driver.ErrRemoved)
+			require.ErrorIs(t, s.Verify(b.Ctx, old), driver.ErrRemoved)
+			require.NoError(t, s.Verify(b.Ctx, beside, held))
 		}
-		require.NoError(t, holder.Verify(b.Ctx, "a", held.Node))
+		require.NoError(t, holder.Verify(b.Ctx, held))
 		leave(b, holder, held)
-		require.ErrorIs(t, holder.VerifyAll(b.Ctx, held), driver.ErrRemoved)
+		require.ErrorIs(t, holder.Verify(b.Ctx, held), driver.ErrRemoved)
 		old = held
 	}
 	leave(b, first, beside)
@@ -148,21 +148,21 @@ func TestVerifyAllOfARevokedPlainNode(t *testing.T) {
 	own, other := sessionOf(b, ""), sessionOf(b, "")
 	held := createPlain(b, own, "a")
 	require.NoError(t, other.Revoke(b.Ctx, "a", held.Node))
-	require.NoError(t, own.VerifyAll(b.Ctx, held))
-	require.ErrorIs(t, other.VerifyAll(b.Ctx, held), driver.ErrRemoved)
+	require.NoError(t, own.Verify(b.Ctx, held))
+	require.ErrorIs(t, other.Verify(b.Ctx, held), driver.ErrRemoved)
 	found, _, err := other.Inspect(b.Ctx, "a", nil)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	revoked := driver.Located{Queue: "a", Node: found[0].Node}
 	require.NotEqual(t, held, revoked)
-	require.NoError(t, own.VerifyAll(b.Ctx, revoked))
-	require.NoError(t, other.VerifyAll(b.Ctx, revoked))
+	require.NoError(t, own.Verify(b.Ctx, revoked))
+	require.NoError(t, other.Verify(b.Ctx, revoked))
 	leave(b, own, held)
 	next := createPlain(b, own, "a")
 	require.NoError(t, other.Revoke(b.Ctx, "a", next.Node))
-	for _, s := range []driver.Session{own, other} {
-		require.ErrorIs(t, s.VerifyAll(b.Ctx, held), driver.ErrRemoved)
-		require.ErrorIs(t, s.VerifyAll(b.Ctx, revoked), driver.ErrRemoved)
+	for _, s := range []*zookeeper.Session{own, other} {
+		require.ErrorIs(t, s.Verify(b.Ctx, held), driver.ErrRemoved)
+		require.ErrorIs(t, s.Verify(b.Ctx, revoked), driver.ErrRemoved)
 	}
 	leave(b, own, next)
 }
@@ -190,11 +190,11 @@ func TestRequestsOfVerifyAll(t *testing.T) {
 	asking, other := sessionOf(b, ""), sessionOf(b, "")
 	nodes := []driver.Located{createPlain(b, other, "p")}
 	for i := range 300 {
-		nodes = append(nodes, join(b, other, fmt.Sprint("orders/", i), driver.Mutex, 0))
+		nodes = append(nodes, join(b, other, fmt.Sprint("orders/", i), driver.Exclusive, 0))
 	}
 	nodes = append(nodes, createPlain(b, asking, "q"))
 	paths := znodes(b, nodes)
-	requests := requestsBelow(b, own, func() { require.NoError(t, asking.VerifyAll(b.Ctx, nodes...)) })
+	requests := requestsBelow(b, own, func() { require.NoError(t, asking.Verify(b.Ctx, nodes...)) })
 	require.Len(t, requests, 3)
 	require.Equal(t, zktest.OpMulti, requests[0].Op)
 	require.Equal(t, paths, requests[0].Paths)
@@ -202,19 +202,19 @@ func TestRequestsOfVerifyAll(t *testing.T) {
 	require.Equal(t, paths[:1], requests[1].Paths)
 	require.Equal(t, zktest.OpGetData, requests[2].Op)
 	require.Equal(t, paths[len(paths)-1:], requests[2].Paths)
-	require.Empty(t, requestsBelow(b, own, func() { require.NoError(t, asking.VerifyAll(b.Ctx)) }))
+	require.Empty(t, requestsBelow(b, own, func() { require.NoError(t, asking.Verify(b.Ctx)) }))
 
 	require.NoError(t, b.Admin.Delete(paths[299], -1))
-	require.Len(t, requestsBelow(b, own, func() { require.ErrorIs(t, asking.VerifyAll(b.Ctx, nodes...), driver.ErrRemoved) }), 1)
+	require.Len(t, requestsBelow(b, own, func() { require.ErrorIs(t, asking.Verify(b.Ctx, nodes...), driver.ErrRemoved) }), 1)
 
 	nodes = slices.Repeat(nodes, 10)
 	require.Empty(t, requestsBelow(b, own, func() {
-		err := asking.VerifyAll(b.Ctx, nodes...)
+		err := asking.Verify(b.Ctx, nodes...)
 		require.ErrorContains(t, err, "checking 3020 nodes")
 		require.ErrorContains(t, err, "too large")
 		require.NotErrorIs(t, err, driver.ErrRemoved)
 	}))
-	require.NoError(t, asking.VerifyAll(b.Ctx, nodes[0]), "the session is as before")
+	require.NoError(t, asking.Verify(b.Ctx, nodes[0]), "the session is as before")
 }
 
 // Between the transaction and the reads, a plain lock's node goes, and another one comes.
@@ -224,10 +224,10 @@ func TestPlainNodeIsReplacedDuringVerifyAll(t *testing.T) {
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
 	asking, first, second := sessionOf(b, ""), sessionOf(b, ""), sessionOf(b, "")
-	nodes := []driver.Located{join(b, asking, "b", driver.Mutex, 0), createPlain(b, first, "a")}
+	nodes := []driver.Located{join(b, asking, "b", driver.Exclusive, 0), createPlain(b, first, "a")}
 	held := own.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/a", Ops: []zktest.Op{zktest.OpGetData}}, Do: zktest.HoldApply()})
 	verified := make(chan error, 1)
-	go func() { verified <- asking.VerifyAll(b.Ctx, nodes...) }()
+	go func() { verified <- asking.Verify(b.Ctx, nodes...) }()
 	require.NoError(t, held.Wait(b.Ctx))
 	leave(b, first, nodes[1])
 	next := createPlain(b, second, "a")
@@ -243,8 +243,8 @@ func TestVerifyAllOnASeveredServer(t *testing.T) {
 		own := zktest.StartBubble(t, zktest.Members(3))
 		b := locktest.NewOn(t, own)
 		s := sessionOf(b, "")
-		nodes := []driver.Located{join(b, s, "a", driver.Mutex, 0), createPlain(b, s, "p")}
-		require.NoError(t, s.VerifyAll(b.Ctx, nodes...))
+		nodes := []driver.Located{join(b, s, "a", driver.Exclusive, 0), createPlain(b, s, "p")}
+		require.NoError(t, s.Verify(b.Ctx, nodes...))
 		for _, c := range own.State().Conns {
 			if fmt.Sprintf("0x%x", c.Session) == s.Info().ID {
 				require.NoError(t, own.Isolate(c.Member))
@@ -255,9 +255,9 @@ func TestVerifyAllOnASeveredServer(t *testing.T) {
 		require.Equal(t, "data", string(data))
 		ctx, cancel := context.WithTimeout(b.Ctx, time.Second)
 		defer cancel()
-		require.ErrorIs(t, s.VerifyAll(ctx, nodes...), context.DeadlineExceeded)
+		require.ErrorIs(t, s.Verify(ctx, nodes...), context.DeadlineExceeded)
 		own.HealMembers()
-		require.NoError(t, s.VerifyAll(b.Ctx, nodes...))
+		require.NoError(t, s.Verify(b.Ctx, nodes...))
 	})
 }
 
@@ -266,11 +266,11 @@ func TestVerifyAllWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	s := sessionOf(b, "")
-	nodes := []driver.Located{join(b, s, "a", driver.Mutex, 0), join(b, s, "b", driver.Mutex, 0)}
+	nodes := []driver.Located{join(b, s, "a", driver.Exclusive, 0), join(b, s, "b", driver.Exclusive, 0)}
 	hidden := znodes(b, nodes)[1]
 	_, err := b.Admin.SetACL(hidden, zk.DigestACL(zk.PermAll, "admin", "x"), -1)
 	require.NoError(t, err)
-	err = s.VerifyAll(b.Ctx, nodes...)
+	err = s.Verify(b.Ctx, nodes...)
 	require.ErrorIs(t, err, driver.ErrNoPermission)
 	require.ErrorContains(t, err, "checking 2 nodes needs the right READ on "+hidden)
 	for _, n := range nodes {
@@ -285,7 +285,7 @@ func TestInspectReadsWhatIsWanted(t *testing.T) {
 	s := sessionOf(b, "")
 	var nodes []driver.Located
 	for range 4 {
-		nodes = append(nodes, join(b, s, "a", driver.Mutex, 0))
+		nodes = append(nodes, join(b, s, "a", driver.Exclusive, 0))
 	}
 	_, err := b.Admin.Create(b.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
 	require.NoError(t, err)
@@ -343,9 +343,9 @@ func TestQueuesOfWaits(t *testing.T) {
 			s, other := sessionOf(b, layout), sessionOf(b, layout)
 			held := createPlain(b, s, "orders/7")
 			queue := driver.Waits + "/orders/7"
-			first := join(b, s, queue, driver.Mutex, 0)
-			second := join(b, other, queue, driver.Mutex, 0)
-			above := join(b, other, driver.Waits+"/orders", driver.Mutex, 0)
+			first := join(b, s, queue, driver.Exclusive, 0)
+			second := join(b, other, queue, driver.Exclusive, 0)
+			above := join(b, other, driver.Waits+"/orders", driver.Exclusive, 0)
 			nodes, err := other.List(b.Ctx, queue)
 			require.NoError(t, err)
 			require.Equal(t, []driver.Node{first.Node, second.Node}, nodes)
@@ -377,7 +377,7 @@ func TestDirectoriesOfWaitsGo(t *testing.T) {
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
 	s := sessionOf(b, "")
-	leave(b, s, join(b, s, driver.Waits+"/orders/7", driver.Mutex, 0))
+	leave(b, s, join(b, s, driver.Waits+"/orders/7", driver.Exclusive, 0))
 	require.Equal(t, []string{"7"}, b.Children(driver.Waits+"/orders"))
 	for range 3 {
 		own.ReapContainers()

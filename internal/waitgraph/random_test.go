@@ -23,7 +23,7 @@ type world struct {
 	owner   map[Ref]int
 	limits  map[string]int // of semaphores
 	handles []handle
-	seq     int32
+	seq     int64
 }
 
 type handle struct {
@@ -36,12 +36,12 @@ type wait struct {
 	lock  string
 	c     Contender // without a node
 	nodes []Ref
-	asked int32
+	asked int64
 }
 
 func (w *world) add(h int, queue string, c Contender) {
 	w.seq++
-	c.Seq, c.Created = w.seq, int64(w.seq)
+	c.Seq, c.Created = w.seq, w.seq
 	c.Name = fmt.Sprintf("n%d", w.seq)
 	w.queues[queue] = append(w.queues[queue], c)
 	w.owner[Ref{queue, c.Name}] = h
@@ -230,7 +230,7 @@ func randomWorld(seed uint64) *world {
 	locks := 2 + r.IntN(6)
 	kinds := make([]driver.Kind, locks)
 	for l := range kinds {
-		kinds[l] = []driver.Kind{driver.Mutex, driver.Write, driver.Write, driver.Permit, driver.Permit, driver.Plain}[r.IntN(6)]
+		kinds[l] = []driver.Kind{driver.Exclusive, driver.Convertible, driver.Convertible, driver.Permit, driver.Permit, driver.Plain}[r.IntN(6)]
 		w.limits[fmt.Sprint("l", l)] = 1 + r.IntN(4)
 	}
 	for range 10 + r.IntN(60) {
@@ -254,8 +254,8 @@ func randomWorld(seed uint64) *world {
 			} else if slices.ContainsFunc(w.handles[h].holds, func(r Ref) bool { return r.Queue == name }) {
 				continue
 			}
-			if kind == driver.Write && r.IntN(2) == 0 {
-				kind = driver.Read
+			if kind == driver.Convertible && r.IntN(2) == 0 {
+				kind = driver.Shared
 			}
 			w.request(h, name, kind, permits, limit)
 		}
@@ -269,7 +269,7 @@ func randomWorld(seed uint64) *world {
 func findAll(t *testing.T, w *world) (victims []string) {
 	t.Helper()
 	queues := w.graph()
-	all, asked := map[string][]Ref{}, map[string]int32{}
+	all, asked := map[string][]Ref{}, map[string]int64{}
 	for _, h := range w.handles {
 		if h.wait == nil || h.wait.c.Ask == "" {
 			continue
@@ -333,8 +333,8 @@ func requireCircle(t *testing.T, w *world, mine *wait, circle []Step, proof []Re
 			queue, self := w.nodes(Ref{step.Queue, step.Contender.Name})
 			_, other := w.nodes(ahead)
 			require.Less(t, other, self)
-			if step.Contender.Kind == driver.Read {
-				require.NotEqual(t, driver.Read, queue[other].Kind)
+			if step.Contender.Kind == driver.Shared {
+				require.NotEqual(t, driver.Shared, queue[other].Kind)
 			}
 		}
 	}
@@ -402,7 +402,7 @@ func TestDisjointCirclesHaveOneVictimEach(t *testing.T) {
 			}
 			circles = append(circles, circle)
 		}
-		kinds := []driver.Kind{driver.Mutex, driver.Write, driver.Plain}
+		kinds := []driver.Kind{driver.Exclusive, driver.Convertible, driver.Plain}
 		kind := make([]driver.Kind, len(w.handles))
 		for h := range w.handles {
 			kind[h] = kinds[r.IntN(3)]
@@ -432,7 +432,7 @@ func TestThePrefixFollowsTheRules(t *testing.T) {
 		q := Queue{Name: "q", Limit: 1 + r.IntN(6)}
 		permits := r.IntN(2) == 0
 		for i := range 1 + r.IntN(8) {
-			n := driver.Node{Name: fmt.Sprint(i), Seq: int32(i - r.IntN(2)), Kind: []driver.Kind{driver.Mutex, driver.Read, driver.Write, driver.Read}[r.IntN(4)]}
+			n := driver.Node{Name: fmt.Sprint(i), Seq: int64(i - r.IntN(2)), Kind: []driver.Kind{driver.Exclusive, driver.Shared, driver.Convertible, driver.Shared}[r.IntN(4)]}
 			if permits {
 				n.Kind, n.Permits, n.Limit = driver.Permit, 1+r.IntN(2), r.IntN(2)*(2+r.IntN(3))
 			}

@@ -211,7 +211,7 @@ func (g *graph) scan(queue int, set []bool, visit func(i int, before prefix)) {
 		if n := g.nodes[i]; set[i] {
 			before.any = true
 			before.holder = before.holder || i == g.first[queue]
-			if n.Kind != driver.Read {
+			if n.Kind != driver.Shared {
 				before.writer = min(before.writer, int64(n.Seq))
 			}
 			before.permits += n.Permits
@@ -229,7 +229,7 @@ func (p *prefix) state(limit int) {
 // blocks reports whether one of them is among those that block c if anything does: recipe.RuleOf.
 func (p prefix) blocks(c *Contender) bool {
 	switch c.Kind {
-	case driver.Read:
+	case driver.Shared:
 		return p.writer < int64(c.Seq)
 	case driver.Plain:
 		return p.holder
@@ -346,7 +346,7 @@ func (g *graph) component(wait int) []way {
 // blocks reports whether one contender is among those that block another behind it.
 func (g *graph) blocks(o, c int) bool {
 	p := prefix{any: true, holder: o == g.first[g.nodes[o].queue], writer: math.MaxInt64}
-	if g.nodes[o].Kind != driver.Read {
+	if g.nodes[o].Kind != driver.Shared {
 		p.writer = int64(g.nodes[o].Seq)
 	}
 	return p.blocks(g.nodes[c].Contender)

@@ -24,9 +24,9 @@ func queue(name string, limit int, contenders ...string) Queue {
 		c.Created = int64(c.Seq)
 		switch f[0][0] {
 		case 'w':
-			c.Kind = driver.Write
+			c.Kind = driver.Convertible
 		case 'r':
-			c.Kind = driver.Read
+			c.Kind = driver.Shared
 		case 'g':
 			c.Kind = driver.Guard
 		case 'p':
@@ -212,7 +212,7 @@ func BenchmarkFind(b *testing.B) {
 	q := Queue{Name: "q", Contenders: []Contender{{Node: driver.Node{Name: "head"}}}}
 	queues := []Queue{{}}
 	for i := range 5000 {
-		c := Contender{Node: driver.Node{Name: fmt.Sprint(i), Seq: int32(i + 1), Kind: []driver.Kind{driver.Mutex, driver.Read}[i/10%2]}, Created: int64(i)}
+		c := Contender{Node: driver.Node{Name: fmt.Sprint(i), Seq: int64(i + 1), Kind: []driver.Kind{driver.Exclusive, driver.Shared}[i/10%2]}, Created: int64(i)}
 		if i%100 == 50 {
 			lock := fmt.Sprint("l", i)
 			c.Ask, c.Holds = lock, []Ref{{lock, "held"}}

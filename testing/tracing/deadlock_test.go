@@ -353,7 +353,7 @@ func TestDeadlockOfAWaitThatHasNotSeenItsQueue(t *testing.T) {
 		Tracers: b.provider, Meters: m, Logger: slog.New(slog.DiscardHandler), ErrorType: func(error) string { return "deadlock" },
 	})
 	var a telemetry.Acquisition
-	a.Begin(b.ctx, tele, telemetry.Lock{Name: "a", Kind: driver.Mutex}, 0)
+	a.Begin(b.ctx, tele, telemetry.Lock{Name: "a", Kind: driver.Exclusive}, 0)
 	a.Deadlocked(lockpool.ErrDeadlock, make([]trace.SpanContext, 1))
 	a.End(lockpool.ErrDeadlock)
 	require.Equal(t, []string{deadlocked(2)}, b.span(b.named(waitName)[0], nil).Events)
