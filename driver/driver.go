@@ -116,7 +116,7 @@ var (
 	ErrLimit = errors.New("limit of the semaphore")
 
 	// ErrTooMany reports that the service cannot look at so many nodes at one moment.
-	ErrTooMany = errors.New("too many nodes for one transaction")
+	ErrTooMany = errors.New("too many nodes to look at in one step")
 
 	// ErrSequenceExhausted reports that sequence numbers no longer order the
 	// queue: its counter is exhausted.

@@ -83,7 +83,7 @@ func TestNodesOfOneContenderAreMerged(t *testing.T) {
 				want = driver.Convertible
 			}
 			require.Equal(t, want, queue[1].Kind)
-			require.Equal(t, int32(7), queue[1].Seq)
+			require.Equal(t, int64(7), queue[1].Seq)
 			require.Equal(t, children, nodeNames(queue[1]))
 			for _, child := range children {
 				require.True(t, hasGUID(child, guid))

@@ -216,6 +216,8 @@ func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
 			s.plainNodes.forget(dir, first)
 		}
 		return driver.ErrRemoved
+	case errors.Is(err, errTooLarge):
+		return fmt.Errorf("%w: %d", driver.ErrTooMany, len(nodes))
 	case err != nil && isAnswer(err):
 		if one {
 			s.plainNodes.markUncertain(dir, first)

@@ -73,7 +73,7 @@ func znodes(b *locktest.Bench, all []driver.Located) (paths []string) {
 
 // Each contender that is asked for, of whatever kind and session, and each node that it
 // consists of, must exist.
-func TestVerifyAllNeedsEveryNode(t *testing.T) {
+func TestVerifyNeedsEveryNode(t *testing.T) {
 	for _, layout := range everyLayout {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			t.Parallel()
@@ -111,7 +111,7 @@ func TestVerifyAllNeedsEveryNode(t *testing.T) {
 
 // The name of a plain lock's node is used again and again. Whose it is, Verify reads,
 // and changes nothing in what a session knows of its own.
-func TestVerifyAllTellsPlainNodesApart(t *testing.T) {
+func TestVerifyTellsPlainNodesApart(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	first, second, third := sessionOf(b, ""), sessionOf(b, ""), sessionOf(b, "")
@@ -142,7 +142,7 @@ func TestVerifyAllTellsPlainNodesApart(t *testing.T) {
 
 // A request to release a plain lock replaces the name in its node. Only its own session
 // still knows that name; the others know the node by the name that it has since.
-func TestVerifyAllOfARevokedPlainNode(t *testing.T) {
+func TestVerifyOfARevokedPlainNode(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	own, other := sessionOf(b, ""), sessionOf(b, "")
@@ -182,7 +182,7 @@ func requestsBelow(b *locktest.Bench, own *zktest.Server, do func()) (requests [
 }
 
 // All nodes are in one transaction, and afterward those of plain locks are read.
-func TestRequestsOfVerifyAll(t *testing.T) {
+func TestRequestsOfVerify(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	own := zktest.Start(t)
@@ -210,15 +210,13 @@ func TestRequestsOfVerifyAll(t *testing.T) {
 	nodes = slices.Repeat(nodes, 10)
 	require.Empty(t, requestsBelow(b, own, func() {
 		err := asking.Verify(b.Ctx, nodes...)
-		require.ErrorContains(t, err, "checking 3020 nodes")
-		require.ErrorContains(t, err, "too large")
-		require.NotErrorIs(t, err, driver.ErrRemoved)
+		require.ErrorIs(t, err, driver.ErrTooMany)
 	}))
 	require.NoError(t, asking.Verify(b.Ctx, nodes[0]), "the session is as before")
 }
 
 // Between the transaction and the reads, a plain lock's node goes, and another one comes.
-func TestPlainNodeIsReplacedDuringVerifyAll(t *testing.T) {
+func TestPlainNodeIsReplacedDuringVerify(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	own := zktest.Start(t)
@@ -238,7 +236,7 @@ func TestPlainNodeIsReplacedDuringVerifyAll(t *testing.T) {
 }
 
 // Nobody answers for the others: a server that has lost them says nothing about nodes.
-func TestVerifyAllOnASeveredServer(t *testing.T) {
+func TestVerifyOnASeveredServer(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		own := zktest.StartBubble(t, zktest.Members(3))
 		b := locktest.NewOn(t, own)
@@ -262,7 +260,7 @@ func TestVerifyAllOnASeveredServer(t *testing.T) {
 }
 
 // The missing right is named, and so is the node.
-func TestVerifyAllWithoutTheRight(t *testing.T) {
+func TestVerifyWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	s := sessionOf(b, "")
@@ -272,7 +270,7 @@ func TestVerifyAllWithoutTheRight(t *testing.T) {
 	require.NoError(t, err)
 	err = s.Verify(b.Ctx, nodes...)
 	require.ErrorIs(t, err, driver.ErrNoPermission)
-	require.ErrorContains(t, err, "checking 2 nodes needs the right READ on "+hidden)
+	require.ErrorContains(t, err, " needs the right READ on "+hidden)
 	for _, n := range nodes {
 		leave(b, s, n)
 	}
