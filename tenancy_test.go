@@ -854,10 +854,13 @@ type tokenless struct{ driver.Connector }
 
 func (c tokenless) Connect(ctx context.Context) (driver.Session, error) {
 	s, err := c.Connector.Connect(ctx)
-	return tokenlessSession{s}, err
+	if err != nil {
+		return nil, err
+	}
+	return tokenlessSession{s.(*zookeeper.Session)}, nil
 }
 
-type tokenlessSession struct{ driver.Session }
+type tokenlessSession struct{ *zookeeper.Session }
 
 func (tokenlessSession) Alive(context.Context) error { return errNoTokens }
 
