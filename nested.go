@@ -49,12 +49,14 @@ type nestedWait struct {
 	nodes []driver.Node // with which it waits: of a semaphore, the guard before the leases
 }
 
-// Whoever closes a circle joins a queue last, and is its victim, so the first look after
-// that which is answered decides. (A wait for permits joins the queue of the leases when
-// its guard is first, which may be long after the call.) Later looks find what this rule
-// does not cover: that a semaphore's limit was lowered, or that the last one does not look.
+// The victim of a circle is the last to ask of those that hold something of it. When it joins
+// its queue, it is connected with all of them, so its first look after that which is answered
+// comes back to that queue, and nearly always decides. But the circle may close later, when
+// nobody on it joins who holds something of it: when the guard of a wait for permits is first,
+// so that too few are left for it, or when a limit is set. So looks that come back are
+// repeated soon. The others are repeated rarely, in case the last to ask does not look.
 const (
-	lookAgain       = time.Second      // from the first look to the second; from each later one twice as long
+	lookAgain       = time.Second      // after the first look, and each that came back; after each later one twice as long
 	lookRarely      = 10 * time.Second // but no longer than this
 	lookAfterFailed = 500 * time.Millisecond
 )
@@ -269,6 +271,7 @@ func (w *nestedWait) look() ([]DeadlockWait, error) {
 	if err != nil || g == nil {
 		return nil, err
 	}
+	w.pause = min(w.pause, lookAgain)
 	circle, proof := g.find(w.record.Ask)
 	if circle == nil {
 		return nil, nil

@@ -71,8 +71,9 @@ func (w *nestedWait) read() (*graph, error) {
 				}
 			case w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost):
 				return nil, err
-			default: // it cannot be read, so nobody there counts as stuck
-			}
+			case !errors.Is(err, driver.ErrNoPermission):
+				w.pause = lookAfterFailed
+			} // nobody there counts as stuck
 		}
 	}
 	if !seen[w.name] {
