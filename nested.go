@@ -282,7 +282,11 @@ func (w *nestedWait) look() ([]DeadlockWait, error) {
 		return nil, nil
 	}
 	err = w.on.Verify(w.ctx, proof...)
-	if errors.Is(err, driver.ErrRemoved) { // the circle has dissolved
+	switch {
+	case errors.Is(err, driver.ErrRemoved): // the circle has dissolved
+		return nil, nil
+	case errors.Is(err, driver.ErrTooMany): // and may have fewer later
+		w.pause = lookRarely
 		return nil, nil
 	}
 	return circle, err
