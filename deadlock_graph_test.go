@@ -121,6 +121,7 @@ type graphAsk struct {
 	last   lockpool.DeadlockWait // with which it was told
 	seen   []graphNode           // its nodes, when they were last seen
 	since  time.Time             // it has waited with these nodes
+	got    time.Time             // when it was granted
 }
 
 func (a *graphAsk) String() string {
@@ -653,9 +654,24 @@ func (g *graph) circleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bo
 	return circle, simple
 }
 
+// gotFrom reports whether a call was granted what a victim of several locks had got: it
+// gives that back before it returns.
+func (a *graphAsk) gotFrom(victim *graphAsk, since time.Time) bool {
+	return victim.Mode == 'a' && a.got.After(since) && slices.ContainsFunc(a.names(), func(name string) bool {
+		return name != victim.last.Lock && slices.Contains(victim.names(), name)
+	})
+}
+
 // judge checks a victim, with mu held, and returns what is wrong.
 func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Time) error {
 	v := g.view()
+	for _, h := range g.handles {
+		if last := len(h.granted) - 1; last >= 0 && h.granted[last].gotFrom(a, at.Add(-g.think)) {
+			pending, granted := h.pending, h.granted
+			h.pending, h.granted = granted[last], granted[:last]
+			defer func() { h.pending, h.granted = pending, granted }()
+		}
+	}
 	stuck := g.stuck(v, func(*graphHandle) bool { return true })
 	circle, simple := g.circleOf(v, a.handle, stuck)
 	if !slices.Contains(circle, a.handle) {
@@ -777,7 +793,7 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 		var deadlock *lockpool.DeadlockError
 		switch {
 		case err == nil:
-			h.granted, h.pending = append(h.granted, a), nil
+			h.granted, h.pending, a.got = append(h.granted, a), nil, time.Now()
 			g.mu.Unlock()
 			return true
 		case errors.As(err, &deadlock):
