@@ -657,8 +657,8 @@ func (g *graph) circleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bo
 // gotFrom reports whether a call was granted what a victim of several locks had got: it
 // gives that back before it returns.
 func (a *graphAsk) gotFrom(victim *graphAsk, since time.Time) bool {
-	return victim.Mode == 'a' && a.got.After(since) && slices.ContainsFunc(a.names(), func(name string) bool {
-		return name != victim.last.Lock && slices.Contains(victim.names(), name)
+	return victim.Mode == 'a' && a.got.After(since) && slices.ContainsFunc(victim.seen, func(n graphNode) bool {
+		return n.queue != victim.last.Lock && slices.Contains(a.names(), n.queue)
 	})
 }
 
