@@ -976,6 +976,7 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 	fault := func(ctx context.Context) {
 		r := rand.New(rand.NewPCG(seed, 2217))
 		admin := b.Admin.SessionID()
+		refused := refusedLooks(admin) // once for each session, however often it is injected
 		ofPools := zktest.Match{Where: func(r zktest.Request) bool { return r.Session != admin }}
 		for range 1 + r.IntN(6) {
 			time.Sleep(time.Duration(r.Int64N(int64(1500 * time.Millisecond))))
@@ -984,7 +985,7 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 			span := 100*time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second)))
 			switch r.IntN(10) {
 			case 8, 9:
-				defer server.Inject(refusedLooks(admin)).Remove()
+				defer server.Inject(refused).Remove()
 			case 0:
 				server.Cut(sel)
 			case 1:
