@@ -803,15 +803,18 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 				a.since = toldAt // it has joined that queue since the nodes were read
 			}
 			wrong := g.judge(a, deadlock, toldAt)
-			g.mu.Unlock()
-			if wrong != nil {
-				time.Sleep(g.think / 4) // others who are told now have not returned
-				g.mu.Lock()
-				if wrong = g.judge(a, deadlock, toldAt); wrong != nil {
-					g.failf("%v", wrong)
+			for _, pause := range []time.Duration{time.Millisecond, g.think / 4} { // others who are told now have not returned
+				if wrong != nil {
+					g.mu.Unlock()
+					time.Sleep(pause)
+					g.mu.Lock()
+					wrong = g.judge(a, deadlock, toldAt)
 				}
-				g.mu.Unlock()
 			}
+			if wrong != nil {
+				g.failf("%v", wrong)
+			}
+			g.mu.Unlock()
 			time.Sleep(g.think) // so that they can be judged, too
 			g.mu.Lock()
 			h.pending = nil
