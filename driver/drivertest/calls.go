@@ -24,6 +24,7 @@ func (r *run) newThings(s, other driver.Session) things {
 	r.Helper()
 	queue := r.name()
 	on := things{queue: queue, own: r.join(s, queue), other: r.join(other, queue), plain: r.name(), semaphore: r.name()}
+	require.NoError(r, s.Ping(r.ctx))
 	on.record = driver.Record{Name: "drivertest", Key: r.key(), Data: []byte(r.name())}
 	return on
 }

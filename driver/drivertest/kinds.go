@@ -48,7 +48,7 @@ func unsupportedNames(r *run) {
 func unsupportedRequests(r *run) {
 	s := r.connect()
 	for _, request := range []driver.Request{
-		{Kind: driver.Shared}, {Kind: driver.Convertible},
+		{Kind: driver.Shared},
 		{Kind: driver.Permit, Permits: 1, Limit: 1}, {Kind: driver.Permit, Permits: 100, Limit: 100}, {Kind: driver.Permit, Permits: 1 << 20, Limit: 1 << 20},
 	} {
 		name := r.name()
