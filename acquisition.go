@@ -40,6 +40,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 		if err = h.grant(ctx, a, l); err != nil && ctx.Err() != nil {
 			err = withCause(ctx, err)
 		}
+		a.nested.report(err)
 		return err
 	})
 	returned = true
@@ -142,18 +143,18 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		if at.session, err = h.chooseSession(ctx, a); err != nil {
 			return nil, err
 		}
-		ask := ""
-		if a.req.permits > 0 {
-			ask = h.pool.newAsk()
-		}
-		at.data = h.pool.owner.Data(a.span, a.local, ask)
 	}
 	s := at.session
-	ctx, nested := h.beginNested(ctx, a, s)
-	if nested != nil {
-		at.data = nested.data
-	}
+	within, nested := h.beginNested(ctx, a, s)
 	defer nested.end()
+	switch {
+	case nested != nil:
+		at.data = nested.data
+	case at.data == nil && a.req.permits > 0:
+		at.data = h.pool.owner.Data(a.span, a.local, h.pool.newAsk())
+	case at.data == nil:
+		at.data = h.pool.owner.Data(a.span, a.local, "")
+	}
 	a.onSession(s) // user code, which may panic
 	a.at = place{} // from here on, the claim removes the node
 	claim := recipe.Claim{
@@ -175,10 +176,10 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		}
 	}
 	take, queue := a.req.recipe(claim)
-	node, err := take(ctx)
+	node, err := take(within)
 	nested.end() // before user code is told
 	if err != nil {
-		return nil, nested.explain(err)
+		return nil, nested.explain(ctx, err)
 	}
 	return newTenancy(a, s, queue, node, claim.Data), nil
 }

@@ -1,28 +1,58 @@
 package lockpool
 
 import (
-	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 )
 
 // ownFunctions begins the names of this package's functions.
 const ownFunctions = "github.com/lockpool/lockpool."
 
+// A stack has the addresses of the innermost calls of a goroutine.
+type stack [32]uintptr
+
+// sites has the call sites of stacks, because a program makes the same calls again and
+// again, and to look up the names takes as long as all else that a nested lock costs the
+// caller.
+var sites = struct {
+	sync.Mutex
+	of map[stack]string
+}{of: map[stack]string{}}
+
+// maxSites bounds the memory that sites takes, to about half a megabyte.
+const maxSites = 1000
+
 // callSite returns where in the program the call into this package was made, and what
 // called that, as far as it fits into a node: "main.refund (refund.go:24) from
 // main.serve (main.go:57)".
-func callSite() (site string) {
+func callSite() string {
+	var s stack
+	runtime.Callers(2, s[:])
+	sites.Lock()
+	defer sites.Unlock()
+	site, ok := sites.of[s]
+	if !ok {
+		if len(sites.of) == maxSites {
+			clear(sites.of)
+		}
+		site = s.site()
+		sites.of[s] = site
+	}
+	return site
+}
+
+func (s stack) site() (site string) {
 	const most = 200 // bytes
-	var pcs [32]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	frames := runtime.CallersFrames(s[:])
 	for more := true; more; {
 		var f runtime.Frame
 		f, more = frames.Next()
 		if f.Function == "" || strings.HasPrefix(f.Function, ownFunctions) || strings.HasPrefix(f.Function, "runtime.") {
 			continue
 		}
-		frame := fmt.Sprintf("%s (%s:%d)", afterSlash(f.Function), afterSlash(f.File), f.Line)
+		frame := afterSlash(f.Function) + " (" + afterSlash(f.File) + ":" + strconv.Itoa(f.Line) + ")"
 		if site != "" {
 			frame = " from " + frame
 		}

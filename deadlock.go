@@ -15,9 +15,11 @@ import (
 // what the next one holds. The default is [DefaultDeadlockCheck]; with 0 the pool's calls
 // do not look, and nobody sees those that wait for plain locks.
 //
-// If there is a circle, the call on it that asked last fails with [ErrDeadlock], usually
-// within a second of the time when the circle closed; within one pool, mostly at once. A call
-// looks again after a second, and then ever more rarely, up to every ten seconds. A look
+// If there is a circle, one call on it fails with [ErrDeadlock]: of those whose handles hold
+// what others on it wait for, the one that asked last, usually within a second of the time
+// when the circle closed; within one pool, mostly at once. A call looks again after a second,
+// and then ever more rarely, up to every ten seconds, unless a circle is only not closed yet,
+// because of permits: then it looks every second. A look
 // lists the queues of what the handle holds, and reads on only if others wait there that
 // hold something. It changes nothing, except that a call that waits for a plain lock has a
 // node from then on.

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -104,6 +105,7 @@ type graphHandle struct {
 	at       time.Duration // of the first ask
 	lasts    time.Duration // from the last grant until it finishes
 	retries  bool          // asks again once when it is a victim
+	timed    bool          // at and lasts were chosen together with those of others
 
 	granted []*graphAsk
 	pending *graphAsk // also while it is told and has not left
@@ -119,6 +121,7 @@ type graphAsk struct {
 	last   lockpool.DeadlockWait // with which it was told
 	seen   []graphNode           // its nodes, when they were last seen
 	since  time.Time             // it has waited with these nodes
+	got    time.Time             // when it was granted
 }
 
 func (a *graphAsk) String() string {
@@ -251,13 +254,66 @@ func randomGraph(t testing.TB, seed uint64) *graph {
 		g.handles = append(g.handles, h)
 		ask(h, any())
 	}
+	g.addLateGuard()
 	spread := []time.Duration{0, 50 * time.Millisecond, time.Second, 3 * time.Second}[r.IntN(4)]
 	for _, h := range g.handles {
-		h.at = time.Duration(r.Int64N(int64(spread) + 1))
-		h.lasts = time.Duration(r.Int64N(int64(6 * time.Second)))
-		h.retries = g.chance(8)
+		at, lasts, retries := time.Duration(r.Int64N(int64(spread)+1)), time.Duration(r.Int64N(int64(6*time.Second))), g.chance(8)
+		if !h.timed {
+			h.at, h.lasts, h.retries = at, lasts, retries
+		}
 	}
 	return g
+}
+
+// addLateGuard adds, to some graphs, a circle that closes long after most of its calls were
+// made, and without a call: when the guard of a wait for permits is first. One holds a part
+// of the permits, and then waits for what another holds, which waits for permits itself: it
+// is the one whose guard is first, or stands behind that one.
+func (g *graph) addLateGuard() {
+	r := rand.New(rand.NewPCG(g.seed, 2218)) // so that the rest is the same for a seed
+	if r.IntN(4) > 0 {
+		return
+	}
+	add := func(at, lasts time.Duration) *graphHandle {
+		h := &graphHandle{id: len(g.handles), pool: r.IntN(g.pools), at: at, lasts: lasts, timed: true}
+		g.handles = append(g.handles, h)
+		return h
+	}
+	permits := graphLock{name: fmt.Sprint("l", len(g.locks)), kind: 's', limit: 2 + r.IntN(2), stated: r.IntN(2) == 0}
+	held := graphLock{name: fmt.Sprint("l", len(g.locks)+1), kind: 'x'}
+	first := len(g.locks)
+	g.locks = append(g.locks, permits, held)
+	acquire := func(n int) graphOp {
+		op := graphOp{Lock: first, Name: permits.name, Mode: 's', Permits: n}
+		if permits.stated {
+			op.Limit = permits.limit
+		}
+		return op
+	}
+	lock := graphOp{Lock: first + 1, Name: held.name, Mode: 'x'}
+	moment := func(from, to time.Duration) time.Duration { return from + time.Duration(r.Int64N(int64(to-from))) }
+
+	asks := moment(3500*time.Millisecond, 5*time.Second)
+	if r.IntN(2) == 0 {
+		asks = moment(0, 5*time.Second)
+	}
+	one := add(asks, moment(0, time.Second))
+	one.begin, one.asks = []graphOp{acquire(1)}, []graphOp{lock}
+	full := add(asks, moment(0, time.Second)) // then it releases the rest
+	full.begin = []graphOp{acquire(permits.limit - 1)}
+	visitor := add(0, moment(0, time.Second))
+	visitor.asks = []graphOp{acquire(1)}
+	last := add(50*time.Millisecond, moment(0, time.Second))
+	last.asks = []graphOp{acquire(permits.limit)}
+	two := last
+	if r.IntN(2) == 0 {
+		two = add(100*time.Millisecond, moment(0, time.Second))
+		two.asks = []graphOp{acquire(1)}
+	}
+	two.begin = []graphOp{lock}
+	if one.pool == two.pool {
+		two.pool = (one.pool + 1) % g.pools // otherwise they are found in memory
+	}
 }
 
 func (h *graphHandle) uses(l int) bool {
@@ -598,9 +654,24 @@ func (g *graph) circleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bo
 	return circle, simple
 }
 
+// gotFrom reports whether a call was granted what a victim of several locks had got: it
+// gives that back before it returns.
+func (a *graphAsk) gotFrom(victim *graphAsk, since time.Time) bool {
+	return victim.Mode == 'a' && a.got.After(since) && slices.ContainsFunc(victim.seen, func(n graphNode) bool {
+		return n.queue != victim.last.Lock && slices.Contains(a.names(), n.queue)
+	})
+}
+
 // judge checks a victim, with mu held, and returns what is wrong.
 func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Time) error {
 	v := g.view()
+	for _, h := range g.handles {
+		if last := len(h.granted) - 1; last >= 0 && h.granted[last].gotFrom(a, at.Add(-g.think)) {
+			pending, granted := h.pending, h.granted
+			h.pending, h.granted = granted[last], granted[:last]
+			defer func() { h.pending, h.granted = pending, granted }()
+		}
+	}
 	stuck := g.stuck(v, func(*graphHandle) bool { return true })
 	circle, simple := g.circleOf(v, a.handle, stuck)
 	if !slices.Contains(circle, a.handle) {
@@ -637,7 +708,8 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 		}
 	}
 	for _, h := range circle {
-		if other := h.pending; simple && !g.faulty && other.since.Sub(a.since) > 600*time.Millisecond { // of which 500 before a plain lock's wait shows
+		other := h.pending
+		if simple && !g.faulty && holdsFor(h, circle) && other.since.Sub(a.since) > 600*time.Millisecond { // of which 500 before a plain lock's wait shows
 			return fmt.Errorf("%v is the victim, and asked before %v: %v", a, other, deadlock)
 		}
 	}
@@ -651,6 +723,21 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 	}
 	g.result.sizes[len(deadlock.Circle)]++
 	return nil
+}
+
+// holdsFor reports whether a handle holds what another one of a circle waits for. If not, it
+// only stands in front of it. Then it is no victim, although it may be the last to have
+// joined a queue: that of the leases, when its guard was first.
+func holdsFor(h *graphHandle, circle []*graphHandle) bool {
+	holds := slices.Clone(h.granted)
+	if h.pending.Mode == 'a' { // it may have one of them
+		holds = append(holds, h.pending)
+	}
+	return slices.ContainsFunc(circle, func(other *graphHandle) bool {
+		return other != h && slices.ContainsFunc(other.pending.names(), func(name string) bool {
+			return slices.ContainsFunc(holds, func(a *graphAsk) bool { return slices.Contains(a.names(), name) })
+		})
+	})
 }
 
 // inspect checks, with mu held, that nobody has been stuck for too long.
@@ -706,22 +793,28 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 		var deadlock *lockpool.DeadlockError
 		switch {
 		case err == nil:
-			h.granted, h.pending = append(h.granted, a), nil
+			h.granted, h.pending, a.got = append(h.granted, a), nil, time.Now()
 			g.mu.Unlock()
 			return true
 		case errors.As(err, &deadlock):
 			a.told, a.last = true, deadlock.Circle[0]
 			toldAt := time.Now()
-			wrong := g.judge(a, deadlock, toldAt)
-			g.mu.Unlock()
-			if wrong != nil {
-				time.Sleep(g.think / 4) // others who are told now have not returned
-				g.mu.Lock()
-				if wrong = g.judge(a, deadlock, toldAt); wrong != nil {
-					g.failf("%v", wrong)
-				}
-				g.mu.Unlock()
+			if a.Mode != 'p' && !slices.ContainsFunc(a.seen, func(n graphNode) bool { return n.name == a.last.Node }) {
+				a.since = toldAt // it has joined that queue since the nodes were read
 			}
+			wrong := g.judge(a, deadlock, toldAt)
+			for _, pause := range []time.Duration{time.Millisecond, g.think / 4} { // others who are told now have not returned
+				if wrong != nil {
+					g.mu.Unlock()
+					time.Sleep(pause)
+					g.mu.Lock()
+					wrong = g.judge(a, deadlock, toldAt)
+				}
+			}
+			if wrong != nil {
+				g.failf("%v", wrong)
+			}
+			g.mu.Unlock()
 			time.Sleep(g.think) // so that they can be judged, too
 			g.mu.Lock()
 			h.pending = nil
@@ -886,13 +979,16 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 	fault := func(ctx context.Context) {
 		r := rand.New(rand.NewPCG(seed, 2217))
 		admin := b.Admin.SessionID()
+		refused := refusedLooks(admin) // once for each session, however often it is injected
 		ofPools := zktest.Match{Where: func(r zktest.Request) bool { return r.Session != admin }}
 		for range 1 + r.IntN(6) {
 			time.Sleep(time.Duration(r.Int64N(int64(1500 * time.Millisecond))))
 			p := r.IntN(g.pools)
 			sel := zktest.Selector{Host: host(p)}
 			span := 100*time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second)))
-			switch r.IntN(8) {
+			switch r.IntN(10) {
+			case 8, 9:
+				defer server.Inject(refused).Remove()
 			case 0:
 				server.Cut(sel)
 			case 1:
@@ -935,6 +1031,29 @@ func graphBubble(t *testing.T, seed uint64) (result graphResult) {
 	}
 	return g.result
 }
+
+// refusedLooks refuses one request of each session's looks: a proof, which is the only
+// transaction that speaks of nodes in several queues, or what shows a wait for a plain lock.
+func refusedLooks(admin int64) zktest.Rule {
+	var mu sync.Mutex
+	refused := map[int64]bool{}
+	return zktest.Rule{Times: zktest.Always, Do: zktest.FailWith(zktest.ErrThrottled), Match: zktest.Match{Where: func(r zktest.Request) bool {
+		exists := func(p string) bool { return numbered.MatchString(p) }
+		proves := r.Op == zktest.OpMulti && slices.ContainsFunc(r.Paths, exists) &&
+			slices.ContainsFunc(r.Paths, func(p string) bool { return path.Dir(p) != path.Dir(r.Paths[0]) })
+		shows := len(r.Paths) > 0 && strings.Contains(r.Paths[len(r.Paths)-1], "/.waits/") && strings.HasSuffix(r.Paths[len(r.Paths)-1], "-lock-")
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Session == admin || !proves && !shows || refused[r.Session] {
+			return false
+		}
+		refused[r.Session] = true
+		return true
+	}}}
+}
+
+// numbered matches the path of a contender that exists.
+var numbered = regexp.MustCompile(`-[0-9]{10}$`)
 
 // localActor has the pools of a graph in this process.
 type localActor struct {

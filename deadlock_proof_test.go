@@ -3,6 +3,8 @@ package lockpool_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,5 +46,24 @@ func TestCircleThatDissolvesDuringALookHasNoVictim(t *testing.T) {
 		<-last.done
 		require.NoError(t, last.err)
 		require.NoError(t, last.Close(b.Ctx))
+	})
+}
+
+// A look whose reads are refused finds nothing, however often, but is repeated soon.
+func TestLookThatIsRefusedIsRepeatedSoon(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		b := locktest.NewOn(t, server)
+		parties := inCircle(t, b, somePools(b, 2), everybody(exclusively), everybody(exclusively))
+		synctest.Wait()
+		refused := server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: zktest.Lists}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrSystem),
+		})
+		time.Sleep(9 * time.Second)
+		refused.Remove()
+		victims, after := awaitVictims(t, b, parties)
+		require.Equal(t, []int{1}, victims)
+		require.Less(t, after, time.Second)
 	})
 }

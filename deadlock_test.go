@@ -374,11 +374,66 @@ func TestDeadlockThatAGuardClosesLate(t *testing.T) {
 		b.AwaitQueue("s/locks", 1)
 		two.waitFor(b.Ctx, permits(3, 3), "s")
 		b.AwaitQueue("s/locks", 2)
-		one.waitFor(b.Ctx, exclusively, "a")
 		time.Sleep(9 * time.Second) // the next look of the call that was made last comes after 15.5
+		one.waitFor(b.Ctx, exclusively, "a")
+		b.AwaitQueue("a", 2)
 		b.Release(others)
 		victims, after := awaitVictims(t, b, []*party{one, two, visitor})
 		require.Equal(t, []int{1}, victims)
 		require.Less(t, after, 2*time.Second)
+	})
+}
+
+// The wait that becomes the first may hold nothing. Then the victim is one that had asked
+// long before.
+func TestDeadlockThatAnotherGuardClosesLate(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		var parties []*party
+		for range 4 {
+			parties = append(parties, &party{Handle: b.Handle(b.Pool())})
+		}
+		one, two, first, second := parties[0], parties[1], parties[2], parties[3]
+		require.NoError(t, permits(1, 3)(b.Ctx, one.Handle, "s"))
+		others := b.Acquire(b.Handle(b.Pool()).Semaphore("s", 3), 2)
+		require.NoError(t, exclusively(b.Ctx, two.Handle, "a"))
+		first.waitFor(b.Ctx, permits(1, 3), "s")
+		b.AwaitQueue("s/locks", 1)
+		second.waitFor(b.Ctx, permits(3, 3), "s")
+		b.AwaitQueue("s/locks", 2)
+		two.waitFor(b.Ctx, permits(1, 3), "s")
+		b.AwaitQueue("s/locks", 3)
+		one.waitFor(b.Ctx, exclusively, "a")
+		b.AwaitQueue("a", 2)
+		time.Sleep(9 * time.Second)
+		b.Release(others)
+		victims, after := awaitVictims(t, b, parties)
+		require.Equal(t, []int{0}, victims)
+		require.Less(t, after, 2*time.Second)
+	})
+}
+
+// Nor does anybody ask when a limit is set.
+func TestDeadlockThatALimitCloses(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		one, two := &party{Handle: b.Handle(b.Pool())}, &party{Handle: b.Handle(b.Pool())}
+		require.NoError(t, permits(1, 3)(b.Ctx, one.Handle, "s"))
+		other := b.Acquire(b.Pool().Semaphore("s", 3), 1)
+		require.NoError(t, exclusively(b.Ctx, two.Handle, "a"))
+		two.waitFor(b.Ctx, permits(2, 3), "s")
+		b.AwaitQueue("s/leases", 4)
+		one.waitFor(b.Ctx, exclusively, "a")
+		b.AwaitQueue("a", 2)
+		time.Sleep(9 * time.Second)
+		require.NoError(t, b.Pool().Semaphore("s", 0).SetLimit(b.Ctx, 2))
+		began := time.Now()
+		<-one.done
+		require.ErrorIs(t, one.err, lockpool.ErrDeadlock)
+		require.Less(t, time.Since(began), 2*time.Second)
+		require.NoError(t, one.Close(b.Ctx))
+		b.Release(other)
+		<-two.done
+		require.NoError(t, two.err)
 	})
 }

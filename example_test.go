@@ -12,6 +12,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/lockpool/lockpool"
+	_ "github.com/lockpool/lockpool/driver/memory"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 )
@@ -58,7 +59,7 @@ func ExampleOpenConnector() {
 
 func ExampleDrivers() {
 	fmt.Println(lockpool.Drivers())
-	// Output: [zookeeper]
+	// Output: [memory zookeeper]
 }
 
 func ExamplePool_Do() {

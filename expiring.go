@@ -2,6 +2,7 @@ package lockpool
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 )
@@ -52,7 +53,7 @@ func (h *hold) expiring(ahead time.Duration) context.Context {
 	ahead = max(ahead, 0)
 	a := l.alarms[ahead]
 	switch {
-	case l.cause != nil: // nothing runs out anymore
+	case l.cause != nil || h.tenancy.session.Lease() == math.MaxInt64: // nothing runs out
 		return lost
 	case a == nil:
 		a = &alarm{session: h.tenancy.session, ahead: ahead}

@@ -51,11 +51,11 @@ func (n *heldNode) nodeNow() driver.Node {
 	return n.node
 }
 
-// replaced reports whether another node has replaced this one, or is about to.
-func (n *heldNode) replaced(node driver.Node) bool {
+// replaced reports whether another node has replaced the one of that name, or is about to.
+func (n *heldNode) replaced(node string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.replacing != nil || n.node != node
+	return n.replacing != nil || n.node.Name != node
 }
 
 // watch watches the node and learns its order number. The error is driver.ErrRemoved if the
@@ -75,7 +75,7 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 		if e := watch.Fired(); e != driver.Deleted && e != driver.Missing {
 			return watch, nil
 		}
-		if !n.replaced(node) {
+		if !n.replaced(node.Name) {
 			return nil, driver.ErrRemoved
 		}
 	}
@@ -88,7 +88,7 @@ func (n *heldNode) verify(ctx context.Context) error {
 		if err == nil {
 			err = n.session.Verify(ctx, driver.Located{Queue: n.queue, Node: node})
 		}
-		if !errors.Is(err, driver.ErrRemoved) || !n.replaced(node) {
+		if !errors.Is(err, driver.ErrRemoved) || !n.replaced(node.Name) {
 			return err
 		}
 	}

@@ -31,30 +31,35 @@ type nestedWait struct {
 	*acquisition
 	handle *Handle
 	on     *session
-	data   []byte          // of its nodes
-	record nodedata.Record // that the data encodes
-	holds  []*hold         // that the record names
+	ask    string
+	data   []byte  // of its nodes
+	holds  []*hold // that the data names
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	victim *DeadlockError // that has ended it, if that is known to the call
 
-	again   atomic.Bool   // it has joined a queue since the last look began
-	looking chan struct{} // full while a look is under way, which uses the following
-	timer   *time.Timer   // nil if it does not look
-	pause   time.Duration // before the next look
-	known   sync.Map      // what it has read: a map[string]driver.Contender by node, for each queue
-	shown   driver.Node   // for a plain lock: the node that shows the wait
+	record nodedata.Record // that the data encodes, once it waits for others
+	again  atomic.Bool     // it has joined a queue since the last look began
+
+	// A look uses these, of which there is one at a time.
+	pause time.Duration // before the next look
+	known sync.Map      // what it has read: a map[string]driver.Contender by node, for each queue
+	shown bool          // for a plain lock: a node shows the wait
 
 	// Pool.mu guards these.
+	timer *time.Timer   // of the next look, unless one is under way; nil before it waits for others
 	order int64         // among the pool's nested waits; 0 if it is not known to wait
 	nodes []driver.Node // with which it waits: of a semaphore, the guard before the leases
 }
 
-// Whoever closes a circle joins a queue last, and is its victim, so the first look after
-// that which is answered decides. (A wait for permits joins the queue of the leases when
-// its guard is first, which may be long after the call.) Later looks find what this rule
-// does not cover: that a semaphore's limit was lowered, or that the last one does not look.
+// The victim of a circle is the last to ask of those that hold something of it. When it joins
+// its queue, it is connected with all of them, so its first look after that which is answered
+// comes back to that queue, and nearly always decides. But the circle may close later, when
+// nobody on it joins who holds something of it: when the guard of a wait for permits is first,
+// so that too few are left for it, or when a limit is set. So looks that come back are
+// repeated soon. The others are repeated rarely, in case the last to ask does not look.
 const (
-	lookAgain       = time.Second      // from the first look to the second; from each later one twice as long
+	lookAgain       = time.Second      // after the first look, and each that came back; after each later one twice as long
 	lookRarely      = 10 * time.Second // but no longer than this
 	lookAfterFailed = 500 * time.Millisecond
 )
@@ -69,34 +74,31 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	if a.req.try || !h.holdsAny() {
 		return ctx, nil
 	}
-	w := &nestedWait{acquisition: a, handle: h, on: s, looking: make(chan struct{}, 1), pause: lookAgain}
-	var nodes []driver.Node
-	var named []nodedata.Hold
-	for _, held := range h.holdsNow() {
+	holds := h.holdsNow()
+	if len(holds) == 0 {
+		return ctx, nil
+	}
+	named := make([]nodedata.Hold, len(holds))
+	for i, held := range holds {
 		node, err := held.tenancy.current(ctx) // after a downgrade that is under way
 		if err != nil {
 			return ctx, nil // ctx has ended
 		}
-		nodes = append(nodes, node)
-		w.holds = append(w.holds, held)
-		named = append(named, nodedata.Hold{Lock: held.name, Node: node.Name, Permits: held.kind == driver.Permit})
-	}
-	if len(named) == 0 {
-		return ctx, nil
+		named[i] = nodedata.Hold{Lock: held.name, Node: node.Name, Permits: held.kind == driver.Permit}
 	}
 	p, most := h.pool, nodedata.MaxNode
 	if a.req.permits > 0 {
 		most = nodedata.MaxLease
 	}
-	w.data = nodedata.WithHolds(p.owner.Data(a.span, false, p.newAsk()), callSite(), named, p.cfg.checkAfter == 0, most)
-	w.record = nodedata.Parse(w.data)
-	w.holds = w.holds[:len(w.record.Holds)]
+	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), pause: lookAgain}
+	data, fit := nodedata.WithHolds(p.owner.Data(a.span, false, w.ask), callSite(), named, p.cfg.checkAfter == 0, most)
+	w.data, w.holds = data, holds[:fit]
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	a.nested = w
 	h.mu.Lock()
 	h.nested = w
 	for i, held := range w.holds {
-		if h.holds[held.name] != held || held.tenancy.replaced(nodes[i]) { // meanwhile
+		if h.holds[held.name] != held || held.tenancy.replaced(named[i].Node) { // meanwhile
 			w.cancel(errHoldsChanged)
 		}
 	}
@@ -104,11 +106,6 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	p.mu.Lock()
 	p.nested[a.name] = append(p.nested[a.name], w)
 	p.mu.Unlock()
-	if p.cfg.checkAfter > 0 {
-		w.looking <- struct{}{}
-		w.timer = time.AfterFunc(p.cfg.checkAfter, w.lookOnTime)
-		<-w.looking
-	}
 	return w.ctx, w
 }
 
@@ -123,13 +120,14 @@ func (p *Pool) hasEnded(lock, ask string) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !slices.ContainsFunc(p.nested[lock], func(w *nestedWait) bool { return w.record.Ask == ask && w.ctx.Err() == nil })
+	return !slices.ContainsFunc(p.nested[lock], func(w *nestedWait) bool { return w.ask == ask && w.ctx.Err() == nil })
 }
 
 // holdsNow returns what the handle holds, the newest first.
 func (h *Handle) holdsNow() (holds []*hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	holds = make([]*hold, 0, len(h.holds))
 	for _, held := range h.holds {
 		if !held.life.over.Load() && held.tenancy.session.Err() == nil {
 			holds = append(holds, held)
@@ -147,7 +145,8 @@ func (h *hold) requeueNested() {
 	}
 }
 
-// end ends the wait, whether or not the lock was granted. It may be called again.
+// end ends the wait, whether or not the lock was granted, and its look, if one is under way,
+// without waiting for it. It may be called again.
 func (w *nestedWait) end() {
 	if w == nil {
 		return
@@ -159,38 +158,43 @@ func (w *nestedWait) end() {
 	if ended {
 		return
 	}
+	w.cancel(nil)
 	p := w.pool
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.nested[w.name] = slices.DeleteFunc(p.nested[w.name], func(other *nestedWait) bool { return other == w })
 	if len(p.nested[w.name]) == 0 {
 		delete(p.nested, w.name)
 	}
-	p.mu.Unlock()
-	w.cancel(nil)
-	w.looking <- struct{}{} // a look ends with ctx
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-	if w.shown != (driver.Node{}) {
-		_ = w.on.Leave(canceled, waitsFor(w.name), w.shown) // continues in the background
-	}
-	<-w.looking // for a timer that fires now
 }
 
-// explain returns why the wait has ended with err, and reports a deadlock.
-func (w *nestedWait) explain(err error) error {
+// explain returns why the wait has ended with err. ctx is the one that it was begun with.
+func (w *nestedWait) explain(ctx context.Context, err error) error {
 	if w == nil {
 		return err
 	}
 	cause := context.Cause(w.ctx)
+	if cause == context.Cause(ctx) { // which may be the deadlock of another call
+		return err
+	}
 	if deadlock, ok := cause.(*DeadlockError); ok {
-		w.Deadlocked(deadlock, deadlock.spans())
+		w.victim = deadlock
 		return deadlock
 	}
 	if cause == errHoldsChanged {
 		return cause
 	}
 	return err
+}
+
+// report reports a deadlock, if the call fails because of it.
+func (w *nestedWait) report(err error) {
+	if w != nil && w.victim != nil && errors.Is(err, w.victim) {
+		w.Deadlocked(w.victim, w.victim.spans())
+	}
 }
 
 // joined records the node with which the wait has joined a queue, and lets it look anew.
@@ -211,23 +215,24 @@ func (w *nestedWait) joined(node driver.Node) {
 	w.order = 0
 	if w.timer != nil {
 		w.again.Store(true)
-		w.timer.Reset(w.pool.cfg.checkAfter)
+		if w.timer.Stop() { // or else a look is under way
+			w.timer.Reset(w.pool.cfg.checkAfter)
+		}
 	}
 }
 
 // waiting is called before the wait waits for others, or, in the queue of a semaphore's own
-// name, for its limit, without a node.
+// name, for its limit, without a node. A lock that is free costs no look, and no timer.
 func (w *nestedWait) waiting(queue string) {
-	if w == nil {
-		return
-	}
-	if w.req.permits == 0 || queue != w.name {
+	switch {
+	case w == nil || w.pool.cfg.checkAfter == 0:
+	case w.req.permits > 0 && queue == w.name:
+		w.pool.mu.Lock()
+		defer w.pool.mu.Unlock()
+		w.nodes = nil
+	default:
 		w.lookInMemory()
-		return
 	}
-	w.pool.mu.Lock()
-	defer w.pool.mu.Unlock()
-	w.nodes = nil
 }
 
 // waitsFor returns the queue of the nodes that show nested waits for a plain lock.
@@ -235,8 +240,6 @@ func waitsFor(name string) string { return driver.Waits + "/" + name }
 
 // lookOnTime looks for a deadlock, and again later. It is called by the timer.
 func (w *nestedWait) lookOnTime() {
-	w.looking <- struct{}{}
-	defer func() { <-w.looking }()
 	if w.ctx.Err() != nil || !w.pool.begin() {
 		return
 	}
@@ -245,18 +248,22 @@ func (w *nestedWait) lookOnTime() {
 		w.pause = lookAgain
 	}
 	circle, err := w.look()
+	next := w.pause
 	switch {
 	case circle != nil:
 		w.cancel(&DeadlockError{circle})
-		return
 	case err != nil && !errors.Is(err, driver.ErrNoPermission) && !errors.Is(err, errors.ErrUnsupported):
-		w.timer.Reset(lookAfterFailed)
+		next = lookAfterFailed
 	default:
-		w.timer.Reset(w.pause)
 		w.pause = min(2*w.pause, lookRarely)
 	}
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
 	if w.again.Load() { // during the look
-		w.timer.Reset(w.pool.cfg.checkAfter)
+		next = w.pool.cfg.checkAfter
+	}
+	if w.ctx.Err() == nil {
+		w.timer.Reset(next)
 	}
 }
 
@@ -269,49 +276,67 @@ func (w *nestedWait) look() ([]DeadlockWait, error) {
 	if err != nil || g == nil {
 		return nil, err
 	}
-	circle, proof := g.find(w.record.Ask)
+	w.pause = min(w.pause, lookAgain)
+	circle, proof := g.find(w.ask)
 	if circle == nil {
 		return nil, nil
 	}
 	err = w.on.Verify(w.ctx, proof...)
-	if errors.Is(err, driver.ErrRemoved) { // the circle has dissolved
+	switch {
+	case errors.Is(err, driver.ErrRemoved): // the circle has dissolved
+		return nil, nil
+	case errors.Is(err, driver.ErrTooMany): // and may have fewer later
+		w.pause = lookRarely
 		return nil, nil
 	}
 	return circle, err
 }
 
-// show creates a node that shows the wait, if it is for a plain lock, in whose recipe
-// waiters have none.
+// show creates a node that shows the wait, and goes with it, if it is for a plain lock, in
+// whose recipe waiters have none.
 func (w *nestedWait) show() error {
-	if !w.req.plain || w.shown != (driver.Node{}) {
+	if !w.req.plain || w.shown {
 		return nil
 	}
 	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Request{Kind: driver.Exclusive, Data: w.data})
-	w.shown = joined.Node
-	return err
+	if err != nil {
+		return err
+	}
+	w.shown = true
+	context.AfterFunc(w.ctx, func() {
+		if w.pool.begin() { // or else the node goes with the session
+			defer w.pool.work.Done()
+			_ = w.on.Leave(canceled, waitsFor(w.name), joined.Node) // continues in the background
+		}
+	})
+	return nil
 }
 
 // lookInMemory looks among the pool's own nested waits, when this one is about to wait for
 // others. It ends the victim, which nearly always is this one.
 func (w *nestedWait) lookInMemory() {
-	if w.timer == nil {
-		return
-	}
 	p := w.pool
+	first := w.timer == nil
+	if first {
+		w.record = nodedata.Parse(w.data)
+	}
 	p.mu.Lock()
+	if first {
+		w.timer = time.AfterFunc(p.cfg.checkAfter, w.lookOnTime)
+	}
 	if w.order == 0 {
 		p.lastNested++
 		w.order = p.lastNested
 	}
 	if w.req.plain {
-		w.nodes = []driver.Node{{Kind: driver.Plain, Name: w.record.Ask}} // for want of one at the service
+		w.nodes = []driver.Node{{Kind: driver.Plain, Name: w.ask}} // for want of one at the service
 	}
 	g, reached := w.graphInMemory()
 	p.mu.Unlock()
 	if g == nil {
 		return
 	}
-	last := waitgraph.Last(g.queues, w.record.Ask)
+	last := waitgraph.Last(g.queues, w.ask)
 	if circle, _ := g.find(last); circle != nil {
 		reached[last].cancel(&DeadlockError{circle})
 	}

@@ -3,6 +3,7 @@ package lockpool_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -159,7 +160,63 @@ func TestLookDelaysNobody(t *testing.T) {
 			fault.Release()
 		})
 	})
+	t.Run("grant", func(t *testing.T) { // nor for the node that showed the wait to go
+		locktest.Timed(t, func(t *testing.T) {
+			locktest.Once(t)
+			b := locktest.New(t)
+			pool, h := b.Pool(), b.Handle(b.Pool())
+			b.Lock(h, "own")
+			busy, err := pool.Lock(b.Ctx, "busy", lockpool.Plain())
+			require.NoError(t, err)
+			done := make(chan error)
+			go func() { done <- plainly(b.Ctx, h, "busy") }()
+			b.Until(func() bool { return len(b.Children(".waits/busy")) == 1 }, "a node shows the wait")
+			fault := b.Server.(*zktest.Server).Inject(zktest.Rule{
+				Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.Chroot + "/.waits/"}, Do: zktest.HoldReply(),
+			})
+			began := time.Now()
+			b.Unlock(busy)
+			require.NoError(t, <-done)
+			took := time.Since(began)
+			assert.Less(t, took, 5*time.Millisecond)
+			require.NoError(t, fault.Wait(b.Ctx))
+			require.Empty(t, b.Children(".waits/busy"))
+			fault.Release()
+		})
+	})
 }
+
+// What is logged as a deadlock is what the call fails with, whatever happens meanwhile.
+func TestDeadlockThatIsLoggedIsTheError(t *testing.T) {
+	locktest.Timed(t, func(t *testing.T) {
+		b := locktest.New(t)
+		var last *lockpool.Handle
+		logged := &onRecord{func(r slog.Record) {
+			if r.Message == "lockpool: deadlock" {
+				_ = last.Close(b.Ctx)
+			}
+		}}
+		pool := b.Pool(lockpool.WithLogger(slog.New(logged)))
+		first := &party{Handle: b.Handle(pool)}
+		last = b.Handle(pool)
+		require.NoError(t, exclusively(b.Ctx, first.Handle, "a"))
+		require.NoError(t, exclusively(b.Ctx, last, "b"))
+		first.waitFor(b.Ctx, exclusively, "b")
+		b.AwaitWaiting(pool, 1)
+		require.ErrorIs(t, exclusively(b.Ctx, last, "a"), lockpool.ErrDeadlock)
+		<-first.done
+		require.NoError(t, first.err)
+		require.NoError(t, first.Close(b.Ctx))
+	})
+}
+
+// onRecord is a handler that calls a function with each record.
+type onRecord struct{ do func(slog.Record) }
+
+func (h *onRecord) Enabled(context.Context, slog.Level) bool      { return true }
+func (h *onRecord) Handle(_ context.Context, r slog.Record) error { h.do(r); return nil }
+func (h *onRecord) WithAttrs([]slog.Attr) slog.Handler            { return h }
+func (h *onRecord) WithGroup(string) slog.Handler                 { return h }
 
 // Finding a circle in memory does not take long, whatever else waits.
 func TestDeadlockInMemoryAmongMany(t *testing.T) {

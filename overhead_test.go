@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/memory"
 )
 
 // instrumentAcquisition does what the acquisition of a free lock does for spans,
@@ -101,4 +102,22 @@ func BenchmarkHoldInstrumentation(b *testing.B) {
 	for b.Loop() {
 		instrumentHold(p, h)
 	}
+}
+
+// A nested lock that is free pays for what its node says, and for nothing that only a wait
+// needs.
+func TestNestedLockThatIsFreeAllocatesLittle(t *testing.T) {
+	p, err := OpenConnector(memory.New())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	h, err := p.Handle(t.Context())
+	require.NoError(t, err)
+	l, err := h.Lock(t.Context(), "held")
+	require.NoError(t, err)
+	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() {
+		_, w := h.beginNested(t.Context(), a, l.hold.tenancy.session)
+		w.joined(driver.Node{Name: "node"})
+		w.end()
+	}), 17.)
 }

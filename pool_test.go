@@ -40,7 +40,7 @@ func TestOpenErrorsNameTheCause(t *testing.T) {
 
 func TestDriversAreListed(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []string{"zookeeper"}, lockpool.Drivers())
+	require.Equal(t, []string{"memory", "zookeeper"}, lockpool.Drivers())
 	_, err := lockpool.Open("zoo", "localhost")
 	require.ErrorContains(t, err, "zookeeper", "the error lists the drivers")
 }

@@ -71,8 +71,9 @@ func (w *nestedWait) read() (*graph, error) {
 				}
 			case w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost):
 				return nil, err
-			default: // it cannot be read, so nobody there counts as stuck
-			}
+			case !errors.Is(err, driver.ErrNoPermission):
+				w.pause = lookAfterFailed
+			} // nobody there counts as stuck
 		}
 	}
 	if !seen[w.name] {
@@ -201,7 +202,7 @@ func (g *graph) insert(queue string, limit int, n graphNode, c waitgraph.Contend
 // graphInMemory is read among the pool's nested waits. It also returns those that it has
 // come to, by Ask. It is called with Pool.mu held.
 func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
-	reached, byAsk, closed := []*nestedWait{w}, map[string]*nestedWait{w.record.Ask: w}, false
+	reached, byAsk, closed := []*nestedWait{w}, map[string]*nestedWait{w.ask: w}, false
 	for i := 0; i < len(reached); i++ {
 		for _, held := range reached[i].holds {
 			if held.life.over.Load() {
@@ -209,8 +210,8 @@ func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
 			}
 			closed = closed || held.name == w.name
 			for _, other := range w.pool.nested[held.name] {
-				if byAsk[other.record.Ask] == nil && other.order > 0 && other.ctx.Err() == nil {
-					byAsk[other.record.Ask] = other
+				if byAsk[other.ask] == nil && other.order > 0 && other.ctx.Err() == nil {
+					byAsk[other.ask] = other
 					reached = append(reached, other)
 				}
 			}
@@ -242,7 +243,7 @@ func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
 				queue, node.Kind = queue+"/"+driver.Guards, driver.Guard
 			}
 			n := graphNode{driver.Located{Queue: queue, Node: node}, r.name, r.req.kind(), r.Began(), r.record}
-			g.insert(queue, 0, n, waitgraph.Contender{Node: node, Created: r.order, Ask: r.record.Ask, Holds: holds})
+			g.insert(queue, 0, n, waitgraph.Contender{Node: node, Created: r.order, Ask: r.ask, Holds: holds})
 		}
 	}
 	for _, q := range g.queues {

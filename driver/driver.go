@@ -18,9 +18,9 @@
 // could be confused with these: whose last part is Guards, Leases or Limit, or whose
 // first part is Waits or Records. Parts are separated by slashes.
 //
-// A [Node] is a contender. Its Name is unique in its queue and never used again (except for
-// a plain lock, whose only node has the lock's name), and nodes are compared with ==. What a
-// driver needs to find the node again, but nobody else reads, it keeps in Private.
+// A [Node] is a contender. Its Name is unique in its queue and never used again, and nodes
+// are compared with ==. What a driver needs to find the node again, but nobody else reads,
+// it keeps in Private.
 //
 // # Laws
 //

@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -499,4 +500,18 @@ func TestDeadlockIsFound(t *testing.T) {
 			})
 		}
 	}
+}
+
+// No time runs out for a lock that only its holder or the store can end, so nothing counts it.
+func TestExpiringIsLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
+		l := must(a.Lock(t.Context(), "a"))(t)
+		require.Equal(t, l.Lost(), l.Expiring(math.MaxInt64))
+		select {
+		case <-l.Lost():
+			require.Fail(t, "it is held")
+		default:
+		}
+		require.NoError(t, l.Unlock(t.Context()))
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/memory"
+	"github.com/lockpool/lockpool/internal/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,6 +31,7 @@ func openPool(t testing.TB, store *memory.Store, opts ...lockpool.Option) *lockp
 func inBubble(t *testing.T, test func(t *testing.T, store *memory.Store, a, b *lockpool.Pool), opts ...lockpool.Option) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(bubble.Enter())
 		store := memory.New()
 		a, b := openPool(t, store, opts...), openPool(t, store, opts...)
 		test(t, store, a, b)

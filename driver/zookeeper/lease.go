@@ -197,7 +197,8 @@ func (l *lease) update() {
 }
 
 // nextProof returns which proof the lease needs next, and how soon: a write if the last
-// one is old or the clock is in doubt, and otherwise a proof of any kind.
+// one is old, even if other requests are proofs all the time, or if the clock is in doubt,
+// and otherwise a proof of any kind.
 func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +210,8 @@ func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 	if n := len(l.proofs); n > 0 {
 		last = max(last, l.proofs[n-1].begin)
 	}
-	return now-l.majorityAt >= proofsPerWrite*interval, last + interval - now
+	writeAt := l.majorityAt + proofsPerWrite*interval
+	return now >= writeAt, min(last+interval, writeAt) - now
 }
 
 // retryPause is how long to wait after a proof that failed.

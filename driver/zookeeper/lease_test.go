@@ -92,6 +92,20 @@ func TestLeaseOfAHealthySession(t *testing.T) {
 	require.InDelta(t, proofs/proofsPerWrite, writes, 2)
 }
 
+// Requests of others that are proofs, but no writes, do not keep the session from writing.
+func TestLeaseOfASessionThatReadsAllTheTime(t *testing.T) {
+	t.Parallel()
+	var l lease
+	l.established(0, testTimeout, true)
+	for now := time.Duration(0); now < time.Minute; now += testTimeout / proofsPerTimeout / 2 {
+		l.recordProof(now, readAt(now), false)
+		if write, in := l.nextProof(now); in <= 0 {
+			l.recordProof(now, readAt(now), write)
+		}
+		require.Greater(t, time.Duration(l.ends.Load()), now+testTimeout*9/20)
+	}
+}
+
 // The test checks the argument of the type lease against a model of the servers: a
 // leader that is told of activity by a follower's answers to its pings and may be
 // paused, and four streams that keep their order and may be held up for any time. The

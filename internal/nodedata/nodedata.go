@@ -3,11 +3,13 @@
 package nodedata
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -72,7 +74,7 @@ func (o Owner) Data(span trace.SpanContext, local bool, ask string) []byte {
 		data = append(data, `,"local":true`...)
 	}
 	if ask != "" {
-		data = fmt.Appendf(data, `,"ask":"%s"`, ask)
+		data = append(append(append(data, `,"ask":"`...), ask...), '"')
 	}
 	if len(data) < len(o) {
 		return o
@@ -93,35 +95,41 @@ func OfRun(data []byte, token int64) []byte {
 }
 
 // WithHolds adds to the data of a node where in the program the request was made, and as
-// many of the holds as fit into most bytes. unchecked says that the request does not look
-// for deadlocks.
-func WithHolds(data []byte, at string, holds []Hold, unchecked bool, most int) []byte {
-	encode := func(v any) []byte {
-		text, err := json.Marshal(v)
-		if err != nil {
+// many of the holds as fit into most bytes. It returns how many these are. unchecked says
+// that the request does not look for deadlocks.
+func WithHolds(data []byte, at string, holds []Hold, unchecked bool, most int) (_ []byte, fit int) {
+	data = data[: len(data)-1 : len(data)-1]
+	b := bytes.NewBuffer(slices.Grow(data, 100+len(at)+100*len(holds)))
+	encoder := json.NewEncoder(b)
+	add := func(before string, v any) {
+		b.WriteString(before)
+		if err := encoder.Encode(v); err != nil {
 			panic(err) // impossible for texts
 		}
-		return text
+		b.Truncate(b.Len() - 1) // the end of the line
 	}
-	data = data[: len(data)-1 : len(data)-1]
 	if at != "" {
-		data = fmt.Appendf(data, `,"at":%s`, encode(at))
+		add(`,"at":`, at)
 	}
 	if unchecked {
-		data = append(data, `,"unchecked":true`...)
+		b.WriteString(`,"unchecked":true`)
 	}
-	data = append(data, `,"holds":[`...)
-	for i, h := range holds {
-		text := encode(h)
-		if len(data)+len(text) > most-reserve {
+	before := `,"holds":[`
+	for i := range holds {
+		end := b.Len()
+		add(before, &holds[i])
+		if b.Len() > most-reserve {
+			b.Truncate(end)
 			break
 		}
-		if i > 0 {
-			data = append(data, ',')
-		}
-		data = append(data, text...)
+		before = ","
+		fit++
 	}
-	return append(data, `]}`...)
+	if fit > 0 {
+		b.WriteByte(']')
+	}
+	b.WriteByte('}')
+	return b.Bytes(), fit
 }
 
 const (

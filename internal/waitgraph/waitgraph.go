@@ -353,8 +353,9 @@ func (g *graph) blocks(o, c int) bool {
 }
 
 // last returns the wait of a component that asked last, or -1. It must hold something that
-// others of the component wait for: a wait that only stands before them in a queue does not look
-// for them.
+// others of the component wait for: a wait that only stands before them in a queue may hold
+// nothing at all, and then does not look. (Such a wait has joined its queue before those. But
+// it may have joined the leases of a semaphore after all others had asked.)
 func (g *graph) last(component []way) int {
 	last := -1
 	for i, l := range component {

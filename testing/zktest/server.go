@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/lockpool/lockpool/internal/bubble"
 )
 
 // The order of the locks: a goroutine that holds one may take only those of
@@ -78,6 +80,7 @@ type Server struct {
 	elected     time.Duration // when it will have won
 	pumping     bool          // messages between members are being delivered
 	wake        chan struct{} // something is due sooner than it was
+	leaveBubble func()
 }
 
 // Start starts a server for a test, in less than a millisecond. The server is
@@ -112,18 +115,22 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		return nil, fmt.Errorf("zktest: starting the embedded server: %w", errBubble)
 	}
 	s := &Server{
-		conf:      conf,
-		done:      make(chan struct{}),
-		started:   time.Now(),
-		running:   true,
-		tree:      newTree(conf.seed),
-		sessions:  map[int64]*session{},
-		conns:     map[*conn]bool{},
-		zxid:      conf.firstZxid,
-		traceMask: 306, // ZooKeeper's
-		change:    make(chan struct{}),
-		separated: map[pair]bool{},
-		wake:      make(chan struct{}, 1),
+		conf:        conf,
+		done:        make(chan struct{}),
+		started:     time.Now(),
+		running:     true,
+		tree:        newTree(conf.seed),
+		sessions:    map[int64]*session{},
+		conns:       map[*conn]bool{},
+		zxid:        conf.firstZxid,
+		traceMask:   306, // ZooKeeper's
+		change:      make(chan struct{}),
+		separated:   map[pair]bool{},
+		wake:        make(chan struct{}, 1),
+		leaveBubble: func() {},
+	}
+	if inBubble() {
+		s.leaveBubble = bubble.Enter()
 	}
 	// As ZooKeeper does it, so that a restart does not reuse session ids.
 	s.nextSession = s.started.UnixMilli() << 16
@@ -311,6 +318,7 @@ func (s *Server) Close() error {
 		rep.listener.wait()
 	}
 	s.ticking.Wait()
+	s.leaveBubble()
 	return errors.Join(errs...)
 }
 

@@ -108,7 +108,7 @@ func (r *Report) checkDeadlocks(rec *Record) {
 // as well, or one that asked later. A call that only stands before others in a queue is no victim.
 func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	for _, w := range near {
-		later := !v.several() && kindOf(v.calls[0].lock) != Plain && v.begin.Add(askTime) < w.begin
+		later := !v.several() && kindOf(v.calls[0].lock) != Plain && d.asked(v).Add(askTime) < w.begin
 		both := w.err == deadlock && v.begin <= w.begin
 		if w == v || !w.isNested() || !later && !both || !d.settled(v.process, v.begin, max(v.end, w.end)) || !d.settled(w.process, v.begin, max(v.end, w.end)) ||
 			d.onCircle(v, near, w) {
@@ -122,6 +122,18 @@ func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 				d.rec.at(v.end), v, d.rec.at(v.begin), d.rec.at(w.begin), w)
 		}
 	}
+}
+
+// asked returns until when a call may have joined the last of its queues. A wait for permits
+// joins that of the leases when nobody stands before it any more.
+func (d *deadlocks) asked(w *wait) Instant {
+	at := w.begin
+	for _, other := range d.waits {
+		if lock := w.calls[0].lock; kindOf(lock) == Semaphore && other != w && other.calls[0].lock == lock && other.gone.within(w.begin, w.end) {
+			at = max(at, other.gone)
+		}
+	}
+	return at
 }
 
 // checkCircles finds circles that nobody broke within the limit Circle, although no fault touched

@@ -90,6 +90,8 @@ func TestDeadlocksWithoutViolation(t *testing.T) {
 			waits("x", "b", whole, 1000, 8000, "").waits("y", "shared-1", reader, 5000, 7500, deadlock).waits("z", "shared-1", writer, 5100, 9500, ""),
 		"two victims of two circles": new(story).holds("x", "a", whole, 0, 5000).holds("y", "b", whole, 0, 4500).holds("z", "c", whole, 0, 4500).holds("x", "d", whole, 0, 5000).holds("w", "shared-1", reader, 0, 6000).
 			holds("y", "shared-1", reader, 0, 4500).waits("x", "shared-1", writer, 1000, 5000, "").waits("y", "a", whole, 2000, 4500, deadlock).waits("w", "d", whole, 2500, 5900, deadlock),
+		"permits whose turn comes late": new(story).holds("x", "semaphore-1", permitsOf(1, 3), 0, 9000).holds("z", "semaphore-1", permitsOf(2, 3), 0, 5000).holds("y", "b", whole, 0, 6000).
+			waits("w", "semaphore-1", permitsOf(1, 3), 500, 5000, "").waits("y", "semaphore-1", permitsOf(3, 3), 1000, 6000, deadlock).waits("x", "b", whole, 4000, 6100, ""),
 		"several locks at once": new(story).holds("y", "b", whole, 0, 5000).waitsForAll("x", 1000, 6000, "", "a", "b").waits("y", "a", whole, 4000, 5000, deadlock),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,6 +120,7 @@ func TestDeadlockViolationsAreFound(t *testing.T) {
 		"two that wait for one":        {new(story).holds("x", "a", whole, 0, 9000).holds("y", "b", whole, 0, 9000).holds("z", "c", whole, 0, 9000).waits("x", "c", whole, 10, 9000, deadlock).waits("y", "c", whole, 10, 9000, ""), "victim: at no time"},
 		"two victims":                  {new(story).holds("x", "a", whole, 0, 4600).holds("y", "b", whole, 0, 4500).waits("x", "b", whole, 3000, 4600, deadlock).waits("y", "a", whole, 4000, 4500, deadlock), "victim: two calls were victims"},
 		"the first to ask":             {pair(deadlock, 4500, "", 4600), "victim: at 4.500s, not the call that asked last: x, goroutine 0, which holds a (exclusive) and waits for b (exclusive) since 1.000s"},
+		"the first to ask for permits": {new(story).holds("x", "semaphore-1", permitsOf(1, 3), 0, 9000).holds("z", "semaphore-1", permitsOf(2, 3), 0, 5000).holds("y", "b", whole, 0, 6000).waits("y", "semaphore-1", permitsOf(3, 3), 1000, 6000, deadlock).waits("x", "b", whole, 4000, 6100, ""), "not the call that asked last"},
 		"permits stand":                {new(story).holds("x", "semaphore-1", permitsOf(3, 4), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "circle: "},
 		"permits of the smaller limit": {new(story).holds("x", "semaphore-1", permitsOf(2, 3), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "circle: "},
 		"readers and writer stand":     {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "shared-1", writer, 1000, 9000, ""), "circle: "},
