@@ -29,8 +29,9 @@
 //   - Join: one call creates one node at most, whatever is lost and repeated. If it fails,
 //     there is no node, or the driver removes it, without being asked, before the session ends.
 //   - Order: a node that joins later has a larger Seq than those that are in the queue, and
-//     follows them in every listing. No listing begun after a Join returned lacks that node
-//     or one before it, unless it has left.
+//     follows them in every listing. A listing that lacks that node or one before it, though
+//     neither has left, was begun before Join returned or, by another session, before that
+//     session was answered a Ping that it sent after that.
 //   - Watch: a watch fires once, after its node was changed or removed, and at the end of
 //     its session, and for nothing else but a connection that broke (Interrupted). A change
 //     that cannot be reported is found in bounded time (Unnoticed).
@@ -216,7 +217,10 @@ type Session interface {
 	Verify(ctx context.Context, nodes ...Located) error
 
 	// Ping sends a request that a server cut off from the others cannot answer, and
-	// waits for the answer. What the session reads afterward is not older.
+	// waits for the answer. What the session reads afterward is not older. (Without it, a
+	// session may not know yet what others have done, and calls about their nodes, such as
+	// Watch, may find them gone because they are not there yet. It never reads anything
+	// older than what it has read before.)
 	Ping(ctx context.Context) error
 
 	// Info describes the session for telemetry and errors.
@@ -277,9 +281,10 @@ const (
 	Exclusive Kind = iota
 	// Shared is access shared with other Shared ones.
 	Shared
-	// Convertible is exclusive access that can become shared without leaving the queue
-	// (Downgrader). The removal of its node alone grants nothing, because a Shared one may
-	// have taken its place.
+	// Convertible is exclusive access whose node may be gone because a Shared one has taken
+	// its place, so its removal alone grants nothing. It is found in listings, if another
+	// client of the service does that (unlike Downgrade, which its watches tell). No call
+	// asks for it, but a driver may create one for an Exclusive Request.
 	Convertible
 	// Permit is for permits of a semaphore. Its node is in the Leases.
 	Permit

@@ -57,9 +57,9 @@ type Inspector interface {
 	// want is not nil, contenders for which it returns false are not read: only their Node
 	// is set.
 	//
-	// others tells whether name is a semaphore: it contains Guards and Leases, each if that
-	// queue has a contender, and Limit if a limit is set. It may contain other names that
-	// the service has there.
+	// others tells whether the queue's name is that of a semaphore: it contains Guards and
+	// Leases, each if that queue has a contender and perhaps for a while longer, and Limit
+	// if a limit is set. It may contain other names that the service has there.
 	Inspect(ctx context.Context, queue string, want func(Node) bool) (contenders []Contender, others []string, err error)
 
 	// Queues returns the names of all locks below prefix that have a contender, of any
@@ -77,8 +77,9 @@ type Follower interface {
 	//
 	// head is given the contenders of the queue. It returns how many of them are wanted,
 	// and whether those who join later change nothing as long as these are there; if so,
-	// the watches do not fire for them. Follow may call it several times, and it does not
-	// call the driver.
+	// the watches do not fire for them (never if the queue is empty). The holder of a plain
+	// lock need not be among what head is given. Follow may call it several times, and it
+	// does not call the driver.
 	//
 	// For a semaphore's name, the watches also fire when one of the others (as from Inspect)
 	// appears or disappears.

@@ -1,0 +1,274 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// Options say what is to be known of a service, and how to cause faults. What needs a field
+// that is not set is skipped, and reported as not proved.
+type Options struct {
+	// Timeout is the session timeout of the connector: how long after the last sign of a
+	// session the service ends it. The default is 15 s. Set it to the shortest that the
+	// driver supports, unless the tests run in bubbles: some wait for several of them.
+	Timeout time.Duration
+
+	// Expire has the service end a session now, although it hears from it.
+	Expire func(s driver.Session)
+
+	// Pause has the service answer the session no more, on whatever connection, until
+	// resume is called. It may stop for other sessions as well.
+	Pause func(s driver.Session) (resume func())
+
+	// LoseReply has the service carry out the next request about a queue, a lock or a
+	// record that the session sends, but the answer is lost.
+	LoseReply func(s driver.Session)
+
+	// LoseEvent has the next change of a watched node not be reported to the session.
+	LoseEvent func(s driver.Session)
+
+	// Remove removes a node, as an operator does by hand.
+	Remove func(queue string, node driver.Node)
+
+	// Refuse has the service refuse to remove nodes for the session, for want of a right,
+	// until allow is called.
+	Refuse func(s driver.Session) (allow func())
+}
+
+// Run proves the laws of package driver for the sessions that the connector opens, each in
+// a subtest with the law's name. All of them use one service, in queues with new names,
+// which they leave empty. It must not be called in a parallel test, because it counts
+// goroutines.
+func Run(t *testing.T, connector driver.Connector, options Options) {
+	runAll(t, func(t *testing.T, prove func(*run)) { prove(newRun(t, connector, options)) })
+}
+
+// RunInBubbles is [Run] for a driver that works in bubbles of testing/synctest, where
+// timeouts take no time: start is called in each of them, and starts a service that ends
+// with the test.
+func RunInBubbles(t *testing.T, start func(t *testing.T) (driver.Connector, Options)) {
+	runAll(t, func(t *testing.T, prove func(*run)) {
+		synctest.Test(t, func(t *testing.T) {
+			connector, options := start(t)
+			r := newRun(t, connector, options)
+			r.bubble = true
+			prove(r)
+		})
+	})
+}
+
+func runAll(t *testing.T, one func(t *testing.T, prove func(*run))) {
+	for _, law := range laws {
+		t.Run(law.name, func(t *testing.T) {
+			for _, part := range law.parts {
+				t.Run(part.name, func(t *testing.T) { one(t, part.prove) })
+			}
+		})
+	}
+}
+
+// run is one test of a service.
+type run struct {
+	*testing.T
+	Options
+	connector driver.Connector
+	bubble    bool
+	ctx       context.Context // ends when a call has waited for too long
+	prefix    string          // of the names of this test
+	names     int
+}
+
+var runs atomic.Int64
+
+func newRun(t *testing.T, connector driver.Connector, options Options) *run {
+	if options.Timeout == 0 {
+		options.Timeout = 15 * time.Second
+	}
+	// What the laws bound without a number must happen within this time.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+4*options.Timeout)
+	t.Cleanup(cancel)
+	return &run{T: t, Options: options, connector: connector, ctx: ctx, prefix: fmt.Sprintf("drivertest-%d-%d", time.Now().UnixNano(), runs.Add(1))}
+}
+
+// need skips the test if the options do not offer what it needs.
+func (r *run) need(option string, offered bool) {
+	if !offered {
+		r.Skipf("not proved: it needs Options.%s", option)
+	}
+}
+
+// offered returns the session as a T, or skips the test.
+func offered[T any](r *run, s driver.Session) T {
+	offer, err := driver.Offer[T](s)
+	if err != nil {
+		r.Skipf("not proved: %v", err)
+	}
+	return offer
+}
+
+// name returns a name that no lock has had.
+func (r *run) name() string {
+	r.names++
+	return fmt.Sprintf("%s/%d", r.prefix, r.names)
+}
+
+// connect opens a session, which is closed when the test ends.
+func (r *run) connect() driver.Session {
+	r.Helper()
+	s, err := r.connector.Connect(r.ctx)
+	require.NoError(r, err)
+	r.Cleanup(func() { _ = s.Close(r.ctx) })
+	return s
+}
+
+func (r *run) connectAll(n int) (all []driver.Session) {
+	for range n {
+		all = append(all, r.connect())
+	}
+	return all
+}
+
+// pause pauses a session until resume is called or the test ends.
+func (r *run) pause(s driver.Session) (resume func()) {
+	resume = sync.OnceFunc(r.Pause(s))
+	r.Cleanup(resume)
+	return resume
+}
+
+const data = "data"
+
+// join joins a queue.
+func (r *run) join(s driver.Session, queue string) driver.Located {
+	r.Helper()
+	return r.joinAs(s, queue, driver.Request{Kind: driver.Exclusive, Data: []byte(data)})
+}
+
+func (r *run) joinAs(s driver.Session, queue string, request driver.Request) driver.Located {
+	r.Helper()
+	joined, err := s.Join(r.ctx, queue, request)
+	require.NoError(r, err)
+	return driver.Located{Queue: queue, Node: joined.Node}
+}
+
+func (r *run) leave(s driver.Session, n driver.Located) {
+	r.Helper()
+	require.NoError(r, s.Leave(r.ctx, n.Queue, n.Node))
+}
+
+// list returns what is in the queue now, as the session sees it.
+func (r *run) list(s driver.Session, queue string) []driver.Node {
+	r.Helper()
+	require.NoError(r, s.Ping(r.ctx))
+	nodes, err := s.List(r.ctx, queue)
+	require.NoError(r, err)
+	return nodes
+}
+
+// watch watches nodes of one queue.
+func (r *run) watch(s driver.Session, nodes ...driver.Located) []*driver.Watch {
+	r.Helper()
+	require.NoError(r, s.Ping(r.ctx))
+	watches, err := s.Watch(r.ctx, nodes[0].Queue, nodesOf(nodes)...)
+	require.NoError(r, err)
+	require.Len(r, watches, len(nodes))
+	return watches
+}
+
+func (r *run) watchOne(s driver.Session, n driver.Located) *driver.Watch {
+	r.Helper()
+	return r.watch(s, n)[0]
+}
+
+// event waits until a watch fires.
+func (r *run) event(w *driver.Watch) driver.Event {
+	r.Helper()
+	fired, stop := driver.First(w)
+	defer stop()
+	select {
+	case <-fired:
+	case <-r.ctx.Done():
+		require.FailNow(r, "the watch does not fire")
+	}
+	return w.Fired()
+}
+
+// over waits until a session is over.
+func (r *run) over(s driver.Session) {
+	r.Helper()
+	select {
+	case <-s.Done():
+	case <-r.ctx.Done():
+		require.FailNow(r, "the session is not over")
+	}
+}
+
+// until waits until a condition holds.
+func (r *run) until(what string, condition func() bool) {
+	r.Helper()
+	for !condition() {
+		require.NoError(r, r.ctx.Err(), "not within the time of a test: %s", what)
+		r.nap()
+	}
+}
+
+// nap is the pause between two looks at a condition.
+func (r *run) nap() {
+	if r.bubble {
+		time.Sleep(10 * time.Millisecond)
+	} else {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// shortly returns a context that ends soon.
+func (r *run) shortly() (ctx context.Context, cancel context.CancelFunc) {
+	return context.WithTimeout(r.ctx, 20*time.Millisecond)
+}
+
+// late is how long after the end of its context a call may return: "a few milliseconds", and
+// the delays of a machine if time is real.
+func (r *run) late() time.Duration {
+	if r.bubble {
+		return 20 * time.Millisecond
+	}
+	return 500 * time.Millisecond
+}
+
+// together calls f on n goroutines.
+func (r *run) together(n int, f func(i int) error) {
+	r.Helper()
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { errs[i] = f(i) })
+	}
+	all.Wait()
+	require.NoError(r, errors.Join(errs...))
+}
+
+func nodesOf(located []driver.Located) (nodes []driver.Node) {
+	for _, n := range located {
+		nodes = append(nodes, n.Node)
+	}
+	return nodes
+}
+
+// isClosed reports whether a channel is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

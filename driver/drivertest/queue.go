@@ -1,0 +1,379 @@
+package drivertest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+func joinAsRequested(r *run) {
+	s, other := r.connect(), r.connect()
+	for _, kind := range []driver.Kind{driver.Exclusive, driver.Shared} {
+		queue, given := r.name(), []byte(data)
+		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: kind, Data: given})
+		require.NoError(r, err)
+		if kind == driver.Shared || joined.Node.Kind != driver.Convertible { // which is exclusive, too
+			require.Equal(r, kind, joined.Node.Kind)
+		}
+		require.Equal(r, []driver.Node{joined.Node}, joined.Queue, "the queue was empty")
+		require.Equal(r, []driver.Node{joined.Node}, r.list(other, queue), "a node is the same for every session")
+		given[0] = 'X'
+		stored, err := other.Data(r.ctx, queue, joined.Node)
+		require.NoError(r, err)
+		require.Equal(r, data, string(stored), "Join must not retain the data")
+		r.leave(s, driver.Located{Queue: queue, Node: joined.Node})
+	}
+	queue := r.name() + "/" + driver.Guards
+	guard := r.joinAs(s, queue, driver.Request{Kind: driver.Guard})
+	require.Equal(r, driver.Exclusive, guard.Kind, "the node of a guard")
+	waits := driver.Waits + "/" + r.name()
+	require.Equal(r, []driver.Node{r.join(s, waits).Node}, r.list(other, waits))
+}
+
+func joinTogether(r *run) {
+	const each = 5
+	sessions, queue := r.connectAll(4), r.name()
+	r.together(4*each, func(i int) error {
+		_, err := sessions[i%4].Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+		return err
+	})
+	nodes := r.list(sessions[0], queue)
+	require.Len(r, nodes, 4*each)
+	names := map[string]bool{}
+	for _, n := range nodes {
+		names[n.Name] = true
+		require.True(r, r.connector.IsContender(n.Name), n)
+	}
+	require.Len(r, names, 4*each, "names are unique")
+}
+
+func joinLosesReplies(r *run) {
+	r.need("LoseReply", r.LoseReply != nil)
+	s, other, queue := r.connect(), r.connect(), r.name()
+	for range 5 {
+		r.LoseReply(s)
+		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+		if err == nil {
+			require.Equal(r, []driver.Node{joined.Node}, r.list(other, queue))
+			r.leave(s, driver.Located{Queue: queue, Node: joined.Node})
+		}
+		require.NoError(r, s.Err())
+		r.until("no node is left", func() bool { return len(r.list(other, queue)) == 0 })
+	}
+	r.LoseReply(s)
+	joins := make([]error, 20)
+	r.together(len(joins), func(i int) error {
+		_, joins[i] = s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+		return nil
+	})
+	created := len(slices.DeleteFunc(joins, func(err error) bool { return err != nil }))
+	r.until("as many nodes as calls that succeeded", func() bool { return len(r.list(other, queue)) == created })
+}
+
+func joinAbandoned(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, queue := r.connect(), r.name()
+	r.leave(s, r.join(s, queue)) // the driver knows the queue
+	resume := r.pause(s)
+	r.together(5, func(int) error {
+		ctx, cancel := r.shortly()
+		defer cancel()
+		_, err := s.Join(ctx, queue, driver.Request{Kind: driver.Exclusive})
+		return expect(err, context.DeadlineExceeded)
+	})
+	resume()
+	other := r.connect()
+	_ = s.Ping(r.ctx) // what was sent before is decided, or the session is over
+	r.until("no node is left", func() bool { return len(r.list(other, queue)) == 0 })
+}
+
+func orderOfJoins(r *run) {
+	sessions, queue := r.connectAll(3), r.name()
+	var nodes []driver.Located
+	for i := range 12 {
+		nodes = append(nodes, r.join(sessions[i%3], queue))
+		listed, err := sessions[i%3].List(r.ctx, queue)
+		require.NoError(r, err)
+		require.Equal(r, nodesOf(nodes), listed, "a session knows of its own node, and those before it")
+		require.Equal(r, nodesOf(nodes), r.list(sessions[(i+1)%3], queue))
+		if i > 0 {
+			require.Greater(r, nodes[i].Seq, nodes[i-1].Seq)
+		}
+	}
+	for _, i := range []int{0, 4, 11} {
+		r.leave(sessions[i%3], nodes[i])
+	}
+	left := slices.Concat(nodes[1:4], nodes[5:11])
+	last := r.join(sessions[0], queue)
+	require.Equal(r, nodesOf(append(left, last)), r.list(sessions[1], queue))
+}
+
+// orderTogether has several sessions join and leave, and checks each listing: it contains,
+// in order, whoever had joined before it began and not begun to leave when it returned.
+func orderTogether(r *run) {
+	sessions, queue := r.connectAll(3), r.name()
+	var mu sync.Mutex
+	there := map[driver.Node]bool{}
+	present := func() (nodes []driver.Node) {
+		mu.Lock()
+		defer mu.Unlock()
+		for n := range there {
+			nodes = append(nodes, n)
+		}
+		return nodes
+	}
+	set := func(n driver.Node, is bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if there[n] = is; !is {
+			delete(there, n)
+		}
+	}
+	check := func(listed, before []driver.Node, own driver.Node) error {
+		if !slices.IsSortedFunc(listed, bySeq) {
+			return fmt.Errorf("not in order: %v", listed)
+		}
+		after := present()
+		for _, n := range before {
+			if slices.Contains(after, n) && driver.Place(listed, n) < 0 {
+				return fmt.Errorf("%v is missing in %v", n, listed)
+			}
+			if slices.Contains(after, n) && n.Seq >= own.Seq && n != own {
+				return fmt.Errorf("%v joined after %v", own, n)
+			}
+		}
+		return nil
+	}
+	r.together(9, func(i int) error {
+		s := sessions[i%3]
+		for range 10 {
+			before := present()
+			joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+			if err != nil {
+				return err
+			}
+			own := joined.Node
+			if joined.Queue != nil {
+				err = check(joined.Queue, append(before, own), own)
+			}
+			set(own, true)
+			if err != nil {
+				return err
+			}
+			before = append(before, own)
+			listed, err := s.List(r.ctx, queue)
+			if err == nil {
+				err = check(listed, before, own)
+			}
+			if err != nil {
+				return err
+			}
+			set(own, false)
+			if err := s.Leave(r.ctx, queue, own); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.Empty(r, r.list(sessions[0], queue))
+}
+
+func bySeq(a, b driver.Node) int { return cmp.Compare(a.Seq, b.Seq) }
+
+// orderBehind tells the driver what the caller knows of the queue, and checks what it says
+// of what is in between.
+func orderBehind(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	var all []driver.Node
+	known := driver.Node{}
+	for i := range 20 {
+		if i%5 == 4 {
+			all = append(all, r.join(other, queue).Node)
+		}
+		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive, Known: known})
+		require.NoError(r, err)
+		all, known = append(all, joined.Node), joined.Node
+		if joined.Queue != nil {
+			require.Equal(r, all, joined.Queue)
+			continue
+		}
+		require.NotEmpty(r, joined.Behind, "neither the queue nor a run of nodes")
+		run := append(slices.Clone(joined.Behind), joined.Node)
+		require.Equal(r, all[max(0, len(all)-len(run)):], run, "somebody else has joined in between")
+	}
+	require.Equal(r, all, r.list(other, queue))
+}
+
+func orderSlices(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	var all []driver.Located
+	for range 4 {
+		all = append(all, r.join(s, queue))
+	}
+	joined, err := other.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+	require.NoError(r, err)
+	listed := r.list(s, queue)
+	for _, slice := range [][]driver.Node{listed, joined.Queue, joined.Behind} {
+		require.Equal(r, len(slice), cap(slice), "a slice has spare capacity")
+	}
+	before, queued := slices.Clone(listed), slices.Clone(joined.Queue)
+	r.leave(s, all[0])
+	r.leave(s, all[2])
+	r.join(other, queue)
+	r.list(s, queue)
+	require.Equal(r, before, listed, "a slice has changed")
+	require.Equal(r, queued, joined.Queue, "a slice has changed")
+}
+
+func leaveGone(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	first, second := r.join(s, queue), r.join(s, queue)
+	for _, n := range []driver.Located{first, second} {
+		r.leave(s, n)
+		require.NotContains(r, r.list(s, queue), n.Node)
+		require.NotContains(r, r.list(other, queue), n.Node)
+		_, err := other.Data(r.ctx, queue, n.Node)
+		require.ErrorIs(r, err, driver.ErrRemoved)
+		require.ErrorIs(r, other.Verify(r.ctx, n), driver.ErrRemoved)
+	}
+	sessions := r.connectAll(3)
+	r.together(30, func(i int) error {
+		joined, err := sessions[i%3].Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+		if err == nil {
+			err = sessions[i%3].Leave(r.ctx, queue, joined.Node)
+		}
+		return err
+	})
+	require.Empty(r, r.list(other, queue))
+}
+
+func leaveEndedContext(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	ended, cancel := context.WithCancel(r.ctx)
+	cancel()
+	node := r.join(s, queue)
+	if err := s.Leave(ended, queue, node.Node); err != nil {
+		require.ErrorIs(r, err, context.Canceled)
+	}
+	r.until("the node is gone", func() bool { return len(r.list(other, queue)) == 0 })
+}
+
+func leaveLosesReplies(r *run) {
+	r.need("LoseReply", r.LoseReply != nil)
+	s, other, queue := r.connect(), r.connect(), r.name()
+	for range 5 {
+		node := r.join(s, queue)
+		r.LoseReply(s)
+		require.NoError(r, s.Leave(r.ctx, queue, node.Node))
+		require.Empty(r, r.list(other, queue))
+	}
+}
+
+func leaveDuringOutage(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, queue := r.connect(), r.name()
+	node := r.join(s, queue)
+	resume := r.pause(s)
+	ctx, cancel := r.shortly()
+	defer cancel()
+	require.ErrorIs(r, s.Leave(ctx, queue, node.Node), context.DeadlineExceeded)
+	resume()
+	other := r.connect()
+	r.until("the node is gone", func() bool { return len(r.list(other, queue)) == 0 })
+}
+
+func leaveRemoved(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	node, stays := r.join(s, queue), r.join(s, queue)
+	r.remove(other, node)
+	require.ErrorIs(r, s.Leave(r.ctx, queue, node.Node), driver.ErrRemoved)
+	require.Equal(r, []driver.Node{stays.Node}, r.list(s, queue))
+}
+
+// remove removes a node of a session by other means than that session's.
+func (r *run) remove(other driver.Session, n driver.Located) {
+	r.Helper()
+	if r.Remove != nil {
+		r.Remove(n.Queue, n.Node)
+		return
+	}
+	b := offered[driver.Breaker](r, other)
+	require.NoError(r, other.Ping(r.ctx))
+	require.NoError(r, b.Break(r.ctx, n.Queue, n.Node))
+}
+
+func createdGrows(r *run) {
+	s, other := r.connect(), r.connect()
+	queues, newest := []string{r.name(), r.name(), r.name()}, int64(0)
+	for i := range 12 {
+		owner := []driver.Session{s, other}[i%2]
+		node := r.join(owner, queues[i%3])
+		created := r.watchOne(owner, node).Created
+		require.Greater(r, created, newest, "a node that was created later has a larger one")
+		require.Less(r, created, int64(1)<<53)
+		require.Equal(r, created, r.watchOne(other, node).Created)
+		newest = created
+		if i%4 != 3 { // queues become empty, and begin again
+			r.leave(owner, node)
+		}
+	}
+	require.Positive(r, newest)
+	s = r.connect()
+	require.Greater(r, r.watchOne(s, r.join(s, r.name())).Created, newest, "of another session and in another queue")
+}
+
+func createdTogether(r *run) {
+	sessions := r.connectAll(3)
+	queues := []string{r.name(), r.name()}
+	var mu sync.Mutex
+	newest := int64(0) // of the nodes that exist
+	seen := func(created int64) int64 {
+		mu.Lock()
+		defer mu.Unlock()
+		newest = max(newest, created)
+		return newest
+	}
+	r.together(9, func(i int) error {
+		s, queue := sessions[i%3], queues[i%2]
+		for range 5 {
+			before := seen(0)
+			joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+			if err != nil {
+				return err
+			}
+			watches, err := s.Watch(r.ctx, queue, joined.Node)
+			if err != nil {
+				return err
+			}
+			if created := watches[0].Created; created <= before {
+				return fmt.Errorf("%d was created after %d", created, before)
+			}
+			seen(watches[0].Created)
+			if err := s.Leave(r.ctx, queue, joined.Node); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func verifyNodes(r *run) {
+	s, other := r.connect(), r.connect()
+	var all []driver.Located
+	for i := range 100 {
+		all = append(all, r.join([]driver.Session{s, other}[i%2], r.name()))
+	}
+	require.NoError(r, s.Verify(r.ctx))
+	require.NoError(r, s.Verify(r.ctx, all[1]), "of another session")
+	require.NoError(r, s.Verify(r.ctx, all...))
+	r.leave(other, all[99])
+	require.ErrorIs(r, s.Verify(r.ctx, all...), driver.ErrRemoved)
+	require.ErrorIs(r, s.Verify(r.ctx, all[99]), driver.ErrRemoved)
+	require.NoError(r, s.Verify(r.ctx, all[:99]...))
+}

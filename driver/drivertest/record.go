@@ -1,0 +1,244 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// key returns a part of a name that nobody has used.
+func (r *run) key() string { return strings.ReplaceAll(r.name(), "/", "-") }
+
+// newRecord returns a record under a new name, which is forgotten when the test ends.
+func (r *run) newRecord(rec driver.Recorder) driver.Record {
+	name := r.key()
+	r.Cleanup(func() { _ = rec.Forget(r.ctx, name) })
+	return driver.Record{Name: name, Key: "key", Data: []byte(r.key())}
+}
+
+func recordFinish(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	rec, its := offered[driver.Recorder](r, s), offered[driver.Recorder](r, other)
+	want := r.newRecord(its)
+	_, found, err := rec.Record(r.ctx, want.Name, want.Key)
+	require.NoError(r, err)
+	require.False(r, found)
+
+	node := r.join(s, queue)
+	w := r.watchOne(s, node)
+	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, false, want))
+	require.Contains(r, gone, r.event(w))
+	require.Empty(r, r.list(other, queue), "the node is removed")
+	got, found, err := its.Record(r.ctx, want.Name, want.Key)
+	require.NoError(r, err)
+	require.True(r, found)
+	require.Equal(r, string(want.Data), string(got.Data))
+	require.Greater(r, got.Created, w.Created)
+	require.False(r, got.Finished.IsZero())
+
+	again := want
+	again.Data = []byte("another")
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, again), driver.ErrRemoved, "the node is gone")
+	node = r.join(s, queue)
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, again), driver.ErrRecorded)
+	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue), "it failed, so the node is there")
+	again.Key = "kept"
+	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, true, again))
+	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue), "the node is kept")
+	r.leave(s, node)
+	again.Key = "gone"
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, true, again), driver.ErrRemoved)
+	_, found, err = its.Record(r.ctx, again.Name, again.Key)
+	require.NoError(r, err)
+	require.False(r, found, "there is no such record")
+}
+
+// recordOneStep looks for the record as soon as it hears that the node is gone, and removes
+// a node at the moment at which its run is recorded.
+func recordOneStep(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	rec, its := offered[driver.Recorder](r, s), offered[driver.Recorder](r, other)
+	want := r.newRecord(its)
+	b, breaks := other.(driver.Breaker)
+	for i := range 20 {
+		want.Key, want.Data = fmt.Sprint("key", i), []byte(r.key())
+		node := r.join(s, queue)
+		w := r.watchOne(other, node)
+		var finished, broken error
+		var all sync.WaitGroup
+		all.Go(func() { finished = rec.Finish(r.ctx, queue, node.Node, false, want) })
+		if i%2 == 1 && breaks {
+			all.Go(func() { broken = b.Break(r.ctx, queue, node.Node) })
+		}
+		r.event(w)
+		_, found, err := its.Record(r.ctx, want.Name, want.Key)
+		all.Wait()
+		require.NoError(r, err)
+		require.Equal(r, finished == nil, found, "the node is gone, and the run was recorded: %v", finished)
+		if finished != nil {
+			require.ErrorIs(r, finished, driver.ErrRemoved)
+			require.NoError(r, broken)
+		} else if i%2 == 1 && breaks {
+			require.ErrorIs(r, broken, driver.ErrRemoved, "both have removed the node")
+		}
+	}
+}
+
+func recordTogether(r *run) {
+	sessions := r.connectAll(3)
+	want := r.newRecord(offered[driver.Recorder](r, sessions[0]))
+	for i := range 5 {
+		want.Key = fmt.Sprint("key", i)
+		var mu sync.Mutex
+		var recorded string
+		r.together(9, func(j int) error {
+			s, own := sessions[j%3], want
+			own.Data = fmt.Append(nil, want.Key, " by ", j)
+			queue := fmt.Sprint(r.prefix, "/run", i, "/", j)
+			joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+			if err != nil {
+				return err
+			}
+			err = s.(driver.Recorder).Finish(r.ctx, queue, joined.Node, false, own)
+			switch {
+			case errors.Is(err, driver.ErrRecorded):
+				return s.Leave(r.ctx, queue, joined.Node)
+			case err != nil:
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if recorded != "" {
+				return fmt.Errorf("recorded %s and %s", recorded, own.Data)
+			}
+			recorded = string(own.Data)
+			return nil
+		})
+		require.NoError(r, sessions[1].Ping(r.ctx))
+		got, found, err := sessions[1].(driver.Recorder).Record(r.ctx, want.Name, want.Key)
+		require.NoError(r, err)
+		require.True(r, found)
+		require.Equal(r, recorded, string(got.Data))
+	}
+}
+
+func recordSettle(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	rec, its := offered[driver.Recorder](r, s), offered[driver.Recorder](r, other)
+	want := r.newRecord(its)
+	node := r.join(s, queue)
+	recorded, err := its.Settle(r.ctx, queue, node.Node, want)
+	require.NoError(r, err)
+	require.False(r, recorded)
+	require.Empty(r, r.list(other, queue), "the node is gone")
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, want), driver.ErrRemoved, "it cannot succeed anymore")
+	node = r.join(s, queue)
+	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, true, want))
+	recorded, err = its.Settle(r.ctx, queue, node.Node, want)
+	require.NoError(r, err)
+	require.True(r, recorded)
+	want.Data = []byte("another")
+	recorded, err = its.Settle(r.ctx, queue, node.Node, want)
+	require.NoError(r, err)
+	require.False(r, recorded, "it is another's")
+}
+
+// records creates records with these keys.
+func (r *run) records(s driver.Session, name string, keys ...string) {
+	r.Helper()
+	queue := r.name()
+	node := r.join(s, queue)
+	for _, key := range keys {
+		require.NoError(r, s.(driver.Recorder).Finish(r.ctx, queue, node.Node, true, driver.Record{Name: name, Key: key, Data: []byte(r.key())}))
+	}
+	r.leave(s, node)
+}
+
+// keys returns the keys of the records of that name.
+func (r *run) keys(s driver.Session, name string) (keys []string) {
+	r.Helper()
+	found, err := s.(driver.Recorder).Records(r.ctx, name)
+	require.NoError(r, err)
+	for i, record := range found {
+		require.Equal(r, name, record.Name)
+		require.NotEmpty(r, record.Data)
+		if i > 0 {
+			require.Greater(r, record.Created, found[i-1].Created)
+		}
+		keys = append(keys, record.Key)
+	}
+	return keys
+}
+
+func recordList(r *run) {
+	s, other := r.connect(), r.connect()
+	rec := offered[driver.Recorder](r, s)
+	name, another := r.newRecord(rec).Name, r.newRecord(rec).Name
+	r.records(s, name, "c", "a", "d", "b")
+	r.records(s, another, "a")
+	require.Equal(r, []string{"c", "a", "d", "b"}, r.keys(other, name), "the oldest first")
+	require.NoError(r, rec.Forget(r.ctx, name, "a", "none", "b"))
+	require.Equal(r, []string{"c", "d"}, r.keys(other, name))
+	r.records(s, name, "a")
+	require.Equal(r, []string{"c", "d", "a"}, r.keys(other, name))
+	require.NoError(r, rec.Forget(r.ctx, name))
+	require.Empty(r, r.keys(other, name))
+	require.Equal(r, []string{"a"}, r.keys(other, another), "of another name")
+	require.NoError(r, s.Close(r.ctx))
+	require.Equal(r, []string{"a"}, r.keys(other, another), "records do not end with a session")
+}
+
+func recordOld(r *run) {
+	s := r.connect()
+	rec := offered[driver.Recorder](r, s)
+	name, keep := r.newRecord(rec).Name, 100*time.Millisecond
+	r.records(s, name, "a", "b")
+	time.Sleep(2 * keep)
+	r.records(s, name, "c")
+	c, found, err := rec.Record(r.ctx, name, "c")
+	require.NoError(r, err)
+	require.True(r, found)
+	require.NoError(r, rec.ForgetOld(r.ctx, c, time.Hour))
+	require.Equal(r, []string{"a", "b", "c"}, r.keys(s, name))
+	require.NoError(r, rec.ForgetOld(r.ctx, c, keep))
+	require.Equal(r, []string{"c"}, r.keys(s, name))
+	time.Sleep(2 * keep)
+	require.NoError(r, rec.ForgetOld(r.ctx, driver.Record{Name: name, Key: "gone"}, keep))
+	require.Equal(r, []string{"c"}, r.keys(s, name), "the given one is gone")
+}
+
+func recordLosesReplies(r *run) {
+	r.need("LoseReply", r.LoseReply != nil)
+	s, other, queue := r.connect(), r.connect(), r.name()
+	rec, its := offered[driver.Recorder](r, s), offered[driver.Recorder](r, other)
+	want := r.newRecord(its)
+	for i := range 5 {
+		want.Key, want.Data = fmt.Sprint("key", i), []byte(r.key())
+		node := r.join(s, queue)
+		r.LoseReply(s)
+		err := rec.Finish(r.ctx, queue, node.Node, false, want)
+		if errors.Is(err, driver.ErrUndecided) {
+			recorded, settled := its.Settle(r.ctx, queue, node.Node, want)
+			require.NoError(r, settled)
+			if recorded {
+				err = nil
+			}
+		}
+		require.NoError(r, other.Ping(r.ctx))
+		_, found, looked := its.Record(r.ctx, want.Name, want.Key)
+		require.NoError(r, looked)
+		require.Equal(r, err == nil, found, "%v", err)
+		if err != nil {
+			require.NotErrorIs(r, err, driver.ErrRemoved)
+			require.NotErrorIs(r, err, driver.ErrRecorded)
+			_ = s.Leave(r.ctx, queue, node.Node)
+		}
+		require.Empty(r, r.list(other, queue))
+	}
+}

@@ -1,0 +1,341 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// forever is the lease of a session that ends only when it is closed.
+const forever = time.Duration(math.MaxInt64)
+
+func leaseServed(r *run) {
+	s, queue := r.connect(), r.name()
+	node := r.join(s, queue)
+	if s.Lease() == forever {
+		r.Skip("a session ends only when it is closed: there is no lease to prove")
+	}
+	least := forever
+	for end := time.Now().Add(2 * r.Timeout); time.Now().Before(end); r.nap() {
+		lease := s.Lease()
+		require.LessOrEqual(r, lease, r.Timeout, "the service may end the session after the session timeout")
+		require.Positive(r, lease, "the service answers")
+		least = min(least, lease)
+	}
+	require.GreaterOrEqual(r, least, r.Timeout*2/5, "much less than half of the session timeout")
+	require.NoError(r, s.Alive(r.ctx))
+	require.NoError(r, s.Err())
+	require.Equal(r, []driver.Node{node.Node}, r.list(s, queue))
+}
+
+// leaseEnds has a session without answers beside another one, which sees its nodes go.
+func leaseEnds(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, rival, queue := r.connect(), r.connect(), r.name()
+	nodes := []driver.Located{r.join(s, queue), r.join(s, queue)}
+	if s.Lease() == forever {
+		r.Skip("a session ends only when it is closed: there is no lease to prove")
+	}
+	watches := r.watch(rival, nodes...)
+	own := r.watch(s, nodes...)
+	r.pause(s)
+	fired, stop := driver.First(watches...)
+	defer stop()
+	select {
+	case <-fired:
+	case <-r.ctx.Done():
+		require.FailNow(r, "the service does not remove the nodes: is Options.Timeout right?")
+	}
+	if rival.Err() != nil {
+		r.Skip("not proved: Options.Pause has ended the other session as well")
+	}
+	require.True(r, isClosed(s.Done()), "the nodes are gone, and Done is not closed")
+	require.Zero(r, s.Lease())
+	require.ErrorIs(r, s.Err(), driver.ErrSessionLost)
+	require.NotErrorIs(r, s.Err(), driver.ErrExpired, "the service has kept its promise")
+	for _, w := range own {
+		require.Contains(r, notDeleted, r.event(w))
+	}
+}
+
+func leaseShortOutages(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, rival, queue := r.connect(), r.connect(), r.name()
+	node := r.join(s, queue)
+	w := r.watchOne(rival, node)
+	for i := range 6 {
+		resume := r.pause(s)
+		time.Sleep(r.Timeout * time.Duration(1+i) / 20)
+		resume()
+		time.Sleep(r.Timeout / 10)
+		if w.Fired() != 0 && rival.Err() == nil {
+			listed, err := rival.List(r.ctx, queue)
+			require.True(r, err != nil || len(listed) == 1 || isClosed(s.Done()), "the node is gone, and Done is not closed")
+			return
+		}
+	}
+}
+
+// ended requires that a session is over in every respect.
+func (r *run) ended(s driver.Session, on things, watches []*driver.Watch) {
+	r.Helper()
+	r.over(s)
+	require.ErrorIs(r, s.Err(), driver.ErrSessionLost)
+	require.Zero(r, s.Lease())
+	for _, w := range watches {
+		r.event(w)
+	}
+	for _, call := range calls(s) {
+		require.ErrorIs(r, call.do(r.ctx, s, on), driver.ErrSessionLost, call.name)
+	}
+	require.ErrorIs(r, s.Leave(r.ctx, on.queue, on.own.Node), driver.ErrSessionLost, "Leave")
+	require.ErrorIs(r, s.Alive(r.ctx), driver.ErrSessionLost, "Alive")
+	if d, ok := s.(driver.Downgrader); ok {
+		_, err := d.Downgrade(on.queue, on.own.Node, nil)
+		require.ErrorIs(r, err, driver.ErrSessionLost, "Downgrade")
+	}
+}
+
+// endSession ends a session that has nodes and watches, and requires that it stays over.
+func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
+	r.Helper()
+	s, other := r.connect(), r.connect()
+	require.NoError(r, s.Err())
+	require.NoError(r, s.Alive(r.ctx))
+	require.Positive(r, s.Lease())
+	require.False(r, isClosed(s.Done()))
+	require.NotEqual(r, s.Info().ID, other.Info().ID)
+	on := r.newThings(s, other)
+	watches := r.watch(s, on.own, on.other)
+	if l, ok := s.(driver.Limiter); ok {
+		name := r.name()
+		require.NoError(r, l.SetLimit(r.ctx, name, 1))
+		_, w, err := l.Limit(r.ctx, name, 0)
+		require.NoError(r, err)
+		watches = append(watches, w)
+	}
+	if f, ok := s.(driver.Follower); ok {
+		followed, err := f.Follow(r.ctx, r.name(), func([]driver.Node) (int, bool) { return 0, false })
+		require.NoError(r, err)
+		watches = append(watches, followed.Watches...)
+	}
+	end(s)
+	r.ended(s, on, watches)
+	r.until("its nodes are gone", func() bool { return len(r.list(other, on.queue)) == 1 })
+	again := r.connect()
+	require.NotEqual(r, s.Info().ID, again.Info().ID)
+	require.NoError(r, s.Close(r.ctx), "it may be called when the session is over")
+	on.own = r.join(again, on.queue)
+	for _, call := range calls(s) {
+		require.ErrorIs(r, call.do(r.ctx, s, on), driver.ErrSessionLost, call.name)
+	}
+	require.Equal(r, []driver.Node{on.other.Node, on.own.Node}, r.list(other, on.queue))
+	on.own, on.other = on.other, on.own
+	r.unchanged(other, on)
+	return s
+}
+
+func sessionClosed(r *run) {
+	r.endSession(func(s driver.Session) { require.NoError(r, s.Close(r.ctx)) })
+}
+
+func sessionExpired(r *run) {
+	r.need("Expire", r.Expire != nil)
+	s := r.endSession(r.Expire)
+	require.ErrorIs(r, s.Err(), driver.ErrExpired, "the lease had not run out")
+}
+
+func sessionExpiredInCalls(r *run) {
+	r.need("Expire", r.Expire != nil)
+	r.need("Pause", r.Pause != nil)
+	s, other := r.connect(), r.connect()
+	on := r.newThings(s, other)
+	resume := r.pause(s)
+	all := slices.DeleteFunc(calls(s), func(c call) bool { return c.name == "Watch" }) // may know without asking
+	var waiting sync.WaitGroup
+	errs := make([]error, len(all))
+	for i, call := range all {
+		waiting.Go(func() { errs[i] = call.do(r.ctx, s, on) })
+	}
+	r.nap()
+	r.Expire(s)
+	r.until("the session is over", func() bool { // by its own clock, if it does not hear of that
+		return isClosed(s.Done())
+	})
+	waiting.Wait()
+	for i, call := range all {
+		require.ErrorIs(r, errs[i], driver.ErrSessionLost, call.name)
+	}
+	resume()
+	other = r.connect()
+	r.until("its nodes are gone", func() bool { return !slices.Contains(r.list(other, on.queue), on.own.Node) })
+	require.ErrorIs(r, s.Ping(r.ctx), driver.ErrSessionLost)
+}
+
+func answersTimeouts(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, other := r.connect(), r.connect()
+	on := r.newThings(s, other)
+	resume := r.pause(s)
+	all := calls(s)
+	r.together(len(all), func(i int) error {
+		ctx, cancel := r.shortly()
+		defer cancel()
+		return expectNoAnswer(all[i], all[i].do(ctx, s, on))
+	})
+	resume()
+	require.NoError(r, s.Alive(r.ctx))
+	require.NoError(r, s.Err(), "timeouts end no session")
+	require.Contains(r, r.list(s, on.queue), on.own.Node)
+	require.NoError(r, s.Verify(r.ctx, on.own))
+}
+
+// expectNoAnswer returns an error unless err is that of a call that was not answered.
+func expectNoAnswer(c call, err error) error {
+	if c.name == "Watch" && err == nil { // of nodes that are watched already
+		return nil
+	}
+	if err := expect(err, context.DeadlineExceeded, driver.ErrUndecided); err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	for _, answer := range []error{driver.ErrSessionLost, driver.ErrRemoved, driver.ErrKind, driver.ErrRecorded} {
+		if errors.Is(err, answer) {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	return nil
+}
+
+func answersLostReplies(r *run) {
+	r.need("LoseReply", r.LoseReply != nil)
+	s, other := r.connect(), r.connect()
+	for _, call := range calls(s) {
+		on := r.newThings(s, other)
+		r.LoseReply(s)
+		err := call.do(r.ctx, s, on)
+		for _, answer := range []error{driver.ErrSessionLost, driver.ErrRemoved, driver.ErrKind, driver.ErrRecorded} {
+			require.NotErrorIs(r, err, answer, call.name)
+		}
+		require.NoError(r, s.Alive(r.ctx), call.name)
+		require.Contains(r, r.list(s, on.queue), on.own.Node, call.name)
+		if err == nil && call.name == "Finish" {
+			_, found, err := s.(driver.Recorder).Record(r.ctx, on.record.Name, on.record.Key)
+			require.NoError(r, err)
+			require.True(r, found)
+		}
+	}
+}
+
+func contextEnded(r *run) {
+	s, other := r.connect(), r.connect()
+	on := r.newThings(s, other)
+	ended, cancel := context.WithCancel(r.ctx)
+	cancel()
+	for _, call := range calls(s) {
+		require.ErrorIs(r, call.do(ended, s, on), context.Canceled, call.name)
+	}
+	_, err := r.connector.Connect(ended)
+	require.ErrorIs(r, err, context.Canceled, "Connect")
+	r.unchanged(s, on)
+}
+
+func contextBounds(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, other := r.connect(), r.connect()
+	on := r.newThings(s, other)
+	r.pause(s)
+	all := append(calls(s), call{"Leave", func(ctx context.Context, s driver.Session, on things) error {
+		return s.Leave(ctx, on.queue, on.own.Node)
+	}})
+	r.together(3*len(all), func(i int) error {
+		call := all[i%len(all)]
+		ctx, cancel := r.shortly()
+		defer cancel()
+		err := call.do(ctx, s, on)
+		ends, _ := ctx.Deadline()
+		if late := time.Since(ends); late > r.late() {
+			return fmt.Errorf("%s returned %v after the end of its context: %v", call.name, late, err)
+		}
+		return nil
+	})
+}
+
+func closeLeavesNothing(r *run) {
+	other := r.connect()
+	before := goleak.IgnoreCurrent()
+	s, queue, name := r.connect(), r.name(), r.name()
+	for range 10 {
+		r.watchOne(s, r.join(s, queue))
+	}
+	watch := r.watchOne(other, r.join(s, queue))
+	if l, ok := s.(driver.PlainLocker); ok {
+		_, _, err := l.TryCreate(r.ctx, name, nil)
+		require.NoError(r, err)
+	}
+	require.NoError(r, s.Close(r.ctx))
+	require.NoError(r, goleak.Find(before), "goroutines are left")
+	require.Empty(r, r.list(other, queue), "nodes are left")
+	require.Contains(r, gone, r.event(watch))
+	if l, ok := other.(driver.PlainLocker); ok {
+		_, created, err := l.TryCreate(r.ctx, name, nil)
+		require.NoError(r, err)
+		require.True(r, created, "the node of a plain lock is left")
+	}
+	require.NoError(r, s.Close(r.ctx), "it may be called again")
+}
+
+func closeDuringCalls(r *run) {
+	other := r.connect()
+	before := goleak.IgnoreCurrent()
+	s := r.connect()
+	on := r.newThings(s, other)
+	var calling sync.WaitGroup
+	begun := make(chan struct{}, 10)
+	for range cap(begun) {
+		calling.Go(func() { // ends with the session
+			begun <- struct{}{}
+			for {
+				joined, err := s.Join(r.ctx, on.queue, driver.Request{Kind: driver.Exclusive})
+				if err == nil {
+					err = s.Leave(r.ctx, on.queue, joined.Node)
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	for range cap(begun) {
+		<-begun
+	}
+	require.NoError(r, s.Close(r.ctx))
+	calling.Wait()
+	require.NoError(r, goleak.Find(before), "goroutines are left")
+	require.Equal(r, []driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
+}
+
+func closeDuringOutage(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, queue := r.connect(), r.name()
+	r.join(s, queue)
+	resume := r.pause(s)
+	ctx, cancel := r.shortly()
+	defer cancel()
+	_ = s.Close(ctx)
+	ends, _ := ctx.Deadline()
+	require.Less(r, time.Since(ends), r.late()+time.Second, "the context bounds the wait for the service")
+	require.True(r, isClosed(s.Done()))
+	require.ErrorIs(r, s.Ping(r.ctx), driver.ErrSessionLost)
+	resume()
+	other := r.connect()
+	r.until("its nodes are gone", func() bool { return len(r.list(other, queue)) == 0 })
+}

@@ -1,0 +1,192 @@
+package drivertest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// gone are the events of a node that another session has removed, while the connection
+// may break.
+var gone = []driver.Event{driver.Deleted, driver.Unnoticed, driver.Interrupted}
+
+// notDeleted are the events of a node of the session itself that the session has not
+// removed.
+var notDeleted = []driver.Event{driver.Missing, driver.Unnoticed, driver.Interrupted}
+
+func watchForNothingElse(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	node := r.join(other, queue)
+	before := r.join(other, queue)
+	w := r.watchOne(s, node)
+	require.Zero(r, w.Fired())
+	require.Equal(r, data, string(w.Data))
+	require.False(r, w.Revoked)
+	r.leave(other, before)
+	r.leave(s, r.join(s, queue))
+	r.leave(other, r.join(other, r.name()))
+	_, err := other.Data(r.ctx, queue, node.Node)
+	require.NoError(r, err)
+	r.list(s, queue)
+	require.Zero(r, w.Fired(), "the node has not changed")
+	r.leave(other, node)
+	require.Equal(r, driver.Deleted, r.event(w))
+	listed, err := s.List(r.ctx, queue)
+	require.NoError(r, err)
+	require.Empty(r, listed, "what was told is seen")
+}
+
+func watchGone(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	gone, there := r.join(other, queue), r.join(other, queue)
+	r.leave(other, gone)
+	watches := r.watch(s, gone, there)
+	require.Equal(r, driver.Missing, watches[0].Fired())
+	require.Zero(r, watches[0].Created)
+	require.Zero(r, watches[1].Fired())
+	require.Equal(r, driver.Missing, r.watchOne(other, gone).Fired())
+}
+
+func watchTogether(r *run) {
+	const n = 10
+	owner, sessions := r.connect(), r.connectAll(4)
+	queue := r.name()
+	var nodes []driver.Located
+	for range n {
+		nodes = append(nodes, r.join(owner, queue))
+	}
+	watches := make([][]*driver.Watch, 4*n)
+	r.together(4*n, func(i int) (err error) { // while the nodes leave
+		if i < n {
+			err = owner.Leave(r.ctx, queue, nodes[i].Node)
+		}
+		if err == nil {
+			watches[i], err = sessions[i%4].Watch(r.ctx, queue, nodesOf(nodes)...)
+		}
+		return err
+	})
+	for _, each := range watches {
+		for _, w := range each {
+			require.Contains(r, []driver.Event{driver.Deleted, driver.Missing}, r.event(w))
+		}
+	}
+}
+
+func watchDuringOutage(r *run) {
+	r.need("Pause", r.Pause != nil)
+	s, other, queue := r.connect(), r.connect(), r.name()
+	node := r.join(other, queue)
+	w := r.watchOne(s, node)
+	resume := r.pause(s)
+	ctx, cancel := r.shortly()
+	_ = other.Leave(ctx, queue, node.Node) // continues if the service is silent
+	cancel()
+	resume()
+	require.Contains(r, gone, r.event(w))
+}
+
+func watchLostEvent(r *run) {
+	r.need("LoseEvent", r.LoseEvent != nil)
+	s, other, queue := r.connect(), r.connect(), r.name()
+	node := r.join(other, queue)
+	w := r.watchOne(s, node)
+	r.LoseEvent(s)
+	r.leave(other, node)
+	require.Contains(r, gone, r.event(w))
+}
+
+// eventsInOrder has nodes of several sessions removed, each after the one before it. So a
+// watch that has fired shows that all before it must have.
+func eventsInOrder(r *run) {
+	const n = 60
+	owners, watchers := r.connectAll(3), r.connectAll(3)
+	queue := r.name()
+	var nodes []driver.Located
+	for i := range n {
+		nodes = append(nodes, r.join(owners[i%3], queue))
+	}
+	all := make([][]*driver.Watch, len(watchers))
+	for i, s := range watchers {
+		all[i] = slices.Concat(r.watch(s, nodes[:n/2]...), r.watch(s, nodes[n/2:]...))
+	}
+	r.together(1+len(watchers), func(i int) error {
+		if i == len(watchers) {
+			for i, node := range nodes {
+				if err := owners[i%3].Leave(r.ctx, queue, node.Node); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		for watches := all[i]; ; r.nap() {
+			last := n - 1 // that has fired
+			for last >= 0 && watches[last].Fired() == 0 {
+				last--
+			}
+			for before := range max(0, last) {
+				if watches[before].Fired() == 0 {
+					return fmt.Errorf("node %d was removed before node %d, and its watch fires later", before, last)
+				}
+			}
+			if last == n-1 {
+				return nil
+			}
+			if err := r.ctx.Err(); err != nil {
+				return fmt.Errorf("the watches do not fire: %w", err)
+			}
+		}
+	})
+}
+
+func deletedOthers(r *run) {
+	s, owner, queue := r.connect(), r.connect(), r.name()
+	left, closed := r.join(owner, queue), r.join(owner, queue)
+	watches := r.watch(s, left, closed)
+	r.leave(owner, left)
+	require.Contains(r, gone, r.event(watches[0]))
+	require.NoError(r, owner.Close(r.ctx))
+	require.Contains(r, gone, r.event(watches[1]))
+	require.Empty(r, r.list(s, queue))
+}
+
+func deletedOwn(r *run) {
+	s, queue := r.connect(), r.name()
+	node, next := r.join(s, queue), r.join(s, queue)
+	watches := r.watch(s, node, next)
+	r.leave(s, node)
+	require.Contains(r, gone, r.event(watches[0]))
+	require.Zero(r, watches[1].Fired())
+}
+
+func deletedOwnRemoved(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	node := r.join(s, queue)
+	w := r.watchOne(s, node)
+	r.remove(other, node)
+	require.Contains(r, notDeleted, r.event(w), "the session has not removed it")
+}
+
+func deletedOwnSession(r *run) {
+	for _, end := range []func(s driver.Session){
+		func(s driver.Session) { require.NoError(r, s.Close(r.ctx)) },
+		r.Expire,
+	} {
+		if end == nil {
+			r.Log("not proved for an expired session: it needs Options.Expire")
+			continue
+		}
+		s, queue := r.connect(), r.name()
+		var nodes []driver.Located
+		for range 20 {
+			nodes = append(nodes, r.join(s, queue))
+		}
+		watches := r.watch(s, nodes...)
+		end(s)
+		for _, w := range watches {
+			require.Contains(r, notDeleted, r.event(w), "the session has not removed it")
+		}
+	}
+}

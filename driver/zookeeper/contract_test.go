@@ -1,0 +1,103 @@
+package zookeeper_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/drivertest"
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/zktest"
+)
+
+// The driver keeps the laws of package driver, whatever the names of nodes.
+func TestLaws(t *testing.T) {
+	for _, layout := range everyLayout {
+		t.Run(fmt.Sprint(layout), func(t *testing.T) {
+			if locktest.Embedded() {
+				drivertest.RunInBubbles(t, func(t *testing.T) (driver.Connector, drivertest.Options) {
+					return contract(t, layout, zktest.StartBubble(t))
+				})
+				return
+			}
+			b := locktest.New(t)
+			p := b.Proxy()
+			cfg := b.Config()
+			cfg.Layout = layout
+			drivertest.Run(t, connector(t, cfg), faults(t, p, b.Chroot))
+		})
+	}
+}
+
+// It keeps them in an ensemble whose followers are behind the leader.
+func TestLawsWithSlowFollowers(t *testing.T) {
+	locktest.Once(t)
+	drivertest.RunInBubbles(t, func(t *testing.T) (driver.Connector, drivertest.Options) {
+		s := zktest.StartBubble(t, zktest.Members(3))
+		for member := range s.Members() {
+			if member+1 != s.Leader() {
+				require.NoError(t, s.SlowMember(member+1, time.Duration(1+member)*time.Millisecond))
+			}
+		}
+		return contract(t, zookeeper.LayoutCurator, s)
+	})
+}
+
+func contract(t *testing.T, layout zookeeper.Layout, s *zktest.Server) (driver.Connector, drivertest.Options) {
+	const chroot = "/locks"
+	c := connector(t, zookeeper.Config{Servers: s.Members(), Dial: s.Dial, Chroot: chroot, Layout: layout, SessionTimeout: timeout})
+	options := faults(t, s, chroot)
+	options.Remove = func(queue string, node driver.Node) {
+		path := chroot + "/" + queue
+		if node.Kind != driver.Plain {
+			path += "/" + node.Name
+		}
+		require.NoError(t, s.Delete(path))
+	}
+	return c, options
+}
+
+const timeout = 5 * time.Second
+
+func connector(t *testing.T, cfg zookeeper.Config) driver.Connector {
+	c, err := zookeeper.NewConnector(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// faults returns the ways to cause what the laws are about.
+func faults(t *testing.T, s zktest.FaultInjector, chroot string) drivertest.Options {
+	of := func(session driver.Session) zktest.Selector {
+		return zktest.Selector{Session: session.(*zookeeper.Session).ID()}
+	}
+	var lost *zktest.Fault
+	return drivertest.Options{
+		Timeout: timeout,
+		Expire:  func(session driver.Session) { require.NoError(t, s.ExpireSession(of(session).Session)) },
+		Pause: func(session driver.Session) (resume func()) {
+			s.Partition(of(session), zktest.Both)
+			return s.Heal
+		},
+		LoseReply: func(session driver.Session) {
+			if lost != nil {
+				lost.Remove() // if the last call sent nothing
+			}
+			lost = s.Inject(zktest.Rule{Match: zktest.Match{Selector: of(session), Prefix: chroot + "/"}, Do: zktest.DropAfterApply()})
+		},
+		LoseEvent: func(session driver.Session) {
+			s.Inject(zktest.Rule{Match: zktest.Match{Selector: of(session), Ops: []zktest.Op{zktest.OpEvent}}, Do: zktest.Swallow()})
+		},
+		Refuse: func(session driver.Session) (allow func()) {
+			f := s.Inject(zktest.Rule{
+				Match: zktest.Match{Selector: of(session), Ops: []zktest.Op{zktest.OpDelete, zktest.OpMulti}, Prefix: chroot + "/"},
+				Times: zktest.Always, Do: zktest.FailWith(zktest.ErrNoAuth),
+			})
+			return f.Remove
+		},
+	}
+}
