@@ -271,6 +271,7 @@ func contextBounds(r *run) {
 
 func closeLeavesNothing(r *run) {
 	other := r.connect()
+	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
 	before := goleak.IgnoreCurrent()
 	s, queue, name := r.connect(), r.name(), r.name()
 	for range 10 {
@@ -295,6 +296,7 @@ func closeLeavesNothing(r *run) {
 
 func closeDuringCalls(r *run) {
 	other := r.connect()
+	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
 	before := goleak.IgnoreCurrent()
 	s := r.connect()
 	on := r.newThings(s, other)

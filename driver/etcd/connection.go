@@ -27,6 +27,7 @@ type connection struct {
 	kv       clientv3.KV
 	leases   pb.LeaseClient
 	watching pb.WatchClient
+	alive    pb.Lease_LeaseKeepAliveClient
 
 	ctx  context.Context // ends with the connection; its cause says why
 	fail context.CancelCauseFunc
@@ -76,6 +77,17 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	to.kv = clientv3.NewKVFromKVClient(pb.NewKVClient(remote), client)
 	to.leases, to.watching = pb.NewLeaseClient(remote), pb.NewWatchClient(remote)
 	to.watches = newWatches(to)
+	limit, cancel := context.WithTimeoutCause(ctx, within, errSilent)
+	defer cancel()
+	stop := context.AfterFunc(limit, func() { to.fail(context.Cause(limit)) })
+	to.alive, err = to.leases.LeaseKeepAlive(to.ctx) // waits for the connection
+	if !stop() {
+		err = context.Cause(limit)
+	}
+	if err != nil {
+		to.close(err)
+		return nil, fmt.Errorf("etcd: connecting to %s: %w", endpoint, connectError(errors.Join(err, dialError)))
+	}
 	return to, nil
 }
 

@@ -77,15 +77,11 @@ func (s *Session) prove(conn *connection) error {
 	if err := s.proveBy(ctx, conn, ttl/4); err != nil {
 		return err
 	}
-	stream, err := conn.leases.LeaseKeepAlive(ctx)
-	if err != nil {
-		return err
-	}
 	timer := time.NewTimer(ttl)
 	defer timer.Stop()
 	for {
 		round := s.proving.begin(s.clock.Skew())
-		if err := s.keepAlive(ctx, conn, stream, ttl/4); err != nil {
+		if err := s.keepAlive(conn, ttl/4); err != nil {
 			return err
 		}
 		if err := s.proveBy(ctx, conn, ttl/4); err != nil {
@@ -119,15 +115,15 @@ func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Dur
 	return nil
 }
 
-// keepAlive sends a keep-alive, whose answer is the next one of the stream.
-func (s *Session) keepAlive(ctx context.Context, conn *connection, stream pb.Lease_LeaseKeepAliveClient, within time.Duration) error {
+// keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in order.
+func (s *Session) keepAlive(conn *connection, within time.Duration) error {
 	sent := s.clock.Now()
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)}); err != nil {
+	if err := conn.alive.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)}); err != nil {
 		return err
 	}
 	late := time.AfterFunc(within, func() { conn.fail(errSilent) })
 	defer late.Stop()
-	got, err := stream.Recv()
+	got, err := conn.alive.Recv()
 	if err != nil {
 		return err
 	}

@@ -131,8 +131,9 @@ func (s *Session) Forget(ctx context.Context, name string, keys ...string) error
 // key has the time at which old ones were last removed.
 func (s *Session) ForgetOld(ctx context.Context, r driver.Record, keep time.Duration) error {
 	marker := s.prefix + forgotten + "/" + r.Name
+	first := append(clientv3.WithFirstCreate(), clientv3.WithPrefix())
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
-		got, err := conn.kv.Txn(ctx).Then(clientv3.OpGet(s.recordKey(r)), clientv3.OpGet(marker)).Commit()
+		got, err := conn.kv.Txn(ctx).Then(clientv3.OpGet(s.recordKey(r)), clientv3.OpGet(marker), clientv3.OpGet(s.recordsOf(r.Name), first...)).Commit()
 		if err != nil {
 			return err
 		}
@@ -141,8 +142,11 @@ func (s *Session) ForgetOld(ctx context.Context, r driver.Record, keep time.Dura
 		if given == nil {
 			return nil
 		}
-		now := s.record(r.Name, given).Finished
-		if last != nil && now.Sub(s.record(r.Name, last).Finished) < keep/4 {
+		now, since := s.record(r.Name, given).Finished, last
+		if since == nil {
+			since = only(all[2].kvs) // before which there was nothing to remove
+		}
+		if now.Sub(s.record(r.Name, since).Finished) < keep/4 {
 			return nil
 		}
 		mark := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(marker), "=", 0)}
@@ -150,7 +154,7 @@ func (s *Session) ForgetOld(ctx context.Context, r driver.Record, keep time.Dura
 			mark[0] = clientv3.Compare(clientv3.ModRevision(marker), "=", last.ModRevision)
 		}
 		marked, err := conn.kv.Txn(ctx).If(mark...).Then(clientv3.OpPut(marker, string(recordValue(now, nil)))).Commit()
-		if err != nil || !marked.Succeeded || last == nil { // without a mark there was nothing to remove yet
+		if err != nil || !marked.Succeeded { // another caller removes them
 			return err
 		}
 		records, err := conn.kv.Get(ctx, s.recordsOf(r.Name), clientv3.WithPrefix())

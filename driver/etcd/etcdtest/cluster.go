@@ -3,11 +3,16 @@
 package etcdtest
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +31,8 @@ type Cluster struct {
 
 type member struct {
 	server  *embed.Etcd
-	clients *Proxy // what clients connect to
+	clients *Proxy // what clients connect to, behind which is
+	relay   *Relay
 }
 
 // Start starts a cluster, which stops when the test ends.
@@ -58,7 +64,10 @@ func run(dir string, members int) (c *Cluster, err error) {
 	for i, cfg := range configs {
 		m := &member{}
 		client, peer := addresses[2*i], addresses[2*i+1]
-		if m.clients, err = newProxy(client); err != nil {
+		if m.relay, err = newRelay(client); err != nil {
+			return nil, err
+		}
+		if m.clients, err = newProxy(m.relay.Addr()); err != nil {
 			return nil, err
 		}
 		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls(client), urls(m.clients.Addr())
@@ -96,6 +105,7 @@ func urls(address string) []url.URL { return []url.URL{{Scheme: "http", Host: ad
 func (c *Cluster) stop() {
 	for _, m := range c.members {
 		m.clients.Close()
+		m.relay.Close()
 	}
 	for _, m := range c.members {
 		if m.server != nil {
@@ -118,6 +128,14 @@ func freeAddresses(n int) (all []string, err error) {
 
 // Clients returns the proxy between clients and a member.
 func (c *Cluster) Clients(member int) *Proxy { return c.members[member].clients }
+
+// SetFault has a function decide about every message between clients and members, or none
+// if it is nil.
+func (c *Cluster) SetFault(fault func(Message) Action) {
+	for _, m := range c.members {
+		m.relay.SetFault(fault)
+	}
+}
 
 // Isolate cuts a member off from the others, but not from its clients, until heal is
 // called. It still passes keep-alives of leases on, which servers do not send in the way of
@@ -152,4 +170,63 @@ func (c *Cluster) Endpoints() (all []string) {
 		all = append(all, m.clients.Addr())
 	}
 	return all
+}
+
+// serveFor has the process run a cluster of that many members, if the variable is set, write
+// its endpoints, and stop when its input ends.
+const serveFor = "LOCKPOOL_ETCDTEST_MEMBERS"
+
+// Serve runs a cluster if another process has started this one with [StartProcess]. Call it
+// in TestMain.
+func Serve() {
+	n, err := strconv.Atoi(os.Getenv(serveFor))
+	if err != nil {
+		return
+	}
+	dir, err := os.MkdirTemp("", "etcdtest")
+	if err == nil {
+		var c *Cluster
+		if c, err = run(dir, n); err == nil {
+			fmt.Println(strings.Join(c.Endpoints(), ","))
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			c.stop()
+		}
+		_ = os.RemoveAll(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// StartProcess starts a cluster in a process of its own, which is this program again, and
+// returns its endpoints. The process stops when the test ends, or this one.
+func StartProcess(t testing.TB, members int) (endpoints []string) {
+	t.Helper()
+	server := exec.Command(os.Args[0])
+	server.Env = append(os.Environ(), fmt.Sprint(serveFor, "=", members))
+	server.Stderr = os.Stderr
+	in, err := server.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		if err := server.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(line), ",")
 }
