@@ -43,7 +43,6 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	to := &connection{endpoint: endpoint}
 	to.ctx, to.fail = context.WithCancelCause(context.Background())
 	var once sync.Once
-	var dialError error
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{endpoint}, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password,
 		Context: to.ctx, DialTimeout: within, MaxUnaryRetries: 1, Logger: zap.NewNop(),
@@ -58,7 +57,6 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 					}
 				}
 				if conn, err = dial(ctx, endpoint); err != nil {
-					dialError = err
 					to.fail(err)
 				}
 			})
@@ -70,7 +68,7 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	})
 	if err != nil {
 		to.fail(err)
-		return nil, fmt.Errorf("etcd: connecting to %s: %w", endpoint, connectError(errors.Join(err, dialError)))
+		return nil, fmt.Errorf("etcd: connecting to %s: %w", endpoint, connectError(errors.Join(err, context.Cause(to.ctx))))
 	}
 	to.client = client
 	remote := client.ActiveConnection()
@@ -86,7 +84,7 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	}
 	if err != nil {
 		to.close(err)
-		return nil, fmt.Errorf("etcd: connecting to %s: %w", endpoint, connectError(errors.Join(err, dialError)))
+		return nil, fmt.Errorf("etcd: connecting to %s: %w", endpoint, connectError(errors.Join(err, context.Cause(to.ctx))))
 	}
 	return to, nil
 }

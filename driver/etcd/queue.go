@@ -180,19 +180,17 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 func (s *Session) leave(queue string, node driver.Node) error {
 	key := s.key(queue, node)
 	s.own.leaving(key)
-	var at int64 // the revision at which it was removed, if this call has done that
-	gone := false
+	gone, byUs := false, false
 	maybe, err := s.try(context.Background(), func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node)).Then(clientv3.OpDelete(key)).Commit()
 		if err != nil {
 			return err
 		}
-		if gone = !got.Succeeded; !gone {
-			at = got.Header.Revision
-		}
+		byUs = got.Succeeded
+		gone = !byUs
 		return nil
 	})
-	s.own.left(s, key, createdAt(node), at)
+	s.own.left(s, watchedNode{queue, node}, byUs)
 	if err == nil && gone && !maybe {
 		return driver.ErrRemoved
 	}

@@ -45,11 +45,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, ke
 		},
 	}.commit(ctx)
 	if !keep {
-		at := int64(0)
-		if done && got != nil {
-			at = got[0].revision
-		}
-		s.own.left(s, key, createdAt(node), at)
+		s.own.left(s, watchedNode{queue, node}, done)
 	}
 	switch {
 	case late:

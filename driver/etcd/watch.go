@@ -1,9 +1,9 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +26,7 @@ import (
 //
 // Events of different keys come in any order. So before an event is told, the other nodes
 // of its queue that the session watches are read from the same member, at a revision that
-// is not older, and those that are gone are told first.
+// is not older; if one of them is gone, its event is awaited, and told in its order.
 type watches struct {
 	conn *connection
 
@@ -56,6 +56,7 @@ type watched struct {
 	id    int64
 	key   string
 	own   *Session // if it is a node of the session that watches it
+	left  bool     // the session has removed it
 	watch *driver.Watch
 
 	created chan struct{} // closed when the server has said at which revision it begins, or has refused
@@ -175,30 +176,25 @@ func isBelow(prefix string, kv *mvccpb.KeyValue) bool {
 // add adds an event to those that are told. It is called with mu held.
 func (ws *watches) add(e event) {
 	ws.events = append(ws.events, e)
+	ws.again()
+}
+
+// again has the events looked at once more.
+func (ws *watches) again() {
 	select {
 	case ws.tell <- struct{}{}:
 	default:
 	}
 }
 
-// left is called when a node that the session has created was removed by it at a revision,
-// or is gone otherwise if that is 0.
-func (ws *watches) left(key string, created, at int64) {
+// left is called when Leave has removed a node of the session.
+func (ws *watches) left(n watchedNode) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	for _, w := range ws.byNode {
-		if w.key == key && createdAt(w.node) == created {
-			if what := driver.Missing; at > 0 {
-				ws.add(event{w, driver.Deleted + ownLeft, at})
-			} else {
-				ws.add(event{w, what, 0})
-			}
-		}
+	if w := ws.byNode[n]; w != nil {
+		w.left = true
 	}
 }
-
-// ownLeft distinguishes the removal of an own node by Leave from the event of its key.
-const ownLeft = 100
 
 // watch watches nodes.
 func (ws *watches) watch(ctx context.Context, s *Session, queue string, nodes []driver.Node) ([]*driver.Watch, error) {
@@ -271,10 +267,12 @@ func (ws *watches) beginAll(s *Session, added []*watched) (err error) {
 		if err != nil {
 			ws.mu.Lock()
 			for _, w := range added {
-				ws.forget(w)
-				w.refused = err
-				w.watch.Fire(driver.Interrupted)
-				close(w.ready)
+				if w.read == 0 {
+					ws.forget(w)
+					w.refused = err
+					w.watch.Fire(driver.Interrupted)
+					close(w.ready)
+				}
 			}
 			ws.mu.Unlock()
 		}
@@ -363,10 +361,7 @@ func (ws *watches) settle(s *Session, w *watched, kv *mvccpb.KeyValue, revision 
 		ws.forget(w)
 	}
 	close(w.ready)
-	select { // there may be events
-	case ws.tell <- struct{}{}:
-	default:
-	}
+	ws.again() // there may be events
 }
 
 // forget ends a watch. It is called with mu held.
@@ -400,95 +395,90 @@ func (ws *watches) tellEvents() {
 	}
 }
 
-// tellAll fires the watches of which there are events, and before them those of the same
-// queues whose nodes were gone when these happened.
+// tellAll fires the watches of which there are events, in the order of the revisions. It
+// tells nothing before it knows all that was removed until then.
 func (ws *watches) tellAll() error {
 	ws.mu.Lock()
-	events := ws.events
-	ws.events = nil
-	var told []event
-	since := map[string]int64{} // the newest event of each queue
-	for _, e := range events {
-		switch {
-		case ws.byID[e.of.id] != e.of: // it has fired
-		case e.of.read == 0: // not before it has been read
-			ws.events = append(ws.events, e)
-		case e.revision > e.of.read || e.what == driver.Missing:
-			if e.what == driver.Deleted && e.of.own != nil {
-				if ws.ownGone(&e) {
-					continue
-				}
-			}
-			told = append(told, e)
-			since[e.of.queue] = max(since[e.of.queue], e.revision)
-		}
-	}
-	happened := map[*watched]bool{}
-	for _, e := range told {
-		happened[e.of] = true
-	}
-	var others []*watched
-	newest := int64(0)
-	if len(told) > 0 {
-		for w := range maps.Values(ws.byNode) {
-			if since[w.queue] > 0 && w.read > 0 && !happened[w] && w.node != (driver.Node{}) && w.node.Name != driver.Limit {
-				others = append(others, w)
-			}
-		}
-		for _, at := range since {
-			newest = max(newest, at)
-		}
-	}
+	newest, others := ws.due()
 	ws.mu.Unlock()
+	if newest == 0 {
+		return nil
+	}
+	until := newest // the revision until which all removals are known
+	var gone []*watched
 	for chunk := range slices.Chunk(others, mostChecked) {
 		for {
 			kvs, revision, err := ws.readKeys(ws.conn.ctx, chunk)
 			if err != nil {
 				return err
 			}
-			if revision < newest { // an event is told before it is visible to reads
+			if revision < newest { // an event is sent before it is visible to reads
 				time.Sleep(time.Millisecond)
 				continue
 			}
-			ws.mu.Lock()
 			for i, w := range chunk {
 				if kvs[i] == nil || kvs[i].CreateRevision != createdAt(w.node) {
-					ws.fire(w, driver.Missing)
+					gone = append(gone, w)
 				}
 			}
-			ws.mu.Unlock()
 			break
 		}
 	}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	for _, e := range told {
-		if e.what > ownLeft {
-			e.what -= ownLeft
+	slices.SortStableFunc(ws.events, func(a, b event) int { return cmp.Compare(a.revision, b.revision) })
+	for _, w := range gone {
+		at := slices.IndexFunc(ws.events, func(e event) bool { return e.of == w && e.what == driver.Deleted })
+		if at < 0 && ws.byID[w.id] == w {
+			return nil // until its event comes
 		}
-		ws.fire(e.of, e.what)
+		if at >= 0 {
+			until = max(until, ws.events[at].revision)
+		}
 	}
+	ws.events = slices.DeleteFunc(ws.events, func(e event) bool {
+		switch {
+		case ws.byID[e.of.id] != e.of || e.of.read >= e.revision: // it has fired, or its key was read later
+			return true
+		case e.of.read == 0, e.revision > until:
+			return false
+		case e.what == driver.Deleted && e.of.own != nil && !e.of.left:
+			if e.of.own.own.isLeaving(e.of.key) { // Leave will know whether it was that
+				until = 0
+				return false
+			}
+			e.what = driver.Missing
+		}
+		e.of.watch.Fire(e.what)
+		ws.forget(e.of)
+		return true
+	})
 	return nil
 }
 
-// ownGone is called for the removal of a node of the session. It changes the event to
-// Missing unless the session is removing it, and reports whether Leave is to tell it. It is
+// due returns the newest revision of an event that can be told, or 0 if there is none, and
+// the nodes that are watched in the same queues and of whose removal there is no event. It is
 // called with mu held.
-func (ws *watches) ownGone(e *event) bool {
-	s := e.of.own
-	if s.own.isLeaving(e.of.key) {
-		return true
+func (ws *watches) due() (newest int64, others []*watched) {
+	queues, removed := map[string]bool{}, map[*watched]bool{}
+	for _, e := range ws.events {
+		if e.what == driver.Deleted {
+			removed[e.of] = true
+		}
+		if ws.byID[e.of.id] == e.of && e.of.read > 0 {
+			newest = max(newest, e.revision)
+			queues[e.of.queue] = true
+		}
 	}
-	e.what = driver.Missing
-	return false
-}
-
-// fire fires a watch. It is called with mu held.
-func (ws *watches) fire(w *watched, what driver.Event) {
-	if ws.byID[w.id] == w {
-		w.watch.Fire(what)
-		ws.forget(w)
+	if newest == 0 {
+		return 0, nil
 	}
+	for _, w := range ws.byNode {
+		if queues[w.queue] && w.read > 0 && !removed[w] && w.node != (driver.Node{}) && w.node.Name != driver.Limit {
+			others = append(others, w)
+		}
+	}
+	return newest, others
 }
 
 // ownNodes are the keys that the session is removing.
@@ -512,19 +502,22 @@ func (o *ownNodes) isLeaving(key string) bool {
 	return o.keys[key] > 0
 }
 
-// left ends the removal of a node, which the session has removed at a revision unless that
-// is 0.
-func (o *ownNodes) left(s *Session, key string, created, at int64) {
+// left ends the removal of a node. byUs tells whether the session has certainly removed it.
+func (o *ownNodes) left(s *Session, n watchedNode, byUs bool) {
 	s.mu.Lock()
 	conn := s.current
 	s.mu.Unlock()
-	if conn != nil {
-		conn.watches.left(key, created, at)
+	if conn != nil && byUs {
+		conn.watches.left(n)
 	}
+	key := s.key(n.queue, n.node)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.keys[key]--; o.keys[key] == 0 {
 		delete(o.keys, key)
+	}
+	if conn != nil {
+		conn.watches.again()
 	}
 }
 

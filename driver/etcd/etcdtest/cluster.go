@@ -137,6 +137,19 @@ func (c *Cluster) SetFault(fault func(Message) Action) {
 	}
 }
 
+// Pause stops all messages of a session until resume is called. They are kept.
+func (c *Cluster) Pause(session string) (resume func()) {
+	var all []func()
+	for _, m := range c.members {
+		all = append(all, m.relay.Pause(session))
+	}
+	return func() {
+		for _, resume := range all {
+			resume()
+		}
+	}
+}
+
 // Isolate cuts a member off from the others, but not from its clients, until heal is
 // called. It still passes keep-alives of leases on, which servers do not send in the way of
 // all else.

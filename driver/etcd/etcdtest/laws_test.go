@@ -55,10 +55,7 @@ func (c *Cluster) options(t *testing.T) drivertest.Options {
 			_, err = admin.Revoke(t.Context(), clientv3.LeaseID(id))
 			require.NoError(t, err)
 		},
-		Pause: func(driver.Session) (resume func()) {
-			c.Clients(0).Cut()
-			return c.Clients(0).Heal
-		},
+		Pause: func(s driver.Session) (resume func()) { return c.Pause(s.Info().ID) },
 		LoseReply: func(s driver.Session) {
 			id, lost := s.Info().ID, false
 			c.SetFault(func(m Message) Action {

@@ -25,6 +25,9 @@ type Relay struct {
 	member   *grpc.ClientConn
 
 	mu       sync.Mutex
+	resumed  *sync.Cond
+	paused   map[string]bool // by session
+	closed   bool
 	fault    func(Message) Action
 	conns    map[string]net.Conn // by the client's address
 	sessions map[string]string   // by the client's address
@@ -60,7 +63,8 @@ func newRelay(target string) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{conns: map[string]net.Conn{}, sessions: map[string]string{}}
+	r := &Relay{conns: map[string]net.Conn{}, sessions: map[string]string{}, paused: map[string]bool{}}
+	r.resumed = sync.NewCond(&r.mu)
 	r.listener = relayListener{l, r}
 	if r.member, err = grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		_ = l.Close()
@@ -76,6 +80,10 @@ func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
 // Close stops the relay.
 func (r *Relay) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.resumed.Broadcast()
+	r.mu.Unlock()
 	r.server.Stop()
 	_ = r.member.Close()
 }
@@ -86,6 +94,18 @@ func (r *Relay) SetFault(fault func(Message) Action) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fault = fault
+}
+
+// Pause stops all messages of a session until resume is called. They are kept.
+func (r *Relay) Pause(session string) (resume func()) {
+	set := func(paused bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.paused[session] = paused
+		r.resumed.Broadcast()
+	}
+	set(true)
+	return func() { set(false) }
 }
 
 // relayListener keeps the connections, so that they can be broken.
@@ -110,6 +130,9 @@ func (r *Relay) decide(client, method string, reply bool, data []byte) Action {
 	defer r.mu.Unlock()
 	if found := sessionKey.FindSubmatch(data); found != nil && !reply {
 		r.sessions[client] = string(found[1])
+	}
+	for r.paused[r.sessions[client]] && !r.closed {
+		r.resumed.Wait()
 	}
 	if r.fault == nil {
 		return Pass
