@@ -119,5 +119,5 @@ func TestNestedLockThatIsFreeAllocatesLittle(t *testing.T) {
 		_, w := h.beginNested(t.Context(), a, l.hold.tenancy.session)
 		w.joined(driver.Node{Name: "node"})
 		w.end()
-	}), 17.)
+	}), 19.) // 17, and more when the race detector drops what a pool has
 }
