@@ -213,6 +213,10 @@ func Sequence(node string) string { return node[max(0, len(node)-10):] }
 func (b *Bench) Contenders(path string) (found []string) {
 	full := "/" + strings.Trim(b.Chroot+path, "/")
 	children, _, err := b.Admin.Children(full)
+	for until := time.Now().Add(Patience); err == zk.ErrNoServer && time.Now().Before(until); {
+		time.Sleep(100 * time.Millisecond) // the client gives up when it has tried each server once
+		children, _, err = b.Admin.Children(full)
+	}
 	if err == zk.ErrNoNode {
 		return nil
 	}
