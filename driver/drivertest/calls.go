@@ -16,7 +16,7 @@ type things struct {
 	own, other       driver.Located // nodes in one queue, of the session that calls and of another one
 	queue            string         // theirs
 	plain, semaphore string         // free names
-	record           driver.Record  // that does not exist
+	record           driver.Record  // that does not exist, of a name with another one
 }
 
 // newThings returns things for a call of s.
@@ -25,7 +25,10 @@ func (r *run) newThings(s, other driver.Session) things {
 	queue := r.name()
 	on := things{queue: queue, own: r.join(s, queue), other: r.join(other, queue), plain: r.name(), semaphore: r.name()}
 	require.NoError(r, s.Ping(r.ctx))
-	on.record = driver.Record{Name: "drivertest", Key: r.key(), Data: []byte(r.name())}
+	if rec, ok := other.(driver.Recorder); ok {
+		on.record = r.newRecord(rec)
+		r.records(other, on.record.Name, "another") // so nothing else is missing when the record is to be created
+	}
 	return on
 }
 
@@ -139,7 +142,7 @@ func (r *run) unchanged(s driver.Session, on things) {
 	if l, ok := s.(driver.Recorder); ok {
 		_, found, err := l.Record(r.ctx, on.record.Name, on.record.Key)
 		require.NoError(r, err)
-		require.False(r, found)
+		require.False(r, found, "a record was created")
 	}
 }
 

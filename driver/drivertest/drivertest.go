@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/bubble"
 )
 
 // Options say what is to be known of a service, and how to cause faults. What needs a field
@@ -59,6 +63,7 @@ func Run(t *testing.T, connector driver.Connector, options Options) {
 func RunInBubbles(t *testing.T, start func(t *testing.T) (driver.Connector, Options)) {
 	runAll(t, func(t *testing.T, prove func(*run)) {
 		synctest.Test(t, func(t *testing.T) {
+			t.Cleanup(bubble.Enter())
 			connector, options := start(t)
 			r := newRun(t, connector, options)
 			r.bubble = true
@@ -261,6 +266,35 @@ func nodesOf(located []driver.Located) (nodes []driver.Node) {
 		nodes = append(nodes, n.Node)
 	}
 	return nodes
+}
+
+// goroutines are the stacks of all goroutines, by their numbers.
+func goroutines() map[string]string {
+	buffer := make([]byte, 1<<20)
+	n := runtime.Stack(buffer, true)
+	for ; n == len(buffer); n = runtime.Stack(buffer, true) {
+		buffer = make([]byte, 2*len(buffer))
+	}
+	all := map[string]string{}
+	for stack := range strings.SplitSeq(string(buffer[:n]), "\n\n") {
+		number, _, _ := strings.Cut(strings.TrimPrefix(stack, "goroutine "), " ")
+		all[number] = stack
+	}
+	return all
+}
+
+// noneSince requires that there are no goroutines but those that were there before. One that
+// has done its work, or the service's end of a connection, may need a moment to end.
+func (r *run) noneSince(before map[string]string) {
+	r.Helper()
+	for end := time.Now().Add(time.Second); ; r.nap() {
+		left := goroutines()
+		maps.DeleteFunc(left, func(number, _ string) bool { return before[number] != "" })
+		if len(left) == 0 {
+			return
+		}
+		require.True(r, time.Now().Before(end), "goroutines are left: %v", left)
+	}
 }
 
 // isClosed reports whether a channel is closed.

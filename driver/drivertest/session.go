@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/lockpool/lockpool/driver"
 )
@@ -272,7 +271,7 @@ func contextBounds(r *run) {
 func closeLeavesNothing(r *run) {
 	other := r.connect()
 	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
-	before := goleak.IgnoreCurrent()
+	before := goroutines()
 	s, queue, name := r.connect(), r.name(), r.name()
 	for range 10 {
 		r.watchOne(s, r.join(s, queue))
@@ -283,7 +282,7 @@ func closeLeavesNothing(r *run) {
 		require.NoError(r, err)
 	}
 	require.NoError(r, s.Close(r.ctx))
-	require.NoError(r, goleak.Find(before), "goroutines are left")
+	r.noneSince(before)
 	require.Empty(r, r.list(other, queue), "nodes are left")
 	require.Contains(r, gone, r.event(watch))
 	if l, ok := other.(driver.PlainLocker); ok {
@@ -297,7 +296,7 @@ func closeLeavesNothing(r *run) {
 func closeDuringCalls(r *run) {
 	other := r.connect()
 	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
-	before := goleak.IgnoreCurrent()
+	before := goroutines()
 	s := r.connect()
 	on := r.newThings(s, other)
 	var calling sync.WaitGroup
@@ -321,7 +320,7 @@ func closeDuringCalls(r *run) {
 	}
 	require.NoError(r, s.Close(r.ctx))
 	calling.Wait()
-	require.NoError(r, goleak.Find(before), "goroutines are left")
+	r.noneSince(before)
 	require.Equal(r, []driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
 }
 

@@ -29,6 +29,9 @@ func (s *Session) recordPath(r driver.Record) string { return s.path(driver.Reco
 
 // Finish implements driver.Recorder.
 func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, keep bool, r driver.Record) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if !s.begin() {
 		return s.Err()
 	}

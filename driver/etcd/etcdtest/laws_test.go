@@ -17,7 +17,7 @@ import (
 	"github.com/lockpool/lockpool/driver/etcd"
 )
 
-const ttl = 2 * time.Second // the shortest that servers grant
+const ttl = 5 * time.Second
 
 func TestMain(m *testing.M) {
 	Serve()
