@@ -13,12 +13,13 @@ import (
 	"github.com/lockpool/lockpool/driver/etcd"
 )
 
-var cuts = flag.Int("cuts", 4, "how many times TestHolderAtAMemberThatIsCutOff cuts one off")
+var cuts = flag.Int("cuts", 2, "how many times TestHolderAtAMemberThatIsCutOff cuts one off")
 
 // A member that is cut off from the others still passes keep-alives on to the leader, and a
 // leader that is cut off answers them itself for a while. The holder's lock ends all the same,
 // before another one is granted it.
 func TestHolderAtAMemberThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	c := Start(t, 3)
 	rival := open(t, c.Endpoints())
 	for i := range *cuts {
@@ -65,6 +66,7 @@ func TestHolderAtAMemberThatIsCutOff(t *testing.T) {
 
 // A session moves to another member, and keeps its locks.
 func TestSessionMovesToAnotherMember(t *testing.T) {
+	t.Parallel()
 	c := Start(t, 3)
 	const long = 10 * time.Second // several elections
 	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: long})

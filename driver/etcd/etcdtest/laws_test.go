@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
 	"github.com/lockpool/lockpool"
@@ -69,39 +71,62 @@ func (c *Cluster) options(t *testing.T) drivertest.Options {
 	}
 }
 
+// A waiter is granted the lock by the release, with a larger token, and keeps it for longer
+// than the TTL.
 func TestLock(t *testing.T) {
+	t.Parallel()
 	c := Start(t, 1)
-	open := func() *lockpool.Pool {
-		p, err := lockpool.OpenConnector(connector(t, c.Endpoints()))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, p.Close()) })
-		return p
-	}
-	a, b := open(), open()
-	began := time.Now()
-	l, err := a.Lock(t.Context(), "a/b")
+	a, b := open(t, c.Endpoints()), open(t, c.Endpoints())
+	held, err := a.Lock(t.Context(), "a/b")
 	require.NoError(t, err)
-	t.Log(time.Since(began), token(t, l))
-	granted := make(chan *lockpool.Lock)
-	go func() {
+	first, err := held.Token(t.Context())
+	require.NoError(t, err)
+	granted := make(chan *lockpool.Lock, 1)
+	go func() { // ends with the release
 		l, err := b.Lock(t.Context(), "a/b")
-		require.NoError(t, err)
+		assert.NoError(t, err)
 		granted <- l
 	}()
-	time.Sleep(100 * time.Millisecond)
-	first := token(t, l)
-	began = time.Now()
+	require.Eventually(t, func() bool { return b.Stats().Waiting == 1 }, ttl, time.Millisecond)
+	require.NoError(t, held.Unlock(t.Context()))
+	l := <-granted
+	require.NotNil(t, l)
+	second, err := l.Token(t.Context())
+	require.NoError(t, err)
+	require.Greater(t, second, first)
+	time.Sleep(ttl + ttl/5)
+	require.NoError(t, l.Verify(t.Context()))
 	require.NoError(t, l.Unlock(t.Context()))
-	l2 := <-granted
-	t.Log(time.Since(began), token(t, l2))
-	require.Greater(t, token(t, l2), first)
-	time.Sleep(6 * time.Second)
-	require.NoError(t, l2.Verify(t.Context()))
-	require.NoError(t, l2.Unlock(t.Context()))
 }
 
-func token(t testing.TB, l *lockpool.Lock) int64 {
-	token, err := l.Token(t.Context())
+// A Mutex of etcd's own package and a lock exclude each other.
+func TestMutexesOfOtherClients(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	p := open(t, c.Endpoints())
+	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Logger: zap.NewNop()})
 	require.NoError(t, err)
-	return token
+	defer client.Close()
+	session, err := concurrency.NewSession(client)
+	require.NoError(t, err)
+	defer session.Close()
+	m := concurrency.NewMutex(session, "lockpool/a")
+
+	l, err := p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	require.ErrorIs(t, m.TryLock(t.Context()), concurrency.ErrLocked)
+	locked := make(chan error, 1)
+	go func() { locked <- m.Lock(t.Context()) }() // ends with the release
+	require.Eventually(t, func() bool {
+		queue, err := p.Queue(t.Context(), "a")
+		return err == nil && len(queue.Contenders) == 2
+	}, ttl, time.Millisecond)
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, <-locked)
+	_, err = p.TryLock(t.Context(), "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	require.NoError(t, m.Unlock(t.Context()))
+	l, err = p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	require.NoError(t, l.Unlock(t.Context()))
 }
