@@ -51,8 +51,8 @@ type Options struct {
 
 // Run proves the laws of package driver for the sessions that the connector opens, each in
 // a subtest with the law's name. All of them use one service, in queues with new names,
-// which they leave empty; limits that they set for semaphores stay. It must not be called in a parallel test, because it counts
-// goroutines.
+// which they leave empty; limits that they set for semaphores stay. Run must not be called
+// in a parallel test, because it counts goroutines.
 func Run(t *testing.T, connector driver.Connector, options Options) {
 	runAll(t, func(t *testing.T, prove func(*run)) { prove(newRun(t, connector, options)) })
 }

@@ -262,6 +262,12 @@ func contextBounds(r *run) {
 	s, other := r.connect(), r.connect()
 	on := r.newThings(s, other)
 	r.pause(s)
+	begun := time.Now()
+	require.NoError(r, s.Err())
+	require.False(r, isClosed(s.Done()))
+	s.Lease()
+	s.Info()
+	require.LessOrEqual(r, time.Since(begun), r.late(), "what has no context waits for nothing")
 	all := append(calls(s), call{"Leave", func(ctx context.Context, s driver.Session, on things) error {
 		return s.Leave(ctx, on.queue, on.own.Node)
 	}})
