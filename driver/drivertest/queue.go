@@ -61,8 +61,12 @@ func joinTogether(r *run) {
 
 func joinLosesReplies(r *run) {
 	r.need("LoseReply", r.LoseReply != nil)
-	s, other, queue := r.connect(), r.connect(), r.name()
-	for range 5 {
+	s, other, queue := r.connect(), r.connect(), ""
+	for i := range 6 {
+		queue = r.name()
+		if i%2 == 1 { // the driver knows the queue, and whatever that needs is there
+			r.leave(s, r.join(s, queue))
+		}
 		r.LoseReply(s)
 		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 		if err == nil {
