@@ -51,8 +51,8 @@ type Options struct {
 
 // Run proves the laws of package driver for the sessions that the connector opens, each in
 // a subtest with the law's name. All of them use one service, in queues with new names,
-// which they leave empty. It must not be called in a parallel test, because it counts
-// goroutines.
+// which they leave empty; limits that they set for semaphores stay. Run must not be called
+// in a parallel test, because it counts goroutines.
 func Run(t *testing.T, connector driver.Connector, options Options) {
 	runAll(t, func(t *testing.T, prove func(*run)) { prove(newRun(t, connector, options)) })
 }
@@ -143,10 +143,12 @@ func (r *run) connectAll(n int) (all []driver.Session) {
 	return all
 }
 
-// pause pauses a session until resume is called or the test ends.
+// pause pauses a session until resume is called or the test ends, or for as long as calls
+// may wait at most.
 func (r *run) pause(s driver.Session) (resume func()) {
 	resume = sync.OnceFunc(r.Pause(s))
 	r.Cleanup(resume)
+	context.AfterFunc(r.ctx, resume)
 	return resume
 }
 
@@ -197,14 +199,20 @@ func (r *run) watchOne(s driver.Session, n driver.Located) *driver.Watch {
 // event waits until a watch fires.
 func (r *run) event(w *driver.Watch) driver.Event {
 	r.Helper()
-	fired, stop := driver.First(w)
+	require.NoError(r, r.first([]*driver.Watch{w}))
+	return w.Fired()
+}
+
+// first waits until one of the watches fires.
+func (r *run) first(watches []*driver.Watch) error {
+	fired, stop := driver.First(watches...)
 	defer stop()
 	select {
 	case <-fired:
+		return nil
 	case <-r.ctx.Done():
-		require.FailNow(r, "the watch does not fire")
+		return errors.New("no watch fires")
 	}
-	return w.Fired()
 }
 
 // over waits until a session is over.

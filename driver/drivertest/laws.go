@@ -26,6 +26,7 @@ var laws = []law{
 	}},
 	{"Watch", []part{
 		{"for nothing else", watchForNothingElse},
+		{"after the change", watchAfterTheChange},
 		{"of a node that is gone", watchGone},
 		{"many watchers", watchTogether},
 		{"during an outage", watchDuringOutage},

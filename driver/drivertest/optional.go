@@ -282,13 +282,7 @@ func (r *run) follow(s driver.Session, queue string, n int, complete bool) drive
 // firedOf waits until one of the watches has fired.
 func (r *run) firedOf(f driver.Followed) {
 	r.Helper()
-	fired, stop := driver.First(f.Watches...)
-	defer stop()
-	select {
-	case <-fired:
-	case <-r.ctx.Done():
-		require.FailNow(r, "none of the watches fires")
-	}
+	require.NoError(r, r.first(f.Watches))
 }
 
 // notFired requires that none of the watches has fired.

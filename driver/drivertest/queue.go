@@ -39,8 +39,10 @@ func joinAsRequested(r *run) {
 func joinTogether(r *run) {
 	const each = 5
 	sessions, queue := r.connectAll(4), r.name()
+	own := make([]driver.Node, 4*each)
 	r.together(4*each, func(i int) error {
-		_, err := sessions[i%4].Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+		joined, err := sessions[i%4].Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
+		own[i] = joined.Node
 		return err
 	})
 	nodes := r.list(sessions[0], queue)
@@ -51,12 +53,20 @@ func joinTogether(r *run) {
 		require.True(r, r.connector.IsContender(n.Name), n)
 	}
 	require.Len(r, names, 4*each, "names are unique")
+	for i, node := range own {
+		r.leave(sessions[i%4], driver.Located{Queue: queue, Node: node})
+	}
+	require.False(r, names[r.join(sessions[0], queue).Name], "a name is used again")
 }
 
 func joinLosesReplies(r *run) {
 	r.need("LoseReply", r.LoseReply != nil)
-	s, other, queue := r.connect(), r.connect(), r.name()
-	for range 5 {
+	s, other, queue := r.connect(), r.connect(), ""
+	for i := range 6 {
+		queue = r.name()
+		if i%2 == 1 { // the driver knows the queue, and whatever that needs is there
+			r.leave(s, r.join(s, queue))
+		}
 		r.LoseReply(s)
 		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 		if err == nil {
@@ -233,8 +243,8 @@ func orderSlices(r *run) {
 
 func leaveGone(r *run) {
 	s, other, queue := r.connect(), r.connect(), r.name()
-	first, second := r.join(s, queue), r.join(s, queue)
-	for _, n := range []driver.Located{first, second} {
+	first, second, third := r.join(s, queue), r.join(s, queue), r.join(s, queue)
+	for _, n := range []driver.Located{second, first, third} {
 		r.leave(s, n)
 		require.NotContains(r, r.list(s, queue), n.Node)
 		require.NotContains(r, r.list(other, queue), n.Node)

@@ -47,13 +47,7 @@ func leaseEnds(r *run) {
 	watches := r.watch(rival, nodes...)
 	own := r.watch(s, nodes...)
 	r.pause(s)
-	fired, stop := driver.First(watches...)
-	defer stop()
-	select {
-	case <-fired:
-	case <-r.ctx.Done():
-		require.FailNow(r, "the service does not remove the nodes: is Options.Timeout right?")
-	}
+	require.NoError(r, r.first(watches), "the service does not remove the nodes: is Options.Timeout right?")
 	if rival.Err() != nil {
 		r.Skip("not proved: Options.Pause has ended the other session as well")
 	}
@@ -144,7 +138,23 @@ func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 }
 
 func sessionClosed(r *run) {
-	r.endSession(func(s driver.Session) { require.NoError(r, s.Close(r.ctx)) })
+	rival := r.connect()
+	r.endSession(func(s driver.Session) {
+		queue := r.name()
+		w := r.watchOne(rival, r.join(s, queue))
+		r.together(2, func(i int) error {
+			if i == 0 {
+				return s.Close(r.ctx)
+			}
+			if err := r.first([]*driver.Watch{w}); err != nil {
+				return err
+			}
+			if !isClosed(s.Done()) {
+				return errors.New("a node is gone, and Done is not closed")
+			}
+			return nil
+		})
+	})
 }
 
 func sessionExpired(r *run) {
@@ -252,6 +262,12 @@ func contextBounds(r *run) {
 	s, other := r.connect(), r.connect()
 	on := r.newThings(s, other)
 	r.pause(s)
+	begun := time.Now()
+	require.NoError(r, s.Err())
+	require.False(r, isClosed(s.Done()))
+	s.Lease()
+	s.Info()
+	require.LessOrEqual(r, time.Since(begun), r.late(), "what has no context waits for nothing")
 	all := append(calls(s), call{"Leave", func(ctx context.Context, s driver.Session, on things) error {
 		return s.Leave(ctx, on.queue, on.own.Node)
 	}})

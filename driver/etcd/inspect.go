@@ -137,23 +137,21 @@ func (s *Session) Limit(ctx context.Context, name string, given int) (limit int,
 	if err := c.checkKind(guards, false); err != nil {
 		return 0, nil, err
 	}
-	for c.limit != nil {
+	if c.limit != nil {
 		watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
 		if err != nil {
 			return 0, nil, err
 		}
-		if watch = watches[0]; watch.Fired() == driver.Missing {
-			watch = nil
-			break
+		if watches[0].Fired() != driver.Missing { // or else it was removed just now
+			set, err := parseLimit(watches[0].Data)
+			if err != nil {
+				return 0, nil, err
+			}
+			if given == 0 {
+				given = set
+			}
+			return min(given, set), watches[0], nil
 		}
-		set, err := parseLimit(watch.Data)
-		if err != nil {
-			return 0, nil, err
-		}
-		if given == 0 {
-			given = set
-		}
-		return min(given, set), watch, nil
 	}
 	if given == 0 {
 		return 0, nil, fmt.Errorf("%w: none was given, and none is set: pass one, or set it with SetLimit", driver.ErrLimit)

@@ -33,13 +33,12 @@ type watches struct {
 	send   sync.Mutex // held while a request is sent
 	stream pb.Watch_WatchClient
 
-	mu      sync.Mutex
-	opening bool
-	ended   bool
-	nextID  int64
-	byID    map[int64]*watched
-	byNode  map[watchedNode]*watched
-	events  []event // to be told
+	mu     sync.Mutex
+	ended  bool
+	nextID int64
+	byID   map[int64]*watched
+	byNode map[watchedNode]*watched
+	events []event // to be told
 
 	tell    chan struct{} // filled when there are events
 	running sync.WaitGroup

@@ -14,6 +14,10 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
+var everyLayout = []zookeeper.Layout{
+	zookeeper.LayoutCurator, zookeeper.LayoutCuratorRW, zookeeper.LayoutKazoo, zookeeper.LayoutKazooRW,
+}
+
 // The driver keeps the laws of package driver, whatever the names of nodes.
 func TestLaws(t *testing.T) {
 	layouts := everyLayout

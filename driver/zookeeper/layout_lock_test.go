@@ -14,10 +14,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-var everyLayout = []zookeeper.Layout{
-	zookeeper.LayoutCurator, zookeeper.LayoutCuratorRW, zookeeper.LayoutKazoo, zookeeper.LayoutKazooRW,
-}
-
 // poolOfLayout returns a pool whose nodes are named in the layout.
 func poolOfLayout(b *locktest.Bench, layout zookeeper.Layout) *lockpool.Pool {
 	cfg := b.Config()

@@ -15,6 +15,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -28,7 +29,15 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+
+	"github.com/lockpool/lockpool/internal/plant"
 )
+
+//go:embed bugs.txt
+var bugsText string
+
+// readBugs returns the bugs of the list. Each says where the idea comes from.
+func readBugs() ([]plant.Bug, error) { return plant.Parse(bugsText, "source") }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -54,7 +63,7 @@ func main() {
 // findBugs runs the simulation with each bug whose name matches. It reports whether all
 // bugs were found, except those that the list says are missed.
 func findBugs(ctx context.Context, out io.Writer, match string, flags []string) (ok bool, err error) {
-	bugs, err := parseBugs(bugsText)
+	bugs, err := readBugs()
 	if err != nil {
 		return false, err
 	}
@@ -66,24 +75,25 @@ func findBugs(ctx context.Context, out io.Writer, match string, flags []string) 
 	ok = true
 	tried, found := 0, 0
 	for _, b := range bugs {
-		if !pattern.MatchString(b.name) {
+		if !pattern.MatchString(b.Name) {
 			continue
 		}
 		o, err := simulate(ctx, b, flags)
 		if err != nil {
-			return false, fmt.Errorf("%s: %w", b.name, err)
+			return false, fmt.Errorf("%s: %w", b.Name, err)
 		}
 		tried++
 		if o.violation != "" {
 			found++
 		} else {
 			o.violation = "MISSED"
-			if b.missed != "" {
-				o.violation = "missed: " + b.missed
+			missed := b.Notes["missed"]
+			if missed != "" {
+				o.violation = "missed: " + missed
 			}
-			ok = ok && b.missed != ""
+			ok = ok && missed != ""
 		}
-		fmt.Fprintf(table, "%s\tvirtual=%s real=%s\t%s\n", b.name, o.virtual, o.real, o.violation)
+		fmt.Fprintf(table, "%s\tvirtual=%s real=%s\t%s\n", b.Name, o.virtual, o.real, o.violation)
 		table.Flush() // a run takes hours
 	}
 	fmt.Fprintf(out, "bugs=%d found=%d missed=%d\n", tried, found, tried-found)
@@ -97,7 +107,7 @@ type outcome struct {
 }
 
 // simulate runs the simulation with a bug.
-func simulate(ctx context.Context, b bug, flags []string) (o outcome, err error) {
+func simulate(ctx context.Context, b plant.Bug, flags []string) (o outcome, err error) {
 	root, err := os.Getwd()
 	if err != nil {
 		return o, err
@@ -107,7 +117,7 @@ func simulate(ctx context.Context, b bug, flags []string) (o outcome, err error)
 		return o, err
 	}
 	defer os.RemoveAll(dir)
-	overlay, err := plant(root, dir, b)
+	overlay, err := plant.Overlay(root, dir, b)
 	if err != nil {
 		return o, err
 	}

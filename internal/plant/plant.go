@@ -1,7 +1,7 @@
-package main
+// Package plant plants bugs in the code, one at a time, for tests to find.
+package plant
 
 import (
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,28 +11,32 @@ import (
 	"strings"
 )
 
-// bug is a change of one line of the library.
-type bug struct {
-	name   string
-	file   string   // from the root of the repository
+// Bug is a change of one line of the code.
+//
+// A list of them has, for each, a line with "bug" and its name, one with "file" and its
+// path, and a hunk without line numbers: "-" precedes the line that is replaced, "+" the line
+// in its place (none if the line is deleted), and a space the lines around it that make it
+// unique in the file. Indentation does not count. Further lines are notes, of a word and a
+// text; "breaks" says what no longer holds. Lines that begin with "#" are comments.
+type Bug struct {
+	Name  string
+	File  string            // from the root of the repository
+	Notes map[string]string // by their first words
+
 	before []string // lines before the one that is replaced, without indentation
 	old    string
 	new    string // "" if the line is deleted
 	after  []string
-	breaks string // what no longer holds
-	source string // where the idea comes from
-	missed string // why the simulation does not find it; "" if it does
 }
-
-//go:embed bugs.txt
-var bugsText string
 
 var bugName = regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
 
-// parseBugs parses a list of bugs, whose format bugs.txt explains.
-func parseBugs(text string) (bugs []bug, err error) {
+// Parse parses a list of bugs, each of which must have the notes with these words, besides
+// "breaks". It may have a note "missed", too.
+func Parse(text string, notes ...string) (bugs []Bug, err error) {
+	notes = append(notes, "breaks")
 	for n, line := range strings.Split(text, "\n") {
-		fail := func(problem string) ([]bug, error) {
+		fail := func(problem string) ([]Bug, error) {
 			return nil, fmt.Errorf("line %d of the list of bugs: %s: %q", n+1, problem, line)
 		}
 		if line == "" || line[0] == '#' {
@@ -40,10 +44,10 @@ func parseBugs(text string) (bugs []bug, err error) {
 		}
 		key, value, _ := strings.Cut(line, " ")
 		if key == "bug" {
-			if !bugName.MatchString(value) || slices.ContainsFunc(bugs, func(b bug) bool { return b.name == value }) {
+			if !bugName.MatchString(value) || slices.ContainsFunc(bugs, func(b Bug) bool { return b.Name == value }) {
 				return fail("not a new name in lower case with hyphens")
 			}
-			bugs = append(bugs, bug{name: value})
+			bugs = append(bugs, Bug{Name: value, Notes: map[string]string{}})
 			continue
 		}
 		if len(bugs) == 0 {
@@ -52,13 +56,9 @@ func parseBugs(text string) (bugs []bug, err error) {
 		b, code := &bugs[len(bugs)-1], strings.TrimSpace(line[1:])
 		switch {
 		case key == "file":
-			b.file = value
-		case key == "breaks":
-			b.breaks = value
-		case key == "source":
-			b.source = value
-		case key == "missed":
-			b.missed = value
+			b.File = value
+		case key == "missed", slices.Contains(notes, key):
+			b.Notes[key] = value
 		case line[0] == '-' && b.old == "":
 			b.old = code
 		case line[0] == '+' && b.old != "" && b.new == "":
@@ -72,15 +72,16 @@ func parseBugs(text string) (bugs []bug, err error) {
 		}
 	}
 	for _, b := range bugs {
-		if b.file == "" || b.old == "" || b.breaks == "" || b.source == "" {
-			return nil, fmt.Errorf("the bug %s lacks its file, its line, what it breaks, or its source", b.name)
+		lacks := func(note string) bool { return b.Notes[note] == "" }
+		if b.File == "" || b.old == "" || slices.ContainsFunc(notes, lacks) {
+			return nil, fmt.Errorf("the bug %s lacks its file, its line, or one of the notes %q", b.Name, notes)
 		}
 	}
 	return bugs, nil
 }
 
-// apply returns a text of b.file with the bug.
-func (b bug) apply(text string) (string, error) {
+// apply returns a text of b.File with the bug.
+func (b Bug) apply(text string) (string, error) {
 	lines := strings.Split(text, "\n")
 	hunk := slices.Concat(b.before, []string{b.old}, b.after)
 	found := -1
@@ -89,24 +90,28 @@ func (b bug) apply(text string) (string, error) {
 			continue
 		}
 		if found >= 0 {
-			return "", fmt.Errorf("%s: the lines of the bug %s are there more than once: add lines around them", b.file, b.name)
+			return "", fmt.Errorf("%s: the lines of the bug %s are there more than once: add lines around them", b.File, b.Name)
 		}
 		found = i + len(b.before)
 	}
 	if found < 0 {
-		return "", fmt.Errorf("%s: the lines of the bug %s are not there any more: adapt the bug", b.file, b.name)
+		return "", fmt.Errorf("%s: the lines of the bug %s are not there any more: adapt the bug", b.File, b.Name)
 	}
 	indentation, _, _ := strings.Cut(lines[found], b.old)
 	lines[found] = indentation + b.new
 	return strings.Join(lines, "\n"), nil
 }
 
-// plant writes the files of the bugs, with the bugs, below dir. It returns the name of
-// a file there that puts them in the place of the files in root (go build -overlay).
-func plant(root, dir string, bugs ...bug) (overlay string, err error) {
+// SameLine reports whether both bugs are in the same line, so only one can be planted at a
+// time.
+func (b Bug) SameLine(other Bug) bool { return b.File == other.File && b.old == other.old }
+
+// Overlay writes the files of the bugs, with the bugs, below dir. It returns the name of a
+// file there that puts them in the place of the files in root (go build -overlay).
+func Overlay(root, dir string, bugs ...Bug) (overlay string, err error) {
 	changed := map[string]string{} // by path
 	for _, b := range bugs {
-		path := filepath.Join(root, filepath.FromSlash(b.file))
+		path := filepath.Join(root, filepath.FromSlash(b.File))
 		if changed[path] == "" {
 			text, err := os.ReadFile(path)
 			if err != nil {
