@@ -22,6 +22,7 @@ test: deps ## all tests, with the race detector, on embedded and on real ZooKeep
 	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
 	$(MAKE) --no-print-directory -j 2 -O test-root-real test-driver-real
 	$(go_test) -p 4 -parallel 4 $$(go list work | grep -vxF "$$(go list $(timed))" | sort -r) # the longest begin first
+	GORACE=atexit_sleep_ms=10 GOGC=400 go -C driver/etcd test -race -timeout 15m ./... ./etcdtest/...
 
 test-root:
 	$(go_test) .
@@ -59,6 +60,8 @@ vet: ## gofmt, go vet and staticcheck
 	GOWORK=off go -C tools vet ./...
 	GOWORK=off go -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
 	bin/staticcheck work
+	go -C driver/etcd vet ./... ./etcdtest/...
+	cd driver/etcd && ../../bin/staticcheck . ./etcdtest
 
 tidy: ## go mod tidy in every module, with the version of the library that go.work names
 	GOWORK=off go -C tools run ./release tidy

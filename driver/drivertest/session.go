@@ -286,6 +286,7 @@ func contextBounds(r *run) {
 
 func closeLeavesNothing(r *run) {
 	other := r.connect()
+	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
 	before := goroutines()
 	s, queue, name := r.connect(), r.name(), r.name()
 	for range 10 {
@@ -310,6 +311,7 @@ func closeLeavesNothing(r *run) {
 
 func closeDuringCalls(r *run) {
 	other := r.connect()
+	r.watchOne(other, r.join(other, r.name())) // has all goroutines that it needs
 	before := goroutines()
 	s := r.connect()
 	on := r.newThings(s, other)

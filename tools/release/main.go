@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -62,7 +63,7 @@ func run(ctx context.Context, command func(context.Context, *release) error) (er
 type release struct {
 	root    string   // of the repository
 	version string   // such as v0.1.0
-	dirs    []string // of the modules in go.work, relative to root; "." is the library
+	dirs    []string // of the modules in the workspaces, relative to root; "." is the library
 	temp    string   // removed at the end
 	env     []string // what makes the go command take the modules from temp
 }
@@ -75,25 +76,29 @@ func newRelease(ctx context.Context, temp string) (*release, error) {
 	}
 	r.root = strings.TrimSpace(root)
 
-	text, err := output(ctx, r.root, []string{"GOWORK="}, "go", "work", "edit", "-json")
-	if err != nil {
-		return nil, err
-	}
-	var work struct {
-		Use     []struct{ DiskPath string }
-		Replace []struct {
-			Old struct{ Path, Version string }
+	for _, workspace := range []string{".", "driver/etcd"} {
+		text, err := output(ctx, filepath.Join(r.root, workspace), []string{"GOWORK="}, "go", "work", "edit", "-json")
+		if err != nil {
+			return nil, err
 		}
-	}
-	if err := json.Unmarshal([]byte(text), &work); err != nil {
-		return nil, err
-	}
-	for _, use := range work.Use {
-		r.dirs = append(r.dirs, filepath.Clean(use.DiskPath))
-	}
-	for _, replace := range work.Replace {
-		if replace.Old.Path == library {
-			r.version = replace.Old.Version
+		var work struct {
+			Use     []struct{ DiskPath string }
+			Replace []struct {
+				Old struct{ Path, Version string }
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &work); err != nil {
+			return nil, err
+		}
+		for _, use := range work.Use {
+			if dir := filepath.Join(workspace, use.DiskPath); !slices.Contains(r.dirs, dir) {
+				r.dirs = append(r.dirs, dir)
+			}
+		}
+		for _, replace := range work.Replace {
+			if replace.Old.Path == library {
+				r.version = replace.Old.Version
+			}
 		}
 	}
 	if r.version == "" {
@@ -101,7 +106,7 @@ func newRelease(ctx context.Context, temp string) (*release, error) {
 	}
 
 	var settings struct{ GOMODCACHE, GOPROXY, GONOSUMDB string }
-	text, err = output(ctx, r.root, nil, "go", "env", "-json", "GOMODCACHE", "GOPROXY", "GONOSUMDB")
+	text, err := output(ctx, r.root, nil, "go", "env", "-json", "GOMODCACHE", "GOPROXY", "GONOSUMDB")
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,156 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// Config says how to connect to etcd.
+type Config struct {
+	// Endpoints are the clients' addresses of members, as host:port. They are tried in
+	// random order.
+	Endpoints []string
+
+	// Prefix is put before the names of all keys, with a slash after it. The default is
+	// "lockpool".
+	Prefix string
+
+	// TTL is the session timeout: after so much silence, the servers remove the keys of a
+	// session. It is a whole number of seconds from 2 to 300; the default is 15. Servers
+	// may grant a longer one.
+	TTL time.Duration
+
+	// TLS is the configuration for connections, or nil for connections without TLS.
+	TLS *tls.Config
+
+	// Username and Password authenticate the sessions, if the servers ask for that.
+	Username, Password string
+
+	// Dial, if not nil, opens connections.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+}
+
+const (
+	defaultPrefix = "lockpool"
+	defaultTTL    = 15 * time.Second
+	minTTL        = 2 * time.Second
+	maxTTL        = 300 * time.Second // above, a lease may lose what has been prolonged: see lease
+)
+
+// String hides the password.
+func (c Config) String() string {
+	return fmt.Sprintf("etcd %s/%s", strings.Join(c.Endpoints, ","), c.Prefix)
+}
+
+// GoString hides the password.
+func (c Config) GoString() string { return c.String() }
+
+// ParseDSN parses a connect string: host1:2379,host2:2379/prefix?ttl=15s. The prefix and
+// the parameter may be missing. Credentials and TLS need a Config.
+func ParseDSN(dsn string) (Config, error) {
+	rest, query, _ := strings.Cut(dsn, "?")
+	if strings.Contains(rest, "@") {
+		return Config{}, errors.New("etcd: a connect string has no place for credentials: use Config.Username and Config.Password")
+	}
+	hosts, prefix, hasPrefix := strings.Cut(rest, "/")
+	if strings.Contains(rest, "://") {
+		return Config{}, errors.New("etcd: a connect string begins with host:port, without a scheme; TLS needs Config.TLS")
+	}
+	cfg := Config{Endpoints: strings.Split(hosts, ",")}
+	if hasPrefix {
+		if cfg.Prefix = prefix; prefix == "" {
+			return Config{}, errors.New("etcd: the prefix after the slash is empty")
+		}
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return Config{}, errors.New("etcd: the parameters after ? cannot be parsed")
+	}
+	for name, v := range values {
+		switch {
+		case name != "ttl":
+			return Config{}, fmt.Errorf("etcd: unknown parameter %q; there is only ttl", name)
+		case len(v) != 1:
+			return Config{}, errors.New("etcd: ttl is given more than once")
+		}
+		if cfg.TTL, err = time.ParseDuration(v[0]); err != nil {
+			return Config{}, fmt.Errorf("etcd: ttl=%q is no duration such as 15s", v[0])
+		}
+		if cfg.TTL == 0 {
+			return Config{}, errTTL(0)
+		}
+	}
+	return cfg, cfg.check()
+}
+
+func errTTL(d time.Duration) error {
+	return fmt.Errorf("etcd: the session timeout %v is not a whole number of seconds from %v to %v", d, minTTL, maxTTL)
+}
+
+// check completes and checks the configuration.
+func (c *Config) check() error {
+	if c.Prefix == "" {
+		c.Prefix = defaultPrefix
+	}
+	if c.TTL == 0 {
+		c.TTL = defaultTTL
+	}
+	switch {
+	case len(c.Endpoints) == 0:
+		return errors.New("etcd: there is no endpoint: give at least one host:port")
+	case c.TTL < minTTL || c.TTL > maxTTL || c.TTL%time.Second != 0:
+		return errTTL(c.TTL)
+	case (c.Username == "") != (c.Password == ""):
+		return errors.New("etcd: a user needs both a name and a password")
+	}
+	for _, e := range c.Endpoints {
+		host, port, err := net.SplitHostPort(e)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
+			return fmt.Errorf("etcd: the endpoint %q is not host:port", e)
+		}
+	}
+	if err := checkParts(c.Prefix); err != nil {
+		return fmt.Errorf("etcd: the prefix %q is not possible: %w", c.Prefix, err)
+	}
+	return nil
+}
+
+func init() { driver.Register("etcd", etcdDriver{}) }
+
+type etcdDriver struct{}
+
+// OpenConnector implements driver.Driver.
+func (etcdDriver) OpenConnector(dsn string) (driver.Connector, error) {
+	cfg, err := ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return NewConnector(cfg)
+}
+
+// Connector opens sessions with one configuration.
+type Connector struct {
+	cfg    func() Config // a function, so that nobody can print the password
+	prefix string        // with a slash at its end
+}
+
+// NewConnector returns a connector. It sends nothing.
+func NewConnector(cfg Config) (*Connector, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	cfg.Endpoints = append([]string(nil), cfg.Endpoints...)
+	return &Connector{func() Config { return cfg }, cfg.Prefix + "/"}, nil
+}
+
+// DriverName implements driver.Connector.
+func (*Connector) DriverName() string { return "etcd" }

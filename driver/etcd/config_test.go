@@ -1,0 +1,99 @@
+package etcd
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+)
+
+func TestParseDSN(t *testing.T) {
+	for dsn, want := range map[string]Config{
+		"host1:2379": {Endpoints: []string{"host1:2379"}, Prefix: "lockpool", TTL: 15 * time.Second},
+		"host1:2379,host2:2380/locks/app?ttl=30s": {Endpoints: []string{"host1:2379", "host2:2380"}, Prefix: "locks/app", TTL: 30 * time.Second},
+		"[::1]:2379/a?ttl=2s":                     {Endpoints: []string{"[::1]:2379"}, Prefix: "a", TTL: 2 * time.Second},
+	} {
+		got, err := ParseDSN(dsn)
+		require.NoError(t, err, dsn)
+		require.Equal(t, want, got, dsn)
+	}
+	for dsn, want := range map[string]string{
+		"":                     `the endpoint "" is not host:port`,
+		"host":                 `the endpoint "host" is not host:port`,
+		"host:0":               "is not host:port",
+		"host:99999":           "is not host:port",
+		"a:1,":                 `the endpoint "" is not host:port`,
+		"http://a:2379":        "without a scheme",
+		"user:secret@a:2379":   "no place for credentials",
+		"a:2379/":              "the prefix after the slash is empty",
+		"a:2379/b//c":          "empty part",
+		"a:2379/.":             "cannot be used",
+		"a:2379?ttl=1s":        "from 2s to 5m0s",
+		"a:2379?ttl=0s":        "from 2s to 5m0s",
+		"a:2379?ttl=2500ms":    "whole number of seconds",
+		"a:2379?ttl=1h":        "from 2s to 5m0s",
+		"a:2379?ttl=soon":      "no duration",
+		"a:2379?ttl=2s&ttl=3s": "more than once",
+		"a:2379?timeout=2s":    "there is only ttl",
+		"a:2379?%zz":           "cannot be parsed",
+	} {
+		_, err := ParseDSN(dsn)
+		require.ErrorContains(t, err, want, dsn)
+		require.NotContains(t, err.Error(), "secret")
+		_, err = lockpool.Open("etcd", dsn)
+		require.ErrorContains(t, err, want, dsn)
+	}
+}
+
+func TestPasswordIsNotShown(t *testing.T) {
+	cfg := Config{Endpoints: []string{"a:2379"}, Username: "user", Password: "secret"}
+	c, err := NewConnector(cfg)
+	require.NoError(t, err)
+	for _, v := range []any{cfg, &cfg, c, *c} {
+		for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+			require.NotContains(t, fmt.Sprintf(format, v), "secret")
+		}
+	}
+	_, err = NewConnector(Config{Endpoints: []string{"a:2379"}, Password: "secret"})
+	require.ErrorContains(t, err, "both a name and a password")
+	require.NotContains(t, err.Error(), "secret")
+}
+
+func TestCheckName(t *testing.T) {
+	c, err := NewConnector(Config{Endpoints: []string{"a:2379"}})
+	require.NoError(t, err)
+	for _, name := range []string{"a", "a/b", "limit", "locks/a", "plain", "ä ö", strings.Repeat("a", 512)} {
+		require.NoError(t, c.CheckName(name), name)
+	}
+	for _, name := range []string{
+		"", "/a", "a/", "a//b", ".", "a/../b", "a\x00", "a\xff", strings.Repeat("a", 513), "a/locks", "a/leases", "a/limit", "a/plain",
+		driver.Waits + "/a", driver.Records, sessions + "/a", forgotten, "0123456789abcdef", "a/plain-17",
+		"0123456789abcdef-c86b1f4e-6f3c-4b5c-9d5e-1f2a3b4c5d6e-s",
+	} {
+		require.Error(t, c.CheckName(name), name)
+	}
+}
+
+// What a name says of a node is what was asked for.
+func TestNamesOfNodes(t *testing.T) {
+	s := &Session{id: 0x1234567890abcdef}
+	for _, r := range []driver.Request{{Kind: driver.Exclusive}, {Kind: driver.Shared}, {Kind: driver.Permit, Permits: 3, Limit: 7}, {Kind: driver.Permit, Permits: 1}} {
+		name := s.nodeName(r)
+		c := Connector{}
+		require.True(t, c.IsContender(name), name)
+		node, ok := nodeOf(name, &mvccpb.KeyValue{CreateRevision: 5})
+		require.True(t, ok)
+		require.Equal(t, driver.Node{Name: name, Kind: r.Kind, Seq: 5, Permits: r.Permits, Limit: r.Limit}, node)
+	}
+	node, ok := nodeOf("1234567890abcdef", &mvccpb.KeyValue{CreateRevision: 5, Lease: 7}) // of a Mutex
+	require.True(t, ok)
+	require.Equal(t, driver.Exclusive, node.Kind)
+	_, ok = nodeOf("settings", &mvccpb.KeyValue{CreateRevision: 5})
+	require.False(t, ok, "a key without a lease")
+}

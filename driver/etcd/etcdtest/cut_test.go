@@ -1,0 +1,96 @@
+package etcdtest
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/etcd"
+)
+
+var cuts = flag.Int("cuts", 2, "how many times TestHolderAtAMemberThatIsCutOff cuts one off")
+
+// A member that is cut off from the others still passes keep-alives on to the leader, and a
+// leader that is cut off answers them itself for a while. The holder's lock ends all the same,
+// before another one is granted it.
+func TestHolderAtAMemberThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 3)
+	rival := open(t, c.Endpoints())
+	for i := range *cuts {
+		leader := c.Leader()
+		require.GreaterOrEqual(t, leader, 0)
+		member, role := leader, "leader"
+		if i%2 == 0 {
+			member, role = (leader+1)%3, "follower"
+		}
+		holder, err := lockpool.OpenConnector(connector(t, c.Endpoints()[member:member+1]))
+		require.NoError(t, err)
+		name := fmt.Sprint("cut/", i)
+		l, err := holder.Lock(t.Context(), name)
+		require.NoError(t, err)
+		granted := make(chan time.Time, 1)
+		next := make(chan *lockpool.Lock, 1)
+		go func() {
+			l, err := rival.Lock(context.Background(), name)
+			granted <- time.Now()
+			if err != nil {
+				l = nil
+			}
+			next <- l
+		}()
+		time.Sleep(500 * time.Millisecond)
+		began := time.Now()
+		heal := c.Isolate(member)
+		<-l.Lost()
+		lost := time.Now()
+		at := <-granted
+		require.True(t, lost.Before(at), "%s: lost after %v, granted after %v", role, lost.Sub(began), at.Sub(began))
+		t.Logf("%s: lost after %v, granted to the rival after %v", role, lost.Sub(began), at.Sub(began))
+		heal()
+		g := <-next
+		require.NotNil(t, g)
+		require.NoError(t, g.Unlock(t.Context()))
+		require.ErrorIs(t, l.Unlock(t.Context()), lockpool.ErrLockLost)
+		require.NoError(t, holder.Close())
+		for c.Leader() < 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// A session moves to another member, and keeps its locks.
+func TestSessionMovesToAnotherMember(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 3)
+	const long = 10 * time.Second // several elections
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: long})
+	require.NoError(t, err)
+	p, err := lockpool.OpenConnector(connector)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	l, err := p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	for member := range 3 {
+		heal := c.Isolate(member)
+		time.Sleep(long / 2)
+		heal()
+		c.Clients(member).Break()
+		require.NoError(t, l.Verify(t.Context()), "member %d", member)
+	}
+	require.NoError(t, l.Unlock(t.Context()))
+}
+
+// open opens a pool, which is closed when the test ends.
+func open(t testing.TB, endpoints []string, opts ...lockpool.Option) *lockpool.Pool {
+	t.Helper()
+	p, err := lockpool.OpenConnector(connector(t, endpoints), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}

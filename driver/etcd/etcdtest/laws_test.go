@@ -1,0 +1,132 @@
+package etcdtest
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/drivertest"
+	"github.com/lockpool/lockpool/driver/etcd"
+)
+
+const ttl = 5 * time.Second
+
+func TestMain(m *testing.M) {
+	Serve()
+	os.Exit(m.Run())
+}
+
+func connector(t testing.TB, endpoints []string) *etcd.Connector {
+	t.Helper()
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: endpoints, TTL: ttl})
+	require.NoError(t, err)
+	return connector
+}
+
+func TestLaws(t *testing.T) {
+	t.Run("another process", func(t *testing.T) {
+		endpoints := StartProcess(t, 1) // goroutines are counted
+		drivertest.Run(t, connector(t, endpoints), drivertest.Options{Timeout: ttl})
+	})
+	t.Run("faults", func(t *testing.T) {
+		c := Start(t, 1)
+		drivertest.Run(t, connector(t, c.Endpoints()), c.options(t))
+	})
+}
+
+// options returns the faults that a cluster can cause.
+func (c *Cluster) options(t *testing.T) drivertest.Options {
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{c.members[0].server.Clients[0].Addr().String()}, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, admin.Close()) })
+	return drivertest.Options{
+		Timeout: ttl,
+		Expire: func(s driver.Session) {
+			id, err := strconv.ParseInt(s.Info().ID, 16, 64)
+			require.NoError(t, err)
+			_, err = admin.Revoke(t.Context(), clientv3.LeaseID(id))
+			require.NoError(t, err)
+		},
+		Pause: func(s driver.Session) (resume func()) { return c.Pause(s.Info().ID) },
+		LoseReply: func(s driver.Session) {
+			id, lost := s.Info().ID, false
+			c.SetFault(func(m Message) Action {
+				if m.Session != id || !m.Reply || m.IsProof() || m.Method == "Range" || m.Method == "Watch" || lost {
+					return Pass
+				}
+				lost = true
+				return Break
+			})
+		},
+	}
+}
+
+// A waiter is granted the lock by the release, with a larger token, and keeps it for longer
+// than the TTL.
+func TestLock(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	a, b := open(t, c.Endpoints()), open(t, c.Endpoints())
+	held, err := a.Lock(t.Context(), "a/b")
+	require.NoError(t, err)
+	first, err := held.Token(t.Context())
+	require.NoError(t, err)
+	granted := make(chan *lockpool.Lock, 1)
+	go func() { // ends with the release
+		l, err := b.Lock(t.Context(), "a/b")
+		assert.NoError(t, err)
+		granted <- l
+	}()
+	require.Eventually(t, func() bool { return b.Stats().Waiting == 1 }, ttl, time.Millisecond)
+	require.NoError(t, held.Unlock(t.Context()))
+	l := <-granted
+	require.NotNil(t, l)
+	second, err := l.Token(t.Context())
+	require.NoError(t, err)
+	require.Greater(t, second, first)
+	time.Sleep(ttl + ttl/5)
+	require.NoError(t, l.Verify(t.Context()))
+	require.NoError(t, l.Unlock(t.Context()))
+}
+
+// A Mutex of etcd's own package and a lock exclude each other.
+func TestMutexesOfOtherClients(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	p := open(t, c.Endpoints())
+	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer client.Close()
+	session, err := concurrency.NewSession(client)
+	require.NoError(t, err)
+	defer session.Close()
+	m := concurrency.NewMutex(session, "lockpool/a")
+
+	l, err := p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	require.ErrorIs(t, m.TryLock(t.Context()), concurrency.ErrLocked)
+	locked := make(chan error, 1)
+	go func() { locked <- m.Lock(t.Context()) }() // ends with the release
+	require.Eventually(t, func() bool {
+		queue, err := p.Queue(t.Context(), "a")
+		return err == nil && len(queue.Contenders) == 2
+	}, ttl, time.Millisecond)
+	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, <-locked)
+	_, err = p.TryLock(t.Context(), "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	require.NoError(t, m.Unlock(t.Context()))
+	l, err = p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	require.NoError(t, l.Unlock(t.Context()))
+}

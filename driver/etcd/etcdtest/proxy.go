@@ -1,0 +1,146 @@
+package etcdtest
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+)
+
+// Proxy passes connections on to a server, unless it is cut: then it passes nothing on, and
+// keeps what was sent for when it is healed, like a network that is partitioned.
+type Proxy struct {
+	target   string
+	listener net.Listener
+	serving  sync.WaitGroup
+
+	mu     sync.Mutex
+	healed *sync.Cond
+	cut    bool
+	closed bool
+	conns  map[net.Conn]bool
+}
+
+func newProxy(target string) (*Proxy, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{target: target, listener: l, conns: map[net.Conn]bool{}}
+	p.healed = sync.NewCond(&p.mu)
+	p.serving.Go(p.accept)
+	return p, nil
+}
+
+// Addr returns the address on which the proxy listens.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Cut stops all traffic until Heal is called. Connections stay open, and new ones are
+// accepted.
+func (p *Proxy) Cut() { p.set(true) }
+
+// Heal undoes Cut.
+func (p *Proxy) Heal() { p.set(false) }
+
+func (p *Proxy) set(cut bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = cut
+	p.healed.Broadcast()
+}
+
+// Break closes all connections.
+func (p *Proxy) Break() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Close stops the proxy.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.healed.Broadcast()
+	p.mu.Unlock()
+	_ = p.listener.Close()
+	p.Break()
+	p.serving.Wait()
+}
+
+// pass waits until traffic may pass, and reports false if the proxy is closed before.
+func (p *Proxy) pass() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.cut && !p.closed {
+		p.healed.Wait()
+	}
+	return !p.closed
+}
+
+func (p *Proxy) add(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns[c] = true
+	if p.closed {
+		_ = c.Close()
+	}
+}
+
+func (p *Proxy) remove(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+	_ = c.Close()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			p.add(client)
+			p.serving.Go(func() { p.serve(client) })
+		}
+	}
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	defer p.remove(client)
+	if !p.pass() {
+		return
+	}
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		return
+	}
+	p.add(server)
+	defer p.remove(server)
+	var both sync.WaitGroup
+	both.Go(func() { p.copy(server, client) })
+	both.Go(func() { p.copy(client, server) })
+	both.Wait()
+}
+
+func (p *Proxy) copy(to, from net.Conn) {
+	defer p.remove(to)
+	defer p.remove(from)
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if !p.pass() {
+				return
+			}
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err == io.EOF || err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package etcdtest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Relay passes the messages of clients on to a member, and those of the member back. It
+// knows the borders of messages, and the names of methods, and nothing else of them: which
+// session sends on a connection, it learns from the name of the session's key.
+type Relay struct {
+	listener net.Listener
+	server   *grpc.Server
+	member   *grpc.ClientConn
+
+	mu       sync.Mutex
+	resumed  *sync.Cond
+	paused   map[string]bool // by session
+	closed   bool
+	fault    func(Message) Action
+	conns    map[string]net.Conn // by the client's address
+	sessions map[string]string   // by the client's address
+}
+
+// Message is a message that passes.
+type Message struct {
+	Session string // in hexadecimal; empty before the session is known
+	Method  string // such as Txn or Watch
+	Reply   bool
+	Data    []byte
+}
+
+// IsProof reports whether the message is one of those that prove the session's lease.
+func (m Message) IsProof() bool {
+	return m.Method == "LeaseKeepAlive" || m.Method == "Range" && strings.Contains(string(m.Data), "/.sessions/")
+}
+
+// Action is what becomes of a message.
+type Action int
+
+const (
+	Pass  Action = iota
+	Break        // the message is lost, and the connection breaks
+	Lose         // the message is lost
+)
+
+var sessionKey = regexp.MustCompile(`/\.sessions/([0-9a-f]{1,16})`)
+
+// newRelay starts a relay in front of a member.
+func newRelay(target string) (*Relay, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{conns: map[string]net.Conn{}, sessions: map[string]string{}, paused: map[string]bool{}}
+	r.resumed = sync.NewCond(&r.mu)
+	r.listener = relayListener{l, r}
+	if r.member, err = grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	r.server = grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(r.serve))
+	go r.server.Serve(r.listener) //nolint:errcheck // ends with Close
+	return r, nil
+}
+
+// Addr returns the address on which the relay listens.
+func (r *Relay) Addr() string { return r.listener.Addr().String() }
+
+// Close stops the relay.
+func (r *Relay) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.resumed.Broadcast()
+	r.mu.Unlock()
+	r.server.Stop()
+	_ = r.member.Close()
+}
+
+// SetFault has a function decide about every message, or none if it is nil. It is called for
+// one message at a time.
+func (r *Relay) SetFault(fault func(Message) Action) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fault = fault
+}
+
+// Pause stops all messages of a session until resume is called. They are kept.
+func (r *Relay) Pause(session string) (resume func()) {
+	set := func(paused bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.paused[session] = paused
+		r.resumed.Broadcast()
+	}
+	set(true)
+	return func() { set(false) }
+}
+
+// relayListener keeps the connections, so that they can be broken.
+type relayListener struct {
+	net.Listener
+	relay *Relay
+}
+
+func (l relayListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.relay.mu.Lock()
+		l.relay.conns[c.RemoteAddr().String()] = c
+		l.relay.mu.Unlock()
+	}
+	return c, err
+}
+
+// decide returns what becomes of a message. It breaks the connection if that is it.
+func (r *Relay) decide(client, method string, reply bool, data []byte) Action {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if found := sessionKey.FindSubmatch(data); found != nil && !reply {
+		r.sessions[client] = string(found[1])
+	}
+	for r.paused[r.sessions[client]] && !r.closed {
+		r.resumed.Wait()
+	}
+	if r.fault == nil {
+		return Pass
+	}
+	action := r.fault(Message{r.sessions[client], method, reply, data})
+	if action == Break {
+		_ = r.conns[client].Close()
+	}
+	return action
+}
+
+var errLost = errors.New("a message is lost")
+
+// serve passes on the messages of one call.
+func (r *Relay) serve(_ any, client grpc.ServerStream) error {
+	full, _ := grpc.MethodFromServerStream(client)
+	method := full[strings.LastIndexByte(full, '/')+1:]
+	from, _ := peer.FromContext(client.Context())
+	address := from.Addr.String()
+	ctx, cancel := context.WithCancel(client.Context())
+	defer cancel()
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		ctx = metadata.NewOutgoingContext(ctx, md)
+	}
+	member, err := r.member.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, full, grpc.ForceCodec(rawCodec{}))
+	if err != nil {
+		return err
+	}
+	requests := make(chan error, 1)
+	go func() { // ends with the call
+		for {
+			m := new(raw)
+			if err := client.RecvMsg(m); err != nil {
+				_ = member.CloseSend()
+				requests <- nil
+				return
+			}
+			if r.decide(address, method, false, *m) != Pass {
+				requests <- errLost
+				cancel()
+				return
+			}
+			if err := member.SendMsg(m); err != nil {
+				requests <- nil
+				return
+			}
+		}
+	}()
+	for {
+		m := new(raw)
+		if err := member.RecvMsg(m); err != nil {
+			select {
+			case lost := <-requests:
+				if lost != nil {
+					<-client.Context().Done()
+				}
+			default:
+			}
+			if errors.Is(err, context.Canceled) || err.Error() == "EOF" {
+				return nil
+			}
+			return err
+		}
+		switch r.decide(address, method, true, *m) {
+		case Break, Lose:
+			<-client.Context().Done()
+			return status.Error(codes.Unavailable, errLost.Error())
+		}
+		if err := client.SendMsg(m); err != nil {
+			return err
+		}
+	}
+}
+
+// raw is a message as it is sent.
+type raw []byte
+
+// rawCodec leaves messages as they are.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*raw), nil }
+func (rawCodec) Unmarshal(data []byte, v any) error {
+	*v.(*raw) = append(raw(nil), data...)
+	return nil
+}
+func (rawCodec) Name() string { return "proto" }

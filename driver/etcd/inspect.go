@@ -1,0 +1,187 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// contender returns a node with its details.
+func (e entry) contender() driver.Contender {
+	v := decodeValue(e.kv)
+	return driver.Contender{Node: e.node, Session: strconv.FormatInt(e.kv.Lease, 16), Created: e.kv.CreateRevision, Joined: v.at, Data: v.data}
+}
+
+// inspect reads what is below the name of a queue's lock, with all values.
+func (s *Session) inspect(ctx context.Context, queue string) (c contents, err error) {
+	name, _ := lockOf(queue)
+	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Do(ctx, s.listing(queue))
+		if err == nil {
+			c = s.parse(name, got.Get().Kvs)
+		}
+		return err
+	})
+	return c, err
+}
+
+// Inspect implements driver.Inspector.
+func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
+	c, err := s.inspect(ctx, queue)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range c.queue(queue) {
+		if want == nil || want(e.node) {
+			found = append(found, e.contender())
+		} else {
+			found = append(found, driver.Contender{Node: e.node})
+		}
+	}
+	if name, _ := lockOf(queue); name == queue {
+		others = c.parts()
+	}
+	return found, others, nil
+}
+
+// Queues implements driver.Inspector.
+func (s *Session) Queues(ctx context.Context, prefix string) (names []string, err error) {
+	below := s.prefix
+	if prefix != "" {
+		below += prefix + "/"
+	}
+	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Get(ctx, below, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil {
+			return err
+		}
+		names = nil
+		for _, kv := range got.Kvs {
+			if name, ok := s.queueOf(kv); ok {
+				names = append(names, name)
+			}
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// queueOf returns the name of the lock that a contender's key belongs to.
+func (s *Session) queueOf(kv *mvccpb.KeyValue) (name string, ok bool) {
+	rest := strings.TrimPrefix(string(kv.Key), s.prefix)
+	first, _, _ := strings.Cut(rest, "/")
+	i := strings.LastIndexByte(rest, '/')
+	if i < 0 || slices.Contains([]string{driver.Records, driver.Waits, sessions, forgotten}, first) {
+		return "", false
+	}
+	if _, ok := nodeOf(rest[i+1:], kv); !ok {
+		return "", false
+	}
+	name, _ = lockOf(rest[:i])
+	return name, true
+}
+
+// Follow implements driver.Follower.
+func (s *Session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (driver.Followed, error) {
+	f, complete, err := s.head(ctx, queue, head)
+	if err != nil || complete {
+		return f, err
+	}
+	// The queue is watched before it is listed again.
+	joins, err := s.Watch(ctx, queue, driver.Node{})
+	if err != nil {
+		return driver.Followed{}, err
+	}
+	if f, _, err = s.head(ctx, queue, head); err == nil {
+		f.Watches = append(f.Watches, joins...)
+	}
+	return f, err
+}
+
+// head returns the head of a queue, with watches on its contenders.
+func (s *Session) head(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (f driver.Followed, complete bool, err error) {
+	c, err := s.inspect(ctx, queue)
+	if err != nil {
+		return f, false, err
+	}
+	entries := c.queue(queue)
+	n, complete := head(nodesOf(entries))
+	for _, e := range entries[:n] {
+		f.Contenders = append(f.Contenders, e.contender())
+	}
+	if name, _ := lockOf(queue); name == queue {
+		f.Others = c.parts()
+	}
+	if n > 0 {
+		f.Watches, err = s.Watch(ctx, queue, nodesOf(entries[:n])...)
+	}
+	return f, complete && len(f.Others) == 0, err
+}
+
+// Limit implements driver.Limiter.
+func (s *Session) Limit(ctx context.Context, name string, given int) (limit int, watch *driver.Watch, err error) {
+	guards := name + "/" + driver.Guards
+	c, err := s.read(ctx, guards)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := c.checkKind(guards, false); err != nil {
+		return 0, nil, err
+	}
+	for c.limit != nil {
+		watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
+		if err != nil {
+			return 0, nil, err
+		}
+		if watch = watches[0]; watch.Fired() == driver.Missing {
+			watch = nil
+			break
+		}
+		set, err := parseLimit(watch.Data)
+		if err != nil {
+			return 0, nil, err
+		}
+		if given == 0 {
+			given = set
+		}
+		return min(given, set), watch, nil
+	}
+	if given == 0 {
+		return 0, nil, fmt.Errorf("%w: none was given, and none is set: pass one, or set it with SetLimit", driver.ErrLimit)
+	}
+	return given, nil, nil
+}
+
+func parseLimit(data []byte) (int, error) {
+	n, err := strconv.Atoi(string(bytes.TrimSpace(data)))
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%w: %q is set, which is no positive number", driver.ErrLimit, data)
+	}
+	return n, nil
+}
+
+// SetLimit implements driver.Limiter.
+func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
+	guards := name + "/" + driver.Guards
+	key := s.prefix + name + "/" + driver.Limit
+	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Txn(ctx).Then(s.listing(name, clientv3.WithKeysOnly())).Commit()
+		if err != nil {
+			return err
+		}
+		if err := s.parse(name, answers(got, 0)[0].kvs).checkKind(guards, false); err != nil {
+			return conclusion{err}
+		}
+		_, err = conn.kv.Put(ctx, key, strconv.Itoa(limit))
+		return err
+	})
+}

@@ -1,0 +1,365 @@
+package etcd
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A model of what the lease's rule relies on: three members, of which each knows a term, whom
+// it believes to lead, and what it has applied, and has a lessor of its own. A step happens
+// to one of them at a time, in random order: elections, messages, cuts and stops. The client
+// proves its lease meanwhile, and no leader that can commit may revoke the lease before the
+// end that the client knows, even if it hears nothing from now on.
+
+const (
+	modelTTL      = 20 // units of time
+	modelElection = 3
+)
+
+type modelMember struct {
+	term, log, applied int
+	leader             int // -1 if it knows of none
+	leads, committed   bool
+	primary            bool // its lessor ends leases
+	expiry             int
+	stopped            bool
+}
+
+type model struct {
+	*rand.Rand
+	now     int
+	members [3]*modelMember
+	cut     [3][3]bool
+}
+
+func newModel(r *rand.Rand) *model {
+	m := &model{Rand: r}
+	for i := range m.members {
+		m.members[i] = &modelMember{term: 1, log: 1, applied: 1, leader: 0}
+	}
+	l := m.members[0]
+	l.leads, l.committed, l.primary, l.expiry = true, true, true, modelTTL
+	return m
+}
+
+func (m *model) reaches(a, b int) bool {
+	return a == b || !m.cut[a][b] && !m.members[a].stopped && !m.members[b].stopped
+}
+
+func (a *modelMember) follow(term, leader int) { // it forgets its leadership, if it had one
+	a.term, a.leader, a.leads, a.committed, a.primary = term, leader, false, false, false
+}
+
+// majority reports whether a majority is in no later term than the leader, and hears it.
+func (m *model) majority(leader int) bool {
+	n := 0
+	for j, b := range m.members {
+		if m.reaches(leader, j) && b.term <= m.members[leader].term {
+			n++
+		}
+	}
+	return n >= 2
+}
+
+func (m *model) elect(i int) {
+	a, votes := m.members[i], 1
+	a.follow(a.term+1, -1)
+	for j, b := range m.members {
+		if j != i && m.reaches(i, j) && b.term < a.term && b.log <= a.log {
+			b.follow(a.term, -1)
+			votes++
+		}
+	}
+	if votes >= 2 {
+		a.leads, a.leader = true, i
+	}
+}
+
+func (m *model) heartbeat(i, j int) {
+	a, b := m.members[i], m.members[j]
+	switch {
+	case i == j || !a.leads || !m.reaches(i, j):
+	case b.term > a.term:
+		a.follow(b.term, -1)
+	default:
+		if b.term < a.term || b.leader != i {
+			b.follow(a.term, i)
+		}
+		if a.committed && m.Float64() < 0.5 { // or else it lags
+			b.log, b.applied = a.term, a.term
+		}
+	}
+}
+
+// commit commits an entry of the leader's term. The first one promotes its lessor.
+func (m *model) commit(i int) {
+	a := m.members[i]
+	if !a.leads || !m.majority(i) {
+		return
+	}
+	if n := 0; true {
+		for j, b := range m.members {
+			if m.reaches(i, j) && b.term <= a.term && n < 2 {
+				b.log = a.term
+				n++
+			}
+		}
+	}
+	a.log = a.term
+	if !a.committed {
+		a.committed, a.applied = true, a.term
+		a.promote(m.now)
+	}
+}
+
+func (a *modelMember) promote(now int) {
+	a.primary, a.expiry = true, now+modelTTL+modelElection
+}
+
+// step is something that happens to the cluster.
+func (m *model) step() {
+	m.now += m.IntN(2)
+	i, j := m.IntN(3), m.IntN(3)
+	a := m.members[i]
+	switch p := m.Float64(); {
+	case p < 0.01: // the member is cut off, or nobody is any longer
+		isolated := m.Float64() < 0.5
+		for other := range m.members {
+			for third := range m.members {
+				m.cut[other][third] = isolated && (other == i || third == i)
+			}
+		}
+	case p < 0.02:
+		m.cut[i][j] = !m.cut[i][j]
+		m.cut[j][i] = m.cut[i][j]
+	case p < 0.03:
+		a.stopped = !a.stopped
+	case a.stopped:
+	case p < 0.16: // an election, mostly because there is no leader to hear
+		if !a.leads && (a.leader < 0 || !m.reaches(i, a.leader) || m.Float64() < 0.1) {
+			m.elect(i)
+		}
+	case p < 0.17:
+		if a.leads && !m.majority(i) {
+			a.follow(a.term, -1)
+		}
+	case p < 0.19:
+		if a.leads && !a.committed { // by an empty entry of an earlier leader, which it applies only now
+			a.promote(m.now)
+		}
+	case p < 0.45:
+		m.commit(i)
+	default:
+		m.heartbeat(i, j)
+	}
+}
+
+// canBeEarly reports whether a leader that can commit will end the lease before an end if it
+// hears of no further keep-alive.
+func (m *model) canBeEarly(end time.Duration) bool {
+	for i, a := range m.members {
+		if a.leads && a.primary && m.majority(i) && time.Duration(a.expiry)*unit < end {
+			return true
+		}
+	}
+	return false
+}
+
+// modelCall is a request of the client that is under way.
+type modelCall struct {
+	keepAlive    bool
+	sent, phase  int
+	header, goal int
+	target       int
+	failed       bool
+}
+
+// advance lets the call take a step at the member that the client is connected to.
+func (m *model) advance(c *modelCall, f int) (answered bool) {
+	at := m.members[f]
+	if c.phase != 1 && at.stopped {
+		return false
+	}
+	switch c.phase {
+	case 0: // it arrives
+		c.header, c.target = at.applied, at.leader
+		if c.target < 0 {
+			c.failed = true
+			return true
+		}
+		c.phase = 1
+	case 1: // at the leader, also if the cut is only between the members' logs
+		l := m.members[c.target]
+		if l.stopped {
+			return false
+		}
+		if c.keepAlive {
+			if c.failed = !l.primary; !c.failed {
+				l.expiry = m.now + modelTTL
+			}
+		} else {
+			if !l.leads || !l.committed || !m.majority(c.target) || !m.reaches(f, c.target) {
+				c.failed = true
+			}
+			c.goal = l.term
+		}
+		c.phase = 2
+	case 2:
+		if c.failed || c.keepAlive {
+			return true
+		}
+		if at.applied < c.goal {
+			c.failed = m.Float64() < 0.1
+			return c.failed
+		}
+		c.header = at.applied
+		return true
+	}
+	return false
+}
+
+// rule is how a client draws conclusions from answers.
+type rule interface {
+	readAnswered(seen)
+	keepAliveAnswered(seen)
+	end() time.Duration
+}
+
+const unit = time.Second
+
+var plays = flag.Int("plays", 20_000, "how many plays TestLeaseIsNotRevokedBeforeItsEnd tries")
+
+// play plays a client beside the cluster, and reports whether the lease could be revoked before
+// the end that the client knew.
+func play(seed uint64, r rule) (early bool) {
+	m := newModel(rand.New(rand.NewPCG(seed, 1)))
+	f, conn := m.IntN(3), &connection{}
+	var call *modelCall
+	speed := []float64{1, 0.3, 0.1}[m.IntN(3)]
+	for range 600 {
+		m.step()
+		if m.canBeEarly(r.end()) {
+			return true
+		}
+		if time.Duration(m.now)*unit >= r.end() { // the session is over
+			return false
+		}
+		switch {
+		case m.Float64() > speed:
+		case m.Float64() < 0.02:
+			f, conn, call = m.IntN(3), &connection{}, nil
+		case call == nil:
+			call = &modelCall{sent: m.now}
+		case !m.advance(call, f):
+		case call.failed:
+			call = &modelCall{sent: m.now, keepAlive: m.Float64() < 0.5} // the rule must not depend on it
+		default:
+			answer := seen{conn, uint64(f), uint64(call.header), time.Duration(call.sent) * unit}
+			if call.keepAlive {
+				r.keepAliveAnswered(answer)
+			} else {
+				r.readAnswered(answer)
+			}
+			call = &modelCall{sent: m.now, keepAlive: !call.keepAlive}
+		}
+	}
+	return false
+}
+
+// newRule is the driver's rule, without the twentieth of the TTL that is left for clocks.
+func newRule() rule {
+	l := &lease{changed: make(chan struct{}, 1)}
+	l.granted(0, modelTTL*unit)
+	return exact{l}
+}
+
+type exact struct{ *lease }
+
+func (e exact) end() time.Duration { return e.lease.end() + e.ttl/20 }
+
+func TestLeaseIsNotRevokedBeforeItsEnd(t *testing.T) {
+	prolonged := 0
+	for seed := range uint64(*plays) {
+		r := newRule()
+		require.False(t, play(seed, r), "seed %d", seed)
+		if r.end() > 2*modelTTL*unit {
+			prolonged++
+		}
+	}
+	t.Logf("%d leases were prolonged to more than twice their TTL", prolonged)
+	require.Greater(t, prolonged, *plays/20)
+}
+
+// mutant is a rule with a mistake.
+type mutant struct {
+	ends    time.Duration
+	read    *seen
+	kept    *seen
+	onRead  func(*mutant, seen)
+	onAlive func(*mutant, seen)
+}
+
+func (m *mutant) end() time.Duration       { return m.ends }
+func (m *mutant) readAnswered(a seen)      { m.onRead(m, a) }
+func (m *mutant) keepAliveAnswered(a seen) { m.onAlive(m, a) }
+func (m *mutant) until(at time.Duration)   { m.ends = max(m.ends, at+modelTTL*unit) }
+
+func TestLeaseNeedsEachPartOfItsRule(t *testing.T) {
+	sameConn := func(a *seen, b seen) bool { return a != nil && a.on == b.on }
+	for name, made := range map[string]mutant{
+		"a keep-alive alone": {
+			onRead:  func(*mutant, seen) {},
+			onAlive: func(m *mutant, a seen) { m.until(a.sent) },
+		},
+		"no read afterward": {
+			onRead: func(m *mutant, a seen) { m.read = &a },
+			onAlive: func(m *mutant, a seen) {
+				if m.read.sameTerm(&a) {
+					m.until(a.sent)
+				}
+			},
+		},
+		"terms are not compared": {
+			onRead: func(m *mutant, a seen) {
+				if sameConn(m.kept, a) {
+					m.until(m.kept.sent)
+				}
+				m.kept = nil
+			},
+			onAlive: func(m *mutant, a seen) { m.kept = &a },
+		},
+		"from the read that follows": {
+			onRead: func(m *mutant, a seen) {
+				if m.kept.sameTerm(&a) {
+					m.until(a.sent)
+				}
+				m.read, m.kept = &a, nil
+			},
+			onAlive: func(m *mutant, a seen) {
+				if m.kept = nil; m.read.sameTerm(&a) {
+					m.kept = &a
+				}
+			},
+		},
+		"reads alone": {
+			onRead:  func(m *mutant, a seen) { m.until(a.sent) },
+			onAlive: func(*mutant, seen) {},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(200_000) {
+				wrong := made
+				wrong.ends = modelTTL * unit
+				if play(seed, &wrong) {
+					t.Logf("found with seed %d", seed)
+					return
+				}
+			}
+			t.Fatal("the model does not find the mistake")
+		})
+	}
+}

@@ -1,0 +1,243 @@
+package etcd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/google/uuid"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// The key of a contender of the queue a is PREFIX/a/NAME, where NAME is the session's lease
+// in hexadecimal (all that a Mutex of package concurrency has), a GUID, and for readers and
+// permits what they ask for. (A node that was downgraded is named NAME-r, but has no key of that name.) The lock without a queue has the key PREFIX/a/plain.
+const (
+	plainName = "plain"
+	sessions  = ".sessions" // a key for each session
+	forgotten = ".forgotten"
+)
+
+// maxName bounds the length of a lock's name in bytes, as on ZooKeeper.
+const maxName = 512
+
+func checkParts(name string) error {
+	parts := strings.Split(name, "/")
+	switch {
+	case name == "":
+		return errors.New("it is empty")
+	case len(name) > maxName:
+		return fmt.Errorf("it is longer than %d bytes", maxName)
+	case !utf8.ValidString(name):
+		return errors.New("it is not valid UTF-8")
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return errors.New("it has a control character")
+	case slices.Contains(parts, ""):
+		return errors.New("it has an empty part (two slashes, or one at either end)")
+	case slices.Contains(parts, "."), slices.Contains(parts, ".."):
+		return errors.New("the parts . and .. cannot be used")
+	}
+	return nil
+}
+
+// CheckName implements driver.Connector.
+func (c *Connector) CheckName(name string) error {
+	if err := checkParts(name); err != nil {
+		return err
+	}
+	parts := strings.Split(name, "/")
+	last := parts[len(parts)-1]
+	switch {
+	case len(parts) > 1 && slices.Contains([]string{driver.Guards, driver.Leases, driver.Limit, plainName}, last):
+		return fmt.Errorf("a lock keeps its keys in %s", last)
+	case slices.Contains([]string{driver.Records, driver.Waits, sessions, forgotten}, parts[0]):
+		return fmt.Errorf("%s is not for locks", parts[0])
+	case slices.ContainsFunc(parts, c.IsContender):
+		return errors.New("a part of it could be the key of a contender")
+	}
+	return nil
+}
+
+// CheckPermits implements driver.Connector: any number of permits has one key.
+func (*Connector) CheckPermits(string, int) error { return nil }
+
+var contenderName = regexp.MustCompile(`^[0-9a-f]{1,16}(?:-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-s|-r|-p([0-9]{1,10})-l([0-9]{1,10}))?)?$`)
+
+// IsContender implements driver.Connector. What is hexadecimal throughout is the key of a
+// Mutex only if it is as long as a lease's number usually is.
+func (*Connector) IsContender(node string) bool {
+	return len(node) >= 12 && contenderName.MatchString(node) || strings.HasPrefix(node, plainName+"-")
+}
+
+// nodeName returns a new name for a session's node.
+func (s *Session) nodeName(r driver.Request) string {
+	name := s.idText() + "-" + uuid.NewString()
+	switch r.Kind {
+	case driver.Shared:
+		name += "-s"
+	case driver.Permit:
+		name += fmt.Sprintf("-p%d-l%d", r.Permits, r.Limit)
+	}
+	return name
+}
+
+// key returns the key of a node. That of a plain lock is always the same, and that of a node
+// which was downgraded is the one that it had before; their nodes have other names.
+func (s *Session) key(queue string, node driver.Node) string {
+	name := node.Name
+	if node.Kind == driver.Plain {
+		name = plainName
+	} else if node.Private != "" {
+		name = node.Private
+	}
+	return s.prefix + queue + "/" + name
+}
+
+// createdAt returns the revision at which a node was created.
+func createdAt(node driver.Node) int64 {
+	if node.Kind != driver.Plain {
+		return node.Seq
+	}
+	n, _ := strconv.ParseInt(node.Private, 10, 64)
+	return n
+}
+
+func plainNode(created int64) driver.Node {
+	rev := strconv.FormatInt(created, 10)
+	return driver.Node{Kind: driver.Plain, Name: plainName + "-" + rev, Private: rev}
+}
+
+// downgraded returns the node that has taken the place of another one.
+func downgraded(node driver.Node) driver.Node {
+	return driver.Node{Kind: driver.Shared, Name: node.Name + "-r", Private: node.Name, Seq: node.Seq}
+}
+
+// nodeOf returns the contender whose key has that last part. Foreign ones that go with a
+// lease are exclusive contenders.
+func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
+	if name == plainName {
+		return plainNode(kv.CreateRevision), true
+	}
+	node := driver.Node{Name: name, Kind: driver.Exclusive, Seq: kv.CreateRevision}
+	m := contenderName.FindStringSubmatch(name)
+	switch {
+	case name == driver.Limit:
+		return node, false
+	case m == nil:
+		return node, kv.Lease != 0
+	case m[1] == "-s":
+		node.Kind = driver.Shared
+	case m[1] != "":
+		node.Kind = driver.Permit
+		node.Permits, _ = strconv.Atoi(m[2])
+		node.Limit, _ = strconv.Atoi(m[3])
+	}
+	return node, true
+}
+
+// lockOf returns the name of the lock whose contenders are in the queue, and whether that
+// is a queue of a semaphore.
+func lockOf(queue string) (name string, semaphore bool) {
+	if i := strings.LastIndexByte(queue, '/'); i >= 0 && (queue[i+1:] == driver.Guards || queue[i+1:] == driver.Leases) {
+		return queue[:i], true
+	}
+	return queue, false
+}
+
+// contents are the keys of a lock, of whatever kind.
+type contents struct {
+	queues map[string][]entry // by the part below the lock's name, which is "" for the lock's own queue
+	limit  *mvccpb.KeyValue
+	others []string
+}
+
+type entry struct {
+	node driver.Node
+	kv   *mvccpb.KeyValue
+}
+
+// parse sorts the keys below a lock's name. Those of other locks, whose names begin with
+// that of this one, are left out.
+func (s *Session) parse(name string, kvs []*mvccpb.KeyValue) contents {
+	c := contents{queues: map[string][]entry{}}
+	for _, kv := range kvs {
+		part, last := "", strings.TrimPrefix(string(kv.Key), s.prefix+name+"/")
+		if before, after, below := strings.Cut(last, "/"); below {
+			if part, last = before, after; part != driver.Guards && part != driver.Leases {
+				continue
+			}
+		}
+		node, ok := nodeOf(last, kv)
+		switch {
+		case strings.Contains(last, "/"):
+		case part == "" && last == driver.Limit:
+			c.limit = kv
+		case ok:
+			if node.Kind == driver.Exclusive && isShared(kv) {
+				node = downgraded(node)
+			}
+			c.queues[part] = append(c.queues[part], entry{node, kv})
+		default:
+			c.others = append(c.others, last)
+		}
+	}
+	for _, q := range c.queues {
+		slices.SortFunc(q, func(a, b entry) int { return cmp.Compare(a.kv.CreateRevision, b.kv.CreateRevision) })
+	}
+	return c
+}
+
+// queue returns the contenders of a queue of the lock.
+func (c contents) queue(queue string) []entry {
+	if _, semaphore := lockOf(queue); semaphore {
+		return c.queues[queue[strings.LastIndexByte(queue, '/')+1:]]
+	}
+	return c.queues[""]
+}
+
+func nodesOf(entries []entry) []driver.Node {
+	nodes := make([]driver.Node, 0, len(entries))
+	for _, e := range entries {
+		nodes = append(nodes, e.node)
+	}
+	return nodes
+}
+
+// parts returns which queues and what else of a semaphore there is.
+func (c contents) parts() (parts []string) {
+	for _, part := range []string{driver.Leases, driver.Guards} {
+		if len(c.queues[part]) > 0 {
+			parts = append(parts, part)
+		}
+	}
+	if c.limit != nil {
+		parts = append(parts, driver.Limit)
+	}
+	return append(parts, c.others...)
+}
+
+// checkKind returns an error if another kind of lock than that of a contender for queue is
+// in use. plain says that the contender is that of a plain lock.
+func (c contents) checkKind(queue string, plain bool) error {
+	_, semaphore := lockOf(queue)
+	isPlain := func(e entry) bool { return e.node.Kind == driver.Plain }
+	own := c.queues[""]
+	switch {
+	case !plain && slices.ContainsFunc(own, isPlain):
+		return fmt.Errorf("%w: a plain lock is held", driver.ErrKind)
+	case (plain || semaphore) && slices.ContainsFunc(own, func(e entry) bool { return !isPlain(e) }):
+		return fmt.Errorf("%w: a queue", driver.ErrKind)
+	case !semaphore && len(c.queues[driver.Guards])+len(c.queues[driver.Leases]) > 0:
+		return fmt.Errorf("%w: a semaphore", driver.ErrKind)
+	}
+	return nil
+}

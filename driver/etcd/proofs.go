@@ -1,0 +1,163 @@
+package etcd
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// proving is what the proofs of the lease share with calls that wait for one.
+type proving struct {
+	wanted chan struct{} // filled when one should begin at once
+
+	mu       sync.Mutex
+	began    int           // rounds
+	skew     time.Duration // of the clocks when the last round began
+	settled  chan struct{} // closed when a round that begins from now on has succeeded; nil if nobody waits
+	settling int           // the first of these rounds
+}
+
+// maxSkew is how far the wall clock may move against ours between two proofs before it is
+// in doubt whether ours stood still.
+const maxSkew = 200 * time.Millisecond
+
+// inDoubt returns a channel that is closed when a proof has settled a doubt in the clock,
+// or nil if there is none.
+func (s *Session) inDoubt() <-chan struct{} {
+	s.clock.Now()
+	p, skew := &s.proving, s.clock.Skew()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if moved := skew - p.skew; moved > maxSkew || moved < -maxSkew {
+		p.skew = skew
+		if p.settled == nil {
+			p.settled = make(chan struct{})
+		}
+		p.settling = p.began + 1
+		select {
+		case p.wanted <- struct{}{}:
+		default:
+		}
+	}
+	return p.settled
+}
+
+// begin begins a round.
+func (p *proving) begin(skew time.Duration) (round int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.began++
+	if p.settled == nil {
+		p.skew = skew // drift is allowed
+	}
+	return p.began
+}
+
+// succeeded ends a round.
+func (p *proving) succeeded(round int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.settled != nil && round >= p.settling {
+		close(p.settled)
+		p.settled = nil
+	}
+}
+
+// prove proves the lease again and again, and returns why the connection is of no use any
+// longer.
+func (s *Session) prove(conn *connection) error {
+	ttl := s.cfg().TTL
+	ctx, cancel := context.WithCancel(s.alive)
+	defer cancel()
+	stop := context.AfterFunc(conn.ctx, cancel)
+	defer stop()
+	if err := s.proveBy(ctx, conn, ttl/4); err != nil {
+		return err
+	}
+	timer := time.NewTimer(ttl)
+	defer timer.Stop()
+	for {
+		round := s.proving.begin(s.clock.Skew())
+		if err := s.keepAlive(conn, ttl/4); err != nil {
+			return err
+		}
+		if err := s.proveBy(ctx, conn, ttl/4); err != nil {
+			return err
+		}
+		s.proving.succeeded(round)
+		timer.Reset(s.clock.Span(ttl / 8))
+		select {
+		case <-ctx.Done():
+			return context.Cause(conn.ctx)
+		case <-s.proving.wanted:
+		case <-timer.C:
+		}
+	}
+}
+
+// proveBy sends a read of the session's key that a majority must confirm.
+func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, errSilent)
+	defer cancel()
+	sent := s.clock.Now()
+	got, err := conn.kv.Get(ctx, s.sessionKey(), clientv3.WithKeysOnly())
+	if err != nil {
+		return err
+	}
+	if len(got.Kvs) == 0 {
+		s.end(errRevoked)
+		return errRevoked
+	}
+	s.lease.readAnswered(seen{conn, got.Header.MemberId, got.Header.RaftTerm, sent})
+	return nil
+}
+
+// keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in order.
+func (s *Session) keepAlive(conn *connection, within time.Duration) error {
+	sent := s.clock.Now()
+	if err := conn.alive.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)}); err != nil {
+		return err
+	}
+	late := time.AfterFunc(within, func() { conn.fail(errSilent) })
+	defer late.Stop()
+	got, err := conn.alive.Recv()
+	if err != nil {
+		return err
+	}
+	if got.TTL <= 0 {
+		s.end(errRevoked)
+		return errRevoked
+	}
+	s.lease.keepAliveAnswered(seen{conn, got.Header.MemberId, got.Header.RaftTerm, sent})
+	return nil
+}
+
+// retryPause is the pause before a request is sent again.
+const retryPause = 10 * time.Millisecond
+
+// Alive implements driver.Session.
+func (s *Session) Alive(ctx context.Context) error {
+	if settled := s.inDoubt(); settled != nil {
+		select {
+		case <-settled:
+		case <-s.alive.Done():
+		case <-ctx.Done():
+			return s.noAnswer(ctx)
+		}
+	}
+	return s.Err()
+}
+
+// Ping implements driver.Session.
+func (s *Session) Ping(ctx context.Context) error {
+	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Get(ctx, s.sessionKey(), clientv3.WithKeysOnly())
+		if err == nil && len(got.Kvs) == 0 {
+			s.end(errRevoked)
+		}
+		return err
+	})
+}

@@ -1,0 +1,353 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// listing is the operation that lists all that is below the name of a queue's lock.
+func (s *Session) listing(queue string, opts ...clientv3.OpOption) clientv3.Op {
+	name, _ := lockOf(queue)
+	return clientv3.OpGet(s.prefix+name+"/", append([]clientv3.OpOption{clientv3.WithPrefix()}, opts...)...)
+}
+
+// read returns what is below the name of a queue's lock, with what it takes to know the
+// contenders: the keys, and the values of those that were changed.
+func (s *Session) read(ctx context.Context, queue string) (c contents, err error) {
+	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Do(ctx, s.listing(queue, clientv3.WithKeysOnly()))
+		if err != nil {
+			return err
+		}
+		c, err = s.complete(ctx, conn, queue, got.Get().Kvs)
+		return err
+	})
+	return c, err
+}
+
+// complete parses a listing. Whether a contender was downgraded is in its value.
+func (s *Session) complete(ctx context.Context, conn *connection, queue string, kvs []*mvccpb.KeyValue) (contents, error) {
+	name, _ := lockOf(queue)
+	if slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return kv.Version > 1 }) {
+		got, err := conn.kv.Do(ctx, s.listing(queue))
+		if err != nil {
+			return contents{}, err
+		}
+		kvs = got.Get().Kvs
+	}
+	return s.parse(name, kvs), nil
+}
+
+// Join implements driver.Session.
+func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
+	name := s.nodeName(r)
+	key := s.prefix + queue + "/" + name
+	done, got, late, err := change{
+		session: s, on: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+		ops:  []clientv3.Op{clientv3.OpPut(key, string(newValue(time.Now(), r.Data)), clientv3.WithLease(s.id)), s.listing(queue, clientv3.WithKeysOnly())},
+		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool { return len(a[0].kvs) > 0 },
+	}.commit(ctx)
+	switch {
+	case late:
+		s.inBackground(func(ctx context.Context, conn *connection) error {
+			_, err := s.raiseFence(ctx, conn, clientv3.OpDelete(key))
+			return err
+		})
+		return driver.Joined{}, err
+	case err != nil:
+		return driver.Joined{}, err
+	case !done:
+		return driver.Joined{}, fmt.Errorf("etcd: %s exists, although its name is random", key)
+	}
+	joined, err := s.joined(ctx, queue, name, got)
+	if err != nil {
+		s.remove(key)
+	}
+	return joined, err
+}
+
+// joined returns what Join does for a node that was created.
+func (s *Session) joined(ctx context.Context, queue, name string, got []*answer) (driver.Joined, error) {
+	var c contents
+	err := s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
+		if got == nil {
+			listed, err := conn.kv.Do(ctx, s.listing(queue, clientv3.WithKeysOnly()))
+			if err != nil {
+				return err
+			}
+			got = []*answer{nil, {kvs: listed.Get().Kvs}}
+		}
+		c, err = s.complete(ctx, conn, queue, got[1].kvs)
+		return err
+	})
+	if err != nil {
+		return driver.Joined{}, err
+	}
+	if err := c.checkKind(queue, false); err != nil {
+		return driver.Joined{}, err
+	}
+	nodes := nodesOf(c.queue(queue))
+	i := slices.IndexFunc(nodes, func(n driver.Node) bool { return n.Name == name })
+	if i < 0 {
+		return driver.Joined{}, driver.ErrRemoved
+	}
+	return driver.Joined{Node: nodes[i], Queue: nodes}, nil
+}
+
+// remove removes a key of the session in the background.
+func (s *Session) remove(key string) {
+	s.inBackground(func(ctx context.Context, conn *connection) error {
+		_, err := conn.kv.Delete(ctx, key)
+		return err
+	})
+}
+
+// List implements driver.Session.
+func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
+	c, err := s.read(ctx, queue)
+	return nodesOf(c.queue(queue)), err
+}
+
+// get returns the key of a node, or ErrRemoved.
+func (s *Session) get(ctx context.Context, queue string, node driver.Node) (kv *mvccpb.KeyValue, err error) {
+	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Get(ctx, s.key(queue, node))
+		if err != nil {
+			return err
+		}
+		kv = only(got.Kvs)
+		return nil
+	})
+	if err == nil && !isNode(kv, node) {
+		err = driver.ErrRemoved
+	}
+	return kv, err
+}
+
+func only(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	if len(kvs) == 0 {
+		return nil
+	}
+	return kvs[0]
+}
+
+// isNode reports whether a key is that of the node.
+func isNode(kv *mvccpb.KeyValue, node driver.Node) bool {
+	if kv == nil || kv.CreateRevision != createdAt(node) {
+		return false
+	}
+	was := node.Kind == driver.Shared && node.Private != ""
+	return was == (kv.Version > 1 && isShared(kv))
+}
+
+// Data implements driver.Session.
+func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
+	kv, err := s.get(ctx, queue, node)
+	if err != nil {
+		return nil, err
+	}
+	return decodeValue(kv).data, nil
+}
+
+// exists is the condition that a node exists.
+func (s *Session) exists(queue string, node driver.Node) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(s.key(queue, node)), "=", createdAt(node))
+}
+
+// Leave implements driver.Session.
+func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
+	left := make(chan error, 1)
+	if !s.task(func() { left <- s.leave(queue, node) }) {
+		return s.Err()
+	}
+	select {
+	case err := <-left:
+		return err
+	case <-s.alive.Done():
+		return s.Err()
+	case <-ctx.Done():
+		return s.noAnswer(ctx)
+	}
+}
+
+func (s *Session) leave(queue string, node driver.Node) error {
+	key := s.key(queue, node)
+	s.own.leaving(key)
+	gone, byUs := false, false
+	maybe, err := s.try(context.Background(), func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node)).Then(clientv3.OpDelete(key)).Commit()
+		if err != nil {
+			return err
+		}
+		byUs = got.Succeeded
+		gone = !byUs
+		return nil
+	})
+	s.own.left(s, watchedNode{queue, node}, byUs)
+	if err == nil && gone && !maybe {
+		return driver.ErrRemoved
+	}
+	return err
+}
+
+// mostChecked is how many nodes Verify looks at: servers accept 128 operations in one
+// transaction.
+const mostChecked = 120
+
+// Verify implements driver.Session.
+func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
+	if len(nodes) > mostChecked {
+		return fmt.Errorf("etcd: %w: %d, and at most %d", driver.ErrTooMany, len(nodes), mostChecked)
+	}
+	ops := make([]clientv3.Op, len(nodes))
+	for i, n := range nodes {
+		ops[i] = clientv3.OpGet(s.key(n.Queue, n.Node))
+	}
+	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return err
+		}
+		for i, a := range answers(got, 0) {
+			if !isNode(only(a.kvs), nodes[i].Node) {
+				return errGone
+			}
+		}
+		return nil
+	})
+}
+
+// update changes the value of a node, in a way that may be repeated. kv is nil if the node
+// is gone.
+func (s *Session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) []byte) error {
+	key := s.key(queue, node)
+	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		for {
+			got, err := conn.kv.Get(ctx, key)
+			if err != nil {
+				return err
+			}
+			kv := only(got.Kvs)
+			if kv == nil || kv.CreateRevision != createdAt(node) {
+				return errGone
+			}
+			value := to(kv)
+			if value == nil { // it was changed before
+				return nil
+			}
+			put, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)).
+				Then(clientv3.OpPut(key, string(value), clientv3.WithIgnoreLease())).Commit()
+			if err != nil || put.Succeeded {
+				return err
+			}
+		}
+	})
+}
+
+// Downgrade implements driver.Downgrader. The key stays, and so the place in the queue: its
+// value says that it is shared.
+func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
+	if data == nil {
+		data = []byte{}
+	}
+	err := s.update(context.Background(), queue, node, func(kv *mvccpb.KeyValue) []byte {
+		if isShared(kv) {
+			return nil
+		}
+		return marked(kv.Value, markShared, data)
+	})
+	if err != nil {
+		return driver.Node{}, err
+	}
+	return downgraded(node), nil
+}
+
+// Revoke implements driver.Revoker.
+func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
+	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte {
+		switch v := decodeValue(kv); {
+		case v.mark&markRevoked != 0:
+			return nil
+		case v.mark == 0: // of another program, which nobody can ask
+			return kv.Value
+		}
+		return marked(kv.Value, markRevoked, nil)
+	})
+}
+
+// Break implements driver.Breaker.
+func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
+	gone := false
+	maybe, err := s.try(ctx, func(ctx context.Context, conn *connection) error {
+		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node)).Then(clientv3.OpDelete(s.key(queue, node))).Commit()
+		gone = err == nil && !got.Succeeded
+		return err
+	})
+	if err == nil && gone && !maybe {
+		return driver.ErrRemoved
+	}
+	return err
+}
+
+// TryCreate implements driver.PlainLocker.
+func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node driver.Node, created bool, err error) {
+	key := s.prefix + name + "/" + plainName
+	value := newValue(time.Now(), data)
+	ours := func(kv *mvccpb.KeyValue) bool {
+		return kv != nil && decodeValue(kv).number == decodeValue(&mvccpb.KeyValue{Value: value}).number
+	}
+	var found *mvccpb.KeyValue
+	list := s.listing(name, clientv3.WithKeysOnly())
+	done, got, late, err := change{
+		session: s, on: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+		ops:   []clientv3.Op{clientv3.OpPut(key, string(value), clientv3.WithLease(s.id)), clientv3.OpGet(key), list},
+		other: []clientv3.Op{clientv3.OpGet(key)},
+		look:  []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool {
+			found = only(a[0].kvs)
+			return ours(found)
+		},
+	}.commit(ctx)
+	switch {
+	case late:
+		s.inBackground(func(ctx context.Context, conn *connection) error {
+			got, err := s.raiseFence(ctx, conn, clientv3.OpGet(key))
+			if err == nil && ours(only(got[0].kvs)) {
+				s.removePlain(key, got[0].kvs[0].CreateRevision)
+			}
+			return err
+		})
+		return driver.Node{}, false, err
+	case err != nil:
+		return driver.Node{}, false, err
+	case !done:
+		return plainNode(got[0].kvs[0].CreateRevision), false, nil
+	}
+	var c contents
+	if got != nil {
+		found = got[1].kvs[0]
+		c = s.parse(name, got[2].kvs)
+	} else if c, err = s.read(ctx, name); err != nil {
+		s.removePlain(key, found.CreateRevision)
+		return driver.Node{}, false, err
+	}
+	if err := c.checkKind(name, true); err != nil {
+		s.removePlain(key, found.CreateRevision)
+		return driver.Node{}, false, err
+	}
+	return plainNode(found.CreateRevision), true, nil
+}
+
+// removePlain removes the key of a plain lock in the background, if it is still that one.
+func (s *Session) removePlain(key string, created int64) {
+	s.inBackground(func(ctx context.Context, conn *connection) error {
+		_, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", created)).Then(clientv3.OpDelete(key)).Commit()
+		return err
+	})
+}

@@ -1,0 +1,378 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/clock"
+)
+
+var _ interface {
+	driver.Session
+	driver.PlainLocker
+	driver.Limiter
+	driver.Downgrader
+	driver.Inspector
+	driver.Follower
+	driver.Breaker
+	driver.Revoker
+	driver.Recorder
+} = (*Session)(nil)
+
+// Session is a lease, with which its nodes go, and a connection to one member at a time.
+type Session struct {
+	*Connector
+	id    clientv3.LeaseID
+	clock clock.Clock
+	lease lease
+
+	alive context.Context // ends when the session is over; its cause says why
+	end   context.CancelCauseFunc
+
+	closing chan struct{} // closed when Close waits no longer for the servers
+	giveUp  func()        // closes it
+	closed  chan struct{} // closed when nothing of the session is left running
+
+	mu      sync.Mutex
+	current *connection   // nil while there is none
+	peer    string        // of the current connection, or the last one
+	changed chan struct{} // closed when current changes
+	ending  bool          // no more tasks begin
+	tasks   sync.WaitGroup
+
+	fence   fence
+	proving proving
+	own     ownNodes
+}
+
+var (
+	errClosed  = errors.New("closed")
+	errLease   = errors.New("no majority of the servers has answered for most of the session timeout")
+	errRevoked = fmt.Errorf("%w: the servers have ended the lease", driver.ErrExpired)
+	errSilent  = errors.New("the server is silent")
+)
+
+// Connect implements driver.Connector.
+func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
+	s := &Session{
+		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62) + 1<<62), clock: clock.Start(ctx),
+		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
+	}
+	s.lease.changed = make(chan struct{}, 1)
+	s.proving.wanted = make(chan struct{}, 1)
+	s.giveUp = sync.OnceFunc(func() { close(s.closing) })
+	s.alive, s.end = context.WithCancelCause(context.Background())
+	conn, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.use(conn)
+	s.tasks.Add(2)
+	go s.run(conn)
+	go s.awaitEnd()
+	go func() { // ends with the session
+		<-s.alive.Done()
+		s.mu.Lock()
+		s.ending = true
+		s.mu.Unlock()
+		s.tasks.Wait()
+		close(s.closed)
+	}()
+	return s, nil
+}
+
+// open opens the session: it is granted a lease by the first member that answers.
+func (s *Session) open(ctx context.Context) (*connection, error) {
+	cfg := s.cfg()
+	began := s.clock.Now()
+	var last error
+	for try := 0; ; try++ {
+		for _, i := range rand.Perm(len(cfg.Endpoints)) {
+			conn, err := s.dial(ctx, cfg.Endpoints[i], cfg.TTL/4)
+			if err == nil {
+				if err = s.grant(ctx, conn, began); err == nil {
+					return conn, nil
+				}
+				conn.close(err)
+				err = fmt.Errorf("etcd: opening a session at %s: %w", cfg.Endpoints[i], connectError(err))
+			}
+			if last = err; errors.Is(err, driver.ErrPermanent) {
+				return nil, err
+			}
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("%w: %w", ctx.Err(), last)
+			}
+			if s.clock.Now()-began > cfg.TTL/2 { // the lease may have begun then
+				return nil, fmt.Errorf("%w: %w", driver.ErrUnavailable, last)
+			}
+		}
+		if !pause(ctx, min(time.Duration(try+1)*20*time.Millisecond, 500*time.Millisecond)) {
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), last)
+		}
+	}
+}
+
+// grant asks for the lease, and creates the session's own key.
+func (s *Session) grant(ctx context.Context, conn *connection, began time.Duration) error {
+	ttl := s.cfg().TTL
+	ctx, cancel := context.WithTimeout(ctx, ttl/4)
+	defer cancel()
+	granted, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(s.id), TTL: int64(ttl / time.Second)})
+	switch {
+	case err == nil:
+		ttl = max(ttl, time.Duration(granted.TTL)*time.Second)
+	case !isLeaseExists(err): // or else the answer to an earlier request was lost
+		return err
+	}
+	key := s.sessionKey()
+	_, err = conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, "", clientv3.WithLease(s.id))).Commit()
+	if err != nil {
+		return err
+	}
+	s.fence.version = 1
+	s.lease.granted(began, ttl)
+	return nil
+}
+
+// sessionKey is the key that shows that the session is not over.
+func (s *Session) sessionKey() string { return s.prefix + sessions + "/" + s.idText() }
+
+func (s *Session) idText() string { return strconv.FormatInt(int64(s.id), 16) }
+
+// run keeps the session connected, and proves its lease, until it is over.
+func (s *Session) run(conn *connection) {
+	defer s.tasks.Done()
+	for s.alive.Err() == nil {
+		if conn == nil {
+			if conn = s.reconnect(); conn == nil {
+				break
+			}
+		}
+		s.use(conn)
+		err := s.prove(conn)
+		s.use(nil)
+		if s.alive.Err() != nil {
+			break
+		}
+		conn.close(err)
+		conn = nil
+	}
+	if context.Cause(s.alive) == errClosed {
+		conn = s.revoke(conn)
+	}
+	s.use(nil)
+	if conn != nil {
+		conn.close(context.Cause(s.alive))
+	}
+}
+
+// reconnect connects to one member after the other until one answers, or the session is
+// over.
+func (s *Session) reconnect() *connection {
+	cfg := s.cfg()
+	ctx, cancel := s.untilGivenUp()
+	defer cancel()
+	for try := 1; ; try++ {
+		for _, i := range rand.Perm(len(cfg.Endpoints)) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			conn, err := s.dial(ctx, cfg.Endpoints[i], cfg.TTL/8)
+			if err != nil {
+				continue
+			}
+			if err = s.proveBy(ctx, conn, cfg.TTL/8); err == nil {
+				return conn
+			}
+			conn.close(err)
+		}
+		if !pause(ctx, min(time.Duration(try)*20*time.Millisecond, 500*time.Millisecond)) {
+			return nil
+		}
+	}
+}
+
+// untilGivenUp returns a context that ends when the session is over, and, if it was closed,
+// when Close waits no longer.
+func (s *Session) untilGivenUp() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	stop := context.AfterFunc(s.alive, func() {
+		if context.Cause(s.alive) != errClosed {
+			cancel()
+		}
+	})
+	done := make(chan struct{})
+	go func() { // ends with cancel
+		select {
+		case <-s.closing:
+			cancel()
+		case <-done:
+		}
+	}()
+	return ctx, sync.OnceFunc(func() { stop(); close(done); cancel() })
+}
+
+// revoke ends the lease, and so removes the session's nodes, unless Close gives up.
+func (s *Session) revoke(conn *connection) *connection {
+	ctx, cancel := s.untilGivenUp()
+	defer cancel()
+	for ctx.Err() == nil {
+		if conn == nil {
+			if conn = s.reconnect(); conn == nil {
+				return nil
+			}
+		}
+		once, done := context.WithTimeout(ctx, s.cfg().TTL/4)
+		_, err := conn.leases.LeaseRevoke(once, &pb.LeaseRevokeRequest{ID: int64(s.id)})
+		done()
+		if err == nil || isConclusive(err) {
+			return conn
+		}
+		conn.close(err)
+		conn = nil
+	}
+	return conn
+}
+
+// use makes a connection the current one, or none.
+func (s *Session) use(conn *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil && conn == nil {
+		s.current.watches.interrupt()
+	}
+	if s.current = conn; conn != nil {
+		s.peer = conn.endpoint
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// connected returns the current connection, as soon as there is one.
+func (s *Session) connected(ctx context.Context) (*connection, error) {
+	for {
+		s.mu.Lock()
+		conn, changed := s.current, s.changed
+		s.mu.Unlock()
+		if err := s.Err(); err != nil {
+			return nil, err
+		}
+		if conn != nil && conn.ctx.Err() == nil {
+			return conn, nil
+		}
+		select {
+		case <-changed:
+		case <-s.alive.Done():
+		case <-ctx.Done():
+			return nil, s.noAnswer(ctx)
+		}
+	}
+}
+
+// noAnswer is the error of a call whose context has ended.
+func (s *Session) noAnswer(ctx context.Context) error {
+	return fmt.Errorf("etcd: no answer from %s: %w", s.Info().Peer, ctx.Err())
+}
+
+// task runs f in the background, unless the session is over.
+func (s *Session) task(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending || s.alive.Err() != nil {
+		return false
+	}
+	s.tasks.Go(f)
+	return true
+}
+
+// isOver reports whether the session is over. It reads the clock itself, because timers may
+// be late.
+func (s *Session) isOver() bool {
+	if s.alive.Err() == nil && s.clock.AtLeast() >= s.lease.end() {
+		s.end(errLease)
+	}
+	return s.alive.Err() != nil
+}
+
+// tick is how often a session reads the clock, which may have advanced while timers stood
+// still.
+const tick = 50 * time.Millisecond
+
+// awaitEnd returns when the session is over, at the latest when its lease ends.
+func (s *Session) awaitEnd() {
+	defer s.tasks.Done()
+	timer := time.NewTimer(tick)
+	defer timer.Stop()
+	for {
+		left := s.lease.end() - s.clock.Now()
+		if s.isOver() {
+			return
+		}
+		s.inDoubt()
+		timer.Reset(min(max(s.clock.Span(left), time.Millisecond), tick))
+		select {
+		case <-s.alive.Done():
+		case <-s.lease.changed:
+		case <-timer.C:
+		}
+	}
+}
+
+// Done implements driver.Session.
+func (s *Session) Done() <-chan struct{} { return s.alive.Done() }
+
+// Err implements driver.Session.
+func (s *Session) Err() error {
+	if !s.isOver() {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", driver.ErrSessionLost, context.Cause(s.alive))
+}
+
+// Lease implements driver.Session.
+func (s *Session) Lease() time.Duration {
+	if s.isOver() {
+		return 0
+	}
+	return max(s.lease.end()-s.clock.Now(), 0)
+}
+
+// Info implements driver.Session.
+func (s *Session) Info() driver.Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return driver.Info{Driver: s.DriverName(), ID: s.idText(), Peer: s.peer}
+}
+
+// Close implements driver.Session.
+func (s *Session) Close(ctx context.Context) error {
+	s.end(errClosed)
+	select {
+	case <-s.closed:
+		return nil
+	case <-ctx.Done():
+	}
+	s.giveUp()
+	<-s.closed
+	return ctx.Err()
+}
+
+// pause reports false if the context ends before d has passed.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,531 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// watches are the watches of a connection. They share one stream, on which servers tell
+// events of one key in their order. A watch begins with the member's present state, so that
+// its events come at once (one that begins with an older revision is served every 100 ms):
+// the key is read by the same member at the same time, and again if what was read is older
+// than the watch.
+//
+// Events of different keys come in any order. So before an event is told, the other nodes
+// of its queue that the session watches are read from the same member, at a revision that
+// is not older; if one of them is gone, its event is awaited, and told in its order.
+type watches struct {
+	conn *connection
+
+	send   sync.Mutex // held while a request is sent
+	stream pb.Watch_WatchClient
+
+	mu      sync.Mutex
+	opening bool
+	ended   bool
+	nextID  int64
+	byID    map[int64]*watched
+	byNode  map[watchedNode]*watched
+	events  []event // to be told
+
+	tell    chan struct{} // filled when there are events
+	running sync.WaitGroup
+}
+
+// watchedNode is what is watched. Node is zero for what is below a queue's name.
+type watchedNode struct {
+	queue string
+	node  driver.Node
+}
+
+type watched struct {
+	watchedNode
+	id    int64
+	key   string
+	own   *Session // if it is a node of the session that watches it
+	left  bool     // the session has removed it
+	watch *driver.Watch
+
+	created chan struct{} // closed when the server has said at which revision it begins, or has refused
+	begins  int64
+	refused error
+
+	ready chan struct{} // closed when its key has been read
+	read  int64         // the revision of that; 0 before
+}
+
+type event struct {
+	of       *watched
+	what     driver.Event
+	revision int64
+}
+
+var errBroken = errors.New("the connection broke")
+
+func newWatches(conn *connection) *watches {
+	return &watches{conn: conn, byID: map[int64]*watched{}, byNode: map[watchedNode]*watched{}, tell: make(chan struct{}, 1)}
+}
+
+// open opens the stream, if it is not open.
+func (ws *watches) open() error {
+	ws.send.Lock()
+	defer ws.send.Unlock()
+	if ws.stream != nil {
+		return nil
+	}
+	stream, err := ws.conn.watching.Watch(clientv3.WithRequireLeader(ws.conn.ctx))
+	if err != nil {
+		return err
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.ended {
+		return errBroken
+	}
+	ws.stream = stream
+	ws.running.Go(func() { ws.receive(stream) })
+	ws.running.Go(ws.tellEvents)
+	return nil
+}
+
+// stop waits for the goroutines of the watches. The connection has ended.
+func (ws *watches) stop() {
+	ws.interrupt()
+	ws.running.Wait()
+}
+
+// interrupt fires all watches: the connection has ended, or is not used any longer.
+func (ws *watches) interrupt() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.ended = true
+	for _, w := range ws.byNode {
+		w.watch.Fire(driver.Interrupted)
+	}
+	clear(ws.byID)
+	clear(ws.byNode)
+	ws.events = nil
+}
+
+// receive takes what the server sends until the connection ends.
+func (ws *watches) receive(stream pb.Watch_WatchClient) {
+	for {
+		got, err := stream.Recv()
+		if err != nil {
+			ws.conn.fail(err)
+			return
+		}
+		ws.mu.Lock()
+		w := ws.byID[got.WatchId]
+		switch {
+		case w == nil:
+		case got.Created, got.Canceled:
+			if w.begins == 0 && w.refused == nil {
+				if w.begins = got.Header.Revision; got.Canceled {
+					w.refused = refusal(got.CancelReason)
+				}
+				close(w.created)
+			} else if got.Canceled { // not by us
+				ws.conn.fail(errors.New(got.CancelReason))
+			}
+		default:
+			for _, e := range got.Events {
+				if w.node == (driver.Node{}) && !isBelow(w.key, e.Kv) {
+					continue
+				}
+				what := driver.Changed
+				if e.Type == mvccpb.Event_DELETE {
+					what = driver.Deleted
+				}
+				ws.add(event{w, what, e.Kv.ModRevision})
+			}
+		}
+		ws.mu.Unlock()
+	}
+}
+
+// refusal is the error of a watch that a server has refused.
+func refusal(reason string) error {
+	if strings.Contains(reason, "permission denied") {
+		return rpctypes.ErrGRPCPermissionDenied
+	}
+	return errors.New(reason)
+}
+
+// isBelow reports whether a key is that of a contender in a queue, or in those of the
+// semaphore of that name, or its limit.
+func isBelow(prefix string, kv *mvccpb.KeyValue) bool {
+	rest := strings.TrimPrefix(string(kv.Key), prefix)
+	part, below, nested := strings.Cut(rest, "/")
+	return !nested || (part == driver.Guards || part == driver.Leases) && !strings.Contains(below, "/")
+}
+
+// add adds an event to those that are told. It is called with mu held.
+func (ws *watches) add(e event) {
+	ws.events = append(ws.events, e)
+	ws.again()
+}
+
+// again has the events looked at once more.
+func (ws *watches) again() {
+	select {
+	case ws.tell <- struct{}{}:
+	default:
+	}
+}
+
+// left is called when Leave has removed a node of the session.
+func (ws *watches) left(n watchedNode) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.byNode[n]; w != nil {
+		w.left = true
+	}
+}
+
+// watch watches nodes.
+func (ws *watches) watch(ctx context.Context, s *Session, queue string, nodes []driver.Node) ([]*driver.Watch, error) {
+	if err := ws.open(); err != nil {
+		return nil, err
+	}
+	all := make([]*watched, len(nodes))
+	var added []*watched
+	ws.mu.Lock()
+	if ws.ended {
+		ws.mu.Unlock()
+		return nil, errBroken
+	}
+	for i, node := range nodes {
+		n := watchedNode{queue, node}
+		w := ws.byNode[n]
+		if w == nil {
+			ws.nextID++
+			w = &watched{watchedNode: n, id: ws.nextID, key: s.key(queue, node), watch: driver.NewWatch(), created: make(chan struct{}), ready: make(chan struct{})}
+			ws.byID[w.id], ws.byNode[n] = w, w
+			added = append(added, w)
+		}
+		all[i] = w
+	}
+	ws.mu.Unlock()
+	if err := ws.begin(ctx, s, added); err != nil {
+		return nil, err
+	}
+	watches := make([]*driver.Watch, len(all))
+	for i, w := range all {
+		select {
+		case <-w.ready:
+		case <-ws.conn.ctx.Done():
+			return nil, errBroken
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if w.refused != nil {
+			return nil, w.refused
+		}
+		watches[i] = w.watch
+	}
+	return watches, nil
+}
+
+// begin begins watches, and reads what is watched. Others may wait for them, so it does not
+// stop when ctx ends, but then nobody waits for it.
+func (ws *watches) begin(ctx context.Context, s *Session, added []*watched) error {
+	if len(added) == 0 {
+		return nil
+	}
+	done := make(chan error, 1)
+	ws.mu.Lock()
+	if ws.ended {
+		ws.mu.Unlock()
+		return errBroken
+	}
+	ws.running.Go(func() { done <- ws.beginAll(s, added) })
+	ws.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (ws *watches) beginAll(s *Session, added []*watched) (err error) {
+	defer func() {
+		if err != nil {
+			ws.mu.Lock()
+			for _, w := range added {
+				if w.read == 0 {
+					ws.forget(w)
+					w.refused = err
+					w.watch.Fire(driver.Interrupted)
+					close(w.ready)
+				}
+			}
+			ws.mu.Unlock()
+		}
+	}()
+	for _, w := range added {
+		if err := ws.request(w); err != nil {
+			return err
+		}
+	}
+	ctx := ws.conn.ctx
+	for chunk := range slices.Chunk(added, mostChecked) {
+		kvs, revision, err := ws.readKeys(ctx, chunk)
+		if err != nil {
+			return err
+		}
+		for {
+			begins := int64(0)
+			for _, w := range chunk {
+				select {
+				case <-w.created:
+				case <-ctx.Done():
+					return errBroken
+				}
+				if w.refused != nil {
+					return w.refused
+				}
+				begins = max(begins, w.begins)
+			}
+			if revision >= begins {
+				break
+			}
+			if kvs, revision, err = ws.readKeys(ctx, chunk); err != nil {
+				return err
+			}
+		}
+		ws.mu.Lock()
+		for i, w := range chunk {
+			ws.settle(s, w, kvs[i], revision)
+		}
+		ws.mu.Unlock()
+	}
+	return nil
+}
+
+// request asks the server for a watch.
+func (ws *watches) request(w *watched) error {
+	create := &pb.WatchCreateRequest{Key: []byte(w.key), WatchId: w.id}
+	if w.node == (driver.Node{}) {
+		create.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(w.key))
+	}
+	ws.send.Lock()
+	defer ws.send.Unlock()
+	return ws.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
+}
+
+// readKeys reads keys as the member has them, which asks no other.
+func (ws *watches) readKeys(ctx context.Context, of []*watched) (kvs []*mvccpb.KeyValue, revision int64, err error) {
+	ops := make([]clientv3.Op, len(of))
+	for i, w := range of {
+		ops[i] = clientv3.OpGet(w.key, clientv3.WithSerializable())
+	}
+	got, err := ws.conn.kv.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, a := range answers(got, 0) {
+		kvs = append(kvs, only(a.kvs))
+	}
+	return kvs, got.Header.Revision, nil
+}
+
+// settle sets what a watch knows of its key, as it was at a revision. It is called with mu
+// held.
+func (ws *watches) settle(s *Session, w *watched, kv *mvccpb.KeyValue, revision int64) {
+	w.read = revision
+	switch {
+	case w.node == (driver.Node{}):
+	case w.node.Name == driver.Limit && kv != nil, isNode(kv, w.node):
+		v := decodeValue(kv)
+		w.watch.Created, w.watch.Data, w.watch.Revoked = kv.CreateRevision, v.data, v.mark&markRevoked != 0
+		if kv.Lease == int64(s.id) {
+			w.own = s
+		}
+	default:
+		w.watch.Fire(driver.Missing)
+		ws.forget(w)
+	}
+	close(w.ready)
+	ws.again() // there may be events
+}
+
+// forget ends a watch. It is called with mu held.
+func (ws *watches) forget(w *watched) {
+	if ws.byID[w.id] != w {
+		return
+	}
+	delete(ws.byID, w.id)
+	delete(ws.byNode, w.watchedNode)
+	if !ws.ended {
+		ws.running.Go(func() {
+			ws.send.Lock()
+			defer ws.send.Unlock()
+			_ = ws.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: w.id}}})
+		})
+	}
+}
+
+// tellEvents fires watches until the connection ends.
+func (ws *watches) tellEvents() {
+	for {
+		select {
+		case <-ws.conn.ctx.Done():
+			return
+		case <-ws.tell:
+		}
+		if err := ws.tellAll(); err != nil {
+			ws.conn.fail(err)
+			return
+		}
+	}
+}
+
+// tellAll fires the watches of which there are events, in the order of the revisions. It
+// tells nothing before it knows all that was removed until then.
+func (ws *watches) tellAll() error {
+	ws.mu.Lock()
+	newest, others := ws.due()
+	ws.mu.Unlock()
+	if newest == 0 {
+		return nil
+	}
+	until := newest // the revision until which all removals are known
+	var gone []*watched
+	for chunk := range slices.Chunk(others, mostChecked) {
+		for {
+			kvs, revision, err := ws.readKeys(ws.conn.ctx, chunk)
+			if err != nil {
+				return err
+			}
+			if revision < newest { // an event is sent before it is visible to reads
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			for i, w := range chunk {
+				if kvs[i] == nil || kvs[i].CreateRevision != createdAt(w.node) {
+					gone = append(gone, w)
+				}
+			}
+			break
+		}
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	slices.SortStableFunc(ws.events, func(a, b event) int { return cmp.Compare(a.revision, b.revision) })
+	for _, w := range gone {
+		at := slices.IndexFunc(ws.events, func(e event) bool { return e.of == w && e.what == driver.Deleted })
+		if at < 0 && ws.byID[w.id] == w {
+			return nil // until its event comes
+		}
+		if at >= 0 {
+			until = max(until, ws.events[at].revision)
+		}
+	}
+	ws.events = slices.DeleteFunc(ws.events, func(e event) bool {
+		switch {
+		case ws.byID[e.of.id] != e.of || e.of.read >= e.revision: // it has fired, or its key was read later
+			return true
+		case e.of.read == 0, e.revision > until:
+			return false
+		case e.what == driver.Deleted && e.of.own != nil && !e.of.left:
+			if e.of.own.own.isLeaving(e.of.key) { // Leave will know whether it was that
+				until = 0
+				return false
+			}
+			e.what = driver.Missing
+		}
+		e.of.watch.Fire(e.what)
+		ws.forget(e.of)
+		return true
+	})
+	return nil
+}
+
+// due returns the newest revision of an event that can be told, or 0 if there is none, and
+// the nodes that are watched in the same queues and of whose removal there is no event. It is
+// called with mu held.
+func (ws *watches) due() (newest int64, others []*watched) {
+	queues, removed := map[string]bool{}, map[*watched]bool{}
+	for _, e := range ws.events {
+		if e.what == driver.Deleted {
+			removed[e.of] = true
+		}
+		if ws.byID[e.of.id] == e.of && e.of.read > 0 {
+			newest = max(newest, e.revision)
+			queues[e.of.queue] = true
+		}
+	}
+	if newest == 0 {
+		return 0, nil
+	}
+	for _, w := range ws.byNode {
+		if queues[w.queue] && w.read > 0 && !removed[w] && w.node != (driver.Node{}) && w.node.Name != driver.Limit {
+			others = append(others, w)
+		}
+	}
+	return newest, others
+}
+
+// ownNodes are the keys that the session is removing.
+type ownNodes struct {
+	mu   sync.Mutex
+	keys map[string]int
+}
+
+func (o *ownNodes) leaving(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.keys == nil {
+		o.keys = map[string]int{}
+	}
+	o.keys[key]++
+}
+
+func (o *ownNodes) isLeaving(key string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.keys[key] > 0
+}
+
+// left ends the removal of a node. byUs tells whether the session has certainly removed it.
+func (o *ownNodes) left(s *Session, n watchedNode, byUs bool) {
+	s.mu.Lock()
+	conn := s.current
+	s.mu.Unlock()
+	if conn != nil && byUs {
+		conn.watches.left(n)
+	}
+	key := s.key(n.queue, n.node)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.keys[key]--; o.keys[key] == 0 {
+		delete(o.keys, key)
+	}
+	if conn != nil {
+		conn.watches.again()
+	}
+}
+
+// Watch implements driver.Session.
+func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node) (found []*driver.Watch, err error) {
+	err = s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
+		found, err = conn.watches.watch(ctx, s, queue, nodes)
+		return err
+	})
+	return found, err
+}
