@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test test-root test-root-real test-driver test-driver-real differential torture simulate bugs fuzz vet tidy release-check bench deps help
+.PHONY: test test-root test-root-real test-driver test-driver-real test-etcd differential torture simulate bugs fuzz vet tidy release-check bench deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -22,7 +22,6 @@ test: deps ## all tests, with the race detector, on embedded and on real ZooKeep
 	$(MAKE) --no-print-directory -j 2 -O test-root test-driver
 	$(MAKE) --no-print-directory -j 2 -O test-root-real test-driver-real
 	$(go_test) -p 4 -parallel 4 $$(go list work | grep -vxF "$$(go list $(timed))" | sort -r) # the longest begin first
-	GORACE=atexit_sleep_ms=10 GOGC=400 go -C driver/etcd test -race -timeout 15m ./... ./etcdtest/...
 
 test-root:
 	$(go_test) .
@@ -32,6 +31,12 @@ test-root-real:
 
 test-driver:
 	$(go_test) ./driver/zookeeper
+
+test-etcd: ## the tests of driver/etcd, on servers in their process, and its vet and staticcheck; 5 minutes, most of them to compile etcd
+	GORACE=atexit_sleep_ms=10 GOGC=400 go -C driver/etcd test -race -timeout 15m ./... ./etcdtest/...
+	go -C driver/etcd vet ./... ./etcdtest/...
+	GOWORK=off go -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
+	cd driver/etcd && ../../bin/staticcheck . ./etcdtest
 
 test-driver-real:
 	$(go_test) -parallel 4 ./driver/zookeeper -server real
@@ -60,8 +65,6 @@ vet: ## gofmt, go vet and staticcheck
 	GOWORK=off go -C tools vet ./...
 	GOWORK=off go -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
 	bin/staticcheck work
-	go -C driver/etcd vet ./... ./etcdtest/...
-	cd driver/etcd && ../../bin/staticcheck . ./etcdtest
 
 tidy: ## go mod tidy in every module, with the version of the library that go.work names
 	GOWORK=off go -C tools run ./release tidy
