@@ -18,60 +18,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenario 27.
-func TestDeadlineEndsAWaitOnTime(t *testing.T) {
-	locktest.Timed(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		holder := b.Lock(p, "a")
-		const wait = 300 * time.Millisecond
-		ctx, cancel := context.WithTimeout(b.Ctx, wait)
-		defer cancel()
-		clock := locktest.StartClock()
-		_, err := p.Lock(ctx, "a")
-		clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, b.Children("a")[0], "the error names the blocking node")
-		var lockErr *lockpool.LockError
-		require.ErrorAs(t, err, &lockErr)
-		require.Equal(t, "a", lockErr.Name)
-		require.Equal(t, "timeout", lockErr.ErrorType())
-		b.AwaitQueue("a", 1)
-		b.Unlock(holder)
-	})
-}
-
-// Scenario 28. (kazoo restarts its timeout at every wake-up.)
-func TestDeadlineCoversTheWholeWait(t *testing.T) {
-	locktest.Timed(t, func(t *testing.T) {
-		b := locktest.New(t).AtService()
-		p := b.Pool()
-		holder := b.Lock(p, "a")
-		var ahead []*locktest.LockWaiter
-		for i := range 5 {
-			ahead = append(ahead, b.Enqueue(p, "a", i+2))
-		}
-		const wait = time.Second
-		ctx, cancel := context.WithTimeout(b.Ctx, wait)
-		defer cancel()
-		clock := locktest.StartClock()
-		done := make(chan error)
-		go func() {
-			_, err := p.Lock(ctx, "a")
-			done <- err
-		}()
-		b.AwaitQueue("a", 7)
-		for i := len(ahead) - 1; i > 0; i-- { // each wakes the next one just before the last deadline
-			ahead[i].Cancel()
-			b.AwaitQueue("a", i+2)
-		}
-		require.ErrorIs(t, <-done, context.DeadlineExceeded)
-		clock.Took(t, wait-time.Millisecond, wait+200*time.Millisecond, "the wait")
-		b.Unlock(holder)
-		b.Unlock(ahead[0].Granted())
-	})
-}
-
 // Scenario 29.
 func TestDeadlineHoldsOnASilentServer(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
@@ -92,32 +38,6 @@ func TestDeadlineHoldsOnASilentServer(t *testing.T) {
 		require.NoError(t, own.Resume())
 		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the nodes of abandoned attempts are removed")
 		b.Unlock(b.Lock(p, "a"))
-	})
-}
-
-// Scenario 32.
-func TestWaiterBehindACanceledWaiterIsGrantedInOrder(t *testing.T) {
-	locktest.Timed(t, func(t *testing.T) {
-		b := locktest.New(t).AtService()
-		p := b.Pool()
-		holder := b.Lock(p, "a")
-		second, third, fourth := b.Enqueue(p, "a", 2), b.Enqueue(p, "a", 3), b.Enqueue(p, "a", 4)
-		queue := b.Children("a")
-
-		clock := locktest.StartClock()
-		second.Cancel()
-		<-second.Done
-		clock.Took(t, 0, 100*time.Millisecond, "giving up")
-		require.ErrorIs(t, second.Err, context.Canceled)
-		b.AwaitQueue("a", 3)
-		third.StillWaits()
-
-		b.Unlock(holder)
-		l := third.Granted()
-		require.Equal(t, queue[2:], b.Children("a"))
-		fourth.StillWaits()
-		b.Unlock(l)
-		b.Unlock(fourth.Granted())
 	})
 }
 
@@ -156,30 +76,6 @@ func TestCancelAtAnyPointLeavesNothingBehind(t *testing.T) {
 	b.Unlock(holder)
 	b.Until(func() bool { return b.Watched(own) == 0 }, "no watch is left")
 	require.Zero(t, p.Stats().InUse)
-}
-
-// Scenario 35.
-func TestHandleIsUsableAfterACanceledLock(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	h := b.Handle(p)
-	mine := b.Lock(h, "mine")
-	holder := b.Lock(p, "a")
-	ctx, cancel := context.WithTimeout(b.Ctx, 20*time.Millisecond)
-	defer cancel()
-	_, err := h.Lock(ctx, "a")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, 1, mine.Depth())
-	_, err = h.Lock(ctx, "mine")
-	require.ErrorIs(t, err, context.DeadlineExceeded, "reentry with an ended context is an error")
-	require.Equal(t, 1, mine.Depth())
-	b.Unlock(holder)
-	for _, name := range []string{"mine", "a", "mine"} {
-		b.Lock(h, name)
-	}
-	require.Equal(t, 3, mine.Depth())
-	require.NoError(t, h.Close(b.Ctx))
 }
 
 // Scenario 37. All later waiters share the one watch on the holder's node, which
@@ -261,42 +157,6 @@ func TestLockWithAnEndedContextSendsNothing(t *testing.T) {
 	}
 	require.Less(t, b.Stat(own, "zk_packets_received")-before, 20)
 	require.NoError(t, h.Close(b.Ctx))
-}
-
-func TestErrorCarriesTheContextCause(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	holder := b.Lock(p, "a")
-	reason := errors.New("the request was withdrawn")
-	ctx, cancel := context.WithCancelCause(b.Ctx)
-	done := make(chan error)
-	go func() {
-		_, err := p.Lock(ctx, "a")
-		done <- err
-	}()
-	b.AwaitQueue("a", 2)
-	cancel(reason)
-	err := <-done
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, reason)
-	b.Unlock(holder)
-}
-
-// The context of Unlock bounds its waiting, never whether the release happens.
-func TestUnlockWithAnEndedContextUnlocks(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	l := b.Lock(p, "a")
-	w := b.Enqueue(p, "a", 2)
-	ctx, cancel := context.WithCancel(b.Ctx)
-	cancel()
-	if err := l.Unlock(ctx); err != nil {
-		require.ErrorIs(t, err, context.Canceled)
-	}
-	require.Zero(t, l.Depth())
-	b.Unlock(w.Granted())
 }
 
 func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {

@@ -2,7 +2,6 @@ package lockpool_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -102,27 +101,6 @@ func TestListFindsLocksBelowAPrefix(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 	for _, l := range held {
 		b.Unlock(l)
-	}
-}
-
-func TestBreakRemovesTheHolderAndTellsIt(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	l := b.Lock(p, "a")
-	w := b.Enqueue(others, "a", 2)
-	q, err := others.Queue(b.Ctx, "a")
-	require.NoError(t, err)
-	node := q.Contenders[0].Node
-	require.NoError(t, others.Break(b.Ctx, "a", node))
-	b.AwaitLoss(l)
-	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
-	b.Unlock(w.Granted())
-	err = others.Break(b.Ctx, "a", node)
-	require.ErrorIs(t, err, lockpool.ErrNotHeld)
-	require.ErrorContains(t, err, node+" is gone")
-	for _, bad := range []string{"", "config", "../" + node, strings.Repeat("x", 3)} {
-		require.ErrorContains(t, others.Break(b.Ctx, "a", bad), "use one that Queue returns")
 	}
 }
 

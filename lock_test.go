@@ -2,12 +2,8 @@ package lockpool_test
 
 import (
 	"context"
-	"errors"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -27,96 +23,6 @@ func TestLockIsOneNodeWhileHeld(t *testing.T) {
 		b.Unlock(l)
 		require.Empty(t, b.Children("a"))
 	}
-}
-
-// Scenario 2.
-func TestSecondHolderWaitsUntilTheFirstUnlocks(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	first, second := b.Pool(), b.Pool()
-	a := b.Lock(first, "a")
-	w := b.Enqueue(second, "a", 2)
-	w.StillWaits()
-	b.Unlock(a)
-	require.Zero(t, a.Depth())
-	b.Unlock(w.Granted())
-}
-
-// Scenario 3.
-func TestGrantsFollowTheQueue(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t).AtService()
-	p, other := b.Pool(), b.Pool()
-	holder := b.Lock(p, "a")
-	var waiters []*locktest.LockWaiter
-	for i := range 5 {
-		pool := p
-		if i%2 == 1 {
-			pool = other
-		}
-		waiters = append(waiters, b.Enqueue(pool, "a", i+2))
-	}
-	queue := b.Children("a")
-	for i, w := range waiters {
-		b.Unlock(holder)
-		holder = w.Granted()
-		require.Equal(t, queue[i+1:], b.Children("a"), "the queue shrinks from the front")
-		for _, later := range waiters[i+1:] {
-			later.StillWaits()
-		}
-	}
-	b.Unlock(holder)
-}
-
-// Scenario 4.
-func TestLockIsExclusiveAmongGoroutines(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	var inside, entered atomic.Int32
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			err := p.Do(b.Ctx, "a", func(context.Context) error {
-				if inside.Add(1) != 1 {
-					return errors.New("two holders")
-				}
-				time.Sleep(10 * time.Millisecond) // the work
-				inside.Add(-1)
-				entered.Add(1)
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	require.EqualValues(t, 20, entered.Load())
-}
-
-// Scenario 5.
-func TestOneOfManyTryLocksSucceeds(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	var got atomic.Pointer[lockpool.Lock]
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			l, err := p.TryLock(b.Ctx, "a")
-			if err == nil && got.Swap(l) != nil {
-				t.Error("two calls got the lock")
-			}
-			if err != nil && !errors.Is(err, lockpool.ErrLocked) {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	require.NotNil(t, got.Load(), "no call got the lock")
-	require.Len(t, b.Children("a"), 1, "the other calls left their nodes")
-	b.Unlock(got.Load())
 }
 
 // Scenario 7.

@@ -48,41 +48,6 @@ func TestUnlockBesideAnotherUnlockOfTheHandle(t *testing.T) {
 	require.Zero(t, p.Stats().InUse)
 }
 
-// A timer may unlock one lock while the handle waits for another.
-func TestUnlockBesideAWaitOfTheHandle(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	held := b.Lock(others, "b")
-	h := b.Handle(p)
-	l := b.Lock(h, "a")
-	w := b.Enqueue(h, "b", 2)
-	b.Unlock(l)
-	require.Empty(t, b.Children("a"))
-	w.StillWaits()
-	b.Unlock(held)
-	b.Unlock(w.Granted())
-	require.NoError(t, h.Close(b.Ctx))
-}
-
-func TestDoReportsAConcurrentPoolClose(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	for range 20 {
-		p := b.Pool()
-		err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
-			closed := make(chan error, 1)
-			go func() { closed <- p.Close() }()
-			<-ctx.Done()
-			require.ErrorIs(t, context.Cause(ctx), lockpool.ErrPoolClosed)
-			b.Cleanup(func() { require.NoError(t, <-closed) })
-			return nil
-		})
-		require.ErrorIs(t, err, lockpool.ErrNotHeld)
-		require.ErrorIs(t, err, lockpool.ErrPoolClosed)
-	}
-}
-
 // Unlock returns nil only for a lock that was held until then.
 func TestUnlockReportsAnExpiredSession(t *testing.T) {
 	t.Parallel()

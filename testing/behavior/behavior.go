@@ -1,0 +1,151 @@
+// Package behavior tests what lockpool promises to its users, on any driver: what locks,
+// handles, semaphores, elections and the rest do is the same on each service. A driver's
+// module calls it, beside package driver/drivertest, which proves the laws that a driver
+// keeps:
+//
+//	// What lockpool promises holds on this service.
+//	func TestBehavior(t *testing.T) {
+//		server := startServer(t)
+//		connector, err := postgres.NewConnector(postgres.Config{Address: server.Address})
+//		require.NoError(t, err)
+//		behavior.Run(t, behavior.Options{
+//			Open: func(t testing.TB, opts ...lockpool.Option) *lockpool.Pool {
+//				p, err := lockpool.OpenConnector(connector, opts...)
+//				require.NoError(t, err)
+//				return p
+//			},
+//		})
+//	}
+//
+// Each test uses only the public interface of package lockpool. What depends on one engine,
+// such as the names of nodes, what requests cost, or what happens when servers fail, is not
+// tested here.
+package behavior
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/bubble"
+)
+
+// Options say how to use a service.
+type Options struct {
+	// Open returns a new pool, which stands for a process of its own. All pools use one
+	// service. Those that Run opens are closed by it.
+	Open func(t testing.TB, opts ...lockpool.Option) *lockpool.Pool
+
+	// Expire has the service end a session, whose ID is that of lockpool.Contender. If it
+	// is nil, what happens then is not tested.
+	Expire func(t testing.TB, session string)
+
+	// Lacks are the optional interfaces of package driver that the driver has not, such as
+	// Limiter, and why. The tests that need one of them are skipped, and say so.
+	Lacks map[string]string
+}
+
+// Run tests what lockpool promises, each promise in a subtest of its own, on the service
+// that the options describe. All locks have names that begin with "behavior-", and nobody
+// holds one when Run returns; limits that were set for semaphores stay. Run must not be
+// called in a parallel test, because it counts goroutines.
+func Run(t *testing.T, options Options) {
+	runAll(t, options.Lacks, func(t *testing.T, c test) {
+		if c.name == leaks {
+			before := goleak.IgnoreCurrent()
+			t.Cleanup(func() { goleak.VerifyNone(t, before) })
+		} else {
+			t.Parallel()
+		}
+		c.run(newBench(t, options, false))
+	})
+}
+
+// RunInBubbles is [Run] for a service that works in bubbles of testing/synctest, where the
+// load of the machine takes no time: start is called in each of them, and returns the
+// options for a service that ends with the test. lacks is Options.Lacks, which start need
+// not set.
+func RunInBubbles(t *testing.T, lacks map[string]string, start func(t *testing.T) Options) {
+	runAll(t, lacks, func(t *testing.T, c test) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) { // fails if goroutines are left
+			t.Cleanup(bubble.Enter())
+			c.run(newBench(t, start(t), true))
+		})
+	})
+}
+
+// test is a promise.
+type test struct {
+	name  string
+	run   func(b *bench)
+	needs []string // of interfaces of package driver, beside Inspector
+}
+
+// leaks is the name of the test for which goroutines are counted outside of bubbles.
+const leaks = "CloseLeavesNoGoroutine"
+
+// groups are all tests, by what they are about.
+var groups = []struct {
+	name  string
+	tests []test
+}{
+	{"Lock", lockTests},
+	{"Context", contextTests},
+	{"Handle", handleTests},
+	{"Close", closeTests},
+	{"Loss", lossTests},
+}
+
+// inspector is what the tests themselves need: they wait until others wait.
+const inspector = "Inspector"
+
+// optional are the names that Options.Lacks may have.
+var optional = []string{inspector, "PlainLocker", "Limiter", "Downgrader", "Follower", "Breaker", "Revoker", "Recorder"}
+
+func runAll(t *testing.T, lacks map[string]string, one func(t *testing.T, c test)) {
+	for name := range maps.Keys(lacks) {
+		if !slices.Contains(optional, name) {
+			t.Fatalf("Options.Lacks: %s is not the name of an interface that drivers may lack", name)
+		}
+	}
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.tests {
+				t.Run(c.name, func(t *testing.T) {
+					for _, need := range append(c.needs, inspector) {
+						if why, lacked := lacks[need]; lacked {
+							t.Skipf("the driver lacks %s: %s", need, why)
+						}
+					}
+					one(t, c)
+				})
+			}
+		})
+	}
+}
+
+var benches atomic.Int64
+
+func newBench(t *testing.T, options Options, inBubble bool) *bench {
+	b := &bench{
+		TB: t, options: options, bubble: inBubble,
+		prefix: fmt.Sprintf("behavior-%d-%d", time.Now().UnixNano(), benches.Add(1)),
+	}
+	b.ctx = b.timeout(patience)
+	b.looker = b.pool() // closed when all others are
+	t.Cleanup(func() {
+		if !t.Failed() {
+			b.ctx = b.timeout(patience)
+			b.until(func() bool { return len(b.list(b.prefix)) == 0 }, "nothing is left behind")
+		}
+	})
+	return b
+}

@@ -1,0 +1,388 @@
+package behavior
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+)
+
+var closeTests = []test{
+	{leaks, closeLeavesNoGoroutine, nil},
+	{"ClosedPoolRefuses", closedPoolRefuses, nil},
+	{"CloseWakesWaitersAndReleasesHolders", closeWakesWaitersAndReleasesHolders, nil},
+	{"CloseBesideManyCalls", closeBesideManyCalls, nil},
+	{"DoReportsClose", doReportsClose, nil},
+	{"ShutdownWaitsForHolders", shutdownWaitsForHolders, nil},
+	{"ShutdownEndsWithItsContext", shutdownEndsWithItsContext, nil},
+	{"ShutdownLetsHoldersLockMore", shutdownLetsHoldersLockMore, nil},
+	{"ShutdownGrantsNothingAfterTheLastLock", shutdownGrantsNothingAfterTheLastLock, nil},
+}
+
+// All kinds of calls end, and nothing of their pools runs afterwards. (Goroutines are counted
+// when the test has ended; in a bubble, those of each test are.)
+func closeLeavesNoGoroutine(b *bench) {
+	pools, a := b.pools(3), b.name("a")
+	held := b.lock(pools[0], a, lockpool.Revocable())
+	_ = held.Context(b.ctx)
+	_ = held.Expiring(time.Second)
+	b.lock(pools[0], b.name("resting"), lockpool.HoldAtLeast(time.Hour))
+	h := b.handle(pools[2])
+	b.lock(h, b.name("c"))
+	calls := []*call[struct{}]{
+		do(b, func(ctx context.Context) error { _, err := pools[0].Lock(ctx, a); return err }),
+		do(b, func(ctx context.Context) error { _, err := pools[1].RLock(ctx, a); return err }),
+		do(b, func(ctx context.Context) error { _, err := h.Lock(ctx, a); return err }),
+		do(b, func(ctx context.Context) error { return pools[1].Elect(ctx, a, nothing) }),
+		do(b, func(ctx context.Context) error { return pools[1].Once(ctx, a, "key", nothing) }),
+		do(b, func(ctx context.Context) error {
+			for _, err := range pools[1].Observe(ctx, a) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	b.waiting(pools[0], 1)
+	b.waiting(pools[1], 3)
+	b.waiting(pools[2], 1)
+	for _, p := range slices.Backward(pools) { // the holder's last
+		require.NoError(b, p.Close())
+	}
+	for _, c := range calls {
+		require.ErrorIs(b, c.returned(), lockpool.ErrPoolClosed)
+	}
+}
+
+// Scenario 41.
+func closedPoolRefuses(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h := b.handle(p)
+	require.NoError(b, p.Close())
+	require.NoError(b, p.Close())
+	ctx := b.ctx
+	for what, call := range map[string]func() error{
+		"Lock":        func() error { _, err := p.Lock(ctx, a); return err },
+		"TryLock":     func() error { _, err := p.TryLock(ctx, a); return err },
+		"Do":          func() error { return p.Do(ctx, a, func(context.Context) error { panic("called") }) },
+		"LockAll":     func() error { _, err := p.LockAll(ctx, []string{a}); return err },
+		"Acquire":     func() error { _, err := p.Semaphore(a, 1).Acquire(ctx, 1); return err },
+		"Once":        func() error { return p.Once(ctx, a, "key", func(context.Context) error { panic("called") }) },
+		"Elect":       func() error { return p.Elect(ctx, a, func(context.Context) error { panic("called") }) },
+		"Handle":      func() error { _, err := p.Handle(ctx); return err },
+		"Ping":        func() error { return p.Ping(ctx) },
+		"Queue":       func() error { _, err := p.Queue(ctx, a); return err },
+		"Handle.Lock": func() error { _, err := h.Lock(ctx, a); return err },
+	} {
+		began := time.Now()
+		require.ErrorIs(b, call(), lockpool.ErrPoolClosed, what)
+		b.took(0, began)
+	}
+	b.close(h)
+	require.NoError(b, p.Shutdown(b.ctx))
+}
+
+// Scenarios 13 and 128.
+func closeWakesWaitersAndReleasesHolders(b *bench) {
+	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
+		p, other, a := b.pool(lockpool.WithLocalTurns(turns)), b.pool(), b.name("a")
+		held := b.lock(p, a)
+		ctx := held.Context(b.ctx)
+		waiters := []*call[*lockpool.Lock]{b.startLock(p, a), b.startLock(p, a)}
+		b.waiting(p, 2)
+		rival, began := b.startLock(other, a), time.Now()
+		b.waiting(other, 1)
+		require.NoError(b, p.Close())
+		for _, w := range waiters {
+			err := w.returned()
+			require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+			require.NotErrorIs(b, err, context.Canceled, "no context was canceled")
+		}
+		require.ErrorIs(b, context.Cause(ctx), lockpool.ErrPoolClosed)
+		_, err := p.Lock(ctx, b.name("c"))
+		require.ErrorIs(b, err, lockpool.ErrPoolClosed, "a context of the holder reports the cause")
+		b.await(held.Lost(), "the loss")
+		err = held.Unlock(b.ctx)
+		require.ErrorIs(b, err, lockpool.ErrNotHeld)
+		require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+		b.unlock(rival.granted())
+		b.took(0, began) // sessions are closed, and not left to expire
+	}
+}
+
+func closeBesideManyCalls(b *bench) {
+	for round := range 3 {
+		p := b.pool()
+		began := make(chan struct{}, 1000)
+		closed := do(b, func(context.Context) error {
+			for range 10 {
+				<-began
+			}
+			return p.Close()
+		})
+		b.together(20, func(i int) error {
+			for {
+				err := p.Do(b.ctx, b.name(fmt.Sprint("a", round, i%3)), func(ctx context.Context) error {
+					select {
+					case began <- struct{}{}:
+					default:
+					}
+					return p.Do(ctx, b.name("c"), nothing)
+				})
+				if errors.Is(err, lockpool.ErrPoolClosed) || errors.Is(err, lockpool.ErrNotHeld) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+			}
+		})
+		require.NoError(b, closed.returned())
+		require.Zero(b, p.Stats().InUse)
+		require.Zero(b, p.Stats().Held)
+	}
+}
+
+func doReportsClose(b *bench) {
+	for range 5 {
+		p, a := b.pool(), b.name("a")
+		var closing *call[struct{}]
+		err := p.Do(b.ctx, a, func(ctx context.Context) error {
+			closing = do(b, func(context.Context) error { return p.Close() })
+			<-ctx.Done()
+			require.ErrorIs(b, context.Cause(ctx), lockpool.ErrPoolClosed)
+			return nil
+		})
+		require.ErrorIs(b, err, lockpool.ErrNotHeld)
+		require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+		require.NoError(b, closing.returned())
+
+		p = b.pool()
+		err = p.Do(b.ctx, a, func(ctx context.Context) error {
+			require.NoError(b, p.Close())
+			require.ErrorIs(b, context.Cause(ctx), lockpool.ErrPoolClosed)
+			return nil
+		})
+		require.ErrorIs(b, err, lockpool.ErrNotHeld)
+		require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+	}
+}
+
+func shutdownWaitsForHolders(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h := b.handle(p)
+	held := b.lock(h, a)
+	w := b.startLock(p, a)
+	b.waiting(p, 1)
+	down := do(b, p.Shutdown)
+	require.ErrorIs(b, w.returned(), lockpool.ErrPoolClosed)
+	_, err := p.Lock(b.ctx, b.name("c"))
+	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+	again, err := h.Lock(b.ctx, a)
+	require.NoError(b, err, "a holder may still enter its lock again")
+	b.unlock(again)
+	require.Equal(b, 1, held.Depth())
+	down.waits()
+	b.unlock(held)
+	require.NoError(b, down.returned())
+}
+
+func shutdownEndsWithItsContext(b *bench) {
+	p, a := b.pool(), b.name("a")
+	held := b.lock(p, a)
+	require.ErrorIs(b, p.Shutdown(b.timeout(50*time.Millisecond)), context.DeadlineExceeded)
+	b.isFree(a)
+	require.ErrorIs(b, held.Unlock(b.ctx), lockpool.ErrPoolClosed)
+}
+
+// A holder may need another lock to finish its work.
+func shutdownLetsHoldersLockMore(b *bench) {
+	p, others, a, c := b.pool(), b.pool(), b.name("a"), b.name("c")
+	held := b.lock(others, c)
+	began, goOn := make(chan struct{}), make(chan struct{})
+	holder := do(b, func(ctx context.Context) error {
+		return p.Do(ctx, a, func(ctx context.Context) error {
+			close(began)
+			<-goOn
+			return p.Do(ctx, c, func(ctx context.Context) error { return p.Do(ctx, b.name("d"), nothing) })
+		})
+	})
+	<-began
+	idle, outsider := b.handle(p), b.enqueue(p, c, 2)
+	down := do(b, p.Shutdown)
+	require.ErrorIs(b, outsider.returned(), lockpool.ErrPoolClosed)
+	_, err := idle.Lock(b.ctx, b.name("e"))
+	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+	_, err = p.Handle(b.ctx)
+	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+	b.queued(c, 1)
+	close(goOn)
+	b.queued(c, 2)
+	b.unlock(held)
+	require.NoError(b, holder.returned())
+	require.NoError(b, down.returned())
+}
+
+// slowContext is a context whose Done blocks until the test answers.
+type slowContext struct {
+	context.Context
+	asked, answer chan struct{}
+}
+
+func (c slowContext) Done() <-chan struct{} {
+	close(c.asked)
+	<-c.answer
+	return c.Context.Done()
+}
+
+// Once the last lock is released no waiter is granted another one before the pool closes,
+// or Shutdown would have to wait again.
+func shutdownGrantsNothingAfterTheLastLock(b *bench) {
+	p, a, c := b.pool(), b.name("a"), b.name("c")
+	h, held := b.handle(p), b.lock(b.pool(), c)
+	l := b.lock(h, a)
+	w := b.enqueue(h, c, 2)
+	ctx := slowContext{b.ctx, make(chan struct{}), make(chan struct{})}
+	down := do(b, func(context.Context) error { return p.Shutdown(ctx) })
+	<-ctx.asked
+	b.unlock(l) // the last one held
+	b.unlock(held)
+	require.ErrorIs(b, w.returned(), lockpool.ErrPoolClosed)
+	require.Zero(b, p.Stats().Held)
+	close(ctx.answer)
+	require.NoError(b, down.returned())
+}
+
+var lossTests = []test{
+	{"Expired", expiredSessionLosesItsLocks, nil},
+	{"ExpiredWaiterQueuesAgain", expiredWaiterQueuesAgain, nil},
+	{"Broken", brokenHolderLearnsOfIt, []string{"Breaker"}},
+	{"BrokenWaiterQueuesAgain", brokenWaiterQueuesAgain, []string{"Breaker"}},
+	{"ReleaseFindsIt", releaseFindsTheLoss, []string{"Breaker"}},
+	{"InTheMiddleOfLocalTurns", lossInTheMiddleOfLocalTurns, []string{"Breaker"}},
+}
+
+// What is held on a session that has ended is lost: contexts end, entering again is refused,
+// and so does Unlock say.
+func expiredSessionLosesItsLocks(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h := b.handle(p)
+	held := b.lock(h, a)
+	token := b.token(held)
+	rival := b.enqueue(b.pool(), a, 2)
+	b.expire(a)
+	b.isLost(held)
+	_, err := h.Lock(b.ctx, a)
+	require.ErrorIs(b, err, lockpool.ErrLockLost)
+	require.ErrorIs(b, held.Verify(b.ctx), lockpool.ErrLockLost)
+	require.ErrorIs(b, held.Unlock(b.ctx), lockpool.ErrLockLost)
+	next := rival.granted()
+	require.Greater(b, b.token(next), token)
+	b.unlock(next)
+	b.close(h)
+	b.unlock(b.lock(p, a)) // on another session
+
+	err = p.Do(b.ctx, a, func(ctx context.Context) error {
+		b.expire(a)
+		<-ctx.Done()
+		require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
+		return errWork
+	})
+	require.ErrorIs(b, err, lockpool.ErrLockLost)
+	require.ErrorIs(b, err, errWork)
+}
+
+func expiredWaiterQueuesAgain(b *bench) {
+	a := b.name("a")
+	held := b.lock(b.pool(), a)
+	w := b.enqueue(b.pool(), a, 2)
+	waiter := b.contenders(a)[1]
+	if b.options.Expire == nil {
+		b.Skip("it needs Options.Expire")
+	}
+	b.options.Expire(b.TB, waiter.Session)
+	b.until(func() bool {
+		q := b.contenders(a)
+		return len(q) == 2 && q[1].Node != waiter.Node
+	}, "it has queued again")
+	require.NoError(b, held.Verify(b.ctx))
+	w.waits()
+	b.unlock(held)
+	b.unlock(w.granted())
+}
+
+func brokenHolderLearnsOfIt(b *bench) {
+	p, a := b.pool(), b.name("a")
+	l := b.lock(p, a)
+	w := b.enqueue(b.pool(), a, 2)
+	node := b.nodes(a)[0]
+	require.NoError(b, b.looker.Break(b.ctx, a, node))
+	b.isLost(l)
+	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	b.unlock(w.granted())
+	err := b.looker.Break(b.ctx, a, node)
+	require.ErrorIs(b, err, lockpool.ErrNotHeld)
+	require.ErrorContains(b, err, node+" is gone")
+	for _, bad := range []string{"", "config", "../" + node} {
+		require.ErrorContains(b, b.looker.Break(b.ctx, a, bad), "use one that Queue returns")
+	}
+}
+
+func brokenWaiterQueuesAgain(b *bench) {
+	a := b.name("a")
+	held := b.lock(b.pool(), a)
+	first, second := b.enqueue(b.pool(), a, 2), b.enqueue(b.pool(), a, 3)
+	queue := b.nodes(a)
+	require.NoError(b, b.looker.Break(b.ctx, a, queue[1]))
+	b.until(func() bool {
+		nodes := b.nodes(a)
+		return len(nodes) == 3 && nodes[1] == queue[2]
+	}, "it has queued again, at the end")
+	b.unlock(held)
+	l := second.granted()
+	first.waits()
+	b.unlock(l)
+	b.unlock(first.granted())
+}
+
+// A nil error from Unlock or Do means that the lock was held until then.
+func releaseFindsTheLoss(b *bench) {
+	p, a := b.pool(), b.name("a")
+	err := p.Do(b.ctx, a, func(ctx context.Context) error {
+		b.breakHolder(a)
+		return nil
+	})
+	require.ErrorIs(b, err, lockpool.ErrLockLost)
+	l := b.lock(p, a)
+	b.breakHolder(a)
+	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	b.await(l.Lost(), "the loss")
+	b.isFree(a)
+}
+
+// The holder of the moment loses the lock; those who wait in memory queue again.
+func lossInTheMiddleOfLocalTurns(b *bench) {
+	p, a := b.pool(), b.name("a")
+	first := b.lock(p, a)
+	var waiters []*call[*lockpool.Lock]
+	for i := range 3 {
+		waiters = append(waiters, b.startLock(p, a))
+		b.waiting(p, i+1)
+	}
+	b.unlock(first)
+	l := waiters[0].granted()
+	token := b.token(l)
+	b.breakHolder(a)
+	b.isLost(l)
+	next := waiters[1].granted() // even though the holder has not unlocked
+	require.Greater(b, b.token(next), token)
+	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	b.unlock(next)
+	b.unlock(waiters[2].granted())
+}

@@ -1,0 +1,468 @@
+package behavior
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+)
+
+var lockTests = []test{
+	{"SecondHolderWaits", secondHolderWaits, nil},
+	{"Order", grantsFollowTheQueue, nil},
+	{"ManyCount", manyCount, nil},
+	{"OneOfManyTriesSucceeds", oneOfManyTriesSucceeds, nil},
+	{"TryPassesNoWaiter", tryPassesNoWaiter, nil},
+	{"Tokens", tokensGrow, nil},
+	{"Verify", verifyTells, nil},
+	{"InvalidNames", invalidNames, nil},
+	{"EscapedNames", escapedNames, nil},
+	{"LockFromContext", lockFromContext, nil},
+}
+
+// Scenario 2.
+func secondHolderWaits(b *bench) {
+	first, second, a := b.pool(), b.pool(), b.name("a")
+	l := b.lock(first, a)
+	require.Equal(b, a, l.Name())
+	w := b.enqueue(second, a, 2)
+	w.waits()
+	b.unlock(l)
+	require.Zero(b, l.Depth())
+	b.unlock(w.granted())
+	b.isFree(a)
+}
+
+// Scenario 3.
+func grantsFollowTheQueue(b *bench) {
+	pools, a := b.pools(2, atService), b.name("a")
+	holder := b.lock(pools[0], a)
+	var waiters []*call[*lockpool.Lock]
+	for i := range 5 {
+		waiters = append(waiters, b.enqueue(pools[i%2], a, i+2))
+	}
+	queue := b.nodes(a)
+	for i, w := range waiters {
+		b.unlock(holder)
+		holder = w.granted()
+		require.Equal(b, queue[i+1:], b.nodes(a), "the queue shrinks from the front")
+		for _, later := range waiters[i+1:] {
+			later.waits()
+		}
+	}
+	b.unlock(holder)
+}
+
+// Scenario 4. Of many goroutines in several pools, one holds the lock at a time: what they
+// count is right, and tokens grow. The race detector sees that each holder happens before
+// the next.
+func manyCount(b *bench) {
+	for name, turns := range map[string]int{"local turns": lockpool.DefaultLocalTurns, "few": 3, "at service": 0} {
+		counted, newest, a := 0, int64(0), b.name(lockpool.Escape(name))
+		pools := b.pools(3, lockpool.WithLocalTurns(turns))
+		b.together(24, func(i int) error {
+			for range 5 {
+				err := pools[i%3].Do(b.ctx, a, func(ctx context.Context) error {
+					l, _ := lockpool.LockFromContext(ctx)
+					token, err := l.Token(ctx)
+					if err == nil && token <= newest {
+						err = errors.New("a token that has not grown")
+					}
+					newest = token
+					counted++
+					return err
+				})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		require.Equal(b, 24*5, counted, name)
+	}
+}
+
+// Scenario 5.
+func oneOfManyTriesSucceeds(b *bench) {
+	pools, a := b.pools(2), b.name("a")
+	var got atomic.Pointer[lockpool.Lock]
+	b.together(20, func(i int) error {
+		l, err := pools[i%2].TryLock(b.ctx, a)
+		if errors.Is(err, lockpool.ErrLocked) {
+			return nil
+		}
+		if err == nil && got.Swap(l) != nil {
+			err = errors.New("two calls got the lock")
+		}
+		return err
+	})
+	require.NotNil(b, got.Load(), "no call got the lock")
+	require.Len(b, b.contenders(a), 1, "the other calls have left")
+	b.unlock(got.Load())
+}
+
+func tryPassesNoWaiter(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	first := b.read(p, a)
+	w := b.enqueue(others, a, 2)
+	for _, pool := range []*lockpool.Pool{p, others, b.looker} {
+		_, err := pool.TryRLock(b.ctx, a)
+		require.ErrorIs(b, err, lockpool.ErrLocked, "a writer waits")
+	}
+	b.unlock(first)
+	b.unlock(w.granted())
+}
+
+func tokensGrow(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	last := int64(0)
+	grows := func(l *lockpool.Lock) {
+		b.Helper()
+		token := b.token(l)
+		require.Greater(b, token, last)
+		last = token
+	}
+	l := b.lock(p, a)
+	grows(l)
+	again, err := p.Lock(l.Context(b.ctx), a)
+	require.NoError(b, err)
+	require.Equal(b, last, b.token(again), "the same hold")
+	b.unlock(again)
+	w := b.enqueue(others, a, 2)
+	b.unlock(l)
+	l = w.granted()
+	grows(l)
+	b.unlock(l)
+	for i := range 20 { // also without waiters, and when nobody has held it in between
+		l = b.lock([]*lockpool.Pool{p, others}[i/3%2], a)
+		if i%4 == 0 {
+			grows(l)
+		}
+		b.unlock(l)
+	}
+}
+
+func verifyTells(b *bench) {
+	p, a := b.pool(), b.name("a")
+	l := b.lock(p, a)
+	require.NoError(b, l.Verify(b.ctx))
+	b.unlock(l)
+	require.ErrorIs(b, l.Verify(b.ctx), lockpool.ErrNotHeld)
+	_, err := l.Token(b.ctx)
+	require.ErrorIs(b, err, lockpool.ErrNotHeld)
+	require.ErrorContains(b, err, `lockpool: token of "`+a+`": not held`)
+}
+
+func invalidNames(b *bench) {
+	p := b.pool()
+	ctx, long := b.ctx, strings.Repeat("x", 513)
+	for _, name := range []string{"", "/a", "a/", "a//b", ".", "a/../b", "a\x00", "a\xff", "s/locks", "s/leases", "s/limit", ".done/a", ".waits/a", long} {
+		for what, call := range map[string]func() error{
+			"Lock":      func() error { _, err := p.Lock(ctx, name); return err },
+			"TryLock":   func() error { _, err := p.TryLock(ctx, name); return err },
+			"RLock":     func() error { _, err := p.RLock(ctx, name); return err },
+			"Do":        func() error { return p.Do(ctx, name, nothing) },
+			"LockAll":   func() error { _, err := p.LockAll(ctx, []string{name}); return err },
+			"Semaphore": func() error { _, err := p.Semaphore(name, 1).Acquire(ctx, 1); return err },
+			"SetLimit":  func() error { return p.Semaphore(name, 0).SetLimit(ctx, 1) },
+			"Once":      func() error { return p.Once(ctx, name, "key", nothing) },
+			"Elect":     func() error { return p.Elect(ctx, name, nothing) },
+			"Queue":     func() error { _, err := p.Queue(ctx, name); return err },
+			"Revoke":    func() error { return p.Revoke(ctx, name) },
+		} {
+			err := call()
+			require.ErrorIs(b, err, lockpool.ErrInvalidName, "%s of %q", what, name)
+		}
+	}
+	require.Zero(b, p.Stats().InUse)
+}
+
+// Any text is a part of a name, and what looks like the name of a node is not taken for one.
+func escapedNames(b *bench) {
+	p, s := b.pool(), b.name("s")
+	texts := []string{"", "/", "..", "%", "__", "a/b", "https://example.com/a?b=c&d=%20#e", "ä/日本", "\x00\n\xff", "locks", "limit", ".done",
+		"_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "mutex-1", "lock-0000000001", "0000000001", "694d8c0f3a1b2c3d-x"}
+	var held []*lockpool.Lock
+	for _, text := range texts {
+		name := s + "/" + lockpool.Escape(text)
+		held = append(held, b.lock(p, name))
+		b.isHeld(name)
+	}
+	b.release(b.acquire(p.Semaphore(s, 2), 2)) // above all of them
+	b.unlock(b.lock(p, s))
+	names := b.list(s)
+	require.Len(b, names, len(texts))
+	for _, name := range names {
+		text, err := lockpool.Unescape(strings.TrimPrefix(name, s+"/"))
+		require.NoError(b, err)
+		require.Contains(b, texts, text)
+	}
+	for _, l := range held {
+		b.unlock(l)
+	}
+}
+
+func lockFromContext(b *bench) {
+	p, other := b.pool(), b.pool()
+	name := func(ctx context.Context) string { return b.lockIn(ctx).Name() }
+	_, ok := lockpool.LockFromContext(b.ctx)
+	require.False(b, ok, "no lock's context")
+	outer := b.lock(p, b.name("a"))
+	ctx := outer.Context(b.ctx)
+	require.Equal(b, b.name("a"), name(ctx))
+	require.NoError(b, p.Do(ctx, b.name("b"), func(ctx context.Context) error {
+		require.Equal(b, b.name("b"), name(ctx))
+		require.NoError(b, other.Do(ctx, b.name("c"), func(ctx context.Context) error {
+			require.Equal(b, b.name("c"), name(ctx), "of another pool")
+			return nil
+		}))
+		return nil
+	}))
+	all := b.lockAll(p, []string{b.name("d"), b.name("e")})
+	require.Equal(b, b.name("e"), name(all.Context(b.ctx)), "the last of several locks")
+	require.NoError(b, all.Unlock(b.ctx))
+
+	// It is no new entry.
+	found := b.lockIn(ctx)
+	require.Equal(b, 1, found.Depth())
+	require.Equal(b, b.token(outer), b.token(found))
+
+	// The holder in a context counts only on its goroutine, its lock on all.
+	b.together(1, func(int) error {
+		l, ok := lockpool.LockFromContext(ctx)
+		if !ok {
+			return errors.New("no lock in the context")
+		}
+		if _, err := p.TryLock(ctx, l.Name()); !errors.Is(err, lockpool.ErrLocked) {
+			return errors.New("the other goroutine is the holder")
+		}
+		return l.Verify(ctx)
+	})
+
+	b.unlock(outer)
+	next := b.lock(p, b.name("a"))
+	require.Zero(b, found.Depth())
+	require.ErrorIs(b, found.Verify(b.ctx), lockpool.ErrNotHeld)
+	require.ErrorIs(b, found.Unlock(b.ctx), lockpool.ErrNotHeld)
+	require.Equal(b, 1, next.Depth())
+	b.unlock(next)
+}
+
+var contextTests = []test{
+	{"DeadlineEndsTheWait", deadlineEndsTheWait, nil},
+	{"DeadlineCoversTheWholeWait", deadlineCoversTheWholeWait, nil},
+	{"CanceledWaiterLeaves", canceledWaiterLeaves, nil},
+	{"CancelAtAnyTime", cancelAtAnyTime, nil},
+	{"HandleIsUsableAfterAnEndedWait", handleIsUsableAfterAnEndedWait, nil},
+	{"Cause", errorCarriesTheCause, nil},
+	{"UnlockWithAnEndedContext", unlockWithAnEndedContext, nil},
+	{"UnlockWithTheLocksContext", unlockWithTheLocksContext, nil},
+	{"BoundsTheWaitOnly", contextBoundsTheWaitOnly, nil},
+	{"WaitAtMost", waitAtMostBoundsTheWaitOnly, nil},
+	{"WaitAtMostZeroTries", waitAtMostZeroTries, nil},
+}
+
+// Scenario 27.
+func deadlineEndsTheWait(b *bench) {
+	p, a := b.pool(), b.name("a")
+	holder := b.lock(p, a)
+	const wait = 300 * time.Millisecond
+	began := time.Now()
+	_, err := p.Lock(b.timeout(wait), a)
+	b.took(wait, began)
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	require.ErrorContains(b, err, b.nodes(a)[0], "the error names the contender in the way")
+	var lockErr *lockpool.LockError
+	require.ErrorAs(b, err, &lockErr)
+	require.Equal(b, []string{a, "lock", "timeout"}, []string{lockErr.Name, lockErr.Op, lockErr.ErrorType()})
+	b.queued(a, 1)
+	b.unlock(holder)
+}
+
+// Scenario 28.
+func deadlineCoversTheWholeWait(b *bench) {
+	p, a := b.pool(atService), b.name("a")
+	holder := b.lock(p, a)
+	var ahead []*call[*lockpool.Lock]
+	for i := range 4 {
+		ahead = append(ahead, b.enqueue(p, a, i+2))
+	}
+	const wait = time.Second
+	ctx, began := b.timeout(wait), time.Now()
+	last := do(b, func(context.Context) error { _, err := p.Lock(ctx, a); return err })
+	b.queued(a, 6)
+	for i := len(ahead) - 1; i > 0; i-- { // each wakes the next one
+		ahead[i].cancel()
+		b.queued(a, i+2)
+	}
+	require.ErrorIs(b, last.returned(), context.DeadlineExceeded)
+	b.took(wait, began)
+	b.unlock(holder)
+	b.unlock(ahead[0].granted())
+}
+
+// Scenario 32.
+func canceledWaiterLeaves(b *bench) {
+	p, a := b.pool(atService), b.name("a")
+	holder := b.lock(p, a)
+	second, third, fourth := b.enqueue(p, a, 2), b.enqueue(p, a, 3), b.enqueue(p, a, 4)
+	queue, began := b.nodes(a), time.Now()
+	second.cancel()
+	require.ErrorIs(b, second.returned(), context.Canceled)
+	b.took(0, began)
+	b.queued(a, 3)
+	third.waits()
+	b.unlock(holder)
+	l := third.granted()
+	require.Equal(b, queue[2:], b.nodes(a))
+	fourth.waits()
+	b.unlock(l)
+	b.unlock(fourth.granted())
+}
+
+// Scenario 33.
+func cancelAtAnyTime(b *bench) {
+	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
+		pools := b.pools(2, lockpool.WithLocalTurns(turns))
+		held := b.lock(pools[0], b.name("held"))
+		b.together(8, func(i int) error {
+			for turn := range 30 {
+				for _, name := range []string{b.name("held"), b.name("free")} {
+					ctx, cancel := context.WithTimeout(b.ctx, time.Duration(1+(7*turn+3*i)%30)*100*time.Microsecond)
+					l, err := pools[i%2].Lock(ctx, name)
+					cancel()
+					if err == nil {
+						err = l.Unlock(b.ctx)
+					} else if errors.Is(err, context.DeadlineExceeded) {
+						err = nil
+					}
+					if err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		b.queued(b.name("held"), 1)
+		b.queued(b.name("free"), 0)
+		b.unlock(held)
+		require.Zero(b, pools[1].Stats().InUse)
+	}
+}
+
+// Scenario 35.
+func handleIsUsableAfterAnEndedWait(b *bench) {
+	p, a, own := b.pool(), b.name("a"), b.name("own")
+	h := b.handle(p)
+	mine, holder := b.lock(h, own), b.lock(p, a)
+	ctx := b.timeout(20 * time.Millisecond)
+	_, err := h.Lock(ctx, a)
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	require.Equal(b, 1, mine.Depth())
+	_, err = h.Lock(ctx, own)
+	require.ErrorIs(b, err, context.DeadlineExceeded, "to enter again with an ended context is an error")
+	require.Equal(b, 1, mine.Depth())
+	b.unlock(holder)
+	for _, name := range []string{own, a, own} {
+		b.lock(h, name)
+	}
+	require.Equal(b, 3, mine.Depth())
+	b.close(h)
+}
+
+func errorCarriesTheCause(b *bench) {
+	p, a := b.pool(), b.name("a")
+	holder := b.lock(p, a)
+	ctx, cancel := context.WithCancelCause(b.ctx)
+	w := do(b, func(context.Context) error { _, err := p.Lock(ctx, a); return err })
+	b.queued(a, 2)
+	cancel(errWork)
+	err := w.returned()
+	require.ErrorIs(b, err, context.Canceled)
+	require.ErrorIs(b, err, errWork)
+	b.unlock(holder)
+}
+
+// The context of Unlock bounds its wait, never whether the release happens.
+func unlockWithAnEndedContext(b *bench) {
+	p, a := b.pool(), b.name("a")
+	l := b.lock(p, a)
+	w := b.enqueue(b.pool(), a, 2)
+	ctx, cancel := context.WithCancel(b.ctx)
+	cancel()
+	if err := l.Unlock(ctx); err != nil {
+		require.ErrorIs(b, err, context.Canceled)
+	}
+	require.Zero(b, l.Depth())
+	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+	b.unlock(w.granted())
+}
+
+// The natural call passes Unlock a context that Unlock itself ends.
+func unlockWithTheLocksContext(b *bench) {
+	p, a := b.pool(), b.name("a")
+	l := b.lock(p, a)
+	ctx := l.Context(b.ctx)
+	require.NoError(b, l.Unlock(ctx))
+	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrNotHeld)
+	b.isFree(a)
+}
+
+func contextBoundsTheWaitOnly(b *bench) {
+	p, a := b.pool(), b.name("a")
+	ctx, cancel := context.WithCancel(b.ctx)
+	l, err := p.Lock(ctx, a)
+	require.NoError(b, err)
+	work := l.Context(ctx)
+	cancel()
+	require.ErrorIs(b, work.Err(), context.Canceled)
+	require.Equal(b, 1, l.Depth())
+	require.NoError(b, l.Verify(b.ctx))
+	b.isHeld(a)
+	b.unlock(l)
+}
+
+func waitAtMostBoundsTheWaitOnly(b *bench) {
+	p, a := b.pool(), b.name("a")
+	require.NoError(b, p.Do(b.ctx, a, func(ctx context.Context) error {
+		began := time.Now()
+		err := p.Do(b.ctx, a, nothing, lockpool.WaitAtMost(50*time.Millisecond))
+		require.ErrorIs(b, err, context.DeadlineExceeded)
+		b.took(50*time.Millisecond, began)
+		return nil
+	}))
+	deadline, ok := b.ctx.Deadline()
+	require.True(b, ok)
+	require.NoError(b, p.Do(b.ctx, a, func(ctx context.Context) error {
+		inner, ok := ctx.Deadline()
+		require.True(b, ok)
+		require.Equal(b, deadline, inner)
+		return nil
+	}, lockpool.WaitAtMost(time.Second)))
+}
+
+func waitAtMostZeroTries(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	for _, d := range []time.Duration{0, -time.Second} {
+		now := lockpool.WaitAtMost(d)
+		require.NoError(b, p.Do(b.ctx, a, nothing, now), "a free lock")
+		require.NoError(b, p.Do(b.ctx, a, nothing, now, lockpool.Shared()))
+		l, err := p.TryLock(b.ctx, a, now)
+		require.NoError(b, err)
+		for _, opts := range [][]lockpool.LockOption{{now}, {now, lockpool.Shared()}, {lockpool.Shared(), now}} {
+			err = others.Do(b.ctx, a, nothing, opts...)
+			require.ErrorIs(b, err, lockpool.ErrLocked)
+			require.NotErrorIs(b, err, context.DeadlineExceeded)
+		}
+		_, err = others.RLock(b.ctx, a, now)
+		require.ErrorIs(b, err, lockpool.ErrLocked)
+		b.unlock(l)
+	}
+	_, err := p.TryLock(b.ctx, a, lockpool.WaitAtMost(time.Second))
+	require.ErrorContains(b, err, "leave out WaitAtMost")
+}
