@@ -311,11 +311,6 @@ func (b *bench) enqueue(by locker, name string, nth int, opts ...lockpool.LockOp
 	return c
 }
 
-// startAcquire begins to acquire permits.
-func (b *bench) startAcquire(s *lockpool.Semaphore, n int) *call[*lockpool.Permits] {
-	return begin(b, func(ctx context.Context) (*lockpool.Permits, error) { return s.Acquire(ctx, n) })
-}
-
 // returned waits until the call has returned, and returns its error.
 func (c *call[T]) returned() error {
 	c.bench.Helper()
