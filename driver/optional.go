@@ -44,8 +44,8 @@ type Downgrader interface {
 	// Downgrade replaces an Exclusive or Convertible node by a Shared one with another
 	// name and the same Seq, in one step, and its data by data, except that a revocation
 	// stays. Watches on the old node fire with Changed, never with Deleted. The new node's
-	// Created is its own, or that of the old one. Downgrade waits for the service until the session is over. If it
-	// returns an error, the node has not changed.
+	// Created is its own, or that of the old one. Downgrade waits for the service until the
+	// session is over. If it returns an error, the node has not changed.
 	Downgrade(queue string, node Node, data []byte) (Node, error)
 }
 
