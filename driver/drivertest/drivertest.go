@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -76,7 +77,14 @@ func runAll(t *testing.T, one func(t *testing.T, prove func(*run))) {
 	for _, law := range laws {
 		t.Run(law.name, func(t *testing.T) {
 			for _, part := range law.parts {
-				t.Run(part.name, func(t *testing.T) { one(t, part.prove) })
+				t.Run(part.name, func(t *testing.T) {
+					t.Cleanup(func() {
+						if t.Failed() {
+							t.Logf("What is demanded: %s", part.demands)
+						}
+					})
+					one(t, part.prove)
+				})
 			}
 		})
 	}
@@ -196,41 +204,48 @@ func (r *run) watchOne(s driver.Session, n driver.Located) *driver.Watch {
 	return r.watch(s, n)[0]
 }
 
-// event waits until a watch fires.
-func (r *run) event(w *driver.Watch) driver.Event {
+// fires waits until a watch fires, and requires that it does with one of the events.
+func (r *run) fires(w *driver.Watch, why string, events ...driver.Event) {
 	r.Helper()
-	require.NoError(r, r.first([]*driver.Watch{w}))
-	return w.Fired()
+	require.NoError(r, r.first([]*driver.Watch{w}), why)
+	require.True(r, slices.Contains(events, w.Fired()), "a watch has fired with %v, not with %v: %s", w.Fired(), events, why)
+}
+
+// waits requires that a watch has not fired.
+func (r *run) waits(w *driver.Watch, why string) {
+	r.Helper()
+	require.Zero(r, w.Fired(), "a watch has fired with %v: %s", w.Fired(), why)
 }
 
 // first waits until one of the watches fires.
 func (r *run) first(watches []*driver.Watch) error {
+	begun := time.Now()
 	fired, stop := driver.First(watches...)
 	defer stop()
 	select {
 	case <-fired:
 		return nil
 	case <-r.ctx.Done():
-		return errors.New("no watch fires")
+		return fmt.Errorf("none of %d watches has fired in %v", len(watches), time.Since(begun).Round(time.Second))
 	}
 }
 
 // over waits until a session is over.
 func (r *run) over(s driver.Session) {
 	r.Helper()
+	begun := time.Now()
 	select {
 	case <-s.Done():
 	case <-r.ctx.Done():
-		require.FailNow(r, "the session is not over")
+		require.FailNow(r, "Done is not closed", "%v after the session has ended", time.Since(begun).Round(time.Second))
 	}
 }
 
 // until waits until a condition holds.
 func (r *run) until(what string, condition func() bool) {
 	r.Helper()
-	for !condition() {
-		require.NoError(r, r.ctx.Err(), "not within the time of a test: %s", what)
-		r.nap()
+	for begun := time.Now(); !condition(); r.nap() {
+		require.NoError(r, r.ctx.Err(), "still not after %v: %s", time.Since(begun).Round(time.Second), what)
 	}
 }
 
