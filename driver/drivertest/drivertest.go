@@ -28,18 +28,23 @@ type Options struct {
 	// driver supports, unless the tests run in bubbles: some wait for several of them.
 	Timeout time.Duration
 
-	// Expire has the service end a session now, although it hears from it.
+	// Expire has the service end a session now, although it hears from it: the service
+	// removes its nodes, and answers it no more.
 	Expire func(s driver.Session)
 
 	// Pause has the service answer the session no more, on whatever connection, until
-	// resume is called. It may stop for other sessions as well.
+	// resume is called. It may stop for other sessions as well. Whether requests that are
+	// sent meanwhile are carried out, at once, on resume or never, does not matter. If the
+	// session is silent for Timeout, the service ends it.
 	Pause func(s driver.Session) (resume func())
 
 	// LoseReply has the service carry out the next request about a queue, a lock or a
-	// record that the session sends, but the answer is lost.
+	// record that the session sends, but the answer is lost, as when the connection breaks
+	// just then. It may be limited to requests that change something.
 	LoseReply func(s driver.Session)
 
-	// LoseEvent has the next change of a watched node not be reported to the session.
+	// LoseEvent has the next change of a node that the session watches not be reported to
+	// it, though no connection breaks. Leave it out if the service cannot do that.
 	LoseEvent func(s driver.Session)
 
 	// Remove removes a node, as an operator does by hand.
