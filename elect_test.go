@@ -139,7 +139,6 @@ func TestLeaderThatFailsMakesWay(t *testing.T) {
 }
 
 func TestElectStandsAgainAfterALoss(t *testing.T) {
-	t.Parallel()
 	lose := map[string]func(*locktest.Bench, *lockpool.Lock){
 		"removed": func(b *locktest.Bench, l *lockpool.Lock) {
 			require.NoError(b, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))

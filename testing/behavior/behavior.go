@@ -76,7 +76,7 @@ func Run(t *testing.T, options Options) {
 // not set.
 func RunInBubbles(t *testing.T, lacks map[string]string, start func(t *testing.T) Options) {
 	runAll(t, lacks, func(t *testing.T, c test) {
-		t.Parallel()
+		bubble.Parallel(t)
 		synctest.Test(t, func(t *testing.T) { // fails if goroutines are left
 			t.Cleanup(bubble.Enter())
 			c.run(newBench(t, start(t), true))
