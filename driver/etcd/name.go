@@ -205,15 +205,22 @@ func (c contents) parts() (parts []string) {
 // in use. plain says that the contender is that of a plain lock.
 func (c contents) checkKind(queue string, plain bool) error {
 	_, semaphore := lockOf(queue)
-	isPlain := func(e entry) bool { return e.node.Kind == driver.Plain }
-	own := c.queues[""]
+	plainly, queued := 0, 0
+	for _, e := range c.queues[""] {
+		if e.node.Kind == driver.Plain {
+			plainly++
+		} else {
+			queued++
+		}
+	}
 	switch {
-	case !plain && slices.ContainsFunc(own, isPlain):
+	case plainly > 0 && !plain:
 		return fmt.Errorf("%w: a plain lock is held", driver.ErrKind)
-	case (plain || semaphore) && slices.ContainsFunc(own, func(e entry) bool { return !isPlain(e) }):
-		return fmt.Errorf("%w: a queue", driver.ErrKind)
-	case !semaphore && len(c.queues[driver.Guards])+len(c.queues[driver.Leases]) > 0:
-		return fmt.Errorf("%w: a semaphore", driver.ErrKind)
+	case queued > 0 && (plain || semaphore):
+		return fmt.Errorf("%w: a queue with %d contenders", driver.ErrKind, queued)
+	}
+	if n := len(c.queues[driver.Guards]) + len(c.queues[driver.Leases]); n > 0 && !semaphore {
+		return fmt.Errorf("%w: a semaphore with %d contenders", driver.ErrKind, n)
 	}
 	return nil
 }
