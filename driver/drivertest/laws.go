@@ -50,6 +50,8 @@ var laws = []law{
 	{"Events", []part{
 		{"in order", eventsInOrder,
 			"If a watch has fired, so have those of the session that were set before and whose nodes were removed earlier."},
+		{"in order after an outage", eventsAfterOutage,
+			"The same if the service reports many changes at once."},
 	}},
 	{"Deleted", []part{
 		{"nodes of others", deletedOthers,
