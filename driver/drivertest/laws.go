@@ -145,7 +145,7 @@ var laws = []law{
 	}},
 	{"Limiter", []part{
 		{"limits", limits,
-			"Limit returns the smaller of the limit that is set and the one given (0 for none), with a watch if one is set, and ErrLimit if there is neither."},
+			"Limit returns the smaller of the limit that is set and the one given (0 for none), with a watch if one is set, and ErrLimit if there is neither. The limit that is set may be 0."},
 		{"watch", limitWatch,
 			"The watches of a limit, from Limit and from Watch, fire with Changed when it is set to another number. If none is set, that of Watch has fired with Missing."},
 		{"permits", limitPermits,

@@ -90,7 +90,7 @@ func limits(r *run) {
 	require.NoError(r, err)
 	require.Equal(r, 3, limit)
 	require.Nil(r, w)
-	for _, set := range []int{5, 2} {
+	for _, set := range []int{5, 2, 0} {
 		require.NoError(r, o.SetLimit(r.ctx, name, set))
 		require.NoError(r, s.Ping(r.ctx))
 		for given, want := range map[int]int{0: set, 3: min(3, set), 100: set} {
