@@ -49,7 +49,7 @@ var laws = []law{
 	}},
 	{"Events", []part{
 		{"in order", eventsInOrder,
-			"If a watch has fired, so have those of the session that were set before and whose nodes were removed earlier."},
+			"If a watch has fired with Deleted, so have those of the session that were set before and whose nodes were removed earlier."},
 		{"in order after an outage", eventsAfterOutage,
 			"The same if the service reports many changes at once."},
 	}},

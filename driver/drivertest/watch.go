@@ -162,10 +162,11 @@ func eventsInOrder(r *run) {
 	})
 }
 
-// firedInOrder returns an error if a watch has fired before one of the earlier ones.
+// firedInOrder returns an error if a watch has told of a removal before one of the earlier ones
+// has fired. Those that are interrupted, as all are when the session ends, tell nothing.
 func firedInOrder(watches []*driver.Watch) error {
-	last := len(watches) - 1 // that has fired
-	for last >= 0 && watches[last].Fired() == 0 {
+	last := len(watches) - 1 // that has told of a removal
+	for last >= 0 && watches[last].Fired() != driver.Deleted {
 		last--
 	}
 	for before := range max(last, 0) {
