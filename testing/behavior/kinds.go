@@ -716,7 +716,7 @@ func kindsExcludeEachOther(b *bench) {
 		{func(p *lockpool.Pool) (func(context.Context) error, error) {
 			l, err := p.TryLock(b.ctx, s)
 			return l.Unlock, err
-		}, "a queue with 1 contenders"},
+		}, "a queue"},
 		{func(p *lockpool.Pool) (func(context.Context) error, error) {
 			l, err := p.TryLock(b.ctx, s, lockpool.Plain())
 			return l.Unlock, err
