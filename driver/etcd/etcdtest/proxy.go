@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"regexp"
 	"sync"
 )
 
@@ -14,19 +15,29 @@ type Proxy struct {
 	listener net.Listener
 	serving  sync.WaitGroup
 
-	mu     sync.Mutex
-	healed *sync.Cond
-	cut    bool
-	closed bool
-	conns  map[net.Conn]bool
+	mu      sync.Mutex
+	healed  *sync.Cond
+	cut     bool
+	cutFrom map[string]bool // by member
+	closed  bool
+	conns   map[net.Conn]bool
 }
+
+// passage is a connection through a proxy.
+type passage struct {
+	from string // the member that has made it, as soon as one of its requests says so
+}
+
+// sender finds the member in a request of another one. Members do not say who they are in
+// those that pass on keep-alives of leases.
+var sender = regexp.MustCompile(`(?i)\r\nX-Server-From: ([0-9a-f]+)\r\n`)
 
 func newProxy(target string) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, listener: l, conns: map[net.Conn]bool{}}
+	p := &Proxy{target: target, listener: l, conns: map[net.Conn]bool{}, cutFrom: map[string]bool{}}
 	p.healed = sync.NewCond(&p.mu)
 	p.serving.Go(p.accept)
 	return p, nil
@@ -69,11 +80,25 @@ func (p *Proxy) Close() {
 	p.serving.Wait()
 }
 
-// pass waits until traffic may pass, and reports false if the proxy is closed before.
-func (p *Proxy) pass() bool {
+// setFrom is set for the connections of one member.
+func (p *Proxy) setFrom(member string, cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.cut && !p.closed {
+	p.cutFrom[member] = cut
+	p.healed.Broadcast()
+}
+
+// pass waits until traffic may pass, and reports false if the proxy is closed before. data
+// is what is about to pass to the server.
+func (p *Proxy) pass(of *passage, data []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if of.from == "" && data != nil {
+		if found := sender.FindSubmatch(data); found != nil {
+			of.from = string(found[1])
+		}
+	}
+	for (p.cut || p.cutFrom[of.from]) && !p.closed {
 		p.healed.Wait()
 	}
 	return !p.closed
@@ -110,7 +135,8 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn) {
 	defer p.remove(client)
-	if !p.pass() {
+	of := &passage{}
+	if !p.pass(of, nil) {
 		return
 	}
 	server, err := net.Dial("tcp", p.target)
@@ -120,19 +146,23 @@ func (p *Proxy) serve(client net.Conn) {
 	p.add(server)
 	defer p.remove(server)
 	var both sync.WaitGroup
-	both.Go(func() { p.copy(server, client) })
-	both.Go(func() { p.copy(client, server) })
+	both.Go(func() { p.copy(server, client, of, true) })
+	both.Go(func() { p.copy(client, server, of, false) })
 	both.Wait()
 }
 
-func (p *Proxy) copy(to, from net.Conn) {
+func (p *Proxy) copy(to, from net.Conn, of *passage, toServer bool) {
 	defer p.remove(to)
 	defer p.remove(from)
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if !p.pass() {
+			var request []byte
+			if toServer {
+				request = buf[:n]
+			}
+			if !p.pass(of, request) {
 				return
 			}
 			if _, err := to.Write(buf[:n]); err != nil {
