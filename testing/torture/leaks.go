@@ -3,17 +3,23 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
-// leakedNodes lists the nodes of contenders that are left.
-func (c *campaign) leakedNodes() (leaked []string, err error) {
-	conn, events, err := zk.Connect(strings.Split(c.ensemble.ConnectString(), ","), c.Timeout, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
+// lookTimeout bounds how long the search for leaked nodes takes.
+const lookTimeout = 30 * time.Second
+
+// Leaked lists the nodes of contenders that are left.
+func (c ensemble) Leaked(_ context.Context, w workload.Config) (leaked []string, err error) {
+	conn, events, err := zk.Connect(strings.Split(c.ConnectString(), ","), w.Timeout, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, err
 	}
@@ -22,11 +28,11 @@ func (c *campaign) leakedNodes() (leaked []string, err error) {
 		}
 	}()
 	defer conn.Close()
-	defer time.AfterFunc(startTimeout, conn.Close).Stop()
+	defer time.AfterFunc(lookTimeout, conn.Close).Stop()
 	if _, err := conn.Sync("/"); err != nil {
 		return nil, err
 	}
-	return nodesBelowChroot(conn, c.Directories(chroot))
+	return nodesBelowChroot(conn, w.Directories(chroot))
 }
 
 // nodesBelowChroot lists all nodes below the chroot except for directories, which

@@ -102,7 +102,7 @@ func run(dir string, members int, opts ...Option) (c *Cluster, err error) {
 		if err := os.Mkdir(m.dir, 0o700); err != nil {
 			return c, err
 		}
-		if m.peers, err = newProxy(m.peer); err != nil {
+		if m.peers, err = NewProxy(m.peer, nil); err != nil {
 			return c, err
 		}
 		front := m.client
@@ -112,7 +112,7 @@ func run(dir string, members int, opts ...Option) (c *Cluster, err error) {
 			}
 			front = m.relay.Addr()
 		}
-		if m.clients, err = newProxy(front); err != nil {
+		if m.clients, err = NewProxy(front, nil); err != nil {
 			return c, err
 		}
 	}
@@ -236,9 +236,9 @@ func (c *Cluster) Isolate(member int) (heal func()) {
 	set := func(cut bool) {
 		for i, m := range c.members {
 			if i == member {
-				m.peers.set(cut)
+				m.peers.Hold(cut, cut)
 			} else {
-				m.peers.setFrom(one.id, cut)
+				m.peers.CutFrom(one.id, cut)
 			}
 		}
 	}

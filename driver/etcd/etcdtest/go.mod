@@ -5,6 +5,8 @@ go 1.26.0
 require (
 	github.com/lockpool/lockpool v0.1.0
 	github.com/lockpool/lockpool/driver/etcd v0.1.0
+	github.com/lockpool/lockpool/testing/simulate v0.1.0
+	github.com/lockpool/lockpool/testing/torture v0.1.0
 	github.com/stretchr/testify v1.12.1
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3
