@@ -17,11 +17,11 @@ import (
 // lookTimeout bounds how long the search for leaked nodes takes.
 const lookTimeout = 30 * time.Second
 
-// Leaked lists the nodes of contenders that are left.
-func (c ensemble) Leaked(_ context.Context, w workload.Config) (leaked []string, err error) {
+// Look implements campaign.Cluster: it lists the nodes of contenders that are left.
+func (c ensemble) Look(_ context.Context, w workload.Config, rec *workload.Record) error {
 	conn, events, err := zk.Connect(strings.Split(c.ConnectString(), ","), w.Timeout, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	go func() { // ends with the connection
 		for range events {
@@ -30,9 +30,10 @@ func (c ensemble) Leaked(_ context.Context, w workload.Config) (leaked []string,
 	defer conn.Close()
 	defer time.AfterFunc(lookTimeout, conn.Close).Stop()
 	if _, err := conn.Sync("/"); err != nil {
-		return nil, err
+		return err
 	}
-	return nodesBelowChroot(conn, w.Directories(chroot))
+	rec.Leaked, err = nodesBelowChroot(conn, w.Directories(chroot))
+	return err
 }
 
 // nodesBelowChroot lists all nodes below the chroot except for directories, which

@@ -117,16 +117,15 @@ func Run(ctx context.Context, out io.Writer, e Engine, o Options) (found workloa
 	c.logf("the end")
 	c.endClients(syscall.SIGTERM)
 	time.Sleep(limits.Settling) // until the remaining sessions have expired
-	leaked, err := c.Cluster.Leaked(ctx, c.Config)
-	if err != nil {
-		return found, fmt.Errorf("looking for leaked nodes: %w", err)
-	}
 	c.history.Update(func(rec *workload.Record) {
-		rec.Leaked = leaked
+		if err = c.Cluster.Look(ctx, c.Config, rec); err != nil {
+			err = fmt.Errorf("looking for leaked nodes: %w", err)
+			return
+		}
 		found = workload.Check(rec)
 		workload.Summarize(out, rec, found)
 	})
-	return found, nil
+	return found, err
 }
 
 // startLinks starts the links through which a client connects. They keep track of the
@@ -154,8 +153,8 @@ func (c *Campaign) closeLinks() {
 // Update changes the record of what has happened.
 func (c *Campaign) Update(change func(*workload.Record)) { c.history.Update(change) }
 
-// Now returns the time by the clock of the record.
-func (c *Campaign) Now() workload.Instant { return now() }
+// Now returns the time by the clock of records.
+func Now() workload.Instant { return now() }
 
 func (c *Campaign) firstGrant() <-chan struct{} {
 	at, granted := c.history.NextGrant()

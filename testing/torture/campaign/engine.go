@@ -54,8 +54,9 @@ type Cluster interface {
 	// Link starts a proxy in front of a member, for one client. It calls connected when
 	// that has connected.
 	Link(member int, connected func()) (Link, error)
-	// Leaked returns what clients have left at the servers although they have ended.
-	Leaked(ctx context.Context, c workload.Config) ([]string, error)
+	// Look adds to the record what clients have left at the servers although they have
+	// ended, and what else only the servers know.
+	Look(ctx context.Context, c workload.Config, rec *workload.Record) error
 	// Close stops all members.
 	Close() error
 }

@@ -40,6 +40,7 @@ const (
 type cluster struct {
 	dir     string
 	members []*member
+	ends    *ends
 }
 
 type member struct {
@@ -48,6 +49,7 @@ type member struct {
 	peers           *etcdtest.Proxy // what the other members connect to
 	admin           *clientv3.Client
 	process         *exec.Cmd
+	paused          workload.Instant // when it was stopped while it led; Never if it was not
 }
 
 func (m *member) client() string { return m.host + ":2379" }
@@ -58,7 +60,7 @@ func start(ctx context.Context) (campaign.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{dir: dir}
+	c := &cluster{dir: dir, ends: newEnds()}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -99,6 +101,7 @@ func (c *cluster) start(ctx context.Context) error {
 			return err
 		}
 		m.id = status.Header.MemberId
+		c.ends.watch(m.admin)
 	}
 	return nil
 }
@@ -236,10 +239,23 @@ func (c *cluster) Kill(i int) error {
 }
 
 // Pause implements campaign.Cluster.
-func (c *cluster) Pause(i int) error { return c.members[i].process.Process.Signal(syscall.SIGSTOP) }
+func (c *cluster) Pause(i int) error {
+	m := c.members[i]
+	if status, err := m.status(context.Background()); err == nil && status.Leader == m.id {
+		m.paused = campaign.Now()
+	}
+	return m.process.Process.Signal(syscall.SIGSTOP)
+}
 
 // Resume implements campaign.Cluster.
-func (c *cluster) Resume(i int) error { return c.members[i].process.Process.Signal(syscall.SIGCONT) }
+func (c *cluster) Resume(i int) error {
+	m := c.members[i]
+	if at := campaign.Now(); m.paused != workload.Never && at.Since(m.paused) > campaign.Timeout {
+		c.ends.staleLeader(at)
+	}
+	m.paused = workload.Never
+	return m.process.Process.Signal(syscall.SIGCONT)
+}
 
 // Isolate implements campaign.Cluster. A follower that is cut off still passes keep-alives of
 // leases on: members do not say who they are when they do so.
@@ -280,9 +296,16 @@ func (l link) Close() error {
 	return nil
 }
 
-// Leaked implements campaign.Cluster: nothing stays but the records of runs, of which there
-// are none here.
-func (c *cluster) Leaked(ctx context.Context, _ workload.Config) (leaked []string, err error) {
+// Look implements campaign.Cluster.
+func (c *cluster) Look(ctx context.Context, _ workload.Config, rec *workload.Record) (err error) {
+	c.ends.record(rec)
+	rec.Leaked, err = c.leaked(ctx)
+	return err
+}
+
+// leaked returns all that is left: nothing stays but the records of runs, of which there are
+// none here.
+func (c *cluster) leaked(ctx context.Context) (leaked []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	keys, err := c.members[0].admin.Get(ctx, prefix+"/", clientv3.WithPrefix())
@@ -304,6 +327,7 @@ func (c *cluster) Leaked(ctx context.Context, _ workload.Config) (leaked []strin
 
 // Close implements campaign.Cluster.
 func (c *cluster) Close() error {
+	c.ends.close()
 	for i, m := range c.members {
 		if m.process != nil && m.process.ProcessState == nil {
 			_ = c.Kill(i)

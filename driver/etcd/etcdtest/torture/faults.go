@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockpool/lockpool/testing/simulate/workload"
@@ -33,18 +34,24 @@ func moveLeader(run *campaign.Campaign, r *rand.Rand) (string, func() error, err
 	return "to " + next.client(), nil, err
 }
 
+func removal(at workload.Instant, kv *mvccpb.KeyValue) workload.Removal {
+	return workload.NewRemoval(at, string(kv.Key[len(prefix)+1:]), kv.CreateRevision)
+}
+
 // removeSession revokes the lease of a session as a stranger, so that its nodes are gone
 // before their owner knows.
 func removeSession(run *campaign.Campaign, r *rand.Rand) (string, func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	admin := run.Cluster.(*cluster).members[0].admin
+	c := run.Cluster.(*cluster)
+	admin := c.members[0].admin
 	sessions, err := admin.Get(ctx, prefix+"/.sessions/", clientv3.WithPrefix())
 	if err != nil || len(sessions.Kvs) == 0 {
 		return "", nil, err
 	}
 	lease := clientv3.LeaseID(sessions.Kvs[r.IntN(len(sessions.Kvs))].Lease)
-	at := run.Now()
+	c.ends.remove(lease)
+	at := campaign.Now()
 	revoked, err := admin.Revoke(ctx, lease)
 	if err != nil {
 		return "", nil, err
@@ -56,7 +63,7 @@ func removeSession(run *campaign.Campaign, r *rand.Rand) (string, func() error, 
 	run.Update(func(rec *workload.Record) {
 		for _, kv := range before.Kvs {
 			if clientv3.LeaseID(kv.Lease) == lease {
-				rec.Removals = append(rec.Removals, workload.NewRemoval(at, string(kv.Key[len(prefix)+1:]), kv.CreateRevision))
+				rec.Removals = append(rec.Removals, removal(at, kv))
 			}
 		}
 	})

@@ -69,9 +69,9 @@ func TestLeakedKeysAndLeasesAreFound(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	leaked := func() []string {
-		leaked, err := c.Leaked(t.Context(), campaign.DefaultOptions().Config)
-		require.NoError(t, err)
-		return leaked
+		var rec workload.Record
+		require.NoError(t, c.Look(t.Context(), workload.Config{}, &rec))
+		return rec.Leaked
 	}
 	require.Empty(t, leaked())
 	admin := c.(*cluster).members[0].admin
