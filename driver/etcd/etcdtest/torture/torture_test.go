@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockpool/lockpool/testing/simulate/workload"
@@ -86,4 +87,32 @@ func TestLeakedKeysAndLeasesAreFound(t *testing.T) {
 	_, err = admin.Revoke(t.Context(), lease.ID)
 	require.NoError(t, err)
 	require.Empty(t, leaked())
+}
+
+// The end of a session is the driver's to foresee, unless a stranger or a stale leader has
+// brought it about.
+func TestEndsOfSessions(t *testing.T) {
+	e := newEnds()
+	defer e.close()
+	ended := func(lease int64) workload.Instant {
+		e.add([]*mvccpb.KeyValue{
+			{Key: []byte(prefix + "/lock-1/a"), CreateRevision: 10 * lease, Lease: lease},
+			{Key: []byte(prefix + "/.sessions/a"), CreateRevision: lease, Lease: lease},
+		})
+		return e.all[clientv3.LeaseID(lease)].at
+	}
+	e.add([]*mvccpb.KeyValue{{Key: []byte(prefix + "/lock-1/b"), CreateRevision: 7, Lease: 1}}) // unlocked
+	ended(1)
+	e.remove(2)
+	ended(2)
+	stale := campaign.Now()
+	e.staleLeader(stale)
+	rec := workload.Record{End: ended(3)}
+	ended(4)
+	e.record(&rec)
+	require.Len(t, rec.Ends, 1)
+	require.Equal(t, []int64{10, 1}, rec.Ends[0].Orders)
+	require.Contains(t, rec.Removals, workload.Removal{At: stale, Lock: "lock-1", Order: 30})
+	require.Len(t, rec.Removals, 2)
+	require.Contains(t, rec.Notes[0], "sessions that have ended: 2, of which 1 just after")
 }
