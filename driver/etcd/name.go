@@ -37,7 +37,7 @@ func (c *Connector) CheckName(name string) error {
 		return fmt.Errorf("%s is where a plain lock keeps its key", last)
 	case parts[0] == sessions, parts[0] == forgotten:
 		return fmt.Errorf("%s is not for locks", parts[0])
-	case slices.ContainsFunc(parts, c.IsContender):
+	case slices.ContainsFunc(parts, isKey):
 		return errors.New("a part of it could be the key of a contender")
 	}
 	return nil
@@ -48,10 +48,14 @@ func (*Connector) CheckPermits(string, int) error { return nil }
 
 var contenderName = regexp.MustCompile(`^[0-9a-f]{1,16}(?:-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-s|-r|-p([0-9]{1,10})-l([0-9]{1,10}))?)?$`)
 
-// IsContender implements driver.Connector. What is hexadecimal throughout is the key of a
-// Mutex only if it is as long as a lease's number usually is.
+// isKey reports whether a part of a name can be the last one of a contender's key. What is
+// hexadecimal throughout is the key of a Mutex only if it is as long as a lease's number
+// usually is.
+func isKey(part string) bool { return len(part) >= 12 && contenderName.MatchString(part) }
+
+// IsContender implements driver.Connector.
 func (*Connector) IsContender(node string) bool {
-	return len(node) >= 12 && contenderName.MatchString(node) || strings.HasPrefix(node, plainName+"-")
+	return isKey(node) || strings.HasPrefix(node, plainName+"-")
 }
 
 // nodeName returns a new name for a session's node.
