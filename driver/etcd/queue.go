@@ -191,6 +191,7 @@ func (s *Session) leave(queue string, node driver.Node) error {
 		return nil
 	})
 	s.own.left(s, watchedNode{queue, node}, byUs)
+	s.noteRefusal(err)
 	if err == nil && gone && !maybe {
 		return driver.ErrRemoved
 	}

@@ -52,6 +52,7 @@ type config struct {
 	installed   bool
 	tls         *testcert.Authority
 	clientCerts bool
+	tokenTTL    time.Duration
 }
 
 // Installed has the members be processes of the command etcd that is installed (Debian's is
@@ -70,6 +71,10 @@ func TLS(clientCertificates bool) Option {
 	}
 }
 
+// TokenTTL has the servers forget a user's token when it was not used for that long. It is a
+// whole number of seconds.
+func TokenTTL(d time.Duration) Option { return func(c *config) { c.tokenTTL = d } }
+
 // Start starts a cluster, which stops when the test ends.
 func Start(t testing.TB, members int, opts ...Option) *Cluster {
 	t.Helper()
@@ -82,7 +87,7 @@ func Start(t testing.TB, members int, opts ...Option) *Cluster {
 }
 
 func run(dir string, members int, opts ...Option) (c *Cluster, err error) {
-	var cfg config
+	cfg := config{tokenTTL: 5 * time.Minute}
 	for _, o := range opts {
 		o(&cfg)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -18,6 +19,8 @@ func startEmbedded(c *Cluster, m *member, cfg config) (stop func(), err error) {
 	e.Name, e.Dir = m.name, filepath.Join(m.dir, "data")
 	e.LogLevel, e.LogOutputs = "fatal", []string{"/dev/null"}
 	e.UnsafeNoFsync = true // the data is thrown away
+	e.AuthTokenTTL = uint(cfg.tokenTTL / time.Second)
+	e.BcryptCost = 4 // with the race detector, each step doubles a long time
 	e.InitialCluster = c.initial()
 	e.ListenPeerUrls, e.AdvertisePeerUrls = urls("http", m.peer), urls("http", m.peers.Addr())
 	e.ListenClientUrls, e.AdvertiseClientUrls = urls("http", m.client), urls("http", m.clients.Addr())
@@ -27,7 +30,10 @@ func startEmbedded(c *Cluster, m *member, cfg config) (stop func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		e.ClientTLSInfo = transport.TLSInfo{CertFile: own, KeyFile: own, TrustedCAFile: root, ClientCertAuth: cfg.clientCerts}
+		e.ClientTLSInfo = transport.TLSInfo{CertFile: own, KeyFile: own}
+		if cfg.clientCerts {
+			e.ClientTLSInfo.ClientCertAuth, e.ClientTLSInfo.TrustedCAFile = true, root
+		}
 	}
 	server, err := embed.StartEtcd(e)
 	if err != nil {
@@ -56,7 +62,7 @@ func startInstalled(c *Cluster, m *member, cfg config) (stop func(), err error) 
 		"-c", guardScript, "sh", etcd,
 		"--name", m.name, "--data-dir", filepath.Join(m.dir, "data"), "--initial-cluster", c.initial(),
 		"--listen-peer-urls", "http://" + m.peer, "--initial-advertise-peer-urls", "http://" + m.peers.Addr(),
-		"--logger", "zap", "--log-level", "error",
+		"--auth-token-ttl", fmt.Sprint(int(cfg.tokenTTL / time.Second)), "--logger", "zap", "--log-level", "error",
 	}
 	scheme := "http://"
 	if cfg.tls != nil {
@@ -65,9 +71,9 @@ func startInstalled(c *Cluster, m *member, cfg config) (stop func(), err error) 
 		if err != nil {
 			return nil, err
 		}
-		args = append(args, "--cert-file", own, "--key-file", own, "--trusted-ca-file", root)
+		args = append(args, "--cert-file", own, "--key-file", own)
 		if cfg.clientCerts {
-			args = append(args, "--client-cert-auth")
+			args = append(args, "--client-cert-auth", "--trusted-ca-file", root)
 		}
 	}
 	args = append(args, "--listen-client-urls", scheme+m.client, "--advertise-client-urls", scheme+m.clients.Addr())
