@@ -174,36 +174,6 @@ func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
 	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the lock is released in the background")
 }
 
-func TestWaitAtMostZeroTries(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	nothing := func(context.Context) error { return nil }
-	for _, d := range []time.Duration{0, -time.Second} {
-		now := lockpool.WaitAtMost(d)
-		require.NoError(t, p.Do(b.Ctx, "a", nothing, now), "a free lock")
-		require.NoError(t, p.Do(b.Ctx, "a", nothing, now, lockpool.Shared()))
-		require.NoError(t, p.Do(b.Ctx, "a/plain", nothing, now, lockpool.Plain()))
-		l, err := p.TryLock(b.Ctx, "a", now)
-		require.NoError(t, err)
-		for _, opts := range [][]lockpool.LockOption{{now}, {now, lockpool.Shared()}, {lockpool.Shared(), now}} {
-			err = others.Do(b.Ctx, "a", nothing, opts...)
-			require.ErrorIs(t, err, lockpool.ErrLocked)
-			require.NotErrorIs(t, err, context.DeadlineExceeded)
-		}
-		_, err = others.RLock(b.Ctx, "a", now)
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-		b.Unlock(l)
-	}
-	read := b.Lock(p, "a", lockpool.Shared())
-	both := b.RLock(others, "a", lockpool.Shared())
-	b.Unlock(read)
-	b.Unlock(both)
-	_, err := p.TryLock(b.Ctx, "a", lockpool.WaitAtMost(time.Second))
-	require.ErrorContains(t, err, "leave out WaitAtMost")
-	require.Empty(t, b.Contenders("/"))
-}
-
 // A service may pass Context the context of its own lifetime.
 func TestLockContextsAreFreedWithTheLock(t *testing.T) {
 	b := locktest.New(t)

@@ -2,7 +2,6 @@ package lockpool_test
 
 import (
 	"context"
-	"fmt"
 	"path"
 	"strings"
 	"sync/atomic"
@@ -44,28 +43,6 @@ var lockKinds = []struct {
 		}
 		return l.Release, nil
 	}, "a semaphore"},
-}
-
-func TestLockKindsDoNotMix(t *testing.T) {
-	t.Parallel()
-	for _, first := range lockKinds {
-		for _, second := range lockKinds {
-			if first.name == second.name {
-				continue
-			}
-			t.Run(fmt.Sprint(first.name, " then ", second.name), func(t *testing.T) {
-				t.Parallel()
-				b := locktest.New(t)
-				p, others := b.Pool(), b.Pool()
-				release, err := first.take(b, p)
-				require.NoError(t, err)
-				_, err = second.take(b, others)
-				require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-				require.ErrorContains(t, err, first.says)
-				require.NoError(t, release(b.Ctx))
-			})
-		}
-	}
 }
 
 // The empty nodes of one kind do not keep out another, except a plain lock, and
@@ -166,27 +143,6 @@ func removeEmpty(b *locktest.Bench, path string) bool {
 	}
 	err = b.Admin.Delete(b.Chroot+path, -1)
 	return err == nil || err == zk.ErrNoNode
-}
-
-func TestReentryWithAnotherKindIsAnError(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	h := b.Handle(p)
-	l := b.Lock(h, "s")
-	_, err := h.Lock(b.Ctx, "s", lockpool.Plain())
-	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	require.ErrorContains(t, err, "holds it as mutex")
-	_, err = h.Semaphore("s", 1).Acquire(b.Ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	b.Unlock(l)
-	l = b.Lock(h, "p", lockpool.Plain())
-	_, err = h.Lock(b.Ctx, "p")
-	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	_, err = h.RLock(b.Ctx, "p")
-	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	b.Unlock(l)
-	require.NoError(t, h.Close(locktest.Timeout(t, time.Second)))
 }
 
 // The first acquire of a semaphore looks before the lock's node exists, and the

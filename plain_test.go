@@ -1,7 +1,6 @@
 package lockpool_test
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,48 +48,6 @@ func TestPlainLockIsOneNode(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, exists)
 	}
-}
-
-func TestPlainLockIsExclusiveAndReentrant(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	var inside, turns atomic.Int32
-	var all sync.WaitGroup
-	for i := range 20 {
-		pool := []*lockpool.Pool{p, others}[i%2]
-		all.Go(func() {
-			for range 5 {
-				err := pool.Do(b.Ctx, "a", func(ctx context.Context) error {
-					if inside.Add(1) != 1 {
-						t.Error("two holders")
-					}
-					defer inside.Add(-1)
-					turns.Add(1)
-					return pool.Do(ctx, "a", func(context.Context) error { return nil }, lockpool.Plain())
-				}, lockpool.Plain())
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Equal(t, int32(100), turns.Load())
-}
-
-func TestPlainWaiterThatGivesUpLeavesNothing(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	l := b.Lock(p, "a", lockpool.Plain())
-	_, err := others.Lock(b.Ctx, "a", lockpool.Plain(), lockpool.WaitAtMost(50*time.Millisecond))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "waiting behind _c_")
-	b.Unlock(l)
-	got, err := others.TryLock(b.Ctx, "a", lockpool.Plain())
-	require.NoError(t, err)
-	b.Unlock(got)
 }
 
 func TestPlainHolderLearnsThatItsLockWasBroken(t *testing.T) {
@@ -162,14 +119,6 @@ func TestAnyEphemeralNodeIsAPlainLock(t *testing.T) {
 	require.Equal(t, "__REVOKE__", string(data))
 	require.NoError(t, p.Break(b.Ctx, "x/a", q.Contenders[0].Node))
 	require.NoError(t, <-w)
-}
-
-func TestPlainLockCannotBeShared(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	_, err := b.Pool().RLock(b.Ctx, "a", lockpool.Plain())
-	require.ErrorContains(t, err, "a plain lock cannot be shared")
-	require.ErrorContains(t, b.Pool().Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.Plain(), lockpool.Shared()), "cannot be shared")
 }
 
 // A plain lock takes one write to lock and one to unlock, and no reads.

@@ -1,7 +1,6 @@
 package lockpool_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -31,30 +30,6 @@ func notRevoked(t *testing.T, revoked <-chan struct{}) {
 	}
 }
 
-// Scenarios 118, 122.
-func TestRevokedHolderKeepsTheLock(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
-	l := b.Lock(p, "a")
-	notRevoked(t, l.Revoked())
-	q, err := others.Queue(b.Ctx, "a")
-	require.NoError(t, err)
-	require.Equal(t, "billing", q.Contenders[0].Owner, "a node that can be revoked still names its owner")
-	ctx := l.Context(b.Ctx)
-	require.NoError(t, others.Revoke(b.Ctx, "a"))
-	awaitRevocation(b, l.Revoked())
-	require.NoError(t, ctx.Err(), "a lock without Revocable")
-	require.NoError(t, l.Verify(b.Ctx))
-	_, err = others.TryLock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	w := b.Enqueue(others, "a", 2)
-	b.Unlock(l)
-	l = w.Granted()
-	notRevoked(t, l.Revoked())
-	b.Unlock(l)
-}
-
 // Scenario 121, and revocations that precede the first watch on the node.
 func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
 	t.Parallel()
@@ -71,90 +46,6 @@ func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
 			require.NoError(t, others.Revoke(b.Ctx, "a"), "again")
 			b.Unlock(l)
 		}
-	}
-}
-
-func TestRevocableEndsTheContextsOfTheLock(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, others.Revoke(b.Ctx, "a"))
-		awaitRevocation(b, ctx.Done())
-		_, err := others.TryLock(b.Ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrLocked, "the lock is still held")
-		return context.Cause(ctx)
-	}, lockpool.Revocable())
-	require.ErrorIs(t, err, lockpool.ErrRevoked)
-
-	l := b.Lock(p, "a", lockpool.Revocable())
-	before := l.Context(b.Ctx)
-	require.NoError(t, others.Revoke(b.Ctx, "a"))
-	awaitRevocation(b, before.Done())
-	require.Equal(t, lockpool.ErrRevoked, context.Cause(before))
-	require.Equal(t, lockpool.ErrRevoked, context.Cause(l.Context(b.Ctx)), "a context made after the revocation")
-	require.NoError(t, l.Verify(b.Ctx))
-	b.Unlock(l)
-
-	// A reentry makes the hold revocable.
-	h := b.Handle(p)
-	l = b.Lock(h, "a")
-	ctx := l.Context(b.Ctx)
-	require.NoError(t, others.Revoke(b.Ctx, "a"))
-	awaitRevocation(b, l.Revoked())
-	require.NoError(t, ctx.Err())
-	inner := b.Lock(h, "a", lockpool.Revocable())
-	awaitRevocation(b, ctx.Done())
-	b.Unlock(inner)
-	b.Unlock(l)
-	require.NoError(t, h.Close(b.Ctx))
-}
-
-func TestRevocableWaiterGivesUp(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t).AtService()
-	p, others := b.Pool(), b.Pool()
-	l := b.Lock(p, "a")
-	first := b.Enqueue(others, "a", 2, lockpool.Revocable())
-	second := b.Enqueue(others, "a", 3, lockpool.Revocable(), lockpool.Shared())
-	third := b.Enqueue(others, "a", 4) // not revocable
-	for i, w := range []*locktest.LockWaiter{second, first} {
-		q, err := p.Queue(b.Ctx, "a")
-		require.NoError(t, err)
-		w.StillWaits()
-		require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[2-i].Node))
-		<-w.Done
-		require.ErrorIs(t, w.Err, lockpool.ErrRevoked)
-	}
-	q, err := p.Queue(b.Ctx, "a")
-	require.NoError(t, err)
-	require.Len(t, q.Contenders, 2)
-	require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[1].Node))
-	notRevoked(t, l.Revoked())
-	b.Unlock(l)
-	got := third.Granted()
-	awaitRevocation(b, got.Revoked()) // it was revoked while it waited
-	b.Unlock(got)
-}
-
-func TestPermitsAndPlainLocksCanBeRevoked(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	first, second := b.Acquire(p.Semaphore("s", 5), 2), b.Acquire(others.Semaphore("s", 5), 1)
-	require.NoError(t, p.Revoke(b.Ctx, "s"))
-	awaitRevocation(b, first.Revoked())
-	awaitRevocation(b, second.Revoked())
-	b.Release(first)
-	b.Release(second)
-	for range 2 {
-		l := b.Lock(p, "x", lockpool.Plain())
-		notRevoked(t, l.Revoked())
-		require.NoError(t, others.Revoke(b.Ctx, "x"))
-		require.NoError(t, others.Revoke(b.Ctx, "x"))
-		awaitRevocation(b, l.Revoked())
-		require.NoError(t, l.Verify(b.Ctx))
-		b.Unlock(l)
 	}
 }
 
@@ -179,22 +70,6 @@ func TestRevokeNeedsARightAndAContender(t *testing.T) {
 		require.Fail(t, "revoked")
 	case <-time.After(50 * time.Millisecond): // during which nothing happens
 	}
-	b.Unlock(l)
-}
-
-func TestRevokeAsksAllReaders(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	first, second := b.RLock(p, "a"), b.RLock(others, "a")
-	w := b.Enqueue(p, "a", 3)
-	require.NoError(t, others.Revoke(b.Ctx, "a"))
-	awaitRevocation(b, first.Revoked())
-	awaitRevocation(b, second.Revoked())
-	b.Unlock(first)
-	b.Unlock(second)
-	l := w.Granted()
-	notRevoked(t, l.Revoked())
 	b.Unlock(l)
 }
 
@@ -251,39 +126,4 @@ func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	case <-time.After(2 * time.Second):
 		require.Fail(t, "the holder never learns of the revocation")
 	}
-}
-
-func TestDoReportsARevocation(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	err := p.Do(b.Ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, others.Revoke(b.Ctx, "a"))
-		<-ctx.Done()
-		return ctx.Err()
-	}, lockpool.Revocable())
-	require.ErrorIs(t, err, lockpool.ErrRevoked)
-	require.ErrorIs(t, err, context.Canceled)
-	require.NoError(t, p.Do(b.Ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, others.Revoke(b.Ctx, "a"))
-		<-ctx.Done()
-		return nil // the work was done nevertheless
-	}, lockpool.Revocable()))
-}
-
-func TestDoIsNotRevokedByTheEndOfItsContext(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	var inner error
-	err := p.Do(b.Ctx, "outer", func(ctx context.Context) error {
-		inner = p.Do(ctx, "inner", func(ctx context.Context) error {
-			require.NoError(t, p.Revoke(b.Ctx, "outer"))
-			<-ctx.Done()
-			return ctx.Err()
-		})
-		return inner
-	}, lockpool.Revocable())
-	require.NotErrorIs(t, inner, lockpool.ErrRevoked)
-	require.ErrorIs(t, err, lockpool.ErrRevoked)
 }

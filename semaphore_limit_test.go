@@ -4,13 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
@@ -19,137 +14,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// A caller that asks for more permits than the limit allows blocks no other caller:
-// it waits for a higher limit first, and then for its turn.
-func TestAcquireBeyondTheLimitBlocksNoOthers(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	sem, same := p.Semaphore("s", 0), others.Semaphore("s", 0)
-	require.NoError(t, same.SetLimit(b.Ctx, 2))
-	defer func() { require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1)) }()
-	many := b.StartAcquire(sem, 3)
-	b.AwaitWaiting(p, 1)
-	b.Release(b.Acquire(same, 2))
-	one, err := same.TryAcquire(b.Ctx, 1)
-	require.NoError(t, err, "two permits are free")
-	many.StillWaits()
-
-	// The limit suffices now, but there are not enough free permits.
-	require.NoError(t, same.SetLimit(b.Ctx, 3))
-	b.AwaitQueue("s/leases", 4)
-	many.StillWaits()
-	few := b.EnqueueForPermits(same, 1, 2)
-
-	// The limit is too low again: its leases go, and a later caller is granted.
-	require.NoError(t, same.SetLimit(b.Ctx, 2))
-	b.Release(few.Granted())
-	many.StillWaits()
-	require.NoError(t, same.SetLimit(b.Ctx, 3))
-	b.Release(one)
-	b.Release(many.Granted())
-
-	require.NoError(t, same.SetLimit(b.Ctx, 0))
-	none := b.StartAcquire(sem, 1)
-	b.AwaitWaiting(p, 1)
-	b.Until(func() bool { return len(b.Contenders("/s")) == 0 }, "the waiter has no place in the queue")
-	none.Cancel()
-	<-none.Done
-	require.ErrorIs(t, none.Err, context.Canceled)
-	require.ErrorContains(t, none.Err, "waiting for a limit of at least 1, which is now 0")
-}
-
-// Scenario 100. Different limits are no error: the smallest stated by a holder
-// counts while it holds its permits.
-func TestSmallestStatedLimitCounts(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	full := func(s *lockpool.Semaphore, n int) {
-		t.Helper()
-		_, err := s.TryAcquire(b.Ctx, n)
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-	}
-	three, five, two := p.Semaphore("s", 3), others.Semaphore("s", 5), others.Semaphore("s", 2)
-
-	// A deployment raises the limit: it is 3 until the last old holder releases.
-	old := b.Acquire(three, 1)
-	held := b.Acquire(five, 2)
-	full(five, 1)
-	waiter := b.EnqueueForPermits(five, 1, 1)
-	b.Release(old)
-	more := waiter.Granted()
-	b.Release(b.Acquire(five, 2))
-	full(three, 1) // three permits are held
-	full(five, 3)
-
-	// It lowers the limit: a caller that states 2 waits until 2 suffice, and then
-	// its limit counts for the others.
-	lower := b.EnqueueForPermits(two, 1, 1)
-	b.Release(more)
-	lower.StillWaits()
-	full(five, 1) // a caller waits
-	b.Release(held)
-	low := lower.Granted()
-	last := b.Acquire(five, 1)
-	full(five, 1)
-	b.Release(low)
-	b.Release(b.Acquire(five, 4))
-	b.Release(last)
-
-	_, err := p.Semaphore("s", 0).Acquire(b.Ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLimit)
-	require.ErrorContains(t, err, "none was given, and none is set")
-}
-
-// A caller that asks for more than the holders state waits for them without
-// blocking others.
-func TestAcquireBeyondAStatedLimitBlocksNoOthers(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	first, second := b.Acquire(others.Semaphore("s", 3), 1), b.Acquire(others.Semaphore("s", 2), 1)
-	many := b.StartAcquire(p.Semaphore("s", 4), 4)
-	b.Until(func() bool { return p.Stats().Waiting == 1 && len(b.Contenders("/s")) == 2 }, "it waits without a place in the queue")
-	b.Release(first)
-	b.Release(b.Acquire(others.Semaphore("s", 3), 1))
-	many.StillWaits()
-	b.Release(second)
-	b.Release(many.Granted())
-}
-
-func TestSetLimitCountsBesideStatedLimits(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	set, stated := p.Semaphore("s", 0), others.Semaphore("s", 2)
-	full := func(s *lockpool.Semaphore, n int) {
-		t.Helper()
-		_, err := s.TryAcquire(b.Ctx, n)
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-	}
-	held := b.Acquire(stated, 1)
-	require.NoError(t, set.SetLimit(b.Ctx, 5))
-	full(set, 2)
-	b.Release(b.Acquire(set, 1))
-	b.Release(held)
-	full(others.Semaphore("s", 9), 6)
-	held = b.Acquire(set, 4)
-	full(stated, 1)
-	b.Release(held)
-
-	// It also counts for a caller that waits with a limit of its own.
-	held = b.Acquire(stated, 2)
-	waiter := b.EnqueueForPermits(stated, 1, 1)
-	require.NoError(t, set.SetLimit(b.Ctx, 0))
-	b.Release(held)
-	b.Until(func() bool { return len(b.Contenders("/s")) == 0 }, "it waits without a place in the queue")
-	waiter.StillWaits()
-	require.NoError(t, set.SetLimit(b.Ctx, 1))
-	b.Release(waiter.Granted())
-	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
-}
 
 // The first SetLimit comes while permits are acquired under a stated limit. It
 // counts as soon as it has returned.
@@ -187,57 +51,6 @@ func TestForeignLeasesStateNoLimit(t *testing.T) {
 	for _, name := range b.Children("s/leases") {
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/s/leases/"+name, -1))
 	}
-}
-
-// With clients of different limits, at every grant no more permits are held than
-// the limit of any holder.
-func TestStatedLimitsHoldForEveryHolder(t *testing.T) {
-	t.Parallel()
-	const clients, turns = 8, 25
-	b := locktest.New(t)
-	type holding struct{ n, limit int }
-	var mu sync.Mutex
-	held := map[*holding]bool{}
-	check := func(own *holding) string {
-		used, limit := 0, own.limit
-		for h := range held {
-			used, limit = used+h.n, min(limit, h.limit)
-		}
-		if used > limit {
-			return fmt.Sprintf("%d permits are held where %d is a limit", used, limit)
-		}
-		return ""
-	}
-	var all sync.WaitGroup
-	for i := range clients {
-		p := b.Pool()
-		all.Go(func() {
-			for range turns {
-				own := &holding{limit: 2 + (i+rand.IntN(2))%4}
-				own.n = 1 + rand.IntN(own.limit)
-				permits, err := p.Semaphore("s", own.limit).Acquire(b.Ctx, own.n)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				held[own] = true
-				if wrong := check(own); wrong != "" {
-					t.Error(wrong)
-				}
-				mu.Unlock()
-				time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // the work
-				mu.Lock()
-				delete(held, own)
-				mu.Unlock()
-				if err := permits.Release(b.Ctx); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.False(t, slices.ContainsFunc(b.Contenders("/s"), func(path string) bool { return strings.Contains(path, "lease") }))
 }
 
 // The limit is lowered before the lease is created, and its event precedes the

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,91 +48,6 @@ func TestSemaphoreGrantsUpToItsLimit(t *testing.T) {
 	require.Empty(t, b.Children("s/locks"))
 }
 
-// Scenario 94.
-func TestPermitsInUseNeverExceedTheLimit(t *testing.T) {
-	t.Parallel()
-	const clients, turns, limit = 10, 20, 7
-	b := locktest.New(t)
-	var used, most atomic.Int32
-	var all sync.WaitGroup
-	for range clients {
-		sem := b.Pool().Semaphore("s", limit)
-		all.Go(func() {
-			for turn := range turns {
-				n := 1 + rand.IntN(limit)
-				ctx, cancel := b.Ctx, func() {}
-				if turn%5 == 4 { // times out, or is just in time
-					ctx, cancel = context.WithTimeout(b.Ctx, time.Duration(rand.IntN(20))*time.Millisecond)
-				}
-				permits, err := sem.Acquire(ctx, n)
-				cancel()
-				if err != nil {
-					if ctx.Err() == nil {
-						t.Error(err)
-					}
-					continue
-				}
-				now := used.Add(int32(n))
-				for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
-				}
-				if now > limit {
-					t.Errorf("%d permits in use", now)
-				}
-				time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) // the work
-				used.Add(-int32(n))
-				if err := permits.Release(b.Ctx); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Zero(t, used.Load())
-	require.Greater(t, most.Load(), int32(limit/2))
-	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "no node is left")
-}
-
-// Scenario 95.
-func TestPermitsOfOneAcquireAreGrantedTogether(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
-	for range 20 {
-		var both sync.WaitGroup
-		for _, p := range pools {
-			both.Go(func() {
-				permits, err := p.Semaphore("s", 2).Acquire(b.Ctx, 2)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if n := len(b.Children("s/leases")); n > 4 {
-					t.Errorf("%d leases", n)
-				}
-				if err := permits.Release(b.Ctx); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		both.Wait()
-	}
-}
-
-func TestLargeAcquireIsNotOvertakenBySmallOnes(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	first := b.Acquire(p.Semaphore("s", 3), 2)
-	many := b.EnqueueForPermits(others.Semaphore("s", 3), 3, 1)
-	few := b.EnqueueForPermits(p.Semaphore("s", 3), 1, 2)
-	few.StillWaits()
-	b.Release(first)
-	got := many.Granted()
-	few.StillWaits()
-	b.Release(got)
-	b.Release(few.Granted())
-}
-
 // Scenario 96, 115.
 func TestInvalidAcquireIsRejected(t *testing.T) {
 	t.Parallel()
@@ -161,45 +74,6 @@ func TestInvalidAcquireIsRejected(t *testing.T) {
 	require.ErrorIs(t, p.Semaphore("s/", 0).SetLimit(b.Ctx, 1), lockpool.ErrInvalidName)
 	require.ErrorContains(t, p.Semaphore("s", 1).Do(b.Ctx, 1, nil), "function is nil")
 	require.Empty(t, b.Children("s/leases"))
-}
-
-// Scenario 102.
-func TestCanceledAcquireLeavesNoLeaseAndNoGuard(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	held := b.Acquire(p.Semaphore("s", 2), 1)
-	inFront := b.EnqueueForPermits(p.Semaphore("s", 2), 2, 1)
-	behind := b.EnqueueForPermits(others.Semaphore("s", 2), 1, 2)
-	inFront.Cancel()
-	<-inFront.Done
-	require.ErrorIs(t, inFront.Err, context.Canceled)
-	b.Release(behind.Granted())
-	b.Release(held)
-	b.Until(func() bool { return len(b.Children("s/leases"))+len(b.Children("s/locks")) == 0 }, "no node is left")
-}
-
-// Scenario 106.
-func TestPermitsOfAClosedSessionAreFree(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	held := b.Acquire(p.Semaphore("s", 1), 1)
-	waiter := b.EnqueueForPermits(others.Semaphore("s", 1), 1, 1)
-	require.NoError(t, p.Close())
-	<-held.Lost()
-	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrNotHeld)
-	b.Release(waiter.Granted())
-}
-
-// Scenario 108.
-func TestPermitsMayBeReleasedByAnotherGoroutine(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	held := b.Acquire(b.Pool().Semaphore("s", 1), 1)
-	released := make(chan error)
-	go func() { released <- held.Release(b.Ctx) }()
-	require.NoError(t, <-released)
 }
 
 func TestPermitsAreReentrant(t *testing.T) {
@@ -239,21 +113,6 @@ func TestPermitsAreReentrant(t *testing.T) {
 	b.Release(one)
 	b.Release(same)
 	require.NoError(t, h.Close(b.Ctx))
-}
-
-func TestTokensOfPermitsGrow(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	var last int64
-	for i := range 6 {
-		held := b.Acquire([]*lockpool.Pool{p, others}[i%2].Semaphore("s", 2), 1+i%2)
-		token, err := held.Token(b.Ctx)
-		require.NoError(t, err)
-		require.Greater(t, token, last)
-		last = token
-		b.Release(held)
-	}
 }
 
 func TestRemovalOfOneLeaseLosesAllPermits(t *testing.T) {
@@ -468,51 +327,4 @@ func TestRemainingLeasesAreRemovedWhenOneIsMissing(t *testing.T) {
 	permits := b.Acquire(p.Semaphore("s", 3), 3)
 	b.Release(permits)
 	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "no lease is left")
-}
-
-func TestOptionsOfAcquire(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	sem := p.Semaphore("s", 2)
-	nothing := func(context.Context) error { return nil }
-	for _, opt := range []lockpool.LockOption{lockpool.Plain(), lockpool.Shared()} {
-		_, err := sem.Acquire(b.Ctx, 1, opt)
-		require.ErrorContains(t, err, "neither plain nor shared")
-		_, err = sem.TryAcquire(b.Ctx, 1, opt)
-		require.ErrorContains(t, err, "neither plain nor shared")
-		require.ErrorContains(t, sem.Do(b.Ctx, 1, nothing, opt), "neither plain nor shared")
-	}
-	_, err := sem.TryAcquire(b.Ctx, 1, lockpool.WaitAtMost(time.Second))
-	require.ErrorContains(t, err, "leave out WaitAtMost")
-	_, err = sem.Acquire(b.Ctx, 1, nil)
-	require.ErrorContains(t, err, "nil LockOption")
-	require.Empty(t, b.Contenders("/"))
-
-	held := b.Acquire(others.Semaphore("s", 2), 2)
-	_, err = sem.Acquire(b.Ctx, 1, lockpool.WaitAtMost(50*time.Millisecond))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorIs(t, sem.Do(b.Ctx, 1, nothing, lockpool.WaitAtMost(50*time.Millisecond)), context.DeadlineExceeded)
-	for _, now := range []lockpool.LockOption{lockpool.WaitAtMost(0), lockpool.WaitAtMost(-time.Second)} {
-		_, err = sem.Acquire(b.Ctx, 1, now)
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-		require.NotErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorIs(t, sem.Do(b.Ctx, 1, nothing, now), lockpool.ErrLocked)
-	}
-	b.Release(held)
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no node is left")
-
-	err = sem.Do(b.Ctx, 1, func(ctx context.Context) error {
-		require.NoError(t, others.Revoke(b.Ctx, "s"))
-		<-ctx.Done()
-		return ctx.Err()
-	}, lockpool.Revocable())
-	require.ErrorIs(t, err, lockpool.ErrRevoked)
-	permits, err := sem.TryAcquire(b.Ctx, 1, lockpool.Revocable(), lockpool.WaitAtMost(0))
-	require.NoError(t, err)
-	ctx := permits.Context(b.Ctx)
-	require.NoError(t, others.Revoke(b.Ctx, "s"))
-	awaitRevocation(b, ctx.Done())
-	require.Equal(t, lockpool.ErrRevoked, context.Cause(ctx))
-	b.Release(permits)
 }

@@ -2,11 +2,7 @@ package lockpool_test
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,178 +13,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// Scenario 78.
-func TestWritersExcludeAndReadersShare(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	pools := []*lockpool.Pool{b.Pool(), b.Pool()}
-	var readers, writers, most atomic.Int32
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(i), 0))
-			for range 50 {
-				var err error
-				if r.IntN(10) == 0 {
-					err = pools[i%2].Do(b.Ctx, "a", func(context.Context) error {
-						if w, r := writers.Add(1), readers.Load(); w != 1 || r != 0 {
-							return fmt.Errorf("%d writers, %d readers", w, r)
-						}
-						defer writers.Add(-1)
-						return nil
-					})
-				} else {
-					err = pools[i%2].Do(b.Ctx, "a", func(context.Context) error {
-						n := readers.Add(1)
-						defer readers.Add(-1)
-						for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-						}
-						if w := writers.Load(); w != 0 {
-							return fmt.Errorf("%d writers beside a reader", w)
-						}
-						time.Sleep(time.Millisecond) // the work
-						return nil
-					}, lockpool.Shared())
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Greater(t, most.Load(), int32(1))
-}
-
-// Scenarios 79 to 81: first come, first served, so no contender starves.
-func TestReadersAndWritersQueueTogether(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t).AtService()
-	p, others := b.Pool(), b.Pool()
-	first, second := b.RLock(p, "a"), b.RLock(others, "a")
-	_, err := others.TryLock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	also, err := others.TryRLock(b.Ctx, "a")
-	require.NoError(t, err)
-	b.Unlock(also)
-
-	w1 := b.Enqueue(others, "a", 3)
-	_, err = p.TryRLock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked, "behind a waiting writer")
-	r1, r2 := b.EnqueueRead(p, "a", 4), b.EnqueueRead(others, "a", 5)
-	w2 := b.Enqueue(p, "a", 6)
-	r3 := b.EnqueueRead(p, "a", 7)
-
-	b.Unlock(first)
-	w1.StillWaits()
-	b.Unlock(second)
-	held := w1.Granted()
-	for _, w := range []*locktest.LockWaiter{r1, r2, w2, r3} {
-		w.StillWaits()
-	}
-	b.Unlock(held)
-	one, two := r1.Granted(), r2.Granted() // both precede the later writer
-	w2.StillWaits()
-	r3.StillWaits()
-	b.Unlock(one)
-	w2.StillWaits()
-	b.Unlock(two)
-	held = w2.Granted()
-	r3.StillWaits()
-	b.Unlock(held)
-	b.Unlock(r3.Granted())
-}
-
-// Scenario 82.
-func TestReaderReentersWhileAWriterWaits(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	h := b.Handle(b.Pool())
-	outer := b.RLock(h, "a")
-	w := b.Enqueue(b.Pool(), "a", 2)
-	inner := b.RLock(h, "a")
-	require.Equal(t, 2, outer.Depth())
-	b.Unlock(outer)
-	w.StillWaits()
-	b.Unlock(inner)
-	b.Unlock(w.Granted())
-	require.NoError(t, h.Close(b.Ctx))
-}
-
-// Scenario 83. (Curator hangs.)
-func TestUpgradeIsAnError(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	h, other := b.Handle(p), b.Handle(p)
-	for _, reader := range []*lockpool.Handle{h, other} { // also with two readers at a time
-		b.RLock(reader, "a")
-	}
-	for _, reader := range []*lockpool.Handle{h, other} {
-		_, err := reader.Lock(b.Ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrUpgrade)
-		_, err = reader.TryLock(b.Ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrUpgrade)
-		again, err := reader.RLock(b.Ctx, "a")
-		require.NoError(t, err, "the reader keeps its lock")
-		b.Unlock(again)
-		require.NoError(t, reader.Close(b.Ctx))
-	}
-	b.Unlock(b.Lock(p, "a"))
-}
-
-// Scenario 85.
-func TestDowngradeKeepsThePlaceInTheQueue(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t).AtService()
-	h := b.Handle(b.Pool())
-	others, more := b.Pool(), b.Pool()
-	write := b.Lock(h, "a")
-	token := b.Token(write)
-	r1 := b.EnqueueRead(others, "a", 2)
-	w := b.Enqueue(more, "a", 3)
-	r2 := b.EnqueueRead(more, "a", 4)
-	read := b.RLock(h, "a")
-	again, err := h.Lock(b.Ctx, "a") // still exclusive
-	require.NoError(t, err)
-	require.Equal(t, 3, read.Depth())
-	b.Unlock(write)
-	r1.StillWaits()
-	b.Unlock(again)
-	one := r1.Granted()
-	w.StillWaits()
-	r2.StillWaits()
-	require.Equal(t, 1, read.Depth())
-	require.NoError(t, read.Verify(b.Ctx))
-	require.Equal(t, token, b.Token(read))
-	_, err = h.Lock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrUpgrade)
-	require.ErrorIs(t, write.Unlock(b.Ctx), lockpool.ErrNotHeld)
-	b.Unlock(one)
-	w.StillWaits()
-	b.Unlock(read)
-	b.Unlock(w.Granted())
-	b.Unlock(r2.Granted())
-	require.NoError(t, h.Close(b.Ctx))
-}
-
-// The entries may be unlocked in any order.
-func TestUnlockOfTheReadLeavesTheWriteExclusive(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	h := b.Handle(b.Pool())
-	write := b.Lock(h, "a")
-	read := b.RLock(h, "a")
-	b.Unlock(read)
-	_, err := b.Pool().TryRLock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	again := b.Lock(h, "a")
-	b.Unlock(again)
-	b.Unlock(write)
-	require.NoError(t, h.Close(b.Ctx))
-}
 
 // The node of a downgraded lock is watched as well.
 func TestDowngradedHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
@@ -204,20 +28,6 @@ func TestDowngradedHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 	b.AwaitLoss(read)
 	require.ErrorIs(t, read.Unlock(b.Ctx), lockpool.ErrLockLost)
 	require.NoError(t, h.Close(b.Ctx))
-}
-
-// Scenario 87.
-func TestReaderOfTheWritersPoolWaits(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	l := b.Lock(p, "a")
-	_, err := p.TryRLock(b.Ctx, "a")
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	inner, err := p.RLock(l.Context(b.Ctx), "a") // the same holder
-	require.NoError(t, err)
-	b.Unlock(inner)
-	b.Unlock(l)
 }
 
 // The request or the reply of the downgrade is lost.

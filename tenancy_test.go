@@ -3,10 +3,6 @@ package lockpool_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,37 +120,6 @@ func TestTenancyIsBoundedInTime(t *testing.T) {
 	})
 }
 
-func TestLocalReadersAndWritersKeepTheirOrder(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		reader := b.RLock(p, "a")
-		also := b.RLock(p, "a")
-		require.Len(t, b.Children("a"), 1, "readers share a node")
-		w1 := b.Enqueue(p, "a", 2) // no turn of a reader's node is for a writer
-		b.AwaitWaiting(p, 1)
-		r1, r2 := waitLocally(b, p, lockpool.Shared()), waitLocally(b, p, lockpool.Shared())
-		w2 := waitLocally(b, p)
-		require.Len(t, b.Children("a"), 2)
-		_, err := p.TryRLock(b.Ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-		b.Unlock(reader)
-		w1.StillWaits()
-		b.Unlock(also)
-		l := w1.Granted()
-		for _, w := range []*locktest.LockWaiter{r1, r2, w2} {
-			w.StillWaits()
-		}
-		b.Unlock(l)
-		one, two := r1.Granted(), r2.Granted()
-		w2.StillWaits()
-		b.Unlock(one)
-		w2.StillWaits()
-		b.Unlock(two)
-		b.Unlock(w2.Granted())
-	})
-}
-
 // A reader may hold the lock for long, so those of other processes share it.
 func TestReaderBehindALocalWriterSharesWithOtherProcesses(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
@@ -239,61 +204,6 @@ func TestNoLocalTurnBesideADowngrade(t *testing.T) {
 		b.Unlock(reader.Granted())
 		require.NoError(t, h.Close(b.Ctx))
 	})
-}
-
-// Local waiters that give up leave nothing, wherever they are in the queue, and lose no
-// turn of others.
-func TestLocalWaitersGiveUp(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool(lockpool.WithLocalTurns(50))
-	var inside atomic.Int32
-	var highest highest
-	var all sync.WaitGroup
-	for i := range 100 {
-		random := rand.New(rand.NewPCG(5, uint64(i)))
-		all.Go(func() {
-			for range 50 {
-				patience := time.Duration(random.IntN(3000)) * time.Microsecond
-				if random.IntN(10) == 0 { // however slow the server is
-					patience = locktest.Patience
-				}
-				ctx, cancel := context.WithTimeout(b.Ctx, patience)
-				l, err := p.Lock(ctx, "a")
-				cancel()
-				if errors.Is(err, context.DeadlineExceeded) {
-					continue
-				}
-				if err == nil && inside.Add(1) != 1 {
-					err = errors.New("two holders")
-				}
-				var token int64
-				if err == nil {
-					token, err = l.Token(b.Ctx)
-				}
-				highest.Lock()
-				if err == nil && token <= highest.any {
-					err = fmt.Errorf("the token %d follows %d", token, highest.any)
-				}
-				highest.any = token
-				highest.Unlock()
-				inside.Add(-1)
-				if err == nil {
-					err = l.Unlock(b.Ctx)
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Positive(t, p.Stats().LocalTurns)
-	b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "no node is left")
-	stats := p.Stats()
-	require.Zero(t, stats.Held+stats.Waiting+stats.InUse)
-	b.Unlock(b.Lock(p, "a"))
 }
 
 // The holder of the moment loses the lock; the others queue again.
@@ -413,43 +323,6 @@ func TestQueueShowsLocalWaitersAndRevokeReachesThem(t *testing.T) {
 		b.Unlock(holder)
 		b.Unlock(last.Granted())
 		b.Unlock(rival.Granted())
-	})
-}
-
-func TestCloseEndsLocalWaits(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		h, closed := b.Handle(p), b.Handle(p)
-		b.Lock(h, "a")
-		w1 := b.StartLock(closed, "a")
-		b.AwaitWaiting(p, 1)
-		w2 := waitLocally(b, p)
-		require.NoError(t, closed.Close(b.Ctx))
-		<-w1.Done
-		require.ErrorIs(t, w1.Err, lockpool.ErrHandleClosed)
-		w2.StillWaits()
-		require.NoError(t, p.Close())
-		<-w2.Done
-		require.ErrorIs(t, w2.Err, lockpool.ErrPoolClosed)
-	})
-}
-
-func TestShutdownLetsALocalHolderFinish(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		first := b.Lock(p, "a")
-		w1, w2 := waitLocally(b, p), waitLocally(b, p)
-		b.Unlock(first)
-		l := w1.Granted()
-		done := make(chan error)
-		go func() { done <- p.Shutdown(b.Ctx) }()
-		<-w2.Done
-		require.ErrorIs(t, w2.Err, lockpool.ErrPoolClosed)
-		require.Equal(t, 1, l.Depth())
-		b.Unlock(l)
-		require.NoError(t, <-done)
 	})
 }
 

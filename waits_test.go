@@ -163,61 +163,6 @@ func TestWaitsTellsWhoWaitsForWhom(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 }
 
-func TestWaitsShowsDeadlocks(t *testing.T) {
-	t.Parallel()
-	c := newGathering(t)
-	var handles []*lockpool.Handle
-	for i := range 5 {
-		h := c.handle(fmt.Sprint(i))
-		c.Lock(h, fmt.Sprint("lock", i))
-		handles = append(handles, h)
-	}
-	c.waits("lock1", 2, lockCall(handles[0], "lock1"))
-	lines, _ := waits(c.Bench, c.Pool(), "")
-	require.Contains(t, lines, "0 holds lock0 waits for lock1 < 1")
-	c.waits("lock2", 2, lockCall(handles[1], "lock2"))
-	c.waits("lock0", 2, lockCall(handles[2], "lock0"))
-	c.waits("lock4", 2, lockCall(handles[3], "lock4"))
-	c.waits("lock3", 2, lockCall(handles[4], "lock3"))
-	c.waits("lock3", 3, lockCall(c.handle("behind"), "lock3"))
-	lines, g := waits(c.Bench, c.Pool(), "")
-	slices.Sort(lines)
-	require.Equal(t, []string{
-		"0 holds lock0 waits for lock1 < 1 deadlock 0",
-		"1 holds lock1 waits for lock2 < 2 deadlock 0",
-		"2 holds lock2 waits for lock0 < 0 deadlock 0",
-		"3 holds lock3 waits for lock4 < 4 deadlock 1",
-		"4 holds lock4 waits for lock3 < 3 deadlock 1",
-		"behind waits for lock3 < 4",
-	}, lines)
-	require.Len(t, g.Deadlocks, 2)
-}
-
-func TestWaitsOfReaders(t *testing.T) {
-	t.Parallel()
-	c := newGathering(t)
-	r1, r2, w := c.handle("r1"), c.handle("r2"), c.handle("w")
-	c.RLock(r1, "a")
-	c.RLock(r2, "a")
-	c.Lock(w, "b")
-	c.waits("a", 3, lockCall(w, "a"))
-	c.waits("a", 4, readCall(c.handle("r3"), "a"))
-	c.waits("a", 5, readCall(c.handle("r4"), "a"))
-	c.waits("a", 6, lockCall(c.handle("w2"), "a"))
-	c.waits("a", 7, readCall(c.handle("r5"), "a"))
-	c.waits("b", 2, lockCall(r1, "b"))
-	lines, _ := waits(c.Bench, c.Pool(), "")
-	require.Equal(t, []string{
-		"r2 holds a",
-		"w holds b waits for a < r2 < r1 deadlock 0",
-		"r3 waits for a < w",
-		"r4 waits for a < w",
-		"w2 waits for a < r3 < r4",
-		"r5 waits for a < w2",
-		"r1 holds a waits for b < w deadlock 0",
-	}, lines)
-}
-
 func TestWaitsOfPermits(t *testing.T) {
 	t.Parallel()
 	c := newGathering(t)

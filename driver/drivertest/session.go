@@ -33,7 +33,7 @@ func leaseServed(r *run) {
 	require.GreaterOrEqual(r, least, r.Timeout*2/5, "much less than half of the session timeout")
 	require.NoError(r, s.Alive(r.ctx))
 	require.NoError(r, s.Err())
-	require.Equal(r, []driver.Node{node.Node}, r.list(s, queue))
+	r.sameNodes([]driver.Node{node.Node}, r.list(s, queue))
 }
 
 // leaseEnds has a session without answers beside another one, which sees its nodes go.
@@ -56,7 +56,7 @@ func leaseEnds(r *run) {
 	require.ErrorIs(r, s.Err(), driver.ErrSessionLost)
 	require.NotErrorIs(r, s.Err(), driver.ErrExpired, "the service has kept its promise")
 	for _, w := range own {
-		require.Contains(r, notDeleted, r.event(w))
+		r.fires(w, "the session of the node has ended", notDeleted...)
 	}
 }
 
@@ -85,7 +85,7 @@ func (r *run) ended(s driver.Session, on things, watches []*driver.Watch) {
 	require.ErrorIs(r, s.Err(), driver.ErrSessionLost)
 	require.Zero(r, s.Lease())
 	for _, w := range watches {
-		r.event(w)
+		r.fires(w, "its session has ended, and nothing is known of the node", driver.Missing, driver.Interrupted, driver.Unnoticed)
 	}
 	for _, call := range calls(s) {
 		require.ErrorIs(r, call.do(r.ctx, s, on), driver.ErrSessionLost, call.name)
@@ -106,7 +106,7 @@ func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 	require.NoError(r, s.Alive(r.ctx))
 	require.Positive(r, s.Lease())
 	require.False(r, isClosed(s.Done()))
-	require.NotEqual(r, s.Info().ID, other.Info().ID)
+	require.NotEqual(r, s.Info().ID, other.Info().ID, "two sessions have the same Info.ID")
 	on := r.newThings(s, other)
 	watches := r.watch(s, on.own, on.other)
 	if l, ok := s.(driver.Limiter); ok {
@@ -125,13 +125,13 @@ func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 	r.ended(s, on, watches)
 	r.until("its nodes are gone", func() bool { return len(r.list(other, on.queue)) == 1 })
 	again := r.connect()
-	require.NotEqual(r, s.Info().ID, again.Info().ID)
+	require.NotEqual(r, s.Info().ID, again.Info().ID, "two sessions have the same Info.ID")
 	require.NoError(r, s.Close(r.ctx), "it may be called when the session is over")
 	on.own = r.join(again, on.queue)
 	for _, call := range calls(s) {
 		require.ErrorIs(r, call.do(r.ctx, s, on), driver.ErrSessionLost, call.name)
 	}
-	require.Equal(r, []driver.Node{on.other.Node, on.own.Node}, r.list(other, on.queue))
+	r.sameNodes([]driver.Node{on.other.Node, on.own.Node}, r.list(other, on.queue))
 	on.own, on.other = on.other, on.own
 	r.unchanged(other, on)
 	return s
@@ -213,8 +213,8 @@ func expectNoAnswer(c call, err error) error {
 	if c.name == "Watch" && err == nil { // of nodes that are watched already
 		return nil
 	}
-	if err := expect(err, context.DeadlineExceeded, driver.ErrUndecided); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
+	if err := expect(c.name+" while Options.Pause has stopped the session", err, context.DeadlineExceeded, driver.ErrUndecided); err != nil {
+		return err
 	}
 	for _, answer := range []error{driver.ErrSessionLost, driver.ErrRemoved, driver.ErrKind, driver.ErrRecorded} {
 		if errors.Is(err, answer) {
@@ -300,7 +300,7 @@ func closeLeavesNothing(r *run) {
 	require.NoError(r, s.Close(r.ctx))
 	r.noneSince(before)
 	require.Empty(r, r.list(other, queue), "nodes are left")
-	require.Contains(r, gone, r.event(watch))
+	r.fires(watch, "the session of the node was closed", gone...)
 	if l, ok := other.(driver.PlainLocker); ok {
 		_, created, err := l.TryCreate(r.ctx, name, nil)
 		require.NoError(r, err)
@@ -337,7 +337,7 @@ func closeDuringCalls(r *run) {
 	require.NoError(r, s.Close(r.ctx))
 	calling.Wait()
 	r.noneSince(before)
-	require.Equal(r, []driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
+	r.sameNodes([]driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
 }
 
 func closeDuringOutage(r *run) {

@@ -129,7 +129,7 @@ func (c *Config) check() error {
 		}
 		c.Endpoints[i] = net.JoinHostPort(host, port)
 	}
-	if err := checkParts(c.Prefix); err != nil {
+	if err := driver.CheckName(c.Prefix + "/lock"); err != nil {
 		return fmt.Errorf("etcd: the prefix %q is not possible: %w", c.Prefix, err)
 	}
 	return nil

@@ -169,7 +169,18 @@ func (s *Session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 	return answers(got, 2), nil
 }
 
-// inBackground sends a request, again until it is answered or the session is over.
-func (s *Session) inBackground(f func(ctx context.Context, conn *connection) error) {
-	s.task(func() { _ = s.ask(context.Background(), f) })
+// undo sends a request, again until it is answered or the session is over, and waits for
+// that until the context ends.
+func (s *Session) undo(ctx context.Context, f func(ctx context.Context, conn *connection) error) {
+	done := make(chan struct{})
+	if !s.task(func() { // ends with the session
+		defer close(done)
+		_ = s.ask(context.Background(), f)
+	}) {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }

@@ -333,7 +333,7 @@ func TestAnswersToOwnTransactionsAreAccepted(t *testing.T) {
 		s := session.(*Session)
 		defer func() { require.NoError(t, s.Close(context.Background())) }()
 		before := s.connection.current()
-		_, err = s.Join(t.Context(), strings.Repeat("a", maxName)+"/leases", driver.Request{Kind: driver.Permit, Permits: 20, Limit: 20})
+		_, err = s.Join(t.Context(), strings.Repeat("a", 512)+"/leases", driver.Request{Kind: driver.Permit, Permits: 20, Limit: 20})
 		require.NoError(t, err)
 		require.Same(t, before, s.connection.current(), "the connection is given up")
 	})

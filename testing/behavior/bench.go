@@ -15,7 +15,7 @@ import (
 )
 
 // patience is how long tests wait for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // bench is one test's part of a service: names of its own, and pools.
 type bench struct {
@@ -309,6 +309,11 @@ func (b *bench) enqueue(by locker, name string, nth int, opts ...lockpool.LockOp
 	c := b.startLock(by, name, opts...)
 	b.queued(name, nth)
 	return c
+}
+
+// startAcquire begins to acquire permits.
+func (b *bench) startAcquire(s *lockpool.Semaphore, n int) *call[*lockpool.Permits] {
+	return begin(b, func(ctx context.Context) (*lockpool.Permits, error) { return s.Acquire(ctx, n) })
 }
 
 // returned waits until the call has returned, and returns its error.

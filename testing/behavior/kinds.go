@@ -1,0 +1,764 @@
+package behavior
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+)
+
+var readerTests = []test{
+	{"WritersExcludeAndReadersShare", writersExcludeAndReadersShare, nil},
+	{"QueueTogether", readersAndWritersQueueTogether, nil},
+	{"EnterAgainWhileAWriterWaits", readerEntersAgainWhileAWriterWaits, nil},
+	{"Upgrade", upgradeIsAnError, nil},
+	{"Downgrade", downgradeKeepsItsPlace, []string{"Downgrader"}},
+	{"UnlockOfTheReadLeavesTheWrite", unlockOfTheReadLeavesTheWrite, []string{"Downgrader"}},
+	{"WaitForTheWriterOfTheirPool", readersWaitForTheWriterOfTheirPool, nil},
+}
+
+// Scenario 78.
+func writersExcludeAndReadersShare(b *bench) {
+	pools, a := b.pools(2), b.name("a")
+	written := 0 // the race detector sees a reader beside a writer
+	var readers, most atomic.Int32
+	b.together(8, func(i int) error {
+		for turn := range 20 {
+			var err error
+			if (i+turn)%8 == 0 {
+				err = pools[i%2].Do(b.ctx, a, func(context.Context) error {
+					if readers.Load() != 0 {
+						return errors.New("a reader beside a writer")
+					}
+					written++
+					return nil
+				})
+			} else {
+				err = pools[i%2].Do(b.ctx, a, func(context.Context) error {
+					n, before := readers.Add(1), written
+					defer readers.Add(-1)
+					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+					}
+					time.Sleep(time.Millisecond) // the work
+					if written != before {
+						return errors.New("a writer beside a reader")
+					}
+					return nil
+				}, lockpool.Shared())
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.Equal(b, 20, written)
+	require.Greater(b, most.Load(), int32(1))
+}
+
+// Scenarios 79 to 81: first come, first served, so no contender starves.
+func readersAndWritersQueueTogether(b *bench) {
+	p, others, a := b.pool(atService), b.pool(atService), b.name("a")
+	shared := lockpool.Shared()
+	first, second := b.read(p, a), b.read(others, a)
+	b.isHeld(a)
+	also, err := others.TryRLock(b.ctx, a)
+	require.NoError(b, err)
+	b.unlock(also)
+
+	w1 := b.enqueue(others, a, 3)
+	r1, r2 := b.enqueue(p, a, 4, shared), b.enqueue(others, a, 5, shared)
+	w2 := b.enqueue(p, a, 6)
+	r3 := b.enqueue(p, a, 7, shared)
+
+	b.unlock(first)
+	w1.waits()
+	b.unlock(second)
+	held := w1.granted()
+	for _, w := range []*call[*lockpool.Lock]{r1, r2, w2, r3} {
+		w.waits()
+	}
+	b.unlock(held)
+	one, two := r1.granted(), r2.granted() // both precede the later writer
+	w2.waits()
+	r3.waits()
+	b.unlock(one)
+	w2.waits()
+	b.unlock(two)
+	held = w2.granted()
+	r3.waits()
+	b.unlock(held)
+	b.unlock(r3.granted())
+}
+
+// Scenario 82.
+func readerEntersAgainWhileAWriterWaits(b *bench) {
+	h, a := b.handle(b.pool()), b.name("a")
+	outer := b.read(h, a)
+	w := b.enqueue(b.pool(), a, 2)
+	inner := b.read(h, a)
+	require.Equal(b, 2, outer.Depth())
+	b.unlock(outer)
+	w.waits()
+	b.unlock(inner)
+	b.unlock(w.granted())
+	b.close(h)
+}
+
+// Scenario 83.
+func upgradeIsAnError(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h, other := b.handle(p), b.handle(p)
+	for _, reader := range []*lockpool.Handle{h, other} { // also with two readers at a time
+		b.read(reader, a)
+	}
+	for _, reader := range []*lockpool.Handle{h, other} {
+		_, err := reader.Lock(b.ctx, a)
+		require.ErrorIs(b, err, lockpool.ErrUpgrade)
+		_, err = reader.TryLock(b.ctx, a)
+		require.ErrorIs(b, err, lockpool.ErrUpgrade)
+		again, err := reader.RLock(b.ctx, a)
+		require.NoError(b, err, "the reader keeps its lock")
+		b.unlock(again)
+		b.close(reader)
+	}
+	b.isFree(a)
+}
+
+// Scenario 85.
+func downgradeKeepsItsPlace(b *bench) {
+	h, a := b.handle(b.pool(atService)), b.name("a")
+	others, more := b.pool(atService), b.pool(atService)
+	write := b.lock(h, a)
+	token := b.token(write)
+	r1 := b.enqueue(others, a, 2, lockpool.Shared())
+	w := b.enqueue(more, a, 3)
+	r2 := b.enqueue(more, a, 4, lockpool.Shared())
+	read := b.read(h, a)
+	again := b.lock(h, a) // still exclusive
+	require.Equal(b, 3, read.Depth())
+	b.unlock(write)
+	r1.waits()
+	b.unlock(again)
+	one := r1.granted()
+	w.waits()
+	r2.waits()
+	require.Equal(b, 1, read.Depth())
+	require.NoError(b, read.Verify(b.ctx))
+	require.Equal(b, token, b.token(read))
+	require.Equal(b, token, b.contenders(a)[0].Token)
+	require.Equal(b, "read", b.contenders(a)[0].Kind)
+	_, err := h.Lock(b.ctx, a)
+	require.ErrorIs(b, err, lockpool.ErrUpgrade)
+	require.ErrorIs(b, write.Unlock(b.ctx), lockpool.ErrNotHeld)
+	b.unlock(one)
+	w.waits()
+	b.unlock(read)
+	next := w.granted()
+	require.Greater(b, b.token(next), token)
+	b.unlock(next)
+	b.unlock(r2.granted())
+	b.close(h)
+}
+
+// The entries may be unlocked in any order.
+func unlockOfTheReadLeavesTheWrite(b *bench) {
+	h, a := b.handle(b.pool()), b.name("a")
+	write, read := b.lock(h, a), b.read(h, a)
+	b.unlock(read)
+	b.isHeld(a, lockpool.Shared())
+	b.unlock(b.lock(h, a))
+	b.unlock(write)
+	b.isFree(a)
+	b.close(h)
+}
+
+// Scenario 87.
+func readersWaitForTheWriterOfTheirPool(b *bench) {
+	p, a := b.pool(), b.name("a")
+	l := b.lock(p, a)
+	_, err := p.TryRLock(b.ctx, a)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	w := b.startLock(p, a, lockpool.Shared())
+	b.waiting(p, 1)
+	w.waits()
+	b.unlock(l)
+	b.unlock(w.granted())
+}
+
+var limiter = []string{"Limiter"}
+
+var semaphoreTests = []test{
+	{"GrantsUpToItsLimit", semaphoreGrantsUpToItsLimit, limiter},
+	{"NeverExceedsItsLimit", semaphoreNeverExceedsItsLimit, limiter},
+	{"LargeIsNotOvertakenBySmall", largeAcquireIsNotOvertaken, limiter},
+	{"EntersAgain", permitsAreReentrant, limiter},
+	{"Tokens", tokensOfPermitsGrow, limiter},
+	{"CanceledAcquire", canceledAcquireLeaves, limiter},
+	{"CloseFreesPermits", closeFreesPermits, limiter},
+	{"InvalidAcquire", invalidAcquireIsRefused, limiter},
+	{"SmallestStatedLimitCounts", smallestStatedLimitCounts, limiter},
+	{"SetLimit", limitCanBeSetWhileInUse, limiter},
+	{"SetLimitBesideStatedLimits", setLimitCountsBesideStatedLimits, limiter},
+	{"BeyondTheLimitBlocksNoOthers", acquireBeyondTheLimitBlocksNoOthers, limiter},
+	{"BeyondAStatedLimitBlocksNoOthers", acquireBeyondAStatedLimit, limiter},
+	{"Options", optionsOfAcquire, limiter},
+	{"BrokenHolder", brokenPermitsAreLost, []string{"Limiter", "Breaker"}},
+}
+
+// Scenarios 93, 104 and 108.
+func semaphoreGrantsUpToItsLimit(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	var held []*lockpool.Permits
+	for i := range 3 {
+		held = append(held, b.acquire([]*lockpool.Pool{p, others}[i%2].Semaphore(s, 3), 1))
+	}
+	_, err := others.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	fourth := b.startAcquire(p.Semaphore(s, 3), 1)
+	b.queued(s, 4)
+	_, err = others.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	require.ErrorIs(b, err, lockpool.ErrLocked, "a caller waits")
+	fourth.waits()
+	b.together(1, func(int) error { return held[1].Release(b.ctx) }) // on another goroutine
+	b.release(fourth.granted())
+	one, err := others.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	require.NoError(b, err)
+	b.release(one)
+	b.release(held[0])
+	b.release(held[2])
+	require.ErrorIs(b, held[2].Release(b.ctx), lockpool.ErrNotHeld)
+}
+
+// Scenarios 94 and 95. No more permits are held than the limit that any of the holders
+// states.
+func semaphoreNeverExceedsItsLimit(b *bench) {
+	type holding struct{ n, limit int }
+	var mu sync.Mutex
+	held := map[*holding]bool{}
+	check := func(own *holding) error {
+		mu.Lock()
+		defer mu.Unlock()
+		held[own] = true
+		used, limit := 0, own.limit
+		for h := range held {
+			used, limit = used+h.n, min(limit, h.limit)
+		}
+		if used > limit {
+			return fmt.Errorf("%d permits are held where %d is a limit", used, limit)
+		}
+		return nil
+	}
+	pools, s := b.pools(4), b.name("s")
+	b.together(8, func(i int) error {
+		for turn := range 12 {
+			own := &holding{limit: 2 + (i+turn)%4}
+			own.n = 1 + (i*turn)%own.limit
+			ctx, cancel := context.WithCancel(b.ctx)
+			if turn%4 == 3 { // it gives up, or is just in time
+				ctx, cancel = context.WithTimeout(b.ctx, time.Duration(i)*time.Millisecond)
+			}
+			permits, err := pools[i%4].Semaphore(s, own.limit).Acquire(ctx, own.n)
+			cancel()
+			if turn%4 == 3 && errors.Is(err, context.DeadlineExceeded) {
+				continue
+			}
+			if err == nil {
+				err = check(own)
+			}
+			if err != nil {
+				return err
+			}
+			time.Sleep(time.Duration(turn%3) * time.Millisecond) // the work
+			mu.Lock()
+			delete(held, own)
+			mu.Unlock()
+			if err := permits.Release(b.ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func largeAcquireIsNotOvertaken(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	first := b.acquire(p.Semaphore(s, 3), 2)
+	many := b.startAcquire(others.Semaphore(s, 3), 3)
+	b.queued(s, 2)
+	few := b.startAcquire(p.Semaphore(s, 3), 1)
+	b.queued(s, 3)
+	few.waits()
+	b.release(first)
+	got := many.granted()
+	few.waits()
+	b.release(got)
+	b.release(few.granted())
+}
+
+func permitsAreReentrant(b *bench) {
+	p, s := b.pool(), b.name("s")
+	sem := p.Semaphore(s, 3)
+	held := b.acquire(sem, 2)
+	ctx := held.Context(b.ctx)
+	inner, err := sem.Acquire(ctx, 1)
+	require.NoError(b, err)
+	_, err = sem.Acquire(ctx, 3)
+	require.ErrorIs(b, err, lockpool.ErrUpgrade)
+	_, err = p.Lock(ctx, s)
+	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
+	own := b.acquire(sem, 1) // its context carries no holder
+	_, err = sem.TryAcquire(b.ctx, 1)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.release(own)
+	b.release(held)
+	require.NoError(b, inner.Verify(b.ctx))
+	b.release(inner)
+	require.Empty(b, b.contenders(s))
+
+	require.NoError(b, sem.Do(b.ctx, 3, func(ctx context.Context) error {
+		require.Equal(b, s, b.lockIn(ctx).Name())
+		return sem.Do(ctx, 3, nothing)
+	}))
+	h := b.handle(p)
+	one := b.acquire(h.Semaphore(s, 3), 1)
+	same, err := h.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	require.NoError(b, err)
+	require.Len(b, b.contenders(s), 1)
+	b.release(one)
+	b.release(same)
+	b.close(h)
+}
+
+func tokensOfPermitsGrow(b *bench) {
+	pools, s, last := b.pools(2), b.name("s"), int64(0)
+	for i := range 6 {
+		held := b.acquire(pools[i%2].Semaphore(s, 2), 1+i%2)
+		token, err := held.Token(b.ctx)
+		require.NoError(b, err)
+		require.Greater(b, token, last)
+		last = token
+		b.release(held)
+	}
+}
+
+// Scenario 102.
+func canceledAcquireLeaves(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	held := b.acquire(p.Semaphore(s, 2), 1)
+	inFront := b.startAcquire(p.Semaphore(s, 2), 2)
+	b.queued(s, 2)
+	behind := b.startAcquire(others.Semaphore(s, 2), 1)
+	b.queued(s, 3)
+	inFront.cancel()
+	require.ErrorIs(b, inFront.returned(), context.Canceled)
+	b.release(behind.granted())
+	b.release(held)
+	b.queued(s, 0)
+}
+
+// Scenario 106.
+func closeFreesPermits(b *bench) {
+	p, s := b.pool(), b.name("s")
+	held := b.acquire(p.Semaphore(s, 1), 1)
+	w := b.startAcquire(b.pool().Semaphore(s, 1), 1)
+	b.queued(s, 2)
+	require.NoError(b, p.Close())
+	b.await(held.Lost(), "the loss")
+	require.ErrorIs(b, held.Release(b.ctx), lockpool.ErrNotHeld)
+	b.release(w.granted())
+}
+
+// Scenarios 96 and 115.
+func invalidAcquireIsRefused(b *bench) {
+	p, s := b.pool(), b.name("s")
+	for _, bad := range []struct {
+		limit, n int
+		text     string
+	}{
+		{3, 0, "ask for at least one"},
+		{3, -1, "ask for at least one"},
+		{3, 4, "more than the limit of 3"},
+		{-1, 1, "limit -1 is not between"},
+	} {
+		_, err := p.Semaphore(s, bad.limit).Acquire(b.ctx, bad.n)
+		require.ErrorContains(b, err, bad.text)
+		_, err = p.Semaphore(s, bad.limit).TryAcquire(b.ctx, bad.n)
+		require.ErrorContains(b, err, bad.text)
+	}
+	_, err := p.Semaphore(s, 0).Acquire(b.ctx, 1)
+	require.ErrorIs(b, err, lockpool.ErrLimit)
+	require.ErrorContains(b, err, "none is set")
+	require.ErrorContains(b, p.Semaphore(s, 0).SetLimit(b.ctx, -1), "limit -1 is not between")
+	require.ErrorContains(b, p.Semaphore(s, 1).Do(b.ctx, 1, nil), "function is nil")
+}
+
+// Scenario 100. Different limits are no error: the smallest that a holder states counts while
+// it holds its permits.
+func smallestStatedLimitCounts(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	full := func(sem *lockpool.Semaphore, n int) {
+		b.Helper()
+		_, err := sem.TryAcquire(b.ctx, n)
+		require.ErrorIs(b, err, lockpool.ErrLocked)
+	}
+	three, five, two := p.Semaphore(s, 3), others.Semaphore(s, 5), others.Semaphore(s, 2)
+
+	// A deployment raises the limit: it is 3 until the last old holder releases.
+	old, held := b.acquire(three, 1), b.acquire(five, 2)
+	full(five, 1)
+	w := b.startAcquire(five, 1)
+	b.queued(s, 3)
+	b.release(old)
+	more := w.granted()
+	b.release(b.acquire(five, 2))
+	full(three, 1) // three permits are held
+	full(five, 3)
+
+	// It lowers the limit: a caller that states 2 waits until 2 suffice, and then its limit
+	// counts for the others.
+	lower := b.startAcquire(two, 1)
+	b.queued(s, 3)
+	b.release(more)
+	lower.waits()
+	full(five, 1) // a caller waits
+	b.release(held)
+	low := lower.granted()
+	last := b.acquire(five, 1)
+	full(five, 1)
+	b.release(low)
+	b.release(b.acquire(five, 4))
+	b.release(last)
+}
+
+// A caller that asks for more than the holders state waits for them, and is in nobody's way.
+func acquireBeyondAStatedLimit(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	first, second := b.acquire(others.Semaphore(s, 3), 1), b.acquire(others.Semaphore(s, 2), 1)
+	many := b.startAcquire(p.Semaphore(s, 4), 4)
+	b.waiting(p, 1)
+	b.queued(s, 2)
+	b.release(first)
+	b.release(b.acquire(others.Semaphore(s, 3), 1))
+	many.waits()
+	b.release(second)
+	b.release(many.granted())
+}
+
+func optionsOfAcquire(b *bench) {
+	sem, other := b.pool().Semaphore(b.name("s"), 2), b.pool().Semaphore(b.name("s"), 2)
+	for _, opt := range []lockpool.LockOption{lockpool.Plain(), lockpool.Shared()} {
+		_, err := sem.Acquire(b.ctx, 1, opt)
+		require.ErrorContains(b, err, "neither plain nor shared")
+		_, err = sem.TryAcquire(b.ctx, 1, opt)
+		require.ErrorContains(b, err, "neither plain nor shared")
+		require.ErrorContains(b, sem.Do(b.ctx, 1, nothing, opt), "neither plain nor shared")
+	}
+	_, err := sem.TryAcquire(b.ctx, 1, lockpool.WaitAtMost(time.Second))
+	require.ErrorContains(b, err, "leave out WaitAtMost")
+	_, err = sem.Acquire(b.ctx, 1, nil)
+	require.ErrorContains(b, err, "nil LockOption")
+
+	held := b.acquire(other, 2)
+	_, err = sem.Acquire(b.ctx, 1, lockpool.WaitAtMost(50*time.Millisecond))
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	require.ErrorIs(b, sem.Do(b.ctx, 1, nothing, lockpool.WaitAtMost(50*time.Millisecond)), context.DeadlineExceeded)
+	for _, now := range []lockpool.LockOption{lockpool.WaitAtMost(0), lockpool.WaitAtMost(-time.Second)} {
+		_, err = sem.Acquire(b.ctx, 1, now)
+		require.ErrorIs(b, err, lockpool.ErrLocked)
+		require.NotErrorIs(b, err, context.DeadlineExceeded)
+		require.ErrorIs(b, sem.Do(b.ctx, 1, nothing, now), lockpool.ErrLocked)
+	}
+	b.release(held)
+}
+
+// Scenario 98.
+func limitCanBeSetWhileInUse(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	sem, same := p.Semaphore(s, 0), others.Semaphore(s, 0)
+	require.NoError(b, sem.SetLimit(b.ctx, 1))
+	first := b.acquire(sem, 1)
+	second := b.startAcquire(same, 1)
+	b.queued(s, 2)
+	second.waits()
+	require.NoError(b, sem.SetLimit(b.ctx, 2))
+	got := second.granted()
+
+	three := b.startAcquire(sem, 3) // more than the limit
+	b.waiting(p, 1)
+	_, err := same.TryAcquire(b.ctx, 3)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.release(first)
+	b.release(got)
+	three.waits()
+	require.NoError(b, same.SetLimit(b.ctx, 3))
+	got = three.granted()
+	require.NoError(b, same.SetLimit(b.ctx, 1)) // takes no permit from a holder
+	require.NoError(b, got.Verify(b.ctx))
+	w := b.startAcquire(sem, 1)
+	b.queued(s, 2)
+	b.release(got)
+	b.release(w.granted())
+
+	require.NoError(b, same.SetLimit(b.ctx, 0))
+	none := b.startAcquire(sem, 1)
+	b.waiting(p, 1)
+	none.cancel()
+	require.ErrorIs(b, none.returned(), context.Canceled)
+	require.ErrorContains(b, none.err, "waiting for a limit of at least 1, which is now 0")
+}
+
+func setLimitCountsBesideStatedLimits(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	set, stated := p.Semaphore(s, 0), others.Semaphore(s, 2)
+	full := func(sem *lockpool.Semaphore, n int) {
+		b.Helper()
+		_, err := sem.TryAcquire(b.ctx, n)
+		require.ErrorIs(b, err, lockpool.ErrLocked)
+	}
+	held := b.acquire(stated, 1)
+	require.NoError(b, set.SetLimit(b.ctx, 5))
+	full(set, 2)
+	b.release(b.acquire(set, 1))
+	b.release(held)
+	full(others.Semaphore(s, 9), 6)
+	held = b.acquire(set, 4)
+	full(stated, 1)
+	b.release(held)
+
+	// It also counts for a caller that waits with a limit of its own.
+	held = b.acquire(stated, 2)
+	w := b.startAcquire(stated, 1)
+	b.queued(s, 2)
+	require.NoError(b, set.SetLimit(b.ctx, 0))
+	b.release(held)
+	b.queued(s, 0) // it waits without a place in the queue
+	w.waits()
+	require.NoError(b, set.SetLimit(b.ctx, 1))
+	b.release(w.granted())
+}
+
+// A caller that asks for more permits than the limit allows waits for a higher limit first, and
+// then for its turn.
+func acquireBeyondTheLimitBlocksNoOthers(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	sem, same := p.Semaphore(s, 0), others.Semaphore(s, 0)
+	require.NoError(b, same.SetLimit(b.ctx, 2))
+	many := b.startAcquire(sem, 3)
+	b.waiting(p, 1)
+	b.release(b.acquire(same, 2))
+	one, err := same.TryAcquire(b.ctx, 1)
+	require.NoError(b, err, "two permits are free")
+	many.waits()
+
+	// The limit suffices now, but there are not enough free permits.
+	require.NoError(b, same.SetLimit(b.ctx, 3))
+	b.queued(s, 2)
+	many.waits()
+	few := b.startAcquire(same, 1)
+	b.queued(s, 3)
+
+	// The limit is too low again: a later caller is granted.
+	require.NoError(b, same.SetLimit(b.ctx, 2))
+	b.release(few.granted())
+	many.waits()
+	require.NoError(b, same.SetLimit(b.ctx, 3))
+	b.release(one)
+	b.release(many.granted())
+}
+
+func brokenPermitsAreLost(b *bench) {
+	p, s := b.pool(), b.name("s")
+	held := b.acquire(p.Semaphore(s, 3), 2)
+	ctx := held.Context(b.ctx)
+	w := b.startAcquire(b.pool().Semaphore(s, 3), 3)
+	b.queued(s, 2)
+	b.breakHolder(s)
+	b.await(held.Lost(), "the loss")
+	b.await(ctx.Done(), "the end of the context")
+	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
+	require.ErrorIs(b, held.Release(b.ctx), lockpool.ErrLockLost)
+	b.release(w.granted())
+}
+
+var plainLocker = []string{"PlainLocker"}
+
+var plainTests = []test{
+	{"IsExclusiveAndEntersAgain", plainIsExclusive, plainLocker},
+	{"Contention", plainContention, plainLocker},
+	{"WaiterThatGivesUp", plainWaiterGivesUp, plainLocker},
+	{"CannotBeShared", plainCannotBeShared, plainLocker},
+	{"Broken", plainHolderLearnsOfItsLoss, []string{"PlainLocker", "Breaker"}},
+	{"TryLock", plainTryLock, plainLocker},
+}
+
+func plainIsExclusive(b *bench) {
+	pools, a, turns := b.pools(2), b.name("a"), 0
+	b.together(12, func(i int) error {
+		for range 4 {
+			err := pools[i%2].Do(b.ctx, a, func(ctx context.Context) error {
+				turns++ // the race detector sees another holder
+				return pools[i%2].Do(ctx, a, nothing, lockpool.Plain())
+			}, lockpool.Plain())
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.Equal(b, 48, turns)
+	b.isFree(a, lockpool.Plain())
+}
+
+// Without faults, short holds under contention cause no errors, and tokens grow.
+func plainContention(b *bench) {
+	pools, a, newest := b.pools(3), b.name("a"), int64(0)
+	b.together(6, func(i int) error {
+		for range 10 {
+			l, err := pools[i%3].Lock(b.ctx, a, lockpool.Plain())
+			if err != nil {
+				return err
+			}
+			token, err := l.Token(b.ctx)
+			if err == nil && token <= newest {
+				err = errors.New("a token that has not grown")
+			}
+			newest = token
+			if err := errors.Join(err, l.Unlock(b.ctx)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func plainWaiterGivesUp(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	l := b.lock(p, a, lockpool.Plain())
+	require.NoError(b, others.Ping(b.ctx)) // the wait is for the lock, not for a session
+	began := time.Now()
+	_, err := others.Lock(b.ctx, a, lockpool.Plain(), lockpool.WaitAtMost(50*time.Millisecond))
+	b.took(50*time.Millisecond, began)
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	require.ErrorContains(b, err, "waiting behind")
+	b.unlock(l)
+	b.isFree(a, lockpool.Plain())
+}
+
+func plainCannotBeShared(b *bench) {
+	p, a := b.pool(), b.name("a")
+	for _, lock := range []func() error{
+		func() error { _, err := p.RLock(b.ctx, a, lockpool.Plain()); return err },
+		func() error { _, err := p.Lock(b.ctx, a, lockpool.Plain(), lockpool.Shared()); return err },
+		func() error { return p.Do(b.ctx, a, nothing, lockpool.Shared(), lockpool.Plain()) },
+		func() error {
+			_, err := p.LockAll(b.ctx, []string{a}, lockpool.Plain(), lockpool.Shared())
+			return err
+		},
+	} {
+		var lockErr *lockpool.LockError
+		err := lock()
+		require.ErrorAs(b, err, &lockErr)
+		require.ErrorContains(b, err, "cannot be shared")
+	}
+}
+
+func plainHolderLearnsOfItsLoss(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	for range 2 {
+		l := b.lock(p, a, lockpool.Plain())
+		node := b.nodes(a)[0]
+		b.breakHolder(a)
+		// Another holder's node must not be taken for the broken one.
+		next, err := others.TryLock(b.ctx, a, lockpool.Plain())
+		require.NoError(b, err)
+		require.ErrorIs(b, l.Verify(b.ctx), lockpool.ErrLockLost)
+		b.isLost(l)
+		require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
+		require.ErrorIs(b, others.Break(b.ctx, a, node), lockpool.ErrNotHeld)
+		require.NoError(b, next.Verify(b.ctx))
+		b.unlock(next)
+	}
+}
+
+func plainTryLock(b *bench) {
+	p, a := b.pool(), b.name("a")
+	l, err := p.TryLock(b.ctx, a, lockpool.Plain())
+	require.NoError(b, err)
+	require.Equal(b, "plain", b.contenders(a)[0].Kind)
+	require.True(b, b.contenders(a)[0].Holds)
+	require.Equal(b, b.token(l), b.contenders(a)[0].Token)
+	b.isHeld(a, lockpool.Plain())
+	_, err = p.Lock(b.ctx, a, lockpool.Plain(), lockpool.WaitAtMost(0))
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.unlock(l)
+	require.NoError(b, p.Do(b.ctx, a, nothing, lockpool.Plain(), lockpool.WaitAtMost(0)))
+}
+
+var mixTests = []test{
+	{"ExcludeEachOther", kindsExcludeEachOther, []string{"PlainLocker", "Limiter"}},
+	{"EnterAgain", enterAgainWithAnotherKind, []string{"PlainLocker", "Limiter"}},
+}
+
+func kindsExcludeEachOther(b *bench) {
+	p, others, s := b.pool(), b.pool(), b.name("s")
+	type take = func(p *lockpool.Pool) (release func(context.Context) error, err error)
+	kinds := []struct {
+		take take
+		says string // of it
+	}{
+		{func(p *lockpool.Pool) (func(context.Context) error, error) {
+			l, err := p.TryLock(b.ctx, s)
+			return l.Unlock, err
+		}, "a queue"},
+		{func(p *lockpool.Pool) (func(context.Context) error, error) {
+			l, err := p.TryLock(b.ctx, s, lockpool.Plain())
+			return l.Unlock, err
+		}, "a plain lock"},
+		{func(p *lockpool.Pool) (func(context.Context) error, error) {
+			l, err := p.Semaphore(s, 2).TryAcquire(b.ctx, 1)
+			return l.Release, err
+		}, "a semaphore"},
+	}
+	for i, first := range kinds {
+		for j, second := range kinds {
+			if i == j {
+				continue
+			}
+			s = b.name(fmt.Sprint("s", i, j)) // the service may know for a moment what a name was used for
+			release, err := first.take(p)
+			require.NoError(b, err)
+			for range 2 {
+				_, err = second.take(others)
+				require.ErrorIs(b, err, lockpool.ErrKindMismatch)
+				require.ErrorContains(b, err, first.says)
+			}
+			if i < 2 {
+				require.ErrorIs(b, others.Semaphore(s, 0).SetLimit(b.ctx, 1), lockpool.ErrKindMismatch)
+			}
+			require.NoError(b, release(b.ctx))
+		}
+	}
+}
+
+func enterAgainWithAnotherKind(b *bench) {
+	h, s, a := b.handle(b.pool()), b.name("s"), b.name("a")
+	b.lock(h, s)
+	_, err := h.Lock(b.ctx, s, lockpool.Plain())
+	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
+	require.ErrorContains(b, err, "holds it as mutex")
+	_, err = h.Semaphore(s, 1).Acquire(b.ctx, 1)
+	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
+	b.lock(h, a, lockpool.Plain())
+	_, err = h.Lock(b.ctx, a)
+	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
+	_, err = h.RLock(b.ctx, a)
+	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
+	b.close(h)
+}

@@ -1,0 +1,483 @@
+package behavior
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+)
+
+var lookTests = []test{
+	{"Queue", queueTells, nil},
+	{"QueueOfPermits", queueOfPermits, limiter},
+	{"QueueShowsLocalWaiters", queueShowsLocalWaiters, nil},
+	{"List", listFindsLocks, nil},
+	{"TakesNoHandle", lookingTakesNoHandle, []string{"Breaker", "Revoker"}},
+	{"Waits", waitsTell, nil},
+	{"WaitsShowDeadlocks", waitsShowDeadlocks, nil},
+	{"WaitsOfReaders", waitsOfReaders, nil},
+}
+
+// Scenario 124.
+func queueTells(b *bench) {
+	p, others, a := b.pool(atService, lockpool.WithOwner("billing")), b.pool(atService), b.name("a")
+	first, second := b.read(p, a), b.read(others, a)
+	w := b.enqueue(others, a, 3)
+	r := b.enqueue(p, a, 4, lockpool.Shared())
+	q, err := p.Queue(b.ctx, a)
+	require.NoError(b, err)
+	require.Equal(b, a, q.Name)
+	require.Empty(b, q.Foreign)
+	require.Len(b, q.Contenders, 4)
+	host, err := os.Hostname()
+	require.NoError(b, err)
+	for i, want := range []string{"read true", "read true", "mutex false", "read false"} {
+		c := q.Contenders[i]
+		require.Equal(b, want, fmt.Sprint(c.Kind, " ", c.Holds), i)
+		require.Equal(b, []any{host, os.Getpid(), false}, []any{c.Host, c.PID, c.Local})
+		require.NotEmpty(b, c.Session)
+		require.NotEmpty(b, c.Node)
+		require.WithinDuration(b, time.Now(), c.Asked, time.Minute)
+		require.Equal(b, i == 0 || i == 3, c.Owner == "billing")
+		require.Equal(b, i == 0, !c.Granted.IsZero(), "only the pool of a holder knows when it was granted")
+	}
+	require.Equal(b, b.token(first), q.Contenders[0].Token)
+	require.Equal(b, b.token(second), q.Contenders[1].Token)
+	b.unlock(first)
+	b.unlock(second)
+	b.unlock(w.granted())
+	b.unlock(r.granted())
+	q, err = p.Queue(b.ctx, b.name("not/there"))
+	require.NoError(b, err)
+	require.Empty(b, q.Contenders)
+}
+
+// Scenario 110.
+func queueOfPermits(b *bench) {
+	p, others, s := b.pool(lockpool.WithOwner("billing")), b.pool(lockpool.WithOwner("other")), b.name("s")
+	first, second := b.acquire(p.Semaphore(s, 4), 1), b.acquire(others.Semaphore(s, 4), 2)
+	w := b.startAcquire(p.Semaphore(s, 4), 2)
+	b.until(func() bool { // it says how many when it is the first to wait
+		q := b.contenders(s)
+		return len(q) == 3 && q[2].Permits == 2
+	}, "it waits")
+	behind := b.startAcquire(others.Semaphore(s, 4), 1)
+	b.queued(s, 4)
+	var got []string
+	for i, c := range b.contenders(s) {
+		if i == 3 && c.Permits == 0 {
+			c.Permits = 1 // it need not say
+		}
+		got = append(got, fmt.Sprint(c.Kind, " ", c.Holds, " ", c.Permits, " ", c.Owner))
+	}
+	require.Equal(b, []string{"semaphore true 1 billing", "semaphore true 2 other", "semaphore false 2 billing", "semaphore false 1 other"}, got)
+	require.Equal(b, []string{s}, b.list(b.prefix))
+	b.release(second)
+	got2 := w.granted()
+	b.release(behind.granted())
+	b.release(got2)
+	b.release(first)
+}
+
+func queueShowsLocalWaiters(b *bench) {
+	p, a := b.pool(lockpool.WithOwner("billing"), lockpool.WithLocalTurns(1023)), b.name("a")
+	holder := b.lock(p, a)
+	var waiters []*call[*lockpool.Lock]
+	for i := range 3 {
+		waiters = append(waiters, b.startLock(p, a))
+		b.waiting(p, i+1)
+	}
+	q, err := p.Queue(b.ctx, a)
+	require.NoError(b, err)
+	require.Len(b, q.Contenders, 4)
+	nodes := map[string]bool{}
+	for i, c := range q.Contenders {
+		require.Equal(b, i == 0, c.Holds)
+		require.Equal(b, []any{"mutex", "billing"}, []any{c.Kind, c.Owner})
+		if b.bubble { // where it has taken no time
+			require.Equal(b, i > 0, c.Local)
+		}
+		nodes[c.Node] = true
+	}
+	require.Len(b, nodes, 4)
+	require.Equal(b, b.token(holder), q.Contenders[0].Token)
+	for _, w := range waiters {
+		b.unlock(holder)
+		holder = w.granted()
+	}
+	b.unlock(holder)
+}
+
+func listFindsLocks(b *bench) {
+	p := b.pool()
+	var held []*lockpool.Lock
+	for _, name := range []string{"orders/42", "orders/7", "orders", "orders2", "accounts/1/x"} {
+		held = append(held, b.lock(p, b.name(name)))
+	}
+	b.unlock(b.lock(p, b.name("orders/free")))
+	for prefix, want := range map[string][]string{
+		"":            {"/accounts/1/x", "/orders", "/orders/42", "/orders/7", "/orders2"},
+		"/orders":     {"/orders", "/orders/42", "/orders/7"},
+		"/accounts":   {"/accounts/1/x"},
+		"/orders/42":  {"/orders/42"},
+		"/not/there":  nil,
+		"/accounts/1": {"/accounts/1/x"},
+	} {
+		for i := range want {
+			want[i] = b.prefix + want[i]
+		}
+		require.Equal(b, want, b.list(b.prefix+prefix), prefix)
+	}
+	_, err := p.List(b.ctx, "orders/")
+	require.ErrorIs(b, err, lockpool.ErrInvalidName)
+	for _, l := range held {
+		b.unlock(l)
+	}
+}
+
+// A pool whose handles all wait can break the lock that they wait for.
+func lookingTakesNoHandle(b *bench) {
+	p, a := b.pool(atService, lockpool.WithMaxHandles(2)), b.name("a")
+	stuck := b.lock(b.pool(), a)
+	waiters := []*call[*lockpool.Lock]{b.enqueue(p, a, 2), b.enqueue(p, a, 3)}
+	require.Equal(b, 2, p.Stats().InUse)
+	names, err := p.List(b.ctx, b.prefix)
+	require.NoError(b, err)
+	require.Equal(b, []string{a}, names)
+	require.NoError(b, p.Ping(b.ctx))
+	require.NoError(b, p.Revoke(b.ctx, a))
+	b.await(stuck.Revoked(), "the revocation")
+	q, err := p.Queue(b.ctx, a)
+	require.NoError(b, err)
+	require.NoError(b, p.Break(b.ctx, a, q.Contenders[0].Node))
+	b.isLost(stuck)
+	for _, w := range waiters {
+		b.unlock(w.granted())
+	}
+}
+
+// gathering is several parties, each a handle of a pool of its own, which do not look for
+// deadlocks.
+type gathering struct {
+	*bench
+	names map[string]*lockpool.Handle
+}
+
+func (g *gathering) party(name string) *lockpool.Handle {
+	if g.names[name] == nil {
+		g.names[name] = g.handle(g.pool(lockpool.WithOwner(name), lockpool.WithDeadlockCheck(0)))
+	}
+	return g.names[name]
+}
+
+// waits lets a party wait for a lock, until the test ends, as its nth contender.
+func (g *gathering) waits(party, lock string, nth int, opts ...lockpool.LockOption) {
+	g.Helper()
+	g.enqueue(g.party(party), g.name(lock), nth, opts...)
+}
+
+// lines returns a line for each party: who it is, what it holds, and whom it waits for. Those
+// in a deadlock are marked.
+func (g *gathering) lines() (lines []string) {
+	g.Helper()
+	graph, err := g.looker.Waits(g.ctx, g.prefix)
+	require.NoError(g, err)
+	require.Empty(g, graph.Unread)
+	short := func(lock string) string { return lock[len(g.prefix)+1:] }
+	for i, party := range graph.Parties {
+		var holds []string
+		for _, s := range party.Holds {
+			require.True(g, s.Holds)
+			holds = append(holds, " holds "+short(s.Lock))
+		}
+		slices.Sort(holds)
+		line := party.Owner + strings.Join(holds, "")
+		if party.Wait != nil {
+			require.False(g, party.Wait.Holds)
+			line += " waits for " + short(party.Wait.Lock)
+		}
+		for _, other := range party.For {
+			line += " < " + graph.Parties[other].Owner
+		}
+		for n, deadlock := range graph.Deadlocks {
+			if slices.Contains(deadlock, i) {
+				line += fmt.Sprint(" deadlock ", n)
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func waitsTell(b *bench) {
+	g := &gathering{b, map[string]*lockpool.Handle{}}
+	require.Empty(b, g.lines())
+	b.lock(g.party("ann"), b.name("a"))
+	b.lock(g.party("ann"), b.name("other"))
+	b.lock(g.party("bob"), b.name("b"))
+	b.lock(g.party("bob"), b.name("c"))
+	g.waits("bob", "a", 2)
+	g.waits("cid", "b", 2)
+	g.waits("dan", "b", 3)
+	require.Equal(b, []string{
+		"ann holds a",
+		"bob holds b holds c waits for a < ann",
+		"cid waits for b < bob",
+		"dan waits for b < cid",
+		"ann holds other",
+	}, g.lines())
+	graph, err := b.looker.Waits(b.ctx, b.name("a"))
+	require.NoError(b, err)
+	require.Len(b, graph.Queues, 1)
+	require.Equal(b, b.contenders(b.name("a")), graph.Queues[0].Contenders)
+	require.NotEmpty(b, graph.Queues[0].Contenders[1].At, "it holds others")
+	require.Empty(b, b.contenders(b.name("b"))[1].At, "it holds nothing")
+	_, err = b.looker.Waits(b.ctx, "a/")
+	require.ErrorIs(b, err, lockpool.ErrInvalidName)
+}
+
+func waitsShowDeadlocks(b *bench) {
+	g := &gathering{b, map[string]*lockpool.Handle{}}
+	for _, party := range []string{"0", "1", "2", "3", "4"} {
+		b.lock(g.party(party), b.name("lock"+party))
+	}
+	g.waits("0", "lock1", 2)
+	require.Contains(b, g.lines(), "0 holds lock0 waits for lock1 < 1")
+	g.waits("1", "lock2", 2)
+	g.waits("2", "lock0", 2)
+	g.waits("3", "lock4", 2)
+	g.waits("4", "lock3", 2)
+	g.waits("behind", "lock3", 3)
+	lines := g.lines()
+	slices.Sort(lines)
+	require.Equal(b, []string{
+		"0 holds lock0 waits for lock1 < 1 deadlock 0",
+		"1 holds lock1 waits for lock2 < 2 deadlock 0",
+		"2 holds lock2 waits for lock0 < 0 deadlock 0",
+		"3 holds lock3 waits for lock4 < 4 deadlock 1",
+		"4 holds lock4 waits for lock3 < 3 deadlock 1",
+		"behind waits for lock3 < 4",
+	}, lines)
+}
+
+func waitsOfReaders(b *bench) {
+	g := &gathering{b, map[string]*lockpool.Handle{}}
+	b.read(g.party("r1"), b.name("a"))
+	b.read(g.party("r2"), b.name("a"))
+	b.lock(g.party("w"), b.name("b"))
+	g.waits("w", "a", 3)
+	g.waits("r3", "a", 4, lockpool.Shared())
+	g.waits("r4", "a", 5, lockpool.Shared())
+	g.waits("w2", "a", 6)
+	g.waits("r5", "a", 7, lockpool.Shared())
+	g.waits("r1", "b", 2)
+	require.Equal(b, []string{
+		"r2 holds a",
+		"w holds b waits for a < r2 < r1 deadlock 0",
+		"r3 waits for a < w",
+		"r4 waits for a < w",
+		"w2 waits for a < r3 < r4",
+		"r5 waits for a < w2",
+		"r1 holds a waits for b < w deadlock 0",
+	}, g.lines())
+}
+
+var revoker = []string{"Revoker"}
+
+var revokeTests = []test{
+	{"HolderKeepsTheLock", revokedHolderKeepsTheLock, revoker},
+	{"Revocable", revocableEndsContexts, revoker},
+	{"RevocableWaiter", revocableWaiterGivesUp, revoker},
+	{"LocalWaiter", revokeReachesLocalWaiters, revoker},
+	{"LocalTurns", revocationEndsLocalTurns, revoker},
+	{"Readers", revokeAsksAllReaders, revoker},
+	{"Do", doReportsARevocation, revoker},
+	{"PermitsAndPlainLocks", permitsAndPlainLocksAreRevoked, []string{"Revoker", "Limiter", "PlainLocker"}},
+}
+
+// Scenarios 118 and 122.
+func revokedHolderKeepsTheLock(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	l := b.lock(p, a)
+	b.notYet(l.Revoked(), "a revocation")
+	ctx := l.Context(b.ctx)
+	require.NoError(b, others.Revoke(b.ctx, a))
+	b.await(l.Revoked(), "the revocation")
+	require.NoError(b, others.Revoke(b.ctx, a), "again")
+	require.NoError(b, ctx.Err(), "a lock without Revocable")
+	require.NoError(b, l.Verify(b.ctx))
+	b.isHeld(a)
+	w := b.enqueue(others, a, 2)
+	b.unlock(l)
+	l = w.granted()
+	b.notYet(l.Revoked(), "a revocation")
+	b.unlock(l)
+	require.NoError(b, others.Revoke(b.ctx, b.name("free")))
+	require.ErrorContains(b, others.Revoke(b.ctx, a, "config"), "use one that Queue returns")
+}
+
+func revocableEndsContexts(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	l := b.lock(p, a, lockpool.Revocable())
+	before := l.Context(b.ctx)
+	require.NoError(b, others.Revoke(b.ctx, a))
+	b.await(before.Done(), "the revocation")
+	require.Equal(b, lockpool.ErrRevoked, context.Cause(before))
+	require.Equal(b, lockpool.ErrRevoked, context.Cause(l.Context(b.ctx)), "a context made after the revocation")
+	require.NoError(b, l.Verify(b.ctx))
+	b.isHeld(a)
+	b.unlock(l)
+
+	// To enter again makes the hold revocable.
+	h := b.handle(p)
+	l = b.lock(h, a)
+	ctx := l.Context(b.ctx)
+	require.NoError(b, others.Revoke(b.ctx, a))
+	b.await(l.Revoked(), "the revocation")
+	require.NoError(b, ctx.Err())
+	inner := b.lock(h, a, lockpool.Revocable())
+	b.await(ctx.Done(), "the end of the context")
+	b.unlock(inner)
+	b.unlock(l)
+	b.close(h)
+}
+
+func revocableWaiterGivesUp(b *bench) {
+	p, others, a := b.pool(), b.pool(atService), b.name("a")
+	l := b.lock(p, a)
+	first := b.enqueue(others, a, 2, lockpool.Revocable())
+	second := b.enqueue(others, a, 3, lockpool.Revocable(), lockpool.Shared())
+	third := b.enqueue(others, a, 4) // not revocable
+	for i, w := range []*call[*lockpool.Lock]{second, first} {
+		w.waits()
+		require.NoError(b, p.Revoke(b.ctx, a, b.nodes(a)[2-i]))
+		require.ErrorIs(b, w.returned(), lockpool.ErrRevoked)
+		b.queued(a, 3-i)
+	}
+	require.NoError(b, p.Revoke(b.ctx, a, b.nodes(a)[1]))
+	b.notYet(l.Revoked(), "a revocation of the holder")
+	b.unlock(l)
+	got := third.granted()
+	b.await(got.Revoked(), "the revocation") // while it waited
+	b.unlock(got)
+}
+
+func revokeReachesLocalWaiters(b *bench) {
+	p, a := b.pool(), b.name("a")
+	holder := b.lock(p, a)
+	gives := b.startLock(p, a, lockpool.Revocable())
+	b.waiting(p, 1)
+	ignores := b.startLock(p, a)
+	b.waiting(p, 2)
+	q, err := p.Queue(b.ctx, a)
+	require.NoError(b, err)
+	require.NoError(b, p.Revoke(b.ctx, a, q.Contenders[1].Node, q.Contenders[2].Node))
+	require.ErrorIs(b, gives.returned(), lockpool.ErrRevoked)
+	b.notYet(holder.Revoked(), "a revocation of the holder")
+	b.unlock(holder)
+	holder = ignores.granted()
+	b.await(holder.Revoked(), "the revocation")
+	b.unlock(holder)
+}
+
+// A request to release the lock reaches the holder of the moment, and the lock goes to another
+// process.
+func revocationEndsLocalTurns(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	first := b.lock(p, a, lockpool.Revocable())
+	w1 := b.startLock(p, a, lockpool.Revocable())
+	b.waiting(p, 1)
+	w2 := b.startLock(p, a)
+	b.waiting(p, 2)
+	b.unlock(first)
+	l := w1.granted()
+	ctx := l.Context(b.ctx)
+	require.NoError(b, others.Revoke(b.ctx, a))
+	b.await(ctx.Done(), "the revocation")
+	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrRevoked)
+	b.unlock(l)
+	l = w2.granted()
+	b.notYet(l.Revoked(), "a revocation of the next holder")
+	b.unlock(l)
+}
+
+func revokeAsksAllReaders(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	first, second := b.read(p, a), b.read(others, a)
+	w := b.enqueue(p, a, 3)
+	require.NoError(b, others.Revoke(b.ctx, a))
+	b.await(first.Revoked(), "the revocation")
+	b.await(second.Revoked(), "the revocation")
+	b.unlock(first)
+	b.unlock(second)
+	l := w.granted()
+	b.notYet(l.Revoked(), "a revocation of the next holder")
+	b.unlock(l)
+}
+
+func doReportsARevocation(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	revoked := func(result func(ctx context.Context) error) error {
+		return p.Do(b.ctx, a, func(ctx context.Context) error {
+			require.NoError(b, others.Revoke(b.ctx, a))
+			<-ctx.Done()
+			return result(ctx)
+		}, lockpool.Revocable())
+	}
+	err := revoked(func(ctx context.Context) error { return ctx.Err() })
+	require.ErrorIs(b, err, lockpool.ErrRevoked)
+	require.ErrorIs(b, err, context.Canceled)
+	require.ErrorIs(b, revoked(context.Cause), lockpool.ErrRevoked)
+	require.NoError(b, revoked(nothing), "the work was done nevertheless")
+
+	// The end of another lock's context is no revocation of this one.
+	var inner error
+	err = p.Do(b.ctx, a, func(ctx context.Context) error {
+		inner = p.Do(ctx, b.name("inner"), func(ctx context.Context) error {
+			require.NoError(b, p.Revoke(b.ctx, a))
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		return inner
+	}, lockpool.Revocable())
+	require.NotErrorIs(b, inner, lockpool.ErrRevoked)
+	require.ErrorIs(b, err, lockpool.ErrRevoked)
+}
+
+func permitsAndPlainLocksAreRevoked(b *bench) {
+	p, others, s, a := b.pool(), b.pool(), b.name("s"), b.name("a")
+	first, second := b.acquire(p.Semaphore(s, 5), 2), b.acquire(others.Semaphore(s, 5), 1)
+	require.NoError(b, p.Revoke(b.ctx, s))
+	b.await(first.Revoked(), "the revocation")
+	b.await(second.Revoked(), "the revocation")
+	b.release(first)
+	b.release(second)
+	permits, err := p.Semaphore(s, 5).TryAcquire(b.ctx, 1, lockpool.Revocable(), lockpool.WaitAtMost(0))
+	require.NoError(b, err)
+	ctx := permits.Context(b.ctx)
+	require.NoError(b, others.Revoke(b.ctx, s))
+	b.await(ctx.Done(), "the revocation")
+	require.Equal(b, lockpool.ErrRevoked, context.Cause(ctx))
+	b.release(permits)
+	err = p.Semaphore(s, 5).Do(b.ctx, 1, func(ctx context.Context) error {
+		require.NoError(b, others.Revoke(b.ctx, s))
+		<-ctx.Done()
+		return ctx.Err()
+	}, lockpool.Revocable())
+	require.ErrorIs(b, err, lockpool.ErrRevoked)
+	for range 2 {
+		l := b.lock(p, a, lockpool.Plain())
+		b.notYet(l.Revoked(), "a revocation")
+		require.NoError(b, others.Revoke(b.ctx, a))
+		require.NoError(b, others.Revoke(b.ctx, a))
+		b.await(l.Revoked(), "the revocation")
+		require.NoError(b, l.Verify(b.ctx))
+		b.unlock(l)
+	}
+}

@@ -1,0 +1,619 @@
+package behavior
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+)
+
+var multiTests = []test{
+	{"TakesEachNameOnce", lockAllTakesEachNameOnce, nil},
+	{"AllOrNone", lockAllTakesAllOrNone, nil},
+	{"InAnyOrder", lockAllInAnyOrder, nil},
+	{"Do", multiLockDo, nil},
+	{"WaitAtMost", waitAtMostBoundsTheWholeLockAll, nil},
+	{"Options", optionsOfLockAll, nil},
+	{"Plain", lockAllOfPlainLocks, plainLocker},
+	{"Loss", lossOfOneOfSeveralLocks, []string{"Breaker"}},
+	{"ReleaseFindsTheLoss", multiLockFindsTheLoss, []string{"Breaker"}},
+	{"Revoked", multiLockIsRevokedWithAnyOfItsLocks, []string{"Revoker"}},
+	{"GivesUpWhatItHas", lockAllGivesUp, []string{"Revoker", "Breaker"}},
+	{"LeavesAHeldLockAsItWas", failedLockAllLeavesAHeldLock, []string{"Revoker"}},
+}
+
+// Scenarios 111 and 115.
+func lockAllTakesEachNameOnce(b *bench) {
+	p, a, c, d := b.pool(), b.name("a"), b.name("c"), b.name("d")
+	all := b.lockAll(p, []string{d, a, c, a})
+	require.Equal(b, []string{a, c, d}, all.Names())
+	for _, name := range all.Names() {
+		b.isHeld(name)
+		require.Equal(b, 1, all.Get(name).Depth())
+	}
+	require.Nil(b, all.Get(b.name("e")))
+	require.NoError(b, all.Verify(b.ctx))
+	ctx := all.Context(b.ctx)
+	inner, err := p.LockAll(ctx, []string{c, b.name("e")}) // the same holder
+	require.NoError(b, err)
+	require.NoError(b, inner.Unlock(b.ctx))
+	require.NoError(b, ctx.Err())
+	require.NoError(b, all.Unlock(b.ctx))
+	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrNotHeld)
+	b.notYet(all.Lost(), "an unlocked lock was reported lost")
+	require.ErrorIs(b, all.Unlock(b.ctx), lockpool.ErrNotHeld)
+	require.Zero(b, p.Stats().InUse)
+}
+
+// Scenario 112.
+func lockAllTakesAllOrNone(b *bench) {
+	p, a, c, d := b.pool(), b.name("a"), b.name("c"), b.name("d")
+	held := b.lock(b.pool(), c)
+	require.NoError(b, p.Ping(b.ctx)) // the wait is for the lock, not for a session
+	_, err := p.LockAll(b.timeout(500*time.Millisecond), []string{d, c, a})
+	var culprit *lockpool.LockError
+	require.ErrorAs(b, err, &culprit)
+	require.Equal(b, []string{c, "lock all"}, []string{culprit.Name, culprit.Op})
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	b.queued(a, 0)
+	b.queued(d, 0)
+	b.unlock(held)
+	require.Zero(b, p.Stats().InUse)
+
+	_, err = p.LockAll(b.ctx, []string{a, "/b"})
+	require.ErrorIs(b, err, lockpool.ErrInvalidName)
+	require.ErrorAs(b, err, &culprit)
+	require.Equal(b, "/b", culprit.Name)
+	_, err = p.LockAll(b.ctx, nil)
+	require.ErrorContains(b, err, "no names were given")
+}
+
+// Scenario 114.
+func lockAllInAnyOrder(b *bench) {
+	a, c, d := b.name("a"), b.name("c"), b.name("d")
+	orders, pools := [][]string{{a, c, d}, {d, c, a}, {c, d}, {d, a}}, b.pools(4)
+	b.together(4, func(i int) error {
+		for range 15 {
+			all, err := pools[i].LockAll(b.ctx, orders[i])
+			if err == nil {
+				err = all.Unlock(b.ctx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func multiLockDo(b *bench) {
+	p, names := b.pool(), []string{b.name("a"), b.name("c")}
+	unlocked := func() {
+		b.Helper()
+		for _, name := range names {
+			b.isFree(name)
+		}
+		require.Zero(b, p.Stats().InUse)
+	}
+	var kept context.Context
+	require.NoError(b, b.lockAll(p, names).Do(b.ctx, func(ctx context.Context) error {
+		kept = ctx
+		for _, name := range names { // the context carries the holder
+			l, err := p.TryLock(ctx, name)
+			require.NoError(b, err)
+			require.Equal(b, 2, l.Depth())
+			b.unlock(l)
+		}
+		return ctx.Err()
+	}))
+	require.ErrorIs(b, context.Cause(kept), lockpool.ErrNotHeld)
+	unlocked()
+	require.Equal(b, errWork, b.lockAll(p, names).Do(b.ctx, func(context.Context) error { return errWork }))
+	unlocked()
+	require.PanicsWithValue(b, "oops", func() {
+		_ = b.lockAll(p, names).Do(b.ctx, func(context.Context) error { panic("oops") })
+	})
+	unlocked()
+	all := b.lockAll(p, names)
+	require.ErrorContains(b, all.Do(b.ctx, nil), "function is nil")
+	unlocked()
+	require.ErrorIs(b, all.Do(b.ctx, nothing), lockpool.ErrNotHeld)
+}
+
+func waitAtMostBoundsTheWholeLockAll(b *bench) {
+	p, others, a, c := b.pool(), b.pool(), b.name("a"), b.name("c")
+	first, second := b.lock(others, a), b.lock(others, c)
+	require.NoError(b, p.Ping(b.ctx))
+	unlocks := do(b, func(ctx context.Context) error {
+		time.Sleep(300 * time.Millisecond) // a part of the wait
+		return first.Unlock(ctx)
+	})
+	const wait = 600 * time.Millisecond
+	began := time.Now()
+	_, err := p.LockAll(b.ctx, []string{a, c}, lockpool.WaitAtMost(wait))
+	b.took(wait, began)
+	require.NoError(b, unlocks.returned())
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	var culprit *lockpool.LockError
+	require.ErrorAs(b, err, &culprit)
+	require.Equal(b, c, culprit.Name)
+	b.queued(a, 0)
+	b.unlock(second)
+}
+
+func optionsOfLockAll(b *bench) {
+	p, others, names := b.pool(), b.pool(), []string{b.name("a"), b.name("c")}
+	now := lockpool.WaitAtMost(0)
+	held := b.lock(others, names[1])
+	_, err := p.LockAll(b.ctx, names, now)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	require.NotErrorIs(b, err, context.DeadlineExceeded)
+	var lockErr *lockpool.LockError
+	require.ErrorAs(b, err, &lockErr)
+	require.Equal(b, names[1], lockErr.Name)
+	b.queued(names[0], 0)
+	b.unlock(held)
+	require.NoError(b, b.lockAll(p, names, now).Unlock(b.ctx))
+
+	first, second := b.lockAll(p, names, lockpool.Shared()), b.lockAll(others, names, lockpool.Shared(), now)
+	for _, name := range names {
+		b.isHeld(name)
+	}
+	require.NoError(b, first.Unlock(b.ctx))
+	require.NoError(b, second.Unlock(b.ctx))
+	for _, opts := range [][]lockpool.LockOption{{lockpool.Plain(), lockpool.Shared()}, {nil}} {
+		_, err := p.LockAll(b.ctx, names, opts...)
+		require.ErrorAs(b, err, &lockErr)
+	}
+	require.Zero(b, p.Stats().InUse)
+}
+
+func lockAllOfPlainLocks(b *bench) {
+	p, names := b.pool(), []string{b.name("a"), b.name("c")}
+	all := b.lockAll(p, names, lockpool.Plain())
+	for _, name := range names {
+		require.Equal(b, "plain", b.contenders(name)[0].Kind)
+	}
+	require.NoError(b, all.Unlock(b.ctx))
+}
+
+// Scenario 117.
+func lossOfOneOfSeveralLocks(b *bench) {
+	p, a, c := b.pool(), b.name("a"), b.name("c")
+	for _, report := range []func(*lockpool.MultiLock) error{
+		func(all *lockpool.MultiLock) error {
+			ctx := all.Context(b.ctx)
+			b.breakHolder(c)
+			b.await(all.Lost(), "the loss")
+			b.await(ctx.Done(), "the end of the context")
+			require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
+			require.ErrorIs(b, all.Verify(b.ctx), lockpool.ErrLockLost)
+			return all.Unlock(b.ctx)
+		},
+		func(all *lockpool.MultiLock) error {
+			err := all.Do(b.ctx, func(ctx context.Context) error {
+				b.breakHolder(c)
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			require.ErrorIs(b, err, context.Canceled)
+			return err
+		},
+	} {
+		err := report(b.lockAll(p, []string{a, c}))
+		require.ErrorIs(b, err, lockpool.ErrLockLost)
+		var culprit *lockpool.LockError
+		require.ErrorAs(b, err, &culprit)
+		require.Equal(b, c, culprit.Name)
+		b.isFree(a)
+	}
+}
+
+func multiLockFindsTheLoss(b *bench) {
+	a, c := b.name("a"), b.name("c")
+	all := b.lockAll(b.pool(), []string{a, c})
+	b.breakHolder(a)
+	require.ErrorIs(b, all.Unlock(b.ctx), lockpool.ErrLockLost)
+	b.await(all.Get(a).Lost(), "the loss")
+	b.await(all.Lost(), "the loss")
+}
+
+func multiLockIsRevokedWithAnyOfItsLocks(b *bench) {
+	p, names := b.pool(), []string{b.name("a"), b.name("c"), b.name("d")}
+	for _, name := range names {
+		all := b.lockAll(p, names)
+		b.notYet(all.Revoked(), "a revocation")
+		require.NoError(b, b.looker.Revoke(b.ctx, name))
+		b.await(all.Revoked(), "the revocation")
+		require.NoError(b, all.Context(b.ctx).Err(), "locks without Revocable")
+		require.NoError(b, all.Verify(b.ctx))
+		require.NoError(b, all.Unlock(b.ctx))
+
+		err := b.lockAll(p, names, lockpool.Revocable()).Do(b.ctx, func(ctx context.Context) error {
+			require.NoError(b, b.looker.Revoke(b.ctx, name))
+			<-ctx.Done()
+			require.Equal(b, lockpool.ErrRevoked, context.Cause(ctx))
+			return ctx.Err()
+		})
+		require.ErrorIs(b, err, lockpool.ErrRevoked)
+		var revoked *lockpool.LockError
+		require.ErrorAs(b, err, &revoked)
+		require.Equal(b, name, revoked.Name)
+		require.Equal(b, 1, strings.Count(err.Error(), "revoked"), err)
+	}
+}
+
+func lockAllGivesUp(b *bench) {
+	p, others, a, c := b.pool(), b.pool(), b.name("a"), b.name("c")
+	for _, end := range []struct {
+		do   func()
+		want error
+	}{
+		{func() { require.NoError(b, others.Revoke(b.ctx, a)) }, lockpool.ErrRevoked},
+		{func() { b.breakHolder(a) }, lockpool.ErrLockLost},
+	} {
+		held := b.lock(others, c)
+		w := do(b, func(ctx context.Context) error {
+			_, err := p.LockAll(ctx, []string{a, c}, lockpool.Revocable())
+			return err
+		})
+		b.queued(c, 2)
+		end.do()
+		err := w.returned()
+		require.ErrorIs(b, err, end.want)
+		require.NotErrorIs(b, err, context.Canceled, "its context has not ended")
+		var culprit *lockpool.LockError
+		require.ErrorAs(b, err, &culprit)
+		require.Equal(b, a, culprit.Name)
+		b.queued(a, 0)
+		b.queued(c, 1)
+		b.unlock(held)
+	}
+}
+
+func failedLockAllLeavesAHeldLock(b *bench) {
+	p, a, c := b.pool(), b.name("a"), b.name("c")
+	held, h := b.lock(b.pool(), c), b.handle(p)
+	l := b.lock(h, a)
+	ctx := l.Context(b.ctx)
+	_, err := h.LockAll(b.ctx, []string{a, c}, lockpool.Revocable(), lockpool.WaitAtMost(0))
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	require.NoError(b, p.Revoke(b.ctx, a))
+	b.await(l.Revoked(), "the revocation")
+	require.NoError(b, ctx.Err(), "it is not revocable")
+	b.unlock(l)
+	b.unlock(held)
+	b.close(h)
+}
+
+var holdAtLeastTests = []test{
+	{"KeepsTheLock", holdAtLeastKeepsTheLock, nil},
+	{"KeepsPlainLocksAndPermits", holdAtLeastOfEachKind, []string{"PlainLocker", "Limiter"}},
+	{"LeavesTheHandleFree", holdAtLeastLeavesTheHandleFree, nil},
+	{"CountsFromTheGrant", holdAtLeastCountsFromTheGrant, nil},
+	{"CloseEndsIt", closeEndsRests, nil},
+}
+
+// short is how long locks are kept at least in these tests.
+const short = 500 * time.Millisecond
+
+// rests takes a lock in each of the ways, unlocks it, and requires that it comes free when its
+// time has come.
+func (b *bench) rests(ways map[string]func(p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error)) {
+	for way, lock := range ways {
+		p, others := b.pool(), b.pool()
+		for _, pool := range []*lockpool.Pool{p, others} {
+			require.NoError(b, pool.Ping(b.ctx))
+		}
+		unlock, err := lock(p, lockpool.HoldAtLeast(short))
+		granted := time.Now()
+		require.NoError(b, err, way)
+		require.NoError(b, unlock(b.ctx))
+		require.ErrorIs(b, unlock(b.ctx), lockpool.ErrNotHeld)
+		stats := p.Stats()
+		require.Equal(b, []int{0, 0}, []int{stats.Held, stats.InUse}, way)
+		require.Positive(b, stats.Resting, way)
+		for _, pool := range []*lockpool.Pool{p, others} {
+			_, err := lock(pool, lockpool.WaitAtMost(0))
+			require.ErrorIs(b, err, lockpool.ErrLocked, way)
+		}
+		unlock, err = lock(others)
+		require.NoError(b, err, way)
+		b.took(short, granted)
+		require.NoError(b, unlock(b.ctx))
+		b.until(func() bool { return p.Stats().Resting == 0 }, "nothing rests")
+	}
+}
+
+func holdAtLeastKeepsTheLock(b *bench) {
+	a, c := b.name("a"), b.name("c")
+	b.rests(map[string]func(*lockpool.Pool, ...lockpool.LockOption) (func(context.Context) error, error){
+		"exclusive": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			l, err := p.Lock(b.ctx, a, opts...)
+			return l.Unlock, err
+		},
+		"all": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			all, err := p.LockAll(b.ctx, []string{a, c}, opts...)
+			return all.Unlock, err
+		},
+	})
+}
+
+func holdAtLeastOfEachKind(b *bench) {
+	s, a := b.name("s"), b.name("a")
+	b.rests(map[string]func(*lockpool.Pool, ...lockpool.LockOption) (func(context.Context) error, error){
+		"plain": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			l, err := p.Lock(b.ctx, a, append(opts, lockpool.Plain())...)
+			return l.Unlock, err
+		},
+		"permits": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			held, err := p.Semaphore(s, 3).Acquire(b.ctx, 2, opts...)
+			return held.Release, err
+		},
+	})
+}
+
+// For the handle the lock is over: it is free for others, and if it locks again, it waits.
+func holdAtLeastLeavesTheHandleFree(b *bench) {
+	p, a := b.pool(lockpool.WithMaxHandles(1)), b.name("a")
+	var kept context.Context
+	granted := time.Now()
+	require.NoError(b, p.Do(b.ctx, a, func(ctx context.Context) error {
+		kept = ctx
+		return nil
+	}, lockpool.HoldAtLeast(short)))
+	require.ErrorIs(b, context.Cause(kept), lockpool.ErrNotHeld)
+	h := b.handle(p) // the only one
+	b.unlock(b.lock(h, b.name("c")))
+	_, err := h.TryLock(b.ctx, a)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	first := b.lock(h, a, lockpool.HoldAtLeast(short))
+	b.took(short, granted)
+	granted = time.Now()
+	token := b.token(first)
+	b.unlock(first)
+	second := b.lock(h, a)
+	b.took(short, granted)
+	require.Greater(b, b.token(second), token)
+	b.unlock(second)
+	b.close(h)
+}
+
+func holdAtLeastCountsFromTheGrant(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h := b.handle(p)
+	l := b.lock(h, a, lockpool.HoldAtLeast(20*time.Millisecond))
+	time.Sleep(30 * time.Millisecond) // the work
+	b.unlock(l)
+	b.isFree(a) // it was held for long enough
+	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(0)))
+	b.isFree(a)
+
+	granted := time.Now()
+	outer := b.lock(h, a, lockpool.HoldAtLeast(time.Millisecond))
+	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(short))) // the later end applies
+	b.unlock(outer)
+	b.unlock(b.lock(p, a))
+	b.took(short, granted)
+
+	granted = time.Now()
+	require.PanicsWithValue(b, "oh", func() {
+		_ = p.Do(b.ctx, a, func(context.Context) error { panic("oh") }, lockpool.HoldAtLeast(short))
+	})
+	b.unlock(b.lock(p, a))
+	b.took(short, granted)
+	_, err := h.Lock(b.ctx, a, lockpool.HoldAtLeast(-1))
+	require.ErrorContains(b, err, "HoldAtLeast(-1ns): negative")
+	b.close(h)
+}
+
+func closeEndsRests(b *bench) {
+	for what, end := range map[string]func(p *lockpool.Pool, h *lockpool.Handle) error{
+		"Handle.Close": func(p *lockpool.Pool, h *lockpool.Handle) error { return h.Close(b.ctx) },
+		"Close":        func(p *lockpool.Pool, h *lockpool.Handle) error { return p.Close() },
+		"Shutdown": func(p *lockpool.Pool, h *lockpool.Handle) error {
+			return errors.Join(h.Close(b.ctx), p.Shutdown(b.ctx))
+		},
+	} {
+		p, a := b.pool(), b.name(what)
+		h := b.handle(p)
+		b.unlock(b.lock(h, a, lockpool.HoldAtLeast(time.Hour)))
+		w := b.startLock(b.looker, a)
+		b.queued(a, 2)
+		require.NoError(b, end(p, h))
+		b.unlock(w.granted())
+	}
+}
+
+var turnTests = []test{
+	{"InOrder", localTurnsAreInOrder, nil},
+	{"Share", poolsTakeTurns, nil},
+	{"WaitersThatGiveUp", localWaitersGiveUp, nil},
+	{"ReadersAndWriters", localReadersAndWriters, nil},
+	{"CloseEndsWaits", closeEndsLocalWaits, nil},
+	{"Shutdown", shutdownLetsALocalHolderFinish, nil},
+}
+
+// Handles of a pool get the lock in the order in which they asked, and the tokens grow.
+func localTurnsAreInOrder(b *bench) {
+	p, a := b.pool(), b.name("a")
+	holder := b.lock(p, a)
+	token := b.token(holder)
+	var waiters []*call[*lockpool.Lock]
+	for i := range 5 {
+		waiters = append(waiters, b.startLock(p, a))
+		b.waiting(p, i+1)
+	}
+	for i, w := range waiters {
+		b.unlock(holder)
+		holder = w.granted()
+		for _, later := range waiters[i+1:] {
+			later.waits()
+		}
+		next := b.token(holder)
+		require.Greater(b, next, token)
+		token = next
+	}
+	b.unlock(holder)
+	if b.bubble { // where it has taken no time
+		require.EqualValues(b, 5, p.Stats().LocalTurns)
+	}
+}
+
+// A pool gives the lock back after its turns: the waiter of another process, which came later
+// than those of the pool, gets it in between.
+func poolsTakeTurns(b *bench) {
+	p, a := b.pool(lockpool.WithLocalTurns(3)), b.name("a")
+	holder := b.lock(p, a)
+	var waiters []*call[*lockpool.Lock]
+	for i := range 6 {
+		waiters = append(waiters, b.startLock(p, a))
+		b.waiting(p, i+1)
+	}
+	rival := b.startLock(b.pool(), a)
+	b.until(func() bool {
+		queue := b.contenders(a)
+		return slices.ContainsFunc(queue, func(c lockpool.Contender) bool { return c.Session != queue[0].Session })
+	}, "the rival is in the queue")
+	turns := 0
+	granted := map[*call[*lockpool.Lock]]bool{}
+	for range 7 {
+		b.unlock(holder)
+		holder = nil
+		next := b.first(append(waiters, rival), granted)
+		holder = next.granted()
+		if next == rival {
+			break
+		}
+		turns++
+	}
+	require.True(b, granted[rival])
+	require.LessOrEqual(b, turns, 3) // 2 if the pool had queued for them no earlier than the rival
+	for range 6 - turns {
+		b.unlock(holder)
+		holder = b.first(waiters, granted).granted()
+	}
+	b.unlock(holder)
+}
+
+// first waits until one of the calls that have not been granted is, and marks it.
+func (b *bench) first(calls []*call[*lockpool.Lock], granted map[*call[*lockpool.Lock]]bool) (next *call[*lockpool.Lock]) {
+	b.Helper()
+	b.until(func() bool {
+		for _, c := range calls {
+			select {
+			case <-c.done:
+				if !granted[c] {
+					granted[c], next = true, c
+					return true
+				}
+			default:
+			}
+		}
+		return false
+	}, "one of them is granted")
+	return next
+}
+
+// Those that give up leave nothing, wherever they are in the queue, and lose no turn of others.
+func localWaitersGiveUp(b *bench) {
+	p, a, inside := b.pool(lockpool.WithLocalTurns(50)), b.name("a"), 0
+	b.together(30, func(i int) error {
+		for turn := range 15 {
+			wait := time.Duration((i*7+turn*13)%3000) * time.Microsecond
+			if (i+turn)%5 == 0 {
+				wait = patience // however slow the service is
+			}
+			ctx, cancel := context.WithTimeout(b.ctx, wait)
+			l, err := p.Lock(ctx, a)
+			cancel()
+			if errors.Is(err, context.DeadlineExceeded) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			inside++         // the race detector sees another holder
+			if inside == 1 { // however fast the service is, somebody waits
+				b.until(func() bool { return p.Stats().Waiting > 0 }, "somebody waits")
+			}
+			if err := l.Unlock(b.ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	require.GreaterOrEqual(b, inside, 30*3)
+	require.Positive(b, p.Stats().LocalTurns)
+	b.queued(a, 0)
+	stats := p.Stats()
+	require.Zero(b, stats.Held+stats.Waiting+stats.InUse)
+}
+
+func localReadersAndWriters(b *bench) {
+	p, a := b.pool(), b.name("a")
+	reader, also := b.read(p, a), b.read(p, a)
+	if b.bubble { // where it has taken no time
+		require.Len(b, b.contenders(a), 1, "readers share a node")
+	}
+	w1 := b.startLock(p, a)
+	b.waiting(p, 1)
+	r1 := b.startLock(p, a, lockpool.Shared())
+	b.waiting(p, 2)
+	r2 := b.startLock(p, a, lockpool.Shared())
+	b.waiting(p, 3)
+	w2 := b.startLock(p, a)
+	b.waiting(p, 4)
+	_, err := p.TryRLock(b.ctx, a)
+	require.ErrorIs(b, err, lockpool.ErrLocked)
+	b.unlock(reader)
+	w1.waits()
+	b.unlock(also)
+	l := w1.granted()
+	for _, w := range []*call[*lockpool.Lock]{r1, r2, w2} {
+		w.waits()
+	}
+	b.unlock(l)
+	one, two := r1.granted(), r2.granted()
+	b.unlock(one)
+	w2.waits()
+	b.unlock(two)
+	b.unlock(w2.granted())
+}
+
+func closeEndsLocalWaits(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h, closed := b.handle(p), b.handle(p)
+	b.lock(h, a)
+	w1 := b.startLock(closed, a)
+	b.waiting(p, 1)
+	w2 := b.startLock(p, a)
+	b.waiting(p, 2)
+	b.close(closed)
+	require.ErrorIs(b, w1.returned(), lockpool.ErrHandleClosed)
+	w2.waits()
+	require.NoError(b, p.Close())
+	require.ErrorIs(b, w2.returned(), lockpool.ErrPoolClosed)
+}
+
+func shutdownLetsALocalHolderFinish(b *bench) {
+	p, a := b.pool(), b.name("a")
+	first := b.lock(p, a)
+	w1 := b.startLock(p, a)
+	b.waiting(p, 1)
+	w2 := b.startLock(p, a)
+	b.waiting(p, 2)
+	b.unlock(first)
+	l := w1.granted()
+	down := do(b, p.Shutdown)
+	require.ErrorIs(b, w2.returned(), lockpool.ErrPoolClosed)
+	require.Equal(b, 1, l.Depth())
+	down.waits()
+	b.unlock(l)
+	require.NoError(b, down.returned())
+}
