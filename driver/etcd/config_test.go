@@ -106,6 +106,6 @@ func TestNamesOfNodes(t *testing.T) {
 	node, ok := nodeOf("1234567890abcdef", &mvccpb.KeyValue{CreateRevision: 5, Lease: 7}) // of a Mutex
 	require.True(t, ok)
 	require.Equal(t, driver.Exclusive, node.Kind)
-	_, ok = nodeOf("settings", &mvccpb.KeyValue{CreateRevision: 5})
-	require.False(t, ok, "a key without a lease")
+	_, ok = nodeOf("settings", &mvccpb.KeyValue{CreateRevision: 5, Lease: 7})
+	require.False(t, ok, "listings of keys alone do not tell the lease")
 }

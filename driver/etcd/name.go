@@ -101,8 +101,9 @@ func downgraded(node driver.Node) driver.Node {
 	return driver.Node{Kind: driver.Shared, Name: node.Name + "-r", Private: node.Name, Seq: node.Seq}
 }
 
-// nodeOf returns the contender whose key has that last part. Foreign ones that go with a
-// lease are exclusive contenders.
+// nodeOf returns the contender whose key has that last part. A foreign one whose name is a
+// lease is an exclusive contender. (Whether another key goes with a lease is not known:
+// since etcd 3.7, listings of keys alone do not tell.)
 func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 	if name == plainName {
 		return plainNode(kv.CreateRevision), true
@@ -113,7 +114,7 @@ func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 	case name == driver.Limit:
 		return node, false
 	case m == nil:
-		return node, kv.Lease != 0
+		return node, false
 	case m[1] == "-s":
 		node.Kind = driver.Shared
 	case m[1] != "":
