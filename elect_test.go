@@ -100,24 +100,6 @@ func (l *leadership) over(b *locktest.Bench) error {
 
 var silent = lockpool.WithLogger(slog.New(slog.DiscardHandler))
 
-func TestLeaderThatResignsMakesWay(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	first, second := stand(b, b.Pool()), (*candidate)(nil)
-	term := first.leads()
-	lock, ok := lockpool.LockFromContext(term.ctx)
-	require.True(t, ok)
-	require.Equal(t, "a", lock.Name())
-	second = stand(b, b.Pool())
-	b.AwaitQueue("a", 2)
-	term.end <- nil
-	require.NoError(t, first.returned())
-	require.ErrorIs(t, term.over(b), lockpool.ErrNotHeld)
-	second.leads().end <- nil
-	require.NoError(t, second.returned())
-	b.AwaitQueue("a", 0)
-}
-
 func TestLeaderThatFailsMakesWay(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		b := locktest.New(t)
@@ -136,49 +118,6 @@ func TestLeaderThatFailsMakesWay(t *testing.T) {
 		first.leads().end <- nil
 		require.NoError(t, first.returned())
 	})
-}
-
-func TestElectStandsAgainAfterALoss(t *testing.T) {
-	t.Parallel()
-	lose := map[string]func(*locktest.Bench, *lockpool.Lock){
-		"removed": func(b *locktest.Bench, l *lockpool.Lock) {
-			require.NoError(b, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
-		},
-		"expired": func(b *locktest.Bench, l *lockpool.Lock) {
-			stat := exists(b, "a/"+b.Children("a")[0])
-			require.NoError(b, b.Server.(interface{ ExpireSession(int64) error }).ExpireSession(stat.EphemeralOwner))
-		},
-	}
-	for name, lose := range lose {
-		// However lead returns after the loss, it has not resigned.
-		for _, returns := range []error{nil, context.Canceled, errors.New("what it was doing failed")} {
-			t.Run(name, func(t *testing.T) {
-				if name == "expired" {
-					locktest.Once(t)
-				}
-				locktest.Slow(t, func(t *testing.T) {
-					b := locktest.New(t)
-					c := stand(b, b.Pool(silent))
-					term := c.leads()
-					lock, _ := lockpool.LockFromContext(term.ctx)
-					before := b.Token(lock)
-					lose(b, lock)
-					require.ErrorIs(t, term.over(b), lockpool.ErrLockLost)
-					select {
-					case <-c.terms:
-						require.FailNow(t, "it leads again before lead has returned")
-					case <-time.After(time.Second):
-					}
-					term.end <- returns
-					term = c.leads()
-					lock, _ = lockpool.LockFromContext(term.ctx)
-					require.Greater(t, b.Token(lock), before)
-					term.end <- nil
-					require.NoError(t, c.returned())
-				})
-			})
-		}
-	}
 }
 
 // A loss that lead did not know of when it returned nil is found when Elect unlocks.
@@ -439,29 +378,6 @@ func TestElectRepeatsWhateverLeadReturns(t *testing.T) {
 		c.leads().end <- nil
 		require.NoError(t, c.returned())
 	})
-}
-
-func TestPanicOfALeaderUnlocks(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	require.PanicsWithValue(t, "oops", func() {
-		_ = p.Elect(b.Ctx, "a", func(context.Context) error { panic("oops") })
-	})
-	b.AwaitQueue("a", 0)
-	b.Unlock(b.Lock(p, "a"))
-}
-
-func TestElectWithPlainLocks(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	first := stand(b, b.Pool(), lockpool.Plain())
-	term := first.leads()
-	second := stand(b, b.Pool(), lockpool.Plain())
-	term.end <- nil
-	require.NoError(t, first.returned())
-	second.leads().end <- nil
-	require.NoError(t, second.returned())
 }
 
 // Candidates of one process, and of others, whose networks and servers fail at random.

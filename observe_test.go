@@ -2,7 +2,6 @@ package lockpool_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -13,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -117,83 +115,6 @@ func (f *follower) ends(with error) {
 
 func named(b *locktest.Bench, name string) *lockpool.Pool {
 	return b.Pool(lockpool.WithOwner(name), silent)
-}
-
-func TestObserveFollowsAnElection(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	f := follow(b, p, "deep/below/a")
-	f.sees("") // the directory does not exist, nor those above it
-	x, y, z := named(b, "x"), named(b, "y"), named(b, "z")
-	lead := func(ctx context.Context) error {
-		<-ctx.Done()
-		return nil
-	}
-	elect := func(p *lockpool.Pool) (stop func()) {
-		ctx, cancel := context.WithCancel(b.Ctx)
-		done := make(chan struct{})
-		go func() { // ends with ctx
-			defer close(done)
-			_ = p.Elect(ctx, "deep/below/a", lead)
-		}()
-		return func() { cancel(); <-done }
-	}
-	stopX := elect(x)
-	v := f.sees("x")
-	require.Equal(t, "deep/below/a", v.Name)
-	require.Positive(t, v.Contenders[0].Token)
-	require.Positive(t, v.Contenders[0].PID)
-	stopY := elect(y)
-	f.sees("x|y")
-	stopZ := elect(z)
-	b.AwaitQueue("deep/below/a", 3)
-	stopX()
-	f.sees("y|z")
-	stopZ()
-	f.sees("y")
-	stopY()
-	f.sees("")
-	q, err := p.Queue(b.Ctx, "deep/below/a")
-	require.NoError(t, err)
-	require.Empty(t, q.Contenders)
-	f.seesNothing()
-
-	// Another observer starts with the present state.
-	l := b.Lock(x, "deep/below/a")
-	f.sees("x")
-	g := follow(b, named(b, "other"), "deep/below/a")
-	g.sees("x")
-	b.Unlock(l)
-	f.sees("")
-	g.sees("")
-	f.cancel()
-	f.ends(context.Canceled)
-}
-
-// What is observed is what Queue returns.
-func TestObserveYieldsTheHeadOfTheQueue(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t).AtService()
-	p := named(b, "p")
-	holder := b.Lock(p, "a")
-	var waiters []*locktest.LockWaiter
-	for i := range 5 {
-		waiters = append(waiters, b.Enqueue(p, "a", i+2))
-	}
-	for range 6 {
-		q, err := p.Queue(b.Ctx, "a")
-		require.NoError(t, err)
-		f := follow(b, p, "a")
-		v := f.next()
-		require.NoError(t, v.err)
-		require.Equal(t, q.Contenders[:min(2, len(q.Contenders))], v.Contenders)
-		f.cancel()
-		b.Unlock(holder)
-		if len(waiters) > 0 {
-			holder, waiters = waiters[0].Granted(), waiters[1:]
-		}
-	}
 }
 
 func TestObserveSeesADirectoryGoAndComeAgain(t *testing.T) {
@@ -670,45 +591,6 @@ func TestObserveRepeatsWhatTheServiceRefuses(t *testing.T) {
 		require.ErrorContains(t, f.next().err, "overloaded")
 		f.sees("")
 	})
-}
-
-func TestObserveEnds(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	for name, end := range map[string]func(p *lockpool.Pool) error{
-		"Close":    (*lockpool.Pool).Close,
-		"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(b.Ctx) },
-	} {
-		p := b.Pool()
-		f := follow(b, p, "a")
-		f.sees("")
-		require.NoError(t, end(p), name)
-		f.ends(lockpool.ErrPoolClosed)
-		follow(b, p, "a").ends(lockpool.ErrPoolClosed)
-	}
-	p := b.Pool()
-	l, f := b.Lock(p, "held"), follow(b, p, "a")
-	f.sees("")
-	down := make(chan error)
-	go func() { down <- p.Shutdown(b.Ctx) }() // ends when the lock is unlocked
-	f.ends(lockpool.ErrPoolClosed)            // which Shutdown waits for
-	b.Unlock(l)
-	require.NoError(t, <-down)
-
-	p = b.Pool()
-	follow(b, p, "/a").ends(lockpool.ErrInvalidName)
-	require.Zero(t, p.Stats().OpenSessions)
-	var none context.Context
-	require.Panics(t, func() { p.Observe(none, "a") })
-	b.Restrict("/hidden", zk.PermCreate)
-	follow(b, p, "hidden").ends(lockpool.ErrNoPermission)
-	ctx, cancel := context.WithCancelCause(b.Ctx)
-	cancel(errors.New("enough"))
-	for q, err := range p.Observe(ctx, "a") {
-		require.Equal(t, "a", q.Name)
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "enough")
-	}
 }
 
 // Breaking out of the loop leaves one watch for each node and directory at the service,

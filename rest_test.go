@@ -129,37 +129,6 @@ func TestHoldAtLeastKeepsTheLockAfterUnlock(t *testing.T) {
 	}
 }
 
-// For the handle the lock is over: it is free for others, and if it locks again, it waits.
-func TestHoldAtLeastLeavesTheHandleFree(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool(lockpool.WithMaxHandles(1))
-		var ctx context.Context
-		const d = 500 * time.Millisecond
-		granted := time.Now()
-		require.NoError(t, p.Do(b.Ctx, "a", func(inner context.Context) error {
-			ctx = inner
-			return nil
-		}, lockpool.HoldAtLeast(d)))
-		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrNotHeld)
-		h := b.Handle(p) // the only one
-		b.Unlock(b.Lock(h, "b"))
-		_, err := h.TryLock(b.Ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-		first := b.Lock(h, "a", lockpool.HoldAtLeast(d))
-		rested(t, granted, d)
-		granted = time.Now()
-		token := b.Token(first)
-		b.Unlock(first)
-		require.Zero(t, first.Depth())
-		second := b.Lock(h, "a")
-		rested(t, granted, d)
-		require.Greater(t, b.Token(second), token)
-		b.Unlock(second)
-		require.Empty(t, b.Children("a"))
-	})
-}
-
 // A short rest is only a pause between two turns: the lock is passed on in memory.
 func TestHoldAtLeastDelaysTheNextTurn(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {

@@ -109,6 +109,10 @@ var groups = []struct {
 	{"LocalTurns", turnTests},
 	{"Look", lookTests},
 	{"Revoke", revokeTests},
+	{"Once", onceTests},
+	{"Elect", electTests},
+	{"Observe", observeTests},
+	{"Deadlock", deadlockTests},
 	{"Close", closeTests},
 	{"Loss", lossTests},
 }

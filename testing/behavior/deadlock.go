@@ -1,0 +1,283 @@
+package behavior
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+)
+
+var deadlockTests = []test{
+	{"OfPools", deadlockOfPools, nil},
+	{"OfOnePool", deadlockOfOnePool, nil},
+	{"OfPlainLocks", func(b *bench) { deadlockOfKinds(b, plainly, exclusively) }, plainLocker},
+	{"OfPermits", func(b *bench) { deadlockOfKinds(b, permitsOf(2, 3), exclusively) }, limiter},
+	{"OfSeveralLocks", func(b *bench) { deadlockOfKinds(b, withAll, exclusively) }, nil},
+	{"ThroughAWaitingWriter", deadlockThroughAWaitingWriter, nil},
+	{"WithoutACircle", noDeadlockWithoutACircle, limiter},
+	{"HoldThatEnds", holdThatEndsBreaksTheCircle, nil},
+	{"VictimDecidesItself", victimDecidesItself, nil},
+	{"Off", deadlockCheckOff, nil},
+	{"ThatALimitCloses", deadlockThatALimitCloses, limiter},
+}
+
+// ask asks for a lock of some kind with a handle. What it gets is released when the handle is
+// closed.
+type ask func(ctx context.Context, h *lockpool.Handle, name string) error
+
+func exclusively(ctx context.Context, h *lockpool.Handle, name string) error {
+	_, err := h.Lock(ctx, name)
+	return err
+}
+
+func plainly(ctx context.Context, h *lockpool.Handle, name string) error {
+	_, err := h.Lock(ctx, name, lockpool.Plain())
+	return err
+}
+
+func toRead(ctx context.Context, h *lockpool.Handle, name string) error {
+	_, err := h.RLock(ctx, name)
+	return err
+}
+
+func withAll(ctx context.Context, h *lockpool.Handle, name string) error {
+	_, err := h.LockAll(ctx, []string{name, name + "-too"})
+	return err
+}
+
+// permitsOf asks for n permits of limit.
+func permitsOf(n, limit int) ask {
+	return func(ctx context.Context, h *lockpool.Handle, name string) error {
+		_, err := h.Semaphore(name, limit).Acquire(ctx, n)
+		return err
+	}
+}
+
+// party is a handle that holds some locks and then waits for another one.
+type party struct {
+	*call[struct{}]
+	h *lockpool.Handle
+	p *lockpool.Pool
+}
+
+// parties returns n handles of pools of their own.
+func (b *bench) parties(n int, opts ...lockpool.Option) (all []*party) {
+	for _, p := range b.pools(n, opts...) {
+		all = append(all, &party{p: p, h: b.handle(p)})
+	}
+	return all
+}
+
+// holds takes locks.
+func (b *bench) holds(p *party, get ask, name string) {
+	b.Helper()
+	require.NoError(b, get(b.ctx, p.h, name))
+}
+
+// asks starts to wait for a lock, and returns when the call waits.
+func (b *bench) asks(p *party, get ask, name string) {
+	b.Helper()
+	b.begins(p, get, name)
+	b.until(func() bool { return p.p.Stats().Waiting > 0 }, "the party waits")
+}
+
+func (b *bench) begins(p *party, get ask, name string) {
+	p.call = do(b, func(ctx context.Context) error { return get(ctx, p.h, name) })
+}
+
+// victims waits until each of the parties has got what it asked for or failed, which releases
+// what it has, and returns those that failed.
+func (b *bench) victims(parties ...*party) (victims []*party) {
+	b.Helper()
+	left := len(parties)
+	done := map[*party]bool{}
+	for left > 0 {
+		b.until(func() bool {
+			for _, p := range parties {
+				select {
+				case <-p.done:
+					if !done[p] {
+						done[p] = true
+						left--
+						if p.err != nil {
+							require.ErrorIs(b, p.err, lockpool.ErrDeadlock)
+							victims = append(victims, p)
+						}
+						b.close(p.h)
+						return true
+					}
+				default:
+				}
+			}
+			return false
+		}, "a party goes on")
+	}
+	return victims
+}
+
+// looks is within how much time a deadlock is found.
+const looks = time.Second
+
+func deadlockOfPools(b *bench) {
+	for _, n := range []int{2, 3, 5} {
+		name := func(i int) string { return b.name(fmt.Sprintf("of-%d-lock-%d", n, i%n)) }
+		parties := b.parties(n, lockpool.WithOwner("test"))
+		for i, p := range parties {
+			b.holds(p, exclusively, name(i))
+		}
+		for i, p := range parties[:n-1] {
+			b.asks(p, exclusively, name(i+1))
+		}
+		last, began := parties[n-1], time.Now()
+		b.begins(last, exclusively, name(0))
+		err := last.returned()
+		b.took(0, began.Add(looks/2))
+		require.Equal(b, []*party{last}, b.victims(parties...))
+
+		var deadlock *lockpool.DeadlockError
+		require.ErrorAs(b, err, &deadlock)
+		require.Len(b, deadlock.Circle, n)
+		for i, w := range deadlock.Circle {
+			require.Equal(b, []string{name(n - 1 + i), name(n + i), "test"}, []string{w.Holds, w.Lock, w.Owner}, "%d", i)
+			require.Equal(b, os.Getpid(), w.PID)
+			require.Regexp(b, `^behavior.exclusively \(deadlock.go:\d+\) from `, w.At)
+		}
+		var lockErr *lockpool.LockError
+		require.ErrorAs(b, err, &lockErr)
+		require.Equal(b, "deadlock", lockErr.ErrorType())
+		require.NotErrorIs(b, err, context.Canceled)
+		require.Equal(b, n, strings.Count(err.Error(), " holds "), err)
+	}
+}
+
+func deadlockOfOnePool(b *bench) {
+	p := b.pool()
+	one, two := &party{p: p, h: b.handle(p)}, &party{p: p, h: b.handle(p)}
+	b.holds(one, exclusively, b.name("1"))
+	b.holds(two, exclusively, b.name("2"))
+	b.asks(one, exclusively, b.name("2"))
+	b.begins(two, exclusively, b.name("1"))
+	require.Equal(b, []*party{two}, b.victims(one, two))
+}
+
+// deadlockOfKinds lets a kind of lock be held and asked for in circles, also with another kind.
+func deadlockOfKinds(b *bench, get, other ask) {
+	for i, second := range []ask{get, other} {
+		parties := b.parties(2)
+		x, y := b.name(fmt.Sprint("x", i)), b.name(fmt.Sprint("y", i))
+		b.holds(parties[0], get, x)
+		b.holds(parties[1], second, y)
+		b.asks(parties[0], second, y)
+		b.begins(parties[1], get, x)
+		require.Len(b, b.victims(parties...), 1)
+	}
+}
+
+// A reader that holds nothing anybody wants is no part of it, but the writer between two
+// readers is.
+func deadlockThroughAWaitingWriter(b *bench) {
+	parties, x, y := b.parties(3), b.name("x"), b.name("y")
+	one, two, writer := parties[0], parties[1], parties[2]
+	b.holds(one, toRead, x)
+	b.holds(two, exclusively, y)
+	b.asks(writer, exclusively, x)
+	b.queued(x, 2)
+	b.asks(one, exclusively, y)
+	b.begins(two, toRead, x)
+	require.Equal(b, []*party{two}, b.victims(parties...))
+	var deadlock *lockpool.DeadlockError
+	require.ErrorAs(b, two.err, &deadlock)
+	require.Len(b, deadlock.Circle, 3)
+	require.Empty(b, deadlock.Circle[1].Holds)
+}
+
+func noDeadlockWithoutACircle(b *bench) {
+	// Two readers wait for a lock that somebody else can release.
+	readers, x, y := b.parties(2), b.name("x"), b.name("y")
+	third := b.lock(b.pool(), y)
+	for _, p := range readers {
+		b.holds(p, toRead, x)
+		b.asks(p, exclusively, y)
+	}
+	// A permit can come from somebody else.
+	parties, s, z := b.parties(2), b.name("s"), b.name("z")
+	b.holds(parties[0], permitsOf(1, 2), s)
+	permit := b.acquire(b.pool().Semaphore(s, 2), 1)
+	b.holds(parties[1], exclusively, z)
+	b.asks(parties[1], permitsOf(1, 2), s)
+	b.asks(parties[0], exclusively, z)
+	time.Sleep(2 * looks) // in which they have looked
+	b.unlock(third)
+	b.release(permit)
+	require.Empty(b, b.victims(append(readers, parties...)...))
+}
+
+// What another goroutine unlocks while its handle waits breaks the circle.
+func holdThatEndsBreaksTheCircle(b *bench) {
+	parties, x, y := b.parties(2), b.name("x"), b.name("y")
+	one, two := parties[0], parties[1]
+	held := b.lock(one.h, x)
+	b.holds(two, exclusively, y)
+	b.asks(one, exclusively, y)
+	b.unlock(held)
+	b.begins(two, exclusively, x)
+	require.Empty(b, b.victims(two, one))
+}
+
+// The victim keeps what it holds, and may ask again.
+func victimDecidesItself(b *bench) {
+	parties, x, y := b.parties(2), b.name("x"), b.name("y")
+	one, two := parties[0], parties[1]
+	b.holds(one, exclusively, x)
+	b.holds(two, exclusively, y)
+	b.asks(one, exclusively, y)
+	require.ErrorIs(b, exclusively(b.ctx, two.h, x), lockpool.ErrDeadlock)
+	l := b.lock(two.h, y) // enters again
+	require.NoError(b, l.Verify(b.ctx))
+	require.ErrorIs(b, exclusively(b.ctx, two.h, x), lockpool.ErrDeadlock)
+	one.waits()
+	b.close(two.h)
+	require.NoError(b, one.returned())
+	b.close(one.h)
+}
+
+func deadlockCheckOff(b *bench) {
+	parties, x, y := b.parties(2, lockpool.WithDeadlockCheck(0)), b.name("x"), b.name("y")
+	one, two := parties[0], parties[1]
+	b.holds(one, exclusively, x)
+	b.holds(two, exclusively, y)
+	b.asks(one, exclusively, y)
+	b.asks(two, exclusively, x)
+	time.Sleep(2 * looks) // in which they would have looked
+	one.waits()
+	two.waits()
+	b.close(one.h)
+	require.ErrorIs(b, one.returned(), lockpool.ErrHandleClosed)
+	require.NoError(b, two.returned())
+	b.close(two.h)
+}
+
+// Nobody asks when a limit is set.
+func deadlockThatALimitCloses(b *bench) {
+	parties, s, x := b.parties(2), b.name("s"), b.name("x")
+	one, two := parties[0], parties[1]
+	b.holds(one, permitsOf(1, 3), s)
+	other := b.acquire(b.pool().Semaphore(s, 3), 1)
+	b.holds(two, exclusively, x)
+	b.asks(two, permitsOf(2, 3), s)
+	b.queued(s, 3)
+	b.asks(one, exclusively, x)
+	b.settle()
+	one.waits()
+	require.NoError(b, b.looker.Semaphore(s, 0).SetLimit(b.ctx, 2))
+	require.ErrorIs(b, one.returned(), lockpool.ErrDeadlock)
+	b.close(one.h)
+	b.release(other)
+	require.NoError(b, two.returned())
+	b.close(two.h)
+}
