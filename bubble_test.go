@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -26,7 +27,7 @@ func bubblePool(t *testing.T, server *zktest.Server) *lockpool.Pool {
 }
 
 func TestBubbleEndsWorkWhenTheSessionExpires(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		pool := bubblePool(t, server)
@@ -47,7 +48,7 @@ func TestBubbleEndsWorkWhenTheSessionExpires(t *testing.T) {
 }
 
 func TestBubbleWaitsForADeadlineOfAnHour(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		pool := bubblePool(t, server)
@@ -65,7 +66,7 @@ func TestBubbleWaitsForADeadlineOfAnHour(t *testing.T) {
 
 // Bubbles do not wait for each other, although their locks have the same paths.
 func TestBubblesSideBySide(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	var bubbles sync.WaitGroup
 	for range 4 {
 		bubbles.Go(func() {
@@ -99,10 +100,10 @@ func TestBubblesSideBySide(t *testing.T) {
 // A leader that is cut off answers the syncs of its clients at once. The nodes that they
 // wanted to create may still be created later, when it finds its followers again.
 func TestCreateThatHangsAtTheLeaderLeavesNoNode(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	for name, opts := range map[string][]lockpool.LockOption{"queue": nil, "plain": {lockpool.Plain()}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			bubble.Parallel(t)
 			synctest.Test(t, func(t *testing.T) {
 				server := zktest.StartBubble(t, zktest.Members(3), zktest.TickTime(2*time.Second))
 				leader := server.Leader()

@@ -29,6 +29,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -1093,7 +1094,7 @@ func TestDeadlockGraphs(t *testing.T) {
 	if !locktest.Embedded() {
 		t.Skip("there is no virtual time")
 	}
-	t.Parallel()
+	bubble.Parallel(t)
 	n := uint64(cmp.Or(*graphs, 25))
 	var mu sync.Mutex
 	next := uint64(0)

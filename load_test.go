@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -53,7 +54,7 @@ func createsOf(server *zktest.Server, prefix string) map[int64]int {
 
 // The sessions share what begins at once on a new pool.
 func TestSessionsShareTheFirstBurst(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	for callers, want := range map[int][]int{1: {1}, 32: {32}, 64: {32, 32}, 200: {50, 50, 50, 50}} {
 		synctest.Test(t, func(t *testing.T) {
 			server := zktest.StartBubble(t)
@@ -68,7 +69,7 @@ func TestSessionsShareTheFirstBurst(t *testing.T) {
 }
 
 func TestOneGoroutineUsesOneSession(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		pool := bubblePool(t, zktest.StartBubble(t))
 		for i := range 200 {
@@ -85,7 +86,7 @@ func TestOneGoroutineUsesOneSession(t *testing.T) {
 // While a second session is being opened, the first one serves everybody, and calls wait
 // for the second one only for a moment. When it is there, handles that hold nothing move.
 func TestIdleHandlesMoveToAnotherSession(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	const workers = 64
 	for _, kind := range []string{"pool", "handle"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -148,7 +149,7 @@ func TestIdleHandlesMoveToAnotherSession(t *testing.T) {
 
 // Handles stay on the session that knows their queues while a few others come and go.
 func TestHandlesDoNotMoveWithoutNeed(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		pool := bubblePool(t, server)
@@ -192,7 +193,7 @@ func TestHandlesDoNotMoveWithoutNeed(t *testing.T) {
 // A service that accepts no further connection delays no more than one burst, and that
 // for a moment only.
 func TestRefusedSessionDelaysNobody(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		pool := bubblePool(t, server)

@@ -14,9 +14,8 @@
 // # Queues and nodes
 //
 // A queue is named by a lock's name, which has passed [Connector.CheckName], or by one of
-// NAME/Guards, NAME/Leases (of a semaphore) and Waits/NAME. CheckName refuses names that
-// could be confused with these: whose last part is Guards, Leases or Limit, or whose
-// first part is Waits or Records. Parts are separated by slashes.
+// NAME/Guards, NAME/Leases (of a semaphore) and Waits/NAME, with which no name can be
+// confused (see the function [CheckName]). Parts are separated by slashes.
 //
 // A [Node] is a contender. Its Name is unique in its queue and never used again, and nodes
 // are compared with ==. What a driver needs to find the node again, but nobody else reads,
@@ -33,8 +32,9 @@
 //     neither has left, was begun before Join returned or, by another session, before that
 //     session was answered a Ping that it sent after that.
 //   - Watch: a watch fires once, after its node was changed or removed, and at the end of
-//     its session, and for nothing else but a connection that broke (Interrupted). A change
-//     that cannot be reported is found in bounded time (Unnoticed).
+//     its session (Interrupted, or Missing for a node of its own; never Deleted), and for
+//     nothing else but a connection that broke (Interrupted). A change that cannot be
+//     reported is found in bounded time (Unnoticed).
 //   - Events: if a watch is seen to have fired, and another of the session, set before, has
 //     not, then the other's node existed when the first one's changed. A driver whose service
 //     does not order events reads the other nodes before it fires Deleted.
@@ -42,7 +42,8 @@
 //     a node of the watch's own session it says, too, that the session has removed it and was
 //     alive at that moment; otherwise the event is Missing.
 //   - Leave: after a nil error the node is gone for everybody. It continues after its context
-//     has ended, until the node or the session is gone, and no later grant comes before it.
+//     has ended, until the node or the session is gone. What the session itself has removed
+//     is no ErrRemoved, though an answer was lost and the request repeated.
 //   - Lease: while Lease is positive, the service does not remove the session's nodes by
 //     itself, and Done is closed before it does. The driver's documentation proves that from
 //     its service's behavior, and states what it assumes of clocks and servers. It may not be
@@ -51,9 +52,9 @@
 //     ErrSessionLost, every call returns that error, and all watches have fired.
 //   - Answers: an answer from which nothing follows (a timeout, an overloaded server, a lost
 //     connection) ends no session, and is neither success nor ErrRemoved.
-//   - Context: it bounds how long a call waits, by a few milliseconds. A call whose context has
-//     ended before sends nothing (except Leave). What was begun is completed or undone in the
-//     background.
+//   - Context: it bounds how long a call waits, by a few milliseconds. The error wraps the
+//     context's. A call whose context has ended before sends nothing (except Leave). What was
+//     begun is completed or undone in the background.
 //   - Created: Watch.Created is positive, less than 1<<53, and larger for a node that was
 //     created later, whatever became of queues and servers in between.
 //   - Close: afterward no node of the session is left, if the service answers within the
@@ -62,7 +63,8 @@
 //   - Unsupported: what the driver cannot do is refused before anything is sent.
 //   - Kinds: a queue, a plain lock and a semaphore of one name exclude each other. Of two that
 //     begin together, at least one is refused, with ErrKind, by Join, TryCreate, Limit or
-//     SetLimit.
+//     SetLimit. A semaphore is in use while its Guards or Leases have a contender: a limit
+//     alone, which stays when nobody uses it, does not refuse Join (but may refuse TryCreate).
 //
 // A driver calls [Watch.Fire] with whatever mutex held: what it calls never calls back.
 // Slices that a driver returns have no spare capacity, and neither side changes them later.
@@ -162,15 +164,18 @@ type Connector interface {
 	// if the context has ended, the context's error.
 	Connect(ctx context.Context) (Session, error)
 
-	// CheckName returns nil if name can be the name of a lock, and otherwise an
-	// error that says why not. It sends nothing.
+	// CheckName returns nil if name can be the name of a lock, and otherwise an error
+	// that says why not. It sends nothing. It refuses what the function CheckName refuses,
+	// and what the service cannot have as a name or has for something else, but no name
+	// whose parts lockpool.Escape has returned.
 	CheckName(name string) error
 
 	// CheckPermits returns nil if n permits of the semaphore can be taken in one
 	// step, and otherwise an error that says why not.
 	CheckPermits(name string, n int) error
 
-	// IsContender reports whether node can be the name of a contender's node.
+	// IsContender reports whether node can be the name of a contender's node, in any
+	// queue and of any session. It is asked about names that users give.
 	IsContender(node string) bool
 
 	// DriverName returns the driver's name for telemetry, such as "zookeeper".
@@ -185,9 +190,9 @@ type Session interface {
 	Join(ctx context.Context, queue string, r Request) (Joined, error)
 
 	// List returns the contenders in the queue, in the order in which they joined,
-	// without nodes that are not contenders. A queue that does not exist is empty. The
-	// caller must not modify the slice, nor those of Join: other calls may return them as
-	// well.
+	// without nodes that are not contenders. A queue that does not exist is empty. (It is
+	// not asked about a lock without a queue.) The caller must not modify the slice, nor
+	// those of Join: other calls may return them as well.
 	List(ctx context.Context, queue string) ([]Node, error)
 
 	// Watch watches nodes, each for its next change, in one round trip. The watch on a
@@ -196,7 +201,7 @@ type Session interface {
 	// A Watch that is no longer needed requires no call.
 	//
 	// A Node of which only Name is set, to Limit, stands for the limit of the semaphore
-	// with the queue's name (see Limiter).
+	// with the queue's name, if the session is a Limiter.
 	Watch(ctx context.Context, queue string, nodes ...Node) ([]*Watch, error)
 
 	// Data returns the data stored in the node. The error is ErrRemoved if the node
@@ -206,7 +211,9 @@ type Session interface {
 	// Leave removes the node. The context bounds only the wait: the removal begins even
 	// if the context has ended, and continues in the background until the node is
 	// certainly gone or the session is over. A nil error means that the node is gone,
-	// and ErrRemoved that another client had already removed it or a part of it.
+	// and ErrRemoved that another client had already removed it (or a part of it, if the
+	// permits of one Node are several nodes of the service). If the service refuses to remove
+	// it, the error is ErrNoPermission.
 	Leave(ctx context.Context, queue string, node Node) error
 
 	// Verify asks the service whether all the nodes, of any sessions, exist at one moment,
@@ -248,9 +255,10 @@ type Session interface {
 	// and ErrExpired if the service has broken its promise and ended it earlier.
 	Err() error
 
-	// Close ends the session and removes all its nodes. When it returns, no
-	// goroutine of the session is left. The context bounds the wait for the service;
-	// if that does not answer, it removes the nodes when it expires the session.
+	// Close ends the session: Done is closed, and then all its nodes are removed. When
+	// it returns, no goroutine of the session is left. The context bounds the wait for the
+	// service. If that does not answer, Close returns the context's error, and the service
+	// removes the nodes when it expires the session.
 	Close(ctx context.Context) error
 }
 

@@ -44,8 +44,8 @@ type Downgrader interface {
 	// Downgrade replaces an Exclusive or Convertible node by a Shared one with another
 	// name and the same Seq, in one step, and its data by data, except that a revocation
 	// stays. Watches on the old node fire with Changed, never with Deleted. The new node's
-	// Created is its own, or that of the old one. Downgrade waits for the service until the session is over. If it
-	// returns an error, the node has not changed.
+	// Created is its own, or that of the old one. Downgrade waits for the service until the
+	// session is over. If it returns an error, the node has not changed.
 	Downgrade(queue string, node Node, data []byte) (Node, error)
 }
 
@@ -77,9 +77,10 @@ type Follower interface {
 	//
 	// head is given the contenders of the queue. It returns how many of them are wanted,
 	// and whether those who join later change nothing as long as these are there; if so,
-	// the watches do not fire for them (never if the queue is empty). The holder of a plain
-	// lock need not be among what head is given. Follow may call it several times, and it
-	// does not call the driver.
+	// the watches do not fire for them. (If the queue is empty, they always matter.) The
+	// event says nothing: the caller follows again. The holder of a plain lock need not be
+	// among what head is given. Follow may call head several times, and head does not call
+	// the driver.
 	//
 	// For a semaphore's name, the watches also fire when one of the others (as from Inspect)
 	// appears or disappears.
@@ -112,11 +113,12 @@ type Recorder interface {
 	// checks that it exists. So whoever is granted the lock later finds the record.
 	//
 	// A nil error means that the record was created. The caller sees to it that no two
-	// records have the same data, so a record that is found tells who created it. Otherwise the caller still has the
-	// node to remove, and there is no such record and never will be, unless the error is
-	// ErrUndecided: then Settle tells. It is ErrRemoved if the node was gone, and otherwise
-	// ErrRecorded if there was another record. A driver that always knows need not return
-	// ErrUndecided. The end of ctx ends the call.
+	// records have the same data, so a record that is found tells who created it. Otherwise
+	// the caller still has the node to remove, and there is no such record and never will be,
+	// unless the error is ErrUndecided: then Settle tells. It is ErrRemoved if the node was
+	// gone, and otherwise ErrRecorded if there was another record. If ctx or the session ends
+	// after a request was sent and before it was answered, the error is ErrUndecided, unless
+	// the driver knows; before that, it is the context's or the session's.
 	Finish(ctx context.Context, queue string, node Node, keep bool, r Record) error
 
 	// Settle decides a Finish whose outcome is not known because its session, another
@@ -137,9 +139,10 @@ type Recorder interface {
 	// keys are given.
 	Forget(ctx context.Context, name string, keys ...string) error
 
-	// ForgetOld removes the records of that name that are older than keep when the given
-	// one is created, by the service's clock. It does nothing if it did so for any caller
-	// in the last quarter of that time, or if the given one is gone.
+	// ForgetOld removes the records of that name that had finished more than keep before
+	// the given one. To be cheap when it is called for each record, it does nothing if it
+	// has done so, for any caller and with whatever keep, for a record that had finished
+	// less than a quarter of keep before the given one; or if the given one is gone.
 	ForgetOld(ctx context.Context, r Record, keep time.Duration) error
 }
 

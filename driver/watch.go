@@ -28,6 +28,11 @@ const (
 	Interrupted
 )
 
+// String returns the event as one word.
+func (e Event) String() string {
+	return [...]string{"nothing", "deleted", "missing", "changed", "unnoticed", "interrupted"}[e]
+}
+
 // Watch is a watch on one node, shared by all its waiters. Drivers set its fields
 // before they return it. They are zero if the node was gone before it could be
 // watched.

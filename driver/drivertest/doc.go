@@ -42,6 +42,13 @@
 // Context, with methods that return errors.ErrUnsupported where they are not written yet,
 // and then the rest. Verify, like the optional interfaces, has a subtest of its own name.
 //
+// A test that fails prints what the law demands there. Some wait for what a law bounds
+// without a number, and fail only after a minute and four session timeouts.
+//
+// Several processes use one service. If those of one process tell each other what they do,
+// or share what they know, run the laws once more with a connector whose sessions belong,
+// in turn, to two connectors of the driver: else nothing proves what other processes see.
+//
 // What cannot be seen from outside is not proved: above all that Lease rests on what the
 // service guarantees and not on what it does as a rule, which the driver's documentation
 // must show; and whether rare moments were met. A subtest that fails now and then has found

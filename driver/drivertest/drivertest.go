@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,18 +28,23 @@ type Options struct {
 	// driver supports, unless the tests run in bubbles: some wait for several of them.
 	Timeout time.Duration
 
-	// Expire has the service end a session now, although it hears from it.
+	// Expire has the service end a session now, although it hears from it: the service
+	// removes its nodes, and answers it no more.
 	Expire func(s driver.Session)
 
 	// Pause has the service answer the session no more, on whatever connection, until
-	// resume is called. It may stop for other sessions as well.
+	// resume is called. It may stop for other sessions as well. Whether requests that are
+	// sent meanwhile are carried out, at once, on resume or never, does not matter. If the
+	// session is silent for Timeout, the service ends it.
 	Pause func(s driver.Session) (resume func())
 
 	// LoseReply has the service carry out the next request about a queue, a lock or a
-	// record that the session sends, but the answer is lost.
+	// record that the session sends, but the answer is lost, as when the connection breaks
+	// just then. It may be limited to requests that change something.
 	LoseReply func(s driver.Session)
 
-	// LoseEvent has the next change of a watched node not be reported to the session.
+	// LoseEvent has the next change of a node that the session watches not be reported to
+	// it, though no connection breaks. Leave it out if the service cannot do that.
 	LoseEvent func(s driver.Session)
 
 	// Remove removes a node, as an operator does by hand.
@@ -76,7 +82,14 @@ func runAll(t *testing.T, one func(t *testing.T, prove func(*run))) {
 	for _, law := range laws {
 		t.Run(law.name, func(t *testing.T) {
 			for _, part := range law.parts {
-				t.Run(part.name, func(t *testing.T) { one(t, part.prove) })
+				t.Run(part.name, func(t *testing.T) {
+					t.Cleanup(func() {
+						if t.Failed() {
+							t.Logf("What is demanded: %s", part.demands)
+						}
+					})
+					one(t, part.prove)
+				})
 			}
 		})
 	}
@@ -196,41 +209,48 @@ func (r *run) watchOne(s driver.Session, n driver.Located) *driver.Watch {
 	return r.watch(s, n)[0]
 }
 
-// event waits until a watch fires.
-func (r *run) event(w *driver.Watch) driver.Event {
+// fires waits until a watch fires, and requires that it does with one of the events.
+func (r *run) fires(w *driver.Watch, why string, events ...driver.Event) {
 	r.Helper()
-	require.NoError(r, r.first([]*driver.Watch{w}))
-	return w.Fired()
+	require.NoError(r, r.first([]*driver.Watch{w}), why)
+	require.True(r, slices.Contains(events, w.Fired()), "a watch has fired with %v, not with %v: %s", w.Fired(), events, why)
+}
+
+// waits requires that a watch has not fired.
+func (r *run) waits(w *driver.Watch, why string) {
+	r.Helper()
+	require.Zero(r, w.Fired(), "a watch has fired with %v: %s", w.Fired(), why)
 }
 
 // first waits until one of the watches fires.
 func (r *run) first(watches []*driver.Watch) error {
+	begun := time.Now()
 	fired, stop := driver.First(watches...)
 	defer stop()
 	select {
 	case <-fired:
 		return nil
 	case <-r.ctx.Done():
-		return errors.New("no watch fires")
+		return fmt.Errorf("none of %d watches has fired in %v", len(watches), time.Since(begun).Round(time.Second))
 	}
 }
 
 // over waits until a session is over.
 func (r *run) over(s driver.Session) {
 	r.Helper()
+	begun := time.Now()
 	select {
 	case <-s.Done():
 	case <-r.ctx.Done():
-		require.FailNow(r, "the session is not over")
+		require.FailNow(r, "Done is not closed", "%v after the session has ended", time.Since(begun).Round(time.Second))
 	}
 }
 
 // until waits until a condition holds.
 func (r *run) until(what string, condition func() bool) {
 	r.Helper()
-	for !condition() {
-		require.NoError(r, r.ctx.Err(), "not within the time of a test: %s", what)
-		r.nap()
+	for begun := time.Now(); !condition(); r.nap() {
+		require.NoError(r, r.ctx.Err(), "still not after %v: %s", time.Since(begun).Round(time.Second), what)
 	}
 }
 

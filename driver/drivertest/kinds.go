@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"errors"
+	"strings"
 	"sync"
 
 	"github.com/stretchr/testify/require"
@@ -30,17 +31,19 @@ func missing[T any](s driver.Session) error {
 }
 
 func unsupportedNames(r *run) {
-	for _, name := range []string{"a", "orders/42", r.name()} {
+	for _, name := range []string{"a", "orders/42", r.name(), driver.Limit, "a b%2F~/-.:=@,+_", strings.Repeat("x", 512)} {
 		require.NoError(r, r.connector.CheckName(name), name)
 	}
 	for _, name := range []string{
-		"", "a/" + driver.Guards, "a/" + driver.Leases, "a/b/" + driver.Limit,
+		"", "/a", "a/", "a//b", ".", "..", "./a", "a/../b", "a\x00", "a\nb", "a\u0085", "a\xff", strings.Repeat("x", 513),
+		"a/" + driver.Guards, "a/" + driver.Leases, "a/b/" + driver.Limit,
 		driver.Waits, driver.Waits + "/a", driver.Records, driver.Records + "/a",
 	} {
-		require.Error(r, r.connector.CheckName(name), "a queue could be confused with that of another lock: %q", name)
+		require.Error(r, driver.CheckName(name), name)
+		require.Error(r, r.connector.CheckName(name), "CheckName accepts %q, which driver.CheckName refuses", name)
 	}
 	for _, node := range []string{"", driver.Guards, driver.Leases, driver.Limit, driver.Waits, driver.Records} {
-		require.False(r, r.connector.IsContender(node), node)
+		require.False(r, r.connector.IsContender(node), "IsContender of %q", node)
 	}
 }
 
@@ -135,6 +138,11 @@ func kindsInTurn(r *run) {
 			}
 			require.NoError(r, release())
 		}
+	}
+	if l, ok := s.(driver.Limiter); ok {
+		name := r.name()
+		require.NoError(r, l.SetLimit(r.ctx, name, 1))
+		r.leave(other, r.join(other, name)) // nobody uses the limit
 	}
 }
 

@@ -35,7 +35,7 @@ func plainOneHolder(r *run) {
 		require.EqualValues(r, 1, created.Load(), "holders at a time")
 		for i, s := range sessions {
 			w := r.watchOne(s, driver.Located{Queue: name, Node: nodes[i]})
-			require.Zero(r, w.Fired())
+			r.waits(w, "the lock is held")
 			require.Equal(r, data, string(w.Data))
 			if i == 0 {
 				require.Greater(r, w.Created, last)
@@ -59,14 +59,14 @@ func plainWhose(r *run) {
 	w := r.watchOne(s, old)
 	require.NoError(r, other.Verify(r.ctx, old))
 	r.remove(other, old)
-	require.Contains(r, notDeleted, r.event(w))
+	r.fires(w, "another has removed the node", notDeleted...)
 	now := r.tryCreate(other, name)
 	require.ErrorIs(r, s.Verify(r.ctx, old), driver.ErrRemoved)
 	require.ErrorIs(r, s.Leave(r.ctx, name, old.Node), driver.ErrRemoved)
 	require.NoError(r, other.Verify(r.ctx, now), "the next holder's node is removed")
 	taken := r.watchOne(s, now)
 	r.leave(other, now)
-	require.Contains(r, gone, r.event(taken))
+	r.fires(taken, "the holder has left", gone...)
 }
 
 func plainLosesReplies(r *run) {
@@ -97,7 +97,8 @@ func limits(r *run) {
 			limit, w, err := l.Limit(r.ctx, name, given)
 			require.NoError(r, err)
 			require.Equal(r, want, limit, "%d is set, and %d given", set, given)
-			require.Zero(r, w.Fired())
+			require.NotNil(r, w, "the watch of a limit that is set")
+			r.waits(w, "the limit has not changed")
 		}
 	}
 }
@@ -106,15 +107,16 @@ func limitWatch(r *run) {
 	s, other, name := r.connect(), r.connect(), r.name()
 	l, o := offered[driver.Limiter](r, s), offered[driver.Limiter](r, other)
 	node := driver.Located{Queue: name, Node: driver.Node{Name: driver.Limit}}
-	require.Equal(r, driver.Missing, r.watchOne(s, node).Fired(), "none is set")
+	r.fires(r.watchOne(s, node), "no limit is set", driver.Missing)
 	require.NoError(r, o.SetLimit(r.ctx, name, 5))
 	w := r.watchOne(s, node)
 	_, same, err := l.Limit(r.ctx, name, 0)
 	require.NoError(r, err)
-	require.Zero(r, w.Fired())
+	require.NotNil(r, same, "the watch of a limit that is set")
+	r.waits(w, "the limit has not changed")
 	require.NoError(r, o.SetLimit(r.ctx, name, 6))
-	require.Equal(r, driver.Changed, r.event(w))
-	require.Equal(r, driver.Changed, r.event(same))
+	r.fires(w, "another limit was set", driver.Changed)
+	r.fires(same, "another limit was set", driver.Changed)
 }
 
 func limitPermits(r *run) {
@@ -143,14 +145,14 @@ func downgradeInPlace(r *run) {
 		own, its, beside := r.watchOne(s, old), r.watchOne(other, old), r.watchOne(other, next)
 		read, err := d.Downgrade(queue, old.Node, []byte("shared"))
 		require.NoError(r, err)
-		require.Equal(r, driver.Changed, r.event(own), "another node has taken its place")
-		require.Equal(r, driver.Changed, r.event(its), "another node has taken its place")
+		r.fires(own, "another node has taken its place", driver.Changed)
+		r.fires(its, "another node has taken its place", driver.Changed)
 		require.Equal(r, driver.Shared, read.Kind)
 		require.Equal(r, old.Seq, read.Seq, "it keeps its place")
 		require.NotEqual(r, old.Name, read.Name)
 		require.Equal(r, []driver.Node{read, next.Node}, r.list(other, queue))
-		require.Equal(r, driver.Missing, r.watchOne(other, old).Fired())
-		require.Zero(r, beside.Fired())
+		r.fires(r.watchOne(other, old), "the node was replaced before", driver.Missing)
+		r.waits(beside, "it is the watch of another node")
 		w := r.watchOne(other, driver.Located{Queue: queue, Node: read})
 		require.True(r, w.Created == its.Created || w.Created > beside.Created, "the new node was created now, or with the old one")
 		require.Equal(r, revoked, w.Revoked, "a revocation stays")
@@ -158,7 +160,7 @@ func downgradeInPlace(r *run) {
 			require.Equal(r, "shared", string(w.Data))
 		}
 		r.leave(s, driver.Located{Queue: queue, Node: read})
-		require.Contains(r, gone, r.event(w))
+		r.fires(w, "the reader has left", gone...)
 	}
 }
 
@@ -290,7 +292,7 @@ func (r *run) notFired(s driver.Session, f driver.Followed) {
 	r.Helper()
 	require.NoError(r, s.Ping(r.ctx))
 	for _, w := range f.Watches {
-		require.Zero(r, w.Fired(), "the head has not changed")
+		r.waits(w, "the head has not changed")
 	}
 }
 
@@ -353,8 +355,8 @@ func breakNodes(r *run) {
 	node, next := r.join(s, queue), r.join(s, queue)
 	own, its := r.watchOne(s, node), r.watchOne(other, node)
 	require.NoError(r, b.Break(r.ctx, queue, node.Node))
-	require.Contains(r, notDeleted, r.event(own))
-	require.Contains(r, gone, r.event(its))
+	r.fires(own, "another has removed the node", notDeleted...)
+	r.fires(its, "the node was removed", gone...)
 	require.Equal(r, []driver.Node{next.Node}, r.list(s, queue))
 	require.ErrorIs(r, b.Break(r.ctx, queue, node.Node), driver.ErrRemoved)
 	require.NoError(r, s.Err(), "its session lives")
@@ -372,13 +374,13 @@ func revokeAsks(r *run) {
 	node, next := r.join(s, queue), r.join(s, queue)
 	own, its, beside := r.watchOne(s, node), r.watchOne(other, node), r.watchOne(s, next)
 	require.NoError(r, v.Revoke(r.ctx, queue, node.Node))
-	require.Equal(r, driver.Changed, r.event(own))
-	require.Equal(r, driver.Changed, r.event(its))
-	require.True(r, r.watchOne(s, node).Revoked)
-	require.True(r, r.watchOne(other, node).Revoked)
+	r.fires(own, "the lock was asked for", driver.Changed)
+	r.fires(its, "the lock was asked for", driver.Changed)
+	require.True(r, r.watchOne(s, node).Revoked, "Watch.Revoked")
+	require.True(r, r.watchOne(other, node).Revoked, "Watch.Revoked")
 	require.Equal(r, own.Created, r.watchOne(s, node).Created)
 	require.False(r, r.watchOne(s, next).Revoked)
-	require.Zero(r, beside.Fired())
+	r.waits(beside, "it is the watch of another node")
 	require.Equal(r, []driver.Node{node.Node, next.Node}, r.list(other, queue), "it is only asked")
 	r.leave(s, node)
 	require.ErrorIs(r, v.Revoke(r.ctx, queue, node.Node), driver.ErrRemoved)
@@ -387,7 +389,7 @@ func revokeAsks(r *run) {
 		w := r.watchOne(s, plain)
 		require.NoError(r, other.Ping(r.ctx))
 		require.NoError(r, v.Revoke(r.ctx, plain.Queue, plain.Node))
-		require.Equal(r, driver.Changed, r.event(w))
+		r.fires(w, "the lock was asked for", driver.Changed)
 		require.True(r, r.watchOne(s, plain).Revoked)
 		r.leave(s, plain)
 	}

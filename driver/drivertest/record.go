@@ -33,7 +33,7 @@ func recordFinish(r *run) {
 	node := r.join(s, queue)
 	w := r.watchOne(s, node)
 	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, false, want))
-	require.Contains(r, gone, r.event(w))
+	r.fires(w, "Finish has removed the node", gone...)
 	require.Empty(r, r.list(other, queue), "the node is removed")
 	got, found, err := its.Record(r.ctx, want.Name, want.Key)
 	require.NoError(r, err)
@@ -76,7 +76,7 @@ func recordOneStep(r *run) {
 		if i%2 == 1 && breaks {
 			all.Go(func() { broken = b.Break(r.ctx, queue, node.Node) })
 		}
-		r.event(w)
+		require.NoError(r, r.first([]*driver.Watch{w}), "the node was removed")
 		_, found, err := its.Record(r.ctx, want.Name, want.Key)
 		all.Wait()
 		require.NoError(r, err)
@@ -197,17 +197,22 @@ func recordList(r *run) {
 func recordOld(r *run) {
 	s := r.connect()
 	rec := offered[driver.Recorder](r, s)
-	name, keep := r.newRecord(rec).Name, 100*time.Millisecond
+	name, young, keep := r.newRecord(rec).Name, r.newRecord(rec).Name, 100*time.Millisecond
 	r.records(s, name, "a", "b")
+	r.records(s, young, "a", "b")
 	time.Sleep(2 * keep)
-	r.records(s, name, "c")
-	c, found, err := rec.Record(r.ctx, name, "c")
-	require.NoError(r, err)
-	require.True(r, found)
-	require.NoError(r, rec.ForgetOld(r.ctx, c, time.Hour))
-	require.Equal(r, []string{"a", "b", "c"}, r.keys(s, name))
-	require.NoError(r, rec.ForgetOld(r.ctx, c, keep))
-	require.Equal(r, []string{"c"}, r.keys(s, name))
+	forget := func(name, key string, keep time.Duration) {
+		r.Helper()
+		r.records(s, name, key)
+		given, found, err := rec.Record(r.ctx, name, key)
+		require.NoError(r, err)
+		require.True(r, found)
+		require.NoError(r, rec.ForgetOld(r.ctx, given, keep))
+	}
+	forget(young, "c", time.Hour)
+	require.Equal(r, []string{"a", "b", "c"}, r.keys(s, young), "none is older than an hour")
+	forget(name, "c", keep)
+	require.Equal(r, []string{"c"}, r.keys(s, name), "the others are older than %v", keep)
 	time.Sleep(2 * keep)
 	require.NoError(r, rec.ForgetOld(r.ctx, driver.Record{Name: name, Key: "gone"}, keep))
 	require.Equal(r, []string{"c"}, r.keys(s, name), "the given one is gone")
@@ -215,24 +220,17 @@ func recordOld(r *run) {
 		return // the rest takes long, or depends on milliseconds
 	}
 	name, keep = r.newRecord(rec).Name, 16*time.Second
-	forget := func(key string) {
-		r.records(s, name, key)
-		given, found, err := rec.Record(r.ctx, name, key)
-		require.NoError(r, err)
-		require.True(r, found)
-		require.NoError(r, rec.ForgetOld(r.ctx, given, keep))
-	}
 	r.records(s, name, "a")
 	time.Sleep(2 * time.Second)
 	r.records(s, name, "b")
 	time.Sleep(15 * time.Second)
-	forget("c")
+	forget(name, "c", keep)
 	require.Equal(r, []string{"b", "c"}, r.keys(s, name))
 	time.Sleep(2 * time.Second)
-	forget("d")
-	require.Equal(r, []string{"b", "c", "d"}, r.keys(s, name), "not again in a quarter of the time")
+	forget(name, "d", keep)
+	require.Equal(r, []string{"b", "c", "d"}, r.keys(s, name), "old ones were removed 2 s before, which is less than a quarter of %v", keep)
 	time.Sleep(3 * time.Second)
-	forget("e")
+	forget(name, "e", keep)
 	require.Equal(r, []string{"c", "d", "e"}, r.keys(s, name))
 }
 

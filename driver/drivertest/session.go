@@ -56,7 +56,7 @@ func leaseEnds(r *run) {
 	require.ErrorIs(r, s.Err(), driver.ErrSessionLost)
 	require.NotErrorIs(r, s.Err(), driver.ErrExpired, "the service has kept its promise")
 	for _, w := range own {
-		require.Contains(r, notDeleted, r.event(w))
+		r.fires(w, "the session of the node has ended", notDeleted...)
 	}
 }
 
@@ -85,7 +85,7 @@ func (r *run) ended(s driver.Session, on things, watches []*driver.Watch) {
 	require.ErrorIs(r, s.Err(), driver.ErrSessionLost)
 	require.Zero(r, s.Lease())
 	for _, w := range watches {
-		r.event(w)
+		r.fires(w, "its session has ended, and nothing is known of the node", driver.Missing, driver.Interrupted, driver.Unnoticed)
 	}
 	for _, call := range calls(s) {
 		require.ErrorIs(r, call.do(r.ctx, s, on), driver.ErrSessionLost, call.name)
@@ -300,7 +300,7 @@ func closeLeavesNothing(r *run) {
 	require.NoError(r, s.Close(r.ctx))
 	r.noneSince(before)
 	require.Empty(r, r.list(other, queue), "nodes are left")
-	require.Contains(r, gone, r.event(watch))
+	r.fires(watch, "the session of the node was closed", gone...)
 	if l, ok := other.(driver.PlainLocker); ok {
 		_, created, err := l.TryCreate(r.ctx, name, nil)
 		require.NoError(r, err)

@@ -22,7 +22,7 @@ func watchForNothingElse(r *run) {
 	node := r.join(other, queue)
 	before := r.join(other, queue)
 	w := r.watchOne(s, node)
-	require.Zero(r, w.Fired())
+	r.waits(w, "the node is there")
 	require.Equal(r, data, string(w.Data))
 	require.False(r, w.Revoked)
 	r.leave(other, before)
@@ -31,9 +31,9 @@ func watchForNothingElse(r *run) {
 	_, err := other.Data(r.ctx, queue, node.Node)
 	require.NoError(r, err)
 	r.list(s, queue)
-	require.Zero(r, w.Fired(), "the node has not changed")
+	r.waits(w, "the node has not changed")
 	r.leave(other, node)
-	require.Equal(r, driver.Deleted, r.event(w))
+	r.fires(w, "the node has left", driver.Deleted)
 	listed, err := s.List(r.ctx, queue)
 	require.NoError(r, err)
 	require.Empty(r, listed, "what was told is seen")
@@ -49,10 +49,12 @@ func watchAfterTheChange(r *run) {
 			if i == 0 {
 				return other.Leave(r.ctx, queue, node.Node)
 			}
-			e := r.event(w)
+			if err := r.first([]*driver.Watch{w}); err != nil {
+				return err
+			}
 			listed, err := s.List(r.ctx, queue)
 			if err == nil && slices.Contains(listed, node.Node) {
-				err = fmt.Errorf("a watch has fired with %d, and the node is there", e)
+				err = fmt.Errorf("a watch has fired with %v, and the node is listed", w.Fired())
 			}
 			return err
 		})
@@ -65,10 +67,11 @@ func watchGone(r *run) {
 	gone, there := r.join(other, queue), r.join(other, queue)
 	r.leave(other, gone)
 	watches := r.watch(s, gone, there)
-	require.Equal(r, driver.Missing, watches[0].Fired())
+	require.NotZero(r, watches[0].Fired(), "the node was gone, and its watch has not fired")
+	r.fires(watches[0], "the node was gone", driver.Missing)
 	require.Zero(r, watches[0].Created)
-	require.Zero(r, watches[1].Fired())
-	require.Equal(r, driver.Missing, r.watchOne(other, gone).Fired())
+	r.waits(watches[1], "the node is there")
+	r.fires(r.watchOne(other, gone), "the session has removed the node before", driver.Missing)
 }
 
 func watchTogether(r *run) {
@@ -91,7 +94,7 @@ func watchTogether(r *run) {
 	})
 	for _, each := range watches {
 		for _, w := range each {
-			require.Contains(r, []driver.Event{driver.Deleted, driver.Missing}, r.event(w))
+			r.fires(w, "the node has left", driver.Deleted, driver.Missing)
 		}
 	}
 }
@@ -106,7 +109,7 @@ func watchDuringOutage(r *run) {
 	_ = other.Leave(ctx, queue, node.Node) // continues if the service is silent
 	cancel()
 	resume()
-	require.Contains(r, gone, r.event(w))
+	r.fires(w, "the node has left while the service was silent", gone...)
 }
 
 func watchLostEvent(r *run) {
@@ -116,7 +119,7 @@ func watchLostEvent(r *run) {
 	w := r.watchOne(s, node)
 	r.LoseEvent(s)
 	r.leave(other, node)
-	require.Contains(r, gone, r.event(w))
+	r.fires(w, "the node has left, and the service has not reported it", gone...)
 }
 
 // eventsInOrder has nodes of several sessions removed, each after the one before it. So a
@@ -168,9 +171,9 @@ func deletedOthers(r *run) {
 	left, closed := r.join(owner, queue), r.join(owner, queue)
 	watches := r.watch(s, left, closed)
 	r.leave(owner, left)
-	require.Contains(r, gone, r.event(watches[0]))
+	r.fires(watches[0], "the node has left", gone...)
 	require.NoError(r, owner.Close(r.ctx))
-	require.Contains(r, gone, r.event(watches[1]))
+	r.fires(watches[1], "the session of the node was closed", gone...)
 	require.Empty(r, r.list(s, queue))
 }
 
@@ -179,8 +182,8 @@ func deletedOwn(r *run) {
 	node, next := r.join(s, queue), r.join(s, queue)
 	watches := r.watch(s, node, next)
 	r.leave(s, node)
-	require.Contains(r, gone, r.event(watches[0]))
-	require.Zero(r, watches[1].Fired())
+	r.fires(watches[0], "the session itself has removed the node", gone...)
+	r.waits(watches[1], "the node is there")
 }
 
 func deletedOwnRemoved(r *run) {
@@ -188,7 +191,7 @@ func deletedOwnRemoved(r *run) {
 	node := r.join(s, queue)
 	w := r.watchOne(s, node)
 	r.remove(other, node)
-	require.Contains(r, notDeleted, r.event(w), "the session has not removed it")
+	r.fires(w, "another has removed the node", notDeleted...)
 }
 
 func deletedOwnSession(r *run) {
@@ -208,7 +211,7 @@ func deletedOwnSession(r *run) {
 		watches := r.watch(s, nodes...)
 		end(s)
 		for _, w := range watches {
-			require.Contains(r, notDeleted, r.event(w), "the session has not removed it")
+			r.fires(w, "the session of the node has ended", notDeleted...)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (c *Config) check() error {
 			return fmt.Errorf("etcd: the endpoint %q is not host:port", e)
 		}
 	}
-	if err := checkParts(c.Prefix); err != nil {
+	if err := driver.CheckName(c.Prefix + "/lock"); err != nil {
 		return fmt.Errorf("etcd: the prefix %q is not possible: %w", c.Prefix, err)
 	}
 	return nil

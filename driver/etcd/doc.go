@@ -1,4 +1,4 @@
-// Package etcd is lockpool's driver for etcd 3.4 and later.
+// Package etcd is lockpool's driver for etcd.
 //
 //	pool, err := lockpool.Open("etcd", "host1:2379,host2:2379/locks?ttl=15s")
 //

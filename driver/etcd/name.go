@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -27,39 +25,17 @@ const (
 	forgotten = ".forgotten"
 )
 
-// maxName bounds the length of a lock's name in bytes, as on ZooKeeper.
-const maxName = 512
-
-func checkParts(name string) error {
-	parts := strings.Split(name, "/")
-	switch {
-	case name == "":
-		return errors.New("it is empty")
-	case len(name) > maxName:
-		return fmt.Errorf("it is longer than %d bytes", maxName)
-	case !utf8.ValidString(name):
-		return errors.New("it is not valid UTF-8")
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return errors.New("it has a control character")
-	case slices.Contains(parts, ""):
-		return errors.New("it has an empty part (two slashes, or one at either end)")
-	case slices.Contains(parts, "."), slices.Contains(parts, ".."):
-		return errors.New("the parts . and .. cannot be used")
-	}
-	return nil
-}
-
 // CheckName implements driver.Connector.
 func (c *Connector) CheckName(name string) error {
-	if err := checkParts(name); err != nil {
+	if err := driver.CheckName(name); err != nil {
 		return err
 	}
 	parts := strings.Split(name, "/")
 	last := parts[len(parts)-1]
 	switch {
-	case len(parts) > 1 && slices.Contains([]string{driver.Guards, driver.Leases, driver.Limit, plainName}, last):
-		return fmt.Errorf("a lock keeps its keys in %s", last)
-	case slices.Contains([]string{driver.Records, driver.Waits, sessions, forgotten}, parts[0]):
+	case len(parts) > 1 && last == plainName:
+		return fmt.Errorf("%s is where a plain lock keeps its key", last)
+	case parts[0] == sessions, parts[0] == forgotten:
 		return fmt.Errorf("%s is not for locks", parts[0])
 	case slices.ContainsFunc(parts, c.IsContender):
 		return errors.New("a part of it could be the key of a contender")

@@ -29,7 +29,7 @@ func openPool(t testing.TB, store *memory.Store, opts ...lockpool.Option) *lockp
 // inBubble runs a test in a bubble, with a store and two pools on it, each of which stands
 // for a process.
 func inBubble(t *testing.T, test func(t *testing.T, store *memory.Store, a, b *lockpool.Pool), opts ...lockpool.Option) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		t.Cleanup(bubble.Enter())
 		store := memory.New()

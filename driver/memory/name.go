@@ -1,44 +1,14 @@
 package memory
 
 import (
-	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
-// maxName bounds the length of a lock's name in bytes, as on ZooKeeper.
-const maxName = 512
-
 // CheckName implements driver.Connector.
-func (*Store) CheckName(name string) error {
-	parts := strings.Split(name, "/")
-	last := parts[len(parts)-1]
-	switch {
-	case name == "":
-		return errors.New("it is empty")
-	case len(name) > maxName:
-		return fmt.Errorf("it is longer than %d bytes", maxName)
-	case !utf8.ValidString(name):
-		return errors.New("it is not valid UTF-8")
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return errors.New("it has a control character")
-	case slices.Contains(parts, ""):
-		return errors.New("it has an empty part (two slashes, or one at either end)")
-	case slices.Contains(parts, "."), slices.Contains(parts, ".."):
-		return errors.New("the parts . and .. cannot be used")
-	case len(parts) > 1 && (last == driver.Guards || last == driver.Leases || last == driver.Limit):
-		return fmt.Errorf("%s is where a semaphore keeps its nodes", last)
-	case parts[0] == driver.Records, parts[0] == driver.Waits:
-		return fmt.Errorf("%s is not for locks", parts[0])
-	}
-	return nil
-}
+func (*Store) CheckName(name string) error { return driver.CheckName(name) }
 
 // CheckPermits implements driver.Connector. Any number of permits can be taken in one step.
 func (*Store) CheckPermits(string, int) error { return nil }

@@ -52,7 +52,6 @@ var creating = append([]zktest.Op{zktest.OpMulti}, zktest.Creates...)
 // does so in a transaction. The caller tries again until its context ends.
 func TestVanishingDirectoryIsCreatedAgain(t *testing.T) {
 	locktest.Once(t)
-	t.Parallel()
 	for name, use := range creators {
 		t.Run(name, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {

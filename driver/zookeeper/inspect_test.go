@@ -9,13 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // inspecting runs test in a bubble, with a session and 200 contenders in the queue a/0 and
 // one in each of a/1 to a/200; b/0 to b/99 are empty.
 func inspecting(t *testing.T, test func(t *testing.T, server *zktest.Server, s *Session)) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -23,7 +24,7 @@ import (
 // ends with a packet, may take longer than the server may be silent.
 func TestSlowAnswerIsNotSilence(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial, SessionTimeout: 20 * time.Second})
@@ -135,7 +136,7 @@ func useQueue(t *testing.T, s *Session) {
 // steps are shorter than any number in a packet.
 func TestConnectionBreaksAnywhere(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	run := func(in, out int) (received, sent int) {
 		synctest.Test(t, func(t *testing.T) {
 			server := zktest.StartBubble(t)
@@ -169,7 +170,7 @@ func TestConnectionBreaksAnywhere(t *testing.T) {
 // answers arrive so slowly that contexts end in the middle of them.
 func TestContextEndsAnywhere(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		session := connectThrough(t, server, func(conn net.Conn) net.Conn { return conn })
@@ -235,7 +236,7 @@ func (c *alteredConn) Read(p []byte) (int, error) {
 // given up for another.
 func TestServerAnswersWrongly(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	xid := func(packet []byte) int32 { return int32(binary.BigEndian.Uint32(packet[4:])) }
 	withXID := func(packet []byte, xid int32) []byte {
 		packet = append([]byte{}, packet...)
@@ -322,7 +323,7 @@ func TestServerAnswersWrongly(t *testing.T) {
 // transactions: its leases are few, but their paths may be long.
 func TestAnswersToOwnTransactionsAreAccepted(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial, MaxPacket: 4 << 10})
@@ -332,7 +333,7 @@ func TestAnswersToOwnTransactionsAreAccepted(t *testing.T) {
 		s := session.(*Session)
 		defer func() { require.NoError(t, s.Close(context.Background())) }()
 		before := s.connection.current()
-		_, err = s.Join(t.Context(), strings.Repeat("a", maxName)+"/leases", driver.Request{Kind: driver.Permit, Permits: 20, Limit: 20})
+		_, err = s.Join(t.Context(), strings.Repeat("a", 512)+"/leases", driver.Request{Kind: driver.Permit, Permits: 20, Limit: 20})
 		require.NoError(t, err)
 		require.Same(t, before, s.connection.current(), "the connection is given up")
 	})

@@ -13,13 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // A listing that is on its way may miss what later callers have to see, so they
 // share the next one.
 func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := zktest.StartBubble(t)
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -63,7 +64,7 @@ func TestListingIsSharedByAllCallersBeforeItIsSent(t *testing.T) {
 // Calls that give up take back their listings, unless other calls share them.
 func TestListingsThatNobodyWaitsForAreNotSent(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})

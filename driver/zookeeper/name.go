@@ -9,20 +9,10 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// maxName bounds the length of a lock's name in bytes. ZooKeeper limits only the
-// packet, but every request and every watch carries the name.
-const maxName = 512
-
-// CheckName implements driver.Connector. A lock's name is a relative path of
-// at most 512 bytes, such as orders/42.
+// CheckName implements driver.Connector.
 func (c *Connector) CheckName(name string) error {
-	switch {
-	case name == "":
-		return errors.New("it is empty")
-	case len(name) > maxName:
-		return fmt.Errorf("it is longer than %d bytes", maxName)
-	case name[0] == '/':
-		return errors.New("it begins with a slash; a name is a relative path such as orders/42")
+	if err := driver.CheckName(name); err != nil {
+		return err
 	}
 	if err := checkPath(name); err != nil {
 		return err
@@ -32,16 +22,8 @@ func (c *Connector) CheckName(name string) error {
 			return fmt.Errorf("its part %q could be mistaken for a contender's node", part)
 		}
 	}
-	if of, last, ok := cutLast(name); ok && (last == driver.Guards || last == driver.Leases || last == driver.Limit) {
-		return fmt.Errorf("%s is where a semaphore %q keeps its nodes", name, of)
-	}
-	switch first, _, _ := strings.Cut(name, "/"); {
-	case first == "zookeeper" && c.cfg.Chroot == "":
+	if first, _, _ := strings.Cut(name, "/"); first == "zookeeper" && c.cfg.Chroot == "" {
 		return errors.New("/zookeeper belongs to the server; use another name or a chroot")
-	case first == driver.Records:
-		return fmt.Errorf("%s is where the records of finished runs are", driver.Records)
-	case first == driver.Waits:
-		return fmt.Errorf("%s is where calls that wait for plain locks have nodes; use another name", driver.Waits)
 	}
 	return nil
 }

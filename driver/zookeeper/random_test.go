@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -31,7 +32,7 @@ var (
 // listing, and no watch that the server does not have.
 func TestNothingStaysAfterRandomFaults(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	for seed := *randomSeed; seed < *randomSeed+uint64(*randomRuns); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { newRandomRun(t, seed).run() })

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -17,7 +18,7 @@ import (
 // the queue: with a session for each waiter, listings would be n² names in each round.
 func TestRechecksOfALongQueueDoNotListIt(t *testing.T) {
 	once(t)
-	t.Parallel()
+	bubble.Parallel(t)
 	for _, test := range []struct {
 		before  int // contenders that joined before
 		watched int // the nearest of them
@@ -29,7 +30,7 @@ func TestRechecksOfALongQueueDoNotListIt(t *testing.T) {
 		{before: 1000, watched: 100, lists: true},
 	} {
 		t.Run(fmt.Sprintf("%d of %d", test.watched, test.before), func(t *testing.T) {
-			t.Parallel()
+			bubble.Parallel(t)
 			synctest.Test(t, func(t *testing.T) {
 				server := zktest.StartBubble(t)
 				connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -68,7 +69,7 @@ func TestNoSessionIsAliveInAnEpochWithoutTokens(t *testing.T) {
 
 // A session can be closed while its connection breaks and writes fail.
 func TestSessionClosesAlthoughAWriteFails(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	for range 20 { // the client chooses at random what it does first when it is closed
 		synctest.Test(t, func(t *testing.T) {
 			server := zktest.StartBubble(t)
@@ -116,7 +117,7 @@ func (c *failingConn) Write(p []byte) (int, error) {
 
 // The lease is measured from the moment at which a proof was sent.
 func TestProofBeginsWhenItIsSent(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, delay = 12 * time.Second, time.Second
 		s := zktest.StartBubble(t)
@@ -141,7 +142,7 @@ func TestProofBeginsWhenItIsSent(t *testing.T) {
 // A connection takes up to 16 KiB that the server does not read. Callers must not wait for
 // more room there, nor behind one that does, whatever they have to send.
 func TestCallsDoNotWaitForWrites(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		var stuck *stuckConn
@@ -162,7 +163,7 @@ func TestCallsDoNotWaitForWrites(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		var all sync.WaitGroup
-		name := strings.Repeat("n", maxName)
+		name := strings.Repeat("n", 512)
 		for i := range 200 {
 			all.Go(func() {
 				var err error

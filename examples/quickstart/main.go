@@ -3,119 +3,93 @@
 // In the end it draws which of them waited, and for how long.
 //
 //	go run ./examples/quickstart
-//	go run ./examples/quickstart -zookeeper HOST:PORT
+//	go run ./examples/quickstart -servers HOST:PORT
+//	go run ./examples/quickstart -driver etcd
+//	go run ./examples/quickstart -driver memory
 //
-// The services, and all that they do with lockpool, are in worker.go. This file
-// starts them, as copies of this program, and tells them what to do.
+// What it does is in package shop, and above all in its worker.go. This file has what
+// differs between services: their drivers, which a program imports, and servers to try them
+// on.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 
+	_ "github.com/lockpool/lockpool/driver/memory"
+	_ "github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/examples/internal/demo"
-	"github.com/lockpool/lockpool/examples/internal/process"
-	"github.com/lockpool/lockpool/examples/internal/spans"
+	"github.com/lockpool/lockpool/examples/quickstart/shop"
 )
 
-const usage = `usage: quickstart [-zookeeper HOST:PORT]
-
-Shows processes that contend for a lock. Without -zookeeper they use an
-embedded ZooKeeper server, which this program starts.
-`
-
-const timeout = 12 * time.Second // for the whole story, which takes about 6 s
-
 func main() {
-	address := demo.ZooKeeperFlag()
-	demo.ParseFlags(usage)
-	if worker := process.Self(); worker != nil {
-		runWorker(worker, *address)
-		return
-	}
-	demo.Main("quickstart", func(ctx context.Context) error { return run(ctx, *address) })
+	shop.Main(
+		shop.Engine{
+			Driver: "zookeeper",
+			DSN: func(servers string, id int) string {
+				return fmt.Sprintf("%s/quickstart-%d?session_timeout=10s", servers, id)
+			},
+			Check: demo.CheckZooKeeper,
+			Start: func(ctx context.Context) (string, func() error, error) {
+				server, err := demo.OpenServer(ctx, "")
+				if err != nil {
+					return "", nil, err
+				}
+				return server.Address, server.Close, nil
+			},
+		},
+		shop.Engine{
+			Driver:    "etcd",
+			Check:     func(string) error { return nil }, // by the other program
+			Elsewhere: runEtcd,
+		},
+		shop.Engine{
+			Driver: "memory",
+			DSN:    func(string, int) string { return "" },
+		},
+	)
 }
 
-func run(ctx context.Context, address string) (err error) {
-	server, err := demo.OpenServer(ctx, address)
+// runEtcd runs the quickstart of the driver for etcd. That is in a module with a workspace
+// of its own, so that nobody needs etcd's dependencies who does not use it.
+func runEtcd(ctx context.Context, servers string) error {
+	_, file, _, _ := runtime.Caller(0)
+	dir := filepath.Join(filepath.Dir(file), "..", "..", "driver", "etcd")
+	if _, err := os.Stat(dir); err != nil {
+		return errors.New("-driver etcd needs a clone of the repository: run go run ./examples/quickstart -driver etcd there")
+	}
+	temp, err := os.MkdirTemp("", "quickstart-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	shop := &shop{begin: time.Now()}
-	err = process.Run(ctx, timeout, func(services *process.Group) error {
-		shop.services = services
-		return shop.story(server.Address)
-	})
-	if err != nil {
-		return err
+	defer os.RemoveAll(temp)
+	fmt.Print("Building a quickstart with etcd, which takes minutes the first time.\n\n")
+	program := filepath.Join(temp, "quickstart")
+	if runtime.GOOS == "windows" {
+		program += ".exe"
 	}
-	fmt.Print("\n", waterfall(shop.spans))
-	return nil
-}
-
-// shop is the services, each a process, as seen by the one that started them.
-type shop struct {
-	services *process.Group
-	begin    time.Time
-	spans    []spans.Span
-}
-
-// story makes the services contend for the lock.
-func (s *shop) story(address string) error {
-	services := []string{"billing", "shipping", "refunds"}
-	if err := s.services.Start([]string{"-zookeeper", address}, services...); err != nil {
-		return err
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./etcdtest/quickstart")
+	build.Dir, build.Stderr = dir, os.Stderr
+	build.Env = append(os.Environ(), "GOWORK="+filepath.Join(dir, "go.work"))
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("building: %w", err)
 	}
-	if err := s.await(ready, len(services)); err != nil {
-		return err
+	// It does not end with ctx: an interrupt at the terminal reaches it as well, and it
+	// never runs for long.
+	story := exec.Command(program)
+	if servers != "" {
+		story.Args = append(story.Args, "-servers", servers)
 	}
-
-	// Billing holds the lock, and the others deal with that in three ways.
-	s.services.Send("billing", "charge")
-	if err := s.await(holding, 1); err != nil {
-		return err
+	story.Stdout, story.Stderr = os.Stdout, os.Stderr
+	err = story.Run()
+	if exit := new(exec.ExitError); errors.As(err, &exit) { // it has said why
+		_ = os.RemoveAll(temp)
+		os.Exit(exit.ExitCode())
 	}
-	s.services.Send("shipping", "ship")
-	s.services.Send("refunds", "look")
-	s.services.Send("refunds", "refund")
-	if err := s.await(done, 4); err != nil {
-		return err
-	}
-
-	// Then all of them contend for it at the same time.
-	const rounds = 3
-	for range rounds {
-		for _, name := range services {
-			s.services.Send(name, "update")
-		}
-	}
-	return s.await(done, rounds*len(services))
-}
-
-// await prints what the services say and keeps their spans, until n of them have
-// reported the state.
-func (s *shop) await(state string, n int) error {
-	for n > 0 {
-		var r report
-		service, err := s.services.Receive(&r)
-		if err != nil {
-			return err
-		}
-		if r.Span != nil {
-			s.spans = append(s.spans, *r.Span)
-		}
-		if r.Text != "" {
-			fmt.Printf("%5.2f s  %-8s  %s\n", time.Since(s.begin).Seconds(), service, r.Text)
-		}
-		if r.Failure != "" {
-			return fmt.Errorf("%s: %s", service, r.Failure)
-		}
-		if r.State == state {
-			n--
-		}
-	}
-	return nil
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/examples/internal/exampletest"
+	"github.com/lockpool/lockpool/examples/quickstart/shop/shoptest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -24,19 +25,7 @@ func requireStory(t *testing.T, args ...string) {
 	require.Empty(t, p.Stderr.String())
 	require.Less(t, took, 15*time.Second)
 	p.RequireClean(t)
-
-	require.Contains(t, p.Stdout.String(), "refunds   tries orders/42: busy\n")
-	require.Regexp(t, `refunds   gives up: lockpool: lock "orders/42": waiting behind .+: context deadline exceeded \(owner: quickstart\S*, process \d+ on .+\)\n`, p.Stdout)
-	require.Regexp(t, `billing   enters orders/42 again, without waiting \(.+\): depth 2\n`, p.Stdout)
-	for _, row := range []string{
-		`(?m)^billing   orders/42  ·*█+ +waited    0 ms  acquired$`,
-		`(?m)^shipping  orders/42  .*░█+ +waited +\d+ ms  acquired$`,
-		`(?m)^refunds   orders/42  .*░█+ +waited +\d+ ms  acquired$`,
-		`(?m)^refunds   orders/42   *· +waited    0 ms  busy$`,
-		`(?m)^refunds   orders/42   *·*░+·* +waited +\d+ ms  timeout$`,
-	} {
-		require.Regexp(t, row, p.Stdout)
-	}
+	shoptest.RequireStory(t, p.Stdout.String())
 }
 
 // The story needs only the program.
@@ -45,10 +34,16 @@ func TestStoryOnEmbeddedServer(t *testing.T) {
 	requireStory(t)
 }
 
+// Nor does it need a server if it is about one process.
+func TestStoryInMemory(t *testing.T) {
+	t.Parallel()
+	requireStory(t, "-driver", "memory")
+}
+
 func TestStoryOnRunningServer(t *testing.T) {
 	t.Parallel()
 	server := zktest.StartReal(t)
-	requireStory(t, "-zookeeper", server.Addr())
+	requireStory(t, "-servers", server.Addr())
 	require.Eventually(t, func() bool {
 		n, err := server.Stat(t.Context(), "zk_num_alive_connections")
 		return err == nil && n == 1 // that of Stat
@@ -88,12 +83,14 @@ func TestInterruptedOrKilledProgramLeavesNothing(t *testing.T) {
 
 func TestMisuseIsAClearError(t *testing.T) {
 	t.Parallel()
-	exampletest.RequireErrors(t, "usage: quickstart [-zookeeper HOST:PORT]", []exampletest.Misuse{
+	exampletest.RequireErrors(t, "usage: quickstart [-driver zookeeper|etcd|memory] [-servers HOST:PORT]", []exampletest.Misuse{
 		{Name: "an argument", Args: []string{"127.0.0.1:2181"}, Code: 2, Error: `unexpected argument "127.0.0.1:2181"`},
 		{Name: "an unknown flag", Args: []string{"-zk", "127.0.0.1:2181"}, Code: 2, Error: "not defined: -zk"},
-		{Name: "no address", Args: []string{"-zookeeper", ""}, Code: 2, Error: "the name is empty"},
-		{Name: "a bad port", Args: []string{"-zookeeper", "127.0.0.1:zk"}, Code: 2, Error: "the port is not a number"},
-		{Name: "a path", Args: []string{"-zookeeper", "127.0.0.1:2181/locks"}, Code: 2, Error: "not of the form HOST:PORT"},
-		{Name: "no server", Args: []string{"-zookeeper", "127.0.0.1:1"}, Code: 1, Error: "connection refused"},
+		{Name: "no address", Args: []string{"-servers", ""}, Code: 2, Error: "the name is empty"},
+		{Name: "a bad port", Args: []string{"-servers", "127.0.0.1:zk"}, Code: 2, Error: "the port is not a number"},
+		{Name: "a path", Args: []string{"-servers", "127.0.0.1:2181/locks"}, Code: 2, Error: "not of the form HOST:PORT"},
+		{Name: "an unknown driver", Args: []string{"-driver", "consul"}, Code: 2, Error: "not one of zookeeper, etcd, memory"},
+		{Name: "servers of memory", Args: []string{"-driver", "memory", "-servers", "127.0.0.1:2181"}, Code: 2, Error: "memory has no servers"},
+		{Name: "no server", Args: []string{"-servers", "127.0.0.1:1"}, Code: 1, Error: "connection refused"},
 	})
 }

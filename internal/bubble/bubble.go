@@ -4,6 +4,7 @@ package bubble
 import (
 	"runtime"
 	"sync"
+	"testing"
 )
 
 var (
@@ -34,4 +35,20 @@ func Enter() (leave func()) {
 			runtime.GOMAXPROCS(outside)
 		}
 	})
+}
+
+// Running reports whether the program uses one processor because of a bubble.
+func Running() bool {
+	mu.Lock()
+	defer mu.Unlock()
+	return entered > 0
+}
+
+// Parallel is t.Parallel for a test in a bubble. With the race detector it does nothing:
+// beside bubbles that keep the one processor busy, the runtime looks at the network every
+// 10 ms only, so a test on the network would wait for seconds.
+func Parallel(t *testing.T) {
+	if !detector {
+		t.Parallel()
+	}
 }

@@ -6,11 +6,9 @@
 //	// What lockpool promises holds on this service.
 //	func TestBehavior(t *testing.T) {
 //		server := startServer(t)
-//		connector, err := postgres.NewConnector(postgres.Config{Address: server.Address})
-//		require.NoError(t, err)
 //		behavior.Run(t, behavior.Options{
 //			Open: func(t testing.TB, opts ...lockpool.Option) *lockpool.Pool {
-//				p, err := lockpool.OpenConnector(connector, opts...)
+//				p, err := lockpool.Open("postgres", server.Address+"/locks", opts...)
 //				require.NoError(t, err)
 //				return p
 //			},
@@ -20,6 +18,10 @@
 // Each test uses only the public interface of package lockpool. What depends on one engine,
 // such as the names of nodes, what requests cost, or what happens when servers fail, is not
 // tested here.
+//
+// The tests run beside each other, and each fails after 20 s. A service that is slow on this
+// machine, such as one that is itself compiled with the race detector, may need go test
+// -parallel 1.
 package behavior
 
 import (
@@ -47,8 +49,8 @@ type Options struct {
 	// is nil, what happens then is not tested.
 	Expire func(t testing.TB, session string)
 
-	// Lacks are the optional interfaces of package driver that the driver has not, such as
-	// Limiter, and why. The tests that need one of them are skipped, and say so.
+	// Lacks are the optional interfaces of package driver that the driver has not, by their
+	// names, such as "Limiter", and why. The tests that need one of them are skipped, and say so.
 	Lacks map[string]string
 }
 
@@ -74,7 +76,7 @@ func Run(t *testing.T, options Options) {
 // not set.
 func RunInBubbles(t *testing.T, lacks map[string]string, start func(t *testing.T) Options) {
 	runAll(t, lacks, func(t *testing.T, c test) {
-		t.Parallel()
+		bubble.Parallel(t)
 		synctest.Test(t, func(t *testing.T) { // fails if goroutines are left
 			t.Cleanup(bubble.Enter())
 			c.run(newBench(t, start(t), true))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/internal/clock"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -69,6 +70,8 @@ func NewOn(t testing.TB, s Server) *Bench {
 	b := &Bench{Server: s}
 	if inBubble() {
 		b.dial = s.(*zktest.Server).Dial
+	} else {
+		require.False(t, bubble.Running(), "a bubble runs beside a test on the network: see bubble.Parallel")
 	}
 	b.TB = t
 	b.Admin = b.Dial()

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -71,9 +72,9 @@ func Once(t *testing.T) {
 }
 
 // Bubble runs a test for which all servers are embedded in a bubble of testing/synctest,
-// where time passes when all goroutines wait, beside other tests.
+// where time passes when all goroutines wait, beside other tests ([bubble.Parallel]).
 func Bubble(t *testing.T, test func(*testing.T)) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, test)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -21,7 +22,7 @@ const (
 // inEnsemble runs a test on an ensemble of n members, of which the last one leads, in
 // virtual time.
 func inEnsemble(t *testing.T, n int, test func(t *testing.T, e ensemble)) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		e := ensemble{t, zktest.StartBubble(t, zktest.Members(n), zktest.TickTime(memberTick))}
 		require.Equal(t, n, e.Leader())

@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/internal/bubble"
 )
 
 func memoryPair() (client, server *memoryConn) {
@@ -148,7 +150,7 @@ func TestProxyInABubble(t *testing.T) {
 
 // A fault of one host's connections leaves those of another alone.
 func TestFaultsOfAHost(t *testing.T) {
-	t.Parallel()
+	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := StartBubble(t)
 		ends := server.TrackSessions()

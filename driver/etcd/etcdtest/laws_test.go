@@ -34,14 +34,8 @@ func connector(t testing.TB, endpoints []string) *etcd.Connector {
 }
 
 func TestLaws(t *testing.T) {
-	t.Run("another process", func(t *testing.T) {
-		endpoints := StartProcess(t, 1) // goroutines are counted
-		drivertest.Run(t, connector(t, endpoints), drivertest.Options{Timeout: ttl})
-	})
-	t.Run("faults", func(t *testing.T) {
-		c := Start(t, 1)
-		drivertest.Run(t, connector(t, c.Endpoints()), c.options(t))
-	})
+	c := Start(t, 1)
+	drivertest.Run(t, connector(t, c.Endpoints()), c.options(t))
 }
 
 // options returns the faults that a cluster can cause.

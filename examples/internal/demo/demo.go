@@ -22,13 +22,18 @@ func ZooKeeperFlag() *string {
 	address := new(string)
 	flag.Func("zookeeper", "`HOST:PORT` of a running server", func(value string) error {
 		*address = value
-		if strings.ContainsAny(value, "/?") {
-			return errors.New("not of the form HOST:PORT")
-		}
-		_, err := zookeeper.ParseDSN(value)
-		return err
+		return CheckZooKeeper(value)
 	})
 	return address
+}
+
+// CheckZooKeeper returns an error if address is not that of a server.
+func CheckZooKeeper(address string) error {
+	if strings.ContainsAny(address, "/?") {
+		return errors.New("not of the form HOST:PORT")
+	}
+	_, err := zookeeper.ParseDSN(address)
+	return err
 }
 
 // ParseFlags parses the command line. If that is invalid, it prints the usage and

@@ -76,6 +76,37 @@ func (g *Group) Start(args []string, names ...string) error {
 	return nil
 }
 
+// StartHere starts workers that are goroutines of this process, and call work. It must be
+// called once, instead of Start. When the context of the group ends, their input is closed.
+func (g *Group) StartHere(work func(*Worker), names ...string) error {
+	var all sync.WaitGroup
+	for _, name := range names {
+		in, out, err := os.Pipe()
+		if err != nil {
+			return fmt.Errorf("starting %s: %w", name, err)
+		}
+		g.inputs[name] = out
+		stop := context.AfterFunc(g.ctx, func() { _ = out.Close() })
+		w := &Worker{Name: name, input: json.NewDecoder(in), output: json.NewEncoder(g.pipe)}
+		all.Add(1)
+		g.running.Go(func() { // ends with the input
+			defer all.Done()
+			defer in.Close()
+			defer out.Close()
+			defer stop()
+			work(w)
+			if !g.finished.Load() {
+				g.end(fmt.Errorf("%s has ended", name))
+			}
+		})
+	}
+	g.running.Go(func() { // ends with the workers
+		all.Wait()
+		_ = g.pipe.Close() // Receive returns io.EOF
+	})
+	return nil
+}
+
 func (g *Group) start(name string, args []string) error {
 	exe, err := os.Executable()
 	if err != nil {

@@ -1,11 +1,10 @@
-package main
+package shop
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -13,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
-	_ "github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/examples/internal/process"
 	"github.com/lockpool/lockpool/examples/internal/spans"
 )
@@ -59,7 +57,7 @@ func (s *service) charge(ctx context.Context) error {
 
 // writeInvoice locks the order, because it cannot know whether its caller has.
 // The context carries the holder, so it enters the lock again and does not wait
-// for itself. That sends no request to ZooKeeper and records no span.
+// for itself. That sends no request to the servers and records no span.
 func (s *service) writeInvoice(ctx context.Context) error {
 	begin := time.Now()
 	return s.pool.Do(ctx, order, func(ctx context.Context) error {
@@ -120,14 +118,14 @@ func (s *service) work(ctx context.Context, what string, duration time.Duration)
 }
 
 // runWorker is the service that runs in this process.
-func runWorker(worker *process.Worker, address string) {
-	if err := serve(reporter{worker}, address); err != nil {
+func runWorker(worker *process.Worker, driver, dsn string) {
+	if err := serve(reporter{worker}, driver, dsn); err != nil {
 		worker.Send(report{Failure: err.Error()})
 	}
 }
 
 // serve does the jobs that the service receives, until there are no more.
-func serve(reporter reporter, address string) error {
+func serve(reporter reporter, driver, dsn string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	received := make(chan string, 10) // room for all jobs: the end of input is noticed during a job
@@ -143,11 +141,10 @@ func serve(reporter reporter, address string) error {
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(reporter))
 	defer tracers.Shutdown(context.Background())
 
-	// Each run of the quickstart has locks of its own, below a path with the
-	// process ID of the program that started this one.
-	pool, err := lockpool.Open("zookeeper",
-		fmt.Sprintf("%s/quickstart-%d?session_timeout=10s", address, os.Getppid()),
-		lockpool.WithTracerProvider(tracers))
+	// The connect string says where the servers are, and that each run of the quickstart
+	// has locks of its own. On ZooKeeper it is
+	// HOST:PORT/quickstart-PID?session_timeout=10s.
+	pool, err := lockpool.Open(driver, dsn, lockpool.WithTracerProvider(tracers))
 	if err != nil {
 		return err
 	}
