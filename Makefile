@@ -1,13 +1,14 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test test-root test-faults test-root-real test-driver test-driver-real test-etcd differential torture simulate bugs fuzz vet tidy release-check bench deps help
+.PHONY: test test-root test-faults test-root-real test-driver test-driver-real test-etcd differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
 
 DURATION ?= 10m
 SEED ?= 1
+DRIVER ?= zookeeper
 YEARS ?= 0.001
 
 # The root package, and the driver, measure how long something takes, so nothing that keeps
@@ -36,11 +37,11 @@ test-root-real:
 test-driver:
 	$(go_test) ./driver/zookeeper
 
-test-etcd: ## the tests of driver/etcd, on servers in their process, and its vet and staticcheck; 5 minutes, most of them to compile etcd
+test-etcd: deps ## the tests of driver/etcd, on the newest etcd and on the one that is installed, and its vet and staticcheck; 5 minutes, most of them to compile etcd
 	GORACE=atexit_sleep_ms=10 GOGC=400 go -C driver/etcd test -race -timeout 15m ./... ./etcdtest/...
 	go -C driver/etcd vet ./... ./etcdtest/...
 	GOWORK=off go -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
-	cd driver/etcd && ../../bin/staticcheck . ./etcdtest
+	cd driver/etcd && ../../bin/staticcheck . ./etcdtest/...
 
 test-driver-real:
 	$(go_test) -parallel 4 ./driver/zookeeper -server real
@@ -49,8 +50,14 @@ test-driver-real:
 differential: deps ## DURATION of random programs, which must get the same replies from both kinds of servers
 	go test -timeout 0 -run TestDifferential ./testing/zktest -differential $(DURATION)
 
-torture: deps ## DURATION of random faults, from SEED, on a real ensemble: locks must stay exclusive
+torture: deps ## DURATION of random faults, from SEED, on three real servers of DRIVER (zookeeper or etcd): locks must stay exclusive
+	@$(MAKE) --no-print-directory torture-$(DRIVER)
+
+torture-zookeeper:
 	go run $(as_root) ./testing/torture -duration $(DURATION) -seed $(SEED)
+
+torture-etcd:
+	go -C driver/etcd run ./etcdtest/torture -duration $(DURATION) -seed $(SEED)
 
 simulate: ## YEARS of virtual time, from SEED, of random faults on embedded ensembles: locks must keep their guarantees
 	go run ./testing/simulate -years $(YEARS) -seed $(SEED) $(if $(STATE),-state $(STATE))

@@ -35,9 +35,9 @@
 //     its session (Interrupted, or Missing for a node of its own; never Deleted), and for
 //     nothing else but a connection that broke (Interrupted). A change that cannot be
 //     reported is found in bounded time (Unnoticed).
-//   - Events: if a watch is seen to have fired, and another of the session, set before, has
-//     not, then the other's node existed when the first one's changed. A driver whose service
-//     does not order events reads the other nodes before it fires Deleted.
+//   - Events: if a watch is seen to have fired with Deleted, and another of the session, set
+//     before, has not fired, then the other's node existed when the first one's was removed. A
+//     driver whose service does not order events reads the other nodes before it fires Deleted.
 //   - Deleted: of another session's node it says that the node was removed, not changed. Of
 //     a node of the watch's own session it says, too, that the session has removed it and was
 //     alive at that moment; otherwise the event is Missing.

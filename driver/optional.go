@@ -34,7 +34,8 @@ type Limiter interface {
 	// use under the name.
 	Limit(ctx context.Context, name string, given int) (limit int, watch *Watch, err error)
 
-	// SetLimit sets the limit of a semaphore. It stays set until its node is removed.
+	// SetLimit sets the limit of a semaphore, which is 0 or more: nobody is granted permits
+	// of one whose limit is 0. It stays set until its node is removed.
 	SetLimit(ctx context.Context, name string, limit int) error
 }
 

@@ -126,7 +126,7 @@ func calls(s driver.Session) []call {
 // unchanged requires that no call has done anything to the things.
 func (r *run) unchanged(s driver.Session, on things) {
 	r.Helper()
-	require.Equal(r, []driver.Node{on.own.Node, on.other.Node}, r.list(s, on.queue))
+	r.sameNodes([]driver.Node{on.own.Node, on.other.Node}, r.list(s, on.queue))
 	require.False(r, r.watchOne(s, on.other).Revoked)
 	r.waits(r.watchOne(s, on.other), "the node has not changed")
 	if l, ok := s.(driver.PlainLocker); ok {
@@ -146,12 +146,12 @@ func (r *run) unchanged(s driver.Session, on things) {
 	}
 }
 
-// expect returns an error unless err is one of the targets.
-func expect(err error, targets ...error) error {
+// expect returns an error unless err, which a call has returned, is one of the targets.
+func expect(call string, err error, targets ...error) error {
 	for _, target := range targets {
 		if errors.Is(err, target) {
 			return nil
 		}
 	}
-	return fmt.Errorf("not %w, but %v", targets[0], err)
+	return fmt.Errorf("the error of %s is %v, not %v", call, err, targets[0])
 }

@@ -209,6 +209,25 @@ func (r *run) watchOne(s driver.Session, n driver.Located) *driver.Watch {
 	return r.watch(s, n)[0]
 }
 
+// sameNodes requires that two lists have the same nodes in the same order.
+func (r *run) sameNodes(want, got []driver.Node, why ...string) {
+	r.Helper()
+	if !slices.Equal(want, got) {
+		require.Fail(r, "other nodes", "want %v\ngot  %v\nin detail: want %+v, got %+v\n%s",
+			want, got, describe(want), describe(got), strings.Join(why, ""))
+		r.FailNow()
+	}
+}
+
+// describe returns all that nodes have, not only their names.
+func describe(nodes []driver.Node) (all []string) {
+	type plain driver.Node
+	for _, n := range nodes {
+		all = append(all, fmt.Sprintf("%+v", plain(n)))
+	}
+	return all
+}
+
 // fires waits until a watch fires, and requires that it does with one of the events.
 func (r *run) fires(w *driver.Watch, why string, events ...driver.Event) {
 	r.Helper()

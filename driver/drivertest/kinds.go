@@ -133,6 +133,8 @@ func kindsInTurn(r *run) {
 			require.NoError(r, err, first.kind)
 			_, err = second.take(r, other, name)
 			require.ErrorIs(r, err, driver.ErrKind, "a %s where there is a %s", second.kind, first.kind)
+			_, err = second.take(r, other, name)
+			require.ErrorIs(r, err, driver.ErrKind, "again, because nothing is left of what was refused")
 			if l, ok := other.(driver.Limiter); ok && first.kind != "semaphore" {
 				require.ErrorIs(r, l.SetLimit(r.ctx, name, 1), driver.ErrKind, "a limit where there is a %s", first.kind)
 			}

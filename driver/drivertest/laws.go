@@ -49,7 +49,9 @@ var laws = []law{
 	}},
 	{"Events", []part{
 		{"in order", eventsInOrder,
-			"If a watch has fired, so have those of the session that were set before and whose nodes were removed earlier."},
+			"If a watch has fired with Deleted, so have those of the session that were set before and whose nodes were removed earlier."},
+		{"in order after an outage", eventsAfterOutage,
+			"The same if the service reports many changes at once."},
 	}},
 	{"Deleted", []part{
 		{"nodes of others", deletedOthers,
@@ -143,7 +145,7 @@ var laws = []law{
 	}},
 	{"Limiter", []part{
 		{"limits", limits,
-			"Limit returns the smaller of the limit that is set and the one given (0 for none), with a watch if one is set, and ErrLimit if there is neither."},
+			"Limit returns the smaller of the limit that is set and the one given (0 for none), with a watch if one is set, and ErrLimit if there is neither. The limit that is set may be 0."},
 		{"watch", limitWatch,
 			"The watches of a limit, from Limit and from Watch, fire with Changed when it is set to another number. If none is set, that of Watch has fired with Missing."},
 		{"permits", limitPermits,

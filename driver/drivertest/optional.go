@@ -90,7 +90,7 @@ func limits(r *run) {
 	require.NoError(r, err)
 	require.Equal(r, 3, limit)
 	require.Nil(r, w)
-	for _, set := range []int{5, 2} {
+	for _, set := range []int{5, 2, 0} {
 		require.NoError(r, o.SetLimit(r.ctx, name, set))
 		require.NoError(r, s.Ping(r.ctx))
 		for given, want := range map[int]int{0: set, 3: min(3, set), 100: set} {
@@ -131,7 +131,7 @@ func limitPermits(r *run) {
 		require.Equal(r, 10*permits, n.Limit)
 		want = append(want, n.Node)
 	}
-	require.Equal(r, want, r.list(other, queue))
+	r.sameNodes(want, r.list(other, queue))
 }
 
 func downgradeInPlace(r *run) {
@@ -150,7 +150,7 @@ func downgradeInPlace(r *run) {
 		require.Equal(r, driver.Shared, read.Kind)
 		require.Equal(r, old.Seq, read.Seq, "it keeps its place")
 		require.NotEqual(r, old.Name, read.Name)
-		require.Equal(r, []driver.Node{read, next.Node}, r.list(other, queue))
+		r.sameNodes([]driver.Node{read, next.Node}, r.list(other, queue))
 		r.fires(r.watchOne(other, old), "the node was replaced before", driver.Missing)
 		r.waits(beside, "it is the watch of another node")
 		w := r.watchOne(other, driver.Located{Queue: queue, Node: read})
@@ -182,7 +182,7 @@ func downgradeLosesReply(r *run) {
 	r.LoseReply(s)
 	read, err := d.Downgrade(queue, node.Node, nil)
 	require.NoError(r, err)
-	require.Equal(r, []driver.Node{read}, r.list(other, queue))
+	r.sameNodes([]driver.Node{read}, r.list(other, queue))
 }
 
 func inspectContenders(r *run) {
@@ -202,7 +202,7 @@ func inspectContenders(r *run) {
 	}
 	found, _, err = i.Inspect(r.ctx, queue, func(n driver.Node) bool { return n == nodes[1].Node })
 	require.NoError(r, err)
-	require.Equal(r, nodesOf(nodes), []driver.Node{found[0].Node, found[1].Node, found[2].Node})
+	r.sameNodes(nodesOf(nodes), []driver.Node{found[0].Node, found[1].Node, found[2].Node})
 	require.Equal(r, driver.Contender{Node: nodes[0].Node}, found[0], "it was not wanted")
 	require.Equal(r, data, string(found[1].Data))
 	if _, ok := s.(driver.PlainLocker); ok {
@@ -311,7 +311,7 @@ func followHead(r *run) {
 	r.firedOf(all)
 	r.notFired(s, one)
 	two := r.follow(s, queue, 2, true)
-	require.Equal(r, []driver.Node{first.Node, second.Node}, []driver.Node{two.Contenders[0].Node, two.Contenders[1].Node})
+	r.sameNodes([]driver.Node{first.Node, second.Node}, []driver.Node{two.Contenders[0].Node, two.Contenders[1].Node})
 	r.leave(other, second)
 	r.firedOf(two)
 	r.notFired(s, one)
@@ -357,7 +357,7 @@ func breakNodes(r *run) {
 	require.NoError(r, b.Break(r.ctx, queue, node.Node))
 	r.fires(own, "another has removed the node", notDeleted...)
 	r.fires(its, "the node was removed", gone...)
-	require.Equal(r, []driver.Node{next.Node}, r.list(s, queue))
+	r.sameNodes([]driver.Node{next.Node}, r.list(s, queue))
 	require.ErrorIs(r, b.Break(r.ctx, queue, node.Node), driver.ErrRemoved)
 	require.NoError(r, s.Err(), "its session lives")
 	if _, ok := s.(driver.PlainLocker); ok {
@@ -381,7 +381,7 @@ func revokeAsks(r *run) {
 	require.Equal(r, own.Created, r.watchOne(s, node).Created)
 	require.False(r, r.watchOne(s, next).Revoked)
 	r.waits(beside, "it is the watch of another node")
-	require.Equal(r, []driver.Node{node.Node, next.Node}, r.list(other, queue), "it is only asked")
+	r.sameNodes([]driver.Node{node.Node, next.Node}, r.list(other, queue), "it is only asked")
 	r.leave(s, node)
 	require.ErrorIs(r, v.Revoke(r.ctx, queue, node.Node), driver.ErrRemoved)
 	if _, ok := s.(driver.PlainLocker); ok {
@@ -405,7 +405,7 @@ func refused(r *run) {
 	err := s.Leave(r.ctx, queue, node.Node)
 	require.True(r, errors.Is(err, driver.ErrNoPermission) && !errors.Is(err, driver.ErrRemoved), "%v", err)
 	require.True(r, isClosed(f.Unremovable()))
-	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue))
+	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue))
 	allow()
 	require.NoError(r, s.Close(r.ctx))
 	r.until("the node goes with the session", func() bool { return len(r.list(other, queue)) == 0 })

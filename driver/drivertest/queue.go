@@ -21,8 +21,8 @@ func joinAsRequested(r *run) {
 		if kind == driver.Shared || joined.Node.Kind != driver.Convertible { // which is exclusive, too
 			require.Equal(r, kind, joined.Node.Kind)
 		}
-		require.Equal(r, []driver.Node{joined.Node}, joined.Queue, "the queue was empty")
-		require.Equal(r, []driver.Node{joined.Node}, r.list(other, queue), "a node is the same for every session")
+		r.sameNodes([]driver.Node{joined.Node}, joined.Queue, "the queue was empty")
+		r.sameNodes([]driver.Node{joined.Node}, r.list(other, queue), "a node is the same for every session")
 		given[0] = 'X'
 		stored, err := other.Data(r.ctx, queue, joined.Node)
 		require.NoError(r, err)
@@ -33,7 +33,7 @@ func joinAsRequested(r *run) {
 	guard := r.joinAs(s, queue, driver.Request{Kind: driver.Guard})
 	require.Equal(r, driver.Exclusive, guard.Kind, "the node of a guard")
 	waits := driver.Waits + "/" + r.name()
-	require.Equal(r, []driver.Node{r.join(s, waits).Node}, r.list(other, waits))
+	r.sameNodes([]driver.Node{r.join(s, waits).Node}, r.list(other, waits))
 }
 
 func joinTogether(r *run) {
@@ -70,7 +70,7 @@ func joinLosesReplies(r *run) {
 		r.LoseReply(s)
 		joined, err := s.Join(r.ctx, queue, driver.Request{Kind: driver.Exclusive})
 		if err == nil {
-			require.Equal(r, []driver.Node{joined.Node}, r.list(other, queue))
+			r.sameNodes([]driver.Node{joined.Node}, r.list(other, queue))
 			r.leave(s, driver.Located{Queue: queue, Node: joined.Node})
 		}
 		require.NoError(r, s.Err())
@@ -95,7 +95,7 @@ func joinAbandoned(r *run) {
 		ctx, cancel := r.shortly()
 		defer cancel()
 		_, err := s.Join(ctx, queue, driver.Request{Kind: driver.Exclusive})
-		return expect(err, context.DeadlineExceeded)
+		return expect("Join while Options.Pause has stopped the session", err, context.DeadlineExceeded)
 	})
 	resume()
 	other := r.connect()
@@ -110,8 +110,8 @@ func orderOfJoins(r *run) {
 		nodes = append(nodes, r.join(sessions[i%3], queue))
 		listed, err := sessions[i%3].List(r.ctx, queue)
 		require.NoError(r, err)
-		require.Equal(r, nodesOf(nodes), listed, "a session knows of its own node, and those before it")
-		require.Equal(r, nodesOf(nodes), r.list(sessions[(i+1)%3], queue))
+		r.sameNodes(nodesOf(nodes), listed, "a session knows of its own node, and those before it")
+		r.sameNodes(nodesOf(nodes), r.list(sessions[(i+1)%3], queue))
 		if i > 0 {
 			require.Greater(r, nodes[i].Seq, nodes[i-1].Seq)
 		}
@@ -121,7 +121,7 @@ func orderOfJoins(r *run) {
 	}
 	left := slices.Concat(nodes[1:4], nodes[5:11])
 	last := r.join(sessions[0], queue)
-	require.Equal(r, nodesOf(append(left, last)), r.list(sessions[1], queue))
+	r.sameNodes(nodesOf(append(left, last)), r.list(sessions[1], queue))
 }
 
 // orderTogether has several sessions join and leave, and checks each listing: it contains,
@@ -210,14 +210,14 @@ func orderBehind(r *run) {
 		require.NoError(r, err)
 		all, known = append(all, joined.Node), joined.Node
 		if joined.Queue != nil {
-			require.Equal(r, all, joined.Queue)
+			r.sameNodes(all, joined.Queue, "Joined.Queue")
 			continue
 		}
 		require.NotEmpty(r, joined.Behind, "neither the queue nor a run of nodes")
 		run := append(slices.Clone(joined.Behind), joined.Node)
 		require.Equal(r, all[max(0, len(all)-len(run)):], run, "somebody else has joined in between")
 	}
-	require.Equal(r, all, r.list(other, queue))
+	r.sameNodes(all, r.list(other, queue))
 }
 
 func orderSlices(r *run) {
@@ -237,8 +237,8 @@ func orderSlices(r *run) {
 	r.leave(s, all[2])
 	r.join(other, queue)
 	r.list(s, queue)
-	require.Equal(r, before, listed, "a slice has changed")
-	require.Equal(r, queued, joined.Queue, "a slice has changed")
+	r.sameNodes(before, listed, "a slice has changed")
+	r.sameNodes(queued, joined.Queue, "a slice has changed")
 }
 
 func leaveGone(r *run) {
@@ -303,7 +303,7 @@ func leaveRemoved(r *run) {
 	node, stays := r.join(s, queue), r.join(s, queue)
 	r.remove(other, node)
 	require.ErrorIs(r, s.Leave(r.ctx, queue, node.Node), driver.ErrRemoved)
-	require.Equal(r, []driver.Node{stays.Node}, r.list(s, queue))
+	r.sameNodes([]driver.Node{stays.Node}, r.list(s, queue))
 }
 
 // remove removes a node of a session by other means than that session's.

@@ -47,10 +47,10 @@ func recordFinish(r *run) {
 	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, again), driver.ErrRemoved, "the node is gone")
 	node = r.join(s, queue)
 	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, again), driver.ErrRecorded)
-	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue), "it failed, so the node is there")
+	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "it failed, so the node is there")
 	again.Key = "kept"
 	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, true, again))
-	require.Equal(r, []driver.Node{node.Node}, r.list(other, queue), "the node is kept")
+	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "the node is kept")
 	r.leave(s, node)
 	again.Key = "gone"
 	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, true, again), driver.ErrRemoved)

@@ -33,7 +33,7 @@ func leaseServed(r *run) {
 	require.GreaterOrEqual(r, least, r.Timeout*2/5, "much less than half of the session timeout")
 	require.NoError(r, s.Alive(r.ctx))
 	require.NoError(r, s.Err())
-	require.Equal(r, []driver.Node{node.Node}, r.list(s, queue))
+	r.sameNodes([]driver.Node{node.Node}, r.list(s, queue))
 }
 
 // leaseEnds has a session without answers beside another one, which sees its nodes go.
@@ -106,7 +106,7 @@ func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 	require.NoError(r, s.Alive(r.ctx))
 	require.Positive(r, s.Lease())
 	require.False(r, isClosed(s.Done()))
-	require.NotEqual(r, s.Info().ID, other.Info().ID)
+	require.NotEqual(r, s.Info().ID, other.Info().ID, "two sessions have the same Info.ID")
 	on := r.newThings(s, other)
 	watches := r.watch(s, on.own, on.other)
 	if l, ok := s.(driver.Limiter); ok {
@@ -125,13 +125,13 @@ func (r *run) endSession(end func(s driver.Session)) (ended driver.Session) {
 	r.ended(s, on, watches)
 	r.until("its nodes are gone", func() bool { return len(r.list(other, on.queue)) == 1 })
 	again := r.connect()
-	require.NotEqual(r, s.Info().ID, again.Info().ID)
+	require.NotEqual(r, s.Info().ID, again.Info().ID, "two sessions have the same Info.ID")
 	require.NoError(r, s.Close(r.ctx), "it may be called when the session is over")
 	on.own = r.join(again, on.queue)
 	for _, call := range calls(s) {
 		require.ErrorIs(r, call.do(r.ctx, s, on), driver.ErrSessionLost, call.name)
 	}
-	require.Equal(r, []driver.Node{on.other.Node, on.own.Node}, r.list(other, on.queue))
+	r.sameNodes([]driver.Node{on.other.Node, on.own.Node}, r.list(other, on.queue))
 	on.own, on.other = on.other, on.own
 	r.unchanged(other, on)
 	return s
@@ -213,8 +213,8 @@ func expectNoAnswer(c call, err error) error {
 	if c.name == "Watch" && err == nil { // of nodes that are watched already
 		return nil
 	}
-	if err := expect(err, context.DeadlineExceeded, driver.ErrUndecided); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
+	if err := expect(c.name+" while Options.Pause has stopped the session", err, context.DeadlineExceeded, driver.ErrUndecided); err != nil {
+		return err
 	}
 	for _, answer := range []error{driver.ErrSessionLost, driver.ErrRemoved, driver.ErrKind, driver.ErrRecorded} {
 		if errors.Is(err, answer) {
@@ -337,7 +337,7 @@ func closeDuringCalls(r *run) {
 	require.NoError(r, s.Close(r.ctx))
 	calling.Wait()
 	r.noneSince(before)
-	require.Equal(r, []driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
+	r.sameNodes([]driver.Node{on.other.Node}, r.list(other, on.queue), "nodes are left")
 }
 
 func closeDuringOutage(r *run) {

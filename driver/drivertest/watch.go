@@ -1,8 +1,10 @@
 package drivertest
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -145,25 +147,65 @@ func eventsInOrder(r *run) {
 			}
 			return nil
 		}
-		for watches := all[i]; ; {
-			unfired := slices.DeleteFunc(slices.Clone(watches), func(w *driver.Watch) bool { return w.Fired() != 0 })
+		for {
+			unfired := slices.DeleteFunc(slices.Clone(all[i]), func(w *driver.Watch) bool { return w.Fired() != 0 })
 			if len(unfired) == 0 {
 				return nil
 			}
 			if err := r.first(unfired); err != nil {
 				return err
 			}
-			last := n - 1 // that has fired
-			for watches[last].Fired() == 0 {
-				last--
-			}
-			for before := range last {
-				if watches[before].Fired() == 0 {
-					return fmt.Errorf("node %d was removed before node %d, and its watch fires later", before, last)
-				}
+			if err := firedInOrder(all[i]); err != nil {
+				return err
 			}
 		}
 	})
+}
+
+// firedInOrder returns an error if a watch has told of a removal before one of the earlier ones
+// has fired. Those that are interrupted, as all are when the session ends, tell nothing.
+func firedInOrder(watches []*driver.Watch) error {
+	last := len(watches) - 1 // that has told of a removal
+	for last >= 0 && watches[last].Fired() != driver.Deleted {
+		last--
+	}
+	for before := range max(last, 0) {
+		if watches[before].Fired() == 0 {
+			return fmt.Errorf("node %d was removed before node %d, and its watch fires later", before, last)
+		}
+	}
+	return nil
+}
+
+// eventsAfterOutage has the session hear of many removals at once, and looks all the time.
+func eventsAfterOutage(r *run) {
+	r.need("Pause", r.Pause != nil)
+	if r.bubble {
+		r.Skip("not proved: to look all the time stops the clock of a bubble")
+	}
+	s, owner := r.connect(), r.connect()
+	for range 5 {
+		queue := r.name()
+		var nodes []driver.Located
+		for range 30 {
+			nodes = append(nodes, r.join(owner, queue))
+		}
+		watches := r.watch(s, nodes...)
+		resume := r.pause(s)
+		ctx, cancel := context.WithTimeout(r.ctx, r.Timeout/4) // less than a session lives in silence
+		defer cancel()
+		for _, node := range nodes {
+			if err := owner.Leave(ctx, queue, node.Node); err != nil {
+				r.Skipf("not proved: Options.Pause has stopped the other session as well, or it is too slow: %v", err)
+			}
+		}
+		resume()
+		for begun := time.Now(); watches[len(watches)-1].Fired() == 0; {
+			require.NoError(r, firedInOrder(watches))
+			require.NoError(r, r.ctx.Err(), "no watch of the last node has fired in %v", time.Since(begun).Round(time.Second))
+		}
+		require.NoError(r, firedInOrder(watches))
+	}
 }
 
 func deletedOthers(r *run) {

@@ -5,19 +5,22 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
 // Config says how to connect to etcd.
 type Config struct {
-	// Endpoints are the clients' addresses of members, as host:port. They are tried in
-	// random order.
+	// Endpoints are the addresses of members for clients, as host:port, or as host if the
+	// port is 2379. They are tried in random order.
 	Endpoints []string
 
 	// Prefix is put before the names of all keys, with a slash after it. The default is
@@ -40,6 +43,7 @@ type Config struct {
 }
 
 const (
+	defaultPort   = "2379"
 	defaultPrefix = "lockpool"
 	defaultTTL    = 15 * time.Second
 	minTTL        = 2 * time.Second
@@ -54,8 +58,8 @@ func (c Config) String() string {
 // GoString hides the password.
 func (c Config) GoString() string { return c.String() }
 
-// ParseDSN parses a connect string: host1:2379,host2:2379/prefix?ttl=15s. The prefix and
-// the parameter may be missing. Credentials and TLS need a Config.
+// ParseDSN parses a connect string: host1:2379,host2:2379/prefix?ttl=15s. The ports, the
+// prefix and the parameter may be missing. Credentials and TLS need a Config.
 func ParseDSN(dsn string) (Config, error) {
 	rest, query, _ := strings.Cut(dsn, "?")
 	if strings.Contains(rest, "@") {
@@ -75,10 +79,11 @@ func ParseDSN(dsn string) (Config, error) {
 	if err != nil {
 		return Config{}, errors.New("etcd: the parameters after ? cannot be parsed")
 	}
-	for name, v := range values {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		v := values[name]
 		switch {
 		case name != "ttl":
-			return Config{}, fmt.Errorf("etcd: unknown parameter %q; there is only ttl", name)
+			return Config{}, fmt.Errorf("etcd: unknown parameter %q; there is only ttl, and all else needs a Config", name)
 		case len(v) != 1:
 			return Config{}, errors.New("etcd: ttl is given more than once")
 		}
@@ -96,7 +101,7 @@ func errTTL(d time.Duration) error {
 	return fmt.Errorf("etcd: the session timeout %v is not a whole number of seconds from %v to %v", d, minTTL, maxTTL)
 }
 
-// check completes and checks the configuration.
+// check checks the configuration, and completes it.
 func (c *Config) check() error {
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
@@ -112,11 +117,17 @@ func (c *Config) check() error {
 	case (c.Username == "") != (c.Password == ""):
 		return errors.New("etcd: a user needs both a name and a password")
 	}
-	for _, e := range c.Endpoints {
+	c.Endpoints = slices.Clone(c.Endpoints)
+	for i, e := range c.Endpoints {
 		host, port, err := net.SplitHostPort(e)
-		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
-			return fmt.Errorf("etcd: the endpoint %q is not host:port", e)
+		if err != nil {
+			host, port, err = net.SplitHostPort(e + ":" + defaultPort)
 		}
+		n, bad := strconv.ParseUint(port, 10, 16)
+		if err != nil || host == "" || strings.ContainsFunc(host, unicode.IsSpace) || bad != nil || n == 0 {
+			return fmt.Errorf("etcd: the endpoint %q is not host or host:port", e)
+		}
+		c.Endpoints[i] = net.JoinHostPort(host, port)
 	}
 	if err := driver.CheckName(c.Prefix + "/lock"); err != nil {
 		return fmt.Errorf("etcd: the prefix %q is not possible: %w", c.Prefix, err)
@@ -148,7 +159,6 @@ func NewConnector(cfg Config) (*Connector, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	cfg.Endpoints = append([]string(nil), cfg.Endpoints...)
 	return &Connector{func() Config { return cfg }, cfg.Prefix + "/"}, nil
 }
 

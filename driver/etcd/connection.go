@@ -1,8 +1,8 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -11,11 +11,10 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/lockpool/lockpool/driver"
 )
 
 // connection is a connection to one member. It never becomes one to another member, nor is
@@ -43,32 +42,36 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	to := &connection{endpoint: endpoint}
 	to.ctx, to.fail = context.WithCancelCause(context.Background())
 	var once sync.Once
+	options := []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		err := errDialed
+		var conn net.Conn
+		once.Do(func() {
+			dial := cfg.Dial
+			if dial == nil {
+				dial = func(ctx context.Context, address string) (net.Conn, error) {
+					return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+				}
+			}
+			if conn, err = dial(ctx, endpoint); err != nil {
+				to.fail(err)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		return link{conn, to}, nil
+	})}
+	if cfg.TLS != nil {
+		options = append(options, grpc.WithTransportCredentials(secured{credentials.NewTLS(cfg.TLS), cfg.TLS.ServerName, to}))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{endpoint}, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password,
 		Context: to.ctx, DialTimeout: within, MaxUnaryRetries: 1, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			err := errDialed
-			var conn net.Conn
-			once.Do(func() {
-				dial := cfg.Dial
-				if dial == nil {
-					dial = func(ctx context.Context, address string) (net.Conn, error) {
-						return (&net.Dialer{}).DialContext(ctx, "tcp", address)
-					}
-				}
-				if conn, err = dial(ctx, endpoint); err != nil {
-					to.fail(err)
-				}
-			})
-			if err != nil {
-				return nil, err
-			}
-			return link{conn, to}, nil
-		})},
+		DialOptions: options,
 	})
 	if err != nil {
-		to.fail(err)
-		return nil, fmt.Errorf("etcd: connecting to %s: %w", endpoint, connectError(errors.Join(err, context.Cause(to.ctx))))
+		to.fail(err) // unless it failed before: that is the reason
+		return nil, c.connectError(endpoint, to.why(err))
 	}
 	to.client = client
 	remote := client.ActiveConnection()
@@ -84,9 +87,19 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	}
 	if err != nil {
 		to.close(err)
-		return nil, fmt.Errorf("etcd: connecting to %s: %w", endpoint, connectError(errors.Join(err, context.Cause(to.ctx))))
+		return nil, c.connectError(endpoint, to.why(err))
 	}
 	return to, nil
+}
+
+// why returns why connecting failed: because of an answer, or because of what has happened
+// to the connection, of which err has only the text.
+func (c *connection) why(err error) error {
+	broke := context.Cause(c.ctx)
+	if isConclusive(err) || broke == nil || errors.Is(broke, net.ErrClosed) { // by us
+		return err
+	}
+	return broke
 }
 
 // close ends the connection and what runs for it.
@@ -110,11 +123,24 @@ func (l link) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// connectError makes an error permanent if another attempt cannot help.
-func connectError(err error) error {
-	var cert *tls.CertificateVerificationError
-	if errors.As(err, &cert) || isPermanent(err) {
-		return fmt.Errorf("%w: %w", driver.ErrPermanent, err)
+// secured are TLS credentials whose errors end the connection: gRPC would turn them into
+// text. If the configuration names the server, that counts, and not the endpoint, which is
+// what etcd's client has gRPC check.
+type secured struct {
+	credentials.TransportCredentials
+	server string
+	of     *connection
+}
+
+func (s secured) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	over, info, err := s.TransportCredentials.ClientHandshake(ctx, cmp.Or(s.server, authority), conn)
+	if err != nil {
+		s.of.fail(err)
+		return nil, nil, err
 	}
-	return err
+	return link{over, s.of}, info, nil // servers may refuse the client's certificate later
+}
+
+func (s secured) Clone() credentials.TransportCredentials {
+	return secured{s.TransportCredentials.Clone(), s.server, s.of}
 }

@@ -1,8 +1,12 @@
 package etcd
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,26 +24,27 @@ func (c conclusion) Unwrap() error { return c.error }
 // errGone is ErrRemoved as a conclusion.
 var errGone = conclusion{driver.ErrRemoved}
 
+// answerOf returns what a server has answered, if it has.
+func answerOf(err error) (code codes.Code, text string) {
+	var etcd rpctypes.EtcdError // as which the client returns those that it knows
+	if errors.As(err, &etcd) {
+		return etcd.Code(), etcd.Error()
+	}
+	var other interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &other) {
+		return other.GRPCStatus().Code(), other.GRPCStatus().Message()
+	}
+	return codes.OK, ""
+}
+
 // is reports whether the error is one of those that servers send.
 func is(err error, which ...error) bool {
-	for err != nil {
-		for _, w := range which {
-			if rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(w) {
-				return true
-			}
-		}
-		err = errors.Unwrap(err)
-	}
-	return false
+	_, text := answerOf(err)
+	return text != "" && slices.ContainsFunc(which, func(w error) bool { return text == rpctypes.ErrorDesc(w) })
 }
 
 func isLeaseGone(err error) bool   { return is(err, rpctypes.ErrGRPCLeaseNotFound) }
 func isLeaseExists(err error) bool { return is(err, rpctypes.ErrGRPCLeaseExist) }
-
-// isPermanent reports whether no session can be opened because of the error.
-func isPermanent(err error) bool {
-	return is(err, rpctypes.ErrGRPCAuthFailed, rpctypes.ErrGRPCPermissionDenied, rpctypes.ErrGRPCUserEmpty, rpctypes.ErrGRPCCorrupt)
-}
 
 // isConclusive reports whether the error is an answer to a request, which has changed
 // nothing. After other errors, it may have been carried out, or may be yet: there was no
@@ -48,16 +53,12 @@ func isConclusive(err error) bool {
 	if is(err, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty) { // the connection has an old token
 		return false
 	}
-	switch s, ok := status.FromError(err); {
-	case errors.As(err, new(conclusion)), is(err, rpctypes.ErrGRPCNoSpace):
+	if errors.As(err, new(conclusion)) || is(err, rpctypes.ErrGRPCNoSpace) {
 		return true
-	case !ok:
-		return false
-	default:
-		switch s.Code() {
-		case codes.NotFound, codes.InvalidArgument, codes.OutOfRange, codes.PermissionDenied, codes.DataLoss, codes.Unimplemented:
-			return true
-		}
+	}
+	switch code, _ := answerOf(err); code {
+	case codes.NotFound, codes.InvalidArgument, codes.OutOfRange, codes.PermissionDenied, codes.DataLoss, codes.Unimplemented:
+		return true
 	}
 	return false
 }
@@ -65,20 +66,40 @@ func isConclusive(err error) bool {
 // needsNewConnection reports whether the error is one that another request on the same
 // connection gets as well.
 func needsNewConnection(err error) bool {
-	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.Unauthenticated || is(err, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty)
+	code, _ := answerOf(err)
+	return code == codes.Unauthenticated || is(err, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty)
 }
 
 // describe returns the error of a call for that of an answer.
-func describe(err error) error {
-	var c conclusion
+func (c *Connector) describe(err error) error {
+	var concluded conclusion
 	switch {
-	case errors.As(err, &c):
-		return c.error
+	case errors.As(err, &concluded):
+		return concluded.error
 	case is(err, rpctypes.ErrGRPCPermissionDenied):
-		return fmt.Errorf("etcd: %w: the user needs the right to read and write all keys below the prefix", driver.ErrNoPermission)
+		return fmt.Errorf("etcd: %w: the user needs the right to read and write all keys below the prefix %s", driver.ErrNoPermission, c.prefix)
 	case is(err, rpctypes.ErrGRPCNoSpace):
 		return fmt.Errorf("etcd: the servers' database is full, and accepts removals only: compact and defragment it, then disarm the alarm: %w", err)
 	}
 	return fmt.Errorf("etcd: %w", err)
+}
+
+// connectError describes an error of connecting to a member. It is permanent if another
+// attempt cannot help.
+func (c *Connector) connectError(endpoint string, err error) error {
+	var alert *net.OpError
+	switch {
+	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.RecordHeaderError)),
+		errors.As(err, &alert) && alert.Op == "remote error":
+		err = fmt.Errorf("%w: TLS: %w (check Config.TLS: RootCAs, ServerName and the client's Certificates, and that the port is one for TLS)", driver.ErrPermanent, err)
+	case is(err, rpctypes.ErrGRPCAuthFailed, rpctypes.ErrGRPCUserEmpty):
+		err = fmt.Errorf("%w: %w: %w (check Config.Username and Config.Password)", driver.ErrPermanent, driver.ErrNoPermission, err)
+	case is(err, rpctypes.ErrGRPCPermissionDenied):
+		return fmt.Errorf("%w: %w", driver.ErrPermanent, c.describe(err))
+	case c.cfg().TLS == nil && errors.Is(err, io.EOF):
+		err = fmt.Errorf("%w (if the servers demand TLS, set Config.TLS)", err)
+	case is(err, rpctypes.ErrGRPCCorrupt):
+		err = fmt.Errorf("%w: %w", driver.ErrPermanent, err)
+	}
+	return fmt.Errorf("etcd: connecting to %s: %w", endpoint, err)
 }

@@ -161,8 +161,8 @@ func (s *Session) Limit(ctx context.Context, name string, given int) (limit int,
 
 func parseLimit(data []byte) (int, error) {
 	n, err := strconv.Atoi(string(bytes.TrimSpace(data)))
-	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%w: %q is set, which is no positive number", driver.ErrLimit, data)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%w: %q is set, which is no number of permits", driver.ErrLimit, data)
 	}
 	return n, nil
 }

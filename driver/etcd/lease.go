@@ -44,9 +44,8 @@ import (
 //   - members are changed one by one, and no backup is restored under a live session;
 //   - a member that has lost its leadership notices that before leases run out by its clock.
 //     A member that is stopped for longer than the TTL while it leads may, when it goes on,
-//     end leases that have been prolonged elsewhere (etcd issue 15247; much less likely
-//     since 3.4.31, 3.5.13 and 3.6). A session that is ended so tells ErrExpired, and
-//     fencing tokens cover it.
+//     end leases that have been prolonged elsewhere (etcd issue 15247; 3.7.3 still does).
+//     Holders are told that their nodes are gone, and fencing tokens cover it.
 type lease struct {
 	mu      sync.Mutex
 	ttl     time.Duration

@@ -37,7 +37,7 @@ func (c *Connector) CheckName(name string) error {
 		return fmt.Errorf("%s is where a plain lock keeps its key", last)
 	case parts[0] == sessions, parts[0] == forgotten:
 		return fmt.Errorf("%s is not for locks", parts[0])
-	case slices.ContainsFunc(parts, c.IsContender):
+	case slices.ContainsFunc(parts, isKey):
 		return errors.New("a part of it could be the key of a contender")
 	}
 	return nil
@@ -48,10 +48,14 @@ func (*Connector) CheckPermits(string, int) error { return nil }
 
 var contenderName = regexp.MustCompile(`^[0-9a-f]{1,16}(?:-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-s|-r|-p([0-9]{1,10})-l([0-9]{1,10}))?)?$`)
 
-// IsContender implements driver.Connector. What is hexadecimal throughout is the key of a
-// Mutex only if it is as long as a lease's number usually is.
+// isKey reports whether a part of a name can be the last one of a contender's key. What is
+// hexadecimal throughout is the key of a Mutex only if it is as long as a lease's number
+// usually is.
+func isKey(part string) bool { return len(part) >= 12 && contenderName.MatchString(part) }
+
+// IsContender implements driver.Connector.
 func (*Connector) IsContender(node string) bool {
-	return len(node) >= 12 && contenderName.MatchString(node) || strings.HasPrefix(node, plainName+"-")
+	return isKey(node) || strings.HasPrefix(node, plainName+"-")
 }
 
 // nodeName returns a new name for a session's node.
@@ -205,15 +209,22 @@ func (c contents) parts() (parts []string) {
 // in use. plain says that the contender is that of a plain lock.
 func (c contents) checkKind(queue string, plain bool) error {
 	_, semaphore := lockOf(queue)
-	isPlain := func(e entry) bool { return e.node.Kind == driver.Plain }
-	own := c.queues[""]
+	plainly, queued := 0, 0
+	for _, e := range c.queues[""] {
+		if e.node.Kind == driver.Plain {
+			plainly++
+		} else {
+			queued++
+		}
+	}
 	switch {
-	case !plain && slices.ContainsFunc(own, isPlain):
+	case plainly > 0 && !plain:
 		return fmt.Errorf("%w: a plain lock is held", driver.ErrKind)
-	case (plain || semaphore) && slices.ContainsFunc(own, func(e entry) bool { return !isPlain(e) }):
-		return fmt.Errorf("%w: a queue", driver.ErrKind)
-	case !semaphore && len(c.queues[driver.Guards])+len(c.queues[driver.Leases]) > 0:
-		return fmt.Errorf("%w: a semaphore", driver.ErrKind)
+	case queued > 0 && (plain || semaphore):
+		return fmt.Errorf("%w: a queue with %d contenders", driver.ErrKind, queued)
+	}
+	if n := len(c.queues[driver.Guards]) + len(c.queues[driver.Leases]); n > 0 && !semaphore {
+		return fmt.Errorf("%w: a semaphore with %d contenders", driver.ErrKind, n)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	}.commit(ctx)
 	switch {
 	case late:
-		s.inBackground(func(ctx context.Context, conn *connection) error {
+		s.undo(ctx, func(ctx context.Context, conn *connection) error {
 			_, err := s.raiseFence(ctx, conn, clientv3.OpDelete(key))
 			return err
 		})
@@ -68,7 +68,7 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	}
 	joined, err := s.joined(ctx, queue, name, got)
 	if err != nil {
-		s.remove(key)
+		s.remove(ctx, key)
 	}
 	return joined, err
 }
@@ -101,9 +101,9 @@ func (s *Session) joined(ctx context.Context, queue, name string, got []*answer)
 	return driver.Joined{Node: nodes[i], Queue: nodes}, nil
 }
 
-// remove removes a key of the session in the background.
-func (s *Session) remove(key string) {
-	s.inBackground(func(ctx context.Context, conn *connection) error {
+// remove removes a key of the session, in the background if the context ends.
+func (s *Session) remove(ctx context.Context, key string) {
+	s.undo(ctx, func(ctx context.Context, conn *connection) error {
 		_, err := conn.kv.Delete(ctx, key)
 		return err
 	})
@@ -191,6 +191,7 @@ func (s *Session) leave(queue string, node driver.Node) error {
 		return nil
 	})
 	s.own.left(s, watchedNode{queue, node}, byUs)
+	s.noteRefusal(err)
 	if err == nil && gone && !maybe {
 		return driver.ErrRemoved
 	}
@@ -316,10 +317,10 @@ func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node
 	}.commit(ctx)
 	switch {
 	case late:
-		s.inBackground(func(ctx context.Context, conn *connection) error {
+		s.undo(ctx, func(ctx context.Context, conn *connection) error {
 			got, err := s.raiseFence(ctx, conn, clientv3.OpGet(key))
 			if err == nil && ours(only(got[0].kvs)) {
-				s.removePlain(key, got[0].kvs[0].CreateRevision)
+				err = deletePlain(ctx, conn, key, got[0].kvs[0].CreateRevision)
 			}
 			return err
 		})
@@ -334,20 +335,23 @@ func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node
 		found = got[1].kvs[0]
 		c = s.parse(name, got[2].kvs)
 	} else if c, err = s.read(ctx, name); err != nil {
-		s.removePlain(key, found.CreateRevision)
+		s.removePlain(ctx, key, found.CreateRevision)
 		return driver.Node{}, false, err
 	}
 	if err := c.checkKind(name, true); err != nil {
-		s.removePlain(key, found.CreateRevision)
+		s.removePlain(ctx, key, found.CreateRevision)
 		return driver.Node{}, false, err
 	}
 	return plainNode(found.CreateRevision), true, nil
 }
 
-// removePlain removes the key of a plain lock in the background, if it is still that one.
-func (s *Session) removePlain(key string, created int64) {
-	s.inBackground(func(ctx context.Context, conn *connection) error {
-		_, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", created)).Then(clientv3.OpDelete(key)).Commit()
-		return err
-	})
+// removePlain removes the key of a plain lock if it is still that one, in the background if
+// the context ends.
+func (s *Session) removePlain(ctx context.Context, key string, created int64) {
+	s.undo(ctx, func(ctx context.Context, conn *connection) error { return deletePlain(ctx, conn, key, created) })
+}
+
+func deletePlain(ctx context.Context, conn *connection, key string, created int64) error {
+	_, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", created)).Then(clientv3.OpDelete(key)).Commit()
+	return err
 }

@@ -2,10 +2,13 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool/driver"
 )
 
 // ask sends a request, again until it is answered. f must do no harm when it is carried out
@@ -56,7 +59,7 @@ func (s *Session) answered(err error) error {
 		s.end(errRevoked)
 		return s.Err()
 	}
-	return describe(err)
+	return s.describe(err)
 }
 
 // fence is the version of the session's key that what creates something requires. A request
@@ -169,7 +172,25 @@ func (s *Session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 	return answers(got, 2), nil
 }
 
-// inBackground sends a request, again until it is answered or the session is over.
-func (s *Session) inBackground(f func(ctx context.Context, conn *connection) error) {
-	s.task(func() { _ = s.ask(context.Background(), f) })
+// undo sends a request that removes a node, again until it is answered or the session is
+// over, and waits for that until the context ends.
+func (s *Session) undo(ctx context.Context, f func(ctx context.Context, conn *connection) error) {
+	done := make(chan struct{})
+	if !s.task(func() { // ends with the session
+		defer close(done)
+		s.noteRefusal(s.ask(context.Background(), f))
+	}) {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// noteRefusal notes that a node could not be removed for want of a right.
+func (s *Session) noteRefusal(err error) {
+	if errors.Is(err, driver.ErrNoPermission) {
+		s.markUnremovable()
+	}
 }

@@ -26,6 +26,7 @@ var _ interface {
 	driver.Breaker
 	driver.Revoker
 	driver.Recorder
+	driver.Refuser
 } = (*Session)(nil)
 
 // Session is a lease, with which its nodes go, and a connection to one member at a time.
@@ -49,6 +50,9 @@ type Session struct {
 	ending  bool          // no more tasks begin
 	tasks   sync.WaitGroup
 
+	unremovable     context.Context // ends when the servers refuse to remove a node
+	markUnremovable context.CancelFunc
+
 	fence   fence
 	proving proving
 	own     ownNodes
@@ -71,6 +75,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	s.proving.wanted = make(chan struct{}, 1)
 	s.giveUp = sync.OnceFunc(func() { close(s.closing) })
 	s.alive, s.end = context.WithCancelCause(context.Background())
+	s.unremovable, s.markUnremovable = context.WithCancel(context.Background())
 	conn, err := s.open(ctx)
 	if err != nil {
 		return nil, err
@@ -102,8 +107,13 @@ func (s *Session) open(ctx context.Context) (*connection, error) {
 				if err = s.grant(ctx, conn, began); err == nil {
 					return conn, nil
 				}
+				err = s.connectError(cfg.Endpoints[i], err)
+				if errors.Is(err, driver.ErrPermanent) { // the lease is of no use, if it was granted
+					once, cancel := context.WithTimeout(ctx, cfg.TTL/4)
+					_, _ = conn.leases.LeaseRevoke(once, &pb.LeaseRevokeRequest{ID: int64(s.id)})
+					cancel()
+				}
 				conn.close(err)
-				err = fmt.Errorf("etcd: opening a session at %s: %w", cfg.Endpoints[i], connectError(err))
 			}
 			if last = err; errors.Is(err, driver.ErrPermanent) {
 				return nil, err
@@ -346,6 +356,9 @@ func (s *Session) Lease() time.Duration {
 	}
 	return max(s.lease.end()-s.clock.Now(), 0)
 }
+
+// Unremovable implements driver.Refuser.
+func (s *Session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
 
 // Info implements driver.Session.
 func (s *Session) Info() driver.Info {

@@ -613,7 +613,7 @@ type observer struct {
 }
 
 // observe follows a lock. A value is the owners of the holders, and of the next one behind a
-// bar, or the error.
+// bar.
 func (b *bench) observe(p *lockpool.Pool, name string) *observer {
 	o := &observer{values: make(chan string, 10_000)}
 	o.call = do(b, func(ctx context.Context) error {
@@ -641,10 +641,17 @@ func (o *observer) sees(state string) {
 	o.bench.Helper()
 	select {
 	case got, ok := <-o.values:
-		require.True(o.bench, ok, "the loop has ended")
+		o.goesOn(ok)
 		require.Equal(o.bench, state, got)
 	case <-o.bench.ctx.Done():
 		require.FailNow(o.bench, "nothing is observed", state)
+	}
+}
+
+func (o *observer) goesOn(ok bool) {
+	o.bench.Helper()
+	if !ok {
+		require.FailNowf(o.bench, "the loop has ended", "%v", o.returned())
 	}
 }
 
@@ -654,7 +661,7 @@ func (o *observer) comesToSee(state string) {
 	for {
 		select {
 		case got, ok := <-o.values:
-			require.True(o.bench, ok, "the loop has ended")
+			o.goesOn(ok)
 			if got == state {
 				return
 			}

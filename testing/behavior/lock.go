@@ -443,7 +443,7 @@ func waitAtMostBoundsTheWaitOnly(b *bench) {
 		require.True(b, ok)
 		require.Equal(b, deadline, inner)
 		return nil
-	}, lockpool.WaitAtMost(time.Second)))
+	}, lockpool.WaitAtMost(patience/2)))
 }
 
 func waitAtMostZeroTries(b *bench) {

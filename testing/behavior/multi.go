@@ -3,6 +3,7 @@ package behavior
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -477,7 +478,7 @@ func poolsTakeTurns(b *bench) {
 	rival := b.startLock(b.pool(), a)
 	b.until(func() bool {
 		queue := b.contenders(a)
-		return queue[len(queue)-1].Session != queue[0].Session
+		return slices.ContainsFunc(queue, func(c lockpool.Contender) bool { return c.Session != queue[0].Session })
 	}, "the rival is in the queue")
 	turns := 0
 	granted := map[*call[*lockpool.Lock]]bool{}
@@ -537,7 +538,10 @@ func localWaitersGiveUp(b *bench) {
 			if err != nil {
 				return err
 			}
-			inside++ // the race detector sees another holder
+			inside++         // the race detector sees another holder
+			if inside == 1 { // however fast the service is, somebody waits
+				b.until(func() bool { return p.Stats().Waiting > 0 }, "somebody waits")
+			}
 			if err := l.Unlock(b.ctx); err != nil {
 				return err
 			}

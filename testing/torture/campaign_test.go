@@ -5,10 +5,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,16 +15,17 @@ import (
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/simulate/workload"
+	"github.com/lockpool/lockpool/testing/torture/campaign"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
 // runCampaign runs a campaign and returns its report and the last line of its
 // output.
-func runCampaign(t *testing.T, change func(*options)) (workload.Report, string) {
-	o := defaultOptions()
+func runCampaign(t *testing.T, change func(*campaign.Options)) (workload.Report, string) {
+	o := campaign.DefaultOptions()
 	change(&o)
 	var out strings.Builder
-	found, err := run(t.Context(), &out, o)
+	found, err := campaign.Run(t.Context(), &out, engine, o)
 	t.Log("\n" + out.String())
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -36,7 +34,7 @@ func runCampaign(t *testing.T, change func(*options)) (workload.Report, string) 
 
 func TestCampaignFindsNoViolation(t *testing.T) {
 	t.Parallel()
-	found, last := runCampaign(t, func(o *options) { o.Duration = 25 * time.Second })
+	found, last := runCampaign(t, func(o *campaign.Options) { o.Duration = 25 * time.Second })
 	require.Equal(t, "violations=0 leaked_nodes=0 stuck_waiters=0", last)
 	require.True(t, found.Clean()) // a lock that is never shared is a violation, once enough requests fit beside a holder
 	for _, kind := range []string{workload.Exclusive, workload.Plain} {
@@ -52,9 +50,8 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 	conn, _, err := zk.Connect([]string{server.ConnectString()}, time.Minute, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
 	require.NoError(t, err)
 	defer conn.Close()
-	c := &campaign{options: defaultOptions()}
 	leaked := func() []string {
-		leaked, err := nodesBelowChroot(conn, c.Directories(chroot))
+		leaked, err := nodesBelowChroot(conn, campaign.DefaultOptions().Directories(chroot))
 		require.NoError(t, err)
 		return leaked
 	}
@@ -86,24 +83,24 @@ func TestLeakedNodesOfEachKindOfLockAreFound(t *testing.T) {
 func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(*options)
+		change func(*campaign.Options)
 		clean  bool
 	}{
-		{"with lease", func(*options) {}, true},
-		{"ignoring losses", func(o *options) { o.IgnoreLosses = true }, false},
-		{"with slow clocks", func(o *options) { o.ClockRate = 0.1 }, false},
-		{"ignoring losses of readers and writers", func(o *options) {
+		{"with lease", func(*campaign.Options) {}, true},
+		{"ignoring losses", func(o *campaign.Options) { o.IgnoreLosses = true }, false},
+		{"with slow clocks", func(o *campaign.Options) { o.ClockRate = 0.1 }, false},
+		{"ignoring losses of readers and writers", func(o *campaign.Options) {
 			o.IgnoreLosses, o.Kinds = true, []string{workload.ReadWrite}
 			o.Reads = func(client int) float64 { return float64(100 * client) } // one client writes, the other reads
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // each has an ensemble of its own, and mostly waits
-			found, last := runCampaign(t, func(o *options) {
+			found, last := runCampaign(t, func(o *campaign.Options) {
 				o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
 				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
 				o.Duration = 5 * time.Second
-				o.faults = []fault{{"freeze the connections of the holder", connections, long, freezeHolder}}
+				o.Faults = []campaign.Fault{{Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: campaign.Long, Begin: freezeHolder}}
 				c.change(o)
 			})
 			require.Equal(t, c.clean, found.Clean(), last)
@@ -116,34 +113,6 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	}
 }
 
-func freezeHolder(c *campaign, _ *rand.Rand) (string, func() error, error) {
-	holder := c.history.LongestHolder()
-	i := slices.IndexFunc(c.clients, func(p *process) bool { return p.name == holder })
-	return c.disturb(i, func(p *zktest.Proxy) { p.Partition(all, zktest.Both) })
-}
-
-func TestCrashedAndHungClientsAreReported(t *testing.T) {
-	t.Parallel()
-	c := &campaign{options: defaultOptions(), history: workload.NewHistory(now, nil), clients: make([]*process, 3)}
-	c.Clients, c.Grace = 3, time.Second
-	for i, script := range []string{
-		"echo for that reason >&2; exit 7",
-		"trap '' TERM; echo deaf >&2; while read -r line; do :; done",
-		"trap 'exit 0' TERM; echo ready >&2; while read -r line; do :; done",
-	} {
-		require.NoError(t, c.launch(i, exec.Command("sh", "-c", script)))
-	}
-	<-c.client(0).done
-	for _, i := range []int{1, 2} { // until their traps are set
-		require.Eventually(t, func() bool { return c.client(i).stderr.String() != "" }, 10*time.Second, time.Millisecond)
-	}
-	c.endClients(syscall.SIGTERM)
-	rec := new(workload.Record)
-	c.history.Update(func(r *workload.Record) { *rec = *r })
-	require.Len(t, rec.Crashes, 1)
-	require.Contains(t, rec.Crashes[0], "exit status 7")
-	require.Contains(t, rec.Crashes[0], "for that reason")
-	require.Len(t, rec.Hung, 1)
-	require.Contains(t, rec.Hung[0], c.client(1).name)
-	require.Contains(t, rec.Hung[0], "deaf")
+func freezeHolder(c *campaign.Campaign, _ *rand.Rand) (string, func() error, error) {
+	return c.Disturb(c.LongestHolder(), func(l campaign.Link) { l.Hold(true, true) })
 }

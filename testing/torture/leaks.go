@@ -3,30 +3,37 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
-// leakedNodes lists the nodes of contenders that are left.
-func (c *campaign) leakedNodes() (leaked []string, err error) {
-	conn, events, err := zk.Connect(strings.Split(c.ensemble.ConnectString(), ","), c.Timeout, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
+// lookTimeout bounds how long the search for leaked nodes takes.
+const lookTimeout = 30 * time.Second
+
+// Look implements campaign.Cluster: it lists the nodes of contenders that are left.
+func (c ensemble) Look(_ context.Context, w workload.Config, rec *workload.Record) error {
+	conn, events, err := zk.Connect(strings.Split(c.ConnectString(), ","), w.Timeout, zk.WithLogger(noLogger{}), zk.WithLogInfo(false))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	go func() { // ends with the connection
 		for range events {
 		}
 	}()
 	defer conn.Close()
-	defer time.AfterFunc(startTimeout, conn.Close).Stop()
+	defer time.AfterFunc(lookTimeout, conn.Close).Stop()
 	if _, err := conn.Sync("/"); err != nil {
-		return nil, err
+		return err
 	}
-	return nodesBelowChroot(conn, c.Directories(chroot))
+	rec.Leaked, err = nodesBelowChroot(conn, w.Directories(chroot))
+	return err
 }
 
 // nodesBelowChroot lists all nodes below the chroot except for directories, which

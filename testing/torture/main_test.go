@@ -3,15 +3,14 @@
 package main
 
 import (
-	"os"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/lockpool/lockpool/testing/torture/campaign"
 )
 
 func TestMain(m *testing.M) {
-	if config := os.Getenv(clientEnv); config != "" {
-		os.Exit(runClient(config))
-	}
+	campaign.RunClient(engine)
 	goleak.VerifyTestMain(m)
 }

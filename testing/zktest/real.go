@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lockpool/lockpool/internal/testcert"
 )
 
 const (
@@ -116,9 +118,9 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 	if err != nil {
 		return nil, nil, err
 	}
-	var ca *authority
+	var ca *testcert.Authority
 	if conf.secure {
-		if ca, err = newAuthority(); err != nil {
+		if ca, err = testcert.New("zktest"); err != nil {
 			return nil, nil, fmt.Errorf("zktest: making certificates: %w", err)
 		}
 	}
@@ -147,7 +149,7 @@ func runReal(ctx context.Context, n int, ensemble bool, opts []RealOption) ([]*R
 
 // startServers starts n servers, once. With an error it returns those it has
 // created so far.
-func startServers(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *authority, network *ensembleNetwork) (servers []*RealServer, err error) {
+func startServers(ctx context.Context, n int, ensemble bool, conf *realConfig, inst installation, ca *testcert.Authority, network *ensembleNetwork) (servers []*RealServer, err error) {
 	wanted := 1
 	if ensemble {
 		wanted = 3
@@ -199,7 +201,7 @@ func closeServers(servers []*RealServer) error {
 }
 
 // create makes the server's directory and its watchdog.
-func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation, ca *authority) error {
+func (s *RealServer) create(id int, lines []string, conf *realConfig, inst installation, ca *testcert.Authority) error {
 	tmp, err := filepath.Abs(os.TempDir()) // java runs elsewhere
 	if err != nil {
 		return err
@@ -218,11 +220,11 @@ func (s *RealServer) create(id int, lines []string, conf *realConfig, inst insta
 	}
 	own := map[string]string{}
 	if s.secure != nil {
-		if own, err = ca.write(s.dir, s.secure.host); err != nil {
+		if own, err = writeCertificates(ca, s.dir, s.secure.host); err != nil {
 			return err
 		}
 		own["secureClientPort"], own["secureClientPortAddress"] = strconv.Itoa(s.secure.number), s.secure.host
-		if s.clientTLS, err = ca.client(); err != nil {
+		if s.clientTLS, err = ca.Client(); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/internal/testcert"
 )
 
 func TestTLSOfRealServer(t *testing.T) {
@@ -19,9 +21,9 @@ func TestTLSOfRealServer(t *testing.T) {
 			mode, err := s.Command(testContext(t), "isro")
 			require.NoError(t, err)
 			require.Equal(t, "rw", mode, "over the port without TLS")
-			otherCA, err := newAuthority()
+			otherCA, err := testcert.New("other")
 			require.NoError(t, err)
-			untrusting, err := otherCA.client()
+			untrusting, err := otherCA.Client()
 			require.NoError(t, err)
 
 			trusted, noCertificate, untrusted := s.ClientTLS(), s.ClientTLS(), s.ClientTLS()

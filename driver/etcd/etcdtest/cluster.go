@@ -1,14 +1,16 @@
-// Package etcdtest starts etcd servers for tests. It is a module of its own, because the
-// servers have dependencies that the driver has not.
+// Package etcdtest starts etcd servers for tests: the newest in this process, and those of
+// the command etcd that is installed, which is an old one. It is a module of its own,
+// because the servers have dependencies that the driver has not.
 package etcdtest
 
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,27 +20,65 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/lockpool/lockpool/internal/testcert"
 )
 
-// Cluster is an etcd cluster in this process. Its members listen on loopback addresses,
-// behind proxies that can cut them off.
+// Cluster is an etcd cluster. Its members listen on loopback addresses, behind proxies that
+// can cut them off.
 type Cluster struct {
-	members []*member
+	members   []*member
+	admin     *clientv3.Client // past the proxies
+	clientTLS *tls.Config
 }
 
 type member struct {
-	server  *embed.Etcd
+	name, dir, host string
+	client, peer    string // the addresses on which it listens
+	id              string // as members tell each other
+	stop            func()
+
+	peers   *Proxy // what other members connect to
 	clients *Proxy // what clients connect to, behind which is
-	relay   *Relay
+	relay   *Relay // with TLS, there is none
 }
 
+// Option changes how a cluster is started.
+type Option func(*config)
+
+type config struct {
+	installed   bool
+	tls         *testcert.Authority
+	clientCerts bool
+	tokenTTL    time.Duration
+}
+
+// Installed has the members be processes of the command etcd that is installed (Debian's is
+// 3.4), and not the newest etcd in this process.
+func Installed(c *config) { c.installed = true }
+
+// TLS has the members serve clients with TLS, and demand client certificates, too, if that
+// is asked for. See [Cluster.ClientTLS].
+func TLS(clientCertificates bool) Option {
+	return func(c *config) {
+		var err error
+		if c.tls, err = testcert.New("etcdtest"); err != nil {
+			panic(err) // there is no randomness
+		}
+		c.clientCerts = clientCertificates
+	}
+}
+
+// TokenTTL has the servers forget a user's token when it was not used for that long. It is a
+// whole number of seconds.
+func TokenTTL(d time.Duration) Option { return func(c *config) { c.tokenTTL = d } }
+
 // Start starts a cluster, which stops when the test ends.
-func Start(t testing.TB, members int) *Cluster {
+func Start(t testing.TB, members int, opts ...Option) *Cluster {
 	t.Helper()
-	c, err := run(t.TempDir(), members)
+	c, err := run(t.TempDir(), members, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,85 +86,128 @@ func Start(t testing.TB, members int) *Cluster {
 	return c
 }
 
-func run(dir string, members int) (c *Cluster, err error) {
-	c = &Cluster{}
-	configs := make([]*embed.Config, members)
-	var initial []string
-	for i := range configs {
-		cfg := embed.NewConfig()
-		cfg.Name, cfg.Dir = fmt.Sprint("m", i), filepath.Join(dir, fmt.Sprint(i))
-		cfg.LogLevel, cfg.LogOutputs = "fatal", []string{"/dev/null"}
-		cfg.UnsafeNoFsync = true // the data is thrown away
-		configs[i] = cfg
+func run(dir string, members int, opts ...Option) (c *Cluster, err error) {
+	cfg := config{tokenTTL: 5 * time.Minute}
+	for _, o := range opts {
+		o(&cfg)
 	}
-	addresses, err := freeAddresses(2 * members)
-	if err != nil {
-		return nil, err
+	c = &Cluster{members: make([]*member, members)}
+	defer func() {
+		if err != nil {
+			c.stop()
+			err = fmt.Errorf("etcdtest: starting a cluster of %d: %w", members, err)
+		}
+	}()
+	endpoints := make([]string, members)
+	for i := range c.members {
+		// Nobody else has this loopback address, so the ports are free, and stay so.
+		host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+		m := &member{name: fmt.Sprint("m", i), dir: filepath.Join(dir, fmt.Sprint(i)), host: host, client: host + ":2379", peer: host + ":2380", stop: func() {}}
+		c.members[i], endpoints[i] = m, m.client
+		if err := os.Mkdir(m.dir, 0o700); err != nil {
+			return c, err
+		}
+		if m.peers, err = NewProxy(m.peer, nil); err != nil {
+			return c, err
+		}
+		front := m.client
+		if cfg.tls == nil {
+			if m.relay, err = newRelay(m.client); err != nil {
+				return c, err
+			}
+			front = m.relay.Addr()
+		}
+		if m.clients, err = NewProxy(front, nil); err != nil {
+			return c, err
+		}
 	}
-	for i, cfg := range configs {
-		m := &member{}
-		client, peer := addresses[2*i], addresses[2*i+1]
-		if m.relay, err = newRelay(client); err != nil {
-			return nil, err
+	if cfg.tls != nil {
+		if c.clientTLS, err = cfg.tls.Client(); err != nil {
+			return c, err
 		}
-		if m.clients, err = newProxy(m.relay.Addr()); err != nil {
-			return nil, err
-		}
-		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls(client), urls(m.clients.Addr())
-		cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls(peer), urls(peer)
-		initial = append(initial, cfg.Name+"=http://"+peer)
-		c.members = append(c.members, m)
+	}
+	if c.admin, err = clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: c.clientTLS, Logger: zap.NewNop()}); err != nil {
+		return c, err
+	}
+	start := startEmbedded
+	if cfg.installed {
+		start = startInstalled
 	}
 	var starting sync.WaitGroup
 	errs := make([]error, members)
-	for i, cfg := range configs {
-		cfg.InitialCluster = strings.Join(initial, ",")
+	for i, m := range c.members {
 		starting.Go(func() {
-			if c.members[i].server, errs[i] = embed.StartEtcd(cfg); errs[i] != nil {
+			if m.stop, errs[i] = start(c, m, cfg); errs[i] != nil {
+				m.stop = func() {}
 				return
 			}
-			select {
-			case <-c.members[i].server.Server.ReadyNotify():
-			case <-time.After(time.Minute):
-				errs[i] = context.DeadlineExceeded
-			}
+			errs[i] = c.awaitReady(m)
 		})
 	}
 	starting.Wait()
-	for _, err := range errs {
-		if err != nil {
-			c.stop()
-			return nil, fmt.Errorf("etcdtest: starting a cluster of %d: %w", members, err)
-		}
-	}
-	return c, nil
+	return c, errors.Join(errs...)
 }
 
-func urls(address string) []url.URL { return []url.URL{{Scheme: "http", Host: address}} }
+// initial tells the members which there are.
+func (c *Cluster) initial() string {
+	all := make([]string, len(c.members))
+	for i, m := range c.members {
+		all[i] = m.name + "=http://" + m.peers.Addr()
+	}
+	return strings.Join(all, ",")
+}
+
+// awaitReady returns when a member knows who leads.
+func (c *Cluster) awaitReady(m *member) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		status, err := c.admin.Status(ctx, m.client)
+		if err == nil && status.Leader != 0 {
+			m.id = strconv.FormatUint(status.Header.MemberId, 16)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			log, _ := os.ReadFile(m.log())
+			return fmt.Errorf("%s is not ready: %w\n%s", m.name, err, log)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (m *member) log() string { return filepath.Join(m.dir, "log") }
 
 func (c *Cluster) stop() {
 	for _, m := range c.members {
-		m.clients.Close()
-		m.relay.Close()
+		if m == nil {
+			continue
+		}
+		for _, p := range []*Proxy{m.clients, m.peers} {
+			if p != nil {
+				p.Close()
+			}
+		}
+		if m.relay != nil {
+			m.relay.Close()
+		}
+	}
+	if c.admin != nil {
+		_ = c.admin.Close()
 	}
 	for _, m := range c.members {
-		if m.server != nil {
-			m.server.Close()
+		if m != nil {
+			m.stop()
 		}
 	}
 }
 
-func freeAddresses(n int) (all []string, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		all = append(all, l.Addr().String())
-	}
-	return all, nil
-}
+// Admin returns a client that connects to the members past the proxies.
+func (c *Cluster) Admin() *clientv3.Client { return c.admin }
+
+// ClientTLS returns the configuration of a client that trusts the members and has a
+// certificate that they trust, or nil without TLS.
+func (c *Cluster) ClientTLS() *tls.Config { return c.clientTLS.Clone() }
 
 // Clients returns the proxy between clients and a member.
 func (c *Cluster) Clients(member int) *Proxy { return c.members[member].clients }
@@ -154,27 +237,59 @@ func (c *Cluster) Pause(session string) (resume func()) {
 // called. It still passes keep-alives of leases on, which servers do not send in the way of
 // all else.
 func (c *Cluster) Isolate(member int) (heal func()) {
-	cut := func(how func(s *etcdserver.EtcdServer, other types.ID)) {
-		one := c.members[member].server.Server
+	one := c.members[member]
+	set := func(cut bool) {
 		for i, m := range c.members {
-			if other := m.server.Server; i != member {
-				how(one, other.MemberID())
-				how(other, one.MemberID())
+			if i == member {
+				m.peers.Hold(cut, cut)
+			} else {
+				m.peers.CutFrom(one.id, cut)
 			}
 		}
 	}
-	cut((*etcdserver.EtcdServer).CutPeer)
-	return func() { cut((*etcdserver.EtcdServer).MendPeer) }
+	set(true)
+	return func() { set(false) }
 }
 
-// Leader returns the number of the member that leads, or -1.
-func (c *Cluster) Leader() int {
-	for i, m := range c.members {
-		if m.server.Server.Leader() == m.server.Server.MemberID() {
-			return i
+// Leader returns the number of the member that leads. It waits until all members agree on
+// that, as they do some time after one was healed.
+func (c *Cluster) Leader(ctx context.Context) (member int, err error) {
+	for {
+		var leader, term uint64
+		agree := true
+		for i, m := range c.members {
+			status, err := c.admin.Status(ctx, m.client)
+			if err != nil {
+				return -1, err
+			}
+			if i == 0 {
+				leader, term = status.Leader, status.RaftTerm
+			}
+			agree = agree && status.Leader == leader && status.RaftTerm == term
+			if status.Header.MemberId == leader {
+				member = i
+			}
+		}
+		if agree && leader != 0 {
+			return member, nil
+		}
+		select {
+		case <-ctx.Done():
+			return -1, fmt.Errorf("the members do not agree on a leader: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return -1
+}
+
+// Version returns the version of the servers.
+func (c *Cluster) Version() string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := c.admin.Status(ctx, c.members[0].client)
+	if err != nil {
+		return err.Error()
+	}
+	return status.Version
 }
 
 // Endpoints returns the addresses of the members for clients.

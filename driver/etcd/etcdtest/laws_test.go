@@ -33,22 +33,36 @@ func connector(t testing.TB, endpoints []string) *etcd.Connector {
 	return connector
 }
 
-func TestLaws(t *testing.T) {
-	c := Start(t, 1)
+// onEach runs a test on each version of etcd: the newest, and the one that is installed.
+func onEach(t *testing.T, test func(t *testing.T, version Option)) {
+	t.Run("newest", func(t *testing.T) {
+		t.Parallel()
+		test(t, func(*config) {})
+	})
+	t.Run("installed", func(t *testing.T) {
+		t.Parallel()
+		test(t, Installed)
+	})
+}
+
+// The laws count goroutines, so nothing runs beside them.
+func TestLaws(t *testing.T)            { laws(t) }
+func TestLawsOfInstalled(t *testing.T) { laws(t, Installed) }
+
+func laws(t *testing.T, version ...Option) {
+	c := Start(t, 1, version...)
+	t.Log("etcd", c.Version())
 	drivertest.Run(t, connector(t, c.Endpoints()), c.options(t))
 }
 
 // options returns the faults that a cluster can cause.
 func (c *Cluster) options(t *testing.T) drivertest.Options {
-	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{c.members[0].server.Clients[0].Addr().String()}, Logger: zap.NewNop()})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, admin.Close()) })
 	return drivertest.Options{
 		Timeout: ttl,
 		Expire: func(s driver.Session) {
 			id, err := strconv.ParseInt(s.Info().ID, 16, 64)
 			require.NoError(t, err)
-			_, err = admin.Revoke(t.Context(), clientv3.LeaseID(id))
+			_, err = c.Admin().Revoke(t.Context(), clientv3.LeaseID(id))
 			require.NoError(t, err)
 		},
 		Pause: func(s driver.Session) (resume func()) { return c.Pause(s.Info().ID) },

@@ -4,29 +4,47 @@ import (
 	"errors"
 	"io"
 	"net"
+	"regexp"
 	"sync"
 )
 
 // Proxy passes connections on to a server, unless it is cut: then it passes nothing on, and
 // keeps what was sent for when it is healed, like a network that is partitioned.
 type Proxy struct {
-	target   string
-	listener net.Listener
-	serving  sync.WaitGroup
+	target    string
+	connected func()
+	listener  net.Listener
+	serving   sync.WaitGroup
 
-	mu     sync.Mutex
-	healed *sync.Cond
-	cut    bool
-	closed bool
-	conns  map[net.Conn]bool
+	mu          sync.Mutex
+	healed      *sync.Cond
+	requestsCut bool
+	repliesCut  bool
+	cutFrom     map[string]bool // by member
+	closed      bool
+	conns       map[net.Conn]bool
+	passages    map[*passage]bool
 }
 
-func newProxy(target string) (*Proxy, error) {
+// passage is a connection through a proxy.
+type passage struct {
+	from     string   // the member that has made it, as soon as one of its requests says so
+	server   net.Conn // the connection to the server
+	halfOpen bool
+}
+
+// sender finds the member in a request of another one. Members do not say who they are in
+// those that pass on keep-alives of leases.
+var sender = regexp.MustCompile(`(?i)\r\nX-Server-From: ([0-9a-f]+)\r\n`)
+
+// NewProxy starts a proxy in front of the server at target. It calls connected, unless that
+// is nil, when a client has connected to the server.
+func NewProxy(target string, connected func()) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, listener: l, conns: map[net.Conn]bool{}}
+	p := &Proxy{target: target, connected: connected, listener: l, conns: map[net.Conn]bool{}, passages: map[*passage]bool{}, cutFrom: map[string]bool{}}
 	p.healed = sync.NewCond(&p.mu)
 	p.serving.Go(p.accept)
 	return p, nil
@@ -37,16 +55,28 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Cut stops all traffic until Heal is called. Connections stay open, and new ones are
 // accepted.
-func (p *Proxy) Cut() { p.set(true) }
+func (p *Proxy) Cut() { p.Hold(true, true) }
 
-// Heal undoes Cut.
-func (p *Proxy) Heal() { p.set(false) }
+// Heal undoes Cut and Hold.
+func (p *Proxy) Heal() { p.Hold(false, false) }
 
-func (p *Proxy) set(cut bool) {
+// Hold stops what is sent to the server, or what that sends, or both, until Heal is called.
+func (p *Proxy) Hold(requests, replies bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cut = cut
+	p.requestsCut, p.repliesCut = requests, replies
 	p.healed.Broadcast()
+}
+
+// HalfOpen closes the connections to the server. Those of clients stay open, and nothing
+// happens on them any more.
+func (p *Proxy) HalfOpen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for of := range p.passages {
+		of.halfOpen = true
+		_ = of.server.Close()
+	}
 }
 
 // Break closes all connections.
@@ -69,11 +99,25 @@ func (p *Proxy) Close() {
 	p.serving.Wait()
 }
 
-// pass waits until traffic may pass, and reports false if the proxy is closed before.
-func (p *Proxy) pass() bool {
+// CutFrom stops the traffic of connections that a member has made, of which it gets the number
+// in hexadecimal, or undoes that.
+func (p *Proxy) CutFrom(member string, cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.cut && !p.closed {
+	p.cutFrom[member] = cut
+	p.healed.Broadcast()
+}
+
+// pass waits until traffic may pass, and reports false if the proxy is closed before.
+func (p *Proxy) pass(of *passage, toServer bool, data []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if of.from == "" && toServer {
+		if found := sender.FindSubmatch(data); found != nil {
+			of.from = string(found[1])
+		}
+	}
+	for (toServer && p.requestsCut || !toServer && p.repliesCut || p.cutFrom[of.from]) && !p.closed {
 		p.healed.Wait()
 	}
 	return !p.closed
@@ -110,36 +154,62 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn) {
 	defer p.remove(client)
-	if !p.pass() {
+	of := &passage{}
+	if !p.pass(of, true, nil) {
 		return
 	}
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
 		return
 	}
+	if p.connected != nil {
+		p.connected()
+	}
 	p.add(server)
 	defer p.remove(server)
+	p.mu.Lock()
+	of.server = server
+	p.passages[of] = true
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.passages, of)
+		p.mu.Unlock()
+	}()
 	var both sync.WaitGroup
-	both.Go(func() { p.copy(server, client) })
-	both.Go(func() { p.copy(client, server) })
+	both.Go(func() { p.copy(server, client, of, true) })
+	both.Go(func() { p.copy(client, server, of, false) })
 	both.Wait()
+	if p.isHalfOpen(of) {
+		_, _ = io.Copy(io.Discard, client)
+	}
 }
 
-func (p *Proxy) copy(to, from net.Conn) {
-	defer p.remove(to)
-	defer p.remove(from)
+func (p *Proxy) isHalfOpen(of *passage) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return of.halfOpen
+}
+
+func (p *Proxy) copy(to, from net.Conn, of *passage, toServer bool) {
+	defer func() {
+		if !p.isHalfOpen(of) {
+			p.remove(to)
+			p.remove(from)
+		}
+	}()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if !p.pass() {
+			if !p.pass(of, toServer, buf[:n]) {
 				return
 			}
 			if _, err := to.Write(buf[:n]); err != nil {
 				return
 			}
 		}
-		if err == io.EOF || err != nil {
+		if err != nil {
 			return
 		}
 	}

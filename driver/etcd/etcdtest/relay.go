@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,6 +29,8 @@ type Relay struct {
 	resumed  *sync.Cond
 	paused   map[string]bool // by session
 	closed   bool
+	frozen   map[string]bool // by the client's address
+	calls    int
 	fault    func(Message) Action
 	conns    map[string]net.Conn // by the client's address
 	sessions map[string]string   // by the client's address
@@ -37,6 +40,7 @@ type Relay struct {
 type Message struct {
 	Session string // in hexadecimal; empty before the session is known
 	Method  string // such as Txn or Watch
+	Call    int    // a number of the call, which a stream keeps
 	Reply   bool
 	Data    []byte
 }
@@ -50,9 +54,12 @@ func (m Message) IsProof() bool {
 type Action int
 
 const (
-	Pass  Action = iota
-	Break        // the message is lost, and the connection breaks
-	Lose         // the message is lost
+	Pass       Action = iota
+	Break             // the message is lost, and the connection breaks
+	BreakAfter        // the connection breaks just after the message
+	Lose              // the message is lost
+	Late              // the message, and those behind it in the call, are late
+	Freeze            // neither this message nor any other one of its connection passes any longer
 )
 
 var sessionKey = regexp.MustCompile(`/\.sessions/([0-9a-f]{1,16})`)
@@ -63,7 +70,7 @@ func newRelay(target string) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{conns: map[string]net.Conn{}, sessions: map[string]string{}, paused: map[string]bool{}}
+	r := &Relay{conns: map[string]net.Conn{}, sessions: map[string]string{}, paused: map[string]bool{}, frozen: map[string]bool{}}
 	r.resumed = sync.NewCond(&r.mu)
 	r.listener = relayListener{l, r}
 	if r.member, err = grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
@@ -124,22 +131,47 @@ func (l relayListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// decide returns what becomes of a message. It breaks the connection if that is it.
-func (r *Relay) decide(client, method string, reply bool, data []byte) Action {
+// lateness is that of late messages.
+const lateness = 15 * time.Millisecond
+
+// decide returns whether a message passes. It waits if the message is late, and breaks the
+// connection if that is to be.
+func (r *Relay) decide(client, method string, call int, reply bool, data []byte) (pass bool) {
+	action := r.action(client, method, call, reply, data)
+	switch action {
+	case Late:
+		time.Sleep(lateness)
+	case BreakAfter:
+		r.mu.Lock()
+		conn := r.conns[client]
+		r.mu.Unlock()
+		time.AfterFunc(2*time.Millisecond, func() { _ = conn.Close() }) // when it has been sent
+	}
+	return action != Break && action != Lose && action != Freeze
+}
+
+func (r *Relay) action(client, method string, call int, reply bool, data []byte) Action {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if found := sessionKey.FindSubmatch(data); found != nil && !reply {
 		r.sessions[client] = string(found[1])
 	}
-	for r.paused[r.sessions[client]] && !r.closed {
-		r.resumed.Wait()
+	wait := func() {
+		for (r.paused[r.sessions[client]] || r.frozen[client]) && !r.closed {
+			r.resumed.Wait()
+		}
 	}
+	wait()
 	if r.fault == nil {
 		return Pass
 	}
-	action := r.fault(Message{r.sessions[client], method, reply, data})
-	if action == Break {
+	action := r.fault(Message{r.sessions[client], method, call, reply, data})
+	switch action {
+	case Break:
 		_ = r.conns[client].Close()
+	case Freeze:
+		r.frozen[client] = true
+		wait()
 	}
 	return action
 }
@@ -152,6 +184,10 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 	method := full[strings.LastIndexByte(full, '/')+1:]
 	from, _ := peer.FromContext(client.Context())
 	address := from.Addr.String()
+	r.mu.Lock()
+	r.calls++
+	call := r.calls
+	r.mu.Unlock()
 	ctx, cancel := context.WithCancel(client.Context())
 	defer cancel()
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
@@ -170,7 +206,7 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 				requests <- nil
 				return
 			}
-			if r.decide(address, method, false, *m) != Pass {
+			if !r.decide(address, method, call, false, *m) {
 				requests <- errLost
 				cancel()
 				return
@@ -196,8 +232,7 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 			}
 			return err
 		}
-		switch r.decide(address, method, true, *m) {
-		case Break, Lose:
+		if !r.decide(address, method, call, true, *m) {
 			<-client.Context().Done()
 			return status.Error(codes.Unavailable, errLost.Error())
 		}

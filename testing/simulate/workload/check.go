@@ -69,6 +69,8 @@ type Report struct {
 	First      Instant        // when the first violation happened, if that is known
 	MaxHolders map[string]int // by lock
 	excused    int            // overlaps while the older holder was paused
+
+	excusedRemoved int // overlaps before the older holder had to know that its node was removed
 }
 
 // Verdict returns the last line of a campaign's output.
@@ -148,11 +150,17 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 			}
 		}
 		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
-			until := min(g.end, latestEnd(active, g))
-			return g != newest && (rec.pausedDuring(g.process, h.begin, until) || rec.removedDuring(g, h.begin, until))
+			return g != newest && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
 		})
 		if !exceeded(awake) {
 			r.excused++
+			continue
+		}
+		awake = slices.DeleteFunc(awake, func(g *hold) bool {
+			return g != newest && rec.removedDuring(g, h.begin, min(g.end, latestEnd(active, g)))
+		})
+		if !exceeded(awake) {
+			r.excusedRemoved++
 			continue
 		}
 		until, holders := h.end, []string{}

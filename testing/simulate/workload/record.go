@@ -23,6 +23,7 @@ type Record struct {
 	Ends       []SessionEnd
 	Removals   []Removal
 	Displaced  []Span   // waiters who had no place in the queue when nodes had been removed for some time
+	Notes      []string // for the summary
 	PassesOn   []string // clients that pass locks on in memory: a waiter there has no place at the service
 
 	calls      []*call

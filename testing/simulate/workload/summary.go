@@ -55,7 +55,10 @@ func Summarize(w io.Writer, rec *Record, r Report) {
 		}
 	}
 	fmt.Fprintf(w, "latest timer of a client that was not paused: %s\n", late.Round(time.Millisecond))
-	fmt.Fprintf(w, "overlaps with a paused holder: %d (writes refused by fencing: %d)\n", r.excused, refused)
+	fmt.Fprintf(w, "overlaps with a paused holder: %d, with one whose node was removed: %d (writes refused by fencing: %d)\n", r.excused, r.excusedRemoved, refused)
+	for _, note := range rec.Notes {
+		fmt.Fprintln(w, note)
+	}
 
 	for _, list := range []struct {
 		label string

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package campaign
 
 import (
 	"bufio"
@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,28 +16,33 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/internal/clock"
 	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
-// clientEnv makes a process a client. Its value is a clientConfig.
+// clientEnv makes a process a client. Its value is a Client.
 const clientEnv = "LOCKPOOL_TORTURE_CLIENT"
 
-type clientConfig struct {
+// Client is what a client process is told. The number of the client is Process.
+type Client struct {
 	workload.Config
-	Servers    []string
-	Layout     zookeeper.Layout
+	Servers    []string // the addresses at which it reaches the members
 	LocalTurns int
 	Workers    int
 	ClockRate  float64
 }
 
-const chroot = "/torture"
+// RunClient has the process be a client of a campaign, and ends it, if a campaign has started
+// it for that. Call it first in main or TestMain.
+func RunClient(e Engine) {
+	if config := os.Getenv(clientEnv); config != "" {
+		os.Exit(runClient(e, config))
+	}
+}
 
 // client is a process whose goroutines contend for locks.
 type client struct {
-	clientConfig
+	Client
 
 	mu      sync.Mutex
 	out     *json.Encoder
@@ -46,9 +50,9 @@ type client struct {
 }
 
 // runClient contends until SIGTERM, and returns the exit code.
-func runClient(config string) int {
+func runClient(e Engine, config string) int {
 	c := &client{out: json.NewEncoder(os.Stdout), answers: map[int64]chan workload.Answer{}}
-	if err := json.Unmarshal([]byte(config), &c.clientConfig); err != nil {
+	if err := json.Unmarshal([]byte(config), &c.Client); err != nil {
 		fmt.Fprintf(os.Stderr, "torture: %s must be unset, or the configuration of a client: %v\n", clientEnv, err)
 		return 2
 	}
@@ -62,12 +66,10 @@ func runClient(config string) int {
 
 	// The first lock of each kind is left to a worker with a session of its own,
 	// which often does nothing but hold it. The other sessions always have a request
-	// under way that needs the leader; when no reply comes, the ZooKeeper client by
-	// itself tries another server.
+	// under way that needs the leader.
 	var contending sync.WaitGroup
 	for _, workers := range [][2]int{{0, 1}, {1, c.Workers}} {
-		pool, err := lockpool.Open("zookeeper", fmt.Sprintf("%s%s?session_timeout=%s&layout=%s", strings.Join(c.Servers, ","), chroot, c.Timeout, c.Layout),
-			lockpool.WithLocalTurns(c.LocalTurns))
+		pool, err := e.Open(c.Client, lockpool.WithLocalTurns(c.LocalTurns))
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "torture:", err)
 			return 2

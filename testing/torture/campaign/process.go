@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package campaign
 
 import (
 	"encoding/json"
@@ -12,13 +12,12 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
 // process is a process of a client, from the campaign's side.
 type process struct {
-	campaign *campaign
+	campaign *Campaign
 	name     string
 	cmd      *exec.Cmd
 	stderr   *tail
@@ -29,7 +28,7 @@ type process struct {
 	killed   workload.Instant // just before it was killed
 }
 
-func (c *campaign) client(i int) *process {
+func (c *Campaign) client(i int) *process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.clients[i]
@@ -39,22 +38,17 @@ func (c *campaign) client(i int) *process {
 // difference of 5 % between a client and a server.
 var clockRates = []float64{1.03, 0.97}
 
-// layouts are the layouts of the clients, in turn. They all exclude each other.
-var layouts = []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}
-
 // localTurns returns the turns that the pools of client i take in memory: half of the
-// clients of each layout pass locks on among their workers.
-func localTurns(i int) int { return []int{lockpool.DefaultLocalTurns, 0}[i/len(layouts)%2] }
+// clients pass locks on among their workers, of those with even numbers and of the others.
+func localTurns(i int) int { return []int{lockpool.DefaultLocalTurns, 0}[i/2%2] }
 
 // startClient starts a process of client i.
-func (c *campaign) startClient(i int) error {
+func (c *Campaign) startClient(i int) error {
 	c.mu.Lock()
 	c.starts++
 	seed := c.Seed<<32 + uint64(c.starts)
 	c.mu.Unlock()
-	config := clientConfig{
-		Config: c.Config, Layout: layouts[i%len(layouts)], Workers: c.Workers, ClockRate: 1, LocalTurns: localTurns(i),
-	}
+	config := Client{Config: c.Config, Workers: c.Workers, ClockRate: 1, LocalTurns: localTurns(i)}
 	config.Seed, config.Reads, config.Process = seed, c.Reads(i), i
 	switch {
 	case c.ClockRate != 0:
@@ -62,8 +56,8 @@ func (c *campaign) startClient(i int) error {
 	case i < len(clockRates):
 		config.ClockRate = clockRates[i]
 	}
-	for _, p := range c.proxies[i] {
-		config.Servers = append(config.Servers, p.Addr())
+	for _, l := range c.links[i] {
+		config.Servers = append(config.Servers, l.Addr())
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
@@ -79,7 +73,7 @@ func (c *campaign) startClient(i int) error {
 }
 
 // launch starts a command as a process of client i.
-func (c *campaign) launch(i int, cmd *exec.Cmd) error {
+func (c *Campaign) launch(i int, cmd *exec.Cmd) error {
 	p := &process{campaign: c, cmd: cmd, stderr: new(tail), done: make(chan struct{})}
 	cmd.Stderr = p.stderr
 	// A client ends with its standard input, but not while it is paused.
@@ -150,7 +144,7 @@ func (p *process) endHung(sig syscall.Signal) {
 	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // makes it print its goroutines
 	select {
 	case <-p.done:
-	case <-time.After(tick):
+	case <-time.After(Tick):
 	}
 	_ = p.cmd.Process.Kill()
 	<-p.done
@@ -160,7 +154,7 @@ func (p *process) endHung(sig syscall.Signal) {
 }
 
 // endClients ends all clients at the same time.
-func (c *campaign) endClients(sig syscall.Signal) {
+func (c *Campaign) endClients(sig syscall.Signal) {
 	var wg sync.WaitGroup
 	for i := range c.Clients {
 		if p := c.client(i); p != nil {

@@ -1,0 +1,337 @@
+package etcdtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/etcd"
+)
+
+const password = "s3cret"
+
+// protect makes the servers demand users, and adds some: "locks" has all rights below the
+// prefix, "reader" may only read there, and "half" has all rights for sessions and the lock
+// "a", and may read the lock "b". All have the same password. It returns a client that may
+// do everything.
+func (c *Cluster) protect(t *testing.T) *clientv3.Client {
+	ctx := t.Context()
+	var all []error
+	do := func(_ any, err error) { all = append(all, err) }
+	add := func(user string) {
+		do(c.admin.UserAdd(ctx, user, password))
+		do(c.admin.RoleAdd(ctx, user))
+		do(c.admin.UserGrantRole(ctx, user, user))
+	}
+	grant := func(user, prefix string, right clientv3.PermissionType) {
+		do(c.admin.RoleGrantPermission(ctx, user, prefix, clientv3.GetPrefixRangeEnd(prefix), right))
+	}
+	for _, user := range []string{"root", "locks", "reader", "half"} {
+		add(user)
+	}
+	const all2, read = clientv3.PermissionType(clientv3.PermReadWrite), clientv3.PermissionType(clientv3.PermRead)
+	grant("locks", "lockpool/", all2)
+	grant("reader", "lockpool/", read)
+	grant("half", "lockpool/.sessions/", all2)
+	grant("half", "lockpool/a/", all2)
+	grant("half", "lockpool/b/", read)
+	do(c.admin.AuthEnable(ctx))
+	for _, err := range all {
+		require.NoError(t, err)
+	}
+	root, err := clientv3.New(clientv3.Config{Endpoints: c.admin.Endpoints(), Username: "root", Password: password, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, root.Close()) })
+	return root
+}
+
+// left returns the leases and keys that there are.
+func left(t *testing.T, root *clientv3.Client) (all []string) {
+	leases, err := root.Leases(t.Context())
+	require.NoError(t, err)
+	for _, l := range leases.Leases {
+		all = append(all, fmt.Sprintf("lease %x", l.ID))
+	}
+	keys, err := root.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	for _, kv := range keys.Kvs {
+		all = append(all, string(kv.Key))
+	}
+	return all
+}
+
+// logs is a log for several goroutines.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// as opens a pool, which is closed when the test ends.
+func (c *Cluster) as(t *testing.T, log *logs, change func(*etcd.Config)) *lockpool.Pool {
+	cfg := etcd.Config{Endpoints: c.Endpoints(), TTL: ttl}
+	change(&cfg)
+	connector, err := etcd.NewConnector(cfg)
+	require.NoError(t, err)
+	p, err := lockpool.OpenConnector(connector, lockpool.WithLogger(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func user(name, password string) func(*etcd.Config) {
+	return func(c *etcd.Config) { c.Username, c.Password = name, password }
+}
+
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, version Option) {
+		c := Start(t, 1, version, TokenTTL(time.Second))
+		root := c.protect(t)
+		var log logs
+		printed := func(values ...any) {
+			for _, v := range values {
+				for _, verb := range []string{"%v", "%+v", "%#v"} {
+					require.NotContains(t, fmt.Sprintf(verb, v), password)
+				}
+			}
+		}
+
+		t.Run("RightsForThePrefix", func(t *testing.T) {
+			p := c.as(t, &log, user("locks", password))
+			everything(t, p, c.as(t, &log, user("locks", password)))
+			printed(p, p.Stats())
+		})
+		t.Run("NotAllowed", func(t *testing.T) {
+			before := left(t, root)
+			for name, cfg := range map[string]struct {
+				change func(*etcd.Config)
+				says   string
+			}{
+				"wrong password":  {user("locks", "wr0ng-"+password), "check Config.Username and Config.Password"},
+				"unknown user":    {user("nobody", password), "check Config.Username and Config.Password"},
+				"no user":         {func(*etcd.Config) {}, "check Config.Username and Config.Password"},
+				"may only read":   {user("reader", password), "needs the right to read and write all keys below the prefix lockpool/"},
+				"another prefix":  {func(c *etcd.Config) { user("locks", password)(c); c.Prefix = "other" }, "below the prefix other/"},
+				"prefix's prefix": {func(c *etcd.Config) { user("locks", password)(c); c.Prefix = "lock" }, "below the prefix lock/"},
+			} {
+				p := c.as(t, &log, cfg.change)
+				ctx, cancel := context.WithTimeout(t.Context(), ttl)
+				_, err := p.Lock(ctx, "a")
+				require.ErrorIs(t, err, lockpool.ErrNoPermission, name)
+				require.ErrorContains(t, err, cfg.says, name)
+				require.NoError(t, ctx.Err(), "%s: at once", name)
+				printed(err, p)
+				require.NoError(t, p.Close())
+				cancel()
+			}
+			require.Equal(t, before, left(t, root))
+		})
+		t.Run("NoRightForALock", func(t *testing.T) {
+			p := c.as(t, &log, user("half", password))
+			l, err := p.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			require.NoError(t, l.Unlock(t.Context()))
+			before := left(t, root)
+			for _, name := range []string{"b", "c"} { // what may be read, and what may not
+				for _, how := range [][]lockpool.LockOption{nil, {lockpool.Plain()}} {
+					_, err = p.Lock(t.Context(), name, how...)
+					require.ErrorIs(t, err, lockpool.ErrNoPermission)
+					require.ErrorContains(t, err, "below the prefix lockpool/")
+					_, err = p.TryLock(t.Context(), name, how...)
+					require.ErrorIs(t, err, lockpool.ErrNoPermission)
+				}
+				_, err = p.Semaphore(name, 2).Acquire(t.Context(), 1)
+				require.ErrorIs(t, err, lockpool.ErrNoPermission)
+			}
+			_, err = p.Queue(t.Context(), "c")
+			require.ErrorIs(t, err, lockpool.ErrNoPermission)
+			require.Equal(t, before, left(t, root))
+		})
+		t.Run("TokensEnd", func(t *testing.T) {
+			// Tokens that are not used for a second expire, and proofs are further apart.
+			p := c.as(t, &log, func(c *etcd.Config) { user("locks", password)(c); c.TTL = 16 * time.Second })
+			l, err := p.Lock(t.Context(), "tokens")
+			require.NoError(t, err)
+			// All tokens of a user whose password is changed are revoked.
+			_, err = root.UserChangePassword(t.Context(), "locks", password)
+			require.NoError(t, err)
+			require.NoError(t, l.Verify(t.Context()))
+			select {
+			case <-l.Lost():
+			case <-time.After(17 * time.Second):
+			}
+			require.NoError(t, l.Verify(t.Context()))
+			require.NoError(t, l.Unlock(t.Context()))
+		})
+		t.Run("RightsAreWithdrawn", func(t *testing.T) {
+			p := c.as(t, &log, user("half", password))
+			l, err := p.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			_, err = root.RoleRevokePermission(t.Context(), "half", "lockpool/a/", clientv3.GetPrefixRangeEnd("lockpool/a/"))
+			require.NoError(t, err)
+			err = l.Unlock(t.Context())
+			require.ErrorIs(t, err, lockpool.ErrNoPermission)
+			next, err := c.as(t, &log, user("locks", password)).Lock(t.Context(), "a") // the key goes with its session
+			require.NoError(t, err)
+			require.NoError(t, next.Unlock(t.Context()))
+			printed(err)
+		})
+		require.NotContains(t, log.String(), password)
+	})
+}
+
+// everything uses all that pools can do.
+func everything(t *testing.T, p, rival *lockpool.Pool) {
+	ctx := t.Context()
+	l, err := p.Lock(ctx, "a", lockpool.Revocable())
+	require.NoError(t, err)
+	_, err = rival.TryLock(ctx, "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	granted := make(chan error, 1)
+	go func() { // ends with the release
+		l, err := rival.Lock(ctx, "a")
+		if err == nil {
+			err = l.Unlock(ctx)
+		}
+		granted <- err
+	}()
+	require.Eventually(t, func() bool { return rival.Stats().Waiting == 1 }, ttl, time.Millisecond)
+	require.NoError(t, l.Verify(ctx))
+	q, err := p.Queue(ctx, "a")
+	require.NoError(t, err)
+	require.Len(t, q.Contenders, 2)
+	require.NoError(t, rival.Revoke(ctx, "a"))
+	<-l.Revoked()
+	require.NoError(t, l.Unlock(ctx))
+	require.NoError(t, <-granted)
+
+	plain, err := p.Lock(ctx, "p", lockpool.Plain())
+	require.NoError(t, err)
+	require.NoError(t, plain.Unlock(ctx))
+
+	h, err := p.Handle(ctx)
+	require.NoError(t, err)
+	w, err := h.Lock(ctx, "rw")
+	require.NoError(t, err)
+	r, err := h.RLock(ctx, "rw")
+	require.NoError(t, err)
+	require.NoError(t, w.Unlock(ctx))
+	other, err := rival.RLock(ctx, "rw")
+	require.NoError(t, err)
+	require.NoError(t, other.Unlock(ctx))
+	require.NoError(t, r.Unlock(ctx))
+	require.NoError(t, h.Close(ctx))
+
+	s := p.Semaphore("permits", 0)
+	require.NoError(t, s.SetLimit(ctx, 2))
+	permits, err := s.Acquire(ctx, 2)
+	require.NoError(t, err)
+	require.NoError(t, permits.Release(ctx))
+
+	both, err := p.LockAll(ctx, []string{"x", "y"})
+	require.NoError(t, err)
+	q, err = rival.Queue(ctx, "x")
+	require.NoError(t, err)
+	require.NoError(t, rival.Break(ctx, "x", q.Contenders[0].Node))
+	<-both.Lost()
+	_ = both.Unlock(ctx)
+
+	require.NoError(t, p.Once(ctx, "job", "1", func(context.Context) error { return nil }))
+	require.ErrorIs(t, rival.Once(ctx, "job", "1", func(context.Context) error { return nil }), lockpool.ErrDone)
+	runs, err := p.Finished(ctx, "job")
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
+	require.NoError(t, p.Forget(ctx, "job", "1"))
+	_, err = p.List(ctx, "")
+	require.NoError(t, err)
+	for q, err := range p.Observe(ctx, "a") {
+		require.NoError(t, err)
+		require.Empty(t, q.Contenders)
+		break
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, version Option) {
+		for _, clientCertificates := range []bool{false, true} {
+			t.Run(fmt.Sprint("clientCertificates=", clientCertificates), func(t *testing.T) {
+				t.Parallel()
+				c := Start(t, 1, version, TLS(clientCertificates))
+				var log logs
+				with := func(config *tls.Config) *lockpool.Pool {
+					return c.as(t, &log, func(cfg *etcd.Config) { cfg.TLS = config })
+				}
+				good := c.ClientTLS()
+				if !clientCertificates {
+					good.Certificates = nil
+				}
+				p := with(good)
+				everything(t, p, with(good))
+				l, err := p.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				c.Clients(0).Break()
+				require.NoError(t, l.Verify(t.Context()))
+				require.NoError(t, l.Unlock(t.Context()))
+
+				refused := func(config *tls.Config, says ...string) {
+					ctx, cancel := context.WithTimeout(t.Context(), ttl)
+					defer cancel()
+					_, err := with(config).Lock(ctx, "a")
+					for _, text := range says {
+						require.ErrorContains(t, err, text)
+					}
+					require.NoError(t, ctx.Err(), "at once: %v", err)
+				}
+				strange := c.ClientTLS()
+				strange.RootCAs = x509.NewCertPool()
+				refused(strange, "certificate signed by unknown authority", "check Config.TLS")
+				elsewhere := c.ClientTLS()
+				elsewhere.ServerName = "example.com"
+				refused(elsewhere, "example.com", "check Config.TLS")
+				if clientCertificates {
+					without := c.ClientTLS()
+					without.Certificates = nil
+					refused(without, "certificate", "the client's Certificates")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), ttl) // only people know which server this is
+				defer cancel()
+				_, err = with(nil).Lock(ctx, "a")
+				require.ErrorContains(t, err, "if the servers demand TLS, set Config.TLS")
+			})
+		}
+		t.Run("ServersWithout", func(t *testing.T) {
+			c := Start(t, 1, version)
+			var log logs
+			p := c.as(t, &log, func(cfg *etcd.Config) { cfg.TLS = &tls.Config{} })
+			ctx, cancel := context.WithTimeout(t.Context(), ttl)
+			defer cancel()
+			_, err := p.Lock(ctx, "a")
+			require.ErrorContains(t, err, "check Config.TLS")
+			require.NoError(t, ctx.Err(), "at once")
+		})
+	})
+}

@@ -1,0 +1,327 @@
+package etcdtest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"regexp"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/etcd"
+)
+
+var (
+	faultCases = flag.Int("faults", 100, "how many cases of TestEveryFaultAtEveryRequest are played on each version, drawn at random; 0 means all")
+	seed       = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of what is drawn at random")
+)
+
+// fault is something that happens to one request of the tested pool, or to its reply.
+type fault struct {
+	name   string
+	reply  bool
+	do     func(*stage, Message) Action
+	losing bool // a held lock is lost, and a waiter is granted it nevertheless; or else nothing is seen of the fault
+}
+
+func always(a Action) func(*stage, Message) Action {
+	return func(*stage, Message) Action { return a }
+}
+
+var faults = []fault{
+	{name: "lost", do: always(Break)},
+	{name: "reply lost", reply: true, do: always(Break)},
+	{name: "broken behind the reply", reply: true, do: always(BreakAfter)},
+	{name: "broken twice", reply: true, do: func(s *stage, _ Message) Action { s.breaks = 1; return Break }},
+	{name: "late", do: always(Late)},
+	{name: "reply late", reply: true, do: always(Late)},
+	{name: "expires before", do: (*stage).expire, losing: true},
+	{name: "expires after", reply: true, do: (*stage).expire, losing: true},
+	{name: "nodes removed", do: (*stage).removeNodes, losing: true},
+	{name: "frozen", do: always(Freeze), losing: true},
+	{name: "reply frozen", reply: true, do: always(Freeze), losing: true},
+}
+
+// request is the nth request of its method in a play.
+type request struct {
+	method string
+	nth    int
+}
+
+func (r request) String() string { return fmt.Sprintf("%s %d", r.method, r.nth+1) }
+
+// Every fault at every request of every play: each play runs once without a fault, which
+// records its requests, and then once for each of these and each fault.
+func TestEveryFaultAtEveryRequest(t *testing.T) {
+	t.Logf("-seed %d", *seed)
+	onEach(t, func(t *testing.T, version Option) {
+		c := Start(t, 1, version)
+		type each struct {
+			play *play
+			r    request
+			f    *fault
+		}
+		var all []each
+		for i := range plays {
+			p := &plays[i]
+			for _, r := range record(t, c, p) {
+				for f := range faults {
+					all = append(all, each{p, r, &faults[f]})
+				}
+			}
+		}
+		total := len(all)
+		rand.New(rand.NewPCG(*seed, 0)).Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+		if *faultCases > 0 {
+			all = all[:min(*faultCases, len(all))]
+		}
+		var played sync.WaitGroup
+		room := make(chan struct{}, 8) // plays mostly wait; more at once would end short leases
+		for _, e := range all {
+			room <- struct{}{}
+			played.Go(func() {
+				defer func() { <-room }()
+				t.Run(fmt.Sprintf("%s/%s/%s", e.play.name, e.r, e.f.name), func(t *testing.T) {
+					s := newStage(t, c, e.play, e.f)
+					s.target = e.r
+					s.perform(e.play)
+				})
+			})
+		}
+		played.Wait()
+		require.Eventually(t, func() bool { return len(running(t, c)) == 0 }, patience, 10*time.Millisecond, "the goroutines of the tested pools have ended")
+		t.Logf("etcd %s: %d of %d cases", c.Version(), len(all), total)
+	})
+}
+
+// patience is for what must happen at some time.
+const patience = 30 * time.Second
+
+func record(t *testing.T, c *Cluster, p *play) (requests []request) {
+	t.Run(p.name+"/without a fault", func(t *testing.T) {
+		s := newStage(t, c, p, nil)
+		s.record = func(r request) { requests = append(requests, r) }
+		s.perform(p)
+		require.NotEmpty(t, requests)
+	})
+	return requests // none if -run leaves the play out
+}
+
+// stage is where a play is performed.
+type stage struct {
+	*testing.T
+	ctx     context.Context
+	cluster *Cluster
+	relay   *Relay // to the member, for the tested pool only
+	prefix  string
+	label   string
+	losing  bool
+	faulty  bool
+
+	pool, others *lockpool.Pool
+	way          way
+	first        grip // held by others
+	inside       atomic.Int32
+	giveUpNow    atomic.Pointer[context.CancelFunc] // called at the next request
+
+	// For the relay, which tells one message at a time.
+	fault  *fault
+	target request
+	record func(request)
+	begun  bool
+	seen   map[string]int // by method
+	call   int            // that of the target
+	breaks int            // how many more connections break
+	fired  atomic.Bool
+}
+
+var stages atomic.Int64
+
+func newStage(t *testing.T, c *Cluster, p *play, f *fault) *stage {
+	n := stages.Add(1)
+	s := &stage{
+		T: t, cluster: c, prefix: fmt.Sprint("stage-", n), label: fmt.Sprintf("%p-%d", c, n), way: p.way,
+		fault: f, faulty: f != nil, losing: f != nil && f.losing, seen: map[string]int{},
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	s.ctx = ctx
+	var err error
+	s.relay, err = newRelay(c.members[0].client)
+	require.NoError(t, err)
+	t.Cleanup(s.relay.Close)
+	ttl := 10 * time.Second // longer than any fault that is not seen
+	if s.losing {
+		ttl = 3 * time.Second
+	}
+	if s.way == nil {
+		s.way = withOptions()
+	}
+	s.others = s.open(c.members[0].client, 10*time.Second, p.opts)
+	s.asSubject(func() { s.pool = s.open(s.relay.Addr(), ttl, p.opts) })
+	for range p.warm {
+		s.asSubject(func() { s.free(s.take(s.pool)) })
+	}
+	if p.rival {
+		s.first = s.take(s.others)
+	}
+	return s
+}
+
+func (s *stage) open(address string, ttl time.Duration, opts []lockpool.Option) *lockpool.Pool {
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: []string{address}, Prefix: s.prefix, TTL: ttl})
+	require.NoError(s, err)
+	p, err := lockpool.OpenConnector(connector, append([]lockpool.Option{lockpool.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	require.NoError(s, err)
+	s.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// asSubject labels the goroutines that do starts.
+func (s *stage) asSubject(do func()) {
+	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
+}
+
+// running returns the labels of the goroutines of tested pools that are left.
+func running(t *testing.T, c *Cluster) []string {
+	var profile strings.Builder
+	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+	return regexp.MustCompile(fmt.Sprintf(`"stage":"%p-[0-9]+"`, c)).FindAllString(profile.String(), -1)
+}
+
+// passes decides about a message of the tested pool. The proofs of its lease come at any
+// time, and the end of the session is not part of a play.
+func (s *stage) passes(m Message) Action {
+	switch {
+	case s.breaks > 0 && s.fired.Load() && m.Call != s.call:
+		s.breaks--
+		return Break
+	case m.IsProof() || m.Method == "LeaseRevoke" || !s.begun:
+		return Pass
+	}
+	if !m.Reply {
+		if giveUp := s.giveUpNow.Swap(nil); giveUp != nil {
+			(*giveUp)()
+		}
+		r := request{m.Method, s.seen[m.Method]}
+		s.seen[m.Method]++
+		if s.record != nil {
+			s.record(r)
+		}
+		if s.fault == nil || r != s.target || s.fired.Load() {
+			return Pass
+		}
+		if s.call = m.Call; s.fault.reply {
+			return Pass
+		}
+	} else if s.fault == nil || m.Call != s.call || !s.fault.reply || s.fired.Load() {
+		return Pass
+	}
+	s.fired.Store(true)
+	return s.fault.do(s, m)
+}
+
+// expire ends the session of the tested pool.
+func (s *stage) expire(m Message) Action {
+	if id, err := strconv.ParseInt(m.Session, 16, 64); err == nil {
+		_, _ = s.cluster.admin.Revoke(s.ctx, clientv3.LeaseID(id))
+	}
+	return Pass
+}
+
+// removeNodes removes the nodes of the tested pool's session.
+func (s *stage) removeNodes(m Message) Action {
+	if m.Session == "" {
+		return Pass
+	}
+	id, err := strconv.ParseInt(m.Session, 16, 64)
+	got, listErr := s.cluster.admin.Get(s.ctx, s.prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err == nil && listErr == nil {
+		for _, kv := range got.Kvs {
+			if kv.Lease == id && !strings.Contains(string(kv.Key), "/.sessions/") {
+				_, _ = s.cluster.admin.Delete(s.ctx, string(kv.Key))
+			}
+		}
+	}
+	return Pass
+}
+
+func (s *stage) perform(p *play) {
+	s.relay.SetFault(func(m Message) Action { return s.passes(m) })
+	s.relay.mu.Lock()
+	s.begun = true
+	s.relay.mu.Unlock()
+	s.asSubject(func() { p.act(s) })
+	s.relay.SetFault(nil)
+	// Whatever happened, the lock is free, and both pools can use it.
+	s.free(s.take(s.others))
+	s.asSubject(func() {
+		g, err := s.way(s.ctx, s.pool, false)
+		if err == nil {
+			err = release(s.ctx, g)
+		}
+		require.True(s, err == nil || s.losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
+	})
+	require.NoError(s, s.others.Close())
+	require.NoError(s, s.pool.Close())
+	s.until(func() bool { return len(s.keys()) == 0 }, "no key is left")
+}
+
+// keys returns the keys that are left, beside records and what lasts.
+func (s *stage) keys() (names []string) {
+	got, err := s.cluster.admin.Get(s.ctx, s.prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(s, err)
+	for _, kv := range got.Kvs {
+		if kv.Lease != 0 {
+			names = append(names, string(kv.Key))
+		}
+	}
+	return names
+}
+
+func (s *stage) until(cond func() bool, format string, args ...any) {
+	s.Helper()
+	for !cond() {
+		require.NoError(s, s.ctx.Err(), fmt.Sprintf(format, args...))
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (s *stage) take(p *lockpool.Pool) grip {
+	g, err := s.way(s.ctx, p, false)
+	require.NoError(s, err)
+	return g
+}
+
+func (s *stage) free(g grip) { require.NoError(s, release(s.ctx, g)) }
+
+// check checks an error of the tested pool. It reports whether there is none.
+func (s *stage) check(err error, expected ...error) bool {
+	s.Helper()
+	for _, e := range expected {
+		if errors.Is(err, e) {
+			return false
+		}
+	}
+	var locking *lockpool.LockError
+	switch {
+	case err == nil && len(expected) == 0:
+		return true
+	case s.losing && errors.As(err, &locking) && errors.Is(err, lockpool.ErrLockLost):
+		return false
+	}
+	require.FailNow(s, "the wrong error", "%v", err)
+	return false
+}

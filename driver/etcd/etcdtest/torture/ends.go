@@ -1,0 +1,130 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool/testing/simulate/workload"
+	"github.com/lockpool/lockpool/testing/torture/campaign"
+)
+
+// ends keeps when the servers have ended sessions. Holders must know before, with two
+// exceptions: a stranger has revoked the lease; or a member that had led, and was stopped for
+// longer than the TTL, has gone on just before. It still has the ends of leases that it knew,
+// and may revoke leases that were prolonged elsewhere (etcd issue 15247).
+type ends struct {
+	ctx      context.Context // of the watches
+	cancel   context.CancelFunc
+	watching sync.WaitGroup
+
+	mu      sync.Mutex
+	all     map[clientv3.LeaseID]end
+	removed map[clientv3.LeaseID]bool // by a stranger
+	stale   []workload.Instant        // when members that had led went on
+}
+
+// end is the end of a session, and its keys.
+type end struct {
+	at   workload.Instant // the first of the times at which members have told of it
+	keys []*mvccpb.KeyValue
+}
+
+// staleTime is for how long a member that goes on may end leases by what it knew: it looks for
+// them every 500 ms.
+const staleTime = 2 * time.Second
+
+func newEnds() *ends {
+	e := &ends{all: map[clientv3.LeaseID]end{}, removed: map[clientv3.LeaseID]bool{}}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	return e
+}
+
+// watch follows the ends by what one member tells.
+func (e *ends) watch(admin *clientv3.Client) {
+	watch := admin.Watch(e.ctx, prefix+"/", clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithRev(1))
+	e.watching.Go(func() { // ends with close
+		for got := range watch {
+			byRevision := map[int64][]*mvccpb.KeyValue{}
+			for _, ev := range got.Events {
+				if ev.Type == mvccpb.DELETE && ev.PrevKv != nil {
+					byRevision[ev.Kv.ModRevision] = append(byRevision[ev.Kv.ModRevision], ev.PrevKv)
+				}
+			}
+			for _, keys := range byRevision {
+				e.add(keys)
+			}
+		}
+	})
+}
+
+// add notes the end of a session, if that is what has removed keys at once.
+func (e *ends) add(keys []*mvccpb.KeyValue) {
+	i := slices.IndexFunc(keys, func(kv *mvccpb.KeyValue) bool { return strings.HasPrefix(string(kv.Key), prefix+"/.sessions/") })
+	if i < 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lease := clientv3.LeaseID(keys[i].Lease)
+	if _, known := e.all[lease]; !known {
+		e.all[lease] = end{campaign.Now(), keys}
+	}
+}
+
+// remove notes that a stranger is about to revoke a lease.
+func (e *ends) remove(lease clientv3.LeaseID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.removed[lease] = true
+}
+
+// staleLeader notes that a member that had led, and was stopped for longer than the TTL, is
+// about to go on.
+func (e *ends) staleLeader(at workload.Instant) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stale = append(e.stale, at)
+}
+
+// record adds the ends to the record. What a stale leader may have ended counts as removed by
+// a stranger: holders are told soon after, and before that there may be an overlap.
+func (e *ends) record(rec *workload.Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sessions, stale := 0, 0
+	for lease, end := range e.all {
+		if e.removed[lease] || end.at > rec.End { // when clients close theirs
+			continue
+		}
+		sessions++
+		i := slices.IndexFunc(e.stale, func(at workload.Instant) bool { return at <= end.at && end.at <= at.Add(staleTime) })
+		if i >= 0 {
+			stale++
+			for _, kv := range end.keys {
+				rec.Removals = append(rec.Removals, removal(e.stale[i], kv))
+			}
+			continue
+		}
+		told := workload.SessionEnd{At: end.at}
+		for _, kv := range end.keys {
+			told.Orders = append(told.Orders, kv.CreateRevision)
+		}
+		rec.Ends = append(rec.Ends, told)
+	}
+	rec.Notes = append(rec.Notes, fmt.Sprintf("sessions that have ended: %d, of which %d just after a member that had led was stopped for longer than the TTL (%d times)",
+		sessions, stale, len(e.stale)))
+}
+
+func (e *ends) close() {
+	e.cancel()
+	e.watching.Wait()
+}
