@@ -1,7 +1,7 @@
 # The commands of this repository. `make test` needs Debian or Ubuntu, and Go. It
 # installs everything else that the tests need with apt-get.
 
-.PHONY: test test-root test-faults test-root-real test-driver test-driver-real test-etcd differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench deps help
+.PHONY: test test-root test-faults test-root-real test-driver test-driver-real test-etcd differential torture torture-zookeeper torture-etcd simulate bugs fuzz vet tidy release-check bench bench-etcd deps help
 
 # Some tests create networks, for which they must be root, if only in a namespace.
 as_root := $(if $(filter-out 0,$(shell id -u)),-exec $(CURDIR)/.ci/own-network)
@@ -87,6 +87,10 @@ release-check: ## the modules as users get them: go get, go install and go vet o
 
 bench: deps ## the tables in README.md and docs/performance.md; takes about 15 minutes on an idle machine
 	go run ./bench -write
+	$(MAKE) bench-etcd
+
+bench-etcd: ## the table of driver/etcd beside etcd's own Mutex, which is printed; a minute, and the time to compile etcd
+	go -C driver/etcd run ./etcdtest/bench
 
 deps: ## install the packages that the tests need and the machine lacks
 	@./.ci/deps

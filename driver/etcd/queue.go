@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -49,9 +50,20 @@ func (s *Session) complete(ctx context.Context, conn *connection, queue string, 
 func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
 	name := s.nodeName(r)
 	key := s.prefix + queue + "/" + name
+	ops := []clientv3.Op{clientv3.OpPut(key, string(newValue(time.Now(), r.Data)), clientv3.WithLease(s.id))}
+	lock, semaphore := lockOf(queue)
+	behind := s.isOwn(r.Known) && !semaphore
+	if behind {
+		below := s.prefix + lock + "/"
+		some := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1)}
+		ops = append(ops, s.listing(queue, clientv3.WithKeysOnly(), clientv3.WithMinCreateRev(createdAt(r.Known))),
+			clientv3.OpGet(below+plainName), clientv3.OpGet(below+driver.Guards+"/", some...), clientv3.OpGet(below+driver.Leases+"/", some...))
+	} else {
+		ops = append(ops, s.listing(queue, clientv3.WithKeysOnly()))
+	}
 	done, got, late, err := change{
 		session: s, on: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		ops:  []clientv3.Op{clientv3.OpPut(key, string(newValue(time.Now(), r.Data)), clientv3.WithLease(s.id)), s.listing(queue, clientv3.WithKeysOnly())},
+		ops:  ops,
 		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool { return len(a[0].kvs) > 0 },
 	}.commit(ctx)
 	switch {
@@ -66,11 +78,47 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	case !done:
 		return driver.Joined{}, fmt.Errorf("etcd: %s exists, although its name is random", key)
 	}
+	if behind && got != nil {
+		if joined, ok := s.behind(queue, name, r.Known, got[1:]); ok {
+			return joined, nil
+		}
+		got = nil // the queue is listed
+	}
 	joined, err := s.joined(ctx, queue, name, got)
 	if err != nil {
 		s.remove(ctx, key)
 	}
 	return joined, err
+}
+
+// behind returns what Join does for a node that was created behind a known one of the
+// session, with none but nodes of the session in between. got is what the transaction that
+// created it has read: the contenders that are not older than the known one, and keys of
+// other kinds of locks. The known one is among the former, so it was there all the time, and
+// who joined after it and is still there is in the answer.
+func (s *Session) behind(queue, name string, known driver.Node, got []*answer) (driver.Joined, bool) {
+	for _, other := range got[1:] {
+		if len(other.kvs) > 0 {
+			return driver.Joined{}, false
+		}
+	}
+	entries := s.parse(queue, got[0].kvs).queue(queue)
+	for _, e := range entries {
+		if !s.isOwn(e.node) || e.kv.Version > 1 { // it may have been downgraded
+			return driver.Joined{}, false
+		}
+	}
+	nodes := nodesOf(entries)
+	last := len(nodes) - 1
+	if last < 1 || nodes[0] != known || nodes[last].Name != name {
+		return driver.Joined{}, false
+	}
+	return driver.Joined{Node: nodes[last], Behind: nodes[:last:last]}, true
+}
+
+// isOwn reports whether a node is a contender that the session has created.
+func (s *Session) isOwn(node driver.Node) bool {
+	return strings.HasPrefix(node.Name, s.idText()+"-")
 }
 
 // joined returns what Join does for a node that was created.
