@@ -467,9 +467,3 @@ func TestOneLeaderAtATime(t *testing.T) {
 		}
 	})
 }
-
-func exists(b *locktest.Bench, path string) *zk.Stat {
-	_, stat, err := b.Admin.Exists(b.Chroot + "/" + path)
-	require.NoError(b, err)
-	return stat
-}

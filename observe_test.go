@@ -105,14 +105,6 @@ func (f *follower) seesNothing() {
 	}
 }
 
-// ends requires that the next value is an error, and the last.
-func (f *follower) ends(with error) {
-	f.Helper()
-	require.ErrorIs(f, f.next().err, with)
-	_, more := <-f.values
-	require.False(f, more)
-}
-
 func named(b *locktest.Bench, name string) *lockpool.Pool {
 	return b.Pool(lockpool.WithOwner(name), silent)
 }

@@ -112,13 +112,6 @@ func lockCall(h *lockpool.Handle, name string, opts ...lockpool.LockOption) func
 	}
 }
 
-func readCall(h *lockpool.Handle, name string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := h.RLock(ctx, name)
-		return err
-	}
-}
-
 func TestWaitsTellsWhoWaitsForWhom(t *testing.T) {
 	t.Parallel()
 	c := newGathering(t)
