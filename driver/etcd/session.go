@@ -67,6 +67,9 @@ var (
 
 // Connect implements driver.Connector.
 func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	s := &Session{
 		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62) + 1<<62), clock: clock.Start(ctx),
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),

@@ -102,6 +102,9 @@ func (c *Connector) IsContender(node string) bool {
 // the session timeout to answer, but at least a second; after a Connect in which a
 // server did not answer, it has twice as long, up to the whole timeout.
 func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	return connect(ctx, c.settings)
 }
 
