@@ -96,12 +96,12 @@ func TestCheckName(t *testing.T) {
 func TestNamesOfNodes(t *testing.T) {
 	s := &Session{id: 0x1234567890abcdef}
 	for _, r := range []driver.Request{{Kind: driver.Exclusive}, {Kind: driver.Shared}, {Kind: driver.Permit, Permits: 3, Limit: 7}, {Kind: driver.Permit, Permits: 1}} {
-		name := s.nodeName(r)
+		name := s.keyName("a", r)
 		c := Connector{}
-		require.True(t, c.IsContender(name), name)
+		require.True(t, c.IsContender(name+"@5"), name)
 		node, ok := nodeOf(name, &mvccpb.KeyValue{CreateRevision: 5})
 		require.True(t, ok)
-		require.Equal(t, driver.Node{Name: name, Kind: r.Kind, Seq: 5, Permits: r.Permits, Limit: r.Limit}, node)
+		require.Equal(t, driver.Node{Name: name + "@5", Kind: r.Kind, Seq: 5, Permits: r.Permits, Limit: r.Limit}, node)
 	}
 	node, ok := nodeOf("1234567890abcdef", &mvccpb.KeyValue{CreateRevision: 5, Lease: 7}) // of a Mutex
 	require.True(t, ok)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -18,7 +19,8 @@ import (
 
 // The key of a contender of the queue a is PREFIX/a/NAME, where NAME is the session's lease
 // in hexadecimal (all that a Mutex of package concurrency has), a GUID, and for readers and
-// permits what they ask for. (A node that was downgraded is named NAME-r, but has no key of that name.) The lock without a queue has the key PREFIX/a/plain.
+// permits what they ask for. Its node is named NAME@REVISION, or NAME@REVISION-r after a
+// downgrade. The lock without a queue has the key PREFIX/a/plain.
 const (
 	plainName = "plain"
 	sessions  = ".sessions" // a key for each session
@@ -55,31 +57,84 @@ func isKey(part string) bool { return len(part) >= 12 && contenderName.MatchStri
 
 // IsContender implements driver.Connector.
 func (*Connector) IsContender(node string) bool {
-	return isKey(node) || strings.HasPrefix(node, plainName+"-")
+	key, _, _ := strings.Cut(node, "@")
+	return isKey(key) || strings.HasPrefix(node, plainName+"-")
 }
 
-// nodeName returns a new name for a session's node.
-func (s *Session) nodeName(r driver.Request) string {
-	name := s.idText() + "-" + uuid.NewString()
+// keyName returns the last part of the key for a new contender of the session.
+func (s *Session) keyName(queue string, r driver.Request) string {
+	ending := ""
 	switch r.Kind {
 	case driver.Shared:
-		name += "-s"
+		ending = "-s"
 	case driver.Permit:
-		name += fmt.Sprintf("-p%d-l%d", r.Permits, r.Limit)
+		ending = fmt.Sprintf("-p%d-l%d", r.Permits, r.Limit)
 	}
-	return name
+	if name, ok := s.usedKeys.take(queue, ending); ok {
+		return name
+	}
+	return s.idText() + "-" + uuid.NewString() + ending
 }
 
-// key returns the key of a node. That of a plain lock is always the same, and that of a node
-// which was downgraded is the one that it had before; their nodes have other names.
-func (s *Session) key(queue string, node driver.Node) string {
-	name := node.Name
-	if node.Kind == driver.Plain {
-		name = plainName
-	} else if node.Private != "" {
-		name = node.Private
+// usedKeys are the last parts of the keys of contenders that have left, and certainly left
+// nothing on its way to the servers. They are used again: a server keeps a key that was
+// deleted until it compacts its history, and passes over all of them when it lists a queue.
+type usedKeys struct {
+	mu  sync.Mutex
+	all map[usedKey][]string
+	n   int
+}
+
+// usedKey is where a key can be used again.
+type usedKey struct{ queue, ending string }
+
+// mostUsedKeys bounds the keys that are remembered, for users with a lock for each order and
+// millions of orders.
+const mostUsedKeys = 1 << 12
+
+func (u *usedKeys) take(queue, ending string) (name string, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	place := usedKey{queue, ending}
+	names := u.all[place]
+	if len(names) == 0 {
+		return "", false
 	}
-	return s.prefix + queue + "/" + name
+	last := len(names) - 1
+	if name = names[last]; last == 0 {
+		delete(u.all, place)
+	} else {
+		u.all[place] = names[:last]
+	}
+	u.n--
+	return name, true
+}
+
+func (u *usedKeys) put(queue, name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.all == nil || u.n >= mostUsedKeys {
+		u.all, u.n = map[usedKey][]string{}, 0
+	}
+	place := usedKey{queue, contenderName.FindStringSubmatch(name)[1]}
+	u.all[place] = append(u.all[place], name)
+	u.n++
+}
+
+// key returns the key of a node.
+func (s *Session) key(queue string, node driver.Node) string {
+	return s.prefix + queue + "/" + keyOf(node)
+}
+
+// keyOf returns the last part of a node's key. That of a plain lock is always the same, and
+// that of a node which was downgraded is the one that it had before. Other keys are used
+// again as well, so the name of a node ends with the revision of its creation.
+func keyOf(node driver.Node) string {
+	if node.Kind == driver.Plain {
+		return plainName
+	}
+	name, _, _ := strings.Cut(cmp.Or(node.Private, node.Name), "@")
+	return name
 }
 
 // createdAt returns the revision at which a node was created.
@@ -108,7 +163,7 @@ func nodeOf(name string, kv *mvccpb.KeyValue) (driver.Node, bool) {
 	if name == plainName {
 		return plainNode(kv.CreateRevision), true
 	}
-	node := driver.Node{Name: name, Kind: driver.Exclusive, Seq: kv.CreateRevision}
+	node := driver.Node{Name: fmt.Sprintf("%s@%d", name, kv.CreateRevision), Kind: driver.Exclusive, Seq: kv.CreateRevision}
 	m := contenderName.FindStringSubmatch(name)
 	switch {
 	case name == driver.Limit:

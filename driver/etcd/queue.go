@@ -48,7 +48,7 @@ func (s *Session) complete(ctx context.Context, conn *connection, queue string, 
 
 // Join implements driver.Session.
 func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
-	name := s.nodeName(r)
+	name := s.keyName(queue, r)
 	key := s.prefix + queue + "/" + name
 	ops := []clientv3.Op{clientv3.OpPut(key, string(newValue(time.Now(), r.Data)), clientv3.WithLease(s.id))}
 	lock, semaphore := lockOf(queue)
@@ -110,7 +110,7 @@ func (s *Session) behind(queue, name string, known driver.Node, got []*answer) (
 	}
 	nodes := nodesOf(entries)
 	last := len(nodes) - 1
-	if last < 1 || nodes[0] != known || nodes[last].Name != name {
+	if last < 1 || nodes[0] != known || keyOf(nodes[last]) != name {
 		return driver.Joined{}, false
 	}
 	return driver.Joined{Node: nodes[last], Behind: nodes[:last:last]}, true
@@ -142,7 +142,7 @@ func (s *Session) joined(ctx context.Context, queue, name string, got []*answer)
 		return driver.Joined{}, err
 	}
 	nodes := nodesOf(c.queue(queue))
-	i := slices.IndexFunc(nodes, func(n driver.Node) bool { return n.Name == name })
+	i := slices.IndexFunc(nodes, func(n driver.Node) bool { return keyOf(n) == name })
 	if i < 0 {
 		return driver.Joined{}, driver.ErrRemoved
 	}
@@ -240,6 +240,9 @@ func (s *Session) leave(queue string, node driver.Node) error {
 	})
 	s.own.left(s, watchedNode{queue, node}, byUs)
 	s.noteRefusal(err)
+	if err == nil && node.Kind != driver.Plain {
+		s.usedKeys.put(queue, keyOf(node))
+	}
 	if err == nil && gone && !maybe {
 		return driver.ErrRemoved
 	}

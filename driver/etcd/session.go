@@ -53,9 +53,10 @@ type Session struct {
 	unremovable     context.Context // ends when the servers refuse to remove a node
 	markUnremovable context.CancelFunc
 
-	fence   fence
-	proving proving
-	own     ownNodes
+	fence    fence
+	usedKeys usedKeys
+	proving  proving
+	own      ownNodes
 }
 
 var (

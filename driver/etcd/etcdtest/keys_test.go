@@ -1,0 +1,64 @@
+package etcdtest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// However often a session locks, the servers keep few keys for it, which they pass over in
+// each listing until they compact their history. The names of nodes differ nevertheless.
+func TestKeysAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	p := open(t, c.Endpoints())
+	admin, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints(), Logger: zap.NewNop()})
+	require.NoError(t, err)
+	defer admin.Close()
+	const turns = 20
+	nodes := map[string]bool{}
+	for range turns {
+		for _, lock := range []func() (func() error, error){
+			func() (func() error, error) {
+				l, err := p.Lock(t.Context(), "a")
+				return func() error { return l.Unlock(t.Context()) }, err
+			},
+			func() (func() error, error) {
+				l, err := p.RLock(t.Context(), "a")
+				return func() error { return l.Unlock(t.Context()) }, err
+			},
+			func() (func() error, error) {
+				l, err := p.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				r, err := p.RLock(l.Context(t.Context()), "a")
+				require.NoError(t, err)
+				require.NoError(t, l.Unlock(t.Context())) // which downgrades it
+				return func() error { return r.Unlock(t.Context()) }, err
+			},
+		} {
+			unlock, err := lock()
+			require.NoError(t, err)
+			queue, err := p.Queue(t.Context(), "a")
+			require.NoError(t, err)
+			require.Len(t, queue.Contenders, 1)
+			nodes[queue.Contenders[0].Node] = true
+			require.NoError(t, unlock())
+		}
+	}
+	require.Len(t, nodes, 3*turns)
+
+	keys := map[string]bool{}
+	history := admin.Watch(t.Context(), "lockpool/a/", clientv3.WithPrefix(), clientv3.WithRev(1))
+	for events := 0; events < 2*3*turns; {
+		got := <-history
+		require.NoError(t, got.Err())
+		for _, e := range got.Events {
+			keys[string(e.Kv.Key)] = true
+		}
+		events += len(got.Events)
+	}
+	require.LessOrEqual(t, len(keys), 3, "one to write, one to read, and perhaps one that was in use")
+}
