@@ -89,7 +89,7 @@ func fight(c client, path string, goroutines int, work time.Duration) []hold {
 	for i := range goroutines {
 		w := c.worker(path)
 		all.Go(func() {
-			for time.Now().Before(end) {
+			for again := true; again; again = time.Now().Before(end) {
 				check(w.lock())
 				h := hold{Granted: time.Now().UnixNano()}
 				if work > 0 {
@@ -97,7 +97,8 @@ func fight(c client, path string, goroutines int, work time.Duration) []hold {
 				}
 				h.Unlocked = time.Now().UnixNano()
 				check(w.unlock())
-				if h.Granted < end.UnixNano() { // or it is one of those that empty the queue
+				// The holds that empty the queue are hand-overs, but no turns of the duration.
+				if work > 0 || h.Granted < end.UnixNano() {
 					holds[i] = append(holds[i], h)
 				}
 			}

@@ -116,7 +116,8 @@ func alone(client string) []float64 {
 	defer c.close()
 	w := c.worker(newLock())
 	var acquire, release []float64
-	for end := time.Now().Add(*duration); time.Now().Before(end); {
+	end := time.Now().Add(*duration)
+	for again := true; again; again = time.Now().Before(end) {
 		t0 := time.Now()
 		check(w.lock())
 		t1 := time.Now()
@@ -325,7 +326,7 @@ func manyLocks(kind string) []float64 {
 	end := time.Now().Add(*duration)
 	for i, w := range workers {
 		done.Go(func() {
-			for time.Now().Before(end) {
+			for again := true; again; again = time.Now().Before(end) {
 				check(w.lock())
 				check(w.unlock())
 				counts[i]++

@@ -23,9 +23,10 @@ func TestMain(m *testing.M) { locktest.Main(m) }
 const name = "billing/migrations"
 
 // provider returns a provider of the database in a file, with three migrations of which
-// the second is in Go.
+// the second is in Go. Before it locks, goose looks whether there is anything to migrate,
+// and SQLite refuses that while another process writes unless it is told to wait.
 func provider(b *locktest.Bench, file string, p *lockpool.Pool, second func(context.Context, *sql.Tx) error) *goose.Provider {
-	db, err := sql.Open("sqlite", file)
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, db.Close()) })
 	sqlFiles := fstest.MapFS{
