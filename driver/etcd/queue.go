@@ -76,7 +76,7 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	case err != nil:
 		return driver.Joined{}, err
 	case !done:
-		return driver.Joined{}, fmt.Errorf("etcd: %s exists, although its name is random", key)
+		return driver.Joined{}, fmt.Errorf("etcd: %s exists, although no other client makes keys of that name", key)
 	}
 	if behind && got != nil {
 		if joined, ok := s.behind(queue, name, r.Known, got[1:]); ok {
