@@ -34,6 +34,9 @@ type connection struct {
 	watches *watches // made when the first node is watched
 }
 
+// window is how many bytes a member may send before it hears that they have arrived.
+const window = 1 << 20
+
 var errDialed = errors.New("the connection is broken")
 
 // dial connects to a member, within the time given.
@@ -67,6 +70,8 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	options = append(options, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, request, reply any, on *grpc.ClientConn, send grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		return send(ctx, method, request, reply, on, opts...)
 	}))
+	// With windows of a fixed size, gRPC does not measure the link with a ping for each answer.
+	options = append(options, grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))
 	if cfg.TLS != nil {
 		options = append(options, grpc.WithTransportCredentials(secured{credentials.NewTLS(cfg.TLS), cfg.TLS.ServerName, to}))
 	}

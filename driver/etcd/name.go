@@ -76,9 +76,10 @@ func (s *Session) keyName(queue string, r driver.Request) string {
 	return s.idText() + "-" + uuid.NewString() + ending
 }
 
-// usedKeys are the last parts of the keys of contenders that have left, and certainly left
-// nothing on its way to the servers. They are used again: a server keeps a key that was
-// deleted until it compacts its history, and passes over all of them when it lists a queue.
+// usedKeys are the last parts of the keys of contenders that have left, if each request to
+// delete them was answered, so that none is on its way. They are used again: a server keeps a
+// key that was deleted until it compacts its history, and passes over all of them when it
+// lists a queue.
 type usedKeys struct {
 	mu  sync.Mutex
 	all map[usedKey][]string
