@@ -16,8 +16,11 @@ import (
 
 // contender returns a node with its details.
 func (e entry) contender() driver.Contender {
-	v := decodeValue(e.kv)
-	return driver.Contender{Node: e.node, Session: strconv.FormatInt(e.kv.Lease, 16), Created: e.kv.CreateRevision, Joined: v.at, Data: v.data}
+	v, session := decodeValue(e.kv), e.kv.Lease
+	if v.mark != 0 {
+		session = int64(sessionOf(session))
+	}
+	return driver.Contender{Node: e.node, Session: strconv.FormatInt(session, 16), Created: e.kv.CreateRevision, Joined: v.at, Data: v.data}
 }
 
 // inspect reads what is below the name of a queue's lock, with all values.

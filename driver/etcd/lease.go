@@ -1,8 +1,11 @@
 package etcd
 
 import (
+	"slices"
 	"sync"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // lease determines until when the session's lease certainly lives, by our own clock.
@@ -12,7 +15,7 @@ import (
 // leader that was cut off, or that was stopped for a while, does that as well, while
 // another leader ends the lease. So a keep-alive counts only between two reads that a
 // majority has confirmed (linearizable ones, which do not write), if all three answers are
-// of the same member and of the same term:
+// of the same member and of the term in which the lease was granted:
 //
 //	read       answered, term t
 //	keep-alive sent at q, answered, term t
@@ -22,12 +25,21 @@ import (
 // member that answers, with the term of the last entry that it has applied, and its belief
 // about the leader is not older. So the keep-alive went to a member M that led in a term
 // of at least t. The second read shows that a majority was in no term above t after the
-// keep-alive had been answered, so nobody had been elected in one: M led in t. Every leader
-// of a later term is elected after q, and gives all leases their whole TTL, and an election
-// timeout more, when it begins. M itself ends the lease no earlier than q + TTL. What
-// leaders before t have proposed was proposed before the end that the lease had then, which
-// by induction they did not do early; and the first end is that of the grant, which no
-// member counts from before it was sent.
+// keep-alive had been answered, so nobody had been elected in one: M led in t. M itself ends
+// the lease no earlier than q + TTL, even if it is stopped, loses its leadership, and does
+// not notice that at once when it goes on. Every leader of a later term is elected after q,
+// and gives all leases their whole TTL, and an election timeout more, when it begins.
+//
+// Leaders of terms before t do not know the lease: it is in an entry of term t, and a member
+// that has received one leads in no earlier term. That is why a lease lives in one term only.
+// A member that led before, and was stopped for longer than the TTL, may end all leases that
+// it knows, because it has not heard of their keep-alives since (etcd issue 15247; 3.7.3 and
+// 3.4.23 do so). After an election each session is granted another lease and moves its keys
+// to it, while the end of the first lease stays where the last proof has put it.
+//
+// The grant is of term t if a read that was answered before it, and its own answer, have
+// that term: its entry is behind all that was applied then, and was applied itself.
+// No member counts a lease from before its grant was sent, so it needs no further proof.
 //
 // (Positions in etcd 3.7: leases are renewed in etcdserver/v3_server.go LeaseRenew and
 // lease/lessor.go Renew; a new leader promotes them in etcdserver/server.go applyEntryNormal
@@ -41,13 +53,12 @@ import (
 //     leader continues with what was left of them;
 //   - the endpoint is a member of the cluster. The answers of etcd's gRPC proxy to
 //     keep-alives come from a loop of its own;
-//   - members are changed one by one, and no backup is restored under a live session;
-//   - a member that has lost its leadership notices that before leases run out by its clock.
-//     A member that is stopped for longer than the TTL while it leads may, when it goes on,
-//     end leases that have been prolonged elsewhere (etcd issue 15247; 3.7.3 still does).
-//     Holders are told that their nodes are gone, and fencing tokens cover it.
+//   - members are changed one by one, and no backup is restored under a live session.
 type lease struct {
 	mu      sync.Mutex
+	id      clientv3.LeaseID   // that of the keys that are created now
+	others  []clientv3.LeaseID // those that keys may still have, while they are moved
+	term    uint64             // of the grant, or 0 if that is not known
 	ttl     time.Duration
 	ends    time.Duration // 0 before the grant
 	read    *seen         // the last answer to a read
@@ -66,12 +77,45 @@ func (a *seen) sameTerm(b *seen) bool {
 	return a != nil && b != nil && a.on == b.on && a.member == b.member && a.term == b.term
 }
 
-// granted begins the lease. sent is when it was first asked for.
-func (l *lease) granted(sent, ttl time.Duration) {
+// granted begins a lease to which all keys belong. sent is when it was asked for.
+func (l *lease) granted(term uint64, sent, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ttl = ttl
+	l.others = nil
+	l.term, l.ttl = term, ttl
 	l.until(sent)
+}
+
+// outlived reports whether the present term is another one than that of the lease, which
+// then cannot be prolonged.
+func (l *lease) outlived() (term uint64, yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.read.term, l.read.term != l.term
+}
+
+// replace makes another lease that of the keys that are created from now on, and returns
+// those whose keys are to be moved to it.
+func (l *lease) replace(id clientv3.LeaseID) (others []clientv3.LeaseID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.others = append(l.others, l.id)
+	l.id = id
+	return slices.Clone(l.others)
+}
+
+// current returns the lease of the keys that are created now.
+func (l *lease) current() clientv3.LeaseID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.id
+}
+
+// all returns all leases that keys may have.
+func (l *lease) all() []clientv3.LeaseID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]clientv3.LeaseID{l.id}, l.others...)
 }
 
 // until has the lease end when its TTL has passed since at.
@@ -87,7 +131,7 @@ func (l *lease) until(at time.Duration) {
 func (l *lease) readAnswered(a seen) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.kept.sameTerm(&a) {
+	if a.term == l.term && l.kept.sameTerm(&a) {
 		l.until(l.kept.sent)
 	}
 	l.read, l.kept = &a, nil

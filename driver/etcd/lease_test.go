@@ -12,8 +12,9 @@ import (
 // A model of what the lease's rule relies on: three members, of which each knows a term, whom
 // it believes to lead, and what it has applied, and has a lessor of its own. A step happens
 // to one of them at a time, in random order: elections, messages, cuts and stops. The client
-// proves its lease meanwhile, and no leader that can commit may revoke the lease before the
-// end that the client knows, even if it hears nothing from now on.
+// proves its lease meanwhile, and moves to another one after elections. No member that
+// believes to lead may revoke its lease before the end that the client knows, even if it
+// hears nothing from now on: when it reaches the others again, they carry that out.
 
 const (
 	modelTTL      = 20 // units of time
@@ -25,19 +26,22 @@ type modelMember struct {
 	leader             int // -1 if it knows of none
 	leads, committed   bool
 	primary            bool // its lessor ends leases
-	expiry             int
+	expiry             int  // of the client's lease, if it knows that
+	next               int  // of the lease that the client moves to
 	stopped            bool
 }
 
 type model struct {
 	*rand.Rand
 	now     int
+	granted int // the term of the client's lease, which members know that have applied it
+	moving  int // that of the lease that it moves to
 	members [3]*modelMember
 	cut     [3][3]bool
 }
 
 func newModel(r *rand.Rand) *model {
-	m := &model{Rand: r}
+	m := &model{Rand: r, granted: 1}
 	for i := range m.members {
 		m.members[i] = &modelMember{term: 1, log: 1, applied: 1, leader: 0}
 	}
@@ -117,7 +121,7 @@ func (m *model) commit(i int) {
 }
 
 func (a *modelMember) promote(now int) {
-	a.primary, a.expiry = true, now+modelTTL+modelElection
+	a.primary, a.expiry, a.next = true, now+modelTTL+modelElection, now+modelTTL+modelElection
 }
 
 // step is something that happens to the cluster.
@@ -158,11 +162,11 @@ func (m *model) step() {
 	}
 }
 
-// canBeEarly reports whether a leader that can commit will end the lease before an end if it
+// canBeEarly reports whether a member that knows the lease will end it before an end if it
 // hears of no further keep-alive.
 func (m *model) canBeEarly(end time.Duration) bool {
-	for i, a := range m.members {
-		if a.leads && a.primary && m.majority(i) && time.Duration(a.expiry)*unit < end {
+	for _, a := range m.members {
+		if a.primary && a.applied >= m.granted && time.Duration(a.expiry)*unit < end {
 			return true
 		}
 	}
@@ -171,12 +175,21 @@ func (m *model) canBeEarly(end time.Duration) bool {
 
 // modelCall is a request of the client that is under way.
 type modelCall struct {
-	keepAlive    bool
+	kind         callKind
 	sent, phase  int
 	header, goal int
 	target       int
 	failed       bool
 }
+
+type callKind int
+
+const (
+	reads callKind = iota
+	keepsAlive
+	grants // a lease
+	moves  // the keys to it
+)
 
 // advance lets the call take a step at the member that the client is connected to.
 func (m *model) advance(c *modelCall, f int) (answered bool) {
@@ -197,19 +210,21 @@ func (m *model) advance(c *modelCall, f int) (answered bool) {
 		if l.stopped {
 			return false
 		}
-		if c.keepAlive {
+		if c.kind == keepsAlive {
 			if c.failed = !l.primary; !c.failed {
 				l.expiry = m.now + modelTTL
 			}
 		} else {
 			if !l.leads || !l.committed || !m.majority(c.target) || !m.reaches(f, c.target) {
 				c.failed = true
+			} else if c.kind == grants {
+				l.next = m.now + modelTTL
 			}
 			c.goal = l.term
 		}
 		c.phase = 2
 	case 2:
-		if c.failed || c.keepAlive {
+		if c.failed || c.kind == keepsAlive {
 			return true
 		}
 		if at.applied < c.goal {
@@ -226,6 +241,8 @@ func (m *model) advance(c *modelCall, f int) (answered bool) {
 type rule interface {
 	readAnswered(seen)
 	keepAliveAnswered(seen)
+	outlived() (term uint64, yes bool)
+	granted(term uint64, sent, ttl time.Duration)
 	end() time.Duration
 }
 
@@ -256,24 +273,45 @@ func play(seed uint64, r rule) (early bool) {
 			call = &modelCall{sent: m.now}
 		case !m.advance(call, f):
 		case call.failed:
-			call = &modelCall{sent: m.now, keepAlive: m.Float64() < 0.5} // the rule must not depend on it
+			call = &modelCall{sent: m.now, kind: callKind(m.IntN(2))} // the rule must not depend on it
 		default:
-			answer := seen{conn, uint64(f), uint64(call.header), time.Duration(call.sent) * unit}
-			if call.keepAlive {
-				r.keepAliveAnswered(answer)
-			} else {
-				r.readAnswered(answer)
-			}
-			call = &modelCall{sent: m.now, keepAlive: !call.keepAlive}
+			call = m.answered(call, seen{conn, uint64(f), uint64(call.header), time.Duration(call.sent) * unit}, r)
 		}
 	}
 	return false
 }
 
+// answered lets the rule draw its conclusions, and returns the next call.
+func (m *model) answered(c *modelCall, a seen, r rule) *modelCall {
+	next := &modelCall{sent: m.now}
+	switch c.kind {
+	case reads:
+		r.readAnswered(a)
+		next.kind = keepsAlive
+		if _, yes := r.outlived(); yes {
+			next.kind = grants
+		}
+	case keepsAlive:
+		r.keepAliveAnswered(a)
+	case grants:
+		if term, yes := r.outlived(); yes && term == a.term {
+			next.kind, next.sent = moves, c.sent
+			m.moving = int(term)
+		}
+	case moves:
+		m.granted = m.moving
+		for _, b := range m.members {
+			b.expiry = b.next
+		}
+		r.granted(uint64(m.granted), a.sent, modelTTL*unit)
+	}
+	return next
+}
+
 // newRule is the driver's rule, without the twentieth of the TTL that is left for clocks.
 func newRule() rule {
 	l := &lease{changed: make(chan struct{}, 1)}
-	l.granted(0, modelTTL*unit)
+	l.granted(1, 0, modelTTL*unit)
 	return exact{l}
 }
 
@@ -297,6 +335,8 @@ func TestLeaseIsNotRevokedBeforeItsEnd(t *testing.T) {
 // mutant is a rule with a mistake.
 type mutant struct {
 	ends    time.Duration
+	term    uint64 // of the lease
+	stays   bool   // it never moves to another one
 	read    *seen
 	kept    *seen
 	onRead  func(*mutant, seen)
@@ -304,21 +344,36 @@ type mutant struct {
 }
 
 func (m *mutant) end() time.Duration       { return m.ends }
-func (m *mutant) readAnswered(a seen)      { m.onRead(m, a) }
+func (m *mutant) readAnswered(a seen)      { m.onRead(m, a); m.read = &a }
 func (m *mutant) keepAliveAnswered(a seen) { m.onAlive(m, a) }
 func (m *mutant) until(at time.Duration)   { m.ends = max(m.ends, at+modelTTL*unit) }
+func (m *mutant) outlived() (uint64, bool) { return m.read.term, !m.stays && m.read.term != m.term }
+
+func (m *mutant) granted(term uint64, sent, _ time.Duration) {
+	m.term = term
+	m.until(sent)
+}
 
 func TestLeaseNeedsEachPartOfItsRule(t *testing.T) {
 	sameConn := func(a *seen, b seen) bool { return a != nil && a.on == b.on }
+	keeps := func(m *mutant, a seen) {
+		if m.kept = nil; m.read.sameTerm(&a) {
+			m.kept = &a
+		}
+	}
 	for name, made := range map[string]mutant{
 		"a keep-alive alone": {
-			onRead:  func(*mutant, seen) {},
-			onAlive: func(m *mutant, a seen) { m.until(a.sent) },
+			onRead: func(*mutant, seen) {},
+			onAlive: func(m *mutant, a seen) {
+				if a.term == m.term {
+					m.until(a.sent)
+				}
+			},
 		},
 		"no read afterward": {
-			onRead: func(m *mutant, a seen) { m.read = &a },
+			onRead: func(*mutant, seen) {},
 			onAlive: func(m *mutant, a seen) {
-				if m.read.sameTerm(&a) {
+				if m.read.sameTerm(&a) && a.term == m.term {
 					m.until(a.sent)
 				}
 			},
@@ -334,26 +389,36 @@ func TestLeaseNeedsEachPartOfItsRule(t *testing.T) {
 		},
 		"from the read that follows": {
 			onRead: func(m *mutant, a seen) {
-				if m.kept.sameTerm(&a) {
+				if m.kept.sameTerm(&a) && a.term == m.term {
 					m.until(a.sent)
 				}
-				m.read, m.kept = &a, nil
+				m.kept = nil
 			},
-			onAlive: func(m *mutant, a seen) {
-				if m.kept = nil; m.read.sameTerm(&a) {
-					m.kept = &a
-				}
-			},
+			onAlive: keeps,
 		},
 		"reads alone": {
-			onRead:  func(m *mutant, a seen) { m.until(a.sent) },
+			onRead: func(m *mutant, a seen) {
+				if a.term == m.term {
+					m.until(a.sent)
+				}
+			},
 			onAlive: func(*mutant, seen) {},
+		},
+		"a lease of an earlier term": {
+			stays: true,
+			onRead: func(m *mutant, a seen) {
+				if m.kept.sameTerm(&a) {
+					m.until(m.kept.sent)
+				}
+				m.kept = nil
+			},
+			onAlive: keeps,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(200_000) {
 				wrong := made
-				wrong.ends = modelTTL * unit
+				wrong.term, wrong.ends = 1, modelTTL*unit
 				if play(seed, &wrong) {
 					t.Logf("found with seed %d", seed)
 					return

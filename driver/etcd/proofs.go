@@ -81,11 +81,10 @@ func (s *Session) prove(conn *connection) error {
 	defer timer.Stop()
 	for {
 		round := s.proving.begin(s.clock.Skew())
-		if err := s.keepAlive(conn, ttl/4); err != nil {
-			return err
-		}
-		if err := s.proveBy(ctx, conn, ttl/4); err != nil {
-			return err
+		for _, step := range []func(context.Context, *connection, time.Duration) error{s.renew, s.keepAlive, s.proveBy, s.renew} {
+			if err := step(ctx, conn, ttl/4); err != nil {
+				return err
+			}
 		}
 		s.proving.succeeded(round)
 		timer.Reset(s.clock.Span(ttl / 8))
@@ -116,9 +115,9 @@ func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Dur
 }
 
 // keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in order.
-func (s *Session) keepAlive(conn *connection, within time.Duration) error {
+func (s *Session) keepAlive(_ context.Context, conn *connection, within time.Duration) error {
 	sent := s.clock.Now()
-	if err := conn.alive.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.id)}); err != nil {
+	if err := conn.alive.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease.current())}); err != nil {
 		return err
 	}
 	late := time.AfterFunc(within, func() { conn.fail(errSilent) })

@@ -50,7 +50,7 @@ func (s *Session) complete(ctx context.Context, conn *connection, queue string, 
 func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
 	name := s.keyName(queue, r)
 	key := s.prefix + queue + "/" + name
-	ops := []clientv3.Op{clientv3.OpPut(key, string(newValue(time.Now(), r.Data)), clientv3.WithLease(s.id))}
+	var ops []clientv3.Op
 	lock, semaphore := lockOf(queue)
 	behind := s.isOwn(r.Known) && !semaphore
 	if behind {
@@ -62,14 +62,16 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 		ops = append(ops, s.listing(queue, clientv3.WithKeysOnly()))
 	}
 	done, got, late, err := change{
-		session: s, on: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		ops:  ops,
+		session: s, creates: key, value: newValue(time.Now(), r.Data), ops: ops,
 		look: []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool { return len(a[0].kvs) > 0 },
 	}.commit(ctx)
 	switch {
 	case late:
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
 			_, err := s.raiseFence(ctx, conn, clientv3.OpDelete(key))
+			if err == nil {
+				s.keys.add(key, -1)
+			}
 			return err
 		})
 		return driver.Joined{}, err
@@ -153,6 +155,9 @@ func (s *Session) joined(ctx context.Context, queue, name string, got []*answer)
 func (s *Session) remove(ctx context.Context, key string) {
 	s.undo(ctx, func(ctx context.Context, conn *connection) error {
 		_, err := conn.kv.Delete(ctx, key)
+		if err == nil {
+			s.keys.add(key, -1)
+		}
 		return err
 	})
 }
@@ -251,6 +256,7 @@ func (l *leaving) end(err error) error {
 	if err != nil {
 		return err
 	}
+	l.keys.add(l.key, -1)
 	if !l.maybe && l.of.node.Kind != driver.Plain {
 		l.usedKeys.put(l.of.queue, keyOf(l.of.node))
 	}
@@ -369,8 +375,7 @@ func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node
 	var found *mvccpb.KeyValue
 	list := s.listing(name, clientv3.WithKeysOnly())
 	done, got, late, err := change{
-		session: s, on: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		ops:   []clientv3.Op{clientv3.OpPut(key, string(value), clientv3.WithLease(s.id)), clientv3.OpGet(key), list},
+		session: s, creates: key, value: value, ops: []clientv3.Op{clientv3.OpGet(key), list},
 		other: []clientv3.Op{clientv3.OpGet(key)},
 		look:  []clientv3.Op{clientv3.OpGet(key)}, happened: func(a []*answer) bool {
 			found = only(a[0].kvs)
@@ -382,7 +387,10 @@ func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
 			got, err := s.raiseFence(ctx, conn, clientv3.OpGet(key))
 			if err == nil && ours(only(got[0].kvs)) {
-				err = deletePlain(ctx, conn, key, got[0].kvs[0].CreateRevision)
+				return s.deletePlain(ctx, conn, key, got[0].kvs[0].CreateRevision)
+			}
+			if err == nil {
+				s.keys.add(key, -1)
 			}
 			return err
 		})
@@ -410,10 +418,13 @@ func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node
 // removePlain removes the key of a plain lock if it is still that one, in the background if
 // the context ends.
 func (s *Session) removePlain(ctx context.Context, key string, created int64) {
-	s.undo(ctx, func(ctx context.Context, conn *connection) error { return deletePlain(ctx, conn, key, created) })
+	s.undo(ctx, func(ctx context.Context, conn *connection) error { return s.deletePlain(ctx, conn, key, created) })
 }
 
-func deletePlain(ctx context.Context, conn *connection, key string, created int64) error {
+func (s *Session) deletePlain(ctx context.Context, conn *connection, key string, created int64) error {
 	_, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", created)).Then(clientv3.OpDelete(key)).Commit()
+	if err == nil {
+		s.keys.add(key, -1)
+	}
 	return err
 }

@@ -46,6 +46,9 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, ke
 	}.commit(ctx)
 	if !keep {
 		s.own.left(s, watchedNode{queue, node}, done)
+		if done {
+			s.keys.add(key, -1)
+		}
 	}
 	switch {
 	case late:

@@ -85,6 +85,8 @@ func (f *fence) raise(version int64) {
 // change is a transaction that is carried out at most once.
 type change struct {
 	session *Session
+	creates string // a key of the session, which must not exist; its creation is the first operation
+	value   []byte
 	on      []clientv3.Cmp
 	ops     []clientv3.Op
 	other   []clientv3.Op // if on does not hold
@@ -116,6 +118,16 @@ func answers(got *clientv3.TxnResponse, skip int) (all []*answer) {
 func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool, err error) {
 	s := c.session
 	key := s.sessionKey()
+	on := c.on
+	if c.creates != "" {
+		on = append([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(c.creates), "=", 0)}, on...)
+		s.keys.add(c.creates, 1)
+		defer func() {
+			if !done && !late {
+				s.keys.add(c.creates, -1)
+			}
+		}()
+	}
 	unsettled := false
 	_, err = s.try(ctx, func(ctx context.Context, conn *connection) error {
 		if unsettled { // nothing that was sent before can be carried out after this
@@ -129,9 +141,12 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 			}
 		}
 		for {
-			version := s.fence.now()
-			answer, err := conn.kv.Txn(ctx).If(append([]clientv3.Cmp{clientv3.Compare(clientv3.Version(key), "=", version)}, c.on...)...).
-				Then(c.ops...).Else(append([]clientv3.Op{clientv3.OpGet(key)}, c.other...)...).Commit()
+			version, ops := s.fence.now(), c.ops
+			if c.creates != "" { // with the lease of that version, or of a later one
+				ops = append([]clientv3.Op{clientv3.OpPut(c.creates, string(c.value), clientv3.WithLease(s.lease.current()))}, ops...)
+			}
+			answer, err := conn.kv.Txn(ctx).If(append([]clientv3.Cmp{clientv3.Compare(clientv3.Version(key), "=", version)}, on...)...).
+				Then(ops...).Else(append([]clientv3.Op{clientv3.OpGet(key)}, c.other...)...).Commit()
 			if err != nil {
 				unsettled = unsettled || !isConclusive(err)
 				return err

@@ -29,10 +29,11 @@ var _ interface {
 	driver.Refuser
 } = (*Session)(nil)
 
-// Session is a lease, with which its nodes go, and a connection to one member at a time.
+// Session is a lease, with which its nodes go, and a connection to one member at a time. After
+// an election it has another lease, whose ID differs in the last bits only.
 type Session struct {
 	*Connector
-	id    clientv3.LeaseID
+	id    clientv3.LeaseID // the first one
 	clock clock.Clock
 	lease lease
 
@@ -54,9 +55,12 @@ type Session struct {
 	markUnremovable context.CancelFunc
 
 	fence    fence
+	keys     ownKeys
 	usedKeys usedKeys
 	proving  proving
 	own      ownNodes
+
+	generation int // of the latest lease; the proofs' goroutine has it
 }
 
 var (
@@ -72,10 +76,10 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62) + 1<<62), clock: clock.Start(ctx),
+		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62)+1<<62) &^ generations, clock: clock.Start(ctx),
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
 	}
-	s.lease.changed = make(chan struct{}, 1)
+	s.lease.changed, s.lease.id = make(chan struct{}, 1), s.id
 	s.proving.wanted = make(chan struct{}, 1)
 	s.giveUp = sync.OnceFunc(func() { close(s.closing) })
 	s.alive, s.end = context.WithCancelCause(context.Background())
@@ -114,7 +118,7 @@ func (s *Session) open(ctx context.Context) (*connection, error) {
 				err = s.connectError(cfg.Endpoints[i], err)
 				if errors.Is(err, driver.ErrPermanent) { // the lease is of no use, if it was granted
 					once, cancel := context.WithTimeout(ctx, cfg.TTL/4)
-					_, _ = conn.leases.LeaseRevoke(once, &pb.LeaseRevokeRequest{ID: int64(s.id)})
+					_ = conn.revoke(once, s.id)
 					cancel()
 				}
 				conn.close(err)
@@ -140,21 +144,29 @@ func (s *Session) grant(ctx context.Context, conn *connection, began time.Durati
 	ttl := s.cfg().TTL
 	ctx, cancel := context.WithTimeout(ctx, ttl/4)
 	defer cancel()
+	key := s.sessionKey()
+	before, err := conn.kv.Get(ctx, key, clientv3.WithSerializable())
+	if err != nil {
+		return err
+	}
+	term := uint64(0)
 	granted, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(s.id), TTL: int64(ttl / time.Second)})
 	switch {
 	case err == nil:
 		ttl = max(ttl, time.Duration(granted.TTL)*time.Second)
+		if granted.Header.RaftTerm == before.Header.RaftTerm {
+			term = before.Header.RaftTerm
+		}
 	case !isLeaseExists(err): // or else the answer to an earlier request was lost
 		return err
 	}
-	key := s.sessionKey()
 	_, err = conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(clientv3.OpPut(key, "", clientv3.WithLease(s.id))).Commit()
 	if err != nil {
 		return err
 	}
 	s.fence.version = 1
-	s.lease.granted(began, ttl)
+	s.lease.granted(term, began, ttl)
 	return nil
 }
 
@@ -247,15 +259,26 @@ func (s *Session) revoke(conn *connection) *connection {
 			}
 		}
 		once, done := context.WithTimeout(ctx, s.cfg().TTL/4)
-		_, err := conn.leases.LeaseRevoke(once, &pb.LeaseRevokeRequest{ID: int64(s.id)})
+		err := conn.revoke(once, s.lease.all()...)
 		done()
-		if err == nil || isConclusive(err) {
+		if err == nil {
 			return conn
 		}
 		conn.close(err)
 		conn = nil
 	}
 	return conn
+}
+
+// revoke ends leases.
+func (c *connection) revoke(ctx context.Context, leases ...clientv3.LeaseID) error {
+	for _, id := range leases {
+		_, err := c.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
+		if err != nil && !isConclusive(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // use makes a connection the current one, or none.

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -64,12 +65,14 @@ type watched struct {
 
 	ready chan struct{} // closed when its key has been read
 	read  int64         // the revision of that; 0 before
+	value []byte        // which was read
 }
 
 type event struct {
 	of       *watched
 	what     driver.Event
 	revision int64
+	value    []byte // if it was changed
 }
 
 var errBroken = errors.New("the connection broke")
@@ -149,7 +152,7 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 				if e.Type == mvccpb.Event_DELETE {
 					what = driver.Deleted
 				}
-				ws.add(event{w, what, e.Kv.ModRevision})
+				ws.add(event{w, what, e.Kv.ModRevision, e.Kv.Value})
 			}
 		}
 		ws.mu.Unlock()
@@ -347,12 +350,15 @@ func (ws *watches) readKeys(ctx context.Context, of []*watched) (kvs []*mvccpb.K
 // held.
 func (ws *watches) settle(s *Session, w *watched, kv *mvccpb.KeyValue, revision int64) {
 	w.read = revision
+	if kv != nil {
+		w.value = kv.Value
+	}
 	switch {
 	case w.node == (driver.Node{}):
 	case w.node.Name == driver.Limit && kv != nil, isNode(kv, w.node):
 		v := decodeValue(kv)
 		w.watch.Created, w.watch.Data, w.watch.Revoked = kv.CreateRevision, v.data, v.mark&markRevoked != 0
-		if kv.Lease == int64(s.id) {
+		if sessionOf(kv.Lease) == s.id {
 			w.own = s
 		}
 	default:
@@ -441,6 +447,8 @@ func (ws *watches) tellAll() error {
 			return true
 		case e.of.read == 0, e.revision > until:
 			return false
+		case e.what == driver.Changed && e.of.node != (driver.Node{}) && bytes.Equal(e.value, e.of.value):
+			return true // it has another lease
 		case e.what == driver.Deleted && e.of.own != nil && !e.of.left:
 			if e.of.own.own.isLeaving(e.of.key) { // Leave will know whether it was that
 				until = 0
