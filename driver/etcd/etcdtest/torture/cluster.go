@@ -250,8 +250,8 @@ func (c *cluster) Pause(i int) error {
 // Resume implements campaign.Cluster.
 func (c *cluster) Resume(i int) error {
 	m := c.members[i]
-	if at := campaign.Now(); m.paused != workload.Never && at.Since(m.paused) > campaign.Timeout {
-		c.ends.staleLeader(at)
+	if m.paused != workload.Never && campaign.Now().Since(m.paused) > campaign.Timeout {
+		c.ends.staleLeader()
 	}
 	m.paused = workload.Never
 	return m.process.Process.Signal(syscall.SIGCONT)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,10 +16,8 @@ import (
 	"github.com/lockpool/lockpool/testing/torture/campaign"
 )
 
-// ends keeps when the servers have ended sessions. Holders must know before, with two
-// exceptions: a stranger has revoked the lease; or a member that had led, and was stopped for
-// longer than the TTL, has gone on just before. It still has the ends of leases that it knew,
-// and may revoke leases that were prolonged elsewhere (etcd issue 15247).
+// ends keeps when the servers have ended sessions. Holders must know before, unless a stranger
+// has revoked the lease.
 type ends struct {
 	ctx      context.Context // of the watches
 	cancel   context.CancelFunc
@@ -29,7 +26,7 @@ type ends struct {
 	mu      sync.Mutex
 	all     map[clientv3.LeaseID]end
 	removed map[clientv3.LeaseID]bool // by a stranger
-	stale   []workload.Instant        // when members that had led went on
+	stale   int                       // how often a member that had led was stopped for longer than the TTL
 }
 
 // end is the end of a session, and its keys.
@@ -37,10 +34,6 @@ type end struct {
 	at   workload.Instant // the first of the times at which members have told of it
 	keys []*mvccpb.KeyValue
 }
-
-// staleTime is for how long a member that goes on may end leases by what it knew: it looks for
-// them every 500 ms.
-const staleTime = 2 * time.Second
 
 func newEnds() *ends {
 	e := &ends{all: map[clientv3.LeaseID]end{}, removed: map[clientv3.LeaseID]bool{}}
@@ -88,40 +81,31 @@ func (e *ends) remove(lease clientv3.LeaseID) {
 }
 
 // staleLeader notes that a member that had led, and was stopped for longer than the TTL, is
-// about to go on.
-func (e *ends) staleLeader(at workload.Instant) {
+// about to go on: it may end leases that it knows (etcd issue 15247).
+func (e *ends) staleLeader() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.stale = append(e.stale, at)
+	e.stale++
 }
 
-// record adds the ends to the record. What a stale leader may have ended counts as removed by
-// a stranger: holders are told soon after, and before that there may be an overlap.
+// record adds the ends to the record.
 func (e *ends) record(rec *workload.Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	sessions, stale := 0, 0
+	sessions := 0
 	for lease, end := range e.all {
 		if e.removed[lease] || end.at > rec.End { // when clients close theirs
 			continue
 		}
 		sessions++
-		i := slices.IndexFunc(e.stale, func(at workload.Instant) bool { return at <= end.at && end.at <= at.Add(staleTime) })
-		if i >= 0 {
-			stale++
-			for _, kv := range end.keys {
-				rec.Removals = append(rec.Removals, removal(e.stale[i], kv))
-			}
-			continue
-		}
 		told := workload.SessionEnd{At: end.at}
 		for _, kv := range end.keys {
 			told.Orders = append(told.Orders, kv.CreateRevision)
 		}
 		rec.Ends = append(rec.Ends, told)
 	}
-	rec.Notes = append(rec.Notes, fmt.Sprintf("sessions that have ended: %d, of which %d just after a member that had led was stopped for longer than the TTL (%d times)",
-		sessions, stale, len(e.stale)))
+	rec.Notes = append(rec.Notes, fmt.Sprintf("sessions that the servers have ended: %d; members that had led were stopped for longer than the TTL %d times",
+		sessions, e.stale))
 }
 
 func (e *ends) close() {
