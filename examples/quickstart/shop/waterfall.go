@@ -34,14 +34,21 @@ func waterfall(all []spans.Span) string {
 		}
 		row := axis.NewRow()
 		var waited time.Duration
+		var holdBegan time.Time
 		for _, s := range all {
 			if s.Trace != request.Trace {
 				continue
 			}
-			axis.Draw(row, &s, marks[s.Name])
-			if s.Name == spans.Wait {
+			switch s.Name {
+			case spans.Wait:
 				waited = s.Duration()
+			case spanWork: // the lock is held between two works, too
+				if holdBegan.IsZero() {
+					holdBegan = s.Start
+				}
+				s.Start = holdBegan
 			}
+			axis.Draw(row, &s, marks[s.Name])
 		}
 		fmt.Fprintf(&b, "%-8s  %-9s  %s  waited %4d ms  %s\n", request.Service, request.Attrs[spans.KeyLock],
 			string(row), waited.Milliseconds(), request.Attrs[spans.KeyOutcome])

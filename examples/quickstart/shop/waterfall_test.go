@@ -54,7 +54,7 @@ func TestWaterfallHasOneLinePerRequest(t *testing.T) {
 		{
 			"requests that end without the lock", []spans.Span{
 				asked("billing", "a", "acquired", 0, 100),
-				held("billing", "a", 100, 1000), held("billing", "a", 1000, 3200), // two in one trace
+				held("billing", "a", 100, 1000), held("billing", "a", 1200, 3200), // two in one trace
 				asked("refunds", "b", "busy", 400, 405),
 				asked("refunds", "c", "timeout", 500, 1060),
 				waited("refunds", "c", "timeout", 600, 1000),
