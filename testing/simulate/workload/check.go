@@ -16,11 +16,11 @@ import (
 type Limits struct {
 	WakeUp     time.Duration // until a client that was paused notices a loss
 	Overrun    time.Duration // of a call after its context has ended
-	Recovery   time.Duration // until a lock is granted when all faults are over
+	Recovery   time.Duration // without faults, until a lock is granted for which clients wait
 	Revocation time.Duration // until a holder notices a revocation request, or has lost the lock: no lease lasts longer
 
-	// CalmOnly says that faults may last longer than Recovery: a lock may then be free
-	// for long as long as there are faults.
+	// CalmOnly says that there is such a time without any fault. Otherwise, the times
+	// between faults count together.
 	CalmOnly bool
 
 	// Order is how much earlier than another a call must have asked for a lock to be
@@ -350,11 +350,18 @@ func (r *Report) checkRevocations(rec *Record, holds []*hold, calls []*call) {
 func (r *Report) checkGaps(rec *Record, holds []*hold, calls []*call) {
 	free := rec.Begin
 	checkGap := func(until Instant) {
-		free := free
-		if rec.CalmOnly && until.Since(free) > rec.Recovery {
-			free, until = rec.longestCalm(free, until)
-		}
 		if until.Since(free) <= rec.Recovery {
+			return
+		}
+		free, calm := free, time.Duration(0)
+		for _, c := range rec.calms(free, until) {
+			if d := c.End.Since(c.Begin); !rec.CalmOnly {
+				calm += d
+			} else if d > calm {
+				free, until, calm = c.Begin, c.End, d
+			}
+		}
+		if calm <= rec.Recovery {
 			return
 		}
 		var waited time.Duration
@@ -364,8 +371,8 @@ func (r *Report) checkGaps(rec *Record, holds []*hold, calls []*call) {
 			}
 		}
 		if waited > rec.Recovery {
-			r.violation(free, "stall: lock %q was free but not granted for %s after %s, although clients waited for it, for %s in all%s",
-				holds[0].lock, until.Since(free), rec.at(free), waited, rec.circumstances(free))
+			r.violation(free, "stall: lock %q was free but not granted for %s after %s, without a fault for %s, although clients waited for it, for %s in all%s",
+				holds[0].lock, until.Since(free), rec.at(free), calm, waited, rec.circumstances(free))
 		}
 	}
 	taken := make([]Span, 0, len(holds))
@@ -385,18 +392,16 @@ func (r *Report) checkGaps(rec *Record, holds []*hold, calls []*call) {
 	checkGap(rec.End)
 }
 
-// longestCalm returns the longest part of a time in which there was no fault.
-func (rec *Record) longestCalm(from, until Instant) (begin, end Instant) {
-	begin, end = from, from
+// calms returns the parts of a time in which there was no fault.
+func (rec *Record) calms(from, until Instant) (calms []Span) {
 	faults := slices.SortedFunc(slices.Values(rec.Faults), func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) })
-	calm := from
 	for _, f := range append(faults, Span{Begin: until, End: until}) {
-		if next := min(f.Begin, until); next.Since(calm) > end.Since(begin) {
-			begin, end = calm, next
+		if next := min(f.Begin, until); next > from {
+			calms = append(calms, Span{Begin: from, End: next})
 		}
-		calm = max(calm, f.End)
+		from = max(from, f.End)
 	}
-	return begin, end
+	return calms
 }
 
 // checkCauses finds locks that were lost although there was no fault.

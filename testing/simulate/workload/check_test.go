@@ -100,6 +100,11 @@ func checked(t *testing.T, rec Record) Report {
 	return r
 }
 
+// beside are faults between which, and before and after, there is none for as long as given.
+func beside(calm int) []Span {
+	return []Span{{"delay", at(1_000), at(30_000)}, {"pause", at(5000), at(20_000)}, {"kill", at(29_000 + calm), at(70_000)}, {"cut", at(70_000), at(100_000)}}
+}
+
 const noViolation = "violations=0 leaked_nodes=0 stuck_waiters=0"
 
 func TestRecordWithoutViolationsIsClean(t *testing.T) {
@@ -128,6 +133,7 @@ func TestRecordWithoutViolationsIsClean(t *testing.T) {
 		"not revocable":                   {holds: []*hold{held("x", 1, 0, 9000)}, calls: revoke(90, 100)},
 		"revoked while paused":            {holds: []*hold{heldRevocable("x", 0, 9000, at(6000))}, calls: revoke(90, 100), Pauses: []Span{{"x", at(1000), at(5000)}}},
 		"held for long":                   {holds: []*hold{held("x", 1, 0, 90_000)}, calls: []*call{timedOut(0, 50_000)}},
+		"free for long beside faults":     {holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 45_000), timedOut(45_000, 90_000)}, Faults: beside(30_000)},
 		"free for long":                   {holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 29_000)}},
 		"node removed":                    {calls: failed(opUnlock, removed), Removals: removal(0, 1)},
 		"kinds mixed":                     {calls: []*call{{process: "x", op: opLock, lock: NameOf(Semaphore, 1), limit: time.Second, begin: at(0), end: at(1), err: mixed}}},
@@ -284,6 +290,10 @@ func TestViolationsAreFound(t *testing.T) {
 		"free but not granted": {
 			Record{holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 20_000), timedOut(20_000, 50_000)}},
 			1, "was free but not granted for 1m39.99s",
+		},
+		"free between faults": {
+			Record{holds: []*hold{held("x", 1, 0, 10)}, calls: []*call{timedOut(0, 45_000), timedOut(45_000, 90_000)}, Faults: beside(31_000)},
+			1, "without a fault for 30.99s",
 		},
 		"no recovery": {Record{Healed: []Instant{at(10)}, holds: []*hold{held("x", 1, 5, 6)}}, 1, "no lock was granted"},
 		"crash":       {Record{Crashes: []string{"x ended by itself"}}, 1, "x ended by itself"},
