@@ -39,10 +39,10 @@ func TestStory(t *testing.T) {
 }
 
 func TestMisuse(t *testing.T) {
-	command := exec.CommandContext(t.Context(), "go", "run", "./examples/quickstart", "-driver", "etcd", "-servers", "127.0.0.1")
+	command := exec.CommandContext(t.Context(), "go", "run", "./examples/quickstart", "-driver", "etcd", "-servers", "127.0.0.1:etcd")
 	command.Dir = "../../../.."
 	command.Env = append(os.Environ(), "GOWORK=", "GOFLAGS=-race")
 	out, err := command.CombinedOutput()
 	require.Error(t, err)
-	require.Contains(t, string(out), `the endpoint "127.0.0.1" is not host:port`)
+	require.Contains(t, string(out), `the endpoint "127.0.0.1:etcd" is not host or host:port`)
 }
