@@ -288,8 +288,7 @@ func TestTopSurvivesAnOutage(t *testing.T) {
 	require.NoError(t, s.Server.Stop(s.Ctx))
 	sc.contains("1 lock below orders, 2 waiters, seen 0s ago")
 	require.NoError(t, s.Server.Start(s.Ctx))
-	_, _, err := conn.Exists("/") // when it has connected again
-	require.NoError(t, err)
+	s.Until(func() bool { _, _, err := conn.Exists("/"); return err == nil }, "it has connected again")
 	sc.contains("1 lock below orders, 2 waiters\n")
 	sc.press("q")
 	sc.contains("exit code 0")

@@ -51,6 +51,7 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 	found, _ := runCampaign(t, func(o *campaign.Options) {
 		o.Clients, o.Workers, o.Locks, o.Kinds = 2, 2, 1, []string{workload.Exclusive}
 		o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
+		o.Rush = 0                                                        // in which the first holder has another lock
 		o.Duration, o.IgnoreLosses = 5*time.Second, true
 		o.Faults = []campaign.Fault{{
 			Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: campaign.Long,
