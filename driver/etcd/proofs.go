@@ -87,6 +87,7 @@ func (s *Session) prove(conn *connection) error {
 			}
 		}
 		s.proving.succeeded(round)
+		conn.watches.sweep()
 		timer.Reset(s.clock.Span(ttl / 8))
 		select {
 		case <-ctx.Done():

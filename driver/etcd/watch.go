@@ -28,6 +28,10 @@ import (
 // Events of different keys come in any order. So before an event is told, the other nodes
 // of its queue that the session watches are read from the same member, at a revision that
 // is not older; if one of them is gone, its event is awaited, and told in its order.
+//
+// Keys are used again, so the server goes on to watch a key whose node is gone: who queues
+// again finds the same neighbors, and needs no new watch. A watch that is idle ends when the
+// next node of its key is gone, too, and after two rounds of proofs of the lease.
 type watches struct {
 	conn *connection
 
@@ -39,6 +43,7 @@ type watches struct {
 	nextID int64
 	byID   map[int64]*watched
 	byNode map[watchedNode]*watched
+	idle   map[string]*watched // by key: the node that was watched is gone
 	events []event // to be told
 
 	tell    chan struct{} // filled when there are events
@@ -62,6 +67,8 @@ type watched struct {
 	created chan struct{} // closed when the server has said at which revision it begins, or has refused
 	begins  int64
 	refused error
+	last    int64 // revision of the last event that came
+	swept   bool  // it was idle in the last round of proofs
 
 	ready chan struct{} // closed when its key has been read
 	read  int64         // the revision of that; 0 before
@@ -78,7 +85,7 @@ type event struct {
 var errBroken = errors.New("the connection broke")
 
 func newWatches(conn *connection) *watches {
-	return &watches{conn: conn, byID: map[int64]*watched{}, byNode: map[watchedNode]*watched{}, tell: make(chan struct{}, 1)}
+	return &watches{conn: conn, byID: map[int64]*watched{}, byNode: map[watchedNode]*watched{}, idle: map[string]*watched{}, tell: make(chan struct{}, 1)}
 }
 
 // open opens the stream, if it is not open.
@@ -119,6 +126,7 @@ func (ws *watches) interrupt() {
 	}
 	clear(ws.byID)
 	clear(ws.byNode)
+	clear(ws.idle)
 	ws.events = nil
 }
 
@@ -145,14 +153,19 @@ func (ws *watches) receive(stream pb.Watch_WatchClient) {
 			}
 		default:
 			for _, e := range got.Events {
-				if w.node == (driver.Node{}) && !isBelow(w.key, e.Kv) {
-					continue
-				}
+				w.last = e.Kv.ModRevision
 				what := driver.Changed
 				if e.Type == mvccpb.Event_DELETE {
 					what = driver.Deleted
 				}
-				ws.add(event{w, what, e.Kv.ModRevision, e.Kv.Value})
+				switch {
+				case ws.lives(w):
+					if w.node != (driver.Node{}) || isBelow(w.key, e.Kv) {
+						ws.add(event{w, what, e.Kv.ModRevision, e.Kv.Value})
+					}
+				case what == driver.Deleted:
+					ws.cancel(w)
+				}
 			}
 		}
 		ws.mu.Unlock()
@@ -214,8 +227,14 @@ func (ws *watches) watch(ctx context.Context, s *Session, queue string, nodes []
 		n := watchedNode{queue, node}
 		w := ws.byNode[n]
 		if w == nil {
-			ws.nextID++
-			w = &watched{watchedNode: n, id: ws.nextID, key: s.key(queue, node), watch: driver.NewWatch(), created: make(chan struct{}), ready: make(chan struct{})}
+			w = &watched{watchedNode: n, key: s.key(queue, node), watch: driver.NewWatch(), ready: make(chan struct{})}
+			if idle := ws.idle[w.key]; idle != nil { // what is read must not be older than events that nobody was told
+				delete(ws.idle, w.key)
+				w.id, w.created, w.begins, w.last = idle.id, idle.created, max(idle.begins, idle.last), idle.last
+			} else {
+				ws.nextID++
+				w.id, w.created = ws.nextID, make(chan struct{})
+			}
 			ws.byID[w.id], ws.byNode[n] = w, w
 			added = append(added, w)
 		}
@@ -280,6 +299,9 @@ func (ws *watches) beginAll(s *Session, added []*watched) (err error) {
 		}
 	}()
 	for _, w := range added {
+		if w.begins > 0 { // it was idle
+			continue
+		}
 		if err := ws.request(w); err != nil {
 			return err
 		}
@@ -369,13 +391,43 @@ func (ws *watches) settle(s *Session, w *watched, kv *mvccpb.KeyValue, revision 
 	ws.again() // there may be events
 }
 
-// forget ends a watch. It is called with mu held.
+// lives reports whether a watch can fire yet. It is called with mu held.
+func (ws *watches) lives(w *watched) bool { return ws.byNode[w.watchedNode] == w }
+
+// mostIdle bounds the watches that are idle, for users who wait for many locks once.
+const mostIdle = 1 << 10
+
+// forget ends a watch, for the session. It is called with mu held.
 func (ws *watches) forget(w *watched) {
-	if ws.byID[w.id] != w {
+	if !ws.lives(w) {
 		return
 	}
-	delete(ws.byID, w.id)
 	delete(ws.byNode, w.watchedNode)
+	if w.node != (driver.Node{}) && w.node.Name != driver.Limit && w.read > 0 && ws.idle[w.key] == nil && len(ws.idle) < mostIdle {
+		ws.idle[w.key] = w
+		return
+	}
+	ws.cancel(w)
+}
+
+// sweep ends the watches that have been idle since the last round of proofs.
+func (ws *watches) sweep() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, w := range ws.idle {
+		if w.swept {
+			ws.cancel(w)
+		}
+		w.swept = true
+	}
+}
+
+// cancel ends a watch at the server. It is called with mu held.
+func (ws *watches) cancel(w *watched) {
+	delete(ws.byID, w.id)
+	if ws.idle[w.key] == w {
+		delete(ws.idle, w.key)
+	}
 	if !ws.ended {
 		ws.running.Go(func() {
 			ws.send.Lock()
@@ -434,7 +486,7 @@ func (ws *watches) tellAll() error {
 	slices.SortStableFunc(ws.events, func(a, b event) int { return cmp.Compare(a.revision, b.revision) })
 	for _, w := range gone {
 		at := slices.IndexFunc(ws.events, func(e event) bool { return e.of == w && e.what == driver.Deleted })
-		if at < 0 && ws.byID[w.id] == w {
+		if at < 0 && ws.lives(w) {
 			return nil // until its event comes
 		}
 		if at >= 0 {
@@ -443,7 +495,7 @@ func (ws *watches) tellAll() error {
 	}
 	ws.events = slices.DeleteFunc(ws.events, func(e event) bool {
 		switch {
-		case ws.byID[e.of.id] != e.of || e.of.read >= e.revision: // it has fired, or its key was read later
+		case !ws.lives(e.of) || e.of.read >= e.revision: // it has fired, or its key was read later
 			return true
 		case e.of.read == 0, e.revision > until:
 			return false
@@ -472,7 +524,7 @@ func (ws *watches) due() (newest int64, others []*watched) {
 		if e.what == driver.Deleted {
 			removed[e.of] = true
 		}
-		if ws.byID[e.of.id] == e.of && e.of.read > 0 {
+		if ws.lives(e.of) && e.of.read > 0 {
 			newest = max(newest, e.revision)
 			queues[e.of.queue] = true
 		}

@@ -1,0 +1,86 @@
+package etcdtest
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/etcd"
+)
+
+// A key that a session has watched is watched for the next node as well, without a request;
+// but not if the session does not ask for that one, nor for long.
+func TestWatchesAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	var requests atomic.Int32 // on streams of watches
+	c.SetFault(func(m Message) Action {
+		if m.Method == "Watch" && !m.Reply {
+			requests.Add(1)
+		}
+		return Pass
+	})
+	connect := func(ttl time.Duration) *etcd.Session {
+		connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
+		require.NoError(t, err)
+		s, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+		return s.(*etcd.Session)
+	}
+	const long = time.Minute // between two rounds of proofs are 7.5 s
+	owner, waiter, hasty := connect(long), connect(long), connect(ttl)
+	var node driver.Node
+	join := func() {
+		joined, err := owner.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive})
+		require.NoError(t, err)
+		node = joined.Node
+	}
+	watch := func(s *etcd.Session) *driver.Watch {
+		watches, err := s.Watch(t.Context(), "q", node)
+		require.NoError(t, err)
+		return watches[0]
+	}
+	requireEvent := func(w *driver.Watch, want driver.Event) {
+		ctx, cancel := w.Before(t.Context())
+		defer cancel()
+		<-ctx.Done()
+		require.Equal(t, want, w.Fired())
+	}
+	requireRequests := func(want int32) {
+		require.Eventually(t, func() bool { return requests.Load() >= want }, ttl, time.Millisecond)
+		require.Equal(t, want, requests.Load())
+	}
+	for range 10 {
+		join()
+		w := watch(waiter)
+		require.False(t, w.Revoked)
+		require.NoError(t, waiter.Revoke(t.Context(), "q", node))
+		requireEvent(w, driver.Changed)
+		w = watch(waiter)
+		require.True(t, w.Revoked)
+		require.NoError(t, owner.Leave(t.Context(), "q", node))
+		requireEvent(w, driver.Deleted)
+	}
+	requireRequests(1)
+
+	join() // nobody watches that
+	require.NoError(t, owner.Leave(t.Context(), "q", node))
+	requireRequests(2)
+	join()
+	w := watch(waiter)
+	requireRequests(3)
+	require.NoError(t, owner.Leave(t.Context(), "q", node))
+	requireEvent(w, driver.Deleted)
+
+	join()
+	w = watch(hasty)
+	requireRequests(4)
+	require.NoError(t, owner.Leave(t.Context(), "q", node)) // the other session's is not asked for
+	requireEvent(w, driver.Deleted)
+	requireRequests(6) // and the hasty one's ends, too
+}
