@@ -44,7 +44,7 @@ type watches struct {
 	byID   map[int64]*watched
 	byNode map[watchedNode]*watched
 	idle   map[string]*watched // by key: the node that was watched is gone
-	events []event // to be told
+	events []event             // to be told
 
 	tell    chan struct{} // filled when there are events
 	running sync.WaitGroup
