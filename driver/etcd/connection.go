@@ -75,6 +75,9 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	if cfg.TLS != nil {
 		options = append(options, grpc.WithTransportCredentials(secured{credentials.NewTLS(cfg.TLS), cfg.TLS.ServerName, to}))
 	}
+	limit, cancel := context.WithTimeoutCause(ctx, within, errSilent)
+	defer cancel()
+	stop := context.AfterFunc(limit, func() { to.fail(context.Cause(limit)) })
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{endpoint}, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password,
 		Context: to.ctx, DialTimeout: within, Logger: zap.NewNop(),
@@ -89,9 +92,6 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	to.kv = clientv3.NewKVFromKVClient(pb.NewKVClient(remote), client)
 	to.leases, to.watching = pb.NewLeaseClient(remote), pb.NewWatchClient(remote)
 	to.watches = newWatches(to)
-	limit, cancel := context.WithTimeoutCause(ctx, within, errSilent)
-	defer cancel()
-	stop := context.AfterFunc(limit, func() { to.fail(context.Cause(limit)) })
 	to.alive, err = to.leases.LeaseKeepAlive(to.ctx) // waits for the connection
 	if !stop() {
 		err = context.Cause(limit)

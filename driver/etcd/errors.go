@@ -46,14 +46,18 @@ func is(err error, which ...error) bool {
 func isLeaseGone(err error) bool   { return is(err, rpctypes.ErrGRPCLeaseNotFound) }
 func isLeaseExists(err error) bool { return is(err, rpctypes.ErrGRPCLeaseExist) }
 
+// isFull reports whether the servers' database is full. The request that has filled it was
+// carried out.
+func isFull(err error) bool { return is(err, rpctypes.ErrGRPCNoSpace) }
+
 // isConclusive reports whether the error is an answer to a request, which has changed
-// nothing. After other errors, it may have been carried out, or may be yet: there was no
-// leader, or no answer, or the server was busy.
+// nothing, unless it isFull. After other errors, it may have been carried out, or may be yet:
+// there was no leader, or no answer, or the server was busy.
 func isConclusive(err error) bool {
 	if is(err, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty) { // the connection has an old token
 		return false
 	}
-	if errors.As(err, new(conclusion)) || is(err, rpctypes.ErrGRPCNoSpace) {
+	if errors.As(err, new(conclusion)) || isFull(err) {
 		return true
 	}
 	switch code, _ := answerOf(err); code {
@@ -78,7 +82,7 @@ func (c *Connector) describe(err error) error {
 		return concluded.error
 	case is(err, rpctypes.ErrGRPCPermissionDenied):
 		return fmt.Errorf("etcd: %w: the user needs the right to read and write all keys below the prefix %s", driver.ErrNoPermission, c.prefix)
-	case is(err, rpctypes.ErrGRPCNoSpace):
+	case isFull(err):
 		return fmt.Errorf("etcd: the servers' database is full, and accepts removals only: compact and defragment it, then disarm the alarm: %w", err)
 	}
 	return fmt.Errorf("etcd: %w", err)

@@ -53,7 +53,10 @@ import (
 //     leader continues with what was left of them;
 //   - the endpoint is a member of the cluster. The answers of etcd's gRPC proxy to
 //     keep-alives come from a loop of its own;
-//   - members are changed one by one, and no backup is restored under a live session.
+//   - members are changed one by one, and no backup is restored under a live session;
+//   - a member that has caught up by a snapshot applies an entry within the TTL. Until then, its
+//     headers have the term of the last entry that it applied before, so that a lease of that
+//     term could be counted, which a leader of that term that was stopped may end.
 type lease struct {
 	mu      sync.Mutex
 	id      clientv3.LeaseID   // that of the keys that are created now
@@ -87,11 +90,11 @@ func (l *lease) granted(term uint64, sent, ttl time.Duration) {
 }
 
 // outlived reports whether the present term is another one than that of the lease, which
-// then cannot be prolonged.
+// then cannot be prolonged, or keys were not all moved to it.
 func (l *lease) outlived() (term uint64, yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.read.term, l.read.term != l.term
+	return l.read.term, l.read.term != l.term || len(l.others) > 0
 }
 
 // replace makes another lease that of the keys that are created from now on, and returns
@@ -131,7 +134,7 @@ func (l *lease) until(at time.Duration) {
 func (l *lease) readAnswered(a seen) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a.term == l.term && l.kept.sameTerm(&a) {
+	if a.term == l.term && l.term > 0 && l.kept.sameTerm(&a) {
 		l.until(l.kept.sent)
 	}
 	l.read, l.kept = &a, nil

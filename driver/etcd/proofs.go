@@ -117,6 +117,9 @@ func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Dur
 
 // keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in order.
 func (s *Session) keepAlive(_ context.Context, conn *connection, within time.Duration) error {
+	ctx, cancel := s.untilGivenUp()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.fail(errSilent) })()
 	sent := s.clock.Now()
 	if err := conn.alive.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease.current())}); err != nil {
 		return err

@@ -68,7 +68,7 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	switch {
 	case late:
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
-			_, err := s.raiseFence(ctx, conn, clientv3.OpDelete(key))
+			_, err := s.settle(ctx, conn, clientv3.OpDelete(key))
 			if err == nil {
 				s.keys.add(key, -1)
 			}
@@ -82,6 +82,7 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	}
 	if behind && got != nil {
 		if joined, ok := s.behind(queue, name, r.Known, got[1:]); ok {
+			s.own.joined(key, joined.Node)
 			return joined, nil
 		}
 		got = nil // the queue is listed
@@ -89,8 +90,10 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	joined, err := s.joined(ctx, queue, name, got)
 	if err != nil {
 		s.remove(ctx, key)
+		return driver.Joined{}, err
 	}
-	return joined, err
+	s.own.joined(key, joined.Node)
+	return joined, nil
 }
 
 // behind returns what Join does for a node that was created behind a known one of the
@@ -217,8 +220,9 @@ func (s *Session) exists(queue string, node driver.Node) clientv3.Cmp {
 // Leave implements driver.Session. It begins in the caller's goroutine: to wake another one
 // takes a tenth of the time of the request.
 func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
-	l := &leaving{s, watchedNode{queue, node}, s.key(queue, node), false, false}
+	l := &leaving{Session: s, of: watchedNode{queue, node}, key: s.key(queue, node)}
 	s.own.leaving(l.key)
+	l.alone = s.own.claim(l.key, node)
 	err := l.remove(ctx)
 	if err != nil && ctx.Err() != nil && s.task(func() { _ = l.end(l.remove(context.Background())) }) {
 		return s.noAnswer(ctx)
@@ -231,12 +235,13 @@ type leaving struct {
 	*Session
 	of          watchedNode
 	key         string
+	alone       bool // nobody else uses the key, and no other call of Leave removes the node
 	maybe, byUs bool // whether it was perhaps removed before, and is certainly removed by the session
 }
 
 func (l *leaving) remove(ctx context.Context) error {
 	maybe, err := l.try(ctx, func(ctx context.Context, conn *connection) error {
-		if l.of.node.Kind == driver.Plain { // whose key is that of others, too
+		if !l.alone {
 			got, err := conn.kv.Txn(ctx).If(l.exists(l.of.queue, l.of.node)).Then(clientv3.OpDelete(l.key)).Commit()
 			l.byUs = err == nil && got.Succeeded
 			return err
@@ -256,8 +261,10 @@ func (l *leaving) end(err error) error {
 	if err != nil {
 		return err
 	}
-	l.keys.add(l.key, -1)
-	if !l.maybe && l.of.node.Kind != driver.Plain {
+	if l.alone || l.byUs || l.of.node.Kind == driver.Plain {
+		l.keys.add(l.key, -1)
+	}
+	if l.alone && !l.maybe {
 		l.usedKeys.put(l.of.queue, keyOf(l.of.node))
 	}
 	if !l.byUs && !l.maybe {
@@ -385,9 +392,9 @@ func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node
 	switch {
 	case late:
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
-			got, err := s.raiseFence(ctx, conn, clientv3.OpGet(key))
-			if err == nil && ours(only(got[0].kvs)) {
-				return s.deletePlain(ctx, conn, key, got[0].kvs[0].CreateRevision)
+			got, err := s.settle(ctx, conn, clientv3.OpGet(key))
+			if err == nil && ours(only(got.kvs)) {
+				return s.deletePlain(ctx, conn, key, got.kvs[0].CreateRevision)
 			}
 			if err == nil {
 				s.keys.add(key, -1)

@@ -47,6 +47,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, ke
 	if !keep {
 		s.own.left(s, watchedNode{queue, node}, done)
 		if done {
+			s.own.claim(key, node)
 			s.keys.add(key, -1)
 		}
 	}

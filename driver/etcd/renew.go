@@ -26,8 +26,9 @@ var errTerm = errors.New("another leader was elected meanwhile")
 // renew grants the session a lease of the present term, if it has none, and moves its keys to
 // that. They keep their revisions of creation, and so their places. See lease for the reason.
 //
-// First it moves the session's own key, which raises the fence: afterward no key is created
-// with an earlier lease, so those that are known then are all that there are.
+// First it raises the fence: afterward no key is created with an earlier lease, so those that
+// are known then are all that there are. The session's own key comes last: if an earlier lease
+// ends before that, so does the session.
 func (s *Session) renew(ctx context.Context, conn *connection, within time.Duration) error {
 	term, outlived := s.lease.outlived()
 	if !outlived {
@@ -48,7 +49,7 @@ func (s *Session) renew(ctx context.Context, conn *connection, within time.Durat
 	}
 	ttl = max(ttl, time.Duration(granted.TTL)*time.Second)
 	others := s.lease.replace(id)
-	if err := s.moveSession(ctx, id); err != nil {
+	if _, err := s.raiseFence(ctx, conn); err != nil {
 		return err
 	}
 	for keys := range slices.Chunk(s.keys.all(), mostMoved) {
@@ -57,6 +58,9 @@ func (s *Session) renew(ctx context.Context, conn *connection, within time.Durat
 				return err
 			}
 		}
+	}
+	if err := s.moveSession(ctx, id); err != nil {
+		return err
 	}
 	s.lease.granted(term, sent, ttl)
 	_ = conn.revoke(ctx, others...) // or they expire

@@ -148,7 +148,7 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 			answer, err := conn.kv.Txn(ctx).If(append([]clientv3.Cmp{clientv3.Compare(clientv3.Version(key), "=", version)}, on...)...).
 				Then(ops...).Else(append([]clientv3.Op{clientv3.OpGet(key)}, c.other...)...).Commit()
 			if err != nil {
-				unsettled = unsettled || !isConclusive(err)
+				unsettled = unsettled || !isConclusive(err) || isFull(err)
 				return err
 			}
 			if done = answer.Succeeded; done {
@@ -185,6 +185,22 @@ func (s *Session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 	}
 	s.fence.raise(got.Responses[1].GetResponseRange().Kvs[0].Version)
 	return answers(got, 2), nil
+}
+
+// settle makes sure that nothing that was sent before is carried out anymore, and then does
+// op. A full database refuses the former, but then refuses what was sent before as well.
+func (s *Session) settle(ctx context.Context, conn *connection, op clientv3.Op) (*answer, error) {
+	got, err := s.raiseFence(ctx, conn, op)
+	if isFull(err) {
+		var done *clientv3.TxnResponse
+		if done, err = conn.kv.Txn(ctx).Then(op).Commit(); err == nil {
+			got = answers(done, 0)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return got[0], nil
 }
 
 // undo sends a request that removes a node, again until it is answered or the session is

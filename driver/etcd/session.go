@@ -180,11 +180,15 @@ func (s *Session) run(conn *connection) {
 	defer s.tasks.Done()
 	for s.alive.Err() == nil {
 		if conn == nil {
-			if conn = s.reconnect(); conn == nil {
+			conn = s.reconnect(s.alive, func(ctx context.Context, conn *connection) error {
+				return s.proveBy(ctx, conn, s.cfg().TTL/8)
+			})
+			if conn == nil {
 				break
 			}
 		}
 		s.use(conn)
+		began := s.clock.Now()
 		err := s.prove(conn)
 		s.use(nil)
 		if s.alive.Err() != nil {
@@ -192,6 +196,9 @@ func (s *Session) run(conn *connection) {
 		}
 		conn.close(err)
 		conn = nil
+		if s.clock.Now()-began < time.Second { // it answers, but not as it should: a new lease is refused, perhaps
+			pause(s.alive, 100*time.Millisecond)
+		}
 	}
 	if context.Cause(s.alive) == errClosed {
 		conn = s.revoke(conn)
@@ -202,12 +209,10 @@ func (s *Session) run(conn *connection) {
 	}
 }
 
-// reconnect connects to one member after the other until one answers, or the session is
-// over.
-func (s *Session) reconnect() *connection {
+// reconnect connects to one member after the other until one does what is asked of it, or ctx
+// ends.
+func (s *Session) reconnect(ctx context.Context, ask func(context.Context, *connection) error) *connection {
 	cfg := s.cfg()
-	ctx, cancel := s.untilGivenUp()
-	defer cancel()
 	for try := 1; ; try++ {
 		for _, i := range rand.Perm(len(cfg.Endpoints)) {
 			if ctx.Err() != nil {
@@ -217,7 +222,7 @@ func (s *Session) reconnect() *connection {
 			if err != nil {
 				continue
 			}
-			if err = s.proveBy(ctx, conn, cfg.TTL/8); err == nil {
+			if err = ask(ctx, conn); err == nil {
 				return conn
 			}
 			conn.close(err)
@@ -252,22 +257,19 @@ func (s *Session) untilGivenUp() (context.Context, context.CancelFunc) {
 func (s *Session) revoke(conn *connection) *connection {
 	ctx, cancel := s.untilGivenUp()
 	defer cancel()
-	for ctx.Err() == nil {
-		if conn == nil {
-			if conn = s.reconnect(); conn == nil {
-				return nil
-			}
-		}
-		once, done := context.WithTimeout(ctx, s.cfg().TTL/4)
-		err := conn.revoke(once, s.lease.all()...)
-		done()
+	revoke := func(ctx context.Context, conn *connection) error {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg().TTL/4)
+		defer cancel()
+		return conn.revoke(ctx, s.lease.all()...)
+	}
+	if conn != nil {
+		err := revoke(ctx, conn)
 		if err == nil {
 			return conn
 		}
 		conn.close(err)
-		conn = nil
 	}
-	return conn
+	return s.reconnect(ctx, revoke) // without a proof: the lease may be gone
 }
 
 // revoke ends leases.

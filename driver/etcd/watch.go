@@ -540,10 +540,33 @@ func (ws *watches) due() (newest int64, others []*watched) {
 	return newest, others
 }
 
-// ownNodes are the keys that the session is removing.
+// ownNodes are the keys of contenders that the session has created, with the revisions of
+// that, and the keys that it is removing.
 type ownNodes struct {
-	mu   sync.Mutex
-	keys map[string]int
+	mu      sync.Mutex
+	created map[string]int64
+	keys    map[string]int
+}
+
+func (o *ownNodes) joined(key string, node driver.Node) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.created == nil {
+		o.created = map[string]int64{}
+	}
+	o.created[key] = createdAt(node)
+}
+
+// claim reports, once, whether the node is the last one that the session has created with
+// that key. The key of a plain lock is that of others, too.
+func (o *ownNodes) claim(key string, node driver.Node) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.created[key] != createdAt(node) {
+		return false
+	}
+	delete(o.created, key)
+	return true
 }
 
 func (o *ownNodes) leaving(key string) {

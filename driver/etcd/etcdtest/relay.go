@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -60,6 +61,7 @@ const (
 	Lose              // the message is lost
 	Late              // the message, and those behind it in the call, are late
 	Freeze            // neither this message nor any other one of its connection passes any longer
+	Full              // the reply to the call is the error of a full database
 )
 
 var sessionKey = regexp.MustCompile(`/\.sessions/([0-9a-f]{1,16})`)
@@ -134,11 +136,15 @@ func (l relayListener) Accept() (net.Conn, error) {
 // lateness is that of late messages.
 const lateness = 15 * time.Millisecond
 
-// decide returns whether a message passes. It waits if the message is late, and breaks the
-// connection if that is to be.
-func (r *Relay) decide(client, method string, call int, reply bool, data []byte) (pass bool) {
+// decide returns what becomes of a message, nil if it passes. It waits if the message is late,
+// and breaks the connection if that is to be.
+func (r *Relay) decide(client, method string, call int, reply bool, data []byte) error {
 	action := r.action(client, method, call, reply, data)
 	switch action {
+	case Break, Lose, Freeze:
+		return errLost
+	case Full:
+		return rpctypes.ErrGRPCNoSpace
 	case Late:
 		time.Sleep(lateness)
 	case BreakAfter:
@@ -147,7 +153,7 @@ func (r *Relay) decide(client, method string, call int, reply bool, data []byte)
 		r.mu.Unlock()
 		time.AfterFunc(2*time.Millisecond, func() { _ = conn.Close() }) // when it has been sent
 	}
-	return action != Break && action != Lose && action != Freeze
+	return nil
 }
 
 func (r *Relay) action(client, method string, call int, reply bool, data []byte) Action {
@@ -206,8 +212,8 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 				requests <- nil
 				return
 			}
-			if !r.decide(address, method, call, false, *m) {
-				requests <- errLost
+			if err := r.decide(address, method, call, false, *m); err != nil {
+				requests <- err
 				cancel()
 				return
 			}
@@ -222,6 +228,9 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 		if err := member.RecvMsg(m); err != nil {
 			select {
 			case lost := <-requests:
+				if lost != nil && lost != errLost {
+					return lost
+				}
 				if lost != nil {
 					<-client.Context().Done()
 				}
@@ -232,7 +241,10 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 			}
 			return err
 		}
-		if !r.decide(address, method, call, true, *m) {
+		if err := r.decide(address, method, call, true, *m); err != nil {
+			if err != errLost {
+				return err
+			}
 			<-client.Context().Done()
 			return status.Error(codes.Unavailable, errLost.Error())
 		}

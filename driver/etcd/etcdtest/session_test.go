@@ -1,0 +1,117 @@
+package etcdtest
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/driver/etcd"
+)
+
+func connect(t *testing.T, c *Cluster, ttl time.Duration) driver.Session {
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
+	require.NoError(t, err)
+	s, err := connector.Connect(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	return s
+}
+
+// The servers have ended the lease, and their answer is lost.
+func TestCloseEndsIfItsAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s := connect(t, c, ttl)
+	_, err := s.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive})
+	require.NoError(t, err)
+	lost := false
+	c.SetFault(func(m Message) Action {
+		if m.Method != "LeaseRevoke" || !m.Reply || lost {
+			return Pass
+		}
+		lost = true
+		return Break
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, s.Close(ctx))
+	left, err := c.admin.Leases(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, left.Leases)
+}
+
+// It also ends while a keep-alive is not answered, for which a session waits longer.
+func TestCloseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	silent := make(chan struct{})
+	once := sync.OnceFunc(func() { close(silent) })
+	c.SetFault(func(m Message) Action {
+		if m.Method != "LeaseKeepAlive" || !m.Reply {
+			return Pass
+		}
+		once()
+		return Freeze
+	})
+	s := connect(t, c, 5*time.Minute)
+	<-silent
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	require.ErrorIs(t, s.Close(ctx), context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 5*time.Second)
+}
+
+// The request that fills the database is refused, but has been carried out.
+func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s := connect(t, c, ttl)
+	var full atomic.Bool
+	c.SetFault(func(m Message) Action {
+		writes := m.Method == "Txn" && strings.Contains(string(m.Data), "/.sessions/")
+		if m.Method == "Txn" && m.Reply && !full.Swap(true) || writes && !m.Reply && full.Load() {
+			return Full
+		}
+		return Pass
+	})
+	ctx := t.Context()
+	_, err := s.Join(ctx, "q", driver.Request{Kind: driver.Exclusive})
+	require.ErrorContains(t, err, "database is full")
+	full.Store(false) // until the next request has been carried out
+	_, _, err = s.(driver.PlainLocker).TryCreate(ctx, "p", nil)
+	require.ErrorContains(t, err, "database is full")
+	c.SetFault(nil)
+	for _, queue := range []string{"q", "p"} {
+		nodes, err := s.List(ctx, queue)
+		require.NoError(t, err)
+		require.Empty(t, nodes)
+	}
+}
+
+// The second Leave comes late, and the key of the node is that of another one by now.
+func TestLeaveOfANodeThatHasLeft(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	s := connect(t, c, ttl)
+	join := func() driver.Node {
+		joined, err := s.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive})
+		require.NoError(t, err)
+		return joined.Node
+	}
+	first := join()
+	require.NoError(t, s.Leave(t.Context(), "q", first))
+	require.ErrorIs(t, s.Leave(t.Context(), "q", first), driver.ErrRemoved)
+	second := join()
+	require.ErrorIs(t, s.Leave(t.Context(), "q", first), driver.ErrRemoved)
+	third := join() // with another key
+	nodes, err := s.List(t.Context(), "q")
+	require.NoError(t, err)
+	require.Equal(t, []driver.Node{second, third}, nodes)
+}
