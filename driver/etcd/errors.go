@@ -46,12 +46,12 @@ func is(err error, which ...error) bool {
 func isLeaseGone(err error) bool   { return is(err, rpctypes.ErrGRPCLeaseNotFound) }
 func isLeaseExists(err error) bool { return is(err, rpctypes.ErrGRPCLeaseExist) }
 
-// isFull reports whether the servers' database is full. The request that has filled it was
-// carried out.
+// isFull reports whether the servers refuse writes because their database is full. The request
+// that has filled it was refused as well, but carried out.
 func isFull(err error) bool { return is(err, rpctypes.ErrGRPCNoSpace) }
 
-// isConclusive reports whether the error is an answer to a request, which has changed
-// nothing, unless it isFull. After other errors, it may have been carried out, or may be yet:
+// isConclusive reports whether the error is an answer to a request. The request has changed
+// nothing, unless isFull. After other errors, it may have been carried out, or may be yet:
 // there was no leader, or no answer, or the server was busy.
 func isConclusive(err error) bool {
 	if is(err, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty) { // the connection has an old token

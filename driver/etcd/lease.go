@@ -54,9 +54,9 @@ import (
 //   - the endpoint is a member of the cluster. The answers of etcd's gRPC proxy to
 //     keep-alives come from a loop of its own;
 //   - members are changed one by one, and no backup is restored under a live session;
-//   - a member that has caught up by a snapshot applies an entry within the TTL. Until then, its
-//     headers have the term of the last entry that it applied before, so that a lease of that
-//     term could be counted, which a leader of that term that was stopped may end.
+//   - a member that has caught up by a snapshot applies an entry within the TTL. Until it does,
+//     its headers have the term of an earlier entry. A lease of that term would count, although
+//     a leader of that term that was stopped may end it.
 type lease struct {
 	mu      sync.Mutex
 	id      clientv3.LeaseID   // that of the keys that are created now
@@ -89,8 +89,8 @@ func (l *lease) granted(term uint64, sent, ttl time.Duration) {
 	l.until(sent)
 }
 
-// outlived reports whether the present term is another one than that of the lease, which
-// then cannot be prolonged, or keys were not all moved to it.
+// outlived reports whether the session needs another lease: the present term is not that of
+// the lease, or keys may have an earlier lease yet.
 func (l *lease) outlived() (term uint64, yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

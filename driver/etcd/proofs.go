@@ -115,7 +115,9 @@ func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Dur
 	return nil
 }
 
-// keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in order.
+// keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in
+// order. It goes on when the session is closed, which revokes the lease on the same connection,
+// until Close waits no longer.
 func (s *Session) keepAlive(_ context.Context, conn *connection, within time.Duration) error {
 	ctx, cancel := s.untilGivenUp()
 	defer cancel()

@@ -196,7 +196,7 @@ func (s *Session) run(conn *connection) {
 		}
 		conn.close(err)
 		conn = nil
-		if s.clock.Now()-began < time.Second { // it answers, but not as it should: a new lease is refused, perhaps
+		if s.clock.Now()-began < time.Second { // perhaps the member answers, but refuses a new lease
 			pause(s.alive, 100*time.Millisecond)
 		}
 	}
@@ -209,8 +209,8 @@ func (s *Session) run(conn *connection) {
 	}
 }
 
-// reconnect connects to one member after the other until one does what is asked of it, or ctx
-// ends.
+// reconnect connects to one member after the other until ask succeeds, and returns that
+// connection, or nil when ctx has ended.
 func (s *Session) reconnect(ctx context.Context, ask func(context.Context, *connection) error) *connection {
 	cfg := s.cfg()
 	for try := 1; ; try++ {

@@ -56,6 +56,11 @@ type watchedNode struct {
 	node  driver.Node
 }
 
+// isContender reports whether it is neither a queue nor the limit of a semaphore.
+func (n watchedNode) isContender() bool {
+	return n.node != (driver.Node{}) && n.node.Name != driver.Limit
+}
+
 type watched struct {
 	watchedNode
 	id    int64
@@ -391,7 +396,7 @@ func (ws *watches) settle(s *Session, w *watched, kv *mvccpb.KeyValue, revision 
 	ws.again() // there may be events
 }
 
-// lives reports whether a watch can fire yet. It is called with mu held.
+// lives reports whether a watch can still fire. It is called with mu held.
 func (ws *watches) lives(w *watched) bool { return ws.byNode[w.watchedNode] == w }
 
 // mostIdle bounds the watches that are idle, for users who wait for many locks once.
@@ -403,7 +408,7 @@ func (ws *watches) forget(w *watched) {
 		return
 	}
 	delete(ws.byNode, w.watchedNode)
-	if w.node != (driver.Node{}) && w.node.Name != driver.Limit && w.read > 0 && ws.idle[w.key] == nil && len(ws.idle) < mostIdle {
+	if w.isContender() && w.read > 0 && ws.idle[w.key] == nil && len(ws.idle) < mostIdle {
 		ws.idle[w.key] = w
 		return
 	}
@@ -533,7 +538,7 @@ func (ws *watches) due() (newest int64, others []*watched) {
 		return 0, nil
 	}
 	for _, w := range ws.byNode {
-		if queues[w.queue] && w.read > 0 && !removed[w] && w.node != (driver.Node{}) && w.node.Name != driver.Limit {
+		if queues[w.queue] && w.read > 0 && !removed[w] && w.isContender() {
 			others = append(others, w)
 		}
 	}
@@ -543,9 +548,9 @@ func (ws *watches) due() (newest int64, others []*watched) {
 // ownNodes are the keys of contenders that the session has created, with the revisions of
 // that, and the keys that it is removing.
 type ownNodes struct {
-	mu      sync.Mutex
-	created map[string]int64
-	keys    map[string]int
+	mu       sync.Mutex
+	created  map[string]int64
+	removing map[string]int
 }
 
 func (o *ownNodes) joined(key string, node driver.Node) {
@@ -572,16 +577,16 @@ func (o *ownNodes) claim(key string, node driver.Node) bool {
 func (o *ownNodes) leaving(key string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.keys == nil {
-		o.keys = map[string]int{}
+	if o.removing == nil {
+		o.removing = map[string]int{}
 	}
-	o.keys[key]++
+	o.removing[key]++
 }
 
 func (o *ownNodes) isLeaving(key string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.keys[key] > 0
+	return o.removing[key] > 0
 }
 
 // left ends the removal of a node. byUs tells whether the session has certainly removed it.
@@ -595,8 +600,8 @@ func (o *ownNodes) left(s *Session, n watchedNode, byUs bool) {
 	key := s.key(n.queue, n.node)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.keys[key]--; o.keys[key] == 0 {
-		delete(o.keys, key)
+	if o.removing[key]--; o.removing[key] == 0 {
+		delete(o.removing, key)
 	}
 	if conn != nil {
 		conn.watches.again()

@@ -228,11 +228,10 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 		if err := member.RecvMsg(m); err != nil {
 			select {
 			case lost := <-requests:
-				if lost != nil && lost != errLost {
-					return lost
-				}
-				if lost != nil {
+				if lost == errLost {
 					<-client.Context().Done()
+				} else if lost != nil {
+					return lost
 				}
 			default:
 			}
@@ -242,11 +241,11 @@ func (r *Relay) serve(_ any, client grpc.ServerStream) error {
 			return err
 		}
 		if err := r.decide(address, method, call, true, *m); err != nil {
-			if err != errLost {
-				return err
+			if err == errLost {
+				<-client.Context().Done()
+				err = status.Error(codes.Unavailable, errLost.Error())
 			}
-			<-client.Context().Done()
-			return status.Error(codes.Unavailable, errLost.Error())
+			return err
 		}
 		if err := client.SendMsg(m); err != nil {
 			return err

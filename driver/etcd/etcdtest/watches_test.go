@@ -1,7 +1,6 @@
 package etcdtest
 
 import (
-	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,16 +23,8 @@ func TestWatchesAreUsedAgain(t *testing.T) {
 		}
 		return Pass
 	})
-	connect := func(ttl time.Duration) *etcd.Session {
-		connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
-		require.NoError(t, err)
-		s, err := connector.Connect(t.Context())
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
-		return s.(*etcd.Session)
-	}
 	const long = time.Minute // between two rounds of proofs are 7.5 s
-	owner, waiter, hasty := connect(long), connect(long), connect(ttl)
+	owner, waiter, hasty := connect(t, c, long), connect(t, c, long), connect(t, c, ttl)
 	var node driver.Node
 	join := func() {
 		joined, err := owner.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive})
