@@ -38,7 +38,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 		err = errPanic // unless grant returns
 		defer func() { a.end(err) }()
 		if err = h.grant(ctx, a, l); err != nil && ctx.Err() != nil {
-			err = withCause(ctx, err)
+			err = h.pool.withCause(ctx, h, err)
 		}
 		a.nested.report(err)
 		return err
@@ -66,7 +66,7 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 	}
 	defer h.endAcquisition()
 	if err := ctx.Err(); err != nil {
-		return withCause(ctx, err)
+		return h.pool.withCause(ctx, h, err)
 	}
 	return do(ctx)
 }

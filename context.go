@@ -21,20 +21,40 @@ func bound(ctx, until context.Context) (context.Context, context.CancelCauseFunc
 	}
 }
 
-// withCause completes the error of a call whose context has ended: with the context's
-// error, for example if a session was lost at the same moment, and with the cause.
-func withCause(ctx context.Context, err error) error {
+// withCause completes the error of a call on the pool whose context has ended: with the
+// context's error, for example if a session was lost at the same moment, and with the cause.
+// The handle is nil if the call has none. If the context was that of a lock, the error names
+// the lock, and is ErrPoolClosed or ErrHandleClosed only if the call's own pool or handle is.
+func (p *Pool) withCause(ctx context.Context, h *Handle, err error) error {
 	cause := context.Cause(ctx)
-	if cause == ErrPoolClosed || cause == ErrHandleClosed {
+	held := heldWith(ctx, cause)
+	closed := cause == ErrPoolClosed || cause == ErrHandleClosed
+	if closed && (held == nil || held.handle == h || held.handle.pool == p && cause == ErrPoolClosed) {
 		return cause
 	}
 	if !errors.Is(err, ctx.Err()) {
 		err = fmt.Errorf("%w: %w", err, ctx.Err())
 	}
-	if cause != ctx.Err() {
+	switch {
+	case closed:
+		err = fmt.Errorf("%w: the context of lock %q has ended: %v", err, held.name, cause)
+	case held != nil:
+		err = fmt.Errorf("%w: the context of lock %q has ended: %w", err, held.name, cause)
+	case cause != ctx.Err():
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	return err
+}
+
+// heldWith returns the hold that has ended ctx with the cause, or nil.
+func heldWith(ctx context.Context, cause error) (ended *hold) {
+	if !isEndOfHold(cause) {
+		return nil
+	}
+	for c := innermost(ctx); c != nil && context.Cause(c) == cause; c = innermost(c.parent) {
+		ended = c.hold // the outermost: those within have ended with it
+	}
+	return ended
 }
 
 // beyondHolds returns a context that bounds a wait as ctx does, except that, if ctx is

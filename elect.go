@@ -65,7 +65,7 @@ func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Con
 		case t.resigned && !errors.Is(err, ErrLockLost):
 			return err
 		case ctx.Err() != nil:
-			return lockError(opElect, name, t.explainEnd(ctx))
+			return lockError(opElect, name, t.explainEnd(ctx, p))
 		case !t.led && isFinal(err):
 			return err
 		case t.wasRevoked(err):
@@ -80,7 +80,7 @@ func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Con
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return lockError(opElect, name, withCause(ctx, ctx.Err()))
+			return lockError(opElect, name, p.withCause(ctx, nil, ctx.Err()))
 		}
 	}
 }
@@ -131,8 +131,8 @@ func (t term) wasRevoked(err error) bool {
 }
 
 // explainEnd returns the error of Elect after ctx has ended.
-func (t term) explainEnd(ctx context.Context) error {
-	err := withCause(ctx, ctx.Err())
+func (t term) explainEnd(ctx context.Context, p *Pool) error {
+	err := p.withCause(ctx, nil, ctx.Err())
 	if t.failed() {
 		err = fmt.Errorf("%w: %w", err, t.err)
 	}

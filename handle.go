@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // The order of locks is Handle.mu, Pool.mu, and then one of life.mu (before alarms.mu),
@@ -34,8 +31,6 @@ type Handle struct {
 	slot      *puddleSlot
 	nested    *nestedWait // the acquisition's, while it waits at the service and the handle holds something
 	cause     error       // why closed is set
-
-	rests map[*hold]*time.Timer // the holds that rest, with what ends that; guarded by Pool.mu
 }
 
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
@@ -46,7 +41,7 @@ func (h *Handle) open(ctx context.Context) error {
 	return h.exclusively(ctx, func(ctx context.Context) error {
 		_, err := h.ensureSlot(ctx, ctx)
 		if err != nil && ctx.Err() != nil {
-			return withCause(ctx, err)
+			return h.pool.withCause(ctx, h, err)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -55,11 +50,20 @@ func (h *Handle) open(ctx context.Context) error {
 	})
 }
 
-// holdsAny reports whether the handle holds a lock.
+// holdsAny reports whether the handle holds a lock that is not lost.
 func (h *Handle) holdsAny() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.holds) > 0
+	return h.holdsAnyLocked()
+}
+
+func (h *Handle) holdsAnyLocked() bool {
+	for _, held := range h.holds {
+		if !held.life.over.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // Lock waits for the lock of that name until ctx ends. If the handle holds it already,
@@ -137,8 +141,10 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 	switch {
 	case h.acquiring:
 		err = ErrConcurrentUse
+	case err != nil && h.isClosedByUser():
+		err = h.cause
 	case err != nil:
-		err = withCause(ctx, err)
+		err = h.pool.withCause(ctx, h, err)
 	case held != nil:
 		if err = held.checkReentry(req); err == nil {
 			l.hold, l.entry = held, held.entries.add(req.shared)
@@ -161,7 +167,7 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 
 // unlock leaves a lock once. If run is not nil, the step that gives the lock back records
 // it; the error is errNotLast if the lock stays held or rests, and then l is still held.
-func (h *Handle) unlock(ctx context.Context, l *Lock, run *finishedRun) error {
+func (h *Handle) unlock(ctx context.Context, l *Lock, run *finishedRun) (err error) {
 	_ = ctx.Err() // panics if ctx is nil, before anything has changed
 	held := l.hold
 	h.mu.Lock()
@@ -181,12 +187,14 @@ func (h *Handle) unlock(ctx context.Context, l *Lock, run *finishedRun) error {
 		return ErrNotHeld
 	}
 	if len(held.entries.list) > 0 {
-		wait := func(context.Context) error { return held.life.failure() }
+		finish := func(context.Context) error { return held.life.failure() }
 		if held.entries.exclusive == 0 && !left.shared {
-			wait = held.downgrade()
+			finish = held.downgrade()
 		}
 		h.mu.Unlock()
-		return wait(ctx)
+		defer func() { err = finish(ctx) }() // even if user code panics
+		held.life.endEntry(l.entry)          // before others share the lock
+		return nil
 	}
 	delete(h.holds, held.name)
 	h.recent = nil
@@ -202,8 +210,8 @@ func (h *Handle) unlock(ctx context.Context, l *Lock, run *finishedRun) error {
 
 // Close releases everything that the handle holds, whatever its depth, and returns the
 // handle to the pool. The contexts of those locks end, and unlocking them later returns
-// ErrNotHeld. What it has left to rest (see [HoldAtLeast]) is released as well. A call
-// that waits for a lock returns ErrHandleClosed. Closing a handle again is not an error.
+// ErrNotHeld. A call that waits for a lock returns ErrHandleClosed. Closing a handle again
+// is not an error.
 //
 // ctx bounds the wait for the releases, never whether they happen.
 func (h *Handle) Close(ctx context.Context) error { return h.close(ctx, ErrHandleClosed) }
@@ -220,7 +228,6 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	for _, held := range holds {
 		held.entries.clear()
 	}
-	rests := h.resting()
 	h.mu.Unlock()
 	defer h.returnIfUnused()
 	var errs []error
@@ -229,11 +236,6 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 		defer r.report(ctx) // after all are released
 		if r.err != nil && cause == ErrHandleClosed {
 			errs = append(errs, &LockError{opUnlock, name, r.err})
-		}
-	}
-	for _, held := range rests {
-		if err := held.endRest(ctx); err != nil {
-			errs = append(errs, &LockError{opUnlock, held.name, err})
 		}
 	}
 	return errors.Join(errs...)
@@ -248,24 +250,17 @@ func (h *Handle) abandonAcquisition(cause error) {
 	}
 }
 
-// returnIfUnused returns the handle to the pool if it is closed, or if it was created
+// returnIfUnused returns the handle to the pool if the handle is closed, or was created
 // for one call and holds nothing.
 func (h *Handle) returnIfUnused() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.transient && len(h.holds) == 0 && !h.acquiring {
+	if h.transient && !h.acquiring && !h.holdsAnyLocked() {
 		h.markClosed(ErrNotHeld)
 	}
 	if h.closed.Load() && !h.acquiring {
 		h.releaseSlot()
 	}
-}
-
-// resting returns the holds that rest.
-func (h *Handle) resting() []*hold {
-	h.pool.mu.Lock()
-	defer h.pool.mu.Unlock()
-	return slices.Collect(maps.Keys(h.rests))
 }
 
 // isClosedByUser reports whether Close of the handle or its pool was called. It is called

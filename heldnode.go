@@ -20,6 +20,7 @@ type heldNode struct {
 
 	mu        sync.Mutex
 	node      driver.Node
+	watching  *driver.Watch // the newest, or nil
 	replacing chan struct{} // closed when the replacement is over; nil if there is none
 }
 
@@ -72,6 +73,9 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 		}
 		watch := watches[0]
 		n.created.CompareAndSwap(0, watch.Created)
+		n.mu.Lock()
+		n.watching = watch
+		n.mu.Unlock()
 		if e := watch.Fired(); e != driver.Deleted && e != driver.Missing {
 			return watch, nil
 		}
@@ -79,6 +83,14 @@ func (n *heldNode) watch(ctx context.Context) (*driver.Watch, error) {
 			return nil, driver.ErrRemoved
 		}
 	}
+}
+
+// isWatched reports whether the node has been seen to exist since the grant, and the service
+// would have told if it had been removed since, by the time that its event takes.
+func (n *heldNode) isWatched() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.watching != nil && n.watching.Fired() == 0
 }
 
 // verify asks the service whether the node exists.

@@ -22,6 +22,7 @@ type hold struct {
 	limit     int         // of a semaphore, as the caller gave it
 	entries   entries     // guarded by handle.mu
 	until     time.Time   // before which the lock does not come free; guarded by handle.mu while there are entries
+	resting   *time.Timer // ends the rest, or nil; guarded by Pool.mu
 	tenancy   *tenancy
 	turn      int // in the tenancy, starting with 0
 	life      life
@@ -136,6 +137,7 @@ type life struct {
 	cause     error // see end and markLost
 	revocable bool  // contexts end when the lock is revoked
 	contexts  map[*heldContext]struct{}
+	watched   atomic.Bool              // there was a context, or there is one
 	alarms    map[time.Duration]*alarm // by how far ahead they ring
 }
 
@@ -212,8 +214,7 @@ func (l *life) end(cause error) bool {
 		}
 	}
 	for c := range contexts {
-		c.stop()
-		c.cancel(cause)
+		c.end(cause)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,26 +240,39 @@ func lostWith(err error) error { return fmt.Errorf("%w: %w", ErrLockLost, err) }
 // setRevocable makes the contexts end when the lock is revoked.
 func (l *life) setRevocable() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.revocable = true
-	l.endRevoked()
+	l.mu.Unlock()
+	l.endContexts(ErrRevoked, func(*heldContext) bool { return l.revoked.happened })
 }
 
 // revoke notifies the holder that the lock is revoked.
 func (l *life) revoke() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.revoked.raise()
-	l.endRevoked()
+	l.mu.Unlock()
+	l.endContexts(ErrRevoked, func(*heldContext) bool { return l.revocable })
 }
 
-// endRevoked is called with mu held: canceling a context calls nothing of ours on
-// this goroutine.
-func (l *life) endRevoked() {
-	if l.revocable && l.revoked.happened {
-		for c := range l.contexts {
-			c.cancel(ErrRevoked)
+// endEntry ends the contexts of an entry that was unlocked.
+func (l *life) endEntry(id uint64) {
+	if l.watched.Load() {
+		l.endContexts(ErrNotHeld, func(c *heldContext) bool { return c.entry == id })
+	}
+}
+
+// endContexts ends the contexts for which ends returns true, which is called with mu held.
+func (l *life) endContexts(cause error, ends func(*heldContext) bool) {
+	var ended []*heldContext
+	l.mu.Lock()
+	for c := range l.contexts {
+		if ends(c) {
+			delete(l.contexts, c)
+			ended = append(ended, c)
 		}
+	}
+	l.mu.Unlock()
+	for _, c := range ended {
+		c.end(cause)
 	}
 }
 
@@ -270,30 +284,32 @@ func (l *life) isRevoked() bool {
 	return l.revocable && l.revoked.happened
 }
 
-// addContext makes the context c end with the life. It sets c.stop, which stops waiting
-// for the end of the parent.
-func (l *life) addContext(c *heldContext) {
+// addContext makes the context c end with its entry, or returns why that is over.
+func (h *hold) addContext(c *heldContext) (over error) {
+	h.handle.mu.Lock() // so that no entry is unlocked meanwhile
+	defer h.handle.mu.Unlock()
+	l := &h.life
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.cause != nil {
-		c.stop = func() bool { return true }
-		c.cancel(l.cause)
-		return
-	}
-	if l.revocable && l.revoked.happened {
-		c.cancel(ErrRevoked)
+	switch {
+	case l.cause != nil:
+		return l.cause
+	case h.entries.index(c.entry) < 0:
+		return ErrNotHeld
+	case l.revocable && l.revoked.happened:
+		return ErrRevoked
 	}
 	if l.contexts == nil {
 		l.contexts = map[*heldContext]struct{}{}
 	}
 	l.contexts[c] = struct{}{}
-	c.stop = context.AfterFunc(c.parent, func() { l.removeContext(c) }) // c has ended with it
-}
-
-func (l *life) removeContext(c *heldContext) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.contexts, c)
+	l.watched.Store(true)
+	c.forget = context.AfterFunc(c.Context, func() { // the parent has ended
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.contexts, c)
+	})
+	return nil
 }
 
 // endIfLost ends the tenancy if err, of a request about its node, means that the lock is
@@ -308,10 +324,10 @@ func (h *hold) endIfLost(err error) error {
 	return h.life.err()
 }
 
-// downgrade makes an exclusive hold a shared one. It returns a function that waits for
-// the downgrade until its context ends; the downgrade then continues in the background.
-// It is called with handle.mu held.
-func (h *hold) downgrade() (wait func(context.Context) error) {
+// downgrade makes an exclusive hold a shared one when the function that it returns is called,
+// which must be. The function waits for that until its context ends; the downgrade then
+// continues in the background. downgrade is called with handle.mu held.
+func (h *hold) downgrade() (finish func(context.Context) error) {
 	failed := func(err error) func(context.Context) error {
 		return func(context.Context) error { return err }
 	}
@@ -326,7 +342,7 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 	replace := h.tenancy.beginDowngrade(h.turn)
 	done := make(chan struct{})
 	var err error
-	go func() { // ends when the service has answered, or with the session
+	carryOut := func() {
 		defer p.work.Done()
 		defer close(done)
 		err = replace(h.life.after(&h.life.finished))
@@ -337,15 +353,16 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 		if cause := h.life.err(); cause != nil && !errors.Is(cause, ErrLockLost) {
 			err = nil // the whole lock was released meanwhile
 		}
-	}()
+	}
 	return func(ctx context.Context) error {
+		go carryOut() // ends when the service has answered, or with the session
 		ctx, cancel := beyondHolds(ctx)
 		defer cancel()
 		select {
 		case <-done:
 			return err
 		case <-ctx.Done():
-			return unconfirmed{fmt.Errorf("shared, but the server has not confirmed it yet: %w", ctx.Err())}
+			return unconfirmed{fmt.Errorf("shared, but the server has not confirmed it yet: %w", ctx.Err()), true}
 		}
 	}
 }
@@ -361,68 +378,136 @@ type release struct {
 }
 
 // unconfirmed is the error of a release that continues in the background.
-type unconfirmed struct{ error }
+type unconfirmed struct {
+	error
+	held bool // the lock was certainly held until the release began
+}
 
 func (u unconfirmed) Unwrap() error { return u.error }
+
+// check returns nil if the lock is certainly held at this moment, by the lease and the clock
+// of its session, and otherwise the loss. It is what a grant asks for before others are told
+// that the lock is held, and a release before its caller is told that it was. ctx bounds the
+// wait for an answer, which is needed only if the clock is in doubt.
+func (h *hold) check(ctx context.Context) error {
+	s := h.tenancy.session
+	err := s.Alive(canceled)
+	if errors.Is(err, canceled.Err()) { // the clock is in doubt
+		ctx, cancel := beyondHolds(ctx)
+		defer cancel()
+		ctx, end := outlasting(ctx, checkGrace)
+		defer end()
+		if err = s.Alive(ctx); err != nil && ctx.Err() != nil {
+			return lostWith(fmt.Errorf("the wall clock has jumped, as after a stop of the machine, and no server has answered since: %w", err))
+		}
+	}
+	if errors.Is(err, driver.ErrSessionLost) {
+		return lostWith(err)
+	}
+	return nil // or the service's numbers have become too large, which only keeps locks from being granted
+}
+
+// checkGrace is how much longer than its context a release waits for an answer that settles
+// whether the lock was held.
+const checkGrace = 10 * time.Millisecond
 
 // release releases the lock, whatever its depth, and records run in the same step if it is
 // not nil. It calls no user code, which report does, so nothing delays the next holder.
 func (h *hold) release(ctx context.Context, cause error, run *finishedRun) release {
 	r := release{hold: h, began: time.Now()}
-	if err := h.tenancy.session.Err(); err != nil { // watchSession may not have come to it
-		cause = lostWith(err)
-		h.tenancy.end()
+	if r.err = h.check(ctx); r.err != nil {
+		cause = r.err
 	}
 	if !h.life.end(cause) { // it was lost before
 		r.err = h.life.failure()
 		return r
 	}
 	r.cause = cause
-	if errors.Is(cause, ErrLockLost) {
-		r.err = cause
+	t := h.tenancy
+	watched := t.isWatched()
+	if err := t.session.Err(); err != nil { // watchSession may not have come to it
+		t.end()
+		r.conclude(ctx, err, watched)
 		return r
 	}
-	rests := cause == ErrNotHeld && h.rest()
-	if !rests {
-		r.local = !h.tenancy.leave()
+	left := h.leave(cause, watched)
+	if left == notYet || left == gaveBack {
+		var cancel context.CancelFunc
+		ctx, cancel = beyondHolds(ctx)
+		defer cancel()
 	}
-	if rests || r.local {
-		h.handle.mu.Lock()
-		h.requeueNested()
-		h.handle.mu.Unlock()
+	if left == notYet {
+		_, err := t.watchNode(ctx)
+		r.conclude(ctx, err, watched)
+		left = h.leave(cause, true)
+	}
+	r.asked, r.local = left == gaveBack, left == passedOn
+	if r.asked {
+		r.conclude(ctx, t.giveBack(ctx, run), watched)
 		return r
 	}
-	ctx, cancel := beyondHolds(ctx)
-	defer cancel()
-	r.asked = true
-	err := h.tenancy.giveBack(ctx, run)
-	switch {
-	case err == nil:
-	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before the release
-		r.cause = lostWith(err)
-		h.life.markLost(r.cause)
-		r.err = r.cause
-	case run != nil:
-		r.err = err
-	case errors.Is(err, driver.ErrSessionLost): // after the release, and the node with it
-	default:
-		r.err = explainRelease(ctx, err)
-	}
+	h.handle.mu.Lock()
+	h.requeueNested()
+	h.handle.mu.Unlock()
 	return r
 }
 
+// A leaving is what becomes of the lock when a hold of it has ended.
+type leaving int
+
+const (
+	notYet   leaving = iota // nothing, because the node has to be watched first
+	rested                  // nobody gets the lock before its time (HoldAtLeast)
+	passedOn                // other handles of the pool have the lock
+	gaveBack                // the caller removes the node
+)
+
+// leave ends the turn of a hold that has ended for a cause. If the node stays, no request
+// would find out that somebody has removed the node, so the node must have been watched.
+func (h *hold) leave(cause error, watched bool) leaving {
+	p := h.handle.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rests := h.mayRest(cause)
+	switch {
+	case !watched && (rests || h.tenancy.passesOn()):
+		return notYet
+	case rests:
+		h.rest()
+		return rested
+	case h.tenancy.leaveLocked():
+		return gaveBack
+	}
+	return passedOn
+}
+
+// conclude sets the error for the caller of a release from the service's answer err. If the
+// node was watched, the service would have reported an earlier removal.
+func (r *release) conclude(ctx context.Context, err error, watched bool) {
+	switch {
+	case err == nil || r.err != nil:
+	case r.hold.tenancy.session.closed.Load(): // the pool has closed it, and the node goes with it
+	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired), // before the release
+		!r.asked && errors.Is(err, driver.ErrNoPermission): // and the removal would no longer be seen
+		r.err = lostWith(err)
+		r.cause = r.err
+		r.hold.life.markLost(r.cause)
+	default:
+		r.err = explainRelease(ctx, err, watched)
+	}
+}
+
 // explainRelease returns the error of a release for its caller.
-func explainRelease(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return unconfirmed{fmt.Errorf("released, but the server has not confirmed it yet: %w", err)}
+func explainRelease(ctx context.Context, err error, held bool) error {
+	if errors.Is(err, driver.ErrSessionLost) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return unconfirmed{fmt.Errorf("released, but the server has not confirmed it yet: %w", err), held}
 	}
 	return err
 }
 
-// report reports the release to telemetry, and unregisters the hold.
+// report reports the release to telemetry.
 func (r release) report(ctx context.Context) {
 	h := r.hold
-	defer h.handle.pool.removeHold(h)
 	if r.cause != nil {
 		defer h.reportEnd(r.cause)
 	}
@@ -432,11 +517,14 @@ func (r release) report(ctx context.Context) {
 }
 
 // reportEnd reports the end of the hold to telemetry, which may take as long as user
-// code takes.
+// code takes, and unregisters the hold. It is called once, by what has ended the hold: a lock
+// that is lost needs no Unlock to free its handle.
 func (h *hold) reportEnd(cause error) {
+	defer h.handle.pool.removeHold(h)
 	var lost error
 	if errors.Is(cause, ErrLockLost) {
 		lost = cause
+		defer h.handle.returnIfUnused()
 	}
 	h.telemetry.End(h.life.began, h.life.ended, h.knownToken(), lost)
 }
@@ -475,15 +563,29 @@ func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if h.handle.rests[h] == nil {
+		if h.resting == nil {
 			h.unregister()
 		}
 		p.held--
-		if p.held == 0 && p.drained != nil {
-			close(p.drained)
-		}
+		p.noteDrained()
 	}()
-	h.telemetry.Reentered(int(h.entries.last) - 1)
+	h.handle.mu.Lock()
+	entries := h.entries.last
+	h.handle.mu.Unlock()
+	h.telemetry.Reentered(int(entries) - 1)
+}
+
+// noteDrained tells Shutdown when nothing is held and nothing rests. It is called with mu
+// held.
+func (p *Pool) noteDrained() {
+	if p.held > 0 || p.resting > 0 || p.drained == nil {
+		return
+	}
+	select {
+	case <-p.drained:
+	default:
+		close(p.drained)
+	}
 }
 
 // unregister undoes what addHold has registered. It is called with Pool.mu held, twice for

@@ -211,7 +211,7 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 	}
 	if err != nil {
 		if under.Err() != nil {
-			err = withCause(under, err)
+			err = j.pool.withCause(under, l.hold.handle, err)
 		} else {
 			err = asLoss(err)
 		}

@@ -240,14 +240,14 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 	return fn(inner)
 }
 
-// done ends the context of a function that was called under a lock, when the lock has been
-// unlocked. It returns the error for the caller.
+// done returns the error for the caller of a function that was called under a lock, when the
+// lock has been unlocked.
 func (c *heldContext) done(err, unlockErr error) error {
-	c.end(ErrNotHeld)
 	if errors.Is(err, context.Canceled) && context.Cause(c) == ErrRevoked && c.hold.life.isRevoked() {
 		err = errors.Join(err, &LockError{opHold, c.hold.name, ErrRevoked})
 	}
-	if unlockErr != nil && !errors.As(unlockErr, new(unconfirmed)) { // the release continues in the background
+	release := unconfirmed{}
+	if unlockErr != nil && (!errors.As(unlockErr, &release) || !release.held) { // else the release continues in the background
 		err = errors.Join(err, unlockErr)
 	}
 	return err
@@ -266,19 +266,16 @@ func (p *Pool) Ping(ctx context.Context) error {
 }
 
 // Shutdown closes the pool when its holders have finished: it waits until everything is
-// unlocked. Meanwhile a handle that holds something may take the further locks that it
-// needs to finish; all other calls that lock or wait return ErrPoolClosed. If ctx ends
-// before the last lock is unlocked, Shutdown closes the pool anyway and returns ctx's
-// error. It does not wait for locks that rest (see [HoldAtLeast]). ctx bounds the wait for
-// holders; closing may take 5 s more, as in Close.
+// unlocked, and the time of each HoldAtLeast has passed. Meanwhile a handle that holds
+// something may take the further locks that it needs to finish; all other calls that lock or
+// wait return ErrPoolClosed. If ctx ends first, Shutdown closes the pool anyway and returns
+// ctx's error. ctx bounds the wait for holders; closing may take 5 s more, as in Close.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()
 	if p.drained == nil {
 		p.drained = make(chan struct{})
-		if p.held == 0 {
-			close(p.drained)
-		}
+		p.noteDrained()
 	}
 	drained := p.drained
 	p.mu.Unlock()
@@ -296,7 +293,8 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 // Everything held is released, and the contexts of those locks end with the cause
 // ErrPoolClosed. If servers do not answer, Close gives up on them after 5 s; the locks
 // are then free when the sessions expire. When Close returns, nothing of the pool is
-// left running. Closing a pool again is not an error.
+// left running. Closing a pool again is not an error. If locks come free before their time
+// (see [HoldAtLeast]), Close returns an error that names them; Shutdown waits instead.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
 	p.kill(ErrPoolClosed)
@@ -313,6 +311,10 @@ func (p *Pool) Close() error {
 	p.mu.Unlock()
 	for _, h := range handles {
 		h.abandonAcquisition(ErrPoolClosed) // which must not take the end of its session for a loss
+	}
+	var early error
+	for _, h := range held {
+		early = errors.Join(early, h.cutShort())
 	}
 	held = slices.DeleteFunc(held, func(h *hold) bool { return !h.life.end(ErrPoolClosed) })
 
@@ -335,9 +337,9 @@ func (p *Pool) Close() error {
 	p.work.Wait()
 	p.unobserve()
 	if c, ok := p.connector.(io.Closer); ok {
-		return c.Close()
+		return errors.Join(early, c.Close())
 	}
-	return nil
+	return early
 }
 
 // holdsOf returns the pool's holds of the lock of that name.

@@ -7,15 +7,15 @@ import (
 	"github.com/petermattis/goid"
 )
 
-// heldContext is a context that ends with a hold, and carries its holder.
+// heldContext is a context that ends with an entry into a lock, and carries the holder.
 type heldContext struct {
-	context.Context
-	parent    context.Context
-	cancel    context.CancelCauseFunc
-	hold      *hold
-	entry     uint64      // of the Lock that created it
-	goroutine int64       // on which it carries the holder
-	stop      func() bool // stops waiting for the end of parent
+	context.Context // ends with parent
+	parent          context.Context
+	cancel          context.CancelCauseFunc
+	hold            *hold
+	entry           uint64      // of the Lock that created it
+	goroutine       int64       // on which it carries the holder
+	forget          func() bool // stops waiting for the end of the parent
 }
 
 // holderKey is the key of the innermost heldContext of a pool, heldKey that of the
@@ -28,14 +28,18 @@ type (
 func newHeldContext(parent context.Context, l *Lock) *heldContext {
 	c := &heldContext{parent: parent, hold: l.hold, entry: l.entry, goroutine: goid.Get()}
 	c.Context, c.cancel = context.WithCancelCause(parent)
-	l.hold.life.addContext(c)
+	if cause := l.hold.addContext(c); cause != nil {
+		c.end(cause)
+	}
 	return c
 }
 
-// end ends the context before its hold does.
+// end ends the context. It runs methods of the parent, which are user code, so no mutex is
+// held.
 func (c *heldContext) end(cause error) {
-	c.stop()
-	c.hold.life.removeContext(c)
+	if c.forget != nil {
+		c.forget()
+	}
 	c.cancel(cause)
 }
 

@@ -1,14 +1,12 @@
 package lockpool
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"time"
-
-	"github.com/lockpool/lockpool/driver"
 )
 
-// A hold that is unlocked before its time (see HoldAtLeast) rests: it has ended for its
+// A hold that is unlocked before its time (see HoldAtLeast) rests: the hold has ended for its
 // holder, but its turn of the tenancy has not. So the lock stays what it was, for other
 // handles of the pool as well as for the service. The rest ends when the time has come
 // (endRest), or with the tenancy, and until then the hold stays registered.
@@ -24,64 +22,47 @@ func (l *Lock) holdAtLeast(d time.Duration) {
 	}
 }
 
-// rest begins the rest of a hold that was unlocked. It reports false if there is none:
-// the time has come, or the handle, the pool or the tenancy has ended.
-func (h *hold) rest() bool {
-	if h.until.IsZero() {
-		return false
-	}
-	by, p := h.handle, h.handle.pool
-	by.mu.Lock()
-	defer by.mu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	left := time.Until(h.until)
-	if left <= 0 || by.isClosedByUser() || h.tenancy.alive.Err() != nil {
-		return false
-	}
-	if by.rests == nil {
-		by.rests = map[*hold]*time.Timer{}
-	}
-	by.rests[h] = time.AfterFunc(left, func() {
-		if p.begin() {
-			defer p.work.Done()
-			_ = h.endRest(canceled) // continues in the background
-		}
-	})
-	p.resting++
-	return true
+// mayRest reports whether a hold that has ended for a cause rests, unless the time has come,
+// the lock was lost, or the pool or the tenancy has ended. It is called with Pool.mu held.
+func (h *hold) mayRest(cause error) bool {
+	return !h.until.IsZero() && (cause == ErrNotHeld || cause == ErrHandleClosed) &&
+		time.Now().Before(h.until) && h.handle.pool.alive.Err() == nil && h.tenancy.alive.Err() == nil
 }
 
-// endRest ends the rest of a hold and, if nobody else has the lock, gives it back. ctx
-// bounds the wait for that.
-func (h *hold) endRest(ctx context.Context) error {
+// rest begins the rest. It is called with Pool.mu held.
+func (h *hold) rest() {
+	h.resting = time.AfterFunc(time.Until(h.until), h.endRest)
+	h.handle.pool.resting++
+}
+
+// endRest ends the rest of a hold whose time has come and, if no other handle has the lock,
+// gives the lock back.
+func (h *hold) endRest() {
 	p, t := h.handle.pool, h.tenancy
+	if !p.begin() {
+		return
+	}
+	defer p.work.Done()
 	p.mu.Lock()
 	ended := h.stopResting() && t.leaveLocked()
 	p.mu.Unlock()
-	if !ended {
-		return nil
+	if ended {
+		_ = t.removeNode(canceled) // continues in the background
 	}
-	ctx, cancel := beyondHolds(ctx)
-	defer cancel()
-	err := t.removeNode(ctx)
-	if errors.Is(err, driver.ErrRemoved) || errors.Is(err, driver.ErrSessionLost) {
-		return nil // it was lost, which is no news for anybody
-	}
-	return explainRelease(ctx, err)
 }
 
 // stopResting reports whether the hold rests, and if so, ends that and unregisters it. It
 // is called with Pool.mu held.
 func (h *hold) stopResting() bool {
-	timer := h.handle.rests[h]
-	if timer == nil {
+	if h.resting == nil {
 		return false
 	}
-	timer.Stop()
-	delete(h.handle.rests, h)
-	h.handle.pool.resting--
+	h.resting.Stop()
+	h.resting = nil
+	p := h.handle.pool
+	p.resting--
 	h.unregister()
+	p.noteDrained()
 	return true
 }
 
@@ -95,4 +76,15 @@ func (t *tenancy) endRests() (rested bool) {
 		}
 	}
 	return rested
+}
+
+// cutShort returns an error for Close if the lock comes free before its time.
+func (h *hold) cutShort() error {
+	h.handle.mu.Lock()
+	defer h.handle.mu.Unlock()
+	left := time.Until(h.until)
+	if left <= 0 || errors.Is(h.life.err(), ErrLockLost) {
+		return nil
+	}
+	return fmt.Errorf("lockpool: close: %q comes free %v before its time (HoldAtLeast); Shutdown waits for that", h.name, left.Round(time.Millisecond))
 }

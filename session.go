@@ -45,27 +45,30 @@ func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *
 // withSessionUntil is withSession until a context of the pool ends, accepting or alive, and
 // with the session that the caller used before, if it is alive.
 func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do func(ctx context.Context, s *session) error) error {
-	if err := ctx.Err(); err != nil { // panics if ctx is nil
-		return withCause(ctx, err)
-	}
+	err := ctx.Err() // panics if ctx is nil
 	if until.Err() != nil || !p.begin() {
 		return ErrPoolClosed
 	}
 	defer p.work.Done()
+	if err != nil {
+		return p.withCause(ctx, nil, err)
+	}
 	ctx, cancel := bound(ctx, until)
 	defer cancel(nil)
 	for {
 		began := time.Now()
 		s, err := p.useSession(ctx, before)
-		p.telemetry.SlotAcquired(ctx, began, err)
-		if err == nil {
-			err = func() error {
+		err = func() error { // user code may panic
+			if err == nil {
 				defer p.leaveSession(s)
-				return do(ctx, s)
-			}()
-		}
+			}
+			if p.telemetry.SlotAcquired(ctx, began, err); err != nil {
+				return err
+			}
+			return do(ctx, s)
+		}()
 		if ctx.Err() != nil && err != nil {
-			return withCause(ctx, err)
+			return p.withCause(ctx, nil, err)
 		}
 		if !errors.Is(err, driver.ErrSessionLost) && !errors.Is(err, driver.ErrUnavailable) {
 			return err

@@ -25,6 +25,8 @@ func (s *dyingSession) Err() error {
 	return errors.Join(driver.ErrSessionLost, errors.New("expired"))
 }
 
+func (s *dyingSession) Alive(context.Context) error { return s.Err() }
+
 // The moment between the end of a session and the pool's reaction to it cannot be
 // held open from outside, so it is set up here.
 func TestUnlockReportsASessionThatHasJustEnded(t *testing.T) {
@@ -85,7 +87,7 @@ func TestErrorOfACallWhoseContextHasEndedSaysSo(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("the request was abandoned")
 	cancel(cause)
-	err := withCause(ctx, driver.ErrSessionLost)
+	err := new(Pool).withCause(ctx, nil, driver.ErrSessionLost)
 	require.ErrorIs(t, err, driver.ErrSessionLost)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, cause)

@@ -377,6 +377,14 @@ func (t *tenancy) remove(h *hold) {
 	}
 }
 
+// passesOn reports whether other handles have the lock when a holder leaves. It is called with
+// Pool.mu held.
+func (t *tenancy) passesOn() bool {
+	q := t.local
+	return t.holders > 1 || q != nil && q.tenancy == t && q.delegate == nil && q.waiters.Len() > 0 &&
+		t.hasTurnFor(q.waiters.Front().Value.(*localWaiter).req)
+}
+
 // leave ends the turn of a holder. It reports whether the tenancy has ended with it: then
 // the caller removes the node. Otherwise other handles have the lock.
 func (t *tenancy) leave() (ended bool) {

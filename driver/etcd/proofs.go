@@ -7,6 +7,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockpool/lockpool/internal/clock"
 )
 
 // proving is what the proofs of the lease share with calls that wait for one.
@@ -16,6 +18,8 @@ type proving struct {
 	mu       sync.Mutex
 	began    int           // rounds
 	skew     time.Duration // of the clocks when the last round began
+	stopped  time.Duration // how long the machine had been suspended by then
+	survived time.Duration // likewise, of the last round that has succeeded
 	settled  chan struct{} // closed when a round that begins from now on has succeeded; nil if nobody waits
 	settling int           // the first of these rounds
 }
@@ -45,13 +49,16 @@ func (s *Session) inDoubt() <-chan struct{} {
 	return p.settled
 }
 
-// begin begins a round.
-func (p *proving) begin(skew time.Duration) (round int) {
+// beginRound begins a round.
+func (s *Session) beginRound() (round int) {
+	s.inDoubt() // a jump is no drift
+	p := &s.proving
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.began++
+	p.stopped = s.clock.Suspended()
 	if p.settled == nil {
-		p.skew = skew // drift is allowed
+		p.skew = s.clock.Skew() // drift is allowed
 	}
 	return p.began
 }
@@ -60,10 +67,20 @@ func (p *proving) begin(skew time.Duration) (round int) {
 func (p *proving) succeeded(round int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.survived = p.stopped
 	if p.settled != nil && round >= p.settling {
 		close(p.settled)
 		p.settled = nil
 	}
+}
+
+// lose ends the session.
+func (s *Session) lose(cause error) {
+	p := &s.proving
+	p.mu.Lock()
+	suspended, jumped := s.clock.Suspended()-p.survived, p.settled != nil
+	p.mu.Unlock()
+	s.end(clock.Blame(cause, suspended, jumped))
 }
 
 // prove proves the lease again and again, and returns why the connection is of no use any
@@ -80,7 +97,7 @@ func (s *Session) prove(conn *connection) error {
 	timer := time.NewTimer(ttl)
 	defer timer.Stop()
 	for {
-		round := s.proving.begin(s.clock.Skew())
+		round := s.beginRound()
 		for _, step := range []func(context.Context, *connection, time.Duration) error{s.renew, s.keepAlive, s.proveBy, s.renew} {
 			if err := step(ctx, conn, ttl/4); err != nil {
 				return err
@@ -108,7 +125,7 @@ func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Dur
 		return err
 	}
 	if len(got.Kvs) == 0 {
-		s.end(errRevoked)
+		s.lose(errRevoked)
 		return errRevoked
 	}
 	s.lease.readAnswered(seen{conn, got.Header.MemberId, got.Header.RaftTerm, sent})
@@ -133,7 +150,7 @@ func (s *Session) keepAlive(_ context.Context, conn *connection, within time.Dur
 		return err
 	}
 	if got.TTL <= 0 {
-		s.end(errRevoked)
+		s.lose(errRevoked)
 		return errRevoked
 	}
 	s.lease.keepAliveAnswered(seen{conn, got.Header.MemberId, got.Header.RaftTerm, sent})
@@ -161,7 +178,7 @@ func (s *Session) Ping(ctx context.Context) error {
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Get(ctx, s.sessionKey(), clientv3.WithKeysOnly())
 		if err == nil && len(got.Kvs) == 0 {
-			s.end(errRevoked)
+			s.lose(errRevoked)
 		}
 		return err
 	})

@@ -56,7 +56,7 @@ func (s *Session) try(ctx context.Context, f func(ctx context.Context, conn *con
 // answered returns the error of a call that a server has answered with err.
 func (s *Session) answered(err error) error {
 	if isLeaseGone(err) {
-		s.end(errRevoked)
+		s.lose(errRevoked)
 		return s.Err()
 	}
 	return s.describe(err)
@@ -157,7 +157,7 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 			}
 			own := answer.Responses[0].GetResponseRange().Kvs
 			if len(own) == 0 {
-				s.end(errRevoked)
+				s.lose(errRevoked)
 				return s.Err()
 			}
 			if own[0].Version == version {
@@ -180,7 +180,7 @@ func (s *Session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 	case err != nil:
 		return nil, err
 	case !got.Succeeded:
-		s.end(errRevoked)
+		s.lose(errRevoked)
 		return nil, s.Err()
 	}
 	s.fence.raise(got.Responses[1].GetResponseRange().Kvs[0].Version)

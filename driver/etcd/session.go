@@ -338,7 +338,7 @@ func (s *Session) task(f func()) bool {
 // be late.
 func (s *Session) isOver() bool {
 	if s.alive.Err() == nil && s.clock.AtLeast() >= s.lease.end() {
-		s.end(errLease)
+		s.lose(errLease)
 	}
 	return s.alive.Err() != nil
 }

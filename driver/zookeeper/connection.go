@@ -66,7 +66,7 @@ func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
 	switch {
 	case id == 0:
 		s.stopDialing()
-		s.end(driver.ErrExpired)
+		s.end(s.expiry.explain(driver.ErrExpired))
 	case !same:
 		s.stopDialing()
 		s.end(errReplaced)

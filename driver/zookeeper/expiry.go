@@ -46,10 +46,13 @@ func (e *expiry) passed() error {
 	if ends := time.Duration(e.lease.ends.Load()); ends == 0 || e.clock.AtLeast() < ends {
 		return nil
 	}
-	if d := e.clock.Suspended() - time.Duration(e.suspended.Load()); d > 0 {
-		return fmt.Errorf("the machine was suspended for %v: %w", d.Round(time.Millisecond), errLease)
-	}
-	return errLease
+	return e.explain(errLease)
+}
+
+// explain adds to the cause of a session's end that the machine was stopped since the last
+// proof, as far as its clocks tell.
+func (e *expiry) explain(cause error) error {
+	return clock.Blame(cause, e.clock.Suspended()-time.Duration(e.suspended.Load()), e.lease.inDoubt())
 }
 
 // errLease is the cause of a session's end if its lease has ended.
@@ -123,6 +126,9 @@ func (s *Session) renew() {
 			continue
 		}
 		suspended := s.expiry.clock.Suspended()
+		if s.isOver() { // a suspension that has ended the lease is not over with a proof
+			return
+		}
 		if err := s.prove(write); err == nil {
 			s.expiry.suspended.Store(int64(suspended))
 			continue

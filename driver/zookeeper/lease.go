@@ -181,6 +181,13 @@ func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 	return l.settled
 }
 
+// inDoubt reports whether the wall clock has jumped and no write has been answered since.
+func (l *lease) inDoubt() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.settled != nil
+}
+
 // lastCompletedBefore returns the index of the newest proof that was complete at t, or
 // -1.
 func lastCompletedBefore(proofs []proof, t time.Duration) int {

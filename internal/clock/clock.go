@@ -5,6 +5,7 @@ package clock
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -76,6 +77,18 @@ func (c Clock) Skew() time.Duration {
 // Suspended returns how long the machine has been suspended since the start, as of the
 // last call of Now.
 func (c Clock) Suspended() time.Duration { return c.machine.read().suspended - c.before.suspended }
+
+// Blame adds to the cause of a session's end that the machine was stopped meanwhile: for how
+// long the system says that it was suspended, or else that the wall clock has jumped.
+func Blame(cause error, suspended time.Duration, jumped bool) error {
+	switch {
+	case suspended > 0:
+		return fmt.Errorf("the machine was suspended for %v: %w", suspended.Round(time.Millisecond), cause)
+	case jumped:
+		return fmt.Errorf("the wall clock has jumped, as after a stop of the machine: %w", cause)
+	}
+	return cause
+}
 
 // suspended is how long the system is known to have been suspended, in
 // nanoseconds.

@@ -296,7 +296,7 @@ var holdAtLeastTests = []test{
 	{"KeepsPlainLocksAndPermits", holdAtLeastOfEachKind, []string{"PlainLocker", "Limiter"}},
 	{"LeavesTheHandleFree", holdAtLeastLeavesTheHandleFree, nil},
 	{"CountsFromTheGrant", holdAtLeastCountsFromTheGrant, nil},
-	{"CloseEndsIt", closeEndsRests, nil},
+	{"CloseKeepsIt", closeKeepsHoldAtLeast, nil},
 }
 
 // short is how long locks are kept at least in these tests.
@@ -412,21 +412,29 @@ func holdAtLeastCountsFromTheGrant(b *bench) {
 	b.close(h)
 }
 
-func closeEndsRests(b *bench) {
-	for what, end := range map[string]func(p *lockpool.Pool, h *lockpool.Handle) error{
-		"Handle.Close": func(p *lockpool.Pool, h *lockpool.Handle) error { return h.Close(b.ctx) },
-		"Close":        func(p *lockpool.Pool, h *lockpool.Handle) error { return p.Close() },
-		"Shutdown": func(p *lockpool.Pool, h *lockpool.Handle) error {
-			return errors.Join(h.Close(b.ctx), p.Shutdown(b.ctx))
-		},
+// The lock stays taken until its time has come, though its handle is closed and the pool shuts
+// down. Where that cannot be, Close says so.
+func closeKeepsHoldAtLeast(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h, granted := b.handle(p), time.Now()
+	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(short)))
+	b.lock(h, b.name("held"), lockpool.HoldAtLeast(short))
+	b.close(h)
+	b.isHeld(a)
+	b.isHeld(b.name("held"))
+	require.NoError(b, p.Shutdown(b.ctx))
+	b.took(short, granted)
+	b.isFree(a)
+	b.isFree(b.name("held"))
+	for what, end := range map[string]func(p *lockpool.Pool) error{
+		"Close":    (*lockpool.Pool).Close,
+		"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(b.timeout(10 * time.Millisecond)) },
 	} {
 		p, a := b.pool(), b.name(what)
-		h := b.handle(p)
-		b.unlock(b.lock(h, a, lockpool.HoldAtLeast(time.Hour)))
-		w := b.startLock(b.looker, a)
-		b.queued(a, 2)
-		require.NoError(b, end(p, h))
-		b.unlock(w.granted())
+		b.unlock(b.lock(p, a, lockpool.HoldAtLeast(time.Hour)))
+		require.ErrorContains(b, end(p), "before its time", what)
+		b.isFree(a)
+		require.NoError(b, p.Close(), "again")
 	}
 }
 
