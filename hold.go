@@ -365,9 +365,9 @@ type unconfirmed struct{ error }
 
 func (u unconfirmed) Unwrap() error { return u.error }
 
-// release releases the lock, whatever its depth, and records run in the same step if it is
-// not nil. It calls no user code, which report does, so nothing delays the next holder.
-func (h *hold) release(ctx context.Context, cause error, run *finishedRun) release {
+// release releases the lock, whatever its depth. It calls no user code, which report does,
+// so nothing delays the next holder.
+func (h *hold) release(ctx context.Context, cause error) release {
 	r := release{hold: h, began: time.Now()}
 	if err := h.tenancy.session.Err(); err != nil { // watchSession may not have come to it
 		cause = lostWith(err)
@@ -395,15 +395,13 @@ func (h *hold) release(ctx context.Context, cause error, run *finishedRun) relea
 	ctx, cancel := beyondHolds(ctx)
 	defer cancel()
 	r.asked = true
-	err := h.tenancy.giveBack(ctx, run)
+	err := h.tenancy.removeNode(ctx)
 	switch {
 	case err == nil:
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired): // before the release
 		r.cause = lostWith(err)
 		h.life.markLost(r.cause)
 		r.err = r.cause
-	case run != nil:
-		r.err = err
 	case errors.Is(err, driver.ErrSessionLost): // after the release, and the node with it
 	default:
 		r.err = explainRelease(ctx, err)
