@@ -29,7 +29,7 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 		if !returned && l.hold != nil { // user code panics, so the caller cannot unlock it
 			ended, cancel := context.WithCancel(ctx)
 			cancel()
-			_ = h.unlock(ended, l, nil) // continues in the background
+			_ = h.unlock(ended, l) // continues in the background
 		}
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {

@@ -165,19 +165,11 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 	return l, nil
 }
 
-// unlock leaves a lock once. If run is not nil, the step that gives the lock back records
-// it; the error is errNotLast if the lock stays held or rests, and then l is still held.
-func (h *Handle) unlock(ctx context.Context, l *Lock, run *finishedRun) (err error) {
+// unlock leaves a lock once.
+func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 	_ = ctx.Err() // panics if ctx is nil, before anything has changed
 	held := l.hold
 	h.mu.Lock()
-	if run != nil && held.entries.index(l.entry) >= 0 {
-		held.tenancy.freeze() // whoever ends the hold meanwhile: nobody has a turn before the record
-		if len(held.entries.list) > 1 || !held.until.IsZero() {
-			h.mu.Unlock()
-			return errNotLast
-		}
-	}
 	left, ok := held.entries.remove(l.entry)
 	if !ok {
 		h.mu.Unlock()
@@ -200,11 +192,8 @@ func (h *Handle) unlock(ctx context.Context, l *Lock, run *finishedRun) (err err
 	h.recent = nil
 	h.mu.Unlock()
 	defer h.returnIfUnused()
-	r := held.release(ctx, ErrNotHeld, run)
+	r := held.release(ctx, ErrNotHeld)
 	defer r.report(ctx)
-	if run != nil {
-		r.err = held.settleRun(run, r.err) // before report lets Shutdown close the pool
-	}
 	return r.err
 }
 
@@ -232,7 +221,7 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	defer h.returnIfUnused()
 	var errs []error
 	for name, held := range holds {
-		r := held.release(ctx, cause, nil)
+		r := held.release(ctx, cause)
 		defer r.report(ctx) // after all are released
 		if r.err != nil && cause == ErrHandleClosed {
 			errs = append(errs, &LockError{opUnlock, name, r.err})

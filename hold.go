@@ -411,9 +411,9 @@ func (h *hold) check(ctx context.Context) error {
 // whether the lock was held.
 const checkGrace = 10 * time.Millisecond
 
-// release releases the lock, whatever its depth, and records run in the same step if it is
-// not nil. It calls no user code, which report does, so nothing delays the next holder.
-func (h *hold) release(ctx context.Context, cause error, run *finishedRun) release {
+// release releases the lock, whatever its depth. It calls no user code, which report does,
+// so nothing delays the next holder.
+func (h *hold) release(ctx context.Context, cause error) release {
 	r := release{hold: h, began: time.Now()}
 	if r.err = h.check(ctx); r.err != nil {
 		cause = r.err
@@ -443,7 +443,7 @@ func (h *hold) release(ctx context.Context, cause error, run *finishedRun) relea
 	}
 	r.asked, r.local = left == gaveBack, left == passedOn
 	if r.asked {
-		r.conclude(ctx, t.giveBack(ctx, run), watched)
+		r.conclude(ctx, t.removeNode(ctx), watched)
 		return r
 	}
 	h.handle.mu.Lock()

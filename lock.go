@@ -40,7 +40,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}
 	}
-	if err := l.hold.handle.unlock(ctx, l, nil); err != nil {
+	if err := l.hold.handle.unlock(ctx, l); err != nil {
 		return &LockError{opUnlock, l.hold.name, err}
 	}
 	return nil

@@ -195,13 +195,13 @@ func (j *jobRun) check(ctx context.Context, s *session) error {
 // run calls fn under the lock, if there is no record, and records that it has finished.
 func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) error) (err error) {
 	under := newHeldContext(ctx, l)
-	var run *finishedRun
+	told := false // what became of the lock
 	defer func() {
-		if run == nil {
-			err = under.done(err, l.Unlock(ctx))
-		} else {
-			err = under.done(err, lockError(opOnce, j.name, j.finish(ctx, l, run)))
+		unlocked := l.Unlock(ctx)
+		if told {
+			unlocked = nil
 		}
+		err = under.done(err, unlocked)
 	}()
 	// On the session that holds the lock: it has seen what happened before the grant.
 	if err = j.check(under, l.hold.tenancy.session); err == nil {
@@ -218,7 +218,8 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 		return &LockError{opOnce, j.name, err}
 	}
 	if err = fn(under); err == nil {
-		run = &finishedRun{record: j.record}
+		err = lockError(opOnce, j.name, j.finish(ctx, l))
+		told = err == nil || errors.Is(err, ErrLockLost) || errors.Is(err, ErrNotHeld)
 	}
 	return err
 }
@@ -230,80 +231,75 @@ func (j *jobRun) span(ctx context.Context) (span trace.SpanContext) {
 	return span
 }
 
-// finishedRun is a run that is to be recorded as finished.
-type finishedRun struct {
-	record driver.Record
-	wait   context.Context // bounds the wait for the outcome
-}
-
-// errNotLast means that a lock stays held, or rests, when an entry is left.
-var errNotLast = errors.New("the lock stays held")
-
-// finish unlocks, and records the run.
-func (j *jobRun) finish(ctx context.Context, l *Lock, run *finishedRun) error {
+// finish records the run while the lock is held. Whatever happens to the lock meanwhile,
+// the tenancy gives nobody else a turn before the outcome is known.
+func (j *jobRun) finish(ctx context.Context, l *Lock) error {
+	h, t := l.hold, l.hold.tenancy
+	if err := h.stayFor(l.entry); err != nil {
+		return fmt.Errorf("the run was not recorded as finished: %w", err)
+	}
+	defer func() {
+		if t.leave() {
+			_ = t.removeNode(canceled) // continues in the background
+		}
+	}()
 	wait, cancel := outlasting(ctx, closeTimeout)
 	defer cancel()
-	run.wait = wait
-	err := l.hold.handle.unlock(ctx, l, run)
-	if err == errNotLast {
-		err = l.hold.settleRun(run, l.hold.tenancy.finish(run, true))
-		_ = l.Unlock(ctx) // tells what happens to the lock after the record
+	node, err := t.current(wait)
+	if err == nil {
+		err = j.settle(wait, l, node, t.recorder().Finish(wait, t.queue, node, j.record))
 	}
 	if errors.Is(err, driver.ErrRecorded) { // fn has called Once itself
-		if done := j.check(wait, l.hold.tenancy.session); done != nil {
-			err = done
+		if done := j.check(wait, t.session); done != nil {
+			return done
 		}
 	}
 	return err
 }
 
-// giveBack removes the node, and records run in the same step if it is not nil.
-func (t *tenancy) giveBack(ctx context.Context, run *finishedRun) error {
-	if run == nil {
-		return t.removeNode(ctx)
+// stayFor adds a holder to the tenancy, so that it does not end before that one leaves, if
+// the entry is still held.
+func (h *hold) stayFor(entry uint64) error {
+	h.handle.mu.Lock()
+	defer h.handle.mu.Unlock()
+	if err := h.life.failure(); err != nil {
+		return err
 	}
-	return t.finish(run, false)
+	if h.entries.index(entry) < 0 {
+		return ErrNotHeld
+	}
+	h.handle.pool.mu.Lock()
+	defer h.handle.pool.mu.Unlock()
+	h.tenancy.holders++
+	return nil
 }
 
 // recorder returns what records runs on the session: the call has looked for a record on it
 // before.
 func (t *tenancy) recorder() driver.Recorder { return t.session.Session.(driver.Recorder) }
 
-// finish records a run while the lock is held, and gives back the lock unless keep is true.
-func (t *tenancy) finish(run *finishedRun, keep bool) error {
-	node, err := t.current(run.wait)
-	if err == nil {
-		err = t.recorder().Finish(run.wait, t.queue, node, keep, run.record)
-	}
-	if err != nil && !keep {
-		_ = t.removeNode(canceled) // continues in the background
-	}
-	return err
-}
-
-// settleRun returns the error for the caller of a run with the result err of its
-// recording, whose outcome it finds out if it is not known.
-func (h *hold) settleRun(run *finishedRun, err error) error {
-	s := h.tenancy.session
+// settle returns the error for the caller of a run with the result err of its recording,
+// whose outcome it finds out if it is not known.
+func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err error) error {
+	p, t := j.pool, l.hold.tenancy
 	switch {
 	case err == nil:
 		return nil
 	case !errors.Is(err, driver.ErrUndecided):
 		return fmt.Errorf("the run was not recorded as finished: %w", asLoss(err))
-	case s.Err() == nil: // wait has ended
+	case t.session.Err() == nil: // wait has ended
 		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", lostWith(err))
 	}
-	node := h.tenancy.nodeNow()
-	p, recorded := h.handle.pool, false
-	unknown := p.withSessionUntil(p.alive, run.wait, nil, use(func(ctx context.Context, recorder driver.Recorder) (err error) {
-		recorded, err = recorder.Settle(ctx, h.tenancy.queue, node, run.record)
+	recorded := false
+	unknown := p.withSessionUntil(p.alive, wait, nil, use(func(ctx context.Context, recorder driver.Recorder) (err error) {
+		recorded, err = recorder.Settle(ctx, t.queue, node, j.record)
 		return err
 	}))
 	switch {
 	case unknown != nil:
 		return fmt.Errorf("it is not known whether the run was recorded as finished: %w (%w)", asLoss(err), unknown)
 	case !recorded:
-		return fmt.Errorf("the run was not recorded as finished: %w", lostWith(s.Err()))
+		return fmt.Errorf("the run was not recorded as finished: %w", lostWith(t.session.Err()))
 	}
 	return nil
 }

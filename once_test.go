@@ -106,6 +106,36 @@ func TestOnceUnderALockThatIsPassedOn(t *testing.T) {
 	}
 }
 
+// The hold of a run ends while the run is recorded. The next handle of the pool has its turn
+// when the record exists, and not before.
+func TestHandleIsClosedWhileARunIsRecorded(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		server := b.Server.(*zktest.Server)
+		p := b.Pool()
+		h := b.Handle(p)
+		b.Lock(h, "a")
+		w := b.StartLock(p, "a")
+		synctest.Wait()
+		recording := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}}, Do: zktest.HoldApply()})
+		run := make(chan error, 1)
+		go func() { run <- h.Once(b.Ctx, "a", "1", func(context.Context) error { return nil }) }() // ends when released
+		require.NoError(t, recording.Wait(b.Ctx))
+		require.NoError(t, h.Close(b.Ctx))
+		synctest.Wait()
+		require.Len(t, b.Contenders("/"), 1, "the node stays")
+		require.Zero(t, p.Stats().LocalTurns, "nobody has a turn")
+		recording.Release()
+		require.NoError(t, <-run)
+		next := w.Granted()
+		runs, err := p.Finished(b.Ctx, "a")
+		require.NoError(t, err)
+		require.Len(t, runs, 1)
+		b.Unlock(next)
+	})
+}
+
 // Any text is a key, and every name that a lock can have is a name.
 func TestKeysAndNamesOfRuns(t *testing.T) {
 	t.Parallel()

@@ -72,7 +72,7 @@ type tenancy struct {
 	shared  bool              // readers hold it
 	lost    bool
 	revoked bool // there are no more turns
-	frozen  bool // there is no turn while a downgrade is under way, after it has failed, or once a run is recorded
+	frozen  bool // there is no turn while a downgrade is under way, or after it has failed
 }
 
 func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data []byte) *tenancy {
@@ -534,13 +534,6 @@ func (t *tenancy) endIfLost(err error) bool {
 		defer h.reportEnd(cause) // deferred, so that each runs even if user code panics
 	}
 	return true
-}
-
-// freeze keeps the tenancy from giving out further turns.
-func (t *tenancy) freeze() {
-	t.pool.mu.Lock()
-	defer t.pool.mu.Unlock()
-	t.frozen = true
 }
 
 // beginDowngrade is heldNode.beginReplace for the one holder, a writer. Afterward other

@@ -108,19 +108,19 @@ type Revoker interface {
 	Revoke(ctx context.Context, queue string, node Node) error
 }
 
-// Recorder keeps records of finished runs, each written in the step that gives up the lock.
+// Recorder keeps records of finished runs, each written while its lock is held.
 type Recorder interface {
-	// Finish creates a record and, in the same step, removes the node or, if keep is true,
-	// checks that it exists. So whoever is granted the lock later finds the record.
+	// Finish creates a record in a step that requires that the node exists, which stays. So
+	// there is no record that was created after the node was gone.
 	//
 	// A nil error means that the record was created. The caller sees to it that no two
 	// records have the same data, so a record that is found tells who created it. Otherwise
-	// the caller still has the node to remove, and there is no such record and never will be,
-	// unless the error is ErrUndecided: then Settle tells. It is ErrRemoved if the node was
-	// gone, and otherwise ErrRecorded if there was another record. If ctx or the session ends
-	// after a request was sent and before it was answered, the error is ErrUndecided, unless
-	// the driver knows; before that, it is the context's or the session's.
-	Finish(ctx context.Context, queue string, node Node, keep bool, r Record) error
+	// there is no such record and never will be, unless the error is ErrUndecided: then
+	// Settle tells. It is ErrRemoved if the node was gone, and otherwise ErrRecorded if there
+	// was another record. If ctx or the session ends after a request was sent and before it
+	// was answered, the error is ErrUndecided, unless the driver knows; before that, it is
+	// the context's or the session's.
+	Finish(ctx context.Context, queue string, node Node, r Record) error
 
 	// Settle decides a Finish whose outcome is not known because its session, another
 	// one, is over. It makes sure that the node is gone, so that Finish cannot succeed

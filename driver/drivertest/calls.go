@@ -99,7 +99,7 @@ func calls(s driver.Session) []call {
 	}
 	if _, ok := s.(driver.Recorder); ok {
 		all = append(all, call{"Finish", func(ctx context.Context, s driver.Session, on things) error {
-			return s.(driver.Recorder).Finish(ctx, on.queue, on.own.Node, true, on.record)
+			return s.(driver.Recorder).Finish(ctx, on.queue, on.own.Node, on.record)
 		}}, call{"Settle", func(ctx context.Context, s driver.Session, on things) error {
 			_, err := s.(driver.Recorder).Settle(ctx, on.queue, on.other.Node, on.record)
 			return err

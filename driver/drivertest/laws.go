@@ -181,9 +181,9 @@ var laws = []law{
 	}},
 	{"Recorder", []part{
 		{"finish", recordFinish,
-			"Finish creates the record and removes or keeps the node, in one step. It fails with ErrRemoved if the node was gone, and otherwise with ErrRecorded if there was a record, and then does neither."},
+			"Finish creates the record, and the node stays. It fails with ErrRemoved if the node was gone, and otherwise with ErrRecorded if there was a record."},
 		{"one step", recordOneStep,
-			"Whoever sees that the node is gone finds the record. Of Finish and Break, one removes the node."},
+			"Whoever sees that the node is gone finds the record, or there will never be one: after Break, Finish fails."},
 		{"under concurrency", recordTogether,
 			"Of several that finish a run at the same time, one succeeds, and the others fail with ErrRecorded."},
 		{"settle", recordSettle,

@@ -32,9 +32,8 @@ func recordFinish(r *run) {
 
 	node := r.join(s, queue)
 	w := r.watchOne(s, node)
-	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, false, want))
-	r.fires(w, "Finish has removed the node", gone...)
-	require.Empty(r, r.list(other, queue), "the node is removed")
+	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, want))
+	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "the node stays")
 	got, found, err := its.Record(r.ctx, want.Name, want.Key)
 	require.NoError(r, err)
 	require.True(r, found)
@@ -44,23 +43,19 @@ func recordFinish(r *run) {
 
 	again := want
 	again.Data = []byte("another")
-	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, again), driver.ErrRemoved, "the node is gone")
-	node = r.join(s, queue)
-	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, again), driver.ErrRecorded)
-	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "it failed, so the node is there")
-	again.Key = "kept"
-	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, true, again))
-	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "the node is kept")
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, again), driver.ErrRecorded)
+	r.sameNodes([]driver.Node{node.Node}, r.list(other, queue), "the node stays")
 	r.leave(s, node)
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, again), driver.ErrRemoved)
 	again.Key = "gone"
-	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, true, again), driver.ErrRemoved)
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, again), driver.ErrRemoved)
 	_, found, err = its.Record(r.ctx, again.Name, again.Key)
 	require.NoError(r, err)
 	require.False(r, found, "there is no such record")
 }
 
-// recordOneStep looks for the record as soon as it hears that the node is gone, and removes
-// a node at the moment at which its run is recorded.
+// recordOneStep looks for the record as soon as it hears that the node is gone, which its
+// owner has removed, or another session at the moment at which the run is recorded.
 func recordOneStep(r *run) {
 	s, other, queue := r.connect(), r.connect(), r.name()
 	rec, its := offered[driver.Recorder](r, s), offered[driver.Recorder](r, other)
@@ -70,22 +65,25 @@ func recordOneStep(r *run) {
 		want.Key, want.Data = fmt.Sprint("key", i), []byte(r.key())
 		node := r.join(s, queue)
 		w := r.watchOne(other, node)
-		var finished, broken error
+		var finished, gone error
 		var all sync.WaitGroup
-		all.Go(func() { finished = rec.Finish(r.ctx, queue, node.Node, false, want) })
 		if i%2 == 1 && breaks {
-			all.Go(func() { broken = b.Break(r.ctx, queue, node.Node) })
+			all.Go(func() { finished = rec.Finish(r.ctx, queue, node.Node, want) })
+			all.Go(func() { gone = b.Break(r.ctx, queue, node.Node) })
+		} else {
+			all.Go(func() {
+				finished = rec.Finish(r.ctx, queue, node.Node, want)
+				gone = s.Leave(r.ctx, queue, node.Node)
+			})
 		}
 		require.NoError(r, r.first([]*driver.Watch{w}), "the node was removed")
 		_, found, err := its.Record(r.ctx, want.Name, want.Key)
 		all.Wait()
 		require.NoError(r, err)
 		require.Equal(r, finished == nil, found, "the node is gone, and the run was recorded: %v", finished)
+		require.NoError(r, gone)
 		if finished != nil {
 			require.ErrorIs(r, finished, driver.ErrRemoved)
-			require.NoError(r, broken)
-		} else if i%2 == 1 && breaks {
-			require.ErrorIs(r, broken, driver.ErrRemoved, "both have removed the node")
 		}
 	}
 }
@@ -105,11 +103,11 @@ func recordTogether(r *run) {
 			if err != nil {
 				return err
 			}
-			err = s.(driver.Recorder).Finish(r.ctx, queue, joined.Node, false, own)
-			switch {
-			case errors.Is(err, driver.ErrRecorded):
-				return s.Leave(r.ctx, queue, joined.Node)
-			case err != nil:
+			err = s.(driver.Recorder).Finish(r.ctx, queue, joined.Node, own)
+			if left := s.Leave(r.ctx, queue, joined.Node); left != nil || errors.Is(err, driver.ErrRecorded) {
+				return left
+			}
+			if err != nil {
 				return err
 			}
 			mu.Lock()
@@ -137,9 +135,9 @@ func recordSettle(r *run) {
 	require.NoError(r, err)
 	require.False(r, recorded)
 	require.Empty(r, r.list(other, queue), "the node is gone")
-	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, false, want), driver.ErrRemoved, "it cannot succeed anymore")
+	require.ErrorIs(r, rec.Finish(r.ctx, queue, node.Node, want), driver.ErrRemoved, "it cannot succeed anymore")
 	node = r.join(s, queue)
-	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, true, want))
+	require.NoError(r, rec.Finish(r.ctx, queue, node.Node, want))
 	recorded, err = its.Settle(r.ctx, queue, node.Node, want)
 	require.NoError(r, err)
 	require.True(r, recorded)
@@ -155,7 +153,7 @@ func (r *run) records(s driver.Session, name string, keys ...string) {
 	queue := r.name()
 	node := r.join(s, queue)
 	for _, key := range keys {
-		require.NoError(r, s.(driver.Recorder).Finish(r.ctx, queue, node.Node, true, driver.Record{Name: name, Key: key, Data: []byte(r.key())}))
+		require.NoError(r, s.(driver.Recorder).Finish(r.ctx, queue, node.Node, driver.Record{Name: name, Key: key, Data: []byte(r.key())}))
 	}
 	r.leave(s, node)
 }
@@ -243,7 +241,7 @@ func recordLosesReplies(r *run) {
 		want.Key, want.Data = fmt.Sprint("key", i), []byte(r.key())
 		node := r.join(s, queue)
 		r.LoseReply(s)
-		err := rec.Finish(r.ctx, queue, node.Node, false, want)
+		err := rec.Finish(r.ctx, queue, node.Node, want)
 		if errors.Is(err, driver.ErrUndecided) {
 			recorded, settled := its.Settle(r.ctx, queue, node.Node, want)
 			require.NoError(r, settled)
@@ -258,8 +256,8 @@ func recordLosesReplies(r *run) {
 		if err != nil {
 			require.NotErrorIs(r, err, driver.ErrRemoved)
 			require.NotErrorIs(r, err, driver.ErrRecorded)
-			_ = s.Leave(r.ctx, queue, node.Node)
 		}
+		_ = s.Leave(r.ctx, queue, node.Node)
 		require.Empty(r, r.list(other, queue))
 	}
 }

@@ -29,28 +29,17 @@ func (s *Session) record(name string, kv *mvccpb.KeyValue) driver.Record {
 }
 
 // Finish implements driver.Recorder.
-func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, keep bool, r driver.Record) error {
+func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
 	key, record := s.key(queue, node), s.recordKey(r)
-	ops := []clientv3.Op{clientv3.OpPut(record, string(recordValue(time.Now(), r.Data)))}
-	if !keep {
-		ops = append(ops, clientv3.OpDelete(key))
-		s.own.leaving(key)
-	}
 	done, got, late, err := change{
 		session: s, on: []clientv3.Cmp{s.exists(queue, node), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
-		ops: ops, other: []clientv3.Op{clientv3.OpGet(key)},
-		look: []clientv3.Op{clientv3.OpGet(record)}, happened: func(a []*answer) bool {
+		ops:   []clientv3.Op{clientv3.OpPut(record, string(recordValue(time.Now(), r.Data)))},
+		other: []clientv3.Op{clientv3.OpGet(key)},
+		look:  []clientv3.Op{clientv3.OpGet(record)}, happened: func(a []*answer) bool {
 			kv := only(a[0].kvs)
 			return kv != nil && bytes.Equal(s.record(r.Name, kv).Data, r.Data)
 		},
 	}.commit(ctx)
-	if !keep {
-		s.own.left(s, watchedNode{queue, node}, done)
-		if done {
-			s.own.claim(key, node)
-			s.keys.add(key, -1)
-		}
-	}
 	switch {
 	case late:
 		return fmt.Errorf("%w: %w", driver.ErrUndecided, err)

@@ -36,7 +36,7 @@ func (st *Store) forget(name string, old func(driver.Record) bool) {
 }
 
 // Finish implements driver.Recorder.
-func (s *session) Finish(ctx context.Context, queue string, node driver.Node, keep bool, r driver.Record) error {
+func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -55,10 +55,7 @@ func (s *session) Finish(ctx context.Context, queue string, node driver.Node, ke
 	s.order++
 	r.Data, r.Created, r.Finished = bytes.Clone(r.Data), s.order, time.Now()
 	rs.byKey[r.Key] = r
-	if keep {
-		return nil
-	}
-	return s.remove(queue, node, s)
+	return nil // the node stays
 }
 
 // Settle implements driver.Recorder.

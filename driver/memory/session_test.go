@@ -49,10 +49,10 @@ func TestEvents(t *testing.T) {
 			require.NoError(t, owner.Leave(t.Context(), "a", node))
 		}, driver.Deleted, driver.Deleted},
 		"finished": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
-			require.NoError(t, owner.Finish(t.Context(), "a", node, false, driver.Record{Name: "n", Key: "k"}))
+			require.NoError(t, owner.Finish(t.Context(), "a", node, driver.Record{Name: "n", Key: "k"}))
 		}, driver.Deleted, driver.Deleted},
 		"kept": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
-			require.NoError(t, owner.Finish(t.Context(), "a", node, true, driver.Record{Name: "n", Key: "k"}))
+			require.NoError(t, owner.Finish(t.Context(), "a", node, driver.Record{Name: "n", Key: "k"}))
 		}, 0, 0},
 		"broken": {func(t *testing.T, _ *memory.Store, _, other fullSession, node driver.Node) {
 			require.NoError(t, other.Break(t.Context(), "a", node))
@@ -267,11 +267,11 @@ func TestSessionIsOverBeforeItsNodesAreGone(t *testing.T) {
 func TestFinishAndSettle(t *testing.T) {
 	_, a, b := twoSessions(t)
 	node, r := join(t, a, "q"), driver.Record{Name: "n", Key: "k", Data: []byte("1")}
-	require.NoError(t, a.Finish(t.Context(), "q", node, true, r))
-	require.ErrorIs(t, a.Finish(t.Context(), "q", node, false, r), driver.ErrRecorded)
+	require.NoError(t, a.Finish(t.Context(), "q", node, r))
+	require.ErrorIs(t, a.Finish(t.Context(), "q", node, r), driver.ErrRecorded)
 	require.NoError(t, a.Verify(t.Context(), driver.Located{Queue: "q", Node: node}))
 	require.True(t, must(b.Settle(t.Context(), "q", node, r))(t))
-	require.ErrorIs(t, a.Finish(t.Context(), "q", node, false, r), driver.ErrRemoved)
+	require.ErrorIs(t, a.Finish(t.Context(), "q", node, r), driver.ErrRemoved)
 	r.Data = []byte("another")
 	require.False(t, must(b.Settle(t.Context(), "q", node, r))(t))
 }

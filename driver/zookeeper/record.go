@@ -28,7 +28,7 @@ func (s *Session) recordsOf(name string) string { return s.path(driver.Records, 
 func (s *Session) recordPath(r driver.Record) string { return s.path(driver.Records, r.Name, r.Key) }
 
 // Finish implements driver.Recorder.
-func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, keep bool, r driver.Record) error {
+func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, ke
 		return s.Err()
 	}
 	defer s.calls.done()
-	f := &finish{Session: s, queue: s.path(queue), node: node, keep: keep, record: r}
+	f := &finish{Session: s, queue: s.path(queue), node: node, record: r}
 	err := f.run(ctx)
 	if err == nil {
 		return nil
@@ -58,7 +58,6 @@ type finish struct {
 	*Session
 	queue  string // its path
 	node   driver.Node
-	keep   bool
 	record driver.Record
 
 	undecided bool     // a transaction that was sent may be carried out, or was
@@ -78,9 +77,6 @@ func (f *finish) run(ctx context.Context) error {
 		nodes := len(nodeNames(f.node)) // the first parts of the transaction
 		switch err := q.err; {
 		case err == nil:
-			if !f.keep {
-				f.fastpaths.left(f.queue, f.node)
-			}
 			return nil
 		case !isRefused(err) && q.packet != nil: // it was never sent, because the session is over
 			return f.gaveUp(ctx)
@@ -104,10 +100,8 @@ func (f *finish) run(ctx context.Context) error {
 			return driver.ErrRecorded
 		case err == zk.ErrNodeExists, err == zk.ErrNoNode: // others create and remove directories
 			directories = 0
-		case err == zk.ErrNoAuth && q.failed < nodes && f.keep:
-			return explainError(err, "recording a run", "READ", f.queue+"/"+f.node.Name)
 		case err == zk.ErrNoAuth && q.failed < nodes:
-			return explainError(err, "recording a run", "DELETE", f.queue)
+			return explainError(err, "recording a run", "READ", f.queue+"/"+f.node.Name)
 		case directories > 0: // one by one, so that an error says what was refused
 			if f.made, err = f.createDirectories(ctx, dir); err != nil {
 				return err
@@ -139,20 +133,11 @@ func (f *finish) createDirectories(ctx context.Context, dir string) ([]string, e
 func (f *finish) transaction(n int) *request {
 	var ops []any
 	for _, name := range nodeNames(f.node) {
-		if path := f.queue + "/" + name; f.keep {
-			ops = append(ops, &zk.CheckVersionRequest{Path: path, Version: -1})
-		} else {
-			ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1})
-		}
+		ops = append(ops, &zk.CheckVersionRequest{Path: f.queue + "/" + name, Version: -1})
 	}
 	ops = append(ops, f.directoryCreates(f.recordsOf(f.record.Name), n)...)
 	ops = append(ops, &zk.CreateRequest{Path: f.recordPath(f.record), Data: f.record.Data, Acl: f.cfg.ACL})
-	q := multiRequest(ops...)
-	if !f.keep {
-		w := f.watches.leaving(f.queue + "/" + f.node.Name)
-		q.noted = func(q *request) { f.noteLeft(w, q.err) }
-	}
-	return q
+	return multiRequest(ops...)
 }
 
 // send sends the transaction. It reports false if ctx ends or the session is over before
