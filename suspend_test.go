@@ -155,3 +155,77 @@ func TestClockJumpKeepsTheLock(t *testing.T) {
 	}
 	b.Unlock(l)
 }
+
+// Whatever releases a lock, and whether or not a server is asked, nil means that the lock was
+// held until then. After a stop of the machine that nothing has shown to be shorter than the
+// session, no release returns nil.
+func TestNoReleaseIsNilAfterAStop(t *testing.T) {
+	locktest.Once(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	do := func(opts ...lockpool.LockOption) func(*locktest.Bench, *lockpool.Pool, func()) error {
+		return func(b *locktest.Bench, p *lockpool.Pool, stop func()) error {
+			ctx, cancel := context.WithCancel(b.Ctx)
+			defer cancel()
+			return p.Do(ctx, "a", func(context.Context) error { stop(); cancel(); return nil }, opts...)
+		}
+	}
+	unlock := func(ctx context.Context, waits bool) func(*locktest.Bench, *lockpool.Pool, func()) error {
+		return func(b *locktest.Bench, p *lockpool.Pool, stop func()) error {
+			l := b.Lock(p, "a")
+			if waits {
+				go func() { _ = p.Do(b.Ctx, "a", func(context.Context) error { return nil }) }() // ends with the pool
+				b.AwaitWaiting(p, 1)
+			}
+			stop()
+			return l.Unlock(ctx)
+		}
+	}
+	for name, release := range map[string]func(b *locktest.Bench, p *lockpool.Pool, stop func()) error{
+		"Unlock":                  unlock(context.Background(), false),
+		"Unlock, ended":           unlock(ended, false),
+		"Unlock passes on":        unlock(context.Background(), true),
+		"Unlock passes on, ended": unlock(ended, true),
+		"Do, ended":               do(),
+		"Do rests, ended":         do(lockpool.HoldAtLeast(time.Hour)),
+		"Handle.Close": func(b *locktest.Bench, p *lockpool.Pool, stop func()) error {
+			h := b.Handle(p)
+			b.Lock(h, "a")
+			stop()
+			return h.Close(context.Background())
+		},
+		"MultiLock.Do": func(b *locktest.Bench, p *lockpool.Pool, stop func()) error {
+			all, err := p.LockAll(b.Ctx, []string{"a", "b"})
+			require.NoError(b, err)
+			return all.Do(ended, func(context.Context) error { stop(); return nil })
+		},
+		"Release": func(b *locktest.Bench, p *lockpool.Pool, stop func()) error {
+			permits := b.Acquire(p.Semaphore("s", 2), 1)
+			stop()
+			return permits.Release(ended)
+		},
+	} {
+		for _, reported := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", reported ", reported), func(t *testing.T) {
+				locktest.Bubble(t, func(t *testing.T) {
+					b := locktest.New(t)
+					m := b.Machine()
+					p := b.Pool()
+					err := release(b, p, func() {
+						time.Sleep(50 * time.Millisecond) // the node is watched
+						b.Server.(*zktest.Server).Partition(zktest.Selector{}, zktest.Both)
+						if reported {
+							m.Suspend(b.Config().SessionTimeout)
+						} else {
+							m.SetWallClock(b.Config().SessionTimeout)
+						}
+					})
+					require.ErrorIs(t, err, lockpool.ErrLockLost)
+					require.Regexp(t, "the machine was suspended for 5s|the wall clock has jumped", err.Error())
+					b.Server.(*zktest.Server).Heal()
+					b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the session has expired")
+				})
+			})
+		}
+	}
+}

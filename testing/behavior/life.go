@@ -265,6 +265,8 @@ var lossTests = []test{
 	{"Broken", brokenHolderLearnsOfIt, []string{"Breaker"}},
 	{"BrokenWaiterQueuesAgain", brokenWaiterQueuesAgain, []string{"Breaker"}},
 	{"ReleaseFindsIt", releaseFindsTheLoss, []string{"Breaker"}},
+	{"BrokenUnderDo", brokenUnderDo, []string{"Breaker"}},
+	{"NeedsNoUnlock", lostLockNeedsNoUnlock, []string{"Breaker"}},
 	{"InTheMiddleOfLocalTurns", lossInTheMiddleOfLocalTurns, []string{"Breaker"}},
 }
 
@@ -364,6 +366,68 @@ func releaseFindsTheLoss(b *bench) {
 	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
 	b.await(l.Lost(), "the loss")
 	b.isFree(a)
+}
+
+// Do does not return nil if another holder was granted the lock while the function ran,
+// whatever becomes of the node afterward.
+func brokenUnderDo(b *bench) {
+	for what, c := range map[string]struct {
+		turn   int // of the pool's, before the function runs
+		ended  bool
+		waits  bool // another call of the pool does
+		option lockpool.LockOption
+	}{
+		"alone":                 {option: lockpool.HoldAtLeast(0)},
+		"with an ended context": {option: lockpool.HoldAtLeast(0), ended: true},
+		"at rest":               {option: lockpool.HoldAtLeast(time.Hour)},
+		"passed on":             {option: lockpool.HoldAtLeast(0), waits: true},
+		"passed on twice":       {option: lockpool.HoldAtLeast(0), waits: true, turn: 1},
+		"shared":                {option: lockpool.Shared(), waits: true},
+	} {
+		p, others, a := b.pool(), b.pool(), b.name(lockpool.Escape(what))
+		var before *lockpool.Lock
+		if c.turn > 0 {
+			before = b.lock(p, a)
+		}
+		ctx, cancel := context.WithCancel(b.ctx)
+		defer cancel()
+		broken := do(b, func(context.Context) error {
+			return p.Do(ctx, a, func(context.Context) error {
+				release := make(chan struct{})
+				if c.waits {
+					do(b, func(ctx context.Context) error {
+						return p.Do(ctx, a, func(context.Context) error { <-release; return nil }, c.option)
+					})
+					b.settle()
+				}
+				b.breakHolder(a)
+				close(release)
+				b.unlock(b.lock(others, a))
+				if c.ended {
+					cancel()
+				}
+				return nil
+			}, c.option)
+		})
+		if before != nil {
+			b.waiting(p, 1)
+			b.unlock(before)
+		}
+		require.ErrorIs(b, broken.returned(), lockpool.ErrLockLost, what)
+	}
+}
+
+// A lock that is lost keeps neither a handle nor Shutdown, though the holder never unlocks it.
+func lostLockNeedsNoUnlock(b *bench) {
+	p, a := b.pool(lockpool.WithMaxHandles(1)), b.name("a")
+	l := b.lock(p, a)
+	b.token(l) // so that the loss is noticed
+	b.breakHolder(a)
+	b.isLost(l)
+	b.until(func() bool { s := p.Stats(); return s.Held == 0 && s.InUse == 0 }, "the handle is free")
+	b.unlock(b.lock(p, a))
+	require.NoError(b, p.Shutdown(b.timeout(time.Second)))
+	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
 }
 
 // The holder of the moment loses the lock; those who wait in memory queue again.

@@ -262,9 +262,100 @@ var contextTests = []test{
 	{"Cause", errorCarriesTheCause, nil},
 	{"UnlockWithAnEndedContext", unlockWithAnEndedContext, nil},
 	{"UnlockWithTheLocksContext", unlockWithTheLocksContext, nil},
+	{"EndsWithItsEntry", contextEndsWithItsEntry, nil},
+	{"EndsBeforeOthersShare", contextEndsBeforeOthersShare, []string{"Downgrader"}},
+	{"OfAnotherLock", contextOfAnotherLock, nil},
 	{"BoundsTheWaitOnly", contextBoundsTheWaitOnly, nil},
 	{"WaitAtMost", waitAtMostBoundsTheWaitOnly, nil},
 	{"WaitAtMostZeroTries", waitAtMostZeroTries, nil},
+}
+
+// The contexts of an entry end when that entry is unlocked, and no others do.
+func contextEndsWithItsEntry(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h := b.handle(p)
+	outer, inner := b.lock(h, a), b.lock(h, a)
+	outerContext, innerContext := outer.Context(b.ctx), inner.Context(b.ctx)
+	var kept context.Context
+	require.NoError(b, h.Do(outerContext, a, func(ctx context.Context) error { kept = ctx; return ctx.Err() }))
+	require.ErrorIs(b, context.Cause(kept), lockpool.ErrNotHeld)
+	b.unlock(inner)
+	for _, ctx := range []context.Context{innerContext, inner.Context(b.ctx)} {
+		require.ErrorIs(b, context.Cause(ctx), lockpool.ErrNotHeld)
+	}
+	require.NoError(b, outerContext.Err())
+	b.unlock(outer)
+	require.ErrorIs(b, context.Cause(outerContext), lockpool.ErrNotHeld)
+	b.close(h)
+}
+
+// A parent is a context whose methods are the user's code: they may use the lock.
+type parent struct {
+	context.Context
+	call func()
+}
+
+func (p parent) Done() <-chan struct{}       { p.call(); return p.Context.Done() }
+func (p parent) Value(key any) any           { p.call(); return p.Context.Value(key) }
+func (p parent) Err() error                  { p.call(); return p.Context.Err() }
+func (p parent) Deadline() (time.Time, bool) { p.call(); return p.Context.Deadline() }
+
+// The context of a writer has ended before readers share the lock with that holder.
+func contextEndsBeforeOthersShare(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h := b.handle(p)
+	writer, reader := b.lock(h, a), b.read(h, a)
+	of := parent{b.ctx, func() { _ = writer.Depth(); _ = writer.Context(b.ctx) }}
+	writing, reading := writer.Context(of), reader.Context(of)
+	w := begin(b, func(ctx context.Context) (error, error) {
+		l, err := b.looker.RLock(ctx, a)
+		ended := writing.Err()
+		if err == nil {
+			err = l.Unlock(ctx)
+		}
+		return ended, err
+	})
+	b.queued(a, 2)
+	require.NoError(b, h.Do(b.ctx, a, nothing))
+	require.NoError(b, writing.Err())
+	b.unlock(writer)
+	require.ErrorIs(b, w.granted(), context.Canceled)
+	require.NoError(b, reading.Err())
+	b.unlock(reader)
+	b.close(h)
+}
+
+// A context that has ended with a lock says which lock that was, and not that another pool or
+// handle is closed.
+func contextOfAnotherLock(b *bench) {
+	p, other, a := b.pool(), b.pool(), b.name("a")
+	h := b.handle(other)
+	byPool, byHandle := b.lock(other, a).Context(b.ctx), b.lock(h, b.name("c")).Context(b.ctx)
+	b.close(h)
+	require.NoError(b, other.Close())
+	mine := b.handle(p)
+	for what, ctx := range map[string]context.Context{"pool closed": byPool, "handle closed": byHandle} {
+		for _, call := range []func() error{
+			func() error { _, err := p.Lock(ctx, a); return err },
+			func() error { _, err := mine.TryLock(ctx, a); return err },
+			func() error { return p.Do(ctx, a, nothing) },
+			func() error { return p.Ping(ctx) },
+			func() error { _, err := p.Handle(ctx); return err },
+			func() error { return p.Elect(ctx, a, nothing) },
+		} {
+			err := call()
+			require.ErrorIs(b, err, context.Canceled)
+			require.ErrorContains(b, err, what)
+			require.ErrorContains(b, err, b.prefix)
+			require.NotErrorIs(b, err, lockpool.ErrPoolClosed)
+			require.NotErrorIs(b, err, lockpool.ErrHandleClosed)
+		}
+		_, err := other.Lock(ctx, a)
+		require.ErrorIs(b, err, lockpool.ErrPoolClosed)
+		_, err = h.Lock(ctx, a)
+		require.ErrorIs(b, err, lockpool.ErrHandleClosed)
+	}
+	b.close(mine)
 }
 
 // Scenario 27.
