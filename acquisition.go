@@ -343,7 +343,7 @@ func (a *acquisition) Requeued(why error) {
 
 // Woken implements recipe.Observer.
 func (a *acquisition) Woken(e driver.Event, nearest bool) {
-	if nearest && (e == driver.Deleted || e == driver.Missing || e == driver.Unnoticed) {
+	if e == driver.Interrupted || nearest && e != driver.Changed {
 		a.mu.Lock()
 		a.blocker = recipe.Wait{}
 		a.mu.Unlock()
@@ -392,18 +392,21 @@ func (a *acquisition) warnLongWait() {
 	t.LogLongWait(a.ctx, a.lock(), waited, w, holder, data)
 }
 
-// describeBlocker adds to the error of a wait whose context has ended the node that was
-// waited for and its owner, as far as they are known.
+// describeBlocker adds to the error of a call whose context has ended what the call waited
+// for: another contender, which it names with the owner as far as they are known
+// (ErrLocked), or an answer of the service (ErrUnavailable).
 func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
 	a.mu.Lock()
 	w := a.blocker
 	a.mu.Unlock()
 	switch node := w.Behind.String(); {
+	case errors.Is(err, errNoFreeHandle):
 	case node == "" && err == ctx.Err():
 		err = fmt.Errorf("no place in the queue yet: %w", err)
 	case node != "" && !strings.Contains(err.Error(), node):
 		err = fmt.Errorf("waiting behind %s: %w", node, err)
 	}
+	err = unanswered(err)
 	if owner := nodedata.Parse(w.Data).String(); owner != "" {
 		err = fmt.Errorf("%w (owner: %s)", err, owner)
 	}

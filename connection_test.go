@@ -2,7 +2,9 @@ package lockpool_test
 
 import (
 	"context"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -210,4 +212,62 @@ func TestSlowServerCostsNoLock(t *testing.T) {
 		slow.Remove()
 		b.Unlock(l)
 	})
+}
+
+// While the service is silent, every call that was to get a lock says that the service is
+// unavailable, and not that another holder has the lock.
+func TestErrorsOfASilentService(t *testing.T) {
+	locktest.Once(t)
+	const wait = 6 * time.Second // longer than it takes to leave a silent server
+	for name, silent := range map[string]bool{"before the session": true, "after it": false} {
+		t.Run(name, func(t *testing.T) {
+			locktest.Bubble(t, func(t *testing.T) {
+				b := locktest.New(t)
+				p, s := b.PoolWithTimeout(20*time.Second), b.Server.(*zktest.Server)
+				if !silent {
+					b.Lock(b.PoolWithTimeout(time.Minute), "a")
+					b.Unlock(b.Lock(p, "other"))
+				}
+				never := func(context.Context) error { require.FailNow(t, "called"); return nil }
+				calls := map[string]func(ctx context.Context, opts ...lockpool.LockOption) error{
+					"Do":    func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, "a", never, opts...) },
+					"Local": func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, "a", never, opts...) },
+					"Plain": func(ctx context.Context, opts ...lockpool.LockOption) error {
+						return p.Do(ctx, "p", never, append(opts, lockpool.Plain())...)
+					},
+					"Acquire": func(ctx context.Context, opts ...lockpool.LockOption) error {
+						return p.Semaphore("s", 1).Do(ctx, 1, never, opts...)
+					},
+					"LockAll": func(ctx context.Context, opts ...lockpool.LockOption) error {
+						_, err := p.LockAll(ctx, []string{"b", "c"}, opts...)
+						return err
+					},
+					"Once": func(ctx context.Context, opts ...lockpool.LockOption) error {
+						return p.Once(ctx, "job", "1", never, opts...)
+					},
+				}
+				var all sync.WaitGroup
+				begin := func(what string) {
+					all.Go(func() {
+						err := calls[what](b.Ctx, lockpool.WaitAtMost(wait))
+						require.ErrorIs(t, err, lockpool.ErrUnavailable, what)
+						require.ErrorIs(t, err, lockpool.ErrNotAcquired, what)
+						require.ErrorIs(t, err, context.DeadlineExceeded, what)
+						require.NotErrorIs(t, err, lockpool.ErrLocked, what)
+					})
+				}
+				if !silent {
+					begin("Do") // both wait for the holder
+					begin("Local")
+					synctest.Wait()
+				}
+				s.Partition(zktest.Selector{}, zktest.Both)
+				for what := range calls {
+					begin(what)
+				}
+				all.Wait()
+				s.Heal()
+			})
+		})
+	}
 }

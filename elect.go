@@ -134,7 +134,7 @@ func (t term) wasRevoked(err error) bool {
 func (t term) explainEnd(ctx context.Context, p *Pool) error {
 	err := p.withCause(ctx, nil, ctx.Err())
 	if t.failed() {
-		err = fmt.Errorf("%w: %w", err, t.err)
+		err = fmt.Errorf("%w: %w", err, apart(t.err))
 	}
 	return err
 }

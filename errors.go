@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/recipe"
@@ -12,9 +13,22 @@ import (
 // The errors of lockpool, for errors.Is. An error about a lock is a [*LockError]. If a
 // context ended a wait, its error (context.Canceled or context.DeadlineExceeded) is in
 // the chain as well.
+//
+// Three errors tell why a call that was to get a lock, such as Lock, Do, Acquire or Once, did
+// not get the lock and so did not call its function: ErrNotAcquired always, ErrLocked if the
+// lock was busy, and ErrUnavailable if the service did not answer. An error of Do that is none of
+// the three comes from the function, or says with ErrLockLost what became of the lock. What
+// the function itself returns, such as the error of another Do within, does not count: in the
+// error of Do, errors.Is finds ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost and
+// ErrDone only where they are about that call.
 var (
-	// ErrLocked means that a call that does not wait, such as TryLock, found that the
-	// lock has a holder or a waiter.
+	// ErrNotAcquired means that a call did not get the lock, whatever the reason: nothing is
+	// held, and the function of Do or Once was not called.
+	ErrNotAcquired = errors.New("not acquired")
+
+	// ErrLocked means that another contender has the lock: a call that does not wait, such as
+	// TryLock, found a holder or a waiter; or the context of a call, or its WaitAtMost, ended
+	// while the call waited for one.
 	ErrLocked = recipe.ErrBusy
 
 	// ErrLockLost means that the lock was lost while it was held: its session has
@@ -75,10 +89,9 @@ var (
 	// missing right and the path on which it is missing.
 	ErrNoPermission = driver.ErrNoPermission
 
-	// ErrUnavailable means that there was no session with the service, because no
-	// server was reached or none answered; the error says why. It comes together with
-	// the error of the context that ended the wait for one; except from Pool.Observe,
-	// which goes on.
+	// ErrUnavailable means that no server was reached or none answered; the error says
+	// why. It comes together with the error of the context that ended the wait for an answer;
+	// except from Pool.Observe, which goes on.
 	ErrUnavailable = driver.ErrUnavailable
 
 	// ErrSequenceExhausted means that sequence numbers no longer order the queue of the
@@ -96,6 +109,50 @@ func lockError(op, name string, err error) error {
 	}
 	return &LockError{op, name, err}
 }
+
+// notAcquired returns the error of a call that did not get the lock.
+func notAcquired(op, name string, err error) error {
+	return &LockError{op, name, also{err, ErrNotAcquired}}
+}
+
+// also is an error to which errors.Is finds another one added. The text stays.
+type also struct {
+	error
+	added error
+}
+
+func (a also) Is(target error) bool { return target == a.added }
+func (a also) Unwrap() error        { return a.error }
+
+// unanswered adds ErrUnavailable to the error of a call whose context has ended, unless the
+// call waited for something else than an answer.
+func unanswered(err error) error {
+	if errors.Is(err, ErrLocked) || errors.Is(err, ErrUnavailable) || errors.Is(err, errNoFreeHandle) {
+		return err
+	}
+	return also{err, ErrUnavailable}
+}
+
+// apart returns an error of a function that was called under a lock, without the errors that
+// would speak of that lock.
+func apart(err error) error {
+	if slices.ContainsFunc(ofTheCall, func(of error) bool { return errors.Is(err, of) }) {
+		return functionError{err}
+	}
+	return err
+}
+
+var ofTheCall = []error{ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost, ErrDone}
+
+type functionError struct{ err error }
+
+func (f functionError) Error() string { return f.err.Error() }
+
+func (f functionError) Is(target error) bool {
+	return !slices.Contains(ofTheCall, target) && errors.Is(f.err, target)
+}
+
+func (f functionError) As(target any) bool { return errors.As(f.err, target) }
 
 // LockError is the error of an operation on a lock.
 type LockError struct {
@@ -125,7 +182,6 @@ var errorClasses = []struct {
 	err  error
 	name string
 }{
-	{ErrLocked, "busy"},
 	{ErrDone, "done"},
 	{ErrPoolClosed, "pool_closed"},
 	{ErrHandleClosed, "handle_closed"},
@@ -144,6 +200,7 @@ var errorClasses = []struct {
 	{ErrSequenceExhausted, "sequence_exhausted"},
 	{context.DeadlineExceeded, "timeout"},
 	{context.Canceled, "canceled"},
+	{ErrLocked, "busy"},
 	{driver.ErrSessionLost, "session_lost"},
 	{driver.ErrRemoved, "node_removed"},
 	{ErrUnavailable, "unavailable"},

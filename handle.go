@@ -123,7 +123,7 @@ func (h *Handle) lock(ctx context.Context, name string, req request, l *Lock, op
 	if len(opts) > 0 {
 		var err error
 		if req, err = req.with(opts); err != nil {
-			return nil, &LockError{req.String(), name, err}
+			return nil, notAcquired(req.String(), name, err)
 		}
 	}
 	return h.enter(ctx, name, req, l)
@@ -157,7 +157,7 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 		h.returnIfUnused() // it may have been created for this call
 	}
 	if err != nil {
-		return nil, &LockError{req.String(), name, err}
+		return nil, notAcquired(req.String(), name, err)
 	}
 	if req.atLeast > 0 && req.op != opLockAll { // LockAll may fail to get all the locks
 		l.holdAtLeast(req.atLeast)

@@ -45,7 +45,7 @@ func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) 
 	}
 	h, err := p.newHandle()
 	if err != nil {
-		return nil, &LockError{opLockAll, "", err}
+		return nil, notAcquired(opLockAll, "", err)
 	}
 	return h.lockAll(ctx, names, opts)
 }
@@ -54,15 +54,15 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	defer h.returnIfUnused() // if nothing is locked
 	req, err := request{op: opLockAll}.with(opts)
 	if err != nil {
-		return nil, &LockError{opLockAll, "", err}
+		return nil, notAcquired(opLockAll, "", err)
 	}
 	if len(names) == 0 {
-		return nil, &LockError{opLockAll, "", errors.New("no names were given")}
+		return nil, notAcquired(opLockAll, "", errors.New("no names were given"))
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	for _, name := range names { // before anything is locked
 		if err := h.pool.checkName(name); err != nil {
-			return nil, &LockError{opLockAll, name, err}
+			return nil, notAcquired(opLockAll, name, err)
 		}
 	}
 	ctx, cancel := req.bound(ctx)
@@ -87,9 +87,9 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 		}
 		all.locks = append(all.locks, l)
 		life := &l.hold.life
-		defer context.AfterFunc(life.after(&life.finished), func() { giveUp(&LockError{opLockAll, name, life.err()}) })()
+		defer context.AfterFunc(life.after(&life.finished), func() { giveUp(notAcquired(opLockAll, name, life.err())) })()
 		if req.revocable {
-			defer context.AfterFunc(life.after(&life.revoked), func() { giveUp(&LockError{opLockAll, name, ErrRevoked}) })()
+			defer context.AfterFunc(life.after(&life.revoked), func() { giveUp(notAcquired(opLockAll, name, ErrRevoked)) })()
 		}
 	}
 	complete = true

@@ -188,7 +188,7 @@ func (p *Pool) TryRLock(ctx context.Context, name string, opts ...LockOption) (*
 func (p *Pool) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {
 	req, err := req.with(opts)
 	if err != nil {
-		return nil, &LockError{req.String(), name, err}
+		return nil, notAcquired(req.String(), name, err)
 	}
 	return p.enter(ctx, name, req, l)
 }
@@ -202,7 +202,7 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 	}
 	h, err := p.newHandle()
 	if err != nil {
-		return nil, &LockError{req.String(), name, err}
+		return nil, notAcquired(req.String(), name, err)
 	}
 	return h.enter(ctx, name, req, l)
 }
@@ -237,7 +237,7 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 		inner = under
 		defer func() { err = under.done(err, l.Unlock(ctx)) }() // unlocks each lock, whatever panics
 	}
-	return fn(inner)
+	return apart(fn(inner))
 }
 
 // done returns the error for the caller of a function that was called under a lock, when the

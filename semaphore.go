@@ -93,7 +93,7 @@ func (s *Semaphore) acquire(ctx context.Context, req request, opts []LockOption)
 		err = s.pool.connector.CheckPermits(s.name, n)
 	}
 	if err != nil {
-		return nil, &LockError{req.String(), s.name, err}
+		return nil, notAcquired(req.String(), s.name, err)
 	}
 	l := new(Lock)
 	if s.handle != nil {

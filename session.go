@@ -68,7 +68,7 @@ func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do 
 			return do(ctx, s)
 		}()
 		if ctx.Err() != nil && err != nil {
-			return p.withCause(ctx, nil, err)
+			return p.withCause(ctx, nil, unanswered(err))
 		}
 		if !errors.Is(err, driver.ErrSessionLost) && !errors.Is(err, driver.ErrUnavailable) {
 			return err
@@ -173,7 +173,7 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 		return err
 	case slices.ContainsFunc(p.sessions, func(s *session) bool { return !s.isOver() }):
 		if p.slots.Stat().AcquiredResources() == int32(p.cfg.maxHandles) {
-			err = fmt.Errorf("no free handle, all %d are in use: %w", p.cfg.maxHandles, err)
+			err = fmt.Errorf("%w, all %d are in use: %w", errNoFreeHandle, p.cfg.maxHandles, err)
 		}
 		return err // a session was about to be chosen, or another one to be opened
 	case p.connectErr != nil:

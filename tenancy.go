@@ -579,10 +579,13 @@ func (t *tenancy) removeNode(ctx context.Context) error {
 func (w *localWaiter) explain(ctx context.Context) error {
 	w.findBlocker()
 	w.mu.Lock()
-	s := w.session
+	s, behind := w.session, w.blocker.Behind
 	w.mu.Unlock()
-	if s == nil {
+	switch {
+	case s == nil:
 		return w.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
+	case behind.Name != "":
+		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", behind, ctx.Err()))
 	}
 	return ctx.Err()
 }

@@ -17,8 +17,18 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// ErrBusy is returned by [Claim.Try] if another contender blocks.
+// ErrBusy is returned by [Claim.Try] if another contender blocks, and by [Claim.Acquire] if
+// its context ends while another contender blocks.
 var ErrBusy = errors.New("held by another")
+
+// Busy adds ErrBusy to the error of a wait whose context has ended while another contender
+// blocked. The text stays.
+func Busy(err error) error { return busy{err} }
+
+type busy struct{ error }
+
+func (b busy) Is(target error) bool { return target == ErrBusy }
+func (b busy) Unwrap() error        { return b.error }
 
 // ErrRevoked is returned to a waiter with Claim.Revocable that was asked to give up the
 // lock.
@@ -221,7 +231,7 @@ func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 		}
 		stop()
 		if err := ctx.Err(); err != nil { // first: what ends a call may end its session as well
-			return false, fmt.Errorf("waiting behind %s: %w", behind, err)
+			return false, Busy(fmt.Errorf("waiting behind %s: %w", behind, err))
 		}
 		if err != nil {
 			return false, err

@@ -22,7 +22,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/recipe"
 )
 
 // scope is the name of the instrumentation, version its version.
@@ -183,16 +182,19 @@ func (t *Telemetry) fail(span trace.Span, err error) {
 	span.SetStatus(codes.Error, err.Error())
 }
 
+// busy is the type of the error of a try that finds the lock held.
+const busy = "busy"
+
 // outcome returns the outcome of an acquisition, and the type of the error if it is
 // one: for a try, a lock that is not free is a valid outcome.
 func (m *meters) outcome(err error) (outcome, errorType string) {
-	switch {
-	case err == nil:
+	if err == nil {
 		return "acquired", ""
-	case errors.Is(err, recipe.ErrBusy):
-		return m.errorType(err), ""
 	}
-	return m.errorType(err), m.errorType(err)
+	if outcome = m.errorType(err); outcome != busy {
+		errorType = outcome
+	}
+	return outcome, errorType
 }
 
 // lossReason says in one word why a lock was lost.

@@ -265,6 +265,8 @@ var contextTests = []test{
 	{"EndsWithItsEntry", contextEndsWithItsEntry, nil},
 	{"EndsBeforeOthersShare", contextEndsBeforeOthersShare, []string{"Downgrader"}},
 	{"OfAnotherLock", contextOfAnotherLock, nil},
+	{"ErrorsSayWhetherTheLockWasBusy", errorsSayWhetherTheLockWasBusy, []string{"Limiter"}},
+	{"ErrorsOfTheFunctionAreApart", errorsOfTheFunctionAreApart, nil},
 	{"BoundsTheWaitOnly", contextBoundsTheWaitOnly, nil},
 	{"WaitAtMost", waitAtMostBoundsTheWaitOnly, nil},
 	{"WaitAtMostZeroTries", waitAtMostZeroTries, nil},
@@ -356,6 +358,70 @@ func contextOfAnotherLock(b *bench) {
 		require.ErrorIs(b, err, lockpool.ErrHandleClosed)
 	}
 	b.close(mine)
+}
+
+// Whatever ended the wait for a lock that another holder has, the error says so, and that the
+// function was not called.
+func errorsSayWhetherTheLockWasBusy(b *bench) {
+	p, a := b.pool(), b.name("a")
+	h := b.handle(p)
+	full := p.Semaphore(b.name("s"), 1)
+	holders := map[string]func(){
+		"another pool": func() { b.lock(b.pool(), a); b.acquire(b.pool().Semaphore(b.name("s"), 1), 1) },
+		"the same":     func() { b.lock(p, b.name("own")) },
+	}
+	wait := lockpool.WaitAtMost(20 * time.Millisecond)
+	for who, hold := range holders {
+		hold()
+		name := map[string]string{"another pool": a, "the same": b.name("own")}[who]
+		for _, call := range []func(ctx context.Context, opts ...lockpool.LockOption) error{
+			func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, name, b.never, opts...) },
+			func(ctx context.Context, opts ...lockpool.LockOption) error { return h.Do(ctx, name, b.never, opts...) },
+			func(ctx context.Context, opts ...lockpool.LockOption) error {
+				_, err := p.RLock(ctx, name, opts...)
+				return err
+			},
+			func(ctx context.Context, opts ...lockpool.LockOption) error {
+				_, err := p.LockAll(ctx, []string{b.name("0"), name}, opts...)
+				return err
+			},
+			func(ctx context.Context, opts ...lockpool.LockOption) error {
+				if who == "the same" {
+					return p.Do(ctx, name, b.never, opts...)
+				}
+				return full.Do(ctx, 1, b.never, opts...)
+			},
+		} {
+			for _, err := range []error{
+				call(b.ctx, lockpool.WaitAtMost(0)), call(b.ctx, wait), call(b.timeout(20 * time.Millisecond)),
+			} {
+				require.ErrorIs(b, err, lockpool.ErrNotAcquired)
+				require.ErrorIs(b, err, lockpool.ErrLocked)
+				require.NotErrorIs(b, err, lockpool.ErrUnavailable)
+			}
+		}
+	}
+	b.close(h)
+}
+
+// What a function returns is told from what became of the lock, even if the function has used
+// locks itself.
+func errorsOfTheFunctionAreApart(b *bench) {
+	p, a, c := b.pool(), b.name("a"), b.name("c")
+	b.lock(b.pool(), c)
+	of := []error{lockpool.ErrNotAcquired, lockpool.ErrLocked, lockpool.ErrUnavailable, lockpool.ErrLockLost, lockpool.ErrDone}
+	for _, work := range []error{context.DeadlineExceeded, errors.Join(append(of, errWork)...), &lockpool.DoneError{}} {
+		err := p.Do(b.ctx, a, func(context.Context) error { return work })
+		require.EqualError(b, err, work.Error())
+		for _, other := range of {
+			require.NotErrorIs(b, err, other)
+		}
+		require.Equal(b, errors.Is(work, errWork), errors.Is(err, errWork))
+	}
+	err := p.Do(b.ctx, a, func(ctx context.Context) error { return p.Do(ctx, c, nothing, lockpool.WaitAtMost(0)) })
+	require.NotErrorIs(b, err, lockpool.ErrLocked)
+	require.ErrorAs(b, err, new(*lockpool.LockError))
+	require.NotErrorIs(b, p.Do(b.timeout(0), a, nothing), lockpool.ErrLocked)
 }
 
 // Scenario 27.
