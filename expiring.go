@@ -8,7 +8,7 @@ import (
 )
 
 // Expiring returns a channel that is closed ahead of the loss of a lock whose service does
-// not answer: when the lock will be lost in ahead, or up to 50 ms later, unless there is
+// not answer: when the lock will be lost in ahead, or up to 60 ms later, unless there is
 // an answer. It is for what takes time to stop, such as a process that gets a signal first
 // and is killed later. The channel is also closed when that of [Lock.Lost] is.
 //
@@ -28,7 +28,7 @@ func (p *Permits) Expiring(ahead time.Duration) <-chan struct{} { return p.lock.
 func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	ahead = max(ahead, 0)
+	ahead = grain(ahead)
 	if expiring := a.expiring[ahead]; expiring != nil {
 		return expiring
 	}
@@ -50,7 +50,7 @@ func (h *hold) expiring(ahead time.Duration) context.Context {
 	l := &h.life
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ahead = max(ahead, 0)
+	ahead = grain(ahead)
 	a := l.alarms[ahead]
 	switch {
 	case l.cause != nil || h.tenancy.session.Lease() == math.MaxInt64: // nothing runs out
@@ -65,6 +65,13 @@ func (h *hold) expiring(ahead time.Duration) context.Context {
 		a.start()
 	}
 	return a.ctx
+}
+
+// grain rounds up to 10 ms, so that a lease leaves room for few alarms, however many values
+// callers ask for.
+func grain(ahead time.Duration) time.Duration {
+	const grain = 10 * time.Millisecond
+	return (max(ahead, 0) + grain - 1).Truncate(grain)
 }
 
 // alarm rings when the lease of a session has ahead left, or a little more.

@@ -33,9 +33,11 @@ func (*noCopy) Unlock() {}
 //
 // Unlocking a Lock a second time returns ErrNotHeld and changes nothing. If the lock
 // was lost, the error is ErrLockLost: another holder may have worked at the same time.
-// A nil error means that the lock was held until now. (If the lock goes to another handle
-// of the pool, or rests, which takes no request, a removal of its node that the service
-// has not reported yet is not known: see [WithLocalTurns] and [HoldAtLeast].)
+// That is also the error if the machine was stopped, as far as its clocks tell, and no
+// server has answered since that the session still lived. A nil error means that the lock was
+// held until now. (If the lock goes to another handle of the pool, or rests, no request is
+// sent, so a removal of the node whose event is still on its way is not known: see
+// [WithLocalTurns] and [HoldAtLeast].) A lock that is lost needs no Unlock.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}
@@ -82,15 +84,17 @@ func (l *Lock) Revoked() <-chan struct{} {
 }
 
 // Context returns a context for work under the lock. It is derived from parent, and
-// also ends when the lock is lost (its cause wraps ErrLockLost), is unlocked
-// (ErrNotHeld), or ends with its handle or pool (ErrHandleClosed, ErrPoolClosed).
+// also ends when the lock is lost (its cause wraps ErrLockLost), when this Lock is unlocked
+// (ErrNotHeld), though another entry may still hold the lock, or when the handle or the pool
+// is closed (ErrHandleClosed, ErrPoolClosed). The context of a writer that becomes a reader
+// has ended before other readers share the lock.
 //
 // It carries the holder: given this context on the goroutine that called Context,
 // Pool.Lock and Pool.Do enter again what the holder holds. On another goroutine it
 // carries no holder, because two goroutines must not share an exclusive lock: there,
 // the same calls use a holder of their own.
 //
-// Each call creates a new context, which lasts until parent or the lock ends: call
+// Each call creates a new context, which lasts until parent or the entry ends: call
 // Context once per critical section, not in every iteration of a loop.
 func (l *Lock) Context(parent context.Context) context.Context {
 	return newHeldContext(parent, l)

@@ -130,6 +130,9 @@ func (a *MultiLock) stopLooking() {
 
 // Unlock unlocks all of them in reverse order, each as [Lock.Unlock] does.
 func (a *MultiLock) Unlock(ctx context.Context) (err error) {
+	if a == nil {
+		return &LockError{opUnlock, "", ErrNotHeld}
+	}
 	defer a.stopLooking()
 	for _, l := range a.locks { // deferred, so that each is unlocked even if user code panics
 		defer func() { err = errors.Join(err, l.Unlock(ctx)) }()

@@ -108,22 +108,23 @@ func Revocable() LockOption {
 	return func(r *request) { r.revocable = true }
 }
 
-// HoldAtLeast keeps the lock from coming free before d has passed since the call got it.
-// Unlock then returns nil at once, and ends the hold for its holder: contexts end, and the
-// handle is free. But the lock rests until its time has come, and then the pool gives it
-// back. Locks that rest do not count for [WithMaxHandles], so nothing limits their number. Nobody gets it earlier, neither another process nor another handle of the pool
-// nor the same one; TryLock returns ErrLocked. (Readers share a lock that a reader has
-// left to rest.) It is for short work that several machines begin at nearly the same
-// time, such as a cron job: without it, each of them would find the lock free.
+// HoldAtLeast keeps the lock from coming free before d has passed since the call got the lock.
+// Unlock ends the hold for its holder: contexts end, and the handle is free. But the lock
+// rests until its time has come, and then the pool gives it back. No other process gets the
+// lock earlier, and no handle of the pool, not even the same one; TryLock returns ErrLocked.
+// (Readers share a lock that a reader has left to rest.) Locks that rest do not count for
+// [WithMaxHandles], so nothing limits their number. HoldAtLeast is for short work that several
+// machines begin at nearly the same time, such as a cron job: without it, each of them would
+// find the lock free.
 //
 // If a holder enters again with HoldAtLeast, the later end applies. For LockAll, d begins
 // when all locks were granted.
 //
-// Closing the handle or the pool cuts the rest short, and so does the end of the process,
-// when its session expires; [Pool.Shutdown] does not wait for a rest. Like a hold, it ends
-// early if the session is lost or the node is removed, as by [Pool.Break]. Nobody is told
-// of that, and revoking the lock does not end it. As Unlock asks nobody, it does not find
-// out that the node was removed a moment ago.
+// The rest outlives its handle, and [Pool.Shutdown] waits for it. [Pool.Close] cuts the rest
+// short, and says so in its error. If the process ends without either, the lock comes free
+// when the session expires. Like a hold, a rest ends early if the session is lost or the node
+// is removed, as by [Pool.Break], of which no caller is told. Revoking the lock does not end
+// the rest.
 func HoldAtLeast(d time.Duration) LockOption {
 	return func(r *request) { r.atLeast = d }
 }

@@ -87,10 +87,10 @@ func (d *driver) Lock() error {
 	}
 	held, err := d.pool.Lock(d.open, d.name, d.opts...)
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, lockpool.ErrUnavailable):
+		return fmt.Errorf("%w: %w", migrate.ErrLockTimeout, err)
 	case errors.Is(err, lockpool.ErrLocked):
 		return fmt.Errorf("%w: %w", database.ErrLocked, err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: %w", migrate.ErrLockTimeout, err)
 	case err != nil:
 		return err
 	}

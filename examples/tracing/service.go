@@ -124,7 +124,7 @@ func (s *service) handle(ctx context.Context, j job) error {
 	defer span.End()
 	err := requests[j.Request](s, ctx)
 	status := http.StatusOK
-	if errors.Is(err, context.DeadlineExceeded) { // a response, too
+	if errors.Is(err, lockpool.ErrLocked) { // a response, too
 		status, err = http.StatusServiceUnavailable, nil
 		span.SetStatus(codes.Error, "")
 	}

@@ -119,6 +119,7 @@ func multiLockDo(b *bench) {
 		_ = b.lockAll(p, names).Do(b.ctx, func(context.Context) error { panic("oops") })
 	})
 	unlocked()
+	require.ErrorIs(b, (*lockpool.MultiLock)(nil).Unlock(b.ctx), lockpool.ErrNotHeld)
 	all := b.lockAll(p, names)
 	require.ErrorContains(b, all.Do(b.ctx, nil), "function is nil")
 	unlocked()

@@ -88,7 +88,7 @@ func (s *service) refund(ctx context.Context) error {
 	err := s.pool.Do(ctx, order, func(ctx context.Context) error {
 		return s.work(ctx, "refunds the order", 200*time.Millisecond)
 	}, lockpool.WaitAtMost(patience))
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, lockpool.ErrLocked) {
 		s.printf("gives up: %v", err)
 		return nil
 	}
