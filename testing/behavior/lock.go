@@ -307,23 +307,25 @@ func contextEndsBeforeOthersShare(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h := b.handle(p)
 	writer, reader := b.lock(h, a), b.read(h, a)
-	of := parent{b.ctx, func() { _ = writer.Depth(); _ = writer.Context(b.ctx) }}
-	writing, reading := writer.Context(of), reader.Context(of)
-	w := begin(b, func(ctx context.Context) (error, error) {
-		l, err := b.looker.RLock(ctx, a)
-		ended := writing.Err()
-		if err == nil {
-			err = l.Unlock(ctx)
+	var w *call[*lockpool.Lock]
+	of := parent{b.ctx, func() { // called at the end as well, with no mutex held
+		_ = writer.Depth()
+		if w != nil {
+			w.waits()
 		}
-		return ended, err
-	})
+	}}
+	writing, reading := writer.Context(of), reader.Context(of)
+	w = begin(b, func(ctx context.Context) (*lockpool.Lock, error) { return b.looker.RLock(ctx, a) })
 	b.queued(a, 2)
 	require.NoError(b, h.Do(b.ctx, a, nothing))
 	require.NoError(b, writing.Err())
 	b.unlock(writer)
-	require.ErrorIs(b, w.granted(), context.Canceled)
+	require.ErrorIs(b, context.Cause(writing), lockpool.ErrNotHeld)
+	shared := w.granted()
+	w = nil
 	require.NoError(b, reading.Err())
 	b.unlock(reader)
+	b.unlock(shared)
 	b.close(h)
 }
 
