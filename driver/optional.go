@@ -129,7 +129,7 @@ type Recorder interface {
 
 	// Record returns the record of that name and key, if there is one. The service may be
 	// slow to show one that other sessions have created, but what was recorded under a
-	// lock is shown to those who were granted the lock later.
+	// lock is shown to those who were granted the lock later (see the law Events).
 	Record(ctx context.Context, name, key string) (r Record, found bool, err error)
 
 	// Records returns all records of that name, the oldest first. They include all that

@@ -52,6 +52,8 @@ var laws = []law{
 			"If a watch has fired with Deleted, so have those of the session that were set before and whose nodes were removed earlier."},
 		{"in order after an outage", eventsAfterOutage,
 			"The same if the service reports many changes at once."},
+		{"on another server", eventsOnAnotherServer,
+			"What an event tells, and what happened before it, is seen by later calls, also if the connection breaks at that moment and the next server is behind."},
 	}},
 	{"Deleted", []part{
 		{"nodes of others", deletedOthers,
