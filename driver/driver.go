@@ -147,6 +147,9 @@ const (
 // begins with this part.
 const Records = ".done"
 
+// RunPrefix begins the last part of the names of the locks of runs, which no other client uses.
+const RunPrefix = "run:"
+
 // Waits is where calls that wait for a lock without a queue, and hold others, have nodes:
 // the queue Waits/NAME. No lock has a name that begins with this part.
 const Waits = ".waits"

@@ -193,7 +193,7 @@ var laws = []law{
 		{"records", recordList,
 			"Records returns those of a name, the oldest first. Forget removes those with the keys, or all. They do not end with a session."},
 		{"old ones", recordOld,
-			"ForgetOld removes what is older than keep at the time of the given record, but nothing if old ones were removed within a quarter of keep before that, or if the given record is gone."},
+			"A record is there for its Keep. Then the service removes it, or ClearRecords, which is called after each run, whatever the names of both."},
 		{"lost replies", recordLosesReplies,
 			"If the answer is lost, Finish returns nil if the record exists, ErrUndecided if it does not know, and another error if the record does not exist."},
 	}},

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -266,7 +267,7 @@ func TestSessionIsOverBeforeItsNodesAreGone(t *testing.T) {
 
 func TestFinishAndSettle(t *testing.T) {
 	_, a, b := twoSessions(t)
-	node, r := join(t, a, "q"), driver.Record{Name: "n", Key: "k", Data: []byte("1")}
+	node, r := join(t, a, "q"), driver.Record{Name: "n", Key: "k", Data: []byte("1"), Keep: time.Hour}
 	require.NoError(t, a.Finish(t.Context(), "q", node, r))
 	require.ErrorIs(t, a.Finish(t.Context(), "q", node, r), driver.ErrRecorded)
 	require.NoError(t, a.Verify(t.Context(), driver.Located{Queue: "q", Node: node}))
