@@ -12,9 +12,9 @@ import (
 	"github.com/lockpool/lockpool/internal/nodedata"
 )
 
-// Once calls fn under the lock of that name, unless a run for the key has finished before,
-// on any machine: then the error is a [*DoneError], which wraps ErrDone. It is for jobs
-// that several machines start, and that one is to do; the key says which job it is:
+// Once calls fn unless a run for the key has finished before, on any machine: then the
+// error is a [*DoneError], which wraps ErrDone. It is for what several machines start, and
+// one is to do; name says what, and the key which: the day of a report, or an order's number.
 //
 //	today := time.Now().UTC().Format(time.DateOnly)
 //	err := pool.Once(ctx, "cron/cleanup", today, cleanUp)
@@ -23,27 +23,28 @@ import (
 //	}
 //
 // A run has finished when fn has returned nil and the lock was held until then. That is
-// recorded in the step that gives the lock back, so no other caller is granted the lock
-// without finding the record. A nil error means that this call's run has finished. If fn
-// returns an error or panics, or the process or its session ends, there is no record, and
-// the next caller, perhaps one that waits already, runs fn again. So a key finishes once;
-// fn starts once more for each run that did not finish, and what an unfinished run has
-// left behind must not harm the next one.
+// recorded before the lock is given back, so no other caller is granted the lock without
+// finding the record. A nil error means that this call's run has finished. If fn returns an
+// error or panics, or the process or its session ends, there is no record, and the next
+// caller, perhaps one that waits already, runs fn again. So a key finishes once; fn starts
+// once more for each run that did not finish, and what an unfinished run has left behind
+// must not harm the next one.
 //
-// Once waits for the lock until ctx ends, as [Pool.Do] does; a key that is done costs one
-// request, and no wait. With WaitAtMost(0), the error is ErrLocked if another caller of
-// that name runs. The options are WaitAtMost, Revocable and [KeepDone]. If this
-// holder holds the lock already, it enters it again. Runs for different keys of a name
-// exclude each other.
+// Each name and key has a lock of its own, whose name is name + "/" + Escape("run:"+key), at
+// most 512 bytes: runs for different keys do not wait for each other. If they are to, call
+// Once in a Do of a lock, such as that of name. Once waits for the lock until ctx ends, as
+// [Pool.Do] does; a key that is done costs one request, and no wait. With WaitAtMost(0), the
+// error is ErrLocked if another caller runs for that key. The options are WaitAtMost, Revocable
+// and [KeepDone]. If this holder holds the lock already, it enters it again.
 //
 // fn gets a context like that of Do. If the lock is lost before the run is recorded, the
 // error wraps ErrLockLost, and the run has not finished. If the connection breaks while
 // it is being recorded, Once finds out whether it was. It gives up 5 s after ctx has
 // ended: then the error wraps ErrLockLost, and says that the outcome is not known.
 //
-// Records are kept for a week, unless [KeepDone] says otherwise, and then removed by later
-// runs of the same name. A key whose record is gone runs again. Name and key are visible to
-// all who can read the service's data.
+// Records are kept for a week, unless [KeepDone] says otherwise, and then removed: on
+// ZooKeeper by later runs, of whatever name. A key whose record is gone runs again. Name and
+// key are visible to all who can read the service's data.
 func (p *Pool) Once(ctx context.Context, name, key string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	return once(ctx, p, p.enter, name, key, fn, opts)
 }
@@ -102,7 +103,7 @@ func (p *Pool) Forget(ctx context.Context, name string, keys ...string) error {
 	var escaped []string
 	for _, key := range keys {
 		if err == nil {
-			err = checkKey(key)
+			err = p.checkRun(name, key)
 		}
 		escaped = append(escaped, Escape(key))
 	}
@@ -114,15 +115,19 @@ func (p *Pool) Forget(ctx context.Context, name string, keys ...string) error {
 	return lockError(opForget, name, err)
 }
 
-// maxKey bounds the escaped key, as a name is bounded.
-const maxKey = 512
+// lockOfRun returns the name of the lock that a run for the key holds.
+func lockOfRun(name, key string) string { return name + "/" + Escape(driver.RunPrefix+key) }
 
-func checkKey(key string) error {
-	switch {
-	case key == "":
+// checkRun is called before anything is sent.
+func (p *Pool) checkRun(name, key string) error {
+	if err := p.checkName(name); err != nil {
+		return err
+	}
+	if key == "" {
 		return fmt.Errorf("%w: the key is empty", ErrInvalidName)
-	case len(Escape(key)) > maxKey:
-		return fmt.Errorf("%w: the escaped key is longer than %d bytes", ErrInvalidName, maxKey)
+	}
+	if err := p.checkName(lockOfRun(name, key)); err != nil {
+		return fmt.Errorf("%w (the name of the lock of that run, NAME/run:KEY)", err)
 	}
 	return nil
 }
@@ -146,30 +151,29 @@ func once(ctx context.Context, p *Pool, enter func(context.Context, string, requ
 	}
 	req, err := request{op: opOnce, keepDone: DefaultKeepDone}.with(opts)
 	if err == nil {
-		err = p.checkName(name)
-	}
-	if err == nil {
-		err = checkKey(key)
+		err = p.checkRun(name, key)
 	}
 	if err != nil {
-		return &LockError{opOnce, name, err}
+		return notAcquired(opOnce, name, err)
 	}
-	j := &jobRun{p, name, key, driver.Record{Name: Escape(name), Key: Escape(key)}}
+	j := &jobRun{p, name, key, driver.Record{Name: Escape(name), Key: Escape(key), Keep: req.keepDone}}
 	began := time.Now()
-	if err := j.look(ctx, req); errors.Is(err, ErrDone) { // the lock reports other errors
-		return &LockError{opOnce, name, err}
+	if err := j.look(ctx, req); err != nil {
+		return notAcquired(opOnce, name, err)
 	}
 	req.wait -= time.Since(began)
-	l, err := enter(ctx, name, req, new(Lock))
+	l, err := enter(ctx, lockOfRun(name, key), req, new(Lock))
 	if err != nil {
 		return err
 	}
 	if err = j.run(ctx, l, fn); err != nil {
 		return err
 	}
-	err = l.hold.tenancy.recorder().ForgetOld(ctx, j.record, req.keepDone)
-	if err != nil && ctx.Err() == nil && p.accepting.Err() == nil {
-		p.telemetry.LogOldRecords(ctx, name, err)
+	if clearer, ok := l.hold.tenancy.session.Session.(driver.Clearer); ok {
+		err = clearer.ClearRecords(ctx, j.record)
+		if err != nil && ctx.Err() == nil && p.accepting.Err() == nil {
+			p.telemetry.LogOldRecords(ctx, name, err)
+		}
 	}
 	return nil
 }
@@ -211,13 +215,13 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 	}
 	if err != nil {
 		if under.Err() != nil {
-			err = j.pool.withCause(under, l.hold.handle, err)
+			err = j.pool.withCause(under, l.hold.handle, unanswered(err))
 		} else {
 			err = asLoss(err)
 		}
-		return &LockError{opOnce, j.name, err}
+		return notAcquired(opOnce, j.name, err)
 	}
-	if err = fn(under); err == nil {
+	if err = apart(fn(under)); err == nil {
 		err = lockError(opOnce, j.name, j.finish(ctx, l))
 		told = err == nil || errors.Is(err, ErrLockLost) || errors.Is(err, ErrNotHeld)
 	}
@@ -297,7 +301,7 @@ func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err err
 	}))
 	switch {
 	case unknown != nil:
-		return fmt.Errorf("it is not known whether the run was recorded as finished: %w (%w)", asLoss(err), unknown)
+		return fmt.Errorf("it is not known whether the run was recorded as finished: %w (%v)", asLoss(err), unknown)
 	case !recorded:
 		return fmt.Errorf("the run was not recorded as finished: %w", lostWith(t.session.Err()))
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -25,8 +27,10 @@ func finishing(b *locktest.Bench, ctx context.Context, when func(zktest.Request)
 		require.NoError(b, server.AcceptConnections())
 		require.NoError(b, p.Ping(ctx)) // so that the servers have just heard of the session
 		server.Inject(zktest.Rule{
-			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Where: func(r zktest.Request) bool { return slices.Contains(r.Paths, b.Chroot+"/.done/a/1") }},
-			Do:    zktest.Call(when),
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Where: func(r zktest.Request) bool {
+				return slices.ContainsFunc(r.Paths, func(path string) bool { return strings.HasSuffix(path, "/a~1") })
+			}},
+			Do: zktest.Call(when),
 		})
 		return nil
 	})
@@ -187,4 +191,44 @@ func TestRunThatMayNotBeRecorded(t *testing.T) {
 		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the lock is free")
 	}
 	require.Equal(t, 2, n)
+}
+
+// The connection of a waiter breaks between its grant, which an event has told, and its look
+// for a record, and the only server that it reaches is behind.
+func TestRunIsSeenOnAServerThatIsBehind(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.NewOn(t, zktest.StartBubble(t, zktest.Members(5)))
+		server := b.Server.(*zktest.Server)
+		cfg, waiter := b.Config(), zktest.Selector{}
+		cfg.Servers, cfg.Dial = server.Members(), server.DialFrom("10.0.0.2")
+		p, others := b.Pool(), b.PoolWith(cfg)
+		inside, finish, ran, waited := make(chan struct{}), make(chan struct{}), make(chan error, 1), make(chan error, 1)
+		go func() { // ends with the run
+			ran <- p.Once(b.Ctx, "a", "1", func(context.Context) error { close(inside); <-finish; return nil })
+		}()
+		<-inside
+		go func() { waited <- others.Once(b.Ctx, "a", "1", nope(t)) }() // ends when the other run has finished
+		synctest.Wait()
+		behind, used := 0, map[int]bool{server.Leader(): true}
+		for _, c := range server.State().Conns {
+			used[c.Member] = true
+			if strings.HasPrefix(c.Addr, "10.0.0.2:") {
+				waiter.Session = c.Session
+			}
+		}
+		for member := 1; member <= 5; member++ {
+			if behind != 0 || used[member] {
+				require.NoError(t, server.RefuseConnections(member))
+			} else {
+				behind = member
+				require.NoError(t, server.Lag(member))
+			}
+		}
+		server.Inject(zktest.Rule{Match: zktest.Match{Selector: waiter, Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/.done"}, Do: zktest.ResetBeforeApply()})
+		close(finish)
+		require.NoError(t, <-ran)
+		requireDone(t, <-waited, "a", "1")
+		require.NoError(t, server.AcceptConnections())
+	})
 }

@@ -23,6 +23,9 @@ func ran(n *int) func(context.Context) error {
 	return func(context.Context) error { *n++; return nil }
 }
 
+// lockOfRun is the lock of a run for the key.
+func lockOfRun(name, key string) string { return name + "/" + lockpool.Escape("run:"+key) }
+
 // requireDone requires that err says that a run for the key has finished.
 func requireDone(t testing.TB, err error, name, key string) *lockpool.DoneError {
 	t.Helper()
@@ -41,7 +44,7 @@ func TestOnceLooksBeforeItQueues(t *testing.T) {
 	p := b.Pool()
 	n := 0
 	require.NoError(t, p.Once(b.Ctx, "a", "1", ran(&n)))
-	held := b.Lock(p, "a")
+	held := b.Lock(p, lockOfRun("a", "1"))
 	b.Token(held) // so that it is watched already
 	var requests atomic.Int32
 	counted := proxy.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
@@ -69,10 +72,11 @@ func TestOnceUnderALockThatIsToRest(t *testing.T) {
 	b := locktest.New(t)
 	p := b.Pool(lockpool.WithLocalTurns(0))
 	h := b.Handle(p)
-	l := b.Lock(h, "a", lockpool.HoldAtLeast(time.Hour))
+	l := b.Lock(h, lockOfRun("a", "1"), lockpool.HoldAtLeast(time.Hour))
 	require.NoError(t, h.Once(b.Ctx, "a", "1", l.Unlock))
 	require.Equal(t, 1, p.Stats().Resting)
 	requireDone(t, p.Once(b.Ctx, "a", "1", nope(t)), "a", "1")
+	require.ErrorContains(t, p.Close(), "before its time")
 }
 
 // A run whose hold ends while its function runs has not finished, although the node stays:
@@ -90,8 +94,8 @@ func TestOnceUnderALockThatIsPassedOn(t *testing.T) {
 				b := locktest.New(t)
 				p := b.Pool()
 				h := b.Handle(p)
-				l := b.Lock(h, "a")
-				w := b.StartLock(p, "a")
+				l := b.Lock(h, lockOfRun("a", "1"))
+				w := b.StartLock(p, lockOfRun("a", "1"))
 				synctest.Wait()
 				err := h.Once(b.Ctx, "a", "1", func(ctx context.Context) error { return end(ctx, h, l) })
 				require.ErrorIs(t, err, lockpool.ErrNotHeld)
@@ -115,8 +119,8 @@ func TestHandleIsClosedWhileARunIsRecorded(t *testing.T) {
 		server := b.Server.(*zktest.Server)
 		p := b.Pool()
 		h := b.Handle(p)
-		b.Lock(h, "a")
-		w := b.StartLock(p, "a")
+		b.Lock(h, lockOfRun("a", "1"))
+		w := b.StartLock(p, lockOfRun("a", "1"))
 		synctest.Wait()
 		recording := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}}, Do: zktest.HoldApply()})
 		run := make(chan error, 1)
@@ -180,7 +184,7 @@ func TestRunOfAProcessThatIsKilled(t *testing.T) {
 		<-inside
 		var holder int64
 		for path, node := range server.State().Nodes {
-			if strings.Contains(path, "/a/_c_") {
+			if strings.Contains(path, "/a/run:1/_c_") {
 				holder = node.Stat.EphemeralOwner
 			}
 		}
@@ -199,26 +203,28 @@ func TestRunOfAProcessThatIsKilled(t *testing.T) {
 	})
 }
 
-// Other clients lock the same path while there are records, and with records of their
-// name.
+// Other clients lock the name of the jobs while there are records, and take part in the lock
+// of a run.
 func TestRecordsDoNotDisturbOtherClients(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p := b.Pool()
 	n := 0
 	require.NoError(t, p.Once(b.Ctx, "a", "1", ran(&n)))
+	require.NoError(t, b.Admin.Delete(b.Chroot+"/a/run:1", -1)) // as the server does a minute later
 	other := zk.NewLock(b.Dial(), b.Chroot+"/a", zk.WorldACL(zk.PermAll))
+	require.NoError(t, other.Lock())
+	require.NoError(t, other.Unlock())
+	other = zk.NewLock(b.Dial(), b.Chroot+"/a/run:2", zk.WorldACL(zk.PermAll))
 	require.NoError(t, other.Lock())
 	require.ErrorIs(t, p.Once(b.Ctx, "a", "2", ran(&n), lockpool.WaitAtMost(0)), lockpool.ErrLocked)
 	done := make(chan error)
 	go func() { done <- p.Once(b.Ctx, "a", "2", ran(&n)) }() // ends when the other client unlocks
-	b.AwaitQueue("a", 2)
+	b.AwaitQueue("a/run:2", 2)
 	require.NoError(t, other.Unlock())
 	require.NoError(t, <-done)
-	require.NoError(t, other.Lock())
-	require.NoError(t, other.Unlock())
 	require.Equal(t, 2, n)
-	q, err := p.Queue(b.Ctx, "a")
+	q, err := p.Queue(b.Ctx, lockOfRun("a", "2"))
 	require.NoError(t, err)
 	require.Empty(t, q.Foreign)
 }

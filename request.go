@@ -129,8 +129,8 @@ func HoldAtLeast(d time.Duration) LockOption {
 	return func(r *request) { r.atLeast = d }
 }
 
-// KeepDone sets how long [Pool.Once] keeps the records of finished runs, instead of
-// [DefaultKeepDone]. All callers that use a name should state the same.
+// KeepDone sets how long the record of this run is kept, instead of [DefaultKeepDone] (see
+// [Pool.Once]). It is removed at some time between d and 1.25 d.
 func KeepDone(d time.Duration) LockOption {
 	return func(r *request) { r.keepDone = d; r.hasKeepDone = true }
 }

@@ -38,6 +38,8 @@
 //   - Events: if a watch is seen to have fired with Deleted, and another of the session, set
 //     before, has not fired, then the other's node existed when the first one's was removed. A
 //     driver whose service does not order events reads the other nodes before it fires Deleted.
+//     Every call that the session begins after an event reflects what the event says and all
+//     that happened before it, also if the connection breaks and another server answers.
 //   - Deleted: of another session's node it says that the node was removed, not changed. Of
 //     a node of the watch's own session it says, too, that the session has removed it and was
 //     alive at that moment; otherwise the event is Missing.
@@ -144,6 +146,9 @@ const (
 // Records is where a service keeps the records of finished runs. No lock has a name that
 // begins with this part.
 const Records = ".done"
+
+// RunPrefix begins the last part of the names of the locks of runs, which no other client uses.
+const RunPrefix = "run:"
 
 // Waits is where calls that wait for a lock without a queue, and hold others, have nodes:
 // the queue Waits/NAME. No lock has a name that begins with this part.

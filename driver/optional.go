@@ -129,7 +129,7 @@ type Recorder interface {
 
 	// Record returns the record of that name and key, if there is one. The service may be
 	// slow to show one that other sessions have created, but what was recorded under a
-	// lock is shown to those who were granted the lock later.
+	// lock is shown to those who were granted the lock later (see the law Events).
 	Record(ctx context.Context, name, key string) (r Record, found bool, err error)
 
 	// Records returns all records of that name, the oldest first. They include all that
@@ -139,12 +139,15 @@ type Recorder interface {
 	// Forget removes the records of that name with the given keys, or all of them if no
 	// keys are given.
 	Forget(ctx context.Context, name string, keys ...string) error
+}
 
-	// ForgetOld removes the records of that name that had finished more than keep before
-	// the given one. To be cheap when it is called for each record, it does nothing if it
-	// has done so, for any caller and with whatever keep, for a record that had finished
-	// less than a quarter of keep before the given one; or if the given one is gone.
-	ForgetOld(ctx context.Context, r Record, keep time.Duration) error
+// Clearer removes old records. A Recorder whose service does not do that by itself needs it.
+type Clearer interface {
+	// ClearRecords removes records, of whatever name, that were created longer ago than they
+	// are to be kept. The caller has just created the given one. To be cheap when it is called
+	// for each record, it removes some of them only, or does nothing if that was done within
+	// a quarter of the given one's Keep; or if the given one is gone.
+	ClearRecords(ctx context.Context, r Record) error
 }
 
 // Refuser tells when the service has refused to remove a node, as those with rights may.
@@ -166,8 +169,9 @@ type Contender struct {
 
 // Record says that a run has finished. It does not end with a session.
 type Record struct {
-	Name, Key string // each one part of a lock's name, such as lockpool.Escape returns
-	Data      []byte // different from that of every other record
+	Name, Key string        // each one part of a lock's name, such as lockpool.Escape returns
+	Data      []byte        // different from that of every other record
+	Keep      time.Duration // it is not removed before, and soon after 1.25 times that
 
 	// Set by the service.
 	Created  int64     // like Watch.Created

@@ -7,7 +7,7 @@
 //	)
 //
 //	scheduler, err := gocron.NewScheduler(
-//		gocron.WithDistributedLocker(lockgocron.NewLocker(pool, "billing/jobs")))
+//		gocron.WithDistributedLocker(lockgocron.NewLocker(pool, "billing/jobs", lockpool.HoldAtLeast(30*time.Second))))
 //
 // With [NewLocker], a machine begins a job only when it has got the job's lock, and holds
 // the lock until the job has ended. With an [Elector], one machine runs all jobs. A machine
@@ -18,8 +18,8 @@
 // A Locker is told the name of a job, but neither the period that the run is for nor
 // whether it succeeded. A lock does not remember that a job ran: if the job takes less
 // time than the machines' clocks are apart, the next machine finds the lock free, and
-// runs the job again for the same period. [lockpool.HoldAtLeast] keeps the lock for longer
-// than the clocks are apart. A run that failed, or whose machine crashed, is not made up
+// runs the job again for the same period. So give [NewLocker] [lockpool.HoldAtLeast], with a
+// time that is longer than the clocks are apart, and shorter than the shortest period. A run that failed, or whose machine crashed, is not made up
 // for. With an Elector, both can happen when the leader changes.
 //
 // A job cannot be told that its lock or leadership was lost: the context that gocron

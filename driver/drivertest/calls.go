@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -112,7 +111,11 @@ func calls(s driver.Session) []call {
 		}}, call{"Forget", func(ctx context.Context, s driver.Session, on things) error {
 			return s.(driver.Recorder).Forget(ctx, on.record.Name, on.record.Key)
 		}}, call{"ForgetOld", func(ctx context.Context, s driver.Session, on things) error {
-			return s.(driver.Recorder).ForgetOld(ctx, on.record, time.Hour)
+			if c, ok := s.(driver.Clearer); ok {
+				return c.ClearRecords(ctx, on.record)
+			}
+			_, _, err := s.(driver.Recorder).Record(ctx, on.record.Name, on.record.Key)
+			return err
 		}})
 	}
 	if _, ok := s.(driver.Breaker); ok {

@@ -47,6 +47,11 @@ type Options struct {
 	// it, though no connection breaks. Leave it out if the service cannot do that.
 	LoseEvent func(s driver.Session)
 
+	// Lag has a server of the service, to which no session is connected, be behind the others,
+	// which do not wait for it, until a session requires that it is not. move breaks the
+	// connection of s, which finds no other server than that one for a moment.
+	Lag func(s driver.Session) (move func())
+
 	// Remove removes a node, as an operator does by hand.
 	Remove func(queue string, node driver.Node)
 

@@ -52,6 +52,8 @@ var laws = []law{
 			"If a watch has fired with Deleted, so have those of the session that were set before and whose nodes were removed earlier."},
 		{"in order after an outage", eventsAfterOutage,
 			"The same if the service reports many changes at once."},
+		{"on another server", eventsOnAnotherServer,
+			"What an event tells, and what happened before it, is seen by later calls, also if the connection breaks at that moment and the next server is behind."},
 	}},
 	{"Deleted", []part{
 		{"nodes of others", deletedOthers,
@@ -191,7 +193,7 @@ var laws = []law{
 		{"records", recordList,
 			"Records returns those of a name, the oldest first. Forget removes those with the keys, or all. They do not end with a session."},
 		{"old ones", recordOld,
-			"ForgetOld removes what is older than keep at the time of the given record, but nothing if old ones were removed within a quarter of keep before that, or if the given record is gone."},
+			"A record is there for its Keep. Then the service removes it, or ClearRecords, which is called after each run, whatever the names of both."},
 		{"lost replies", recordLosesReplies,
 			"If the answer is lost, Finish returns nil if the record exists, ErrUndecided if it does not know, and another error if the record does not exist."},
 	}},

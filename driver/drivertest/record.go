@@ -19,7 +19,7 @@ func (r *run) key() string { return strings.ReplaceAll(r.name(), "/", "-") }
 func (r *run) newRecord(rec driver.Recorder) driver.Record {
 	name := r.key()
 	r.Cleanup(func() { _ = rec.Forget(r.ctx, name) })
-	return driver.Record{Name: name, Key: "key", Data: []byte(r.key())}
+	return driver.Record{Name: name, Key: "key", Data: []byte(r.key()), Keep: time.Hour}
 }
 
 func recordFinish(r *run) {
@@ -150,10 +150,16 @@ func recordSettle(r *run) {
 // records creates records with these keys.
 func (r *run) records(s driver.Session, name string, keys ...string) {
 	r.Helper()
+	r.recordsFor(s, time.Hour, name, keys...)
+}
+
+// recordsFor creates records that are to be kept for that time.
+func (r *run) recordsFor(s driver.Session, keep time.Duration, name string, keys ...string) {
+	r.Helper()
 	queue := r.name()
 	node := r.join(s, queue)
 	for _, key := range keys {
-		require.NoError(r, s.(driver.Recorder).Finish(r.ctx, queue, node.Node, driver.Record{Name: name, Key: key, Data: []byte(r.key())}))
+		require.NoError(r, s.(driver.Recorder).Finish(r.ctx, queue, node.Node, driver.Record{Name: name, Key: key, Data: []byte(r.key()), Keep: keep}))
 	}
 	r.leave(s, node)
 }
@@ -193,43 +199,50 @@ func recordList(r *run) {
 }
 
 func recordOld(r *run) {
-	s := r.connect()
+	s, other := r.connect(), r.connect()
 	rec := offered[driver.Recorder](r, s)
-	name, young, keep := r.newRecord(rec).Name, r.newRecord(rec).Name, 100*time.Millisecond
-	r.records(s, name, "a", "b")
-	r.records(s, young, "a", "b")
-	time.Sleep(2 * keep)
-	forget := func(name, key string, keep time.Duration) {
-		r.Helper()
-		r.records(s, name, key)
-		given, found, err := rec.Record(r.ctx, name, key)
-		require.NoError(r, err)
-		require.True(r, found)
-		require.NoError(r, rec.ForgetOld(r.ctx, given, keep))
-	}
-	forget(young, "c", time.Hour)
-	require.Equal(r, []string{"a", "b", "c"}, r.keys(s, young), "none is older than an hour")
-	forget(name, "c", keep)
-	require.Equal(r, []string{"c"}, r.keys(s, name), "the others are older than %v", keep)
-	time.Sleep(2 * keep)
-	require.NoError(r, rec.ForgetOld(r.ctx, driver.Record{Name: name, Key: "gone"}, keep))
-	require.Equal(r, []string{"c"}, r.keys(s, name), "the given one is gone")
+	keep := 16 * time.Second
 	if !r.bubble {
-		return // the rest takes long, or depends on milliseconds
+		keep = 2 * time.Second
 	}
-	name, keep = r.newRecord(rec).Name, 16*time.Second
-	r.records(s, name, "a")
-	time.Sleep(2 * time.Second)
-	r.records(s, name, "b")
-	time.Sleep(15 * time.Second)
-	forget(name, "c", keep)
-	require.Equal(r, []string{"b", "c"}, r.keys(s, name))
-	time.Sleep(2 * time.Second)
-	forget(name, "d", keep)
-	require.Equal(r, []string{"b", "c", "d"}, r.keys(s, name), "old ones were removed 2 s before, which is less than a quarter of %v", keep)
-	time.Sleep(3 * time.Second)
-	forget(name, "e", keep)
-	require.Equal(r, []string{"c", "d", "e"}, r.keys(s, name))
+	// Names that are used again, and one that is not.
+	name, once, later := r.newRecord(rec).Name, r.newRecord(rec).Name, r.newRecord(rec)
+	r.recordsFor(s, keep, name, "a")
+	r.recordsFor(s, keep, once, "a")
+	r.records(s, name, "kept")
+	begun := time.Now()
+	clear := func() {
+		r.Helper()
+		later.Key = r.key()
+		r.recordsFor(other, keep, later.Name, later.Key)
+		if c, ok := other.(driver.Clearer); ok {
+			later.Keep = keep
+			require.NoError(r, c.ClearRecords(r.ctx, later))
+		}
+	}
+	time.Sleep(keep / 2)
+	clear()
+	found := append(r.keys(s, name), r.keys(s, once)...)
+	if time.Since(begun) < keep {
+		require.Equal(r, []string{"a", "kept", "a"}, found, "none is older than %v", keep)
+	}
+	for len(found) > 1 {
+		require.NoError(r, r.ctx.Err(), "records stay: %v", found)
+		time.Sleep(keep / 16)
+		clear()
+		found = append(r.keys(s, name), r.keys(s, once)...)
+	}
+	took := time.Since(begun)
+	require.Equal(r, []string{"kept"}, found)
+	require.GreaterOrEqual(r, took, keep, "a record was removed early")
+	if r.bubble {
+		require.LessOrEqual(r, took, 3*keep/2, "records were removed late")
+	}
+	_, again, err := rec.Record(r.ctx, name, "a")
+	require.NoError(r, err)
+	require.False(r, again)
+	r.recordsFor(s, keep, name, "a")
+	require.Equal(r, []string{"kept", "a"}, r.keys(other, name), "the key runs again")
 }
 
 func recordLosesReplies(r *run) {

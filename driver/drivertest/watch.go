@@ -208,6 +208,29 @@ func eventsAfterOutage(r *run) {
 	}
 }
 
+func eventsOnAnotherServer(r *run) {
+	r.need("Lag", r.Lag != nil)
+	s, owner, queue := r.connect(), r.connect(), r.name()
+	node := r.join(owner, queue)
+	w := r.watchOne(s, node)
+	move := r.Lag(s)
+	var run driver.Record
+	records, ok := owner.(driver.Recorder)
+	if ok {
+		run = r.newRecord(records)
+		require.NoError(r, records.Finish(r.ctx, queue, node.Node, run))
+	}
+	r.leave(owner, node)
+	r.fires(w, "the node has left", driver.Deleted)
+	move()
+	if ok {
+		_, found, err := s.(driver.Recorder).Record(r.ctx, run.Name, run.Key)
+		require.NoError(r, err)
+		require.True(r, found, "the run was recorded before the node left")
+	}
+	require.Empty(r, r.list(s, queue), "the node has left")
+}
+
 func deletedOthers(r *run) {
 	s, owner, queue := r.connect(), r.connect(), r.name()
 	left, closed := r.join(owner, queue), r.join(owner, queue)

@@ -85,7 +85,7 @@ func TestCheckName(t *testing.T) {
 	}
 	for _, name := range []string{
 		"", "/a", "a/", "a//b", ".", "a/../b", "a\x00", "a\xff", strings.Repeat("a", 513), "a/locks", "a/leases", "a/limit", "a/plain",
-		driver.Waits + "/a", driver.Records, sessions + "/a", forgotten, "0123456789abcdef",
+		driver.Waits + "/a", driver.Records, sessions + "/a", "0123456789abcdef",
 		"0123456789abcdef-c86b1f4e-6f3c-4b5c-9d5e-1f2a3b4c5d6e-s",
 	} {
 		require.Error(t, c.CheckName(name), name)

@@ -83,7 +83,7 @@ func (s *Session) queueOf(kv *mvccpb.KeyValue) (name string, ok bool) {
 	rest := strings.TrimPrefix(string(kv.Key), s.prefix)
 	first, _, _ := strings.Cut(rest, "/")
 	i := strings.LastIndexByte(rest, '/')
-	if i < 0 || slices.Contains([]string{driver.Records, driver.Waits, sessions, forgotten}, first) {
+	if i < 0 || slices.Contains([]string{driver.Records, driver.Waits, sessions}, first) {
 		return "", false
 	}
 	if _, ok := nodeOf(rest[i+1:], kv); !ok {

@@ -24,7 +24,6 @@ import (
 const (
 	plainName = "plain"
 	sessions  = ".sessions" // a key for each session
-	forgotten = ".forgotten"
 )
 
 // CheckName implements driver.Connector.
@@ -37,7 +36,7 @@ func (c *Connector) CheckName(name string) error {
 	switch {
 	case len(parts) > 1 && last == plainName:
 		return fmt.Errorf("%s is where a plain lock keeps its key", last)
-	case parts[0] == sessions, parts[0] == forgotten:
+	case parts[0] == sessions:
 		return fmt.Errorf("%s is not for locks", parts[0])
 	case slices.ContainsFunc(parts, isKey):
 		return errors.New("a part of it could be the key of a contender")

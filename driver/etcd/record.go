@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -28,12 +30,63 @@ func (s *Session) record(name string, kv *mvccpb.KeyValue) driver.Record {
 	return r
 }
 
+// recordLease is the lease of the records that the session creates for a while. The servers
+// remove them when it ends: no clock of ours is asked, and nobody need look for old records.
+// (An election prolongs all leases, so records may be kept for longer.)
+type recordLease struct {
+	id    clientv3.LeaseID
+	until time.Duration // by Session.clock
+	left  int           // how many records it may still have: servers remove all at once
+}
+
+// leaseFor returns a lease for a record that is to be kept for that time: for a quarter
+// of it, records have the same lease, which ends with the last of them, and lasts as much
+// longer as a session can wait for an answer.
+func (s *Session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
+	const mostRecords = 1000
+	s.mu.Lock()
+	l, now := s.recordLeases[keep], s.clock.Now()
+	if l != nil && now < l.until && l.left > 0 {
+		l.left--
+		s.mu.Unlock()
+		return l.id, nil
+	}
+	s.mu.Unlock()
+	l = &recordLease{until: now + keep/4, left: mostRecords - 1}
+	seconds := (keep+keep/4+s.cfg().TTL)/time.Second + 1
+	err := s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		granted, err := conn.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: min(int64(seconds), longestLease)})
+		if err == nil {
+			l.id = clientv3.LeaseID(granted.ID)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.recordLeases == nil {
+		s.recordLeases = map[time.Duration]*recordLease{}
+	}
+	maps.DeleteFunc(s.recordLeases, func(_ time.Duration, l *recordLease) bool { return l.until <= now })
+	s.recordLeases[keep] = l
+	return l.id, nil
+}
+
+// longestLease is the longest in seconds that servers grant.
+const longestLease = 9_000_000_000
+
 // Finish implements driver.Recorder.
 func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
+	lease, err := s.leaseFor(ctx, r.Keep)
+	if err != nil {
+		return err
+	}
 	key, record := s.key(queue, node), s.recordKey(r)
 	done, got, late, err := change{
 		session: s, on: []clientv3.Cmp{s.exists(queue, node), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
-		ops:   []clientv3.Op{clientv3.OpPut(record, string(recordValue(time.Now(), r.Data)))},
+		ops:   []clientv3.Op{clientv3.OpPut(record, string(recordValue(time.Now(), r.Data)), clientv3.WithLease(lease))},
 		other: []clientv3.Op{clientv3.OpGet(key)},
 		look:  []clientv3.Op{clientv3.OpGet(record)}, happened: func(a []*answer) bool {
 			kv := only(a[0].kvs)
@@ -85,17 +138,22 @@ func (s *Session) Record(ctx context.Context, name, key string) (r driver.Record
 
 // Records implements driver.Recorder.
 func (s *Session) Records(ctx context.Context, name string) (found []driver.Record, err error) {
-	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
-		got, err := conn.kv.Get(ctx, s.recordsOf(name), clientv3.WithPrefix())
-		if err != nil {
-			return err
-		}
-		found = nil
-		for _, kv := range got.Kvs {
-			found = append(found, s.record(name, kv))
-		}
-		return nil
-	})
+	const atATime = 1000
+	from, end := s.recordsOf(name), clientv3.GetPrefixRangeEnd(s.recordsOf(name))
+	for more := true; more && err == nil; {
+		err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
+			got, err := conn.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(atATime))
+			if err != nil {
+				return err
+			}
+			for _, kv := range got.Kvs {
+				found = append(found, s.record(name, kv))
+				from = string(kv.Key) + "\x00"
+			}
+			more = got.More
+			return nil
+		})
+	}
 	slices.SortFunc(found, func(a, b driver.Record) int { return cmp.Compare(a.Created, b.Created) })
 	return found, err
 }
@@ -110,51 +168,6 @@ func (s *Session) Forget(ctx context.Context, name string, keys ...string) error
 		for _, key := range keys {
 			if _, err := conn.kv.Delete(ctx, s.recordsOf(name)+key); err != nil {
 				return err
-			}
-		}
-		return nil
-	})
-}
-
-// ForgetOld implements driver.Recorder. The time of the given record stands for now, and a
-// key has the time at which old ones were last removed.
-func (s *Session) ForgetOld(ctx context.Context, r driver.Record, keep time.Duration) error {
-	marker := s.prefix + forgotten + "/" + r.Name
-	first := append(clientv3.WithFirstCreate(), clientv3.WithPrefix())
-	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
-		got, err := conn.kv.Txn(ctx).Then(clientv3.OpGet(s.recordKey(r)), clientv3.OpGet(marker), clientv3.OpGet(s.recordsOf(r.Name), first...)).Commit()
-		if err != nil {
-			return err
-		}
-		all := answers(got, 0)
-		given, last := only(all[0].kvs), only(all[1].kvs)
-		if given == nil {
-			return nil
-		}
-		now, since := s.record(r.Name, given).Finished, last
-		if since == nil {
-			since = only(all[2].kvs) // before which there was nothing to remove
-		}
-		if now.Sub(s.record(r.Name, since).Finished) < keep/4 {
-			return nil
-		}
-		mark := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(marker), "=", 0)}
-		if last != nil {
-			mark[0] = clientv3.Compare(clientv3.ModRevision(marker), "=", last.ModRevision)
-		}
-		marked, err := conn.kv.Txn(ctx).If(mark...).Then(clientv3.OpPut(marker, string(recordValue(now, nil)))).Commit()
-		if err != nil || !marked.Succeeded { // another caller removes them
-			return err
-		}
-		records, err := conn.kv.Get(ctx, s.recordsOf(r.Name), clientv3.WithPrefix())
-		if err != nil {
-			return err
-		}
-		for _, kv := range records.Kvs {
-			if old := s.record(r.Name, kv); now.Sub(old.Finished) > keep {
-				if _, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)).Then(clientv3.OpDelete(string(kv.Key))).Commit(); err != nil {
-					return err
-				}
 			}
 		}
 		return nil

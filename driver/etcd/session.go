@@ -49,7 +49,9 @@ type Session struct {
 	peer    string        // of the current connection, or the last one
 	changed chan struct{} // closed when current changes
 	ending  bool          // no more tasks begin
-	tasks   sync.WaitGroup
+
+	recordLeases map[time.Duration]*recordLease // by how long the records are kept
+	tasks        sync.WaitGroup
 
 	unremovable     context.Context // ends when the servers refuse to remove a node
 	markUnremovable context.CancelFunc

@@ -80,7 +80,8 @@ type Store struct {
 	queues    map[string]*queue   // that have a contender
 	limits    map[string]*entry   // of semaphores, if they are set
 	followers map[string]watchers // of queues, which need not exist
-	records   map[string]*records // by name
+	records   map[recordKey]driver.Record
+	sweepAt   int // how many records there may be before old ones are removed
 
 	pauses  int
 	resumed chan struct{} // closed by the last resume; nil if the store is not paused
@@ -89,7 +90,7 @@ type Store struct {
 
 // New returns a store that shares its locks with no other.
 func New() *Store {
-	return &Store{queues: map[string]*queue{}, limits: map[string]*entry{}, followers: map[string]watchers{}, records: map[string]*records{}}
+	return &Store{queues: map[string]*queue{}, limits: map[string]*entry{}, followers: map[string]watchers{}, records: map[recordKey]driver.Record{}}
 }
 
 // Expire ends the sessions with the given IDs, or all sessions if none are given, as a

@@ -11,28 +11,23 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// records are the records of a name.
-type records struct {
-	byKey     map[string]driver.Record
-	forgotten time.Time // when old ones were last removed
-}
+type recordKey struct{ name, key string }
 
 // record returns the record of that name and key, if there is one.
 func (st *Store) record(name, key string) (r driver.Record, found bool) {
-	if rs := st.records[name]; rs != nil {
-		r, found = rs.byKey[key]
-	}
-	return r, found
+	r, found = st.records[recordKey{name, key}]
+	return r, found && !isOld(r)
 }
 
-// forget removes the records of that name for which old returns true.
-func (st *Store) forget(name string, old func(driver.Record) bool) {
-	if rs := st.records[name]; rs != nil {
-		maps.DeleteFunc(rs.byKey, func(_ string, r driver.Record) bool { return old(r) })
-		if len(rs.byKey) == 0 {
-			delete(st.records, name)
-		}
+func isOld(r driver.Record) bool { return time.Since(r.Finished) > r.Keep }
+
+// removeOld removes old records whenever there are twice as many as were left the last time.
+func (st *Store) removeOld() {
+	if len(st.records) < st.sweepAt {
+		return
 	}
+	maps.DeleteFunc(st.records, func(_ recordKey, r driver.Record) bool { return isOld(r) })
+	st.sweepAt = 2*len(st.records) + 100
 }
 
 // Finish implements driver.Recorder.
@@ -47,14 +42,10 @@ func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r 
 	if _, found := s.record(r.Name, r.Key); found {
 		return driver.ErrRecorded
 	}
-	rs := s.records[r.Name]
-	if rs == nil {
-		rs = &records{byKey: map[string]driver.Record{}, forgotten: time.Now()} // there was nothing to remove yet
-		s.records[r.Name] = rs
-	}
+	s.removeOld()
 	s.order++
 	r.Data, r.Created, r.Finished = bytes.Clone(r.Data), s.order, time.Now()
-	rs.byKey[r.Key] = r
+	s.records[recordKey{r.Name, r.Key}] = r
 	return nil // the node stays
 }
 
@@ -85,9 +76,12 @@ func (s *session) Records(ctx context.Context, name string) (found []driver.Reco
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	if rs := s.records[name]; rs != nil {
-		found = slices.SortedFunc(maps.Values(rs.byKey), func(a, b driver.Record) int { return cmp.Compare(a.Created, b.Created) })
+	for _, r := range s.records {
+		if r.Name == name && !isOld(r) {
+			found = append(found, r)
+		}
 	}
+	slices.SortFunc(found, func(a, b driver.Record) int { return cmp.Compare(a.Created, b.Created) })
 	return found, nil
 }
 
@@ -97,22 +91,8 @@ func (s *session) Forget(ctx context.Context, name string, keys ...string) error
 		return err
 	}
 	defer s.mu.Unlock()
-	s.forget(name, func(r driver.Record) bool { return len(keys) == 0 || slices.Contains(keys, r.Key) })
-	return nil
-}
-
-// ForgetOld implements driver.Recorder.
-func (s *session) ForgetOld(ctx context.Context, r driver.Record, keep time.Duration) error {
-	if err := s.begin(ctx); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	r, found := s.record(r.Name, r.Key)
-	rs := s.records[r.Name]
-	if !found || r.Finished.Sub(rs.forgotten) < keep/4 {
-		return nil
-	}
-	rs.forgotten = r.Finished
-	s.forget(r.Name, func(old driver.Record) bool { return r.Finished.Sub(old.Finished) > keep })
+	maps.DeleteFunc(s.records, func(of recordKey, _ driver.Record) bool {
+		return of.name == name && (len(keys) == 0 || slices.Contains(keys, of.key))
+	})
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,9 +50,6 @@ func TestEvents(t *testing.T) {
 			require.NoError(t, owner.Leave(t.Context(), "a", node))
 		}, driver.Deleted, driver.Deleted},
 		"finished": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
-			require.NoError(t, owner.Finish(t.Context(), "a", node, driver.Record{Name: "n", Key: "k"}))
-		}, driver.Deleted, driver.Deleted},
-		"kept": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
 			require.NoError(t, owner.Finish(t.Context(), "a", node, driver.Record{Name: "n", Key: "k"}))
 		}, 0, 0},
 		"broken": {func(t *testing.T, _ *memory.Store, _, other fullSession, node driver.Node) {
@@ -266,7 +264,7 @@ func TestSessionIsOverBeforeItsNodesAreGone(t *testing.T) {
 
 func TestFinishAndSettle(t *testing.T) {
 	_, a, b := twoSessions(t)
-	node, r := join(t, a, "q"), driver.Record{Name: "n", Key: "k", Data: []byte("1")}
+	node, r := join(t, a, "q"), driver.Record{Name: "n", Key: "k", Data: []byte("1"), Keep: time.Hour}
 	require.NoError(t, a.Finish(t.Context(), "q", node, r))
 	require.ErrorIs(t, a.Finish(t.Context(), "q", node, r), driver.ErrRecorded)
 	require.NoError(t, a.Verify(t.Context(), driver.Located{Queue: "q", Node: node}))

@@ -2,6 +2,7 @@ package zookeeper_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func TestLaws(t *testing.T) {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			if locktest.Embedded() {
 				drivertest.RunInBubbles(t, func(t *testing.T) (driver.Connector, drivertest.Options) {
-					return contract(t, layout, zktest.StartBubble(t))
+					return contract(t, layout, zktest.StartBubble(t, zktest.Members(5)))
 				})
 				return
 			}
@@ -66,7 +67,29 @@ func contract(t *testing.T, layout zookeeper.Layout, s *zktest.Server) (driver.C
 		}
 		require.NoError(t, s.Delete(path))
 	}
+	options.Lag = func(session driver.Session) (move func()) { return lag(t, s, session.(*zookeeper.Session).ID()) }
 	return c, options
+}
+
+// lag has a follower without clients lag, to which move moves a session.
+func lag(t *testing.T, s *zktest.Server, session int64) (move func()) {
+	behind := 0
+	var others []int
+	for i := range s.Members() {
+		used := slices.ContainsFunc(s.State().Conns, func(c zktest.Conn) bool { return c.Member == i+1 })
+		if member := i + 1; behind != 0 || used || member == s.Leader() {
+			others = append(others, member)
+		} else {
+			behind = member
+		}
+	}
+	require.NotZero(t, behind, "each follower has clients")
+	require.NoError(t, s.Lag(behind))
+	return func() {
+		require.NoError(t, s.RefuseConnections(others...))
+		s.Cut(zktest.Selector{Session: session})
+		time.AfterFunc(time.Second, func() { _ = s.AcceptConnections(others...) })
+	}
 }
 
 const timeout = 5 * time.Second

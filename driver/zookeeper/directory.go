@@ -94,9 +94,11 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 		"remove the lock's node while the lock has no holder and no waiter, which resets the numbers", "path", dir, "number", node.Seq)
 }
 
-// usesContainers reports whether directories are containers.
-func (s *Session) usesContainers() bool {
-	return !s.directories.noContainers.Load() && !s.cfg.Layout.naming().persistent
+// usesContainers reports whether a directory is a container: in some layouts, that of a queue
+// in which other clients may be is not.
+func (s *Session) usesContainers(dir string) bool {
+	ours := strings.HasPrefix(dir, s.recordsDir()) || strings.Contains(dir, "/"+driver.RunPrefix)
+	return !s.directories.noContainers.Load() && (ours || !s.cfg.Layout.naming().persistent)
 }
 
 // pauseBeforeRecreating pauses before the nth repetition of something that is
@@ -138,12 +140,12 @@ func (s *Session) beginJoinOfNew(dir string, n int, endings []string, data []byt
 // directoryCreates returns the parts of a transaction that create the last n directories of
 // the path.
 func (s *Session) directoryCreates(dir string, n int) []any {
-	flags := int32(0)
-	if s.usesContainers() {
-		flags = zk.FlagContainer
-	}
 	creates := make([]any, n)
 	for i, path := n-1, dir; i >= 0; i, path = i-1, parent(path) {
+		flags := int32(0)
+		if s.usesContainers(path) {
+			flags = zk.FlagContainer
+		}
 		creates[i] = &zk.CreateRequest{Path: path, Flags: flags, Acl: s.cfg.ACL}
 	}
 	return creates
@@ -184,7 +186,7 @@ func (s *Session) createContainers(ctx context.Context, dir string, made *[]stri
 
 func (s *Session) createContainer(path string) (container bool, err error) {
 	flags := int32(0)
-	if container = s.usesContainers(); container {
+	if container = s.usesContainers(path); container {
 		flags = zk.FlagContainer
 	}
 	return container, s.requests.Create(path, nil, flags, s.cfg.ACL)

@@ -143,7 +143,7 @@ func (s *Session) watchOnQueue(dir string) *watch {
 
 // noteJoined records what the listing after a join has shown.
 func (s *Session) noteJoined(dir string, node driver.Node, alone, shared bool) {
-	if s.fastpaths.listed(dir, node, alone, shared) && s.usesContainers() {
+	if s.fastpaths.listed(dir, node, alone, shared) && s.usesContainers(dir) {
 		if w, own := s.watch(dir); own {
 			s.requests.start(w.reads...)
 		}

@@ -43,6 +43,7 @@ type link struct {
 	readBy     time.Time     // the deadline in force
 	slack      time.Duration // how much too early it may be
 	maxSilence time.Duration // how long a server may be silent
+	barrier    *request      // the first request, on which all reads depend; nil if there is none
 
 	// Guarded by requests.mu.
 	pending    []*request // sent and not answered
@@ -209,6 +210,9 @@ func (l *link) readHead() error {
 	err, broken := l.readBody(q, code, length-headLength)
 	if broken == nil {
 		l.onReply(q, code)
+		if q == l.barrier && err != nil && err != zk.ErrNoAuth { // so what follows may be outdated
+			broken = fmt.Errorf("%s did not carry out a write that changes nothing: %w", l.to, err)
+		}
 	}
 	q.finish(err)
 	return broken

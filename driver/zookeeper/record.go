@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -14,18 +16,54 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// A record is a persistent node at CHROOT/.done/NAME/KEY. It is not in the directory of
-// the lock, because go-zookeeper's Lock fails on children that it cannot parse.
+// A record is a persistent node at CHROOT/.done/SHARD/NAME~KEY. It is not in the directory of
+// a lock, because go-zookeeper's Lock fails on children that it cannot parse. The shard is a
+// number that name and key yield: so a record is found with one request, no directory has too
+// many for a listing, and names that are used once leave no directory behind.
 //
-// The directory of a name is a container like that of a queue, and goes some time after
-// its last record. Its data says when old records were removed. Every removal first
-// writes that data, and then depends on the version that it has written. So no removal
-// that began earlier, perhaps on a session that was cut off meanwhile, can remove a
-// record that is created later: its version is outdated.
+// A shard is a container like the directory of a queue, and goes some time after its last
+// record. Its data is empty. Every removal first writes it, and then depends on the version
+// that this has given. So no removal that began earlier, perhaps on a session that was cut
+// off meanwhile, can remove a record that is created later: its version is outdated.
+//
+// The data of a record begins with how long it is to be kept and with the time by the clock of
+// the client that created it: KEEP TIME DATA.
 
-func (s *Session) recordsOf(name string) string { return s.path(driver.Records, name) }
+const (
+	shards    = 256
+	separator = "~" // Escape returns no other text with it
+)
 
-func (s *Session) recordPath(r driver.Record) string { return s.path(driver.Records, r.Name, r.Key) }
+func (s *Session) recordsDir() string { return s.path(driver.Records) }
+
+// shardOf returns the directory of a record.
+func (s *Session) shardOf(name, key string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name + separator + key))
+	return s.path(driver.Records, fmt.Sprintf("%02x", h.Sum32()%shards))
+}
+
+func (s *Session) recordPath(name, key string) string {
+	return s.shardOf(name, key) + "/" + name + separator + key
+}
+
+func formatRecord(keep time.Duration, at time.Time, data []byte) []byte {
+	return fmt.Appendf(nil, "%s %s %s", keep, at.UTC().Format(time.RFC3339), data)
+}
+
+// parseRecord reads the data of a node. ok is false if the driver has not written them.
+func parseRecord(all []byte) (keep time.Duration, at time.Time, data []byte, ok bool) {
+	first, rest, _ := bytes.Cut(all, []byte(" "))
+	second, data, _ := bytes.Cut(rest, []byte(" "))
+	keep, err := time.ParseDuration(string(first))
+	if err == nil {
+		at, err = time.Parse(time.RFC3339, string(second))
+	}
+	if err != nil {
+		return 0, at, all, false
+	}
+	return keep, at, data, true
+}
 
 // Finish implements driver.Recorder.
 func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
@@ -67,7 +105,7 @@ type finish struct {
 // run sends the transaction until it is carried out, or cannot be. It ends with ctx and
 // with the session.
 func (f *finish) run(ctx context.Context) error {
-	dir := f.recordsOf(f.record.Name)
+	dir := f.shardOf(f.record.Name, f.record.Key)
 	directories := 0 // that the transaction creates: that of the record, and its parents
 	for {
 		q := f.transaction(directories)
@@ -135,9 +173,11 @@ func (f *finish) transaction(n int) *request {
 	for _, name := range nodeNames(f.node) {
 		ops = append(ops, &zk.CheckVersionRequest{Path: f.queue + "/" + name, Version: -1})
 	}
-	ops = append(ops, f.directoryCreates(f.recordsOf(f.record.Name), n)...)
-	ops = append(ops, &zk.CreateRequest{Path: f.recordPath(f.record), Data: f.record.Data, Acl: f.cfg.ACL})
-	return multiRequest(ops...)
+	r := f.record
+	ops = append(ops, f.directoryCreates(f.shardOf(r.Name, r.Key), n)...)
+	return multiRequest(append(ops, &zk.CreateRequest{
+		Path: f.recordPath(r.Name, r.Key), Data: formatRecord(r.Keep, time.Now(), r.Data), Acl: f.cfg.ACL,
+	})...)
 }
 
 // send sends the transaction. It reports false if ctx ends or the session is over before
@@ -162,7 +202,7 @@ func (f *finish) send(ctx context.Context, q *request) bool {
 // isRecorded reports whether the record exists, once all transactions of the session that
 // were sent before are decided.
 func (s *Session) isRecorded(ctx context.Context, r driver.Record) (bool, error) {
-	path := s.recordPath(r)
+	path := s.recordPath(r.Name, r.Key)
 	for {
 		q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) }) // as settle does
 		if err == nil && (q.err == nil || q.err == zk.ErrNoAuth) {
@@ -173,7 +213,8 @@ func (s *Session) isRecorded(ctx context.Context, r driver.Record) (bool, error)
 			return false, err
 		case q.op != opGetData: // no answer yet
 		case q.err == nil:
-			return bytes.Equal(q.data, r.Data), nil
+			_, _, data, _ := parseRecord(q.data)
+			return bytes.Equal(data, r.Data), nil
 		case q.err == zk.ErrNoNode:
 			return false, nil
 		case q.err == zk.ErrNoAuth:
@@ -215,30 +256,30 @@ func (s *Session) askUntilServed(ctx context.Context, newRequest func() *request
 
 // Record implements driver.Recorder.
 func (s *Session) Record(ctx context.Context, name, key string) (r driver.Record, found bool, err error) {
-	err = s.readAll(ctx, s.readRecord(name, key, func(read driver.Record) { r, found = read, true }))
+	err = s.readAll(ctx, s.readRecord(s.recordPath(name, key), func(read driver.Record) { r, found = read, true }))
 	return r, found, err
 }
 
-func (s *Session) readRecord(name, key string, found func(driver.Record)) read {
-	r := driver.Record{Name: name, Key: key}
-	return s.readNode(s.recordPath(r), func(q *request) {
-		r.Data, r.Created, r.Finished = q.data, q.stat.Czxid, time.UnixMilli(q.stat.Ctime)
+func (s *Session) readRecord(path string, found func(driver.Record)) read {
+	var r driver.Record
+	r.Name, r.Key, _ = strings.Cut(path[strings.LastIndexByte(path, '/')+1:], separator)
+	return s.readNode(path, func(q *request) {
+		r.Keep, _, r.Data, _ = parseRecord(q.data)
+		r.Created, r.Finished = q.stat.Czxid, time.UnixMilli(q.stat.Ctime)
 		found(r)
 	})
 }
 
 // Records implements driver.Recorder.
-func (s *Session) Records(ctx context.Context, name string) ([]driver.Record, error) {
+func (s *Session) Records(ctx context.Context, name string) (found []driver.Record, err error) {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return nil, err
 	}
-	return s.listRecords(ctx, name)
-}
-
-func (s *Session) listRecords(ctx context.Context, name string) (found []driver.Record, err error) {
-	err = s.readAll(ctx, s.readChildren(s.recordsOf(name), func(l *listing) (more []read) {
-		for _, key := range l.children() {
-			more = append(more, s.readRecord(name, key, func(r driver.Record) { found = append(found, r) }))
+	err = s.readAll(ctx, s.readShards(func(shard string, nodes []string) (more []read) {
+		for _, node := range nodes {
+			if strings.HasPrefix(node, name+separator) {
+				more = append(more, s.readRecord(shard+"/"+node, func(r driver.Record) { found = append(found, r) }))
+			}
 		}
 		return more
 	}))
@@ -246,99 +287,74 @@ func (s *Session) listRecords(ctx context.Context, name string) (found []driver.
 	return found, err
 }
 
+// readShards is a read of the names of all records.
+func (s *Session) readShards(found func(shard string, nodes []string) []read) read {
+	return s.readChildren(s.recordsDir(), func(l *listing) (more []read) {
+		for _, shard := range l.children() {
+			path := s.path(driver.Records, shard)
+			more = append(more, s.readChildren(path, func(l *listing) []read { return found(path, l.children()) }))
+		}
+		return more
+	})
+}
+
 // Forget implements driver.Recorder.
 func (s *Session) Forget(ctx context.Context, name string, keys ...string) error {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return err
 	}
-	for {
-		dir, err := s.readRecordDir(ctx, name)
-		if err != nil || dir == nil {
-			return err
-		}
-		left := keys
-		err = s.claimRecords(ctx, dir, dir.data)
-		if err == nil && len(keys) == 0 {
-			var all []driver.Record
-			all, err = s.listRecords(ctx, name)
-			for _, r := range all {
-				left = append(left, r.Key)
+	nodes := map[string][]string{} // by shard
+	for _, key := range keys {
+		shard := s.shardOf(name, key)
+		nodes[shard] = append(nodes[shard], name+separator+key)
+	}
+	if len(keys) == 0 {
+		err := s.readAll(ctx, s.readShards(func(shard string, all []string) []read {
+			for _, node := range all {
+				if strings.HasPrefix(node, name+separator) {
+					nodes[shard] = append(nodes[shard], node)
+				}
 			}
-		}
-		if err == nil {
-			err = s.removeRecords(ctx, dir, left)
-		}
-		if err != errClaimed {
+			return nil
+		}))
+		if err != nil {
 			return err
 		}
 	}
-}
-
-// ForgetOld implements driver.Recorder.
-func (s *Session) ForgetOld(ctx context.Context, r driver.Record, keep time.Duration) error {
-	var now time.Time
-	var dir *recordDir
-	err := s.readAll(ctx,
-		s.readRecord(r.Name, r.Key, func(read driver.Record) { now = read.Finished }),
-		s.readRecordDirInto(r.Name, &dir))
-	if err != nil || dir == nil || now.Sub(dir.forgotten) < keep/4 { // also if the record is gone
-		return err
-	}
-	err = s.claimRecords(ctx, dir, []byte(now.UTC().Format(time.RFC3339)))
-	if err == errClaimed { // by one who sees to it
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	all, err := s.listRecords(ctx, r.Name)
-	var old []string
-	for _, r := range all {
-		if now.Sub(r.Finished) > keep {
-			old = append(old, r.Key)
+	for shard, all := range nodes {
+		err := s.changeRecords(ctx, shard, func(context.Context) (ops []any, err error) {
+			for _, node := range all {
+				ops = append(ops, &zk.DeleteRequest{Path: shard + "/" + node, Version: -1})
+			}
+			return ops, nil
+		})
+		if err != nil {
+			return err
 		}
 	}
-	if err == nil {
-		err = s.removeRecords(ctx, dir, old)
-	}
-	if err == errClaimed {
-		return nil
-	}
-	return err
+	return nil
 }
 
-// recordDir is the directory of the records of a name.
+// recordDir is the directory of all records, or a shard.
 type recordDir struct {
-	path      string
-	data      []byte
-	version   int32
-	forgotten time.Time // when old records were last removed
+	path    string
+	data    string
+	version int32
+	changed time.Time
 }
 
-func (s *Session) readRecordDir(ctx context.Context, name string) (dir *recordDir, err error) {
-	err = s.readAll(ctx, s.readRecordDirInto(name, &dir))
-	return dir, err
-}
-
-func (s *Session) readRecordDirInto(name string, dir **recordDir) read {
-	path := s.recordsOf(name)
+func (s *Session) readRecordDir(path string, dir **recordDir) read {
 	return s.readNode(path, func(q *request) {
-		d := &recordDir{path: path, data: q.data, version: q.stat.Version}
-		var err error
-		if d.forgotten, err = time.Parse(time.RFC3339, string(q.data)); err != nil { // there was nothing to remove yet
-			d.forgotten = time.UnixMilli(q.stat.Ctime)
-		}
-		*dir = d
+		*dir = &recordDir{path: path, data: string(q.data), version: q.stat.Version, changed: time.UnixMilli(q.stat.Mtime)}
 	})
 }
 
 // errClaimed means that another caller has begun to remove records since.
 var errClaimed = errors.New("another client removes records")
 
-// claimRecords gives the directory new data, and dir its new version, so that every
-// earlier removal of records ends.
-func (s *Session) claimRecords(ctx context.Context, dir *recordDir, data []byte) error {
-	q, err := s.askUntilServed(ctx, func() *request { return setRequest(dir.path, data, dir.version) })
+// write gives the directory new data, and dir its new version.
+func (s *Session) write(ctx context.Context, dir *recordDir, data string) error {
+	q, err := s.askUntilServed(ctx, func() *request { return setRequest(dir.path, []byte(data), dir.version) })
 	switch {
 	case err != nil:
 		return err
@@ -351,29 +367,44 @@ func (s *Session) claimRecords(ctx context.Context, dir *recordDir, data []byte)
 	return nil
 }
 
-// removeRecords removes records, several at a time, as long as nobody else has claimed
-// that.
-func (s *Session) removeRecords(ctx context.Context, dir *recordDir, keys []string) error {
-	const atATime, most = 100, maxSend / 2
-	for len(keys) > 0 {
-		ops, size := []any{&zk.CheckVersionRequest{Path: dir.path, Version: dir.version}}, 0
-		for _, key := range keys[:min(len(keys), atATime)] {
-			path := dir.path + "/" + key
-			if size += len(path) + 32; size > most && len(ops) > 1 {
-				break
-			}
-			ops = append(ops, &zk.DeleteRequest{Path: path, Version: -1})
+// changeRecords makes the changes of records of a shard, which changes returns when all changes
+// that were begun before have ended.
+func (s *Session) changeRecords(ctx context.Context, shard string, changes func(context.Context) ([]any, error)) error {
+	for {
+		var dir *recordDir
+		if err := s.readAll(ctx, s.readRecordDir(shard, &dir)); err != nil || dir == nil {
+			return err
 		}
-		q, err := s.askUntilServed(ctx, func() *request { return multiRequest(ops...) })
+		err := s.write(ctx, dir, "")
+		var ops []any
+		if err == nil {
+			ops, err = changes(ctx)
+		}
+		if err == nil {
+			err = s.transact(ctx, dir, ops)
+		}
+		if err != errClaimed {
+			return err
+		}
+	}
+}
+
+// transact makes changes, several at a time, as long as the directory has the version.
+func (s *Session) transact(ctx context.Context, dir *recordDir, ops []any) error {
+	const atATime = 40 // whose names have at most 512 bytes
+	for len(ops) > 0 {
+		n := min(len(ops), atATime)
+		all := append([]any{&zk.CheckVersionRequest{Path: dir.path, Version: dir.version}}, ops[:n]...)
+		q, err := s.askUntilServed(ctx, func() *request { return multiRequest(all...) })
 		switch {
 		case err != nil:
 			return err
 		case q.err == nil:
-			keys = keys[len(ops)-1:]
+			ops = ops[n:]
 		case q.failed == 0 && (q.err == zk.ErrBadVersion || q.err == zk.ErrNoNode):
 			return errClaimed
 		case q.failed > 0 && (q.err == zk.ErrNoNode || q.err == zk.ErrNotEmpty): // gone, or none of ours
-			keys = slices.Delete(slices.Clone(keys), q.failed-1, q.failed)
+			ops = slices.Delete(slices.Clone(ops), q.failed-1, q.failed)
 		default:
 			return explainError(q.err, "removing records", "DELETE", dir.path)
 		}

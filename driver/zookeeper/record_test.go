@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -33,48 +36,65 @@ func keysOf(b *locktest.Bench, p *lockpool.Pool) (keys []string) {
 	return keys
 }
 
-// Records are persistent nodes outside the lock's directory. Their directory is a container.
+// shardOf returns the directory of the record of the key.
+func shardOf(b *locktest.Bench, key string) string {
+	b.Helper()
+	for _, shard := range b.Children(".done") {
+		if slices.Contains(b.Children(".done/"+shard), "a~"+lockpool.Escape(key)) {
+			return b.Chroot + "/.done/" + shard
+		}
+	}
+	require.Fail(b, "there is no record", "of %q", key)
+	return ""
+}
+
+// Records are persistent nodes outside the lock's directory. All directories are containers.
 func TestWhereRecordsAre(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
-	p := b.Pool()
-	runOnce(b, p, "x/y")
-	require.Equal(t, []string{"x%2Fy"}, b.Children(".done/a"))
-	data, stat, err := b.Admin.Get(b.Chroot + "/.done/a/x%2Fy")
-	require.NoError(t, err)
-	require.Zero(t, stat.EphemeralOwner)
-	require.Regexp(t, `^\{"owner":"zookeeper\.test","host":".*","pid":\d+,"token":\d+,"run":"[-0-9a-f]{36}"\}$`, string(data))
-	for range 3 {
-		own.ReapContainers()
+	for _, layout := range []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo} {
+		cfg := b.Config()
+		cfg.Layout = layout
+		p := b.PoolWith(cfg)
+		runOnce(b, p, "x/y")
+		data, stat, err := b.Admin.Get(shardOf(b, "x/y") + "/a~x%2Fy")
+		require.NoError(t, err)
+		require.Zero(t, stat.EphemeralOwner)
+		require.Regexp(t, `^168h0m0s 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ \{"owner":"zookeeper\.test","host":".*","pid":\d+,"token":\d+,"run":"[-0-9a-f]{36}"\}$`, string(data))
+		for range 4 {
+			own.ReapContainers()
+		}
+		require.Empty(t, b.Children("a"), "the directory of the run's lock is gone")
+		require.Equal(t, []string{"x/y"}, keysOf(b, p))
+		require.NoError(t, p.Forget(b.Ctx, "a"))
+		for range 4 {
+			own.ReapContainers()
+		}
+		exists, _, err := b.Admin.Exists(b.Chroot + "/.done")
+		require.NoError(t, err)
+		require.False(t, exists)
 	}
-	require.Empty(t, b.Children("a"))
-	require.Equal(t, []string{"x/y"}, keysOf(b, p))
-	require.NoError(t, p.Forget(b.Ctx, "a"))
-	for range 3 {
-		own.ReapContainers()
-	}
-	exists, _, err := b.Admin.Exists(b.Chroot + "/.done")
-	require.NoError(t, err)
-	require.False(t, exists)
 }
 
-// What costs how many requests: the record is read, and read again by the holder together
-// with its own node; afterward, it and its directory are read.
+// What costs how many requests: the record is read, the lock's directory and node are created
+// together and listed, the record and the node are read by the holder, the record is created,
+// and the node is removed. Only now and then is there a look for old records.
 func TestRequestsOfARun(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
 	p := b.Pool()
-	for i := range 20 { // until the session knows that nobody else uses the lock
-		runOnce(b, p, fmt.Sprint(i))
+	for i := range 1000 { // until the directories of records exist
+		runOnce(b, p, fmt.Sprint("old", i))
 	}
-	require.Equal(t, 8, allRequestsFor(own, func() { runOnce(b, p, "20") }))
+	require.Equal(t, 7, allRequestsFor(own, func() { runOnce(b, p, "20") }))
 	require.Equal(t, 1, allRequestsFor(own, func() {
 		require.ErrorIs(t, p.Once(b.Ctx, "a", "20", done), lockpool.ErrDone)
 	}))
+	own.ReapContainers()
 	require.Equal(t, 4, allRequestsFor(own, func() { // a sync, the listings of the root and of a, and a look whether a is a plain lock
 		_, err := p.List(b.Ctx, "")
 		require.NoError(t, err)
@@ -82,15 +102,17 @@ func TestRequestsOfARun(t *testing.T) {
 }
 
 // allRequestsFor counts the requests, without those that keep sessions alive.
-func allRequestsFor(own *zktest.Server, do func()) (n int) {
-	before := len(own.Trace())
-	do()
-	for _, r := range own.Trace()[before:] {
-		if r.Kind == zktest.Requested && slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
-			n++
+func allRequestsFor(own *zktest.Server, do func()) int {
+	var n atomic.Int32
+	counted := own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
+		if slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/" }) {
+			n.Add(1)
 		}
-	}
-	return n
+		return false
+	}}})
+	defer counted.Remove()
+	do()
+	return int(n.Load())
 }
 
 // A server before 3.5 knows no containers, in a transaction or on their own.
@@ -105,7 +127,7 @@ func TestRecordsWithoutContainers(t *testing.T) {
 	})
 	l := b.Lock(p, "a")
 	own.Inject(zktest.Rule{
-		Match: zktest.Match{Prefix: b.Chroot, Ops: []zktest.Op{zktest.OpMulti}}, Skip: 1, Do: zktest.FailWith(zktest.ErrBadArguments),
+		Match: zktest.Match{Prefix: b.Chroot, Ops: []zktest.Op{zktest.OpMulti}}, Skip: 2, Do: zktest.FailWith(zktest.ErrBadArguments),
 	})
 	require.NoError(t, p.Once(l.Context(b.Ctx), "a", "1", done))
 	b.Unlock(l)
@@ -116,33 +138,38 @@ func TestRecordsWithoutContainers(t *testing.T) {
 // and its run is recorded again. The new record stays.
 func TestClearingSparesNewRecords(t *testing.T) {
 	locktest.Once(t)
-	for _, op := range []zktest.Op{zktest.OpSetData, zktest.OpGetChildren2, zktest.OpMulti} {
-		t.Run(op.String(), func(t *testing.T) {
+	for name, slow := range map[string]struct {
+		op      zktest.Op
+		in, key string
+		skip    int
+	}{
+		"to begin":             {zktest.OpSetData, "", "", 0},
+		"to begin with a part": {zktest.OpSetData, "/", "", 0},
+		"to look":              {zktest.OpGetChildren2, "/", "", 1},
+		"to remove":            {zktest.OpMulti, "/", "a~old", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
 			locktest.Bubble(t, func(t *testing.T) {
 				b := locktest.New(t)
 				server := b.Server.(*zktest.Server)
 				p, others := b.Pool(), b.Pool()
 				const keep = time.Second
-				runOnce(b, p, "old")
+				runOnce(b, p, "old", lockpool.KeepDone(keep))
 				time.Sleep(2 * keep)
-				h := b.Handle(p)
-				l := b.Lock(h, "a")
-				skip := 0
-				if op == zktest.OpMulti {
-					skip = 1
+				path := b.Chroot + "/.done"
+				if slow.in != "" {
+					path = shardOf(b, "old") + strings.TrimSuffix("/"+slow.key, "/")
 				}
-				held := server.Inject(zktest.Rule{Match: zktest.Match{Prefix: b.Chroot + "/.done", Ops: []zktest.Op{op}}, Skip: skip, Do: zktest.HoldApply()})
+				held := server.Inject(zktest.Rule{Match: zktest.Match{Prefix: path, Ops: []zktest.Op{slow.op}}, Skip: slow.skip, Do: zktest.HoldApply()})
 				cleared := make(chan error, 1)
-				go func() { cleared <- h.Once(b.Ctx, "a", "new", done, lockpool.KeepDone(keep)) }() // ends when released
+				go func() { cleared <- p.Once(b.Ctx, "a", "new", done, lockpool.KeepDone(keep)) }() // ends when released
 				require.NoError(t, held.Wait(b.Ctx))
 				require.NoError(t, others.Forget(b.Ctx, "a", "old"))
 				require.Equal(t, []string{"new"}, keysOf(b, others))
-				require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1)) // the holder's
 				runOnce(b, others, "old")
 				held.Release()
-				<-cleared
+				require.NoError(t, <-cleared)
 				require.Equal(t, []string{"new", "old"}, keysOf(b, others))
-				_ = l.Unlock(b.Ctx)
 			})
 		})
 	}
@@ -156,8 +183,9 @@ func TestForgetLeavesOtherNodes(t *testing.T) {
 	for i := range 120 { // more than are removed in one transaction
 		runOnce(b, p, fmt.Sprint(i))
 	}
-	for _, path := range []string{"/.done/a/7x", "/.done/a/7x/y", "/.done/a/%zz"} {
-		_, err := b.Admin.Create(b.Chroot+path, nil, 0, zk.WorldACL(zk.PermAll))
+	shard := shardOf(b, "7")
+	for _, name := range []string{"a~7x", "a~7x/y", "a~%zz"} {
+		_, err := b.Admin.Create(shard+"/"+name, nil, 0, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 	}
 	require.Contains(t, keysOf(b, p), "%zz")
@@ -189,11 +217,11 @@ func TestClearingThatFails(t *testing.T) {
 	p := b.Pool(lockpool.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 	runOnce(b, p, "old", lockpool.KeepDone(time.Nanosecond))
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("admin:x")))
-	_, err := b.Admin.SetACL(b.Chroot+"/.done/a", append(zk.DigestACL(zk.PermAll, "admin", "x"), zk.WorldACL(zk.PermCreate|zk.PermRead)...), -1)
+	_, err := b.Admin.SetACL(b.Chroot+"/.done", append(zk.DigestACL(zk.PermAll, "admin", "x"), zk.WorldACL(zk.PermCreate|zk.PermRead)...), -1)
 	require.NoError(t, err)
 	time.Sleep(2 * time.Millisecond)
 	runOnce(b, p, "new", lockpool.KeepDone(time.Nanosecond))
 	require.Contains(t, log.String(), "old records of finished runs were not removed")
-	require.Contains(t, log.String(), "needs the right WRITE on "+b.Chroot+"/.done/a")
+	require.Contains(t, log.String(), "needs the right WRITE on "+b.Chroot+"/.done\"")
 	require.Len(t, keysOf(b, p), 2)
 }

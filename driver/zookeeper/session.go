@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
 
@@ -22,6 +23,7 @@ var _ interface {
 	driver.Breaker
 	driver.Revoker
 	driver.Recorder
+	driver.Clearer
 	driver.Refuser
 } = (*Session)(nil)
 
@@ -52,6 +54,8 @@ type Session struct {
 	directories directories // directory.go: the nodes that contain queues
 	fastpaths   fastpaths   // fastpath.go: when a listing can be skipped
 	plainNodes  plainNodes  // plainnode.go: the plain locks held
+
+	lookedForOld atomic.Int64 // clear.go: when it looked for old records and found none, by expiry.now
 }
 
 func connect(ctx context.Context, set settings) (*Session, error) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,8 @@ var recorder = []string{"Recorder"}
 var onceTests = []test{
 	{"RunsOnce", onceRunsOnce, recorder},
 	{"Contention", onceUnderContention, recorder},
+	{"KeysDoNotWaitForEachOther", keysDoNotWaitForEachOther, recorder},
+	{"KeysUnderALock", keysUnderALock, recorder},
 	{"TellsItsWaiters", onceTellsItsWaiters, recorder},
 	{"UnfinishedRunsAreTakenUp", unfinishedRunsAreTakenUp, []string{"Recorder", "Breaker"}},
 	{"OfAClosedPool", runOfAClosedPool, recorder},
@@ -33,6 +36,9 @@ var onceTests = []test{
 	{"Forget", forgetRuns, recorder},
 	{"OldRecords", oldRecordsAreRemoved, recorder},
 }
+
+// lockOfRun returns the name of the lock of a run, as the documentation of Once says it.
+func lockOfRun(name, key string) string { return name + "/" + lockpool.Escape("run:"+key) }
 
 // ran returns a function for Once that counts its calls.
 func ran(n *int) func(context.Context) error {
@@ -92,24 +98,23 @@ func onceRunsOnce(b *bench) {
 	require.Equal(b, "night shift", runs[0].Owner)
 	require.Less(b, runs[0].Token, runs[1].Token)
 	require.Empty(b, b.list(b.prefix), "records are no locks")
-	held := b.lock(others, a)
+	held := b.lock(others, lockOfRun(a, "monday"))
 	b.isDone(p.Once(b.ctx, a, "monday", b.never), a, "monday") // it does not wait
 	b.unlock(held)
 }
 
 func onceUnderContention(b *bench) {
 	const keys = 5
-	var starts, nils [keys]atomic.Int32
-	var inside atomic.Int32
+	var starts, nils, inside [keys]atomic.Int32
 	pools, a := b.pools(3), b.name("a")
 	b.together(9, func(i int) error {
 		for key := range keys {
 			err := pools[i%3].Once(b.ctx, a, fmt.Sprint(key), func(context.Context) error {
-				if inside.Add(1) != 1 {
+				if inside[key].Add(1) != 1 {
 					return errors.New("two runs at a time")
 				}
 				starts[key].Add(1)
-				inside.Add(-1)
+				inside[key].Add(-1)
 				return nil
 			})
 			if err == nil {
@@ -125,6 +130,41 @@ func onceUnderContention(b *bench) {
 	}
 }
 
+// Runs for different keys of a name are under way at the same time, also as tries.
+func keysDoNotWaitForEachOther(b *bench) {
+	const keys = 30
+	pools, a := b.pools(2), b.name("orders")
+	var inside sync.WaitGroup
+	inside.Add(keys)
+	b.together(keys, func(i int) error {
+		return pools[i%2].Once(b.ctx, a, fmt.Sprint(i), func(context.Context) error {
+			inside.Done()
+			inside.Wait()
+			return nil
+		}, lockpool.WaitAtMost(0))
+	})
+	require.Len(b, b.finished(a), keys)
+	require.Empty(b, b.list(b.prefix))
+}
+
+// Keys exclude each other if the caller holds a lock, for which the name itself will do.
+func keysUnderALock(b *bench) {
+	pools, a := b.pools(2), b.name("a")
+	var inside atomic.Int32
+	b.together(6, func(i int) error {
+		return pools[i%2].Do(b.ctx, a, func(ctx context.Context) error {
+			return pools[i%2].Once(ctx, a, fmt.Sprint(i), func(context.Context) error {
+				if inside.Add(1) != 1 {
+					return errors.New("two runs at a time")
+				}
+				inside.Add(-1)
+				return nil
+			})
+		})
+	})
+	require.Len(b, b.finished(a), 6)
+}
+
 // Those who wait for the lock when a run finishes do not run.
 func onceTellsItsWaiters(b *bench) {
 	p, others, a := b.pool(), b.pool(), b.name("a")
@@ -137,7 +177,10 @@ func onceTellsItsWaiters(b *bench) {
 		})
 	})
 	<-inside
-	require.ErrorIs(b, others.Once(b.ctx, a, "1", b.never, lockpool.WaitAtMost(0)), lockpool.ErrLocked)
+	busy := others.Once(b.ctx, a, "1", b.never, lockpool.WaitAtMost(0))
+	require.ErrorIs(b, busy, lockpool.ErrLocked)
+	require.ErrorContains(b, busy, lockOfRun(a, "1"))
+	b.queued(lockOfRun(a, "1"), 1)
 	require.ErrorIs(b, others.Once(b.ctx, a, "1", b.never, lockpool.WaitAtMost(30*time.Millisecond)), context.DeadlineExceeded)
 	var waiters []*call[struct{}]
 	for _, p := range []*lockpool.Pool{p, others, others} {
@@ -174,6 +217,7 @@ func unfinishedRunsAreTakenUp(b *bench) {
 		}, lockpool.ErrNotHeld},
 	} {
 		p, others, a, n := b.pool(), b.pool(), b.name(lockpool.Escape(name)), 0
+		lock := lockOfRun(a, "1")
 		inside := make(chan struct{})
 		taken := do(b, func(ctx context.Context) error {
 			<-inside
@@ -185,8 +229,8 @@ func unfinishedRunsAreTakenUp(b *bench) {
 			defer func() { _ = recover() }()
 			err = p.Once(ctx, a, "1", func(ctx context.Context) error {
 				close(inside)
-				b.queued(a, 2)
-				return c.fn(ctx, a)
+				b.queued(lock, 2)
+				return c.fn(ctx, lock)
 			})
 			returned = true
 			return nil
@@ -242,19 +286,26 @@ func onceUnderItsOwnLock(b *bench) {
 	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
 		p, a, n := b.pool(lockpool.WithLocalTurns(turns)), b.name(fmt.Sprint("a", turns)), 0
 		h := b.handle(p)
-		l := b.lock(h, a)
+		l := b.lock(h, lockOfRun(a, "1"))
 		require.NoError(b, h.Once(b.ctx, a, "1", ran(&n)))
 		b.isDone(h.Once(b.ctx, a, "1", b.never), a, "1")
-		require.NoError(b, p.Once(l.Context(b.ctx), a, "2", ran(&n)))
-		b.isHeld(a)
-		require.NoError(b, p.Once(l.Context(b.ctx), a, "3", func(ctx context.Context) error {
+		b.isHeld(lockOfRun(a, "1"))
+		last := b.lock(h, lockOfRun(a, "2"))
+		require.NoError(b, p.Once(last.Context(b.ctx), a, "2", func(ctx context.Context) error {
 			n++
-			return l.Unlock(ctx) // the run's own entry is the last
+			return last.Unlock(ctx) // the run's own entry is the last
 		}))
-		b.isFree(a)
-		require.Equal(b, 3, n)
-		require.Len(b, b.finished(a), 3)
-		require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+		b.isFree(lockOfRun(a, "2"))
+		require.Equal(b, 2, n)
+		require.Len(b, b.finished(a), 2)
+		require.ErrorIs(b, last.Unlock(b.ctx), lockpool.ErrNotHeld)
+		b.unlock(l)
+		l = b.lock(h, lockOfRun(a, "3"))
+		require.ErrorIs(b, p.Once(l.Context(b.ctx), a, "3", func(ctx context.Context) error {
+			return b.lockIn(ctx).Unlock(ctx) // the run's own
+		}), lockpool.ErrNotHeld)
+		require.Len(b, b.finished(a), 2)
+		b.unlock(l)
 		b.close(h)
 	}
 }
@@ -265,14 +316,14 @@ func onceWithinItself(b *bench) {
 	err := p.Once(b.ctx, a, "1", func(ctx context.Context) error { return p.Once(ctx, a, "1", ran(&n)) })
 	b.isDone(err, a, "1")
 	require.Equal(b, 1, n)
-	b.queued(a, 0)
+	b.queued(lockOfRun(a, "1"), 0)
 }
 
 func onceUnderALostLock(b *bench) {
 	p, a, n := b.pool(), b.name("a"), 0
-	l := b.lock(p, a)
+	l := b.lock(p, lockOfRun(a, "1"))
 	err := p.Once(l.Context(b.ctx), a, "1", func(context.Context) error {
-		b.breakHolder(a)
+		b.breakHolder(lockOfRun(a, "1"))
 		return nil
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)
@@ -303,7 +354,7 @@ func onceRefusesBadInput(b *bench) {
 	_, finished := p.Finished(ctx, ".done")
 	for _, err := range []error{
 		p.Once(ctx, a, "", b.never), p.Once(ctx, a, strings.Repeat("ü", 86), b.never),
-		p.Forget(ctx, a, "x", ""), p.Forget(ctx, "/a"), finished,
+		p.Once(ctx, a, strings.Repeat("x", 508-len(a)), b.never), p.Forget(ctx, a, "x", ""), p.Forget(ctx, "/a"), finished,
 	} {
 		require.ErrorIs(b, err, lockpool.ErrInvalidName)
 	}
@@ -337,26 +388,33 @@ func forgetRuns(b *bench) {
 	require.NoError(b, p.Once(b.ctx, a, "9", ran(&n)))
 }
 
-// Records are removed when their time is over, by later runs, and no earlier.
+// Records are removed when their time is over, by later runs of whatever name, and no earlier.
 func oldRecordsAreRemoved(b *bench) {
 	if !b.bubble {
 		b.Skip("it would take long outside of a bubble")
 	}
 	const period, keep = 3 * time.Second, 10 * 3 * time.Second
 	p, a, n := b.pool(), b.name("a"), 0
-	b.ctx = b.timeout(time.Hour)
+	b.ctx = b.timeout(2 * time.Hour)
+	require.NoError(b, p.Once(b.ctx, a, "long", ran(&n), lockpool.KeepDone(time.Hour)))
 	for i := range 40 {
+		own := b.name(fmt.Sprint("once/", i)) // a name that is not used again
+		require.NoError(b, p.Once(b.ctx, own, "x", ran(&n), lockpool.KeepDone(keep)))
 		require.NoError(b, p.Once(b.ctx, a, fmt.Sprint(i), ran(&n), lockpool.KeepDone(keep)))
 		runs := b.finished(a)
-		require.GreaterOrEqual(b, len(runs), min(i+1, 10))
-		require.LessOrEqual(b, len(runs), 13, "kept for a quarter more at most")
+		require.GreaterOrEqual(b, len(runs), 1+min(i+1, 10))
+		require.LessOrEqual(b, len(runs), 1+14, "kept for a quarter more at most, and a moment")
+		require.Equal(b, "long", runs[0].Key, "this one is kept for longer")
 		for _, run := range runs {
-			b.isDone(p.Once(b.ctx, a, run.Key, b.never, lockpool.KeepDone(keep)), a, run.Key)
+			b.isDone(p.Once(b.ctx, a, run.Key, b.never), a, run.Key)
+		}
+		if i >= 20 {
+			require.Empty(b, b.finished(b.name(fmt.Sprint("once/", i-20))))
 		}
 		time.Sleep(period)
 	}
 	require.NoError(b, p.Once(b.ctx, a, "0", ran(&n), lockpool.KeepDone(keep)))
-	require.Equal(b, 41, n)
+	require.Equal(b, 82, n)
 }
 
 var electTests = []test{

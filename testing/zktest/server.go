@@ -48,6 +48,7 @@ type Server struct {
 	replicas []*replica
 	done     chan struct{} // closed by Close
 	started  time.Time
+	ahead    time.Duration // how far MoveTimeOfDay has moved the time of day
 	ticking  sync.WaitGroup
 	accepted atomic.Int64 // connections so far
 
@@ -349,7 +350,15 @@ func (s *Server) now() time.Duration {
 }
 
 // unixMilli returns the time of day on the server's clock.
-func (s *Server) unixMilli() int64 { return s.started.Add(s.now()).UnixMilli() }
+func (s *Server) unixMilli() int64 { return s.started.Add(s.now() + s.ahead).UnixMilli() }
+
+// MoveTimeOfDay moves the time of day of all members by d, which may be negative: that is when
+// nodes are created and changed. Sessions and containers go by another clock, as in ZooKeeper.
+func (s *Server) MoveTimeOfDay(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead += d
+}
 
 // Advance moves the server's clock, which must be a [ManualClock], forward by d:
 // sessions expire and containers are deleted as they would be in that time, in
