@@ -155,8 +155,15 @@ func (r *requests) sendWaiting() {
 	l.flush()
 }
 
-// connected is called when the session is established on a connection.
-func (r *requests) connected(l *link) {
+// connected reports whether the session is established on a connection.
+func (r *requests) connected() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.link != nil
+}
+
+// useLink is called when the session is established on a connection.
+func (r *requests) useLink(l *link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.link = l
