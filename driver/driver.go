@@ -168,7 +168,7 @@ type Connector interface {
 	// CheckName returns nil if name can be the name of a lock, and otherwise an error
 	// that says why not. It sends nothing. It refuses what the function CheckName refuses,
 	// and what the service cannot have as a name or has for something else, but no name
-	// whose parts lockpool.Escape has returned.
+	// whose parts lockpool.Escape has returned. (No such part begins with a dot.)
 	CheckName(name string) error
 
 	// CheckPermits returns nil if n permits of the semaphore can be taken in one
