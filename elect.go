@@ -64,6 +64,8 @@ func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Con
 		switch {
 		case t.resigned && !errors.Is(err, ErrLockLost):
 			return err
+		case !t.led && ctx.Err() != nil && errors.Is(err, ctx.Err()): // which says who leads
+			return err
 		case ctx.Err() != nil:
 			return lockError(opElect, name, t.explainEnd(ctx, p))
 		case !t.led && isFinal(err):

@@ -34,7 +34,7 @@ func Escape(s string) string {
 	for i := range len(s) {
 		c := s[i]
 		switch {
-		case i == 0 && (reserved || c == '_'),
+		case i == 0 && (reserved || c == '_' || c == '.'),
 			c == '_' && s[i-1] == '_',                       // nodes' names end in __READ__0000000042,
 			c == '-' && i == number-1 && len(s)-number >= 9, // or in lock-0000000042
 			c != '_' && !strings.Contains(plainBytes, s[i:i+1]):
@@ -51,8 +51,9 @@ const (
 	plainBytes   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:=@,+"
 )
 
-// reservedParts are the parts that are not allowed everywhere in a name.
-var reservedParts = []string{".", "..", "zookeeper", driver.Guards, driver.Leases, driver.Limit, driver.Records, driver.Waits}
+// reservedParts are the parts that are not allowed everywhere in a name, beside those with a
+// dot before them.
+var reservedParts = []string{"zookeeper", driver.Guards, driver.Leases, driver.Limit}
 
 // Unescape returns the text that [Escape] turned into part.
 func Unescape(part string) (string, error) {

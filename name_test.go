@@ -15,7 +15,7 @@ import (
 var unsafe = []string{
 	"", " ", "/", "//", "a/b", ".", "..", "~", "%", "%7E", "%2", "_", "__", "_c_",
 	"https://example.com/a?b=c&d=%20#e", "C:\\dir", "ä/日本", "\U0001F512", "a\x00b", "\n\t\r\x7f\u0085\ue000\ufff0", "\xff\xfe", "\xc3",
-	"zookeeper", "locks", "leases", "limit", ".done", ".waits",
+	".sessions", ".forgotten", ".x", "zookeeper", "locks", "leases", "limit", ".done", ".waits",
 	"_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "x__READ__0000000001", "x__WRIT__0000000001",
 	"00000000000000000000000000000000__lock__0000000001", "x__rlock__0000000001", "x-lock-0000000001", "lock--2147483648",
 	"lock-0000000001", "-0000000001", "0000000001", "x-rlock-000000001", "__lock__-2147483648", "___READ___",
@@ -55,7 +55,7 @@ func TestEscapeMakesAnyTextAPartOfAName(t *testing.T) {
 		require.NotContains(t, parts, part, "%q and %q have one part", s, parts[part])
 		parts[part] = s
 	}
-	for _, s := range []string{"42", "order-42", "a.b", "x=1,y=2", "user@example.com", "snake_case", "12:30", "0000000001"} {
+	for _, s := range []string{"42", "order-42", "a.b", "x=1,y=2", "user@example.com", "snake_case", "12:30", "0000000001", "202611231200", "plain"} {
 		require.Equal(t, s, lockpool.Escape(s), "it needs no escape")
 	}
 }

@@ -374,13 +374,23 @@ func (p *Pool) watchSession(s *session) {
 			delete(lost, h)
 		}
 	}
+	p.work.Go(func() { p.bury(s) }) // holders have been told: others may have the locks
 	if !s.closed.Load() {
 		p.telemetry.SessionLost()
 	}
 	for h := range lost { // after all have ended
 		h.reportEnd(cause)
 	}
-	_ = s.Close(context.Background()) // it is over; this waits for its goroutines
+}
+
+// bury closes a session that is over, which may live on at the service: its nodes would be in
+// the way of others, and of this pool. It waits for an answer of the service for as long as
+// the pool is open, and for closeTimeout after that.
+func (p *Pool) bury(s *session) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer context.AfterFunc(p.alive, func() { time.AfterFunc(closeTimeout, cancel) })()
+	_ = s.Close(ctx)
 }
 
 // closeIfIdle closes a retired session when nothing is held on it any longer. Its

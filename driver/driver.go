@@ -60,8 +60,9 @@
 //   - Created: Watch.Created is positive, less than 1<<53, and larger for a node that was
 //     created later, whatever became of queues and servers in between.
 //   - Close: afterward no node of the session is left, if the service answers within the
-//     context, and no goroutine. It may be called again, also when the session is over: then
-//     it waits for goroutines only.
+//     context, and no goroutine. It may be called again, also when the session is over: a
+//     session that the service may still keep, because its lease has ended or an earlier Close
+//     was not answered, is closed there.
 //   - Unsupported: what the driver cannot do is refused before anything is sent.
 //   - Kinds: a queue, a plain lock and a semaphore of one name exclude each other. Of two that
 //     begin together, at least one is refused, with ErrKind, by Join, TryCreate, Limit or
@@ -172,7 +173,7 @@ type Connector interface {
 	// CheckName returns nil if name can be the name of a lock, and otherwise an error
 	// that says why not. It sends nothing. It refuses what the function CheckName refuses,
 	// and what the service cannot have as a name or has for something else, but no name
-	// whose parts lockpool.Escape has returned.
+	// whose parts lockpool.Escape has returned. (No such part begins with a dot.)
 	CheckName(name string) error
 
 	// CheckPermits returns nil if n permits of the semaphore can be taken in one
@@ -260,10 +261,11 @@ type Session interface {
 	// and ErrExpired if the service has broken its promise and ended it earlier.
 	Err() error
 
-	// Close ends the session: Done is closed, and then all its nodes are removed. When
-	// it returns, no goroutine of the session is left. The context bounds the wait for the
-	// service. If that does not answer, Close returns the context's error, and the service
-	// removes the nodes when it expires the session.
+	// Close ends the session: Done is closed, and then all its nodes are removed, those of a
+	// session whose lease has ended no earlier than the service could by itself: holders who
+	// were told count on that time. When Close returns, no goroutine of the session is left.
+	// The context bounds the wait for the service. If that does not answer, Close returns the
+	// context's error, and the service removes the nodes when it expires the session.
 	Close(ctx context.Context) error
 }
 

@@ -2,11 +2,14 @@ package drivertest
 
 import (
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"sync"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 )
 
@@ -34,6 +37,12 @@ func unsupportedNames(r *run) {
 	for _, name := range []string{"a", "orders/42", r.name(), driver.Limit, "a b%2F~/-.:=@,+_", strings.Repeat("x", 512)} {
 		require.NoError(r, r.connector.CheckName(name), name)
 	}
+	for range 1000 {
+		part := lockpool.Escape(anyText())
+		for _, name := range []string{part, "a/" + part, part + "/a", "a/" + part + "/a"} {
+			require.NoError(r, r.connector.CheckName(name), name)
+		}
+	}
 	for _, name := range []string{
 		"", "/a", "a/", "a//b", ".", "..", "./a", "a/../b", "a\x00", "a\nb", "a\u0085", "a\xff", strings.Repeat("x", 513),
 		"a/" + driver.Guards, "a/" + driver.Leases, "a/b/" + driver.Limit,
@@ -45,6 +54,20 @@ func unsupportedNames(r *run) {
 	for _, node := range []string{"", driver.Guards, driver.Leases, driver.Limit, driver.Waits, driver.Records} {
 		require.False(r, r.connector.IsContender(node), "IsContender of %q", node)
 	}
+}
+
+// anyText returns a text of what names, keys and nodes of services consist of.
+func anyText() string {
+	words := []string{
+		"", ".", "..", "/", "_", "__", "-", "~", "%", "a", " ", "\x00", "\xff", "ä", "lock-", "_c_", "__READ__", "0000000001", "20261123",
+		"1200", "0123456789abcdef", uuid.NewString(), "plain", "zookeeper", "sessions", "forgotten", "done", "waits",
+		driver.Guards, driver.Leases, driver.Limit, driver.Records, driver.Waits,
+	}
+	var text strings.Builder
+	for range rand.IntN(4) {
+		text.WriteString(words[rand.IntN(len(words))])
+	}
+	return text.String()
 }
 
 // unsupportedRequests makes requests that a driver may refuse.

@@ -118,6 +118,8 @@ var laws = []law{
 			"The same while other calls are made. They end."},
 		{"during an outage", closeDuringOutage,
 			"The context bounds Close. The service removes the nodes of a session that it could not be told about when the session expires."},
+		{"after an outage", closeAfterOutage,
+			"Close closes a session at the service even if the session is over for another reason, as when its lease has ended, or an earlier Close could not, though the service may keep the session for long."},
 	}},
 	{"Unsupported", []part{
 		{"interfaces", unsupportedInterfaces,

@@ -356,3 +356,32 @@ func closeDuringOutage(r *run) {
 	other := r.connect()
 	r.until("its nodes are gone", func() bool { return len(r.list(other, queue)) == 0 })
 }
+
+// closeAfterOutage closes sessions that a service has not ended which did not answer: one
+// whose lease has ended, and one that was closed in vain.
+func closeAfterOutage(r *run) {
+	r.need("Pause", r.Pause != nil)
+	for _, vain := range []bool{false, true} {
+		s, queue := r.connect(), r.name()
+		r.join(s, queue)
+		half := func() bool { return s.Lease() < r.Timeout*6/10 }
+		for end := time.Now().Add(r.Timeout); !half() && time.Now().Before(end); r.nap() {
+		}
+		if !half() && !vain {
+			continue // the service would end the session soon after the lease
+		}
+		resume, began := r.pause(s), time.Now()
+		if vain {
+			ctx, cancel := r.shortly()
+			require.ErrorIs(r, s.Close(ctx), context.DeadlineExceeded)
+			cancel()
+		} else {
+			r.over(s)
+		}
+		resume()
+		require.NoError(r, s.Close(r.ctx))
+		other := r.connect()
+		r.sameNodes(nil, r.list(other, queue), "The session is closed.")
+		require.Less(r, time.Since(began), r.Timeout*9/10, "until then the service itself does not end the session")
+	}
+}

@@ -151,6 +151,13 @@ func (l *lease) keepAliveAnswered(a seen) {
 	}
 }
 
+// untilExpired returns for how long the servers certainly do not end the lease.
+func (l *lease) untilExpired(now time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ends + l.ttl/20 - now
+}
+
 // end returns when the lease ends, or 0 before it was granted.
 func (l *lease) end() time.Duration {
 	l.mu.Lock()

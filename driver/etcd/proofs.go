@@ -133,11 +133,8 @@ func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Dur
 }
 
 // keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in
-// order. It goes on when the session is closed, which revokes the lease on the same connection,
-// until Close waits no longer.
-func (s *Session) keepAlive(_ context.Context, conn *connection, within time.Duration) error {
-	ctx, cancel := s.untilGivenUp()
-	defer cancel()
+// order.
+func (s *Session) keepAlive(ctx context.Context, conn *connection, within time.Duration) error {
 	defer context.AfterFunc(ctx, func() { conn.fail(errSilent) })()
 	sent := s.clock.Now()
 	if err := conn.alive.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease.current())}); err != nil {

@@ -40,9 +40,9 @@ type Session struct {
 	alive context.Context // ends when the session is over; its cause says why
 	end   context.CancelCauseFunc
 
-	closing chan struct{} // closed when Close waits no longer for the servers
-	giveUp  func()        // closes it
-	closed  chan struct{} // closed when nothing of the session is left running
+	closed  chan struct{} // closed when nothing of the session is left running but calls of Close
+	revoked chan bool     // whether the leases have been revoked; empty while a call of Close does that
+	last    *connection   // open at the end of a session that was closed, or nil
 
 	mu      sync.Mutex
 	current *connection   // nil while there is none
@@ -79,11 +79,11 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	}
 	s := &Session{
 		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62)+1<<62) &^ generations, clock: clock.Start(ctx),
-		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
+		closed: make(chan struct{}), revoked: make(chan bool, 1), changed: make(chan struct{}),
 	}
 	s.lease.changed, s.lease.id = make(chan struct{}, 1), s.id
 	s.proving.wanted = make(chan struct{}, 1)
-	s.giveUp = sync.OnceFunc(func() { close(s.closing) })
+	s.revoked <- false
 	s.alive, s.end = context.WithCancelCause(context.Background())
 	s.unremovable, s.markUnremovable = context.WithCancel(context.Background())
 	conn, err := s.open(ctx)
@@ -202,12 +202,11 @@ func (s *Session) run(conn *connection) {
 			pause(s.alive, 100*time.Millisecond)
 		}
 	}
-	if context.Cause(s.alive) == errClosed {
-		conn = s.revoke(conn)
-	}
 	s.use(nil)
-	if conn != nil {
-		conn.close(context.Cause(s.alive))
+	if cause := context.Cause(s.alive); cause == errClosed {
+		s.last = conn
+	} else if conn != nil {
+		conn.close(cause)
 	}
 }
 
@@ -235,43 +234,39 @@ func (s *Session) reconnect(ctx context.Context, ask func(context.Context, *conn
 	}
 }
 
-// untilGivenUp returns a context that ends when the session is over, and, if it was closed,
-// when Close waits no longer.
-func (s *Session) untilGivenUp() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	stop := context.AfterFunc(s.alive, func() {
-		if context.Cause(s.alive) != errClosed {
-			cancel()
-		}
-	})
-	done := make(chan struct{})
-	go func() { // ends with cancel
-		select {
-		case <-s.closing:
-			cancel()
-		case <-done:
-		}
-	}()
-	return ctx, sync.OnceFunc(func() { stop(); close(done); cancel() })
-}
-
-// revoke ends the lease, and so removes the session's nodes, unless Close gives up.
-func (s *Session) revoke(conn *connection) *connection {
-	ctx, cancel := s.untilGivenUp()
-	defer cancel()
+// revokeAll ends the leases of a session that is over, and so removes its nodes, when a
+// member answers, though the servers might keep the leases for long: each leader gives them
+// their whole TTL.
+func (s *Session) revokeAll(ctx context.Context) error {
+	done := false
+	select {
+	case done = <-s.revoked:
+		defer func() { s.revoked <- done }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if context.Cause(s.alive) == errLease { // holders who were told of its end count on that time
+		pause(ctx, s.clock.Span(s.lease.untilExpired(s.clock.Now())))
+	}
 	revoke := func(ctx context.Context, conn *connection) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg().TTL/4)
 		defer cancel()
 		return conn.revoke(ctx, s.lease.all()...)
 	}
-	if conn != nil {
-		err := revoke(ctx, conn)
-		if err == nil {
-			return conn
-		}
-		conn.close(err)
+	conn := s.last
+	if s.last = nil; conn != nil {
+		done = revoke(ctx, conn) == nil
+		conn.close(errClosed)
 	}
-	return s.reconnect(ctx, revoke) // without a proof: the lease may be gone
+	if !done {
+		conn = s.reconnect(ctx, revoke) // without a proof: the lease may be gone
+		if conn == nil {
+			return ctx.Err()
+		}
+		done = true
+		conn.close(errClosed)
+	}
+	return nil
 }
 
 // revoke ends leases.
@@ -401,14 +396,8 @@ func (s *Session) Info() driver.Info {
 // Close implements driver.Session.
 func (s *Session) Close(ctx context.Context) error {
 	s.end(errClosed)
-	select {
-	case <-s.closed:
-		return nil
-	case <-ctx.Done():
-	}
-	s.giveUp()
-	<-s.closed
-	return ctx.Err()
+	<-s.closed // soon: it waits for no answer
+	return s.revokeAll(ctx)
 }
 
 // pause reports false if the context ends before d has passed.

@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"net"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ type connection struct {
 	id      int64         // of the session; 0 before there is one
 	timeout time.Duration // negotiated
 	link    *link         // the latest one; nil before the first
+	secret  func() []byte // what a handshake says of the session: timeout, ID and password
 	peer    string        // its server
 }
 
@@ -38,16 +38,14 @@ func (c *connection) abort() {
 	}
 }
 
-// attach makes conn the session's current connection.
-func (s *Session) attach(conn net.Conn, to target) net.Conn {
-	l := newLink(s, conn, to)
+// attach makes l the session's current connection.
+func (s *Session) attach(l *link) {
 	s.connection.mu.Lock()
-	s.connection.link, s.connection.peer = l, to.server
+	s.connection.link, s.connection.peer = l, l.to.server
 	s.connection.mu.Unlock()
-	if s.dialing.Err() != nil { // disconnect may have missed it
+	if s.mustNotDial() { // disconnect may have missed it
 		l.abort()
 	}
-	return l
 }
 
 // onHandshake is called with the server's answer to a handshake that began at began. An
@@ -65,10 +63,10 @@ func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
 	}
 	switch {
 	case id == 0:
-		s.stopDialing()
+		s.setGone()
 		s.end(s.expiry.explain(driver.ErrExpired))
 	case !same:
-		s.stopDialing()
+		s.setGone()
 		s.end(errReplaced)
 		return errReplaced
 	case first && timeout != s.cfg.SessionTimeout:

@@ -49,7 +49,7 @@ type settings struct {
 	warnShortTimeout *sync.Once
 
 	abandoned *sync.WaitGroup // sessions that were not returned to their callers, until they are closed
-	closing   context.Context // ends with Close, which stops waiting for servers
+	giveUp    context.Context // ends when Close waits no longer for servers
 	close     context.CancelFunc
 }
 
@@ -66,7 +66,7 @@ func NewConnector(cfg Config) (*Connector, error) {
 	set := settings{
 		cfg:              cfg,
 		log:              log,
-		outage:           &outage{log: cfg.Logger, servers: cfg.Servers},
+		outage:           newOutage(cfg),
 		lookup:           net.DefaultResolver.LookupIPAddr,
 		claims:           &processClaims,
 		lastGoodIP:       new(sync.Map),
@@ -78,7 +78,7 @@ func NewConnector(cfg Config) (*Connector, error) {
 		set.claims = new(claimRegistry)
 	}
 	set.openTimeout.Store(int64(set.minOpenTimeout()))
-	set.closing, set.close = context.WithCancel(context.Background())
+	set.giveUp, set.close = context.WithCancel(context.Background())
 	if digest != (Digest{}) {
 		set.auth = func() []byte { return []byte(digest.User + ":" + digest.Password) }
 	}
@@ -112,9 +112,13 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 // or came too late, which takes at most a few seconds. The pool calls Close when it is
 // closed.
 func (c *Connector) Close() error {
-	const logTimeout = 2 * time.Second // for a slow handler
-	c.close()
+	const (
+		closeTimeout = 500 * time.Millisecond
+		logTimeout   = 2 * time.Second // for a slow handler
+	)
+	defer time.AfterFunc(closeTimeout, c.close).Stop()
 	c.abandoned.Wait()
+	c.close()
 	c.outage.close()
 	c.log.flush(logTimeout)
 	return nil

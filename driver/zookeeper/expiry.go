@@ -40,6 +40,13 @@ func (e *expiry) left() (d time.Duration, ok bool) {
 	return e.clock.Span(max(ends-e.now(), 0)), ends != 0
 }
 
+// untilExpired returns how long a timer must run until the servers may have expired the
+// session because they have heard nothing of it since its last proof.
+func (e *expiry) untilExpired() time.Duration {
+	ends := time.Duration(e.lease.ends.Load())
+	return e.clock.Span(ends + e.lease.margin() - e.now())
+}
+
 // passed returns nil if the lease has not ended, and otherwise the cause of the
 // session's end.
 func (e *expiry) passed() error {

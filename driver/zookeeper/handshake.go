@@ -40,7 +40,7 @@ const (
 func (l *link) beginHandshake() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.session.dialing.Err() != nil { // abort was called before
+	if l.session.mustNotDial() { // abort was called before
 		return net.ErrClosed
 	}
 	l.began, l.handshakeStage = l.session.expiry.now(), stageSettled
@@ -67,7 +67,7 @@ func (l *link) handshake() (err error) {
 		return err
 	}
 	timeout := time.Duration(int32(binary.BigEndian.Uint32(response[8:]))) * time.Millisecond
-	id := int64(binary.BigEndian.Uint64(response[12:]))
+	id := responseID(response)
 	l.offeredID = id
 	if id == 0 && s.ID() == 0 {
 		l.settleRequest()
@@ -87,6 +87,7 @@ func (l *link) handshake() (err error) {
 	if l.settleRequest() {
 		s.noteOpenDuration(s.expiry.now() - l.began)
 	}
+	s.connection.secret = func() []byte { return response[8:] }
 	s.outage.end(l.to)
 	s.lastGoodIP.Store(l.to.server, l.to.ip)
 	l.response = response
@@ -105,6 +106,9 @@ func (l *link) settleRequest() bool {
 	l.handshakeStage = stageSettled
 	return requested
 }
+
+// responseID returns the session of which the answer to a handshake speaks, or 0.
+func responseID(response []byte) int64 { return int64(binary.BigEndian.Uint64(response[12:])) }
 
 // readResponse reads the answer to the handshake, with its length. On an error it
 // reads nothing: closeUnwantedSession may read the answer after handshake has given
@@ -247,23 +251,16 @@ func (l *link) Close() error {
 // closeUnwantedSession closes the session that was requested as soon as the server
 // opens it.
 func (l *link) closeUnwantedSession() {
-	const closeTimeout = 500 * time.Millisecond
 	defer l.disconnect()
 	_ = l.Conn.SetDeadline(time.Now().Add(l.session.maxOpenTimeout()))
-	defer context.AfterFunc(l.session.closing, func() { _ = l.Conn.SetDeadline(time.Now().Add(closeTimeout)) })()
+	defer context.AfterFunc(l.session.giveUp, l.disconnect)()
 	if l.offeredID == 0 {
 		response, err := l.readResponse()
-		if err != nil || binary.BigEndian.Uint64(response[12:]) == 0 {
+		if err != nil || responseID(response) == 0 {
 			return
 		}
 	}
-	const xid, opClose = 1, -11
-	packet := binary.BigEndian.AppendUint32(nil, 8)
-	for _, n := range []int32{xid, opClose} {
-		packet = binary.BigEndian.AppendUint32(packet, uint32(n))
-	}
-	if _, err := l.Conn.Write(packet); err == nil {
-		_ = l.Conn.SetDeadline(time.Now().Add(closeTimeout))
-		_, _ = io.Copy(io.Discard, l.in) // until the server closes the connection
+	if _, err := l.Conn.Write(closePacket); err == nil {
+		_ = l.readClosed()
 	}
 }

@@ -203,6 +203,13 @@ func (l *lease) update() {
 	l.ends.Store(int64(min(l.activeAt, l.majorityAt) + l.timeout - l.timeout/driftPart))
 }
 
+// margin is how much earlier the lease ends than the session may.
+func (l *lease) margin() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.timeout / driftPart
+}
+
 // nextProof returns which proof the lease needs next, and how soon: a write if the last
 // one is old, even if other requests are proofs all the time, or if the clock is in doubt,
 // and otherwise a proof of any kind.

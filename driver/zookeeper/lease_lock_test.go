@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
@@ -166,5 +167,34 @@ func TestLeaseIsTheTimeToTheSessionsEnd(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, session.Close(t.Context()))
 		require.Zero(t, session.Lease(), "closed")
+	})
+}
+
+// Holders who were told that the lease has ended have the twentieth of the session timeout
+// that it ends before the session. Only then do others get the locks, though the servers
+// answer again, and then at once.
+func TestLostSessionIsClosedWhenServersMightHaveExpiredIt(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		const timeout, margin, soon = 10 * time.Second, 500 * time.Millisecond, 200 * time.Millisecond
+		s := zktest.StartBubble(t)
+		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: s.Members(), Dial: s.Dial, SessionTimeout: timeout})
+		require.NoError(t, err)
+		session, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		joined, err := session.Join(t.Context(), "a", driver.Request{Kind: driver.Exclusive})
+		require.NoError(t, err)
+		exists := func() bool { _, ok := s.State().Nodes["/a/"+joined.Node.Name]; return ok }
+		time.Sleep(2 * timeout)
+		s.Partition(zktest.Selector{}, zktest.Both)
+		<-session.Done()
+		s.Heal()
+		closed := make(chan error, 1)
+		go func() { closed <- session.Close(t.Context()) }() // ends with the test
+		time.Sleep(margin - time.Millisecond)
+		require.True(t, exists())
+		time.Sleep(soon)
+		require.False(t, exists())
+		require.NoError(t, <-closed)
 	})
 }

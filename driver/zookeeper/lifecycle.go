@@ -13,22 +13,31 @@ import (
 type lifecycle struct {
 	ready   chan struct{} // closed when the session is first established
 	stopped chan struct{} // closed when the client's connect loop has ended
-	closed  chan struct{} // closed when nothing of the session is left running
+	closed  chan struct{} // closed when nothing of the session is left running but calls of Close
 
 	alive context.Context // ends when the session is over; its cause says why
 	end   context.CancelCauseFunc
 
-	dialing    context.Context // ends when no further connection may be made
+	gone    context.Context // ends when the servers have closed the session, or do not know it
+	setGone context.CancelFunc
+
+	dialing    context.Context // ends when the client may make no further connection
 	endDialing context.CancelFunc
+	parked     context.Context // ends when its connect loop only waits for client.Close
+	park       context.CancelFunc
+
+	farewell chan struct{} // has an element while a call of Close has the servers close the session
 
 	unremovable     context.Context // ends when the server has refused to remove a node
 	markUnremovable context.CancelFunc
 }
 
 func newLifecycle() lifecycle {
-	l := lifecycle{ready: make(chan struct{}), stopped: make(chan struct{}), closed: make(chan struct{})}
+	l := lifecycle{ready: make(chan struct{}), stopped: make(chan struct{}), closed: make(chan struct{}), farewell: make(chan struct{}, 1)}
 	l.alive, l.end = context.WithCancelCause(context.Background())
-	l.dialing, l.endDialing = context.WithCancel(context.Background())
+	l.gone, l.setGone = context.WithCancel(context.Background())
+	l.dialing, l.endDialing = context.WithCancel(l.gone)
+	l.parked, l.park = context.WithCancel(context.Background())
 	l.unremovable, l.markUnremovable = context.WithCancel(context.Background())
 	return l
 }
@@ -49,7 +58,7 @@ func (s *Session) isOver() bool {
 
 // mustNotDial reports whether the client must no longer connect: it would open a new
 // session in place of one that is over, underneath the holders of locks. It may
-// reconnect only when we close the session ourselves, to tell the server.
+// reconnect for a moment if we close the session ourselves, for the calls in progress.
 func (s *Session) mustNotDial() bool {
 	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.alive) != errClosed
 }
@@ -73,48 +82,37 @@ func (s *Session) Close(ctx context.Context) error {
 	s.end(errClosed)
 	select {
 	case <-s.closed:
-		return nil
 	case <-ctx.Done():
+		s.disconnect()
+		<-s.closed
 	}
-	s.disconnect()
-	<-s.closed
-	return ctx.Err()
+	return s.closeAtServer(ctx)
 }
 
-// stopDialing makes the client connect no more.
-func (s *Session) stopDialing() {
+// disconnect breaks the client's connection for good.
+func (s *Session) disconnect() {
 	s.endDialing()
 	s.requests.end()
-}
-
-// disconnect breaks the connection for good.
-func (s *Session) disconnect() {
-	s.stopDialing()
 	s.connection.abort()
 }
 
-// shutdown waits for the end of the session, then stops the client.
+// shutdown waits for the end of the session, then stops the client. If the session was
+// closed and has a connection, the client asks the server there to close it.
 func (s *Session) shutdown() {
 	defer close(s.closed)
 	s.awaitEnd()
-	if cause := context.Cause(s.alive); cause != errClosed {
+	cause := context.Cause(s.alive)
+	if cause != errClosed && s.ID() != 0 {
+		s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
+	}
+	if cause != errClosed {
 		s.disconnect()
-		s.watches.interrupt()
-		if s.ID() != 0 {
-			s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
-		}
 	}
 	s.calls.settle()
 	s.watches.interrupt() // no more watches are added
 	idle := make(chan struct{})
 	go func() { // ends with the last call, which disconnect ends at the latest
 		s.calls.underWay.Wait()
-		for s.dialing.Err() == nil { // closing the session requires a connection
-			if s.requests.Sync("/") == nil {
-				break
-			}
-			time.Sleep(minBackoff)
-		}
 		close(idle)
 	}()
 	// Calls in progress get a moment for their replies.
@@ -122,7 +120,11 @@ func (s *Session) shutdown() {
 	case <-idle:
 	case <-time.After(time.Second):
 	}
-	s.client.Close() // within 3 s; asks the server to close the session if it can
+	if !s.requests.connected() {
+		s.disconnect()
+		<-s.parked.Done()
+	}
+	s.client.Close() // within a second
 	s.disconnect()
 	<-s.stopped
 	<-idle

@@ -198,6 +198,9 @@ func (l *link) readHead() error {
 		_, _ = l.in.Discard(len(head))
 		return l.readEvent(length - headLength)
 	case xid < firstXID:
+		if xid > 0 { // only the end of the session has such a number
+			l.session.setGone()
+		}
 		l.left = 4 + length
 		return nil
 	}

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -19,6 +20,30 @@ type outage struct {
 	reported bool
 	timer    *time.Timer
 	closed   bool
+
+	news context.Context // ends when a server answers one of the sessions
+	tell context.CancelFunc
+}
+
+func newOutage(cfg Config) *outage {
+	o := &outage{log: cfg.Logger, servers: cfg.Servers}
+	o.news, o.tell = context.WithCancel(context.Background())
+	return o
+}
+
+// untilAnswered returns a context that ends with the next answer to a handshake.
+func (o *outage) untilAnswered() context.Context {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.news
+}
+
+// answered records that a server has answered a handshake.
+func (o *outage) answered() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.tell()
+	o.news, o.tell = context.WithCancel(context.Background())
 }
 
 // reportDelay is how long an outage lasts before it is logged.
@@ -47,6 +72,7 @@ func (o *outage) report() {
 
 // end records that there is a connection.
 func (o *outage) end(server target) {
+	o.answered()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() {

@@ -155,11 +155,18 @@ func (r *requests) sendWaiting() {
 	l.flush()
 }
 
-// connected is called when the session is established on a connection. If it has had another
+// connected reports whether the session is established on a connection.
+func (r *requests) connected() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.link != nil
+}
+
+// useLink is called when the session is established on a connection. If it has had another
 // one, the server may be behind an event that came there: events say no zxid, so the
 // handshake does not tell. A write goes first, because a server answers nothing that follows
 // it on a connection before it has applied all that had happened when the write was decided.
-func (r *requests) connected(l *link) {
+func (r *requests) useLink(l *link) {
 	r.mu.Lock()
 	again := r.lastZxid > 0
 	r.mu.Unlock()

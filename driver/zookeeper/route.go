@@ -29,7 +29,7 @@ type route struct {
 	attempts   int           // in this round
 	permanent  int           // how many of them had a permanentError
 	unanswered bool          // a server did not answer in this round
-	last       *link         // the connection that lastLinkWasUseful has judged
+	last       *link         // the connection that judgeLastLink has judged
 	silentIP   string        // its address, if the server fell silent
 }
 
@@ -147,7 +147,10 @@ func (h hostProvider) Connected()          {}
 // notice that it was closed. retryStart is therefore true if and only if the session is
 // over: until then, requests wait for the next connection.
 func (h hostProvider) Next() (server string, retryStart bool) {
-	return strings.Join(h.session.cfg.Servers, ","), h.session.mustNotDial()
+	if retryStart = h.session.mustNotDial(); retryStart {
+		h.session.park()
+	}
+	return strings.Join(h.session.cfg.Servers, ","), retryStart
 }
 
 const (
@@ -159,33 +162,32 @@ const (
 // the pauses here.
 func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	r := &s.route
-	if s.lastLinkWasUseful() {
-		r.rounds, r.slow, r.pause = 0, 0, 0
-		r.beginRound()
-	}
+	s.judgeLastLink()
 	if len(r.untried) == 0 && !s.mustNotDial() { // a round has failed
 		if s.ID() == 0 {
 			s.failOpening()
 			return nil, s.Err()
 		}
-		s.pauseBeforeRound()
-		r.beginRound()
+		r.pauseBeforeRound(s.dialing, s.dialing)
 	}
 	if s.mustNotDial() {
 		return nil, s.Err()
 	}
 	s.noteDisconnected(fmt.Errorf("%s has not answered yet", r.untried[0]))
 	r.attempts++
-	conn, err := s.dialOnce()
+	l, err := s.dialOnce(s.dialing)
 	if err != nil {
 		s.attemptFailed(err)
+		return nil, err
 	}
-	return conn, err // the link reports later failures, except those that the client finds
+	r.err = fmt.Errorf("%s accepted the connection, but opened no session", l.to)
+	s.attach(l)
+	return l, nil // the link reports later failures, except those that the client finds
 }
 
-// pauseBeforeRound pauses after a round, for longer the more rounds have failed.
-func (s *Session) pauseBeforeRound() {
-	r := &s.route
+// pauseBeforeRound begins another round, after a pause which is longer the more rounds have
+// failed. It ends early with ctx, or when there are news.
+func (r *route) pauseBeforeRound(ctx, news context.Context) {
 	r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
 	r.pause = r.pause/2 + rand.N(r.pause/2)
 	r.rounds++
@@ -194,8 +196,10 @@ func (s *Session) pauseBeforeRound() {
 	}
 	select {
 	case <-time.After(r.pause):
-	case <-s.dialing.Done():
+	case <-ctx.Done():
+	case <-news.Done():
 	}
+	r.beginRound()
 }
 
 // attemptFailed records why an attempt has failed.
@@ -212,25 +216,28 @@ func (s *Session) noteDisconnected(cause error) {
 	}
 }
 
-// lastLinkWasUseful reports whether the connection before this one lasted longer than
+// judgeLastLink begins a first round if the connection before this one lasted longer than
 // the pause before it. A connection that breaks right after the handshake counts as
 // none.
-func (s *Session) lastLinkWasUseful() bool {
-	l := s.connection.current()
-	if l == s.route.last { // judged already
-		return false
+func (s *Session) judgeLastLink() {
+	l, r := s.connection.current(), &s.route
+	if l == r.last { // judged already
+		return
 	}
-	s.route.last, s.route.silentIP = l, ""
+	r.last, r.silentIP = l, ""
 	if l.timedOut.Load() {
-		s.route.silentIP = l.to.ip
+		r.silentIP = l.to.ip
 	}
-	return l.established.Load() && time.Since(l.establishedAt) >= max(s.route.pause, minBackoff)
+	if l.established.Load() && time.Since(l.establishedAt) >= max(r.pause, minBackoff) {
+		r.rounds, r.slow, r.pause = 0, 0, 0
+		r.beginRound()
+	}
 }
 
 // dialOnce connects to the next address of the round.
-func (s *Session) dialOnce() (net.Conn, error) {
+func (s *Session) dialOnce(ctx context.Context) (*link, error) {
 	timeout := s.addressTimeout()
-	ctx, cancel := context.WithTimeout(s.dialing, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	to, err := s.nextAddress(ctx)
 	var conn net.Conn
@@ -249,8 +256,7 @@ func (s *Session) dialOnce() (net.Conn, error) {
 	}
 	switch {
 	case err == nil:
-		s.route.err = fmt.Errorf("%s accepted the connection, but opened no session", to)
-		return s.attach(conn, to), nil
+		return newLink(s, conn, to), nil
 	case isTimeout(err): // %v, because it would look like the caller's own deadline
 		return nil, timeoutError{fmt.Errorf("%s did not answer within %s (%v)", to, timeout, err)}
 	case isTLSRefusal(err):

@@ -114,16 +114,11 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 // maxOwnPacket is the size of the client's buffers, for pings and the end of the session.
 const maxOwnPacket = 1 << 10
 
-// failConnect ends a session that is not returned to its caller, and returns the
-// caller's error.
+// failConnect ends a session that is not returned to its caller, though it may have been
+// opened at this very moment, and returns the caller's error.
 func (s *Session) failConnect(err error) error {
-	s.connection.mu.Lock()
-	if s.connection.id != 0 { // opened at this very moment: the server must be told
-		s.end(errClosed)
-	}
-	s.end(err)
-	s.connection.mu.Unlock()
-	s.abandoned.Go(func() { <-s.closed }) // takes up to seconds; the caller need not wait for it
+	s.end(errClosed)
+	s.abandoned.Go(func() { _ = s.Close(s.giveUp) }) // takes up to seconds; the caller need not wait for it
 	return fmt.Errorf("zookeeper: connect to %s: %w", s.cfg, err)
 }
 
@@ -132,7 +127,7 @@ func (s *Session) failConnect(err error) error {
 func (s *Session) event(e zk.Event) {
 	switch e.State {
 	case zk.StateHasSession:
-		s.requests.connected(s.connection.current())
+		s.requests.useLink(s.connection.current())
 		select {
 		case <-s.ready:
 		default:

@@ -85,10 +85,12 @@ func TestSessionClosesAlthoughAWriteFails(t *testing.T) {
 			require.NoError(t, err)
 			server.Partition(zktest.Selector{}, zktest.Outbound) // so that the end of the session is not confirmed
 			closed := make(chan error, 1)
-			go func() { closed <- session.Close(t.Context()) }() // ends when the session is closed
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			go func() { closed <- session.Close(ctx) }() // ends when the session is closed
 			select {
 			case err := <-closed:
-				require.NoError(t, err)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
 			case <-time.After(time.Minute):
 				require.FailNow(t, "the session is not closed")
 			}

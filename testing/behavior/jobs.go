@@ -423,6 +423,7 @@ var electTests = []test{
 	{"StandsAgainAfterALoss", electStandsAgainAfterALoss, []string{"Breaker"}},
 	{"RevokedLeaderQueuesAgain", revokedLeaderQueuesAgain, revoker},
 	{"EndsWithItsContext", electEndsWithItsContext, nil},
+	{"ErrorNamesTheLeader", errorOfElectNamesTheLeader, nil},
 	{"EndsWithItsPool", electEndsWithItsPool, nil},
 	{"CannotSucceed", electDoesNotRepeatWhatCannotSucceed, limiter},
 	{"Panic", panicOfALeaderUnlocks, nil},
@@ -581,6 +582,27 @@ func electEndsWithItsContext(b *bench) {
 	require.ErrorIs(b, err, context.Canceled)
 	require.ErrorIs(b, err, errWork)
 	b.queued(a, 0)
+}
+
+// A candidate whose context ends while it waits says who leads, as every other call says who
+// holds the lock.
+func errorOfElectNamesTheLeader(b *bench) {
+	a := b.name("a")
+	leader := b.stand(b.named("night shift"), a)
+	t := leader.leads()
+	p := b.pool()
+	ctx, cancel := context.WithCancel(b.ctx)
+	candidate := do(b, func(context.Context) error {
+		return p.Elect(ctx, a, func(context.Context) error { return errWork })
+	})
+	b.waiting(p, 1)
+	b.queued(a, 2)
+	cancel()
+	err := candidate.returned()
+	require.ErrorIs(b, err, context.Canceled)
+	require.ErrorContains(b, err, "night shift")
+	t.end <- nil
+	require.NoError(b, leader.returned())
 }
 
 func electEndsWithItsPool(b *bench) {

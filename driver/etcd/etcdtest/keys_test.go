@@ -7,6 +7,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/lockpool/lockpool"
 )
 
 // However often a session locks, the servers keep few keys for it, which they pass over in
@@ -61,4 +63,34 @@ func TestKeysAreUsedAgain(t *testing.T) {
 		events += len(got.Events)
 	}
 	require.LessOrEqual(t, len(keys), 3, "one to write, one to read, and perhaps one that was in use")
+}
+
+// A name may have parts that look like the last one of a contender's key.
+func TestNamesThatLookLikeKeys(t *testing.T) {
+	t.Parallel()
+	c := Start(t, 1)
+	p, others := open(t, c.Endpoints()), open(t, c.Endpoints())
+	ctx := t.Context()
+	names := []string{"s", "s/0123456789abcdef", "s/202611231200", "s/plain", "s/plain/plain"}
+	for _, options := range [][]lockpool.LockOption{nil, {lockpool.Plain()}} {
+		var held []*lockpool.Lock
+		for _, name := range names {
+			l, err := p.Lock(ctx, name, options...)
+			require.NoError(t, err)
+			held = append(held, l)
+		}
+		for _, name := range names {
+			_, err := others.TryLock(ctx, name, options...)
+			require.ErrorIs(t, err, lockpool.ErrLocked)
+			q, err := others.Queue(ctx, name)
+			require.NoError(t, err)
+			require.Len(t, q.Contenders, 1)
+		}
+		found, err := others.List(ctx, "s")
+		require.NoError(t, err)
+		require.Equal(t, names, found)
+		for _, l := range held {
+			require.NoError(t, l.Unlock(ctx))
+		}
+	}
 }

@@ -1,0 +1,40 @@
+package etcdtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver/etcd"
+)
+
+// A process that has lost its session to an outage does not wait for the servers to end the
+// lease, to which an election in the meantime has given another TTL.
+func TestOwnLockIsFreeSoonAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	c := Start(t, 3)
+	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
+	require.NoError(t, err)
+	p, err := lockpool.OpenConnector(connector, lockpool.WithMaxSessions(1))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	l, err := p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	c.SetFault(func(Message) Action { return Freeze })
+	time.Sleep(ttl * 3 / 4)
+	elect(t, c)
+	<-l.Lost()
+	require.ErrorIs(t, l.Unlock(t.Context()), lockpool.ErrLockLost)
+	c.SetFault(nil)
+	require.NoError(t, p.Ping(t.Context()))
+	began := time.Now()
+	l, err = p.Lock(t.Context(), "a")
+	require.NoError(t, err)
+	took := time.Since(began)
+	t.Logf("the lock of the session that was lost: %v after the first answer", took)
+	require.Less(t, took, ttl/3, "the leader ends the lease later")
+	require.NoError(t, l.Unlock(t.Context()))
+}

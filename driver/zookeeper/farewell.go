@@ -1,0 +1,93 @@
+package zookeeper
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"time"
+)
+
+// A session that is over for us may live on at the servers, with all its nodes: its lease
+// has ended, or it was closed while no server answered. Others would wait for the locks,
+// our own next session among them, until the servers expire it: T after its last sign, or
+// after they have elected a leader. So Close connects again, without the client, and has
+// the first server that answers close it. Nothing else is sent, and no call learns of it.
+
+// closeAtServer returns nil when the servers have closed the session, or do not know it, and
+// otherwise when ctx ends.
+func (s *Session) closeAtServer(ctx context.Context) error {
+	select {
+	case s.farewell <- struct{}{}:
+		defer func() { <-s.farewell }()
+	case <-s.gone.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.judgeLastLink()
+	for s.ID() != 0 && s.gone.Err() == nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		news := s.outage.untilAnswered()
+		if left := s.expiry.untilExpired(); left > 0 && context.Cause(s.alive) != errClosed {
+			select { // holders who were told of the end of the lease count on that time
+			case <-time.After(left):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if len(s.route.untried) == 0 {
+			s.route.pauseBeforeRound(ctx, news)
+		}
+		if err := s.closeOnce(ctx, news); err != nil {
+			s.route.failed(err)
+		}
+	}
+	return nil
+}
+
+// closeOnce asks the next server to close the session. When another one has answered
+// anything, it waits no longer than for an answer that is on its way.
+func (s *Session) closeOnce(ctx, news context.Context) error {
+	const soon = 250 * time.Millisecond
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(news, func() { time.AfterFunc(soon, cancel) })()
+	l, err := s.dialOnce(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.disconnect()
+	defer context.AfterFunc(ctx, l.disconnect)()
+	_ = l.Conn.SetDeadline(time.Now().Add(l.timeout))
+	hello := binary.BigEndian.AppendUint32(nil, 0)  // the version of the protocol
+	hello = binary.BigEndian.AppendUint64(hello, 0) // any server will do, whatever it has seen
+	hello = append(hello, s.connection.secret()...)
+	packet := binary.BigEndian.AppendUint32(nil, uint32(len(hello)))
+	// The end follows at once: a session that has come back lives another T.
+	if _, err := l.Conn.Write(append(append(packet, hello...), closePacket...)); err != nil {
+		return l.explainReadError(err)
+	}
+	response, err := l.readResponse()
+	if err == nil && responseID(response) == s.ID() {
+		err = l.readClosed()
+	}
+	if err == nil {
+		s.setGone()
+		s.outage.answered()
+	}
+	return err
+}
+
+// closePacket is the request to close a session.
+var closePacket = []byte{0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5} // its length, xid 1, type -11
+
+// readClosed reads the answer to closePacket.
+func (l *link) readClosed() error {
+	var answer [4 + headLength]byte
+	if _, err := io.ReadFull(l.in, answer[:]); err != nil {
+		return l.explainReadError(err)
+	}
+	return nil
+}
