@@ -300,7 +300,7 @@ func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	a.nested.waiting(w.Queue)
 	a.mu.Lock()
 	if w.Data == nil && w.Behind == a.blocker.Behind {
-		w.Data = a.blocker.Data // as it was before the lock was revoked
+		w.Data = a.blocker.Data // as it was before another client's node was revoked
 	}
 	a.blocker = w
 	a.mu.Unlock()

@@ -156,7 +156,7 @@ func (g *graph) add(q lockQueue) (held []nodedata.Hold) {
 	}
 	for i, c := range q.contenders {
 		owner := nodedata.Parse(c.Data)
-		canGoOn := owner.Host == "" && owner.PID == 0 || len(owner.Holds) > 0 && g.hasEnded != nil && g.hasEnded(q.lock, owner.Ask)
+		canGoOn := !owner.IsOurs() || len(owner.Holds) > 0 && g.hasEnded != nil && g.hasEnded(q.lock, owner.Ask)
 		n := graphNode{driver.Located{Queue: q.queue, Node: c.Node}, q.lock, cmp.Or(q.kind, c.Kind), c.Joined, owner}
 		var holds []waitgraph.Ref
 		for _, h := range owner.Holds {

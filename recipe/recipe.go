@@ -68,7 +68,7 @@ type Observer interface {
 type Wait struct {
 	Queue  string
 	Behind driver.Node // the node waited for; the first of several
-	Data   []byte      // stored in Behind; nil if a revocation request has replaced it
+	Data   []byte      // stored in Behind
 	Holder driver.Node // the first in the queue, which may be Behind; zero if that one holds nothing (a guard)
 }
 
@@ -333,9 +333,6 @@ func (c *Claim) observeWait(ctx context.Context, s blockedState, behind driver.N
 		return
 	}
 	w := Wait{c.Queue, behind, first.Data, s.head}
-	if first.Revoked {
-		w.Data = nil // it is the revocation request
-	}
 	if c.Kind == driver.Guard { // the first guard waits for permits itself, or is about to get them
 		w.Holder = driver.Node{}
 	}

@@ -94,7 +94,7 @@ func calls(s driver.Session) []call {
 	}
 	if _, ok := s.(driver.Revoker); ok {
 		all = append(all, call{"Revoke", func(ctx context.Context, s driver.Session, on things) error {
-			return s.(driver.Revoker).Revoke(ctx, on.queue, on.other.Node)
+			return s.(driver.Revoker).Revoke(ctx, on.queue, on.other.Node, true)
 		}})
 	}
 	if _, ok := s.(driver.Recorder); ok {

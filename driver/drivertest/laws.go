@@ -153,7 +153,7 @@ var laws = []law{
 	}},
 	{"Downgrader", []part{
 		{"in place", downgradeInPlace,
-			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing. A revocation stays."},
+			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing. A revocation stays, beside the new data."},
 		{"a node that is gone", downgradeGone,
 			"Downgrade of a node that is gone returns ErrRemoved."},
 		{"lost reply", downgradeLosesReply,
@@ -177,7 +177,7 @@ var laws = []law{
 	}},
 	{"Revoker", []part{
 		{"asks", revokeAsks,
-			"Revoke changes the node: watches fire with Changed, and later ones have Revoked set. The node stays. The error is ErrRemoved if the node was gone."},
+			"Revoke changes the node: watches fire with Changed, and later ones have Revoked set. The node stays, and what one of ours says. The error is ErrRemoved if the node was gone."},
 	}},
 	{"Recorder", []part{
 		{"finish", recordFinish,

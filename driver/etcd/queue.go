@@ -346,7 +346,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 }
 
 // Revoke implements driver.Revoker.
-func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
+func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
 	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte {
 		switch v := decodeValue(kv); {
 		case v.mark&markRevoked != 0:

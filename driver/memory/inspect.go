@@ -86,13 +86,13 @@ func (s *session) Break(ctx context.Context, queue string, node driver.Node) err
 }
 
 // Revoke implements driver.Revoker.
-func (s *session) Revoke(ctx context.Context, queue string, node driver.Node) error {
+func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
 	e, _, err := s.find(queue, node)
-	if err == nil {
+	if err == nil && !e.revoked {
 		e.revoked = true
 		s.fire(&e.watchers, driver.Changed, nil)
 	}

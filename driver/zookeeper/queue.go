@@ -156,12 +156,15 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	defer s.calls.done()
 	read := s.cfg.Layout.naming().downgraded(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
-	for version := int32(0); ; {
-		err := s.requests.Multi(s.downgradeOps(dir, node, read, data, version)...)
-		if errors.Is(err, zk.ErrBadVersion) { // Revoke has changed the data: keep its request
-			var stat *zk.Stat
-			if data, stat, err = s.requests.Get(from); err == nil {
-				version = stat.Version
+	stored, version := data, int32(0)
+	for {
+		err := s.requests.Multi(s.downgradeOps(dir, node, read, stored, version)...)
+		if errors.Is(err, zk.ErrBadVersion) { // the data was changed: keep a revocation
+			var raw []byte
+			if raw, version, err = s.readNodeOf(from, node); err == nil {
+				if _, revoked := cutRevocation(raw); revoked {
+					stored = withRevocation(data)
+				}
 				continue
 			}
 		}
