@@ -166,6 +166,7 @@ type Contender struct {
 	Created int64     // like Watch.Created
 	Joined  time.Time // by the service's clock
 	Data    []byte    // as stored by Join
+	Version int64     // positive; another one when the data has been changed
 }
 
 // Record says that a run has finished. It does not end with a session.

@@ -61,6 +61,9 @@ func calls(s driver.Session) []call {
 		{"Verify", func(ctx context.Context, s driver.Session, on things) error {
 			return s.Verify(ctx, on.own, on.other)
 		}},
+		{"Rewrite", func(ctx context.Context, s driver.Session, on things) error {
+			return s.Rewrite(ctx, on.queue, on.own.Node, []byte(data))
+		}},
 		{"Ping", func(ctx context.Context, s driver.Session, on things) error { return s.Ping(ctx) }},
 	}
 	if _, ok := s.(driver.PlainLocker); ok {

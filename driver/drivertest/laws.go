@@ -135,6 +135,18 @@ var laws = []law{
 		{"nodes", verifyNodes,
 			"Verify returns nil if all nodes, of whatever sessions and queues, exist at one moment, and ErrRemoved if one does not."},
 	}},
+	{"LeaveIf", []part{
+		{"others exist", leaveIfOthersExist,
+			"LeaveIf removes the node if all others exist as Inspect has returned them. Otherwise it returns ErrRemoved and removes nothing."},
+		{"under concurrency", leaveIfTogether,
+			"Of several whose nodes must exist for the others to leave, one leaves."},
+		{"lost replies", leaveIfLosesReplies,
+			"If the answer is lost, LeaveIf returns nil if the session has removed the node."},
+	}},
+	{"Rewrite", []part{
+		{"data", rewriteData,
+			"Rewrite changes what Data, Inspect and later watches return, and the version of the contender. Watches fire with Changed. The place and a revocation stay."},
+	}},
 	{"PlainLocker", []part{
 		{"one holder", plainOneHolder,
 			"Of those who call TryCreate at the same time, one creates the node, and all get that Node: of kind Plain, with Seq 0."},

@@ -37,7 +37,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, ke
 		s.own.leaving(key)
 	}
 	done, got, late, err := change{
-		session: s, on: []clientv3.Cmp{s.exists(queue, node), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
+		session: s, on: []clientv3.Cmp{s.exists(queue, node, 0), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
 		ops: ops, other: []clientv3.Op{clientv3.OpGet(key)},
 		look: []clientv3.Op{clientv3.OpGet(record)}, happened: func(a []*answer) bool {
 			kv := only(a[0].kvs)

@@ -192,7 +192,7 @@ func newContender(node driver.Node, raw []byte, stat *zk.Stat) driver.Contender 
 	_, data := parsePlainData(raw)
 	return driver.Contender{
 		Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
-		Joined: time.UnixMilli(stat.Ctime), Data: data,
+		Joined: time.UnixMilli(stat.Ctime), Data: data, Version: int64(stat.Version) + 1,
 	}
 }
 
@@ -313,6 +313,16 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, ou
 			return withRevocation(raw)
 		}
 		return []byte(revokeRequest)
+	})
+}
+
+// Rewrite implements driver.Session.
+func (s *Session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
+	return s.update(ctx, queue, node, func(raw []byte) []byte {
+		if _, revoked := cutRevocation(raw); revoked {
+			return withRevocation(data)
+		}
+		return data
 	})
 }
 
