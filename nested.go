@@ -91,7 +91,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 		most = nodedata.MaxLease
 	}
 	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), pause: lookAgain}
-	data, fit := nodedata.WithHolds(p.owner.Data(a.span, false, w.ask), callSite(), named, p.cfg.checkAfter == 0, most)
+	data, fit := nodedata.WithHolds(p.owner.Data(a.span, false, w.ask), callSite(), named, p.cfg.checkAfter == 0, 0, most)
 	w.data, w.holds = data, holds[:fit]
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	a.nested = w

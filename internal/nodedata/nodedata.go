@@ -35,6 +35,7 @@ type Record struct {
 	At        string `json:"at,omitempty"`        // where in the program it was made
 	Holds     []Hold `json:"holds,omitempty"`     // what the handle holds for as long as the request waits
 	Unchecked bool   `json:"unchecked,omitempty"` // it does not look for deadlocks
+	Age       int64  `json:"age,omitempty"`       // order number of an earlier request of the caller, which a deadlock has ended
 
 	text string // the data that another client has stored
 }
@@ -97,8 +98,8 @@ func OfRun(data []byte, token int64) []byte {
 
 // WithHolds adds to the data of a node where in the program the request was made, and as
 // many of the holds as fit into most bytes. It returns how many these are. unchecked says
-// that the request does not look for deadlocks.
-func WithHolds(data []byte, at string, holds []Hold, unchecked bool, most int) (_ []byte, fit int) {
+// that the request does not look for deadlocks. age is 0 if there is none.
+func WithHolds(data []byte, at string, holds []Hold, unchecked bool, age int64, most int) (_ []byte, fit int) {
 	data = data[: len(data)-1 : len(data)-1]
 	b := bytes.NewBuffer(slices.Grow(data, 100+len(at)+100*len(holds)))
 	encoder := json.NewEncoder(b)
@@ -114,6 +115,9 @@ func WithHolds(data []byte, at string, holds []Hold, unchecked bool, most int) (
 	}
 	if unchecked {
 		b.WriteString(`,"unchecked":true`)
+	}
+	if age > 0 {
+		add(`,"age":`, age)
 	}
 	before := `,"holds":[`
 	for i := range holds {
