@@ -322,7 +322,6 @@ func (h *hold) downgrade() (wait func(context.Context) error) {
 	if !p.begin() {
 		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
 	}
-	h.requeueNested()
 	replace := h.tenancy.beginDowngrade(h.turn)
 	done := make(chan struct{})
 	var err error
@@ -388,7 +387,7 @@ func (h *hold) release(ctx context.Context, cause error, run *finishedRun) relea
 	}
 	if rests || r.local {
 		h.handle.mu.Lock()
-		h.requeueNested()
+		h.tellNested()
 		h.handle.mu.Unlock()
 		return r
 	}
