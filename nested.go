@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,11 +41,9 @@ type nestedWait struct {
 	cancel    context.CancelCauseFunc
 	victim    *DeadlockError // that has ended it, if that is known to the call
 
-	looks   looks
-	leaving sync.Mutex // held while it leaves because of a circle
-	writing sync.Mutex // held while its nodes are told what has changed
-	showing sync.Mutex // guards shown
-	shown   bool       // for a plain lock: a node shows the wait
+	looks looks
+	acts  chan struct{} // full while a request about its own nodes is under way: show, rewrite or leave
+	shown bool          // for a plain lock: a node shows the wait; belongs to who acts
 
 	// Pool.mu guards these.
 	data    []byte           // of its nodes
@@ -73,7 +70,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 		return ctx, nil
 	}
 	p := h.pool
-	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds}
+	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
 	w.age = h.ageOn(w.goroutine)
 	for _, held := range holds {
 		w.named = append(w.named, nodedata.Hold{Lock: held.name, Node: held.tenancy.nodeNow().Name, Permits: held.kind == driver.Permit})
@@ -160,10 +157,25 @@ func (w *nestedWait) inBackground(do func()) {
 	}
 }
 
+// act waits until no other request about the nodes of the wait is under way. It reports false
+// if the wait ends before. The caller then calls acted.
+func (w *nestedWait) act() bool {
+	select {
+	case w.acts <- struct{}{}:
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
+}
+
+func (w *nestedWait) acted() { <-w.acts }
+
 // rewrite makes the nodes of the wait say what its handle holds now.
 func (w *nestedWait) rewrite() {
-	w.writing.Lock()
-	defer w.writing.Unlock()
+	if !w.act() {
+		return
+	}
+	defer w.acted()
 	w.pool.mu.Lock()
 	w.changed = true
 	w.data = w.encode()
@@ -215,9 +227,8 @@ func (w *nestedWait) explain(ctx context.Context, err error) error {
 	if w == nil || err == nil {
 		return err
 	}
-	if errors.Is(err, driver.ErrRemoved) { // perhaps by the wait itself, which is about to know
-		w.leaving.Lock()
-		defer w.leaving.Unlock()
+	if errors.Is(err, driver.ErrRemoved) && w.act() { // perhaps by the wait itself, which knows it now
+		w.acted()
 	}
 	cause := context.Cause(w.ctx)
 	if deadlock, ok := cause.(*DeadlockError); ok && cause != context.Cause(ctx) { // which may be the deadlock of another call
@@ -311,9 +322,11 @@ func waitsFor(name string) string { return driver.Waits + "/" + name }
 // show creates a node that shows the wait, and goes with it, if it is for a plain lock, in
 // whose recipe waiters have none.
 func (w *nestedWait) show() error {
-	w.showing.Lock()
-	defer w.showing.Unlock()
-	if !w.req.plain || w.shown {
+	if !w.req.plain || !w.act() {
+		return w.ctx.Err()
+	}
+	defer w.acted()
+	if w.shown {
 		return nil
 	}
 	w.pool.mu.Lock()

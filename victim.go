@@ -20,11 +20,10 @@ type circle struct {
 // leave makes the wait the victim of the circle, if that stands at the moment when its node is
 // removed. So each of several victims finds the circle that another one has left dissolved.
 func (w *nestedWait) leave(c *circle) error {
-	w.leaving.Lock()
-	defer w.leaving.Unlock()
-	if err := w.ctx.Err(); err != nil {
-		return err
+	if !w.act() {
+		return w.ctx.Err()
 	}
+	defer w.acted()
 	err := w.on.LeaveIf(w.ctx, c.own, c.others...)
 	if err == nil {
 		w.handle.remember(w.goroutine, w.asked())
@@ -32,8 +31,6 @@ func (w *nestedWait) leave(c *circle) error {
 	}
 	if errors.Is(err, driver.ErrRemoved) && w.req.plain { // the node may be gone (driver.Session)
 		watches, lost := w.on.Watch(w.ctx, c.own.Queue, c.own.Node)
-		w.showing.Lock()
-		defer w.showing.Unlock()
 		w.shown = lost != nil || watches[0].Fired() == 0
 	}
 	return err

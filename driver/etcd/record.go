@@ -67,7 +67,7 @@ func (s *Session) Settle(ctx context.Context, queue string, node driver.Node, r 
 	key := s.key(queue, node)
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		get := clientv3.OpGet(s.recordKey(r))
-		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node)).Then(clientv3.OpDelete(key), get).Else(get).Commit()
+		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node, 0)).Then(clientv3.OpDelete(key), get).Else(get).Commit()
 		if err != nil {
 			return err
 		}
