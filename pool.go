@@ -342,15 +342,16 @@ func (p *Pool) Close() error {
 }
 
 // holdsOf returns the pool's holds of the lock of that name.
-func (p *Pool) holdsOf(name string) (holds []*hold) {
+func (p *Pool) holdsOf(name string) []*hold {
+	return slices.DeleteFunc(p.allHolds(), func(h *hold) bool { return h.name != name })
+}
+
+// allHolds returns the pool's holds.
+func (p *Pool) allHolds() (all []*hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sessions {
-		for h := range s.holds {
-			if h.name == name {
-				holds = append(holds, h)
-			}
-		}
+		all = slices.AppendSeq(all, maps.Keys(s.holds))
 	}
-	return holds
+	return all
 }

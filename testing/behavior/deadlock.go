@@ -368,7 +368,7 @@ func nobodyStarves(b *bench) {
 	turns, starved := make([]int, callers), make([]int, callers)
 	pools, lock := b.pools(callers), func(i int) string { return b.name(fmt.Sprint("lock-", i%callers)) }
 	b.together(callers, func(i int) error {
-		for began := time.Now(); time.Since(began) < 20*looks; {
+		for began := time.Now(); time.Since(began) < 6*looks; {
 			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
 			err := pools[i].Do(b.ctx, lock(i), func(ctx context.Context) error {
 				time.Sleep(50 * time.Millisecond) // so that all have the first of their locks

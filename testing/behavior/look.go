@@ -502,9 +502,9 @@ func revocationLosesNothing(b *bench) {
 	b.lock(h, b.name("held"))
 	w := b.startLock(h, b.name("shared"))
 	b.queued(b.name("shared"), 2)
-	plain := b.lock(p, b.name("plain"), lockpool.Plain())
+	plain := b.lock(p, b.name("alone"), lockpool.Plain())
 	permits := b.acquire(p.Semaphore(b.name("s"), 3), 2)
-	for _, name := range []string{"shared", "plain", "s"} {
+	for _, name := range []string{"shared", "alone", "s"} {
 		before := b.contenders(b.name(name))
 		require.NoError(b, others.Revoke(b.ctx, b.name(name), b.nodes(b.name(name))...))
 		require.Equal(b, before, b.contenders(b.name(name)))
