@@ -27,6 +27,7 @@ var deadlockTests = []test{
 	{"ThatALimitCloses", deadlockThatALimitCloses, limiter},
 	{"OfMixedKinds", deadlockOfMixedKinds, []string{"Limiter", "PlainLocker"}},
 	{"OfMixedKindsInOnePool", deadlockOfMixedKindsInOnePool, []string{"Limiter", "PlainLocker"}},
+	{"ThatAGuardClosesLate", deadlockThatAGuardClosesLate, limiter},
 	{"VictimKeepsItsAge", victimKeepsItsAge, nil},
 	{"NobodyStarves", nobodyStarves, nil},
 	{"WaitKeepsItsPlace", waitKeepsItsPlace, []string{"Downgrader"}},
@@ -337,6 +338,24 @@ func deadlockOfMixedKindsInOnePool(b *bench) {
 		}
 		require.Equal(b, parties[3:], b.circle(fmt.Sprint("mixed-", i), kinds, parties), "%d", i)
 	}
+}
+
+// A circle may close without a new call: when it is the turn of a wait for permits. The victim
+// is nevertheless the one that has asked last.
+func deadlockThatAGuardClosesLate(b *bench) {
+	parties, s, x := b.parties(3), b.name("s"), b.name("x")
+	one, two, visitor := parties[0], parties[1], parties[2]
+	b.holds(one, permitsOf(1, 3), s)
+	others := b.acquire(b.pool().Semaphore(s, 3), 2)
+	b.holds(two, exclusively, x)
+	b.asks(visitor, permitsOf(1, 3), s)
+	b.queued(s, 3)
+	b.asks(two, permitsOf(3, 3), s)
+	b.queued(s, 4)
+	b.asks(one, exclusively, x)
+	time.Sleep(2 * looks) // in which they have looked
+	b.release(others)
+	require.Equal(b, []*party{one}, b.victims(one, two, visitor))
 }
 
 // A victim that tries again is older than who asked after its first try, with a handle of its
