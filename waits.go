@@ -18,8 +18,8 @@ import (
 type WaitGraph struct {
 	// Queues are the locks that have a holder or a waiter, sorted by name, as from
 	// Pool.Queue. Beside the holder of a plain lock are those that wait for it while they
-	// hold other locks, if they have waited long enough to say so (see
-	// WithDeadlockCheck); Pool.Break and Pool.Revoke do not know their nodes.
+	// hold other locks (see WithDeadlockCheck); Pool.Break and Pool.Revoke do not know their
+	// nodes.
 	Queues []Queue
 
 	Parties []Party // in the order of the queues
