@@ -111,15 +111,12 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 		if err == nil {
 			err = h.establish(ctx, newHold(h, a, t, turn), a, l)
 		}
-		if err == errHoldsChanged && ctx.Err() != nil {
-			err = ctx.Err()
-		}
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil: // the node may still be on its way out
 			return a.describeBlocker(ctx, err)
-		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost) && err != errHoldsChanged:
+		case !errors.Is(err, driver.ErrRemoved) && !errors.Is(err, driver.ErrSessionLost):
 			return err
 		}
 		a.Requeued(err)
@@ -177,10 +174,12 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	}
 	take, queue := a.req.recipe(claim)
 	node, err := take(within)
+	err = nested.explain(ctx, err)
 	nested.end() // before user code is told
 	if err != nil {
-		return nil, nested.explain(ctx, err)
+		return nil, err
 	}
+	nested.gotNested()
 	return newTenancy(a, s, queue, node, claim.Data), nil
 }
 
@@ -297,10 +296,10 @@ func (a *acquisition) onSession(s *session) {
 
 // Waiting implements recipe.Observer.
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
-	a.nested.waiting(w.Queue)
+	a.nested.waiting(w)
 	a.mu.Lock()
 	if w.Data == nil && w.Behind == a.blocker.Behind {
-		w.Data = a.blocker.Data // as it was before the lock was revoked
+		w.Data = a.blocker.Data // as it was before another client's node was revoked
 	}
 	a.blocker = w
 	a.mu.Unlock()

@@ -17,12 +17,14 @@ import (
 //
 // If there is a circle, one call on it fails with [ErrDeadlock]: of those whose handles hold
 // what others on it wait for, the one that asked last, usually within a second of the time
-// when the circle closed; within one pool, mostly at once. A call looks again after a second,
-// and then ever more rarely, up to every ten seconds, unless a circle is only not closed yet,
-// because of permits: then it looks every second. A look
-// lists the queues of what the handle holds, and reads on only if others wait there that
-// hold something. It changes nothing, except that a call that waits for a plain lock has a
-// node from then on.
+// when the circle closed; within one pool, mostly at once. A caller that tries again, with the
+// same handle or on the same goroutine, has asked when it asked first, so it is not the victim
+// for ever.
+//
+// A look lists the queues of what the handle holds, and reads on only if others wait there
+// that hold something. The call looks again when these queues have changed, at most once a
+// second, and asks nothing as long as they have not. Looks change nothing, but a call that
+// holds other locks and waits for a plain lock has a node that shows the wait.
 //
 // A holder is a handle: calls wait for the same holder's locks only if they use one
 // [Handle], or the context of what they hold ([Lock.Context], [Pool.Do]) on its goroutine.

@@ -1,10 +1,14 @@
 package lockpool_test
 
 import (
+	"context"
+	"math/rand/v2"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
@@ -14,7 +18,8 @@ import (
 
 // Looking for deadlocks costs no request for a lock that is not nested, nor for a wait that
 // is shorter than WithDeadlockCheck. The numbers are those of the version before it; for a
-// nested lock they include those of the lock that is held.
+// nested lock they include those of the lock that is held. But a nested wait for a plain lock
+// is shown by a node, from the moment when it begins: its creation says when the call asked.
 func TestRequestsOfLocksThatDoNotLook(t *testing.T) {
 	type requests struct{ free, waits, nested, nestedWaits int }
 	for _, kind := range []struct {
@@ -25,7 +30,7 @@ func TestRequestsOfLocksThatDoNotLook(t *testing.T) {
 		{"exclusive", exclusively, exclusively, requests{10, 15, 19, 27}},
 		{"reader", toRead, exclusively, requests{10, 15, 19, 27}},
 		{"permits", permits(2, 3), permits(2, 3), requests{26, 36, 35, 48}},
-		{"plain", plainly, plainly, requests{8, 15, 15, 27}},
+		{"plain", plainly, plainly, requests{8, 15, 15, 40}},
 		{"several", withAll, exclusively, requests{19, 25, 27, 37}},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
@@ -77,4 +82,96 @@ func BenchmarkNestedLock(b *testing.B) {
 			require.NoError(b, handle.Close(h.Ctx))
 		})
 	}
+}
+
+// Nested waits ask nothing while nothing changes, whatever they wait for. What remains are
+// the proofs of the session's lease, and the driver's checks of its watches.
+func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		b := locktest.New(t)
+		pool, others := b.Pool(lockpool.WithMaxHandles(100)), b.Pool()
+		counted := countRequests(b, b.Server.(*zktest.Server), pool)
+		kinds := []ask{exclusively, toRead, plainly, permits(2, 3), withAll}
+		var parties []*party
+		for i, get := range kinds {
+			name := "busy-" + strconv.Itoa(i)
+			kind := get
+			if i == 1 {
+				kind = exclusively
+			}
+			require.NoError(t, kind(b.Ctx, b.Handle(others), name))
+			for j := range 4 {
+				p := &party{Handle: b.Handle(pool)}
+				require.NoError(t, kinds[(i+j)%len(kinds)](b.Ctx, p.Handle, "held-"+strconv.Itoa(i)+strconv.Itoa(j)))
+				p.waitFor(t.Context(), get, name)
+				parties = append(parties, p)
+			}
+		}
+		b.AwaitWaiting(pool, len(parties))
+		time.Sleep(4 * time.Second) // in which all have looked
+		before := len(counted())
+		time.Sleep(5 * time.Second)
+		require.Empty(t, counted()[before:])
+
+		// Somebody joins, and all who hold something of that look again.
+		visitor := &party{Handle: b.Handle(others)}
+		ctx, cancel := context.WithCancel(t.Context())
+		visitor.waitFor(ctx, exclusively, "held-00")
+		time.Sleep(10 * time.Second)
+		after := len(counted())
+		require.Greater(t, after, before)
+		require.Less(t, after-before, 10, "one of them: %v", counted()[before:])
+		cancel()
+		<-visitor.done
+		require.NoError(t, pool.Close())
+		for _, p := range parties {
+			<-p.done
+		}
+	})
+}
+
+// Callers that try again at once, of which one begins later than the others each time, all
+// get turns, for ten minutes.
+func TestVictimsThatTryAgainDoNotStarve(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		const callers, lasts = 5, 10 * time.Minute
+		b := locktest.New(t)
+		turns, victims, starved := make([]int, callers), make([]int, callers), make([]time.Duration, callers)
+		var all sync.WaitGroup
+		for i := range callers {
+			pool := b.Pool()
+			name := func(i int) string { return "lock-" + strconv.Itoa(i%callers) }
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			all.Go(func() {
+				last := time.Now()
+				for began := last; time.Since(began) < lasts; {
+					err := pool.Do(t.Context(), name(i), func(ctx context.Context) error {
+						time.Sleep(time.Duration(50+i/(callers-1)*20+r.IntN(10)) * time.Millisecond) // one asks later than the others
+						return pool.Do(ctx, name(i+1), func(context.Context) error {
+							time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+							return nil
+						})
+					})
+					if err != nil {
+						if !assert.ErrorIs(t, err, lockpool.ErrDeadlock) {
+							return
+						}
+						victims[i]++
+						continue
+					}
+					turns[i]++
+					starved[i] = max(starved[i], time.Since(last))
+					last = time.Now()
+				}
+			})
+		}
+		all.Wait()
+		t.Log("turns", turns, "victims", victims, "longest without a turn", starved)
+		for i := range callers {
+			require.Greater(t, turns[i], 60, "caller %d", i)
+			require.Less(t, starved[i], 10*time.Second, "caller %d", i)
+		}
+	})
 }

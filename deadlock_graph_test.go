@@ -108,6 +108,7 @@ type graphHandle struct {
 	retries  bool          // asks again once when it is a victim
 	timed    bool          // at and lasts were chosen together with those of others
 
+	first   time.Time // when the first of its asks began that a deadlock has ended
 	granted []*graphAsk
 	pending *graphAsk // also while it is told and has not left
 }
@@ -361,6 +362,15 @@ func (g *graph) describe() string {
 			h.id, h.pool, h.begin, h.at, h.asks, h.lasts, h.retries, h.pending, h.granted)
 	}
 	return b.String()
+}
+
+// asked returns when a call has asked. One of a handle of which a deadlock has ended a call is
+// as old as that.
+func (a *graphAsk) asked() time.Time {
+	if !a.handle.first.IsZero() {
+		return a.handle.first
+	}
+	return a.begun
 }
 
 // A graphNode is a contender's node.
@@ -710,7 +720,7 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 	}
 	for _, h := range circle {
 		other := h.pending
-		if simple && !g.faulty && holdsFor(h, circle) && other.since.Sub(a.since) > 600*time.Millisecond { // of which 500 before a plain lock's wait shows
+		if simple && !g.faulty && holdsFor(h, circle) && other.asked().Sub(a.asked()) > g.limit/40 {
 			return fmt.Errorf("%v is the victim, and asked before %v: %v", a, other, deadlock)
 		}
 	}
@@ -818,7 +828,7 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 			g.mu.Unlock()
 			time.Sleep(g.think) // so that they can be judged, too
 			g.mu.Lock()
-			h.pending = nil
+			h.pending, h.first = nil, a.asked()
 			g.mu.Unlock()
 			if h.retries && try == 0 {
 				continue

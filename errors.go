@@ -192,7 +192,6 @@ var errorClasses = []struct {
 	{ErrLimit, "limit"},
 	{ErrRevoked, "revoked"},
 	{ErrDeadlock, "deadlock"},
-	{errHoldsChanged, "holds_changed"},
 	{ErrConcurrentUse, "concurrent_use"},
 	{ErrInvalidName, "invalid_name"},
 	{ErrNoPermission, "no_permission"},

@@ -107,8 +107,8 @@ func (n *heldNode) verify(ctx context.Context) error {
 }
 
 // beginReplace returns a function that replaces the node, which was exclusive, with a
-// shared one, in which it stores the token of the turn. Until that is done, current
-// waits for it. alive ends with the hold.
+// shared one, in which it stores the token of the turn and the name of the old node. Until
+// that is done, current waits for it. alive ends with the hold.
 func (n *heldNode) beginReplace(turn int) func(alive context.Context) error {
 	replaced := make(chan struct{})
 	n.mu.Lock()
@@ -120,7 +120,7 @@ func (n *heldNode) beginReplace(turn int) func(alive context.Context) error {
 		err := n.learnCreated(alive)
 		if err == nil {
 			token, _ := packToken(n.created.Load(), turn) // 0 if there is none
-			node, err = n.session.Session.(driver.Downgrader).Downgrade(n.queue, old, nodedata.WithToken(n.data, token))
+			node, err = n.session.Session.(driver.Downgrader).Downgrade(n.queue, old, nodedata.Downgraded(n.data, token, old.Name))
 		}
 		n.mu.Lock()
 		if err == nil {

@@ -338,7 +338,6 @@ func (h *hold) downgrade() (finish func(context.Context) error) {
 	if !p.begin() {
 		return failed(fmt.Errorf("%w: %w", ErrNotHeld, ErrPoolClosed))
 	}
-	h.requeueNested()
 	replace := h.tenancy.beginDowngrade(h.turn)
 	done := make(chan struct{})
 	var err error
@@ -450,7 +449,7 @@ func (h *hold) release(ctx context.Context, cause error) release {
 		return r
 	}
 	h.handle.mu.Lock()
-	h.requeueNested()
+	h.tellNested()
 	h.handle.mu.Unlock()
 	return r
 }

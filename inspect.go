@@ -56,7 +56,7 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 		err = p.withSession(ctx, func(ctx context.Context, s *session) error {
 			found, foreign, err := inspect(ctx, s, name)
 			local, behind := p.localWaiters(name)
-			q = Queue{Foreign: foreign, Contenders: p.describe(name, found, local, behind)}
+			q = Queue{Foreign: foreign, Contenders: describe(found, newestByNode(p.holdsOf(name)), local, behind)}
 			return err
 		})
 	}
@@ -64,10 +64,9 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	return q, lockError(opQueue, name, err)
 }
 
-// describe describes contenders, and inserts those that wait in memory after the node
-// behind.
-func (p *Pool) describe(name string, found []contender, local []Contender, behind string) (described []Contender) {
-	held := p.newestHolds(name)
+// describe describes contenders, of which the pool holds some, and inserts those that wait in
+// memory after the node behind.
+func describe(found []contender, held map[string]*hold, local []Contender, behind string) (described []Contender) {
 	for _, c := range found {
 		owner := nodedata.Parse(c.Data)
 		var granted time.Time
@@ -94,10 +93,10 @@ func (p *Pool) describe(name string, found []contender, local []Contender, behin
 	return append(described, local...)
 }
 
-// newestHolds returns the pool's newest hold of a lock for each of its nodes.
-func (p *Pool) newestHolds(name string) map[string]*hold {
+// newestByNode returns the newest of the holds of a lock for each of its nodes.
+func newestByNode(holds []*hold) map[string]*hold {
 	newest := map[string]*hold{}
-	for _, h := range p.holdsOf(name) {
+	for _, h := range holds {
 		node := h.tenancy.nodeNow().Name
 		if other := newest[node]; other == nil || other.turn < h.turn {
 			newest[node] = h

@@ -76,7 +76,7 @@ func (l *Lock) Lost() <-chan struct{} { return l.hold.life.after(&l.hold.life.lo
 // Unlocking does not close it. All entries into a lock are revoked together. The
 // contexts of a lock that was taken with [Revocable] end at the same time.
 //
-// On ZooKeeper a lock is revoked by writing __REVOKE__ into its node, as Curator's
+// On ZooKeeper a lock can also be revoked by writing __REVOKE__ into its node, as Curator's
 // Revoker does.
 func (l *Lock) Revoked() <-chan struct{} {
 	l.hold.tenancy.startGuard()

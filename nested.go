@@ -5,108 +5,107 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/petermattis/goid"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
-	"github.com/lockpool/lockpool/internal/waitgraph"
+	"github.com/lockpool/lockpool/recipe"
 )
 
 // A nestedWait is an acquisition that waits at the service while its handle holds other
 // locks: only such a wait can be part of a deadlock. Its node names what the handle holds,
-// which does not change for as long as it waits, because a handle does one thing at a
-// time. (If another goroutine unlocks or downgrades one of these, and the node stays in
-// use, the wait queues again.)
+// which does not grow for as long as it waits, because a handle does one thing at a time. (If
+// another goroutine unlocks one of these, and the node stays in use, the waiting node is
+// told. One that was downgraded says itself which node it has replaced.)
 //
 // After a while, the wait reads who waits for what its handle holds, and for what those
-// hold, and so on, until it comes to somebody who holds what it waits for, or to an end. So
-// nobody has to tell anybody, and a wait that is short costs nothing. Everybody on a circle
-// comes to the same victim (package waitgraph). Only the victim acts, for itself, after one
-// transaction has shown that all nodes of the circle exist at one moment.
+// hold, and so on, until it comes to somebody who holds what it waits for, or to an end
+// (look.go). So nobody has to tell anybody, and a wait that is short costs nothing. Everybody
+// on a circle comes to the same victim (package waitgraph). Only the victim acts, for itself
+// (victim.go).
 type nestedWait struct {
 	*acquisition
-	handle *Handle
-	on     *session
-	ask    string
-	data   []byte  // of its nodes
-	holds  []*hold // that the data names
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	victim *DeadlockError // that has ended it, if that is known to the call
+	handle    *Handle
+	on        *session
+	ask       string
+	goroutine int64           // of the call
+	age       int64           // order number of the first attempt of the caller, if a deadlock has ended that
+	holds     []*hold         // that its nodes name
+	named     []nodedata.Hold // as which
+	base      []byte          // of what its nodes say, without that
+	at        string          // where in the program it was made
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	victim    *DeadlockError // that has ended it, if that is known to the call
 
-	record nodedata.Record // that the data encodes, once it waits for others
-	again  atomic.Bool     // it has joined a queue since the last look began
-
-	// A look uses these, of which there is one at a time.
-	pause time.Duration // before the next look
-	known sync.Map      // what it has read: a map[string]driver.Contender by node, for each queue
-	shown bool          // for a plain lock: a node shows the wait
+	looks looks
+	acts  chan struct{} // full while a request about its own nodes is under way: show, rewrite or leave
+	shown bool          // for a plain lock: a node shows the wait; belongs to who acts
 
 	// Pool.mu guards these.
-	timer *time.Timer   // of the next look, unless one is under way; nil before it waits for others
-	order int64         // among the pool's nested waits; 0 if it is not known to wait
-	nodes []driver.Node // with which it waits: of a semaphore, the guard before the leases
+	data    []byte           // of its nodes
+	changed bool             // they may say something else
+	order   int64            // among the pool's nested waits; 0 if it is not known to wait
+	created int64            // order number of the first of its nodes; 0 if it is not known
+	nodes   []driver.Located // with which it waits: of a semaphore, the guard before the leases
+	timer   *time.Timer      // of the next look; nil before it waits for others
+	looking bool             // a look is under way
+	again   bool             // it has joined a queue since that began
+	soonest time.Time        // of the next look, if something has changed
 }
-
-// The victim of a circle is the last to ask of those that hold something of it. When it joins
-// its queue, it is connected with all of them, so its first look after that which is answered
-// comes back to that queue, and nearly always decides. But the circle may close later, when
-// nobody on it joins who holds something of it: when the guard of a wait for permits is first,
-// so that too few are left for it, or when a limit is set. So looks that come back are
-// repeated soon. The others are repeated rarely, in case the last to ask does not look.
-const (
-	lookAgain       = time.Second      // after the first look, and each that came back; after each later one twice as long
-	lookRarely      = 10 * time.Second // but no longer than this
-	lookAfterFailed = 500 * time.Millisecond
-)
-
-// errHoldsChanged ends a wait whose node no longer says what the handle holds.
-var errHoldsChanged = errors.New("what the handle holds has changed")
 
 // beginNested begins a nested wait, if the handle holds anything and the call waits. Its
 // data is that of its nodes.
 func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (context.Context, *nestedWait) {
 	a.nested = nil
 	if a.req.try || !h.holdsAny() {
+		h.endAge()
 		return ctx, nil
 	}
 	holds := h.holdsNow()
 	if len(holds) == 0 {
 		return ctx, nil
 	}
-	named := make([]nodedata.Hold, len(holds))
-	for i, held := range holds {
-		node, err := held.tenancy.current(ctx) // after a downgrade that is under way
-		if err != nil {
-			return ctx, nil // ctx has ended
-		}
-		named[i] = nodedata.Hold{Lock: held.name, Node: node.Name, Permits: held.kind == driver.Permit}
+	p := h.pool
+	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
+	w.age = h.ageOn(w.goroutine)
+	for _, held := range holds {
+		w.named = append(w.named, nodedata.Hold{Lock: held.name, Node: held.tenancy.nodeNow().Name, Permits: held.kind == driver.Permit})
 	}
-	p, most := h.pool, nodedata.MaxNode
-	if a.req.permits > 0 {
-		most = nodedata.MaxLease
-	}
-	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), pause: lookAgain}
-	data, fit := nodedata.WithHolds(p.owner.Data(a.span, false, w.ask), callSite(), named, p.cfg.checkAfter == 0, most)
-	w.data, w.holds = data, holds[:fit]
+	w.base = p.owner.Data(a.span, false, w.ask)
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	a.nested = w
 	h.mu.Lock()
 	h.nested = w
+	h.mu.Unlock()
+	data := w.encode() // without those that have ended meanwhile
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.data = data
+	if p.nested[a.name] == nil {
+		p.nested[a.name] = map[string]*nestedWait{}
+	}
+	p.nested[a.name][w.ask] = w
+	return w.ctx, w
+}
+
+// encode returns what the nodes of the wait say.
+func (w *nestedWait) encode() []byte {
+	most := nodedata.MaxNode
+	if w.req.permits > 0 {
+		most = nodedata.MaxLease
+	}
+	var named []nodedata.Hold
 	for i, held := range w.holds {
-		if h.holds[held.name] != held || held.tenancy.replaced(named[i].Node) { // meanwhile
-			w.cancel(errHoldsChanged)
+		if !held.life.over.Load() {
+			named = append(named, w.named[i])
 		}
 	}
-	h.mu.Unlock()
-	p.mu.Lock()
-	p.nested[a.name] = append(p.nested[a.name], w)
-	p.mu.Unlock()
-	return w.ctx, w
+	data, _ := nodedata.WithHolds(w.base, w.at, named, w.pool.cfg.checkAfter == 0, w.age, most)
+	return data
 }
 
 // newAsk returns an identifier of a request, which shows the pool that it is its own.
@@ -120,7 +119,8 @@ func (p *Pool) hasEnded(lock, ask string) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !slices.ContainsFunc(p.nested[lock], func(w *nestedWait) bool { return w.ask == ask && w.ctx.Err() == nil })
+	w := p.nested[lock][ask]
+	return w == nil || w.ctx.Err() != nil
 }
 
 // holdsNow returns what the handle holds, the newest first.
@@ -137,11 +137,61 @@ func (h *Handle) holdsNow() (holds []*hold) {
 	return holds
 }
 
-// requeueNested makes the nested wait of the handle, if there is one, queue again: the hold
-// has ended, or is downgraded, and its node may stay. It is called with Handle.mu held.
-func (h *hold) requeueNested() {
+// tellNested makes the nodes of the nested wait of the handle, if there is one, say that the
+// handle no longer has the hold, whose own node stays for others. It is called with
+// Handle.mu held.
+func (h *hold) tellNested() {
 	if w := h.handle.nested; w != nil && slices.Contains(w.holds, h) {
-		w.cancel(errHoldsChanged)
+		w.inBackground(w.rewrite)
+	}
+}
+
+// inBackground calls a function on a goroutine, which ends when the service has answered or the wait
+// has ended.
+func (w *nestedWait) inBackground(do func()) {
+	if w.pool.begin() {
+		go func() {
+			defer w.pool.work.Done()
+			do()
+		}()
+	}
+}
+
+// act waits until no other request about the nodes of the wait is under way. It reports false
+// if the wait ends before. The caller then calls acted.
+func (w *nestedWait) act() bool {
+	select {
+	case w.acts <- struct{}{}:
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
+}
+
+func (w *nestedWait) acted() { <-w.acts }
+
+// rewrite makes the nodes of the wait say what its handle holds now.
+func (w *nestedWait) rewrite() {
+	if !w.act() {
+		return
+	}
+	defer w.acted()
+	w.pool.mu.Lock()
+	w.changed = true
+	w.data = w.encode()
+	data, nodes := w.data, w.nodes
+	w.pool.mu.Unlock()
+	for _, n := range nodes {
+		for {
+			err := w.on.Rewrite(w.ctx, n.Queue, n.Node, data)
+			if err == nil || w.ctx.Err() != nil || errors.Is(err, driver.ErrRemoved) || errors.Is(err, driver.ErrSessionLost) || errors.Is(err, driver.ErrNoPermission) {
+				break
+			}
+			select { // the answer says nothing
+			case <-time.After(lookAgainDelay):
+			case <-w.ctx.Done():
+			}
+		}
 	}
 }
 
@@ -159,10 +209,11 @@ func (w *nestedWait) end() {
 		return
 	}
 	w.cancel(nil)
+	w.looks.unfollow()
 	p := w.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.nested[w.name] = slices.DeleteFunc(p.nested[w.name], func(other *nestedWait) bool { return other == w })
+	delete(p.nested[w.name], w.ask)
 	if len(p.nested[w.name]) == 0 {
 		delete(p.nested, w.name)
 	}
@@ -173,19 +224,16 @@ func (w *nestedWait) end() {
 
 // explain returns why the wait has ended with err. ctx is the one that it was begun with.
 func (w *nestedWait) explain(ctx context.Context, err error) error {
-	if w == nil {
+	if w == nil || err == nil {
 		return err
+	}
+	if errors.Is(err, driver.ErrRemoved) && w.act() { // perhaps by the wait itself, which knows it now
+		w.acted()
 	}
 	cause := context.Cause(w.ctx)
-	if cause == context.Cause(ctx) { // which may be the deadlock of another call
-		return err
-	}
-	if deadlock, ok := cause.(*DeadlockError); ok {
+	if deadlock, ok := cause.(*DeadlockError); ok && cause != context.Cause(ctx) { // which may be the deadlock of another call
 		w.victim = deadlock
 		return deadlock
-	}
-	if cause == errHoldsChanged {
-		return cause
 	}
 	return err
 }
@@ -197,147 +245,110 @@ func (w *nestedWait) report(err error) {
 	}
 }
 
+// locate returns a node of the wait with its queue.
+func (w *nestedWait) locate(node driver.Node) driver.Located {
+	queue := w.name
+	switch {
+	case w.req.plain:
+		queue = waitsFor(queue)
+	case node.Kind == driver.Permit:
+		queue += "/" + driver.Leases
+	case w.req.permits > 0:
+		queue += "/" + driver.Guards
+	}
+	return driver.Located{Queue: queue, Node: node}
+}
+
 // joined records the node with which the wait has joined a queue, and lets it look anew.
 func (w *nestedWait) joined(node driver.Node) {
 	if w == nil {
 		return
 	}
+	at := w.locate(node)
 	w.pool.mu.Lock()
 	defer w.pool.mu.Unlock()
-	if slices.Contains(w.nodes, node) {
+	if slices.Contains(w.nodes, at) {
 		return
 	}
 	if node.Kind == driver.Permit && len(w.nodes) > 0 {
-		w.nodes = []driver.Node{w.nodes[0], node} // the guard stays
+		w.nodes = []driver.Located{w.nodes[0], at} // the guard stays
 	} else {
-		w.nodes = []driver.Node{node}
+		w.nodes, w.created = []driver.Located{at}, 0
 	}
-	w.order = 0
-	if w.timer != nil {
-		w.again.Store(true)
-		if w.timer.Stop() { // or else a look is under way
-			w.timer.Reset(w.pool.cfg.checkAfter)
-		}
+	if w.changed { // since its data was chosen
+		time.AfterFunc(0, func() { w.inBackground(w.rewrite) })
 	}
+	w.lookSoon(w.pool.cfg.checkAfter)
 }
 
 // waiting is called before the wait waits for others, or, in the queue of a semaphore's own
 // name, for its limit, without a node. A lock that is free costs no look, and no timer.
-func (w *nestedWait) waiting(queue string) {
-	switch {
-	case w == nil || w.pool.cfg.checkAfter == 0:
-	case w.req.permits > 0 && queue == w.name:
-		w.pool.mu.Lock()
-		defer w.pool.mu.Unlock()
+func (w *nestedWait) waiting(now recipe.Wait) {
+	if w == nil || w.pool.cfg.checkAfter == 0 {
+		return
+	}
+	p := w.pool
+	p.mu.Lock()
+	if w.req.permits > 0 && now.Queue == w.name {
 		w.nodes = nil
-	default:
+		p.mu.Unlock()
+		return
+	}
+	first := w.timer == nil
+	if first {
+		w.timer = time.AfterFunc(p.cfg.checkAfter, w.lookOnTime)
+		p.lastNested++
+		w.order = p.lastNested
+	}
+	if w.created == 0 {
+		w.created = now.Created
+	}
+	p.mu.Unlock()
+	switch {
+	case !w.req.plain:
 		w.lookInMemory()
+	case first:
+		w.inBackground(func() {
+			if w.show() == nil {
+				w.lookInMemory()
+			}
+		})
 	}
 }
 
 // waitsFor returns the queue of the nodes that show nested waits for a plain lock.
 func waitsFor(name string) string { return driver.Waits + "/" + name }
 
-// lookOnTime looks for a deadlock, and again later. It is called by the timer.
-func (w *nestedWait) lookOnTime() {
-	if w.ctx.Err() != nil || !w.pool.begin() {
-		return
-	}
-	defer w.pool.work.Done()
-	if w.again.Swap(false) {
-		w.pause = lookAgain
-	}
-	circle, err := w.look()
-	next := w.pause
-	switch {
-	case circle != nil:
-		w.cancel(&DeadlockError{circle})
-	case err != nil && !errors.Is(err, driver.ErrNoPermission) && !errors.Is(err, errors.ErrUnsupported):
-		next = lookAfterFailed
-	default:
-		w.pause = min(2*w.pause, lookRarely)
-	}
-	w.pool.mu.Lock()
-	defer w.pool.mu.Unlock()
-	if w.again.Load() { // during the look
-		next = w.pool.cfg.checkAfter
-	}
-	if w.ctx.Err() == nil {
-		w.timer.Reset(next)
-	}
-}
-
-// look returns the circle of which the wait is the victim, if there is one.
-func (w *nestedWait) look() ([]DeadlockWait, error) {
-	if err := w.show(); err != nil {
-		return nil, err
-	}
-	g, err := w.read()
-	if err != nil || g == nil {
-		return nil, err
-	}
-	w.pause = min(w.pause, lookAgain)
-	circle, proof := g.find(w.ask)
-	if circle == nil {
-		return nil, nil
-	}
-	err = w.on.Verify(w.ctx, proof...)
-	switch {
-	case errors.Is(err, driver.ErrRemoved): // the circle has dissolved
-		return nil, nil
-	case errors.Is(err, driver.ErrTooMany): // and may have fewer later
-		w.pause = lookRarely
-		return nil, nil
-	}
-	return circle, err
-}
-
 // show creates a node that shows the wait, and goes with it, if it is for a plain lock, in
 // whose recipe waiters have none.
 func (w *nestedWait) show() error {
-	if !w.req.plain || w.shown {
+	if !w.req.plain || !w.act() {
+		return w.ctx.Err()
+	}
+	defer w.acted()
+	if w.shown {
 		return nil
 	}
-	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Request{Kind: driver.Exclusive, Data: w.data})
+	w.pool.mu.Lock()
+	data := w.data
+	w.pool.mu.Unlock()
+	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Request{Kind: driver.Exclusive, Data: data})
 	if err != nil {
 		return err
 	}
 	w.shown = true
+	w.joined(joined.Node)
 	context.AfterFunc(w.ctx, func() {
 		if w.pool.begin() { // or else the node goes with the session
 			defer w.pool.work.Done()
 			_ = w.on.Leave(canceled, waitsFor(w.name), joined.Node) // continues in the background
 		}
 	})
-	return nil
-}
-
-// lookInMemory looks among the pool's own nested waits, when this one is about to wait for
-// others. It ends the victim, which nearly always is this one.
-func (w *nestedWait) lookInMemory() {
-	p := w.pool
-	first := w.timer == nil
-	if first {
-		w.record = nodedata.Parse(w.data)
+	watches, err := w.on.Watch(w.ctx, waitsFor(w.name), joined.Node)
+	if err == nil {
+		w.pool.mu.Lock()
+		defer w.pool.mu.Unlock()
+		w.created = watches[0].Created
 	}
-	p.mu.Lock()
-	if first {
-		w.timer = time.AfterFunc(p.cfg.checkAfter, w.lookOnTime)
-	}
-	if w.order == 0 {
-		p.lastNested++
-		w.order = p.lastNested
-	}
-	if w.req.plain {
-		w.nodes = []driver.Node{{Kind: driver.Plain, Name: w.ask}} // for want of one at the service
-	}
-	g, reached := w.graphInMemory()
-	p.mu.Unlock()
-	if g == nil {
-		return
-	}
-	last := waitgraph.Last(g.queues, w.ask)
-	if circle, _ := g.find(last); circle != nil {
-		reached[last].cancel(&DeadlockError{circle})
-	}
+	return err
 }

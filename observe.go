@@ -151,9 +151,9 @@ func (o *observer) pause(ctx context.Context, d time.Duration) {
 }
 
 // describe describes contenders. What they said about themselves when they were first
-// seen is kept: a request to give up the lock overwrites it.
+// seen is kept: a request to give up the lock overwrites what another client.s node says.
 func (o *observer) describe(found []contender) []Contender {
-	described := o.pool.describe(o.name, found, nil, "")
+	described := describe(found, newestByNode(o.pool.holdsOf(o.name)), nil, "")
 	for i := range described {
 		c := &described[i]
 		for _, known := range o.last {

@@ -39,6 +39,7 @@ type Pool struct {
 	work      sync.WaitGroup // goroutines of the pool, and calls that Close waits for
 	waiting   atomic.Int32   // calls that wait for a lock
 	inUse     atomic.Int32   // handles with a slot
+	ages      ages           // of victims that try again
 
 	mu         sync.Mutex
 	sessions   []*session
@@ -47,14 +48,14 @@ type Pool struct {
 	connected  bool            // a session has been opened
 	seekers    int             // calls that wait for a session
 	handles    map[*Handle]struct{}
-	held       int                      // holds that have not ended
-	resting    int                      // holds that rest
-	localTurns int64                    // turns that began without a request
-	lastLocal  int64                    // the number of the newest waiter without a node
-	local      map[string]*localQueue   // by name
-	nested     map[string][]*nestedWait // by name
-	lastNested int64                    // the number of the newest nested wait
-	drained    chan struct{}            // created by Shutdown; closed when held is 0
+	held       int                               // holds that have not ended
+	resting    int                               // holds that rest
+	localTurns int64                             // turns that began without a request
+	lastLocal  int64                             // the number of the newest waiter without a node
+	local      map[string]*localQueue            // by name
+	nested     map[string]map[string]*nestedWait // by name and ask
+	lastNested int64                             // the number of the newest nested wait
+	drained    chan struct{}                     // created by Shutdown; closed when held is 0
 }
 
 // Open returns a pool on the named driver, which must have been imported:
@@ -97,7 +98,7 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		owner:     nodedata.NewOwner(cfg.owner),
 		handles:   map[*Handle]struct{}{},
 		local:     map[string]*localQueue{},
-		nested:    map[string][]*nestedWait{},
+		nested:    map[string]map[string]*nestedWait{},
 	}
 	p.accepting, p.refuse = context.WithCancelCause(context.Background())
 	p.alive, p.kill = context.WithCancelCause(context.Background())
@@ -343,15 +344,16 @@ func (p *Pool) Close() error {
 }
 
 // holdsOf returns the pool's holds of the lock of that name.
-func (p *Pool) holdsOf(name string) (holds []*hold) {
+func (p *Pool) holdsOf(name string) []*hold {
+	return slices.DeleteFunc(p.allHolds(), func(h *hold) bool { return h.name != name })
+}
+
+// allHolds returns the pool's holds.
+func (p *Pool) allHolds() (all []*hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sessions {
-		for h := range s.holds {
-			if h.name == name {
-				holds = append(holds, h)
-			}
-		}
+		all = slices.AppendSeq(all, maps.Keys(s.holds))
 	}
-	return holds
+	return all
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
 )
 
 // Revoke asks the holders of the lock of that name to release it. A holder that does
@@ -18,7 +19,11 @@ import (
 // Given names of nodes that [Pool.Queue] returned, Revoke asks those contenders
 // instead, whether they hold the lock or wait for it. The handles of a pool may share a
 // node (see [WithLocalTurns]), which then stands for those that hold the lock now. It is
-// not an error if there is no such contender, or no longer one.
+// not an error if there is no such contender, or no longer one. A holder whose lock has
+// become shared since is found by the name that its node had before.
+//
+// A lockpool contender's node says what it has said, and that it was revoked. What the node
+// of another client says is lost, because that client wants nothing else in it.
 func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 	local := func(node string) bool { return strings.HasPrefix(node, localPrefix) }
 	stored := slices.DeleteFunc(slices.Clone(nodes), local)
@@ -33,42 +38,53 @@ func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 }
 
 func revoke(ctx context.Context, s *session, name string, nodes []string) error {
-	asked := func(c contender) bool {
-		return slices.Contains(nodes, c.Node.Name) || len(nodes) == 0 && c.holds
-	}
 	revoker, err := driver.Offer[driver.Revoker](s.Session)
 	if err != nil {
 		return err
 	}
+	asked := func(c contender) bool { return c.isOneOf(nodes) || len(nodes) == 0 && c.holds }
+	_, err = forEach(ctx, s, name, asked, func(c contender) error {
+		return revoker.Revoke(ctx, c.queue, c.Node, nodedata.Parse(c.Data).IsOurs())
+	})
+	return err
+}
+
+// isOneOf reports whether a contender has, or had before a downgrade, a node of one of the
+// names.
+func (c contender) isOneOf(nodes []string) bool {
+	was := nodedata.Parse(c.Data).Was
+	return slices.Contains(nodes, c.Node.Name) || was != "" && slices.Contains(nodes, was)
+}
+
+// forEach does something with the contenders for a lock that are asked for. If it returns
+// ErrRemoved, a downgrade may have replaced the node, which is then looked for. done is
+// whether it was done with any.
+func forEach(ctx context.Context, s *session, name string, asked func(contender) bool, do func(contender) error) (done bool, err error) {
 	for {
 		found, _, err := inspect(ctx, s, name)
 		if err != nil {
-			return err
+			return done, err
 		}
-		var gone []contender
+		var gone []string
 		for _, c := range found {
 			if !asked(c) {
 				continue
 			}
-			err := revoker.Revoke(ctx, c.queue, c.Node)
+			err := do(c)
 			switch {
 			case errors.Is(err, driver.ErrRemoved):
-				gone = append(gone, c)
+				gone = append(gone, c.Node.Name)
 			case err != nil:
-				return err
+				return done, err
+			default:
+				done = true
 			}
 		}
 		if len(gone) == 0 {
-			return nil
+			return done, nil
 		}
-		asked = func(c contender) bool { return slices.ContainsFunc(gone, c.isDowngradeOf) }
+		asked = func(c contender) bool { return c.isOneOf(gone) }
 	}
-}
-
-// isDowngradeOf reports whether c is the contender that had the node old: a downgrade
-// replaces the node.
-func (c contender) isDowngradeOf(old contender) bool {
-	return old.queue == c.queue && old.Seq == c.Seq && old.Session == c.Session
 }
 
 // Break takes the lock, or the place in its queue, from a contender. node is the name
@@ -95,15 +111,12 @@ func breakLock(ctx context.Context, s *session, name, node string) error {
 	if err != nil {
 		return err
 	}
-	found, _, err := inspect(ctx, s, name)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(found, func(c contender) bool { return c.Node.Name == node })
-	if i < 0 {
+	asked := func(c contender) bool { return c.isOneOf([]string{node}) }
+	done, err := forEach(ctx, s, name, asked, func(c contender) error { return breaker.Break(ctx, c.queue, c.Node) })
+	if err == nil && !done {
 		return driver.ErrRemoved
 	}
-	return breaker.Break(ctx, found[i].queue, found[i].Node)
+	return err
 }
 
 // checkNodes checks the name of a lock and of contenders' nodes.

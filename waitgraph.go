@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -38,49 +38,6 @@ const (
 	maxLocksRead = 200 // of one look
 	locksAtATime = 16
 )
-
-// read reads what waits for the wait, directly or through others. It returns nil if nobody
-// that it has come to holds what the wait is for.
-func (w *nestedWait) read() (*graph, error) {
-	g := newGraph()
-	g.hasEnded = w.pool.hasEnded
-	seen := map[string]bool{}
-	var locks []string // to read
-	add := func(holds []nodedata.Hold) {
-		for _, h := range holds { // which any client may have written
-			if !seen[h.Lock] && (len(seen) < maxLocksRead || h.Lock == w.name) && w.pool.checkName(h.Lock) == nil {
-				seen[h.Lock] = true
-				locks = append(locks, h.Lock)
-			}
-		}
-	}
-	for add(w.record.Holds); len(locks) > 0; {
-		now := locks[:min(len(locks), locksAtATime)]
-		locks = locks[len(now):]
-		read, errs := make([][]lockQueue, len(now)), make([]error, len(now))
-		var all sync.WaitGroup
-		for i, lock := range now {
-			all.Go(func() { read[i], errs[i] = readQueues(w.ctx, w.on, lock, w.inspect) }) // ends with ctx
-		}
-		all.Wait()
-		for i, err := range errs {
-			switch {
-			case err == nil:
-				for _, q := range read[i] {
-					add(g.add(q))
-				}
-			case w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost):
-				return nil, err
-			case !errors.Is(err, driver.ErrNoPermission):
-				w.pause = lookAfterFailed
-			} // nobody there counts as stuck
-		}
-	}
-	if !seen[w.name] {
-		return nil, nil
-	}
-	return g, nil
-}
 
 // lockQueue is one of the queues of a lock, as it was read.
 type lockQueue struct {
@@ -127,27 +84,6 @@ func readQueues(ctx context.Context, s *session, lock string, read func(queue st
 	return queues, err
 }
 
-// inspect returns the contenders of a queue. The wait reads each node once, because what
-// it says does not change.
-func (w *nestedWait) inspect(queue string) ([]driver.Contender, []string, error) {
-	known, _ := w.known.Load(queue)
-	before, _ := known.(map[string]driver.Contender)
-	inspector, err := driver.Offer[driver.Inspector](w.on.Session)
-	if err != nil {
-		return nil, nil, err
-	}
-	contenders, others, err := inspector.Inspect(w.ctx, queue, func(n driver.Node) bool { return before[n.Name].Created == 0 })
-	now := map[string]driver.Contender{}
-	for i, c := range contenders {
-		if known, ok := before[c.Name]; ok {
-			contenders[i] = known
-		}
-		now[c.Name] = contenders[i]
-	}
-	w.known.Store(queue, now)
-	return contenders, others, err
-}
-
 // add adds the contenders of a queue. It returns what those hold that may wait.
 func (g *graph) add(q lockQueue) (held []nodedata.Hold) {
 	name := q.queue
@@ -156,8 +92,12 @@ func (g *graph) add(q lockQueue) (held []nodedata.Hold) {
 	}
 	for i, c := range q.contenders {
 		owner := nodedata.Parse(c.Data)
-		canGoOn := owner.Host == "" && owner.PID == 0 || len(owner.Holds) > 0 && g.hasEnded != nil && g.hasEnded(q.lock, owner.Ask)
-		n := graphNode{driver.Located{Queue: q.queue, Node: c.Node}, q.lock, cmp.Or(q.kind, c.Kind), c.Joined, owner}
+		canGoOn := !owner.IsOurs() || len(owner.Holds) > 0 && g.hasEnded != nil && g.hasEnded(q.lock, owner.Ask)
+		n := graphNode{driver.Located{Queue: q.queue, Node: c.Node, Version: c.Version}, q.lock, cmp.Or(q.kind, c.Kind), c.Joined, owner}
+		created := c.Created
+		if owner.Age > 0 {
+			created = min(created, owner.Age)
+		}
 		var holds []waitgraph.Ref
 		for _, h := range owner.Holds {
 			holds = append(holds, refTo(h))
@@ -169,7 +109,7 @@ func (g *graph) add(q lockQueue) (held []nodedata.Hold) {
 			c.Kind = driver.Guard
 		}
 		g.insert(name, q.limit, n, waitgraph.Contender{
-			Node: c.Node, Created: c.Created, Ask: owner.Ask, Holds: holds, Unchecked: owner.Unchecked, Foreign: canGoOn,
+			Node: c.Node, Was: owner.Was, Created: created, Ask: owner.Ask, Holds: holds, Unchecked: owner.Unchecked, Foreign: canGoOn,
 		})
 		if i > 0 || q.queue != name {
 			held = append(held, owner.Holds...)
@@ -199,73 +139,105 @@ func (g *graph) insert(queue string, limit int, n graphNode, c waitgraph.Contend
 	g.queues[i].Contenders = append(g.queues[i].Contenders, c)
 }
 
-// graphInMemory is read among the pool's nested waits. It also returns those that it has
-// come to, by Ask. It is called with Pool.mu held.
-func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
-	reached, byAsk, closed := []*nestedWait{w}, map[string]*nestedWait{w.ask: w}, false
+// waitInMemory is a nested wait of the pool, as it was at one moment.
+type waitInMemory struct {
+	*nestedWait
+	asked, order int64
+	nodes        []driver.Located
+}
+
+// reach returns the pool's nested waits that wait for this one, directly or through others,
+// and whether one of these has what this one waits for. The first asked is the first.
+func (w *nestedWait) reach() (reached []waitInMemory, closed bool) {
+	p := w.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := map[string]bool{}
+	add := func(r *nestedWait) {
+		if !known[r.ask] && r.order > 0 && r.ctx.Err() == nil {
+			known[r.ask] = true
+			reached = append(reached, waitInMemory{r, cmp.Or(r.age, r.created, math.MaxInt64), r.order, r.nodes})
+		}
+	}
+	add(w)
 	for i := 0; i < len(reached); i++ {
 		for _, held := range reached[i].holds {
-			if held.life.over.Load() {
-				continue
-			}
-			closed = closed || held.name == w.name
-			for _, other := range w.pool.nested[held.name] {
-				if byAsk[other.ask] == nil && other.order > 0 && other.ctx.Err() == nil {
-					byAsk[other.ask] = other
-					reached = append(reached, other)
+			if !held.life.over.Load() {
+				closed = closed || held.name == w.name
+				for _, other := range p.nested[held.name] {
+					add(other)
 				}
 			}
 		}
 	}
+	return reached, closed
+}
+
+// graphInMemory is read among the pool's nested waits. It also returns those that it has
+// come to, by Ask. It is nil if there is no circle.
+func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
+	reached, closed := w.reach()
 	if !closed {
 		return nil, nil
 	}
-	g := newGraph()
-	for _, r := range reached {
+	slices.SortFunc(reached, func(a, b waitInMemory) int {
+		return cmp.Or(cmp.Compare(a.asked, b.asked), cmp.Compare(a.order, b.order))
+	})
+	g, byAsk := newGraph(), map[string]*nestedWait{}
+	for place, r := range reached {
+		byAsk[r.ask] = r.nestedWait
+		record := nodedata.Parse(r.nestedWait.base)
+		record.At = r.at
 		var holds []waitgraph.Ref
 		for i, held := range r.holds {
 			if held.life.over.Load() {
 				continue
 			}
-			ref := refTo(r.record.Holds[i])
+			node := held.tenancy.nodeNow()
+			record.Holds = append(record.Holds, nodedata.Hold{Lock: held.name, Node: node.Name, Permits: r.named[i].Permits})
+			ref := refTo(record.Holds[len(record.Holds)-1])
 			holds = append(holds, ref)
 			if _, ok := g.nodes[ref]; !ok {
-				n := graphNode{Located: driver.Located{Queue: ref.Queue, Node: held.tenancy.nodeNow()}}
-				g.insert(ref.Queue, 0, n, waitgraph.Contender{Node: n.Node})
+				n := graphNode{Located: driver.Located{Queue: ref.Queue, Node: node}, lock: held.name}
+				g.insert(ref.Queue, 0, n, waitgraph.Contender{Node: node})
 			}
 		}
-		for _, node := range r.nodes {
-			queue := r.name
+		for _, at := range r.nodes {
+			queue, node := at.Queue, at.Node
 			switch {
-			case node.Kind == driver.Permit:
-				queue += "/" + driver.Leases
-			case r.req.permits > 0:
-				queue, node.Kind = queue+"/"+driver.Guards, driver.Guard
+			case r.req.plain:
+				queue, node.Kind = r.name, driver.Plain
+			case r.req.permits > 0 && node.Kind != driver.Permit:
+				node.Kind = driver.Guard
 			}
-			n := graphNode{driver.Located{Queue: queue, Node: node}, r.name, r.req.kind(), r.Began(), r.record}
-			g.insert(queue, 0, n, waitgraph.Contender{Node: node, Created: r.order, Ask: r.ask, Holds: holds})
+			n := graphNode{at, r.name, r.req.kind(), r.Began(), record}
+			g.insert(queue, 0, n, waitgraph.Contender{Node: node, Created: int64(place + 1), Ask: r.ask, Holds: holds})
 		}
 	}
 	for _, q := range g.queues {
 		slices.SortStableFunc(q.Contenders, func(a, b waitgraph.Contender) int {
-			return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Created, b.Created)) // a plain lock's holder has no order
+			switch { // a plain lock's holder has no number
+			case a.Ask == "" && b.Kind == driver.Plain:
+				return -1
+			case b.Ask == "" && a.Kind == driver.Plain:
+				return 1
+			}
+			return cmp.Compare(a.Seq, b.Seq)
 		})
 	}
 	return g, byAsk
 }
 
-// find returns the circle through the wait if it is a victim, and the nodes that prove
-// that the circle stands as long as they exist.
-func (g *graph) find(ask string) (circle []DeadlockWait, proof []driver.Located) {
+// find returns the circle through the wait if it is a victim.
+func (g *graph) find(ask string) *circle {
 	steps, refs, victim := waitgraph.Find(g.queues, ask)
 	if !victim {
-		return nil, nil
+		return nil
 	}
-	for _, ref := range refs {
-		proof = append(proof, g.nodes[ref].Located)
-	}
-	for _, step := range steps {
-		n := g.nodes[waitgraph.Ref{Queue: step.Queue, Node: step.Contender.Name}]
+	c := new(circle)
+	for i, step := range steps {
+		self := waitgraph.Ref{Queue: step.Queue, Node: step.Contender.Name}
+		n := g.nodes[self]
 		wait := DeadlockWait{
 			Lock: n.lock, Kind: n.kind.String(), Node: n.Node.Name, At: n.owner.At, Asked: n.asked,
 			Owner: n.owner.Owner, Host: n.owner.Host, PID: n.owner.PID, Trace: n.owner.Trace,
@@ -273,12 +245,17 @@ func (g *graph) find(ask string) (circle []DeadlockWait, proof []driver.Located)
 		if n.kind == driver.Plain { // what shows the wait is no contender
 			wait.Node = ""
 		}
-		for _, h := range n.owner.Holds {
-			if refTo(h) == step.Held {
-				wait.Holds, wait.HeldNode = h.Lock, h.Node
-			}
+		if step.Held != (waitgraph.Ref{}) {
+			wait.Holds, wait.HeldNode = g.nodes[step.Held].lock, step.Held.Node
 		}
-		circle = append(circle, wait)
+		c.waits = append(c.waits, wait)
+		if i == 0 {
+			c.own = g.nodes[self].Located
+			refs = slices.DeleteFunc(refs, func(r waitgraph.Ref) bool { return r == self })
+		}
 	}
-	return circle, proof
+	for _, ref := range refs {
+		c.others = append(c.others, g.nodes[ref].Located)
+	}
+	return c
 }

@@ -18,8 +18,8 @@ import (
 type WaitGraph struct {
 	// Queues are the locks that have a holder or a waiter, sorted by name, as from
 	// Pool.Queue. Beside the holder of a plain lock are those that wait for it while they
-	// hold other locks, if they have waited long enough to say so (see
-	// WithDeadlockCheck); Pool.Break and Pool.Revoke do not know their nodes.
+	// hold other locks (see WithDeadlockCheck); Pool.Break and Pool.Revoke do not know their
+	// nodes.
 	Queues []Queue
 
 	Parties []Party // in the order of the queues
@@ -81,6 +81,14 @@ func (p *Pool) Waits(ctx context.Context, prefix string) (g WaitGraph, err error
 			names = slices.DeleteFunc(names, func(name string) bool { return p.checkName(name) != nil })
 			locks, err := p.readLocks(ctx, s, names)
 			if err == nil {
+				held := map[string][]*hold{}
+				for _, h := range p.allHolds() {
+					held[h.name] = append(held[h.name], h)
+				}
+				for i := range locks {
+					l := &locks[i]
+					l.Contenders = describe(l.found, newestByNode(held[l.Name]), l.local, l.behind)
+				}
 				g = newWaitGraph(locks)
 			}
 			return err
@@ -120,6 +128,8 @@ type lockRead struct {
 	unread bool
 	queues []lockQueue
 	found  []contender // those of Queue that have nodes
+	local  []Contender // those that wait in memory, behind that node
+	behind string
 }
 
 // readLock reads a lock.
@@ -152,8 +162,7 @@ func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRea
 	for _, c := range queue(waitsFor(name)).contenders {
 		l.found = append(l.found, contender{c, waitsFor(name), driver.Plain.String(), false})
 	}
-	local, behind := p.localWaiters(name)
-	l.Contenders = p.describe(name, l.found, local, behind)
+	l.local, l.behind = p.localWaiters(name)
 	return l, err
 }
 
@@ -162,6 +171,7 @@ type spot struct {
 	Stand
 	queue   []*spot   // of the lock
 	index   int       // in it
+	writer  *spot     // the nearest before it in its queue that is no reader; nil if there is none
 	node    contender // empty if it waits in memory
 	parties []int     // whose place it is
 	holds   []*spot   // of a waiter: what its handle holds
@@ -252,13 +262,22 @@ func (g *WaitGraph) addEdges(spots []*spot) {
 
 // spots returns the spots of the lock's contenders, and adds them to at.
 func (l *lockRead) spots(at map[waitgraph.Ref]*spot) []*spot {
-	queue, found := make([]*spot, len(l.Contenders)), 0
+	queue, found, writer := make([]*spot, len(l.Contenders)), 0, (*spot)(nil)
 	for i, c := range l.Contenders {
-		queue[i] = &spot{Stand: Stand{l.Name, c}, queue: queue, index: i}
-		if !c.Local {
-			queue[i].node = l.found[found]
-			at[queue[i].node.ref(l.Name)] = queue[i]
-			found++
+		s := &spot{Stand: Stand{l.Name, c}, queue: queue, index: i, writer: writer}
+		queue[i] = s
+		if c.Local {
+			continue
+		}
+		s.node = l.found[found]
+		found++
+		ref := s.node.ref(l.Name)
+		at[ref] = s
+		if was := nodedata.Parse(s.node.Data).Was; was != "" {
+			at[waitgraph.Ref{Queue: ref.Queue, Node: was}] = s
+		}
+		if s.node.queue == l.Name && s.node.Kind != driver.Shared {
+			writer = s
 		}
 	}
 	return queue
@@ -289,13 +308,22 @@ func (w *spot) inTheWay() (others []*spot) {
 			return nil
 		}
 		return []*spot{last}
+	case w.node.Kind == driver.Shared:
+		o := w.writer
+		for o != nil && o.node.Seq == w.node.Seq { // they share the lock
+			o = o.writer
+		}
+		if o == nil {
+			return nil
+		}
+		return []*spot{o}
 	}
 	for _, o := range slices.Backward(before) {
 		switch {
 		case o.node.queue != w.node.queue: // or in memory
 		case o.node.Kind == driver.Permit:
 			others = append(others, o)
-		case o.node.Kind == driver.Shared && w.node.Kind == driver.Shared, o.node.Seq == w.node.Seq: // they share the lock
+		case o.node.Seq == w.node.Seq: // they share the lock
 		case o.node.Kind == driver.Shared:
 			others = append(others, o)
 		case others == nil:

@@ -229,6 +229,18 @@ type Session interface {
 	// hundred).
 	Verify(ctx context.Context, nodes ...Located) error
 
+	// LeaveIf removes a node of the session if all the others, as for Verify, exist at that
+	// moment, in one step. The error is ErrRemoved if the node itself, or one of the others, is
+	// gone or has changed; then nothing is removed, except perhaps if one is that of a plain
+	// lock. What the session itself has removed is no ErrRemoved. Whatever LeaveIf returns, the
+	// node is the caller's to remove with Leave, which returns nil or ErrRemoved if it is gone.
+	LeaveIf(ctx context.Context, node Located, others ...Located) error
+
+	// Rewrite changes the data stored in a node of the session. A revocation stays, and so
+	// does the node's place. The node's watches fire with Changed. The error is ErrRemoved if
+	// the node is gone.
+	Rewrite(ctx context.Context, queue string, node Node, data []byte) error
+
 	// Ping sends a request that a server cut off from the others cannot answer, and
 	// waits for the answer. What the session reads afterward is not older. (Without it, a
 	// session may not know yet what others have done, and calls about their nodes, such as
@@ -329,6 +341,7 @@ type Node struct {
 type Located struct {
 	Queue string
 	Node
+	Version int64 // if it is not 0: what is stored has not changed since Inspect has returned that
 }
 
 // Joined is the result of Session.Join.

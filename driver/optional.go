@@ -103,9 +103,13 @@ type Breaker interface {
 // Revoker asks holders to give up a lock.
 type Revoker interface {
 	// Revoke asks the node's contender to give up the lock: the node's watches fire
-	// with Changed, and later ones have Watch.Revoked set. The stored data may be replaced
-	// by that. The error is ErrRemoved if the node was gone already.
-	Revoke(ctx context.Context, queue string, node Node) error
+	// with Changed, unless it was asked before, and later ones have Watch.Revoked set. The
+	// error is ErrRemoved if the node was gone already.
+	//
+	// ours says that a session of this driver has created the node: then the stored data
+	// stays as it is. Otherwise it may be replaced by what contenders of other clients
+	// understand.
+	Revoke(ctx context.Context, queue string, node Node, ours bool) error
 }
 
 // Recorder keeps records of finished runs, each written while its lock is held.
@@ -165,6 +169,7 @@ type Contender struct {
 	Created int64     // like Watch.Created
 	Joined  time.Time // by the service's clock
 	Data    []byte    // as stored by Join
+	Version int64     // positive; another one when the data has been changed
 }
 
 // Record says that a run has finished. It does not end with a session.

@@ -42,7 +42,7 @@ type Watch struct {
 	// is positive and less than 1<<53: fencing tokens have room for ten more bits.
 	Created int64
 
-	// Data is the data stored in the node.
+	// Data is the data stored in the node; empty if a revocation has replaced it.
 	Data []byte
 
 	// Revoked reports that the node's contender has been asked to give up the lock

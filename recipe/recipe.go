@@ -76,10 +76,11 @@ type Observer interface {
 
 // Wait is what a claim waits for.
 type Wait struct {
-	Queue  string
-	Behind driver.Node // the node waited for; the first of several
-	Data   []byte      // stored in Behind; nil if a revocation request has replaced it
-	Holder driver.Node // the first in the queue, which may be Behind; zero if that one holds nothing (a guard)
+	Queue   string
+	Behind  driver.Node // the node waited for; the first of several
+	Data    []byte      // stored in Behind
+	Holder  driver.Node // the first in the queue, which may be Behind; zero if that one holds nothing (a guard)
+	Created int64       // Watch.Created of the claim's own node; 0 if it has none
 }
 
 // Acquire waits until the rule grants the lock and returns the node that holds it. If
@@ -216,7 +217,7 @@ func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 		}
 		if behind != awaited[0] {
 			behind = awaited[0]
-			c.observeWait(ctx, s, behind, watches[0])
+			c.observeWait(ctx, s, behind, watches)
 		}
 		own := watches[len(awaited):]
 		if c.Revocable && len(own) > 0 && own[0].Revoked {
@@ -336,15 +337,16 @@ func (c *Claim) next(view *View, self driver.Node, awaited []driver.Node, events
 }
 
 // observeWait tells the observer what the claim waits for and, if the observer wants to
-// know, the holder. first is the watch on behind. All watches have been set by then, so
-// the request for the holder delays no event by more than its round trip.
-func (c *Claim) observeWait(ctx context.Context, s blockedState, behind driver.Node, first *driver.Watch) {
+// know, the holder. watches are those on behind and others, that on the own node last. They
+// have been set by then, so the request for the holder delays no event by more than its round
+// trip.
+func (c *Claim) observeWait(ctx context.Context, s blockedState, behind driver.Node, watches []*driver.Watch) {
 	if c.Observer == nil {
 		return
 	}
-	w := Wait{c.Queue, behind, first.Data, s.head}
-	if first.Revoked {
-		w.Data = nil // it is the revocation request
+	w := Wait{Queue: c.Queue, Behind: behind, Data: watches[0].Data, Holder: s.head}
+	if s.self != (driver.Node{}) {
+		w.Created = watches[len(watches)-1].Created
 	}
 	if c.Kind == driver.Guard { // the first guard waits for permits itself, or is about to get them
 		w.Holder = driver.Node{}

@@ -60,6 +60,9 @@ func calls(s driver.Session) []call {
 		{"Verify", func(ctx context.Context, s driver.Session, on things) error {
 			return s.Verify(ctx, on.own, on.other)
 		}},
+		{"Rewrite", func(ctx context.Context, s driver.Session, on things) error {
+			return s.Rewrite(ctx, on.queue, on.own.Node, []byte(data))
+		}},
 		{"Ping", func(ctx context.Context, s driver.Session, on things) error { return s.Ping(ctx) }},
 	}
 	if _, ok := s.(driver.PlainLocker); ok {
@@ -93,7 +96,7 @@ func calls(s driver.Session) []call {
 	}
 	if _, ok := s.(driver.Revoker); ok {
 		all = append(all, call{"Revoke", func(ctx context.Context, s driver.Session, on things) error {
-			return s.(driver.Revoker).Revoke(ctx, on.queue, on.other.Node)
+			return s.(driver.Revoker).Revoke(ctx, on.queue, on.other.Node, true)
 		}})
 	}
 	if _, ok := s.(driver.Recorder); ok {

@@ -40,7 +40,8 @@
 //
 // A good order for a new driver is Join, Order, Leave, Watch, Deleted, Session, Close and
 // Context, with methods that return errors.ErrUnsupported where they are not written yet,
-// and then the rest. Verify, like the optional interfaces, has a subtest of its own name.
+// and then the rest. Verify, LeaveIf and Rewrite, like the optional interfaces, have subtests of
+// their own names.
 //
 // A test that fails prints what the law demands there. Some wait for what a law bounds
 // without a number, and fail only after a minute and four session timeouts.

@@ -139,6 +139,18 @@ var laws = []law{
 		{"nodes", verifyNodes,
 			"Verify returns nil if all nodes, of whatever sessions and queues, exist at one moment, and ErrRemoved if one does not."},
 	}},
+	{"LeaveIf", []part{
+		{"others exist", leaveIfOthersExist,
+			"LeaveIf removes the node if all others exist as Inspect has returned them. Otherwise it returns ErrRemoved and removes nothing."},
+		{"under concurrency", leaveIfTogether,
+			"Of several whose nodes must exist for the others to leave, one leaves."},
+		{"lost replies", leaveIfLosesReplies,
+			"If the answer is lost, LeaveIf returns nil if the session has removed the node."},
+	}},
+	{"Rewrite", []part{
+		{"data", rewriteData,
+			"Rewrite changes what Data, Inspect and later watches return, and the version of the contender. Watches fire with Changed. The place and a revocation stay."},
+	}},
 	{"PlainLocker", []part{
 		{"one holder", plainOneHolder,
 			"Of those who call TryCreate at the same time, one creates the node, and all get that Node: of kind Plain, with Seq 0."},
@@ -157,7 +169,7 @@ var laws = []law{
 	}},
 	{"Downgrader", []part{
 		{"in place", downgradeInPlace,
-			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing. A revocation stays."},
+			"Downgrade puts a Shared node with another name and the same Seq in the place of the old one. Watches on the old one fire with Changed, later ones with Missing. A revocation stays, beside the new data."},
 		{"a node that is gone", downgradeGone,
 			"Downgrade of a node that is gone returns ErrRemoved."},
 		{"lost reply", downgradeLosesReply,
@@ -181,7 +193,7 @@ var laws = []law{
 	}},
 	{"Revoker", []part{
 		{"asks", revokeAsks,
-			"Revoke changes the node: watches fire with Changed, and later ones have Revoked set. The node stays. The error is ErrRemoved if the node was gone."},
+			"Revoke changes the node: watches fire with Changed, and later ones have Revoked set. The node stays, and what one of ours says. The error is ErrRemoved if the node was gone."},
 	}},
 	{"Recorder", []part{
 		{"finish", recordFinish,

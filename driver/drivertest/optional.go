@@ -140,7 +140,7 @@ func downgradeInPlace(r *run) {
 		d := offered[driver.Downgrader](r, s)
 		old, next := r.join(s, queue), r.join(other, queue)
 		if revoked {
-			require.NoError(r, offered[driver.Revoker](r, other).Revoke(r.ctx, queue, old.Node))
+			require.NoError(r, offered[driver.Revoker](r, other).Revoke(r.ctx, queue, old.Node, true))
 		}
 		own, its, beside := r.watchOne(s, old), r.watchOne(other, old), r.watchOne(other, next)
 		read, err := d.Downgrade(queue, old.Node, []byte("shared"))
@@ -156,9 +156,7 @@ func downgradeInPlace(r *run) {
 		w := r.watchOne(other, driver.Located{Queue: queue, Node: read})
 		require.True(r, w.Created == its.Created || w.Created > beside.Created, "the new node was created now, or with the old one")
 		require.Equal(r, revoked, w.Revoked, "a revocation stays")
-		if !revoked {
-			require.Equal(r, "shared", string(w.Data))
-		}
+		require.Equal(r, "shared", string(w.Data))
 		r.leave(s, driver.Located{Queue: queue, Node: read})
 		r.fires(w, "the reader has left", gone...)
 	}
@@ -373,25 +371,50 @@ func revokeAsks(r *run) {
 	v := offered[driver.Revoker](r, other)
 	node, next := r.join(s, queue), r.join(s, queue)
 	own, its, beside := r.watchOne(s, node), r.watchOne(other, node), r.watchOne(s, next)
-	require.NoError(r, v.Revoke(r.ctx, queue, node.Node))
+	require.NoError(r, v.Revoke(r.ctx, queue, node.Node, true))
 	r.fires(own, "the lock was asked for", driver.Changed)
 	r.fires(its, "the lock was asked for", driver.Changed)
-	require.True(r, r.watchOne(s, node).Revoked, "Watch.Revoked")
-	require.True(r, r.watchOne(other, node).Revoked, "Watch.Revoked")
+	require.NoError(r, v.Revoke(r.ctx, queue, node.Node, true), "again")
+	r.revoked(node, s, other)
 	require.Equal(r, own.Created, r.watchOne(s, node).Created)
 	require.False(r, r.watchOne(s, next).Revoked)
 	r.waits(beside, "it is the watch of another node")
 	r.sameNodes([]driver.Node{node.Node, next.Node}, r.list(other, queue), "it is only asked")
 	r.leave(s, node)
-	require.ErrorIs(r, v.Revoke(r.ctx, queue, node.Node), driver.ErrRemoved)
+	require.ErrorIs(r, v.Revoke(r.ctx, queue, node.Node, true), driver.ErrRemoved)
+	foreign := r.watchOne(s, next)
+	require.NoError(r, v.Revoke(r.ctx, queue, next.Node, false), "as one of another client")
+	r.fires(foreign, "the lock was asked for", driver.Changed)
+	require.True(r, r.watchOne(s, next).Revoked, "Watch.Revoked")
+	r.leave(s, next)
 	if _, ok := s.(driver.PlainLocker); ok {
 		plain := r.tryCreate(s, r.name())
 		w := r.watchOne(s, plain)
 		require.NoError(r, other.Ping(r.ctx))
-		require.NoError(r, v.Revoke(r.ctx, plain.Queue, plain.Node))
+		require.NoError(r, v.Revoke(r.ctx, plain.Queue, plain.Node, true))
 		r.fires(w, "the lock was asked for", driver.Changed)
-		require.True(r, r.watchOne(s, plain).Revoked)
+		r.revoked(plain, s, other)
 		r.leave(s, plain)
+	}
+}
+
+// revoked requires that the node is revoked and says what it said before, to each session.
+func (r *run) revoked(node driver.Located, sessions ...driver.Session) {
+	r.Helper()
+	for _, s := range sessions {
+		require.NoError(r, s.Ping(r.ctx))
+		w := r.watchOne(s, node)
+		require.True(r, w.Revoked, "Watch.Revoked")
+		require.Equal(r, data, string(w.Data))
+		stored, err := s.Data(r.ctx, node.Queue, node.Node)
+		require.NoError(r, err)
+		require.Equal(r, data, string(stored))
+		if i, ok := s.(driver.Inspector); ok {
+			found, _, err := i.Inspect(r.ctx, node.Queue, nil)
+			require.NoError(r, err)
+			require.Equal(r, node.Node, found[0].Node)
+			require.Equal(r, data, string(found[0].Data))
+		}
 	}
 }
 

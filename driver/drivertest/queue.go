@@ -3,9 +3,11 @@ package drivertest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/stretchr/testify/require"
 
@@ -386,4 +388,115 @@ func verifyNodes(r *run) {
 	require.ErrorIs(r, s.Verify(r.ctx, all...), driver.ErrRemoved)
 	require.ErrorIs(r, s.Verify(r.ctx, all[99]), driver.ErrRemoved)
 	require.NoError(r, s.Verify(r.ctx, all[:99]...))
+}
+
+// version returns the version of a node, or 0 if the driver has no Inspector.
+func (r *run) version(s driver.Session, n driver.Located) int64 {
+	r.Helper()
+	i, ok := s.(driver.Inspector)
+	if !ok {
+		return 0
+	}
+	found, _, err := i.Inspect(r.ctx, n.Queue, nil)
+	require.NoError(r, err)
+	at := slices.IndexFunc(found, func(c driver.Contender) bool { return c.Node == n.Node })
+	require.Positive(r, found[at].Version)
+	return found[at].Version
+}
+
+func leaveIfOthersExist(r *run) {
+	s, other := r.connect(), r.connect()
+	own, beside := r.join(s, r.name()), r.join(s, r.name())
+	var all []driver.Located
+	for i := range 100 {
+		all = append(all, r.join([]driver.Session{s, other}[i%2], r.name()))
+		all[i].Version = r.version(s, all[i])
+	}
+	r.leave(other, all[99])
+	require.ErrorIs(r, s.LeaveIf(r.ctx, own, all...), driver.ErrRemoved)
+	r.sameNodes([]driver.Node{own.Node}, r.list(other, own.Queue))
+	w := r.watchOne(other, own)
+	require.NoError(r, s.LeaveIf(r.ctx, own, all[:99]...))
+	r.fires(w, "the node was removed", gone...)
+	require.Empty(r, r.list(s, own.Queue))
+	require.ErrorIs(r, s.LeaveIf(r.ctx, own), driver.ErrRemoved)
+	err := s.Leave(r.ctx, own.Queue, own.Node)
+	require.True(r, err == nil || errors.Is(err, driver.ErrRemoved), "%v", err)
+	require.NoError(r, other.Rewrite(r.ctx, all[1].Queue, all[1].Node, []byte("other data")))
+	if all[1].Version != 0 {
+		require.ErrorIs(r, s.LeaveIf(r.ctx, beside, all[1]), driver.ErrRemoved, "it has changed")
+		require.ErrorIs(r, s.Verify(r.ctx, all[1]), driver.ErrRemoved, "it has changed")
+	}
+	all[1].Version = 0
+	require.NoError(r, s.LeaveIf(r.ctx, beside, all[1]))
+}
+
+func leaveIfTogether(r *run) {
+	sessions := r.connectAll(3)
+	for range 10 {
+		var all []driver.Located
+		for i := range 6 {
+			all = append(all, r.join(sessions[i%3], r.name()))
+		}
+		for _, s := range sessions {
+			require.NoError(r, s.Ping(r.ctx))
+		}
+		var left atomic.Int32
+		r.together(len(all), func(i int) error {
+			err := sessions[i%3].LeaveIf(r.ctx, all[i], slices.Delete(slices.Clone(all), i, i+1)...)
+			if err == nil {
+				left.Add(1)
+			}
+			if errors.Is(err, driver.ErrRemoved) {
+				err = nil
+			}
+			return err
+		})
+		require.EqualValues(r, 1, left.Load(), "one has left, and so the others have not")
+	}
+}
+
+func leaveIfLosesReplies(r *run) {
+	r.need("LoseReply", r.LoseReply != nil)
+	s, other := r.connect(), r.connect()
+	for range 3 {
+		own, beside := r.join(s, r.name()), r.join(other, r.name())
+		require.NoError(r, s.Ping(r.ctx))
+		r.LoseReply(s)
+		require.NoError(r, s.LeaveIf(r.ctx, own, beside))
+		require.Empty(r, r.list(other, own.Queue))
+		own = r.join(s, own.Queue)
+		r.leave(other, beside)
+		r.LoseReply(s)
+		require.ErrorIs(r, s.LeaveIf(r.ctx, own, beside), driver.ErrRemoved)
+		r.leave(s, own)
+	}
+}
+
+func rewriteData(r *run) {
+	s, other, queue := r.connect(), r.connect(), r.name()
+	node, next := r.join(s, queue), r.join(s, queue)
+	version := r.version(other, node)
+	if v, ok := other.(driver.Revoker); ok {
+		require.NoError(r, v.Revoke(r.ctx, queue, node.Node, true))
+	}
+	w, beside := r.watchOne(other, node), r.watchOne(other, next)
+	stored := []byte("other data")
+	require.NoError(r, s.Rewrite(r.ctx, queue, node.Node, stored))
+	r.fires(w, "the data was changed", driver.Changed)
+	r.waits(beside, "it is the watch of another node")
+	clear(stored)
+	now := r.watchOne(other, node)
+	require.Equal(r, "other data", string(now.Data))
+	require.Equal(r, w.Created, now.Created)
+	require.Equal(r, w.Revoked, now.Revoked)
+	found, err := other.Data(r.ctx, queue, node.Node)
+	require.NoError(r, err)
+	require.Equal(r, "other data", string(found))
+	r.sameNodes([]driver.Node{node.Node, next.Node}, r.list(other, queue))
+	if version != 0 {
+		require.NotEqual(r, version, r.version(other, node))
+	}
+	r.leave(s, node)
+	require.ErrorIs(r, s.Rewrite(r.ctx, queue, node.Node, nil), driver.ErrRemoved)
 }

@@ -20,7 +20,7 @@ func (e entry) contender() driver.Contender {
 	if v.mark != 0 {
 		session = int64(sessionOf(session))
 	}
-	return driver.Contender{Node: e.node, Session: strconv.FormatInt(session, 16), Created: e.kv.CreateRevision, Joined: v.at, Data: v.data}
+	return driver.Contender{Node: e.node, Session: strconv.FormatInt(session, 16), Created: e.kv.CreateRevision, Joined: v.at, Data: v.data, Version: e.kv.ModRevision}
 }
 
 // inspect reads what is below the name of a queue's lock, with all values.

@@ -212,8 +212,11 @@ func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]b
 	return decodeValue(kv).data, nil
 }
 
-// exists is the condition that a node exists.
-func (s *Session) exists(queue string, node driver.Node) clientv3.Cmp {
+// exists is the condition that a node exists, and has a version if that is not 0.
+func (s *Session) exists(queue string, node driver.Node, version int64) clientv3.Cmp {
+	if version != 0 {
+		return clientv3.Compare(clientv3.ModRevision(s.key(queue, node)), "=", version)
+	}
 	return clientv3.Compare(clientv3.CreateRevision(s.key(queue, node)), "=", createdAt(node))
 }
 
@@ -242,7 +245,7 @@ type leaving struct {
 func (l *leaving) remove(ctx context.Context) error {
 	maybe, err := l.try(ctx, func(ctx context.Context, conn *connection) error {
 		if !l.alone {
-			got, err := conn.kv.Txn(ctx).If(l.exists(l.of.queue, l.of.node)).Then(clientv3.OpDelete(l.key)).Commit()
+			got, err := conn.kv.Txn(ctx).If(l.exists(l.of.queue, l.of.node, 0)).Then(clientv3.OpDelete(l.key)).Commit()
 			l.byUs = err == nil && got.Succeeded
 			return err
 		}
@@ -292,12 +295,41 @@ func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
 			return err
 		}
 		for i, a := range answers(got, 0) {
-			if !isNode(only(a.kvs), nodes[i].Node) {
+			kv := only(a.kvs)
+			if !isNode(kv, nodes[i].Node) || nodes[i].Version != 0 && nodes[i].Version != kv.ModRevision {
 				return errGone
 			}
 		}
 		return nil
 	})
+}
+
+// LeaveIf implements driver.Session.
+func (s *Session) LeaveIf(ctx context.Context, node driver.Located, others ...driver.Located) error {
+	if len(others) >= mostChecked {
+		return fmt.Errorf("etcd: %w: %d, and at most %d", driver.ErrTooMany, len(others), mostChecked-1)
+	}
+	key, on := s.key(node.Queue, node.Node), []clientv3.Cmp{s.exists(node.Queue, node.Node, 0)}
+	for _, other := range others {
+		on = append(on, s.exists(other.Queue, other.Node, other.Version))
+	}
+	sent := 0
+	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
+		sent++
+		got, err := conn.kv.Txn(ctx).If(on...).Then(clientv3.OpDelete(key)).Else(clientv3.OpGet(key)).Commit()
+		if err != nil || got.Succeeded {
+			return err
+		}
+		if sent > 1 && !isNode(only(answers(got, 0)[0].kvs), node.Node) { // it was carried out before
+			return nil
+		}
+		return errGone
+	})
+}
+
+// Rewrite implements driver.Session.
+func (s *Session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
+	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte { return marked(kv.Value, 0, append([]byte{}, data...)) })
 }
 
 // update changes the value of a node, in a way that may be repeated. kv is nil if the node
@@ -346,7 +378,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 }
 
 // Revoke implements driver.Revoker.
-func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
+func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
 	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte {
 		switch v := decodeValue(kv); {
 		case v.mark&markRevoked != 0:
@@ -362,7 +394,7 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) er
 func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
 	gone := false
 	maybe, err := s.try(ctx, func(ctx context.Context, conn *connection) error {
-		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node)).Then(clientv3.OpDelete(s.key(queue, node))).Commit()
+		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node, 0)).Then(clientv3.OpDelete(s.key(queue, node))).Commit()
 		gone = err == nil && !got.Succeeded
 		return err
 	})

@@ -85,7 +85,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r 
 	}
 	key, record := s.key(queue, node), s.recordKey(r)
 	done, got, late, err := change{
-		session: s, on: []clientv3.Cmp{s.exists(queue, node), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
+		session: s, on: []clientv3.Cmp{s.exists(queue, node, 0), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
 		ops:   []clientv3.Op{clientv3.OpPut(record, string(recordValue(time.Now(), r.Data)), clientv3.WithLease(lease))},
 		other: []clientv3.Op{clientv3.OpGet(key)},
 		look:  []clientv3.Op{clientv3.OpGet(record)}, happened: func(a []*answer) bool {
@@ -109,7 +109,7 @@ func (s *Session) Settle(ctx context.Context, queue string, node driver.Node, r 
 	key := s.key(queue, node)
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		get := clientv3.OpGet(s.recordKey(r))
-		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node)).Then(clientv3.OpDelete(key), get).Else(get).Commit()
+		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node, 0)).Then(clientv3.OpDelete(key), get).Else(get).Commit()
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"strings"
@@ -10,7 +11,7 @@ import (
 
 // contender returns a node with its details.
 func (e *entry) contender() driver.Contender {
-	return driver.Contender{Node: e.Node, Session: e.session.id, Created: e.created, Joined: e.joined, Data: e.data}
+	return driver.Contender{Node: e.Node, Session: e.session.id, Created: e.created, Joined: e.joined, Data: e.data, Version: e.version + 1}
 }
 
 // others returns the parts of a semaphore of that name that there are.
@@ -86,13 +87,13 @@ func (s *session) Break(ctx context.Context, queue string, node driver.Node) err
 }
 
 // Revoke implements driver.Revoker.
-func (s *session) Revoke(ctx context.Context, queue string, node driver.Node) error {
+func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
 	e, _, err := s.find(queue, node)
-	if err == nil {
+	if err == nil && !e.revoked {
 		e.revoked = true
 		s.fire(&e.watchers, driver.Changed, nil)
 	}
@@ -105,10 +106,41 @@ func (s *session) Verify(ctx context.Context, nodes ...driver.Located) error {
 		return err
 	}
 	defer s.mu.Unlock()
+	return s.verify(nodes)
+}
+
+// verify is Verify with mu held.
+func (st *Store) verify(nodes []driver.Located) error {
 	for _, n := range nodes {
-		if _, _, err := s.find(n.Queue, n.Node); err != nil {
-			return err
+		if e, _, err := st.find(n.Queue, n.Node); err != nil || n.Version != 0 && n.Version != e.version+1 {
+			return driver.ErrRemoved
 		}
 	}
 	return nil
+}
+
+// LeaveIf implements driver.Session.
+func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...driver.Located) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if err := s.verify(others); err != nil {
+		return err
+	}
+	return s.remove(node.Queue, node.Node, s)
+}
+
+// Rewrite implements driver.Session.
+func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	e, _, err := s.find(queue, node)
+	if err == nil {
+		e.data, e.version = bytes.Clone(data), e.version+1
+		s.fire(&e.watchers, driver.Changed, nil)
+	}
+	return err
 }

@@ -26,6 +26,7 @@ type entry struct {
 	created  int64
 	joined   time.Time
 	data     []byte
+	version  int64
 	revoked  bool
 	limit    int
 	watchers watchers

@@ -69,7 +69,7 @@ func TestEvents(t *testing.T) {
 			require.NotEqual(t, node.Name, read.Name)
 		}, driver.Changed, driver.Changed},
 		"revoked": {func(t *testing.T, _ *memory.Store, owner, other fullSession, node driver.Node) {
-			require.NoError(t, other.Revoke(t.Context(), "a", node))
+			require.NoError(t, other.Revoke(t.Context(), "a", node, true))
 			require.True(t, watch(t, owner, "a", node).Revoked)
 		}, driver.Changed, driver.Changed},
 		"closed": {func(t *testing.T, _ *memory.Store, owner, _ fullSession, node driver.Node) {
@@ -189,7 +189,7 @@ func TestEndedContext(t *testing.T) {
 func TestDowngradeKeepsTheRevocation(t *testing.T) {
 	_, a, b := twoSessions(t)
 	node := join(t, a, "q")
-	require.NoError(t, b.Revoke(t.Context(), "q", node))
+	require.NoError(t, b.Revoke(t.Context(), "q", node, true))
 	require.True(t, watch(t, b, "q", must(a.Downgrade("q", node, nil))(t)).Revoked)
 }
 

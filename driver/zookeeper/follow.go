@@ -65,7 +65,7 @@ func (s *Session) followNodes(ctx context.Context, queue string, nodes []driver.
 		case w.stat == nil, fired != 0 && fired != driver.Changed:
 			return f, false, s.pause(ctx)
 		}
-		f.Contenders = append(f.Contenders, newContender(nodes[i], w.Data, w.stat))
+		f.Contenders = append(f.Contenders, newContender(nodes[i], w.raw, w.stat))
 		f.Watches = append(f.Watches, w.Watch)
 	}
 	return f, true, nil

@@ -1,8 +1,10 @@
 package zookeeper
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -181,16 +183,16 @@ func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.No
 func (s *Session) readPlain(path string, found func(driver.Contender)) read {
 	return s.readNode(path, func(q *request) {
 		if isPlain(&q.stat) {
-			node, data := parsePlainNode(q.data, &q.stat)
-			found(newContender(node, data, &q.stat))
+			found(newContender(parsePlainNode(q.data, &q.stat), q.data, &q.stat))
 		}
 	})
 }
 
-func newContender(node driver.Node, data []byte, stat *zk.Stat) driver.Contender {
+func newContender(node driver.Node, raw []byte, stat *zk.Stat) driver.Contender {
+	_, data := parsePlainData(raw)
 	return driver.Contender{
 		Node: node, Session: sessionID(stat.EphemeralOwner), Created: stat.Czxid,
-		Joined: time.UnixMilli(stat.Ctime), Data: data,
+		Joined: time.UnixMilli(stat.Ctime), Data: data, Version: int64(stat.Version) + 1,
 	}
 }
 
@@ -276,7 +278,7 @@ func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error)
 			claims := s.claims.on(path)
 			claims.delete()
 			defer claims.deleted()
-			if _, err := s.plainVersion(path, node); err != nil {
+			if _, _, err := s.readNodeOf(path, node); err != nil {
 				return err
 			}
 		}
@@ -287,40 +289,82 @@ func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error)
 	return sent, err
 }
 
-// plainVersion returns the version of a plain lock's node. The error is ErrNoNode if
-// the node at path is a different one.
-func (s *Session) plainVersion(path string, node driver.Node) (version int32, err error) {
-	data, stat, err := s.requests.Get(path)
-	if err != nil {
-		return 0, err
+// readNodeOf reads the node at path. The error is ErrNoNode if it is that of a plain lock,
+// and of another holder than node.
+func (s *Session) readNodeOf(path string, node driver.Node) (raw []byte, version int32, err error) {
+	raw, stat, err := s.requests.Get(path)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case node.Kind == driver.Plain && parsePlainNode(raw, stat) != node:
+		return nil, 0, zk.ErrNoNode
 	}
-	if found, _ := parsePlainNode(data, stat); found != node {
-		return 0, zk.ErrNoNode
-	}
-	return stat.Version, nil
+	return raw, stat.Version, nil
 }
 
 // Revoke implements driver.Revoker.
-func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node) error {
+func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, ours bool) error {
+	return s.update(ctx, queue, node, func(raw []byte) []byte {
+		_, revoked := cutRevocation(raw)
+		switch {
+		case revoked:
+			return nil
+		case ours:
+			return withRevocation(raw)
+		}
+		return []byte(revokeRequest)
+	})
+}
+
+// Rewrite implements driver.Session.
+func (s *Session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
+	return s.update(ctx, queue, node, func(raw []byte) []byte {
+		if _, revoked := cutRevocation(raw); revoked {
+			return withRevocation(data)
+		}
+		return data
+	})
+}
+
+// update changes what is stored in a node, in a way that may be repeated: to returns nil if
+// that was done before.
+func (s *Session) update(ctx context.Context, queue string, node driver.Node, to func(raw []byte) []byte) error {
 	path := s.paths(queue, node)[0]
 	err := s.runUntilAnswered(ctx, func() error {
-		version, err := int32(-1), error(nil)
-		if node.Kind == driver.Plain { // the name may be the next holder's by now
-			version, err = s.plainVersion(path, node)
+		for {
+			raw, version, err := s.readNodeOf(path, node)
+			if err != nil {
+				return err
+			}
+			data := to(raw)
+			if data == nil {
+				return nil
+			}
+			if err := s.requests.Set(path, data, version); !errors.Is(err, zk.ErrBadVersion) {
+				return err
+			}
 		}
-		if err == nil {
-			err = s.requests.Set(path, []byte(revokeRequest), version)
-		}
-		return err
 	})
 	switch {
-	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
+	case errors.Is(err, zk.ErrNoNode):
 		return driver.ErrRemoved
 	case err != nil && isAnswer(err):
-		return explainError(err, "asking for the lock at "+path, "WRITE", path)
+		return explainError(err, "changing "+path, "WRITE", path)
 	}
 	return err
 }
 
-// revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals).
+// revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals). Its
+// contenders know it only if it is all that their node contains. Ours keep what their node
+// says, and have the request in a line behind that, but understand it alone as well.
 const revokeRequest = "__REVOKE__"
+
+func withRevocation(raw []byte) []byte { return fmt.Appendf(nil, "%s\n%s", raw, revokeRequest) }
+
+// cutRevocation splits what a node contains into what it says and whether it was revoked.
+func cutRevocation(raw []byte) (data []byte, revoked bool) {
+	if string(raw) == revokeRequest {
+		return nil, true
+	}
+	return bytes.CutSuffix(raw, []byte("\n"+revokeRequest))
+}

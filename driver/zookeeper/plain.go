@@ -104,8 +104,7 @@ func (s *Session) readHolder(path string) (driver.Node, error) {
 	case err != nil:
 		return driver.Node{}, explainError(err, "reading "+path, "READ", path)
 	case isPlain(stat):
-		node, _ := parsePlainNode(data, stat)
-		return node, nil
+		return parsePlainNode(data, stat), nil
 	}
 	l, err := s.list(path)
 	if err != nil {

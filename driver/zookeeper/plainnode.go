@@ -20,8 +20,9 @@ import (
 func plainPrefix(guid string) string { return guidPrefix + guid + "\n" }
 
 // parsePlainData splits the data of a node into the name of a plain lock's holder, if
-// it has one, and the data that the holder has stored.
+// it has one, and the data that the holder has stored, without a revocation.
 func parsePlainData(data []byte) (name string, stored []byte) {
+	data, _ = cutRevocation(data)
 	const length = len(guidPrefix) + guidLength
 	if len(data) > length && data[length] == '\n' && string(data[:len(guidPrefix)]) == guidPrefix {
 		return string(data[:length]), data[length+1:]
@@ -29,14 +30,13 @@ func parsePlainData(data []byte) (name string, stored []byte) {
 	return "", data
 }
 
-// parsePlainNode returns the node of a plain lock's holder, even if it is not ours, and
-// the data that the holder has stored.
-func parsePlainNode(data []byte, stat *zk.Stat) (driver.Node, []byte) {
-	name, data := parsePlainData(data)
+// parsePlainNode returns the node of a plain lock's holder, even if it is not ours.
+func parsePlainNode(data []byte, stat *zk.Stat) driver.Node {
+	name, _ := parsePlainData(data)
 	if name == "" {
 		name = fmt.Sprintf("%s%#x", foreignPlainPrefix, stat.Czxid)
 	}
-	return driver.Node{Kind: driver.Plain, Name: name}, data
+	return driver.Node{Kind: driver.Plain, Name: name}
 }
 
 // foreignPlainPrefix begins the name given to a holder whose data has none.
@@ -176,18 +176,19 @@ func (s *Session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bo
 		unconfirmed && s.hasRevokeRequest(data, stat) && s.plainNodes.recordUnnamed(path, node), nil
 }
 
-// matchesPlain reports whether data and stat, read at path, are those of the node. If a
-// revocation request has replaced the node's name, the node is the one that the session
-// holds there, provided that it belongs to the session at all.
+// matchesPlain reports whether data and stat, read at path, are those of the node. A
+// revocation may have replaced the node's name, or may have been meant for the holder before.
+// Then the node is the one that the session holds there, provided that it belongs to the
+// session at all.
 func (s *Session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
-	if found, _ := parsePlainNode(data, stat); found == node {
+	if parsePlainNode(data, stat) == node {
 		return true
 	}
 	return s.hasRevokeRequest(data, stat) && s.plainNodes.holds(path, node)
 }
 
-// hasRevokeRequest reports whether a node of the session contains a revocation request
-// in place of its name.
+// hasRevokeRequest reports whether a node of the session contains a revocation.
 func (s *Session) hasRevokeRequest(data []byte, stat *zk.Stat) bool {
-	return string(data) == revokeRequest && stat.EphemeralOwner == s.ID()
+	_, revoked := cutRevocation(data)
+	return revoked && stat.EphemeralOwner == s.ID()
 }

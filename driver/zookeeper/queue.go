@@ -156,12 +156,15 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	defer s.calls.done()
 	read := s.cfg.Layout.naming().downgraded(node)
 	dir, from, to := s.path(queue), s.path(queue, node.Name), s.path(queue, read.Name)
-	for version := int32(0); ; {
-		err := s.requests.Multi(s.downgradeOps(dir, node, read, data, version)...)
-		if errors.Is(err, zk.ErrBadVersion) { // Revoke has changed the data: keep its request
-			var stat *zk.Stat
-			if data, stat, err = s.requests.Get(from); err == nil {
-				version = stat.Version
+	stored, version := data, int32(0)
+	for {
+		err := s.requests.Multi(s.downgradeOps(dir, node, read, stored, version)...)
+		if errors.Is(err, zk.ErrBadVersion) { // the data was changed: keep a revocation
+			var raw []byte
+			if raw, version, err = s.readNodeOf(from, node); err == nil {
+				if _, revoked := cutRevocation(raw); revoked {
+					stored = withRevocation(data)
+				}
 				continue
 			}
 		}
@@ -209,9 +212,9 @@ func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
 	}
 	one := len(nodes) == 1
 	first, dir := nodes[0].Node, s.path(nodes[0].Queue)
-	path, err := s.checkExist(ctx, nodes...)
+	path, err := s.removeIf(ctx, nil, nodes)
 	switch {
-	case errors.Is(err, zk.ErrNoNode):
+	case isGone(err):
 		if one {
 			s.plainNodes.forget(dir, first)
 		}
@@ -227,22 +230,52 @@ func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
 	return err
 }
 
-// checkExist returns ErrNoNode unless all the nodes exist at one moment. path is what an
-// answer with an error is about.
-func (s *Session) checkExist(ctx context.Context, nodes ...driver.Located) (path string, err error) {
-	var checks []any
+// LeaveIf implements driver.Session.
+func (s *Session) LeaveIf(ctx context.Context, node driver.Located, others ...driver.Located) error {
+	path, err := s.removeIf(ctx, s.paths(node.Queue, node.Node), others)
+	switch {
+	case isGone(err):
+		return driver.ErrRemoved
+	case errors.Is(err, errTooLarge):
+		return fmt.Errorf("%w: %d", driver.ErrTooMany, len(others))
+	case err != nil && isAnswer(err):
+		return explainError(err, "leaving because of "+path, "READ, or DELETE on the directory,", path)
+	}
+	return err
+}
+
+func isGone(err error) bool { return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrBadVersion) }
+
+// removeIf removes a contender's nodes if all others exist at one moment, and as they were
+// seen. path is what an answer with an error is about.
+func (s *Session) removeIf(ctx context.Context, own []string, others []driver.Located) (path string, err error) {
+	var ops []any
 	var paths []string
-	for _, node := range nodes {
+	for _, path := range own {
+		ops, paths = append(ops, &zk.DeleteRequest{Path: path, Version: -1}), append(paths, path)
+	}
+	for _, node := range others {
+		version := int32(node.Version - 1) // of the first, in which the data are
 		for _, path := range s.paths(node.Queue, node.Node) {
-			checks = append(checks, &zk.CheckVersionRequest{Path: path, Version: -1})
-			paths = append(paths, path)
+			ops, paths = append(ops, &zk.CheckVersionRequest{Path: path, Version: version}), append(paths, path)
+			version = -1
 		}
 	}
-	q, err := s.ask(ctx, func() *request { return s.requests.send(multiRequest(checks...)) })
+	sent := 0
+	q, err := s.ask(ctx, func() *request {
+		sent++
+		return s.requests.send(multiRequest(ops...))
+	})
 	if err == nil && q.err != nil {
 		path, err = paths[min(q.failed, len(paths)-1)], q.err // a confused server may name any part
 	}
-	for _, node := range nodes {
+	if len(own) > 0 && sent > 1 && isGone(err) { // perhaps it was carried out before
+		q, gone := s.ask(ctx, func() *request { return s.requests.send(existsRequest(own[0])) })
+		if gone == nil && errors.Is(q.err, zk.ErrNoNode) {
+			err = nil
+		}
+	}
+	for _, node := range others {
 		if err != nil || node.Kind != driver.Plain {
 			continue
 		}

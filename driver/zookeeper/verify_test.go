@@ -147,7 +147,7 @@ func TestVerifyOfARevokedPlainNode(t *testing.T) {
 	b := locktest.New(t)
 	own, other := sessionOf(b, ""), sessionOf(b, "")
 	held := createPlain(b, own, "a")
-	require.NoError(t, other.Revoke(b.Ctx, "a", held.Node))
+	require.NoError(t, other.Revoke(b.Ctx, "a", held.Node, false))
 	require.NoError(t, own.Verify(b.Ctx, held))
 	require.ErrorIs(t, other.Verify(b.Ctx, held), driver.ErrRemoved)
 	found, _, err := other.Inspect(b.Ctx, "a", nil)
@@ -159,7 +159,7 @@ func TestVerifyOfARevokedPlainNode(t *testing.T) {
 	require.NoError(t, other.Verify(b.Ctx, revoked))
 	leave(b, own, held)
 	next := createPlain(b, own, "a")
-	require.NoError(t, other.Revoke(b.Ctx, "a", next.Node))
+	require.NoError(t, other.Revoke(b.Ctx, "a", next.Node, false))
 	for _, s := range []*zookeeper.Session{own, other} {
 		require.ErrorIs(t, s.Verify(b.Ctx, held), driver.ErrRemoved)
 		require.ErrorIs(t, s.Verify(b.Ctx, revoked), driver.ErrRemoved)

@@ -218,7 +218,7 @@ func (s *Session) noteRead(w *watch, q *request) {
 			stat := q.stat // a copy, because the watch outlives the request
 			w.Created, w.raw, w.stat = stat.Czxid, q.data, &stat
 			_, w.Data = parsePlainData(q.data)
-			w.Revoked = string(w.Data) == revokeRequest
+			_, w.Revoked = cutRevocation(q.data)
 		}
 	}
 	w.reads = nil

@@ -28,12 +28,14 @@ type Record struct {
 	Ask   string `json:"ask,omitempty"`         // identifies the request, which may have several nodes
 	Local bool   `json:"local,omitempty"`       // the process may pass the lock on to other requests of its own
 	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded, whose node is newer than its token, or of a run
+	Was   string `json:"was,omitempty"`         // of a lock that was downgraded: the name of the node that this one has replaced
 	Run   string `json:"run,omitempty"`         // of the record of a run: different for each
 
 	// Of a request whose handle holds other locks.
 	At        string `json:"at,omitempty"`        // where in the program it was made
 	Holds     []Hold `json:"holds,omitempty"`     // what the handle holds for as long as the request waits
 	Unchecked bool   `json:"unchecked,omitempty"` // it does not look for deadlocks
+	Age       int64  `json:"age,omitempty"`       // order number of an earlier request of the caller, which a deadlock has ended
 
 	text string // the data that another client has stored
 }
@@ -82,22 +84,22 @@ func (o Owner) Data(span trace.SpanContext, local bool, ask string) []byte {
 	return append(data, '}')
 }
 
-// WithToken adds the fencing token to the data of a node.
-func WithToken(data []byte, token int64) []byte {
-	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d}`, token)
+// Downgraded adds to the data of a node the fencing token of the lock, and the name of the
+// node that it replaces.
+func Downgraded(data []byte, token int64, was string) []byte {
+	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d,"was":%q}`, token, was)
 }
 
 // OfRun adds to the data of a node what makes it the data of a record: the fencing token
 // of the lock, and an identifier of the run.
 func OfRun(data []byte, token int64) []byte {
-	data = WithToken(data, token)
-	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"run":"%s"}`, uuid.NewString())
+	return fmt.Appendf(data[:len(data)-1:len(data)-1], `,"token":%d,"run":"%s"}`, token, uuid.NewString())
 }
 
 // WithHolds adds to the data of a node where in the program the request was made, and as
 // many of the holds as fit into most bytes. It returns how many these are. unchecked says
-// that the request does not look for deadlocks.
-func WithHolds(data []byte, at string, holds []Hold, unchecked bool, most int) (_ []byte, fit int) {
+// that the request does not look for deadlocks. age is 0 if there is none.
+func WithHolds(data []byte, at string, holds []Hold, unchecked bool, age int64, most int) (_ []byte, fit int) {
 	data = data[: len(data)-1 : len(data)-1]
 	b := bytes.NewBuffer(slices.Grow(data, 100+len(at)+100*len(holds)))
 	encoder := json.NewEncoder(b)
@@ -113,6 +115,9 @@ func WithHolds(data []byte, at string, holds []Hold, unchecked bool, most int) (
 	}
 	if unchecked {
 		b.WriteString(`,"unchecked":true`)
+	}
+	if age > 0 {
+		add(`,"age":`, age)
 	}
 	before := `,"holds":[`
 	for i := range holds {
@@ -136,14 +141,14 @@ const (
 	MaxNode  = 8192 // bytes of the longest data that is parsed
 	MaxLease = 2048 // bytes of the data of permits, of which one request creates many
 
-	reserve = 100 // bytes of a record for what is added to it later: WithToken
+	reserve = 300 // bytes of a record for what is added to it later: Downgraded
 	maxText = 200 // bytes of the longest text that is repeated
 )
 
 // Parse reads the data of a node, which any client may have written. It trusts none of
 // it: texts are shortened, and omitted if they are not printable.
 func Parse(data []byte) (r Record) {
-	if len(data) > MaxNode || json.Unmarshal(data, &r) != nil || r.Host == "" && r.PID == 0 {
+	if len(data) > MaxNode || json.Unmarshal(data, &r) != nil || !r.IsOurs() {
 		if len(data) > MaxNode || !utf8.Valid(data) {
 			return Record{}
 		}
@@ -152,6 +157,9 @@ func Parse(data []byte) (r Record) {
 	r.Owner, r.Host, r.Trace, r.At = printable(r.Owner), printable(r.Host), printable(r.Trace), printable(r.At)
 	return r
 }
+
+// IsOurs reports whether lockpool has written the record.
+func (r Record) IsOurs() bool { return r.Host != "" || r.PID != 0 }
 
 // printable returns the beginning of s, or nothing if it cannot safely be logged.
 func printable(s string) string {
@@ -165,7 +173,7 @@ func printable(s string) string {
 // String names the owner as far as it is known.
 func (r Record) String() string {
 	switch {
-	case r.Host == "" && r.PID == 0:
+	case !r.IsOurs():
 		return r.text
 	case r.Owner == "":
 		return fmt.Sprintf("process %d on %s", r.PID, r.Host)

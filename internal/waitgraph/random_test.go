@@ -45,7 +45,9 @@ func (w *world) add(h int, queue string, c Contender) {
 	c.Name = fmt.Sprintf("n%d", w.seq)
 	w.queues[queue] = append(w.queues[queue], c)
 	w.owner[Ref{queue, c.Name}] = h
-	w.handles[h].wait.asked = w.seq
+	if len(w.handles[h].wait.nodes) == 0 {
+		w.handles[h].wait.asked = w.seq
+	}
 	w.handles[h].wait.nodes = append(w.handles[h].wait.nodes, Ref{queue, c.Name})
 }
 

@@ -13,10 +13,12 @@
 //
 // Contenders of other clients, and those that are not known, can always go on.
 //
-// The circle of a wait is looked for in the largest stuck set from which all dependencies
-// lead to that wait, so it is the same for all waits on it, whatever else each of them
-// knows. What a wait depends on and what does not depend on it has to be resolved first,
-// by others.
+// A deadlock is a stuck set of which each depends on each, directly or through others of the
+// set, so it is the same for all waits on it, whatever else each of them knows. What a wait
+// depends on and what does not depend on it has to be resolved first, by others.
+//
+// All functions take time and memory in proportion to the number of contenders. (Deadlocks
+// through permits that are within others take a round each.)
 package waitgraph
 
 import (
@@ -31,7 +33,8 @@ import (
 // A Contender stands in a queue.
 type Contender struct {
 	driver.Node
-	Created   int64  // order in which they asked; a lease asks when its guard lets it
+	Was       string // the name of the node that this one has replaced, if there was one
+	Created   int64  // order in which they asked; a wait for permits has asked with its guard
 	Ask       string // identifies the wait, and is common to a guard and its lease; "" if unknown
 	Holds     []Ref  // what the handle held that asked; it counts only while the contender waits
 	Unchecked bool   // whoever asked does not look for deadlocks, and is no victim
@@ -59,64 +62,58 @@ type Step struct {
 }
 
 // Find decides whether the wait is to end because of a deadlock: whether it is on a circle
-// and, if all on its circles that asked later are told before, still the one that asked
-// last of those that can be told. It then returns the shortest such circle, which begins
+// even without all on its circles that asked later and can be told. It then returns the shortest such circle, which begins
 // with the wait, each step waiting for the next. The circle stands as long as all nodes of
 // the proof exist.
 func Find(queues []Queue, ask string) (circle []Step, proof []Ref, victim bool) {
 	g := newGraph(queues)
-	mine := slices.IndexFunc(g.nodes, func(n node) bool { return n.waits && n.Ask == ask })
-	if mine < 0 || ask == "" {
+	mine, among := g.wait(ask), g.everybody()
+	d := g.deadlock(among, mine)
+	if d == nil {
 		return nil, nil, false
 	}
-	for {
-		c := g.component(mine)
-		last := g.last(c)
-		if last < 0 {
-			return nil, nil, false
-		}
-		if g.nodes[last].Ask == ask {
-			return g.steps(c, mine), g.proof(c, mine), true
-		}
-		for i, n := range g.nodes {
-			g.gone[i] = g.gone[i] || n.waits && n.Ask == g.nodes[last].Ask
+	for i := range g.nodes {
+		if g.mayEnd(d, i) && g.later(i, mine) {
+			for _, other := range g.asks[g.nodes[i].Ask] {
+				among[other] = false
+			}
 		}
 	}
+	if d = g.deadlock(among, mine); d == nil || !g.mayEnd(d, mine) {
+		return nil, nil, false
+	}
+	ways := g.ways(d, mine)
+	return g.steps(ways, mine), g.proof(ways, mine), true
 }
 
 // Last returns the ask of the first of the victims among those that wait for one another
 // together with the wait of that ask, or nothing if it is on no circle.
-func Last(queues []Queue, ask string) string {
+func Last(queues []Queue, ask string) (last string) {
 	g := newGraph(queues)
-	mine := slices.IndexFunc(g.nodes, func(n node) bool { return n.waits && n.Ask == ask })
-	if mine < 0 || ask == "" {
-		return ""
+	d, at := g.deadlock(g.everybody(), g.wait(ask)), -1
+	for i := range d {
+		if g.mayEnd(d, i) && (at < 0 || g.later(i, at)) {
+			at, last = i, g.nodes[i].Ask
+		}
 	}
-	if last := g.last(g.component(mine)); last >= 0 {
-		return g.nodes[last].Ask
-	}
-	return ""
+	return last
 }
 
 // Stuck returns the contenders that wait for one another, those of each deadlock by
 // themselves. Each of them is on a circle.
 func Stuck(queues []Queue) (deadlocks [][]Ref) {
 	g := newGraph(queues)
-	known := make([]bool, len(g.nodes))
-	for i, n := range g.nodes {
-		if !n.waits || known[i] || len(n.holds) == 0 { // every circle passes through one that holds something
+	place := map[int]int{} // in the result, by number
+	for i, d := range g.deadlocks(g.everybody()) {
+		if d == 0 || !g.nodes[i].waits {
 			continue
 		}
-		var refs []Ref
-		for j, l := range g.component(i) {
-			if l.reached && g.nodes[j].waits {
-				known[j] = true
-				refs = append(refs, g.nodes[j].ref)
-			}
+		at, ok := place[d]
+		if !ok {
+			at = len(deadlocks)
+			place[d], deadlocks = at, append(deadlocks, nil)
 		}
-		if refs != nil {
-			deadlocks = append(deadlocks, refs)
-		}
+		deadlocks[at] = append(deadlocks[at], g.nodes[i].ref)
 	}
 	return deadlocks
 }
@@ -127,20 +124,21 @@ type graph struct {
 	queues []Queue
 	first  []int // of each queue, and the number of all
 	nodes  []node
-	gone   []bool
+	asks   map[string][]int // the waits of each ask
 }
 
 type node struct {
 	*Contender
 	ref     Ref
 	queue   int
+	asked   int64 // order
 	waits   bool
 	holds   []int // of a wait: the contenders that cannot leave before it ends
 	keepers []int // the waits whose handles hold it
 }
 
 func newGraph(queues []Queue) *graph {
-	g := &graph{queues: queues}
+	g := &graph{queues: queues, asks: map[string][]int{}}
 	at := map[Ref]int{}
 	guards := map[string]int{}
 	for q, queue := range queues {
@@ -149,16 +147,19 @@ func newGraph(queues []Queue) *graph {
 			c := &queue.Contenders[i]
 			ref := Ref{queue.Name, c.Name}
 			at[ref] = len(g.nodes)
+			if c.Was != "" {
+				at[Ref{queue.Name, c.Was}] = len(g.nodes)
+			}
 			if name, ok := strings.CutSuffix(queue.Name, "/"+driver.Guards); ok && i == 0 && c.Kind == driver.Guard {
 				guards[name+"/"+driver.Leases] = len(g.nodes)
 			}
-			g.nodes = append(g.nodes, node{Contender: c, ref: ref, queue: q})
+			g.nodes = append(g.nodes, node{Contender: c, ref: ref, queue: q, asked: c.Created})
 		}
 	}
 	g.first = append(g.first, len(g.nodes))
-	g.gone = make([]bool, len(g.nodes))
-	everybody := slices.Repeat([]bool{true}, len(g.nodes))
+	everybody := g.everybody()
 	for q := range queues {
+		leases := 0
 		g.scan(q, everybody, func(i int, before prefix) {
 			n := &g.nodes[i]
 			n.waits = before.blocks(n.Contender) && !n.Foreign
@@ -171,13 +172,18 @@ func newGraph(queues []Queue) *graph {
 			alone := prefix{limit: math.MaxInt}
 			alone.state(queues[q].Limit)
 			alone.state(n.Limit)
-			n.waits = ok && n.Ask != "" && g.nodes[guard].Ask == n.Ask && n.Permits <= alone.limit && before.exhaust(n.Contender)
-			if n.waits {
+			n.waits = ok && n.Ask != "" && g.nodes[guard].Ask == n.Ask && n.Permits <= alone.limit && before.exhaust(n.Contender) && leases == 0
+			if n.waits { // a request has one
+				leases++
+				n.asked = g.nodes[guard].Created
 				g.link(i, guard)
 			}
 		})
 	}
 	for i, n := range g.nodes {
+		if n.waits && n.Ask != "" {
+			g.asks[n.Ask] = append(g.asks[n.Ask], i)
+		}
 		for _, ref := range n.Holds { // even if a request to release the lock hides whose it is
 			if held, ok := at[ref]; ok && n.waits && !g.nodes[held].waits {
 				g.link(i, held)
@@ -244,103 +250,30 @@ func (p prefix) exhaust(c *Contender) bool {
 	return p.any && p.permits+c.Permits > p.limit
 }
 
-// settle changes the set until each contender is in it for which the rule says so. The rule
-// is monotonic: only removes or only adds.
-func (g *graph) settle(set []bool, rule func(i int, before prefix) bool) []bool {
-	changed := slices.Repeat([]bool{true}, len(g.queues))
-	for slices.Contains(changed, true) {
-		for q := range g.queues {
-			if !changed[q] {
-				continue
-			}
-			changed[q] = false
-			g.scan(q, set, func(i int, before prefix) {
-				if is := rule(i, before); is != set[i] {
-					set[i] = is
-					for _, held := range g.nodes[i].holds {
-						changed[g.nodes[held].queue] = true
-					}
-				}
-			})
-		}
+// everybody returns the set of all contenders.
+func (g *graph) everybody() []bool { return slices.Repeat([]bool{true}, len(g.nodes)) }
+
+// wait returns the first wait of an ask, or -1.
+func (g *graph) wait(ask string) int {
+	if waits := g.asks[ask]; len(waits) > 0 {
+		return waits[0]
 	}
-	return set
+	return -1
 }
 
-// stuck returns the largest stuck set among those given.
-func (g *graph) stuck(among []bool) []bool {
-	set := slices.Clone(among)
-	return g.settle(set, func(i int, before prefix) bool {
-		switch n := g.nodes[i]; {
-		case !set[i]:
-			return false
-		case !n.waits:
-			return slices.ContainsFunc(n.keepers, func(k int) bool { return set[k] })
-		case n.Kind == driver.Permit:
-			return before.exhaust(n.Contender)
-		default:
-			return before.blocks(n.Contender)
-		}
-	})
+// later reports whether one wait has asked after another.
+func (g *graph) later(i, than int) bool {
+	a, b := g.nodes[i], g.nodes[than]
+	return cmp.Or(cmp.Compare(a.asked, b.asked), strings.Compare(a.Ask, b.Ask)) > 0
 }
 
-// leading returns those of the set whose dependencies lead to the wait, within the set.
-func (g *graph) leading(among []bool, wait int) []bool {
-	set := make([]bool, len(among))
-	return g.settle(set, func(i int, before prefix) bool {
-		n := g.nodes[i]
-		return among[i] && (i == wait || n.waits && before.blocks(n.Contender) ||
-			!n.waits && slices.ContainsFunc(n.keepers, func(k int) bool { return set[k] }))
-	})
-}
-
-// way tells how a contender was reached: over is what the wait at from waits for.
-type way struct {
-	reached    bool
-	from, over int
-}
-
-// component returns the contenders that are on circles through the wait: those reached, by
-// the shortest way. It returns nil if there are none.
-func (g *graph) component(wait int) []way {
-	among := make([]bool, len(g.nodes))
-	for i := range among {
-		among[i] = !g.gone[i]
-	}
-	for {
-		set := g.stuck(among)
-		if !set[wait] {
-			return nil
-		}
-		if among = g.leading(set, wait); slices.Equal(among, set) {
-			break
-		}
-	}
-	reached := make([]way, len(g.nodes))
-	seen := map[[2]int]int{} // by queue and whether only writers block: up to which place it was looked at
-	for next := []int{wait}; len(next) > 0; next = next[1:] {
-		from := next[0]
-		key := [2]int{g.nodes[from].queue, int(g.nodes[from].Kind)}
-		for o := max(seen[key], g.first[key[0]]); o < from; o++ {
-			if !among[o] || !g.blocks(o, from) {
-				continue
-			}
-			waits := g.nodes[o].keepers
-			if g.nodes[o].waits {
-				waits = []int{o}
-			} else {
-				reached[o] = way{true, from, o}
-			}
-			for _, w := range waits {
-				if among[w] && !reached[w].reached {
-					reached[w] = way{true, from, o}
-					next = append(next, w)
-				}
-			}
-		}
-		seen[key] = max(seen[key], from)
-	}
-	return reached
+// mayEnd reports whether a contender of a deadlock is a wait that can end it. It must hold
+// something that others of the deadlock wait for: a wait that only stands before them in a
+// queue may hold nothing at all, and then does not look.
+func (g *graph) mayEnd(d []bool, i int) bool {
+	n := g.nodes[i]
+	return d[i] && n.waits && n.Ask != "" && !n.Unchecked &&
+		slices.ContainsFunc(n.holds, func(h int) bool { return d[h] && g.nodes[h].Kind != driver.Guard })
 }
 
 // blocks reports whether one contender is among those that block another behind it.
@@ -352,35 +285,51 @@ func (g *graph) blocks(o, c int) bool {
 	return p.blocks(g.nodes[c].Contender)
 }
 
-// last returns the wait of a component that asked last, or -1. It must hold something that
-// others of the component wait for: a wait that only stands before them in a queue may hold
-// nothing at all, and then does not look. (Such a wait has joined its queue before those. But
-// it may have joined the leases of a semaphore after all others had asked.)
-func (g *graph) last(component []way) int {
-	last := -1
-	for i, l := range component {
-		n := g.nodes[i]
-		if !l.reached || !n.waits || n.Ask == "" || n.Unchecked ||
-			!slices.ContainsFunc(n.holds, func(h int) bool { return component[h].reached && g.nodes[h].Kind != driver.Guard }) {
-			continue
+// way tells how a contender was reached: over is what the wait at from waits for.
+type way struct {
+	reached    bool
+	from, over int
+}
+
+// ways returns the shortest ways from a wait to the others of its deadlock, and back to it.
+func (g *graph) ways(d []bool, wait int) []way {
+	ways := make([]way, len(g.nodes))
+	seen := map[[2]int]int{} // by queue and whether only writers block: up to which place it was looked at
+	for next := []int{wait}; len(next) > 0; next = next[1:] {
+		from := next[0]
+		key := [2]int{g.nodes[from].queue, int(g.nodes[from].Kind)}
+		for o := max(seen[key], g.first[key[0]]); o < from; o++ {
+			if !d[o] || !g.blocks(o, from) {
+				continue
+			}
+			waits := g.nodes[o].keepers
+			if g.nodes[o].waits {
+				waits = []int{o}
+			} else {
+				ways[o] = way{true, from, o}
+			}
+			for _, w := range waits {
+				if d[w] && !ways[w].reached {
+					ways[w] = way{true, from, o}
+					next = append(next, w)
+				}
+			}
 		}
-		if last < 0 || cmp.Or(cmp.Compare(n.Created, g.nodes[last].Created), strings.Compare(n.Ask, g.nodes[last].Ask)) > 0 {
-			last = i
-		}
+		seen[key] = max(seen[key], from)
 	}
-	return last
+	return ways
 }
 
 // steps returns the shortest circle.
-func (g *graph) steps(component []way, mine int) (circle []Step) {
+func (g *graph) steps(ways []way, mine int) (circle []Step) {
 	for w := mine; ; {
-		n, over := g.nodes[w], g.nodes[component[w].over]
+		n, over := g.nodes[w], g.nodes[ways[w].over]
 		step := Step{Queue: n.ref.Queue, Contender: *n.Contender}
 		if !over.waits && over.Kind != driver.Guard {
 			step.Held = over.ref
 		}
 		circle = append(circle, step)
-		if w = component[w].from; w == mine {
+		if w = ways[w].from; w == mine {
 			slices.Reverse(circle[1:])
 			return circle
 		}
@@ -389,10 +338,10 @@ func (g *graph) steps(component []way, mine int) (circle []Step) {
 
 // proof returns the nodes that make the shortest circle stand: those on it and, for a wait
 // for permits, also all others that leave too few, with what makes these stuck.
-func (g *graph) proof(component []way, mine int) (refs []Ref) {
+func (g *graph) proof(ways []way, mine int) (refs []Ref) {
 	to := map[int]way{} // on the circle: which wait comes next, and over what
 	for w, done := mine, false; !done; done = w == mine {
-		l := component[w]
+		l := ways[w]
 		to[l.from] = way{from: w, over: l.over}
 		w = l.from
 	}
@@ -417,7 +366,7 @@ func (g *graph) proof(component []way, mine int) (refs []Ref) {
 		}
 		on, ok := to[next[0]]
 		for o := g.first[n.queue]; o < next[0]; o++ {
-			if !component[o].reached || !g.blocks(o, next[0]) || ok && n.Kind != driver.Permit && o != on.over {
+			if !ways[o].reached || !g.blocks(o, next[0]) || ok && n.Kind != driver.Permit && o != on.over {
 				continue
 			}
 			switch keepers := g.nodes[o].keepers; {
@@ -428,7 +377,7 @@ func (g *graph) proof(component []way, mine int) (refs []Ref) {
 				next = append(next, on.from)
 			default:
 				prove(o)
-				next = append(next, keepers[slices.IndexFunc(keepers, func(k int) bool { return component[k].reached })])
+				next = append(next, keepers[slices.IndexFunc(keepers, func(k int) bool { return ways[k].reached })])
 			}
 			if n.Kind != driver.Permit {
 				break

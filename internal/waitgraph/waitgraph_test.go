@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -40,6 +41,8 @@ func queue(name string, limit int, contenders ...string) Queue {
 		for _, word := range f[1:] {
 			if lock, node, ok := strings.Cut(word, ":"); ok {
 				c.Holds = append(c.Holds, Ref{lock, node})
+			} else if was, ok := strings.CutPrefix(word, "was="); ok {
+				c.Was = was
 			} else if word == "unchecked" {
 				c.Unchecked = true
 			} else if word == "foreign" {
@@ -132,9 +135,17 @@ func TestFind(t *testing.T) {
 			[]Queue{queue("s/leases", 1, "s1", "s4 W"), queue("s/locks", 0, "g3 W", "g6 B y:m2"), queue("y", 0, "m2", "m5 A s/leases:s1")},
 			[]string{"g6[m2] s4 m5[s1]: g3 g6 m2 m5 s1 s4"},
 		},
-		"the lease says when it asked, which its guard let it late": {
+		"the guard says when it asked, which let it join late": {
 			[]Queue{queue("s/leases", 1, "s1", "s9 B y:m2"), queue("s/locks", 0, "g3 B y:m2"), queue("y", 0, "m2", "m5 A s/leases:s1")},
-			[]string{"s9[m2] m5[s1]: g3 m2 m5 s1 s9"},
+			[]string{"m5[s1] s9[m2]: g3 m2 m5 s1 s9"},
+		},
+		"a holder has another node since it was named": {
+			[]Queue{queue("x", 0, "r1 was=m1", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
+			[]string{"m4[m2] m3[r1]: m2 m3 m4 r1"},
+		},
+		"who only stands before others hides no circle": {
+			[]Queue{queue("x", 0, "m1", "m9 C q:m8", "m10 D y:m2"), queue("y", 0, "m2", "m3 A x:m1"), queue("q", 0, "m8")},
+			[]string{"m10[m2] m3[m1]: m1 m10 m2 m3"},
 		},
 		"overlapping circles": { // A waits for x, held by two readers who wait for what A holds
 			[]Queue{queue("x", 0, "r1", "r2", "w9 A y:m3 z:m4"), queue("y", 0, "m3", "m5 B x:r1"), queue("z", 0, "m4", "m6 C x:r2")},
@@ -206,6 +217,79 @@ func TestStuckReturnsEachDeadlockByItself(t *testing.T) {
 		queue("x", 0, "r1", "w3", "r5 B y:m2", "w9"), queue("y", 0, "m2", "m4 A x:r1"),
 		queue("a", 0, "p21", "p23 I c:m26", "p24 J b:p22"), queue("b", 0, "p22", "p25 K a:p21"), queue("c", 0, "m26"),
 	}))
+}
+
+// manyWaits returns 10,000 waits: all in circles of two, behind one that waits itself, one
+// behind the other, or for permits.
+func manyWaits() map[string][]Queue {
+	const n = 10_000
+	name := func(i int) string { return fmt.Sprint("l", i) }
+	holder := func(i int, kind driver.Kind) Contender {
+		return Contender{Node: driver.Node{Name: "held", Kind: kind, Permits: 1}}
+	}
+	waits := func(seq int, kind driver.Kind, i int, holds ...string) Contender {
+		c := Contender{Node: driver.Node{Name: fmt.Sprint("w", i), Kind: kind, Seq: int64(seq), Permits: 1}, Ask: fmt.Sprint("ask", i), Created: int64(i + 1)}
+		for _, lock := range holds {
+			c.Holds = append(c.Holds, Ref{lock, "held"})
+		}
+		return c
+	}
+	var pairs, chain, permits []Queue
+	crowd := Queue{Name: "hot", Contenders: []Contender{holder(0, driver.Exclusive)}}
+	behind := []Queue{}
+	for i := range n {
+		pairs = append(pairs, Queue{Name: name(i), Contenders: []Contender{holder(i, driver.Exclusive), waits(1, driver.Exclusive, i, name(i^1))}})
+		chain = append(chain, Queue{Name: name(i), Contenders: []Contender{holder(i, driver.Exclusive), waits(1, driver.Exclusive, i, name((i+1)%(n+1)))}})
+		leases := func(i int) string { return name(i) + "/leases" }
+		permits = append(permits, Queue{Name: leases(i), Limit: 1, Contenders: []Contender{holder(i, driver.Permit), waits(1, driver.Permit, i, leases(i^1))}},
+			Queue{Name: name(i) + "/locks", Contenders: []Contender{waits(0, driver.Guard, i)}})
+		crowd.Contenders = append(crowd.Contenders, waits(i+1, []driver.Kind{driver.Exclusive, driver.Shared}[i%2], i, name(i)))
+		behind = append(behind, Queue{Name: name(i), Contenders: []Contender{holder(i, driver.Exclusive)}})
+	}
+	chain = append(chain, Queue{Name: name(n), Contenders: []Contender{holder(n, driver.Exclusive)}})
+	knot := slices.Clone(behind)
+	for i := range knot { // all for each other: who holds hot waits for the last of those behind
+		if i == n-1 {
+			knot[i].Contenders = append(slices.Clone(knot[i].Contenders), waits(1, driver.Exclusive, n, "hot"))
+		}
+	}
+	return map[string][]Queue{"pairs": pairs, "chain": chain, "permits": permits, "crowd": append(behind, crowd), "knot": append(knot, crowd)}
+}
+
+// The time is bounded by their number: when it grew with the square, these took minutes.
+func TestManyWaitsTakeLittleTime(t *testing.T) {
+	for name, queues := range manyWaits() {
+		began := time.Now()
+		Stuck(queues)
+		Find(queues, "ask0")
+		Find(queues, "ask9999")
+		Last(queues, "ask0")
+		assert.Less(t, time.Since(began), 4*time.Second, name)
+	}
+}
+
+// 10,000 waits are looked at in a time in which as many could have been read.
+func BenchmarkManyWaits(b *testing.B) {
+	stuck := map[string]int{"pairs": 5000, "permits": 5000, "knot": 1}
+	for name, queues := range manyWaits() {
+		b.Run("stuck/"+name, func(b *testing.B) {
+			for b.Loop() {
+				require.Len(b, Stuck(queues), stuck[name])
+			}
+		})
+		for _, ask := range []string{"ask0", "ask9999"} {
+			b.Run("find/"+name+"/"+ask, func(b *testing.B) {
+				for b.Loop() {
+					Find(queues, ask)
+				}
+			})
+		}
+		b.Run("last/"+name, func(b *testing.B) {
+			for b.Loop() {
+				Last(queues, "ask0")
+			}
+		})
+	}
 }
 
 func BenchmarkFind(b *testing.B) {

@@ -2,6 +2,7 @@ package behavior
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -24,6 +25,15 @@ var deadlockTests = []test{
 	{"VictimDecidesItself", victimDecidesItself, nil},
 	{"Off", deadlockCheckOff, nil},
 	{"ThatALimitCloses", deadlockThatALimitCloses, limiter},
+	{"OfMixedKinds", deadlockOfMixedKinds, []string{"Limiter", "PlainLocker"}},
+	{"OfMixedKindsInOnePool", deadlockOfMixedKindsInOnePool, []string{"Limiter", "PlainLocker"}},
+	{"ThatAGuardClosesLate", deadlockThatAGuardClosesLate, limiter},
+	{"VictimKeepsItsAge", victimKeepsItsAge, nil},
+	{"NobodyStarves", nobodyStarves, nil},
+	{"WaitKeepsItsPlace", waitKeepsItsPlace, []string{"Downgrader"}},
+	{"HoldThatOthersShare", holdThatOthersShareEnds, nil},
+	{"HoldThatBecomesShared", deadlockThroughADowngrade, []string{"Downgrader"}},
+	{"RevokedParties", deadlockOfRevokedParties, []string{"Revoker", "Limiter", "PlainLocker"}},
 }
 
 // ask asks for a lock of some kind with a handle. What it gets is released when the handle is
@@ -280,4 +290,218 @@ func deadlockThatALimitCloses(b *bench) {
 	b.release(other)
 	require.NoError(b, two.returned())
 	b.close(two.h)
+}
+
+// mixed are circles of n parties, each of which holds a lock of some kind and asks for that of
+// the next one.
+func mixed(n int) (kinds [][]ask) {
+	all := []ask{plainly, permitsOf(2, 3), withAll, exclusively}
+	for first := range all {
+		var kind []ask
+		for i := range n {
+			kind = append(kind, all[(first+i)%len(all)])
+		}
+		kinds = append(kinds, kind)
+	}
+	return kinds
+}
+
+// circle lets parties close a circle, and returns those that a deadlock has ended.
+func (b *bench) circle(name string, kinds []ask, parties []*party) []*party {
+	n := len(parties)
+	lock := func(i int) string { return b.name(fmt.Sprintf("%s-%d", name, i%n)) }
+	for i, p := range parties {
+		b.holds(p, kinds[i], lock(i))
+	}
+	for i, p := range parties {
+		b.begins(p, kinds[(i+1)%n], lock(i+1))
+		time.Sleep(40 * time.Millisecond) // between their requests
+	}
+	return b.victims(parties...)
+}
+
+// Whatever the kinds, the call that asked last fails.
+func deadlockOfMixedKinds(b *bench) {
+	for n := 3; n <= 5; n++ {
+		for i, kinds := range mixed(n) {
+			parties := b.parties(n)
+			require.Equal(b, parties[n-1:], b.circle(fmt.Sprintf("mixed-%d-%d", n, i), kinds, parties), "%d, %d", n, i)
+		}
+	}
+}
+
+func deadlockOfMixedKindsInOnePool(b *bench) {
+	for i, kinds := range mixed(4) {
+		p, parties := b.pool(), []*party(nil)
+		for range kinds {
+			parties = append(parties, &party{p: p, h: b.handle(p)})
+		}
+		require.Equal(b, parties[3:], b.circle(fmt.Sprint("mixed-", i), kinds, parties), "%d", i)
+	}
+}
+
+// A circle may close without a new call: when it is the turn of a wait for permits. The victim
+// is nevertheless the one that has asked last.
+func deadlockThatAGuardClosesLate(b *bench) {
+	parties, s, x := b.parties(3), b.name("s"), b.name("x")
+	one, two, visitor := parties[0], parties[1], parties[2]
+	b.holds(one, permitsOf(1, 3), s)
+	others := b.acquire(b.pool().Semaphore(s, 3), 2)
+	b.holds(two, exclusively, x)
+	b.asks(visitor, permitsOf(1, 3), s)
+	b.queued(s, 3)
+	b.asks(two, permitsOf(3, 3), s)
+	b.queued(s, 4)
+	b.asks(one, exclusively, x)
+	time.Sleep(2 * looks) // in which they have looked
+	b.release(others)
+	require.Equal(b, []*party{one}, b.victims(one, two, visitor))
+}
+
+// A victim that tries again is older than who asked after its first try, with a handle of its
+// own and, by the goroutine, without.
+func victimKeepsItsAge(b *bench) {
+	parties, x, y := b.parties(2), b.name("x"), b.name("y")
+	one, two := parties[0], parties[1]
+	b.holds(one, exclusively, x)
+	b.holds(two, exclusively, y)
+	b.asks(one, exclusively, y)
+	require.ErrorIs(b, exclusively(b.ctx, two.h, x), lockpool.ErrDeadlock)
+	again, err := two.h.Lock(b.ctx, y) // it held that
+	require.NoError(b, err)
+	b.unlock(again)
+	b.close(one.h)
+	require.Error(b, one.returned())
+	one.h = b.handle(one.p)
+	b.holds(one, exclusively, x)
+	b.begins(two, exclusively, x)
+	b.until(func() bool { return two.p.Stats().Waiting > 0 }, "the party waits")
+	b.begins(one, exclusively, y)
+	require.Equal(b, []*party{one}, b.victims(one, two))
+}
+
+// The same with handles of the calls, in a loop: one of them begins later than the others each
+// time.
+func nobodyStarves(b *bench) {
+	const callers = 3
+	turns, starved := make([]int, callers), make([]int, callers)
+	pools, lock := b.pools(callers), func(i int) string { return b.name(fmt.Sprint("lock-", i%callers)) }
+	b.together(callers, func(i int) error {
+		for began := time.Now(); time.Since(began) < 6*looks; {
+			time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+			err := pools[i].Do(b.ctx, lock(i), func(ctx context.Context) error {
+				time.Sleep(50 * time.Millisecond) // so that all have the first of their locks
+				return pools[i].Do(ctx, lock(i+1), nothing)
+			})
+			switch {
+			case err == nil:
+				turns[i]++
+				starved[i] = 0
+			case errors.Is(err, lockpool.ErrDeadlock):
+				if starved[i]++; starved[i] > 2*callers {
+					return fmt.Errorf("caller %d is the victim for the %dth time on end", i, starved[i])
+				}
+			default:
+				return err
+			}
+		}
+		return nil
+	})
+	b.Log("turns", turns)
+	for i := range turns {
+		require.NotZero(b, turns[i], "caller %d", i)
+	}
+}
+
+// A wait keeps its place when another goroutine ends a hold of its handle whose node stays:
+// because a reader shares it, the lock rests, is passed on in memory, or is downgraded.
+func waitKeepsItsPlace(b *bench) {
+	p, others := b.pool(), b.pool()
+	for name, end := range map[string]func(h *lockpool.Handle, name string) func(){
+		"shared": func(h *lockpool.Handle, name string) func() {
+			l := b.read(h, name)
+			b.read(b.handle(p), name)
+			return func() { b.unlock(l) }
+		},
+		"rests": func(h *lockpool.Handle, name string) func() {
+			l := b.lock(h, name, lockpool.HoldAtLeast(time.Hour))
+			return func() { b.unlock(l) }
+		},
+		"passed on": func(h *lockpool.Handle, name string) func() {
+			l := b.lock(h, name)
+			w := b.startLock(p, name)
+			b.waiting(p, 1)
+			return func() { b.unlock(l); b.unlock(w.granted()) }
+		},
+		"downgraded": func(h *lockpool.Handle, name string) func() {
+			l := b.lock(h, name)
+			b.read(h, name)
+			return func() { b.unlock(l) }
+		},
+	} {
+		h, busy := b.handle(p), b.name("busy "+name)
+		ends := end(h, b.name("held "+name))
+		held := b.lock(others, busy)
+		first := b.startLock(h, busy)
+		b.queued(busy, 2)
+		second := b.startLock(others, busy, lockpool.Shared())
+		b.queued(busy, 3)
+		before := b.nodes(busy)
+		ends()
+		b.settle()
+		b.settle()
+		require.Equal(b, before, b.nodes(busy), name)
+		b.unlock(held)
+		b.unlock(first.granted())
+		b.unlock(second.granted())
+		b.close(h)
+	}
+}
+
+// What another goroutine unlocks breaks the circle, also if its node stays, because others of
+// the pool share it.
+func holdThatOthersShareEnds(b *bench) {
+	parties, x, y := b.parties(2), b.name("x"), b.name("y")
+	one, two := parties[0], parties[1]
+	held := b.read(one.h, x)
+	stays := b.read(b.handle(one.p), x)
+	require.Len(b, b.nodes(x), 1)
+	b.holds(two, exclusively, y)
+	b.asks(one, exclusively, y)
+	b.unlock(held)
+	b.begins(two, exclusively, x)
+	time.Sleep(2 * looks) // in which they have looked
+	two.waits()
+	b.unlock(stays)
+	require.Empty(b, b.victims(two, one))
+}
+
+// A circle is found through a node that was named before it was replaced.
+func deadlockThroughADowngrade(b *bench) {
+	parties, x, y := b.parties(2), b.name("x"), b.name("y")
+	one, two := parties[0], parties[1]
+	l := b.lock(one.h, x)
+	b.read(one.h, x)
+	b.holds(two, exclusively, y)
+	b.asks(one, exclusively, y)
+	b.unlock(l) // by another goroutine
+	b.begins(two, exclusively, x)
+	require.Equal(b, []*party{two}, b.victims(two, one))
+}
+
+// Asking for a lock back hides nothing of a circle.
+func deadlockOfRevokedParties(b *bench) {
+	for i, get := range []ask{exclusively, plainly, permitsOf(2, 3)} {
+		parties, x, y := b.parties(2), b.name(fmt.Sprint("x", i)), b.name(fmt.Sprint("y", i))
+		one, two := parties[0], parties[1]
+		b.holds(one, get, x)
+		b.holds(two, get, y)
+		b.asks(one, get, y)
+		b.settle()
+		for _, name := range []string{x, y} {
+			require.NoError(b, b.looker.Revoke(b.ctx, name, b.nodes(name)...))
+		}
+		b.begins(two, get, x)
+		require.Equal(b, []*party{two}, b.victims(two, one), "%d", i)
+	}
 }

@@ -299,6 +299,8 @@ var revokeTests = []test{
 	{"Readers", revokeAsksAllReaders, revoker},
 	{"Do", doReportsARevocation, revoker},
 	{"PermitsAndPlainLocks", permitsAndPlainLocksAreRevoked, []string{"Revoker", "Limiter", "PlainLocker"}},
+	{"LosesNothing", revocationLosesNothing, []string{"Revoker", "Limiter", "PlainLocker", "Downgrader"}},
+	{"AfterADowngrade", downgradedHolderIsFound, []string{"Revoker", "Breaker", "Downgrader"}},
 }
 
 // Scenarios 118 and 122.
@@ -480,4 +482,57 @@ func permitsAndPlainLocksAreRevoked(b *bench) {
 		require.NoError(b, l.Verify(b.ctx))
 		b.unlock(l)
 	}
+}
+
+// downgraded returns a lock that became shared, and the name that its node had before.
+func (b *bench) downgraded(by locker, name string) (reader *lockpool.Lock, was string) {
+	l := b.lock(by, name)
+	reader = b.read(by, name)
+	was = b.nodes(name)[0]
+	b.unlock(l)
+	require.NotEqual(b, was, b.nodes(name)[0])
+	return reader, was
+}
+
+// Asking for a lock changes nothing of what is seen of it.
+func revocationLosesNothing(b *bench) {
+	p, others := b.pool(lockpool.WithOwner("holder")), b.pool(lockpool.WithOwner("waiter"))
+	shared, _ := b.downgraded(b.handle(p), b.name("shared"))
+	h := b.handle(others)
+	b.lock(h, b.name("held"))
+	w := b.startLock(h, b.name("shared"))
+	b.queued(b.name("shared"), 2)
+	plain := b.lock(p, b.name("alone"), lockpool.Plain())
+	permits := b.acquire(p.Semaphore(b.name("s"), 3), 2)
+	for _, name := range []string{"shared", "alone", "s"} {
+		before := b.contenders(b.name(name))
+		require.NoError(b, others.Revoke(b.ctx, b.name(name), b.nodes(b.name(name))...))
+		require.Equal(b, before, b.contenders(b.name(name)))
+		require.Equal(b, "holder", before[0].Owner)
+	}
+	g, err := others.Waits(b.ctx, b.prefix)
+	require.NoError(b, err)
+	at := slices.IndexFunc(g.Parties, func(p lockpool.Party) bool { return p.Wait != nil })
+	require.Equal(b, b.name("held"), g.Parties[at].Holds[0].Lock)
+	require.NotEmpty(b, g.Parties[at].Wait.At)
+	b.await(shared.Revoked(), "the revocation")
+	b.await(plain.Revoked(), "the revocation")
+	b.await(permits.Revoked(), "the revocation")
+	b.unlock(shared)
+	b.unlock(plain)
+	b.release(permits)
+	b.await(w.granted().Revoked(), "the revocation") // while it waited
+	b.close(h)
+}
+
+// A holder is found by the name that Queue has shown before its lock became shared.
+func downgradedHolderIsFound(b *bench) {
+	p, others, a := b.pool(), b.pool(), b.name("a")
+	l, was := b.downgraded(b.handle(p), a)
+	require.NoError(b, others.Revoke(b.ctx, a, was))
+	b.await(l.Revoked(), "the revocation")
+	require.NoError(b, others.Break(b.ctx, a, was))
+	b.isLost(l)
+	require.ErrorIs(b, others.Break(b.ctx, a, was), lockpool.ErrNotHeld)
+	b.isFree(a)
 }

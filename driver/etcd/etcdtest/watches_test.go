@@ -50,7 +50,7 @@ func TestWatchesAreUsedAgain(t *testing.T) {
 		join()
 		w := watch(waiter)
 		require.False(t, w.Revoked)
-		require.NoError(t, waiter.Revoke(t.Context(), "q", node))
+		require.NoError(t, waiter.Revoke(t.Context(), "q", node, true))
 		requireEvent(w, driver.Changed)
 		w = watch(waiter)
 		require.True(t, w.Revoked)

@@ -108,7 +108,7 @@ func (r *Report) checkDeadlocks(rec *Record) {
 // as well, or one that asked later. A call that only stands before others in a queue is no victim.
 func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	for _, w := range near {
-		later := !v.several() && kindOf(v.calls[0].lock) != Plain && d.asked(v).Add(askTime) < w.begin
+		later := !v.several() && kindOf(v.calls[0].lock) != Plain && d.asked(v).Add(askTime) < w.begin && !d.triesAgain(w)
 		both := w.err == deadlock && v.begin <= w.begin
 		if w == v || !w.isNested() || !later && !both || !d.settled(v.process, v.begin, max(v.end, w.end)) || !d.settled(w.process, v.begin, max(v.end, w.end)) ||
 			d.onCircle(v, near, w) {
@@ -122,6 +122,19 @@ func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 				d.rec.at(v.end), v, d.rec.at(v.begin), d.rec.at(w.begin), w)
 		}
 	}
+}
+
+// triesAgain reports whether a call may be as old as an earlier one of its goroutine, which was
+// the victim of a deadlock: no turn with a nested lock was over since.
+func (d *deadlocks) triesAgain(w *wait) (again bool) {
+	for _, before := range d.waits {
+		if before.who != w.who || before.end > w.begin {
+			continue
+		}
+		over := !slices.ContainsFunc(w.holds, func(h *hold) bool { return h.begin <= before.end })
+		again = before.err == deadlock || again && !(before.isNested() && before.err == "" && over)
+	}
+	return again
 }
 
 // asked returns until when a call may have joined the last of its queues. A wait for permits

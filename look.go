@@ -1,0 +1,254 @@
+package lockpool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+)
+
+// A look reads who waits for what the handle of a nested wait holds, and so on. The first one
+// comes when the call has waited for a while, or has joined another queue since. Each watches
+// the queues that it has read, before it reads them: whatever closes a circle later (somebody
+// joins one of them, or a limit is set) fires one of these watches, and then the wait looks
+// again, but not all the time. So a wait asks nothing as long as nothing changes.
+const (
+	lookAgain       = time.Second      // after a look, if something has changed
+	lookRarely      = 10 * time.Second // after a look, if it could not watch all that it has read
+	lookAfterFailed = 500 * time.Millisecond
+)
+
+// looks are what the looks of a wait have in common.
+type looks struct {
+	mu      sync.Mutex
+	read    map[string]*queueRead // by the last look
+	stops   []func()              // end what follows that
+	unseen  bool                  // that look could not watch something
+	missing bool                  // nor read something, which may be different soon
+}
+
+// queueRead is a queue as it was read, and watches that fire when it is different.
+type queueRead struct {
+	contenders []driver.Contender
+	others     []string
+	watches    []*driver.Watch // nil if there are none
+}
+
+func (q *queueRead) isCurrent() bool {
+	return q != nil && q.watches != nil && !slices.ContainsFunc(q.watches, func(w *driver.Watch) bool { return w.Fired() != 0 })
+}
+
+// lookSoon lets the wait look after some time, or when the look is over that is under way. It
+// is called with Pool.mu held.
+func (w *nestedWait) lookSoon(after time.Duration) {
+	switch {
+	case w.timer == nil || w.ctx.Err() != nil:
+	case w.looking:
+		w.again = true
+	default:
+		w.timer.Reset(after)
+	}
+}
+
+// wake is called when something that the last look has read has changed.
+func (w *nestedWait) wake() {
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
+	w.lookSoon(time.Until(w.soonest))
+}
+
+// lookOnTime looks for a deadlock. It is called by the timer.
+func (w *nestedWait) lookOnTime() {
+	p := w.pool
+	if w.ctx.Err() != nil || !p.begin() {
+		return
+	}
+	defer p.work.Done()
+	p.mu.Lock()
+	if w.looking {
+		w.again = true
+		p.mu.Unlock()
+		return
+	}
+	w.looking, w.again = true, false
+	p.mu.Unlock()
+	next := w.look()
+	p.mu.Lock()
+	w.looking, w.soonest = false, time.Now().Add(lookAgain)
+	if w.again {
+		next = p.cfg.checkAfter
+	}
+	if next > 0 {
+		w.lookSoon(next)
+	}
+	p.mu.Unlock()
+	w.looks.follow(w.wake)
+	if w.ctx.Err() != nil {
+		w.looks.unfollow()
+	}
+}
+
+// look leaves if the wait is the victim of a circle. It returns when it is to look again in
+// any case, or 0.
+func (w *nestedWait) look() (next time.Duration) {
+	var c *circle
+	err := w.show()
+	if err == nil {
+		c, err = w.findCircle()
+	}
+	if err == nil && c != nil {
+		err = w.leave(c)
+	}
+	switch {
+	case w.ctx.Err() != nil, errors.Is(err, errors.ErrUnsupported), errors.Is(err, driver.ErrSessionLost):
+		return 0
+	case errors.Is(err, driver.ErrTooMany), errors.Is(err, driver.ErrNoPermission):
+		return lookRarely
+	case errors.Is(err, driver.ErrRemoved): // something has changed since it was read
+		w.looks.forget()
+		return lookAfterFailed
+	case err != nil, w.looks.missing:
+		return lookAfterFailed
+	case w.looks.unseen:
+		return lookRarely
+	}
+	return 0
+}
+
+// findCircle reads what waits for the wait, directly or through others. It returns the circle
+// of which the wait is the victim, if there is one.
+func (w *nestedWait) findCircle() (*circle, error) {
+	w.looks.unfollow()
+	before := w.looks.begin()
+	g := newGraph()
+	g.hasEnded = w.pool.hasEnded
+	seen := map[string]bool{}
+	var locks []string // to read
+	add := func(holds []nodedata.Hold) {
+		for _, h := range holds { // which any client may have written
+			if !seen[h.Lock] && (len(seen) < maxLocksRead || h.Lock == w.name) && w.pool.checkName(h.Lock) == nil {
+				seen[h.Lock] = true
+				locks = append(locks, h.Lock)
+			}
+		}
+	}
+	inspect := func(queue string) ([]driver.Contender, []string, error) { return w.inspect(queue, before[queue]) }
+	for add(w.named); len(locks) > 0; {
+		now := locks[:min(len(locks), locksAtATime)]
+		locks = locks[len(now):]
+		read, errs := make([][]lockQueue, len(now)), make([]error, len(now))
+		var all sync.WaitGroup
+		for i, lock := range now {
+			all.Go(func() { read[i], errs[i] = readQueues(w.ctx, w.on, lock, inspect) }) // ends with ctx
+		}
+		all.Wait()
+		for i, err := range errs {
+			switch {
+			case err == nil:
+				for _, q := range read[i] {
+					add(g.add(q))
+				}
+			case w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost) || errors.Is(err, errors.ErrUnsupported):
+				return nil, err
+			case errors.Is(err, driver.ErrNoPermission): // nobody there counts as stuck
+				w.looks.unseen = true
+			default:
+				w.looks.missing = true
+			}
+		}
+	}
+	if !seen[w.name] {
+		return nil, nil
+	}
+	return g.find(w.ask), nil
+}
+
+// begin begins a look. It returns what the last one has read.
+func (l *looks) begin() (before map[string]*queueRead) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before, l.read, l.unseen, l.missing = l.read, map[string]*queueRead{}, false, false
+	return before
+}
+
+// forget makes the next look read everything.
+func (l *looks) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.read = nil
+}
+
+// follow calls a function when something that was read has changed.
+func (l *looks) follow(changed func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, q := range l.read {
+		for _, watch := range q.watches {
+			fired, stop := watch.Before(context.Background())
+			halt := context.AfterFunc(fired, changed)
+			l.stops = append(l.stops, func() { halt(); stop() })
+		}
+	}
+}
+
+func (l *looks) unfollow() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, stop := range l.stops {
+		stop()
+	}
+	l.stops = nil
+}
+
+// inspect returns the contenders of a queue. It asks nothing if the queue has not changed
+// since it was read, and reads each node once: what it says changes rarely, and is checked
+// before that is relied on.
+func (w *nestedWait) inspect(queue string, before *queueRead) (_ []driver.Contender, _ []string, err error) {
+	now := before
+	if !before.isCurrent() {
+		if now, err = w.readQueue(queue, before); err != nil {
+			return nil, nil, err
+		}
+	}
+	w.looks.mu.Lock()
+	defer w.looks.mu.Unlock()
+	w.looks.read[queue] = now
+	w.looks.unseen = w.looks.unseen || now.watches == nil
+	return now.contenders, now.others, nil
+}
+
+func (w *nestedWait) readQueue(queue string, before *queueRead) (*queueRead, error) {
+	inspector, err := driver.Offer[driver.Inspector](w.on.Session)
+	if err != nil {
+		return nil, err
+	}
+	now, known := new(queueRead), map[string]driver.Contender{}
+	if before != nil {
+		for _, c := range before.contenders {
+			known[c.Name] = c
+		}
+	}
+	if follower, ok := w.on.Session.(driver.Follower); ok {
+		f, err := follower.Follow(w.ctx, queue, func([]driver.Node) (int, bool) { return 0, false })
+		if err != nil && !errors.Is(err, driver.ErrNoPermission) {
+			return nil, err
+		}
+		now.watches = f.Watches
+	}
+	now.contenders, now.others, err = inspector.Inspect(w.ctx, queue, func(n driver.Node) bool { return known[n.Name].Created == 0 })
+	for i, c := range now.contenders {
+		if c.Created == 0 {
+			now.contenders[i] = known[c.Name]
+		}
+	}
+	if err == nil && now.watches != nil && slices.Contains(now.others, driver.Limit) {
+		var limit []*driver.Watch
+		limit, err = w.on.Watch(w.ctx, queue, driver.Node{Name: driver.Limit})
+		now.watches = slices.Concat(now.watches, limit)
+	}
+	return now, err
+}

@@ -1,0 +1,147 @@
+package lockpool
+
+import (
+	"cmp"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/waitgraph"
+)
+
+// circle is one that a wait is to leave, and what proves that it stands.
+type circle struct {
+	waits  []DeadlockWait
+	own    driver.Located   // the node of the wait
+	others []driver.Located // as long as these exist, too, it stands
+}
+
+// leave makes the wait the victim of the circle, if that stands at the moment when its node is
+// removed. So each of several victims finds the circle that another one has left dissolved.
+func (w *nestedWait) leave(c *circle) error {
+	if !w.act() {
+		return w.ctx.Err()
+	}
+	defer w.acted()
+	err := w.on.LeaveIf(w.ctx, c.own, c.others...)
+	if err == nil {
+		w.handle.remember(w.goroutine, w.asked())
+		w.cancel(&DeadlockError{c.waits})
+	}
+	if errors.Is(err, driver.ErrRemoved) && w.req.plain { // the node may be gone (driver.Session)
+		watches, lost := w.on.Watch(w.ctx, c.own.Queue, c.own.Node)
+		w.shown = lost != nil || watches[0].Fired() == 0
+	}
+	return err
+}
+
+// asked returns the order number of the wait, which is that of an earlier attempt if there
+// was one, or 0 if it is not known.
+func (w *nestedWait) asked() int64 {
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
+	return cmp.Or(w.age, w.created)
+}
+
+// lookInMemory looks among the pool's own nested waits, when this one is about to wait for
+// others. The victim nearly always is this one.
+func (w *nestedWait) lookInMemory() {
+	g, reached := w.graphInMemory()
+	if g == nil {
+		return
+	}
+	last := waitgraph.Last(g.queues, w.ask)
+	if c := g.find(last); c != nil {
+		victim := reached[last]
+		victim.inBackground(func() { _ = victim.leave(c) }) // or else it looks at the service
+	}
+}
+
+// A victim that tries again keeps its age: its request is as old as the first one that a
+// deadlock has ended, so that it is not the victim for ever. A handle remembers that until it
+// has got a nested lock and then holds nothing. The handles of calls such as Pool.Lock are
+// new for each try, so the goroutine remembers it, until it has got a nested lock.
+
+// remember remembers the order number of a request that a deadlock has ended.
+func (h *Handle) remember(goroutine, order int64) {
+	h.mu.Lock()
+	h.age, h.hasGot = order, false
+	transient := h.transient
+	h.mu.Unlock()
+	if transient {
+		h.pool.ages.set(goroutine, order)
+	}
+}
+
+// ageOn returns the age of a request of the handle on a goroutine, or 0.
+func (h *Handle) ageOn(goroutine int64) int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.age == 0 && h.transient {
+		h.age = h.pool.ages.get(goroutine)
+	}
+	return h.age
+}
+
+// gotNested is called when the wait was granted the lock.
+func (w *nestedWait) gotNested() {
+	if w == nil || w.age == 0 {
+		return
+	}
+	w.handle.mu.Lock()
+	w.handle.hasGot = true
+	w.handle.mu.Unlock()
+	w.pool.ages.set(w.goroutine, 0)
+}
+
+// endAge is called when the handle holds nothing.
+func (h *Handle) endAge() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.hasGot && len(h.holds) == 0 {
+		h.age, h.hasGot = 0, false
+	}
+}
+
+// ages are the ages of requests by goroutine. Those that do not try again are forgotten.
+type ages struct {
+	mu  sync.Mutex
+	all map[int64]age
+}
+
+type age struct {
+	order int64
+	since time.Time
+}
+
+const (
+	mostAges = 1 << 12
+	longAge  = 10 * time.Minute
+)
+
+func (a *ages) get(goroutine int64) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all[goroutine].order
+}
+
+// set sets the age of requests on a goroutine, or forgets it if it is 0.
+func (a *ages) set(goroutine, order int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if delete(a.all, goroutine); order == 0 {
+		return
+	}
+	if len(a.all) >= mostAges {
+		for g, other := range a.all {
+			if time.Since(other.since) > longAge {
+				delete(a.all, g)
+			}
+		}
+	}
+	if a.all == nil || len(a.all) >= mostAges {
+		a.all = map[int64]age{}
+	}
+	a.all[goroutine] = age{order, time.Now()}
+}
