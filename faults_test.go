@@ -896,11 +896,11 @@ func (s *stage) waitForARun() {
 	s.check(err, lockpool.ErrDone)
 }
 
-// finishARunWithin calls Once while it holds the lock, which it keeps. There is a record of
+// finishARunWithin calls Once while it holds the lock of the run, which it keeps. There is a record of
 // another run.
 func (s *stage) finishARunWithin() {
 	require.NoError(s, s.others.Once(s.Ctx, "a", "other", func(context.Context) error { return nil }))
-	l, err := s.pool.Lock(s.Ctx, "a")
+	l, err := s.pool.Lock(s.Ctx, lockOfRun("a", "key"))
 	if !s.check(err) {
 		return
 	}

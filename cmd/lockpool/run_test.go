@@ -244,7 +244,7 @@ func TestOnce(t *testing.T) {
 	// The next one takes up a run that was killed.
 	p = s.start("run", "--session-timeout", "4s", "--once", "sunday", "job", "--", "sh", "-c", "echo started; sleep 60").prints("started")
 	waiter = s.start("run", "--once", "sunday", "job", "--", "echo", "taken up")
-	s.AwaitQueue("job", 2)
+	s.AwaitQueue("job/run:sunday", 2)
 	p.signal(syscall.SIGKILL)
 	require.Zero(t, waiter.code())
 	require.Equal(t, "taken up\n", waiter.stdout.String())

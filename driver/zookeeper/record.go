@@ -76,16 +76,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r 
 	defer s.calls.done()
 	f := &finish{Session: s, queue: s.path(queue), node: node, record: r}
 	err := f.run(ctx)
-	if err == nil {
-		return nil
-	}
-	if len(f.made) > 0 && s.begin() {
-		go func() { // ends when the servers have answered, or with the session
-			defer s.calls.done()
-			s.removeContainers(f.made)
-		}()
-	}
-	if f.undecided {
+	if f.undecided && err != nil {
 		err = fmt.Errorf("%w: %w", driver.ErrUndecided, err)
 	}
 	return err
@@ -98,8 +89,7 @@ type finish struct {
 	node   driver.Node
 	record driver.Record
 
-	undecided bool     // a transaction that was sent may be carried out, or was
-	made      []string // directories that were created one by one
+	undecided bool // a transaction that was sent may be carried out, or was
 }
 
 // run sends the transaction until it is carried out, or cannot be. It ends with ctx and
@@ -140,30 +130,19 @@ func (f *finish) run(ctx context.Context) error {
 			directories = 0
 		case err == zk.ErrNoAuth && q.failed < nodes:
 			return explainError(err, "recording a run", "READ", f.queue+"/"+f.node.Name)
-		case directories > 0: // one by one, so that an error says what was refused
-			if f.made, err = f.createDirectories(ctx, dir); err != nil {
-				return err
-			}
-			directories = 0
+		case directories > 0 && f.usesContainers(dir) && (err == zk.ErrBadArguments || err == errUnimplemented):
+			f.directories.noContainers.Store(true) // ZooKeeper before 3.5.1
 		default:
-			return explainError(err, "recording a run", "CREATE", dir)
+			refused := dir
+			for range nodes + directories - q.failed {
+				refused = parent(refused)
+			}
+			return explainError(err, "recording a run", "CREATE", refused)
 		}
 		if err := f.pause(ctx); err != nil {
 			return err
 		}
 	}
-}
-
-// createDirectories creates dir and its parents, and returns the containers that it may have
-// created.
-func (f *finish) createDirectories(ctx context.Context, dir string) ([]string, error) {
-	return run(ctx, f.Session, func() (made []string, err error) {
-		if err = f.createContainers(ctx, dir, &made); err != nil {
-			f.removeContainers(made)
-			made = nil
-		}
-		return made, err
-	}, nil)
 }
 
 // transaction returns the request: the node comes first, because if it is gone nothing
