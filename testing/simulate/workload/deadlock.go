@@ -66,16 +66,17 @@ func (w *wait) String() string {
 type deadlocks struct {
 	rec       *Record
 	waits     []*wait           // by begin; only those that may be a part of a circle
+	nested    map[*call]bool    // calls whose holders held something when they began
 	unsettled map[string][]Span // by process, the times in which its nodes may stay for longer
 }
 
 // checkDeadlocks finds calls that ended as the victim of a deadlock and were on no circle of
 // waits, or on one that another call was to break, and circles that nobody broke.
-func (r *Report) checkDeadlocks(rec *Record) {
+func (r *Report) checkDeadlocks(d *deadlocks) {
+	rec := d.rec
 	if rec.Lag == 0 {
 		return
 	}
-	d := newDeadlocks(rec)
 	var victims []*wait
 	for _, w := range d.waits {
 		if w.err == deadlock {
@@ -188,7 +189,7 @@ func (r *Report) checkCircles(d *deadlocks) {
 }
 
 func newDeadlocks(rec *Record) *deadlocks {
-	d := &deadlocks{rec: rec, unsettled: map[string][]Span{}}
+	d := &deadlocks{rec: rec, nested: map[*call]bool{}, unsettled: map[string][]Span{}}
 	holds := map[who][]*hold{}
 	for _, h := range rec.holds {
 		by := who{h.process, h.worker}
@@ -221,7 +222,7 @@ func newDeadlocks(rec *Record) *deadlocks {
 				w.holds = append(w.holds, h)
 			}
 		}
-		if c.op == opLockAll {
+		if d.nested[c] = len(w.holds) > 0; c.op == opLockAll {
 			latest[by] = w
 		}
 		// Whoever holds nothing can only stand before others in a queue, and of those who take
