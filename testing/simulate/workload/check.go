@@ -163,8 +163,9 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 				newest = g
 			}
 		}
+		unknown := slices.ContainsFunc(active, func(g *hold) bool { return g.token == 0 && rec.noticedLate(g) }) // which is the newest
 		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
-			return g != newest && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
+			return (g != newest || unknown) && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
 		})
 		if !exceeded(awake) {
 			r.excused++

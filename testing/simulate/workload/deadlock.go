@@ -336,7 +336,7 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 			continue
 		}
 		for _, h := range x.holds {
-			if h.lock == c.lock && h.begin <= from && until <= h.end && !d.isAnonymous(h) {
+			if h.lock == c.lock && h.begin <= from && until <= h.end {
 				sum, of = sum+h.permits, min(of, h.of)
 			}
 		}
@@ -347,14 +347,6 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 	// Of those who wait for permits, only the first can be seen to ask for more than there are.
 	return kindOf(c.lock) != Semaphore || !slices.ContainsFunc(d.waits, func(x *wait) bool {
 		return x != w && x.calls[0].lock == c.lock && x.begin <= w.begin.Add(askTime) && from <= x.gone && !slices.Contains(others, x)
-	})
-}
-
-// isAnonymous reports whether others cannot know whose node it is with which a plain lock is
-// held: a request to release the lock replaces its name.
-func (d *deadlocks) isAnonymous(h *hold) bool {
-	return kindOf(h.lock) == Plain && slices.ContainsFunc(d.rec.calls, func(c *call) bool {
-		return c.op == opRevoke && c.lock == h.lock && h.requested <= c.end && c.begin <= h.end
 	})
 }
 

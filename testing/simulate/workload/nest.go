@@ -80,7 +80,7 @@ func (c *Client) duel(pool *lockpool.Pool, r *rand.Rand, worker int) (err error)
 			victim++
 			time.Sleep(pause)
 		}
-		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: e.ID, Error: class(err), Value: victim})
+		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: e.ID, Value: victim})
 		if c.Process == 0 {
 			time.Sleep(100 * pause)
 		}
