@@ -100,6 +100,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
 			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
 			Circle: b.circleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second, InFlight: inFlight,
+			Victims: int64(2 * len(b.Processes)), // each of those that have asked before may stand in its way, and ask again while it begins
 		}
 	})
 	for slot := range b.Processes {

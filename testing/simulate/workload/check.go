@@ -39,9 +39,9 @@ type Limits struct {
 	// if there is no fault. 0 means that releases are checked only if there is none.
 	InFlight time.Duration
 
-	// Starved is for how long a victim of deadlocks may try again if there is no fault. 0 means
-	// that this is not checked.
-	Starved time.Duration
+	// Victims is how often in succession a caller may be the victim of a deadlock if it tries
+	// again at once and there is no fault. 0 means that this is not checked.
+	Victims int64
 
 	// Lag is how long the nodes that a client no longer wants may stay if there is no fault,
 	// and Settling after a fault. If Lag is 0, deadlocks are not checked.

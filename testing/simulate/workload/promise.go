@@ -57,7 +57,7 @@ func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 		if x.at > c.end || x.at >= rec.End || !calm && (rec.InFlight == 0 || x.told && x.at >= c.begin) { // in the latter case, the release may have been first
 			continue
 		}
-		if by := rec.knows(c, x, calm); by < c.end {
+		if by := rec.knows(c, x, calm); by < c.end || by == x.at && by == c.end {
 			r.violation(c.end, "release: lock %q: %s at %s returned no error, although its holder had lost it at %s, and had to know at %s: %s%s",
 				c.lock, c.op, rec.at(c.end), rec.at(x.at), rec.at(by), h, rec.circumstances(x.at))
 		}
@@ -113,10 +113,10 @@ func (rec *Record) ambiguous(h, g *hold) bool {
 	return (h.token == 0 || g.token == 0) && (rec.noticedLate(h) || rec.noticedLate(g))
 }
 
-// leavesToOthers reports whether the lock that a call releases may rest, or others of its
-// process may have it next, or share it.
+// leavesToOthers reports whether a call that releases a lock may do so without an answer: the
+// lock rests, or others of its process may have it next, or share it.
 func (rec *Record) leavesToOthers(c *call) bool {
-	if c.rests {
+	if c.rests || c.op == opDo { // whose context may have ended, so that it does not wait for the answer
 		return true
 	}
 	return slices.Contains(rec.PassesOn, c.process) && kindOf(c.lock) != Plain && kindOf(c.lock) != Semaphore &&
@@ -181,7 +181,7 @@ func (r *Report) checkBreaks(rec *Record) {
 // were the victim, although there was no fault.
 func (r *Report) checkStarvation(rec *Record) {
 	for _, c := range rec.calls {
-		if c.op == opDuel && rec.Starved > 0 && c.end.Since(c.begin) > rec.Starved && c.victim > 1 && rec.calm(c.begin.Add(-rec.Revocation), c.end, removing) {
+		if c.op == opDuel && rec.Victims > 0 && c.victim > rec.Victims && rec.calm(c.begin.Add(-rec.Revocation), c.end, removing) {
 			r.violation(c.end, "starvation: %s, goroutine %d, tried for %s, from %s, and was the victim of a deadlock %d times in succession",
 				c.process, c.worker, c.end.Since(c.begin).Round(time.Millisecond), rec.at(c.begin), c.victim)
 		}
