@@ -59,7 +59,7 @@ func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 		}
 		if by := rec.knows(c, x, calm); by < c.end || by == x.at && by == c.end {
 			r.violation(c.end, "release: lock %q: %s at %s returned no error, although its holder had lost it at %s, and had to know at %s: %s%s",
-				c.lock, c.op, rec.at(c.end), rec.at(x.at), rec.at(by), h, rec.circumstances(x.at))
+				c.lock, rec.howReleased(c), rec.at(c.end), rec.at(x.at), rec.at(by), h, rec.circumstances(x.at))
 		}
 	}
 	if rec.InFlight == 0 {
@@ -81,7 +81,7 @@ func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 				}
 				if by := rec.knows(c, loss{g.begin, true}, rec.calm(g.begin.Add(-rec.Revocation), c.begin, removing, expiring)); by < c.begin {
 					r.violation(c.end, "release: lock %q: %s at %s returned no error, although another holder had been granted it at %s: %s, and %s%s",
-						c.lock, c.op, rec.at(c.end), rec.at(g.begin), h, g, rec.circumstances(g.begin))
+						c.lock, rec.howReleased(c), rec.at(c.end), rec.at(g.begin), h, g, rec.circumstances(g.begin))
 				}
 			}
 		}
@@ -125,6 +125,17 @@ func (rec *Record) leavesToOthers(c *call) bool {
 		}) || slices.ContainsFunc(rec.holds, func(other *hold) bool {
 			return other.process == c.process && other.lock == c.lock && other != c.releases && other.begin <= c.end && c.begin <= other.end
 		}))
+}
+
+// howReleased describes a call that releases a lock.
+func (rec *Record) howReleased(c *call) string {
+	switch {
+	case c.rests:
+		return c.op + " of a lock that may rest"
+	case c.op != opDo && rec.leavesToOthers(c):
+		return c.op + " of a lock that may be passed on"
+	}
+	return c.op
 }
 
 // checkContexts finds contexts of exclusive holders that had not ended when others got the
