@@ -8,7 +8,7 @@ import (
 )
 
 // Expiring returns a channel that is closed ahead of the loss of a lock whose service does
-// not answer: when the lock will be lost in ahead, or up to 60 ms later, unless there is
+// not answer: when the lock will be lost in ahead, or about 50 ms later, unless there is
 // an answer. It is for what takes time to stop, such as a process that gets a signal first
 // and is killed later. The channel is also closed when that of [Lock.Lost] is.
 //
@@ -67,10 +67,10 @@ func (h *hold) expiring(ahead time.Duration) context.Context {
 	return a.ctx
 }
 
-// grain rounds up to 10 ms, so that a lease leaves room for few alarms, however many values
-// callers ask for.
+// grain rounds up to a millisecond, so that a lease has room for a bounded number of alarms,
+// however many values callers ask for.
 func grain(ahead time.Duration) time.Duration {
-	const grain = 10 * time.Millisecond
+	const grain = time.Millisecond
 	return (max(ahead, 0) + grain - 1).Truncate(grain)
 }
 

@@ -211,7 +211,7 @@ func TestExpiringCostsNothingAfterUnlock(t *testing.T) {
 		require.Zero(t, reads(), "nobody wants to know")
 		expiring := one.Expiring(time.Second)
 		for i := range 10 {
-			require.Equal(t, expiring, one.Expiring(time.Second-time.Duration(i)*time.Millisecond), "there is one channel for each 10 ms")
+			require.Equal(t, expiring, one.Expiring(time.Second-time.Duration(i)*time.Microsecond), "there is one channel for each millisecond")
 		}
 		require.InDelta(t, 200, reads(), 1)
 		many, err := p.LockAll(b.Ctx, []string{"a", "b", "c"})

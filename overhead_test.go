@@ -2,6 +2,7 @@ package lockpool
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -115,9 +116,13 @@ func TestNestedLockThatIsFreeAllocatesLittle(t *testing.T) {
 	l, err := h.Lock(t.Context(), "held")
 	require.NoError(t, err)
 	a := &acquisition{pool: p, name: "a", req: request{op: opLock}}
-	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() {
-		_, w := h.beginNested(t.Context(), a, l.hold.tenancy.session)
-		w.joined(driver.Node{Name: "node"})
-		w.end()
-	}), 19.) // 17, and more when the race detector drops what a pool has
+	least := math.Inf(1)
+	for range 100 { // the race detector now and then drops what a sync.Pool has
+		least = min(least, testing.AllocsPerRun(1, func() {
+			_, w := h.beginNested(t.Context(), a, l.hold.tenancy.session)
+			w.joined(driver.Node{Name: "node"})
+			w.end()
+		}))
+	}
+	require.LessOrEqual(t, least, 17.)
 }

@@ -424,7 +424,7 @@ func waitKeepsItsPlace(b *bench) {
 			return func() { b.unlock(l) }
 		},
 		"rests": func(h *lockpool.Handle, name string) func() {
-			l := b.lock(h, name, lockpool.HoldAtLeast(time.Hour))
+			l := b.lock(h, name, lockpool.HoldAtLeast(short))
 			return func() { b.unlock(l) }
 		},
 		"passed on": func(h *lockpool.Handle, name string) func() {
@@ -456,6 +456,7 @@ func waitKeepsItsPlace(b *bench) {
 		b.unlock(second.granted())
 		b.close(h)
 	}
+	b.until(func() bool { return p.Stats().Resting == 0 }, "nothing rests")
 }
 
 // What another goroutine unlocks breaks the circle, also if its node stays, because others of

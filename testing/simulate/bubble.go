@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -31,6 +30,11 @@ const chroot = "/simulate"
 // answer to its create has come, and its delete has arrived, on the slowest connection.
 const lag = 500 * time.Millisecond
 
+// inFlight is for how long a holder may not know that its node was removed, if there is no
+// fault: its own watch is set 20 ms after the grant, which takes a round trip if the node has
+// just gone, and the event half of one; and a process takes up to twice 150 ms for one.
+const inFlight = time.Second
+
 // bubble is a cluster and processes that lock on it, in a bubble of testing/synctest.
 type bubble struct {
 	schedule
@@ -47,6 +51,7 @@ type bubble struct {
 	active    int              // faults that are not over
 	down      bool             // the whole ensemble, by a fault
 	removed   workload.Instant // when a fault last removed nodes
+	expired   map[int64]bool   // sessions that faults have ended
 
 	mu      sync.Mutex
 	rescues []string
@@ -67,7 +72,7 @@ type result struct {
 func runBubble(t *testing.T, o order) (found result) {
 	began, s := time.Now(), o.Schedule
 	synctest.Test(t, func(t *testing.T) {
-		b := &bubble{schedule: s, began: time.Now(), longest: s.longestTimeout(), instances: make([]*instance, len(s.Processes))}
+		b := &bubble{schedule: s, began: time.Now(), longest: s.longestTimeout(), instances: make([]*instance, len(s.Processes)), expired: map[int64]bool{}}
 		b.history = workload.NewHistory(b.now, nil)
 		found = b.run(t, o)
 	})
@@ -75,7 +80,9 @@ func runBubble(t *testing.T, o order) (found result) {
 	return found
 }
 
-func (b *bubble) now() workload.Instant { return workload.Instant(1 + time.Since(b.began)) }
+func (b *bubble) now() workload.Instant { return b.instant(time.Now()) }
+
+func (b *bubble) instant(t time.Time) workload.Instant { return workload.Instant(1 + t.Sub(b.began)) }
 
 func (b *bubble) run(t *testing.T, o order) (found result) {
 	var err error
@@ -92,7 +99,8 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 			WakeUp: 250 * time.Millisecond, Overrun: 500 * time.Millisecond,
 			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
 			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
-			Circle: b.circleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second,
+			Circle: b.circleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second, InFlight: inFlight,
+			Victims: int64(2 * len(b.Processes)), // each of those that have asked before may stand in its way, and ask again while it begins
 		}
 	})
 	for slot := range b.Processes {
@@ -103,7 +111,12 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 	b.finish()
 	b.history.Update(func(rec *workload.Record) {
 		for _, end := range b.ends.History() {
-			rec.Ends = append(rec.Ends, workload.SessionEnd{At: workload.Instant(1 + end.At.Sub(b.began)), Orders: end.Nodes})
+			rec.Ends = append(rec.Ends, workload.SessionEnd{At: b.instant(end.At), Orders: end.Nodes, Closed: end.Closed, Forced: b.expired[end.ID]})
+		}
+		for _, x := range b.ends.Removals() {
+			if below, ok := strings.CutPrefix(x.Path, chroot+"/"); ok {
+				rec.Broken = append(rec.Broken, workload.NewRemoval(b.instant(x.At), below, x.Zxid))
+			}
 		}
 		rec.Rescues = b.rescues
 		found = result{
@@ -290,11 +303,13 @@ type instance struct {
 	stream     *workload.Stream
 	pool       *lockpool.Pool
 	retired    bool // it is to be replaced, or its bubble ends; set by the goroutine of the faults
+	stops      bool // its machine is being stopped; guarded by bubble.faulting
 
-	mu        sync.Mutex
-	changed   sync.Cond
-	suspended bool
-	dead      bool
+	mu         sync.Mutex
+	changed    sync.Cond
+	suspended  time.Time // zero if the machine runs
+	stoodStill time.Duration
+	dead       bool
 }
 
 // start starts a process.
@@ -312,7 +327,7 @@ func (b *bubble) start(slot int) {
 	i.changed.L = &i.mu
 	i.stream = b.history.Stream(i.name)
 	config := b.Load
-	config.Once = p.Layout == zookeeper.LayoutCurator // the directories of others are persistent
+	config.Bystander, config.Once = p.Bystander, p.Layout == zookeeper.LayoutCurator // the directories of others are persistent
 	config.Process, config.Timeout, config.MinLong, config.MaxLong = slot, p.Timeout, p.Timeout/2, 3*p.Timeout
 	config.Seed = rand.New(rand.NewPCG(p.Seed, uint64(generation))).Uint64() >> 33
 	i.client = &workload.Client{Config: config, Now: i.now, Report: i.report, Machine: machine}
@@ -338,19 +353,6 @@ func (b *bubble) start(slot int) {
 }
 
 func (i *instance) selector() zktest.Selector { return zktest.Selector{Host: i.host} }
-
-// now returns the time when the process runs. If it was killed, its goroutine ends.
-func (i *instance) now() workload.Instant {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for i.suspended && !i.dead {
-		i.changed.Wait()
-	}
-	if i.dead {
-		runtime.Goexit()
-	}
-	return i.bubble.now()
-}
 
 // report adds an event to the record. An access to the register takes time, and
 // sometimes so long that the lock is lost meanwhile.
@@ -395,17 +397,17 @@ func (i *instance) shutdown() { i.running.Go(func() { i.client.Shutdown(i.pool, 
 func (i *instance) dialer() func(context.Context, string) (net.Conn, error) {
 	dial := i.server.DialFrom(i.host)
 	return func(ctx context.Context, address string) (net.Conn, error) {
-		i.mu.Lock()
-		dead := i.dead
-		i.mu.Unlock()
-		if dead {
+		if _, alive := i.awake(); !alive {
 			return nil, errors.New("the process was killed")
 		}
 		conn, err := dial(ctx, address)
-		if latency := i.Processes[i.slot].Latency; err == nil && latency > 0 {
+		if err != nil {
+			return nil, err
+		}
+		if latency := i.Processes[i.slot].Latency; latency > 0 {
 			conn = newSlowConn(conn, latency, i.client.Seed)
 		}
-		return conn, err
+		return &machineConn{Conn: conn, instance: i}, nil
 	}
 }
 
@@ -491,28 +493,6 @@ func (c *slowConn) Read(p []byte) (int, error) {
 	}
 	c.read = time.Now()
 	return n, err
-}
-
-// suspend stops the process and the clocks of its machine, and holds up its connections.
-func (i *instance) suspend() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.suspended {
-		return false
-	}
-	i.suspended = true
-	i.machine.Stop()
-	i.server.Partition(i.selector(), zktest.Both)
-	return true
-}
-
-func (i *instance) resume(reported bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.suspended = false
-	i.machine.Resume(reported)
-	i.server.HealOnly(i.selector(), zktest.Both)
-	i.changed.Broadcast()
 }
 
 // rescueHandler counts the nodes whose removal a process did not notice: no ACL is ever

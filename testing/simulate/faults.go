@@ -23,7 +23,7 @@ type fault struct {
 	begin   func(b *bubble, s step) (what string, heal func())
 }
 
-// length is how long a fault lasts, relative to a session timeout.
+// length is how long a fault lasts, relative to a session timeout unless a machine is stopped.
 type length int
 
 const (
@@ -31,6 +31,7 @@ const (
 	short
 	long
 	longer
+	stopped
 )
 
 func contains(name, part string) bool { return strings.Contains(name, part) }
@@ -41,10 +42,14 @@ var faults = []fault{
 	{"cut a process's power", short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
 	{"stop a process", moment, 1, 0, replace(func(b *bubble, i *instance) { i.shutdown() })},
 	{"close a process's pool", moment, 1, 0, replace(func(b *bubble, i *instance) { i.close() })},
-	{"suspend a machine", long, 1, 0, suspend(true, false)},
-	{"suspend a machine briefly", short, 1, 0, suspend(true, false)},
-	{"suspend a machine whose network comes back late", long, 1, 4, suspend(true, true)},
-	{"stop a virtual machine", long, 1, 0, suspend(false, false)},
+	{"suspend a machine", stopped, 1, 2, stop{reported: true}.begin},
+	{"suspend a machine that was cut off", stopped, 1, 0, stop{reported: true, cutBefore: true}.begin},
+	{"suspend a machine whose network comes back late", long, 1, 4, stop{reported: true, cutAfter: true}.begin},
+	{"stop a virtual machine", stopped, 1, 4, stop{}.begin},
+	{"stop a virtual machine that was cut off", stopped, 1, 2, stop{cutBefore: true}.begin},
+	{"stop a virtual machine whose network comes back late", stopped, 1, 2, stop{cutAfter: true}.begin},
+	{"stop a virtual machine whose wall clock is corrected late", stopped, 1, 2, stop{corrected: true}.begin},
+	{"stop a virtual machine again and again", short, 1, 2, stop{often: true}.begin},
 	{"set a wall clock", moment, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		d := time.Duration((s.Amount - 0.5) * float64(time.Hour))
@@ -297,41 +302,6 @@ func replace(end func(b *bubble, i *instance)) func(b *bubble, s step) (string, 
 	}
 }
 
-// suspend suspends the machine of a process, whose connections are held up meanwhile. If
-// late is true, the machine wakes when four fifths of that time have passed.
-func suspend(reported, late bool) func(b *bubble, s step) (string, func()) {
-	return func(b *bubble, s step) (string, func()) {
-		i := b.target(s)
-		if !i.suspend() {
-			return i.name + ", which is suspended already", nil
-		}
-		begin, awake := b.now(), false
-		wake := func() {
-			if awake {
-				return
-			}
-			awake = true
-			i.resume(reported)
-			end := b.now()
-			if !reported {
-				// Until its lease rests on proofs from after the jump it may end too late, by
-				// the length of the jump (see driver/zookeeper, lease.go).
-				end = end.Add(min(end.Since(begin), b.longest))
-			}
-			b.excuse(i.name, begin, end)
-		}
-		if !late {
-			return i.name, wake
-		}
-		b.server.Partition(i.selector(), zktest.Both)
-		b.later(s.Lasts*4/5, wake)
-		return i.name, func() {
-			wake()
-			b.server.HealOnly(i.selector(), zktest.Both)
-		}
-	}
-}
-
 func disturb(do func(*zktest.Server, zktest.Selector)) func(b *bubble, s step) (string, func()) {
 	return func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
@@ -434,6 +404,7 @@ func expireSession(b *bubble, r zktest.Request) {
 
 // expire expires the session of a connection, whose client cannot know before it is told.
 func (b *bubble) expire(c zktest.Conn) {
+	b.expired[c.Session] = true
 	b.excuse(b.nameOf(c), b.now(), b.now().Add(b.longest))
 	_ = b.server.ExpireSession(c.Session) // fails if it has ended
 }
@@ -465,6 +436,9 @@ func (b *bubble) findDisplaced() {
 }
 
 func (b *bubble) findDisplacedSince(removed workload.Instant) {
+	if slices.ContainsFunc(b.ends.Removals(), func(x zktest.RemovedNode) bool { return b.instant(x.At) > removed.Add(lag) }) {
+		return // by a bystander
+	}
 	state := b.server.State()
 	for w, places := range b.history.Waiters(removed) {
 		nodes := 0

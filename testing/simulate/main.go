@@ -14,9 +14,11 @@
 // bubble's schedule as far as it can, and prints it with a timeline. The last line of the
 // output is
 //
-//	violations=0 leaked_nodes=0 stuck_waiters=0 grants=... faults=... losses=... deadlocks=... rescues=... virtual=... real=...
+//	violations=0 leaked_nodes=0 stuck_waiters=0 grants=... faults=... losses=... breaks=... deadlocks=... starved=... victim_in_a_row=... rescues=... virtual=... real=...
 //
-// and only if the first three are 0 is the exit code 0.
+// and only if the first three are 0 is the exit code 0. starved is the longest time for which
+// a victim of deadlocks tried again, at once, until it had its locks, and victim_in_a_row how
+// often in succession a caller was the victim, at the most.
 package main
 
 import (

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,7 +45,8 @@ type total struct {
 func (t *total) add(r result) {
 	t.Grants, t.Faults = t.Grants+r.Figures.Grants, t.Faults+r.Figures.Faults
 	t.Losses, t.Rescues = t.Losses+r.Figures.Losses, t.Rescues+r.Figures.Rescues
-	t.Deadlocks += r.Figures.Deadlocks
+	t.Deadlocks, t.Breaks = t.Deadlocks+r.Figures.Deadlocks, t.Breaks+r.Figures.Breaks
+	t.Starved, t.Victim = max(t.Starved, r.Figures.Starved), max(t.Victim, r.Figures.Victim)
 	t.violations += len(r.Report.Violations)
 	t.leaked += len(r.Report.Leaked)
 	t.stuck += len(r.Report.Stuck)
@@ -54,8 +57,8 @@ func (t *total) add(r result) {
 func (t *total) clean() bool { return t.violations+t.leaked+t.stuck == 0 }
 
 func (t *total) String() string {
-	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d grants=%d faults=%d losses=%d deadlocks=%d rescues=%d virtual=%s real=%s",
-		t.violations, t.leaked, t.stuck, t.Grants, t.Faults, t.Losses, t.Deadlocks, t.Rescues, t.virtual.Round(time.Second), t.real.Round(time.Second))
+	return fmt.Sprintf("violations=%d leaked_nodes=%d stuck_waiters=%d grants=%d faults=%d losses=%d breaks=%d deadlocks=%d starved=%s victim_in_a_row=%d rescues=%d virtual=%s real=%s",
+		t.violations, t.leaked, t.stuck, t.Grants, t.Faults, t.Losses, t.Breaks, t.Deadlocks, t.Starved.Round(time.Millisecond), t.Victim, t.Rescues, t.virtual.Round(time.Second), t.real.Round(time.Second))
 }
 
 // schedules yields the schedules of a run: those of the bubbles that fit in its time, the
@@ -176,12 +179,16 @@ func printFound(out io.Writer, s schedule, r result) {
 		label string
 		all   []string
 	}{{"VIOLATION", r.Report.Violations}, {"LEFT", r.Report.Leaked}, {"STUCK", r.Report.Stuck}} {
-		for n, text := range list.all {
-			if n == maxPrinted {
-				fmt.Fprintf(out, "%s in bubble %d of seed %d: and %d more\n", list.label, s.Bubble, s.Seed, len(list.all)-n)
-				break
+		count := map[string]int{} // by kind
+		for _, text := range list.all {
+			if count[kindOf(text)]++; count[kindOf(text)] <= maxPrinted {
+				fmt.Fprintf(out, "%s in bubble %d of seed %d: %s\n", list.label, s.Bubble, s.Seed, text)
 			}
-			fmt.Fprintf(out, "%s in bubble %d of seed %d: %s\n", list.label, s.Bubble, s.Seed, text)
+		}
+		for _, kind := range slices.Sorted(maps.Keys(count)) {
+			if n := count[kind] - maxPrinted; n > 0 {
+				fmt.Fprintf(out, "%s in bubble %d of seed %d: %s and %d more\n", list.label, s.Bubble, s.Seed, kind, n)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -35,6 +36,8 @@ type process struct {
 	Latency time.Duration // of its connections: the longest time that a packet takes, in each direction
 	Workers int
 	Seed    uint64
+
+	Bystander bool // takes no locks: it revokes and breaks those of others
 }
 
 // step is a fault.
@@ -110,6 +113,11 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		}
 		s.Processes = append(s.Processes, p)
 	}
+	if r.IntN(2) == 0 {
+		p := s.Processes[r.IntN(pools)]
+		p.Bystander, p.Workers, p.Seed = true, 2, r.Uint64()
+		s.Processes = append(s.Processes, p)
+	}
 	s.drawSteps(r, m)
 	return s
 }
@@ -146,6 +154,8 @@ func (s *schedule) drawSteps(r *rand.Rand, m mix) {
 			st.Lasts = between(r, timeout, timeout*5/2)
 		case longer:
 			st.Lasts = s.longestTimeout() * 5 / 2
+		case stopped: // as many of them have two digits as one
+			st.Lasts = time.Duration(float64(leastStop) * math.Pow(float64(mostStop)/float64(leastStop), r.Float64()))
 		}
 		st.Lasts = st.Lasts.Truncate(time.Millisecond)
 		s.Steps = append(s.Steps, st)

@@ -108,7 +108,7 @@ func (s *Server) applyWrite(c *conn, session int64, r Request, d *decoder, answe
 		return
 	}
 	if r.Op == OpCloseSession {
-		x.endSession(ss)
+		x.endSession(ss, true)
 		s.propose(x, rep, func() { answer(s.reply(c, r, x.zxid, OK), false) })
 		return
 	}

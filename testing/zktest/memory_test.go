@@ -166,6 +166,11 @@ func TestFaultsOfAHost(t *testing.T) {
 			return conn
 		}
 		a, b := open("10.0.0.1"), open("10.0.0.2")
+		_, err := a.Create("/removed", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+		require.NoError(t, err)
+		removed := server.State().Nodes["/removed"].Stat
+		require.NoError(t, b.Delete("/removed", -1))
+		require.Equal(t, []RemovedNode{{time.Now(), "/removed", removed.Czxid}}, ends.Removals())
 		session, node := a.SessionID(), server.State().Nodes["/10.0.0.1"].Stat
 		began := time.Now()
 		server.Partition(Selector{Host: "10.0.0.1"}, Both)
@@ -179,5 +184,10 @@ func TestFaultsOfAHost(t *testing.T) {
 		require.Equal(t, session, history[0].ID)
 		require.Equal(t, []int64{node.Czxid}, history[0].Nodes)
 		require.WithinDuration(t, began.Add(4*time.Second), history[0].At, 2*time.Second)
+		require.False(t, history[0].Closed)
+		b.Close()
+		time.Sleep(time.Second)
+		require.True(t, ends.History()[1].Closed)
+		require.Len(t, ends.Removals(), 1, "what goes with its session is not removed by others")
 	})
 }

@@ -81,9 +81,10 @@ func (s *Server) expireDue() {
 	}
 }
 
-// endSession deletes a session and its ephemerals, whatever their ACLs.
-func (x *txn) endSession(ss *session) {
-	x.s.recordEnd(x, ss)
+// endSession deletes a session and its ephemerals, whatever their ACLs. closed says that its
+// client asks for that.
+func (x *txn) endSession(ss *session, closed bool) {
+	x.s.recordEnd(x, ss, closed)
 	x.identities = nil
 	for _, path := range slices.Sorted(maps.Keys(ss.ephemerals)) {
 		x.delete(path, -1)
@@ -98,7 +99,7 @@ func (x *txn) endSession(ss *session) {
 func (s *Server) expire(ss *session) {
 	s.record(Record{Kind: Expired, Session: ss.id})
 	x := s.begin(ss.id, nil)
-	x.endSession(ss)
+	x.endSession(ss, false)
 	s.propose(x, nil, nil)
 }
 

@@ -2,21 +2,31 @@ package zktest
 
 import (
 	"slices"
+	"sync"
 	"time"
 )
 
 // EndedSession is a session that was closed or has expired.
 type EndedSession struct {
-	ID    int64
-	At    time.Time
-	Nodes []int64 // the zxids that created the ephemerals that were deleted with it, in order
+	ID     int64
+	At     time.Time
+	Closed bool    // by its client
+	Nodes  []int64 // the zxids that created the ephemerals that were deleted with it, in order
+}
+
+// RemovedNode is an ephemeral that was deleted by others than its session.
+type RemovedNode struct {
+	At   time.Time
+	Path string
+	Zxid int64 // that created it
 }
 
 // SessionEnds is the history of the sessions that have ended. A test can check against
 // it that a client has given up its locks before they could be granted to others.
 type SessionEnds struct {
-	server *Server
-	ended  []EndedSession // guarded by Server.mu
+	server  *Server
+	ended   []EndedSession // guarded by Server.mu, as is removed
+	removed []RemovedNode
 }
 
 // TrackSessions starts recording the ends of sessions.
@@ -35,27 +45,49 @@ func (e *SessionEnds) History() []EndedSession {
 	return slices.Clone(e.ended)
 }
 
+// Removals returns all ephemerals that others have deleted so far, in order.
+func (e *SessionEnds) Removals() []RemovedNode {
+	e.server.mu.Lock()
+	defer e.server.mu.Unlock()
+	return slices.Clone(e.removed)
+}
+
 // recordEnd records the end of a session, whose ephemerals still exist, when the first
 // member applies the transaction. Server.mu is held.
-func (s *Server) recordEnd(x *txn, ss *session) {
+func (s *Server) recordEnd(x *txn, ss *session, closed bool) {
 	if len(s.sessionEnds) == 0 {
 		return
 	}
-	end := EndedSession{ID: ss.id}
+	end := EndedSession{ID: ss.id, Closed: closed}
 	for path := range ss.ephemerals {
 		end.Nodes = append(end.Nodes, s.tree[path].czxid)
 	}
 	slices.Sort(end.Nodes)
-	record := func(*replica) {
-		if !end.At.IsZero() {
-			return
-		}
+	x.onceApplied(func() {
 		end.At = s.started.Add(s.now())
 		for _, e := range s.sessionEnds {
 			e.ended = append(e.ended, end)
 		}
+	})
+}
+
+// recordRemoval records that a transaction deletes another session's ephemeral, when the
+// first member applies it. Server.mu is held.
+func (s *Server) recordRemoval(x *txn, path string, n *node) {
+	if len(s.sessionEnds) == 0 || n.kind != ephemeral || n.owner == x.session {
+		return
 	}
-	if x.effect(record); !s.isEnsemble() {
-		record(nil)
+	x.onceApplied(func() {
+		for _, e := range s.sessionEnds {
+			e.removed = append(e.removed, RemovedNode{s.started.Add(s.now()), path, n.czxid})
+		}
+	})
+}
+
+// onceApplied calls do when the first member applies the transaction.
+func (x *txn) onceApplied(do func()) {
+	once := sync.OnceFunc(do)
+	if x.effect(func(*replica) { once() }); !x.s.isEnsemble() {
+		once()
 	}
 }

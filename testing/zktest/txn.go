@@ -174,6 +174,7 @@ func (x *txn) delete(path string, version int32) Code {
 		return ErrNotEmpty
 	}
 	pzxid := parent.pzxid
+	x.s.recordRemoval(x, path, n)
 	x.effect(func(rep *replica) {
 		rep.tree.remove(path)
 		rep.tree.at(parentPath).pzxid = x.zxid

@@ -35,6 +35,14 @@ type Limits struct {
 	// Circle is for how long callers may wait for each other in a circle if there is no fault.
 	Circle time.Duration
 
+	// InFlight is for how long the news that a lock was broken may be on its way to its holder,
+	// if there is no fault. 0 means that releases are checked only if there is none.
+	InFlight time.Duration
+
+	// Victims is how often in succession a caller may be the victim of a deadlock if it tries
+	// again at once and there is no fault. 0 means that this is not checked.
+	Victims int64
+
 	// Lag is how long the nodes that a client no longer wants may stay if there is no fault,
 	// and Settling after a fault. If Lag is 0, deadlocks are not checked.
 	Lag, Settling time.Duration
@@ -90,6 +98,7 @@ func (r *Report) violation(at Instant, format string, args ...any) {
 
 // Check checks a record.
 func Check(rec *Record) Report {
+	rec.admitBreaks()
 	r := Report{Violations: slices.Clone(rec.Crashes), Leaked: slices.Clone(rec.Leaked), Stuck: slices.Clone(rec.Hung), MaxHolders: map[string]int{}}
 	byLock, calls := map[string][]*hold{}, map[string][]*call{}
 	for _, h := range rec.holds {
@@ -108,16 +117,21 @@ func Check(rec *Record) Report {
 		r.checkGaps(rec, holds, calls[name])
 		r.checkCauses(rec, holds)
 		r.checkReentries(rec, holds)
+		r.checkContexts(rec, holds)
 	}
+	d := newDeadlocks(rec)
 	for _, name := range slices.Sorted(maps.Keys(calls)) {
-		r.checkOrder(rec, calls[name])
+		r.checkOrder(rec, calls[name], d)
 	}
 	r.checkRuns(rec, calls[job])
 	r.checkMultis(rec, byLock)
-	r.checkDeadlocks(rec)
+	r.checkDeadlocks(d)
 	r.checkEnds(rec)
 	r.checkRemovals(rec)
-	r.checkReleases(rec)
+	r.checkReleases(rec, byLock)
+	r.checkEntries(rec)
+	r.checkBreaks(rec)
+	r.checkStarvation(rec)
 	r.checkPlaces(rec)
 	r.checkUnused(rec, calls)
 	r.checkRegisters(rec)
@@ -149,8 +163,9 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 				newest = g
 			}
 		}
+		unknown := slices.ContainsFunc(active, func(g *hold) bool { return g.token == 0 && rec.noticedLate(g) }) // which is the newest
 		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
-			return g != newest && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
+			return (g != newest || unknown) && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
 		})
 		if !exceeded(awake) {
 			r.excused++
@@ -427,10 +442,11 @@ func (r *Report) checkReentries(rec *Record, holds []*hold) {
 }
 
 // checkOrder finds calls that were granted a lock with a queue before others that had
-// asked earlier, had a place in the service's queue, and were still waiting. A waiter
+// asked earlier, had a place in the service's queue, and were still waiting: a call whose
+// holder holds other locks always has one, whatever becomes of these. A waiter
 // whose node is removed loses its place, but queues again at once, and so does one that
 // loses what it holds.
-func (r *Report) checkOrder(rec *Record, calls []*call) {
+func (r *Report) checkOrder(rec *Record, calls []*call, d *deadlocks) {
 	asking := slices.DeleteFunc(slices.Clone(calls), func(c *call) bool {
 		return rec.Order == 0 || kindOf(c.lock) == Plain || c.permits == 0
 	})
@@ -442,7 +458,8 @@ func (r *Report) checkOrder(rec *Record, calls []*call) {
 	for _, b := range calls {
 		waiting = slices.DeleteFunc(waiting, func(a *call) bool { return a.end <= b.begin })
 		for _, a := range waiting {
-			if b.err == "" && !slices.Contains(rec.PassesOn, a.process) && a.begin.Add(rec.Order) < rec.placeSince(b, asking) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
+			hasPlace := !slices.Contains(rec.PassesOn, a.process) || d.nested[a] && a.process != b.process
+			if b.err == "" && hasPlace && a.begin.Add(rec.Order) < rec.placeSince(b, asking) && b.end.Add(rec.Order) < a.end && a.excludes(b) &&
 				rec.lastRemoval(a).Add(rec.Order) < b.begin && rec.calm(a.begin.Add(-rec.Cause), b.end, removing) && !rec.losesMeanwhile(a) {
 				r.violation(b.end, "order: lock %q was granted at %s to %s, goroutine %d, who asked for %s at %s, before %s, goroutine %d, who asked for %s at %s and waited until %s",
 					b.lock, rec.at(b.end), b.process, b.worker, b.portion, rec.at(b.begin), a.process, a.worker, a.portion, rec.at(a.begin), rec.at(a.end))
@@ -626,46 +643,6 @@ func (rec *Record) byOrder() map[int64][]*hold {
 	return byOrder
 }
 
-// checkReleases finds releases that were confirmed although the lock had been lost: its
-// node was removed, or the servers had ended its session. (Without an answer, a release
-// counts as confirmed when the lease has ended. That takes a fault. A holder who leaves
-// the lock to others of its process asks no server, and knows what it has been told.)
-func (r *Report) checkReleases(rec *Record) {
-	gone := map[int64]Instant{} // by order number
-	for _, x := range rec.Removals {
-		gone[x.Order] = x.At
-	}
-	for _, end := range rec.Ends {
-		for _, order := range end.Orders {
-			gone[order] = end.At
-		}
-	}
-	for _, c := range rec.calls {
-		if c.releases == nil || c.err != "" || c.releases.token == 0 {
-			continue
-		}
-		at, ok := gone[c.releases.order()]
-		if ok && rec.leavesToOthers(c) {
-			ok = at.Add(noticeTime+rec.pausedFor(c.process, at, c.end)) < c.end
-		}
-		if ok && at <= c.end && at < rec.End && rec.calm(at.Add(-rec.Revocation), c.end, removing, expiring) {
-			r.violation(c.end, "release: lock %q was unlocked without an error at %s, although its holder had lost it at %s: %s%s",
-				c.lock, rec.at(c.end), rec.at(at), c.releases, rec.circumstances(at))
-		}
-	}
-}
-
-// leavesToOthers reports whether others of a process may have the lock next, or share it,
-// when a call releases it.
-func (rec *Record) leavesToOthers(c *call) bool {
-	return slices.Contains(rec.PassesOn, c.process) && kindOf(c.lock) != Plain && kindOf(c.lock) != Semaphore &&
-		(slices.ContainsFunc(rec.calls, func(other *call) bool {
-			return other.process == c.process && other.lock == c.lock && other.op == opLock && other.begin <= c.end && c.begin <= other.end
-		}) || slices.ContainsFunc(rec.holds, func(other *hold) bool {
-			return other.process == c.process && other.lock == c.lock && other != c.releases && other.begin <= c.end && c.begin <= other.end
-		}))
-}
-
 // checkEnds finds holders who did not know that they had lost a lock when the servers
 // ended their session, and so could grant the lock to others.
 func (r *Report) checkEnds(rec *Record) {
@@ -755,6 +732,8 @@ func (rec *Record) expects(c *call) bool {
 		return true
 	case c.err == deadlock: // checkDeadlocks looks for the reason
 		return true
+	case c.err == notHeld: // it had gone
+		return c.op == opBreak
 	case c.err == mixed: // some clients ask for a semaphore's lock
 		return kindOf(c.lock) == Semaphore
 	case c.err == removed:

@@ -382,7 +382,7 @@ func asked(process string, begin, end int) *call {
 func TestStrictChecks(t *testing.T) {
 	t.Parallel()
 	fault := []Span{{"freeze", at(20_000), at(60_000)}}
-	end := func(ms int, orders ...int64) []SessionEnd { return []SessionEnd{{at(ms), orders}} }
+	end := func(ms int, orders ...int64) []SessionEnd { return []SessionEnd{{At: at(ms), Orders: orders}} }
 	release := func(ends []SessionEnd, removals []Removal, faults []Span, err string) Record {
 		holds, calls := unlocked(7<<10|1, 20_000, 30_000, 31_000, err)
 		return Record{holds: holds, calls: calls, Ends: ends, Removals: removals, Faults: faults}

@@ -32,6 +32,7 @@ type Config struct {
 	LongHolds    float64       // percentage of the holds of each kind's first lock that last from MinLong to MaxLong
 	MinLong      time.Duration
 	MaxLong      time.Duration
+	Bystander    bool    // the workers take no locks: they revoke and break those of others
 	Once         bool    // the workers also take locks whose names are not used again, and run a job that is to finish once in each period
 	Mixed        float64 // percentage of the requests for permits that ask for the exclusive lock of that name instead
 	IgnoreLosses bool    // the workers believe that they hold a lock until they unlock it, as if there were no lease
@@ -48,6 +49,11 @@ const (
 	opVerify    = "verify"
 	opUnlock    = "unlock"
 	opRevoke    = "revoke"
+	opAsk       = "revoke a contender"
+	opBreak     = "break"
+	opSetLimit  = "set limit"
+	opDo        = "do" // the release of a lock by Do
+	opDuel      = "duel"
 	opShutdown  = "shutdown"
 	opLockAll   = "lock all"
 	opUnlockAll = "unlock all"
@@ -83,7 +89,11 @@ type Client struct {
 // lock of each kind is left to worker 0.
 func (c *Client) Work(pool *lockpool.Pool, worker int) {
 	r := rand.New(rand.NewPCG(c.Seed, uint64(worker)))
-	for !errors.Is(c.takeTurn(pool, r, worker), lockpool.ErrPoolClosed) {
+	work := c.takeTurn
+	if c.Bystander {
+		work = c.meddle
+	}
+	for !errors.Is(work(pool, r, worker), lockpool.ErrPoolClosed) {
 		if !chance(r, c.Bursts) {
 			time.Sleep(between(r, 0, c.Pause))
 		}
@@ -95,15 +105,15 @@ func (c *Client) Shutdown(pool *lockpool.Pool, worker int) {
 	_ = c.call(Event{ID: c.ids.Add(1), Worker: worker, Op: opShutdown, Limit: closing}, bound{limit: ShutdownTimeout}, pool.Shutdown)
 }
 
-// bound is the time limit of a call: by a deadline, by a cancellation, or by the option
-// WaitAtMost.
+// bound is the time limit of a call: by a deadline, by a cancellation, which does not come
+// while the machine is stopped, or by the option WaitAtMost.
 type bound struct {
 	limit    time.Duration
 	canceled bool
 	atMost   bool
 }
 
-func (b bound) context(parent context.Context) (context.Context, context.CancelFunc) {
+func (b bound) context(parent context.Context, now func() Instant) (context.Context, context.CancelFunc) {
 	if !b.canceled && !b.atMost {
 		return context.WithTimeout(parent, b.limit)
 	}
@@ -111,7 +121,7 @@ func (b bound) context(parent context.Context) (context.Context, context.CancelF
 	if b.atMost {
 		return ctx, cancel
 	}
-	timer := time.AfterFunc(b.limit, cancel)
+	timer := time.AfterFunc(b.limit, func() { now(); cancel() })
 	return ctx, func() { timer.Stop(); cancel() }
 }
 
@@ -125,7 +135,7 @@ func (c *Client) call(e Event, b bound, do func(context.Context) error) error {
 func (c *Client) callFrom(parent context.Context, e Event, b bound, do func(context.Context) error) error {
 	e.Kind, e.At, e.Limit = eventCall, c.Now(), e.Limit+b.limit
 	c.Report(e)
-	ctx, cancel := b.context(c.Machine.On(parent))
+	ctx, cancel := b.context(c.Machine.On(parent), c.Now)
 	defer cancel()
 	err := do(ctx)
 	c.Report(Event{Kind: eventReturn, At: c.Now(), ID: e.ID, Error: class(err)})
@@ -138,6 +148,9 @@ const (
 	removed = "lock_lost by removal"
 	mixed   = "kind_mismatch"
 )
+
+// notHeld is the class of the error of Break if there is no such contender.
+const notHeld = "not_held"
 
 // done is the class of the error of a run that another one has made unnecessary, and
 // undecided that of a run of which its client does not know whether it was recorded.

@@ -66,16 +66,17 @@ func (w *wait) String() string {
 type deadlocks struct {
 	rec       *Record
 	waits     []*wait           // by begin; only those that may be a part of a circle
+	nested    map[*call]bool    // calls whose holders held something when they began
 	unsettled map[string][]Span // by process, the times in which its nodes may stay for longer
 }
 
 // checkDeadlocks finds calls that ended as the victim of a deadlock and were on no circle of
 // waits, or on one that another call was to break, and circles that nobody broke.
-func (r *Report) checkDeadlocks(rec *Record) {
+func (r *Report) checkDeadlocks(d *deadlocks) {
+	rec := d.rec
 	if rec.Lag == 0 {
 		return
 	}
-	d := newDeadlocks(rec)
 	var victims []*wait
 	for _, w := range d.waits {
 		if w.err == deadlock {
@@ -201,7 +202,7 @@ func (r *Report) checkCircles(d *deadlocks) {
 }
 
 func newDeadlocks(rec *Record) *deadlocks {
-	d := &deadlocks{rec: rec, unsettled: map[string][]Span{}}
+	d := &deadlocks{rec: rec, nested: map[*call]bool{}, unsettled: map[string][]Span{}}
 	holds := map[who][]*hold{}
 	for _, h := range rec.holds {
 		by := who{h.process, h.worker}
@@ -234,7 +235,7 @@ func newDeadlocks(rec *Record) *deadlocks {
 				w.holds = append(w.holds, h)
 			}
 		}
-		if c.op == opLockAll {
+		if d.nested[c] = len(w.holds) > 0; c.op == opLockAll {
 			latest[by] = w
 		}
 		// Whoever holds nothing can only stand before others in a queue, and of those who take
@@ -348,7 +349,7 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 			continue
 		}
 		for _, h := range x.holds {
-			if h.lock == c.lock && h.begin <= from && until <= h.end && !d.isAnonymous(h) {
+			if h.lock == c.lock && h.begin <= from && until <= h.end {
 				sum, of = sum+h.permits, min(of, h.of)
 			}
 		}
@@ -359,14 +360,6 @@ func (d *deadlocks) isBlocked(w *wait, others []*wait, from, until Instant) bool
 	// Of those who wait for permits, only the first can be seen to ask for more than there are.
 	return kindOf(c.lock) != Semaphore || !slices.ContainsFunc(d.waits, func(x *wait) bool {
 		return x != w && x.calls[0].lock == c.lock && x.begin <= w.begin.Add(askTime) && from <= x.gone && !slices.Contains(others, x)
-	})
-}
-
-// isAnonymous reports whether others cannot know whose node it is with which a plain lock is
-// held: a request to release the lock replaces its name.
-func (d *deadlocks) isAnonymous(h *hold) bool {
-	return kindOf(h.lock) == Plain && slices.ContainsFunc(d.rec.calls, func(c *call) bool {
-		return c.op == opRevoke && c.lock == h.lock && h.requested <= c.end && c.begin <= h.end
 	})
 }
 

@@ -54,7 +54,7 @@ func (s *story) told() []string {
 	s.Limits = Limits{Circle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 10 * time.Second}
 	s.Begin, s.End = at(0), at(100_000)
 	var r Report
-	r.checkDeadlocks(&s.Record)
+	r.checkDeadlocks(newDeadlocks(&s.Record))
 	return r.Violations
 }
 

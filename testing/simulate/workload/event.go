@@ -35,9 +35,10 @@ type Event struct {
 	Permits   int  `json:",omitempty"` // that the call acquires; 0 if it acquires no lock
 	Of        int  `json:",omitempty"` // permits that the lock has
 	Revocable bool `json:",omitempty"` // the holder listens for revocation requests
+	Rests     bool `json:",omitempty"` // the lock may stay taken after it is unlocked
 
 	Token int64         `json:",omitempty"`
-	Value int64         `json:",omitempty"`
+	Value int64         `json:",omitempty"` // written or read; the period of a run; how often in succession a caller was the victim of a deadlock
 	Lost  bool          `json:",omitempty"`
 	Late  time.Duration `json:",omitempty"`
 }
@@ -60,6 +61,8 @@ const (
 	eventReenter   EventKind = "reenter"   // the token of another entry into a hold
 	eventDowngrade EventKind = "downgrade" // the hold goes on as a reader's
 	eventRevoke    EventKind = "revoke"    // the holder has noticed a revocation request
+	eventContext   EventKind = "context"   // the context of an exclusive entry has ended
+	eventOutlived  EventKind = "outlived"  // the context of an entry has not ended, although it was unlocked
 	eventEnd       EventKind = "end"       // the client no longer believes that it holds the lock
 	eventAccess    EventKind = "access"    // the register is about to be read or written
 	eventAccessed  EventKind = "accessed"  // it was

@@ -138,6 +138,14 @@ func (s *Stream) Add(e Event) (answer Answer) {
 		s.downgrade(s.holds[e.Hold], e)
 	case eventRevoke:
 		s.holds[e.Hold].revokedAt = e.At
+	case eventContext:
+		g := s.holds[e.Hold]
+		for g.restOf != nil {
+			g = g.restOf
+		}
+		g.contextEnd = e.At
+	case eventOutlived:
+		s.record.outlived = append(s.record.outlived, Span{s.process, e.At, e.At})
 	case eventEnd:
 		g := s.holds[e.Hold]
 		g.end, g.lost = e.At, e.Lost
@@ -157,7 +165,7 @@ func (s *Stream) Add(e Event) (answer Answer) {
 func (s *Stream) begin(e Event) {
 	c := &call{
 		process: s.process, worker: e.Worker, op: e.Op, lock: e.Lock, limit: e.Limit, begin: e.At,
-		portion: portion{e.Permits, e.Of}, revocable: e.Revocable, releases: s.holds[e.Hold], period: e.Value,
+		portion: portion{e.Permits, e.Of}, revocable: e.Revocable, releases: s.holds[e.Hold], rests: e.Rests, period: e.Value,
 	}
 	s.calls[e.ID] = c
 	s.record.calls = append(s.record.calls, c)
@@ -165,6 +173,9 @@ func (s *Stream) begin(e Event) {
 
 func (s *Stream) finish(c *call, e Event) {
 	c.end, c.err = e.At, e.Error
+	if c.op == opDuel {
+		c.victim = e.Value
+	}
 	if c.permits == 0 || c.err != "" {
 		return
 	}

@@ -57,6 +57,10 @@ type lock interface {
 	Unlock(context.Context) error
 }
 
+// mostPermits is how many permits one caller acquires at most. Callers state this limit, or
+// one more.
+const mostPermits = 3
+
 type permits struct{ *lockpool.Permits }
 
 func (p permits) Unlock(ctx context.Context) error { return p.Release(ctx) }
@@ -78,8 +82,8 @@ var kinds = map[string]*kind{
 			t.acquire, t.try = t.with(t.pool.RLock), t.with(t.pool.TryRLock)
 		}
 	}},
-	Semaphore: {[]string{"", "/locks", "/leases"}, func(t *turn) {
-		const most = 3
+	Semaphore: {[]string{"", "/locks", "/leases", "/limit"}, func(t *turn) {
+		const most = mostPermits
 		if chance(t.r, t.Mixed) { // with which permits must not mix
 			t.portion = portion{most, most}
 			t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)

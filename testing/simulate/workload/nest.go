@@ -15,11 +15,18 @@ import (
 // they wait for each other in circles, within a process and between processes, and many of
 // these circles touch.
 func (c *Client) inTangle(worker int) bool {
-	if c.Tangle == 0 || len(c.tangled()) < 2 || time.Duration(c.Now())%c.TangleEvery < c.TangleEvery-c.Tangle {
+	if c.Tangle == 0 || len(c.tangled()) < 2 {
 		return false
 	}
-	return time.Duration(c.Now())/c.TangleEvery%3 == 0 || worker == 1
+	now, lasts := time.Duration(c.Now()), c.Tangle
+	if c.inDuel() {
+		lasts *= 4
+	}
+	return now%c.TangleEvery >= c.TangleEvery-lasts && (now/c.TangleEvery%3 == 0 || worker == 1)
 }
+
+// inDuel reports whether the next tangle, or the present one, is a duel.
+func (c *Client) inDuel() bool { return time.Duration(c.Now())/c.TangleEvery%6 == 1 }
 
 // tangled returns the names of the locks that are taken with others. Some holds of the first
 // lock of each kind are long, and would keep others from forming circles.
@@ -34,6 +41,9 @@ func (c *Client) tangled() (names []string) {
 
 // tangle takes turns with two or three locks until the tangle ends.
 func (c *Client) tangle(pool *lockpool.Pool, r *rand.Rand, worker int) (err error) {
+	if c.inDuel() {
+		return c.duel(pool, r, worker)
+	}
 	for c.inTangle(worker) && !errors.Is(err, lockpool.ErrPoolClosed) {
 		if chance(r, 10) && c.hasTwo() {
 			err = c.lockTwo(context.Background(), pool, r, worker, nil)
@@ -47,6 +57,38 @@ func (c *Client) tangle(pool *lockpool.Pool, r *rand.Rand, worker int) (err erro
 	return err
 }
 
+// duel takes the same two locks again and again, which others take in the other order, until
+// the tangle ends. A victim of a deadlock begins again at once. One process begins later than
+// the others after each turn.
+func (c *Client) duel(pool *lockpool.Pool, r *rand.Rand, worker int) (err error) {
+	names, pause := c.tangled(), time.Millisecond // which the caller itself takes
+	n := int(time.Duration(c.Now()) / c.TangleEvery)
+	pair := []string{names[n%len(names)], names[(n+1)%len(names)]}
+	if c.Process%2 == 1 {
+		slices.Reverse(pair)
+	}
+	for c.inTangle(worker) && !errors.Is(err, lockpool.ErrPoolClosed) {
+		e := Event{Kind: eventCall, At: c.Now(), ID: c.ids.Add(1), Worker: worker, Op: opDuel, Limit: c.TangleEvery}
+		c.Report(e)
+		victim := int64(0)
+		for {
+			t := c.turnBeside(pool, r, worker, pair[0], nil)
+			t.brief, t.inner, t.next, t.bound = true, 1, pair[1], bound{limit: 3 * c.Timeout}
+			if err = t.take(context.Background()); !errors.Is(err, lockpool.ErrDeadlock) {
+				break
+			}
+			victim++
+			time.Sleep(pause)
+		}
+		c.Report(Event{Kind: eventReturn, At: c.Now(), ID: e.ID, Value: victim})
+		if c.Process == 0 {
+			time.Sleep(100 * pause)
+		}
+		time.Sleep(pause)
+	}
+	return err
+}
+
 // newTangledTurn draws a lock that is taken with others, and a way to acquire it. beside are
 // the names of those that the holder has. It returns nil if there is no other lock.
 func (c *Client) newTangledTurn(pool *lockpool.Pool, r *rand.Rand, worker int, beside []string) *turn {
@@ -54,7 +96,11 @@ func (c *Client) newTangledTurn(pool *lockpool.Pool, r *rand.Rand, worker int, b
 	if len(names) == 0 {
 		return nil
 	}
-	name := names[r.IntN(len(names))]
+	return c.turnBeside(pool, r, worker, names[r.IntN(len(names))], beside)
+}
+
+// turnBeside draws a way to acquire a lock.
+func (c *Client) turnBeside(pool *lockpool.Pool, r *rand.Rand, worker int, name string, beside []string) *turn {
 	t := &turn{
 		Client: c, pool: pool, r: r, worker: worker, id: c.ids.Add(1), kind: kindOf(name), name: name, beside: beside,
 		brief: chance(r, 70), bound: c.patience(r),
@@ -86,12 +132,19 @@ func (t *turn) nest(hold func(context.Context) context.Context) error {
 		parent = context.WithoutCancel(parent)
 	}
 	beside := append(slices.Clone(t.beside), t.name)
-	if chance(t.r, 15) && t.hasTwo() && !slices.ContainsFunc(two, func(name string) bool { return slices.Contains(beside, name) }) {
+	if t.next == "" && chance(t.r, 15) && t.hasTwo() && !slices.ContainsFunc(two, func(name string) bool { return slices.Contains(beside, name) }) {
 		return t.lockTwo(parent, t.pool, t.r, t.worker, beside)
 	}
 	inner := t.newTangledTurn(t.pool, t.r, t.worker, beside)
-	if inner == nil {
+	switch {
+	case t.next != "":
+		inner = t.turnBeside(t.pool, t.r, t.worker, t.next, beside)
+		inner.waits, inner.bound = true, t.bound
+	case inner == nil:
 		return nil
+	case t.acquire != nil && !t.inDo && chance(t.r, 30):
+		parent = context.WithoutCancel(parent)
+		defer func(ended func()) { ended() }(t.endMeanwhile())
 	}
 	inner.inner = t.inner - 1
 	return inner.take(parent)
@@ -114,7 +167,7 @@ func (c *Client) lockTwo(parent context.Context, pool *lockpool.Pool, r *rand.Ra
 		turns[n] = &turn{Client: c, portion: portion{1, 1}, pool: pool, r: r, worker: worker, kind: Exclusive, name: name, id: c.ids.Add(1)}
 		c.Report(Event{Kind: eventCall, At: begin, ID: turns[n].id, Worker: worker, Op: opLockAll, Lock: name, Permits: 1, Of: 1, Limit: b.limit})
 	}
-	ctx, cancel := b.context(c.Machine.On(parent))
+	ctx, cancel := b.context(c.Machine.On(parent), c.Now)
 	defer cancel()
 	if chance(r, 50) { // callers need not agree on an order
 		slices.Reverse(names)
@@ -150,6 +203,9 @@ func (c *Client) lockTwo(parent context.Context, pool *lockpool.Pool, r *rand.Ra
 	for _, t := range turns {
 		t.end(false)
 	}
-	_ = turns[0].call(opUnlockAll, all.Unlock)
+	other := Event{Kind: eventCall, At: c.Now(), ID: c.ids.Add(1), Worker: worker, Op: opUnlockAll, Lock: turns[1].name, Hold: turns[1].id, Limit: c.Timeout}
+	c.Report(other)
+	unlockErr := turns[0].do(Event{Op: opUnlockAll, Hold: turns[0].id}, all.Unlock)
+	c.Report(Event{Kind: eventReturn, At: c.Now(), ID: other.ID, Error: class(unlockErr)})
 	return err
 }

@@ -11,6 +11,7 @@ type Record struct {
 	Limits
 	Begin, End Instant   // of the time in which locks should be granted
 	Pauses     []Span    // of clients
+	Hidden     []Span    // times in which the clocks of a client do not show that its machine was stopped
 	Faults     []Span    // with the fault's description in place of a process
 	Single     []Span    // the times of those faults that touch one process alone, with its name
 	Pending    []Span    // the times in which faults of requests may hit one
@@ -22,14 +23,16 @@ type Record struct {
 	Rescues    []string  // nodes whose removal went unnoticed at first, although no ACL was changed
 	Ends       []SessionEnd
 	Removals   []Removal
-	Displaced  []Span   // waiters who had no place in the queue when nodes had been removed for some time
-	Notes      []string // for the summary
-	PassesOn   []string // clients that pass locks on in memory: a waiter there has no place at the service
+	Broken     []Removal // of nodes by other sessions, whatever for
+	Displaced  []Span    // waiters who had no place in the queue when nodes had been removed for some time
+	Notes      []string  // for the summary
+	PassesOn   []string  // clients that pass locks on in memory: a waiter there has no place at the service
 
 	calls      []*call
 	holds      []*hold
 	accesses   []*access
 	lateTimers []Span // of clients
+	outlived   []Span // when contexts of entries had not ended, although the entries were unlocked
 }
 
 // Span is a time in which something happened to a process.
@@ -42,6 +45,8 @@ type Span struct {
 type SessionEnd struct {
 	At     Instant
 	Orders []int64 // order numbers of the nodes whose locks others can be granted from then on
+	Closed bool    // by its client
+	Forced bool    // by a fault, so that no clock can show it
 }
 
 // Removal is the removal of a contender's node by others than its owner.
@@ -79,7 +84,9 @@ type call struct {
 	revocable bool
 	releases  *hold // nil for other calls than that which releases it
 
-	period  int64   // of a run
+	rests   bool    // the lock may stay taken after it is unlocked
+	period  int64   // of a run; of a break, the order number of the contender
+	victim  int64   // how often in succession the caller was the victim of a deadlock
 	started Instant // when the function of a run started
 }
 
@@ -118,13 +125,17 @@ type hold struct {
 	restOf    *hold // the exclusive hold that a downgrade has ended, if this is the rest of it
 	revocable bool
 	revokedAt Instant // when the holder noticed a revocation request
+
+	contextEnd Instant // when the context of the first entry ended, if that was exclusive
 }
 
 // order is the order number of the node with which a token was issued: the token's lower
 // bits are the turn that the holder had with the node.
-func (h *hold) order() int64 {
+func (h *hold) order() int64 { return orderOf(h.token) }
+
+func orderOf(token int64) int64 {
 	const turnBits = 10
-	return h.token >> turnBits
+	return token >> turnBits
 }
 
 // downgraded reports whether h is the rest of an exclusive hold.

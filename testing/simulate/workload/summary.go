@@ -10,11 +10,18 @@ import (
 )
 
 // Figures count what happened in a campaign.
-type Figures struct{ Grants, Faults, Losses, Rescues, Waits, Refused, Deadlocks int }
+type Figures struct {
+	Grants, Faults, Losses, Rescues, Waits, Refused, Deadlocks, Breaks int
+
+	Starved time.Duration // the longest time for which a victim of deadlocks tried again
+	Victim  int64         // how often in succession a caller was the victim, at the most
+}
 
 // Count counts what happened.
 func Count(rec *Record) (f Figures) {
-	f.Faults, f.Rescues = len(rec.Faults), len(rec.Rescues)
+	f.Breaks = rec.breaks()
+	f.Faults, f.Rescues = len(rec.Faults)-f.Breaks, len(rec.Rescues)
+	f.Starved, f.Victim = rec.starved()
 	for _, h := range rec.holds {
 		if !h.downgraded() {
 			f.Grants++
@@ -47,6 +54,9 @@ func Summarize(w io.Writer, rec *Record, r Report) {
 	if told := toldDeadlocks(rec); len(told) > 0 {
 		fmt.Fprintf(w, "victims of deadlocks: %d, told after %s (median), %s (longest)\n", len(told),
 			told[len(told)/2].Round(time.Millisecond), told[len(told)-1].Round(time.Millisecond))
+	}
+	if longest, most := rec.starved(); most > 0 {
+		fmt.Fprintf(w, "longest starvation of a victim that tried again at once: %s; a caller was the victim %d times in succession, at the most\n", longest.Round(time.Millisecond), most)
 	}
 	var late time.Duration
 	for _, s := range rec.lateTimers {

@@ -26,6 +26,11 @@ type turn struct {
 	inner        int      // how many other locks the holder takes while it holds this one
 	brief        bool     // the holder does little
 	again        bool     // the holder has lost this lock and not unlocked it
+	inDo         bool     // the lock is held by a call of Do, and lock is another entry
+	rests        bool     // the lock may stay taken after it is unlocked
+	next         string   // the other lock that the holder takes, if it is to be a certain one
+	waits        bool     // the call does not only try
+	unlocked     bool     // by another goroutine, while the holder waited for another lock
 	bound        bound
 	opts         []lockpool.LockOption
 	acquire, try func(context.Context) (lock, error)
@@ -76,12 +81,15 @@ func (t *turn) take(parent context.Context) error {
 	e := Event{
 		ID: t.id, Worker: t.worker, Op: opLock, Lock: t.name, Permits: t.permits, Of: t.of, Revocable: t.revocable,
 	}
+	if t.inDo {
+		return t.takeInDo(parent, e)
+	}
 	acquire := t.acquire
 	if t.again {
 		e.Op = opAgain
 	} else if t.bound.atMost {
 		t.opts = append(t.opts, lockpool.WaitAtMost(t.bound.limit))
-	} else if chance(t.r, 20) {
+	} else if t.next == "" && !t.waits && chance(t.r, 20) {
 		e.Op, acquire = opTry, t.try
 	}
 	err := t.callFrom(parent, e, t.bound, func(ctx context.Context) (err error) {
@@ -91,7 +99,59 @@ func (t *turn) take(parent context.Context) error {
 	if err != nil {
 		return err
 	}
+	if t.exclusive() {
+		t.follow(t.lock.Context(context.Background()))
+	}
 	return t.hold()
+}
+
+// takeInDo is take by a call of Do. Now and then, what its holder has when Do has returned is
+// a reader's.
+func (t *turn) takeInDo(parent context.Context, e Event) (err error) {
+	t.bound = bound{limit: t.bound.limit, canceled: true} // by a timer that stands still with the machine
+	e.Kind, e.At, e.Limit = eventCall, t.Now(), t.bound.limit
+	t.Report(e)
+	ctx, cancel := t.bound.context(t.Machine.On(parent), t.Now)
+	defer cancel()
+	release := Event{Kind: eventCall, ID: t.ids.Add(1), Worker: t.worker, Op: opDo, Lock: t.name, Hold: t.id, Limit: t.bound.limit, Rests: t.rests}
+	var w *watcher // if the holder becomes a reader
+	told := t.pool.Do(ctx, t.name, func(held context.Context) (failed error) {
+		t.Report(Event{Kind: eventReturn, At: t.Now(), ID: e.ID})
+		e.ID = release.ID
+		t.follow(held)
+		if held = context.WithoutCancel(held); t.kind != ReadWrite || chance(t.r, 50) {
+			if t.lock, failed = t.acquire(held); failed == nil {
+				err = t.hold()
+			}
+		} else if t.lock, failed = t.with(t.pool.RLock)(held); failed == nil {
+			w = t.watch()
+			t.token(t.lock, eventToken)
+			t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
+			release.Hold = 0
+		}
+		if failed != nil {
+			t.end(true)
+		}
+		release.At = t.Now()
+		t.Report(release)
+		return nil
+	}, t.opts...)
+	t.Report(Event{Kind: eventReturn, At: t.Now(), ID: e.ID, Error: class(told)})
+	if e.ID != release.ID {
+		return told
+	}
+	if w != nil {
+		defer w.end()
+		w.work(between(t.r, 0, t.Hold))
+		t.inDo = false
+		t.release()
+	}
+	return err
+}
+
+// follow reports when a context of the exclusive hold ends.
+func (t *turn) follow(held context.Context) {
+	context.AfterFunc(held, func() { t.Report(Event{Kind: eventContext, At: t.Now(), Hold: t.id}) })
 }
 
 // newTurn draws a lock and a way to acquire it. The first lock of each kind is
@@ -121,6 +181,12 @@ func (c *Client) newTurn(pool *lockpool.Pool, r *rand.Rand, worker int) *turn {
 		t.inner = 2
 	}
 	kinds[t.kind].prepare(t)
+	if t.inDo = t.kind != Semaphore && t.exclusive() && chance(r, 15); t.inDo && t.kind == Plain {
+		t.opts = append(t.opts, lockpool.Plain())
+	}
+	if t.rests = (t.kind == Exclusive || t.kind == ReadWrite) && chance(r, 10); t.rests {
+		t.opts = append(t.opts, lockpool.HoldAtLeast(between(r, 0, c.Hold)))
+	}
 	return t
 }
 
@@ -152,7 +218,7 @@ func (t *turn) hold() error {
 		t.release()
 		return err
 	}
-	downgrade := t.kind == ReadWrite && t.exclusive() && chance(t.r, 50)
+	downgrade := t.kind == ReadWrite && t.exclusive() && !t.inDo && chance(t.r, 50)
 	late := downgrade && chance(t.r, 50) // at once, and asks for the token only then
 	var token int64
 	if !late {
@@ -169,7 +235,7 @@ func (t *turn) hold() error {
 	}
 	early := !downgrade || chance(t.r, 50)
 	if early {
-		if err := t.nest(t.lock.Context); errors.Is(err, lockpool.ErrDeadlock) {
+		if err := t.nest(t.lock.Context); t.unlocked || errors.Is(err, lockpool.ErrDeadlock) {
 			t.release()
 			return err
 		}
@@ -178,7 +244,7 @@ func (t *turn) hold() error {
 	if t.slow && chance(t.r, t.LongHolds) {
 		span = between(t.r, t.MinLong, t.MaxLong)
 	}
-	if downgrade {
+	if downgrade && t.exclusive() {
 		span /= 2
 		if !late {
 			w.work(span)
@@ -188,7 +254,7 @@ func (t *turn) hold() error {
 			span = 0 // the downgrade may still be under way
 		}
 		if !early {
-			if err := t.nest(t.lock.Context); errors.Is(err, lockpool.ErrDeadlock) {
+			if err := t.nest(t.lock.Context); t.unlocked || errors.Is(err, lockpool.ErrDeadlock) {
 				t.release()
 				return err
 			}
@@ -207,8 +273,47 @@ func (t *turn) hold() error {
 
 // release ends the hold, and unlocks the lock.
 func (t *turn) release() {
+	if t.unlocked {
+		return
+	}
 	t.end(false) // before another holder is possible
-	_ = t.do(Event{Op: opUnlock, Hold: t.id}, t.lock.Unlock)
+	e := Event{Op: opUnlock, Hold: t.id, Rests: t.rests}
+	if t.inDo {
+		e.Hold = 0 // Do has another entry
+	}
+	_ = t.do(e, t.lock.Unlock)
+}
+
+// endMeanwhile lets another goroutine end the hold, or turn it into a reader's, while the
+// holder waits for another lock. The node may stay, and the wait keeps its place. The function
+// that it returns waits for that.
+func (t *turn) endMeanwhile() (ended func()) {
+	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: opUnlock, Lock: t.name, Hold: t.id, Rests: t.rests}
+	after, b := between(t.r, 0, 2*t.Hold), bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}
+	var reader lock
+	if t.kind == ReadWrite && t.exclusive() && chance(t.r, 50) {
+		r, err := t.with(t.pool.RLock)(t.lock.Context(context.Background()))
+		if err == nil {
+			e.Hold, reader = 0, r
+		}
+	}
+	done := make(chan struct{})
+	go func() { // ends when the lock is unlocked
+		defer close(done)
+		if time.Sleep(after); reader == nil {
+			t.end(false)
+		} else {
+			t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
+		}
+		_ = t.Client.call(e, b, t.lock.Unlock)
+	}()
+	return func() {
+		if <-done; reader == nil {
+			t.unlocked = true
+		} else {
+			t.lock, t.permits = reader, 1
+		}
+	}
 }
 
 // lockAgain acquires the lock that was lost, for the same holder.
@@ -316,6 +421,7 @@ func (t *turn) downgrade(late bool) {
 	t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
 	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: opUnlock, Lock: t.name}
 	_ = t.Client.call(e, bound{limit: between(t.r, 0, t.Hold/4)}, t.lock.Unlock) // goes on in the background
+	t.checkEnded(held)
 	t.lock = reader
 	if late {
 		t.token(reader, eventToken)
@@ -364,7 +470,16 @@ func (t *turn) reenter() {
 		return
 	}
 	t.token(inner, eventReenter)
+	held = inner.Context(context.Background())
 	_ = t.call(opUnlock, inner.Unlock)
+	t.checkEnded(held)
+}
+
+// checkEnded reports the context of an entry that has been unlocked, unless it has ended.
+func (t *turn) checkEnded(held context.Context) {
+	if held.Err() == nil {
+		t.Report(Event{Kind: eventOutlived, At: t.Now(), Hold: t.id})
+	}
 }
 
 func (t *turn) token(held lock, k EventKind) (token int64) {

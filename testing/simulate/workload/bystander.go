@@ -1,0 +1,49 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockpool/lockpool"
+)
+
+// meddle asks for a lock back, breaks what has it or waits for it, or sets a limit. Some
+// contenders have gone on by then: to their turn, to a reader's node, to the next lock.
+func (c *Client) meddle(pool *lockpool.Pool, r *rand.Rand, worker int) error {
+	time.Sleep(between(r, 0, 2*c.Pause)) // more often, and hardly any of the others' holds end by themselves
+	kind := c.Kinds[r.IntN(len(c.Kinds))]
+	t := &turn{Client: c, pool: pool, r: r, worker: worker, name: NameOf(kind, r.IntN(locksOf(kind, c.Locks)))}
+	switch {
+	case chance(r, 30):
+		return t.call(opRevoke, func(ctx context.Context) error { return pool.Revoke(ctx, t.name) })
+	case kind == Semaphore && chance(r, 30): // as no caller states a larger one, it admits whom they admit
+		return t.call(opSetLimit, func(ctx context.Context) error {
+			return pool.Semaphore(t.name, 1).SetLimit(ctx, mostPermits+1+r.IntN(2))
+		})
+	}
+	var q lockpool.Queue
+	err := t.call(opQueue, func(ctx context.Context) (err error) {
+		q, err = pool.Queue(ctx, t.name)
+		return err
+	})
+	if chance(r, 50) {
+		time.Sleep(between(r, 0, c.Hold))
+	}
+	breaks, all := chance(r, 50), chance(r, 30)
+	for _, n := range r.Perm(len(q.Contenders)) {
+		found := q.Contenders[n]
+		switch {
+		case all && !found.Holds:
+		case !breaks:
+			err = t.call(opAsk, func(ctx context.Context) error { return pool.Revoke(ctx, t.name, found.Node) })
+		case kind != Semaphore || c.Mixed == 0 || found.Holds: // or else only its guard shows that it is about to create leases
+			err = t.do(Event{Op: opBreak, Value: orderOf(found.Token)}, func(ctx context.Context) error { return pool.Break(ctx, t.name, found.Node) })
+		}
+		if !all || errors.Is(err, lockpool.ErrPoolClosed) {
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,235 @@
+package workload
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// loss is the end of a node that its owner did not remove.
+type loss struct {
+	at   Instant
+	told bool // only the service can tell its owner: no clock shows it
+}
+
+// losses returns what nodes have been lost, by their order numbers.
+func (rec *Record) losses() map[int64]loss {
+	lost := map[int64]loss{}
+	for _, x := range rec.Removals {
+		lost[x.Order] = loss{x.At, true}
+	}
+	for _, end := range rec.Ends {
+		for _, order := range end.Orders {
+			if _, ok := lost[order]; !ok && !end.Closed {
+				lost[order] = loss{end.At, end.Forced}
+			}
+		}
+	}
+	delete(lost, 0)
+	return lost
+}
+
+// checkReleases finds releases, by Unlock or at the end of Do, that were confirmed although
+// the lock had been lost: the servers had ended its session, others had removed its node, or
+// another holder had been granted it. (A nil error means that the lock was held until then.)
+//
+// Nothing is allowed if servers have ended the session because they did not hear of it: the
+// clock of the lease has to show that, or the wall clock that the lease's is in doubt. (If
+// both hide that the machine was stopped, the check waits until one shows it.) The others
+// are for the service to tell. A release that asks it is told at once. One that leaves the
+// lock to others of its process, or to rest, knows what has arrived, so there the news may
+// be on its way: for no longer than the limit InFlight, if there is no fault, and otherwise
+// until the lease has ended.
+func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
+	lost := rec.losses()
+	released := map[*hold]*call{}
+	for _, c := range rec.calls {
+		h := c.releases
+		if h == nil || c.err != "" {
+			continue
+		}
+		x, ok := lost[h.order()]
+		if !ok {
+			released[h] = c
+			continue
+		}
+		calm := rec.calm(x.at.Add(-rec.Revocation), c.end, removing, expiring)
+		if x.at > c.end || x.at >= rec.End || !calm && (rec.InFlight == 0 || x.told && x.at >= c.begin) { // in the latter case, the release may have been first
+			continue
+		}
+		if by := rec.knows(c, x, calm); by < c.end || by == x.at && by == c.end {
+			r.violation(c.end, "release: lock %q: %s at %s returned no error, although its holder had lost it at %s, and had to know at %s: %s%s",
+				c.lock, rec.howReleased(c), rec.at(c.end), rec.at(x.at), rec.at(by), h, rec.circumstances(x.at))
+		}
+	}
+	if rec.InFlight == 0 {
+		return
+	}
+	for _, holds := range byLock { // those whose nodes are not known: after a downgrade, or without a token
+		for n, h := range holds {
+			c := released[h]
+			if c == nil {
+				continue
+			}
+			for _, g := range holds[n+1:] {
+				if g.begin >= c.begin {
+					break
+				}
+				if g.restOf == h || h.restOf == g || h.permits+g.permits <= min(h.of, g.of) || rec.older(h, g) != h || rec.ambiguous(h, g) ||
+					rec.removedDuring(h, g.begin, c.begin) && rec.leavesToOthers(c) {
+					continue
+				}
+				if by := rec.knows(c, loss{g.begin, true}, rec.calm(g.begin.Add(-rec.Revocation), c.begin, removing, expiring)); by < c.begin {
+					r.violation(c.end, "release: lock %q: %s at %s returned no error, although another holder had been granted it at %s: %s, and %s%s",
+						c.lock, rec.howReleased(c), rec.at(c.end), rec.at(g.begin), h, g, rec.circumstances(g.begin))
+				}
+			}
+		}
+	}
+}
+
+// knows returns when a call that releases a lock has to know of its loss.
+func (rec *Record) knows(c *call, x loss, calm bool) Instant {
+	by := x.at
+	if x.told && rec.leavesToOthers(c) {
+		inFlight := rec.Revocation
+		if rec.InFlight == 0 {
+			inFlight = noticeTime
+		} else if calm {
+			inFlight = rec.InFlight
+		}
+		by = by.Add(inFlight + rec.pausedFor(c.process, x.at, c.end))
+	}
+	for _, s := range rec.Hidden {
+		if s.Process == c.process && x.at.within(s.Begin, s.End.Add(rec.Revocation)) {
+			by = max(by, s.End.Add(rec.WakeUp))
+		}
+	}
+	return by
+}
+
+// ambiguous reports whether it is not known which of two holds was granted first.
+func (rec *Record) ambiguous(h, g *hold) bool {
+	return (h.token == 0 || g.token == 0) && (rec.noticedLate(h) || rec.noticedLate(g))
+}
+
+// leavesToOthers reports whether a call that releases a lock may do so without an answer: the
+// lock rests, or others of its process may have it next, or share it.
+func (rec *Record) leavesToOthers(c *call) bool {
+	if c.rests || c.op == opDo { // whose context may have ended, so that it does not wait for the answer
+		return true
+	}
+	return slices.Contains(rec.PassesOn, c.process) && kindOf(c.lock) != Plain && kindOf(c.lock) != Semaphore &&
+		(slices.ContainsFunc(rec.calls, func(other *call) bool {
+			return other.process == c.process && other.lock == c.lock && (other.op == opLock || other.op == opAgain) && other.begin <= c.end && c.begin <= other.end
+		}) || slices.ContainsFunc(rec.holds, func(other *hold) bool {
+			return other.process == c.process && other.lock == c.lock && other != c.releases && other.begin <= c.end && c.begin <= other.end
+		}))
+}
+
+// howReleased describes a call that releases a lock.
+func (rec *Record) howReleased(c *call) string {
+	switch {
+	case c.rests:
+		return c.op + " of a lock that may rest"
+	case c.op != opDo && rec.leavesToOthers(c):
+		return c.op + " of a lock that may be passed on"
+	}
+	return c.op
+}
+
+// checkContexts finds contexts of exclusive holders that had not ended when others got the
+// lock, or shared it after a downgrade.
+func (r *Report) checkContexts(rec *Record, holds []*hold) {
+	for n, h := range holds {
+		if h.downgraded() || h.lost || h.contextEnd <= h.end {
+			continue
+		}
+		for _, g := range holds[n+1:] {
+			if g.begin >= h.contextEnd || g.begin >= rec.End {
+				break
+			}
+			if g.begin >= h.end && (g.process != h.process || g.worker != h.worker) && rec.older(h, g) == h && !rec.ambiguous(h, g) &&
+				!rec.pausedDuring(h.process, g.begin, h.contextEnd) && !rec.removedDuring(h, g.begin, h.contextEnd) {
+				r.violation(g.begin, "context: lock %q: the context of %s, which held it from %s until %s, ended at %s, after the lock was granted at %s to %s",
+					h.lock, h, rec.at(h.begin), rec.at(h.end), rec.at(h.contextEnd), rec.at(g.begin), g)
+				break
+			}
+		}
+	}
+}
+
+// checkEntries finds contexts of entries that had not ended when the entries were unlocked.
+func (r *Report) checkEntries(rec *Record) {
+	if n := len(rec.outlived); n > 0 {
+		s := rec.outlived[0]
+		r.violation(s.Begin, "context: %d contexts of entries had not ended when the entries had been unlocked, the first of them of %s at %s", n, s.Process, rec.at(s.Begin))
+	}
+}
+
+// checkBreaks finds requests to break what a contender has that did not find the contender,
+// although it held the lock all the time.
+func (r *Report) checkBreaks(rec *Record) {
+	byOrder, lost := rec.byOrder(), rec.losses()
+	for _, c := range rec.calls {
+		if c.op != opBreak || c.err != notHeld {
+			continue
+		}
+		for _, h := range byOrder[c.period] {
+			root := h
+			for root.restOf != nil {
+				root = root.restOf
+			}
+			x, ok := lost[c.period]
+			if h.lock == c.lock && root.begin < c.begin && c.end < h.end && !h.lost && !(ok && x.at <= c.end) && !rec.pausedDuring(h.process, c.begin, c.begin) {
+				r.violation(c.end, "break: lock %q: %s was told at %s that the contender is gone, which has held the lock since %s: %s", c.lock, c.process, rec.at(c.end), rec.at(root.begin), h)
+			}
+		}
+	}
+}
+
+// checkStarvation finds victims of deadlocks that tried again at once, and again and again
+// were the victim, although there was no fault.
+func (r *Report) checkStarvation(rec *Record) {
+	for _, c := range rec.calls {
+		if c.op == opDuel && rec.Victims > 0 && c.victim > rec.Victims && rec.calm(c.begin.Add(-rec.Revocation), c.end, removing) {
+			r.violation(c.end, "starvation: %s, goroutine %d, tried for %s, from %s, and was the victim of a deadlock %d times in succession",
+				c.process, c.worker, c.end.Since(c.begin).Round(time.Millisecond), rec.at(c.begin), c.victim)
+		}
+	}
+}
+
+// starved returns the longest time for which a victim of a deadlock tried again, and how
+// often in succession a caller was the victim at the most.
+func (rec *Record) starved() (longest time.Duration, most int64) {
+	for _, c := range rec.calls {
+		if c.op == opDuel && c.victim > 0 {
+			longest, most = max(longest, c.end.Since(c.begin)), max(most, c.victim)
+		}
+	}
+	return longest, most
+}
+
+// admitBreaks counts the removals by other sessions as faults that bystanders have asked for.
+// The library has no reason for others.
+func (rec *Record) admitBreaks() {
+	for _, x := range rec.Broken {
+		if slices.ContainsFunc(rec.calls, func(c *call) bool {
+			return c.op == opBreak && c.lock == x.Lock && x.At.within(c.begin, c.end.Add(rec.Revocation))
+		}) {
+			rec.Removals = append(rec.Removals, x)
+			rec.Faults = append(rec.Faults, Span{removing + "what a bystander breaks", x.At, x.At})
+		}
+	}
+	rec.Broken = nil
+}
+
+// breaks returns how many contenders bystanders have broken.
+func (rec *Record) breaks() (n int) {
+	for _, f := range rec.Faults {
+		if strings.HasSuffix(f.Process, "a bystander breaks") {
+			n++
+		}
+	}
+	return n
+}
