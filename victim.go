@@ -2,7 +2,6 @@ package lockpool
 
 import (
 	"cmp"
-	"errors"
 	"sync"
 	"time"
 
@@ -29,9 +28,9 @@ func (w *nestedWait) leave(c *circle) error {
 		w.handle.remember(w.goroutine, w.asked())
 		w.cancel(&DeadlockError{c.waits})
 	}
-	if errors.Is(err, driver.ErrRemoved) && w.req.plain { // the node may be gone (driver.Session)
+	if err != nil && w.req.plain { // the node may be gone (driver.Session)
 		watches, lost := w.on.Watch(w.ctx, c.own.Queue, c.own.Node)
-		w.shown = lost != nil || watches[0].Fired() == 0
+		w.shown = lost == nil && watches[0].Fired() == 0
 	}
 	return err
 }
