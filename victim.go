@@ -59,25 +59,22 @@ func (w *nestedWait) lookInMemory() {
 
 // A victim that tries again keeps its age: its request is as old as the first one that a
 // deadlock has ended, so that it is not the victim for ever. A handle remembers that until it
-// has got a nested lock and then holds nothing. The handles of calls such as Pool.Lock are
-// new for each try, so the goroutine remembers it, until it has got a nested lock.
+// has got a nested lock and then holds nothing. Where each try has a handle of its own, as with
+// Pool.Lock, the goroutine remembers it, until it has got a nested lock.
 
 // remember remembers the order number of a request that a deadlock has ended.
 func (h *Handle) remember(goroutine, order int64) {
 	h.mu.Lock()
 	h.age, h.hasGot = order, false
-	transient := h.transient
 	h.mu.Unlock()
-	if transient {
-		h.pool.ages.set(goroutine, order)
-	}
+	h.pool.ages.set(goroutine, order)
 }
 
 // ageOn returns the age of a request of the handle on a goroutine, or 0.
 func (h *Handle) ageOn(goroutine int64) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.age == 0 && h.transient {
+	if h.age == 0 {
 		h.age = h.pool.ages.get(goroutine)
 	}
 	return h.age

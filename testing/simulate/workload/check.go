@@ -734,6 +734,8 @@ func (rec *Record) expects(c *call) bool {
 		return true
 	case c.err == notHeld: // it had gone
 		return c.op == opBreak
+	case c.err == "session_lost": // before a server had confirmed the release
+		return slices.Contains([]string{opUnlock, opUnlockAll, opDo, opLockAll}, c.op) && !rec.calm(c.begin.Add(-rec.Revocation), c.end)
 	case c.err == mixed: // some clients ask for a semaphore's lock
 		return kindOf(c.lock) == Semaphore
 	case c.err == removed:
