@@ -98,10 +98,10 @@ func (w *nestedWait) encode() []byte {
 	if w.req.permits > 0 {
 		most = nodedata.MaxLease
 	}
-	var named []nodedata.Hold
-	for i, held := range w.holds {
-		if !held.life.over.Load() {
-			named = append(named, w.named[i])
+	named := w.named // as a rule
+	for i, held := range slices.Backward(w.holds) {
+		if held.life.over.Load() {
+			named = slices.Concat(named[:i], named[i+1:])
 		}
 	}
 	data, _ := nodedata.WithHolds(w.base, w.at, named, w.pool.cfg.checkAfter == 0, w.age, most)
