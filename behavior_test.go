@@ -18,7 +18,13 @@ func TestBehavior(t *testing.T) {
 	if locktest.Embedded() {
 		behavior.RunInBubbles(t, nil, func(t *testing.T) behavior.Options {
 			b := locktest.New(t)
-			return onBench(b, b.Server.(*zktest.Server))
+			server := b.Server.(*zktest.Server)
+			options := onBench(b, server)
+			options.Pause = func(t testing.TB) func() {
+				server.Partition(zktest.Selector{}, zktest.Both)
+				return server.Heal
+			}
+			return options
 		})
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
@@ -17,6 +18,9 @@ const (
 	// observePatience is how long an observer waits for the service before it says that
 	// it no longer knows who holds the lock.
 	observePatience = time.Second
+
+	// observeQuiet is how long an observer is content without a sign of the service.
+	observeQuiet = 1500 * time.Millisecond
 )
 
 // Observe follows who holds the lock of that name, and who comes next. The sequence
@@ -36,8 +40,10 @@ const (
 // state always follows. States are seen in their order, but not every one of them: a
 // holder that was there for a moment may be missed.
 //
-// If the service does not answer for a second, the state is not known any longer. Observe
-// then yields an error that wraps ErrUnavailable, once, and the state as soon as it is
+// If the service does not answer for a second, the state is not known any longer. (While
+// nothing changes, two more seconds may pass before anything is asked: the session's own
+// requests show that the service answers, or if its timeout is longer than 15 s, one request
+// of the observer every 1.5 s.) Observe then yields an error that wraps ErrUnavailable, once, and the state as soon as it is
 // known again. It does the same with other errors that may pass. The last error is
 // followed by nothing: that of ctx, ErrPoolClosed, ErrInvalidName, ErrNoPermission, or
 // one of a service that cannot be used.
@@ -60,6 +66,7 @@ type observer struct {
 	name string
 
 	session *session // that it has looked with, and is therefore up to date
+	doubt   bool     // whether the service still answers
 	watches []*driver.Watch
 	looked  time.Time
 	last    []Contender
@@ -108,11 +115,11 @@ func (o *observer) look(ctx context.Context) (Queue, error) {
 		if err != nil {
 			return err
 		}
-		if s != o.session {
+		if s != o.session || o.doubt {
 			if err := s.Ping(ctx); err != nil { // its server may be behind what was seen last
 				return err
 			}
-			o.session = s
+			o.session, o.doubt = s, false
 		}
 		o.watches = o.watches[:0]
 		found, foreign, err := lookAt(o.name, func(queue string, head headOf) ([]driver.Contender, []string, error) {
@@ -130,16 +137,35 @@ func (o *observer) look(ctx context.Context) (Queue, error) {
 	return q, err
 }
 
-// await waits until the state may have changed.
+// await waits until the state may have changed, or the service may have fallen silent, of
+// which no watch tells. A lease that was prolonged is a sign of the service, which the session
+// asks for anyway, and more often than every observeQuiet if the session timeout is 15 s or
+// less. Without a sign, the observer asks.
 func (o *observer) await(ctx context.Context) {
+	const tick, jitter = observeQuiet / 6, 10 * time.Millisecond
 	fired, stop := driver.First(o.watches...)
 	defer stop()
-	select {
-	case <-fired:
-	case <-o.session.Done():
-	case <-o.pool.accepting.Done():
-	case <-ctx.Done():
+	lease, since := o.session.Lease(), time.Now()
+	quiet := observeQuiet
+	if lease == math.MaxInt64 { // asking costs nothing: the service is in this process
+		quiet = 0
 	}
+	for begun := false; !begun || time.Since(since) < quiet; begun = true {
+		select {
+		case <-fired:
+		case <-o.session.Done():
+		case <-o.pool.accepting.Done():
+		case <-ctx.Done():
+		case <-time.After(tick):
+			passed := time.Since(since)
+			if left := o.session.Lease(); left-jitter > lease-passed {
+				lease, since = left, time.Now()
+			}
+			continue
+		}
+		return
+	}
+	o.doubt = true
 }
 
 func (o *observer) pause(ctx context.Context, d time.Duration) {

@@ -398,6 +398,7 @@ func TestObserverOfALongQueueIsLeftAlone(t *testing.T) {
 		requests := countRequests(b, b.Server.(*zktest.Server), p)
 		f := follow(b, p, "a")
 		f.sees("x|x")
+		time.Sleep(b.Config().SessionTimeout) // from then on its lease is prolonged all the time
 		before := len(requests())
 		for range 200 {
 			ctx, cancel := context.WithTimeout(b.Ctx, 20*time.Millisecond)

@@ -13,7 +13,12 @@ import (
 // What lockpool promises holds in memory, in bubbles and in real time.
 func TestBehavior(t *testing.T) {
 	t.Run("bubbles", func(t *testing.T) {
-		behavior.RunInBubbles(t, nil, func(t *testing.T) behavior.Options { return options(memory.New()) })
+		behavior.RunInBubbles(t, nil, func(t *testing.T) behavior.Options {
+			store := memory.New()
+			o := options(store)
+			o.Pause = func(testing.TB) func() { return store.Pause() }
+			return o
+		})
 	})
 	t.Run("real time", func(t *testing.T) { behavior.Run(t, options(memory.New())) })
 }

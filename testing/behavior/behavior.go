@@ -49,6 +49,10 @@ type Options struct {
 	// is nil, what happens then is not tested.
 	Expire func(t testing.TB, session string)
 
+	// Pause has the service answer nothing until resume is called. If it is nil, as it must
+	// be if tests that run beside each other share the service, that is not tested.
+	Pause func(t testing.TB) (resume func())
+
 	// Lacks are the optional interfaces of package driver that the driver has not, by their
 	// names, such as "Limiter", and why. The tests that need one of them are skipped, and say so.
 	Lacks map[string]string

@@ -683,6 +683,7 @@ var observeTests = []test{
 	{"HeadOfTheQueue", observeYieldsTheHead, follower},
 	{"EachKind", observeEachKind, []string{"Follower", "PlainLocker", "Limiter"}},
 	{"Ends", observeEnds, follower},
+	{"Silence", observerIsToldOfSilence, follower},
 	{"TellsTheNewestState", observersAgree, follower},
 }
 
@@ -846,6 +847,41 @@ func observeEachKind(b *bench) {
 	b.release(one)
 	b.release(two)
 	o.comesToSee("")
+}
+
+// An observer is told that the service is silent, though nothing changes and no session is
+// lost, and what is true when it is not any longer.
+func observerIsToldOfSilence(b *bench) {
+	if b.options.Pause == nil {
+		b.Skip("it needs Options.Pause")
+	}
+	p, a := b.named("x"), b.name("a")
+	b.lock(p, a)
+	type step struct {
+		err  error
+		head int
+	}
+	steps := make(chan step, 100)
+	ctx, cancel := context.WithCancel(b.ctx)
+	o := do(b, func(context.Context) error {
+		for q, err := range p.Observe(ctx, a) {
+			steps <- step{err, len(q.Contenders)}
+		}
+		return nil
+	})
+	for range 2 {
+		require.Equal(b, step{head: 1}, <-steps)
+		time.Sleep(10 * time.Second)
+		require.Empty(b, steps, "the service answers")
+		began, resume := time.Now(), b.options.Pause(b)
+		require.ErrorIs(b, (<-steps).err, lockpool.ErrUnavailable)
+		require.Less(b, time.Since(began), 3*time.Second)
+		resume()
+	}
+	require.Equal(b, step{head: 1}, <-steps)
+	cancel()
+	require.ErrorIs(b, (<-steps).err, context.Canceled)
+	require.NoError(b, o.returned())
 }
 
 func observeEnds(b *bench) {

@@ -61,7 +61,7 @@ func (c *Client) tangle(pool *lockpool.Pool, r *rand.Rand, worker int) (err erro
 // the tangle ends. A victim of a deadlock begins again at once. One process begins later than
 // the others after each turn.
 func (c *Client) duel(pool *lockpool.Pool, r *rand.Rand, worker int) (err error) {
-	pause := time.Millisecond // which the caller itself takes
+	pause := time.Millisecond                                                                        // which the caller itself takes
 	names := slices.DeleteFunc(c.tangled(), func(name string) bool { return kindOf(name) == Plain }) // which the victim may take again before the others
 	n := int(time.Duration(c.Now()) / c.TangleEvery)
 	pair := []string{names[n%len(names)], names[(n+1)%len(names)]}
