@@ -14,6 +14,26 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
+// A queue that the service has listed is what a call knows of the lock: a call that ends
+// before the watch on its predecessor is answered was kept from the lock by that contender.
+func TestWaitForTheWatchIsForTheLock(t *testing.T) {
+	locktest.Once(t)
+	locktest.Bubble(t, func(t *testing.T) {
+		server := zktest.StartBubble(t)
+		b := locktest.NewOn(t, server)
+		b.Lock(b.Pool(), "a")
+		p := b.Pool()
+		require.NoError(t, p.Ping(b.Ctx))
+		server.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: b.Chroot + "/a/"}, Do: zktest.DelayReply(time.Second),
+		})
+		_, err := p.Lock(b.Ctx, "a", lockpool.WaitAtMost(100*time.Millisecond))
+		require.ErrorIs(t, err, lockpool.ErrLocked)
+		require.NotErrorIs(t, err, lockpool.ErrUnavailable)
+		require.ErrorContains(t, err, "no answer")
+	})
+}
+
 // A process that has lost its sessions to an outage does not wait for the servers to expire
 // them, though they may do so long after the outage.
 func TestOwnLocksAreFreeSoonAfterAnOutage(t *testing.T) {

@@ -210,7 +210,7 @@ func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 		}
 		watches, err := c.Session.Watch(ctx, c.Queue, watched...)
 		if err != nil && ctx.Err() != nil {
-			return false, fmt.Errorf("waiting behind %s: %w", awaited[0], err)
+			return false, Busy(fmt.Errorf("waiting behind %s: %w", awaited[0], err))
 		}
 		if err != nil {
 			return false, err
