@@ -24,7 +24,7 @@ var (
 	cuts = map[string]zktest.Action{"before": zktest.DropBeforeApply(), "after": zktest.DropAfterApply()}
 )
 
-// Scenario 31. (kazoo leaves a contender behind that later holds the lock.)
+// Kazoo leaves a contender behind that later holds the lock.
 func TestTryLockThatLosesItsConnectionLeavesNoContender(t *testing.T) {
 	t.Parallel()
 	for name, cut := range cuts {
@@ -86,7 +86,6 @@ func TestWaiterSurvivesALostConnection(t *testing.T) {
 	b.Unlock(w.Granted())
 }
 
-// Scenario 33.
 func TestCanceledCreateLeavesNoNode(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b, proxy := locktest.NewBehindProxy(t)
@@ -110,7 +109,6 @@ func TestCanceledCreateLeavesNoNode(t *testing.T) {
 	})
 }
 
-// Scenario 75.
 func TestLocksSurviveAServerRestart(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		own := locktest.StartServer(t)

@@ -18,7 +18,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenario 29.
 func TestDeadlineHoldsOnASilentServer(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		own := locktest.StartServer(t)
@@ -41,7 +40,7 @@ func TestDeadlineHoldsOnASilentServer(t *testing.T) {
 	})
 }
 
-// Scenario 33, at any point of the recipe: whatever the server was doing, no node,
+// At any point of the recipe: whatever the server was doing, no node,
 // watch or waiter is left.
 func TestCancelAtAnyPointLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
@@ -78,7 +77,7 @@ func TestCancelAtAnyPointLeavesNothingBehind(t *testing.T) {
 	require.Zero(t, p.Stats().InUse)
 }
 
-// Scenario 37. All later waiters share the one watch on the holder's node, which
+// All later waiters share the one watch on the holder's node, which
 // goes with the holder: ZooKeeper's Go client cannot remove it.
 func TestTimedOutWaitersLeaveNoWatchOfTheirOwn(t *testing.T) {
 	t.Parallel()

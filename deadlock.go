@@ -11,13 +11,13 @@ import (
 )
 
 // WithDeadlockCheck sets how long a call of a handle that holds other locks waits before
-// it looks for a deadlock: a circle of handles, in any processes, each of which waits for
+// it looks for a deadlock: a cycle of handles, in any processes, each of which waits for
 // what the next one holds. The default is [DefaultDeadlockCheck]; with 0 the pool's calls
 // do not look, and nobody sees those that wait for plain locks.
 //
-// If there is a circle, one call on it fails with [ErrDeadlock]: of those whose handles hold
+// If there is a cycle, one call on it fails with [ErrDeadlock]: of those whose handles hold
 // what others on it wait for, the one that asked last, usually within a second of the time
-// when the circle closed; within one pool, mostly at once. A caller that tries again, with the
+// when the cycle closed; within one pool, mostly at once. A caller that tries again, with the
 // same handle or on the same goroutine, has asked when it asked first, so it is not the victim
 // for ever.
 //
@@ -31,7 +31,7 @@ import (
 // Two calls of Pool.Lock with an unrelated context are two holders, and a goroutine that
 // blocks itself in this way is not found.
 //
-// A handle that waits for anything but a lock is not part of a circle, nor is a contender
+// A handle that waits for anything but a lock is not part of a cycle, nor is a contender
 // of another client. The node of a waiter names the locks that its handle holds, as many
 // of the newest as fit into 8 KiB, which are about eighty, or a quarter of that if it waits
 // for permits.
@@ -48,12 +48,12 @@ func WithDeadlockCheck(after time.Duration) Option {
 // DeadlockError is the error of a call that waited for itself, in the end. It wraps
 // [ErrDeadlock].
 type DeadlockError struct {
-	// Circle has the call itself first. Each waits for what the next one holds or, if
+	// Cycle has the call itself first. Each waits for what the next one holds or, if
 	// that has no Holds, for its place in the queue; the last one waits for the first.
-	Circle []DeadlockWait
+	Cycle []DeadlockWait
 }
 
-// DeadlockWait is a call on the circle of a [DeadlockError].
+// DeadlockWait is a call on the cycle of a [DeadlockError].
 type DeadlockWait struct {
 	Lock  string    // that the call waits for
 	Kind  string    // as in Contender
@@ -70,11 +70,11 @@ type DeadlockWait struct {
 	Trace string // the span of the call, as W3C's traceparent, if there is one
 }
 
-// Error tells the whole circle.
+// Error tells the whole cycle.
 func (e *DeadlockError) Error() string {
 	var b strings.Builder
 	b.WriteString(ErrDeadlock.Error())
-	for i, w := range e.Circle {
+	for i, w := range e.Cycle {
 		who := nodedata.Record{Owner: w.Owner, Host: w.Host, PID: w.PID}.String()
 		switch {
 		case i == 0:
@@ -95,9 +95,9 @@ func (e *DeadlockError) Error() string {
 
 func (e *DeadlockError) Unwrap() error { return ErrDeadlock }
 
-// spans returns the spans of the calls on the circle.
+// spans returns the spans of the calls on the cycle.
 func (e *DeadlockError) spans() (spans []trace.SpanContext) {
-	for _, w := range e.Circle[1:] {
+	for _, w := range e.Cycle[1:] {
 		spans = append(spans, nodedata.Record{Trace: w.Trace}.SpanContext())
 	}
 	return spans

@@ -45,7 +45,7 @@ var (
 )
 
 const (
-	brokenWithin = 2 * time.Second // of the time when a circle has closed and all on it are connected
+	brokenWithin = 2 * time.Second // of the time when a cycle has closed and all on it are connected
 	graphEnd     = 2 * time.Minute // everybody has finished by then
 )
 
@@ -152,11 +152,11 @@ type graph struct {
 	think  time.Duration      // from a victim's error until it lets go
 	down   func() []time.Time // when each pool was last disconnected or disturbed; nil if never
 
-	mu      sync.Mutex
-	calls   map[int]*graphAsk
-	circles [][]int // asks of the simple circles that had a victim
-	result  graphResult
-	left    int
+	mu     sync.Mutex
+	calls  map[int]*graphAsk
+	cycles [][]int // asks of the simple cycles that had a victim
+	result graphResult
+	left   int
 }
 
 type graphResult struct {
@@ -167,7 +167,7 @@ type graphResult struct {
 
 func (g *graph) chance(n int) bool { return g.r.IntN(n) == 0 }
 
-// randomGraph draws a graph: circles of 2 to 20 handles, which share locks, queues and
+// randomGraph draws a graph: cycles of 2 to 20 handles, which share locks, queues and
 // handles with each other, and others that end somewhere.
 func randomGraph(t testing.TB, seed uint64) *graph {
 	g := &graph{TB: t, seed: seed, r: rand.New(rand.NewPCG(seed, 2216)), calls: map[int]*graphAsk{}, limit: brokenWithin}
@@ -235,10 +235,10 @@ func randomGraph(t testing.TB, seed uint64) *graph {
 		if g.chance(2) {
 			n = min(len(order), 2+r.IntN(4))
 		}
-		circle := order[:n]
+		cycle := order[:n]
 		order = order[n:]
-		for i, id := range circle {
-			h, next := g.handles[id], circle[(i+1)%n]
+		for i, id := range cycle {
+			h, next := g.handles[id], cycle[(i+1)%n]
 			if g.chance(10) || len(owned[next]) == 0 {
 				if !g.chance(3) {
 					ask(h, any())
@@ -267,7 +267,7 @@ func randomGraph(t testing.TB, seed uint64) *graph {
 	return g
 }
 
-// addLateGuard adds, to some graphs, a circle that closes long after most of its calls were
+// addLateGuard adds, to some graphs, a cycle that closes long after most of its calls were
 // made, and without a call: when the guard of a wait for permits is first. One holds a part
 // of the permits, and then waits for what another holds, which waits for permits itself: it
 // is the one whose guard is first, or stands behind that one.
@@ -635,9 +635,9 @@ func (g *graph) stuck(v *graphView, waiting func(h *graphHandle) bool) map[*grap
 	return set
 }
 
-// circleOf returns all that are on circles with a handle, and whether that is one simple
-// circle.
-func (g *graph) circleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bool) (circle []*graphHandle, simple bool) {
+// cycleOf returns all that are on cycles with a handle, and whether that is one simple
+// cycle.
+func (g *graph) cycleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bool) (cycle []*graphHandle, simple bool) {
 	reach := func(from *graphHandle) map[*graphHandle]bool {
 		reached := map[*graphHandle]bool{}
 		for next := []*graphHandle{from}; len(next) > 0; next = next[1:] {
@@ -652,17 +652,17 @@ func (g *graph) circleOf(v *graphView, h *graphHandle, stuck map[*graphHandle]bo
 	}
 	for other := range reach(h) {
 		if reach(other)[h] {
-			circle = append(circle, other)
+			cycle = append(cycle, other)
 		}
 	}
-	simple = len(circle) > 1
-	for _, c := range circle {
+	simple = len(cycle) > 1
+	for _, c := range cycle {
 		// Also what does not decide: somebody who stands between two in a queue.
 		if len(g.blockers(v, c, stuck)) != 1 {
 			simple = false
 		}
 	}
-	return circle, simple
+	return cycle, simple
 }
 
 // gotFrom reports whether a call was granted what a victim of several locks had got: it
@@ -684,13 +684,13 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 		}
 	}
 	stuck := g.stuck(v, func(*graphHandle) bool { return true })
-	circle, simple := g.circleOf(v, a.handle, stuck)
-	if !slices.Contains(circle, a.handle) {
+	cycle, simple := g.cycleOf(v, a.handle, stuck)
+	if !slices.Contains(cycle, a.handle) {
 		return fmt.Errorf("%v is a false victim: %v\nserver: %v", a, deadlock, v.queues)
 	}
-	for i, w := range deadlock.Circle {
+	for i, w := range deadlock.Cycle {
 		told := func(i int) *graphAsk {
-			n, _ := parseGraphNode("told", fmt.Appendf(nil, `{"traceparent":%q}`, deadlock.Circle[i%len(deadlock.Circle)].Trace))
+			n, _ := parseGraphNode("told", fmt.Appendf(nil, `{"traceparent":%q}`, deadlock.Cycle[i%len(deadlock.Cycle)].Trace))
 			return g.calls[n.ask]
 		}
 		this, next := told(i), told(i+1)
@@ -706,45 +706,45 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 		}
 	}
 	asks, closed := []int{}, time.Time{}
-	for _, h := range circle {
+	for _, h := range cycle {
 		asks = append(asks, h.pending.id)
 		if h.pending.since.After(closed) {
 			closed = h.pending.since
 		}
 	}
 	slices.Sort(asks)
-	for _, other := range g.circles {
+	for _, other := range g.cycles {
 		if slices.Equal(other, asks) {
-			return fmt.Errorf("%v is the second victim of a simple circle: %v", a, deadlock)
+			return fmt.Errorf("%v is the second victim of a simple cycle: %v", a, deadlock)
 		}
 	}
-	for _, h := range circle {
+	for _, h := range cycle {
 		other := h.pending
-		if simple && !g.faulty && holdsFor(h, circle) && other.asked().Sub(a.asked()) > g.limit/40 {
+		if simple && !g.faulty && holdsFor(h, cycle) && other.asked().Sub(a.asked()) > g.limit/40 {
 			return fmt.Errorf("%v is the victim, and asked before %v: %v", a, other, deadlock)
 		}
 	}
 	g.result.victims++
 	if simple {
-		g.circles = append(g.circles, asks)
+		g.cycles = append(g.cycles, asks)
 		g.result.simple++
 		if !g.faulty {
 			g.result.slowest = max(g.result.slowest, at.Sub(closed))
 		}
 	}
-	g.result.sizes[len(deadlock.Circle)]++
+	g.result.sizes[len(deadlock.Cycle)]++
 	return nil
 }
 
-// holdsFor reports whether a handle holds what another one of a circle waits for. If not, it
+// holdsFor reports whether a handle holds what another one of a cycle waits for. If not, it
 // only stands in front of it. Then it is no victim, although it may be the last to have
 // joined a queue: that of the leases, when its guard was first.
-func holdsFor(h *graphHandle, circle []*graphHandle) bool {
+func holdsFor(h *graphHandle, cycle []*graphHandle) bool {
 	holds := slices.Clone(h.granted)
 	if h.pending.Mode == 'a' { // it may have one of them
 		holds = append(holds, h.pending)
 	}
-	return slices.ContainsFunc(circle, func(other *graphHandle) bool {
+	return slices.ContainsFunc(cycle, func(other *graphHandle) bool {
 		return other != h && slices.ContainsFunc(other.pending.names(), func(name string) bool {
 			return slices.ContainsFunc(holds, func(a *graphAsk) bool { return slices.Contains(a.names(), name) })
 		})
@@ -808,7 +808,7 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 			g.mu.Unlock()
 			return true
 		case errors.As(err, &deadlock):
-			a.told, a.last = true, deadlock.Circle[0]
+			a.told, a.last = true, deadlock.Cycle[0]
 			toldAt := time.Now()
 			if a.Mode != 'p' && !slices.ContainsFunc(a.seen, func(n graphNode) bool { return n.name == a.last.Node }) {
 				a.since = toldAt // it has joined that queue since the nodes were read
@@ -1150,7 +1150,7 @@ func (r *graphResult) add(other graphResult) {
 }
 
 func (r graphResult) String() string {
-	return fmt.Sprintf("%d victims, %d of them of simple circles, the slowest after %v; %d calls failed otherwise; lengths of circles: %v",
+	return fmt.Sprintf("%d victims, %d of them of simple cycles, the slowest after %v; %d calls failed otherwise; lengths of cycles: %v",
 		r.victims, r.simple, r.slowest, r.errors, r.sizes)
 }
 

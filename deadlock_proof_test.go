@@ -14,7 +14,7 @@ import (
 
 // A look reads one queue after the other. What it has read of the first may be over when it
 // reads the last.
-func TestCircleThatDissolvesDuringALookHasNoVictim(t *testing.T) {
+func TestCycleThatDissolvesDuringALookHasNoVictim(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b := locktest.New(t)
 		first := &party{Handle: b.Handle(b.Pool())}
@@ -55,7 +55,7 @@ func TestLookThatIsRefusedIsRepeatedSoon(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
 		b := locktest.NewOn(t, server)
-		parties := inCircle(t, b, somePools(b, 2), everybody(exclusively), everybody(exclusively))
+		parties := inCycle(t, b, somePools(b, 2), everybody(exclusively), everybody(exclusively))
 		synctest.Wait()
 		refused := server.Inject(zktest.Rule{
 			Match: zktest.Match{Ops: zktest.Lists}, Times: zktest.Always, Do: zktest.FailWith(zktest.ErrSystem),

@@ -90,9 +90,9 @@ func awaitVictims(t *testing.T, b *locktest.Bench, parties []*party) (victims []
 	return victims, first
 }
 
-// inCircle lets n handles of the given pools hold a lock each and ask for the next one's.
-// The last one closes the circle.
-func inCircle(t *testing.T, b *locktest.Bench, pools []*lockpool.Pool, hold, want func(i int) ask) (parties []*party) {
+// inCycle lets n handles of the given pools hold a lock each and ask for the next one's.
+// The last one closes the cycle.
+func inCycle(t *testing.T, b *locktest.Bench, pools []*lockpool.Pool, hold, want func(i int) ask) (parties []*party) {
 	n := len(pools)
 	name := func(i int) string { return fmt.Sprint("lock-", i%n) }
 	for i, pool := range pools {
@@ -132,7 +132,7 @@ func TestDeadlockOfPoolsEndsForTheLastToAsk(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			locktest.Timed(t, func(t *testing.T) {
 				b := locktest.New(t)
-				parties := inCircle(t, b, somePools(b, n, lockpool.WithOwner("test")), everybody(exclusively), everybody(exclusively))
+				parties := inCycle(t, b, somePools(b, n, lockpool.WithOwner("test")), everybody(exclusively), everybody(exclusively))
 				victims, after := awaitVictims(t, b, parties)
 				require.Equal(t, []int{n - 1}, victims)
 				require.Less(t, after, time.Second)
@@ -140,8 +140,8 @@ func TestDeadlockOfPoolsEndsForTheLastToAsk(t *testing.T) {
 				var deadlock *lockpool.DeadlockError
 				err := parties[n-1].err
 				require.ErrorAs(t, err, &deadlock)
-				require.Len(t, deadlock.Circle, n)
-				for i, w := range deadlock.Circle {
+				require.Len(t, deadlock.Cycle, n)
+				for i, w := range deadlock.Cycle {
 					require.Equal(t, fmt.Sprint("lock-", (n-1+i)%n), w.Holds, "%d", i)
 					require.Equal(t, fmt.Sprint("lock-", (n+i)%n), w.Lock)
 					require.Equal(t, "test", w.Owner)
@@ -195,7 +195,7 @@ func TestDeadlockOfEachKind(t *testing.T) {
 						}
 					}
 					kind := func(i int) ask { return []ask{getFirst, getSecond}[i] }
-					parties := inCircle(t, b, somePools(b, 2), kind, kind)
+					parties := inCycle(t, b, somePools(b, 2), kind, kind)
 					victims, after := awaitVictims(t, b, parties)
 					require.Len(t, victims, 1)
 					require.Less(t, after, breaksWithin())
@@ -224,13 +224,13 @@ func TestDeadlockThroughAWaitingWriter(t *testing.T) {
 		require.Less(t, after, time.Second)
 		var deadlock *lockpool.DeadlockError
 		require.ErrorAs(t, two.err, &deadlock)
-		require.Len(t, deadlock.Circle, 3, deadlock)
-		require.Equal(t, "the writer", deadlock.Circle[1].Owner)
-		require.Empty(t, deadlock.Circle[1].Holds)
+		require.Len(t, deadlock.Cycle, 3, deadlock)
+		require.Equal(t, "the writer", deadlock.Cycle[1].Owner)
+		require.Empty(t, deadlock.Cycle[1].Holds)
 	})
 }
 
-func TestNoDeadlockWithoutACircle(t *testing.T) {
+func TestNoDeadlockWithoutACycle(t *testing.T) {
 	for name, build := range map[string]func(t *testing.T, b *locktest.Bench, one, two *party){
 		"readers": func(t *testing.T, b *locktest.Bench, one, two *party) {
 			require.NoError(t, toRead(b.Ctx, one.Handle, "a"))
@@ -262,9 +262,9 @@ func TestNoDeadlockWithoutACircle(t *testing.T) {
 	}
 }
 
-// What another goroutine unlocks while its handle waits breaks the circle, also if the node
+// What another goroutine unlocks while its handle waits breaks the cycle, also if the node
 // stays, because a reader of the pool shares it.
-func TestHoldThatEndsBreaksTheCircle(t *testing.T) {
+func TestHoldThatEndsBreaksTheCycle(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		b := locktest.New(t)
 		pool := b.Pool()
@@ -291,7 +291,7 @@ func TestWithDeadlockCheck(t *testing.T) {
 	t.Run("off", func(t *testing.T) {
 		locktest.Slow(t, func(t *testing.T) {
 			b := locktest.New(t)
-			parties := inCircle(t, b, somePools(b, 2, lockpool.WithDeadlockCheck(0)), everybody(exclusively), everybody(exclusively))
+			parties := inCycle(t, b, somePools(b, 2, lockpool.WithDeadlockCheck(0)), everybody(exclusively), everybody(exclusively))
 			time.Sleep(10 * time.Second) // several looks would have come
 			for _, p := range parties {
 				select {
@@ -310,7 +310,7 @@ func TestWithDeadlockCheck(t *testing.T) {
 	t.Run("off for the last one", func(t *testing.T) { // then the one before is the victim
 		locktest.Slow(t, func(t *testing.T) {
 			b := locktest.New(t)
-			parties := inCircle(t, b, []*lockpool.Pool{b.Pool(), b.Pool(lockpool.WithDeadlockCheck(0))}, everybody(exclusively), everybody(exclusively))
+			parties := inCycle(t, b, []*lockpool.Pool{b.Pool(), b.Pool(lockpool.WithDeadlockCheck(0))}, everybody(exclusively), everybody(exclusively))
 			victims, after := awaitVictims(t, b, parties)
 			require.Equal(t, []int{0}, victims)
 			require.Less(t, after, breaksWithin())
@@ -319,7 +319,7 @@ func TestWithDeadlockCheck(t *testing.T) {
 	t.Run("later", func(t *testing.T) {
 		locktest.Slow(t, func(t *testing.T) {
 			b := locktest.New(t)
-			parties := inCircle(t, b, somePools(b, 2, lockpool.WithDeadlockCheck(5*time.Second)), everybody(exclusively), everybody(exclusively))
+			parties := inCycle(t, b, somePools(b, 2, lockpool.WithDeadlockCheck(5*time.Second)), everybody(exclusively), everybody(exclusively))
 			victims, after := awaitVictims(t, b, parties)
 			require.Equal(t, []int{1}, victims)
 			require.GreaterOrEqual(t, after, 4*time.Second)
@@ -332,7 +332,7 @@ func TestVictimOfADeadlockDecidesItself(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b := locktest.New(t)
 		pools := somePools(b, 2)
-		parties := inCircle(t, b, pools, everybody(exclusively), everybody(exclusively))
+		parties := inCycle(t, b, pools, everybody(exclusively), everybody(exclusively))
 		<-parties[1].done
 		require.ErrorIs(t, parties[1].err, lockpool.ErrDeadlock)
 		l, err := parties[1].Lock(b.Ctx, "lock-1") // enters again
@@ -346,7 +346,7 @@ func TestVictimOfADeadlockDecidesItself(t *testing.T) {
 	})
 }
 
-// Two circles that share nothing have a victim each; two that share a wait have at least
+// Two cycles that share nothing have a victim each; two that share a wait have at least
 // one, and none is left.
 func TestSeveralDeadlocks(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestSeveralDeadlocks(t *testing.T) {
 	})
 }
 
-// A circle may close without a new call: when a wait for permits becomes the first. The victim
+// A cycle may close without a new call: when a wait for permits becomes the first. The victim
 // is nevertheless the one that has asked last.
 func TestDeadlockThatAGuardClosesLate(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {

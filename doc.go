@@ -86,7 +86,7 @@
 // # Deadlocks
 //
 // A call of a handle that holds other locks may come to wait for somebody who waits, perhaps
-// through others, for what its own handle holds. Such a circle is found, over all kinds of
+// through others, for what its own handle holds. Such a cycle is found, over all kinds of
 // locks, in any processes, and the call on it that asked last fails with [ErrDeadlock]; see
 // [WithDeadlockCheck]. The [DeadlockError] says who holds what, who waits for what, and
 // where in their programs.
@@ -112,7 +112,7 @@
 //     [WithLocalTurns]), the link is to the one of them that asked the service, and has
 //     the attribute lockpool.link.tenancy. A wait that ended because of a deadlock has the
 //     event lockpool.deadlock, with lockpool.deadlock.length, the number of calls on the
-//     circle, and is linked to the others of them (lockpool.link is deadlock).
+//     cycle, and is linked to the others of them (lockpool.link is deadlock).
 //   - lockpool.lock.release (none of a lock that rests), and with [WithHoldSpans]
 //     lockpool.lock.hold, from the grant to the end. The latter has the status Error if
 //     the lock was lost or the function of [Pool.Elect] failed.

@@ -987,7 +987,7 @@ func (s *stage) deadlock(other *lockpool.Pool, holdA, holdB, askA, askB ask, oth
 		case errors.As(ended.err, &deadlock):
 			told++
 			require.ErrorIs(s, ended.err, lockpool.ErrDeadlock)
-			require.Len(s, deadlock.Circle, 2, "%v", ended.err)
+			require.Len(s, deadlock.Cycle, 2, "%v", ended.err)
 		case waits.Err() != nil:
 			s.check(ended.err, context.Canceled)
 		case ended == mine || other == s.pool:

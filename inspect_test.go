@@ -12,7 +12,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// Scenario 124.
 func TestQueueTellsHoldersWaitersAndForeignNodesApart(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t).AtService()

@@ -12,7 +12,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// Scenario 1.
 func TestLockIsOneNodeWhileHeld(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -25,7 +24,6 @@ func TestLockIsOneNodeWhileHeld(t *testing.T) {
 	}
 }
 
-// Scenario 7.
 func TestChrootIsInvisibleInNamesAndErrors(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -41,7 +39,6 @@ func TestChrootIsInvisibleInNamesAndErrors(t *testing.T) {
 	b.Unlock(l)
 }
 
-// Scenario 8.
 func TestLockWithoutAChroot(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewOn(t, locktest.StartServer(t))
@@ -70,7 +67,6 @@ func TestMissingParentsAreCreatedAndExistingOnesKept(t *testing.T) {
 	require.Equal(t, "keep me", string(data))
 }
 
-// Scenario 130, and the other half of 132.
 func TestForeignChildrenAreIgnoredAndForeignContendersAwaited(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -106,7 +102,6 @@ func TestForeignChildrenAreIgnoredAndForeignContendersAwaited(t *testing.T) {
 	b.Unlock(b.Lock(p, "a"))
 }
 
-// Scenario 132.
 func TestQueueRemovedByHandIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)

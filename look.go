@@ -13,7 +13,7 @@ import (
 
 // A look reads who waits for what the handle of a nested wait holds, and so on. The first one
 // comes when the call has waited for a while, or has joined another queue since. Each watches
-// the queues that it has read, before it reads them: whatever closes a circle later (somebody
+// the queues that it has read, before it reads them: whatever closes a cycle later (somebody
 // joins one of them, or a limit is set) fires one of these watches, and then the wait looks
 // again, but not all the time. So a wait asks nothing as long as nothing changes.
 const (
@@ -92,13 +92,13 @@ func (w *nestedWait) lookOnTime() {
 	}
 }
 
-// look leaves if the wait is the victim of a circle. It returns when it is to look again in
+// look leaves if the wait is the victim of a cycle. It returns when it is to look again in
 // any case, or 0.
 func (w *nestedWait) look() (next time.Duration) {
-	var c *circle
+	var c *cycle
 	err := w.show()
 	if err == nil {
-		c, err = w.findCircle()
+		c, err = w.findCycle()
 	}
 	if err == nil && c != nil {
 		err = w.leave(c)
@@ -119,9 +119,9 @@ func (w *nestedWait) look() (next time.Duration) {
 	return 0
 }
 
-// findCircle reads what waits for the wait, directly or through others. It returns the circle
+// findCycle reads what waits for the wait, directly or through others. It returns the cycle
 // of which the wait is the victim, if there is one.
-func (w *nestedWait) findCircle() (*circle, error) {
+func (w *nestedWait) findCycle() (*cycle, error) {
 	w.looks.unfollow()
 	before := w.looks.begin()
 	g := newGraph()

@@ -18,7 +18,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenario 56.
 func TestHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
 	t.Parallel()
 	for name, watched := range map[string]bool{"before it is watched": false, "when it is watched": true} {

@@ -24,7 +24,7 @@ import (
 // After a while, the wait reads who waits for what its handle holds, and for what those
 // hold, and so on, until it comes to somebody who holds what it waits for, or to an end
 // (look.go). So nobody has to tell anybody, and a wait that is short costs nothing. Everybody
-// on a circle comes to the same victim (package waitgraph). Only the victim acts, for itself
+// on a cycle comes to the same victim (package waitgraph). Only the victim acts, for itself
 // (victim.go).
 type nestedWait struct {
 	*acquisition

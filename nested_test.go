@@ -70,7 +70,7 @@ func TestNoDeadlockBehindAWaitAboveTheLimit(t *testing.T) {
 	})
 }
 
-// A queue that cannot be read hides no circle that does not go through it.
+// A queue that cannot be read hides no cycle that does not go through it.
 func TestDeadlockBesideAQueueThatCannotBeRead(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b := locktest.New(t)
@@ -92,7 +92,7 @@ func TestDeadlockBesideAQueueThatCannotBeRead(t *testing.T) {
 		case <-two.done:
 			assert.ErrorIs(t, two.err, lockpool.ErrDeadlock)
 		case <-time.After(15 * time.Second):
-			assert.Fail(t, "the circle of two is not found, because a third one holds what cannot be read")
+			assert.Fail(t, "the cycle of two is not found, because a third one holds what cannot be read")
 		}
 		for _, p := range []*party{two, third, one} {
 			_ = p.Close(b.Ctx)
@@ -101,7 +101,7 @@ func TestDeadlockBesideAQueueThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// A circle of two is found although many others wait for the same lock, who hold others.
+// A cycle of two is found although many others wait for the same lock, who hold others.
 func TestDeadlockBehindManyNestedWaits(t *testing.T) {
 	for _, n := range []int{100, 250} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestDeadlockBehindManyNestedWaits(t *testing.T) {
 				case <-hot.done:
 					assert.ErrorIs(t, hot.err, lockpool.ErrDeadlock)
 				case <-time.After(15 * time.Second):
-					assert.Fail(t, "the circle of two is not found")
+					assert.Fail(t, "the cycle of two is not found")
 				}
 				_ = hot.Close(b.Ctx)
 				for _, p := range crowd {
@@ -218,7 +218,7 @@ func (h *onRecord) Handle(_ context.Context, r slog.Record) error { h.do(r); ret
 func (h *onRecord) WithAttrs([]slog.Attr) slog.Handler            { return h }
 func (h *onRecord) WithGroup(string) slog.Handler                 { return h }
 
-// Finding a circle in memory does not take long, whatever else waits.
+// Finding a cycle in memory does not take long, whatever else waits.
 func TestDeadlockInMemoryAmongMany(t *testing.T) {
 	const n = 500
 	locktest.Once(t)
@@ -277,7 +277,7 @@ func TestDeadlockInMemoryAmongMany(t *testing.T) {
 	}
 }
 
-// Asking for a lock back does not hide that its holder is on a circle.
+// Asking for a lock back does not hide that its holder is on a cycle.
 func TestDeadlockOfAHolderThatWasAskedForItsLock(t *testing.T) {
 	for kind, get := range map[string]ask{"exclusive": exclusively, "permits": permits(2, 3)} {
 		t.Run(kind, func(t *testing.T) {
@@ -297,7 +297,7 @@ func TestDeadlockOfAHolderThatWasAskedForItsLock(t *testing.T) {
 				case <-one.done:
 					assert.ErrorIs(t, one.err, lockpool.ErrDeadlock)
 				case <-time.After(15 * time.Second):
-					assert.Fail(t, "the circle is not found")
+					assert.Fail(t, "the cycle is not found")
 				}
 				for _, p := range []*party{two, one} {
 					_ = p.Close(b.Ctx)
@@ -343,7 +343,7 @@ func TestLookAtALongQueue(t *testing.T) {
 	})
 }
 
-// A pool does not find a circle at once on which a call stands that holds nothing. The
+// A pool does not find a cycle at once on which a call stands that holds nothing. The
 // service shows it.
 func TestDeadlockOfOnePoolThroughAWaitingWriter(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
@@ -405,7 +405,7 @@ func TestDeadlockOfCallsThatPassNoContextOn(t *testing.T) {
 }
 
 // A call that waits without a node in the semaphore's queues, because it asks for more than the
-// limit, is given up by nobody: a circle through such a wait ends when the limit is raised.
+// limit, is given up by nobody: a cycle through such a wait ends when the limit is raised.
 func TestNoDeadlockWhenTheLimitIsRaised(t *testing.T) {
 	locktest.Timed(t, func(t *testing.T) {
 		b := locktest.New(t)

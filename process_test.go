@@ -125,7 +125,6 @@ func TestRestEndsWithItsProcess(t *testing.T) {
 	require.Less(t, time.Since(ended), 3*time.Second)
 }
 
-// Scenario 12.
 func TestKilledProcessKeepsItsLockForTheSessionTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout, tick = 2 * time.Second, 500 * time.Millisecond
@@ -143,7 +142,6 @@ func TestKilledProcessKeepsItsLockForTheSessionTimeout(t *testing.T) {
 	b.Unlock(l)
 }
 
-// Scenario 13.
 func TestProcessThatClosesItsPoolUnlocksAtOnce(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// Scenario 21. (Package tracing tests that no span is recorded.)
+// Package tracing tests that no span is recorded.
 func TestReentrySendsNothing(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t) // counts only this test's packets

@@ -30,7 +30,7 @@ func notRevoked(t *testing.T, revoked <-chan struct{}) {
 	}
 }
 
-// Scenario 121, and revocations that precede the first watch on the node.
+// Revocations that precede the first watch on the node.
 func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -49,7 +49,6 @@ func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
 	}
 }
 
-// Scenario 123.
 func TestRevokeNeedsARightAndAContender(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)

@@ -103,7 +103,6 @@ func TestWaiterForAHigherLimitIsCounted(t *testing.T) {
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
 }
 
-// Scenario 98.
 func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)

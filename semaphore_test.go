@@ -18,7 +18,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenarios 93, 104.
 func TestSemaphoreGrantsUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -48,7 +47,6 @@ func TestSemaphoreGrantsUpToItsLimit(t *testing.T) {
 	require.Empty(t, b.Children("s/locks"))
 }
 
-// Scenario 96, 115.
 func TestInvalidAcquireIsRejected(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -154,7 +152,6 @@ func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
 	})
 }
 
-// Scenario 110.
 func TestQueueTellsPermitHoldersAndWaitersApart(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)

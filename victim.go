@@ -9,16 +9,16 @@ import (
 	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
-// circle is one that a wait is to leave, and what proves that it stands.
-type circle struct {
+// cycle is one that a wait is to leave, and what proves that it stands.
+type cycle struct {
 	waits  []DeadlockWait
 	own    driver.Located   // the node of the wait
 	others []driver.Located // as long as these exist, too, it stands
 }
 
-// leave makes the wait the victim of the circle, if that stands at the moment when its node is
-// removed. So each of several victims finds the circle that another one has left dissolved.
-func (w *nestedWait) leave(c *circle) error {
+// leave makes the wait the victim of the cycle, if that stands at the moment when its node is
+// removed. So each of several victims finds the cycle that another one has left dissolved.
+func (w *nestedWait) leave(c *cycle) error {
 	if !w.act() {
 		return w.ctx.Err()
 	}

@@ -174,7 +174,7 @@ func (w *nestedWait) reach() (reached []waitInMemory, closed bool) {
 }
 
 // graphInMemory is read among the pool's nested waits. It also returns those that it has
-// come to, by Ask. It is nil if there is no circle.
+// come to, by Ask. It is nil if there is no cycle.
 func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
 	reached, closed := w.reach()
 	if !closed {
@@ -228,13 +228,13 @@ func (w *nestedWait) graphInMemory() (*graph, map[string]*nestedWait) {
 	return g, byAsk
 }
 
-// find returns the circle through the wait if it is a victim.
-func (g *graph) find(ask string) *circle {
+// find returns the cycle through the wait if it is a victim.
+func (g *graph) find(ask string) *cycle {
 	steps, refs, victim := waitgraph.Find(g.queues, ask)
 	if !victim {
 		return nil
 	}
-	c := new(circle)
+	c := new(cycle)
 	for i, step := range steps {
 		self := waitgraph.Ref{Queue: step.Queue, Node: step.Contender.Name}
 		n := g.nodes[self]

@@ -25,7 +25,7 @@ type WaitGraph struct {
 	Parties []Party // in the order of the queues
 
 	// Deadlocks has, for each deadlock, the indices in Parties of those that wait for each
-	// other in circles. They can go on only if one of them gives up.
+	// other in cycles. They can go on only if one of them gives up.
 	Deadlocks [][]int
 
 	// Unread are the names of locks that could not be read, because the right to do so is
@@ -190,7 +190,7 @@ func newWaitGraph(locks []lockRead) (g WaitGraph) {
 		case len(l.Contenders) > 0:
 			g.Queues = append(g.Queues, l.Queue)
 			spots = append(spots, l.spots(at)...)
-			if slices.ContainsFunc(l.Contenders, func(c Contender) bool { return !c.Holds }) { // otherwise it is on no circle
+			if slices.ContainsFunc(l.Contenders, func(c Contender) bool { return !c.Holds }) { // otherwise it is on no cycle
 				for _, q := range l.queues {
 					stuck.add(q)
 				}

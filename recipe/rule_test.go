@@ -33,7 +33,6 @@ func TestSharedWaitsForWriters(t *testing.T) {
 	requireObstacles(t, Shared, queue, nil, nil, []int64{3}, []int64{3}, []int64{3, 6})
 }
 
-// Scenario 86.
 func TestSharedDoesNotWaitForItsOwnNumber(t *testing.T) {
 	t.Parallel()
 	queue := []driver.Node{{Name: "a", Seq: 1, Kind: driver.Convertible}, {Name: "b", Seq: 1, Kind: driver.Shared}, {Seq: 2, Kind: driver.Shared}}

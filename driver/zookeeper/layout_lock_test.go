@@ -123,7 +123,7 @@ func TestWaiterQueuesAgainWhenATwinWasRemoved(t *testing.T) {
 	}
 }
 
-// Scenario 86: Curator 5.5 and later keep the sequence number in a downgrade.
+// Curator 5.5 and later keep the sequence number in a downgrade.
 func TestCuratorDowngradeIsOneContender(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t).AtService()

@@ -13,7 +13,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-// Scenario 129.
 func TestInvalidNamesAreRejectedBeforeAnyRequest(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)

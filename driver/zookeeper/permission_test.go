@@ -16,7 +16,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenario 131.
 func TestErrorNamesTheMissingRight(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
@@ -121,7 +120,6 @@ func TestPasswordIsNeverPrinted(t *testing.T) {
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret")))
 }
 
-// Scenario 40.
 func TestRefusedRequestIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	own := locktest.StartServer(t)

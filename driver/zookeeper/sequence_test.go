@@ -14,7 +14,7 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// Scenario 133. (All other clients grant twice there.)
+// All other clients grant twice there.
 func TestExhaustedSequenceIsAnErrorAndNeverAGrant(t *testing.T) {
 	t.Parallel()
 	embedded := zktest.Start(t) // a real server would have to count to 2^31

@@ -202,13 +202,13 @@ func (a *Acquisition) Requeued(why error) {
 func (a *Acquisition) Deadlocked(err error, others []trace.SpanContext) {
 	a.t.deadlock(a.ctx, a.lock)
 	a.t.Logger.WarnContext(a.ctx, "lockpool: deadlock", "lock", a.lock.Name, "kind", a.lock.Kind.String(), "error", err)
-	if a.wait == nil { // the circle was found before the wait had seen its queue
+	if a.wait == nil { // the cycle was found before the wait had seen its queue
 		a.beginWait()
 	}
 	if !a.wait.IsRecording() {
 		return
 	}
-	a.wait.AddEvent("lockpool.deadlock", trace.WithAttributes(keyCircle.Int(1+len(others))))
+	a.wait.AddEvent("lockpool.deadlock", trace.WithAttributes(keyCycle.Int(1+len(others))))
 	for _, sc := range others { // even if the wait is linked to one of them already, as its predecessor
 		if sc.IsValid() && !a.t.NoLinks {
 			a.wait.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{keyLink.String("deadlock")}})

@@ -63,7 +63,7 @@ const (
 	keyTenancy       = attribute.Key("lockpool.link.tenancy")
 	keySession       = attribute.Key("lockpool.session.id")
 	keyLocal         = attribute.Key("lockpool.lock.local")
-	keyCircle        = attribute.Key("lockpool.deadlock.length")
+	keyCycle         = attribute.Key("lockpool.deadlock.length")
 	keyLossReason    = attribute.Key("lockpool.lost.reason")
 )
 

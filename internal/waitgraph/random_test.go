@@ -277,16 +277,16 @@ func findAll(t *testing.T, w *world) (victims []string) {
 			continue
 		}
 		ask := h.wait.c.Ask
-		circle, proof, victim := Find(queues, ask)
+		cycle, proof, victim := Find(queues, ask)
 		if len(h.wait.c.Holds) > 0 {
 			c, p, v := Find(w.view(h.wait), ask)
 			require.Equal(t, victim, v, "what the search of %s reads", ask)
-			require.Equal(t, circle, c)
+			require.Equal(t, cycle, c)
 			require.Equal(t, proof, p)
 		}
 		if victim {
 			require.False(t, h.unchecked)
-			requireCircle(t, w, h.wait, circle, proof)
+			requireCycle(t, w, h.wait, cycle, proof)
 			all[ask], asked[ask] = proof, h.wait.asked
 		}
 	}
@@ -317,12 +317,12 @@ func (w *world) only(refs []Ref) *world {
 	return w
 }
 
-func requireCircle(t *testing.T, w *world, mine *wait, circle []Step, proof []Ref) {
+func requireCycle(t *testing.T, w *world, mine *wait, cycle []Step, proof []Ref) {
 	t.Helper()
-	require.Equal(t, mine.c.Ask, circle[0].Contender.Ask)
-	for i, step := range circle {
+	require.Equal(t, mine.c.Ask, cycle[0].Contender.Ask)
+	for i, step := range cycle {
 		require.Contains(t, proof, Ref{step.Queue, step.Contender.Name})
-		next := circle[(i+1)%len(circle)]
+		next := cycle[(i+1)%len(cycle)]
 		ahead := Ref{next.Queue, next.Contender.Name}
 		if next.Held != (Ref{}) {
 			ahead = next.Held
@@ -389,20 +389,20 @@ func TestVictimsEndAllDeadlocksOfRandomGraphs(t *testing.T) {
 	require.Greater(t, sizes[2], 100)
 }
 
-func TestDisjointCirclesHaveOneVictimEach(t *testing.T) {
+func TestDisjointCyclesHaveOneVictimEach(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 17))
 		w := &world{r: r, queues: map[string][]Contender{}, owner: map[Ref]int{}, handles: make([]handle, 1)}
 		w.handles = nil
-		var circles [][]int
+		var cycles [][]int
 		for range 1 + r.IntN(5) {
-			var circle []int
+			var cycle []int
 			for range 2 + r.IntN(19) {
-				circle = append(circle, len(w.handles))
+				cycle = append(cycle, len(w.handles))
 				w.handles = append(w.handles, handle{})
 			}
-			circles = append(circles, circle)
+			cycles = append(cycles, cycle)
 		}
 		kinds := []driver.Kind{driver.Exclusive, driver.Convertible, driver.Plain}
 		kind := make([]driver.Kind, len(w.handles))
@@ -412,18 +412,18 @@ func TestDisjointCirclesHaveOneVictimEach(t *testing.T) {
 			require.True(t, w.grant())
 		}
 		var want []string
-		for _, circle := range circles {
+		for _, cycle := range cycles {
 			last := ""
-			for _, i := range r.Perm(len(circle)) {
-				next := circle[(i+1)%len(circle)]
-				w.request(circle[i], fmt.Sprint("l", next), kind[next], 0, 0)
-				last = w.handles[circle[i]].wait.c.Ask
+			for _, i := range r.Perm(len(cycle)) {
+				next := cycle[(i+1)%len(cycle)]
+				w.request(cycle[i], fmt.Sprint("l", next), kind[next], 0, 0)
+				last = w.handles[cycle[i]].wait.c.Ask
 			}
 			want = append(want, last)
 		}
 		require.ElementsMatch(t, want, findAll(t, w), "seed %d", seed)
 		deadlocks := Stuck(w.graph())
-		require.Len(t, deadlocks, len(circles))
+		require.Len(t, deadlocks, len(cycles))
 	}
 }
 

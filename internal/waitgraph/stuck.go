@@ -134,7 +134,7 @@ func (g *graph) deadlock(among []bool, wait int) []bool {
 func (g *graph) deadlocks(among []bool) (of []int) {
 	set := g.stuck(among)
 	for again := slices.Contains(set, true); again || of == nil; {
-		of, again = g.circles(set), false
+		of, again = g.cycles(set), false
 		for i, n := range g.nodes {
 			if of[i] == 0 || !n.waits || n.Kind != driver.Permit {
 				continue
@@ -156,9 +156,9 @@ func (g *graph) deadlocks(among []bool) (of []int) {
 	return of
 }
 
-// circles returns the number of the strongly connected component that each contender of the
-// set is in, or 0 if it is on no circle.
-func (g *graph) circles(set []bool) (of []int) {
+// cycles returns the number of the strongly connected component that each contender of the
+// set is in, or 0 if it is on no cycle.
+func (g *graph) cycles(set []bool) (of []int) {
 	t := tarjan{graph: g, set: set, of: make([]int, len(g.nodes)), index: make([]int, 3*len(g.nodes)), low: make([]int, 3*len(g.nodes))}
 	for i := range g.nodes {
 		if set[i] && t.index[i] == 0 {

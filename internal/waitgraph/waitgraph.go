@@ -53,7 +53,7 @@ type Queue struct {
 	Contenders []Contender
 }
 
-// A Step is a wait on a circle. Held is what the handle that waits holds and what the step
+// A Step is a wait on a cycle. Held is what the handle that waits holds and what the step
 // before it waits for; it is zero if that one only stands behind the contender in a queue.
 type Step struct {
 	Queue     string
@@ -61,11 +61,11 @@ type Step struct {
 	Held      Ref
 }
 
-// Find decides whether the wait is to end because of a deadlock: whether it is on a circle
-// even without all on its circles that asked later and can be told. It then returns the shortest such circle, which begins
-// with the wait, each step waiting for the next. The circle stands as long as all nodes of
+// Find decides whether the wait is to end because of a deadlock: whether it is on a cycle
+// even without all on its cycles that asked later and can be told. It then returns the shortest such cycle, which begins
+// with the wait, each step waiting for the next. The cycle stands as long as all nodes of
 // the proof exist.
-func Find(queues []Queue, ask string) (circle []Step, proof []Ref, victim bool) {
+func Find(queues []Queue, ask string) (cycle []Step, proof []Ref, victim bool) {
 	g := newGraph(queues)
 	mine, among := g.wait(ask), g.everybody()
 	d := g.deadlock(among, mine)
@@ -87,7 +87,7 @@ func Find(queues []Queue, ask string) (circle []Step, proof []Ref, victim bool) 
 }
 
 // Last returns the ask of the first of the victims among those that wait for one another
-// together with the wait of that ask, or nothing if it is on no circle.
+// together with the wait of that ask, or nothing if it is on no cycle.
 func Last(queues []Queue, ask string) (last string) {
 	g := newGraph(queues)
 	d, at := g.deadlock(g.everybody(), g.wait(ask)), -1
@@ -100,7 +100,7 @@ func Last(queues []Queue, ask string) (last string) {
 }
 
 // Stuck returns the contenders that wait for one another, those of each deadlock by
-// themselves. Each of them is on a circle.
+// themselves. Each of them is on a cycle.
 func Stuck(queues []Queue) (deadlocks [][]Ref) {
 	g := newGraph(queues)
 	place := map[int]int{} // in the result, by number
@@ -320,26 +320,26 @@ func (g *graph) ways(d []bool, wait int) []way {
 	return ways
 }
 
-// steps returns the shortest circle.
-func (g *graph) steps(ways []way, mine int) (circle []Step) {
+// steps returns the shortest cycle.
+func (g *graph) steps(ways []way, mine int) (cycle []Step) {
 	for w := mine; ; {
 		n, over := g.nodes[w], g.nodes[ways[w].over]
 		step := Step{Queue: n.ref.Queue, Contender: *n.Contender}
 		if !over.waits && over.Kind != driver.Guard {
 			step.Held = over.ref
 		}
-		circle = append(circle, step)
+		cycle = append(cycle, step)
 		if w = ways[w].from; w == mine {
-			slices.Reverse(circle[1:])
-			return circle
+			slices.Reverse(cycle[1:])
+			return cycle
 		}
 	}
 }
 
-// proof returns the nodes that make the shortest circle stand: those on it and, for a wait
+// proof returns the nodes that make the shortest cycle stand: those on it and, for a wait
 // for permits, also all others that leave too few, with what makes these stuck.
 func (g *graph) proof(ways []way, mine int) (refs []Ref) {
-	to := map[int]way{} // on the circle: which wait comes next, and over what
+	to := map[int]way{} // on the cycle: which wait comes next, and over what
 	for w, done := mine, false; !done; done = w == mine {
 		l := ways[w]
 		to[l.from] = way{from: w, over: l.over}

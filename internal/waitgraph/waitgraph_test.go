@@ -60,7 +60,7 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		queues []Queue
-		want   []string // circles of the victims: what each waits with and, in brackets, what it holds; then the proof
+		want   []string // cycles of the victims: what each waits with and, in brackets, what it holds; then the proof
 	}{
 		"two locks": {
 			[]Queue{queue("x", 0, "m1", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
@@ -70,7 +70,7 @@ func TestFind(t *testing.T) {
 			[]Queue{queue("x", 0, "m1", "m3 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
 			[]string{"m3[m2] m3[m1]: m1 m2 m3 m3"},
 		},
-		"a path is no circle": {
+		"a path is no cycle": {
 			[]Queue{queue("x", 0, "m1", "m4 B z:m9"), queue("y", 0, "m2", "m3 A x:m1"), queue("z", 0, "m9")}, nil,
 		},
 		"a holder's old wait does not count": {
@@ -143,15 +143,15 @@ func TestFind(t *testing.T) {
 			[]Queue{queue("x", 0, "r1 was=m1", "m4 B y:m2"), queue("y", 0, "m2", "m3 A x:m1")},
 			[]string{"m4[m2] m3[r1]: m2 m3 m4 r1"},
 		},
-		"who only stands before others hides no circle": {
+		"who only stands before others hides no cycle": {
 			[]Queue{queue("x", 0, "m1", "m9 C q:m8", "m10 D y:m2"), queue("y", 0, "m2", "m3 A x:m1"), queue("q", 0, "m8")},
 			[]string{"m10[m2] m3[m1]: m1 m10 m2 m3"},
 		},
-		"overlapping circles": { // A waits for x, held by two readers who wait for what A holds
+		"overlapping cycles": { // A waits for x, held by two readers who wait for what A holds
 			[]Queue{queue("x", 0, "r1", "r2", "w9 A y:m3 z:m4"), queue("y", 0, "m3", "m5 B x:r1"), queue("z", 0, "m4", "m6 C x:r2")},
 			[]string{"w9[m3] m5[r1]: m3 m5 r1 w9"},
 		},
-		"overlapping circles, one of which remains": {
+		"overlapping cycles, one of which remains": {
 			[]Queue{queue("x", 0, "r1", "r2", "w5 A y:m3 z:m4"), queue("y", 0, "m3", "m6 B x:r1"), queue("z", 0, "m4", "m7 C x:r2")},
 			[]string{"m6[r1] w5[m3]: m3 m6 r1 w5", "m7[r2] w5[m4]: m4 m7 r2 w5"},
 		},
@@ -181,14 +181,14 @@ func TestFind(t *testing.T) {
 			}
 			var got []string
 			for ask := range asks {
-				circle, proof, victim := Find(c.queues, ask)
+				cycle, proof, victim := Find(c.queues, ask)
 				if !victim {
-					require.Empty(t, circle)
+					require.Empty(t, cycle)
 					require.Empty(t, proof)
 					continue
 				}
 				var steps, nodes []string
-				for _, s := range circle {
+				for _, s := range cycle {
 					step := s.Contender.Name
 					if s.Held.Node != "" {
 						step += "[" + s.Held.Node + "]"
@@ -219,7 +219,7 @@ func TestStuckReturnsEachDeadlockByItself(t *testing.T) {
 	}))
 }
 
-// manyWaits returns 10,000 waits: all in circles of two, behind one that waits itself, one
+// manyWaits returns 10,000 waits: all in cycles of two, behind one that waits itself, one
 // behind the other, or for permits.
 func manyWaits() map[string][]Queue {
 	const n = 10_000

@@ -20,8 +20,8 @@ var deadlockTests = []test{
 	{"OfPermits", func(b *bench) { deadlockOfKinds(b, permitsOf(2, 3), exclusively) }, limiter},
 	{"OfSeveralLocks", func(b *bench) { deadlockOfKinds(b, withAll, exclusively) }, nil},
 	{"ThroughAWaitingWriter", deadlockThroughAWaitingWriter, nil},
-	{"WithoutACircle", noDeadlockWithoutACircle, limiter},
-	{"HoldThatEnds", holdThatEndsBreaksTheCircle, nil},
+	{"WithoutACycle", noDeadlockWithoutACycle, limiter},
+	{"HoldThatEnds", holdThatEndsBreaksTheCycle, nil},
 	{"VictimDecidesItself", victimDecidesItself, nil},
 	{"Off", deadlockCheckOff, nil},
 	{"ThatALimitCloses", deadlockThatALimitCloses, limiter},
@@ -151,8 +151,8 @@ func deadlockOfPools(b *bench) {
 
 		var deadlock *lockpool.DeadlockError
 		require.ErrorAs(b, err, &deadlock)
-		require.Len(b, deadlock.Circle, n)
-		for i, w := range deadlock.Circle {
+		require.Len(b, deadlock.Cycle, n)
+		for i, w := range deadlock.Cycle {
 			require.Equal(b, []string{name(n - 1 + i), name(n + i), "test"}, []string{w.Holds, w.Lock, w.Owner}, "%d", i)
 			require.Equal(b, os.Getpid(), w.PID)
 			require.Regexp(b, `^behavior.exclusively \(deadlock.go:\d+\) from `, w.At)
@@ -175,7 +175,7 @@ func deadlockOfOnePool(b *bench) {
 	require.Equal(b, []*party{two}, b.victims(one, two))
 }
 
-// deadlockOfKinds lets a kind of lock be held and asked for in circles, also with another kind.
+// deadlockOfKinds lets a kind of lock be held and asked for in cycles, also with another kind.
 func deadlockOfKinds(b *bench, get, other ask) {
 	for i, second := range []ask{get, other} {
 		parties := b.parties(2)
@@ -202,11 +202,11 @@ func deadlockThroughAWaitingWriter(b *bench) {
 	require.Equal(b, []*party{two}, b.victims(parties...))
 	var deadlock *lockpool.DeadlockError
 	require.ErrorAs(b, two.err, &deadlock)
-	require.Len(b, deadlock.Circle, 3)
-	require.Empty(b, deadlock.Circle[1].Holds)
+	require.Len(b, deadlock.Cycle, 3)
+	require.Empty(b, deadlock.Cycle[1].Holds)
 }
 
-func noDeadlockWithoutACircle(b *bench) {
+func noDeadlockWithoutACycle(b *bench) {
 	// Two readers wait for a lock that somebody else can release.
 	readers, x, y := b.parties(2), b.name("x"), b.name("y")
 	third := b.lock(b.pool(), y)
@@ -227,8 +227,8 @@ func noDeadlockWithoutACircle(b *bench) {
 	require.Empty(b, b.victims(append(readers, parties...)...))
 }
 
-// What another goroutine unlocks while its handle waits breaks the circle.
-func holdThatEndsBreaksTheCircle(b *bench) {
+// What another goroutine unlocks while its handle waits breaks the cycle.
+func holdThatEndsBreaksTheCycle(b *bench) {
 	parties, x, y := b.parties(2), b.name("x"), b.name("y")
 	one, two := parties[0], parties[1]
 	held := b.lock(one.h, x)
@@ -292,7 +292,7 @@ func deadlockThatALimitCloses(b *bench) {
 	b.close(two.h)
 }
 
-// mixed are circles of n parties, each of which holds a lock of some kind and asks for that of
+// mixed are cycles of n parties, each of which holds a lock of some kind and asks for that of
 // the next one.
 func mixed(n int) (kinds [][]ask) {
 	all := []ask{plainly, permitsOf(2, 3), withAll, exclusively}
@@ -306,8 +306,8 @@ func mixed(n int) (kinds [][]ask) {
 	return kinds
 }
 
-// circle lets parties close a circle, and returns those that a deadlock has ended.
-func (b *bench) circle(name string, kinds []ask, parties []*party) []*party {
+// cycle lets parties close a cycle, and returns those that a deadlock has ended.
+func (b *bench) cycle(name string, kinds []ask, parties []*party) []*party {
 	n := len(parties)
 	lock := func(i int) string { return b.name(fmt.Sprintf("%s-%d", name, i%n)) }
 	for i, p := range parties {
@@ -325,7 +325,7 @@ func deadlockOfMixedKinds(b *bench) {
 	for n := 3; n <= 5; n++ {
 		for i, kinds := range mixed(n) {
 			parties := b.parties(n)
-			require.Equal(b, parties[n-1:], b.circle(fmt.Sprintf("mixed-%d-%d", n, i), kinds, parties), "%d, %d", n, i)
+			require.Equal(b, parties[n-1:], b.cycle(fmt.Sprintf("mixed-%d-%d", n, i), kinds, parties), "%d, %d", n, i)
 		}
 	}
 }
@@ -336,11 +336,11 @@ func deadlockOfMixedKindsInOnePool(b *bench) {
 		for range kinds {
 			parties = append(parties, &party{p: p, h: b.handle(p)})
 		}
-		require.Equal(b, parties[3:], b.circle(fmt.Sprint("mixed-", i), kinds, parties), "%d", i)
+		require.Equal(b, parties[3:], b.cycle(fmt.Sprint("mixed-", i), kinds, parties), "%d", i)
 	}
 }
 
-// A circle may close without a new call: when it is the turn of a wait for permits. The victim
+// A cycle may close without a new call: when it is the turn of a wait for permits. The victim
 // is nevertheless the one that has asked last.
 func deadlockThatAGuardClosesLate(b *bench) {
 	parties, s, x := b.parties(3), b.name("s"), b.name("x")
@@ -459,7 +459,7 @@ func waitKeepsItsPlace(b *bench) {
 	b.until(func() bool { return p.Stats().Resting == 0 }, "nothing rests")
 }
 
-// What another goroutine unlocks breaks the circle, also if its node stays, because others of
+// What another goroutine unlocks breaks the cycle, also if its node stays, because others of
 // the pool share it.
 func holdThatOthersShareEnds(b *bench) {
 	parties, x, y := b.parties(2), b.name("x"), b.name("y")
@@ -477,7 +477,7 @@ func holdThatOthersShareEnds(b *bench) {
 	require.Empty(b, b.victims(two, one))
 }
 
-// A circle is found through a node that was named before it was replaced.
+// A cycle is found through a node that was named before it was replaced.
 func deadlockThroughADowngrade(b *bench) {
 	parties, x, y := b.parties(2), b.name("x"), b.name("y")
 	one, two := parties[0], parties[1]
@@ -490,7 +490,7 @@ func deadlockThroughADowngrade(b *bench) {
 	require.Equal(b, []*party{two}, b.victims(two, one))
 }
 
-// Asking for a lock back hides nothing of a circle.
+// Asking for a lock back hides nothing of a cycle.
 func deadlockOfRevokedParties(b *bench) {
 	for i, get := range []ask{exclusively, plainly, permitsOf(2, 3)} {
 		parties, x, y := b.parties(2), b.name(fmt.Sprint("x", i)), b.name(fmt.Sprint("y", i))

@@ -31,7 +31,6 @@ var handleTests = []test{
 	{"Stats", statsCount, nil},
 }
 
-// Scenarios 19 and 26.
 func isHeldUntilTheLastUnlock(b *bench) {
 	a := b.name("a")
 	h := b.handle(b.pool())
@@ -73,7 +72,6 @@ func contextCarriesTheHolder(b *bench) {
 	require.Zero(b, p.Stats().Held)
 }
 
-// Scenario 6.
 func contextOnAnotherGoroutine(b *bench) {
 	p, a := b.pool(), b.name("a")
 	outer := b.lock(p, a)
@@ -113,7 +111,6 @@ func innerLockOutlivesTheOuter(b *bench) {
 	require.Zero(b, p.Stats().InUse)
 }
 
-// Scenario 127.
 func secondUnlockChangesNothing(b *bench) {
 	a := b.name("a")
 	h := b.handle(b.pool())

@@ -23,7 +23,6 @@ var readerTests = []test{
 	{"WaitForTheWriterOfTheirPool", readersWaitForTheWriterOfTheirPool, nil},
 }
 
-// Scenario 78.
 func writersExcludeAndReadersShare(b *bench) {
 	pools, a := b.pools(2), b.name("a")
 	written := 0 // the race detector sees a reader beside a writer
@@ -62,7 +61,7 @@ func writersExcludeAndReadersShare(b *bench) {
 	require.Greater(b, most.Load(), int32(1))
 }
 
-// Scenarios 79 to 81: first come, first served, so no contender starves.
+// First come, first served, so no contender starves.
 func readersAndWritersQueueTogether(b *bench) {
 	p, others, a := b.pool(atService), b.pool(atService), b.name("a")
 	shared := lockpool.Shared()
@@ -97,7 +96,6 @@ func readersAndWritersQueueTogether(b *bench) {
 	b.unlock(r3.granted())
 }
 
-// Scenario 82.
 func readerEntersAgainWhileAWriterWaits(b *bench) {
 	h, a := b.handle(b.pool()), b.name("a")
 	outer := b.read(h, a)
@@ -111,7 +109,6 @@ func readerEntersAgainWhileAWriterWaits(b *bench) {
 	b.close(h)
 }
 
-// Scenario 83.
 func upgradeIsAnError(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h, other := b.handle(p), b.handle(p)
@@ -131,7 +128,6 @@ func upgradeIsAnError(b *bench) {
 	b.isFree(a)
 }
 
-// Scenario 85.
 func downgradeKeepsItsPlace(b *bench) {
 	h, a := b.handle(b.pool(atService)), b.name("a")
 	others, more := b.pool(atService), b.pool(atService)
@@ -179,7 +175,6 @@ func unlockOfTheReadLeavesTheWrite(b *bench) {
 	b.close(h)
 }
 
-// Scenario 87.
 func readersWaitForTheWriterOfTheirPool(b *bench) {
 	p, a := b.pool(), b.name("a")
 	l := b.lock(p, a)
@@ -212,7 +207,6 @@ var semaphoreTests = []test{
 	{"BrokenHolder", brokenPermitsAreLost, []string{"Limiter", "Breaker"}},
 }
 
-// Scenarios 93, 104 and 108.
 func semaphoreGrantsUpToItsLimit(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	var held []*lockpool.Permits
@@ -236,7 +230,7 @@ func semaphoreGrantsUpToItsLimit(b *bench) {
 	require.ErrorIs(b, held[2].Release(b.ctx), lockpool.ErrNotHeld)
 }
 
-// Scenarios 94 and 95. No more permits are held than the limit that any of the holders
+// No more permits are held than the limit that any of the holders
 // states.
 func semaphoreNeverExceedsItsLimit(b *bench) {
 	type holding struct{ n, limit int }
@@ -348,7 +342,6 @@ func tokensOfPermitsGrow(b *bench) {
 	}
 }
 
-// Scenario 102.
 func canceledAcquireLeaves(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	held := b.acquire(p.Semaphore(s, 2), 1)
@@ -363,7 +356,6 @@ func canceledAcquireLeaves(b *bench) {
 	b.queued(s, 0)
 }
 
-// Scenario 106.
 func closeFreesPermits(b *bench) {
 	p, s := b.pool(), b.name("s")
 	held := b.acquire(p.Semaphore(s, 1), 1)
@@ -375,7 +367,6 @@ func closeFreesPermits(b *bench) {
 	b.release(w.granted())
 }
 
-// Scenarios 96 and 115.
 func invalidAcquireIsRefused(b *bench) {
 	p, s := b.pool(), b.name("s")
 	for _, bad := range []struct {
@@ -399,7 +390,7 @@ func invalidAcquireIsRefused(b *bench) {
 	require.ErrorContains(b, p.Semaphore(s, 1).Do(b.ctx, 1, nil), "function is nil")
 }
 
-// Scenario 100. Different limits are no error: the smallest that a holder states counts while
+// Different limits are no error: the smallest that a holder states counts while
 // it holds its permits.
 func smallestStatedLimitCounts(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
@@ -478,7 +469,6 @@ func optionsOfAcquire(b *bench) {
 	b.release(held)
 }
 
-// Scenario 98.
 func limitCanBeSetWhileInUse(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	sem, same := p.Semaphore(s, 0), others.Semaphore(s, 0)

@@ -61,7 +61,6 @@ func closeLeavesNoGoroutine(b *bench) {
 	}
 }
 
-// Scenario 41.
 func closedPoolRefuses(b *bench) {
 	p, a := b.pool(), b.name("a")
 	h := b.handle(p)
@@ -89,7 +88,6 @@ func closedPoolRefuses(b *bench) {
 	require.NoError(b, p.Shutdown(b.ctx))
 }
 
-// Scenarios 13 and 128.
 func closeWakesWaitersAndReleasesHolders(b *bench) {
 	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
 		p, other, a := b.pool(lockpool.WithLocalTurns(turns)), b.pool(), b.name("a")

@@ -25,7 +25,6 @@ var lockTests = []test{
 	{"LockFromContext", lockFromContext, nil},
 }
 
-// Scenario 2.
 func secondHolderWaits(b *bench) {
 	first, second, a := b.pool(), b.pool(), b.name("a")
 	l := b.lock(first, a)
@@ -38,7 +37,6 @@ func secondHolderWaits(b *bench) {
 	b.isFree(a)
 }
 
-// Scenario 3.
 func grantsFollowTheQueue(b *bench) {
 	pools, a := b.pools(2, atService), b.name("a")
 	holder := b.lock(pools[0], a)
@@ -58,7 +56,7 @@ func grantsFollowTheQueue(b *bench) {
 	b.unlock(holder)
 }
 
-// Scenario 4. Of many goroutines in several pools, one holds the lock at a time: what they
+// Of many goroutines in several pools, one holds the lock at a time: what they
 // count is right, and tokens grow. The race detector sees that each holder happens before
 // the next.
 func manyCount(b *bench) {
@@ -87,7 +85,6 @@ func manyCount(b *bench) {
 	}
 }
 
-// Scenario 5.
 func oneOfManyTriesSucceeds(b *bench) {
 	pools, a := b.pools(2), b.name("a")
 	var got atomic.Pointer[lockpool.Lock]
@@ -431,7 +428,6 @@ func errorsOfTheFunctionAreApart(b *bench) {
 	require.NotErrorIs(b, p.Do(b.timeout(0), a, nothing), lockpool.ErrLocked)
 }
 
-// Scenario 27.
 func deadlineEndsTheWait(b *bench) {
 	p, a := b.pool(), b.name("a")
 	holder := b.lock(p, a)
@@ -448,7 +444,6 @@ func deadlineEndsTheWait(b *bench) {
 	b.unlock(holder)
 }
 
-// Scenario 28.
 func deadlineCoversTheWholeWait(b *bench) {
 	p, a := b.pool(atService), b.name("a")
 	holder := b.lock(p, a)
@@ -470,7 +465,6 @@ func deadlineCoversTheWholeWait(b *bench) {
 	b.unlock(ahead[0].granted())
 }
 
-// Scenario 32.
 func canceledWaiterLeaves(b *bench) {
 	p, a := b.pool(atService), b.name("a")
 	holder := b.lock(p, a)
@@ -489,7 +483,6 @@ func canceledWaiterLeaves(b *bench) {
 	b.unlock(fourth.granted())
 }
 
-// Scenario 33.
 func cancelAtAnyTime(b *bench) {
 	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
 		pools := b.pools(2, lockpool.WithLocalTurns(turns))
@@ -519,7 +512,6 @@ func cancelAtAnyTime(b *bench) {
 	}
 }
 
-// Scenario 35.
 func handleIsUsableAfterAnEndedWait(b *bench) {
 	p, a, own := b.pool(), b.name("a"), b.name("own")
 	h := b.handle(p)

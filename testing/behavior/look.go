@@ -24,7 +24,6 @@ var lookTests = []test{
 	{"WaitsOfReaders", waitsOfReaders, nil},
 }
 
-// Scenario 124.
 func queueTells(b *bench) {
 	p, others, a := b.pool(atService, lockpool.WithOwner("billing")), b.pool(atService), b.name("a")
 	first, second := b.read(p, a), b.read(others, a)
@@ -58,7 +57,6 @@ func queueTells(b *bench) {
 	require.Empty(b, q.Contenders)
 }
 
-// Scenario 110.
 func queueOfPermits(b *bench) {
 	p, others, s := b.pool(lockpool.WithOwner("billing")), b.pool(lockpool.WithOwner("other")), b.name("s")
 	first, second := b.acquire(p.Semaphore(s, 4), 1), b.acquire(others.Semaphore(s, 4), 2)
@@ -303,7 +301,6 @@ var revokeTests = []test{
 	{"AfterADowngrade", downgradedHolderIsFound, []string{"Revoker", "Breaker", "Downgrader"}},
 }
 
-// Scenarios 118 and 122.
 func revokedHolderKeepsTheLock(b *bench) {
 	p, others, a := b.pool(), b.pool(), b.name("a")
 	l := b.lock(p, a)

@@ -27,7 +27,6 @@ var multiTests = []test{
 	{"LeavesAHeldLockAsItWas", failedLockAllLeavesAHeldLock, []string{"Revoker"}},
 }
 
-// Scenarios 111 and 115.
 func lockAllTakesEachNameOnce(b *bench) {
 	p, a, c, d := b.pool(), b.name("a"), b.name("c"), b.name("d")
 	all := b.lockAll(p, []string{d, a, c, a})
@@ -50,7 +49,6 @@ func lockAllTakesEachNameOnce(b *bench) {
 	require.Zero(b, p.Stats().InUse)
 }
 
-// Scenario 112.
 func lockAllTakesAllOrNone(b *bench) {
 	p, a, c, d := b.pool(), b.name("a"), b.name("c"), b.name("d")
 	held := b.lock(b.pool(), c)
@@ -73,7 +71,6 @@ func lockAllTakesAllOrNone(b *bench) {
 	require.ErrorContains(b, err, "no names were given")
 }
 
-// Scenario 114.
 func lockAllInAnyOrder(b *bench) {
 	a, c, d := b.name("a"), b.name("c"), b.name("d")
 	orders, pools := [][]string{{a, c, d}, {d, c, a}, {c, d}, {d, a}}, b.pools(4)
@@ -183,7 +180,6 @@ func lockAllOfPlainLocks(b *bench) {
 	require.NoError(b, all.Unlock(b.ctx))
 }
 
-// Scenario 117.
 func lossOfOneOfSeveralLocks(b *bench) {
 	p, a, c := b.pool(), b.name("a"), b.name("c")
 	for _, report := range []func(*lockpool.MultiLock) error{

@@ -99,7 +99,7 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 			WakeUp: 250 * time.Millisecond, Overrun: 500 * time.Millisecond,
 			Recovery: b.longest + 2*b.Tick + 15*time.Second, Revocation: b.longest,
 			Cause: 2*b.longest + 10*time.Second, CalmOnly: true, Order: 2 * time.Second,
-			Circle: b.circleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second, InFlight: inFlight,
+			Cycle: b.cycleTime(), Lag: lag, Settling: b.longest + 2*b.Tick + 5*time.Second, InFlight: inFlight,
 			Victims: int64(2 * len(b.Processes)), // each of those that have asked before may stand in its way, and ask again while it begins
 		}
 	})
@@ -133,9 +133,9 @@ func (b *bubble) run(t *testing.T, o order) (found result) {
 	return found
 }
 
-// circleTime returns for how long a circle may stand: a look takes some round trips for each
+// cycleTime returns for how long a cycle may stand: a look takes some round trips for each
 // lock that it comes to, one after the other.
-func (b *bubble) circleTime() time.Duration {
+func (b *bubble) cycleTime() time.Duration {
 	d := 5 * time.Second
 	for _, p := range b.Processes {
 		d = max(d, 5*time.Second+40*p.Latency)

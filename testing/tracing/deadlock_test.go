@@ -46,7 +46,7 @@ func asking(opts ...lockpool.LockOption) ask {
 	}
 }
 
-// closing is a circle that lacks its last wait: the first of the others holds "a" and waits
+// closing is a cycle that lacks its last wait: the first of the others holds "a" and waits
 // for "b", which the next one holds, and so on; the victim holds what the last of them
 // waits for.
 type closing struct {
@@ -111,7 +111,7 @@ func requireDeadlock(t testing.TB, err error, length int) *lockpool.DeadlockErro
 	require.ErrorIs(t, err, lockpool.ErrDeadlock)
 	var deadlock *lockpool.DeadlockError
 	require.ErrorAs(t, err, &deadlock)
-	require.Len(t, deadlock.Circle, length)
+	require.Len(t, deadlock.Cycle, length)
 	return deadlock
 }
 
@@ -163,7 +163,7 @@ func TestVictimOfADeadlockIsLinkedToTheOthersAndCountedOnce(t *testing.T) {
 	}
 }
 
-// The circle is found in memory.
+// The cycle is found in memory.
 func TestVictimOfADeadlockInOnePoolIsLinked(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -274,7 +274,7 @@ func TestDeadlockIsLinkedToTheSpansThatThereAre(t *testing.T) {
 			require.Len(t, lines, 1)
 			require.Equal(t, c.tracedByLogger, lines[0]["trace"] != nil, "%v", lines[0])
 
-			theirTrace := deadlock.Circle[1].Trace
+			theirTrace := deadlock.Cycle[1].Trace
 			if c.flags == "" {
 				require.Empty(t, theirTrace)
 			} else {
@@ -316,8 +316,8 @@ func (h tracingHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// The line tells the circle in whole, in the trace of the call, and nothing else.
-func TestDeadlockIsLoggedWithTheCircleInItsTrace(t *testing.T) {
+// The line tells the cycle in whole, in the trace of the call, and nothing else.
+func TestDeadlockIsLoggedWithTheCycleInItsTrace(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	log := new(logBuffer)
@@ -344,7 +344,7 @@ func TestDeadlockIsLoggedWithTheCircleInItsTrace(t *testing.T) {
 	c.dissolve()
 }
 
-// The circle may be found before the wait has seen whom it waits for.
+// The cycle may be found before the wait has seen whom it waits for.
 func TestDeadlockOfAWaitThatHasNotSeenItsQueue(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -32,8 +32,8 @@ type Limits struct {
 	// that losses need no cause.
 	Cause time.Duration
 
-	// Circle is for how long callers may wait for each other in a circle if there is no fault.
-	Circle time.Duration
+	// Cycle is for how long callers may wait for each other in a cycle if there is no fault.
+	Cycle time.Duration
 
 	// InFlight is for how long the news that a lock was broken may be on its way to its holder,
 	// if there is no fault. 0 means that releases are checked only if there is none.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// deadlock is the class of the error of a call that waited in a circle and was chosen to
+// deadlock is the class of the error of a call that waited in a cycle and was chosen to
 // give up.
 const deadlock = "deadlock"
 
@@ -65,13 +65,13 @@ func (w *wait) String() string {
 // which no fault touched any of the processes.
 type deadlocks struct {
 	rec       *Record
-	waits     []*wait           // by begin; only those that may be a part of a circle
+	waits     []*wait           // by begin; only those that may be a part of a cycle
 	nested    map[*call]bool    // calls whose holders held something when they began
 	unsettled map[string][]Span // by process, the times in which its nodes may stay for longer
 }
 
-// checkDeadlocks finds calls that ended as the victim of a deadlock and were on no circle of
-// waits, or on one that another call was to break, and circles that nobody broke.
+// checkDeadlocks finds calls that ended as the victim of a deadlock and were on no cycle of
+// waits, or on one that another call was to break, and cycles that nobody broke.
 func (r *Report) checkDeadlocks(d *deadlocks) {
 	rec := d.rec
 	if rec.Lag == 0 {
@@ -95,31 +95,31 @@ func (r *Report) checkDeadlocks(d *deadlocks) {
 		case !v.isNested():
 			r.violation(v.end, "victim: %s, goroutine %d, was the victim of a deadlock at %s, and held no lock that others could wait for",
 				v.process, v.worker, rec.at(v.end))
-		case !d.onCircle(v, near, nil):
-			r.violation(v.end, "victim: at no time from %s until %s was there a circle of waits through the victim of a deadlock: %s%s",
+		case !d.onCycle(v, near, nil):
+			r.violation(v.end, "victim: at no time from %s until %s was there a cycle of waits through the victim of a deadlock: %s%s",
 				rec.at(v.begin), rec.at(v.end), v, rec.circumstances(v.end))
 		default:
 			r.checkVictim(d, v, near)
 		}
 	}
-	r.checkCircles(d)
+	r.checkCycles(d)
 }
 
-// checkVictim finds victims of circles that other calls had to break: one that is a victim
+// checkVictim finds victims of cycles that other calls had to break: one that is a victim
 // as well, or one that asked later. A call that only stands before others in a queue is no victim.
 func (r *Report) checkVictim(d *deadlocks, v *wait, near []*wait) {
 	for _, w := range near {
 		later := !v.several() && kindOf(v.calls[0].lock) != Plain && d.asked(v).Add(askTime) < w.begin && !d.triesAgain(w)
 		both := w.err == deadlock && v.begin <= w.begin
 		if w == v || !w.isNested() || !later && !both || !d.settled(v.process, v.begin, max(v.end, w.end)) || !d.settled(w.process, v.begin, max(v.end, w.end)) ||
-			d.onCircle(v, near, w) {
+			d.onCycle(v, near, w) {
 			continue
 		}
-		if both && !d.onCircle(w, d.near(w), v) {
-			r.violation(w.end, "victim: two calls were victims, each of which was on no circle without the other: at %s %s; at %s %s",
+		if both && !d.onCycle(w, d.near(w), v) {
+			r.violation(w.end, "victim: two calls were victims, each of which was on no cycle without the other: at %s %s; at %s %s",
 				d.rec.at(v.end), v, d.rec.at(w.end), w)
 		} else if later {
-			r.violation(v.end, "victim: at %s, not the call that asked last: %s since %s; another on each of its circles asked at %s: %s",
+			r.violation(v.end, "victim: at %s, not the call that asked last: %s since %s; another on each of its cycles asked at %s: %s",
 				d.rec.at(v.end), v, d.rec.at(v.begin), d.rec.at(w.begin), w)
 		}
 	}
@@ -150,16 +150,16 @@ func (d *deadlocks) asked(w *wait) Instant {
 	return at
 }
 
-// checkCircles finds circles that nobody broke within the limit Circle, although no fault touched
+// checkCycles finds cycles that nobody broke within the limit Cycle, although no fault touched
 // any process on them.
-func (r *Report) checkCircles(d *deadlocks) {
+func (r *Report) checkCycles(d *deadlocks) {
 	var long []*wait
 	for _, w := range d.waits {
-		if len(w.holds) > 0 && w.end.Since(w.begin) >= d.rec.Circle {
+		if len(w.holds) > 0 && w.end.Since(w.begin) >= d.rec.Cycle {
 			long = append(long, w)
 		}
 	}
-	// At these times the last call of a circle may begin, the last fault be over, or the last
+	// At these times the last call of a cycle may begin, the last fault be over, or the last
 	// waiter give up that stood before a wait for permits.
 	var times []Instant
 	for _, w := range long {
@@ -180,7 +180,7 @@ func (r *Report) checkCircles(d *deadlocks) {
 	slices.Sort(times)
 	reported := map[*wait]bool{}
 	for _, from := range slices.Compact(times) {
-		until := from.Add(d.rec.Circle)
+		until := from.Add(d.rec.Cycle)
 		var standing []*wait
 		for _, w := range long {
 			if w.begin <= from && until <= w.end && until <= d.rec.End && d.settled(w.process, from, until) {
@@ -196,8 +196,8 @@ func (r *Report) checkCircles(d *deadlocks) {
 			reported[w] = true
 			fmt.Fprintf(&text, "\n    %s, from %s until %s", w, d.rec.at(w.begin), d.rec.at(w.end))
 		}
-		r.violation(from, "circle: these calls waited for each other for more than %s, from %s, and nobody was told:%s%s",
-			d.rec.Circle, d.rec.at(from), &text, d.rec.circumstances(from))
+		r.violation(from, "cycle: these calls waited for each other for more than %s, from %s, and nobody was told:%s%s",
+			d.rec.Cycle, d.rec.at(from), &text, d.rec.circumstances(from))
 	}
 }
 
@@ -303,9 +303,9 @@ func (d *deadlocks) near(v *wait) (near []*wait) {
 	return near
 }
 
-// onCircle reports whether there may have been a time in a wait at which it was on a circle
+// onCycle reports whether there may have been a time in a wait at which it was on a cycle
 // of waits, even if the caller of another wait, unless that is nil, had held nothing.
-func (d *deadlocks) onCircle(v *wait, near []*wait, without *wait) bool {
+func (d *deadlocks) onCycle(v *wait, near []*wait, without *wait) bool {
 	for _, last := range near { // the one that begins last
 		t := max(last.begin, v.begin)
 		var seen []*wait
@@ -315,7 +315,7 @@ func (d *deadlocks) onCircle(v *wait, near []*wait, without *wait) bool {
 			}
 		}
 		stuck := d.fixpoint(seen, func(w *wait, others []*wait) bool { return d.mayBeBlocked(w, others, t, without) })
-		if slices.Contains(stuck, v) && d.isCircle(v, stuck, t, without) {
+		if slices.Contains(stuck, v) && d.isCycle(v, stuck, t, without) {
 			return true
 		}
 	}
@@ -408,10 +408,10 @@ func (d *deadlocks) mayPrecede(x, w *wait, c *call) bool {
 	})
 }
 
-// isCircle reports whether a wait may have been on a circle of waits at a time. A circle
+// isCycle reports whether a wait may have been on a cycle of waits at a time. A cycle
 // leads through something that is held: two calls that may each have been before the other
 // in a queue are none.
-func (d *deadlocks) isCircle(v *wait, waits []*wait, t Instant, without *wait) bool {
+func (d *deadlocks) isCycle(v *wait, waits []*wait, t Instant, without *wait) bool {
 	holds, next := map[*wait][]*wait{}, map[*wait][]*wait{}
 	for _, w := range waits {
 		for _, c := range w.calls {

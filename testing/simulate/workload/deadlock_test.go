@@ -51,14 +51,14 @@ func (s *story) fault(process string, begin, end int) *story {
 
 // told returns what the check of deadlocks finds.
 func (s *story) told() []string {
-	s.Limits = Limits{Circle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 10 * time.Second}
+	s.Limits = Limits{Cycle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 10 * time.Second}
 	s.Begin, s.End = at(0), at(100_000)
 	var r Report
 	r.checkDeadlocks(newDeadlocks(&s.Record))
 	return r.Violations
 }
 
-// pair is a circle of x, which asks first and holds a, and y, which holds b.
+// pair is a cycle of x, which asks first and holds a, and y, which holds b.
 func pair(xErr string, xEnd int, yErr string, yEnd int) *story {
 	return new(story).holds("x", "a", whole, 0, xEnd).holds("y", "b", whole, 0, yEnd).
 		waits("x", "b", whole, 1000, xEnd, xErr).waits("y", "a", whole, 4000, yEnd, yErr)
@@ -67,16 +67,16 @@ func pair(xErr string, xEnd int, yErr string, yEnd int) *story {
 func TestDeadlocksWithoutViolation(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*story{
-		"the last to ask is the victim":     pair("", 4600, deadlock, 4500),
-		"both end by themselves":            pair("timeout", 8000, "timeout", 8999),
-		"a node stays for a moment":         pair("timeout", 4200, deadlock, 4700).holds("z", "c", whole, 0, 1),
-		"one of two that asked together":    new(story).holds("x", "a", whole, 0, 20).holds("y", "b", whole, 0, 20).waits("x", "b", whole, 10, 15, deadlock).waits("y", "a", whole, 11, 20, ""),
-		"a node stays after a fault":        pair("unanswered", 1500, deadlock, 5000).fault("x", 1500, 1600),
-		"a circle in which a fault happens": pair("timeout", 18_000, "timeout", 18_000).fault("y", 3900, 4000),
-		"a fault of all":                    pair("timeout", 18_000, "timeout", 18_000).fault("", 3900, 4000),
+		"the last to ask is the victim":    pair("", 4600, deadlock, 4500),
+		"both end by themselves":           pair("timeout", 8000, "timeout", 8999),
+		"a node stays for a moment":        pair("timeout", 4200, deadlock, 4700).holds("z", "c", whole, 0, 1),
+		"one of two that asked together":   new(story).holds("x", "a", whole, 0, 20).holds("y", "b", whole, 0, 20).waits("x", "b", whole, 10, 15, deadlock).waits("y", "a", whole, 11, 20, ""),
+		"a node stays after a fault":       pair("unanswered", 1500, deadlock, 5000).fault("x", 1500, 1600),
+		"a cycle in which a fault happens": pair("timeout", 18_000, "timeout", 18_000).fault("y", 3900, 4000),
+		"a fault of all":                   pair("timeout", 18_000, "timeout", 18_000).fault("", 3900, 4000),
 		"a chain": new(story).holds("x", "a", whole, 0, 9000).holds("y", "b", whole, 0, 9000).
 			waits("x", "b", whole, 10, 9000, "").waits("y", "c", whole, 20, 9000, ""),
-		"a circle through the queue": new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 5000).
+		"a cycle through the queue": new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 5000).
 			waits("z", "shared-1", writer, 1000, 9500, "").waits("x", "b", whole, 1500, 6000, "").waits("y", "shared-1", reader, 4000, 5000, deadlock),
 		"readers share": new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).
 			waits("x", "b", whole, 1000, 9000, "").waits("y", "shared-1", reader, 1000, 9000, ""),
@@ -88,7 +88,7 @@ func TestDeadlocksWithoutViolation(t *testing.T) {
 			waits("x", "b", whole, 1000, 9000, "").waits("w", "semaphore-1", permitsOf(1, 3), 500, 9000, "").waits("y", "semaphore-1", permitsOf(2, 3), 1000, 9000, ""),
 		"the last to ask only stands in the queue": new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 7500).holds("z", "c", whole, 0, 9500).
 			waits("x", "b", whole, 1000, 8000, "").waits("y", "shared-1", reader, 5000, 7500, deadlock).waits("z", "shared-1", writer, 5100, 9500, ""),
-		"two victims of two circles": new(story).holds("x", "a", whole, 0, 5000).holds("y", "b", whole, 0, 4500).holds("z", "c", whole, 0, 4500).holds("x", "d", whole, 0, 5000).holds("w", "shared-1", reader, 0, 6000).
+		"two victims of two cycles": new(story).holds("x", "a", whole, 0, 5000).holds("y", "b", whole, 0, 4500).holds("z", "c", whole, 0, 4500).holds("x", "d", whole, 0, 5000).holds("w", "shared-1", reader, 0, 6000).
 			holds("y", "shared-1", reader, 0, 4500).waits("x", "shared-1", writer, 1000, 5000, "").waits("y", "a", whole, 2000, 4500, deadlock).waits("w", "d", whole, 2500, 5900, deadlock),
 		"permits whose turn comes late": new(story).holds("x", "semaphore-1", permitsOf(1, 3), 0, 9000).holds("z", "semaphore-1", permitsOf(2, 3), 0, 5000).holds("y", "b", whole, 0, 6000).
 			waits("w", "semaphore-1", permitsOf(1, 3), 500, 5000, "").waits("y", "semaphore-1", permitsOf(3, 3), 1000, 6000, deadlock).waits("x", "b", whole, 4000, 6100, ""),
@@ -107,12 +107,12 @@ func TestDeadlockViolationsAreFound(t *testing.T) {
 		*story
 		text string
 	}{
-		"stands":                       {pair("timeout", 9000, "timeout", 9100), "circle: these calls waited for each other for more than 5s, from 4.000s"},
-		"stands beside another fault":  {pair("timeout", 9000, "timeout", 9100).fault("z", 5000, 5100), "circle: "},
-		"stands long after a fault":    {pair("timeout", 90_000, "timeout", 90_000).fault("", 0, 100), "circle: these calls waited for each other for more than 5s, from 10.1"},
-		"no circle":                    {new(story).holds("x", "a", whole, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 10, 9000, deadlock).waits("y", "c", whole, 20, 9000, ""), "victim: at no time from 0.010s until 9.000s was there a circle"},
-		"circle that has dissolved":    {pair("timeout", 3000, deadlock, 4500), "victim: at no time"},
-		"behind a circle":              {pair("", 8100, "timeout", 8000).holds("z", "c", whole, 0, 7000).waits("z", "a", whole, 6000, 7000, deadlock), "victim: at no time"},
+		"stands":                       {pair("timeout", 9000, "timeout", 9100), "cycle: these calls waited for each other for more than 5s, from 4.000s"},
+		"stands beside another fault":  {pair("timeout", 9000, "timeout", 9100).fault("z", 5000, 5100), "cycle: "},
+		"stands long after a fault":    {pair("timeout", 90_000, "timeout", 90_000).fault("", 0, 100), "cycle: these calls waited for each other for more than 5s, from 10.1"},
+		"no cycle":                     {new(story).holds("x", "a", whole, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 10, 9000, deadlock).waits("y", "c", whole, 20, 9000, ""), "victim: at no time from 0.010s until 9.000s was there a cycle"},
+		"cycle that has dissolved":     {pair("timeout", 3000, deadlock, 4500), "victim: at no time"},
+		"behind a cycle":               {pair("", 8100, "timeout", 8000).holds("z", "c", whole, 0, 7000).waits("z", "a", whole, 6000, 7000, deadlock), "victim: at no time"},
 		"holds nothing":                {new(story).holds("x", "a", whole, 0, 9000).waits("y", "a", whole, 10, 9000, deadlock), "held no lock"},
 		"does not wait":                {&story{Record{calls: failed(opVerify, deadlock)}}, "in a call that waits for no lock"},
 		"reader behind a reader":       {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 10, 9000, "").waits("y", "shared-1", reader, 10, 9000, deadlock), "victim: at no time"},
@@ -121,10 +121,10 @@ func TestDeadlockViolationsAreFound(t *testing.T) {
 		"two victims":                  {new(story).holds("x", "a", whole, 0, 4600).holds("y", "b", whole, 0, 4500).waits("x", "b", whole, 3000, 4600, deadlock).waits("y", "a", whole, 4000, 4500, deadlock), "victim: two calls were victims"},
 		"the first to ask":             {pair(deadlock, 4500, "", 4600), "victim: at 4.500s, not the call that asked last: x, goroutine 0, which holds a (exclusive) and waits for b (exclusive) since 1.000s"},
 		"the first to ask for permits": {new(story).holds("x", "semaphore-1", permitsOf(1, 3), 0, 9000).holds("z", "semaphore-1", permitsOf(2, 3), 0, 5000).holds("y", "b", whole, 0, 6000).waits("y", "semaphore-1", permitsOf(3, 3), 1000, 6000, deadlock).waits("x", "b", whole, 4000, 6100, ""), "not the call that asked last"},
-		"permits stand":                {new(story).holds("x", "semaphore-1", permitsOf(3, 4), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "circle: "},
-		"permits of the smaller limit": {new(story).holds("x", "semaphore-1", permitsOf(2, 3), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "circle: "},
-		"readers and writer stand":     {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "shared-1", writer, 1000, 9000, ""), "circle: "},
-		"several locks stand":          {new(story).holds("x", "c", whole, 0, 9000).holds("y", "a", whole, 0, 9000).waitsForAll("x", 1000, 9000, "timeout", "a", "b").waits("y", "c", whole, 1000, 9000, "timeout"), "circle: "},
+		"permits stand":                {new(story).holds("x", "semaphore-1", permitsOf(3, 4), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "cycle: "},
+		"permits of the smaller limit": {new(story).holds("x", "semaphore-1", permitsOf(2, 3), 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "semaphore-1", permitsOf(2, 4), 1000, 9000, ""), "cycle: "},
+		"readers and writer stand":     {new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).waits("x", "b", whole, 1000, 9000, "").waits("y", "shared-1", writer, 1000, 9000, ""), "cycle: "},
+		"several locks stand":          {new(story).holds("x", "c", whole, 0, 9000).holds("y", "a", whole, 0, 9000).waitsForAll("x", 1000, 9000, "timeout", "a", "b").waits("y", "c", whole, 1000, 9000, "timeout"), "cycle: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

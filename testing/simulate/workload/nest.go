@@ -12,8 +12,8 @@ import (
 
 // inTangle reports whether a worker now takes several locks one after the other, without an
 // order that all agree on: all workers do so at the same time, or one of each process. So
-// they wait for each other in circles, within a process and between processes, and many of
-// these circles touch.
+// they wait for each other in cycles, within a process and between processes, and many of
+// these cycles touch.
 func (c *Client) inTangle(worker int) bool {
 	if c.Tangle == 0 || len(c.tangled()) < 2 {
 		return false
@@ -29,7 +29,7 @@ func (c *Client) inTangle(worker int) bool {
 func (c *Client) inDuel() bool { return time.Duration(c.Now())/c.TangleEvery%6 == 1 }
 
 // tangled returns the names of the locks that are taken with others. Some holds of the first
-// lock of each kind are long, and would keep others from forming circles.
+// lock of each kind are long, and would keep others from forming cycles.
 func (c *Client) tangled() (names []string) {
 	for _, kind := range slices.Compact(slices.Sorted(slices.Values(c.Kinds))) {
 		for i := 1; i < locksOf(kind, c.Locks); i++ {
