@@ -221,7 +221,7 @@ func (b *bubble) finish() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(2*workload.ShutdownTimeout + 4*b.longest):
+	case <-time.After(2*workload.ShutdownTimeout + 4*b.longest + b.Load.LongestPause()):
 		b.giveUp("a call of a pool that is closed, or its shutdown, did not return")
 	}
 	time.Sleep(b.longest + 4*b.Tick) // until the sessions of processes that were killed have expired

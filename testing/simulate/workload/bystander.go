@@ -12,7 +12,6 @@ import (
 // meddle asks for a lock back, breaks what has it or waits for it, or sets a limit. Some
 // contenders have gone on by then: to their turn, to a reader's node, to the next lock.
 func (c *Client) meddle(pool *lockpool.Pool, r *rand.Rand, worker int) error {
-	time.Sleep(between(r, 0, 2*c.Pause)) // more often, and hardly any of the others' holds end by themselves
 	kind := c.Kinds[r.IntN(len(c.Kinds))]
 	t := &turn{Client: c, pool: pool, r: r, worker: worker, name: NameOf(kind, r.IntN(locksOf(kind, c.Locks)))}
 	switch {

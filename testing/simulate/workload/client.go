@@ -89,16 +89,19 @@ type Client struct {
 // lock of each kind is left to worker 0.
 func (c *Client) Work(pool *lockpool.Pool, worker int) {
 	r := rand.New(rand.NewPCG(c.Seed, uint64(worker)))
-	work := c.takeTurn
-	if c.Bystander {
-		work = c.meddle
+	work, bursts, pause := c.takeTurn, c.Bursts, c.Pause
+	if c.Bystander { // more often, and hardly any of the others' holds end by themselves
+		work, bursts, pause = c.meddle, 0, c.LongestPause()
 	}
 	for !errors.Is(work(pool, r, worker), lockpool.ErrPoolClosed) {
-		if !chance(r, c.Bursts) {
-			time.Sleep(between(r, 0, c.Pause))
+		if !chance(r, bursts) {
+			time.Sleep(between(r, 0, pause))
 		}
 	}
 }
+
+// LongestPause is the longest time for which a worker sleeps, also if its pool has been closed.
+func (c *Config) LongestPause() time.Duration { return 2 * c.Pause }
 
 // Shutdown shuts the pool of a worker down.
 func (c *Client) Shutdown(pool *lockpool.Pool, worker int) {
