@@ -228,10 +228,11 @@ func newDeadlocks(rec *Record) *deadlocks {
 		}
 		holds[by] = mine
 		for _, h := range mine {
-			if h.begin > c.begin {
+			if h.begin > c.end {
 				break
 			}
-			if c.begin <= h.end {
+			downgraded := h.downgraded() && slices.Contains(w.holds, h.restOf) // by another goroutine, while the call waits
+			if h.begin <= c.begin && c.begin <= h.end || downgraded {
 				w.holds = append(w.holds, h)
 			}
 		}

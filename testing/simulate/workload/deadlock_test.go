@@ -25,6 +25,15 @@ func (s *story) holds(process, lock string, p portion, begin, end int) *story {
 	return s
 }
 
+// downgrades adds the rest of the last hold.
+func (s *story) downgrades(end int) *story {
+	whole := s.Record.holds[len(s.Record.holds)-1]
+	rest := *whole
+	rest.begin, rest.end, rest.portion, rest.restOf = whole.end, at(end), reader, whole
+	s.Record.holds = append(s.Record.holds, &rest)
+	return s
+}
+
 // waits adds a call of that worker, which ends with an error, or is granted the lock.
 func (s *story) waits(process, lock string, p portion, begin, end int, err string) *story {
 	s.calls = append(s.calls, &call{process: process, op: opLock, lock: lock, limit: time.Minute, begin: at(begin), end: at(end), err: err, portion: p})
@@ -78,6 +87,8 @@ func TestDeadlocksWithoutViolation(t *testing.T) {
 			waits("x", "b", whole, 10, 9000, "").waits("y", "c", whole, 20, 9000, ""),
 		"a cycle through the queue": new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 5000).
 			waits("z", "shared-1", writer, 1000, 9500, "").waits("x", "b", whole, 1500, 6000, "").waits("y", "shared-1", reader, 4000, 5000, deadlock),
+		"a writer that another goroutine downgraded": new(story).holds("x", "shared-1", writer, 0, 2000).downgrades(9000).holds("y", "b", whole, 0, 5000).
+			waits("x", "b", whole, 1000, 6000, "").waits("y", "shared-1", writer, 4000, 5000, deadlock),
 		"readers share": new(story).holds("x", "shared-1", reader, 0, 9000).holds("y", "b", whole, 0, 9000).
 			waits("x", "b", whole, 1000, 9000, "").waits("y", "shared-1", reader, 1000, 9000, ""),
 		"permits that nobody can give back": new(story).holds("x", "semaphore-1", permitsOf(2, 3), 0, 9000).holds("z", "semaphore-1", permitsOf(1, 3), 0, 9000).holds("y", "b", whole, 0, 5000).
