@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -169,14 +170,29 @@ func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.No
 				continue
 			}
 			found = append(found, driver.Contender{}) // until it is read
-			more = append(more, s.readNode(dir+"/"+node.Name, func(q *request) {
-				found[i] = newContender(node, q.data, &q.stat)
-			}))
+			more = append(more, s.readContender(dir, node, func(c driver.Contender) { found[i] = c }))
 		}
 		return more
 	}))
 	found = slices.DeleteFunc(found, func(c driver.Contender) bool { return c.Name == "" }) // those that have left
 	return found, others, err
+}
+
+// readContender is a read of a contender that has been listed. A contender that was downgraded
+// since has another node.
+func (s *Session) readContender(dir string, node driver.Node, found func(driver.Contender)) read {
+	r := s.readNode(dir+"/"+node.Name, func(q *request) { found(newContender(node, q.data, &q.stat)) })
+	if node.Kind != driver.Exclusive && node.Kind != driver.Convertible || !strings.HasPrefix(node.Name, guidPrefix) || len(node.Name) < len(guidPrefix)+guidLength {
+		return r
+	}
+	answered := r.answered
+	r.answered = func(q *request) ([]read, error) {
+		if errors.Is(q.err, zk.ErrNoNode) {
+			return []read{s.readContender(dir, s.cfg.Layout.naming().downgraded(node), found)}, nil
+		}
+		return answered(q)
+	}
+	return r
 }
 
 // readPlain is a read of the holder of a plain lock, if there is one.

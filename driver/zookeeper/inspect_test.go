@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -120,4 +121,35 @@ func TestReadsSurviveALostConnection(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A contender that is downgraded after it was listed, and before it is read, is found.
+func TestInspectFindsAContenderThatIsDowngradedMeanwhile(t *testing.T) {
+	inspecting(t, func(t *testing.T, server *zktest.Server, s *Session) {
+		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, connector.Close()) }()
+		other, err := connector.Connect(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, other.Close(context.Background())) }()
+		old, err := other.Join(t.Context(), "w", driver.Request{Data: []byte("writer")})
+		require.NoError(t, err)
+		reading := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: "/w/"}, Do: zktest.HoldApply()})
+		var found []driver.Contender
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			found, _, err = s.Inspect(t.Context(), "w", nil)
+			done <- err
+		}()
+		require.NoError(t, reading.Wait(t.Context()))
+		read, err := other.(*Session).Downgrade("w", old.Node, []byte("reader"))
+		require.NoError(t, err)
+		reading.Release()
+		require.NoError(t, <-done)
+		require.Len(t, found, 1)
+		require.Equal(t, read, found[0].Node)
+		require.Equal(t, "reader", string(found[0].Data))
+		require.NoError(t, other.Leave(t.Context(), "w", read))
+	})
 }
