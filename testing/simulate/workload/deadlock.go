@@ -66,7 +66,7 @@ func (w *wait) String() string {
 type deadlocks struct {
 	rec       *Record
 	waits     []*wait           // by begin; only those that may be a part of a cycle
-	nested    map[*call]bool    // calls whose holders held something when they began
+	nested    map[*call]bool    // calls whose holders certainly held something when they began
 	unsettled map[string][]Span // by process, the times in which its nodes may stay for longer
 }
 
@@ -236,7 +236,8 @@ func newDeadlocks(rec *Record) *deadlocks {
 				w.holds = append(w.holds, h)
 			}
 		}
-		if d.nested[c] = len(w.holds) > 0; c.op == opLockAll {
+		d.nested[c] = slices.ContainsFunc(w.holds, func(h *hold) bool { return c.begin < h.end })
+		if c.op == opLockAll {
 			latest[by] = w
 		}
 		// Whoever holds nothing can only stand before others in a queue, and of those who take
