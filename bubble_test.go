@@ -11,8 +11,8 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // bubblePool returns a pool on the server, for a test in a bubble, where time passes

@@ -29,9 +29,9 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // Random graphs of handles that hold locks of all kinds and ask for others. What is true is

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/bubble"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // Options say what is to be known of a service, and how to cause faults. What needs a field

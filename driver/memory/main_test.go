@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/memory"
-	"github.com/lockpool/lockpool/internal/bubble"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

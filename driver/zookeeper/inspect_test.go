@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // inspecting runs test in a bubble, with a session and 200 contenders in the queue a/0 and

@@ -36,7 +36,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/internal/bubble"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // Options say how to use a service.

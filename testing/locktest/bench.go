@@ -19,9 +19,9 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/internal/clock"
 	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // Patience is how long tests wait for an event that must happen.

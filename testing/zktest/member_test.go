@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockpool/lockpool/internal/bubble"
 	"github.com/lockpool/lockpool/testing/zktest"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // The tick of the ensembles here, and how long their members wait for each other.

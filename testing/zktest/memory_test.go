@@ -12,7 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockpool/lockpool/internal/bubble"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 func memoryPair() (client, server *memoryConn) {

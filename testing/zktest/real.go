@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockpool/lockpool/internal/testcert"
+	"github.com/lockpool/lockpool/testing/zktest/testcert"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockpool/lockpool/internal/bubble"
+	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
 // The order of the locks: a goroutine that holds one may take only those of

@@ -4,7 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 
-	"github.com/lockpool/lockpool/internal/testcert"
+	"github.com/lockpool/lockpool/testing/zktest/testcert"
 )
 
 // TLS makes real servers also serve TLS, on a separate port (see

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockpool/lockpool/internal/testcert"
+	"github.com/lockpool/lockpool/testing/zktest/testcert"
 )
 
 func TestTLSOfRealServer(t *testing.T) {

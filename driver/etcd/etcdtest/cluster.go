@@ -23,7 +23,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/lockpool/lockpool/internal/testcert"
+	"github.com/lockpool/lockpool/testing/zktest/testcert"
 )
 
 // Cluster is an etcd cluster. Its members listen on loopback addresses, behind proxies that

@@ -1,5 +1,7 @@
 package behavior
 
+// This file has the test that plants bugs in lockpool.
+
 import (
 	_ "embed"
 	"flag"
@@ -12,42 +14,42 @@ import (
 	"github.com/lockpool/lockpool/internal/plant"
 )
 
-//go:embed faults.txt
-var faultsText string
+//go:embed bugs.txt
+var bugsText string
 
-var all = flag.Bool("all", false, "whether TestFaultsAreFound plants all faults, and not only the first two")
+var all = flag.Bool("all", false, "whether TestBugsAreFound plants all bugs, and not only the first two")
 
-// TestFaultsAreFound plants faults in lockpool, one at a time, and requires that the group
-// of tests that it names fails. Every group has one.
-func TestFaultsAreFound(t *testing.T) {
-	faults, err := plant.Parse(faultsText, "group")
+// TestBugsAreFound plants bugs in lockpool, one at a time. The group of tests that a bug
+// names must fail, and every group has a bug.
+func TestBugsAreFound(t *testing.T) {
+	bugs, err := plant.Parse(bugsText, "group")
 	require.NoError(t, err)
 	without := map[string]bool{}
 	for _, g := range groups {
 		without[g.name] = true
 	}
-	for i, fault := range faults {
-		group := fault.Notes["group"]
+	for i, bug := range bugs {
+		group := bug.Notes["group"]
 		delete(without, group)
 		if i >= 2 && !*all {
 			continue
 		}
-		t.Run(fault.Name, func(t *testing.T) {
+		t.Run(bug.Name, func(t *testing.T) {
 			t.Parallel()
-			out, err := runGroup(t, group, fault)
-			require.Error(t, err, "the tests of %s do not find that: %s", group, fault.Notes["breaks"])
+			out, err := runGroup(t, group, bug)
+			require.Error(t, err, "the tests of %s do not find that: %s", group, bug.Notes["breaks"])
 			require.Regexp(t, "--- FAIL: TestBehavior/bubbles/"+group+"|^panic: |\npanic: |\nfatal error: ", out)
 		})
 	}
-	require.Empty(t, without, "groups without a fault")
+	require.Empty(t, without, "groups without a bug")
 }
 
-// runGroup runs a group of tests on driver/memory, after planting faults in lockpool.
-func runGroup(t *testing.T, group string, faults ...plant.Bug) (out string, err error) {
+// runGroup runs a group of tests on driver/memory with bugs planted in lockpool.
+func runGroup(t *testing.T, group string, bugs ...plant.Bug) (out string, err error) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	dir := t.TempDir()
-	overlay, err := plant.Overlay(root, dir, faults...)
+	overlay, err := plant.Overlay(root, dir, bugs...)
 	require.NoError(t, err)
 	// A program with no other tests, and without the race detector, is soon built.
 	program := filepath.Join(dir, "behavior.test")

@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has the test that plants bugs in drivers.
+
 import (
 	_ "embed"
 	"flag"
@@ -13,8 +15,8 @@ import (
 	"github.com/lockpool/lockpool/internal/plant"
 )
 
-//go:embed faults.txt
-var faultsText string
+//go:embed bugs.txt
+var bugsText string
 
 // provers are the tests of drivers that prove the laws, by the directories of the drivers.
 var provers = map[string]string{
@@ -22,12 +24,12 @@ var provers = map[string]string{
 	"driver/zookeeper": "TestLaws/curator",
 }
 
-var all = flag.Bool("all", false, "whether TestFaultsAreFound plants all faults, which takes minutes, and not only one for each law")
+var all = flag.Bool("all", false, "whether TestBugsAreFound plants all bugs, which takes minutes, and not only one for each law")
 
-// TestFaultsAreFound plants faults in a driver, one at a time, and requires that the tests of the law
-// that it breaks fail.
-func TestFaultsAreFound(t *testing.T) {
-	faults, err := plant.Parse(faultsText, "law")
+// TestBugsAreFound plants bugs in a driver, one at a time. The tests of the law that a bug
+// breaks must fail.
+func TestBugsAreFound(t *testing.T) {
+	bugs, err := plant.Parse(bugsText, "law")
 	require.NoError(t, err)
 	unbroken := map[string]bool{}
 	for _, law := range laws {
@@ -41,28 +43,28 @@ func TestFaultsAreFound(t *testing.T) {
 			require.Contains(t, out, "--- PASS: "+prover)
 		})
 	}
-	for _, fault := range faults {
-		law, breaks, dir := fault.Notes["law"], fault.Notes["breaks"], path.Dir(fault.File)
+	for _, bug := range bugs {
+		law, breaks, dir := bug.Notes["law"], bug.Notes["breaks"], path.Dir(bug.File)
 		if !unbroken[law] && !*all {
 			continue
 		}
 		delete(unbroken, law)
-		t.Run(fault.Name, func(t *testing.T) {
+		t.Run(bug.Name, func(t *testing.T) {
 			t.Parallel()
-			out, err := runLaws(t, dir, provers[dir]+"/^"+law+"$", fault)
+			out, err := runLaws(t, dir, provers[dir]+"/^"+law+"$", bug)
 			require.Error(t, err, "the tests of the law %s do not find that: %s", law, breaks)
 			require.Contains(t, out, "--- FAIL: "+provers[dir]+"/"+law)
 		})
 	}
-	require.Empty(t, unbroken, "laws without a fault")
+	require.Empty(t, unbroken, "laws without a bug")
 }
 
-// runLaws runs tests of a driver, after planting faults in that.
-func runLaws(t *testing.T, driver, tests string, faults ...plant.Bug) (out string, err error) {
+// runLaws runs tests of a driver with bugs planted in the driver.
+func runLaws(t *testing.T, driver, tests string, bugs ...plant.Bug) (out string, err error) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	dir := t.TempDir()
-	overlay, err := plant.Overlay(root, dir, faults...)
+	overlay, err := plant.Overlay(root, dir, bugs...)
 	require.NoError(t, err)
 	// A program with no other tests, and without the race detector, is soon built.
 	program := filepath.Join(dir, "laws.test")
