@@ -46,7 +46,7 @@ func TestLaws(t *testing.T) {
 func TestLawsWithSlowFollowers(t *testing.T) {
 	locktest.Once(t)
 	drivertest.RunInBubbles(t, func(t *testing.T) (driver.Connector, drivertest.Options) {
-		s := zktest.StartBubble(t, zktest.Members(3))
+		s := zktest.StartBubble(t, zktest.Members(5))
 		for member := range s.Members() {
 			if member+1 != s.Leader() {
 				require.NoError(t, s.SlowMember(member+1, time.Duration(1+member)*time.Millisecond))

@@ -178,19 +178,26 @@ func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.No
 	return found, others, err
 }
 
-// readContender is a read of a contender that has been listed. A contender that was downgraded
-// since has another node.
+// readContender is a read of a contender that has been listed. An exclusive contender whose
+// node is gone may have been downgraded since, and is then looked for.
 func (s *Session) readContender(dir string, node driver.Node, found func(driver.Contender)) read {
 	r := s.readNode(dir+"/"+node.Name, func(q *request) { found(newContender(node, q.data, &q.stat)) })
-	if node.Kind != driver.Exclusive && node.Kind != driver.Convertible || !strings.HasPrefix(node.Name, guidPrefix) || len(node.Name) < len(guidPrefix)+guidLength {
+	if node.Kind == driver.Shared || !strings.HasPrefix(node.Name, guidPrefix) || len(node.Name) < len(guidPrefix)+guidLength {
 		return r
 	}
 	answered := r.answered
 	r.answered = func(q *request) ([]read, error) {
-		if errors.Is(q.err, zk.ErrNoNode) {
-			return []read{s.readContender(dir, s.cfg.Layout.naming().downgraded(node), found)}, nil
+		if !errors.Is(q.err, zk.ErrNoNode) {
+			return answered(q)
 		}
-		return answered(q)
+		return []read{s.readChildren(dir, func(l *listing) []read {
+			for _, n := range l.contenders() {
+				if n.Kind == driver.Shared && n.Seq == node.Seq && hasGUID(n.Name, guidOf(node.Name)) {
+					return []read{s.readContender(dir, n, found)}
+				}
+			}
+			return nil
+		})}, nil
 	}
 	return r
 }
@@ -352,11 +359,12 @@ func (s *Session) update(ctx context.Context, queue string, node driver.Node, to
 			if err != nil {
 				return err
 			}
-			data := to(raw)
-			if data == nil {
-				return nil
+			if data := to(raw); data == nil { // the read may have been older than the node's removal
+				err = s.requests.Multi(&zk.CheckVersionRequest{Path: path, Version: version})
+			} else {
+				err = s.requests.Set(path, data, version)
 			}
-			if err := s.requests.Set(path, data, version); !errors.Is(err, zk.ErrBadVersion) {
+			if !errors.Is(err, zk.ErrBadVersion) {
 				return err
 			}
 		}
