@@ -2,12 +2,9 @@ package lockpool_test
 
 import (
 	"context"
-	"encoding/xml"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -292,76 +289,4 @@ func TestWaitsReadsHostileNodes(t *testing.T) {
 	require.Equal(t, []int{0}, g.Parties[1].For)
 	require.Len(t, g.Parties[0].Holds, 1)
 	require.Empty(t, g.Parties[0].For, "nobody waits for itself")
-}
-
-func hostileGraph() lockpool.WaitGraph {
-	stand := func(lock string, c lockpool.Contender) lockpool.Stand {
-		return lockpool.Stand{Lock: lock, Contender: c}
-	}
-	wait := func(lock string, c lockpool.Contender) *lockpool.Stand {
-		s := stand(lock, c)
-		return &s
-	}
-	const hostile = "a\"];\r\n\\N<b>&amp;\u202e\x1b[31m"
-	long := strings.Repeat("long/", 40)
-	return lockpool.WaitGraph{
-		Parties: []lockpool.Party{
-			{Owner: hostile, Host: "web1", PID: 101, Holds: []lockpool.Stand{stand(hostile, lockpool.Contender{})}, Wait: wait(long, lockpool.Contender{At: "main.f (f.go:1) from main.g (g.go:2)"}), For: []int{1}},
-			{Host: "web2", Holds: []lockpool.Stand{stand(long, lockpool.Contender{}), stand("s", lockpool.Contender{Permits: 2})}, Wait: wait(hostile, lockpool.Contender{}), For: []int{0}},
-			{PID: 303, Wait: wait("s", lockpool.Contender{Permits: 1}), For: []int{1}},
-			{Wait: wait("s", lockpool.Contender{Session: "0x1"}), For: []int{2}},
-			{Owner: "idle", Host: "web4", PID: 404, Holds: []lockpool.Stand{stand("other", lockpool.Contender{})}},
-		},
-		Deadlocks: [][]int{{0, 1}},
-	}
-}
-
-func TestDOT(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, `
-	p0 [label="a\"];\\r\\n\\N<b>&amp;amp;\\u202e\\x1b[31m\nprocess 101 on web1\nholds a\"];\\r\\n\\N<b>&amp;amp;\\u202e\\x1b[31m\nwaits in main.f (f.go:1)", color="#b3261e", fillcolor="#fdeceb", penwidth=2]
-	p1 [label="a process on web2\nholds long/long/long/long/long/long/…ong/long/long/long/long/long/\nholds s (2 permits)", color="#b3261e", fillcolor="#fdeceb", penwidth=2]
-	p2 [label="process 303"]
-	p3 [label="session 0x1"]
-	p0 -> p1 [label=" waits for long/long/long/long/long/long/…ong/long/long/long/long/long/ ", color="#b3261e", fontcolor="#b3261e", penwidth=2]
-	p1 -> p0 [label=" waits for a\"];\\r\\n\\N<b>&amp;amp;\\u202e\\x1b[31m ", color="#b3261e", fontcolor="#b3261e", penwidth=2]
-	p2 -> p1 [label=" waits for s (1 permit) "]
-	p3 -> p2 [label=" waits for s "]
-}
-`, hostileGraph().DOT()[strings.Index(hostileGraph().DOT(), "\n\tp0"):])
-}
-
-func TestSVG(t *testing.T) {
-	t.Parallel()
-	svg, err := hostileGraph().SVG(t.Context())
-	require.NoError(t, err)
-	var text strings.Builder
-	for d := xml.NewDecoder(strings.NewReader(string(svg))); ; {
-		token, err := d.Token()
-		if err == io.EOF {
-			break
-		}
-		require.NoError(t, err)
-		if chars, ok := token.(xml.CharData); ok {
-			text.Write(chars)
-		}
-	}
-	for _, part := range []string{`\N<b>&amp;\u202e\x1b[31m`, "process 101 on web1", "holds s (2 permits)", "session 0x1"} {
-		require.Contains(t, text.String(), part)
-	}
-	require.NotContains(t, text.String(), "idle")
-	require.Contains(t, string(svg), `fill="white"`)
-	require.Less(t, len(svg), 8_000)
-
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("enough")
-	cancel(cause)
-	_, err = hostileGraph().SVG(ctx)
-	require.ErrorIs(t, err, cause)
-}
-
-func TestSVGWithoutGraphviz(t *testing.T) {
-	t.Setenv("PATH", "")
-	_, err := hostileGraph().SVG(t.Context())
-	require.ErrorIs(t, err, exec.ErrNotFound)
 }

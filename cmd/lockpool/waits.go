@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/waitsdot"
 )
 
 // waitFormats are the values of --format.
@@ -19,11 +20,11 @@ var waitFormats = map[string]func(ctx context.Context, w io.Writer, g lockpool.W
 	"text": func(_ context.Context, w io.Writer, g lockpool.WaitGraph) error { return printWaits(w, g, time.Now()) },
 	"json": func(_ context.Context, w io.Writer, g lockpool.WaitGraph) error { return printJSON(w, waitsOf(g)) },
 	"dot": func(_ context.Context, w io.Writer, g lockpool.WaitGraph) error {
-		_, err := io.WriteString(w, g.DOT())
+		_, err := io.WriteString(w, waitsdot.DOT(g))
 		return err
 	},
 	"svg": func(ctx context.Context, w io.Writer, g lockpool.WaitGraph) error {
-		svg, err := g.SVG(ctx)
+		svg, err := waitsdot.SVG(ctx, g)
 		switch {
 		case errors.Is(err, exec.ErrNotFound):
 			return fmt.Errorf("%w; install Graphviz, or use --format dot", err)

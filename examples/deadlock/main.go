@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/cmd/lockpool/waitsdot"
 	"github.com/lockpool/lockpool/examples/internal/demo"
 	"github.com/lockpool/lockpool/examples/internal/process"
 )
@@ -81,7 +82,7 @@ func run(ctx context.Context, address, picture string) (err error) {
 	if err != nil || picture == "" {
 		return err
 	}
-	svg, err := found.SVG(ctx)
+	svg, err := waitsdot.SVG(ctx, found)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,5 @@
-package lockpool
+// Package waitsdot draws who waits for whom, as [lockpool.Pool.Waits] returns it.
+package waitsdot
 
 import (
 	"context"
@@ -8,12 +9,14 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/lockpool/lockpool"
 )
 
 // DOT returns the graph as a drawing for Graphviz: a box for each party that waits or is
 // waited for, and an arrow to those that it waits for. Deadlocks are red. The same graph
 // has the same text, and names in it, which any client may have chosen, are only names.
-func (g WaitGraph) DOT() string {
+func DOT(g lockpool.WaitGraph) string {
 	drawn, inDeadlock := make([]bool, len(g.Parties)), make([]int, len(g.Parties))
 	for i, p := range g.Parties {
 		drawn[i] = drawn[i] || p.Wait != nil
@@ -40,7 +43,7 @@ func (g WaitGraph) DOT() string {
 		if inDeadlock[i] > 0 {
 			red = `, color="#b3261e", fillcolor="#fdeceb", penwidth=2`
 		}
-		fmt.Fprintf(&b, "\tp%d [label=%s%s]\n", i, dotString(p.label()...), red)
+		fmt.Fprintf(&b, "\tp%d [label=%s%s]\n", i, dotString(labelOf(p)...), red)
 	}
 	for i, p := range g.Parties {
 		for _, other := range p.For {
@@ -48,15 +51,15 @@ func (g WaitGraph) DOT() string {
 			if inDeadlock[i] > 0 && inDeadlock[i] == inDeadlock[other] {
 				red = `, color="#b3261e", fontcolor="#b3261e", penwidth=2`
 			}
-			fmt.Fprintf(&b, "\tp%d -> p%d [label=%s%s]\n", i, other, dotString(" waits for "+p.Wait.label()+" "), red)
+			fmt.Fprintf(&b, "\tp%d -> p%d [label=%s%s]\n", i, other, dotString(" waits for "+nameOf(*p.Wait)+" "), red)
 		}
 	}
 	b.WriteString("}\n")
 	return b.String()
 }
 
-// label describes a party in a few lines.
-func (p Party) label() (lines []string) {
+// labelOf describes a party in a few lines.
+func labelOf(p lockpool.Party) (lines []string) {
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	if p.Owner != "" {
 		add("%s", shortened(p.Owner))
@@ -75,7 +78,7 @@ func (p Party) label() (lines []string) {
 	}
 	const most = 5
 	for _, h := range p.Holds[:min(len(p.Holds), most)] {
-		add("holds %s", h.label())
+		add("holds %s", nameOf(h))
 	}
 	if more := len(p.Holds) - most; more > 0 {
 		add("and %d more", more)
@@ -87,8 +90,8 @@ func (p Party) label() (lines []string) {
 	return lines
 }
 
-// label returns the name of the lock, with the number of permits if it is a semaphore.
-func (s Stand) label() string {
+// nameOf returns the name of the lock, with the number of permits if the lock is a semaphore.
+func nameOf(s lockpool.Stand) string {
 	name := shortened(s.Lock)
 	switch s.Permits {
 	case 0:
@@ -133,13 +136,12 @@ func dotString(lines ...string) string {
 	return `"` + b.String() + `"`
 }
 
-// SVG returns the drawing of [WaitGraph.DOT] as a picture on a white background. It runs
-// Graphviz's program dot, which must be installed; if it is not, the error wraps
-// [exec.ErrNotFound]. Drawing takes long if the graph is large; the end of the context ends
-// it.
-func (g WaitGraph) SVG(ctx context.Context) ([]byte, error) {
+// SVG returns the drawing of [DOT] as a picture on a white background. SVG runs Graphviz's
+// program dot; if dot is not installed, the error wraps [exec.ErrNotFound]. Drawing a large
+// graph takes long, until the context ends.
+func SVG(ctx context.Context, g lockpool.WaitGraph) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "dot", "-Tsvg")
-	cmd.Stdin = strings.NewReader(g.DOT())
+	cmd.Stdin = strings.NewReader(DOT(g))
 	cmd.WaitDelay = time.Second
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -152,5 +154,5 @@ func (g WaitGraph) SVG(ctx context.Context) ([]byte, error) {
 	case stderr.Len() > 0:
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 	}
-	return nil, fmt.Errorf("lockpool: drawing with Graphviz: %w", err)
+	return nil, fmt.Errorf("drawing with Graphviz: %w", err)
 }
