@@ -364,7 +364,7 @@ func (h *hold) downgrade() (finish func(context.Context) error) {
 		case <-done:
 			return err
 		case <-ctx.Done():
-			return unconfirmed{fmt.Errorf("shared, but the server has not confirmed it yet: %w", ctx.Err()), true}
+			return fmt.Errorf("shared, but the server has not confirmed it yet: %w", ctx.Err())
 		}
 	}
 }
@@ -378,14 +378,6 @@ type release struct {
 	cause error // of the hold's end, if it ended here
 	err   error // for the caller
 }
-
-// unconfirmed is the error of a release that continues in the background.
-type unconfirmed struct {
-	error
-	held bool // the lock was certainly held until the release began
-}
-
-func (u unconfirmed) Unwrap() error { return u.error }
 
 // check returns nil if the lock is certainly held at this moment, by the lease and the clock
 // of its session, and otherwise the loss. It is what a grant asks for before others are told
@@ -429,7 +421,7 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	watched := t.isWatched()
 	if err := t.session.Err(); err != nil { // watchSession may not have come to it
 		t.end()
-		r.conclude(ctx, err, watched)
+		r.conclude(ctx, err)
 		return r
 	}
 	left := h.leave(cause, watched)
@@ -440,12 +432,12 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	}
 	if left == notYet {
 		_, err := t.watchNode(ctx)
-		r.conclude(ctx, err, watched)
+		r.conclude(ctx, err)
 		left = h.leave(cause, true)
 	}
 	r.asked, r.local = left == gaveBack, left == passedOn
 	if r.asked {
-		r.conclude(ctx, t.removeNode(ctx), watched)
+		r.conclude(ctx, t.removeNode(ctx))
 		return r
 	}
 	h.handle.mu.Lock()
@@ -483,28 +475,21 @@ func (h *hold) leave(cause error, watched bool) leaving {
 	return passedOn
 }
 
-// conclude sets the error for the caller of a release from the service's answer err. If the
-// node was watched, the service would have reported an earlier removal.
-func (r *release) conclude(ctx context.Context, err error, watched bool) {
+// conclude sets the error for the caller of a release from the service's answer err.
+func (r *release) conclude(ctx context.Context, err error) {
 	switch {
 	case err == nil || r.err != nil:
-	case r.hold.tenancy.session.closed.Load(): // the pool has closed it, and the node goes with it
 	case errors.Is(err, driver.ErrRemoved), errors.Is(err, driver.ErrExpired), // before the release
 		!r.asked && errors.Is(err, driver.ErrNoPermission): // and the removal would no longer be seen
 		r.err = lostWith(err)
 		r.cause = r.err
 		r.hold.life.markLost(r.cause)
 	default:
-		r.err = explainRelease(ctx, err, watched)
+		r.err = err
+		if errors.Is(err, driver.ErrSessionLost) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			r.err = fmt.Errorf("released, but the server has not confirmed it yet: %w", err)
+		}
 	}
-}
-
-// explainRelease returns the error of a release for its caller.
-func explainRelease(ctx context.Context, err error, held bool) error {
-	if errors.Is(err, driver.ErrSessionLost) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return unconfirmed{fmt.Errorf("released, but the server has not confirmed it yet: %w", err), held}
-	}
-	return err
 }
 
 // report reports the release to telemetry.

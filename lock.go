@@ -35,9 +35,10 @@ func (*noCopy) Unlock() {}
 // was lost, the error is ErrLockLost: another holder may have worked at the same time.
 // That is also the error if the machine was stopped, as far as its clocks tell, and no
 // server has answered since that the session still lived. A nil error means that the lock was
-// held until now. (If the lock goes to another handle of the pool, or rests, no request is
-// sent, so a removal of the node whose event is still on its way is not known: see
-// [WithLocalTurns] and [HoldAtLeast].) A lock that is lost needs no Unlock.
+// held until now. (The Unlock of an inner entry reads no clock: the last Unlock does. If the
+// lock goes to another handle of the pool, or rests, no request is sent, so a removal of the
+// node whose event is still on its way is not known: see [WithLocalTurns] and
+// [HoldAtLeast].) A lock that is lost needs no Unlock.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}

@@ -215,10 +215,11 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 // the cause ErrLockLost. It carries the holder: given that context, Pool.Lock and
 // Pool.Do enter the lock again (see [Pool.Lock]).
 //
-// Do unlocks when fn returns or panics, even if ctx has ended by then. If the lock was
-// lost by then, the error wraps ErrLockLost as well as fn's error; if the pool was
-// closed, it wraps ErrNotHeld and ErrPoolClosed. If fn returns its context's error
-// because the lock was revoked (see [Revocable]), the error also wraps ErrRevoked.
+// Do unlocks when fn returns or panics, even if ctx has ended by then. If the service does
+// not confirm that, the error says so, as that of [Lock.Unlock]: others may have broken the
+// lock. If the lock was lost by then, the error wraps ErrLockLost as well as fn's error; if
+// the pool was closed, it wraps ErrNotHeld and ErrPoolClosed. If fn returns its context's
+// error because the lock was revoked (see [Revocable]), the error also wraps ErrRevoked.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
@@ -247,8 +248,10 @@ func (c *heldContext) done(err, unlockErr error) error {
 	if errors.Is(err, context.Canceled) && context.Cause(c) == ErrRevoked && c.hold.life.isRevoked() {
 		err = errors.Join(err, &LockError{opHold, c.hold.name, ErrRevoked})
 	}
-	release := unconfirmed{}
-	if unlockErr != nil && (!errors.As(unlockErr, &release) || !release.held) { // else the release continues in the background
+	if unlockErr == nil && !c.hold.life.over.Load() { // an inner entry, whose Unlock reads no clock
+		unlockErr = lockError(opUnlock, c.hold.name, c.hold.check(c.parent))
+	}
+	if unlockErr != nil {
 		err = errors.Join(err, unlockErr)
 	}
 	return err

@@ -188,6 +188,13 @@ func TestNoReleaseIsNilAfterAStop(t *testing.T) {
 		"Unlock passes on, ended": unlock(ended, true),
 		"Do, ended":               do(),
 		"Do rests, ended":         do(lockpool.HoldAtLeast(time.Hour)),
+		"Do within Do": func(b *locktest.Bench, p *lockpool.Pool, stop func()) (inner error) {
+			_ = p.Do(b.Ctx, "a", func(ctx context.Context) error {
+				inner = p.Do(ctx, "a", func(context.Context) error { stop(); return nil })
+				return nil
+			})
+			return inner
+		},
 		"Handle.Close": func(b *locktest.Bench, p *lockpool.Pool, stop func()) error {
 			h := b.Handle(p)
 			b.Lock(h, "a")

@@ -265,6 +265,7 @@ var lossTests = []test{
 	{"BrokenWaiterQueuesAgain", brokenWaiterQueuesAgain, []string{"Breaker"}},
 	{"ReleaseFindsIt", releaseFindsTheLoss, []string{"Breaker"}},
 	{"BrokenUnderDo", brokenUnderDo, []string{"Breaker"}},
+	{"SilenceConfirmsNoRelease", silenceConfirmsNoRelease, nil},
 	{"NeedsNoUnlock", lostLockNeedsNoUnlock, []string{"Breaker"}},
 	{"InTheMiddleOfLocalTurns", lossInTheMiddleOfLocalTurns, []string{"Breaker"}},
 }
@@ -448,4 +449,42 @@ func lossInTheMiddleOfLocalTurns(b *bench) {
 	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
 	b.unlock(next)
 	b.unlock(waiters[2].granted())
+}
+
+// A release that a silent service does not confirm is not nil: others may have broken the lock,
+// and the news has not come.
+func silenceConfirmsNoRelease(b *bench) {
+	if b.options.Pause == nil {
+		b.Skip("it needs Options.Pause")
+	}
+	nothing := func(context.Context) error { return nil }
+	for what, release := range map[string]func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error{
+		"Do": func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error {
+			return p.Do(ctx, a, func(context.Context) error { pause(); return nil })
+		},
+		"MultiLock.Do": func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error {
+			all := b.lockAll(p, []string{a})
+			pause()
+			return all.Do(ctx, nothing)
+		},
+		"Elect": func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error {
+			return p.Elect(b.ctx, a, func(context.Context) error { pause(); return nil })
+		},
+		"Unlock, and the pool is closed": func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error {
+			l := b.lock(p, a)
+			pause()
+			time.AfterFunc(100*time.Millisecond, func() { _ = p.Close() })
+			return l.Unlock(b.ctx)
+		},
+	} {
+		p, resume := b.pool(), func() {}
+		ctx, cancel := context.WithCancel(b.ctx)
+		err := release(ctx, p, b.name("a"), func() {
+			time.Sleep(50 * time.Millisecond) // the node is watched
+			resume = b.options.Pause(b)
+			cancel()
+		})
+		resume()
+		require.ErrorContains(b, err, "has not confirmed", what)
+	}
 }

@@ -116,7 +116,7 @@ func (rec *Record) ambiguous(h, g *hold) bool {
 // leavesToOthers reports whether a call that releases a lock may do so without an answer: the
 // lock rests, or others of its process may have it next, or share it.
 func (rec *Record) leavesToOthers(c *call) bool {
-	if c.rests || c.op == opDo { // whose context may have ended, so that it does not wait for the answer
+	if c.rests {
 		return true
 	}
 	return slices.Contains(rec.PassesOn, c.process) && kindOf(c.lock) != Plain && kindOf(c.lock) != Semaphore &&

@@ -64,6 +64,7 @@ func TestPromisesAreChecked(t *testing.T) {
 		"a fault, while the news cannot come":               {rests(record(Record{Ends: forced, Faults: stopped}, opUnlock, 32_999, 33_000)), ""},
 		"broken while the release was under way in a fault": {record(Record{Removals: removal(30_000, order), Faults: stopped}, opUnlock, 29_999, 41_000), ""},
 		"broken before the release in a fault":              {record(Record{Removals: removal(30_000, order), Faults: stopped}, opUnlock, 30_001, 30_002), "release: "},
+		"broken before the end of Do in a fault":            {record(Record{Removals: removal(30_000, order), Faults: stopped}, opDo, 30_001, 30_002), "release: "},
 		"another holder, and the node is not known":         {record(Record{Ends: unknown, Faults: stopped, holds: []*hold{second}, Pauses: []Span{{"x", at(20_000), at(40_000)}}}, opUnlock, 40_000, 40_000), "release: "},
 		"the context ends before others share":              {withContext(10_001, heldPart("y", 2, 1, many, 0, 10_001, 20_000)), ""},
 		"the context ends after others share":               {withContext(10_002, heldPart("y", 2, 1, many, 0, 10_001, 20_000)), "context: "},
