@@ -74,21 +74,28 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 // beginAcquisition is a function of its own, as others below are, because the frames of a
 // goroutine that waits are what a waiter costs (DESIGN.md, "What a waiter weighs").
 func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case h.acquiring:
-		return nil, ErrConcurrentUse
-	case h.closed.Load():
-		return nil, h.cause
-	}
 	until := h.pool.accepting
+	h.mu.Lock()
 	if len(h.holds) > 0 {
 		until = h.pool.alive
 	}
-	ctx, giveUp := bound(ctx, until)
-	h.acquiring, h.giveUp = true, giveUp
-	return ctx, nil
+	h.mu.Unlock()
+	ctx, giveUp := bound(ctx, until) // calls methods of the caller's context
+	var err error
+	h.mu.Lock()
+	switch {
+	case h.acquiring:
+		err = ErrConcurrentUse
+	case h.closed.Load():
+		err = h.cause
+	default:
+		h.acquiring, h.giveUp = true, giveUp
+	}
+	h.mu.Unlock()
+	if err != nil {
+		giveUp(nil)
+	}
+	return ctx, err
 }
 
 func (h *Handle) endAcquisition() {

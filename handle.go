@@ -134,6 +134,9 @@ func (h *Handle) lock(ctx context.Context, name string, req request, l *Lock, op
 // enter makes l a held Lock and returns it.
 func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (*Lock, error) {
 	err := ctx.Err() // panics if ctx is nil
+	if err != nil {
+		err = h.pool.withCause(ctx, h, err)
+	}
 	h.mu.Lock()
 	held := h.recent
 	if held == nil || held.name != name {
@@ -146,7 +149,6 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 	case err != nil && h.isClosedByUser():
 		err = h.cause
 	case err != nil:
-		err = h.pool.withCause(ctx, h, err)
 	case held != nil:
 		if err = held.checkReentry(req); err == nil {
 			l.hold, l.entry = held, held.entries.add(req.shared)
@@ -211,15 +213,13 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	_ = ctx.Err() // panics if ctx is nil, before anything has changed
 	h.mu.Lock()
 	h.markClosed(cause)
-	if h.giveUp != nil {
-		h.giveUp(cause)
-	}
 	holds := h.holds
 	h.holds, h.recent = nil, nil
 	for _, held := range holds {
 		held.entries.clear()
 	}
 	h.mu.Unlock()
+	h.abandonAcquisition(cause)
 	defer h.returnIfUnused()
 	var errs []error
 	for name, held := range holds {
@@ -235,9 +235,10 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 // abandonAcquisition ends the acquisition that is under way, if there is one.
 func (h *Handle) abandonAcquisition(cause error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.giveUp != nil {
-		h.giveUp(cause)
+	giveUp := h.giveUp
+	h.mu.Unlock()
+	if giveUp != nil {
+		giveUp(cause) // calls methods of the caller's context
 	}
 }
 

@@ -262,11 +262,51 @@ var contextTests = []test{
 	{"EndsWithItsEntry", contextEndsWithItsEntry, nil},
 	{"EndsBeforeOthersShare", contextEndsBeforeOthersShare, []string{"Downgrader"}},
 	{"OfAnotherLock", contextOfAnotherLock, nil},
+	{"UsesTheHandle", contextUsesTheHandle, nil},
 	{"ErrorsSayWhetherTheLockWasBusy", errorsSayWhetherTheLockWasBusy, []string{"Limiter"}},
 	{"ErrorsOfTheFunctionAreApart", errorsOfTheFunctionAreApart, nil},
 	{"BoundsTheWaitOnly", contextBoundsTheWaitOnly, nil},
 	{"WaitAtMost", waitAtMostBoundsTheWaitOnly, nil},
 	{"WaitAtMostZeroTries", waitAtMostZeroTries, nil},
+}
+
+// looking is a context whose methods use a lock.
+type looking struct {
+	context.Context
+	at *lockpool.Lock
+}
+
+func (c looking) Value(key any) any {
+	c.at.Depth()
+	return c.Context.Value(key)
+}
+
+func (c looking) Err() error {
+	c.at.Depth()
+	return c.Context.Err()
+}
+
+// The methods of a context may use the handle that calls them: it does not call them while it
+// keeps others out.
+func contextUsesTheHandle(b *bench) {
+	p, a, c := b.pool(), b.name("a"), b.name("c")
+	h := b.handle(p)
+	held := b.lock(h, a)
+	ctx, cancel := context.WithCancel(looking{b.ctx, held})
+	l, err := h.Lock(looking{ctx, held}, b.name("b"))
+	require.NoError(b, err)
+	require.NoError(b, l.Unlock(looking{ctx, held}))
+	rival := b.lock(b.looker, c)
+	waits := do(b, func(context.Context) error { _, err := h.Lock(looking{ctx, held}, c); return err })
+	b.queued(c, 2)
+	require.NoError(b, h.Close(looking{ctx, held}))
+	require.ErrorIs(b, waits.returned(), lockpool.ErrHandleClosed)
+	cancel()
+	h = b.handle(p)
+	_, err = h.Lock(looking{ctx, b.lock(h, a)}, c)
+	require.ErrorIs(b, err, context.Canceled)
+	b.close(h)
+	b.unlock(rival)
 }
 
 // The contexts of an entry end when that entry is unlocked, and no others do.
