@@ -24,15 +24,6 @@ func (s *Server) apply(c *conn, r Request, packet []byte, answer answer) {
 		answer(e.packet(), true)
 		return
 	}
-	if ss.moved {
-		ss.moved = false
-		answer(nil, false)
-		return
-	}
-	if rep.readOnly {
-		s.applyReadOnly(c, r, d, answer)
-		return
-	}
 	switch {
 	case r.Op == OpPing:
 		r.Xid = xidPing
@@ -50,7 +41,6 @@ func (s *Server) apply(c *conn, r Request, packet []byte, answer answer) {
 func (s *Server) replyHeader(c *conn, r Request, zxid int64, code Code) encoder {
 	s.record(Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
 	s.checkZxid(c, Record{Kind: Replied, Conn: r.Conn, Session: r.Session, Op: r.Op, Paths: r.Paths, Zxid: zxid, Code: code})
-	c.recordReply(r, zxid, code)
 	e := newPacket()
 	e.int(r.Xid)
 	e.long(zxid)
@@ -344,9 +334,7 @@ func (s *Server) readNode(c *conn, p part) (e encoder, code Code) {
 		if strings.Contains(p.path, "\x00") {
 			return nil, ErrBadArguments
 		}
-		if !s.conf.strictExistsACL {
-			perms = 0
-		}
+		perms = 0
 	case OpGetChildren, OpGetChildren2:
 		table = c.replica.child
 	}

@@ -43,19 +43,14 @@ type config struct {
 	addr                   string
 	inMemory               bool
 	members                int
-	readOnly               bool
 	tick                   time.Duration
 	minTimeout, maxTimeout time.Duration // minTimeout 0 becomes 2 ticks
 	maxClientConns         int
-	maxFrame               int
 	containerInterval      time.Duration
 	extendedTypes          bool
-	strictExistsACL        bool
 	whitelist              map[string]bool // of four letter commands; nil allows all
 	super                  identity
-	manualClock            bool
 	seed                   uint64
-	firstZxid              int64
 	log                    *slog.Logger
 }
 
@@ -65,7 +60,6 @@ func newConfig(opts []Option) (config, error) {
 		tick:              500 * time.Millisecond,
 		maxTimeout:        40 * time.Second,
 		maxClientConns:    60,
-		maxFrame:          0xfffff,
 		containerInterval: time.Minute,
 		seed:              1,
 		log:               slog.Default(),
@@ -135,19 +129,6 @@ func Members(n int) Option {
 	})
 }
 
-// ReadOnlyMode makes members that are cut off from a majority serve read-only clients,
-// as real servers do with readonlymode.enabled and localSessionsEnabled: two seconds, or
-// a tick if that is longer, after they have given up their leader, and until they have
-// found one. Clients that do not ask for that are refused. Sessions that begin in this
-// mode end with it, and other sessions are refused.
-func ReadOnlyMode() CommonOption {
-	return commonOption{func(c *config) error { c.readOnly = true; return nil }, func(c *realConfig) {
-		JVMFlags("-Dreadonlymode.enabled=true").(realOption)(c)
-		property("localSessionsEnabled", "true")(c)
-		property("localSessionsUpgradingEnabled", "true")(c)
-	}}
-}
-
 // SessionTimeouts sets the bounds of the session timeouts that clients can
 // negotiate. The default is 2 ticks to 40 s.
 func SessionTimeouts(minimum, maximum time.Duration) CommonOption {
@@ -175,18 +156,6 @@ func MaxClientConns(n int) CommonOption {
 	}, property("maxClientCnxns", strconv.Itoa(n))}
 }
 
-// MaxFrame sets the maximum length in bytes of a packet from a client:
-// ZooKeeper's jute.maxbuffer, by default 1,048,575.
-func MaxFrame(bytes int) Option {
-	return option(func(c *config) error {
-		if bytes < 64 {
-			return fmt.Errorf("packets of at most %d bytes are too small for a handshake: use 64 or more", bytes)
-		}
-		c.maxFrame = bytes
-		return nil
-	})
-}
-
 // ContainerInterval sets how often the server deletes empty containers and
 // expired TTL nodes. The default is ZooKeeper's, a minute. See also
 // [Server.ReapContainers].
@@ -203,12 +172,6 @@ func ContainerInterval(d time.Duration) CommonOption {
 // ExtendedTypes allows TTL nodes, which ZooKeeper refuses by default.
 func ExtendedTypes() CommonOption {
 	return commonOption{func(c *config) error { c.extendedTypes = true; return nil }, property("extendedTypesEnabled", "true")}
-}
-
-// StrictExistsACL makes exists require the permission READ, as ZooKeeper does
-// since 3.8.4.
-func StrictExistsACL() Option {
-	return option(func(c *config) error { c.strictExistsACL = true; return nil })
 }
 
 // SuperUser sets the credentials, "user:password", of the super user: a client
@@ -241,30 +204,11 @@ func FourLetterWords(words ...string) CommonOption {
 	}, property("4lw.commands.whitelist", strings.Join(words, ","))}
 }
 
-// ManualClock stops the server's clock: only [Server.Advance] moves it, so that a
-// test need not wait for an expiry. Clients' clocks run on. Moving the clock past
-// a session's timeout in one step expires the session even if its client is
-// connected.
-func ManualClock() Option {
-	return option(func(c *config) error { c.manualClock = true; return nil })
-}
-
 // Seed determines the order in which children are listed. As on a real server,
 // the order does not change while no child is created or deleted. The default is
 // 1.
 func Seed(seed uint64) Option {
 	return option(func(c *config) error { c.seed = seed; return nil })
-}
-
-// FirstZxid sets the zxid that the server starts with. The default is 0.
-func FirstZxid(zxid int64) Option {
-	return option(func(c *config) error {
-		if zxid < 0 {
-			return errors.New("the zxid is negative")
-		}
-		c.firstZxid = zxid
-		return nil
-	})
 }
 
 // Logger sets the logger. The server logs only its start, with a warning not to

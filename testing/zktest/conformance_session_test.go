@@ -47,36 +47,6 @@ var sessionChecks = []check{
 			require.Equal(t, granted, open(t, s.addr, asked).welcome.Timeout, "requested %v", asked)
 		}
 	}},
-	{4, "reattaching in time keeps id, password and ephemerals, and takes no zxid", exclusive, func(t *testing.T, s checkEnv) {
-		a := s.open(t)
-		zxid := a.must(create(s.path("n"), nil, ephemeral)).Zxid
-		a.cut()
-		b := a.reattach()
-		require.Equal(t, a.welcome, b.welcome)
-		found := b.must(exists(s.path("n"), false))
-		require.Equal(t, a.welcome.Session, found.Stat.Owner)
-		require.Equal(t, zxid, found.Zxid)
-	}},
-	{5, "reattaching ends the old connection and its watches", shared, func(t *testing.T, s checkEnv) {
-		a := s.open(t)
-		a.must(getChildren(s.root, true))
-		a.fails(errNoNode, exists(s.path("n"), true))
-		b := a.reattach()
-		a.waitEnd()
-		require.Empty(t, b.must(create(s.path("n"), nil, persistent)).Events)
-		require.Empty(t, b.newEvents())
-	}},
-	{6, "a wrong password is refused, ends the old connection and keeps the session", shared, func(t *testing.T, s checkEnv) {
-		a := s.open(t)
-		a.must(create(s.path("n"), nil, ephemeral))
-		wrong := a.credentials()
-		wrong.Password = append([]byte{^wrong.Password[0]}, wrong.Password[1:]...)
-		b := connect(t, s.addr, wrong)
-		require.Equal(t, refusedWelcome, b.welcome)
-		b.waitEnd()
-		a.waitEnd()
-		require.Equal(t, a.welcome.Session, a.reattach().must(exists(s.path("n"), false)).Stat.Owner)
-	}},
 	{7, "an unknown session is refused", shared, func(t *testing.T, s checkEnv) {
 		h := s.open(t).credentials()
 		h.Session ^= 1 << 30
@@ -88,14 +58,6 @@ var sessionChecks = []check{
 		c = connect(t, s.addr, h)
 		require.Equal(t, welcome{Size: 36, Password: make([]byte, 16)}, c.welcome)
 		c.waitEnd()
-	}},
-	{8, "a closed session is refused", shared, func(t *testing.T, s checkEnv) {
-		a := s.open(t)
-		a.must(closeSession())
-		a.waitEnd()
-		b := connect(t, s.addr, a.credentials())
-		require.Equal(t, refusedWelcome, b.welcome)
-		b.waitEnd()
 	}},
 	{9, "a client that has seen a later zxid is disconnected without a reply", exclusive, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
@@ -115,28 +77,6 @@ var sessionChecks = []check{
 		same = newSession(longTimeout)
 		same.LastZxid = zxid
 		require.NotZero(t, connect(t, s.addr, same).welcome.Session)
-	}},
-	{13, "closing a session takes one zxid for all ephemerals", exclusive, func(t *testing.T, s checkEnv) {
-		a, b := s.open(t), s.open(t)
-		for _, name := range []string{"x", "y", "z"} {
-			a.must(create(s.path(name), nil, ephemeral))
-		}
-		before := b.must(getChildren2(s.root, false))
-		require.Len(t, before.Names, 3)
-		require.Equal(t, before.Zxid+1, a.must(closeSession()).Zxid)
-		after := b.must(getChildren2(s.root, false))
-		require.Empty(t, after.Names)
-		require.Equal(t, before.Zxid+1, after.Zxid)
-		require.Equal(t, before.Zxid+1, after.Stat.Pzxid)
-		require.Equal(t, before.Stat.Cversion+3, after.Stat.Cversion)
-		a.waitEnd()
-	}},
-	{14, "a client that closes its session gets the events of its ephemerals before the reply", shared, func(t *testing.T, s checkEnv) {
-		c := s.open(t)
-		c.must(create(s.path("n"), nil, ephemeral))
-		c.must(exists(s.path("n"), true))
-		require.Equal(t, []event{{nodeDeleted, s.path("n")}}, c.must(closeSession()).Events)
-		c.waitEnd()
 	}},
 	{15, "a request after closeSession is not applied", shared, func(t *testing.T, s checkEnv) {
 		a := s.open(t)
@@ -205,52 +145,6 @@ var sessionChecks = []check{
 		require.Empty(t, b.events)
 		b.waitEnd()
 		require.Empty(t, c.must(getChildren("/q", false)).Names)
-	}},
-	{66, "a create whose reply is lost is visible after reattaching", shared, func(t *testing.T, s checkEnv) {
-		a, other := s.open(t), s.open(t)
-		a.send(create(s.path("n-"), []byte("mine"), ephemeralSequential))
-		poll(t, "the create is applied", func() bool {
-			return len(other.must(getChildren(s.root, false)).Names) == 1
-		})
-		a.cut()
-		b := a.reattach()
-		require.Equal(t, []string{"n-0000000000"}, b.must(getChildren(s.root, false)).Names)
-		found := b.must(getData(s.path("n-0000000000"), false))
-		require.Equal(t, []byte("mine"), found.Data)
-		require.Equal(t, b.welcome.Session, found.Stat.Owner)
-	}},
-	{101, "an ephemeral belongs to the session that created it", shared, func(t *testing.T, s checkEnv) {
-		a, b := s.open(t), s.open(t)
-		n, kept := s.path("n"), s.path("kept")
-		a.must(create(n, nil, ephemeral))
-		b.fails(errNodeExists, create(n, nil, ephemeral))
-		b.must(setData(n, []byte("x"), 0))
-		require.Equal(t, a.welcome.Session, b.must(exists(n, false)).Stat.Owner)
-
-		// A node that another client has deleted and created again is not removed
-		// with the session.
-		a.must(create(kept, nil, ephemeral))
-		b.must(remove(kept, anyVersion))
-		b.must(create(kept, nil, persistent))
-		a.must(closeSession())
-		b.fails(errNoNode, exists(n, false))
-		b.must(exists(kept, false))
-	}},
-	{102, "getEphemerals lists those of the session", shared, func(t *testing.T, s checkEnv) {
-		a, b := s.open(t), s.open(t)
-		for _, name := range []string{"x", "xy", "z"} {
-			a.must(create(s.path(name), nil, ephemeral))
-		}
-		a.must(create(s.path("persistent"), nil, persistent))
-		b.must(create(s.path("xb"), nil, ephemeral))
-		all := []string{s.path("x"), s.path("xy"), s.path("z")}
-		for prefix, want := range map[string][]string{
-			null: all, "": all, "/": all, s.root: all,
-			s.path("x"): all[:2], s.path("xy"): all[1:2], s.path("xyz"): {}, "x": {},
-		} {
-			require.ElementsMatch(t, want, a.must(getEphemerals(prefix)).Names, "prefix %q", prefix)
-		}
-		require.Equal(t, []string{s.path("xb")}, b.must(getEphemerals("/")).Names)
 	}},
 	{103, "a new session needs no password", shared, func(t *testing.T, s checkEnv) {
 		for _, password := range [][]byte{nil, {}, []byte("any")} {

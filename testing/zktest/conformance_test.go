@@ -78,7 +78,8 @@ var quietOptions = []zktest.CommonOption{
 	zktest.ExtendedTypes(), zktest.MaxClientConns(0), zktest.ContainerInterval(time.Hour),
 }
 
-// check is a guarantee of all kinds of servers.
+// check is a guarantee of all kinds of servers. The checks have what random scripts do not
+// compare (see TestDifferential): handshakes, time, bounds, concurrent clients, and ZooKeeper's own nodes.
 type check struct {
 	number int // below 101, that of the reference list of checks
 	title  string
@@ -87,7 +88,7 @@ type check struct {
 }
 
 var checks = slices.Concat(
-	sessionChecks, timeChecks, treeChecks, multiChecks, watchChecks, accessChecks, wireChecks, fourLetterChecks,
+	sessionChecks, timeChecks, treeChecks, wireChecks, fourLetterChecks,
 )
 
 // checkEnv is the environment of a check.

@@ -17,26 +17,6 @@ import (
 const largestPacket = 0xfffff
 
 var wireChecks = []check{
-	{59, "an unknown operation ends the connection, a malformed one does not", shared, func(t *testing.T, s checkEnv) {
-		for _, op := range []int32{55, 0} {
-			c := s.open(t)
-			c.must(create(s.path("n"), nil, ephemeral))
-			r := c.do(request{Op: op})
-			require.Equal(t, errUnimplemented, r.Err)
-			require.EqualValues(t, -1, r.Zxid)
-			c.waitEnd()
-			b := c.reattach()
-			b.must(remove(s.path("n"), 0))
-		}
-		c := s.open(t)
-		n := s.path("n")
-		whole := create(n, []byte("data"), persistent).Body
-		for _, size := range []int{0, 3, 6, len(whole) - 4, len(whole) - 1} {
-			c.fails(errMarshalling, request{Op: opCreate, Body: whole[:size]})
-		}
-		c.fails(errMarshalling, request{Op: opGetData, Body: encoder{}.string(n)})
-		c.fails(errNoNode, exists(n, false))
-	}},
 	{60, "the length of packets is limited", shared, func(t *testing.T, s checkEnv) {
 		for _, length := range []int32{largestPacket + 1, -5, math.MaxInt32} {
 			c := dial(t, s.addr)

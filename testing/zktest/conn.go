@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// maxFrame is the maximum length of a packet from a client: ZooKeeper's jute.maxbuffer.
+const maxFrame = 0xfffff
+
 // handshakeTimeout bounds the time until the first packet of a connection.
 const handshakeTimeout = 10 * time.Second
 
@@ -20,10 +23,9 @@ type conn struct {
 	session    *session   // nil before the handshake, and when detached
 	identities []identity // its address, and those it has authenticated as
 	readOnly   bool       // its handshake has the read-only byte, so the reply must have it
-	last       lastRequest
-	seen       int64    // the latest zxid in a reply
-	waiting    bool     // a request is being answered, by another goroutine
-	backlog    [][]byte // requests that arrived meanwhile
+	seen       int64      // the latest zxid in a reply
+	waiting    bool       // a request is being answered, by another goroutine
+	backlog    [][]byte   // requests that arrived meanwhile
 }
 
 // admit numbers a connection and returns the function that serves it.
@@ -34,8 +36,7 @@ func (s *Server) admit(rep *replica, nc net.Conn) func() {
 
 func (s *Server) serve(rep *replica, nc net.Conn, number int) {
 	c := &conn{
-		client: newClientConn(&s.network, nc, s.conf.maxFrame, number, rep.number), replica: rep, server: s, opened: time.Now(),
-		last: lastRequest{op: "null"}, // as ZooKeeper prints it
+		client: newClientConn(&s.network, nc, maxFrame, number, rep.number), replica: rep, server: s, opened: time.Now(),
 	}
 	defer c.client.closeAndDrain()
 	c.identities = []identity{{"ip", c.client.host}}
@@ -115,7 +116,7 @@ func (s *Server) handshake(c *conn) bool {
 	if err != nil {
 		return false
 	}
-	if answer, ok := s.fourLetterReply(c.replica, string(head[:]), c.client.conn); ok {
+	if answer, ok := s.fourLetterReply(c.replica, string(head[:])); ok {
 		c.client.send(outgoing{bytes: []byte(answer)})
 		c.client.closeAfterFlush()
 		<-c.client.done
@@ -143,10 +144,6 @@ func (s *Server) handshake(c *conn) bool {
 // Without a session the connection ends.
 func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	rep := c.replica
-	if rep.readOnly && req.readOnly {
-		s.connectReadOnly(c, req, answer)
-		return
-	}
 	if !rep.serves() || req.lastZxid > rep.zxid {
 		answer(nil, false) // a client that has seen a later state has to try another server
 		return
@@ -162,10 +159,7 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 		s.write(rep, func() {
 			x := s.begin(0, nil)
 			ss := x.newSession(rep, timeout)
-			s.propose(x, rep, func() {
-				c.recordReply(Request{Op: OpConnect}, x.zxid, OK)
-				attach(ss)
-			})
+			s.propose(x, rep, func() { attach(ss) })
 		})
 		return
 	}

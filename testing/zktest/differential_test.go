@@ -313,65 +313,26 @@ type call struct {
 // now is the zxid of the latest reply.
 const now = -1
 
-var callNames = map[int32]string{
-	opCreate: "create", opDelete: "delete", opExists: "exists", opGetData: "getData", opSetData: "setData",
-	opGetACL: "getACL", opSetACL: "setACL", opGetChildren: "getChildren", opSync: "sync", opPing: "ping",
-	opGetChildren2: "getChildren2", opCheck: "check", opMulti: "multi", opCreate2: "create2", opReconfig: "reconfig",
-	opCheckWatches: "checkWatches", opRemoveWatches: "removeWatches", opCreateContainer: "createContainer",
-	opDeleteContainer: "deleteContainer",
-	opCreateTTL:       "createTTL", opMultiRead: "multiRead", opAuth: "auth", opSetWatches: "setWatches", opSASL: "sasl",
-	opGetEphemerals: "getEphemerals", opGetAllChildrenNumber: "getAllChildrenNumber", opSetWatches2: "setWatches2",
-	opAddWatch: "addWatch", opWhoAmI: "whoAmI", opCloseSession: "closeSession",
-}
-
 func (c call) String() string {
-	name := callNames[c.op]
-	if name == "" {
-		name = fmt.Sprintf("op %d", c.op)
-	}
-	var args []any
-	data := "null"
-	if c.data != nil {
-		data = strconv.Quote(string(c.data))
-	}
-	path := strconv.Quote(c.path)
-	if c.path == null {
-		path = "null"
-	}
-	switch c.op {
-	case opCreate, opCreate2, opCreateContainer:
-		args = []any{path, data, showACL(c.acls), "flags", c.flags}
-	case opCreateTTL:
-		args = []any{path, data, showACL(c.acls), "flags", c.flags, "ttl", c.ttl}
-	case opDelete, opCheck:
-		args = []any{path, c.version}
-	case opSetData:
-		args = []any{path, data, c.version}
-	case opSetACL:
-		args = []any{path, showACL(c.acls), c.version}
-	case opExists, opGetData, opGetChildren, opGetChildren2:
-		args = []any{path}
-		if c.watch {
-			args = append(args, "watch")
+	show := func(text string) string { return strings.ReplaceAll(text, strconv.Quote(null), "null") }
+	text := fmt.Sprintf("%v(%s", zktest.Op(c.op), show(strconv.Quote(c.path)))
+	arg := func(name string, value any, given bool) {
+		if given {
+			text += fmt.Sprintf(", %s %v", name, value)
 		}
-	case opAddWatch, opCheckWatches, opRemoveWatches:
-		args = []any{path, c.flags}
-	case opMulti, opMultiRead:
-		args = []any{c.parts}
-	case opAuth:
-		args = []any{path, data}
-	case opSetWatches, opSetWatches2:
-		args = []any{"since", c.since, fmt.Sprintf("%q", c.lists)}
-	case opGetACL, opSync, opGetEphemerals, opGetAllChildrenNumber, opDeleteContainer:
-		args = []any{path}
 	}
-	if c.xid != 0 {
-		args = append(args, "xid", c.xid)
-	}
-	if c.truncated != 0 {
-		args = append(args, "without the last bytes:", c.truncated)
-	}
-	return name + strings.TrimSuffix("("+fmt.Sprintln(args...), "\n") + ")"
+	arg("data", strconv.Quote(string(c.data)), c.data != nil)
+	arg("ACL", showACL(c.acls), c.acls != nil)
+	arg("flags", c.flags, c.flags != 0)
+	arg("version", c.version, c.version != 0)
+	arg("ttl", c.ttl, c.ttl != 0)
+	arg("watch", c.watch, c.watch)
+	arg("since", c.since, c.lists != nil)
+	arg("lists", show(fmt.Sprintf("%q", c.lists)), c.lists != nil)
+	arg("parts", c.parts, c.parts != nil)
+	arg("xid", c.xid, c.xid != 0)
+	arg("without the last bytes:", c.truncated, c.truncated != 0)
+	return text + ")"
 }
 
 // runner runs a script on one server.
@@ -1045,7 +1006,7 @@ func (g *generator) anyCall() call {
 	case n < 83:
 		c := call{op: opMultiRead}
 		for range g.IntN(5) {
-			c.parts = append(c.parts, call{op: oneOf(g, opGetData, opGetChildren), path: g.readPath()})
+			c.parts = append(c.parts, call{op: oneOf(g, opGetData, opGetChildren), path: g.readPath(), watch: g.chance(30)})
 		}
 		if g.chance(10) {
 			c.parts = append(c.parts, call{op: opDelete, path: g.path(), version: anyVersion})
@@ -1257,11 +1218,11 @@ func (g *generator) acls() []acl {
 		case n < 85:
 			return acl{perms, "digest", digestID(oneOf(g, credentialU, credentialV))}
 		case n < 95:
-			return acl{perms, "ip", oneOf(g, "127.0.0.1", "127.0.0.0/8", "10.0.0.1", "10.0.0.0/8")}
+			return acl{perms, "ip", oneOf(g, "127.0.0.1", "127.0.0.2", "127.0.0.0/8", "10.0.0.0/8")}
 		}
 		return oneOf(g, acl{perms, "world", "x"}, acl{perms, "digest", "none"}, acl{perms, "digest", "a:b:c"}, acl{perms, "digest", ":"},
 			acl{perms, "digest", "a:"}, acl{perms, "ip", "127.0.0"}, acl{perms, "ip", "127.0.0.1/33"}, acl{perms, "ip", "127.0.0.1/x"},
-			acl{perms, "nope", "x"}, acl{perms, "sasl", "x"}, acl{perms, null, null})
+			acl{perms, "nope", "x"}, acl{perms, "sasl", "x"}, acl{perms, null, null}, acl{perms, oneOf(g, "world", "digest", "ip"), null})
 	}
 	switch n := g.IntN(100); {
 	case n < 2:

@@ -42,7 +42,6 @@
 //	an error                                 FailWith
 //	another change between two requests      Call
 //	a hanging or lost handshake              a rule on OpConnect
-//	an unusual session timeout               GrantTimeout (on OpConnect)
 //	a lost watch event                       Swallow (on OpEvent)
 //	a broken connection                      Cut (FIN), Reset (RST)
 //	a partition that heals                   Partition, Heal
@@ -51,13 +50,11 @@
 //	a partition until the session expires    Freeze (at a request)
 //	a server that takes no connections       RefuseConnections, RejectConnections, HangConnections
 //	an expired session                       ExpireSession; ExpireBeforeApply, ExpireAfterApply (at a request)
-//	expiry by time, without waiting          ManualClock, Advance
-//	a restart; another leader                Stop, Start; BumpEpoch, MoveSession
+//	a restart                                Stop, Start
 //	a follower behind its leader             Members, Lag, SlowMember
 //	a crash of members; elections            StopMember, StartMember
 //	members that freeze                      PauseMember, ResumeMember
 //	partitions between members               Isolate, Separate, HealMembers
-//	members that serve only reads            ReadOnlyMode
 //	deleted containers; exhausted sequences  ReapContainers; SetSequence
 //
 // With the option [Members] the server is an ensemble. One member leads and decides
@@ -71,11 +68,9 @@
 // [FaultInjector] is the interface that the embedded server shares with [Proxy],
 // which injects the same faults in front of a real server.
 //
-// [Server.WaitWatch], [Server.WaitChildWatch], [Server.WaitFor] and
-// [Server.WaitRequest] wait for actions of clients, so that no test has to sleep.
-// [Server.State] and [Server.TrackHolders] show the server's state.
-// [Server.Trace] returns the latest requests, replies and events: log it when a
-// test fails.
+// [Server.WaitWatch], [Server.WaitFor] and [Fault.Wait] wait for actions of clients, so
+// that no test has to sleep. [Server.State] shows the server's state. [Server.Trace]
+// returns the latest requests, replies and events: log them when a test fails.
 //
 // Three notes on github.com/go-zookeeper/zk v1.0.4. To silence it, use
 // WithLogger; WithLogInfo is not enough. It takes about a second to reconnect

@@ -18,8 +18,6 @@ func (s *Server) leave(rep *replica, role role) {
 	if rep.serves() {
 		s.closeConnsAt(rep)
 	}
-	s.endReadOnly(rep)
-	rep.alone = s.now()
 	switch l := rep.leadership; rep.role {
 	case leading:
 		l.ended = true
@@ -58,9 +56,6 @@ func (s *Server) step() {
 		}
 	}
 	s.elect()
-	for _, rep := range s.replicas {
-		rep.readOnly = rep.readOnly || s.conf.readOnly && rep.isLooking() && now >= rep.alone+s.readOnlyDelay()
-	}
 	s.pump()
 	s.leaderships = slices.DeleteFunc(s.leaderships, func(l *leadership) bool {
 		return l.ended && l != s.lead && !slices.ContainsFunc(l.peers, func(st *peering) bool { return !st.isOver() })
@@ -208,9 +203,6 @@ func (s *Server) untilStep() time.Duration {
 		}
 		if rep.joins != 0 {
 			next = min(next, rep.joins)
-		}
-		if s.conf.readOnly && rep.isLooking() && !rep.readOnly {
-			next = min(next, rep.alone+s.readOnlyDelay())
 		}
 	}
 	if s.candidate != nil {

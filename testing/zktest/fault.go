@@ -2,7 +2,6 @@ package zktest
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -114,7 +113,7 @@ func (r Rule) invalid() string {
 	switch {
 	case r.Do.kind == nothing:
 		return "Do is not set: use Pass to only count and wait for requests"
-	case r.Do.duration < 0 && r.Do.kind != grantTimeout:
+	case r.Do.duration < 0:
 		return "the delay is negative"
 	case r.Do.kind == truncateReply && r.Do.bytes < 0:
 		return "TruncateReply: the number of bytes is negative"
@@ -122,10 +121,6 @@ func (r Rule) invalid() string {
 		return "FailWith(OK) is not a failure"
 	case r.Do.kind == call && r.Do.hook == nil:
 		return "Call: the function is nil"
-	case r.Do.kind == grantTimeout && !slices.Equal(r.Ops, []Op{OpConnect}):
-		return "GrantTimeout is for handshakes: match OpConnect only"
-	case r.Do.kind == grantTimeout && int64(int32(r.Do.duration.Milliseconds())) != r.Do.duration.Milliseconds():
-		return "GrantTimeout: the timeout does not fit into 32 bits of milliseconds"
 	case r.Do.kind == swallow && !slices.Equal(r.Ops, []Op{OpEvent}):
 		return "Swallow is for watch events: match OpEvent only"
 	case r.Do.kind != swallow && r.Do.kind != pass && slices.Contains(r.Ops, OpEvent):
@@ -160,7 +155,6 @@ const (
 	resetAfterApply
 	truncateReply
 	resetAfterReply
-	grantTimeout
 	swallow
 	delayApply
 	holdApply
@@ -177,7 +171,7 @@ const (
 func (k actionKind) String() string {
 	return [...]string{
 		"nothing", "Pass", "DropBeforeApply", "ResetBeforeApply", "DropAfterApply", "ResetAfterApply",
-		"TruncateReply", "ResetAfterReply", "GrantTimeout", "Swallow", "DelayApply", "HoldApply", "DelayReply", "HoldReply", "FailWith",
+		"TruncateReply", "ResetAfterReply", "Swallow", "DelayApply", "HoldApply", "DelayReply", "HoldReply", "FailWith",
 		"ExpireBeforeApply", "ExpireAfterApply", "Freeze", "Call",
 	}[k]
 }
@@ -198,14 +192,6 @@ func (a Action) cutMode() cutMode {
 		return rst
 	}
 	return fin
-}
-
-// setTimeout puts the timeout of GrantTimeout into the reply to a handshake,
-// which begins with its length, unless that refuses the session.
-func (a Action) setTimeout(reply []byte) {
-	if id, _ := decodeConnectReply(reply); id != 0 {
-		binary.BigEndian.PutUint32(reply[8:], uint32(a.duration.Milliseconds()))
-	}
 }
 
 // Pass does nothing to the request. A rule with Pass only counts requests, once
@@ -234,11 +220,6 @@ func TruncateReply(n int) Action { return Action{kind: truncateReply, bytes: n} 
 // (RST) right after it. A write that follows the client's reading of the reply
 // fails, or is lost if it precedes the reset.
 func ResetAfterReply() Action { return Action{kind: resetAfterReply} }
-
-// GrantTimeout applies a handshake ([OpConnect]) and grants a different session
-// timeout in the reply, in whole milliseconds: any number, even 0 or a negative
-// one. The server itself uses the timeout it has negotiated.
-func GrantTimeout(d time.Duration) Action { return Action{kind: grantTimeout, duration: d} }
 
 // Swallow drops a watch event ([OpEvent]); the watch is used up. A real server
 // does that if the ACL hides the node from the watcher at that moment.
@@ -288,7 +269,6 @@ type FaultInjector interface {
 	ConnectString() string
 
 	Inject(Rule) *Fault
-	WaitRequest(context.Context, Match) error
 
 	Cut(Selector)
 	Reset(Selector)
@@ -421,8 +401,6 @@ func (f *Fault) outgoing(reply []byte) outgoing {
 		out = outgoing{bytes: reply[:min(a.bytes, len(reply))], cut: fin}
 	case resetAfterReply:
 		out.cut = rst
-	case grantTimeout:
-		a.setTimeout(reply)
 	case delayReply:
 		out.delay = a.duration
 	case holdReply:
@@ -455,16 +433,6 @@ func (fs *faults) Inject(rule Rule) *Fault {
 	defer fs.mu.Unlock()
 	fs.armed = append(fs.armed, f)
 	return f
-}
-
-// WaitRequest waits until the next request that matches has been applied. A
-// request that has already arrived does not count: to count from an earlier
-// moment, inject a rule with [Pass] then, and wait for it. The error is that of
-// ctx.
-func (fs *faults) WaitRequest(ctx context.Context, match Match) error {
-	f := fs.Inject(Rule{Match: match, Do: Pass()})
-	defer f.Remove()
-	return f.Wait(ctx)
 }
 
 // match returns the fault that hits a request, or nil, and the rules that only

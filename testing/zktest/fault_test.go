@@ -12,7 +12,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math"
 	"math/big"
 	"net"
 	"os"
@@ -113,7 +112,6 @@ var faultTests = map[string]func(*faultTest){
 	"a reply is held":                                   replyIsHeld,
 	"a reply is delayed":                                replyIsDelayed,
 	"a reply is followed by a reset":                    replyIsFollowedByAReset,
-	"an unusual timeout is granted":                     unusualTimeoutIsGranted,
 	"an event is swallowed":                             eventIsSwallowed,
 	"a ping is held":                                    pingIsHeld,
 	"a request fails in order":                          requestFailsInOrder,
@@ -470,25 +468,6 @@ func replyIsFollowedByAReset(p *faultTest) {
 	c = p.open(longTimeout)
 	ends(c, f)
 	c.reattach().must(ping())
-}
-
-func unusualTimeoutIsGranted(p *faultTest) {
-	connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
-	for _, odd := range []time.Duration{0, -time.Millisecond, math.MinInt32 * time.Millisecond, math.MaxInt32 * time.Millisecond} {
-		for _, short := range []bool{false, true} {
-			f := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(odd)})
-			c := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: short})
-			require.Equal(p, odd, c.welcome.Timeout)
-			require.NotZero(p, c.welcome.Session)
-			p.wait(f)
-			c.must(ping())
-			h := c.credentials()
-			h.Timeout = longTimeout
-			require.Equal(p, longTimeout, connect(p, p.injector.Addr(), h).welcome.Timeout)
-		}
-	}
-	p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.GrantTimeout(time.Second)})
-	require.Zero(p, connect(p, p.injector.Addr(), handshake{Session: 1, Timeout: longTimeout, Password: make([]byte, 16)}).welcome.Timeout)
 }
 
 func eventIsSwallowed(p *faultTest) {

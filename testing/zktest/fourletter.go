@@ -2,13 +2,10 @@ package zktest
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -16,23 +13,19 @@ import (
 // version is the version that the server reports.
 const version = "3.8.0-zktest, built on 2022-03-01 00:00 UTC"
 
+// banner begins the replies to srvr and stat.
+const banner = "Zookeeper version: " + version + "\n"
+
 // fourLetterCommands are ZooKeeper's commands for administrators, its "four letter
 // words". After the reply the connection ends.
 var fourLetterCommands = map[string]func(*Server, *replica) string{
 	"conf": (*Server).fourLetterConf,
 	"cons": (*Server).fourLetterCons,
-	"crst": (*Server).fourLetterCrst,
-	"dirs": func(*Server, *replica) string { return "datadir_size: 0\nlogdir_size: 0\n" },
-	"dump": (*Server).fourLetterDump,
-	"envi": func(*Server, *replica) string { return "Environment:\nzookeeper.version=" + version + "\n" },
-	"gtmk": (*Server).fourLetterGtmk,
 	"isro": (*Server).fourLetterIsro,
 	"mntr": (*Server).fourLetterMntr,
 	"ruok": func(*Server, *replica) string { return "imok" },
-	"srst": (*Server).fourLetterSrst,
-	"srvr": func(s *Server, rep *replica) string { return rep.banner() + s.summary(rep) },
+	"srvr": func(s *Server, rep *replica) string { return banner + s.summary(rep) },
 	"stat": (*Server).fourLetterStat,
-	"stmk": (*Server).fourLetterGtmk, // after fourLetterReply has set the mask
 	"wchc": (*Server).fourLetterWchc,
 	"wchp": (*Server).fourLetterWchp,
 	"wchs": (*Server).fourLetterWchs,
@@ -40,11 +33,11 @@ var fourLetterCommands = map[string]func(*Server, *replica) string{
 
 // answersWithoutService are the commands that a member answers even if it does not
 // serve clients.
-var answersWithoutService = []string{"dirs", "envi", "gtmk", "isro", "ruok", "stmk"}
+var answersWithoutService = []string{"isro", "ruok"}
 
-// fourLetterReply returns the reply of a member to a four letter command, whose
-// argument, if it takes one, is read from more. It reports false if there is no such command.
-func (s *Server) fourLetterReply(rep *replica, word string, more io.Reader) (string, bool) {
+// fourLetterReply returns the reply of a member to a four letter command. It reports false
+// if there is no such command.
+func (s *Server) fourLetterReply(rep *replica, word string) (string, bool) {
 	reply, ok := fourLetterCommands[word]
 	if !ok {
 		return "", false
@@ -52,18 +45,9 @@ func (s *Server) fourLetterReply(rep *replica, word string, more io.Reader) (str
 	if s.conf.whitelist != nil && !s.conf.whitelist[word] {
 		return word + " is not executed because it is not in the whitelist.\n", true
 	}
-	var mask [8]byte
-	if word == "stmk" {
-		if _, err := io.ReadFull(more, mask[:]); err != nil {
-			return "", true
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if word == "stmk" {
-		s.traceMask = int64(binary.BigEndian.Uint64(mask[:]))
-	}
-	if !rep.serves() && !rep.readOnly && !slices.Contains(answersWithoutService, word) {
+	if !rep.serves() && !slices.Contains(answersWithoutService, word) {
 		return "This ZooKeeper instance is not currently serving requests\n", true
 	}
 	return reply(s, rep), true
@@ -76,32 +60,17 @@ func (s *Server) packetCounts() (received, sent int64) {
 
 // mode is what a member says that it does.
 func (s *Server) mode(rep *replica) string {
-	switch {
-	case rep.readOnly:
-		return "read-only"
-	case !s.isEnsemble():
+	if !s.isEnsemble() {
 		return "standalone"
 	}
 	return rep.role.String()
 }
 
 func (s *Server) fourLetterIsro(rep *replica) string {
-	switch {
-	case rep.readOnly:
-		return "ro"
-	case rep.serves():
+	if rep.serves() {
 		return "rw"
 	}
 	return "null"
-}
-
-// banner returns the beginning of the replies to srvr and stat.
-func (rep *replica) banner() string {
-	text := "Zookeeper version: " + version + "\n"
-	if rep.readOnly {
-		text += "READ-ONLY mode; serving only read-only clients\n"
-	}
-	return text
 }
 
 func (s *Server) summary(rep *replica) string {
@@ -141,57 +110,6 @@ func (s *Server) ensembleConfig() []byte {
 	return []byte(b.String() + "version=0")
 }
 
-func (s *Server) fourLetterGtmk(*replica) string { return strconv.FormatInt(s.traceMask, 10) }
-
-func (s *Server) fourLetterCrst(rep *replica) string {
-	for _, c := range s.connsAt(rep) {
-		c.client.received.Store(0)
-		c.client.sent.Store(0)
-		c.last = noRequest
-	}
-	return "Connection stats reset.\n"
-}
-
-func (s *Server) fourLetterSrst(*replica) string {
-	s.network.received.Store(0)
-	s.network.sent.Store(0)
-	return "Server stats reset.\n"
-}
-
-// lastRequest is the latest request of a connection, as cons shows it.
-type lastRequest struct {
-	op   string
-	xid  int32 // the latest xid that is not negative; -1 if none
-	zxid int64
-}
-
-// noRequest is the lastRequest after crst.
-var noRequest = lastRequest{"NA", -1, -1}
-
-// consNames are the names of operations in the reply to cons.
-var consNames = map[Op]string{
-	OpConnect: "SESS", OpPing: "PING", OpCreate: "CREA", OpCreate2: "CREA", OpCreateContainer: "CREA", OpCreateTTL: "CREA",
-	OpDelete: "DELE", OpSetData: "SETD", OpGetData: "GETD", OpExists: "EXIS", OpGetACL: "GETA", OpSetACL: "SETA",
-	OpGetChildren: "GETC", OpGetChildren2: "GETC", OpGetAllChildrenNumber: "GETACN", OpGetEphemerals: "GETE",
-	OpMulti: "MULT", OpMultiRead: "MLTR", OpSync: "SYNC", OpSetWatches: "SETW", OpSetWatches2: "STW2", OpAddWatch: "ADDW",
-	OpCheckWatches: "CHKW", OpRemoveWatches: "REMW", OpWhoAmI: "HOMI", OpReconfig: "RECO", OpCloseSession: "CLOS",
-}
-
-// recordReply records the request that a reply answers. A failed write has no
-// name, and authentication does not count.
-func (c *conn) recordReply(r Request, zxid int64, code Code) {
-	if r.Op == OpAuth || r.Op == OpSASL {
-		return
-	}
-	c.last.op, c.last.zxid = consNames[r.Op], zxid
-	if c.last.op == "" || r.Op.writes() && code != OK {
-		c.last.op = noRequest.op
-	}
-	if r.Xid >= 0 {
-		c.last.xid = r.Xid
-	}
-}
-
 // statLine returns the beginning of a connection's line in stat, cons and dump.
 func (c *conn) statLine() string {
 	return fmt.Sprintf(" /%s[1](queued=0,recved=%d,sent=%d", c.client.conn.RemoteAddr(), c.client.received.Load(), c.client.sent.Load())
@@ -202,11 +120,9 @@ func (s *Server) fourLetterCons(rep *replica) string {
 	for _, c := range s.connsAt(rep) {
 		b.WriteString(c.statLine())
 		if ss := c.session; ss != nil {
-			fmt.Fprintf(&b, ",sid=0x%x,lop=%s,est=%d,to=%d", ss.id, c.last.op, c.opened.UnixMilli(), ss.timeout.Milliseconds())
-			if c.last.xid >= 0 {
-				fmt.Fprintf(&b, ",lcxid=0x%x", c.last.xid)
-			}
-			fmt.Fprintf(&b, ",lzxid=0x%x,lresp=0,llat=0,minlat=0,avglat=0,maxlat=0", uint64(c.last.zxid))
+			// The latest request is not recorded: as on a real server after crst.
+			fmt.Fprintf(&b, ",sid=0x%x,lop=NA,est=%d,to=%d,lzxid=0xffffffffffffffff,lresp=0,llat=0,minlat=0,avglat=0,maxlat=0",
+				ss.id, c.opened.UnixMilli(), ss.timeout.Milliseconds())
 		}
 		b.WriteString(")\n")
 	}
@@ -215,7 +131,7 @@ func (s *Server) fourLetterCons(rep *replica) string {
 
 func (s *Server) fourLetterStat(rep *replica) string {
 	var b strings.Builder
-	b.WriteString(rep.banner() + "Clients:\n")
+	b.WriteString(banner + "Clients:\n")
 	for _, c := range s.connsAt(rep) {
 		b.WriteString(c.statLine() + ")\n")
 	}
@@ -302,33 +218,5 @@ func (s *Server) fourLetterMntr(rep *replica) string {
 		fmt.Fprintf(&b, "zk_%s\t%d\n", stat.key, stat.value)
 	}
 	b.WriteString("zk_avg_latency\t0.0\n")
-	writeUnmeasured(&b)
-	return b.String()
-}
-
-func (s *Server) fourLetterDump(rep *replica) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "SessionTracker dump:\nGlobal Sessions(%d):\n", len(s.sessions))
-	owners := 0
-	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
-		ss := s.sessions[id]
-		fmt.Fprintf(&b, "0x%x\t%dms\n", id, ss.timeout.Milliseconds())
-		if len(ss.ephemerals) > 0 {
-			owners++
-		}
-	}
-	fmt.Fprintf(&b, "ephemeral nodes dump:\nSessions with Ephemerals (%d):\n", owners)
-	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
-		if paths := s.sessions[id].ephemerals; len(paths) > 0 {
-			fmt.Fprintf(&b, "0x%x:\n", id)
-			for _, path := range slices.Sorted(maps.Keys(paths)) {
-				b.WriteString("\t" + path + "\n")
-			}
-		}
-	}
-	fmt.Fprintf(&b, "Connections dump:\nConnections Sets (1)/(%d):\n", len(s.connsAt(rep)))
-	for _, c := range s.connsAt(rep) {
-		b.WriteString(c.statLine() + ")\n")
-	}
 	return b.String()
 }

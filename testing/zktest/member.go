@@ -28,13 +28,9 @@ type replica struct {
 	committed int64       // zxid up to which the log may be applied
 	lagging   bool        // see Lag
 
-	readOnly bool               // it serves read-only clients, while it is looking
-	local    map[int64]*session // their sessions
-
 	leadership *leadership    // that it leads or follows, unless it is looking or down
 	peering    *peering       // to its leader, if it follows
 	heard      time.Duration  // when it last heard from its leader
-	alone      time.Duration  // since when it has not followed a leader
 	touched    map[int64]bool // sessions whose activity the leader has not been told of
 	joins      time.Duration  // when it will have joined the leader it has found; 0 if it has found none
 }

@@ -49,7 +49,6 @@ func (s *Server) install(rep *replica, followers []*replica) {
 	s.catchUp(rep)
 	l := &leadership{member: rep, began: rep.zxid, since: s.now(), nextTick: s.now() + s.conf.tick/2}
 	s.lead, s.leaderships = l, append(s.leaderships, l)
-	s.endReadOnly(rep)
 	rep.role, rep.leadership, rep.peering, rep.joins = leading, l, nil, 0
 	if s.isEnsemble() {
 		s.zxid = (s.zxid>>32 + 1) << 32
@@ -62,9 +61,6 @@ func (s *Server) install(rep *replica, followers []*replica) {
 	}
 	for _, f := range followers {
 		s.join(l, f)
-	}
-	for _, h := range s.holders {
-		h.update(s.zxid)
 	}
 	s.notifyChange()
 }
@@ -86,7 +82,6 @@ func (s *Server) rebuildSessions(rep *replica) map[int64]*session {
 // join makes a member follow a leader, with the leader's state. What it has accepted
 // from others is dropped, and it accepts what the leader has proposed.
 func (s *Server) join(l *leadership, rep *replica) {
-	s.endReadOnly(rep)
 	rep.role, rep.leadership, rep.joins = following, l, 0
 	rep.heard, rep.touched, rep.lagging = s.now(), map[int64]bool{}, false
 	rep.tree, rep.zxid, rep.epoch = l.member.tree.clone(), l.member.zxid, l.member.epoch
@@ -135,7 +130,6 @@ func (s *Server) commit(l *leadership) {
 		l.proposed = l.proposed[1:]
 		l.member.committed = p.zxid
 		s.advance(l.member)
-		s.updateHolders(p)
 		for _, st := range l.peers {
 			st.post(s, toFollower, func() {
 				st.follower.committed = p.zxid

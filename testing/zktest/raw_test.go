@@ -63,22 +63,16 @@ const (
 
 // The error codes.
 const (
-	errRuntimeInconsistency int32 = -2
-	errMarshalling          int32 = -5
-	errUnimplemented        int32 = -6
-	errBadArguments         int32 = -8
-	errNoNode               int32 = -101
-	errNoAuth               int32 = -102
-	errBadVersion           int32 = -103
-	errNoChildrenForEph     int32 = -108
-	errNodeExists           int32 = -110
-	errNotEmpty             int32 = -111
-	errSessionExpired       int32 = -112
-	errInvalidACL           int32 = -114
-	errAuthFailed           int32 = -115
-	errNotReadOnly          int32 = -119
-	errNoWatcher            int32 = -121
-	errReconfigDisabled     int32 = -123
+	errMarshalling    int32 = -5
+	errUnimplemented  int32 = -6
+	errBadArguments   int32 = -8
+	errNoNode         int32 = -101
+	errNoAuth         int32 = -102
+	errBadVersion     int32 = -103
+	errNodeExists     int32 = -110
+	errSessionExpired int32 = -112
+	errAuthFailed     int32 = -115
+	errNoWatcher      int32 = -121
 )
 
 // The flags of creates.
@@ -175,6 +169,14 @@ type result struct {
 	Ops   []result
 
 	Events []event // that arrived between the previous packet and this reply
+}
+
+// codes returns the error codes of the operations of a multi.
+func codes(r result) (all []int32) {
+	for _, op := range r.Ops {
+		all = append(all, op.Err)
+	}
+	return all
 }
 
 // request is a packet before it is framed, or an operation of a multi.

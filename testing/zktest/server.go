@@ -55,24 +55,20 @@ type Server struct {
 	// mu makes every request atomic: it is held while a request is applied and
 	// while its events and its reply are queued, so that all clients see one
 	// order. No goroutine waits for a client or a fault while holding it.
-	mu           sync.Mutex
-	running      bool
-	closed       bool
-	frozen       bool // by Pause
-	lead         *leadership
-	tree         tree               // of the newest leader, with what it has proposed
-	sessions     map[int64]*session // also of the newest leader
-	zxid         int64              // of its last proposal
-	conns        map[*conn]bool
-	nextSession  int64
-	expiryPaused bool
-	manualNow    time.Duration // the manual clock
-	lastReap     time.Duration // when containers were last reaped
-	trace        trace
-	traceMask    int64 // as set by stmk; without effect
-	holders      []*Holders
-	sessionEnds  []*SessionEnds
-	change       chan struct{} // closed and replaced at every change
+	mu          sync.Mutex
+	running     bool
+	closed      bool
+	frozen      bool // by Pause
+	lead        *leadership
+	tree        tree               // of the newest leader, with what it has proposed
+	sessions    map[int64]*session // also of the newest leader
+	zxid        int64              // of its last proposal
+	conns       map[*conn]bool
+	nextSession int64
+	lastReap    time.Duration // when containers were last reaped
+	trace       trace
+	sessionEnds []*SessionEnds
+	change      chan struct{} // closed and replaced at every change
 
 	// Of an ensemble.
 	leaderships []*leadership // that have not ended, and the newest one
@@ -123,8 +119,6 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 		tree:        newTree(conf.seed),
 		sessions:    map[int64]*session{},
 		conns:       map[*conn]bool{},
-		zxid:        conf.firstZxid,
-		traceMask:   306, // ZooKeeper's
 		change:      make(chan struct{}),
 		separated:   map[pair]bool{},
 		wake:        make(chan struct{}, 1),
@@ -164,9 +158,7 @@ func Run(ctx context.Context, opts ...Option) (*Server, error) {
 	}
 	s.install(s.replicas[last], s.replicas[:last])
 	s.mu.Unlock()
-	if !conf.manualClock {
-		s.ticking.Go(s.tickLoop) // ends with Close
-	}
+	s.ticking.Go(s.tickLoop) // ends with Close
 	conf.log.Info("embedded ZooKeeper for tests and development, not for production: everything is in memory",
 		"addr", s.ConnectString(), "seed", conf.seed)
 	return s, nil
@@ -265,7 +257,7 @@ func (s *Server) freeze(doing string, frozen bool) error {
 	if !s.running {
 		return fmt.Errorf("zktest: %s %s: %w", doing, s.Addr(), errNotRunning)
 	}
-	s.expiryPaused, s.frozen = frozen, frozen
+	s.frozen = frozen
 	if !frozen { // the members have not missed each other
 		for _, rep := range s.replicas {
 			rep.heard = s.now()
@@ -279,18 +271,6 @@ func (s *Server) freeze(doing string, frozen bool) error {
 	}
 	s.network.freeze(frozen)
 	return nil
-}
-
-// BumpEpoch raises the zxid as a new leader of an ensemble does: it begins the
-// next epoch, which is the upper half of the zxid.
-func (s *Server) BumpEpoch() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lead.ended {
-		return
-	}
-	s.zxid = (s.zxid>>32+1)<<32 - 1
-	s.propose(s.begin(0, nil), nil, nil)
 }
 
 // Close ends the server, its connections and its goroutines. A closed server
@@ -342,12 +322,7 @@ func (s *Server) dialer() dialer {
 }
 
 // now returns the server's clock: the time since the server was created.
-func (s *Server) now() time.Duration {
-	if s.conf.manualClock {
-		return s.manualNow
-	}
-	return time.Since(s.started)
-}
+func (s *Server) now() time.Duration { return time.Since(s.started) }
 
 // unixMilli returns the time of day on the server's clock.
 func (s *Server) unixMilli() int64 { return s.started.Add(s.now() + s.ahead).UnixMilli() }
@@ -358,27 +333,6 @@ func (s *Server) MoveTimeOfDay(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
-}
-
-// Advance moves the server's clock, which must be a [ManualClock], forward by d:
-// sessions expire and containers are deleted as they would be in that time, in
-// order.
-func (s *Server) Advance(d time.Duration) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return fmt.Errorf("zktest: Advance: %w", errClosed)
-	case !s.conf.manualClock:
-		return errors.New("zktest: Advance needs the option ManualClock")
-	case d < 0:
-		return fmt.Errorf("zktest: Advance: the clock cannot go back by %v", -d)
-	}
-	for end := s.manualNow + d; s.manualNow < end; {
-		s.manualNow = min(end, s.manualNow+s.untilTick())
-		s.onTick()
-	}
-	return nil
 }
 
 // untilTick returns the time until the next expiry or reaping may be due, or the next
@@ -421,7 +375,7 @@ func (s *Server) onTick() {
 	if s.isEnsemble() {
 		s.step()
 	}
-	if s.expiryPaused {
+	if s.frozen {
 		return
 	}
 	s.expireDue()

@@ -17,7 +17,6 @@ type session struct {
 	conn       *conn         // its latest; nil while the client is not connected
 	at         *replica      // the member at which it has connected last
 	ephemerals map[string]bool
-	moved      bool // to another server: see MoveSession
 }
 
 // password returns the password of a session, which depends on its id only.
@@ -70,7 +69,7 @@ func (s *Server) touch(ss *session) {
 
 // expireDue expires the sessions whose timeout has passed.
 func (s *Server) expireDue() {
-	if s.expiryPaused || s.lead.ended || s.lead.member.paused {
+	if s.frozen || s.lead.ended || s.lead.member.paused {
 		return
 	}
 	now := s.now()
@@ -141,24 +140,4 @@ func (s *Server) withSession(id int64, do func(*session)) error {
 	}
 	do(ss)
 	return nil
-}
-
-// PauseExpiry keeps sessions from expiring by time until ResumeExpiry. Sessions
-// that are then due expire within a tick.
-func (s *Server) PauseExpiry() { s.pauseExpiry(true) }
-
-// ResumeExpiry ends the effect of PauseExpiry.
-func (s *Server) ResumeExpiry() { s.pauseExpiry(false) }
-
-func (s *Server) pauseExpiry(paused bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.expiryPaused = paused
-}
-
-// MoveSession makes the next request of the session fail as if the session had
-// moved to another server of an ensemble: its connection is closed without a
-// reply, and the session stays alive.
-func (s *Server) MoveSession(id int64) error {
-	return s.withSession(id, func(ss *session) { ss.moved = true })
 }

@@ -170,12 +170,6 @@ func (s *Server) WaitWatch(ctx context.Context, path string, n int) error {
 	return s.waitWatches(ctx, path, n, (*State).WatchesOf)
 }
 
-// WaitChildWatch returns when at least n connections watch the list of the
-// children of path. The error is that of ctx.
-func (s *Server) WaitChildWatch(ctx context.Context, path string, n int) error {
-	return s.waitWatches(ctx, path, n, (*State).ChildWatchesOf)
-}
-
 func (s *Server) waitWatches(ctx context.Context, path string, n int, count func(*State, string) int) error {
 	if n < 1 || !validPath(path) {
 		return fmt.Errorf("zktest: waiting for %d watches on %q: the number must be positive and the path valid", n, path)

@@ -102,12 +102,10 @@ func commands() []command {
 		{post, "/separate", "member=NUMBER member=NUMBER", "cut two members off from each other", "member=1&member=2", separate},
 		{post, "/heal-members", "", "undo every isolate and separate", "", do(func(s *zktest.Server, _ context.Context) error { s.HealMembers(); return nil })},
 		{post, "/slow", "member=NUMBER delay=DURATION", "delay the messages between a member and the others, in each direction; 0s ends that", "member=1&delay=200ms", slow},
-		{post, "/epoch", "", "raise the zxid as a new leader does", "", do(func(s *zktest.Server, _ context.Context) error { s.BumpEpoch(); return nil })},
 		{post, "/reap", "", "delete empty containers and expired TTL nodes now", "", do(func(s *zktest.Server, _ context.Context) error { s.ReapContainers(); return nil })},
 		{post, "/sequence", "path=PATH next=NUMBER", "set the number that the next sequential child of a node gets", "path=/locks&next=2147483647", sequence},
 
 		{post, "/expire", "session=ID|all", "expire a session, or all, as if the timeout had passed", "session=0x100012ab", expire},
-		{post, "/move", "session=ID", "refuse the session's next request, as after a move to another server", "session=0x100012ab", move},
 		{post, "/lag", "member=NUMBER", "make a member lag behind the others until it handles a write or a sync", "member=1", member((*zktest.Server).Lag)},
 		{post, "/catch-up", "member=NUMBER", "end the lag of a member", "member=1", member((*zktest.Server).CatchUp)},
 
@@ -312,12 +310,6 @@ func expire(c *control, a *arguments) action {
 	}
 	id := a.session("session")
 	return func(context.Context) (any, error) { return nil, c.server.ExpireSession(id) }
-}
-
-func move(c *control, a *arguments) action {
-	a.require("session")
-	id := a.session("session")
-	return func(context.Context) (any, error) { return nil, c.server.MoveSession(id) }
 }
 
 func partition(c *control, a *arguments) action {

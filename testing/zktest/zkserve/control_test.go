@@ -285,14 +285,6 @@ var effects = map[string]func(*testing.T){
 		c.create("/b", 0)
 		require.Less(t, time.Since(begin), 300*time.Millisecond)
 	},
-	"/epoch": func(t *testing.T) {
-		s := serve(t)
-		s.post("/epoch", "")
-		c := s.connect()
-		_, stat, err := c.Get(c.create("/a", 0))
-		require.NoError(t, err)
-		require.EqualValues(t, 1, stat.Czxid>>32)
-	},
 	"/reap": func(t *testing.T) {
 		s := serve(t)
 		c := s.connect()
@@ -319,16 +311,6 @@ var effects = map[string]func(*testing.T){
 		require.Equal(t, zk.StateHasSession, third.State())
 		s.post("/expire", "session=all")
 		third.waitState(zk.StateExpired)
-	},
-	"/move": func(t *testing.T) {
-		s := serve(t)
-		c := s.connect()
-		id := c.SessionID()
-		s.post("/move", c.id)
-		_, _, err := c.Get("/")
-		require.ErrorIs(t, err, zk.ErrConnectionClosed)
-		c.waitState(zk.StateHasSession)
-		require.Equal(t, id, c.SessionID())
 	},
 	"/lag":      lagAndCatchUp,
 	"/catch-up": lagAndCatchUp,
@@ -640,7 +622,7 @@ func TestBadRequestsAreExplainedAndChangeNothing(t *testing.T) {
 		{"POST", "/expire", "session=me", 400, "the id of a session is a number"},
 		{"POST", "/expire", "session=0x17", 404, "GET /sessions lists the sessions"},
 		{"POST", "/expire", "session=0x17&session=all", 400, "given 2 times"},
-		{"POST", "/move", "session=", 400, "the id of a session is a number"},
+		{"POST", "/expire", "session=", 400, "the id of a session is a number"},
 		{"POST", "/restart", "down=2", 400, "written like"},
 		{"POST", "/restart", "down=-2s", 400, "written like"},
 		{"POST", "/restart", "down=1s;x", 400, "cannot be read"},
@@ -757,20 +739,6 @@ func TestFlags(t *testing.T) {
 		"extended types": {[]string{"-extended-types"}, func(t *testing.T, s *served) {
 			_, err := s.connect().CreateTTL("/a", nil, zk.FlagTTL, zk.WorldACL(zk.PermAll), time.Hour)
 			require.NoError(t, err)
-		}},
-		"read-only mode": {[]string{"-read-only", "-members", "3", "-tick", "20ms"}, func(t *testing.T, s *served) {
-			s.post("/stop", "member=2")
-			s.post("/stop", "member=3")
-			s.eventually(func() bool {
-				conn, err := net.Dial("tcp", s.addrs[0])
-				require.NoError(t, err)
-				defer conn.Close()
-				_, err = conn.Write([]byte("isro"))
-				require.NoError(t, err)
-				mode, err := io.ReadAll(conn)
-				require.NoError(t, err)
-				return string(mode) == "ro"
-			})
 		}},
 		"super user": {[]string{"-super", "admin:secret"}, func(t *testing.T, s *served) {
 			c := s.connect()

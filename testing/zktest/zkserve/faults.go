@@ -34,7 +34,6 @@ var actions = map[string]func(*arguments) zktest.Action{
 	"ExpireBeforeApply": plain(zktest.ExpireBeforeApply),
 	"ExpireAfterApply":  plain(zktest.ExpireAfterApply),
 	"Freeze":            plain(zktest.Freeze),
-	"GrantTimeout":      timed(zktest.GrantTimeout),
 	"DelayApply":        timed(zktest.DelayApply),
 	"DelayReply":        timed(zktest.DelayReply),
 	"TruncateReply": func(a *arguments) zktest.Action {
@@ -63,7 +62,7 @@ const injectParams = selectorParams + " [op=NAME]... [prefix=PATH] [skip=NUMBER]
 func injectDoes() string {
 	return "do something to matching requests: by default to the next one of any kind. The answer has the number of the fault. op is\n" +
 		"    the operation, such as create2 or getData, connect for handshakes, event for watch events; creates and lists stand for all\n" +
-		"    of a kind. skip matching requests pass first, then times (default 1) are hit. GrantTimeout, DelayApply and DelayReply\n" +
+		"    of a kind. skip matching requests pass first, then times (default 1) are hit. DelayApply and DelayReply\n" +
 		"    need a duration, TruncateReply bytes, and FailWith a code, such as -4 (connection loss) or -101 (no node). The actions are:\n" +
 		"    " + actionNames()
 }

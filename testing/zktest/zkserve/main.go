@@ -88,7 +88,6 @@ func parse(args []string) (config, error) {
 	maxConns := flags.Int("max-conns", 60, "`limit` of connections from one client address; 0 is no limit")
 	containers := flags.Duration("container-interval", time.Minute, "`period` of the deletion of empty containers and expired TTL nodes")
 	extended := flags.Bool("extended-types", false, "allow TTL nodes")
-	readOnly := flags.Bool("read-only", false, "let members without a majority serve read-only clients")
 	super := flags.String("super", "", "credentials of the super user, `USER:PASSWORD`")
 	seed := flags.Uint64("seed", 1, "`number` that determines the order in which children are listed")
 	control := flags.String("control", "", "loopback address of the HTTP control interface, `HOST:PORT`; port 0 is any free port (default none)")
@@ -113,9 +112,6 @@ func parse(args []string) (config, error) {
 	}}
 	if *extended {
 		conf.server = append(conf.server, zktest.ExtendedTypes())
-	}
-	if *readOnly {
-		conf.server = append(conf.server, zktest.ReadOnlyMode())
 	}
 	if *super != "" {
 		conf.server = append(conf.server, zktest.SuperUser(*super))
