@@ -730,10 +730,14 @@ func (c tokenless) Connect(ctx context.Context) (driver.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tokenlessSession{s.(*zookeeper.Session)}, nil
+	return tokenlessSession{s, s.(driver.PlainLocker), s.(driver.Limiter)}, nil
 }
 
-type tokenlessSession struct{ *zookeeper.Session }
+type tokenlessSession struct {
+	driver.Session
+	driver.PlainLocker
+	driver.Limiter
+}
 
 func (tokenlessSession) Alive(context.Context) error { return errNoTokens }
 

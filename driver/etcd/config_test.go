@@ -94,7 +94,7 @@ func TestCheckName(t *testing.T) {
 
 // What a name says of a node is what was asked for.
 func TestNamesOfNodes(t *testing.T) {
-	s := &Session{id: 0x1234567890abcdef}
+	s := &session{id: 0x1234567890abcdef}
 	for _, r := range []driver.Request{{Kind: driver.Exclusive}, {Kind: driver.Shared}, {Kind: driver.Permit, Permits: 3, Limit: 7}, {Kind: driver.Permit, Permits: 1}} {
 		name := s.keyName("a", r)
 		c := Connector{}

@@ -24,7 +24,7 @@ func (e entry) contender() driver.Contender {
 }
 
 // inspect reads what is below the name of a queue's lock, with all values.
-func (s *Session) inspect(ctx context.Context, queue string) (c contents, err error) {
+func (s *session) inspect(ctx context.Context, queue string) (c contents, err error) {
 	name, _ := lockOf(queue)
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Do(ctx, s.listing(queue))
@@ -37,7 +37,7 @@ func (s *Session) inspect(ctx context.Context, queue string) (c contents, err er
 }
 
 // Inspect implements driver.Inspector.
-func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
+func (s *session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
 	c, err := s.inspect(ctx, queue)
 	if err != nil {
 		return nil, nil, err
@@ -56,7 +56,7 @@ func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.No
 }
 
 // Queues implements driver.Inspector.
-func (s *Session) Queues(ctx context.Context, prefix string) (names []string, err error) {
+func (s *session) Queues(ctx context.Context, prefix string) (names []string, err error) {
 	below := s.prefix
 	if prefix != "" {
 		below += prefix + "/"
@@ -79,7 +79,7 @@ func (s *Session) Queues(ctx context.Context, prefix string) (names []string, er
 }
 
 // queueOf returns the name of the lock that a contender's key belongs to.
-func (s *Session) queueOf(kv *mvccpb.KeyValue) (name string, ok bool) {
+func (s *session) queueOf(kv *mvccpb.KeyValue) (name string, ok bool) {
 	rest := strings.TrimPrefix(string(kv.Key), s.prefix)
 	first, _, _ := strings.Cut(rest, "/")
 	i := strings.LastIndexByte(rest, '/')
@@ -94,7 +94,7 @@ func (s *Session) queueOf(kv *mvccpb.KeyValue) (name string, ok bool) {
 }
 
 // Follow implements driver.Follower.
-func (s *Session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (driver.Followed, error) {
+func (s *session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (driver.Followed, error) {
 	f, complete, err := s.head(ctx, queue, head)
 	if err != nil || complete {
 		return f, err
@@ -111,7 +111,7 @@ func (s *Session) Follow(ctx context.Context, queue string, head func([]driver.N
 }
 
 // head returns the head of a queue, with watches on its contenders.
-func (s *Session) head(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (f driver.Followed, complete bool, err error) {
+func (s *session) head(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (f driver.Followed, complete bool, err error) {
 	c, err := s.inspect(ctx, queue)
 	if err != nil {
 		return f, false, err
@@ -131,7 +131,7 @@ func (s *Session) head(ctx context.Context, queue string, head func([]driver.Nod
 }
 
 // Limit implements driver.Limiter.
-func (s *Session) Limit(ctx context.Context, name string, given int) (limit int, watch *driver.Watch, err error) {
+func (s *session) Limit(ctx context.Context, name string, given int) (limit int, watch *driver.Watch, err error) {
 	guards := name + "/" + driver.Guards
 	c, err := s.read(ctx, guards)
 	if err != nil {
@@ -171,7 +171,7 @@ func parseLimit(data []byte) (int, error) {
 }
 
 // SetLimit implements driver.Limiter.
-func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
+func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 	guards := name + "/" + driver.Guards
 	key := s.prefix + name + "/" + driver.Limit
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {

@@ -54,7 +54,7 @@ func (*Connector) IsContender(node string) bool {
 }
 
 // keyName returns the last part of the key for a new contender of the session.
-func (s *Session) keyName(queue string, r driver.Request) string {
+func (s *session) keyName(queue string, r driver.Request) string {
 	ending := ""
 	switch r.Kind {
 	case driver.Shared:
@@ -115,7 +115,7 @@ func (u *usedKeys) put(queue, name string) {
 }
 
 // key returns the key of a node.
-func (s *Session) key(queue string, node driver.Node) string {
+func (s *session) key(queue string, node driver.Node) string {
 	return s.prefix + queue + "/" + keyOf(node)
 }
 
@@ -196,7 +196,7 @@ type entry struct {
 
 // parse sorts the keys below a lock's name. Those of other locks, whose names begin with
 // that of this one, are left out.
-func (s *Session) parse(name string, kvs []*mvccpb.KeyValue) contents {
+func (s *session) parse(name string, kvs []*mvccpb.KeyValue) contents {
 	c := contents{queues: map[string][]entry{}}
 	for _, kv := range kvs {
 		part, last := "", strings.TrimPrefix(string(kv.Key), s.prefix+name+"/")

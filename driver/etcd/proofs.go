@@ -30,7 +30,7 @@ const maxSkew = 200 * time.Millisecond
 
 // inDoubt returns a channel that is closed when a proof has settled a doubt in the clock,
 // or nil if there is none.
-func (s *Session) inDoubt() <-chan struct{} {
+func (s *session) inDoubt() <-chan struct{} {
 	s.clock.Now()
 	p, skew := &s.proving, s.clock.Skew()
 	p.mu.Lock()
@@ -50,7 +50,7 @@ func (s *Session) inDoubt() <-chan struct{} {
 }
 
 // beginRound begins a round.
-func (s *Session) beginRound() (round int) {
+func (s *session) beginRound() (round int) {
 	s.inDoubt() // a jump is no drift
 	p := &s.proving
 	p.mu.Lock()
@@ -75,7 +75,7 @@ func (p *proving) succeeded(round int) {
 }
 
 // lose ends the session.
-func (s *Session) lose(cause error) {
+func (s *session) lose(cause error) {
 	p := &s.proving
 	p.mu.Lock()
 	suspended, jumped := s.clock.Suspended()-p.survived, p.settled != nil
@@ -85,7 +85,7 @@ func (s *Session) lose(cause error) {
 
 // prove proves the lease again and again, and returns why the connection is of no use any
 // longer.
-func (s *Session) prove(conn *connection) error {
+func (s *session) prove(conn *connection) error {
 	ttl := s.cfg().TTL
 	ctx, cancel := context.WithCancel(s.alive)
 	defer cancel()
@@ -116,7 +116,7 @@ func (s *Session) prove(conn *connection) error {
 }
 
 // proveBy sends a read of the session's key that a majority must confirm.
-func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Duration) error {
+func (s *session) proveBy(ctx context.Context, conn *connection, within time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, within, errSilent)
 	defer cancel()
 	sent := s.clock.Now()
@@ -134,7 +134,7 @@ func (s *Session) proveBy(ctx context.Context, conn *connection, within time.Dur
 
 // keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in
 // order.
-func (s *Session) keepAlive(ctx context.Context, conn *connection, within time.Duration) error {
+func (s *session) keepAlive(ctx context.Context, conn *connection, within time.Duration) error {
 	defer context.AfterFunc(ctx, func() { conn.fail(errSilent) })()
 	sent := s.clock.Now()
 	if err := conn.alive.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease.current())}); err != nil {
@@ -158,7 +158,7 @@ func (s *Session) keepAlive(ctx context.Context, conn *connection, within time.D
 const retryPause = 10 * time.Millisecond
 
 // Alive implements driver.Session.
-func (s *Session) Alive(ctx context.Context) error {
+func (s *session) Alive(ctx context.Context) error {
 	if settled := s.inDoubt(); settled != nil {
 		select {
 		case <-settled:
@@ -171,7 +171,7 @@ func (s *Session) Alive(ctx context.Context) error {
 }
 
 // Ping implements driver.Session.
-func (s *Session) Ping(ctx context.Context) error {
+func (s *session) Ping(ctx context.Context) error {
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Get(ctx, s.sessionKey(), clientv3.WithKeysOnly())
 		if err == nil && len(got.Kvs) == 0 {

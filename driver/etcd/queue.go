@@ -14,14 +14,14 @@ import (
 )
 
 // listing is the operation that lists all that is below the name of a queue's lock.
-func (s *Session) listing(queue string, opts ...clientv3.OpOption) clientv3.Op {
+func (s *session) listing(queue string, opts ...clientv3.OpOption) clientv3.Op {
 	name, _ := lockOf(queue)
 	return clientv3.OpGet(s.prefix+name+"/", append([]clientv3.OpOption{clientv3.WithPrefix()}, opts...)...)
 }
 
 // read returns what is below the name of a queue's lock, with what it takes to know the
 // contenders: the keys, and the values of those that were changed.
-func (s *Session) read(ctx context.Context, queue string) (c contents, err error) {
+func (s *session) read(ctx context.Context, queue string) (c contents, err error) {
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Do(ctx, s.listing(queue, clientv3.WithKeysOnly()))
 		if err != nil {
@@ -34,7 +34,7 @@ func (s *Session) read(ctx context.Context, queue string) (c contents, err error
 }
 
 // complete parses a listing. Whether a contender was downgraded is in its value.
-func (s *Session) complete(ctx context.Context, conn *connection, queue string, kvs []*mvccpb.KeyValue) (contents, error) {
+func (s *session) complete(ctx context.Context, conn *connection, queue string, kvs []*mvccpb.KeyValue) (contents, error) {
 	name, _ := lockOf(queue)
 	if slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return kv.Version > 1 }) {
 		got, err := conn.kv.Do(ctx, s.listing(queue))
@@ -47,7 +47,7 @@ func (s *Session) complete(ctx context.Context, conn *connection, queue string, 
 }
 
 // Join implements driver.Session.
-func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
+func (s *session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
 	name := s.keyName(queue, r)
 	key := s.prefix + queue + "/" + name
 	var ops []clientv3.Op
@@ -101,7 +101,7 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 // created it has read: the contenders that are not older than the known one, and keys of
 // other kinds of locks. The known one is among the former, so it was there all the time, and
 // who joined after it and is still there is in the answer.
-func (s *Session) behind(queue, name string, known driver.Node, got []*answer) (driver.Joined, bool) {
+func (s *session) behind(queue, name string, known driver.Node, got []*answer) (driver.Joined, bool) {
 	for _, other := range got[1:] {
 		if len(other.kvs) > 0 {
 			return driver.Joined{}, false
@@ -122,12 +122,12 @@ func (s *Session) behind(queue, name string, known driver.Node, got []*answer) (
 }
 
 // isOwn reports whether a node is a contender that the session has created.
-func (s *Session) isOwn(node driver.Node) bool {
+func (s *session) isOwn(node driver.Node) bool {
 	return strings.HasPrefix(node.Name, s.idText()+"-")
 }
 
 // joined returns what Join does for a node that was created.
-func (s *Session) joined(ctx context.Context, queue, name string, got []*answer) (driver.Joined, error) {
+func (s *session) joined(ctx context.Context, queue, name string, got []*answer) (driver.Joined, error) {
 	var c contents
 	err := s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
 		if got == nil {
@@ -155,7 +155,7 @@ func (s *Session) joined(ctx context.Context, queue, name string, got []*answer)
 }
 
 // remove removes a key of the session, in the background if the context ends.
-func (s *Session) remove(ctx context.Context, key string) {
+func (s *session) remove(ctx context.Context, key string) {
 	s.undo(ctx, func(ctx context.Context, conn *connection) error {
 		_, err := conn.kv.Delete(ctx, key)
 		if err == nil {
@@ -166,13 +166,13 @@ func (s *Session) remove(ctx context.Context, key string) {
 }
 
 // List implements driver.Session.
-func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
+func (s *session) List(ctx context.Context, queue string) ([]driver.Node, error) {
 	c, err := s.read(ctx, queue)
 	return nodesOf(c.queue(queue)), err
 }
 
 // get returns the key of a node, or ErrRemoved.
-func (s *Session) get(ctx context.Context, queue string, node driver.Node) (kv *mvccpb.KeyValue, err error) {
+func (s *session) get(ctx context.Context, queue string, node driver.Node) (kv *mvccpb.KeyValue, err error) {
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Get(ctx, s.key(queue, node))
 		if err != nil {
@@ -204,7 +204,7 @@ func isNode(kv *mvccpb.KeyValue, node driver.Node) bool {
 }
 
 // Data implements driver.Session.
-func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
+func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
 	kv, err := s.get(ctx, queue, node)
 	if err != nil {
 		return nil, err
@@ -213,7 +213,7 @@ func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]b
 }
 
 // exists is the condition that a node exists, and has a version if that is not 0.
-func (s *Session) exists(queue string, node driver.Node, version int64) clientv3.Cmp {
+func (s *session) exists(queue string, node driver.Node, version int64) clientv3.Cmp {
 	if version != 0 {
 		return clientv3.Compare(clientv3.ModRevision(s.key(queue, node)), "=", version)
 	}
@@ -222,8 +222,8 @@ func (s *Session) exists(queue string, node driver.Node, version int64) clientv3
 
 // Leave implements driver.Session. It begins in the caller's goroutine: to wake another one
 // takes a tenth of the time of the request.
-func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
-	l := &leaving{Session: s, of: watchedNode{queue, node}, key: s.key(queue, node)}
+func (s *session) Leave(ctx context.Context, queue string, node driver.Node) error {
+	l := &leaving{session: s, of: watchedNode{queue, node}, key: s.key(queue, node)}
 	s.own.leaving(l.key)
 	l.alone = s.own.claim(l.key, node)
 	err := l.remove(ctx)
@@ -235,7 +235,7 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 
 // leaving is the removal of a node of the session.
 type leaving struct {
-	*Session
+	*session
 	of          watchedNode
 	key         string
 	alone       bool // nobody else uses the key, and no other call of Leave removes the node
@@ -259,7 +259,7 @@ func (l *leaving) remove(ctx context.Context) error {
 
 // end ends the removal, and returns its error.
 func (l *leaving) end(err error) error {
-	l.own.left(l.Session, l.of, l.byUs)
+	l.own.left(l.session, l.of, l.byUs)
 	l.noteRefusal(err)
 	if err != nil {
 		return err
@@ -281,7 +281,7 @@ func (l *leaving) end(err error) error {
 const mostChecked = 120
 
 // Verify implements driver.Session.
-func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
+func (s *session) Verify(ctx context.Context, nodes ...driver.Located) error {
 	if len(nodes) > mostChecked {
 		return fmt.Errorf("etcd: %w: %d, and at most %d", driver.ErrTooMany, len(nodes), mostChecked)
 	}
@@ -305,7 +305,7 @@ func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
 }
 
 // LeaveIf implements driver.Session.
-func (s *Session) LeaveIf(ctx context.Context, node driver.Located, others ...driver.Located) error {
+func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...driver.Located) error {
 	if len(others) >= mostChecked {
 		return fmt.Errorf("etcd: %w: %d, and at most %d", driver.ErrTooMany, len(others), mostChecked-1)
 	}
@@ -328,13 +328,13 @@ func (s *Session) LeaveIf(ctx context.Context, node driver.Located, others ...dr
 }
 
 // Rewrite implements driver.Session.
-func (s *Session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
+func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
 	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte { return marked(kv.Value, 0, append([]byte{}, data...)) })
 }
 
 // update changes the value of a node, in a way that may be repeated. kv is nil if the node
 // is gone.
-func (s *Session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) []byte) error {
+func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) []byte) error {
 	key := s.key(queue, node)
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		for {
@@ -361,7 +361,7 @@ func (s *Session) update(ctx context.Context, queue string, node driver.Node, to
 
 // Downgrade implements driver.Downgrader. The key stays, and so the place in the queue: its
 // value says that it is shared.
-func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
+func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
 	if data == nil {
 		data = []byte{}
 	}
@@ -378,7 +378,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 }
 
 // Revoke implements driver.Revoker.
-func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
+func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ bool) error {
 	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte {
 		switch v := decodeValue(kv); {
 		case v.mark&markRevoked != 0:
@@ -391,7 +391,7 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, _ 
 }
 
 // Break implements driver.Breaker.
-func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
+func (s *session) Break(ctx context.Context, queue string, node driver.Node) error {
 	gone := false
 	maybe, err := s.try(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Txn(ctx).If(s.exists(queue, node, 0)).Then(clientv3.OpDelete(s.key(queue, node))).Commit()
@@ -405,7 +405,7 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 }
 
 // TryCreate implements driver.PlainLocker.
-func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node driver.Node, created bool, err error) {
+func (s *session) TryCreate(ctx context.Context, name string, data []byte) (node driver.Node, created bool, err error) {
 	key := s.prefix + name + "/" + plainName
 	value := newValue(time.Now(), data)
 	ours := func(kv *mvccpb.KeyValue) bool {
@@ -456,11 +456,11 @@ func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (node
 
 // removePlain removes the key of a plain lock if it is still that one, in the background if
 // the context ends.
-func (s *Session) removePlain(ctx context.Context, key string, created int64) {
+func (s *session) removePlain(ctx context.Context, key string, created int64) {
 	s.undo(ctx, func(ctx context.Context, conn *connection) error { return s.deletePlain(ctx, conn, key, created) })
 }
 
-func (s *Session) deletePlain(ctx context.Context, conn *connection, key string, created int64) error {
+func (s *session) deletePlain(ctx context.Context, conn *connection, key string, created int64) error {
 	_, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", created)).Then(clientv3.OpDelete(key)).Commit()
 	if err == nil {
 		s.keys.add(key, -1)

@@ -18,11 +18,11 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-func (s *Session) recordsOf(name string) string     { return s.prefix + driver.Records + "/" + name + "/" }
-func (s *Session) recordKey(r driver.Record) string { return s.recordsOf(r.Name) + r.Key }
+func (s *session) recordsOf(name string) string     { return s.prefix + driver.Records + "/" + name + "/" }
+func (s *session) recordKey(r driver.Record) string { return s.recordsOf(r.Name) + r.Key }
 
 // record decodes a record. Its time is by the clock of the client that created it.
-func (s *Session) record(name string, kv *mvccpb.KeyValue) driver.Record {
+func (s *session) record(name string, kv *mvccpb.KeyValue) driver.Record {
 	r := driver.Record{Name: name, Key: strings.TrimPrefix(string(kv.Key), s.recordsOf(name)), Created: kv.CreateRevision}
 	if len(kv.Value) >= 8 {
 		r.Finished, r.Data = time.Unix(0, int64(binary.BigEndian.Uint64(kv.Value))), kv.Value[8:]
@@ -42,7 +42,7 @@ type recordLease struct {
 // leaseFor returns a lease for a record that is to be kept for that time: for a quarter
 // of it, records have the same lease, which ends with the last of them, and lasts as much
 // longer as a session can wait for an answer.
-func (s *Session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
+func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
 	const mostRecords = 1000
 	s.mu.Lock()
 	l, now := s.recordLeases[keep], s.clock.Now()
@@ -78,7 +78,7 @@ func (s *Session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.Le
 const longestLease = 9_000_000_000
 
 // Finish implements driver.Recorder.
-func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
+func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
 	lease, err := s.leaseFor(ctx, r.Keep)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r 
 }
 
 // Settle implements driver.Recorder.
-func (s *Session) Settle(ctx context.Context, queue string, node driver.Node, r driver.Record) (recorded bool, err error) {
+func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r driver.Record) (recorded bool, err error) {
 	key := s.key(queue, node)
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		get := clientv3.OpGet(s.recordKey(r))
@@ -122,7 +122,7 @@ func (s *Session) Settle(ctx context.Context, queue string, node driver.Node, r 
 }
 
 // Record implements driver.Recorder.
-func (s *Session) Record(ctx context.Context, name, key string) (r driver.Record, found bool, err error) {
+func (s *session) Record(ctx context.Context, name, key string) (r driver.Record, found bool, err error) {
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Get(ctx, s.recordsOf(name)+key)
 		if err != nil {
@@ -137,7 +137,7 @@ func (s *Session) Record(ctx context.Context, name, key string) (r driver.Record
 }
 
 // Records implements driver.Recorder.
-func (s *Session) Records(ctx context.Context, name string) (found []driver.Record, err error) {
+func (s *session) Records(ctx context.Context, name string) (found []driver.Record, err error) {
 	const atATime = 1000
 	from, end := s.recordsOf(name), clientv3.GetPrefixRangeEnd(s.recordsOf(name))
 	for more := true; more && err == nil; {
@@ -159,7 +159,7 @@ func (s *Session) Records(ctx context.Context, name string) (found []driver.Reco
 }
 
 // Forget implements driver.Recorder.
-func (s *Session) Forget(ctx context.Context, name string, keys ...string) error {
+func (s *session) Forget(ctx context.Context, name string, keys ...string) error {
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		if len(keys) == 0 {
 			_, err := conn.kv.Delete(ctx, s.recordsOf(name), clientv3.WithPrefix())

@@ -29,7 +29,7 @@ var errTerm = errors.New("another leader was elected meanwhile")
 // First it raises the fence: afterward no key is created with an earlier lease, so those that
 // are known then are all that there are. The session's own key comes last: if an earlier lease
 // ends before that, so does the session.
-func (s *Session) renew(ctx context.Context, conn *connection, within time.Duration) error {
+func (s *session) renew(ctx context.Context, conn *connection, within time.Duration) error {
 	term, outlived := s.lease.outlived()
 	if !outlived {
 		return nil
@@ -68,7 +68,7 @@ func (s *Session) renew(ctx context.Context, conn *connection, within time.Durat
 }
 
 // moveSession moves the session's own key to a lease.
-func (s *Session) moveSession(ctx context.Context, to clientv3.LeaseID) error {
+func (s *session) moveSession(ctx context.Context, to clientv3.LeaseID) error {
 	key := s.sessionKey()
 	_, got, _, err := change{
 		session: s, ops: []clientv3.Op{putLease(key, to), clientv3.OpGet(key)},
@@ -81,7 +81,7 @@ func (s *Session) moveSession(ctx context.Context, to clientv3.LeaseID) error {
 }
 
 // move moves keys of the session from one lease to another.
-func (s *Session) move(ctx context.Context, keys []string, from, to clientv3.LeaseID) error {
+func (s *session) move(ctx context.Context, keys []string, from, to clientv3.LeaseID) error {
 	var ops []clientv3.Op
 	for _, key := range keys {
 		isOf := clientv3.Compare(clientv3.LeaseValue(key), "=", from)

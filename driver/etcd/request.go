@@ -13,14 +13,14 @@ import (
 
 // ask sends a request, again until it is answered. f must do no harm when it is carried out
 // several times, also late.
-func (s *Session) ask(ctx context.Context, f func(ctx context.Context, conn *connection) error) error {
+func (s *session) ask(ctx context.Context, f func(ctx context.Context, conn *connection) error) error {
 	_, err := s.try(ctx, f)
 	return err
 }
 
 // try is ask. It reports whether an attempt was not answered, and so has perhaps been
 // carried out, or may be yet.
-func (s *Session) try(ctx context.Context, f func(ctx context.Context, conn *connection) error) (maybe bool, err error) {
+func (s *session) try(ctx context.Context, f func(ctx context.Context, conn *connection) error) (maybe bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -54,7 +54,7 @@ func (s *Session) try(ctx context.Context, f func(ctx context.Context, conn *con
 }
 
 // answered returns the error of a call that a server has answered with err.
-func (s *Session) answered(err error) error {
+func (s *session) answered(err error) error {
 	if isLeaseGone(err) {
 		s.lose(errRevoked)
 		return s.Err()
@@ -84,7 +84,7 @@ func (f *fence) raise(version int64) {
 
 // change is a transaction that is carried out at most once.
 type change struct {
-	session *Session
+	session *session
 	creates string // a key of the session, which must not exist; its creation is the first operation
 	value   []byte
 	on      []clientv3.Cmp
@@ -172,7 +172,7 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 
 // raiseFence makes sure that nothing that was sent before is carried out anymore, and then
 // does ops.
-func (s *Session) raiseFence(ctx context.Context, conn *connection, ops ...clientv3.Op) ([]*answer, error) {
+func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clientv3.Op) ([]*answer, error) {
 	key := s.sessionKey()
 	got, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0)).
 		Then(append([]clientv3.Op{clientv3.OpPut(key, "", clientv3.WithIgnoreLease()), clientv3.OpGet(key)}, ops...)...).Commit()
@@ -189,7 +189,7 @@ func (s *Session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 
 // settle makes sure that nothing that was sent before is carried out anymore, and then does
 // op. A full database refuses the former, but then refuses what was sent before as well.
-func (s *Session) settle(ctx context.Context, conn *connection, op clientv3.Op) (*answer, error) {
+func (s *session) settle(ctx context.Context, conn *connection, op clientv3.Op) (*answer, error) {
 	got, err := s.raiseFence(ctx, conn, op)
 	if isFull(err) {
 		var done *clientv3.TxnResponse
@@ -205,7 +205,7 @@ func (s *Session) settle(ctx context.Context, conn *connection, op clientv3.Op) 
 
 // undo sends a request that removes a node, again until it is answered or the session is
 // over, and waits for that until the context ends.
-func (s *Session) undo(ctx context.Context, f func(ctx context.Context, conn *connection) error) {
+func (s *session) undo(ctx context.Context, f func(ctx context.Context, conn *connection) error) {
 	done := make(chan struct{})
 	if !s.task(func() { // ends with the session
 		defer close(done)
@@ -220,7 +220,7 @@ func (s *Session) undo(ctx context.Context, f func(ctx context.Context, conn *co
 }
 
 // noteRefusal notes that a node could not be removed for want of a right.
-func (s *Session) noteRefusal(err error) {
+func (s *session) noteRefusal(err error) {
 	if errors.Is(err, driver.ErrNoPermission) {
 		s.markUnremovable()
 	}

@@ -27,11 +27,11 @@ var _ interface {
 	driver.Revoker
 	driver.Recorder
 	driver.Refuser
-} = (*Session)(nil)
+} = (*session)(nil)
 
-// Session is a lease, with which its nodes go, and a connection to one member at a time. After
+// session is a lease, with which its nodes go, and a connection to one member at a time. After
 // an election it has another lease, whose ID differs in the last bits only.
-type Session struct {
+type session struct {
 	*Connector
 	id    clientv3.LeaseID // the first one
 	clock clock.Clock
@@ -77,7 +77,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Session{
+	s := &session{
 		Connector: c, id: clientv3.LeaseID(rand.Int64N(1<<62)+1<<62) &^ generations, clock: clock.Start(ctx),
 		closed: make(chan struct{}), revoked: make(chan bool, 1), changed: make(chan struct{}),
 	}
@@ -106,7 +106,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 }
 
 // open opens the session: it is granted a lease by the first member that answers.
-func (s *Session) open(ctx context.Context) (*connection, error) {
+func (s *session) open(ctx context.Context) (*connection, error) {
 	cfg := s.cfg()
 	began := s.clock.Now()
 	var last error
@@ -142,7 +142,7 @@ func (s *Session) open(ctx context.Context) (*connection, error) {
 }
 
 // grant asks for the lease, and creates the session's own key.
-func (s *Session) grant(ctx context.Context, conn *connection, began time.Duration) error {
+func (s *session) grant(ctx context.Context, conn *connection, began time.Duration) error {
 	ttl := s.cfg().TTL
 	ctx, cancel := context.WithTimeout(ctx, ttl/4)
 	defer cancel()
@@ -173,12 +173,12 @@ func (s *Session) grant(ctx context.Context, conn *connection, began time.Durati
 }
 
 // sessionKey is the key that shows that the session is not over.
-func (s *Session) sessionKey() string { return s.prefix + sessions + "/" + s.idText() }
+func (s *session) sessionKey() string { return s.prefix + sessions + "/" + s.idText() }
 
-func (s *Session) idText() string { return strconv.FormatInt(int64(s.id), 16) }
+func (s *session) idText() string { return strconv.FormatInt(int64(s.id), 16) }
 
 // run keeps the session connected, and proves its lease, until it is over.
-func (s *Session) run(conn *connection) {
+func (s *session) run(conn *connection) {
 	defer s.tasks.Done()
 	for s.alive.Err() == nil {
 		if conn == nil {
@@ -212,7 +212,7 @@ func (s *Session) run(conn *connection) {
 
 // reconnect connects to one member after the other until ask succeeds, and returns that
 // connection, or nil when ctx has ended.
-func (s *Session) reconnect(ctx context.Context, ask func(context.Context, *connection) error) *connection {
+func (s *session) reconnect(ctx context.Context, ask func(context.Context, *connection) error) *connection {
 	cfg := s.cfg()
 	for try := 1; ; try++ {
 		for _, i := range rand.Perm(len(cfg.Endpoints)) {
@@ -237,7 +237,7 @@ func (s *Session) reconnect(ctx context.Context, ask func(context.Context, *conn
 // revokeAll ends the leases of a session that is over, and so removes its nodes, when a
 // member answers, though the servers might keep the leases for long: each leader gives them
 // their whole TTL.
-func (s *Session) revokeAll(ctx context.Context) error {
+func (s *session) revokeAll(ctx context.Context) error {
 	done := false
 	select {
 	case done = <-s.revoked:
@@ -281,7 +281,7 @@ func (c *connection) revoke(ctx context.Context, leases ...clientv3.LeaseID) err
 }
 
 // use makes a connection the current one, or none.
-func (s *Session) use(conn *connection) {
+func (s *session) use(conn *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current != nil && conn == nil {
@@ -295,7 +295,7 @@ func (s *Session) use(conn *connection) {
 }
 
 // connected returns the current connection, as soon as there is one.
-func (s *Session) connected(ctx context.Context) (*connection, error) {
+func (s *session) connected(ctx context.Context) (*connection, error) {
 	for {
 		s.mu.Lock()
 		conn, changed := s.current, s.changed
@@ -316,12 +316,12 @@ func (s *Session) connected(ctx context.Context) (*connection, error) {
 }
 
 // noAnswer is the error of a call whose context has ended.
-func (s *Session) noAnswer(ctx context.Context) error {
+func (s *session) noAnswer(ctx context.Context) error {
 	return fmt.Errorf("etcd: no answer from %s: %w", s.Info().Peer, ctx.Err())
 }
 
 // task runs f in the background, unless the session is over.
-func (s *Session) task(f func()) bool {
+func (s *session) task(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ending || s.alive.Err() != nil {
@@ -333,7 +333,7 @@ func (s *Session) task(f func()) bool {
 
 // isOver reports whether the session is over. It reads the clock itself, because timers may
 // be late.
-func (s *Session) isOver() bool {
+func (s *session) isOver() bool {
 	if s.alive.Err() == nil && s.clock.AtLeast() >= s.lease.end() {
 		s.lose(errLease)
 	}
@@ -345,7 +345,7 @@ func (s *Session) isOver() bool {
 const tick = 50 * time.Millisecond
 
 // awaitEnd returns when the session is over, at the latest when its lease ends.
-func (s *Session) awaitEnd() {
+func (s *session) awaitEnd() {
 	defer s.tasks.Done()
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
@@ -365,10 +365,10 @@ func (s *Session) awaitEnd() {
 }
 
 // Done implements driver.Session.
-func (s *Session) Done() <-chan struct{} { return s.alive.Done() }
+func (s *session) Done() <-chan struct{} { return s.alive.Done() }
 
 // Err implements driver.Session.
-func (s *Session) Err() error {
+func (s *session) Err() error {
 	if !s.isOver() {
 		return nil
 	}
@@ -376,7 +376,7 @@ func (s *Session) Err() error {
 }
 
 // Lease implements driver.Session.
-func (s *Session) Lease() time.Duration {
+func (s *session) Lease() time.Duration {
 	if s.isOver() {
 		return 0
 	}
@@ -384,17 +384,17 @@ func (s *Session) Lease() time.Duration {
 }
 
 // Unremovable implements driver.Refuser.
-func (s *Session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
+func (s *session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
 
 // Info implements driver.Session.
-func (s *Session) Info() driver.Info {
+func (s *session) Info() driver.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return driver.Info{Driver: s.DriverName(), ID: s.idText(), Peer: s.peer}
 }
 
 // Close implements driver.Session.
-func (s *Session) Close(ctx context.Context) error {
+func (s *session) Close(ctx context.Context) error {
 	s.end(errClosed)
 	<-s.closed // soon: it waits for no answer
 	return s.revokeAll(ctx)

@@ -65,7 +65,7 @@ type watched struct {
 	watchedNode
 	id    int64
 	key   string
-	own   *Session // if it is a node of the session that watches it
+	own   *session // if it is a node of the session that watches it
 	left  bool     // the session has removed it
 	watch *driver.Watch
 
@@ -217,7 +217,7 @@ func (ws *watches) left(n watchedNode) {
 }
 
 // watch watches nodes.
-func (ws *watches) watch(ctx context.Context, s *Session, queue string, nodes []driver.Node) ([]*driver.Watch, error) {
+func (ws *watches) watch(ctx context.Context, s *session, queue string, nodes []driver.Node) ([]*driver.Watch, error) {
 	if err := ws.open(); err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (ws *watches) watch(ctx context.Context, s *Session, queue string, nodes []
 
 // begin begins watches, and reads what is watched. Others may wait for them, so it does not
 // stop when ctx ends, but then nobody waits for it.
-func (ws *watches) begin(ctx context.Context, s *Session, added []*watched) error {
+func (ws *watches) begin(ctx context.Context, s *session, added []*watched) error {
 	if len(added) == 0 {
 		return nil
 	}
@@ -288,7 +288,7 @@ func (ws *watches) begin(ctx context.Context, s *Session, added []*watched) erro
 	}
 }
 
-func (ws *watches) beginAll(s *Session, added []*watched) (err error) {
+func (ws *watches) beginAll(s *session, added []*watched) (err error) {
 	defer func() {
 		if err != nil {
 			ws.mu.Lock()
@@ -375,7 +375,7 @@ func (ws *watches) readKeys(ctx context.Context, of []*watched) (kvs []*mvccpb.K
 
 // settle sets what a watch knows of its key, as it was at a revision. It is called with mu
 // held.
-func (ws *watches) settle(s *Session, w *watched, kv *mvccpb.KeyValue, revision int64) {
+func (ws *watches) settle(s *session, w *watched, kv *mvccpb.KeyValue, revision int64) {
 	w.read = revision
 	if kv != nil {
 		w.value = kv.Value
@@ -590,7 +590,7 @@ func (o *ownNodes) isLeaving(key string) bool {
 }
 
 // left ends the removal of a node. byUs tells whether the session has certainly removed it.
-func (o *ownNodes) left(s *Session, n watchedNode, byUs bool) {
+func (o *ownNodes) left(s *session, n watchedNode, byUs bool) {
 	s.mu.Lock()
 	conn := s.current
 	s.mu.Unlock()
@@ -609,7 +609,7 @@ func (o *ownNodes) left(s *Session, n watchedNode, byUs bool) {
 }
 
 // Watch implements driver.Session.
-func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node) (found []*driver.Watch, err error) {
+func (s *session) Watch(ctx context.Context, queue string, nodes ...driver.Node) (found []*driver.Watch, err error) {
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
 		found, err = conn.watches.watch(ctx, s, queue, nodes)
 		return err

@@ -37,7 +37,7 @@ func (c *calls) settle() {
 
 // begin registers a call, unless the session is over. shutdown waits for all registered
 // calls.
-func (s *Session) begin() bool {
+func (s *session) begin() bool {
 	s.calls.mu.Lock()
 	defer s.calls.mu.Unlock()
 	if s.isOver() {
@@ -49,7 +49,7 @@ func (s *Session) begin() bool {
 
 // acquireCallSlot waits until fewer than maxCalls calls are in progress. The caller
 // calls release when its own call is done.
-func (s *Session) acquireCallSlot(ctx context.Context) (release func(), err error) {
+func (s *session) acquireCallSlot(ctx context.Context) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (s *Session) acquireCallSlot(ctx context.Context) (release func(), err erro
 
 // await waits until something is done. It reports false if ctx ends or the session is over
 // before.
-func (s *Session) await(ctx context.Context, done <-chan struct{}) bool {
+func (s *session) await(ctx context.Context, done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
@@ -78,7 +78,7 @@ func (s *Session) await(ctx context.Context, done <-chan struct{}) bool {
 
 // ask sends a request that changes nothing, again until the server answers. It returns the
 // answered request, whose error is the server's.
-func (s *Session) ask(ctx context.Context, send func() *request) (*request, error) {
+func (s *session) ask(ctx context.Context, send func() *request) (*request, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (s *Session) ask(ctx context.Context, send func() *request) (*request, erro
 
 // pause pauses before a request is repeated. It returns an error if ctx ends or the session
 // is over.
-func (s *Session) pause(ctx context.Context) error {
+func (s *session) pause(ctx context.Context) error {
 	select {
 	case <-time.After(minBackoff):
 		return nil
@@ -110,7 +110,7 @@ func (s *Session) pause(ctx context.Context) error {
 }
 
 // gaveUp returns the error of a call for which await reported false.
-func (s *Session) gaveUp(ctx context.Context) error {
+func (s *session) gaveUp(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ const grace = 10 * time.Millisecond
 // run runs op, which takes several requests, and waits until op returns, ctx ends or the
 // session is over. An op that is abandoned ends in the background; undo, if not nil, then
 // reverses what op has achieved.
-func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func(T)) (T, error) {
+func run[T any](ctx context.Context, s *session, op func() (T, error), undo func(T)) (T, error) {
 	if !s.begin() {
 		var none T
 		return none, s.Err()
@@ -134,7 +134,7 @@ func run[T any](ctx context.Context, s *Session, op func() (T, error), undo func
 }
 
 // runBegun is run for a call that was registered with begin.
-func runBegun[T any](ctx context.Context, s *Session, op func() (T, error), undo func(T)) (T, error) {
+func runBegun[T any](ctx context.Context, s *session, op func() (T, error), undo func(T)) (T, error) {
 	c := &call[T]{done: make(chan struct{})}
 	go func() { // ends with op, which ends with the session if nothing else
 		defer s.calls.done()
@@ -193,7 +193,7 @@ type call[T any] struct {
 }
 
 // runInSlot runs an op that takes several requests in a call slot.
-func runInSlot[T any](ctx context.Context, s *Session, op func() (T, error)) (T, error) {
+func runInSlot[T any](ctx context.Context, s *session, op func() (T, error)) (T, error) {
 	release, err := s.acquireCallSlot(ctx)
 	if err != nil {
 		var none T
@@ -206,14 +206,14 @@ func runInSlot[T any](ctx context.Context, s *Session, op func() (T, error)) (T,
 }
 
 // runUntilAnswered is retryUntilAnswered with a context, in a call slot.
-func (s *Session) runUntilAnswered(ctx context.Context, request func() error) error {
+func (s *session) runUntilAnswered(ctx context.Context, request func() error) error {
 	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.retryUntilAnswered(request) })
 	return err
 }
 
 // retryUntilAnswered repeats a request until the server has answered it or the
 // session is over.
-func (s *Session) retryUntilAnswered(request func() error) error {
+func (s *session) retryUntilAnswered(request func() error) error {
 	for {
 		err := request()
 		if !isUnsure(err) {
@@ -227,7 +227,7 @@ func (s *Session) retryUntilAnswered(request func() error) error {
 
 // pauseBeforeRetry pauses before a request is repeated. It returns an error if the
 // session is over. The pause is short: requests wait until there is a connection.
-func (s *Session) pauseBeforeRetry() error {
+func (s *session) pauseBeforeRetry() error {
 	if !s.sleep(minBackoff) {
 		return s.Err()
 	}
@@ -236,7 +236,7 @@ func (s *Session) pauseBeforeRetry() error {
 
 // noAnswerError returns the error of a call whose context has ended while it waited
 // for the server.
-func (s *Session) noAnswerError(ctx context.Context) error {
+func (s *session) noAnswerError(ctx context.Context) error {
 	return fmt.Errorf("no answer from %s: %w", s.Info().Peer, ctx.Err())
 }
 

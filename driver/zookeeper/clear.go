@@ -24,7 +24,7 @@ import (
 const clearAtATime = 1000
 
 // ClearRecords implements driver.Clearer.
-func (s *Session) ClearRecords(ctx context.Context, r driver.Record) error {
+func (s *session) ClearRecords(ctx context.Context, r driver.Record) error {
 	if at := time.Duration(s.lookedForOld.Load()); at != 0 && s.expiry.now()-at < r.Keep/16 {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (s *Session) ClearRecords(ctx context.Context, r driver.Record) error {
 }
 
 // clearShard removes the old records of a shard. It returns how many there were to look at.
-func (s *Session) clearShard(ctx context.Context, shard string, now time.Time) (n int, err error) {
+func (s *session) clearShard(ctx context.Context, shard string, now time.Time) (n int, err error) {
 	look := func(ctx context.Context) (ops []any, err error) {
 		n = 0
 		err = s.readAll(ctx, s.readChildren(shard, func(l *listing) (more []read) {

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -31,26 +32,16 @@ func (c *connection) current() *link {
 	return c.link
 }
 
-// abort breaks the current connection, if there is one.
-func (c *connection) abort() {
-	if l := c.current(); l != nil {
-		l.abort()
-	}
-}
-
-// attach makes l the session's current connection.
-func (s *Session) attach(l *link) {
-	s.connection.mu.Lock()
-	s.connection.link, s.connection.peer = l, l.to.server
-	s.connection.mu.Unlock()
-	if s.mustNotDial() { // disconnect may have missed it
-		l.abort()
-	}
+// attach makes l the current connection.
+func (c *connection) attach(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.link, c.peer = l, l.to.server
 }
 
 // onHandshake is called with the server's answer to a handshake that began at began. An
 // ID of 0 says that the session has expired.
-func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
+func (s *session) onHandshake(id int64, timeout, began time.Duration) error {
 	first, same, err := s.negotiate(id, timeout, began)
 	if err != nil {
 		return err
@@ -65,6 +56,7 @@ func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
 	case id == 0:
 		s.setGone()
 		s.end(s.expiry.explain(driver.ErrExpired))
+		return driver.ErrExpired
 	case !same:
 		s.setGone()
 		s.end(errReplaced)
@@ -78,7 +70,7 @@ func (s *Session) onHandshake(id int64, timeout, began time.Duration) error {
 
 // negotiate records the answer to a handshake. first reports whether it opened the
 // session, and same whether it is for this session.
-func (s *Session) negotiate(id int64, timeout, began time.Duration) (first, same bool, err error) {
+func (s *session) negotiate(id int64, timeout, began time.Duration) (first, same bool, err error) {
 	c := &s.connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,6 +92,9 @@ func (s *Session) negotiate(id int64, timeout, began time.Duration) (first, same
 	}
 	return first, same, nil
 }
+
+// errReplaced is the error of a handshake that is for another session than ours.
+var errReplaced = fmt.Errorf("%w: the server opened another session", driver.ErrExpired)
 
 // twoTicks is the shortest timeout that a server with ZooKeeper's usual tickTime of two
 // seconds grants, and the shortest that the lease tolerates.

@@ -86,7 +86,7 @@ const lateSequence = math.MaxInt32 - 100_000_000
 
 // warnSequence warns the operator, once per session, that the queue's counter is
 // nearing its end.
-func (s *Session) warnSequence(dir string, node driver.Node) {
+func (s *session) warnSequence(dir string, node driver.Node) {
 	if node.Seq < lateSequence || !s.directories.firstWarning(dir) {
 		return
 	}
@@ -96,7 +96,7 @@ func (s *Session) warnSequence(dir string, node driver.Node) {
 
 // usesContainers reports whether a directory is a container: in some layouts, that of a queue
 // in which other clients may be is not.
-func (s *Session) usesContainers(dir string) bool {
+func (s *session) usesContainers(dir string) bool {
 	ours := strings.HasPrefix(dir, s.recordsDir()) || strings.Contains(dir, "/"+driver.RunPrefix)
 	return !s.directories.noContainers.Load() && (ours || !s.cfg.Layout.naming().persistent)
 }
@@ -105,7 +105,7 @@ func (s *Session) usesContainers(dir string) bool {
 // undone each time: by the server, which removes an empty container between two of
 // our requests, or by a script that deletes a queue again and again. It returns an
 // error if the context has ended or the session is over.
-func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
+func (s *session) pauseBeforeRecreating(ctx context.Context, n int) error {
 	const longest = 50 // milliseconds; short enough to succeed in the end
 	if n <= 1 {
 		return ctx.Err() // creating a queue for the first time costs no pause
@@ -125,7 +125,7 @@ func (s *Session) pauseBeforeRecreating(ctx context.Context, n int) error {
 // beginJoinOfNew is beginJoin for a queue that does not exist. In the transaction that
 // creates the nodes, it creates the last n directories of the path: so nobody else has had
 // a node in the queue before, and no server removes it in between.
-func (s *Session) beginJoinOfNew(dir string, n int, endings []string, data []byte) *joinAttempt {
+func (s *session) beginJoinOfNew(dir string, n int, endings []string, data []byte) *joinAttempt {
 	creates := s.directoryCreates(dir, n)
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings), directories: n}
 	a.create = s.createContender(dir, a.guid, endings, data, creates...)
@@ -139,7 +139,7 @@ func (s *Session) beginJoinOfNew(dir string, n int, endings []string, data []byt
 
 // directoryCreates returns the parts of a transaction that create the last n directories of
 // the path.
-func (s *Session) directoryCreates(dir string, n int) []any {
+func (s *session) directoryCreates(dir string, n int) []any {
 	creates := make([]any, n)
 	for i, path := n-1, dir; i >= 0; i, path = i-1, parent(path) {
 		flags := int32(0)
@@ -154,7 +154,7 @@ func (s *Session) directoryCreates(dir string, n int) []any {
 // createContainers creates dir, and its parents where they are missing. Whether or not
 // it succeeds, it adds to made the paths that it may have created, for
 // removeContainers.
-func (s *Session) createContainers(ctx context.Context, dir string, made *[]string) error {
+func (s *session) createContainers(ctx context.Context, dir string, made *[]string) error {
 	for tries := 0; ; tries++ {
 		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
 			return err
@@ -184,7 +184,7 @@ func (s *Session) createContainers(ctx context.Context, dir string, made *[]stri
 	}
 }
 
-func (s *Session) createContainer(path string) (container bool, err error) {
+func (s *session) createContainer(path string) (container bool, err error) {
 	flags := int32(0)
 	if container = s.usesContainers(path); container {
 		flags = zk.FlagContainer
@@ -196,7 +196,7 @@ func (s *Session) createContainer(path string) (container bool, err error) {
 // created itself. The server would keep a container that never had a child forever, so
 // removeContainers continues while the session is being closed, for as long as there is
 // a connection.
-func (s *Session) removeContainers(made []string) {
+func (s *session) removeContainers(made []string) {
 	slices.Sort(made) // each is below the one before it
 	for _, path := range slices.Backward(made) {
 		err := s.requests.Delete(path, 0)
@@ -211,12 +211,12 @@ func (s *Session) removeContainers(made []string) {
 }
 
 // path returns the path of a queue, or of a node in it.
-func (s *Session) path(parts ...string) string {
+func (s *session) path(parts ...string) string {
 	return s.cfg.Chroot + "/" + strings.Join(parts, "/")
 }
 
 // paths returns the paths of the nodes that a contender consists of.
-func (s *Session) paths(queue string, node driver.Node) (paths []string) {
+func (s *session) paths(queue string, node driver.Node) (paths []string) {
 	if node.Kind == driver.Plain {
 		return []string{s.path(queue)}
 	}

@@ -18,10 +18,12 @@
 // each other. The node of a reader is named _c_<uuid>-rlock-<number>; those two clients
 // wait for it as well. [Layout] describes the names for other clients.
 //
-// # Differences from the client
+// # The client's part
 //
-// The client implements the protocol. This package handles what a lock cannot tolerate
-// in it: a session that is silently replaced by another one, calls without a context,
-// creates whose reply is lost, watches that leak, and secrets in messages. The code
-// explains each where it is handled.
+// The client opens the session, keeps the session alive with pings, and closes it. Its
+// connection is one end of a net.Pipe. A relay at the other end passes the client's packets
+// to a server and back, on a connection that the session's own requests share: they have
+// contexts, and creates whose reply is lost are found, and watches do not leak. The relay
+// lets no other session through, and the client is given neither credentials nor a server
+// to dial once the session is over.
 package zookeeper

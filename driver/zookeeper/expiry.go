@@ -80,7 +80,7 @@ func (e *expiry) checkClock() (settled <-chan struct{}) {
 }
 
 // Alive implements driver.Session.
-func (s *Session) Alive(ctx context.Context) error {
+func (s *session) Alive(ctx context.Context) error {
 	if settled := s.expiry.checkClock(); settled != nil {
 		select {
 		case <-settled:
@@ -96,7 +96,7 @@ func (s *Session) Alive(ctx context.Context) error {
 }
 
 // Lease implements driver.Session.
-func (s *Session) Lease() time.Duration {
+func (s *session) Lease() time.Duration {
 	if s.isOver() {
 		return 0
 	}
@@ -119,7 +119,7 @@ func checkEpoch(zxid int64) error {
 // renew sends the proofs that the lease requires, one at a time. (A sync or a write
 // that waits for the leader holds back the answers to everything after it on the
 // connection.)
-func (s *Session) renew() {
+func (s *session) renew() {
 	defer s.calls.done()
 	for {
 		write, in := s.expiry.lease.nextProof(s.expiry.now())
@@ -148,7 +148,7 @@ func (s *Session) renew() {
 
 // prove sends a request that only the leader can answer or, if write is true, only the
 // leader with a majority. The write changes nothing.
-func (s *Session) prove(write bool) error {
+func (s *session) prove(write bool) error {
 	q := syncRequest("/")
 	if write {
 		q = changeNothing()
@@ -161,7 +161,7 @@ func (s *Session) prove(write bool) error {
 }
 
 // sleep reports false if the session is over before d has passed.
-func (s *Session) sleep(d time.Duration) bool {
+func (s *session) sleep(d time.Duration) bool {
 	select {
 	case <-s.alive.Done():
 		return false

@@ -15,7 +15,7 @@ import (
 
 // closeAtServer returns nil when the servers have closed the session, or do not know it, and
 // otherwise when ctx ends.
-func (s *Session) closeAtServer(ctx context.Context) error {
+func (s *session) closeAtServer(ctx context.Context) error {
 	select {
 	case s.farewell <- struct{}{}:
 		defer func() { <-s.farewell }()
@@ -25,7 +25,7 @@ func (s *Session) closeAtServer(ctx context.Context) error {
 		return ctx.Err()
 	}
 	s.judgeLastLink()
-	for s.ID() != 0 && s.gone.Err() == nil {
+	for s.id() != 0 && s.gone.Err() == nil {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (s *Session) closeAtServer(ctx context.Context) error {
 
 // closeOnce asks the next server to close the session. When another one has answered
 // anything, it waits no longer than for an answer that is on its way.
-func (s *Session) closeOnce(ctx, news context.Context) error {
+func (s *session) closeOnce(ctx, news context.Context) error {
 	const soon = 250 * time.Millisecond
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -60,17 +60,17 @@ func (s *Session) closeOnce(ctx, news context.Context) error {
 	}
 	defer l.disconnect()
 	defer context.AfterFunc(ctx, l.disconnect)()
-	_ = l.Conn.SetDeadline(time.Now().Add(l.timeout))
+	_ = l.conn.SetDeadline(time.Now().Add(l.timeout))
 	hello := binary.BigEndian.AppendUint32(nil, 0)  // the version of the protocol
 	hello = binary.BigEndian.AppendUint64(hello, 0) // any server will do, whatever it has seen
 	hello = append(hello, s.connection.secret()...)
 	packet := binary.BigEndian.AppendUint32(nil, uint32(len(hello)))
 	// The end follows at once: a session that has come back lives another T.
-	if _, err := l.Conn.Write(append(append(packet, hello...), closePacket...)); err != nil {
+	if _, err := l.conn.Write(append(append(packet, hello...), closePacket...)); err != nil {
 		return l.explainReadError(err)
 	}
 	response, err := l.readResponse()
-	if err == nil && responseID(response) == s.ID() {
+	if err == nil && responseID(response) == s.id() {
 		err = l.readClosed()
 	}
 	if err == nil {

@@ -134,7 +134,7 @@ func (f *fastpaths) uses(dir string, w *watch) bool {
 }
 
 // watchOnQueue returns the watch on a queue's own node, or nil if there is none.
-func (s *Session) watchOnQueue(dir string) *watch {
+func (s *session) watchOnQueue(dir string) *watch {
 	if w := s.watches.at(dir); w != nil && w.isArmed() {
 		return w
 	}
@@ -142,7 +142,7 @@ func (s *Session) watchOnQueue(dir string) *watch {
 }
 
 // noteJoined records what the listing after a join has shown.
-func (s *Session) noteJoined(dir string, node driver.Node, alone, shared bool) {
+func (s *session) noteJoined(dir string, node driver.Node, alone, shared bool) {
 	if s.fastpaths.listed(dir, node, alone, shared) && s.usesContainers(dir) {
 		if w, own := s.watch(dir); own {
 			s.requests.start(w.reads...)

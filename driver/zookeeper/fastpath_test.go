@@ -23,10 +23,10 @@ func TestWatchOnAQueueOutlivesItsFastPath(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	open := func() *Session {
+	open := func() *session {
 		s, err := c.Connect(ctx)
 		require.NoError(t, err)
-		return s.(*Session)
+		return s.(*session)
 	}
 	own, other := open(), open()
 	dir := own.path("a")

@@ -17,7 +17,7 @@ import (
 // joins is behind them: their nodes are watched. Otherwise the next to join changes the
 // head, so the directory is watched as well; its watch fires whenever anybody joins or
 // leaves, which is too often in a long queue.
-func (s *Session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (driver.Followed, error) {
+func (s *session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (driver.Followed, error) {
 	dir := s.path(queue)
 	for {
 		l, err := s.look(ctx, dir)
@@ -53,7 +53,7 @@ func (s *Session) Follow(ctx context.Context, queue string, head func([]driver.N
 }
 
 // followNodes watches the contenders and returns them. ok is false if one is gone.
-func (s *Session) followNodes(ctx context.Context, queue string, nodes []driver.Node) (f driver.Followed, ok bool, err error) {
+func (s *session) followNodes(ctx context.Context, queue string, nodes []driver.Node) (f driver.Followed, ok bool, err error) {
 	pending, _, err := s.armWatches(ctx, queue, nodes)
 	if err != nil {
 		return f, false, err
@@ -90,7 +90,7 @@ func newLook(children []string, nodes []driver.Node) look {
 
 // look lists a directory, which need not exist, unless a watch on it proves that it has
 // not changed since it was listed.
-func (s *Session) look(ctx context.Context, dir string) (l look, err error) {
+func (s *session) look(ctx context.Context, dir string) (l look, err error) {
 	if w := s.watches.at(childrenOf(dir)); w != nil && w.isArmed() && w.Fired() == 0 {
 		return *w.listed, nil
 	}
@@ -107,7 +107,7 @@ func childrenOf(dir string) string { return dir + "/" }
 
 // watchDirectory returns an armed watch on a directory, whose listing is that of the
 // moment from which it watches.
-func (s *Session) watchDirectory(ctx context.Context, dir string) (*watch, error) {
+func (s *session) watchDirectory(ctx context.Context, dir string) (*watch, error) {
 	for {
 		w, made := s.directoryWatch(dir)
 		if made {
@@ -129,7 +129,7 @@ func (s *Session) watchDirectory(ctx context.Context, dir string) (*watch, error
 
 // directoryWatch returns the watch on a directory, which may not be armed yet, or nil if
 // the session is over. If made is true, the watch is new, and the caller must arm it.
-func (s *Session) directoryWatch(dir string) (w *watch, made bool) {
+func (s *session) directoryWatch(dir string) (w *watch, made bool) {
 	key := childrenOf(dir)
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *Session) directoryWatch(dir string) (w *watch, made bool) {
 
 // listAndWatch returns the request that arms the watch on a directory, or on the creation
 // of one that does not exist.
-func (s *Session) listAndWatch(dir string, w *watch) *request {
+func (s *session) listAndWatch(dir string, w *watch) *request {
 	q := childrenRequest(dir, s.listings.length(dir))
 	q.watch()
 	q.noted = func(q *request) {
@@ -164,7 +164,7 @@ func (s *Session) listAndWatch(dir string, w *watch) *request {
 }
 
 // watchCreation returns the request that watches for the creation of a directory.
-func (s *Session) watchCreation(dir string, w *watch) *request {
+func (s *session) watchCreation(dir string, w *watch) *request {
 	q := existsRequest(dir)
 	q.watch()
 	q.noted = func(q *request) {
@@ -181,7 +181,7 @@ func (s *Session) watchCreation(dir string, w *watch) *request {
 	return q
 }
 
-func (s *Session) noteUnwatchedDirectory(dir string, w *watch, err error) {
+func (s *session) noteUnwatchedDirectory(dir string, w *watch, err error) {
 	s.watches.remove(w)
 	if !isUnsure(err) {
 		w.err = s.explainListError(err, "listing", dir)
@@ -192,14 +192,14 @@ func (s *Session) noteUnwatchedDirectory(dir string, w *watch, err error) {
 
 // fireDirectory is called for a server's event about the children of a directory, or
 // about its creation or its end.
-func (s *Session) fireDirectory(dir string) {
+func (s *session) fireDirectory(dir string) {
 	if w := s.watches.at(childrenOf(dir)); w != nil && w.isArmed() {
 		s.fireWatch(w, driver.Changed)
 	}
 }
 
 // checkDirectory is checkTarget for the watch on a directory.
-func (s *Session) checkDirectory(dir string) (isGone func(w *watch) bool, err error) {
+func (s *session) checkDirectory(dir string) (isGone func(w *watch) bool, err error) {
 	exists, stat, err := s.exists(dir)
 	return func(w *watch) bool {
 		if w.stat == nil || !exists {

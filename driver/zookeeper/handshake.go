@@ -3,7 +3,6 @@ package zookeeper
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -26,42 +25,68 @@ const (
 	headLength = 16
 )
 
-// handshakeStage is how far the handshake of a link has come.
-type handshakeStage int
-
-const (
-	stageUnsent    handshakeStage = iota
-	stageRequested                // a new session has been requested
-	stageSettled                  // a session is established, or no new one was requested
-	stageUnwanted                 // the new session is no longer wanted
-)
-
-// beginHandshake is called before the client sends its handshake.
-func (l *link) beginHandshake() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.session.mustNotDial() { // abort was called before
-		return net.ErrClosed
+// open carries out the handshake, which the client begins, and hands the client the
+// server's answer once it is checked.
+//
+// A connection on which a new session was requested but not established stays open until
+// that session can be closed: the server would keep it for its whole timeout, and every
+// further attempt would add one.
+func (l *link) open() (err error) {
+	s := l.session
+	hello, err := readPacket(l.client)
+	if err == nil {
+		err = l.checkHello(hello)
 	}
-	l.began, l.handshakeStage = l.session.expiry.now(), stageSettled
-	if l.session.ID() == 0 {
-		l.handshakeStage = stageRequested
+	if err != nil {
+		l.disconnect()
+		return err
 	}
-	return l.Conn.SetDeadline(time.Now().Add(l.timeout))
+	defer func() {
+		switch {
+		case err == nil:
+		case l.requested:
+			s.abandoned.Go(l.closeUnwantedSession) // ends after a session timeout, or soon after Connector.Close
+		default:
+			l.disconnect()
+		}
+	}()
+	l.began, l.requested = s.expiry.now(), s.id() == 0
+	_ = l.conn.SetDeadline(time.Now().Add(l.timeout))
+	defer context.AfterFunc(s.dialing, func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) })()
+	if _, err := l.conn.Write(hello); err != nil {
+		return l.explainReadError(err)
+	}
+	if err := l.handshake(); err != nil {
+		return err
+	}
+	l.established, l.establishedAt = true, time.Now()
+	_ = l.conn.SetDeadline(time.Time{})
+	return nil
 }
 
-// handshake completes the handshake, whose answer the client then reads from
-// l.response. It runs on the goroutine of the client's connect loop.
+// checkHello returns an error if the client's handshake is for another session than ours,
+// or may no longer be sent. The client has seen few answers, so checkHello corrects what
+// the handshake says of the last one.
+func (l *link) checkHello(hello []byte) error {
+	const lastZxid, sessionID = 8, 20
+	s := l.session
+	switch {
+	case len(hello) < sessionID+8 || int64(binary.BigEndian.Uint64(hello[sessionID:])) != s.id():
+		s.end(errReplaced)
+		return errReplaced
+	case s.mustNotDial():
+		return net.ErrClosed
+	}
+	binary.BigEndian.PutUint64(hello[lastZxid:], uint64(s.requests.lastSeen()))
+	return nil
+}
+
+// handshake completes the handshake, after the client's part of it.
 //
 // It also authenticates. If the client knew the credentials, it would do so on each
 // connection, and block forever if it failed to write them.
-func (l *link) handshake() (err error) {
+func (l *link) handshake() error {
 	s := l.session
-	defer func() {
-		if err != nil {
-			s.attemptFailed(err)
-		}
-	}()
 	response, err := l.readResponse()
 	if err != nil {
 		return err
@@ -69,42 +94,35 @@ func (l *link) handshake() (err error) {
 	timeout := time.Duration(int32(binary.BigEndian.Uint32(response[8:]))) * time.Millisecond
 	id := responseID(response)
 	l.offeredID = id
-	if id == 0 && s.ID() == 0 {
-		l.settleRequest()
+	switch {
+	case id == 0 && s.id() == 0:
+		l.requested = false
 		return fmt.Errorf("%s accepted the connection, but opened no session", l.to)
-	}
-	if id != 0 && timeout < minTimeout {
+	case id == 0:
+		s.outage.end(l.to)
+	case timeout < minTimeout:
 		return permanentError{fmt.Errorf("%s grants a session timeout of %s, which is too short to hold a lock: check its tickTime, minSessionTimeout and maxSessionTimeout", l.to, timeout)}
+	case s.auth != nil:
+		err = l.authenticate()
 	}
-	if id != 0 && s.auth != nil {
-		if err := l.authenticate(); err != nil {
-			return err
-		}
+	if err == nil && id != 0 {
+		err = l.writeToClient(response) // before the session counts, because the client must know it
+	}
+	if err != nil {
+		return err
 	}
 	if err := s.onHandshake(id, timeout, l.began); err != nil {
 		return err
 	}
-	if l.settleRequest() {
+	if l.requested {
 		s.noteOpenDuration(s.expiry.now() - l.began)
+		l.requested = false
 	}
+	l.slack, l.maxSilence = timeout/32, timeout/4
 	s.connection.secret = func() []byte { return response[8:] }
 	s.outage.end(l.to)
 	s.lastGoodIP.Store(l.to.server, l.to.ip)
-	l.response = response
-	l.slack, l.maxSilence = timeout/32, timeout/4
-	l.establishedAt = time.Now()
-	l.established.Store(true)
-	return l.Conn.SetDeadline(time.Time{})
-}
-
-// settleRequest ends the request for a new session, and reports whether there was
-// one.
-func (l *link) settleRequest() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	requested := l.handshakeStage == stageRequested
-	l.handshakeStage = stageSettled
-	return requested
+	return nil
 }
 
 // responseID returns the session of which the answer to a handshake speaks, or 0.
@@ -154,7 +172,7 @@ func (l *link) explainReadError(err error) error {
 // answered in place of ZooKeeper.
 func (l *link) explainForeignServer() error {
 	const enough, soon = 48, 100 * time.Millisecond
-	_ = l.Conn.SetReadDeadline(time.Now().Add(soon)) // the rest of its line arrives soon, if at all
+	_ = l.conn.SetReadDeadline(time.Now().Add(soon)) // the rest of its line arrives soon, if at all
 	answer, _ := l.in.Peek(enough)
 	for _, known := range []struct{ begin, what string }{
 		{"HTTP/", "HTTP; ZooKeeper's client port is usually 2181"},
@@ -190,7 +208,7 @@ func (l *link) authenticate() error {
 	packet = append(packet, credentials...)
 	binary.BigEndian.PutUint32(packet, uint32(len(packet)-4))
 	user := l.session.cfg.Digest
-	if _, err := l.Conn.Write(packet); err != nil {
+	if _, err := l.conn.Write(packet); err != nil {
 		return fmt.Errorf("authenticate %v at %s: %w", user, l.to, err)
 	}
 	var answer [4 + headLength]byte
@@ -208,51 +226,11 @@ func (l *link) authenticate() error {
 	return nil
 }
 
-// abort breaks the connection at once. If a new session has been requested, abort only
-// makes the client call Close, which takes care of that session.
-func (l *link) abort() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch l.handshakeStage {
-	case stageRequested:
-		_ = l.Conn.SetReadDeadline(time.Unix(1, 0))
-	case stageUnsent, stageSettled:
-		l.disconnect()
-	}
-}
-
-// disconnect closes the connection. (Closing a TLS connection would first try to
-// send a close_notify alert.)
-func (l *link) disconnect() {
-	if secured, ok := l.Conn.(*tls.Conn); ok {
-		secured.NetConn().Close()
-		return
-	}
-	l.Conn.Close()
-}
-
-// Close implements net.Conn. A connection on which a new session was requested but not
-// established stays open until that session can be closed: the server would keep it for
-// its whole timeout, and every further attempt would add one.
-func (l *link) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch l.handshakeStage {
-	case stageRequested:
-		l.handshakeStage = stageUnwanted
-		l.session.abandoned.Go(l.closeUnwantedSession) // ends after a session timeout, or soon after Connector.Close
-		return nil
-	case stageUnwanted:
-		return nil
-	}
-	return l.Conn.Close()
-}
-
 // closeUnwantedSession closes the session that was requested as soon as the server
 // opens it.
 func (l *link) closeUnwantedSession() {
 	defer l.disconnect()
-	_ = l.Conn.SetDeadline(time.Now().Add(l.session.maxOpenTimeout()))
+	_ = l.conn.SetDeadline(time.Now().Add(l.session.maxOpenTimeout()))
 	defer context.AfterFunc(l.session.giveUp, l.disconnect)()
 	if l.offeredID == 0 {
 		response, err := l.readResponse()
@@ -260,7 +238,7 @@ func (l *link) closeUnwantedSession() {
 			return
 		}
 	}
-	if _, err := l.Conn.Write(closePacket); err == nil {
+	if _, err := l.conn.Write(closePacket); err == nil {
 		_ = l.readClosed()
 	}
 }

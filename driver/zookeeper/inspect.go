@@ -15,7 +15,7 @@ import (
 )
 
 // Data implements driver.Session.
-func (s *Session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
+func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]byte, error) {
 	path := s.paths(queue, node)[0]
 	q, err := s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
 	switch {
@@ -47,7 +47,7 @@ const maxReads = maxAnswers / minAnswer / 2
 // readAll makes reads, and those that follow from their answers. It does not wait for one
 // answer before it sends the next request. Reads change nothing, so they are repeated
 // until the server answers, and abandoned when ctx ends.
-func (s *Session) readAll(ctx context.Context, left ...read) error {
+func (s *session) readAll(ctx context.Context, left ...read) error {
 	type begun struct {
 		read
 		request *request
@@ -99,7 +99,7 @@ func (s *Session) readAll(ctx context.Context, left ...read) error {
 }
 
 // readNode is a read of the node at path, whose error in an answer is ErrNoNode, or none.
-func (s *Session) readNode(path string, found func(q *request)) read {
+func (s *session) readNode(path string, found func(q *request)) read {
 	return read{
 		begin: func() (awaited, unsent *request) {
 			q := getRequest(path, false)
@@ -118,7 +118,7 @@ func (s *Session) readNode(path string, found func(q *request)) read {
 }
 
 // readChildren is a read of the children of the directory at path, which need not exist.
-func (s *Session) readChildren(path string, found func(l *listing) []read) read {
+func (s *session) readChildren(path string, found func(l *listing) []read) read {
 	var l *listing
 	return read{
 		begin: func() (awaited, unsent *request) {
@@ -135,7 +135,7 @@ func (s *Session) readChildren(path string, found func(l *listing) []read) read 
 }
 
 // catchUp makes a server that lags behind catch up with what has happened so far.
-func (s *Session) catchUp(ctx context.Context, path string) error {
+func (s *session) catchUp(ctx context.Context, path string) error {
 	q, err := s.ask(ctx, func() *request { return s.requests.send(syncRequest(path)) })
 	if err == nil && q.err != nil {
 		err = explainError(q.err, "catching up", "READ", path)
@@ -144,7 +144,7 @@ func (s *Session) catchUp(ctx context.Context, path string) error {
 }
 
 // Inspect implements driver.Inspector.
-func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
+func (s *session) Inspect(ctx context.Context, queue string, want func(driver.Node) bool) (found []driver.Contender, others []string, err error) {
 	dir := s.path(queue)
 	if err := s.catchUp(ctx, dir); err != nil {
 		return nil, nil, err
@@ -180,7 +180,7 @@ func (s *Session) Inspect(ctx context.Context, queue string, want func(driver.No
 
 // readContender is a read of a contender that has been listed. An exclusive contender whose
 // node is gone may have been downgraded since, and is then looked for.
-func (s *Session) readContender(dir string, node driver.Node, found func(driver.Contender)) read {
+func (s *session) readContender(dir string, node driver.Node, found func(driver.Contender)) read {
 	r := s.readNode(dir+"/"+node.Name, func(q *request) { found(newContender(node, q.data, &q.stat)) })
 	if node.Kind == driver.Shared || !strings.HasPrefix(node.Name, guidPrefix) || len(node.Name) < len(guidPrefix)+guidLength {
 		return r
@@ -203,7 +203,7 @@ func (s *Session) readContender(dir string, node driver.Node, found func(driver.
 }
 
 // readPlain is a read of the holder of a plain lock, if there is one.
-func (s *Session) readPlain(path string, found func(driver.Contender)) read {
+func (s *session) readPlain(path string, found func(driver.Contender)) read {
 	return s.readNode(path, func(q *request) {
 		if isPlain(&q.stat) {
 			found(newContender(parsePlainNode(q.data, &q.stat), q.data, &q.stat))
@@ -220,7 +220,7 @@ func newContender(node driver.Node, raw []byte, stat *zk.Stat) driver.Contender 
 }
 
 // Queues implements driver.Inspector.
-func (s *Session) Queues(ctx context.Context, prefix string) (names []string, err error) {
+func (s *session) Queues(ctx context.Context, prefix string) (names []string, err error) {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (s *Session) Queues(ctx context.Context, prefix string) (names []string, er
 // readLocks is a read of a lock's directory, and then of the names below it. It calls found
 // with each name that has a contender, or whose plain lock has a holder, and with those
 // below that cannot be read. The empty name is the root.
-func (s *Session) readLocks(name string, found func(name string)) read {
+func (s *session) readLocks(name string, found func(name string)) read {
 	dir, begin := s.path(name), name+"/"
 	if name == "" {
 		dir, begin = max(s.cfg.Chroot, "/"), ""
@@ -276,7 +276,7 @@ func lockOf(queue string) string {
 }
 
 // Break implements driver.Breaker.
-func (s *Session) Break(ctx context.Context, queue string, node driver.Node) error {
+func (s *session) Break(ctx context.Context, queue string, node driver.Node) error {
 	_, err := runInSlot(ctx, s, func() (struct{}, error) {
 		for i, path := range s.paths(queue, node) {
 			sent, err := s.breakOne(path, node)
@@ -295,7 +295,7 @@ func (s *Session) Break(ctx context.Context, queue string, node driver.Node) err
 
 // breakOne deletes one of the nodes that node consists of. sent reports whether a
 // delete without an answer may have been carried out before.
-func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error) {
+func (s *session) breakOne(path string, node driver.Node) (sent bool, err error) {
 	err = s.retryUntilAnswered(func() error {
 		if node.Kind == driver.Plain { // checked at each attempt: the name may be the next holder's by now
 			claims := s.claims.on(path)
@@ -314,7 +314,7 @@ func (s *Session) breakOne(path string, node driver.Node) (sent bool, err error)
 
 // readNodeOf reads the node at path. The error is ErrNoNode if it is that of a plain lock,
 // and of another holder than node.
-func (s *Session) readNodeOf(path string, node driver.Node) (raw []byte, version int32, err error) {
+func (s *session) readNodeOf(path string, node driver.Node) (raw []byte, version int32, err error) {
 	raw, stat, err := s.requests.Get(path)
 	switch {
 	case err != nil:
@@ -326,7 +326,7 @@ func (s *Session) readNodeOf(path string, node driver.Node) (raw []byte, version
 }
 
 // Revoke implements driver.Revoker.
-func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, ours bool) error {
+func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, ours bool) error {
 	return s.update(ctx, queue, node, func(raw []byte) []byte {
 		_, revoked := cutRevocation(raw)
 		switch {
@@ -340,7 +340,7 @@ func (s *Session) Revoke(ctx context.Context, queue string, node driver.Node, ou
 }
 
 // Rewrite implements driver.Session.
-func (s *Session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
+func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, data []byte) error {
 	return s.update(ctx, queue, node, func(raw []byte) []byte {
 		if _, revoked := cutRevocation(raw); revoked {
 			return withRevocation(data)
@@ -351,7 +351,7 @@ func (s *Session) Rewrite(ctx context.Context, queue string, node driver.Node, d
 
 // update changes what is stored in a node, in a way that may be repeated: to returns nil if
 // that was done before.
-func (s *Session) update(ctx context.Context, queue string, node driver.Node, to func(raw []byte) []byte) error {
+func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(raw []byte) []byte) error {
 	path := s.paths(queue, node)[0]
 	err := s.runUntilAnswered(ctx, func() error {
 		for {

@@ -16,7 +16,7 @@ import (
 
 // inspecting runs test in a bubble, with a session and 200 contenders in the queue a/0 and
 // one in each of a/1 to a/200; b/0 to b/99 are empty.
-func inspecting(t *testing.T, test func(t *testing.T, server *zktest.Server, s *Session)) {
+func inspecting(t *testing.T, test func(t *testing.T, server *zktest.Server, s *session)) {
 	bubble.Parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		server := zktest.StartBubble(t)
@@ -38,11 +38,11 @@ func inspecting(t *testing.T, test func(t *testing.T, server *zktest.Server, s *
 				create(fmt.Sprint("/b/", i))
 			}
 		}
-		test(t, server, s.(*Session))
+		test(t, server, s.(*session))
 	})
 }
 
-func inspectAll(t *testing.T, s *Session) {
+func inspectAll(t *testing.T, s *session) {
 	t.Helper()
 	found, others, err := s.Inspect(t.Context(), "a/0", nil)
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func inspectAll(t *testing.T, s *Session) {
 	}
 }
 
-func listAll(t *testing.T, s *Session) {
+func listAll(t *testing.T, s *session) {
 	t.Helper()
 	names, err := s.Queues(t.Context(), "")
 	require.NoError(t, err)
@@ -75,19 +75,19 @@ func TestReadsOfOneCallAreBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		ops  []zktest.Op
 		skip int
-		read func(ctx context.Context, s *Session) error
+		read func(ctx context.Context, s *session) error
 	}{
-		"Inspect": {[]zktest.Op{zktest.OpGetData}, 0, func(ctx context.Context, s *Session) error {
+		"Inspect": {[]zktest.Op{zktest.OpGetData}, 0, func(ctx context.Context, s *session) error {
 			_, _, err := s.Inspect(ctx, "a/0", nil)
 			return err
 		}},
-		"Queues": {zktest.Lists, 3, func(ctx context.Context, s *Session) error {
+		"Queues": {zktest.Lists, 3, func(ctx context.Context, s *session) error {
 			_, err := s.Queues(ctx, "")
 			return err
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inspecting(t, func(t *testing.T, server *zktest.Server, s *Session) {
+			inspecting(t, func(t *testing.T, server *zktest.Server, s *session) {
 				held := server.Inject(zktest.Rule{Match: zktest.Match{Ops: c.ops}, Skip: c.skip, Do: zktest.HoldReply()})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
@@ -111,7 +111,7 @@ func TestReadsOfOneCallAreBounded(t *testing.T) {
 func TestReadsSurviveALostConnection(t *testing.T) {
 	for name, cut := range map[string]zktest.Action{"before": zktest.DropBeforeApply(), "after": zktest.DropAfterApply()} {
 		t.Run(name, func(t *testing.T) {
-			inspecting(t, func(t *testing.T, server *zktest.Server, s *Session) {
+			inspecting(t, func(t *testing.T, server *zktest.Server, s *session) {
 				lost := server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}}, Skip: 70, Do: cut})
 				inspectAll(t, s)
 				require.NoError(t, lost.Wait(t.Context()))
@@ -125,7 +125,7 @@ func TestReadsSurviveALostConnection(t *testing.T) {
 
 // A contender that is downgraded after it was listed, and before it is read, is found.
 func TestInspectFindsAContenderThatIsDowngradedMeanwhile(t *testing.T) {
-	inspecting(t, func(t *testing.T, server *zktest.Server, s *Session) {
+	inspecting(t, func(t *testing.T, server *zktest.Server, s *session) {
 		connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, connector.Close()) }()
@@ -143,7 +143,7 @@ func TestInspectFindsAContenderThatIsDowngradedMeanwhile(t *testing.T) {
 			done <- err
 		}()
 		require.NoError(t, reading.Wait(t.Context()))
-		read, err := other.(*Session).Downgrade("w", old.Node, []byte("reader"))
+		read, err := other.(*session).Downgrade("w", old.Node, []byte("reader"))
 		require.NoError(t, err)
 		reading.Release()
 		require.NoError(t, <-done)

@@ -15,7 +15,7 @@ import (
 )
 
 // Join implements driver.Session.
-func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
+func (s *session) Join(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
 	j, err := s.tryJoin(ctx, queue, r)
 	if n := j.Node.Seq; err == nil && (n < 0 || n >= math.MaxInt32) { // at the end of the server's counter
 		_ = s.Leave(ctx, queue, j.Node) // continues in the background
@@ -25,7 +25,7 @@ func (s *Session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	return j, err
 }
 
-func (s *Session) tryJoin(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
+func (s *session) tryJoin(ctx context.Context, queue string, r driver.Request) (driver.Joined, error) {
 	dir, endings := s.path(queue), s.cfg.Layout.naming().endings(r.Kind, r.Permits, r.Limit)
 	if err := ctx.Err(); err != nil {
 		return driver.Joined{}, err
@@ -55,7 +55,7 @@ func (s *Session) tryJoin(ctx context.Context, queue string, r driver.Request) (
 
 // join creates a contender's nodes, and the queue if necessary, and returns when they
 // certainly exist or cannot be created. The first attempt has begun.
-func (s *Session) join(ctx context.Context, dir string, endings []string, data []byte, first *joinAttempt) (j driver.Joined, err error) {
+func (s *session) join(ctx context.Context, dir string, endings []string, data []byte, first *joinAttempt) (j driver.Joined, err error) {
 	var made []string
 	defer func() {
 		if err != nil {
@@ -109,7 +109,7 @@ type joinAttempt struct {
 // listed again.) If the caller knows the queue up to one of the session's last nodes, and
 // nobody else is expected to have joined since, it is listed only if somebody has; and
 // likewise a queue that is expected not to exist.
-func (s *Session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
+func (s *session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
 	watched := s.watchOnQueue(dir)
 	a.create = s.createContender(dir, a.guid, endings, data)
@@ -126,7 +126,7 @@ func (s *Session) beginJoin(dir string, endings []string, data []byte, known dri
 }
 
 // noteCreated is called when the create has been answered.
-func (s *Session) noteCreated(a *joinAttempt, dir string, q *request, watched *watch) {
+func (s *session) noteCreated(a *joinAttempt, dir string, q *request, watched *watch) {
 	if node, ok := created(q); ok {
 		a.behind, a.alone = s.fastpaths.created(dir, node, watched)
 	}
@@ -169,7 +169,7 @@ func (a *joinAttempt) settled() bool {
 // The error is ErrNoNode if there is no queue, or no parent of the first directory that
 // was to be created; ErrNodeExists if there is such a directory; and errNotCreated if the
 // reply was lost and the nodes do not exist.
-func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driver.Joined, error) {
+func (s *session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driver.Joined, error) {
 	<-a.create.done
 	node, err := s.createdContender(a.create)
 	if a.listing != nil {
@@ -210,7 +210,7 @@ func (s *Session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driv
 
 // createContender creates all the nodes of a contender, or none of them. The directories,
 // if any, are created first in the same transaction.
-func (s *Session) createContender(dir, guid string, endings []string, data []byte, directories ...any) *request {
+func (s *session) createContender(dir, guid string, endings []string, data []byte, directories ...any) *request {
 	path := func(ending string) string { return dir + "/" + namePrefix(guid, ending) }
 	const flags = zk.FlagEphemeral | zk.FlagSequence
 	if len(endings) == 1 && len(directories) == 0 {
@@ -227,7 +227,7 @@ func (s *Session) createContender(dir, guid string, endings []string, data []byt
 }
 
 // createdContender returns the contender whose nodes were created.
-func (s *Session) createdContender(q *request) (driver.Node, error) {
+func (s *session) createdContender(q *request) (driver.Node, error) {
 	if node, ok := created(q); ok || q.err != nil {
 		return node, q.err
 	}
@@ -252,7 +252,7 @@ var errNotCreated = errors.New("not created")
 // when that is known, when the session is over and the nodes with it, or when the
 // queue cannot be listed. If some of the contender's nodes are gone, it removes
 // the others.
-func (s *Session) findCreated(dir, guid string, nodes int) (driver.Node, error) {
+func (s *session) findCreated(dir, guid string, nodes int) (driver.Node, error) {
 	for {
 		if err := s.pauseBeforeRetry(); err != nil {
 			return driver.Node{}, err
@@ -282,7 +282,7 @@ func (s *Session) findCreated(dir, guid string, nodes int) (driver.Node, error) 
 
 // removeParts removes the remaining nodes of a contender. It returns errNotCreated if
 // that succeeds.
-func (s *Session) removeParts(dir string, parts []driver.Node) error {
+func (s *session) removeParts(dir string, parts []driver.Node) error {
 	for _, node := range parts {
 		if err := s.remove(dir, node); err != nil && err != driver.ErrRemoved {
 			return err
@@ -293,7 +293,7 @@ func (s *Session) removeParts(dir string, parts []driver.Node) error {
 
 // findOnce looks once for the nodes in dir that were created with the GUID, when it is
 // decided whether they were.
-func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
+func (s *session) findOnce(dir, guid string) ([]driver.Node, error) {
 	err := s.settle()
 	var own []string
 	if err == nil {
@@ -313,7 +313,7 @@ func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
 		return nil, err
 	}
 	exists, stat, err := s.requests.Exists(dir + "/" + found[0].Name)
-	if err == nil && exists && stat.EphemeralOwner != s.ID() {
+	if err == nil && exists && stat.EphemeralOwner != s.id() {
 		return nil, errReplaced // the client has sent the create for another session after all
 	}
 	return found, err
@@ -322,14 +322,14 @@ func (s *Session) findOnce(dir, guid string) ([]driver.Node, error) {
 // reapLater removes in the background a node that cannot be found now and must not be
 // left to block others. find removes the node and reports true, or reports false if the
 // outcome is not known yet.
-func (s *Session) reapLater(find func() bool) {
+func (s *session) reapLater(find func() bool) {
 	s.markUnremovable()
 	if s.begin() {
 		go s.reap(find) // ends when find knows, or with the session
 	}
 }
 
-func (s *Session) reap(find func() bool) {
+func (s *session) reap(find func() bool) {
 	defer s.calls.done()
 	for s.sleep(reapPause) && !find() {
 	}
@@ -343,7 +343,7 @@ const reapPause = time.Second
 // lock under the name also check after the creation, so at least one of the two sees
 // the other. shared reports that a semaphore uses the directory, in which contenders
 // may appear without using a number of the queue.
-func (s *Session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
+func (s *session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
 	if l == nil || driver.Place(l.contenders(), node) < 0 {
 		if l, err = s.list(dir); err != nil {
 			return nil, false, err
@@ -362,7 +362,7 @@ func (s *Session) queueContaining(ctx context.Context, dir string, node driver.N
 // looks like a contender of an unknown client: neither would wait for the other. A
 // contender differs from a lock below dir with such a name by being ephemeral, and
 // from a plain lock by its data.
-func (s *Session) checkForeignContenders(ctx context.Context, dir string, children []string, queue []driver.Node) error {
+func (s *session) checkForeignContenders(ctx context.Context, dir string, children []string, queue []driver.Node) error {
 	if countOthers(children, queue) == 0 {
 		return nil
 	}
@@ -397,7 +397,7 @@ func countOthers(children []string, queue []driver.Node) int {
 
 // isForeignContender reports whether the node at path, which has the name of a
 // sequential node, is ephemeral and not that of a plain lock of ours.
-func (s *Session) isForeignContender(path string) (bool, error) {
+func (s *session) isForeignContender(path string) (bool, error) {
 	exists, stat, err := s.exists(path)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
 		return false, explainError(err, "looking at "+path, "READ", path)

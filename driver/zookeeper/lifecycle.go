@@ -5,15 +5,17 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/lockpool/lockpool/driver"
 )
 
 // lifecycle is the state of a session. Its channels and contexts only ever go from open
 // to closed, so it needs no mutex.
 type lifecycle struct {
-	ready   chan struct{} // closed when the session is first established
-	stopped chan struct{} // closed when the client's connect loop has ended
-	closed  chan struct{} // closed when nothing of the session is left running but calls of Close
+	ready  chan struct{}   // closed when the session is first established
+	closed chan struct{}   // closed when nothing of the session is left running but calls of Close
+	events <-chan zk.Event // of the client; closed when its connect loop has ended
 
 	alive context.Context // ends when the session is over; its cause says why
 	end   context.CancelCauseFunc
@@ -33,7 +35,7 @@ type lifecycle struct {
 }
 
 func newLifecycle() lifecycle {
-	l := lifecycle{ready: make(chan struct{}), stopped: make(chan struct{}), closed: make(chan struct{}), farewell: make(chan struct{}, 1)}
+	l := lifecycle{ready: make(chan struct{}), closed: make(chan struct{}), farewell: make(chan struct{}, 1)}
 	l.alive, l.end = context.WithCancelCause(context.Background())
 	l.gone, l.setGone = context.WithCancel(context.Background())
 	l.dialing, l.endDialing = context.WithCancel(l.gone)
@@ -42,9 +44,18 @@ func newLifecycle() lifecycle {
 	return l
 }
 
+// isReady is called when the session is established on a connection.
+func (l *lifecycle) isReady() {
+	select {
+	case <-l.ready:
+	default:
+		close(l.ready)
+	}
+}
+
 // isOver reports whether the session is over. It reads the clock itself, because
 // timers may be late.
-func (s *Session) isOver() bool {
+func (s *session) isOver() bool {
 	if s.alive.Err() != nil {
 		return true
 	}
@@ -59,18 +70,18 @@ func (s *Session) isOver() bool {
 // mustNotDial reports whether the client must no longer connect: it would open a new
 // session in place of one that is over, underneath the holders of locks. It may
 // reconnect for a moment if we close the session ourselves, for the calls in progress.
-func (s *Session) mustNotDial() bool {
+func (s *session) mustNotDial() bool {
 	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.alive) != errClosed
 }
 
 // Done implements driver.Session.
-func (s *Session) Done() <-chan struct{} { return s.alive.Done() }
+func (s *session) Done() <-chan struct{} { return s.alive.Done() }
 
 // Unremovable implements driver.Refuser.
-func (s *Session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
+func (s *session) Unremovable() <-chan struct{} { return s.unremovable.Done() }
 
 // Err implements driver.Session.
-func (s *Session) Err() error {
+func (s *session) Err() error {
 	if !s.isOver() {
 		return nil
 	}
@@ -78,7 +89,7 @@ func (s *Session) Err() error {
 }
 
 // Close implements driver.Session.
-func (s *Session) Close(ctx context.Context) error {
+func (s *session) Close(ctx context.Context) error {
 	s.end(errClosed)
 	select {
 	case <-s.closed:
@@ -90,19 +101,18 @@ func (s *Session) Close(ctx context.Context) error {
 }
 
 // disconnect breaks the client's connection for good.
-func (s *Session) disconnect() {
+func (s *session) disconnect() {
 	s.endDialing()
 	s.requests.end()
-	s.connection.abort()
 }
 
 // shutdown waits for the end of the session, then stops the client. If the session was
 // closed and has a connection, the client asks the server there to close it.
-func (s *Session) shutdown() {
+func (s *session) shutdown() {
 	defer close(s.closed)
 	s.awaitEnd()
 	cause := context.Cause(s.alive)
-	if cause != errClosed && s.ID() != 0 {
+	if cause != errClosed && s.id() != 0 {
 		s.cfg.Logger.Warn("lockpool: ZooKeeper session lost", "session", s.Info().ID, "cause", cause)
 	}
 	if cause != errClosed {
@@ -126,13 +136,15 @@ func (s *Session) shutdown() {
 	}
 	s.client.Close() // within a second
 	s.disconnect()
-	<-s.stopped
+	for range s.events { // the client drops what nobody reads
+	}
 	<-idle
+	s.relays.Wait()
 	s.requests.writers.Wait()
 }
 
 // awaitEnd returns when the session is over, at the latest when its lease ends.
-func (s *Session) awaitEnd() {
+func (s *session) awaitEnd() {
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()
 	for !s.isOver() {

@@ -3,13 +3,11 @@ package zookeeper
 import (
 	"bufio"
 	"cmp"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -17,33 +15,29 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// link is one connection to a server, and what carries the session's requests past the
-// client. The client's own packets, which are the handshake, pings and the end of the
-// session, pass through, as do the answers to them.
+// link is one connection to a server. Two users share it: the client, whose packets a
+// relay brings and takes away (relay.go), and the session's requests (requests.go).
 type link struct {
-	net.Conn
-	session *Session
+	conn    net.Conn
+	client  net.Conn // the relay's end of the client's connection; nil without a client
+	session *session
 	in      *bufio.Reader
 
 	// Of the handshake (handshake.go).
-	to            target        // the server
-	timeout       time.Duration // how long the handshake may take
-	began         time.Duration // when it began, by expiry.now
-	offeredID     int64         // the session that the server named, or 0
-	establishedAt time.Time     // when the handshake was complete
-	established   atomic.Bool   // the handshake is complete
-	timedOut      atomic.Bool   // the server has been silent for too long since then
-	response      []byte        // the server's answer, for the client to read
+	to        target        // the server
+	timeout   time.Duration // how long the handshake may take
+	began     time.Duration // when it began, by expiry.now
+	requested bool          // a new session was requested, and must be closed unless it is established
+	offeredID int64         // the session that the server named, or 0
 
-	mu             sync.Mutex
-	handshakeStage handshakeStage
-
-	// Used only by the goroutine that reads.
-	left       int           // bytes of a packet for the client
-	readBy     time.Time     // the deadline in force
-	slack      time.Duration // how much too early it may be
-	maxSilence time.Duration // how long a server may be silent
-	barrier    *request      // the first request, on which all reads depend; nil if there is none
+	// Used only by the goroutine that reads, and after it has ended.
+	established   bool          // the handshake is complete
+	establishedAt time.Time     // when it was
+	timedOut      bool          // the server has been silent for too long since then
+	readBy        time.Time     // the deadline in force
+	slack         time.Duration // how much too early it may be
+	maxSilence    time.Duration // how long a server may be silent
+	barrier       *request      // the first request, on which all reads depend; nil if there is none
 
 	// Guarded by requests.mu.
 	pending    []*request // sent and not answered
@@ -53,10 +47,20 @@ type link struct {
 	writing    bool       // a goroutine writes, or has failed to
 }
 
-func newLink(s *Session, conn net.Conn, to target) *link {
-	l := &link{Conn: conn, session: s, to: to, timeout: s.addressTimeout()}
+func newLink(s *session, conn net.Conn, to target) *link {
+	l := &link{conn: conn, session: s, to: to, timeout: s.addressTimeout()}
 	l.in = bufio.NewReader(arrivals{l})
 	return l
+}
+
+// disconnect closes the connection. (Closing a TLS connection would first try to
+// send a close_notify alert.)
+func (l *link) disconnect() {
+	if secured, ok := l.conn.(*tls.Conn); ok {
+		secured.NetConn().Close()
+		return
+	}
+	l.conn.Close()
 }
 
 // arrivals reads what has arrived on a link.
@@ -66,41 +70,30 @@ type arrivals struct{ *link }
 // that answers that came together are followed by one write, and whenever anything
 // arrives, the server has as much time again.
 func (a arrivals) Read(p []byte) (int, error) {
-	if !a.established.Load() { // the handshake has a deadline of its own
-		return a.Conn.Read(p)
+	if !a.established { // the handshake has a deadline of its own
+		return a.conn.Read(p)
 	}
 	a.session.requests.answered()
 	if err := a.extendDeadline(); err != nil {
 		return 0, err
 	}
-	n, err := a.Conn.Read(p)
+	n, err := a.conn.Read(p)
 	if err != nil {
-		a.timedOut.Store(isTimeout(err))
+		a.timedOut = isTimeout(err)
 	}
 	return n, err
 }
 
-// Write implements net.Conn for the client, which writes each packet with one call.
-func (l *link) Write(p []byte) (int, error) {
-	r := l.session.requests
-	if !l.established.Load() {
-		if err := l.beginHandshake(); err != nil {
-			return 0, err
-		}
-		const lastZxid = 8 // where the handshake says what the client has seen; it has seen few answers
-		p = slices.Clone(p)
-		binary.BigEndian.PutUint64(p[lastZxid:], uint64(r.lastSeen()))
-		n, err := l.Conn.Write(p)
-		if err != nil {
-			l.session.attemptFailed(l.explainReadError(err))
-		}
-		return n, err
+// extendDeadline gives the server time for its next packet. A proof is sent every twelfth
+// of the session timeout (lease.go), so after a quarter without an answer it is time for
+// another server. A deadline that is slightly early does no harm and saves a timer.
+func (l *link) extendDeadline() error {
+	by := time.Now().Add(l.maxSilence)
+	if by.Sub(l.readBy) < l.slack {
+		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l.out = append(l.out, p...)
-	l.flush()
-	return len(p), nil // the client learns from its next read if it fails
+	l.readBy = by
+	return l.conn.SetReadDeadline(by)
 }
 
 // maxUnblocked is how many bytes can be written without waiting, if the server has
@@ -146,7 +139,7 @@ func (l *link) writeOut() bool {
 	}
 	l.out = l.spare[:0]
 	l.session.requests.mu.Unlock()
-	_, err := l.Conn.Write(out)
+	_, err := l.conn.Write(out)
 	if err != nil {
 		l.disconnect() // the goroutine that reads notices
 	}
@@ -155,32 +148,9 @@ func (l *link) writeOut() bool {
 	return err == nil
 }
 
-// Read implements net.Conn for the client. On the way, it takes out the events and the
-// answers to the session's requests, and does what they require in the order in which
-// they come.
-func (l *link) Read(p []byte) (int, error) {
-	if !l.established.Load() {
-		if err := l.handshake(); err != nil {
-			return 0, err
-		}
-	}
-	if len(l.response) > 0 {
-		n := copy(p, l.response)
-		l.response = l.response[n:]
-		return n, nil
-	}
-	for l.left == 0 {
-		if err := l.readHead(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := l.in.Read(p[:min(len(p), l.left)])
-	l.left -= n
-	return n, err
-}
-
-// readHead reads the head of the next packet, and all of it unless it is for the client.
-func (l *link) readHead() error {
+// receive reads the next packet and does what it requires: packets are dealt with in the
+// order in which they come.
+func (l *link) receive() error {
 	head, err := l.in.Peek(4)
 	if err != nil {
 		return err
@@ -198,11 +168,7 @@ func (l *link) readHead() error {
 		_, _ = l.in.Discard(len(head))
 		return l.readEvent(length - headLength)
 	case xid < firstXID:
-		if xid > 0 { // only the end of the session has such a number
-			l.session.setGone()
-		}
-		l.left = 4 + length
-		return nil
+		return l.passToClient(xid, length)
 	}
 	zxid, code := int64(binary.BigEndian.Uint64(head[8:])), int32(binary.BigEndian.Uint32(head[16:]))
 	_, _ = l.in.Discard(len(head))
@@ -326,27 +292,3 @@ func decidedByLeader(code int32) bool {
 	}
 	return false
 }
-
-// extendDeadline gives the server time for its next packet. A proof is sent every twelfth
-// of the session timeout (lease.go), so after a quarter without an answer it is time for
-// another server. A deadline that is slightly early does no harm and saves a timer.
-func (l *link) extendDeadline() error {
-	by := time.Now().Add(l.maxSilence)
-	if by.Sub(l.readBy) < l.slack {
-		return nil
-	}
-	l.readBy = by
-	return l.Conn.SetReadDeadline(by)
-}
-
-// The client's own deadlines are of no use. Those for the handshake are several session
-// timeouts long, and are cleared in the middle of it (see beginHandshake); the one for an
-// answer is two thirds of the timeout, by which time the lease has ended; and a write
-// that waits ends with the connection.
-
-func (l *link) SetReadDeadline(time.Time) error  { return nil }
-func (l *link) SetWriteDeadline(time.Time) error { return nil }
-
-// errReplaced is the client's error if the server's answer to the handshake names
-// another session than ours.
-var errReplaced = fmt.Errorf("%w: the server opened another session", driver.ErrExpired)

@@ -47,7 +47,7 @@ func TestSlowAnswerIsNotSilence(t *testing.T) {
 }
 
 // connectThrough returns a session whose first connection is wrapped.
-func connectThrough(t *testing.T, server *zktest.Server, wrap func(net.Conn) net.Conn) *Session {
+func connectThrough(t *testing.T, server *zktest.Server, wrap func(net.Conn) net.Conn) *session {
 	var once sync.Once
 	connector, err := NewConnector(Config{Servers: server.Members(), Dial: func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := server.Dial(ctx, address)
@@ -107,7 +107,7 @@ func (c *breakingConn) pass(n int, err error, limit int, passed *int) (int, erro
 }
 
 // useQueue joins a queue twice, waits in it, and leaves it.
-func useQueue(t *testing.T, s *Session) {
+func useQueue(t *testing.T, s *session) {
 	ctx := t.Context()
 	joined, err := s.Join(ctx, "a", driver.Request{Kind: driver.Exclusive})
 	require.NoError(t, err)

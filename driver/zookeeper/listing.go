@@ -53,7 +53,7 @@ func (l *listing) err() error { return l.request.err }
 // caller must start the request, if there is one; there is none if another caller has
 // begun the listing, or if it will follow one that is on its way. A caller that does not
 // wait until the listing is done cancels its request.
-func (s *Session) beginListing(dir string) (*listing, *request) {
+func (s *session) beginListing(dir string) (*listing, *request) {
 	ls := &s.listings
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *Session) beginListing(dir string) (*listing, *request) {
 }
 
 // noteListed is called when a listing has been answered, or will not be.
-func (s *Session) noteListed(dir string, l *listing) {
+func (s *session) noteListed(dir string, l *listing) {
 	ls := &s.listings
 	ls.mu.Lock()
 	if ls.latest[dir] == l {
@@ -137,7 +137,7 @@ func makeRoom[V any](m map[string]V, key string, limit int) {
 }
 
 // startListing is beginListing for a caller that starts nothing else.
-func (s *Session) startListing(dir string) *listing {
+func (s *session) startListing(dir string) *listing {
 	l, q := s.beginListing(dir)
 	if q != nil {
 		s.requests.start(q)
@@ -146,14 +146,14 @@ func (s *Session) startListing(dir string) *listing {
 }
 
 // listOnce lists a directory as it is now, or later.
-func (s *Session) listOnce(dir string) *listing {
+func (s *session) listOnce(dir string) *listing {
 	l := s.startListing(dir)
 	<-l.done()
 	return l
 }
 
 // list lists a directory, which need not exist. The listing is never nil.
-func (s *Session) list(dir string) (l *listing, err error) {
+func (s *session) list(dir string) (l *listing, err error) {
 	err = s.retryUntilAnswered(func() error {
 		l = s.listOnce(dir)
 		return l.err()
@@ -168,7 +168,7 @@ func (s *Session) list(dir string) (l *listing, err error) {
 }
 
 // explainListError is explainError for a listing of dir.
-func (s *Session) explainListError(err error, op, dir string) error {
+func (s *session) explainListError(err error, op, dir string) error {
 	if err == errTooLong {
 		return fmt.Errorf("the listing of %s is longer than max_packet=%d bytes: it has too many nodes; remove some, or raise max_packet", dir, s.cfg.MaxPacket)
 	}

@@ -59,7 +59,7 @@ func TestRequestsAndAnswersAreTheClients(t *testing.T) {
 	connected, err := connector.Connect(t.Context())
 	require.NoError(t, err)
 	defer connected.Close(t.Context())
-	session := connected.(*Session)
+	session := connected.(*session)
 
 	// answer is what remains of an answer when it is compared.
 	type answer struct {

@@ -13,7 +13,7 @@ import (
 )
 
 // TryCreate implements driver.PlainLocker.
-func (s *Session) TryCreate(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
+func (s *session) TryCreate(ctx context.Context, name string, data []byte) (driver.Node, bool, error) {
 	release, err := s.acquireCallSlot(ctx)
 	if err != nil {
 		return driver.Node{}, false, err
@@ -35,7 +35,7 @@ type tryCreateResult struct {
 	created bool // node is the caller's, and not another holder's
 }
 
-func (s *Session) tryCreate(ctx context.Context, path string, data []byte) (r tryCreateResult, err error) {
+func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tryCreateResult, err error) {
 	var made []string
 	defer func() {
 		if err != nil {
@@ -76,7 +76,7 @@ func (s *Session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 }
 
 // createPlain sends one create, finds out whether it succeeded, and records the node.
-func (s *Session) createPlain(path string, node driver.Node, data []byte) error {
+func (s *session) createPlain(path string, node driver.Node, data []byte) error {
 	claims := s.claims.on(path)
 	turn := claims.create()
 	err := s.requests.Create(path, data, zk.FlagEphemeral, s.cfg.ACL)
@@ -96,7 +96,7 @@ func plainLockError(path string) error {
 
 // readHolder returns the node of the plain lock's holder, or the zero Node if it is
 // gone.
-func (s *Session) readHolder(path string) (driver.Node, error) {
+func (s *session) readHolder(path string) (driver.Node, error) {
 	data, stat, err := s.get(path)
 	switch {
 	case errors.Is(err, zk.ErrNoNode):
@@ -128,7 +128,7 @@ func describeUse(path string, children []string) string {
 
 // findCreatedPlain determines the outcome of a create whose reply was lost: nil means
 // that the node exists.
-func (s *Session) findCreatedPlain(path string, node driver.Node) error {
+func (s *session) findCreatedPlain(path string, node driver.Node) error {
 	for {
 		if err := s.pauseBeforeRetry(); err != nil {
 			return err
@@ -160,7 +160,7 @@ func (s *Session) findCreatedPlain(path string, node driver.Node) error {
 // have the name by now, and a delete cannot depend on the owner, so removePlain reads
 // the node first unless ownsPlain is certain, and again before it repeats a delete. The
 // error is ErrRemoved if the node was gone before a delete of ours was sent.
-func (s *Session) removePlain(path string, node driver.Node) error {
+func (s *session) removePlain(path string, node driver.Node) error {
 	for sent := false; ; {
 		err := s.removePlainOnce(path, node, &sent)
 		switch {
@@ -182,7 +182,7 @@ func (s *Session) removePlain(path string, node driver.Node) error {
 
 // removePlainOnce sends one delete, unless the node is gone. It sets sent if the
 // delete may have been carried out.
-func (s *Session) removePlainOnce(path string, node driver.Node, sent *bool) error {
+func (s *session) removePlainOnce(path string, node driver.Node, sent *bool) error {
 	claims := s.claims.on(path)
 	alone := claims.delete()
 	defer claims.deleted()

@@ -144,7 +144,7 @@ const unwatched = 50 * time.Millisecond
 // ownsPlain reports whether the session may still own the node, and whether that is as
 // certain as if the node had been read: no other handle of this process has taken the
 // name since, and the node's watch has not fired, or the node is too young to need one.
-func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) {
+func (s *session) ownsPlain(path string, node driver.Node) (owns, certain bool) {
 	w := s.watches.at(path)
 	p, recorded := s.plainNodes.at(path, node) // after w, because an event changes this first
 	if !recorded {
@@ -159,7 +159,7 @@ func (s *Session) ownsPlain(path string, node driver.Node) (owns, certain bool) 
 // isPlainAt reports whether the node at path is that node of the session. unconfirmed
 // means that the reply to its create was lost, so that the node may exist without being
 // recorded.
-func (s *Session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
+func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
 	err := s.retryUntilAnswered(s.settle)
 	var data []byte
 	var stat *zk.Stat
@@ -180,7 +180,7 @@ func (s *Session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bo
 // revocation may have replaced the node's name, or may have been meant for the holder before.
 // Then the node is the one that the session holds there, provided that it belongs to the
 // session at all.
-func (s *Session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
+func (s *session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
 	if parsePlainNode(data, stat) == node {
 		return true
 	}
@@ -188,7 +188,7 @@ func (s *Session) matchesPlain(path string, node driver.Node, data []byte, stat 
 }
 
 // hasRevokeRequest reports whether a node of the session contains a revocation.
-func (s *Session) hasRevokeRequest(data []byte, stat *zk.Stat) bool {
+func (s *session) hasRevokeRequest(data []byte, stat *zk.Stat) bool {
 	_, revoked := cutRevocation(data)
-	return revoked && stat.EphemeralOwner == s.ID()
+	return revoked && stat.EphemeralOwner == s.id()
 }

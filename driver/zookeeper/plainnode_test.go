@@ -14,7 +14,7 @@ import (
 )
 
 // plainSession returns a session in a bubble, which is closed when the test ends.
-func plainSession(t *testing.T) *Session {
+func plainSession(t *testing.T) *session {
 	server := zktest.StartBubble(t)
 	connector, err := NewConnector(Config{Servers: server.Members(), Dial: server.Dial})
 	require.NoError(t, err)
@@ -28,7 +28,7 @@ func plainSession(t *testing.T) *Session {
 }
 
 // createPlain creates the node of a plain lock.
-func createPlain(t *testing.T, s *Session, name string) driver.Node {
+func createPlain(t *testing.T, s *session, name string) driver.Node {
 	node, created, err := s.TryCreate(t.Context(), name, nil)
 	require.NoError(t, err)
 	require.True(t, created)
@@ -36,7 +36,7 @@ func createPlain(t *testing.T, s *Session, name string) driver.Node {
 }
 
 // requireRemoved removes a node, and requires that it is gone then.
-func requireRemoved(t *testing.T, s *Session, name string, node driver.Node) {
+func requireRemoved(t *testing.T, s *session, name string, node driver.Node) {
 	require.NoError(t, s.Leave(t.Context(), name, node))
 	exists, _, err := s.requests.Exists(s.path(name))
 	require.NoError(t, err)

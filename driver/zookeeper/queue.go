@@ -12,7 +12,7 @@ import (
 )
 
 // List implements driver.Session.
-func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error) {
+func (s *session) List(ctx context.Context, queue string) ([]driver.Node, error) {
 	dir := s.path(queue)
 	var l *listing
 	_, err := s.ask(ctx, func() *request {
@@ -37,7 +37,7 @@ func (s *Session) List(ctx context.Context, queue string) ([]driver.Node, error)
 }
 
 // contenders returns the queue in dir, in order.
-func (s *Session) contenders(ctx context.Context, dir string) ([]driver.Node, error) {
+func (s *session) contenders(ctx context.Context, dir string) ([]driver.Node, error) {
 	l, err := s.list(dir)
 	if err == nil {
 		err = s.checkForeignContenders(ctx, dir, l.children(), l.contenders())
@@ -46,7 +46,7 @@ func (s *Session) contenders(ctx context.Context, dir string) ([]driver.Node, er
 }
 
 // Leave implements driver.Session.
-func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) error {
+func (s *session) Leave(ctx context.Context, queue string, node driver.Node) error {
 	dir := s.path(queue)
 	if node.Kind == driver.Plain {
 		_, err := run(ctx, s, func() (struct{}, error) { return struct{}{}, s.removePlain(dir, node) }, nil)
@@ -74,12 +74,12 @@ func (s *Session) Leave(ctx context.Context, queue string, node driver.Node) err
 // remove deletes a contender of the session and returns when it is certainly gone. If
 // the server refuses, the error says so and the contender goes with the session. The
 // error is ErrRemoved if one of its nodes was already gone.
-func (s *Session) remove(dir string, node driver.Node) error {
+func (s *session) remove(dir string, node driver.Node) error {
 	return s.endRemoval(dir, node, s.startRemoval(dir, node))
 }
 
 // startRemoval sends the first request to remove a contender.
-func (s *Session) startRemoval(dir string, node driver.Node) *request {
+func (s *session) startRemoval(dir string, node driver.Node) *request {
 	names := nodeNames(node)
 	q := deleteRequest(dir+"/"+names[0], -1)
 	if len(names) > 1 {
@@ -95,7 +95,7 @@ func (s *Session) startRemoval(dir string, node driver.Node) *request {
 }
 
 // endRemoval is remove, after startRemoval.
-func (s *Session) endRemoval(dir string, node driver.Node, first *request) error {
+func (s *session) endRemoval(dir string, node driver.Node, first *request) error {
 	names := nodeNames(node)
 	if len(names) == 1 {
 		return s.endRemovalOfOne(dir+"/"+names[0], true, first)
@@ -119,12 +119,12 @@ func (s *Session) endRemoval(dir string, node driver.Node, first *request) error
 
 // removeOne deletes a node. If untried is true, we have sent no delete before: a node
 // that does not exist was then removed by another client, and the error is ErrRemoved.
-func (s *Session) removeOne(path string, untried bool) error {
+func (s *session) removeOne(path string, untried bool) error {
 	return s.endRemovalOfOne(path, untried, s.requests.send(deleteRequest(path, -1)))
 }
 
 // endRemovalOfOne is removeOne after the first delete has been sent.
-func (s *Session) endRemovalOfOne(path string, untried bool, q *request) error {
+func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 	for {
 		<-q.done
 		err := q.err
@@ -149,7 +149,7 @@ func (s *Session) endRemovalOfOne(path string, untried bool, q *request) error {
 // Downgrade implements driver.Downgrader. Changing the data of the old node before
 // removing it makes its watchers list the queue again: the deletion alone would grant
 // them the lock.
-func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
+func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
 	if !s.begin() {
 		return driver.Node{}, s.Err()
 	}
@@ -189,7 +189,7 @@ func (s *Session) Downgrade(queue string, node driver.Node, data []byte) (driver
 }
 
 // downgradeOps returns the transaction that replaces node with read.
-func (s *Session) downgradeOps(dir string, node, read driver.Node, data []byte, version int32) []any {
+func (s *session) downgradeOps(dir string, node, read driver.Node, data []byte, version int32) []any {
 	replace := func(old, by string) []any {
 		return []any{
 			&zk.CreateRequest{Path: dir + "/" + by, Data: data, Acl: s.cfg.ACL, Flags: zk.FlagEphemeral},
@@ -206,7 +206,7 @@ func (s *Session) downgradeOps(dir string, node, read driver.Node, data []byte, 
 // Verify implements driver.Session with a transaction that asserts that the nodes
 // exist: only a majority can agree to that, while a server that is cut off from the
 // majority still answers reads. Of several nodes, it does not tell which one is gone.
-func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
+func (s *session) Verify(ctx context.Context, nodes ...driver.Located) error {
 	if len(nodes) == 0 {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (s *Session) Verify(ctx context.Context, nodes ...driver.Located) error {
 }
 
 // LeaveIf implements driver.Session.
-func (s *Session) LeaveIf(ctx context.Context, node driver.Located, others ...driver.Located) error {
+func (s *session) LeaveIf(ctx context.Context, node driver.Located, others ...driver.Located) error {
 	path, err := s.removeIf(ctx, s.paths(node.Queue, node.Node), others)
 	switch {
 	case isGone(err):
@@ -248,7 +248,7 @@ func isGone(err error) bool { return errors.Is(err, zk.ErrNoNode) || errors.Is(e
 
 // removeIf removes a contender's nodes if all others exist at one moment, and as they were
 // seen. path is what an answer with an error is about.
-func (s *Session) removeIf(ctx context.Context, own []string, others []driver.Located) (path string, err error) {
+func (s *session) removeIf(ctx context.Context, own []string, others []driver.Located) (path string, err error) {
 	var ops []any
 	var paths []string
 	for _, path := range own {

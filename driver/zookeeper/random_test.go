@@ -43,7 +43,7 @@ func TestNothingStaysAfterRandomFaults(t *testing.T) {
 type randomRun struct {
 	*testing.T
 	server  *zktest.Server
-	session *Session
+	session *session
 
 	mu   sync.Mutex
 	rand *rand.Rand

@@ -25,7 +25,7 @@ var recheckInterval = 30 * time.Second
 const recheckPause = 20 * time.Millisecond
 
 // recheckWatches checks the watched nodes until the session is over.
-func (s *Session) recheckWatches() {
+func (s *session) recheckWatches() {
 	defer s.calls.done()
 	for s.sleep(recheckInterval/2 + rand.N(recheckInterval)) {
 		for target, watches := range s.watchesToRecheck() {
@@ -46,7 +46,7 @@ type recheckTarget struct {
 
 // watchesToRecheck returns the watches that are older than half a round: those on
 // contenders by queue, and the others by node.
-func (s *Session) watchesToRecheck() map[recheckTarget][]*watch {
+func (s *session) watchesToRecheck() map[recheckTarget][]*watch {
 	due := map[recheckTarget][]*watch{}
 	for path, w := range s.watches.olderThan(recheckInterval / 2) {
 		if s.fastpaths.uses(path, w) { // the contenders of the queue say more than the watch does
@@ -84,7 +84,7 @@ func isContender(name string) bool {
 // the request is sent, and an event precedes the reply to any later request; so
 // a watch that has not fired when the reply is there has missed its event. (If the
 // connection has broken in between, all have fired.)
-func (s *Session) recheck(target recheckTarget, watches []*watch) {
+func (s *session) recheck(target recheckTarget, watches []*watch) {
 	isGone, err := s.checkTarget(target, watches)
 	hidden := errors.Is(err, driver.ErrNoPermission) || errors.Is(err, zk.ErrNoAuth)
 	for _, w := range watches {
@@ -103,7 +103,7 @@ func (s *Session) recheck(target recheckTarget, watches []*watch) {
 
 // checkTarget sends the requests for a target. isGone reports, according to the answers,
 // whether the node that w watches is gone.
-func (s *Session) checkTarget(target recheckTarget, watches []*watch) (isGone func(w *watch) bool, err error) {
+func (s *session) checkTarget(target recheckTarget, watches []*watch) (isGone func(w *watch) bool, err error) {
 	if dir, ok := directoryOf(target.path); ok {
 		return s.checkDirectory(dir)
 	}
@@ -130,7 +130,7 @@ func (s *Session) checkTarget(target recheckTarget, watches []*watch) (isGone fu
 }
 
 // findAll lists a directory. exists reports whether it has the node at path.
-func (s *Session) findAll(dir string) (exists func(path string) bool, err error) {
+func (s *session) findAll(dir string) (exists func(path string) bool, err error) {
 	l, err := s.list(dir)
 	children := slices.Sorted(slices.Values(l.children())) // a copy: others also read the listing
 	return func(path string) bool {
@@ -141,7 +141,7 @@ func (s *Session) findAll(dir string) (exists func(path string) bool, err error)
 }
 
 // findEach looks for each of the nodes at the paths. exists reports whether it was found.
-func (s *Session) findEach(paths []string) (exists func(path string) bool, err error) {
+func (s *session) findEach(paths []string) (exists func(path string) bool, err error) {
 	missing := map[string]bool{}
 	reads := make([]read, len(paths))
 	for i, path := range paths {

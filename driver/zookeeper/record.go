@@ -34,16 +34,16 @@ const (
 	separator = "~" // Escape returns no other text with it
 )
 
-func (s *Session) recordsDir() string { return s.path(driver.Records) }
+func (s *session) recordsDir() string { return s.path(driver.Records) }
 
 // shardOf returns the directory of a record.
-func (s *Session) shardOf(name, key string) string {
+func (s *session) shardOf(name, key string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name + separator + key))
 	return s.path(driver.Records, fmt.Sprintf("%02x", h.Sum32()%shards))
 }
 
-func (s *Session) recordPath(name, key string) string {
+func (s *session) recordPath(name, key string) string {
 	return s.shardOf(name, key) + "/" + name + separator + key
 }
 
@@ -66,7 +66,7 @@ func parseRecord(all []byte) (keep time.Duration, at time.Time, data []byte, ok 
 }
 
 // Finish implements driver.Recorder.
-func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
+func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r driver.Record) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r 
 		return s.Err()
 	}
 	defer s.calls.done()
-	f := &finish{Session: s, queue: s.path(queue), node: node, record: r}
+	f := &finish{session: s, queue: s.path(queue), node: node, record: r}
 	err := f.run(ctx)
 	if f.undecided && err != nil {
 		err = fmt.Errorf("%w: %w", driver.ErrUndecided, err)
@@ -84,7 +84,7 @@ func (s *Session) Finish(ctx context.Context, queue string, node driver.Node, r 
 
 // finish is one call of Finish.
 type finish struct {
-	*Session
+	*session
 	queue  string // its path
 	node   driver.Node
 	record driver.Record
@@ -180,7 +180,7 @@ func (f *finish) send(ctx context.Context, q *request) bool {
 
 // isRecorded reports whether the record exists, once all transactions of the session that
 // were sent before are decided.
-func (s *Session) isRecorded(ctx context.Context, r driver.Record) (bool, error) {
+func (s *session) isRecorded(ctx context.Context, r driver.Record) (bool, error) {
 	path := s.recordPath(r.Name, r.Key)
 	for {
 		q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) }) // as settle does
@@ -206,7 +206,7 @@ func (s *Session) isRecorded(ctx context.Context, r driver.Record) (bool, error)
 }
 
 // Settle implements driver.Recorder.
-func (s *Session) Settle(ctx context.Context, queue string, node driver.Node, r driver.Record) (bool, error) {
+func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r driver.Record) (bool, error) {
 	for _, path := range s.paths(queue, node) {
 		q, err := s.askUntilServed(ctx, func() *request { return deleteRequest(path, -1) })
 		if err == nil && q.err != nil && q.err != zk.ErrNoNode {
@@ -221,7 +221,7 @@ func (s *Session) Settle(ctx context.Context, queue string, node driver.Node, r 
 
 // askUntilServed is ask for a request that can be repeated, also while the server refuses
 // it because it is overloaded.
-func (s *Session) askUntilServed(ctx context.Context, newRequest func() *request) (*request, error) {
+func (s *session) askUntilServed(ctx context.Context, newRequest func() *request) (*request, error) {
 	for {
 		q, err := s.ask(ctx, func() *request { return s.requests.send(newRequest()) })
 		if err != nil || q.err != errThrottled {
@@ -234,12 +234,12 @@ func (s *Session) askUntilServed(ctx context.Context, newRequest func() *request
 }
 
 // Record implements driver.Recorder.
-func (s *Session) Record(ctx context.Context, name, key string) (r driver.Record, found bool, err error) {
+func (s *session) Record(ctx context.Context, name, key string) (r driver.Record, found bool, err error) {
 	err = s.readAll(ctx, s.readRecord(s.recordPath(name, key), func(read driver.Record) { r, found = read, true }))
 	return r, found, err
 }
 
-func (s *Session) readRecord(path string, found func(driver.Record)) read {
+func (s *session) readRecord(path string, found func(driver.Record)) read {
 	var r driver.Record
 	r.Name, r.Key, _ = strings.Cut(path[strings.LastIndexByte(path, '/')+1:], separator)
 	return s.readNode(path, func(q *request) {
@@ -250,7 +250,7 @@ func (s *Session) readRecord(path string, found func(driver.Record)) read {
 }
 
 // Records implements driver.Recorder.
-func (s *Session) Records(ctx context.Context, name string) (found []driver.Record, err error) {
+func (s *session) Records(ctx context.Context, name string) (found []driver.Record, err error) {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func (s *Session) Records(ctx context.Context, name string) (found []driver.Reco
 }
 
 // readShards is a read of the names of all records.
-func (s *Session) readShards(found func(shard string, nodes []string) []read) read {
+func (s *session) readShards(found func(shard string, nodes []string) []read) read {
 	return s.readChildren(s.recordsDir(), func(l *listing) (more []read) {
 		for _, shard := range l.children() {
 			path := s.path(driver.Records, shard)
@@ -278,7 +278,7 @@ func (s *Session) readShards(found func(shard string, nodes []string) []read) re
 }
 
 // Forget implements driver.Recorder.
-func (s *Session) Forget(ctx context.Context, name string, keys ...string) error {
+func (s *session) Forget(ctx context.Context, name string, keys ...string) error {
 	if err := s.catchUp(ctx, max(s.cfg.Chroot, "/")); err != nil {
 		return err
 	}
@@ -322,7 +322,7 @@ type recordDir struct {
 	changed time.Time
 }
 
-func (s *Session) readRecordDir(path string, dir **recordDir) read {
+func (s *session) readRecordDir(path string, dir **recordDir) read {
 	return s.readNode(path, func(q *request) {
 		*dir = &recordDir{path: path, data: string(q.data), version: q.stat.Version, changed: time.UnixMilli(q.stat.Mtime)}
 	})
@@ -332,7 +332,7 @@ func (s *Session) readRecordDir(path string, dir **recordDir) read {
 var errClaimed = errors.New("another client removes records")
 
 // write gives the directory new data, and dir its new version.
-func (s *Session) write(ctx context.Context, dir *recordDir, data string) error {
+func (s *session) write(ctx context.Context, dir *recordDir, data string) error {
 	q, err := s.askUntilServed(ctx, func() *request { return setRequest(dir.path, []byte(data), dir.version) })
 	switch {
 	case err != nil:
@@ -348,7 +348,7 @@ func (s *Session) write(ctx context.Context, dir *recordDir, data string) error 
 
 // changeRecords makes the changes of records of a shard, which changes returns when all changes
 // that were begun before have ended.
-func (s *Session) changeRecords(ctx context.Context, shard string, changes func(context.Context) ([]any, error)) error {
+func (s *session) changeRecords(ctx context.Context, shard string, changes func(context.Context) ([]any, error)) error {
 	for {
 		var dir *recordDir
 		if err := s.readAll(ctx, s.readRecordDir(shard, &dir)); err != nil || dir == nil {
@@ -369,7 +369,7 @@ func (s *Session) changeRecords(ctx context.Context, shard string, changes func(
 }
 
 // transact makes changes, several at a time, as long as the directory has the version.
-func (s *Session) transact(ctx context.Context, dir *recordDir, ops []any) error {
+func (s *session) transact(ctx context.Context, dir *recordDir, ops []any) error {
 	const atATime = 40 // whose names have at most 512 bytes
 	for len(ops) > 0 {
 		n := min(len(ops), atATime)

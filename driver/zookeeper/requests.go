@@ -298,7 +298,7 @@ func changeNothing() *request { return multiRequest(&zk.CheckVersionRequest{Path
 // is a write, because a leader that has lost its followers answers the syncs of its own
 // clients while their writes hang (CommitProcessor.matchSyncs), and may commit those
 // later.
-func (s *Session) settle() error {
+func (s *session) settle() error {
 	if err := s.requests.do(changeNothing()); err != zk.ErrNoAuth {
 		return err
 	}
@@ -306,7 +306,7 @@ func (s *Session) settle() error {
 }
 
 // get reads a node.
-func (s *Session) get(path string) (data []byte, stat *zk.Stat, err error) {
+func (s *session) get(path string) (data []byte, stat *zk.Stat, err error) {
 	err = s.retryUntilAnswered(func() (err error) {
 		data, stat, err = s.requests.Get(path)
 		return err
@@ -315,7 +315,7 @@ func (s *Session) get(path string) (data []byte, stat *zk.Stat, err error) {
 }
 
 // exists looks for a node.
-func (s *Session) exists(path string) (exists bool, stat *zk.Stat, err error) {
+func (s *session) exists(path string) (exists bool, stat *zk.Stat, err error) {
 	err = s.retryUntilAnswered(func() (err error) {
 		exists, stat, err = s.requests.Exists(path)
 		return err

@@ -49,11 +49,11 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 		Servers: []string{addr}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	require.NoError(t, err)
-	connect := func() *Session {
+	connect := func() *session {
 		s, err := connector.Connect(ctx)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
-		return s.(*Session)
+		return s.(*session)
 	}
 	claim := recipe.Claim{Queue: "a", Kind: driver.Exclusive, Rule: recipe.Exclusive}
 	holder := claim
@@ -64,7 +64,7 @@ func proofsBesideManyWaiters(t *testing.T, addr string, cut func()) {
 	var worst, worstIdle slowest
 	var proving, waiting sync.WaitGroup
 	stop := make(chan struct{})
-	all := make([]*Session, 4) // as many as a pool has by default
+	all := make([]*session, 4) // as many as a pool has by default
 	views := make([]recipe.Views, len(all))
 	for i := range all {
 		all[i] = connect()
@@ -125,7 +125,7 @@ func (s *slowest) record(d time.Duration) {
 func (s *slowest) take() time.Duration { return time.Duration(s.d.Swap(0)) }
 
 // proveOften sends proofs as renew does, but more often, and measures them.
-func proveOften(s *Session, worst *slowest, stop <-chan struct{}) {
+func proveOften(s *session, worst *slowest, stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
@@ -140,7 +140,7 @@ func proveOften(s *Session, worst *slowest, stop <-chan struct{}) {
 }
 
 // countWatches counts the watches of sessions that must not be over.
-func countWatches(t *testing.T, all []*Session) (n int) {
+func countWatches(t *testing.T, all []*session) (n int) {
 	for _, s := range all {
 		require.NoError(t, s.Err())
 		s.watches.mu.Lock()
@@ -150,7 +150,7 @@ func countWatches(t *testing.T, all []*Session) (n int) {
 	return n
 }
 
-func awaitWatches(ctx context.Context, t *testing.T, all []*Session, n int) {
+func awaitWatches(ctx context.Context, t *testing.T, all []*session, n int) {
 	for countWatches(t, all) < n {
 		require.NoError(t, ctx.Err())
 		time.Sleep(time.Millisecond)

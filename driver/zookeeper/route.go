@@ -8,15 +8,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
 )
 
 // route decides which address is dialed next. It works in rounds, in each of which
-// every address of every server is tried once. Only the client's connect loop uses it,
-// so it needs no mutex.
+// every address of every server is tried once. The client's connect loop uses it, and the
+// relays that this waits for, so it needs no mutex.
 type route struct {
 	servers []string // host:port
 	next    int      // the index of the next server
@@ -74,7 +73,7 @@ func (r *route) failed(err error) {
 // one that has just fallen silent comes after them. If the host cannot be resolved, the
 // address that last opened a session is used, so that no session ends because a name
 // server fails.
-func (s *Session) nextAddress(ctx context.Context) (target, error) {
+func (s *session) nextAddress(ctx context.Context) (target, error) {
 	r := &s.route
 	t := r.untried[0]
 	r.untried = r.untried[1:]
@@ -134,56 +133,40 @@ type connectError struct {
 
 func (e connectError) Unwrap() []error { return []error{e.error, e.class} }
 
-// hostProvider replaces the client's own zk.HostProvider, which resolves names only
-// once. The dialer chooses the address.
-type hostProvider struct{ session *Session }
+// hosts tells the client which server to dial. It replaces the client's own
+// zk.HostProvider, which resolves names only once.
+type hosts struct{ *session }
 
-func (h hostProvider) Init([]string) error { return nil }
-func (h hostProvider) Len() int            { return len(h.session.cfg.Servers) }
-func (h hostProvider) Connected()          {}
+func (hosts) Init([]string) error { return nil }
+func (h hosts) Len() int          { return len(h.cfg.Servers) }
+func (hosts) Connected()          {}
 
-// Next returns what the client considers the next server. If retryStart is true, the
-// client fails the requests that it has queued, and only then does its connect loop
-// notice that it was closed. retryStart is therefore true if and only if the session is
-// over: until then, requests wait for the next connection.
-func (h hostProvider) Next() (server string, retryStart bool) {
-	if retryStart = h.session.mustNotDial(); retryStart {
-		h.session.park()
+// Next implements zk.HostProvider. It pauses between two rounds, because the client would
+// spin. none reports that there is no server left to dial, which is so if and only if the
+// session is over. The client then fails the requests that it has queued, and only then does
+// its connect loop notice that it was closed.
+func (h hosts) Next() (server string, none bool) {
+	s, r := h.session, &h.route
+	s.relays.Wait() // for the end of the last connection
+	s.judgeLastLink()
+	if len(r.untried) == 0 && !s.mustNotDial() { // a round has failed
+		if s.id() == 0 {
+			s.failOpening()
+		} else {
+			r.pauseBeforeRound(s.dialing, s.dialing)
+		}
 	}
-	return strings.Join(h.session.cfg.Servers, ","), retryStart
+	if s.mustNotDial() {
+		s.park()
+		return "", true
+	}
+	return r.untried[0].String(), false
 }
 
 const (
 	minBackoff = 20 * time.Millisecond
 	maxBackoff = 2 * time.Second
 )
-
-// dial connects to one server for the client's connect loop, which would spin without
-// the pauses here.
-func (s *Session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
-	r := &s.route
-	s.judgeLastLink()
-	if len(r.untried) == 0 && !s.mustNotDial() { // a round has failed
-		if s.ID() == 0 {
-			s.failOpening()
-			return nil, s.Err()
-		}
-		r.pauseBeforeRound(s.dialing, s.dialing)
-	}
-	if s.mustNotDial() {
-		return nil, s.Err()
-	}
-	s.noteDisconnected(fmt.Errorf("%s has not answered yet", r.untried[0]))
-	r.attempts++
-	l, err := s.dialOnce(s.dialing)
-	if err != nil {
-		s.attemptFailed(err)
-		return nil, err
-	}
-	r.err = fmt.Errorf("%s accepted the connection, but opened no session", l.to)
-	s.attach(l)
-	return l, nil // the link reports later failures, except those that the client finds
-}
 
 // pauseBeforeRound begins another round, after a pause which is longer the more rounds have
 // failed. It ends early with ctx, or when there are news.
@@ -203,14 +186,14 @@ func (r *route) pauseBeforeRound(ctx, news context.Context) {
 }
 
 // attemptFailed records why an attempt has failed.
-func (s *Session) attemptFailed(err error) {
+func (s *session) attemptFailed(err error) {
 	s.route.failed(err)
 	s.noteDisconnected(err)
 }
 
 // noteDisconnected records that the session has no connection, unless it no longer
 // needs one.
-func (s *Session) noteDisconnected(cause error) {
+func (s *session) noteDisconnected(cause error) {
 	if !s.isOver() {
 		s.outage.begin(cause)
 	}
@@ -219,23 +202,23 @@ func (s *Session) noteDisconnected(cause error) {
 // judgeLastLink begins a first round if the connection before this one lasted longer than
 // the pause before it. A connection that breaks right after the handshake counts as
 // none.
-func (s *Session) judgeLastLink() {
+func (s *session) judgeLastLink() {
 	l, r := s.connection.current(), &s.route
 	if l == r.last { // judged already
 		return
 	}
 	r.last, r.silentIP = l, ""
-	if l.timedOut.Load() {
+	if l.timedOut {
 		r.silentIP = l.to.ip
 	}
-	if l.established.Load() && time.Since(l.establishedAt) >= max(r.pause, minBackoff) {
+	if l.established && time.Since(l.establishedAt) >= max(r.pause, minBackoff) {
 		r.rounds, r.slow, r.pause = 0, 0, 0
 		r.beginRound()
 	}
 }
 
 // dialOnce connects to the next address of the round.
-func (s *Session) dialOnce(ctx context.Context) (*link, error) {
+func (s *session) dialOnce(ctx context.Context) (*link, error) {
 	timeout := s.addressTimeout()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -303,7 +286,7 @@ func isTimeout(err error) bool {
 // must have time to try another address before its lease ends, but some servers may be
 // slow: after a round in which one did not answer, the timeout is doubled, twice at most.
 // (Refusals do not count: a server that has just started may swallow a handshake.)
-func (s *Session) addressTimeout() time.Duration {
+func (s *session) addressTimeout() time.Duration {
 	s.connection.mu.Lock()
 	defer s.connection.mu.Unlock()
 	if s.connection.id == 0 {
@@ -326,7 +309,7 @@ func (c settings) noteOpenDuration(took time.Duration) {
 }
 
 // failOpening ends a session that no server has opened.
-func (s *Session) failOpening() {
+func (s *session) failOpening() {
 	r := &s.route
 	if r.unanswered {
 		s.openTimeout.Store(min(2*s.openTimeout.Load(), int64(s.maxOpenTimeout())))

@@ -29,7 +29,7 @@ func decodeLimit(data []byte) (limit int, ok bool) {
 // or has been since node was created there. It lists the guards first: a contender that
 // is not seen there yet has no lease either. Permits that are gone again count because
 // their token may be larger than that of node.
-func (s *Session) checkNoSemaphore(ctx context.Context, dir string, node driver.Node) error {
+func (s *session) checkNoSemaphore(ctx context.Context, dir string, node driver.Node) error {
 	for _, part := range []string{driver.Guards, driver.Leases} {
 		nodes, err := s.contenders(ctx, dir+"/"+part)
 		if err != nil {
@@ -58,7 +58,7 @@ func (s *Session) checkNoSemaphore(ctx context.Context, dir string, node driver.
 
 // listSemaphore lists the directory of a semaphore. It returns an error if a queue
 // uses the directory.
-func (s *Session) listSemaphore(ctx context.Context, dir string) (children []string, err error) {
+func (s *session) listSemaphore(ctx context.Context, dir string) (children []string, err error) {
 	l, err := s.list(dir)
 	if err == nil && len(l.contenders()) > 0 {
 		err = fmt.Errorf("%w: %s", driver.ErrKind, describeUse(dir, l.children()))
@@ -75,7 +75,7 @@ type limitResult struct {
 }
 
 // Limit implements driver.Limiter.
-func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
+func (s *session) Limit(ctx context.Context, name string, given int) (int, *driver.Watch, error) {
 	l, err := runInSlot(ctx, s, func() (limitResult, error) {
 		children, err := s.listSemaphore(ctx, s.path(name))
 		switch {
@@ -92,7 +92,7 @@ func (s *Session) Limit(ctx context.Context, name string, given int) (int, *driv
 }
 
 // readLimit is Limit for a semaphore whose limit is set.
-func (s *Session) readLimit(ctx context.Context, name string, given int) (limitResult, error) {
+func (s *session) readLimit(ctx context.Context, name string, given int) (limitResult, error) {
 	watches, err := s.Watch(ctx, name, driver.Node{Name: driver.Limit})
 	if err != nil {
 		return limitResult{}, err
@@ -111,12 +111,12 @@ func (s *Session) readLimit(ctx context.Context, name string, given int) (limitR
 }
 
 // SetLimit implements driver.Limiter.
-func (s *Session) SetLimit(ctx context.Context, name string, limit int) error {
+func (s *session) SetLimit(ctx context.Context, name string, limit int) error {
 	_, err := runInSlot(ctx, s, func() (struct{}, error) { return struct{}{}, s.setLimit(ctx, s.path(name), limit) })
 	return err
 }
 
-func (s *Session) setLimit(ctx context.Context, dir string, limit int) (err error) {
+func (s *session) setLimit(ctx context.Context, dir string, limit int) (err error) {
 	var made []string
 	defer func() {
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
@@ -25,13 +26,12 @@ var _ interface {
 	driver.Recorder
 	driver.Clearer
 	driver.Refuser
-} = (*Session)(nil)
+} = (*session)(nil)
 
-// Session is one ZooKeeper session on one client connection. The client opens a new
-// session by itself when the old one has expired. A Session prevents that by refusing to
-// dial once it is over, so that every reply that it sees belongs to the session that it
-// was created with.
-type Session struct {
+// session is one ZooKeeper session on one client. The client would open another session when
+// the old one has expired, but the relay (relay.go) lets no other session through, so every
+// reply belongs to the session that was opened first.
+type session struct {
 	// Each part is in a file of its own. A part that several goroutines use has a
 	// mutex, which guards the data of that part only. No mutex is held during a
 	// request or a call into the client, nor while another one is taken, with two
@@ -48,19 +48,20 @@ type Session struct {
 	requests  *requests // requests.go: requests to the server and how many may be pending
 	route     route     // route.go: the address to dial next
 
-	connection  connection  // connection.go: the session's ID and its current link
-	watches     watches     // watch.go: one watch for each node
-	listings    listings    // listing.go: one listing of a directory at a time
-	directories directories // directory.go: the nodes that contain queues
-	fastpaths   fastpaths   // fastpath.go: when a listing can be skipped
-	plainNodes  plainNodes  // plainnode.go: the plain locks held
+	relays      sync.WaitGroup // relay.go: goroutines that pass the client's packets on
+	connection  connection     // connection.go: the session's ID and its current link
+	watches     watches        // watch.go: one watch for each node
+	listings    listings       // listing.go: one listing of a directory at a time
+	directories directories    // directory.go: the nodes that contain queues
+	fastpaths   fastpaths      // fastpath.go: when a listing can be skipped
+	plainNodes  plainNodes     // plainnode.go: the plain locks held
 
 	lookedForOld atomic.Int64 // clear.go: when it looked for old records and found none, by expiry.now
 }
 
-func connect(ctx context.Context, set settings) (*Session, error) {
+func connect(ctx context.Context, set settings) (*session, error) {
 	cfg := set.cfg
-	s := &Session{
+	s := &session{
 		settings:    set,
 		lifecycle:   newLifecycle(),
 		requests:    &requests{room: maxAnswers},
@@ -75,12 +76,10 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 		plainNodes:  plainNodes{byPath: map[string][]plainNode{}},
 	}
 	s.requests.clock = s.expiry.clock
-	var events <-chan zk.Event
 	var err error
-	s.client, events, err = zk.Connect(cfg.Servers, cfg.SessionTimeout,
-		zk.WithHostProvider(hostProvider{s}),
+	s.client, s.events, err = zk.Connect(cfg.Servers, cfg.SessionTimeout,
+		zk.WithHostProvider(hosts{s}),
 		zk.WithDialer(s.dial),
-		zk.WithEventCallback(s.event),
 		zk.WithLogger(clientLog{cfg.Logger}),
 		zk.WithLogInfo(false),
 		zk.WithMaxBufferSize(maxOwnPacket),
@@ -89,11 +88,6 @@ func connect(ctx context.Context, set settings) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zookeeper: %w", err)
 	}
-	go func() { // ends when the client's connect loop does, after conn.Close
-		for range events { // the channel drops events; s.event gets all of them
-		}
-		close(s.stopped)
-	}()
 	go s.shutdown() // ends with the session
 	select {
 	case <-s.ready:
@@ -116,37 +110,20 @@ const maxOwnPacket = 1 << 10
 
 // failConnect ends a session that is not returned to its caller, though it may have been
 // opened at this very moment, and returns the caller's error.
-func (s *Session) failConnect(err error) error {
+func (s *session) failConnect(err error) error {
 	s.end(errClosed)
 	s.abandoned.Go(func() { _ = s.Close(s.giveUp) }) // takes up to seconds; the caller need not wait for it
 	return fmt.Errorf("zookeeper: connect to %s: %w", s.cfg, err)
 }
 
-// event is called by the client when it has opened the session or lost its connection, on
-// its own goroutine. It must not block or call the client.
-func (s *Session) event(e zk.Event) {
-	switch e.State {
-	case zk.StateHasSession:
-		s.requests.useLink(s.connection.current())
-		select {
-		case <-s.ready:
-		default:
-			close(s.ready)
-		}
-	case zk.StateDisconnected:
-		s.watches.interrupt()
-		s.requests.disconnected()
-	}
-}
-
 // Info implements driver.Session.
-func (s *Session) Info() driver.Info {
+func (s *session) Info() driver.Info {
 	id, peer := s.connection.info()
 	return driver.Info{Driver: "zookeeper", ID: sessionID(id), Peer: peer}
 }
 
-// ID returns the session's ID, or 0 before the server has given one.
-func (s *Session) ID() int64 {
+// id returns the session's ID, or 0 before the server has given one.
+func (s *session) id() int64 {
 	id, _ := s.connection.info()
 	return id
 }
@@ -155,7 +132,7 @@ func (s *Session) ID() int64 {
 func sessionID(id int64) string { return fmt.Sprintf("%#x", uint64(id)) }
 
 // Ping implements driver.Session.
-func (s *Session) Ping(ctx context.Context) error {
+func (s *session) Ping(ctx context.Context) error {
 	q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) })
 	if err == nil && q.err != zk.ErrNoAuth {
 		err = q.err

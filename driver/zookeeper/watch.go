@@ -105,7 +105,7 @@ func (ws *watches) isLeaving(w *watch) bool {
 // nodes: the events about them come one after the other, and perhaps not all. So the
 // event says no more than Missing, and if the session is removing the node, the answer to
 // that says more.
-func (s *Session) fire(path string, e driver.Event) {
+func (s *session) fire(path string, e driver.Event) {
 	if e == driver.Deleted {
 		s.plainNodes.forgetPath(path) // whichever client deleted the node: the event precedes the reply to the next create
 	}
@@ -119,14 +119,14 @@ func (s *Session) fire(path string, e driver.Event) {
 	}
 }
 
-func (s *Session) fireWatch(w *watch, e driver.Event) {
+func (s *session) fireWatch(w *watch, e driver.Event) {
 	s.watches.remove(w)
 	w.Fire(e)
 }
 
 // noteLeft is called when the session's request to remove a node has been answered. w is
 // the watch on the node, or nil.
-func (s *Session) noteLeft(w *watch, err error) {
+func (s *session) noteLeft(w *watch, err error) {
 	switch {
 	case w == nil:
 	case err == nil: // the session lives, and has removed it
@@ -137,7 +137,7 @@ func (s *Session) noteLeft(w *watch, err error) {
 }
 
 // Watch implements driver.Session.
-func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node) ([]*driver.Watch, error) {
+func (s *session) Watch(ctx context.Context, queue string, nodes ...driver.Node) ([]*driver.Watch, error) {
 	pending, made, err := s.armWatches(ctx, queue, nodes)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (s *Session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 
 // armWatches waits until the server has answered about a watch on each of the nodes. made
 // says which of them are new.
-func (s *Session) armWatches(ctx context.Context, queue string, nodes []driver.Node) (watches []*watch, made []bool, err error) {
+func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.Node) (watches []*watch, made []bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -178,7 +178,7 @@ func (s *Session) armWatches(ctx context.Context, queue string, nodes []driver.N
 
 // watch returns the watch on the paths, which may not be armed yet, or nil if the
 // session is over. If made is true, the watch is new, and the caller must start its reads.
-func (s *Session) watch(paths ...string) (w *watch, made bool) {
+func (s *session) watch(paths ...string) (w *watch, made bool) {
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
 	if w = s.watches.byPath[paths[0]]; w != nil || !s.begin() {
@@ -202,8 +202,8 @@ func (s *Session) watch(paths ...string) (w *watch, made bool) {
 // forever on a name that is never used again. The client does not know of the watch. It
 // would keep a channel for each until the node changes, and set all of them again after a
 // reconnect, which nothing here needs.
-func (s *Session) noteRead(w *watch, q *request) {
-	if q.err == nil && q.stat.EphemeralOwner == s.ID() {
+func (s *session) noteRead(w *watch, q *request) {
+	if q.err == nil && q.stat.EphemeralOwner == s.id() {
 		w.own = true
 	}
 	if w.unread.Add(-1) > 0 {
@@ -226,7 +226,7 @@ func (s *Session) noteRead(w *watch, q *request) {
 }
 
 // noteUnwatched is noteRead for a watch of which a read has failed.
-func (s *Session) noteUnwatched(w *watch, q *request) {
+func (s *session) noteUnwatched(w *watch, q *request) {
 	s.watches.remove(w)
 	switch {
 	case isUnsure(q.err): // the waiters ask again
@@ -241,7 +241,7 @@ func (s *Session) noteUnwatched(w *watch, q *request) {
 
 // plainWatch returns the watch on the node of a plain lock, whose name another holder's
 // node may have by now. shared means that w was there before the call that asks for it.
-func (s *Session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Watch {
+func (s *session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Watch {
 	path := w.paths[0]
 	matches := w.stat != nil && s.matchesPlain(path, node, w.raw, w.stat)
 	fired := w.Fired()

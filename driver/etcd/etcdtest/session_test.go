@@ -15,13 +15,13 @@ import (
 )
 
 // connect opens a session, which is closed when the test ends.
-func connect(t *testing.T, c *Cluster, ttl time.Duration) *etcd.Session {
+func connect(t *testing.T, c *Cluster, ttl time.Duration) driver.Session {
 	connector, err := etcd.NewConnector(etcd.Config{Endpoints: c.Endpoints(), TTL: ttl})
 	require.NoError(t, err)
 	s, err := connector.Connect(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
-	return s.(*etcd.Session)
+	return s
 }
 
 // The servers have ended the lease, and their answer is lost.
@@ -86,7 +86,7 @@ func TestNothingIsLeftByARequestThatFillsTheDatabase(t *testing.T) {
 	_, err := s.Join(ctx, "q", driver.Request{Kind: driver.Exclusive})
 	require.ErrorContains(t, err, "database is full")
 	full.Store(false) // until the next request has been carried out
-	_, _, err = s.TryCreate(ctx, "p", nil)
+	_, _, err = s.(driver.PlainLocker).TryCreate(ctx, "p", nil)
 	require.ErrorContains(t, err, "database is full")
 	c.SetFault(nil)
 	for _, queue := range []string{"q", "p"} {

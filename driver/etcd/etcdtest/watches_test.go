@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/driver/etcd"
 )
 
 // A key that a session has watched is watched for the next node as well, without a request;
@@ -31,7 +30,7 @@ func TestWatchesAreUsedAgain(t *testing.T) {
 		require.NoError(t, err)
 		node = joined.Node
 	}
-	watch := func(s *etcd.Session) *driver.Watch {
+	watch := func(s driver.Session) *driver.Watch {
 		watches, err := s.Watch(t.Context(), "q", node)
 		require.NoError(t, err)
 		return watches[0]
@@ -50,7 +49,7 @@ func TestWatchesAreUsedAgain(t *testing.T) {
 		join()
 		w := watch(waiter)
 		require.False(t, w.Revoked)
-		require.NoError(t, waiter.Revoke(t.Context(), "q", node, true))
+		require.NoError(t, waiter.(driver.Revoker).Revoke(t.Context(), "q", node, true))
 		requireEvent(w, driver.Changed)
 		w = watch(waiter)
 		require.True(t, w.Revoked)
