@@ -172,7 +172,7 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 			continue
 		}
 		awake = slices.DeleteFunc(awake, func(g *hold) bool {
-			return g != newest && rec.removedDuring(g, h.begin, min(g.end, latestEnd(active, g)))
+			return (g != newest || unknown) && rec.removedDuring(g, h.begin, min(g.end, latestEnd(active, g)))
 		})
 		if !exceeded(awake) {
 			r.excusedRemoved++

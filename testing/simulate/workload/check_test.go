@@ -140,6 +140,7 @@ func TestRecordWithoutViolationsIsClean(t *testing.T) {
 		"removal noticed":                 {holds: []*hold{held("x", 1<<10, 0, 2100), held("y", 2<<10, 101, 2200)}, Removals: removal(100, 1)},
 		"grant noticed after the removal": {holds: []*hold{held("y", 2<<10, 150, 2200), held("x", 1<<10, 200, 300)}, Removals: removal(100, 1)},
 		"the same with unknown token":     {holds: []*hold{held("y", 2<<10, 150, 2200), held("x", 0, 200, 300)}, Removals: removal(100, 1)},
+		"both with unknown tokens":        {holds: []*hold{held("y", 0, 150, 2200), held("x", 0, 50, 300)}, Removals: removal(100, 1)},
 		"removal without token":           {holds: []*hold{held("x", 1<<10, 0, 2100), held("y", 2<<10, 101, 2200)}, Removals: removal(100, 0)},
 		"removal and fault": {
 			holds: []*hold{held("x", 1<<10, 0, 3100), held("y", 2<<10, 101, 4000)}, Removals: removal(100, 1),
