@@ -40,9 +40,11 @@ const (
 //     up to 10 s, and shortened at random by up to half. After a term of at least 10 s
 //     the pauses start over.
 //
-// If ctx ends, the error wraps ctx's error, and lead's if that is another one. Elect also
-// returns errors that another attempt cannot mend: ErrPoolClosed, ErrInvalidName,
-// ErrKindMismatch, ErrNoPermission, ErrDeadlock and ErrSequenceExhausted when it asks for the lock,
+// If ctx ends, the error wraps ctx's error, lead's if that is another one, and ErrLockLost if the
+// lock was lost by the time that lead returned. The error wraps ErrNotAcquired if lead was never
+// called, and only then. Elect also returns errors that another attempt cannot mend:
+// ErrPoolClosed, ErrInvalidName, ErrKindMismatch, ErrNoPermission, ErrDeadlock and
+// ErrSequenceExhausted when it asks for the lock,
 // and, before the first session, one that no server will ever accept. If lead panics,
 // Elect unlocks, and the panic goes on.
 //
@@ -54,22 +56,24 @@ func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Con
 	}
 	req, err := request{op: opElect}.with(opts)
 	if err != nil {
-		return &LockError{opElect, name, err}
+		return notAcquired(opElect, name, err)
 	}
 	ctx, cancel := bound(ctx, p.accepting)
 	defer cancel(nil)
-	pauses := backoff{}
+	pauses, led := backoff{}, false
 	for {
 		t, err := p.stand(ctx, name, req, lead)
-		switch {
+		switch final := isFinal(err) || errors.Is(err, ctx.Err()); { // the latter says who leads
 		case t.resigned && !errors.Is(err, ErrLockLost):
 			return err
-		case !t.led && ctx.Err() != nil && errors.Is(err, ctx.Err()): // which says who leads
+		case !t.led && final && led:
+			return apart(err) // lead was called in a term before
+		case !t.led && final:
 			return err
+		}
+		switch led = led || t.led; {
 		case ctx.Err() != nil:
-			return lockError(opElect, name, t.explainEnd(ctx, p))
-		case !t.led && isFinal(err):
-			return err
+			return electError(name, led, t.explainEnd(ctx, p, err))
 		case t.wasRevoked(err):
 			t.log(ctx, p, name, err, 0)
 			continue
@@ -82,7 +86,7 @@ func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Con
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return lockError(opElect, name, p.withCause(ctx, nil, ctx.Err()))
+			return electError(name, led, p.withCause(ctx, nil, ctx.Err()))
 		}
 	}
 }
@@ -132,13 +136,24 @@ func (t term) wasRevoked(err error) bool {
 	return errors.Is(err, ErrRevoked)
 }
 
-// explainEnd returns the error of Elect after ctx has ended.
-func (t term) explainEnd(ctx context.Context, p *Pool) error {
-	err := p.withCause(ctx, nil, ctx.Err())
-	if t.failed() {
-		err = fmt.Errorf("%w: %w", err, apart(t.err))
+// electError returns err as that of Elect, which has called lead or has not.
+func electError(name string, led bool, err error) error {
+	if led {
+		return lockError(opElect, name, err)
 	}
-	return err
+	return notAcquired(opElect, name, err)
+}
+
+// explainEnd returns the error of Elect after ctx has ended. err is what stand has returned.
+func (t term) explainEnd(ctx context.Context, p *Pool, err error) error {
+	end := p.withCause(ctx, nil, ctx.Err())
+	if t.failed() {
+		end = fmt.Errorf("%w: %w", end, apart(t.err))
+	}
+	if errors.Is(err, ErrLockLost) {
+		end = fmt.Errorf("%w: %w", end, err)
+	}
+	return end
 }
 
 // log logs why Elect stands again. err is what stand has returned.

@@ -133,26 +133,44 @@ func unanswered(err error) error {
 	return also{err, ErrUnavailable}
 }
 
-// apart returns an error of a function that was called under a lock, without the errors that
-// would speak of that lock.
-func apart(err error) error {
-	if slices.ContainsFunc(ofTheCall, func(of error) bool { return errors.Is(err, of) }) {
-		return functionError{err}
+// asked returns the error of a request about a held lock, which is ErrUnavailable if ctx has
+// ended the wait for the answer.
+func asked(ctx context.Context, err error) error {
+	if err != nil && errors.Is(err, ctx.Err()) {
+		return unanswered(err)
 	}
 	return err
 }
 
-var ofTheCall = []error{ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost, ErrDone}
+// apart returns an error of a function that was called under a lock, without the errors that
+// would speak of that lock.
+func apart(err error) error { return hide(err, ofTheCall) }
 
-type functionError struct{ err error }
+var (
+	ofTheCall     = []error{ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost, ErrDone}
+	ofTheFunction = []error{context.Canceled, context.DeadlineExceeded} // unless a release says it
+)
 
-func (f functionError) Error() string { return f.err.Error() }
-
-func (f functionError) Is(target error) bool {
-	return !slices.Contains(ofTheCall, target) && errors.Is(f.err, target)
+// hide returns err without the errors that errors.Is shall not find in it.
+func hide(err error, hidden []error) error {
+	if slices.ContainsFunc(hidden, func(h error) bool { return errors.Is(err, h) }) {
+		return hiding{err, hidden}
+	}
+	return err
 }
 
-func (f functionError) As(target any) bool { return errors.As(f.err, target) }
+type hiding struct {
+	err    error
+	hidden []error
+}
+
+func (h hiding) Error() string { return h.err.Error() }
+
+func (h hiding) Is(target error) bool {
+	return !slices.Contains(h.hidden, target) && errors.Is(h.err, target)
+}
+
+func (h hiding) As(target any) bool { return errors.As(h.err, target) }
 
 // LockError is the error of an operation on a lock.
 type LockError struct {

@@ -43,7 +43,7 @@ func (h *Handle) open(ctx context.Context) error {
 	return h.exclusively(ctx, func(ctx context.Context) error {
 		_, err := h.ensureSlot(ctx, ctx)
 		if err != nil && ctx.Err() != nil {
-			return h.pool.withCause(ctx, h, err)
+			return h.pool.withCause(ctx, h, unanswered(err))
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()

@@ -129,10 +129,13 @@ func (l *Lock) Token(ctx context.Context) (int64, error) {
 		case err != nil:
 		case created != 0:
 			token, err = packToken(created, h.turn)
+		case ctx.Err() != nil:
+			err = ctx.Err()
 		default:
 			if _, err = h.tenancy.watchNode(ctx); err == nil {
 				continue
 			}
+			err = asked(ctx, err)
 			if lost := h.life.failure(); lost != nil {
 				err = lost
 			}
@@ -144,14 +147,17 @@ func (l *Lock) Token(ctx context.Context) (int64, error) {
 // Verify asks the service whether the lock is still held, in a way that a server cut
 // off from the majority cannot answer. A nil error means that the lock was held at
 // some moment during the call. ErrLockLost means that the lock is lost from now on.
-// Any other error, such as that of ctx, means that there was no answer.
+// Any other error means that there was no answer: ErrUnavailable, with that of ctx.
 //
 // A holder learns of a loss without calling Verify: see [Lock.Lost].
 func (l *Lock) Verify(ctx context.Context) error {
 	h := l.hold
 	err := h.life.failure()
 	if err == nil {
-		err = h.endIfLost(h.tenancy.verify(ctx))
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = asked(ctx, h.endIfLost(h.tenancy.verify(ctx)))
 	}
 	if err != nil {
 		return &LockError{opVerify, h.name, err}

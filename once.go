@@ -40,7 +40,8 @@ import (
 // fn gets a context like that of Do. If the lock is lost before the run is recorded, the
 // error wraps ErrLockLost, and the run has not finished. If the connection breaks while
 // it is being recorded, Once finds out whether it was. It gives up 5 s after ctx has
-// ended: then the error wraps ErrLockLost, and says that the outcome is not known.
+// ended: then the error wraps ErrLockLost, and says that the run was not recorded, or that the
+// outcome is not known.
 //
 // Records are kept for a week, unless [KeepDone] says otherwise, and then removed: on
 // ZooKeeper by later runs, of whatever name. A key whose record is gone runs again. Name and
@@ -251,8 +252,9 @@ func (j *jobRun) finish(ctx context.Context, l *Lock) error {
 	defer cancel()
 	node, err := t.current(wait)
 	if err == nil {
-		err = j.settle(wait, l, node, t.recorder().Finish(wait, t.queue, node, j.record))
+		err = t.recorder().Finish(wait, t.queue, node, j.record)
 	}
+	err = j.settle(wait, l, node, err)
 	if errors.Is(err, driver.ErrRecorded) { // fn has called Once itself
 		if done := j.check(wait, t.session); done != nil {
 			return done
@@ -286,13 +288,17 @@ func (t *tenancy) recorder() driver.Recorder { return t.session.Session.(driver.
 // whose outcome it finds out if it is not known.
 func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err error) error {
 	p, t := j.pool, l.hold.tenancy
+	undecided := errors.Is(err, driver.ErrUndecided)
+	if wait.Err() != nil && errors.Is(err, wait.Err()) { // which would be taken for the function's error
+		err = lostWith(fmt.Errorf("no server has answered: %v", err))
+	}
 	switch {
 	case err == nil:
 		return nil
-	case !errors.Is(err, driver.ErrUndecided):
+	case !undecided:
 		return fmt.Errorf("the run was not recorded as finished: %w", asLoss(err))
 	case t.session.Err() == nil: // wait has ended
-		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", lostWith(err))
+		return fmt.Errorf("it is not known whether the run was recorded as finished: %w", err)
 	}
 	recorded := false
 	unknown := p.withSessionUntil(p.alive, wait, nil, use(func(ctx context.Context, recorder driver.Recorder) (err error) {

@@ -216,8 +216,8 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 // Pool.Do enter the lock again (see [Pool.Lock]).
 //
 // Do unlocks when fn returns or panics, even if ctx has ended by then. If the service does
-// not confirm that, the error says so, as that of [Lock.Unlock]: others may have broken the
-// lock. If the lock was lost by then, the error wraps ErrLockLost as well as fn's error; if
+// not confirm that, the error says so, in a text that errors.Is does not take for the end of a
+// context: others may have broken the lock. If the lock was lost by then, the error wraps ErrLockLost as well as fn's error; if
 // the pool was closed, it wraps ErrNotHeld and ErrPoolClosed. If fn returns its context's
 // error because the lock was revoked (see [Revocable]), the error also wraps ErrRevoked.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
@@ -252,7 +252,7 @@ func (c *heldContext) done(err, unlockErr error) error {
 		unlockErr = lockError(opUnlock, c.hold.name, c.hold.check(c.parent))
 	}
 	if unlockErr != nil {
-		err = errors.Join(err, unlockErr)
+		err = errors.Join(err, hide(unlockErr, ofTheFunction))
 	}
 	return err
 }

@@ -6,7 +6,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -159,7 +158,6 @@ var hints = []struct {
 	{lockpool.ErrKindMismatch, failed, "use another name, or lock this one as its other users do"},
 	{lockpool.ErrNoPermission, failed, "ask for the right, or give (other) credentials with --credentials-file or LOCKPOOL_CREDENTIALS"},
 	{lockpool.ErrUnavailable, failed, "check --server or LOCKPOOL_SERVER, and whether its servers run"},
-	{context.DeadlineExceeded, busy, ""},
 }
 
 var errNoAnswer = errors.New("the service did not answer in time; check --server or LOCKPOOL_SERVER, and whether its servers run")

@@ -543,6 +543,18 @@ func electStandsAgainAfterALoss(b *bench) {
 			require.NoError(b, c.returned())
 		}
 	}
+	a := b.name("ended")
+	ctx, cancel := context.WithCancel(b.ctx)
+	c := do(b, func(context.Context) error {
+		return b.looker.Elect(ctx, a, func(lead context.Context) error {
+			cancel()
+			b.breakHolder(a)
+			<-b.lockIn(lead).Lost()
+			return nil
+		})
+	})
+	require.ErrorIs(b, c.returned(), lockpool.ErrLockLost)
+	require.ErrorIs(b, c.err, context.Canceled)
 }
 
 func revokedLeaderQueuesAgain(b *bench) {
@@ -585,24 +597,41 @@ func electEndsWithItsContext(b *bench) {
 }
 
 // A candidate whose context ends while it waits says who leads, as every other call says who
-// holds the lock.
+// holds the lock; and it has not acquired the lock only if it has not led in a term before.
 func errorOfElectNamesTheLeader(b *bench) {
-	a := b.name("a")
-	leader := b.stand(b.named("night shift"), a)
-	t := leader.leads()
-	p := b.pool()
-	ctx, cancel := context.WithCancel(b.ctx)
-	candidate := do(b, func(context.Context) error {
-		return p.Elect(ctx, a, func(context.Context) error { return errWork })
-	})
-	b.waiting(p, 1)
-	b.queued(a, 2)
-	cancel()
-	err := candidate.returned()
-	require.ErrorIs(b, err, context.Canceled)
-	require.ErrorContains(b, err, "night shift")
-	t.end <- nil
-	require.NoError(b, leader.returned())
+	for _, led := range []bool{false, true} {
+		a, p, others := b.name(fmt.Sprint(led)), b.pool(), b.named("night shift")
+		ctx, cancel := context.WithCancel(b.ctx)
+		var leader *candidate
+		candidate := func() *call[struct{}] {
+			return do(b, func(context.Context) error {
+				return p.Elect(ctx, a, func(context.Context) error { return errWork })
+			})
+		}
+		var c *call[struct{}]
+		if led {
+			held := b.lock(others, a)
+			c = candidate()
+			b.queued(a, 2)
+			leader = b.stand(others, a)
+			b.unlock(held)
+		} else {
+			leader = b.stand(others, a)
+			b.queued(a, 1)
+			c = candidate()
+		}
+		t := leader.leads()
+		b.waiting(p, 1)
+		b.queued(a, 2)
+		cancel()
+		err := c.returned()
+		require.ErrorIs(b, err, context.Canceled)
+		require.ErrorContains(b, err, "night shift")
+		require.Equal(b, !led, errors.Is(err, lockpool.ErrNotAcquired))
+		require.Equal(b, !led, errors.Is(err, lockpool.ErrLocked))
+		t.end <- nil
+		require.NoError(b, leader.returned())
+	}
 }
 
 func electEndsWithItsPool(b *bench) {
@@ -617,6 +646,7 @@ func electEndsWithItsPool(b *bench) {
 		b.waiting(waits, 1)
 		require.NoError(b, end(waits), what)
 		require.ErrorIs(b, waiter.returned(), lockpool.ErrPoolClosed)
+		require.ErrorIs(b, waiter.err, lockpool.ErrNotAcquired)
 		closing := do(b, func(context.Context) error { return end(leads) })
 		require.ErrorIs(b, b.over(t), lockpool.ErrPoolClosed, what)
 		t.end <- t.ctx.Err()

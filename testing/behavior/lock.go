@@ -265,6 +265,7 @@ var contextTests = []test{
 	{"UsesTheHandle", contextUsesTheHandle, nil},
 	{"ErrorsSayWhetherTheLockWasBusy", errorsSayWhetherTheLockWasBusy, []string{"Limiter"}},
 	{"ErrorsOfTheFunctionAreApart", errorsOfTheFunctionAreApart, nil},
+	{"ErrorsSayThatTheServiceIsSilent", errorsSayThatTheServiceIsSilent, recorder},
 	{"BoundsTheWaitOnly", contextBoundsTheWaitOnly, nil},
 	{"WaitAtMost", waitAtMostBoundsTheWaitOnly, nil},
 	{"WaitAtMostZeroTries", waitAtMostZeroTries, nil},
@@ -466,6 +467,42 @@ func errorsOfTheFunctionAreApart(b *bench) {
 	require.NotErrorIs(b, err, lockpool.ErrLocked)
 	require.ErrorAs(b, err, new(*lockpool.LockError))
 	require.NotErrorIs(b, p.Do(b.timeout(0), a, nothing), lockpool.ErrLocked)
+}
+
+// A call whose context ends while no server answers says that; but if the function was called, its
+// error is the function's.
+func errorsSayThatTheServiceIsSilent(b *bench) {
+	if b.options.Pause == nil {
+		b.Skip("it needs Options.Pause")
+	}
+	p, unconnected, a := b.pool(), b.pool(), b.name("a")
+	l := b.lock(p, a)
+	resume := b.options.Pause(b)
+	for what, call := range map[string]func(ctx context.Context) error{
+		"Handle": func(ctx context.Context) error { _, err := unconnected.Handle(ctx); return err },
+		"Verify": l.Verify,
+		"Token":  func(ctx context.Context) error { _, err := l.Token(ctx); return err },
+	} {
+		err := call(b.timeout(100 * time.Millisecond))
+		require.ErrorIs(b, err, context.DeadlineExceeded, what)
+		require.ErrorIs(b, err, lockpool.ErrUnavailable, what)
+		err = call(b.timeout(0))
+		require.NotErrorIs(b, err, lockpool.ErrUnavailable, what)
+	}
+	resume()
+	b.unlock(l)
+	for what, call := range map[string]func(ctx context.Context, fn func(context.Context) error) error{
+		"Do":   func(ctx context.Context, fn func(context.Context) error) error { return p.Do(ctx, a, fn) },
+		"Once": func(ctx context.Context, fn func(context.Context) error) error { return p.Once(ctx, a, "1", fn) },
+	} {
+		err := call(b.timeout(time.Second), func(context.Context) error { resume = b.options.Pause(b); return nil })
+		require.Error(b, err, what)
+		for _, other := range []error{context.DeadlineExceeded, context.Canceled, lockpool.ErrNotAcquired, lockpool.ErrUnavailable} {
+			require.NotErrorIs(b, err, other, what)
+		}
+		require.Equal(b, what == "Once", errors.Is(err, lockpool.ErrLockLost), what)
+		resume()
+	}
 }
 
 func deadlineEndsTheWait(b *bench) {
