@@ -468,7 +468,7 @@ func silenceConfirmsNoRelease(b *bench) {
 			return all.Do(ctx, nothing)
 		},
 		"Elect": func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error {
-			return p.Elect(b.ctx, a, func(context.Context) error { pause(); return nil })
+			return p.Elect(b.timeout(time.Second), a, func(context.Context) error { pause(); return nil })
 		},
 		"Unlock, and the pool is closed": func(ctx context.Context, p *lockpool.Pool, a string, pause func()) error {
 			l := b.lock(p, a)
