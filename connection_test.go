@@ -115,7 +115,7 @@ func TestLocksSurviveAServerRestart(t *testing.T) {
 		b := locktest.NewOn(t, own)
 		p, other := b.PoolWithTimeout(10*time.Second), b.PoolWithTimeout(10*time.Second)
 		held := b.Lock(p, "a")
-		waiters := []*locktest.LockWaiter{b.Enqueue(other, "a", 2), b.Enqueue(p, "a", 3)}
+		waiters := []*locktest.Waiter{b.Enqueue(other, "a", 2), b.Enqueue(p, "a", 3)}
 		for range 2 {
 			require.NoError(t, own.Kill())
 			require.NoError(t, own.Start(b.Ctx))

@@ -12,7 +12,7 @@ import (
 
 // WithDeadlockCheck sets how long a call of a handle that holds other locks waits before
 // it looks for a deadlock: a cycle of handles, in any processes, each of which waits for
-// what the next one holds. The default is [DefaultDeadlockCheck]; with 0 the pool's calls
+// what the next one holds. The default is 500 ms; with 0 the pool's calls
 // do not look, and nobody sees those that wait for plain locks.
 //
 // If there is a cycle, one call on it fails with [ErrDeadlock]: of those whose handles hold

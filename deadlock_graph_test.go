@@ -84,7 +84,7 @@ func (op graphOp) names() []string {
 func (op graphOp) do(ctx context.Context, h *lockpool.Handle) (err error) {
 	switch op.Mode {
 	case 'r':
-		_, err = h.RLock(ctx, op.Name)
+		_, err = h.Lock(ctx, op.Name, lockpool.Shared())
 	case 's':
 		_, err = h.Semaphore(op.Name, op.Limit).Acquire(ctx, op.Permits)
 	case 'p':

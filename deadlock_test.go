@@ -31,7 +31,7 @@ func plainly(ctx context.Context, h *lockpool.Handle, name string) error {
 }
 
 func toRead(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.RLock(ctx, name)
+	_, err := h.Lock(ctx, name, lockpool.Shared())
 	return err
 }
 
@@ -247,7 +247,7 @@ func TestNoDeadlockWithoutACycle(t *testing.T) {
 			two.waitFor(b.Ctx, permits(1, 2), "s")
 			b.AwaitQueue("s/leases", 3)
 			one.waitFor(b.Ctx, exclusively, "a")
-			time.AfterFunc(5*time.Second, func() { _ = third.Release(b.Ctx) })
+			time.AfterFunc(5*time.Second, func() { _ = third.Unlock(b.Ctx) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -269,8 +269,8 @@ func TestHoldThatEndsBreaksTheCycle(t *testing.T) {
 		b := locktest.New(t)
 		pool := b.Pool()
 		one, two := &party{Handle: b.Handle(pool)}, &party{Handle: b.Handle(b.Pool())}
-		held := b.RLock(one.Handle, "a")
-		stays := b.RLock(b.Handle(pool), "a")
+		held := b.Lock(one.Handle, "a", lockpool.Shared())
+		stays := b.Lock(b.Handle(pool), "a", lockpool.Shared())
 		require.Len(t, b.Children("a"), 1, "the two share a node")
 		require.NoError(t, exclusively(b.Ctx, two.Handle, "b"))
 		one.waitFor(b.Ctx, exclusively, "b")
@@ -387,7 +387,7 @@ func TestDeadlockThatAGuardClosesLate(t *testing.T) {
 		time.Sleep(9 * time.Second) // the next look of the call that was made last comes after 15.5
 		one.waitFor(b.Ctx, exclusively, "a")
 		b.AwaitQueue("a", 2)
-		b.Release(others)
+		b.Unlock(others)
 		victims, after := awaitVictims(t, b, []*party{one, two, visitor})
 		require.Equal(t, []int{0}, victims)
 		require.Less(t, after, breaksWithin())
@@ -416,7 +416,7 @@ func TestDeadlockThatAnotherGuardClosesLate(t *testing.T) {
 		one.waitFor(b.Ctx, exclusively, "a")
 		b.AwaitQueue("a", 2)
 		time.Sleep(9 * time.Second)
-		b.Release(others)
+		b.Unlock(others)
 		victims, after := awaitVictims(t, b, parties)
 		require.Equal(t, []int{0}, victims)
 		require.Less(t, after, breaksWithin())
@@ -442,7 +442,7 @@ func TestDeadlockThatALimitCloses(t *testing.T) {
 		require.ErrorIs(t, one.err, lockpool.ErrDeadlock)
 		require.Less(t, time.Since(began), breaksWithin())
 		require.NoError(t, one.Close(b.Ctx))
-		b.Release(other)
+		b.Unlock(other)
 		<-two.done
 		require.NoError(t, two.err)
 	})

@@ -34,10 +34,10 @@
 //
 // # Kinds of locks
 //
-// Readers can share a lock: [Pool.RLock] and, for Do, [Shared]. [Pool.LockAll] takes
-// several locks, or none of them. A [Semaphore] has a limited number of permits.
-// [Plain] is the cheapest lock, without a queue. A name is used for one kind of lock at
-// a time; asking for another kind returns [ErrKindMismatch]. With [HoldAtLeast], a lock
+// Readers can share a lock: [Shared]. [Pool.LockAll] takes several locks, or none of them.
+// A [Semaphore] has a limited number of permits. [Plain] is the cheapest lock, without a
+// queue. A name is used for one kind of lock at a time; asking for another kind returns
+// [ErrKindMismatch]. With [HoldAtLeast], a lock
 // of any kind does not come free before some time has passed.
 //
 // # Jobs

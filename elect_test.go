@@ -350,7 +350,7 @@ func TestElectDoesNotRepeatWhatCannotSucceed(t *testing.T) {
 
 	permits := b.Acquire(p.Semaphore("s", 1), 1)
 	require.ErrorIs(t, p.Elect(b.Ctx, "s", never), lockpool.ErrKindMismatch)
-	b.Release(permits)
+	b.Unlock(permits)
 	b.Restrict("/r", zk.PermRead)
 	require.ErrorIs(t, p.Elect(b.Ctx, "r/a", never), lockpool.ErrNoPermission)
 }

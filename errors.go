@@ -46,7 +46,7 @@ var (
 	ErrUpgrade = errors.New("cannot upgrade a held lock; unlock it first")
 
 	// ErrKindMismatch means that another kind of lock is in use under the name. The
-	// error says which: a queue (Lock, RLock), a semaphore, a plain lock, or a node
+	// error says which: a queue (Lock), a semaphore, a plain lock, or a node
 	// that looks like a contender of a client that lockpool does not know.
 	ErrKindMismatch = driver.ErrKind
 

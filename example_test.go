@@ -57,11 +57,6 @@ func ExampleOpenConnector() {
 	// Output: 2
 }
 
-func ExampleDrivers() {
-	fmt.Println(lockpool.Drivers())
-	// Output: [memory zookeeper]
-}
-
 func ExamplePool_Do() {
 	pool := openPool()
 	defer pool.Close()
@@ -233,17 +228,17 @@ func ExampleHandle_Do() {
 	// <nil>
 }
 
-func ExamplePool_RLock() {
+func ExampleShared() {
 	pool := openPool()
 	defer pool.Close()
 	ctx := context.Background()
 
-	first, err := pool.RLock(ctx, "catalog")
+	first, err := pool.Lock(ctx, "catalog", lockpool.Shared())
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer first.Unlock(ctx)
-	second, err := pool.RLock(ctx, "catalog") // readers share the lock
+	second, err := pool.Lock(ctx, "catalog", lockpool.Shared()) // readers share the lock
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -256,7 +251,7 @@ func ExamplePool_RLock() {
 
 // A writer downgrades its lock: it is a reader from then on, and holds the lock at
 // every moment.
-func ExampleHandle_RLock() {
+func ExampleShared_downgrade() {
 	pool := openPool()
 	defer pool.Close()
 	ctx := context.Background()
@@ -271,12 +266,12 @@ func ExampleHandle_RLock() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	read, err := handle.RLock(ctx, "catalog")
+	read, err := handle.Lock(ctx, "catalog", lockpool.Shared())
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("downgrade:", write.Unlock(ctx))
-	other, err := pool.RLock(ctx, "catalog")
+	other, err := pool.Lock(ctx, "catalog", lockpool.Shared())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -547,9 +542,9 @@ func ExampleSemaphore() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = gpus.TryAcquire(ctx, 2)
+	_, err = gpus.Acquire(ctx, 2, lockpool.WaitAtMost(0))
 	fmt.Println("only one is free:", errors.Is(err, lockpool.ErrLocked))
-	fmt.Println(permits.Release(ctx))
+	fmt.Println(permits.Unlock(ctx))
 	// Output:
 	// only one is free: true
 	// <nil>

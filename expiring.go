@@ -21,9 +21,6 @@ import (
 // share one channel for each value of ahead.
 func (l *Lock) Expiring(ahead time.Duration) <-chan struct{} { return l.hold.expiring(ahead).Done() }
 
-// Expiring is [Lock.Expiring].
-func (p *Permits) Expiring(ahead time.Duration) <-chan struct{} { return p.lock.Expiring(ahead) }
-
 // Expiring is [Lock.Expiring] for the first of the locks that is about to be lost.
 func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
 	a.mu.Lock()

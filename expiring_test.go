@@ -29,7 +29,7 @@ func lockAllKinds(b *locktest.Bench, p *lockpool.Pool) map[string]expirer {
 	require.NoError(b, err)
 	return map[string]expirer{
 		"mutex":     b.Lock(p, "a"),
-		"read":      b.RLock(p, "b"),
+		"read":      b.Lock(p, "b", lockpool.Shared()),
 		"plain":     b.Lock(p, "c", lockpool.Plain()),
 		"semaphore": b.Acquire(p.Semaphore("s", 2), 1),
 		"all":       all,

@@ -50,25 +50,10 @@ type play struct {
 }
 
 // way acquires a kind of lock named a, exclusively.
-type way func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error)
-
-// grip is the common part of Lock and Permits.
-type grip interface {
-	Context(context.Context) context.Context
-	Lost() <-chan struct{}
-	Token(context.Context) (int64, error)
-	Verify(context.Context) error
-}
-
-func release(ctx context.Context, g grip) error {
-	if p, ok := g.(*lockpool.Permits); ok {
-		return p.Release(ctx)
-	}
-	return g.(*lockpool.Lock).Unlock(ctx)
-}
+type way func(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error)
 
 func withOptions(opts ...lockpool.LockOption) way {
-	return func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+	return func(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error) {
 		if try {
 			return p.TryLock(ctx, "a", opts...)
 		}
@@ -76,19 +61,19 @@ func withOptions(opts ...lockpool.LockOption) way {
 	}
 }
 
-func allPermits(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+func allPermits(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error) {
 	sem := p.Semaphore("a", 2)
 	if try {
-		return sem.TryAcquire(ctx, 2)
+		return sem.Acquire(ctx, 2, lockpool.WaitAtMost(0))
 	}
 	return sem.Acquire(ctx, 2)
 }
 
-func reading(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+func reading(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error) {
 	if try {
-		return p.TryRLock(ctx, "a")
+		return p.TryLock(ctx, "a", lockpool.Shared())
 	}
-	return p.RLock(ctx, "a")
+	return p.Lock(ctx, "a", lockpool.Shared())
 }
 
 // keep is the play of the requests that a session sends by itself.
@@ -345,7 +330,7 @@ type stage struct {
 
 	pool, others *lockpool.Pool
 	way          way
-	first        grip // held by others
+	first        *lockpool.Lock // held by others
 
 	inside atomic.Int32
 }
@@ -414,13 +399,13 @@ func newStage(t *testing.T, shared *locktest.Bench, p play, f *fault) *stage {
 	return s
 }
 
-func (s *stage) take(p *lockpool.Pool) grip {
+func (s *stage) take(p *lockpool.Pool) *lockpool.Lock {
 	g, err := s.way(s.Ctx, p, false)
 	require.NoError(s, err)
 	return g
 }
 
-func (s *stage) free(g grip) { require.NoError(s, release(s.Ctx, g)) }
+func (s *stage) free(g *lockpool.Lock) { require.NoError(s, g.Unlock(s.Ctx)) }
 
 // asSubject labels the goroutines that do starts.
 func (s *stage) asSubject(do func()) {
@@ -447,7 +432,7 @@ func (s *stage) perform(p play) {
 	// Whatever happened, the lock is free, and both pools can use it.
 	s.free(s.take(s.others))
 	s.asSubject(func() {
-		err := release(s.Ctx, s.take(s.pool))
+		err := s.take(s.pool).Unlock(s.Ctx)
 		require.True(s, err == nil || s.effect == losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
 	})
 	s.Until(func() bool { return len(s.Contenders("/")) == 0 }, "no contender is left")
@@ -538,7 +523,7 @@ func (s *stage) check(err error, expected ...error) bool {
 }
 
 // use holds the lock, lets the rival queue behind it, and unlocks.
-func (s *stage) use(l grip, do func()) {
+func (s *stage) use(l *lockpool.Lock, do func()) {
 	require.Equal(s, int32(1), s.inside.Add(1), "two holders")
 	ctx := l.Context(s.Ctx)
 	left := make(chan struct{})
@@ -556,7 +541,7 @@ func (s *stage) use(l grip, do func()) {
 			if n := s.inside.Load(); n != 0 && ctx.Err() == nil && s.effect != losing {
 				err = fmt.Errorf("two holders")
 			}
-			err = errors.Join(err, release(s.Ctx, g))
+			err = errors.Join(err, g.Unlock(s.Ctx))
 		}
 		if s.effect == losing && errors.Is(err, lockpool.ErrRevoked) { // it held the lock by then, and was asked
 			err = nil
@@ -565,7 +550,7 @@ func (s *stage) use(l grip, do func()) {
 	}()
 	do()
 	leave()
-	s.check(release(s.Ctx, l))
+	s.check(l.Unlock(s.Ctx))
 	require.NoError(s, <-behind)
 }
 
@@ -600,7 +585,7 @@ func (s *stage) useAfterALostReply() {
 }
 
 func (s *stage) readOnce() {
-	l, err := s.pool.RLock(s.Ctx, "a")
+	l, err := s.pool.Lock(s.Ctx, "a", lockpool.Shared())
 	if s.check(err) {
 		s.use(l, func() {})
 	}
@@ -624,7 +609,7 @@ func (s *stage) share() {
 	if !s.check(err) {
 		return
 	}
-	read, err := h.RLock(s.Ctx, "a")
+	read, err := h.Lock(s.Ctx, "a", lockpool.Shared())
 	if s.check(err) {
 		s.use(read, func() { s.check(write.Unlock(s.Ctx)) })
 	}
@@ -645,8 +630,8 @@ func (s *stage) useAndLook() {
 
 // begin starts a Lock that has to wait, and returns when it waits or when the fault
 // has happened.
-func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
-	var l grip
+func (s *stage) begin(ctx context.Context, way way) func() (*lockpool.Lock, error) {
+	var l *lockpool.Lock
 	var err error
 	done := make(chan struct{})
 	go func() { // ends with ctx
@@ -661,7 +646,7 @@ func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 			return s.pool.Stats().Waiting > 0 || s.faulty && s.fault.Fired() > 0
 		}
 	}, "the call waits, or the fault has happened")
-	return func() (grip, error) { <-done; return l, err }
+	return func() (*lockpool.Lock, error) { <-done; return l, err }
 }
 
 func (s *stage) waitAndUse() {
@@ -687,7 +672,7 @@ func (s *stage) queue() {
 				}
 				time.Sleep(time.Millisecond)
 				s.inside.Add(-1)
-				err = errors.Join(err, release(s.Ctx, l))
+				err = errors.Join(err, l.Unlock(s.Ctx))
 			}
 			results <- err
 		}()
@@ -703,12 +688,12 @@ func (s *stage) queue() {
 // others in memory, of which one gives up.
 func (s *stage) passOn(shared bool) {
 	var inside atomic.Int32
-	turn := func(ctx context.Context, p *lockpool.Pool, _ bool) (grip, error) {
-		lock := p.Lock
+	turn := func(ctx context.Context, p *lockpool.Pool, _ bool) (*lockpool.Lock, error) {
+		var opts []lockpool.LockOption
 		if shared {
-			lock = p.RLock
+			opts = append(opts, lockpool.Shared())
 		}
-		l, err := lock(ctx, "a")
+		l, err := p.Lock(ctx, "a", opts...)
 		if err != nil {
 			return nil, err
 		}
@@ -726,7 +711,7 @@ func (s *stage) passOn(shared bool) {
 	}
 	ctx, cancel := context.WithCancel(s.Ctx)
 	defer cancel()
-	var turns []func() (grip, error)
+	var turns []func() (*lockpool.Lock, error)
 	for range 3 {
 		turns = append(turns, s.begin(s.Ctx, turn))
 	}
@@ -842,7 +827,7 @@ func (s *stage) waitUntilRevoked() {
 }
 
 func (s *stage) revokeRival() {
-	revoked := s.first.(*lockpool.Lock).Revoked()
+	revoked := s.first.Revoked()
 	if err := s.pool.Revoke(s.Ctx, "a"); err == nil {
 		<-revoked
 	} else {
@@ -885,9 +870,9 @@ func (s *stage) finishARun() {
 
 // waitForARun waits while the rival finishes the run.
 func (s *stage) waitForARun() {
-	var end func() (grip, error)
+	var end func() (*lockpool.Lock, error)
 	require.NoError(s, s.others.Once(s.Ctx, "a", "key", func(context.Context) error {
-		end = s.begin(s.Ctx, func(ctx context.Context, p *lockpool.Pool, _ bool) (grip, error) {
+		end = s.begin(s.Ctx, func(ctx context.Context, p *lockpool.Pool, _ bool) (*lockpool.Lock, error) {
 			return nil, p.Once(ctx, "a", "key", func(context.Context) error { return errors.New("it ran") })
 		})
 		return nil

@@ -86,25 +86,6 @@ func (h *Handle) TryLock(ctx context.Context, name string, opts ...LockOption) (
 	return h.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
 }
 
-// RLock is Lock for a reader. Readers share the lock; a reader waits for the writers
-// (callers of Lock) that asked before it, and later writers wait for the reader. (The
-// names are those of sync.RWMutex.) A handle that holds the lock, exclusively or not,
-// enters again at once, even if writers wait.
-//
-// A writer may enter its lock as a reader. When it has unlocked its other entries, it
-// shares the lock from then on; there is no moment at which it does not hold it. The
-// reverse returns ErrUpgrade: two readers that upgrade would wait for each other
-// forever.
-func (h *Handle) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return h.lock(ctx, name, request{op: opLock, shared: true}, new(Lock), opts)
-}
-
-// TryRLock is RLock without waiting for other contenders: if a writer holds the lock
-// or waits for it, the error is ErrLocked.
-func (h *Handle) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return h.lock(ctx, name, request{op: opLock, shared: true, try: true}, new(Lock), opts)
-}
-
 // Do calls fn while the handle holds the lock of that name, as [Pool.Do] does with a
 // handle of its own.
 func (h *Handle) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {

@@ -16,7 +16,7 @@ func TestQueueTellsHoldersWaitersAndForeignNodesApart(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t).AtService()
 	p, others := b.Pool(), b.Pool()
-	first, second := b.RLock(p, "a"), b.RLock(others, "a")
+	first, second := b.Lock(p, "a", lockpool.Shared()), b.Lock(others, "a", lockpool.Shared())
 	w := b.Enqueue(others, "a", 3)
 	r := b.EnqueueRead(p, "a", 4)
 	curator, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/a/lock-", []byte{0xff}, zk.WorldACL(zk.PermAll))

@@ -37,11 +37,11 @@ var lockKinds = []struct {
 		return l.Unlock, nil
 	}, "a plain lock"},
 	{"semaphore", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
-		l, err := p.Semaphore("s", 2).TryAcquire(b.Ctx, 1)
+		l, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 		if err != nil {
 			return nil, err
 		}
-		return l.Release, nil
+		return l.Unlock, nil
 	}, "a semaphore"},
 }
 
@@ -157,7 +157,7 @@ func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 		Do:    zktest.HoldApply(),
 	})
 	type result struct {
-		permits *lockpool.Permits
+		permits *lockpool.Lock
 		err     error
 	}
 	got := make(chan result, 1)
@@ -177,7 +177,7 @@ func TestLockSeesASemaphoreWithoutLeases(t *testing.T) {
 		b.Unlock(l)
 	}
 	if r.err == nil {
-		b.Release(r.permits)
+		b.Unlock(r.permits)
 	}
 	require.False(t, lockErr == nil && r.err == nil, "a lock and a semaphore are held under one name")
 }
@@ -190,7 +190,7 @@ func TestLockSeesPermitsThatAreGone(t *testing.T) {
 	b := locktest.NewOn(t, own)
 	p, others := b.Pool(), b.Pool()
 	semaphore := p.Semaphore("s", 1)
-	b.Release(b.Acquire(semaphore, 1)) // its directories exist
+	b.Unlock(b.Acquire(semaphore, 1)) // its directories exist
 	create := own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/s/leases", Ops: zktest.Creates},
 		Do:    zktest.HoldApply(),
@@ -205,7 +205,7 @@ func TestLockSeesPermitsThatAreGone(t *testing.T) {
 	require.NoError(t, look.Wait(b.Ctx)) // the lock's node exists
 
 	create.Release()
-	b.Release(acquiring.Granted())
+	b.Unlock(acquiring.Granted())
 	b.Until(func() bool { return len(b.Children("s/locks")) == 0 }, "the guard is gone")
 	look.Release()
 	<-locking.Done
@@ -219,12 +219,12 @@ func TestFastPathSeesASemaphore(t *testing.T) {
 	t.Parallel()
 	b := locktest.NewOn(t, zktest.Start(t))
 	p, others := b.Pool(), b.Pool()
-	b.Release(b.Acquire(others.Semaphore("s", 1), 1)) // leaves its directories behind for a while
+	b.Unlock(b.Acquire(others.Semaphore("s", 1), 1)) // leaves its directories behind for a while
 	for range 30 {
 		b.Unlock(b.Lock(p, "s"))
 	}
 	permits := b.Acquire(others.Semaphore("s", 1), 1)
-	defer b.Release(permits)
+	defer b.Unlock(permits)
 	for range 5 {
 		l, err := p.TryLock(b.Ctx, "s")
 		if err == nil {
@@ -272,9 +272,9 @@ func TestNamesOfSemaphorePartsAreRefusedOrHarmless(t *testing.T) {
 }
 
 func acquireDB(b *locktest.Bench, p *lockpool.Pool) error {
-	permits, err := p.Semaphore("db", 2).TryAcquire(b.Ctx, 1)
+	permits, err := p.Semaphore("db", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	if err == nil {
-		err = permits.Release(b.Ctx)
+		err = permits.Unlock(b.Ctx)
 	}
 	return err
 }
@@ -314,7 +314,7 @@ func TestPermitsAreSeenWithoutTheGuardQueue(t *testing.T) {
 	}
 	require.NoError(t, others.Break(b.Ctx, "s", q.Contenders[0].Node))
 	<-held.Lost()
-	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
 }
 
 // Two kinds start at the same moment, on a name that both have used and that has
@@ -333,7 +333,7 @@ func TestLockKindsDoNotMixBesideLeftoverContainers(t *testing.T) {
 			defer close(done)
 			permits, err := others.Semaphore("s", 2).Acquire(b.Ctx, 1)
 			if semaphore.err = err; err == nil {
-				semaphore.release, semaphore.verify = permits.Release, permits.Verify
+				semaphore.release, semaphore.verify = permits.Unlock, permits.Verify
 			}
 		}()
 		l, err := p.Lock(b.Ctx, "s")
@@ -377,7 +377,7 @@ func TestLockKindsDoNotMixBesideLeftoverContainers(t *testing.T) {
 			require.ErrorIs(t, semaphore.err, lockpool.ErrKindMismatch)
 		}
 	}
-	b.Release(held)
+	b.Unlock(held)
 }
 
 // The names of a semaphore's parts are names of locks at the top level.
@@ -431,11 +431,11 @@ func TestContenderOfAnUnknownRecipeIsAnError(t *testing.T) {
 		t.Parallel()
 		b := locktest.New(t)
 		p := b.Pool()
-		b.Release(b.Acquire(p.Semaphore("s", 2), 1))
+		b.Unlock(b.Acquire(p.Semaphore("s", 2), 1))
 		for _, part := range []string{"locks", "leases"} {
 			path, err := b.Admin.Create(b.Chroot+"/s/"+part+"/latch-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 			require.NoError(t, err)
-			_, err = p.Semaphore("s", 2).TryAcquire(b.Ctx, 1)
+			_, err = p.Semaphore("s", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 			require.ErrorIs(t, err, lockpool.ErrKindMismatch, part)
 			_, err = p.TryLock(b.Ctx, "s")
 			require.ErrorIs(t, err, lockpool.ErrKindMismatch, part)

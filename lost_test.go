@@ -176,7 +176,7 @@ func TestWaiterWithARemovedNodeIsNotOvertaken(t *testing.T) {
 	b.Until(func() bool { return len(b.Children("a")) == 4 && !slices.Contains(b.Children("a"), node) }, "the waiter queues again")
 	latecomer := b.Enqueue(b.Pool(), "a", 5)
 	b.Unlock(held)
-	for _, w := range []*locktest.LockWaiter{first, third, second, latecomer} {
+	for _, w := range []*locktest.Waiter{first, third, second, latecomer} {
 		b.Unlock(w.Granted())
 	}
 }

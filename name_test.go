@@ -81,7 +81,7 @@ func TestEscapedNamesAreLocked(t *testing.T) {
 		_, err := others.TryLock(b.Ctx, name)
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 	}
-	b.Release(b.Acquire(others.Semaphore("s", 2), 2))
+	b.Unlock(b.Acquire(others.Semaphore("s", 2), 2))
 	names, err := others.List(b.Ctx, "s")
 	require.NoError(t, err)
 	require.Len(t, names, len(unsafe))

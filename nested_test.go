@@ -28,7 +28,7 @@ func TestWaitThatEndsWhenItLooks(t *testing.T) {
 			h := b.Handle(pool)
 			b.Lock(h, fmt.Sprint("own-", i))
 			all.Go(func() {
-				ctx, cancel := context.WithTimeout(b.Ctx, lockpool.DefaultDeadlockCheck)
+				ctx, cancel := context.WithTimeout(b.Ctx, 500*time.Millisecond)
 				defer cancel()
 				_, err := h.Lock(ctx, "busy")
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
@@ -57,7 +57,7 @@ func TestNoDeadlockBehindAWaitAboveTheLimit(t *testing.T) {
 		two.waitFor(b.Ctx, permits(1, 2), "s")
 		b.AwaitWaiting(pool, 2)
 		h.waitFor(b.Ctx, exclusively, "y")
-		time.AfterFunc(5*time.Second, func() { _ = z.Release(b.Ctx) })
+		time.AfterFunc(5*time.Second, func() { _ = z.Unlock(b.Ctx) })
 		<-two.done
 		assert.NoError(t, two.err)
 		require.NoError(t, two.Close(b.Ctx))
@@ -370,8 +370,8 @@ func TestContextThatEndsAsTheHoldsChange(t *testing.T) {
 		b := locktest.New(t)
 		pool := b.Pool()
 		h := b.Handle(pool)
-		held := b.RLock(h, "a")
-		b.RLock(b.Handle(pool), "a")
+		held := b.Lock(h, "a", lockpool.Shared())
+		b.Lock(b.Handle(pool), "a", lockpool.Shared())
 		b.Lock(b.Handle(b.Pool()), "busy")
 		w := b.Enqueue(h, "busy", 2)
 		b.Unlock(held)

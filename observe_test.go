@@ -141,9 +141,9 @@ func TestObserveReadersPermitsAndPlainLocks(t *testing.T) {
 		part("readers", func(t *testing.T) {
 			f := follow(b, x, "r")
 			f.sees("")
-			lx := b.RLock(x, "r")
+			lx := b.Lock(x, "r", lockpool.Shared())
 			f.sees("x")
-			ly := b.RLock(y, "r")
+			ly := b.Lock(y, "r", lockpool.Shared())
 			f.sees("xy")
 			w := b.Enqueue(z, "r", 3)
 			f.sees("xy|z")
@@ -161,7 +161,7 @@ func TestObserveReadersPermitsAndPlainLocks(t *testing.T) {
 			f := follow(b, x, "d")
 			f.sees("")
 			h := b.Handle(y)
-			write, read := b.Lock(h, "d"), b.RLock(h, "d")
+			write, read := b.Lock(h, "d"), b.Lock(h, "d", lockpool.Shared())
 			require.Equal(t, "mutex", f.sees("y").Contenders[0].Kind)
 			b.Unlock(write)
 			require.Equal(t, "read", f.sees("y").Contenders[0].Kind)
@@ -178,11 +178,11 @@ func TestObserveReadersPermitsAndPlainLocks(t *testing.T) {
 			f.comesToSee("xy")
 			w := b.StartAcquire(sem(z), 3)
 			f.comesToSee("xy|z")
-			b.Release(px)
+			b.Unlock(px)
 			f.comesToSee("y|z")
-			b.Release(py)
+			b.Unlock(py)
 			f.comesToSee("z")
-			b.Release(w.Granted())
+			b.Unlock(w.Granted())
 			f.comesToSee("")
 			time.Sleep(time.Second)
 			f.seesNothing()
@@ -202,7 +202,7 @@ func TestObserveReadersPermitsAndPlainLocks(t *testing.T) {
 			f.sees("")
 			p := b.Acquire(y.Semaphore("k", 1), 1)
 			f.comesToSee("y")
-			b.Release(p)
+			b.Unlock(p)
 			f.comesToSee("")
 			for _, part := range []string{"/k/locks", "/k/leases"} {
 				require.NoError(t, b.Admin.Delete(b.Chroot+part, -1))
@@ -303,7 +303,7 @@ func TestIdleObserverSendsNothing(t *testing.T) {
 				case "permits":
 					perRound = 4 // the node, and three directories
 					permits := b.Acquire(x.Semaphore("a", 2), 1)
-					defer b.Release(permits)
+					defer b.Unlock(permits)
 				case "plain":
 					l := b.Lock(x, "a", lockpool.Plain())
 					defer b.Unlock(l)

@@ -150,7 +150,7 @@ func once(ctx context.Context, p *Pool, enter func(context.Context, string, requ
 	if fn == nil {
 		return errors.New("lockpool: Once: the function is nil")
 	}
-	req, err := request{op: opOnce, keepDone: DefaultKeepDone}.with(opts)
+	req, err := request{op: opOnce, keepDone: defaultKeepDone}.with(opts)
 	if err == nil {
 		err = p.checkRun(name, key)
 	}

@@ -9,24 +9,16 @@ import (
 	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
+// The defaults of the options of the same names.
 const (
-	// DefaultMaxSessions is the default maximum number of sessions that a pool opens.
-	DefaultMaxSessions = 4
+	defaultMaxSessions   = 4
+	defaultMaxHandles    = 10_000
+	defaultLocalTurns    = 1000
+	defaultDeadlockCheck = 500 * time.Millisecond
+	defaultKeepDone      = 7 * 24 * time.Hour
+)
 
-	// DefaultMaxHandles is the default maximum number of handles that a pool gives out.
-	DefaultMaxHandles = 10_000
-
-	// DefaultLocalTurns is the default number of turns that handles of a pool have with
-	// a lock before the pool gives it back to the service.
-	DefaultLocalTurns = 1000
-
-	// DefaultDeadlockCheck is the default time for which a call waits before it looks for
-	// a deadlock.
-	DefaultDeadlockCheck = 500 * time.Millisecond
-
-	// DefaultKeepDone is the default time for which records of finished runs are kept.
-	DefaultKeepDone = 7 * 24 * time.Hour
-
+const (
 	// sessionLoad is the number of handles on a session at which another one is opened.
 	// It is not a limit: when no more sessions may be opened, handles share them.
 	sessionLoad = 32
@@ -58,7 +50,7 @@ type config struct {
 }
 
 func newConfig(opts []Option) (config, error) {
-	cfg := config{maxSessions: DefaultMaxSessions, maxHandles: DefaultMaxHandles, localTurns: DefaultLocalTurns, checkAfter: DefaultDeadlockCheck}
+	cfg := config{maxSessions: defaultMaxSessions, maxHandles: defaultMaxHandles, localTurns: defaultLocalTurns, checkAfter: defaultDeadlockCheck}
 	for _, opt := range opts {
 		if opt == nil {
 			return config{}, errors.New("lockpool: a nil Option was given")
@@ -71,8 +63,8 @@ func newConfig(opts []Option) (config, error) {
 }
 
 // WithMaxSessions limits the sessions (connections) with the service that the pool
-// opens to n, which must be at least 1. Handles share them: a session carries 32
-// handles before another is opened. ZooKeeper servers accept 60 connections from one
+// opens to n, which must be at least 1. The default is 4. Handles share them: a session
+// carries 32 handles before another is opened. ZooKeeper servers accept 60 connections from one
 // address unless configured otherwise. Sessions with a node that the service refuses to
 // remove do not count; they end when nothing else is held on them.
 func WithMaxSessions(n int) Option {
@@ -86,7 +78,7 @@ func WithMaxSessions(n int) Option {
 }
 
 // WithMaxHandles limits the handles that exist at one time to n, which must be at least
-// 1: those of Pool.Handle, and those of the holders and waiters of Pool.Lock and
+// 1. The default is 10,000. Counted are those of Pool.Handle, and those of the holders and waiters of Pool.Lock and
 // Pool.Do. Further callers block until a handle is returned. Callers of Pool.Lock that
 // wait for another one in memory (see [WithLocalTurns]), and get the lock from it, do not
 // count. A call for which others may wait, because it is the first of those that wait in
@@ -104,7 +96,7 @@ func WithMaxHandles(n int) Option {
 
 // WithLocalTurns bounds how many turns in succession the pool's handles may have with a
 // lock before the pool gives it back to the service: n, at most 1023, or as many as begin
-// within 100 ms. With 0, each handle queues at the service.
+// within 100 ms. The default is 1000. With 0, each handle queues at the service.
 //
 // Handles of one pool that want the same lock pass it on in memory, without a request:
 // one of them acquires it from the service, and the others wait for it in the order in

@@ -115,7 +115,7 @@ func TestNoPlaceOfAnAbandonedCallSurvivesTheNextContact(t *testing.T) {
 				ask := func() {
 					for _, call := range []func() error{
 						func() error { _, err := p.Lock(ctx, "queue"); return err },
-						func() error { _, err := p.RLock(ctx, "read"); return err },
+						func() error { _, err := p.Lock(ctx, "read", lockpool.Shared()); return err },
 						func() error { _, err := p.Lock(ctx, "plain", lockpool.Plain()); return err },
 						func() error { _, err := p.Semaphore("permits", 1).Acquire(ctx, 1); return err },
 						func() error { _, err := p.Semaphore("own", 2).Acquire(ctx, 2); return err },
@@ -146,7 +146,7 @@ func TestNoPlaceOfAnAbandonedCallSurvivesTheNextContact(t *testing.T) {
 				for _, l := range append(held, plain) {
 					b.Unlock(l)
 				}
-				b.Release(permits)
+				b.Unlock(permits)
 			})
 		})
 	}

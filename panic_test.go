@@ -182,7 +182,7 @@ func TestPanicInUserCodeLeavesNoLock(t *testing.T) {
 		require.Positive(t, panics, name)
 	}
 	b.Unlock(held)
-	require.NoError(t, full.Release(b.Ctx))
+	require.NoError(t, full.Unlock(b.Ctx))
 	var noContext context.Context
 	p := b.Pool()
 	require.Panics(t, func() { _, _ = p.Lock(noContext, "a") })

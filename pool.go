@@ -78,9 +78,6 @@ func Open(driverName, dsn string, opts ...Option) (*Pool, error) {
 	return OpenConnector(connector, opts...)
 }
 
-// Drivers returns the names of the drivers that Open knows, sorted.
-func Drivers() []string { return driver.Drivers() }
-
 // OpenConnector is Open for a configuration that does not fit in a string.
 func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	if connector == nil {
@@ -174,16 +171,6 @@ func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock
 // and, if necessary, for a free handle.
 func (p *Pool) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
-}
-
-// RLock locks for reading, as [Handle.RLock] does, with the handle that Lock would use.
-func (p *Pool) RLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, request{op: opLock, shared: true}, new(Lock), opts)
-}
-
-// TryRLock is RLock without waiting for other contenders, as [Handle.TryRLock] is.
-func (p *Pool) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return p.lock(ctx, name, request{op: opLock, shared: true, try: true}, new(Lock), opts)
 }
 
 func (p *Pool) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -38,7 +39,7 @@ func TestOpenErrorsNameTheCause(t *testing.T) {
 
 func TestDriversAreListed(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []string{"memory", "zookeeper"}, lockpool.Drivers())
+	require.Equal(t, []string{"memory", "zookeeper"}, driver.Drivers())
 	_, err := lockpool.Open("zoo", "localhost")
 	require.ErrorContains(t, err, "zookeeper", "the error lists the drivers")
 }

@@ -83,7 +83,7 @@ func TestUnlockReportsARemovedNode(t *testing.T) {
 		lock func() (*lockpool.Lock, error)
 	}{
 		{"mutex", func() (*lockpool.Lock, error) { return p.Lock(b.Ctx, "a") }},
-		{"read", func() (*lockpool.Lock, error) { return p.RLock(b.Ctx, "a") }},
+		{"read", func() (*lockpool.Lock, error) { return p.Lock(b.Ctx, "a", lockpool.Shared()) }},
 	} {
 		l, err := ways.lock()
 		require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestUnlockAcceptsTheContextOfTheLock(t *testing.T) {
 
 	permits, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1)
 	require.NoError(t, err)
-	require.NoError(t, permits.Release(permits.Context(b.Ctx)))
+	require.NoError(t, permits.Unlock(permits.Context(b.Ctx)))
 	require.Empty(t, b.Contenders("/"))
 
 	h := b.Handle(p)

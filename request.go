@@ -64,11 +64,21 @@ func (r request) String() string {
 
 // LockOption configures one call that locks or acquires. Entering a held lock again
 // requires the same kind of lock; Revocable then applies to all its entries.
-type LockOption func(*request)
+//
+// (An option gets and returns the request by value, so that reentry needs no heap.)
+type LockOption func(request) request
 
-// Shared makes Do and LockAll share the locks as [Pool.RLock] does.
+// Shared asks for the lock as a reader. Readers share the lock; a reader waits for the
+// writers (calls without Shared) that asked before the reader, and later writers wait for
+// the reader. A reader that does not wait, as with TryLock, gets ErrLocked if a writer holds
+// the lock or waits for the lock. A handle that holds the lock, exclusively or not, enters
+// again at once, even if writers wait.
+//
+// A writer may enter its lock as a reader. When the writer has unlocked its other entries,
+// it shares the lock from then on; there is no moment at which it does not hold the lock. The
+// reverse returns ErrUpgrade: two readers that upgrade would wait for each other forever.
 func Shared() LockOption {
-	return func(r *request) { r.shared = true }
+	return func(r request) request { r.shared = true; return r }
 }
 
 // WaitAtMost bounds the wait for the lock, not the work that Do does under it. When d
@@ -77,7 +87,7 @@ func Shared() LockOption {
 // With d <= 0 the call does not wait for other contenders, as TryLock does not: if
 // the lock is not free, the error is ErrLocked.
 func WaitAtMost(d time.Duration) LockOption {
-	return func(r *request) { r.bounded, r.wait = true, d }
+	return func(r request) request { r.bounded, r.wait = true, d; return r }
 }
 
 // Plain asks for a lock without a queue: a single node that exists or does not. It is
@@ -97,7 +107,7 @@ func WaitAtMost(d time.Duration) LockOption {
 // asking for a plain lock returns ErrKindMismatch, and so does asking for either of
 // them where a plain lock is held.
 func Plain() LockOption {
-	return func(r *request) { r.plain = true }
+	return func(r request) request { r.plain = true; return r }
 }
 
 // Revocable declares that the holder releases the lock on request (see [Pool.Revoke]):
@@ -105,7 +115,7 @@ func Plain() LockOption {
 // stays held until it is unlocked; no request takes it by force. A call that is still
 // waiting for the lock gives up with ErrRevoked.
 func Revocable() LockOption {
-	return func(r *request) { r.revocable = true }
+	return func(r request) request { r.revocable = true; return r }
 }
 
 // HoldAtLeast keeps the lock from coming free before d has passed since the call got the lock.
@@ -126,23 +136,21 @@ func Revocable() LockOption {
 // is removed, as by [Pool.Break], of which no caller is told. Revoking the lock does not end
 // the rest.
 func HoldAtLeast(d time.Duration) LockOption {
-	return func(r *request) { r.atLeast = d }
+	return func(r request) request { r.atLeast = d; return r }
 }
 
-// KeepDone sets how long the record of this run is kept, instead of [DefaultKeepDone] (see
-// [Pool.Once]). It is removed at some time between d and 1.25 d.
+// KeepDone sets how long the record of this run is kept (see [Pool.Once]): 7 days, unless set. It is removed at some time between d and 1.25 d.
 func KeepDone(d time.Duration) LockOption {
-	return func(r *request) { r.keepDone = d; r.hasKeepDone = true }
+	return func(r request) request { r.keepDone, r.hasKeepDone = d, true; return r }
 }
 
-// with returns the request with the options of the call applied. (If the options
-// changed it in place, it would move to the heap, and reentry needs no heap.)
+// with returns the request with the options of the call applied.
 func (r request) with(opts []LockOption) (request, error) {
 	for _, opt := range opts {
 		if opt == nil {
 			return r, errors.New("a nil LockOption was given")
 		}
-		opt(&r)
+		r = opt(r)
 	}
 	switch {
 	case r.plain && r.shared:
@@ -162,7 +170,7 @@ func (r request) with(opts []LockOption) (request, error) {
 	case r.op == opElect && (r.shared || r.bounded):
 		return r, errors.New("an election has one leader, for which candidates wait as long as they stand: leave out Shared and WaitAtMost")
 	case r.try && r.bounded && r.wait > 0:
-		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock, RLock or Acquire")
+		return r, errors.New("a try does not wait for other holders: leave out WaitAtMost, or use Lock")
 	case r.bounded && r.wait <= 0:
 		r.try, r.bounded = true, false
 	}

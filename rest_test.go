@@ -52,7 +52,7 @@ func TestHoldAtLeastKeepsTheLockAfterUnlock(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return held.Release, nil
+		return held.Unlock, nil
 	}
 	for kind, c := range map[string]struct {
 		locks int
@@ -63,7 +63,7 @@ func TestHoldAtLeastKeepsTheLockAfterUnlock(t *testing.T) {
 			return one(p.Lock(ctx, "a", opts...))
 		}, nil},
 		"read": {1, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			return one(p.RLock(ctx, "a", opts...))
+			return one(p.Lock(ctx, "a", append(opts, lockpool.Shared())...))
 		}, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
 			return one(p.Lock(ctx, "a", opts...))
 		}},
@@ -156,18 +156,18 @@ func TestHoldAtLeastOfAReaderIsSharedByReaders(t *testing.T) {
 		p := b.Pool()
 		const d = time.Second
 		granted := time.Now()
-		first, second := b.RLock(p, "a"), b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(d))
+		first, second := b.Lock(p, "a", lockpool.Shared()), b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(d))
 		require.Len(t, b.Children("a"), 1, "they share a node")
 		b.Unlock(second)
-		b.Unlock(b.RLock(p, "a"))
-		b.Unlock(b.RLock(b.Pool(), "a"))
+		b.Unlock(b.Lock(p, "a", lockpool.Shared()))
+		b.Unlock(b.Lock(b.Pool(), "a", lockpool.Shared()))
 		require.Equal(t, 1, p.Stats().Resting)
 		require.Equal(t, 1, p.Stats().Held)
 		b.Unlock(first)
 		b.Unlock(b.Lock(b.Pool(), "a"))
 		require.Equal(t, d, time.Since(granted))
 
-		first, second = b.RLock(p, "a"), b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(d))
+		first, second = b.Lock(p, "a", lockpool.Shared()), b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(d))
 		b.Unlock(second)
 		time.Sleep(2 * d) // the other one reads for longer
 		require.Zero(t, p.Stats().Resting)
@@ -261,9 +261,9 @@ func TestRestEndsWithItsNode(t *testing.T) {
 		require.NoError(t, err)
 		_, err = permits.Token(b.Ctx) // so that the node is watched
 		require.NoError(t, err)
-		b.Release(permits)
+		b.Unlock(permits)
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/s/leases/"+b.Children("s/leases")[0], -1))
-		b.Release(b.Acquire(others.Semaphore("s", 3), 3))
+		b.Unlock(b.Acquire(others.Semaphore("s", 3), 3))
 		require.Zero(t, p.Stats().Resting)
 
 		// Of a lock that was lost before Unlock, nothing rests.
@@ -422,7 +422,7 @@ func TestUnlockBesideTheEndOfARestIsTheLast(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
 		p := b.Pool()
-		l := b.RLock(p, "a")
+		l := b.Lock(p, "a", lockpool.Shared())
 		b.Unlock(b.Lock(p, "a", lockpool.Shared(), lockpool.HoldAtLeast(time.Hour)))
 		time.Sleep(30 * time.Millisecond) // so that the node is watched
 		g := &gate{Context: b.Ctx, entered: make(chan struct{}), leave: make(chan struct{})}

@@ -84,7 +84,7 @@ func TestRevokeBeforeADowngradeIsSeen(t *testing.T) {
 	l := b.Lock(h, "a", lockpool.Revocable())
 	b.Token(l) // its node is watched
 	require.NoError(t, own.WaitWatch(b.Ctx, b.Chroot+"/a/"+b.Children("a")[0], 1))
-	r := b.RLock(h, "a")
+	r := b.Lock(h, "a", lockpool.Shared())
 	asked := make(chan error, 1)
 	own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpMulti}},
@@ -109,7 +109,7 @@ func TestRevokeReachesAHolderThatDowngrades(t *testing.T) {
 	h := b.Handle(p)
 	defer func() { require.NoError(t, h.Close(b.Ctx)) }()
 	l := b.Lock(h, "a")
-	r := b.RLock(h, "a")
+	r := b.Lock(h, "a", lockpool.Shared())
 	held := own.Inject(zktest.Rule{
 		Match: zktest.Match{Prefix: b.Chroot + "/a/", Ops: []zktest.Op{zktest.OpSetData}},
 		Do:    zktest.HoldApply(),

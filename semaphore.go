@@ -52,36 +52,19 @@ func (h *Handle) Semaphore(name string, limit int) *Semaphore {
 // Acquiring more returns ErrUpgrade. To take permits one by one, take each with a
 // handle of its own, as Acquire does with a context that carries no holder.
 //
+// Unlock of the Lock that Acquire returns leaves once: the permits are released together when
+// the holder has left as many times as it has acquired them. Their token is larger than those of
+// all permits that were granted before, some of which may still be held.
+//
 // n is bounded by the size of a request, to a few hundred; the error says how many.
 // ctx bounds the wait, never how long the permits are held. The options are
-// [WaitAtMost], [Revocable] and [HoldAtLeast].
-func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
-	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit}, opts)
-}
-
-// TryAcquire is Acquire without waiting for other contenders: if fewer than n permits
-// are free, or there is a waiter, the error is ErrLocked. For at most a second it waits
-// for contenders that are in the middle of taking or releasing permits.
-func (s *Semaphore) TryAcquire(ctx context.Context, n int, opts ...LockOption) (*Permits, error) {
-	return s.acquire(ctx, request{op: opAcquire, permits: n, limit: s.limit, try: true}, opts)
-}
-
-// Do calls fn while it holds n permits, as [Pool.Do] does with a lock.
-func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error, opts ...LockOption) error {
-	if fn == nil {
-		return errNilFunc
-	}
-	permits, err := s.Acquire(ctx, n, opts...)
-	if err != nil {
-		return err
-	}
-	return do(ctx, fn, []*Lock{permits.lock})
-}
-
-func (s *Semaphore) acquire(ctx context.Context, req request, opts []LockOption) (*Permits, error) {
-	n, err := req.permits, checkLimit(s.limit)
+// [WaitAtMost], [Revocable] and [HoldAtLeast]. With WaitAtMost(0) the error is ErrLocked if
+// fewer than n permits are free, or there is a waiter; Acquire then waits, for at most a second,
+// only for contenders that are in the middle of taking or releasing permits.
+func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Lock, error) {
+	req, err := request{op: opAcquire, permits: n, limit: s.limit}.with(opts)
 	if err == nil {
-		req, err = req.with(opts)
+		err = checkLimit(s.limit)
 	}
 	switch {
 	case err != nil:
@@ -95,16 +78,22 @@ func (s *Semaphore) acquire(ctx context.Context, req request, opts []LockOption)
 	if err != nil {
 		return nil, notAcquired(req.String(), s.name, err)
 	}
-	l := new(Lock)
 	if s.handle != nil {
-		l, err = s.handle.enter(ctx, s.name, req, l)
-	} else {
-		l, err = s.pool.enter(ctx, s.name, req, l)
+		return s.handle.enter(ctx, s.name, req, new(Lock))
 	}
+	return s.pool.enter(ctx, s.name, req, new(Lock))
+}
+
+// Do calls fn while it holds n permits, as [Pool.Do] does with a lock.
+func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error, opts ...LockOption) error {
+	if fn == nil {
+		return errNilFunc
+	}
+	l, err := s.Acquire(ctx, n, opts...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Permits{lock: l}, nil
+	return do(ctx, fn, []*Lock{l})
 }
 
 func checkLimit(limit int) error {
@@ -132,34 +121,3 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	}
 	return lockError(opSetLimit, s.name, err)
 }
-
-// Permits are held by one holder until they are released. They must not be copied.
-type Permits struct {
-	_    noCopy
-	lock *Lock
-}
-
-// Release releases all the permits once it has been called as many times as the holder
-// has acquired them. In all other respects it is like [Lock.Unlock].
-func (p *Permits) Release(ctx context.Context) error {
-	if p == nil {
-		return &LockError{opUnlock, "", ErrNotHeld}
-	}
-	return p.lock.Unlock(ctx)
-}
-
-// Context is [Lock.Context].
-func (p *Permits) Context(parent context.Context) context.Context { return p.lock.Context(parent) }
-
-// Lost is [Lock.Lost].
-func (p *Permits) Lost() <-chan struct{} { return p.lock.Lost() }
-
-// Revoked is [Lock.Revoked].
-func (p *Permits) Revoked() <-chan struct{} { return p.lock.Revoked() }
-
-// Verify is [Lock.Verify].
-func (p *Permits) Verify(ctx context.Context) error { return p.lock.Verify(ctx) }
-
-// Token is [Lock.Token]. It is larger than those of all permits that were granted
-// before, some of which may still be held.
-func (p *Permits) Token(ctx context.Context) (int64, error) { return p.lock.Token(ctx) }

@@ -28,7 +28,7 @@ func TestLimitSetBeforeTheLeaseIsCreatedCounts(t *testing.T) {
 		Match: zktest.Match{Prefix: b.Chroot + "/s/leases", Ops: []zktest.Op{zktest.OpMulti}}, // creates the directory as well
 		Do:    zktest.Call(func(zktest.Request) { _ = own.Create(b.Chroot+"/s/limit", []byte{0, 0, 0, 0}) }),
 	})
-	_, err := p.Semaphore("s", 2).TryAcquire(b.Ctx, 1)
+	_, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
 }
@@ -38,16 +38,16 @@ func TestForeignLeasesStateNoLimit(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	sem := b.Pool().Semaphore("s", 4)
-	b.Release(b.Acquire(sem, 1))
+	b.Unlock(b.Acquire(sem, 1))
 	for _, name := range []string{"/_c_01234567-89ab-cdef-0123-456789abcdef-lease-", "/_c_01234567-89ab-cdef-0123-456789abcdef-of-1-lease-", "/of1-lease-"} {
 		_, err := b.Admin.Create(b.Chroot+"/s/leases"+name, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 	}
-	held, err := sem.TryAcquire(b.Ctx, 1)
+	held, err := sem.Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	require.NoError(t, err)
-	_, err = sem.TryAcquire(b.Ctx, 1)
+	_, err = sem.Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	b.Release(held)
+	b.Unlock(held)
 	for _, name := range b.Children("s/leases") {
 		require.NoError(t, b.Admin.Delete(b.Chroot+"/s/leases/"+name, -1))
 	}
@@ -74,16 +74,16 @@ func TestLimitLoweredBeforeTheGrantCounts(t *testing.T) {
 				lowered.Store(own.Set(b.Chroot+"/"+name+"/limit", []byte{0, 0, 0, 1}) == nil)
 			}),
 		})
-		second, err := p.Semaphore(name, 0).TryAcquire(b.Ctx, 1)
+		second, err := p.Semaphore(name, 0).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 		require.NoError(t, fault.Wait(b.Ctx))
 		require.True(t, lowered.Load())
 		if err == nil {
 			over++
-			b.Release(second)
+			b.Unlock(second)
 		} else {
 			require.ErrorIs(t, err, lockpool.ErrLocked)
 		}
-		b.Release(first)
+		b.Unlock(first)
 		require.NoError(t, p.Close())
 		require.NoError(t, others.Close())
 	}
@@ -125,18 +125,18 @@ func TestLimitCanBeChangedWhileInUse(t *testing.T) {
 
 	three := b.StartAcquire(sem, 3) // more than the limit
 	b.AwaitWaiting(p, 1)
-	_, err = same.TryAcquire(b.Ctx, 3)
+	_, err = same.Acquire(b.Ctx, 3, lockpool.WaitAtMost(0))
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	b.Release(first)
-	b.Release(got)
+	b.Unlock(first)
+	b.Unlock(got)
 	three.StillWaits()
 	require.NoError(t, same.SetLimit(b.Ctx, 3))
 	got = three.Granted()
 	require.NoError(t, same.SetLimit(b.Ctx, 1)) // takes no permit from a holder
 	require.NoError(t, got.Verify(b.Ctx))
 	none := b.EnqueueForPermits(sem, 1, 1)
-	b.Release(got)
-	b.Release(none.Granted())
+	b.Unlock(got)
+	b.Unlock(none.Granted())
 
 	require.NoError(t, same.SetLimit(b.Ctx, 0))
 	paused := b.StartAcquire(sem, 1)

@@ -22,27 +22,27 @@ func TestSemaphoreGrantsUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
 	p, others := b.Pool(), b.Pool()
-	var held []*lockpool.Permits
+	var held []*lockpool.Lock
 	for i := range 3 {
 		pool := []*lockpool.Pool{p, others}[i%2]
 		held = append(held, b.Acquire(pool.Semaphore("s", 3), 1))
 	}
 	require.Len(t, b.Children("s/leases"), 3)
 	require.Empty(t, b.Children("s/locks"))
-	_, err := others.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
+	_, err := others.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(t, err, lockpool.ErrLocked)
 	fourth := b.EnqueueForPermits(p.Semaphore("s", 3), 1, 1)
-	_, err = others.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
+	_, err = others.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(t, err, lockpool.ErrLocked, "a caller waits")
 	fourth.StillWaits()
-	b.Release(held[1])
-	b.Release(fourth.Granted())
-	one, err := others.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
+	b.Unlock(held[1])
+	b.Unlock(fourth.Granted())
+	one, err := others.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	require.NoError(t, err)
-	b.Release(one)
-	b.Release(held[0])
-	b.Release(held[2])
-	require.ErrorIs(t, held[2].Release(b.Ctx), lockpool.ErrNotHeld)
+	b.Unlock(one)
+	b.Unlock(held[0])
+	b.Unlock(held[2])
+	require.ErrorIs(t, held[2].Unlock(b.Ctx), lockpool.ErrNotHeld)
 	require.Empty(t, b.Children("s/leases"))
 	require.Empty(t, b.Children("s/locks"))
 }
@@ -65,7 +65,7 @@ func TestInvalidAcquireIsRejected(t *testing.T) {
 	} {
 		_, err := p.Semaphore(bad.name, bad.limit).Acquire(b.Ctx, bad.n)
 		require.ErrorContains(t, err, bad.text)
-		_, err = p.Semaphore(bad.name, bad.limit).TryAcquire(b.Ctx, bad.n)
+		_, err = p.Semaphore(bad.name, bad.limit).Acquire(b.Ctx, bad.n, lockpool.WaitAtMost(0))
 		require.ErrorContains(t, err, bad.text)
 	}
 	require.ErrorContains(t, p.Semaphore("s", 0).SetLimit(b.Ctx, -1), "limit -1 is not between")
@@ -90,13 +90,13 @@ func TestPermitsAreReentrant(t *testing.T) {
 	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
 	own := b.Acquire(sem, 1) // its context carries no holder
 	require.Len(t, b.Children("s/leases"), 3)
-	b.Release(own)
+	b.Unlock(own)
 	token, err := held.Token(b.Ctx)
 	require.NoError(t, err)
 	require.Positive(t, token)
-	b.Release(held)
+	b.Unlock(held)
 	require.NoError(t, inner.Verify(b.Ctx))
-	b.Release(inner)
+	b.Unlock(inner)
 	require.Empty(t, b.Children("s/leases"))
 
 	require.NoError(t, sem.Do(b.Ctx, 3, func(ctx context.Context) error {
@@ -105,11 +105,11 @@ func TestPermitsAreReentrant(t *testing.T) {
 	h := b.Handle(p)
 	one, err := h.Semaphore("s", 3).Acquire(b.Ctx, 1)
 	require.NoError(t, err)
-	same, err := h.Semaphore("s", 3).TryAcquire(b.Ctx, 1)
+	same, err := h.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 	require.NoError(t, err)
 	require.Len(t, b.Children("s/leases"), 1)
-	b.Release(one)
-	b.Release(same)
+	b.Unlock(one)
+	b.Unlock(same)
 	require.NoError(t, h.Close(b.Ctx))
 }
 
@@ -122,27 +122,27 @@ func TestRemovalOfOneLeaseLosesAllPermits(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/leases/"+b.Children("s/leases")[1], -1))
 	<-held.Lost()
-	require.ErrorIs(t, held.Release(b.Ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, held.Unlock(b.Ctx), lockpool.ErrLockLost)
 	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "the other leases are removed")
 }
 
-// TryAcquire must not wait forever for a guard whose holder does nothing.
+// A call that does not wait must not wait forever for a guard whose holder does nothing.
 func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		b := locktest.New(t)
 		p := b.Pool()
-		b.Release(b.Acquire(p.Semaphore("s", 1), 1))
+		b.Unlock(b.Acquire(p.Semaphore("s", 1), 1))
 		guard, err := b.Admin.CreateProtectedEphemeralSequential(b.Chroot+"/s/locks/lock-", nil, zk.WorldACL(zk.PermAll))
 		require.NoError(t, err)
 		began := time.Now()
-		_, err = p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
+		_, err = p.Semaphore("s", 1).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 		require.Less(t, time.Since(began), 5*time.Second)
 		got := make(chan error)
 		go func() {
-			permits, err := p.Semaphore("s", 1).TryAcquire(b.Ctx, 1)
+			permits, err := p.Semaphore("s", 1).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
 			if err == nil {
-				err = permits.Release(b.Ctx)
+				err = permits.Unlock(b.Ctx)
 			}
 			got <- err
 		}()
@@ -178,9 +178,9 @@ func TestQueueTellsPermitHoldersAndWaitersApart(t *testing.T) {
 	require.NoError(t, p.Break(b.Ctx, "s", q.Contenders[1].Node))
 	<-second.Lost()
 	got2 := w.Granted()
-	b.Release(behind.Granted())
-	b.Release(got2)
-	b.Release(first)
+	b.Unlock(behind.Granted())
+	b.Unlock(got2)
+	b.Unlock(first)
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/note", -1))
 }
 
@@ -189,7 +189,7 @@ func TestFreePermitsCostFourWrites(t *testing.T) {
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
 	sem := b.Pool().Semaphore("s", 5)
-	b.Release(b.Acquire(sem, 3))
+	b.Unlock(b.Acquire(sem, 3))
 	var writes atomic.Int32
 	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
 		if r.Op == zktest.OpCreate || r.Op == zktest.OpDelete || r.Op == zktest.OpMulti && r.Paths[0] != "/" {
@@ -197,7 +197,7 @@ func TestFreePermitsCostFourWrites(t *testing.T) {
 		}
 		return true
 	}}})
-	b.Release(b.Acquire(sem, 3))
+	b.Unlock(b.Acquire(sem, 3))
 	require.Equal(t, int32(4), writes.Load())
 }
 
@@ -211,10 +211,10 @@ func TestPermitHolderIsListedAndRevoked(t *testing.T) {
 	w1 := b.EnqueueForPermits(p.Semaphore("s", 1), 1, 1)
 	w2 := b.EnqueueForPermits(p.Semaphore("s", 1), 1, 2)
 	w3 := b.EnqueueForPermits(others.Semaphore("s", 1), 1, 3)
-	b.Release(first)
+	b.Unlock(first)
 	second := w1.Granted()
 	b.AwaitQueue("s/leases", 2) // w2 has the guard, and a lease younger than w3's guard node
-	b.Release(second)
+	b.Unlock(second)
 	holder := w2.Granted()
 	b.AwaitQueue("s/leases", 2) // w3 has the guard and waits
 	q, err := p.Queue(b.Ctx, "s")
@@ -226,8 +226,8 @@ func TestPermitHolderIsListedAndRevoked(t *testing.T) {
 	case <-time.After(time.Second):
 		asked = false
 	}
-	b.Release(holder)
-	b.Release(w3.Granted())
+	b.Unlock(holder)
+	b.Unlock(w3.Granted())
 	var got []string
 	for _, c := range q.Contenders {
 		got = append(got, fmt.Sprint(c.Holds, " ", c.Permits))
@@ -267,10 +267,10 @@ func TestHugeAcquireIsAnError(t *testing.T) {
 	sem := p.Semaphore("s", 0)
 	require.NoError(t, sem.SetLimit(b.Ctx, 5))
 	held := b.Acquire(sem, 1)
-	defer b.Release(held)
+	defer b.Unlock(held)
 	h := b.Handle(poolThatMayHang(b))
 	require.NotPanics(t, func() {
-		_, err := h.Semaphore("s", 0).TryAcquire(b.Ctx, math.MaxInt)
+		_, err := h.Semaphore("s", 0).Acquire(b.Ctx, math.MaxInt, lockpool.WaitAtMost(0))
 		require.Error(t, err)
 	})
 }
@@ -322,6 +322,6 @@ func TestRemainingLeasesAreRemovedWhenOneIsMissing(t *testing.T) {
 	require.NoError(t, others.Ping(b.Ctx))
 	require.NoError(t, p.Ping(b.Ctx))
 	permits := b.Acquire(p.Semaphore("s", 3), 3)
-	b.Release(permits)
+	b.Unlock(permits)
 	b.Until(func() bool { return len(b.Children("s/leases")) == 0 }, "no lease is left")
 }

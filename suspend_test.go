@@ -68,7 +68,7 @@ func TestLongSuspensionEndsATenancy(t *testing.T) {
 		w1, w2 := waitLocally(b, p), waitLocally(b, p)
 		m.Suspend(b.Config().SessionTimeout)
 		require.ErrorIs(t, lost.Unlock(b.Ctx), lockpool.ErrLockLost)
-		for _, w := range []*locktest.LockWaiter{w1, w2} {
+		for _, w := range []*locktest.Waiter{w1, w2} {
 			granted := w.Granted()
 			require.NoError(t, granted.Verify(b.Ctx), "its session is alive")
 			require.Greater(t, b.Token(granted), token)
@@ -98,7 +98,7 @@ func TestShortSuspensionKeepsTheLock(t *testing.T) {
 // waiterInDoubt returns a waiter that is first in the queue of b, but whose session is
 // in doubt: the wall clock has jumped, and no write is answered until the fault is
 // removed. (Answers to syncs prove nothing, because a leader gives them alone.)
-func waiterInDoubt(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lockpool.Pool, *locktest.LockWaiter, *zktest.Fault) {
+func waiterInDoubt(b *locktest.Bench, proxy *zktest.Proxy, jump time.Duration) (*lockpool.Pool, *locktest.Waiter, *zktest.Fault) {
 	others := locktest.NewOn(b, locktest.Shared())
 	others.Chroot = b.Chroot
 	rival := others.Lock(others.Pool(), "b")
@@ -209,7 +209,7 @@ func TestNoReleaseIsNilAfterAStop(t *testing.T) {
 		"Release": func(b *locktest.Bench, p *lockpool.Pool, stop func()) error {
 			permits := b.Acquire(p.Semaphore("s", 2), 1)
 			stop()
-			return permits.Release(ended)
+			return permits.Unlock(ended)
 		},
 	} {
 		for _, reported := range []bool{true, false} {

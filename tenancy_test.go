@@ -17,7 +17,7 @@ import (
 )
 
 // waitLocally starts a waiter for the lock "a", and returns when it waits.
-func waitLocally(b *locktest.Bench, p *lockpool.Pool, opts ...lockpool.LockOption) *locktest.LockWaiter {
+func waitLocally(b *locktest.Bench, p *lockpool.Pool, opts ...lockpool.LockOption) *locktest.Waiter {
 	b.Helper()
 	before := p.Stats().Waiting
 	w := b.StartLock(p, "a", opts...)
@@ -31,7 +31,7 @@ func TestLocalWaitersAreGrantedInOrderWithoutRequests(t *testing.T) {
 		p := b.Pool()
 		holder := b.Lock(p, "a")
 		token := b.Token(holder)
-		var waiters []*locktest.LockWaiter
+		var waiters []*locktest.Waiter
 		for range 5 { // in less than 100 ms
 			waiters = append(waiters, waitLocally(b, p))
 		}
@@ -64,7 +64,7 @@ func TestTenancyIsBoundedInTurns(t *testing.T) {
 		b := locktest.New(t)
 		p, others := b.Pool(lockpool.WithLocalTurns(3)), b.Pool()
 		holder := b.Lock(p, "a")
-		var waiters []*locktest.LockWaiter
+		var waiters []*locktest.Waiter
 		for range 6 {
 			waiters = append(waiters, waitLocally(b, p))
 		}
@@ -129,7 +129,7 @@ func TestReaderBehindALocalWriterSharesWithOtherProcesses(t *testing.T) {
 		w := waitLocally(b, p, lockpool.Shared())
 		b.Unlock(writer)
 		reader := w.Granted()
-		b.Unlock(b.RLock(b.Pool(), "a"))
+		b.Unlock(b.Lock(b.Pool(), "a", lockpool.Shared()))
 		b.Unlock(reader)
 	})
 }
@@ -140,9 +140,9 @@ func TestLocalReadersPassWritersElsewhereWithinTheBound(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
 		p, others := b.Pool(), b.Pool()
-		reader := b.RLock(p, "a")
+		reader := b.Lock(p, "a", lockpool.Shared())
 		writer := b.Enqueue(others, "a", 2)
-		also := b.RLock(p, "a")
+		also := b.Lock(p, "a", lockpool.Shared())
 		time.Sleep(100 * time.Millisecond)
 		late := b.EnqueueRead(p, "a", 3)
 		b.Unlock(reader)
@@ -162,9 +162,9 @@ func TestLocalReadersJoinADowngradedLock(t *testing.T) {
 		h := b.Handle(p)
 		write := b.Lock(h, "a")
 		token := b.Token(write)
-		read := b.RLock(h, "a")
+		read := b.Lock(h, "a", lockpool.Shared())
 		b.Unlock(write)
-		also := b.RLock(p, "a")
+		also := b.Lock(p, "a", lockpool.Shared())
 		require.Len(t, b.Children("a"), 1, "both share a node")
 		require.Equal(t, token, b.Token(read))
 		require.Greater(t, b.Token(also), token)
@@ -184,7 +184,7 @@ func TestNoLocalTurnBesideADowngrade(t *testing.T) {
 		h := b.Handle(p)
 		write := b.Lock(h, "a")
 		b.Token(write)
-		read := b.RLock(h, "a")
+		read := b.Lock(h, "a", lockpool.Shared())
 		w := waitLocally(b, p)
 		replace := b.Server.(*zktest.Server).Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldReply()})
@@ -240,7 +240,7 @@ func TestRemovedNodeInTheMiddleOfATenancy(t *testing.T) {
 		p := b.Pool()
 		first := b.Lock(p, "a")
 		began := time.Now()
-		var waiters []*locktest.LockWaiter
+		var waiters []*locktest.Waiter
 		for range 3 {
 			waiters = append(waiters, b.StartLock(p, "a"))
 			synctest.Wait()
@@ -643,14 +643,14 @@ func TestTryPassesNoLocalWaiter(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
 		p := b.Pool()
-		reader := b.RLock(p, "a")
+		reader := b.Lock(p, "a", lockpool.Shared())
 		create := b.Server.(*zktest.Server).Inject(zktest.Rule{
 			Match: zktest.Match{Ops: zktest.Creates, Prefix: b.Chroot + "/a/"}, Do: zktest.HoldApply()})
 		writer := b.StartLock(p, "a")
 		require.NoError(t, create.Wait(b.Ctx))
 		ctx, cancel := context.WithTimeout(b.Ctx, time.Second) // later requests of the session wait as well
 		defer cancel()
-		_, err := p.TryRLock(ctx, "a")
+		_, err := p.TryLock(ctx, "a", lockpool.Shared())
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 		_, err = p.TryLock(ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrLocked)
@@ -669,8 +669,8 @@ func TestOrderAfterALostSession(t *testing.T) {
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
 		p := b.Pool()
-		readers := []*lockpool.Lock{b.RLock(p, "a"), b.RLock(p, "a")}
-		var waiters []*locktest.LockWaiter
+		readers := []*lockpool.Lock{b.Lock(p, "a", lockpool.Shared()), b.Lock(p, "a", lockpool.Shared())}
+		var waiters []*locktest.Waiter
 		for range 6 {
 			waiters = append(waiters, waitLocally(b, p))
 		}
@@ -708,7 +708,7 @@ func TestNothingIsGrantedWithoutTokens(t *testing.T) {
 		require.NoError(t, err)
 		for _, lock := range []func() error{
 			func() error { _, err := p.Lock(b.Ctx, "a"); return err },
-			func() error { _, err := p.RLock(b.Ctx, "a"); return err },
+			func() error { _, err := p.Lock(b.Ctx, "a", lockpool.Shared()); return err },
 			func() error { _, err := p.Lock(b.Ctx, "plain", lockpool.Plain()); return err },
 			func() error { _, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1); return err },
 		} {

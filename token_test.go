@@ -25,7 +25,7 @@ func TestDowngradeKeepsTheToken(t *testing.T) {
 	p, others := b.Pool(), b.Pool()
 	h := b.Handle(p)
 	write := b.Lock(h, "a")
-	read := b.RLock(h, "a")
+	read := b.Lock(h, "a", lockpool.Shared())
 	w := b.Enqueue(others, "a", 2)
 	b.Unlock(write) // before any read of the token
 	first := b.Token(read)
@@ -105,11 +105,11 @@ func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand)
 		return err
 	}
 	defer handle.Close(ctx)
-	lock, alone := handle.Lock, random.IntN(3) > 0
+	opts, alone := []lockpool.LockOption{lockpool.Revocable()}, random.IntN(3) > 0
 	if !alone {
-		lock = handle.RLock
+		opts = append(opts, lockpool.Shared())
 	}
-	l, err := lock(ctx, "a", lockpool.Revocable())
+	l, err := handle.Lock(ctx, "a", opts...)
 	if errors.Is(err, lockpool.ErrRevoked) {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (h *highest) turn(ctx context.Context, p *lockpool.Pool, random *rand.Rand)
 	}
 	h.Unlock()
 	if alone && random.IntN(2) == 0 {
-		read, err := handle.RLock(ctx, "a")
+		read, err := handle.Lock(ctx, "a", lockpool.Shared())
 		if err == nil {
 			err = l.Unlock(ctx)
 			l = read

@@ -228,7 +228,7 @@ func TestWaitsOfPlainLocksAndInMemory(t *testing.T) {
 	require.Equal(t, []int{1}, g.Parties[2].For)
 	require.True(t, g.Parties[2].Wait.Local)
 	require.Equal(t, "plain", g.Parties[4].Wait.Kind)
-	for _, w := range []*locktest.LockWaiter{first, second} {
+	for _, w := range []*locktest.Waiter{first, second} {
 		w.Cancel()
 		<-w.Done
 	}

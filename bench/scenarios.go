@@ -19,7 +19,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/bench/internal/crowd"
 )
 
@@ -371,7 +370,7 @@ func waiters(count int) scenario {
 // crowded is the main function of the processes whose waiters are measured.
 func crowded(count int) {
 	n := &network{}
-	c := open(*child, n, lockpool.DefaultMaxSessions)
+	c := open(*child, n, 4)
 	workers := make(chan worker, count)
 	for range count {
 		workers <- c.worker(*path)
@@ -416,7 +415,7 @@ func besideOtherWork(f func()) {
 
 // tenThousandHandles has a pool with default options use all of its handles.
 func tenThousandHandles(kind string) (figures []float64) {
-	const count = lockpool.DefaultMaxHandles - 2 // besides the holder, and an unrelated lock
+	const count = 10_000 - 2 // besides the holder, and an unrelated lock
 	awaitNoWatches()
 	ctx := context.Background()
 	n := &network{}

@@ -175,9 +175,9 @@ func alone(t *testing.T, k int) figures {
 		q := s.connected()
 		found["`Lock`"] = s.measure(func() { l = s.lock(q, "a") })
 		s.unlock(l)
-		found["`RLock`"] = s.measure(func() {
+		found["`Lock`, shared"] = s.measure(func() {
 			var err error
-			l, err = q.RLock(ctx, "a")
+			l, err = q.Lock(ctx, "a", lockpool.Shared())
 			require.NoError(t, err)
 		})
 		s.unlock(l)
@@ -218,16 +218,16 @@ func alone(t *testing.T, k int) figures {
 		})
 		found["`Unlock`, k names"] = s.measure(func() { require.NoError(t, m.Unlock(ctx)) })
 
-		var permits *lockpool.Permits
+		var permits *lockpool.Lock
 		acquire := func() {
 			var err error
 			permits, err = q.Semaphore("permits", 1000).Acquire(ctx, k)
 			require.NoError(t, err)
 		}
 		acquire()
-		require.NoError(t, permits.Release(ctx))
+		require.NoError(t, permits.Unlock(ctx))
 		found["`Acquire`, k permits"] = s.measure(acquire)
-		found["`Release`, k permits"] = s.measure(func() { require.NoError(t, permits.Release(ctx)) })
+		found["`Unlock`, k permits"] = s.measure(func() { require.NoError(t, permits.Unlock(ctx)) })
 
 		if k == 10 { // virtual time is not free
 			lockAll()

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 )
 
@@ -30,7 +31,7 @@ type connection struct {
 }
 
 func (c *connection) register(flags *pflag.FlagSet) {
-	flags.StringVar(&c.driver, "driver", "zookeeper", "driver of the service: "+strings.Join(lockpool.Drivers(), ", "))
+	flags.StringVar(&c.driver, "driver", "zookeeper", "driver of the service: "+strings.Join(driver.Drivers(), ", "))
 	flags.StringVar(&c.server, "server", "", "connect `string`, such as zk1:2181,zk2:2181/locks (default $LOCKPOOL_SERVER)")
 	flags.StringVar(&c.credentialsFile, "credentials-file", "", "`file` with user:password (default: the text in $LOCKPOOL_CREDENTIALS)")
 	flags.DurationVar(&c.sessionTimeout, "session-timeout", 0, "time after which a crashed holder's locks come free (default 15s)")
@@ -64,7 +65,7 @@ func (c *connection) visit() (*lockpool.Pool, error) {
 // config returns the configuration of the ZooKeeper driver, the only one there is.
 func (c *connection) config() (cfg zookeeper.Config, err error) {
 	if c.driver != "zookeeper" {
-		return cfg, fmt.Errorf("there is no driver %q; use --driver with one of: %s", c.driver, strings.Join(lockpool.Drivers(), ", "))
+		return cfg, fmt.Errorf("there is no driver %q; use --driver with one of: %s", c.driver, strings.Join(driver.Drivers(), ", "))
 	}
 	server := c.server
 	switch {

@@ -117,7 +117,7 @@ waits for 0s: depot, process 404 on web4 (mutex)
 func TestKindsAreTold(t *testing.T) {
 	s := newShell(t)
 	pool := s.Pool()
-	permits, _, _ := s.Acquire(pool.Semaphore("s", 3), 2), s.RLock(pool, "reads"), s.Lock(pool, "plain", lockpool.Plain())
+	permits, _, _ := s.Acquire(pool.Semaphore("s", 3), 2), s.Lock(pool, "reads", lockpool.Shared()), s.Lock(pool, "plain", lockpool.Plain())
 	waiter := s.EnqueueForPermits(s.Pool().Semaphore("s", 3), 2, 1)
 	require.Equal(t, `
 NAME   KIND       HOLDERS  WAITERS  HELD  WAITING
@@ -128,8 +128,8 @@ s      semaphore        1        1 ≤0s 0s
 	out := s.prints("show", "s")
 	require.Equal(t, 2, strings.Count(out, "(semaphore, 2 permits)"), out)
 	require.Contains(t, s.prints("show", "s", "--json"), `"permits": 2,`)
-	s.Release(permits)
-	s.Release(waiter.Granted())
+	s.Unlock(permits)
+	s.Unlock(waiter.Granted())
 }
 
 func TestJSONIsStable(t *testing.T) {

@@ -53,7 +53,7 @@ func TestExpireOfAllSessions(t *testing.T) {
 		for _, p := range []*lockpool.Pool{a, b, b} {
 			waiters = append(waiters, start(func() (*lockpool.Lock, error) { return p.Lock(t.Context(), "a") }))
 		}
-		permit := start(func() (*lockpool.Permits, error) { return b.Semaphore("s", 1).Acquire(t.Context(), 1) })
+		permit := start(func() (*lockpool.Lock, error) { return b.Semaphore("s", 1).Acquire(t.Context(), 1) })
 		await()
 		require.Equal(t, 2, store.Expire())
 		for _, done := range []<-chan struct{}{held.Lost(), semaphore.Lost()} {
@@ -171,7 +171,7 @@ func TestRemove(t *testing.T) {
 		require.True(t, store.Remove("p", queue(t, a, "p")[0]))
 		<-permits.Lost()
 		<-plain.Lost()
-		require.ErrorIs(t, permits.Release(t.Context()), lockpool.ErrLockLost)
+		require.ErrorIs(t, permits.Unlock(t.Context()), lockpool.ErrLockLost)
 	}, lockpool.WithLocalTurns(0))
 }
 

@@ -38,7 +38,7 @@ var creators = map[string]func(b *locktest.Bench, ctx context.Context, p *lockpo
 		if err != nil {
 			return err
 		}
-		return permits.Release(b.Ctx)
+		return permits.Unlock(b.Ctx)
 	},
 	"limit": func(b *locktest.Bench, ctx context.Context, p *lockpool.Pool) error {
 		return p.Semaphore("x/s", 0).SetLimit(ctx, 2)

@@ -8,6 +8,4 @@ func lock(l *lockpool.Lock) { c := *l; _ = &c }
 
 func multiLock(m *lockpool.MultiLock) { c := *m; _ = &c }
 
-func permits(p *lockpool.Permits) { c := *p; _ = &c }
-
 func pointer(l *lockpool.Lock) { c := l; _ = c }

@@ -117,16 +117,11 @@ func (b *bench) lockIn(ctx context.Context) *lockpool.Lock {
 	return l
 }
 
-func (b *bench) acquire(s *lockpool.Semaphore, n int) *lockpool.Permits {
+func (b *bench) acquire(s *lockpool.Semaphore, n int) *lockpool.Lock {
 	b.Helper()
 	p, err := s.Acquire(b.ctx, n)
 	require.NoError(b, err)
 	return p
-}
-
-func (b *bench) release(p *lockpool.Permits) {
-	b.Helper()
-	require.NoError(b, p.Release(b.ctx))
 }
 
 // isFree requires that another process can have the lock.
@@ -312,8 +307,8 @@ func (b *bench) enqueue(by locker, name string, nth int, opts ...lockpool.LockOp
 }
 
 // startAcquire begins to acquire permits.
-func (b *bench) startAcquire(s *lockpool.Semaphore, n int) *call[*lockpool.Permits] {
-	return begin(b, func(ctx context.Context) (*lockpool.Permits, error) { return s.Acquire(ctx, n) })
+func (b *bench) startAcquire(s *lockpool.Semaphore, n int) *call[*lockpool.Lock] {
+	return begin(b, func(ctx context.Context) (*lockpool.Lock, error) { return s.Acquire(ctx, n) })
 }
 
 // returned waits until the call has returned, and returns its error.

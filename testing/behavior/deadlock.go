@@ -51,7 +51,7 @@ func plainly(ctx context.Context, h *lockpool.Handle, name string) error {
 }
 
 func toRead(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.RLock(ctx, name)
+	_, err := h.Lock(ctx, name, lockpool.Shared())
 	return err
 }
 
@@ -223,7 +223,7 @@ func noDeadlockWithoutACycle(b *bench) {
 	b.asks(parties[0], exclusively, z)
 	time.Sleep(2 * looks) // in which they have looked
 	b.unlock(third)
-	b.release(permit)
+	b.unlock(permit)
 	require.Empty(b, b.victims(append(readers, parties...)...))
 }
 
@@ -287,7 +287,7 @@ func deadlockThatALimitCloses(b *bench) {
 	require.NoError(b, b.looker.Semaphore(s, 0).SetLimit(b.ctx, 2))
 	require.ErrorIs(b, one.returned(), lockpool.ErrDeadlock)
 	b.close(one.h)
-	b.release(other)
+	b.unlock(other)
 	require.NoError(b, two.returned())
 	b.close(two.h)
 }
@@ -354,7 +354,7 @@ func deadlockThatAGuardClosesLate(b *bench) {
 	b.queued(s, 4)
 	b.asks(one, exclusively, x)
 	time.Sleep(2 * looks) // in which they have looked
-	b.release(others)
+	b.unlock(others)
 	require.Equal(b, []*party{one}, b.victims(one, two, visitor))
 }
 

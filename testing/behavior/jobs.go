@@ -283,7 +283,7 @@ func runIsRecordedAfterItsContext(b *bench) {
 
 // A holder enters its lock with Once, which does not give it back.
 func onceUnderItsOwnLock(b *bench) {
-	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
+	for _, turns := range []int{0, 1000} {
 		p, a, n := b.pool(lockpool.WithLocalTurns(turns)), b.name(fmt.Sprint("a", turns)), 0
 		h := b.handle(p)
 		l := b.lock(h, lockOfRun(a, "1"))
@@ -665,7 +665,7 @@ func electDoesNotRepeatWhatCannotSucceed(b *bench) {
 	require.Zero(b, p.Stats().OpenSessions)
 	permits := b.acquire(p.Semaphore(a, 1), 1)
 	require.ErrorIs(b, p.Elect(b.ctx, a, b.never), lockpool.ErrKindMismatch)
-	b.release(permits)
+	b.unlock(permits)
 }
 
 func panicOfALeaderUnlocks(b *bench) {
@@ -874,8 +874,8 @@ func observeEachKind(b *bench) {
 	o.comesToSee("x")
 	two := b.acquire(y.Semaphore(s, 3), 2)
 	o.comesToSee("xy")
-	b.release(one)
-	b.release(two)
+	b.unlock(one)
+	b.unlock(two)
 	o.comesToSee("")
 }
 

@@ -67,7 +67,7 @@ func readersAndWritersQueueTogether(b *bench) {
 	shared := lockpool.Shared()
 	first, second := b.read(p, a), b.read(others, a)
 	b.isHeld(a)
-	also, err := others.TryRLock(b.ctx, a)
+	also, err := others.TryLock(b.ctx, a, lockpool.Shared())
 	require.NoError(b, err)
 	b.unlock(also)
 
@@ -120,7 +120,7 @@ func upgradeIsAnError(b *bench) {
 		require.ErrorIs(b, err, lockpool.ErrUpgrade)
 		_, err = reader.TryLock(b.ctx, a)
 		require.ErrorIs(b, err, lockpool.ErrUpgrade)
-		again, err := reader.RLock(b.ctx, a)
+		again, err := reader.Lock(b.ctx, a, lockpool.Shared())
 		require.NoError(b, err, "the reader keeps its lock")
 		b.unlock(again)
 		b.close(reader)
@@ -178,7 +178,7 @@ func unlockOfTheReadLeavesTheWrite(b *bench) {
 func readersWaitForTheWriterOfTheirPool(b *bench) {
 	p, a := b.pool(), b.name("a")
 	l := b.lock(p, a)
-	_, err := p.TryRLock(b.ctx, a)
+	_, err := p.TryLock(b.ctx, a, lockpool.Shared())
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 	w := b.startLock(p, a, lockpool.Shared())
 	b.waiting(p, 1)
@@ -209,25 +209,25 @@ var semaphoreTests = []test{
 
 func semaphoreGrantsUpToItsLimit(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
-	var held []*lockpool.Permits
+	var held []*lockpool.Lock
 	for i := range 3 {
 		held = append(held, b.acquire([]*lockpool.Pool{p, others}[i%2].Semaphore(s, 3), 1))
 	}
-	_, err := others.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	_, err := others.Semaphore(s, 3).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 	fourth := b.startAcquire(p.Semaphore(s, 3), 1)
 	b.queued(s, 4)
-	_, err = others.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	_, err = others.Semaphore(s, 3).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(b, err, lockpool.ErrLocked, "a caller waits")
 	fourth.waits()
-	b.together(1, func(int) error { return held[1].Release(b.ctx) }) // on another goroutine
-	b.release(fourth.granted())
-	one, err := others.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	b.together(1, func(int) error { return held[1].Unlock(b.ctx) }) // on another goroutine
+	b.unlock(fourth.granted())
+	one, err := others.Semaphore(s, 3).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.NoError(b, err)
-	b.release(one)
-	b.release(held[0])
-	b.release(held[2])
-	require.ErrorIs(b, held[2].Release(b.ctx), lockpool.ErrNotHeld)
+	b.unlock(one)
+	b.unlock(held[0])
+	b.unlock(held[2])
+	require.ErrorIs(b, held[2].Unlock(b.ctx), lockpool.ErrNotHeld)
 }
 
 // No more permits are held than the limit that any of the holders
@@ -273,7 +273,7 @@ func semaphoreNeverExceedsItsLimit(b *bench) {
 			mu.Lock()
 			delete(held, own)
 			mu.Unlock()
-			if err := permits.Release(b.ctx); err != nil {
+			if err := permits.Unlock(b.ctx); err != nil {
 				return err
 			}
 		}
@@ -289,11 +289,11 @@ func largeAcquireIsNotOvertaken(b *bench) {
 	few := b.startAcquire(p.Semaphore(s, 3), 1)
 	b.queued(s, 3)
 	few.waits()
-	b.release(first)
+	b.unlock(first)
 	got := many.granted()
 	few.waits()
-	b.release(got)
-	b.release(few.granted())
+	b.unlock(got)
+	b.unlock(few.granted())
 }
 
 func permitsAreReentrant(b *bench) {
@@ -308,12 +308,12 @@ func permitsAreReentrant(b *bench) {
 	_, err = p.Lock(ctx, s)
 	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
 	own := b.acquire(sem, 1) // its context carries no holder
-	_, err = sem.TryAcquire(b.ctx, 1)
+	_, err = sem.Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.ErrorIs(b, err, lockpool.ErrLocked)
-	b.release(own)
-	b.release(held)
+	b.unlock(own)
+	b.unlock(held)
 	require.NoError(b, inner.Verify(b.ctx))
-	b.release(inner)
+	b.unlock(inner)
 	require.Empty(b, b.contenders(s))
 
 	require.NoError(b, sem.Do(b.ctx, 3, func(ctx context.Context) error {
@@ -322,11 +322,11 @@ func permitsAreReentrant(b *bench) {
 	}))
 	h := b.handle(p)
 	one := b.acquire(h.Semaphore(s, 3), 1)
-	same, err := h.Semaphore(s, 3).TryAcquire(b.ctx, 1)
+	same, err := h.Semaphore(s, 3).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.NoError(b, err)
 	require.Len(b, b.contenders(s), 1)
-	b.release(one)
-	b.release(same)
+	b.unlock(one)
+	b.unlock(same)
 	b.close(h)
 }
 
@@ -338,7 +338,7 @@ func tokensOfPermitsGrow(b *bench) {
 		require.NoError(b, err)
 		require.Greater(b, token, last)
 		last = token
-		b.release(held)
+		b.unlock(held)
 	}
 }
 
@@ -351,8 +351,8 @@ func canceledAcquireLeaves(b *bench) {
 	b.queued(s, 3)
 	inFront.cancel()
 	require.ErrorIs(b, inFront.returned(), context.Canceled)
-	b.release(behind.granted())
-	b.release(held)
+	b.unlock(behind.granted())
+	b.unlock(held)
 	b.queued(s, 0)
 }
 
@@ -363,8 +363,8 @@ func closeFreesPermits(b *bench) {
 	b.queued(s, 2)
 	require.NoError(b, p.Close())
 	b.await(held.Lost(), "the loss")
-	require.ErrorIs(b, held.Release(b.ctx), lockpool.ErrNotHeld)
-	b.release(w.granted())
+	require.ErrorIs(b, held.Unlock(b.ctx), lockpool.ErrNotHeld)
+	b.unlock(w.granted())
 }
 
 func invalidAcquireIsRefused(b *bench) {
@@ -380,7 +380,7 @@ func invalidAcquireIsRefused(b *bench) {
 	} {
 		_, err := p.Semaphore(s, bad.limit).Acquire(b.ctx, bad.n)
 		require.ErrorContains(b, err, bad.text)
-		_, err = p.Semaphore(s, bad.limit).TryAcquire(b.ctx, bad.n)
+		_, err = p.Semaphore(s, bad.limit).Acquire(b.ctx, bad.n, lockpool.WaitAtMost(0))
 		require.ErrorContains(b, err, bad.text)
 	}
 	_, err := p.Semaphore(s, 0).Acquire(b.ctx, 1)
@@ -396,7 +396,7 @@ func smallestStatedLimitCounts(b *bench) {
 	p, others, s := b.pool(), b.pool(), b.name("s")
 	full := func(sem *lockpool.Semaphore, n int) {
 		b.Helper()
-		_, err := sem.TryAcquire(b.ctx, n)
+		_, err := sem.Acquire(b.ctx, n, lockpool.WaitAtMost(0))
 		require.ErrorIs(b, err, lockpool.ErrLocked)
 	}
 	three, five, two := p.Semaphore(s, 3), others.Semaphore(s, 5), others.Semaphore(s, 2)
@@ -406,9 +406,9 @@ func smallestStatedLimitCounts(b *bench) {
 	full(five, 1)
 	w := b.startAcquire(five, 1)
 	b.queued(s, 3)
-	b.release(old)
+	b.unlock(old)
 	more := w.granted()
-	b.release(b.acquire(five, 2))
+	b.unlock(b.acquire(five, 2))
 	full(three, 1) // three permits are held
 	full(five, 3)
 
@@ -416,16 +416,16 @@ func smallestStatedLimitCounts(b *bench) {
 	// counts for the others.
 	lower := b.startAcquire(two, 1)
 	b.queued(s, 3)
-	b.release(more)
+	b.unlock(more)
 	lower.waits()
 	full(five, 1) // a caller waits
-	b.release(held)
+	b.unlock(held)
 	low := lower.granted()
 	last := b.acquire(five, 1)
 	full(five, 1)
-	b.release(low)
-	b.release(b.acquire(five, 4))
-	b.release(last)
+	b.unlock(low)
+	b.unlock(b.acquire(five, 4))
+	b.unlock(last)
 }
 
 // A caller that asks for more than the holders state waits for them, and is in nobody's way.
@@ -435,11 +435,11 @@ func acquireBeyondAStatedLimit(b *bench) {
 	many := b.startAcquire(p.Semaphore(s, 4), 4)
 	b.waiting(p, 1)
 	b.queued(s, 2)
-	b.release(first)
-	b.release(b.acquire(others.Semaphore(s, 3), 1))
+	b.unlock(first)
+	b.unlock(b.acquire(others.Semaphore(s, 3), 1))
 	many.waits()
-	b.release(second)
-	b.release(many.granted())
+	b.unlock(second)
+	b.unlock(many.granted())
 }
 
 func optionsOfAcquire(b *bench) {
@@ -447,13 +447,9 @@ func optionsOfAcquire(b *bench) {
 	for _, opt := range []lockpool.LockOption{lockpool.Plain(), lockpool.Shared()} {
 		_, err := sem.Acquire(b.ctx, 1, opt)
 		require.ErrorContains(b, err, "neither plain nor shared")
-		_, err = sem.TryAcquire(b.ctx, 1, opt)
-		require.ErrorContains(b, err, "neither plain nor shared")
 		require.ErrorContains(b, sem.Do(b.ctx, 1, nothing, opt), "neither plain nor shared")
 	}
-	_, err := sem.TryAcquire(b.ctx, 1, lockpool.WaitAtMost(time.Second))
-	require.ErrorContains(b, err, "leave out WaitAtMost")
-	_, err = sem.Acquire(b.ctx, 1, nil)
+	_, err := sem.Acquire(b.ctx, 1, nil)
 	require.ErrorContains(b, err, "nil LockOption")
 
 	held := b.acquire(other, 2)
@@ -466,7 +462,7 @@ func optionsOfAcquire(b *bench) {
 		require.NotErrorIs(b, err, context.DeadlineExceeded)
 		require.ErrorIs(b, sem.Do(b.ctx, 1, nothing, now), lockpool.ErrLocked)
 	}
-	b.release(held)
+	b.unlock(held)
 }
 
 func limitCanBeSetWhileInUse(b *bench) {
@@ -482,10 +478,10 @@ func limitCanBeSetWhileInUse(b *bench) {
 
 	three := b.startAcquire(sem, 3) // more than the limit
 	b.waiting(p, 1)
-	_, err := same.TryAcquire(b.ctx, 3)
+	_, err := same.Acquire(b.ctx, 3, lockpool.WaitAtMost(0))
 	require.ErrorIs(b, err, lockpool.ErrLocked)
-	b.release(first)
-	b.release(got)
+	b.unlock(first)
+	b.unlock(got)
 	three.waits()
 	require.NoError(b, same.SetLimit(b.ctx, 3))
 	got = three.granted()
@@ -493,8 +489,8 @@ func limitCanBeSetWhileInUse(b *bench) {
 	require.NoError(b, got.Verify(b.ctx))
 	w := b.startAcquire(sem, 1)
 	b.queued(s, 2)
-	b.release(got)
-	b.release(w.granted())
+	b.unlock(got)
+	b.unlock(w.granted())
 
 	require.NoError(b, same.SetLimit(b.ctx, 0))
 	none := b.startAcquire(sem, 1)
@@ -509,29 +505,29 @@ func setLimitCountsBesideStatedLimits(b *bench) {
 	set, stated := p.Semaphore(s, 0), others.Semaphore(s, 2)
 	full := func(sem *lockpool.Semaphore, n int) {
 		b.Helper()
-		_, err := sem.TryAcquire(b.ctx, n)
+		_, err := sem.Acquire(b.ctx, n, lockpool.WaitAtMost(0))
 		require.ErrorIs(b, err, lockpool.ErrLocked)
 	}
 	held := b.acquire(stated, 1)
 	require.NoError(b, set.SetLimit(b.ctx, 5))
 	full(set, 2)
-	b.release(b.acquire(set, 1))
-	b.release(held)
+	b.unlock(b.acquire(set, 1))
+	b.unlock(held)
 	full(others.Semaphore(s, 9), 6)
 	held = b.acquire(set, 4)
 	full(stated, 1)
-	b.release(held)
+	b.unlock(held)
 
 	// It also counts for a caller that waits with a limit of its own.
 	held = b.acquire(stated, 2)
 	w := b.startAcquire(stated, 1)
 	b.queued(s, 2)
 	require.NoError(b, set.SetLimit(b.ctx, 0))
-	b.release(held)
+	b.unlock(held)
 	b.queued(s, 0) // it waits without a place in the queue
 	w.waits()
 	require.NoError(b, set.SetLimit(b.ctx, 1))
-	b.release(w.granted())
+	b.unlock(w.granted())
 }
 
 // A caller that asks for more permits than the limit allows waits for a higher limit first, and
@@ -542,8 +538,8 @@ func acquireBeyondTheLimitBlocksNoOthers(b *bench) {
 	require.NoError(b, same.SetLimit(b.ctx, 2))
 	many := b.startAcquire(sem, 3)
 	b.waiting(p, 1)
-	b.release(b.acquire(same, 2))
-	one, err := same.TryAcquire(b.ctx, 1)
+	b.unlock(b.acquire(same, 2))
+	one, err := same.Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
 	require.NoError(b, err, "two permits are free")
 	many.waits()
 
@@ -556,11 +552,11 @@ func acquireBeyondTheLimitBlocksNoOthers(b *bench) {
 
 	// The limit is too low again: a later caller is granted.
 	require.NoError(b, same.SetLimit(b.ctx, 2))
-	b.release(few.granted())
+	b.unlock(few.granted())
 	many.waits()
 	require.NoError(b, same.SetLimit(b.ctx, 3))
-	b.release(one)
-	b.release(many.granted())
+	b.unlock(one)
+	b.unlock(many.granted())
 }
 
 func brokenPermitsAreLost(b *bench) {
@@ -573,8 +569,8 @@ func brokenPermitsAreLost(b *bench) {
 	b.await(held.Lost(), "the loss")
 	b.await(ctx.Done(), "the end of the context")
 	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrLockLost)
-	require.ErrorIs(b, held.Release(b.ctx), lockpool.ErrLockLost)
-	b.release(w.granted())
+	require.ErrorIs(b, held.Unlock(b.ctx), lockpool.ErrLockLost)
+	b.unlock(w.granted())
 }
 
 var plainLocker = []string{"PlainLocker"}
@@ -644,7 +640,7 @@ func plainWaiterGivesUp(b *bench) {
 func plainCannotBeShared(b *bench) {
 	p, a := b.pool(), b.name("a")
 	for _, lock := range []func() error{
-		func() error { _, err := p.RLock(b.ctx, a, lockpool.Plain()); return err },
+		func() error { _, err := p.Lock(b.ctx, a, lockpool.Shared(), lockpool.Plain()); return err },
 		func() error { _, err := p.Lock(b.ctx, a, lockpool.Plain(), lockpool.Shared()); return err },
 		func() error { return p.Do(b.ctx, a, nothing, lockpool.Shared(), lockpool.Plain()) },
 		func() error {
@@ -712,8 +708,8 @@ func kindsExcludeEachOther(b *bench) {
 			return l.Unlock, err
 		}, "a plain lock"},
 		{func(p *lockpool.Pool) (func(context.Context) error, error) {
-			l, err := p.Semaphore(s, 2).TryAcquire(b.ctx, 1)
-			return l.Release, err
+			l, err := p.Semaphore(s, 2).Acquire(b.ctx, 1, lockpool.WaitAtMost(0))
+			return l.Unlock, err
 		}, "a semaphore"},
 	}
 	for i, first := range kinds {
@@ -748,7 +744,7 @@ func enterAgainWithAnotherKind(b *bench) {
 	b.lock(h, a, lockpool.Plain())
 	_, err = h.Lock(b.ctx, a)
 	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
-	_, err = h.RLock(b.ctx, a)
+	_, err = h.Lock(b.ctx, a, lockpool.Shared())
 	require.ErrorIs(b, err, lockpool.ErrKindMismatch)
 	b.close(h)
 }

@@ -37,7 +37,7 @@ func closeLeavesNoGoroutine(b *bench) {
 	b.lock(h, b.name("c"))
 	calls := []*call[struct{}]{
 		do(b, func(ctx context.Context) error { _, err := pools[0].Lock(ctx, a); return err }),
-		do(b, func(ctx context.Context) error { _, err := pools[1].RLock(ctx, a); return err }),
+		do(b, func(ctx context.Context) error { _, err := pools[1].Lock(ctx, a, lockpool.Shared()); return err }),
 		do(b, func(ctx context.Context) error { _, err := h.Lock(ctx, a); return err }),
 		do(b, func(ctx context.Context) error { return pools[1].Elect(ctx, a, nothing) }),
 		do(b, func(ctx context.Context) error { return pools[1].Once(ctx, a, "key", nothing) }),
@@ -89,7 +89,7 @@ func closedPoolRefuses(b *bench) {
 }
 
 func closeWakesWaitersAndReleasesHolders(b *bench) {
-	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
+	for _, turns := range []int{0, 1000} {
 		p, other, a := b.pool(lockpool.WithLocalTurns(turns)), b.pool(), b.name("a")
 		held := b.lock(p, a)
 		ctx := held.Context(b.ctx)

@@ -60,7 +60,7 @@ func grantsFollowTheQueue(b *bench) {
 // count is right, and tokens grow. The race detector sees that each holder happens before
 // the next.
 func manyCount(b *bench) {
-	for name, turns := range map[string]int{"local turns": lockpool.DefaultLocalTurns, "few": 3, "at service": 0} {
+	for name, turns := range map[string]int{"local turns": 1000, "few": 3, "at service": 0} {
 		counted, newest, a := 0, int64(0), b.name(lockpool.Escape(name))
 		pools := b.pools(3, lockpool.WithLocalTurns(turns))
 		b.together(24, func(i int) error {
@@ -108,7 +108,7 @@ func tryPassesNoWaiter(b *bench) {
 	first := b.read(p, a)
 	w := b.enqueue(others, a, 2)
 	for _, pool := range []*lockpool.Pool{p, others, b.looker} {
-		_, err := pool.TryRLock(b.ctx, a)
+		_, err := pool.TryLock(b.ctx, a, lockpool.Shared())
 		require.ErrorIs(b, err, lockpool.ErrLocked, "a writer waits")
 	}
 	b.unlock(first)
@@ -162,7 +162,7 @@ func invalidNames(b *bench) {
 		for what, call := range map[string]func() error{
 			"Lock":      func() error { _, err := p.Lock(ctx, name); return err },
 			"TryLock":   func() error { _, err := p.TryLock(ctx, name); return err },
-			"RLock":     func() error { _, err := p.RLock(ctx, name); return err },
+			"Shared":    func() error { _, err := p.Lock(ctx, name, lockpool.Shared()); return err },
 			"Do":        func() error { return p.Do(ctx, name, nothing) },
 			"LockAll":   func() error { _, err := p.LockAll(ctx, []string{name}); return err },
 			"Semaphore": func() error { _, err := p.Semaphore(name, 1).Acquire(ctx, 1); return err },
@@ -190,7 +190,7 @@ func escapedNames(b *bench) {
 		held = append(held, b.lock(p, name))
 		b.isHeld(name)
 	}
-	b.release(b.acquire(p.Semaphore(s, 2), 2)) // above all of them
+	b.unlock(b.acquire(p.Semaphore(s, 2), 2)) // above all of them
 	b.unlock(b.lock(p, s))
 	names := b.list(s)
 	require.Len(b, names, len(texts))
@@ -353,7 +353,7 @@ func contextEndsBeforeOthersShare(b *bench) {
 		}
 	}}
 	writing, reading := writer.Context(of), reader.Context(of)
-	w = begin(b, func(ctx context.Context) (*lockpool.Lock, error) { return b.looker.RLock(ctx, a) })
+	w = begin(b, func(ctx context.Context) (*lockpool.Lock, error) { return b.looker.Lock(ctx, a, lockpool.Shared()) })
 	b.queued(a, 2)
 	require.NoError(b, h.Do(b.ctx, a, nothing))
 	require.NoError(b, writing.Err())
@@ -418,7 +418,7 @@ func errorsSayWhetherTheLockWasBusy(b *bench) {
 			func(ctx context.Context, opts ...lockpool.LockOption) error { return p.Do(ctx, name, b.never, opts...) },
 			func(ctx context.Context, opts ...lockpool.LockOption) error { return h.Do(ctx, name, b.never, opts...) },
 			func(ctx context.Context, opts ...lockpool.LockOption) error {
-				_, err := p.RLock(ctx, name, opts...)
+				_, err := p.Lock(ctx, name, append(opts, lockpool.Shared())...)
 				return err
 			},
 			func(ctx context.Context, opts ...lockpool.LockOption) error {
@@ -561,7 +561,7 @@ func canceledWaiterLeaves(b *bench) {
 }
 
 func cancelAtAnyTime(b *bench) {
-	for _, turns := range []int{0, lockpool.DefaultLocalTurns} {
+	for _, turns := range []int{0, 1000} {
 		pools := b.pools(2, lockpool.WithLocalTurns(turns))
 		held := b.lock(pools[0], b.name("held"))
 		b.together(8, func(i int) error {
@@ -692,7 +692,7 @@ func waitAtMostZeroTries(b *bench) {
 			require.ErrorIs(b, err, lockpool.ErrLocked)
 			require.NotErrorIs(b, err, context.DeadlineExceeded)
 		}
-		_, err = others.RLock(b.ctx, a, now)
+		_, err = others.Lock(b.ctx, a, now, lockpool.Shared())
 		require.ErrorIs(b, err, lockpool.ErrLocked)
 		b.unlock(l)
 	}

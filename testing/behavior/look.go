@@ -76,11 +76,11 @@ func queueOfPermits(b *bench) {
 	}
 	require.Equal(b, []string{"semaphore true 1 billing", "semaphore true 2 other", "semaphore false 2 billing", "semaphore false 1 other"}, got)
 	require.Equal(b, []string{s}, b.list(b.prefix))
-	b.release(second)
+	b.unlock(second)
 	got2 := w.granted()
-	b.release(behind.granted())
-	b.release(got2)
-	b.release(first)
+	b.unlock(behind.granted())
+	b.unlock(got2)
+	b.unlock(first)
 }
 
 func queueShowsLocalWaiters(b *bench) {
@@ -455,15 +455,15 @@ func permitsAndPlainLocksAreRevoked(b *bench) {
 	require.NoError(b, p.Revoke(b.ctx, s))
 	b.await(first.Revoked(), "the revocation")
 	b.await(second.Revoked(), "the revocation")
-	b.release(first)
-	b.release(second)
-	permits, err := p.Semaphore(s, 5).TryAcquire(b.ctx, 1, lockpool.Revocable(), lockpool.WaitAtMost(0))
+	b.unlock(first)
+	b.unlock(second)
+	permits, err := p.Semaphore(s, 5).Acquire(b.ctx, 1, lockpool.Revocable(), lockpool.WaitAtMost(0))
 	require.NoError(b, err)
 	ctx := permits.Context(b.ctx)
 	require.NoError(b, others.Revoke(b.ctx, s))
 	b.await(ctx.Done(), "the revocation")
 	require.Equal(b, lockpool.ErrRevoked, context.Cause(ctx))
-	b.release(permits)
+	b.unlock(permits)
 	err = p.Semaphore(s, 5).Do(b.ctx, 1, func(ctx context.Context) error {
 		require.NoError(b, others.Revoke(b.ctx, s))
 		<-ctx.Done()
@@ -517,7 +517,7 @@ func revocationLosesNothing(b *bench) {
 	b.await(permits.Revoked(), "the revocation")
 	b.unlock(shared)
 	b.unlock(plain)
-	b.release(permits)
+	b.unlock(permits)
 	b.await(w.granted().Revoked(), "the revocation") // while it waited
 	b.close(h)
 }

@@ -350,7 +350,7 @@ func holdAtLeastOfEachKind(b *bench) {
 		},
 		"permits": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
 			held, err := p.Semaphore(s, 3).Acquire(b.ctx, 2, opts...)
-			return held.Release, err
+			return held.Unlock, err
 		},
 	})
 }
@@ -574,7 +574,7 @@ func localReadersAndWriters(b *bench) {
 	b.waiting(p, 3)
 	w2 := b.startLock(p, a)
 	b.waiting(p, 4)
-	_, err := p.TryRLock(b.ctx, a)
+	_, err := p.TryLock(b.ctx, a, lockpool.Shared())
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 	b.unlock(reader)
 	w1.waits()

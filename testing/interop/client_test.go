@@ -64,16 +64,16 @@ type locker struct {
 }
 
 func (l *locker) acquire(ctx context.Context, kind string, timeout time.Duration) (bool, error) {
-	lock, try := l.handle.Lock, l.handle.TryLock
+	lock, opts := l.handle.Lock, []lockpool.LockOption{}
 	if kind == "read" {
-		lock, try = l.handle.RLock, l.handle.TryRLock
+		opts = append(opts, lockpool.Shared())
 	}
 	if timeout == 0 {
-		lock = try
+		lock = l.handle.TryLock
 	}
 	ctx, cancel := bounded(ctx, timeout)
 	defer cancel()
-	held, err := lock(ctx, l.name)
+	held, err := lock(ctx, l.name, opts...)
 	if timedOut(err, timeout) {
 		return false, nil
 	}
@@ -154,7 +154,7 @@ func (p *pool) semaphore(ctx context.Context, limit int) client {
 // semaphore acquires as many permits as the kind says.
 type semaphore struct {
 	*lockpool.Semaphore
-	held []*lockpool.Permits
+	held []*lockpool.Lock
 }
 
 func (s *semaphore) acquire(ctx context.Context, kind string, timeout time.Duration) (bool, error) {
@@ -162,13 +162,13 @@ func (s *semaphore) acquire(ctx context.Context, kind string, timeout time.Durat
 	if err != nil {
 		return false, err
 	}
-	acquire := s.Acquire
+	var opts []lockpool.LockOption
 	if timeout == 0 {
-		acquire = s.TryAcquire
+		opts = append(opts, lockpool.WaitAtMost(0))
 	}
 	ctx, cancel := bounded(ctx, timeout)
 	defer cancel()
-	permits, err := acquire(ctx, n)
+	permits, err := s.Acquire(ctx, n, opts...)
 	if timedOut(err, timeout) {
 		return false, nil
 	}
@@ -180,7 +180,7 @@ func (s *semaphore) release(ctx context.Context, _ string) error {
 	last := len(s.held) - 1
 	permits := s.held[last]
 	s.held = s.held[:last]
-	return permits.Release(ctx)
+	return permits.Unlock(ctx)
 }
 
 // zkLock is go-zookeeper's Lock, which cannot give up waiting.

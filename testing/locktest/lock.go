@@ -11,21 +11,12 @@ import (
 // Locker is a pool or a handle.
 type Locker interface {
 	Lock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
-	RLock(ctx context.Context, name string, opts ...lockpool.LockOption) (*lockpool.Lock, error)
 }
 
 // Lock locks a name. Like the other methods, it fails the test if it cannot.
 func (b *Bench) Lock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
 	b.Helper()
 	l, err := by.Lock(b.Ctx, name, opts...)
-	require.NoError(b, err)
-	return l
-}
-
-// RLock locks a name for reading.
-func (b *Bench) RLock(by Locker, name string, opts ...lockpool.LockOption) *lockpool.Lock {
-	b.Helper()
-	l, err := by.RLock(b.Ctx, name, opts...)
 	require.NoError(b, err)
 	return l
 }
@@ -60,39 +51,27 @@ func (b *Bench) AwaitLoss(l *lockpool.Lock) error {
 }
 
 // Acquire acquires permits.
-func (b *Bench) Acquire(s *lockpool.Semaphore, n int) *lockpool.Permits {
+func (b *Bench) Acquire(s *lockpool.Semaphore, n int) *lockpool.Lock {
 	b.Helper()
 	p, err := s.Acquire(b.Ctx, n)
 	require.NoError(b, err)
 	return p
 }
 
-// Release releases permits.
-func (b *Bench) Release(p *lockpool.Permits) {
-	b.Helper()
-	require.NoError(b, p.Release(b.Ctx))
-}
-
 // Waiter is an acquisition in a goroutine of its own.
-type Waiter[T any] struct {
+type Waiter struct {
 	Done   chan struct{} // closed when the acquisition has returned
 	Err    error         // of the acquisition, after Done
 	Cancel context.CancelFunc
 
 	bench *Bench
-	got   T
+	got   *lockpool.Lock
 }
 
-// Waiters for locks and for permits.
-type (
-	LockWaiter   = Waiter[*lockpool.Lock]
-	PermitWaiter = Waiter[*lockpool.Permits]
-)
-
-func start[T any](b *Bench, acquire func(context.Context) (T, error)) *Waiter[T] {
+func start(b *Bench, acquire func(context.Context) (*lockpool.Lock, error)) *Waiter {
 	ctx, cancel := context.WithCancel(b.Ctx)
 	b.Cleanup(cancel)
-	w := &Waiter[T]{Done: make(chan struct{}), Cancel: cancel, bench: b}
+	w := &Waiter{Done: make(chan struct{}), Cancel: cancel, bench: b}
 	go func() { // ends with ctx
 		defer close(w.Done)
 		w.got, w.Err = acquire(ctx)
@@ -101,41 +80,38 @@ func start[T any](b *Bench, acquire func(context.Context) (T, error)) *Waiter[T]
 }
 
 // StartLock starts to lock a name.
-func (b *Bench) StartLock(by Locker, name string, opts ...lockpool.LockOption) *LockWaiter {
+func (b *Bench) StartLock(by Locker, name string, opts ...lockpool.LockOption) *Waiter {
 	return start(b, func(ctx context.Context) (*lockpool.Lock, error) { return by.Lock(ctx, name, opts...) })
 }
 
 // Enqueue starts to lock a name, and returns when the waiter is the nth contender
 // in the queue.
-func (b *Bench) Enqueue(by Locker, name string, nth int, opts ...lockpool.LockOption) *LockWaiter {
+func (b *Bench) Enqueue(by Locker, name string, nth int, opts ...lockpool.LockOption) *Waiter {
 	w := b.StartLock(by, name, opts...)
 	b.AwaitQueue(name, nth)
 	return w
 }
 
 // EnqueueRead is [Bench.Enqueue] for reading.
-func (b *Bench) EnqueueRead(by Locker, name string, nth int) *LockWaiter {
-	w := start(b, func(ctx context.Context) (*lockpool.Lock, error) { return by.RLock(ctx, name) })
-	b.AwaitQueue(name, nth)
-	return w
+func (b *Bench) EnqueueRead(by Locker, name string, nth int) *Waiter {
+	return b.Enqueue(by, name, nth, lockpool.Shared())
 }
 
 // StartAcquire starts to acquire permits.
-func (b *Bench) StartAcquire(s *lockpool.Semaphore, n int) *PermitWaiter {
-	return start(b, func(ctx context.Context) (*lockpool.Permits, error) { return s.Acquire(ctx, n) })
+func (b *Bench) StartAcquire(s *lockpool.Semaphore, n int) *Waiter {
+	return start(b, func(ctx context.Context) (*lockpool.Lock, error) { return s.Acquire(ctx, n) })
 }
 
 // EnqueueForPermits starts to acquire permits of the semaphore "s", and returns when
 // the waiter is the nth contender for the guard, which the first one holds.
-func (b *Bench) EnqueueForPermits(s *lockpool.Semaphore, n int, nth int) *PermitWaiter {
+func (b *Bench) EnqueueForPermits(s *lockpool.Semaphore, n int, nth int) *Waiter {
 	w := b.StartAcquire(s, n)
 	b.AwaitQueue("s/locks", nth)
 	return w
 }
 
-// Granted waits until the acquisition has succeeded, and returns the lock or the
-// permits.
-func (w *Waiter[T]) Granted() T {
+// Granted waits until the acquisition has succeeded, and returns the lock.
+func (w *Waiter) Granted() *lockpool.Lock {
 	w.bench.Helper()
 	select {
 	case <-w.Done:
@@ -147,7 +123,7 @@ func (w *Waiter[T]) Granted() T {
 }
 
 // StillWaits requires that the acquisition has not returned.
-func (w *Waiter[T]) StillWaits() {
+func (w *Waiter) StillWaits() {
 	w.bench.Helper()
 	select {
 	case <-w.Done:

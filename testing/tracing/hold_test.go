@@ -206,7 +206,7 @@ func TestReentriesAreCountedWithoutSpans(t *testing.T) {
 	read := func(n int) {
 		var all []*lockpool.Lock
 		for range n {
-			l, err := h.RLock(b.ctx, "b")
+			l, err := h.Lock(b.ctx, "b", lockpool.Shared())
 			require.NoError(t, err)
 			all = append(all, l)
 		}

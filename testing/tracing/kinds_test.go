@@ -18,7 +18,7 @@ func twoPermits(ctx context.Context, p *lockpool.Pool) (func(context.Context) er
 	if err != nil {
 		return nil, err
 	}
-	return permits.Release, nil
+	return permits.Unlock, nil
 }
 
 func withOptions(opts ...lockpool.LockOption) acquireFunc {
@@ -128,7 +128,7 @@ func TestErrorsOfKindsHaveTypes(t *testing.T) {
 		_, err := p.Lock(ctx, "s")
 		return err
 	}))
-	require.NoError(t, held.Release(b.ctx))
+	require.NoError(t, held.Unlock(b.ctx))
 
 	holder := b.lock(b.ctx, others, "a")
 	require.Equal(t, "revoked", typeOf(func(ctx context.Context) error {

@@ -173,7 +173,7 @@ func (b *bench) lastPermitWaiter(ahead int) (links []link, theirs []trace.SpanCo
 	}
 	waiting = append(waiting, b.acquirePermit(p))
 	b.awaitLinks(1, 1)
-	require.NoError(b, held.Release(b.ctx))
+	require.NoError(b, held.Unlock(b.ctx))
 	for _, done := range waiting {
 		require.NoError(b, <-done)
 	}

@@ -16,7 +16,7 @@ import (
 func TestSpansOfLocalTurns(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p, m := b.metered(lockpool.WithLocalTurns(lockpool.DefaultLocalTurns), lockpool.WithHoldSpans())
+	p, m := b.metered(lockpool.WithLocalTurns(1000), lockpool.WithHoldSpans())
 	others := b.peer()
 	first := b.lock(b.ctx, p, "a")
 	second := b.start(b.ctx, p, "a")
@@ -78,7 +78,7 @@ func TestSpansOfLocalTurns(t *testing.T) {
 func TestSpanOfACallThatPassesItsPlaceOn(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	p, _ := b.metered(lockpool.WithLocalTurns(lockpool.DefaultLocalTurns))
+	p, _ := b.metered(lockpool.WithLocalTurns(1000))
 	holder := b.lock(b.ctx, b.silentPool(), "a")
 	ctx, giveUp := context.WithCancel(b.ctx)
 	first := b.enqueue(ctx, p, 2)

@@ -132,7 +132,7 @@ type stage struct {
 
 	pool, others *lockpool.Pool
 	way          way
-	first        grip // held by others
+	first        *lockpool.Lock // held by others
 	inside       atomic.Int32
 	giveUpNow    atomic.Pointer[context.CancelFunc] // called at the next request
 
@@ -270,7 +270,7 @@ func (s *stage) perform(p *play) {
 	s.asSubject(func() {
 		g, err := s.way(s.ctx, s.pool, false)
 		if err == nil {
-			err = release(s.ctx, g)
+			err = g.Unlock(s.ctx)
 		}
 		require.True(s, err == nil || s.losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
 	})
@@ -299,13 +299,13 @@ func (s *stage) until(cond func() bool, format string, args ...any) {
 	}
 }
 
-func (s *stage) take(p *lockpool.Pool) grip {
+func (s *stage) take(p *lockpool.Pool) *lockpool.Lock {
 	g, err := s.way(s.ctx, p, false)
 	require.NoError(s, err)
 	return g
 }
 
-func (s *stage) free(g grip) { require.NoError(s, release(s.ctx, g)) }
+func (s *stage) free(g *lockpool.Lock) { require.NoError(s, g.Unlock(s.ctx)) }
 
 // check checks an error of the tested pool. It reports whether there is none.
 func (s *stage) check(err error, expected ...error) bool {

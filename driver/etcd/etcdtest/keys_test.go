@@ -29,13 +29,13 @@ func TestKeysAreUsedAgain(t *testing.T) {
 				return func() error { return l.Unlock(t.Context()) }, err
 			},
 			func() (func() error, error) {
-				l, err := p.RLock(t.Context(), "a")
+				l, err := p.Lock(t.Context(), "a", lockpool.Shared())
 				return func() error { return l.Unlock(t.Context()) }, err
 			},
 			func() (func() error, error) {
 				l, err := p.Lock(t.Context(), "a")
 				require.NoError(t, err)
-				r, err := p.RLock(l.Context(t.Context()), "a")
+				r, err := p.Lock(l.Context(t.Context()), "a", lockpool.Shared())
 				require.NoError(t, err)
 				require.NoError(t, l.Unlock(t.Context())) // which downgrades it
 				return func() error { return r.Unlock(t.Context()) }, err

@@ -23,47 +23,28 @@ type play struct {
 }
 
 // way acquires a kind of lock named a, exclusively.
-type way func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error)
-
-// grip is the common part of Lock and Permits.
-type grip interface {
-	Context(context.Context) context.Context
-	Lost() <-chan struct{}
-	Token(context.Context) (int64, error)
-	Verify(context.Context) error
-}
-
-func release(ctx context.Context, g grip) error {
-	if p, ok := g.(*lockpool.Permits); ok {
-		return p.Release(ctx)
-	}
-	return g.(*lockpool.Lock).Unlock(ctx)
-}
+type way func(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error)
 
 func withOptions(opts ...lockpool.LockOption) way {
-	return func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+	return func(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error) {
 		lock := p.Lock
 		if try {
 			lock = p.TryLock
 		}
 		l, err := lock(ctx, "a", opts...)
-		return grip(l), err
+		return l, err
 	}
 }
 
-func allPermits(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
-	sem := p.Semaphore("a", 2)
-	acquire := sem.Acquire
+func allPermits(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error) {
 	if try {
-		acquire = sem.TryAcquire
+		return p.Semaphore("a", 2).Acquire(ctx, 2, lockpool.WaitAtMost(0))
 	}
-	l, err := acquire(ctx, 2)
-	return grip(l), err
+	return p.Semaphore("a", 2).Acquire(ctx, 2)
 }
 
-func reading(ctx context.Context, p *lockpool.Pool, _ bool) (grip, error) {
-	l, err := p.RLock(ctx, "a")
-	return grip(l), err
+func reading(ctx context.Context, p *lockpool.Pool, _ bool) (*lockpool.Lock, error) {
+	return p.Lock(ctx, "a", lockpool.Shared())
 }
 
 var (
@@ -108,7 +89,7 @@ var plays = []play{
 }
 
 // use holds the lock, lets the rival queue behind it, and unlocks.
-func (s *stage) use(l grip, do func()) {
+func (s *stage) use(l *lockpool.Lock, do func()) {
 	require.Equal(s, int32(1), s.inside.Add(1), "two holders")
 	ctx := l.Context(s.ctx)
 	leave := sync.OnceFunc(func() { s.inside.Add(-1) })
@@ -125,7 +106,7 @@ func (s *stage) use(l grip, do func()) {
 			if n := s.inside.Load(); n != 0 && ctx.Err() == nil && !s.losing {
 				err = errors.New("two holders")
 			}
-			err = errors.Join(err, release(s.ctx, g))
+			err = errors.Join(err, g.Unlock(s.ctx))
 		}
 		if s.losing && errors.Is(err, lockpool.ErrRevoked) { // it held the lock by then, and was asked
 			err = nil
@@ -134,7 +115,7 @@ func (s *stage) use(l grip, do func()) {
 	}()
 	do()
 	leave()
-	s.check(release(s.ctx, l))
+	s.check(l.Unlock(s.ctx))
 	require.NoError(s, <-behind)
 }
 
@@ -158,7 +139,7 @@ func (s *stage) useAndLook() {
 }
 
 func (s *stage) readOnce() {
-	l, err := s.pool.RLock(s.ctx, "a")
+	l, err := s.pool.Lock(s.ctx, "a", lockpool.Shared())
 	if s.check(err) {
 		s.use(l, func() {})
 	}
@@ -166,8 +147,8 @@ func (s *stage) readOnce() {
 
 // begin starts a call that has to wait, and returns when it waits or when the fault has
 // happened.
-func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
-	var l grip
+func (s *stage) begin(ctx context.Context, way way) func() (*lockpool.Lock, error) {
+	var l *lockpool.Lock
 	var err error
 	done := make(chan struct{})
 	before := s.pool.Stats().Waiting
@@ -183,7 +164,7 @@ func (s *stage) begin(ctx context.Context, way way) func() (grip, error) {
 			return s.pool.Stats().Waiting > before || s.fired.Load()
 		}
 	}, "the call waits, or the fault has happened")
-	return func() (grip, error) { <-done; return l, err }
+	return func() (*lockpool.Lock, error) { <-done; return l, err }
 }
 
 func (s *stage) waitAndUse() {
@@ -206,7 +187,7 @@ func (s *stage) waitAndRead() {
 
 // queue has three calls wait.
 func (s *stage) queue() {
-	turn := func(ctx context.Context, p *lockpool.Pool, try bool) (grip, error) {
+	turn := func(ctx context.Context, p *lockpool.Pool, try bool) (*lockpool.Lock, error) {
 		l, err := s.way(ctx, p, try)
 		if err != nil {
 			return nil, err
@@ -216,9 +197,9 @@ func (s *stage) queue() {
 		}
 		time.Sleep(time.Millisecond)
 		s.inside.Add(-1)
-		return nil, errors.Join(err, release(s.ctx, l))
+		return nil, errors.Join(err, l.Unlock(s.ctx))
 	}
-	var ends []func() (grip, error)
+	var ends []func() (*lockpool.Lock, error)
 	for range 3 {
 		ends = append(ends, s.begin(s.ctx, turn))
 	}
@@ -267,7 +248,7 @@ func (s *stage) share() {
 	if !s.check(err) {
 		return
 	}
-	read, err := h.RLock(s.ctx, "a")
+	read, err := h.Lock(s.ctx, "a", lockpool.Shared())
 	if s.check(err) {
 		s.use(read, func() { s.check(write.Unlock(s.ctx)) })
 	}
@@ -281,10 +262,10 @@ func (s *stage) setLimit() {
 		p, err := sem.Acquire(s.ctx, 2)
 		if s.check(err) {
 			if !s.losing {
-				_, err = s.others.Semaphore("limited", 0).TryAcquire(s.ctx, 1)
+				_, err = s.others.Semaphore("limited", 0).Acquire(s.ctx, 1, lockpool.WaitAtMost(0))
 				require.ErrorIs(s, err, lockpool.ErrLocked)
 			}
-			s.check(p.Release(s.ctx))
+			s.check(p.Unlock(s.ctx))
 		}
 	}
 }
@@ -315,7 +296,7 @@ func (s *stage) useUntilRevoked() {
 }
 
 func (s *stage) revokeRival() {
-	revoked := s.first.(*lockpool.Lock).Revoked()
+	revoked := s.first.Revoked()
 	if s.check(s.pool.Revoke(s.ctx, "a")) {
 		<-revoked
 	}
@@ -333,7 +314,7 @@ func (s *stage) breakRival() {
 			broken = true
 		}
 	}
-	err = release(s.ctx, s.first)
+	err = s.first.Unlock(s.ctx)
 	if broken {
 		require.ErrorIs(s, err, lockpool.ErrLockLost)
 	} else if !s.losing {
@@ -433,14 +414,14 @@ func (s *stage) nest() {
 		return
 	}
 	s.use(l, func() {
-		end := s.begin(s.ctx, func(ctx context.Context, _ *lockpool.Pool, _ bool) (grip, error) {
+		end := s.begin(s.ctx, func(ctx context.Context, _ *lockpool.Pool, _ bool) (*lockpool.Lock, error) {
 			l, err := h.Lock(ctx, "b")
-			return grip(l), err
+			return l, err
 		})
 		require.NoError(s, b.Unlock(s.ctx))
 		l, err := end()
 		if s.check(err) {
-			s.check(release(s.ctx, l))
+			s.check(l.Unlock(s.ctx))
 		}
 	})
 }

@@ -47,23 +47,9 @@ func locksOf(kind string, most int) int {
 	return min(most, 2)
 }
 
-// lock is the common interface of held locks and permits.
-type lock interface {
-	Context(context.Context) context.Context
-	Lost() <-chan struct{}
-	Revoked() <-chan struct{}
-	Token(context.Context) (int64, error)
-	Verify(context.Context) error
-	Unlock(context.Context) error
-}
-
 // mostPermits is how many permits one caller acquires at most. Callers state this limit, or
 // one more.
 const mostPermits = 3
-
-type permits struct{ *lockpool.Permits }
-
-func (p permits) Unlock(ctx context.Context) error { return p.Release(ctx) }
 
 // kind is a kind of lock.
 type kind struct {
@@ -79,7 +65,7 @@ var kinds = map[string]*kind{
 		t.acquire, t.try = t.with(t.pool.Lock), t.with(t.pool.TryLock)
 		if chance(t.r, t.Reads) {
 			t.permits = 1
-			t.acquire, t.try = t.with(t.pool.RLock), t.with(t.pool.TryRLock)
+			t.acquire, t.try = t.with(t.pool.Lock, lockpool.Shared()), t.with(t.pool.TryLock, lockpool.Shared())
 		}
 	}},
 	Semaphore: {[]string{"", "/locks", "/leases", "/limit"}, func(t *turn) {
@@ -92,13 +78,9 @@ var kinds = map[string]*kind{
 		limit := most + t.r.IntN(2) // the smallest that a holder states applies
 		t.portion = portion{t.MinPermits + t.r.IntN(most-t.MinPermits+1), limit}
 		s := t.pool.Semaphore(t.name, limit)
-		t.acquire = func(ctx context.Context) (lock, error) {
-			p, err := s.Acquire(ctx, t.permits, t.opts...)
-			return permits{p}, err
-		}
-		t.try = func(ctx context.Context) (lock, error) {
-			p, err := s.TryAcquire(ctx, t.permits)
-			return permits{p}, err
+		t.acquire = func(ctx context.Context) (*lockpool.Lock, error) { return s.Acquire(ctx, t.permits, t.opts...) }
+		t.try = func(ctx context.Context) (*lockpool.Lock, error) {
+			return s.Acquire(ctx, t.permits, lockpool.WaitAtMost(0))
 		}
 	}},
 	Plain: {nil, func(t *turn) {
@@ -113,8 +95,10 @@ func prepareExclusive(t *turn) {
 }
 
 // with returns a function that acquires the turn's lock by a method of the pool.
-func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (lock, error) {
-	return func(ctx context.Context) (lock, error) { return method(ctx, t.name, slices.Concat(opts, t.opts)...) }
+func (t *turn) with(method func(context.Context, string, ...lockpool.LockOption) (*lockpool.Lock, error), opts ...lockpool.LockOption) func(context.Context) (*lockpool.Lock, error) {
+	return func(ctx context.Context) (*lockpool.Lock, error) {
+		return method(ctx, t.name, slices.Concat(opts, t.opts)...)
+	}
 }
 
 // Kinds returns the names of all kinds that turns can be drawn from, sorted.

@@ -33,9 +33,9 @@ type turn struct {
 	unlocked     bool     // by another goroutine, while the holder waited for another lock
 	bound        bound
 	opts         []lockpool.LockOption
-	acquire, try func(context.Context) (lock, error)
+	acquire, try func(context.Context) (*lockpool.Lock, error)
 	id           int64
-	lock         lock
+	lock         *lockpool.Lock
 	ending       sync.Once
 }
 
@@ -123,7 +123,7 @@ func (t *turn) takeInDo(parent context.Context, e Event) (err error) {
 			if t.lock, failed = t.acquire(held); failed == nil {
 				err = t.hold()
 			}
-		} else if t.lock, failed = t.with(t.pool.RLock)(held); failed == nil {
+		} else if t.lock, failed = t.with(t.pool.Lock, lockpool.Shared())(held); failed == nil {
 			w = t.watch()
 			t.token(t.lock, eventToken)
 			t.Report(Event{Kind: eventDowngrade, At: t.Now(), Hold: t.id})
@@ -290,9 +290,9 @@ func (t *turn) release() {
 func (t *turn) endMeanwhile() (ended func()) {
 	e := Event{ID: t.ids.Add(1), Worker: t.worker, Op: opUnlock, Lock: t.name, Hold: t.id, Rests: t.rests}
 	after, b := between(t.r, 0, 2*t.Hold), bound{limit: between(t.r, 50*time.Millisecond, t.Timeout)}
-	var reader lock
+	var reader *lockpool.Lock
 	if t.kind == ReadWrite && t.exclusive() && chance(t.r, 50) {
-		r, err := t.with(t.pool.RLock)(t.lock.Context(context.Background()))
+		r, err := t.with(t.pool.Lock, lockpool.Shared())(t.lock.Context(context.Background()))
 		if err == nil {
 			e.Hold, reader = 0, r
 		}
@@ -410,9 +410,9 @@ func (t *turn) requests() (requested <-chan struct{}, revoked func() bool) {
 // downgrade turns an exclusive holder into a reader, who may ask for the token only now.
 func (t *turn) downgrade(late bool) {
 	held := t.lock.Context(context.Background())
-	var reader lock
+	var reader *lockpool.Lock
 	err := t.call(opDowngrade, func(context.Context) (err error) {
-		reader, err = t.with(t.pool.RLock)(held)
+		reader, err = t.with(t.pool.Lock, lockpool.Shared())(held)
 		return err
 	})
 	if err != nil {
@@ -461,7 +461,7 @@ func (c *Client) runJob(pool *lockpool.Pool, r *rand.Rand, worker int) error {
 // reenter acquires the lock again, through its context, and releases that entry.
 func (t *turn) reenter() {
 	held := t.lock.Context(context.Background())
-	var inner lock
+	var inner *lockpool.Lock
 	err := t.call(opReenter, func(context.Context) (err error) {
 		inner, err = t.acquire(held)
 		return err
@@ -482,7 +482,7 @@ func (t *turn) checkEnded(held context.Context) {
 	}
 }
 
-func (t *turn) token(held lock, k EventKind) (token int64) {
+func (t *turn) token(held *lockpool.Lock, k EventKind) (token int64) {
 	_ = t.call(opToken, func(ctx context.Context) (err error) {
 		token, err = held.Token(ctx)
 		return err

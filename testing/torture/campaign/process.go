@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/simulate/workload"
 )
 
@@ -40,7 +39,7 @@ var clockRates = []float64{1.03, 0.97}
 
 // localTurns returns the turns that the pools of client i take in memory: half of the
 // clients pass locks on among their workers, of those with even numbers and of the others.
-func localTurns(i int) int { return []int{lockpool.DefaultLocalTurns, 0}[i/2%2] }
+func localTurns(i int) int { return []int{1000, 0}[i/2%2] }
 
 // startClient starts a process of client i.
 func (c *Campaign) startClient(i int) error {
