@@ -191,7 +191,7 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 // exceeded reports whether holds of a lock have more permits than there are, according to
 // the holder who states the fewest.
 func exceeded(holds []*hold) bool {
-	used, of := 0, holds[0].of
+	used, of := 0, many
 	for _, h := range holds {
 		used, of = used+h.permits, min(of, h.of)
 	}
