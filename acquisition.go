@@ -3,15 +3,11 @@ package lockpool
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/nodedata"
 	"github.com/lockpool/lockpool/internal/telemetry"
 	"github.com/lockpool/lockpool/recipe"
 )
@@ -33,7 +29,8 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 		}
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
-		a := &acquisition{pool: h.pool, name: name, req: req, local: h.mayWaitLocally(req), hasSlot: h.slot != nil}
+		a := &acquisition{pool: h.pool, name: name, req: req}
+		a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
 		ctx = a.begin(ctx)
 		err = errPanic // unless grant returns
 		defer func() { a.end(err) }()
@@ -109,9 +106,9 @@ func (h *Handle) endAcquisition() {
 // grant acquires the lock, from the service or from a holder of the pool. A waiter whose
 // session ends, or whose node is removed, queues again.
 func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
-	defer h.pool.resign(a) // if it does not get the lock for those who wait behind it
+	defer a.resign() // if it does not get the lock for the waiters behind it
 	for {
-		t, turn, err := h.pool.awaitTurn(ctx, a)
+		t, turn, err := a.awaitTurn(ctx)
 		if err == nil && t == nil {
 			t, err = h.acquireFromService(ctx, a)
 		}
@@ -127,20 +124,16 @@ func (h *Handle) grant(ctx context.Context, a *acquisition, l *Lock) error {
 			return err
 		}
 		a.Requeued(err)
-		if a.queue != nil {
-			h.pool.mu.Lock()
-			a.hasWaited = true
-			h.pool.mu.Unlock()
-		}
+		h.pool.local.note(&a.local.hasWaited)
 	}
 }
 
 // acquireFromService waits for the lock in the service's queue: the one place where
 // handles and recipes meet.
 func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenancy, error) {
-	at := a.at
+	at := a.local.place
 	if at.session == nil {
-		err := h.pool.checkTry(a)
+		err := a.checkTry()
 		if err != nil {
 			return nil, err
 		}
@@ -155,12 +148,12 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	case nested != nil:
 		at.data = nested.data
 	case at.data == nil && a.req.permits > 0:
-		at.data = h.pool.owner.Data(a.span, a.local, h.pool.newAsk())
+		at.data = h.pool.owner.Data(a.span, !a.local.alone, h.pool.newAsk())
 	case at.data == nil:
-		at.data = h.pool.owner.Data(a.span, a.local, "")
+		at.data = h.pool.owner.Data(a.span, !a.local.alone, "")
 	}
-	a.onSession(s) // user code, which may panic
-	a.at = place{} // from here on, the claim removes the node
+	a.onSession(s)          // user code, which may panic
+	a.local.place = place{} // from here on, the claim removes the node
 	claim := recipe.Claim{
 		Session:   s.Session,
 		Queue:     a.name,
@@ -170,9 +163,9 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 		Observer:  a,
 		Revocable: a.req.revocable,
 	}
-	if a.local {
+	if !a.local.alone {
 		claim.Keep = func(node driver.Node) bool {
-			kept := h.pool.passPlace(a, place{s, node, at.data})
+			kept := h.pool.local.passPlace(&a.local, place{s, node, at.data})
 			if kept {
 				a.PassedPlace()
 			}
@@ -199,16 +192,14 @@ const handlePatience = 10 * time.Millisecond
 // place for the handle if none is free: those others may have the places.
 func (h *Handle) chooseSession(ctx context.Context, a *acquisition) (*session, error) {
 	free := ctx
-	if a.queue != nil && (a.hasWaited || a.hasSlot) || h.holdsAny() {
+	if a.local.queue != nil && (a.local.hasWaited || a.local.hasSlot) || h.holdsAny() {
 		var cancel context.CancelFunc
 		free, cancel = context.WithTimeout(ctx, handlePatience)
 		defer cancel()
 	}
 	s, err := h.ensureSlot(ctx, free)
-	if err == nil && a.queue != nil {
-		h.pool.mu.Lock()
-		a.hasSlot = true
-		h.pool.mu.Unlock()
+	if err == nil {
+		h.pool.local.note(&a.local.hasSlot)
 	}
 	return s, err
 }
@@ -221,7 +212,7 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 			return
 		}
 		// The pool or the handle is closed, or user code panics.
-		if held.tenancy.leave() {
+		if held.tenancy.leave(true) == gaveBack {
 			_ = held.tenancy.removeNode(ctx) // continues in the background if it fails
 		}
 		if reported {
@@ -251,8 +242,8 @@ func (h *Handle) establish(ctx context.Context, held *hold, a *acquisition, l *L
 	return nil
 }
 
-// acquisition follows a request for a lock that goes to the service: for telemetry,
-// for the pool's figures, and for the text of its error. It is the recipe's Observer.
+// acquisition is one request for a lock. It tells telemetry, the figures of the pool and the
+// nested wait what becomes of the request: it is the recipe's Observer.
 type acquisition struct {
 	telemetry.Acquisition
 	pool *Pool
@@ -262,23 +253,11 @@ type acquisition struct {
 	call     context.Context   // of the caller
 	ctx      context.Context   // with the span
 	span     trace.SpanContext // of ctx, if waits are linked to it
-	queue    *localQueue       // where it is the delegate or waits, if it is local
-	at       place             // that it is to take over
 	waiting  bool
 	longWait *time.Timer
+	progress progress
+	local    localWaiter // its place among the calls of the pool
 	nested   *nestedWait // nil if the handle holds nothing
-
-	// Pool.mu guards these, until others no longer find it in the local queue.
-	local     bool // it may get the lock from another handle of the pool
-	hasSlot   bool // it does not wait for a free handle
-	inMemory  bool // it waits in the local queue
-	hasWaited bool // it has waited there, or lost its place at the service
-	revoked   bool // while it waited there
-
-	mu      sync.Mutex // guards the following, which others read
-	session *session
-	node    string // in the service's queue
-	blocker recipe.Wait
 }
 
 func (a *acquisition) lock() telemetry.Lock {
@@ -295,21 +274,14 @@ func (a *acquisition) begin(ctx context.Context) context.Context {
 }
 
 func (a *acquisition) onSession(s *session) {
-	a.mu.Lock()
-	a.session = s
-	a.mu.Unlock()
+	a.progress.onSession(s)
 	a.OnSession(s)
 }
 
 // Waiting implements recipe.Observer.
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
 	a.nested.waiting(w)
-	a.mu.Lock()
-	if w.Data == nil && w.Behind == a.blocker.Behind {
-		w.Data = a.blocker.Data // as it was before another client's node was revoked
-	}
-	a.blocker = w
-	a.mu.Unlock()
+	a.progress.waitsBehind(w)
 	a.waits(func() { wantHolder = a.Acquisition.Waiting(w) })
 	return wantHolder
 }
@@ -332,27 +304,21 @@ func (a *acquisition) waits(report func()) {
 
 // Queued implements recipe.Observer.
 func (a *acquisition) Queued(self driver.Node, place, length int) {
-	a.mu.Lock()
-	a.node = self.Name
-	a.mu.Unlock()
+	a.progress.queued(self.Name)
 	a.nested.joined(self)
 	a.Acquisition.Queued(self, place, length)
 }
 
 // Requeued reports why the acquisition queues again.
 func (a *acquisition) Requeued(why error) {
-	a.mu.Lock()
-	a.node, a.blocker = "", recipe.Wait{}
-	a.mu.Unlock()
+	a.progress.requeued()
 	a.Acquisition.Requeued(why)
 }
 
 // Woken implements recipe.Observer.
 func (a *acquisition) Woken(e driver.Event, nearest bool) {
 	if e == driver.Interrupted || nearest && e != driver.Changed {
-		a.mu.Lock()
-		a.blocker = recipe.Wait{}
-		a.mu.Unlock()
+		a.progress.woken()
 	}
 	a.Acquisition.Woken(e, nearest)
 }
@@ -370,51 +336,4 @@ func (a *acquisition) end(err error) {
 		a.longWait.Stop()
 	}
 	a.End(err)
-}
-
-// warnLongWait is called when the wait has lasted for the duration of WithLongWait.
-func (a *acquisition) warnLongWait() {
-	const patience = 5 * time.Second // for the holder's name
-	t, waited := a.pool.telemetry, time.Since(a.Began())
-	if !t.ShouldLogLongWait(a.name) || !a.pool.begin() {
-		return
-	}
-	defer a.pool.work.Done()
-	a.findBlocker()
-	a.mu.Lock()
-	w, s := a.blocker, a.session
-	a.mu.Unlock()
-	var holder driver.Node
-	var data []byte
-	if s != nil && a.req.kind() != driver.Plain { // waiters for a plain lock wait for its holder
-		ctx, cancel := context.WithTimeout(a.ctx, patience)
-		defer cancel()
-		queue := w.Queue
-		if queue == a.name+"/"+driver.Guards {
-			queue = a.name + "/" + driver.Leases
-		}
-		holder, data = recipe.FindHolder(ctx, s, queue)
-	}
-	t.LogLongWait(a.ctx, a.lock(), waited, w, holder, data)
-}
-
-// describeBlocker adds to the error of a call whose context has ended what the call waited
-// for: another contender, which it names with the owner as far as they are known
-// (ErrLocked), or an answer of the service (ErrUnavailable).
-func (a *acquisition) describeBlocker(ctx context.Context, err error) error {
-	a.mu.Lock()
-	w := a.blocker
-	a.mu.Unlock()
-	switch node := w.Behind.String(); {
-	case errors.Is(err, errNoFreeHandle):
-	case node == "" && err == ctx.Err():
-		err = fmt.Errorf("no place in the queue yet: %w", err)
-	case node != "" && !strings.Contains(err.Error(), node):
-		err = fmt.Errorf("waiting behind %s: %w", node, err)
-	}
-	err = unanswered(err)
-	if owner := nodedata.Parse(w.Data).String(); owner != "" {
-		err = fmt.Errorf("%w (owner: %s)", err, owner)
-	}
-	return err
 }

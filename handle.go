@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// The order of locks is Handle.mu, Pool.mu, and then one of life.mu (before alarms.mu),
-// heldNode.mu and acquisition.mu. None is held during a request, during a wait, or while
+// The order of locks is Handle.mu, Pool.mu, localQueues.mu, and then one of life.mu (before
+// alarms.mu), heldNode.mu and progress.mu. None is held during a request, during a wait, or while
 // user code runs.
 
 // Handle is one holder of locks. It can lock again what it holds, deeper in the code,

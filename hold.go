@@ -21,8 +21,7 @@ type hold struct {
 	kind      driver.Kind // as it was granted
 	limit     int         // of a semaphore, as the caller gave it
 	entries   entries     // guarded by handle.mu
-	until     time.Time   // before which the lock does not come free; guarded by handle.mu while there are entries
-	resting   *time.Timer // ends the rest, or nil; guarded by Pool.mu
+	rest      rest        // of HoldAtLeast
 	tenancy   *tenancy
 	turn      int // in the tenancy, starting with 0
 	life      life
@@ -32,7 +31,7 @@ type hold struct {
 func newHold(h *Handle, a *acquisition, t *tenancy, turn int) *hold {
 	held := &hold{handle: h, name: a.name, kind: a.req.kind(), limit: a.req.limit, tenancy: t, turn: turn}
 	held.life.begin(a.req.revocable)
-	if a.revoked {
+	if a.local.revoked {
 		held.life.revoke()
 	}
 	return held
@@ -69,7 +68,7 @@ func (h *hold) checkReentry(req request) error {
 // makeRevocable makes the contexts of the hold end when the lock is revoked.
 func (h *hold) makeRevocable() {
 	h.life.setRevocable()
-	h.tenancy.startGuard()
+	h.tenancy.watchNow()
 }
 
 // entries are the entries of a hold that have not been unlocked.
@@ -446,33 +445,13 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	return r
 }
 
-// A leaving is what becomes of the lock when a hold of it has ended.
-type leaving int
-
-const (
-	notYet   leaving = iota // nothing, because the node has to be watched first
-	rested                  // nobody gets the lock before its time (HoldAtLeast)
-	passedOn                // other handles of the pool have the lock
-	gaveBack                // the caller removes the node
-)
-
 // leave ends the turn of a hold that has ended for a cause. If the node stays, no request
 // would find out that somebody has removed the node, so the node must have been watched.
 func (h *hold) leave(cause error, watched bool) leaving {
-	p := h.handle.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	rests := h.mayRest(cause)
-	switch {
-	case !watched && (rests || h.tenancy.passesOn()):
-		return notYet
-	case rests:
-		h.rest()
-		return rested
-	case h.tenancy.leaveLocked():
-		return gaveBack
+	if !h.rest.until.IsZero() {
+		return h.beginRest(cause, watched)
 	}
-	return passedOn
+	return h.tenancy.leave(watched)
 }
 
 // conclude sets the error for the caller of a release from the service's answer err.
@@ -550,7 +529,7 @@ func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if h.resting == nil {
+		if h.rest.timer == nil {
 			h.unregister()
 		}
 		p.held--

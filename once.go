@@ -243,11 +243,7 @@ func (j *jobRun) finish(ctx context.Context, l *Lock) error {
 	if err := h.stayFor(l.entry); err != nil {
 		return fmt.Errorf("the run was not recorded as finished: %w", err)
 	}
-	defer func() {
-		if t.leave() {
-			_ = t.removeNode(canceled) // continues in the background
-		}
-	}()
+	defer t.drop()
 	wait, cancel := outlasting(ctx, closeTimeout)
 	defer cancel()
 	node, err := t.current(wait)
@@ -274,9 +270,8 @@ func (h *hold) stayFor(entry uint64) error {
 	if h.entries.index(entry) < 0 {
 		return ErrNotHeld
 	}
-	h.handle.pool.mu.Lock()
-	defer h.handle.pool.mu.Unlock()
-	h.tenancy.holders++
+	turns := &h.tenancy.turns
+	h.handle.pool.local.change(turns, func() { turns.holders++ })
 	return nil
 }
 

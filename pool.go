@@ -40,6 +40,7 @@ type Pool struct {
 	waiting   atomic.Int32   // calls that wait for a lock
 	inUse     atomic.Int32   // handles with a slot
 	ages      ages           // of victims that try again
+	local     localQueues
 
 	mu         sync.Mutex
 	sessions   []*session
@@ -50,9 +51,6 @@ type Pool struct {
 	handles    map[*Handle]struct{}
 	held       int                               // holds that have not ended
 	resting    int                               // holds that rest
-	localTurns int64                             // turns that began without a request
-	lastLocal  int64                             // the number of the newest waiter without a node
-	local      map[string]*localQueue            // by name
 	nested     map[string]map[string]*nestedWait // by name and ask
 	lastNested int64                             // the number of the newest nested wait
 	drained    chan struct{}                     // created by Shutdown; closed when held is 0
@@ -94,7 +92,7 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		id:        uuid.NewString(),
 		owner:     nodedata.NewOwner(cfg.owner),
 		handles:   map[*Handle]struct{}{},
-		local:     map[string]*localQueue{},
+		local:     localQueues{most: cfg.localTurns},
 		nested:    map[string]map[string]*nestedWait{},
 	}
 	p.accepting, p.refuse = context.WithCancelCause(context.Background())

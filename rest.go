@@ -10,6 +10,10 @@ import (
 // holder, but its turn of the tenancy has not. So the lock stays what it was, for other
 // handles of the pool as well as for the service. The rest ends when the time has come
 // (endRest), or with the tenancy, and until then the hold stays registered.
+type rest struct {
+	until time.Time   // before which the lock does not come free; guarded by handle.mu while there are entries
+	timer *time.Timer // ends the rest that has begun, or nil; guarded by Pool.mu
+}
 
 // holdAtLeast applies HoldAtLeast to the hold that the lock is an entry of.
 func (l *Lock) holdAtLeast(d time.Duration) {
@@ -17,22 +21,31 @@ func (l *Lock) holdAtLeast(d time.Duration) {
 	h := l.hold.handle
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if until.After(l.hold.until) {
-		l.hold.until = until
+	if l.hold.entries.index(l.entry) >= 0 && until.After(l.hold.rest.until) {
+		l.hold.rest.until = until
 	}
 }
 
-// mayRest reports whether a hold that has ended for a cause rests, unless the time has come,
-// the lock was lost, or the pool or the tenancy has ended. It is called with Pool.mu held.
-func (h *hold) mayRest(cause error) bool {
-	return !h.until.IsZero() && (cause == ErrNotHeld || cause == ErrHandleClosed) &&
-		time.Now().Before(h.until) && h.handle.pool.alive.Err() == nil && h.tenancy.alive.Err() == nil
-}
-
-// rest begins the rest. It is called with Pool.mu held.
-func (h *hold) rest() {
-	h.resting = time.AfterFunc(time.Until(h.until), h.endRest)
-	h.handle.pool.resting++
+// beginRest begins the rest of a hold that has ended for a cause, if the node was watched. If
+// the time has come, the lock was lost, or the pool or the tenancy has ended, the turn ends.
+func (h *hold) beginRest(cause error, watched bool) leaving {
+	p := h.handle.pool
+	p.mu.Lock()
+	rests := (cause == ErrNotHeld || cause == ErrHandleClosed) &&
+		time.Now().Before(h.rest.until) && p.alive.Err() == nil && h.tenancy.alive.Err() == nil
+	if rests && watched {
+		h.rest.timer = time.AfterFunc(time.Until(h.rest.until), h.endRest)
+		h.tenancy.resting++
+		p.resting++
+	}
+	p.mu.Unlock()
+	switch {
+	case !rests:
+		return h.tenancy.leave(watched)
+	case !watched:
+		return notYet
+	}
+	return rested
 }
 
 // endRest ends the rest of a hold whose time has come and, if no other handle has the lock,
@@ -44,45 +57,43 @@ func (h *hold) endRest() {
 	}
 	defer p.work.Done()
 	p.mu.Lock()
-	ended := h.stopResting() && t.leaveLocked()
+	ended := h.stopResting()
 	p.mu.Unlock()
 	if ended {
-		_ = t.removeNode(canceled) // continues in the background
+		t.drop()
 	}
 }
 
 // stopResting reports whether the hold rests, and if so, ends that and unregisters it. It
 // is called with Pool.mu held.
 func (h *hold) stopResting() bool {
-	if h.resting == nil {
+	if h.rest.timer == nil {
 		return false
 	}
-	h.resting.Stop()
-	h.resting = nil
+	h.rest.timer.Stop()
+	h.rest.timer = nil
 	p := h.handle.pool
 	p.resting--
+	h.tenancy.resting--
 	h.unregister()
 	p.noteDrained()
 	return true
 }
 
-// endRests ends the rests of all holds: the tenancy has ended. It reports whether there
-// were any. It is called with Pool.mu held.
-func (t *tenancy) endRests() (rested bool) {
+// endRests ends the rests of all holds: the tenancy has ended. It is called with Pool.mu held.
+func (t *tenancy) endRests() {
 	for i := len(t.holds) - 1; i >= 0; i-- { // the hold is removed from the slice
 		if t.holds[i].stopResting() {
-			t.holders--
-			rested = true
+			t.pool.local.leave(&t.turns, true)
 		}
 	}
-	return rested
 }
 
 // cutShort returns an error for Close if the lock comes free before its time.
 func (h *hold) cutShort() error {
 	h.handle.mu.Lock()
 	defer h.handle.mu.Unlock()
-	left := time.Until(h.until)
+	left := time.Until(h.rest.until)
 	if left <= 0 || errors.Is(h.life.err(), ErrLockLost) {
 		return nil
 	}

@@ -34,7 +34,7 @@ func (p *Pool) Stats() Stats {
 		Held:         p.held,
 		Resting:      p.resting,
 		Waiting:      int(p.waiting.Load()),
-		LocalTurns:   p.localTurns,
+		LocalTurns:   p.local.passedOn.Load(),
 		WaitCount:    slots.EmptyAcquireCount(),
 		WaitDuration: slots.EmptyAcquireWaitTime(),
 	}

@@ -2,14 +2,11 @@ package lockpool
 
 import (
 	"cmp"
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
@@ -18,9 +15,6 @@ import (
 )
 
 const (
-	// localTime is how long after its grant a tenancy gives out turns.
-	localTime = 100 * time.Millisecond
-
 	turnBits = 10 // of a token
 	maxTurns = 1<<turnBits - 1
 )
@@ -45,85 +39,40 @@ func (h *hold) knownToken() int64 {
 	return token
 }
 
-// tenancy is the time for which a node of the pool holds a lock. Handles that want the
-// lock, and hold no other, have a turn each: writers one after the other, readers also
-// together. A tenancy has one turn if the lock is not passed on in memory.
-//
-// It is bounded, in turns and in time, so that other processes get the lock, in the
-// order of the service's queue. The pool need not know whether there are any: two
-// requests for hundreds of turns cost nothing.
+// A tenancy is one grant of a lock to a node of the pool. During a tenancy, handles that want
+// the lock, and hold no other, take turns: writers one after the other, readers also together.
+// A tenancy has one turn if the lock is not passed on in memory.
 type tenancy struct {
 	heldNode
 	pool  *Pool
-	local *localQueue // nil if the lock is not passed on in memory
+	turns turns
 	name  string
 	kind  driver.Kind
 	alive context.Context // ends with the tenancy
 	kill  context.CancelFunc
 
 	// Pool.mu guards the following.
-	holds   []*hold // that are registered
-	guard   *time.Timer
-	turn    int // of the newest holder
-	holders int // that have not left, some of which may rest
-	until   time.Time
-	expiry  *time.Timer       // at until, if there are waiters
-	holder  trace.SpanContext // of the newest holder's request
-	shared  bool              // readers hold it
+	holds   []*hold     // that are registered
+	resting int         // how many of them rest
+	watcher *time.Timer // see keepWatching
 	lost    bool
-	revoked bool // there are no more turns
-	frozen  bool // there is no turn while a downgrade is under way, or after it has failed
+	revoked bool
 }
 
 func newTenancy(a *acquisition, s *session, queue string, node driver.Node, data []byte) *tenancy {
-	t := &tenancy{pool: a.pool, name: a.name, kind: a.req.kind(), shared: a.req.shared, holders: 1, holder: a.span}
+	t := &tenancy{pool: a.pool, name: a.name, kind: a.req.kind()}
+	t.turns = turns{tenancy: t, retired: &s.retired, holders: 1, holder: a.span, shared: a.req.shared}
 	t.session, t.queue, t.node, t.data = s, queue, node, data
 	t.alive, t.kill = context.WithCancel(context.Background())
-	if a.local {
-		t.local = a.queue
+	if !a.local.alone {
+		t.turns.queue = a.local.queue
 	}
 	return t
 }
 
-// localQueue is where calls of the pool wait for one lock in memory, in the order in
-// which they asked. The first of them either gets a turn of the tenancy or, if the
-// tenancy has none for it, becomes the delegate: it queues at the service for the next
-// tenancy, in front of the others. So the pool has at most one node that waits.
-//
-// Only calls of handles that hold nothing wait here: whatever such a call waits for, no
-// call waits for it. So the queue adds no deadlock to those that a program has anyway.
-//
-// Pool.mu guards it. It is in Pool.local while it has a tenancy or a delegate.
-type localQueue struct {
-	pool     *Pool
-	name     string
-	tenancy  *tenancy     // nil if there is none, or it gives out no more turns
-	delegate *acquisition // nil if there is none
-	waiters  list.List    // of *localWaiter; empty unless there is a tenancy or a delegate
-}
-
-// place is a place in the service's queue. A delegate that gives up leaves it to the next
-// one.
-type place struct {
-	session *session // nil if there is no place
-	node    driver.Node
-	data    []byte // stored in the node
-}
-
-// localWaiter is a call that waits in a localQueue.
-type localWaiter struct {
-	*acquisition
-	id      int64
-	element *list.Element // of localQueue.waiters
-	done    chan struct{} // closed when the following are set
-	tenancy *tenancy      // that it has a turn of; nil if it is the delegate
-	turn    int
-	err     error
-}
-
 // mayWaitLocally reports whether a request may wait in a localQueue.
 func (h *Handle) mayWaitLocally(req request) bool {
-	if kind := req.kind(); h.pool.cfg.localTurns == 0 || req.try || req.op == opOnce || kind != driver.Exclusive && kind != driver.Shared {
+	if kind := req.kind(); h.pool.local.most == 0 || req.try || req.op == opOnce || kind != driver.Exclusive && kind != driver.Shared {
 		return false
 	}
 	return !h.holdsAny()
@@ -131,18 +80,18 @@ func (h *Handle) mayWaitLocally(req request) bool {
 
 // awaitTurn waits, until ctx ends, for a turn of a tenancy. If it returns none and no
 // error, the call is to acquire the lock from the service.
-func (p *Pool) awaitTurn(ctx context.Context, a *acquisition) (t *tenancy, turn int, err error) {
-	if !a.local {
+func (a *acquisition) awaitTurn(ctx context.Context) (t *tenancy, turn int, err error) {
+	if a.local.alone {
 		return nil, 0, nil
 	}
-	w, report := p.joinLocally(a)
+	w, report := a.joinLocally()
 	if w == nil {
 		return nil, 0, nil
 	}
 	accepted := false
 	defer func() {
 		if !accepted { // ctx has ended, or user code panics
-			w.giveUp()
+			a.giveUpTurn()
 		}
 	}()
 	select {
@@ -152,78 +101,33 @@ func (p *Pool) awaitTurn(ctx context.Context, a *acquisition) (t *tenancy, turn 
 		select {
 		case <-w.done:
 		case <-ctx.Done():
-			return nil, 0, w.explain(ctx)
+			return nil, 0, a.explainLocally(ctx)
 		}
 	}
-	if w.tenancy != nil {
-		a.onSession(w.tenancy.session)
+	if w.turns != nil {
+		t = w.turns.tenancy
+		a.onSession(t.session)
 	}
 	accepted = true
-	return w.tenancy, w.turn, w.err
+	return t, w.turn, w.err
 }
 
 // joinLocally returns nil if the caller is the delegate. Otherwise it returns a waiter,
 // which may have a turn already, and what reports the requests that it waits for.
-func (p *Pool) joinLocally(a *acquisition) (w *localWaiter, report func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	q := p.local[a.name]
-	if q == nil {
-		q = &localQueue{pool: p, name: a.name, delegate: a}
-		p.local[a.name] = q
-	}
-	a.queue = q
-	if d := q.delegate; d != nil && !d.hasSlot && !d.hasWaited && a.hasSlot {
-		// The delegate waits for a free handle, which a may be. It goes on by itself.
-		d.local, q.delegate = false, a
-	}
-	if q.delegate == a {
+func (a *acquisition) joinLocally() (w *localWaiter, report func()) {
+	w = &a.local
+	w.progress, w.shared, w.revocable, w.began, w.span = &a.progress, a.req.shared, a.req.revocable, a.Began(), a.span
+	waits, predecessor, holder := a.pool.local.join(a.name, w)
+	if !waits {
 		return nil, nil
 	}
-	var predecessor, holder trace.SpanContext
-	if q.tenancy != nil {
-		holder = q.tenancy.holder
-	}
-	switch last := q.waiters.Back(); {
-	case last != nil:
-		predecessor = last.Value.(*localWaiter).span
-	case q.delegate != nil:
-		predecessor = q.delegate.span
-	default:
-		predecessor = holder
-	}
-	p.lastLocal++
-	w = &localWaiter{acquisition: a, id: p.lastLocal, done: make(chan struct{})}
-	a.inMemory, a.hasWaited = true, true
-	w.element = q.waiters.PushBack(w)
-	for e := w.element.Prev(); e != nil && a.Began().Before(e.Value.(*localWaiter).Began()); e = w.element.Prev() {
-		q.waiters.MoveBefore(w.element, e) // a queues again
-	}
-	q.settle()
 	return w, func() { a.WaitingLocally(predecessor, holder) }
 }
 
-// giveUp gives up the place in the queue, or what the waiter has got meanwhile.
-func (w *localWaiter) giveUp() {
-	p := w.pool
-	p.mu.Lock()
-	select {
-	case <-w.done:
-	default:
-		q := w.queue
-		w.inMemory = false
-		q.waiters.Remove(w.element)
-		q.settle() // others may have waited for it to go: readers behind a writer
-		p.mu.Unlock()
-		return
-	}
-	t := w.tenancy
-	p.mu.Unlock()
-	if t == nil {
-		return // resign passes on that it is the delegate
-	}
-	if t.leave() {
-		_ = t.removeNode(canceled) // continues in the background
+// giveUpTurn gives up the place in the queue, or what the call has got meanwhile.
+func (a *acquisition) giveUpTurn() {
+	if got := a.pool.local.giveUp(&a.local); got != nil { // or else resign passes on that the call is the delegate
+		got.tenancy.drop()
 	}
 }
 
@@ -234,139 +138,42 @@ var canceled = func() context.Context {
 	return ctx
 }()
 
-// resign makes the next waiter the delegate if a was it.
-func (p *Pool) resign(a *acquisition) {
-	if a.queue == nil {
+// resign makes the next waiter the delegate if the call was the delegate.
+func (a *acquisition) resign() {
+	local, at := &a.pool.local, a.local.place // which the call has not come to use
+	a.local.place = place{}
+	switch {
+	case a.local.queue == nil || at.session != nil && local.passPlace(&a.local, at):
 		return
 	}
-	at := a.at // which it has not come to use
-	a.at = place{}
-	if at.session != nil && p.passPlace(a, at) {
-		return
-	}
-	p.mu.Lock()
-	if q := a.queue; q.delegate == a {
-		q.delegate = nil
-		q.settle()
-	}
-	p.mu.Unlock()
+	local.resign(&a.local)
 	if at.session != nil {
 		_ = at.session.Leave(canceled, a.name, at.node) // continues in the background
 	}
 }
 
-// passPlace makes the next waiter the delegate, with the place of a, which was it and
-// gives up. It reports false if nobody can use the place.
-func (p *Pool) passPlace(a *acquisition, at place) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	q := a.queue
-	if q.delegate != a || q.waiters.Len() == 0 {
-		return false
-	}
-	w := q.waiters.Front().Value.(*localWaiter)
-	if w.req.shared != a.req.shared {
-		return false
-	}
-	w.at, q.delegate = at, w.acquisition
-	q.waiters.Remove(w.element)
-	w.finish()
-	return true
-}
-
 // checkTry returns an error if a try is to fail because other calls of the pool wait for
 // the lock in memory, or did so until a moment ago.
-func (p *Pool) checkTry(a *acquisition) error {
-	if kind := a.req.kind(); !a.req.try || kind != driver.Exclusive && kind != driver.Shared {
-		return nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	q := p.local[a.name]
-	if q == nil {
-		return nil
-	}
-	blocks := func(other *acquisition) bool { return !a.req.shared || !other.req.shared }
-	blocked := q.delegate != nil && q.delegate.hasWaited && blocks(q.delegate)
-	for e := q.waiters.Front(); e != nil && !blocked; e = e.Next() {
-		blocked = blocks(e.Value.(*localWaiter).acquisition)
-	}
-	if blocked {
+func (a *acquisition) checkTry() error {
+	kind := a.req.kind()
+	if a.req.try && (kind == driver.Exclusive || kind == driver.Shared) && a.pool.local.wouldOvertake(a.name, a.req.shared) {
 		return fmt.Errorf("%w: other calls of this pool wait for it", ErrLocked)
 	}
 	return nil
 }
 
-// settle gives turns to the waiters at the head, as many as may have one now. If the
-// tenancy has no turn for the first waiter, now or later, that one becomes the delegate.
-// It is called with Pool.mu held, after every change.
-func (q *localQueue) settle() {
-	for q.delegate == nil && q.waiters.Len() > 0 {
-		w, t := q.waiters.Front().Value.(*localWaiter), q.tenancy
-		switch {
-		case t == nil || !t.hasTurnFor(w.req):
-			q.delegate = w.acquisition
-		case t.holders == 0 || t.shared:
-			if t.turn++; t.turn == 1 {
-				t.startGuardLocked() // turns are short, but the tenancy may be long
-			}
-			t.holders++
-			t.holder = w.span
-			q.pool.localTurns++
-			w.tenancy, w.turn = t, t.turn
-		default:
-			t.awaitExpiry()
-			return
-		}
-		q.waiters.Remove(w.element)
-		w.finish()
-	}
-	if q.tenancy == nil && q.delegate == nil && q.pool.local[q.name] == q {
-		delete(q.pool.local, q.name)
-	}
-}
-
-// hasTurnFor reports whether the tenancy has a turn for a request, now or when the
-// present holders have left. A node holds the lock for readers or for a writer: readers
-// may hold it for long, and those of other processes must be able to share it.
-func (t *tenancy) hasTurnFor(req request) bool {
-	return t.shared == req.shared && t.turn+1 < t.pool.cfg.localTurns && !t.revoked && !t.frozen &&
-		!t.session.retired.Load() && time.Now().Before(t.until)
-}
-
-// awaitExpiry makes the first waiter queue at the service when the tenancy's time is
-// over, even if its holder keeps the lock: whoever asks in another process later must
-// not get it earlier.
-func (t *tenancy) awaitExpiry() {
-	if t.expiry == nil {
-		t.expiry = time.AfterFunc(time.Until(t.until), func() {
-			t.pool.mu.Lock()
-			defer t.pool.mu.Unlock()
-			if t.local.tenancy == t {
-				t.local.settle()
-			}
-		})
-	}
-}
-
 // add registers a hold. The first one begins the tenancy. It is called with Pool.mu held.
 func (t *tenancy) add(h *hold) {
 	t.holds = append(t.holds, h)
-	if t.guard == nil {
-		t.guard = time.AfterFunc(guardDelay, t.guardNode)
-		if q := t.local; q != nil {
-			if q.tenancy != nil {
-				q.tenancy.stopExpiry() // readers, whose turns are used up
-			}
-			q.tenancy, q.delegate, t.until = t, nil, time.Now().Add(localTime)
-			q.settle()
-		}
+	if t.watcher == nil {
+		t.watcher = time.AfterFunc(watchDelay, t.keepWatching)
+		t.pool.local.change(&t.turns, t.turns.begin)
 	}
 	if t.revoked {
 		h.life.revoke()
 	}
-	if h.life.revocable {
-		t.startGuardLocked()
+	if h.turn > 0 || h.life.revocable { // turns are short, but the tenancy may be long
+		t.watchNowLocked()
 	}
 }
 
@@ -377,54 +184,44 @@ func (t *tenancy) remove(h *hold) {
 	}
 }
 
-// passesOn reports whether other handles have the lock when a holder leaves. It is called with
-// Pool.mu held.
-func (t *tenancy) passesOn() bool {
-	q := t.local
-	return t.holders > 1 || q != nil && q.tenancy == t && q.delegate == nil && q.waiters.Len() > 0 &&
-		t.hasTurnFor(q.waiters.Front().Value.(*localWaiter).req)
-}
+// A leaving is what becomes of the lock when a hold of it has ended.
+type leaving int
 
-// leave ends the turn of a holder. It reports whether the tenancy has ended with it: then
-// the caller removes the node. Otherwise other handles have the lock.
-func (t *tenancy) leave() (ended bool) {
-	t.pool.mu.Lock()
-	defer t.pool.mu.Unlock()
-	return t.leaveLocked()
-}
+const (
+	notYet   leaving = iota // nothing, because the node has to be watched first
+	rested                  // nobody gets the lock before its time (HoldAtLeast)
+	passedOn                // other handles of the pool have the lock
+	gaveBack                // the caller removes the node
+)
 
-// leaveLocked is leave for callers that hold Pool.mu.
-func (t *tenancy) leaveLocked() (ended bool) {
-	t.holders--
-	if q := t.local; q != nil && q.tenancy == t && t.holders == 0 {
-		q.settle()
+// leave ends the turn of a holder.
+func (t *tenancy) leave(mayPassOn bool) leaving {
+	left := t.pool.local.leave(&t.turns, mayPassOn)
+	if left == gaveBack {
+		t.end()
 	}
-	if t.holders > 0 {
-		return false
-	}
-	t.close()
-	return true
+	return left
 }
 
-// close ends the tenancy: its node is about to be removed, or lost. It is called with
-// Pool.mu held.
-func (t *tenancy) close() {
+// drop ends the turn of a holder, for which no call waits.
+func (t *tenancy) drop() {
+	if t.leave(true) == gaveBack {
+		_ = t.removeNode(canceled) // continues in the background
+	}
+}
+
+// close ends the tenancy: its node is about to be removed, or lost. It reports whether a hold
+// has rested. It is called with Pool.mu held.
+func (t *tenancy) close() (rested bool) {
 	t.kill()
-	if t.guard != nil {
-		t.guard.Stop()
+	if t.watcher != nil {
+		t.watcher.Stop()
 	}
-	t.stopExpiry()
-	t.endRests()
-	if q := t.local; q != nil && q.tenancy == t {
-		q.tenancy = nil
-		q.settle()
+	t.pool.local.change(&t.turns, t.turns.end)
+	if rested = t.resting > 0; rested {
+		t.endRests()
 	}
-}
-
-func (t *tenancy) stopExpiry() {
-	if t.expiry != nil {
-		t.expiry.Stop()
-	}
+	return rested
 }
 
 // end closes the tenancy.
@@ -434,27 +231,26 @@ func (t *tenancy) end() {
 	t.close()
 }
 
-// guardDelay is how long a lock is held before its node is watched: most locks are
+// watchDelay is how long a lock is held before its node is watched: most locks are
 // released sooner, and need no such request.
-const guardDelay = 20 * time.Millisecond
+const watchDelay = 20 * time.Millisecond
 
-// startGuard starts the guard of the node now, unless it has already started.
-func (t *tenancy) startGuard() {
+// watchNow makes keepWatching begin now, unless it has begun.
+func (t *tenancy) watchNow() {
 	t.pool.mu.Lock()
 	defer t.pool.mu.Unlock()
-	t.startGuardLocked()
+	t.watchNowLocked()
 }
 
-// startGuardLocked is startGuard for callers that hold Pool.mu.
-func (t *tenancy) startGuardLocked() {
-	if t.guard.Stop() {
-		t.guard.Reset(0)
+func (t *tenancy) watchNowLocked() {
+	if t.watcher.Stop() {
+		t.watcher.Reset(0)
 	}
 }
 
-// guardNode watches the node, which an operator may remove. It is called by the timer
+// keepWatching watches the node, which an operator may remove. It is called by the timer
 // and ends with the tenancy.
-func (t *tenancy) guardNode() {
+func (t *tenancy) keepWatching() {
 	p := t.pool
 	if !p.begin() {
 		return
@@ -501,9 +297,7 @@ func (t *tenancy) revoke() {
 	t.pool.mu.Lock()
 	t.revoked = true
 	holds := slices.Clone(t.holds)
-	if q := t.local; q != nil && q.tenancy == t {
-		q.settle()
-	}
+	t.pool.local.change(&t.turns, func() { t.turns.stopped = true })
 	t.pool.mu.Unlock()
 	for _, h := range holds {
 		h.life.revoke()
@@ -519,8 +313,7 @@ func (t *tenancy) endIfLost(err error) bool {
 	}
 	t.pool.mu.Lock()
 	t.lost = true
-	rested := t.endRests()
-	t.close()
+	rested := t.close()
 	holds := slices.Clone(t.holds)
 	t.pool.mu.Unlock()
 	cause := lostWith(err)
@@ -540,12 +333,7 @@ func (t *tenancy) endIfLost(err error) bool {
 // readers may have turns.
 func (t *tenancy) beginDowngrade(turn int) func(alive context.Context) error {
 	freeze := func(frozen bool) {
-		t.pool.mu.Lock()
-		defer t.pool.mu.Unlock()
-		t.frozen, t.shared = frozen, !frozen
-		if q := t.local; q != nil && q.tenancy == t {
-			q.settle()
-		}
+		t.pool.local.change(&t.turns, func() { t.turns.frozen, t.turns.shared = frozen, !frozen })
 	}
 	freeze(true)
 	replace := t.beginReplace(turn)
@@ -575,118 +363,64 @@ func (t *tenancy) removeNode(ctx context.Context) error {
 	return err
 }
 
-// explain returns the error of a wait in memory whose context has ended.
-func (w *localWaiter) explain(ctx context.Context) error {
-	w.findBlocker()
-	w.mu.Lock()
-	s, behind := w.session, w.blocker.Behind
-	w.mu.Unlock()
+// asObstacle returns the node as what another call waits behind.
+func (t *tenancy) asObstacle() recipe.Wait {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return recipe.Wait{Queue: t.queue, Behind: t.node, Data: t.data, Holder: t.node}
+}
+
+// explainLocally returns the error of a wait in memory whose context has ended.
+func (a *acquisition) explainLocally(ctx context.Context) error {
+	w, s := a.obstacle()
+	a.progress.setObstacle(w, s)
 	switch {
 	case s == nil:
-		return w.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
-	case behind.Name != "":
-		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", behind, ctx.Err()))
+		return a.pool.explainNoSlot(ctx, ctx.Err()) // nor has the delegate a session
+	case w.Behind.Name != "":
+		return recipe.Busy(fmt.Errorf("waiting behind %s: %w", w.Behind, ctx.Err()))
 	}
 	return ctx.Err()
 }
 
-// findBlocker makes the node that keeps the lock from the pool, or for one of its
-// holders, that of an acquisition that waits in memory.
-func (a *acquisition) findBlocker() {
-	a.pool.mu.Lock()
-	defer a.pool.mu.Unlock()
-	if !a.inMemory {
-		return
-	}
-	var w recipe.Wait
-	var s *session
-	if t := a.queue.tenancy; t != nil {
-		t.mu.Lock()
-		w, s = recipe.Wait{Queue: t.queue, Behind: t.node, Data: t.data, Holder: t.node}, t.session
-		t.mu.Unlock()
-	} else if d := a.queue.delegate; d != nil {
-		d.mu.Lock()
-		w, s = d.blocker, d.session
-		d.mu.Unlock()
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.blocker, a.session = w, s
-}
-
 const localPrefix = "local-" // of what stands for a node's name of a waiter without a node
 
-func (w *localWaiter) name() string { return fmt.Sprintf("%s%s-%d", localPrefix, w.pool.id, w.id) }
+func (p *Pool) localName(w *localWaiter) string {
+	return fmt.Sprintf("%s%s-%d", localPrefix, p.id, w.id)
+}
 
 // localWaiters returns the waiters for the lock that have no node, and the node that
 // they wait behind.
 func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
-	found, behind := p.findLocalWaiters(name)
-	for _, w := range found { // without Pool.mu, because there may be thousands
+	found, t, delegate := p.local.find(name)
+	if t != nil {
+		behind = t.nodeNow().Name
+	}
+	if delegate != nil {
+		_, _, node := delegate.now()
+		behind = cmp.Or(node, behind)
+	}
+	for _, w := range found {
+		kind := driver.Exclusive
+		if w.shared {
+			kind = driver.Shared
+		}
 		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
 		waiters = append(waiters, Contender{
-			Node: w.name(), Kind: w.req.kind().String(), Local: true, Asked: w.Began(),
+			Node: p.localName(w), Kind: kind.String(), Local: true, Asked: w.began,
 			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
 		})
 	}
 	return waiters, behind
 }
 
-func (p *Pool) findLocalWaiters(name string) (waiters []*localWaiter, behind string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	q := p.local[name]
-	if q == nil {
-		return nil, ""
-	}
-	if t := q.tenancy; t != nil {
-		behind = t.nodeNow().Name
-	}
-	if d := q.delegate; d != nil {
-		d.mu.Lock()
-		behind = cmp.Or(d.node, behind)
-		d.mu.Unlock()
-	}
-	for e := q.waiters.Front(); e != nil; e = e.Next() {
-		waiters = append(waiters, e.Value.(*localWaiter))
-	}
-	return waiters, behind
-}
-
 // revokeLocally revokes the waiters without a node that have one of the names.
 func (p *Pool) revokeLocally(name string, names []string) {
-	if len(names) == 0 {
-		return
-	}
-	asked := map[string]bool{}
-	for _, n := range names {
-		asked[n] = true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	q := p.local[name]
-	if q == nil {
-		return
-	}
-	for e := q.waiters.Front(); e != nil; {
-		w := e.Value.(*localWaiter)
-		e = e.Next()
-		if !asked[w.name()] {
-			continue
+	if len(names) > 0 {
+		asked := map[string]bool{}
+		for _, n := range names {
+			asked[n] = true
 		}
-		if !w.req.revocable {
-			w.revoked = true // and so will be its hold
-			continue
-		}
-		q.waiters.Remove(w.element)
-		w.err = ErrRevoked
-		w.finish()
+		p.local.revoke(name, func(w *localWaiter) bool { return asked[p.localName(w)] })
 	}
-	q.settle()
-}
-
-// finish tells the waiter that its wait is over. It is called with Pool.mu held.
-func (w *localWaiter) finish() {
-	w.inMemory = false
-	close(w.done)
 }

@@ -1,0 +1,401 @@
+package lockpool
+
+// This file has the queue of the calls of one process for one lock, which decides who has the
+// next turn. It knows no pool, and sends nothing.
+
+import (
+	"container/list"
+	"iter"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/driver"
+)
+
+// localTime is how long after its grant a tenancy gives out turns.
+const localTime = 100 * time.Millisecond
+
+// localQueues are the queues of a pool. Their mutex guards the queues, the waiters and the
+// turns; methods of these three are called by methods of localQueues only.
+type localQueues struct {
+	mu       sync.Mutex
+	most     int                    // turns of one tenancy
+	byName   map[string]*localQueue // that have turns or a delegate
+	joined   int64                  // number of the newest waiter
+	passedOn atomic.Int64           // turns that began without a request
+}
+
+// A localQueue is where calls wait for one lock in memory, in the order in which they asked.
+// The first waiter either gets a turn or, if there is no turn for it, becomes the delegate,
+// which queues at the service for the next tenancy, in front of the other waiters. So the pool
+// has at most one node that waits.
+//
+// Only calls of handles that hold nothing wait here. No call waits for such a call, so the
+// queue adds no deadlock to those that a program has anyway.
+type localQueue struct {
+	all      *localQueues
+	name     string
+	turns    *turns       // nil if there are none, or the tenancy gives out no more
+	delegate *localWaiter // nil if there is none
+	waiters  list.List    // of *localWaiter; empty unless there are turns or a delegate
+}
+
+// localWaiter is a call in a localQueue: a waiter or the delegate.
+type localWaiter struct {
+	progress  *progress
+	shared    bool
+	revocable bool
+	began     time.Time
+	span      trace.SpanContext
+
+	alone     bool // it does not use the queue, or another call has replaced it as the delegate
+	hasSlot   bool // it does not wait for a free handle
+	hasWaited bool // it has waited in memory, or lost its place at the service
+	revoked   bool // while it waited
+	queue     *localQueue
+	place     place // that the delegate is to take over
+	id        int64
+	element   *list.Element // in the queue, while it waits
+
+	done  chan struct{} // closed when the following are set
+	turns *turns        // of which it has a turn; nil if it is the delegate
+	turn  int
+	err   error
+}
+
+// place is a place in the service's queue. A delegate that gives up leaves it to the next one.
+type place struct {
+	session *session // nil if there is no place
+	node    driver.Node
+	data    []byte // stored in the node
+}
+
+// turns are what a tenancy has for the calls of its pool. They are bounded, in number and in
+// time, so that other processes get the lock, in the order of the service's queue. The pool
+// need not know whether there are any: two requests for hundreds of turns cost nothing.
+type turns struct {
+	tenancy *tenancy
+	queue   *localQueue  // nil if the lock is not passed on in memory
+	retired *atomic.Bool // the session of the tenancy is not to be used any longer
+
+	last    int               // turn of the newest holder
+	holders int               // that have not left, some of which may rest
+	holder  trace.SpanContext // of the newest holder's request
+	shared  bool              // readers have the lock
+	until   time.Time
+	expiry  *time.Timer // at until, if there are waiters
+	stopped bool        // there are no more turns
+	frozen  bool        // there is no turn while a downgrade is under way, or after it has failed
+}
+
+// join adds a call to the queue for a lock. It reports false if the call is the delegate.
+// Otherwise the call waits, if it does not have a turn already, behind the requests with the
+// spans of the predecessor and the holder.
+func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecessor, holder trace.SpanContext) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	q := ls.byName[name]
+	if q == nil {
+		q = &localQueue{all: ls, name: name, delegate: w}
+		if ls.byName == nil {
+			ls.byName = map[string]*localQueue{}
+		}
+		ls.byName[name] = q
+	}
+	w.queue = q
+	if d := q.delegate; d != nil && !d.hasSlot && !d.hasWaited && w.hasSlot {
+		// The delegate waits for a free handle, which w may be. It goes on by itself.
+		d.alone, q.delegate = true, w
+	}
+	if q.delegate == w {
+		return false, predecessor, holder
+	}
+	if q.turns != nil {
+		holder = q.turns.holder
+	}
+	switch {
+	case q.waiters.Len() > 0:
+		predecessor = q.waiters.Back().Value.(*localWaiter).span
+	case q.delegate != nil:
+		predecessor = q.delegate.span
+	default:
+		predecessor = holder
+	}
+	q.push(w)
+	q.advance()
+	return true, predecessor, holder
+}
+
+// push adds a waiter behind the calls that began before it. These are all waiters, unless it
+// queues again.
+func (q *localQueue) push(w *localWaiter) {
+	q.all.joined++
+	w.id, w.hasWaited, w.done = q.all.joined, true, make(chan struct{})
+	w.turns, w.turn, w.err = nil, 0, nil
+	w.element = q.waiters.PushBack(w)
+	for e := w.element.Prev(); e != nil && w.began.Before(e.Value.(*localWaiter).began); e = w.element.Prev() {
+		q.waiters.MoveBefore(w.element, e)
+	}
+}
+
+// waiting returns the waiters in their order. A waiter that was returned may leave.
+func (q *localQueue) waiting() iter.Seq[*localWaiter] {
+	return func(yield func(*localWaiter) bool) {
+		for e := q.waiters.Front(); e != nil; {
+			w := e.Value.(*localWaiter)
+			e = e.Next()
+			if !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// first returns the first waiter, of which there must be one.
+func (q *localQueue) first() *localWaiter { return q.waiters.Front().Value.(*localWaiter) }
+
+func (q *localQueue) remove(w *localWaiter) {
+	q.waiters.Remove(w.element)
+	w.element = nil
+}
+
+// finish ends the wait of a waiter.
+func (q *localQueue) finish(w *localWaiter) {
+	q.remove(w)
+	close(w.done)
+}
+
+// advance gives turns to the first waiters, as many as may have one now. If there is no turn
+// for the first waiter, now or later, that one becomes the delegate. It follows each change.
+func (q *localQueue) advance() {
+	for q.delegate == nil && q.waiters.Len() > 0 {
+		w, t := q.first(), q.turns
+		switch {
+		case t == nil || !t.hasOneFor(w):
+			q.delegate = w
+		case t.holders == 0 || t.shared:
+			t.last++
+			t.holders++
+			t.holder = w.span
+			q.all.passedOn.Add(1)
+			w.turns, w.turn = t, t.last
+		default:
+			t.awaitExpiry()
+			return
+		}
+		q.finish(w)
+	}
+	if q.turns == nil && q.delegate == nil && q.all.byName[q.name] == q {
+		delete(q.all.byName, q.name)
+	}
+}
+
+// hasOneFor reports whether there is a turn for a waiter, now or when the present holders have
+// left. A node holds the lock for readers or for a writer: readers may hold it for long, and
+// those of other processes must be able to share it.
+func (t *turns) hasOneFor(w *localWaiter) bool {
+	return t.shared == w.shared && t.last+1 < t.queue.all.most && !t.stopped && !t.frozen &&
+		!t.retired.Load() && time.Now().Before(t.until)
+}
+
+// awaitExpiry makes the first waiter queue at the service when the time of the tenancy is
+// over, even if its holder keeps the lock: a call in another process that asks later must not
+// get the lock earlier.
+func (t *turns) awaitExpiry() {
+	if t.expiry == nil {
+		ls := t.queue.all
+		t.expiry = time.AfterFunc(time.Until(t.until), func() { ls.change(t, func() {}) })
+	}
+}
+
+func (t *turns) stopExpiry() {
+	if t.expiry != nil {
+		t.expiry.Stop()
+	}
+}
+
+// isCurrent reports whether waiters of a queue wait for these turns.
+func (t *turns) isCurrent() bool { return t.queue != nil && t.queue.turns == t }
+
+func (t *turns) advance() {
+	if t.isCurrent() {
+		t.queue.advance()
+	}
+}
+
+// passesOn reports whether other handles have the lock when a holder leaves.
+func (t *turns) passesOn() bool {
+	return t.holders > 1 || t.isCurrent() && t.queue.delegate == nil && t.queue.waiters.Len() > 0 && t.hasOneFor(t.queue.first())
+}
+
+// begin begins the turns of a tenancy that was granted to the delegate.
+func (t *turns) begin() {
+	if q := t.queue; q != nil {
+		if q.turns != nil {
+			q.turns.stopExpiry() // readers, whose turns are used up
+		}
+		q.turns, q.delegate, t.until = t, nil, time.Now().Add(localTime)
+	}
+}
+
+// change changes turns, and lets the waiters have what that leaves them.
+func (ls *localQueues) change(t *turns, change func()) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	change()
+	t.advance()
+}
+
+// leave ends the turn of a holder. If that passes the lock on, and may not, nothing has
+// happened.
+func (ls *localQueues) leave(t *turns, mayPassOn bool) leaving {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if !mayPassOn && t.passesOn() {
+		return notYet
+	}
+	if t.holders--; t.holders == 0 {
+		t.advance()
+	}
+	if t.holders > 0 {
+		return passedOn
+	}
+	t.end()
+	return gaveBack
+}
+
+// end ends the turns: the node of the tenancy is about to be removed, or lost.
+func (t *turns) end() {
+	t.stopExpiry()
+	if t.isCurrent() {
+		t.queue.turns = nil
+		t.queue.advance()
+	}
+}
+
+// giveUp ends the wait of a call. It returns the turns of which the call has got one meanwhile,
+// or nil.
+func (ls *localQueues) giveUp(w *localWaiter) *turns {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if w.element != nil {
+		w.queue.remove(w)
+		w.queue.advance() // others may have waited for it to go: readers behind a writer
+	}
+	return w.turns
+}
+
+// resign makes the next waiter the delegate if the call was the delegate.
+func (ls *localQueues) resign(w *localWaiter) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if q := w.queue; q.delegate == w {
+		q.delegate = nil
+		q.advance()
+	}
+}
+
+// passPlace makes the next waiter the delegate, with the place of a delegate that gives up. It
+// reports false if no waiter can use the place.
+func (ls *localQueues) passPlace(w *localWaiter, at place) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	q := w.queue
+	if q.delegate != w || q.waiters.Len() == 0 {
+		return false
+	}
+	next := q.first()
+	if next.shared != w.shared {
+		return false
+	}
+	next.place, q.delegate = at, next
+	q.finish(next)
+	return true
+}
+
+// note records something about a call that other calls read.
+func (ls *localQueues) note(what *bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	*what = true
+}
+
+// wouldOvertake reports whether a call that does not wait would overtake other calls, which
+// wait for the lock in memory, or did so until a moment ago.
+func (ls *localQueues) wouldOvertake(name string, shared bool) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	q := ls.byName[name]
+	if q == nil {
+		return false
+	}
+	if d := q.delegate; d != nil && d.hasWaited && !(shared && d.shared) {
+		return true
+	}
+	for w := range q.waiting() {
+		if !(shared && w.shared) {
+			return true
+		}
+	}
+	return false
+}
+
+// obstacle returns the tenancy and the delegate in front of a waiter. ok is false if the call
+// waits no longer.
+func (ls *localQueues) obstacle(w *localWaiter) (t *tenancy, delegate *progress, ok bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if w.element == nil {
+		return nil, nil, false
+	}
+	t, delegate = w.queue.front()
+	return t, delegate, true
+}
+
+// front returns the tenancy and the delegate, each as far as there is one.
+func (q *localQueue) front() (t *tenancy, delegate *progress) {
+	if q.turns != nil {
+		t = q.turns.tenancy
+	}
+	if q.delegate != nil {
+		delegate = q.delegate.progress
+	}
+	return t, delegate
+}
+
+// find returns the waiters for a lock, and the tenancy and the delegate before them.
+func (ls *localQueues) find(name string) (waiters []*localWaiter, t *tenancy, delegate *progress) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	q := ls.byName[name]
+	if q == nil {
+		return nil, nil, nil
+	}
+	t, delegate = q.front()
+	return slices.Collect(q.waiting()), t, delegate
+}
+
+// revoke revokes the waiters for a lock that are asked for.
+func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	q := ls.byName[name]
+	if q == nil {
+		return
+	}
+	for w := range q.waiting() {
+		switch {
+		case !asked(w):
+		case w.revocable:
+			w.err = ErrRevoked
+			q.finish(w)
+		default:
+			w.revoked = true // and so will be its hold
+		}
+	}
+	q.advance()
+}
