@@ -54,17 +54,17 @@ torture: deps ## DURATION of random faults, from SEED, on three real servers of 
 	@$(MAKE) --no-print-directory torture-$(DRIVER)
 
 torture-zookeeper:
-	go run $(as_root) ./testing/torture -duration $(DURATION) -seed $(SEED)
+	go run $(as_root) ./testing/lab/torture -duration $(DURATION) -seed $(SEED)
 
 torture-etcd:
 	go -C driver/etcd run ./etcdtest/torture -duration $(DURATION) -seed $(SEED)
 
 simulate: ## YEARS of virtual time, from SEED, of random faults on embedded ensembles: locks must keep their guarantees
-	go run ./testing/simulate -years $(YEARS) -seed $(SEED) $(if $(STATE),-state $(STATE))
+	go run ./testing/lab/simulate -years $(YEARS) -seed $(SEED) $(if $(STATE),-state $(STATE))
 
 bugs: YEARS = 0.01
 bugs: ## each planted bug in turn, for at most YEARS of virtual time: the simulation must find it
-	go run ./testing/simulate/bugs -years $(YEARS) -seed $(SEED)
+	go run ./testing/lab/simulate/bugs -years $(YEARS) -seed $(SEED)
 
 fuzz: ## DURATION of arbitrary bytes for the embedded server, and as much again for its decoder
 	go test -run '^$$' -fuzz FuzzDecoder -fuzztime $(DURATION) ./testing/zktest

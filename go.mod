@@ -6,6 +6,7 @@ require (
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/google/uuid v1.6.0
 	github.com/jackc/puddle/v2 v2.2.3
+	github.com/lockpool/lockpool/testing/zktest v0.1.0
 	github.com/petermattis/goid v0.0.0-20260820044319-269ab09b5261
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel v1.41.0

@@ -1,25 +1,21 @@
 package main
 
+// This file has the scenarios, one for each group of rows.
+
 import (
 	"context"
-	"encoding/gob"
 	"fmt"
 	"io"
 	"log"
 	"net"
-	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
-
-	"github.com/lockpool/lockpool/bench/internal/crowd"
 )
 
 var (
@@ -66,13 +62,10 @@ var scenarios = []scenario{
 		{"wake-ups for each", zkLock, false, ""},
 		{"kB from the server for each", zkLock, false, "off: 0.2 kB"},
 	}, drainOneSession},
-	{"sessions-100", peers, []line{
-		{"100 waiters with a session each: time until all have had the lock, ms", zkLock, false, "0.9"},
-		{"requests for each", zkLock, false, ""},
-	}, func(client string) []float64 { return drainSessions(client, 0)[:2] }},
+	manySessions(100), manySessions(1000),
 	{"sessions-100-distant", all, []line{
 		{"the same, 1 ms from the server (floor: a delete): from `Unlock` to the next grant, p50, µs", floor, false, "1"},
-	}, func(client string) []float64 { return drainSessions(client, time.Millisecond)[2:] }},
+	}, func(client string) []float64 { return drainSessions(client, 100, time.Millisecond)[3:] }},
 	// lockpool goes first: the others have as many connections as it opened.
 	{"locks-64", []string{ours, floor, zkLock}, []line{
 		{"64 goroutines started at once on 64 locks: locks/s", floor, true, "0.95"},
@@ -194,30 +187,6 @@ func fifthProcess(client string) []float64 {
 	return []float64{float64(turns) * others / float64(tenancies)}
 }
 
-// awaitNoWatches returns when the server has forgotten the clients of earlier turns.
-func awaitNoWatches() {
-	for mntr("zk_watch_count") > 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-// gather queues goroutines, started at once, that call wait. No others may wait at the
-// server.
-func gather(kind string, clients []client, n *network, count int, wait func()) crowd.Cost {
-	return crowd.Gather(count, wait, func() bool {
-		if kind != zkLock {
-			inPools := 0
-			for _, c := range clients {
-				inPools += c.(poolClient).Stats().Waiting
-			}
-			if local := kind == ours && len(clients) == 1; local || inPools < count {
-				return inPools == count
-			}
-		}
-		return mntr("zk_watch_count") >= count
-	}, n.received.Load)
-}
-
 // drained is what it takes to empty a queue in which each waiter unlocks as soon as it
 // is granted the lock.
 type drained struct {
@@ -274,12 +243,21 @@ func drainOneSession(kind string) []float64 {
 	return []float64{millis(d.time), d.requests, d.wakeups, d.kBytes}
 }
 
+// manySessions returns the scenario of that many processes that wait for one lock. If each
+// release woke all waiters, the lines for each would grow with their number.
+func manySessions(waiters int) scenario {
+	return scenario{fmt.Sprintf("sessions-%d", waiters), peers, []line{
+		{fmt.Sprintf("%d waiters with a session each: time until all have had the lock, ms", waiters), zkLock, false, "0.9"},
+		{"requests for each", zkLock, false, ""},
+		{"wake-ups for each", zkLock, false, ""},
+	}, func(client string) []float64 { return drainSessions(client, waiters, 0)[:3] }}
+}
+
 // drainSessions has waiters with a session each.
-func drainSessions(kind string, delay time.Duration) []float64 {
+func drainSessions(kind string, waiters int, delay time.Duration) []float64 {
 	if kind == floor {
-		return append(make([]float64, 2), bareDelete(delay)...)
+		return append(make([]float64, 3), bareDelete(delay)...)
 	}
-	const waiters = 100
 	n := &network{delay: delay}
 	var clients []client
 	for range waiters + 1 {
@@ -288,7 +266,7 @@ func drainSessions(kind string, delay time.Duration) []float64 {
 		clients = append(clients, c)
 	}
 	d := drain(kind, clients, n, waiters)
-	return []float64{millis(d.time), d.requests, d.handOver}
+	return []float64{millis(d.time), d.requests, d.wakeups, d.handOver}
 }
 
 // mntr returns one of the server's counters.
@@ -341,112 +319,6 @@ func manyLocks(kind string) []float64 {
 		total += n
 	}
 	return []float64{float64(total) / duration.Seconds()}
-}
-
-// waiters returns the scenario of that many waiters of one process, which does nothing
-// else.
-func waiters(count int) scenario {
-	return scenario{fmt.Sprintf("waiters-%d", count), turns, []line{
-		{fmt.Sprintf("%d waiters of one process: heap with stacks for each, kB", count), zkLock, false, "5, off: 14"},
-		{"from the server until all wait, MB", zkLock, false, map[int]string{5000: "off: 10"}[count]},
-		{"time until all wait, ms", zkLock, false, ""},
-	}, func(kind string) []float64 {
-		awaitNoWatches()
-		holder := open(floor, &network{}, 1)
-		defer holder.close()
-		lock := newLock()
-		check(holder.worker(lock).lock())
-		cmd := exec.Command(must(os.Executable()), "-child", kind, "-zookeeper", *server, "-path", lock, "-wait", fmt.Sprint(count))
-		cmd.Stderr = os.Stderr
-		out := gob.NewDecoder(must(cmd.StdoutPipe()))
-		check(cmd.Start())
-		var cost crowd.Cost
-		check(out.Decode(&cost))
-		check(cmd.Wait())
-		return []float64{float64(cost.Heap) / 1000 / float64(count), float64(cost.Bytes) / 1e6, millis(cost.Time)}
-	}}
-}
-
-// crowded is the main function of the processes whose waiters are measured.
-func crowded(count int) {
-	n := &network{}
-	c := open(*child, n, 4)
-	workers := make(chan worker, count)
-	for range count {
-		workers <- c.worker(*path)
-	}
-	var closing atomic.Bool
-	cost := gather(*child, []client{c}, n, count, func() {
-		if err := (<-workers).lock(); !closing.Load() {
-			log.Fatalf("a waiter has stopped waiting: %v", err)
-		}
-	})
-	closing.Store(true)
-	c.close()
-	check(gob.NewEncoder(os.Stdout).Encode(cost))
-}
-
-// burn is the child that keeps a processor busy.
-const burn = "burn"
-
-func burnUntilTold() {
-	var told atomic.Bool
-	go func() {
-		must(io.ReadAll(os.Stdin))
-		told.Store(true)
-	}()
-	for !told.Load() {
-	}
-}
-
-// besideOtherWork calls f while a process for each processor is busy.
-func besideOtherWork(f func()) {
-	for range 2 {
-		cmd := exec.Command(must(os.Executable()), "-child", burn)
-		stop := must(cmd.StdinPipe())
-		check(cmd.Start())
-		defer func() {
-			check(stop.Close())
-			check(cmd.Wait())
-		}()
-	}
-	f()
-}
-
-// tenThousandHandles has a pool with default options use all of its handles.
-func tenThousandHandles(kind string) (figures []float64) {
-	const count = 10_000 - 2 // besides the holder, and an unrelated lock
-	awaitNoWatches()
-	ctx := context.Background()
-	n := &network{}
-	c := openPool(kind, n, 0)
-	defer c.close()
-	lock := newLock()
-	holder := must(c.Lock(ctx, lock[1:]))
-	unrelated := must(c.Lock(ctx, newLock()[1:]))
-	var lost atomic.Int64
-	var done sync.WaitGroup
-	done.Add(count)
-	besideOtherWork(func() {
-		cost := gather(kind, []client{c}, n, count, func() {
-			defer done.Done()
-			l, err := c.Lock(ctx, lock[1:])
-			check(err)
-			if err := l.Unlock(ctx); err != nil {
-				lost.Add(1)
-			}
-		})
-		start := time.Now()
-		if err := holder.Unlock(ctx); err != nil {
-			lost.Add(1)
-		}
-		done.Wait()
-		figures = []float64{cost.Time.Seconds(), time.Since(start).Seconds()}
-	})
-	if err := unrelated.Unlock(ctx); err != nil {
-		lost.Add(1)
-	}
-	return append([]float64{float64(lost.Load())}, figures...)
 }
 
 // lockAgain has a holder take its lock again and again.

@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/lockpool/lockpool v0.1.0
 	github.com/lockpool/lockpool/cmd/lockpool v0.1.0
+	github.com/lockpool/lockpool/testing/zktest v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/otlptranslator v1.0.0
 	github.com/stretchr/testify v1.12.1

@@ -56,39 +56,33 @@ var commands = []struct {
 	{"examples/quickstart", true},
 	{"examples/tracing", false},
 	{"examples/metrics", false},
-	{"bench/...", false},
-	{"testing/simulate", false},
-	{"testing/torture", false},
+	{"bench", false},
+	{"testing/lab/simulate", false},
+	{"testing/lab/torture", false},
 }
 
 // check uses the modules outside the repository and its workspace.
 func check(ctx context.Context, r *release) error {
-	if err := checkVersions(ctx, r); err != nil {
+	if err := checkRequirements(ctx, r); err != nil {
 		return err
 	}
 	if err := r.pack(ctx); err != nil {
 		return err
 	}
-
-	// A program that uses the library.
-	user := filepath.Join(r.temp, "user")
-	if err := os.Mkdir(user, 0o777); err != nil {
+	if err := checkVersions(ctx, r); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(user, "main.go"), []byte(program), 0o666); err != nil {
+
+	user, err := r.program(ctx, "user", program, library)
+	if err != nil {
 		return err
 	}
-	for _, args := range [][]string{
-		{"mod", "init", "example.com/user"},
-		{"get", library + "@" + r.version},
-		{"vet", "./..."},
-		{"build", "-o", filepath.Join(r.temp, "bin") + string(filepath.Separator), "./..."},
-	} {
-		if err := r.goIn(ctx, user, args...); err != nil {
-			return err
-		}
+	if err := r.goIn(ctx, user, "build", "-o", filepath.Join(r.temp, "bin")+string(filepath.Separator), "./..."); err != nil {
+		return err
 	}
-
+	if err := checkAdapter(ctx, r); err != nil {
+		return err
+	}
 	for _, command := range commands {
 		args := []string{"install", library + "/" + command.path + "@" + r.version}
 		if !command.build {
@@ -109,10 +103,44 @@ func check(ctx context.Context, r *release) error {
 	return nil
 }
 
-// checkVersions finds what would work in this workspace and not for users: a
-// module that replaces others, one that requires another version of one of them,
-// and tests that run with newer dependencies than users get.
-func checkVersions(ctx context.Context, r *release) error {
+// program writes a program that uses a package, in a module of its own, and returns its
+// directory.
+func (r *release) program(ctx context.Context, name, text, uses string) (dir string, err error) {
+	dir = filepath.Join(r.temp, name)
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(text), 0o666); err != nil {
+		return "", err
+	}
+	for _, args := range [][]string{{"mod", "init", "example.com/" + name}, {"get", uses + "@" + r.version}, {"vet", "./..."}} {
+		if err := r.goIn(ctx, dir, args...); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// checkAdapter checks that a program which imports one adapter does not require the
+// libraries of the others.
+func checkAdapter(ctx context.Context, r *release) error {
+	const adapter = library + "/adapters/gocron"
+	dir, err := r.program(ctx, "adapted", "package main\n\nimport _ \""+adapter+"\"\n\nfunc main() {}\n", adapter)
+	if err != nil {
+		return err
+	}
+	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	for _, other := range []string{"goose", "migrate", "sqlite"} {
+		if err == nil && strings.Contains(string(mod), other) {
+			err = fmt.Errorf("a program that imports %s requires %s:\n%s", adapter, other, mod)
+		}
+	}
+	return err
+}
+
+// checkRequirements finds what would work in this workspace and not for users: a module that
+// replaces others, and one that requires another version of one of them.
+func checkRequirements(ctx context.Context, r *release) error {
 	var problems []error
 	for _, dir := range r.dirs {
 		text, err := output(ctx, filepath.Join(r.root, dir), nil, "go", "mod", "edit", "-json")
@@ -139,17 +167,30 @@ func checkVersions(ctx context.Context, r *release) error {
 			}
 		}
 	}
-	if len(problems) > 0 {
-		return errors.Join(problems...)
-	}
+	return errors.Join(problems...)
+}
 
-	const direct = `{{if and (not .Main) (not .Indirect)}}{{.Path}}{{end}}`
-	paths, err := output(ctx, r.root, []string{"GOWORK=off"}, "go", "list", "-m", "-f", direct, "all")
+// checkVersions checks that tests of the library do not run with newer dependencies than
+// users get.
+func checkVersions(ctx context.Context, r *release) error {
+	dir := filepath.Join(r.temp, "library") // needs only the file
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		return err
+	}
+	mod, err := os.ReadFile(filepath.Join(r.root, "go.mod"))
 	if err != nil {
 		return err
 	}
-	list := append([]string{"list", "-m"}, strings.Fields(paths)...)
-	got, err := output(ctx, r.root, []string{"GOWORK=off"}, "go", list...)
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o666); err != nil {
+		return err
+	}
+	const direct = `{{if and (not .Main) (not .Indirect)}}{{.Path}}{{end}}`
+	paths, err := output(ctx, dir, r.env, "go", "list", "-m", "-f", direct, "all")
+	if err != nil {
+		return err
+	}
+	list := append([]string{"list", "-m"}, slices.DeleteFunc(strings.Fields(paths), ours)...)
+	got, err := output(ctx, dir, r.env, "go", list...)
 	if err != nil {
 		return err
 	}

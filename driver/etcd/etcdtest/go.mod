@@ -5,8 +5,8 @@ go 1.26.0
 require (
 	github.com/lockpool/lockpool v0.1.0
 	github.com/lockpool/lockpool/driver/etcd v0.1.0
-	github.com/lockpool/lockpool/testing/simulate v0.1.0
-	github.com/lockpool/lockpool/testing/torture v0.1.0
+	github.com/lockpool/lockpool/testing/lab v0.1.0
+	github.com/lockpool/lockpool/testing/zktest v0.1.0
 	github.com/stretchr/testify v1.12.1
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3
@@ -16,7 +16,10 @@ require (
 	google.golang.org/grpc v1.83.2
 )
 
-require github.com/go-zookeeper/zk v1.0.4 // indirect
+require (
+	github.com/go-zookeeper/zk v1.0.4 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
+)
 
 require (
 	github.com/ajstarks/svgo v0.0.0-20211024235047-1546f124cd8b // indirect

@@ -23,8 +23,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockpool/lockpool/driver/etcd/etcdtest"
-	"github.com/lockpool/lockpool/testing/simulate/workload"
-	"github.com/lockpool/lockpool/testing/torture/campaign"
+	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
+	"github.com/lockpool/lockpool/testing/lab/torture/campaign"
 )
 
 // Sessions last six election timeouts, as six ticks of ZooKeeper.

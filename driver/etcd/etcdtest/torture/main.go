@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command torture injects random faults into an etcd cluster of three processes and its
-// clients, and checks that locks keep their guarantees. Package campaign of testing/torture
+// clients, and checks that locks keep their guarantees. Package campaign of testing/lab/torture
 // says what is done and what is checked; besides, the leader is moved, and leases are revoked.
 //
 //	go -C driver/etcd run ./etcdtest/torture [-installed] [-duration 10m] [-seed 1]
@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/etcd"
-	"github.com/lockpool/lockpool/testing/torture/campaign"
+	"github.com/lockpool/lockpool/testing/lab/torture/campaign"
 )
 
 var installed = flag.Bool("installed", false, "run the command etcd of this machine, which is an older one")

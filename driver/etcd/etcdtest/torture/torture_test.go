@@ -13,8 +13,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lockpool/lockpool/testing/simulate/workload"
-	"github.com/lockpool/lockpool/testing/torture/campaign"
+	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
+	"github.com/lockpool/lockpool/testing/lab/torture/campaign"
 )
 
 func TestMain(m *testing.M) {

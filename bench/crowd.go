@@ -1,0 +1,175 @@
+package main
+
+// This file has the scenarios of many goroutines that wait in one process.
+
+import (
+	"context"
+	"encoding/gob"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// cost is what it costs a process that many of its goroutines wait.
+type cost struct {
+	Time  time.Duration // until all wait
+	Heap  int64         // bytes of the heap and of stacks
+	Bytes int64         // from the server
+}
+
+// gather starts goroutines at once that call wait, and returns when all of them are queued.
+// No other goroutines may wait at the server.
+func gather(kind string, clients []client, n *network, count int, wait func()) cost {
+	heap, bytes := inUse(), n.received.Load()
+	start := time.Now()
+	for range count {
+		go wait()
+	}
+	for !queued(kind, clients, count) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	took := time.Since(start)
+	return cost{took, inUse() - heap, n.received.Load() - bytes}
+}
+
+// queued reports whether that many goroutines wait: in the pools and, unless their turns are
+// local, at the server.
+func queued(kind string, clients []client, count int) bool {
+	if kind != zkLock {
+		inPools := 0
+		for _, c := range clients {
+			inPools += c.(poolClient).Stats().Waiting
+		}
+		if local := kind == ours && len(clients) == 1; local || inPools < count {
+			return inPools == count
+		}
+	}
+	return mntr("zk_watch_count") >= count
+}
+
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC() // what finalizers and pools had kept
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// awaitNoWatches returns when the server has forgotten the clients of earlier turns.
+func awaitNoWatches() {
+	for mntr("zk_watch_count") > 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// waiters returns the scenario of that many waiters of one process, which does nothing
+// else.
+func waiters(count int) scenario {
+	return scenario{fmt.Sprintf("waiters-%d", count), turns, []line{
+		{fmt.Sprintf("%d waiters of one process: heap with stacks for each, kB", count), zkLock, false, "5, off: 14"},
+		{"from the server until all wait, MB", zkLock, false, map[int]string{5000: "off: 10"}[count]},
+		{"time until all wait, ms", zkLock, false, ""},
+	}, func(kind string) []float64 {
+		awaitNoWatches()
+		holder := open(floor, &network{}, 1)
+		defer holder.close()
+		lock := newLock()
+		check(holder.worker(lock).lock())
+		cmd := exec.Command(must(os.Executable()), "-child", kind, "-zookeeper", *server, "-path", lock, "-wait", fmt.Sprint(count))
+		cmd.Stderr = os.Stderr
+		out := gob.NewDecoder(must(cmd.StdoutPipe()))
+		check(cmd.Start())
+		var cost cost
+		check(out.Decode(&cost))
+		check(cmd.Wait())
+		return []float64{float64(cost.Heap) / 1000 / float64(count), float64(cost.Bytes) / 1e6, millis(cost.Time)}
+	}}
+}
+
+// crowded is the main function of the processes whose waiters are measured.
+func crowded(count int) {
+	n := &network{}
+	c := open(*child, n, 4)
+	workers := make(chan worker, count)
+	for range count {
+		workers <- c.worker(*path)
+	}
+	var closing atomic.Bool
+	cost := gather(*child, []client{c}, n, count, func() {
+		if err := (<-workers).lock(); !closing.Load() {
+			log.Fatalf("a waiter has stopped waiting: %v", err)
+		}
+	})
+	closing.Store(true)
+	c.close()
+	check(gob.NewEncoder(os.Stdout).Encode(cost))
+}
+
+// burn is the child that keeps a processor busy.
+const burn = "burn"
+
+func burnUntilTold() {
+	var told atomic.Bool
+	go func() {
+		must(io.ReadAll(os.Stdin))
+		told.Store(true)
+	}()
+	for !told.Load() {
+	}
+}
+
+// besideOtherWork calls f while a process for each processor is busy.
+func besideOtherWork(f func()) {
+	for range 2 {
+		cmd := exec.Command(must(os.Executable()), "-child", burn)
+		stop := must(cmd.StdinPipe())
+		check(cmd.Start())
+		defer func() {
+			check(stop.Close())
+			check(cmd.Wait())
+		}()
+	}
+	f()
+}
+
+// tenThousandHandles has a pool with default options use all of its handles.
+func tenThousandHandles(kind string) (figures []float64) {
+	const count = 10_000 - 2 // besides the holder, and an unrelated lock
+	awaitNoWatches()
+	ctx := context.Background()
+	n := &network{}
+	c := openPool(kind, n, 0)
+	defer c.close()
+	lock := newLock()
+	holder := must(c.Lock(ctx, lock[1:]))
+	unrelated := must(c.Lock(ctx, newLock()[1:]))
+	var lost atomic.Int64
+	var done sync.WaitGroup
+	done.Add(count)
+	besideOtherWork(func() {
+		cost := gather(kind, []client{c}, n, count, func() {
+			defer done.Done()
+			l, err := c.Lock(ctx, lock[1:])
+			check(err)
+			if err := l.Unlock(ctx); err != nil {
+				lost.Add(1)
+			}
+		})
+		start := time.Now()
+		if err := holder.Unlock(ctx); err != nil {
+			lost.Add(1)
+		}
+		done.Wait()
+		figures = []float64{cost.Time.Seconds(), time.Since(start).Seconds()}
+	})
+	if err := unrelated.Unlock(ctx); err != nil {
+		lost.Add(1)
+	}
+	return append([]float64{float64(lost.Load())}, figures...)
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lockpool/lockpool/driver/zookeeper"
+	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
+)
+
+// schedule is everything that is drawn for a bubble before it begins. It can be printed,
+// replayed and shrunk. What else happens depends on Go's scheduler.
+type schedule struct {
+	Seed      uint64 // of the run
+	Bubble    int    // its number
+	Lasts     time.Duration
+	Members   int // of the ensemble
+	Tick      time.Duration
+	Reap      time.Duration // interval at which empty containers are deleted
+	Longest   time.Duration // session timeout that the servers grant
+	Load      workload.Config
+	Processes []process
+	Steps     []step // by time
+}
+
+// process is what is drawn for a process. Its machine has the same number.
+type process struct {
+	Layout  zookeeper.Layout
+	Timeout time.Duration // of its sessions
+	Rate    float64       // of its machine's clocks
+	Latency time.Duration // of its connections: the longest time that a packet takes, in each direction
+	Workers int
+	Seed    uint64
+
+	Bystander bool // takes no locks: it revokes and breaks those of others
+}
+
+// step is a fault.
+type step struct {
+	At, Lasts time.Duration
+	Fault     string
+	Process   int     // that the fault is for, from 0
+	Member    int     // that the fault is for, from 1; a follower, if it is for one
+	Holder    bool    // the fault is for the process that has held a lock for the longest time, if there is one
+	Amount    float64 // from 0 to 1, of whatever the fault varies
+}
+
+// Sessions have these timeouts, and clocks these rates. A lease tolerates a difference
+// of 5 % between clocks, which one that runs slowly uses up almost completely.
+const (
+	minTimeout = 4 * time.Second
+	maxTimeout = 30 * time.Second
+	maxDrift   = 0.045
+)
+
+// mix is what a run varies.
+type mix struct {
+	Pools        int           // in each bubble; 0 draws 3 to 20
+	Interval     time.Duration // mean time between faults; 0 means no faults
+	IgnoreLosses bool
+	Only         string // the faults whose names contain it
+}
+
+// draw draws the schedule of a bubble.
+func draw(seed uint64, bubble int, m mix) schedule {
+	r := rand.New(rand.NewPCG(seed, uint64(bubble)))
+	s := schedule{
+		Seed: seed, Bubble: bubble,
+		Lasts:   between(r, time.Hour, 6*time.Hour).Truncate(time.Second),
+		Members: []int{1, 3, 3, 3, 5}[r.IntN(5)],
+		Tick:    []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second}[r.IntN(4)],
+		Reap:    between(r, 5*time.Second, time.Minute),
+		Longest: []time.Duration{40 * time.Second, 40 * time.Second, 6 * time.Second}[r.IntN(3)],
+		Load: workload.Config{
+			Locks:      2 + r.IntN(3),
+			MinPermits: 1, Reads: between(r, 30.0, 90.0),
+			Pause: 17 * time.Second, Bursts: 30, Hold: 2 * time.Second,
+			LongHolds: 30, Mixed: 3 * float64(1-bubble%2), RushEvery: 30 * time.Minute, Rush: 12 * time.Second,
+			TangleEvery: 4 * time.Minute, Tangle: 15 * time.Second, IgnoreLosses: m.IgnoreLosses,
+		},
+	}
+	s.Load.Kinds = []string{workload.Exclusive, workload.Exclusive, workload.Exclusive, workload.Exclusive,
+		workload.ReadWrite, workload.Semaphore, workload.Plain}
+	pools := m.Pools
+	if pools == 0 {
+		pools = 5
+		if r.IntN(4) == 0 {
+			pools = 3 + r.IntN(18)
+		}
+	}
+	fragile := r.IntN(2) == 0
+	s.Load.Processes = pools
+	for range pools {
+		p := process{
+			Layout:  []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}[r.IntN(2)],
+			Timeout: between(r, minTimeout, maxTimeout).Truncate(time.Millisecond),
+			Latency: []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond, 150 * time.Millisecond}[r.IntN(5)],
+			Rate:    1, Workers: 2 + r.IntN(3), Seed: r.Uint64(),
+		}
+		if r.IntN(4) == 0 || fragile { // two ticks are the most fragile
+			p.Timeout = max(minTimeout, 2*s.Tick)
+		}
+		switch r.IntN(3) {
+		case 0:
+			p.Rate = between(r, 1-maxDrift, 1+maxDrift)
+		case 1: // a lease ends as late as it can
+			p.Rate = 1 - maxDrift
+		}
+		s.Processes = append(s.Processes, p)
+	}
+	if r.IntN(2) == 0 {
+		p := s.Processes[r.IntN(pools)]
+		p.Bystander, p.Workers, p.Seed = true, 2, r.Uint64()
+		s.Processes = append(s.Processes, p)
+	}
+	s.drawSteps(r, m)
+	return s
+}
+
+// drawSteps draws the faults. Now and then there is none for a while, in which the locks
+// must recover.
+func (s *schedule) drawSteps(r *rand.Rand, m mix) {
+	var possible []fault
+	for _, f := range faults {
+		if f.members <= s.Members && contains(f.name, m.Only) {
+			possible = append(possible, slices.Repeat([]fault{f}, max(1, f.often))...)
+		}
+	}
+	if m.Interval == 0 || len(possible) == 0 {
+		return
+	}
+	deck := []fault{}
+	for at := m.Interval; at < s.Lasts; {
+		if len(deck) == 0 {
+			deck = slices.Clone(possible)
+			r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		}
+		f := deck[0]
+		deck = deck[1:]
+		st := step{
+			At: at.Truncate(time.Millisecond), Fault: f.name,
+			Process: r.IntN(len(s.Processes)), Member: 1 + r.IntN(s.Members), Holder: r.IntN(10) < 6, Amount: r.Float64(),
+		}
+		timeout := s.Processes[st.Process].Timeout
+		switch f.lasts {
+		case short:
+			st.Lasts = between(r, timeout/10, timeout*2/3)
+		case long:
+			st.Lasts = between(r, timeout, timeout*5/2)
+		case longer:
+			st.Lasts = s.longestTimeout() * 5 / 2
+		case stopped: // as many of them have two digits as one
+			st.Lasts = time.Duration(float64(leastStop) * math.Pow(float64(mostStop)/float64(leastStop), r.Float64()))
+		}
+		st.Lasts = st.Lasts.Truncate(time.Millisecond)
+		s.Steps = append(s.Steps, st)
+		at += between(r, m.Interval/10, m.Interval*3/2)
+		if r.IntN(8) == 0 {
+			at += 2*s.longestTimeout() + m.Interval
+		}
+	}
+}
+
+func (s *schedule) longestTimeout() (longest time.Duration) {
+	for _, p := range s.Processes {
+		longest = max(longest, p.Timeout)
+	}
+	return longest
+}
+
+// write writes the schedule as a file for -replay.
+func (s *schedule) write(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "\t")
+	return e.Encode(s)
+}
+
+func (st step) String() string {
+	return fmt.Sprintf("%s %s for %s (process %d, holder %t, member %d, amount %.2f)", st.At, st.Fault, st.Lasts, st.Process, st.Holder, st.Member, st.Amount)
+}
+
+// between returns a value from least to most.
+func between[T ~int64 | ~float64](r *rand.Rand, least, most T) T {
+	return least + T(r.Float64()*float64(most-least))
+}

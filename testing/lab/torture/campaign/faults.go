@@ -1,0 +1,362 @@
+//go:build linux
+
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lockpool/lockpool/testing/lab/simulate/workload"
+)
+
+// Fault is a kind of fault. Begin injects it, and returns what it was injected
+// into and how to heal it, which is nil if there is nothing to heal.
+type Fault struct {
+	Name   string
+	Target Target
+	Lasts  Length
+	Begin  func(c *Campaign, r *rand.Rand) (what string, heal func() error, err error)
+}
+
+// Target is what a fault is injected into. Faults at the same time have different
+// targets.
+type Target int
+
+const (
+	Servers Target = iota
+	Clients
+	Connections
+)
+
+// Length is how long a fault lasts, relative to the session timeout.
+type Length int
+
+const (
+	Moment Length = iota // it is over at once
+	Short
+	Long
+)
+
+func (l Length) draw(r *rand.Rand, timeout time.Duration) time.Duration {
+	switch l {
+	case Short:
+		return between(r, timeout/10, timeout*2/3)
+	case Long:
+		return between(r, timeout*3/2, timeout*5/2)
+	default:
+		return 0
+	}
+}
+
+// faults are those of every engine.
+var faults = []Fault{
+	{"kill the leader", Servers, Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+		return c.killServers(c.leader())
+	}},
+	{"kill a follower", Servers, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.killServers(c.follower(r))
+	}},
+	{"kill the leader and a follower", Servers, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.killServers(c.leader(), c.follower(r))
+	}},
+	{"kill both followers", Servers, Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+		leader := c.leader()
+		return c.killServers((leader+1)%Members, (leader+2)%Members)
+	}},
+	{"pause the leader", Servers, Short, pauseLeader},
+	{"pause the leader for long", Servers, Long, pauseLeader},
+	{"pause a follower", Servers, Short, pauseFollower},
+	{"pause a follower for long", Servers, Long, pauseFollower},
+	{"isolate the leader", Servers, Short, isolateLeader},
+	{"isolate the leader for long", Servers, Long, isolateLeader},
+	{"isolate a follower", Servers, Short, isolateFollower},
+	{"isolate a follower for long", Servers, Long, isolateFollower},
+
+	{"pause a client", Clients, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.pauseClient(c.anyClient(r))
+	}},
+	{"kill a client", Clients, Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.replaceClient(c.anyClient(r), syscall.SIGKILL)
+	}},
+	{"stop a client", Clients, Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.replaceClient(c.anyClient(r), syscall.SIGTERM)
+	}},
+
+	{"reset the connections of a client", Connections, Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.Disturb(c.anyClient(r), Link.Reset)
+	}},
+	{"half-open the connections of a client", Connections, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.Disturb(c.anyClient(r), Link.HalfOpen)
+	}},
+	{"freeze the connections of a client", Connections, Short, freeze(true, true)},
+	{"freeze the connections of a client for long", Connections, Long, freeze(true, true)},
+	{"freeze a client's outgoing traffic", Connections, Long, freeze(true, false)},
+	{"freeze a client's incoming traffic", Connections, Long, freeze(false, true)},
+	{"lose the replies to a client", Connections, Short, loseReplies},
+	{"reset all connections", Connections, Moment, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+		for i := range c.links {
+			_, _, _ = c.Disturb(i, Link.Reset)
+		}
+		return "", nil, nil
+	}},
+}
+
+// injectFaults injects the faults of a table, each as often as the others, until
+// the time is up. It lets the clients recover after each round of faults, and has
+// healed all faults when it returns.
+func (c *Campaign) injectFaults(ctx context.Context, table []Fault) error {
+	r := rand.New(rand.NewPCG(c.Seed, 0))
+	var deck []Fault
+	for end := time.Now().Add(c.Duration); time.Now().Before(end) && ctx.Err() == nil; {
+		if len(deck) == 0 {
+			deck = slices.Clone(table)
+			r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		}
+		var round []Fault
+		round, deck = drawRound(r, deck)
+		errs := make([]error, len(round))
+		var wg sync.WaitGroup
+		for i, f := range round {
+			own := rand.New(rand.NewPCG(r.Uint64(), r.Uint64()))
+			delay := time.Duration(i) * between(r, 0, c.Timeout)
+			wg.Go(func() { // ends when the fault is healed
+				sleep(ctx, delay)
+				errs[i] = c.inject(ctx, f, own)
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		c.awaitRecovery(ctx)
+		sleep(ctx, between(r, c.Timeout/3, c.Timeout))
+	}
+	return nil
+}
+
+// drawRound draws the next fault from the deck, and sometimes a second one with
+// another target. It returns the rest of the deck.
+func drawRound(r *rand.Rand, deck []Fault) (round, rest []Fault) {
+	round, rest = []Fault{deck[0]}, deck[1:]
+	if !chance(r, 33) {
+		return round, rest
+	}
+	i := slices.IndexFunc(rest, func(f Fault) bool { return f.Target != round[0].Target })
+	if i < 0 {
+		return round, rest
+	}
+	return append(round, rest[i]), slices.Delete(rest, i, i+1)
+}
+
+// inject injects a fault, and heals it when its time is over.
+func (c *Campaign) inject(ctx context.Context, f Fault, r *rand.Rand) error {
+	begin, lasts := now(), f.Lasts.draw(r, c.Timeout)
+	what, heal, err := f.Begin(c, r)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	description := f.Name
+	if what != "" {
+		description += ": " + what
+	}
+	if lasts > 0 {
+		c.logf("%s, for %s", description, lasts.Round(time.Millisecond))
+	} else {
+		c.logf("%s", description)
+	}
+	sleep(ctx, lasts)
+	if heal != nil {
+		err = heal()
+	}
+	c.history.Update(func(rec *workload.Record) {
+		end := now()
+		rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: end})
+		if f.Target != Servers && what != "" {
+			rec.Single = append(rec.Single, workload.Span{Process: what, Begin: begin, End: end})
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("healing %s: %w", description, err)
+	}
+	return nil
+}
+
+// awaitRecovery waits for a grant after all faults have been healed.
+func (c *Campaign) awaitRecovery(ctx context.Context) {
+	healed := now()
+	c.history.Update(func(rec *workload.Record) { rec.Healed = append(rec.Healed, healed) })
+	timeout := time.After(limits.Recovery)
+	for {
+		last, next := c.history.NextGrant()
+		if last >= healed {
+			return
+		}
+		select {
+		case <-next:
+		case <-timeout: // the check reports it
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// leader returns the index of the leader, or of any member if there is none.
+func (c *Campaign) leader() int {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
+	defer cancel()
+	i, err := c.Cluster.Leader(ctx)
+	if err != nil {
+		return 0
+	}
+	return i
+}
+
+// follower returns the index of a follower, preferably of the one that the client
+// of anyClient is connected to.
+func (c *Campaign) follower(r *rand.Rand) int {
+	leader, home := c.leader(), int(c.homes[c.anyClient(r)].Load())
+	if home != leader {
+		return home
+	}
+	return (leader + 1 + r.IntN(Members-1)) % Members
+}
+
+// anyClient returns the index of a client, in most cases of the one that has held a
+// lock for the longest time: it has the most to lose.
+func (c *Campaign) anyClient(r *rand.Rand) int {
+	random := r.IntN(c.Clients)
+	if holder := c.LongestHolder(); holder >= 0 && chance(r, 70) {
+		return holder
+	}
+	return random
+}
+
+// LongestHolder returns the index of the client that has held a lock for the longest time, or
+// -1 if there is none.
+func (c *Campaign) LongestHolder() int {
+	name := c.history.LongestHolder()
+	for i := range c.Clients {
+		if c.client(i).name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c *Campaign) killServers(which ...int) (string, func() error, error) {
+	var names []string
+	for _, i := range which {
+		names = append(names, c.Cluster.Addr(i))
+		if err := c.Cluster.Kill(i); err != nil {
+			return "", nil, err
+		}
+	}
+	return strings.Join(names, " and "), func() error {
+		errs := make([]error, len(which))
+		var wg sync.WaitGroup
+		for n, i := range which { // all at once: a member may need the others to start
+			wg.Go(func() { errs[n] = c.Cluster.Restart(i) })
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	}, nil
+}
+
+func pauseLeader(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+	return c.pauseServer(c.leader())
+}
+
+func pauseFollower(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	return c.pauseServer(c.follower(r))
+}
+
+func (c *Campaign) pauseServer(i int) (string, func() error, error) {
+	return c.Cluster.Addr(i), func() error { return c.Cluster.Resume(i) }, c.Cluster.Pause(i)
+}
+
+func isolateLeader(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+	return c.isolate(c.leader())
+}
+
+func isolateFollower(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	return c.isolate(c.follower(r))
+}
+
+func (c *Campaign) isolate(i int) (string, func() error, error) {
+	return c.Cluster.Addr(i), c.Cluster.Heal, c.Cluster.Isolate(i)
+}
+
+func (c *Campaign) pauseClient(i int) (string, func() error, error) {
+	p := c.client(i)
+	begin := now()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return "", nil, err
+	}
+	return p.name, func() error {
+		err := p.cmd.Process.Signal(syscall.SIGCONT)
+		end := now()
+		c.history.Update(func(rec *workload.Record) {
+			rec.Pauses = append(rec.Pauses, workload.Span{Process: p.name, Begin: begin, End: end})
+		})
+		return err
+	}, nil
+}
+
+// replaceClient ends a client's process and starts another one.
+func (c *Campaign) replaceClient(i int, sig syscall.Signal) (string, func() error, error) {
+	p := c.client(i)
+	p.end(sig)
+	return p.name, nil, c.startClient(i)
+}
+
+// Disturb injects a fault into the connections of a client.
+func (c *Campaign) Disturb(i int, inject func(Link)) (string, func() error, error) {
+	for _, l := range c.links[i] {
+		inject(l)
+	}
+	return c.client(i).name, func() error {
+		for _, l := range c.links[i] {
+			l.Heal()
+		}
+		return nil
+	}, nil
+}
+
+func freeze(requests, replies bool) func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	return func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+		return c.Disturb(c.anyClient(r), func(l Link) { l.Hold(requests, replies) })
+	}
+}
+
+// loseReplies has servers carry out what a client asks for, and the client never learn of it.
+func loseReplies(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	i := c.anyClient(r)
+	what, heal, err := c.Disturb(i, func(l Link) { l.Hold(false, true) })
+	return what, func() error {
+		_, _, _ = c.Disturb(i, Link.Reset)
+		return heal()
+	}, err
+}
+
+// chance reports true in that percentage of cases.
+func chance(r *rand.Rand, percent float64) bool { return r.Float64()*100 < percent }
+
+// between returns a duration from least to most.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1))
+}

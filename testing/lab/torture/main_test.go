@@ -1,0 +1,16 @@
+//go:build linux
+
+package main
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockpool/lockpool/testing/lab/torture/campaign"
+)
+
+func TestMain(m *testing.M) {
+	campaign.RunClient(engine)
+	goleak.VerifyTestMain(m)
+}
