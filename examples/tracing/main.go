@@ -80,12 +80,12 @@ func run(ctx context.Context, address, picture string) (err error) {
 		return err
 	}
 	requests := analyze(shop.spans)
-	fmt.Printf("\n%s\n%s", waterfall(requests), summary(requests))
+	fmt.Printf("\n%s\n%s", chart(requests).Text(), summary(requests))
 	if err == nil && endpoint() != "" {
 		fmt.Printf("%d spans were sent to %s.\n", len(shop.spans), endpoint())
 	}
 	if file != nil {
-		n, failed := file.WriteString(svg(requests))
+		n, failed := file.WriteString(chart(requests).SVG())
 		if failed == nil { // the file may have existed, and been longer
 			failed = file.Truncate(int64(n))
 		}

@@ -1,55 +1,73 @@
 package main
 
+// This file draws which requests waited for which, and says it in words.
+
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lockpool/lockpool/examples/internal/spans"
+	"github.com/lockpool/lockpool/testing/waterfall"
 )
 
-const axisWidth = 36
+// The marks of the chart.
+const (
+	waits = iota
+	holds
+	asks
+)
 
-// waterfall draws a line for every lock that a request asked for, all on one time
-// axis, and below it the locks and requests that the request waited for.
-func waterfall(requests []*request) string {
-	if len(requests) == 0 {
-		return ""
+// chart has a row for every lock that a request asked for. An arrow leads from each wait to
+// the requests in the way.
+func chart(requests []*request) *waterfall.Chart {
+	c := &waterfall.Chart{
+		Title:   "Which requests waited for which",
+		Columns: []waterfall.Column{{Name: "process", Width: 9}, {Name: "request", Width: 16}, {Name: "lock", Width: 10}},
+		Width:   36,
+		Marks: []waterfall.Mark{
+			waits: {Rune: '░', Fill: "#f6c453", Name: "waits"}, holds: {Rune: '█', Fill: "#2166ac", Name: "holds"},
+			asks: {Rune: '·', Fill: "#e4e8ed", Name: "the request"},
+		},
 	}
-	begin, total := extent(requests)
-	axis := spans.Axis{Begin: begin, Total: total, Width: axisWidth}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-9s  %-16s  %-10s  %s\n", "process", "request", "lock", axis.Scale())
+	rows := map[*lock]int{}
 	for _, r := range requests {
+		c.Total = max(c.Total, r.End.Sub(requests[0].Start))
 		service, name := r.Service, r.Name
 		for _, l := range r.locks {
-			row := axis.NewRow()
-			axis.Draw(row, &r.Span, '·')
-			if l.hold != nil {
-				axis.Draw(row, l.hold, '█')
+			row := waterfall.Row{Cells: []string{service, name, l.name}}
+			bar := func(mark int, s *spans.Span, what string) {
+				if s != nil {
+					row.Bars = append(row.Bars, waterfall.Bar{
+						Mark: mark, Begin: s.Start.Sub(requests[0].Start), End: s.End.Sub(requests[0].Start),
+						Text: fmt.Sprintf("%s, %d ms", what, s.Duration().Milliseconds()),
+					})
+				}
 			}
-			if l.wait != nil {
-				axis.Draw(row, l.wait, '░')
+			bar(asks, &r.Span, r.Name+", trace "+r.Trace)
+			bar(holds, l.hold, "holds "+l.name)
+			bar(waits, l.wait, "waits for "+l.name)
+			if l.wait != nil && l.outcome != "acquired" {
+				row.After = l.outcome
 			}
-			fmt.Fprintf(&b, "%-9s  %-16s  %-10s  %s\n", service, name, l.name, strings.TrimRight(string(row), " "))
-			service, name = "", "" // once for each request
 			for i, line := range l.explain() {
-				fmt.Fprintf(&b, "%*s%s\n", 11+2*min(i, 1), "", line)
+				row.Below = append(row.Below, fmt.Sprintf("%*s%s", 11+2*min(i, 1), "", line))
+			}
+			rows[l] = len(c.Rows)
+			c.Rows = append(c.Rows, row)
+			service, name = "", "" // once for each request
+		}
+	}
+	for _, r := range requests {
+		for _, l := range r.locks {
+			for _, other := range l.behind {
+				c.Arrows = append(c.Arrows, waterfall.Arrow{
+					At: l.wait.Start.Sub(requests[0].Start), From: rows[l], To: rows[other.lock], Dashed: other.role != spans.Holder,
+					Text: fmt.Sprintf("%s waited behind %s in %s", r.Name, other.of.Name, other.of.Service),
+				})
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%41s░ waits   █ holds   · the request\n", "")
-	return b.String()
-}
-
-// extent returns when the first request began, and the time from then to the end
-// of the last one.
-func extent(requests []*request) (begin time.Time, total time.Duration) {
-	begin = requests[0].Start
-	for _, r := range requests {
-		total = max(total, r.End.Sub(begin))
-	}
-	return begin, total
+	return c
 }
 
 // explain returns what the request waited for, if it did.
@@ -76,7 +94,7 @@ func (l *lock) explain() (lines []string) {
 
 // summary returns the totals of the waits.
 func summary(requests []*request) string {
-	var waits, vain int
+	var waited, vain int
 	var total time.Duration
 	caused := map[*request]time.Duration{} // waits that began behind the request
 	for _, r := range requests {
@@ -84,7 +102,7 @@ func summary(requests []*request) string {
 			if l.wait == nil {
 				continue
 			}
-			waits++
+			waited++
 			total += l.wait.Duration()
 			if l.outcome != "acquired" {
 				vain++
@@ -95,7 +113,7 @@ func summary(requests []*request) string {
 		}
 	}
 	text := fmt.Sprintf("%d requests, %d waits, %d of them in vain: %d ms spent waiting.\n",
-		len(requests), waits, vain, total.Milliseconds())
+		len(requests), waited, vain, total.Milliseconds())
 	var worst *request
 	for _, r := range requests {
 		if caused[r] > caused[worst] {

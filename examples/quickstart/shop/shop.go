@@ -111,7 +111,7 @@ func run(ctx context.Context, e Engine, servers string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Print("\n", waterfall(shop.spans))
+	fmt.Print("\n", draw(shop.spans))
 	return nil
 }
 

@@ -1,38 +1,43 @@
 package shop
 
+// This file draws which service waited for the lock, and for how long.
+
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lockpool/lockpool/examples/internal/spans"
+	"github.com/lockpool/lockpool/testing/waterfall"
 )
 
 const spanWork = "quickstart.work" // of the work under a lock
 
-const axisWidth = 32 // makes lines shorter than 80 characters
+// marks are the names of the spans that are drawn, in the order of the chart's marks.
+var marks = []string{spans.Wait, spanWork, spans.Acquire}
 
-// waterfall draws a line for every request for a lock, all on one time axis.
-func waterfall(all []spans.Span) string {
+// draw draws a line for every request for a lock, all on one time axis.
+func draw(all []spans.Span) string {
 	// Sort spans by their start, because in a trace the wait is part of the
 	// request and drawn over it, and the work follows both.
-	all = slices.DeleteFunc(slices.Clone(all), func(s spans.Span) bool { return marks[s.Name] == 0 })
+	all = slices.DeleteFunc(slices.Clone(all), func(s spans.Span) bool { return !slices.Contains(marks, s.Name) })
 	slices.SortStableFunc(all, func(a, b spans.Span) int { return a.Start.Compare(b.Start) })
 	if len(all) == 0 {
 		return ""
 	}
 	begin := all[0].Start
 	end := slices.MaxFunc(all, func(a, b spans.Span) int { return a.End.Compare(b.End) }).End
-	axis := spans.Axis{Begin: begin, Total: end.Sub(begin), Width: axisWidth}
-
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-8s  %-9s  %s\n", "service", "lock", axis.Scale())
+	c := waterfall.Chart{
+		Columns: []waterfall.Column{{Name: "service", Width: 8}, {Name: "lock", Width: 9}},
+		Width:   32, // makes lines shorter than 80 characters
+		Total:   end.Sub(begin),
+		Marks:   []waterfall.Mark{{Rune: '░', Name: "waits"}, {Rune: '█', Name: "holds"}, {Rune: '·', Name: "neither"}},
+	}
 	for _, request := range all {
 		if request.Name != spans.Acquire {
 			continue
 		}
-		row := axis.NewRow()
+		row := waterfall.Row{Cells: []string{request.Service, request.Attrs[spans.KeyLock]}}
 		var waited time.Duration
 		var holdBegan time.Time
 		for _, s := range all {
@@ -48,13 +53,10 @@ func waterfall(all []spans.Span) string {
 				}
 				s.Start = holdBegan
 			}
-			axis.Draw(row, &s, marks[s.Name])
+			row.Bars = append(row.Bars, waterfall.Bar{Mark: slices.Index(marks, s.Name), Begin: s.Start.Sub(begin), End: s.End.Sub(begin)})
 		}
-		fmt.Fprintf(&b, "%-8s  %-9s  %s  waited %4d ms  %s\n", request.Service, request.Attrs[spans.KeyLock],
-			string(row), waited.Milliseconds(), request.Attrs[spans.KeyOutcome])
+		row.After = fmt.Sprintf("waited %4d ms  %s", waited.Milliseconds(), request.Attrs[spans.KeyOutcome])
+		c.Rows = append(c.Rows, row)
 	}
-	fmt.Fprintf(&b, "%21s░ waits   █ holds   · neither\n", "")
-	return b.String()
+	return c.Text()
 }
-
-var marks = map[string]rune{spans.Acquire: '·', spans.Wait: '░', spanWork: '█'}

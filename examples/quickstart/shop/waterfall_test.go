@@ -82,7 +82,7 @@ func TestWaterfallHasOneLinePerRequest(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got := waterfall(test.all)
+			got := draw(test.all)
 			require.Equal(t, test.want, got)
 			for line := range strings.Lines(got) {
 				require.Less(t, len([]rune(strings.TrimSpace(line))), 80)

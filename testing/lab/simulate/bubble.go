@@ -153,10 +153,7 @@ func (b *bubble) injectFaults() (kinds map[string]int) {
 		begin := b.now()
 		what, heal := f.begin(b, st)
 		kinds[f.name]++
-		description := f.name
-		if what != "" {
-			description += ": " + what
-		}
+		description := workload.Describe(f.name, what)
 		b.active++
 		over := func() {
 			if heal != nil {
@@ -166,7 +163,7 @@ func (b *bubble) injectFaults() (kinds map[string]int) {
 			now := b.now()
 			b.history.Update(func(rec *workload.Record) {
 				rec.Faults = append(rec.Faults, workload.Span{Process: description, Begin: begin, End: now})
-				if f.lasts != longer && b.isProcess(what) { // the longer ones are of servers as well
+				if f.lasts != workload.Longer && b.isProcess(what) { // the longer ones are of servers as well
 					rec.Single = append(rec.Single, workload.Span{Process: what, Begin: begin, End: now})
 				}
 				next := b.Lasts
@@ -454,7 +451,7 @@ func (c *slowConn) Write(p []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
 	}
-	at := time.Now().Add(between(c.up, 0, c.latency))
+	at := time.Now().Add(workload.Between(c.up, 0, c.latency))
 	if at.Before(c.last) { // in order
 		at = c.last
 	}
@@ -489,7 +486,7 @@ func (c *slowConn) Close() error {
 func (c *slowConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if time.Since(c.read) > 0 { // in virtual time, a packet that had to wait comes at once
-		time.Sleep(between(c.down, 0, c.latency))
+		time.Sleep(workload.Between(c.down, 0, c.latency))
 	}
 	c.read = time.Now()
 	return n, err

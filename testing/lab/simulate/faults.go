@@ -17,40 +17,27 @@ import (
 // how to heal it; a fault that is over at once has nothing to heal.
 type fault struct {
 	name    string
-	lasts   length
+	lasts   workload.Length
 	members int // that the ensemble must have at least
 	often   int // how much more often than others it is drawn, if not 0
 	begin   func(b *bubble, s step) (what string, heal func())
 }
 
-// length is how long a fault lasts, relative to a session timeout unless a machine is stopped.
-type length int
-
-const (
-	moment length = iota
-	short
-	long
-	longer
-	stopped
-)
-
-func contains(name, part string) bool { return strings.Contains(name, part) }
-
 var faults = []fault{
 	// Processes and machines.
-	{"kill a process", short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.Cut) })},
-	{"cut a process's power", short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
-	{"stop a process", moment, 1, 0, replace(func(b *bubble, i *instance) { i.shutdown() })},
-	{"close a process's pool", moment, 1, 0, replace(func(b *bubble, i *instance) { i.close() })},
-	{"suspend a machine", stopped, 1, 2, stop{reported: true}.begin},
-	{"suspend a machine that was cut off", stopped, 1, 0, stop{reported: true, cutBefore: true}.begin},
-	{"suspend a machine whose network comes back late", long, 1, 4, stop{reported: true, cutAfter: true}.begin},
-	{"stop a virtual machine", stopped, 1, 4, stop{}.begin},
-	{"stop a virtual machine that was cut off", stopped, 1, 2, stop{cutBefore: true}.begin},
-	{"stop a virtual machine whose network comes back late", stopped, 1, 2, stop{cutAfter: true}.begin},
-	{"stop a virtual machine whose wall clock is corrected late", stopped, 1, 2, stop{corrected: true}.begin},
-	{"stop a virtual machine again and again", short, 1, 2, stop{often: true}.begin},
-	{"set a wall clock", moment, 1, 0, func(b *bubble, s step) (string, func()) {
+	{"kill a process", workload.Short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.Cut) })},
+	{"cut a process's power", workload.Short, 1, 0, replace(func(b *bubble, i *instance) { i.kill(b.server.HalfOpen) })},
+	{"stop a process", workload.Moment, 1, 0, replace(func(b *bubble, i *instance) { i.shutdown() })},
+	{"close a process's pool", workload.Moment, 1, 0, replace(func(b *bubble, i *instance) { i.close() })},
+	{"suspend a machine", workload.Stopped, 1, 2, stop{reported: true}.begin},
+	{"suspend a machine that was cut off", workload.Stopped, 1, 0, stop{reported: true, cutBefore: true}.begin},
+	{"suspend a machine whose network comes back late", workload.Long, 1, 4, stop{reported: true, cutAfter: true}.begin},
+	{"stop a virtual machine", workload.Stopped, 1, 4, stop{}.begin},
+	{"stop a virtual machine that was cut off", workload.Stopped, 1, 2, stop{cutBefore: true}.begin},
+	{"stop a virtual machine whose network comes back late", workload.Stopped, 1, 2, stop{cutAfter: true}.begin},
+	{"stop a virtual machine whose wall clock is corrected late", workload.Stopped, 1, 2, stop{corrected: true}.begin},
+	{"stop a virtual machine again and again", workload.Short, 1, 2, stop{often: true}.begin},
+	{"set a wall clock", workload.Moment, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		d := time.Duration((s.Amount - 0.5) * float64(time.Hour))
 		i.machine.SetWallClock(d)
@@ -58,20 +45,20 @@ var faults = []fault{
 	}},
 
 	// Connections of a process.
-	{"cut connections", moment, 1, 0, disturb((*zktest.Server).Cut)},
-	{"reset connections", moment, 1, 0, disturb((*zktest.Server).Reset)},
-	{"half-open connections", long, 1, 0, disturb((*zktest.Server).HalfOpen)},
-	{"deafen connections", long, 1, 0, disturb((*zktest.Server).Deafen)},
-	{"freeze connections", short, 1, 0, partition(zktest.Both)},
-	{"freeze connections for long", long, 1, 0, partition(zktest.Both)},
-	{"freeze what a process sends", long, 1, 0, partition(zktest.Inbound)},
-	{"freeze what a process receives", long, 1, 0, partition(zktest.Outbound)},
-	{"throttle connections", long, 1, 0, func(b *bubble, s step) (string, func()) {
+	{"cut connections", workload.Moment, 1, 0, disturb((*zktest.Server).Cut)},
+	{"reset connections", workload.Moment, 1, 0, disturb((*zktest.Server).Reset)},
+	{"half-open connections", workload.Long, 1, 0, disturb((*zktest.Server).HalfOpen)},
+	{"deafen connections", workload.Long, 1, 0, disturb((*zktest.Server).Deafen)},
+	{"freeze connections", workload.Short, 1, 0, partition(zktest.Both)},
+	{"freeze connections for long", workload.Long, 1, 0, partition(zktest.Both)},
+	{"freeze what a process sends", workload.Long, 1, 0, partition(zktest.Inbound)},
+	{"freeze what a process receives", workload.Long, 1, 0, partition(zktest.Outbound)},
+	{"throttle connections", workload.Long, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		b.server.Throttle(i.selector(), 1+int(s.Amount*30), 20*time.Millisecond)
 		return i.name, func() { b.server.Throttle(i.selector(), 0, 0) }
 	}},
-	{"expire a session", moment, 1, 0, func(b *bubble, s step) (string, func()) {
+	{"expire a session", workload.Moment, 1, 0, func(b *bubble, s step) (string, func()) {
 		i := b.target(s)
 		for _, c := range b.server.State().Conns {
 			if strings.HasPrefix(c.Addr, i.host+":") && c.Session != 0 {
@@ -82,63 +69,63 @@ var faults = []fault{
 	}},
 
 	// Requests of any process.
-	{"delay requests", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayApply(seconds(s.Amount * 3)) })},
-	{"delay replies", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayReply(seconds(s.Amount * 3)) })},
-	{"lose requests", moment, 1, 0, inject(func(step) zktest.Action { return zktest.DropBeforeApply() })},
-	{"lose replies", moment, 1, 0, inject(func(step) zktest.Action { return zktest.DropAfterApply() })},
-	{"reset instead of replying", moment, 1, 0, inject(func(step) zktest.Action { return zktest.ResetAfterApply() })},
-	{"cut replies short", moment, 1, 0, inject(func(s step) zktest.Action { return zktest.TruncateReply(int(s.Amount * 40)) })},
-	{"reset after replies", moment, 1, 0, inject(func(step) zktest.Action { return zktest.ResetAfterReply() })},
+	{"delay requests", workload.Moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayApply(seconds(s.Amount * 3)) })},
+	{"delay replies", workload.Moment, 1, 0, inject(func(s step) zktest.Action { return zktest.DelayReply(seconds(s.Amount * 3)) })},
+	{"lose requests", workload.Moment, 1, 0, inject(func(step) zktest.Action { return zktest.DropBeforeApply() })},
+	{"lose replies", workload.Moment, 1, 0, inject(func(step) zktest.Action { return zktest.DropAfterApply() })},
+	{"reset instead of replying", workload.Moment, 1, 0, inject(func(step) zktest.Action { return zktest.ResetAfterApply() })},
+	{"cut replies short", workload.Moment, 1, 0, inject(func(s step) zktest.Action { return zktest.TruncateReply(int(s.Amount * 40)) })},
+	{"reset after replies", workload.Moment, 1, 0, inject(func(step) zktest.Action { return zktest.ResetAfterReply() })},
 
 	// Members, as clients see them.
-	{"reset all connections", moment, 1, 0, func(b *bubble, _ step) (string, func()) {
+	{"reset all connections", workload.Moment, 1, 0, func(b *bubble, _ step) (string, func()) {
 		b.server.Reset(zktest.Selector{})
 		return "", nil
 	}},
-	{"reset the connections of a member", moment, 3, 0, func(b *bubble, s step) (string, func()) {
+	{"reset the connections of a member", workload.Moment, 3, 0, func(b *bubble, s step) (string, func()) {
 		b.server.Reset(zktest.Selector{Member: s.Member})
 		return member(s.Member), nil
 	}},
-	{"freeze the connections of a member", long, 3, 0, func(b *bubble, s step) (string, func()) {
+	{"freeze the connections of a member", workload.Long, 3, 0, func(b *bubble, s step) (string, func()) {
 		sel := zktest.Selector{Member: s.Member}
 		b.server.Partition(sel, zktest.Both)
 		return member(s.Member), func() { b.server.HealOnly(sel, zktest.Both) }
 	}},
-	{"refuse connections", long, 1, 0, admit((*zktest.Server).RefuseConnections)},
-	{"reject connections", long, 1, 0, admit((*zktest.Server).RejectConnections)},
-	{"hang connections", long, 1, 0, admit((*zktest.Server).HangConnections)},
-	{"restart the ensemble", short, 1, 0, alone(func(b *bubble) func() {
+	{"refuse connections", workload.Long, 1, 0, admit((*zktest.Server).RefuseConnections)},
+	{"reject connections", workload.Long, 1, 0, admit((*zktest.Server).RejectConnections)},
+	{"hang connections", workload.Long, 1, 0, admit((*zktest.Server).HangConnections)},
+	{"restart the ensemble", workload.Short, 1, 0, alone(func(b *bubble) func() {
 		_ = b.server.Stop(context.Background()) // fails only if it is closed
 		return func() { _ = b.server.Start(context.Background()) }
 	})},
-	{"pause the ensemble", short, 1, 0, alone(pauseAll)},
-	{"pause the ensemble for long", long, 1, 0, alone(pauseAll)},
+	{"pause the ensemble", workload.Short, 1, 0, alone(pauseAll)},
+	{"pause the ensemble for long", workload.Long, 1, 0, alone(pauseAll)},
 
 	// Members of an ensemble.
-	{"kill the leader", short, 3, 0, members(leader, kill)},
-	{"kill the leader for long", long, 3, 0, members(leader, kill)},
-	{"kill a follower", long, 3, 0, members(follower, kill)},
-	{"kill the leader and a follower", long, 3, 0, members(leaderAndFollower, kill)},
-	{"kill all members", short, 3, 0, members(everyMember, kill)},
-	{"pause the leader", short, 3, 0, members(leader, pause)},
-	{"pause the leader for long", long, 3, 0, members(leader, pause)},
-	{"pause a follower", short, 3, 0, members(follower, pause)},
-	{"pause a follower for long", long, 3, 0, members(follower, pause)},
-	{"isolate the leader", short, 3, 0, members(leader, isolate)},
-	{"isolate the leader for long", long, 3, 0, members(leader, isolate)},
-	{"isolate a follower", short, 3, 0, members(follower, isolate)},
-	{"isolate a follower for long", long, 3, 0, members(follower, isolate)},
-	{"isolate all members", short, 3, 0, members(everyMember, isolate)},
-	{"separate the leader and a follower", long, 3, 0, func(b *bubble, s step) (string, func()) {
+	{"kill the leader", workload.Short, 3, 0, members(leader, kill)},
+	{"kill the leader for long", workload.Long, 3, 0, members(leader, kill)},
+	{"kill a follower", workload.Long, 3, 0, members(follower, kill)},
+	{"kill the leader and a follower", workload.Long, 3, 0, members(leaderAndFollower, kill)},
+	{"kill all members", workload.Short, 3, 0, members(everyMember, kill)},
+	{"pause the leader", workload.Short, 3, 0, members(leader, pause)},
+	{"pause the leader for long", workload.Long, 3, 0, members(leader, pause)},
+	{"pause a follower", workload.Short, 3, 0, members(follower, pause)},
+	{"pause a follower for long", workload.Long, 3, 0, members(follower, pause)},
+	{"isolate the leader", workload.Short, 3, 0, members(leader, isolate)},
+	{"isolate the leader for long", workload.Long, 3, 0, members(leader, isolate)},
+	{"isolate a follower", workload.Short, 3, 0, members(follower, isolate)},
+	{"isolate a follower for long", workload.Long, 3, 0, members(follower, isolate)},
+	{"isolate all members", workload.Short, 3, 0, members(everyMember, isolate)},
+	{"separate the leader and a follower", workload.Long, 3, 0, func(b *bubble, s step) (string, func()) {
 		which := leaderAndFollower(b, s)
 		_ = b.server.Separate(which[0], which[1])
 		return fmt.Sprint(which), b.server.HealMembers
 	}},
 	// What a lease must survive: the leader does not hear of a session, or hears late,
 	// while its client still gets answers.
-	{"isolate a process's member", long, 3, 0, members(own, isolate)},
-	{"pause a process's member", long, 3, 0, members(own, pause)},
-	{"slow down and isolate a process's member", long, 3, 0, func(b *bubble, s step) (string, func()) {
+	{"isolate a process's member", workload.Long, 3, 0, members(own, isolate)},
+	{"pause a process's member", workload.Long, 3, 0, members(own, pause)},
+	{"slow down and isolate a process's member", workload.Long, 3, 0, func(b *bubble, s step) (string, func()) {
 		n := own(b, s)[0]
 		_ = b.server.SlowMember(n, time.Duration(s.Amount*float64(b.Tick)))
 		b.later(b.Tick, func() { _ = b.server.Isolate(n) })
@@ -147,25 +134,25 @@ var faults = []fault{
 			_ = b.server.SlowMember(n, 0)
 		}
 	}},
-	{"silence a process after a write", longer, 1, 8, series((*chain).afterWrite, (*chain).silence)},
-	{"silence a process after a pause of the leader", longer, 1, 8, series((*chain).pauseLeader, (*chain).afterProofs, (*chain).silence)},
-	{"silence a slow process after a pause of the leader", longer, 1, 8, series((*chain).slow, (*chain).afterSyncs, (*chain).pauseLeader,
+	{"silence a process after a write", workload.Longer, 1, 8, series((*chain).afterWrite, (*chain).silence)},
+	{"silence a process after a pause of the leader", workload.Longer, 1, 8, series((*chain).pauseLeader, (*chain).afterProofs, (*chain).silence)},
+	{"silence a slow process after a pause of the leader", workload.Longer, 1, 8, series((*chain).slow, (*chain).afterSyncs, (*chain).pauseLeader,
 		(*chain).afterProofs, (*chain).silence)},
-	{"silence a process after a reconnect", longer, 1, 8, series((*chain).afterWrite, (*chain).reset, (*chain).afterConnect, (*chain).silence)},
-	{"silence a process after a slow reconnect", longer, 1, 8, series((*chain).afterSyncs, (*chain).slow, (*chain).reset, (*chain).afterConnect,
+	{"silence a process after a reconnect", workload.Longer, 1, 8, series((*chain).afterWrite, (*chain).reset, (*chain).afterConnect, (*chain).silence)},
+	{"silence a process after a slow reconnect", workload.Longer, 1, 8, series((*chain).afterSyncs, (*chain).slow, (*chain).reset, (*chain).afterConnect,
 		(*chain).afterWrite, (*chain).silence)},
-	{"replace the leader of a process", longer, 3, 8, series((*chain).joinLeader, (*chain).slowWrites, (*chain).afterWrite, (*chain).replaceLeader)},
+	{"replace the leader of a process", workload.Longer, 3, 8, series((*chain).joinLeader, (*chain).slowWrites, (*chain).afterWrite, (*chain).replaceLeader)},
 
-	{"slow down the leader", long, 3, 0, members(leader, slow)},
-	{"slow down a follower", long, 3, 0, members(follower, slow)},
-	{"slow down all members", long, 3, 0, members(everyMember, slow)},
-	{"a member lags", long, 3, 0, func(b *bubble, s step) (string, func()) {
+	{"slow down the leader", workload.Long, 3, 0, members(leader, slow)},
+	{"slow down a follower", workload.Long, 3, 0, members(follower, slow)},
+	{"slow down all members", workload.Long, 3, 0, members(everyMember, slow)},
+	{"a member lags", workload.Long, 3, 0, func(b *bubble, s step) (string, func()) {
 		_ = b.server.Lag(s.Member)
 		return member(s.Member), func() { _ = b.server.CatchUp(s.Member) }
 	}},
 
 	// What others do to contenders.
-	{"remove nodes", moment, 1, 4, func(b *bubble, s step) (string, func()) {
+	{"remove nodes", workload.Moment, 1, 4, func(b *bubble, s step) (string, func()) {
 		if b.active > 0 {
 			return "none, because of another fault", nil
 		}
@@ -179,11 +166,11 @@ var faults = []fault{
 		b.findDisplaced()
 		return "", nil
 	}},
-	{"remove the node that a request deletes", short, 1, 0, strike(removeNode, deletes)},
-	{"remove the node that a request reads", short, 1, 0, strike(removeNode, reads)},
-	{"lose replies to creates while members lag", short, 3, 3, loseReplies(creates)},
-	{"lose replies to deletes while members lag", short, 1, 3, loseReplies(deletes)},
-	{"isolate the leader during a create", short, 3, 3, func(b *bubble, s step) (string, func()) {
+	{"remove the node that a request deletes", workload.Short, 1, 0, strike(removeNode, deletes)},
+	{"remove the node that a request reads", workload.Short, 1, 0, strike(removeNode, reads)},
+	{"lose replies to creates while members lag", workload.Short, 3, 3, loseReplies(creates)},
+	{"lose replies to deletes while members lag", workload.Short, 1, 3, loseReplies(deletes)},
+	{"isolate the leader during a create", workload.Short, 3, 3, func(b *bubble, s step) (string, func()) {
 		what, heal := strike(func(b *bubble, r zktest.Request) {
 			if r.Member != b.server.Leader() {
 				return
@@ -202,7 +189,7 @@ var faults = []fault{
 			b.server.HealMembers()
 		}
 	}},
-	{"expire the session that deletes a node", short, 1, 0, strike(expireSession, deletes)},
+	{"expire the session that deletes a node", workload.Short, 1, 0, strike(expireSession, deletes)},
 }
 
 // leader returns the leader, or any member if there is none.

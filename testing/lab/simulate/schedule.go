@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockpool/lockpool/driver/zookeeper"
@@ -71,14 +71,14 @@ func draw(seed uint64, bubble int, m mix) schedule {
 	r := rand.New(rand.NewPCG(seed, uint64(bubble)))
 	s := schedule{
 		Seed: seed, Bubble: bubble,
-		Lasts:   between(r, time.Hour, 6*time.Hour).Truncate(time.Second),
+		Lasts:   workload.Between(r, time.Hour, 6*time.Hour).Truncate(time.Second),
 		Members: []int{1, 3, 3, 3, 5}[r.IntN(5)],
 		Tick:    []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second}[r.IntN(4)],
-		Reap:    between(r, 5*time.Second, time.Minute),
+		Reap:    workload.Between(r, 5*time.Second, time.Minute),
 		Longest: []time.Duration{40 * time.Second, 40 * time.Second, 6 * time.Second}[r.IntN(3)],
 		Load: workload.Config{
 			Locks:      2 + r.IntN(3),
-			MinPermits: 1, Reads: between(r, 30.0, 90.0),
+			MinPermits: 1, Reads: workload.Between(r, 30.0, 90.0),
 			Pause: 17 * time.Second, Bursts: 30, Hold: 2 * time.Second,
 			LongHolds: 30, Mixed: 3 * float64(1-bubble%2), RushEvery: 30 * time.Minute, Rush: 12 * time.Second,
 			TangleEvery: 4 * time.Minute, Tangle: 15 * time.Second, IgnoreLosses: m.IgnoreLosses,
@@ -98,7 +98,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 	for range pools {
 		p := process{
 			Layout:  []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo}[r.IntN(2)],
-			Timeout: between(r, minTimeout, maxTimeout).Truncate(time.Millisecond),
+			Timeout: workload.Between(r, minTimeout, maxTimeout).Truncate(time.Millisecond),
 			Latency: []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 30 * time.Millisecond, 150 * time.Millisecond}[r.IntN(5)],
 			Rate:    1, Workers: 2 + r.IntN(3), Seed: r.Uint64(),
 		}
@@ -107,7 +107,7 @@ func draw(seed uint64, bubble int, m mix) schedule {
 		}
 		switch r.IntN(3) {
 		case 0:
-			p.Rate = between(r, 1-maxDrift, 1+maxDrift)
+			p.Rate = workload.Between(r, 1-maxDrift, 1+maxDrift)
 		case 1: // a lease ends as late as it can
 			p.Rate = 1 - maxDrift
 		}
@@ -127,39 +127,23 @@ func draw(seed uint64, bubble int, m mix) schedule {
 func (s *schedule) drawSteps(r *rand.Rand, m mix) {
 	var possible []fault
 	for _, f := range faults {
-		if f.members <= s.Members && contains(f.name, m.Only) {
+		if f.members <= s.Members && strings.Contains(f.name, m.Only) {
 			possible = append(possible, slices.Repeat([]fault{f}, max(1, f.often))...)
 		}
 	}
 	if m.Interval == 0 || len(possible) == 0 {
 		return
 	}
-	deck := []fault{}
+	deck := workload.Deck[fault]{All: possible}
 	for at := m.Interval; at < s.Lasts; {
-		if len(deck) == 0 {
-			deck = slices.Clone(possible)
-			r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
-		}
-		f := deck[0]
-		deck = deck[1:]
+		f := deck.Deal(r)
 		st := step{
 			At: at.Truncate(time.Millisecond), Fault: f.name,
 			Process: r.IntN(len(s.Processes)), Member: 1 + r.IntN(s.Members), Holder: r.IntN(10) < 6, Amount: r.Float64(),
 		}
-		timeout := s.Processes[st.Process].Timeout
-		switch f.lasts {
-		case short:
-			st.Lasts = between(r, timeout/10, timeout*2/3)
-		case long:
-			st.Lasts = between(r, timeout, timeout*5/2)
-		case longer:
-			st.Lasts = s.longestTimeout() * 5 / 2
-		case stopped: // as many of them have two digits as one
-			st.Lasts = time.Duration(float64(leastStop) * math.Pow(float64(mostStop)/float64(leastStop), r.Float64()))
-		}
-		st.Lasts = st.Lasts.Truncate(time.Millisecond)
+		st.Lasts = f.lasts.Draw(r, s.Processes[st.Process].Timeout, s.longestTimeout()).Truncate(time.Millisecond)
 		s.Steps = append(s.Steps, st)
-		at += between(r, m.Interval/10, m.Interval*3/2)
+		at += workload.Between(r, m.Interval/10, m.Interval*3/2)
 		if r.IntN(8) == 0 {
 			at += 2*s.longestTimeout() + m.Interval
 		}
@@ -182,9 +166,4 @@ func (s *schedule) write(w io.Writer) error {
 
 func (st step) String() string {
 	return fmt.Sprintf("%s %s for %s (process %d, holder %t, member %d, amount %.2f)", st.At, st.Fault, st.Lasts, st.Process, st.Holder, st.Member, st.Amount)
-}
-
-// between returns a value from least to most.
-func between[T ~int64 | ~float64](r *rand.Rand, least, most T) T {
-	return least + T(r.Float64()*float64(most-least))
 }

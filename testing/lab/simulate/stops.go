@@ -29,8 +29,6 @@ type stop struct {
 }
 
 const (
-	leastStop = 20 * time.Millisecond
-	mostStop  = time.Minute
 	// Each of the stops that follow each other is shorter than what a clock that is read 20
 	// times a second, and compared with the wall clock, shows at once.
 	leastPause, mostPause = 20 * time.Millisecond, 60 * time.Millisecond

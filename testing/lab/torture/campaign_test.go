@@ -101,7 +101,7 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 				o.LongHolds, o.MinLong, o.MaxLong = 100, 4*o.Timeout, 4*o.Timeout // longer than the fault
 				o.Rush = 0                                                        // in which the first holder has another lock
 				o.Duration = 5 * time.Second
-				o.Faults = []campaign.Fault{{Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: campaign.Long, Begin: freezeHolder}}
+				o.Faults = []campaign.Fault{{Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: workload.Longer, Begin: freezeHolder}}
 				c.change(o)
 			})
 			require.Equal(t, c.clean, found.Clean(), last)

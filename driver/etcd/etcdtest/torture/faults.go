@@ -17,8 +17,8 @@ import (
 // faults are those that only etcd has. Both need a leader, so they are faults of servers:
 // there is no other of these at the same time.
 var faults = []campaign.Fault{
-	{Name: "move the leader", Target: campaign.Servers, Lasts: campaign.Moment, Begin: moveLeader},
-	{Name: "remove a session", Target: campaign.Servers, Lasts: campaign.Moment, Begin: removeSession},
+	{Name: "move the leader", Target: campaign.Servers, Lasts: workload.Moment, Begin: moveLeader},
+	{Name: "remove a session", Target: campaign.Servers, Lasts: workload.Moment, Begin: removeSession},
 }
 
 func moveLeader(run *campaign.Campaign, r *rand.Rand) (string, func() error, error) {

@@ -54,7 +54,7 @@ func TestCampaignDetectsClientsWithoutLease(t *testing.T) {
 		o.Rush = 0                                                        // in which the first holder has another lock
 		o.Duration, o.IgnoreLosses = 5*time.Second, true
 		o.Faults = []campaign.Fault{{
-			Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: campaign.Long,
+			Name: "freeze the connections of the holder", Target: campaign.Connections, Lasts: workload.Longer,
 			Begin: func(c *campaign.Campaign, _ *rand.Rand) (string, func() error, error) {
 				return c.Disturb(c.LongestHolder(), func(l campaign.Link) { l.Hold(true, true) })
 			},

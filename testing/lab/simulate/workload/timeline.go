@@ -1,5 +1,7 @@
 package workload
 
+// This file draws what happened, as text and as a picture.
+
 import (
 	"bufio"
 	"cmp"
@@ -10,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	svg "github.com/ajstarks/svgo"
+	"github.com/lockpool/lockpool/testing/waterfall"
 )
 
 // A timeline shows what happened around a moment.
@@ -27,7 +29,7 @@ func WriteTimeline(rec *Record, around Instant, name string) error {
 		from, until = max(from, around.Add(-timeBefore)), around.Add(timeAfter)
 	}
 	t := newTimeline(rec, from, until)
-	return errors.Join(writeFile(name+".txt", t.writeText), writeFile(name+".svg", t.writeSVG))
+	return errors.Join(writeFile(name+".txt", t.writeText), writeFile(name+".svg", func(w io.Writer) { _, _ = io.WriteString(w, t.chart().SVG()) }))
 }
 
 func writeFile(name string, write func(io.Writer)) error {
@@ -66,10 +68,11 @@ const (
 	barEnd
 )
 
-// styles are those of bars in the picture.
-var styles = [...]string{
-	barFault: "fill:#e8a838", barPause: "fill:#bbbbbb", barWait: "fill:#c5d8f0", barHold: "fill:#3b76b5",
-	barLoss: "fill:#cc2222", barEnd: "fill:#882288",
+// marks are how bars look in the picture.
+var marks = []waterfall.Mark{
+	barFault: {Fill: "#e8a838", Name: "faults"}, barPause: {Fill: "#bbbbbb", Name: "cannot know of a loss"},
+	barWait: {Fill: "#c5d8f0", Name: "waits"}, barHold: {Fill: "#3b76b5", Name: "holds"},
+	barLoss: {Fill: "#cc2222", Name: "losses"}, barEnd: {Fill: "#882288", Name: "ends of sessions"},
 }
 
 // verbs are what the text says at the beginning and at the end of a bar.
@@ -134,58 +137,34 @@ func (t *timeline) writeText(w io.Writer) {
 	}
 }
 
-// The picture's measures, in pixels.
-const (
-	labelWidth = 190
-	chartWidth = 1400
-	rowHeight  = 16
-	margin     = 24
-	minBar     = 2
-)
-
-func (t *timeline) writeSVG(w io.Writer) {
-	var rows []string
+// chart returns the bars, with a row for each goroutine below those of faults and servers.
+func (t *timeline) chart() *waterfall.Chart {
+	var names []string
 	for _, b := range t.bars {
-		if !slices.Contains(rows, b.row) {
-			rows = append(rows, b.row)
+		if !slices.Contains(names, b.row) {
+			names = append(names, b.row)
 		}
 	}
-	slices.SortFunc(rows, func(a, b string) int {
-		first := func(row string) int {
-			if row == "faults" || row == "servers" {
-				return 0
-			}
-			return 1
-		}
-		return cmp.Or(first(a)-first(b), cmp.Compare(a, b))
+	slices.SortFunc(names, func(a, b string) int {
+		first := func(row string) int { return slices.Index([]string{"servers", "faults"}, row) }
+		return cmp.Or(first(b)-first(a), cmp.Compare(a, b))
 	})
-	x := func(at Instant) int {
-		at = min(max(at, t.from), t.until)
-		return labelWidth + int(float64(chartWidth)*float64(at.Since(t.from))/float64(max(t.until.Since(t.from), 1)))
+	c := &waterfall.Chart{
+		Title:   fmt.Sprintf("From %s until %s", t.rec.at(t.from), t.rec.at(t.until)),
+		Columns: []waterfall.Column{{Width: 30}},
+		Total:   t.until.Since(t.from), Marks: marks,
 	}
-	height := margin + rowHeight*len(rows)
-	s := svg.New(w)
-	s.Start(labelWidth+chartWidth+margin, height+margin)
-	s.Rect(0, 0, labelWidth+chartWidth+margin, height+margin, "fill:white")
-	const label = "font-family:sans-serif;font-size:10px"
-	for n := range 11 {
-		at := t.from.Add(t.until.Since(t.from) * time.Duration(n) / 10)
-		s.Line(x(at), margin, x(at), height, "stroke:#dddddd")
-		s.Text(x(at), margin-8, t.rec.at(at), label+";text-anchor:middle")
-	}
-	for n, row := range rows {
-		y := margin + n*rowHeight
-		s.Text(4, y+rowHeight-4, row, label)
+	for _, name := range names {
+		row := waterfall.Row{Cells: []string{name}}
 		for _, b := range t.bars {
-			if b.row != row {
-				continue
+			if b.row == name {
+				row.Bars = append(row.Bars, waterfall.Bar{
+					Mark: int(b.kind), Begin: b.begin.Since(t.from), End: b.end.Since(t.from),
+					Text: fmt.Sprintf("%s, %s until %s", b.text, t.rec.at(b.begin), t.rec.at(b.end)),
+				})
 			}
-			s.Group()
-			s.Title(fmt.Sprintf("%s, %s until %s", b.text, t.rec.at(b.begin), t.rec.at(b.end)))
-			s.Rect(x(b.begin), y+2, max(x(b.end)-x(b.begin), minBar), rowHeight-4, styles[b.kind])
-			s.Gend()
 		}
+		c.Rows = append(c.Rows, row)
 	}
-	s.Text(labelWidth, height+margin-8, "holds (blue), waits (light blue), losses (red), ends of sessions at the servers (purple), faults (orange), times in which a process cannot know of a loss (gray)", label)
-	s.End()
+	return c
 }

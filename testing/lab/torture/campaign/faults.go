@@ -2,12 +2,13 @@
 
 package campaign
 
+// This file has the faults of every engine.
+
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +22,7 @@ import (
 type Fault struct {
 	Name   string
 	Target Target
-	Lasts  Length
+	Lasts  workload.Length
 	Begin  func(c *Campaign, r *rand.Rand) (what string, heal func() error, err error)
 }
 
@@ -35,72 +36,52 @@ const (
 	Connections
 )
 
-// Length is how long a fault lasts, relative to the session timeout.
-type Length int
-
-const (
-	Moment Length = iota // it is over at once
-	Short
-	Long
-)
-
-func (l Length) draw(r *rand.Rand, timeout time.Duration) time.Duration {
-	switch l {
-	case Short:
-		return between(r, timeout/10, timeout*2/3)
-	case Long:
-		return between(r, timeout*3/2, timeout*5/2)
-	default:
-		return 0
-	}
-}
-
 // faults are those of every engine.
 var faults = []Fault{
-	{"kill the leader", Servers, Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+	{"kill the leader", Servers, workload.Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
 		return c.killServers(c.leader())
 	}},
-	{"kill a follower", Servers, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	{"kill a follower", Servers, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
 		return c.killServers(c.follower(r))
 	}},
-	{"kill the leader and a follower", Servers, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	{"kill the leader and a follower", Servers, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
 		return c.killServers(c.leader(), c.follower(r))
 	}},
-	{"kill both followers", Servers, Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+	{"kill both followers", Servers, workload.Short, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
 		leader := c.leader()
 		return c.killServers((leader+1)%Members, (leader+2)%Members)
 	}},
-	{"pause the leader", Servers, Short, pauseLeader},
-	{"pause the leader for long", Servers, Long, pauseLeader},
-	{"pause a follower", Servers, Short, pauseFollower},
-	{"pause a follower for long", Servers, Long, pauseFollower},
-	{"isolate the leader", Servers, Short, isolateLeader},
-	{"isolate the leader for long", Servers, Long, isolateLeader},
-	{"isolate a follower", Servers, Short, isolateFollower},
-	{"isolate a follower for long", Servers, Long, isolateFollower},
+	{"pause the leader", Servers, workload.Short, pauseLeader},
+	{"pause the leader for long", Servers, workload.Long, pauseLeader},
+	{"pause a follower", Servers, workload.Short, pauseFollower},
+	{"pause a follower for long", Servers, workload.Long, pauseFollower},
+	{"isolate the leader", Servers, workload.Short, isolateLeader},
+	{"isolate the leader for long", Servers, workload.Long, isolateLeader},
+	{"isolate a follower", Servers, workload.Short, isolateFollower},
+	{"isolate a follower for long", Servers, workload.Long, isolateFollower},
 
-	{"pause a client", Clients, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	{"pause a process", Clients, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
 		return c.pauseClient(c.anyClient(r))
 	}},
-	{"kill a client", Clients, Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	{"kill a process", Clients, workload.Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
 		return c.replaceClient(c.anyClient(r), syscall.SIGKILL)
 	}},
-	{"stop a client", Clients, Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	{"stop a process", Clients, workload.Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
 		return c.replaceClient(c.anyClient(r), syscall.SIGTERM)
 	}},
 
-	{"reset the connections of a client", Connections, Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	{"reset connections", Connections, workload.Moment, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
 		return c.Disturb(c.anyClient(r), Link.Reset)
 	}},
-	{"half-open the connections of a client", Connections, Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
+	{"half-open connections", Connections, workload.Long, func(c *Campaign, r *rand.Rand) (string, func() error, error) {
 		return c.Disturb(c.anyClient(r), Link.HalfOpen)
 	}},
-	{"freeze the connections of a client", Connections, Short, freeze(true, true)},
-	{"freeze the connections of a client for long", Connections, Long, freeze(true, true)},
-	{"freeze a client's outgoing traffic", Connections, Long, freeze(true, false)},
-	{"freeze a client's incoming traffic", Connections, Long, freeze(false, true)},
-	{"lose the replies to a client", Connections, Short, loseReplies},
-	{"reset all connections", Connections, Moment, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
+	{"freeze connections", Connections, workload.Short, freeze(true, true)},
+	{"freeze connections for long", Connections, workload.Long, freeze(true, true)},
+	{"freeze what a process sends", Connections, workload.Long, freeze(true, false)},
+	{"freeze what a process receives", Connections, workload.Long, freeze(false, true)},
+	{"lose replies to a process", Connections, workload.Short, loseReplies},
+	{"reset all connections", Connections, workload.Moment, func(c *Campaign, _ *rand.Rand) (string, func() error, error) {
 		for i := range c.links {
 			_, _, _ = c.Disturb(i, Link.Reset)
 		}
@@ -113,19 +94,20 @@ var faults = []Fault{
 // healed all faults when it returns.
 func (c *Campaign) injectFaults(ctx context.Context, table []Fault) error {
 	r := rand.New(rand.NewPCG(c.Seed, 0))
-	var deck []Fault
+	deck := workload.Deck[Fault]{All: table}
 	for end := time.Now().Add(c.Duration); time.Now().Before(end) && ctx.Err() == nil; {
-		if len(deck) == 0 {
-			deck = slices.Clone(table)
-			r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		round := []Fault{deck.Deal(r)}
+		if chance(r, 33) { // at the same time, one with another target
+			second := deck.DealFirst(r, func(f Fault) bool { return f.Target != round[0].Target })
+			if second.Target != round[0].Target {
+				round = append(round, second)
+			}
 		}
-		var round []Fault
-		round, deck = drawRound(r, deck)
 		errs := make([]error, len(round))
 		var wg sync.WaitGroup
 		for i, f := range round {
 			own := rand.New(rand.NewPCG(r.Uint64(), r.Uint64()))
-			delay := time.Duration(i) * between(r, 0, c.Timeout)
+			delay := time.Duration(i) * workload.Between(r, 0, c.Timeout)
 			wg.Go(func() { // ends when the fault is healed
 				sleep(ctx, delay)
 				errs[i] = c.inject(ctx, f, own)
@@ -136,36 +118,19 @@ func (c *Campaign) injectFaults(ctx context.Context, table []Fault) error {
 			return err
 		}
 		c.awaitRecovery(ctx)
-		sleep(ctx, between(r, c.Timeout/3, c.Timeout))
+		sleep(ctx, workload.Between(r, c.Timeout/3, c.Timeout))
 	}
 	return nil
 }
 
-// drawRound draws the next fault from the deck, and sometimes a second one with
-// another target. It returns the rest of the deck.
-func drawRound(r *rand.Rand, deck []Fault) (round, rest []Fault) {
-	round, rest = []Fault{deck[0]}, deck[1:]
-	if !chance(r, 33) {
-		return round, rest
-	}
-	i := slices.IndexFunc(rest, func(f Fault) bool { return f.Target != round[0].Target })
-	if i < 0 {
-		return round, rest
-	}
-	return append(round, rest[i]), slices.Delete(rest, i, i+1)
-}
-
 // inject injects a fault, and heals it when its time is over.
 func (c *Campaign) inject(ctx context.Context, f Fault, r *rand.Rand) error {
-	begin, lasts := now(), f.Lasts.draw(r, c.Timeout)
+	begin, lasts := now(), f.Lasts.Draw(r, c.Timeout, c.Timeout)
 	what, heal, err := f.Begin(c, r)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Name, err)
 	}
-	description := f.Name
-	if what != "" {
-		description += ": " + what
-	}
+	description := workload.Describe(f.Name, what)
 	if lasts > 0 {
 		c.logf("%s, for %s", description, lasts.Round(time.Millisecond))
 	} else {
@@ -355,8 +320,3 @@ func loseReplies(c *Campaign, r *rand.Rand) (string, func() error, error) {
 
 // chance reports true in that percentage of cases.
 func chance(r *rand.Rand, percent float64) bool { return r.Float64()*100 < percent }
-
-// between returns a duration from least to most.
-func between(r *rand.Rand, least, most time.Duration) time.Duration {
-	return least + time.Duration(r.Int64N(int64(most-least)+1))
-}
