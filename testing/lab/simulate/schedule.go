@@ -116,6 +116,9 @@ func draw(seed uint64, bubble int, m mix) schedule {
 	if r.IntN(2) == 0 {
 		p := s.Processes[r.IntN(pools)]
 		p.Bystander, p.Workers, p.Seed = true, 2, r.Uint64()
+		if m.IgnoreLosses { // a break is a loss that no fault of the schedule brings back
+			p.Workers = 0
+		}
 		s.Processes = append(s.Processes, p)
 	}
 	s.drawSteps(r, m)

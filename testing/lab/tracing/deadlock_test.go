@@ -412,17 +412,6 @@ func (s brokenSpan) End(opts ...trace.SpanEndOption) {
 	}
 }
 
-// brokenProcessor panics when the span of a wait ends.
-type brokenProcessor struct{ sdktrace.SpanProcessor }
-
-func (brokenProcessor) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
-func (brokenProcessor) Shutdown(context.Context) error                  { return nil }
-func (brokenProcessor) OnEnd(s sdktrace.ReadOnlySpan) {
-	if s.Name() == waitName {
-		panic(errUser)
-	}
-}
-
 // brokenHandler panics in warnings about deadlocks.
 type brokenHandler struct{ slog.Handler }
 
@@ -462,9 +451,6 @@ func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
 	}
 	for name, option := range map[string]func(b *bench) lockpool.Option{
 		"event": recording(deadlockEvent), "link": recording("link"), "end": recording("end"),
-		"processor": func(b *bench) lockpool.Option {
-			return lockpool.WithTracerProvider(b.newProvider(sdktrace.WithSpanProcessor(brokenProcessor{})))
-		},
 		"handler": func(*bench) lockpool.Option { return lockpool.WithLogger(slog.New(brokenHandler{})) },
 		"meter":   func(*bench) lockpool.Option { return lockpool.WithMeterProvider(brokenMeters{}) },
 	} {

@@ -129,16 +129,4 @@ func TestErrorsOfKindsHaveTypes(t *testing.T) {
 		return err
 	}))
 	require.NoError(t, held.Unlock(b.ctx))
-
-	holder := b.lock(b.ctx, others, "a")
-	require.Equal(t, "revoked", typeOf(func(ctx context.Context) error {
-		done := make(chan error)
-		go func() {
-			_, err := p.Lock(ctx, "a", lockpool.Revocable())
-			done <- err
-		}()
-		require.NoError(t, others.Revoke(b.ctx, "a", b.awaitQueue("a", 2)[1]))
-		return <-done
-	}))
-	b.unlock(holder)
 }

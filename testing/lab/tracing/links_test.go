@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/trace"
@@ -12,23 +13,30 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-func TestWaiterIsLinkedToPredecessorAndHolder(t *testing.T) {
+// The span of a wait lasts as long as the wait, and leads to the spans in the way.
+func TestSpanOfAWaitAndItsLinks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered()
 	others := b.peer(lockpool.WithOwner("billing"))
 	holder, ahead := b.lockWithWaiters(others.Pool, 2)
+	requested := time.Now()
+	var waits, free, granted time.Time
 	w, spans := b.traceWait(p, 4, func(ctx context.Context, w *waiter) {
 		b.awaitBehind(w.predecessor(), 1)
 		b.awaitLinks(1, 2)
+		waits = time.Now()
 		require.Equal(t, idle(2).with(points{depth: {mutex: 1}, waiters: {mutex: 1}, handles: {"": 1}}), m.points())
 		for _, next := range ahead {
 			b.unlock(holder)
 			holder = b.granted(next)
 		}
-		b.awaitEvents(1, 1)
+		b.awaitEvents(1, 1) // it looks at the queue when the second nearest has left
+		free = time.Now()
 		b.unlock(holder)
-		b.unlockIn(ctx, b.granted(w))
+		l := b.granted(w)
+		granted = time.Now()
+		b.unlockIn(ctx, l)
 	})
 	theirs := others.acquisitions()
 	require.Len(t, theirs, 3)
@@ -43,6 +51,17 @@ func TestWaiterIsLinkedToPredecessorAndHolder(t *testing.T) {
 	require.Equal(t, idle(2).with(points{
 		waitTime: {awaited: 1}, depth: {mutex: 1}, waiters: {mutex: 0}, held: {mutex: 0}, holdTime: {mutex: 1},
 	}), m.points())
+
+	s := b.named(waitName)[0]
+	require.Equal(t, w.node(), attributesOf(b.named(acquireName)[0])[nodeKey], "the acquisition names its own node")
+	requireOrder(t, requested, s.StartTime(), waits, free, s.Events()[1].Time, s.EndTime(), granted)
+}
+
+func requireOrder(t *testing.T, times ...time.Time) {
+	t.Helper()
+	for i := range times[1:] {
+		require.False(t, times[i+1].Before(times[i]), "times %d and %d", i, i+1)
+	}
 }
 
 // The holder releases the lock just when the waiter reads the holder's node.
@@ -93,13 +112,13 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		end     func(*waiter)
+		end     func(*lockpool.Pool, *waiter)
 		outcome string
-		text    string
-		point   string
+		text    string // behind which node it waited, if that is known
 	}{
-		{"timeout", func(w *waiter) { w.timeOut() }, "timeout", "context deadline exceeded", timedOut},
-		{"cancel", func(w *waiter) { w.cancel() }, "canceled", "context canceled", canceled},
+		{"timeout", func(_ *lockpool.Pool, w *waiter) { w.timeOut() }, "timeout", "context deadline exceeded"},
+		{"cancel", func(_ *lockpool.Pool, w *waiter) { w.cancel() }, "canceled", "context canceled"},
+		{"close", func(p *lockpool.Pool, _ *waiter) { require.NoError(t, p.Close()) }, "pool_closed", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -107,22 +126,30 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 			p, m := b.metered()
 			others := b.peer()
 			holder := b.lock(b.ctx, others.Pool, "a")
+			text := func(w *waiter) string {
+				if c.text == "" {
+					return "pool closed"
+				}
+				return waitingBehind(w.predecessor(), c.text, me)
+			}
 			var w *waiter
 			spans := b.trace(func(ctx context.Context) {
 				w = b.enqueue(ctx, p, 2)
 				b.awaitLinks(1, 1)
-				c.end(w)
+				c.end(p, w)
 				_, err := b.result(w)
-				require.ErrorContains(t, err, waitingBehind(w.predecessor(), c.text, me))
+				require.ErrorContains(t, err, text(w))
 			})
 			require.Equal(t, []span{
 				acquireWaiting(w.session, waiting{
 					position: 1, behind: w.predecessor(), wakeups: int64(0),
-					outcome: c.outcome, status: failed(waitingBehind(w.predecessor(), c.text, me)),
+					outcome: c.outcome, status: failed(text(w)),
 					links: []link{linkTo("holder", others.acquisitions()[0])},
 				}),
 			}, spans)
-			require.Equal(t, idle(2).with(points{waitTime: {c.point: 1}, depth: {mutex: 1}, waiters: {mutex: 0}}), m.points())
+			point := "error.type=" + c.outcome + ",lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=" + c.outcome
+			require.Equal(t, map[string]int64{point: 1}, m.points()[waitTime])
+			require.Equal(t, map[string]int64{mutex: 0}, m.points()[waiters])
 			b.unlock(holder)
 		})
 	}

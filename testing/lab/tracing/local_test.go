@@ -30,46 +30,30 @@ func TestSpansOfLocalTurns(t *testing.T) {
 	b.unlock(b.granted(third))
 	b.unlock(b.granted(elsewhere))
 
-	spans := func(all []sdktrace.ReadOnlySpan, name string) (found []sdktrace.ReadOnlySpan) {
-		for _, s := range all {
-			if s.Name() == name {
-				found = append(found, s)
-			}
-		}
-		return found
-	}
-	has := func(attrs []attribute.KeyValue, want attribute.KeyValue) bool {
-		for _, a := range attrs {
-			if a == want {
-				return true
-			}
-		}
-		return false
-	}
-	local := attribute.Bool("lockpool.lock.local", true)
-	acquired := spans(b.recorder.Ended(), acquireName)
-	waited, released := spans(b.recorder.Ended(), "lockpool.lock.wait"), spans(b.recorder.Ended(), "lockpool.lock.release")
+	const local = "lockpool.lock.local"
+	acquired, waited, released := b.named(acquireName), b.named(waitName), b.named(releaseName)
 	require.Len(t, acquired, 3)
 	require.Len(t, waited, 2)
 	require.Len(t, released, 3)
-	require.Len(t, spans(b.recorder.Ended(), "lockpool.lock.hold"), 3)
+	require.Len(t, b.named(holdName), 3)
 	for i := range 3 {
-		require.Equal(t, i > 0, has(acquired[i].Attributes(), local), "acquisition %d", i)
-		require.Equal(t, i < 2, has(released[i].Attributes(), local), "release %d", i)
+		require.Equal(t, i > 0, attributesOf(acquired[i])[local] == true, "acquisition %d", i)
+		require.Equal(t, i < 2, attributesOf(released[i])[local] == true, "release %d", i)
 	}
-	links := func(s sdktrace.ReadOnlySpan) (to []link) {
+	links := func(s sdktrace.ReadOnlySpan) (to []link) { // those in memory are not remote
 		for _, l := range s.Links() {
 			to = append(to, linkTo(l.Attributes[0].Value.AsString(), l.SpanContext))
 		}
 		return to
 	}
-	require.Equal(t, []link{linkTo("holder", acquired[0].SpanContext())}, links(waited[0]))
-	require.Equal(t, []link{linkTo("holder", acquired[0].SpanContext()), linkTo("predecessor", acquired[1].SpanContext())}, links(waited[1]))
+	holder, predecessor := linkTo("holder", acquired[0].SpanContext()), linkTo("predecessor", acquired[1].SpanContext())
+	require.Equal(t, []link{holder}, links(waited[0]))
+	require.Equal(t, []link{holder, predecessor}, links(waited[1]))
 
-	theirs := spans(others.recorder.Ended(), "lockpool.lock.wait")
+	theirs := named(others.recorder, waitName)
 	require.Len(t, theirs, 1)
-	require.Equal(t, []link{linkTo("holder", acquired[0].SpanContext())}, links(theirs[0]))
-	require.True(t, has(theirs[0].Links()[0].Attributes, attribute.Bool("lockpool.link.tenancy", true)))
+	require.Equal(t, []link{holder}, links(theirs[0]))
+	require.Contains(t, theirs[0].Links()[0].Attributes, attribute.Bool("lockpool.link.tenancy", true))
 	require.EqualValues(t, 2, m.points()[waitTime][awaited])
 	require.Zero(t, m.points()[waiters][mutex])
 }
@@ -90,18 +74,13 @@ func TestSpanOfACallThatPassesItsPlaceOn(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	b.unlock(holder)
 	b.unlock(b.granted(second))
-	events := map[string][]string{} // by outcome
-	nodes := map[attribute.Value]bool{}
-	for _, s := range b.recorder.Ended() {
-		if s.Name() != acquireName {
-			continue
-		}
-		attrs := attribute.NewSet(s.Attributes()...)
-		outcome, _ := attrs.Value("lockpool.lock.outcome")
-		node, _ := attrs.Value("lockpool.lock.node")
-		nodes[node] = true
+	events := map[any][]string{} // by outcome
+	nodes := map[any]bool{}
+	for _, s := range b.named(acquireName) {
+		attrs := attributesOf(s)
+		nodes[attrs[nodeKey]] = true
 		for _, e := range s.Events() {
-			events[outcome.AsString()] = append(events[outcome.AsString()], e.Name)
+			events[attrs["lockpool.lock.outcome"]] = append(events[attrs["lockpool.lock.outcome"]], e.Name)
 		}
 	}
 	require.Equal(t, []string{"lockpool.enqueued", "lockpool.place.passed_on"}, events["canceled"])

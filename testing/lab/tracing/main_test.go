@@ -19,9 +19,6 @@ import (
 var server *zktest.Server
 
 func TestMain(m *testing.M) {
-	if dsn := os.Getenv(holderEnv); dsn != "" {
-		os.Exit(runHolder(dsn))
-	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {})) // some exporters are made to fail
 	os.Exit(func() (code int) {
 		var err error

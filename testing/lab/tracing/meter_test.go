@@ -24,11 +24,9 @@ func (p points) with(more points) points {
 
 // Attributes of points, in their encoded form.
 const (
-	mutex    = "lockpool.lock.kind=mutex"
-	free     = "lockpool.lock.contended=false,lockpool.lock.kind=mutex,lockpool.lock.outcome=acquired"
-	awaited  = "lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=acquired"
-	timedOut = "error.type=timeout,lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=timeout"
-	canceled = "error.type=canceled,lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=canceled"
+	mutex   = "lockpool.lock.kind=mutex"
+	free    = "lockpool.lock.contended=false,lockpool.lock.kind=mutex,lockpool.lock.outcome=acquired"
+	awaited = "lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=acquired"
 )
 
 // Names of metrics.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
@@ -165,8 +166,10 @@ func (b *bench) since(n int) (ended []sdktrace.ReadOnlySpan) {
 }
 
 // named returns the spans of that name that have ended.
-func (b *bench) named(name string) (found []sdktrace.ReadOnlySpan) {
-	for _, s := range b.recorder.Ended() {
+func (b *bench) named(name string) []sdktrace.ReadOnlySpan { return named(b.recorder, name) }
+
+func named(recorder *tracetest.SpanRecorder, name string) (found []sdktrace.ReadOnlySpan) {
+	for _, s := range recorder.Ended() {
 		if s.Name() == name {
 			found = append(found, s)
 		}

@@ -54,48 +54,6 @@ func TestAcquisitionWithoutParentIsRootSpan(t *testing.T) {
 	require.Equal(t, []string{connectName, acquireName, releaseName}, names)
 }
 
-func TestWaitSpanLastsAsLongAsTheWait(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	p := b.pool()
-	holder, ahead := b.lockWithWaiters(b.silentPool(), 2)
-	var w *waiter
-	var requested, waits, free, granted time.Time
-	spans := b.trace(func(ctx context.Context) {
-		requested = time.Now()
-		w = b.enqueue(ctx, p, 4)
-		b.awaitBehind(w.predecessor(), 1)
-		waits = time.Now()
-		for _, next := range ahead {
-			b.unlock(holder)
-			holder = b.granted(next)
-		}
-		b.awaitEvents(1, 1) // it looks at the queue when the second nearest has left
-		free = time.Now()
-		b.unlock(holder)
-		l := b.granted(w)
-		granted = time.Now()
-		b.unlockIn(ctx, l)
-	})
-	require.Equal(t, []span{
-		acquireWaiting(w.session, waiting{
-			position: 3, behind: w.predecessor(), wakeups: int64(2), events: []string{saw(1, 2), goneEvent},
-		}),
-		release(nil),
-	}, spans)
-
-	s := b.named(waitName)[0]
-	require.Equal(t, w.node(), attributesOf(b.named(acquireName)[0])[nodeKey], "the acquisition names its own node")
-	requireOrder(t, requested, s.StartTime(), waits, free, s.Events()[1].Time, s.EndTime(), granted)
-}
-
-func requireOrder(t *testing.T, times ...time.Time) {
-	t.Helper()
-	for i := range times[1:] {
-		require.False(t, times[i+1].Before(times[i]), "times %d and %d", i, i+1)
-	}
-}
-
 func TestWaitGoesOnInTheSameSpanWhenThePredecessorGivesUp(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -202,52 +160,6 @@ func TestWaiterThatLosesItsSessionIsOneAcquisition(t *testing.T) {
 		}),
 		release(nil),
 	}, spans)
-}
-
-func TestFailedWaitRecordsItsOutcome(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name    string
-		end     func(*lockpool.Pool, *waiter) error
-		want    error
-		outcome string
-		text    func(node string) string // of the status
-	}{
-		{
-			"timeout", func(_ *lockpool.Pool, w *waiter) error { w.timeOut(); return nil }, context.DeadlineExceeded, "timeout",
-			func(node string) string { return waitingBehind(node, "context deadline exceeded", me) },
-		},
-		{
-			"cancel", func(_ *lockpool.Pool, w *waiter) error { w.cancel(); return nil }, context.Canceled, "canceled",
-			func(node string) string { return waitingBehind(node, "context canceled", me) },
-		},
-		{
-			"close", func(p *lockpool.Pool, _ *waiter) error { return p.Close() }, lockpool.ErrPoolClosed, "pool_closed",
-			func(string) string { return "pool closed" },
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := newBench(t)
-			p := b.pool()
-			holder := b.lock(b.ctx, b.silentPool(), "a")
-			var w *waiter
-			spans := b.trace(func(ctx context.Context) {
-				w = b.enqueue(ctx, p, 2)
-				b.awaitBehind(w.predecessor(), 1)
-				require.NoError(t, c.end(p, w))
-				_, err := b.result(w)
-				require.ErrorIs(t, err, c.want)
-			})
-			require.Equal(t, []span{
-				acquireWaiting(w.session, waiting{
-					position: 1, behind: w.predecessor(), wakeups: int64(0),
-					outcome: c.outcome, status: failed(c.text(w.predecessor())),
-				}),
-			}, spans)
-			b.unlock(holder)
-		})
-	}
 }
 
 func TestBusyTryLockIsNeitherErrorNorWait(t *testing.T) {
