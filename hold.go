@@ -440,7 +440,9 @@ func (h *hold) release(ctx context.Context, cause error) release {
 		return r
 	}
 	h.handle.mu.Lock()
-	h.tellNested()
+	if h.handle.nested != nil {
+		h.tellNested()
+	}
 	h.handle.mu.Unlock()
 	return r
 }
@@ -518,7 +520,7 @@ func (p *Pool) addHold(h *hold) error {
 	if t.lost {
 		return driver.ErrRemoved
 	}
-	s.holds[h] = struct{}{}
+	s.tenancies[t] = struct{}{}
 	p.held++
 	t.add(h)
 	return nil
@@ -557,7 +559,12 @@ func (p *Pool) noteDrained() {
 // unregister undoes what addHold has registered. It is called with Pool.mu held, twice for
 // a hold that rests no longer when its end is reported.
 func (h *hold) unregister() {
-	h.tenancy.remove(h)
-	delete(h.tenancy.session.holds, h)
-	h.handle.pool.closeIfIdle(h.tenancy.session)
+	t := h.tenancy
+	if i := slices.Index(t.holds, h); i >= 0 {
+		t.holds = slices.Delete(t.holds, i, i+1)
+	}
+	if len(t.holds) == 0 {
+		delete(t.session.tenancies, t)
+	}
+	h.handle.pool.closeIfIdle(t.session)
 }

@@ -291,10 +291,7 @@ func (p *Pool) Close() error {
 	sessions := p.sessions
 	var held []*hold
 	for _, s := range sessions {
-		held = slices.AppendSeq(held, maps.Keys(s.holds))
-	}
-	for _, h := range held {
-		h.tenancy.close()
+		held = append(held, s.closeTenancies()...)
 	}
 	handles := slices.Collect(maps.Keys(p.handles)) // there will be no others
 	p.mu.Unlock()
@@ -341,7 +338,7 @@ func (p *Pool) allHolds() (all []*hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sessions {
-		all = slices.AppendSeq(all, maps.Keys(s.holds))
+		all = append(all, s.registered()...)
 	}
 	return all
 }

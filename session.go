@@ -17,9 +17,9 @@ import (
 // session is a session with the service, shared by the handles that have a slot on it.
 type session struct {
 	driver.Session
-	users int                // guarded by Pool.mu: handles and calls that use the session now
-	holds map[*hold]struct{} // guarded by Pool.mu: the locks that depend on the session
-	views recipe.Views       // of the queues in which handles wait
+	users     int                   // guarded by Pool.mu: handles and calls that use the session now
+	tenancies map[*tenancy]struct{} // guarded by Pool.mu: those with holds
+	views     recipe.Views          // of the queues in which handles wait
 
 	alarms alarms // of holders who want to know when the lease runs out
 
@@ -31,6 +31,23 @@ type session struct {
 func (s *session) close(ctx context.Context) {
 	s.closed.Store(true)
 	_ = s.Close(ctx) // without an answer, its nodes go when the session expires
+}
+
+// registered returns the holds that depend on the session.
+func (s *session) registered() (holds []*hold) {
+	for t := range s.tenancies {
+		holds = append(holds, t.holds...)
+	}
+	return holds
+}
+
+// closeTenancies closes the tenancies of a session that ends. It returns the holds.
+func (s *session) closeTenancies() (holds []*hold) {
+	holds = s.registered()
+	for t := range s.tenancies {
+		t.close()
+	}
+	return holds
 }
 
 func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
@@ -323,7 +340,7 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 		pending.err = fmt.Errorf("no session: %w", err)
 	default:
 		p.connectErr, p.connected = nil, true
-		s := &session{Session: opened, holds: map[*hold]struct{}{}}
+		s := &session{Session: opened, tenancies: map[*tenancy]struct{}{}}
 		p.sessions = append(p.sessions, s)
 		p.work.Add(1)
 		go p.watchSession(s) // ends with the session
@@ -362,23 +379,16 @@ func (p *Pool) watchSession(s *session) {
 	p.mu.Lock()
 	i := slices.Index(p.sessions, s)
 	p.sessions = slices.Concat(p.sessions[:i], p.sessions[i+1:]) // a copy, because Close may be using the original
-	lost := s.holds
-	s.holds = nil
-	for h := range lost {
-		h.tenancy.close()
-	}
+	lost := s.closeTenancies()
+	s.tenancies = nil
 	p.mu.Unlock()
 	cause := lostWith(s.Err())
-	for h := range lost {
-		if !h.life.end(cause) {
-			delete(lost, h)
-		}
-	}
+	lost = slices.DeleteFunc(lost, func(h *hold) bool { return !h.life.end(cause) })
 	p.work.Go(func() { p.bury(s) }) // holders have been told: others may have the locks
 	if !s.closed.Load() {
 		p.telemetry.SessionLost()
 	}
-	for h := range lost { // after all have ended
+	for _, h := range lost { // after all have ended
 		h.reportEnd(cause)
 	}
 }
@@ -396,7 +406,7 @@ func (p *Pool) bury(s *session) {
 // closeIfIdle closes a retired session when nothing is held on it any longer. Its
 // waiters queue again on another one. It is called with p.mu held.
 func (p *Pool) closeIfIdle(s *session) {
-	if !s.retired.Load() || len(s.holds) > 0 || p.alive.Err() != nil || s.closed.Load() || s.Err() != nil {
+	if !s.retired.Load() || len(s.tenancies) > 0 || p.alive.Err() != nil || s.closed.Load() || s.Err() != nil {
 		return
 	}
 	s.closed.Store(true) // from here on addHold adds nothing to it

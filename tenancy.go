@@ -177,13 +177,6 @@ func (t *tenancy) add(h *hold) {
 	}
 }
 
-// remove is called with Pool.mu held.
-func (t *tenancy) remove(h *hold) {
-	if i := slices.Index(t.holds, h); i >= 0 {
-		t.holds = slices.Delete(t.holds, i, i+1)
-	}
-}
-
 // A leaving is what becomes of the lock when a hold of it has ended.
 type leaving int
 
