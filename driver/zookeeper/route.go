@@ -156,7 +156,7 @@ func (h hosts) Next() (server string, none bool) {
 			r.pauseBeforeRound(s.dialing, s.dialing)
 		}
 	}
-	if s.mustNotDial() {
+	if s.mustNotDial() || len(r.untried) == 0 { // or closed before a server has opened it
 		s.park()
 		return "", true
 	}
