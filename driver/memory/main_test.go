@@ -1,9 +1,6 @@
 package memory_test
 
 import (
-	"context"
-	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,24 +94,6 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-var errWork = errors.New("work failed")
-
-// inTurn calls do in n goroutines, and again and again.
-func inTurn(t *testing.T, n, times int, do func(i int) error) {
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() {
-			for range times {
-				if err := do(i); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
 func must[T any](got T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -122,5 +101,3 @@ func must[T any](got T, err error) func(testing.TB) T {
 		return got
 	}
 }
-
-func nothing(context.Context) error { return nil }

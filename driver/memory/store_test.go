@@ -1,7 +1,10 @@
 package memory_test
 
+// This file has what a test can do with a store, and the numbers of nodes.
+
 import (
 	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,38 +16,54 @@ import (
 	"github.com/lockpool/lockpool/driver/memory"
 )
 
-func TestExpireTakesTheLocksOfASession(t *testing.T) {
-	for name, lock := range map[string]func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error){
-		"queue": func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error) { return p.Lock(ctx, "a") },
-		"plain": func(ctx context.Context, p *lockpool.Pool) (*lockpool.Lock, error) {
-			return p.Lock(ctx, "a", lockpool.Plain())
-		},
+func TestOpenSharesAStoreByName(t *testing.T) {
+	t.Parallel()
+	open := func(dsn string) *lockpool.Pool {
+		p, err := lockpool.Open("memory", dsn)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, p.Close()) })
+		return p
+	}
+	held := must(open("").Lock(t.Context(), "a"))(t)
+	_, err := open("").TryLock(t.Context(), "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	_, err = open("another").TryLock(t.Context(), "a")
+	require.NoError(t, err)
+	_, err = openPool(t, memory.Shared("")).TryLock(t.Context(), "a")
+	require.ErrorIs(t, err, lockpool.ErrLocked)
+	_, err = openPool(t, memory.New()).TryLock(t.Context(), "a")
+	require.NoError(t, err)
+	require.NoError(t, held.Unlock(t.Context()))
+	require.Contains(t, driver.Drivers(), "memory")
+}
+
+// Break takes the names of nodes that Queue shows.
+func TestIsContender(t *testing.T) {
+	t.Parallel()
+	store := memory.New()
+	for node, is := range map[string]bool{
+		"mutex-1": true, "read-20": true, "semaphore-3": true, "plain-4": true, "guard-1": false,
+		"mutex-": false, "mutex": false, "mutex-x": false, "": false, "1-mutex": false, "local-a-1": false,
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
-				held := must(lock(t.Context(), a))(t)
-				work := held.Context(t.Context())
-				unrelated := must(b.Lock(t.Context(), "b"))(t)
-				waiter := start(func() (*lockpool.Lock, error) { return lock(t.Context(), b) })
-				await()
-				require.Zero(t, store.Expire("session-0"))
-				q := must(a.Queue(t.Context(), "a"))(t)
-				require.Equal(t, 1, store.Expire(q.Contenders[0].Session))
-				require.Zero(t, store.Expire(q.Contenders[0].Session))
-				next := must(waiter.wait())(t)
-				<-work.Done()
-				require.ErrorIs(t, context.Cause(work), lockpool.ErrLockLost)
-				require.ErrorIs(t, context.Cause(work), driver.ErrExpired)
-				require.ErrorIs(t, held.Unlock(t.Context()), lockpool.ErrLockLost)
-				require.NoError(t, unrelated.Verify(t.Context()))
-				require.NoError(t, next.Unlock(t.Context()))
-				must(lock(t.Context(), a))(t) // on a new session
-			})
-		})
+		require.Equal(t, is, store.IsContender(node), node)
 	}
 }
 
-// Those who wait on a session that ends queue again, and get the lock.
+// No time runs out for a lock that only its holder or the store can end, so nothing counts it.
+func TestExpiringIsLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
+		l := must(a.Lock(t.Context(), "a"))(t)
+		require.Equal(t, l.Lost(), l.Expiring(math.MaxInt64))
+		select {
+		case <-l.Lost():
+			require.Fail(t, "it is held")
+		default:
+		}
+		require.NoError(t, l.Unlock(t.Context()))
+	})
+}
+
+// The waiters of a session that ends queue again, and get the lock.
 func TestExpireOfAllSessions(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
 		held := must(a.Lock(t.Context(), "a"))(t)
@@ -55,6 +74,7 @@ func TestExpireOfAllSessions(t *testing.T) {
 		}
 		permit := start(func() (*lockpool.Lock, error) { return b.Semaphore("s", 1).Acquire(t.Context(), 1) })
 		await()
+		require.Zero(t, store.Expire("session-0"))
 		require.Equal(t, 2, store.Expire())
 		for _, done := range []<-chan struct{}{held.Lost(), semaphore.Lost()} {
 			<-done
@@ -169,22 +189,16 @@ func TestRemove(t *testing.T) {
 		await()
 		require.True(t, store.Remove("s", queue(t, a, "s")[0]))
 		require.True(t, store.Remove("p", queue(t, a, "p")[0]))
+		require.NoError(t, b.Semaphore("limited", 0).SetLimit(t.Context(), 0))
+		one := start(func() (*lockpool.Lock, error) { return b.Semaphore("limited", 1).Acquire(t.Context(), 1) })
+		await()
+		require.True(t, store.Remove("limited", driver.Limit))
+		require.False(t, store.Remove("limited", driver.Limit))
+		must(one.wait())(t)
 		<-permits.Lost()
 		<-plain.Lost()
 		require.ErrorIs(t, permits.Unlock(t.Context()), lockpool.ErrLockLost)
 	}, lockpool.WithLocalTurns(0))
-}
-
-func TestCloseFreesTheLocks(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *memory.Store, a, b *lockpool.Pool) {
-		held := must(a.Lock(t.Context(), "a"))(t)
-		waiter := start(func() (*lockpool.Lock, error) { return b.Lock(t.Context(), "a") })
-		await()
-		require.NoError(t, a.Close())
-		must(waiter.wait())(t)
-		require.ErrorIs(t, held.Unlock(t.Context()), lockpool.ErrPoolClosed)
-		require.Len(t, queue(t, b, "a"), 1)
-	})
 }
 
 // A bubble ends only when all its goroutines have ended: the driver has none, even while a
@@ -202,4 +216,20 @@ func TestNothingRuns(t *testing.T) {
 		cancel()
 		require.Error(t, s.Leave(ctx, "a", first.Node))
 	})
+}
+
+// Order numbers say which node is older, also when the numbers of a queue start over.
+func TestNumbersOfAnEmptyQueueStartOver(t *testing.T) {
+	t.Parallel()
+	s := must(memory.New().Connect(t.Context()))(t)
+	join := func() driver.Node {
+		return must(s.Join(t.Context(), "q", driver.Request{Kind: driver.Exclusive}))(t).Node
+	}
+	first, last := join(), join()
+	require.NoError(t, s.Leave(t.Context(), "q", first))
+	require.NoError(t, s.Leave(t.Context(), "q", last))
+	again := join()
+	require.Equal(t, first.Seq, again.Seq)
+	require.NotEqual(t, first.Name, again.Name)
+	require.ErrorIs(t, s.Leave(t.Context(), "q", first), driver.ErrRemoved)
 }
