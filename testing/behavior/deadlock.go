@@ -18,16 +18,21 @@ var deadlockTests = []test{
 	{"OfOnePool", deadlockOfOnePool, nil},
 	{"OfPlainLocks", func(b *bench) { deadlockOfKinds(b, plainly, exclusively) }, plainLocker},
 	{"OfPermits", func(b *bench) { deadlockOfKinds(b, permitsOf(2, 3), exclusively) }, limiter},
+	{"WithoutAStatedLimit", deadlockWithoutAStatedLimit, limiter},
 	{"OfSeveralLocks", func(b *bench) { deadlockOfKinds(b, withAll, exclusively) }, nil},
 	{"ThroughAWaitingWriter", deadlockThroughAWaitingWriter, nil},
 	{"WithoutACycle", noDeadlockWithoutACycle, limiter},
 	{"HoldThatEnds", holdThatEndsBreaksTheCycle, nil},
 	{"VictimDecidesItself", victimDecidesItself, nil},
 	{"Off", deadlockCheckOff, nil},
+	{"OffForTheLast", deadlockCheckOffForTheLast, nil},
+	{"Later", deadlockCheckLater, nil},
+	{"Several", severalDeadlocks, nil},
 	{"ThatALimitCloses", deadlockThatALimitCloses, limiter},
 	{"OfMixedKinds", deadlockOfMixedKinds, []string{"Limiter", "PlainLocker"}},
 	{"OfMixedKindsInOnePool", deadlockOfMixedKindsInOnePool, []string{"Limiter", "PlainLocker"}},
 	{"ThatAGuardClosesLate", deadlockThatAGuardClosesLate, limiter},
+	{"ThatAnotherGuardClosesLate", deadlockThatAnotherGuardClosesLate, limiter},
 	{"VictimKeepsItsAge", victimKeepsItsAge, nil},
 	{"NobodyStarves", nobodyStarves, nil},
 	{"WaitKeepsItsPlace", waitKeepsItsPlace, []string{"Downgrader"}},
@@ -171,7 +176,10 @@ func deadlockOfOnePool(b *bench) {
 	b.holds(one, exclusively, b.name("1"))
 	b.holds(two, exclusively, b.name("2"))
 	b.asks(one, exclusively, b.name("2"))
+	began := time.Now()
 	b.begins(two, exclusively, b.name("1"))
+	_ = two.returned()
+	b.took(0, began) // no service is asked
 	require.Equal(b, []*party{two}, b.victims(one, two))
 }
 
@@ -186,6 +194,13 @@ func deadlockOfKinds(b *bench, get, other ask) {
 		b.begins(parties[1], get, x)
 		require.Len(b, b.victims(parties...), 1)
 	}
+}
+
+func deadlockWithoutAStatedLimit(b *bench) {
+	for _, name := range []string{"x0", "y0", "x1"} {
+		require.NoError(b, b.looker.Semaphore(b.name(name), 0).SetLimit(b.ctx, 3))
+	}
+	deadlockOfKinds(b, permitsOf(2, 0), permitsOf(1, 1))
 }
 
 // A reader that holds nothing anybody wants is no part of it, but the writer between two
@@ -272,6 +287,38 @@ func deadlockCheckOff(b *bench) {
 	b.close(two.h)
 }
 
+// pair closes a cycle of two parties, whose second asks last.
+func (b *bench) pair(first, second *party, x, y string) {
+	b.Helper()
+	b.holds(first, exclusively, x)
+	b.holds(second, exclusively, y)
+	b.asks(first, exclusively, y)
+	b.begins(second, exclusively, x)
+}
+
+// Where the last call does not look, the one before is the victim.
+func deadlockCheckOffForTheLast(b *bench) {
+	one, last := b.parties(1)[0], b.parties(1, lockpool.WithDeadlockCheck(0))[0]
+	b.pair(one, last, b.name("x"), b.name("y"))
+	require.Equal(b, []*party{one}, b.victims(one, last))
+}
+
+func deadlockCheckLater(b *bench) {
+	parties := b.parties(2, lockpool.WithDeadlockCheck(3*looks))
+	b.pair(parties[0], parties[1], b.name("x"), b.name("y"))
+	began := time.Now()
+	require.Equal(b, parties[1:], b.victims(parties...))
+	require.GreaterOrEqual(b, time.Since(began), 2*looks)
+}
+
+// Two cycles that share nothing have a victim each.
+func severalDeadlocks(b *bench) {
+	parties := b.parties(4)
+	b.pair(parties[0], parties[1], b.name("x"), b.name("y"))
+	b.pair(parties[2], parties[3], b.name("v"), b.name("w"))
+	require.ElementsMatch(b, []*party{parties[1], parties[3]}, b.victims(parties...))
+}
+
 // Nobody asks when a limit is set.
 func deadlockThatALimitCloses(b *bench) {
 	parties, s, x := b.parties(2), b.name("s"), b.name("x")
@@ -356,6 +403,25 @@ func deadlockThatAGuardClosesLate(b *bench) {
 	time.Sleep(2 * looks) // in which they have looked
 	b.unlock(others)
 	require.Equal(b, []*party{one}, b.victims(one, two, visitor))
+}
+
+// The wait whose turn it is may hold nothing. Then the victim is one that had asked long before.
+func deadlockThatAnotherGuardClosesLate(b *bench) {
+	parties, s, x := b.parties(4), b.name("s"), b.name("x")
+	one, two, first, second := parties[0], parties[1], parties[2], parties[3]
+	b.holds(one, permitsOf(1, 3), s)
+	others := b.acquire(b.pool().Semaphore(s, 3), 2)
+	b.holds(two, exclusively, x)
+	b.asks(first, permitsOf(1, 3), s)
+	b.queued(s, 3)
+	b.asks(second, permitsOf(3, 3), s)
+	b.queued(s, 4)
+	b.asks(two, permitsOf(1, 3), s)
+	b.queued(s, 5)
+	b.asks(one, exclusively, x)
+	time.Sleep(2 * looks) // in which they have looked
+	b.unlock(others)
+	require.Equal(b, []*party{one}, b.victims(parties...))
 }
 
 // A victim that tries again is older than who asked after its first try, with a handle of its
