@@ -87,38 +87,7 @@ func (c *candidate) returned() error {
 	return c.err
 }
 
-// over waits until the leadership has ended, and returns why.
-func (l *leadership) over(b *locktest.Bench) error {
-	b.Helper()
-	select {
-	case <-l.ctx.Done():
-	case <-b.Ctx.Done():
-		require.FailNow(b, "the leadership does not end")
-	}
-	return context.Cause(l.ctx)
-}
-
 var silent = lockpool.WithLogger(slog.New(slog.DiscardHandler))
-
-func TestLeaderThatFailsMakesWay(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		b := locktest.New(t)
-		var log locktest.Log
-		first := stand(b, b.Pool(lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
-		term := first.leads()
-		second := stand(b, b.Pool())
-		b.AwaitQueue("a", 2)
-		term.end <- errors.New("the disk is full")
-		next := second.leads()
-		b.AwaitQueue("a", 2) // the first stands again
-		require.Contains(t, log.String(), "the leader failed")
-		require.Contains(t, log.String(), "the disk is full")
-		next.end <- nil
-		require.NoError(t, second.returned())
-		first.leads().end <- nil
-		require.NoError(t, first.returned())
-	})
-}
 
 // A loss that lead did not know of when it returned nil is found when Elect unlocks.
 func TestElectStandsAgainAfterALossThatLeadDidNotSee(t *testing.T) {
@@ -207,154 +176,6 @@ func TestElectStandsAgainWhenTheServiceRefuses(t *testing.T) {
 	})
 }
 
-func TestRevokedLeaderQueuesAgainAtTheEnd(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		for _, returns := range []error{nil, context.Canceled} {
-			b := locktest.New(t)
-			others := b.Pool()
-			first := stand(b, b.Pool(), lockpool.Revocable())
-			term := first.leads()
-			second := stand(b, others)
-			b.AwaitQueue("a", 2)
-			require.NoError(t, others.Revoke(b.Ctx, "a"))
-			require.ErrorIs(t, term.over(b), lockpool.ErrRevoked)
-			resigned := time.Now()
-			term.end <- returns
-			next := second.leads()
-			b.AwaitQueue("a", 2) // the first waits again
-			if locktest.Embedded() {
-				require.Less(t, time.Since(resigned), 40*time.Millisecond, "at once")
-			}
-			q, err := others.Queue(b.Ctx, "a")
-			require.NoError(t, err)
-			revoked := time.Now()
-			require.NoError(t, others.Revoke(b.Ctx, "a", q.Contenders[1].Node))
-			b.Until(func() bool {
-				again, err := others.Queue(b.Ctx, "a")
-				require.NoError(t, err)
-				return len(again.Contenders) == 2 && again.Contenders[1].Node != q.Contenders[1].Node
-			}, "the first has queued again")
-			if locktest.Embedded() {
-				require.Less(t, time.Since(revoked), 40*time.Millisecond, "at once")
-			}
-			next.end <- nil
-			require.NoError(t, second.returned())
-			first.leads().end <- nil
-			require.NoError(t, first.returned())
-		}
-	})
-}
-
-func TestElectEndsWithItsContext(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		b := locktest.New(t)
-		leader := stand(b, b.Pool(silent))
-		term := leader.leads()
-		waiter := stand(b, b.Pool())
-		b.AwaitQueue("a", 2)
-		waiter.cancel()
-		require.ErrorIs(t, waiter.returned(), context.Canceled)
-		b.AwaitQueue("a", 1)
-
-		// Elect waits for lead, and the lock is held until then.
-		ctx, cancel := context.WithCancelCause(b.Ctx)
-		mayEnd, ended := make(chan struct{}), make(chan error)
-		term.end <- nil
-		require.NoError(t, leader.returned())
-		p, leading := b.Pool(), make(chan struct{})
-		go func() { // ends when mayEnd is closed
-			ended <- p.Elect(ctx, "a", func(lead context.Context) error {
-				close(leading)
-				<-lead.Done()
-				<-mayEnd
-				return errors.New("while it ended")
-			})
-		}()
-		<-leading
-		cancel(errors.New("the process stops"))
-		time.Sleep(100 * time.Millisecond)
-		require.Len(t, b.Children("a"), 1)
-		select {
-		case <-ended:
-			require.FailNow(t, "Elect has returned before lead")
-		default:
-		}
-		close(mayEnd)
-		err := <-ended
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "the process stops")
-		require.ErrorContains(t, err, "while it ended")
-		require.ErrorContains(t, err, `elect "a"`)
-		b.AwaitQueue("a", 0)
-
-		// It also ends during a pause.
-		leader = stand(b, b.Pool(silent))
-		for range 5 {
-			leader.leads().end <- errors.New("failed")
-		}
-		b.AwaitQueue("a", 0)
-		clock := time.Now()
-		leader.cancel()
-		require.ErrorIs(t, leader.returned(), context.Canceled)
-		if locktest.Embedded() {
-			require.Less(t, time.Since(clock), 50*time.Millisecond)
-		}
-	})
-}
-
-func TestElectEndsWithItsPool(t *testing.T) {
-	locktest.Slow(t, func(t *testing.T) {
-		b := locktest.New(t)
-		for what, end := range map[string]func(p *lockpool.Pool) error{
-			"Close":    (*lockpool.Pool).Close,
-			"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(b.Ctx) },
-		} {
-			leads, waits, pauses := b.Pool(silent), b.Pool(), b.Pool(silent)
-			pausing := stand(b, pauses)
-			pausing.leads().end <- errors.New("failed")
-			leader := stand(b, leads)
-			term := leader.leads()
-			waiter := stand(b, waits)
-			b.Until(func() bool { return waits.Stats().Waiting == 1 }, "it waits")
-			require.NoError(t, end(waits), what)
-			require.ErrorIs(t, waiter.returned(), lockpool.ErrPoolClosed)
-			require.NoError(t, end(pauses), what)
-			require.ErrorIs(t, pausing.returned(), lockpool.ErrPoolClosed)
-			closed := make(chan error)
-			go func() { closed <- end(leads) }() // ends when the leader has resigned
-			require.ErrorIs(t, term.over(b), lockpool.ErrPoolClosed, what)
-			term.end <- term.ctx.Err()
-			require.NoError(t, <-closed, what)
-			require.ErrorIs(t, leader.returned(), lockpool.ErrPoolClosed)
-			require.ErrorIs(t, leads.Elect(b.Ctx, "a", func(context.Context) error { return nil }), lockpool.ErrPoolClosed)
-			b.AwaitQueue("a", 0)
-		}
-	})
-}
-
-func TestElectDoesNotRepeatWhatCannotSucceed(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	never := func(context.Context) error {
-		t.Error("it leads")
-		return nil
-	}
-	require.ErrorContains(t, p.Elect(b.Ctx, "a", nil), "Elect: the function is nil")
-	require.ErrorIs(t, p.Elect(b.Ctx, "/a", never), lockpool.ErrInvalidName)
-	require.ErrorContains(t, p.Elect(b.Ctx, "a", never, lockpool.Shared()), "leave out")
-	require.ErrorContains(t, p.Elect(b.Ctx, "a", never, lockpool.WaitAtMost(time.Second)), "leave out")
-	require.ErrorContains(t, p.Elect(b.Ctx, "a", never, lockpool.WaitAtMost(0)), "leave out")
-	require.ErrorContains(t, p.Elect(b.Ctx, "a", never, nil), "nil LockOption")
-	require.Zero(t, p.Stats().OpenSessions)
-
-	permits := b.Acquire(p.Semaphore("s", 1), 1)
-	require.ErrorIs(t, p.Elect(b.Ctx, "s", never), lockpool.ErrKindMismatch)
-	b.Unlock(permits)
-	b.Restrict("/r", zk.PermRead)
-	require.ErrorIs(t, p.Elect(b.Ctx, "r/a", never), lockpool.ErrNoPermission)
-}
-
 func TestElectEndsWithTheSequenceNumbers(t *testing.T) {
 	locktest.Once(t)
 	locktest.Bubble(t, func(t *testing.T) {
@@ -371,13 +192,23 @@ func TestElectRepeatsWhateverLeadReturns(t *testing.T) {
 	locktest.Once(t)
 	locktest.Bubble(t, func(t *testing.T) {
 		b := locktest.New(t)
-		c := stand(b, b.Pool(silent))
+		var log locktest.Log
+		c := stand(b, b.Pool(lockpool.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
 		for _, err := range []error{lockpool.ErrPoolClosed, lockpool.ErrInvalidName, lockpool.ErrNoPermission, lockpool.ErrRevoked, context.Canceled, context.DeadlineExceeded} {
 			c.leads().end <- err
 		}
 		c.leads().end <- nil
 		require.NoError(t, c.returned())
+		require.Contains(t, log.String(), "the leader failed")
+		require.Contains(t, log.String(), lockpool.ErrNoPermission.Error())
 	})
+}
+
+func TestElectDoesNotRepeatWhatIsForbidden(t *testing.T) {
+	t.Parallel()
+	b := locktest.New(t)
+	b.Restrict("/r", zk.PermRead)
+	require.ErrorIs(t, b.Pool().Elect(b.Ctx, "r/a", func(context.Context) error { return nil }), lockpool.ErrNoPermission)
 }
 
 // Candidates of one process, and of others, whose networks and servers fail at random.

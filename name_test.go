@@ -1,14 +1,12 @@
 package lockpool_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/zookeeper"
-	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // unsafe are texts that are no part of a lock's name.
@@ -65,33 +63,6 @@ func TestUnescapeRejectsInvalidEscapes(t *testing.T) {
 	for _, part := range []string{"%", "a%2", "%zz", "%%"} {
 		_, err := lockpool.Unescape(part)
 		require.ErrorContains(t, err, "lockpool: unescape")
-	}
-}
-
-// The nodes of these locks and of a semaphore above them are not taken for each
-// other.
-func TestEscapedNamesAreLocked(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	var held []*lockpool.Lock
-	for _, s := range unsafe {
-		name := "s/" + lockpool.Escape(s)
-		held = append(held, b.Lock(p, name))
-		_, err := others.TryLock(b.Ctx, name)
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-	}
-	b.Unlock(b.Acquire(others.Semaphore("s", 2), 2))
-	names, err := others.List(b.Ctx, "s")
-	require.NoError(t, err)
-	require.Len(t, names, len(unsafe))
-	for _, name := range names {
-		s, err := lockpool.Unescape(strings.TrimPrefix(name, "s/"))
-		require.NoError(t, err)
-		require.Contains(t, unsafe, s)
-	}
-	for _, l := range held {
-		b.Unlock(l)
 	}
 }
 

@@ -3,7 +3,6 @@ package lockpool_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -17,115 +16,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// rested checks that a lock came free when d had passed since it was granted, and not
-// much later.
-func rested(t *testing.T, granted time.Time, d time.Duration) {
-	t.Helper()
-	slack := 20 * time.Millisecond // the grace of a removal in the background
-	if !locktest.Embedded() {
-		slack = 500 * time.Millisecond
-	}
-	require.GreaterOrEqual(t, time.Since(granted), d)
-	require.Less(t, time.Since(granted), d+slack)
-}
-
-// Each kind of lock is released before its time, and nobody gets it before that has come.
-func TestHoldAtLeastKeepsTheLockAfterUnlock(t *testing.T) {
-	const d = 2 * time.Second
-	option := lockpool.HoldAtLeast(d)
-	all := func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-		m, err := p.LockAll(ctx, []string{"a", "b"}, opts...)
-		if err != nil {
-			return nil, err
-		}
-		return m.Unlock, nil
-	}
-	one := func(l *lockpool.Lock, err error) (func(context.Context) error, error) {
-		if err != nil {
-			return nil, err
-		}
-		return l.Unlock, nil
-	}
-	permits := func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-		held, err := p.Semaphore("a", 3).Acquire(ctx, 2, opts...)
-		if err != nil {
-			return nil, err
-		}
-		return held.Unlock, nil
-	}
-	for kind, c := range map[string]struct {
-		locks int
-		lock  func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error)
-		rival func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error) // nil for lock
-	}{
-		"mutex": {1, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			return one(p.Lock(ctx, "a", opts...))
-		}, nil},
-		"read": {1, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			return one(p.Lock(ctx, "a", append(opts, lockpool.Shared())...))
-		}, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			return one(p.Lock(ctx, "a", opts...))
-		}},
-		"plain": {1, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			return one(p.Lock(ctx, "a", append(opts, lockpool.Plain())...))
-		}, nil},
-		"semaphore": {1, permits, nil},
-		"all":       {2, all, nil},
-		"one of all": {2, all, func(ctx context.Context, p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			return one(p.Lock(ctx, "b", opts...))
-		}},
-	} {
-		if c.rival == nil {
-			c.rival = c.lock
-		}
-		t.Run(kind, func(t *testing.T) {
-			locktest.Slow(t, func(t *testing.T) {
-				b := locktest.New(t)
-				p, others := b.Pool(lockpool.WithMaxHandles(3)), b.Pool()
-				unlock, err := c.lock(b.Ctx, p, option)
-				granted := time.Now()
-				require.NoError(t, err)
-				require.Equal(t, c.locks, p.Stats().Held)
-				require.NoError(t, unlock(b.Ctx))
-				require.ErrorIs(t, unlock(b.Ctx), lockpool.ErrNotHeld)
-				if locktest.Embedded() {
-					require.Zero(t, time.Since(granted), "no request")
-				}
-				stats := p.Stats()
-				require.Equal(t, []int{0, c.locks, 0}, []int{stats.Held, stats.Resting, stats.InUse})
-				queue, err := p.Queue(b.Ctx, "a")
-				require.NoError(t, err)
-				require.Len(t, queue.Contenders, 1)
-				require.True(t, queue.Contenders[0].Holds)
-				require.False(t, queue.Contenders[0].Granted.IsZero(), "it is still known as the pool's")
-
-				done := make(chan error, 2)
-				for _, pool := range []*lockpool.Pool{p, others} {
-					_, err := c.rival(b.Ctx, pool, lockpool.WaitAtMost(0))
-					require.ErrorIs(t, err, lockpool.ErrLocked)
-					_, err = c.rival(b.Ctx, pool, lockpool.WaitAtMost(150*time.Millisecond)) // a tenancy is shorter
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-					go func() { // ends with the rests
-						unlock, err := c.rival(b.Ctx, pool)
-						if got := time.Since(granted); err == nil && got < d {
-							err = fmt.Errorf("granted after %v", got)
-						}
-						if err == nil {
-							err = unlock(b.Ctx)
-						}
-						done <- err
-					}()
-				}
-				require.NoError(t, <-done)
-				require.NoError(t, <-done)
-				rested(t, granted, d)
-				b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "both locks are free") // in the background
-				require.Zero(t, p.Stats().Resting)
-			})
-		})
-	}
-}
 
 // A short rest is only a pause between two turns: the lock is passed on in memory.
 func TestHoldAtLeastDelaysTheNextTurn(t *testing.T) {
@@ -175,63 +65,6 @@ func TestHoldAtLeastOfAReaderIsSharedByReaders(t *testing.T) {
 		w.StillWaits()
 		b.Unlock(first)
 		b.Unlock(w.Granted())
-	})
-}
-
-func TestHoldAtLeastCountsFromTheGrant(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		h, at := b.Handle(p), func(d time.Duration) lockpool.LockOption { return lockpool.HoldAtLeast(d) }
-		free := func(since time.Time) time.Duration {
-			b.Unlock(b.Lock(p, "a"))
-			return time.Since(since).Truncate(20 * time.Millisecond)
-		}
-		l := b.Lock(h, "a", at(time.Second))
-		time.Sleep(1500 * time.Millisecond)
-		b.Unlock(l)
-		require.Empty(t, b.Children("a"), "it was held for long enough")
-
-		l = b.Lock(h, "a", at(0))
-		b.Unlock(l)
-		require.Empty(t, b.Children("a"))
-
-		for _, c := range []struct{ first, second, want time.Duration }{ // the second enters again half a second later
-			{0, time.Second, 1500 * time.Millisecond},
-			{time.Second, 200 * time.Millisecond, time.Second},
-			{time.Second, 2 * time.Second, 2500 * time.Millisecond},
-		} {
-			granted := time.Now()
-			outer := b.Lock(h, "a", at(c.first))
-			time.Sleep(500 * time.Millisecond)
-			b.Unlock(b.Lock(h, "a", at(c.second)))
-			b.Unlock(outer)
-			require.Equal(t, c.want, free(granted))
-		}
-
-		_, err := h.Lock(b.Ctx, "a", at(-1))
-		require.ErrorContains(t, err, "HoldAtLeast(-1ns): negative")
-		_, err = p.LockAll(b.Ctx, []string{"a"}, at(-1))
-		require.ErrorContains(t, err, "HoldAtLeast(-1ns): negative")
-
-		// LockAll counts from the last grant, and leaves nothing to rest if it fails.
-		blocker := b.Lock(b.Pool(), "b")
-		_, err = p.LockAll(b.Ctx, []string{"a", "b"}, at(time.Minute), lockpool.WaitAtMost(time.Second))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Zero(t, p.Stats().Resting)
-		require.Empty(t, b.Children("a"))
-		time.AfterFunc(time.Second, func() { _ = blocker.Unlock(context.Background()) })
-		both, err := p.LockAll(b.Ctx, []string{"a", "b"}, at(time.Second))
-		require.NoError(t, err)
-		granted := time.Now()
-		require.NoError(t, both.Unlock(b.Ctx))
-		require.Equal(t, time.Second, free(granted))
-
-		granted = time.Now()
-		require.PanicsWithValue(t, "oh", func() {
-			_ = p.Do(b.Ctx, "a", func(context.Context) error { panic("oh") }, at(time.Second))
-		})
-		require.Equal(t, time.Second, free(granted))
 	})
 }
 

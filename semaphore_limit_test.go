@@ -1,7 +1,6 @@
 package lockpool_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
@@ -90,60 +89,13 @@ func TestLimitLoweredBeforeTheGrantCounts(t *testing.T) {
 	require.Zero(t, over, "of %d grants were over the limit when they were made", turns)
 }
 
-func TestWaiterForAHigherLimitIsCounted(t *testing.T) {
+func TestLimitHasTheFormatOfCurator(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
-	p := b.Pool()
-	sem := p.Semaphore("s", 0)
-	require.NoError(t, sem.SetLimit(b.Ctx, 1))
-	w := b.StartAcquire(sem, 2)
-	b.AwaitWaiting(p, 1)
-	w.Cancel()
-	<-w.Done
-	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
-}
-
-func TestLimitCanBeChangedWhileInUse(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	sem, same := p.Semaphore("s", 0), others.Semaphore("s", 0)
-	_, err := sem.Acquire(b.Ctx, 1)
-	require.ErrorIs(t, err, lockpool.ErrLimit)
-	require.ErrorContains(t, err, "none is set")
-	require.NoError(t, sem.SetLimit(b.Ctx, 1))
+	require.NoError(t, b.Pool().Semaphore("s", 0).SetLimit(b.Ctx, 1))
 	data, stat, err := b.Admin.Get(b.Chroot + "/s/limit")
 	require.NoError(t, err)
 	require.Equal(t, binary.BigEndian.AppendUint32(nil, 1), data, "as Curator's SharedCount")
 	require.Zero(t, stat.EphemeralOwner)
-
-	first := b.Acquire(sem, 1)
-	second := b.EnqueueForPermits(same, 1, 1)
-	second.StillWaits()
-	require.NoError(t, sem.SetLimit(b.Ctx, 2))
-	got := second.Granted()
-
-	three := b.StartAcquire(sem, 3) // more than the limit
-	b.AwaitWaiting(p, 1)
-	_, err = same.Acquire(b.Ctx, 3, lockpool.WaitAtMost(0))
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	b.Unlock(first)
-	b.Unlock(got)
-	three.StillWaits()
-	require.NoError(t, same.SetLimit(b.Ctx, 3))
-	got = three.Granted()
-	require.NoError(t, same.SetLimit(b.Ctx, 1)) // takes no permit from a holder
-	require.NoError(t, got.Verify(b.Ctx))
-	none := b.EnqueueForPermits(sem, 1, 1)
-	b.Unlock(got)
-	b.Unlock(none.Granted())
-
-	require.NoError(t, same.SetLimit(b.Ctx, 0))
-	paused := b.StartAcquire(sem, 1)
-	b.AwaitWaiting(p, 1)
-	paused.Cancel()
-	<-paused.Done
-	require.ErrorIs(t, paused.Err, context.Canceled)
-	require.ErrorContains(t, paused.Err, "waiting for a limit of at least 1, which is now 0")
 	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/limit", -1))
 }

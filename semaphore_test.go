@@ -1,7 +1,6 @@
 package lockpool_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"runtime"
@@ -17,101 +16,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-func TestSemaphoreGrantsUpToItsLimit(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	var held []*lockpool.Lock
-	for i := range 3 {
-		pool := []*lockpool.Pool{p, others}[i%2]
-		held = append(held, b.Acquire(pool.Semaphore("s", 3), 1))
-	}
-	require.Len(t, b.Children("s/leases"), 3)
-	require.Empty(t, b.Children("s/locks"))
-	_, err := others.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-	require.ErrorIs(t, err, lockpool.ErrLocked)
-	fourth := b.EnqueueForPermits(p.Semaphore("s", 3), 1, 1)
-	_, err = others.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-	require.ErrorIs(t, err, lockpool.ErrLocked, "a caller waits")
-	fourth.StillWaits()
-	b.Unlock(held[1])
-	b.Unlock(fourth.Granted())
-	one, err := others.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-	require.NoError(t, err)
-	b.Unlock(one)
-	b.Unlock(held[0])
-	b.Unlock(held[2])
-	require.ErrorIs(t, held[2].Unlock(b.Ctx), lockpool.ErrNotHeld)
-	require.Empty(t, b.Children("s/leases"))
-	require.Empty(t, b.Children("s/locks"))
-}
-
-func TestInvalidAcquireIsRejected(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	for _, bad := range []struct {
-		name     string
-		limit, n int
-		text     string
-	}{
-		{"s", 3, 0, "ask for at least one"},
-		{"s", 3, -1, "ask for at least one"},
-		{"s", 3, 4, "more than the limit of 3"},
-		{"s", -1, 1, "limit -1 is not between"},
-		{"/s", 3, 1, "begins with a slash"},
-		{"s", 100_000, 50_000, "ask for at most"},
-	} {
-		_, err := p.Semaphore(bad.name, bad.limit).Acquire(b.Ctx, bad.n)
-		require.ErrorContains(t, err, bad.text)
-		_, err = p.Semaphore(bad.name, bad.limit).Acquire(b.Ctx, bad.n, lockpool.WaitAtMost(0))
-		require.ErrorContains(t, err, bad.text)
-	}
-	require.ErrorContains(t, p.Semaphore("s", 0).SetLimit(b.Ctx, -1), "limit -1 is not between")
-	require.ErrorIs(t, p.Semaphore("s/", 0).SetLimit(b.Ctx, 1), lockpool.ErrInvalidName)
-	require.ErrorContains(t, p.Semaphore("s", 1).Do(b.Ctx, 1, nil), "function is nil")
-	require.Empty(t, b.Children("s/leases"))
-}
-
-func TestPermitsAreReentrant(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	sem := p.Semaphore("s", 3)
-	held := b.Acquire(sem, 2)
-	ctx := held.Context(b.Ctx)
-	inner, err := sem.Acquire(ctx, 1)
-	require.NoError(t, err)
-	require.Len(t, b.Children("s/leases"), 2)
-	_, err = sem.Acquire(ctx, 3)
-	require.ErrorIs(t, err, lockpool.ErrUpgrade)
-	_, err = p.Lock(ctx, "s")
-	require.ErrorIs(t, err, lockpool.ErrKindMismatch)
-	own := b.Acquire(sem, 1) // its context carries no holder
-	require.Len(t, b.Children("s/leases"), 3)
-	b.Unlock(own)
-	token, err := held.Token(b.Ctx)
-	require.NoError(t, err)
-	require.Positive(t, token)
-	b.Unlock(held)
-	require.NoError(t, inner.Verify(b.Ctx))
-	b.Unlock(inner)
-	require.Empty(t, b.Children("s/leases"))
-
-	require.NoError(t, sem.Do(b.Ctx, 3, func(ctx context.Context) error {
-		return sem.Do(ctx, 3, func(context.Context) error { return nil })
-	}))
-	h := b.Handle(p)
-	one, err := h.Semaphore("s", 3).Acquire(b.Ctx, 1)
-	require.NoError(t, err)
-	same, err := h.Semaphore("s", 3).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-	require.NoError(t, err)
-	require.Len(t, b.Children("s/leases"), 1)
-	b.Unlock(one)
-	b.Unlock(same)
-	require.NoError(t, h.Close(b.Ctx))
-}
 
 func TestRemovalOfOneLeaseLosesAllPermits(t *testing.T) {
 	t.Parallel()
@@ -150,38 +54,6 @@ func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
 		require.NoError(t, b.Admin.Delete(guard, -1))
 		require.NoError(t, <-got, "a guard that is released soon is awaited")
 	})
-}
-
-func TestQueueTellsPermitHoldersAndWaitersApart(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
-	first, second := b.Acquire(p.Semaphore("s", 4), 1), b.Acquire(others.Semaphore("s", 4), 2)
-	w := b.EnqueueForPermits(p.Semaphore("s", 4), 2, 1)
-	b.AwaitQueue("s/leases", 5)
-	behind := b.EnqueueForPermits(others.Semaphore("s", 4), 1, 2)
-	_, err := b.Admin.Create(b.Chroot+"/s/note", nil, 0, zk.WorldACL(zk.PermAll))
-	require.NoError(t, err)
-	q, err := others.Queue(b.Ctx, "s")
-	require.NoError(t, err)
-	require.Equal(t, []string{"note"}, q.Foreign)
-	var got []string
-	for _, c := range q.Contenders {
-		got = append(got, fmt.Sprint(c.Kind, " ", c.Holds, " ", c.Permits, " ", c.Owner))
-	}
-	require.Equal(t, []string{"semaphore true 1 billing", "semaphore true 2 lockpool.test", "semaphore false 2 billing", "semaphore false 0 lockpool.test"}, got)
-	names, err := p.List(b.Ctx, "")
-	require.NoError(t, err)
-	require.Equal(t, []string{"s"}, names)
-
-	// A waiter whose node is removed queues again; a holder has lost its permits.
-	require.NoError(t, p.Break(b.Ctx, "s", q.Contenders[1].Node))
-	<-second.Lost()
-	got2 := w.Granted()
-	b.Unlock(behind.Granted())
-	b.Unlock(got2)
-	b.Unlock(first)
-	require.NoError(t, b.Admin.Delete(b.Chroot+"/s/note", -1))
 }
 
 // The four writes create the guard and the leases, and remove both.

@@ -557,26 +557,34 @@ func electStandsAgainAfterALoss(b *bench) {
 	require.ErrorIs(b, c.err, context.Canceled)
 }
 
+// A leader or a candidate that is asked for the lock stands again at once, at the end.
 func revokedLeaderQueuesAgain(b *bench) {
-	a := b.name("a")
-	first := b.stand(b.pool(), a, lockpool.Revocable())
-	t := first.leads()
-	second := b.stand(b.pool(), a, lockpool.Revocable())
-	b.queued(a, 2)
-	require.NoError(b, b.looker.Revoke(b.ctx, a))
-	require.ErrorIs(b, b.over(t), lockpool.ErrRevoked)
-	t.end <- t.ctx.Err()
-	t = second.leads()
-	b.queued(a, 2) // the first stands again
-	t.end <- nil
-	require.NoError(b, second.returned())
-	first.leads().end <- nil
-	require.NoError(b, first.returned())
+	for _, returns := range []error{nil, context.Canceled} {
+		a := b.name("a")
+		first := b.stand(b.pool(), a, lockpool.Revocable())
+		t := first.leads()
+		second := b.stand(b.pool(), a, lockpool.Revocable())
+		b.queued(a, 2)
+		require.NoError(b, b.looker.Revoke(b.ctx, a))
+		require.ErrorIs(b, b.over(t), lockpool.ErrRevoked)
+		resigned := time.Now()
+		t.end <- returns
+		t = second.leads()
+		b.queued(a, 2) // the first stands again
+		b.took(0, resigned)
+		waits := b.contenders(a)[1].Node
+		require.NoError(b, b.looker.Revoke(b.ctx, a, waits))
+		b.until(func() bool { q := b.contenders(a); return len(q) == 2 && q[1].Node != waits }, "the first has queued again")
+		t.end <- nil
+		require.NoError(b, second.returned())
+		first.leads().end <- nil
+		require.NoError(b, first.returned())
+	}
 }
 
 func electEndsWithItsContext(b *bench) {
 	a := b.name("a")
-	ctx, cancel := context.WithCancel(b.ctx)
+	ctx, cancel := context.WithCancelCause(b.ctx)
 	leading, mayEnd := make(chan struct{}), make(chan struct{})
 	c := do(b, func(context.Context) error {
 		return b.looker.Elect(ctx, a, func(ctx context.Context) error {
@@ -586,14 +594,24 @@ func electEndsWithItsContext(b *bench) {
 		})
 	})
 	<-leading
-	cancel()
+	cancel(errors.New("the process stops"))
 	c.waits()
 	b.queued(a, 1)
 	close(mayEnd)
 	err := c.returned()
 	require.ErrorIs(b, err, context.Canceled)
 	require.ErrorIs(b, err, errWork)
+	require.ErrorContains(b, err, "the process stops")
 	b.queued(a, 0)
+
+	pausing := b.stand(b.pool(), a)
+	for range 5 { // the pauses grow
+		pausing.leads().end <- errWork
+	}
+	began := time.Now()
+	pausing.cancel()
+	require.ErrorIs(b, pausing.returned(), context.Canceled)
+	b.took(0, began)
 }
 
 // A candidate whose context ends while it waits says who leads, as every other call says who
@@ -639,7 +657,12 @@ func electEndsWithItsPool(b *bench) {
 		"Close":    (*lockpool.Pool).Close,
 		"Shutdown": func(p *lockpool.Pool) error { return p.Shutdown(b.ctx) },
 	} {
-		leads, waits, a := b.pool(), b.pool(), b.name(what)
+		leads, waits, pauses, a := b.pool(), b.pool(), b.pool(), b.name(what)
+		pausing := b.stand(pauses, a)
+		pausing.leads().end <- errWork
+		require.NoError(b, end(pauses), what)
+		require.ErrorIs(b, pausing.returned(), lockpool.ErrPoolClosed)
+		require.ErrorIs(b, pauses.Elect(b.ctx, a, b.never), lockpool.ErrPoolClosed)
 		leader := b.stand(leads, a)
 		t := leader.leads()
 		waiter := b.stand(waits, a)
@@ -661,6 +684,7 @@ func electDoesNotRepeatWhatCannotSucceed(b *bench) {
 	require.ErrorContains(b, p.Elect(b.ctx, a, nil), "Elect: the function is nil")
 	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, lockpool.Shared()), "leave out")
 	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, lockpool.WaitAtMost(time.Second)), "leave out")
+	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, lockpool.WaitAtMost(0)), "leave out")
 	require.ErrorContains(b, p.Elect(b.ctx, a, b.never, nil), "nil LockOption")
 	require.Zero(b, p.Stats().OpenSessions)
 	permits := b.acquire(p.Semaphore(a, 1), 1)

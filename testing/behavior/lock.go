@@ -183,7 +183,8 @@ func invalidNames(b *bench) {
 func escapedNames(b *bench) {
 	p, s := b.pool(), b.name("s")
 	texts := []string{"", "/", "..", "%", "__", "a/b", "https://example.com/a?b=c&d=%20#e", "ä/日本", "\x00\n\xff", "locks", "limit", ".done",
-		"_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "mutex-1", "lock-0000000001", "0000000001", "694d8c0f3a1b2c3d-x"}
+		"_c_00000000-0000-0000-0000-000000000000-lock-0000000001", "mutex-1", "lock-0000000001", "0000000001", "694d8c0f3a1b2c3d-x",
+		"x__READ__0000000001", "x__WRIT__0000000001", "00000000000000000000000000000000__lock__0000000001", "x-rlock-000000001", "lock--2147483648", "leases", ".waits"}
 	var held []*lockpool.Lock
 	for _, text := range texts {
 		name := s + "/" + lockpool.Escape(text)

@@ -299,9 +299,12 @@ var holdAtLeastTests = []test{
 // short is how long locks are kept at least in these tests.
 const short = 500 * time.Millisecond
 
+// take takes a lock in some way.
+type take func(p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error)
+
 // rests takes a lock in each of the ways, unlocks it, and requires that it comes free when its
 // time has come.
-func (b *bench) rests(ways map[string]func(p *lockpool.Pool, opts ...lockpool.LockOption) (unlock func(context.Context) error, err error)) {
+func (b *bench) rests(ways map[string]take) {
 	for way, lock := range ways {
 		p, others := b.pool(), b.pool()
 		for _, pool := range []*lockpool.Pool{p, others} {
@@ -315,35 +318,64 @@ func (b *bench) rests(ways map[string]func(p *lockpool.Pool, opts ...lockpool.Lo
 		stats := p.Stats()
 		require.Equal(b, []int{0, 0}, []int{stats.Held, stats.InUse}, way)
 		require.Positive(b, stats.Resting, way)
+		var next []*call[struct{}]
 		for _, pool := range []*lockpool.Pool{p, others} {
 			_, err := lock(pool, lockpool.WaitAtMost(0))
 			require.ErrorIs(b, err, lockpool.ErrLocked, way)
+			_, err = lock(pool, lockpool.WaitAtMost(short/5)) // a tenancy is no longer
+			require.ErrorIs(b, err, context.DeadlineExceeded, way)
+			next = append(next, do(b, func(context.Context) error {
+				unlock, err := lock(pool)
+				if early := time.Since(granted) < short; err == nil && early {
+					err = errors.New("granted early")
+				}
+				if err == nil {
+					err = unlock(b.ctx)
+				}
+				return err
+			}))
 		}
-		unlock, err = lock(others)
-		require.NoError(b, err, way)
+		for _, c := range next {
+			require.NoError(b, c.returned(), way)
+		}
 		b.took(short, granted)
-		require.NoError(b, unlock(b.ctx))
 		b.until(func() bool { return p.Stats().Resting == 0 }, "nothing rests")
 	}
 }
 
 func holdAtLeastKeepsTheLock(b *bench) {
 	a, c := b.name("a"), b.name("c")
-	b.rests(map[string]func(*lockpool.Pool, ...lockpool.LockOption) (func(context.Context) error, error){
-		"exclusive": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			l, err := p.Lock(b.ctx, a, opts...)
+	one := func(name string) take {
+		return func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+			l, err := p.Lock(b.ctx, name, opts...)
 			return l.Unlock, err
-		},
-		"all": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
-			all, err := p.LockAll(b.ctx, []string{a, c}, opts...)
-			return all.Unlock, err
-		},
-	})
+		}
+	}
+	read := func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+		return one(a)(p, append(opts, lockpool.Shared())...)
+	}
+	all := func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+		all, err := p.LockAll(b.ctx, []string{a, c}, opts...)
+		return all.Unlock, err
+	}
+	b.rests(map[string]take{"exclusive": one(a), "all": all, "read": firstAs(read, one(a)), "one of all": firstAs(all, one(c))})
+}
+
+// firstAs takes a lock in one way the first time, and then in another.
+func firstAs(first, later take) take {
+	begun := false
+	return func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
+		if begun {
+			return later(p, opts...)
+		}
+		begun = true
+		return first(p, opts...)
+	}
 }
 
 func holdAtLeastOfEachKind(b *bench) {
 	s, a := b.name("s"), b.name("a")
-	b.rests(map[string]func(*lockpool.Pool, ...lockpool.LockOption) (func(context.Context) error, error){
+	b.rests(map[string]take{
 		"plain": func(p *lockpool.Pool, opts ...lockpool.LockOption) (func(context.Context) error, error) {
 			l, err := p.Lock(b.ctx, a, append(opts, lockpool.Plain())...)
 			return l.Unlock, err
@@ -365,9 +397,14 @@ func holdAtLeastLeavesTheHandleFree(b *bench) {
 		return nil
 	}, lockpool.HoldAtLeast(short)))
 	require.ErrorIs(b, context.Cause(kept), lockpool.ErrNotHeld)
+	q, err := p.Queue(b.ctx, a)
+	require.NoError(b, err)
+	require.Len(b, q.Contenders, 1)
+	require.True(b, q.Contenders[0].Holds)
+	require.False(b, q.Contenders[0].Granted.IsZero(), "it is still known as the pool's")
 	h := b.handle(p) // the only one
 	b.unlock(b.lock(h, b.name("c")))
-	_, err := h.TryLock(b.ctx, a)
+	_, err = h.TryLock(b.ctx, a)
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 	first := b.lock(h, a, lockpool.HoldAtLeast(short))
 	b.took(short, granted)
@@ -397,6 +434,26 @@ func holdAtLeastCountsFromTheGrant(b *bench) {
 	b.unlock(outer)
 	b.unlock(b.lock(p, a))
 	b.took(short, granted)
+	granted = time.Now()
+	outer = b.lock(h, a, lockpool.HoldAtLeast(short))
+	b.unlock(b.lock(h, a, lockpool.HoldAtLeast(time.Millisecond)))
+	b.unlock(outer)
+	b.unlock(b.lock(p, a))
+	b.took(short, granted)
+
+	// LockAll counts from the last grant, and leaves nothing to rest if it fails.
+	c := b.name("c")
+	blocker := b.lock(b.pool(), c)
+	_, err := p.LockAll(b.ctx, []string{a, c}, lockpool.HoldAtLeast(time.Minute), lockpool.WaitAtMost(short/5))
+	require.ErrorIs(b, err, context.DeadlineExceeded)
+	require.Zero(b, p.Stats().Resting)
+	b.isFree(a)
+	time.AfterFunc(short, func() { _ = blocker.Unlock(context.Background()) })
+	both := b.lockAll(p, []string{a, c}, lockpool.HoldAtLeast(short))
+	granted = time.Now()
+	require.NoError(b, both.Unlock(b.ctx))
+	b.unlock(b.lock(p, a))
+	b.took(short, granted)
 
 	granted = time.Now()
 	require.PanicsWithValue(b, "oh", func() {
@@ -404,7 +461,7 @@ func holdAtLeastCountsFromTheGrant(b *bench) {
 	})
 	b.unlock(b.lock(p, a))
 	b.took(short, granted)
-	_, err := h.Lock(b.ctx, a, lockpool.HoldAtLeast(-1))
+	_, err = h.Lock(b.ctx, a, lockpool.HoldAtLeast(-1))
 	require.ErrorContains(b, err, "HoldAtLeast(-1ns): negative")
 	b.close(h)
 }
