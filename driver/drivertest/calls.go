@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has every method that waits, for the laws about each call.
+
 import (
 	"context"
 	"errors"

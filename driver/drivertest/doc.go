@@ -1,5 +1,5 @@
-// Package drivertest proves that a driver keeps the laws of package driver. It is what the
-// author of a driver runs first:
+// Package drivertest proves that a driver keeps the laws of package driver. The author of a
+// driver runs the package first:
 //
 //	package postgres_test
 //
@@ -31,33 +31,30 @@
 //		})
 //	}
 //
-// Each law has a subtest, and so has each optional interface, for what its methods promise:
-// go test -run 'TestLaws/Deleted' runs those of one. All fields of [Options] are optional:
-// without them, the tests prove what can be seen without a fault. What a field would prove
-// besides is skipped, and so are interfaces that the driver lacks; go test -v says so. Set as
-// many as the service allows: the mistakes that matter are those that no healthy service
-// shows.
+// Each law has a subtest, and each optional interface has one for the laws of its methods:
+// go test -run 'TestLaws/Deleted' runs one of the subtests. All fields of [Options] are
+// optional. Without a field, the tests prove only what a healthy service shows, and skip the
+// rest, as they skip interfaces that the driver lacks; go test -v says so. Set as many fields
+// as the service allows: a healthy service hides the bugs that matter.
 //
 // A good order for a new driver is Join, Order, Leave, Watch, Deleted, Session, Close and
-// Context, with methods that return errors.ErrUnsupported where they are not written yet,
-// and then the rest. Verify, LeaveIf and Rewrite, like the optional interfaces, have subtests of
-// their own names.
+// Context, with methods that return errors.ErrUnsupported until they are written, and then
+// the rest. Verify, LeaveIf and Rewrite have subtests of their own names.
 //
-// A test that fails prints what the law demands there. Some wait for what a law bounds
-// without a number, and fail only after a minute and four session timeouts.
+// A test that fails prints the demand of the law. Some laws bound a time without a number;
+// their tests fail only after a minute and four session timeouts.
 //
-// Several processes use one service. If those of one process tell each other what they do,
-// or share what they know, run the laws once more with a connector whose sessions belong,
-// in turn, to two connectors of the driver: else nothing proves what other processes see.
+// Several processes use one service. If sessions of one process share knowledge, run the laws
+// once more with a connector whose sessions belong, in turn, to two connectors of the driver.
+// Otherwise no test proves what other processes see.
 //
-// What cannot be seen from outside is not proved: above all that Lease rests on what the
-// service guarantees and not on what it does as a rule, which the driver's documentation
-// must show; and whether rare moments were met. A subtest that fails now and then has found
-// a violation.
+// The tests cannot prove what is invisible from outside: that Lease rests on guarantees of the
+// service and not on its usual behavior, which the driver's documentation must show; and that
+// rare moments were met. A subtest that fails now and then has found a violation.
 //
 // If the driver works in a bubble of testing/synctest, with a service in memory, use
-// [RunInBubbles]: then no test waits for a timeout, and each has a service of its own. As
-// driver/memory does:
+// [RunInBubbles]: no test waits for a timeout, and each test has a service of its own, as in
+// driver/memory:
 //
 //	func TestLaws(t *testing.T) {
 //		drivertest.RunInBubbles(t, func(t *testing.T) (driver.Connector, drivertest.Options) {

@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has the entry points, the options, and one test of a law.
+
 import (
 	"context"
 	"errors"
@@ -20,36 +22,36 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest/bubble"
 )
 
-// Options say what is to be known of a service, and how to cause faults. What needs a field
-// that is not set is skipped, and reported as not proved.
+// Options describe a service and cause faults. A test that needs a field without a value is
+// skipped, and reported as not proved.
 type Options struct {
 	// Timeout is the session timeout of the connector: how long after the last sign of a
-	// session the service ends it. The default is 15 s. Set it to the shortest that the
-	// driver supports, unless the tests run in bubbles: some wait for several of them.
+	// session the service ends the session. The default is 15 s. Set the shortest timeout
+	// that the driver supports, unless the tests run in bubbles: some tests wait for several
+	// timeouts.
 	Timeout time.Duration
 
-	// Expire has the service end a session now, although it hears from it: the service
-	// removes its nodes, and answers it no more.
+	// Expire has the service end a session that is still heard: the service removes the
+	// session's nodes, and answers the session no more.
 	Expire func(s driver.Session)
 
-	// Pause has the service answer the session no more, on whatever connection, until
-	// resume is called. It may stop for other sessions as well. Whether requests that are
-	// sent meanwhile are carried out, at once, on resume or never, does not matter. If the
-	// session is silent for Timeout, the service ends it.
+	// Pause has the service answer the session no more, on any connection, until resume is
+	// called. Other sessions may get no answers either. Requests sent meanwhile may be carried
+	// out at once, on resume, or never. After a silence of Timeout the service ends the session.
 	Pause func(s driver.Session) (resume func())
 
-	// LoseReply has the service carry out the next request about a queue, a lock or a
-	// record that the session sends, but the answer is lost, as when the connection breaks
-	// just then. It may be limited to requests that change something.
+	// LoseReply has the service carry out the session's next request about a queue, a lock or
+	// a record, and lose the answer, as when the connection breaks just then. LoseReply may be
+	// limited to requests that change something.
 	LoseReply func(s driver.Session)
 
-	// LoseEvent has the next change of a node that the session watches not be reported to
-	// it, though no connection breaks. Leave it out if the service cannot do that.
+	// LoseEvent has the service not report the next change of a watched node to the session,
+	// although no connection breaks. Leave LoseEvent out if the service cannot lose events.
 	LoseEvent func(s driver.Session)
 
-	// Lag has a server of the service, to which no session is connected, be behind the others,
-	// which do not wait for it, until a session requires that it is not. move breaks the
-	// connection of s, which finds no other server than that one for a moment.
+	// Lag has a server without sessions fall behind the other servers, which do not wait, until
+	// a session requires the present state. move breaks the connection of s, which for a moment
+	// finds only the server that is behind.
 	Lag func(s driver.Session) (move func())
 
 	// Remove removes a node, as an operator does by hand.
@@ -61,16 +63,16 @@ type Options struct {
 }
 
 // Run proves the laws of package driver for the sessions that the connector opens, each in
-// a subtest with the law's name. All of them use one service, in queues with new names,
-// which they leave empty; limits that they set for semaphores stay. Run must not be called
-// in a parallel test, because it counts goroutines.
+// a subtest with the law's name. All subtests use one service, in queues with new names. The
+// queues are empty at the end; limits of semaphores stay. Run counts goroutines, so a parallel
+// test must not call Run.
 func Run(t *testing.T, connector driver.Connector, options Options) {
 	runAll(t, func(t *testing.T, prove func(*run)) { prove(newRun(t, connector, options)) })
 }
 
 // RunInBubbles is [Run] for a driver that works in bubbles of testing/synctest, where
-// timeouts take no time: start is called in each of them, and starts a service that ends
-// with the test.
+// timeouts take no time. start is called in each bubble, and starts a service that ends with
+// the test.
 func RunInBubbles(t *testing.T, start func(t *testing.T) (driver.Connector, Options)) {
 	runAll(t, func(t *testing.T, prove func(*run)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -335,7 +337,7 @@ func goroutines() map[string]string {
 	return all
 }
 
-// noneSince requires that there are no goroutines but those that were there before. One that
+// noneSince requires that there are no goroutines except the earlier ones. A goroutine that
 // has done its work, or the service's end of a connection, may need a moment to end.
 func (r *run) noneSince(before map[string]string) {
 	r.Helper()

@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has the laws of names, of unsupported calls, and of the kinds of locks.
+
 import (
 	"errors"
 	"math/rand/v2"
@@ -104,7 +106,7 @@ type hold struct {
 	take func(r *run, s driver.Session, name string) (release func() error, err error)
 }
 
-// holds are those that the session can.
+// holds are the ways of holding a lock that the session supports.
 func holds(s driver.Session) []hold {
 	all := []hold{{"queue", func(r *run, s driver.Session, name string) (func() error, error) {
 		joined, err := s.Join(r.ctx, name, driver.Request{Kind: driver.Exclusive})
@@ -125,7 +127,7 @@ func holds(s driver.Session) []hold {
 	return all
 }
 
-// takePermit takes a permit of a semaphore that nobody else uses.
+// takePermit takes a permit of a semaphore that no other client uses.
 func takePermit(r *run, s driver.Session, name string) (release func() error, err error) {
 	guards, leases := name+"/"+driver.Guards, name+"/"+driver.Leases
 	guard, err := s.Join(r.ctx, guards, driver.Request{Kind: driver.Guard})
@@ -167,7 +169,7 @@ func kindsInTurn(r *run) {
 	if l, ok := s.(driver.Limiter); ok {
 		name := r.name()
 		require.NoError(r, l.SetLimit(r.ctx, name, 1))
-		r.leave(other, r.join(other, name)) // nobody uses the limit
+		r.leave(other, r.join(other, name)) // no contender uses the limit
 	}
 }
 

@@ -25,9 +25,9 @@ var laws = []law{
 	}},
 	{"Order", []part{
 		{"of joins", orderOfJoins,
-			"A node that joins later has a larger Seq than those in the queue, and follows them in every listing, those of another session after its Ping included."},
+			"A node that joins later has a larger Seq than the nodes in the queue, and follows them in every listing, nodes of another session after its Ping included."},
 		{"under concurrency", orderTogether,
-			"A listing contains, in order, whoever had joined before it began and has not left before it returned."},
+			"A listing contains, in order, every node that had joined before the listing began and has not left before it returned."},
 		{"behind nodes of the session", orderBehind,
 			"Join returns the queue. If Request.Known is set, it may return Behind instead: nodes of the session that joined one directly after the other, and the new one directly after the last."},
 		{"slices", orderSlices,
@@ -37,11 +37,11 @@ var laws = []law{
 		{"for nothing else", watchForNothingElse,
 			"A watch fires when its node is changed or removed, and for nothing else. After Deleted, a listing lacks the node. Watch.Data is what was stored."},
 		{"after the change", watchAfterTheChange,
-			"A watch fires after the change: whoever is told does not find the node in a listing."},
+			"A watch fires after the change: afterward the node is in no listing."},
 		{"of a node that is gone", watchGone,
 			"The watch on a node that does not exist has fired with Missing when Watch returns it, and has no Created."},
 		{"many watchers", watchTogether,
-			"Each watch fires once its node is gone, whoever watches it and however that meets the removal."},
+			"Each watch fires once its node is gone, whichever session watches the node, and however watch and removal meet."},
 		{"during an outage", watchDuringOutage,
 			"What happens while the service does not answer is told when it does, or the watch is Interrupted."},
 		{"lost event", watchLostEvent,
@@ -49,7 +49,7 @@ var laws = []law{
 	}},
 	{"Events", []part{
 		{"in order", eventsInOrder,
-			"If a watch has fired with Deleted, so have those of the session that were set before and whose nodes were removed earlier."},
+			"If a watch has fired with Deleted, so have the watches of the session that were set before and whose nodes were removed earlier."},
 		{"in order after an outage", eventsAfterOutage,
 			"The same if the service reports many changes at once."},
 		{"on another server", eventsOnAnotherServer,
@@ -75,7 +75,7 @@ var laws = []law{
 		{"during an outage", leaveDuringOutage,
 			"When its context ends, Leave returns the context's error, and removes the node in the background when the service answers again."},
 		{"a node that was removed", leaveRemoved,
-			"Leave returns ErrRemoved if somebody else has removed the node."},
+			"Leave returns ErrRemoved if another client has removed the node."},
 	}},
 	{"Lease", []part{
 		{"while the service answers", leaseServed,
@@ -107,7 +107,7 @@ var laws = []law{
 	}},
 	{"Created", []part{
 		{"grows", createdGrows,
-			"Watch.Created is positive, less than 1<<53, the same for all sessions, and larger for a node that was created later, in whatever queue and by whatever session."},
+			"Watch.Created is positive, less than 1<<53, the same for all sessions, and larger for a node that was created later, in any queue and by whatever session."},
 		{"under concurrency", createdTogether,
 			"A node that was created after another one has a larger Watch.Created."},
 	}},
@@ -131,13 +131,13 @@ var laws = []law{
 	}},
 	{"Kinds", []part{
 		{"one after the other", kindsInTurn,
-			"Where a queue, a plain lock or a semaphore of a name is in use, the other two are refused with ErrKind. A limit alone, which nobody uses, refuses no queue."},
+			"Where a queue, a plain lock or a semaphore of a name is in use, the other two are refused with ErrKind. A limit alone, which no contender uses, refuses no queue."},
 		{"at the same time", kindsTogether,
 			"If several kinds of locks of one name begin at the same time, at most one of them succeeds, and the others are refused with ErrKind."},
 	}},
 	{"Verify", []part{
 		{"nodes", verifyNodes,
-			"Verify returns nil if all nodes, of whatever sessions and queues, exist at one moment, and ErrRemoved if one does not."},
+			"Verify returns nil if all nodes, of any sessions and queues, exist at one moment, and ErrRemoved if one does not."},
 	}},
 	{"LeaveIf", []part{
 		{"others exist", leaveIfOthersExist,
@@ -153,7 +153,7 @@ var laws = []law{
 	}},
 	{"PlainLocker", []part{
 		{"one holder", plainOneHolder,
-			"Of those who call TryCreate at the same time, one creates the node, and all get that Node: of kind Plain, with Seq 0."},
+			"Of calls of TryCreate at the same time, one creates the node, and all get that Node: of kind Plain, with Seq 0."},
 		{"whose node", plainWhose,
 			"The node of the next holder is not taken for that of the one before: Verify and Leave of the old one return ErrRemoved."},
 		{"lost replies", plainLosesReplies,
@@ -177,9 +177,9 @@ var laws = []law{
 	}},
 	{"Inspector", []part{
 		{"contenders", inspectContenders,
-			"Inspect returns the contenders with their data, sessions and Created, in order, or only the Node of those that are not wanted; the holder of a plain lock; and which parts of a semaphore there are."},
+			"Inspect returns the contenders with their data, sessions and Created, in order, or only the Node of contenders that are not wanted; the holder of a plain lock; and which parts of a semaphore there are."},
 		{"queues", inspectQueues,
-			"Queues returns the names of all locks with a contender, of any kind, at and below the prefix, sorted, without those below Waits and Records."},
+			"Queues returns the names of all locks with a contender, of any kind, at and below the prefix, sorted, without names below Waits and Records."},
 	}},
 	{"Follower", []part{
 		{"head", followHead,
@@ -189,7 +189,7 @@ var laws = []law{
 	}},
 	{"Breaker", []part{
 		{"nodes of others", breakNodes,
-			"Break removes another session's node, and returns ErrRemoved if it was gone. Watches of its own session fire with Missing, those of others with Deleted."},
+			"Break removes another session's node, and returns ErrRemoved if it was gone. Watches of its own session fire with Missing, watches of others with Deleted."},
 	}},
 	{"Revoker", []part{
 		{"asks", revokeAsks,
@@ -203,11 +203,11 @@ var laws = []law{
 		{"under concurrency", recordTogether,
 			"Of several that finish a run at the same time, one succeeds, and the others fail with ErrRecorded."},
 		{"settle", recordSettle,
-			"Settle makes sure that the node is gone, so that Finish cannot succeed anymore, and tells whether the record exists that has these data."},
+			"Settle makes sure that the node is gone, so that Finish cannot succeed anymore, and tells whether the record with the data exists."},
 		{"records", recordList,
-			"Records returns those of a name, the oldest first. Forget removes those with the keys, or all. They do not end with a session."},
+			"Records returns the records of a name, the oldest first. Forget removes the records with the keys, or all. They do not end with a session."},
 		{"old ones", recordOld,
-			"A record is there for its Keep. Then the service removes it, or ClearRecords, which is called after each run, whatever the names of both."},
+			"A record is there for its Keep. Then the service removes it, or ClearRecords, which is called after each run, for any names of both."},
 		{"lost replies", recordLosesReplies,
 			"If the answer is lost, Finish returns nil if the record exists, ErrUndecided if it does not know, and another error if the record does not exist."},
 	}},

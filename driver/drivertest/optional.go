@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has the laws of the optional interfaces, plain locks and limits among them.
+
 import (
 	"errors"
 	"sync/atomic"
@@ -14,7 +16,7 @@ func (r *run) tryCreate(s driver.Session, name string) driver.Located {
 	r.Helper()
 	node, created, err := offered[driver.PlainLocker](r, s).TryCreate(r.ctx, name, []byte(data))
 	require.NoError(r, err)
-	require.True(r, created, "somebody else has the lock")
+	require.True(r, created, "another client has the lock")
 	return driver.Located{Queue: name, Node: node}
 }
 
@@ -267,7 +269,7 @@ func inspectQueues(r *run) {
 	require.IsIncreasing(r, all)
 }
 
-// follow follows n contenders of a queue. If complete is true, those who join behind them
+// follow follows n contenders of a queue. If complete is true, contenders that join behind them
 // change nothing.
 func (r *run) follow(s driver.Session, queue string, n int, complete bool) driver.Followed {
 	r.Helper()

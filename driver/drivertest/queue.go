@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has the laws of queues.
+
 import (
 	"cmp"
 	"context"
@@ -66,7 +68,7 @@ func joinLosesReplies(r *run) {
 	s, other, queue := r.connect(), r.connect(), ""
 	for i := range 6 {
 		queue = r.name()
-		if i%2 == 1 { // the driver knows the queue, and whatever that needs is there
+		if i%2 == 1 { // the driver knows the queue, and its directories exist
 			r.leave(s, r.join(s, queue))
 		}
 		r.LoseReply(s)
@@ -112,7 +114,7 @@ func orderOfJoins(r *run) {
 		nodes = append(nodes, r.join(sessions[i%3], queue))
 		listed, err := sessions[i%3].List(r.ctx, queue)
 		require.NoError(r, err)
-		r.sameNodes(nodesOf(nodes), listed, "a session knows of its own node, and those before it")
+		r.sameNodes(nodesOf(nodes), listed, "a session knows of its own node, and of earlier nodes")
 		r.sameNodes(nodesOf(nodes), r.list(sessions[(i+1)%3], queue))
 		if i > 0 {
 			require.Greater(r, nodes[i].Seq, nodes[i-1].Seq)
@@ -126,8 +128,8 @@ func orderOfJoins(r *run) {
 	r.sameNodes(nodesOf(append(left, last)), r.list(sessions[1], queue))
 }
 
-// orderTogether has several sessions join and leave, and checks each listing: it contains,
-// in order, whoever had joined before it began and not begun to leave when it returned.
+// orderTogether has several sessions join and leave. Each listing must contain, in order,
+// every node that had joined before the listing began and not begun to leave when it returned.
 func orderTogether(r *run) {
 	sessions, queue := r.connectAll(3), r.name()
 	var mu sync.Mutex
@@ -217,7 +219,7 @@ func orderBehind(r *run) {
 		}
 		require.NotEmpty(r, joined.Behind, "neither the queue nor a run of nodes")
 		run := append(slices.Clone(joined.Behind), joined.Node)
-		require.Equal(r, all[max(0, len(all)-len(run)):], run, "somebody else has joined in between")
+		require.Equal(r, all[max(0, len(all)-len(run)):], run, "another client has joined in between")
 	}
 	r.sameNodes(all, r.list(other, queue))
 }

@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has the laws of records of finished runs.
+
 import (
 	"errors"
 	"fmt"
@@ -12,7 +14,7 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// key returns a part of a name that nobody has used.
+// key returns a part of a name that no record has.
 func (r *run) key() string { return strings.ReplaceAll(r.name(), "/", "-") }
 
 // newRecord returns a record under a new name, which is forgotten when the test ends.
@@ -147,7 +149,7 @@ func recordSettle(r *run) {
 	require.False(r, recorded, "it is another's")
 }
 
-// records creates records with these keys.
+// records creates records with the keys.
 func (r *run) records(s driver.Session, name string, keys ...string) {
 	r.Helper()
 	r.recordsFor(s, time.Hour, name, keys...)

@@ -1,5 +1,7 @@
 package drivertest
 
+// This file has the laws of sessions.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the configuration of a connector.
+
 import (
 	"context"
 	"crypto/tls"

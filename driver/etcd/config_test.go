@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the tests of configurations.
+
 import (
 	"fmt"
 	"strings"

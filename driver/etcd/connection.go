@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the connection to one member.
+
 import (
 	"cmp"
 	"context"
@@ -17,9 +19,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// connection is a connection to one member. It never becomes one to another member, nor is
-// it made again, as the client's would: then answers before and after it proved nothing
-// about each other.
+// connection is a connection to one member. Unlike connections of etcd's client, it is never
+// made again, nor to another member: otherwise two answers would prove nothing about each
+// other.
 type connection struct {
 	endpoint string
 	client   *clientv3.Client
@@ -34,7 +36,7 @@ type connection struct {
 	watches *watches // made when the first node is watched
 }
 
-// window is how many bytes a member may send before it hears that they have arrived.
+// window is how many bytes a member may send without an acknowledgment.
 const window = 1 << 20
 
 var errDialed = errors.New("the connection is broken")
@@ -64,9 +66,8 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 		}
 		return link{conn, to}, nil
 	})}
-	// In the place of the client's own interceptor, which sends requests again, and with a
-	// token that has expired asks etcd 3.4 for a new one without end: the session does that,
-	// on a new connection.
+	// Replaces the client's interceptor, which sends requests again and, with an expired token,
+	// asks etcd 3.4 for a new one without end. The session sends again, on a new connection.
 	options = append(options, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, request, reply any, on *grpc.ClientConn, send grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		return send(ctx, method, request, reply, on, opts...)
 	}))
@@ -84,7 +85,7 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 		DialOptions: options,
 	})
 	if err != nil {
-		to.fail(err) // unless it failed before: that is the reason
+		to.fail(err) // an earlier failure remains the reason
 		return nil, c.connectError(endpoint, to.why(err))
 	}
 	to.client = client
@@ -103,8 +104,8 @@ func (c *Connector) dial(ctx context.Context, endpoint string, within time.Durat
 	return to, nil
 }
 
-// why returns why connecting failed: because of an answer, or because of what has happened
-// to the connection, of which err has only the text.
+// why returns why connecting failed: because of an answer, or because the connection broke. Of
+// the latter err has only the text.
 func (c *connection) why(err error) error {
 	broke := context.Cause(c.ctx)
 	if isConclusive(err) || broke == nil || errors.Is(broke, net.ErrClosed) { // by us
@@ -113,14 +114,14 @@ func (c *connection) why(err error) error {
 	return broke
 }
 
-// close ends the connection and what runs for it.
+// close ends the connection and its goroutines.
 func (c *connection) close(cause error) {
 	c.fail(cause)
 	_ = c.client.Close()
 	c.watches.stop()
 }
 
-// link is a network connection, whose end is that of its connection.
+// link is a network connection. The connection ends with the link.
 type link struct {
 	net.Conn
 	of *connection
@@ -134,9 +135,9 @@ func (l link) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// secured are TLS credentials whose errors end the connection: gRPC would turn them into
-// text. If the configuration names the server, that counts, and not the endpoint, which is
-// what etcd's client has gRPC check.
+// secured are TLS credentials whose errors end the connection: gRPC would turn the errors into
+// text. A server name in the configuration is checked instead of the endpoint, which etcd's
+// client would have gRPC check.
 type secured struct {
 	credentials.TransportCredentials
 	server string

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the errors of servers, and what each says about a request.
+
 import (
 	"crypto/tls"
 	"errors"

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has reading contenders, the head of a queue, and limits.
+
 import (
 	"bytes"
 	"context"
@@ -23,7 +25,7 @@ func (e entry) contender() driver.Contender {
 	return driver.Contender{Node: e.node, Session: strconv.FormatInt(session, 16), Created: e.kv.CreateRevision, Joined: v.at, Data: v.data, Version: e.kv.ModRevision}
 }
 
-// inspect reads what is below the name of a queue's lock, with all values.
+// inspect reads the contents below the name of a queue's lock, with all values.
 func (s *session) inspect(ctx context.Context, queue string) (c contents, err error) {
 	name, _ := lockOf(queue)
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
@@ -145,7 +147,7 @@ func (s *session) Limit(ctx context.Context, name string, given int) (limit int,
 		if err != nil {
 			return 0, nil, err
 		}
-		if watches[0].Fired() != driver.Missing { // or else it was removed just now
+		if watches[0].Fired() != driver.Missing { // otherwise the limit was removed just now
 			set, err := parseLimit(watches[0].Data)
 			if err != nil {
 				return 0, nil, err

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the model of leases, and the tests of lease.go against the model.
+
 import (
 	"flag"
 	"math/rand/v2"

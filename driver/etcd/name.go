@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the keys of nodes, and the parsing of listings.
+
 import (
 	"cmp"
 	"fmt"

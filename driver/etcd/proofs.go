@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the requests that prove the lease.
+
 import (
 	"context"
 	"sync"
@@ -11,25 +13,25 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// proving is what the proofs of the lease share with calls that wait for one.
+// proving is what the proofs of the lease share with calls that wait for a proof.
 type proving struct {
-	wanted chan struct{} // filled when one should begin at once
+	wanted chan struct{} // filled when a round should begin at once
 
 	mu       sync.Mutex
 	began    int           // rounds
 	skew     time.Duration // of the clocks when the last round began
 	stopped  time.Duration // how long the machine had been suspended by then
 	survived time.Duration // likewise, of the last round that has succeeded
-	settled  chan struct{} // closed when a round that begins from now on has succeeded; nil if nobody waits
-	settling int           // the first of these rounds
+	trusted  chan struct{} // closed when the clock is out of doubt; nil without a doubt
+	needed   int           // the first round whose success ends the doubt
 }
 
-// maxSkew is how far the wall clock may move against ours between two proofs before it is
-// in doubt whether ours stood still.
+// maxSkew is how far the wall clock may move against ours between two proofs. Beyond maxSkew,
+// our clock is in doubt: the clock may have stood still.
 const maxSkew = 200 * time.Millisecond
 
-// inDoubt returns a channel that is closed when a proof has settled a doubt in the clock,
-// or nil if there is none.
+// inDoubt returns nil if the clock is not in doubt, and otherwise a channel that is closed
+// when a proof has ended the doubt.
 func (s *session) inDoubt() <-chan struct{} {
 	s.clock.Now()
 	p, skew := &s.proving, s.clock.Skew()
@@ -37,16 +39,16 @@ func (s *session) inDoubt() <-chan struct{} {
 	defer p.mu.Unlock()
 	if moved := skew - p.skew; moved > maxSkew || moved < -maxSkew {
 		p.skew = skew
-		if p.settled == nil {
-			p.settled = make(chan struct{})
+		if p.trusted == nil {
+			p.trusted = make(chan struct{})
 		}
-		p.settling = p.began + 1
+		p.needed = p.began + 1
 		select {
 		case p.wanted <- struct{}{}:
 		default:
 		}
 	}
-	return p.settled
+	return p.trusted
 }
 
 // beginRound begins a round.
@@ -57,7 +59,7 @@ func (s *session) beginRound() (round int) {
 	defer p.mu.Unlock()
 	p.began++
 	p.stopped = s.clock.Suspended()
-	if p.settled == nil {
+	if p.trusted == nil {
 		p.skew = s.clock.Skew() // drift is allowed
 	}
 	return p.began
@@ -68,9 +70,9 @@ func (p *proving) succeeded(round int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.survived = p.stopped
-	if p.settled != nil && round >= p.settling {
-		close(p.settled)
-		p.settled = nil
+	if p.trusted != nil && round >= p.needed {
+		close(p.trusted)
+		p.trusted = nil
 	}
 }
 
@@ -78,13 +80,13 @@ func (p *proving) succeeded(round int) {
 func (s *session) lose(cause error) {
 	p := &s.proving
 	p.mu.Lock()
-	suspended, jumped := s.clock.Suspended()-p.survived, p.settled != nil
+	suspended, jumped := s.clock.Suspended()-p.survived, p.trusted != nil
 	p.mu.Unlock()
 	s.end(clock.Blame(cause, suspended, jumped))
 }
 
-// prove proves the lease again and again, and returns why the connection is of no use any
-// longer.
+// prove proves the lease again and again, until the connection is of no use, and returns the
+// reason.
 func (s *session) prove(conn *connection) error {
 	ttl := s.cfg().TTL
 	ctx, cancel := context.WithCancel(s.alive)
@@ -132,8 +134,8 @@ func (s *session) proveBy(ctx context.Context, conn *connection, within time.Dur
 	return nil
 }
 
-// keepAlive sends a keep-alive, whose answer is the next one of the stream: servers answer in
-// order.
+// keepAlive sends a keep-alive. Servers answer in order, so the answer is the next one of the
+// stream.
 func (s *session) keepAlive(ctx context.Context, conn *connection, within time.Duration) error {
 	defer context.AfterFunc(ctx, func() { conn.fail(errSilent) })()
 	sent := s.clock.Now()
@@ -159,9 +161,9 @@ const retryPause = 10 * time.Millisecond
 
 // Alive implements driver.Session.
 func (s *session) Alive(ctx context.Context) error {
-	if settled := s.inDoubt(); settled != nil {
+	if trusted := s.inDoubt(); trusted != nil {
 		select {
-		case <-settled:
+		case <-trusted:
 		case <-s.alive.Done():
 		case <-ctx.Done():
 			return s.noAnswer(ctx)

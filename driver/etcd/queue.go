@@ -1,5 +1,7 @@
 package etcd
 
+// This file has joining, listing, changing and leaving a queue.
+
 import (
 	"context"
 	"fmt"
@@ -13,14 +15,14 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// listing is the operation that lists all that is below the name of a queue's lock.
+// listing is the operation that lists all keys below the name of a queue's lock.
 func (s *session) listing(queue string, opts ...clientv3.OpOption) clientv3.Op {
 	name, _ := lockOf(queue)
 	return clientv3.OpGet(s.prefix+name+"/", append([]clientv3.OpOption{clientv3.WithPrefix()}, opts...)...)
 }
 
-// read returns what is below the name of a queue's lock, with what it takes to know the
-// contenders: the keys, and the values of those that were changed.
+// read returns the contents below the name of a queue's lock: the keys, and the values of
+// contenders that were changed.
 func (s *session) read(ctx context.Context, queue string) (c contents, err error) {
 	err = s.ask(ctx, func(ctx context.Context, conn *connection) error {
 		got, err := conn.kv.Do(ctx, s.listing(queue, clientv3.WithKeysOnly()))
@@ -33,7 +35,7 @@ func (s *session) read(ctx context.Context, queue string) (c contents, err error
 	return c, err
 }
 
-// complete parses a listing. Whether a contender was downgraded is in its value.
+// complete parses a listing. The value of a contender says whether it was downgraded.
 func (s *session) complete(ctx context.Context, conn *connection, queue string, kvs []*mvccpb.KeyValue) (contents, error) {
 	name, _ := lockOf(queue)
 	if slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool { return kv.Version > 1 }) {
@@ -68,7 +70,7 @@ func (s *session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	switch {
 	case late:
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
-			_, err := s.settle(ctx, conn, clientv3.OpDelete(key))
+			_, err := s.afterFence(ctx, conn, clientv3.OpDelete(key))
 			if err == nil {
 				s.keys.add(key, -1)
 			}
@@ -96,11 +98,11 @@ func (s *session) Join(ctx context.Context, queue string, r driver.Request) (dri
 	return joined, nil
 }
 
-// behind returns what Join does for a node that was created behind a known one of the
-// session, with none but nodes of the session in between. got is what the transaction that
-// created it has read: the contenders that are not older than the known one, and keys of
-// other kinds of locks. The known one is among the former, so it was there all the time, and
-// who joined after it and is still there is in the answer.
+// behind returns the result of Join for a node that was created behind a known node of the
+// session, with only nodes of the session in between. The transaction that created the node
+// has read got: the contenders that are not older than the known node, and keys of other kinds
+// of locks. The known node is among the contenders and so existed all the time. The answer
+// therefore has every later contender that still exists.
 func (s *session) behind(queue, name string, known driver.Node, got []*answer) (driver.Joined, bool) {
 	for _, other := range got[1:] {
 		if len(other.kvs) > 0 {
@@ -126,7 +128,7 @@ func (s *session) isOwn(node driver.Node) bool {
 	return strings.HasPrefix(node.Name, s.idText()+"-")
 }
 
-// joined returns what Join does for a node that was created.
+// joined returns the result of Join for a node that was created.
 func (s *session) joined(ctx context.Context, queue, name string, got []*answer) (driver.Joined, error) {
 	var c contents
 	err := s.ask(ctx, func(ctx context.Context, conn *connection) (err error) {
@@ -212,7 +214,7 @@ func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]b
 	return decodeValue(kv).data, nil
 }
 
-// exists is the condition that a node exists, and has a version if that is not 0.
+// exists is the condition that a node exists and, unless version is 0, has the version.
 func (s *session) exists(queue string, node driver.Node, version int64) clientv3.Cmp {
 	if version != 0 {
 		return clientv3.Compare(clientv3.ModRevision(s.key(queue, node)), "=", version)
@@ -220,8 +222,8 @@ func (s *session) exists(queue string, node driver.Node, version int64) clientv3
 	return clientv3.Compare(clientv3.CreateRevision(s.key(queue, node)), "=", createdAt(node))
 }
 
-// Leave implements driver.Session. It begins in the caller's goroutine: to wake another one
-// takes a tenth of the time of the request.
+// Leave implements driver.Session. The request begins on the caller's goroutine: waking
+// another goroutine takes a tenth of the time of the request.
 func (s *session) Leave(ctx context.Context, queue string, node driver.Node) error {
 	l := &leaving{session: s, of: watchedNode{queue, node}, key: s.key(queue, node)}
 	s.own.leaving(l.key)
@@ -238,8 +240,8 @@ type leaving struct {
 	*session
 	of          watchedNode
 	key         string
-	alone       bool // nobody else uses the key, and no other call of Leave removes the node
-	maybe, byUs bool // whether it was perhaps removed before, and is certainly removed by the session
+	alone       bool // no other client uses the key, and no other call of Leave removes the node
+	maybe, byUs bool // whether the node was perhaps removed before, and was certainly removed by the session
 }
 
 func (l *leaving) remove(ctx context.Context) error {
@@ -257,7 +259,7 @@ func (l *leaving) remove(ctx context.Context) error {
 	return err
 }
 
-// end ends the removal, and returns its error.
+// end ends the removal and returns the error of Leave.
 func (l *leaving) end(err error) error {
 	l.own.left(l.session, l.of, l.byUs)
 	l.noteRefusal(err)
@@ -276,8 +278,7 @@ func (l *leaving) end(err error) error {
 	return nil
 }
 
-// mostChecked is how many nodes Verify looks at: servers accept 128 operations in one
-// transaction.
+// mostChecked is how many nodes Verify accepts: servers take 128 operations in one transaction.
 const mostChecked = 120
 
 // Verify implements driver.Session.
@@ -332,8 +333,8 @@ func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, d
 	return s.update(ctx, queue, node, func(kv *mvccpb.KeyValue) []byte { return marked(kv.Value, 0, append([]byte{}, data...)) })
 }
 
-// update changes the value of a node, in a way that may be repeated. kv is nil if the node
-// is gone.
+// update changes the value of a node. The change may be repeated, so to returns nil for a
+// value that has changed already.
 func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(kv *mvccpb.KeyValue) []byte) error {
 	key := s.key(queue, node)
 	return s.ask(ctx, func(ctx context.Context, conn *connection) error {
@@ -347,7 +348,7 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 				return errGone
 			}
 			value := to(kv)
-			if value == nil { // it was changed before
+			if value == nil {
 				return nil
 			}
 			put, err := conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)).
@@ -359,8 +360,8 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 	})
 }
 
-// Downgrade implements driver.Downgrader. The key stays, and so the place in the queue: its
-// value says that it is shared.
+// Downgrade implements driver.Downgrader. The key keeps its place in the queue; the value says
+// that the node is shared.
 func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver.Node, error) {
 	if data == nil {
 		data = []byte{}
@@ -383,7 +384,7 @@ func (s *session) Revoke(ctx context.Context, queue string, node driver.Node, _ 
 		switch v := decodeValue(kv); {
 		case v.mark&markRevoked != 0:
 			return nil
-		case v.mark == 0: // of another program, which nobody can ask
+		case v.mark == 0: // of another program, which does not look for requests
 			return kv.Value
 		}
 		return marked(kv.Value, markRevoked, nil)
@@ -424,7 +425,7 @@ func (s *session) TryCreate(ctx context.Context, name string, data []byte) (node
 	switch {
 	case late:
 		s.undo(ctx, func(ctx context.Context, conn *connection) error {
-			got, err := s.settle(ctx, conn, clientv3.OpGet(key))
+			got, err := s.afterFence(ctx, conn, clientv3.OpGet(key))
 			if err == nil && ours(only(got.kvs)) {
 				return s.deletePlain(ctx, conn, key, got.kvs[0].CreateRevision)
 			}
@@ -454,8 +455,8 @@ func (s *session) TryCreate(ctx context.Context, name string, data []byte) (node
 	return plainNode(found.CreateRevision), true, nil
 }
 
-// removePlain removes the key of a plain lock if it is still that one, in the background if
-// the context ends.
+// removePlain removes the key of a plain lock if the key was created at that revision, in the
+// background if the context ends.
 func (s *session) removePlain(ctx context.Context, key string, created int64) {
 	s.undo(ctx, func(ctx context.Context, conn *connection) error { return s.deletePlain(ctx, conn, key, created) })
 }

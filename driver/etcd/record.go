@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the records of finished runs.
+
 import (
 	"bytes"
 	"cmp"
@@ -21,7 +23,7 @@ import (
 func (s *session) recordsOf(name string) string     { return s.prefix + driver.Records + "/" + name + "/" }
 func (s *session) recordKey(r driver.Record) string { return s.recordsOf(r.Name) + r.Key }
 
-// record decodes a record. Its time is by the clock of the client that created it.
+// record decodes a record. The time is by the clock of the client that created the record.
 func (s *session) record(name string, kv *mvccpb.KeyValue) driver.Record {
 	r := driver.Record{Name: name, Key: strings.TrimPrefix(string(kv.Key), s.recordsOf(name)), Created: kv.CreateRevision}
 	if len(kv.Value) >= 8 {
@@ -30,18 +32,18 @@ func (s *session) record(name string, kv *mvccpb.KeyValue) driver.Record {
 	return r
 }
 
-// recordLease is the lease of the records that the session creates for a while. The servers
-// remove them when it ends: no clock of ours is asked, and nobody need look for old records.
-// (An election prolongs all leases, so records may be kept for longer.)
+// recordLease is the lease of the records that the session creates for a while. Servers remove
+// the records when the lease ends, so no client looks for old records or compares clocks. (An
+// election prolongs all leases, and so keeps records longer.)
 type recordLease struct {
 	id    clientv3.LeaseID
-	until time.Duration // by Session.clock
-	left  int           // how many records it may still have: servers remove all at once
+	until time.Duration // by session.clock
+	left  int           // how many more records the lease may have: servers remove all at once
 }
 
-// leaseFor returns a lease for a record that is to be kept for that time: for a quarter
-// of it, records have the same lease, which ends with the last of them, and lasts as much
-// longer as a session can wait for an answer.
+// leaseFor returns a lease for a record to be kept for the time keep. Records of a quarter of
+// that time share a lease. The lease ends with the last record, and lasts longer by the time
+// for which a session can wait for an answer.
 func (s *session) leaseFor(ctx context.Context, keep time.Duration) (clientv3.LeaseID, error) {
 	const mostRecords = 1000
 	s.mu.Lock()

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the change to another lease after an election.
+
 import (
 	"context"
 	"errors"
@@ -23,12 +25,13 @@ const mostMoved = 100
 
 var errTerm = errors.New("another leader was elected meanwhile")
 
-// renew grants the session a lease of the present term, if it has none, and moves its keys to
-// that. They keep their revisions of creation, and so their places. See lease for the reason.
+// renew gives a session without a lease of the present term such a lease, and moves the
+// session's keys to the lease (type lease has the reason). Keys keep their revisions of
+// creation, and so their places.
 //
-// First it raises the fence: afterward no key is created with an earlier lease, so those that
-// are known then are all that there are. The session's own key comes last: if an earlier lease
-// ends before that, so does the session.
+// First renew raises the fence: afterward no key is created with an earlier lease, so ownKeys
+// has all keys. The session's own key is moved last: if an earlier lease ends before the move,
+// the session ends with the lease.
 func (s *session) renew(ctx context.Context, conn *connection, within time.Duration) error {
 	term, outlived := s.lease.outlived()
 	if !outlived {
@@ -63,7 +66,7 @@ func (s *session) renew(ctx context.Context, conn *connection, within time.Durat
 		return err
 	}
 	s.lease.granted(term, sent, ttl)
-	_ = conn.revoke(ctx, others...) // or they expire
+	_ = conn.revoke(ctx, others...) // without an answer, the leases expire
 	return nil
 }
 
@@ -91,14 +94,14 @@ func (s *session) move(ctx context.Context, keys []string, from, to clientv3.Lea
 	return err
 }
 
-// putLease changes the lease of a key, and nothing else.
+// putLease changes only the lease of a key.
 func putLease(key string, lease clientv3.LeaseID) clientv3.Op {
 	return clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(lease))
 }
 
-// ownKeys are the keys that the session has created, or tries to, with how often: that of a
-// plain lock may be created again before the removal of the one before has been noticed. A
-// key that is gone may be among them.
+// ownKeys counts creations of keys by the session, by key, begun ones included. The key of a
+// plain lock may be created again before its removal has been noticed. A removed key may
+// still be counted.
 type ownKeys struct {
 	mu  sync.Mutex
 	num map[string]int

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has requests that are sent until a server answers, and changes that are made once.
+
 import (
 	"context"
 	"errors"
@@ -11,15 +13,15 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// ask sends a request, again until it is answered. f must do no harm when it is carried out
-// several times, also late.
+// ask calls f until a server has answered. The request of f must do no harm if servers carry
+// out the request several times, or late.
 func (s *session) ask(ctx context.Context, f func(ctx context.Context, conn *connection) error) error {
 	_, err := s.try(ctx, f)
 	return err
 }
 
-// try is ask. It reports whether an attempt was not answered, and so has perhaps been
-// carried out, or may be yet.
+// try is ask, and reports whether an attempt got no answer: servers may have carried out
+// the attempt, or may still do so.
 func (s *session) try(ctx context.Context, f func(ctx context.Context, conn *connection) error) (maybe bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -62,9 +64,9 @@ func (s *session) answered(err error) error {
 	return s.describe(err)
 }
 
-// fence is the version of the session's key that what creates something requires. A request
-// that was not answered may be carried out much later, when the call that sent it has
-// ended. A write of the session's key that was answered prevents that.
+// fence is the version of the session's key. Every request that creates something requires
+// the version. A request without an answer may be carried out much later, when the call has
+// ended; a write of the session's key that was answered prevents that.
 type fence struct {
 	mu      sync.Mutex
 	version int64
@@ -82,7 +84,7 @@ func (f *fence) raise(version int64) {
 	f.version = max(f.version, version)
 }
 
-// change is a transaction that is carried out at most once.
+// change is a transaction that servers carry out at most once.
 type change struct {
 	session *session
 	creates string // a key of the session, which must not exist; its creation is the first operation
@@ -91,12 +93,12 @@ type change struct {
 	ops     []clientv3.Op
 	other   []clientv3.Op // if on does not hold
 
-	// happened tells from an answer to look whether it has been carried out.
+	// happened tells from the answer to look whether servers have carried out the change.
 	look     []clientv3.Op
 	happened func([]*answer) bool
 }
 
-// answer is that to an operation.
+// answer is the answer to one operation.
 type answer struct {
 	revision int64
 	kvs      []*mvccpb.KeyValue
@@ -112,9 +114,9 @@ func answers(got *clientv3.TxnResponse, skip int) (all []*answer) {
 	return all
 }
 
-// commit carries out the change, and reports whether its condition held. If it was carried
-// out, but the answer was lost, the answers are nil. After an error, late tells whether the
-// change has perhaps been made, or may be until the fence is raised.
+// commit carries out the change and reports whether the condition held. The answers are nil
+// if the change was made and the answer was lost. After an error, late reports that the change
+// may have been made, or may still be made until the fence is raised.
 func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool, err error) {
 	s := c.session
 	key := s.sessionKey()
@@ -128,14 +130,14 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 			}
 		}()
 	}
-	unsettled := false
+	unknown := false // whether the outcome of an attempt is
 	_, err = s.try(ctx, func(ctx context.Context, conn *connection) error {
-		if unsettled { // nothing that was sent before can be carried out after this
-			settled, err := s.raiseFence(ctx, conn, c.look...)
+		if unknown { // afterward no earlier attempt can be carried out
+			looked, err := s.raiseFence(ctx, conn, c.look...)
 			if err != nil {
 				return err
 			}
-			if unsettled = false; c.happened(settled) {
+			if unknown = false; c.happened(looked) {
 				done = true
 				return nil
 			}
@@ -148,7 +150,7 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 			answer, err := conn.kv.Txn(ctx).If(append([]clientv3.Cmp{clientv3.Compare(clientv3.Version(key), "=", version)}, on...)...).
 				Then(ops...).Else(append([]clientv3.Op{clientv3.OpGet(key)}, c.other...)...).Commit()
 			if err != nil {
-				unsettled = unsettled || !isConclusive(err) || isFull(err)
+				unknown = unknown || !isConclusive(err) || isFull(err)
 				return err
 			}
 			if done = answer.Succeeded; done {
@@ -167,10 +169,10 @@ func (c change) commit(ctx context.Context) (done bool, got []*answer, late bool
 			s.fence.raise(own[0].Version)
 		}
 	})
-	return done, got, unsettled && err != nil, err
+	return done, got, unknown && err != nil, err
 }
 
-// raiseFence makes sure that nothing that was sent before is carried out anymore, and then
+// raiseFence prevents servers from carrying out any request that was sent before, and then
 // does ops.
 func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clientv3.Op) ([]*answer, error) {
 	key := s.sessionKey()
@@ -187,9 +189,9 @@ func (s *session) raiseFence(ctx context.Context, conn *connection, ops ...clien
 	return answers(got, 2), nil
 }
 
-// settle makes sure that nothing that was sent before is carried out anymore, and then does
-// op. A full database refuses the former, but then refuses what was sent before as well.
-func (s *session) settle(ctx context.Context, conn *connection, op clientv3.Op) (*answer, error) {
+// afterFence raises the fence and then does op. A full database refuses to raise the fence,
+// but then refuses every request that was sent before as well.
+func (s *session) afterFence(ctx context.Context, conn *connection, op clientv3.Op) (*answer, error) {
 	got, err := s.raiseFence(ctx, conn, op)
 	if isFull(err) {
 		var done *clientv3.TxnResponse
@@ -203,11 +205,11 @@ func (s *session) settle(ctx context.Context, conn *connection, op clientv3.Op) 
 	return got[0], nil
 }
 
-// undo sends a request that removes a node, again until it is answered or the session is
-// over, and waits for that until the context ends.
+// undo sends a request that removes a node until a server answers or the session is over. The
+// caller waits until then, or until ctx ends.
 func (s *session) undo(ctx context.Context, f func(ctx context.Context, conn *connection) error) {
 	done := make(chan struct{})
-	if !s.task(func() { // ends with the session
+	if !s.task(func() {
 		defer close(done)
 		s.noteRefusal(s.ask(context.Background(), f))
 	}) {
@@ -219,7 +221,7 @@ func (s *session) undo(ctx context.Context, f func(ctx context.Context, conn *co
 	}
 }
 
-// noteRefusal notes that a node could not be removed for want of a right.
+// noteRefusal marks the session if a node could not be removed for want of a right.
 func (s *session) noteRefusal(err error) {
 	if errors.Is(err, driver.ErrNoPermission) {
 		s.markUnremovable()

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the session: its leases and its connections.
+
 import (
 	"context"
 	"errors"
@@ -29,8 +31,9 @@ var _ interface {
 	driver.Refuser
 } = (*session)(nil)
 
-// session is a lease, with which its nodes go, and a connection to one member at a time. After
-// an election it has another lease, whose ID differs in the last bits only.
+// session is a lease, which the session's nodes end with, and a connection to one member at
+// a time. After an election the session has another lease, and the two IDs differ only in
+// the last bits.
 type session struct {
 	*Connector
 	id    clientv3.LeaseID // the first one
@@ -40,7 +43,7 @@ type session struct {
 	alive context.Context // ends when the session is over; its cause says why
 	end   context.CancelCauseFunc
 
-	closed  chan struct{} // closed when nothing of the session is left running but calls of Close
+	closed  chan struct{} // closed when no goroutine of the session is left, except in calls of Close
 	revoked chan bool     // whether the leases have been revoked; empty while a call of Close does that
 	last    *connection   // open at the end of a session that was closed, or nil
 
@@ -62,7 +65,7 @@ type session struct {
 	proving  proving
 	own      ownNodes
 
-	generation int // of the latest lease; the proofs' goroutine has it
+	generation int // of the latest lease; only the goroutine of the proofs uses the number
 }
 
 var (
@@ -92,9 +95,9 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	}
 	s.use(conn)
 	s.tasks.Add(2)
-	go s.run(conn)
-	go s.awaitEnd()
-	go func() { // ends with the session
+	go s.run(conn)  // ends with the session
+	go s.awaitEnd() // ends with the session
+	go func() {     // ends with the session and its tasks
 		<-s.alive.Done()
 		s.mu.Lock()
 		s.ending = true
@@ -105,7 +108,7 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	return s, nil
 }
 
-// open opens the session: it is granted a lease by the first member that answers.
+// open opens the session: the first member to answer grants the lease.
 func (s *session) open(ctx context.Context) (*connection, error) {
 	cfg := s.cfg()
 	began := s.clock.Now()
@@ -118,7 +121,7 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 					return conn, nil
 				}
 				err = s.connectError(cfg.Endpoints[i], err)
-				if errors.Is(err, driver.ErrPermanent) { // the lease is of no use, if it was granted
+				if errors.Is(err, driver.ErrPermanent) { // a lease that was granted is of no use
 					once, cancel := context.WithTimeout(ctx, cfg.TTL/4)
 					_ = conn.revoke(once, s.id)
 					cancel()
@@ -141,7 +144,7 @@ func (s *session) open(ctx context.Context) (*connection, error) {
 	}
 }
 
-// grant asks for the lease, and creates the session's own key.
+// grant asks for the lease and creates the session's own key.
 func (s *session) grant(ctx context.Context, conn *connection, began time.Duration) error {
 	ttl := s.cfg().TTL
 	ctx, cancel := context.WithTimeout(ctx, ttl/4)
@@ -159,7 +162,7 @@ func (s *session) grant(ctx context.Context, conn *connection, began time.Durati
 		if granted.Header.RaftTerm == before.Header.RaftTerm {
 			term = before.Header.RaftTerm
 		}
-	case !isLeaseExists(err): // or else the answer to an earlier request was lost
+	case !isLeaseExists(err): // otherwise the answer to an earlier request was lost
 		return err
 	}
 	_, err = conn.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
@@ -177,7 +180,7 @@ func (s *session) sessionKey() string { return s.prefix + sessions + "/" + s.idT
 
 func (s *session) idText() string { return strconv.FormatInt(int64(s.id), 16) }
 
-// run keeps the session connected, and proves its lease, until it is over.
+// run keeps the session connected and proves the lease until the session is over.
 func (s *session) run(conn *connection) {
 	defer s.tasks.Done()
 	for s.alive.Err() == nil {
@@ -210,8 +213,8 @@ func (s *session) run(conn *connection) {
 	}
 }
 
-// reconnect connects to one member after the other until ask succeeds, and returns that
-// connection, or nil when ctx has ended.
+// reconnect connects to one member after the other until ask succeeds on a connection, and
+// returns the connection, or nil when ctx has ended.
 func (s *session) reconnect(ctx context.Context, ask func(context.Context, *connection) error) *connection {
 	cfg := s.cfg()
 	for try := 1; ; try++ {
@@ -234,9 +237,9 @@ func (s *session) reconnect(ctx context.Context, ask func(context.Context, *conn
 	}
 }
 
-// revokeAll ends the leases of a session that is over, and so removes its nodes, when a
-// member answers, though the servers might keep the leases for long: each leader gives them
-// their whole TTL.
+// revokeAll ends the leases of a session that is over, and so removes the nodes, as soon as a
+// member answers. Without revokeAll the servers might keep the leases for long, because each
+// leader gives leases their whole TTL.
 func (s *session) revokeAll(ctx context.Context) error {
 	done := false
 	select {
@@ -245,7 +248,7 @@ func (s *session) revokeAll(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if context.Cause(s.alive) == errLease { // holders who were told of its end count on that time
+	if context.Cause(s.alive) == errLease { // holders count on the time until the lease ends
 		pause(ctx, s.clock.Span(s.lease.untilExpired(s.clock.Now())))
 	}
 	revoke := func(ctx context.Context, conn *connection) error {
@@ -280,7 +283,7 @@ func (c *connection) revoke(ctx context.Context, leases ...clientv3.LeaseID) err
 	return nil
 }
 
-// use makes a connection the current one, or none.
+// use makes conn, which may be nil, the current connection.
 func (s *session) use(conn *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +297,7 @@ func (s *session) use(conn *connection) {
 	s.changed = make(chan struct{})
 }
 
-// connected returns the current connection, as soon as there is one.
+// connected returns the current connection, and waits for one.
 func (s *session) connected(ctx context.Context) (*connection, error) {
 	for {
 		s.mu.Lock()
@@ -320,7 +323,8 @@ func (s *session) noAnswer(ctx context.Context) error {
 	return fmt.Errorf("etcd: no answer from %s: %w", s.Info().Peer, ctx.Err())
 }
 
-// task runs f in the background, unless the session is over.
+// task runs f on a goroutine that ends with f, unless the session is over. f must end with
+// the session.
 func (s *session) task(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,8 +335,7 @@ func (s *session) task(f func()) bool {
 	return true
 }
 
-// isOver reports whether the session is over. It reads the clock itself, because timers may
-// be late.
+// isOver reports whether the session is over. Timers may be late, so isOver reads the clock.
 func (s *session) isOver() bool {
 	if s.alive.Err() == nil && s.clock.AtLeast() >= s.lease.end() {
 		s.lose(errLease)
@@ -340,8 +343,7 @@ func (s *session) isOver() bool {
 	return s.alive.Err() != nil
 }
 
-// tick is how often a session reads the clock, which may have advanced while timers stood
-// still.
+// tick is how often a session reads the clock. The clock may advance while timers stand still.
 const tick = 50 * time.Millisecond
 
 // awaitEnd returns when the session is over, at the latest when its lease ends.
@@ -396,7 +398,7 @@ func (s *session) Info() driver.Info {
 // Close implements driver.Session.
 func (s *session) Close(ctx context.Context) error {
 	s.end(errClosed)
-	<-s.closed // soon: it waits for no answer
+	<-s.closed // soon: no goroutine waits for an answer
 	return s.revokeAll(ctx)
 }
 

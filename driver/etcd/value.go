@@ -1,5 +1,7 @@
 package etcd
 
+// This file has the values of keys.
+
 import (
 	"encoding/binary"
 	"math/rand/v2"

@@ -1,5 +1,7 @@
 package etcd
 
+// This file has watches, and the order of their events.
+
 import (
 	"bytes"
 	"cmp"
@@ -19,19 +21,18 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// watches are the watches of a connection. They share one stream, on which servers tell
-// events of one key in their order. A watch begins with the member's present state, so that
-// its events come at once (one that begins with an older revision is served every 100 ms):
-// the key is read by the same member at the same time, and again if what was read is older
-// than the watch.
+// watches are the watches of a connection. They share one stream, on which servers send the
+// events of one key in order. A watch begins with the member's present state, so that events
+// come at once (servers serve watches from an older revision every 100 ms). The same member
+// reads the key at the same time, and again if the value read is older than the watch.
 //
-// Events of different keys come in any order. So before an event is told, the other nodes
-// of its queue that the session watches are read from the same member, at a revision that
-// is not older; if one of them is gone, its event is awaited, and told in its order.
+// Events of different keys come in any order. So before an event is told, the same member
+// reads the other nodes of the queue that the session watches, at a revision that is not
+// older. If one of the nodes is gone, its event is awaited and told in order.
 //
-// Keys are used again, so the server goes on to watch a key whose node is gone: who queues
-// again finds the same neighbors, and needs no new watch. A watch that is idle ends when the
-// next node of its key is gone, too, and after two rounds of proofs of the lease.
+// Keys are used again, so the server keeps watching a key whose node is gone: a client that
+// queues again finds the same neighbors and needs no new watch. An idle watch ends when the
+// next node of its key is gone, and after two rounds of proofs of the lease.
 type watches struct {
 	conn *connection
 
@@ -43,20 +44,20 @@ type watches struct {
 	nextID int64
 	byID   map[int64]*watched
 	byNode map[watchedNode]*watched
-	idle   map[string]*watched // by key: the node that was watched is gone
+	idle   map[string]*watched // by key: watches whose node is gone
 	events []event             // to be told
 
 	tell    chan struct{} // filled when there are events
 	running sync.WaitGroup
 }
 
-// watchedNode is what is watched. Node is zero for what is below a queue's name.
+// watchedNode is a node to watch. A zero node stands for all keys below the queue's name.
 type watchedNode struct {
 	queue string
 	node  driver.Node
 }
 
-// isContender reports whether it is neither a queue nor the limit of a semaphore.
+// isContender reports whether n is neither a queue nor the limit of a semaphore.
 func (n watchedNode) isContender() bool {
 	return n.node != (driver.Node{}) && n.node.Name != driver.Limit
 }
@@ -65,26 +66,26 @@ type watched struct {
 	watchedNode
 	id    int64
 	key   string
-	own   *session // if it is a node of the session that watches it
-	left  bool     // the session has removed it
+	own   *session // the session that watches, if the node is its own
+	left  bool     // the session has removed the node
 	watch *driver.Watch
 
-	created chan struct{} // closed when the server has said at which revision it begins, or has refused
+	created chan struct{} // closed when the server has said at which revision the watch begins, or has refused
 	begins  int64
 	refused error
 	last    int64 // revision of the last event that came
-	swept   bool  // it was idle in the last round of proofs
+	swept   bool  // idle in the last round of proofs
 
-	ready chan struct{} // closed when its key has been read
-	read  int64         // the revision of that; 0 before
-	value []byte        // which was read
+	ready chan struct{} // closed when the key has been read
+	read  int64         // the revision of the read; 0 before
+	value []byte        // as read
 }
 
 type event struct {
 	of       *watched
 	what     driver.Event
 	revision int64
-	value    []byte // if it was changed
+	value    []byte // of a change
 }
 
 var errBroken = errors.New("the connection broke")
@@ -110,8 +111,8 @@ func (ws *watches) open() error {
 		return errBroken
 	}
 	ws.stream = stream
-	ws.running.Go(func() { ws.receive(stream) })
-	ws.running.Go(ws.tellEvents)
+	ws.running.Go(func() { ws.receive(stream) }) // ends with the connection
+	ws.running.Go(ws.tellEvents)                 // ends with the connection
 	return nil
 }
 
@@ -121,7 +122,7 @@ func (ws *watches) stop() {
 	ws.running.Wait()
 }
 
-// interrupt fires all watches: the connection has ended, or is not used any longer.
+// interrupt fires all watches: the connection has ended or is no longer used.
 func (ws *watches) interrupt() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -135,7 +136,7 @@ func (ws *watches) interrupt() {
 	ws.events = nil
 }
 
-// receive takes what the server sends until the connection ends.
+// receive reads events until the connection ends.
 func (ws *watches) receive(stream pb.Watch_WatchClient) {
 	for {
 		got, err := stream.Recv()
@@ -185,21 +186,21 @@ func refusal(reason string) error {
 	return errors.New(reason)
 }
 
-// isBelow reports whether a key is that of a contender in a queue, or in those of the
-// semaphore of that name, or its limit.
+// isBelow reports whether a key belongs to a contender in a queue, to a contender of the
+// semaphore of that name, or to the semaphore's limit.
 func isBelow(prefix string, kv *mvccpb.KeyValue) bool {
 	rest := strings.TrimPrefix(string(kv.Key), prefix)
 	part, below, nested := strings.Cut(rest, "/")
 	return !nested || (part == driver.Guards || part == driver.Leases) && !strings.Contains(below, "/")
 }
 
-// add adds an event to those that are told. It is called with mu held.
+// add adds an event to tell. mu is held.
 func (ws *watches) add(e event) {
 	ws.events = append(ws.events, e)
 	ws.again()
 }
 
-// again has the events looked at once more.
+// again makes tellEvents look at the events once more.
 func (ws *watches) again() {
 	select {
 	case ws.tell <- struct{}{}:
@@ -233,7 +234,7 @@ func (ws *watches) watch(ctx context.Context, s *session, queue string, nodes []
 		w := ws.byNode[n]
 		if w == nil {
 			w = &watched{watchedNode: n, key: s.key(queue, node), watch: driver.NewWatch(), ready: make(chan struct{})}
-			if idle := ws.idle[w.key]; idle != nil { // what is read must not be older than events that nobody was told
+			if idle := ws.idle[w.key]; idle != nil { // the read must not be older than events that were not told
 				delete(ws.idle, w.key)
 				w.id, w.created, w.begins, w.last = idle.id, idle.created, max(idle.begins, idle.last), idle.last
 			} else {
@@ -266,8 +267,8 @@ func (ws *watches) watch(ctx context.Context, s *session, queue string, nodes []
 	return watches, nil
 }
 
-// begin begins watches, and reads what is watched. Others may wait for them, so it does not
-// stop when ctx ends, but then nobody waits for it.
+// begin begins watches and reads their keys. Other calls may wait for the watches, so the work
+// goes on when ctx ends.
 func (ws *watches) begin(ctx context.Context, s *session, added []*watched) error {
 	if len(added) == 0 {
 		return nil
@@ -278,7 +279,7 @@ func (ws *watches) begin(ctx context.Context, s *session, added []*watched) erro
 		ws.mu.Unlock()
 		return errBroken
 	}
-	ws.running.Go(func() { done <- ws.beginAll(s, added) })
+	ws.running.Go(func() { done <- ws.beginAll(s, added) }) // ends with the connection at the latest
 	ws.mu.Unlock()
 	select {
 	case err := <-done:
@@ -304,7 +305,7 @@ func (ws *watches) beginAll(s *session, added []*watched) (err error) {
 		}
 	}()
 	for _, w := range added {
-		if w.begins > 0 { // it was idle
+		if w.begins > 0 { // an idle watch
 			continue
 		}
 		if err := ws.request(w); err != nil {
@@ -339,7 +340,7 @@ func (ws *watches) beginAll(s *session, added []*watched) (err error) {
 		}
 		ws.mu.Lock()
 		for i, w := range chunk {
-			ws.settle(s, w, kvs[i], revision)
+			ws.keyRead(s, w, kvs[i], revision)
 		}
 		ws.mu.Unlock()
 	}
@@ -357,7 +358,7 @@ func (ws *watches) request(w *watched) error {
 	return ws.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
 }
 
-// readKeys reads keys as the member has them, which asks no other.
+// readKeys reads keys as the member has them, without asking other members.
 func (ws *watches) readKeys(ctx context.Context, of []*watched) (kvs []*mvccpb.KeyValue, revision int64, err error) {
 	ops := make([]clientv3.Op, len(of))
 	for i, w := range of {
@@ -373,9 +374,8 @@ func (ws *watches) readKeys(ctx context.Context, of []*watched) (kvs []*mvccpb.K
 	return kvs, got.Header.Revision, nil
 }
 
-// settle sets what a watch knows of its key, as it was at a revision. It is called with mu
-// held.
-func (ws *watches) settle(s *session, w *watched, kv *mvccpb.KeyValue, revision int64) {
+// keyRead tells a watch the key as read at a revision. mu is held.
+func (ws *watches) keyRead(s *session, w *watched, kv *mvccpb.KeyValue, revision int64) {
 	w.read = revision
 	if kv != nil {
 		w.value = kv.Value
@@ -396,13 +396,13 @@ func (ws *watches) settle(s *session, w *watched, kv *mvccpb.KeyValue, revision 
 	ws.again() // there may be events
 }
 
-// lives reports whether a watch can still fire. It is called with mu held.
+// lives reports whether a watch can still fire. mu is held.
 func (ws *watches) lives(w *watched) bool { return ws.byNode[w.watchedNode] == w }
 
-// mostIdle bounds the watches that are idle, for users who wait for many locks once.
+// mostIdle bounds the number of idle watches, for users who wait for many locks once.
 const mostIdle = 1 << 10
 
-// forget ends a watch, for the session. It is called with mu held.
+// forget ends a watch for the session. mu is held.
 func (ws *watches) forget(w *watched) {
 	if !ws.lives(w) {
 		return
@@ -415,7 +415,7 @@ func (ws *watches) forget(w *watched) {
 	ws.cancel(w)
 }
 
-// sweep ends the watches that have been idle since the last round of proofs.
+// sweep ends watches that have been idle since the last round of proofs.
 func (ws *watches) sweep() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -427,14 +427,14 @@ func (ws *watches) sweep() {
 	}
 }
 
-// cancel ends a watch at the server. It is called with mu held.
+// cancel ends a watch at the server. mu is held.
 func (ws *watches) cancel(w *watched) {
 	delete(ws.byID, w.id)
 	if ws.idle[w.key] == w {
 		delete(ws.idle, w.key)
 	}
 	if !ws.ended {
-		ws.running.Go(func() {
+		ws.running.Go(func() { // ends when the request is sent, or with the connection
 			ws.send.Lock()
 			defer ws.send.Unlock()
 			_ = ws.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: w.id}}})
@@ -457,8 +457,8 @@ func (ws *watches) tellEvents() {
 	}
 }
 
-// tellAll fires the watches of which there are events, in the order of the revisions. It
-// tells nothing before it knows all that was removed until then.
+// tellAll fires watches with events, in the order of revisions. An event waits until all
+// earlier removals are known.
 func (ws *watches) tellAll() error {
 	ws.mu.Lock()
 	newest, others := ws.due()
@@ -500,14 +500,14 @@ func (ws *watches) tellAll() error {
 	}
 	ws.events = slices.DeleteFunc(ws.events, func(e event) bool {
 		switch {
-		case !ws.lives(e.of) || e.of.read >= e.revision: // it has fired, or its key was read later
+		case !ws.lives(e.of) || e.of.read >= e.revision: // the watch has fired, or the key was read later
 			return true
 		case e.of.read == 0, e.revision > until:
 			return false
 		case e.what == driver.Changed && e.of.node != (driver.Node{}) && bytes.Equal(e.value, e.of.value):
-			return true // it has another lease
+			return true // only the lease changed
 		case e.what == driver.Deleted && e.of.own != nil && !e.of.left:
-			if e.of.own.own.isLeaving(e.of.key) { // Leave will know whether it was that
+			if e.of.own.own.isLeaving(e.of.key) { // Leave will know who removed the node
 				until = 0
 				return false
 			}
@@ -520,9 +520,8 @@ func (ws *watches) tellAll() error {
 	return nil
 }
 
-// due returns the newest revision of an event that can be told, or 0 if there is none, and
-// the nodes that are watched in the same queues and of whose removal there is no event. It is
-// called with mu held.
+// due returns the newest revision of an event that can be told, or 0, and the watched nodes of
+// the same queues without an event of removal. mu is held.
 func (ws *watches) due() (newest int64, others []*watched) {
 	queues, removed := map[string]bool{}, map[*watched]bool{}
 	for _, e := range ws.events {
@@ -545,8 +544,8 @@ func (ws *watches) due() (newest int64, others []*watched) {
 	return newest, others
 }
 
-// ownNodes are the keys of contenders that the session has created, with the revisions of
-// that, and the keys that it is removing.
+// ownNodes has the keys of contenders that the session has created, with the revisions of the
+// creation, and the keys that the session is removing.
 type ownNodes struct {
 	mu       sync.Mutex
 	created  map[string]int64
@@ -562,8 +561,8 @@ func (o *ownNodes) joined(key string, node driver.Node) {
 	o.created[key] = createdAt(node)
 }
 
-// claim reports, once, whether the node is the last one that the session has created with
-// that key. The key of a plain lock is that of others, too.
+// claim reports, once, whether the node is the last one that the session has created with the
+// key. Other clients use the key of a plain lock, too.
 func (o *ownNodes) claim(key string, node driver.Node) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -589,7 +588,7 @@ func (o *ownNodes) isLeaving(key string) bool {
 	return o.removing[key] > 0
 }
 
-// left ends the removal of a node. byUs tells whether the session has certainly removed it.
+// left ends the removal of a node. byUs says that the session has certainly removed the node.
 func (o *ownNodes) left(s *session, n watchedNode, byUs bool) {
 	s.mu.Lock()
 	conn := s.current

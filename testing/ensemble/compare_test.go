@@ -1,5 +1,7 @@
 package ensemble
 
+// This file has the plays that must look the same on a real and on an embedded ensemble.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package ensemble
 
+// This file has the tests of locks during elections.
+
 import (
 	"fmt"
 	"slices"

@@ -1,5 +1,7 @@
 package ensemble
 
+// This file has what the tests share.
+
 import (
 	"context"
 	"flag"

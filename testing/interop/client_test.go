@@ -1,5 +1,7 @@
 package interop
 
+// This file has the clients of the other libraries, each in a process of its own.
+
 import (
 	"context"
 	"errors"

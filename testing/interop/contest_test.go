@@ -1,5 +1,7 @@
 package interop
 
+// This file has contests of several clients for one lock.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package interop
 
+// This file has the test of downgrades beside other clients.
+
 import (
 	"testing"
 	"time"

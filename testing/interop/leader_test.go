@@ -1,5 +1,7 @@
 package interop
 
+// This file has the tests of leader election beside other clients.
+
 import (
 	"context"
 	"fmt"

@@ -1,5 +1,7 @@
 package interop
 
+// This file has the tests of mutexes and of locks of readers and writers.
+
 import (
 	"testing"
 	"time"

@@ -1,5 +1,7 @@
 package interop
 
+// This file has what the tests share: servers and compiled clients.
+
 import (
 	"context"
 	"errors"

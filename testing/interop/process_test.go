@@ -1,5 +1,7 @@
 package interop
 
+// This file has a process of a client, and the lines it reads and writes.
+
 import (
 	"bufio"
 	"bytes"

@@ -1,5 +1,7 @@
 package interop
 
+// This file has the test of semaphores beside Curator.
+
 import (
 	"fmt"
 	"testing"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has access control lists and identities.
+
 import (
 	"crypto/sha1"
 	"encoding/base64"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has changes of nodes by the test itself.
+
 import (
 	"errors"
 	"fmt"

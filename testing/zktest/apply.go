@@ -1,5 +1,7 @@
 package zktest
 
+// This file has requests, from the packet to the reply.
+
 import (
 	"slices"
 	"strings"

@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the benchmarks.
+
 import (
 	"log/slog"
 	"testing"

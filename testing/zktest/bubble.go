@@ -1,5 +1,7 @@
 package zktest
 
+// This file has servers and proxies in bubbles of testing/synctest.
+
 import (
 	"errors"
 	"testing"

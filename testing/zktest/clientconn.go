@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the connection of a client, as servers and proxies see it.
+
 import (
 	"bytes"
 	"encoding/binary"
@@ -90,7 +92,7 @@ func (c *clientConn) readHeader() (head [4]byte, err error) {
 }
 
 // readBody reads the rest of the packet that head begins, and returns the packet
-// without its length. It allocates memory only for bytes that have arrived.
+// without the length. Memory is allocated only for bytes that have arrived.
 func (c *clientConn) readBody(head [4]byte) ([]byte, error) {
 	n := int(int32(binary.BigEndian.Uint32(head[:])))
 	if n < 0 || n > c.maxFrame {
@@ -105,7 +107,7 @@ func (c *clientConn) readBody(head [4]byte) ([]byte, error) {
 	return packet.Bytes(), nil
 }
 
-// read returns the next packet without its length. A partition also delays the
+// read returns the next packet without the length. A partition also delays the
 // end of the connection, and with dropInbound the end is not reported.
 func (c *clientConn) read() ([]byte, error) {
 	for {
@@ -157,7 +159,7 @@ func (c *clientConn) send(p outgoing) {
 }
 
 // closeAfterFlush ends the connection (FIN) when the queue is written. With
-// dropOutbound it does nothing: the client must not see the end.
+// dropOutbound, closeAfterFlush does nothing: the client must not see the end.
 func (c *clientConn) closeAfterFlush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +221,7 @@ func (c *clientConn) closeAndDrain() {
 	c.net.remove(c)
 }
 
-// abort closes the connection without draining it.
+// abort closes the connection without draining.
 func (c *clientConn) abort() {
 	c.cut(fin)
 	_ = c.conn.Close()

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the options of embedded servers.
+
 import (
 	"errors"
 	"fmt"

@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the checks of four letter words.
+
 import (
 	"fmt"
 	"net"

@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the checks of handshakes, sessions and expiry.
+
 import (
 	"context"
 	"testing"

@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the conformance checks: what runs on which servers.
+
 import (
 	"context"
 	"fmt"

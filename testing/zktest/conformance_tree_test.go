@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the checks of bounds, concurrent clients and ZooKeeper's own nodes.
+
 import (
 	"fmt"
 	"slices"

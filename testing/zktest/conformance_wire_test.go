@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the checks of packets, connections, containers and TTL nodes.
+
 import (
 	"bytes"
 	"math"

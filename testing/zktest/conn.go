@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the way of a packet to its reply, with the faults on the way.
+
 import (
 	"net"
 	"slices"
@@ -21,8 +23,8 @@ type conn struct {
 	// Guarded by Server.mu.
 	server     *Server
 	session    *session   // nil before the handshake, and when detached
-	identities []identity // its address, and those it has authenticated as
-	readOnly   bool       // its handshake has the read-only byte, so the reply must have it
+	identities []identity // the address, and identities authenticated on the connection
+	readOnly   bool       // the handshake has the read-only byte, so the reply must have one
 	seen       int64      // the latest zxid in a reply
 	waiting    bool       // a request is being answered, by another goroutine
 	backlog    [][]byte   // requests that arrived meanwhile
@@ -80,7 +82,7 @@ func (s *Server) connsFrom(host string) (n int) {
 	return n
 }
 
-// detach removes a connection and its watches. Its session stays alive.
+// detach removes a connection with its watches. The session stays alive.
 func (s *Server) detach(c *conn) {
 	if c.session != nil {
 		if c.session.conn == c { // and not a later one, at another member
@@ -140,8 +142,8 @@ func (s *Server) handshake(c *conn) bool {
 	return s.applyFaults(c, r, func(answer answer) { s.connect(c, req, answer) }) != ends
 }
 
-// connect attaches the connection to the session it asks for, or to a new one.
-// Without a session the connection ends.
+// connect attaches the connection to the requested session, or to a new one. Without a
+// session the connection ends.
 func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	rep := c.replica
 	if !rep.serves() || req.lastZxid > rep.zxid {
@@ -186,8 +188,8 @@ func (s *Server) connect(c *conn, req connectRequest, answer answer) {
 	})
 }
 
-// attach attaches a connection to its session, which may have moved on to another
-// member if the leader's answer took long.
+// attach attaches a connection to the session, which may have moved on to another member if
+// the leader's answer took long.
 func (s *Server) attach(c *conn, ss *session, req connectRequest) {
 	if s.conns[c] && ss.at == c.replica {
 		ss.conn = c
@@ -287,7 +289,7 @@ type exchange struct {
 }
 
 // applyFaults applies a request by calling do, with the fault of the rule that
-// hits it, if any. do is called with s.mu held.
+// hits the request, if any. do is called with s.mu held.
 func (s *Server) applyFaults(c *conn, r Request, do func(answer)) outcome {
 	f, passes := s.match(r)
 	s.mu.Lock()
@@ -327,8 +329,8 @@ func (s *Server) applyFaults(c *conn, r Request, do func(answer)) outcome {
 	return x.finish(c)
 }
 
-// lost returns what becomes of a connection that was lost during a request. If the
-// client cannot know, reading goes on, to discard.
+// lost returns what becomes of a connection that was lost during a request. A client that
+// cannot know of the loss is read on, and the requests are discarded.
 func (c *conn) lost() outcome {
 	if c.client.dropsOutbound() {
 		return goesOn
@@ -340,7 +342,7 @@ func (c *conn) lost() outcome {
 func (s *Server) queueReply(c *conn, x *exchange, reply []byte, alive bool) {
 	x.answered = true
 	if !s.conns[c] {
-		return // it was lost meanwhile
+		return // the connection was lost meanwhile
 	}
 	if x.fault.action().kind == expireAfterApply {
 		s.expireConn(c)

@@ -1,7 +1,7 @@
-// Package zktest provides ZooKeeper for tests: an embedded server that needs
-// nothing but Go, and a launcher for real servers. It serves tests of any code
-// that talks to ZooKeeper, through any client, and depends only on the standard
-// library.
+// Package zktest provides ZooKeeper for tests of any program that talks to
+// ZooKeeper, through any client: an embedded server in Go, a launcher for real
+// servers, and a proxy in front of them. It depends only on the standard library.
+// The README beside this file begins with short examples.
 //
 // # The embedded server
 //
@@ -14,10 +14,10 @@
 //
 // [Run] does the same for programs, and the command zkserve in this directory
 // for programs in other languages. The server speaks the client protocol of ZooKeeper 3.8 and
-// replies as the real server does: one conformance suite runs on both, the
-// results of random programs on both are compared, and go-zookeeper, Curator,
-// kazoo and zkCli work with it unchanged. It keeps everything in memory and
-// listens on the loopback interface only. Do not use it in production.
+// replies as the real server does: random scripts of requests are compared with a
+// real server, reply by reply, checks of what scripts do not compare run on both, and
+// go-zookeeper, Curator, kazoo and zkCli work unchanged. The server keeps everything
+// in memory and listens on the loopback interface only. Do not use it in production.
 //
 // # Faults
 //
@@ -25,7 +25,7 @@
 // determines which requests a fault hits, and what happens to them:
 //
 //	lost := server.Inject(zktest.Rule{
-//		Match: zktest.Match{Ops: zktest.Creates, Prefix: "/locks/"},
+//		Match: zktest.Match{Ops: zktest.Creates, Prefix: "/workers/"},
 //		Do:    zktest.DropAfterApply(), // the node exists, the reply is lost
 //	})
 //	...

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has elections, and how members notice that they are cut off.
+
 import (
 	"cmp"
 	"math/bits"

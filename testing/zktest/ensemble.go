@@ -1,5 +1,7 @@
 package zktest
 
+// This file has ensembles of real servers.
+
 import (
 	"context"
 	"errors"

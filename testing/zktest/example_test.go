@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the examples.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has rules, actions and injected faults.
+
 import (
 	"context"
 	"errors"

@@ -2,6 +2,8 @@
 
 package zktest_test
 
+// This file has the tests of faults, on embedded and on real servers.
+
 import (
 	"context"
 	"crypto/ecdsa"
@@ -21,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/testing/zktest"
@@ -98,54 +99,6 @@ func TestFaults(t *testing.T) {
 		run("real", name, test, behindProxy(real))
 		run("embedded behind a proxy", name, test, behindProxy(embedded))
 	}
-}
-
-var faultTests = map[string]func(*faultTest){
-	"packets are forwarded":                             packetsAreForwarded,
-	"a request is dropped":                              requestIsDropped,
-	"a reply is dropped":                                replyIsDropped,
-	"a reply is truncated":                              replyIsTruncated,
-	"an event comes before the dropped reply":           eventComesBeforeTheDroppedReply,
-	"nothing is applied after a dropped reply":          nothingIsAppliedAfterADroppedReply,
-	"a request is held":                                 requestIsHeld,
-	"a request is delayed":                              requestIsDelayed,
-	"a reply is held":                                   replyIsHeld,
-	"a reply is delayed":                                replyIsDelayed,
-	"a reply is followed by a reset":                    replyIsFollowedByAReset,
-	"an event is swallowed":                             eventIsSwallowed,
-	"a ping is held":                                    pingIsHeld,
-	"a request fails in order":                          requestFailsInOrder,
-	"a request fails on an idle connection":             requestFailsOnAnIdleConnection,
-	"a handshake fails":                                 handshakeFails,
-	"a session expires before a request":                sessionExpiresBeforeARequest,
-	"a session expires after a request":                 sessionExpiresAfterARequest,
-	"a connection freezes":                              connectionFreezes,
-	"a Call runs before the request":                    callRuns,
-	"replies to auth may overtake others":               authRepliesOvertake,
-	"a handshake loses its reply":                       handshakeLosesItsReply,
-	"ExpireSession ends a session":                      expireSessionExpires,
-	"ExpireSession ends a session without a connection": expireSessionExpiresHalfOpen,
-	"an expired client cannot reattach":                 expiredClientCannotReattach,
-	"a partition inbound":                               partitionInbound,
-	"a partition outbound":                              partitionOutbound,
-	"a partition of a session":                          partitionOfASession,
-	"a partition delays the end of a connection":        partitionDelaysTheEnd,
-	"connections are cut":                               connectionsAreCut,
-	"a deafened server ignores its clients":             deafenedServerIgnoresClients,
-	"Throttle delivers everything":                      throttleDeliversEverything,
-	"a connection is half open":                         connectionIsHalfOpen,
-	"connections are refused":                           connectionsAreRefused,
-	"four letter commands are forwarded":                fourLetterCommandsAreForwarded,
-	"orderly ends are forwarded":                        orderlyEndsAreForwarded,
-	"a client finds its node after a lost reply":        clientFindsItsNodeAfterALostReply,
-	"Pass counts in addition to a fault":                passCountsBesidesAFault,
-}
-
-// proxyTests are the tests for proxies only.
-var proxyTests = map[string]func(*faultTest){
-	"ExpireAll ends all sessions": expireAllExpires,
-	"Close ends everything":       closingEndsEverything,
-	"TLS ends at the proxy":       tlsEndsAtTheProxy,
 }
 
 // faultTest is a test with a fault injector of its own.
@@ -250,41 +203,6 @@ func (p *faultTest) requireExpired(h handshake) {
 	}
 }
 
-func packetsAreForwarded(p *faultTest) {
-	c := p.open(longTimeout)
-	require.Equal(p, longTimeout, c.welcome.Timeout)
-	require.Zero(p, c.do(create(p.path("a"), []byte("x"), persistent)).Err)
-	require.Equal(p, errNodeExists, c.do(create(p.path("a"), nil, persistent)).Err)
-	r := c.do(getData(p.path("a"), true))
-	require.Equal(p, "x", string(r.Data))
-	require.Zero(p, p.direct.do(setData(p.path("a"), []byte("y"), anyVersion)).Err)
-	require.Equal(p, event{nodeDataChanged, p.path("a")}, c.event())
-	require.Zero(p, c.do(ping()).Err)
-	require.Equal(p, []result{{Op: opCreate, Path: p.path("b")}}, c.do(multi(create(p.path("b"), nil, ephemeral))).Ops)
-	require.Equal(p, c.welcome.Session, p.owner("b"))
-
-	// A reply above 1 MiB: a server sends such packets but does not accept them.
-	name := strings.Repeat("x", 1000)
-	for i := range 12 {
-		var ops []request
-		for j := range 100 {
-			ops = append(ops, create(p.path(fmt.Sprint(name, 100*i+j)), nil, persistent))
-		}
-		c.send(multi(ops...))
-	}
-	for range 12 {
-		require.Len(p, c.reply().Ops, 100)
-	}
-	require.Len(p, c.do(getChildren(p.root, false)).Names, 1202)
-
-	// A packet that is too large for the server.
-	c.write(binary.BigEndian.AppendUint32(nil, 2<<20))
-	_, _ = c.conn.Write(make([]byte, 2<<20)) // may be cut off
-	c.waitEnd()
-	short := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: true})
-	require.Equal(p, 36, short.welcome.Size)
-}
-
 // cutKinds are the ways to cut a connection and the error that a client gets.
 var cutKinds = []struct {
 	before, after zktest.Action
@@ -303,740 +221,722 @@ func (p *faultTest) requireEnd(c *client, how error) {
 	require.ErrorIs(p, err, how)
 }
 
-func requestIsDropped(p *faultTest) {
-	for _, cut := range cutKinds {
+var faultTests = map[string]func(*faultTest){
+	"packets are forwarded": func(p *faultTest) {
 		c := p.open(longTimeout)
-		f := p.injectAt("a", cut.before)
-		c.send(create(p.path("a"), nil, ephemeral))
-		p.requireEnd(c, cut.err)
-		p.wait(f)
-		require.Equal(p, 1, f.Fired())
-		p.waitDisconnected(c)
-		again := c.reattach()
-		require.Zero(p, p.owner("a"))
-		require.Zero(p, again.do(create(p.path("a"), nil, ephemeral)).Err, "the rule is used up")
-		require.Zero(p, again.do(remove(p.path("a"), anyVersion)).Err)
-	}
-}
+		require.Equal(p, longTimeout, c.welcome.Timeout)
+		require.Zero(p, c.do(create(p.path("a"), []byte("x"), persistent)).Err)
+		require.Equal(p, errNodeExists, c.do(create(p.path("a"), nil, persistent)).Err)
+		r := c.do(getData(p.path("a"), true))
+		require.Equal(p, "x", string(r.Data))
+		require.Zero(p, p.direct.do(setData(p.path("a"), []byte("y"), anyVersion)).Err)
+		require.Equal(p, event{nodeDataChanged, p.path("a")}, c.event())
+		require.Zero(p, c.do(ping()).Err)
+		require.Equal(p, []result{{Op: opCreate, Path: p.path("b")}}, c.do(multi(create(p.path("b"), nil, ephemeral))).Ops)
+		require.Equal(p, c.welcome.Session, p.owner("b"))
 
-func replyIsDropped(p *faultTest) {
-	for _, cut := range cutKinds {
-		c := p.open(longTimeout)
-		require.Zero(p, p.direct.do(exists(p.path("a"), true)).Stat.Czxid)
-		f := p.injectAt("a", cut.after)
-		c.send(create(p.path("a"), nil, ephemeral))
-		p.requireEnd(c, cut.err)
-		p.wait(f)
-		require.Equal(p, event{nodeCreated, p.path("a")}, p.direct.event(), "for another client")
-		require.Equal(p, c.welcome.Session, p.owner("a"))
-		again := c.reattach()
-		require.Equal(p, c.welcome.Session, p.owner("a"))
-		require.Zero(p, again.do(remove(p.path("a"), anyVersion)).Err)
-	}
-}
-
-func replyIsTruncated(p *faultTest) {
-	for _, n := range []int{0, 3, 4, 10, 1000} {
-		c := p.open(longTimeout)
-		name := fmt.Sprint(n)
-		f := p.injectAt(name, zktest.TruncateReply(n))
-		c.send(create(p.path(name), nil, ephemeral))
-		require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
-		got, err := io.ReadAll(c.conn)
-		require.NoError(p, err)
-		require.Len(p, got, min(n, 4+16+4+len(p.path(name))))
-		p.wait(f)
-		require.Equal(p, c.welcome.Session, p.owner(name))
-	}
-}
-
-func eventComesBeforeTheDroppedReply(p *faultTest) {
-	c := p.open(longTimeout)
-	c.do(exists(p.path("a"), true))
-	p.injectAt("a", zktest.DropAfterApply())
-	c.send(create(p.path("a"), nil, persistent))
-	require.Equal(p, event{nodeCreated, p.path("a")}, c.event())
-	c.waitEnd()
-}
-
-func nothingIsAppliedAfterADroppedReply(p *faultTest) {
-	c := p.open(longTimeout)
-	f := p.injectAt("b", zktest.DropAfterApply())
-	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, ephemeral), create(p.path("c"), nil, ephemeral))
-	require.Equal(p, p.path("a"), c.reply().Path)
-	c.waitEnd()
-	p.wait(f)
-	c.reattach()
-	require.Zero(p, p.owner("c"))
-	require.NotZero(p, p.owner("b"))
-}
-
-func requestIsHeld(p *faultTest) {
-	c, other := p.open(longTimeout), p.open(longTimeout)
-	f := p.injectAt("a", zktest.HoldApply())
-	c.send(create(p.path("x"), nil, persistent), create(p.path("a"), nil, persistent), create(p.path("b"), nil, persistent))
-	require.Equal(p, p.path("x"), c.reply().Path, "an earlier request is answered")
-	p.wait(f)
-	require.Zero(p, other.do(create(p.path("c"), nil, persistent)).Err)
-	require.Equal(p, []string{"c", "x"}, slices.Sorted(slices.Values(p.direct.do(getChildren(p.root, false)).Names)))
-	f.Release()
-	require.Equal(p, p.path("a"), c.reply().Path)
-	require.Equal(p, p.path("b"), c.reply().Path)
-	require.Equal(p, 1, f.Fired())
-
-	// A held request is dropped when the connection ends.
-	f = p.injectAt("d", zktest.HoldApply())
-	c.send(create(p.path("d"), nil, persistent))
-	p.wait(f)
-	p.injector.Cut(p.firstConn())
-	c.waitEnd()
-	c.reattach()
-	f.Release()
-	require.Equal(p, errNoNode, p.direct.do(exists(p.path("d"), false)).Err)
-}
-
-func requestIsDelayed(p *faultTest) {
-	c := p.open(longTimeout)
-	f := p.injectAt("a", zktest.DelayApply(quietTime))
-	begin := time.Now()
-	c.send(create(p.path("a"), nil, persistent))
-	p.wait(f)
-	zxid := p.direct.do(create(p.path("b"), nil, persistent)).Zxid
-	require.Greater(p, c.reply().Zxid, zxid, "requests of others overtake it")
-	require.GreaterOrEqual(p, time.Since(begin), quietTime)
-}
-
-func replyIsHeld(p *faultTest) {
-	c, other := p.open(longTimeout), p.open(longTimeout)
-	c.do(exists(p.path("b"), true))
-	f := p.injectAt("a", zktest.HoldReply())
-	c.send(create(p.path("a"), nil, ephemeral), ping())
-	p.wait(f)
-	require.Equal(p, c.welcome.Session, p.owner("a"), "applied")
-	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-	require.Zero(p, other.do(getData(p.path("b"), false)).Err, "other clients are not affected")
-	p.requireSilence(c)
-	f.Release()
-	r := c.reply()
-	require.Equal(p, p.path("a"), r.Path)
-	require.Empty(p, r.Events, "the event was later")
-	require.Equal(p, xidPing, c.reply().Xid)
-	poll(p, "the event arrives", func() bool { c.do(ping()); return len(c.events) > 0 })
-	require.Equal(p, []event{{nodeCreated, p.path("b")}}, c.events)
-}
-
-func replyIsDelayed(p *faultTest) {
-	c := p.open(longTimeout)
-	f := p.injectAt("a", zktest.DelayReply(quietTime))
-	begin := time.Now()
-	c.send(create(p.path("a"), nil, ephemeral), getData(p.path("a"), false))
-	p.wait(f)
-	require.Equal(p, c.welcome.Session, p.owner("a"))
-	require.Equal(p, p.path("a"), c.reply().Path)
-	require.Zero(p, c.reply().Err)
-	require.GreaterOrEqual(p, time.Since(begin), quietTime)
-}
-
-func pingIsHeld(p *faultTest) {
-	c := p.open(longTimeout)
-	f := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
-	c.write(frame(encoder{}.int(77).int(opPing))) // the reply has the xid -2
-	c.send(exists(p.root, false))
-	p.wait(f)
-	p.requireSilence(c)
-	f.Release()
-	packet, err := c.packet()
-	require.NoError(p, err)
-	require.Equal(p, xidPing, (&decoder{p, packet}).int())
-	require.Zero(p, c.reply().Err)
-}
-
-func replyIsFollowedByAReset(p *faultTest) {
-	ends := func(c *client, f *zktest.Fault) {
-		p.wait(f)
-		_, err := c.conn.Write(ping().withXid(1).frame())
-		require.Error(p, err, "a write after the reset")
-	}
-	c := p.open(longTimeout)
-	f := p.injectAt("a", zktest.ResetAfterReply())
-	require.Equal(p, p.path("a"), c.do(create(p.path("a"), nil, ephemeral)).Path)
-	ends(c, f)
-	c.reattach()
-	require.Equal(p, c.welcome.Session, p.owner("a"))
-
-	f = p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.ResetAfterReply()})
-	c = p.open(longTimeout)
-	ends(c, f)
-	c.reattach().must(ping())
-}
-
-func eventIsSwallowed(p *faultTest) {
-	c, other := p.open(longTimeout), p.open(longTimeout)
-	watch := func(c *client) {
-		c.must(getData(p.root, true))
-		c.must(getChildren(p.root, true))
-	}
-	watch(c)
-	watch(other)
-	events := []zktest.Op{zktest.OpEvent}
-	mine := zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: events, Prefix: p.root}
-	children := mine
-	children.Where = func(r zktest.Request) bool { return r.Event == zktest.NodeChildrenChanged }
-	f := p.injector.Inject(zktest.Rule{Match: children, Do: zktest.Swallow()})
-	sent := p.injector.Inject(zktest.Rule{Match: mine, Times: 2, Do: zktest.Pass()})
-	p.direct.must(create(p.path("a"), nil, persistent))
-	p.direct.must(setData(p.root, nil, anyVersion))
-	p.wait(f)
-	p.wait(sent)
-	require.Equal(p, []event{{nodeDataChanged, p.root}}, c.newEvents())
-	require.Equal(p, []event{{nodeChildrenChanged, p.root}, {nodeDataChanged, p.root}}, other.newEvents())
-
-	// The swallowed event used up its watch; a new watch fires.
-	p.direct.must(create(p.path("b"), nil, persistent))
-	require.Empty(p, c.newEvents())
-	watch(c)
-	p.direct.must(create(p.path("c"), nil, persistent))
-	require.Equal(p, event{nodeChildrenChanged, p.root}, c.event())
-
-	// Events that the server sends in reply to setWatches can be swallowed, too.
-	f = p.injector.Inject(zktest.Rule{Match: mine, Do: zktest.Swallow()})
-	c.must(setWatches(1, nil, nil, []string{p.root}))
-	p.wait(f)
-	require.Empty(p, c.newEvents())
-	c.must(setWatches(1, nil, nil, []string{p.root}))
-	require.Len(p, c.events, 3)
-}
-
-func requestFailsInOrder(p *faultTest) {
-	c := p.open(longTimeout)
-	f := p.injector.Inject(zktest.Rule{
-		Match: zktest.Match{Ops: zktest.Creates, Prefix: p.path("b")},
-		Times: zktest.Always,
-		Do:    zktest.FailWith(zktest.ErrThrottled),
-	})
-	for range 20 {
-		r := c.pipeline(
-			create(p.path("a"), nil, persistent),
-			create(p.path("b"), nil, persistent),
-			create2(p.path("b"), nil, persistent),
-			exists(p.path("b"), false),
-			create(p.path("b"), nil, persistent),
-			remove(p.path("a"), anyVersion),
-		)
-		require.Zero(p, r[0].Err)
-		for _, i := range []int{1, 2} {
-			require.Equal(p, int32(zktest.ErrThrottled), r[i].Err)
-			if p.proxied() {
-				require.Equal(p, r[0].Zxid, r[i].Zxid)
-			} else { // a failed write takes a zxid, as on a real server
-				require.Equal(p, r[0].Zxid+int64(i), r[i].Zxid)
+		// A reply above 1 MiB: a server sends such packets but does not accept them.
+		name := strings.Repeat("x", 1000)
+		for i := range 12 {
+			var ops []request
+			for j := range 100 {
+				ops = append(ops, create(p.path(fmt.Sprint(name, 100*i+j)), nil, persistent))
 			}
+			c.send(multi(ops...))
 		}
-		require.Equal(p, errNoNode, r[3].Err, "not applied")
-		require.Equal(p, int32(zktest.ErrThrottled), r[4].Err)
-		require.Zero(p, r[5].Err)
-	}
-	require.Equal(p, 60, f.Fired())
-	f.Remove()
-	require.Zero(p, c.do(create(p.path("b"), nil, persistent)).Err)
-}
+		for range 12 {
+			require.Len(p, c.reply().Ops, 100)
+		}
+		require.Len(p, c.do(getChildren(p.root, false)).Names, 1202)
 
-func requestFailsOnAnIdleConnection(p *faultTest) {
-	seen := p.direct.do(setData(p.root, nil, anyVersion)).Zxid
-	c := connect(p, p.injector.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
-	f := p.injectAt("", zktest.FailWith(zktest.ErrConnectionLoss))
-	r := c.do(getData(p.root+"/", false))
-	require.Equal(p, int32(zktest.ErrConnectionLoss), r.Err)
-	require.GreaterOrEqual(p, r.Zxid, seen, "not below the zxid that the client has seen")
-	p.wait(f)
-}
-
-func handshakeFails(p *faultTest) {
-	for _, short := range []bool{false, true} {
-		f := p.injector.Inject(zktest.Rule{
-			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.FailWith(zktest.ErrSessionExpired),
-		})
-		c := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: short})
-		require.Zero(p, c.welcome.Session)
-		require.Zero(p, c.welcome.Timeout)
+		// A packet that is too large for the server.
+		c.write(binary.BigEndian.AppendUint32(nil, 2<<20))
+		_, _ = c.conn.Write(make([]byte, 2<<20)) // may be cut off
+		c.waitEnd()
+		short := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: true})
+		require.Equal(p, 36, short.welcome.Size)
+	},
+	"a request is dropped": func(p *faultTest) {
+		for _, cut := range cutKinds {
+			c := p.open(longTimeout)
+			f := p.injectAt("a", cut.before)
+			c.send(create(p.path("a"), nil, ephemeral))
+			p.requireEnd(c, cut.err)
+			p.wait(f)
+			require.Equal(p, 1, f.Fired())
+			p.waitDisconnected(c)
+			again := c.reattach()
+			require.Zero(p, p.owner("a"))
+			require.Zero(p, again.do(create(p.path("a"), nil, ephemeral)).Err, "the rule is used up")
+			require.Zero(p, again.do(remove(p.path("a"), anyVersion)).Err)
+		}
+	},
+	"a reply is dropped": func(p *faultTest) {
+		for _, cut := range cutKinds {
+			c := p.open(longTimeout)
+			require.Zero(p, p.direct.do(exists(p.path("a"), true)).Stat.Czxid)
+			f := p.injectAt("a", cut.after)
+			c.send(create(p.path("a"), nil, ephemeral))
+			p.requireEnd(c, cut.err)
+			p.wait(f)
+			require.Equal(p, event{nodeCreated, p.path("a")}, p.direct.event(), "for another client")
+			require.Equal(p, c.welcome.Session, p.owner("a"))
+			again := c.reattach()
+			require.Equal(p, c.welcome.Session, p.owner("a"))
+			require.Zero(p, again.do(remove(p.path("a"), anyVersion)).Err)
+		}
+	},
+	"a reply is truncated": func(p *faultTest) {
+		for _, n := range []int{0, 3, 4, 10, 1000} {
+			c := p.open(longTimeout)
+			name := fmt.Sprint(n)
+			f := p.injectAt(name, zktest.TruncateReply(n))
+			c.send(create(p.path(name), nil, ephemeral))
+			require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
+			got, err := io.ReadAll(c.conn)
+			require.NoError(p, err)
+			require.Len(p, got, min(n, 4+16+4+len(p.path(name))))
+			p.wait(f)
+			require.Equal(p, c.welcome.Session, p.owner(name))
+		}
+	},
+	"an event comes before the dropped reply": func(p *faultTest) {
+		c := p.open(longTimeout)
+		c.do(exists(p.path("a"), true))
+		p.injectAt("a", zktest.DropAfterApply())
+		c.send(create(p.path("a"), nil, persistent))
+		require.Equal(p, event{nodeCreated, p.path("a")}, c.event())
+		c.waitEnd()
+	},
+	"nothing is applied after a dropped reply": func(p *faultTest) {
+		c := p.open(longTimeout)
+		f := p.injectAt("b", zktest.DropAfterApply())
+		c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, ephemeral), create(p.path("c"), nil, ephemeral))
+		require.Equal(p, p.path("a"), c.reply().Path)
 		c.waitEnd()
 		p.wait(f)
-	}
-}
-
-func sessionExpiresBeforeARequest(p *faultTest) {
-	c := p.open(longTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	f := p.injectAt("b", zktest.ExpireBeforeApply())
-	c.send(create(p.path("b"), nil, persistent))
-	c.waitEnd()
-	p.requireExpired(c.credentials())
-	p.wait(f)
-	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
-}
-
-func sessionExpiresAfterARequest(p *faultTest) {
-	c := p.open(longTimeout)
-	f := p.injectAt("b", zktest.ExpireAfterApply())
-	c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, persistent), create(p.path("c"), nil, persistent))
-	require.Equal(p, p.path("a"), c.reply().Path)
-	c.waitEnd()
-	p.requireExpired(c.credentials())
-	p.wait(f)
-	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
-}
-
-func connectionFreezes(p *faultTest) {
-	for _, timeout := range []time.Duration{longTimeout, shortTimeout} {
-		c := p.open(timeout)
-		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-		f := p.injectAt("b", zktest.Freeze())
-		c.send(create(p.path("b"), nil, persistent))
+		c.reattach()
+		require.Zero(p, p.owner("c"))
+		require.NotZero(p, p.owner("b"))
+	},
+	"a request is held": func(p *faultTest) {
+		c, other := p.open(longTimeout), p.open(longTimeout)
+		f := p.injectAt("a", zktest.HoldApply())
+		c.send(create(p.path("x"), nil, persistent), create(p.path("a"), nil, persistent), create(p.path("b"), nil, persistent))
+		require.Equal(p, p.path("x"), c.reply().Path, "an earlier request is answered")
 		p.wait(f)
-		c.send(create(p.path("c"), nil, persistent))
-		if timeout == longTimeout {
-			p.requireSilence(c)
-			require.True(p, p.hasConnection(c.welcome.Session), "the server keeps the connection")
-			require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "and the session")
-			continue
+		require.Zero(p, other.do(create(p.path("c"), nil, persistent)).Err)
+		require.Equal(p, []string{"c", "x"}, slices.Sorted(slices.Values(p.direct.do(getChildren(p.root, false)).Names)))
+		f.Release()
+		require.Equal(p, p.path("a"), c.reply().Path)
+		require.Equal(p, p.path("b"), c.reply().Path)
+		require.Equal(p, 1, f.Fired())
+
+		// A held request is dropped when the connection ends.
+		f = p.injectAt("d", zktest.HoldApply())
+		c.send(create(p.path("d"), nil, persistent))
+		p.wait(f)
+		p.injector.Cut(p.firstConn())
+		c.waitEnd()
+		c.reattach()
+		f.Release()
+		require.Equal(p, errNoNode, p.direct.do(exists(p.path("d"), false)).Err)
+	},
+	"a request is delayed": func(p *faultTest) {
+		c := p.open(longTimeout)
+		f := p.injectAt("a", zktest.DelayApply(quietTime))
+		begin := time.Now()
+		c.send(create(p.path("a"), nil, persistent))
+		p.wait(f)
+		zxid := p.direct.do(create(p.path("b"), nil, persistent)).Zxid
+		require.Greater(p, c.reply().Zxid, zxid, "requests of others overtake it")
+		require.GreaterOrEqual(p, time.Since(begin), quietTime)
+	},
+	"a reply is held": func(p *faultTest) {
+		c, other := p.open(longTimeout), p.open(longTimeout)
+		c.do(exists(p.path("b"), true))
+		f := p.injectAt("a", zktest.HoldReply())
+		c.send(create(p.path("a"), nil, ephemeral), ping())
+		p.wait(f)
+		require.Equal(p, c.welcome.Session, p.owner("a"), "applied")
+		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+		require.Zero(p, other.do(getData(p.path("b"), false)).Err, "other clients are not affected")
+		p.requireSilence(c)
+		f.Release()
+		r := c.reply()
+		require.Equal(p, p.path("a"), r.Path)
+		require.Empty(p, r.Events, "the event was later")
+		require.Equal(p, xidPing, c.reply().Xid)
+		poll(p, "the event arrives", func() bool { c.do(ping()); return len(c.events) > 0 })
+		require.Equal(p, []event{{nodeCreated, p.path("b")}}, c.events)
+	},
+	"a reply is delayed": func(p *faultTest) {
+		c := p.open(longTimeout)
+		f := p.injectAt("a", zktest.DelayReply(quietTime))
+		begin := time.Now()
+		c.send(create(p.path("a"), nil, ephemeral), getData(p.path("a"), false))
+		p.wait(f)
+		require.Equal(p, c.welcome.Session, p.owner("a"))
+		require.Equal(p, p.path("a"), c.reply().Path)
+		require.Zero(p, c.reply().Err)
+		require.GreaterOrEqual(p, time.Since(begin), quietTime)
+	},
+	"a reply is followed by a reset": func(p *faultTest) {
+		ends := func(c *client, f *zktest.Fault) {
+			p.wait(f)
+			_, err := c.conn.Write(ping().withXid(1).frame())
+			require.Error(p, err, "a write after the reset")
 		}
+		c := p.open(longTimeout)
+		f := p.injectAt("a", zktest.ResetAfterReply())
+		require.Equal(p, p.path("a"), c.do(create(p.path("a"), nil, ephemeral)).Path)
+		ends(c, f)
+		c.reattach()
+		require.Equal(p, c.welcome.Session, p.owner("a"))
+
+		f = p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.ResetAfterReply()})
+		c = p.open(longTimeout)
+		ends(c, f)
+		c.reattach().must(ping())
+	},
+	"an event is swallowed": func(p *faultTest) {
+		c, other := p.open(longTimeout), p.open(longTimeout)
+		watch := func(c *client) {
+			c.must(getData(p.root, true))
+			c.must(getChildren(p.root, true))
+		}
+		watch(c)
+		watch(other)
+		events := []zktest.Op{zktest.OpEvent}
+		mine := zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: events, Prefix: p.root}
+		children := mine
+		children.Where = func(r zktest.Request) bool { return r.Event == zktest.NodeChildrenChanged }
+		f := p.injector.Inject(zktest.Rule{Match: children, Do: zktest.Swallow()})
+		sent := p.injector.Inject(zktest.Rule{Match: mine, Times: 2, Do: zktest.Pass()})
+		p.direct.must(create(p.path("a"), nil, persistent))
+		p.direct.must(setData(p.root, nil, anyVersion))
+		p.wait(f)
+		p.wait(sent)
+		require.Equal(p, []event{{nodeDataChanged, p.root}}, c.newEvents())
+		require.Equal(p, []event{{nodeChildrenChanged, p.root}, {nodeDataChanged, p.root}}, other.newEvents())
+
+		// The swallowed event used up its watch; a new watch fires.
+		p.direct.must(create(p.path("b"), nil, persistent))
+		require.Empty(p, c.newEvents())
+		watch(c)
+		p.direct.must(create(p.path("c"), nil, persistent))
+		require.Equal(p, event{nodeChildrenChanged, p.root}, c.event())
+
+		// Events that the server sends in reply to setWatches can be swallowed, too.
+		f = p.injector.Inject(zktest.Rule{Match: mine, Do: zktest.Swallow()})
+		c.must(setWatches(1, nil, nil, []string{p.root}))
+		p.wait(f)
+		require.Empty(p, c.newEvents())
+		c.must(setWatches(1, nil, nil, []string{p.root}))
+		require.Len(p, c.events, 3)
+	},
+	"a ping is held": func(p *faultTest) {
+		c := p.open(longTimeout)
+		f := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpPing}}, Do: zktest.HoldReply()})
+		c.write(frame(encoder{}.int(77).int(opPing))) // the reply has the xid -2
+		c.send(exists(p.root, false))
+		p.wait(f)
+		p.requireSilence(c)
+		f.Release()
+		packet, err := c.packet()
+		require.NoError(p, err)
+		require.Equal(p, xidPing, (&decoder{p, packet}).int())
+		require.Zero(p, c.reply().Err)
+	},
+	"a request fails in order": func(p *faultTest) {
+		c := p.open(longTimeout)
+		f := p.injector.Inject(zktest.Rule{
+			Match: zktest.Match{Ops: zktest.Creates, Prefix: p.path("b")},
+			Times: zktest.Always,
+			Do:    zktest.FailWith(zktest.ErrThrottled),
+		})
+		for range 20 {
+			r := c.pipeline(
+				create(p.path("a"), nil, persistent),
+				create(p.path("b"), nil, persistent),
+				create2(p.path("b"), nil, persistent),
+				exists(p.path("b"), false),
+				create(p.path("b"), nil, persistent),
+				remove(p.path("a"), anyVersion),
+			)
+			require.Zero(p, r[0].Err)
+			for _, i := range []int{1, 2} {
+				require.Equal(p, int32(zktest.ErrThrottled), r[i].Err)
+				if p.proxied() {
+					require.Equal(p, r[0].Zxid, r[i].Zxid)
+				} else { // a failed write takes a zxid, as on a real server
+					require.Equal(p, r[0].Zxid+int64(i), r[i].Zxid)
+				}
+			}
+			require.Equal(p, errNoNode, r[3].Err, "not applied")
+			require.Equal(p, int32(zktest.ErrThrottled), r[4].Err)
+			require.Zero(p, r[5].Err)
+		}
+		require.Equal(p, 60, f.Fired())
+		f.Remove()
+		require.Zero(p, c.do(create(p.path("b"), nil, persistent)).Err)
+	},
+	"a request fails on an idle connection": func(p *faultTest) {
+		seen := p.direct.do(setData(p.root, nil, anyVersion)).Zxid
+		c := connect(p, p.injector.Addr(), handshake{LastZxid: seen, Timeout: longTimeout})
+		f := p.injectAt("", zktest.FailWith(zktest.ErrConnectionLoss))
+		r := c.do(getData(p.root+"/", false))
+		require.Equal(p, int32(zktest.ErrConnectionLoss), r.Err)
+		require.GreaterOrEqual(p, r.Zxid, seen, "not below the zxid that the client has seen")
+		p.wait(f)
+	},
+	"a handshake fails": func(p *faultTest) {
+		for _, short := range []bool{false, true} {
+			f := p.injector.Inject(zktest.Rule{
+				Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}, Do: zktest.FailWith(zktest.ErrSessionExpired),
+			})
+			c := connect(p, p.injector.Addr(), handshake{Timeout: longTimeout, Short: short})
+			require.Zero(p, c.welcome.Session)
+			require.Zero(p, c.welcome.Timeout)
+			c.waitEnd()
+			p.wait(f)
+		}
+	},
+	"a session expires before a request": func(p *faultTest) {
+		c := p.open(longTimeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		f := p.injectAt("b", zktest.ExpireBeforeApply())
+		c.send(create(p.path("b"), nil, persistent))
+		c.waitEnd()
+		p.requireExpired(c.credentials())
+		p.wait(f)
+		require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
+	},
+	"a session expires after a request": func(p *faultTest) {
+		c := p.open(longTimeout)
+		f := p.injectAt("b", zktest.ExpireAfterApply())
+		c.send(create(p.path("a"), nil, ephemeral), create(p.path("b"), nil, persistent), create(p.path("c"), nil, persistent))
+		require.Equal(p, p.path("a"), c.reply().Path)
+		c.waitEnd()
+		p.requireExpired(c.credentials())
+		p.wait(f)
+		require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+	},
+	"a connection freezes": func(p *faultTest) {
+		for _, timeout := range []time.Duration{longTimeout, shortTimeout} {
+			c := p.open(timeout)
+			require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+			f := p.injectAt("b", zktest.Freeze())
+			c.send(create(p.path("b"), nil, persistent))
+			p.wait(f)
+			c.send(create(p.path("c"), nil, persistent))
+			if timeout == longTimeout {
+				p.requireSilence(c)
+				require.True(p, p.hasConnection(c.welcome.Session), "the server keeps the connection")
+				require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "and the session")
+				continue
+			}
+			poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
+			p.requireSilence(c)
+			require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
+		}
+	},
+	"a Call runs before the request": func(p *faultTest) {
+		c := p.open(longTimeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, persistent)).Err)
+		var seen zktest.Request
+		f := p.injectAt("a", zktest.Call(func(r zktest.Request) {
+			seen = r
+			p.direct.do(remove(p.path("a"), anyVersion))
+		}))
+		require.Equal(p, errNoNode, c.do(getData(p.path("a"), false).withXid(77)).Err)
+		p.wait(f)
+		require.Equal(p, zktest.Request{
+			Conn: p.firstConn().Conn, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
+		}, seen)
+		require.Equal(p, 1, f.Fired())
+	},
+	// Only replies to auth may come out of order. Clients choose their xids: -4, or
+	// one like those of other requests.
+	"replies to auth may overtake others": func(p *faultTest) {
+		c := p.open(longTimeout)
+		for range 20 {
+			held := p.injectAt("a", zktest.HoldReply())
+			hit := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2, Do: zktest.Pass()})
+			failed := p.injectAt("x", zktest.FailWith(zktest.ErrSystem))
+			c.send(setData(p.root, nil, anyVersion), auth("digest", "a:b"), setData(p.root, nil, anyVersion),
+				exists(p.path("x"), false), auth("digest", "c:d").withXid(xidAuth), exists(p.path("a"), false))
+			p.wait(held)
+			p.wait(hit)
+			p.wait(failed)
+			held.Release()
+			var order []int32
+			for range 6 {
+				if r := c.reply(); r.Op != opAuth {
+					order = append(order, r.Err)
+				}
+			}
+			require.Equal(p, []int32{0, 0, int32(zktest.ErrSystem), errNoNode}, order)
+		}
+	},
+	"a handshake loses its reply": func(p *faultTest) {
+		connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
+		before := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
+		c := dial(p, p.injector.Addr())
+		c.write(handshake{Timeout: longTimeout}.frame())
+		c.waitEnd()
+		p.wait(before)
+
+		// A session that the client does not know.
+		after := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
+		c = dial(p, p.injector.Addr())
+		c.write(handshake{Timeout: longTimeout}.frame())
+		c.waitEnd()
+		p.wait(after)
+
+		// A reattachment: the session stays alive, and the client reattaches again.
+		c = p.open(longTimeout)
+		id := c.welcome.Session
+		p.injector.Inject(zktest.Rule{
+			Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpConnect}},
+			Do:    zktest.DropAfterApply(),
+		})
+		lost := dial(p, p.injector.Addr())
+		lost.write(c.credentials().frame())
+		lost.waitEnd()
+		c.waitEnd() // another connection has attached to the session
+		c.reattach()
+	},
+	"ExpireSession ends a session": func(p *faultTest) {
+		c, other := p.open(longTimeout), p.open(longTimeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		p.owner("a")
+		require.Zero(p, p.direct.do(exists(p.path("a"), true)).Err)
+		require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
+		require.Equal(p, event{nodeDeleted, p.path("a")}, p.direct.event())
+		c.waitEnd()
+		p.requireExpired(c.credentials())
+		require.Error(p, p.injector.ExpireSession(c.welcome.Session), "the session has ended")
+		require.Zero(p, other.do(ping()).Err)
+		if !p.proxied() {
+			return
+		}
+		require.ErrorContains(p, p.injector.ExpireSession(p.direct.welcome.Session), "no session", "it was not opened through the proxy")
+
+		// A session that its client has closed; the proxy does not know that.
+		h := other.credentials()
+		require.Zero(p, other.do(closeSession()).Err)
+		other.waitEnd()
+		require.NoError(p, p.injector.ExpireSession(h.Session))
+	},
+	"ExpireSession ends a session without a connection": func(p *faultTest) {
+		c := p.open(longTimeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		p.injector.HalfOpen(zktest.Selector{Session: c.welcome.Session})
+		require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
+		require.Zero(p, p.owner("a"))
+		p.requireSilence(c)
+		p.requireExpired(c.credentials())
+	},
+	// A client cannot reattach to an expired session, however fast it is.
+	"an expired client cannot reattach": func(p *faultTest) {
+		for i := range 50 {
+			c := p.open(longTimeout)
+			f := p.injectAt("a", []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()}[i%2])
+			c.send(create(p.path("a"), nil, ephemeral))
+			c.waitEnd()
+			next := connect(p, p.injector.Addr(), c.credentials())
+			require.Zero(p, next.welcome.Session, "reattached to the old session")
+			next.waitEnd()
+			p.wait(f)
+			require.Zero(p, p.owner("a"))
+		}
+	},
+	"a partition inbound": func(p *faultTest) {
+		c := p.open(longTimeout)
+		c.do(exists(p.path("b"), true))
+		p.injector.Partition(zktest.Selector{}, zktest.Inbound)
+		c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
+		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+		require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other direction is open")
+		late := dial(p, p.injector.Addr())
+		late.write(handshake{Timeout: longTimeout}.frame())
+		p.requireSilence(late)
+		p.requireSilence(c)
+		require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+		p.injector.Heal()
+		require.Equal(p, p.path("a"), c.reply().Path)
+		require.Equal(p, p.path("c"), c.reply().Path)
+		_, err := late.packet()
+		require.NoError(p, err)
+	},
+	"a partition outbound": func(p *faultTest) {
+		c, short := p.open(longTimeout), p.open(shortTimeout)
+		c.do(exists(p.path("b"), true))
+		short.do(create(p.path("c"), nil, ephemeral))
+		p.injector.Partition(zktest.Selector{}, zktest.Outbound)
+		c.send(create(p.path("a"), nil, ephemeral))
+		short.send(getData(p.root, false))
+		poll(p, "the request is applied", func() bool { return p.owner("a") != 0 })
+		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+		poll(p, "the session expires", func() bool { return p.owner("c") == 0 })
+		p.requireSilence(c)
+		p.requireSilence(short)
+		p.injector.Heal() // delivers what was held up
+		require.Equal(p, p.path("a"), c.reply().Path)
+		require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
+		require.Zero(p, c.do(ping()).Err)
+		require.Zero(p, short.reply().Err)
+		short.waitEnd()
+	},
+	"a partition of a session": func(p *faultTest) {
+		c, other := p.open(longTimeout), p.open(longTimeout)
+		p.injector.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
+		c.send(create(p.path("a"), nil, persistent))
+		require.Zero(p, other.do(create(p.path("b"), nil, persistent)).Err)
+		again := dial(p, p.injector.Addr())
+		again.write(c.credentials().frame())
+		p.requireSilence(again)
+		require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+		require.True(p, p.hasConnection(c.welcome.Session), "the new connection has not attached")
+		p.injector.Heal()
+		_, err := again.packet()
+		require.NoError(p, err)
+		for {
+			if _, err := c.tryReply(); err != nil { // ended by the new connection, before or after its reply
+				break
+			}
+		}
+	},
+	"a partition delays the end of a connection": func(p *faultTest) {
+		c := p.open(longTimeout)
+		p.injector.Partition(zktest.Selector{}, zktest.Inbound)
+		c.send(create(p.path("a"), nil, ephemeral))
+		c.cut()
+		require.Zero(p, p.owner("a"))
+		require.True(p, p.hasConnection(c.welcome.Session))
+		p.injector.Heal()
+		poll(p, "the request is applied", func() bool { return p.owner("a") == c.welcome.Session })
+		p.waitDisconnected(c)
+	},
+	"connections are cut": func(p *faultTest) {
+		a, b, c := p.open(longTimeout), p.open(longTimeout), p.open(longTimeout)
+		p.injector.Cut(p.firstConn())
+		p.requireEnd(a, io.EOF)
+		p.injector.Reset(zktest.Selector{Session: b.welcome.Session})
+		p.requireEnd(b, syscall.ECONNRESET)
+		require.Zero(p, c.do(ping()).Err)
+		for _, cut := range []*client{a, b} {
+			p.waitDisconnected(cut)
+			cut.reattach()
+		}
+		p.injector.Cut(zktest.Selector{Member: 2})
+		require.Zero(p, c.do(ping()).Err)
+		p.injector.Cut(zktest.Selector{})
+		c.waitEnd()
+	},
+	"a deafened server ignores its clients": func(p *faultTest) {
+		c, short := p.open(longTimeout), p.open(shortTimeout)
+		c.do(exists(p.path("b"), true))
+		require.Zero(p, short.do(create(p.path("a"), nil, ephemeral)).Err)
+		p.injector.Deafen(zktest.Selector{})
+		c.send(create(p.path("c"), nil, persistent))
+		require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
+		require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
+		short.send(ping())
+		poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
+		short.waitEnd()
+		require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
+
+		// The server does not notice the end of the connection either.
+		c.cut()
+		p.requireSilence(p.open(longTimeout))
+		require.True(p, p.hasConnection(c.welcome.Session))
+	},
+	"Throttle delivers everything": func(p *faultTest) {
+		c := p.open(longTimeout)
+		p.injector.Throttle(p.firstConn(), 1, time.Microsecond)
+		r := c.pipeline(create(p.path("a"), []byte("x"), persistent), getData(p.path("a"), false), ping())
+		require.Equal(p, "x", string(r[1].Data))
+		p.injector.Throttle(p.firstConn(), 0, 0)
+		require.Zero(p, c.do(ping()).Err)
+	},
+	"a connection is half open": func(p *faultTest) {
+		c := p.open(longTimeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		require.Zero(p, c.do(getData(p.root, true)).Err)
+		p.injector.HalfOpen(p.firstConn())
+		p.waitDisconnected(c)
+		poll(p, "the server removes the watch", func() bool { return !p.isWatched() })
+		c.send(create(p.path("b"), nil, persistent), ping())
+		p.requireSilence(c)
+		require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "the session is alive")
+		p.requireSilence(c)
+
+		c = p.open(shortTimeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		p.injector.HalfOpen(zktest.Selector{})
 		poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
 		p.requireSilence(c)
 		require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
-	}
-}
-
-func callRuns(p *faultTest) {
-	c := p.open(longTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, persistent)).Err)
-	var seen zktest.Request
-	f := p.injectAt("a", zktest.Call(func(r zktest.Request) {
-		seen = r
-		p.direct.do(remove(p.path("a"), anyVersion))
-	}))
-	require.Equal(p, errNoNode, c.do(getData(p.path("a"), false).withXid(77)).Err)
-	p.wait(f)
-	require.Equal(p, zktest.Request{
-		Conn: p.firstConn().Conn, Member: 1, Session: c.welcome.Session, Xid: 77, Op: zktest.OpGetData, Paths: []string{p.path("a")},
-	}, seen)
-	require.Equal(p, 1, f.Fired())
-}
-
-// Only replies to auth may come out of order. Clients choose their xids: -4, or
-// one like those of other requests.
-func authRepliesOvertake(p *faultTest) {
-	c := p.open(longTimeout)
-	for range 20 {
-		held := p.injectAt("a", zktest.HoldReply())
-		hit := p.injector.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpAuth}}, Times: 2, Do: zktest.Pass()})
-		failed := p.injectAt("x", zktest.FailWith(zktest.ErrSystem))
-		c.send(setData(p.root, nil, anyVersion), auth("digest", "a:b"), setData(p.root, nil, anyVersion),
-			exists(p.path("x"), false), auth("digest", "c:d").withXid(xidAuth), exists(p.path("a"), false))
-		p.wait(held)
-		p.wait(hit)
-		p.wait(failed)
-		held.Release()
-		var order []int32
-		for range 6 {
-			if r := c.reply(); r.Op != opAuth {
-				order = append(order, r.Err)
-			}
-		}
-		require.Equal(p, []int32{0, 0, int32(zktest.ErrSystem), errNoNode}, order)
-	}
-}
-
-func handshakeLosesItsReply(p *faultTest) {
-	connecting := zktest.Match{Ops: []zktest.Op{zktest.OpConnect}}
-	before := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.DropBeforeApply()})
-	c := dial(p, p.injector.Addr())
-	c.write(handshake{Timeout: longTimeout}.frame())
-	c.waitEnd()
-	p.wait(before)
-
-	// A session that the client does not know.
-	after := p.injector.Inject(zktest.Rule{Match: connecting, Do: zktest.ExpireAfterApply()})
-	c = dial(p, p.injector.Addr())
-	c.write(handshake{Timeout: longTimeout}.frame())
-	c.waitEnd()
-	p.wait(after)
-
-	// A reattachment: the session stays alive, and the client reattaches again.
-	c = p.open(longTimeout)
-	id := c.welcome.Session
-	p.injector.Inject(zktest.Rule{
-		Match: zktest.Match{Selector: zktest.Selector{Session: id}, Ops: []zktest.Op{zktest.OpConnect}},
-		Do:    zktest.DropAfterApply(),
-	})
-	lost := dial(p, p.injector.Addr())
-	lost.write(c.credentials().frame())
-	lost.waitEnd()
-	c.waitEnd() // another connection has attached to the session
-	c.reattach()
-}
-
-func expireSessionExpires(p *faultTest) {
-	c, other := p.open(longTimeout), p.open(longTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.owner("a")
-	require.Zero(p, p.direct.do(exists(p.path("a"), true)).Err)
-	require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
-	require.Equal(p, event{nodeDeleted, p.path("a")}, p.direct.event())
-	c.waitEnd()
-	p.requireExpired(c.credentials())
-	require.Error(p, p.injector.ExpireSession(c.welcome.Session), "the session has ended")
-	require.Zero(p, other.do(ping()).Err)
-	if !p.proxied() {
-		return
-	}
-	require.ErrorContains(p, p.injector.ExpireSession(p.direct.welcome.Session), "no session", "it was not opened through the proxy")
-
-	// A session that its client has closed; the proxy does not know that.
-	h := other.credentials()
-	require.Zero(p, other.do(closeSession()).Err)
-	other.waitEnd()
-	require.NoError(p, p.injector.ExpireSession(h.Session))
-}
-
-func expireSessionExpiresHalfOpen(p *faultTest) {
-	c := p.open(longTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.injector.HalfOpen(zktest.Selector{Session: c.welcome.Session})
-	require.NoError(p, p.injector.ExpireSession(c.welcome.Session))
-	require.Zero(p, p.owner("a"))
-	p.requireSilence(c)
-	p.requireExpired(c.credentials())
-}
-
-func expireAllExpires(p *faultTest) {
-	proxy := p.injector.(*zktest.Proxy)
-	a, b := p.open(longTimeout), p.open(longTimeout)
-	a.cut()
-	require.NoError(p, proxy.ExpireAll())
-	b.waitEnd()
-	p.requireExpired(a.credentials())
-	p.requireExpired(b.credentials())
-	require.Zero(p, p.direct.do(ping()).Err, "a session not opened through the proxy")
-	require.NoError(p, proxy.ExpireAll())
-}
-
-// A client cannot reattach to an expired session, however fast it is.
-func expiredClientCannotReattach(p *faultTest) {
-	for i := range 50 {
+	},
+	"connections are refused": func(p *faultTest) {
 		c := p.open(longTimeout)
-		f := p.injectAt("a", []zktest.Action{zktest.ExpireBeforeApply(), zktest.ExpireAfterApply()}[i%2])
-		c.send(create(p.path("a"), nil, ephemeral))
+		require.NoError(p, p.injector.RefuseConnections())
+		_, err := net.Dial("tcp", p.injector.Addr())
+		require.ErrorIs(p, err, syscall.ECONNREFUSED)
+		require.NoError(p, p.injector.RejectConnections())
+		dial(p, p.injector.Addr()).waitEnd()
+		require.NoError(p, p.injector.HangConnections())
+		hung := dial(p, p.injector.Addr())
+		hung.write(handshake{Timeout: longTimeout}.frame())
+		p.requireSilence(hung)
+		require.Zero(p, c.do(ping()).Err, "open connections stay open")
+		require.NoError(p, p.injector.AcceptConnections())
+		require.Zero(p, p.open(longTimeout).do(ping()).Err)
+		p.requireSilence(hung)
+	},
+	"four letter commands are forwarded": func(p *faultTest) {
+		require.Equal(p, "imok", fourLetter(p, p.injector.Addr(), "ruok"))
+		require.Equal(p, "rw", fourLetter(p, p.injector.Addr(), "isro"))
+		require.Contains(p, fourLetter(p, p.injector.Addr(), "mntr"), "\nzk_server_state\t")
+		require.Empty(p, fourLetter(p, p.injector.Addr(), "what"))
+		require.Empty(p, fourLetter(p, p.injector.Addr(), "\xff\xff\xff\xff"))
+		c := dial(p, p.injector.Addr())
+		c.write([]byte("ru"))
+		c.write([]byte("ok\n"))
+		require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
+		require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
+		answer, err := io.ReadAll(c.conn)
+		require.NoError(p, err)
+		require.Equal(p, "imok", string(answer))
+	},
+	"orderly ends are forwarded": func(p *faultTest) {
+		// The server ends the connection after its last reply.
+		c := p.open(longTimeout)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		require.Zero(p, c.do(exists(p.path("a"), true)).Err)
+		r := c.do(closeSession())
+		require.Zero(p, r.Err)
+		require.Equal(p, []event{{nodeDeleted, p.path("a")}}, r.Events)
+		p.requireEnd(c, io.EOF)
+		p.requireExpired(c.credentials())
+
+		// The client ends the connection after its last request.
+		c = p.open(longTimeout)
+		c.send(create(p.path("b"), nil, ephemeral))
+		c.cut()
+		poll(p, "the last request is applied", func() bool { return p.owner("b") == c.welcome.Session })
+		p.waitDisconnected(c)
+
+		// An incomplete packet is discarded.
+		c = p.open(longTimeout)
+		c.write([]byte{0, 0, 0, 100, 0})
+		require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
 		c.waitEnd()
-		next := connect(p, p.injector.Addr(), c.credentials())
-		require.Zero(p, next.welcome.Session, "reattached to the old session")
-		next.waitEnd()
+
+		// A held reply is delivered before the end that follows it, even to a client
+		// that has closed its side.
+		c = p.open(longTimeout)
+		f := p.injectAt("c", zktest.HoldReply())
+		c.send(create(p.path("c"), nil, persistent), closeSession())
 		p.wait(f)
-		require.Zero(p, p.owner("a"))
-	}
-}
-
-func partitionInbound(p *faultTest) {
-	c := p.open(longTimeout)
-	c.do(exists(p.path("b"), true))
-	p.injector.Partition(zktest.Selector{}, zktest.Inbound)
-	c.send(create(p.path("a"), nil, persistent), create(p.path("c"), nil, persistent))
-	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-	require.Equal(p, event{nodeCreated, p.path("b")}, c.event(), "the other direction is open")
-	late := dial(p, p.injector.Addr())
-	late.write(handshake{Timeout: longTimeout}.frame())
-	p.requireSilence(late)
-	p.requireSilence(c)
-	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
-	p.injector.Heal()
-	require.Equal(p, p.path("a"), c.reply().Path)
-	require.Equal(p, p.path("c"), c.reply().Path)
-	_, err := late.packet()
-	require.NoError(p, err)
-}
-
-func partitionOutbound(p *faultTest) {
-	c, short := p.open(longTimeout), p.open(shortTimeout)
-	c.do(exists(p.path("b"), true))
-	short.do(create(p.path("c"), nil, ephemeral))
-	p.injector.Partition(zktest.Selector{}, zktest.Outbound)
-	c.send(create(p.path("a"), nil, ephemeral))
-	short.send(getData(p.root, false))
-	poll(p, "the request is applied", func() bool { return p.owner("a") != 0 })
-	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-	poll(p, "the session expires", func() bool { return p.owner("c") == 0 })
-	p.requireSilence(c)
-	p.requireSilence(short)
-	p.injector.Heal() // delivers what was held up
-	require.Equal(p, p.path("a"), c.reply().Path)
-	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
-	require.Zero(p, c.do(ping()).Err)
-	require.Zero(p, short.reply().Err)
-	short.waitEnd()
-}
-
-func partitionOfASession(p *faultTest) {
-	c, other := p.open(longTimeout), p.open(longTimeout)
-	p.injector.Partition(zktest.Selector{Session: c.welcome.Session}, zktest.Both)
-	c.send(create(p.path("a"), nil, persistent))
-	require.Zero(p, other.do(create(p.path("b"), nil, persistent)).Err)
-	again := dial(p, p.injector.Addr())
-	again.write(c.credentials().frame())
-	p.requireSilence(again)
-	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
-	require.True(p, p.hasConnection(c.welcome.Session), "the new connection has not attached")
-	p.injector.Heal()
-	_, err := again.packet()
-	require.NoError(p, err)
-	for {
-		if _, err := c.tryReply(); err != nil { // ended by the new connection, before or after its reply
-			break
-		}
-	}
-}
-
-func partitionDelaysTheEnd(p *faultTest) {
-	c := p.open(longTimeout)
-	p.injector.Partition(zktest.Selector{}, zktest.Inbound)
-	c.send(create(p.path("a"), nil, ephemeral))
-	c.cut()
-	require.Zero(p, p.owner("a"))
-	require.True(p, p.hasConnection(c.welcome.Session))
-	p.injector.Heal()
-	poll(p, "the request is applied", func() bool { return p.owner("a") == c.welcome.Session })
-	p.waitDisconnected(c)
-}
-
-func connectionsAreCut(p *faultTest) {
-	a, b, c := p.open(longTimeout), p.open(longTimeout), p.open(longTimeout)
-	p.injector.Cut(p.firstConn())
-	p.requireEnd(a, io.EOF)
-	p.injector.Reset(zktest.Selector{Session: b.welcome.Session})
-	p.requireEnd(b, syscall.ECONNRESET)
-	require.Zero(p, c.do(ping()).Err)
-	for _, cut := range []*client{a, b} {
-		p.waitDisconnected(cut)
-		cut.reattach()
-	}
-	p.injector.Cut(zktest.Selector{Member: 2})
-	require.Zero(p, c.do(ping()).Err)
-	p.injector.Cut(zktest.Selector{})
-	c.waitEnd()
-}
-
-func deafenedServerIgnoresClients(p *faultTest) {
-	c, short := p.open(longTimeout), p.open(shortTimeout)
-	c.do(exists(p.path("b"), true))
-	require.Zero(p, short.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.injector.Deafen(zktest.Selector{})
-	c.send(create(p.path("c"), nil, persistent))
-	require.Zero(p, p.direct.do(create(p.path("b"), nil, persistent)).Err)
-	require.Equal(p, event{nodeCreated, p.path("b")}, c.event())
-	short.send(ping())
-	poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
-	short.waitEnd()
-	require.Equal(p, []string{"b"}, p.direct.do(getChildren(p.root, false)).Names)
-
-	// The server does not notice the end of the connection either.
-	c.cut()
-	p.requireSilence(p.open(longTimeout))
-	require.True(p, p.hasConnection(c.welcome.Session))
-}
-
-func throttleDeliversEverything(p *faultTest) {
-	c := p.open(longTimeout)
-	p.injector.Throttle(p.firstConn(), 1, time.Microsecond)
-	r := c.pipeline(create(p.path("a"), []byte("x"), persistent), getData(p.path("a"), false), ping())
-	require.Equal(p, "x", string(r[1].Data))
-	p.injector.Throttle(p.firstConn(), 0, 0)
-	require.Zero(p, c.do(ping()).Err)
-}
-
-func connectionIsHalfOpen(p *faultTest) {
-	c := p.open(longTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	require.Zero(p, c.do(getData(p.root, true)).Err)
-	p.injector.HalfOpen(p.firstConn())
-	p.waitDisconnected(c)
-	poll(p, "the server removes the watch", func() bool { return !p.isWatched() })
-	c.send(create(p.path("b"), nil, persistent), ping())
-	p.requireSilence(c)
-	require.Zero(p, c.reattach().do(remove(p.path("a"), anyVersion)).Err, "the session is alive")
-	p.requireSilence(c)
-
-	c = p.open(shortTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	p.injector.HalfOpen(zktest.Selector{})
-	poll(p, "the session expires", func() bool { return p.owner("a") == 0 })
-	p.requireSilence(c)
-	require.Empty(p, p.direct.do(getChildren(p.root, false)).Names)
-}
-
-func connectionsAreRefused(p *faultTest) {
-	c := p.open(longTimeout)
-	require.NoError(p, p.injector.RefuseConnections())
-	_, err := net.Dial("tcp", p.injector.Addr())
-	require.ErrorIs(p, err, syscall.ECONNREFUSED)
-	require.NoError(p, p.injector.RejectConnections())
-	dial(p, p.injector.Addr()).waitEnd()
-	require.NoError(p, p.injector.HangConnections())
-	hung := dial(p, p.injector.Addr())
-	hung.write(handshake{Timeout: longTimeout}.frame())
-	p.requireSilence(hung)
-	require.Zero(p, c.do(ping()).Err, "open connections stay open")
-	require.NoError(p, p.injector.AcceptConnections())
-	require.Zero(p, p.open(longTimeout).do(ping()).Err)
-	p.requireSilence(hung)
-}
-
-func fourLetterCommandsAreForwarded(p *faultTest) {
-	require.Equal(p, "imok", fourLetter(p, p.injector.Addr(), "ruok"))
-	require.Equal(p, "rw", fourLetter(p, p.injector.Addr(), "isro"))
-	require.Contains(p, fourLetter(p, p.injector.Addr(), "mntr"), "\nzk_server_state\t")
-	require.Empty(p, fourLetter(p, p.injector.Addr(), "what"))
-	require.Empty(p, fourLetter(p, p.injector.Addr(), "\xff\xff\xff\xff"))
-	c := dial(p, p.injector.Addr())
-	c.write([]byte("ru"))
-	c.write([]byte("ok\n"))
-	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
-	require.NoError(p, c.conn.SetReadDeadline(time.Now().Add(ioTimeout)))
-	answer, err := io.ReadAll(c.conn)
-	require.NoError(p, err)
-	require.Equal(p, "imok", string(answer))
-}
-
-func orderlyEndsAreForwarded(p *faultTest) {
-	// The server ends the connection after its last reply.
-	c := p.open(longTimeout)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	require.Zero(p, c.do(exists(p.path("a"), true)).Err)
-	r := c.do(closeSession())
-	require.Zero(p, r.Err)
-	require.Equal(p, []event{{nodeDeleted, p.path("a")}}, r.Events)
-	p.requireEnd(c, io.EOF)
-	p.requireExpired(c.credentials())
-
-	// The client ends the connection after its last request.
-	c = p.open(longTimeout)
-	c.send(create(p.path("b"), nil, ephemeral))
-	c.cut()
-	poll(p, "the last request is applied", func() bool { return p.owner("b") == c.welcome.Session })
-	p.waitDisconnected(c)
-
-	// An incomplete packet is discarded.
-	c = p.open(longTimeout)
-	c.write([]byte{0, 0, 0, 100, 0})
-	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
-	c.waitEnd()
-
-	// A held reply is delivered before the end that follows it, even to a client
-	// that has closed its side.
-	c = p.open(longTimeout)
-	f := p.injectAt("c", zktest.HoldReply())
-	c.send(create(p.path("c"), nil, persistent), closeSession())
-	p.wait(f)
-	p.waitDisconnected(c)
-	require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
-	p.requireSilence(c)
-	f.Release()
-	require.Equal(p, p.path("c"), c.reply().Path)
-	require.Equal(p, opCloseSession, c.reply().Op)
-	c.waitEnd()
-}
-
-func closingEndsEverything(p *faultTest) {
-	proxy := p.injector.(*zktest.Proxy)
-	a, b := p.open(longTimeout), p.open(longTimeout)
-	apply, reply := p.injectAt("a", zktest.HoldApply()), p.injectAt("b", zktest.HoldReply())
-	a.send(create(p.path("a"), nil, persistent))
-	b.send(create(p.path("b"), nil, persistent))
-	p.wait(apply)
-	p.wait(reply)
-	frozen := p.open(longTimeout)
-	proxy.HalfOpen(zktest.Selector{Session: frozen.welcome.Session})
-	proxy.Partition(zktest.Selector{}, zktest.Both)
-	hung := dial(p, proxy.Addr())
-	require.NoError(p, proxy.Close())
-	require.NoError(p, proxy.Close())
-	for _, c := range []*client{a, b, frozen, hung} {
+		p.waitDisconnected(c)
+		require.NoError(p, c.conn.(*net.TCPConn).CloseWrite())
+		p.requireSilence(c)
+		f.Release()
+		require.Equal(p, p.path("c"), c.reply().Path)
+		require.Equal(p, opCloseSession, c.reply().Op)
 		c.waitEnd()
-	}
-	_, err := net.Dial("tcp", proxy.Addr())
-	require.ErrorIs(p, err, syscall.ECONNREFUSED)
-	require.ErrorContains(p, p.injectAt("c", zktest.Pass()).Wait(p.ctx()), "closed")
-	require.ErrorContains(p, proxy.AcceptConnections(), "closed")
-	require.ErrorContains(p, proxy.ExpireSession(a.welcome.Session), "closed")
-	a = connect(p, p.target, a.credentials())
-	require.NotZero(p, a.welcome.Session, "the session is alive")
+	},
+	"Pass counts in addition to a fault": func(p *faultTest) {
+		c := p.open(longTimeout)
+		before := p.injectAt("a", zktest.Pass())
+		failed := p.injectAt("a", zktest.FailWith(zktest.ErrSystem))
+		never := p.injectAt("a", zktest.FailWith(zktest.ErrThrottled))
+		after := p.injectAt("a", zktest.Pass())
+		c.fails(int32(zktest.ErrSystem), exists(p.path("a"), false))
+		p.wait(before)
+		p.wait(failed)
+		p.wait(after)
+		require.Zero(p, never.Fired())
+		never.Remove()
+
+		// A session also expires at a handshake that reattaches to it.
+		f := p.injector.Inject(zktest.Rule{
+			Match: zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: []zktest.Op{zktest.OpConnect}},
+			Do:    zktest.ExpireBeforeApply(),
+		})
+		lost := dial(p, p.injector.Addr())
+		lost.write(c.credentials().frame())
+		lost.waitEnd()
+		p.wait(f)
+		p.requireExpired(c.credentials())
+	},
 }
 
-func tlsEndsAtTheProxy(p *faultTest) {
-	proxy := p.injector.(*zktest.Proxy)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(p, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(p, err)
-	l, err := net.Listen("tcp", "[::1]:0")
-	require.NoError(p, err)
-	proxy.Serve(tls.NewListener(l, &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
-	}))
-	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
-	require.NoError(p, err)
-	p.Cleanup(func() { _ = conn.Close() })
-	c := &client{t: p, conn: conn}
-	c.write(handshake{Timeout: longTimeout}.frame())
-	_, err = c.packet()
-	require.NoError(p, err)
-	require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
-	require.Zero(p, c.do(closeSession()).Err)
-	p.requireEnd(c, io.EOF)
-	require.Zero(p, p.owner("a"))
-}
-
-func passCountsBesidesAFault(p *faultTest) {
-	c := p.open(longTimeout)
-	before := p.injectAt("a", zktest.Pass())
-	failed := p.injectAt("a", zktest.FailWith(zktest.ErrSystem))
-	never := p.injectAt("a", zktest.FailWith(zktest.ErrThrottled))
-	after := p.injectAt("a", zktest.Pass())
-	c.fails(int32(zktest.ErrSystem), exists(p.path("a"), false))
-	p.wait(before)
-	p.wait(failed)
-	p.wait(after)
-	require.Zero(p, never.Fired())
-	never.Remove()
-
-	// A session also expires at a handshake that reattaches to it.
-	f := p.injector.Inject(zktest.Rule{
-		Match: zktest.Match{Selector: zktest.Selector{Session: c.welcome.Session}, Ops: []zktest.Op{zktest.OpConnect}},
-		Do:    zktest.ExpireBeforeApply(),
-	})
-	lost := dial(p, p.injector.Addr())
-	lost.write(c.credentials().frame())
-	lost.waitEnd()
-	p.wait(f)
-	p.requireExpired(c.credentials())
-}
-
-// This test uses go-zookeeper, not the raw client.
-func clientFindsItsNodeAfterALostReply(p *faultTest) {
-	conn, _, err := zk.Connect([]string{p.injector.Addr()}, longTimeout, zk.WithLogger(silentLogger{}))
-	require.NoError(p, err)
-	defer conn.Close()
-	f := p.injectAt("a", zktest.DropAfterApply())
-	_, err = conn.Create(p.path("a"), nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
-	require.ErrorIs(p, err, zk.ErrConnectionClosed)
-	p.wait(f)
-	var node *zk.Stat
-	for range 10 { // without a connection it returns one of two errors
-		if _, node, err = conn.Exists(p.path("a")); err == nil {
-			break
+// proxyTests are the tests for proxies only.
+var proxyTests = map[string]func(*faultTest){
+	"ExpireAll ends all sessions": func(p *faultTest) {
+		proxy := p.injector.(*zktest.Proxy)
+		a, b := p.open(longTimeout), p.open(longTimeout)
+		a.cut()
+		require.NoError(p, proxy.ExpireAll())
+		b.waitEnd()
+		p.requireExpired(a.credentials())
+		p.requireExpired(b.credentials())
+		require.Zero(p, p.direct.do(ping()).Err, "a session not opened through the proxy")
+		require.NoError(p, proxy.ExpireAll())
+	},
+	"Close ends everything": func(p *faultTest) {
+		proxy := p.injector.(*zktest.Proxy)
+		a, b := p.open(longTimeout), p.open(longTimeout)
+		apply, reply := p.injectAt("a", zktest.HoldApply()), p.injectAt("b", zktest.HoldReply())
+		a.send(create(p.path("a"), nil, persistent))
+		b.send(create(p.path("b"), nil, persistent))
+		p.wait(apply)
+		p.wait(reply)
+		frozen := p.open(longTimeout)
+		proxy.HalfOpen(zktest.Selector{Session: frozen.welcome.Session})
+		proxy.Partition(zktest.Selector{}, zktest.Both)
+		hung := dial(p, proxy.Addr())
+		require.NoError(p, proxy.Close())
+		require.NoError(p, proxy.Close())
+		for _, c := range []*client{a, b, frozen, hung} {
+			c.waitEnd()
 		}
-		require.Contains(p, []error{zk.ErrNoServer, zk.ErrConnectionClosed}, err)
-	}
-	require.NoError(p, err)
-	require.Equal(p, conn.SessionID(), node.EphemeralOwner)
+		_, err := net.Dial("tcp", proxy.Addr())
+		require.ErrorIs(p, err, syscall.ECONNREFUSED)
+		require.ErrorContains(p, p.injectAt("c", zktest.Pass()).Wait(p.ctx()), "closed")
+		require.ErrorContains(p, proxy.AcceptConnections(), "closed")
+		require.ErrorContains(p, proxy.ExpireSession(a.welcome.Session), "closed")
+		a = connect(p, p.target, a.credentials())
+		require.NotZero(p, a.welcome.Session, "the session is alive")
+	},
+	"TLS ends at the proxy": func(p *faultTest) {
+		proxy := p.injector.(*zktest.Proxy)
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(p, err)
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+		certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		require.NoError(p, err)
+		l, err := net.Listen("tcp", "[::1]:0")
+		require.NoError(p, err)
+		proxy.Serve(tls.NewListener(l, &tls.Config{
+			Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}},
+		}))
+		conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		require.NoError(p, err)
+		p.Cleanup(func() { _ = conn.Close() })
+		c := &client{t: p, conn: conn}
+		c.write(handshake{Timeout: longTimeout}.frame())
+		_, err = c.packet()
+		require.NoError(p, err)
+		require.Zero(p, c.do(create(p.path("a"), nil, ephemeral)).Err)
+		require.Zero(p, c.do(closeSession()).Err)
+		p.requireEnd(c, io.EOF)
+		require.Zero(p, p.owner("a"))
+	},
 }
 
 func TestProxyOfADeadServer(t *testing.T) {

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the four letter words.
+
 import (
 	"cmp"
 	"fmt"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the fuzz tests.
+
 import (
 	"bytes"
 	"encoding/binary"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has finding Java and the jars of ZooKeeper.
+
 import (
 	"fmt"
 	"os"

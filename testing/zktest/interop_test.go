@@ -2,25 +2,23 @@
 
 package zktest_test
 
+// This file has the tests of other clients: kazoo, Curator and zkCli.
+
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/testing/zktest"
@@ -38,7 +36,6 @@ var interopClients = []struct {
 	{"Curator", func(t *testing.T, connect string) { startCurator(t, connect).wait(t) }},
 	{"zkCli", runZKCli},
 	{"go-zookeeper", runGoZookeeper},
-	{"together", runTogether},
 }
 
 func TestInterop(t *testing.T) {
@@ -57,10 +54,9 @@ func TestInterop(t *testing.T) {
 }
 
 const (
-	interopTimeout   = 20 * time.Second      // for what happens soon
-	interopPoll      = 10 * time.Millisecond // between two checks
-	programTimeout   = time.Minute           // the scripts give up earlier, with a stack trace
-	contendingRounds = 10
+	interopTimeout = 20 * time.Second      // for what happens soon
+	interopPoll    = 10 * time.Millisecond // between two checks
+	programTimeout = time.Minute           // the scripts give up earlier, with a stack trace
 
 	clientJar    = "/usr/share/java/zookeeper.jar"
 	curatorJar   = "/usr/share/java/curator-recipes.jar"
@@ -68,18 +64,18 @@ const (
 )
 
 // startKazoo runs testdata/kazoo_interop.py.
-func startKazoo(t *testing.T, connect string, args ...string) *program {
+func startKazoo(t *testing.T, connect string) *program {
 	needFile(t, debianPython, "python3-kazoo")
-	return startProgram(t, append([]string{debianPython, "testdata/kazoo_interop.py", connect}, args...)...)
+	return startProgram(t, debianPython, "testdata/kazoo_interop.py", connect)
 }
 
 // startCurator runs testdata/CuratorInterop.java, which java compiles by itself.
-func startCurator(t *testing.T, connect string, args ...string) *program {
+func startCurator(t *testing.T, connect string) *program {
 	needFile(t, curatorJar, "libcurator-recipes-java")
 	_, err := exec.LookPath("javac")
 	require.NoError(t, err, "apt-get install default-jdk-headless")
 	return startJava(t, []string{curatorJar, "/usr/share/java/slf4j-simple.jar"},
-		append([]string{"testdata/CuratorInterop.java", connect}, args...)...)
+		"testdata/CuratorInterop.java", connect)
 }
 
 // startJava runs a program with Debian's jars, whose manifests name the jars they
@@ -178,79 +174,6 @@ func maskZKCli(output string) (answers, events string) {
 
 func sortLines(s string) string {
 	return strings.Join(slices.Sorted(strings.Lines(s)), "")
-}
-
-// runTogether makes two contenders each of kazoo, Curator and go-zookeeper lock
-// the same path at the same time. Curator and go-zookeeper respect each other's
-// nodes, and so do kazoo, if configured, and go-zookeeper. Curator does not
-// respect kazoo's nodes, so there is one guard for each of the two pairs.
-func runTogether(t *testing.T, connect string) {
-	const path = "/together"
-	dir := t.TempDir()
-	kazooGuard, curatorGuard := filepath.Join(dir, "kazoo"), filepath.Join(dir, "curator")
-	rounds := strconv.Itoa(contendingRounds)
-	kazoo := startKazoo(t, connect, "contend", path, kazooGuard, rounds)
-	curator := startCurator(t, connect, "contend", path, curatorGuard, rounds)
-	a, b := dialZK(t, connect, net.DialTimeout), dialZK(t, connect, net.DialTimeout)
-	_, err := a.Create(path, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
-	require.NoError(t, err)
-
-	kazoo.waitFor(t, "ready\n")
-	curator.waitFor(t, "ready\n")
-	kazoo.writeLine(t, "go")
-	curator.writeLine(t, "go")
-	contendGo(t, path, contendingRounds, []*zk.Conn{a, b}, kazooGuard, curatorGuard)
-	kazoo.wait(t)
-	curator.wait(t)
-	left, _, err := a.Children(path)
-	require.NoError(t, err)
-	require.Empty(t, left)
-}
-
-// contendGo makes each of the clients take the lock rounds times.
-func contendGo(t *testing.T, path string, rounds int, conns []*zk.Conn, guards ...string) {
-	t.Helper()
-	results := make(chan error, len(conns))
-	for _, conn := range conns {
-		go func() {
-			lock := zk.NewLock(conn, path, zk.WorldACL(zk.PermAll))
-			for range rounds {
-				err := lock.Lock()
-				if err == nil {
-					err = errors.Join(enterAlone(guards...), lock.Unlock())
-				}
-				if err != nil {
-					results <- err
-					return
-				}
-			}
-			results <- nil
-		}()
-	}
-	for range conns {
-		require.NoError(t, receive(t, results))
-	}
-}
-
-// enterAlone fails if another holder is inside with one of the guards, which are
-// files that exist while a holder is inside.
-func enterAlone(guards ...string) error {
-	for _, guard := range guards {
-		f, err := os.OpenFile(guard, os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		if err := f.Close(); err != nil {
-			return err
-		}
-	}
-	time.Sleep(2 * time.Millisecond) // gives a second holder time to enter
-	for _, guard := range guards {
-		if err := os.Remove(guard); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func receive[T any](t *testing.T, from <-chan T) T {

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the test of the invariants.
+
 import (
 	"testing"
 

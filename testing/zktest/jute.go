@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the encoding of the protocol.
+
 import (
 	"encoding/binary"
 	"math"

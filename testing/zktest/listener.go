@@ -1,5 +1,7 @@
 package zktest
 
+// This file has listeners on ports, which can refuse, reject and hang.
+
 import (
 	"errors"
 	"fmt"

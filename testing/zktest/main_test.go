@@ -2,6 +2,8 @@
 
 package zktest
 
+// This file has the entry point of the tests.
+
 import (
 	"os"
 	"testing"

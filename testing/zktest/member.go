@@ -1,12 +1,14 @@
 package zktest
 
+// This file has the members of an ensemble, and the faults of members.
+
 import (
 	"fmt"
 	"time"
 )
 
 // replica is one member of the ensemble, or the only server: an address of its
-// own, the watches set there, and what it has applied.
+// own, the watches set there, and the state applied so far.
 type replica struct {
 	number   int // from 1
 	listener *listener
@@ -15,34 +17,34 @@ type replica struct {
 
 	role   role
 	paused bool          // see PauseMember
-	delay  time.Duration // of messages from and to it: see SlowMember
+	delay  time.Duration // of messages from and to the member: see SlowMember
 
 	// What reads at the member see. Without an ensemble, the tree is Server.tree,
 	// except while the member lags.
 	tree     tree
-	zxid     int64                   // latest transaction that it has applied
+	zxid     int64                   // latest transaction applied
 	sessions map[int64]time.Duration // with their timeouts; unused without an ensemble
 
-	epoch     int64       // of the newest leader that it has followed
+	epoch     int64       // of the newest leader followed
 	log       []*proposal // accepted, but not applied, in order
 	committed int64       // zxid up to which the log may be applied
 	lagging   bool        // see Lag
 
-	leadership *leadership    // that it leads or follows, unless it is looking or down
-	peering    *peering       // to its leader, if it follows
-	heard      time.Duration  // when it last heard from its leader
+	leadership *leadership    // led or followed; nil while looking or down
+	peering    *peering       // to the leader of a follower
+	heard      time.Duration  // when a follower last heard from the leader
 	touched    map[int64]bool // sessions whose activity the leader has not been told of
-	joins      time.Duration  // when it will have joined the leader it has found; 0 if it has found none
+	joins      time.Duration  // when the member will have joined a leader; 0 without a leader to join
 }
 
 // role is what a member does.
 type role int
 
 const (
-	looking role = iota // for a leader; it serves no client
+	looking role = iota // for a leader, without serving clients
 	leading             // as does the only server
 	following
-	down // its process does not run
+	down // the process does not run
 )
 
 func (r role) String() string { return [...]string{"looking", "leader", "follower", "down"}[r] }
@@ -61,7 +63,7 @@ func (rep *replica) lastAccepted() int64 {
 	return rep.zxid
 }
 
-// advance applies what the member knows to be committed, unless it lags.
+// advance applies all transactions known to be committed, unless the member lags.
 func (s *Server) advance(rep *replica) {
 	for !rep.lagging && len(rep.log) > 0 && rep.log[0].zxid <= rep.committed {
 		p := rep.log[0]

@@ -1,5 +1,7 @@
 package zktest_test
 
+// This file has the tests of embedded ensembles.
+
 import (
 	"io"
 	"os"
@@ -19,15 +21,19 @@ const (
 	patience   = 5 * memberTick
 )
 
-// inEnsemble runs a test on an ensemble of n members, of which the last one leads, in
+// TestEnsemble runs each test on an ensemble of its own, of which the last member leads, in
 // virtual time.
-func inEnsemble(t *testing.T, n int, test func(t *testing.T, e ensemble)) {
-	bubble.Parallel(t)
-	synctest.Test(t, func(t *testing.T) {
-		e := ensemble{t, zktest.StartBubble(t, zktest.Members(n), zktest.TickTime(memberTick))}
-		require.Equal(t, n, e.Leader())
-		test(t, e)
-	})
+func TestEnsemble(t *testing.T) {
+	for _, test := range ensembleTests {
+		t.Run(test.name, func(t *testing.T) {
+			bubble.Parallel(t)
+			synctest.Test(t, func(t *testing.T) {
+				e := ensemble{t, zktest.StartBubble(t, zktest.Members(test.members), zktest.TickTime(memberTick))}
+				require.Equal(t, test.members, e.Leader())
+				test.run(t, e)
+			})
+		})
+	}
 }
 
 type ensemble struct {
@@ -90,8 +96,12 @@ func (c *client) endsWithin(least, most time.Duration) {
 	require.NotErrorIs(c.t, err, os.ErrDeadlineExceeded, "the connection is still open after %v", most)
 }
 
-func TestMembersShareOneState(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+var ensembleTests = []struct {
+	name    string
+	members int
+	run     func(t *testing.T, e ensemble)
+}{
+	{"members share one state", 3, func(t *testing.T, e ensemble) {
 		var clients []*client
 		for member := 1; member <= 3; member++ {
 			clients = append(clients, e.open(member))
@@ -106,12 +116,9 @@ func TestMembersShareOneState(t *testing.T) {
 		}
 		clients[1].must(closeSession())
 		clients[2].fails(errNoNode, getData("/a", false))
-	})
-}
-
-// A follower that is cut off answers reads, pings and nothing else, until it notices.
-func TestFollowerThatIsCutOff(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// A follower that is cut off answers reads, pings and nothing else, until it notices.
+	{"follower that is cut off", 3, func(t *testing.T, e ensemble) {
 		reader, writer, syncer, other := e.open(1), e.open(1), e.open(1), e.open(2)
 		reader.must(create("/a", []byte("old"), persistent))
 		reader.must(getData("/a", true))
@@ -141,13 +148,10 @@ func TestFollowerThatIsCutOff(t *testing.T) {
 		back := e.connect(1, writer.credentials())
 		require.Equal(t, "new", string(back.must(getData("/a", false)).Data))
 		back.fails(errNoNode, getData("/b", false))
-	})
-}
-
-// The leader knows of the sessions of its followers only what they report. So it
-// expires those of one that is cut off, although that one still answers their pings.
-func TestSessionsAtFollowerThatIsCutOffExpire(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// The leader knows of the sessions of its followers only what they report. So it
+	// expires those of one that is cut off, although that one still answers their pings.
+	{"sessions at follower that is cut off expire", 3, func(t *testing.T, e ensemble) {
 		c := e.connect(1, newSession(2*memberTick))
 		other := e.open(2)
 		c.must(create("/a", nil, ephemeral))
@@ -169,14 +173,11 @@ func TestSessionsAtFollowerThatIsCutOffExpire(t *testing.T) {
 		require.NoError(t, e.StartMember(1))
 		time.Sleep(memberTick)
 		require.Zero(t, e.connect(1, c.credentials()).welcome.Session)
-	})
-}
-
-// A leader that is cut off answers syncs until it notices, even when the others have
-// another one. It commits nothing, and the sessions get their full timeout from the
-// next leader.
-func TestLeaderThatIsCutOff(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// A leader that is cut off answers syncs until it notices, even when the others have
+	// another one. It commits nothing, and the sessions get their full timeout from the
+	// next leader.
+	{"leader that is cut off", 3, func(t *testing.T, e ensemble) {
 		c, writer, other := e.open(3), e.open(3), e.open(1)
 		short := e.connect(1, newSession(2*memberTick))
 		short.must(create("/short", nil, ephemeral))
@@ -209,11 +210,8 @@ func TestLeaderThatIsCutOff(t *testing.T) {
 		c = e.connect(3, c.credentials())
 		c.must(getData("/new", false))
 		c.fails(errNoNode, getData("/lost", false))
-	})
-}
-
-func TestReplacedLeaderAnswersSyncs(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	{"replaced leader answers syncs", 3, func(t *testing.T, e ensemble) {
 		c := e.open(3)
 		require.NoError(t, e.Isolate(3))
 		require.NoError(t, e.StopMember(1))
@@ -231,11 +229,8 @@ func TestReplacedLeaderAnswersSyncs(t *testing.T) {
 		again.send(create("/lost", nil, persistent))
 		again.endsWithin(memberTick, patience+memberTick)
 		require.NotContains(t, e.State().Nodes, "/lost")
-	})
-}
-
-func TestEnsembleNeedsMajority(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	{"ensemble needs majority", 3, func(t *testing.T, e ensemble) {
 		c := e.open(1)
 		c.must(create("/a", nil, persistent))
 		require.NoError(t, e.StopMember(2))
@@ -256,13 +251,10 @@ func TestEnsembleNeedsMajority(t *testing.T) {
 		time.Sleep(memberTick)
 		e.open(2).must(getData("/a", false))
 		require.ErrorContains(t, e.StopMember(4), "from 1 to 3")
-	})
-}
-
-// What a member has accepted may be committed by the next leader, although the client
-// got no answer.
-func TestNextLeaderCommitsWhatItHasAccepted(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// What a member has accepted may be committed by the next leader, although the client
+	// got no answer.
+	{"next leader commits what it has accepted", 3, func(t *testing.T, e ensemble) {
 		c := e.open(3)
 		require.NoError(t, e.Separate(3, 2))
 		require.NoError(t, e.PauseMember(1))
@@ -273,13 +265,10 @@ func TestNextLeaderCommitsWhatItHasAccepted(t *testing.T) {
 		require.NoError(t, e.ResumeMember(1)) // with the proposal, and the end of its leader
 		require.Equal(t, 1, e.awaitLeader(3), "the one that has accepted more")
 		e.open(2).must(getData("/a", false))
-	})
-}
-
-// A member believes that a leader leads only if it reaches a majority that says so, and
-// not only the leader (FastLeaderElection.receivedFollowingNotification).
-func TestMemberThatDoesNotReachAMajorityJoinsNoLeader(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// A member believes that a leader leads only if it reaches a majority that says so, and
+	// not only the leader (FastLeaderElection.receivedFollowingNotification).
+	{"member that does not reach a majority joins no leader", 3, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.Separate(1, 2))
 		require.NoError(t, e.StartMember(1))
@@ -289,12 +278,9 @@ func TestMemberThatDoesNotReachAMajorityJoinsNoLeader(t *testing.T) {
 		e.HealMembers()
 		time.Sleep(memberTick)
 		e.open(1)
-	})
-}
-
-// A member that joins a leader gets what the leader has committed but not applied yet.
-func TestMemberJoinsLeaderThatLags(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// A member that joins a leader gets what the leader has committed but not applied yet.
+	{"member joins leader that lags", 3, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.Lag(3))
 		c := e.open(2)
@@ -305,13 +291,10 @@ func TestMemberJoinsLeaderThatLags(t *testing.T) {
 		require.Equal(t, "new", string(e.open(1).must(getData("/a", false)).Data))
 		require.NoError(t, e.CatchUp(3))
 		require.NoError(t, e.Invariants())
-	})
-}
-
-// A member that joins a leader that lags applies again what it had applied. It has answered
-// its clients.
-func TestMemberAnswersAWriteOnce(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// A member that joins a leader that lags applies again what it had applied. It has answered
+	// its clients.
+	{"member answers a write once", 3, func(t *testing.T, e ensemble) {
 		c := e.open(2)
 		require.NoError(t, e.Lag(3))
 		c.must(create("/a", nil, persistent))
@@ -321,13 +304,10 @@ func TestMemberAnswersAWriteOnce(t *testing.T) {
 		time.Sleep(memberTick)
 		e.open(2).must(getData("/b", false))
 		require.NoError(t, e.Invariants())
-	})
-}
-
-// The leader counts a follower that has joined again once, although it has not heard of
-// the end of the first connection yet.
-func TestFollowerThatJoinsAgainCountsOnce(t *testing.T) {
-	inEnsemble(t, 5, func(t *testing.T, e ensemble) {
+	}},
+	// The leader counts a follower that has joined again once, although it has not heard of
+	// the end of the first connection yet.
+	{"follower that joins again counts once", 5, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.StopMember(1))
 		require.NoError(t, e.SlowMember(4, 3*memberTick))
 		require.NoError(t, e.StopMember(4))
@@ -337,12 +317,9 @@ func TestFollowerThatJoinsAgainCountsOnce(t *testing.T) {
 		require.NoError(t, e.StopMember(3)) // two of five are left
 		time.Sleep(memberTick + memberTick/2)
 		require.Zero(t, e.Leader())
-	})
-}
-
-// While the leader's answer is under way, the session has no connection.
-func TestReconnectToSlowMember(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// While the leader's answer is under way, the session has no connection.
+	{"reconnect to slow member", 3, func(t *testing.T, e ensemble) {
 		c := e.open(1)
 		require.NoError(t, e.SlowMember(1, memberTick))
 		for range 2 {
@@ -357,12 +334,9 @@ func TestReconnectToSlowMember(t *testing.T) {
 		}
 		e.connect(1, c.credentials())
 		require.NotZero(t, e.State().Sessions[0].Conn)
-	})
-}
-
-// A server without an ensemble leads again as soon as it can.
-func TestOnlyMemberLeadsWhileItRuns(t *testing.T) {
-	inEnsemble(t, 1, func(t *testing.T, e ensemble) {
+	}},
+	// A server without an ensemble leads again as soon as it can.
+	{"only member leads while it runs", 1, func(t *testing.T, e ensemble) {
 		c := e.open(1)
 		require.NoError(t, e.StopMember(1))
 		c.waitEnd()
@@ -380,23 +354,17 @@ func TestOnlyMemberLeadsWhileItRuns(t *testing.T) {
 		require.NoError(t, e.Create("/a", nil))
 		require.NoError(t, e.Restart(t.Context(), memberTick))
 		e.connect(1, c.credentials()).must(getData("/a", false))
-	})
-}
-
-// A new leader applies all that it has accepted, even if it lagged when it was elected.
-func TestMemberThatLagsIsElected(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// A new leader applies all that it has accepted, even if it lagged when it was elected.
+	{"member that lags is elected", 3, func(t *testing.T, e ensemble) {
 		require.NoError(t, e.Lag(2))
 		e.open(1).must(create("/a", nil, persistent))
 		require.NoError(t, e.StopMember(3))
 		require.NoError(t, e.Lag(2)) // again, because it has left its leader
 		require.Equal(t, 2, e.awaitLeader(3))
 		e.open(1).must(getData("/a", false))
-	})
-}
-
-func TestSlowFollower(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	{"slow follower", 3, func(t *testing.T, e ensemble) {
 		reader, writer := e.open(1), e.open(2)
 		reader.fails(errNoNode, exists("/a", true))
 		require.NoError(t, e.SlowMember(1, 100*time.Millisecond))
@@ -413,11 +381,8 @@ func TestSlowFollower(t *testing.T) {
 		require.Equal(t, xidPing, reader.reply().Xid)
 		require.Zero(t, reader.reply().Err)
 		require.Equal(t, 500*time.Millisecond, time.Since(begin))
-	})
-}
-
-func TestSessionMovesToAnotherMember(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	{"session moves to another member", 3, func(t *testing.T, e ensemble) {
 		first := e.open(1)
 		second := e.connect(2, first.credentials())
 		first.must(getData("/", false)) // a follower does not know
@@ -427,11 +392,8 @@ func TestSessionMovesToAnotherMember(t *testing.T) {
 		require.NotContains(t, e.State().Nodes, "/b")
 		require.Equal(t, first.welcome.Session, second.must(getData("/a", false)).Stat.Owner)
 		second.must(closeSession())
-	})
-}
-
-func TestPausedLeaderIsReplaced(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	{"paused leader is replaced", 3, func(t *testing.T, e ensemble) {
 		c, idle := e.open(3), e.open(3)
 		require.NoError(t, e.PauseMember(3))
 		c.send(ping())
@@ -447,11 +409,8 @@ func TestPausedLeaderIsReplaced(t *testing.T) {
 		e.connect(3, idle.credentials()).must(getData("/new", false))
 		require.NoError(t, e.StopMember(3))
 		require.ErrorContains(t, e.PauseMember(3), "start it first")
-	})
-}
-
-func TestWholeEnsembleRestarts(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	{"whole ensemble restarts", 3, func(t *testing.T, e ensemble) {
 		c := e.open(2)
 		c.must(create("/a", nil, ephemeral))
 		require.NoError(t, e.Restart(t.Context(), time.Hour))
@@ -471,11 +430,8 @@ func TestWholeEnsembleRestarts(t *testing.T) {
 		require.NoError(t, e.Resume())
 		c.must(ping())
 		require.Equal(t, 3, e.Leader())
-	})
-}
-
-func TestMembersSayWhatTheyAre(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	{"members say what they are", 3, func(t *testing.T, e ensemble) {
 		say := func(member int, word string) string {
 			c := e.dial(member)
 			c.write([]byte(word))
@@ -497,13 +453,10 @@ func TestMembersSayWhatTheyAre(t *testing.T) {
 		require.Equal(t, "This ZooKeeper instance is not currently serving requests\n", say(1, "srvr"))
 		require.Equal(t, "null", say(1, "isro"))
 		require.Equal(t, "imok", say(1, "ruok"))
-	})
-}
-
-// A replaced leader may have accepted more than those who followed the next one. What
-// it has alone was never committed.
-func TestReplacedLeaderLosesElection(t *testing.T) {
-	inEnsemble(t, 3, func(t *testing.T, e ensemble) {
+	}},
+	// A replaced leader may have accepted more than those who followed the next one. What
+	// it has alone was never committed.
+	{"replaced leader loses election", 3, func(t *testing.T, e ensemble) {
 		c := e.open(3)
 		require.NoError(t, e.Isolate(3))
 		c.send(create("/lost", nil, persistent))
@@ -514,5 +467,5 @@ func TestReplacedLeaderLosesElection(t *testing.T) {
 		require.Equal(t, 1, e.awaitLeader(2))
 		time.Sleep(memberTick)
 		e.open(3).fails(errNoNode, getData("/lost", false))
-	})
+	}},
 }

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has connections and listeners in memory.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the tests of servers in memory, and of the history of sessions.
+
 import (
 	"io"
 	"net"

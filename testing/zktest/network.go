@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the faults of connections: cuts, partitions, throttling.
+
 import (
 	"slices"
 	"sync"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the options of real servers.
+
 import (
 	"fmt"
 	"maps"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the process of a real server.
+
 import (
 	"bytes"
 	"errors"
@@ -11,8 +13,8 @@ import (
 
 const logTailBytes = 4096
 
-// errPortTaken is in the error chain of a process that exited because it could
-// not bind its port.
+// errPortTaken is in the error chain of a process that exited because another
+// program had the port.
 var errPortTaken = errors.New("the port is taken")
 
 // process is one run of a server.
@@ -23,7 +25,7 @@ type process struct {
 	done     chan struct{} // closed when the process has ended
 }
 
-// startProcess runs argv in dir and appends its output to the file log.
+// startProcess runs argv in dir and appends the output to the file log.
 func startProcess(dog *watchdog, dir, log string, argv []string) (*process, error) {
 	// A file, not a pipe: Wait must not depend on other holders of a pipe.
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -62,9 +64,9 @@ func startProcess(dog *watchdog, dir, log string, argv []string) (*process, erro
 	return p, nil
 }
 
-// startInGroup starts cmd in a process group of its own and returns its standard
-// input. In that group it survives a Ctrl-C in the terminal, so that a program
-// can still use the server while it shuts down.
+// startInGroup starts cmd in a process group of its own and returns the standard
+// input. In the group, cmd survives a Ctrl-C in the terminal, so that a program can
+// still use the server while shutting down.
 func startInGroup(cmd *exec.Cmd) (in io.WriteCloser, err error) {
 	cmd.SysProcAttr = ownGroup()
 	if in, err = cmd.StdinPipe(); err != nil {

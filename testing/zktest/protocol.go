@@ -1,5 +1,7 @@
 package zktest
 
+// This file has operations, codes, events, and the first packets.
+
 import (
 	"fmt"
 	"maps"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the proxy in front of a server.
+
 import (
 	"context"
 	"errors"
@@ -45,7 +47,7 @@ const (
 //     the largest zxid seen on the connection.
 //
 // A proxy cannot show the server's state: to wait until a watch is set, inject a
-// rule with Pass for the read that sets it.
+// rule with Pass for the read that sets the watch.
 //
 // All methods may be called concurrently, even from a rule's [Call], except
 // Close, which waits for the Call.
@@ -350,11 +352,11 @@ func (p *Proxy) serve(client net.Conn, number int) {
 	p.mu.Unlock()
 }
 
-// lockSession locks a session and returns the function that unlocks it. If
-// cancel is closed first, it returns without the lock. ExpireSession holds the
-// lock while it works. A connection takes it before it tells its client of its
-// end and before it lets a client attach: the client must not reattach between
-// our attaching to the session and our closing it.
+// lockSession locks a session and returns the function that unlocks the session. If
+// cancel is closed first, lockSession returns without the lock. ExpireSession works
+// with the lock. A connection takes the lock before telling the client of the end and
+// before letting a client attach: no client may reattach while the proxy attaches to
+// the session and closes the session.
 func (p *Proxy) lockSession(id int64, cancel <-chan struct{}) (release func()) {
 	for {
 		p.mu.Lock()

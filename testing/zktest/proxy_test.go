@@ -2,6 +2,8 @@
 
 package zktest_test
 
+// This file has the tests of sessions that end behind a proxy.
+
 import (
 	"encoding/binary"
 	"io"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has one connection through a proxy.
+
 import (
 	"bufio"
 	"bytes"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has proposals, commits, and the messages between members.
+
 import (
 	"maps"
 	"math/bits"
@@ -7,26 +9,26 @@ import (
 	"time"
 )
 
-// An ensemble decides as ZooKeeper's does (Zab): one member leads; it checks every
-// write against the state that all earlier writes will lead to, and proposes the
-// result. A proposal is committed when a majority has accepted it. Each member applies
-// committed proposals in order, to a tree of its own. A new leader begins with all that
-// it had accepted. It is chosen so that this includes everything that was committed.
+// An ensemble decides as ZooKeeper does (Zab). One member leads, checks every write
+// against the state after all earlier writes, and proposes the result. A proposal is
+// committed when a majority has accepted the proposal. Each member applies committed
+// proposals in order, to a tree of its own. A new leader begins with all proposals that
+// the member had accepted. The election ensures that they include everything committed.
 //
-// The fields tree, sessions and zxid of Server are those of the newest leader, with
-// its proposals. A server without an ensemble is a leader that is a majority by
-// itself, and its one member reads Server.tree.
+// The fields tree, sessions and zxid of Server belong to the newest leader, with the
+// leader's proposals. A server without an ensemble is a leader and a majority in one, and
+// the one member reads Server.tree.
 
 // leadership is the time during which a member leads.
 type leadership struct {
 	member   *replica
 	since    time.Duration
-	ended    bool       // the member has noticed that it does not lead anymore
+	ended    bool       // the member has noticed the end
 	peers    []*peering // from its followers
 	proposed []*proposal
 	began    int64         // the last zxid of the leaders before
-	stuck    bool          // it was replaced, and cannot finish a write
-	nextTick time.Duration // when it pings its followers next: each half tick
+	stuck    bool          // the leader was replaced, and cannot finish a write
+	nextTick time.Duration // when the leader pings its followers next: each half tick
 	halves   int           // half ticks so far
 }
 
@@ -35,15 +37,15 @@ type proposal struct {
 	zxid    int64
 	effects []func(*replica) // empty without an ensemble
 	changes []change
-	ended   int64    // the session that it ends, or 0
-	origin  *replica // where the request came from and is to be answered; nil for the server's own
-	applied func()   // called when it was applied at the origin
-	acks    uint64   // a bit for each member that has accepted it
-	synced  []func() // called when it was committed
+	ended   int64    // the session that ends with it, or 0
+	origin  *replica // where the request came from and is to be answered; nil for requests of the server
+	applied func()   // called when applied at the origin
+	acks    uint64   // a bit for each member that has accepted the proposal
+	synced  []func() // called when committed
 }
 
-// install makes a member the leader, with followers that start with its state. All that
-// the member has accepted is committed. Every session gets its full timeout again.
+// install makes a member the leader, with followers that start with the same state. All
+// proposals that the member has accepted are committed. Every session gets its full timeout again.
 func (s *Server) install(rep *replica, followers []*replica) {
 	rep.committed = rep.lastAccepted()
 	s.catchUp(rep)
@@ -79,8 +81,8 @@ func (s *Server) rebuildSessions(rep *replica) map[int64]*session {
 	return sessions
 }
 
-// join makes a member follow a leader, with the leader's state. What it has accepted
-// from others is dropped, and it accepts what the leader has proposed.
+// join makes a member follow a leader, with the leader's state. The member drops proposals
+// of other leaders, and accepts the leader's proposals.
 func (s *Server) join(l *leadership, rep *replica) {
 	rep.role, rep.leadership, rep.joins = following, l, 0
 	rep.heard, rep.touched, rep.lagging = s.now(), map[int64]bool{}, false
@@ -143,8 +145,8 @@ func (s *Server) commit(l *leadership) {
 	}
 }
 
-// atLeader calls do at the leader of a member: later if messages take time, and never if
-// the leader does not answer.
+// atLeader calls do at the leader of a member: later if messages take time, never if the
+// leader does not answer.
 func (s *Server) atLeader(rep *replica, do func(*leadership)) {
 	if rep.role == leading {
 		do(rep.leadership)
@@ -169,8 +171,7 @@ func (s *Server) atMember(l *leadership, rep *replica, do func()) {
 	s.pump()
 }
 
-// write calls do at the newest leader. One that has been replaced finds no majority
-// for what it proposes.
+// write calls do at the newest leader. A leader that has been replaced finds no majority.
 func (s *Server) write(rep *replica, do func()) {
 	s.catchUp(rep)
 	s.atLeader(rep, func(l *leadership) {
@@ -182,9 +183,9 @@ func (s *Server) write(rep *replica, do func()) {
 	})
 }
 
-// sync calls done at a member when it has applied all that its leader had committed
-// or, for a follower, proposed. The leader asks no follower, so one that was replaced
-// answers, too, and it does not make its own clients wait (CommitProcessor.matchSyncs).
+// sync calls done at a member that has applied everything its leader had committed or, for
+// a follower, proposed. The leader asks no follower, so a replaced leader answers, too, and
+// the leader's own clients do not wait (CommitProcessor.matchSyncs).
 func (s *Server) sync(rep *replica, done func()) {
 	s.catchUp(rep)
 	if rep.role == leading {
@@ -232,8 +233,7 @@ func (st *peering) ends(d direction) (from, to *replica) {
 	return st.follower, st.leadership.member
 }
 
-// post queues a message, unless the sender has closed the connection. pump delivers
-// it.
+// post queues a message for pump, unless the sender has closed the connection.
 func (st *peering) post(s *Server, d direction, do func()) {
 	if st.closed[1-d] {
 		return
@@ -246,13 +246,13 @@ func (st *peering) post(s *Server, d direction, do func()) {
 	st.queue[d] = append(st.queue[d], message{due, do})
 }
 
-// deliverable reports whether a message can be delivered once it is due.
+// deliverable reports whether a message can be delivered once due.
 func (s *Server) deliverable(st *peering, d direction) bool {
 	from, to := st.ends(d)
 	return len(st.queue[d]) > 0 && !to.paused && s.linked(from, to)
 }
 
-// pump delivers the messages that are due, including those that this causes.
+// pump delivers the messages that are due, and messages that follow from them.
 func (s *Server) pump() {
 	if s.pumping || !s.isEnsemble() {
 		return // a caller of the caller goes on, or there are no messages
@@ -292,7 +292,7 @@ func (s *Server) deliverNext() bool {
 }
 
 // closeStream closes the end of a peering that receives in a direction. The other end
-// notices when it has received everything before that.
+// notices after receiving everything sent before.
 func (s *Server) closeStream(st *peering, received direction) {
 	if received == toFollower {
 		st.post(s, toLeader, func() { s.closeStream(st, toLeader) })

@@ -1,5 +1,9 @@
 package zktest_test
 
+// This file has a raw client of ZooKeeper's protocol with a codec of its own. The client
+// exposes what other clients hide: handshakes, xids, zxids, and the place of an event
+// among the replies. Methods read packets in the goroutine of the test.
+
 import (
 	"encoding/binary"
 	"errors"
@@ -12,11 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// This file is a raw client of ZooKeeper's protocol with a codec of its own. It
-// exposes what other clients hide: handshakes, xids, zxids, and the place of an
-// event among the replies. It has no goroutine: methods read packets in the
-// goroutine of the test.
 
 // The operations.
 const (

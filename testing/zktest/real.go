@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the life of a real server.
+
 import (
 	"context"
 	"crypto/tls"
@@ -262,7 +264,7 @@ func awaitServing(ctx context.Context, servers []*RealServer, procs []*process, 
 		bad := 0
 		for i, s := range servers {
 			mode, err := s.serving(ctx)
-			// Only after the answer: it counts if this process gave it.
+			// Only after the answer, which counts if this process gave it.
 			if !procs[i].alive() {
 				return s.startError(procs[i], procs[i].exitError())
 			}
@@ -482,7 +484,7 @@ func (s *RealServer) close() error {
 }
 
 // Command sends a four letter command, such as "wchp", "mntr" or "cons", over a
-// new connection and returns the answer. If the server does not serve because its
+// new connection and returns the answer. If the server does not serve because the
 // ensemble has no majority, the answer says so, without an error. A paused server
 // does not answer, so Command returns when ctx ends. The connection counts toward
 // maxClientCnxns.
@@ -515,7 +517,7 @@ func sendCommand(ctx context.Context, dial dialer, addr, word string) (_ string,
 		}
 	}()
 	if len(word) != 4 {
-		// The server would read it as the length of a packet.
+		// The server would read other words as the length of a packet.
 		return "", errors.New("the command does not have four letters")
 	}
 	conn, err := dial(ctx, addr)

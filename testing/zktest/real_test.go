@@ -2,6 +2,8 @@
 
 package zktest
 
+// This file has the tests of real servers.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has networks of members of real ensembles, and partitions between members.
+
 import (
 	"errors"
 	"fmt"

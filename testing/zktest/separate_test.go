@@ -2,6 +2,8 @@
 
 package zktest
 
+// This file has the tests of partitions between real members.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the life and the clock of the embedded server.
+
 import (
 	"context"
 	"errors"
@@ -28,13 +30,13 @@ import (
 // lock, except a Match's Where: under faults.mu and, for an event of the embedded
 // server, Server.mu.
 
-// Server is an embedded ZooKeeper for tests, examples and local development. It
-// keeps everything in memory, on one machine: do not use it in production.
+// Server is an embedded ZooKeeper for tests, examples and local development. Everything
+// is in memory, on one machine: do not use a Server in production.
 //
-// It speaks the client protocol of ZooKeeper 3.8 and behaves as the real server
-// does, down to which of two errors is reported. Where the real server promises
-// nothing, neither does this one: children are listed in arbitrary order. It has
-// no TLS, SASL, quotas or reconfiguration.
+// The server speaks the client protocol of ZooKeeper 3.8 and behaves as the real server
+// does, down to which of two errors is reported. Where the real server guarantees
+// nothing, a Server guarantees nothing either: children are listed in arbitrary order.
+// There is no TLS, SASL, quotas or reconfiguration.
 //
 // All methods may be called concurrently, even from a rule's [Call], but not
 // from the Where of a [Match]. On a closed server, methods that change its state
@@ -52,9 +54,9 @@ type Server struct {
 	ticking  sync.WaitGroup
 	accepted atomic.Int64 // connections so far
 
-	// mu makes every request atomic: it is held while a request is applied and
-	// while its events and its reply are queued, so that all clients see one
-	// order. No goroutine waits for a client or a fault while holding it.
+	// mu makes every request atomic: a request is applied, and its events and reply are
+	// queued, under mu, so that all clients see one order. No goroutine waits for a
+	// client or a fault while holding mu.
 	mu          sync.Mutex
 	running     bool
 	closed      bool
@@ -182,8 +184,7 @@ func (s *Server) ConnectString() string { return strings.Join(s.Members(), ",") 
 
 // Stop closes all connections and the ports. Nodes, sessions and the zxid are
 // kept, and no session expires until Start. Stopping a stopped server does
-// nothing. Stop does not wait, so it ignores ctx, which is there for symmetry
-// with [RealServer.Stop].
+// nothing. Stop does not wait; ctx is there for symmetry with [RealServer.Stop].
 func (s *Server) Stop(context.Context) error {
 	s.mu.Lock()
 	s.running = false
@@ -204,8 +205,8 @@ func (s *Server) Kill() error { return s.Stop(context.Background()) }
 
 // Start restarts a stopped server on the same ports and with the same nodes and
 // sessions. Every session gets its full timeout again, as on a real server. It
-// is an error if the server is running or closed. Start does not wait, so it
-// ignores ctx.
+// is an error if the server is running or closed. Start does not wait, and ignores
+// ctx.
 func (s *Server) Start(context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.running {
@@ -228,7 +229,7 @@ func (s *Server) Start(context.Context) error {
 	return s.setAcceptMode(accepting, nil)
 }
 
-// Restart stops the server for the duration down and starts it again. If ctx
+// Restart stops the server for the duration down and starts the server again. If ctx
 // ends earlier, the server is started at once and the error is that of ctx.
 func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 	if err := s.Stop(ctx); err != nil {
@@ -248,7 +249,7 @@ func (s *Server) Restart(ctx context.Context, down time.Duration) error {
 func (s *Server) Pause() error { return s.freeze("pausing", true) }
 
 // Resume continues a paused server. Sessions whose timeout has passed expire
-// within a tick, unless a request of their client is read first.
+// within a tick, unless a request of the client is read first.
 func (s *Server) Resume() error { return s.freeze("resuming", false) }
 
 func (s *Server) freeze(doing string, frozen bool) error {

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has sessions and their expiry.
+
 import (
 	"crypto/sha256"
 	"encoding/binary"
@@ -9,17 +11,17 @@ import (
 	"time"
 )
 
-// session is a client's session. It outlives its connections.
+// session is a client's session, which outlives connections.
 type session struct {
 	id         int64
 	timeout    time.Duration
 	expires    time.Duration // on the server's clock
-	conn       *conn         // its latest; nil while the client is not connected
-	at         *replica      // the member at which it has connected last
+	conn       *conn         // the latest; nil while the client is not connected
+	at         *replica      // the member that the client has connected to last
 	ephemerals map[string]bool
 }
 
-// password returns the password of a session, which depends on its id only.
+// password returns the password of a session, which depends only on the id.
 func (s *Server) password(id int64) (p [16]byte) {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("zktest"), uint64(id)))
 	copy(p[:], sum[:])
@@ -60,9 +62,8 @@ func (s *Server) touchFrom(c *conn) {
 	}
 }
 
-// touch postpones the session's expiry. It rounds up to a tick, as ZooKeeper
-// does, which checks once a tick: a session expires up to a tick late and never
-// early.
+// touch postpones the session's expiry, rounded up to a tick. ZooKeeper checks once a
+// tick: a session expires up to a tick late and never early.
 func (s *Server) touch(ss *session) {
 	ss.expires = ((s.now()+ss.timeout)/s.conf.tick + 1) * s.conf.tick
 }
@@ -80,8 +81,8 @@ func (s *Server) expireDue() {
 	}
 }
 
-// endSession deletes a session and its ephemerals, whatever their ACLs. closed says that its
-// client asks for that.
+// endSession deletes a session and its ephemerals, regardless of ACLs. closed says that the
+// client closed the session.
 func (x *txn) endSession(ss *session, closed bool) {
 	x.s.recordEnd(x, ss, closed)
 	x.identities = nil
@@ -93,8 +94,8 @@ func (x *txn) endSession(ss *session, closed bool) {
 	x.effect(func(rep *replica) { delete(rep.sessions, ss.id) })
 }
 
-// expire ends a session. Each member closes the session's connection without a reply
-// when it applies that.
+// expire ends a session. Each member that applies the end closes the session's connection
+// without a reply.
 func (s *Server) expire(ss *session) {
 	s.record(Record{Kind: Expired, Session: ss.id})
 	x := s.begin(ss.id, nil)

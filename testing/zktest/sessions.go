@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the history of sessions that ended.
+
 import (
 	"slices"
 	"sync"

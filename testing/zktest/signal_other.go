@@ -2,6 +2,8 @@
 
 package zktest
 
+// This file has signals of systems that are not Unix.
+
 import (
 	"errors"
 	"os"

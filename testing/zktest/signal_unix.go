@@ -2,6 +2,8 @@
 
 package zktest
 
+// This file has signals of Unix systems.
+
 import "syscall"
 
 const (

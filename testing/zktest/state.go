@@ -1,5 +1,7 @@
 package zktest
 
+// This file has snapshots of the state, waiting for a state, and invariants.
+
 import (
 	"cmp"
 	"context"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has what only Linux offers.
+
 import (
 	"errors"
 	"net"

@@ -2,6 +2,8 @@
 
 package zktest
 
+// This file has the same for other systems.
+
 import (
 	"errors"
 	"net"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has TLS of real servers.
+
 import (
 	"crypto/tls"
 	"fmt"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the trace of requests, replies and events.
+
 import (
 	"fmt"
 	"slices"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the tree of nodes.
+
 import (
 	"bytes"
 	"hash/fnv"

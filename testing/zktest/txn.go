@@ -1,5 +1,7 @@
 package zktest
 
+// This file has transactions.
+
 import (
 	"fmt"
 	"slices"

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the tables of watches.
+
 import "slices"
 
 // watchMode says whether a watch fires once, and for which nodes.

@@ -1,5 +1,7 @@
 package zktest
 
+// This file has the watchdog, which kills a server whose owner has ended.
+
 import (
 	"fmt"
 	"io"
@@ -7,8 +9,8 @@ import (
 )
 
 // watchScript reads the pid to guard from its standard input; an empty line means
-// none. The input ends when its owner, the process that started the watchdog,
-// closes it or ends. Then the script kills the guarded process and removes the
+// none. The input ends when the owner, the process that started the watchdog,
+// closes the input or ends. Then the script kills the guarded process and removes the
 // directory. Right after the kill the server may still create files, so rm is
 // retried.
 const watchScript = `trap '' HUP INT QUIT TERM
@@ -20,8 +22,8 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
 	sleep 1
 done`
 
-// watchdog is a shell process that outlives its owner just long enough to clean
-// up. It is a child of the owner, not of the server, so that the owner reaps it.
+// watchdog is a shell process that outlives the owner just long enough to clean up.
+// The watchdog is a child of the owner, not of the server, so that the owner reaps it.
 // It runs as long as the directory exists, over restarts of the server.
 type watchdog struct {
 	cmd *exec.Cmd

@@ -1,5 +1,7 @@
 package bubble
 
+// This file has the test of the detector.
+
 import (
 	"sync"
 	"testing"

@@ -2,4 +2,6 @@
 
 package bubble
 
+// This file has the mark of programs with the race detector.
+
 func init() { detector = true }

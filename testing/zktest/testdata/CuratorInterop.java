@@ -2,7 +2,6 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -40,12 +39,7 @@ import org.apache.zookeeper.data.Stat;
 /**
  * Uses Curator as its users do, with the server at the given address.
  *
- * <p>usage: CuratorInterop host:port<br>
- * CuratorInterop host:port contend path guard rounds
- *
- * <p>The second form prints "ready", waits for a line on stdin, and then makes two contenders lock
- * path the given number of times each. It fails if there are two holders at a time, which create
- * the file guard.
+ * <p>usage: CuratorInterop host:port
  */
 class CuratorInterop {
     static final int PATIENCE = 20_000; // ms for what happens soon
@@ -68,15 +62,7 @@ class CuratorInterop {
         watchdog.start();
         try (CuratorFramework a = connect(args[0], null);
                 CuratorFramework b = connect(args[0], null)) {
-            CuratorInterop interop = new CuratorInterop(a, b);
-            if (args.length == 1) {
-                interop.run(args[0]);
-            } else {
-                System.out.println("ready");
-                System.in.read();
-                interop.contend(args[2], Paths.get(args[3]), Integer.parseInt(args[4]));
-                System.out.println("ok");
-            }
+            new CuratorInterop(a, b).run(args[0]);
         } catch (Throwable e) {
             e.printStackTrace();
             System.exit(1);

@@ -1,11 +1,6 @@
 """Uses kazoo as its users do, with the server at the given address.
 
 usage: kazoo_interop.py host:port
-       kazoo_interop.py host:port contend path guard rounds
-
-The second form prints "ready", waits for a line on stdin, and then makes two
-contenders lock path the given number of times each. It fails if there are two
-holders at a time, which create the file guard.
 """
 
 import faulthandler
@@ -299,19 +294,7 @@ def interop():
             print("ok", check.__name__)
 
 
-def contend_with_others(path, guard, rounds):
-    with connect() as a, connect() as b:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        # kazoo respects the nodes of other clients if it knows their names.
-        contend([a, b], path, guard, int(rounds), extra_lock_patterns=["-lock-"])
-        print("ok")
-
-
 if __name__ == "__main__":
     # Prints the stack of every thread and exits, even if a thread is stuck.
     faulthandler.dump_traceback_later(50, exit=True)
-    if sys.argv[2:3] == ["contend"]:
-        contend_with_others(*sys.argv[3:])
-    else:
-        interop()
+    interop()

@@ -1,5 +1,7 @@
 package main
 
+// This file has the commands of the control interface.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package main
 
+// This file has the HTTP server and the parameters of requests.
+
 import (
 	"cmp"
 	"context"

@@ -1,5 +1,7 @@
 package main
 
+// This file has the tests of the control interface and of the flags.
+
 import (
 	"bufio"
 	"bytes"

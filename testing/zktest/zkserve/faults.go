@@ -1,5 +1,7 @@
 package main
 
+// This file has the commands that inject faults.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package main
 
+// This file has the tests of the command itself.
+
 import (
 	"bufio"
 	"bytes"
