@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -27,20 +26,6 @@ func TestClaimsOfOnePathExcludeEachOther(t *testing.T) {
 	c.created(false)
 	require.Less(t, time.Since(began), maxClaimWait)
 	runtime.KeepAlive(c)
-}
-
-func TestClaimsOfOtherPathsDoNotWaitForADelete(t *testing.T) {
-	t.Parallel()
-	c := processClaims.on("/claims/deleted")
-	require.True(t, c.delete())
-	defer c.deleted()
-	for i := range 10_000 {
-		other := processClaims.on(fmt.Sprint("/claims/other/", i))
-		require.Zero(t, other.deleting)
-		other.create()
-		other.created(true)
-		require.Equal(t, int64(1), other.turn(), "the turn counts creates of its path only")
-	}
 }
 
 func TestClaimsLiveAsLongAsTheyAreUsed(t *testing.T) {

@@ -392,37 +392,6 @@ func TestResetBeforeTheHandshakeIsNotPermanent(t *testing.T) {
 	require.NoError(t, connector.Close())
 }
 
-func TestInvalidPacketsBreakOnlyTheirConnection(t *testing.T) { // measures memory, so not parallel
-	for _, packet := range []string{
-		"\x00\x00\x00\x05\xff\xff\xff\xff\x00", // an event without a body
-		"\x00\x00\x00\x00",
-		"\xff\xff\xff\xf0\x00\x00\x00\x01",
-		"\x7f\xff\xff\xff\xff\xff\xff\xff" + string(make([]byte, 100)),
-	} {
-		before := allocated()
-		addr, accepted := listen(t, func(_ int, conn net.Conn) {
-			if handshake(conn) == nil {
-				_, _ = conn.Write(hello(4000, 1))
-				_, _ = io.WriteString(conn, packet)
-				_, _ = io.Copy(io.Discard, conn)
-			}
-		})
-		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{addr}})
-		require.NoError(t, err)
-		s, err := connector.Connect(locktest.Context(t))
-		require.NoError(t, err)
-		for deadline := time.Now().Add(locktest.Patience); accepted.Load() < 3; {
-			require.True(t, time.Now().Before(deadline), "the session reconnects")
-			time.Sleep(time.Millisecond)
-		}
-		ctx, cancel := context.WithCancel(locktest.Context(t))
-		cancel()
-		require.ErrorIs(t, s.Close(ctx), context.Canceled)
-		require.NoError(t, connector.Close())
-		require.Less(t, allocated()-before, uint64(64<<20), "bytes")
-	}
-}
-
 // A silent server does not look like the end of the caller's context.
 func TestErrorNamesASilentServer(t *testing.T) {
 	locktest.Once(t)

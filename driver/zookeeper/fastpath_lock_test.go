@@ -39,25 +39,6 @@ func TestFastPathNoticesARecreatedQueue(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-// A number that does not follow that of our last node proves nothing.
-func TestFastPathNoticesARival(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	h, rival := b.Handle(b.Pool()), b.Handle(b.Pool())
-	for range 5 {
-		for range 30 {
-			l := b.Lock(h, "a")
-			b.Unlock(l)
-		}
-		l := b.Lock(rival, "a")
-		_, err := h.TryLock(b.Ctx, "a")
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-		b.Unlock(l)
-	}
-	require.NoError(t, h.Close(b.Ctx))
-	require.NoError(t, rival.Close(b.Ctx))
-}
-
 // An uncontended lock costs one request to lock and one to unlock.
 func TestUncontendedLockCostsTwoRequests(t *testing.T) {
 	t.Parallel()

@@ -120,56 +120,6 @@ func TestSilentServerIsLeftForAnother(t *testing.T) {
 	})
 }
 
-// A pool that is closed closes its sessions at the server even if its connection has
-// just been lost.
-func TestCloseAfterALostConnectionUnlocks(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	p := b.Pool()
-	b.Lock(p, "a")
-	proxy.Cut(zktest.Selector{})
-	require.NoError(t, p.Close())
-	require.Empty(t, b.Children("a"))
-}
-
-// The lease that a session reports is the time until its end if no server answers, and at
-// least 0.4 of the session timeout while servers answer.
-func TestLeaseIsTheTimeToTheSessionsEnd(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		s := zktest.StartBubble(t)
-		const timeout = 10 * time.Second
-		connector, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{s.Addr()}, Dial: s.Dial, SessionTimeout: timeout})
-		require.NoError(t, err)
-		session, err := connector.Connect(t.Context())
-		require.NoError(t, err)
-		for range 1000 {
-			require.GreaterOrEqual(t, session.Lease(), timeout*4/10)
-			require.Less(t, session.Lease(), timeout)
-			time.Sleep(timeout / 99)
-		}
-		s.Partition(zktest.Selector{}, zktest.Both)
-		time.Sleep(time.Second)
-		for range 5 {
-			lease, began := session.Lease(), time.Now()
-			require.Positive(t, lease)
-			time.Sleep(lease / 2)
-			require.Equal(t, lease, session.Lease()+time.Since(began), "nothing prolongs it")
-		}
-		time.Sleep(session.Lease() - time.Millisecond)
-		require.NoError(t, session.Err())
-		<-session.Done()
-		require.Zero(t, session.Lease())
-		s.Heal()
-		require.NoError(t, session.Close(t.Context()))
-
-		session, err = connector.Connect(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, session.Close(t.Context()))
-		require.Zero(t, session.Lease(), "closed")
-	})
-}
-
 // Holders who were told that the lease has ended have the twentieth of the session timeout
 // that it ends before the session. Only then do others get the locks, though the servers
 // answer again, and then at once.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -232,6 +233,12 @@ func (c *alteredConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
 // Whatever a server answers, calls have the effect that they report, or the connection is
 // given up for another.
 func TestServerAnswersWrongly(t *testing.T) {
@@ -293,6 +300,7 @@ func TestServerAnswersWrongly(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				before := allocated()
 				server := zktest.StartBubble(t)
 				var mu sync.Mutex
 				wrong := 0 // answers so far
@@ -307,9 +315,10 @@ func TestServerAnswersWrongly(t *testing.T) {
 						return test.alter(packet)
 					}}
 				})
-				before := session.connection.current()
+				first := session.connection.current()
 				useQueue(t, session)
-				require.Equal(t, test.breaks, session.connection.current() != before)
+				require.Equal(t, test.breaks, session.connection.current() != first)
+				require.Less(t, allocated()-before, uint64(64<<20), "bytes")
 				mu.Lock()
 				require.NotZero(t, wrong)
 				mu.Unlock()

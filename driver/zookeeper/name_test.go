@@ -47,15 +47,18 @@ func TestInvalidNamesAreRejectedBeforeAnyRequest(t *testing.T) {
 	require.NoError(t, h.Close(b.Ctx))
 }
 
-func TestServersOwnTreeIsNoValidName(t *testing.T) {
+// Some names have another meaning: the server's own tree, and what the driver keeps.
+func TestNamesWithAnotherMeaningAreRefused(t *testing.T) {
 	t.Parallel()
 	c, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{"localhost"}})
 	require.NoError(t, err)
-	p, err := lockpool.OpenConnector(c)
-	require.NoError(t, err)
-	defer p.Close()
-	_, err = p.Lock(locktest.Context(t), "zookeeper/quota")
-	require.ErrorIs(t, err, lockpool.ErrInvalidName)
+	require.Error(t, c.CheckName("zookeeper/quota"))
+	for _, name := range []string{".waits", ".waits/a", ".waits/a/b"} {
+		require.EqualError(t, c.CheckName(name), ".waits is where calls that wait for plain locks have nodes; use another name")
+	}
+	for _, name := range []string{"waits", ".waitsfor", "a/.waits", "a/.waits/b", lockpool.Escape(".waits") + "/a"} {
+		require.NoError(t, c.CheckName(name))
+	}
 }
 
 func errorOf(_ *lockpool.Lock, err error) error { return err }

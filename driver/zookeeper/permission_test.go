@@ -74,19 +74,6 @@ func TestDigestRestrictsNodesToTheirCreator(t *testing.T) {
 	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret"))) // lets the admin look for nodes that are left
 }
 
-func TestDigestSurvivesAReconnection(t *testing.T) {
-	t.Parallel()
-	b, proxy := locktest.NewBehindProxy(t)
-	cfg := b.Config()
-	cfg.Digest = zookeeper.Digest{User: "lockpool", Password: "s3cret"}
-	p := b.PoolWith(cfg)
-	l := b.Lock(p, "a")
-	proxy.Cut(zktest.Selector{})
-	b.Unlock(l)
-	b.Unlock(b.Lock(p, "a"))
-	require.NoError(t, b.Admin.AddAuth("digest", []byte("lockpool:s3cret")))
-}
-
 // Neither logs, errors nor any printed value may contain it.
 func TestPasswordIsNeverPrinted(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,6 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
@@ -107,37 +106,6 @@ func TestVerifyNeedsEveryNode(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The name of a plain lock's node is used again and again. Whose it is, Verify reads,
-// and changes nothing in what a session knows of its own.
-func TestVerifyTellsPlainNodesApart(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	first, second, third := sessionOf(b, ""), sessionOf(b, ""), sessionOf(b, "")
-	all := []*zookeeper.Session{first, second, third}
-	beside := join(b, first, "b", driver.Exclusive, 0)
-	old := createPlain(b, first, "a")
-	for _, s := range all {
-		require.NoError(t, s.Verify(b.Ctx, beside, old))
-	}
-	leave(b, first, old)
-	for _, s := range all {
-		require.ErrorIs(t, s.Verify(b.Ctx, beside, old), driver.ErrRemoved)
-	}
-	for _, holder := range []*zookeeper.Session{second, first} {
-		held := createPlain(b, holder, "a")
-		for _, s := range all {
-			require.ErrorIs(t, s.Verify(b.Ctx, beside, old), driver.ErrRemoved)
-			require.ErrorIs(t, s.Verify(b.Ctx, old), driver.ErrRemoved)
-			require.NoError(t, s.Verify(b.Ctx, beside, held))
-		}
-		require.NoError(t, holder.Verify(b.Ctx, held))
-		leave(b, holder, held)
-		require.ErrorIs(t, holder.Verify(b.Ctx, held), driver.ErrRemoved)
-		old = held
-	}
-	leave(b, first, beside)
 }
 
 // A request to release a plain lock replaces the name in its node. Only its own session
@@ -276,124 +244,34 @@ func TestVerifyWithoutTheRight(t *testing.T) {
 	}
 }
 
-// A contender that is not wanted is neither read nor missing.
+// A contender that is not wanted is not read. One that leaves before it is read is missing.
 func TestInspectReadsWhatIsWanted(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	s := sessionOf(b, "")
-	var nodes []driver.Located
-	for range 4 {
-		nodes = append(nodes, join(b, s, "a", driver.Exclusive, 0))
-	}
-	_, err := b.Admin.Create(b.Chroot+"/a/other", nil, 0, zk.WorldACL(zk.PermAll))
-	require.NoError(t, err)
-	asked := map[string]int{}
-	found, others, err := s.Inspect(b.Ctx, "a", func(n driver.Node) bool {
-		asked[n.Name]++
-		if n == nodes[3].Node { // which leaves before it is read
-			leave(b, s, nodes[3])
-		}
-		return n != nodes[1].Node
-	})
-	require.NoError(t, err)
-	require.Equal(t, []string{"other"}, others)
-	require.Len(t, found, 3)
-	for i, c := range found {
-		require.Equal(t, nodes[i].Node, c.Node)
-		require.Equal(t, 1, asked[c.Name])
-		if i != 1 {
-			require.Equal(t, "data", string(c.Data))
-			require.Equal(t, s.Info().ID, c.Session)
-			require.Positive(t, c.Created)
-			require.False(t, c.Joined.IsZero())
-		}
-	}
-	require.Equal(t, driver.Contender{Node: nodes[1].Node}, found[1])
-
-	plain := createPlain(b, s, "p")
-	found, _, err = s.Inspect(b.Ctx, "p", func(n driver.Node) bool { return n != plain.Node })
-	require.NoError(t, err)
-	require.Equal(t, []driver.Contender{{Node: plain.Node}}, found)
-	if own, ok := b.Server.(*zktest.Server); ok {
-		reads := 0
-		for _, r := range requestsBelow(b, own, func() {
-			_, _, err := s.Inspect(b.Ctx, "a", func(n driver.Node) bool { return n == nodes[2].Node })
-			require.NoError(t, err)
-		}) {
-			if r.Op == zktest.OpGetData {
-				reads++
-			}
-		}
-		require.Equal(t, 1, reads)
-	}
-	leave(b, s, plain)
-	for _, n := range nodes[:3] {
-		leave(b, s, n)
-	}
-}
-
-// A queue of waits for a plain lock is like any other, and is no lock.
-func TestQueuesOfWaits(t *testing.T) {
-	for _, layout := range everyLayout {
-		t.Run(fmt.Sprint(layout), func(t *testing.T) {
-			t.Parallel()
-			b := locktest.New(t)
-			s, other := sessionOf(b, layout), sessionOf(b, layout)
-			held := createPlain(b, s, "orders/7")
-			queue := driver.Waits + "/orders/7"
-			first := join(b, s, queue, driver.Exclusive, 0)
-			second := join(b, other, queue, driver.Exclusive, 0)
-			above := join(b, other, driver.Waits+"/orders", driver.Exclusive, 0)
-			nodes, err := other.List(b.Ctx, queue)
-			require.NoError(t, err)
-			require.Equal(t, []driver.Node{first.Node, second.Node}, nodes)
-			found, others, err := s.Inspect(b.Ctx, driver.Waits+"/orders", nil)
-			require.NoError(t, err)
-			require.Equal(t, []string{"7"}, others)
-			require.Len(t, found, 1)
-			require.Equal(t, above.Node, found[0].Node)
-			for _, prefix := range []string{"", "orders"} {
-				names, err := s.Queues(b.Ctx, prefix)
-				require.NoError(t, err)
-				require.Equal(t, []string{"orders/7"}, names)
-			}
-			leave(b, other, above)
-			leave(b, s, first)
-			leave(b, other, second)
-			leave(b, s, held)
-			nodes, err = other.List(b.Ctx, queue)
-			require.NoError(t, err)
-			require.Empty(t, nodes)
-		})
-	}
-}
-
-// The directories of waits go like those of queues.
-func TestDirectoriesOfWaitsGo(t *testing.T) {
 	t.Parallel()
 	locktest.Once(t)
 	own := zktest.Start(t)
 	b := locktest.NewOn(t, own)
 	s := sessionOf(b, "")
-	leave(b, s, join(b, s, driver.Waits+"/orders/7", driver.Exclusive, 0))
-	require.Equal(t, []string{"7"}, b.Children(driver.Waits+"/orders"))
-	for range 3 {
-		own.ReapContainers()
+	var nodes []driver.Located
+	for range 4 {
+		nodes = append(nodes, join(b, s, "a", driver.Exclusive, 0))
 	}
-	exists, _, err := b.Admin.Exists(b.Chroot + "/" + driver.Waits)
-	require.NoError(t, err)
-	require.False(t, exists)
-}
-
-func TestWaitsAreNoLocks(t *testing.T) {
-	t.Parallel()
-	locktest.Once(t)
-	c, err := zookeeper.NewConnector(zookeeper.Config{Servers: []string{"localhost"}})
-	require.NoError(t, err)
-	for _, name := range []string{".waits", ".waits/a", ".waits/a/b"} {
-		require.EqualError(t, c.CheckName(name), ".waits is where calls that wait for plain locks have nodes; use another name")
+	reads := 0
+	for _, r := range requestsBelow(b, own, func() {
+		found, _, err := s.Inspect(b.Ctx, "a", func(n driver.Node) bool {
+			if n == nodes[3].Node {
+				leave(b, s, nodes[3])
+			}
+			return n == nodes[2].Node || n == nodes[3].Node
+		})
+		require.NoError(t, err)
+		require.Len(t, found, 3)
+	}) {
+		if r.Op == zktest.OpGetData {
+			reads++
+		}
 	}
-	for _, name := range []string{"waits", ".waitsfor", "a/.waits", "a/.waits/b", lockpool.Escape(".waits") + "/a"} {
-		require.NoError(t, c.CheckName(name))
+	require.Equal(t, 2, reads)
+	for _, n := range nodes[:3] {
+		leave(b, s, n)
 	}
 }

@@ -14,34 +14,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// When the server ends a session, it removes the session's nodes in one transaction, and
-// tells the session of them one after the other before it closes the connection. So the
-// event about a holder's node, if the session has not removed that, must not grant the lock
-// to a waiter of the same session: the waiter's node may be gone as well.
-func TestRemovalByAnotherGrantsNothingWithinTheSession(t *testing.T) {
-	locktest.Once(t)
-	t.Parallel()
-	server := zktest.Start(t)
-	b := locktest.NewOn(t, server)
-	session := connect(t, b, zookeeper.LayoutCurator)
-	claim := recipe.Claim{Session: session, Queue: "a", Rule: recipe.Exclusive, Views: new(recipe.Views)}
-	holder, err := claim.Acquire(b.Ctx)
-	require.NoError(t, err)
-	result := make(chan error, 1)
-	go func() { // ends with the session
-		_, err := claim.Acquire(b.Ctx)
-		result <- err
-	}()
-	b.Until(func() bool { return b.Watched(server) == 2 }, "the waiter does not watch the holder and itself")
-	lists := server.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists}, Do: zktest.HoldApply()})
-	require.NoError(t, server.Delete(b.Chroot+"/a/"+holder.Name))
-	require.NoError(t, lists.Wait(b.Ctx), "the queue was not listed")
-	require.NoError(t, server.ExpireSession(session.ID()))
-	require.ErrorIs(t, <-result, driver.ErrSessionLost)
-	lists.Release()
-	require.NoError(t, session.Close(b.Ctx))
-}
-
 // Nor does the event about a node that the session is about to remove: only the answer to
 // the removal shows that the session has not ended instead.
 func TestRemovalOfALeavingNodeGrantsNothingBeforeTheAnswer(t *testing.T) {
