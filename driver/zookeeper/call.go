@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +27,9 @@ const maxCalls = 1024
 
 func (c *calls) done() { c.underWay.Done() }
 
-// settle returns when every begin that was called before the end of the session has
+// awaitBegins returns when every begin that was called before the end of the session has
 // returned. From then on, it is safe to wait for underWay.
-func (c *calls) settle() {
+func (c *calls) awaitBegins() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 }
@@ -141,7 +140,7 @@ func runBegun[T any](ctx context.Context, s *session, op func() (T, error), undo
 		defer close(c.done)
 		result, err := op()
 		switch {
-		case c.settled.CompareAndSwap(false, true):
+		case c.decided.CompareAndSwap(false, true):
 			c.result, c.err = result, err
 		case err != nil:
 			c.err = err
@@ -160,11 +159,11 @@ func runBegun[T any](ctx context.Context, s *session, op func() (T, error), undo
 	}
 	// From here on, an op that can be undone will be undone; any other may still
 	// succeed.
-	abandoned := undo != nil && c.settled.CompareAndSwap(false, true)
+	abandoned := undo != nil && c.decided.CompareAndSwap(false, true)
 	select {
 	case <-c.done:
 	case <-time.After(grace):
-		if !abandoned && !c.settled.CompareAndSwap(false, true) {
+		if !abandoned && !c.decided.CompareAndSwap(false, true) {
 			<-c.done // op has just returned
 		} else {
 			abandoned = true
@@ -186,7 +185,7 @@ func runBegun[T any](ctx context.Context, s *session, op func() (T, error), undo
 
 // call is one op of run.
 type call[T any] struct {
-	settled atomic.Bool   // set by the first of op's return and the caller's giving up
+	decided atomic.Bool   // set by the first of op's return and the caller's giving up
 	done    chan struct{} // closed when the goroutine of op is done
 	result  T             // valid once done is closed
 	err     error
@@ -240,17 +239,9 @@ func (s *session) noAnswerError(ctx context.Context) error {
 	return fmt.Errorf("no answer from %s: %w", s.Info().Peer, ctx.Err())
 }
 
-// refusals are the errors that a server gives before it changes anything.
-var refusals = []error{
-	zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty,
-	zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrBadArguments, errUnimplemented, errThrottled, errTooLarge,
-}
-
 // isRefused reports whether the request that failed with err was certainly not
 // carried out.
-func isRefused(err error) bool {
-	return slices.Contains(refusals, err)
-}
+func isRefused(err error) bool { return meaningOf(err) >= refused }
 
 // isUnsure reports whether err is not an answer, so that the request may or may not
 // have been carried out: the connection broke, no other was made, or the answer cannot be
@@ -258,9 +249,7 @@ func isRefused(err error) bool {
 // answer. If the session is over, pauseBeforeRetry notices it.
 func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
-func isAnswer(err error) bool {
-	return isRefused(err) || errors.As(err, new(codeError)) || err == errTooLong
-}
+func isAnswer(err error) bool { return meaningOf(err) >= answered }
 
 // errTooLong is the error of a listing that is longer than what is accepted.
 var errTooLong = errors.New("the listing is too long")

@@ -42,7 +42,7 @@ func (s *session) ClearRecords(ctx context.Context, r driver.Record) error {
 		return nil
 	}
 	if err = s.write(ctx, dir, ""); err != nil {
-		if err == errClaimed { // by one who sees to it
+		if err == errOvertaken { // by one who sees to it
 			return nil
 		}
 		return err

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
@@ -154,10 +152,7 @@ func (s *session) prove(write bool) error {
 		q = changeNothing()
 	}
 	q.answer = 0
-	if err := s.requests.do(q); err != zk.ErrNoAuth || !write {
-		return err
-	}
-	return nil
+	return s.requests.do(q)
 }
 
 // sleep reports false if the session is over before d has passed.

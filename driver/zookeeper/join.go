@@ -35,7 +35,7 @@ func (s *session) tryJoin(ctx context.Context, queue string, r driver.Request) (
 	}
 	a := s.beginJoin(dir, endings, r.Data, r.Known)
 	answered := s.await(ctx, a.create.done) && (a.listing == nil || s.await(ctx, a.listing.done()))
-	if answered && a.settled() {
+	if answered && a.complete() {
 		defer s.calls.done()
 		return s.endJoin(ctx, dir, a) // sends nothing
 	}
@@ -153,9 +153,9 @@ func (a *joinAttempt) needsListing(node driver.Node) bool {
 // isFirst reports whether a node is the first child that its directory has ever had.
 func isFirst(node driver.Node) bool { return node.Seq == 0 }
 
-// settled reports whether an attempt that has been answered has succeeded, and it shows
+// complete reports whether an attempt that has been answered has succeeded, and shows
 // without another request what is in the queue.
-func (a *joinAttempt) settled() bool {
+func (a *joinAttempt) complete() bool {
 	node, ok := created(a.create)
 	if !ok || a.listing == nil {
 		return ok && !a.needsListing(node)
@@ -294,7 +294,7 @@ func (s *session) removeParts(dir string, parts []driver.Node) error {
 // findOnce looks once for the nodes in dir that were created with the GUID, when it is
 // decided whether they were.
 func (s *session) findOnce(dir, guid string) ([]driver.Node, error) {
-	err := s.settle()
+	err := s.decideWrites()
 	var own []string
 	if err == nil {
 		l := s.listOnce(dir)

@@ -35,7 +35,7 @@ import (
 //     after a majority has agreed to it. That also holds for writes that
 //     fail: they are proposed as transactions of the type error. (It does not hold
 //     for writes that the server we are connected to refuses itself: see
-//     decidedByLeader.)
+//     the meaning decided.)
 //  4. A new leader gives every session its full T from the moment at which a
 //     majority has agreed to follow it (Leader.startZkServer, after
 //     waitForNewLeaderAck).

@@ -25,8 +25,8 @@ type lifecycle struct {
 
 	dialing    context.Context // ends when the client may make no further connection
 	endDialing context.CancelFunc
-	parked     context.Context // ends when its connect loop only waits for client.Close
-	park       context.CancelFunc
+	quitting   context.Context // ends when it is being closed
+	quit       context.CancelFunc
 
 	farewell chan struct{} // has an element while a call of Close has the servers close the session
 
@@ -39,7 +39,7 @@ func newLifecycle() lifecycle {
 	l.alive, l.end = context.WithCancelCause(context.Background())
 	l.gone, l.setGone = context.WithCancel(context.Background())
 	l.dialing, l.endDialing = context.WithCancel(l.gone)
-	l.parked, l.park = context.WithCancel(context.Background())
+	l.quitting, l.quit = context.WithCancel(context.Background())
 	l.unremovable, l.markUnremovable = context.WithCancel(context.Background())
 	return l
 }
@@ -103,7 +103,7 @@ func (s *session) Close(ctx context.Context) error {
 // disconnect breaks the client's connection for good.
 func (s *session) disconnect() {
 	s.endDialing()
-	s.requests.end()
+	s.requests.disconnected(true)
 }
 
 // shutdown waits for the end of the session, then stops the client. If the session was
@@ -118,7 +118,7 @@ func (s *session) shutdown() {
 	if cause != errClosed {
 		s.disconnect()
 	}
-	s.calls.settle()
+	s.calls.awaitBegins()
 	s.watches.interrupt() // no more watches are added
 	idle := make(chan struct{})
 	go func() { // ends with the last call, which disconnect ends at the latest
@@ -132,8 +132,8 @@ func (s *session) shutdown() {
 	}
 	if !s.requests.connected() {
 		s.disconnect()
-		<-s.parked.Done()
 	}
+	time.AfterFunc(time.Millisecond, s.quit)
 	s.client.Close() // within a second
 	s.disconnect()
 	for range s.events { // the client drops what nobody reads

@@ -179,11 +179,10 @@ func (l *link) receive() error {
 	err, broken := l.readBody(q, code, length-headLength)
 	if broken == nil {
 		l.onReply(q, code)
-		if q == l.barrier && err != nil && err != zk.ErrNoAuth { // so what follows may be outdated
-			broken = fmt.Errorf("%s did not carry out a write that changes nothing: %w", l.to, err)
-		}
 	}
-	q.finish(err)
+	if q.finish(err); broken == nil && q == l.barrier && q.err != nil { // so what follows may be outdated
+		broken = fmt.Errorf("%s did not carry out a write that changes nothing: %w", l.to, q.err)
+	}
 	return broken
 }
 
@@ -275,20 +274,8 @@ func (l *link) onReply(r *request, code int32) {
 			e.lease.recordProof(r.at, e.now, false)
 		}
 	case opCreate, opDelete, opMulti, opCreateContainer:
-		if decidedByLeader(code) {
+		if code == 0 || meaningOf(errorOf(code)) == decided {
 			e.lease.recordProof(r.at, e.now, true)
 		}
 	}
-}
-
-// decidedByLeader reports whether a write that ended with the code was decided by
-// the leader. Other codes may come from the server that we are connected to, such
-// as "throttled", or "no right" (enableEagerACLCheck).
-func decidedByLeader(code int32) bool {
-	const noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty = -101, -103, -108, -110, -111
-	switch code {
-	case 0, noNode, badVersion, noChildrenForEphemerals, nodeExists, notEmpty:
-		return true
-	}
-	return false
 }

@@ -75,25 +75,43 @@ func (s *session) beginListing(dir string) (*listing, *request) {
 
 // noteListed is called when a listing has been answered, or will not be.
 func (s *session) noteListed(dir string, l *listing) {
-	ls := &s.listings
+	length := int64(0)
+	for _, name := range l.children() {
+		length += 4 + int64(len(name))
+	}
+	if l.err() == errTooLong {
+		length = int64(s.cfg.MaxPacket)
+	}
+	if next := s.listings.end(dir, l, length); next != nil {
+		s.requests.start(next.request)
+	}
+}
+
+// end ends a listing whose answer had the length. It returns the next listing, if there is
+// one, which the caller starts.
+func (ls *listings) end(dir string, l *listing, length int64) (next *listing) {
 	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	if ls.latest[dir] == l {
 		delete(ls.latest, dir)
 	}
-	ls.noteLength(dir, l, s.cfg.MaxPacket)
-	next := l.next
 	switch {
+	case isUnsure(l.err()):
+	case length <= minAnswer:
+		delete(ls.lengths, dir)
+	default:
+		makeRoom(ls.lengths, dir, maxLengths)
+		ls.lengths[dir] = min(length, maxAnswers)
+	}
+	switch next = l.next; {
 	case next == nil:
 	case next.request.callers.Load() == 0: // they have given up
 		delete(ls.latest, dir)
-		next = nil
+		return nil
 	default:
 		next.sent = true
 	}
-	ls.mu.Unlock()
-	if next != nil {
-		s.requests.start(next.request)
-	}
+	return next
 }
 
 // length returns how many bytes of answers a listing counts for, judging by the last one.
@@ -104,26 +122,6 @@ func (l *listings) length(dir string) int64 {
 }
 
 func (l *listings) lengthLocked(dir string) int64 { return max(l.lengths[dir], minAnswer) }
-
-// noteLength remembers how long an answer was, if it counts for more than
-// minAnswer. It is called with l.mu held.
-func (l *listings) noteLength(dir string, of *listing, maxPacket int) {
-	length := int64(0)
-	for _, name := range of.children() {
-		length += 4 + int64(len(name))
-	}
-	if of.err() == errTooLong {
-		length = int64(maxPacket)
-	}
-	switch {
-	case isUnsure(of.err()):
-	case length <= minAnswer:
-		delete(l.lengths, dir)
-	default:
-		makeRoom(l.lengths, dir, maxLengths)
-		l.lengths[dir] = min(length, maxAnswers)
-	}
-}
 
 // makeRoom deletes any entry of m if another one, for key, would be one too many.
 func makeRoom[V any](m map[string]V, key string, limit int) {

@@ -270,43 +270,69 @@ func (d *decoder) stat() zk.Stat {
 	}
 }
 
-// errorOf returns the client's error for a code in an answer.
+// meaning is what an error says of the request that failed with it.
+type meaning int
+
+const (
+	unsure   meaning = iota // not an answer, or one about the session
+	answered                // an answer, after which the request may have been carried out
+	refused                 // the server has changed nothing
+	decided                 // the same by the leader's decision; other codes may come from the server that we are connected to
+)
+
+// codes are the codes of answers that have errors of their own. A server may itself answer
+// "throttled", or "no right" (enableEagerACLCheck).
+var codes = []struct {
+	code int32
+	err  error
+	meaning
+}{
+	{-6, errUnimplemented, refused},
+	{-8, zk.ErrBadArguments, refused},
+	{-100, zk.ErrAPIError, unsure},
+	{-101, zk.ErrNoNode, decided},
+	{-102, zk.ErrNoAuth, refused},
+	{-103, zk.ErrBadVersion, decided},
+	{-108, zk.ErrNoChildrenForEphemerals, decided},
+	{-110, zk.ErrNodeExists, decided},
+	{-111, zk.ErrNotEmpty, decided},
+	{-112, zk.ErrSessionExpired, unsure},
+	{-114, zk.ErrInvalidACL, refused},
+	{-115, zk.ErrAuthFailed, refused},
+	{-116, zk.ErrClosing, unsure},
+	{-117, zk.ErrNothing, unsure},
+	{-118, zk.ErrSessionMoved, unsure},
+	{-123, zk.ErrReconfigDisabled, unsure},
+	{-127, errThrottled, refused},
+}
+
+// errorOf returns the error for a code in an answer.
 func errorOf(code int32) error {
-	switch code {
-	case 0:
+	if code == 0 {
 		return nil
-	case -8:
-		return zk.ErrBadArguments
-	case -100:
-		return zk.ErrAPIError
-	case -101:
-		return zk.ErrNoNode
-	case -102:
-		return zk.ErrNoAuth
-	case -103:
-		return zk.ErrBadVersion
-	case -108:
-		return zk.ErrNoChildrenForEphemerals
-	case -110:
-		return zk.ErrNodeExists
-	case -111:
-		return zk.ErrNotEmpty
-	case -112:
-		return zk.ErrSessionExpired
-	case -114:
-		return zk.ErrInvalidACL
-	case -115:
-		return zk.ErrAuthFailed
-	case -116:
-		return zk.ErrClosing
-	case -117:
-		return zk.ErrNothing
-	case -118:
-		return zk.ErrSessionMoved
-	case -123:
-		return zk.ErrReconfigDisabled
+	}
+	for _, c := range codes {
+		if c.code == code {
+			return c.err
+		}
 	}
 	return codeError(code)
+}
+
+// meaningOf returns what an error of a request says.
+func meaningOf(err error) meaning {
+	for _, c := range codes {
+		if c.err == err {
+			return c.meaning
+		}
+	}
+	switch {
+	case err == errTooLarge:
+		return refused
+	case err == errTooLong, errors.As(err, new(codeError)):
+		return answered
+	}
+	return unsure
 }
 
 // codeError is a code in an answer that the client has no error for.

@@ -85,7 +85,7 @@ func (s *session) createPlain(path string, node driver.Node, data []byte) error 
 	}
 	claims.created(err == nil)
 	if err == nil {
-		s.plainNodes.record(path, plainNode{name: node.Name, since: s.expiry.now(), claims: claims, turn: turn})
+		s.plainNodes.add(path, plainNode{name: node.Name, since: s.expiry.now(), claims: claims, turn: turn})
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func (s *session) findCreatedPlain(path string, node driver.Node) error {
 		s.reapLater(func() bool {
 			created, err := s.isPlainAt(path, node, true)
 			if created {
-				s.plainNodes.record(path, plainNode{name: node.Name})
+				s.plainNodes.add(path, plainNode{name: node.Name})
 				_ = s.removePlain(path, node) // fails only if it goes with the session
 			}
 			return err == nil

@@ -51,7 +51,15 @@ func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
 // next before it noticed: answers that arrive together are seen in any order.
 type plainNodes struct {
 	mu     sync.Mutex
-	byPath map[string][]plainNode
+	byPath map[string]plainNodesAt
+}
+
+// plainNodesAt are the nodes at one path, the oldest first.
+type plainNodesAt []plainNode
+
+// index returns the place of the node with a name, or -1.
+func (at plainNodesAt) index(name string) int {
+	return slices.IndexFunc(at, func(n plainNode) bool { return n.name == name })
 }
 
 type plainNode struct {
@@ -62,58 +70,53 @@ type plainNode struct {
 	turn      int64         // equal to claims.turn() until another node of this process gets the name
 }
 
-// at returns the record of a node, if there is one.
+// at returns a node of the session, if it is one.
 func (p *plainNodes) at(path string, node driver.Node) (n plainNode, recorded bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.index(path, node.Name); i >= 0 {
+	if i := p.byPath[path].index(node.Name); i >= 0 {
 		return p.byPath[path][i], true
 	}
 	return plainNode{}, false
 }
 
-// index is called with mu held.
-func (p *plainNodes) index(path, name string) int {
-	return slices.IndexFunc(p.byPath[path], func(n plainNode) bool { return n.name == name })
-}
-
-// record records a node, which may have been recorded by recordUnnamed.
-func (p *plainNodes) record(path string, node plainNode) {
+// add adds a node, which addUnnamed may have added before.
+func (p *plainNodes) add(path string, node plainNode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.index(path, node.name); i >= 0 {
+	if i := p.byPath[path].index(node.name); i >= 0 {
 		p.byPath[path][i] = node
 		return
 	}
 	p.byPath[path] = append(p.byPath[path], node)
 }
 
-// recordUnnamed records a node whose data a revocation request replaced while the reply
+// addUnnamed adds a node whose data a revocation request replaced while the reply
 // to its create was lost. If the session already holds the lock, the node is another's,
-// and recordUnnamed reports false.
-func (p *plainNodes) recordUnnamed(path string, node driver.Node) bool {
+// and addUnnamed reports false.
+func (p *plainNodes) addUnnamed(path string, node driver.Node) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.byPath[path]) > 0 {
 		return false
 	}
-	p.byPath[path] = []plainNode{{name: node.Name}}
+	p.byPath[path] = plainNodesAt{{name: node.Name}}
 	return true
 }
 
-// holds reports whether the node is the last that the session has recorded.
+// holds reports whether the node is the last that the session has added.
 func (p *plainNodes) holds(path string, node driver.Node) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := p.index(path, node.Name)
+	i := p.byPath[path].index(node.Name)
 	return i >= 0 && i == len(p.byPath[path])-1
 }
 
-// forget removes the record of a node that is gone.
+// forget removes a node that is gone.
 func (p *plainNodes) forget(path string, node driver.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.index(path, node.Name); i >= 0 {
+	if i := p.byPath[path].index(node.Name); i >= 0 {
 		p.byPath[path] = slices.Delete(p.byPath[path], i, i+1)
 	}
 	if len(p.byPath[path]) == 0 {
@@ -121,7 +124,7 @@ func (p *plainNodes) forget(path string, node driver.Node) {
 	}
 }
 
-// forgetPath removes the records of the nodes at path, which are gone.
+// forgetPath removes the nodes at path, which are gone.
 func (p *plainNodes) forgetPath(path string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +135,7 @@ func (p *plainNodes) forgetPath(path string) {
 func (p *plainNodes) markUncertain(path string, node driver.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.index(path, node.Name); i >= 0 {
+	if i := p.byPath[path].index(node.Name); i >= 0 {
 		p.byPath[path][i] = plainNode{name: node.Name, uncertain: true}
 	}
 }
@@ -160,7 +163,7 @@ func (s *session) ownsPlain(path string, node driver.Node) (owns, certain bool) 
 // means that the reply to its create was lost, so that the node may exist without being
 // recorded.
 func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
-	err := s.retryUntilAnswered(s.settle)
+	err := s.retryUntilAnswered(s.decideWrites)
 	var data []byte
 	var stat *zk.Stat
 	if err == nil {
@@ -173,7 +176,7 @@ func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bo
 		return false, err
 	}
 	return s.matchesPlain(path, node, data, stat) ||
-		unconfirmed && s.hasRevokeRequest(data, stat) && s.plainNodes.recordUnnamed(path, node), nil
+		unconfirmed && s.hasRevokeRequest(data, stat) && s.plainNodes.addUnnamed(path, node), nil
 }
 
 // matchesPlain reports whether data and stat, read at path, are those of the node. A

@@ -50,7 +50,7 @@ func TestLateAnswerDoesNotDisownAPlainNode(t *testing.T) {
 		s := plainSession(t)
 		node := createPlain(t, s, "a")
 		removed := plainNode{name: guidPrefix + "removed"}
-		s.plainNodes.record(s.path("a"), removed)
+		s.plainNodes.add(s.path("a"), removed)
 		s.plainNodes.forget(s.path("a"), driver.Node{Kind: driver.Plain, Name: removed.name})
 		requireRemoved(t, s, "a", node)
 	})
@@ -65,7 +65,7 @@ func TestRevokedBeforeItsCreationIsConfirmed(t *testing.T) {
 		err := s.requests.Create(path, []byte(revokeRequest), zk.FlagEphemeral, s.cfg.ACL)
 		require.NoError(t, err)
 		require.NoError(t, s.findCreatedPlain(path, node))
-		s.plainNodes.record(path, plainNode{name: node.Name}) // as createPlain does
+		s.plainNodes.add(path, plainNode{name: node.Name}) // as createPlain does
 		require.NoError(t, s.Verify(t.Context(), driver.Located{Queue: "a", Node: node}))
 		requireRemoved(t, s, "a", node)
 	})

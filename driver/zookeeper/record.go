@@ -183,8 +183,8 @@ func (f *finish) send(ctx context.Context, q *request) bool {
 func (s *session) isRecorded(ctx context.Context, r driver.Record) (bool, error) {
 	path := s.recordPath(r.Name, r.Key)
 	for {
-		q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) }) // as settle does
-		if err == nil && (q.err == nil || q.err == zk.ErrNoAuth) {
+		q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) })
+		if err == nil && q.err == nil {
 			q, err = s.ask(ctx, func() *request { return s.requests.send(getRequest(path, false)) })
 		}
 		switch {
@@ -328,8 +328,8 @@ func (s *session) readRecordDir(path string, dir **recordDir) read {
 	})
 }
 
-// errClaimed means that another caller has begun to remove records since.
-var errClaimed = errors.New("another client removes records")
+// errOvertaken means that another caller has begun to remove records since.
+var errOvertaken = errors.New("another client removes records")
 
 // write gives the directory new data, and dir its new version.
 func (s *session) write(ctx context.Context, dir *recordDir, data string) error {
@@ -338,7 +338,7 @@ func (s *session) write(ctx context.Context, dir *recordDir, data string) error 
 	case err != nil:
 		return err
 	case q.err == zk.ErrBadVersion, q.err == zk.ErrNoNode: // or ours, whose answer was lost
-		return errClaimed
+		return errOvertaken
 	case q.err != nil:
 		return explainError(q.err, "removing records", "WRITE", dir.path)
 	}
@@ -362,7 +362,7 @@ func (s *session) changeRecords(ctx context.Context, shard string, changes func(
 		if err == nil {
 			err = s.transact(ctx, dir, ops)
 		}
-		if err != errClaimed {
+		if err != errOvertaken {
 			return err
 		}
 	}
@@ -381,7 +381,7 @@ func (s *session) transact(ctx context.Context, dir *recordDir, ops []any) error
 		case q.err == nil:
 			ops = ops[n:]
 		case q.failed == 0 && (q.err == zk.ErrBadVersion || q.err == zk.ErrNoNode):
-			return errClaimed
+			return errOvertaken
 		case q.failed > 0 && (q.err == zk.ErrNoNode || q.err == zk.ErrNotEmpty): // gone, or none of ours
 			ops = slices.Delete(slices.Clone(ops), q.failed-1, q.failed)
 		default:

@@ -53,7 +53,7 @@ func (l *link) relay() {
 	}
 	s.cfg.Logger.Debug("lockpool: the connection to ZooKeeper has ended", "server", l.to.String(), "cause", err)
 	s.watches.interrupt()
-	s.requests.disconnected()
+	s.requests.disconnected(false)
 }
 
 // passToServer passes the client's packets on.

@@ -181,31 +181,19 @@ func (r *requests) useLink(l *link) {
 	r.sendWaiting()
 }
 
-// disconnected is called when no more answers come from the connection.
-func (r *requests) disconnected() {
+// disconnected is called when no more answers come from the connection, and if over is
+// true, no connection will be made any more.
+func (r *requests) disconnected(over bool) {
 	r.mu.Lock()
-	failed := r.dropPending()
-	r.mu.Unlock()
-	for _, q := range failed {
-		q.finish(zk.ErrConnectionClosed)
-	}
-}
-
-// dropPending returns the requests that were sent and not answered. It is called with
-// r.mu held.
-func (r *requests) dropPending() (failed []*request) {
+	var failed []*request
 	if r.link != nil {
 		failed, r.link.pending = r.link.pending, nil
 	}
 	r.link, r.room = nil, maxAnswers
-	return failed
-}
-
-// end is called when no connection will be made any more.
-func (r *requests) end() {
-	r.mu.Lock()
-	failed := append(r.dropPending(), r.waiting...)
-	r.waiting, r.over = nil, true
+	if over {
+		failed = append(failed, r.waiting...)
+		r.waiting, r.over = nil, true
+	}
 	r.mu.Unlock()
 	for _, q := range failed {
 		q.finish(zk.ErrConnectionClosed)
@@ -289,21 +277,23 @@ func (r *requests) Exists(path string) (bool, *zk.Stat, error) {
 	return err == nil, &q.stat, err
 }
 
-// changeNothing returns a write that changes nothing. It may fail for lack of a right on
-// the root, in an answer that a majority has agreed to nevertheless.
-func changeNothing() *request { return multiRequest(&zk.CheckVersionRequest{Path: "/", Version: -1}) }
-
-// settle returns nil when every write that the session has sent before is decided, also
-// those on earlier connections whose replies were lost: reads show what came of them. It
-// is a write, because a leader that has lost its followers answers the syncs of its own
-// clients while their writes hang (CommitProcessor.matchSyncs), and may commit those
-// later.
-func (s *session) settle() error {
-	if err := s.requests.do(changeNothing()); err != zk.ErrNoAuth {
-		return err
+// changeNothing returns a write that changes nothing. When the write is answered, every
+// write that the session has sent before is decided, also on earlier connections and with
+// lost replies: reads show the outcome. A sync would not do: a leader that has lost its
+// followers answers the syncs of its own clients while their writes hang
+// (CommitProcessor.matchSyncs), and may commit those writes later.
+func changeNothing() *request {
+	q := multiRequest(&zk.CheckVersionRequest{Path: "/", Version: -1})
+	q.noted = func(q *request) {
+		if q.err == zk.ErrNoAuth { // on the root, in an answer that a majority has agreed to
+			q.err = nil
+		}
 	}
-	return nil
+	return q
 }
+
+// decideWrites waits for the answer to changeNothing.
+func (s *session) decideWrites() error { return s.requests.do(changeNothing()) }
 
 // get reads a node.
 func (s *session) get(path string) (data []byte, stat *zk.Stat, err error) {

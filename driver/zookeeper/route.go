@@ -143,8 +143,9 @@ func (hosts) Connected()          {}
 
 // Next implements zk.HostProvider. It pauses between two rounds, because the client would
 // spin. none reports that there is no server left to dial, which is so if and only if the
-// session is over. The client then fails the requests that it has queued, and only then does
-// its connect loop notice that it was closed.
+// session is over. The client then fails the requests that it has queued, and its connect loop
+// ends if it was closed. So Next waits until Close has queued the end of the session, for
+// whose answer it would wait for a second.
 func (h hosts) Next() (server string, none bool) {
 	s, r := h.session, &h.route
 	s.relays.Wait() // for the end of the last connection
@@ -156,8 +157,8 @@ func (h hosts) Next() (server string, none bool) {
 			r.pauseBeforeRound(s.dialing, s.dialing)
 		}
 	}
-	if s.mustNotDial() || len(r.untried) == 0 { // or closed before a server has opened it
-		s.park()
+	if s.mustNotDial() {
+		<-s.quitting.Done()
 		return "", true
 	}
 	return r.untried[0].String(), false

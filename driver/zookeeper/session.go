@@ -73,7 +73,7 @@ func connect(ctx context.Context, set settings) (*session, error) {
 		listings:    listings{latest: map[string]*listing{}, lengths: map[string]int64{}},
 		directories: directories{warned: map[string]bool{}, persistent: map[string]bool{}, joined: map[string]bool{}},
 		fastpaths:   fastpaths{byDir: map[string]fastpath{}},
-		plainNodes:  plainNodes{byPath: map[string][]plainNode{}},
+		plainNodes:  plainNodes{byPath: map[string]plainNodesAt{}},
 	}
 	s.requests.clock = s.expiry.clock
 	var err error
@@ -134,7 +134,7 @@ func sessionID(id int64) string { return fmt.Sprintf("%#x", uint64(id)) }
 // Ping implements driver.Session.
 func (s *session) Ping(ctx context.Context) error {
 	q, err := s.ask(ctx, func() *request { return s.requests.send(changeNothing()) })
-	if err == nil && q.err != zk.ErrNoAuth {
+	if err == nil {
 		err = q.err
 	}
 	return err
