@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -75,8 +76,8 @@ func (s *session) negotiate(id int64, timeout, began time.Duration) (first, same
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first = c.id == 0
-	if first && s.isOver() { // its caller has given up
-		return first, false, s.Err()
+	if first && s.isOver() || c.id == id && s.mustNotDial() { // too late; it must not prolong the lease
+		return first, false, net.ErrClosed
 	}
 	if first {
 		c.id = id

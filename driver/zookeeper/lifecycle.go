@@ -25,7 +25,9 @@ type lifecycle struct {
 
 	dialing    context.Context // ends when the client may make no further connection
 	endDialing context.CancelFunc
-	quitting   context.Context // ends when it is being closed
+	parked     context.Context // ends when the client waits for that, in hosts.Next
+	park       context.CancelFunc
+	quitting   context.Context // ends when the client is being closed
 	quit       context.CancelFunc
 
 	farewell chan struct{} // has an element while a call of Close has the servers close the session
@@ -39,6 +41,7 @@ func newLifecycle() lifecycle {
 	l.alive, l.end = context.WithCancelCause(context.Background())
 	l.gone, l.setGone = context.WithCancel(context.Background())
 	l.dialing, l.endDialing = context.WithCancel(l.gone)
+	l.parked, l.park = context.WithCancel(context.Background())
 	l.quitting, l.quit = context.WithCancel(context.Background())
 	l.unremovable, l.markUnremovable = context.WithCancel(context.Background())
 	return l
@@ -132,6 +135,7 @@ func (s *session) shutdown() {
 	}
 	if !s.requests.connected() {
 		s.disconnect()
+		<-s.parked.Done()
 	}
 	time.AfterFunc(time.Millisecond, s.quit)
 	s.client.Close() // within a second

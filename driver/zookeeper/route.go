@@ -158,6 +158,7 @@ func (h hosts) Next() (server string, none bool) {
 		}
 	}
 	if s.mustNotDial() {
+		s.park()
 		<-s.quitting.Done()
 		return "", true
 	}
@@ -312,6 +313,7 @@ func (c settings) noteOpenDuration(took time.Duration) {
 // failOpening ends a session that no server has opened.
 func (s *session) failOpening() {
 	r := &s.route
+	defer s.endDialing() // also if the session is being closed
 	if r.unanswered {
 		s.openTimeout.Store(min(2*s.openTimeout.Load(), int64(s.maxOpenTimeout())))
 	}
