@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has one request for a lock, from the call to the grant.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has contexts that bound waits.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the warning of holders whose lease runs out.
+
 import (
 	"context"
 	"math"

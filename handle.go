@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has handles, from the first lock to Close.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the node of a tenancy, which a downgrade replaces.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has holds: their entries, their life, their release.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has what the holder of a lock can do with the lock.
+
 import (
 	"context"
 	"fmt"

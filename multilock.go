@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has locks that are taken together.
+
 import (
 	"context"
 	"errors"

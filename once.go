@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has runs that finish once for each key.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has pools: opening, the calls that need no handle, closing.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the contexts of locks, which carry the holder.
+
 import (
 	"context"
 	"slices"

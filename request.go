@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the request of a call, its options, and the recipe for the request.
+
 import (
 	"context"
 	"errors"

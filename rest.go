@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has rests: locks that are unlocked and not free yet.
+
 import (
 	"errors"
 	"fmt"

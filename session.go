@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has the sessions of a pool with the service, and the slots on the sessions.
+
 import (
 	"context"
 	"errors"

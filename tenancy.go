@@ -1,5 +1,7 @@
 package lockpool
 
+// This file has tenancies: the grants of a lock to a node of the pool, and the watch on that node.
+
 import (
 	"cmp"
 	"context"
@@ -51,10 +53,11 @@ type tenancy struct {
 	alive context.Context // ends with the tenancy
 	kill  context.CancelFunc
 
+	watcher *time.Timer // see keepWatching; set for the first hold
+
 	// Pool.mu guards the following.
-	holds   []*hold     // that are registered
-	resting int         // how many of them rest
-	watcher *time.Timer // see keepWatching
+	holds   []*hold // that are registered
+	resting int     // how many of them rest
 	lost    bool
 	revoked bool
 }
@@ -173,7 +176,7 @@ func (t *tenancy) add(h *hold) {
 		h.life.revoke()
 	}
 	if h.turn > 0 || h.life.revocable { // turns are short, but the tenancy may be long
-		t.watchNowLocked()
+		t.watchNow()
 	}
 }
 
@@ -230,12 +233,6 @@ const watchDelay = 20 * time.Millisecond
 
 // watchNow makes keepWatching begin now, unless it has begun.
 func (t *tenancy) watchNow() {
-	t.pool.mu.Lock()
-	defer t.pool.mu.Unlock()
-	t.watchNowLocked()
-}
-
-func (t *tenancy) watchNowLocked() {
 	if t.watcher.Stop() {
 		t.watcher.Reset(0)
 	}
