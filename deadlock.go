@@ -48,46 +48,28 @@ func WithDeadlockCheck(after time.Duration) Option {
 // DeadlockError is the error of a call that waited for itself, in the end. It wraps
 // [ErrDeadlock].
 type DeadlockError struct {
-	// Cycle has the call itself first. Each waits for what the next one holds or, if
-	// that has no Holds, for its place in the queue; the last one waits for the first.
-	Cycle []DeadlockWait
-}
-
-// DeadlockWait is a call on the cycle of a [DeadlockError].
-type DeadlockWait struct {
-	Lock  string    // that the call waits for
-	Kind  string    // as in Contender
-	Node  string    // with which it waits; empty for a plain lock
-	At    string    // where in its program it was made: "main.refund (refund.go:24) from main.serve (main.go:57)"
-	Asked time.Time // by the service's clock; within a pool, by that of the machine
-
-	Holds    string // the lock that its handle holds and the call before it waits for
-	HeldNode string // with which it holds that
-
-	Owner string // see WithOwner
-	Host  string
-	PID   int
-	Trace string // the span of the call, as W3C's traceparent, if there is one
+	// Cycle has the call itself first. Each call waits for what the next one holds or, if the
+	// next one has no Holds, for its place in the queue; the last call waits for the first.
+	Cycle []Party
 }
 
 // Error tells the whole cycle.
 func (e *DeadlockError) Error() string {
 	var b strings.Builder
 	b.WriteString(ErrDeadlock.Error())
-	for i, w := range e.Cycle {
-		who := nodedata.Record{Owner: w.Owner, Host: w.Host, PID: w.PID}.String()
-		switch {
-		case i == 0:
+	for i, call := range e.Cycle {
+		who := nodedata.Origin(call.Origin)
+		if i == 0 {
 			fmt.Fprintf(&b, ": this call (%s)", who)
-		default:
+		} else {
 			fmt.Fprintf(&b, "; %s", who)
 		}
-		if w.Holds != "" {
-			fmt.Fprintf(&b, " holds %q and", w.Holds)
+		for _, held := range call.Holds {
+			fmt.Fprintf(&b, " holds %q and", held.Lock)
 		}
-		fmt.Fprintf(&b, " waits for %q", w.Lock)
-		if w.At != "" {
-			fmt.Fprintf(&b, " in %s", w.At)
+		fmt.Fprintf(&b, " waits for %q", call.Wait.Lock)
+		if call.Wait.At != "" {
+			fmt.Fprintf(&b, " in %s", call.Wait.At)
 		}
 	}
 	return b.String()
@@ -97,8 +79,8 @@ func (e *DeadlockError) Unwrap() error { return ErrDeadlock }
 
 // spans returns the spans of the calls on the cycle.
 func (e *DeadlockError) spans() (spans []trace.SpanContext) {
-	for _, w := range e.Cycle[1:] {
-		spans = append(spans, nodedata.Record{Trace: w.Trace}.SpanContext())
+	for _, other := range e.Cycle[1:] {
+		spans = append(spans, nodedata.Origin(other.Origin).SpanContext())
 	}
 	return spans
 }

@@ -120,7 +120,7 @@ type graphAsk struct {
 	handle *graphHandle
 	begun  time.Time
 	told   bool                  // that it is a victim
-	last   lockpool.DeadlockWait // with which it was told
+	last   lockpool.Contender // with which it was told
 	seen   []graphNode           // its nodes, when they were last seen
 	since  time.Time             // it has waited with these nodes
 	got    time.Time             // when it was granted
@@ -697,11 +697,11 @@ func (g *graph) judge(a *graphAsk, deadlock *lockpool.DeadlockError, at time.Tim
 		switch {
 		case this == nil || next == nil || i == 0 && this != a:
 			return fmt.Errorf("%v: step %d names no call: %v", a, i, deadlock)
-		case this.handle.pending != this || !slices.Contains(this.names(), w.Lock):
+		case this.handle.pending != this || !slices.Contains(this.names(), w.Wait.Lock):
 			return fmt.Errorf("%v: step %d does not wait for that: %v", a, i, deadlock)
 		case !slices.Contains(g.blockers(v, this.handle, stuck), next.handle):
 			return fmt.Errorf("%v: step %d is not blocked by the next: %v", a, i, deadlock)
-		case w.Holds != "" && !slices.ContainsFunc(append(slices.Clip(this.handle.granted), this), func(held *graphAsk) bool { return slices.Contains(held.names(), w.Holds) }):
+		case len(w.Holds) > 0 && !slices.ContainsFunc(append(slices.Clip(this.handle.granted), this), func(held *graphAsk) bool { return slices.Contains(held.names(), w.Holds[0].Lock) }):
 			return fmt.Errorf("%v: step %d does not hold that: %v", a, i, deadlock)
 		}
 	}
@@ -808,7 +808,7 @@ func (g *graph) call(ctx context.Context, h *graphHandle, op graphOp) bool {
 			g.mu.Unlock()
 			return true
 		case errors.As(err, &deadlock):
-			a.told, a.last = true, deadlock.Cycle[0]
+			a.told, a.last = true, *deadlock.Cycle[0].Wait
 			toldAt := time.Now()
 			if a.Mode != 'p' && !slices.ContainsFunc(a.seen, func(n graphNode) bool { return n.name == a.last.Node }) {
 				a.since = toldAt // it has joined that queue since the nodes were read

@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/nodedata"
-	"github.com/lockpool/lockpool/recipe"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
 // Queue describes the holders and waiters of a lock at one moment.
@@ -20,6 +19,7 @@ type Queue struct {
 
 // Contender is a holder or a waiter, in lockpool or in another client.
 type Contender struct {
+	Lock    string    // its name
 	Node    string    // the name of its node, for Pool.Break and Pool.Revoke
 	Kind    string    // mutex (exclusive), read, write (exclusive, of Curator's read/write lock), semaphore, or plain
 	Holds   bool      // if false, it waits
@@ -38,12 +38,16 @@ type Contender struct {
 	// by this machine's clock.
 	Local bool
 
-	// What a lockpool contender says about itself.
+	Origin        // as far as the node tells
+	At     string // where in its program it asked, if its handle held other locks: "main.refund (refund.go:24) from main.serve (main.go:57)"
+}
+
+// Origin says where a request comes from: what lockpool writes into each node.
+type Origin struct {
 	Owner string // see WithOwner
 	Host  string
 	PID   int
 	Trace string // the span that asked, as W3C's traceparent, if there is one
-	At    string // where in its program it asked, if its handle held other locks (see DeadlockWait)
 }
 
 // Queue returns the holders and waiters of the lock of that name. It only reads. It
@@ -66,31 +70,35 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 
 // describe describes contenders, of which the pool holds some, and inserts those that wait in
 // memory after the node behind.
-func describe(found []contender, held map[string]*hold, local []Contender, behind string) (described []Contender) {
+func describe(found []*waitgraph.Contender, held map[string]*hold, local []Contender, behind string) (described []Contender) {
 	for _, c := range found {
-		owner := nodedata.Parse(c.Data)
-		var granted time.Time
-		turn := 0
-		if h := held[c.Name]; h != nil {
-			granted, turn = h.life.began, h.turn
+		told := tell(c)
+		h, turn := held[c.Name], 0
+		if h != nil {
+			told.Granted, turn = h.life.began, h.turn
 		}
-		token, _ := packToken(c.Created, turn)
-		if owner.Token > 0 && owner.Token < token { // of a lock that was downgraded
-			token = owner.Token
-			if h := held[c.Name]; h != nil {
-				token = h.knownToken()
+		told.Token, _ = packToken(c.Created, turn)
+		if first := c.Record.Token; first > 0 && first < told.Token { // of a lock that was downgraded
+			told.Token = first
+			if h != nil {
+				told.Token = h.knownToken()
 			}
 		}
-		described = append(described, Contender{
-			Node: c.Name, Kind: c.kind, Holds: c.holds, Permits: c.Permits, Token: token, Session: c.Session,
-			Asked: c.Joined, Granted: granted, Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace, At: owner.At,
-		})
+		described = append(described, told)
 		if c.Name == behind {
 			described = append(described, local...)
 			local = nil
 		}
 	}
 	return append(described, local...)
+}
+
+// tell describes a contender as far as its node tells.
+func tell(c *waitgraph.Contender) Contender {
+	return Contender{
+		Lock: c.Lock, Node: c.Name, Kind: c.Kind().String(), Holds: !c.Waits, Permits: c.Permits, Session: c.Session,
+		Asked: c.Joined, Origin: Origin(c.Record.Origin), At: c.Record.At,
+	}
 }
 
 // newestByNode returns the newest of the holds of a lock for each of its nodes.
@@ -105,17 +113,9 @@ func newestByNode(holds []*hold) map[string]*hold {
 	return newest
 }
 
-// contender is a contender that was found, with its queue.
-type contender struct {
-	driver.Contender
-	queue string
-	kind  string
-	holds bool
-}
-
 // inspect returns the contenders of the lock of that name, whatever its kind, and the
 // names of the other nodes there.
-func inspect(ctx context.Context, s *session, name string) (found []contender, foreign []string, err error) {
+func inspect(ctx context.Context, s *session, name string) (found []*waitgraph.Contender, foreign []string, err error) {
 	inspector, err := driver.Offer[driver.Inspector](s.Session)
 	if err != nil {
 		return nil, nil, err
@@ -125,71 +125,54 @@ func inspect(ctx context.Context, s *session, name string) (found []contender, f
 	})
 }
 
+// lookAt is inspect with a function that reads a queue, or its head.
+func lookAt(name string, read readFunc) (found []*waitgraph.Contender, foreign []string, err error) {
+	queues, others, err := readLock(name, read)
+	if err != nil {
+		return nil, nil, err
+	}
+	return waitgraph.New(queues).Shown(), foreignOf(others), nil
+}
+
+// readFunc reads the contenders of a queue, or its head, and the names of the other nodes
+// there.
+type readFunc func(queue string, head headOf) ([]driver.Contender, []string, error)
+
 // headOf returns how many contenders of a queue an observer wants (see
 // driver.Follower).
 type headOf func(queue []driver.Node) (n int, complete bool)
 
-// lookAt is inspect with a function that reads a queue, or its head.
-func lookAt(name string, read func(queue string, head headOf) ([]driver.Contender, []string, error)) (found []contender, foreign []string, err error) {
-	look := func(queue string, head headOf) ([]contender, []string, error) {
-		contenders, foreign, err := read(queue, head)
-		return judge(queue, contenders), foreign, err
+// readLock reads the queues of a lock, of whatever kind: a semaphore has its guards and its
+// leases beside its own. others are the names of the other nodes.
+func readLock(name string, read readFunc) (queues []waitgraph.Queue, others []string, err error) {
+	add := func(queue string, head headOf) {
+		if err != nil {
+			return
+		}
+		found, more, failed := read(queue, head)
+		queues, others, err = append(queues, waitgraph.Read(name, queue, found)), append(others, more...), failed
 	}
-	found, foreign, err = look(name, untilFirstWaiter)
-	if err != nil || !slices.Contains(foreign, driver.Guards) && !slices.Contains(foreign, driver.Leases) { // either may be missing
-		return found, foreign, err
+	if add(name, untilFirstWaiter); isSemaphore(others) {
+		// Guards first: a contender that is not seen there yet has no lease either.
+		add(name+"/"+driver.Guards, onlyFirst)
+		add(name+"/"+driver.Leases, everybody)
 	}
-	// Guards first: a contender that is not seen there yet has no lease either.
-	guards, inGuards, err := look(name+"/"+driver.Guards, onlyFirst)
-	if err != nil {
-		return nil, nil, err
+	return queues, others, err
+}
+
+// isSemaphore reports whether others are those of a semaphore, which may lack one queue.
+func isSemaphore(others []string) bool {
+	return slices.Contains(others, driver.Guards) || slices.Contains(others, driver.Leases)
+}
+
+// foreignOf returns the nodes that are not part of the lock.
+func foreignOf(others []string) []string {
+	if !isSemaphore(others) {
+		return others
 	}
-	leases, inLeases, err := look(name+"/"+driver.Leases, everybody)
-	foreign = slices.DeleteFunc(slices.Concat(foreign, inGuards, inLeases), func(name string) bool {
+	return slices.DeleteFunc(others, func(name string) bool {
 		return name == driver.Guards || name == driver.Leases || name == driver.Limit
 	})
-	return append(found, permits(guards, leases)...), foreign, err
-}
-
-// permits returns the contenders of a semaphore. A contender with leases and the guard
-// waits, or is just being granted its permits.
-func permits(guards, leases []contender) (found []contender) {
-	for _, c := range leases {
-		i := slices.IndexFunc(guards, func(guard contender) bool { return guard.asksFor(c) })
-		if c.holds = i < 0; !c.holds {
-			guards = slices.Delete(guards, i, i+1)
-		}
-		found = append(found, c)
-	}
-	for _, c := range guards {
-		c.holds = false
-		found = append(found, c)
-	}
-	for i := range found {
-		found[i].kind = driver.Permit.String()
-	}
-	return found
-}
-
-// asksFor reports whether a guard and a lease belong to the same call that acquires
-// permits. Curator's nodes do not say, but a Curator session rarely makes two such
-// calls at a time.
-func (c contender) asksFor(lease contender) bool {
-	ours, its := nodedata.Parse(c.Data).Ask, nodedata.Parse(lease.Data).Ask
-	return ours == its && (ours != "" || c.holds && c.Session == lease.Session && c.Created < lease.Created)
-}
-
-// judge determines which contenders of a queue hold the lock.
-func judge(queue string, contenders []driver.Contender) []contender {
-	nodes, found := make([]driver.Node, len(contenders)), make([]contender, len(contenders))
-	for i, c := range contenders {
-		nodes[i] = c.Node
-	}
-	for i, c := range contenders {
-		obstacles := recipe.RuleOf(c.Kind)(nodes, i)
-		found[i] = contender{c, queue, c.Kind.String(), len(obstacles) == 0}
-	}
-	return found
 }
 
 // List returns the names of the locks below prefix, such as orders, that have a holder

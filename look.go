@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockpool/lockpool/driver"
 	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
 // A look reads who waits for what the handle of a nested wait holds, and so on. The first one
@@ -20,6 +21,9 @@ const (
 	lookAgain       = time.Second      // after a look, if something has changed
 	lookRarely      = 10 * time.Second // after a look, if it could not watch all that it has read
 	lookAfterFailed = 500 * time.Millisecond
+
+	maxLocksRead = 200 // of one look
+	locksAtATime = 16
 )
 
 // looks are what the looks of a wait have in common.
@@ -124,8 +128,7 @@ func (w *nestedWait) look() (next time.Duration) {
 func (w *nestedWait) findCycle() (*cycle, error) {
 	w.looks.unfollow()
 	before := w.looks.begin()
-	g := newGraph()
-	g.hasEnded = w.pool.hasEnded
+	var queues []waitgraph.Queue
 	seen := map[string]bool{}
 	var locks []string // to read
 	add := func(holds []nodedata.Hold) {
@@ -136,22 +139,31 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 			}
 		}
 	}
-	inspect := func(queue string) ([]driver.Contender, []string, error) { return w.inspect(queue, before[queue]) }
+	inspect := func(queue string, _ headOf) ([]driver.Contender, []string, error) {
+		return w.inspect(queue, before[queue])
+	}
 	for add(w.named); len(locks) > 0; {
 		now := locks[:min(len(locks), locksAtATime)]
 		locks = locks[len(now):]
-		read, errs := make([][]lockQueue, len(now)), make([]error, len(now))
+		read, errs := make([][]waitgraph.Queue, len(now)), make([]error, len(now))
 		var all sync.WaitGroup
 		for i, lock := range now {
-			all.Go(func() { read[i], errs[i] = readQueues(w.ctx, w.on, lock, inspect) }) // ends with ctx
+			all.Go(func() { read[i], _, errs[i] = readWaits(w.ctx, w.on, lock, inspect) }) // ends with ctx
 		}
 		all.Wait()
 		for i, err := range errs {
 			switch {
 			case err == nil:
 				for _, q := range read[i] {
-					add(g.add(q))
+					for j := range q.Contenders {
+						c := &q.Contenders[j]
+						c.Ended = len(c.Record.Holds) > 0 && w.pool.hasEnded(q.Lock, c.Record.Ask)
+						if j > 0 || q.Name == waitsFor(q.Lock) { // it may wait
+							add(c.Record.Holds)
+						}
+					}
 				}
+				queues = append(queues, read[i]...)
 			case w.ctx.Err() != nil || errors.Is(err, driver.ErrSessionLost) || errors.Is(err, errors.ErrUnsupported):
 				return nil, err
 			case errors.Is(err, driver.ErrNoPermission): // nobody there counts as stuck
@@ -164,7 +176,7 @@ func (w *nestedWait) findCycle() (*cycle, error) {
 	if !seen[w.name] {
 		return nil, nil
 	}
-	return g.find(w.ask), nil
+	return victimOf(waitgraph.New(queues), w.ask), nil
 }
 
 // begin begins a look. It returns what the last one has read.

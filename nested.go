@@ -73,7 +73,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
 	w.age = h.ageOn(w.goroutine)
 	for _, held := range holds {
-		w.named = append(w.named, nodedata.Hold{Lock: held.name, Node: held.tenancy.nodeNow().Name, Permits: held.kind == driver.Permit})
+		w.named = append(w.named, held.named())
 	}
 	w.base = p.owner.Data(a.span, false, w.ask)
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
@@ -90,6 +90,11 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	}
 	p.nested[a.name][w.ask] = w
 	return w.ctx, w
+}
+
+// named returns the hold as the nodes of a nested wait name it.
+func (h *hold) named() nodedata.Hold {
+	return nodedata.Hold{Lock: h.name, Node: h.tenancy.nodeNow().Name, Permits: h.kind == driver.Permit}
 }
 
 // encode returns what the nodes of the wait say.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 	"github.com/lockpool/lockpool/recipe"
 )
 
@@ -177,14 +178,14 @@ func (o *observer) pause(ctx context.Context, d time.Duration) {
 }
 
 // describe describes contenders. What they said about themselves when they were first
-// seen is kept: a request to give up the lock overwrites what another client.s node says.
-func (o *observer) describe(found []contender) []Contender {
+// seen is kept: a request to give up the lock overwrites what another client's node says.
+func (o *observer) describe(found []*waitgraph.Contender) []Contender {
 	described := describe(found, newestByNode(o.pool.holdsOf(o.name)), nil, "")
 	for i := range described {
 		c := &described[i]
 		for _, known := range o.last {
 			if known.Node == c.Node && known.Session == c.Session {
-				c.Owner, c.Host, c.PID, c.Trace = known.Owner, known.Host, known.PID, known.Trace
+				c.Origin = known.Origin
 			}
 		}
 	}
@@ -206,13 +207,13 @@ func sameContenders(a, b []Contender) bool {
 }
 
 // withoutRest removes the waiters after the first one.
-func withoutRest(found []contender) (head []contender) {
+func withoutRest(found []*waitgraph.Contender) (head []*waitgraph.Contender) {
 	waiting := false
 	for _, c := range found {
-		if c.holds || !waiting {
+		if !c.Waits || !waiting {
 			head = append(head, c)
 		}
-		waiting = waiting || !c.holds
+		waiting = waiting || c.Waits
 	}
 	return head
 }

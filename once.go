@@ -61,11 +61,8 @@ func (h *Handle) Once(ctx context.Context, name, key string, fn func(ctx context
 type Run struct {
 	Name, Key string
 	Finished  time.Time // by the service's clock
-	Owner     string    // see WithOwner
-	Host      string
-	PID       int
-	Token     int64  // of the lock that it held; see Lock.Token
-	Trace     string // the span that it was called in, as W3C's traceparent, if there is one
+	Token     int64     // of the lock that it held; see Lock.Token
+	Origin
 }
 
 // DoneError is the error of [Pool.Once] for a key of which a run has finished. It wraps
@@ -73,7 +70,7 @@ type Run struct {
 type DoneError struct{ Run }
 
 func (e *DoneError) Error() string {
-	by := nodedata.Record{Owner: e.Owner, Host: e.Host, PID: e.PID}
+	by := nodedata.Origin(e.Origin)
 	return fmt.Sprintf("%s: the run for %q finished at %s (%s)", ErrDone, e.Key, e.Finished.UTC().Format(time.RFC3339), by)
 }
 
@@ -137,7 +134,7 @@ func (p *Pool) checkRun(name, key string) error {
 
 func newRun(name, key string, r driver.Record) Run {
 	by := nodedata.Parse(r.Data)
-	return Run{Name: name, Key: key, Finished: r.Finished, Owner: by.Owner, Host: by.Host, PID: by.PID, Token: by.Token, Trace: by.Trace}
+	return Run{Name: name, Key: key, Finished: r.Finished, Token: by.Token, Origin: Origin(by.Origin)}
 }
 
 // jobRun is one call of Once.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
 // Revoke asks the holders of the lock of that name to release it. A holder that does
@@ -42,24 +42,24 @@ func revoke(ctx context.Context, s *session, name string, nodes []string) error 
 	if err != nil {
 		return err
 	}
-	asked := func(c contender) bool { return c.isOneOf(nodes) || len(nodes) == 0 && c.holds }
-	_, err = forEach(ctx, s, name, asked, func(c contender) error {
-		return revoker.Revoke(ctx, c.queue, c.Node, nodedata.Parse(c.Data).IsOurs())
+	asked := func(c *waitgraph.Contender) bool { return isOneOf(c, nodes) || len(nodes) == 0 && !c.Waits }
+	_, err = forEach(ctx, s, name, asked, func(c *waitgraph.Contender) error {
+		return revoker.Revoke(ctx, c.Queue, c.Node, c.Record.IsOurs())
 	})
 	return err
 }
 
 // isOneOf reports whether a contender has, or had before a downgrade, a node of one of the
 // names.
-func (c contender) isOneOf(nodes []string) bool {
-	was := nodedata.Parse(c.Data).Was
+func isOneOf(c *waitgraph.Contender, nodes []string) bool {
+	was := c.Record.Was
 	return slices.Contains(nodes, c.Node.Name) || was != "" && slices.Contains(nodes, was)
 }
 
 // forEach does something with the contenders for a lock that are asked for. If it returns
 // ErrRemoved, a downgrade may have replaced the node, which is then looked for. done is
 // whether it was done with any.
-func forEach(ctx context.Context, s *session, name string, asked func(contender) bool, do func(contender) error) (done bool, err error) {
+func forEach(ctx context.Context, s *session, name string, asked func(*waitgraph.Contender) bool, do func(*waitgraph.Contender) error) (done bool, err error) {
 	for {
 		found, _, err := inspect(ctx, s, name)
 		if err != nil {
@@ -83,7 +83,7 @@ func forEach(ctx context.Context, s *session, name string, asked func(contender)
 		if len(gone) == 0 {
 			return done, nil
 		}
-		asked = func(c contender) bool { return c.isOneOf(gone) }
+		asked = func(c *waitgraph.Contender) bool { return isOneOf(c, gone) }
 	}
 }
 
@@ -111,8 +111,8 @@ func breakLock(ctx context.Context, s *session, name, node string) error {
 	if err != nil {
 		return err
 	}
-	asked := func(c contender) bool { return c.isOneOf([]string{node}) }
-	done, err := forEach(ctx, s, name, asked, func(c contender) error { return breaker.Break(ctx, c.queue, c.Node) })
+	asked := func(c *waitgraph.Contender) bool { return isOneOf(c, []string{node}) }
+	done, err := forEach(ctx, s, name, asked, func(c *waitgraph.Contender) error { return breaker.Break(ctx, c.Queue, c.Node) })
 	if err == nil && !done {
 		return driver.ErrRemoved
 	}

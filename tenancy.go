@@ -397,8 +397,7 @@ func (p *Pool) localWaiters(name string) (waiters []Contender, behind string) {
 		}
 		owner := nodedata.Parse(p.owner.Data(w.span, true, ""))
 		waiters = append(waiters, Contender{
-			Node: p.localName(w), Kind: kind.String(), Local: true, Asked: w.began,
-			Owner: owner.Owner, Host: owner.Host, PID: owner.PID, Trace: owner.Trace,
+			Lock: name, Node: p.localName(w), Kind: kind.String(), Local: true, Asked: w.began, Origin: Origin(owner.Origin),
 		})
 	}
 	return waiters, behind

@@ -6,12 +6,11 @@ import (
 	"time"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
 // cycle is one that a wait is to leave, and what proves that it stands.
 type cycle struct {
-	waits  []DeadlockWait
+	calls  []Party
 	own    driver.Located   // the node of the wait
 	others []driver.Located // as long as these exist, too, it stands
 }
@@ -26,7 +25,7 @@ func (w *nestedWait) leave(c *cycle) error {
 	err := w.on.LeaveIf(w.ctx, c.own, c.others...)
 	if err == nil {
 		w.handle.remember(w.goroutine, w.asked())
-		w.cancel(&DeadlockError{c.waits})
+		w.cancel(&DeadlockError{c.calls})
 	}
 	if err != nil && w.req.plain { // the node may be gone (driver.Session)
 		watches, lost := w.on.Watch(w.ctx, c.own.Queue, c.own.Node)
@@ -50,8 +49,8 @@ func (w *nestedWait) lookInMemory() {
 	if g == nil {
 		return
 	}
-	last := waitgraph.Last(g.queues, w.ask)
-	if c := g.find(last); c != nil {
+	last := g.Last(w.ask)
+	if c := victimOf(g, last); c != nil {
 		victim := reached[last]
 		victim.inBackground(func() { _ = victim.leave(c) }) // or else it looks at the service
 	}

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/lockpool/lockpool/driver"
-	"github.com/lockpool/lockpool/internal/nodedata"
 	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
@@ -40,23 +39,15 @@ type WaitGraph struct {
 // holder's node that several handles of a pool share, such as readers, may be with several
 // parties.
 type Party struct {
-	Owner string // as in Contender
-	Host  string
-	PID   int
+	Origin // of what it waits for or else of what it holds
 
-	Holds []Stand // its locks among those that were read
-	Wait  *Stand  // nil if it waits for nothing
+	Wait  *Contender  // nil if it waits for nothing
+	Holds []Contender // its locks among those that were read; on a cycle, what the call before it waits for
 
-	// For has the indices in Parties of those that it waits for: the nearest that are in
-	// its way, and not those that are in the way of these as well. It is empty if that
-	// was not seen, for example for whoever is about to be granted the lock.
+	// For has the indices of those that it waits for: the nearest that are in its way, and
+	// not those that are in the way of these as well. It is empty if that was not seen, for
+	// example for whoever is about to be granted the lock.
 	For []int
-}
-
-// Stand is a place in the queue of a lock.
-type Stand struct {
-	Lock string
-	Contender
 }
 
 // Waits returns who waits for whom, over all locks below prefix, such as orders; the empty
@@ -81,15 +72,7 @@ func (p *Pool) Waits(ctx context.Context, prefix string) (g WaitGraph, err error
 			names = slices.DeleteFunc(names, func(name string) bool { return p.checkName(name) != nil })
 			locks, err := p.readLocks(ctx, s, names)
 			if err == nil {
-				held := map[string][]*hold{}
-				for _, h := range p.allHolds() {
-					held[h.name] = append(held[h.name], h)
-				}
-				for i := range locks {
-					l := &locks[i]
-					l.Contenders = describe(l.found, newestByNode(held[l.Name]), l.local, l.behind)
-				}
-				g = newWaitGraph(locks)
+				g = p.waitGraph(locks)
 			}
 			return err
 		})
@@ -124,213 +107,136 @@ func (p *Pool) readLocks(ctx context.Context, s *session, names []string) ([]loc
 
 // lockRead is a lock as it was read.
 type lockRead struct {
-	Queue
-	unread bool
-	queues []lockQueue
-	found  []contender // those of Queue that have nodes
-	local  []Contender // those that wait in memory, behind that node
-	behind string
+	name    string
+	queues  []waitgraph.Queue // nil if the right to read it is missing
+	foreign []string
+	local   []Contender // those that wait in memory, behind that node
+	behind  string
 }
 
 // readLock reads a lock.
 func (p *Pool) readLock(ctx context.Context, s *session, name string) (l lockRead, err error) {
-	l.Name = name
+	l.name = name
 	inspector, err := driver.Offer[driver.Inspector](s.Session)
 	if err != nil {
 		return l, err
 	}
-	l.queues, err = readQueues(ctx, s, name, func(queue string) ([]driver.Contender, []string, error) {
+	queues, others, err := readWaits(ctx, s, name, func(queue string, _ headOf) ([]driver.Contender, []string, error) {
 		return inspector.Inspect(ctx, queue, nil)
 	})
 	switch {
 	case errors.Is(err, driver.ErrNoPermission):
-		l.unread = true
 		return l, nil
 	case err != nil:
 		return l, err
 	}
-	queue := func(name string) (q lockQueue) {
-		if i := slices.IndexFunc(l.queues, func(q lockQueue) bool { return q.queue == name }); i >= 0 {
-			q = l.queues[i]
-		}
-		return q
-	}
-	l.found, l.Foreign, err = lookAt(name, func(name string, _ headOf) ([]driver.Contender, []string, error) {
-		q := queue(name)
-		return q.contenders, q.others, nil
-	})
-	for _, c := range queue(waitsFor(name)).contenders {
-		l.found = append(l.found, contender{c, waitsFor(name), driver.Plain.String(), false})
-	}
+	l.queues, l.foreign = queues, foreignOf(others)
 	l.local, l.behind = p.localWaiters(name)
-	return l, err
+	return l, nil
 }
 
-// spot is where a contender stands.
-type spot struct {
-	Stand
-	queue   []*spot   // of the lock
-	index   int       // in it
-	writer  *spot     // the nearest before it in its queue that is no reader; nil if there is none
-	node    contender // empty if it waits in memory
-	parties []int     // whose place it is
-	holds   []*spot   // of a waiter: what its handle holds
-	named   bool      // of a holder: it is among those
-}
-
-// newWaitGraph finds the parties among the contenders of locks.
-func newWaitGraph(locks []lockRead) (g WaitGraph) {
-	var spots []*spot
-	at := map[waitgraph.Ref]*spot{}
-	stuck := newGraph()
+// waitGraph finds the parties among the contenders of locks.
+func (p *Pool) waitGraph(locks []lockRead) WaitGraph {
+	var queues []waitgraph.Queue
 	for _, l := range locks {
+		queues = append(queues, l.queues...)
+	}
+	graph := waitgraph.New(queues)
+	found := map[string][]*waitgraph.Contender{}
+	for _, c := range graph.Shown() {
+		found[c.Lock] = append(found[c.Lock], c)
+	}
+	held := map[string][]*hold{}
+	for _, h := range p.allHolds() {
+		held[h.name] = append(held[h.name], h)
+	}
+	g, all := WaitGraph{}, []*shown(nil)
+	byNode := map[*waitgraph.Contender]*shown{}
+	for _, l := range locks {
+		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], newestByNode(held[l.name]), l.local, l.behind)}
 		switch {
-		case l.unread:
-			g.Unread = append(g.Unread, l.Name)
-		case len(l.Contenders) > 0:
-			g.Queues = append(g.Queues, l.Queue)
-			spots = append(spots, l.spots(at)...)
-			if slices.ContainsFunc(l.Contenders, func(c Contender) bool { return !c.Holds }) { // otherwise it is on no cycle
-				for _, q := range l.queues {
-					stuck.add(q)
-				}
+		case l.queues == nil:
+			g.Unread = append(g.Unread, l.name)
+		case len(q.Contenders) > 0:
+			g.Queues = append(g.Queues, q)
+		}
+		var before *shown
+		for i := range q.Contenders {
+			c := &shown{Contender: &q.Contenders[i], before: before}
+			if !c.Local {
+				c.node, found[l.name] = found[l.name][0], found[l.name][1:]
+				byNode[c.node] = c
 			}
+			before, all = c, append(all, c)
 		}
 	}
-	g.addParties(spots, at)
-	g.addEdges(spots)
-	for _, refs := range waitgraph.Stuck(stuck.queues) {
-		var deadlock []int
-		for _, ref := range refs {
-			if w := at[ref]; w != nil { // not the guard of one that waits for permits
-				deadlock = append(deadlock, w.parties...)
-			}
-		}
-		slices.Sort(deadlock)
-		g.Deadlocks = append(g.Deadlocks, slices.Compact(deadlock))
+	g.addParties(all, byNode)
+	for _, waits := range graph.Deadlocks() {
+		g.Deadlocks = append(g.Deadlocks, partiesOf(waits, byNode))
 	}
 	return g
 }
 
-// addParties finds out whose places the spots are.
-func (g *WaitGraph) addParties(spots []*spot, at map[waitgraph.Ref]*spot) {
-	for _, w := range spots {
-		if w.Holds {
-			continue
-		}
-		for _, h := range nodedata.Parse(w.node.Data).Holds {
-			if held := at[refTo(h)]; held != nil && held.Holds && !slices.Contains(w.holds, held) {
-				held.named = true
-				w.holds = append(w.holds, held)
+// shown is a contender of a wait graph.
+type shown struct {
+	*Contender
+	node    *waitgraph.Contender // nil if it waits in memory
+	before  *shown               // in its queue
+	parties []int                // that it belongs to
+}
+
+// addParties finds out to whom the contenders belong, and for whom these wait.
+func (g *WaitGraph) addParties(all []*shown, byNode map[*waitgraph.Contender]*shown) {
+	named := map[*waitgraph.Contender]bool{}
+	for _, c := range all {
+		if c.node != nil {
+			for _, held := range c.node.Holds {
+				named[held] = true
 			}
 		}
 	}
-	for _, c := range spots {
-		if c.named {
-			continue // with that party
+	for _, c := range all {
+		if named[c.node] {
+			continue // with those that name it
 		}
-		party := Party{Owner: c.Owner, Host: c.Host, PID: c.PID}
-		if c.Holds {
-			party.Holds = []Stand{c.Stand}
-		} else {
-			party.Wait = &c.Stand
-		}
-		for _, held := range c.holds {
-			party.Holds = append(party.Holds, held.Stand)
-			held.parties = append(held.parties, len(g.Parties))
-		}
+		party := Party{Origin: c.Origin}
 		c.parties = []int{len(g.Parties)}
+		if c.Holds {
+			party.Holds = []Contender{*c.Contender}
+		} else {
+			wait := *c.Contender
+			party.Wait = &wait
+		}
+		if c.node != nil {
+			for _, node := range c.node.Holds {
+				if held := byNode[node]; held != nil {
+					party.Holds = append(party.Holds, *held.Contender)
+					held.parties = append(held.parties, len(g.Parties))
+				}
+			}
+		}
 		g.Parties = append(g.Parties, party)
 	}
-}
-
-// addEdges finds out for whom the parties wait.
-func (g *WaitGraph) addEdges(spots []*spot) {
-	for _, w := range spots {
-		if w.Holds {
-			continue
-		}
-		me := w.parties[0]
-		var others []int
-		for _, o := range w.inTheWay() {
-			others = append(others, o.parties...)
-		}
-		slices.Sort(others)
-		g.Parties[me].For = slices.DeleteFunc(slices.Compact(others), func(other int) bool { return other == me })
-	}
-}
-
-// spots returns the spots of the lock's contenders, and adds them to at.
-func (l *lockRead) spots(at map[waitgraph.Ref]*spot) []*spot {
-	queue, found, writer := make([]*spot, len(l.Contenders)), 0, (*spot)(nil)
-	for i, c := range l.Contenders {
-		s := &spot{Stand: Stand{l.Name, c}, queue: queue, index: i, writer: writer}
-		queue[i] = s
-		if c.Local {
-			continue
-		}
-		s.node = l.found[found]
-		found++
-		ref := s.node.ref(l.Name)
-		at[ref] = s
-		if was := nodedata.Parse(s.node.Data).Was; was != "" {
-			at[waitgraph.Ref{Queue: ref.Queue, Node: was}] = s
-		}
-		if s.node.queue == l.Name && s.node.Kind != driver.Shared {
-			writer = s
-		}
-	}
-	return queue
-}
-
-// ref names a contender of the lock of that name in a graph.
-func (c contender) ref(name string) waitgraph.Ref {
-	if c.queue == waitsFor(name) {
-		return waitgraph.Ref{Queue: name, Node: c.Name}
-	}
-	return waitgraph.Ref{Queue: c.queue, Node: c.Name}
-}
-
-// inTheWay returns those that a waiter waits for, without those that these wait for.
-func (w *spot) inTheWay() (others []*spot) {
-	before := w.queue[:w.index]
-	if len(before) == 0 {
-		return nil
-	}
-	last := before[len(before)-1]
-	switch {
-	case w.Local: // its pool's node, or another one in memory
-		return []*spot{last}
-	case w.node.queue == waitsFor(w.Lock): // the holder: they do not wait for each other
-		return before[:1]
-	case w.node.queue == w.Lock+"/"+driver.Guards: // who waits with the guard, or for it
-		if last.Holds {
-			return nil
-		}
-		return []*spot{last}
-	case w.node.Kind == driver.Shared:
-		o := w.writer
-		for o != nil && o.node.Seq == w.node.Seq { // they share the lock
-			o = o.writer
-		}
-		if o == nil {
-			return nil
-		}
-		return []*spot{o}
-	}
-	for _, o := range slices.Backward(before) {
+	for _, c := range all {
 		switch {
-		case o.node.queue != w.node.queue: // or in memory
-		case o.node.Kind == driver.Permit:
-			others = append(others, o)
-		case o.node.Seq == w.node.Seq: // they share the lock
-		case o.node.Kind == driver.Shared:
-			others = append(others, o)
-		case others == nil:
-			return []*spot{o} // all others are in its way
-		default:
-			return others // and it is in the way of these
+		case c.Holds:
+			continue
+		case c.node != nil:
+			g.Parties[c.parties[0]].For = partiesOf(c.node.For, byNode, c.parties...)
+		case c.before != nil: // its pool's node, or another one in memory
+			g.Parties[c.parties[0]].For = slices.Clone(c.before.parties)
 		}
 	}
-	return others
+}
+
+// partiesOf returns the parties that contenders belong to, except some.
+func partiesOf(contenders []*waitgraph.Contender, byNode map[*waitgraph.Contender]*shown, except ...int) (parties []int) {
+	for _, c := range contenders {
+		if c.Lease() != nil {
+			c = c.Lease()
+		}
+		parties = append(parties, byNode[c].parties...)
+	}
+	slices.Sort(parties)
+	return slices.DeleteFunc(slices.Compact(parties), func(p int) bool { return slices.Contains(except, p) })
 }

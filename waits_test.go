@@ -143,7 +143,7 @@ func TestWaitsTellsWhoWaitsForWhom(t *testing.T) {
 	party := g.Parties[1]
 	require.Equal(t, os.Getpid(), party.PID)
 	require.NotEmpty(t, party.Host)
-	require.Equal(t, lockpool.Stand{Lock: "w/a", Contender: queue.Contenders[1]}, *party.Wait)
+	require.Equal(t, queue.Contenders[1], *party.Wait)
 	require.Regexp(t, `^lockpool_test\.\S*lockCall\S* \(waits_test\.go:\d+\)`, party.Wait.At)
 	require.Empty(t, g.Parties[2].Wait.At, "it holds nothing")
 

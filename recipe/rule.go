@@ -6,6 +6,16 @@ import "github.com/lockpool/lockpool/driver"
 // them in order. If it returns none, the lock is granted. A rule is a pure function.
 type Rule func(queue []driver.Node, self int) (obstacles []driver.Node)
 
+// Blocks reports whether a contender blocks another one behind it in the same queue by the
+// rule of the latter's kind, which is not Permit.
+func Blocks(ahead, behind driver.Node) bool {
+	return behind.Kind != driver.Shared || blocksReader(ahead, behind)
+}
+
+func blocksReader(n, reader driver.Node) bool {
+	return n.Kind != driver.Shared && n.Seq < reader.Seq
+}
+
 // Exclusive is the rule of the exclusive lock: all earlier contenders block, whatever
 // their kind.
 func Exclusive(queue []driver.Node, self int) []driver.Node { return queue[:self] }
@@ -15,7 +25,7 @@ func Exclusive(queue []driver.Node, self int) []driver.Node { return queue[:self
 // Curator.)
 func Shared(queue []driver.Node, self int) (obstacles []driver.Node) {
 	for _, n := range queue[:self] {
-		if n.Kind != driver.Shared && n.Seq < queue[self].Seq {
+		if blocksReader(n, queue[self]) {
 			obstacles = append(obstacles, n)
 		}
 	}

@@ -110,7 +110,7 @@ type standJSON struct {
 }
 
 func waitsOf(g lockpool.WaitGraph) waitsJSON {
-	stand := func(s lockpool.Stand) standJSON {
+	stand := func(s lockpool.Contender) standJSON {
 		return standJSON{s.Lock, s.Kind, s.Permits, s.Asked.UTC(), s.At, s.Trace, s.Session, s.Node}
 	}
 	out := waitsJSON{[]partyJSON{}, append([][]int{}, g.Deadlocks...), append([]string{}, g.Unread...)}

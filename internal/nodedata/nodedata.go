@@ -19,17 +19,22 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Record is what a node says about its owner.
-type Record struct {
+// Origin says where a request comes from.
+type Origin struct {
 	Owner string `json:"owner,omitempty"`
 	Host  string `json:"host"`
 	PID   int    `json:"pid"`
 	Trace string `json:"traceparent,omitempty"` // of the span of the request, in W3C's format
-	Ask   string `json:"ask,omitempty"`         // identifies the request, which may have several nodes
-	Local bool   `json:"local,omitempty"`       // the process may pass the lock on to other requests of its own
-	Token int64  `json:"token,omitempty"`       // of a lock that was downgraded, whose node is newer than its token, or of a run
-	Was   string `json:"was,omitempty"`         // of a lock that was downgraded: the name of the node that this one has replaced
-	Run   string `json:"run,omitempty"`         // of the record of a run: different for each
+}
+
+// Record is what a node says about its owner.
+type Record struct {
+	Origin
+	Ask   string `json:"ask,omitempty"`   // identifies the request, which may have several nodes
+	Local bool   `json:"local,omitempty"` // the process may pass the lock on to other requests of its own
+	Token int64  `json:"token,omitempty"` // of a lock that was downgraded, whose node is newer than its token, or of a run
+	Was   string `json:"was,omitempty"`   // of a lock that was downgraded: the name of the node that this one has replaced
+	Run   string `json:"run,omitempty"`   // of the record of a run: different for each
 
 	// Of a request whose handle holds other locks.
 	At        string `json:"at,omitempty"`        // where in the program it was made
@@ -57,7 +62,7 @@ func NewOwner(name string) Owner {
 		name = printable(strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"))
 	}
 	host, _ := os.Hostname() // empty if unknown
-	data, err := json.Marshal(Record{Owner: name, Host: host, PID: os.Getpid()})
+	data, err := json.Marshal(Origin{Owner: name, Host: host, PID: os.Getpid()})
 	if err != nil {
 		panic(err) // impossible for two strings and a number
 	}
@@ -159,7 +164,7 @@ func Parse(data []byte) (r Record) {
 }
 
 // IsOurs reports whether lockpool has written the record.
-func (r Record) IsOurs() bool { return r.Host != "" || r.PID != 0 }
+func (o Origin) IsOurs() bool { return o.Host != "" || o.PID != 0 }
 
 // printable returns the beginning of s, or nothing if it cannot safely be logged.
 func printable(s string) string {
@@ -172,18 +177,26 @@ func printable(s string) string {
 
 // String names the owner as far as it is known.
 func (r Record) String() string {
-	switch {
-	case !r.IsOurs():
+	if !r.IsOurs() {
 		return r.text
-	case r.Owner == "":
-		return fmt.Sprintf("process %d on %s", r.PID, r.Host)
 	}
-	return fmt.Sprintf("%s, process %d on %s", r.Owner, r.PID, r.Host)
+	return r.Origin.String()
+}
+
+// String names the owner, or nothing if it is not known.
+func (o Origin) String() string {
+	switch {
+	case !o.IsOurs():
+		return ""
+	case o.Owner == "":
+		return fmt.Sprintf("process %d on %s", o.PID, o.Host)
+	}
+	return fmt.Sprintf("%s, process %d on %s", o.Owner, o.PID, o.Host)
 }
 
 // SpanContext returns the span that requested the lock. It is not valid if there is
 // none.
-func (r Record) SpanContext() trace.SpanContext {
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": r.Trace})
+func (o Origin) SpanContext() trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": o.Trace})
 	return trace.SpanContextFromContext(ctx)
 }

@@ -25,7 +25,7 @@ func TestWithHolds(t *testing.T) {
 			require.LessOrEqual(t, len(data), most)
 			r := Parse(data)
 			require.Equal(t, Record{
-				Owner: "shop", Host: r.Host, PID: r.PID, Ask: "an-ask", Token: 1 << 62, Was: r.Was, At: "main.f[...] (f.go:1)",
+				Origin: Origin{Owner: "shop", Host: r.Host, PID: r.PID}, Ask: "an-ask", Token: 1 << 62, Was: r.Was, At: "main.f[...] (f.go:1)",
 				Holds: r.Holds, Unchecked: n%2 == 0, Age: int64(n),
 			}, r)
 			require.Len(t, r.Was, 200)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
 	"github.com/lockpool/lockpool/recipe"
 )
 
@@ -20,7 +21,7 @@ import (
 type world struct {
 	r       *rand.Rand
 	queues  map[string][]Contender
-	owner   map[Ref]int
+	owner   map[ref]int
 	limits  map[string]int // of semaphores
 	handles []handle
 	seq     int64
@@ -28,14 +29,14 @@ type world struct {
 
 type handle struct {
 	foreign, unchecked bool
-	holds              []Ref
+	holds              []ref
 	wait               *wait
 }
 
 type wait struct {
 	lock  string
 	c     Contender // without a node
-	nodes []Ref
+	nodes []ref
 	asked int64
 }
 
@@ -44,16 +45,16 @@ func (w *world) add(h int, queue string, c Contender) {
 	c.Seq, c.Created = w.seq, w.seq
 	c.Name = fmt.Sprintf("n%d", w.seq)
 	w.queues[queue] = append(w.queues[queue], c)
-	w.owner[Ref{queue, c.Name}] = h
+	w.owner[ref{queue, c.Name}] = h
 	if len(w.handles[h].wait.nodes) == 0 {
 		w.handles[h].wait.asked = w.seq
 	}
-	w.handles[h].wait.nodes = append(w.handles[h].wait.nodes, Ref{queue, c.Name})
+	w.handles[h].wait.nodes = append(w.handles[h].wait.nodes, ref{queue, c.Name})
 }
 
-func (w *world) remove(ref Ref) {
-	w.queues[ref.Queue] = slices.DeleteFunc(slices.Clone(w.queues[ref.Queue]), func(c Contender) bool { return c.Name == ref.Node })
-	delete(w.owner, ref)
+func (w *world) remove(at ref) {
+	w.queues[at.queue] = slices.DeleteFunc(slices.Clone(w.queues[at.queue]), func(c Contender) bool { return c.Name == at.node })
+	delete(w.owner, at)
 }
 
 func (w *world) clone() *world {
@@ -73,16 +74,20 @@ func (w *world) clone() *world {
 // request lets a handle ask for a lock.
 func (w *world) request(h int, lock string, kind driver.Kind, permits, limit int) {
 	handle := &w.handles[h]
-	c := Contender{Node: driver.Node{Kind: kind, Permits: permits, Limit: limit}, Foreign: handle.foreign, Unchecked: handle.unchecked}
+	var c Contender
+	c.Node = driver.Node{Kind: kind, Permits: permits, Limit: limit}
 	if !handle.foreign {
-		c.Holds = slices.Clone(handle.holds)
-		if len(c.Holds) > 0 || kind == driver.Permit {
-			c.Ask = fmt.Sprintf("ask%04d", w.r.IntN(10000)+int(w.seq)*10000)
+		c.Record = nodedata.Record{Origin: nodedata.Origin{PID: 1}, Unchecked: handle.unchecked}
+		for _, held := range handle.holds {
+			c.Record.Holds = append(c.Record.Holds, hold(held.queue, held.node))
+		}
+		if len(c.Record.Holds) > 0 || kind == driver.Permit {
+			c.Record.Ask = fmt.Sprintf("ask%04d", w.r.IntN(10000)+int(w.seq)*10000)
 		}
 	}
 	handle.wait = &wait{lock: lock, c: c}
 	if kind == driver.Permit {
-		c.Kind, c.Permits, c.Limit = driver.Guard, 0, 0
+		c.Node.Kind, c.Permits, c.Limit = driver.Guard, 0, 0
 		lock += "/locks"
 	}
 	w.add(h, lock, c)
@@ -130,11 +135,11 @@ func smaller(set, given int) int {
 	return set
 }
 
-func (w *world) nodes(ref Ref) (queue []driver.Node, at int) {
-	for _, c := range w.queues[ref.Queue] {
+func (w *world) nodes(of ref) (queue []driver.Node, at int) {
+	for _, c := range w.queues[of.queue] {
 		queue = append(queue, c.Node)
 	}
-	return queue, slices.IndexFunc(queue, func(n driver.Node) bool { return n.Name == ref.Node })
+	return queue, slices.IndexFunc(queue, func(n driver.Node) bool { return n.Name == of.node })
 }
 
 // end ends a wait without the lock.
@@ -169,7 +174,7 @@ func (w *world) finish() (stuck []string) {
 	}
 	for _, handle := range w.handles {
 		if handle.wait != nil {
-			stuck = append(stuck, handle.wait.c.Ask)
+			stuck = append(stuck, handle.wait.c.Record.Ask)
 		}
 	}
 	return stuck
@@ -178,7 +183,7 @@ func (w *world) finish() (stuck []string) {
 // endAll ends the waits of those asks.
 func (w *world) endAll(asks ...string) *world {
 	for h, handle := range w.handles {
-		if handle.wait != nil && handle.wait.c.Ask != "" && slices.Contains(asks, handle.wait.c.Ask) {
+		if handle.wait != nil && handle.wait.c.Record.Ask != "" && slices.Contains(asks, handle.wait.c.Record.Ask) {
 			w.end(h)
 		}
 	}
@@ -187,10 +192,9 @@ func (w *world) endAll(asks ...string) *world {
 
 func (w *world) graph() (queues []Queue) {
 	for _, name := range slices.Sorted(maps.Keys(w.queues)) {
-		lock, isLease := strings.CutSuffix(name, "/leases")
-		q := Queue{Name: name, Contenders: w.queues[name]}
-		if isLease {
-			q.Limit = w.limits[lock]
+		q := Queue{Lock: lockOf(name), Name: name, Contenders: w.queues[name]}
+		if strings.HasSuffix(name, "/leases") {
+			q.Limit = w.limits[q.Lock]
 		}
 		queues = append(queues, q)
 	}
@@ -200,30 +204,27 @@ func (w *world) graph() (queues []Queue) {
 // view returns what the search of a wait reads: backward from what it holds.
 func (w *world) view(wait *wait) []Queue {
 	read := map[string]bool{}
-	var visit func(holds []Ref)
-	visit = func(holds []Ref) {
-		for _, ref := range holds {
-			lock := strings.TrimSuffix(ref.Queue, "/leases")
-			if read[lock] {
+	var visit func(holds []nodedata.Hold)
+	visit = func(holds []nodedata.Hold) {
+		for _, held := range holds {
+			if read[held.Lock] {
 				continue
 			}
-			read[lock] = true
+			read[held.Lock] = true
 			for _, h := range w.handles {
-				if h.wait != nil && h.wait.lock == lock {
-					visit(h.wait.c.Holds)
+				if h.wait != nil && h.wait.lock == held.Lock {
+					visit(h.wait.c.Record.Holds)
 				}
 			}
 		}
 	}
-	visit(wait.c.Holds)
-	return slices.DeleteFunc(w.graph(), func(q Queue) bool {
-		return !read[strings.TrimSuffix(strings.TrimSuffix(q.Name, "/leases"), "/locks")]
-	})
+	visit(wait.c.Record.Holds)
+	return slices.DeleteFunc(w.graph(), func(q Queue) bool { return !read[q.Lock] })
 }
 
 func randomWorld(seed uint64) *world {
 	r := rand.New(rand.NewPCG(seed, 16))
-	w := &world{r: r, queues: map[string][]Contender{}, owner: map[Ref]int{}, limits: map[string]int{}, handles: make([]handle, 2+r.IntN(9))}
+	w := &world{r: r, queues: map[string][]Contender{}, owner: map[ref]int{}, limits: map[string]int{}, handles: make([]handle, 2+r.IntN(9))}
 	oddities := r.IntN(3) == 0
 	for h := range w.handles {
 		w.handles[h].foreign = oddities && r.IntN(8) == 0
@@ -253,7 +254,7 @@ func randomWorld(seed uint64) *world {
 				if r.IntN(4) == 0 {
 					limit = permits + r.IntN(3)
 				}
-			} else if slices.ContainsFunc(w.handles[h].holds, func(r Ref) bool { return r.Queue == name }) {
+			} else if slices.ContainsFunc(w.handles[h].holds, func(r ref) bool { return r.queue == name }) {
 				continue
 			}
 			if kind == driver.Convertible && r.IntN(2) == 0 {
@@ -270,24 +271,22 @@ func randomWorld(seed uint64) *world {
 // findAll returns the victims, and checks that each is one.
 func findAll(t *testing.T, w *world) (victims []string) {
 	t.Helper()
-	queues := w.graph()
-	all, asked := map[string][]Ref{}, map[string]int64{}
+	all, asked := map[string][]ref{}, map[string]int64{}
 	for _, h := range w.handles {
-		if h.wait == nil || h.wait.c.Ask == "" {
+		if h.wait == nil || h.wait.c.Record.Ask == "" {
 			continue
 		}
-		ask := h.wait.c.Ask
-		cycle, proof, victim := Find(queues, ask)
-		if len(h.wait.c.Holds) > 0 {
-			c, p, v := Find(w.view(h.wait), ask)
-			require.Equal(t, victim, v, "what the search of %s reads", ask)
-			require.Equal(t, cycle, c)
-			require.Equal(t, proof, p)
+		ask := h.wait.c.Record.Ask
+		cycle, proof := graphOf(w.graph()).Find(ask)
+		if len(h.wait.c.Record.Holds) > 0 {
+			c, p := graphOf(w.view(h.wait)).Find(ask)
+			require.Equal(t, refsOf(proof), refsOf(p), "what the search of %s reads", ask)
+			require.Len(t, c, len(cycle))
 		}
-		if victim {
+		if cycle != nil {
 			require.False(t, h.unchecked)
-			requireCycle(t, w, h.wait, cycle, proof)
-			all[ask], asked[ask] = proof, h.wait.asked
+			requireCycle(t, w, h.wait, cycle, refsOf(proof))
+			all[ask], asked[ask] = refsOf(proof), h.wait.asked
 		}
 	}
 	victims = slices.SortedFunc(maps.Keys(all), func(a, b string) int { return cmp.Compare(asked[b], asked[a]) })
@@ -298,12 +297,27 @@ func findAll(t *testing.T, w *world) (victims []string) {
 	return victims
 }
 
+// refOf names a contender as the world does.
+func refOf(c *Contender) ref {
+	if c.Kind() == driver.Plain {
+		return ref{c.Lock, c.Name}
+	}
+	return ref{c.Queue, c.Name}
+}
+
+func refsOf(contenders []*Contender) (refs []ref) {
+	for _, c := range contenders {
+		refs = append(refs, refOf(c))
+	}
+	return refs
+}
+
 // only returns the world with only these nodes.
-func (w *world) only(refs []Ref) *world {
+func (w *world) only(refs []ref) *world {
 	w = w.clone()
 	for h := range w.handles {
 		handle := &w.handles[h]
-		lacks := func(r Ref) bool { return !slices.Contains(refs, r) }
+		lacks := func(r ref) bool { return !slices.Contains(refs, r) }
 		for _, r := range handle.holds {
 			if lacks(r) {
 				w.remove(r)
@@ -317,25 +331,24 @@ func (w *world) only(refs []Ref) *world {
 	return w
 }
 
-func requireCycle(t *testing.T, w *world, mine *wait, cycle []Step, proof []Ref) {
+func requireCycle(t *testing.T, w *world, mine *wait, cycle []Step, proof []ref) {
 	t.Helper()
-	require.Equal(t, mine.c.Ask, cycle[0].Contender.Ask)
+	require.Equal(t, mine.c.Record.Ask, cycle[0].Record.Ask)
 	for i, step := range cycle {
-		require.Contains(t, proof, Ref{step.Queue, step.Contender.Name})
+		require.Contains(t, proof, refOf(step.Contender))
 		next := cycle[(i+1)%len(cycle)]
-		ahead := Ref{next.Queue, next.Contender.Name}
-		if next.Held != (Ref{}) {
+		ahead := next.Contender
+		if next.Held != nil {
 			ahead = next.Held
-			require.Contains(t, next.Contender.Holds, ahead)
-			require.Contains(t, proof, ahead)
+			require.Contains(t, next.Record.Holds, hold(ahead.Queue, ahead.Name))
+			require.Contains(t, proof, refOf(ahead))
 		}
-		base := func(q string) string { return strings.TrimSuffix(strings.TrimSuffix(q, "/leases"), "/locks") }
-		require.Equal(t, base(step.Queue), base(ahead.Queue))
-		if step.Queue == ahead.Queue {
-			queue, self := w.nodes(Ref{step.Queue, step.Contender.Name})
-			_, other := w.nodes(ahead)
+		require.Equal(t, step.Lock, ahead.Lock)
+		if refOf(step.Contender).queue == refOf(ahead).queue {
+			queue, self := w.nodes(refOf(step.Contender))
+			_, other := w.nodes(refOf(ahead))
 			require.Less(t, other, self)
-			if step.Contender.Kind == driver.Shared {
+			if step.Node.Kind == driver.Shared {
 				require.NotEqual(t, driver.Shared, queue[other].Kind)
 			}
 		}
@@ -393,7 +406,7 @@ func TestDisjointCyclesHaveOneVictimEach(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 17))
-		w := &world{r: r, queues: map[string][]Contender{}, owner: map[Ref]int{}, handles: make([]handle, 1)}
+		w := &world{r: r, queues: map[string][]Contender{}, owner: map[ref]int{}, handles: make([]handle, 1)}
 		w.handles = nil
 		var cycles [][]int
 		for range 1 + r.IntN(5) {
@@ -417,48 +430,62 @@ func TestDisjointCyclesHaveOneVictimEach(t *testing.T) {
 			for _, i := range r.Perm(len(cycle)) {
 				next := cycle[(i+1)%len(cycle)]
 				w.request(cycle[i], fmt.Sprint("l", next), kind[next], 0, 0)
-				last = w.handles[cycle[i]].wait.c.Ask
+				last = w.handles[cycle[i]].wait.c.Record.Ask
 			}
 			want = append(want, last)
 		}
 		require.ElementsMatch(t, want, findAll(t, w), "seed %d", seed)
-		deadlocks := Stuck(w.graph())
-		require.Len(t, deadlocks, len(cycles))
+		require.Len(t, graphOf(w.graph()).Deadlocks(), len(cycles))
 	}
 }
 
-func TestThePrefixFollowsTheRules(t *testing.T) {
+func TestEdgesLeadWhereTheRulesDo(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 18))
-		q := Queue{Name: "q", Limit: 1 + r.IntN(6)}
+		q := Queue{Lock: "q", Name: "q", Limit: 1 + r.IntN(6)}
 		permits := r.IntN(2) == 0
+		var nodes []driver.Node
 		for i := range 1 + r.IntN(8) {
 			n := driver.Node{Name: fmt.Sprint(i), Seq: int64(i - r.IntN(2)), Kind: []driver.Kind{driver.Exclusive, driver.Shared, driver.Convertible, driver.Shared}[r.IntN(4)]}
 			if permits {
 				n.Kind, n.Permits, n.Limit = driver.Permit, 1+r.IntN(2), r.IntN(2)*(2+r.IntN(3))
 			}
 			if i > 0 {
-				n.Seq = max(n.Seq, q.Contenders[i-1].Seq)
+				n.Seq = max(n.Seq, nodes[i-1].Seq)
 			}
-			q.Contenders = append(q.Contenders, Contender{Node: n})
+			q.Contenders = append(q.Contenders, Contender{Contender: driver.Contender{Node: n}})
+			nodes = append(nodes, n)
 		}
-		g := newGraph([]Queue{q})
-		var nodes []driver.Node
-		for _, c := range q.Contenders {
-			nodes = append(nodes, c.Node)
+		last := len(nodes) - 1
+		if permits { // of whom the last has the guard
+			q.Name = "q/leases"
+			q.Contenders[last].Record.Ask = "ask"
+			guard := Contender{Record: nodedata.Record{Ask: "ask"}}
+			g := New([]Queue{q, {Lock: "q", Name: "q/locks", Contenders: []Contender{guard}}})
+			var obstacles []driver.Node
+			if limit := smaller(q.Limit, nodes[last].Limit); nodes[last].Permits <= limit {
+				obstacles = recipe.Within(limit)(nodes, last)
+			}
+			require.Len(t, g.all[last].For, len(obstacles), "seed %d", seed)
+			continue
 		}
-		g.scan(0, slices.Repeat([]bool{true}, len(nodes)), func(i int, before prefix) {
-			if permits {
-				obstacles := recipe.Within(smaller(q.Limit, nodes[i].Limit))(nodes, i)
-				require.Equal(t, len(obstacles) > 0, before.exhaust(g.nodes[i].Contender), "seed %d, %d", seed, i)
-				return
+		g := New([]Queue{q})
+		want, got := make([]map[int]bool, len(nodes)), make([]map[int]bool, len(nodes)) // that each waits for in the end
+		for i, n := range nodes {
+			want[i], got[i] = map[int]bool{}, map[int]bool{}
+			for _, o := range recipe.RuleOf(n.Kind)(nodes, i) {
+				at := slices.Index(nodes, o)
+				want[i][at] = true
+				maps.Copy(want[i], want[at])
 			}
-			obstacles := recipe.RuleOf(nodes[i].Kind)(nodes, i)
-			require.Equal(t, len(obstacles) > 0, before.blocks(g.nodes[i].Contender), "seed %d, %d", seed, i)
-			for o := range i {
-				require.Equal(t, slices.Contains(obstacles, nodes[o]), g.blocks(o, i), "seed %d, %d %d", seed, o, i)
+			for _, o := range g.all[i].For {
+				require.True(t, g.all[i].blocks(o))
+				got[i][o.index] = true
+				maps.Copy(got[i], got[o.index])
 			}
-		})
+			require.Equal(t, want[i], got[i], "seed %d, %d", seed, i)
+			require.Equal(t, len(want[i]) > 0, g.all[i].Waits)
+		}
 	}
 }

@@ -1,21 +1,15 @@
-// Package waitgraph finds deadlocks among the contenders of locks, and chooses who is to
-// end them. Its functions are pure.
+// Package waitgraph is the waits-for graph of locks: who waits for whom, which waits are in
+// a deadlock, and which of these is to end it. Its functions are pure.
 //
-// The vertices of the graph are contenders. One that waits depends on those that block it
-// by the rules of package recipe, and one that holds a lock on the waits of the handles
-// that hold it. A set of contenders is stuck if none of them can go on before another of
-// them does:
+// The vertices of the graph are contenders. A contender that waits has edges to those that
+// block it by the rules of package recipe, and a contender that holds a lock to the waits
+// of the handles that hold it. The guard of a semaphore has an edge to its own lease, as
+// long as the lease waits. A contender of another client that waits may give up at any
+// time, so it is on no cycle.
 //
-//   - a wait for exclusive or shared access, if one of those that block it is in the set;
-//   - a wait for permits, if those in the set leave too few permits for it;
-//   - a holder, if a handle that holds the lock waits with a contender in the set;
-//   - the guard of a semaphore, if its own wait for permits is in the set.
-//
-// Contenders of other clients, and those that are not known, can always go on.
-//
-// A deadlock is a stuck set of which each depends on each, directly or through others of the
-// set, so it is the same for all waits on it, whatever else each of them knows. What a wait
-// depends on and what does not depend on it has to be resolved first, by others.
+// A deadlock is a set of contenders each of which waits for each, directly or through
+// others of the set, so it is the same for all waits of the set, whatever else is known.
+// A wait for permits belongs to it only if those of the set leave too few permits.
 //
 // All functions take time and memory in proportion to the number of contenders. (Deadlocks
 // through permits that are within others take a round each.)
@@ -25,364 +19,275 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/lockpool/lockpool/driver"
+	"github.com/lockpool/lockpool/internal/nodedata"
+	"github.com/lockpool/lockpool/recipe"
 )
 
-// A Contender stands in a queue.
+// Contender is a contender for a lock, and what its node says.
 type Contender struct {
-	driver.Node
-	Was       string // the name of the node that this one has replaced, if there was one
-	Created   int64  // order in which they asked; a wait for permits has asked with its guard
-	Ask       string // identifies the wait, and is common to a guard and its lease; "" if unknown
-	Holds     []Ref  // what the handle held that asked; it counts only while the contender waits
-	Unchecked bool   // whoever asked does not look for deadlocks, and is no victim
-	Foreign   bool   // of another client
+	driver.Contender
+	Record nodedata.Record
+	Lock   string
+	Queue  string // that its node is in
+	Ended  bool   // the wait is known to have ended: the node is about to go
+
+	// Set by New.
+	Waits bool         // for the lock; otherwise the contender holds the lock
+	Holds []*Contender // of a wait: what its handle holds
+	For   []*Contender // of a wait: the nearest that it waits for
+
+	index       int
+	asked       int64        // order in which they asked; a wait for permits has asked with its guard
+	guard       *Contender   // of a lease: its guard, if that is still there
+	lease       *Contender   // of a guard: its lease
+	keepers     []*Contender // of a holder: the waits whose handles hold it
+	first, ends int          // its obstacles are in this part of all contenders
+	limit       int          // of a lease
 }
 
-// A Ref names a contender by its node. The queue is that of the lock or, for permits, that
-// of the leases.
-type Ref struct{ Queue, Node string }
-
-// A Queue holds contenders in order. That of a lock without a queue has its holder first,
-// and then those that wait for it, which do not block one another.
+// Queue is one of the queues of a lock, in order.
 type Queue struct {
-	Name       string // of the lock; for semaphores with /locks or /leases
-	Limit      int    // of leases: the limit that is set, or 0
+	Lock, Name string
+	Limit      int // of leases: the limit that is set, or 0
 	Contenders []Contender
 }
 
-// A Step is a wait on a cycle. Held is what the handle that waits holds and what the step
-// before it waits for; it is zero if that one only stands behind the contender in a queue.
-type Step struct {
-	Queue     string
-	Contender Contender
-	Held      Ref
+// Read returns a queue of a lock with what its contenders say.
+func Read(lock, name string, contenders []driver.Contender) Queue {
+	q := Queue{Lock: lock, Name: name, Contenders: make([]Contender, len(contenders))}
+	for i, c := range contenders {
+		q.Contenders[i] = Contender{Contender: c, Record: nodedata.Parse(c.Data)}
+	}
+	return q
 }
 
-// Find decides whether the wait is to end because of a deadlock: whether it is on a cycle
-// even without all on its cycles that asked later and can be told. It then returns the shortest such cycle, which begins
-// with the wait, each step waiting for the next. The cycle stands as long as all nodes of
-// the proof exist.
-func Find(queues []Queue, ask string) (cycle []Step, proof []Ref, victim bool) {
-	g := newGraph(queues)
-	mine, among := g.wait(ask), g.everybody()
-	d := g.deadlock(among, mine)
-	if d == nil {
-		return nil, nil, false
+// Kind returns the kind of the lock that the contender wants or holds.
+func (c *Contender) Kind() driver.Kind {
+	switch c.Queue {
+	case c.Lock:
+		return c.Node.Kind
+	case driver.Waits + "/" + c.Lock:
+		return driver.Plain
 	}
-	for i := range g.nodes {
-		if g.mayEnd(d, i) && g.later(i, mine) {
-			for _, other := range g.asks[g.nodes[i].Ask] {
-				among[other] = false
+	return driver.Permit
+}
+
+// Located returns the node, as it was read.
+func (c *Contender) Located() driver.Located {
+	return driver.Located{Queue: c.Queue, Node: c.Node, Version: c.Version}
+}
+
+func (c *Contender) isGuard() bool { return c.Queue == c.Lock+"/"+driver.Guards }
+func (c *Contender) isLease() bool { return c.Queue == c.Lock+"/"+driver.Leases }
+
+// Graph has all contenders of some locks.
+type Graph struct {
+	all    []*Contender // those of one queue after those of another
+	queues []span
+	waits  map[string][]*Contender // by ask
+	leases []*Contender            // that wait
+}
+
+// span is a queue in a graph.
+type span struct{ first, end int }
+
+// ref names a contender.
+type ref struct{ queue, node string }
+
+// New returns the graph of some queues. It changes nothing in them.
+func New(queues []Queue) *Graph {
+	g := &Graph{waits: map[string][]*Contender{}}
+	at, spans := map[ref]*Contender{}, map[string]span{}
+	for _, q := range queues {
+		s := span{first: len(g.all)}
+		for i := range q.Contenders {
+			c := q.Contenders[i]
+			c.Lock, c.Queue, c.limit = q.Lock, q.Name, cmp.Or(q.Limit, math.MaxInt)
+			c.index, c.first, c.ends, c.asked = len(g.all), s.first, len(g.all), c.Created
+			if age := c.Record.Age; age > 0 {
+				c.asked = min(c.asked, age)
 			}
-		}
-	}
-	if d = g.deadlock(among, mine); d == nil || !g.mayEnd(d, mine) {
-		return nil, nil, false
-	}
-	ways := g.ways(d, mine)
-	return g.steps(ways, mine), g.proof(ways, mine), true
-}
-
-// Last returns the ask of the first of the victims among those that wait for one another
-// together with the wait of that ask, or nothing if it is on no cycle.
-func Last(queues []Queue, ask string) (last string) {
-	g := newGraph(queues)
-	d, at := g.deadlock(g.everybody(), g.wait(ask)), -1
-	for i := range d {
-		if g.mayEnd(d, i) && (at < 0 || g.later(i, at)) {
-			at, last = i, g.nodes[i].Ask
-		}
-	}
-	return last
-}
-
-// Stuck returns the contenders that wait for one another, those of each deadlock by
-// themselves. Each of them is on a cycle.
-func Stuck(queues []Queue) (deadlocks [][]Ref) {
-	g := newGraph(queues)
-	place := map[int]int{} // in the result, by number
-	for i, d := range g.deadlocks(g.everybody()) {
-		if d == 0 || !g.nodes[i].waits {
-			continue
-		}
-		at, ok := place[d]
-		if !ok {
-			at = len(deadlocks)
-			place[d], deadlocks = at, append(deadlocks, nil)
-		}
-		deadlocks[at] = append(deadlocks[at], g.nodes[i].ref)
-	}
-	return deadlocks
-}
-
-// graph has the contenders of all queues, those of one queue after those of another. Sets
-// of them have the same indices.
-type graph struct {
-	queues []Queue
-	first  []int // of each queue, and the number of all
-	nodes  []node
-	asks   map[string][]int // the waits of each ask
-}
-
-type node struct {
-	*Contender
-	ref     Ref
-	queue   int
-	asked   int64 // order
-	waits   bool
-	holds   []int // of a wait: the contenders that cannot leave before it ends
-	keepers []int // the waits whose handles hold it
-}
-
-func newGraph(queues []Queue) *graph {
-	g := &graph{queues: queues, asks: map[string][]int{}}
-	at := map[Ref]int{}
-	guards := map[string]int{}
-	for q, queue := range queues {
-		g.first = append(g.first, len(g.nodes))
-		for i := range queue.Contenders {
-			c := &queue.Contenders[i]
-			ref := Ref{queue.Name, c.Name}
-			at[ref] = len(g.nodes)
-			if c.Was != "" {
-				at[Ref{queue.Name, c.Was}] = len(g.nodes)
+			at[ref{q.Name, c.Name}] = &c
+			if c.Record.Was != "" {
+				at[ref{q.Name, c.Record.Was}] = &c
 			}
-			if name, ok := strings.CutSuffix(queue.Name, "/"+driver.Guards); ok && i == 0 && c.Kind == driver.Guard {
-				guards[name+"/"+driver.Leases] = len(g.nodes)
+			g.all = append(g.all, &c)
+		}
+		s.end = len(g.all)
+		spans[q.Name] = s
+		g.queues = append(g.queues, s)
+	}
+	for _, q := range queues {
+		switch s := spans[q.Name]; q.Name {
+		case driver.Waits + "/" + q.Lock: // they wait for the holder, and not for each other
+			holder := spans[q.Lock]
+			for _, c := range g.all[s.first:s.end] {
+				c.Waits, c.first, c.ends = true, holder.first, holder.end
 			}
-			g.nodes = append(g.nodes, node{Contender: c, ref: ref, queue: q, asked: c.Created})
+		case q.Lock + "/" + driver.Guards:
+			leases := spans[q.Lock+"/"+driver.Leases]
+			g.pair(g.all[s.first:s.end], g.all[leases.first:leases.end])
 		}
 	}
-	g.first = append(g.first, len(g.nodes))
-	everybody := g.everybody()
-	for q := range queues {
-		leases := 0
-		g.scan(q, everybody, func(i int, before prefix) {
-			n := &g.nodes[i]
-			n.waits = before.blocks(n.Contender) && !n.Foreign
-			if n.Kind != driver.Permit || !n.waits {
-				return
-			}
-			// Whoever waits for permits has the guard. Without it, the permits were granted
-			// before the limit was lowered. A wait for more than the limit waits for that.
-			guard, ok := guards[n.ref.Queue]
-			alone := prefix{limit: math.MaxInt}
-			alone.state(queues[q].Limit)
-			alone.state(n.Limit)
-			n.waits = ok && n.Ask != "" && g.nodes[guard].Ask == n.Ask && n.Permits <= alone.limit && before.exhaust(n.Contender) && leases == 0
-			if n.waits { // a request has one
-				leases++
-				n.asked = g.nodes[guard].Created
-				g.link(i, guard)
-			}
-		})
-	}
-	for i, n := range g.nodes {
-		if n.waits && n.Ask != "" {
-			g.asks[n.Ask] = append(g.asks[n.Ask], i)
+	to := g.edges(g.everybody())
+	for i, c := range g.all {
+		c.For = to[i]
+		c.Waits = c.Waits || len(to[i]) > 0 || c.isGuard() && c.lease == nil
+		if c.Waits && c.Record.Ask != "" {
+			g.waits[c.Record.Ask] = append(g.waits[c.Record.Ask], c)
 		}
-		for _, ref := range n.Holds { // even if a request to release the lock hides whose it is
-			if held, ok := at[ref]; ok && n.waits && !g.nodes[held].waits {
-				g.link(i, held)
+	}
+	for _, c := range g.all {
+		for _, h := range c.Record.Holds { // even if a request to release the lock hides whose it is
+			queue := h.Lock
+			if h.Permits {
+				queue += "/" + driver.Leases
+			}
+			held := at[ref{queue, h.Node}]
+			if held != nil && c.Waits && !held.Waits && !slices.Contains(c.Holds, held) {
+				c.Holds = append(c.Holds, held)
+				held.keepers = append(held.keepers, c)
 			}
 		}
 	}
 	return g
 }
 
-func (g *graph) link(wait, held int) {
-	g.nodes[wait].holds = append(g.nodes[wait].holds, held)
-	g.nodes[held].keepers = append(g.nodes[held].keepers, wait)
-}
-
-// prefix sums up those contenders of a set that are before a place in their queue.
-type prefix struct {
-	any     bool
-	holder  bool  // of a lock without a queue
-	writer  int64 // the lowest number of one that is not a reader
-	permits int
-	limit   int // the smallest that is set or stated
-}
-
-// scan visits the contenders of a queue in order. What visit changes in the set counts for
-// those that follow.
-func (g *graph) scan(queue int, set []bool, visit func(i int, before prefix)) {
-	before := prefix{writer: math.MaxInt64, limit: math.MaxInt}
-	before.state(g.queues[queue].Limit)
-	for i := g.first[queue]; i < g.first[queue+1]; i++ {
-		visit(i, before)
-		if n := g.nodes[i]; set[i] {
-			before.any = true
-			before.holder = before.holder || i == g.first[queue]
-			if n.Kind != driver.Shared {
-				before.writer = min(before.writer, int64(n.Seq))
+// pair finds the guard of each lease: a call that acquires permits has both until it is
+// granted them. Curator's nodes do not say whose they are, but a Curator session rarely
+// makes two such calls at a time.
+func (g *Graph) pair(guards, leases []*Contender) {
+	byAsk := map[string]*Contender{}
+	for _, guard := range guards {
+		if ask := guard.Record.Ask; ask != "" {
+			byAsk[ask] = guard
+		}
+	}
+	for _, c := range leases {
+		guard := byAsk[c.Record.Ask]
+		if c.Record.Ask == "" && len(guards) > 0 && guards[0].Record.Ask == "" && guards[0].Session == c.Session && guards[0].Created < c.Created {
+			guard = guards[0]
+		}
+		if guard == nil || guard.lease != nil {
+			continue
+		}
+		c.Waits, c.guard, guard.lease = true, guard, c
+		if guard == guards[0] { // Only it adds leases. A wait for more than the limit waits for that.
+			c.asked = guard.asked
+			guard.keepers = []*Contender{c}
+			if c.Permits <= c.permitted() {
+				g.leases = append(g.leases, c)
 			}
-			before.permits += n.Permits
-			before.state(n.Limit)
 		}
 	}
 }
 
-func (p *prefix) state(limit int) {
-	if limit > 0 {
-		p.limit = min(p.limit, limit)
+// permitted returns the limit for a lease.
+func (c *Contender) permitted() int { return min(c.limit, cmp.Or(c.Limit, math.MaxInt)) }
+
+// Shown returns the contenders in the order in which they are shown: for a semaphore the
+// leases, and then the guards of calls without leases.
+func (g *Graph) Shown() (shown []*Contender) {
+	var guards []*Contender
+	for i, c := range g.all {
+		if i > 0 && c.Lock != g.all[i-1].Lock {
+			shown, guards = append(shown, guards...), nil
+		}
+		switch {
+		case !c.isGuard():
+			shown = append(shown, c)
+		case c.lease == nil:
+			guards = append(guards, c)
+		}
+	}
+	return append(shown, guards...)
+}
+
+// Lease returns the lease of a guard, or nil.
+func (c *Contender) Lease() *Contender { return c.lease }
+
+// edges returns for each wait the nearest contenders that it waits for: those of the set
+// that block it, without those that these wait for in the same queue.
+func (g *Graph) edges(set []bool) [][]*Contender {
+	to := make([][]*Contender, len(g.all))
+	for _, q := range g.queues {
+		if q.first == q.end {
+			continue
+		}
+		switch c := g.all[q.first]; c.Queue {
+		case c.Lock + "/" + driver.Leases:
+		case driver.Waits + "/" + c.Lock:
+			for i := q.first; i < q.end; i++ {
+				to[i] = g.all[c.first:c.ends]
+			}
+		default:
+			g.edgesOf(q, set, to)
+		}
+	}
+	for _, c := range g.leases {
+		to[c.index] = g.exhausting(c, func(o int) bool { return set[o] })
+	}
+	return to
+}
+
+// edgesOf is edges in a queue in which whoever is no reader is blocked by all before it.
+func (g *Graph) edgesOf(q span, set []bool, to [][]*Contender) {
+	var readers []*Contender // since the last writer
+	var writers []*Contender
+	for i := q.first; i < q.end; i++ {
+		c := g.all[i]
+		if !set[i] {
+			continue
+		}
+		last := len(writers) - 1
+		if c.Node.Kind == driver.Shared {
+			for last >= 0 && !recipe.Blocks(writers[last].Node, c.Node) {
+				last--
+			}
+			if last >= 0 {
+				to[i] = writers[last : last+1 : last+1]
+			}
+			readers = append(readers, c)
+			continue
+		}
+		to[i] = readers
+		if last >= 0 && (len(readers) == 0 || !recipe.Blocks(writers[last].Node, readers[0].Node)) {
+			to[i] = append(to[i], writers[last])
+		}
+		writers, readers = append(writers, c), nil
 	}
 }
 
-// blocks reports whether one of them is among those that block c if anything does: recipe.RuleOf.
-func (p prefix) blocks(c *Contender) bool {
-	switch c.Kind {
-	case driver.Shared:
-		return p.writer < int64(c.Seq)
-	case driver.Plain:
-		return p.holder
-	default:
-		return p.any
+// exhausting returns the contenders of a set that leave too few permits for a lease, or
+// nothing if they leave enough.
+func (g *Graph) exhausting(lease *Contender, in func(int) bool) (others []*Contender) {
+	var nodes []driver.Node
+	for _, c := range g.all[lease.first:lease.index] {
+		if in(c.index) {
+			others, nodes = append(others, c), append(nodes, c.Node)
+		}
 	}
+	if len(recipe.Within(lease.permitted())(append(nodes, lease.Node), len(nodes))) == 0 {
+		return nil
+	}
+	return others
 }
 
-// exhaust reports whether they leave too few permits for c: recipe.Within.
-func (p prefix) exhaust(c *Contender) bool {
-	p.state(c.Limit)
-	return p.any && p.permits+c.Permits > p.limit
+// blocks reports whether a contender in the part of c's obstacles blocks c.
+func (c *Contender) blocks(ahead *Contender) bool {
+	return c.Queue != ahead.Queue || c.isLease() || recipe.Blocks(ahead.Node, c.Node)
 }
 
 // everybody returns the set of all contenders.
-func (g *graph) everybody() []bool { return slices.Repeat([]bool{true}, len(g.nodes)) }
+func (g *Graph) everybody() []bool { return slices.Repeat([]bool{true}, len(g.all)) }
 
-// wait returns the first wait of an ask, or -1.
-func (g *graph) wait(ask string) int {
-	if waits := g.asks[ask]; len(waits) > 0 {
-		return waits[0]
+// lasting returns the set without the waits that end by themselves, as far as is known.
+func (g *Graph) lasting() []bool {
+	set := g.everybody()
+	for i, c := range g.all {
+		set[i] = !c.Waits || c.Record.IsOurs() && !c.Ended
 	}
-	return -1
-}
-
-// later reports whether one wait has asked after another.
-func (g *graph) later(i, than int) bool {
-	a, b := g.nodes[i], g.nodes[than]
-	return cmp.Or(cmp.Compare(a.asked, b.asked), strings.Compare(a.Ask, b.Ask)) > 0
-}
-
-// mayEnd reports whether a contender of a deadlock is a wait that can end it. It must hold
-// something that others of the deadlock wait for: a wait that only stands before them in a
-// queue may hold nothing at all, and then does not look.
-func (g *graph) mayEnd(d []bool, i int) bool {
-	n := g.nodes[i]
-	return d[i] && n.waits && n.Ask != "" && !n.Unchecked &&
-		slices.ContainsFunc(n.holds, func(h int) bool { return d[h] && g.nodes[h].Kind != driver.Guard })
-}
-
-// blocks reports whether one contender is among those that block another behind it.
-func (g *graph) blocks(o, c int) bool {
-	p := prefix{any: true, holder: o == g.first[g.nodes[o].queue], writer: math.MaxInt64}
-	if g.nodes[o].Kind != driver.Shared {
-		p.writer = int64(g.nodes[o].Seq)
-	}
-	return p.blocks(g.nodes[c].Contender)
-}
-
-// way tells how a contender was reached: over is what the wait at from waits for.
-type way struct {
-	reached    bool
-	from, over int
-}
-
-// ways returns the shortest ways from a wait to the others of its deadlock, and back to it.
-func (g *graph) ways(d []bool, wait int) []way {
-	ways := make([]way, len(g.nodes))
-	seen := map[[2]int]int{} // by queue and whether only writers block: up to which place it was looked at
-	for next := []int{wait}; len(next) > 0; next = next[1:] {
-		from := next[0]
-		key := [2]int{g.nodes[from].queue, int(g.nodes[from].Kind)}
-		for o := max(seen[key], g.first[key[0]]); o < from; o++ {
-			if !d[o] || !g.blocks(o, from) {
-				continue
-			}
-			waits := g.nodes[o].keepers
-			if g.nodes[o].waits {
-				waits = []int{o}
-			} else {
-				ways[o] = way{true, from, o}
-			}
-			for _, w := range waits {
-				if d[w] && !ways[w].reached {
-					ways[w] = way{true, from, o}
-					next = append(next, w)
-				}
-			}
-		}
-		seen[key] = max(seen[key], from)
-	}
-	return ways
-}
-
-// steps returns the shortest cycle.
-func (g *graph) steps(ways []way, mine int) (cycle []Step) {
-	for w := mine; ; {
-		n, over := g.nodes[w], g.nodes[ways[w].over]
-		step := Step{Queue: n.ref.Queue, Contender: *n.Contender}
-		if !over.waits && over.Kind != driver.Guard {
-			step.Held = over.ref
-		}
-		cycle = append(cycle, step)
-		if w = ways[w].from; w == mine {
-			slices.Reverse(cycle[1:])
-			return cycle
-		}
-	}
-}
-
-// proof returns the nodes that make the shortest cycle stand: those on it and, for a wait
-// for permits, also all others that leave too few, with what makes these stuck.
-func (g *graph) proof(ways []way, mine int) (refs []Ref) {
-	to := map[int]way{} // on the cycle: which wait comes next, and over what
-	for w, done := mine, false; !done; done = w == mine {
-		l := ways[w]
-		to[l.from] = way{from: w, over: l.over}
-		w = l.from
-	}
-	proven := map[int]bool{}
-	prove := func(i int) (isNew bool) {
-		isNew = !proven[i]
-		if isNew {
-			proven[i] = true
-			refs = append(refs, g.nodes[i].ref)
-		}
-		return isNew
-	}
-	for next := []int{mine}; len(next) > 0; next = next[1:] {
-		n := g.nodes[next[0]]
-		if !prove(next[0]) {
-			continue
-		}
-		for _, h := range n.holds {
-			if n.Kind == driver.Permit && g.nodes[h].Kind == driver.Guard {
-				prove(h)
-			}
-		}
-		on, ok := to[next[0]]
-		for o := g.first[n.queue]; o < next[0]; o++ {
-			if !ways[o].reached || !g.blocks(o, next[0]) || ok && n.Kind != driver.Permit && o != on.over {
-				continue
-			}
-			switch keepers := g.nodes[o].keepers; {
-			case g.nodes[o].waits:
-				next = append(next, o)
-			case ok && o == on.over:
-				prove(o)
-				next = append(next, on.from)
-			default:
-				prove(o)
-				next = append(next, keepers[slices.IndexFunc(keepers, func(k int) bool { return ways[k].reached })])
-			}
-			if n.Kind != driver.Permit {
-				break
-			}
-		}
-	}
-	return refs
+	return set
 }

@@ -158,9 +158,9 @@ func deadlockOfPools(b *bench) {
 		require.ErrorAs(b, err, &deadlock)
 		require.Len(b, deadlock.Cycle, n)
 		for i, w := range deadlock.Cycle {
-			require.Equal(b, []string{name(n - 1 + i), name(n + i), "test"}, []string{w.Holds, w.Lock, w.Owner}, "%d", i)
+			require.Equal(b, []string{name(n - 1 + i), name(n + i), "test"}, []string{w.Holds[0].Lock, w.Wait.Lock, w.Owner}, "%d", i)
 			require.Equal(b, os.Getpid(), w.PID)
-			require.Regexp(b, `^behavior.exclusively \(deadlock.go:\d+\) from `, w.At)
+			require.Regexp(b, `^behavior.exclusively \(deadlock.go:\d+\) from `, w.Wait.At)
 		}
 		var lockErr *lockpool.LockError
 		require.ErrorAs(b, err, &lockErr)

@@ -91,7 +91,7 @@ func labelOf(p lockpool.Party) (lines []string) {
 }
 
 // nameOf returns the name of the lock, with the number of permits if the lock is a semaphore.
-func nameOf(s lockpool.Stand) string {
+func nameOf(s lockpool.Contender) string {
 	name := shortened(s.Lock)
 	switch s.Permits {
 	case 0:

@@ -18,22 +18,20 @@ import (
 )
 
 func hostileGraph() lockpool.WaitGraph {
-	stand := func(lock string, c lockpool.Contender) lockpool.Stand {
-		return lockpool.Stand{Lock: lock, Contender: c}
-	}
-	wait := func(lock string, c lockpool.Contender) *lockpool.Stand {
-		s := stand(lock, c)
-		return &s
+	of := func(lock string, permits int) lockpool.Contender { return lockpool.Contender{Lock: lock, Permits: permits} }
+	wait := func(lock string, c lockpool.Contender) *lockpool.Contender {
+		c.Lock = lock
+		return &c
 	}
 	const hostile = "a\"];\r\n\\N<b>&amp;\u202e\x1b[31m"
 	long := strings.Repeat("long/", 40)
 	return lockpool.WaitGraph{
 		Parties: []lockpool.Party{
-			{Owner: hostile, Host: "web1", PID: 101, Holds: []lockpool.Stand{stand(hostile, lockpool.Contender{})}, Wait: wait(long, lockpool.Contender{At: "main.f (f.go:1) from main.g (g.go:2)"}), For: []int{1}},
-			{Host: "web2", Holds: []lockpool.Stand{stand(long, lockpool.Contender{}), stand("s", lockpool.Contender{Permits: 2})}, Wait: wait(hostile, lockpool.Contender{}), For: []int{0}},
-			{PID: 303, Wait: wait("s", lockpool.Contender{Permits: 1}), For: []int{1}},
+			{Origin: lockpool.Origin{Owner: hostile, Host: "web1", PID: 101}, Holds: []lockpool.Contender{of(hostile, 0)}, Wait: wait(long, lockpool.Contender{At: "main.f (f.go:1) from main.g (g.go:2)"}), For: []int{1}},
+			{Origin: lockpool.Origin{Host: "web2"}, Holds: []lockpool.Contender{of(long, 0), of("s", 2)}, Wait: wait(hostile, lockpool.Contender{}), For: []int{0}},
+			{Origin: lockpool.Origin{PID: 303}, Wait: wait("s", lockpool.Contender{Permits: 1}), For: []int{1}},
 			{Wait: wait("s", lockpool.Contender{Session: "0x1"}), For: []int{2}},
-			{Owner: "idle", Host: "web4", PID: 404, Holds: []lockpool.Stand{stand("other", lockpool.Contender{})}},
+			{Origin: lockpool.Origin{Owner: "idle", Host: "web4", PID: 404}, Holds: []lockpool.Contender{of("other", 0)}},
 		},
 		Deadlocks: [][]int{{0, 1}},
 	}
