@@ -119,11 +119,11 @@ type graphAsk struct {
 	id     int
 	handle *graphHandle
 	begun  time.Time
-	told   bool                  // that it is a victim
+	told   bool               // that it is a victim
 	last   lockpool.Contender // with which it was told
-	seen   []graphNode           // its nodes, when they were last seen
-	since  time.Time             // it has waited with these nodes
-	got    time.Time             // when it was granted
+	seen   []graphNode        // its nodes, when they were last seen
+	since  time.Time          // it has waited with these nodes
+	got    time.Time          // when it was granted
 }
 
 func (a *graphAsk) String() string {

@@ -18,7 +18,9 @@ import (
 )
 
 func hostileGraph() lockpool.WaitGraph {
-	of := func(lock string, permits int) lockpool.Contender { return lockpool.Contender{Lock: lock, Permits: permits} }
+	of := func(lock string, permits int) lockpool.Contender {
+		return lockpool.Contender{Lock: lock, Permits: permits}
+	}
 	wait := func(lock string, c lockpool.Contender) *lockpool.Contender {
 		c.Lock = lock
 		return &c
