@@ -120,20 +120,6 @@ func TestTenancyIsBoundedInTime(t *testing.T) {
 	})
 }
 
-// A reader may hold the lock for long, so those of other processes share it.
-func TestReaderBehindALocalWriterSharesWithOtherProcesses(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		writer := b.Lock(p, "a")
-		w := waitLocally(b, p, lockpool.Shared())
-		b.Unlock(writer)
-		reader := w.Granted()
-		b.Unlock(b.Lock(b.Pool(), "a", lockpool.Shared()))
-		b.Unlock(reader)
-	})
-}
-
 // A reader may pass a writer of another process for as long as the tenancy lasts, and no
 // longer.
 func TestLocalReadersPassWritersElsewhereWithinTheBound(t *testing.T) {
@@ -206,31 +192,6 @@ func TestNoLocalTurnBesideADowngrade(t *testing.T) {
 	})
 }
 
-// The holder of the moment loses the lock; the others queue again.
-func TestLostSessionInTheMiddleOfATenancy(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p := b.Pool()
-		first := b.Lock(p, "a")
-		w1, w2, w3 := waitLocally(b, p), waitLocally(b, p), waitLocally(b, p)
-		b.Unlock(first)
-		l := w1.Granted()
-		token := b.Token(l)
-		server := b.Server.(*zktest.Server)
-		for _, s := range server.State().Sessions {
-			if len(s.Ephemerals) > 0 {
-				require.NoError(t, server.ExpireSession(s.ID))
-			}
-		}
-		b.AwaitLoss(l)
-		next := w2.Granted() // even though the holder has not unlocked
-		require.Greater(t, b.Token(next), token)
-		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
-		b.Unlock(next)
-		b.Unlock(w3.Granted())
-	})
-}
-
 // The node is watched from the moment the lock is passed on. All turns are short, and all
 // happens within the 20 ms for which the node of a lock that is not passed on is not
 // watched.
@@ -253,76 +214,6 @@ func TestRemovedNodeInTheMiddleOfATenancy(t *testing.T) {
 		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 		b.Unlock(waiters[2].Granted())
 		require.Less(t, time.Since(began), 20*time.Millisecond)
-	})
-}
-
-// The node stands for all: a request to release the lock reaches the holder of the
-// moment, and ends the tenancy.
-func TestRevokedTenancyEnds(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p, others := b.Pool(), b.Pool()
-		first := b.Lock(p, "a", lockpool.Revocable())
-		w1, w2 := waitLocally(b, p, lockpool.Revocable()), waitLocally(b, p)
-		b.Unlock(first)
-		l := w1.Granted()
-		rival := b.Enqueue(others, "a", 2)
-		ctx := l.Context(b.Ctx)
-		require.NoError(t, others.Revoke(b.Ctx, "a"))
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), lockpool.ErrRevoked)
-		b.Unlock(l)
-		l = rival.Granted()
-		w2.StillWaits()
-		b.Unlock(l)
-		l = w2.Granted()
-		notRevoked(t, l.Revoked())
-		b.Unlock(l)
-	})
-}
-
-func TestQueueShowsLocalWaitersAndRevokeReachesThem(t *testing.T) {
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
-		holder := b.Lock(p, "a")
-		token := b.Token(holder)
-		gives, ignores, last := waitLocally(b, p, lockpool.Revocable()), waitLocally(b, p), waitLocally(b, p)
-		rival := b.Enqueue(others, "a", 2)
-		q, err := p.Queue(b.Ctx, "a")
-		require.NoError(t, err)
-		require.Len(t, q.Contenders, 5)
-		names := map[string]bool{}
-		for i, c := range q.Contenders {
-			require.Equal(t, i == 0, c.Holds)
-			require.Equal(t, 1 <= i && i <= 3, c.Local, "they follow the node that they wait for")
-			require.Equal(t, "mutex", c.Kind)
-			if c.Local {
-				require.Equal(t, "billing", c.Owner)
-				require.WithinDuration(t, time.Now(), c.Asked, time.Minute)
-			}
-			names[c.Node] = true
-		}
-		require.Len(t, names, 5)
-		require.Equal(t, token, q.Contenders[0].Token)
-		theirs, err := others.Queue(b.Ctx, "a")
-		require.NoError(t, err)
-		require.Len(t, theirs.Contenders, 2, "only the pool itself knows them")
-
-		require.NoError(t, p.Revoke(b.Ctx, "a", q.Contenders[1].Node, q.Contenders[2].Node))
-		<-gives.Done
-		require.ErrorIs(t, gives.Err, lockpool.ErrRevoked)
-		notRevoked(t, holder.Revoked())
-		require.ErrorContains(t, p.Break(b.Ctx, "a", q.Contenders[3].Node), "it waits without a node")
-		b.Unlock(holder)
-		holder = ignores.Granted()
-		awaitRevocation(b, holder.Revoked())
-		q, err = p.Queue(b.Ctx, "a")
-		require.NoError(t, err)
-		require.Equal(t, b.Token(holder), q.Contenders[0].Token)
-		b.Unlock(holder)
-		b.Unlock(last.Granted())
-		b.Unlock(rival.Granted())
 	})
 }
 

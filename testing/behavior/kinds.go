@@ -184,7 +184,9 @@ func readersWaitForTheWriterOfTheirPool(b *bench) {
 	b.waiting(p, 1)
 	w.waits()
 	b.unlock(l)
-	b.unlock(w.granted())
+	l = w.granted()
+	b.unlock(b.read(b.looker, a)) // a reader may hold the lock for long, so other processes share the lock
+	b.unlock(l)
 }
 
 var limiter = []string{"Limiter"}

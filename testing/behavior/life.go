@@ -432,7 +432,16 @@ func lostLockNeedsNoUnlock(b *bench) {
 
 // The holder of the moment loses the lock; those who wait in memory queue again.
 func lossInTheMiddleOfLocalTurns(b *bench) {
-	p, a := b.pool(), b.name("a")
+	b.turnIsLost("broken", b.breakHolder)
+	if b.options.Expire != nil {
+		b.turnIsLost("expired", b.expire)
+	}
+}
+
+// turnIsLost lets the holder of a lock that is passed on lose the lock. The waiters queue again.
+func (b *bench) turnIsLost(name string, lose func(name string)) {
+	b.Helper()
+	p, a := b.pool(), b.name(name)
 	first := b.lock(p, a)
 	var waiters []*call[*lockpool.Lock]
 	for i := range 3 {
@@ -442,7 +451,7 @@ func lossInTheMiddleOfLocalTurns(b *bench) {
 	b.unlock(first)
 	l := waiters[0].granted()
 	token := b.token(l)
-	b.breakHolder(a)
+	lose(a)
 	b.isLost(l)
 	next := waiters[1].granted() // even though the holder has not unlocked
 	require.Greater(b, b.token(next), token)

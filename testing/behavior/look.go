@@ -100,14 +100,22 @@ func queueShowsLocalWaiters(b *bench) {
 		require.Equal(b, []any{"mutex", "billing"}, []any{c.Kind, c.Owner})
 		if b.bubble { // where it has taken no time
 			require.Equal(b, i > 0, c.Local)
+			require.WithinDuration(b, time.Now(), c.Asked, time.Minute)
 		}
 		nodes[c.Node] = true
 	}
 	require.Len(b, nodes, 4)
 	require.Equal(b, b.token(holder), q.Contenders[0].Token)
+	if b.bubble {
+		require.Len(b, b.contenders(a), 1, "only the pool itself knows them")
+		require.ErrorContains(b, p.Break(b.ctx, a, q.Contenders[3].Node), "it waits without a node")
+	}
 	for _, w := range waiters {
 		b.unlock(holder)
 		holder = w.granted()
+		q, err := p.Queue(b.ctx, a)
+		require.NoError(b, err)
+		require.Equal(b, b.token(holder), q.Contenders[0].Token)
 	}
 	b.unlock(holder)
 }
@@ -396,11 +404,20 @@ func revocationEndsLocalTurns(b *bench) {
 	b.waiting(p, 2)
 	b.unlock(first)
 	l := w1.granted()
+	var rival *call[*lockpool.Lock]
+	if b.bubble { // where the pool has not queued for its next waiter yet
+		rival = b.enqueue(others, a, 2)
+	}
 	ctx := l.Context(b.ctx)
 	require.NoError(b, others.Revoke(b.ctx, a))
 	b.await(ctx.Done(), "the revocation")
 	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrRevoked)
 	b.unlock(l)
+	if rival != nil {
+		l = rival.granted()
+		w2.waits()
+		b.unlock(l)
+	}
 	l = w2.granted()
 	b.notYet(l.Revoked(), "a revocation of the next holder")
 	b.unlock(l)
