@@ -293,8 +293,8 @@ func ExamplePool_LockAll() {
 	}
 	defer accounts.Unlock(ctx)
 
-	fmt.Println(accounts.Names())
-	// Output: [accounts/3 accounts/7]
+	fmt.Println(accounts.Get("accounts/3"))
+	// Output: lockpool.Lock(accounts/3)
 }
 
 func ExampleMultiLock_Do() {

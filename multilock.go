@@ -25,9 +25,9 @@ type MultiLock struct {
 
 // LockAll locks all the names, or none. It waits for one after the other until ctx
 // ends; if it cannot get one, it releases the others, and the error is a
-// [*LockError] with that name. All callers of LockAll take names in the same
-// order, so two of them never wait for each other. A name that is given twice is
-// locked once. The options apply to every lock; [WaitAtMost] bounds the whole
+// [*LockError] with that name. All callers of LockAll take names in the
+// order of slices.Sort, so two of them never wait for each other. A name that is given
+// twice is locked once. The options apply to every lock; [WaitAtMost] bounds the whole
 // wait.
 //
 // LockAll does not prevent a deadlock with callers that already hold a lock when
@@ -183,12 +183,4 @@ func (a *MultiLock) Get(name string) *Lock {
 		}
 	}
 	return nil
-}
-
-// Names returns the names of the locks, in the order in which they were taken.
-func (a *MultiLock) Names() (names []string) {
-	for _, l := range a.locks {
-		names = append(names, l.Name())
-	}
-	return names
 }
