@@ -435,7 +435,7 @@ func (r *Report) checkCauses(rec *Record, holds []*hold) {
 // checkReentries finds holders who entered again a lock that they had lost.
 func (r *Report) checkReentries(rec *Record, holds []*hold) {
 	for _, h := range holds {
-		if h.again && h.lost && h.end == h.begin {
+		if h.again && h.lost && h.end == h.begin && !rec.removedDuring(h, h.begin, h.end) {
 			r.violation(h.begin, "reentry: lock %q was granted again to a holder that had lost it: %s, %s", h.lock, h, rec.at(h.begin))
 		}
 	}
