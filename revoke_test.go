@@ -21,15 +21,6 @@ func awaitRevocation(b *locktest.Bench, revoked <-chan struct{}) {
 	}
 }
 
-func notRevoked(t *testing.T, revoked <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-revoked:
-		require.FailNow(t, "revoked")
-	default:
-	}
-}
-
 // Revocations that precede the first watch on the node.
 func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
 	t.Parallel()

@@ -278,11 +278,6 @@ func setWatches(zxid int64, lists ...[]string) request {
 	return request{Op: opSetWatches, Body: encoder{}.long(zxid).lists(lists)}
 }
 
-// setWatches2 sends the lists data, exist, child, persistent and recursive.
-func setWatches2(zxid int64, lists ...[]string) request {
-	return request{Op: opSetWatches2, Body: encoder{}.long(zxid).lists(lists)}
-}
-
 // watchRequest is an operation that takes a path and a kind of watch.
 func watchRequest(op int32, path string, kind int32) request {
 	return request{Op: op, Body: encoder{}.string(path).int(kind)}
