@@ -82,9 +82,10 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not paral
 	require.NotZero(t, unrelated.Depth(), "an unrelated lock was lost after the reconnect")
 	var memory runtime.MemStats
 	runtime.GC()
+	runtime.GC() // sweeps what earlier tests have left
 	runtime.ReadMemStats(&memory)
-	t.Logf("%d MB in use, %d MB at the most", memory.HeapInuse>>20, memory.HeapSys>>20)
-	require.Less(t, memory.HeapInuse, uint64(100<<20), "waiters keep their listings in memory")
+	t.Logf("%d MB live, %d MB at the most", memory.HeapAlloc>>20, memory.HeapSys>>20)
+	require.Less(t, memory.HeapAlloc, uint64(100<<20), "waiters keep their listings in memory") // spans of earlier tests do not count
 
 	b.Unlock(holder)
 	b.Until(func() bool { return granted.Load() > 100 }, "the lock is passed on")
