@@ -202,10 +202,9 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 	told := false // what became of the lock
 	defer func() {
 		unlocked := l.Unlock(ctx)
-		if told {
-			unlocked = nil
+		if !told {
+			err = under.done(err, unlocked)
 		}
-		err = under.done(err, unlocked)
 	}()
 	// On the session that holds the lock: it has seen what happened before the grant.
 	if err = j.check(under, l.hold.tenancy.session); err == nil {
