@@ -86,8 +86,9 @@ func (k stop) begin(b *bubble, s step) (string, func()) {
 			})
 		}
 		if !k.reported {
-			// Until its lease rests on proofs from after the jump it may end too late, by
-			// the length of the jump (see driver/zookeeper, lease.go).
+			// See driver/zookeeper, lease.go.
+			jump := workload.Jump{Span: workload.Span{Process: i.name, Begin: begin, End: end.Add(b.longest)}, By: sum}
+			b.history.Update(func(rec *workload.Record) { rec.Jumps = append(rec.Jumps, jump) })
 			end = end.Add(min(sum, b.longest))
 		}
 		b.excuse(i.name, begin, end)

@@ -165,7 +165,7 @@ func (r *Report) checkOverlaps(rec *Record, holds []*hold) {
 		}
 		unknown := slices.ContainsFunc(active, func(g *hold) bool { return g.token == 0 && rec.noticedLate(g) }) // which is the newest
 		awake := slices.DeleteFunc(slices.Clone(active), func(g *hold) bool {
-			return (g != newest || unknown) && rec.pausedDuring(g.process, h.begin, min(g.end, latestEnd(active, g)))
+			return (g != newest || unknown) && rec.heldInGoodFaith(g.process, h.begin, min(g.end, latestEnd(active, g)))
 		})
 		if !exceeded(awake) {
 			r.excused++
@@ -232,6 +232,14 @@ func (rec *Record) pausedDuring(process string, from, until Instant) bool {
 	return slices.ContainsFunc(rec.Pauses, func(p Span) bool {
 		end := p.End.Add(rec.WakeUp)
 		return p.Process == process && from.within(p.Begin, end) && until.within(p.Begin, end)
+	})
+}
+
+// heldInGoodFaith reports whether a process need not have known, for some time, that the
+// servers had ended its session.
+func (rec *Record) heldInGoodFaith(process string, from, until Instant) bool {
+	return rec.pausedDuring(process, from, until) || slices.ContainsFunc(rec.Jumps, func(j Jump) bool {
+		return j.Process == process && from.within(j.Begin, j.End) && until <= from.Add(j.By+rec.WakeUp)
 	})
 }
 
@@ -650,7 +658,7 @@ func (r *Report) checkEnds(rec *Record) {
 	for _, end := range rec.Ends {
 		for _, order := range end.Orders {
 			for _, h := range byOrder[order] {
-				if h.begin < end.At && end.At < min(h.end, rec.End) && !rec.pausedDuring(h.process, end.At, h.end) {
+				if h.begin < end.At && end.At < min(h.end, rec.End) && !rec.heldInGoodFaith(h.process, end.At, h.end) {
 					r.violation(end.At, "lease: lock %q outlived its session: the servers ended the session at %s, and the holder knew at %s: %s%s",
 						h.lock, rec.at(end.At), rec.at(h.end), h, rec.circumstances(end.At))
 				}

@@ -150,7 +150,7 @@ func (r *Report) checkContexts(rec *Record, holds []*hold) {
 				break
 			}
 			if g.begin >= h.end && (g.process != h.process || g.worker != h.worker) && rec.older(h, g) == h && !rec.ambiguous(h, g) &&
-				!rec.pausedDuring(h.process, g.begin, h.contextEnd) && !rec.removedDuring(h, g.begin, h.contextEnd) {
+				!rec.heldInGoodFaith(h.process, g.begin, h.contextEnd) && !rec.removedDuring(h, g.begin, h.contextEnd) {
 				r.violation(g.begin, "context: lock %q: the context of %s, which held it from %s until %s, ended at %s, after the lock was granted at %s to %s",
 					h.lock, h, rec.at(h.begin), rec.at(h.end), rec.at(h.contextEnd), rec.at(g.begin), g)
 				break

@@ -11,6 +11,7 @@ type Record struct {
 	Limits
 	Begin, End Instant   // of the time in which locks should be granted
 	Pauses     []Span    // of clients
+	Jumps      []Jump    // of clients
 	Hidden     []Span    // times in which the clocks of a client do not show that its machine was stopped
 	Faults     []Span    // with the fault's description in place of a process
 	Single     []Span    // the times of those faults that touch one process alone, with its name
@@ -39,6 +40,13 @@ type Record struct {
 type Span struct {
 	Process    string
 	Begin, End Instant
+}
+
+// Jump is a stop of a machine whose clock does not count the stop. A lease that rests on
+// answers from before the stop can end too late by the length of the stop.
+type Jump struct {
+	Span // until no lease rests on such an answer any longer
+	By   time.Duration
 }
 
 // SessionEnd is the end of a session at the servers.
