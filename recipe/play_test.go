@@ -484,7 +484,7 @@ func (x *player) act() {
 		if err == nil && !slices.Contains(p.world.led, node) && p.err == nil {
 			p.err = fmt.Errorf("%w: %s", errWrongGrant, node)
 		}
-		if errors.Is(err, ErrBusy) && slices.Contains(p.free, x.self) && p.err == nil {
+		if x.tries && errors.Is(err, ErrBusy) && slices.Contains(p.free, x.self) && p.err == nil {
 			p.err = fmt.Errorf("%w: %s", errWrongFailure, x.self)
 		}
 		goesOn := err != nil && errors.Is(err, context.Canceled) && x.keeps && kept != driver.Node{}
