@@ -628,7 +628,7 @@ func errorOfElectNamesTheLeader(b *bench) {
 		}
 		var c *call[struct{}]
 		if led {
-			held := b.lock(others, a)
+			held := b.lock(b.pool(), a)
 			c = candidate()
 			b.queued(a, 2)
 			leader = b.stand(others, a)
