@@ -5,7 +5,6 @@ package interop
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -88,49 +87,6 @@ func (l *locker) release(ctx context.Context, kind string) error {
 	held := l.held[kind][last]
 	l.held[kind] = l.held[kind][:last]
 	return held.Unlock(ctx)
-}
-
-// runner holds the pool's lock while a run of Once lasts. Each has a key of its own.
-type runner struct {
-	*pool
-	key    string
-	number int
-	finish chan struct{}
-	ended  chan error
-}
-
-func (r *runner) acquire(ctx context.Context, _ string, timeout time.Duration) (bool, error) {
-	r.number++
-	inside, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	var opts []lockpool.LockOption
-	if timeout >= 0 {
-		opts = append(opts, lockpool.WaitAtMost(timeout))
-	}
-	go func() { // ends with the wait, or when it is released
-		ended <- r.Once(ctx, r.name, fmt.Sprint(r.key, r.number), func(ctx context.Context) error {
-			close(inside)
-			select {
-			case <-finish:
-			case <-ctx.Done():
-			}
-			return ctx.Err()
-		}, opts...)
-	}()
-	select {
-	case <-inside:
-		r.finish, r.ended = finish, ended
-		return true, nil
-	case err := <-ended:
-		if timedOut(err, timeout) {
-			err = nil
-		}
-		return false, err
-	}
-}
-
-func (r *runner) release(context.Context, string) error {
-	close(r.finish)
-	return <-r.ended
 }
 
 // bounded returns a context with the timeout, if it is positive.

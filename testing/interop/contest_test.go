@@ -407,10 +407,6 @@ func (c *contest) goZookeeper() *contender {
 	return &contender{name: "go-zookeeper", client: newZKLock(c, c.path), modes: exclusive("lock"), cannotGiveUp: true}
 }
 
-func (c *contest) runner() *contender {
-	return &contender{name: "Once", client: &runner{pool: openPool(c, c.name, ""), key: "run "}, modes: exclusive("exclusive")}
-}
-
 // ready waits until a contender's process has a session.
 func (c *contest) ready(p *contender) {
 	answer, err := p.process.answer(c.ctx)

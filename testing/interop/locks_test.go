@@ -20,7 +20,7 @@ var contests = []struct {
 	shared string // a pair that must have shared the lock at least once
 }{
 	{"CuratorMutexAndGoZookeeper", "", exclusiveOrRead("exclusive"), 40, 0, func(c *contest) []*contender {
-		return append(c.peers(curatorMutex, c.curator, 2), c.goZookeeper(), c.runner())
+		return append(c.peers(curatorMutex, c.curator, 2), c.goZookeeper())
 	}, "lockpool 2 and lockpool 3"},
 	// Curator waits for lockpool's first nodes, and takes their twins for later
 	// contenders.

@@ -43,6 +43,10 @@ type Limits struct {
 	// again at once and there is no fault. 0 means that this is not checked.
 	Victims int64
 
+	// Noted is within what time a client notes that a context has ended, when it has the
+	// processor. It is 0 in virtual time.
+	Noted time.Duration
+
 	// Lag is how long the nodes that a client no longer wants may stay if there is no fault,
 	// and Settling after a fault. If Lag is 0, deadlocks are not checked.
 	Lag, Settling time.Duration

@@ -68,13 +68,14 @@ func (c *Client) duel(pool *lockpool.Pool, r *rand.Rand, worker int) (err error)
 	if c.Process%2 == 1 {
 		slices.Reverse(pair)
 	}
+	patience := 3 * c.Timeout // for each of the two
 	for c.inTangle(worker) && !errors.Is(err, lockpool.ErrPoolClosed) {
-		e := Event{Kind: eventCall, At: c.Now(), ID: c.ids.Add(1), Worker: worker, Op: opDuel, Limit: c.TangleEvery}
+		e := Event{Kind: eventCall, At: c.Now(), ID: c.ids.Add(1), Worker: worker, Op: opDuel, Limit: c.TangleEvery + 2*patience}
 		c.Report(e)
 		victim := int64(0)
 		for {
 			t := c.turnBeside(pool, r, worker, pair[0], nil)
-			t.brief, t.inner, t.next, t.bound = true, 1, pair[1], bound{limit: 3 * c.Timeout}
+			t.brief, t.inner, t.next, t.bound = true, 1, pair[1], bound{limit: patience}
 			if err = t.take(context.Background()); !errors.Is(err, lockpool.ErrDeadlock) {
 				break
 			}

@@ -142,7 +142,7 @@ func (rec *Record) howReleased(c *call) string {
 // lock, or shared it after a downgrade.
 func (r *Report) checkContexts(rec *Record, holds []*hold) {
 	for n, h := range holds {
-		if h.downgraded() || h.lost || h.contextEnd <= h.end {
+		if h.downgraded() || h.lost || h.contextEnd <= h.end.Add(rec.Noted) {
 			continue
 		}
 		for _, g := range holds[n+1:] {

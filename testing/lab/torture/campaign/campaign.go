@@ -30,7 +30,7 @@ const (
 // limits are how long things may take: no lease lasts longer than a session timeout.
 var limits = workload.Limits{
 	WakeUp: 250 * time.Millisecond, Overrun: 2 * time.Second, Recovery: 30 * time.Second, Revocation: Timeout,
-	Cycle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 2 * Timeout,
+	Cycle: 5 * time.Second, Lag: 500 * time.Millisecond, Settling: 2 * Timeout, Noted: 100 * time.Millisecond,
 }
 
 // Options are the options of a campaign.
