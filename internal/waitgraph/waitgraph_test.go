@@ -274,8 +274,8 @@ func manyWaits() map[string][]Queue {
 	return map[string][]Queue{"pairs": pairs, "chain": chain, "permits": permits, "crowd": append(behind, crowd), "knot": append(knot, crowd)}
 }
 
-// 10,000 waits are looked at in a time in which as many could have been read: 20 to 60 ms. When
-// the time grew with the square of their number, these took minutes.
+// The time grows with the number of waits, not with its square, for which 10,000 waits would
+// take minutes.
 func TestManyWaitsTakeLittleTime(t *testing.T) {
 	deadlocks := map[string]int{"pairs": 5000, "permits": 5000, "knot": 1}
 	for name, queues := range manyWaits() {
@@ -287,7 +287,7 @@ func TestManyWaitsTakeLittleTime(t *testing.T) {
 		g.Find("ask9999")
 		g.Last("ask0")
 		t.Logf("%s: %v, and with two looks %v", name, took, time.Since(began))
-		assert.Less(t, time.Since(began), 4*time.Second, name)
+		assert.Less(t, time.Since(began), 30*time.Second, name)
 	}
 }
 
