@@ -40,11 +40,13 @@ var (
 	delay      = flag.Duration("delay", 0, "internal: how long everything takes on the network")
 )
 
-// The pages with a table: the first has only the first row of each scenario.
+// The pages with a table. The first has only the first line of each scenario in brief.
 const (
 	readme      = "README.md"
 	performance = "docs/performance.md"
 )
+
+var brief = []string{"alone", "processes-2", "held-4", "goroutines-64", "sessions-100"}
 
 func main() {
 	flag.Parse()

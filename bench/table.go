@@ -129,7 +129,7 @@ func number(f float64) string {
 }
 
 // writeTables runs the scenarios and writes the table, row by row, and a shorter one
-// with the first line of each scenario.
+// with the first line of each scenario in brief.
 func writeTables(long, short io.Writer, scenarios []scenario, turns int) error {
 	if _, err := io.WriteString(io.MultiWriter(long, short), header()); err != nil {
 		return err
@@ -137,7 +137,7 @@ func writeTables(long, short io.Writer, scenarios []scenario, turns int) error {
 	for _, s := range scenarios {
 		for i, f := range s.run(turns) {
 			out := long
-			if i == 0 {
+			if i == 0 && slices.Contains(brief, s.name) {
 				out = io.MultiWriter(long, short)
 			}
 			if _, err := io.WriteString(out, s.lines[i].row(f)); err != nil {

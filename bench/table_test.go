@@ -72,13 +72,18 @@ func TestFirstTurnsAreNotCountedAndClientsAlternate(t *testing.T) {
 	require.Equal(t, slices.Concat(all, all, all), order)
 }
 
-func TestShortTableHasTheFirstLineOfEachScenario(t *testing.T) {
+func TestShortTableHasTheFirstLineOfEachScenarioInBrief(t *testing.T) {
+	for _, name := range brief {
+		require.Contains(t, names(), name)
+	}
 	var long, short strings.Builder
-	s := scenario{"s", []string{ours}, []line{{what: "first"}, {what: "second"}}, func(string) []float64 { return []float64{1, 2} }}
-	require.NoError(t, writeTables(&long, &short, []scenario{s, s}, 1))
+	other := scenario{"s", []string{ours}, []line{{what: "first"}, {what: "second"}}, func(string) []float64 { return []float64{1, 2} }}
+	inBrief := other
+	inBrief.name = brief[0]
+	require.NoError(t, writeTables(&long, &short, []scenario{inBrief, other}, 1))
 	first, second := "| first |  |  | 1 (1) |  |  |  |\n", "| second |  |  | 2 (2) |  |  |  |\n"
 	require.Equal(t, header()+first+second+first+second, long.String())
-	require.Equal(t, header()+first+first, short.String())
+	require.Equal(t, header()+first, short.String())
 }
 
 func TestBlockIsReplaced(t *testing.T) {
