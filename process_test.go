@@ -28,11 +28,10 @@ var contention = flag.Duration("contention", 3*time.Second, "how long the proces
 
 // roles are what the test binary does as another process.
 var roles = map[string]func() int{
-	"holder":     holderProcess,
-	"contender":  contenderProcess,
-	"leaver":     leaverProcess,
-	"rester":     resterProcess,
-	"deadlocker": deadlockerProcess,
+	"holder":    holderProcess,
+	"contender": contenderProcess,
+	"leaver":    leaverProcess,
+	"rester":    resterProcess,
 }
 
 // process is the test binary in one of the roles.

@@ -139,7 +139,7 @@ func (b *bench) victims(parties ...*party) (victims []*party) {
 const looks = time.Second
 
 func deadlockOfPools(b *bench) {
-	for _, n := range []int{2, 3, 5} {
+	for _, n := range []int{2, 3, 20} {
 		name := func(i int) string { return b.name(fmt.Sprintf("of-%d-lock-%d", n, i%n)) }
 		parties := b.parties(n, lockpool.WithOwner("test"))
 		for i, p := range parties {
