@@ -143,7 +143,7 @@ func TestWaitsEnd(t *testing.T) {
 		}
 
 		began := time.Now()
-		require.ErrorIs(t, migrations(b, wrap(lockpool.WaitAtMost(100*time.Millisecond))).Up(), migrate.ErrLockTimeout)
+		require.ErrorIs(t, migrations(b, wrap(lockpool.WaitAtMost(time.Second))).Up(), migrate.ErrLockTimeout)
 		require.Less(t, time.Since(began), 5*time.Second)
 		require.ErrorIs(t, migrations(b, wrap(lockpool.WaitAtMost(0))).Up(), database.ErrLocked)
 
