@@ -32,6 +32,9 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
 		a := &acquisition{pool: h.pool, name: name, req: req}
+		if a.req.asked == nil {
+			a.req.asked = &a.asked
+		}
 		a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
 		ctx = a.begin(ctx)
 		err = errPanic // unless grant returns
@@ -260,6 +263,7 @@ type acquisition struct {
 	progress progress
 	local    localWaiter // its place among the calls of the pool
 	nested   *nestedWait // nil if the handle holds nothing
+	asked    int64       // see request; that of LockAll is shared by its acquisitions
 }
 
 func (a *acquisition) lock() telemetry.Lock {
@@ -282,6 +286,9 @@ func (a *acquisition) onSession(s *session) {
 
 // Waiting implements recipe.Observer.
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
+	if *a.req.asked == 0 {
+		*a.req.asked = w.Created
+	}
 	a.nested.waiting(w)
 	a.progress.waitsBehind(w)
 	a.waits(func() { wantHolder = a.Acquisition.Waiting(w) })

@@ -69,7 +69,7 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	}
 	ctx, cancel := req.bound(ctx)
 	defer cancel()
-	req.bounded = false
+	req.bounded, req.asked = false, new(int64) // LockAll asks for all when it asks for the first
 	waiting, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}

@@ -1,6 +1,7 @@
 package lockpool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -32,7 +33,7 @@ type nestedWait struct {
 	on        *session
 	ask       string
 	goroutine int64           // of the call
-	age       int64           // order number of the first attempt of the caller, if a deadlock has ended that
+	age       int64           // order number with which the caller has asked before, or 0
 	holds     []*hold         // that its nodes name
 	named     []nodedata.Hold // as which
 	base      []byte          // of what its nodes say, without that
@@ -71,7 +72,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	}
 	p := h.pool
 	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
-	w.age = h.ageOn(w.goroutine)
+	w.age = cmp.Or(h.ageOn(w.goroutine), *a.req.asked) // of a wait that has lost its place, or of another lock of LockAll
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
@@ -218,6 +219,7 @@ func (w *nestedWait) end() {
 	p := w.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	*w.req.asked = cmp.Or(*w.req.asked, w.created) // of a plain lock, only a nested wait has a node
 	delete(p.nested[w.name], w.ask)
 	if len(p.nested[w.name]) == 0 {
 		delete(p.nested, w.name)

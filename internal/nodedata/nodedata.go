@@ -40,7 +40,7 @@ type Record struct {
 	At        string `json:"at,omitempty"`        // where in the program it was made
 	Holds     []Hold `json:"holds,omitempty"`     // what the handle holds for as long as the request waits
 	Unchecked bool   `json:"unchecked,omitempty"` // it does not look for deadlocks
-	Age       int64  `json:"age,omitempty"`       // order number of an earlier request of the caller, which a deadlock has ended
+	Age       int64  `json:"age,omitempty"`       // order number with which the caller has asked before
 
 	text string // the data that another client has stored
 }

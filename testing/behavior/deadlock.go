@@ -35,6 +35,8 @@ var deadlockTests = []test{
 	{"ThatAnotherGuardClosesLate", deadlockThatAnotherGuardClosesLate, limiter},
 	{"VictimKeepsItsAge", victimKeepsItsAge, nil},
 	{"NobodyStarves", nobodyStarves, nil},
+	{"LockAllAsksOnce", lockAllAsksOnce, nil},
+	{"LockAllAsksOnceForPlainLocks", lockAllAsksOnceForPlainLocks, plainLocker},
 	{"WaitKeepsItsPlace", waitKeepsItsPlace, []string{"Downgrader"}},
 	{"HoldThatOthersShare", holdThatOthersShareEnds, nil},
 	{"HoldThatBecomesShared", deadlockThroughADowngrade, []string{"Downgrader"}},
@@ -477,6 +479,39 @@ func nobodyStarves(b *bench) {
 	for i := range turns {
 		require.NotZero(b, turns[i], "caller %d", i)
 	}
+}
+
+// LockAll asks for all its locks when it asks for the first, however long it waits for that, so
+// a call that asks meanwhile is the victim.
+func lockAllAsksOnce(b *bench) {
+	x, first := b.name("x"), b.name("first")
+	lockAllWaitsTwice(b, x, x)
+	lockAllWaitsTwice(b, "", first)
+}
+
+func lockAllAsksOnceForPlainLocks(b *bench) {
+	x := b.name("x")
+	lockAllWaitsTwice(b, x, x, lockpool.Plain())
+}
+
+// lockAllWaitsTwice lets a party with a lock, or with none, wait for first and then for second,
+// while another one has second and waits for wanted.
+func lockAllWaitsTwice(b *bench, with, wanted string, opts ...lockpool.LockOption) {
+	parties, first, second := b.parties(3), b.name("first"), b.name("second")
+	all, last, other := parties[0], parties[1], parties[2]
+	if with != "" {
+		b.holds(all, exclusively, with)
+	}
+	b.lock(last.h, second, opts...)
+	b.lock(other.h, first, opts...)
+	b.asks(all, func(ctx context.Context, h *lockpool.Handle, _ string) error {
+		_, err := h.LockAll(ctx, []string{first, second}, opts...)
+		return err
+	}, "")
+	time.Sleep(looks / 10) // a wait for a plain lock is shown a moment after it has begun
+	b.asks(last, exclusively, wanted)
+	b.close(other.h)
+	require.Equal(b, []*party{last}, b.victims(all, last))
 }
 
 // A wait keeps its place when another goroutine ends a hold of its handle whose node stays:
