@@ -482,15 +482,19 @@ func (r *Report) checkOrder(rec *Record, calls []*call, d *deadlocks) {
 }
 
 // placeSince returns since when a call may have had its place in the queue: a process that
-// passes a lock on keeps its place for as long as any of its calls waits. calls are for the
-// same lock, in the order in which they began.
+// passes a lock on keeps its place for as long as any of its calls waits or has the lock. calls
+// are for the same lock, in the order in which they began.
 func (rec *Record) placeSince(c *call, calls []*call) Instant {
 	since := c.begin
 	if !slices.Contains(rec.PassesOn, c.process) {
 		return since
 	}
 	for _, other := range slices.Backward(calls) {
-		if other.process == c.process && other.begin < since && since <= other.end {
+		until := other.end
+		if other.grants != nil {
+			until = other.grants.end
+		}
+		if other.process == c.process && other.begin < since && since <= until {
 			since = other.begin
 		}
 	}

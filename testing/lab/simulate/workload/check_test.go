@@ -380,6 +380,12 @@ func asked(process string, begin, end int) *call {
 	return c
 }
 
+// granted adds the hold of a call.
+func granted(c *call, until int) *call {
+	c.grants = &hold{end: at(until)}
+	return c
+}
+
 func TestStrictChecks(t *testing.T) {
 	t.Parallel()
 	fault := []Span{{"freeze", at(20_000), at(60_000)}}
@@ -449,6 +455,9 @@ func TestStrictChecks(t *testing.T) {
 		"out of order":             {Record{calls: []*call{asked("x", 30_000, 36_001), asked("y", 31_001, 35_000)}}, "order: "},
 		"in the place of a process": {
 			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), asked("y", 29_000, 32_000), asked("y", 31_001, 35_000)}}, "",
+		},
+		"in the place of a holder of the process": {
+			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), granted(asked("y", 29_000, 30_000), 32_000), asked("y", 31_001, 35_000)}}, "",
 		},
 		"in the place of a call for several locks": {
 			Record{PassesOn: []string{"y"}, calls: []*call{asked("x", 30_000, 36_001), both("y", 29_000, 32_000)[0], asked("y", 31_001, 35_000)}}, "",

@@ -179,10 +179,11 @@ func (s *Stream) finish(c *call, e Event) {
 	if c.permits == 0 || c.err != "" {
 		return
 	}
-	s.hold(e.ID, &hold{
+	c.grants = &hold{
 		process: s.process, worker: c.worker, lock: c.lock, requested: c.begin, begin: e.At,
 		portion: c.portion, revocable: c.revocable, again: c.op == opAgain,
-	})
+	}
+	s.hold(e.ID, c.grants)
 	s.lastGrant = max(s.lastGrant, e.At)
 	close(s.granted)
 	s.granted = make(chan struct{})

@@ -92,6 +92,7 @@ type call struct {
 	revocable bool
 	releases  *hold // nil for other calls than that which releases it
 
+	grants  *hold   // nil if the call was not granted a lock
 	rests   bool    // the lock may stay taken after it is unlocked
 	period  int64   // of a run; of a break, the order number of the contender
 	victim  int64   // how often in succession the caller was the victim of a deadlock
