@@ -346,7 +346,7 @@ type watcher struct {
 // watch starts to watch the hold. Half of the holders release the lock when they
 // notice a revocation request, which forces none of them.
 func (t *turn) watch() *watcher {
-	lost, yields := t.lock.Lost(), chance(t.r, 50)
+	lock, lost, yields := t.lock, t.lock.Lost(), chance(t.r, 50)
 	requested, revoked := t.requests()
 	w := &watcher{lost, make(chan struct{}), make(chan struct{}), make(chan struct{})}
 	if t.IgnoreLosses {
@@ -362,8 +362,8 @@ func (t *turn) watch() *watcher {
 				}
 				return
 			case <-requested:
-				requested = nil
-				if !revoked() {
+				if requested = nil; !revoked() { // the writer has become a reader
+					requested, revoked = lock.Revoked(), func() bool { return true }
 					continue
 				}
 				t.Report(Event{Kind: eventRevoke, At: t.Now(), Hold: t.id})
