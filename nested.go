@@ -156,7 +156,7 @@ func (h *hold) tellNested() {
 // has ended.
 func (w *nestedWait) inBackground(do func()) {
 	if w.pool.begin() {
-		go func() {
+		go func() { // ends when do returns
 			defer w.pool.work.Done()
 			do()
 		}()

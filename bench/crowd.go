@@ -29,7 +29,7 @@ func gather(kind string, clients []client, n *network, count int, wait func()) c
 	heap, bytes := inUse(), n.received.Load()
 	start := time.Now()
 	for range count {
-		go wait()
+		go wait() // ends when the waiter has had the lock, or with the process
 	}
 	for !queued(kind, clients, count) {
 		time.Sleep(5 * time.Millisecond)
@@ -116,7 +116,7 @@ const burn = "burn"
 
 func burnUntilTold() {
 	var told atomic.Bool
-	go func() {
+	go func() { // ends with the input
 		must(io.ReadAll(os.Stdin))
 		told.Store(true)
 	}()

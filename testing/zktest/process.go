@@ -53,7 +53,7 @@ func startProcess(dog *watchdog, dir, log string, argv []string) (*process, erro
 		_, err = io.WriteString(in, "go\n")
 	}
 	_ = in.Close()
-	go func() {
+	go func() { // ends with the process
 		_ = cmd.Wait() // the result is in cmd.ProcessState
 		dog.release()
 		close(p.done)

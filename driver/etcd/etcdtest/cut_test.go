@@ -43,7 +43,7 @@ func holderIsCutOff(t *testing.T, version Option) {
 		require.NoError(t, err)
 		granted := make(chan time.Time, 1)
 		next := make(chan *lockpool.Lock, 1)
-		go func() {
+		go func() { // ends with the grant
 			l, err := rival.Lock(context.Background(), name)
 			granted <- time.Now()
 			if err != nil {

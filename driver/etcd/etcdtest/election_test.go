@@ -56,7 +56,7 @@ func leaseChanges(t *testing.T, version Option) {
 	token, err := held[0].Token(t.Context())
 	require.NoError(t, err)
 	next := make(chan error, 1)
-	go func() {
+	go func() { // ends with the unlock
 		l, err := rival.Lock(t.Context(), "a/0")
 		if err == nil {
 			err = l.Unlock(t.Context())

@@ -326,18 +326,18 @@ func (s *stage) breakRival() {
 func (s *stage) finishARun() {
 	behind := make(chan error, 1)
 	taken, began := false, false
-	takeUp := func() { // ends with s.ctx
+	takeUp := func() {
 		behind <- s.others.Once(s.ctx, "a", "key", func(context.Context) error { taken = true; return nil })
 	}
 	err := s.pool.Once(s.ctx, "a", "key", func(ctx context.Context) error {
 		require.False(s, began, "it ran twice in one call")
 		began = true
-		go takeUp()
+		go takeUp() // ends with s.ctx
 		s.until(func() bool { return s.others.Stats().Waiting > 0 || ctx.Err() != nil || s.losing }, "the rival waits")
 		return nil
 	})
 	if !began {
-		go takeUp()
+		go takeUp() // as above
 	}
 	rival := <-behind
 	if err == nil {
@@ -451,7 +451,7 @@ func (s *stage) deadlock() {
 		err = errors.Join(err, h.Close(s.ctx))
 		ends <- err
 	}
-	go ask(theirs, "a")
+	go ask(theirs, "a") // both end with s.ctx
 	go ask(mine, "b")
 	for range 2 {
 		if err := <-ends; err != nil && !(s.losing && errors.Is(err, lockpool.ErrLockLost)) {

@@ -62,7 +62,7 @@ func runClient(e Engine, config string) int {
 	terminated, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	go c.readAnswers() // ends with the process, or ends it
-	go c.watchTimers()
+	go c.watchTimers() // ends with the process
 
 	// The first lock of each kind is left to a worker with a session of its own,
 	// which often does nothing but hold it. The other sessions always have a request
