@@ -98,65 +98,13 @@
 // chain, and the text says what the call waited for: the contender in the way, an
 // answer, a handle, or a connection.
 //
-// # Spans
+// # Telemetry
 //
-// Spans go to the global tracer provider, or to that of [WithTracerProvider]:
-//
-//   - lockpool.lock.acquire, a request for a lock, whether it goes to the service or
-//     waits for another handle of the pool. Reentry has none.
-//   - lockpool.lock.wait, its child: the part spent behind other contenders. It is
-//     linked to the span of the holder, and to that of the predecessor in the queue,
-//     whatever process they are in (see [WithTraceLinks]); the attribute lockpool.link
-//     of the link is holder or predecessor. In the same process, these are the very
-//     requests in the way. If another process passes the lock on among its handles (see
-//     [WithLocalTurns]), the link is to the one of them that asked the service, and has
-//     the attribute lockpool.link.tenancy. A wait that ended because of a deadlock has the
-//     event lockpool.deadlock, with lockpool.deadlock.length, the number of calls on the
-//     cycle, and is linked to the others of them (lockpool.link is deadlock).
-//   - lockpool.lock.release (none of a lock that rests), and with [WithHoldSpans]
-//     lockpool.lock.hold, from the grant to the end. The latter has the status Error if
-//     the lock was lost or the function of [Pool.Elect] failed.
-//   - lockpool.session.connect, the opening of a session, and lockpool.session.acquire,
-//     a wait for a handle or a session.
-//
-// Their attributes, all of which begin with lockpool:
-//
-//   - lock.name and lock.kind (mutex, read, semaphore or plain); driver.name;
-//     pool.name (see [WithOwner]); session.id
-//   - lock.outcome (acquired, busy, timeout, canceled, revoked, deadlock, pool_closed, ...)
-//     and lock.contended, whether there was another contender
-//   - lock.local, if the lock came from another handle of the pool, or was passed on to
-//     one, without a request to the service
-//   - lock.node, the contender's own node, or the one that it shares; lock.permits of a semaphore; lock.token,
-//     once it is known
-//   - lock.queue.position (0 is the head) and lock.queue.length when it joined;
-//     lock.wakeups
-//   - lock.requeues, how often it had to queue again, and lock.requeued_after, the
-//     reason: session_lost, node_removed or holds_changed (another goroutine unlocked what
-//     the handle held)
-//   - lock.waiting_for, the node in the way, and lock.waiting_for.owner, its owner
-//
-// Beside them are server.address, server.port, and error.type on failure (see
-// [LockError.ErrorType]).
-//
-// # Metrics
-//
-// Metrics go to the global meter provider, or to that of [WithMeterProvider]. Durations
-// are in seconds. All have lockpool.pool.name; those of locks have lockpool.lock.kind,
-// and lockpool.lock.name only with [WithMetricName].
-//
-//   - lockpool.lock.wait.duration: from the request to the grant or the error, by
-//     outcome, contended and error.type; its count is that of grants, timeouts and so
-//     on
-//   - lockpool.lock.hold.duration, lockpool.lock.held, lockpool.lock.waiters,
-//     lockpool.lock.queue.length, lockpool.lock.reentries
-//   - lockpool.lock.lost, by lockpool.lost.reason: session_lost, node_removed or
-//     no_permission
-//   - lockpool.lock.rescues: nodes whose removal the service did not report and that a
-//     later check found; more than 0 only where ACLs are changed
-//   - lockpool.lock.deadlocks: calls that failed with ErrDeadlock
-//   - lockpool.session.create_time and lockpool.session.wait_time, by error.type
-//   - lockpool.session.count, .max and .lost; lockpool.handle.count and .max
+// Spans, metrics and logs go to OpenTelemetry's global providers and to slog.Default, or
+// to those of [WithTracerProvider], [WithMeterProvider] and [WithLogger]. The wait for a
+// lock is a span, linked to the spans of the holder and of the predecessor in the queue,
+// in any process. docs/telemetry.md of the repository lists the names and attributes of
+// all spans and metrics.
 //
 // Synchronous processors, exporters and log handlers delay the caller, never the
 // notification of a loss.
