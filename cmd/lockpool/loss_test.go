@@ -198,7 +198,7 @@ func TestHoldAtLeast(t *testing.T) {
 	p.prints("hi")
 	require.Equal(t, 3, p.code())
 	waiter.code()
-	clock.Took(t, time.Second, 3*time.Second, "the hold")
+	clock.Took(t, time.Second, locktest.Patience/2, "the hold")
 
 	// A signal cuts the rest short.
 	p = s.start("run", "--hold-at-least", "1m", "job", "--", "echo", "hi").prints("hi")

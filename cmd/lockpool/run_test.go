@@ -94,7 +94,7 @@ func TestNotAcquired(t *testing.T) {
 
 	clock := locktest.StartClock()
 	code, _, stderr = s.run("run", "--timeout", "300ms", "job", "--", "echo", "hi")
-	clock.Took(t, 300*time.Millisecond, 2*time.Second, "the wait")
+	clock.Took(t, 300*time.Millisecond, locktest.Patience/2, "the wait")
 	require.Equal(t, 116, code)
 	require.Contains(t, stderr, "owner: sh, process ")
 	require.Equal(t, 1, strings.Count(stderr, "\n"))
@@ -184,7 +184,7 @@ func TestChildrenDieWithLockpool(t *testing.T) {
 	clock := locktest.StartClock()
 	p.signal(syscall.SIGKILL)
 	s.Until(func() bool { return free(t, script) }, "the children are dead")
-	clock.Took(t, 0, 500*time.Millisecond, "the death of the children")
+	clock.Took(t, 0, 2*time.Second, "the death of the children") // half of the session timeout
 	s.AwaitQueue("job", 0)
 }
 
