@@ -2,8 +2,6 @@ package lockpool_test
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -38,43 +36,6 @@ func TestDeadlineHoldsOnASilentServer(t *testing.T) {
 		b.Until(func() bool { return len(b.Contenders("/")) == 0 }, "the nodes of abandoned attempts are removed")
 		b.Unlock(b.Lock(p, "a"))
 	})
-}
-
-// At any point of the recipe: whatever the server was doing, no node,
-// watch or waiter is left.
-func TestCancelAtAnyPointLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	own := locktest.StartServer(t)
-	b := locktest.NewOn(t, own)
-	p := b.Pool()
-	holder := b.Lock(p, "held")
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 100 {
-				for _, name := range []string{"held", "free"} {
-					ctx, cancel := context.WithTimeout(b.Ctx, rand.N(3*time.Millisecond))
-					l, err := p.Lock(ctx, name)
-					cancel()
-					switch {
-					case err == nil:
-						err = l.Unlock(b.Ctx)
-					case errors.Is(err, context.DeadlineExceeded):
-						err = nil
-					}
-					if err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	b.Until(func() bool { return len(b.Contenders("/")) == 1 }, "only the holder is left")
-	require.LessOrEqual(t, b.Watched(own), 1)
-	b.Unlock(holder)
-	b.Until(func() bool { return b.Watched(own) == 0 }, "no watch is left")
-	require.Zero(t, p.Stats().InUse)
 }
 
 // All later waiters share the one watch on the holder's node, which

@@ -126,6 +126,17 @@ func TestTurnsAreBoundedInTime(t *testing.T) {
 	})
 }
 
+// Nor do readers join others for longer.
+func TestReadersJoinForABoundedTime(t *testing.T) {
+	playQueue(t, func(q *queueTest) {
+		turns := q.grant(q.reader())
+		q.has(turns, 1, q.reader())
+		time.Sleep(localTime)
+		late := q.reader()
+		require.Same(t, late, late.queue.delegate)
+	})
+}
+
 func TestNoTurnsAfterARevocationOrDuringADowngrade(t *testing.T) {
 	playQueue(t, func(q *queueTest) {
 		turns := q.grant(q.writer())

@@ -12,18 +12,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 )
 
-func TestLockIsOneNodeWhileHeld(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := b.Pool()
-	for range 2 {
-		l := b.Lock(p, "a")
-		require.Len(t, b.Children("a"), 1)
-		b.Unlock(l)
-		require.Empty(t, b.Children("a"))
-	}
-}
-
 func TestChrootIsInvisibleInNamesAndErrors(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)

@@ -2,8 +2,6 @@ package lockpool_test
 
 import (
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,59 +17,15 @@ import (
 func TestPlainLockIsOneNode(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)
-	p, others := b.Pool(lockpool.WithOwner("billing")), b.Pool()
-	var last int64
-	for range 3 {
-		l, err := p.TryLock(b.Ctx, "x/a", lockpool.Plain())
-		require.NoError(t, err)
-		_, stat, err := b.Admin.Get(b.Chroot + "/x/a")
-		require.NoError(t, err)
-		require.NotZero(t, stat.EphemeralOwner)
-		require.Greater(t, b.Token(l), last)
-		require.Equal(t, stat.Czxid<<10, b.Token(l))
-		last = b.Token(l)
-		require.NoError(t, l.Verify(b.Ctx))
-		_, err = others.TryLock(b.Ctx, "x/a", lockpool.Plain())
-		require.ErrorIs(t, err, lockpool.ErrLocked)
-
-		q, err := others.Queue(b.Ctx, "x/a")
-		require.NoError(t, err)
-		require.Len(t, q.Contenders, 1)
-		c := q.Contenders[0]
-		require.Equal(t, []any{"plain", true, "billing", b.Token(l)}, []any{c.Kind, c.Holds, c.Owner, c.Token})
-		names, err := others.List(b.Ctx, "")
-		require.NoError(t, err)
-		require.Equal(t, []string{"x/a"}, names)
-
-		b.Unlock(l)
-		exists, _, err := b.Admin.Exists(b.Chroot + "/x/a")
-		require.NoError(t, err)
-		require.False(t, exists)
-	}
-}
-
-func TestPlainHolderLearnsThatItsLockWasBroken(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	for _, watched := range []bool{true, false} {
-		l := b.Lock(p, "a", lockpool.Plain())
-		if watched {
-			b.Token(l)
-		}
-		q, err := others.Queue(b.Ctx, "a")
-		require.NoError(t, err)
-		require.NoError(t, others.Break(b.Ctx, "a", q.Contenders[0].Node))
-		// Another holder's node must not be mistaken for the broken one.
-		next, err := others.TryLock(b.Ctx, "a", lockpool.Plain())
-		require.NoError(t, err)
-		require.ErrorIs(t, l.Verify(b.Ctx), lockpool.ErrLockLost)
-		b.AwaitLoss(l)
-		require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
-		require.ErrorIs(t, others.Break(b.Ctx, "a", q.Contenders[0].Node), lockpool.ErrNotHeld)
-		require.NoError(t, next.Verify(b.Ctx), "the next holder's node stands")
-		b.Unlock(next)
-	}
+	l := b.Lock(b.Pool(), "x/a", lockpool.Plain())
+	_, stat, err := b.Admin.Get(b.Chroot + "/x/a")
+	require.NoError(t, err)
+	require.NotZero(t, stat.EphemeralOwner)
+	require.Equal(t, stat.Czxid<<10, b.Token(l))
+	b.Unlock(l)
+	exists, _, err := b.Admin.Exists(b.Chroot + "/x/a")
+	require.NoError(t, err)
+	require.False(t, exists)
 }
 
 // The event of the node's deletion can come before the end of the session is known. It
@@ -119,26 +73,6 @@ func TestAnyEphemeralNodeIsAPlainLock(t *testing.T) {
 	require.Equal(t, "__REVOKE__", string(data))
 	require.NoError(t, p.Break(b.Ctx, "x/a", q.Contenders[0].Node))
 	require.NoError(t, <-w)
-}
-
-// A plain lock takes one write to lock and one to unlock, and no reads.
-func TestPlainLockCostsTwoRequests(t *testing.T) {
-	t.Parallel()
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
-	p := b.Pool()
-	l := b.Lock(p, "a", lockpool.Plain())
-	b.Unlock(l)
-	var requests atomic.Int32
-	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
-		if len(r.Paths) > 0 && r.Paths[0] != "/" {
-			requests.Add(1)
-		}
-		return true
-	}}})
-	l = b.Lock(p, "a", lockpool.Plain())
-	b.Unlock(l)
-	require.Equal(t, int32(2), requests.Load())
 }
 
 // watchedPlainLock takes a plain lock and waits until its node is watched.
@@ -307,30 +241,4 @@ func TestPlainNodeIsRemovedAfterAThrottledCheck(t *testing.T) {
 	}
 	require.NoError(t, blocked, "the node stays while its session holds another lock (unlock: %v)", err)
 	require.NoError(t, err)
-}
-
-// Without faults, short holds under contention cause no errors.
-func TestContentionForAPlainLockIsNoError(t *testing.T) {
-	locktest.Once(t)
-	b := locktest.NewOn(t, zktest.Start(t))
-	var all sync.WaitGroup
-	var failed, turns atomic.Int32
-	for range 4 {
-		p := b.Pool()
-		all.Go(func() {
-			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); turns.Add(1) {
-				l, err := p.Lock(b.Ctx, "a", lockpool.Plain())
-				if err != nil {
-					failed.Add(1)
-					t.Log(err)
-					continue
-				}
-				if err := l.Unlock(b.Ctx); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Zero(t, failed.Load(), "of %d turns", turns.Load())
 }

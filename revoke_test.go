@@ -12,34 +12,6 @@ import (
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-func awaitRevocation(b *locktest.Bench, revoked <-chan struct{}) {
-	b.Helper()
-	select {
-	case <-revoked:
-	case <-b.Ctx.Done():
-		require.FailNow(b, "not revoked")
-	}
-}
-
-// Revocations that precede the first watch on the node.
-func TestRevokeBeforeTheFirstWatchIsSeen(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p, others := b.Pool(), b.Pool()
-	for range 3 {
-		for _, watched := range []bool{false, true} {
-			l := b.Lock(p, "a")
-			if watched {
-				b.Token(l)
-			}
-			require.NoError(t, others.Revoke(b.Ctx, "a"))
-			awaitRevocation(b, l.Revoked())
-			require.NoError(t, others.Revoke(b.Ctx, "a"), "again")
-			b.Unlock(l)
-		}
-	}
-}
-
 func TestRevokeNeedsARightAndAContender(t *testing.T) {
 	t.Parallel()
 	b := locktest.New(t)

@@ -111,32 +111,3 @@ func TestTenThousandContendersAreAwaited(t *testing.T) {
 	remove()
 	b.Unlock(w.Granted())
 }
-
-func TestThousandWaitersAreGrantedInOrder(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t).AtService()
-	p := b.Pool()
-	holder := b.Lock(p, "a")
-	const waiters = 1000
-	granted := make(chan int, waiters)
-	for i := range waiters {
-		go func() {
-			err := p.Do(b.Ctx, "a", func(context.Context) error {
-				granted <- i
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-				granted <- -1
-			}
-		}()
-		if i%100 == 99 {
-			b.AwaitQueue("a", i+2)
-		}
-	}
-	b.Unlock(holder)
-	for i := range waiters {
-		require.Equal(t, i/100, <-granted/100, "each hundred precedes the next")
-	}
-	require.NoError(t, p.Shutdown(b.Ctx))
-}

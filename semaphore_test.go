@@ -5,7 +5,6 @@ import (
 	"math"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,23 +53,6 @@ func TestTryAcquireGivesUpOnAStuckGuard(t *testing.T) {
 		require.NoError(t, b.Admin.Delete(guard, -1))
 		require.NoError(t, <-got, "a guard that is released soon is awaited")
 	})
-}
-
-// The four writes create the guard and the leases, and remove both.
-func TestFreePermitsCostFourWrites(t *testing.T) {
-	own := zktest.Start(t)
-	b := locktest.NewOn(t, own)
-	sem := b.Pool().Semaphore("s", 5)
-	b.Unlock(b.Acquire(sem, 3))
-	var writes atomic.Int32
-	own.Inject(zktest.Rule{Times: zktest.Always, Do: zktest.Pass(), Match: zktest.Match{Where: func(r zktest.Request) bool {
-		if r.Op == zktest.OpCreate || r.Op == zktest.OpDelete || r.Op == zktest.OpMulti && r.Paths[0] != "/" {
-			writes.Add(1)
-		}
-		return true
-	}}})
-	b.Unlock(b.Acquire(sem, 3))
-	require.Equal(t, int32(4), writes.Load())
 }
 
 // With three waiters, without any fault, a holder's lease is younger than the

@@ -2,7 +2,6 @@ package lockpool_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,44 +12,6 @@ import (
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
-
-// The node of a downgraded lock is watched as well.
-func TestDowngradedHolderLearnsThatItsNodeWasRemoved(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	h := b.Handle(b.Pool())
-	write := b.Lock(h, "a")
-	b.Token(write)
-	read := b.Lock(h, "a", lockpool.Shared())
-	b.Unlock(write)
-	require.True(t, strings.Contains(b.Children("a")[0], "-rlock-"), "%v", b.Children("a"))
-	require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+b.Children("a")[0], -1))
-	b.AwaitLoss(read)
-	require.ErrorIs(t, read.Unlock(b.Ctx), lockpool.ErrLockLost)
-	require.NoError(t, h.Close(b.Ctx))
-}
-
-// The request or the reply of the downgrade is lost.
-func TestDowngradeSurvivesALostConnection(t *testing.T) {
-	t.Parallel()
-	for name, cut := range cuts {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b, proxy := locktest.NewBehindProxy(t)
-			h := b.Handle(b.Pool())
-			write := b.Lock(h, "a")
-			read := b.Lock(h, "a", lockpool.Shared())
-			r := b.EnqueueRead(b.Pool(), "a", 2)
-			f := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpMulti}, Prefix: b.Chroot + "/a/"}, Do: cut})
-			b.Unlock(write)
-			require.Equal(t, 1, f.Fired())
-			b.Unlock(r.Granted())
-			require.Len(t, b.Children("a"), 1)
-			b.Unlock(read)
-			require.NoError(t, h.Close(b.Ctx))
-		})
-	}
-}
 
 func TestDowngradeGoesOnWhenItsContextEnds(t *testing.T) {
 	t.Parallel()

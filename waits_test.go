@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -107,50 +106,6 @@ func lockCall(h *lockpool.Handle, name string, opts ...lockpool.LockOption) func
 		_, err := h.Lock(ctx, name, opts...)
 		return err
 	}
-}
-
-func TestWaitsTellsWhoWaitsForWhom(t *testing.T) {
-	t.Parallel()
-	c := newGathering(t)
-	observer := c.Pool()
-	empty, _ := waits(c.Bench, observer, "")
-	require.Empty(t, empty)
-
-	ann, bob, cid, dan, eve := c.handle("ann"), c.handle("bob"), c.handle("cid"), c.handle("dan"), c.handle("eve")
-	c.Lock(ann, "w/a")
-	c.Lock(ann, "w/other")
-	c.Lock(bob, "w/b")
-	c.Lock(bob, "w/c")
-	c.waits("w/a", 2, lockCall(bob, "w/a"))
-	c.waits("w/b", 2, lockCall(cid, "w/b"))
-	c.waits("w/b", 3, lockCall(dan, "w/b"))
-	c.Lock(eve, "elsewhere")
-	lines, g := waits(c.Bench, observer, "w")
-	require.Equal(t, []string{
-		"ann holds w/a",
-		"bob holds w/c holds w/b waits for w/a < ann",
-		"cid waits for w/b < bob",
-		"dan waits for w/b < cid",
-		"ann holds w/other",
-	}, lines)
-	require.Empty(t, g.Deadlocks)
-	require.Empty(t, g.Unread)
-	require.Len(t, g.Queues, 4)
-	require.Equal(t, "w/a", g.Queues[0].Name)
-	queue, err := observer.Queue(c.Ctx, "w/a")
-	require.NoError(t, err)
-	require.Equal(t, queue, g.Queues[0])
-	party := g.Parties[1]
-	require.Equal(t, os.Getpid(), party.PID)
-	require.NotEmpty(t, party.Host)
-	require.Equal(t, queue.Contenders[1], *party.Wait)
-	require.Regexp(t, `^lockpool_test\.\S*lockCall\S* \(waits_test\.go:\d+\)`, party.Wait.At)
-	require.Empty(t, g.Parties[2].Wait.At, "it holds nothing")
-
-	all, _ := waits(c.Bench, observer, "")
-	require.Contains(t, all, "eve holds elsewhere")
-	_, err = observer.Waits(c.Ctx, "w/")
-	require.ErrorIs(t, err, lockpool.ErrInvalidName)
 }
 
 func TestWaitsOfPermits(t *testing.T) {

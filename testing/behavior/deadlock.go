@@ -99,8 +99,9 @@ func (b *bench) holds(p *party, get ask, name string) {
 // asks starts to wait for a lock, and returns when the call waits.
 func (b *bench) asks(p *party, get ask, name string) {
 	b.Helper()
+	before := p.p.Stats().Waiting
 	b.begins(p, get, name)
-	b.until(func() bool { return p.p.Stats().Waiting > 0 }, "the party waits")
+	b.until(func() bool { return p.p.Stats().Waiting > before }, "the party waits")
 }
 
 func (b *bench) begins(p *party, get ask, name string) {
@@ -208,19 +209,22 @@ func deadlockWithoutAStatedLimit(b *bench) {
 // A reader that holds nothing anybody wants is no part of it, but the writer between two
 // readers is.
 func deadlockThroughAWaitingWriter(b *bench) {
-	parties, x, y := b.parties(3), b.name("x"), b.name("y")
-	one, two, writer := parties[0], parties[1], parties[2]
-	b.holds(one, toRead, x)
-	b.holds(two, exclusively, y)
-	b.asks(writer, exclusively, x)
-	b.queued(x, 2)
-	b.asks(one, exclusively, y)
-	b.begins(two, toRead, x)
-	require.Equal(b, []*party{two}, b.victims(parties...))
-	var deadlock *lockpool.DeadlockError
-	require.ErrorAs(b, two.err, &deadlock)
-	require.Len(b, deadlock.Cycle, 3)
-	require.Empty(b, deadlock.Cycle[1].Holds)
+	p := b.pool()
+	for i, parties := range [][]*party{b.parties(3), {{p: p, h: b.handle(p)}, {p: p, h: b.handle(p)}, {p: p, h: b.handle(p)}}} {
+		one, two, writer := parties[0], parties[1], parties[2]
+		x, y := b.name(fmt.Sprint("x", i)), b.name(fmt.Sprint("y", i))
+		b.holds(one, toRead, x)
+		b.holds(two, exclusively, y)
+		b.asks(writer, exclusively, x)
+		b.queued(x, 2)
+		b.asks(one, exclusively, y)
+		b.begins(two, toRead, x)
+		require.Equal(b, []*party{two}, b.victims(parties...))
+		var deadlock *lockpool.DeadlockError
+		require.ErrorAs(b, two.err, &deadlock)
+		require.Len(b, deadlock.Cycle, 3)
+		require.Empty(b, deadlock.Cycle[1].Holds)
+	}
 }
 
 func noDeadlockWithoutACycle(b *bench) {

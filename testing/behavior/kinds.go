@@ -132,7 +132,7 @@ func downgradeKeepsItsPlace(b *bench) {
 	h, a := b.handle(b.pool(atService)), b.name("a")
 	others, more := b.pool(atService), b.pool(atService)
 	write := b.lock(h, a)
-	token := b.token(write)
+	token := b.contenders(a)[0].Token // the lock itself is asked after the downgrade
 	r1 := b.enqueue(others, a, 2, lockpool.Shared())
 	w := b.enqueue(more, a, 3)
 	r2 := b.enqueue(more, a, 4, lockpool.Shared())

@@ -361,10 +361,12 @@ func releaseFindsTheLoss(b *bench) {
 		return nil
 	})
 	require.ErrorIs(b, err, lockpool.ErrLockLost)
-	l := b.lock(p, a)
-	b.breakHolder(a)
-	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
-	b.await(l.Lost(), "the loss")
+	for _, l := range []func() *lockpool.Lock{func() *lockpool.Lock { return b.lock(p, a) }, func() *lockpool.Lock { return b.read(p, a) }} {
+		l := l()
+		b.breakHolder(a)
+		require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrLockLost)
+		b.await(l.Lost(), "the loss")
+	}
 	b.isFree(a)
 }
 

@@ -645,6 +645,23 @@ func unlockWithTheLocksContext(b *bench) {
 	require.NoError(b, l.Unlock(ctx))
 	require.ErrorIs(b, context.Cause(ctx), lockpool.ErrNotHeld)
 	b.isFree(a)
+
+	l = b.lock(p, a)
+	derived, cancel := context.WithTimeout(l.Context(l.Context(b.ctx)), patience)
+	defer cancel()
+	require.NoError(b, l.Unlock(derived))
+	l = b.lock(p, a)
+	inner, err := p.Lock(l.Context(b.ctx), b.name("c"))
+	require.NoError(b, err)
+	ctx = inner.Context(l.Context(b.ctx))
+	b.unlock(l)
+	require.NoError(b, inner.Unlock(ctx), "the end of another lock does not end the call")
+	all := b.lockAll(p, []string{a, b.name("c")})
+	require.NoError(b, all.Unlock(all.Context(b.ctx)))
+	h := b.handle(p)
+	require.NoError(b, h.Close(b.lock(h, a).Context(b.ctx)))
+	b.isFree(a)
+	b.isFree(b.name("c"))
 }
 
 func contextBoundsTheWaitOnly(b *bench) {
