@@ -74,7 +74,7 @@ func (h *Handle) exclusively(ctx context.Context, do func(ctx context.Context) e
 }
 
 // beginAcquisition is a function of its own, as others below are, because the frames of a
-// goroutine that waits are what a waiter costs (DESIGN.md, "What a waiter weighs").
+// goroutine that waits are what a waiter costs (DESIGN.md, "A waiter weighs its stack").
 func (h *Handle) beginAcquisition(ctx context.Context) (context.Context, error) {
 	until := h.pool.accepting
 	h.mu.Lock()
