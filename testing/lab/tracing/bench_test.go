@@ -3,16 +3,11 @@ package tracing
 import (
 	"context"
 	"fmt"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -20,17 +15,13 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
-// bench is one test's part of a server: a chroot of its own, pools below it whose
-// spans are recorded, and a ZooKeeper client that sees the nodes.
+// bench is a bench whose pools record their spans.
 type bench struct {
-	testing.TB
-	server        *zktest.Server
-	ctx           context.Context // without a span
-	chroot        string
-	admin         *zk.Conn
+	*locktest.Bench
 	provider      *sdktrace.TracerProvider
 	recorder      *tracetest.SpanRecorder
 	scarceHandles bool // calls wait for a free handle
@@ -39,39 +30,19 @@ type bench struct {
 	waits []*waitSpan // in the order in which they began
 }
 
-var benches atomic.Int32
+func newBench(t testing.TB) *bench { return newBenchOn(t, locktest.Shared()) }
 
-func newBench(t testing.TB) *bench { return newBenchOn(t, server) }
-
-func newBenchOn(t testing.TB, server *zktest.Server) *bench {
-	b := &bench{TB: t, server: server, chroot: fmt.Sprintf("/tracing-%d-%d", os.Getpid(), benches.Add(1))}
-	var cancel context.CancelFunc
-	b.ctx, cancel = context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	b.recorder = tracetest.NewSpanRecorder()
+func newBenchOn(t testing.TB, server locktest.Server) *bench {
+	b := &bench{Bench: locktest.NewOn(t, server), recorder: tracetest.NewSpanRecorder()}
 	b.provider = b.newProvider(sdktrace.WithSpanProcessor(b.recorder))
-
-	admin, events, err := zk.Connect([]string{server.Addr()}, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(noLogger{}))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		admin.Close()
-		for range events { // closed when the client's goroutines have ended
-		}
-	})
-	for admin.State() != zk.StateHasSession {
-		<-events
-	}
-	b.admin = admin
 	return b
 }
 
-type noLogger struct{}
-
-func (noLogger) Printf(string, ...any) {}
+func (b *bench) server() *zktest.Server { return b.Server.(*zktest.Server) }
 
 func (b *bench) newProvider(opts ...sdktrace.TracerProviderOption) *sdktrace.TracerProvider {
 	p := sdktrace.NewTracerProvider(opts...)
-	b.Cleanup(func() { _ = p.Shutdown(b.ctx) }) // some exporters are made to fail
+	b.Cleanup(func() { _ = p.Shutdown(b.Ctx) }) // some exporters are made to fail
 	return p
 }
 
@@ -79,7 +50,7 @@ func (b *bench) newProvider(opts ...sdktrace.TracerProviderOption) *sdktrace.Tra
 // the connect string. Its handles queue at the server, unless the options say otherwise.
 func (b *bench) open(params string, opts ...lockpool.Option) *lockpool.Pool {
 	opts = append([]lockpool.Option{lockpool.WithLocalTurns(0)}, opts...)
-	p, err := lockpool.Open("zookeeper", b.server.Addr()+b.chroot+"?session_timeout=8s"+params, opts...)
+	p, err := lockpool.Open("zookeeper", b.server().Addr()+b.Chroot+"?session_timeout=8s"+params, opts...)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	return p
@@ -89,7 +60,7 @@ func (b *bench) open(params string, opts ...lockpool.Option) *lockpool.Pool {
 func (b *bench) pool(opts ...lockpool.Option) *lockpool.Pool {
 	b.Helper()
 	p := b.open("", append([]lockpool.Option{lockpool.WithTracerProvider(observer{b.provider, b})}, opts...)...)
-	require.NoError(b, p.Ping(b.ctx))
+	require.NoError(b, p.Ping(b.Ctx))
 	return p
 }
 
@@ -127,29 +98,16 @@ func (b *bench) lock(ctx context.Context, p *lockpool.Pool, name string) *lockpo
 	return l
 }
 
-func (b *bench) unlock(l *lockpool.Lock) {
-	b.Helper()
-	b.unlockIn(b.ctx, l)
-}
-
 // unlockIn unlocks in the trace of ctx.
 func (b *bench) unlockIn(ctx context.Context, l *lockpool.Lock) {
 	b.Helper()
 	require.NoError(b, l.Unlock(ctx))
 }
 
-// queue lists the nodes in a lock's queue, in their order.
-func (b *bench) queue(name string) []string {
-	children, _, err := b.admin.Children(b.chroot + "/" + name)
-	require.NoError(b, err)
-	slices.SortFunc(children, func(x, y string) int { return strings.Compare(x[len(x)-10:], y[len(y)-10:]) })
-	return children
-}
-
 // awaitQueue waits until n nodes are in a lock's queue, and returns them.
 func (b *bench) awaitQueue(name string, n int) (queue []string) {
 	b.Helper()
-	b.until(func() bool { queue = b.queue(name); return len(queue) == n }, "%d contenders for %s", n, name)
+	b.Until(func() bool { queue = b.Children(name); return len(queue) == n }, "%d contenders for %s", n, name)
 	return queue
 }
 
@@ -157,14 +115,8 @@ func (b *bench) awaitQueue(name string, n int) (queue []string) {
 // node, and returns the queue.
 func (b *bench) awaitRequeue(node string) (queue []string) {
 	b.Helper()
-	b.until(func() bool { queue = b.queue("a"); return len(queue) == 2 && queue[1] != node }, "the waiter has queued again")
+	b.Until(func() bool { queue = b.Children("a"); return len(queue) == 2 && queue[1] != node }, "the waiter has queued again")
 	return queue
-}
-
-// awaitWaiting waits until n calls of a pool wait.
-func (b *bench) awaitWaiting(p *lockpool.Pool, n int) {
-	b.Helper()
-	b.until(func() bool { return p.Stats().Waiting == n }, "%d waiters", n)
 }
 
 // session returns the ID of the session that has created a node, in the format of
@@ -174,7 +126,7 @@ func (b *bench) session(name, node string) string {
 }
 
 func (b *bench) sessionID(name, node string) int64 {
-	_, stat, err := b.admin.Exists(b.chroot + "/" + name + "/" + node)
+	_, stat, err := b.Admin.Exists(b.Chroot + "/" + name + "/" + node)
 	require.NoError(b, err)
 	return stat.EphemeralOwner
 }
@@ -184,16 +136,16 @@ func (b *bench) expire(session string) {
 	b.Helper()
 	id, err := strconv.ParseUint(session, 0, 64)
 	require.NoError(b, err)
-	require.NoError(b, b.server.ExpireSession(int64(id)))
+	require.NoError(b, b.server().ExpireSession(int64(id)))
 }
 
 // awaitWatch waits until a session watches a node.
 func (b *bench) awaitWatch(name, node, session string) {
 	b.Helper()
-	b.until(func() bool {
-		paths, err := b.server.Command(b.ctx, "wchp")
+	b.Until(func() bool {
+		paths, err := b.server().Command(b.Ctx, "wchp")
 		require.NoError(b, err)
-		_, rest, _ := strings.Cut(paths, b.chroot+"/"+name+"/"+node+"\n")
+		_, rest, _ := strings.Cut(paths, b.Chroot+"/"+name+"/"+node+"\n")
 		for line := range strings.Lines(rest) {
 			if !strings.HasPrefix(line, "\t") {
 				break
@@ -204,17 +156,6 @@ func (b *bench) awaitWatch(name, node, session string) {
 		}
 		return false
 	}, "%s is watched by %s", node, session)
-}
-
-// until waits for a condition.
-func (b *bench) until(condition func() bool, what string, args ...any) {
-	b.Helper()
-	for deadline := time.Now().Add(patience); !condition(); {
-		if time.Now().After(deadline) {
-			require.FailNowf(b, "condition not reached", what, args...)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // waiter is a call of Lock in a goroutine of its own.
@@ -301,9 +242,9 @@ func (w *waiter) node() string { return w.queue[len(w.queue)-1] }
 // lockWithWaiters locks "a" with n waiters behind it.
 func (b *bench) lockWithWaiters(p *lockpool.Pool, n int) (holder *lockpool.Lock, waiters []*waiter) {
 	b.Helper()
-	holder = b.lock(b.ctx, p, "a")
+	holder = b.lock(b.Ctx, p, "a")
 	for i := range n {
-		waiters = append(waiters, b.enqueue(b.ctx, p, i+2))
+		waiters = append(waiters, b.enqueue(b.Ctx, p, i+2))
 	}
 	return holder, waiters
 }
@@ -313,7 +254,7 @@ func (b *bench) result(w *waiter) (*lockpool.Lock, error) {
 	b.Helper()
 	select {
 	case <-w.done:
-	case <-b.ctx.Done():
+	case <-b.Ctx.Done():
 		require.FailNow(b, "Lock has not returned")
 	}
 	return w.lock, w.err

@@ -63,12 +63,12 @@ func (b *bench) closing(hold ask, victim *lockpool.Pool, others ...*lockpool.Poo
 	name := func(i int) string { return string(rune('a' + i)) }
 	var pools []*lockpool.Pool
 	for i, p := range append(others, victim) {
-		h, err := p.Handle(b.ctx)
+		h, err := p.Handle(b.Ctx)
 		require.NoError(b, err)
 		if i == 0 {
-			require.NoError(b, hold(b.ctx, h, "a"))
+			require.NoError(b, hold(b.Ctx, h, "a"))
 		} else {
-			require.NoError(b, asking()(b.ctx, h, name(i)))
+			require.NoError(b, asking()(b.Ctx, h, name(i)))
 		}
 		c.others, pools = append(c.others, h), append(pools, p)
 	}
@@ -76,8 +76,8 @@ func (b *bench) closing(hold ask, victim *lockpool.Pool, others ...*lockpool.Poo
 	for i, h := range c.others {
 		waits := pools[i].Stats().Waiting
 		done := make(chan error, 1)
-		go func() { done <- asking()(b.ctx, h, name(i+1)) }() // ends with b.ctx at the latest
-		b.awaitWaiting(pools[i], waits+1)
+		go func() { done <- asking()(b.Ctx, h, name(i+1)) }() // ends with b.Ctx at the latest
+		b.AwaitWaiting(pools[i], waits+1)
 		c.done = append(c.done, done)
 	}
 	return c
@@ -86,10 +86,10 @@ func (b *bench) closing(hold ask, victim *lockpool.Pool, others ...*lockpool.Poo
 // dissolve lets the victim go, and then each of the others that gets what it waits for.
 func (c *closing) dissolve() {
 	c.Helper()
-	require.NoError(c, c.victim.Close(c.ctx))
+	require.NoError(c, c.victim.Close(c.Ctx))
 	for i := len(c.others) - 1; i >= 0; i-- {
 		require.NoError(c, <-c.done[i])
-		require.NoError(c, c.others[i].Close(c.ctx))
+		require.NoError(c, c.others[i].Close(c.Ctx))
 	}
 	for i := range len(c.others) + 1 {
 		c.awaitNoNodes(string(rune('a' + i)))
@@ -99,8 +99,8 @@ func (c *closing) dissolve() {
 // awaitNoNodes waits until a queue is empty, or does not exist.
 func (b *bench) awaitNoNodes(queue string) {
 	b.Helper()
-	b.until(func() bool {
-		children, _, err := b.admin.Children(b.chroot + "/" + queue)
+	b.Until(func() bool {
+		children, _, err := b.Admin.Children(b.Chroot + "/" + queue)
 		require.True(b, err == nil || errors.Is(err, zk.ErrNoNode), "%v", err)
 		return !slices.ContainsFunc(children, func(child string) bool { return strings.HasPrefix(child, "_c_") }) // others are queues
 	}, "nobody is in the queue %s", queue)
@@ -134,7 +134,7 @@ func TestVictimOfADeadlockIsLinkedToTheOthersAndCountedOnce(t *testing.T) {
 				peers, pools = append(peers, other), append(pools, other.Pool)
 			}
 			c := b.closing(asking(), p, pools...)
-			head := b.queue("a")[0]
+			head := b.Children("a")[0]
 			var deadlock *lockpool.DeadlockError
 			spans := b.trace(func(ctx context.Context) {
 				deadlock = requireDeadlock(t, asking()(ctx, c.victim, "a"), n)
@@ -143,7 +143,7 @@ func TestVictimOfADeadlockIsLinkedToTheOthersAndCountedOnce(t *testing.T) {
 			for _, other := range peers {
 				links = append(links, linkTo("deadlock", other.acquisitions()[1]))
 			}
-			its := b.queue(string(rune('a' + n - 1)))
+			its := b.Children(string(rune('a' + n - 1)))
 			require.Equal(t, []span{acquireWaiting(b.session(string(rune('a'+n-1)), its[0]), waiting{
 				position: 1, behind: head, owner: "billing, " + thisProcess, wakeups: int64(0),
 				events: []string{deadlocked(n)}, links: links, outcome: "deadlock", status: failed(deadlock.Error()),
@@ -177,7 +177,7 @@ func TestVictimOfADeadlockInOnePoolIsLinked(t *testing.T) {
 	}
 	require.Len(t, theirs, 2)
 	began := time.Now()
-	requireDeadlock(t, asking()(b.ctx, c.victim, "a"), 3)
+	requireDeadlock(t, asking()(b.Ctx, c.victim, "a"), 3)
 	require.Less(t, time.Since(began), 500*time.Millisecond)
 	wait := b.span(b.named(waitName)[0], nil)
 	require.Equal(t, "deadlock", wait.Attributes["error.type"])
@@ -204,7 +204,7 @@ func TestDeadlocksAreCountedByKind(t *testing.T) {
 			p, m := b.metered(soon, quietly, lockpool.WithOwner("billing"), lockpool.WithMetricName(func(name string) string { return "the " + name }))
 			other := b.peer(soon)
 			c := b.closing(asks[0], p, other.Pool)
-			requireDeadlock(t, asks[1](b.ctx, c.victim, "a"), 2)
+			requireDeadlock(t, asks[1](b.Ctx, c.victim, "a"), 2)
 			wait := b.span(b.named(waitName)[0], nil)
 			require.Contains(t, wait.Events, deadlocked(2))
 			require.Contains(t, wait.Links, linkTo("deadlock", other.acquisitions()[1]))
@@ -267,7 +267,7 @@ func TestDeadlockIsLinkedToTheSpansThatThereAre(t *testing.T) {
 				other.Pool = b.open("", theirs...)
 			}
 			closing := b.closing(asking(), p, other.Pool)
-			deadlock := requireDeadlock(t, asking()(b.ctx, closing.victim, "a"), 2)
+			deadlock := requireDeadlock(t, asking()(b.Ctx, closing.victim, "a"), 2)
 			closing.dissolve()
 			require.Equal(t, map[string]int64{mutex: 1}, m.points()[deadlocks])
 			lines := log.lines(t)
@@ -322,10 +322,10 @@ func TestDeadlockIsLoggedWithTheCycleInItsTrace(t *testing.T) {
 	b := newBench(t)
 	log := new(logBuffer)
 	const secret = "&digest=shop:sesame"
-	require.NoError(t, b.admin.AddAuth("digest", []byte("shop:sesame")))
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("shop:sesame")))
 	p := b.open(secret, soon, log.tracing(), lockpool.WithOwner("orders"), lockpool.WithTracerProvider(b.provider))
 	c := b.closing(asking(), p, b.open(secret, soon, lockpool.WithOwner("billing")))
-	requireDeadlock(t, asking()(b.ctx, c.victim, "a"), 2)
+	requireDeadlock(t, asking()(b.Ctx, c.victim, "a"), 2)
 	line := log.lines(t)[0]
 	acquisitions := b.named(acquireName)
 	sc := acquisitions[len(acquisitions)-1].SpanContext()
@@ -353,7 +353,7 @@ func TestDeadlockOfAWaitThatHasNotSeenItsQueue(t *testing.T) {
 		Tracers: b.provider, Meters: m, Logger: slog.New(slog.DiscardHandler), ErrorType: func(error) string { return "deadlock" },
 	})
 	var a telemetry.Acquisition
-	a.Begin(b.ctx, tele, telemetry.Lock{Name: "a", Kind: driver.Exclusive}, 0)
+	a.Begin(b.Ctx, tele, telemetry.Lock{Name: "a", Kind: driver.Exclusive}, 0)
 	a.Deadlocked(lockpool.ErrDeadlock, make([]trace.SpanContext, 1))
 	a.End(lockpool.ErrDeadlock)
 	require.Equal(t, []string{deadlocked(2)}, b.span(b.named(waitName)[0], nil).Events)
@@ -465,12 +465,12 @@ func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
 					marked := new([64]byte)
 					runtime.AddCleanup(marked, func(gone chan struct{}) { close(gone) }, gone)
 					type key struct{}
-					require.PanicsWithValue(t, errUser, func() { _ = get(context.WithValue(b.ctx, key{}, marked), c.victim, "a") })
+					require.PanicsWithValue(t, errUser, func() { _ = get(context.WithValue(b.Ctx, key{}, marked), c.victim, "a") })
 				}()
 				require.Zero(t, p.Stats().Waiting)
 				require.Equal(t, 1, p.Stats().Held)
 				b.awaitNoNodes(driver.Waits + "/a")
-				b.until(func() bool {
+				b.Until(func() bool {
 					runtime.GC()
 					select {
 					case <-gone:
@@ -482,7 +482,7 @@ func TestPanicDuringADeadlockLeavesNothingBehind(t *testing.T) {
 				if kind == "exclusive" {
 					b.awaitQueue("a", 1)
 				}
-				require.NoError(t, asking()(b.ctx, c.victim, "free"), "the handle can be used")
+				require.NoError(t, asking()(b.Ctx, c.victim, "free"), "the handle can be used")
 				c.dissolve()
 				b.awaitNoNodes("free")
 			})

@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // Names of spans.
@@ -116,7 +118,7 @@ func failed(description string) sdktrace.Status {
 
 // ofSession are the attributes of a span on a session with the shared server.
 func ofSession(session string) attributes {
-	host, port, _ := net.SplitHostPort(server.Addr())
+	host, port, _ := net.SplitHostPort(locktest.Shared().Addr())
 	number, _ := strconv.ParseInt(port, 10, 64)
 	return attributes{
 		"lockpool.driver.name": "zookeeper",

@@ -25,13 +25,13 @@ const (
 // node's name and a function that removes it.
 func (b *bench) createForeign(p *lockpool.Pool, prefix string, data []byte, flags int32) (node string, remove func()) {
 	b.Helper()
-	b.unlock(b.lock(b.ctx, p, "a")) // creates the queue
-	queue := b.chroot + "/a/"
-	path, err := b.admin.Create(queue+prefix, nil, flags|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	b.Unlock(b.lock(b.Ctx, p, "a")) // creates the queue
+	queue := b.Chroot + "/a/"
+	path, err := b.Admin.Create(queue+prefix, nil, flags|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 	require.NoError(b, err)
-	_, err = b.admin.Set(path, data, -1)
+	_, err = b.Admin.Set(path, data, -1)
 	require.NoError(b, err)
-	return strings.TrimPrefix(path, queue), func() { require.NoError(b, b.admin.Delete(path, -1)) }
+	return strings.TrimPrefix(path, queue), func() { require.NoError(b, b.Admin.Delete(path, -1)) }
 }
 
 // giveUp locks "a", waits until the wait span names node, cancels, and returns the
@@ -39,7 +39,7 @@ func (b *bench) createForeign(p *lockpool.Pool, prefix string, data []byte, flag
 func (b *bench) giveUp(p *lockpool.Pool, node string) error {
 	b.Helper()
 	nth := len(b.named(waitName)) + 1
-	w := b.start(b.ctx, p, "a")
+	w := b.start(b.Ctx, p, "a")
 	b.awaitBehind(node, nth)
 	w.cancel()
 	_, err := b.result(w)
@@ -93,9 +93,9 @@ func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
 			}
 			node, remove := b.createForeign(p, prefix, []byte(c.data), 0)
 			logged := func(n int) {
-				b.until(func() bool { return len(log.lines(t, "waited")) == n }, "%d waits are logged, with their holders", n)
+				b.Until(func() bool { return len(log.lines(t, "waited")) == n }, "%d waits are logged, with their holders", n)
 			}
-			w := b.start(b.ctx, p, "a")
+			w := b.start(b.Ctx, p, "a")
 			b.awaitBehind(node, 1)
 			logged(1)
 			w.cancel()
@@ -103,16 +103,16 @@ func TestDataOfForeignNodesIsShownOnlyIfHarmless(t *testing.T) {
 			require.ErrorIs(t, err, context.Canceled)
 			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(node, "context canceled", c.owner))
 
-			w = b.start(b.ctx, p, "a")
+			w = b.start(b.Ctx, p, "a")
 			b.awaitQueue("a", 2)
 			b.awaitBehind(node, 2)
-			q, err := p.Queue(b.ctx, "a")
+			q, err := p.Queue(b.Ctx, "a")
 			require.NoError(t, err)
 			require.Len(t, q.Contenders, 2)
 			require.NotContains(t, q.Contenders[0].Owner+q.Contenders[0].Host, evil)
 			logged(2)
 			remove()
-			b.unlock(b.granted(w))
+			b.Unlock(b.granted(w))
 
 			for _, s := range b.named(waitName) {
 				a := attributesOf(s)
@@ -153,7 +153,7 @@ func TestUnprintableNodeNamesAreQuoted(t *testing.T) {
 			err := b.giveUp(p, c.shown)
 			require.EqualError(t, err, `lockpool: lock "a": `+waitingBehind(c.shown, "context canceled", ""))
 			require.Equal(t, c.shown, attributesOf(b.named(waitName)[0])["lockpool.lock.waiting_for"])
-			_, err = p.TryLock(b.ctx, "a")
+			_, err = p.TryLock(b.Ctx, "a")
 			require.EqualError(t, err, `lockpool: try lock "a": held by another: `+c.shown)
 			remove()
 		})
@@ -164,18 +164,18 @@ func TestNodeLargerThanTheMaximumReplyIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.open("&max_packet=4096", lockpool.WithTracerProvider(observer{b.provider, b}))
-	require.NoError(t, p.Ping(b.ctx))
+	require.NoError(t, p.Ping(b.Ctx))
 	for _, size := range []int{4000, 4008, 4009, 5000, 100_000} { // a reply has 88 bytes beside the data
 		node, remove := b.createForeign(p, curatorNode, make([]byte, size), 0)
 		require.ErrorIs(t, b.giveUp(p, node), context.Canceled)
-		w := b.start(b.ctx, p, "a")
+		w := b.start(b.Ctx, p, "a")
 		b.awaitQueue("a", 2)
-		b.awaitWaiting(p, 1)
-		q, err := p.Queue(b.ctx, "a")
+		b.AwaitWaiting(p, 1)
+		q, err := p.Queue(b.Ctx, "a")
 		require.NoError(t, err)
 		require.Len(t, q.Contenders, 2)
 		remove()
-		b.unlock(b.granted(w))
+		b.Unlock(b.granted(w))
 	}
 	for _, s := range b.named(waitName) {
 		require.Equal(t, attributesOf(s)["lockpool.lock.wakeups"] == int64(1), attributesOf(s)["lockpool.lock.outcome"] == "acquired")

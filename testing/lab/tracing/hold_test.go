@@ -21,7 +21,7 @@ func TestUncontendedLockWithHoldSpan(t *testing.T) {
 	var session string
 	spans := b.trace(func(ctx context.Context) {
 		l := b.lock(ctx, p, "a")
-		session = b.session("a", b.queue("a")[0])
+		session = b.session("a", b.Children("a")[0])
 		require.Equal(t, idle(2).with(points{
 			waitTime: {free: 1}, depth: {mutex: 1}, held: {mutex: 1}, handles: {"": 1},
 		}), m.points(), "while it is held")
@@ -37,10 +37,10 @@ func TestKnownTokenIsOnHoldAndReleaseSpans(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool(lockpool.WithHoldSpans())
-	l := b.lock(b.ctx, p, "a")
-	token, err := l.Token(b.ctx)
+	l := b.lock(b.Ctx, p, "a")
+	token, err := l.Token(b.Ctx)
 	require.NoError(t, err)
-	b.unlock(l)
+	b.Unlock(l)
 	for _, name := range []string{holdName, releaseName} {
 		require.Equal(t, token, attributesOf(b.named(name)[0])[tokenKey])
 	}
@@ -58,7 +58,7 @@ func TestLossIsCountedLoggedAndOnTheHoldSpan(t *testing.T) {
 			"lockpool.session.lost": {"": 1}, sessions: {"": 0},
 		}},
 		{"node_removed", func(b *bench, node string) {
-			require.NoError(b, b.admin.Delete(b.chroot+"/a/"+node, -1))
+			require.NoError(b, b.Admin.Delete(b.Chroot+"/a/"+node, -1))
 		}, "lock lost: own node was removed", nil},
 	} {
 		t.Run(c.reason, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestLossIsCountedLoggedAndOnTheHoldSpan(t *testing.T) {
 				l := b.lock(ctx, p, "a")
 				_, err := l.Token(ctx)
 				require.NoError(t, err)
-				node := b.queue("a")[0]
+				node := b.Children("a")[0]
 				session = b.session("a", node)
 				c.lose(b, node)
 				select {
@@ -79,13 +79,13 @@ func TestLossIsCountedLoggedAndOnTheHoldSpan(t *testing.T) {
 				case <-ctx.Done():
 					require.FailNow(t, "the lock was not lost")
 				}
-				b.until(func() bool { return len(b.named(holdName)) == 1 }, "the hold span has ended")
+				b.Until(func() bool { return len(b.named(holdName)) == 1 }, "the hold span has ended")
 				require.ErrorIs(t, l.Unlock(ctx), lockpool.ErrLockLost)
 			})
 			lost := hold()
 			lost.Status, lost.Events, lost.Attributes["error.type"] = failed(c.text), []string{"lockpool.lost"}, "lock_lost"
 			require.Equal(t, []span{acquireUncontended(session), lost}, spans)
-			b.until(func() bool { // the guard of the hold may learn of the loss before the pool counts its session
+			b.Until(func() bool { // the guard of the hold may learn of the loss before the pool counts its session
 				after := m.points()
 				for name, want := range c.after {
 					if !maps.Equal(after[name], want) {
@@ -110,9 +110,9 @@ func TestReleaseOnAnExpiredSessionIsALoss(t *testing.T) {
 	t.Parallel()
 	b := newBenchOn(t, zktest.Start(t))
 	p := b.pool()
-	l := b.lock(b.ctx, p, "a")
-	expired := b.server.Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.chroot + "/a/"}, Do: zktest.ExpireBeforeApply()})
-	err := l.Unlock(b.ctx)
+	l := b.lock(b.Ctx, p, "a")
+	expired := b.server().Inject(zktest.Rule{Match: zktest.Match{Ops: []zktest.Op{zktest.OpDelete}, Prefix: b.Chroot + "/a/"}, Do: zktest.ExpireBeforeApply()})
+	err := l.Unlock(b.Ctx)
 	require.ErrorIs(t, err, lockpool.ErrLockLost)
 	require.Equal(t, 1, expired.Fired())
 	want := release(attributes{"error.type": "lock_lost"})
@@ -124,10 +124,10 @@ func TestCloseEndsHoldsWithoutALoss(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered(lockpool.WithHoldSpans())
-	l := b.lock(b.ctx, p, "a")
+	l := b.lock(b.Ctx, p, "a")
 	require.NoError(t, p.Close())
 	require.Equal(t, hold(), b.span(b.named(holdName)[0], nil), "the hold span shows no loss")
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrNotHeld)
 	require.Empty(t, b.named(releaseName), "the node went with the session")
 	require.Equal(t, points{
 		"lockpool.session.wait_time": {"": 2}, "lockpool.session.create_time": {"": 1},
@@ -168,9 +168,9 @@ func TestGrantDuringCloseIsNoHold(t *testing.T) {
 			return
 		}
 		go func() { closed <- p.Close() }() // waits for the call that is under way
-		b.until(func() bool { _, err := p.Handle(b.ctx); return err != nil }, "the pool is closing")
+		b.Until(func() bool { _, err := p.Handle(b.Ctx); return err != nil }, "the pool is closing")
 	}}))
-	_, err := p.Lock(b.ctx, "a")
+	_, err := p.Lock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
 	require.NoError(t, <-closed)
 	require.Len(t, b.named(holdName), 1, "the hold span has ended")
@@ -184,13 +184,13 @@ func TestReentriesAreCountedWithoutSpans(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered()
-	h, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.Ctx)
 	require.NoError(t, err)
 	var session string
 	spans := b.trace(func(ctx context.Context) {
 		outer, err := h.Lock(ctx, "a")
 		require.NoError(t, err)
-		session = b.session("a", b.queue("a")[0])
+		session = b.session("a", b.Children("a")[0])
 		for range 3 {
 			l, err := h.Lock(ctx, "a")
 			require.NoError(t, err)
@@ -206,19 +206,19 @@ func TestReentriesAreCountedWithoutSpans(t *testing.T) {
 	read := func(n int) {
 		var all []*lockpool.Lock
 		for range n {
-			l, err := h.Lock(b.ctx, "b", lockpool.Shared())
+			l, err := h.Lock(b.Ctx, "b", lockpool.Shared())
 			require.NoError(t, err)
 			all = append(all, l)
 		}
 		for _, l := range all {
-			b.unlock(l)
+			b.Unlock(l)
 		}
 	}
 	read(1)
 	require.Equal(t, map[string]int64{mutex: 3}, m.points()["lockpool.lock.reentries"], "the first entry is no reentry")
 	read(3)
 	require.Equal(t, map[string]int64{mutex: 3, "lockpool.lock.kind=read": 2}, m.points()["lockpool.lock.reentries"])
-	require.NoError(t, h.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 func TestWaitForAHandleIsASpan(t *testing.T) {
@@ -226,15 +226,15 @@ func TestWaitForAHandleIsASpan(t *testing.T) {
 	b := newBench(t)
 	b.scarceHandles = true
 	p, m := b.metered(lockpool.WithMaxHandles(1))
-	holder := b.lock(b.ctx, p, "b")
+	holder := b.lock(b.Ctx, p, "b")
 	var session string
 	spans := b.trace(func(ctx context.Context) {
 		w := b.start(ctx, p, "a")
-		b.until(func() bool { started := b.recorder.Started(); return started[len(started)-1].Name() == acquireName }, "the acquisition has begun")
+		b.Until(func() bool { started := b.recorder.Started(); return started[len(started)-1].Name() == acquireName }, "the acquisition has begun")
 		time.Sleep(50 * time.Millisecond) // the wait
 		b.unlockIn(ctx, holder)
 		l := b.granted(w)
-		session = b.session("a", b.queue("a")[0])
+		session = b.session("a", b.Children("a")[0])
 		b.unlockIn(ctx, l)
 	})
 	releaseOther := release(attributes{"lockpool.lock.name": "b"})
@@ -242,14 +242,14 @@ func TestWaitForAHandleIsASpan(t *testing.T) {
 	require.Equal(t, map[string]int64{"": 3}, m.points()["lockpool.session.wait_time"])
 	require.Equal(t, map[string]int64{"": 1}, m.points()["lockpool.handle.max"])
 
-	holder = b.lock(b.ctx, p, "b")
+	holder = b.lock(b.Ctx, p, "b")
 	spans = b.trace(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		_, err := p.Lock(ctx, "a")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
-	b.unlock(holder)
+	b.Unlock(holder)
 	text := "no free handle, all 1 are in use: context deadline exceeded"
 	failedWait := handleWait()
 	failedWait.Status, failedWait.Attributes = failed(text), attributes{"error.type": "timeout"}
@@ -266,7 +266,7 @@ func TestFailureOfALeaderIsOnTheHoldSpan(t *testing.T) {
 	b := newBench(t)
 	p := b.pool(lockpool.WithHoldSpans(), new(logBuffer).option())
 	fails := true
-	require.NoError(t, p.Elect(b.ctx, "a", func(context.Context) error {
+	require.NoError(t, p.Elect(b.Ctx, "a", func(context.Context) error {
 		defer func() { fails = false }()
 		if fails {
 			return errors.New("the disk is full")

@@ -59,7 +59,7 @@ func TestEachKindOfLockHasItsSpans(t *testing.T) {
 			if c.name == "read" { // readers would share the lock
 				first = withOptions()
 			}
-			unlock, err := first(b.ctx, others.Pool)
+			unlock, err := first(b.Ctx, others.Pool)
 			require.NoError(t, err)
 			holder := b.holder(others.Pool).Node
 			var session string
@@ -75,7 +75,7 @@ func TestEachKindOfLockHasItsSpans(t *testing.T) {
 				}()
 				b.awaitBehind(holder, 1)
 				b.awaitLinks(1, 1)
-				require.NoError(t, unlock(b.ctx))
+				require.NoError(t, unlock(b.Ctx))
 				require.NoError(t, <-done)
 			})
 			end := attributes{"lockpool.lock.wakeups": int64(1), "lockpool.lock.outcome": "acquired"}
@@ -102,7 +102,7 @@ func TestEachKindOfLockHasItsSpans(t *testing.T) {
 // holder returns the first contender for "a". It can be called on any goroutine.
 func (b *bench) holder(p *lockpool.Pool) (first lockpool.Contender) {
 	b.Helper()
-	q, err := p.Queue(b.ctx, "a")
+	q, err := p.Queue(b.Ctx, "a")
 	if assert.NoError(b, err) && assert.NotEmpty(b, q.Contenders) {
 		first = q.Contenders[0]
 	}
@@ -118,7 +118,7 @@ func TestErrorsOfKindsHaveTypes(t *testing.T) {
 		require.Len(t, spans, 1)
 		return spans[0].Attributes["error.type"]
 	}
-	held, err := others.Semaphore("s", 2).Acquire(b.ctx, 1)
+	held, err := others.Semaphore("s", 2).Acquire(b.Ctx, 1)
 	require.NoError(t, err)
 	require.Equal(t, "limit", typeOf(func(ctx context.Context) error {
 		_, err := p.Semaphore("s", 0).Acquire(ctx, 1)
@@ -128,5 +128,5 @@ func TestErrorsOfKindsHaveTypes(t *testing.T) {
 		_, err := p.Lock(ctx, "s")
 		return err
 	}))
-	require.NoError(t, held.Unlock(b.ctx))
+	require.NoError(t, held.Unlock(b.Ctx))
 }

@@ -28,12 +28,12 @@ func TestSpanOfAWaitAndItsLinks(t *testing.T) {
 		waits = time.Now()
 		require.Equal(t, idle(2).with(points{depth: {mutex: 1}, waiters: {mutex: 1}, handles: {"": 1}}), m.points())
 		for _, next := range ahead {
-			b.unlock(holder)
+			b.Unlock(holder)
 			holder = b.granted(next)
 		}
 		b.awaitEvents(1, 1) // it looks at the queue when the second nearest has left
 		free = time.Now()
-		b.unlock(holder)
+		b.Unlock(holder)
 		l := b.granted(w)
 		granted = time.Now()
 		b.unlockIn(ctx, l)
@@ -70,22 +70,22 @@ func TestWaiterIsLinkedToTheHolderThatFollowed(t *testing.T) {
 	b := newBenchOn(t, zktest.Start(t))
 	p, others := b.pool(), b.peer()
 	holder, ahead := b.lockWithWaiters(others.Pool, 2)
-	node := b.queue("a")[0]
-	head, theirs := b.chroot+"/a/"+node, b.sessionID("a", node)
+	node := b.Children("a")[0]
+	head, theirs := b.Chroot+"/a/"+node, b.sessionID("a", node)
 	var deleted error
-	read := b.server.Inject(zktest.Rule{
+	read := b.server().Inject(zktest.Rule{
 		Match: zktest.Match{Ops: []zktest.Op{zktest.OpGetData}, Prefix: head, Where: func(r zktest.Request) bool { return r.Session != theirs }},
-		Do:    zktest.Call(func(zktest.Request) { deleted = b.admin.Delete(head, -1) }),
+		Do:    zktest.Call(func(zktest.Request) { deleted = b.Admin.Delete(head, -1) }),
 	})
-	w := b.start(b.ctx, p, "a")
+	w := b.start(b.Ctx, p, "a")
 	b.awaitLinks(1, 2)
-	require.NoError(t, read.Wait(b.ctx))
+	require.NoError(t, read.Wait(b.Ctx))
 	require.NoError(t, deleted)
-	require.ErrorIs(t, holder.Unlock(b.ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, holder.Unlock(b.Ctx), lockpool.ErrLockLost)
 	for _, next := range ahead {
-		b.unlock(b.granted(next))
+		b.Unlock(b.granted(next))
 	}
-	b.unlock(b.granted(w))
+	b.Unlock(b.granted(w))
 	spans := others.acquisitions()
 	require.Equal(t, []link{linkTo("predecessor", spans[2]), linkTo("holder", spans[1])}, b.waitLinks())
 }
@@ -95,15 +95,15 @@ func TestWaiterIsLinkedOnceToAHolderThatBecomesItsPredecessor(t *testing.T) {
 	b := newBench(t)
 	p, others := b.pool(), b.peer()
 	holder, ahead := b.lockWithWaiters(others.Pool, 1)
-	w := b.enqueue(b.ctx, p, 3)
+	w := b.enqueue(b.Ctx, p, 3)
 	b.awaitBehind(w.predecessor(), 1)
 	b.awaitLinks(1, 2)
 	ahead[0].cancel()
 	_, err := b.result(ahead[0])
 	require.ErrorIs(t, err, context.Canceled)
 	b.awaitBehind(w.queue[0], 1)
-	b.unlock(holder)
-	b.unlock(b.granted(w))
+	b.Unlock(holder)
+	b.Unlock(b.granted(w))
 	spans := others.acquisitions()
 	require.Equal(t, []link{linkTo("predecessor", spans[1]), linkTo("holder", spans[0])}, b.waitLinks())
 }
@@ -125,7 +125,7 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 			b := newBench(t)
 			p, m := b.metered()
 			others := b.peer()
-			holder := b.lock(b.ctx, others.Pool, "a")
+			holder := b.lock(b.Ctx, others.Pool, "a")
 			text := func(w *waiter) string {
 				if c.text == "" {
 					return "pool closed"
@@ -150,7 +150,7 @@ func TestFailedWaitIsLinkedAndCounted(t *testing.T) {
 			point := "error.type=" + c.outcome + ",lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=" + c.outcome
 			require.Equal(t, map[string]int64{point: 1}, m.points()[waitTime])
 			require.Equal(t, map[string]int64{mutex: 0}, m.points()[waiters])
-			b.unlock(holder)
+			b.Unlock(holder)
 		})
 	}
 }
@@ -160,16 +160,16 @@ func TestWaiterThatLosesItsSessionIsLinkedAndCountedOnce(t *testing.T) {
 	b := newBench(t)
 	p, m := b.metered()
 	others := b.peer()
-	holder := b.lock(b.ctx, others.Pool, "a")
-	w := b.enqueue(b.ctx, p, 2)
+	holder := b.lock(b.Ctx, others.Pool, "a")
+	w := b.enqueue(b.Ctx, p, 2)
 	b.awaitLinks(1, 1)
 	b.expire(w.session)
 	again := b.awaitRequeue(w.node())
 	b.awaitWatch("a", w.predecessor(), b.session("a", again[1]))
-	b.unlock(holder)
-	b.unlock(b.granted(w))
+	b.Unlock(holder)
+	b.Unlock(b.granted(w))
 	require.Equal(t, []link{linkTo("holder", others.acquisitions()[0])}, b.waitLinks())
-	b.until(func() bool { return m.points()["lockpool.session.lost"] != nil }, "the lost session is counted")
+	b.Until(func() bool { return m.points()["lockpool.session.lost"] != nil }, "the lost session is counted")
 	require.Equal(t, idle(3).with(points{
 		"lockpool.session.create_time": {"": 2}, "lockpool.session.lost": {"": 1},
 		waitTime: {awaited: 1}, depth: {mutex: 2}, waiters: {mutex: 0}, held: {mutex: 0}, holdTime: {mutex: 1},
@@ -180,8 +180,8 @@ func TestWaiterThatLosesItsSessionIsLinkedAndCountedOnce(t *testing.T) {
 // goroutine of its own.
 func (b *bench) acquirePermit(p *lockpool.Pool) <-chan error {
 	done := make(chan error, 1)
-	go func() { // ends with b.ctx at the latest
-		done <- p.Semaphore("s", 1).Do(b.ctx, 1, func(context.Context) error { return nil })
+	go func() { // ends with b.Ctx at the latest
+		done <- p.Semaphore("s", 1).Do(b.Ctx, 1, func(context.Context) error { return nil })
 	}()
 	return done
 }
@@ -191,16 +191,16 @@ func (b *bench) acquirePermit(p *lockpool.Pool) <-chan error {
 func (b *bench) lastPermitWaiter(ahead int) (links []link, theirs []trace.SpanContext) {
 	b.Helper()
 	p, others := b.pool(), b.peer()
-	held, err := others.Semaphore("s", 1).Acquire(b.ctx, 1)
+	held, err := others.Semaphore("s", 1).Acquire(b.Ctx, 1)
 	require.NoError(b, err)
 	var waiting []<-chan error
 	for i := range ahead {
 		waiting = append(waiting, b.acquirePermit(others.Pool))
-		b.awaitWaiting(others.Pool, i+1)
+		b.AwaitWaiting(others.Pool, i+1)
 	}
 	waiting = append(waiting, b.acquirePermit(p))
 	b.awaitLinks(1, 1)
-	require.NoError(b, held.Unlock(b.ctx))
+	require.NoError(b, held.Unlock(b.Ctx))
 	for _, done := range waiting {
 		require.NoError(b, <-done)
 	}
@@ -227,12 +227,12 @@ func TestOwnerIsKnownAfterARevocationRequest(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, others := b.pool(), b.peer(lockpool.WithOwner("billing"))
-	holder := b.lock(b.ctx, others.Pool, "a")
+	holder := b.lock(b.Ctx, others.Pool, "a")
 	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
 		b.awaitLinks(1, 1)
-		require.NoError(t, others.Revoke(b.ctx, "a"))
+		require.NoError(t, others.Revoke(b.Ctx, "a"))
 		b.awaitWatch("a", w.predecessor(), w.session)
-		b.unlock(holder)
+		b.Unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
@@ -250,7 +250,7 @@ func TestRevokedWaiterRecordsItsOutcome(t *testing.T) {
 	b := newBench(t)
 	p, m := b.metered()
 	others := b.peer()
-	holder := b.lock(b.ctx, others.Pool, "a")
+	holder := b.lock(b.Ctx, others.Pool, "a")
 	var queue []string
 	var session string
 	spans := b.trace(func(ctx context.Context) {
@@ -262,7 +262,7 @@ func TestRevokedWaiterRecordsItsOutcome(t *testing.T) {
 		queue = b.awaitQueue("a", 2)
 		session = b.session("a", queue[1])
 		b.awaitLinks(1, 1)
-		require.NoError(t, others.Revoke(b.ctx, "a", queue[1]))
+		require.NoError(t, others.Revoke(b.Ctx, "a", queue[1]))
 		require.ErrorIs(t, <-done, lockpool.ErrRevoked)
 	})
 	require.Equal(t, []span{
@@ -276,7 +276,7 @@ func TestRevokedWaiterRecordsItsOutcome(t *testing.T) {
 		waitTime: {"error.type=revoked,lockpool.lock.contended=true,lockpool.lock.kind=mutex,lockpool.lock.outcome=revoked": 1},
 		depth:    {mutex: 1}, waiters: {mutex: 0},
 	}), m.points())
-	b.unlock(holder)
+	b.Unlock(holder)
 }
 
 func TestWithoutTraceLinksNoTraceIsStoredOrLinked(t *testing.T) {
@@ -285,20 +285,20 @@ func TestWithoutTraceLinksNoTraceIsStoredOrLinked(t *testing.T) {
 	p := b.pool(lockpool.WithTraceLinks(false))
 	traced, untraced := b.peer(), b.peer(lockpool.WithTraceLinks(false))
 	for others, stored := range map[*peer]bool{traced: true, untraced: false} {
-		holder := b.lock(b.ctx, others.Pool, "a")
-		q, err := others.Queue(b.ctx, "a")
+		holder := b.lock(b.Ctx, others.Pool, "a")
+		q, err := others.Queue(b.Ctx, "a")
 		require.NoError(t, err)
 		require.Equal(t, stored, q.Contenders[0].Trace != "")
-		data, _, err := b.admin.Get(b.chroot + "/a/" + q.Contenders[0].Node)
+		data, _, err := b.Admin.Get(b.Chroot + "/a/" + q.Contenders[0].Node)
 		require.NoError(t, err)
 		require.Equal(t, stored, bytes.Contains(data, []byte("traceparent")), "%s", data)
-		w := b.enqueue(b.ctx, p, 2)
-		b.awaitWaiting(p, 1)
-		data, _, err = b.admin.Get(b.chroot + "/a/" + w.node())
+		w := b.enqueue(b.Ctx, p, 2)
+		b.AwaitWaiting(p, 1)
+		data, _, err = b.Admin.Get(b.Chroot + "/a/" + w.node())
 		require.NoError(t, err)
 		require.NotContains(t, string(data), "traceparent")
-		b.unlock(holder)
-		b.unlock(b.granted(w))
+		b.Unlock(holder)
+		b.Unlock(b.granted(w))
 	}
 	for _, s := range b.recorder.Ended() {
 		require.Empty(t, s.Links())
@@ -313,30 +313,30 @@ func TestTraceWithUnknownFlagsIsLinkedTo(t *testing.T) {
 	b := newBench(t)
 	p, other := b.pool(), b.silentPool()
 	sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: 3, Remote: true})
-	l := b.lock(trace.ContextWithSpanContext(b.ctx, sc), other, "a")
-	w := b.start(b.ctx, p, "a")
+	l := b.lock(trace.ContextWithSpanContext(b.Ctx, sc), other, "a")
+	w := b.start(b.Ctx, p, "a")
 	b.awaitLinks(1, 1)
-	b.unlock(l)
-	b.unlock(b.granted(w))
+	b.Unlock(l)
+	b.Unlock(b.granted(w))
 }
 
 func TestQueueShowsTheSpanOfEachAcquisition(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	l := b.lock(b.ctx, p, "a")
-	q, err := p.Queue(b.ctx, "a")
+	l := b.lock(b.Ctx, p, "a")
+	q, err := p.Queue(b.Ctx, "a")
 	require.NoError(t, err)
 	sc := b.named(acquireName)[0].SpanContext()
 	require.Equal(t, "00-"+sc.TraceID().String()+"-"+sc.SpanID().String()+"-01", q.Contenders[0].Trace)
-	b.unlock(l)
+	b.Unlock(l)
 	require.NotEqual(t, trace.TraceID{}, sc.TraceID())
 
-	l = b.lock(b.ctx, b.silentPool(), "a")
-	q, err = p.Queue(b.ctx, "a")
+	l = b.lock(b.Ctx, b.silentPool(), "a")
+	q, err = p.Queue(b.Ctx, "a")
 	require.NoError(t, err)
 	require.Empty(t, q.Contenders[0].Trace)
-	b.unlock(l)
+	b.Unlock(l)
 }
 
 // The error is that of the listing that was not answered. It does not name the
@@ -345,7 +345,7 @@ func TestErrorDoesNotNameADepartedPredecessor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	holder, ahead := b.lockWithWaiters(b.silentPool(), 1)
-	w := b.enqueue(b.ctx, b.pool(), 3)
+	w := b.enqueue(b.Ctx, b.pool(), 3)
 	b.awaitBehind(w.predecessor(), 1)
 	ahead[0].cancel()
 	b.awaitBehind(w.queue[0], 1)
@@ -354,5 +354,5 @@ func TestErrorDoesNotNameADepartedPredecessor(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotContains(t, err.Error(), w.predecessor())
 	require.ErrorContains(t, err, w.queue[0])
-	b.unlock(holder)
+	b.Unlock(holder)
 }

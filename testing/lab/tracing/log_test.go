@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // logBuffer collects log records as JSON.
@@ -53,18 +54,18 @@ func TestLongWaitIsLoggedOnceWithTheHolder(t *testing.T) {
 	log := new(logBuffer)
 	p := b.pool(log.option(), lockpool.WithLongWait(50*time.Millisecond))
 	others := b.peer(lockpool.WithOwner("billing"))
-	b.unlock(b.lock(b.ctx, p, "a")) // without a wait
-	holder := b.lock(b.ctx, others.Pool, "a")
+	b.Unlock(b.lock(b.Ctx, p, "a")) // without a wait
+	holder := b.lock(b.Ctx, others.Pool, "a")
 	begin := time.Now()
-	w := b.enqueue(b.ctx, p, 2)
+	w := b.enqueue(b.Ctx, p, 2)
 	node := w.predecessor()
-	b.until(func() bool { return len(log.lines(t)) > 0 }, "the wait is logged")
+	b.Until(func() bool { return len(log.lines(t)) > 0 }, "the wait is logged")
 	require.GreaterOrEqual(t, time.Since(begin), 50*time.Millisecond)
-	_, err := b.admin.Set(b.chroot+"/a/"+node, []byte(`{"pid":7,"host":"h"}`), -1) // the waiter looks and waits again
+	_, err := b.Admin.Set(b.Chroot+"/a/"+node, []byte(`{"pid":7,"host":"h"}`), -1) // the waiter looks and waits again
 	require.NoError(t, err)
 	time.Sleep(100 * time.Millisecond) // the wait must not be logged again
-	b.unlock(holder)
-	b.unlock(b.granted(w))
+	b.Unlock(holder)
+	b.Unlock(b.granted(w))
 	require.Equal(t, []map[string]any{{
 		"level": "WARN", "msg": longWaitMessage, "lock": "a", "kind": "mutex",
 		"behind": node, "behind_owner": "billing, " + thisProcess, "holder": node, "holder_owner": "billing, " + thisProcess,
@@ -78,20 +79,20 @@ func TestManyLongWaitsForALockAreLoggedOnce(t *testing.T) {
 	log := new(logBuffer)
 	p := b.pool(log.option(), lockpool.WithLongWait(time.Second))
 	others := b.peer(lockpool.WithOwner("billing"))
-	holder := b.lock(b.ctx, others.Pool, "a")
-	waiters := []*waiter{b.enqueue(b.ctx, others.Pool, 2)}
+	holder := b.lock(b.Ctx, others.Pool, "a")
+	waiters := []*waiter{b.enqueue(b.Ctx, others.Pool, 2)}
 	head := waiters[0].predecessor()
 	for i := range 5 {
-		waiters = append(waiters, b.enqueue(b.ctx, p, i+3))
+		waiters = append(waiters, b.enqueue(b.Ctx, p, i+3))
 	}
-	b.until(func() bool { return len(log.lines(t, "waited")) > 0 }, "a wait is logged")
+	b.Until(func() bool { return len(log.lines(t, "waited")) > 0 }, "a wait is logged")
 	line := log.lines(t, "waited")[0]
 	require.Equal(t, head, line["holder"])
 	require.Equal(t, "billing, "+thisProcess, line["holder_owner"])
 	require.NotEqual(t, head, line["behind"])
-	b.unlock(holder)
+	b.Unlock(holder)
 	for _, w := range waiters {
-		b.unlock(b.granted(w))
+		b.Unlock(b.granted(w))
 	}
 	require.Len(t, log.lines(t, "waited"), 1)
 }
@@ -102,11 +103,11 @@ func TestShortWaitIsNotLogged(t *testing.T) {
 	log := new(logBuffer)
 	p := b.pool(log.option(), lockpool.WithLongWait(time.Second))
 	begin := time.Now()
-	holder := b.lock(b.ctx, p, "a")
-	w := b.start(b.ctx, p, "a")
-	b.awaitWaiting(p, 1)
-	b.unlock(holder)
-	b.unlock(b.granted(w))
+	holder := b.lock(b.Ctx, p, "a")
+	w := b.start(b.Ctx, p, "a")
+	b.AwaitWaiting(p, 1)
+	b.Unlock(holder)
+	b.Unlock(b.granted(w))
 	time.Sleep(time.Second + 100*time.Millisecond - time.Since(begin)) // a leftover timer would have fired
 	require.Empty(t, log.lines(t))
 }
@@ -123,16 +124,16 @@ func TestWaitForALockOfTheParentGoroutineIsLogged(t *testing.T) {
 		go func() { done <- p.Do(ctx, name, func(context.Context) error { return nil }) }()
 		return <-done
 	}
-	other := b.lock(b.ctx, p, "other")
-	require.NoError(t, p.Do(b.ctx, "a", func(ctx context.Context) error {
-		require.NoError(t, child(ctx, "b", patience), "the lock is free")
+	other := b.lock(b.Ctx, p, "other")
+	require.NoError(t, p.Do(b.Ctx, "a", func(ctx context.Context) error {
+		require.NoError(t, child(ctx, "b", locktest.Patience), "the lock is free")
 		require.ErrorIs(t, child(ctx, "other", 200*time.Millisecond), context.DeadlineExceeded, "another holder has it")
 		require.NoError(t, p.Do(ctx, "a", func(context.Context) error { return nil }), "a reentry")
 		require.Empty(t, log.lines(t))
 		require.ErrorIs(t, child(ctx, "a", 200*time.Millisecond), context.DeadlineExceeded)
 		return nil
 	}))
-	b.unlock(other)
+	b.Unlock(other)
 	require.Equal(t, []map[string]any{{"level": "WARN", "msg": selfDeadlockMessage, "lock": "a"}}, log.lines(t))
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 )
 
 // points are the collected metrics: the sum of each metric by its attributes, or
@@ -63,7 +64,7 @@ type meter struct {
 func (b *bench) newMeter() *meter {
 	reader := sdkmetric.NewManualReader()
 	m := &meter{b, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), reader}
-	b.Cleanup(func() { require.NoError(b, m.Shutdown(b.ctx)) })
+	b.Cleanup(func() { require.NoError(b, m.Shutdown(b.Ctx)) })
 	return m
 }
 
@@ -101,7 +102,7 @@ func (m *meter) points() points {
 		case metricdata.Histogram[float64]:
 			for _, p := range data.DataPoints {
 				require.GreaterOrEqual(m, p.Sum, 0.)
-				require.Less(m, p.Sum, patience.Seconds()*float64(p.Count), "seconds")
+				require.Less(m, p.Sum, locktest.Patience.Seconds()*float64(p.Count), "seconds")
 				put(p.Attributes, int64(p.Count))
 			}
 		default:

@@ -24,16 +24,16 @@ func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p, m := b.metered()
-	l := b.lock(b.ctx, p, "a")
-	require.NoError(t, p.Do(l.Context(b.ctx), "a", func(context.Context) error { return nil }))
-	w := b.start(b.ctx, p, "a")
-	b.awaitWaiting(p, 1)
-	b.unlock(l)
-	b.unlock(b.granted(w))
-	l = b.lock(b.ctx, p, "a")
-	b.expire(b.session("a", b.queue("a")[0]))
+	l := b.lock(b.Ctx, p, "a")
+	require.NoError(t, p.Do(l.Context(b.Ctx), "a", func(context.Context) error { return nil }))
+	w := b.start(b.Ctx, p, "a")
+	b.AwaitWaiting(p, 1)
+	b.Unlock(l)
+	b.Unlock(b.granted(w))
+	l = b.lock(b.Ctx, p, "a")
+	b.expire(b.session("a", b.Children("a")[0]))
 	<-l.Lost()
-	b.until(func() bool {
+	b.Until(func() bool {
 		points := m.points()
 		return points["lockpool.lock.lost"] != nil && points["lockpool.session.lost"] != nil
 	}, "the losses are counted")
@@ -63,7 +63,7 @@ func TestMetricsHaveUnitsAndBuckets(t *testing.T) {
 		holdTime: append(wait[:len(wait):len(wait)], 1800, 7200),
 		depth:    {1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 5000},
 	}, buckets)
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 }
 
 func TestMetricsNameNoLockWithoutWithMetricName(t *testing.T) {
@@ -79,7 +79,7 @@ func TestMetricsNameNoLockWithoutWithMetricName(t *testing.T) {
 	}
 	b := newBench(t)
 	p, m := b.metered()
-	b.unlock(b.lock(b.ctx, p, "orders/42"))
+	b.Unlock(b.lock(b.Ctx, p, "orders/42"))
 	require.NotContains(t, all(m.points()), key)
 	require.NotContains(t, all(m.points()), "lockpool.pool.name")
 
@@ -93,7 +93,7 @@ func TestMetricsNameNoLockWithoutWithMetricName(t *testing.T) {
 	}))
 	asked.Store(p)
 	for _, name := range []string{"orders/42", "orders/43", "users/7"} {
-		b.unlock(b.lock(b.ctx, p, name))
+		b.Unlock(b.lock(b.Ctx, p, name))
 	}
 	of := func(name string) string {
 		return "lockpool.lock.kind=mutex,lockpool.lock.name=" + name + ",lockpool.pool.name=billing"
@@ -105,7 +105,7 @@ func TestMetricsNameNoLockWithoutWithMetricName(t *testing.T) {
 	require.NotContains(t, all(m.points()), "42")
 
 	p, m = b.metered(lockpool.WithMetricName(func(string) string { return "" }))
-	b.unlock(b.lock(b.ctx, p, "orders/42"))
+	b.Unlock(b.lock(b.Ctx, p, "orders/42"))
 	require.NotContains(t, all(m.points()), key, "an empty name is left out")
 }
 
@@ -115,22 +115,22 @@ func TestClosedPoolReportsNoMetrics(t *testing.T) {
 	m := b.newMeter()
 	gone := make(chan struct{})
 	func() {
-		p, err := lockpool.Open("zookeeper", b.server.Addr()+b.chroot, lockpool.WithMeterProvider(m))
+		p, err := lockpool.Open("zookeeper", b.server().Addr()+b.Chroot, lockpool.WithMeterProvider(m))
 		require.NoError(t, err)
 		runtime.AddCleanup(p, func(gone chan struct{}) { close(gone) }, gone)
 		require.Equal(t, map[string]int64{"": 0}, m.points()[sessions], "the pool has not been used")
-		h, err := p.Handle(b.ctx)
+		h, err := p.Handle(b.Ctx)
 		require.NoError(t, err)
 		require.Equal(t, map[string]int64{"": 1}, m.points()[sessions])
 		require.Equal(t, map[string]int64{"": 1}, m.points()[handles])
-		require.NoError(t, h.Close(b.ctx))
+		require.NoError(t, h.Close(b.Ctx))
 		require.Equal(t, map[string]int64{"": 0}, m.points()[handles])
 		require.NoError(t, p.Close())
 		require.NoError(t, p.Close(), "a second time")
 	}()
 	require.NotContains(t, m.points(), sessions)
 	require.NotContains(t, m.points(), handles)
-	b.until(func() bool {
+	b.Until(func() bool {
 		runtime.GC()
 		select {
 		case <-gone:
@@ -149,11 +149,11 @@ func TestGlobalMeterProviderIsTheDefault(t *testing.T) {
 	m, other := b.newMeter(), b.newMeter()
 	otel.SetMeterProvider(m)
 	p := b.open("")
-	b.unlock(b.lock(b.ctx, p, "a"))
+	b.Unlock(b.lock(b.Ctx, p, "a"))
 	require.Equal(t, map[string]int64{free: 1}, m.points()[waitTime])
-	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithMeterProvider(nil)), "a"))
+	b.Unlock(b.lock(b.Ctx, b.open("", lockpool.WithMeterProvider(nil)), "a"))
 	require.Equal(t, map[string]int64{free: 2}, m.points()[waitTime], "nil is ignored")
-	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithMeterProvider(other)), "a"))
+	b.Unlock(b.lock(b.Ctx, b.open("", lockpool.WithMeterProvider(other)), "a"))
 	require.Equal(t, map[string]int64{free: 2}, m.points()[waitTime], "the option prevails")
 	require.Equal(t, map[string]int64{free: 1}, other.points()[waitTime])
 }
@@ -246,7 +246,7 @@ func TestLockingDoesNotDependOnTheMeterProvider(t *testing.T) {
 		},
 		"shut down": func(b *bench) (metric.MeterProvider, func() bool) {
 			p := sdkmetric.NewMeterProvider()
-			require.NoError(b, p.Shutdown(b.ctx))
+			require.NoError(b, p.Shutdown(b.Ctx))
 			return p, func() bool { return true }
 		},
 	} {
@@ -255,7 +255,7 @@ func TestLockingDoesNotDependOnTheMeterProvider(t *testing.T) {
 			b := newBench(t)
 			mp, used := provider(b)
 			b.exerciseLocking(b.pool(lockpool.WithMeterProvider(mp), lockpool.WithMetricName(slowName)))
-			b.until(used, "the provider was used")
+			b.Until(used, "the provider was used")
 		})
 	}
 }

@@ -24,7 +24,7 @@ func stacks(t *testing.T, profile string) (int, string) {
 }
 
 func lockInProfile(b *bench, p *lockpool.Pool, name string) *lockpool.Lock {
-	return b.lock(b.ctx, p, name)
+	return b.lock(b.Ctx, p, name)
 }
 
 func waitInProfile(ctx context.Context, p *lockpool.Pool) error {
@@ -38,13 +38,13 @@ func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 	awaitEmpty := func(why string) {
 		t.Helper()
 		for _, name := range []string{"lockpool.held", "lockpool.waiting"} {
-			b.until(func() bool { return pprof.Lookup(name).Count() == 0 }, "%s is empty after %s", name, why)
+			b.Until(func() bool { return pprof.Lookup(name).Count() == 0 }, "%s is empty after %s", name, why)
 		}
 	}
 	wait := func(ctx context.Context) <-chan error {
 		done := make(chan error, 1)
 		go func() { done <- waitInProfile(ctx, p) }() // ends with ctx at the latest
-		b.until(func() bool { return p.Stats().Waiting == 1 && pprof.Lookup("lockpool.waiting").Count() == 1 }, "a waiter")
+		b.Until(func() bool { return p.Stats().Waiting == 1 && pprof.Lookup("lockpool.waiting").Count() == 1 }, "a waiter")
 		return done
 	}
 
@@ -52,7 +52,7 @@ func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 	n, text := stacks(t, "lockpool.held")
 	require.Equal(t, 1, n)
 	require.Contains(t, text, "tracing.lockInProfile")
-	timeout := b.endable(b.ctx)
+	timeout := b.endable(b.Ctx)
 	done := wait(timeout)
 	n, text = stacks(t, "lockpool.waiting")
 	require.Equal(t, 1, n)
@@ -60,26 +60,26 @@ func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 	timeout.end(context.DeadlineExceeded)
 	require.ErrorIs(t, <-done, context.DeadlineExceeded)
 	require.Zero(t, pprof.Lookup("lockpool.waiting").Count())
-	b.unlock(l)
+	b.Unlock(l)
 	awaitEmpty("unlock and timeout")
 
 	l = lockInProfile(b, p, "a")
-	require.NoError(t, p.Do(l.Context(b.ctx), "a", func(context.Context) error { return nil }))
+	require.NoError(t, p.Do(l.Context(b.Ctx), "a", func(context.Context) error { return nil }))
 	require.Equal(t, 1, pprof.Lookup("lockpool.held").Count(), "a reentry is no second hold")
-	b.expire(b.session("a", b.queue("a")[0]))
+	b.expire(b.session("a", b.Children("a")[0]))
 	<-l.Lost()
 	awaitEmpty("a loss")
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrLockLost)
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrLockLost)
 
-	h, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.Ctx)
 	require.NoError(t, err)
-	_, err = h.Lock(b.ctx, "c")
+	_, err = h.Lock(b.Ctx, "c")
 	require.NoError(t, err)
-	require.NoError(t, h.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
 	awaitEmpty("the end of a handle")
 
 	lockInProfile(b, p, "a")
-	done = wait(b.ctx)
+	done = wait(b.Ctx)
 	require.NoError(t, p.Close())
 	require.ErrorIs(t, <-done, lockpool.ErrPoolClosed)
 	awaitEmpty("Close")
@@ -87,7 +87,7 @@ func TestProfilesShowHoldersAndWaiters(t *testing.T) {
 	p = b.pool()
 	l = lockInProfile(b, p, "a")
 	awaitEmpty("a pool without profiles")
-	b.unlock(l)
+	b.Unlock(l)
 }
 
 func TestWaitIsARegionOfTheExecutionTracer(t *testing.T) {
@@ -97,14 +97,14 @@ func TestWaitIsARegionOfTheExecutionTracer(t *testing.T) {
 		var trace bytes.Buffer
 		require.NoError(t, rtrace.Start(&trace))
 		defer rtrace.Stop()
-		l := b.lock(b.ctx, p, "a")
+		l := b.lock(b.Ctx, p, "a")
 		if contended {
-			w := b.start(b.ctx, p, "a")
-			b.awaitWaiting(p, 1)
-			b.unlock(l)
+			w := b.start(b.Ctx, p, "a")
+			b.AwaitWaiting(p, 1)
+			b.Unlock(l)
 			l = b.granted(w)
 		}
-		b.unlock(l)
+		b.Unlock(l)
 		rtrace.Stop()
 		return trace.String()
 	}

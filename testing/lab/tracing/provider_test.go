@@ -19,24 +19,24 @@ import (
 func TestNilTracerProviderIsIgnored(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithTracerProvider(nil)), "a"))
+	b.Unlock(b.lock(b.Ctx, b.open("", lockpool.WithTracerProvider(nil)), "a"))
 	require.Empty(t, b.recorder.Started())
 	p := b.open("", lockpool.WithTracerProvider(b.provider), lockpool.WithTracerProvider(nil))
-	b.unlock(b.lock(b.ctx, p, "a"))
+	b.Unlock(b.lock(b.Ctx, p, "a"))
 	require.Len(t, b.named(acquireName), 1)
 }
 
 // Not parallel: it changes the global provider.
 func TestGlobalTracerProviderIsTheDefault(t *testing.T) {
 	b := newBench(t)
-	b.unlock(b.lock(b.ctx, b.open(""), "a")) // without any provider
+	b.Unlock(b.lock(b.Ctx, b.open(""), "a")) // without any provider
 	defer otel.SetTracerProvider(otel.GetTracerProvider())
 	otel.SetTracerProvider(b.provider)
 	p := b.open("")
-	b.unlock(b.lock(b.ctx, p, "a"))
+	b.Unlock(b.lock(b.Ctx, p, "a"))
 	require.Len(t, b.named(acquireName), 1)
 	other := newBench(t)
-	b.unlock(b.lock(b.ctx, b.open("", lockpool.WithTracerProvider(other.provider)), "a"))
+	b.Unlock(b.lock(b.Ctx, b.open("", lockpool.WithTracerProvider(other.provider)), "a"))
 	require.Len(t, b.named(acquireName), 1, "the option prevails")
 	require.Len(t, other.named(acquireName), 1)
 }
@@ -82,7 +82,7 @@ func TestLockingDoesNotDependOnTheTracerProvider(t *testing.T) {
 				func() bool { return len(b.recorder.Started()) == 0 }
 		},
 		"shut down": func(b *bench) (trace.TracerProvider, func() bool) {
-			require.NoError(b, b.provider.Shutdown(b.ctx))
+			require.NoError(b, b.provider.Shutdown(b.Ctx))
 			return b.provider, func() bool { return len(b.recorder.Started()) == 0 }
 		},
 		"slow": func(b *bench) (trace.TracerProvider, func() bool) {
@@ -96,7 +96,7 @@ func TestLockingDoesNotDependOnTheTracerProvider(t *testing.T) {
 		"failing in the background": func(b *bench) (trace.TracerProvider, func() bool) {
 			exporter := new(failingExporter)
 			p := b.newProvider(sdktrace.WithBatcher(exporter))
-			return p, func() bool { _ = p.ForceFlush(b.ctx); return exporter.tried.Load() > 0 }
+			return p, func() bool { _ = p.ForceFlush(b.Ctx); return exporter.tried.Load() > 0 }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,17 +112,17 @@ func TestLockingDoesNotDependOnTheTracerProvider(t *testing.T) {
 // exerciseLocking brings about all outcomes of locking, and closes p.
 func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	waiting := func() *waiter {
-		w := b.start(b.ctx, p, "a")
-		b.awaitWaiting(p, 1)
+		w := b.start(b.Ctx, p, "a")
+		b.AwaitWaiting(p, 1)
 		return w
 	}
-	outer := b.lock(b.ctx, p, "a")
-	require.NoError(b, p.Do(outer.Context(b.ctx), "a", func(context.Context) error { return nil }))
+	outer := b.lock(b.Ctx, p, "a")
+	require.NoError(b, p.Do(outer.Context(b.Ctx), "a", func(context.Context) error { return nil }))
 
-	_, err := p.TryLock(b.ctx, "a")
+	_, err := p.TryLock(b.Ctx, "a")
 	require.ErrorIs(b, err, lockpool.ErrLocked)
 
-	err = p.Do(b.ctx, "a", func(context.Context) error { return nil }, lockpool.WaitAtMost(100*time.Millisecond))
+	err = p.Do(b.Ctx, "a", func(context.Context) error { return nil }, lockpool.WaitAtMost(100*time.Millisecond))
 	require.ErrorIs(b, err, context.DeadlineExceeded)
 
 	w := waiting()
@@ -132,19 +132,19 @@ func (b *bench) exerciseLocking(p *lockpool.Pool) {
 	b.awaitQueue("a", 1)
 
 	w = waiting()
-	b.unlock(outer)
+	b.Unlock(outer)
 	l := b.granted(w)
 	require.Zero(b, p.Stats().Waiting)
 	b.awaitQueue("a", 1)
 
 	b.exerciseQueue(p, l)
 
-	l = b.lock(b.ctx, p, "a")
+	l = b.lock(b.Ctx, p, "a")
 	w = waiting()
 	require.NoError(b, p.Close())
 	_, err = b.result(w)
 	require.ErrorIs(b, err, lockpool.ErrPoolClosed)
-	require.ErrorIs(b, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+	require.ErrorIs(b, l.Unlock(b.Ctx), lockpool.ErrNotHeld)
 	b.awaitQueue("a", 0)
 }
 
@@ -156,8 +156,8 @@ func (b *bench) exerciseQueue(p *lockpool.Pool, first *lockpool.Lock) {
 	var waiting []<-chan error
 	for i := range 3 {
 		done := make(chan error, 1)
-		go func() { // ends with b.ctx at the latest
-			done <- p.Do(b.ctx, "a", func(context.Context) error {
+		go func() { // ends with b.Ctx at the latest
+			done <- p.Do(b.Ctx, "a", func(context.Context) error {
 				if holders.Add(1) != 1 {
 					return errors.New("the lock has two holders")
 				}
@@ -169,7 +169,7 @@ func (b *bench) exerciseQueue(p *lockpool.Pool, first *lockpool.Lock) {
 		b.awaitQueue("a", i+2)
 		waiting = append(waiting, done)
 	}
-	b.unlock(first)
+	b.Unlock(first)
 	for i, done := range waiting {
 		require.NoError(b, <-done)
 		require.Equal(b, i, <-order)

@@ -99,7 +99,7 @@ func (b *bench) awaitLinks(nth, links int) {
 
 func (b *bench) awaitWait(nth int, condition func(*waitSpan) bool, what string, args ...any) {
 	b.Helper()
-	b.until(func() bool {
+	b.Until(func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.waits) >= nth && condition(b.waits[nth-1])
@@ -111,7 +111,7 @@ func (b *bench) awaitWait(nth int, condition func(*waitSpan) bool, what string, 
 func (b *bench) trace(fn func(ctx context.Context)) []span {
 	b.Helper()
 	started, ended := len(b.recorder.Started()), len(b.recorder.Ended())
-	ctx, caller := b.provider.Tracer("caller").Start(b.ctx, "caller")
+	ctx, caller := b.provider.Tracer("caller").Start(b.Ctx, "caller")
 	fn(ctx)
 	caller.End()
 	all := b.recorder.Started()[started:]

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/lockpool/lockpool"
+	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
 
@@ -22,7 +22,7 @@ func TestUncontendedLockIsOneChildSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	h, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.Ctx)
 	require.NoError(t, err)
 	for name, lock := range map[string]func(context.Context) (*lockpool.Lock, error){
 		"Pool.Lock":      func(ctx context.Context) (*lockpool.Lock, error) { return p.Lock(ctx, "a") },
@@ -34,18 +34,18 @@ func TestUncontendedLockIsOneChildSpan(t *testing.T) {
 		spans := b.trace(func(ctx context.Context) {
 			l, err := lock(ctx)
 			require.NoError(t, err)
-			session = b.session("a", b.queue("a")[0])
+			session = b.session("a", b.Children("a")[0])
 			require.NoError(t, l.Unlock(ctx))
 		})
 		require.Equal(t, []span{acquireUncontended(session), release(nil)}, spans, name)
 	}
-	require.NoError(t, h.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 func TestAcquisitionWithoutParentIsRootSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.unlock(b.lock(b.ctx, b.pool(), "a"))
+	b.Unlock(b.lock(b.Ctx, b.pool(), "a"))
 	var names []string
 	for _, s := range b.since(0) {
 		names = append(names, s.Name())
@@ -65,7 +65,7 @@ func TestWaitGoesOnInTheSameSpanWhenThePredecessorGivesUp(t *testing.T) {
 		_, err := b.result(ahead[0])
 		require.ErrorIs(t, err, context.Canceled)
 		b.awaitBehind(w.queue[0], 1)
-		b.unlock(holder)
+		b.Unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
@@ -80,13 +80,13 @@ func TestWakeupIsCountedEvenIfThePredecessorStays(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	holder := b.lock(b.ctx, b.silentPool(), "a")
+	holder := b.lock(b.Ctx, b.silentPool(), "a")
 	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
 		b.awaitBehind(w.predecessor(), 1)
-		_, err := b.admin.Set(b.chroot+"/a/"+w.predecessor(), []byte("another"), -1)
+		_, err := b.Admin.Set(b.Chroot+"/a/"+w.predecessor(), []byte("another"), -1)
 		require.NoError(t, err)
 		b.awaitWatch("a", w.predecessor(), w.session)
-		b.unlock(holder)
+		b.Unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
@@ -101,14 +101,14 @@ func TestRequeuedWaiterIsOneAcquisition(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	holder := b.lock(b.ctx, b.silentPool(), "a")
+	holder := b.lock(b.Ctx, b.silentPool(), "a")
 	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
 		b.awaitBehind(w.predecessor(), 1)
-		require.NoError(t, b.admin.Delete(b.chroot+"/a/"+w.node(), -1))
+		require.NoError(t, b.Admin.Delete(b.Chroot+"/a/"+w.node(), -1))
 		for _, node := range b.awaitRequeue(w.node()) {
 			b.awaitWatch("a", node, w.session)
 		}
-		b.unlock(holder)
+		b.Unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.Equal(t, []span{
@@ -126,11 +126,11 @@ func TestWaiterThatLosesItsSessionIsOneAcquisition(t *testing.T) {
 	t.Parallel()
 	b := newBenchOn(t, zktest.Start(t)) // a server of its own, which is made slow
 	p := b.pool()
-	holder := b.lock(b.ctx, b.silentPool(), "a")
+	holder := b.lock(b.Ctx, b.silentPool(), "a")
 	var second string
 	w, spans := b.traceWait(p, 2, func(ctx context.Context, w *waiter) {
 		b.awaitBehind(w.predecessor(), 1)
-		slow := b.server.Inject(zktest.Rule{
+		slow := b.server().Inject(zktest.Rule{
 			Match: zktest.Match{Ops: []zktest.Op{zktest.OpConnect}, Where: func(r zktest.Request) bool { return r.Session == 0 }},
 			Do:    zktest.DelayApply(50 * time.Millisecond),
 		})
@@ -138,13 +138,13 @@ func TestWaiterThatLosesItsSessionIsOneAcquisition(t *testing.T) {
 		again := b.awaitRequeue(w.node())
 		require.Equal(t, 1, slow.Fired())
 		second = b.session("a", again[1])
-		b.until(func() bool { return len(b.named(handleName)) > 0 }, "it has another session")
+		b.Until(func() bool { return len(b.named(handleName)) > 0 }, "it has another session")
 		b.awaitWatch("a", w.predecessor(), second)
-		b.unlock(holder)
+		b.Unlock(holder)
 		b.unlockIn(ctx, b.granted(w))
 	})
 	require.NotEqual(t, w.session, second)
-	_, port, err := net.SplitHostPort(b.server.Addr())
+	_, port, err := net.SplitHostPort(b.server().Addr())
 	require.NoError(t, err)
 	number, err := strconv.ParseInt(port, 10, 64)
 	require.NoError(t, err)
@@ -166,13 +166,13 @@ func TestBusyTryLockIsNeitherErrorNorWait(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	holder := b.lock(b.ctx, p, "a")
+	holder := b.lock(b.Ctx, p, "a")
 	spans := b.trace(func(ctx context.Context) {
 		_, err := p.TryLock(ctx, "a")
 		require.ErrorIs(t, err, lockpool.ErrLocked)
 	})
 	require.Equal(t, []span{
-		acquire(b.session("a", b.queue("a")[0]), attributes{ // the same session as the holder's
+		acquire(b.session("a", b.Children("a")[0]), attributes{ // the same session as the holder's
 			"lockpool.lock.queue.position": int64(1),
 			"lockpool.lock.queue.length":   int64(2),
 			"lockpool.lock.contended":      true,
@@ -180,18 +180,18 @@ func TestBusyTryLockIsNeitherErrorNorWait(t *testing.T) {
 			"lockpool.lock.outcome":        "busy",
 		}, ok, enqueued),
 	}, spans)
-	b.unlock(holder)
+	b.Unlock(holder)
 }
 
 func TestReentryHasNoSpan(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	p := b.pool()
-	h, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.Ctx)
 	require.NoError(t, err)
-	outer, err := h.Lock(b.ctx, "a")
+	outer, err := h.Lock(b.Ctx, "a")
 	require.NoError(t, err)
-	ended, cancel := context.WithCancel(b.ctx)
+	ended, cancel := context.WithCancel(b.Ctx)
 	cancel()
 	require.Empty(t, b.trace(func(ctx context.Context) {
 		ctx = outer.Context(ctx)
@@ -224,11 +224,11 @@ func TestRefusedCallHasNoSpan(t *testing.T) {
 	b := newBench(t)
 	p, closedPool := b.pool(), b.pool()
 	require.NoError(t, closedPool.Close())
-	h, err := p.Handle(b.ctx)
+	h, err := p.Handle(b.Ctx)
 	require.NoError(t, err)
-	closedHandle, err := p.Handle(b.ctx)
+	closedHandle, err := p.Handle(b.Ctx)
 	require.NoError(t, err)
-	require.NoError(t, closedHandle.Close(b.ctx))
+	require.NoError(t, closedHandle.Close(b.Ctx))
 	require.Empty(t, b.trace(func(ctx context.Context) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -259,7 +259,7 @@ func TestRefusedCallHasNoSpan(t *testing.T) {
 		}
 		require.NoError(t, p.Ping(ctx))
 	}))
-	require.NoError(t, h.Close(b.ctx))
+	require.NoError(t, h.Close(b.Ctx))
 }
 
 func TestWorkUnderLockIsSiblingOfAcquisition(t *testing.T) {
@@ -288,10 +288,10 @@ func TestWorkUnderLockIsSiblingOfAcquisition(t *testing.T) {
 func TestServerAddressIsAsInConnectString(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	dsn := strings.Replace(server.Addr(), "127.0.0.1", "localhost", 1) + b.chroot + "?session_timeout=8s"
+	dsn := strings.Replace(locktest.Shared().Addr(), "127.0.0.1", "localhost", 1) + b.Chroot + "?session_timeout=8s"
 	p, err := lockpool.Open("zookeeper", dsn, lockpool.WithTracerProvider(b.provider))
 	require.NoError(t, err)
-	b.unlock(b.lock(b.ctx, p, "a"))
+	b.Unlock(b.lock(b.Ctx, p, "a"))
 	require.NoError(t, p.Close())
 	for _, name := range []string{connectName, acquireName} {
 		a := attributesOf(b.named(name)[0])
@@ -303,28 +303,25 @@ func TestServerAddressIsAsInConnectString(t *testing.T) {
 func TestSpansContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	_, err := b.admin.Create(b.chroot, nil, 0, zk.WorldACL(zk.PermAll))
-	require.NoError(t, err)
-	_, err = b.admin.Create(b.chroot+"/forbidden", nil, 0, zk.DigestACL(zk.PermAll, "other", "0th3r"))
-	require.NoError(t, err)
-
+	b.Restrict("/forbidden")
+	require.NoError(t, b.Admin.AddAuth("digest", []byte("user:s3cret")))
 	p := b.open("&digest=user:s3cret", lockpool.WithTracerProvider(b.provider))
-	l := b.lock(b.ctx, p, "a")
-	_, err = p.TryLock(b.ctx, "a")
+	l := b.lock(b.Ctx, p, "a")
+	_, err := p.TryLock(b.Ctx, "a")
 	require.ErrorIs(t, err, lockpool.ErrLocked)
-	w := b.start(b.ctx, p, "a")
-	b.awaitWaiting(p, 1)
+	w := b.start(b.Ctx, p, "a")
+	b.AwaitWaiting(p, 1)
 	w.cancel()
 	_, err = b.result(w)
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = p.Lock(b.ctx, "forbidden")
+	_, err = p.Lock(b.Ctx, "forbidden")
 	require.ErrorIs(t, err, lockpool.ErrNoPermission)
-	w = b.start(b.ctx, p, "a")
-	b.awaitWaiting(p, 1)
+	w = b.start(b.Ctx, p, "a")
+	b.AwaitWaiting(p, 1)
 	require.NoError(t, p.Close())
 	_, err = b.result(w)
 	require.ErrorIs(t, err, lockpool.ErrPoolClosed)
-	require.ErrorIs(t, l.Unlock(b.ctx), lockpool.ErrNotHeld)
+	require.ErrorIs(t, l.Unlock(b.Ctx), lockpool.ErrNotHeld)
 
 	outcomes := map[any]int{}
 	for _, s := range b.recorder.Ended() {

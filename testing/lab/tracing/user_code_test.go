@@ -21,10 +21,10 @@ func TestPanicOfMetricNameLeavesNoLockHeld(t *testing.T) {
 	b := newBench(t)
 	p := b.open("", lockpool.WithMeterProvider(b.newMeter()),
 		lockpool.WithMetricName(func(name string) string { return strings.Split(name, "/")[1] })) // panics: there is no such part
-	b.unlock(b.lock(b.ctx, p, "a"))
-	l, err := b.silentPool().TryLock(b.ctx, "a")
+	b.Unlock(b.lock(b.Ctx, p, "a"))
+	l, err := b.silentPool().TryLock(b.Ctx, "a")
 	require.NoError(t, err)
-	b.unlock(l)
+	b.Unlock(l)
 }
 
 // blockingHandler blocks in warnings about locks: it sends to in, then receives
@@ -51,8 +51,8 @@ func TestCloseWaitsForARunningHandler(t *testing.T) {
 	b := newBench(t)
 	h := newBlockingHandler()
 	p := b.open("", lockpool.WithLongWait(time.Millisecond), lockpool.WithLogger(slog.New(h)))
-	b.lock(b.ctx, p, "a")
-	b.start(b.ctx, p, "a")
+	b.lock(b.Ctx, p, "a")
+	b.start(b.Ctx, p, "a")
 	<-h.in
 	closed := make(chan error, 1)
 	go func() { closed <- p.Close() }()
@@ -72,11 +72,11 @@ func TestSlowHandlerDoesNotDelayTheReleaseOfALostLock(t *testing.T) {
 	b := newBench(t)
 	h := newBlockingHandler()
 	p := b.open("", lockpool.WithLogger(slog.New(h)))
-	l := b.lock(b.ctx, p, "a")
-	_, err := b.admin.SetACL(b.chroot+"/a/"+b.queue("a")[0], zk.WorldACL(zk.PermWrite|zk.PermDelete|zk.PermAdmin|zk.PermCreate), -1)
+	l := b.lock(b.Ctx, p, "a")
+	_, err := b.Admin.SetACL(b.Chroot+"/a/"+b.Children("a")[0], zk.WorldACL(zk.PermWrite|zk.PermDelete|zk.PermAdmin|zk.PermCreate), -1)
 	require.NoError(t, err)
 	verified := make(chan error, 1)
-	go func() { verified <- l.Verify(b.ctx) }()
+	go func() { verified <- l.Verify(b.Ctx) }()
 	<-h.in
 	b.awaitQueue("a", 0)
 	close(h.out)
