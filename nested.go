@@ -245,9 +245,11 @@ func (w *nestedWait) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// report reports a deadlock, if the call fails because of it.
+// report reports a deadlock, if the call fails because of it. Then the caller's next attempt is
+// as old as the wait.
 func (w *nestedWait) report(err error) {
 	if w != nil && w.victim != nil && errors.Is(err, w.victim) {
+		w.handle.remember(w.goroutine, w.asked())
 		w.Deadlocked(w.victim, w.victim.spans())
 	}
 }

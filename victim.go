@@ -24,7 +24,6 @@ func (w *nestedWait) leave(c *cycle) error {
 	defer w.acted()
 	err := w.on.LeaveIf(w.ctx, c.own, c.others...)
 	if err == nil {
-		w.handle.remember(w.goroutine, w.asked())
 		w.cancel(&DeadlockError{c.calls})
 	}
 	if err != nil && w.req.plain { // the node may be gone (driver.Session)

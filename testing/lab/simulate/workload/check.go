@@ -751,7 +751,7 @@ func (rec *Record) expects(c *call) bool {
 	case c.err == notHeld: // it had gone
 		return c.op == opBreak
 	case c.err == "session_lost": // before a server had confirmed the release
-		return slices.Contains([]string{opUnlock, opUnlockAll, opDo, opLockAll}, c.op) && !rec.calm(c.begin.Add(-rec.Revocation), c.end)
+		return slices.Contains([]string{opUnlock, opUnlockAll, opDo, opLockAll}, c.op) && !rec.calm(c.begin.Add(-max(rec.Revocation, rec.Cause)), c.end)
 	case c.err == mixed: // some clients ask for a semaphore's lock
 		return kindOf(c.lock) == Semaphore
 	case c.err == removed:
