@@ -40,7 +40,8 @@ func (*noCopy) Unlock() {}
 // held until now. (The Unlock of an inner entry reads no clock: the last Unlock does. If the
 // lock goes to another handle of the pool, or rests, no request is sent, so a removal of the
 // node whose event is still on its way is not known: see [WithLocalTurns] and
-// [HoldAtLeast].) A lock that is lost needs no Unlock.
+// [HoldAtLeast]. If an answer is lost with the connection, the next answer only says that the
+// node is gone, which counts as removed by this call.) A lock that is lost needs no Unlock.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if l == nil || l.hold == nil {
 		return &LockError{opUnlock, "", ErrNotHeld}

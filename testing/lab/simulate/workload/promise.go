@@ -36,10 +36,11 @@ func (rec *Record) losses() map[int64]loss {
 // Nothing is allowed if servers have ended the session because they did not hear of it: the
 // clock of the lease has to show that, or the wall clock that the lease's is in doubt. (If
 // both hide that the machine was stopped, the check waits until one shows it.) The others
-// are for the service to tell. A release that asks it is told at once. One that leaves the
-// lock to others of its process, or to rest, knows what has arrived, so there the news may
-// be on its way: for no longer than the limit InFlight, if there is no fault, and otherwise
-// until the lease has ended.
+// are for the service to tell. A release that asks the service is told at once. Beside a fault,
+// the answer may be lost with the connection, and the next answer, that the node is gone, does
+// not say who has removed the node. A release that leaves the lock to others of its process, or
+// to rest, knows what has arrived, so there the news may be on its way: for no longer than the
+// limit InFlight, if there is no fault, and otherwise until the lease has ended.
 func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 	lost := rec.losses()
 	released := map[*hold]*call{}
@@ -91,7 +92,9 @@ func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 // knows returns when a call that releases a lock has to know of its loss.
 func (rec *Record) knows(c *call, x loss, calm bool) Instant {
 	by := x.at
-	if x.told && rec.leavesToOthers(c) {
+	switch {
+	case !x.told:
+	case rec.leavesToOthers(c):
 		inFlight := rec.Revocation
 		if rec.InFlight == 0 {
 			inFlight = noticeTime
@@ -99,6 +102,8 @@ func (rec *Record) knows(c *call, x loss, calm bool) Instant {
 			inFlight = rec.InFlight
 		}
 		by = by.Add(inFlight + rec.pausedFor(c.process, x.at, c.end))
+	case !calm:
+		by = by.Add(noticeTime)
 	}
 	for _, s := range rec.Hidden {
 		if s.Process == c.process && x.at.within(s.Begin, s.End.Add(rec.Revocation)) {
