@@ -3,6 +3,7 @@ package lockpool
 // This file has one request for a lock, from the call to the grant.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -32,9 +33,6 @@ func (h *Handle) acquire(ctx context.Context, name string, req request, l *Lock)
 	}()
 	err := h.exclusively(ctx, func(ctx context.Context) (err error) {
 		a := &acquisition{pool: h.pool, name: name, req: req}
-		if a.req.asked == nil {
-			a.req.asked = &a.asked
-		}
 		a.local.alone, a.local.hasSlot = !h.mayWaitLocally(req), h.slot != nil
 		ctx = a.begin(ctx)
 		err = errPanic // unless grant returns
@@ -151,7 +149,7 @@ func (h *Handle) acquireFromService(ctx context.Context, a *acquisition) (*tenan
 	defer nested.end()
 	switch {
 	case nested != nil:
-		at.data = nested.data
+		at.data = nested.dataNow()
 	case at.data == nil && a.req.permits > 0:
 		at.data = h.pool.owner.Data(a.span, !a.local.alone, h.pool.newAsk())
 	case at.data == nil:
@@ -263,7 +261,17 @@ type acquisition struct {
 	progress progress
 	local    localWaiter // its place among the calls of the pool
 	nested   *nestedWait // nil if the handle holds nothing
-	asked    int64       // see request; that of LockAll is shared by its acquisitions
+	asked    int64       // order number of its first node; 0 if it is not known
+}
+
+// hasAsked records the order number of a node, if no earlier one is known, and returns the first.
+func (a *acquisition) hasAsked(order int64) (first int64) {
+	asked := &a.asked
+	if a.req.asked != nil {
+		asked = a.req.asked
+	}
+	*asked = cmp.Or(*asked, order)
+	return *asked
 }
 
 func (a *acquisition) lock() telemetry.Lock {
@@ -286,9 +294,7 @@ func (a *acquisition) onSession(s *session) {
 
 // Waiting implements recipe.Observer.
 func (a *acquisition) Waiting(w recipe.Wait) (wantHolder bool) {
-	if *a.req.asked == 0 {
-		*a.req.asked = w.Created
-	}
+	a.hasAsked(w.Created)
 	a.nested.waiting(w)
 	a.progress.waitsBehind(w)
 	a.waits(func() { wantHolder = a.Acquisition.Waiting(w) })

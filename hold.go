@@ -522,7 +522,9 @@ func (p *Pool) addHold(h *hold) error {
 	if t.lost {
 		return driver.ErrRemoved
 	}
-	s.tenancies[t] = struct{}{}
+	if len(t.holds) == 0 {
+		s.tenancies[t.name] = append(s.tenancies[t.name], t)
+	}
 	p.held++
 	t.add(h)
 	return nil
@@ -566,7 +568,7 @@ func (h *hold) unregister() {
 		t.holds = slices.Delete(t.holds, i, i+1)
 	}
 	if len(t.holds) == 0 {
-		delete(t.session.tenancies, t)
+		t.session.forget(t)
 	}
 	h.handle.pool.closeIfIdle(t.session)
 }

@@ -47,7 +47,7 @@ func (q *queueRead) isCurrent() bool {
 }
 
 // lookSoon lets the wait look after some time, or when the look is over that is under way. It
-// is called with Pool.mu held.
+// is called with mu held.
 func (w *nestedWait) lookSoon(after time.Duration) {
 	switch {
 	case w.timer == nil || w.ctx.Err() != nil:
@@ -60,8 +60,8 @@ func (w *nestedWait) lookSoon(after time.Duration) {
 
 // wake is called when something that the last look has read has changed.
 func (w *nestedWait) wake() {
-	w.pool.mu.Lock()
-	defer w.pool.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.lookSoon(time.Until(w.soonest))
 }
 
@@ -72,16 +72,16 @@ func (w *nestedWait) lookOnTime() {
 		return
 	}
 	defer p.work.Done()
-	p.mu.Lock()
+	w.mu.Lock()
 	if w.looking {
 		w.again = true
-		p.mu.Unlock()
+		w.mu.Unlock()
 		return
 	}
 	w.looking, w.again = true, false
-	p.mu.Unlock()
+	w.mu.Unlock()
 	next := w.look()
-	p.mu.Lock()
+	w.mu.Lock()
 	w.looking, w.soonest = false, time.Now().Add(lookAgain)
 	if w.again {
 		next = p.cfg.checkAfter
@@ -89,7 +89,7 @@ func (w *nestedWait) lookOnTime() {
 	if next > 0 {
 		w.lookSoon(next)
 	}
-	p.mu.Unlock()
+	w.mu.Unlock()
 	w.looks.follow(w.wake)
 	if w.ctx.Err() != nil {
 		w.looks.unfollow()

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,10 +49,10 @@ type nestedWait struct {
 	acts  chan struct{} // full while a request about its own nodes is under way: show, rewrite or leave
 	shown bool          // for a plain lock: a node shows the wait; belongs to who acts
 
-	// Pool.mu guards these.
+	mu      sync.Mutex       // guards the following
 	data    []byte           // of its nodes
 	changed bool             // they may say something else
-	order   int64            // among the pool's nested waits; 0 if it is not known to wait
+	order   int64            // in which the pool's nested waits began to wait; 0 if it is not known to wait
 	created int64            // order number of the first of its nodes; 0 if it is not known
 	nodes   []driver.Located // with which it waits: of a semaphore, the guard before the leases
 	timer   *time.Timer      // of the next look; nil before it waits for others
@@ -72,7 +75,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	}
 	p := h.pool
 	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
-	w.age = cmp.Or(h.ageOn(w.goroutine), *a.req.asked) // of a wait that has lost its place, or of another lock of LockAll
+	w.age = cmp.Or(h.ageOn(w.goroutine), a.hasAsked(0)) // of a wait that has lost its place, or of another lock of LockAll
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
@@ -82,15 +85,54 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	h.mu.Lock()
 	h.nested = w
 	h.mu.Unlock()
-	data := w.encode() // without those that have ended meanwhile
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w.data = data
-	if p.nested[a.name] == nil {
-		p.nested[a.name] = map[string]*nestedWait{}
-	}
-	p.nested[a.name][w.ask] = w
+	w.mu.Lock()
+	w.data = w.encode() // without those that have ended meanwhile
+	w.mu.Unlock()
+	p.nested.add(w)
 	return w.ctx, w
+}
+
+// nestedWaits are the nested waits of a pool. A walk reads many, for which no other call waits:
+// those for one lock at a time.
+type nestedWaits struct {
+	last atomic.Int64 // nestedWait.order of the newest
+
+	mu     sync.RWMutex
+	byLock map[string]map[string]*nestedWait // and by ask
+}
+
+func (n *nestedWaits) add(w *nestedWait) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.byLock == nil {
+		n.byLock = map[string]map[string]*nestedWait{}
+	}
+	if n.byLock[w.name] == nil {
+		n.byLock[w.name] = map[string]*nestedWait{}
+	}
+	n.byLock[w.name][w.ask] = w
+}
+
+func (n *nestedWaits) remove(w *nestedWait) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if delete(n.byLock[w.name], w.ask); len(n.byLock[w.name]) == 0 {
+		delete(n.byLock, w.name)
+	}
+}
+
+// find returns the wait for a lock that has the ask, or nil.
+func (n *nestedWaits) find(lock, ask string) *nestedWait {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.byLock[lock][ask]
+}
+
+// waitsFor returns the waits for a lock.
+func (n *nestedWaits) waitsFor(lock string) []*nestedWait {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return slices.Collect(maps.Values(n.byLock[lock]))
 }
 
 // named returns the hold as the nodes of a nested wait name it.
@@ -114,6 +156,12 @@ func (w *nestedWait) encode() []byte {
 	return data
 }
 
+func (w *nestedWait) dataNow() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.data
+}
+
 // newAsk returns an identifier of a request, which shows the pool that it is its own.
 func (p *Pool) newAsk() string { return p.id[:8] + uuid.NewString()[8:] }
 
@@ -123,10 +171,15 @@ func (p *Pool) hasEnded(lock, ask string) bool {
 	if !strings.HasPrefix(ask, p.id[:8]) {
 		return false
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := p.nested[lock][ask]
+	w := p.nested.find(lock, ask)
 	return w == nil || w.ctx.Err() != nil
+}
+
+// waitsNested reports whether the handle has a nested wait.
+func (h *Handle) waitsNested() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.nested != nil
 }
 
 // holdsNow returns what the handle holds, the newest first.
@@ -182,11 +235,11 @@ func (w *nestedWait) rewrite() {
 		return
 	}
 	defer w.acted()
-	w.pool.mu.Lock()
+	w.mu.Lock()
 	w.changed = true
 	w.data = w.encode()
 	data, nodes := w.data, w.nodes
-	w.pool.mu.Unlock()
+	w.mu.Unlock()
 	for _, n := range nodes {
 		for {
 			err := w.on.Rewrite(w.ctx, n.Queue, n.Node, data)
@@ -216,14 +269,10 @@ func (w *nestedWait) end() {
 	}
 	w.cancel(nil)
 	w.looks.unfollow()
-	p := w.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	*w.req.asked = cmp.Or(*w.req.asked, w.created) // of a plain lock, only a nested wait has a node
-	delete(p.nested[w.name], w.ask)
-	if len(p.nested[w.name]) == 0 {
-		delete(p.nested, w.name)
-	}
+	w.pool.nested.remove(w)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hasAsked(w.created) // of a plain lock, only a nested wait has a node
 	if w.timer != nil {
 		w.timer.Stop()
 	}
@@ -274,8 +323,8 @@ func (w *nestedWait) joined(node driver.Node) {
 		return
 	}
 	at := w.locate(node)
-	w.pool.mu.Lock()
-	defer w.pool.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if slices.Contains(w.nodes, at) {
 		return
 	}
@@ -296,23 +345,21 @@ func (w *nestedWait) waiting(now recipe.Wait) {
 	if w == nil || w.pool.cfg.checkAfter == 0 {
 		return
 	}
-	p := w.pool
-	p.mu.Lock()
+	w.mu.Lock()
 	if w.req.permits > 0 && now.Queue == w.name {
 		w.nodes = nil
-		p.mu.Unlock()
+		w.mu.Unlock()
 		return
 	}
 	first := w.timer == nil
 	if first {
-		w.timer = time.AfterFunc(p.cfg.checkAfter, w.lookOnTime)
-		p.lastNested++
-		w.order = p.lastNested
+		w.timer = time.AfterFunc(w.pool.cfg.checkAfter, w.lookOnTime)
+		w.order = w.pool.nested.last.Add(1)
 	}
 	if w.created == 0 {
 		w.created = now.Created
 	}
-	p.mu.Unlock()
+	w.mu.Unlock()
 	switch {
 	case !w.req.plain:
 		w.lookInMemory()
@@ -338,10 +385,7 @@ func (w *nestedWait) show() error {
 	if w.shown {
 		return nil
 	}
-	w.pool.mu.Lock()
-	data := w.data
-	w.pool.mu.Unlock()
-	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Request{Kind: driver.Exclusive, Data: data})
+	joined, err := w.on.Join(w.ctx, waitsFor(w.name), driver.Request{Kind: driver.Exclusive, Data: w.dataNow()})
 	if err != nil {
 		return err
 	}
@@ -355,8 +399,8 @@ func (w *nestedWait) show() error {
 	})
 	watches, err := w.on.Watch(w.ctx, waitsFor(w.name), joined.Node)
 	if err == nil {
-		w.pool.mu.Lock()
-		defer w.pool.mu.Unlock()
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		w.created = watches[0].Created
 	}
 	return err

@@ -43,6 +43,7 @@ type Pool struct {
 	inUse     atomic.Int32   // handles with a slot
 	ages      ages           // of victims that try again
 	local     localQueues
+	nested    nestedWaits
 
 	mu         sync.Mutex
 	sessions   []*session
@@ -51,11 +52,9 @@ type Pool struct {
 	connected  bool            // a session has been opened
 	seekers    int             // calls that wait for a session
 	handles    map[*Handle]struct{}
-	held       int                               // holds that have not ended
-	resting    int                               // holds that rest
-	nested     map[string]map[string]*nestedWait // by name and ask
-	lastNested int64                             // the number of the newest nested wait
-	drained    chan struct{}                     // created by Shutdown; closed when held is 0
+	held       int           // holds that have not ended
+	resting    int           // holds that rest
+	drained    chan struct{} // created by Shutdown; closed when held is 0
 }
 
 // Open returns a pool on the named driver, which must have been imported:
@@ -95,7 +94,6 @@ func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 		owner:     nodedata.NewOwner(cfg.owner),
 		handles:   map[*Handle]struct{}{},
 		local:     localQueues{most: cfg.localTurns},
-		nested:    map[string]map[string]*nestedWait{},
 	}
 	p.accepting, p.refuse = context.WithCancelCause(context.Background())
 	p.alive, p.kill = context.WithCancelCause(context.Background())
@@ -331,16 +329,11 @@ func (p *Pool) Close() error {
 }
 
 // holdsOf returns the pool's holds of the lock of that name.
-func (p *Pool) holdsOf(name string) []*hold {
-	return slices.DeleteFunc(p.allHolds(), func(h *hold) bool { return h.name != name })
-}
-
-// allHolds returns the pool's holds.
-func (p *Pool) allHolds() (all []*hold) {
+func (p *Pool) holdsOf(name string) (holds []*hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.sessions {
-		all = append(all, s.registered()...)
+		holds = append(holds, s.holdsOf(name)...)
 	}
-	return all
+	return holds
 }

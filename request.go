@@ -42,7 +42,7 @@ type request struct {
 	bounded   bool          // by WaitAtMost
 	wait      time.Duration // then the longest wait
 	atLeast   time.Duration // how long the lock is not to come free
-	asked     *int64        // order number of the first node with which the call has waited; 0 if there is none
+	asked     *int64        // acquisition.asked of LockAll, or nil
 
 	permits, limit int // of a semaphore
 

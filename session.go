@@ -20,7 +20,7 @@ import (
 type session struct {
 	driver.Session
 	users     int                   // guarded by Pool.mu: handles and calls that use the session now
-	tenancies map[*tenancy]struct{} // guarded by Pool.mu: those with holds
+	tenancies map[string][]*tenancy // by name, guarded by Pool.mu: those with holds
 	views     recipe.Views          // of the queues in which handles wait
 
 	alarms alarms // of holders who want to know when the lease runs out
@@ -35,19 +35,31 @@ func (s *session) close(ctx context.Context) {
 	_ = s.Close(ctx) // without an answer, its nodes go when the session expires
 }
 
-// registered returns the holds that depend on the session.
-func (s *session) registered() (holds []*hold) {
-	for t := range s.tenancies {
+// holdsOf returns the holds of a lock that depend on the session. It is called with Pool.mu held.
+func (s *session) holdsOf(name string) (holds []*hold) {
+	for _, t := range s.tenancies[name] {
 		holds = append(holds, t.holds...)
 	}
 	return holds
 }
 
+// forget undoes that a tenancy has been added. It may be called again.
+func (s *session) forget(t *tenancy) {
+	all := slices.DeleteFunc(s.tenancies[t.name], func(other *tenancy) bool { return other == t })
+	if len(all) == 0 {
+		delete(s.tenancies, t.name)
+	} else {
+		s.tenancies[t.name] = all
+	}
+}
+
 // closeTenancies closes the tenancies of a session that ends. It returns the holds.
 func (s *session) closeTenancies() (holds []*hold) {
-	holds = s.registered()
-	for t := range s.tenancies {
-		t.close()
+	for name, all := range s.tenancies {
+		holds = append(holds, s.holdsOf(name)...)
+		for _, t := range slices.Clone(all) { // a tenancy goes when its last hold rests no longer
+			t.close()
+		}
 	}
 	return holds
 }
@@ -342,7 +354,7 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 		pending.err = fmt.Errorf("no session: %w", err)
 	default:
 		p.connectErr, p.connected = nil, true
-		s := &session{Session: opened, tenancies: map[*tenancy]struct{}{}}
+		s := &session{Session: opened, tenancies: map[string][]*tenancy{}}
 		p.sessions = append(p.sessions, s)
 		p.work.Add(1)
 		go p.watchSession(s) // ends with the session

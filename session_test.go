@@ -32,7 +32,7 @@ func (s *dyingSession) Alive(context.Context) error { return s.Err() }
 func TestUnlockReportsASessionThatHasJustEnded(t *testing.T) {
 	t.Parallel()
 	conn := &dyingSession{}
-	standing := &session{Session: conn, tenancies: map[*tenancy]struct{}{}}
+	standing := &session{Session: conn, tenancies: map[string][]*tenancy{}}
 	cfg, err := newConfig(nil)
 	require.NoError(t, err)
 	handle := &Handle{pool: &Pool{telemetry: newTelemetry(cfg, nameless{}), alive: context.Background()}, holds: map[string]*hold{}}
@@ -64,7 +64,7 @@ func (s *closingSession) Close(context.Context) error {
 func TestNoLockIsGrantedOnAClosingSession(t *testing.T) {
 	t.Parallel()
 	conn := &closingSession{closed: make(chan struct{})}
-	retired := &session{Session: conn, tenancies: map[*tenancy]struct{}{}}
+	retired := &session{Session: conn, tenancies: map[string][]*tenancy{}}
 	retired.retired.Store(true)
 	p := &Pool{alive: context.Background()}
 	p.closeIfIdle(retired)

@@ -36,8 +36,8 @@ func (w *nestedWait) leave(c *cycle) error {
 // asked returns the order number of the wait, which is that of an earlier attempt if there
 // was one, or 0 if it is not known.
 func (w *nestedWait) asked() int64 {
-	w.pool.mu.Lock()
-	defer w.pool.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return cmp.Or(w.age, w.created)
 }
 

@@ -47,22 +47,24 @@ type waitInMemory struct {
 // reach returns the pool's nested waits that wait for this one, directly or through others,
 // and whether one of these has what this one waits for. The first asked is the first.
 func (w *nestedWait) reach() (reached []waitInMemory, closed bool) {
-	p := w.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known := map[string]bool{}
 	add := func(r *nestedWait) {
-		if !known[r.ask] && r.order > 0 && r.ctx.Err() == nil {
-			known[r.ask] = true
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.order > 0 && r.ctx.Err() == nil {
 			reached = append(reached, waitInMemory{r, cmp.Or(r.age, r.created, math.MaxInt64), r.order, r.nodes})
 		}
 	}
 	add(w)
+	known := map[string]bool{}
 	for i := 0; i < len(reached); i++ {
 		for _, held := range reached[i].holds {
-			if !held.life.over.Load() {
-				closed = closed || held.name == w.name
-				for _, other := range p.nested[held.name] {
+			if held.life.over.Load() || known[held.name] {
+				continue
+			}
+			known[held.name] = true
+			closed = closed || held.name == w.name
+			for _, other := range w.pool.nested.waitsFor(held.name) {
+				if other != w {
 					add(other)
 				}
 			}
@@ -77,6 +79,10 @@ func (w *nestedWait) reach() (reached []waitInMemory, closed bool) {
 // graphInMemory is read among the pool's nested waits. It also returns those that it has
 // come to, by Ask. It is nil if there is no cycle.
 func (w *nestedWait) graphInMemory() (*waitgraph.Graph, map[string]*nestedWait) {
+	holderWaits := func(h *hold) bool { return h.handle.waitsNested() }
+	if !slices.ContainsFunc(w.pool.holdsOf(w.name), holderWaits) { // as mostly, so the walk is spared
+		return nil, nil
+	}
 	reached, closed := w.reach()
 	if !closed {
 		return nil, nil

@@ -146,14 +146,10 @@ func (p *Pool) waitGraph(locks []lockRead) WaitGraph {
 	for _, c := range graph.Shown() {
 		found[c.Lock] = append(found[c.Lock], c)
 	}
-	held := map[string][]*hold{}
-	for _, h := range p.allHolds() {
-		held[h.name] = append(held[h.name], h)
-	}
 	g, all := WaitGraph{}, []*shown(nil)
 	byNode := map[*waitgraph.Contender]*shown{}
 	for _, l := range locks {
-		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], newestByNode(held[l.name]), l.local, l.behind)}
+		q := Queue{Name: l.name, Foreign: l.foreign, Contenders: describe(found[l.name], newestByNode(p.holdsOf(l.name)), l.local, l.behind)}
 		switch {
 		case l.queues == nil:
 			g.Unread = append(g.Unread, l.name)
