@@ -104,7 +104,7 @@ func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 			for j := range 4 {
 				p := &party{Handle: b.Handle(pool)}
 				require.NoError(t, kinds[(i+j)%len(kinds)](b.Ctx, p.Handle, "held-"+strconv.Itoa(i)+strconv.Itoa(j)))
-				p.waitFor(t.Context(), get, name)
+				p.WaitFor(t.Context(), get, name)
 				parties = append(parties, p)
 			}
 		}
@@ -117,16 +117,16 @@ func TestNestedWaitsAskNothingWhileNothingChanges(t *testing.T) {
 		// Somebody joins, and all who hold something of that look again.
 		visitor := &party{Handle: b.Handle(others)}
 		ctx, cancel := context.WithCancel(t.Context())
-		visitor.waitFor(ctx, exclusively, "held-00")
+		visitor.WaitFor(ctx, exclusively, "held-00")
 		time.Sleep(10 * time.Second)
 		after := len(counted())
 		require.Greater(t, after, before)
 		require.Less(t, after-before, 10, "one of them: %v", counted()[before:])
 		cancel()
-		<-visitor.done
+		<-visitor.Done
 		require.NoError(t, pool.Close())
 		for _, p := range parties {
-			<-p.done
+			<-p.Done
 		}
 	})
 }

@@ -24,27 +24,27 @@ func TestCycleThatDissolvesDuringALookHasNoVictim(t *testing.T) {
 		require.NoError(t, exclusively(b.Ctx, last.Handle, "b"))
 		ctx, cancel := context.WithCancel(b.Ctx)
 		defer cancel()
-		first.waitFor(ctx, exclusively, "b")
+		first.WaitFor(ctx, exclusively, "b")
 		b.AwaitQueue("b", 2)
-		last.waitFor(b.Ctx, exclusively, "a")
+		last.WaitFor(b.Ctx, exclusively, "a")
 		b.AwaitQueue("a", 2)
 		inItsOwnQueue := zktest.Match{Ops: zktest.Lists, Where: func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/a" }}
 		look := proxy.Inject(zktest.Rule{Match: inItsOwnQueue, Do: zktest.Call(func(zktest.Request) {
 			cancel()
-			<-first.done
+			<-first.Done
 		})})
 		require.NoError(t, look.Wait(b.Ctx))
 		b.AwaitQueue("b", 1)
 		again := proxy.Inject(zktest.Rule{Match: zktest.Match{Ops: zktest.Lists, Where: func(r zktest.Request) bool { return r.Paths[0] == b.Chroot+"/b" }}, Do: zktest.Pass()})
 		select {
-		case <-last.done:
-			require.NoError(t, last.err)
+		case <-last.Done:
+			require.NoError(t, last.Err)
 		default:
 		}
 		require.NoError(t, again.Wait(b.Ctx), "it looks again")
 		require.NoError(t, first.Close(b.Ctx))
-		<-last.done
-		require.NoError(t, last.err)
+		<-last.Done
+		require.NoError(t, last.Err)
 		require.NoError(t, last.Close(b.Ctx))
 	})
 }

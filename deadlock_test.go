@@ -1,7 +1,6 @@
 package lockpool_test
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -12,55 +11,19 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/testing/locktest"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
-// ask asks for a lock of some kind with a handle. What it gets is released when the handle
-// is closed.
-type ask func(ctx context.Context, h *lockpool.Handle, name string) error
+// What the tests of deadlocks have in common with the plays.
+type (
+	ask   = plays.Ask
+	party = plays.Party
+)
 
-func exclusively(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.Lock(ctx, name)
-	return err
-}
-
-func plainly(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.Lock(ctx, name, lockpool.Plain())
-	return err
-}
-
-func toRead(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.Lock(ctx, name, lockpool.Shared())
-	return err
-}
-
-func withAll(ctx context.Context, h *lockpool.Handle, name string) error {
-	_, err := h.LockAll(ctx, []string{name, name + "-too"})
-	return err
-}
-
-// permits asks for n permits of limit.
-func permits(n, limit int) ask {
-	return func(ctx context.Context, h *lockpool.Handle, name string) error {
-		_, err := h.Semaphore(name, limit).Acquire(ctx, n)
-		return err
-	}
-}
-
-// party is a handle that holds some locks and then waits for another one.
-type party struct {
-	*lockpool.Handle
-	done chan struct{} // closed when the following is set
-	err  error
-}
-
-// waitFor starts to wait for a lock.
-func (p *party) waitFor(ctx context.Context, get ask, name string) {
-	p.done = make(chan struct{})
-	go func() {
-		defer close(p.done)
-		p.err = get(ctx, p.Handle, name)
-	}()
-}
+var (
+	exclusively, plainly, toRead = plays.Exclusively, plays.Plainly, plays.ToRead
+	withAll, permits             = plays.WithAll, plays.Permits
+)
 
 // awaitVictim waits until one of the parties fails, and then lets it go and the others on.
 // It returns the victims and how long the first took.
@@ -71,14 +34,14 @@ func awaitVictims(t *testing.T, b *locktest.Bench, parties []*party) (victims []
 	var all sync.WaitGroup
 	for i, p := range parties {
 		all.Go(func() {
-			<-p.done
+			<-p.Done
 			mu.Lock()
-			if p.err != nil {
+			if p.Err != nil {
 				if len(victims) == 0 {
 					first = time.Since(began)
 				}
 				victims = append(victims, i)
-				assert.ErrorIs(t, p.err, lockpool.ErrDeadlock)
+				assert.ErrorIs(t, p.Err, lockpool.ErrDeadlock)
 			}
 			mu.Unlock()
 			assert.NoError(t, p.Close(b.Ctx))
@@ -99,7 +62,7 @@ func inCycle(t *testing.T, b *locktest.Bench, pools []*lockpool.Pool, hold, want
 		parties = append(parties, p)
 	}
 	for i, p := range parties {
-		p.waitFor(b.Ctx, want((i+1)%n), name(i+1))
+		p.WaitFor(b.Ctx, want((i+1)%n), name(i+1))
 		if i < n-1 {
 			b.Until(func() bool { return pools[i].Stats().Waiting > 0 }, "party %d waits", i)
 		}

@@ -50,22 +50,22 @@ func TestNoDeadlockBehindAWaitAboveTheLimit(t *testing.T) {
 		z := b.Acquire(b.Handle(b.Pool()).Semaphore("s", 2), 1)
 		require.NoError(t, exclusively(b.Ctx, a.Handle, "x"))
 		require.NoError(t, exclusively(b.Ctx, two.Handle, "y"))
-		a.waitFor(b.Ctx, permits(3, 3), "s")
+		a.WaitFor(b.Ctx, permits(3, 3), "s")
 		b.AwaitWaiting(pool, 1)
 		time.Sleep(100 * time.Millisecond)
 		require.Empty(t, b.Children("s/locks"), "it has left the guards")
-		two.waitFor(b.Ctx, permits(1, 2), "s")
+		two.WaitFor(b.Ctx, permits(1, 2), "s")
 		b.AwaitWaiting(pool, 2)
-		h.waitFor(b.Ctx, exclusively, "y")
+		h.WaitFor(b.Ctx, exclusively, "y")
 		time.AfterFunc(5*time.Second, func() { _ = z.Unlock(b.Ctx) })
-		<-two.done
-		assert.NoError(t, two.err)
+		<-two.Done
+		assert.NoError(t, two.Err)
 		require.NoError(t, two.Close(b.Ctx))
-		<-h.done
-		assert.NoError(t, h.err)
+		<-h.Done
+		assert.NoError(t, h.Err)
 		require.NoError(t, h.Close(b.Ctx))
-		<-a.done
-		require.NoError(t, a.err)
+		<-a.Done
+		require.NoError(t, a.Err)
 		require.NoError(t, a.Close(b.Ctx))
 	})
 }
@@ -83,20 +83,20 @@ func TestDeadlockBesideAQueueThatCannotBeRead(t *testing.T) {
 		require.NoError(t, b.Admin.AddAuth("digest", []byte("admin:x")))
 		_, err := b.Admin.SetACL(b.Chroot+"/secret", append(zk.DigestACL(zk.PermAll, "admin", "x"), zk.WorldACL(zk.PermCreate|zk.PermDelete)...), -1)
 		require.NoError(t, err)
-		third.waitFor(b.Ctx, exclusively, "b")
+		third.WaitFor(b.Ctx, exclusively, "b")
 		b.AwaitQueue("b", 2)
-		one.waitFor(b.Ctx, exclusively, "b")
+		one.WaitFor(b.Ctx, exclusively, "b")
 		b.AwaitQueue("b", 3)
-		two.waitFor(b.Ctx, exclusively, "a")
+		two.WaitFor(b.Ctx, exclusively, "a")
 		select {
-		case <-two.done:
-			assert.ErrorIs(t, two.err, lockpool.ErrDeadlock)
+		case <-two.Done:
+			assert.ErrorIs(t, two.Err, lockpool.ErrDeadlock)
 		case <-time.After(15 * time.Second):
 			assert.Fail(t, "the cycle of two is not found, because a third one holds what cannot be read")
 		}
 		for _, p := range []*party{two, third, one} {
 			_ = p.Close(b.Ctx)
-			<-p.done
+			<-p.Done
 		}
 	})
 }
@@ -114,20 +114,20 @@ func TestDeadlockBehindManyNestedWaits(t *testing.T) {
 				for i := range n {
 					p := &party{Handle: b.Handle(many)}
 					require.NoError(t, exclusively(b.Ctx, p.Handle, fmt.Sprint("own-", i)))
-					p.waitFor(b.Ctx, exclusively, "hot")
+					p.WaitFor(b.Ctx, exclusively, "hot")
 					b.AwaitWaiting(many, i+1)
 					crowd = append(crowd, p)
 				}
-				hot.waitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
+				hot.WaitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
 				select {
-				case <-hot.done:
-					assert.ErrorIs(t, hot.err, lockpool.ErrDeadlock)
+				case <-hot.Done:
+					assert.ErrorIs(t, hot.Err, lockpool.ErrDeadlock)
 				case <-time.After(15 * time.Second):
 					assert.Fail(t, "the cycle of two is not found")
 				}
 				_ = hot.Close(b.Ctx)
 				for _, p := range crowd {
-					<-p.done
+					<-p.Done
 					_ = p.Close(b.Ctx)
 				}
 			})
@@ -201,11 +201,11 @@ func TestDeadlockThatIsLoggedIsTheError(t *testing.T) {
 		last = b.Handle(pool)
 		require.NoError(t, exclusively(b.Ctx, first.Handle, "a"))
 		require.NoError(t, exclusively(b.Ctx, last, "b"))
-		first.waitFor(b.Ctx, exclusively, "b")
+		first.WaitFor(b.Ctx, exclusively, "b")
 		b.AwaitWaiting(pool, 1)
 		require.ErrorIs(t, exclusively(b.Ctx, last, "a"), lockpool.ErrDeadlock)
-		<-first.done
-		require.NoError(t, first.err)
+		<-first.Done
+		require.NoError(t, first.Err)
 		require.NoError(t, first.Close(b.Ctx))
 	})
 }
@@ -240,7 +240,7 @@ func TestDeadlockInMemoryAmongMany(t *testing.T) {
 	all.Wait()
 	began := time.Now()
 	for _, p := range crowd {
-		p.waitFor(b.Ctx, exclusively, "hot")
+		p.WaitFor(b.Ctx, exclusively, "hot")
 	}
 	for deadline := time.Now().Add(time.Minute); pool.Stats().Waiting < n && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
@@ -263,17 +263,17 @@ func TestDeadlockInMemoryAmongMany(t *testing.T) {
 		}
 	})
 	began = time.Now()
-	hot.waitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
-	<-hot.done
+	hot.WaitFor(b.Ctx, exclusively, fmt.Sprint("own-", n-1))
+	<-hot.Done
 	took := time.Since(began)
 	close(stop)
 	watching.Wait()
 	t.Log("found after", took, "another call of the pool took at most", longest)
-	assert.ErrorIs(t, hot.err, lockpool.ErrDeadlock)
+	assert.ErrorIs(t, hot.Err, lockpool.ErrDeadlock)
 	assert.Less(t, took, time.Second)
 	require.NoError(t, pool.Close())
 	for _, p := range crowd {
-		<-p.done
+		<-p.Done
 	}
 }
 
@@ -329,19 +329,19 @@ func TestNoDeadlockWhenTheLimitIsRaised(t *testing.T) {
 		require.NoError(t, s.SetLimit(b.Ctx, 2))
 		require.NoError(t, permits(2, 0)(b.Ctx, h.Handle, "s"))
 		require.NoError(t, exclusively(b.Ctx, a.Handle, "x"))
-		a.waitFor(b.Ctx, permits(2, 0), "s")
+		a.WaitFor(b.Ctx, permits(2, 0), "s")
 		b.AwaitWaiting(pool, 1)
 		for _, limit := range []int{1, 2, 3} { // it leaves the guards, and comes back
 			require.NoError(t, s.SetLimit(b.Ctx, limit))
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.AfterFunc(300*time.Millisecond, func() { _ = s.SetLimit(b.Ctx, 4) })
-		h.waitFor(b.Ctx, exclusively, "x")
-		<-a.done
-		assert.NoError(t, a.err)
+		h.WaitFor(b.Ctx, exclusively, "x")
+		<-a.Done
+		assert.NoError(t, a.Err)
 		_ = a.Close(b.Ctx)
-		<-h.done
-		assert.NoError(t, h.err)
+		<-h.Done
+		assert.NoError(t, h.Err)
 		_ = h.Close(b.Ctx)
 	})
 }

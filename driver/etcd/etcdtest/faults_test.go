@@ -2,13 +2,10 @@ package etcdtest
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"regexp"
-	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +18,7 @@ import (
 
 	"github.com/lockpool/lockpool"
 	"github.com/lockpool/lockpool/driver/etcd"
+	"github.com/lockpool/lockpool/testing/plays"
 )
 
 var (
@@ -33,7 +31,7 @@ type fault struct {
 	name   string
 	reply  bool
 	do     func(*stage, Message) Action
-	losing bool // a held lock is lost, and a waiter is granted it nevertheless; or else nothing is seen of the fault
+	effect plays.Effect // Losing or Unseen
 }
 
 func always(a Action) func(*stage, Message) Action {
@@ -47,11 +45,11 @@ var faults = []fault{
 	{name: "broken twice", reply: true, do: func(s *stage, _ Message) Action { s.breaks = 1; return Break }},
 	{name: "late", do: always(Late)},
 	{name: "reply late", reply: true, do: always(Late)},
-	{name: "expires before", do: (*stage).expire, losing: true},
-	{name: "expires after", reply: true, do: (*stage).expire, losing: true},
-	{name: "nodes removed", do: (*stage).removeNodes, losing: true},
-	{name: "frozen", do: always(Freeze), losing: true},
-	{name: "reply frozen", reply: true, do: always(Freeze), losing: true},
+	{name: "expires before", do: (*stage).expire, effect: plays.Losing},
+	{name: "expires after", reply: true, do: (*stage).expire, effect: plays.Losing},
+	{name: "nodes removed", do: (*stage).removeNodes, effect: plays.Losing},
+	{name: "frozen", do: always(Freeze), effect: plays.Losing},
+	{name: "reply frozen", reply: true, do: always(Freeze), effect: plays.Losing},
 }
 
 // request is the nth request of its method in a play.
@@ -69,13 +67,12 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 	onEach(t, func(t *testing.T, version Option) {
 		c := Start(t, 1, version)
 		type each struct {
-			play *play
+			play plays.Play
 			r    request
 			f    *fault
 		}
 		var all []each
-		for i := range plays {
-			p := &plays[i]
+		for _, p := range plays.All {
 			for _, r := range record(t, c, p) {
 				for f := range faults {
 					all = append(all, each{p, r, &faults[f]})
@@ -93,7 +90,7 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 			room <- struct{}{}
 			played.Go(func() {
 				defer func() { <-room }()
-				t.Run(fmt.Sprintf("%s/%s/%s", e.play.name, e.r, e.f.name), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%s", e.play.Name, e.r, e.f.name), func(t *testing.T) {
 					s := newStage(t, c, e.play, e.f)
 					s.target = e.r
 					s.perform(e.play)
@@ -101,7 +98,7 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 			})
 		}
 		played.Wait()
-		require.Eventually(t, func() bool { return len(running(t, c)) == 0 }, patience, 10*time.Millisecond, "the goroutines of the tested pools have ended")
+		require.Eventually(t, func() bool { return len(plays.Running(t, fmt.Sprintf("%p-", c))) == 0 }, patience, 10*time.Millisecond, "the goroutines of the tested pools have ended")
 		t.Logf("etcd %s: %d of %d cases", c.Version(), len(all), total)
 	})
 }
@@ -109,8 +106,8 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 // patience is for what must happen at some time.
 const patience = 30 * time.Second
 
-func record(t *testing.T, c *Cluster, p *play) (requests []request) {
-	t.Run(p.name+"/without a fault", func(t *testing.T) {
+func record(t *testing.T, c *Cluster, p plays.Play) (requests []request) {
+	t.Run(p.Name+"/without a fault", func(t *testing.T) {
 		s := newStage(t, c, p, nil)
 		s.record = func(r request) { requests = append(requests, r) }
 		s.perform(p)
@@ -121,20 +118,11 @@ func record(t *testing.T, c *Cluster, p *play) (requests []request) {
 
 // stage is where a play is performed.
 type stage struct {
-	*testing.T
-	ctx     context.Context
-	cluster *Cluster
-	relay   *Relay // to the member, for the tested pool only
-	prefix  string
-	label   string
-	losing  bool
-	faulty  bool
-
-	pool, others *lockpool.Pool
-	way          way
-	first        *lockpool.Lock // held by others
-	inside       atomic.Int32
-	giveUpNow    atomic.Pointer[context.CancelFunc] // called at the next request
+	*plays.Stage
+	cluster   *Cluster
+	relay     *Relay // to the member, for the tested pool only
+	prefix    string
+	giveUpNow atomic.Pointer[func()] // called at the next request
 
 	// For the relay, which tells one message at a time.
 	fault  *fault
@@ -149,34 +137,29 @@ type stage struct {
 
 var stages atomic.Int64
 
-func newStage(t *testing.T, c *Cluster, p *play, f *fault) *stage {
+func newStage(t *testing.T, c *Cluster, p plays.Play, f *fault) *stage {
 	n := stages.Add(1)
-	s := &stage{
-		T: t, cluster: c, prefix: fmt.Sprint("stage-", n), label: fmt.Sprintf("%p-%d", c, n), way: p.way,
-		fault: f, faulty: f != nil, losing: f != nil && f.losing, seen: map[string]int{},
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
-	s.ctx = ctx
+	s := &stage{
+		Stage: &plays.Stage{TB: t, Ctx: ctx, Label: fmt.Sprintf("%p-%d", c, n)}, cluster: c, prefix: fmt.Sprint("stage-", n),
+		fault: f, seen: map[string]int{},
+	}
+	s.AtNext = func(do func()) { s.giveUpNow.Store(&do) }
+	ttl := 10 * time.Second // longer than any fault that is not seen
+	if f != nil {
+		s.Effect, s.Fired = f.effect, s.fired.Load
+		if f.effect == plays.Losing {
+			ttl = 3 * time.Second
+		}
+	}
 	var err error
 	s.relay, err = newRelay(c.members[0].client)
 	require.NoError(t, err)
 	t.Cleanup(s.relay.Close)
-	ttl := 10 * time.Second // longer than any fault that is not seen
-	if s.losing {
-		ttl = 3 * time.Second
-	}
-	if s.way == nil {
-		s.way = withOptions()
-	}
-	s.others = s.open(c.members[0].client, 10*time.Second, p.opts)
-	s.asSubject(func() { s.pool = s.open(s.relay.Addr(), ttl, p.opts) })
-	for range p.warm {
-		s.asSubject(func() { s.free(s.take(s.pool)) })
-	}
-	if p.rival {
-		s.first = s.take(s.others)
-	}
+	s.Others = s.open(c.members[0].client, 10*time.Second, p.Opts)
+	s.AsSubject(func() { s.Pool = s.open(s.relay.Addr(), ttl, p.Opts) })
+	s.Prepare(p)
 	return s
 }
 
@@ -187,18 +170,6 @@ func (s *stage) open(address string, ttl time.Duration, opts []lockpool.Option) 
 	require.NoError(s, err)
 	s.Cleanup(func() { _ = p.Close() })
 	return p
-}
-
-// asSubject labels the goroutines that do starts.
-func (s *stage) asSubject(do func()) {
-	pprof.Do(s.ctx, pprof.Labels("stage", s.label), func(context.Context) { do() })
-}
-
-// running returns the labels of the goroutines of tested pools that are left.
-func running(t *testing.T, c *Cluster) []string {
-	var profile strings.Builder
-	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
-	return regexp.MustCompile(fmt.Sprintf(`"stage":"%p-[0-9]+"`, c)).FindAllString(profile.String(), -1)
 }
 
 // passes decides about a message of the tested pool. The proofs of its lease come at any
@@ -236,7 +207,7 @@ func (s *stage) passes(m Message) Action {
 // expire ends the session of the tested pool.
 func (s *stage) expire(m Message) Action {
 	if id, err := strconv.ParseInt(m.Session, 16, 64); err == nil {
-		_, _ = s.cluster.admin.Revoke(s.ctx, clientv3.LeaseID(id))
+		_, _ = s.cluster.admin.Revoke(s.Ctx, clientv3.LeaseID(id))
 	}
 	return Pass
 }
@@ -247,81 +218,39 @@ func (s *stage) removeNodes(m Message) Action {
 		return Pass
 	}
 	id, err := strconv.ParseInt(m.Session, 16, 64)
-	got, listErr := s.cluster.admin.Get(s.ctx, s.prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	got, listErr := s.cluster.admin.Get(s.Ctx, s.prefix+"/", clientv3.WithPrefix())
 	if err == nil && listErr == nil {
 		for _, kv := range got.Kvs {
 			if kv.Lease == id && !strings.Contains(string(kv.Key), "/.sessions/") {
-				_, _ = s.cluster.admin.Delete(s.ctx, string(kv.Key))
+				_, _ = s.cluster.admin.Delete(s.Ctx, string(kv.Key))
 			}
 		}
 	}
 	return Pass
 }
 
-func (s *stage) perform(p *play) {
+func (s *stage) perform(p plays.Play) {
 	s.relay.SetFault(func(m Message) Action { return s.passes(m) })
 	s.relay.mu.Lock()
 	s.begun = true
 	s.relay.mu.Unlock()
-	s.asSubject(func() { p.act(s) })
-	s.relay.SetFault(nil)
-	// Whatever happened, the lock is free, and both pools can use it.
-	s.free(s.take(s.others))
-	s.asSubject(func() {
-		g, err := s.way(s.ctx, s.pool, false)
-		if err == nil {
-			err = g.Unlock(s.ctx)
-		}
-		require.True(s, err == nil || s.losing && errors.Is(err, lockpool.ErrLockLost), "%v", err)
-	})
-	require.NoError(s, s.others.Close())
-	require.NoError(s, s.pool.Close())
-	s.until(func() bool { return len(s.keys()) == 0 }, "no key is left")
-}
-
-// keys returns the keys that are left, beside records and what lasts.
-func (s *stage) keys() (names []string) {
-	got, err := s.cluster.admin.Get(s.ctx, s.prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	require.NoError(s, err)
-	for _, kv := range got.Kvs {
-		if kv.Lease != 0 {
-			names = append(names, string(kv.Key))
-		}
-	}
-	return names
-}
-
-func (s *stage) until(cond func() bool, format string, args ...any) {
-	s.Helper()
-	for !cond() {
-		require.NoError(s, s.ctx.Err(), fmt.Sprintf(format, args...))
+	s.Perform(p, func() { s.relay.SetFault(nil) })
+	require.NoError(s, s.Others.Shutdown(s.Ctx)) // which waits for locks that rest
+	require.NoError(s, s.Pool.Shutdown(s.Ctx))
+	for keys := s.keys(s.Ctx); len(keys) > 0; keys = s.keys(context.Background()) {
+		require.NoError(s, s.Ctx.Err(), "keys are left: %v", keys)
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func (s *stage) take(p *lockpool.Pool) *lockpool.Lock {
-	g, err := s.way(s.ctx, p, false)
+// keys returns the keys that are left, beside records and what lasts.
+func (s *stage) keys(ctx context.Context) (names []string) {
+	got, err := s.cluster.admin.Get(ctx, s.prefix+"/", clientv3.WithPrefix()) // etcd 3.7 tells no lease of keys alone
 	require.NoError(s, err)
-	return g
-}
-
-func (s *stage) free(g *lockpool.Lock) { require.NoError(s, g.Unlock(s.ctx)) }
-
-// check checks an error of the tested pool. It reports whether there is none.
-func (s *stage) check(err error, expected ...error) bool {
-	s.Helper()
-	for _, e := range expected {
-		if errors.Is(err, e) {
-			return false
+	for _, kv := range got.Kvs {
+		if kv.Lease != 0 && !strings.Contains(string(kv.Key), "/.done/") {
+			names = append(names, string(kv.Key))
 		}
 	}
-	var locking *lockpool.LockError
-	switch {
-	case err == nil && len(expected) == 0:
-		return true
-	case s.losing && errors.As(err, &locking) && errors.Is(err, lockpool.ErrLockLost):
-		return false
-	}
-	require.FailNow(s, "the wrong error", "%v", err)
-	return false
+	return names
 }
