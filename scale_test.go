@@ -35,6 +35,7 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not paral
 	var log bytes.Buffer
 	cfg := b.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	cfg.SessionTimeout = 10 * time.Second // the server has the same processors, and the race detector
 	p := b.PoolWith(cfg)
 	unrelated := b.Lock(p, "unrelated")
 
