@@ -1,77 +1,79 @@
 // Package driver is the contract between lockpool and a coordination service.
 //
-// A service keeps queues of nodes. Each node belongs to a session and is removed when that
-// ends. A [Session] joins queues, lists and watches them, and leaves them: this is what an
-// exclusive or shared lock needs, and what every driver must have. The other interfaces
-// of this package ([PlainLocker], [Limiter], [Recorder] and so on) are optional, as in
-// database/sql/driver: a session implements those that its service can carry. Whatever is
-// missing is refused to the user, with errors.ErrUnsupported and the driver's name.
+// A service keeps queues of nodes. Each node belongs to a session and is removed when the
+// session ends. A [Session] joins, lists, watches and leaves queues: an exclusive or shared
+// lock needs this, and every driver must have it. The other interfaces of this package
+// ([PlainLocker], [Limiter], [Recorder] and so on) are optional, as in database/sql/driver:
+// a session implements what the service can carry. A missing interface is refused to the
+// user, with errors.ErrUnsupported and the driver's name.
 //
-// Package recipe contains the lock algorithms, which reach the service only through this
+// Package recipe contains the lock algorithms, and reaches the service only through this
 // package. Package drivertest proves the laws below for a driver. Users of lockpool need
 // neither.
 //
 // # Queues and nodes
 //
-// A queue is named by a lock's name, which has passed [Connector.CheckName], or by one of
-// NAME/Guards, NAME/Leases (of a semaphore) and Waits/NAME, with which no name can be
-// confused (see the function [CheckName]). Parts are separated by slashes.
+// The name of a queue is a lock's name after [Connector.CheckName], or NAME/Guards,
+// NAME/Leases (of a semaphore) or Waits/NAME; no lock's name can be confused with them (see
+// the function [CheckName]). Parts are separated by slashes.
 //
-// A [Node] is a contender. Its Name is unique in its queue and never used again, and nodes
-// are compared with ==. What a driver needs to find the node again, but nobody else reads,
-// it keeps in Private.
+// A [Node] is a contender. Name is unique in the queue and never used again, and nodes are
+// compared with ==. In Private a driver keeps what the driver alone needs to find the node
+// again.
 //
 // # Laws
 //
-// Each has the name of the tests of package drivertest that prove it.
+// Each has the name of the proving tests in package drivertest.
 //
-//   - Join: one call creates one node at most, whatever is lost and repeated. If it fails,
-//     there is no node, or the driver removes it, without being asked, before the session ends.
-//   - Order: a node that joins later has a larger Seq than those that are in the queue, and
-//     follows them in every listing. A listing that lacks that node or one before it, though
-//     neither has left, was begun before Join returned or, by another session, before that
-//     session was answered a Ping that it sent after that.
-//   - Watch: a watch fires once, after its node was changed or removed, and at the end of
-//     its session (Interrupted, or Missing for a node of its own; never Deleted), and for
-//     nothing else but a connection that broke (Interrupted). A change that cannot be
-//     reported is found in bounded time (Unnoticed).
-//   - Events: if a watch is seen to have fired with Deleted, and another of the session, set
-//     before, has not fired, then the other's node existed when the first one's was removed. A
-//     driver whose service does not order events reads the other nodes before it fires Deleted.
-//     Every call that the session begins after an event reflects what the event says and all
-//     that happened before it, also if the connection breaks and another server answers.
-//   - Deleted: of another session's node it says that the node was removed, not changed. Of
-//     a node of the watch's own session it says, too, that the session has removed it and was
-//     alive at that moment; otherwise the event is Missing.
-//   - Leave: after a nil error the node is gone for everybody. It continues after its context
-//     has ended, until the node or the session is gone. What the session itself has removed
-//     is no ErrRemoved, though an answer was lost and the request repeated.
+//   - Join: one call creates at most one node, whatever is lost and repeated. After an
+//     error there is no node, or the driver removes the node unasked before the session
+//     ends.
+//   - Order: a node has a larger Seq than the nodes already in the queue, and follows them
+//     in every listing. If a listing lacks the node, or one before the node, though neither
+//     has left, the listing was begun before Join returned or, by another session, before
+//     the answer to a Ping sent after Join returned.
+//   - Watch: a watch fires once, after a change or the removal of the node, at the end of
+//     the session (Interrupted, or Missing for a node of the session; never Deleted), or
+//     when a connection breaks (Interrupted). A change that cannot be reported is found in
+//     bounded time (Unnoticed).
+//   - Events: if a watch has fired with Deleted, and another watch of the session, set
+//     before, has not fired, then the other node existed at the removal of the first. If
+//     the service does not order events, the driver reads the other nodes before firing
+//     Deleted. Every call begun after an event reflects the event and everything before the
+//     event, also if the connection breaks and another server answers.
+//   - Deleted: a node of another session was removed, not changed. A node of the watch's
+//     own session was removed by the session, alive at that moment; otherwise the event is
+//     Missing.
+//   - Leave: after a nil error the node is gone for all sessions. Leave continues after the
+//     end of the context, until the node or the session is gone. A removal by the session
+//     itself is no ErrRemoved, even if an answer was lost and the request repeated.
 //   - Lease: while Lease is positive, the service does not remove the session's nodes by
-//     itself, and Done is closed before it does. The driver's documentation proves that from
-//     its service's behavior, and states what it assumes of clocks and servers. It may not be
-//     left to users.
-//   - Session: it never continues as another one. When it is over, Done is closed, Err wraps
-//     ErrSessionLost, every call returns that error, and all watches have fired.
-//   - Answers: an answer from which nothing follows (a timeout, an overloaded server, a lost
-//     connection) ends no session, and is neither success nor ErrRemoved.
-//   - Context: it bounds how long a call waits, by a few milliseconds. The error wraps the
-//     context's. A call whose context has ended before sends nothing (except Leave). What was
-//     begun is completed or undone in the background.
-//   - Created: Watch.Created is positive, less than 1<<53, and larger for a node that was
-//     created later, whatever became of queues and servers in between.
+//     itself, and Done is closed before. The driver's documentation proves this from the
+//     service's behavior, and states assumptions about clocks and servers. The proof may
+//     not be left to users.
+//   - Session: a session never continues as another one. When the session is over, Done is
+//     closed, Err wraps ErrSessionLost, every call returns the same error, and all watches
+//     have fired.
+//   - Answers: an inconclusive answer (a timeout, an overloaded server, a lost connection)
+//     ends no session, and is neither success nor ErrRemoved.
+//   - Context: the context bounds how long a call waits, by a few milliseconds, and the
+//     error wraps the context's error. A call whose context has ended already sends nothing
+//     (except Leave). A begun request is completed or undone in the background.
+//   - Created: Watch.Created is positive, less than 1<<53, and larger for a node created
+//     later, whatever became of queues and servers in between.
 //   - Close: afterward no node of the session is left, if the service answers within the
-//     context, and no goroutine. It may be called again, also when the session is over: a
-//     session that the service may still keep, because its lease has ended or an earlier Close
-//     was not answered, is closed there.
-//   - Unsupported: what the driver cannot do is refused before anything is sent.
-//   - Kinds: a queue, a plain lock and a semaphore of one name exclude each other. Of two that
-//     begin together, at least one is refused, with ErrKind, by Join, TryCreate, Limit or
-//     SetLimit. A semaphore is in use while its Guards or Leases have a contender: a limit
-//     alone, which stays when nobody uses it, does not refuse Join (but may refuse TryCreate).
+//     context, and no goroutine. Close may be called again, also when the session is over:
+//     a session that the service may still keep, because the lease has ended or an earlier
+//     Close was not answered, is closed there.
+//   - Unsupported: an impossible request is refused before anything is sent.
+//   - Kinds: a queue, a plain lock and a semaphore of one name exclude each other. Of two
+//     begun together, at least one is refused, with ErrKind, by Join, TryCreate, Limit or
+//     SetLimit. A semaphore is in use while Guards or Leases have a contender: a limit
+//     alone, left by former users, does not refuse Join (but may refuse TryCreate).
 //
-// A driver calls [Watch.Fire] with whatever mutex held: what it calls never calls back.
-// Slices that a driver returns have no spare capacity, and neither side changes them later.
-// Err and Done are called with mutexes held, so they wait for nothing.
+// A driver calls [Watch.Fire] with any mutex held: Fire never calls the driver back. Slices
+// from a driver have no spare capacity, and neither side changes them later. Err and Done
+// are called with mutexes held, and wait for nothing.
 //
 // This package imports no other package of lockpool.
 package driver
@@ -88,196 +90,196 @@ import (
 )
 
 var (
-	// ErrSessionLost reports that the session is over: expired, abandoned or closed.
-	// Its nodes are gone or about to go, and no further call on it succeeds.
+	// ErrSessionLost reports that the session is over: expired, abandoned or closed. The
+	// nodes are gone or about to go, and no further call succeeds.
 	ErrSessionLost = errors.New("session lost")
 
-	// ErrExpired reports that the service has ended the session earlier than the
-	// client's clock allows: others may have been granted its locks before the client
-	// knew. The error that wraps it also wraps ErrSessionLost.
+	// ErrExpired reports that the service has ended the session earlier than the client's
+	// clock allows: others may have been granted the locks before the client knew. The
+	// wrapping error also wraps ErrSessionLost.
 	ErrExpired = errors.New("expired")
 
-	// ErrUnavailable reports that no session could be opened: no server was
-	// reached, or none answered. The error that wraps it says why.
+	// ErrUnavailable reports that no session could be opened: no server was reached, or
+	// none answered. The wrapping error says why.
 	ErrUnavailable = errors.New("no server available")
 
-	// ErrPermanent reports that no session can be opened and that trying again
-	// will not help: the credentials are refused, a certificate is not valid, or
-	// the server is not one of the service. The error that wraps it says which.
+	// ErrPermanent reports a failure to open a session for good: the credentials are
+	// refused, a certificate is not valid, or the server is not one of the service. The
+	// wrapping error says which.
 	ErrPermanent = errors.New("trying again will not help")
 
-	// ErrNoPermission reports a missing right. The error that wraps it names
-	// the right and the path.
+	// ErrNoPermission reports a missing right. The wrapping error names the right and the
+	// path.
 	ErrNoPermission = errors.New("no permission")
 
 	// ErrRemoved reports that another client has removed the node.
 	ErrRemoved = errors.New("own node was removed")
 
-	// ErrKind reports that another kind of lock is in use under the name. The
-	// error that wraps it says which.
+	// ErrKind reports that another kind of lock is in use under the name. The wrapping
+	// error says which.
 	ErrKind = errors.New("another kind of lock is in use under this name")
 
-	// ErrLimit reports that a semaphore has no limit, because none was given and none
-	// is set, or that the one that is set is not a number.
+	// ErrLimit reports that a semaphore has no limit, because none was given and none is
+	// set, or because the set limit is not a number.
 	ErrLimit = errors.New("limit of the semaphore")
 
 	// ErrTooMany reports that the service cannot look at so many nodes at one moment.
 	ErrTooMany = errors.New("too many nodes to look at in one step")
 
-	// ErrSequenceExhausted reports that sequence numbers no longer order the
-	// queue: its counter is exhausted.
+	// ErrSequenceExhausted reports that sequence numbers no longer order the queue: the
+	// counter is exhausted.
 	ErrSequenceExhausted = errors.New("sequence numbers of the queue are exhausted")
 
-	// ErrRecorded reports that there is a record of that name and key already.
+	// ErrRecorded reports an earlier record of the same name and key.
 	ErrRecorded = errors.New("recorded before")
 
-	// ErrUndecided reports that a transaction was sent, that its answer was not received,
-	// and that it may yet be carried out.
+	// ErrUndecided reports that a transaction was sent and not answered, and may yet be
+	// carried out.
 	ErrUndecided = errors.New("it is not known whether the service carried it out")
 )
 
-// A semaphore keeps its contenders in two queues below its name, and its limit in a
-// node. (The queues have the names that Curator's InterProcessSemaphoreV2 uses.)
+// A semaphore keeps contenders in two queues below the semaphore's name, and the limit in a
+// node. (The names are those of Curator's InterProcessSemaphoreV2.)
 const (
-	Guards = "locks"  // its first contender may add leases
-	Leases = "leases" // the holders of permits, and the one contender that waits for them
+	Guards = "locks"  // the first contender may add leases
+	Leases = "leases" // the holders of permits, and the one waiting contender
 	Limit  = "limit"
 )
 
-// Records is where a service keeps the records of finished runs. No lock has a name that
-// begins with this part.
+// Records is where a service keeps the records of finished runs. No lock's name begins with
+// this part.
 const Records = ".done"
 
 // RunPrefix begins the last part of the names of the locks of runs, which no other client uses.
 const RunPrefix = "run:"
 
-// Waits is where calls that wait for a lock without a queue, and hold others, have nodes:
-// the queue Waits/NAME. No lock has a name that begins with this part.
+// Waits has the nodes of calls that hold locks and wait for a lock without a queue: the
+// queue Waits/NAME. No lock's name begins with this part.
 const Waits = ".waits"
 
 // Driver opens connectors from connect strings.
 type Driver interface {
-	// OpenConnector parses dsn; it never dials. Its errors name the part of dsn
-	// that is wrong, and contain no secrets.
+	// OpenConnector parses dsn, and never dials. Errors name the wrong part of dsn, and
+	// contain no secrets.
 	OpenConnector(dsn string) (Connector, error)
 }
 
-// Connector is a driver with a fixed configuration. It is safe for concurrent
-// use. If it is an io.Closer, the pool closes it after its sessions.
+// Connector is a driver with a fixed configuration. A Connector is safe for concurrent use.
+// The pool closes an io.Closer after the sessions.
 type Connector interface {
 	// Connect opens a new session. The context bounds only the opening, not
 	// the life of the session. An error wraps ErrPermanent, ErrUnavailable or,
 	// if the context has ended, the context's error.
 	Connect(ctx context.Context) (Session, error)
 
-	// CheckName returns nil if name can be the name of a lock, and otherwise an error
-	// that says why not. It sends nothing. It refuses what the function CheckName refuses,
-	// and what the service cannot have as a name or has for something else, but no name
-	// whose parts lockpool.Escape has returned. (No such part begins with a dot.)
+	// CheckName returns nil if name can be the name of a lock, and otherwise an error that
+	// says why not. CheckName sends nothing. Refused are the names that the function
+	// CheckName refuses, and names impossible or reserved at the service, but no name made
+	// of parts from lockpool.Escape. (No such part begins with a dot.)
 	CheckName(name string) error
 
 	// CheckPermits returns nil if n permits of the semaphore can be taken in one
 	// step, and otherwise an error that says why not.
 	CheckPermits(name string, n int) error
 
-	// IsContender reports whether node can be the name of a contender's node, in any
-	// queue and of any session. It is asked about names that users give.
+	// IsContender reports whether node can be the name of a contender's node, in any queue
+	// and of any session. The names come from users.
 	IsContender(node string) bool
 
 	// DriverName returns the driver's name for telemetry, such as "zookeeper".
 	DriverName() string
 }
 
-// Session is one session with the service. When it ends, all its nodes are removed. It is
-// safe for concurrent use. The package's documentation contains the laws for its methods.
+// Session is one session with the service. At the end of the session, all nodes of the
+// session are removed. A Session is safe for concurrent use. The package's documentation
+// contains the laws for the methods.
 type Session interface {
-	// Join creates a node at the end of the queue, and the queue itself if necessary. It
+	// Join creates a node at the end of the queue, and the queue itself if necessary. Join
 	// does not retain r.Data.
 	Join(ctx context.Context, queue string, r Request) (Joined, error)
 
-	// List returns the contenders in the queue, in the order in which they joined,
-	// without nodes that are not contenders. A queue that does not exist is empty. (It is
-	// not asked about a lock without a queue.) The caller must not modify the slice, nor
-	// those of Join: other calls may return them as well.
+	// List returns the contenders in the queue, in the order in which they joined, without
+	// other nodes. A missing queue is empty. (List is not called for a lock without a
+	// queue.) The caller must not modify the slice, nor the slices of Join: other calls may
+	// return them as well.
 	List(ctx context.Context, queue string) ([]Node, error)
 
 	// Watch watches nodes, each for its next change, in one round trip. The watch on a
-	// node that no longer exists has already fired with Missing, and leaves nothing at
-	// the service. All watches of a session on the same node share one at the service.
-	// A Watch that is no longer needed requires no call.
+	// missing node has already fired with Missing, and leaves nothing at the service. All
+	// watches of a session on the same node share one at the service. An unneeded Watch
+	// requires no call.
 	//
-	// A Node of which only Name is set, to Limit, stands for the limit of the semaphore
-	// with the queue's name, if the session is a Limiter.
+	// A Node with nothing but the Name Limit stands for the limit of the semaphore with the
+	// queue's name, if the session is a Limiter.
 	Watch(ctx context.Context, queue string, nodes ...Node) ([]*Watch, error)
 
 	// Data returns the data stored in the node. The error is ErrRemoved if the node
 	// is gone.
 	Data(ctx context.Context, queue string, node Node) ([]byte, error)
 
-	// Leave removes the node. The context bounds only the wait: the removal begins even
-	// if the context has ended, and continues in the background until the node is
-	// certainly gone or the session is over. A nil error means that the node is gone,
-	// and ErrRemoved that another client had already removed it (or a part of it, if the
-	// permits of one Node are several nodes of the service). If the service refuses to remove
-	// it, the error is ErrNoPermission.
+	// Leave removes the node. The context bounds only the wait: the removal begins even if
+	// the context has ended, and continues in the background until the node is certainly
+	// gone or the session is over. A nil error means that the node is gone, and ErrRemoved
+	// that another client had already removed the node (or a part, if the permits of one
+	// Node are several nodes of the service). If the service refuses the removal, the error
+	// is ErrNoPermission.
 	Leave(ctx context.Context, queue string, node Node) error
 
 	// Verify asks the service whether all the nodes, of any sessions, exist at one moment,
 	// in a way that a server cut off from the others cannot answer. The error is ErrRemoved
-	// if they do not, or if the node of a plain lock can no longer be told from another one,
-	// and ErrTooMany if the service cannot look at so many at one moment (it can at a
-	// hundred).
+	// if one does not, or if the node of a plain lock can no longer be told from another
+	// one, and ErrTooMany if there are too many nodes for one moment (a hundred are not).
 	Verify(ctx context.Context, nodes ...Located) error
 
-	// LeaveIf removes a node of the session if all the others, as for Verify, exist at that
-	// moment, in one step. The error is ErrRemoved if the node itself, or one of the others, is
-	// gone or has changed; then nothing is removed, except perhaps if one is that of a plain
-	// lock. What the session itself has removed is no ErrRemoved. Whatever LeaveIf returns, the
-	// node is the caller's to remove with Leave, which returns nil or ErrRemoved if it is gone.
+	// LeaveIf removes a node of the session if all the others, as for Verify, exist at the
+	// same moment, in one step. The error is ErrRemoved if the node itself, or one of the
+	// others, is gone or has changed; then nothing is removed, except perhaps with the node
+	// of a plain lock among them. A removal by the session itself is no ErrRemoved.
+	// Whatever LeaveIf returns, the caller must remove the node with Leave, which returns
+	// nil or ErrRemoved for a former node.
 	LeaveIf(ctx context.Context, node Located, others ...Located) error
 
-	// Rewrite changes the data stored in a node of the session. A revocation stays, and so
-	// does the node's place. The node's watches fire with Changed. The error is ErrRemoved if
-	// the node is gone.
+	// Rewrite changes the data stored in a node of the session. A revocation and the node's
+	// place stay. The node's watches fire with Changed. The error is ErrRemoved if the node
+	// is gone.
 	Rewrite(ctx context.Context, queue string, node Node, data []byte) error
 
-	// Ping sends a request that a server cut off from the others cannot answer, and
-	// waits for the answer. What the session reads afterward is not older. (Without it, a
-	// session may not know yet what others have done, and calls about their nodes, such as
-	// Watch, may find them gone because they are not there yet. It never reads anything
-	// older than what it has read before.)
+	// Ping sends a request that a server cut off from the others cannot answer, and waits
+	// for the answer. Later reads of the session are not older. (Without a Ping, a session
+	// may not know the latest changes of others, and calls about their nodes, such as
+	// Watch, may not find them yet. A session never reads anything older than before.)
 	Ping(ctx context.Context) error
 
 	// Info describes the session for telemetry and errors.
 	Info() Info
 
-	// Alive returns nil if the session is certainly not over. If the machine's clocks
-	// do not settle that, it waits for an answer from the service that does, and
-	// otherwise for nothing. It is called before a lock is granted. It returns another
-	// error if the service's numbers have become too large for Watch.Created.
+	// Alive returns nil if the session is certainly not over. Only if the machine's clocks
+	// leave a doubt, Alive waits for an answer of the service. Alive is called before a
+	// lock is granted, and returns another error if the service's numbers have become too
+	// large for Watch.Created.
 	Alive(ctx context.Context) error
 
 	// Lease returns for how much longer the session certainly lives, by the client's own
 	// clock, if the service answers nothing from now on: 0 if the session is over, and
-	// math.MaxInt64 if it ends only when it is closed. While the service answers, it never
-	// becomes much shorter than half of the session timeout, the time after which the
-	// service ends a session from which it hears nothing.
+	// math.MaxInt64 if only Close ends the session. While the service answers, the lease
+	// never becomes much shorter than half of the session timeout, the time after which the
+	// service ends a silent session.
 	Lease() time.Duration
 
-	// Done returns a channel that is closed when the session is over. It is closed
-	// before the service can remove the session's nodes: at the latest when, by the
-	// client's own clock, the service might expire the session.
+	// Done returns a channel that is closed when the session is over, and before the
+	// service can remove the session's nodes: at the latest when, by the client's own
+	// clock, the service might expire the session.
 	Done() <-chan struct{}
 
 	// Err returns nil until Done is closed, and then an error that wraps ErrSessionLost;
-	// and ErrExpired if the service has broken its promise and ended it earlier.
+	// and ErrExpired if the service has ended the session too early.
 	Err() error
 
-	// Close ends the session: Done is closed, and then all its nodes are removed, those of a
-	// session whose lease has ended no earlier than the service could by itself: holders who
-	// were told count on that time. When Close returns, no goroutine of the session is left.
-	// The context bounds the wait for the service. If that does not answer, Close returns the
-	// context's error, and the service removes the nodes when it expires the session.
+	// Close ends the session: Done is closed, and then all nodes are removed; after the end
+	// of the lease, no earlier than the service could by itself, because warned holders
+	// count on the time. When Close returns, no goroutine of the session is left. The
+	// context bounds the wait for the service. Without an answer, Close returns the
+	// context's error, and the service removes the nodes when the session expires.
 	Close(ctx context.Context) error
 }
 
@@ -285,11 +287,11 @@ type Session interface {
 type Request struct {
 	Kind    Kind
 	Permits int    // of a Permit
-	Limit   int    // of a Permit: the limit that other clients see in the node (Node.Limit), or 0
+	Limit   int    // of a Permit: the limit in the node (Node.Limit), or 0
 	Data    []byte // stored in the node
 
 	// Known is a node of the session up to which the caller knows the queue, or zero. The
-	// driver may ignore it, and always set Joined.Queue.
+	// driver may ignore Known, and always set Joined.Queue.
 	Known Node
 }
 
@@ -300,7 +302,7 @@ type Info struct {
 	Peer   string // address of the current server, or else of the last one
 }
 
-// Kind is the kind of access that a node requests.
+// Kind is a node's kind of access.
 type Kind int
 
 const (
@@ -309,15 +311,16 @@ const (
 	// Shared is access shared with other Shared ones.
 	Shared
 	// Convertible is exclusive access whose node may be gone because a Shared one has taken
-	// its place, so its removal alone grants nothing. It is found in listings, if another
-	// client of the service does that (unlike Downgrade, which its watches tell). No call
-	// asks for it, but a driver may create one for an Exclusive Request.
+	// the place, so a removal alone grants nothing. Convertible nodes are found in
+	// listings, if another client of the service replaces nodes (unlike Downgrade, which
+	// watches tell). No call asks for one, but a driver may create one for an Exclusive
+	// Request.
 	Convertible
-	// Permit is for permits of a semaphore. Its node is in the Leases.
+	// Permit is for permits of a semaphore, with a node in the Leases.
 	Permit
-	// Plain is exclusive access to a lock without a queue (PlainLocker). Its Seq is 0.
+	// Plain is exclusive access to a lock without a queue (PlainLocker). Seq is 0.
 	Plain
-	// Guard is exclusive access to the Guards of a semaphore. Its node is an Exclusive one.
+	// Guard is exclusive access to the Guards of a semaphore, with an Exclusive node.
 	Guard
 )
 
@@ -328,37 +331,37 @@ func (k Kind) String() string {
 
 // Node is one contender in a queue.
 type Node struct {
-	Name string // unique in its queue, and never used again
+	Name string // unique in the queue, and never used again
 	Kind Kind
-	Seq  int64 // contenders that joined earlier have smaller ones; may start over when a queue is empty
+	Seq  int64 // smaller for earlier contenders; may start over when a queue is empty
 
 	Permits int    // of a Permit: their number
-	Limit   int    // of a Permit: the semaphore's limit that it states, or 0
+	Limit   int    // of a Permit: the stated limit of the semaphore, or 0
 	Private string // for the driver alone
 }
 
-// Located is a node, of any session, and its queue; for a plain lock, that is its name.
+// Located is a node, of any session, and the node's queue; for a plain lock, the lock's
+// name.
 type Located struct {
 	Queue string
 	Node
-	Version int64 // if it is not 0: what is stored has not changed since Inspect has returned that
+	Version int64 // if not 0: the data has not changed since Inspect returned this version
 }
 
 // Joined is the result of Session.Join.
 type Joined struct {
 	Node Node
 
-	// Queue is the queue as it was at some moment after the node was created. It may be
-	// nil if Behind is not.
+	// Queue is the queue at some moment after the node was created. Queue may be nil if
+	// Behind is not.
 	Queue []Node
 
 	// Behind are nodes of the session that joined the queue one directly after the other,
-	// Node directly after the last of them: nobody else has joined it in between. Some may
-	// have left.
+	// Node directly after the last: no other node joined in between. Some may have left.
 	Behind []Node
 }
 
-// Place returns the index of a node in a queue, or -1 if it is not there.
+// Place returns the index of a node in a queue, or -1.
 func Place(queue []Node, node Node) int {
 	i := sort.Search(len(queue), func(i int) bool { return queue[i].Seq >= node.Seq })
 	for ; i < len(queue) && queue[i].Seq == node.Seq; i++ {
@@ -369,8 +372,7 @@ func Place(queue []Node, node Node) int {
 	return -1
 }
 
-// String returns the name in a form that is safe to log: other clients may choose
-// any name.
+// String returns the name in a form safe to log: other clients may choose any name.
 func (n Node) String() string {
 	const most = 200
 	if len(n.Name) <= most && utf8.ValidString(n.Name) && !strings.ContainsFunc(n.Name, unprintable) {

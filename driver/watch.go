@@ -10,18 +10,17 @@ import (
 type Event int
 
 const (
-	// Deleted: the node was removed, and not changed before. If it was of the session that
-	// watches it, then that session has removed it itself, and was not over at that moment.
+	// Deleted: the node was removed, and not changed before. A node of the watching session
+	// was removed by the session itself, which was not over at that moment.
 	Deleted Event = iota + 1
-	// Missing: the node is gone. It was gone before it could be watched, and another may
-	// have taken its place (Downgrader); or it was of the session that watches it,
-	// and the session may be over. The caller must list the queue again.
+	// Missing: the node is gone. Either the node was gone before the watch, and another may
+	// have taken the place (Downgrader); or the node was one of the watching session, and
+	// the session may be over. The caller must list the queue again.
 	Missing
 	// Changed: the node's data was changed.
 	Changed
-	// Unnoticed: the node is gone, or another has taken its place. The service did not
-	// report that; a check by the driver found it. The caller must list the queue
-	// again.
+	// Unnoticed: the node is gone, or another has taken the place. A check by the driver
+	// found the change, unreported by the service. The caller must list the queue again.
 	Unnoticed
 	// Interrupted: the connection broke, so a change may have been missed. The caller
 	// must list the queue again.
@@ -33,13 +32,12 @@ func (e Event) String() string {
 	return [...]string{"nothing", "deleted", "missing", "changed", "unnoticed", "interrupted"}[e]
 }
 
-// Watch is a watch on one node, shared by all its waiters. Drivers set its fields
-// before they return it. They are zero if the node was gone before it could be
-// watched.
+// Watch is a watch on one node, shared by all waiters. Drivers set the fields before they
+// return a Watch. The fields are zero if the node was gone before the watch.
 type Watch struct {
-	// Created orders nodes by their creation: it is larger for a node that was created
-	// later, in any queue, whatever happened to the queues and the service in between. It
-	// is positive and less than 1<<53: fencing tokens have room for ten more bits.
+	// Created orders nodes by their creation: a node created later has a larger number, in
+	// any queue, whatever happened to the queues and the service in between. Created is
+	// positive and less than 1<<53: fencing tokens have room for ten more bits.
 	Created int64
 
 	// Data is the data stored in the node; empty if a revocation has replaced it.
@@ -50,15 +48,15 @@ type Watch struct {
 	Revoked bool
 
 	mu    sync.Mutex
-	event Event     // 0 until it fires
-	calls list.List // of func(), to be called when it fires
+	event Event     // 0 until the watch fires
+	calls list.List // of func(), to be called when the watch fires
 }
 
-// NewWatch returns a watch that has not fired. Drivers call it.
+// NewWatch returns an unfired watch, for drivers.
 func NewWatch() *Watch { return new(Watch) }
 
-// Fire ends the wait of all waiters with e. Only the first call has an effect. Drivers
-// call it.
+// Fire ends the wait of all waiters with e. Only the first call has an effect. Fire is for
+// drivers.
 func (w *Watch) Fire(e Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,9 +76,9 @@ func (w *Watch) Fired() Event {
 	return w.event
 }
 
-// onFire has f called when the watch fires, on the goroutine that fires it, or at once if
-// it has fired. f must not block, nor use the watch. stop undoes that; when it has
-// returned, f is not called any longer.
+// onFire has f called when the watch fires, on the firing goroutine, or at once if the
+// watch has fired. f must not block, nor use the watch. After stop, f is not called any
+// longer.
 func (w *Watch) onFire(f func()) (stop func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,7 +95,7 @@ func (w *Watch) onFire(f func()) (stop func()) {
 }
 
 // First returns a channel that receives a value when one of the watches has fired. The
-// caller must call stop when it no longer needs the channel.
+// caller must call stop when the channel is no longer needed.
 func First(watches ...*Watch) (fired <-chan struct{}, stop func()) {
 	first := make(chan struct{}, 1)
 	stops := make([]func(), 0, 4) // on the stack, as a rule
