@@ -1,5 +1,5 @@
 // Package lockpool is database/sql for distributed locks: a pool of lock sessions on a
-// coordination service such as ZooKeeper. It hands out reentrant handles that obey
+// coordination service such as ZooKeeper. The pool hands out reentrant handles that obey
 // contexts, and shows every wait for a lock as an OpenTelemetry span.
 //
 //	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks")
@@ -10,27 +10,25 @@
 //
 // # Pools, handles, locks
 //
-// A [Pool] is opened once and shared. A [Handle] is one holder of locks. It is cheap
-// and used by one goroutine at a time. A [Lock] is one entry into a lock. [Pool.Do] and
-// [Pool.Lock] use a handle of their own. Thousands of handles share a few sessions
-// (connections) with the service.
+// A [Pool] is opened once and shared. A [Handle] is one holder of locks, cheap and used by
+// one goroutine at a time. A [Lock] is one entry into a lock. [Pool.Do] and [Pool.Lock] use
+// a handle of their own. Thousands of handles share a few sessions (connections) with the
+// service.
 //
-// A lock's name is a relative path such as orders/42. Callers that lock the same name
-// below the same chroot of the same ensemble exclude each other, in the order in which
-// they asked. [Escape] turns any text, such as a URL, into one part of a name.
+// A lock's name is a relative path such as orders/42. Callers of the same name below the
+// same chroot of the same ensemble exclude each other, in the order in which they asked.
+// [Escape] turns any text, such as a URL, into one part of a name.
 //
 // # Reentry
 //
-// A holder may lock again what it already holds: the depth grows by one, without a wait
-// and without a request to the service. The lock is released when the depth is back at
-// zero. Code deep in a call stack can therefore take the lock that it needs without
-// knowing whether its caller holds it.
+// A holder may lock a held lock again: the depth grows by one, without a wait and without a
+// request to the service. The lock is released when the depth is back at zero. Code deep in
+// a call stack can therefore take a lock without knowing whether the caller holds it.
 //
-// The context carries the holder. Given the context that [Pool.Do] passes to its
-// function, or one from [Lock.Context], Do and Lock enter the lock again. The context
-// carries the holder only on the goroutine that created the context, so that two
-// goroutines do not share an exclusive lock by accident. [LockFromContext] finds the
-// lock on any goroutine, for its fencing token.
+// The context carries the holder. With the context of [Pool.Do]'s function, or of
+// [Lock.Context], Do and Lock enter the lock again. The context carries the holder only on
+// the goroutine that created the context, so two goroutines do not share an exclusive lock
+// by accident. [LockFromContext] finds the lock on any goroutine, for the fencing token.
 //
 // # Kinds of locks
 //
@@ -42,61 +40,59 @@
 //
 // # Jobs
 //
-// A lock is no memory: a job under it runs again whenever somebody starts it again.
-// [Pool.Once] runs a job for a key, such as the day that it is due, unless a run for the
-// key has finished before, on any machine:
+// A lock is no memory: a job under a lock runs again with every start. [Pool.Once] runs a
+// job for a key, such as the due day, unless a run for the key has finished before, on any
+// machine:
 //
 //	err = pool.Once(ctx, "cron/cleanup", "2026-11-22", cleanUp)
 //
 // # Looking
 //
-// [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the
-// holders to release it, and [Pool.Break] takes it by force.
+// [Pool.Queue] returns the holders and waiters of a lock, [Pool.Revoke] asks the holders to
+// release the lock, and [Pool.Break] takes the lock by force.
 //
 // # Leaders
 //
-// [Pool.Elect] calls a function while it holds a lock, and stands again when the lock is
-// lost or the function fails: of all who call it for one name, on any machine, one leads.
-// [Pool.Observe] is an iterator over who holds a lock, and who comes next, for those who
-// follow a leader.
+// [Pool.Elect] calls a function under a lock, and stands again when the lock is lost or the
+// function fails: of all candidates for one name, on any machine, one leads. [Pool.Observe]
+// is an iterator over who holds a lock, and who comes next, for followers of a leader.
 //
 // # Contexts
 //
 // The context of a call bounds how long the call waits, and never how long the lock is
-// held. When it ends, the call returns within milliseconds and gives up its place in
-// the queue, in the background if the service does not answer. Unlock always unlocks,
-// even if its context has ended. A nil context panics.
+// held. When the context ends, the call returns within milliseconds and gives up the place
+// in the queue, in the background if the service does not answer. Unlock always unlocks,
+// even after the end of the context. A nil context panics.
 //
 // # Losing a lock
 //
 // A lock depends on a session with the service, and a session can be lost: the network
-// fails, the servers have no majority, or the process is paused. A pool proves by its
-// own clock that its sessions are alive, and gives up what they hold before the service
-// can grant it to another holder. Then [Lock.Lost] is closed, the contexts of
-// [Lock.Context] and Do end with the cause [ErrLockLost], entering again is refused,
-// and Unlock returns ErrLockLost. The same happens when the lock's node is removed. A
-// nil error from Unlock or Do means that the lock was held until then. A lost session
-// is never replaced underneath a holder; the next lock is taken on a new one. A waiter
-// whose session is lost queues again automatically. [Lock.Expiring] tells a holder some
-// time before the loss that the service does not answer.
+// fails, the servers have no majority, or the process is paused. A pool proves by its own
+// clock that the sessions are alive, and gives up their locks before the service can grant
+// them to another holder. Then [Lock.Lost] is closed, the contexts of [Lock.Context] and Do
+// end with the cause [ErrLockLost], entering again is refused, and Unlock returns
+// ErrLockLost. The same happens when the lock's node is removed. A nil error from Unlock or
+// Do means that the lock was held until then. A lost session is never replaced underneath a
+// holder; the next lock is taken on a new one. A waiter whose session is lost queues again
+// automatically. [Lock.Expiring] tells a holder some time before the loss that the service
+// does not answer.
 //
-// No lock can stop a process that is paused between its last look at the lock and a
-// write. A store that is given [Lock.Token] can refuse that write.
+// No lock can stop a process that is paused between its last look at the lock and a write.
+// With [Lock.Token], a store can refuse the write.
 //
 // # Deadlocks
 //
-// A call of a handle that holds other locks may come to wait for somebody who waits, perhaps
-// through others, for what its own handle holds. Such a cycle is found, over all kinds of
-// locks, in any processes, and the call on it that asked last fails with [ErrDeadlock]; see
-// [WithDeadlockCheck]. The [DeadlockError] says who holds what, who waits for what, and
-// where in their programs.
+// Calls of handles with other locks may come to wait for each other in a cycle. The pool
+// finds cycles over all kinds of locks, in any processes, and the call on the cycle that
+// asked last fails with [ErrDeadlock]; see [WithDeadlockCheck]. The [DeadlockError] says
+// who holds what, who waits for what, and where in their programs.
 //
 // # Errors
 //
-// Test errors with errors.Is; see [ErrLocked] and the errors listed with it. An error
-// about a lock is a [*LockError]. When a context ends a wait, its error is in the
-// chain, and the text says what the call waited for: the contender in the way, an
-// answer, a handle, or a connection.
+// Test errors with errors.Is; see [ErrLocked] and the errors listed with it. An error about
+// a lock is a [*LockError]. When a context ends a wait, the context's error is in the
+// chain, and the text says what the call waited for: the contender in the way, an answer, a
+// handle, or a connection.
 //
 // # Telemetry
 //

@@ -11,67 +11,67 @@ import (
 )
 
 // The errors of lockpool, for errors.Is. An error about a lock is a [*LockError]. If a
-// context ended a wait, its error (context.Canceled or context.DeadlineExceeded) is in
-// the chain as well.
+// context ended a wait, the context's error (context.Canceled or context.DeadlineExceeded)
+// is in the chain as well.
 //
-// Three errors tell why a call that was to get a lock, such as Lock, Do, Acquire or Once, did
-// not get the lock and so did not call its function: ErrNotAcquired always, ErrLocked if the
-// lock was busy, and ErrUnavailable if the service did not answer. An error of Do that is none of
-// the three comes from the function, or says with ErrLockLost what became of the lock. What
-// the function itself returns, such as the error of another Do within, does not count: in the
-// error of Do, errors.Is finds ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost and
-// ErrDone only where they are about that call.
+// Three errors tell why a call such as Lock, Do, Acquire or Once did not get the lock and
+// so did not call its function: ErrNotAcquired always, ErrLocked if the lock was busy, and
+// ErrUnavailable if the service did not answer. Any other error of Do comes from the
+// function, or says with ErrLockLost what became of the lock. An error returned by the
+// function, such as the error of another Do within, does not count: in the error of Do,
+// errors.Is finds ErrNotAcquired, ErrLocked, ErrUnavailable, ErrLockLost and ErrDone only
+// where they are about the call itself.
 var (
 	// ErrNotAcquired means that a call did not get the lock, whatever the reason: nothing is
 	// held, and the function of Do or Once was not called.
 	ErrNotAcquired = errors.New("not acquired")
 
-	// ErrLocked means that another contender has the lock: a call that does not wait, such as
-	// TryLock, found a holder or a waiter; or the context of a call, or its WaitAtMost, ended
-	// while the call waited for one.
+	// ErrLocked means that another contender has the lock: TryLock, or another call without
+	// a wait, found a holder or a waiter; or the context or the WaitAtMost of a call ended
+	// while the call waited for another contender.
 	ErrLocked = recipe.ErrBusy
 
-	// ErrLockLost means that the lock was lost while it was held: its session has
-	// expired, or may have, because no answer of the service proves the contrary; or
-	// its node was removed or hidden. Another holder may have the lock.
+	// ErrLockLost means that the lock was lost while held: the session has expired, or may
+	// have, because no answer of the service proves the contrary; or the node was removed
+	// or hidden. Another holder may have the lock.
 	ErrLockLost = errors.New("lock lost")
 
-	// ErrNotHeld means that the Lock holds nothing: it was unlocked before, or its
+	// ErrNotHeld means that the Lock holds nothing: the Lock was unlocked before, or the
 	// Handle or Pool was closed. No other lock was touched.
 	ErrNotHeld = errors.New("not held")
 
-	// ErrUpgrade means that a reader asked for the exclusive lock, or a holder of
-	// permits asked for more. Unlock first, or ask for everything at once: two holders
-	// that wait for more may wait for each other.
+	// ErrUpgrade means that a reader asked for the exclusive lock, or a holder of permits
+	// asked for more. Unlock first, or ask for everything at once: two holders waiting for
+	// more may wait for each other.
 	ErrUpgrade = errors.New("cannot upgrade a held lock; unlock it first")
 
-	// ErrKindMismatch means that another kind of lock is in use under the name. The
-	// error says which: a queue (Lock), a semaphore, a plain lock, or a node
-	// that looks like a contender of a client that lockpool does not know.
+	// ErrKindMismatch means that another kind of lock is in use under the name. The error
+	// says which: a queue (Lock), a semaphore, a plain lock, or a node like a contender of
+	// a client unknown to lockpool.
 	ErrKindMismatch = driver.ErrKind
 
-	// ErrLimit means that a semaphore has no limit, because none was given and none is
-	// set; that the limit set at the service is not a number; or that a holder acquires
-	// again with a different limit. The error says which.
+	// ErrLimit means that a semaphore has no limit, because none was given and none is set;
+	// or the limit set at the service is not a number; or a holder acquires again with a
+	// different limit. The error says which.
 	ErrLimit = driver.ErrLimit
 
 	// ErrDone means that a run for the key has finished before. See [Pool.Once] and
 	// [DoneError].
 	ErrDone = errors.New("done before")
 
-	// ErrRevoked means that the lock was revoked: its holder or waiter was asked to
-	// give it up. See [Revocable].
+	// ErrRevoked means that the lock was revoked: the holder or waiter was asked to give
+	// the lock up. See [Revocable].
 	ErrRevoked = recipe.ErrRevoked
 
-	// ErrDeadlock means that the call waited for somebody who waits, perhaps through
-	// others, for what its own handle holds. The error is a [*DeadlockError], which says
-	// who. The handle still holds what it held: release all of it, so that the others can
-	// go on, and begin again. See [WithDeadlockCheck].
+	// ErrDeadlock means that the call waited, perhaps through others, for a waiter on a
+	// lock of the call's own handle. The error is a [*DeadlockError], which says who. The
+	// handle still holds all of its locks: release all, so that the others can go on, and
+	// begin again. See [WithDeadlockCheck].
 	ErrDeadlock = errors.New("deadlock")
 
-	// ErrConcurrentUse means that a Handle was asked for a lock while another of its
-	// calls was waiting for one. The second call did nothing. Give each goroutine a
-	// Handle of its own.
+	// ErrConcurrentUse means that a Handle was asked for a lock while another call of the
+	// Handle was waiting for one. The second call did nothing. Give each goroutine a Handle
+	// of its own.
 	ErrConcurrentUse = errors.New("concurrent use of a handle")
 
 	// ErrPoolClosed means that the Pool is closed or shutting down.
@@ -86,12 +86,12 @@ var (
 	ErrInvalidName = errors.New("invalid lock name")
 
 	// ErrNoPermission means that the service refused the request. The error names the
-	// missing right and the path on which it is missing.
+	// missing right and the path.
 	ErrNoPermission = driver.ErrNoPermission
 
-	// ErrUnavailable means that no server was reached or none answered; the error says
-	// why. It comes together with the error of the context that ended the wait for an answer;
-	// except from Pool.Observe, which goes on.
+	// ErrUnavailable means that no server was reached or none answered; the error says why.
+	// The error of the context is in the chain as well; except from Pool.Observe, which
+	// goes on.
 	ErrUnavailable = driver.ErrUnavailable
 
 	// ErrSequenceExhausted means that sequence numbers no longer order the queue of the
@@ -102,7 +102,7 @@ var (
 	ErrSequenceExhausted = driver.ErrSequenceExhausted
 )
 
-// lockError returns err as that of an operation, or nil.
+// lockError returns err as the error of an operation, or nil.
 func lockError(op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -115,7 +115,7 @@ func notAcquired(op, name string, err error) error {
 	return &LockError{op, name, also{err, ErrNotAcquired}}
 }
 
-// also is an error to which errors.Is finds another one added. The text stays.
+// also is an error with another one added for errors.Is. The text stays.
 type also struct {
 	error
 	added error
@@ -133,8 +133,8 @@ func unanswered(err error) error {
 	return also{err, ErrUnavailable}
 }
 
-// asked returns the error of a request about a held lock, which is ErrUnavailable if ctx has
-// ended the wait for the answer.
+// asked returns the error of a request about a held lock: ErrUnavailable if ctx has ended
+// the wait for the answer.
 func asked(ctx context.Context, err error) error {
 	if err != nil && errors.Is(err, ctx.Err()) {
 		return unanswered(err)
@@ -142,8 +142,7 @@ func asked(ctx context.Context, err error) error {
 	return err
 }
 
-// apart returns an error of a function that was called under a lock, without the errors that
-// would speak of that lock.
+// apart returns an error of a function under a lock, without the errors about the lock.
 func apart(err error) error { return hide(err, ofTheCall) }
 
 var (
@@ -151,7 +150,7 @@ var (
 	ofTheFunction = []error{context.Canceled, context.DeadlineExceeded} // unless a release says it
 )
 
-// hide returns err without the errors that errors.Is shall not find in it.
+// hide returns err without the errors that errors.Is shall not find.
 func hide(err error, hidden []error) error {
 	if slices.ContainsFunc(hidden, func(h error) bool { return errors.Is(err, h) }) {
 		return hiding{err, hidden}

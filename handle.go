@@ -14,33 +14,33 @@ import (
 // alarms.mu), heldNode.mu and progress.mu. None is held during a request, during a wait, or while
 // user code runs.
 
-// Handle is one holder of locks. It can lock again what it holds, deeper in the code,
+// Handle is one holder of locks. A Handle can lock again what it holds, deeper in the code,
 // without waiting; see [Lock]. Create one with [Pool.Handle].
 //
-// A Handle may move from one goroutine to another, but it is one holder, so it asks for
-// one lock at a time: a call that locks while another one is in progress returns
-// ErrConcurrentUse and does nothing. Unlocking and closing never wait for another call.
+// A Handle may move from one goroutine to another, but is one holder, with one request for
+// a lock at a time: a call during another one returns ErrConcurrentUse and does nothing.
+// Unlocking and closing never wait for another call.
 type Handle struct {
 	pool      *Pool
-	transient bool // created for a call such as Pool.Lock: returned when it holds nothing
+	transient bool // created for a call such as Pool.Lock: returned when idle
 	closed    atomic.Bool
 
 	mu        sync.Mutex
 	holds     map[string]*hold        // by name
 	recent    *hold                   // one of holds, or nil: the last lock is likely to be locked again
-	acquiring bool                    // an acquisition is in progress; only it uses slot
+	acquiring bool                    // an acquisition is in progress, and alone uses slot
 	giveUp    context.CancelCauseFunc // ends it
 	slot      *puddleSlot
 	nested    *nestedWait // the acquisition's, while it waits at the service and the handle holds something
-	age       int64       // order number of the first request that a deadlock has ended; 0 if there is none
-	hasGot    bool        // it has got a nested lock since
+	age       int64       // order number of the first request ended by a deadlock; 0 if there is none
+	hasGot    bool        // got a nested lock since
 	cause     error       // why closed is set
 }
 
 // Format implements fmt.Formatter, so that a handle can be logged while it is in use.
 func (h *Handle) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lockpool.Handle(%p)", h) }
 
-// open gets a new handle a slot. From then on it is the caller's to close.
+// open gets a new handle a slot. From then on the caller must close the handle.
 func (h *Handle) open(ctx context.Context) error {
 	return h.exclusively(ctx, func(ctx context.Context) error {
 		_, err := h.ensureSlot(ctx, ctx)
@@ -54,7 +54,7 @@ func (h *Handle) open(ctx context.Context) error {
 	})
 }
 
-// holdsAny reports whether the handle holds a lock that is not lost.
+// holdsAny reports whether the handle holds a lock not lost.
 func (h *Handle) holdsAny() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,26 +70,25 @@ func (h *Handle) holdsAnyLocked() bool {
 	return false
 }
 
-// Lock waits for the lock of that name until ctx ends. If the handle holds it already,
-// its depth grows by one, without waiting and without a request to the service. Each
-// call that succeeds returns a Lock of its own, to be unlocked once.
+// Lock waits for the named lock until ctx ends. If the handle holds the lock already, the
+// depth grows by one, without waiting and without a request to the service. Each successful
+// call returns a Lock of its own, to be unlocked once.
 //
-// ctx bounds the wait, never how long the lock is held. When it ends, Lock returns
-// within milliseconds with ctx's error in the chain and gives up its place in the
-// queue, in the background if the service does not answer.
+// ctx bounds the wait, never how long the lock is held. When ctx ends, Lock returns within
+// milliseconds with ctx's error in the chain and gives up the place in the queue, in the
+// background if the service does not answer.
 func (h *Handle) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return h.lock(ctx, name, request{op: opLock}, new(Lock), opts)
 }
 
 // TryLock is Lock without waiting for other contenders: if the lock has a holder or a
-// waiter, the error is ErrLocked. It waits for the answer of the service until ctx
+// waiter, the error is ErrLocked. TryLock waits for the answer of the service until ctx
 // ends.
 func (h *Handle) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return h.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
 }
 
-// Do calls fn while the handle holds the lock of that name, as [Pool.Do] does with a
-// handle of its own.
+// Do calls fn while the handle holds the named lock, like [Pool.Do] with a new handle.
 func (h *Handle) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
@@ -101,9 +100,8 @@ func (h *Handle) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return do(ctx, fn, []*Lock{lock})
 }
 
-// lock applies the options and enters. Its callers are small enough to be inlined, so
-// that l is on the stack of a caller that does not keep it: entering a lock again
-// needs no heap.
+// lock applies the options and enters. The callers are small enough to be inlined, so l
+// stays on the stack of a caller who does not keep l: entering a lock again needs no heap.
 func (h *Handle) lock(ctx context.Context, name string, req request, l *Lock, opts []LockOption) (*Lock, error) {
 	if len(opts) > 0 {
 		var err error
@@ -141,7 +139,7 @@ func (h *Handle) enter(ctx context.Context, name string, req request, l *Lock) (
 	if held == nil && err == nil {
 		err = h.acquire(ctx, name, req, l)
 	} else if err != nil {
-		h.returnIfUnused() // it may have been created for this call
+		h.returnIfUnused() // the handle may have been created for this call
 	}
 	if err != nil {
 		return nil, notAcquired(req.String(), name, err)
@@ -184,10 +182,9 @@ func (h *Handle) unlock(ctx context.Context, l *Lock) (err error) {
 	return r.err
 }
 
-// Close releases everything that the handle holds, whatever its depth, and returns the
-// handle to the pool. The contexts of those locks end, and unlocking them later returns
-// ErrNotHeld. A call that waits for a lock returns ErrHandleClosed. Closing a handle again
-// is not an error.
+// Close releases everything held, at any depth, and returns the handle to the pool. The
+// contexts of the locks end, and unlocking them later returns ErrNotHeld. A waiting call
+// returns ErrHandleClosed. Closing a handle again is not an error.
 //
 // ctx bounds the wait for the releases, never whether they happen.
 func (h *Handle) Close(ctx context.Context) error { return h.close(ctx, ErrHandleClosed) }
@@ -215,7 +212,7 @@ func (h *Handle) close(ctx context.Context, cause error) error {
 	return errors.Join(errs...)
 }
 
-// abandonAcquisition ends the acquisition that is under way, if there is one.
+// abandonAcquisition ends the acquisition under way, if there is one.
 func (h *Handle) abandonAcquisition(cause error) {
 	h.mu.Lock()
 	giveUp := h.giveUp
@@ -238,11 +235,11 @@ func (h *Handle) returnIfUnused() {
 	}
 }
 
-// isClosedByUser reports whether Close of the handle or its pool was called. It is called
-// with mu held.
+// isClosedByUser reports whether Close of the handle or the pool was called. The caller
+// holds mu.
 func (h *Handle) isClosedByUser() bool { return h.closed.Load() && h.cause != ErrNotHeld }
 
-// markClosed keeps the handle from locking. It is called with mu held.
+// markClosed keeps the handle from locking. The caller holds mu.
 func (h *Handle) markClosed(cause error) {
 	if h.closed.Load() {
 		return

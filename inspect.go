@@ -14,7 +14,7 @@ import (
 type Queue struct {
 	Name       string
 	Contenders []Contender // in the order in which they asked
-	Foreign    []string    // names of other nodes there, which are not contenders of a kind that lockpool knows
+	Foreign    []string    // names of other nodes there, which are no contenders known to lockpool
 }
 
 // Contender is a holder or a waiter, in lockpool or in another client.
@@ -22,27 +22,26 @@ type Contender struct {
 	Lock    string    // its name
 	Node    string    // the name of its node, for Pool.Break and Pool.Revoke
 	Kind    string    // mutex (exclusive), read, write (exclusive, of Curator's read/write lock), semaphore, or plain
-	Holds   bool      // if false, it waits
-	Permits int       // of a semaphore: how many; 0 for a waiter that does not say
-	Token   int64     // see Lock.Token; of several turns that another process has, that of the first; 0 if there is none
-	Session string    // its session with the service
-	Asked   time.Time // when it asked, by the service's clock
+	Holds   bool      // false for a waiter
+	Permits int       // of a semaphore: how many; 0 if a waiter's node does not say
+	Token   int64     // see Lock.Token; of several turns of another process, the token of the first; 0 if there is none
+	Session string    // the session with the service
+	Asked   time.Time // when the request was made, by the service's clock
 
-	// Granted is when it was granted the lock, by this machine's clock, if it is a
-	// holder of this pool. Otherwise it is zero, because the service does not record it.
+	// Granted is the time of the grant to a holder of this pool, by this machine's clock.
+	// For others Granted is zero, because the service does not record grants.
 	Granted time.Time
 
-	// Local means that it is a handle of this pool that waits for the lock without a
-	// node, behind another handle (see WithLocalTurns). Node is then a name that this
-	// pool's Revoke accepts, for as long as the handle waits without a node, and Asked is
-	// by this machine's clock.
+	// Local means a handle of this pool that waits for the lock without a node, behind
+	// another handle (see WithLocalTurns). Node is then a name for this pool's Revoke, as
+	// long as the handle waits without a node, and Asked is by this machine's clock.
 	Local bool
 
 	Origin        // as far as the node tells
-	At     string // where in its program it asked, if its handle held other locks: "main.refund (refund.go:24) from main.serve (main.go:57)"
+	At     string // the place of the request in the program, if the handle held other locks: "main.refund (refund.go:24) from main.serve (main.go:57)"
 }
 
-// Origin says where a request comes from: what lockpool writes into each node.
+// Origin says where a request comes from, as lockpool writes into each node.
 type Origin struct {
 	Owner string // see WithOwner
 	Host  string
@@ -50,9 +49,8 @@ type Origin struct {
 	Trace string // the span that asked, as W3C's traceparent, if there is one
 }
 
-// Queue returns the holders and waiters of the lock of that name. It only reads. It
-// reads node by node, so for a lock that changes hands quickly it may show two
-// successive holders.
+// Queue returns the holders and waiters of the named lock. Queue only reads, node by node,
+// so a lock that changes hands quickly may show two successive holders.
 func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	var q Queue
 	err := p.checkName(name)
@@ -68,8 +66,8 @@ func (p *Pool) Queue(ctx context.Context, name string) (Queue, error) {
 	return q, lockError(opQueue, name, err)
 }
 
-// describe describes contenders, of which the pool holds some, and inserts those that wait in
-// memory after the node behind.
+// describe describes contenders, some of them the pool's, and inserts the waiters in memory
+// after the node behind.
 func describe(found []*waitgraph.Contender, held map[string]*hold, local []Contender, behind string) (described []Contender) {
 	for _, c := range found {
 		told := tell(c)
@@ -78,7 +76,7 @@ func describe(found []*waitgraph.Contender, held map[string]*hold, local []Conte
 			told.Granted, turn = h.life.began, h.turn
 		}
 		told.Token, _ = packToken(c.Created, turn)
-		if first := c.Record.Token; first > 0 && first < told.Token { // of a lock that was downgraded
+		if first := c.Record.Token; first > 0 && first < told.Token { // of a downgraded lock
 			told.Token = first
 			if h != nil {
 				told.Token = h.knownToken()
@@ -93,7 +91,7 @@ func describe(found []*waitgraph.Contender, held map[string]*hold, local []Conte
 	return append(described, local...)
 }
 
-// tell describes a contender as far as its node tells.
+// tell describes a contender as far as the node tells.
 func tell(c *waitgraph.Contender) Contender {
 	return Contender{
 		Lock: c.Lock, Node: c.Name, Kind: c.Kind().String(), Holds: !c.Waits, Permits: c.Permits, Session: c.Session,
@@ -113,8 +111,8 @@ func newestByNode(holds []*hold) map[string]*hold {
 	return newest
 }
 
-// inspect returns the contenders of the lock of that name, whatever its kind, and the
-// names of the other nodes there.
+// inspect returns the contenders of the named lock, of any kind, and the names of the other
+// nodes there.
 func inspect(ctx context.Context, s *session, name string) (found []*waitgraph.Contender, foreign []string, err error) {
 	inspector, err := driver.Offer[driver.Inspector](s.Session)
 	if err != nil {
@@ -125,7 +123,7 @@ func inspect(ctx context.Context, s *session, name string) (found []*waitgraph.C
 	})
 }
 
-// lookAt is inspect with a function that reads a queue, or its head.
+// lookAt is inspect with a function to read a queue, or the head.
 func lookAt(name string, read readFunc) (found []*waitgraph.Contender, foreign []string, err error) {
 	queues, others, err := readLock(name, read)
 	if err != nil {
@@ -134,16 +132,16 @@ func lookAt(name string, read readFunc) (found []*waitgraph.Contender, foreign [
 	return waitgraph.New(queues).Shown(), foreignOf(others), nil
 }
 
-// readFunc reads the contenders of a queue, or its head, and the names of the other nodes
-// there.
+// readFunc reads the contenders of a queue, or of the head, and the names of the other
+// nodes there.
 type readFunc func(queue string, head headOf) ([]driver.Contender, []string, error)
 
 // headOf returns how many contenders of a queue an observer wants (see
 // driver.Follower).
 type headOf func(queue []driver.Node) (n int, complete bool)
 
-// readLock reads the queues of a lock, of whatever kind: a semaphore has its guards and its
-// leases beside its own. others are the names of the other nodes.
+// readLock reads the queues of a lock of any kind: a semaphore has guards and leases beside
+// the queue of the name. others are the names of the other nodes.
 func readLock(name string, read readFunc) (queues []waitgraph.Queue, others []string, err error) {
 	add := func(queue string, head headOf) {
 		if err != nil {
@@ -153,14 +151,14 @@ func readLock(name string, read readFunc) (queues []waitgraph.Queue, others []st
 		queues, others, err = append(queues, waitgraph.Read(name, queue, found)), append(others, more...), failed
 	}
 	if add(name, untilFirstWaiter); isSemaphore(others) {
-		// Guards first: a contender that is not seen there yet has no lease either.
+		// Guards first: a contender not seen there yet has no lease either.
 		add(name+"/"+driver.Guards, onlyFirst)
 		add(name+"/"+driver.Leases, everybody)
 	}
 	return queues, others, err
 }
 
-// isSemaphore reports whether others are those of a semaphore, which may lack one queue.
+// isSemaphore reports whether others belong to a semaphore, which may lack one queue.
 func isSemaphore(others []string) bool {
 	return slices.Contains(others, driver.Guards) || slices.Contains(others, driver.Leases)
 }
@@ -175,10 +173,10 @@ func foreignOf(others []string) []string {
 	})
 }
 
-// List returns the names of the locks below prefix, such as orders, that have a holder
-// or a waiter, sorted; the empty prefix means all. Names that the pool has no right to read
-// are among them, because they may be locks in use. It lists every node there, with a
-// bounded number of requests under way.
+// List returns the sorted names of the locks below prefix, such as orders, with a holder or
+// a waiter; the empty prefix means all. Names without the right to read are included,
+// because they may be locks in use. List visits every node there, with a bounded number of
+// requests under way.
 func (p *Pool) List(ctx context.Context, prefix string) (names []string, err error) {
 	if prefix != "" {
 		err = p.checkName(prefix)

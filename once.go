@@ -15,8 +15,9 @@ import (
 )
 
 // Once calls fn unless a run for the key has finished before, on any machine: then the
-// error is a [*DoneError], which wraps ErrDone. It is for what several machines start, and
-// one is to do; name says what, and the key which: the day of a report, or an order's number.
+// error is a [*DoneError], which wraps ErrDone. Several machines start a run, and one is to
+// finish; name says what is run, and the key which run: the day of a report, or an order's
+// number.
 //
 //	today := time.Now().UTC().Format(time.DateOnly)
 //	err := pool.Once(ctx, "cron/cleanup", today, cleanUp)
@@ -24,30 +25,30 @@ import (
 //		return nil // another machine has done it
 //	}
 //
-// A run has finished when fn has returned nil and the lock was held until then. That is
+// A run has finished when fn has returned nil and the lock was held until then. The end is
 // recorded before the lock is given back, so no other caller is granted the lock without
 // finding the record. A nil error means that this call's run has finished. If fn returns an
-// error or panics, or the process or its session ends, there is no record, and the next
-// caller, perhaps one that waits already, runs fn again. So a key finishes once; fn starts
-// once more for each run that did not finish, and what an unfinished run has left behind
-// must not harm the next one.
+// error or panics, or the process or the session ends, there is no record, and the next
+// caller, perhaps a waiting one, runs fn again. So a key finishes once; fn starts once more
+// for each unfinished run, and what an unfinished run has left behind must not harm the
+// next one.
 //
-// Each name and key has a lock of its own, whose name is name + "/" + Escape("run:"+key), at
-// most 512 bytes: runs for different keys do not wait for each other. If they are to, call
-// Once in a Do of a lock, such as that of name. Once waits for the lock until ctx ends, as
-// [Pool.Do] does; a key that is done costs one request, and no wait. With WaitAtMost(0), the
-// error is ErrLocked if another caller runs for that key. The options are WaitAtMost, Revocable
-// and [KeepDone]. If this holder holds the lock already, it enters it again.
+// Each name and key has a lock of its own, with the name name + "/" + Escape("run:"+key),
+// at most 512 bytes: runs for different keys do not wait for each other. If they are to,
+// call Once in a Do of a lock, such as name. Once waits for the lock until ctx ends, as
+// [Pool.Do] does; a finished key costs one request, and no wait. With WaitAtMost(0), the
+// error is ErrLocked if another caller runs for the key. The options are WaitAtMost,
+// Revocable and [KeepDone]. A holder of the lock enters again.
 //
 // fn gets a context like that of Do. If the lock is lost before the run is recorded, the
-// error wraps ErrLockLost, and the run has not finished. If the connection breaks while
-// it is being recorded, Once finds out whether it was. It gives up 5 s after ctx has
-// ended: then the error wraps ErrLockLost, and says that the run was not recorded, or that the
+// error wraps ErrLockLost, and the run has not finished. If the connection breaks while the
+// run is being recorded, Once finds out the outcome, and gives up 5 s after ctx has ended:
+// then the error wraps ErrLockLost, and says that the run was not recorded, or that the
 // outcome is not known.
 //
 // Records are kept for a week, unless [KeepDone] says otherwise, and then removed: on
-// ZooKeeper by later runs, of whatever name. A key whose record is gone runs again. Name and
-// key are visible to all who can read the service's data.
+// ZooKeeper by later runs of any name. A key without a record runs again. Name and key are
+// visible to all readers of the service's data.
 func (p *Pool) Once(ctx context.Context, name, key string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	return once(ctx, p, p.enter, name, key, fn, opts)
 }
@@ -57,15 +58,15 @@ func (h *Handle) Once(ctx context.Context, name, key string, fn func(ctx context
 	return once(ctx, h.pool, h.enter, name, key, fn, opts)
 }
 
-// Run is a run of a function that has finished; see [Pool.Once].
+// Run is a finished run of a function; see [Pool.Once].
 type Run struct {
 	Name, Key string
 	Finished  time.Time // by the service's clock
-	Token     int64     // of the lock that it held; see Lock.Token
+	Token     int64     // of the held lock; see Lock.Token
 	Origin
 }
 
-// DoneError is the error of [Pool.Once] for a key of which a run has finished. It wraps
+// DoneError is the error of [Pool.Once] for a key with a finished run. DoneError wraps
 // ErrDone.
 type DoneError struct{ Run }
 
@@ -76,7 +77,7 @@ func (e *DoneError) Error() string {
 
 func (e *DoneError) Unwrap() error { return ErrDone }
 
-// Finished returns the records of the finished runs of that name, the oldest first.
+// Finished returns the records of the finished runs of the name, the oldest first.
 func (p *Pool) Finished(ctx context.Context, name string) (runs []Run, err error) {
 	var records []driver.Record
 	if err = p.checkName(name); err == nil {
@@ -95,9 +96,9 @@ func (p *Pool) Finished(ctx context.Context, name string) (runs []Run, err error
 	return runs, lockError(opFinished, name, err)
 }
 
-// Forget removes the records of the finished runs of that name with the given keys, or all
-// of them if no keys are given. Then these keys can run again. It is not an error if there
-// is no record.
+// Forget removes the records of the finished runs of the name with the given keys, or all
+// of them if no keys are given. Then the keys can run again. A missing record is not an
+// error.
 func (p *Pool) Forget(ctx context.Context, name string, keys ...string) error {
 	err := p.checkName(name)
 	var escaped []string
@@ -115,7 +116,7 @@ func (p *Pool) Forget(ctx context.Context, name string, keys ...string) error {
 	return lockError(opForget, name, err)
 }
 
-// lockOfRun returns the name of the lock that a run for the key holds.
+// lockOfRun returns the name of the lock of a run for the key.
 func lockOfRun(name, key string) string { return name + "/" + Escape(driver.RunPrefix+key) }
 
 // checkRun is called before anything is sent.
@@ -196,7 +197,7 @@ func (j *jobRun) check(ctx context.Context, s *session) error {
 	})(ctx, s)
 }
 
-// run calls fn under the lock, if there is no record, and records that it has finished.
+// run calls fn under the lock, if there is no record, and records the end.
 func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) error) (err error) {
 	under := newHeldContext(ctx, l)
 	told := false // what became of the lock
@@ -206,7 +207,7 @@ func (j *jobRun) run(ctx context.Context, l *Lock, fn func(ctx context.Context) 
 			err = under.done(err, unlocked)
 		}
 	}()
-	// On the session that holds the lock: it has seen what happened before the grant.
+	// On the session of the lock, which has seen what happened before the grant.
 	if err = j.check(under, l.hold.tenancy.session); err == nil {
 		var token int64
 		token, err = l.Token(under)
@@ -235,7 +236,7 @@ func (j *jobRun) span(ctx context.Context) (span trace.SpanContext) {
 }
 
 // finish records the run while the lock is held. Whatever happens to the lock meanwhile,
-// the tenancy gives nobody else a turn before the outcome is known.
+// the tenancy gives no other turn before the outcome is known.
 func (j *jobRun) finish(ctx context.Context, l *Lock) error {
 	h, t := l.hold, l.hold.tenancy
 	if err := h.stayFor(l.entry); err != nil {
@@ -257,8 +258,8 @@ func (j *jobRun) finish(ctx context.Context, l *Lock) error {
 	return err
 }
 
-// stayFor adds a holder to the tenancy, so that it does not end before that one leaves, if
-// the entry is still held.
+// stayFor adds a holder to the tenancy, which cannot end before the holder leaves, if the
+// entry is still held.
 func (h *hold) stayFor(entry uint64) error {
 	h.handle.mu.Lock()
 	defer h.handle.mu.Unlock()
@@ -273,12 +274,12 @@ func (h *hold) stayFor(entry uint64) error {
 	return nil
 }
 
-// recorder returns what records runs on the session: the call has looked for a record on it
+// recorder returns the session's recorder of runs: the call has looked for a record there
 // before.
 func (t *tenancy) recorder() driver.Recorder { return t.session.Session.(driver.Recorder) }
 
-// settle returns the error for the caller of a run with the result err of its recording,
-// whose outcome it finds out if it is not known.
+// settle returns the error for the caller of a run whose recording returned err, and finds
+// out an unknown outcome.
 func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err error) error {
 	p, t := j.pool, l.hold.tenancy
 	undecided := errors.Is(err, driver.ErrUndecided)
@@ -307,8 +308,8 @@ func (j *jobRun) settle(wait context.Context, l *Lock, node driver.Node, err err
 	return nil
 }
 
-// asLoss makes the error of a request on the session of a lock say that the lock is lost,
-// if it means that.
+// asLoss makes an error of a request on the session of a lock say that the lock is lost, if
+// so.
 func asLoss(err error) error {
 	if !errors.Is(err, ErrLockLost) && (errors.Is(err, driver.ErrSessionLost) || errors.Is(err, driver.ErrRemoved)) {
 		return lostWith(err)

@@ -19,17 +19,17 @@ const (
 )
 
 const (
-	// sessionLoad is the number of handles on a session at which another one is opened.
-	// It is not a limit: when no more sessions may be opened, handles share them.
+	// sessionLoad is the number of handles on a session at which another one is opened. The
+	// number is no limit: when no more sessions may be opened, handles share them.
 	sessionLoad = 32
 
-	// sessionImbalance is how many more handles than another a session may have before
-	// idle handles move to the other. It keeps handles, and the queues that they use, on
-	// the sessions that know these queues while the numbers of handles go up and down.
+	// sessionImbalance is how many more handles than another a session may have before idle
+	// handles move to the other. The difference keeps handles and their queues on the
+	// sessions that know the queues while the numbers of handles go up and down.
 	sessionImbalance = sessionLoad / 4
 
-	// openPatience bounds how long a call that could share a session waits for one that
-	// is being opened. A service that refuses more connections delays nobody for longer.
+	// openPatience bounds how long a call that could share a session waits for an opening
+	// one. A service that refuses more connections delays no call for longer.
 	openPatience = 100 * time.Millisecond
 
 	// closeTimeout bounds how long Close waits for the service to confirm the end of
@@ -62,11 +62,11 @@ func newConfig(opts []Option) (config, error) {
 	return cfg, nil
 }
 
-// WithMaxSessions limits the sessions (connections) with the service that the pool
-// opens to n, which must be at least 1. The default is 4. Handles share them: a session
-// carries 32 handles before another is opened. ZooKeeper servers accept 60 connections from one
+// WithMaxSessions limits the sessions (connections) with the service that the pool opens to
+// n, which must be at least 1. The default is 4. Handles share them: a session carries 32
+// handles before another is opened. ZooKeeper servers accept 60 connections from one
 // address unless configured otherwise. Sessions with a node that the service refuses to
-// remove do not count; they end when nothing else is held on them.
+// remove do not count; they end when nothing else is held there.
 func WithMaxSessions(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1000 {
@@ -77,13 +77,12 @@ func WithMaxSessions(n int) Option {
 	}
 }
 
-// WithMaxHandles limits the handles that exist at one time to n, which must be at least
-// 1. The default is 10,000. Counted are those of Pool.Handle, and those of the holders and waiters of Pool.Lock and
-// Pool.Do. Further callers block until a handle is returned. Callers of Pool.Lock that
-// wait for another one in memory (see [WithLocalTurns]), and get the lock from it, do not
-// count. A call for which others may wait, because it is the first of those that wait in
-// memory or because its holder has a lock, takes a handle if there is one, but does not
-// wait for it.
+// WithMaxHandles limits the handles that exist at one time to n, which must be at least 1.
+// The default is 10,000. Counted are the handles of Pool.Handle, and of the holders and
+// waiters of Pool.Lock and Pool.Do. Further callers block until a handle is returned.
+// Callers of Pool.Lock that wait for another one in memory (see [WithLocalTurns]), and get
+// the lock there, do not count. A call that may delay others, as the first waiter in memory
+// or with a lock already, takes a free handle, but does not wait for one.
 func WithMaxHandles(n int) Option {
 	return func(c *config) error {
 		if n < 1 || n > 1<<30 {
@@ -95,16 +94,16 @@ func WithMaxHandles(n int) Option {
 }
 
 // WithLocalTurns bounds how many turns in succession the pool's handles may have with a
-// lock before the pool gives it back to the service: n, at most 1023, or as many as begin
-// within 100 ms. The default is 1000. With 0, each handle queues at the service.
+// lock before the pool gives the lock back to the service: n, at most 1023, or as many as
+// begin within 100 ms. The default is 1000. With 0, each handle queues at the service.
 //
-// Handles of one pool that want the same lock pass it on in memory, without a request:
-// one of them acquires it from the service, and the others wait for it in the order in
-// which they asked. When the turns or the time are used up, the pool's next waiter queues
-// at the service behind those of other processes, so that each process gets its share.
-// A waiter whose context ends leaves its place in the service's queue to the next one, if
-// both are readers or both are not. Readers share the lock in the same way, and may so pass
-// a writer of another process for at most 100 ms.
+// Handles of one pool pass a lock on in memory, without a request: one acquires the lock
+// from the service, and the others wait in the order in which they asked. When the turns or
+// the time are used up, the pool's next waiter queues at the service behind the waiters of
+// other processes, so each process gets its share. A waiter whose context ends leaves the
+// place in the service's queue to the next one, if both are readers or both are not.
+// Readers share the lock in the same way, and may so pass a writer of another process for
+// at most 100 ms.
 //
 // A handle that holds another lock queues at the service by itself, as do semaphores,
 // plain locks, and calls that do not wait.
@@ -119,9 +118,9 @@ func WithLocalTurns(n int) Option {
 }
 
 // WithOwner sets the name of the pool's holders and waiters, such as "billing", that
-// [Pool.Queue] and other clients show: at most 200 bytes of UTF-8. It is stored in each
-// of the pool's nodes, where every client with the right to read can see it. The
-// default is the name of the program; telemetry carries only a name that was set.
+// [Pool.Queue] and other clients show: at most 200 bytes of UTF-8. The name is stored in
+// each of the pool's nodes, visible to every client with the right to read. The default is
+// the name of the program; telemetry carries only a name set here.
 func WithOwner(name string) Option {
 	return func(c *config) error {
 		if len(name) > 200 || !utf8.ValidString(name) {

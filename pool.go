@@ -20,8 +20,8 @@ import (
 	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
-// Pool gives out handles, the holders of locks. It is safe for concurrent use and meant
-// to be long-lived: one per ensemble and process is usual.
+// Pool gives out handles, the holders of locks. A Pool is safe for concurrent use and
+// long-lived: one per ensemble and process is usual.
 type Pool struct {
 	connector driver.Connector
 	cfg       config
@@ -31,17 +31,17 @@ type Pool struct {
 	owner     nodedata.Owner // stored in each node of the pool
 	slots     *puddle.Pool[*slot]
 
-	// Both end with the cause ErrPoolClosed: accepting when handles that hold nothing
-	// can no longer lock, alive when no handle can. Code that checks alive with mu held
-	// either is seen by Close or sees that the pool is closed.
+	// Both end with the cause ErrPoolClosed: accepting when idle handles can no longer
+	// lock, alive when no handle can. Code that checks alive with mu held either is seen by
+	// Close or sees the closed pool.
 	accepting context.Context
 	refuse    context.CancelCauseFunc
 	alive     context.Context
 	kill      context.CancelCauseFunc
-	work      sync.WaitGroup // goroutines of the pool, and calls that Close waits for
-	waiting   atomic.Int32   // calls that wait for a lock
+	work      sync.WaitGroup // goroutines of the pool, and calls awaited by Close
+	waiting   atomic.Int32   // calls waiting for a lock
 	inUse     atomic.Int32   // handles with a slot
-	ages      ages           // of victims that try again
+	ages      ages           // of victims trying again
 	local     localQueues
 	nested    nestedWaits
 
@@ -50,10 +50,10 @@ type Pool struct {
 	pending    *pendingSession // nil if none
 	connectErr error           // of the last attempt to open a session
 	connected  bool            // a session has been opened
-	seekers    int             // calls that wait for a session
+	seekers    int             // calls waiting for a session
 	handles    map[*Handle]struct{}
-	held       int           // holds that have not ended
-	resting    int           // holds that rest
+	held       int           // current holds
+	resting    int           // resting holds
 	drained    chan struct{} // created by Shutdown; closed when held is 0
 }
 
@@ -63,8 +63,8 @@ type Pool struct {
 //
 //	pool, err := lockpool.Open("zookeeper", "zk1:2181,zk2:2181,zk3:2181/locks")
 //
-// Open only parses its arguments; the pool connects when it is first used. The driver's
-// package describes the connect string.
+// Open only parses the arguments; the first use of the pool connects. The driver's package
+// describes the connect string.
 func Open(driverName, dsn string, opts ...Option) (*Pool, error) {
 	d, err := driver.Registered(driverName)
 	if err != nil {
@@ -77,7 +77,7 @@ func Open(driverName, dsn string, opts ...Option) (*Pool, error) {
 	return OpenConnector(connector, opts...)
 }
 
-// OpenConnector is Open for a configuration that does not fit in a string.
+// OpenConnector is Open for a configuration too large for a string.
 func OpenConnector(connector driver.Connector, opts ...Option) (*Pool, error) {
 	if connector == nil {
 		return nil, errors.New("lockpool: OpenConnector: the connector is nil")
@@ -114,8 +114,8 @@ func (p *Pool) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "lockpool.Pool(%s)", p.connector.DriverName())
 }
 
-// Handle returns a new handle: one holder of locks. It waits, until ctx ends, for a
-// free handle and for a connection. Close the handle to return it.
+// Handle returns a new handle: one holder of locks. The call waits, until ctx ends, for a
+// free handle and for a connection. Close returns the handle to the pool.
 func (p *Pool) Handle(ctx context.Context) (*Handle, error) {
 	h, err := p.newHandle()
 	if err == nil {
@@ -127,8 +127,7 @@ func (p *Pool) Handle(ctx context.Context) (*Handle, error) {
 	return h, nil
 }
 
-// newHandle returns a handle without a slot, which is returned to the pool as soon as
-// it holds nothing.
+// newHandle returns a handle without a slot. The handle returns to the pool when idle.
 func (p *Pool) newHandle() (*Handle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +139,7 @@ func (p *Pool) newHandle() (*Handle, error) {
 	return h, nil
 }
 
-// begin registers work that Close waits for. It reports false if the pool is closed;
+// begin registers work for which Close waits, and reports false if the pool is closed;
 // otherwise the caller ends the work with work.Done.
 func (p *Pool) begin() bool {
 	p.mu.Lock()
@@ -152,12 +151,12 @@ func (p *Pool) begin() bool {
 	return true
 }
 
-// Lock waits for the lock of that name until ctx ends, and returns it, held by a handle
-// of its own that is returned to the pool when the lock is unlocked.
+// Lock waits for the named lock until ctx ends, and returns the lock, held by a new handle
+// until the unlock.
 //
 // If ctx comes from [Lock.Context] or [Pool.Do] and was created on this goroutine, the
-// handle that it carries locks instead: a lock that this handle already holds is
-// entered again, without waiting and without a request to the service.
+// handle in ctx locks instead: a lock already held by this handle is entered again, without
+// waiting and without a request to the service.
 //
 // ctx bounds the wait, never how long the lock is held.
 func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
@@ -165,7 +164,7 @@ func (p *Pool) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock
 }
 
 // TryLock is Lock without waiting for other contenders: if the lock has a holder or a
-// waiter, the error is ErrLocked. It waits, until ctx ends, for the service's answer
+// waiter, the error is ErrLocked. TryLock waits, until ctx ends, for the service's answer
 // and, if necessary, for a free handle.
 func (p *Pool) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return p.lock(ctx, name, request{op: opLock, try: true}, new(Lock), opts)
@@ -193,18 +192,19 @@ func (p *Pool) enter(ctx context.Context, name string, req request, l *Lock) (*L
 	return h.enter(ctx, name, req, l)
 }
 
-// Do calls fn while it holds the lock of that name, and returns fn's error. It waits
-// for the lock until ctx ends; if it does not get the lock, it does not call fn.
+// Do calls fn under the named lock, and returns fn's error. Do waits for the lock until ctx
+// ends; without the lock, fn is not called.
 //
-// The context that fn receives is derived from ctx and ends when the lock is lost, with
-// the cause ErrLockLost. It carries the holder: given that context, Pool.Lock and
-// Pool.Do enter the lock again (see [Pool.Lock]).
+// The context of fn is derived from ctx and ends when the lock is lost, with the cause
+// ErrLockLost. The context carries the holder: with it, Pool.Lock and Pool.Do enter the
+// lock again (see [Pool.Lock]).
 //
 // Do unlocks when fn returns or panics, even if ctx has ended by then. If the service does
-// not confirm that, the error says so, in a text that errors.Is does not take for the end of a
-// context: others may have broken the lock. If the lock was lost by then, the error wraps ErrLockLost as well as fn's error; if
-// the pool was closed, it wraps ErrNotHeld and ErrPoolClosed. If fn returns its context's
-// error because the lock was revoked (see [Revocable]), the error also wraps ErrRevoked.
+// not confirm the release, the error says so, in a text that errors.Is does not take for
+// the end of a context: others may have broken the lock. If the lock was lost by then, the
+// error wraps ErrLockLost as well as fn's error; if the pool was closed, the error wraps
+// ErrNotHeld and ErrPoolClosed. If fn returns its context's error because the lock was
+// revoked (see [Revocable]), the error also wraps ErrRevoked.
 func (p *Pool) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
@@ -227,8 +227,7 @@ func do(ctx context.Context, fn func(ctx context.Context) error, locks []*Lock) 
 	return apart(fn(inner))
 }
 
-// done returns the error for the caller of a function that was called under a lock, when the
-// lock has been unlocked.
+// done returns the error for the caller of a function under a lock, after the unlock.
 func (c *heldContext) done(err, unlockErr error) error {
 	if errors.Is(err, context.Canceled) && context.Cause(c) == ErrRevoked && c.hold.life.isRevoked() {
 		err = errors.Join(err, &LockError{opHold, c.hold.name, ErrRevoked})
@@ -244,8 +243,8 @@ func (c *heldContext) done(err, unlockErr error) error {
 
 var errNilFunc = errors.New("lockpool: Do: the function is nil")
 
-// Ping opens a session if there is none, and asks the service for an answer that
-// requires a majority of its servers. It waits for both until ctx ends.
+// Ping opens a session if there is none, and asks the service for an answer that requires a
+// majority of the servers. Ping waits for both until ctx ends.
 func (p *Pool) Ping(ctx context.Context) error {
 	err := p.withSession(ctx, func(ctx context.Context, s *session) error { return s.Ping(ctx) })
 	if err != nil {
@@ -254,11 +253,11 @@ func (p *Pool) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown closes the pool when its holders have finished: it waits until everything is
-// unlocked, and the time of each HoldAtLeast has passed. Meanwhile a handle that holds
-// something may take the further locks that it needs to finish; all other calls that lock or
-// wait return ErrPoolClosed. If ctx ends first, Shutdown closes the pool anyway and returns
-// ctx's error. ctx bounds the wait for holders; closing may take 5 s more, as in Close.
+// Shutdown closes the pool when the holders have finished: when everything is unlocked, and
+// the time of each HoldAtLeast has passed. Meanwhile a handle with locks may take further
+// locks in order to finish; all other locking or waiting calls return ErrPoolClosed. If ctx
+// ends first, Shutdown closes the pool anyway and returns ctx's error. ctx bounds the wait
+// for holders; closing may take 5 s more, as in Close.
 func (p *Pool) Shutdown(ctx context.Context) error {
 	p.refuse(ErrPoolClosed)
 	p.mu.Lock()
@@ -278,12 +277,12 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 	return errors.Join(err, p.Close())
 }
 
-// Close closes the pool at once. Calls that wait for a lock return ErrPoolClosed.
-// Everything held is released, and the contexts of those locks end with the cause
-// ErrPoolClosed. If servers do not answer, Close gives up on them after 5 s; the locks
-// are then free when the sessions expire. When Close returns, nothing of the pool is
-// left running. Closing a pool again is not an error. If locks come free before their time
-// (see [HoldAtLeast]), Close returns an error that names them; Shutdown waits instead.
+// Close closes the pool at once. Waiting calls return ErrPoolClosed. Everything held is
+// released, and the contexts of the locks end with the cause ErrPoolClosed. If servers do
+// not answer, Close gives up on them after 5 s; the locks are then free when the sessions
+// expire. When Close returns, nothing of the pool is left running. Closing a pool again is
+// not an error. If locks come free before their time (see [HoldAtLeast]), Close returns an
+// error with their names; Shutdown waits instead.
 func (p *Pool) Close() error {
 	p.refuse(ErrPoolClosed)
 	p.kill(ErrPoolClosed)
@@ -328,7 +327,7 @@ func (p *Pool) Close() error {
 	return early
 }
 
-// holdsOf returns the pool's holds of the lock of that name.
+// holdsOf returns the pool's holds of the named lock.
 func (p *Pool) holdsOf(name string) (holds []*hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

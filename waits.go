@@ -12,49 +12,45 @@ import (
 	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
-// WaitGraph tells who waits for whom. It is what [Pool.Waits] has read, lock by lock, so
-// what it says of two locks may have been true at two moments.
+// WaitGraph tells who waits for whom, as [Pool.Waits] has read lock by lock: the states of
+// two locks may be of two moments.
 type WaitGraph struct {
-	// Queues are the locks that have a holder or a waiter, sorted by name, as from
-	// Pool.Queue. Beside the holder of a plain lock are those that wait for it while they
-	// hold other locks (see WithDeadlockCheck); Pool.Break and Pool.Revoke do not know their
-	// nodes.
+	// Queues are the locks with a holder or a waiter, sorted by name, as from Pool.Queue.
+	// Beside the holder of a plain lock are the waiters with other locks (see
+	// WithDeadlockCheck); Pool.Break and Pool.Revoke do not know their nodes.
 	Queues []Queue
 
 	Parties []Party // in the order of the queues
 
-	// Deadlocks has, for each deadlock, the indices in Parties of those that wait for each
-	// other in cycles. They can go on only if one of them gives up.
+	// Deadlocks has, for each deadlock, the indices in Parties of the parties in cycles of
+	// waits. They can go on only if one gives up.
 	Deadlocks [][]int
 
-	// Unread are the names of locks that could not be read, because the right to do so is
-	// missing on them or on one of their nodes. They and their contenders are in none of
-	// the above.
+	// Unread are the names of locks without the right to read, or with such a node. The
+	// locks and their contenders are in none of the above.
 	Unread []string
 }
 
 // Party is a handle, of any process, as far as the nodes tell: what a handle holds is known
-// while it waits for something else. A handle that waits for nothing is a party for each
-// lock that it holds, and so is a contender of another client for each of its nodes. A
-// holder's node that several handles of a pool share, such as readers, may be with several
-// parties.
+// while the handle waits for something else. A handle without a wait is a party for each
+// held lock, and a contender of another client for each node. A node shared by several
+// handles of a pool, such as readers, may be with several parties.
 type Party struct {
-	Origin // of what it waits for or else of what it holds
+	Origin // of the awaited lock or else of the held one
 
-	Wait  *Contender  // nil if it waits for nothing
-	Holds []Contender // its locks among those that were read; on a cycle, what the call before it waits for
+	Wait  *Contender  // nil without a wait
+	Holds []Contender // the held locks among the read ones; on a cycle, what the call before waits for
 
-	// For has the indices of those that it waits for: the nearest that are in its way, and
-	// not those that are in the way of these as well. It is empty if that was not seen, for
-	// example for whoever is about to be granted the lock.
+	// For has the indices of the awaited parties: the nearest in the way, without the
+	// parties in the way of these as well. For is empty if none was seen, for example just
+	// before the grant.
 	For []int
 }
 
 // Waits returns who waits for whom, over all locks below prefix, such as orders; the empty
-// prefix means all. Those that wait in this pool's memory are shown as in [Pool.Queue]. It
-// only reads, all nodes there, with a bounded number of requests under way. A lock that
-// comes free meanwhile is left out, and one that cannot be read for want of rights is in
-// Unread.
+// prefix means all. Waiters in this pool's memory are shown as in [Pool.Queue]. Waits only
+// reads, all nodes there, with a bounded number of requests under way. A lock that comes
+// free meanwhile is left out, and a lock without the right to read is in Unread.
 func (p *Pool) Waits(ctx context.Context, prefix string) (g WaitGraph, err error) {
 	if prefix != "" {
 		err = p.checkName(prefix)
@@ -83,7 +79,7 @@ func (p *Pool) Waits(ctx context.Context, prefix string) (g WaitGraph, err error
 	return g, nil
 }
 
-// readLocks reads the locks of these names.
+// readLocks reads the named locks.
 func (p *Pool) readLocks(ctx context.Context, s *session, names []string) ([]lockRead, error) {
 	const readers = 4 // each makes many reads at a time
 	ctx, fail := context.WithCancelCause(ctx)
@@ -105,12 +101,12 @@ func (p *Pool) readLocks(ctx context.Context, s *session, names []string) ([]loc
 	return locks, context.Cause(ctx)
 }
 
-// lockRead is a lock as it was read.
+// lockRead is what was read of a lock.
 type lockRead struct {
 	name    string
-	queues  []waitgraph.Queue // nil if the right to read it is missing
+	queues  []waitgraph.Queue // nil without the right to read
 	foreign []string
-	local   []Contender // those that wait in memory, behind that node
+	local   []Contender // waiters in memory, behind the node
 	behind  string
 }
 
@@ -176,12 +172,12 @@ func (p *Pool) waitGraph(locks []lockRead) WaitGraph {
 // shown is a contender of a wait graph.
 type shown struct {
 	*Contender
-	node    *waitgraph.Contender // nil if it waits in memory
+	node    *waitgraph.Contender // nil in memory
 	before  *shown               // in its queue
-	parties []int                // that it belongs to
+	parties []int                // of the contender
 }
 
-// addParties finds out to whom the contenders belong, and for whom these wait.
+// addParties finds the parties of the contenders, and whom the parties wait for.
 func (g *WaitGraph) addParties(all []*shown, byNode map[*waitgraph.Contender]*shown) {
 	named := map[*waitgraph.Contender]bool{}
 	for _, c := range all {
@@ -193,7 +189,7 @@ func (g *WaitGraph) addParties(all []*shown, byNode map[*waitgraph.Contender]*sh
 	}
 	for _, c := range all {
 		if named[c.node] {
-			continue // with those that name it
+			continue // with the waiters that name the node
 		}
 		party := Party{Origin: c.Origin}
 		c.parties = []int{len(g.Parties)}
@@ -225,7 +221,7 @@ func (g *WaitGraph) addParties(all []*shown, byNode map[*waitgraph.Contender]*sh
 	}
 }
 
-// partiesOf returns the parties that contenders belong to, except some.
+// partiesOf returns the parties of contenders, except some.
 func partiesOf(contenders []*waitgraph.Contender, byNode map[*waitgraph.Contender]*shown, except ...int) (parties []int) {
 	for _, c := range contenders {
 		if c.Lease() != nil {
