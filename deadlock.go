@@ -10,31 +10,30 @@ import (
 	"github.com/lockpool/lockpool/internal/nodedata"
 )
 
-// WithDeadlockCheck sets how long a call of a handle that holds other locks waits before
-// it looks for a deadlock: a cycle of handles, in any processes, each of which waits for
-// what the next one holds. The default is 500 ms; with 0 the pool's calls
-// do not look, and nobody sees those that wait for plain locks.
+// WithDeadlockCheck sets how long a call of a handle with other locks waits before looking
+// for a deadlock: a cycle of handles, in any processes, each of which waits for what the
+// next one holds. The default is 500 ms; with 0 the pool's calls do not look, and their
+// waits for plain locks cannot be seen.
 //
-// If there is a cycle, one call on it fails with [ErrDeadlock]: of those whose handles hold
-// what others on it wait for, the one that asked last, usually within a second of the time
-// when the cycle closed; within one pool, mostly at once. A caller that tries again, with the
-// same handle or on the same goroutine, has asked when it asked first, so it is not the victim
-// for ever.
+// If there is a cycle, one call on the cycle fails with [ErrDeadlock]: of the calls whose
+// handles hold what others on the cycle wait for, the one that asked last, usually within a
+// second after the cycle closed; within one pool, mostly at once. A caller that tries
+// again, with the same handle or on the same goroutine, is as old as at the first try, and
+// so not the victim for ever.
 //
-// A look lists the queues of what the handle holds, and reads on only if others wait there
-// that hold something. The call looks again when these queues have changed, at most once a
-// second, and asks nothing as long as they have not. Looks change nothing, but a call that
-// holds other locks and waits for a plain lock has a node that shows the wait.
+// A look lists the queues of what the handle holds, and reads on only if handles with other
+// locks wait there. The call looks again when the queues have changed, at most once a
+// second, and asks nothing until then. Looks change nothing, but a call with other locks
+// that waits for a plain lock has a node to show the wait.
 //
 // A holder is a handle: calls wait for the same holder's locks only if they use one
 // [Handle], or the context of what they hold ([Lock.Context], [Pool.Do]) on its goroutine.
-// Two calls of Pool.Lock with an unrelated context are two holders, and a goroutine that
-// blocks itself in this way is not found.
+// Two calls of Pool.Lock with an unrelated context are two holders, and a goroutine blocked
+// by itself in this way is not found.
 //
-// A handle that waits for anything but a lock is not part of a cycle, nor is a contender
-// of another client. The node of a waiter names the locks that its handle holds, as many
-// of the newest as fit into 8 KiB, which are about eighty, or a quarter of that if it waits
-// for permits.
+// A handle that waits for anything but a lock is not part of a cycle, nor is a contender of
+// another client. The node of a waiter names the locks of the waiter's handle, as many of
+// the newest as fit into 8 KiB, about eighty, or a quarter of them in a wait for permits.
 func WithDeadlockCheck(after time.Duration) Option {
 	return func(c *config) error {
 		if after < 0 {
@@ -45,7 +44,7 @@ func WithDeadlockCheck(after time.Duration) Option {
 	}
 }
 
-// DeadlockError is the error of a call that waited for itself, in the end. It wraps
+// DeadlockError is the error of a call that waited, in the end, for itself, and wraps
 // [ErrDeadlock].
 type DeadlockError struct {
 	// Cycle has the call itself first. Each call waits for what the next one holds or, if the

@@ -17,39 +17,38 @@ const (
 	maxElectPause = 10 * time.Second
 )
 
-// Elect stands for election: it calls lead while it holds the lock of that name, again
-// and again, until ctx ends or lead wants to lead no longer. All that stand for the same
-// name, on any machine, lead one at a time, in the order in which they asked (with
-// [Plain], in any order).
+// Elect stands for election: Elect calls lead under the named lock, again and again, until
+// ctx ends or lead wants to lead no longer. All candidates for the same name, on any
+// machine, lead one at a time, in the order in which they asked (with [Plain], in any
+// order).
 //
-// The context that lead receives is that of [Pool.Do]. It ends when the leadership does,
-// because the lock is lost, is revoked (see [Revocable]), or ctx ends; and, unlike that
-// of Do, when [Pool.Shutdown] begins. lead must then return. Elect waits for that, and
-// only then unlocks or stands again, so one call of Elect never leads twice at a time.
-// [LockFromContext] finds the lock, for its fencing token.
+// The context of lead is like the context of [Pool.Do]'s function, and ends with the
+// leadership, because the lock is lost, is revoked (see [Revocable]), or ctx ends; and,
+// unlike in Do, when [Pool.Shutdown] begins. lead must then return. Elect waits for lead,
+// and only then unlocks or stands again, so one call of Elect never leads twice at a time.
+// [LockFromContext] finds the lock, for the fencing token.
 //
-// When lead returns nil before its context ends, Elect unlocks and returns nil. In all
-// other cases it stands again, behind those who wait already:
+// When lead returns nil before the context ends, Elect unlocks and returns nil. In all
+// other cases Elect stands again, behind the waiting candidates:
 //
 //   - If lead returns an error, Elect unlocks, so that another candidate leads, and logs
 //     the error.
-//   - If the lock was lost, or if the service refuses a request for a reason that may
-//     pass, Elect logs that.
-//   - If the lock was revoked, Elect stands again at once. After the other cases it
+//   - If the lock was lost, or if the service refuses a request for a passing reason, Elect
+//     logs the fact.
+//   - If the lock was revoked, Elect stands again at once. After the other cases Elect
 //     pauses first: for 100 ms after the first one, twice as long after each further one,
-//     up to 10 s, and shortened at random by up to half. After a term of at least 10 s
-//     the pauses start over.
+//     up to 10 s, and shortened at random by up to half. After a term of at least 10 s the
+//     pauses start over.
 //
-// If ctx ends, the error wraps ctx's error, lead's if that is another one, and ErrLockLost if the
-// lock was lost by the time that lead returned. The error wraps ErrNotAcquired if lead was never
-// called, and only then. Elect also returns errors that another attempt cannot mend:
-// ErrPoolClosed, ErrInvalidName, ErrKindMismatch, ErrNoPermission, ErrDeadlock and
-// ErrSequenceExhausted when it asks for the lock,
-// and, before the first session, one that no server will ever accept. If lead panics,
-// Elect unlocks, and the panic goes on.
+// If ctx ends, the error wraps ctx's error, lead's if different, and ErrLockLost if the
+// lock was lost before lead returned. The error wraps ErrNotAcquired if lead was never
+// called, and only then. Elect also returns errors beyond another attempt: ErrPoolClosed,
+// ErrInvalidName, ErrKindMismatch, ErrNoPermission, ErrDeadlock and ErrSequenceExhausted
+// from the request for the lock, and, before the first session, a permanent refusal by the
+// servers. If lead panics, Elect unlocks, and the panic goes on.
 //
-// An election has one leader, for which candidates wait as long as they stand: the
-// options Shared and WaitAtMost are refused. [Pool.Observe] follows an election.
+// An election has one leader, and candidates wait as long as they stand: the options Shared
+// and WaitAtMost are refused. [Pool.Observe] follows an election.
 func (p *Pool) Elect(ctx context.Context, name string, lead func(ctx context.Context) error, opts ...LockOption) error {
 	if lead == nil {
 		return errNilLead
@@ -96,13 +95,13 @@ var errNilLead = errors.New("lockpool: Elect: the function is nil")
 // term is what came of standing for election once.
 type term struct {
 	led      bool
-	resigned bool          // lead returned nil before its context ended
+	resigned bool          // lead returned nil before the context ended
 	err      error         // of lead
 	ended    error         // why lead's context had ended when lead returned, or nil
 	lasted   time.Duration // how long lead ran
 }
 
-// stand waits for the lock and leads once. err is that of the wait or of the release.
+// stand waits for the lock and leads once. err is from the wait or the release.
 func (p *Pool) stand(ctx context.Context, name string, req request, lead func(context.Context) error) (t term, err error) {
 	lock, err := p.enter(ctx, name, req, new(Lock))
 	if err != nil {
@@ -122,7 +121,7 @@ func (p *Pool) stand(ctx context.Context, name string, req request, lead func(co
 	return t, err
 }
 
-// failed reports whether lead returned an error other than that of its own context.
+// failed reports whether lead returned an error other than the error of lead's context.
 func (t term) failed() bool {
 	return t.err != nil && (t.ended == nil || !errors.Is(t.err, context.Canceled) && !errors.Is(t.err, context.DeadlineExceeded))
 }
@@ -136,7 +135,7 @@ func (t term) wasRevoked(err error) bool {
 	return errors.Is(err, ErrRevoked)
 }
 
-// electError returns err as that of Elect, which has called lead or has not.
+// electError returns err as an error of Elect, with or without a call of lead.
 func electError(name string, led bool, err error) error {
 	if led {
 		return lockError(opElect, name, err)
@@ -163,12 +162,12 @@ func (t term) log(ctx context.Context, p *Pool, name string, err error, pause ti
 		p.telemetry.LogElection(ctx, name, "the leader failed", t.err, t.lasted, pause)
 	case err != nil && !t.led && !errors.Is(err, ErrRevoked):
 		p.telemetry.LogElection(ctx, name, "the lock cannot be had", err, 0, pause)
-	case err != nil && t.led && !errors.Is(err, ErrLockLost): // a loss is logged as that of any lock
+	case err != nil && t.led && !errors.Is(err, ErrLockLost): // a loss is logged as for any lock
 		p.telemetry.LogElection(ctx, name, "the leader could not resign", err, t.lasted, pause)
 	}
 }
 
-// finalErrors are those that another attempt cannot mend.
+// finalErrors are beyond another attempt.
 var finalErrors = []error{
 	ErrPoolClosed, ErrHandleClosed, ErrInvalidName, ErrKindMismatch, ErrNoPermission,
 	ErrSequenceExhausted, ErrUpgrade, ErrDeadlock, ErrConcurrentUse, driver.ErrPermanent,
@@ -179,11 +178,11 @@ func isFinal(err error) bool {
 	return slices.ContainsFunc(finalErrors, func(final error) bool { return errors.Is(err, final) })
 }
 
-// backoff are the pauses between attempts that fail.
+// backoff are the pauses between failing attempts.
 type backoff struct{ last time.Duration }
 
-// next returns the next pause: twice as long as the last one, but shortened at random by
-// up to half, so that those who have failed together do not try again together.
+// next returns the next pause: twice as long as the last one, but shortened at random by up
+// to half, so that candidates who failed together do not try again together.
 func (b *backoff) next() time.Duration {
 	b.last = min(max(2*b.last, electPause), maxElectPause)
 	return b.last - rand.N(b.last/2)

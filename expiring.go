@@ -10,20 +10,21 @@ import (
 )
 
 // Expiring returns a channel that is closed ahead of the loss of a lock whose service does
-// not answer: when the lock will be lost in ahead, or about 50 ms later, unless there is
-// an answer. It is for what takes time to stop, such as a process that gets a signal first
-// and is killed later. The channel is also closed when that of [Lock.Lost] is.
+// not answer: when the lock will be lost in ahead, or about 50 ms later, unless there is an
+// answer. The warning is for work that takes time to stop, such as a process that is
+// signaled first and killed later. The channel is also closed with the channel of
+// [Lock.Lost].
 //
-// It is closed once and stays closed, even if the service answers again and the lock is
-// not lost. Unlocking does not close it. If the machine was suspended, or the service
-// has ended the session, less time than ahead may be left, or none.
+// The channel stays closed, even if the service answers again and the lock is not lost.
+// Unlocking does not close the channel. If the machine was suspended, or the service has
+// ended the session, less time than ahead may be left, or none.
 //
-// While the service answers in time, a lock is never closer to its loss than four tenths
-// of the session timeout, so ahead should be shorter than that. All entries into a lock
-// share one channel for each value of ahead.
+// While the service answers in time, a lock is never closer to a loss than four tenths of
+// the session timeout, so ahead should be shorter. All entries into a lock share one
+// channel for each value of ahead.
 func (l *Lock) Expiring(ahead time.Duration) <-chan struct{} { return l.hold.expiring(ahead).Done() }
 
-// Expiring is [Lock.Expiring] for the first of the locks that is about to be lost.
+// Expiring is [Lock.Expiring] for the first of the locks about to be lost.
 func (a *MultiLock) Expiring(ahead time.Duration) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,20 +78,20 @@ func grain(ahead time.Duration) time.Duration {
 type alarm struct {
 	session *session
 	ahead   time.Duration
-	ctx     context.Context // ends when it has rung, or the lock is lost
+	ctx     context.Context // ends when the alarm has rung, or the lock is lost
 	ring    context.CancelFunc
 }
 
-// alarms are the alarms of a session that are to ring. If there are any, one timer looks
-// at the lease for all of them.
+// alarms are the pending alarms of a session. If there are any, one timer looks at the
+// lease for all of them.
 type alarms struct {
 	mu    sync.Mutex
 	set   map[*alarm]struct{}
 	timer *time.Timer // nil before the first alarm
 }
 
-// alarmTick is how often the lease is read. A timer for the time that is left would stand
-// still while the machine is suspended. All sessions read theirs together, so that an
+// alarmTick is how often the lease is read. A timer for the rest of the time would stand
+// still while the machine is suspended. All sessions read their leases together, so that an
 // idle process wakes once for all of them.
 const alarmTick = 50 * time.Millisecond
 
@@ -122,7 +123,7 @@ func (s *session) checkAlarms() {
 	s.checkAlarmsLocked()
 }
 
-// checkAlarmsLocked rings the alarms that must ring before the next tick.
+// checkAlarmsLocked rings the alarms due before the next tick.
 func (s *session) checkAlarmsLocked() {
 	if len(s.alarms.set) == 0 { // the last one was stopped while the timer fired
 		return

@@ -1,6 +1,6 @@
 package lockpool
 
-// This file has locks that are taken together.
+// This file has locks taken together.
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// MultiLock is a set of locks that one holder took together. Like a [Lock], it must not
-// be copied.
+// MultiLock is a set of locks taken together by one holder. Like a [Lock], it must not be
+// copied.
 type MultiLock struct {
 	_       noCopy
 	locks   []*Lock // in the order in which they were taken
@@ -23,21 +23,20 @@ type MultiLock struct {
 	stop     []func() bool                   // stop watching each lock for these channels
 }
 
-// LockAll locks all the names, or none. It waits for one after the other until ctx
-// ends; if it cannot get one, it releases the others, and the error is a
-// [*LockError] with that name. All callers of LockAll take names in the
-// order of slices.Sort, so two of them never wait for each other. A name that is given
-// twice is locked once. The options apply to every lock; [WaitAtMost] bounds the whole
-// wait.
+// LockAll locks all the names, or none. LockAll waits for one after the other until ctx
+// ends; if one is not granted, the others are released, and the error is a [*LockError]
+// with the name. All callers of LockAll take names in the order of slices.Sort, so two of
+// them never wait for each other. A name that is given twice is locked once. The options
+// apply to every lock; [WaitAtMost] bounds the whole wait.
 //
-// LockAll does not prevent a deadlock with callers that already hold a lock when
-// they take others; see [ErrDeadlock].
+// LockAll does not prevent a deadlock with callers who already hold a lock when they take
+// others; see [ErrDeadlock].
 func (h *Handle) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
 	return h.lockAll(ctx, names, opts)
 }
 
-// LockAll is [Handle.LockAll] with a handle of its own, or with the one that ctx
-// carries, as in [Pool.Lock].
+// LockAll is [Handle.LockAll] with a new handle, or with the one that ctx carries, as in
+// [Pool.Lock].
 func (p *Pool) LockAll(ctx context.Context, names []string, opts ...LockOption) (*MultiLock, error) {
 	if h := p.carriedHandle(ctx); h != nil {
 		all, err := h.lockAll(ctx, names, opts)
@@ -69,20 +68,20 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	}
 	ctx, cancel := req.bound(ctx)
 	defer cancel()
-	req.bounded, req.asked = false, new(int64) // LockAll asks for all when it asks for the first
+	req.bounded, req.asked = false, new(int64) // LockAll asks for all with the first
 	waiting, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	all := &MultiLock{lost: make(chan struct{}), revoked: make(chan struct{})}
 	complete := false
 	defer func() {
 		if !complete { // after an error, or a panic in user code
-			_ = all.Unlock(ctx) // continues in the background if it fails
+			_ = all.Unlock(ctx) // continues in the background after an error
 		}
 	}()
 	for _, name := range names {
 		l, err := h.enter(waiting, name, req, new(Lock))
 		if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-			return nil, context.Cause(waiting) // why a lock that was already taken has ended
+			return nil, context.Cause(waiting) // why a taken lock has ended
 		}
 		if err != nil {
 			return nil, err
@@ -109,9 +108,9 @@ func (h *Handle) lockAll(ctx context.Context, names []string, opts []LockOption)
 	return all, nil
 }
 
-// Do calls fn with the context of all the locks (see [MultiLock.Context]) and unlocks
-// them when fn returns or panics. It returns what [Pool.Do] would. If the locks are
-// not held, the context has ended when fn gets it, and the error is that of Unlock.
+// Do calls fn with the context of all the locks (see [MultiLock.Context]) and unlocks them
+// when fn returns or panics. The error is like the error of [Pool.Do]. If the locks are not
+// held, the context of fn has ended from the beginning, and the error is that of Unlock.
 func (a *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	if fn == nil {
 		return errors.Join(errNilFunc, a.Unlock(ctx))
@@ -142,8 +141,7 @@ func (a *MultiLock) Unlock(ctx context.Context) (err error) {
 	return nil
 }
 
-// Context is [Lock.Context] for all of them: it ends when the first of them is lost
-// or unlocked.
+// Context is [Lock.Context] for all of them, and ends when the first is lost or unlocked.
 func (a *MultiLock) Context(parent context.Context) context.Context {
 	for _, l := range a.locks {
 		parent = l.Context(parent)
@@ -151,8 +149,8 @@ func (a *MultiLock) Context(parent context.Context) context.Context {
 	return parent
 }
 
-// Lost returns a channel that is closed when one of the locks is lost, or ends
-// because its handle or pool is closed. Unlocking does not close it.
+// Lost returns a channel that is closed when one of the locks is lost, or when the handle
+// or pool is closed. Unlocking does not close the channel.
 func (a *MultiLock) Lost() <-chan struct{} { return a.lost }
 
 // Revoked returns a channel that is closed when one of the locks is revoked, as in
@@ -174,8 +172,8 @@ func (a *MultiLock) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Get returns the lock of that name, for its token, or nil if there is none. It is
-// unlocked together with the others.
+// Get returns the named lock, for the token, or nil if there is none. It is unlocked
+// together with the others.
 func (a *MultiLock) Get(name string) *Lock {
 	for _, l := range a.locks {
 		if l.Name() == name {

@@ -17,13 +17,13 @@ func (p *Pool) checkName(name string) error {
 	return nil
 }
 
-// Escape returns s, which may be any text, as one part of a lock's name:
+// Escape returns any text s as one part of a lock's name:
 //
 //	pool.Lock(ctx, "pages/"+lockpool.Escape("https://example.com/a?b=c"))
 //
-// Different texts yield different parts, and [Unescape] returns the text. Bytes that a
-// name cannot contain are percent-encoded, as in a URL, which turns one byte into
-// three; a name has at most 512 bytes.
+// Different texts yield different parts, and [Unescape] returns the text. Bytes impossible
+// in a name are percent-encoded, as in a URL, and turn one byte into three; a name has at
+// most 512 bytes.
 func Escape(s string) string {
 	if s == "" {
 		return escapedEmpty
@@ -51,8 +51,8 @@ const (
 	plainBytes   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:=@,+"
 )
 
-// reservedParts are the parts that are not allowed everywhere in a name, beside those with a
-// dot before them.
+// reservedParts are the parts not allowed everywhere in a name, beside those with a dot
+// before them.
 var reservedParts = []string{"zookeeper", driver.Guards, driver.Leases, driver.Limit}
 
 // Unescape returns the text that [Escape] turned into part.

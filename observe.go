@@ -16,43 +16,42 @@ const (
 	// observeInterval is the shortest time between two looks of an observer.
 	observeInterval = 100 * time.Millisecond
 
-	// observePatience is how long an observer waits for the service before it says that
-	// it no longer knows who holds the lock.
+	// observePatience is how long an observer waits for the service before saying that the
+	// holder is no longer known.
 	observePatience = time.Second
 
 	// observeQuiet is how long an observer is content without a sign of the service.
 	observeQuiet = 1500 * time.Millisecond
 )
 
-// Observe follows who holds the lock of that name, and who comes next. The sequence
-// yields that at once, and again after each change, until ctx ends or the caller leaves
-// the loop:
+// Observe follows who holds the named lock, and who comes next. The sequence yields the
+// state at once, and again after each change, until ctx ends or the caller leaves the loop:
 //
 //	for q, err := range pool.Observe(ctx, "leader") {
 //		...
 //	}
 //
-// Each value is what [Pool.Queue] returns, without the waiters after the first one; a
-// lock that nobody holds has no contenders. Handles that pass the lock on in memory (see
-// [WithLocalTurns]) are one contender. Foreign is as it was at the last change of the
-// others. The service tells of changes; Observe does not poll.
+// Each value is what [Pool.Queue] returns, without the waiters after the first one; a free
+// lock has no contenders. Handles that pass the lock on in memory (see [WithLocalTurns])
+// are one contender. Foreign is as it was at the last change of the others. The service
+// tells of changes; Observe does not poll.
 //
 // There are at most 10 values in a second: changes in between are merged, and the newest
-// state always follows. States are seen in their order, but not every one of them: a
-// holder that was there for a moment may be missed.
+// state always follows. States are seen in their order, but not every one of them: a holder
+// for only a moment may be missed.
 //
 // If the service does not answer for a second, the state is not known any longer. (While
 // nothing changes, two more seconds may pass before anything is asked: the session's own
-// requests show that the service answers, or if its timeout is longer than 15 s, one request
-// of the observer every 1.5 s.) Observe then yields an error that wraps ErrUnavailable, once, and the state as soon as it is
-// known again. It does the same with other errors that may pass. The last error is
-// followed by nothing: that of ctx, ErrPoolClosed, ErrInvalidName, ErrNoPermission, or
-// one of a service that cannot be used.
+// requests show a living service, or with a timeout longer than 15 s, one request of the
+// observer every 1.5 s.) Observe then yields an error that wraps ErrUnavailable, once, and
+// the state when known again. The same happens with other passing errors. The last error is
+// followed by nothing: the error of ctx, ErrPoolClosed, ErrInvalidName, ErrNoPermission, or
+// an error of a service that cannot be used.
 //
-// An observer has no goroutine and no handle. While it waits, the service watches for it
-// the nodes of the holders and of the next one, or the lock's directory if there is none;
-// all observers of a lock in a session share these watches. After the loop they remain
-// until they fire, or the session ends.
+// An observer has no goroutine and no handle. During the wait, the service watches the
+// nodes of the holders and of the next one, or the lock's directory if there is none; all
+// observers of a lock in a session share the watches. After the loop they remain until they
+// fire, or the session ends.
 func (p *Pool) Observe(ctx context.Context, name string) iter.Seq2[Queue, error] {
 	_ = ctx.Err() // panics if ctx is nil
 	return func(yield func(Queue, error) bool) {
@@ -66,7 +65,7 @@ type observer struct {
 	pool *Pool
 	name string
 
-	session *session // that it has looked with, and is therefore up to date
+	session *session // of the last look, and therefore up to date
 	doubt   bool     // whether the service still answers
 	watches []*driver.Watch
 	looked  time.Time
@@ -117,7 +116,7 @@ func (o *observer) look(ctx context.Context) (Queue, error) {
 			return err
 		}
 		if s != o.session || o.doubt {
-			if err := s.Ping(ctx); err != nil { // its server may be behind what was seen last
+			if err := s.Ping(ctx); err != nil { // the server may be behind what was seen last
 				return err
 			}
 			o.session, o.doubt = s, false
@@ -218,7 +217,7 @@ func withoutRest(found []*waitgraph.Contender) (head []*waitgraph.Contender) {
 	return head
 }
 
-// untilFirstWaiter is the head of a queue up to its first waiter.
+// untilFirstWaiter is the head of a queue up to the first waiter.
 func untilFirstWaiter(queue []driver.Node) (n int, complete bool) {
 	for i, node := range queue {
 		if len(recipe.RuleOf(node.Kind)(queue, i)) > 0 {

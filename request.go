@@ -65,27 +65,27 @@ func (r request) String() string {
 	return r.op
 }
 
-// LockOption configures one call that locks or acquires. Entering a held lock again
-// requires the same kind of lock; Revocable then applies to all its entries.
+// LockOption configures one call for a lock or permits. Entering a held lock again requires
+// the same kind of lock; Revocable then applies to all entries.
 //
 // (An option gets and returns the request by value, so that reentry needs no heap.)
 type LockOption func(request) request
 
 // Shared asks for the lock as a reader. Readers share the lock; a reader waits for the
-// writers (calls without Shared) that asked before the reader, and later writers wait for
-// the reader. A reader that does not wait, as with TryLock, gets ErrLocked if a writer holds
-// the lock or waits for the lock. A handle that holds the lock, exclusively or not, enters
-// again at once, even if writers wait.
+// earlier writers (calls without Shared), and later writers wait for the reader. A reader
+// without a wait, as with TryLock, gets ErrLocked if a writer holds the lock or waits for
+// the lock. A handle that holds the lock, exclusively or not, enters again at once, even if
+// writers wait.
 //
-// A writer may enter its lock as a reader. When the writer has unlocked its other entries,
-// it shares the lock from then on; there is no moment at which it does not hold the lock. The
-// reverse returns ErrUpgrade: two readers that upgrade would wait for each other forever.
+// A writer may enter the lock as a reader. When the writer has unlocked the other entries,
+// the lock is shared from then on, and held all the time. The reverse returns ErrUpgrade:
+// two upgrading readers would wait for each other forever.
 func Shared() LockOption {
 	return func(r request) request { r.shared = true; return r }
 }
 
-// WaitAtMost bounds the wait for the lock, not the work that Do does under it. When d
-// has passed, the error wraps context.DeadlineExceeded. LockAll waits for d in all.
+// WaitAtMost bounds the wait for the lock, not the work under the lock. When d has passed,
+// the error wraps context.DeadlineExceeded. LockAll waits for d in all.
 //
 // With d <= 0 the call does not wait for other contenders, as TryLock does not: if
 // the lock is not free, the error is ErrLocked.
@@ -93,18 +93,18 @@ func WaitAtMost(d time.Duration) LockOption {
 	return func(r request) request { r.bounded, r.wait = true, d; return r }
 }
 
-// Plain asks for a lock without a queue: a single node that exists or does not. It is
-// the cheapest lock to try, with one write to take it and one to release it, and is
-// meant for locks that rarely have a waiter.
+// Plain asks for a lock without a queue: a single node that exists or does not. A plain
+// lock is the cheapest lock to try, with one write to take and one to release, and meant
+// for locks with rarely a waiter.
 //
 // Every release wakes all waiters, and they race: with n waiters, each release costs n
 // notifications and 3n requests (a herd), and a waiter may starve. A plain lock cannot
 // be shared.
 //
-// ZooKeeper cannot make a delete depend on the owner of the node. So if the node is
-// removed by hand and another process takes the lock, both within 50 ms of the grant or
-// while the holder's delete is on its way, that delete removes the next holder's node;
-// the next holder is notified that the lock is lost.
+// ZooKeeper cannot make a delete depend on the owner of the node. So if the node is removed
+// by hand and another process takes the lock, both within 50 ms of the grant or while the
+// holder's delete is on its way, the delete removes the next holder's node; the next holder
+// is notified of the loss.
 //
 // All clients must use a name in the same way: where a queue or a semaphore is in use,
 // asking for a plain lock returns ErrKindMismatch, and so does asking for either of
@@ -113,36 +113,37 @@ func Plain() LockOption {
 	return func(r request) request { r.plain = true; return r }
 }
 
-// Revocable declares that the holder releases the lock on request (see [Pool.Revoke]):
-// the contexts of [Lock.Context] and Do then end with the cause ErrRevoked. The lock
-// stays held until it is unlocked; no request takes it by force. A call that is still
-// waiting for the lock gives up with ErrRevoked.
+// Revocable declares that the holder releases the lock on request (see [Pool.Revoke]): the
+// contexts of [Lock.Context] and Do then end with the cause ErrRevoked. The lock stays held
+// until the unlock; no request takes the lock by force. A call that is still waiting for
+// the lock gives up with ErrRevoked.
 func Revocable() LockOption {
 	return func(r request) request { r.revocable = true; return r }
 }
 
-// HoldAtLeast keeps the lock from coming free before d has passed since the call got the lock.
-// Unlock ends the hold for its holder: contexts end, and the handle is free. But the lock
-// rests until its time has come, and then the pool gives it back. No other process gets the
-// lock earlier, and no handle of the pool, not even the same one; TryLock returns ErrLocked.
-// (Readers share a lock that a reader has left to rest.) Locks that rest do not count for
-// [WithMaxHandles], so nothing limits their number. HoldAtLeast is for short work that several
-// machines begin at nearly the same time, such as a cron job: without it, each of them would
-// find the lock free.
+// HoldAtLeast keeps the lock from coming free before d has passed since the call got the
+// lock. Unlock ends the hold for the holder: contexts end, and the handle is free. But the
+// lock rests until the time has come, and then the pool gives the lock back. No other
+// process gets the lock earlier, and no handle of the pool, not even the same one; TryLock
+// returns ErrLocked. (Readers share a lock that a reader has left to rest.) Resting locks
+// do not count for [WithMaxHandles], so nothing limits their number. HoldAtLeast is for
+// short work begun by several machines at nearly the same time, such as a cron job:
+// otherwise, each would find the lock free.
 //
 // If a holder enters again with HoldAtLeast, the later end applies. For LockAll, d begins
 // when all locks were granted.
 //
-// The rest outlives its handle, and [Pool.Shutdown] waits for it. [Pool.Close] cuts the rest
-// short, and says so in its error. If the process ends without either, the lock comes free
-// when the session expires. Like a hold, a rest ends early if the session is lost or the node
-// is removed, as by [Pool.Break], of which no caller is told. Revoking the lock does not end
-// the rest.
+// The rest outlives the handle, and [Pool.Shutdown] waits for the rest. [Pool.Close] cuts
+// the rest short, and returns an error that says so. If the process ends without either,
+// the lock comes free when the session expires. Like a hold, a rest ends early if the
+// session is lost or the node is removed, as by [Pool.Break]; no caller is told. Revoking
+// the lock does not end the rest.
 func HoldAtLeast(d time.Duration) LockOption {
 	return func(r request) request { r.atLeast = d; return r }
 }
 
-// KeepDone sets how long the record of this run is kept (see [Pool.Once]): 7 days, unless set. It is removed at some time between d and 1.25 d.
+// KeepDone sets how long the record of this run is kept (see [Pool.Once]): 7 days, unless
+// set. The record is removed between d and 1.25 d after the run.
 func KeepDone(d time.Duration) LockOption {
 	return func(r request) request { r.keepDone, r.hasKeepDone = d, true; return r }
 }
@@ -180,8 +181,8 @@ func (r request) with(opts []LockOption) (request, error) {
 	return r, nil
 }
 
-// bound returns a context that ends when the wait is over. The caller must call
-// the function that it returns.
+// bound returns a context that ends when the wait is over. The caller must call the
+// returned function.
 func (r request) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !r.bounded {
 		return ctx, func() {}
@@ -189,7 +190,7 @@ func (r request) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, r.wait)
 }
 
-// kind is the kind of the node that the request needs.
+// kind is the kind of the request's node.
 func (r request) kind() driver.Kind {
 	switch {
 	case r.op == opAcquire:

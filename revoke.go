@@ -11,19 +11,18 @@ import (
 	"github.com/lockpool/lockpool/internal/waitgraph"
 )
 
-// Revoke asks the holders of the lock of that name to release it. A holder that does
-// not listen for requests, or ignores them, keeps the lock (see [Pool.Break]). A holder
-// that listens is notified at once, or as soon as it begins to listen: with [Revocable]
-// or [Lock.Revoked] in lockpool, with makeRevocable in Curator.
+// Revoke asks the holders of the named lock to release the lock. A holder that does not
+// listen for requests, or ignores them, keeps the lock (see [Pool.Break]). A listening
+// holder is notified at once, or on beginning to listen: with [Revocable] or [Lock.Revoked]
+// in lockpool, with makeRevocable in Curator.
 //
-// Given names of nodes that [Pool.Queue] returned, Revoke asks those contenders
-// instead, whether they hold the lock or wait for it. The handles of a pool may share a
-// node (see [WithLocalTurns]), which then stands for those that hold the lock now. It is
-// not an error if there is no such contender, or no longer one. A holder whose lock has
-// become shared since is found by the name that its node had before.
+// Given names of nodes from [Pool.Queue], Revoke asks the contenders instead, holders or
+// waiters. The handles of a pool may share a node (see [WithLocalTurns]), which then stands
+// for the present holders. A missing contender is not an error. A holder whose lock has
+// become shared since is found by the earlier name of the node.
 //
-// A lockpool contender's node says what it has said, and that it was revoked. What the node
-// of another client says is lost, because that client wants nothing else in it.
+// A lockpool contender's node keeps its data, and says that the contender was revoked. The
+// data in the node of another client is lost, because the client wants nothing else there.
 func (p *Pool) Revoke(ctx context.Context, name string, nodes ...string) error {
 	local := func(node string) bool { return strings.HasPrefix(node, localPrefix) }
 	stored := slices.DeleteFunc(slices.Clone(nodes), local)

@@ -8,14 +8,14 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Semaphore is a lock with a limited number of permits, which can be held at the same
-// time. Create one with [Pool.Semaphore] or [Handle.Semaphore]; it consists of a name
-// and a limit, and costs nothing.
+// Semaphore is a lock with a limited number of permits at the same time. Create one with
+// [Pool.Semaphore] or [Handle.Semaphore]; a Semaphore consists of a name and a limit, and
+// costs nothing.
 //
 // (The names are those of golang.org/x/sync/semaphore. The nodes are those of Curator's
-// InterProcessSemaphoreV2, which can be used alongside it. They are below the
-// semaphore's name, in locks, leases and limit: if gpus is a semaphore, gpus/locks is
-// not the name of another lock.)
+// InterProcessSemaphoreV2, for use side by side. They are below the semaphore's name, in
+// locks, leases and limit: if gpus is a semaphore, gpus/locks is not the name of another
+// lock.)
 type Semaphore struct {
 	pool   *Pool
 	handle *Handle // nil for a handle of its own, or the one in the context
@@ -23,17 +23,17 @@ type Semaphore struct {
 	limit  int
 }
 
-// Semaphore returns the semaphore of that name with that many permits.
+// Semaphore returns the named semaphore with the given number of permits.
 //
-// Callers may state different limits, so that a deployment can change the limit while
-// the semaphore is in use. The smallest of the following applies: the limits that the
-// holders of permits state, that of the next waiter, and the one that was set, if any.
-// While a holder states a limit, no more permits than that are granted. A lower limit
-// applies from the first holder that states it, a higher one when the last holder that
-// states less has released its permits.
+// Callers may state different limits, so that a deployment can change the limit while the
+// semaphore is in use. The smallest of the following applies: the limits stated by the
+// holders of permits and by the next waiter, and the set limit, if any. While a holder
+// states a limit, no more permits are granted. A lower limit applies from the first holder
+// with the limit, a higher one when the last holder with a lower limit has released all
+// permits.
 //
-// A limit of 0 states none. It is for a semaphore whose limit is stored at the service;
-// see [Semaphore.SetLimit].
+// A limit of 0 states none, for a semaphore whose limit is stored at the service; see
+// [Semaphore.SetLimit].
 func (p *Pool) Semaphore(name string, limit int) *Semaphore {
 	return &Semaphore{pool: p, name: name, limit: limit}
 }
@@ -45,22 +45,22 @@ func (h *Handle) Semaphore(name string, limit int) *Semaphore {
 
 // Acquire waits until n permits are free, and takes all of them at once. Permits are
 // granted in the order of the calls: a call for many permits is not overtaken by later
-// calls for few. A call for more than the limit delays no other call: it waits without
-// a place in the queue until the limit allows it, and then for its turn.
+// calls for few. A call for more than the limit delays no other call: the call waits
+// without a place in the queue until the limit allows so many, and then in the queue.
 //
-// A holder that acquires no more permits than it has enters again, as with a lock.
-// Acquiring more returns ErrUpgrade. To take permits one by one, take each with a
-// handle of its own, as Acquire does with a context that carries no holder.
+// A holder that acquires no more permits than held enters again, as with a lock. Acquiring
+// more returns ErrUpgrade. To take permits one by one, take each with a handle of its own,
+// as Acquire does with a context without a holder.
 //
-// Unlock of the Lock that Acquire returns leaves once: the permits are released together when
-// the holder has left as many times as it has acquired them. Their token is larger than those of
-// all permits that were granted before, some of which may still be held.
+// Unlock of the Lock from Acquire leaves once: the permits are released together when the
+// holder has left once for each acquisition. Their token is larger than the tokens of all
+// permits granted before, some of them perhaps still held.
 //
-// n is bounded by the size of a request, to a few hundred; the error says how many.
-// ctx bounds the wait, never how long the permits are held. The options are
-// [WaitAtMost], [Revocable] and [HoldAtLeast]. With WaitAtMost(0) the error is ErrLocked if
-// fewer than n permits are free, or there is a waiter; Acquire then waits, for at most a second,
-// only for contenders that are in the middle of taking or releasing permits.
+// n is bounded by the size of a request, to a few hundred; the error says how many. ctx
+// bounds the wait, never how long the permits are held. The options are [WaitAtMost],
+// [Revocable] and [HoldAtLeast]. With WaitAtMost(0) the error is ErrLocked if fewer than n
+// permits are free, or there is a waiter; Acquire then waits, for at most a second, only
+// for contenders in the middle of taking or releasing permits.
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Lock, error) {
 	req, err := request{op: opAcquire, permits: n, limit: s.limit}.with(opts)
 	if err == nil {
@@ -84,7 +84,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...LockOption) (*Lo
 	return s.pool.enter(ctx, s.name, req, new(Lock))
 }
 
-// Do calls fn while it holds n permits, as [Pool.Do] does with a lock.
+// Do calls fn with n permits, as [Pool.Do] does with a lock.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return errNilFunc
@@ -103,12 +103,12 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// SetLimit sets the limit of the semaphore at the service, for all callers and in
-// addition to the limits that they state (see [Pool.Semaphore]). It applies until its
-// node is removed: the node named limit below the semaphore's, in the format of
-// Curator's SharedCount. Waiters under a limit that was set learn of a new one at once.
-// A lower limit takes no permits from holders: it applies as they are released. With a
-// limit of 0, nothing is granted until there is another limit.
+// SetLimit sets the limit of the semaphore at the service, for all callers and in addition
+// to the stated limits (see [Pool.Semaphore]). The limit applies until its node is removed:
+// the node named limit below the semaphore's, in the format of Curator's SharedCount.
+// Waiters under a set limit learn of a new one at once. A lower limit takes no permits from
+// holders, and applies as permits are released. With a limit of 0, nothing is granted until
+// there is another limit.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	err := checkLimit(limit)
 	if err == nil {

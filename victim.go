@@ -8,15 +8,15 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// cycle is one that a wait is to leave, and what proves that it stands.
+// cycle is a cycle for a wait to leave, and the proof of the cycle.
 type cycle struct {
 	calls  []Party
 	own    driver.Located   // the node of the wait
-	others []driver.Located // as long as these exist, too, it stands
+	others []driver.Located // as long as these exist, too, the cycle stands
 }
 
-// leave makes the wait the victim of the cycle, if that stands at the moment when its node is
-// removed. So each of several victims finds the cycle that another one has left dissolved.
+// leave makes the wait the victim of the cycle, if the cycle stands at the removal of the
+// wait's node. So of several victims, the second finds the cycle dissolved.
 func (w *nestedWait) leave(c *cycle) error {
 	if !w.act() {
 		return w.ctx.Err()
@@ -33,8 +33,8 @@ func (w *nestedWait) leave(c *cycle) error {
 	return err
 }
 
-// asked returns the order number of the wait, which is that of an earlier attempt if there
-// was one, or 0 if it is not known.
+// asked returns the order number of the wait, or of an earlier attempt if there was one, or
+// 0 if unknown.
 func (w *nestedWait) asked() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,16 +51,17 @@ func (w *nestedWait) lookInMemory() {
 	last := g.Last(w.ask)
 	if c := victimOf(g, last); c != nil {
 		victim := reached[last]
-		victim.inBackground(func() { _ = victim.leave(c) }) // or else it looks at the service
+		victim.inBackground(func() { _ = victim.leave(c) }) // or else the victim looks at the service
 	}
 }
 
-// A victim that tries again keeps its age: its request is as old as the first one that a
-// deadlock has ended, so that it is not the victim for ever. A handle remembers that until it
-// has got a nested lock and then holds nothing. Where each try has a handle of its own, as with
-// Pool.Lock, the goroutine remembers it, until it has got a nested lock.
+// A victim that tries again keeps its age: the new request is as old as the first one ended
+// by a deadlock, so the caller is not the victim for ever. A handle remembers the age until
+// the handle has got a nested lock and then holds nothing. Where each try has a handle of
+// its own, as with Pool.Lock, the goroutine remembers the age, until a nested lock is
+// granted.
 
-// remember remembers the order number of a request that a deadlock has ended.
+// remember remembers the order number of a request ended by a deadlock.
 func (h *Handle) remember(goroutine, order int64) {
 	h.mu.Lock()
 	h.age, h.hasGot = order, false
@@ -98,7 +99,7 @@ func (h *Handle) endAge() {
 	}
 }
 
-// ages are the ages of requests by goroutine. Those that do not try again are forgotten.
+// ages are the ages of requests by goroutine. Without another try, an age is forgotten.
 type ages struct {
 	mu  sync.Mutex
 	all map[int64]age
@@ -120,7 +121,7 @@ func (a *ages) get(goroutine int64) int64 {
 	return a.all[goroutine].order
 }
 
-// set sets the age of requests on a goroutine, or forgets it if it is 0.
+// set sets the age of requests on a goroutine, or forgets an age of 0.
 func (a *ages) set(goroutine, order int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
