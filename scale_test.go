@@ -30,12 +30,13 @@ func TestManyWaitersCostNoSession(t *testing.T) { // measures time, so not paral
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	b.Ctx = ctx
-	holder := b.Lock(b.Pool(), "a")
+	const timeout = 20 * time.Second // the server has the same processors, and the race detector
+	holder := b.Lock(b.PoolWithTimeout(timeout), "a")
 	b.Addr = proxy.Addr()
 	var log bytes.Buffer
 	cfg := b.Config()
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	cfg.SessionTimeout = 10 * time.Second // the server has the same processors, and the race detector
+	cfg.SessionTimeout = timeout
 	p := b.PoolWith(cfg)
 	unrelated := b.Lock(p, "unrelated")
 
