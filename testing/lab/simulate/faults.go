@@ -427,7 +427,7 @@ func (b *bubble) findDisplacedSince(removed workload.Instant) {
 		return // by a bystander
 	}
 	state := b.server.State()
-	for w, places := range b.history.Waiters(removed) {
+	for w, places := range b.history.Waiters(removed, b.now()) {
 		nodes := 0
 		for _, c := range state.Conns {
 			if b.nameOf(c) != w.Process {

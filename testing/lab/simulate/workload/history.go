@@ -63,14 +63,14 @@ func (h *History) LongestHolder() (process string) {
 // Waiter is a process that waits for a lock.
 type Waiter struct{ Process, Lock string }
 
-// Waiters returns how many places processes need in the queues of locks, because calls have
+// Waiters returns how many places processes need now in the queues of locks, because calls have
 // waited for them since a time. Calls that pass a lock on among themselves need one.
-func (h *History) Waiters(since Instant) map[Waiter]int {
+func (h *History) Waiters(since, now Instant) map[Waiter]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	waiters := map[Waiter]int{}
 	for _, c := range h.record.calls {
-		if kind := kindOf(c.lock); c.op == opLock && c.begin < since && c.end == Never && (kind == Exclusive || kind == ReadWrite || kind == own) {
+		if kind := kindOf(c.lock); c.op == opLock && c.begin < since && now < min(c.end, c.begin.Add(c.limit)) && (kind == Exclusive || kind == ReadWrite || kind == own) {
 			w := Waiter{c.process, c.lock}
 			if waiters[w] == 0 || !slices.Contains(h.record.PassesOn, c.process) {
 				waiters[w]++
