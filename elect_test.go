@@ -211,7 +211,19 @@ func TestElectDoesNotRepeatWhatIsForbidden(t *testing.T) {
 	require.ErrorIs(t, b.Pool().Elect(b.Ctx, "r/a", func(context.Context) error { return nil }), lockpool.ErrNoPermission)
 }
 
-// Candidates of one process, and of others, whose networks and servers fail at random.
+// sawOneLeader requires that all states until the last one had one leader at most.
+func (f *follower) sawOneLeader(last string) {
+	f.Helper()
+	states := 0
+	for v := f.next(); v.String() != last; v = f.next() {
+		states++
+		require.True(f, v.err != nil || len(v.Contenders) < 2 || len(v.Contenders) == 2 && v.Contenders[0].Holds && !v.Contenders[1].Holds, "%s", v)
+	}
+	require.Greater(f, states, 3)
+}
+
+// Candidates of one process, and of others, whose networks and servers fail at random, and
+// observers, all of which come to see the last state.
 func TestOneLeaderAtATime(t *testing.T) {
 	locktest.Slow(t, func(t *testing.T) {
 		own := locktest.StartServer(t)
@@ -254,16 +266,18 @@ func TestOneLeaderAtATime(t *testing.T) {
 			}
 		}
 		var proxies []*zktest.Proxy
+		var followers []*follower
 		for n := range 6 {
 			if n%2 == 0 { // each pool has two candidates
 				proxies = append(proxies, b.Proxy())
 			}
 			p := b.PoolWithTimeout(4*time.Second, silent)
+			followers = append(followers, follow(b, p, "a"))
 			all.Go(func() { _ = p.Elect(ctx, "a", lead(n)) })
 		}
 		for range rounds {
 			proxy := proxies[rand.N(len(proxies))]
-			switch rand.N(4) {
+			switch rand.N(5) {
 			case 0:
 				proxy.Cut(zktest.Selector{})
 			case 1: // a partition
@@ -279,6 +293,10 @@ func TestOneLeaderAtATime(t *testing.T) {
 				require.NoError(t, own.Pause())
 				time.Sleep(rand.N(6 * time.Second))
 				require.NoError(t, own.Resume())
+			case 4:
+				if embedded, ok := own.(*zktest.Server); ok {
+					embedded.ReapContainers()
+				}
 			}
 			time.Sleep(rand.N(6 * time.Second))
 		}
@@ -289,6 +307,12 @@ func TestOneLeaderAtATime(t *testing.T) {
 		}
 		before := count()
 		b.Until(func() bool { return count() > before }, "there is another leader when all is well again")
+		stop()
+		all.Wait()
+		b.Lock(named(b, "last"), "a")
+		for _, f := range followers {
+			f.sawOneLeader("last")
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		require.IsIncreasing(t, tokens)

@@ -207,27 +207,6 @@ func ExampleHandle() {
 	// <nil> depth 0
 }
 
-func ExampleHandle_Do() {
-	pool := openPool()
-	defer pool.Close()
-	ctx := context.Background()
-
-	handle, err := pool.Handle(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer handle.Close(ctx)
-
-	err = handle.Do(ctx, "accounts/7", func(context.Context) error {
-		fmt.Println("transferring")
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// transferring
-	// <nil>
-}
-
 func ExampleShared() {
 	pool := openPool()
 	defer pool.Close()
@@ -383,31 +362,6 @@ func ExampleLock_Context() {
 	// not held: true
 }
 
-func ExampleLock_Lost() {
-	pool := openPool()
-	defer pool.Close()
-	ctx := context.Background()
-
-	lock, err := pool.Lock(ctx, "reports/daily")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer lock.Unlock(ctx)
-
-	for page := 1; page <= 2; page++ {
-		select {
-		case <-lock.Lost():
-			fmt.Println("stop: another process may have the lock")
-			return
-		default:
-			fmt.Println("page", page)
-		}
-	}
-	// Output:
-	// page 1
-	// page 2
-}
-
 func ExampleLockFromContext() {
 	pool := openPool()
 	defer pool.Close()
@@ -442,15 +396,11 @@ func ExampleEscape() {
 		return nil
 	})
 	fmt.Println(err)
+	fmt.Println(lockpool.Unescape(strings.TrimPrefix(name, "pages/")))
 	// Output:
 	// pages/https:%2F%2Fexample.com%2Fa%3Fb=c
 	// <nil>
-}
-
-func ExampleUnescape() {
-	page, err := lockpool.Unescape("https:%2F%2Fexample.com%2Fa%3Fb=c")
-	fmt.Println(page, err)
-	// Output: https://example.com/a?b=c <nil>
+	// https://example.com/a?b=c <nil>
 }
 
 // Shutdown lets holders finish, as an HTTP server lets requests.
@@ -547,20 +497,6 @@ func ExampleSemaphore() {
 	fmt.Println(permits.Unlock(ctx))
 	// Output:
 	// only one is free: true
-	// <nil>
-}
-
-func ExampleSemaphore_Do() {
-	pool := openPool()
-	defer pool.Close()
-
-	err := pool.Semaphore("gpus", 4).Do(context.Background(), 2, func(context.Context) error {
-		fmt.Println("training on two of them")
-		return nil
-	}, lockpool.WaitAtMost(time.Minute))
-	fmt.Println(err)
-	// Output:
-	// training on two of them
 	// <nil>
 }
 

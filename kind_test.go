@@ -20,29 +20,19 @@ import (
 var lockKinds = []struct {
 	name string
 	take func(b *locktest.Bench, p *lockpool.Pool) (release func(context.Context) error, err error)
-	says string // how errors describe it
 }{
 	{"queue", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
 		l, err := p.TryLock(b.Ctx, "s")
-		if err != nil {
-			return nil, err
-		}
-		return l.Unlock, nil
-	}, "a queue with 1 contenders"},
+		return l.Unlock, err
+	}},
 	{"plain", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
 		l, err := p.TryLock(b.Ctx, "s", lockpool.Plain())
-		if err != nil {
-			return nil, err
-		}
-		return l.Unlock, nil
-	}, "a plain lock"},
+		return l.Unlock, err
+	}},
 	{"semaphore", func(b *locktest.Bench, p *lockpool.Pool) (func(context.Context) error, error) {
 		l, err := p.Semaphore("s", 2).Acquire(b.Ctx, 1, lockpool.WaitAtMost(0))
-		if err != nil {
-			return nil, err
-		}
-		return l.Unlock, nil
-	}, "a semaphore"},
+		return l.Unlock, err
+	}},
 }
 
 // The empty nodes of one kind do not keep out another, except a plain lock, and

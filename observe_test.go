@@ -3,7 +3,6 @@ package lockpool_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -615,76 +614,4 @@ func TestObserverSurvivesLostEvents(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Whatever happens, what is observed at the end is true, and it never shows two
-// exclusive holders.
-func TestObserversAgreeAfterRandomFaults(t *testing.T) {
-	locktest.Once(t)
-	locktest.Bubble(t, func(t *testing.T) {
-		b := locktest.New(t)
-		b.Ctx = locktest.Timeout(t, time.Hour)
-		var followers []*follower
-		var proxies []*zktest.Proxy
-		for range 3 {
-			proxies = append(proxies, b.Proxy())
-			p := b.Pool(silent)
-			followers = append(followers, follow(b, p, "a"), follow(b, p, "a"))
-		}
-		b.Addr = b.Server.Addr()
-		ctx, stop := context.WithCancel(b.Ctx)
-		var all sync.WaitGroup
-		for _, owner := range []string{"x", "y", "z"} {
-			proxies = append(proxies, b.Proxy())
-			p := b.PoolWithTimeout(4*time.Second, lockpool.WithOwner(owner), silent)
-			all.Go(func() {
-				for ctx.Err() == nil {
-					time.Sleep(rand.N(3 * time.Second))
-					wait, cancel := context.WithTimeout(ctx, rand.N(2*time.Second))
-					_ = p.Do(wait, "a", func(ctx context.Context) error {
-						select {
-						case <-ctx.Done():
-						case <-time.After(rand.N(time.Second)):
-						}
-						return nil
-					})
-					cancel()
-				}
-			})
-		}
-		for range 40 {
-			proxy := proxies[rand.N(len(proxies))]
-			switch rand.N(3) {
-			case 0:
-				proxy.Cut(zktest.Selector{})
-			case 1:
-				require.NoError(t, proxy.HangConnections())
-				proxy.HalfOpen(zktest.Selector{})
-				time.Sleep(rand.N(8 * time.Second))
-				require.NoError(t, proxy.AcceptConnections())
-			case 2:
-				b.Server.(*zktest.Server).ReapContainers()
-			}
-			time.Sleep(rand.N(3 * time.Second))
-		}
-		stop()
-		all.Wait()
-		x := named(b, "last")
-		l := b.Lock(x, "a")
-		for _, f := range followers {
-			var states int
-			for v := f.next(); v.String() != "last"; v = f.next() {
-				states++
-				require.True(t, v.err != nil || len(v.Contenders) <= 2, "%s", v)
-				if len(v.Contenders) == 2 {
-					require.True(t, v.Contenders[0].Holds && !v.Contenders[1].Holds, "%s", v)
-				}
-			}
-			require.Greater(t, states, 10)
-		}
-		b.Unlock(l)
-		for _, f := range followers {
-			f.sees("")
-		}
-	})
 }
