@@ -15,8 +15,8 @@ import (
 	"github.com/lockpool/lockpool/internal/telemetry"
 )
 
-// hold is a lock that a handle holds: its entries, and its life until it is released or
-// lost. It is one turn of a tenancy, whose node it depends on.
+// hold is a lock held by a handle: the entries, and the life until the release or a loss. A
+// hold is one turn of a tenancy, and depends on the tenancy's node.
 type hold struct {
 	handle    *Handle
 	name      string
@@ -73,7 +73,7 @@ func (h *hold) makeRevocable() {
 	h.tenancy.watchNow()
 }
 
-// entries are the entries of a hold that have not been unlocked.
+// entries are the entries of a hold without an unlock so far.
 type entries struct {
 	list      []entry
 	last      uint64   // id of the newest, and thus how many there have been
@@ -81,8 +81,8 @@ type entries struct {
 	storage   [4]entry // where list begins, to spare the heap
 }
 
-// entry is what one Lock unlocks. An id is used once, so a copy of a Lock, or one
-// that was unlocked, cannot remove another's entry.
+// entry is what one Lock unlocks. An id is used once, so a copy of a Lock, or an unlocked
+// one, cannot remove another's entry.
 type entry struct {
 	id     uint64
 	shared bool
@@ -109,7 +109,7 @@ func (e *entries) index(id uint64) int {
 	return slices.IndexFunc(e.list, func(other entry) bool { return other.id == id })
 }
 
-// remove removes an entry. It reports whether it was there.
+// remove removes an entry, and reports whether the entry was there.
 func (e *entries) remove(id uint64) (removed entry, ok bool) {
 	i := e.index(id)
 	if i < 0 {
@@ -146,8 +146,8 @@ func (l *life) begin(revocable bool) {
 	l.began, l.revocable = time.Now(), revocable
 }
 
-// signal says that something has happened. Its context is created when somebody asks for
-// it; for most locks nobody does. life.mu guards it.
+// signal says that something has happened. The context is created on demand; for most locks
+// there is none. life.mu guards a signal.
 type signal struct {
 	happened bool
 	ctx      context.Context
@@ -174,7 +174,7 @@ func (l *life) after(s *signal) context.Context {
 	return s.ctx
 }
 
-// err returns nil while the lock is held, and then why it is not.
+// err returns nil while the lock is held, and then the reason of the end.
 func (l *life) err() error {
 	if !l.over.Load() {
 		return nil
@@ -194,9 +194,9 @@ func (l *life) failure() error {
 	return fmt.Errorf("%w: %w", ErrNotHeld, err)
 }
 
-// end ends the life, and with it the contexts and, unless the lock was unlocked
-// (ErrNotHeld), Lost. It reports false if the life had ended before. The caller reports
-// the end to telemetry afterward.
+// end ends the life, and also the contexts and, unless the lock was unlocked (ErrNotHeld),
+// Lost. end reports false if the life had ended before. The caller reports the end to
+// telemetry afterward.
 func (l *life) end(cause error) bool {
 	l.mu.Lock()
 	if l.cause != nil {
@@ -226,8 +226,7 @@ func (l *life) end(cause error) bool {
 	return true
 }
 
-// markLost records that a life that has ended was ended by a loss, which its release
-// has shown.
+// markLost records that an ended life was ended by a loss, as the release has shown.
 func (l *life) markLost(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,14 +253,14 @@ func (l *life) revoke() {
 	l.endContexts(ErrRevoked, func(*heldContext) bool { return l.revocable })
 }
 
-// endEntry ends the contexts of an entry that was unlocked.
+// endEntry ends the contexts of an unlocked entry.
 func (l *life) endEntry(id uint64) {
 	if l.watched.Load() {
 		l.endContexts(ErrNotHeld, func(c *heldContext) bool { return c.entry == id })
 	}
 }
 
-// endContexts ends the contexts for which ends returns true, which is called with mu held.
+// endContexts ends the contexts for which ends returns true. ends is called with mu held.
 func (l *life) endContexts(cause error, ends func(*heldContext) bool) {
 	var ended []*heldContext
 	l.mu.Lock()
@@ -277,15 +276,14 @@ func (l *life) endContexts(cause error, ends func(*heldContext) bool) {
 	}
 }
 
-// isRevoked reports whether the lock was revoked and its contexts ended because of
-// that.
+// isRevoked reports whether a revocation has ended the contexts.
 func (l *life) isRevoked() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.revocable && l.revoked.happened
 }
 
-// addContext makes the context c end with its entry, or returns why that is over.
+// addContext makes the context c end with the entry, or returns why the entry is over.
 func (h *hold) addContext(c *heldContext) (over error) {
 	h.handle.mu.Lock() // so that no entry is unlocked meanwhile
 	defer h.handle.mu.Unlock()
@@ -313,8 +311,8 @@ func (h *hold) addContext(c *heldContext) (over error) {
 	return nil
 }
 
-// endIfLost ends the tenancy if err, of a request about its node, means that the lock is
-// lost. It returns the error for the caller.
+// endIfLost ends the tenancy if err, of a request about the node, means a loss, and returns
+// the error for the caller.
 func (h *hold) endIfLost(err error) error {
 	if !h.tenancy.endIfLost(err) {
 		if cause := h.life.err(); errors.Is(cause, ErrLockLost) {
@@ -325,9 +323,9 @@ func (h *hold) endIfLost(err error) error {
 	return h.life.err()
 }
 
-// downgrade makes an exclusive hold a shared one when the function that it returns is called,
-// which must be. The function waits for that until its context ends; the downgrade then
-// continues in the background. downgrade is called with handle.mu held.
+// downgrade makes an exclusive hold a shared one when the returned function is called, as
+// it must be. The function waits until its context ends; the downgrade then continues in
+// the background. downgrade is called with handle.mu held.
 func (h *hold) downgrade() (finish func(context.Context) error) {
 	failed := func(err error) func(context.Context) error {
 		return func(context.Context) error { return err }
@@ -370,7 +368,7 @@ func (h *hold) downgrade() (finish func(context.Context) error) {
 	}
 }
 
-// release is the release of a hold that is yet to be reported.
+// release is an unreported release of a hold.
 type release struct {
 	hold  *hold
 	began time.Time
@@ -380,10 +378,10 @@ type release struct {
 	err   error // for the caller
 }
 
-// check returns nil if the lock is certainly held at this moment, by the lease and the clock
-// of its session, and otherwise the loss. It is what a grant asks for before others are told
-// that the lock is held, and a release before its caller is told that it was. ctx bounds the
-// wait for an answer, which is needed only if the clock is in doubt.
+// check returns nil if the lock is certainly held at this moment, by the lease and the
+// clock of the session, and otherwise the loss. A grant checks before the lock counts as
+// held, and a release before the caller is told that the lock was held. ctx bounds the wait
+// for an answer, needed only if the clock is in doubt.
 func (h *hold) check(ctx context.Context) error {
 	s := h.tenancy.session
 	err := s.Alive(canceled)
@@ -402,12 +400,12 @@ func (h *hold) check(ctx context.Context) error {
 	return nil // or the service's numbers have become too large, which only keeps locks from being granted
 }
 
-// checkGrace is how much longer than its context a release waits for an answer that settles
+// checkGrace is how much longer than the context a release waits for an answer about
 // whether the lock was held.
 const checkGrace = 10 * time.Millisecond
 
-// release releases the lock, whatever its depth. It calls no user code, which report does,
-// so nothing delays the next holder.
+// release releases the lock at any depth. User code is left to report, so nothing delays
+// the next holder.
 func (h *hold) release(ctx context.Context, cause error) release {
 	r := release{hold: h, began: time.Now()}
 	if r.err = h.check(ctx); r.err != nil {
@@ -449,8 +447,8 @@ func (h *hold) release(ctx context.Context, cause error) release {
 	return r
 }
 
-// leave ends the turn of a hold that has ended for a cause. If the node stays, no request
-// would find out that somebody has removed the node, so the node must have been watched.
+// leave ends the turn of a hold ended for a cause. If the node stays, no request would
+// notice a removal of the node, so the node must have been watched.
 func (h *hold) leave(cause error, watched bool) leaving {
 	if !h.rest.until.IsZero() {
 		return h.beginRest(cause, watched)
@@ -486,9 +484,9 @@ func (r release) report(ctx context.Context) {
 	}
 }
 
-// reportEnd reports the end of the hold to telemetry, which may take as long as user
-// code takes, and unregisters the hold. It is called once, by what has ended the hold: a lock
-// that is lost needs no Unlock to free its handle.
+// reportEnd reports the end of the hold to telemetry, for as long as user code takes, and
+// unregisters the hold. reportEnd is called once, where the hold was ended: a lost lock
+// needs no Unlock to free the handle.
 func (h *hold) reportEnd(cause error) {
 	defer h.handle.pool.removeHold(h)
 	var lost error
@@ -500,7 +498,7 @@ func (h *hold) reportEnd(cause error) {
 }
 
 // addHold registers a hold, unless the pool is closed or the hold's lock was lost. The
-// first hold of a tenancy begins it.
+// first hold begins a tenancy.
 func (p *Pool) addHold(h *hold) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -530,7 +528,7 @@ func (p *Pool) addHold(h *hold) error {
 	return nil
 }
 
-// removeHold unregisters a hold that has ended, unless it rests.
+// removeHold unregisters an ended hold, unless the hold rests.
 func (p *Pool) removeHold(h *hold) {
 	defer func() { // even if user code panics
 		p.mu.Lock()
@@ -547,8 +545,7 @@ func (p *Pool) removeHold(h *hold) {
 	h.telemetry.Reentered(int(entries) - 1)
 }
 
-// noteDrained tells Shutdown when nothing is held and nothing rests. It is called with mu
-// held.
+// noteDrained tells Shutdown when nothing is held and nothing rests. The caller holds mu.
 func (p *Pool) noteDrained() {
 	if p.held > 0 || p.resting > 0 || p.drained == nil {
 		return
@@ -560,8 +557,8 @@ func (p *Pool) noteDrained() {
 	}
 }
 
-// unregister undoes what addHold has registered. It is called with Pool.mu held, twice for
-// a hold that rests no longer when its end is reported.
+// unregister undoes addHold. The caller holds Pool.mu, and may call twice, if a hold has
+// rested by the time of the report.
 func (h *hold) unregister() {
 	t := h.tenancy
 	if i := slices.Index(t.holds, h); i >= 0 {

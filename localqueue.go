@@ -1,7 +1,7 @@
 package lockpool
 
-// This file has the queue of the calls of one process for one lock, which decides who has the
-// next turn. It knows no pool, and sends nothing.
+// This file has the queue of the calls of one process for one lock, which decides who has
+// the next turn. The queue knows no pool, and sends nothing.
 
 import (
 	"container/list"
@@ -16,26 +16,26 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// localTime is how long after its grant a tenancy gives out turns.
+// localTime is how long after the grant a tenancy gives out turns.
 const localTime = 100 * time.Millisecond
 
 // localQueues are the queues of a pool. Their mutex guards the queues, the waiters and the
-// turns; methods of these three are called by methods of localQueues only.
+// turns; only methods of localQueues call methods of the three.
 type localQueues struct {
 	mu       sync.Mutex
 	most     int                    // turns of one tenancy
-	byName   map[string]*localQueue // that have turns or a delegate
+	byName   map[string]*localQueue // with turns or a delegate
 	joined   int64                  // number of the newest waiter
-	passedOn atomic.Int64           // turns that began without a request
+	passedOn atomic.Int64           // turns begun without a request
 }
 
-// A localQueue is where calls wait for one lock in memory, in the order in which they asked.
-// The first waiter either gets a turn or, if there is no turn for it, becomes the delegate,
-// which queues at the service for the next tenancy, in front of the other waiters. So the pool
-// has at most one node that waits.
+// A localQueue is where calls wait for one lock in memory, in the order in which they
+// asked. The first waiter either gets a turn or, without a turn, becomes the delegate, and
+// queues at the service for the next tenancy, in front of the other waiters. So the pool
+// has at most one waiting node.
 //
-// Only calls of handles that hold nothing wait here. No call waits for such a call, so the
-// queue adds no deadlock to those that a program has anyway.
+// Only calls of handles without a hold wait here. No call waits for such a call, so the
+// queue adds no deadlock to a program.
 type localQueue struct {
 	all      *localQueues
 	name     string
@@ -52,38 +52,39 @@ type localWaiter struct {
 	began     time.Time
 	span      trace.SpanContext
 
-	alone     bool // it does not use the queue, or another call has replaced it as the delegate
-	hasSlot   bool // it does not wait for a free handle
-	hasWaited bool // it has waited in memory, or lost its place at the service
-	revoked   bool // while it waited
+	alone     bool // outside of the queue, or replaced as the delegate by another call
+	hasSlot   bool // not waiting for a free handle
+	hasWaited bool // waited in memory, or lost the place at the service
+	revoked   bool // during the wait
 	queue     *localQueue
-	place     place // that the delegate is to take over
+	place     place // for the delegate to take over
 	id        int64
-	element   *list.Element // in the queue, while it waits
+	element   *list.Element // in the queue, during the wait
 
 	done  chan struct{} // closed when the following are set
-	turns *turns        // of which it has a turn; nil if it is the delegate
+	turns *turns        // with a turn of the call; nil for the delegate
 	turn  int
 	err   error
 }
 
-// place is a place in the service's queue. A delegate that gives up leaves it to the next one.
+// place is a place in the service's queue. A delegate that gives up leaves the place to the
+// next one.
 type place struct {
 	session *session // nil if there is no place
 	node    driver.Node
 	data    []byte // stored in the node
 }
 
-// turns are what a tenancy has for the calls of its pool. They are bounded, in number and in
-// time, so that other processes get the lock, in the order of the service's queue. The pool
-// need not know whether there are any: two requests for hundreds of turns cost nothing.
+// turns are a tenancy's turns for the calls of the pool. They are bounded, in number and in
+// time, for other processes, in the order of the service's queue. The pool need not know of
+// other processes: two requests for hundreds of turns cost nothing.
 type turns struct {
 	tenancy *tenancy
 	queue   *localQueue  // nil if the lock is not passed on in memory
 	retired *atomic.Bool // the session of the tenancy is not to be used any longer
 
 	last    int               // turn of the newest holder
-	holders int               // that have not left, some of which may rest
+	holders int               // present holders, some of them at rest
 	holder  trace.SpanContext // of the newest holder's request
 	shared  bool              // readers have the lock
 	until   time.Time
@@ -92,9 +93,9 @@ type turns struct {
 	frozen  bool        // there is no turn while a downgrade is under way, or after it has failed
 }
 
-// join adds a call to the queue for a lock. It reports false if the call is the delegate.
-// Otherwise the call waits, if it does not have a turn already, behind the requests with the
-// spans of the predecessor and the holder.
+// join adds a call to the queue for a lock, and reports false if the call is the delegate.
+// Otherwise the call has a turn already, or waits behind the requests with the spans of the
+// predecessor and the holder.
 func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecessor, holder trace.SpanContext) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -108,7 +109,7 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 	}
 	w.queue = q
 	if d := q.delegate; d != nil && !d.hasSlot && !d.hasWaited && w.hasSlot {
-		// The delegate waits for a free handle, which w may be. It goes on by itself.
+		// The delegate waits for a free handle, perhaps that of w, and goes on by itself.
 		d.alone, q.delegate = true, w
 	}
 	if q.delegate == w {
@@ -130,7 +131,7 @@ func (ls *localQueues) join(name string, w *localWaiter) (waits bool, predecesso
 	return true, predecessor, holder
 }
 
-// push adds a waiter behind the calls that began before it. These are all waiters, unless it
+// push adds a waiter behind the earlier calls, that is, behind all waiters, unless the call
 // queues again.
 func (q *localQueue) push(w *localWaiter) {
 	q.all.joined++
@@ -142,7 +143,7 @@ func (q *localQueue) push(w *localWaiter) {
 	}
 }
 
-// waiting returns the waiters in their order. A waiter that was returned may leave.
+// waiting returns the waiters in their order. A returned waiter may leave.
 func (q *localQueue) waiting() iter.Seq[*localWaiter] {
 	return func(yield func(*localWaiter) bool) {
 		for e := q.waiters.Front(); e != nil; {
@@ -155,7 +156,7 @@ func (q *localQueue) waiting() iter.Seq[*localWaiter] {
 	}
 }
 
-// first returns the first waiter, of which there must be one.
+// first returns the first waiter. There must be one.
 func (q *localQueue) first() *localWaiter { return q.waiters.Front().Value.(*localWaiter) }
 
 func (q *localQueue) remove(w *localWaiter) {
@@ -169,8 +170,8 @@ func (q *localQueue) finish(w *localWaiter) {
 	close(w.done)
 }
 
-// advance gives turns to the first waiters, as many as may have one now. If there is no turn
-// for the first waiter, now or later, that one becomes the delegate. It follows each change.
+// advance gives turns to the first waiters, as many as may have one now. Without a turn now
+// or later, the first waiter becomes the delegate. advance follows each change.
 func (q *localQueue) advance() {
 	for q.delegate == nil && q.waiters.Len() > 0 {
 		w, t := q.first(), q.turns
@@ -194,17 +195,17 @@ func (q *localQueue) advance() {
 	}
 }
 
-// hasOneFor reports whether there is a turn for a waiter, now or when the present holders have
-// left. A node holds the lock for readers or for a writer: readers may hold it for long, and
-// those of other processes must be able to share it.
+// hasOneFor reports whether there is a turn for a waiter, now or when the present holders
+// have left. A node holds the lock for readers or for a writer: readers may hold the lock
+// for long, and readers of other processes must be able to share the lock.
 func (t *turns) hasOneFor(w *localWaiter) bool {
 	return t.shared == w.shared && t.last+1 < t.queue.all.most && !t.stopped && !t.frozen &&
 		!t.retired.Load() && time.Now().Before(t.until)
 }
 
 // awaitExpiry makes the first waiter queue at the service when the time of the tenancy is
-// over, even if its holder keeps the lock: a call in another process that asks later must not
-// get the lock earlier.
+// over, even if the holder keeps the lock: a later call in another process must not get the
+// lock earlier.
 func (t *turns) awaitExpiry() {
 	if t.expiry == nil {
 		ls := t.queue.all
@@ -232,7 +233,7 @@ func (t *turns) passesOn() bool {
 	return t.holders > 1 || t.isCurrent() && t.queue.delegate == nil && t.queue.waiters.Len() > 0 && t.hasOneFor(t.queue.first())
 }
 
-// begin begins the turns of a tenancy that was granted to the delegate.
+// begin begins the turns of a tenancy granted to the delegate.
 func (t *turns) begin() {
 	if q := t.queue; q != nil {
 		if q.turns != nil {
@@ -242,7 +243,7 @@ func (t *turns) begin() {
 	}
 }
 
-// change changes turns, and lets the waiters have what that leaves them.
+// change changes turns, and lets the waiters have the rest.
 func (ls *localQueues) change(t *turns, change func()) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -250,8 +251,8 @@ func (ls *localQueues) change(t *turns, change func()) {
 	t.advance()
 }
 
-// leave ends the turn of a holder. If that passes the lock on, and may not, nothing has
-// happened.
+// leave ends the turn of a holder. If the lock would be passed on, and must not, nothing
+// has happened.
 func (ls *localQueues) leave(t *turns, mayPassOn bool) leaving {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -277,14 +278,14 @@ func (t *turns) end() {
 	}
 }
 
-// giveUp ends the wait of a call. It returns the turns of which the call has got one meanwhile,
+// giveUp ends the wait of a call, and returns the turns if the call has got one meanwhile,
 // or nil.
 func (ls *localQueues) giveUp(w *localWaiter) *turns {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if w.element != nil {
 		w.queue.remove(w)
-		w.queue.advance() // others may have waited for it to go: readers behind a writer
+		w.queue.advance() // others may have waited for the end: readers behind a writer
 	}
 	return w.turns
 }
@@ -299,8 +300,8 @@ func (ls *localQueues) resign(w *localWaiter) {
 	}
 }
 
-// passPlace makes the next waiter the delegate, with the place of a delegate that gives up. It
-// reports false if no waiter can use the place.
+// passPlace makes the next waiter the delegate, with the place of a delegate that gives up,
+// and reports false if no waiter can use the place.
 func (ls *localQueues) passPlace(w *localWaiter, at place) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -317,15 +318,15 @@ func (ls *localQueues) passPlace(w *localWaiter, at place) bool {
 	return true
 }
 
-// note records something about a call that other calls read.
+// note records something about a call, for other calls to read.
 func (ls *localQueues) note(what *bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	*what = true
 }
 
-// wouldOvertake reports whether a call that does not wait would overtake other calls, which
-// wait for the lock in memory, or did so until a moment ago.
+// wouldOvertake reports whether a call without a wait would overtake other calls, waiting
+// in memory now or until a moment ago.
 func (ls *localQueues) wouldOvertake(name string, shared bool) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -379,7 +380,7 @@ func (ls *localQueues) find(name string) (waiters []*localWaiter, t *tenancy, de
 	return slices.Collect(q.waiting()), t, delegate
 }
 
-// revoke revokes the waiters for a lock that are asked for.
+// revoke revokes the given waiters for a lock.
 func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -394,7 +395,7 @@ func (ls *localQueues) revoke(name string, asked func(w *localWaiter) bool) {
 			w.err = ErrRevoked
 			q.finish(w)
 		default:
-			w.revoked = true // and so will be its hold
+			w.revoked = true // and so will be the hold
 		}
 	}
 	q.advance()

@@ -19,50 +19,49 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// A nestedWait is an acquisition that waits at the service while its handle holds other
-// locks: only such a wait can be part of a deadlock. Its node names what the handle holds,
-// which does not grow for as long as it waits, because a handle does one thing at a time. (If
-// another goroutine unlocks one of these, and the node stays in use, the waiting node is
-// told. One that was downgraded says itself which node it has replaced.)
+// A nestedWait is an acquisition that waits at the service while the handle holds other
+// locks: only such a wait can be part of a deadlock. The node names the handle's holds,
+// which do not grow during the wait, because a handle does one thing at a time. (If another
+// goroutine unlocks one, and the held node stays in use, the waiting node is rewritten. A
+// downgraded node says itself which node was replaced.)
 //
-// After a while, the wait reads who waits for what its handle holds, and for what those
-// hold, and so on, until it comes to somebody who holds what it waits for, or to an end
-// (look.go). So nobody has to tell anybody, and a wait that is short costs nothing. Everybody
-// on a cycle comes to the same victim (package waitgraph). Only the victim acts, for itself
-// (victim.go).
+// After a while, the wait reads who waits for the handle's holds, and for what the waiters
+// hold, and so on, until a holder of the awaited lock is found, or an end (look.go). So no
+// wait has to tell another, and a short wait costs nothing. All waits on a cycle come to
+// the same victim (package waitgraph). Only the victim acts, for itself (victim.go).
 type nestedWait struct {
 	*acquisition
 	handle    *Handle
 	on        *session
 	ask       string
 	goroutine int64           // of the call
-	age       int64           // order number with which the caller has asked before, or 0
-	holds     []*hold         // that its nodes name
+	age       int64           // order number of an earlier try, or 0
+	holds     []*hold         // named by the nodes
 	named     []nodedata.Hold // as which
-	base      []byte          // of what its nodes say, without that
-	at        string          // where in the program it was made
+	base      []byte          // of the data of the nodes, without the holds
+	at        string          // the place of the call in the program
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
-	victim    *DeadlockError // that has ended it, if that is known to the call
+	victim    *DeadlockError // that has ended the wait, if known to the call
 
 	looks looks
-	acts  chan struct{} // full while a request about its own nodes is under way: show, rewrite or leave
+	acts  chan struct{} // full while a request about the wait's nodes is under way: show, rewrite or leave
 	shown bool          // for a plain lock: a node shows the wait; belongs to who acts
 
 	mu      sync.Mutex       // guards the following
 	data    []byte           // of its nodes
 	changed bool             // they may say something else
-	order   int64            // in which the pool's nested waits began to wait; 0 if it is not known to wait
-	created int64            // order number of the first of its nodes; 0 if it is not known
-	nodes   []driver.Located // with which it waits: of a semaphore, the guard before the leases
-	timer   *time.Timer      // of the next look; nil before it waits for others
+	order   int64            // of the beginning among the pool's nested waits; 0 before
+	created int64            // order number of the first of the nodes; 0 if unknown
+	nodes   []driver.Located // of the wait: of a semaphore, the guard before the leases
+	timer   *time.Timer      // of the next look; nil before the wait for others
 	looking bool             // a look is under way
-	again   bool             // it has joined a queue since that began
+	again   bool             // a queue was joined since the look began
 	soonest time.Time        // of the next look, if something has changed
 }
 
-// beginNested begins a nested wait, if the handle holds anything and the call waits. Its
-// data is that of its nodes.
+// beginNested begins a nested wait, if the handle holds anything and the call waits. The
+// data is stored in the wait's nodes.
 func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (context.Context, *nestedWait) {
 	a.nested = nil
 	if a.req.try || !h.holdsAny() {
@@ -75,7 +74,7 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	}
 	p := h.pool
 	w := &nestedWait{acquisition: a, handle: h, on: s, ask: p.newAsk(), goroutine: goid.Get(), at: callSite(), holds: holds, acts: make(chan struct{}, 1)}
-	w.age = cmp.Or(h.ageOn(w.goroutine), a.hasAsked(0)) // of a wait that has lost its place, or of another lock of LockAll
+	w.age = cmp.Or(h.ageOn(w.goroutine), a.hasAsked(0)) // of a wait without a place anymore, or of another lock of LockAll
 	for _, held := range holds {
 		w.named = append(w.named, held.named())
 	}
@@ -86,14 +85,14 @@ func (h *Handle) beginNested(ctx context.Context, a *acquisition, s *session) (c
 	h.nested = w
 	h.mu.Unlock()
 	w.mu.Lock()
-	w.data = w.encode() // without those that have ended meanwhile
+	w.data = w.encode() // without the holds ended meanwhile
 	w.mu.Unlock()
 	p.nested.add(w)
 	return w.ctx, w
 }
 
-// nestedWaits are the nested waits of a pool. A walk reads many, for which no other call waits:
-// those for one lock at a time.
+// nestedWaits are the nested waits of a pool. A walk reads many, one lock at a time, and
+// delays no other call.
 type nestedWaits struct {
 	last atomic.Int64 // nestedWait.order of the newest
 
@@ -121,7 +120,7 @@ func (n *nestedWaits) remove(w *nestedWait) {
 	}
 }
 
-// find returns the wait for a lock that has the ask, or nil.
+// find returns the wait for a lock with the ask, or nil.
 func (n *nestedWaits) find(lock, ask string) *nestedWait {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -162,11 +161,11 @@ func (w *nestedWait) dataNow() []byte {
 	return w.data
 }
 
-// newAsk returns an identifier of a request, which shows the pool that it is its own.
+// newAsk returns an identifier of a request, by which the pool knows its own requests.
 func (p *Pool) newAsk() string { return p.id[:8] + uuid.NewString()[8:] }
 
-// hasEnded reports whether a contender for the lock is a nested wait of the pool that has
-// ended, or is a victim, so that its node is about to go.
+// hasEnded reports whether a contender for the lock is an ended nested wait of the pool, or
+// a victim, whose node is about to go.
 func (p *Pool) hasEnded(lock, ask string) bool {
 	if !strings.HasPrefix(ask, p.id[:8]) {
 		return false
@@ -196,9 +195,9 @@ func (h *Handle) holdsNow() (holds []*hold) {
 	return holds
 }
 
-// tellNested makes the nodes of the nested wait of the handle, if there is one, say that the
-// handle no longer has the hold, whose own node stays for others. It is called with
-// Handle.mu held.
+// tellNested makes the nodes of the nested wait of the handle, if there is one, say that
+// the handle no longer has the hold, whose own node stays for others. The caller holds
+// Handle.mu.
 func (h *hold) tellNested() {
 	if w := h.handle.nested; w != nil && slices.Contains(w.holds, h) {
 		w.inBackground(w.rewrite)
@@ -216,8 +215,8 @@ func (w *nestedWait) inBackground(do func()) {
 	}
 }
 
-// act waits until no other request about the nodes of the wait is under way. It reports false
-// if the wait ends before. The caller then calls acted.
+// act waits until no other request about the nodes of the wait is under way, and reports
+// false if the wait ends before. The caller then calls acted.
 func (w *nestedWait) act() bool {
 	select {
 	case w.acts <- struct{}{}:
@@ -229,7 +228,7 @@ func (w *nestedWait) act() bool {
 
 func (w *nestedWait) acted() { <-w.acts }
 
-// rewrite makes the nodes of the wait say what its handle holds now.
+// rewrite makes the nodes of the wait say what the handle holds now.
 func (w *nestedWait) rewrite() {
 	if !w.act() {
 		return
@@ -254,8 +253,8 @@ func (w *nestedWait) rewrite() {
 	}
 }
 
-// end ends the wait, whether or not the lock was granted, and its look, if one is under way,
-// without waiting for it. It may be called again.
+// end ends the wait, with or without a grant, and a look under way, without waiting for the
+// look. end may be called again.
 func (w *nestedWait) end() {
 	if w == nil {
 		return
@@ -278,16 +277,16 @@ func (w *nestedWait) end() {
 	}
 }
 
-// explain returns why the wait has ended with err. ctx is the one that it was begun with.
+// explain returns why the wait has ended with err. ctx is the context of the wait.
 func (w *nestedWait) explain(ctx context.Context, err error) error {
 	if w == nil || err == nil {
 		return err
 	}
-	if errors.Is(err, driver.ErrRemoved) && w.act() { // perhaps by the wait itself, which knows it now
+	if errors.Is(err, driver.ErrRemoved) && w.act() { // perhaps by the wait itself, which knows now
 		w.acted()
 	}
 	cause := context.Cause(w.ctx)
-	if deadlock, ok := cause.(*DeadlockError); ok && cause != context.Cause(ctx) { // which may be the deadlock of another call
+	if deadlock, ok := cause.(*DeadlockError); ok && cause != context.Cause(ctx) { // perhaps the deadlock of another call
 		w.victim = deadlock
 		return deadlock
 	}
@@ -303,7 +302,7 @@ func (w *nestedWait) report(err error) {
 	}
 }
 
-// locate returns a node of the wait with its queue.
+// locate returns a node of the wait with the queue.
 func (w *nestedWait) locate(node driver.Node) driver.Located {
 	queue := w.name
 	switch {
@@ -317,7 +316,7 @@ func (w *nestedWait) locate(node driver.Node) driver.Located {
 	return driver.Located{Queue: queue, Node: node}
 }
 
-// joined records the node with which the wait has joined a queue, and lets it look anew.
+// joined records the node of the wait in a queue, and lets the wait look anew.
 func (w *nestedWait) joined(node driver.Node) {
 	if w == nil {
 		return
@@ -333,14 +332,14 @@ func (w *nestedWait) joined(node driver.Node) {
 	} else {
 		w.nodes, w.created = []driver.Located{at}, 0
 	}
-	if w.changed { // since its data was chosen
+	if w.changed { // since the data was chosen
 		time.AfterFunc(0, func() { w.inBackground(w.rewrite) })
 	}
 	w.lookSoon(w.pool.cfg.checkAfter)
 }
 
 // waiting is called before the wait waits for others, or, in the queue of a semaphore's own
-// name, for its limit, without a node. A lock that is free costs no look, and no timer.
+// name, for the limit, without a node. A free lock costs no look, and no timer.
 func (w *nestedWait) waiting(now recipe.Wait) {
 	if w == nil || w.pool.cfg.checkAfter == 0 {
 		return
@@ -372,11 +371,11 @@ func (w *nestedWait) waiting(now recipe.Wait) {
 	}
 }
 
-// waitsFor returns the queue of the nodes that show nested waits for a plain lock.
+// waitsFor returns the queue of the nodes for nested waits on a plain lock.
 func waitsFor(name string) string { return driver.Waits + "/" + name }
 
-// show creates a node that shows the wait, and goes with it, if it is for a plain lock, in
-// whose recipe waiters have none.
+// show creates a node to show a wait for a plain lock, for as long as the wait lasts: the
+// recipe of plain locks has no nodes of waiters.
 func (w *nestedWait) show() error {
 	if !w.req.plain || !w.act() {
 		return w.ctx.Err()

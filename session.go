@@ -16,7 +16,7 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// session is a session with the service, shared by the handles that have a slot on it.
+// session is a session with the service, shared by the handles with a slot there.
 type session struct {
 	driver.Session
 	users     int                   // guarded by Pool.mu: handles and calls that use the session now
@@ -35,7 +35,7 @@ func (s *session) close(ctx context.Context) {
 	_ = s.Close(ctx) // without an answer, its nodes go when the session expires
 }
 
-// holdsOf returns the holds of a lock that depend on the session. It is called with Pool.mu held.
+// holdsOf returns the holds of a lock that depend on the session. The caller holds Pool.mu.
 func (s *session) holdsOf(name string) (holds []*hold) {
 	for _, t := range s.tenancies[name] {
 		holds = append(holds, t.holds...)
@@ -43,7 +43,7 @@ func (s *session) holdsOf(name string) (holds []*hold) {
 	return holds
 }
 
-// forget undoes that a tenancy has been added. It may be called again.
+// forget removes a tenancy. It may be called again.
 func (s *session) forget(t *tenancy) {
 	all := slices.DeleteFunc(s.tenancies[t.name], func(other *tenancy) bool { return other == t })
 	if len(all) == 0 {
@@ -53,7 +53,7 @@ func (s *session) forget(t *tenancy) {
 	}
 }
 
-// closeTenancies closes the tenancies of a session that ends. It returns the holds.
+// closeTenancies closes the tenancies of an ending session, and returns the holds.
 func (s *session) closeTenancies() (holds []*hold) {
 	for name, all := range s.tenancies {
 		holds = append(holds, s.holdsOf(name)...)
@@ -66,15 +66,15 @@ func (s *session) closeTenancies() (holds []*hold) {
 
 func (s *session) isOver() bool { return s.retired.Load() || s.Err() != nil }
 
-// withSession calls do with a session that is alive, and again with another one if that
-// session is lost meanwhile. It takes no handle: a pool whose handles all wait can
-// still inspect and break what they wait for.
+// withSession calls do with a living session, and again with another one after a loss of
+// the session. withSession takes no handle: a pool whose handles all wait can still inspect
+// and break what they wait for.
 func (p *Pool) withSession(ctx context.Context, do func(ctx context.Context, s *session) error) error {
 	return p.withSessionUntil(p.accepting, ctx, nil, do)
 }
 
 // withSessionUntil is withSession until a context of the pool ends, accepting or alive, and
-// with the session that the caller used before, if it is alive.
+// with the session of the caller's last use, if alive.
 func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do func(ctx context.Context, s *session) error) error {
 	err := ctx.Err() // panics if ctx is nil
 	if until.Err() != nil || !p.begin() {
@@ -107,7 +107,7 @@ func (p *Pool) withSessionUntil(until, ctx context.Context, before *session, do 
 	}
 }
 
-// use returns a function for withSession that calls do with what the driver offers as T.
+// use returns a function for withSession that calls do with the driver's T.
 func use[T any](do func(ctx context.Context, offer T) error) func(context.Context, *session) error {
 	return func(ctx context.Context, s *session) error {
 		offer, err := driver.Offer[T](s.Session)
@@ -118,18 +118,17 @@ func use[T any](do func(ctx context.Context, offer T) error) func(context.Contex
 	}
 }
 
-// slot is a handle's place on a session, and what puddle pools. An idle slot takes no
-// place, but remembers the session, which knows the queues that its handles have used.
+// slot is a handle's place on a session, pooled by puddle. An idle slot takes no place, but
+// remembers the session, which knows the queues used by the handle.
 type slot struct{ *session }
 
 type puddleSlot = puddle.Resource[*slot]
 
-// errNoFreeHandle is the error of a wait for a slot that was not to last until its context
-// ends.
+// errNoFreeHandle is the error of a wait for a slot that was shorter than the context.
 var errNoFreeHandle = errors.New("no free handle")
 
-// acquireSlot waits for a slot until free ends, and for a session that is alive until ctx
-// ends, before which free does not end later.
+// acquireSlot waits for a slot until free ends, and for a living session until ctx ends.
+// free ends no later than ctx.
 func (p *Pool) acquireSlot(ctx, free context.Context) (*puddleSlot, error) {
 	res, err := p.slots.Acquire(free)
 	switch {
@@ -148,10 +147,10 @@ func (p *Pool) acquireSlot(ctx, free context.Context) (*puddleSlot, error) {
 	return res, nil
 }
 
-// ensureSlot gets the handle a slot on a session that is alive, and returns the session. A
-// handle that holds nothing moves if its session has much more to do than another one. If
-// no slot is free until free ends, the handle does without. Such handles are rare, and are
-// not counted as users.
+// ensureSlot gets the handle a slot on a living session, and returns the session. A handle
+// without a hold moves if the session has much more to do than another one. If no slot is
+// free until free ends, the handle does without. Such handles are rare, and are not counted
+// as users.
 func (h *Handle) ensureSlot(ctx, free context.Context) (s *session, err error) {
 	if h.slot != nil && !h.slot.Value().isOver() {
 		if !h.holdsAny() {
@@ -186,7 +185,7 @@ func (h *Handle) releaseSlot() {
 	h.slot = nil
 }
 
-// countSeeker counts the calls that wait for a session.
+// countSeeker counts the calls waiting for a session.
 func (p *Pool) countSeeker(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,10 +213,10 @@ func (p *Pool) explainNoSlot(ctx context.Context, err error) error {
 	}
 }
 
-// useSession returns a session that is alive, of which the caller is a user until
-// leaveSession: before, the one that it used last, or the one with the fewest users. If
-// each has many users, useSession starts to open another one, and waits for it for a
-// moment. If there is none, it waits until ctx ends.
+// useSession returns a living session, with the caller as a user until leaveSession:
+// before, the session of the last use, or the one with the fewest users. If each has many
+// users, useSession starts to open another one, and waits for a moment. Without any
+// session, useSession waits until ctx ends.
 func (p *Pool) useSession(ctx context.Context, before *session) (*session, error) {
 	p.countSeeker(1)
 	defer p.countSeeker(-1)
@@ -268,7 +267,7 @@ func (p *Pool) leaveSession(s *session) {
 }
 
 // leastUsed returns the session with the fewest users, or nil if none is alive, and how
-// many are. It is called with p.mu held.
+// many are. The caller holds p.mu.
 func (p *Pool) leastUsed() (least *session, alive int) {
 	for _, s := range p.sessions {
 		if s.isOver() {
@@ -281,8 +280,8 @@ func (p *Pool) leastUsed() (least *session, alive int) {
 	return least, alive
 }
 
-// prefer returns before if that is alive and does not have many more users than least,
-// and otherwise least. It is called with Pool.mu held.
+// prefer returns before, if alive and without many more users than least, and otherwise
+// least. The caller holds Pool.mu.
 func prefer(before, least *session) *session {
 	if before != nil && !before.isOver() && least != nil && before.users <= least.users+sessionImbalance {
 		return before
@@ -290,8 +289,8 @@ func prefer(before, least *session) *session {
 	return least
 }
 
-// move moves the place of a handle that holds nothing if its session has many more users
-// than another one.
+// move moves the place of a handle without a hold if the session has many more users than
+// another one.
 func (p *Pool) move(place *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -303,13 +302,13 @@ func (p *Pool) move(place *slot) {
 	}
 }
 
-// pendingSession is a session that is being opened, for all the calls that wait for it.
+// pendingSession is a session being opened, for all waiting calls.
 type pendingSession struct {
 	done chan struct{}
 	err  error // set before done is closed
 
-	// patience ends when calls that could use another session wait no longer, at the
-	// latest when done is closed.
+	// patience ends when calls with another session wait no longer, at the latest when done
+	// is closed.
 	patience    context.Context
 	endPatience context.CancelFunc
 }
@@ -320,9 +319,9 @@ func newPendingSession() *pendingSession {
 	return pending
 }
 
-// openSession opens one more session. It retries for as long as a call waits for one.
-// It finishes an attempt even if no call waits any longer: the next call may come
-// before the answer.
+// openSession opens one more session, with retries for as long as a call waits for one. An
+// attempt is finished even if no call waits any longer: the next call may come before the
+// answer.
 func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 	defer p.work.Done()
 	ctx, cancel := context.WithCancel(ctx)
@@ -364,8 +363,8 @@ func (p *Pool) openSession(ctx context.Context, pending *pendingSession) {
 }
 
 // shouldRetry records why there is no session, and reports whether to try again. A
-// permanent error counts as permanent only for a pool that has never had a session:
-// what has worked before may work again.
+// permanent error counts as permanent only for a pool without any session so far: what has
+// worked before may work again.
 func (p *Pool) shouldRetry(err error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -373,8 +372,8 @@ func (p *Pool) shouldRetry(err error) bool {
 	return p.seekers > 0 && (p.connected || !errors.Is(err, driver.ErrPermanent))
 }
 
-// watchSession waits for the end of a session. The session then takes no more slots,
-// and its locks are lost.
+// watchSession waits for the end of a session. The session then takes no more slots, and
+// the locks are lost.
 func (p *Pool) watchSession(s *session) {
 	defer p.work.Done()
 	var unremovable <-chan struct{}
@@ -407,9 +406,9 @@ func (p *Pool) watchSession(s *session) {
 	}
 }
 
-// bury closes a session that is over, which may live on at the service: its nodes would be in
-// the way of others, and of this pool. It waits for an answer of the service for as long as
-// the pool is open, and for closeTimeout after that.
+// bury closes a session that is over, but may live on at the service with nodes in the way
+// of others, and of this pool. bury waits for an answer of the service for as long as the
+// pool is open, and for closeTimeout afterward.
 func (p *Pool) bury(s *session) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -417,8 +416,8 @@ func (p *Pool) bury(s *session) {
 	_ = s.Close(ctx)
 }
 
-// closeIfIdle closes a retired session when nothing is held on it any longer. Its
-// waiters queue again on another one. It is called with p.mu held.
+// closeIfIdle closes a retired session when nothing is held there any longer. The waiters
+// queue again on another one. The caller holds p.mu.
 func (p *Pool) closeIfIdle(s *session) {
 	if !s.retired.Load() || len(s.tenancies) > 0 || p.alive.Err() != nil || s.closed.Load() || s.Err() != nil {
 		return

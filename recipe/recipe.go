@@ -1,11 +1,11 @@
-// Package recipe implements the lock algorithms of lockpool on the interfaces of
-// package driver: a [Rule] for each kind of lock, and one loop that waits.
+// Package recipe implements the lock algorithms of lockpool on the interfaces of package
+// driver: a [Rule] for each kind of lock, and one waiting loop.
 //
-// The recipe is ZooKeeper's own: join the queue with a node that lives as long as the
-// session, list the queue, and while another contender blocks, watch its node and no
-// other, so that the removal of a node wakes only the contenders concerned
-// (https://zookeeper.apache.org/doc/current/recipes.html, "Locks"). Expressing a recipe
-// as a predicate over the sorted queue is Apache Curator's idea (LockInternalsDriver).
+// The recipe is ZooKeeper's own: join the queue with a node of the session, list the queue,
+// and while another contender blocks, watch the blocking node and no other, so the removal
+// of a node wakes only the contenders concerned
+// (https://zookeeper.apache.org/doc/current/recipes.html, "Locks"). Expressing a recipe as
+// a predicate over the sorted queue is Apache Curator's idea (LockInternalsDriver).
 package recipe
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 // ErrBusy is returned by [Claim.Try] if another contender blocks, and by [Claim.Acquire] if
-// its context ends while another contender blocks.
+// the context ends while another contender blocks.
 var ErrBusy = errors.New("held by another")
 
 // Busy adds ErrBusy to the error of a wait whose context has ended while another contender
@@ -30,7 +30,7 @@ type busy struct{ error }
 func (b busy) Is(target error) bool { return target == ErrBusy }
 func (b busy) Unwrap() error        { return b.error }
 
-// ErrRevoked is returned to a waiter with Claim.Revocable that was asked to give up the
+// ErrRevoked is returned to a waiter with Claim.Revocable after a request to give up the
 // lock.
 var ErrRevoked = errors.New("revoked")
 
@@ -48,12 +48,12 @@ type Claim struct {
 
 	Revocable bool // the wait ends with ErrRevoked when the node is revoked
 
-	// Node is a node that has joined the queue for an earlier claim, which this one
-	// continues. It is zero if the claim is to join.
+	// Node is the node of an earlier claim in the queue, continued by this one, or zero if
+	// the claim is to join.
 	Node driver.Node
 
-	// Keep, if not nil, is called when the claim fails because its context has ended.
-	// If it returns true, the node stays in the queue for another claim.
+	// Keep, if not nil, is called when the claim fails because the context has ended. If
+	// Keep returns true, the node stays in the queue for another claim.
 	Keep func(driver.Node) bool
 }
 
@@ -62,15 +62,14 @@ type Observer interface {
 	// Queued is called when the claim's node has joined the queue, and after each
 	// later listing. place 0 is the head.
 	Queued(self driver.Node, place, length int)
-	// Waiting is called before the claim waits. It reports whether Holder should be
-	// called, which costs a request if the holder is not the node waited for.
+	// Waiting is called before the claim waits, and reports whether to call Holder, at the
+	// cost of a request if the holder is not the awaited node.
 	Waiting(Wait) (wantHolder bool)
-	// Holder is called after Waiting with the node that holds the lock and the data
-	// stored in it, unless that is Wait.Behind or cannot be found.
+	// Holder is called after Waiting with the holder's node and data, unless the holder is
+	// Wait.Behind or cannot be found.
 	Holder(node driver.Node, data []byte)
-	// Woken is called after a wait, for each awaited node that has changed, and for the
-	// claim's own node if its removal went unnoticed. nearest says that it is the node
-	// waited for.
+	// Woken is called after a wait, for each changed node among the awaited ones, and for
+	// the claim's own node after an unnoticed removal. nearest marks the node waited for.
 	Woken(e driver.Event, nearest bool)
 }
 
@@ -83,21 +82,20 @@ type Wait struct {
 	Created int64       // Watch.Created of the claim's own node; 0 if it has none
 }
 
-// Acquire waits until the rule grants the lock and returns the node that holds it. If
-// Acquire returns an error, no node is left behind, unless Keep returned true; if the
-// context ended the wait, the error wraps the context's error and names the node that
-// was waited for.
+// Acquire waits until the rule grants the lock and returns the holding node. If Acquire
+// returns an error, no node is left behind, unless Keep returned true; if the context ended
+// the wait, the error wraps the context's error and names the awaited node.
 func (c *Claim) Acquire(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.wait)
 }
 
-// Try is Acquire without waiting: if another contender blocks, the error wraps
-// ErrBusy and names it.
+// Try is Acquire without waiting: if another contender blocks, the error wraps ErrBusy and
+// names the contender.
 func (c *Claim) Try(ctx context.Context) (driver.Node, error) {
 	return c.acquire(ctx, c.failBusy)
 }
 
-// blockedState is the state of a claim that other contenders block.
+// blockedState is the state of a blocked claim.
 type blockedState struct {
 	head, self driver.Node
 	obstacles  []driver.Node // as the rule returns them
@@ -105,7 +103,7 @@ type blockedState struct {
 	listed     bool // the obstacles were there after the claim's node had joined
 }
 
-// onBlocked handles obstacles. It reports true if the lock is granted without another
+// onBlocked handles obstacles, and reports true if the lock is granted without another
 // listing.
 type onBlocked func(ctx context.Context, s blockedState) (granted bool, err error)
 
@@ -132,9 +130,9 @@ func (c *Claim) acquire(ctx context.Context, blocked onBlocked) (node driver.Nod
 		if granted || ctx.Err() != nil && c.Keep != nil && c.Keep(self) {
 			return
 		}
-		// After an error, or a panic of the observer. Leave removes the node even if
-		// its context has ended. The node stays until the session ends only if the
-		// service refuses to remove it.
+		// After an error, or a panic of the observer. Leave removes the node even if the
+		// context has ended. The node stays until the session ends only if the service
+		// refuses the removal.
 		left := c.Session.Leave(ctx, c.Queue, self)
 		if left == nil {
 			view.gone(self)
@@ -185,9 +183,9 @@ func (c *Claim) blocking(queue []driver.Node, self driver.Node) ([]driver.Node, 
 	return c.Rule(queue, place), nil
 }
 
-// checkSequence returns an error if sequence numbers do not order the queue. At the end
-// of a service's counter they may become negative, or repeat, and every client that relies
-// on them then grants a lock twice.
+// checkSequence returns an error if sequence numbers do not order the queue. At the end of
+// a service's counter the numbers may become negative, or repeat, and every client would
+// grant a lock twice.
 func (c *Claim) checkSequence(queue []driver.Node, place int) error {
 	self := queue[place]
 	tied := func(i int) bool { return i >= 0 && i < len(queue) && queue[i].Seq == self.Seq }
@@ -198,8 +196,8 @@ func (c *Claim) checkSequence(queue []driver.Node, place int) error {
 		driver.ErrSequenceExhausted, self.Seq, c.Queue)
 }
 
-// wait waits until the lock is granted, which it reports, or the queue must be listed
-// again.
+// wait waits until the lock is granted, and then reports true, or until the queue must be
+// listed again.
 func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 	awaited := c.awaited(s.view, s.obstacles)
 	s.obstacles = nil // a slice of a listing, which would stay in memory for as long as the wait lasts
@@ -262,8 +260,8 @@ func (c *Claim) wait(ctx context.Context, s blockedState) (bool, error) {
 	}
 }
 
-// fired returns the events of watches, the last of which is on the claim's own node if own
-// is 1. It tells the observer which are new since before.
+// fired returns the events of watches, the last on the claim's own node if own is 1, and
+// tells the observer which are new since before.
 func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) []driver.Event {
 	events := make([]driver.Event, len(watches))
 	for i, w := range watches {
@@ -276,13 +274,13 @@ func (c *Claim) fired(watches []*driver.Watch, before []driver.Event, own int) [
 	return events
 }
 
-// awaited returns the contenders to watch, the one that is waited for first: the nearest
-// obstacle. If that one is of the same session, it waits itself for those before it, or
-// has done so. Otherwise the second nearest is watched as well: when that leaves, most
-// likely as the holder, it is time to look what else is left (see next), and when the
-// nearest leaves, it is known. So the removal of a node wakes at most two contenders.
+// awaited returns the contenders to watch, the nearest obstacle first. A nearest obstacle
+// of the same session waits itself for the earlier ones, or has done so. Otherwise the
+// second nearest is watched as well: when the second leaves, most likely as the holder, it
+// is time to look what else is left (see next), and the answer is known when the nearest
+// leaves. So the removal of a node wakes at most two contenders.
 //
-// Any of the contenders that block a semaphore's permits may make room.
+// Any contender in the way of a semaphore's permits may make room.
 func (c *Claim) awaited(view *View, obstacles []driver.Node) []driver.Node {
 	if c.Kind == driver.Permit {
 		return obstacles
@@ -308,12 +306,12 @@ const (
 // next decides what to do after events about the awaited contenders, if the claim's own
 // node is there.
 //
-// The lock is granted if all contenders that may block have been seen to leave: watches
+// The lock is granted if all possibly blocking contenders have been seen to leave: watches
 // are set on them and on the own node, and fire in the order of the changes, so the own
-// node was there when the last of them left. Nobody can have come between, because
-// numbers only grow. A Write that was deleted may have left a Read with the same number,
-// so its deletion is not a proof; nor is it one that a node was missing before it could
-// be watched, because a Read may have taken its place.
+// node was there when the last one left. No contender can have come between, because
+// numbers only grow. A deleted Write may have left a Read with the same number, so the
+// deletion is no proof; nor is a node missing before the watch, because a Read may have
+// taken the place.
 func (c *Claim) next(view *View, self driver.Node, awaited []driver.Node, events []driver.Event) ([]driver.Node, step) {
 	for i, node := range awaited {
 		if events[i] == driver.Deleted && node.Kind != driver.Convertible {
@@ -337,8 +335,8 @@ func (c *Claim) next(view *View, self driver.Node, awaited []driver.Node, events
 }
 
 // observeWait tells the observer what the claim waits for and, if the observer wants to
-// know, the holder. watches are those on behind and others, that on the own node last. They
-// have been set by then, so the request for the holder delays no event by more than its round
+// know, the holder. watches are on behind and others, the last on the own node. They have
+// been set by then, so the request for the holder delays no event by more than a round
 // trip.
 func (c *Claim) observeWait(ctx context.Context, s blockedState, behind driver.Node, watches []*driver.Watch) {
 	if c.Observer == nil {

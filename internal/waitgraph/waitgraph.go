@@ -1,18 +1,17 @@
 // Package waitgraph is the waits-for graph of locks: who waits for whom, which waits are in
-// a deadlock, and which of these is to end it. Its functions are pure.
+// a deadlock, and which wait is to end the deadlock. The functions are pure.
 //
-// The vertices of the graph are contenders. A contender that waits has edges to those that
-// block it by the rules of package recipe, and a contender that holds a lock to the waits
-// of the handles that hold it. The guard of a semaphore has an edge to its own lease, as
-// long as the lease waits. A contender of another client that waits may give up at any
-// time, so it is on no cycle.
+// The vertices of the graph are contenders. A waiter has edges to the contenders in the way
+// by the rules of package recipe, and a holder to the waits of the holding handles. The
+// guard of a semaphore has an edge to its own lease, as long as the lease waits. A waiter
+// of another client may give up at any time, and so is on no cycle.
 //
 // A deadlock is a set of contenders each of which waits for each, directly or through
-// others of the set, so it is the same for all waits of the set, whatever else is known.
-// A wait for permits belongs to it only if those of the set leave too few permits.
+// others of the set, so the set is the same for all its waits, whatever else is known. A
+// wait for permits belongs to the set only if the set leaves too few permits.
 //
 // All functions take time and memory in proportion to the number of contenders. (Deadlocks
-// through permits that are within others take a round each.)
+// through permits within others take a round each.)
 package waitgraph
 
 import (
@@ -25,7 +24,7 @@ import (
 	"github.com/lockpool/lockpool/recipe"
 )
 
-// Contender is a contender for a lock, and what its node says.
+// Contender is a contender for a lock, and the data of the node.
 type Contender struct {
 	driver.Contender
 	Record nodedata.Record
@@ -54,7 +53,7 @@ type Queue struct {
 	Contenders []Contender
 }
 
-// Read returns a queue of a lock with what its contenders say.
+// Read returns a queue of a lock with the data of the contenders.
 func Read(lock, name string, contenders []driver.Contender) Queue {
 	q := Queue{Lock: lock, Name: name, Contenders: make([]Contender, len(contenders))}
 	for i, c := range contenders {
@@ -63,7 +62,7 @@ func Read(lock, name string, contenders []driver.Contender) Queue {
 	return q
 }
 
-// Kind returns the kind of the lock that the contender wants or holds.
+// Kind returns the kind of the wanted or held lock.
 func (c *Contender) Kind() driver.Kind {
 	switch c.Queue {
 	case c.Lock:
@@ -74,7 +73,7 @@ func (c *Contender) Kind() driver.Kind {
 	return driver.Permit
 }
 
-// Located returns the node, as it was read.
+// Located returns the node, as read.
 func (c *Contender) Located() driver.Located {
 	return driver.Located{Queue: c.Queue, Node: c.Node, Version: c.Version}
 }
@@ -96,7 +95,7 @@ type span struct{ first, end int }
 // ref names a contender.
 type ref struct{ queue, node string }
 
-// New returns the graph of some queues. It changes nothing in them.
+// New returns the graph of some queues, and changes nothing in them.
 func New(queues []Queue) *Graph {
 	g := &Graph{waits: map[string][]*Contender{}}
 	at, spans := map[ref]*Contender{}, map[string]span{}
@@ -155,9 +154,9 @@ func New(queues []Queue) *Graph {
 	return g
 }
 
-// pair finds the guard of each lease: a call that acquires permits has both until it is
-// granted them. Curator's nodes do not say whose they are, but a Curator session rarely
-// makes two such calls at a time.
+// pair finds the guard of each lease: a call for permits has both until the grant.
+// Curator's nodes do not name their caller, but a Curator session rarely makes two such
+// calls at a time.
 func (g *Graph) pair(guards, leases []*Contender) {
 	byAsk := map[string]*Contender{}
 	for _, guard := range guards {
@@ -187,8 +186,8 @@ func (g *Graph) pair(guards, leases []*Contender) {
 // permitted returns the limit for a lease.
 func (c *Contender) permitted() int { return min(c.limit, cmp.Or(c.Limit, math.MaxInt)) }
 
-// Shown returns the contenders in the order in which they are shown: for a semaphore the
-// leases, and then the guards of calls without leases.
+// Shown returns the contenders in the order to show them: for a semaphore the leases, and
+// then the guards of calls without leases.
 func (g *Graph) Shown() (shown []*Contender) {
 	var guards []*Contender
 	for i, c := range g.all {
@@ -208,8 +207,8 @@ func (g *Graph) Shown() (shown []*Contender) {
 // Lease returns the lease of a guard, or nil.
 func (c *Contender) Lease() *Contender { return c.lease }
 
-// edges returns for each wait the nearest contenders that it waits for: those of the set
-// that block it, without those that these wait for in the same queue.
+// edges returns for each wait the nearest awaited contenders: the contenders of the set in
+// the way, without the ones behind which these wait in the same queue.
 func (g *Graph) edges(set []bool) [][]*Contender {
 	to := make([][]*Contender, len(g.all))
 	for _, q := range g.queues {
@@ -232,7 +231,7 @@ func (g *Graph) edges(set []bool) [][]*Contender {
 	return to
 }
 
-// edgesOf is edges in a queue in which whoever is no reader is blocked by all before it.
+// edgesOf is edges in a queue where all earlier contenders block each one but readers.
 func (g *Graph) edgesOf(q span, set []bool, to [][]*Contender) {
 	var readers []*Contender // since the last writer
 	var writers []*Contender
@@ -260,8 +259,8 @@ func (g *Graph) edgesOf(q span, set []bool, to [][]*Contender) {
 	}
 }
 
-// exhausting returns the contenders of a set that leave too few permits for a lease, or
-// nothing if they leave enough.
+// exhausting returns the contenders of a set if they leave too few permits for a lease, or
+// nothing.
 func (g *Graph) exhausting(lease *Contender, in func(int) bool) (others []*Contender) {
 	var nodes []driver.Node
 	for _, c := range g.all[lease.first:lease.index] {
@@ -283,7 +282,7 @@ func (c *Contender) blocks(ahead *Contender) bool {
 // everybody returns the set of all contenders.
 func (g *Graph) everybody() []bool { return slices.Repeat([]bool{true}, len(g.all)) }
 
-// lasting returns the set without the waits that end by themselves, as far as is known.
+// lasting returns the set without the waits known to end by themselves.
 func (g *Graph) lasting() []bool {
 	set := g.everybody()
 	for i, c := range g.all {
