@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockpool/lockpool"
-	"github.com/lockpool/lockpool/driver/zookeeper"
 	"github.com/lockpool/lockpool/testing/locktest"
 	"github.com/lockpool/lockpool/testing/zktest"
 )
@@ -138,30 +137,6 @@ func TestHandleIsClosedWhileARunIsRecorded(t *testing.T) {
 		require.Len(t, runs, 1)
 		b.Unlock(next)
 	})
-}
-
-// Any text is a key, and every name that a lock can have is a name.
-func TestKeysAndNamesOfRuns(t *testing.T) {
-	t.Parallel()
-	b := locktest.New(t)
-	for _, layout := range []zookeeper.Layout{zookeeper.LayoutCurator, zookeeper.LayoutKazoo} {
-		cfg := b.Config()
-		cfg.Layout = layout
-		cfg.Chroot += "/" + string(layout) + "/does/not/exist/yet"
-		p := b.PoolWith(cfg)
-		for _, name := range []string{"a", "a/b", "größe/東京", "%2E", "a%2Fb"} {
-			for _, key := range []string{"1", "a/b", "a%2Fb", ".", "..", "日本\x00\xff", "2026-11-22T18:00:00Z", " ", "~", "lock-0000000001", "zookeeper", ".done"} {
-				n := 0
-				require.NoError(t, p.Once(b.Ctx, name, key, ran(&n)), "%q %q", name, key)
-				require.Equal(t, 1, n)
-				requireDone(t, p.Once(b.Ctx, name, key, nope(t)), name, key)
-			}
-			runs, err := p.Finished(b.Ctx, name)
-			require.NoError(t, err)
-			require.Len(t, runs, 12)
-			require.Equal(t, "日本\x00\xff", runs[5].Key)
-		}
-	}
 }
 
 // A process is killed in the middle of a run.
