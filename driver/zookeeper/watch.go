@@ -179,9 +179,18 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 // watch returns the watch on the paths, which may not be armed yet, or nil if the
 // session is over. If made is true, the watch is new, and the caller must start its reads.
 func (s *session) watch(paths ...string) (w *watch, made bool) {
+	var partial *watch // of a waiter who has seen the contender without one of the nodes
+	defer func() {
+		if partial != nil {
+			partial.Fire(driver.Interrupted)
+		}
+	}()
 	s.watches.mu.Lock()
 	defer s.watches.mu.Unlock()
-	if w = s.watches.byPath[paths[0]]; w != nil || !s.begin() {
+	if w = s.watches.byPath[paths[0]]; w != nil && len(w.paths) < len(paths) {
+		w, partial = nil, w
+	}
+	if w != nil || !s.begin() {
 		return w, false
 	}
 	defer s.calls.done()
