@@ -309,8 +309,8 @@ func (b *bench) rests(ways map[string]take) {
 		for _, pool := range []*lockpool.Pool{p, others} {
 			require.NoError(b, pool.Ping(b.ctx))
 		}
+		granted := time.Now() // at the earliest
 		unlock, err := lock(p, lockpool.HoldAtLeast(short))
-		granted := time.Now()
 		require.NoError(b, err, way)
 		require.NoError(b, unlock(b.ctx))
 		require.ErrorIs(b, unlock(b.ctx), lockpool.ErrNotHeld)
