@@ -219,7 +219,9 @@ func (f *follower) sawOneLeader(last string) {
 		states++
 		require.True(f, v.err != nil || len(v.Contenders) < 2 || len(v.Contenders) == 2 && v.Contenders[0].Holds && !v.Contenders[1].Holds, "%s", v)
 	}
-	require.Greater(f, states, 3)
+	if locktest.Embedded() { // a few seconds on a real server have few terms
+		require.Greater(f, states, 3)
+	}
 }
 
 // Candidates of one process, and of others, whose networks and servers fail at random, and
