@@ -173,18 +173,15 @@ func (s *shop) print(ctx context.Context) error {
 // trouble breaks locks, and now and then expires a session, which only the
 // embedded server can do.
 func (s *shop) trouble(ctx context.Context, embedded *zktest.Server, round int) error {
-	queue, err := s.orders.Queue(ctx, "orders/0")
-	if err != nil {
-		return err
-	}
-	if len(queue.Contenders) > 0 {
-		if err := s.orders.Break(ctx, "orders/0", queue.Contenders[0].Node); err != nil {
+	if embedded != nil && round%20 == 0 {
+		sessions := embedded.State().Sessions
+		if err := embedded.ExpireSession(sessions[rand.N(len(sessions))].ID); err != nil {
 			return err
 		}
 	}
-	if embedded == nil || round%20 != 0 {
-		return nil
+	queue, err := s.orders.Queue(ctx, "orders/0")
+	if err != nil || len(queue.Contenders) == 0 {
+		return err
 	}
-	sessions := embedded.State().Sessions
-	return embedded.ExpireSession(sessions[rand.N(len(sessions))].ID)
+	return s.orders.Break(ctx, "orders/0", queue.Contenders[0].Node)
 }
