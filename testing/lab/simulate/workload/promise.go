@@ -77,7 +77,7 @@ func (r *Report) checkReleases(rec *Record, byLock map[string][]*hold) {
 					break
 				}
 				if g.restOf == h || h.restOf == g || h.permits+g.permits <= min(h.of, g.of) || rec.older(h, g) != h || rec.ambiguous(h, g) ||
-					rec.removedDuring(h, g.begin, c.begin) && rec.leavesToOthers(c) {
+					rec.removedDuring(h, g.begin, c.begin) && (rec.leavesToOthers(c) || kindOf(c.lock) == Plain) { // before the news, a plain lock's delete meets g's node
 					continue
 				}
 				if by := rec.knows(c, loss{g.begin, true}, rec.calm(g.begin.Add(-rec.Revocation), c.begin, removing, expiring)); by < c.begin {

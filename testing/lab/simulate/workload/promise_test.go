@@ -28,6 +28,14 @@ func TestPromisesAreChecked(t *testing.T) {
 		rec.calls[len(rec.calls)-1].rests = true
 		return rec
 	}
+	plain := func(rec Record) Record {
+		rec.Removals = []Removal{NewRemoval(at(30_000), "plain-0", order)}
+		for _, h := range rec.holds {
+			h.lock = "plain-0"
+		}
+		rec.calls[0].lock = "plain-0"
+		return rec
+	}
 	withContext := func(end int, others ...*hold) Record {
 		h := heldPart("x", 1, many, many, 0, 0, 10_000)
 		h.contextEnd = at(end)
@@ -67,6 +75,8 @@ func TestPromisesAreChecked(t *testing.T) {
 		"broken before the release in a fault":              {record(Record{Removals: removal(30_000, order), Faults: stopped}, opUnlock, 32_000, 32_001), "release: "},
 		"broken before the end of Do in a fault":            {record(Record{Removals: removal(30_000, order), Faults: stopped}, opDo, 32_000, 32_001), "release: "},
 		"another holder, and the node is not known":         {record(Record{Ends: unknown, Faults: stopped, holds: []*hold{second}, Pauses: []Span{{"x", at(20_000), at(40_000)}}}, opUnlock, 40_000, 40_000), "release: "},
+		"a plain lock's delete meets the next node":         {plain(record(Record{holds: []*hold{held("y", 8<<10, 30_500, 33_000)}}, opUnlock, 31_999, 32_000)), ""},
+		"a plain lock is deleted long after the news":       {plain(record(Record{holds: []*hold{held("y", 8<<10, 30_500, 33_000)}}, opUnlock, 32_001, 32_002)), "release: "},
 		"the context ends before others share":              {withContext(10_001, heldPart("y", 2, 1, many, 0, 10_001, 20_000)), ""},
 		"the context ends after others share":               {withContext(10_002, heldPart("y", 2, 1, many, 0, 10_001, 20_000)), "context: "},
 		"the context of an entry goes on":                   {Record{outlived: []Span{{"x", at(5), at(5)}}}, "context: 1 contexts"},
