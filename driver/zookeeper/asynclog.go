@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file passes log records to the user's handler without blocking the caller.
+
 import (
 	"context"
 	"log/slog"
@@ -7,16 +9,16 @@ import (
 	"time"
 )
 
-// asyncHandler is the slog.Handler of everything in this package. It passes records to
-// the user's handler on a goroutine of its own, in order. That handler may be slow, and
-// records come from places that must not block: the goroutine on which the client
-// reads, and code that holds a mutex.
+// asyncHandler is the slog.Handler of everything in this package. It passes records to the
+// user's handler on a separate goroutine, in order. The user's handler may be slow, and
+// records come from places that must not block: the client's reading goroutine, and code
+// holding a mutex.
 type asyncHandler struct {
 	to slog.Handler
 
 	mu      sync.Mutex
 	records []pendingRecord
-	dropped int           // records for which there was no room
+	dropped int           // records dropped for want of room
 	written chan struct{} // closed when all records are written; nil if nothing is being written
 }
 
@@ -70,7 +72,7 @@ func (h *asyncHandler) write() {
 		}
 		for _, p := range records {
 			if h.to.Enabled(p.ctx, p.record.Level) {
-				_ = h.to.Handle(p.ctx, p.record) // there is nowhere to report its error
+				_ = h.to.Handle(p.ctx, p.record) // there is nowhere to report an error
 			}
 		}
 	}

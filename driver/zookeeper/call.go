@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file has the calls of a session: how they wait for answers, repeat requests, and are
+// abandoned.
+
 import (
 	"context"
 	"errors"
@@ -15,20 +18,20 @@ import (
 
 // calls counts the calls of a session that are in progress.
 type calls struct {
-	slots    chan struct{} // one per call that takes several requests, at most maxCalls
+	slots    chan struct{} // one per call with several requests, at most maxCalls
 	mu       sync.Mutex    // held while underWay is raised
 	underWay sync.WaitGroup
 }
 
-// maxCalls bounds the calls that take several requests, whose goroutines wait for a server
-// that does not answer. (The single requests of other calls are taken back when their
+// maxCalls bounds the calls with several requests, because their goroutines would pile up
+// behind a silent server. (The single requests of other calls are taken back when their
 // callers give up, or are bounded by requests.)
 const maxCalls = 1024
 
 func (c *calls) done() { c.underWay.Done() }
 
-// awaitBegins returns when every begin that was called before the end of the session has
-// returned. From then on, it is safe to wait for underWay.
+// awaitBegins returns when every begin called before the end of the session has returned.
+// From then on, waiting for underWay is safe.
 func (c *calls) awaitBegins() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +78,7 @@ func (s *session) await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// ask sends a request that changes nothing, again until the server answers. It returns the
+// ask sends a request without effects, again until the server answers. It returns the
 // answered request, whose error is the server's.
 func (s *session) ask(ctx context.Context, send func() *request) (*request, error) {
 	if err := ctx.Err(); err != nil {
@@ -116,14 +119,14 @@ func (s *session) gaveUp(ctx context.Context) error {
 	return s.noAnswerError(ctx)
 }
 
-// grace is how much longer than its context a call may wait for a reply that is already
-// on its way. With a healthy server it is enough to clean up before the call returns;
-// with a sick one it is all that a caller loses.
+// grace is how much longer than its context a call may wait for a reply already on the way.
+// With a healthy server, grace is enough to clean up before the call returns; with a sick
+// server, a caller loses no more than grace.
 const grace = 10 * time.Millisecond
 
 // run runs op, which takes several requests, and waits until op returns, ctx ends or the
-// session is over. An op that is abandoned ends in the background; undo, if not nil, then
-// reverses what op has achieved.
+// session is over. An abandoned op ends in the background; undo, if not nil, then reverses
+// what op has achieved.
 func run[T any](ctx context.Context, s *session, op func() (T, error), undo func(T)) (T, error) {
 	if !s.begin() {
 		var none T
@@ -132,7 +135,7 @@ func run[T any](ctx context.Context, s *session, op func() (T, error), undo func
 	return runBegun(ctx, s, op, undo)
 }
 
-// runBegun is run for a call that was registered with begin.
+// runBegun is run for a call registered with begin.
 func runBegun[T any](ctx context.Context, s *session, op func() (T, error), undo func(T)) (T, error) {
 	c := &call[T]{done: make(chan struct{})}
 	go func() { // ends with op, which ends with the session if nothing else
@@ -157,8 +160,7 @@ func runBegun[T any](ctx context.Context, s *session, op func() (T, error), undo
 	case <-ctx.Done():
 		cause = s.noAnswerError(ctx)
 	}
-	// From here on, an op that can be undone will be undone; any other may still
-	// succeed.
+	// From here on, an op with an undo will be undone; any other may still succeed.
 	abandoned := undo != nil && c.decided.CompareAndSwap(false, true)
 	select {
 	case <-c.done:
@@ -191,7 +193,7 @@ type call[T any] struct {
 	err     error
 }
 
-// runInSlot runs an op that takes several requests in a call slot.
+// runInSlot runs an op with several requests in a call slot.
 func runInSlot[T any](ctx context.Context, s *session, op func() (T, error)) (T, error) {
 	release, err := s.acquireCallSlot(ctx)
 	if err != nil {
@@ -210,8 +212,8 @@ func (s *session) runUntilAnswered(ctx context.Context, request func() error) er
 	return err
 }
 
-// retryUntilAnswered repeats a request until the server has answered it or the
-// session is over.
+// retryUntilAnswered repeats a request until the server has answered or the session is
+// over.
 func (s *session) retryUntilAnswered(request func() error) error {
 	for {
 		err := request()
@@ -233,25 +235,23 @@ func (s *session) pauseBeforeRetry() error {
 	return nil
 }
 
-// noAnswerError returns the error of a call whose context has ended while it waited
-// for the server.
+// noAnswerError returns the error of a call whose context ended before the server's answer.
 func (s *session) noAnswerError(ctx context.Context) error {
 	return fmt.Errorf("no answer from %s: %w", s.Info().Peer, ctx.Err())
 }
 
-// isRefused reports whether the request that failed with err was certainly not
-// carried out.
+// isRefused reports whether the request was certainly not carried out, given the error.
 func isRefused(err error) bool { return meaningOf(err) >= refused }
 
-// isUnsure reports whether err is not an answer, so that the request may or may not
-// have been carried out: the connection broke, no other was made, or the answer cannot be
-// understood or speaks of the session. So every error counts that is not known to be an
-// answer. If the session is over, pauseBeforeRetry notices it.
+// isUnsure reports whether err is not an answer, so that the request may or may not have
+// been carried out: the connection broke, no other was made, or the answer cannot be
+// understood or speaks of the session. So every error counts unless known to be an answer.
+// pauseBeforeRetry notices the end of a session.
 func isUnsure(err error) bool { return err != nil && !isAnswer(err) }
 
 func isAnswer(err error) bool { return meaningOf(err) >= answered }
 
-// errTooLong is the error of a listing that is longer than what is accepted.
+// errTooLong is the error of a listing longer than accepted.
 var errTooLong = errors.New("the listing is too long")
 
 // explainError turns the client's error into one that names the operation, the path and

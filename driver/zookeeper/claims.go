@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file keeps creates and deletes of plain locks' nodes apart within a process.
+
 import (
 	"runtime"
 	"sync"
@@ -8,12 +10,12 @@ import (
 )
 
 // claims keeps creates and deletes of plain locks' nodes at one path apart, across all
-// sessions of this process: while a delete is on its way no create is, so that the
-// delete cannot hit a node that was just created.
+// sessions of this process: no create is sent while a delete is on the way, so that the
+// delete cannot hit a new node.
 type claims struct {
 	mu                 sync.Mutex
 	creating, deleting int
-	granted            int64         // creates that succeeded
+	granted            int64         // successful creates
 	changed            chan struct{} // closed when creating or deleting decreases; nil without a waiter
 }
 
@@ -21,9 +23,9 @@ type claims struct {
 // as a call or a held node (plainNode.claims) refers to them.
 type claimRegistry struct{ byPath sync.Map }
 
-// processClaims are those of all connectors, which may connect to the same ensemble by
-// different addresses. A connector with a Config.Dial has its own: goroutines in
-// different bubbles of testing/synctest must not wait for each other.
+// processClaims are the claims of all connectors, because two connectors may connect to the
+// same ensemble by different addresses. A connector with a Config.Dial has separate claims:
+// goroutines in different bubbles of testing/synctest must not wait for each other.
 var processClaims claimRegistry
 
 // on returns the claims of a path.
@@ -41,16 +43,16 @@ func (r *claimRegistry) on(path string) *claims {
 		if c := found.(weak.Pointer[claims]).Value(); c != nil {
 			return c
 		}
-		r.byPath.CompareAndDelete(path, found) // its cleanup is about to
+		r.byPath.CompareAndDelete(path, found) // the cleanup is about to
 	}
 }
 
 // maxClaimWait bounds the wait for another session, whose server may not answer.
 const maxClaimWait = 100 * time.Millisecond
 
-// create waits until no delete is on its way, but not for long, and registers a create.
-// It returns the value that turn will have if this create succeeds and no other does:
-// replies may be seen in a different order than the server's.
+// create waits until no delete is on the way, but not for long, and registers a create. It
+// returns the value of turn after the success of this create and no other: replies may be
+// seen in a different order than the server's.
 func (c *claims) create() (turn int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,8 +72,8 @@ func (c *claims) created(success bool) {
 	c.wake()
 }
 
-// delete registers a delete, and waits until no create is on its way. It reports false
-// if that takes too long.
+// delete registers a delete, and waits until no create is on the way. It reports false
+// after too long a wait.
 func (c *claims) delete() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +89,7 @@ func (c *claims) deleted() {
 	c.wake()
 }
 
-// turn is the number of creates that succeeded.
+// turn is the number of successful creates.
 func (c *claims) turn() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

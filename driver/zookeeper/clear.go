@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file removes old records, a bounded number at a time.
+
 import (
 	"context"
 	"slices"
@@ -10,17 +12,16 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The data of the directory of all records says where the present round of clearing goes on,
-// and is empty between two rounds. When it was changed says when that was.
+// The data of the directory of all records says where the present round of clearing goes
+// on, and is empty between two rounds. The time of the last change of the directory is the
+// time of the last step.
 //
-// No single clock decides that a record is old: one that is ahead would let a run begin again.
-// The time of a record is the later one of the service's and of its creator's, and the time now
-// is the earlier one of the service's and of our own. A clock that was ahead when a record was
-// created would keep it for as long; so a record whose time is yet to come for both clocks of
-// now gets another one, which is now.
+// No single clock decides that a record is old: a fast clock would let a run begin again.
+// The time of a record is the later of the service's and the creator's, and the time now is
+// the earlier of the service's and this process's. A creator's fast clock would keep a
+// record for too long; so a record from the future, for both clocks, is given the time now.
 
-// clearAtATime is how many records are read by one call, so that it takes little time whatever
-// their number.
+// clearAtATime is how many records are read by one call, so that no call takes long.
 const clearAtATime = 1000
 
 // ClearRecords implements driver.Clearer.
@@ -42,7 +43,7 @@ func (s *session) ClearRecords(ctx context.Context, r driver.Record) error {
 		return nil
 	}
 	if err = s.write(ctx, dir, ""); err != nil {
-		if err == errOvertaken { // by one who sees to it
+		if err == errOvertaken { // by another client, now clearing
 			return nil
 		}
 		return err
@@ -64,7 +65,7 @@ func (s *session) ClearRecords(ctx context.Context, r driver.Record) error {
 	return err
 }
 
-// clearShard removes the old records of a shard. It returns how many there were to look at.
+// clearShard removes the old records of a shard. It returns the number of records seen.
 func (s *session) clearShard(ctx context.Context, shard string, now time.Time) (n int, err error) {
 	look := func(ctx context.Context) (ops []any, err error) {
 		n = 0
@@ -88,8 +89,8 @@ func (s *session) clearShard(ctx context.Context, shard string, now time.Time) (
 	return n, s.changeRecords(ctx, shard, look)
 }
 
-// changeOfOld returns what is to be done with a record that was read: it is removed if it is
-// old, and gets a new time if its own is yet to come.
+// changeOfOld returns what is to be done with a record: old records are removed, and
+// records from the future get a new time.
 func changeOfOld(path string, q *request, now time.Time) any {
 	keep, at, data, ok := parseRecord(q.data)
 	if !ok {

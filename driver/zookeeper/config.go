@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has Config: the settings of the connections to an ensemble.
+
 import (
 	"cmp"
 	"context"
@@ -16,8 +18,8 @@ import (
 )
 
 const (
-	// DefaultSessionTimeout is long enough for sessions to survive the election of a
-	// new leader. In return, the locks of a crashed process stay held for that long.
+	// DefaultSessionTimeout is long enough for sessions to survive the election of a new
+	// leader. In return, the locks of a crashed process stay held for as long.
 	DefaultSessionTimeout = 15 * time.Second
 
 	// DefaultMaxPacket is ZooKeeper's own default (jute.maxbuffer), enough for
@@ -28,51 +30,51 @@ const (
 // Config configures the connections to an ensemble. Only Servers is required;
 // zero values mean the defaults.
 //
-// A Config holds secrets, which are omitted however it is formatted.
+// A Config holds secrets. Every format omits them.
 type Config struct {
-	// Servers are host:port addresses. Names are resolved for every connection,
-	// and each address of a name is tried; if a name cannot be resolved, the
-	// address that last worked is used. The port defaults to 2181.
+	// Servers are host:port addresses. Names are resolved for every connection, and each
+	// address of a name is tried; if a name cannot be resolved, the last working address is
+	// used. The port defaults to 2181.
 	Servers []string
 
-	// Chroot is the path of the node that contains all locks, such as "/locks". It
-	// is created on demand. The default is the root.
+	// Chroot is the path of the node above all locks, such as "/locks". It is created on
+	// demand. The default is the root.
 	Chroot string
 
 	// Layout names the nodes of locks. The default is LayoutCurator.
 	Layout Layout
 
-	// SessionTimeout is requested from the server, which by default keeps it between 2
-	// and 20 of its ticks. It is how long the locks of a crashed process stay held. A
-	// session that gets no answer ends after about half of it, so that its locks end
-	// before others can acquire them. The default is DefaultSessionTimeout.
+	// SessionTimeout is requested from the server. By default a server grants between 2 and
+	// 20 ticks. The locks of a crashed process stay held for the timeout. A session without
+	// answers ends after about half of the timeout, so that its locks end before others can
+	// acquire them. The default is DefaultSessionTimeout.
 	SessionTimeout time.Duration
 
-	// MaxPacket is the size in bytes of the largest reply that is accepted. A longer
-	// listing of a queue is an error. The default is DefaultMaxPacket.
+	// MaxPacket is the size in bytes of the largest accepted reply. A longer listing of a
+	// queue is an error. The default is DefaultMaxPacket.
 	MaxPacket int
 
-	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme.
-	// Only that user then has access to the nodes created, unless ACL is set.
+	// Digest, if set, is the user for authentication with ZooKeeper's digest scheme. Only
+	// this user then has access to the nodes created, unless ACL is set.
 	Digest Digest
 
-	// ACL is given to every node created. By default nodes are open to the world or,
-	// with Digest, to that user only.
+	// ACL is given to every node created. By default nodes are open to the world or, with
+	// Digest, to this user only.
 	ACL []zk.ACL
 
 	// Dial, if set, opens the connections, instead of a net.Dialer over TCP: through a
-	// proxy, an SSH tunnel, or in memory. It is given an element of Servers, whose name
-	// is then not resolved, and must return when ctx ends. A connection must take 12 KiB
-	// that the server has not read yet without making the writer wait (net.Pipe does not).
+	// proxy, an SSH tunnel, or in memory. Dial is given an element of Servers, not
+	// resolved, and must return when ctx ends. A connection must buffer 12 KiB not yet read
+	// by the server without making the writer wait (net.Pipe does not).
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	// TLS, if set, encrypts all connections. The server's name is taken from
 	// Servers unless set here.
 	TLS *tls.Config
 
-	// Logger receives messages for operators, and at debug level those of the ZooKeeper
-	// client. Its handler is called on a goroutine of its own, in order; if it is so
-	// slow that 1000 records are waiting, further ones are dropped. The default is
+	// Logger receives messages for operators, and at debug level the messages of the
+	// ZooKeeper client. The handler is called on a separate goroutine, in order; while 1000
+	// records are waiting for a slow handler, further records are dropped. The default is
 	// slog.Default().
 	Logger *slog.Logger
 }
@@ -94,8 +96,8 @@ func (d Digest) Format(f fmt.State, _ rune) {
 // MarshalText keeps the password out of JSON and logs.
 func (d Digest) MarshalText() ([]byte, error) { return fmt.Append(nil, d), nil }
 
-// Format implements fmt.Formatter for every verb. It prints the connect string
-// without its secrets.
+// Format implements fmt.Formatter for every verb. It prints the connect string without
+// secrets.
 func (c Config) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "%s%s?session_timeout=%s", strings.Join(c.Servers, ","), c.Chroot, c.SessionTimeout)
 }
@@ -134,7 +136,7 @@ func (c Config) normalized() (Config, error) {
 	return c, nil
 }
 
-// check returns an error for the first field that is not valid.
+// check returns an error for the first invalid field.
 func (c Config) check() error {
 	switch {
 	case len(c.Servers) == 0:

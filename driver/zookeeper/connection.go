@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has the session's ID and link, and the outcome of handshakes.
+
 import (
 	"fmt"
 	"net"
@@ -9,15 +11,15 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// connection is what the servers have told a session about itself, and the link on
-// which it talks to one of them.
+// connection is what the servers have told a session about itself, and the link to one of
+// them.
 type connection struct {
 	mu      sync.Mutex
 	id      int64         // of the session; 0 before there is one
 	timeout time.Duration // negotiated
 	link    *link         // the latest one; nil before the first
 	secret  func() []byte // what a handshake says of the session: timeout, ID and password
-	peer    string        // its server
+	peer    string        // the server's address
 }
 
 func (c *connection) info() (id int64, peer string) {
@@ -40,8 +42,8 @@ func (c *connection) attach(l *link) {
 	c.link, c.peer = l, l.to.server
 }
 
-// onHandshake is called with the server's answer to a handshake that began at began. An
-// ID of 0 says that the session has expired.
+// onHandshake is called with the server's answer to a handshake begun at began. An ID of 0
+// says that the session has expired.
 func (s *session) onHandshake(id int64, timeout, began time.Duration) error {
 	first, same, err := s.negotiate(id, timeout, began)
 	if err != nil {
@@ -69,14 +71,14 @@ func (s *session) onHandshake(id int64, timeout, began time.Duration) error {
 	return nil
 }
 
-// negotiate records the answer to a handshake. first reports whether it opened the
-// session, and same whether it is for this session.
+// negotiate records the answer to a handshake. first reports whether the handshake opened
+// the session, and same whether the answer is for this session.
 func (s *session) negotiate(id int64, timeout, began time.Duration) (first, same bool, err error) {
 	c := &s.connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first = c.id == 0
-	if first && s.isOver() || c.id == id && s.mustNotDial() { // too late; it must not prolong the lease
+	if first && s.isOver() || c.id == id && s.mustNotDial() { // too late to prolong the lease
 		return first, false, net.ErrClosed
 	}
 	if first {
@@ -94,9 +96,9 @@ func (s *session) negotiate(id int64, timeout, began time.Duration) (first, same
 	return first, same, nil
 }
 
-// errReplaced is the error of a handshake that is for another session than ours.
+// errReplaced is the error of a handshake for another session.
 var errReplaced = fmt.Errorf("%w: the server opened another session", driver.ErrExpired)
 
-// twoTicks is the shortest timeout that a server with ZooKeeper's usual tickTime of two
-// seconds grants, and the shortest that the lease tolerates.
+// twoTicks is the shortest timeout granted by a server with ZooKeeper's usual tickTime of
+// two seconds, and the shortest tolerated by the lease.
 const twoTicks = 4 * time.Second

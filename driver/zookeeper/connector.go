@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file registers the driver, and has the Connector.
+
 import (
 	"context"
 	"crypto/tls"
@@ -29,9 +31,8 @@ func (zookeeperDriver) OpenConnector(dsn string) (driver.Connector, error) {
 // Connector opens sessions on one ensemble. It implements driver.Connector.
 type Connector struct{ settings }
 
-// settings is a checked Config with its secrets behind functions, where no formatting
-// of a value that contains it can reach them, and the state that the connector's
-// sessions share.
+// settings is a checked Config, and the state shared by the connector's sessions. The
+// secrets are behind functions, out of reach of any formatting of a value.
 type settings struct {
 	cfg  Config // without secrets
 	auth func() []byte
@@ -41,19 +42,19 @@ type settings struct {
 	outage *outage
 
 	lookup      func(ctx context.Context, host string) ([]net.IPAddr, error)
-	lastGoodIP  *sync.Map     // by server: the address that last opened a session
+	lastGoodIP  *sync.Map     // by server: the last address to open a session
 	openTimeout *atomic.Int64 // how long a server is given to open a session
 
 	claims *claimRegistry // of plain locks
 
 	warnShortTimeout *sync.Once
 
-	abandoned *sync.WaitGroup // sessions that were not returned to their callers, until they are closed
+	abandoned *sync.WaitGroup // sessions not returned to their callers, until closed
 	giveUp    context.Context // ends when Close waits no longer for servers
 	close     context.CancelFunc
 }
 
-// NewConnector checks cfg and copies it. It never dials.
+// NewConnector checks and copies cfg. It never dials.
 func NewConnector(cfg Config) (*Connector, error) {
 	cfg, err := cfg.normalized()
 	if err != nil {
@@ -98,9 +99,9 @@ func (c *Connector) IsContender(node string) bool {
 }
 
 // Connect implements driver.Connector. It tries every address of every server once, and
-// fails with the last one's error if none opens a session. A server has an eighth of
-// the session timeout to answer, but at least a second; after a Connect in which a
-// server did not answer, it has twice as long, up to the whole timeout.
+// fails with the last error if no server opens a session. A server has an eighth of the
+// session timeout to answer, but at least a second; the time doubles after each Connect
+// with an unanswered attempt, up to the whole timeout.
 func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -108,9 +109,8 @@ func (c *Connector) Connect(ctx context.Context) (driver.Session, error) {
 	return connect(ctx, c.settings)
 }
 
-// Close waits until nothing is left running of sessions that could not be established
-// or came too late, which takes at most a few seconds. The pool calls Close when it is
-// closed.
+// Close waits until nothing is left running of sessions not established or established too
+// late, for at most a few seconds. The pool calls Close when closed.
 func (c *Connector) Close() error {
 	const (
 		closeTimeout = 500 * time.Millisecond

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file creates, remembers and removes the directories of queues.
+
 import (
 	"context"
 	"errors"
@@ -17,20 +19,20 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// directories is what a session knows about the nodes that contain queues. A directory
-// is a container, which the server removes some time after its last child is gone.
+// directories is what a session knows about the nodes above queues. A directory is a
+// container: the server removes a container some time after the last child is gone.
 type directories struct {
 	noContainers atomic.Bool // the server is older than container nodes
 
 	mu         sync.Mutex
-	warned     map[string]bool // by path of a directory: of the exhaustion of its sequence numbers
-	persistent map[string]bool // by path: children with a number that are not ephemeral
+	warned     map[string]bool // by directory: of the exhaustion of sequence numbers
+	persistent map[string]bool // by path: numbered children that are not ephemeral
 	joined     map[string]bool // by path: queues in which the session has had a node
-	found      bool            // the last of these queues existed before
+	found      bool            // the last queue in joined existed before
 }
 
-// maxPersistent bounds the persistent children that are remembered, so that a queue
-// with many locks below it whose names end in numbers is examined once per session.
+// maxPersistent bounds the remembered persistent children. They are remembered so that a
+// queue above many locks with names ending in numbers is examined once per session.
 const maxPersistent = 1 << 14
 
 func (d *directories) isPersistent(path string) bool {
@@ -48,12 +50,12 @@ func (d *directories) notePersistent(path string) {
 	d.persistent[path] = true
 }
 
-// maxJoined bounds the queues that are remembered, for users with a lock per order and
-// millions of orders.
+// maxJoined bounds the remembered queues, for users with a lock per order and millions of
+// orders.
 const maxJoined = 1 << 12
 
-// noteQueue records that the session has a node in the queue, and whether that is the
-// first one that the queue has ever had.
+// noteQueue records that the session has a node in the queue, and whether this is the first
+// node ever in the queue.
 func (d *directories) noteQueue(dir string, isNew bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +73,7 @@ func (d *directories) expectsNew(dir string) bool {
 	return !d.joined[dir] && !d.found
 }
 
-// firstWarning reports whether it is called for the first time for the directory.
+// firstWarning reports whether this is the first call for the directory.
 func (d *directories) firstWarning(dir string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,8 +82,8 @@ func (d *directories) firstWarning(dir string) bool {
 	return first
 }
 
-// lateSequence is the number at which the end of a queue's counter is worth a warning:
-// a hundred million locks before it is reached.
+// lateSequence is the number at which the end of a queue's counter is worth a warning: a
+// hundred million locks before the end.
 const lateSequence = math.MaxInt32 - 100_000_000
 
 // warnSequence warns the operator, once per session, that the queue's counter is
@@ -94,17 +96,17 @@ func (s *session) warnSequence(dir string, node driver.Node) {
 		"remove the lock's node while the lock has no holder and no waiter, which resets the numbers", "path", dir, "number", node.Seq)
 }
 
-// usesContainers reports whether a directory is a container: in some layouts, that of a queue
-// in which other clients may be is not.
+// usesContainers reports whether a directory is a container: in some layouts, a directory
+// shared with other clients is not.
 func (s *session) usesContainers(dir string) bool {
 	ours := strings.HasPrefix(dir, s.recordsDir()) || strings.Contains(dir, "/"+driver.RunPrefix)
 	return !s.directories.noContainers.Load() && (ours || !s.cfg.Layout.naming().persistent)
 }
 
-// pauseBeforeRecreating pauses before the nth repetition of something that is
-// undone each time: by the server, which removes an empty container between two of
-// our requests, or by a script that deletes a queue again and again. It returns an
-// error if the context has ended or the session is over.
+// pauseBeforeRecreating pauses before the nth repetition of something undone each time: by
+// the server, removing an empty container between two of our requests, or by a script that
+// deletes a queue again and again. It returns an error if the context has ended or the
+// session is over.
 func (s *session) pauseBeforeRecreating(ctx context.Context, n int) error {
 	const longest = 50 // milliseconds; short enough to succeed in the end
 	if n <= 1 {
@@ -122,22 +124,22 @@ func (s *session) pauseBeforeRecreating(ctx context.Context, n int) error {
 	return nil
 }
 
-// beginJoinOfNew is beginJoin for a queue that does not exist. In the transaction that
-// creates the nodes, it creates the last n directories of the path: so nobody else has had
-// a node in the queue before, and no server removes it in between.
+// beginJoinOfNew is beginJoin for a missing queue. The transaction also creates the last n
+// directories of the path, so no other client has had a node in the queue before, and no
+// server removes the queue in between.
 func (s *session) beginJoinOfNew(dir string, n int, endings []string, data []byte) *joinAttempt {
 	creates := s.directoryCreates(dir, n)
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings), directories: n}
 	a.create = s.createContender(dir, a.guid, endings, data, creates...)
 	a.create.noted = func(q *request) {
-		q.paths = q.paths[min(n, len(q.paths)):] // those of the contender
+		q.paths = q.paths[min(n, len(q.paths)):] // of the contender
 		s.noteCreated(a, dir, q, nil)
 	}
 	s.requests.start(a.create)
 	return a
 }
 
-// directoryCreates returns the parts of a transaction that create the last n directories of
+// directoryCreates returns the parts of a transaction to create the last n directories of
 // the path.
 func (s *session) directoryCreates(dir string, n int) []any {
 	creates := make([]any, n)
@@ -151,9 +153,8 @@ func (s *session) directoryCreates(dir string, n int) []any {
 	return creates
 }
 
-// createContainers creates dir, and its parents where they are missing. Whether or not
-// it succeeds, it adds to made the paths that it may have created, for
-// removeContainers.
+// createContainers creates dir, and its parents where they are missing. Whatever the
+// outcome, made has all paths possibly created, for removeContainers.
 func (s *session) createContainers(ctx context.Context, dir string, made *[]string) error {
 	for tries := 0; ; tries++ {
 		if err := s.pauseBeforeRecreating(ctx, tries); err != nil {
@@ -192,10 +193,9 @@ func (s *session) createContainer(path string) (container bool, err error) {
 	return container, s.requests.Create(path, nil, flags, s.cfg.ACL)
 }
 
-// removeContainers removes the containers that were created for a node that was not
-// created itself. The server would keep a container that never had a child forever, so
-// removeContainers continues while the session is being closed, for as long as there is
-// a connection.
+// removeContainers removes the containers created for a node whose own creation failed. The
+// server would keep a container without a first child forever, so removeContainers
+// continues while the session is being closed, for as long as there is a connection.
 func (s *session) removeContainers(made []string) {
 	slices.Sort(made) // each is below the one before it
 	for _, path := range slices.Backward(made) {
@@ -205,7 +205,7 @@ func (s *session) removeContainers(made []string) {
 			err = s.requests.Delete(path, 0)
 		}
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return // it is in use, and so are its parents
+			return // in use, and so are the parents
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (s *session) path(parts ...string) string {
 	return s.cfg.Chroot + "/" + strings.Join(parts, "/")
 }
 
-// paths returns the paths of the nodes that a contender consists of.
+// paths returns the paths of the nodes of a contender.
 func (s *session) paths(queue string, node driver.Node) (paths []string) {
 	if node.Kind == driver.Plain {
 		return []string{s.path(queue)}

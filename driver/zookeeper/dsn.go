@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file parses connect strings.
+
 import (
 	"errors"
 	"fmt"
@@ -22,15 +24,15 @@ import (
 //	max_packet       size of the largest reply accepted, in bytes (default 1048576)
 //	digest           user:password for digest authentication
 //
-// An error names the part that is wrong, and contains no password.
+// An error names the wrong part, and contains no password.
 func ParseDSN(dsn string) (Config, error) {
 	address, query, _ := strings.Cut(dsn, "?")
 	hosts, chroot, rooted := strings.Cut(address, "/")
 	if rooted {
 		chroot = "/" + chroot
 	}
-	// Errors repeat nothing that may be part of a password, even if it is in the
-	// wrong place or not percent-encoded.
+	// Errors repeat no possible part of a password, even in the wrong place or not
+	// percent-encoded.
 	if at := strings.Index(dsn, "@"); at >= 0 && (at < len(address) || !strings.Contains(dsn[:at], "digest")) {
 		return Config{}, errors.New(`zookeeper: "@" in the connect string: pass credentials as ?digest=user:password`)
 	}
@@ -58,8 +60,8 @@ func ParseDSN(dsn string) (Config, error) {
 // parameters are the names of the parameters of a connect string.
 var parameters = []string{"digest", "layout", "max_packet", "session_timeout"}
 
-// parseParameter sets the parameter and returns its name. seen contains the names of
-// the parameters before it.
+// parseParameter sets the parameter and returns its name. seen contains the names of the
+// earlier parameters.
 func (c *Config) parseParameter(parameter string, seen map[string]bool) (key string, err error) {
 	key, raw, assigned := strings.Cut(parameter, "=")
 	switch known := slices.Contains(parameters, key); {
@@ -124,8 +126,8 @@ func unknownLayout(l Layout) error {
 	return fmt.Errorf("unknown layout %q; known are curator, curator-rw, kazoo and kazoo-rw", safeToShow(string(l)))
 }
 
-// safeToShow returns the beginning of s that looks like a name or a number. The rest
-// may be another parameter, with a secret, that was not separated properly.
+// safeToShow returns the beginning of s, as far as it looks like a name or a number. The
+// rest may be another parameter, with a secret, not separated properly.
 func safeToShow(s string) string {
 	end := strings.IndexFunc(s, isNotNameRune)
 	if end < 0 {
@@ -147,7 +149,7 @@ func parseServer(server string) (string, error) {
 		return "", fmt.Errorf("zookeeper: malformed host %q: %s", server, why)
 	}
 	if strings.Contains(server, "@") {
-		// The text before it may be a password: do not repeat it.
+		// The text before the @ may be a password: do not repeat it.
 		return "", errors.New(`zookeeper: malformed host: "@" in it`)
 	}
 	if strings.ContainsAny(server, " \t\r\n") {

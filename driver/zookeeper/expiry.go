@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file ends a session whose lease has ended, and sends the proofs that keep the lease.
+
 import (
 	"context"
 	"errors"
@@ -10,9 +12,8 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// expiry determines when a session ends by our own clock, whatever a server says: it is
-// the lease and the clock that measures the lease. It has no mutex; the lease guards
-// itself.
+// expiry determines when a session ends by the process's own clock, no matter what a server
+// says: the lease, and the clock for the lease. It has no mutex; the lease guards itself.
 type expiry struct {
 	clock clock.Clock
 	lease lease
@@ -22,8 +23,8 @@ type expiry struct {
 	suspended    atomic.Int64  // how long the machine had been suspended when the last proof began
 }
 
-// tick is how often a session reads the clock, which may have advanced while
-// timers stood still. All sessions do so together, so that an idle process wakes
+// tick is how often a session reads the clock, because the clock may have advanced while
+// timers stood still. All sessions read the clock together, so that an idle process wakes
 // once for all of them.
 const tick = 50 * time.Millisecond
 
@@ -39,7 +40,7 @@ func (e *expiry) left() (d time.Duration, ok bool) {
 }
 
 // untilExpired returns how long a timer must run until the servers may have expired the
-// session because they have heard nothing of it since its last proof.
+// session for want of activity since the last proof.
 func (e *expiry) untilExpired() time.Duration {
 	ends := time.Duration(e.lease.ends.Load())
 	return e.clock.Span(ends + e.lease.margin() - e.now())
@@ -55,16 +56,16 @@ func (e *expiry) passed() error {
 }
 
 // explain adds to the cause of a session's end that the machine was stopped since the last
-// proof, as far as its clocks tell.
+// proof, as far as the clocks tell.
 func (e *expiry) explain(cause error) error {
 	return clock.Blame(cause, e.clock.Suspended()-time.Duration(e.suspended.Load()), e.lease.inDoubt())
 }
 
-// errLease is the cause of a session's end if its lease has ended.
+// errLease is the cause of the end of a session whose lease has ended.
 var errLease = errors.New("no answer that required the ensemble's leader for most of the session timeout")
 
-// checkClock asks for a proof if the clock is in doubt. In that case it returns a
-// channel that is closed when the proof has been answered.
+// checkClock asks for a proof if the clock is in doubt. It then returns a channel, closed
+// when the proof has been answered.
 func (e *expiry) checkClock() (settled <-chan struct{}) {
 	now := e.now()
 	settled = e.lease.checkSkew(now, e.clock.Skew())
@@ -102,9 +103,9 @@ func (s *session) Lease() time.Duration {
 	return max(ends-s.expiry.now(), 0)
 }
 
-// checkEpoch returns an error if zxids have reached an epoch that does not fit into
-// driver.Watch.Created. A server that has created a node has answered with a zxid that
-// is not smaller than the node's.
+// checkEpoch returns an error if zxids have reached an epoch too large for
+// driver.Watch.Created. A server's answer after creating a node has a zxid no smaller than
+// the node's.
 func checkEpoch(zxid int64) error {
 	const maxEpoch = 1<<21 - 1
 	if epoch := zxid >> 32; epoch > maxEpoch {
@@ -114,9 +115,8 @@ func checkEpoch(zxid int64) error {
 	return nil
 }
 
-// renew sends the proofs that the lease requires, one at a time. (A sync or a write
-// that waits for the leader holds back the answers to everything after it on the
-// connection.)
+// renew sends the proofs required by the lease, one at a time. (A sync or a write waiting
+// for the leader holds back the answers to all later requests on the connection.)
 func (s *session) renew() {
 	defer s.calls.done()
 	for {
@@ -131,21 +131,21 @@ func (s *session) renew() {
 			continue
 		}
 		suspended := s.expiry.clock.Suspended()
-		if s.isOver() { // a suspension that has ended the lease is not over with a proof
+		if s.isOver() { // no proof revives a lease ended by a suspension
 			return
 		}
 		if err := s.prove(write); err == nil {
 			s.expiry.suspended.Store(int64(suspended))
 			continue
 		}
-		if !s.sleep(s.expiry.clock.Span(s.expiry.lease.retryPause())) { // spares a server that is overloaded
+		if !s.sleep(s.expiry.clock.Span(s.expiry.lease.retryPause())) { // spares an overloaded server
 			return
 		}
 	}
 }
 
-// prove sends a request that only the leader can answer or, if write is true, only the
-// leader with a majority. The write changes nothing.
+// prove sends a request that requires the leader or, if write is true, the leader with a
+// majority. The write changes nothing.
 func (s *session) prove(write bool) error {
 	q := syncRequest("/")
 	if write {

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file closes a session at the servers after its end in this process.
+
 import (
 	"context"
 	"encoding/binary"
@@ -7,11 +9,12 @@ import (
 	"time"
 )
 
-// A session that is over for us may live on at the servers, with all its nodes: its lease
-// has ended, or it was closed while no server answered. Others would wait for the locks,
-// our own next session among them, until the servers expire it: T after its last sign, or
-// after they have elected a leader. So Close connects again, without the client, and has
-// the first server that answers close it. Nothing else is sent, and no call learns of it.
+// After its end in this process, a session may live on at the servers, with all nodes: the
+// lease has ended, or the session was closed while no server answered. Others would wait
+// for the locks, this process's next session among them, until the servers expire the
+// session: T after the last sign of life, or after the election of a leader. So Close
+// connects again, without the client, and has the first answering server close the session.
+// Nothing else is sent, and no call learns of this.
 
 // closeAtServer returns nil when the servers have closed the session, or do not know it, and
 // otherwise when ctx ends.
@@ -31,7 +34,7 @@ func (s *session) closeAtServer(ctx context.Context) error {
 		}
 		news := s.outage.untilAnswered()
 		if left := s.expiry.untilExpired(); left > 0 && context.Cause(s.alive) != errClosed {
-			select { // holders who were told of the end of the lease count on that time
+			select { // told holders count on this time after the end of the lease
 			case <-time.After(left):
 			case <-ctx.Done():
 			}
@@ -47,8 +50,8 @@ func (s *session) closeAtServer(ctx context.Context) error {
 	return nil
 }
 
-// closeOnce asks the next server to close the session. When another one has answered
-// anything, it waits no longer than for an answer that is on its way.
+// closeOnce asks the next server to close the session. After any other answer, closeOnce
+// waits no longer than for an answer on the way.
 func (s *session) closeOnce(ctx, news context.Context) error {
 	const soon = 250 * time.Millisecond
 	ctx, cancel := context.WithCancel(ctx)
@@ -62,10 +65,10 @@ func (s *session) closeOnce(ctx, news context.Context) error {
 	defer context.AfterFunc(ctx, l.disconnect)()
 	_ = l.conn.SetDeadline(time.Now().Add(l.timeout))
 	hello := binary.BigEndian.AppendUint32(nil, 0)  // the version of the protocol
-	hello = binary.BigEndian.AppendUint64(hello, 0) // any server will do, whatever it has seen
+	hello = binary.BigEndian.AppendUint64(hello, 0) // any server will do, even if behind
 	hello = append(hello, s.connection.secret()...)
 	packet := binary.BigEndian.AppendUint32(nil, uint32(len(hello)))
-	// The end follows at once: a session that has come back lives another T.
+	// The end follows at once: a resumed session lives another T.
 	if _, err := l.conn.Write(append(append(packet, hello...), closePacket...)); err != nil {
 		return l.explainReadError(err)
 	}
@@ -81,7 +84,7 @@ func (s *session) closeOnce(ctx, news context.Context) error {
 }
 
 // closePacket is the request to close a session.
-var closePacket = []byte{0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5} // its length, xid 1, type -11
+var closePacket = []byte{0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5} // length, xid 1, type -11
 
 // readClosed reads the answer to closePacket.
 func (l *link) readClosed() error {

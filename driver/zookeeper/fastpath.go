@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file decides when the listing after a create can be skipped.
+
 import (
 	"slices"
 	"sync"
@@ -8,54 +10,53 @@ import (
 )
 
 // fastpaths determines when the listing after a create can be skipped, because the number
-// of the new node shows that nobody joined the queue since the session's last node did.
+// of the new node shows that no client joined the queue since the session's last node did.
 //
-// The number of a node is the count of all children ever created in the queue. If our
-// next node gets the very next number, no node was created in between. So whoever knows
-// what was before our last node knows what is before the new one. If the last node was
-// alone and has left, the new one is alone: an uncontended lock is then one request to
-// take and one to release, as cheap as a lock on ZooKeeper can be.
+// The number of a node is the count of all children ever created in the queue. If our next
+// node gets the very next number, no node was created in between. So what was before our
+// last node is before the new node as well. If the last node was alone and has left, the
+// new node is alone: an uncontended lock is then one request to take and one to release, as
+// cheap as a lock on ZooKeeper can be.
 //
-// The count starts over if the queue is removed and created again, as the server
-// does with empty containers. A watch on the queue's own node detects that: its
-// event arrives before the reply to any create that follows. It must have been
-// set before the earlier of the two creates was sent.
+// The count starts over if the queue is removed, as the server does with empty containers,
+// and created again. A watch on the queue's own node detects the removal: the event arrives
+// before the reply to any later create. The watch must have been set before the earlier of
+// the two creates was sent.
 //
-// The watch costs a request, and the client cannot take it back: it lasts until the
-// server removes the queue. It is therefore set only for a queue that nobody else has
-// joined for a while.
+// The watch costs a request, and cannot be taken back: a watch lasts until the server
+// removes the queue. So a watch is set only for a queue not joined by others for a while.
 type fastpaths struct {
 	mu    sync.Mutex
 	byDir map[string]fastpath
 }
 
-// fastpath is what is known about a queue that the session has joined.
+// fastpath is what is known about a queue joined by the session.
 type fastpath struct {
-	run     []driver.Node // the session's last nodes, each of which joined directly after the one before
+	run     []driver.Node // the session's last nodes, each joined directly after the one before
 	next    int64         // the number after the last of them
 	streak  int           // how many nodes in a row, up to the last, had the very next number
 	watched *watch        // on the queue, set before the last was created; may be nil
 	checked bool          // the queue was listed during the run, and no semaphore uses it
-	alone   bool          // the last was alone when it was created
+	alone   bool          // the last was alone when created
 	left    bool          // the last has been removed since
 }
 
 func (f fastpath) last() driver.Node { return f.run[len(f.run)-1] }
 
-// fastpathStreak is the number of nodes in a row that makes a queue worth a watch.
+// fastpathStreak nodes in a row make a queue worth a watch.
 const fastpathStreak = 16
 
-// maxFastpaths bounds the queues that are remembered, for users with a lock per
-// order and millions of orders.
+// maxFastpaths bounds the remembered queues, for users with a lock per order and millions
+// of orders.
 const maxFastpaths = 1024
 
-// maxRun bounds the nodes of a run that are remembered. It allows for callers that are
-// late: maxAnswers / minAnswer creates may be under way at a time.
+// maxRun bounds the remembered nodes of a run. It allows for late callers: maxAnswers /
+// minAnswer creates may be under way at a time.
 const maxRun = 256
 
-// expects reports whether it is likely that no listing is needed after the session's next
-// create, because the node joins directly after the last one, w shows that it did, and
-// the last one was alone or the caller knows the queue up to known.
+// expects reports whether the session's next create probably needs no listing, because the
+// node joins directly after the last one, as w shows, and the last one was alone or the
+// caller knows the queue up to known.
 func (f *fastpaths) expects(dir string, w *watch, known driver.Node) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,8 +67,8 @@ func (f *fastpaths) expects(dir string, w *watch, known driver.Node) bool {
 
 // created records that a node was created while w watched the queue, or no watch did if w
 // is nil. It is called in the order of the numbers, before any later event is seen. It
-// returns the session's nodes directly before the new one, and reports whether the new
-// one is alone; both only if it is known that no semaphore uses the queue.
+// returns the session's nodes directly before the new one, and reports whether the new one
+// is alone; both only if surely no semaphore uses the queue.
 func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []driver.Node, alone bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +88,7 @@ func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []dr
 			alone = last.alone && last.left
 			now.alone = alone
 		}
-		if alone { // nobody needs to know what was before
+		if alone { // what was before no longer matters
 			now.run = []driver.Node{node}
 		}
 	}
@@ -96,7 +97,7 @@ func (f *fastpaths) created(dir string, node driver.Node, w *watch) (behind []dr
 }
 
 // listed records what a listing has shown after a node was created: whether the node is
-// alone, and whether a semaphore uses the directory, in which contenders may then appear
+// alone, and whether a semaphore uses the directory, where contenders may then appear
 // without using a number of the queue. It reports whether the queue is worth a watch.
 func (f *fastpaths) listed(dir string, node driver.Node, alone, shared bool) (worthWatch bool) {
 	f.mu.Lock()
@@ -115,7 +116,7 @@ func (f *fastpaths) listed(dir string, node driver.Node, alone, shared bool) (wo
 	return now.watched == nil && now.streak >= fastpathStreak
 }
 
-// left records that a node of the session is gone.
+// left records the end of a node of the session.
 func (f *fastpaths) left(dir string, node driver.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,8 +126,7 @@ func (f *fastpaths) left(dir string, node driver.Node) {
 	}
 }
 
-// uses reports whether w is the watch on the queue's own node that a fast path
-// relies on.
+// uses reports whether a fast path relies on w, a watch on the queue's own node.
 func (f *fastpaths) uses(dir string, w *watch) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

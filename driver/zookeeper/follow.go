@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file has Follow: an observer's view of a queue, kept by watches on contenders and on
+// the directory.
+
 import (
 	"context"
 	"errors"
@@ -12,11 +15,11 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Follow implements driver.Follower. An observer that has the contenders of a queue up to
-// one that waits needs to know no more than that one of them is gone, because whoever
-// joins is behind them: their nodes are watched. Otherwise the next to join changes the
-// head, so the directory is watched as well; its watch fires whenever anybody joins or
-// leaves, which is too often in a long queue.
+// Follow implements driver.Follower. An observer of a queue's first contenders, up to a
+// waiter, needs to know only that one of them is gone, because new contenders join behind
+// them: the nodes of these contenders are watched. Without a waiter the next to join
+// changes the head, so the directory is watched as well. A directory's watch fires whenever
+// a contender joins or leaves, which is too often in a long queue.
 func (s *session) Follow(ctx context.Context, queue string, head func([]driver.Node) (n int, complete bool)) (driver.Followed, error) {
 	dir := s.path(queue)
 	for {
@@ -88,8 +91,8 @@ func newLook(children []string, nodes []driver.Node) look {
 	return l
 }
 
-// look lists a directory, which need not exist, unless a watch on it proves that it has
-// not changed since it was listed.
+// look lists a directory, which need not exist, unless a watch proves the last listing
+// unchanged.
 func (s *session) look(ctx context.Context, dir string) (l look, err error) {
 	if w := s.watches.at(childrenOf(dir)); w != nil && w.isArmed() && w.Fired() == 0 {
 		return *w.listed, nil
@@ -105,8 +108,8 @@ func (s *session) look(ctx context.Context, dir string) (l look, err error) {
 // such a path.
 func childrenOf(dir string) string { return dir + "/" }
 
-// watchDirectory returns an armed watch on a directory, whose listing is that of the
-// moment from which it watches.
+// watchDirectory returns an armed watch on a directory. The listing in the watch is of the
+// moment when watching began.
 func (s *session) watchDirectory(ctx context.Context, dir string) (*watch, error) {
 	for {
 		w, made := s.directoryWatch(dir)
@@ -127,8 +130,8 @@ func (s *session) watchDirectory(ctx context.Context, dir string) (*watch, error
 	}
 }
 
-// directoryWatch returns the watch on a directory, which may not be armed yet, or nil if
-// the session is over. If made is true, the watch is new, and the caller must arm it.
+// directoryWatch returns the watch on a directory, perhaps not armed yet, or nil if the
+// session is over. If made is true, the watch is new, and the caller must arm the watch.
 func (s *session) directoryWatch(dir string) (w *watch, made bool) {
 	key := childrenOf(dir)
 	s.watches.mu.Lock()
@@ -142,8 +145,8 @@ func (s *session) directoryWatch(dir string) (w *watch, made bool) {
 	return w, true
 }
 
-// listAndWatch returns the request that arms the watch on a directory, or on the creation
-// of one that does not exist.
+// listAndWatch returns the request to arm the watch on a directory, or on the creation of a
+// missing directory.
 func (s *session) listAndWatch(dir string, w *watch) *request {
 	q := childrenRequest(dir, s.listings.length(dir))
 	q.watch()
@@ -163,7 +166,7 @@ func (s *session) listAndWatch(dir string, w *watch) *request {
 	return q
 }
 
-// watchCreation returns the request that watches for the creation of a directory.
+// watchCreation returns the request to watch for the creation of a directory.
 func (s *session) watchCreation(dir string, w *watch) *request {
 	q := existsRequest(dir)
 	q.watch()
@@ -172,7 +175,7 @@ func (s *session) watchCreation(dir string, w *watch) *request {
 		case errors.Is(q.err, zk.ErrNoNode):
 			w.listed = new(look)
 			close(w.armed)
-		case q.err == nil: // it was created in between
+		case q.err == nil: // created in between
 			s.requests.start(s.listAndWatch(dir, w))
 		default:
 			s.noteUnwatchedDirectory(dir, w, q.err)
@@ -190,8 +193,8 @@ func (s *session) noteUnwatchedDirectory(dir string, w *watch, err error) {
 	close(w.armed)
 }
 
-// fireDirectory is called for a server's event about the children of a directory, or
-// about its creation or its end.
+// fireDirectory is called for a server's event about the children of a directory, or its
+// creation or removal.
 func (s *session) fireDirectory(dir string) {
 	if w := s.watches.at(childrenOf(dir)); w != nil && w.isArmed() {
 		s.fireWatch(w, driver.Changed)
@@ -209,5 +212,5 @@ func (s *session) checkDirectory(dir string) (isGone func(w *watch) bool, err er
 	}, err
 }
 
-// directoryOf returns the directory that a watch at path watches, if it watches one.
+// directoryOf returns the directory watched at path, if path is a directory's.
 func directoryOf(path string) (dir string, ok bool) { return strings.CutSuffix(path, "/") }

@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file opens or continues a session on a new connection, and says what went wrong in a
+// handshake.
+
 import (
 	"bytes"
 	"context"
@@ -17,20 +20,20 @@ const (
 	// Servers send 36 or 37 bytes; the client would believe any length.
 	minResponse, maxResponse = 20, 256
 
-	// minTimeout is the shortest session timeout with which locks can be held reliably.
-	// Servers grant two ticks or more; the client panics with 0.
+	// minTimeout is the shortest session timeout for holding locks reliably. Servers grant
+	// two ticks or more; the client panics with 0.
 	minTimeout = 100 * time.Millisecond
 
-	// headLength is that of a packet's head: xid, zxid, error.
+	// headLength is the length of a packet's head: xid, zxid, error.
 	headLength = 16
 )
 
-// open carries out the handshake, which the client begins, and hands the client the
-// server's answer once it is checked.
+// open carries out the handshake begun by the client, checks the server's answer, and hands
+// the answer to the client.
 //
-// A connection on which a new session was requested but not established stays open until
-// that session can be closed: the server would keep it for its whole timeout, and every
-// further attempt would add one.
+// A connection with a new session requested but not established stays open until the
+// session can be closed: the server would keep the session for the whole timeout, and every
+// further attempt would add a session.
 func (l *link) open() (err error) {
 	s := l.session
 	hello, err := readPacket(l.client)
@@ -83,8 +86,8 @@ func (l *link) checkHello(hello []byte) error {
 
 // handshake completes the handshake, after the client's part of it.
 //
-// It also authenticates. If the client knew the credentials, it would do so on each
-// connection, and block forever if it failed to write them.
+// Handshake also authenticates. If the client had the credentials, the client would
+// authenticate on each connection, and block forever after a failed write.
 func (l *link) handshake() error {
 	s := l.session
 	response, err := l.readResponse()
@@ -106,7 +109,7 @@ func (l *link) handshake() error {
 		err = l.authenticate()
 	}
 	if err == nil && id != 0 {
-		err = l.writeToClient(response) // before the session counts, because the client must know it
+		err = l.writeToClient(response) // before the session counts, because the client must know the session
 	}
 	if err != nil {
 		return err
@@ -125,12 +128,11 @@ func (l *link) handshake() error {
 	return nil
 }
 
-// responseID returns the session of which the answer to a handshake speaks, or 0.
+// responseID returns the session named by the answer to a handshake, or 0.
 func responseID(response []byte) int64 { return int64(binary.BigEndian.Uint64(response[12:])) }
 
-// readResponse reads the answer to the handshake, with its length. On an error it
-// reads nothing: closeUnwantedSession may read the answer after handshake has given
-// up.
+// readResponse reads the answer to the handshake, with its length. On an error nothing is
+// read: closeUnwantedSession may read the answer after handshake has given up.
 func (l *link) readResponse() ([]byte, error) {
 	head, err := l.in.Peek(4)
 	if err != nil {
@@ -152,8 +154,7 @@ func (l *link) readResponse() ([]byte, error) {
 	return response, err
 }
 
-// explainReadError turns a read error during the handshake into one that says what the
-// server did.
+// explainReadError says what the server did, given a read error during the handshake.
 func (l *link) explainReadError(err error) error {
 	switch {
 	case isTimeout(err):
@@ -168,11 +169,11 @@ func (l *link) explainReadError(err error) error {
 	return err
 }
 
-// explainForeignServer returns an error that says what kind of server seems to have
+// explainForeignServer returns an error naming the kind of server that seems to have
 // answered in place of ZooKeeper.
 func (l *link) explainForeignServer() error {
 	const enough, soon = 48, 100 * time.Millisecond
-	_ = l.conn.SetReadDeadline(time.Now().Add(soon)) // the rest of its line arrives soon, if at all
+	_ = l.conn.SetReadDeadline(time.Now().Add(soon)) // the rest of the line arrives soon, if at all
 	answer, _ := l.in.Peek(enough)
 	for _, known := range []struct{ begin, what string }{
 		{"HTTP/", "HTTP; ZooKeeper's client port is usually 2181"},
@@ -226,8 +227,8 @@ func (l *link) authenticate() error {
 	return nil
 }
 
-// closeUnwantedSession closes the session that was requested as soon as the server
-// opens it.
+// closeUnwantedSession closes the requested session as soon as the server has opened the
+// session.
 func (l *link) closeUnwantedSession() {
 	defer l.disconnect()
 	_ = l.conn.SetDeadline(time.Now().Add(l.session.maxOpenTimeout()))

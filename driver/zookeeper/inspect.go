@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file reads what contenders and holders have stored, lists locks, and breaks and
+// revokes contenders.
+
 import (
 	"bytes"
 	"context"
@@ -30,22 +33,22 @@ func (s *session) Data(ctx context.Context, queue string, node driver.Node) ([]b
 	return data, nil
 }
 
-// read is a read of a call that makes many.
+// read is one of the many reads of a call.
 type read struct {
-	// begin returns the request to wait for, and the request to start: the same one, or
-	// nil if another call has started it.
+	// begin returns the request to wait for, and the request to start: the same request, or
+	// nil if another call has started this one.
 	begin func() (awaited, unsent *request)
 
-	// answered returns the reads that follow from the answer.
+	// answered returns the further reads required by the answer.
 	answered func(*request) (more []read, err error)
 }
 
-// maxReads bounds the reads of one call that are under way: half of what requests lets
-// through at a time, so that others are not delayed for long, whatever the number of reads.
+// maxReads bounds one call's reads under way to half of the number allowed by requests, so
+// that a call with many reads does not delay other calls for long.
 const maxReads = maxAnswers / minAnswer / 2
 
-// readAll makes reads, and those that follow from their answers. It does not wait for one
-// answer before it sends the next request. Reads change nothing, so they are repeated
+// readAll makes reads, and the further reads required by the answers. It does not wait for
+// one answer before sending the next request. Reads change nothing, so they are repeated
 // until the server answers, and abandoned when ctx ends.
 func (s *session) readAll(ctx context.Context, left ...read) error {
 	type begun struct {
@@ -75,9 +78,9 @@ func (s *session) readAll(ctx context.Context, left ...read) error {
 			left = left[n:]
 		}
 		first := &underWay[0]
-		answer, err := s.ask(ctx, func() *request { // which gives it up itself
+		answer, err := s.ask(ctx, func() *request { // ask gives the request up itself
 			q := first.request
-			if first.request = nil; q == nil { // it was not answered
+			if first.request = nil; q == nil { // not answered
 				var own *request
 				if q, own = first.begin(); own != nil {
 					s.requests.start(own)
@@ -117,7 +120,7 @@ func (s *session) readNode(path string, found func(q *request)) read {
 	}
 }
 
-// readChildren is a read of the children of the directory at path, which need not exist.
+// readChildren is a read of the children of the directory at path, if the directory exists.
 func (s *session) readChildren(path string, found func(l *listing) []read) read {
 	var l *listing
 	return read{
@@ -134,7 +137,7 @@ func (s *session) readChildren(path string, found func(l *listing) []read) read 
 	}
 }
 
-// catchUp makes a server that lags behind catch up with what has happened so far.
+// catchUp makes a lagging server catch up.
 func (s *session) catchUp(ctx context.Context, path string) error {
 	q, err := s.ask(ctx, func() *request { return s.requests.send(syncRequest(path)) })
 	if err == nil && q.err != nil {
@@ -152,7 +155,7 @@ func (s *session) Inspect(ctx context.Context, queue string, want func(driver.No
 	err = s.readAll(ctx, s.readChildren(dir, func(l *listing) (more []read) {
 		if len(l.children()) == 0 {
 			return []read{s.readPlain(dir, func(holder driver.Contender) {
-				if want != nil && !want(holder.Node) { // which only reading it tells
+				if want != nil && !want(holder.Node) { // only reading the node tells
 					holder = driver.Contender{Node: holder.Node}
 				}
 				found = append(found, holder)
@@ -169,17 +172,17 @@ func (s *session) Inspect(ctx context.Context, queue string, want func(driver.No
 				found = append(found, driver.Contender{Node: node})
 				continue
 			}
-			found = append(found, driver.Contender{}) // until it is read
+			found = append(found, driver.Contender{}) // until read
 			more = append(more, s.readContender(dir, node, func(c driver.Contender) { found[i] = c }))
 		}
 		return more
 	}))
-	found = slices.DeleteFunc(found, func(c driver.Contender) bool { return c.Name == "" }) // those that have left
+	found = slices.DeleteFunc(found, func(c driver.Contender) bool { return c.Name == "" }) // contenders that have left
 	return found, others, err
 }
 
-// readContender is a read of a contender that has been listed. An exclusive contender whose
-// node is gone may have been downgraded since, and is then looked for.
+// readContender is a read of a listed contender. An exclusive contender whose node is gone
+// may have been downgraded since; then the Read node is looked for.
 func (s *session) readContender(dir string, node driver.Node, found func(driver.Contender)) read {
 	r := s.readNode(dir+"/"+node.Name, func(q *request) { found(newContender(node, q.data, &q.stat)) })
 	if node.Kind == driver.Shared || !strings.HasPrefix(node.Name, guidPrefix) || len(node.Name) < len(guidPrefix)+guidLength {
@@ -230,8 +233,8 @@ func (s *session) Queues(ctx context.Context, prefix string) (names []string, er
 }
 
 // readLocks is a read of a lock's directory, and then of the names below it. It calls found
-// with each name that has a contender, or whose plain lock has a holder, and with those
-// below that cannot be read. The empty name is the root.
+// with each name with a contender or a plain lock's holder, and with each unreadable name
+// below. The empty name is the root.
 func (s *session) readLocks(name string, found func(name string)) read {
 	dir, begin := s.path(name), name+"/"
 	if name == "" {
@@ -293,8 +296,8 @@ func (s *session) Break(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
-// breakOne deletes one of the nodes that node consists of. sent reports whether a
-// delete without an answer may have been carried out before.
+// breakOne deletes one of the paths of node. sent reports whether a delete without an
+// answer may have been carried out before.
 func (s *session) breakOne(path string, node driver.Node) (sent bool, err error) {
 	err = s.retryUntilAnswered(func() error {
 		if node.Kind == driver.Plain { // checked at each attempt: the name may be the next holder's by now
@@ -312,8 +315,8 @@ func (s *session) breakOne(path string, node driver.Node) (sent bool, err error)
 	return sent, err
 }
 
-// readNodeOf reads the node at path. The error is ErrNoNode if it is that of a plain lock,
-// and of another holder than node.
+// readNodeOf reads the node at path. The error is ErrNoNode if the path is a plain lock's,
+// held by another node.
 func (s *session) readNodeOf(path string, node driver.Node) (raw []byte, version int32, err error) {
 	raw, stat, err := s.requests.Get(path)
 	switch {
@@ -349,8 +352,8 @@ func (s *session) Rewrite(ctx context.Context, queue string, node driver.Node, d
 	})
 }
 
-// update changes what is stored in a node, in a way that may be repeated: to returns nil if
-// that was done before.
+// update changes what is stored in a node, and may repeat the change: to returns nil if the
+// change was made before.
 func (s *session) update(ctx context.Context, queue string, node driver.Node, to func(raw []byte) []byte) error {
 	path := s.paths(queue, node)[0]
 	err := s.runUntilAnswered(ctx, func() error {
@@ -378,14 +381,16 @@ func (s *session) update(ctx context.Context, queue string, node driver.Node, to
 	return err
 }
 
-// revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals). Its
-// contenders know it only if it is all that their node contains. Ours keep what their node
-// says, and have the request in a line behind that, but understand it alone as well.
+// revokeRequest is Curator's (org.apache.curator.framework.recipes.locks.LockInternals).
+// Curator's contenders see the request only if their node contains nothing else. Nodes of
+// lockpool keep their data, with the request in a line behind the data, but lockpool also
+// understands the request alone.
 const revokeRequest = "__REVOKE__"
 
 func withRevocation(raw []byte) []byte { return fmt.Appendf(nil, "%s\n%s", raw, revokeRequest) }
 
-// cutRevocation splits what a node contains into what it says and whether it was revoked.
+// cutRevocation splits the content of a node into the data and whether the node was
+// revoked.
 func cutRevocation(raw []byte) (data []byte, revoked bool) {
 	if string(raw) == revokeRequest {
 		return nil, true

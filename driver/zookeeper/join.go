@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file has Join: creating the nodes of a contender, finding them after a lost reply,
+// and telling from one listing what is before them.
+
 import (
 	"context"
 	"errors"
@@ -75,7 +78,7 @@ func (s *session) join(ctx context.Context, dir string, endings []string, data [
 		case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists): // others remove and create directories
 			err = nil
 		case a.directories > 0 && isAnswer(a.create.err):
-			err = s.createContainers(ctx, dir, &made) // one by one, so that an error says what was refused
+			err = s.createContainers(ctx, dir, &made) // one by one: an error says what was refused
 		case errors.Is(err, errNotCreated):
 			err = nil
 		}
@@ -94,9 +97,9 @@ type joinAttempt struct {
 	guid    string
 	nodes   int
 	create  *request
-	listing *listing // nil if the session expects that its number says enough
+	listing *listing // nil if the number is expected to say enough
 
-	directories int // that it creates as well: the queue's, and its parents
+	directories int // also created: the queue's, and its parents
 
 	// What fastpaths.created returned when the create was answered.
 	behind []driver.Node
@@ -104,11 +107,11 @@ type joinAttempt struct {
 }
 
 // beginJoin sends the create and a listing of the queue. Both are sent together and the
-// server answers in order, so that joining costs one round trip. (The listing may be one
-// that others share. If it shows the node, it is newer than the node; if not, the queue is
-// listed again.) If the caller knows the queue up to one of the session's last nodes, and
-// nobody else is expected to have joined since, it is listed only if somebody has; and
-// likewise a queue that is expected not to exist.
+// server answers in order, so that joining costs one round trip. (The listing may be shared
+// with others. A listing with the node is newer than the node; without, the queue is listed
+// again.) If the caller knows the queue up to one of the session's last nodes, and no other
+// client is expected to have joined since, the queue is listed only if another client has;
+// so is a queue expected not to exist.
 func (s *session) beginJoin(dir string, endings []string, data []byte, known driver.Node) *joinAttempt {
 	a := &joinAttempt{guid: uuid.NewString(), nodes: len(endings)}
 	watched := s.watchOnQueue(dir)
@@ -132,7 +135,7 @@ func (s *session) noteCreated(a *joinAttempt, dir string, q *request, watched *w
 	}
 }
 
-// created returns the contender that a create has created, if it is one.
+// created returns the contender created by a request, if the name is a contender's.
 func created(q *request) (driver.Node, bool) {
 	if q.err != nil {
 		return driver.Node{}, false
@@ -144,17 +147,17 @@ func created(q *request) (driver.Node, bool) {
 	return nodes[0], true
 }
 
-// needsListing reports whether the queue must be listed to know what is before the node:
-// its number does not tell.
+// needsListing reports whether the queue must be listed to know what is before the node,
+// because the number does not tell.
 func (a *joinAttempt) needsListing(node driver.Node) bool {
 	return a.listing != nil || len(a.behind) == 0 && !isFirst(node)
 }
 
-// isFirst reports whether a node is the first child that its directory has ever had.
+// isFirst reports whether a node is the first child ever of the directory.
 func isFirst(node driver.Node) bool { return node.Seq == 0 }
 
-// complete reports whether an attempt that has been answered has succeeded, and shows
-// without another request what is in the queue.
+// complete reports whether an answered attempt has succeeded, and shows the queue without
+// another request.
 func (a *joinAttempt) complete() bool {
 	node, ok := created(a.create)
 	if !ok || a.listing == nil {
@@ -166,9 +169,9 @@ func (a *joinAttempt) complete() bool {
 
 // endJoin waits until an attempt has been answered, and determines its outcome.
 //
-// The error is ErrNoNode if there is no queue, or no parent of the first directory that
-// was to be created; ErrNodeExists if there is such a directory; and errNotCreated if the
-// reply was lost and the nodes do not exist.
+// The error is ErrNoNode if there is no queue, or no parent of the first directory to be
+// created; ErrNodeExists if this directory exists; and errNotCreated if the reply was lost
+// and the nodes do not exist.
 func (s *session) endJoin(ctx context.Context, dir string, a *joinAttempt) (driver.Joined, error) {
 	<-a.create.done
 	node, err := s.createdContender(a.create)
@@ -219,7 +222,7 @@ func (s *session) createContender(dir, guid string, endings []string, data []byt
 	ops := directories
 	for i, ending := range endings {
 		if i > 0 && strings.HasSuffix(ending, permitEnding) {
-			data = nil // the first lease contains it
+			data = nil // included in the first lease
 		}
 		ops = append(ops, &zk.CreateRequest{Path: path(ending), Data: data, Flags: flags, Acl: s.cfg.ACL})
 	}
@@ -248,10 +251,9 @@ func names(paths []string) []string {
 
 var errNotCreated = errors.New("not created")
 
-// findCreated determines the outcome of a create whose reply was lost. It returns
-// when that is known, when the session is over and the nodes with it, or when the
-// queue cannot be listed. If some of the contender's nodes are gone, it removes
-// the others.
+// findCreated determines the outcome of a create whose reply was lost. It returns when the
+// outcome is known, when the session and so the nodes are gone, or when the queue cannot be
+// listed. If some of the contender's nodes are gone, it removes the others.
 func (s *session) findCreated(dir, guid string, nodes int) (driver.Node, error) {
 	for {
 		if err := s.pauseBeforeRetry(); err != nil {
@@ -272,7 +274,7 @@ func (s *session) findCreated(dir, guid string, nodes int) (driver.Node, error) 
 		s.reapLater(func() bool {
 			found, err := s.findOnce(dir, guid)
 			for _, node := range found {
-				_ = s.remove(dir, node) // fails only if it goes with the session
+				_ = s.remove(dir, node) // fails only if the node goes with the session
 			}
 			return err == nil
 		})
@@ -280,8 +282,8 @@ func (s *session) findCreated(dir, guid string, nodes int) (driver.Node, error) 
 	}
 }
 
-// removeParts removes the remaining nodes of a contender. It returns errNotCreated if
-// that succeeds.
+// removeParts removes the remaining nodes of a contender. It returns errNotCreated on
+// success.
 func (s *session) removeParts(dir string, parts []driver.Node) error {
 	for _, node := range parts {
 		if err := s.remove(dir, node); err != nil && err != driver.ErrRemoved {
@@ -291,8 +293,8 @@ func (s *session) removeParts(dir string, parts []driver.Node) error {
 	return errNotCreated
 }
 
-// findOnce looks once for the nodes in dir that were created with the GUID, when it is
-// decided whether they were.
+// findOnce looks once for the nodes in dir created with the GUID, after the create is
+// decided.
 func (s *session) findOnce(dir, guid string) ([]driver.Node, error) {
 	err := s.decideWrites()
 	var own []string
@@ -319,9 +321,9 @@ func (s *session) findOnce(dir, guid string) ([]driver.Node, error) {
 	return found, err
 }
 
-// reapLater removes in the background a node that cannot be found now and must not be
-// left to block others. find removes the node and reports true, or reports false if the
-// outcome is not known yet.
+// reapLater removes in the background a node which cannot be found now, and would block
+// other contenders. find removes the node and reports true, or reports false if the outcome
+// is not known yet.
 func (s *session) reapLater(find func() bool) {
 	s.markUnremovable()
 	if s.begin() {
@@ -338,11 +340,11 @@ func (s *session) reap(find func() bool) {
 // reapPause is long, because the listing may be long.
 const reapPause = time.Second
 
-// queueContaining returns the queue as it stood after node was created: that of l if it
-// contains the node, and otherwise a new listing. Callers that create another kind of
-// lock under the name also check after the creation, so at least one of the two sees
-// the other. shared reports that a semaphore uses the directory, in which contenders
-// may appear without using a number of the queue.
+// queueContaining returns the queue as it was after node was created: from l if l contains
+// the node, and otherwise from a new listing. Creators of another kind of lock under the
+// name also check after the creation, so at least one of the two sees the other. shared
+// reports that a semaphore uses the directory, where contenders may appear without using a
+// number of the queue.
 func (s *session) queueContaining(ctx context.Context, dir string, node driver.Node, l *listing) (queue []driver.Node, shared bool, err error) {
 	if l == nil || driver.Place(l.contenders(), node) < 0 {
 		if l, err = s.list(dir); err != nil {
@@ -358,10 +360,10 @@ func (s *session) queueContaining(ctx context.Context, dir string, node driver.N
 	return l.contenders(), shared, err
 }
 
-// checkForeignContenders returns an error if a child of dir that is not in queue
-// looks like a contender of an unknown client: neither would wait for the other. A
-// contender differs from a lock below dir with such a name by being ephemeral, and
-// from a plain lock by its data.
+// checkForeignContenders returns an error if a child of dir outside queue looks like a
+// contender of an unknown client: neither would wait for the other. A contender differs
+// from a lock below dir with such a name by being ephemeral, and from a plain lock by the
+// data.
 func (s *session) checkForeignContenders(ctx context.Context, dir string, children []string, queue []driver.Node) error {
 	if countOthers(children, queue) == 0 {
 		return nil
@@ -386,7 +388,7 @@ func (s *session) checkForeignContenders(ctx context.Context, dir string, childr
 	return nil
 }
 
-// countOthers counts the children that are not in the queue.
+// countOthers counts the children outside the queue.
 func countOthers(children []string, queue []driver.Node) int {
 	others := len(children)
 	for _, node := range queue {
@@ -395,8 +397,8 @@ func countOthers(children []string, queue []driver.Node) int {
 	return others
 }
 
-// isForeignContender reports whether the node at path, which has the name of a
-// sequential node, is ephemeral and not that of a plain lock of ours.
+// isForeignContender reports whether the node at path, named like a sequential node, is
+// ephemeral and not a plain lock of ours.
 func (s *session) isForeignContender(path string) (bool, error) {
 	exists, stat, err := s.exists(path)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {
@@ -415,7 +417,7 @@ func (s *session) isForeignContender(path string) (bool, error) {
 		return false, nil
 	case errors.Is(err, driver.ErrSessionLost):
 		return false, err
-	case err != nil: // it cannot be read
+	case err != nil: // unreadable
 		return true, nil
 	}
 	owner, _ := parsePlainData(data)

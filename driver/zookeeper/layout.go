@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has the names of contenders' nodes, in each layout, and the reading of them.
+
 import (
 	"cmp"
 	"fmt"
@@ -10,27 +12,25 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// Layout determines how the nodes of locks are named, and thus which other kinds of
-// clients a lock excludes. Pools with different layouts exclude each other; a pool that
-// shares locks with another kind of client needs the layout that the other client
-// respects.
+// Layout determines how the nodes of locks are named, and thus which other kinds of clients
+// a lock excludes. Pools with different layouts exclude each other; a pool that shares
+// locks with another kind of client needs the layout respected by the other client.
 type Layout string
 
 const (
-	// LayoutCurator, the default, excludes Curator's InterProcessMutex and
-	// go-zookeeper's Lock. They mistake a lockpool reader for a contender of their own
-	// kind and wait for it, sometimes longer than necessary.
+	// LayoutCurator, the default, excludes Curator's InterProcessMutex and go-zookeeper's
+	// Lock. Both mistake a lockpool reader for a contender of their own kind and wait for
+	// the reader, sometimes longer than necessary.
 	LayoutCurator Layout = "curator"
 
-	// LayoutCuratorRW is the layout of Curator's InterProcessReadWriteLock, whose
-	// readers share the lock with lockpool's readers. InterProcessMutex does not see
-	// it.
+	// LayoutCuratorRW is the layout of Curator's InterProcessReadWriteLock, whose readers
+	// share the lock with lockpool's readers. InterProcessMutex does not see these nodes.
 	LayoutCuratorRW Layout = "curator-rw"
 
-	// LayoutKazoo is LayoutCurator, but also excludes all locks of kazoo, with
-	// and without extra_lock_patterns: each contender has a second node, named as
-	// kazoo names its own. The nodes that contain the queues are persistent, because
-	// kazoo's Lock fails permanently when ZooKeeper has removed an empty container.
+	// LayoutKazoo is LayoutCurator, but also excludes all locks of kazoo, with and without
+	// extra_lock_patterns: each contender has a second node, named as in kazoo. The
+	// directories of queues are persistent, because kazoo's Lock fails permanently when
+	// ZooKeeper has removed an empty container.
 	LayoutKazoo Layout = "kazoo"
 
 	// LayoutKazooRW is LayoutKazoo, but readers share the lock with kazoo's
@@ -39,8 +39,8 @@ const (
 	LayoutKazooRW Layout = "kazoo-rw"
 )
 
-// naming is how the names of a contender's nodes end in a layout, the second node being
-// its alias, and whether the nodes that contain the queues are persistent.
+// naming is how the names of a contender's nodes end in a layout, the second node being its
+// alias, and whether the directories of queues are persistent.
 type naming struct {
 	exclusive, shared []string
 	persistent        bool
@@ -61,8 +61,8 @@ const (
 	permitEnding = "lease-" // also of Curator's InterProcessSemaphoreV2
 )
 
-// limitPrefix precedes the limit that a lockpool lease states. The limit is part of the
-// name, so that a listing shows it. (Other clients do not read the names of leases.)
+// limitPrefix precedes the limit stated by a lockpool lease. The limit is part of the name,
+// so that a listing shows the limit. (Other clients do not read the names of leases.)
 const limitPrefix = "of"
 
 // limitOf reads the limit from the name of a lease without its number.
@@ -79,9 +79,9 @@ func limitOf(name string) int {
 	return max(int(limit), 0)
 }
 
-// endings are the endings of contenders' names, before the number, of all known
-// clients. An ending precedes those that are suffixes of it. A node with none of them
-// is not a contender and is ignored, unless it looks like one (checkForeignContenders).
+// endings are the endings of contenders' names, before the number, of all known clients. An
+// ending comes before its suffixes. A node with none of these endings is not a contender,
+// and is ignored unless the name looks like a contender's (checkForeignContenders).
 var endings = []struct {
 	text string
 	kind driver.Kind
@@ -113,9 +113,9 @@ func (n naming) endings(kind driver.Kind, permits, limit int) []string {
 	}
 }
 
-// guidPrefix begins the name of a node that carries a GUID, by which its creator finds
-// it if the reply to the create is lost. (This is Curator's "protection"; there the
-// client generates the GUID, here lockpool does.)
+// guidPrefix begins the name of a node with a GUID, by which the creator finds the node if
+// the reply to the create is lost. (Curator calls this "protection"; there the client
+// generates the GUID, here lockpool does.)
 const guidPrefix = "_c_"
 
 // namePrefix returns the name of a node without its number.
@@ -126,9 +126,9 @@ func namePrefix(guid, ending string) string {
 	return guidPrefix + guid + "-" + ending
 }
 
-// isSemaphore reports whether these are the children of a semaphore's directory.
-// Either of the two may be missing: the server removes an empty container after a
-// while, that of the guards even while permits are held.
+// isSemaphore reports whether these are the children of a semaphore's directory. Either of
+// the two may be missing: the server removes an empty container after a while, the guards'
+// even while permits are held.
 func isSemaphore(children []string) bool {
 	return slices.Contains(children, driver.Guards) || slices.Contains(children, driver.Leases)
 }
@@ -139,12 +139,12 @@ const guidLength = len("00000000-0000-0000-0000-000000000000")
 // guidOf returns the GUID in the name of a lockpool node.
 func guidOf(name string) string { return name[len(guidPrefix):][:guidLength] }
 
-// hasGUID reports whether a node with that name was created with the GUID.
+// hasGUID reports whether the named node was created with the GUID.
 func hasGUID(name, guid string) bool {
 	return strings.HasPrefix(name, guidPrefix+guid+"-") || strings.HasPrefix(name, strings.ReplaceAll(guid, "-", "")+"__")
 }
 
-// downgraded returns the Read node that replaces an exclusive lockpool node.
+// downgraded returns the Read node created in place of an exclusive lockpool node.
 func (n naming) downgraded(node driver.Node) driver.Node {
 	guid := guidOf(node.Name)
 	read := driver.Node{Kind: driver.Shared, Seq: node.Seq, Name: namePrefix(guid, n.shared[0]) + formatSeq(node.Seq)}
@@ -154,7 +154,7 @@ func (n naming) downgraded(node driver.Node) driver.Node {
 	return read
 }
 
-// nodeNames returns the names of the nodes that a contender consists of.
+// nodeNames returns the names of a contender's nodes.
 func nodeNames(node driver.Node) []string {
 	all := []string{node.Name}
 	if node.Private != "" {
@@ -211,8 +211,8 @@ func parseNodeAt(name string, begin int) (driver.Node, bool) {
 	return driver.Node{}, false
 }
 
-// looksSequential reports whether the name looks like that of a sequential node that is
-// not a known contender.
+// looksSequential reports whether the name looks like a sequential node's, but no known
+// contender's.
 func looksSequential(name string) bool {
 	if _, ok := parseNode(name); ok || len(name) < seqLength {
 		return false
@@ -221,8 +221,8 @@ func looksSequential(name string) bool {
 	return strings.Trim(digits, "0123456789") == ""
 }
 
-// contendersOf returns the contenders among children in the order of their numbers,
-// never of their names, which would put -2147483648 in the wrong place.
+// contendersOf returns the contenders among children in the order of their numbers, never
+// of their names: these would put -2147483648 in the wrong place.
 func contendersOf(children []string) []driver.Node {
 	queue := make([]driver.Node, 0, len(children))
 	for _, name := range children {
@@ -245,8 +245,8 @@ func rank(n driver.Node) int {
 	return 0
 }
 
-// mergeNodes merges the nodes that make up one lockpool contender into one Node. They
-// were created in one transaction, so their numbers are consecutive.
+// mergeNodes merges the nodes of one lockpool contender into one Node. The nodes were
+// created in one transaction, so their numbers are consecutive.
 func mergeNodes(nodes []driver.Node) []driver.Node {
 	queue := nodes[:0]
 	for _, node := range nodes {
@@ -257,7 +257,7 @@ func mergeNodes(nodes []driver.Node) []driver.Node {
 	return queue
 }
 
-// merge adds node to the contender c if it belongs to it.
+// merge adds node to the contender c if node belongs to c.
 func merge(c *driver.Node, node driver.Node) bool {
 	if node.Seq != c.Seq+int64(max(c.Permits, 1)) || c.Private != "" ||
 		!strings.HasPrefix(c.Name, guidPrefix) || len(c.Name) < len(guidPrefix)+guidLength {

@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file has the lease of a session: the proof of how long the session is certainly
+// alive.
+
 import (
 	"slices"
 	"sync"
@@ -10,79 +13,74 @@ import (
 // lease determines until when a session is certainly alive. The locks of the session
 // end then, before ZooKeeper can grant them to others.
 //
-// An answer by itself proves little. A follower that is cut off from its leader
-// still answers pings and reads, while the leader expires the session. So the
-// lease counts only requests that went through the leader. T is the negotiated
-// timeout of the session, and all times are by our own clock (package clock).
+// An answer alone proves little. A follower cut off from its leader still answers pings and
+// reads, while the leader expires the session. So the lease counts only requests answered
+// by way of the leader. T is the negotiated timeout of the session, and all times are read
+// from this process's clock (package clock).
 //
-// What the servers do (read in the source of ZooKeeper 3.8; 3.5 and 3.9 have the same
-// in the same places, and 3.4 has it under other names):
+// What the servers do (read in the source of ZooKeeper 3.8; 3.5 and 3.9 do the same in the
+// same places, and 3.4 under other names):
 //
-//  1. A leader expires a session no earlier than T after it was last told of
-//     activity (ExpiryQueue.update rounds up). A new session, and one that
-//     comes back on another connection, is reported to the leader at once
-//     (LeaderZooKeeperServer.checkIfValidGlobalSession). From then on its
-//     follower only collects the activity (LearnerSessionTracker.touchTable)
-//     and reports it in its answer to the leader's next ping; not even a
-//     request that is passed on to the leader counts there.
-//  2. The leader pings its followers every half tick, or a moment later; if it was
-//     paused, as by its garbage collector, a moment after it goes on
-//     (Leader.lead), on the stream on which it also answers the requests that they
-//     pass on. A follower answers a ping at once, on the stream on which it passes
-//     on the next requests. Both streams keep their order
-//     (LearnerHandler.queuedPackets, Learner.ping).
-//  3. A leader answers a sync by itself (Leader.processSync), but a write only
-//     after a majority has agreed to it. That also holds for writes that
-//     fail: they are proposed as transactions of the type error. (It does not hold
-//     for writes that the server we are connected to refuses itself: see
-//     the meaning decided.)
-//  4. A new leader gives every session its full T from the moment at which a
-//     majority has agreed to follow it (Leader.startZkServer, after
-//     waitForNewLeaderAck).
+//  1. A leader expires a session no earlier than T after the last report of activity
+//     (ExpiryQueue.update rounds up). A new session, or a session resumed on another
+//     connection, is reported to the leader at once
+//     (LeaderZooKeeperServer.checkIfValidGlobalSession). From then on the follower only
+//     collects the activity (LearnerSessionTracker.touchTable) and reports all activity in
+//     the answer to the leader's next ping; not even a request passed on to the leader
+//     counts there.
+//  2. The leader pings its followers every half tick, or a moment later; after a pause, as
+//     of the garbage collector, a moment after the pause (Leader.lead). The ping goes on
+//     the same stream as the answers to the requests passed on. A follower answers a ping
+//     at once, on the same stream as the next requests passed on. Both streams keep their
+//     order (LearnerHandler.queuedPackets, Learner.ping).
+//  3. A leader answers a sync by itself (Leader.processSync), but a write only after a
+//     majority has agreed. So are failing writes: they are proposed as transactions of the
+//     type error. (Not so the writes refused by the connected server itself: see the
+//     meaning decided.)
+//  4. A new leader gives every session its full T from the moment when a majority has
+//     agreed to follow the new leader (Leader.startZkServer, after waitForNewLeaderAck).
 //
-// The leader knows of activity. Let x, y and z be requests that went through
-// the leader on one connection, where y began T/4 and a moment after x had
-// been answered, and z began a moment after y had been answered. T is at least two
-// ticks, so the leader sent a ping after its answer to x, and at most a moment after
-// its answer to y. The follower got it after it had seen x, and before it passed on z;
-// by then it had reported x, or activity after x. By the order of its stream the
-// leader knew of that report when it handled z. So when z is answered, the
-// leader will not expire the session before the beginning of x + T. (The
-// shorter argument, that the answer to z itself shows that the leader had been
-// told of all activity half a tick before, does not hold: pings that were held
-// up on their way to the follower have not been answered when z is passed on.)
+// The leader knows of activity. Let x, y and z be requests answered through the leader on
+// one connection, where y began T/4 and a moment after x had been answered, and z began a
+// moment after y had been answered. T is at least two ticks, so the leader sent a ping
+// after the answer to x, and at most a moment after the answer to y. The follower got the
+// ping after seeing x, and before passing on z; by then the follower had reported x, or
+// activity after x. By the order of the stream the leader knew of this report when handling
+// z. So when z is answered, the leader will not expire the session before the beginning of
+// x + T. (A shorter argument does not hold, namely: the answer to z alone shows the leader
+// to have been told of all activity half a tick before. Pings held up on the way to the
+// follower have not been answered when z is passed on.)
 //
-// No other server leads. A leader that was cut off from the others still answers syncs
-// until it notices, many ticks later, and the others may have elected another one
-// since. But a write shows that a majority still followed the old leader after the
-// write had begun, and by point 4 no new leader expires the session before that moment
-// + T.
+// No other server leads. A leader cut off from the others still answers syncs until the
+// leader notices, many ticks later, and the others may have elected another leader since.
+// But an answered write shows that a majority still followed the old leader after the write
+// had begun, and by point 4 no new leader expires the session earlier than T after this
+// beginning.
 //
-// So the lease ends T after the earlier of the two: the beginning of the newest x for
-// which the first argument holds, and the beginning of the newest write that was
-// answered. A twentieth of T is subtracted for clocks that run at different rates, and
-// for the time that it takes to notify the holders.
+// So the lease ends T after the earlier of two beginnings: of the newest x for which the
+// first argument holds, and of the newest answered write. A twentieth of T is subtracted
+// for clocks running at different rates, and for the time to notify the holders.
 //
-// This rests on four assumptions. Clocks drift apart by less than that twentieth. T is
-// at least two ticks, as it is unless minSessionTimeout was set lower; a client cannot
-// see the tick. A moment is less than T/34, and the leader's stream does not fall silent
-// in just the moment after a pause of the leader. The process, or its machine, is not
-// paused between reading the lease and acting on it; nothing on this side can prevent
-// that, and a store that must be safe has to compare fencing tokens.
+// The proof rests on four assumptions. Clocks drift apart by less than this twentieth. T is
+// at least two ticks, which holds unless minSessionTimeout was set lower; a client cannot
+// see the tick. A moment is less than T/34, and the leader's stream does not fall silent in
+// just the moment after a pause of the leader. The process, or its machine, is not paused
+// between reading the lease and acting on the lease; nothing on this side can prevent such
+// a pause, and a store has to compare fencing tokens to be safe.
 //
-// A machine that was suspended finds on waking, within a tick of the session, that the
-// lease has ended: the clock counts the suspension if the system reports it (Linux). If
-// it does not, and in a virtual machine that was stopped from outside, the wall clock
-// jumps against ours, then or when it is corrected. A jump may also mean that the wall
-// clock was set, so it does not end the lease. It puts the clock in doubt: from then on
-// nothing is granted until a write that began after the jump has been answered, which
-// the leader refuses if it has expired the session. (Holders are notified when the
-// answer says so. Until the lease rests on proofs from after the jump, for another 0.4
-// T, it may end too late by the length of the jump, which matters if the server is cut
-// off from the leader in just that time.)
+// A suspended machine finds on waking, within a tick of the session, that the lease has
+// ended: the clock counts the suspension if the system reports suspensions (Linux). On
+// other systems, and in a virtual machine stopped from outside, the wall clock jumps
+// against the process's clock, at once or when the wall clock is corrected. A jump may also
+// mean that the wall clock was set, so a jump does not end the lease but puts the clock in
+// doubt: from then on nothing is granted until a write begun after the jump has been
+// answered. The leader refuses this write if the session has expired. (Holders are notified
+// when the answer says so. Until the lease rests on proofs from after the jump, for another
+// 0.4 T, the lease may end too late by the length of the jump. This matters only if the
+// server is cut off from the leader in just this time.)
 //
-// An observer that follows through another follower (observerMasterPort) reports in
-// two steps, which the argument does not cover: list voting members.
+// The argument does not cover an observer behind another follower (observerMasterPort),
+// whose reports take two steps: list voting members.
 type lease struct {
 	ends atomic.Int64 // since the session began; 0 if there is no lease yet
 
@@ -97,34 +95,34 @@ type lease struct {
 	settled  chan struct{} // closed when the doubt since then is settled; nil if there is no doubt
 }
 
-// proof is a request that went through the leader: when it was sent and when
-// its answer came.
+// proof has the times of a request through the leader: when the request was sent, and when
+// the answer came.
 type proof struct{ begin, end time.Duration }
 
 const (
-	// proofsPerTimeout is how many proofs a session sends in T if it sends nothing
-	// else. Four such intervals are longer than the time that must pass between x and
-	// y, so x is five of them older than z, and a healthy session tolerates 9/20 of T
-	// without an answer.
+	// proofsPerTimeout is how many proofs a session sends in T if nothing else is sent.
+	// Four such intervals are longer than the time required between x and y, so x is five
+	// of them older than z, and a healthy session tolerates 9/20 of T without an answer.
 	proofsPerTimeout = 12
-	// proofsPerWrite is how many proofs there are for each that is a write.
+	// Every proofsPerWrite-th proof is a write.
 	proofsPerWrite = 4
-	// late is by how much a leader may be late with its ping, and clocks may drift
-	// meanwhile, in hundredths of T.
+	// late bounds the delay of a leader's ping, and the drift of clocks meanwhile, in
+	// hundredths of T.
 	late = 3
 	// apart is the time between x and y: half a tick, if T is two ticks, and a moment.
 	apart = 25 + late
-	// proofGrain is the part of T within which proofs count as one.
+	// Proofs within T/proofGrain count as one.
 	proofGrain = 64
-	// driftPart is the part of T that is subtracted for the drift of clocks.
+	// T/driftPart is subtracted for the drift of clocks.
 	driftPart = 20
-	// maxSkew is how far the wall clock may drift from ours between two writes; beyond
-	// that it has jumped. It is half of what driftPart subtracts if T is four seconds.
+	// maxSkew is how far the wall clock may drift from the process's clock between two
+	// writes; a larger difference is a jump. maxSkew is half of the time subtracted by
+	// driftPart for a T of four seconds.
 	maxSkew = 100 * time.Millisecond
 )
 
-// established begins the lease of a session, or continues it on another
-// connection: the leader heard of the session after begin.
+// established begins the lease of a session, or continues the lease on another connection:
+// the leader heard of the session after begin.
 func (l *lease) established(begin, timeout time.Duration, created bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,9 +136,9 @@ func (l *lease) established(begin, timeout time.Duration, created bool) {
 	l.update()
 }
 
-// recordProof records that a request was answered that went through the leader and
-// began at begin, or later. write says that a majority agreed to it. now returns the
-// exact time; it is called only if that matters.
+// recordProof records the answer to a request through the leader, begun at begin or later.
+// write says that a majority agreed. now returns the exact time, and is called only if the
+// exact time matters.
 func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,9 +161,9 @@ func (l *lease) recordProof(begin time.Duration, now func() time.Duration, write
 	l.update()
 }
 
-// checkSkew records how far the wall clock is ahead of ours. If the wall clock has
-// jumped, and no write that began afterward has been answered, checkSkew returns a
-// channel that is closed when one is.
+// checkSkew records how far the wall clock is ahead of the process's clock. If the wall
+// clock has jumped, and no write begun afterward has been answered, checkSkew returns a
+// channel closed by the first such answer.
 func (l *lease) checkSkew(now, skew time.Duration) (settled <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,8 +186,7 @@ func (l *lease) inDoubt() bool {
 	return l.settled != nil
 }
 
-// lastCompletedBefore returns the index of the newest proof that was complete at t, or
-// -1.
+// lastCompletedBefore returns the index of the newest proof complete at t, or -1.
 func lastCompletedBefore(proofs []proof, t time.Duration) int {
 	for i := len(proofs) - 1; i >= 0; i-- {
 		if proofs[i].end <= t {
@@ -228,7 +225,7 @@ func (l *lease) nextProof(now time.Duration) (write bool, in time.Duration) {
 	return now >= writeAt, min(last+interval, writeAt) - now
 }
 
-// retryPause is how long to wait after a proof that failed.
+// retryPause is how long to wait after a failed proof.
 func (l *lease) retryPause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

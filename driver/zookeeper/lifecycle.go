@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has the life of a session: ready, over, gone, and what happens at each step.
+
 import (
 	"context"
 	"fmt"
@@ -10,22 +12,22 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// lifecycle is the state of a session. Its channels and contexts only ever go from open
-// to closed, so it needs no mutex.
+// lifecycle is the state of a session. The channels and contexts only ever go from open to
+// closed, so there is no mutex.
 type lifecycle struct {
 	ready  chan struct{}   // closed when the session is first established
 	closed chan struct{}   // closed when nothing of the session is left running but calls of Close
-	events <-chan zk.Event // of the client; closed when its connect loop has ended
+	events <-chan zk.Event // of the client; closed when the connect loop has ended
 
-	alive context.Context // ends when the session is over; its cause says why
+	alive context.Context // ends when the session is over; the cause says why
 	end   context.CancelCauseFunc
 
-	gone    context.Context // ends when the servers have closed the session, or do not know it
+	gone    context.Context // ends when the servers have closed the session, or do not know the session
 	setGone context.CancelFunc
 
 	dialing    context.Context // ends when the client may make no further connection
 	endDialing context.CancelFunc
-	parked     context.Context // ends when the client waits for that, in hosts.Next
+	parked     context.Context // ends when the client waits for gone, in hosts.Next
 	park       context.CancelFunc
 	quitting   context.Context // ends when the client is being closed
 	quit       context.CancelFunc
@@ -56,8 +58,8 @@ func (l *lifecycle) isReady() {
 	}
 }
 
-// isOver reports whether the session is over. It reads the clock itself, because
-// timers may be late.
+// isOver reports whether the session is over. It reads the clock, because timers may be
+// late.
 func (s *session) isOver() bool {
 	if s.alive.Err() != nil {
 		return true
@@ -70,9 +72,10 @@ func (s *session) isOver() bool {
 	return true
 }
 
-// mustNotDial reports whether the client must no longer connect: it would open a new
-// session in place of one that is over, underneath the holders of locks. It may
-// reconnect for a moment if we close the session ourselves, for the calls in progress.
+// mustNotDial reports whether the client must no longer connect: the client would open a
+// new session in place of the ended session, underneath the holders of locks. While the
+// session is being closed, the client may reconnect for a moment, for the calls in
+// progress.
 func (s *session) mustNotDial() bool {
 	return s.dialing.Err() != nil || s.isOver() && context.Cause(s.alive) != errClosed
 }
@@ -140,14 +143,14 @@ func (s *session) shutdown() {
 	time.AfterFunc(time.Millisecond, s.quit)
 	s.client.Close() // within a second
 	s.disconnect()
-	for range s.events { // the client drops what nobody reads
+	for range s.events { // the client drops unread events
 	}
 	<-idle
 	s.relays.Wait()
 	s.requests.writers.Wait()
 }
 
-// awaitEnd returns when the session is over, at the latest when its lease ends.
+// awaitEnd returns when the session is over, at the latest when the lease ends.
 func (s *session) awaitEnd() {
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()

@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file has one connection to a server: reading answers, writing requests, and
+// deadlines.
+
 import (
 	"bufio"
 	"cmp"
@@ -15,8 +18,8 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// link is one connection to a server. Two users share it: the client, whose packets a
-// relay brings and takes away (relay.go), and the session's requests (requests.go).
+// link is one connection to a server. Two users share it: the client, by way of a relay
+// (relay.go), and the session's requests (requests.go).
 type link struct {
 	conn    net.Conn
 	client  net.Conn // the relay's end of the client's connection; nil without a client
@@ -26,18 +29,18 @@ type link struct {
 	// Of the handshake (handshake.go).
 	to        target        // the server
 	timeout   time.Duration // how long the handshake may take
-	began     time.Duration // when it began, by expiry.now
-	requested bool          // a new session was requested, and must be closed unless it is established
-	offeredID int64         // the session that the server named, or 0
+	began     time.Duration // when the connection began, by expiry.now
+	requested bool          // a new session was requested, and must be closed unless established
+	offeredID int64         // the session named by the server, or 0
 
-	// Used only by the goroutine that reads, and after it has ended.
+	// Used only by the reading goroutine, and after its end.
 	established   bool          // the handshake is complete
-	establishedAt time.Time     // when it was
+	establishedAt time.Time     // when the handshake was complete
 	timedOut      bool          // the server has been silent for too long since then
 	readBy        time.Time     // the deadline in force
-	slack         time.Duration // how much too early it may be
+	slack         time.Duration // how much too early the deadline may be
 	maxSilence    time.Duration // how long a server may be silent
-	barrier       *request      // the first request, on which all reads depend; nil if there is none
+	barrier       *request      // the first request; all reads depend on the barrier, if not nil
 
 	// Guarded by requests.mu.
 	pending    []*request // sent and not answered
@@ -66,9 +69,9 @@ func (l *link) disconnect() {
 // arrivals reads what has arrived on a link.
 type arrivals struct{ *link }
 
-// Read implements io.Reader. It is called when all that has arrived before is used up, so
-// that answers that came together are followed by one write, and whenever anything
-// arrives, the server has as much time again.
+// Read implements io.Reader. Read is called when everything received is used up, so that
+// answers received together are followed by one write. Whenever anything arrives, the
+// server has as much time again.
 func (a arrivals) Read(p []byte) (int, error) {
 	if !a.established { // the handshake has a deadline of its own
 		return a.conn.Read(p)
@@ -85,8 +88,8 @@ func (a arrivals) Read(p []byte) (int, error) {
 }
 
 // extendDeadline gives the server time for its next packet. A proof is sent every twelfth
-// of the session timeout (lease.go), so after a quarter without an answer it is time for
-// another server. A deadline that is slightly early does no harm and saves a timer.
+// of the session timeout (lease.go), so a quarter without an answer means that another
+// server is needed. A slightly early deadline does no harm and saves a timer.
 func (l *link) extendDeadline() error {
 	by := time.Now().Add(l.maxSilence)
 	if by.Sub(l.readBy) < l.slack {
@@ -100,10 +103,10 @@ func (l *link) extendDeadline() error {
 // answered all before them: less than the buffers of any connection hold.
 const maxUnblocked = 12 << 10
 
-// flush writes what there is to write, unless another goroutine is writing, which then
-// does. Callers must not wait for the network, so flush writes on their goroutine only
-// what cannot block. It is called with requests.mu held, which it releases while it
-// writes.
+// flush writes what there is to write, unless another goroutine is writing and will write
+// this as well. Callers must not wait for the network, so flush writes on their goroutine
+// only what cannot block. It is called with requests.mu held, and releases the mutex while
+// writing.
 func (l *link) flush() {
 	if l.writing || len(l.out) == 0 {
 		return
@@ -129,8 +132,8 @@ func (l *link) flush() {
 	})
 }
 
-// writeOut writes all that there is to write, with one call. It reports whether there
-// was anything; if not, or if it failed, this goroutine no longer writes.
+// writeOut writes everything there is to write, with one call. If there is nothing, or the
+// write fails, writeOut reports false and this goroutine no longer writes.
 func (l *link) writeOut() bool {
 	out := l.out
 	if len(out) == 0 {
@@ -141,15 +144,14 @@ func (l *link) writeOut() bool {
 	l.session.requests.mu.Unlock()
 	_, err := l.conn.Write(out)
 	if err != nil {
-		l.disconnect() // the goroutine that reads notices
+		l.disconnect() // the reading goroutine notices
 	}
 	l.session.requests.mu.Lock()
 	l.spare = out
 	return err == nil
 }
 
-// receive reads the next packet and does what it requires: packets are dealt with in the
-// order in which they come.
+// receive reads and handles the next packet: packets are handled in the order of arrival.
 func (l *link) receive() error {
 	head, err := l.in.Peek(4)
 	if err != nil {
@@ -215,10 +217,10 @@ func (l *link) readEvent(length int) error {
 
 // readBody reads the rest of an answer. broken is the error of the connection.
 //
-// An answer that is longer than what is accepted does not break the connection, because
-// the outcome of every other request would be unknown. A listing of that length is an
-// error, and a node with that much data, which is not ours, is one without data. The
-// answer to a write says no more than the request, whose length is limited.
+// An answer longer than accepted does not break the connection, because the outcome of
+// every other request would be unknown. A listing of such a length is an error, and a node
+// with so much data, surely not ours, counts as a node without data. The answer to a write
+// says no more than the request, whose length is limited.
 func (l *link) readBody(q *request, code int32, length int) (err, broken error) {
 	const maxWritten = 2 * maxSend
 	switch {

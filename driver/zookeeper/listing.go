@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file lists directories, with one listing for all who ask at the same time.
+
 import (
 	"errors"
 	"fmt"
@@ -11,22 +13,22 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// listings are the listings of directories that a session has in progress: one per
-// directory at a time. All callers that ask for one meanwhile share the next one; if
-// each had its own, the listings of a queue with n waiters would be n² names.
+// listings are a session's listings of directories in progress: one per directory at a
+// time. All callers asking meanwhile share the next listing; separate listings of a queue
+// with n waiters would be n² names.
 type listings struct {
 	mu      sync.Mutex
-	latest  map[string]*listing // by path of the directory, while it is in progress
+	latest  map[string]*listing // by path of the directory, while in progress
 	lengths map[string]int64    // of long answers
 }
 
-// maxLengths bounds the lengths that are remembered.
+// maxLengths bounds the remembered lengths.
 const maxLengths = 1024
 
 // listing is one listing of a directory.
 type listing struct {
 	request *request
-	sent    bool     // it may lack changes that later callers must see; guarded by listings.mu
+	sent    bool     // may lack changes required by later callers; guarded by listings.mu
 	next    *listing // to be sent after this one; likewise
 
 	sorting sync.Once
@@ -40,19 +42,19 @@ func (l *listing) done() <-chan struct{} { return l.request.done }
 // change them.
 func (l *listing) children() []string { return l.request.children }
 
-// contenders returns the contenders among the children, likewise. They are sorted by the
-// first who wants them, and not by the goroutine that reads the connection.
+// contenders returns the contenders among the children, likewise. The first caller sorts
+// them, not the goroutine reading the connection.
 func (l *listing) contenders() []driver.Node {
-	l.sorting.Do(func() { l.queue = slices.Clip(contendersOf(l.children())) }) // an append must not write to memory that others read
+	l.sorting.Do(func() { l.queue = slices.Clip(contendersOf(l.children())) }) // an append must not write to memory read by others
 	return l.queue
 }
 
 func (l *listing) err() error { return l.request.err }
 
-// beginListing returns a listing that will show the directory as it is now, or later. The
-// caller must start the request, if there is one; there is none if another caller has
-// begun the listing, or if it will follow one that is on its way. A caller that does not
-// wait until the listing is done cancels its request.
+// beginListing returns a listing of the directory at the moment of the call, or later. The
+// caller must start the request, if there is one; there is none if another caller has begun
+// the listing, or if the listing will follow another on the way. A caller that does not
+// wait for the end of the listing cancels the request.
 func (s *session) beginListing(dir string) (*listing, *request) {
 	ls := &s.listings
 	ls.mu.Lock()
@@ -87,8 +89,8 @@ func (s *session) noteListed(dir string, l *listing) {
 	}
 }
 
-// end ends a listing whose answer had the length. It returns the next listing, if there is
-// one, which the caller starts.
+// end ends a listing whose answer had the length. It returns the next listing, if any, to
+// be started by the caller.
 func (ls *listings) end(dir string, l *listing, length int64) (next *listing) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -134,7 +136,7 @@ func makeRoom[V any](m map[string]V, key string, limit int) {
 	}
 }
 
-// startListing is beginListing for a caller that starts nothing else.
+// startListing is beginListing for a caller with nothing else to start.
 func (s *session) startListing(dir string) *listing {
 	l, q := s.beginListing(dir)
 	if q != nil {
@@ -143,7 +145,7 @@ func (s *session) startListing(dir string) *listing {
 	return l
 }
 
-// listOnce lists a directory as it is now, or later.
+// listOnce lists a directory at the moment of the call, or later.
 func (s *session) listOnce(dir string) *listing {
 	l := s.startListing(dir)
 	<-l.done()

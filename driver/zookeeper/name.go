@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file checks the names of locks, and the sizes of data and semaphores.
+
 import (
 	"errors"
 	"fmt"
@@ -28,7 +30,7 @@ func (c *Connector) CheckName(name string) error {
 	return nil
 }
 
-// cutLast cuts the last part off a name that has several.
+// cutLast cuts the last part off a name of several parts.
 func cutLast(name string) (of, last string, ok bool) {
 	i := strings.LastIndexByte(name, '/')
 	if i < 0 {
@@ -37,8 +39,8 @@ func cutLast(name string) (of, last string, ok bool) {
 	return name[:i], name[i+1:], true
 }
 
-// CheckPermits implements driver.Connector. The leases are created in one request,
-// which has room for a few hundred.
+// CheckPermits implements driver.Connector. The leases are created in one request, with
+// room for a few hundred.
 func (c *Connector) CheckPermits(name string, n int) error {
 	const fixed = 160 // bytes of a request for one node, without what is added here
 	one := fixed + len(c.cfg.Chroot) + len(name)
@@ -54,8 +56,8 @@ func (c *Connector) CheckPermits(name string, n int) error {
 // maxData is more than a pool stores in a node.
 const maxData = 2 << 10
 
-// checkPath checks a path without its leading slash as the server does
-// (org.apache.zookeeper.common.PathUtils), so that an invalid one is refused before
+// checkPath checks a path without the leading slash as the server does
+// (org.apache.zookeeper.common.PathUtils), so that an invalid path is refused before
 // anything is sent.
 func checkPath(path string) error {
 	if !utf8.ValidString(path) {

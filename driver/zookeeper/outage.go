@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file logs outages: times without a connection to any server.
+
 import (
 	"context"
 	"log/slog"
@@ -7,9 +9,8 @@ import (
 	"time"
 )
 
-// outage is the time during which sessions of a connector try to connect in vain. It is
-// logged once, when it has lasted for reportDelay; if it was, its end is logged as
-// well.
+// outage is a time when the sessions of a connector try in vain to connect. The beginning
+// is logged once, after reportDelay; if logged, so is the end.
 type outage struct {
 	log     *slog.Logger
 	servers []string
@@ -46,7 +47,7 @@ func (o *outage) answered() {
 	o.news, o.tell = context.WithCancel(context.Background())
 }
 
-// reportDelay is how long an outage lasts before it is logged.
+// reportDelay is the length of an outage before the first message.
 const reportDelay = 800 * time.Millisecond
 
 // begin records that there is no connection, and why.

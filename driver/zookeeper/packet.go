@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file encodes the requests, decodes the answers, and says what each error of a server
+// means.
+
 import (
 	"encoding/binary"
 	"errors"
@@ -19,13 +22,13 @@ const (
 	opGetChildren     = 12
 	opCheck           = 13
 	opMulti           = 14
-	opCreate2         = 15 // in an answer: a part of a multi that has created a container
+	opCreate2         = 15 // in an answer: a created container in a multi
 	opCreateContainer = 19
-	opError           = -1 // of a part of a multi that was not carried out
+	opError           = -1 // of a part of a multi, not carried out
 )
 
-// newRequest returns a request without the fields of its operation, which take size
-// bytes or a little more. Its xid and its length are not known yet.
+// newRequest returns a request with room for size bytes or a little more: the fields of the
+// operation, which follow. The xid and the length are not known yet.
 func newRequest(op int32, size int) *request {
 	packet := make([]byte, 8, 12+size)
 	q := &request{op: op, answer: minAnswer, packet: appendInt(packet, op), done: make(chan struct{})}
@@ -43,7 +46,7 @@ func createRequest(path string, data []byte, flags int32, acl []zk.ACL) *request
 	return q
 }
 
-// createSize is the size of a create with one entry in its ACL that is not very long.
+// createSize is the size of a create with one entry of ordinary length in the ACL.
 func createSize(path string, data []byte) int { return len(path) + len(data) + 64 }
 
 func deleteRequest(path string, version int32) *request {
@@ -65,8 +68,7 @@ func getRequest(path string, watch bool) *request {
 	return q
 }
 
-// watch makes a request for a node or for its children, which ends with the byte that says
-// so, set a watch.
+// watch makes a request for a node or for its children set a watch: the last byte says so.
 func (q *request) watch() { q.packet[len(q.packet)-1] = boolByte(true) }
 
 func setRequest(path string, data []byte, version int32) *request {
@@ -149,7 +151,7 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// decode sets the answer of a request that was carried out.
+// decode sets the answer of a successful request.
 func (q *request) decode(body []byte) error {
 	d := decoder{rest: body}
 	switch q.op {
@@ -176,8 +178,7 @@ func (q *request) decode(body []byte) error {
 	return d.err
 }
 
-// decodeMulti returns the error of the first part that was not carried out, if there is
-// one, and sets q.failed.
+// decodeMulti returns the error of the first failed part, if any, and sets q.failed.
 func (q *request) decodeMulti(d *decoder) (err error) {
 	for part := 0; d.err == nil; part++ {
 		op, done, _ := d.int(), d.bool(), d.int()
@@ -270,17 +271,17 @@ func (d *decoder) stat() zk.Stat {
 	}
 }
 
-// meaning is what an error says of the request that failed with it.
+// meaning is what an error says of the failed request.
 type meaning int
 
 const (
 	unsure   meaning = iota // not an answer, or one about the session
-	answered                // an answer, after which the request may have been carried out
+	answered                // an answer, but the request may have been carried out
 	refused                 // the server has changed nothing
-	decided                 // the same by the leader's decision; other codes may come from the server that we are connected to
+	decided                 // the same by the leader's decision; other codes may come from the connected server
 )
 
-// codes are the codes of answers that have errors of their own. A server may itself answer
+// codes are the codes of answers with errors of their own. A server may itself answer
 // "throttled", or "no right" (enableEagerACLCheck).
 var codes = []struct {
 	code int32
@@ -335,7 +336,7 @@ func meaningOf(err error) meaning {
 	return unsure
 }
 
-// codeError is a code in an answer that the client has no error for.
+// codeError is a code without an error in the client.
 type codeError int32
 
 const (

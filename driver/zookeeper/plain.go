@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file takes and releases plain locks.
+
 import (
 	"context"
 	"errors"
@@ -75,7 +77,7 @@ func (s *session) tryCreate(ctx context.Context, path string, data []byte) (r tr
 	}
 }
 
-// createPlain sends one create, finds out whether it succeeded, and records the node.
+// createPlain sends one create, finds out the outcome, and records the node.
 func (s *session) createPlain(path string, node driver.Node, data []byte) error {
 	claims := s.claims.on(path)
 	turn := claims.create()
@@ -94,8 +96,8 @@ func plainLockError(path string) error {
 	return fmt.Errorf("%w: a plain lock is held at %s", driver.ErrKind, path)
 }
 
-// readHolder returns the node of the plain lock's holder, or the zero Node if it is
-// gone.
+// readHolder returns the node of the plain lock's holder, or the zero Node if there is no
+// holder.
 func (s *session) readHolder(path string) (driver.Node, error) {
 	data, stat, err := s.get(path)
 	switch {
@@ -148,7 +150,7 @@ func (s *session) findCreatedPlain(path string, node driver.Node) error {
 			created, err := s.isPlainAt(path, node, true)
 			if created {
 				s.plainNodes.add(path, plainNode{name: node.Name})
-				_ = s.removePlain(path, node) // fails only if it goes with the session
+				_ = s.removePlain(path, node) // fails only if the node goes with the session
 			}
 			return err == nil
 		})
@@ -156,10 +158,10 @@ func (s *session) findCreatedPlain(path string, node driver.Node) error {
 	}
 }
 
-// removePlain deletes the session's node of a plain lock. Another holder's node may
-// have the name by now, and a delete cannot depend on the owner, so removePlain reads
-// the node first unless ownsPlain is certain, and again before it repeats a delete. The
-// error is ErrRemoved if the node was gone before a delete of ours was sent.
+// removePlain deletes the session's node of a plain lock. Another holder's node may have
+// the name by now, and a delete cannot depend on the owner, so removePlain reads the node
+// first unless ownsPlain is certain, and again before repeating a delete. The error is
+// ErrRemoved if the node was gone before the first delete.
 func (s *session) removePlain(path string, node driver.Node) error {
 	for sent := false; ; {
 		err := s.removePlainOnce(path, node, &sent)
@@ -180,15 +182,15 @@ func (s *session) removePlain(path string, node driver.Node) error {
 	}
 }
 
-// removePlainOnce sends one delete, unless the node is gone. It sets sent if the
-// delete may have been carried out.
+// removePlainOnce sends one delete, unless the node is gone. sent is set if the delete may
+// have been carried out.
 func (s *session) removePlainOnce(path string, node driver.Node, sent *bool) error {
 	claims := s.claims.on(path)
 	alone := claims.delete()
 	defer claims.deleted()
 	owns, certain := s.ownsPlain(path, node)
-	// An answer also shows that the session is alive: if the node is gone, it was not the
-	// end of the session that removed it before the delete that was sent.
+	// An answer also shows that the session is alive: a missing node was not removed by the
+	// end of the session before the delete.
 	if *sent || owns && (!certain || !alone) {
 		var err error
 		if owns, err = s.isPlainAt(path, node, false); err != nil {

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has the nodes of plain locks: their data, and the nodes held by a session.
+
 import (
 	"errors"
 	"fmt"
@@ -12,15 +14,15 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// A plain lock has no queue: it is one ephemeral node that has the name of the lock.
-// The name is used again and again, so a GUID at the beginning of its data
-// distinguishes one holder's node from another's.
+// A plain lock has no queue: the lock is one ephemeral node with the name of the lock. The
+// name is used again and again, so a GUID at the beginning of the data distinguishes one
+// holder's node from another's.
 
 // plainPrefix begins the data of a plain lock's node.
 func plainPrefix(guid string) string { return guidPrefix + guid + "\n" }
 
-// parsePlainData splits the data of a node into the name of a plain lock's holder, if
-// it has one, and the data that the holder has stored, without a revocation.
+// parsePlainData splits the data of a node into the name of a plain lock's holder, if any,
+// and the data stored by the holder, without a revocation.
 func parsePlainData(data []byte) (name string, stored []byte) {
 	data, _ = cutRevocation(data)
 	const length = len(guidPrefix) + guidLength
@@ -30,7 +32,7 @@ func parsePlainData(data []byte) (name string, stored []byte) {
 	return "", data
 }
 
-// parsePlainNode returns the node of a plain lock's holder, even if it is not ours.
+// parsePlainNode returns the node of a plain lock's holder, even if not ours.
 func parsePlainNode(data []byte, stat *zk.Stat) driver.Node {
 	name, _ := parsePlainData(data)
 	if name == "" {
@@ -42,13 +44,13 @@ func parsePlainNode(data []byte, stat *zk.Stat) driver.Node {
 // foreignPlainPrefix begins the name given to a holder whose data has none.
 const foreignPlainPrefix = "plain-"
 
-// isPlain reports whether a node is that of a plain lock: an ephemeral one.
-// (Containers look like persistent nodes to clients.)
+// isPlain reports whether a node is a plain lock's: an ephemeral node. (Containers look
+// like persistent nodes to clients.)
 func isPlain(stat *zk.Stat) bool { return stat.EphemeralOwner != 0 }
 
-// plainNodes are the nodes of the plain locks that a session holds, by path. There are
-// several at a path if one was removed by another client and the session has created the
-// next before it noticed: answers that arrive together are seen in any order.
+// plainNodes are the nodes of the plain locks held by a session, by path. There are several
+// at a path if one was removed by another client and the session has created the next
+// before noticing: answers received together are seen in any order.
 type plainNodes struct {
 	mu     sync.Mutex
 	byPath map[string]plainNodesAt
@@ -64,13 +66,13 @@ func (at plainNodesAt) index(name string) int {
 
 type plainNode struct {
 	name      string
-	uncertain bool          // a check of it failed
-	since     time.Duration // when it was confirmed, by expiry.now
-	claims    *claims       // of its path
+	uncertain bool          // a check failed
+	since     time.Duration // when confirmed, by expiry.now
+	claims    *claims       // of the path
 	turn      int64         // equal to claims.turn() until another node of this process gets the name
 }
 
-// at returns a node of the session, if it is one.
+// at returns the record of a node of the session.
 func (p *plainNodes) at(path string, node driver.Node) (n plainNode, recorded bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,9 +93,9 @@ func (p *plainNodes) add(path string, node plainNode) {
 	p.byPath[path] = append(p.byPath[path], node)
 }
 
-// addUnnamed adds a node whose data a revocation request replaced while the reply
-// to its create was lost. If the session already holds the lock, the node is another's,
-// and addUnnamed reports false.
+// addUnnamed adds a node whose data was replaced by a revocation while the reply to the
+// create was lost. If the session already holds the lock, the node is another's, and
+// addUnnamed reports false.
 func (p *plainNodes) addUnnamed(path string, node driver.Node) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +106,7 @@ func (p *plainNodes) addUnnamed(path string, node driver.Node) bool {
 	return true
 }
 
-// holds reports whether the node is the last that the session has added.
+// holds reports whether the node is the last added by the session.
 func (p *plainNodes) holds(path string, node driver.Node) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +114,7 @@ func (p *plainNodes) holds(path string, node driver.Node) bool {
 	return i >= 0 && i == len(p.byPath[path])-1
 }
 
-// forget removes a node that is gone.
+// forget removes a node after its end.
 func (p *plainNodes) forget(path string, node driver.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,13 +142,13 @@ func (p *plainNodes) markUncertain(path string, node driver.Node) {
 	}
 }
 
-// unwatched is how long a node is assumed to exist without a watch after its creation
-// was confirmed: no operator removes a node by hand that soon.
+// unwatched is how long a new node is assumed to exist without a watch: no operator removes
+// a node by hand so soon.
 const unwatched = 50 * time.Millisecond
 
-// ownsPlain reports whether the session may still own the node, and whether that is as
-// certain as if the node had been read: no other handle of this process has taken the
-// name since, and the node's watch has not fired, or the node is too young to need one.
+// ownsPlain reports whether the session may still own the node, and whether this is as
+// certain as after a read of the node: no other handle of this process has taken the name
+// since, and the node's watch has not fired, or the node is too young to need a watch.
 func (s *session) ownsPlain(path string, node driver.Node) (owns, certain bool) {
 	w := s.watches.at(path)
 	p, recorded := s.plainNodes.at(path, node) // after w, because an event changes this first
@@ -159,8 +161,8 @@ func (s *session) ownsPlain(path string, node driver.Node) (owns, certain bool) 
 	return true, s.expiry.now()-p.since < unwatched || w != nil && w.isArmed() && s.matchesPlain(path, node, w.raw, w.stat)
 }
 
-// isPlainAt reports whether the node at path is that node of the session. unconfirmed
-// means that the reply to its create was lost, so that the node may exist without being
+// isPlainAt reports whether the node at path is the given node of the session. unconfirmed
+// means that the reply to the create was lost, so that the node may exist without being
 // recorded.
 func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bool, error) {
 	err := s.retryUntilAnswered(s.decideWrites)
@@ -179,10 +181,10 @@ func (s *session) isPlainAt(path string, node driver.Node, unconfirmed bool) (bo
 		unconfirmed && s.hasRevokeRequest(data, stat) && s.plainNodes.addUnnamed(path, node), nil
 }
 
-// matchesPlain reports whether data and stat, read at path, are those of the node. A
-// revocation may have replaced the node's name, or may have been meant for the holder before.
-// Then the node is the one that the session holds there, provided that it belongs to the
-// session at all.
+// matchesPlain reports whether data and stat, read at path, belong to the node. A
+// revocation may have replaced the node's name, or may have been meant for the holder
+// before. Then the node is the one held there by the session, provided that the node
+// belongs to the session at all.
 func (s *session) matchesPlain(path string, node driver.Node, data []byte, stat *zk.Stat) bool {
 	if parsePlainNode(data, stat) == node {
 		return true

@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file lists a queue, removes and downgrades contenders, and verifies that nodes
+// exist.
+
 import (
 	"cmp"
 	"context"
@@ -71,9 +74,9 @@ func (s *session) Leave(ctx context.Context, queue string, node driver.Node) err
 	return err
 }
 
-// remove deletes a contender of the session and returns when it is certainly gone. If
-// the server refuses, the error says so and the contender goes with the session. The
-// error is ErrRemoved if one of its nodes was already gone.
+// remove deletes a contender of the session and returns when the contender is certainly
+// gone. If the server refuses, the error says so and the contender goes with the session.
+// The error is ErrRemoved if a node of the contender was already gone.
 func (s *session) remove(dir string, node driver.Node) error {
 	return s.endRemoval(dir, node, s.startRemoval(dir, node))
 }
@@ -117,8 +120,8 @@ func (s *session) endRemoval(dir string, node driver.Node, first *request) error
 	return removed
 }
 
-// removeOne deletes a node. If untried is true, we have sent no delete before: a node
-// that does not exist was then removed by another client, and the error is ErrRemoved.
+// removeOne deletes a node. If untried is true, no delete was sent before: a missing node
+// was then removed by another client, and the error is ErrRemoved.
 func (s *session) removeOne(path string, untried bool) error {
 	return s.endRemovalOfOne(path, untried, s.requests.send(deleteRequest(path, -1)))
 }
@@ -138,7 +141,7 @@ func (s *session) endRemovalOfOne(path string, untried bool, q *request) error {
 			return explainError(err, "deleting "+path, "DELETE", parent(path))
 		}
 		untried = untried && isAnswer(err)
-		// No answer, or one that may differ next time (throttled).
+		// No answer, or an answer that may differ next time (throttled).
 		if err := s.pauseBeforeRetry(); err != nil {
 			return err
 		}
@@ -188,7 +191,7 @@ func (s *session) Downgrade(queue string, node driver.Node, data []byte) (driver
 	}
 }
 
-// downgradeOps returns the transaction that replaces node with read.
+// downgradeOps returns the transaction to replace node with read.
 func (s *session) downgradeOps(dir string, node, read driver.Node, data []byte, version int32) []any {
 	replace := func(old, by string) []any {
 		return []any{
@@ -203,9 +206,9 @@ func (s *session) downgradeOps(dir string, node, read driver.Node, data []byte, 
 	return ops
 }
 
-// Verify implements driver.Session with a transaction that asserts that the nodes
-// exist: only a majority can agree to that, while a server that is cut off from the
-// majority still answers reads. Of several nodes, it does not tell which one is gone.
+// Verify implements driver.Session with a transaction asserting that the nodes exist: a
+// transaction requires a majority, while a server cut off from the majority still answers
+// reads. The answer does not tell which of several nodes is gone.
 func (s *session) Verify(ctx context.Context, nodes ...driver.Located) error {
 	if len(nodes) == 0 {
 		return nil
@@ -255,7 +258,7 @@ func (s *session) removeIf(ctx context.Context, own []string, others []driver.Lo
 		ops, paths = append(ops, &zk.DeleteRequest{Path: path, Version: -1}), append(paths, path)
 	}
 	for _, node := range others {
-		version := int32(node.Version - 1) // of the first, in which the data are
+		version := int32(node.Version - 1) // of the first node, which has the data
 		for _, path := range s.paths(node.Queue, node.Node) {
 			ops, paths = append(ops, &zk.CheckVersionRequest{Path: path, Version: version}), append(paths, path)
 			version = -1

@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file checks, from time to time, that watched nodes still exist.
+
 import (
 	"errors"
 	"math/rand/v2"
@@ -11,12 +13,11 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// A watch may never fire: the server sends no event about a node whose ACL no longer
-// lets the watcher read it (DataTree.setACL notifies no watcher). To guard against
-// that, and against any other lost event, nodes that have been watched for long are
-// checked from time to time: with one listing per queue, whatever the number of its
-// waiters, or one by one if the queue is long and the session watches few of its nodes.
-// If every waiter listed a queue of n, that would be n² names in each round.
+// A watch may never fire: the server sends no event about a node no longer readable by the
+// watcher (DataTree.setACL notifies no watcher). To guard against this and any other lost
+// event, nodes watched for long are checked from time to time: with one listing per queue
+// for all waiters, or one by one if the queue is long and the session watches few nodes
+// there. A listing per waiter in a queue of n would be n² names in each round.
 
 // recheckInterval is the mean time between two rounds of checks.
 var recheckInterval = 30 * time.Second
@@ -44,8 +45,8 @@ type recheckTarget struct {
 	self bool
 }
 
-// watchesToRecheck returns the watches that are older than half a round: those on
-// contenders by queue, and the others by node.
+// watchesToRecheck returns the watches older than half a round: watches on contenders by
+// queue, and others by node.
 func (s *session) watchesToRecheck() map[recheckTarget][]*watch {
 	due := map[recheckTarget][]*watch{}
 	for path, w := range s.watches.olderThan(recheckInterval / 2) {
@@ -61,8 +62,7 @@ func (s *session) watchesToRecheck() map[recheckTarget][]*watch {
 	return due
 }
 
-// olderThan returns the armed watches that were set longer ago than age, by their
-// first path.
+// olderThan returns the armed watches older than age, by their first path.
 func (ws *watches) olderThan(age time.Duration) map[string]*watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -80,16 +80,15 @@ func isContender(name string) bool {
 	return ok
 }
 
-// recheck fires the watches on nodes that are gone. The watches were set before
-// the request is sent, and an event precedes the reply to any later request; so
-// a watch that has not fired when the reply is there has missed its event. (If the
-// connection has broken in between, all have fired.)
+// recheck fires the watches on nodes that are gone. The watches were set before the request
+// is sent, and an event precedes the reply to any later request; so a watch that has not
+// fired by the reply has missed its event. (After a broken connection, all have fired.)
 func (s *session) recheck(target recheckTarget, watches []*watch) {
 	isGone, err := s.checkTarget(target, watches)
 	hidden := errors.Is(err, driver.ErrNoPermission) || errors.Is(err, zk.ErrNoAuth)
 	for _, w := range watches {
 		switch {
-		case hidden: // the waiters' own requests will show that
+		case hidden: // the waiters' own requests will show the error
 			s.watches.remove(w)
 			w.Fire(driver.Interrupted)
 		case err == nil && s.watches.at(w.paths[0]) == w && isGone(w):
@@ -102,7 +101,7 @@ func (s *session) recheck(target recheckTarget, watches []*watch) {
 }
 
 // checkTarget sends the requests for a target. isGone reports, according to the answers,
-// whether the node that w watches is gone.
+// whether the node watched by w is gone.
 func (s *session) checkTarget(target recheckTarget, watches []*watch) (isGone func(w *watch) bool, err error) {
 	if dir, ok := directoryOf(target.path); ok {
 		return s.checkDirectory(dir)
@@ -129,7 +128,7 @@ func (s *session) checkTarget(target recheckTarget, watches []*watch) (isGone fu
 	}, err
 }
 
-// findAll lists a directory. exists reports whether it has the node at path.
+// findAll lists a directory. exists reports whether the node at path is there.
 func (s *session) findAll(dir string) (exists func(path string) bool, err error) {
 	l, err := s.list(dir)
 	children := slices.Sorted(slices.Values(l.children())) // a copy: others also read the listing
@@ -140,7 +139,8 @@ func (s *session) findAll(dir string) (exists func(path string) bool, err error)
 	}, err
 }
 
-// findEach looks for each of the nodes at the paths. exists reports whether it was found.
+// findEach looks for each of the nodes at the paths. exists reports whether the node was
+// found.
 func (s *session) findEach(paths []string) (exists func(path string) bool, err error) {
 	missing := map[string]bool{}
 	reads := make([]read, len(paths))

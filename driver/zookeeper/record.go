@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has the records of completed work (Once): creating, reading and removing them.
+
 import (
 	"bytes"
 	"cmp"
@@ -16,22 +18,22 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// A record is a persistent node at CHROOT/.done/SHARD/NAME~KEY. It is not in the directory of
-// a lock, because go-zookeeper's Lock fails on children that it cannot parse. The shard is a
-// number that name and key yield: so a record is found with one request, no directory has too
-// many for a listing, and names that are used once leave no directory behind.
+// A record is a persistent node at CHROOT/.done/SHARD/NAME~KEY. Records are not in the
+// directory of a lock, because go-zookeeper's Lock fails on children with other names. The
+// shard is a number computed from name and key: so a record is found with one request, no
+// directory has too many for a listing, and names used once leave no directory behind.
 //
-// A shard is a container like the directory of a queue, and goes some time after its last
-// record. Its data is empty. Every removal first writes it, and then depends on the version
-// that this has given. So no removal that began earlier, perhaps on a session that was cut
-// off meanwhile, can remove a record that is created later: its version is outdated.
+// A shard is a container like the directory of a queue, and goes some time after the last
+// record. The data of a shard is empty. Every removal first writes the shard, and then
+// depends on the version after this write. So no earlier removal, perhaps of a session cut
+// off meanwhile, can remove a record created later: the version is outdated.
 //
-// The data of a record begins with how long it is to be kept and with the time by the clock of
-// the client that created it: KEEP TIME DATA.
+// The data of a record begins with how long to keep the record, and with the time by the
+// creating client's clock: KEEP TIME DATA.
 
 const (
 	shards    = 256
-	separator = "~" // Escape returns no other text with it
+	separator = "~" // Escape returns no text with a ~
 )
 
 func (s *session) recordsDir() string { return s.path(driver.Records) }
@@ -85,18 +87,18 @@ func (s *session) Finish(ctx context.Context, queue string, node driver.Node, r 
 // finish is one call of Finish.
 type finish struct {
 	*session
-	queue  string // its path
+	queue  string // path of the queue
 	node   driver.Node
 	record driver.Record
 
-	undecided bool // a transaction that was sent may be carried out, or was
+	undecided bool // a sent transaction may be carried out, or was
 }
 
-// run sends the transaction until it is carried out, or cannot be. It ends with ctx and
-// with the session.
+// run sends the transaction until carried out or impossible, or until ctx ends or the
+// session is over.
 func (f *finish) run(ctx context.Context) error {
 	dir := f.shardOf(f.record.Name, f.record.Key)
-	directories := 0 // that the transaction creates: that of the record, and its parents
+	directories := 0 // created by the transaction: the record's, and its parents
 	for {
 		q := f.transaction(directories)
 		if !f.send(ctx, q) {
@@ -106,7 +108,7 @@ func (f *finish) run(ctx context.Context) error {
 		switch err := q.err; {
 		case err == nil:
 			return nil
-		case !isRefused(err) && q.packet != nil: // it was never sent, because the session is over
+		case !isRefused(err) && q.packet != nil: // never sent, because the session is over
 			return f.gaveUp(ctx)
 		case !isRefused(err): // also after a "system error"
 			f.undecided = true
@@ -145,7 +147,7 @@ func (f *finish) run(ctx context.Context) error {
 	}
 }
 
-// transaction returns the request: the node comes first, because if it is gone nothing
+// transaction returns the request: the node comes first, because without the node nothing
 // else matters, then n directories, and the record.
 func (f *finish) transaction(n int) *request {
 	var ops []any
@@ -160,7 +162,7 @@ func (f *finish) transaction(n int) *request {
 }
 
 // send sends the transaction. It reports false if ctx ends or the session is over before
-// it is answered, and records whether it was sent by then.
+// the answer, and records whether the transaction was sent by then.
 func (f *finish) send(ctx context.Context, q *request) bool {
 	f.requests.start(q)
 	if f.await(ctx, q.done) {
@@ -178,8 +180,8 @@ func (f *finish) send(ctx context.Context, q *request) bool {
 	}
 }
 
-// isRecorded reports whether the record exists, once all transactions of the session that
-// were sent before are decided.
+// isRecorded reports whether the record exists, once all earlier transactions of the
+// session are decided.
 func (s *session) isRecorded(ctx context.Context, r driver.Record) (bool, error) {
 	path := s.recordPath(r.Name, r.Key)
 	for {
@@ -219,8 +221,8 @@ func (s *session) Settle(ctx context.Context, queue string, node driver.Node, r 
 	return s.isRecorded(ctx, r)
 }
 
-// askUntilServed is ask for a request that can be repeated, also while the server refuses
-// it because it is overloaded.
+// askUntilServed is ask for a repeatable request, repeated also while an overloaded server
+// refuses.
 func (s *session) askUntilServed(ctx context.Context, newRequest func() *request) (*request, error) {
 	for {
 		q, err := s.ask(ctx, func() *request { return s.requests.send(newRequest()) })
@@ -346,8 +348,8 @@ func (s *session) write(ctx context.Context, dir *recordDir, data string) error 
 	return nil
 }
 
-// changeRecords makes the changes of records of a shard, which changes returns when all changes
-// that were begun before have ended.
+// changeRecords makes the changes to records of a shard. changes is called, and returns
+// them, when all changes begun before have ended.
 func (s *session) changeRecords(ctx context.Context, shard string, changes func(context.Context) ([]any, error)) error {
 	for {
 		var dir *recordDir

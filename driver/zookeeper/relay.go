@@ -1,9 +1,8 @@
 package zookeeper
 
 // The client has one end of a net.Pipe for a connection, and a relay has the other. The
-// relay passes the client's packets, which are the handshake, pings and the end of the
-// session, on to the server, on the connection on which the session's own requests go, and
-// passes the answers to them back.
+// relay passes the client's packets (handshake, pings, end of the session) on to the
+// server, on the connection of the session's own requests, and passes the answers back.
 
 import (
 	"context"
@@ -14,7 +13,7 @@ import (
 	"time"
 )
 
-// dial implements zk.Dialer: it connects to the server that hosts.Next has named.
+// dial implements zk.Dialer: it connects to the server named by hosts.Next.
 func (s *session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	if s.mustNotDial() {
 		return nil, s.Err()
@@ -29,12 +28,12 @@ func (s *session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
 	s.connection.attach(l)
 	var clients net.Conn
 	l.client, clients = net.Pipe()
-	s.relays.Go(l.relay) // ends when the connection breaks, or the client closes its own
+	s.relays.Go(l.relay) // ends when the connection breaks, or the client closes the pipe
 	return clients, nil
 }
 
 // relay carries out the handshake, and then passes packets between the client and the
-// server until either closes its connection, or the session may have none any more.
+// server until either closes the connection, or the session is over.
 func (l *link) relay() {
 	s := l.session
 	defer l.client.Close()
@@ -72,7 +71,7 @@ func (l *link) passToServer() {
 	}
 }
 
-// passToClient passes a packet on that answers one of the client's.
+// passToClient passes on the answer to a packet of the client.
 func (l *link) passToClient(xid int32, length int) error {
 	if length > maxOwnPacket {
 		return fmt.Errorf("%s sent an answer of %d bytes to a ping or to the end of the session", l.to, length)

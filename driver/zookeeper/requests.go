@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file sends the requests of a session, bounds how many are pending, and takes their
+// answers.
+
 import (
 	"context"
 	"encoding/binary"
@@ -14,25 +17,25 @@ import (
 	"github.com/lockpool/lockpool/internal/clock"
 )
 
-// requests sends a session's requests to its server. The client has no part in that: its
-// calls block without a context, and it writes each request by itself. It dials, opens
-// the session, and keeps it with pings.
+// requests sends a session's requests to its server. The client has no part in this: its
+// calls block without a context, and write each request separately. The client dials, opens
+// the session, and keeps the session with pings.
 //
 // All answers, including those to the proofs of the lease, arrive one after the other on
-// one connection. So requests bounds what can be pending ahead of a proof, in bytes of
-// expected answers. Because small answers also cost the server work, each counts for at
-// least minAnswer. Only the proofs themselves bypass the bound. A request waits here
-// while there is no room for its answer, or no connection.
+// one connection. So requests bounds what is pending ahead of a proof, in bytes of expected
+// answers. Because small answers also cost the server work, each counts for at least
+// minAnswer. Only the proofs themselves bypass the bound. A request waits here while there
+// is no room for its answer, or no connection.
 type requests struct {
 	clock   clock.Clock    // of the lease
-	writers sync.WaitGroup // goroutines that write
+	writers sync.WaitGroup // writing goroutines
 
 	mu       sync.Mutex // guards all below, and link's own part (link.go)
-	link     *link      // the connection on which the session is established; nil if there is none
+	link     *link      // the connection of the established session; nil if there is none
 	waiting  []*request // first come, first served
 	room     int64      // bytes of answers
 	lastXID  int32
-	lastZxid int64 // of the last answer: no server that is behind it may serve the session
+	lastZxid int64 // of the last answer: no server behind this zxid may serve the session
 	over     bool  // nothing can be sent any more
 }
 
@@ -40,9 +43,8 @@ const (
 	// maxAnswers is what a network of 2 MB/s carries in an eighth of a second. A
 	// request whose answer is expected to be longer is sent alone.
 	maxAnswers = 256 << 10
-	// minAnswer allows 64 requests at a time. A server that is busy with others
-	// answers as many in an eighth of a second, and one with a round trip of 50 ms
-	// is sent 1,200 in a second.
+	// minAnswer allows 64 requests at a time. A server busy with other clients answers as
+	// many in an eighth of a second, and a server 50 ms away is sent 1,200 in a second.
 	minAnswer = 4 << 10
 	// maxSend is the size of the largest request in bytes.
 	maxSend = 64 << 10
@@ -51,32 +53,32 @@ const (
 	firstXID = 1 << 30
 )
 
-// request is one request to the server, and its answer.
+// request is one request to the server, and the answer.
 type request struct {
 	op     int32
 	xid    int32
-	answer int64          // the bytes of the answer that count; 0 for a proof
+	answer int64          // the bytes counted for the answer; 0 for a proof
 	packet []byte         // nil when it is on its way
 	size   int            // of packet
 	at     time.Duration  // when it was sent, by expiry.now
 	noted  func(*request) // if not nil, called with the answer before any later event is
 	done   chan struct{}  // closed after that
 
-	callers atomic.Int32 // those who have not given up; several share a listing
+	callers atomic.Int32 // not given up yet; several share a listing
 
-	// The answer. It is set before noted is called.
+	// The answer, set before noted is called.
 	err      error
-	paths    []string // of the nodes that were created
+	paths    []string // of the created nodes
 	data     []byte
 	stat     zk.Stat
 	children []string
-	failed   int // of a transaction with an error: which part of it that is about
+	failed   int // the part of a transaction to which the error belongs
 }
 
 var errTooLarge = errors.New("the request is too large")
 
-// finish sets the outcome of a request. Whoever has taken the request out of
-// requests.waiting or link.pending calls it, once.
+// finish sets the outcome of a request. Only the goroutine that took the request out of
+// requests.waiting or link.pending calls finish, once.
 func (q *request) finish(err error) {
 	q.err = err
 	if q.noted != nil {
@@ -86,9 +88,9 @@ func (q *request) finish(err error) {
 }
 
 // start sends requests, together, as soon as there is a connection and room for their
-// answers. It never waits. Each request ends with its answer, or with an error that
-// isUnsure: when the connection breaks on which it was sent, when no connection will be
-// made any more, or when its callers give it up before it is sent.
+// answers. start never waits. Each request ends with an answer, or with an error for which
+// isUnsure is true: when the connection used breaks, when no connection will be made any
+// more, or when all callers give up the request before it is sent.
 func (r *requests) start(all ...*request) {
 	r.mu.Lock()
 	for _, q := range all {
@@ -115,8 +117,8 @@ func (r *requests) start(all ...*request) {
 	}
 }
 
-// cancel is called, at most once, by each caller that gives up a request. If all have, and
-// the request was not sent, cancel takes it back, which it reports.
+// cancel is called, at most once, by each caller that gives up a request. The last cancel
+// takes back a request not sent yet, and then returns true.
 func (r *requests) cancel(q *request) bool {
 	if q.callers.Add(-1) > 0 {
 		return false
@@ -133,8 +135,8 @@ func (r *requests) cancel(q *request) bool {
 	return i >= 0
 }
 
-// sendWaiting sends what may be sent. It is called with r.mu held, which it releases
-// while it writes.
+// sendWaiting sends as many waiting requests as have room. It is called with r.mu held, and
+// releases r.mu while writing.
 func (r *requests) sendWaiting() {
 	l, n := r.link, 0
 	if l == nil {
@@ -162,10 +164,10 @@ func (r *requests) connected() bool {
 	return r.link != nil
 }
 
-// useLink is called when the session is established on a connection. If it has had another
-// one, the server may be behind an event that came there: events say no zxid, so the
-// handshake does not tell. A write goes first, because a server answers nothing that follows
-// it on a connection before it has applied all that had happened when the write was decided.
+// useLink is called when the session is established on a connection. After another
+// connection, the server may be behind an event delivered there: events have no zxid, so
+// the handshake does not tell. A write goes first, because a server answers nothing after a
+// write on a connection before applying everything decided before the write.
 func (r *requests) useLink(l *link) {
 	r.mu.Lock()
 	again := r.lastZxid > 0
@@ -201,7 +203,7 @@ func (r *requests) disconnected(over bool) {
 }
 
 // take removes the request whose answer on l has the xid, and returns it. Answers come in
-// the order of the requests, so it is the first one; if not, take returns nil.
+// the order of the requests, so the first request has the xid; if not, take returns nil.
 func (r *requests) take(l *link, xid int32, zxid int64) *request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +220,7 @@ func (r *requests) take(l *link, xid int32, zxid int64) *request {
 	return q
 }
 
-// answered is called when all that has arrived has been read.
+// answered is called when everything received has been read.
 func (r *requests) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,13 +236,13 @@ func (r *requests) lastSeen() int64 {
 	return r.lastZxid
 }
 
-// send is start for one request, and returns it.
+// send is start for one request, returned to the caller.
 func (r *requests) send(q *request) *request {
 	r.start(q)
 	return q
 }
 
-// do sends a request and waits until it is done.
+// do sends a request and waits for the outcome.
 func (r *requests) do(q *request) error {
 	<-r.send(q).done
 	return q.err
@@ -278,14 +280,14 @@ func (r *requests) Exists(path string) (bool, *zk.Stat, error) {
 }
 
 // changeNothing returns a write that changes nothing. When the write is answered, every
-// write that the session has sent before is decided, also on earlier connections and with
-// lost replies: reads show the outcome. A sync would not do: a leader that has lost its
-// followers answers the syncs of its own clients while their writes hang
-// (CommitProcessor.matchSyncs), and may commit those writes later.
+// earlier write of the session is decided, also on earlier connections and with lost
+// replies: reads show the outcome. A sync would not do: a leader without followers answers
+// the syncs of its own clients while their writes hang (CommitProcessor.matchSyncs), and
+// may commit those writes later.
 func changeNothing() *request {
 	q := multiRequest(&zk.CheckVersionRequest{Path: "/", Version: -1})
 	q.noted = func(q *request) {
-		if q.err == zk.ErrNoAuth { // on the root, in an answer that a majority has agreed to
+		if q.err == zk.ErrNoAuth { // on the root, agreed to by a majority
 			q.err = nil
 		}
 	}

@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file decides which server a session dials next, how long to wait for an answer, and
+// what a failed attempt means.
+
 import (
 	"context"
 	"crypto/tls"
@@ -13,23 +16,23 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// route decides which address is dialed next. It works in rounds, in each of which
-// every address of every server is tried once. The client's connect loop uses it, and the
-// relays that this waits for, so it needs no mutex.
+// route decides which address is dialed next, in rounds: each round tries every address of
+// every server once. Only the client's connect loop and the relays awaited by the loop use
+// a route, so there is no mutex.
 type route struct {
 	servers []string // host:port
 	next    int      // the index of the next server
 	untried []target // in this round
 
-	rounds     int           // rounds that have failed since a connection was useful
-	slow       int           // of these, in which a server did not answer
+	rounds     int           // rounds failed since the last useful connection
+	slow       int           // of them, with a server that did not answer
 	pause      time.Duration // before this round
 	err        error         // of the last attempt
 	attempts   int           // in this round
 	permanent  int           // how many of them had a permanentError
 	unanswered bool          // a server did not answer in this round
-	last       *link         // the connection that judgeLastLink has judged
-	silentIP   string        // its address, if the server fell silent
+	last       *link         // the connection last judged by judgeLastLink
+	silentIP   string        // the address of last, if the server fell silent
 }
 
 // target is an address of a server.
@@ -68,11 +71,10 @@ func (r *route) failed(err error) {
 	r.unanswered = r.unanswered || errors.As(err, new(timeoutError))
 }
 
-// nextAddress returns the next address of the round. A host may have several: the one
-// that last opened a session comes first, the others come at the end of the round, and
-// one that has just fallen silent comes after them. If the host cannot be resolved, the
-// address that last opened a session is used, so that no session ends because a name
-// server fails.
+// nextAddress returns the next address of the round. Of several addresses of a host, the
+// last to open a session comes first, the others come at the end of the round, and after
+// them an address just fallen silent. If the host cannot be resolved, the last address to
+// open a session is used, so that the failure of a name server ends no session.
 func (s *session) nextAddress(ctx context.Context) (target, error) {
 	r := &s.route
 	t := r.untried[0]
@@ -81,7 +83,7 @@ func (s *session) nextAddress(ctx context.Context) (target, error) {
 		return t, nil
 	}
 	r.next++
-	if s.cfg.Dial != nil { // which resolves names itself
+	if s.cfg.Dial != nil { // Dial resolves names itself
 		return t, nil
 	}
 	host, _, _ := net.SplitHostPort(t.server)
@@ -133,19 +135,19 @@ type connectError struct {
 
 func (e connectError) Unwrap() []error { return []error{e.error, e.class} }
 
-// hosts tells the client which server to dial. It replaces the client's own
-// zk.HostProvider, which resolves names only once.
+// hosts tells the client which server to dial. The client's own zk.HostProvider would
+// resolve names only once.
 type hosts struct{ *session }
 
 func (hosts) Init([]string) error { return nil }
 func (h hosts) Len() int          { return len(h.cfg.Servers) }
 func (hosts) Connected()          {}
 
-// Next implements zk.HostProvider. It pauses between two rounds, because the client would
-// spin. none reports that there is no server left to dial, which is so if and only if the
-// session is over. The client then fails the requests that it has queued, and its connect loop
-// ends if it was closed. So Next waits until Close has queued the end of the session, for
-// whose answer it would wait for a second.
+// Next implements zk.HostProvider. Next pauses between two rounds, because the client would
+// spin. none reports that there is no server left to dial, if and only if the session is
+// over. The client then fails the queued requests, and the connect loop of a closed client
+// ends. So Next waits until Close has queued the end of the session; otherwise Close would
+// wait a second for the answer.
 func (h hosts) Next() (server string, none bool) {
 	s, r := h.session, &h.route
 	s.relays.Wait() // for the end of the last connection
@@ -170,8 +172,8 @@ const (
 	maxBackoff = 2 * time.Second
 )
 
-// pauseBeforeRound begins another round, after a pause which is longer the more rounds have
-// failed. It ends early with ctx, or when there are news.
+// pauseBeforeRound begins another round, after a pause, longer with each failed round, and
+// cut short by the end of ctx or of news.
 func (r *route) pauseBeforeRound(ctx, news context.Context) {
 	r.pause = min(minBackoff<<min(r.rounds, 10), maxBackoff)
 	r.pause = r.pause/2 + rand.N(r.pause/2)
@@ -193,17 +195,15 @@ func (s *session) attemptFailed(err error) {
 	s.noteDisconnected(err)
 }
 
-// noteDisconnected records that the session has no connection, unless it no longer
-// needs one.
+// noteDisconnected records that the session has no connection, unless the session is over.
 func (s *session) noteDisconnected(cause error) {
 	if !s.isOver() {
 		s.outage.begin(cause)
 	}
 }
 
-// judgeLastLink begins a first round if the connection before this one lasted longer than
-// the pause before it. A connection that breaks right after the handshake counts as
-// none.
+// judgeLastLink begins a first round if the last connection lasted longer than the pause
+// before it. A connection broken right after the handshake counts as none.
 func (s *session) judgeLastLink() {
 	l, r := s.connection.current(), &s.route
 	if l == r.last { // judged already
@@ -242,12 +242,12 @@ func (s *session) dialOnce(ctx context.Context) (*link, error) {
 	switch {
 	case err == nil:
 		return newLink(s, conn, to), nil
-	case isTimeout(err): // %v, because it would look like the caller's own deadline
+	case isTimeout(err): // %v: not to look like the caller's own deadline
 		return nil, timeoutError{fmt.Errorf("%s did not answer within %s (%v)", to, timeout, err)}
 	case isTLSRefusal(err):
 		return nil, tlsRefusal(fmt.Errorf("%s: %w", to, err))
 	}
-	if op := new(net.OpError); errors.As(err, &op) && op.Op == "dial" { // which repeats the address
+	if op := new(net.OpError); errors.As(err, &op) && op.Op == "dial" { // op repeats the address
 		err = op.Err
 	}
 	return nil, fmt.Errorf("%s: %w", to, err)
@@ -284,10 +284,10 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// addressTimeout is how long one address is given to answer. A session that reconnects
-// must have time to try another address before its lease ends, but some servers may be
-// slow: after a round in which one did not answer, the timeout is doubled, twice at most.
-// (Refusals do not count: a server that has just started may swallow a handshake.)
+// addressTimeout is how long one address is given to answer. A reconnecting session must
+// have time to try another address before the lease ends, but some servers are slow: after
+// a round with an unanswered attempt, the timeout is doubled, twice at most. (Refusals do
+// not count: a server just started may swallow a handshake.)
 func (s *session) addressTimeout() time.Duration {
 	s.connection.mu.Lock()
 	defer s.connection.mu.Unlock()
@@ -297,20 +297,20 @@ func (s *session) addressTimeout() time.Duration {
 	return max(s.connection.timeout/8, 250*time.Millisecond) << min(s.route.slow, 2)
 }
 
-// Opening a session may take a long time, and how long is unknown. So the time that a
-// server is given is short at first, so that the next one is tried soon, and grows
-// while none answers. It depends on the timeouts that servers grant, which are no
-// shorter than two ticks, whatever was requested.
+// Opening a session may take a long time, and how long is unknown. So a server is given a
+// short time at first, so that the next server is tried soon, and more time while none
+// answers. The time depends on the timeouts granted by the servers, which are never shorter
+// than two ticks.
 
 func (c settings) minOpenTimeout() time.Duration { return max(c.maxOpenTimeout()/8, time.Second) }
 func (c settings) maxOpenTimeout() time.Duration { return max(c.cfg.SessionTimeout, twoTicks) }
 
-// noteOpenDuration records how long it took to open a session.
+// noteOpenDuration records how long opening a session took.
 func (c settings) noteOpenDuration(took time.Duration) {
 	c.openTimeout.Store(int64(min(max(2*took, c.minOpenTimeout()), c.maxOpenTimeout())))
 }
 
-// failOpening ends a session that no server has opened.
+// failOpening ends a session not opened by any server.
 func (s *session) failOpening() {
 	r := &s.route
 	defer s.endDialing() // also if the session is being closed

@@ -1,5 +1,8 @@
 package zookeeper
 
+// This file has the limits of semaphores, and keeps semaphores and queues of one name
+// apart.
+
 import (
 	"context"
 	"encoding/binary"
@@ -12,9 +15,9 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// The limit that is set for a semaphore is stored in a node of its own: four bytes,
-// big-endian, as in Curator's SharedCount, which can therefore use it. A limit that a
-// lease states is in the lease's name (limitOf).
+// The limit set for a semaphore is stored in a separate node: four bytes, big-endian, as in
+// Curator's SharedCount, so that Curator can use the node. A limit stated by a lease is in
+// the lease's name (limitOf).
 
 func encodeLimit(limit int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(limit)) }
 
@@ -26,9 +29,9 @@ func decodeLimit(data []byte) (limit int, ok bool) {
 }
 
 // checkNoSemaphore returns an error if a semaphore is in use in the directory of a queue,
-// or has been since node was created there. It lists the guards first: a contender that
-// is not seen there yet has no lease either. Permits that are gone again count because
-// their token may be larger than that of node.
+// or has been since node was created there. It lists the guards first: a contender not yet
+// seen there has no lease either. Past permits count because their token may be larger than
+// node's.
 func (s *session) checkNoSemaphore(ctx context.Context, dir string, node driver.Node) error {
 	for _, part := range []string{driver.Guards, driver.Leases} {
 		nodes, err := s.contenders(ctx, dir+"/"+part)
@@ -100,7 +103,7 @@ func (s *session) readLimit(ctx context.Context, name string, given int) (limitR
 	w := watches[0]
 	limit, ok := decodeLimit(w.Data)
 	switch {
-	case w.Fired() != 0: // before it could be read; the caller will call Limit again
+	case w.Fired() != 0: // before the read; the caller will call Limit again
 		return limitResult{given, w}, nil
 	case !ok:
 		return limitResult{}, fmt.Errorf("%w: %s does not hold the four bytes of a number: set it with SetLimit, or remove it", driver.ErrLimit, s.path(name, driver.Limit))

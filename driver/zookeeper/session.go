@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has the session, its parts, and how it is connected and closed.
+
 import (
 	"context"
 	"errors"
@@ -28,14 +30,13 @@ var _ interface {
 	driver.Refuser
 } = (*session)(nil)
 
-// session is one ZooKeeper session on one client. The client would open another session when
-// the old one has expired, but the relay (relay.go) lets no other session through, so every
-// reply belongs to the session that was opened first.
+// session is one ZooKeeper session on one client. The client would open another session
+// when the old one has expired, but the relay (relay.go) lets no other session through, so
+// every reply belongs to the first session.
 type session struct {
-	// Each part is in a file of its own. A part that several goroutines use has a
-	// mutex, which guards the data of that part only. No mutex is held during a
-	// request or a call into the client, nor while another one is taken, with two
-	// exceptions:
+	// Each part is in a separate file. A part used by several goroutines has a mutex,
+	// guarding the data of this part only. No mutex is held during a request or a call into
+	// the client, nor while another mutex is taken, with two exceptions:
 	//
 	//	connection.mu before lease.mu    the lease begins when the session gets its ID
 	//	watches.mu    before calls.mu    no watch is added to a session that is over
@@ -44,19 +45,19 @@ type session struct {
 	lifecycle           // lifecycle.go: from the first connection to the last goroutine
 	calls     calls     // call.go: the calls in progress
 	expiry    expiry    // expiry.go: when the session ends by our own clock
-	client    *zk.Conn  // it connects, opens the session, and keeps it with pings
+	client    *zk.Conn  // connects, opens the session, and keeps the session with pings
 	requests  *requests // requests.go: requests to the server and how many may be pending
 	route     route     // route.go: the address to dial next
 
-	relays      sync.WaitGroup // relay.go: goroutines that pass the client's packets on
+	relays      sync.WaitGroup // relay.go: goroutines passing the client's packets on
 	connection  connection     // connection.go: the session's ID and its current link
 	watches     watches        // watch.go: one watch for each node
 	listings    listings       // listing.go: one listing of a directory at a time
-	directories directories    // directory.go: the nodes that contain queues
+	directories directories    // directory.go: the nodes above queues
 	fastpaths   fastpaths      // fastpath.go: when a listing can be skipped
 	plainNodes  plainNodes     // plainnode.go: the plain locks held
 
-	lookedForOld atomic.Int64 // clear.go: when it looked for old records and found none, by expiry.now
+	lookedForOld atomic.Int64 // clear.go: when no old records were found, by expiry.now
 }
 
 func connect(ctx context.Context, set settings) (*session, error) {
@@ -108,11 +109,11 @@ func connect(ctx context.Context, set settings) (*session, error) {
 // maxOwnPacket is the size of the client's buffers, for pings and the end of the session.
 const maxOwnPacket = 1 << 10
 
-// failConnect ends a session that is not returned to its caller, though it may have been
-// opened at this very moment, and returns the caller's error.
+// failConnect ends a session not returned to the caller, though perhaps opened at this very
+// moment, and returns the caller's error.
 func (s *session) failConnect(err error) error {
 	s.end(errClosed)
-	s.abandoned.Go(func() { _ = s.Close(s.giveUp) }) // takes up to seconds; the caller need not wait for it
+	s.abandoned.Go(func() { _ = s.Close(s.giveUp) }) // takes up to seconds; the caller need not wait
 	return fmt.Errorf("zookeeper: connect to %s: %w", s.cfg, err)
 }
 

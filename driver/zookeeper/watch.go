@@ -1,5 +1,7 @@
 package zookeeper
 
+// This file has the watches of a session on nodes, and the server's events about them.
+
 import (
 	"context"
 	"errors"
@@ -12,9 +14,9 @@ import (
 	"github.com/lockpool/lockpool/driver"
 )
 
-// watches are the watches of a session that have not fired: one at the server for
-// each node, shared by all waiters. A watch stays after its waiters have given
-// up, because the client cannot take it back; the next waiter finds it here.
+// watches are a session's watches before they fire: one at the server for each node, shared
+// by all waiters. A watch stays after all waiters have given up, because a server's watch
+// cannot be taken back; the next waiter finds the watch here.
 type watches struct {
 	mu     sync.Mutex
 	byPath map[string]*watch
@@ -27,14 +29,14 @@ type watch struct {
 	began  time.Time
 	paths  []string
 	raw    []byte        // the data of the first node, set before armed is closed
-	stat   *zk.Stat      // likewise; nil for a directory that does not exist
-	listed *look         // of a directory, likewise; nil if it could not be listed
+	stat   *zk.Stat      // likewise; nil for a missing directory
+	listed *look         // of a directory, likewise; nil if the listing failed
 	reads  []*request    // by path, until they have been answered
 	unread atomic.Int32  // how many of them have not been answered
 	armed  chan struct{} // closed when the server has answered; then err is set
 	err    error
 
-	own     bool // the node is of this session; used only by the goroutine that reads
+	own     bool // the node is of this session; used only by the reading goroutine
 	leaving bool // the session removes the node; guarded by watches.mu
 }
 
@@ -55,7 +57,7 @@ func (ws *watches) at(path string) *watch {
 	return ws.byPath[path]
 }
 
-// remove removes a watch that has fired, or is about to.
+// remove removes a watch when it fires.
 func (ws *watches) remove(w *watch) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -78,8 +80,8 @@ func (ws *watches) interrupt() {
 	}
 }
 
-// leaving notes that the session is about to remove a node, and returns the watch on it,
-// or nil.
+// leaving notes that the session is about to remove a node, and returns the watch on the
+// node, or nil.
 func (ws *watches) leaving(path string) *watch {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -97,14 +99,14 @@ func (ws *watches) isLeaving(w *watch) bool {
 	return w.leaving
 }
 
-// fire is called for a server's event about path. Names of contenders are never used
-// again (those of plain locks are: see plainWatch), so an event is true for every
-// waiter, whenever its wait began.
+// fire is called for a server's event about path. Names of contenders are never used again
+// (names of plain locks are: see plainWatch), so an event is true for every waiter,
+// whenever its wait began.
 //
-// If a node of this session is gone, the session itself may have ended, with all its
-// nodes: the events about them come one after the other, and perhaps not all. So the
-// event says no more than Missing, and if the session is removing the node, the answer to
-// that says more.
+// If a node of this session is gone, the session itself may have ended, with all nodes: the
+// events about them come one after the other, and perhaps not all. So the event says no
+// more than Missing, and if the session is removing the node, the answer to the removal
+// says more.
 func (s *session) fire(path string, e driver.Event) {
 	if e == driver.Deleted {
 		s.plainNodes.forgetPath(path) // whichever client deleted the node: the event precedes the reply to the next create
@@ -129,7 +131,7 @@ func (s *session) fireWatch(w *watch, e driver.Event) {
 func (s *session) noteLeft(w *watch, err error) {
 	switch {
 	case w == nil:
-	case err == nil: // the session lives, and has removed it
+	case err == nil: // the session lives, and has removed the node
 		s.fireWatch(w, driver.Deleted)
 	default:
 		s.fireWatch(w, driver.Interrupted)
@@ -154,8 +156,8 @@ func (s *session) Watch(ctx context.Context, queue string, nodes ...driver.Node)
 	return watches, nil
 }
 
-// armWatches waits until the server has answered about a watch on each of the nodes. made
-// says which of them are new.
+// armWatches waits until the server has answered about a watch on each node. made says
+// which watches are new.
 func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.Node) (watches []*watch, made []bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -176,8 +178,8 @@ func (s *session) armWatches(ctx context.Context, queue string, nodes []driver.N
 	return watches, made, nil
 }
 
-// watch returns the watch on the paths, which may not be armed yet, or nil if the
-// session is over. If made is true, the watch is new, and the caller must start its reads.
+// watch returns the watch on the paths, perhaps not armed yet, or nil if the session is
+// over. If made is true, the watch is new, and the caller must start the reads.
 func (s *session) watch(paths ...string) (w *watch, made bool) {
 	var partial *watch // of a waiter who has seen the contender without one of the nodes
 	defer func() {
@@ -206,11 +208,11 @@ func (s *session) watch(paths ...string) (w *watch, made bool) {
 	return w, true
 }
 
-// noteRead is called when one of a watch's reads has been answered. They set the watch with
-// getData: on a node that does not exist getData fails, while exists would leave a watch
-// forever on a name that is never used again. The client does not know of the watch. It
-// would keep a channel for each until the node changes, and set all of them again after a
-// reconnect, which nothing here needs.
+// noteRead is called when one of a watch's reads has been answered. Reads set the watch
+// with getData: on a missing node getData fails, while exists would leave a watch forever
+// on a name never used again. The client does not know of the watches. It would keep a
+// channel for each until the node changes, and set all of them again after a reconnect;
+// nothing here needs either.
 func (s *session) noteRead(w *watch, q *request) {
 	if q.err == nil && q.stat.EphemeralOwner == s.id() {
 		w.own = true
@@ -234,7 +236,7 @@ func (s *session) noteRead(w *watch, q *request) {
 	close(w.armed)
 }
 
-// noteUnwatched is noteRead for a watch of which a read has failed.
+// noteUnwatched is noteRead for a failed read.
 func (s *session) noteUnwatched(w *watch, q *request) {
 	s.watches.remove(w)
 	switch {
@@ -248,8 +250,8 @@ func (s *session) noteUnwatched(w *watch, q *request) {
 	close(w.armed)
 }
 
-// plainWatch returns the watch on the node of a plain lock, whose name another holder's
-// node may have by now. shared means that w was there before the call that asks for it.
+// plainWatch returns the watch on the node of a plain lock; another holder's node may have
+// the same name by now. shared means that w was there before the present call.
 func (s *session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Watch {
 	path := w.paths[0]
 	matches := w.stat != nil && s.matchesPlain(path, node, w.raw, w.stat)
@@ -263,7 +265,7 @@ func (s *session) plainWatch(w *watch, node driver.Node, shared bool) *driver.Wa
 		s.plainNodes.markUncertain(path, node)
 		return w.Watch
 	case shared && fired != 0 && !matches:
-		// The node that w was set on is gone; node may be a later one.
+		// The node watched by w is gone; node may be a later one.
 		return firedWatch(driver.Interrupted)
 	}
 	s.plainNodes.forget(path, node)
